@@ -1,0 +1,16 @@
+"""Gated-SwinRMT-Retention, narrow, on the packaged digits: about a minute.
+
+  python train.py --config=configs/digits_retention.py
+
+Result: not measured yet.
+"""
+
+import ml_collections
+
+from gswinrmt_jax import recipes
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """Returns the recipe; `arg` is what stands behind the colon."""
+  config = recipes.digits('retention_compact')
+  return recipes.with_argument(config, arg)

@@ -1,0 +1,1 @@
+"""Augmentation on the device: pure functions of a key and a batch."""

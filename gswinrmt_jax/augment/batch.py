@@ -1,0 +1,150 @@
+"""The whole augmentation of a training batch, and what evaluation does."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+from jaxtyping import Float32
+from jaxtyping import Integer
+from jaxtyping import PRNGKeyArray
+from jaxtyping import UInt8
+
+from gswinrmt_jax.augment import crop
+from gswinrmt_jax.augment import erase
+from gswinrmt_jax.augment import mix
+from gswinrmt_jax.augment import rand_augment
+from gswinrmt_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Augment:
+  """Settings of `augment`; hashable, so that `jit` can take them as static.
+
+  Attributes:
+    crop_padding: Zeros around the image before the random crop; 0 for no crop.
+    flip: Whether every other image is flipped.
+    rand_augment_ops: Operations of RandAugment per image; 0 for none.
+    rand_augment_magnitude: Mean of their level, 0 to 10.
+    rand_augment_std: Standard deviation of their level.
+    rand_augment_prob: Probability that a drawn operation is applied.
+    erase_prob: Probability of Random Erasing.
+    mixup_alpha: Alpha of Mixup; 0 for no Mixup.
+    cutmix_alpha: Alpha of CutMix; 0 for no CutMix.
+    label_smoothing: Weight of the uniform distribution in the targets.
+    num_classes: Number of classes.
+    mean: Mean of the data set's channels, of pixels / 255.
+    std: Standard deviation of the data set's channels, of pixels / 255.
+
+  Raises:
+    UserError: If a value is out of its range.
+  """
+
+  crop_padding: int
+  flip: bool
+  rand_augment_ops: int
+  rand_augment_magnitude: float
+  rand_augment_std: float
+  rand_augment_prob: float
+  erase_prob: float
+  mixup_alpha: float
+  cutmix_alpha: float
+  label_smoothing: float
+  num_classes: int
+  mean: tuple[float, float, float]
+  std: tuple[float, float, float]
+
+  def __post_init__(self):
+    ranges = {
+        'crop_padding': (0, None),
+        'rand_augment_ops': (0, None),
+        'rand_augment_magnitude': (0, 10),
+        'rand_augment_std': (0, None),
+        'rand_augment_prob': (0, 1),
+        'erase_prob': (0, 1),
+        'mixup_alpha': (0, None),
+        'cutmix_alpha': (0, None),
+        'label_smoothing': (0, 1),
+    }
+    for name, (low, high) in ranges.items():
+      value = getattr(self, name)
+      # Written so that NaN is out of range too.
+      if not (value >= low and (high is None or value <= high)):
+        limit = f'at least {low}' if high is None else f'from {low} to {high}'
+        raise UserError(f'{name} is {value}; set it to a number {limit}')
+
+  @property
+  def fill(self) -> tuple[int, int, int]:
+    """Mean colour of the data set in grey levels, 0 to 255."""
+    red, green, blue = (min(255, round(255 * m)) for m in self.mean)
+    return red, green, blue
+
+
+def normalize(
+    image: UInt8[Array, 'b h w 3'],
+    mean: tuple[float, float, float],
+    std: tuple[float, float, float],
+) -> Float32[Array, 'b h w 3']:
+  """Returns `(image / 255 - mean) / std`, channel by channel.
+
+  Args:
+    image: The images.
+    mean: Mean of the channels, of pixels / 255.
+    std: Standard deviation of the channels, of pixels / 255.
+
+  Returns:
+    Images of mean 0 and deviation 1 over the data set.
+  """
+  mean = jnp.array(mean, jnp.float32)[None, None, None]
+  std = jnp.array(std, jnp.float32)[None, None, None]
+  return (image.astype(jnp.float32) / 255 - mean) / std
+
+
+def augment(
+    key: PRNGKeyArray,
+    image: UInt8[Array, 'b h w 3'],
+    label: Integer[Array, ' b'],
+    settings: Augment,
+) -> tuple[Float32[Array, 'b h w 3'], Float32[Array, 'b k']]:
+  """Augments a training batch: the protocol of the paper's Table 2.
+
+  On uint8: random crop and flip, RandAugment; then on normalised images: Random
+  Erasing, Mixup or CutMix. Every image has draws of its own, but for the mixing,
+  whose choice and lambda are the batch's.
+
+  Args:
+    key: The only source of chance: the same key gives the same batch.
+    image: The images.
+    label: Their classes.
+    settings: What to do, and how much; static under `jit`.
+
+  Returns:
+    Normalised images and smoothed targets that sum to 1.
+  """
+  crop_key, rand_key, erase_key, mix_key = jax.random.split(key, 4)
+  image = crop.crop_and_flip(
+      crop_key, image, padding=settings.crop_padding, flip=settings.flip
+  )
+  image = rand_augment.rand_augment(
+      rand_key,
+      image,
+      ops=settings.rand_augment_ops,
+      magnitude=settings.rand_augment_magnitude,
+      std=settings.rand_augment_std,
+      prob=settings.rand_augment_prob,
+      fill=settings.fill,
+  )
+  pixels = normalize(image, settings.mean, settings.std)
+  pixels = erase.random_erase(erase_key, pixels, prob=settings.erase_prob)
+  target = mix.smooth_targets(
+      label,
+      num_classes=settings.num_classes,
+      smoothing=settings.label_smoothing,
+  )
+  return mix.mix(
+      mix_key,
+      pixels,
+      target,
+      mixup_alpha=settings.mixup_alpha,
+      cutmix_alpha=settings.cutmix_alpha,
+  )

@@ -1,0 +1,78 @@
+"""Random crop of the zero-padded image, and random horizontal flip."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+from jaxtyping import Bool
+from jaxtyping import Int32
+from jaxtyping import PRNGKeyArray
+from jaxtyping import UInt8
+
+from gswinrmt_jax.augment import draws
+from gswinrmt_jax.augment import gather
+
+
+def shift_and_flip(
+    image: UInt8[Array, 'b h w 3'],
+    down: Int32[Array, ' b'],
+    right: Int32[Array, ' b'],
+    mirrored: Bool[Array, ' b'],
+) -> UInt8[Array, 'b h w 3']:
+  """Cuts a window of the image's size that starts at (down, right), then flips.
+
+      out[y, x] = image[y + down, x' + right],  x' = w - 1 - x where mirrored
+
+  and 0 outside of the image: no padded copy is ever made.
+
+  Args:
+    image: The images.
+    down: First row of the window; negative above the image.
+    right: First column of the window; negative left of the image.
+    mirrored: Whether the window is flipped left to right after the cut.
+
+  Returns:
+    The windows.
+  """
+  _, height, width, _ = image.shape
+  column = jnp.arange(width, dtype=jnp.int32)[None]
+  column = jnp.where(mirrored[:, None], width - 1 - column, column)
+  column = (column + right[:, None])[:, None, :]
+  row = (jnp.arange(height, dtype=jnp.int32)[None] + down[:, None])[:, :, None]
+  inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+  pixel = gather.take(
+      gather.pack(image),
+      jnp.clip(row, 0, height - 1),
+      jnp.clip(column, 0, width - 1),
+  )
+  pixel = jnp.where(inside, pixel, 0)
+  return gather.unpack(pixel).astype(jnp.uint8)
+
+
+def crop_and_flip(
+    key: PRNGKeyArray,
+    image: UInt8[Array, 'b h w 3'],
+    *,
+    padding: int,
+    flip: bool,
+) -> UInt8[Array, 'b h w 3']:
+  """Pads with zeros, crops to the old size at random, flips every other image.
+
+  Args:
+    key: Source of the draws; each image has its own.
+    image: The images.
+    padding: Rows and columns of zeros on each side; all (2 padding + 1)^2
+      windows are equally likely. 0 leaves the frame as it is.
+    flip: Whether an image is flipped left to right with probability 1/2.
+
+  Returns:
+    Images of the same size.
+  """
+  if not padding and not flip:
+    return image
+  batch = image.shape[0]
+  vertical, horizontal, coin = jax.random.uniform(
+      key, (3, batch), dtype=jnp.float32
+  )
+  down = draws.integer(vertical, 2 * padding + 1) - padding
+  right = draws.integer(horizontal, 2 * padding + 1) - padding
+  return shift_and_flip(image, down, right, (coin < 0.5) & flip)

@@ -1,0 +1,1 @@
+"""The console commands; each imports what it needs when it runs."""

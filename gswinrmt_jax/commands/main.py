@@ -1,0 +1,53 @@
+"""The console command `gswinrmt`."""
+
+import argparse
+from collections.abc import Sequence
+import importlib
+import sys
+
+from gswinrmt_jax.commands import guard
+
+# Name -> what it does. Each is a module here with `add_arguments(parser)` and
+# `run(args)`, imported only when called for; `train` reads its own arguments.
+_COMMANDS = {
+    'train': 'train a model as a recipe says',
+    'prepare': 'download and prepare a data set',
+    'evaluate': 'evaluate the checkpoints of a run',
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs a sub-command.
+
+  Args:
+    argv: Arguments, without the program's name; None takes the process's.
+
+  Returns:
+    The exit status: 0, or 2 after a line saying what is wrong.
+  """
+  argv = list(sys.argv[1:] if argv is None else argv)
+  name = argv[0] if argv else ''
+  if name in ('', '-h', '--help'):
+    lines = [f'  {key:<10}{text}' for key, text in _COMMANDS.items()]
+    usage = 'usage: gswinrmt COMMAND ...   (gswinrmt COMMAND --help)'
+    print('\n'.join([usage, '', *lines]))
+    return 0 if name else 2
+  if name not in _COMMANDS:
+    known = ', '.join(_COMMANDS)
+    print(f"gswinrmt: no command '{name}' (known: {known})", file=sys.stderr)
+    return 2
+  module = importlib.import_module(f'gswinrmt_jax.commands.{name}')
+  if name == 'train':
+    return module.main(argv[1:], program='gswinrmt train')
+  parser = argparse.ArgumentParser(
+      prog=f'gswinrmt {name}',
+      description=module.__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  module.add_arguments(parser)
+  args = parser.parse_args(argv[1:])
+  return guard.guarded(lambda: module.run(args))
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,87 @@
+"""`gswinrmt train`, which is also `python train.py`."""
+
+from collections.abc import Sequence
+import pathlib
+import sys
+
+from gswinrmt_jax.commands import guard
+from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.errors import UserError
+
+_USAGE = """\
+usage: {program} --config=FILE_OR_NAME[:ARGUMENT] [--workdir=DIR] \
+[--config.FIELD=VALUE ...]
+
+Trains a model. The same command goes on where an interrupted run ended.
+
+  --config=FILE_OR_NAME[:ARGUMENT]  the recipe: a Python file, or the name of
+                                    one of these: {names}
+  --config.FIELD=VALUE              changes a field of the recipe
+  --workdir=DIR                     run folder (default: runs/NAME)
+  --help                            this text; after --config=..., also the
+                                    recipe's fields and their values
+
+examples:
+  {program} --config=configs/digits_retention.py
+  {program} --config=cifar10_swat --config.batch_size=64 \
+--config.model.window_size=4"""
+
+
+def main(
+    argv: Sequence[str] | None = None, program: str = 'python train.py'
+) -> int:
+  """Runs the command.
+
+  Args:
+    argv: Arguments, without the program's name; None takes the process's.
+    program: How the user called it.
+
+  Returns:
+    The exit status.
+  """
+  argv = list(sys.argv[1:] if argv is None else argv)
+  return guard.guarded(lambda: _main(argv, program))
+
+
+def _main(argv, program):
+  options, overrides = _split(argv)
+  spec = options.get('config')
+  if 'help' in options or not spec:
+    names = ', '.join(recipe_files.names())
+    print(_USAGE.format(program=program, names=names))
+    if spec:
+      print(f'\n{recipe_files.load(spec, overrides)}')
+    if 'help' not in options:
+      raise UserError('--config is missing')
+    return
+  config = recipe_files.load(spec, overrides)
+  folder = options.get('workdir') or recipe_files.default_workdir(spec)
+
+  # Imported here: the lines above need no JAX.
+  from gswinrmt_jax.training import loop
+
+  loop.train(config, pathlib.Path(folder))
+
+
+def _split(argv):
+  """Splits into `--config`, `--workdir`, `--help` and the overrides."""
+  options, overrides = {}, []
+  rest = list(argv)
+  while rest:
+    argument = rest.pop(0)
+    name, equals, value = argument.partition('=')
+    name = name.lstrip('-') if name.startswith('-') else ''
+    # `--name value` is taken like `--name=value`.
+    has_next = not equals and rest and not rest[0].startswith('--')
+    if name in ('help', 'h', 'helpfull'):
+      options['help'] = True
+    elif name in ('config', 'workdir'):
+      value = rest.pop(0) if has_next else value
+      if not value:
+        raise UserError(f'--{name} needs a value')
+      options[name] = value
+    elif name.startswith(('config.', 'noconfig.')):
+      overrides.append(f'{argument}={rest.pop(0)}' if has_next else argument)
+    else:
+      raise UserError(f"unknown argument '{argument}' (--help lists them)")
+  return options, overrides

@@ -1,0 +1,1 @@
+"""Flax modules that arrange the equations into models."""

@@ -1,0 +1,210 @@
+"""What a model is made of: every component a field, every paper model a row."""
+
+import dataclasses
+
+STAGES = 4
+
+_CHOICES = {
+    'head': ('norm', 'proj'),
+    'score_fn': ('softmax', 'sigmoid'),
+    'rotary': ('none', 'interleaved', 'split_half'),
+    'alibi': ('none', 'signed', 'absolute'),
+    'decay': ('none', 'fixed', 'learned'),
+    'lce': ('none', 'depthwise', 'pointwise'),
+    'attention_impl': ('banded', 'cyclic'),
+    'depthwise_impl': ('auto', 'shift', 'conv'),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Architecture:
+  """The components of a model; the defaults are Gated-SwinRMT-Retention's.
+
+  Tuples have one entry per stage. Any field can be changed by itself, which
+  is how one-component ablations are made.
+
+  Attributes:
+    widths: Channels `C`.
+    depths: Number of blocks.
+    num_heads: Attention heads `N`; each must divide its width into heads of
+      an even number of channels.
+    mlp_ratios: Hidden channels of the FFN over `C`.
+    head: 'norm' is LN, average pool, Linear; 'proj' is Linear to 1024, BN,
+      SiLU, average pool, Linear, as in the released RMT.
+    drop_path_rate: Stochastic depth of the last block; linear from 0.
+    layer_scale: Initial LayerScale of both branches; 0 leaves it out.
+    position_conv: Depthwise 3x3 position encoding (CPE) before attention.
+    score_fn: 'softmax' weights (eq. 3) or 'sigmoid' weights over the window
+      size (eq. 7).
+    scaled: Whether scores are divided by `sqrt(d)`.
+    rotary: 'interleaved' by flattened position (eq. 4), 'split_half' along
+      the axis of each pass (section 3.3), or 'none'.
+    alibi: Bias `slope * (i - j)` ('signed'), `slope * |i - j|` ('absolute').
+    decay: `gamma` per head: 'learned', 'fixed' at RMT's values, or 'none'.
+    decay_ranges: `r` in `gamma_n = 1 - 2 ** (-2 - r n / N)`.
+    lce: Local enhancement of V: 'depthwise' 5x5, 'pointwise' adds a 1x1
+      convolution behind it (eq. 6), or 'none'.
+    gate: G1 gate `sigmoid(x W_g)` on the attention output (eq. 5).
+    swiglu: `V = v1 * SiLU(v2)` (eq. 8).
+    window_size: Nominal window `M`; 0 attends over the whole map.
+    shift: Whether odd blocks of a stage shift their windows by `M // 2`.
+    full_stages: Stages, from 1, that attend over all pairs of tokens at once
+      instead of rows, then columns (softmax only, no windows).
+    ffn_norm: LayerNorm inside the FFN, behind its depthwise convolution.
+    attention_impl: 'banded' or 'cyclic': two ways to compute the same windows.
+    depthwise_impl: 'auto', 'shift' or 'conv': ways to compute depthwise
+      convolutions; only 'conv' allows forward-mode differentiation.
+  """
+
+  widths: tuple[int, ...] = (64, 128, 256, 512)
+  depths: tuple[int, ...] = (2, 2, 6, 2)
+  num_heads: tuple[int, ...] = (2, 4, 8, 16)
+  mlp_ratios: tuple[float, ...] = (4.0, 4.0, 4.0, 4.0)
+  head: str = 'norm'
+  drop_path_rate: float = 0.1
+  layer_scale: tuple[float, ...] = (1e-2, 1e-2, 1e-2, 1e-2)
+  position_conv: bool = True
+  score_fn: str = 'softmax'
+  scaled: bool = True
+  rotary: str = 'interleaved'
+  alibi: str = 'none'
+  decay: str = 'learned'
+  decay_ranges: tuple[float, ...] = (4.0, 4.0, 6.0, 6.0)
+  lce: str = 'pointwise'
+  gate: bool = True
+  swiglu: bool = False
+  window_size: int = 14
+  shift: bool = True
+  full_stages: tuple[int, ...] = ()
+  ffn_norm: bool = True
+  attention_impl: str = 'banded'
+  depthwise_impl: str = 'auto'
+
+  def __post_init__(self):
+    """Refuses what cannot be built, naming the field.
+
+    Raises:
+      ValueError: If a field is out of range or two contradict each other.
+    """
+    for name, choices in _CHOICES.items():
+      if getattr(self, name) not in choices:
+        raise ValueError(
+            f'{name}={getattr(self, name)!r} is not one of {choices}.'
+        )
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      per_stage = isinstance(field.default, tuple) and field.default
+      if per_stage and len(value) != STAGES:
+        raise ValueError(f'{field.name}={value} needs {STAGES} entries.')
+    for name in ('widths', 'depths', 'num_heads', 'mlp_ratios'):
+      if min(getattr(self, name)) <= 0:
+        raise ValueError(f'{name}={getattr(self, name)} must be positive.')
+    for width, heads in zip(self.widths, self.num_heads, strict=True):
+      if width % heads:
+        raise ValueError(
+            f'{heads} heads do not divide a width of {width} '
+            f'(num_heads={self.num_heads}, widths={self.widths}).'
+        )
+      if self.rotary != 'none' and width // heads % 2:
+        raise ValueError(
+            f'A head of {width // heads} channels is odd, but rotary='
+            f'{self.rotary!r} turns pairs (widths={self.widths}).'
+        )
+    if not 0 <= self.drop_path_rate < 1:
+      raise ValueError(
+          f'drop_path_rate={self.drop_path_rate} must be in [0, 1).'
+      )
+    if self.window_size < 0:
+      raise ValueError(f'window_size={self.window_size} must not be negative.')
+    self._check_full_stages()
+
+  def _check_full_stages(self):
+    if not self.full_stages:
+      return
+    if not set(self.full_stages) <= set(range(1, STAGES + 1)):
+      raise ValueError(f'full_stages={self.full_stages} are not in 1 to 4.')
+    if (
+        self.score_fn != 'softmax'
+        or self.alibi != 'none'
+        or self.rotary == 'split_half'
+    ):
+      raise ValueError(
+          'Attention over all pairs of tokens takes softmax, no ALiBi and no '
+          'per-axis rotation: set full_stages=() with '
+          f'score_fn={self.score_fn!r}, alibi={self.alibi!r}, '
+          f'rotary={self.rotary!r}.'
+      )
+
+
+_RETENTION = Architecture()
+_SWAT = dataclasses.replace(
+    _RETENTION,
+    score_fn='sigmoid',
+    scaled=False,
+    rotary='split_half',
+    alibi='signed',
+    gate=False,
+    swiglu=True,
+)
+# RMT as released. The four sizes of its own paper change the head and the FFN.
+_RMT = dataclasses.replace(
+    _RETENTION,
+    mlp_ratios=(3.0, 3.0, 3.0, 3.0),
+    layer_scale=(0.0, 0.0, 0.0, 0.0),
+    decay='fixed',
+    lce='depthwise',
+    gate=False,
+    window_size=0,
+    full_stages=(4,),
+)
+_RMT_RELEASED = dataclasses.replace(_RMT, head='proj', ffn_norm=False)
+_LARGE = {
+    'widths': (128, 256, 512, 1024),
+    'depths': (2, 2, 14, 2),
+    'num_heads': (4, 8, 16, 32),
+    'mlp_ratios': (3.0, 3.0, 3.0, 3.0),
+}
+
+# The Gated-SwinRMT paper prints parameter counts, no sizes: widths and depths
+# were inferred from the counts, 32 channels a head is a choice.
+ARCHITECTURES = {
+    'rmt_t': dataclasses.replace(
+        _RMT_RELEASED,
+        depths=(2, 2, 8, 2),
+        num_heads=(4, 4, 8, 16),
+        full_stages=(3, 4),
+    ),
+    'rmt_s': dataclasses.replace(
+        _RMT_RELEASED,
+        depths=(3, 4, 18, 4),
+        num_heads=(4, 4, 8, 16),
+        mlp_ratios=(4.0, 4.0, 3.0, 3.0),
+        drop_path_rate=0.15,
+    ),
+    'rmt_b': dataclasses.replace(
+        _RMT_RELEASED,
+        widths=(80, 160, 320, 512),
+        depths=(4, 8, 25, 8),
+        num_heads=(5, 5, 10, 16),
+        mlp_ratios=(4.0, 4.0, 3.0, 3.0),
+        decay_ranges=(5.0, 5.0, 6.0, 6.0),
+        layer_scale=(0.0, 0.0, 1e-6, 1e-6),
+        drop_path_rate=0.4,
+    ),
+    'rmt_l': dataclasses.replace(
+        _RMT_RELEASED,
+        widths=(112, 224, 448, 640),
+        depths=(4, 8, 25, 8),
+        num_heads=(7, 7, 14, 20),
+        mlp_ratios=(4.0, 4.0, 3.0, 3.0),
+        decay_ranges=(6.0, 6.0, 6.0, 6.0),
+        layer_scale=(0.0, 0.0, 1e-6, 1e-6),
+        drop_path_rate=0.5,
+    ),
+    'rmt_compact': _RMT,
+    'retention_compact': _RETENTION,
+    'swat_compact': _SWAT,
+    'rmt_large': dataclasses.replace(_RMT, **_LARGE | {'depths': (2, 2, 18, 2)}),
+    'retention_large': dataclasses.replace(_RETENTION, **_LARGE),
+    'swat_large': dataclasses.replace(_SWAT, **_LARGE),
+}

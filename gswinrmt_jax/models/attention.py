@@ -1,0 +1,151 @@
+"""The attention module: one equation, whose parts the three systems choose."""
+
+from flax import linen as nn
+from flax.typing import Dtype
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+import numpy as np
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.models import layers
+from gswinrmt_jax.models.architecture import Architecture
+from gswinrmt_jax.ops import decay as decay_lib
+from gswinrmt_jax.ops import rotary as rotary_lib
+from gswinrmt_jax.ops import swat as swat_lib
+from gswinrmt_jax.ops import window as window_lib
+
+
+class Attention(nn.Module):
+  r"""Projection, both passes of attention, local enhancement, gate, output.
+
+      q, k, v[, v2][, g] = x W           V = v or v1 * SiLU(v2)
+      O = A_h A_w V + LCE(V)             A from `score_fn`
+      y = (O or O * sigmoid(g)) W_o
+
+  Attributes:
+    arch: The components.
+    stage: Index of the stage, from 0.
+    shifted: Whether this block shifts its windows.
+    dtype: Computation dtype.
+  """
+
+  arch: Architecture
+  stage: int
+  shifted: bool
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
+    """Mixes the tokens of the map.
+
+    Args:
+      x: The block's normalised input; the gate reads it too.
+
+    Returns:
+      The residual branch, before LayerScale and stochastic depth.
+    """
+    arch = self.arch
+    channels = x.shape[-1]
+    names = ['query', 'key', 'value']
+    names += ['value_gate'] * arch.swiglu + ['gate'] * arch.gate
+    project = layers.FusedDense(
+        channels, tuple(names), self.dtype, name='projection'
+    )
+    nn.share_scope(self, project)
+
+    maps = dict(zip(names, project(x), strict=True))
+    value = maps['value']
+    if arch.swiglu:
+      value *= jax.nn.silu(maps['value_gate'])
+    out = self._attend(maps['query'], maps['key'], value)
+    # On the whole map: inside windows it would see neighbours that the cyclic
+    # shift wrapped around.
+    if arch.lce != 'none':
+      local = layers.DepthwiseConv(
+          5, self.dtype, arch.depthwise_impl, name='local'
+      )(value)
+      if arch.lce == 'pointwise':
+        local = layers.Dense(channels, dtype=self.dtype, name='local_point')(
+            local
+        )
+      out += local
+    if arch.gate:
+      out *= jax.nn.sigmoid(maps['gate'])
+    return layers.Dense(channels, dtype=self.dtype, name='out')(out)
+
+  def _attend(self, query, key, value):
+    """Splits heads, rotates, applies the attention form, joins heads."""
+    arch = self.arch
+    _, height, width, channels = value.shape
+    heads = arch.num_heads[self.stage]
+    window = arch.window_size or None
+    shift = arch.window_size // 2 if self.shifted else 0
+    full = self.stage + 1 in arch.full_stages
+
+    query, key, value = (
+        m.reshape(*m.shape[:-1], heads, channels // heads)
+        for m in (query, key, value)
+    )
+    if arch.rotary == 'interleaved':
+      stride, _ = window_lib.effective(width, None if full else window, 0)
+      row, column = np.arange(height)[:, None], np.arange(width)[None, :]
+      position = row * stride + column
+      query = rotary_lib.rotate_interleaved(query, position)
+      key = rotary_lib.rotate_interleaved(key, position)
+
+    log_decay = self._log_decay(heads, passes=1 if full else 2)
+    slopes = None
+    if arch.alibi != 'none':
+      slopes = jnp.asarray(decay_lib.balanced_slopes(heads), jnp.float32)
+    split_half = arch.rotary == 'split_half'
+    if full:
+      if log_decay is not None:
+        log_decay = log_decay[0]
+      out = ops.full_retention(
+          query, key, value, log_decay, scaled=arch.scaled
+      )
+    elif arch.score_fn == 'softmax':
+      out = ops.retention(
+          query,
+          key,
+          value,
+          log_decay,
+          window=window,
+          shift=shift,
+          impl=arch.attention_impl,
+          scaled=arch.scaled,
+          slopes=slopes,
+          absolute=arch.alibi == 'absolute',
+          rotate=swat_lib.rotate_along_axis if split_half else None,
+      )
+    else:
+      out = ops.swat(
+          query,
+          key,
+          value,
+          log_decay,
+          slopes,
+          window=window,
+          shift=shift,
+          scaled=arch.scaled,
+          impl=arch.attention_impl,
+          absolute=arch.alibi == 'absolute',
+          rotary=split_half,
+      )
+    return out.reshape(*out.shape[:-2], channels)
+
+  def _log_decay(
+      self, heads: int, passes: int
+  ) -> Float[Array, 'passes n'] | None:
+    """`log gamma`: `log_sigmoid(theta)` with theta learned, or RMT's values."""
+    arch = self.arch
+    if arch.decay == 'none':
+      return None
+    logits = decay_lib.decay_logits(heads, arch.decay_ranges[self.stage])
+    logits = np.tile(logits, (passes, 1)).astype(np.float32)
+    if arch.decay == 'fixed':
+      rates = decay_lib.decay_rates(heads, arch.decay_ranges[self.stage])
+      return jnp.asarray(np.log(np.tile(rates, (passes, 1))), jnp.float32)
+    theta = self.param('decay_logit', lambda _: jnp.asarray(logits))
+    return jax.nn.log_sigmoid(theta)

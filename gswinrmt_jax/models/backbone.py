@@ -1,0 +1,138 @@
+"""The hierarchical model: stem, four stages, head."""
+
+from flax import linen as nn
+from flax.typing import Dtype
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+import numpy as np
+
+from gswinrmt_jax.models import block
+from gswinrmt_jax.models import layers
+from gswinrmt_jax.models import norm
+from gswinrmt_jax.models.architecture import Architecture
+from gswinrmt_jax.models.architecture import STAGES
+
+MIN_IMAGE_SIZE = 32
+PROJECTION = 1024  # Channels of the 'proj' head, as released.
+
+
+class Stage(nn.Module):
+  """Blocks of one width; the odd ones shift their windows.
+
+  Attributes:
+    arch: The components.
+    stage: Index of the stage, from 0.
+    dtype: Computation dtype.
+  """
+
+  arch: Architecture
+  stage: int
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(
+      self, x: Float[Array, 'b h w c'], keep: Float[Array, 'l 2 b'] | None
+  ) -> Float[Array, 'b h w c']:
+    """Applies the `l` blocks; `keep` as in `Block`."""
+    for index in range(self.arch.depths[self.stage]):
+      shifted = self.arch.shift and index % 2 == 1
+      x = block.Block(
+          self.arch, self.stage, shifted, self.dtype, name=f'block{index:02d}'
+      )(x, None if keep is None else keep[index])
+    return x
+
+
+class Backbone(nn.Module):
+  """A classifier of the family; made by `create_model`.
+
+  Attributes:
+    arch: The components.
+    num_classes: Number of logits.
+    dtype: Computation dtype; parameters and logits are float32.
+  """
+
+  arch: Architecture
+  num_classes: int
+  dtype: Dtype = jnp.float32
+
+  def setup(self):
+    """Makes every part; the attribute names are those of checkpoints."""
+    widths = self.arch.widths
+    self.stem = layers.Stem(widths[0], self.dtype)
+    for stage in range(STAGES):
+      setattr(self, f'stage{stage + 1}', Stage(self.arch, stage, self.dtype))
+    for index, width in enumerate(widths[1:], start=1):
+      setattr(self, f'down{index}', layers.Downsample(width, self.dtype))
+    if self.arch.head == 'proj':
+      self.proj = layers.Dense(PROJECTION, dtype=self.dtype)
+      self.proj_norm = norm.BatchNorm(self.dtype)
+    else:
+      self.norm = layers.LayerNorm(dtype=self.dtype)
+    self.head = layers.Dense(self.num_classes, dtype=jnp.float32)
+
+  def __call__(
+      self, x: Float[Array, 'b h w 3'], *, train: bool
+  ) -> Float[Array, 'b k']:
+    """Classifies normalised images.
+
+    Args:
+      x: Images of any extents from 32, normalised.
+      train: Whether BN takes the batch's statistics (and updates the
+        collection 'batch_stats') and stochastic depth acts (stream 'dropout').
+
+    Returns:
+      Logits, float32.
+
+    Raises:
+      ValueError: If an extent is below 32 or there are not 3 channels.
+    """
+    x = self.features(x, train=train)[f'stage{STAGES}']
+    if self.arch.head == 'proj':
+      x = jax.nn.silu(self.proj_norm(self.proj(x), train=train))
+    else:
+      x = self.norm(x)
+    pooled = x.astype(jnp.promote_types(x.dtype, jnp.float32)).mean((1, 2))
+    return self.head(pooled)
+
+  def features(
+      self, x: Float[Array, 'b h w 3'], *, train: bool
+  ) -> dict[str, Float[Array, 'b _ _ _']]:
+    """Returns the map after each stage, before its downsampling.
+
+    Keys 'stage1' to 'stage4', strides 4, 8, 16, 32; arguments and errors as
+    for a call.
+    """
+    _, height, width, channels = x.shape
+    if min(height, width) < MIN_IMAGE_SIZE or channels != 3:
+      raise ValueError(
+          f'Images must be at least {MIN_IMAGE_SIZE}x{MIN_IMAGE_SIZE} with 3 '
+          f'channels, not {height}x{width} with {channels}.'
+      )
+    depths = self.arch.depths
+    keep = self._draw_keep(len(x)) if train else None
+    x = self.stem(x.astype(self.dtype), train=train)
+    maps = {}
+    for stage in range(STAGES):
+      if stage:
+        x = getattr(self, f'down{stage}')(x, train=train)
+      first = sum(depths[:stage])
+      own = None if keep is None else keep[first : first + depths[stage]]
+      x = getattr(self, f'stage{stage + 1}')(x, own)
+      maps[f'stage{stage + 1}'] = x
+    return maps
+
+  def _draw_keep(self, batch: int) -> Float[Array, 'l 2 b'] | None:
+    """Stochastic depth: rate `p_max i / (L - 1)` for block i of L, in one draw.
+
+    Kept branches are scaled by `1 / (1 - rate)`, so the mean stays.
+    """
+    if not self.arch.drop_path_rate:
+      return None
+    total = sum(self.arch.depths)
+    rates = self.arch.drop_path_rate * np.arange(total) / max(total - 1, 1)
+    survival = jnp.asarray(1 - rates, jnp.float32)[:, None, None]
+    kept = jax.random.bernoulli(
+        self.make_rng('dropout'), survival, (total, 2, batch)
+    )
+    return kept / survival

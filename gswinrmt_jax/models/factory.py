@@ -1,0 +1,106 @@
+"""Named models, and the fields that change them."""
+
+from collections.abc import Mapping
+import dataclasses
+import difflib
+from typing import Any
+
+from flax.typing import Dtype
+import jax.numpy as jnp
+
+from gswinrmt_jax.models import architecture
+from gswinrmt_jax.models import backbone
+
+DTYPES = ('float32', 'bfloat16', 'float64')
+
+# Name of each field that `create_model` takes, with its type.
+FIELDS: Mapping[str, type] = {
+    field.name: type(field.default)
+    for field in dataclasses.fields(architecture.Architecture)
+}
+
+
+def create_model(
+    name: str,
+    *,
+    num_classes: int,
+    dtype: Dtype = jnp.float32,
+    **overrides: Any,
+) -> backbone.Backbone:
+  """Returns one of the papers' models, or a change of one.
+
+      model = create_model('retention_compact', num_classes=10)
+      variables = model.init(jax.random.key(0), images, train=False)
+      logits = model.apply(variables, images, train=False)
+
+  Args:
+    name: A name in `architecture.ARCHITECTURES`.
+    num_classes: Number of logits.
+    dtype: Computation dtype; parameters, statistics and logits are float32.
+    **overrides: Fields of `architecture.Architecture`, such as `widths` or
+      `window_size`.
+
+  Raises:
+    ValueError: If the name, a field or a value is not one that exists.
+  """
+  if isinstance(dtype, str) and dtype not in DTYPES:
+    raise ValueError(f'dtype={dtype!r} is not one of {DTYPES}.')
+  if num_classes < 1:
+    raise ValueError(f'{num_classes=} must be at least 1.')
+  return backbone.Backbone(
+      arch=architecture.Architecture(**resolve(name, overrides)),
+      num_classes=num_classes,
+      dtype=jnp.dtype(dtype),
+  )
+
+
+def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns every field of the named model, with `overrides` laid over them.
+
+  Args:
+    name: A name in `architecture.ARCHITECTURES`.
+    overrides: Fields to change; None keeps the named model's value.
+
+  Raises:
+    ValueError: If the name or a field does not exist; the nearest is named.
+  """
+  table = architecture.ARCHITECTURES
+  if name not in table:
+    raise ValueError(f'No model is called {name!r}{_nearest(name, table)}')
+  fields = dataclasses.asdict(table[name])
+  for key, value in overrides.items():
+    if key not in FIELDS:
+      raise ValueError(f'A model has no field {key!r}{_nearest(key, FIELDS)}')
+    if value is not None:
+      fields[key] = _typed(key, value)
+  return fields
+
+
+def _typed(key: str, value: Any) -> Any:
+  """Returns `value` as the field's type: JSON and flags know fewer types."""
+  default = getattr(architecture.Architecture, key)
+  if isinstance(default, tuple):
+    if not isinstance(value, (list, tuple)):
+      raise ValueError(f'{key}={value!r} must be a tuple.')
+    element = type(default[0]) if default else int
+    return tuple(_number(key, entry, element) for entry in value)
+  if isinstance(default, (bool, str)):
+    if not isinstance(value, type(default)):
+      raise ValueError(f'{key}={value!r} must be a {type(default).__name__}.')
+    return value
+  return _number(key, value, type(default))
+
+
+def _number(key: str, value: Any, expected: type) -> int | float:
+  """Takes an int for a float, nothing else for anything else."""
+  allowed = (int, float) if expected is float else int
+  if isinstance(value, bool) or not isinstance(value, allowed):
+    raise ValueError(f'{key} takes {expected.__name__}, not {value!r}.')
+  return expected(value)
+
+
+def _nearest(word: str, names: Mapping[str, Any]) -> str:
+  near = difflib.get_close_matches(word, names, n=1)
+  if near:
+    return f'; did you mean {near[0]!r}?'
+  return f'; there are {", ".join(sorted(names))}.'

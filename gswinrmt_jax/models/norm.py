@@ -1,0 +1,60 @@
+"""Normalisation over the batch, with PyTorch's bookkeeping."""
+
+from flax import linen as nn
+from flax.typing import Dtype
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class BatchNorm(nn.Module):
+  """Batch normalisation as the RMT weights expect it.
+
+      y = (x - mean) / sqrt(var + epsilon) * scale + bias
+
+  Three things differ from `nn.BatchNorm`: the running variance takes the
+  unbiased batch variance (PyTorch), the variance is two-pass, since
+  `E[x^2] - E[x]^2` is 0 for a channel whose mean is large beside its spread,
+  and statistics are over the global batch whatever the device count.
+
+  Attributes:
+    dtype: Dtype of the result; everything inside is float32 at least.
+    momentum: Weight of the old running statistics.
+    epsilon: Added to the variance.
+  """
+
+  dtype: Dtype
+  momentum: float = 0.9
+  epsilon: float = 1e-5
+
+  @nn.compact
+  def __call__(
+      self, x: Float[Array, 'b h w c'], *, train: bool
+  ) -> Float[Array, 'b h w c']:
+    """Normalises by the batch's statistics in training, else the running."""
+    shape = (x.shape[-1],)
+    scale = self.param('scale', nn.initializers.ones, shape, jnp.float32)
+    bias = self.param('bias', nn.initializers.zeros, shape, jnp.float32)
+    running_mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)
+    running_var = self.variable('batch_stats', 'var', jnp.ones, shape)
+
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if train:
+      mean = x.mean((0, 1, 2))
+      var = jnp.square(x - mean[None, None, None]).mean((0, 1, 2))
+      if not self.is_initializing():
+        count = x.size // x.shape[-1]
+        unbiased = var * (count / max(count - 1, 1))
+        self._update(running_mean, mean)
+        self._update(running_var, unbiased)
+    else:
+      mean, var = running_mean.value, running_var.value
+    # One multiply and one add per element: the rest is per channel.
+    factor = scale * jax.lax.rsqrt(var + self.epsilon)
+    offset = bias - mean * factor
+    y = x * factor[None, None, None] + offset[None, None, None]
+    return y.astype(self.dtype)
+
+  def _update(self, running, value):
+    old = running.value
+    running.value = self.momentum * old + (1 - self.momentum) * value

@@ -1,0 +1,141 @@
+"""Attention along rows, then along columns, within shifted windows.
+
+Letters, here and in every einsum of the package: b batch (in the cyclic form
+with the windows folded in), h w rows and columns, n heads, d channels per
+head. A capital is the key side of its axis: `w` asks, `W` is asked.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+import numpy as np
+
+from gswinrmt_jax.ops import window as window_lib
+
+IMPLEMENTATIONS = ('banded', 'cyclic')
+WIDTH, HEIGHT = 0, 1  # Rows of every `[2, n]` table: the pass they belong to.
+
+# Finite: with -inf, a window of padding alone makes the backward pass NaN.
+MASKED = -1e30
+
+# (scores [b l n i j], axis, effective window, mask or None) -> weights
+Weigh = Callable[[Array, int, int, Array | None], Array]
+# (queries or keys, axis) -> the same, rotated for the pass along that axis
+Rotate = Callable[[Array, int], Array]
+
+
+def axial_attention(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    weigh: Weigh,
+    *,
+    window: int | None,
+    shift: int,
+    impl: str,
+    rotate: Rotate | None = None,
+) -> Float[Array, 'b h w n d']:
+  """The width pass, whose output is the value of the height pass.
+
+      V'[i, j] = sum_J A_w[i, j, J] V[i, J]
+      O[i, j]  = sum_I A_h[j, i, I] V'[I, j]
+
+  Args:
+    query: Queries.
+    key: Keys.
+    value: Values.
+    weigh: The attention form: turns scores `q k^T` into weights.
+    window: Nominal window; None attends along the whole axis.
+    shift: Nominal shift.
+    impl: 'banded' attends each whole axis under a block-diagonal mask;
+      'cyclic' pads, rolls, cuts into windows, attends and undoes it. They
+      agree to rounding for every extent, window and shift.
+    rotate: Rotation of queries and keys that differs by pass, if any.
+
+  Returns:
+    The mixed values, in `value.dtype`.
+
+  Raises:
+    ValueError: If `impl` is unknown.
+  """
+  if impl not in IMPLEMENTATIONS:
+    raise ValueError(f'attention {impl=} is not one of {IMPLEMENTATIONS}.')
+  batch, height, width = value.shape[:3]
+  rows = window_lib.effective(height, window, shift)
+  columns = window_lib.effective(width, window, shift)
+  sizes = columns[0], rows[0]
+
+  if impl == 'banded':
+    masks = window_lib.band_mask(width, *columns), window_lib.band_mask(
+        height, *rows
+    )
+    return _two_passes(query, key, value, weigh, rotate, sizes, masks)
+
+  windows, shifts = (rows[0], columns[0]), (rows[1], columns[1])
+  query, key, value = (
+      window_lib.partition(x, windows, shifts) for x in (query, key, value)
+  )
+  # One mask per window of an image, row-major like the windows.
+  mask_h = window_lib.cyclic_mask(height, *rows)
+  mask_w = window_lib.cyclic_mask(width, *columns)
+  down, across = len(mask_h), len(mask_w)
+  masks = tuple(
+      jnp.broadcast_to(mask[None], (batch, *mask.shape)).reshape(
+          -1, 1, 1, *mask.shape[1:]
+      )
+      for mask in (np.tile(mask_w, (down, 1, 1)), mask_h.repeat(across, axis=0))
+  )
+  out = _two_passes(query, key, value, weigh, rotate, sizes, masks)
+  return window_lib.merge(out, (height, width), shifts)
+
+
+def _two_passes(query, key, value, weigh, rotate, sizes, masks):
+  """Both passes over maps or windows; `sizes` and `masks` as (width, height)."""
+  dtype = value.dtype
+  wide = jnp.promote_types(dtype, jnp.float32)
+  passes = (
+      ('bhwnd,bhWnd->bhnwW', 'bhnwW,bhWnd->bhwnd'),
+      ('bhwnd,bHwnd->bwnhH', 'bwnhH,bHwnd->bhwnd'),
+  )
+  for axis, (score_letters, mix_letters) in enumerate(passes):
+    q, k = query, key
+    if rotate is not None:
+      q, k = rotate(query, axis), rotate(key, axis)
+    scores = jnp.einsum(score_letters, q, k, preferred_element_type=wide)
+    mask = masks[axis]
+    if mask is not None and mask.ndim == 2:
+      mask = mask[None, None, None]
+    weights = weigh(scores, axis, sizes[axis], mask)
+    value = jnp.einsum(
+        mix_letters, weights.astype(dtype), value, preferred_element_type=wide
+    ).astype(dtype)
+  return value
+
+
+def biased(
+    scores: Float[Array, 'b l n i j'],
+    slopes: Float[Array, ' n'] | None,
+    absolute: bool,
+) -> Float[Array, 'b l n i j']:
+  """Adds the ALiBi bias `slope_n (i - j)`, or `slope_n |i - j|`."""
+  if slopes is None:
+    return scores
+  distance = offsets(scores.shape[-1])
+  if absolute:
+    distance = np.abs(distance)
+  return scores + head_table(slopes.astype(scores.dtype), distance)
+
+
+def offsets(length: int) -> np.ndarray:
+  """Signed distances `i - j` of query `i` and key `j`, `[i, j]`."""
+  position = np.arange(length)
+  return position[:, None] - position[None, :]
+
+
+def head_table(
+    per_head: Float[Array, ' n'], distance: np.ndarray
+) -> Float[Array, '1 1 n i j']:
+  """`per_head[n] * distance[i, j]`, shaped to meet scores `[b l n i j]`."""
+  table = per_head[:, None, None] * jnp.asarray(distance, per_head.dtype)[None]
+  return table[None, None]

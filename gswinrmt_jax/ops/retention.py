@@ -1,0 +1,112 @@
+"""Retention: softmax attention with a Manhattan decay in the logits."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+import numpy as np
+
+from gswinrmt_jax.ops import axial
+
+
+def retention(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, '2 n'] | None,
+    *,
+    window: int | None = None,
+    shift: int = 0,
+    impl: str = 'banded',
+    scaled: bool = True,
+    slopes: Float[Array, ' n'] | None = None,
+    absolute: bool = False,
+    rotate: axial.Rotate | None = None,
+) -> Float[Array, 'b h w n d']:
+  r"""Decomposed Manhattan self-attention (Gated-SwinRMT, eq. 3), both passes.
+
+      A = softmax(q k^T / sqrt(d) + |i - j| log(gamma) + mask)
+
+  along each row of a window, then along each column. Without a window this is
+  RMT's decomposed form. RMT's paper multiplies by the decay after the softmax;
+  its released code adds the logarithm before it, as here, so rows sum to one.
+
+  Args:
+    query: Queries, rotated already if they are to be.
+    key: Keys, likewise.
+    value: Values.
+    log_decay: `log(gamma)` per pass (width, height) and head; None for none.
+    window: Nominal window; None for the whole row or column.
+    shift: Nominal shift of the windows.
+    impl: 'banded' or 'cyclic', see `axial.axial_attention`.
+    scaled: Whether scores are divided by `sqrt(d)`.
+    slopes: ALiBi slopes per head, times the signed distance `i - j`.
+    absolute: Whether ALiBi takes `|i - j|` instead.
+    rotate: Rotation of queries and keys that differs by pass, if any.
+
+  Returns:
+    The mixed values, in `value.dtype`; softmax in float32 at least.
+  """
+  scale = query.shape[-1] ** -0.5 if scaled else 1.0
+
+  def weigh(scores, axis, size, mask):
+    del size  # Rows are normalised by their own sum.
+    scores = axial.biased(scores * scale, slopes, absolute)
+    if log_decay is not None:
+      distance = np.abs(axial.offsets(scores.shape[-1]))
+      scores += axial.head_table(
+          log_decay[axis].astype(scores.dtype), distance
+      )
+    if mask is not None:
+      scores = jnp.where(mask, scores, axial.MASKED)
+    return jax.nn.softmax(scores, axis=-1)
+
+  return axial.axial_attention(
+      query,
+      key,
+      value,
+      weigh,
+      window=window,
+      shift=shift,
+      impl=impl,
+      rotate=rotate,
+  )
+
+
+def full_retention(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, ' n'] | None,
+    *,
+    scaled: bool = True,
+) -> Float[Array, 'b h w n d']:
+  r"""Manhattan self-attention over all tokens (RMT, eq. 5, as released).
+
+      A = softmax(q k^T / sqrt(d) + (|row - ROW| + |col - COL|) log(gamma))
+
+  Args:
+    query: Queries, rotated already if they are to be.
+    key: Keys, likewise.
+    value: Values.
+    log_decay: `log(gamma)` per head; None for none.
+    scaled: Whether scores are divided by `sqrt(d)`.
+
+  Returns:
+    The mixed values, in `value.dtype`; softmax in float32 at least.
+  """
+  batch, height, width, heads, dim = query.shape
+  tokens = (batch, height * width, heads, dim)
+  q, k, v = (x.reshape(tokens) for x in (query, key, value))
+  wide = jnp.promote_types(value.dtype, jnp.float32)
+  scores = jnp.einsum('btnd,bTnd->bntT', q, k, preferred_element_type=wide)
+  if scaled:
+    scores /= math.sqrt(dim)
+  if log_decay is not None:
+    row, column = np.divmod(np.arange(height * width), width)
+    distance = sum(np.abs(p[:, None] - p[None, :]) for p in (row, column))
+    scores += axial.head_table(log_decay.astype(wide), distance)[0]
+  weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+  out = jnp.einsum('bntT,bTnd->btnd', weights, v, preferred_element_type=wide)
+  return out.astype(value.dtype).reshape(value.shape)

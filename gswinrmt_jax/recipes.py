@@ -1,0 +1,127 @@
+"""What the recipes in `configs/` share: every field, with its meaning and unit.
+
+A recipe is a `ConfigDict`; each field can be overridden on the command line,
+`--config.optimizer.learning_rate=3e-4`. Nothing is read that is not named here.
+"""
+
+import ml_collections
+from ml_collections import config_dict
+
+
+def cifar10(model_name: str) -> ml_collections.ConfigDict:
+  """Returns the CIFAR-10 protocol of Table 2, for one of the named models."""
+  config = ml_collections.ConfigDict()
+  config.seed = 0  # of initialisation, data order, augmentation, drop path
+  config.dtype = 'bfloat16'  # of the computation; parameters are float32
+  config.batch_size = 128  # images per step, all devices together
+  config.eval_batch_size = 500  # images; changes speed only
+  config.num_epochs = 50  # of the whole schedule
+  config.stop_after_epochs = 0  # stop early, schedule unchanged; 0: do not
+  config.eval_every_epochs = 1  # validate, save and plot
+  config.log_every_steps = 50  # the loop waits for the device this often
+
+  config.model = _model(model_name)
+
+  config.data = ml_collections.ConfigDict()
+  config.data.name = 'cifar10'
+  config.data.dir = ''  # '': TFDS_DATA_DIR, else ~/tensorflow_datasets
+  config.data.train_split = 'train[:45000]'
+  config.data.val_split = 'train[45000:]'
+  config.data.test_split = 'test'
+
+  config.augment = ml_collections.ConfigDict()
+  config.augment.crop_padding = 4  # pixels on each side
+  config.augment.flip = True  # left to right, every second image
+  config.augment.rand_augment_ops = 2  # drawn per image; 0: none
+  config.augment.rand_augment_magnitude = 9.0  # mean, of 10
+  config.augment.rand_augment_std = 0.5  # of the magnitude
+  config.augment.rand_augment_prob = 0.5  # that a drawn op is applied
+  config.augment.erase_prob = 0.25  # Random Erasing, per image
+  config.augment.mixup_alpha = 0.8  # of Beta(alpha, alpha); 0: none
+  config.augment.cutmix_alpha = 1.0  # of Beta(alpha, alpha); 0: none
+  config.label_smoothing = 0.1  # probability spread over all classes
+
+  config.optimizer = ml_collections.ConfigDict()  # AdamW
+  config.optimizer.learning_rate = 1e-4  # peak
+  config.optimizer.warmup_epochs = 5.0  # linear from 0; then cosine to 0
+  config.optimizer.weight_decay = 0.05  # on kernels only
+  config.optimizer.b1 = 0.9
+  config.optimizer.b2 = 0.999
+  config.optimizer.eps = 1e-8
+  return config
+
+
+def digits(model_name: str) -> ml_collections.ConfigDict:
+  """Returns a minute's run on the packaged 8x8 digits, for a named model.
+
+  The model is the named one, narrower; the augmentation keeps to small shifts,
+  since a mirrored or mixed digit is no digit.
+  """
+  config = cifar10(model_name)
+  config.dtype = 'float32'
+  config.batch_size = 64
+  config.eval_batch_size = 100
+  config.num_epochs = 8
+  config.log_every_steps = 10
+  _shrink(config, widths=(16, 32, 48, 64), depths=(1, 1, 2, 1))
+
+  config.data.name = 'digits'
+  config.data.train_split = 'train'
+  config.data.val_split = 'val'
+  config.data.test_split = 'test'
+
+  config.augment.crop_padding = 2
+  config.augment.flip = False
+  config.augment.rand_augment_ops = 0
+  config.augment.erase_prob = 0.0
+  config.augment.mixup_alpha = 0.0
+  config.augment.cutmix_alpha = 0.0
+
+  config.optimizer.learning_rate = 1e-3
+  config.optimizer.warmup_epochs = 1.0
+  return config
+
+
+def with_argument(
+    config: ml_collections.ConfigDict, argument: str | None
+) -> ml_collections.ConfigDict:
+  """Applies what stands behind the colon of `--config=FILE:ARGUMENT`.
+
+  Args:
+    config: A full recipe; its model is kept, narrower.
+    argument: None for the recipe itself; 'smoke' for one epoch of a tiny model
+      on the packaged digits, to see in seconds that all of it runs.
+
+  Returns:
+    The recipe to run.
+
+  Raises:
+    ValueError: If the argument is another one.
+  """
+  if argument is None:
+    return config
+  if argument != 'smoke':
+    raise ValueError(f"unknown argument '{argument}' (known: 'smoke')")
+  config = digits(config.model.name)
+  config.num_epochs = 1
+  config.optimizer.warmup_epochs = 0.25
+  _shrink(config, widths=(8, 8, 16, 16), depths=(1, 1, 1, 1))
+  return config
+
+
+def _model(name):
+  """Returns the model's fields, each None: the named model's own value."""
+  # Only here, so that reading a recipe does not need the models.
+  from gswinrmt_jax.models import factory
+
+  model = ml_collections.ConfigDict()
+  model.name = name
+  for field, kind in factory.FIELDS.items():
+    model[field] = config_dict.placeholder(kind)
+  return model
+
+
+def _shrink(config, *, widths, depths):
+  config.model.widths = widths
+  config.model.depths = depths
+  config.model.num_heads = tuple(max(width // 16, 1) for width in widths)

@@ -1,0 +1,1 @@
+"""Training and evaluation: the only part that knows both models and data."""

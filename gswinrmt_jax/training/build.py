@@ -1,0 +1,90 @@
+"""From a recipe to the objects it names."""
+
+from collections.abc import Callable
+import functools
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.training.step import Augmentation
+
+
+def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Returns a copy in which every field of the model has its value.
+
+  What is written to the run folder is the copy, so that a run keeps its model
+  should a later version change a default.
+
+  Raises:
+    UserError: If the model or a field of it does not exist.
+  """
+  overrides = {
+      field: value
+      for field, value in config.model.items()
+      if field != 'name' and value is not None
+  }
+  resolved = ml_collections.ConfigDict(config.to_dict())
+  try:
+    fields = factory.resolve(config.model.name, overrides)
+  except ValueError as error:
+    raise UserError(f'config.model: {error}') from error
+  resolved.model = {'name': config.model.name, **fields}
+  return resolved.lock()
+
+
+def make_model(
+    config: ml_collections.ConfigDict,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+) -> nn.Module:
+  """Returns the model of a resolved recipe, tried on images of this shape.
+
+  Raises:
+    UserError: If the model cannot be built so, or not for such images.
+  """
+  fields = {
+      field: value for field, value in config.model.items() if field != 'name'
+  }
+  try:
+    model = factory.create_model(
+        config.model.name,
+        num_classes=num_classes,
+        dtype=config.dtype,
+        **fields,
+    )
+    # By shape alone: nothing is allocated.
+    jax.eval_shape(
+        functools.partial(model.init, train=False),
+        jax.random.key(0),
+        jax.ShapeDtypeStruct((1, *image_shape), jnp.float32),
+    )
+  except ValueError as error:
+    raise UserError(f'{config.model.name}: {error}') from error
+  return model
+
+
+def make_augmentation(
+    config: ml_collections.ConfigDict, info: datasets.Info
+) -> Augmentation:
+  """Returns `(key, image, label) -> (image, targets)` of a recipe."""
+  settings = augment_lib.Augment(
+      **config.augment.to_dict(),
+      mean=info.mean,
+      std=info.std,
+      num_classes=len(info.class_names),
+      label_smoothing=config.label_smoothing,
+  )
+  return functools.partial(augment_lib.augment, settings=settings)
+
+
+def make_normalization(
+    info: datasets.Info,
+) -> Callable[[jax.Array], jax.Array]:
+  """Returns what turns uint8 images into the model's input."""
+  return functools.partial(augment_lib.normalize, mean=info.mean, std=info.std)

@@ -1,0 +1,241 @@
+"""Checkpoints: the two latest, to resume, and the best on validation data.
+
+A checkpoint has two items: `state`, the whole `TrainState`, and `meta`, JSON
+with the recipe, the position in the data and checksums of the values. This is
+the only file that knows Orbax.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training.state import TrainState
+
+_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
+
+
+@jax.jit
+def checksum(tree: Any) -> jax.Array:
+  """Returns a uint32 that changes with any single value, or their order.
+
+      sum_i (2 i + 1) bits_i  mod 2^32, leaf by leaf, then over the leaves
+
+  Orbax keeps none of its own: a bit that flips on disk would go unseen.
+  """
+  total = jnp.zeros((), jnp.uint32)
+  for place, leaf in enumerate(jax.tree.leaves(tree)):
+    unsigned = _UNSIGNED[leaf.dtype.itemsize]
+    bits = jax.lax.bitcast_convert_type(leaf, unsigned).ravel()
+    weights = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
+    part = jnp.sum(bits.astype(jnp.uint32) * weights)
+    total += part * jnp.uint32(2 * place + 1)
+  return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+  """What was read: `tree` as asked for, `meta` as saved, at which `step`."""
+
+  tree: Any
+  meta: dict[str, Any]
+  step: int
+
+
+class Checkpoints:
+  """The checkpoints of one run folder."""
+
+  def __init__(
+      self,
+      directory: pathlib.Path,
+      *,
+      read_only: bool = False,
+      warn: Callable[[str], None] = print,
+  ):
+    """Opens the folder, and makes it unless `read_only`.
+
+    Args:
+      directory: Where the steps are.
+      read_only: Whether nothing may be written.
+      warn: Told, in a line, what was skipped and why.
+    """
+    self.directory = directory.absolute()  # Orbax fails late otherwise.
+    self._read_only = read_only
+    self._warn = warn
+    self._manager = _open_manager(self.directory, read_only)
+
+  def save(
+      self, state: TrainState, *, accuracy: float, meta: Mapping[str, Any]
+  ) -> None:
+    """Saves in the background, under the state's step.
+
+    Args:
+      state: What to save; may be donated as soon as this returns.
+      accuracy: On validation data: decides which checkpoint is the best.
+      meta: JSON values.
+    """
+    import orbax.checkpoint as ocp
+
+    sums = {name: int(checksum(part)) for name, part in _parts(state).items()}
+    self._manager.save(
+        int(state.step),
+        args=ocp.args.Composite(
+            state=ocp.args.PyTreeSave(state),
+            meta=ocp.args.JsonSave({**meta, 'checksums': sums}),
+        ),
+        metrics={'accuracy': float(accuracy)},
+    )
+
+  def wait(self) -> None:
+    """Waits until all is on disk; raises what went wrong there."""
+    self._manager.wait_until_finished()
+
+  def close(self) -> None:
+    """Waits and lets go of the folder."""
+    self._manager.close()
+
+  def steps(self) -> list[int]:
+    """Returns the saved steps, oldest first."""
+    return sorted(self._manager.all_steps())
+
+  def best_step(self) -> int | None:
+    """Returns the step of the highest validation accuracy, None if empty."""
+    return self._manager.best_step()
+
+  def accuracy(self, step: int) -> float:
+    """Returns the validation accuracy saved with a step."""
+    return float(self._manager.metrics(step)['accuracy'])
+
+  def restore_latest(
+      self, target: TrainState, *, weights_only: bool = False
+  ) -> Restored | None:
+    """Returns the newest checkpoint that can be read; None if there is none.
+
+    One that cannot be read is named, skipped and, unless read-only, moved to
+    `damaged_checkpoints` beside the folder.
+
+    Args:
+      target: The state's shapes, dtypes and shardings.
+      weights_only: Whether to leave the optimiser alone.
+
+    Raises:
+      UserError: If there are checkpoints and none can be read.
+    """
+    steps = self.steps()
+    damaged = []
+    for step in reversed(steps):
+      try:
+        restored = self._restore(step, target, weights_only)
+      except Exception as error:  # Whatever a broken file raises.
+        self._warn(
+            f'checkpoint {step} in {self.directory} cannot be read, trying the '
+            f'one before ({_first_line(error)})'
+        )
+        damaged.append(step)
+      else:
+        # Only now: if none can be read, the fault may lie elsewhere.
+        self._move_away(damaged)
+        return restored
+    if steps:
+      raise UserError(
+          f'none of the checkpoints {steps} of {self.directory.parent} can be '
+          'read: train into another --workdir'
+      )
+    return None
+
+  def restore_weights(self, step: int, target: TrainState) -> Restored:
+    """Returns the variables of one step, `{'params', 'batch_stats'}`.
+
+    Raises:
+      UserError: If it is not there or cannot be read.
+    """
+    if step not in self.steps():
+      known = ', '.join(map(str, self.steps())) or 'none'
+      raise UserError(f'no checkpoint {step} in {self.directory} (has: {known})')
+    try:
+      return self._restore(step, target, weights_only=True)
+    except Exception as error:
+      raise UserError(
+          f'checkpoint {step} in {self.directory} cannot be read '
+          f'({_first_line(error)}); the others: '
+          f'{[other for other in self.steps() if other != step]}'
+      ) from error
+
+  def _restore(self, step, target, weights_only):
+    import orbax.checkpoint as ocp
+
+    wanted = target.variables if weights_only else target
+    read = self._manager.restore(
+        step,
+        args=ocp.args.Composite(
+            state=ocp.args.PyTreeRestore(
+                item=wanted,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+                partial_restore=weights_only,
+            ),
+            meta=ocp.args.JsonRestore(),
+        ),
+    )
+    for name, part in _parts(read.state).items():
+      if int(checksum(part)) != read.meta['checksums'][name]:
+        raise ValueError(f'the checksum of {name} differs: the file changed')
+    return Restored(tree=read.state, meta=read.meta, step=step)
+
+  def _move_away(self, steps):
+    """Makes room, since a step that exists would not be saved again."""
+    if self._read_only or not steps:
+      return
+    shelf = self.directory.parent / 'damaged_checkpoints'
+    shelf.mkdir(exist_ok=True)
+    for step in steps:
+      place, count = shelf / str(step), 1
+      while place.exists():
+        place, count = shelf / f'{step}_{count}', count + 1
+      (self.directory / str(step)).rename(place)
+    self._manager.reload()
+
+
+def _parts(state):
+  """Returns what gets a checksum of its own, by name."""
+  if isinstance(state, TrainState):
+    return {**state.variables, 'opt_state': state.opt_state}
+  return state
+
+
+def _open_manager(directory, read_only):
+  import orbax.checkpoint as ocp
+
+  def accuracy(metrics):
+    return metrics['accuracy']
+
+  keep = ocp.checkpoint_managers
+  return ocp.CheckpointManager(
+      directory,
+      options=ocp.CheckpointManagerOptions(
+          # Without `best_fn` the metrics would not be written, and with
+          # `max_to_keep` it would delete a latest that is no best.
+          best_fn=accuracy,
+          best_mode='max',
+          preservation_policy=keep.AnyPreservationPolicy(
+              [
+                  keep.LatestN(n=2),
+                  keep.BestN(
+                      get_metric_fn=accuracy,
+                      n=1,
+                      keep_checkpoints_without_metrics=False,
+                  ),
+              ]
+          ),
+          read_only=read_only,
+      ),
+  )
+
+
+def _first_line(error):
+  text = str(error).strip() or type(error).__name__
+  line = text.splitlines()[0]
+  return line if len(line) <= 160 else line[:157] + '...'

@@ -1,0 +1,103 @@
+"""What a run tells: a progress line, metrics.jsonl, TensorBoard events."""
+
+from collections.abc import Mapping
+import json
+import math
+import pathlib
+import sys
+from typing import Any, TextIO
+
+
+class Terminal:
+  """Lines of text; on a terminal the progress line is redrawn in place."""
+
+  def __init__(self, stream: TextIO | None = None):
+    self._stream = stream or sys.stdout
+    self._in_place = self._stream.isatty()
+    self._open = False
+
+  def say(self, text: str = '') -> None:
+    """Prints lines that stay."""
+    self._end_progress()
+    print(text, file=self._stream, flush=True)
+
+  def progress(self, text: str) -> None:
+    """Prints the progress line, over the one before on a terminal."""
+    if not self._in_place:
+      print(text, file=self._stream, flush=True)
+      return
+    print(f'\r\x1b[K{text}', end='', file=self._stream, flush=True)
+    self._open = True
+
+  def _end_progress(self):
+    if self._open:
+      print(file=self._stream)
+      self._open = False
+
+
+class MetricsLog:
+  """`metrics.jsonl`, one object a line, and TensorBoard's event files."""
+
+  def __init__(self, folder: pathlib.Path, *, step: int):
+    """Opens the log of a run that goes on from `step`.
+
+    Entries past `step`, left by a run that was cut off, are taken out, so that
+    nothing counts twice.
+    """
+    # Imported here: a help text need not wait for it.
+    import tensorboardX
+
+    path = folder / 'metrics.jsonl'
+    kept = [entry for entry in read_metrics(folder) if entry['step'] <= step]
+    part = path.with_name(path.name + '.part')
+    part.write_text(''.join(json.dumps(entry) + '\n' for entry in kept))
+    part.replace(path)
+    self.entries = kept
+    self._file = path.open('a')
+    self._events = tensorboardX.SummaryWriter(
+        str(folder / 'tensorboard'), purge_step=step + 1
+    )
+
+  def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    """Adds an entry.
+
+    Args:
+      kind: 'train' (an interval of steps) or 'epoch'.
+      step: Updates made so far.
+      values: Numbers by name.
+    """
+    entry = {'kind': kind, 'step': step, **values}
+    self.entries.append(entry)
+    self._file.write(json.dumps(entry) + '\n')
+    self._file.flush()
+    for name, value in values.items():
+      self._events.add_scalar(f'{kind}/{name}', value, step)
+    self._events.flush()
+
+  def close(self) -> None:
+    """Closes the files."""
+    self._file.close()
+    self._events.close()
+
+
+def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """Returns the entries of `metrics.jsonl`; a half-written last one is not."""
+  path = folder / 'metrics.jsonl'
+  entries = []
+  for line in path.read_text().splitlines() if path.exists() else ():
+    try:
+      entries.append(json.loads(line))
+    except ValueError:
+      break
+  return entries
+
+
+def duration(seconds: float) -> str:
+  """Returns seconds as `45s`, `3m05s` or `2h07m`; '?' if unknown."""
+  if not math.isfinite(seconds):
+    return '?'
+  minutes, seconds = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f'{hours}h{minutes:02}m'
+  return f'{minutes}m{seconds:02}s' if minutes else f'{seconds}s'

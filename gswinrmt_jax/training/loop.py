@@ -1,0 +1,234 @@
+"""A run: restore, step, validate, save, until done."""
+
+import pathlib
+import time
+from typing import Any
+
+import jax
+import ml_collections
+
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import pipeline
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import build
+from gswinrmt_jax.training import checkpoint
+from gswinrmt_jax.training import closing
+from gswinrmt_jax.training import devices
+from gswinrmt_jax.training import evaluate
+from gswinrmt_jax.training import log
+from gswinrmt_jax.training import meter
+from gswinrmt_jax.training import optimizer
+from gswinrmt_jax.training import plan
+from gswinrmt_jax.training import plots
+from gswinrmt_jax.training import progress as progress_lib
+from gswinrmt_jax.training import run_folder
+from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.training import step as step_lib
+
+# Streams of the seed: parameters, and all that is drawn while training.
+_INIT, _TRAIN = 0, 1
+
+
+def train(
+    config: ml_collections.ConfigDict,
+    folder: pathlib.Path,
+    terminal: log.Terminal | None = None,
+) -> dict[str, Any]:
+  """Trains as the recipe says, from the folder's last checkpoint if it has one.
+
+  Args:
+    config: A recipe.
+    folder: The run folder.
+    terminal: Where progress is told.
+
+  Returns:
+    The closing summary, as in `summary.json`.
+
+  Raises:
+    UserError: If recipe, data or folder do not allow it, or the loss is not
+      finite.
+  """
+  run = Run(build.resolve(config), folder, terminal or log.Terminal())
+  try:
+    return run.run()
+  finally:
+    run.close()
+
+
+class Run:
+  """The parts of one run."""
+
+  def __init__(
+      self,
+      config: ml_collections.ConfigDict,
+      folder: pathlib.Path,
+      terminal: log.Terminal,
+  ):
+    """Builds all parts; the folder is touched last, when they fit together."""
+    self.config, self.folder, self.terminal = config, folder, terminal
+    info = datasets.info(config.data.name)
+    datasets.ensure(config.data.name, config.data.dir)
+    self.train_data = self._load(config.data.train_split)
+    self.val_data = self._load(config.data.val_split)
+    image_shape = self.train_data.image.shape[1:]
+    self.plan = plan.make_plan(config, len(self.train_data))
+    self.devices = devices.Devices()
+
+    model = build.make_model(config, len(info.class_names), image_shape)
+    self.schedule = optimizer.learning_rate_schedule(
+        config.optimizer.learning_rate,
+        warmup_steps=int(
+            config.optimizer.warmup_epochs
+            * len(self.train_data)
+            / config.batch_size
+        ),
+        total_steps=self.plan.total_steps,
+    )
+    tx = optimizer.make_optimizer(
+        self.schedule,
+        b1=config.optimizer.b1,
+        b2=config.optimizer.b2,
+        eps=config.optimizer.eps,
+        weight_decay=config.optimizer.weight_decay,
+    )
+    key = jax.random.key(config.seed)
+    self._key = jax.random.fold_in(key, _TRAIN)
+    self._create = lambda: state_lib.create(
+        model, tx, jax.random.fold_in(key, _INIT), image_shape
+    )
+    self.target = self.devices.target(jax.eval_shape(self._create))
+    augmentation = build.make_augmentation(config, info)
+    self._train_step = jax.jit(
+        step_lib.make_train_step(model, tx, augmentation),
+        donate_argnums=0,
+        out_shardings=self.devices.replicated,
+    )
+    self._decay_range = jax.jit(step_lib.decay_range)
+    self._eval_step = jax.jit(
+        evaluate.make_eval_step(model, build.make_normalization(info))
+    )
+
+    run_folder.open_folder(folder, config)
+    self.checkpoints = checkpoint.Checkpoints(
+        folder / 'checkpoints', warn=terminal.say
+    )
+    self.log = None
+
+  def close(self) -> None:
+    """Waits for what is being written and closes the files."""
+    self.checkpoints.close()
+    if self.log:
+      self.log.close()
+
+  def run(self) -> dict[str, Any]:
+    """Trains to the end of the plan and sums up."""
+    state, start = self._restore_or_create()
+    if start >= self.plan.stop_step:
+      summary = closing.read(self.folder, start)
+      if summary:
+        self.terminal.say(f'{self.folder} is complete.')
+        self.terminal.say(closing.table(summary))
+        return summary
+    self.log = log.MetricsLog(self.folder, step=start)
+    run_folder.record_start(self.folder, seed=self.config.seed, step=start)
+    self._announce(state, start)
+    if start < self.plan.stop_step:
+      state = self._train(state, start)
+    self.checkpoints.wait()
+    summary = closing.summarize(self, state)
+    self.terminal.say(closing.table(summary))
+    return summary
+
+  def evaluate(self, variables: Any, data: datasets.Arrays) -> dict[str, Any]:
+    """Returns the figures of the variables on a split."""
+    return evaluate.evaluate(
+        self._eval_step,
+        variables,
+        pipeline.eval_batches(data, batch_size=self.config.eval_batch_size),
+        self.devices.put_batch,
+    )
+
+  def test_data(self) -> datasets.Arrays:
+    """Returns the test split, which nothing has read before."""
+    return self._load(self.config.data.test_split)
+
+  def _load(self, split):
+    return datasets.load(self.config.data.name, split, self.config.data.dir)
+
+  def _restore_or_create(self):
+    restored = self.checkpoints.restore_latest(self.target)
+    if restored:
+      self.terminal.say(f'Going on from the checkpoint of step {restored.step}.')
+      return restored.tree, restored.step
+    create = jax.jit(self._create, out_shardings=self.devices.replicated)
+    return create(), 0
+
+  def _announce(self, state, start):
+    count = closing.parameter_count(state)
+    self.terminal.say(
+        f'{self.config.model.name}, {count:,} parameters, '
+        f'{self.config.data.name}: {len(self.train_data):,} training and '
+        f'{len(self.val_data):,} validation images, steps {start:,} to '
+        f'{self.plan.stop_step:,} of {self.plan.total_steps:,}, on '
+        f'{len(jax.devices())} x {jax.devices()[0].device_kind}.'
+    )
+    self.terminal.say(f'Run folder: {self.folder}. Compiling the first step ...')
+
+  def _train(self, state, start):
+    """Steps from `start` to the end; the only loop."""
+    batches = pipeline.train_batches(
+        self.train_data,
+        batch_size=self.config.batch_size,
+        seed=self.config.seed,
+        start_step=start,
+    )
+    milestones = self.plan.milestones
+    readings = meter.Meter(self.config.batch_size)
+    progress = progress_lib.Progress(self.log, self.terminal, self.plan, start)
+    for step in range(start + 1, self.plan.stop_step + 1):
+      before = time.perf_counter()
+      batch = self.devices.put_batch(next(batches))
+      readings.waiting(time.perf_counter() - before)
+      with jax.profiler.StepTraceAnnotation('train', step_num=step):
+        state, metrics = self._train_step(state, batch, self._key)
+      readings.add(metrics)
+
+      if step % self.config.log_every_steps == 0 or step in milestones:
+        extra = {
+            'learning_rate': self.schedule(step - 1),
+            **self._decay_range(state.params),
+        }
+        progress.interval(step, *self._read(readings, step), extra)
+      if step in milestones:
+        figures = self.evaluate(state.variables, self.val_data)
+        self._save(state, step, milestones[step], figures['accuracy'])
+        progress.epoch(step, milestones[step], figures)
+        plots.write_curves(
+            self.folder / 'curves.png', self.log.entries, self.folder.name
+        )
+        readings.restart()
+    return state
+
+  def _read(self, readings, step):
+    try:
+      return readings.read(step)
+    except UserError as error:
+      self.checkpoints.wait()
+      steps = self.checkpoints.steps()
+      last = f'that of step {steps[-1]}' if steps else 'none yet'
+      raise UserError(
+          f'{error}; last good checkpoint: {last}, in {self.folder}; try a '
+          'lower config.optimizer.learning_rate or config.dtype=float32'
+      ) from error
+
+  def _save(self, state, step, epoch, accuracy):
+    self.checkpoints.save(
+        state,
+        accuracy=accuracy,
+        meta={
+            'config': self.config.to_dict(),
+            'step': step,
+            'epoch': epoch,
+            'data': {'seed': self.config.seed, 'next_batch': step},
+        },
+    )

@@ -1,0 +1,69 @@
+"""Gathers the metrics of steps without waiting for the device."""
+
+import time
+
+import jax
+import numpy as np
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training.step import Metrics
+
+
+class Meter:
+  """Metrics and times of the steps since the last reading.
+
+  The device runs ahead of the host; `read` is the one place that waits for it.
+  """
+
+  def __init__(self, batch_size: int):
+    self._batch_size = batch_size
+    self._pending = []
+    self._waited = 0.0
+    self._since = time.perf_counter()
+
+  def restart(self) -> None:
+    """Leaves out the time since the last reading: it went into other work."""
+    self._since = time.perf_counter()
+
+  def waiting(self, seconds: float) -> None:
+    """Counts time in which the host waited for data."""
+    self._waited += seconds
+
+  def add(self, metrics: Metrics) -> None:
+    """Keeps the metrics of one step, on the device."""
+    self._pending.append(metrics)
+
+  def read(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Waits for the steps so far and starts over.
+
+    Args:
+      step: Updates made so far.
+
+    Returns:
+      Each metric, one number a step; and the speed: `seconds`,
+      `images_per_second`, `data_wait` (share of the time).
+
+    Raises:
+      UserError: If a loss or gradient is not finite; names the steps.
+    """
+    rows = jax.device_get(self._pending)
+    seconds = time.perf_counter() - self._since
+    values = {
+        name: np.array([row[name] for row in rows], np.float64)
+        for name in rows[0]
+    }
+    first = step - len(rows) + 1
+    finite = values.pop('finite') > 0
+    if not finite.all():
+      raise UserError(
+          f'loss or gradient not finite at step {first + finite.argmin()} (seen '
+          f'when reading steps {first} to {step})'
+      )
+    speed = {
+        'seconds': seconds,
+        'images_per_second': len(rows) * self._batch_size / seconds,
+        'data_wait': self._waited / seconds,
+    }
+    self._pending, self._waited = [], 0.0
+    self._since = time.perf_counter()
+    return values, speed

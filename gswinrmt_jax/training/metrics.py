@@ -1,0 +1,122 @@
+"""Sums over a data set, and the figures that are reported from them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+SMOOTHING = 0.1
+NUM_BINS = 15
+
+
+def batch_sums(
+    logits: jax.Array, label: jax.Array, mask: jax.Array
+) -> dict[str, jax.Array]:
+  """Returns what a batch adds to the sums over a data set.
+
+  Args:
+    logits: float32 `[b, k]`.
+    label: int `[b]`.
+    mask: float32 `[b]`, 0 for padding.
+
+  Returns:
+    Sums over the real rows. Scalars: `count`, `loss` (cross-entropy),
+    `smoothed_loss` (with smoothing 0.1), `top1`, `top5`. Per confidence bin:
+    `bin_count`, `bin_confidence`, `bin_correct`, `[15]`. `confusion`:
+    `[k, k]`, counts by true class (row) and predicted class (column).
+  """
+  num_classes = logits.shape[-1]
+  one_hot = jax.nn.one_hot(label, num_classes)
+  smoothed = optax.smooth_labels(one_hot, SMOOTHING)
+  _, best = jax.lax.top_k(logits, min(5, num_classes))  # b 5
+  hit = best == label[:, None]
+  confidence = jax.nn.softmax(logits).max(-1)
+  # Bin m holds the confidences in (m / 15, (m + 1) / 15].
+  bins = jnp.clip(jnp.ceil(confidence * NUM_BINS) - 1, 0, NUM_BINS - 1)
+  in_bin = mask[:, None] * jax.nn.one_hot(bins.astype(int), NUM_BINS)  # b 15
+
+  def total(values):
+    # Padding rows may hold anything, so they are left out, not multiplied.
+    return jnp.sum(jnp.where(mask > 0, values, 0.0))
+
+  return {
+      'count': mask.sum(),
+      'loss': total(optax.softmax_cross_entropy(logits, one_hot)),
+      'smoothed_loss': total(optax.softmax_cross_entropy(logits, smoothed)),
+      'top1': total(hit[:, 0]),
+      'top5': total(hit.any(-1)),
+      'bin_count': in_bin.sum(0),
+      'bin_confidence': jnp.where(in_bin > 0, confidence[:, None], 0.0).sum(0),
+      'bin_correct': (in_bin * hit[:, :1]).sum(0),
+      'confusion': jnp.einsum(
+          'bk,bK->kK',
+          one_hot * mask[:, None],
+          jax.nn.one_hot(best[:, 0], num_classes),
+          precision='highest',
+      ),
+  }
+
+
+def figures(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """Returns the reported figures, as plain numbers and lists.
+
+  The expected calibration error is, over 15 equal bins of the confidence (the
+  largest probability) holding `n_m` of `n` images,
+
+      ECE = sum_m (n_m / n) |accuracy_m - confidence_m|
+
+  Args:
+    sums: Sums of `batch_sums` over a whole data set, in float64.
+  """
+  count = sums['count']
+  confusion = sums['confusion']
+  per_class = np.diag(confusion) / np.maximum(confusion.sum(1), 1)
+  gaps = np.abs(sums['bin_correct'] - sums['bin_confidence'])
+  return {
+      'count': int(count),
+      'accuracy': float(sums['top1'] / count),
+      'top5_accuracy': float(sums['top5'] / count),
+      'loss': float(sums['loss'] / count),
+      'smoothed_loss': float(sums['smoothed_loss'] / count),
+      'calibration_error': float(gaps.sum() / count),
+      'class_accuracy': per_class.tolist(),
+      'confusion': confusion.astype(int).tolist(),
+  }
+
+
+def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
+  """Returns the figures as text, for the terminal."""
+  rows = [
+      ('images', f'{report["count"]}'),
+      ('top-1 accuracy', f'{report["accuracy"]:.2%}'),
+      ('top-5 accuracy', f'{report["top5_accuracy"]:.2%}'),
+      ('cross-entropy', f'{report["loss"]:.4f}'),
+      (
+          f'cross-entropy, smoothing {SMOOTHING}',
+          f'{report["smoothed_loss"]:.4f}',
+      ),
+      (
+          f'calibration error ({NUM_BINS} bins)',
+          f'{report["calibration_error"]:.2%}',
+      ),
+  ]
+  lines = [f'{name:<28}{value:>10}' for name, value in rows]
+  if len(class_names) <= 20:
+    lines += ['', *_confusion_lines(report, class_names)]
+  return '\n'.join(lines)
+
+
+def _confusion_lines(report, class_names):
+  """Lists each class: its accuracy, and what its images were taken for."""
+  wide = max(8, *(len(name) for name in class_names)) + 2
+  yield f'{"true class":<{max(wide, 12)}}{"accuracy":>9}   predicted as'
+  header = ''.join(f'{name[:6]:>7}' for name in class_names)
+  yield ' ' * (max(wide, 12) + 9) + header
+  for name, accuracy, counts in zip(
+      class_names, report['class_accuracy'], report['confusion'], strict=True
+  ):
+    cells = ''.join(f'{count:>7}' for count in counts)
+    yield f'{name:<{max(wide, 12)}}{accuracy:>9.2%}{cells}'

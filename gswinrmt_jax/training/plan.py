@@ -1,0 +1,83 @@
+"""At which steps a run validates and ends."""
+
+import dataclasses
+
+import ml_collections
+
+from gswinrmt_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """Epochs in steps. Batches straddle epochs and no record is dropped.
+
+  Attributes:
+    num_examples: Records in an epoch.
+    batch_size: Records in a step.
+    num_epochs: Of the whole schedule.
+    stop_after_epochs: Where this run ends; `num_epochs` for the whole.
+    eval_every_epochs: Epochs from one validation to the next.
+  """
+
+  num_examples: int
+  batch_size: int
+  num_epochs: int
+  stop_after_epochs: int
+  eval_every_epochs: int
+
+  def epoch_end(self, epoch: int) -> int:
+    """Returns the steps in `epoch` epochs, `floor(epoch n / B)`."""
+    return epoch * self.num_examples // self.batch_size
+
+  @property
+  def total_steps(self) -> int:
+    """Steps of the whole schedule."""
+    return self.epoch_end(self.num_epochs)
+
+  @property
+  def stop_step(self) -> int:
+    """The step after which this run ends."""
+    return self.epoch_end(self.stop_after_epochs)
+
+  @property
+  def milestones(self) -> dict[int, int]:
+    """Steps after which to validate and save, each with its epoch."""
+    epochs = range(
+        self.eval_every_epochs,
+        self.stop_after_epochs + 1,
+        self.eval_every_epochs,
+    )
+    steps = {self.epoch_end(epoch): epoch for epoch in epochs}
+    steps[self.stop_step] = self.stop_after_epochs
+    steps.pop(0, None)  # epochs shorter than a step
+    return steps
+
+
+def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
+  """Returns the plan of a recipe.
+
+  Raises:
+    UserError: If a number is out of range, or no step results.
+  """
+  for field in ('batch_size', 'num_epochs', 'eval_every_epochs'):
+    if config[field] < 1:
+      raise UserError(f'config.{field} is {config[field]}: must be at least 1')
+  stop = config.stop_after_epochs or config.num_epochs
+  if not 0 < stop <= config.num_epochs:
+    raise UserError(
+        f'config.stop_after_epochs is {stop}: must be from 0 to '
+        f'config.num_epochs, {config.num_epochs}'
+    )
+  plan = Plan(
+      num_examples=num_examples,
+      batch_size=config.batch_size,
+      num_epochs=config.num_epochs,
+      stop_after_epochs=stop,
+      eval_every_epochs=config.eval_every_epochs,
+  )
+  if not plan.stop_step:
+    raise UserError(
+        f'{stop} epochs of {num_examples} images do not fill one batch of '
+        f'{config.batch_size}: lower config.batch_size'
+    )
+  return plan

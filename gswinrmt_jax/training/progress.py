@@ -1,0 +1,115 @@
+"""The progress of a run: its line on the terminal and its entries in the log."""
+
+from collections.abc import Mapping
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from gswinrmt_jax.training import log as log_lib
+from gswinrmt_jax.training.plan import Plan
+
+
+class Progress:
+  """Tells and logs intervals of steps, and epochs."""
+
+  def __init__(
+      self,
+      log: log_lib.MetricsLog,
+      terminal: log_lib.Terminal,
+      plan: Plan,
+      start: int,
+  ):
+    """Begins after `start` steps."""
+    self._log, self._terminal, self._plan = log, terminal, plan
+    self._first = None  # (step, time) of the first reading, past compilation
+    self._epoch_start = start
+    self._intervals = []
+    self._best = max(
+        (
+            (entry['val_accuracy'], -entry['epoch'])
+            for entry in log.entries
+            if entry['kind'] == 'epoch'
+        ),
+        default=(-1.0, 0),
+    )
+
+  def interval(
+      self,
+      step: int,
+      values: Mapping[str, np.ndarray],
+      speed: Mapping[str, float],
+      extra: Mapping[str, Any],
+  ) -> None:
+    """Tells of the steps since the last call.
+
+    Args:
+      step: Updates made so far.
+      values: Metrics, one number a step.
+      speed: `seconds`, `images_per_second`, `data_wait`.
+      extra: Scalars as of this step.
+    """
+    means = {name: float(value.mean()) for name, value in values.items()}
+    extra = {name: float(value) for name, value in extra.items()}
+    epoch = step * self._plan.batch_size / self._plan.num_examples
+    entry = {'epoch': epoch, **means, **extra, **speed}
+    self._log.write('train', step, entry)
+    self._intervals.append((len(values['loss']), entry))
+    self._terminal.progress(
+        f'epoch {self._epoch_of(step)}/{self._plan.num_epochs}  '
+        f'step {step}/{self._plan.total_steps}  '
+        f'loss {means["loss"]:.3f}  acc {means["accuracy"]:.1%}  '
+        f'{speed["images_per_second"]:.0f} img/s  '
+        f'data {speed["data_wait"]:.0%}  '
+        f'ETA {log_lib.duration(self._time_left(step))}'
+    )
+
+  def epoch(self, step: int, epoch: int, figures: Mapping[str, Any]) -> None:
+    """Tells of the epochs since the last call, with the validation figures."""
+    steps = [count for count, _ in self._intervals]
+    train = {
+        name: float(np.average([e[name] for _, e in self._intervals], weights=steps))
+        for name in ('loss', 'accuracy')
+    }
+    seconds = sum(entry['seconds'] for _, entry in self._intervals)
+    self._log.write(
+        'epoch',
+        step,
+        {
+            'epoch': epoch,
+            'train_loss': train['loss'],
+            'train_accuracy': train['accuracy'],
+            'val_loss': figures['loss'],
+            'val_smoothed_loss': figures['smoothed_loss'],
+            'val_accuracy': figures['accuracy'],
+            'val_top5_accuracy': figures['top5_accuracy'],
+            'steps': sum(steps),
+            'seconds': seconds,
+        },
+    )
+    self._best = max(self._best, (figures['accuracy'], -epoch))
+    self._intervals = []
+    self._terminal.say(
+        f'epoch {epoch}/{self._plan.num_epochs} done in '
+        f'{log_lib.duration(seconds)}: train loss {train["loss"]:.3f}, '
+        f'validation loss {figures["loss"]:.3f}, accuracy '
+        f'{figures["accuracy"]:.2%} (best {self._best[0]:.2%}, epoch '
+        f'{-self._best[1]})'
+    )
+
+  def _epoch_of(self, step):
+    """Returns the epoch a step belongs to, from 1."""
+    plan = self._plan
+    return min(
+        math.ceil(step * plan.batch_size / plan.num_examples), plan.num_epochs
+    )
+
+  def _time_left(self, step):
+    """Returns the seconds to the end, validation included, as it went so far."""
+    now = time.perf_counter()
+    if self._first is None:
+      self._first = (step, now)
+      return math.inf
+    first_step, then = self._first
+    return (now - then) / (step - first_step) * (self._plan.stop_step - step)

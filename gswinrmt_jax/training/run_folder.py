@@ -1,0 +1,166 @@
+"""The folder of a run: its recipe, its surroundings, and whose it is."""
+
+from collections.abc import Mapping
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import ml_collections
+
+from gswinrmt_jax.errors import UserError
+
+# Fields that change no result: a run may go on with other values.
+FREE_FIELDS = frozenset({
+    'data.dir',
+    'eval_batch_size',
+    'log_every_steps',
+    'stop_after_epochs',
+})
+_PACKAGES = (
+    'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
+).split()
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes JSON whole or not at all."""
+  part = path.with_name(path.name + '.part')
+  part.write_text(json.dumps(value, indent=2) + '\n')
+  os.replace(part, path)
+
+
+def open_folder(
+    folder: pathlib.Path, config: ml_collections.ConfigDict
+) -> None:
+  """Makes the run folder, or checks that it belongs to this recipe.
+
+  Args:
+    folder: The run folder.
+    config: The resolved recipe; written to `config.json`.
+
+  Raises:
+    UserError: If it cannot be written, or belongs to another recipe.
+  """
+  try:
+    if (folder / 'config.json').exists():
+      differing = differences(load_config(folder), config)
+      if differing:
+        raise UserError(
+            f'{folder} belongs to another config: {"; ".join(differing)}; '
+            'choose another --workdir'
+        )
+    elif (folder / 'checkpoints').exists():
+      raise UserError(
+          f'{folder} has checkpoints but no config.json: choose another '
+          '--workdir'
+      )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / 'config.json', config.to_dict())
+  except OSError as error:
+    raise UserError(
+        f'cannot write to {folder}: {error.strerror or error}; choose another '
+        '--workdir'
+    ) from error
+
+
+def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
+  """Returns the recipe of a run folder.
+
+  Raises:
+    UserError: If there is none that can be read.
+  """
+  path = folder / 'config.json'
+  try:
+    fields = json.loads(path.read_text())
+  except FileNotFoundError:
+    raise UserError(
+        f'{folder} is no run folder: it has no config.json'
+    ) from None
+  except (OSError, ValueError) as error:
+    raise UserError(f'{path} cannot be read: {error}') from error
+  # JSON knows no tuples, and a model with a list for a field has no hash.
+  return ml_collections.ConfigDict(_tuples(fields)).lock()
+
+
+def differences(
+    old: ml_collections.ConfigDict, new: ml_collections.ConfigDict
+) -> list[str]:
+  """Lists `field is OLD there and NEW here`, for fields that change results.
+
+  A field that the older recipe does not know has its default there.
+  """
+  old, new = _flat(old.to_dict()), _flat(new.to_dict())
+  return [
+      f'{field} is {value!r} there and {new.get(field)!r} here'
+      for field, value in sorted(old.items())
+      if field not in FREE_FIELDS and value != new.get(field)
+  ]
+
+
+def record_start(folder: pathlib.Path, *, seed: int, step: int) -> None:
+  """Adds this start to `environment.json`: versions, device, commit, step."""
+  path = folder / 'environment.json'
+  starts = json.loads(path.read_text()) if path.exists() else []
+  device = jax.devices()[0]
+  starts.append({
+      'started': datetime.datetime.now(datetime.UTC).isoformat('T', 'seconds'),
+      'step': step,
+      'command': sys.argv,
+      'seed': seed,
+      'device': device.device_kind,
+      'backend': device.platform,
+      'device_count': len(jax.devices()),
+      'cpu_count': os.cpu_count(),
+      'python': platform.python_version(),
+      'versions': _versions(),
+      'commit': _commit(),
+  })
+  write_json(path, starts)
+
+
+def _versions():
+  versions = {}
+  for package in _PACKAGES:
+    try:
+      versions[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      versions[package] = None  # run from a source tree
+  return versions
+
+
+def _commit():
+  """Returns the commit of the source tree, None outside of one."""
+  try:
+    done = subprocess.run(
+        ['git', 'describe', '--always', '--dirty', '--abbrev=40'],
+        cwd=pathlib.Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+  except (OSError, subprocess.SubprocessError):
+    return None
+  return done.stdout.strip()
+
+
+def _tuples(value):
+  if isinstance(value, Mapping):
+    return {name: _tuples(inner) for name, inner in value.items()}
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _flat(fields, prefix=''):
+  flat = {}
+  for name, value in fields.items():
+    if isinstance(value, Mapping):
+      flat |= _flat(value, f'{prefix}{name}.')
+    else:
+      flat[prefix + name] = value
+  return flat

@@ -1,0 +1,107 @@
+"""One update, as a pure function of state, batch and key."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from gswinrmt_jax.training.state import TrainState
+
+Batch = Mapping[str, jax.Array]
+Metrics = dict[str, jax.Array]
+# (key, uint8 image, label) -> (normalised image, soft targets)
+Augmentation = Callable[
+    [jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]
+]
+TrainStep = Callable[
+    [TrainState, Batch, jax.Array], tuple[TrainState, Metrics]
+]
+
+# Streams of the run's key. A new stream takes a new number, so that the
+# others go on drawing what they drew.
+_AUGMENT, _DROPOUT = 0, 1
+
+
+def make_train_step(
+    model: nn.Module,
+    tx: optax.GradientTransformation,
+    augmentation: Augmentation,
+) -> TrainStep:
+  """Returns the update `(state, batch, key) -> (state, metrics)`.
+
+  The caller jits it. The key is the same for the whole run: the step number is
+  folded in here, so a resumed run draws what the unbroken one would have. The
+  loss is the mean cross-entropy with the soft targets, in float32.
+
+  Args:
+    model: Called as `model(image, train=True)`; returns float32 logits.
+    tx: The optimiser, schedule included.
+    augmentation: Makes the model's input and the targets of the loss.
+
+  Returns:
+    The update. Its metrics are scalars: `loss`, `accuracy` (of the augmented
+    images, against the label before mixing), `grad_norm` (global, l2) and
+    `finite` (whether loss and gradient are).
+  """
+
+  def train_step(state, batch, key):
+    augment_key, dropout_key = (
+        jax.random.fold_in(jax.random.fold_in(key, stream), state.step)
+        for stream in (_AUGMENT, _DROPOUT)
+    )
+    image, targets = augmentation(augment_key, batch['image'], batch['label'])
+
+    def loss_fn(params):
+      logits, updates = model.apply(
+          {'params': params, 'batch_stats': state.batch_stats},
+          image,
+          train=True,
+          rngs={'dropout': dropout_key},
+          mutable=['batch_stats'],
+      )
+      loss = optax.softmax_cross_entropy(logits, targets).mean()
+      return loss, (logits, updates['batch_stats'])
+
+    (loss, (logits, batch_stats)), grads = jax.value_and_grad(
+        loss_fn, has_aux=True
+    )(state.params)
+    grad_norm = optax.tree.norm(grads)
+    updates, opt_state = tx.update(grads, state.opt_state, state.params)
+    metrics = {
+        'loss': loss,
+        'accuracy': jnp.mean(logits.argmax(-1) == batch['label']),
+        'grad_norm': grad_norm,
+        'finite': jnp.isfinite(loss) & jnp.isfinite(grad_norm),
+    }
+    new_state = state.replace(
+        step=state.step + 1,
+        params=optax.apply_updates(state.params, updates),
+        batch_stats=batch_stats,
+        opt_state=opt_state,
+    )
+    return new_state, metrics
+
+  return train_step
+
+
+def decay_range(params: Any) -> Metrics:
+  """Returns the least and greatest learnable decay, `gamma = sigmoid(theta)`.
+
+  Args:
+    params: Any tree; its leaves named `decay_logit` are the thetas.
+
+  Returns:
+    `gamma_min` and `gamma_max`, or nothing where no decay is learnt.
+  """
+  thetas = [
+      leaf.ravel()
+      for path, leaf in jax.tree.leaves_with_path(params)
+      if path[-1].key == 'decay_logit'
+  ]
+  if not thetas:
+    return {}
+  gamma = jax.nn.sigmoid(jnp.concatenate(thetas))
+  return {'gamma_min': gamma.min(), 'gamma_max': gamma.max()}

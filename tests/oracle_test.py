@@ -1,0 +1,542 @@
+"""The oracle against the authors' code, Swin's masks and numbers by hand."""
+
+import json
+import math
+import pathlib
+import re
+
+import numpy as np
+import oracle
+import pytest
+
+_DATA = pathlib.Path(__file__).parent / 'data'
+_RMT_TINY = (
+    pathlib.Path(__file__).parents[2] / 'shared' / 'reference' / 'rmt_tiny.npz'
+)
+
+# Maps of Swin's published masks: height, width, window, shift.
+_SWIN_CASES = [
+    (8, 8, 4, 2),
+    (8, 8, 4, 1),
+    (14, 14, 7, 3),
+    (14, 21, 7, 3),
+    (12, 20, 4, 2),
+]
+
+
+# ------------------------------------------------ RMT against the authors' code
+
+_TORCH_BLOCK = {
+    'retention_layer_norm': 'attention_norm',
+    'final_layer_norm': 'ffn_norm',
+    'retention.q_proj': 'attention/query',
+    'retention.k_proj': 'attention/key',
+    'retention.v_proj': 'attention/value',
+    'retention.out_proj': 'attention/out',
+    'retention.lepe.conv': 'attention/local',
+    'ffn.fc1': 'ffn/up',
+    'ffn.fc2': 'ffn/down',
+    'ffn.dwconv.conv': 'ffn/position',
+    'pos.conv': 'position',
+}
+
+
+def _module_path(module):
+  """Our path of a module of the authors' model."""
+  if match := re.fullmatch(r'patch_embed\.proj\.(\d+)', module):
+    index, rest = divmod(int(match[1]), 3)  # convolution, norm, activation
+    return f'stem/{("conv", "norm")[rest]}{index}'
+  if match := re.fullmatch(r'layers\.(\d)\.downsample\.(\w+)', module):
+    name = {'reduction': 'conv', 'norm': 'norm'}[match[2]]
+    return f'down{int(match[1]) + 1}/{name}'
+  if match := re.fullmatch(r'layers\.(\d)\.blocks\.(\d+)\.(.+)', module):
+    stage, block = int(match[1]) + 1, int(match[2])
+    return f'stage{stage}/block{block:02}/{_TORCH_BLOCK[match[3]]}'
+  return {'proj': 'proj', 'norm': 'proj_norm', 'head': 'head'}[module]
+
+
+def _from_torch(reference):
+  """The state dict under our paths and in our layouts."""
+  variables = {}
+  for name in reference.files:
+    module, _, leaf = name.removeprefix('sd/').rpartition('.')
+    if not name.startswith('sd/') or module.endswith('Relpos'):
+      continue
+    array = reference[name]
+    if leaf == 'num_batches_tracked':
+      continue
+    if leaf in ('running_mean', 'running_var'):
+      variables[f'batch_stats/{_module_path(module)}/{leaf[8:]}'] = array
+    elif leaf == 'bias':
+      variables[f'params/{_module_path(module)}/bias'] = array
+    elif array.ndim == 1:
+      variables[f'params/{_module_path(module)}/scale'] = array
+    else:  # (out, in) -> [in, out]; (out, in, h, w) -> [h, w, in, out]
+      kernel = array.T if array.ndim == 2 else array.transpose(2, 3, 1, 0)
+      variables[f'params/{_module_path(module)}/kernel'] = kernel
+  return variables
+
+
+@pytest.mark.parametrize('prefix', ['', 'b/'])
+def test_rmt_agrees_with_the_authors_code(prefix):
+  """A random small model; decomposed in stages 1-2, full in stages 3-4."""
+  if not _RMT_TINY.exists():
+    pytest.skip(f'no {_RMT_TINY.name} beside the repository')
+  with np.load(_RMT_TINY) as reference:
+    meta = json.loads(str(reference['config_json']))
+    config = {
+        'system': 'rmt',
+        'depths': meta['depths'],
+        'num_heads': meta['num_heads'],
+        'window_size': None,
+        'full_stages': (3, 4),
+        'decay_range': meta['heads_ranges'],
+        'head': 'proj',
+    }
+    out = oracle.forward(
+        _from_torch(reference), reference[f'{prefix}x'], config
+    )
+    want = reference[f'{prefix}logits_f64']
+    np.testing.assert_allclose(out['logits'], want, rtol=0, atol=2e-7)
+    for ours, theirs in [
+        ('stem', 'stem'),
+        ('stage1', 'stage0'),
+        ('stage2', 'stage1'),
+        ('stage3', 'stage2'),
+        ('stage4', 'stage3'),
+    ]:
+      want = reference[prefix + theirs]  # float32
+      np.testing.assert_allclose(out[ours], want, rtol=0, atol=2e-5)
+
+
+# ------------------------------------------------------------- Swin's own masks
+#
+# data/swin_masks.npz: made with the official Swin code (timm agrees).
+# `allowed` are packed bits of `shape` (windows, M*M, M*M), windows row by row
+# after the roll; `region` is the region of each token in original coordinates;
+# `allowed_w` and `allowed_h` are the same rule along one axis.
+
+
+@pytest.fixture(scope='module')
+def swin_masks():
+  with np.load(_DATA / 'swin_masks.npz') as masks:
+    return dict(masks)
+
+
+def _same(ids):
+  """Which pairs of a flat list of ids are equal."""
+  return ids[:, None] == ids[None, :]
+
+
+@pytest.mark.parametrize('height,width,window,shift', _SWIN_CASES)
+def test_masks_are_swins(swin_masks, height, width, window, shift):
+  prefix = f'mask/H{height}_W{width}_M{window}_s{shift}'
+  shape = swin_masks[f'{prefix}/shape']
+  bits = np.unpackbits(swin_masks[f'{prefix}/allowed'])[: math.prod(shape)]
+  ids = oracle.swin_regions(height, width, (window, window), (shift, shift))
+  ours = [
+      _same(ids[top : top + window, left : left + window].ravel())
+      for top in range(0, height, window)
+      for left in range(0, width, window)
+  ]
+  np.testing.assert_array_equal(ours, bits.reshape(shape).astype(bool))
+
+  for axis, extent in [('h', height), ('w', width)]:
+    ids = oracle.swin_regions(1, extent, (1, window), (0, shift))[0]
+    ours = [_same(ids[i : i + window]) for i in range(0, extent, window)]
+    np.testing.assert_array_equal(ours, swin_masks[f'{prefix}/allowed_{axis}'])
+
+
+@pytest.mark.parametrize(
+    'height,width,window,shift',
+    # The oracle's shift is half the window: the case of shift 1 is left out.
+    [case for case in _SWIN_CASES if case[3] == case[2] // 2],
+)
+def test_tokens_mix_with_their_region(swin_masks, height, width, window, shift):
+  """The whole sequence of steps: zero scores, no decay, mean of the region."""
+  region = swin_masks[f'mask/H{height}_W{width}_M{window}_s{shift}/region']
+  value = np.random.default_rng(0).normal(size=(2, height, width, 1, 3))
+  out = _mix('rmt', value, np.zeros((2, 1)), window, shifted=True)
+  for i in range(region.max() + 1):
+    want = value[:, region == i].mean(1, keepdims=True)
+    assert np.abs(out[:, region == i] - want).max() < 1e-12
+
+
+# -------------------------------------------------- windows, worked by hand
+
+
+def _mix(system, value, log_decay, window=None, shifted=False):
+  """Windowed attention with zero queries and keys."""
+  zero = np.zeros((*value.shape[:4], 2))
+  return oracle.attend_windows(
+      system, zero, zero, value, np.asarray(log_decay), window, shifted
+  )
+
+
+def test_effective_windows():
+  assert oracle.effective_window(7, 4, True) == (4, 2)
+  assert oracle.effective_window(7, 5, True) == (5, 2)
+  assert oracle.effective_window(7, 5, False) == (5, 0)
+  assert oracle.effective_window(8, 7, True) == (7, 3)
+  assert oracle.effective_window(7, 7, True) == (7, 0)  # one window
+  assert oracle.effective_window(3, 7, True) == (3, 0)
+  assert oracle.effective_window(6, None, True) == (6, 0)
+
+
+def test_region_ids_of_a_padded_map():
+  # Seven columns and a padded one, M = 4, rolled by 2: 2 3 4 5 | 6 p 0 1.
+  # Two rows are one window: not shifted, one region.
+  ids = oracle.swin_regions(2, 8, (2, 4), (0, 2))
+  np.testing.assert_array_equal(ids, [[0, 0, 0, 0, 1, 1, 2, 2]] * 2)
+  # Five rows and a padded one, M = 3, rolled by 1: 1 2 3 | 4 p 0.
+  ids = oracle.swin_regions(6, 8, (3, 4), (1, 2))
+  np.testing.assert_array_equal(ids[:, 0], [0, 0, 0, 3, 3, 6])
+  np.testing.assert_array_equal(ids[5], [6, 6, 6, 6, 7, 7, 8, 8])
+
+
+@pytest.mark.parametrize(
+    'extent,window,shifted,blocks',
+    [
+        (7, 4, False, [[0, 1, 2, 3], [4, 5, 6]]),
+        (7, 4, True, [[0, 1], [2, 3, 4, 5], [6]]),
+        (5, 4, True, [[0, 1], [2, 3, 4]]),  # a region of padding alone
+        (5, 3, True, [[0], [1, 2, 3], [4]]),
+        (6, 5, True, [[0, 1], [2, 3, 4, 5]]),
+        (9, 4, False, [[0, 1, 2, 3], [4, 5, 6, 7], [8]]),
+        (4, 4, True, [[0, 1, 2, 3]]),
+        (3, 4, True, [[0, 1, 2]]),
+    ],
+)
+@pytest.mark.parametrize('axis', [1, 2])
+def test_blocks_of_an_axis(extent, window, shifted, blocks, axis):
+  """Zero scores, no decay: every token becomes the mean of its block."""
+  value = np.arange(extent, dtype=float) ** 2
+  want = value.copy()
+  for block in blocks:
+    want[block] = value[block].mean()
+  shape = [1, 1, 1, 1, 1]
+  shape[axis] = extent
+  out = _mix('rmt', value.reshape(shape), [[0.0]] * 2, window, shifted)
+  np.testing.assert_allclose(out.ravel(), want, rtol=1e-12)
+
+
+def test_softmax_of_the_decay_alone():
+  value = np.eye(3)[None, None, :, None]  # a row of three, three channels
+  log_decay = np.log([[1 / 2], [1 / 3]])
+  rows = [[4 / 7, 2 / 7, 1 / 7], [1 / 4, 1 / 2, 1 / 4], [1 / 7, 2 / 7, 4 / 7]]
+  out = _mix('retention', value, log_decay)
+  np.testing.assert_allclose(out[0, 0, :, 0], rows, rtol=1e-12)
+  # A column decays with the second rate: 1, 1/3, 1/9.
+  out = _mix('retention', value.swapaxes(1, 2), log_decay)
+  rows = [[9, 3, 1], [1, 3, 1], [1, 3, 9]] / np.array([[13], [5], [13]])
+  np.testing.assert_allclose(out[0, :, 0, 0], rows, rtol=1e-12)
+
+
+def test_softmax_scores_by_hand():
+  # q k = 2 ln 3 and 0, four channels: scores ln 3 and 0; gamma = 1/2.
+  query = np.zeros((1, 2, 1, 4))
+  query[..., 0] = 2 * math.log(3)
+  key = np.array([1.0, 0, 0, 0, 0, 0, 0, 0]).reshape(1, 2, 1, 4)
+  value = np.eye(2)[None, :, None]
+  out = oracle.softmax_line(
+      query,
+      key,
+      value,
+      np.ones((2, 2), bool),
+      np.array([[0, 1], [1, 0]]),
+      np.log([0.5]),
+  )
+  want = [[6 / 7, 1 / 7], [3 / 5, 2 / 5]]
+  np.testing.assert_allclose(out[0, :, 0], want, rtol=1e-12)
+
+
+def test_a_query_without_a_key_gets_zeros():
+  scores = np.array([[0.0, 1e30, 5.0], [2.0, 3.0, 7.0]])
+  allowed = np.array([[False] * 3, [True, False, False]])
+  out = oracle.masked_softmax(scores, allowed)
+  np.testing.assert_array_equal(out, [[0, 0, 0], [1, 0, 0]])
+
+
+def test_full_attention_decays_by_manhattan_distance():
+  query = np.zeros((1, 2, 3, 1, 2))
+  value = np.eye(6).reshape(1, 2, 3, 1, 6)
+  out = oracle.attend_all(query, query, value, np.log([0.5]))
+  # From the corner: distances 0 1 2 / 1 2 3.
+  weights = np.array([8, 4, 2, 4, 2, 1]) / 21
+  np.testing.assert_allclose(out[0, 0, 0, 0], weights, rtol=1e-12)
+
+
+# -------------------------------------------------------- positions and rates
+
+
+def test_rmt_decay():
+  # N = 4, r = 4: 1 - 2^-2, 1 - 2^-3, 1 - 2^-4, 1 - 2^-5.
+  gamma = np.exp(oracle.fixed_log_decay(4, 4))
+  np.testing.assert_allclose(gamma, [3 / 4, 7 / 8, 15 / 16, 31 / 32])
+
+
+@pytest.mark.parametrize(
+    'num_heads,slopes',
+    [
+        (1, [0]),
+        (2, [-1 / 2, 1 / 2]),
+        (4, [-1 / 2, 1 / 2, -1 / 4, 1 / 4]),
+        (5, [-1 / 2, 1 / 2, -1 / 4, 1 / 4, 0]),
+    ],
+)
+def test_balanced_slopes(num_heads, slopes):
+  np.testing.assert_array_equal(oracle.alibi_slopes(num_heads), slopes)
+
+
+def test_pairs_rotate_up_to_the_end_point():
+  # Four channels: 1 and 1e-4 (the end point) radians per position.
+  x = np.array([1.0, 0, 0, 2]).reshape(1, 1, 1, 4)
+  out = oracle.rotate_pairs(x, np.array([5000]))
+  want = [math.cos(5000), math.sin(5000), -2 * math.sin(0.5), 2 * math.cos(0.5)]
+  np.testing.assert_allclose(out.ravel(), want, rtol=1e-12)
+
+
+def test_halves_rotate_without_the_end_point():
+  # Four channels: 1 and 1e-2 radians; channel 0 pairs with 2, 1 with 3.
+  x = np.array([1.0, 2, 0, 0]).reshape(1, 1, 1, 4)
+  out = oracle.rotate_halves(x, np.array([50]))
+  want = [math.cos(50), 2 * math.cos(0.5), math.sin(50), 2 * math.sin(0.5)]
+  np.testing.assert_allclose(out.ravel(), want, rtol=1e-12)
+
+
+@pytest.mark.parametrize('window,stride', [(3, 3), (None, 5)])
+def test_rows_are_one_window_width_apart(window, stride):
+  # Two channels turn by one radian per position: q k = cos(distance). Down a
+  # column the distance is the width of the *window*, also of a padded map.
+  ones = np.zeros((1, 2, 5, 1, 2))
+  ones[..., 0] = 1.0
+  value = np.zeros((1, 2, 5, 1, 1))
+  value[:, 0] = 1.0
+  out = oracle.attend_windows(
+      'retention', ones, ones, value, np.zeros((2, 1)), window
+  )
+  near, far = (math.exp(x / 2**0.5) for x in (1.0, math.cos(stride)))
+  np.testing.assert_allclose(out[0, 0].ravel(), near / (near + far))
+  np.testing.assert_allclose(out[0, 1].ravel(), far / (near + far))
+
+
+# ------------------------------------------------------------------------ SWAT
+
+
+def test_sigmoid_of_the_decay_alone():
+  # One head has slope 0: sigmoid(0) / 3 gamma^|i - j|; the column pass over a
+  # single row is sigmoid(0) / 1.
+  value = np.eye(3)[None, None, :, None]
+  out = _mix('swat', value, np.log([[1 / 2], [1 / 3]]))
+  index = np.arange(3)
+  want = 1 / 6 * 0.5 ** np.abs(index[:, None] - index) / 2
+  np.testing.assert_allclose(out[0, 0, :, 0], want, rtol=1e-12)
+  out = _mix('swat', value.swapaxes(1, 2), np.log([[1 / 2], [1 / 3]]))
+  want = 1 / 6 * (1 / 3) ** np.abs(index[:, None] - index) / 2
+  np.testing.assert_allclose(out[0, :, 0, 0], want, rtol=1e-12)
+
+
+def test_slope_times_query_minus_key():
+  # Two heads, -1/2 and +1/2; query 2 sees key 0 at distance +2.
+  value = np.zeros((1, 1, 3, 2, 1))
+  value[:, :, 0] = 1.0
+  out = _mix('swat', value, np.zeros((2, 2)))[0, 0, :, :, 0]
+  down, up = 1 / (1 + math.e), 1 / (1 + 1 / math.e)
+  np.testing.assert_allclose(out[2], [down / 6, up / 6])
+  np.testing.assert_allclose(out[0], [1 / 12, 1 / 12])
+  # The other way round: query 0 sees key 2 at distance -2.
+  out = _mix('swat', value[:, :, ::-1], np.zeros((2, 2)))[0, 0, :, :, 0]
+  np.testing.assert_allclose(out[0], [up / 6, down / 6])
+
+
+def test_window_size_divides_also_in_partial_regions():
+  # Five columns, M = 4: the last token is alone and still divided by four.
+  out = _mix('swat', np.ones((1, 1, 5, 1, 1)), np.zeros((2, 1)), 4)
+  want = [1 / 4, 1 / 4, 1 / 4, 1 / 4, 1 / 16]  # n sigmoid(0) / 4 sigmoid(0)
+  np.testing.assert_allclose(out.ravel(), want)
+  out = _mix('swat', np.ones((1, 1, 5, 1, 1)), np.zeros((2, 1)), 4, True)
+  np.testing.assert_allclose(out.ravel(), np.array([2, 2, 3, 3, 3]) / 16)
+
+
+def test_swat_scores_are_not_scaled():
+  # One token, q k = ln 3: sigmoid 3/4 in each of the two passes.
+  query = np.full((1, 1, 1, 1, 4), 1.0)
+  key = np.full((1, 1, 1, 1, 4), math.log(3) / 4)
+  out = oracle.attend_windows(
+      'swat', query, key, np.array(16.0).reshape(1, 1, 1, 1, 1), np.ones((2, 1))
+  )
+  np.testing.assert_allclose(out.ravel(), 9.0)
+
+
+def test_swat_rotates_by_the_index_along_each_axis():
+  # Two channels, one radian per step. Only the last token of each axis has a
+  # value, so its weight at token 0 is sigmoid(cos(distance)) / w_s.
+  ones = np.zeros((1, 3, 4, 1, 2))
+  ones[..., 0] = 1.0
+  value = np.zeros((1, 3, 4, 1, 1))
+  value[0, 2, 3] = 1.0
+  out = oracle.attend_windows('swat', ones, ones, value, np.zeros((2, 1)))
+  across, down = (1 / (1 + math.exp(-math.cos(x))) for x in (3, 2))
+  np.testing.assert_allclose(out[0, 0, 0].ravel(), across / 4 * down / 3)
+
+
+# ------------------------------------------------------------ attention module
+
+
+def _linear(kernel, bias=(0.0, 0.0)):
+  return {'kernel': np.array(kernel, float), 'bias': np.array(bias, float)}
+
+
+def _attention_tree(**more):
+  """Two channels, one head; value = input, 5x5 kernels of 0.25."""
+  return {
+      'query': _linear(np.zeros((2, 2))),
+      'key': _linear(np.zeros((2, 2))),
+      'value': _linear(np.eye(2)),
+      'local': {
+          'kernel': np.full((5, 5, 1, 2), 0.25),
+          'bias': np.array([0.5, 1.0]),
+      },
+      'local_point': _linear([[0, 1], [2, 0]]),
+      'out': _linear(np.eye(2), (10.0, 20.0)),
+      'decay_logit': np.zeros((2, 1)),
+      **more,
+  }
+
+
+def test_retention_module_on_one_pixel():
+  # v = (4, 8); LCE: 5x5 -> (1.5, 3), pointwise -> (6, 1.5); sum (10, 9.5).
+  # Gate logits ln 3 and 0, from the input: times 3/4 and 1/2; bias of the
+  # output projection last.
+  gate = _linear([[math.log(3) / 4, 0], [0, 0]])
+  config = {'system': 'retention', 'num_heads': (1,), 'window_size': 4}
+  out = oracle.attention(
+      _attention_tree(gate=gate),
+      np.array([4.0, 8.0]).reshape(1, 1, 1, 2),
+      config,
+      stage=1,
+      index=1,
+  )
+  np.testing.assert_allclose(out.ravel(), [10 + 7.5, 20 + 4.75])
+
+
+def test_swat_module_on_one_pixel():
+  # SiLU gates ln 3 * 3/4 and 0: v = (3 ln 3, 0). Attention on one token is
+  # sigmoid(0)^2 = 1/4. LCE of the *gated* value: (0.75 ln 3 + 0.5, 1) ->
+  # pointwise (2, 0.75 ln 3 + 0.5).
+  gate = _linear([[math.log(3) / 4, 0], [0, 0]])
+  config = {'system': 'swat', 'num_heads': (1,), 'window_size': 4}
+  out = oracle.attention(
+      _attention_tree(value_gate=gate),
+      np.array([4.0, 8.0]).reshape(1, 1, 1, 2),
+      config,
+      stage=1,
+      index=0,
+  )
+  log3 = math.log(3)
+  want = [10 + 0.75 * log3 + 2, 20 + 0.75 * log3 + 0.5]
+  np.testing.assert_allclose(out.ravel(), want)
+
+
+def test_odd_blocks_are_shifted_and_decay_is_a_logit():
+  # A row of five, M = 4, gamma = sigmoid(0) = 1/2, no LCE.
+  nothing = {'kernel': np.zeros((5, 5, 1, 2)), 'bias': np.zeros(2)}
+  tree = _attention_tree(
+      gate=_linear(np.zeros((2, 2))),
+      local=nothing,
+      out=_linear(np.eye(2) * 2),
+      decay_logit=np.array([[0.0], [9.0]]),  # the second row is the height's
+  )
+  # Gate sigmoid(0) times 2 is 1: the output is the attention alone.
+  config = {'system': 'retention', 'num_heads': (1,), 'window_size': 4}
+  x = np.zeros((1, 1, 5, 2))
+  x[0, 0, 4] = 7.0  # the last token
+  even, odd, next_even = (
+      oracle.attention(tree, x, config, stage=1, index=i)[0, 0, :, 1]
+      for i in range(3)
+  )
+  np.testing.assert_allclose(even, [0, 0, 0, 0, 7])
+  # Blocks 0 1 | 2 3 4; weights of token 4: 1/4 of 7/4, 1/2 of 2, 1 of 7/4.
+  np.testing.assert_allclose(odd, [0, 0, 1, 7 / 4, 4])
+  np.testing.assert_array_equal(even, next_even)
+
+
+# -------------------------------------------------------------------- layers
+
+
+def test_convolutions_are_padded_on_both_sides():
+  tree = {'kernel': np.ones((3, 3, 1, 1)), 'bias': np.array([0.5])}
+  out = oracle.conv(tree, np.ones((1, 4, 4, 1)), stride=2)
+  np.testing.assert_array_equal(out[0, :, :, 0], [[4.5, 6.5], [6.5, 9.5]])
+  out = oracle.conv(tree, np.ones((1, 5, 3, 1)), stride=2)  # ceil(extent / 2)
+  assert out.shape == (1, 3, 2, 1)
+
+
+def test_convolutions_correlate():
+  """The kernel's first row sees the row above, its first column the left."""
+  kernel = np.zeros((3, 3, 1, 2))
+  kernel[0, 1, 0] = [1, 10]
+  kernel[1, 0, 0] = [2, 20]
+  tree = {'kernel': kernel, 'bias': np.zeros(2)}
+  x = np.zeros((1, 3, 3, 2))
+  x[0, 1, 1] = [1, 3]
+  out = oracle.conv(tree, x, depthwise=True)
+  np.testing.assert_array_equal(out[0, 2, 1], [1, 30])
+  np.testing.assert_array_equal(out[0, 1, 2], [2, 60])
+  assert np.count_nonzero(out) == 4
+
+
+def test_gelu_is_exact():
+  want = [0.8413447460685429, -0.15865525393145707, 0]
+  np.testing.assert_allclose(oracle.gelu(np.array([1.0, -1.0, 0.0])), want)
+
+
+def test_epsilons():
+  # Values of deviation 1e-3 show 1e-6; a variance of 3e-5 shows 1e-5.
+  tree = {'scale': np.array([2.0, 2.0]), 'bias': np.array([1.0, 1.0])}
+  out = oracle.layer_norm(tree, np.array([1e-3, -1e-3]))
+  np.testing.assert_allclose(out, [1 + 2**0.5, 1 - 2**0.5])
+  statistics = {'mean': np.array([3.0, 4.0]), 'var': np.array([3e-5, 1.5e-4])}
+  out = oracle.batch_norm(tree, statistics, np.array([3.01, 4.02]))
+  want = [1 + 0.02 / 4e-5**0.5, 1 + 0.04 / 1.6e-4**0.5]
+  np.testing.assert_allclose(out, want)
+
+
+def test_feed_forward_norm_is_on_the_branch():
+  # One hidden pixel, two channels: h = gelu(u); LN makes +-1 of the branch.
+  kernel = np.zeros((3, 3, 1, 2))
+  kernel[1, 1] = 1e6  # so large that LN's epsilon is gone
+  tree = {
+      'up': _linear(np.eye(2)),
+      'position': {'kernel': kernel, 'bias': np.zeros(2)},
+      'down': _linear(np.eye(2)),
+  }
+  x = np.array([1.0, -1.0]).reshape(1, 1, 1, 2)
+  h = oracle.gelu(x).ravel()
+  out = oracle.feed_forward(tree, x).ravel()
+  np.testing.assert_allclose(out, h * 1000001)
+  tree['norm'] = {'scale': np.ones(2), 'bias': np.zeros(2)}
+  out = oracle.feed_forward(tree, x).ravel()
+  np.testing.assert_allclose(out, h + np.array([1, -1]))
+
+
+def test_heads():
+  # LN makes (1, -1) and (-1, 1) of the two pixels: they cancel in the mean.
+  params = {
+      'norm': {'scale': np.array([2.0, 2.0]), 'bias': np.array([1.0, 0.0])},
+      'head': _linear([[1, 10, 100], [0, 5, 7]], [0.5, 0, 0]),
+  }
+  x = np.array([6000.0, -6000.0, -1000.0, 1000.0]).reshape(1, 1, 2, 2)
+  out = oracle.classify(params, {}, x, 'norm')
+  np.testing.assert_allclose(out, [[1.5, 10, 100]])
+
+  # BN of running statistics: ln 3 and 0; SiLU: 3/4 ln 3 and 0; their mean.
+  params = {
+      'proj': _linear([[2.0], [0.0]], [1.0]),
+      'proj_norm': {'scale': np.array([1.0]), 'bias': np.array([0.0])},
+      'head': _linear([[8.0, 16.0]], [1.0, 0.0]),
+  }
+  statistics = {'mean': np.array([1.0]), 'var': np.array([4.0 - 1e-5])}
+  x = np.array([math.log(3), 7.0, 0.0, 9.0]).reshape(1, 2, 1, 2)
+  out = oracle.classify(params, {'proj_norm': statistics}, x, 'proj')
+  np.testing.assert_allclose(out, [[3 * math.log(3) + 1, 6 * math.log(3)]])
