@@ -265,7 +265,6 @@ def test_interrupted_preparation_leaves_nothing(
   with pytest.raises(interruption):
     cifar10.prepare(str(tmp_path / 'tfds'), str(archive))
   assert os.listdir(tmp_path / 'tfds') == []
-  monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
@@ -320,6 +319,16 @@ def test_unwritable_directory(tmp_path):
   assert str(caught.value).startswith(
       f'cannot write the data directory {root}: Not a directory; choose'
   )
+
+
+def test_full_disk(monkeypatch, tmp_path):
+  def full(planes):
+    raise RuntimeError('Failed to finalize writing: write() failed\nmore')
+
+  monkeypatch.setattr(cifar10, '_encode_png', full)
+  message = refused(tmp_path, binary_archive(tmp_path))
+  assert 'cannot write the data directory' in message
+  assert 'write() failed; choose' in message
 
 
 def test_faster_process_wins(monkeypatch, tmp_path, capsys):
@@ -397,3 +406,8 @@ def test_download_with_another_checksum_is_refused(served, tmp_path):
 
 def test_download_that_the_server_lacks(served, tmp_path):
   assert '(HTTP 404)' in refused(tmp_path, None)
+
+
+def test_download_without_a_known_checksum_is_refused(served, tmp_path):
+  binary_archive(tmp_path)  # served, but `served()` was not told its checksum
+  assert 'Missing checksums' in refused(tmp_path, None)

@@ -9,7 +9,7 @@ from jaxtyping import PRNGKeyArray
 from jaxtyping import UInt8
 
 from gswinrmt_jax.augment import draws
-from gswinrmt_jax.augment import gather
+from gswinrmt_jax.augment import pixels
 
 
 def shift_and_flip(
@@ -39,13 +39,12 @@ def shift_and_flip(
   column = (column + right[:, None])[:, None, :]
   row = (jnp.arange(height, dtype=jnp.int32)[None] + down[:, None])[:, :, None]
   inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-  pixel = gather.take(
-      gather.pack(image),
+  window = pixels.take(
+      pixels.pack(image),
       jnp.clip(row, 0, height - 1),
       jnp.clip(column, 0, width - 1),
   )
-  pixel = jnp.where(inside, pixel, 0)
-  return gather.unpack(pixel).astype(jnp.uint8)
+  return pixels.unpack(jnp.where(inside, window, 0))
 
 
 def crop_and_flip(

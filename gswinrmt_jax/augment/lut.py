@@ -14,6 +14,8 @@ from jaxtyping import Int32
 from jaxtyping import UInt8
 import numpy as np
 
+from gswinrmt_jax.augment import pixels
+
 Table = Int32[Array, 'b 256 c']
 
 
@@ -31,13 +33,27 @@ def histogram(image: UInt8[Array, 'b h w c']) -> Table:
 
 
 def apply_table(
-    image: UInt8[Array, 'b h w c'], table: Table
-) -> UInt8[Array, 'b h w c']:
-  """Looks every pixel up: `out[b, y, x, c] = table[b, image[b, y, x, c], c]`."""
-  batch, height, width, channels = image.shape
-  level = image.reshape(batch, height * width, channels).astype(jnp.int32)
-  out = jnp.take_along_axis(table, level, axis=1, mode='promise_in_bounds')
-  return out.reshape(image.shape).astype(jnp.uint8)
+    packed: Int32[Array, 'b h w'], table: Int32[Array, 'b 256 3']
+) -> Int32[Array, 'b h w']:
+  """Looks every level up in its table: `out[b, y, x, c] = table[b, level, c]`.
+
+  Args:
+    packed: The images, packed.
+    table: New levels, for each image, old level and channel.
+
+  Returns:
+    The images with the new levels, packed.
+  """
+  batch = packed.shape[0]
+  entries = table.reshape(batch, 256 * 3)
+  levels = []
+  for channel, level in enumerate(pixels.channels(packed)):
+    place = (level * 3 + channel).reshape(batch, -1)
+    new = jnp.take_along_axis(
+        entries, place, axis=1, mode='promise_in_bounds'
+    )
+    levels.append(new.reshape(packed.shape))
+  return pixels.join(*levels)
 
 
 def autocontrast_table(counts: Table) -> Table:

@@ -21,6 +21,7 @@ from gswinrmt_jax.augment import affine
 from gswinrmt_jax.augment import color
 from gswinrmt_jax.augment import draws
 from gswinrmt_jax.augment import lut
+from gswinrmt_jax.augment import pixels
 
 
 class Op(enum.IntEnum):
@@ -43,6 +44,14 @@ class Op(enum.IntEnum):
   TRANSLATE_Y = 14
 
 
+_TABLES = (
+    Op.AUTO_CONTRAST,
+    Op.EQUALIZE,
+    Op.INVERT,
+    Op.POSTERIZE,
+    Op.SOLARIZE,
+    Op.SOLARIZE_ADD,
+)
 _BLENDS = (Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS)
 _MOVES = (
     Op.ROTATE,
@@ -77,13 +86,21 @@ def rand_augment(
   Returns:
     The augmented images.
   """
+  if not ops:
+    return image
   drawn = draw(
       key, (ops, image.shape[0]), magnitude=magnitude, std=std, prob=prob
   )
-  for op, applied, level, sign in zip(*drawn, strict=True):
-    changed = apply_op(image, op, level, sign, fill)
-    image = jnp.where(applied[:, None, None, None], changed, image)
-  return image
+
+  op, _, level, sign = drawn
+  _, height, width, _ = image.shape
+  x_in, y_in = sources(op, level, sign, height=height, width=width)
+
+  def layer(packed, inputs):
+    return apply_op(packed, *inputs, fill), None
+
+  packed, _ = jax.lax.scan(layer, pixels.pack(image), (*drawn, x_in, y_in))
+  return pixels.unpack(packed)
 
 
 def draw(
@@ -121,13 +138,54 @@ def draw(
   return op, apply < prob, level, sign
 
 
+def sources(
+    op: Int32[Array, '*shape'],
+    level: Float32[Array, '*shape'],
+    sign: Float32[Array, '*shape'],
+    *,
+    height: int,
+    width: int,
+) -> tuple[Float32[Array, '*shape h w'], Float32[Array, '*shape h w']]:
+  """Returns the places that the geometric operations read at.
+
+  Level 10 rotates by 30 degrees, shears by 0.3 and translates by 0.45 of the
+  side; lower levels in proportion. Other operations stay where they are.
+
+  Args:
+    op: A value of `Op` for each image.
+    level: Strength, 0 to 10.
+    sign: 1 or -1, the direction.
+    height: Rows of the images.
+    width: Columns of the images.
+
+  Returns:
+    Columns and rows, see `affine.sources`.
+  """
+
+  def only(name, most):
+    return jnp.where(op == name, sign * (level / 10) * most, 0.0)
+
+  return affine.sources(
+      height=height,
+      width=width,
+      degrees=only(Op.ROTATE, 30.0),
+      shear_x=only(Op.SHEAR_X, 0.3),
+      shear_y=only(Op.SHEAR_Y, 0.3),
+      translate_x=only(Op.TRANSLATE_X, 0.45 * width),
+      translate_y=only(Op.TRANSLATE_Y, 0.45 * height),
+  )
+
+
 def apply_op(
-    image: UInt8[Array, 'b h w 3'],
+    packed: Int32[Array, 'b h w'],
     op: Int32[Array, ' b'],
+    applied: Bool[Array, ' b'],
     level: Float32[Array, ' b'],
     sign: Float32[Array, ' b'],
+    x_in: Float32[Array, 'b h w'],
+    y_in: Float32[Array, 'b h w'],
     fill: tuple[int, int, int],
-) -> UInt8[Array, 'b h w 3']:
+) -> Int32[Array, 'b h w']:
   """Applies to each image its own operation, as Pillow does on uint8.
 
   | operation                               | level 0 -> 10                  |
@@ -137,30 +195,33 @@ def apply_op(
   | solarize                                | inverts from 256 -> 0          |
   | solarize add                            | adds 0 -> 110 below 128        |
   | color, contrast, brightness, sharpness  | factor 1 -> 1.9, or 1 -> 0.1   |
-  | rotate                                  | 0 -> 30 degrees, signed        |
-  | shear                                   | 0 -> 0.3, signed               |
-  | translate                               | 0 -> 0.45 of the side, signed  |
+  | rotate, shear, translate                | see `sources`                  |
 
   Args:
-    image: The images.
+    packed: The images, packed.
     op: A value of `Op` for each.
+    applied: Where this is false, the image is left as it is.
     level: Strength, 0 to 10.
-    sign: 1 or -1; direction of the geometric operations and of the blends.
+    sign: 1 or -1; the way in which a blend goes.
+    x_in: Columns that a geometric operation reads at.
+    y_in: Rows that a geometric operation reads at.
     fill: Colour of what geometric operations bring in from outside.
 
   Returns:
-    The changed images.
+    The changed images, packed.
   """
-  looked_up = lut.apply_table(image, _table(image, op, level))
+  image = pixels.unpack(packed)
+  looked_up = lut.apply_table(packed, _table(image, op, level))
   factor = jnp.maximum(1.0 + sign * (level / 10) * 0.9, 0.1)
-  blended = color.blend(_degenerate(image, op), image, factor)
-  moved = affine.resample(image, _matrix(image, op, sign * level / 10), fill)
-  out = jnp.where(_is_one_of(op, _BLENDS), blended, looked_up)
-  return jnp.where(_is_one_of(op, _MOVES), moved, out)
+  blended = pixels.pack(color.blend(_degenerate(image, op), image, factor))
+  moved = affine.resample(packed, x_in, y_in, fill)
+  by = [_is_one_of(op, names) & applied for names in (_TABLES, _BLENDS, _MOVES)]
+  weight = jnp.stack([~applied, *by], axis=-1).astype(jnp.float32)
+  return pixels.choose(weight, packed, looked_up, blended, moved)
 
 
 def _table(image, op, level):
-  """Table of each image: `b 256 3`."""
+  """Table of each image, `b 256 3`; of no use where `op` needs none."""
   counts = lut.histogram(image)
   part = level / 10
   tables = {
@@ -171,10 +232,10 @@ def _table(image, op, level):
       Op.SOLARIZE: lut.solarize_table(256 - _whole(part * 256)),
       Op.SOLARIZE_ADD: lut.solarize_add_table(_whole(part * 110)),
   }
-  table = jnp.zeros_like(counts)
-  for name, choice in tables.items():
-    table = jnp.where((op == name)[:, None, None], choice, table)
-  return table
+  weight = [_is_one_of(op, [name]) for name in tables]
+  weight = jnp.stack(weight, axis=-1).astype(jnp.float32)
+  tables = (jnp.broadcast_to(a, counts.shape) for a in tables.values())
+  return pixels.choose(weight, *tables)
 
 
 def _degenerate(image, op):
@@ -190,30 +251,9 @@ def _degenerate(image, op):
   return levels
 
 
-def _matrix(image, op, signed):
-  """Affine map of each image: `b 2 3`; `signed` is within [-1, 1]."""
-  _, height, width, _ = image.shape
-
-  def only(name, most):
-    return jnp.where(op == name, signed * most, 0.0)
-
-  return affine.affine_matrix(
-      height=height,
-      width=width,
-      degrees=only(Op.ROTATE, 30.0),
-      shear_x=only(Op.SHEAR_X, 0.3),
-      shear_y=only(Op.SHEAR_Y, 0.3),
-      translate_x=only(Op.TRANSLATE_X, 0.45 * width),
-      translate_y=only(Op.TRANSLATE_Y, 0.45 * height),
-  )
-
-
 def _is_one_of(op, names):
-  """Whether each image's operation is among `names`: `b 1 1 1`."""
-  hit = jnp.zeros(op.shape, bool)
-  for name in names:
-    hit |= op == name
-  return hit[:, None, None, None]
+  """Whether each image's operation is among `names`: `b`."""
+  return (op[:, None] == jnp.array(names, jnp.int32)[None]).any(axis=1)
 
 
 def _whole(value):

@@ -6,18 +6,33 @@ import sys
 from gswinrmt_jax.errors import UserError
 
 
-def guarded(command: Callable[[], None]) -> int:
+def guarded(
+    command: Callable[[], object], *, interrupted: str = 'interrupted'
+) -> int:
   """Runs a command and returns its exit status.
 
-  A `UserError` is printed as `gswinrmt: MESSAGE`, status 2; Ctrl-C gives 130.
+  A `UserError`, or one of the operating system's, is printed as
+  `gswinrmt: MESSAGE` and gives 2; Ctrl-C gives 130.
+
+  Args:
+    command: What to run.
+    interrupted: What to say after Ctrl-C.
   """
+  from absl import logging
+
+  # Orbax warns of settings that are as they should be.
+  logging.set_verbosity(logging.ERROR)
   try:
     command()
-  except UserError as error:
-    message = ' '.join(str(error).split())
-    print(f'gswinrmt: {message}', file=sys.stderr)
-    return 2
+  except (UserError, OSError) as error:
+    return complain(str(error))
   except KeyboardInterrupt:
-    print('\ngswinrmt: interrupted', file=sys.stderr)
+    print(f'\ngswinrmt: {interrupted}', file=sys.stderr)
     return 130
   return 0
+
+
+def complain(message: str) -> int:
+  """Prints `gswinrmt: MESSAGE` as one line and returns status 2."""
+  print('gswinrmt:', ' '.join(message.split()), file=sys.stderr)
+  return 2

@@ -2,17 +2,19 @@
 
 import argparse
 from collections.abc import Sequence
+import difflib
 import importlib
 import sys
 
 from gswinrmt_jax.commands import guard
+from gswinrmt_jax.errors import UserError
 
 # Name -> what it does. Each is a module here with `add_arguments(parser)` and
 # `run(args)`, imported only when called for; `train` reads its own arguments.
 _COMMANDS = {
     'train': 'train a model as a recipe says',
-    'prepare': 'download and prepare a data set',
-    'evaluate': 'evaluate the checkpoints of a run',
+    'prepare': 'download a data set, or take a local copy',
+    'evaluate': 'evaluate a checkpoint of a run',
 }
 
 
@@ -33,20 +35,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     print('\n'.join([usage, '', *lines]))
     return 0 if name else 2
   if name not in _COMMANDS:
-    known = ', '.join(_COMMANDS)
-    print(f"gswinrmt: no command '{name}' (known: {known})", file=sys.stderr)
-    return 2
+    near = difflib.get_close_matches(name, _COMMANDS, n=1)
+    hint = f'did you mean {near[0]}?' if near else f'try {", ".join(_COMMANDS)}'
+    return guard.complain(f"no command '{name}': {hint}")
   module = importlib.import_module(f'gswinrmt_jax.commands.{name}')
   if name == 'train':
     return module.main(argv[1:], program='gswinrmt train')
-  parser = argparse.ArgumentParser(
+  parser = _Parser(
       prog=f'gswinrmt {name}',
       description=module.__doc__,
       formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   module.add_arguments(parser)
-  args = parser.parse_args(argv[1:])
-  return guard.guarded(lambda: module.run(args))
+  return guard.guarded(lambda: module.run(parser.parse_args(argv[1:])))
+
+
+class _Parser(argparse.ArgumentParser):
+  """Complains in one line, as everything else here does."""
+
+  def error(self, message):
+    raise UserError(f'{message} ({self.prog} --help)')
 
 
 if __name__ == '__main__':

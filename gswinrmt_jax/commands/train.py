@@ -40,7 +40,11 @@ def main(
     The exit status.
   """
   argv = list(sys.argv[1:] if argv is None else argv)
-  return guard.guarded(lambda: _main(argv, program))
+  return guard.guarded(
+      lambda: _main(argv, program),
+      interrupted='interrupted; the same command goes on from the last '
+      'checkpoint',
+  )
 
 
 def _main(argv, program):

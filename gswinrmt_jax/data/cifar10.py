@@ -78,12 +78,13 @@ def prepare(data_dir: str, archive: str | None = None) -> pathlib.Path:
       _build(work, archive)
       final.parent.mkdir(exist_ok=True)
       os.rename(pathlib.Path(work, *final.parts[-2:]), final)
-  except OSError as error:
+  except (OSError, RuntimeError) as error:  # array_record raises the latter.
     if open_prepared(data_dir):  # Another process was faster.
       return final
+    reason = getattr(error, 'strerror', None) or str(error).split('\n')[0]
     raise UserError(
-        f'cannot write the data directory {root}: {error.strerror or error}; '
-        'choose another with --dir, --config.data.dir or TFDS_DATA_DIR'
+        f'cannot write the data directory {root}: {reason}; choose another '
+        'with --dir, --config.data.dir or TFDS_DATA_DIR'
     ) from error
   print(f'cifar10: prepared {final}')
   return final
@@ -209,25 +210,22 @@ def _parse_python(content: bytes) -> Records:
   return batch[b'data'].reshape(len(labels), 3, 32, 32), labels
 
 
+# The names by which numpy of 2009 pickled an array, and what they stand for
+# here: functions that can do nothing but begin an empty array of bytes.
+_PICKLED_NAMES = {
+    ('numpy.core.multiarray', '_reconstruct'): lambda *_: np.empty(0, np.uint8),
+    ('numpy', 'ndarray'): None,  # An argument of the first, never called.
+    ('numpy', 'dtype'): lambda *_: np.dtype(np.uint8, copy=True),
+}
+
+
 class _ArrayUnpickler(pickle.Unpickler):
-  """Loads plain containers and uint8 arrays; refuses every other name.
-
-  The names are those by which numpy of 2009 pickled an array. Each stands for
-  a function here that can do nothing but begin an empty array.
-  """
-
-  _ALLOWED = {  # noqa: RUF012
-      ('numpy.core.multiarray', '_reconstruct'): (
-          lambda *_: np.empty(0, np.uint8)
-      ),
-      ('numpy', 'ndarray'): None,  # An argument to the former, never called.
-      ('numpy', 'dtype'): lambda *_: np.dtype(np.uint8, copy=True),
-  }
+  """Loads plain containers and uint8 arrays; refuses every other name."""
 
   def find_class(self, module: str, name: str):
-    if (module, name) not in self._ALLOWED:
+    if (module, name) not in _PICKLED_NAMES:
       raise pickle.UnpicklingError(f'refused to load {module}.{name}')
-    return self._ALLOWED[module, name]
+    return _PICKLED_NAMES[module, name]
 
 
 def _say_if_not_original(archive: pathlib.Path) -> None:
@@ -267,8 +265,9 @@ def _build(work: str, archive: str | None) -> None:
 
     def _generate_examples(self, split, images, labels):
       # No bar where there is no terminal to redraw it.
-      bar = tqdm.trange(len(labels), desc=f'cifar10 {split}', disable=None)
-      for index in bar:
+      for index in tqdm.trange(
+          len(labels), desc=f'cifar10 {split}', unit='img', disable=None
+      ):
         # TFDS orders the records by a hash of this key, the official one.
         yield index, {
             'id': f'{split}_{index:05d}',

@@ -9,31 +9,23 @@ from collections.abc import Callable, Mapping
 import dataclasses
 import pathlib
 from typing import Any
+import zlib
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training.state import TrainState
 
-_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
-
-@jax.jit
-def checksum(tree: Any) -> jax.Array:
-  """Returns a uint32 that changes with any single value, or their order.
-
-      sum_i (2 i + 1) bits_i  mod 2^32, leaf by leaf, then over the leaves
+def checksum(tree: Any) -> int:
+  """Returns the CRC-32 of all values, leaf after leaf.
 
   Orbax keeps none of its own: a bit that flips on disk would go unseen.
   """
-  total = jnp.zeros((), jnp.uint32)
-  for place, leaf in enumerate(jax.tree.leaves(tree)):
-    unsigned = _UNSIGNED[leaf.dtype.itemsize]
-    bits = jax.lax.bitcast_convert_type(leaf, unsigned).ravel()
-    weights = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
-    part = jnp.sum(bits.astype(jnp.uint32) * weights)
-    total += part * jnp.uint32(2 * place + 1)
+  total = 0
+  for leaf in jax.tree.leaves(tree):
+    total = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)), total)
   return total
 
 
@@ -80,7 +72,7 @@ class Checkpoints:
     """
     import orbax.checkpoint as ocp
 
-    sums = {name: int(checksum(part)) for name, part in _parts(state).items()}
+    sums = {name: checksum(part) for name, part in _parts(state).items()}
     self._manager.save(
         int(state.step),
         args=ocp.args.Composite(
@@ -110,17 +102,15 @@ class Checkpoints:
     """Returns the validation accuracy saved with a step."""
     return float(self._manager.metrics(step)['accuracy'])
 
-  def restore_latest(
-      self, target: TrainState, *, weights_only: bool = False
-  ) -> Restored | None:
+  def restore_latest(self, target: Any) -> Restored | None:
     """Returns the newest checkpoint that can be read; None if there is none.
 
     One that cannot be read is named, skipped and, unless read-only, moved to
     `damaged_checkpoints` beside the folder.
 
     Args:
-      target: The state's shapes, dtypes and shardings.
-      weights_only: Whether to leave the optimiser alone.
+      target: Shapes, dtypes and shardings of a `TrainState`, or of its
+        variables alone, `{'params', 'batch_stats'}`.
 
     Raises:
       UserError: If there are checkpoints and none can be read.
@@ -129,7 +119,7 @@ class Checkpoints:
     damaged = []
     for step in reversed(steps):
       try:
-        restored = self._restore(step, target, weights_only)
+        restored = self._restore(step, target)
       except Exception as error:  # Whatever a broken file raises.
         self._warn(
             f'checkpoint {step} in {self.directory} cannot be read, trying the '
@@ -147,8 +137,8 @@ class Checkpoints:
       )
     return None
 
-  def restore_weights(self, step: int, target: TrainState) -> Restored:
-    """Returns the variables of one step, `{'params', 'batch_stats'}`.
+  def restore(self, step: int, target: Any) -> Restored:
+    """Returns the checkpoint of one step; `target` as in `restore_latest`.
 
     Raises:
       UserError: If it is not there or cannot be read.
@@ -157,7 +147,7 @@ class Checkpoints:
       known = ', '.join(map(str, self.steps())) or 'none'
       raise UserError(f'no checkpoint {step} in {self.directory} (has: {known})')
     try:
-      return self._restore(step, target, weights_only=True)
+      return self._restore(step, target)
     except Exception as error:
       raise UserError(
           f'checkpoint {step} in {self.directory} cannot be read '
@@ -165,23 +155,22 @@ class Checkpoints:
           f'{[other for other in self.steps() if other != step]}'
       ) from error
 
-  def _restore(self, step, target, weights_only):
+  def _restore(self, step, target):
     import orbax.checkpoint as ocp
 
-    wanted = target.variables if weights_only else target
     read = self._manager.restore(
         step,
         args=ocp.args.Composite(
             state=ocp.args.PyTreeRestore(
-                item=wanted,
-                restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
-                partial_restore=weights_only,
+                item=target,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(target),
+                partial_restore=not isinstance(target, TrainState),
             ),
             meta=ocp.args.JsonRestore(),
         ),
     )
     for name, part in _parts(read.state).items():
-      if int(checksum(part)) != read.meta['checksums'][name]:
+      if checksum(part) != read.meta['checksums'][name]:
         raise ValueError(f'the checksum of {name} differs: the file changed')
     return Restored(tree=read.state, meta=read.meta, step=step)
 

@@ -41,7 +41,7 @@ def summarize(run: Any, state: TrainState) -> dict[str, Any]:
   last, best = int(state.step), run.checkpoints.best_step()
   tested = {last: run.evaluate(state.variables, data)}
   if best != last:
-    restored = run.checkpoints.restore_weights(best, run.target)
+    restored = run.checkpoints.restore(best, run.target.variables)
     tested[best] = run.evaluate(restored.tree, data)
   epochs = [entry for entry in run.log.entries if entry['kind'] == 'epoch']
   by_step = {entry['step']: entry for entry in epochs}

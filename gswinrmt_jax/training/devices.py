@@ -34,3 +34,13 @@ class Devices:
         ),
         shapes,
     )
+
+
+def quick_compilation() -> dict[str, int] | None:
+  """Returns compiler options for what runs only once.
+
+  On a CPU, optimising the initialisation takes four times as long as doing it.
+  """
+  if jax.default_backend() != 'cpu':
+    return None
+  return {'xla_backend_optimization_level': 0}

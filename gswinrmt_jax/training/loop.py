@@ -14,7 +14,7 @@ from gswinrmt_jax.training import build
 from gswinrmt_jax.training import checkpoint
 from gswinrmt_jax.training import closing
 from gswinrmt_jax.training import devices
-from gswinrmt_jax.training import evaluate
+from gswinrmt_jax.training import evaluation
 from gswinrmt_jax.training import log
 from gswinrmt_jax.training import meter
 from gswinrmt_jax.training import optimizer
@@ -105,7 +105,7 @@ class Run:
     )
     self._decay_range = jax.jit(step_lib.decay_range)
     self._eval_step = jax.jit(
-        evaluate.make_eval_step(model, build.make_normalization(info))
+        evaluation.make_eval_step(model, build.make_normalization(info))
     )
 
     run_folder.open_folder(folder, config)
@@ -141,7 +141,7 @@ class Run:
 
   def evaluate(self, variables: Any, data: datasets.Arrays) -> dict[str, Any]:
     """Returns the figures of the variables on a split."""
-    return evaluate.evaluate(
+    return evaluation.evaluate(
         self._eval_step,
         variables,
         pipeline.eval_batches(data, batch_size=self.config.eval_batch_size),
@@ -160,7 +160,11 @@ class Run:
     if restored:
       self.terminal.say(f'Going on from the checkpoint of step {restored.step}.')
       return restored.tree, restored.step
-    create = jax.jit(self._create, out_shardings=self.devices.replicated)
+    create = jax.jit(
+        self._create,
+        out_shardings=self.devices.replicated,
+        compiler_options=devices.quick_compilation(),
+    )
     return create(), 0
 
   def _announce(self, state, start):
@@ -184,7 +188,7 @@ class Run:
     )
     milestones = self.plan.milestones
     readings = meter.Meter(self.config.batch_size)
-    progress = progress_lib.Progress(self.log, self.terminal, self.plan, start)
+    progress = progress_lib.Progress(self.log, self.terminal, self.plan)
     for step in range(start + 1, self.plan.stop_step + 1):
       before = time.perf_counter()
       batch = self.devices.put_batch(next(batches))

@@ -6,6 +6,14 @@ import ml_collections
 
 from gswinrmt_jax.errors import UserError
 
+_POSITIVE = (
+    'batch_size',
+    'eval_batch_size',
+    'num_epochs',
+    'eval_every_epochs',
+    'log_every_steps',
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -59,7 +67,7 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
   Raises:
     UserError: If a number is out of range, or no step results.
   """
-  for field in ('batch_size', 'num_epochs', 'eval_every_epochs'):
+  for field in _POSITIVE:
     if config[field] < 1:
       raise UserError(f'config.{field} is {config[field]}: must be at least 1')
   stop = config.stop_after_epochs or config.num_epochs

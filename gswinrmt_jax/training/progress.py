@@ -19,12 +19,10 @@ class Progress:
       log: log_lib.MetricsLog,
       terminal: log_lib.Terminal,
       plan: Plan,
-      start: int,
   ):
-    """Begins after `start` steps."""
+    """Takes the best accuracy so far from the log of a resumed run."""
     self._log, self._terminal, self._plan = log, terminal, plan
     self._first = None  # (step, time) of the first reading, past compilation
-    self._epoch_start = start
     self._intervals = []
     self._best = max(
         (
@@ -69,7 +67,9 @@ class Progress:
     """Tells of the epochs since the last call, with the validation figures."""
     steps = [count for count, _ in self._intervals]
     train = {
-        name: float(np.average([e[name] for _, e in self._intervals], weights=steps))
+        name: float(
+            np.average([of[name] for _, of in self._intervals], weights=steps)
+        )
         for name in ('loss', 'accuracy')
     }
     seconds = sum(entry['seconds'] for _, entry in self._intervals)

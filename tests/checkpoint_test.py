@@ -1,0 +1,177 @@
+"""What is kept, what is restored, what is skipped."""
+
+import pathlib
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import checkpoint
+from gswinrmt_jax.training import devices
+from gswinrmt_jax.training import state as state_lib
+import tiny
+
+TX = optax.adamw(1e-2)
+
+
+def _state(step):
+  """A state whose values tell its step."""
+  state = state_lib.create(tiny.Tiny(), TX, jax.random.key(0), (6, 7, 3))
+  filled = jax.tree.map(lambda leaf: leaf + step / 8, state)
+  return filled.replace(step=jnp.asarray(step, jnp.int32))
+
+
+def _target():
+  return devices.Devices().target(jax.eval_shape(lambda: _state(0)))
+
+
+def _save(folder, accuracies):
+  checkpoints = checkpoint.Checkpoints(folder)
+  for step, accuracy in accuracies.items():
+    meta = {'config': {'a': [1, 2]}, 'step': step, 'epoch': step}
+    checkpoints.save(_state(step), accuracy=accuracy, meta=meta)
+  checkpoints.wait()
+  return checkpoints
+
+
+def _files(folder, step):
+  """The files that hold arrays, largest first."""
+  files = (folder / str(step) / 'state').rglob('*')
+  files = [path for path in files if path.is_file()]
+  return sorted(files, key=lambda path: -path.stat().st_size)
+
+
+def test_keeps_the_two_latest_and_the_best(tmp_path):
+  accuracies = {1: 0.1, 2: 0.9, 3: 0.3, 4: 0.2, 5: 0.4}
+  checkpoints = _save(tmp_path / 'c', accuracies)
+  assert checkpoints.steps() == [2, 4, 5]
+  assert checkpoints.best_step() == 2
+  checkpoints.close()
+  reopened = checkpoint.Checkpoints(tmp_path / 'c', read_only=True)
+  assert reopened.best_step() == 2  # not forgotten with the process
+  reopened.close()
+
+
+def test_restores_state_and_meta_bit_for_bit(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  checkpoints = _save(pathlib.Path('relative'), {3: 0.5})
+  restored = checkpoints.restore_latest(_target())
+  checkpoints.close()
+  chex.assert_trees_all_equal(restored.tree, _state(3))
+  chex.assert_trees_all_equal_structs(restored.tree, _state(3))
+  assert restored.step == 3
+  assert restored.meta['config'] == {'a': [1, 2]}
+
+
+def test_restores_the_weights_alone_without_the_optimiser(tmp_path):
+  _save(tmp_path / 'c', {3: 0.5}).close()
+  checkpoints = checkpoint.Checkpoints(tmp_path / 'c', read_only=True)
+  restored = checkpoints.restore(3, _target().variables)
+  checkpoints.close()
+  chex.assert_trees_all_equal(restored.tree, _state(3).variables)
+
+
+def test_what_was_saved_survives_donation(tmp_path):
+  checkpoints = checkpoint.Checkpoints(tmp_path / 'c')
+  state = _state(3)
+  checkpoints.save(state, accuracy=0.5, meta={})
+  overwrite = jax.jit(
+      lambda state: jax.tree.map(jnp.zeros_like, state), donate_argnums=0
+  )
+  overwrite(state)
+  checkpoints.wait()
+  restored = checkpoints.restore(3, _target())
+  checkpoints.close()
+  chex.assert_trees_all_equal(restored.tree, _state(3))
+
+
+def test_an_empty_folder_restores_nothing(tmp_path):
+  checkpoints = checkpoint.Checkpoints(tmp_path / 'c')
+  assert checkpoints.restore_latest(_target()) is None
+  checkpoints.close()
+
+
+def _truncate(folder):
+  for path in _files(folder, 5):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flip_a_bit(folder):
+  """In array data: what Orbax reads without a complaint."""
+  for path in _files(folder, 5):
+    if path.parent.name != 'd':
+      continue
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def _empty_step(folder):
+  (folder / '7').mkdir()
+
+
+@pytest.mark.parametrize(
+    ('damage', 'bad', 'good'),
+    [(_truncate, 5, 4), (_flip_a_bit, 5, 4), (_empty_step, 7, 5)],
+)
+def test_a_damaged_checkpoint_is_named_skipped_and_kept(
+    tmp_path, damage, bad, good
+):
+  folder = tmp_path / 'checkpoints'
+  _save(folder, {4: 0.3, 5: 0.4}).close()
+  damage(folder)
+  said = []
+  checkpoints = checkpoint.Checkpoints(folder, warn=said.append)
+  restored = checkpoints.restore_latest(_target())
+  assert restored.step == good
+  chex.assert_trees_all_equal(restored.tree, _state(good))
+  assert len(said) == 1 and f'checkpoint {bad} ' in said[0]
+  assert (tmp_path / 'damaged_checkpoints' / str(bad)).is_dir()
+  # Training comes past the bad step again, and can save it.
+  checkpoints.save(_state(bad), accuracy=0.5, meta={})
+  checkpoints.wait()
+  restored = checkpoints.restore_latest(_target())
+  checkpoints.close()
+  assert restored.step == bad
+
+
+def test_reading_moves_nothing(tmp_path):
+  folder = tmp_path / 'checkpoints'
+  _save(folder, {4: 0.3, 5: 0.4}).close()
+  _truncate(folder)
+  said = []
+  checkpoints = checkpoint.Checkpoints(
+      folder, read_only=True, warn=said.append
+  )
+  restored = checkpoints.restore_latest(_target().variables)
+  assert restored.step == 4 and len(said) == 1
+  with pytest.raises(UserError, match=r'checkpoint 5 .* cannot be read'):
+    checkpoints.restore(5, _target().variables)
+  with pytest.raises(UserError, match=r'no checkpoint 6 .*4, 5'):
+    checkpoints.restore(6, _target().variables)
+  checkpoints.close()
+  assert not (tmp_path / 'damaged_checkpoints').exists()
+
+
+def test_if_none_can_be_read_all_stay_and_it_says_so(tmp_path):
+  folder = tmp_path / 'checkpoints'
+  _save(folder, {5: 0.4}).close()
+  _truncate(folder)
+  checkpoints = checkpoint.Checkpoints(folder, warn=lambda line: None)
+  with pytest.raises(UserError, match='none of the checkpoints'):
+    checkpoints.restore_latest(_target())
+  assert checkpoints.steps() == [5]
+  checkpoints.close()
+
+
+def test_checksum_sees_one_bit_and_the_order():
+  tree = {'a': np.arange(6, dtype=np.float32), 'b': np.float32(0)}
+  bit = {**tree, 'a': tree['a'].copy()}
+  bit['a'].view(np.uint32)[3] ^= 1
+  swapped = {**tree, 'a': tree['a'][::-1]}
+  sums = [checkpoint.checksum(each) for each in (tree, bit, swapped)]
+  assert len(set(sums)) == 3

@@ -1,0 +1,48 @@
+"""A pass over a data set counts every image once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gswinrmt_jax.data import pipeline
+from gswinrmt_jax.training import evaluation
+import tiny
+
+
+def _normalize(image):
+  return image / 255.0
+
+
+def _variables(shape=(6, 7, 3)):
+  return tiny.Tiny().init(
+      jax.random.key(0), jnp.zeros((1, *shape)), train=False
+  )
+
+
+def test_padding_is_ignored_whatever_the_batch_size():
+  data, variables = tiny.arrays(0, 11), _variables()
+  eval_step = jax.jit(evaluation.make_eval_step(tiny.Tiny(), _normalize))
+
+  def figures(batch_size):
+    batches = pipeline.eval_batches(data, batch_size=batch_size)
+    return evaluation.evaluate(eval_step, variables, batches)
+
+  whole, parted = figures(11), figures(4)
+  assert whole['count'] == parted['count'] == 11
+  assert whole['confusion'] == parted['confusion']
+  assert np.isclose(whole['loss'], parted['loss'], rtol=1e-6)
+  logits = tiny.Tiny().apply(variables, data.image / 255.0, train=False)
+  assert whole['accuracy'] == np.mean(logits.argmax(-1) == data.label)
+
+
+def test_image_size_resizes_before_the_model():
+  data, variables = tiny.arrays(0, 5), _variables()
+  eval_step = evaluation.make_eval_step(tiny.Tiny(), _normalize, image_size=9)
+  batch = next(pipeline.eval_batches(data, batch_size=5))
+  resized = jax.image.resize(
+      data.image / np.float32(255), (5, 9, 9, 3), 'bilinear', antialias=True
+  )
+  logits = tiny.Tiny().apply(variables, resized, train=False)
+  loss = -jax.nn.log_softmax(logits)[np.arange(5), data.label].sum()
+  actual = eval_step(variables, batch)['loss']
+  np.testing.assert_allclose(actual, loss, rtol=1e-5)

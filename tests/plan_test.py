@@ -1,0 +1,71 @@
+"""Epochs in steps."""
+
+import dataclasses
+
+import ml_collections
+import pytest
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import plan as plan_lib
+
+
+def _config(**changes):
+  fields = {
+      'batch_size': 4,
+      'eval_batch_size': 5,
+      'num_epochs': 6,
+      'stop_after_epochs': 0,
+      'eval_every_epochs': 1,
+      'log_every_steps': 3,
+  }
+  return ml_collections.ConfigDict({**fields, **changes})
+
+
+def test_cifar10_by_the_paper():
+  plan = plan_lib.make_plan(_config(batch_size=128, num_epochs=50), 45_000)
+  assert plan.total_steps == plan.stop_step == 17_578
+  assert plan.epoch_end(1) == 351 and plan.epoch_end(10) == 3515
+  assert len(plan.milestones) == 50
+  assert plan.milestones[17_578] == 50
+
+
+def test_epochs_end_at_the_floor():
+  plan = plan_lib.make_plan(_config(), 7)
+  assert plan.milestones == {1: 1, 3: 2, 5: 3, 7: 4, 8: 5, 10: 6}
+
+
+def test_stopping_early_keeps_the_schedule():
+  plan = plan_lib.make_plan(_config(stop_after_epochs=3), 7)
+  assert (plan.stop_step, plan.total_steps) == (5, 10)
+
+
+def test_the_last_step_is_a_milestone_always():
+  plan = plan_lib.make_plan(_config(eval_every_epochs=4), 7)
+  assert plan.milestones == {7: 4, 10: 6}
+
+
+def test_epochs_shorter_than_a_step_have_no_milestone():
+  plan = plan_lib.make_plan(_config(batch_size=5), 2)
+  assert plan.milestones == {1: 4, 2: 6}
+
+
+@pytest.mark.parametrize(
+    ('changes', 'match'),
+    [
+        ({'batch_size': 0}, r'config\.batch_size is 0'),
+        ({'eval_batch_size': -1}, r'config\.eval_batch_size'),
+        ({'log_every_steps': 0}, r'config\.log_every_steps'),
+        ({'stop_after_epochs': 7}, r'from 0 to config\.num_epochs, 6'),
+        ({'stop_after_epochs': -1}, 'stop_after_epochs'),
+        ({'batch_size': 43}, 'do not fill one batch of 43'),
+    ],
+)
+def test_refuses_what_makes_no_run(changes, match):
+  with pytest.raises(UserError, match=match):
+    plan_lib.make_plan(_config(**changes), 7)
+
+
+def test_is_frozen():
+  plan = plan_lib.make_plan(_config(), 7)
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    plan.batch_size = 3

@@ -1,0 +1,102 @@
+"""Whose folder it is, and what is written there."""
+
+import json
+
+import ml_collections
+import pytest
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import run_folder
+
+
+def _config(**changes):
+  config = ml_collections.ConfigDict({
+      'seed': 0,
+      'log_every_steps': 5,
+      'stop_after_epochs': 0,
+      'eval_batch_size': 5,
+      'data': {'name': 'digits', 'dir': ''},
+      'model': {'name': 'a', 'widths': (1, 2), 'layer_scale': (0.5, 1.0)},
+  })
+  config.update_from_flattened_dict(changes)
+  return config
+
+
+def test_config_comes_back_with_its_tuples(tmp_path):
+  run_folder.open_folder(tmp_path / 'run', _config())
+  loaded = run_folder.load_config(tmp_path / 'run')
+  assert loaded.to_dict() == _config().to_dict()
+  assert loaded.model.widths == (1, 2)
+  assert not list(tmp_path.rglob('*.part'))
+
+
+def test_the_same_config_may_go_on_with_other_free_fields(tmp_path):
+  run_folder.open_folder(tmp_path, _config())
+  changed = {
+      'log_every_steps': 7,
+      'stop_after_epochs': 3,
+      'eval_batch_size': 11,
+      'data.dir': 'elsewhere',
+  }
+  run_folder.open_folder(tmp_path, _config(**changed))
+  assert run_folder.load_config(tmp_path).stop_after_epochs == 3
+
+
+def test_another_config_is_refused_by_field_names(tmp_path):
+  run_folder.open_folder(tmp_path, _config())
+  with pytest.raises(UserError) as caught:
+    run_folder.open_folder(
+        tmp_path, _config(**{'seed': 1, 'model.widths': (1, 3)})
+    )
+  assert 'seed is 0 there and 1 here' in str(caught.value)
+  assert 'model.widths is (1, 2) there and (1, 3) here' in str(caught.value)
+  assert 'layer_scale' not in str(caught.value)
+  assert run_folder.load_config(tmp_path).seed == 0
+
+
+def test_a_field_of_a_later_version_does_not_differ():
+  later = _config().unlock()
+  later.model.new_field = 3
+  assert run_folder.differences(_config(), later) == []
+  assert run_folder.differences(later, _config()) == [
+      'model.new_field is 3 there and None here'
+  ]
+
+
+def test_checkpoints_of_unknown_config_are_refused(tmp_path):
+  (tmp_path / 'checkpoints').mkdir()
+  with pytest.raises(UserError, match=r'no config\.json'):
+    run_folder.open_folder(tmp_path, _config())
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+  (tmp_path / 'file').touch()
+  with pytest.raises(UserError, match='cannot write to'):
+    run_folder.open_folder(tmp_path / 'file' / 'run', _config())
+
+
+def test_no_run_folder_and_a_broken_one(tmp_path):
+  with pytest.raises(UserError, match='is no run folder'):
+    run_folder.load_config(tmp_path)
+  (tmp_path / 'config.json').write_text('{"seed": ')
+  with pytest.raises(UserError, match='cannot be read'):
+    run_folder.load_config(tmp_path)
+
+
+def test_write_json_leaves_the_old_file_if_it_fails(tmp_path):
+  path = tmp_path / 'a.json'
+  run_folder.write_json(path, {'a': 1})
+  with pytest.raises(TypeError):
+    run_folder.write_json(path, {'a': object()})
+  assert json.loads(path.read_text()) == {'a': 1}
+
+
+def test_every_start_is_recorded(tmp_path):
+  run_folder.record_start(tmp_path, seed=3, step=0)
+  run_folder.record_start(tmp_path, seed=3, step=17)
+  starts = json.loads((tmp_path / 'environment.json').read_text())
+  assert [start['step'] for start in starts] == [0, 17]
+  for name in ('device', 'python', 'commit', 'command', 'started', 'versions'):
+    assert name in starts[0]
+  assert starts[0]['seed'] == 3
+  assert starts[0]['versions']['jax']

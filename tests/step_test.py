@@ -1,0 +1,124 @@
+"""The update: it learns, compiles once, moves everything, follows its key."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.training import step as step_lib
+import tiny
+
+
+def _augmentation(key, image, label):
+  """Normalises, adds noise by the key, smooths."""
+  noise = jax.random.normal(key, image.shape) / 100
+  targets = optax.smooth_labels(jax.nn.one_hot(label, tiny.CLASSES), 0.1)
+  return image / 255.0 + noise, targets
+
+
+def _setup(augmentation=_augmentation, tx=None):
+  model, tx = tiny.Tiny(), tx or optax.adamw(1e-2)
+  state = state_lib.create(model, tx, jax.random.key(0), (6, 7, 3))
+  data = tiny.arrays(0, 8)
+  batch = {'image': jnp.asarray(data.image), 'label': jnp.asarray(data.label)}
+  return step_lib.make_train_step(model, tx, augmentation), state, batch
+
+
+def test_learns_compiles_once_and_moves_everything():
+  train_step, state, batch = _setup()
+  train_step = jax.jit(chex.assert_max_traces(train_step, n=1))
+  initial, losses = state, []
+  for _ in range(20):
+    state, metrics = train_step(state, batch, jax.random.key(1))
+    losses.append(float(metrics['loss']))
+  assert int(state.step) == 20
+  assert losses[-1] < losses[0]
+  chex.assert_tree_all_finite(state)
+  moved = jax.tree.map(
+      lambda a, b: bool(jnp.any(a != b)),
+      (initial.params, initial.batch_stats),
+      (state.params, state.batch_stats),
+  )
+  assert all(jax.tree.leaves(moved)), moved
+
+
+def test_draws_follow_key_and_step():
+  train_step, state, batch = _setup()
+  train_step = jax.jit(train_step)
+  key = jax.random.key(1)
+  same = [train_step(state, batch, key)[1]['loss'] for _ in range(2)]
+  assert same[0] == same[1]
+  later = train_step(state.replace(step=state.step + 1), batch, key)[1]['loss']
+  other = train_step(state, batch, jax.random.key(2))[1]['loss']
+  assert len({float(same[0]), float(later), float(other)}) == 3
+
+
+def test_augmentation_and_dropout_draw_from_different_streams():
+  keys = []
+
+  class Recorder(tiny.Tiny):
+
+    def __call__(self, x, *, train):
+      keys.append(jax.random.key_data(self.make_rng('dropout')))
+      return super().__call__(x, train=train)
+
+  def augmentation(key, image, label):
+    keys.append(jax.random.key_data(key))
+    return _augmentation(key, image, label)
+
+  model, tx = Recorder(), optax.sgd(1.0)
+  _, state, batch = _setup(tx=tx)
+  with jax.disable_jit():
+    step_lib.make_train_step(model, tx, augmentation)(
+        state, batch, jax.random.key(1)
+    )
+  assert len({tuple(np.asarray(key).tolist()) for key in keys}) == len(keys) == 2
+
+
+def test_metrics_by_hand():
+  """Plain gradient descent on a known loss: uniform logits, log 3."""
+  tx = optax.sgd(0.5)
+  train_step, state, batch = _setup(tx=tx)
+  head = state.params['head']
+  params = {**state.params, 'head': jax.tree.map(jnp.zeros_like, head)}
+  new, metrics = train_step(
+      state.replace(params=params), batch, jax.random.key(1)
+  )
+  assert metrics['loss'] == pytest.approx(np.log(3), rel=1e-6)
+  # All logits are equal, so argmax takes class 0.
+  share = float(np.mean(np.asarray(batch['label']) == 0))
+  assert metrics['accuracy'] == pytest.approx(share)
+  # The bias of the head gets mean(p - target), and a step of -0.5 times that.
+  targets = 0.9 * np.eye(3)[np.asarray(batch['label'])] + 0.1 / 3
+  gradient = (1 / 3 - targets).mean(0)
+  np.testing.assert_allclose(
+      new.params['head']['bias'], -0.5 * gradient, rtol=1e-5, atol=1e-7
+  )
+  moved = jax.tree.map(lambda a, b: (a - b) / 0.5, params, new.params)
+  assert metrics['grad_norm'] == pytest.approx(
+      float(optax.tree.norm(moved)), rel=1e-4
+  )
+  assert bool(metrics['finite'])
+
+
+def test_a_loss_that_is_not_finite_is_told():
+  def broken(key, image, label):
+    image, targets = _augmentation(key, image, label)
+    return image.at[0, 0, 0, 0].set(jnp.nan), targets
+
+  train_step, state, batch = _setup(broken)
+  assert not bool(train_step(state, batch, jax.random.key(1))[1]['finite'])
+
+
+def test_decay_range():
+  params = {
+      'a': {'decay_logit': jnp.array([[0.0], [1.0]])},
+      'b': {'decay_logit': jnp.array([[-2.0, 0.5], [0.0, 0.0]]), 'kernel': 9.0},
+  }
+  found = step_lib.decay_range(params)
+  assert found['gamma_min'] == pytest.approx(1 / (1 + np.exp(2)))
+  assert found['gamma_max'] == pytest.approx(1 / (1 + np.exp(-1)))
+  assert step_lib.decay_range({'kernel': jnp.ones(3)}) == {}
