@@ -8,7 +8,6 @@ thirty changes that were tried, against 1.5e-6 of float32 rounding.
 """
 
 import functools
-import zlib
 
 from flax import traverse_util
 import jax
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import random_variables
 
 import gswinrmt_jax
 
@@ -32,27 +32,6 @@ _ORACLE = {
 }
 _CYCLIC = {'attention_impl': 'cyclic'}
 _BANDED = {'attention_impl': 'banded'}
-
-
-def _random_leaf(path, shape):
-  """A random parameter: activations stay of order one, nothing is neutral."""
-  rng = np.random.default_rng(zlib.crc32(path.encode()))
-  noise = rng.normal(size=shape)
-  leaf = path.rpartition('/')[2]
-  if leaf == 'kernel':  # convolutions are residual branches of smooth maps
-    gain = 1.0 if len(shape) == 2 else 0.6
-    return gain * noise / np.sqrt(np.prod(shape[:-1]))
-  if leaf in ('bias', 'mean'):
-    return 0.3 * noise
-  if leaf == 'var':
-    return rng.uniform(0.5, 1.5, shape)
-  if leaf == 'decay_logit':
-    return 1.0 + noise
-  if leaf == 'scale':
-    return 1.0 + 0.3 * noise
-  if leaf in ('attention_scale', 'ffn_scale'):
-    return 0.5 + 0.2 * noise
-  raise ValueError(f'no rule for {path}')
 
 
 def _model(name, window, depths, **overrides):
@@ -74,12 +53,7 @@ def _case(name, window, size, depths):
   """Variables, image and the oracle's answer; once for all implementations."""
   image = np.random.default_rng(size).normal(size=(2, *size, 3))
   image = image.astype(np.float32)
-  init = functools.partial(_model(name, window, depths).init, train=False)
-  shapes = jax.eval_shape(init, jax.random.key(0), image)
-  variables = {
-      path: _random_leaf(path, leaf.shape).astype(np.float32)
-      for path, leaf in traverse_util.flatten_dict(shapes, sep='/').items()
-  }
+  variables = random_variables.flat(_model(name, window, depths), image.shape)
   config = {
       'depths': depths,
       'num_heads': _SIZES['num_heads'],

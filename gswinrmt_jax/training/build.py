@@ -7,11 +7,14 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
+import optax
 
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.training import optimizer
+from gswinrmt_jax.training.plan import Plan
 from gswinrmt_jax.training.step import Augmentation
 
 
@@ -67,6 +70,31 @@ def make_model(
   except ValueError as error:
     raise UserError(f'{config.model.name}: {error}') from error
   return model
+
+
+def make_optimizer(
+    config: ml_collections.ConfigDict, plan: Plan
+) -> tuple[optax.Schedule, optax.GradientTransformation]:
+  """Returns the learning rate by step, and AdamW with it.
+
+  The warm-up ends at step `floor(warmup_epochs n / B)`.
+  """
+  fields = config.optimizer
+  schedule = optimizer.learning_rate_schedule(
+      fields.learning_rate,
+      warmup_steps=int(
+          fields.warmup_epochs * plan.num_examples / plan.batch_size
+      ),
+      total_steps=plan.total_steps,
+  )
+  tx = optimizer.make_optimizer(
+      schedule,
+      b1=fields.b1,
+      b2=fields.b2,
+      eps=fields.eps,
+      weight_decay=fields.weight_decay,
+  )
+  return schedule, tx
 
 
 def make_augmentation(

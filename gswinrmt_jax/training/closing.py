@@ -1,14 +1,15 @@
 """The closing summary of a run: the last and the best checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import json
 import pathlib
 import statistics
 from typing import Any
 
 import jax
+import ml_collections
 
-from gswinrmt_jax.training import run_folder
+from gswinrmt_jax.training.plan import Plan
 from gswinrmt_jax.training.state import TrainState
 
 _FIGURES = (
@@ -25,35 +26,34 @@ def parameter_count(state: TrainState) -> int:
   return sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
 
-def summarize(run: Any, state: TrainState) -> dict[str, Any]:
-  """Tests the last and the best checkpoint and writes `summary.json`.
-
-  The test split is read here and nowhere else in a run.
+def summarize(
+    config: ml_collections.ConfigDict,
+    plan: Plan,
+    entries: Sequence[Mapping[str, Any]],
+    tested: Mapping[int, Mapping[str, Any]],
+    *,
+    last: int,
+    best: int,
+) -> dict[str, Any]:
+  """Returns what is reported of the last and of the best checkpoint.
 
   Args:
-    run: The run, with its checkpoints written.
-    state: The last state.
-
-  Returns:
-    What was written.
+    config: The recipe.
+    plan: Its steps.
+    entries: Those of `metrics.jsonl`.
+    tested: Figures on the test split, by step.
+    last: The last step.
+    best: The step of the best validation accuracy.
   """
-  data = run.test_data()
-  last, best = int(state.step), run.checkpoints.best_step()
-  tested = {last: run.evaluate(state.variables, data)}
-  if best != last:
-    restored = run.checkpoints.restore(best, run.target.variables)
-    tested[best] = run.evaluate(restored.tree, data)
-  epochs = [entry for entry in run.log.entries if entry['kind'] == 'epoch']
+  epochs = [entry for entry in entries if entry['kind'] == 'epoch']
   by_step = {entry['step']: entry for entry in epochs}
-  per_epoch = run.plan.num_examples / run.plan.batch_size
+  per_epoch = plan.num_examples / plan.batch_size
   summary = {
-      'model': run.config.model.name,
-      'data': run.config.data.name,
-      'seed': run.config.seed,
-      'parameters': parameter_count(state),
+      'model': config.model.name,
+      'data': config.data.name,
+      'seed': config.seed,
       'steps': last,
-      'total_steps': run.plan.total_steps,
-      # The median leaves out the compilation in the first epoch.
+      'total_steps': plan.total_steps,
       'seconds_per_epoch': statistics.median(
           entry['seconds'] / entry['steps'] * per_epoch for entry in epochs
       ),
@@ -68,7 +68,6 @@ def summarize(run: Any, state: TrainState) -> dict[str, Any]:
         'test_loss': tested[step]['loss'],
         'test_smoothed_loss': tested[step]['smoothed_loss'],
     }
-  run_folder.write_json(run.folder / 'summary.json', summary)
   return summary
 
 

@@ -17,7 +17,6 @@ from gswinrmt_jax.training import devices
 from gswinrmt_jax.training import evaluation
 from gswinrmt_jax.training import log
 from gswinrmt_jax.training import meter
-from gswinrmt_jax.training import optimizer
 from gswinrmt_jax.training import plan
 from gswinrmt_jax.training import plots
 from gswinrmt_jax.training import progress as progress_lib
@@ -56,7 +55,7 @@ def train(
 
 
 class Run:
-  """The parts of one run."""
+  """The parts of one run, and its course."""
 
   def __init__(
       self,
@@ -75,22 +74,7 @@ class Run:
     self.devices = devices.Devices()
 
     model = build.make_model(config, len(info.class_names), image_shape)
-    self.schedule = optimizer.learning_rate_schedule(
-        config.optimizer.learning_rate,
-        warmup_steps=int(
-            config.optimizer.warmup_epochs
-            * len(self.train_data)
-            / config.batch_size
-        ),
-        total_steps=self.plan.total_steps,
-    )
-    tx = optimizer.make_optimizer(
-        self.schedule,
-        b1=config.optimizer.b1,
-        b2=config.optimizer.b2,
-        eps=config.optimizer.eps,
-        weight_decay=config.optimizer.weight_decay,
-    )
+    self.schedule, tx = build.make_optimizer(config, self.plan)
     key = jax.random.key(config.seed)
     self._key = jax.random.fold_in(key, _TRAIN)
     self._create = lambda: state_lib.create(
@@ -123,34 +107,19 @@ class Run:
   def run(self) -> dict[str, Any]:
     """Trains to the end of the plan and sums up."""
     state, start = self._restore_or_create()
-    if start >= self.plan.stop_step:
-      summary = closing.read(self.folder, start)
-      if summary:
-        self.terminal.say(f'{self.folder} is complete.')
-        self.terminal.say(closing.table(summary))
-        return summary
-    self.log = log.MetricsLog(self.folder, step=start)
-    run_folder.record_start(self.folder, seed=self.config.seed, step=start)
-    self._announce(state, start)
-    if start < self.plan.stop_step:
-      state = self._train(state, start)
-    self.checkpoints.wait()
-    summary = closing.summarize(self, state)
+    summary = closing.read(self.folder, start)
+    if start >= self.plan.stop_step and summary:
+      # The test split is not read a second time.
+      self.terminal.say(f'{self.folder} is complete.')
+    else:
+      self.log = log.MetricsLog(self.folder, step=start)
+      run_folder.record_start(self.folder, seed=self.config.seed, step=start)
+      self._announce(state, start)
+      if start < self.plan.stop_step:
+        state = self._train(state, start)
+      summary = self._sum_up(state)
     self.terminal.say(closing.table(summary))
     return summary
-
-  def evaluate(self, variables: Any, data: datasets.Arrays) -> dict[str, Any]:
-    """Returns the figures of the variables on a split."""
-    return evaluation.evaluate(
-        self._eval_step,
-        variables,
-        pipeline.eval_batches(data, batch_size=self.config.eval_batch_size),
-        self.devices.put_batch,
-    )
-
-  def test_data(self) -> datasets.Arrays:
-    """Returns the test split, which nothing has read before."""
-    return self._load(self.config.data.test_split)
 
   def _load(self, split):
     return datasets.load(self.config.data.name, split, self.config.data.dir)
@@ -158,7 +127,9 @@ class Run:
   def _restore_or_create(self):
     restored = self.checkpoints.restore_latest(self.target)
     if restored:
-      self.terminal.say(f'Going on from the checkpoint of step {restored.step}.')
+      self.terminal.say(
+          f'Going on from the checkpoint of step {restored.step}.'
+      )
       return restored.tree, restored.step
     create = jax.jit(
         self._create,
@@ -168,15 +139,16 @@ class Run:
     return create(), 0
 
   def _announce(self, state, start):
-    count = closing.parameter_count(state)
     self.terminal.say(
-        f'{self.config.model.name}, {count:,} parameters, '
-        f'{self.config.data.name}: {len(self.train_data):,} training and '
-        f'{len(self.val_data):,} validation images, steps {start:,} to '
-        f'{self.plan.stop_step:,} of {self.plan.total_steps:,}, on '
-        f'{len(jax.devices())} x {jax.devices()[0].device_kind}.'
+        f'{self.config.model.name}, {closing.parameter_count(state):,} '
+        f'parameters, on {self.config.data.name}: {len(self.train_data):,} '
+        f'training and {len(self.val_data):,} validation images.'
     )
-    self.terminal.say(f'Run folder: {self.folder}. Compiling the first step ...')
+    self.terminal.say(
+        f'Steps {start:,} to {self.plan.stop_step:,} of '
+        f'{self.plan.total_steps:,}, {len(jax.devices())} x '
+        f'{jax.devices()[0].device_kind}. Run folder: {self.folder}'
+    )
 
   def _train(self, state, start):
     """Steps from `start` to the end; the only loop."""
@@ -186,6 +158,7 @@ class Run:
         seed=self.config.seed,
         start_step=start,
     )
+    train_step = None
     milestones = self.plan.milestones
     readings = meter.Meter(self.config.batch_size)
     progress = progress_lib.Progress(self.log, self.terminal, self.plan)
@@ -193,8 +166,11 @@ class Run:
       before = time.perf_counter()
       batch = self.devices.put_batch(next(batches))
       readings.waiting(time.perf_counter() - before)
+      if train_step is None:
+        train_step = self._compile(state, batch)
+        readings.restart()
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
-        state, metrics = self._train_step(state, batch, self._key)
+        state, metrics = train_step(state, batch, self._key)
       readings.add(metrics)
 
       if step % self.config.log_every_steps == 0 or step in milestones:
@@ -204,7 +180,7 @@ class Run:
         }
         progress.interval(step, *self._read(readings, step), extra)
       if step in milestones:
-        figures = self.evaluate(state.variables, self.val_data)
+        figures = self._evaluate(state.variables, self.val_data)
         self._save(state, step, milestones[step], figures['accuracy'])
         progress.epoch(step, milestones[step], figures)
         plots.write_curves(
@@ -212,6 +188,16 @@ class Run:
         )
         readings.restart()
     return state
+
+  def _compile(self, state, batch):
+    """Compiles the step by itself, so that no interval holds that time."""
+    before = time.perf_counter()
+    self.terminal.say('Compiling the training step ...')
+    compiled = self._train_step.lower(state, batch, self._key).compile()
+    self.terminal.say(
+        f'... done in {log.duration(time.perf_counter() - before)}.'
+    )
+    return compiled
 
   def _read(self, readings, step):
     try:
@@ -225,6 +211,14 @@ class Run:
           'lower config.optimizer.learning_rate or config.dtype=float32'
       ) from error
 
+  def _evaluate(self, variables, data):
+    return evaluation.evaluate(
+        self._eval_step,
+        variables,
+        pipeline.eval_batches(data, batch_size=self.config.eval_batch_size),
+        self.devices.put_batch,
+    )
+
   def _save(self, state, step, epoch, accuracy):
     self.checkpoints.save(
         state,
@@ -236,3 +230,19 @@ class Run:
             'data': {'seed': self.config.seed, 'next_batch': step},
         },
     )
+
+  def _sum_up(self, state):
+    """Tests the last and the best checkpoint; reads the test split, once."""
+    self.checkpoints.wait()
+    data = self._load(self.config.data.test_split)
+    last, best = int(state.step), self.checkpoints.best_step()
+    tested = {last: self._evaluate(state.variables, data)}
+    if best != last:
+      restored = self.checkpoints.restore(best, self.target.variables)
+      tested[best] = self._evaluate(restored.tree, data)
+    summary = closing.summarize(
+        self.config, self.plan, self.log.entries, tested, last=last, best=best
+    )
+    summary['parameters'] = closing.parameter_count(state)
+    run_folder.write_json(self.folder / 'summary.json', summary)
+    return summary

@@ -18,11 +18,11 @@ class Meter:
   def __init__(self, batch_size: int):
     self._batch_size = batch_size
     self._pending = []
-    self._waited = 0.0
-    self._since = time.perf_counter()
+    self.restart()
 
   def restart(self) -> None:
     """Leaves out the time since the last reading: it went into other work."""
+    self._waited = 0.0
     self._since = time.perf_counter()
 
   def waiting(self, seconds: float) -> None:
@@ -64,6 +64,6 @@ class Meter:
         'images_per_second': len(rows) * self._batch_size / seconds,
         'data_wait': self._waited / seconds,
     }
-    self._pending, self._waited = [], 0.0
-    self._since = time.perf_counter()
+    self._pending = []
+    self.restart()
     return values, speed

@@ -1,0 +1,90 @@
+"""From recipe fields to objects."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import build
+from gswinrmt_jax.training import plan as plan_lib
+
+
+def _recipe(**changes):
+  config = recipes.with_argument(recipes.digits('swat_compact'), 'smoke')
+  config.update_from_flattened_dict(changes)
+  return config
+
+
+def test_resolve_fills_every_field_and_keeps_overrides():
+  config = build.resolve(_recipe(**{'model.window_size': 7}))
+  assert None not in config.model.to_dict().values()
+  assert config.model.window_size == 7
+  assert config.model.widths == (8, 8, 16, 16)
+  assert config.model.score_fn == 'sigmoid'  # the named model's own
+  assert build.resolve(config) == config
+
+
+def test_resolve_names_an_unknown_model():
+  with pytest.raises(UserError, match='swat_compact'):
+    build.resolve(_recipe(**{'model.name': 'swat_compcat'}))
+
+
+def test_model_takes_classes_and_dtype_from_the_recipe():
+  model = build.make_model(build.resolve(_recipe()), 7, (32, 33, 3))
+  logits = jax.eval_shape(
+      lambda: model.init_with_output(
+          jax.random.key(0), jnp.zeros((2, 32, 33, 3)), train=False
+      )[0]
+  )
+  assert logits.shape == (2, 7) and logits.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ('changes', 'shape', 'match'),
+    [
+        ({'model.num_heads': (3, 1, 2, 2)}, (32, 32, 3), '3 heads'),
+        ({'dtype': 'float31'}, (32, 32, 3), 'float31'),
+        ({}, (31, 64, 3), '31'),
+    ],
+)
+def test_a_model_that_cannot_be_is_one_line(changes, shape, match):
+  with pytest.raises(UserError, match=match) as caught:
+    build.make_model(build.resolve(_recipe(**changes)), 7, shape)
+  assert '\n' not in str(caught.value).strip()
+
+
+def test_optimizer_steps_follow_the_epochs():
+  """Warm-up 2.5 epochs of 10 images in batches of 4: floor(6.25) steps."""
+  config = recipes.cifar10('swat_compact')
+  config.update_from_flattened_dict({
+      'batch_size': 4,
+      'optimizer.warmup_epochs': 2.5,
+      'optimizer.learning_rate': 2.0,
+  })
+  schedule, tx = build.make_optimizer(config, plan_lib.make_plan(config, 10))
+  assert float(schedule(6)) == 2.0 and float(schedule(3)) == 1.0
+  # 50 epochs end at step 125; the middle of the cosine is (6 + 125) / 2.
+  np.testing.assert_allclose(float(schedule(65)), 1.013, atol=1e-3)
+  params = {'kernel': jnp.ones(3)}
+  assert jax.tree.leaves(tx.init(params))
+
+
+def test_augmentation_and_normalization_know_the_data_set():
+  info = datasets.info('digits')
+  image = jnp.full((2, 32, 32, 3), 51, jnp.uint8)
+  label = jnp.array([3, 5])
+  config = _recipe(label_smoothing=0.2)
+  config.augment.crop_padding = 0
+  out, targets = build.make_augmentation(config, info)(
+      jax.random.key(0), image, label
+  )
+  expected = (51 / 255 - info.mean[0]) / info.std[0]
+  np.testing.assert_allclose(out[..., 0], expected, rtol=1e-5)
+  np.testing.assert_allclose(
+      build.make_normalization(info)(image)[..., 0], expected, rtol=1e-5
+  )
+  np.testing.assert_allclose(targets[0, 3], 0.82, rtol=1e-6)
+  np.testing.assert_allclose(targets[0, 4], 0.02, rtol=1e-6)

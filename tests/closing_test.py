@@ -1,0 +1,94 @@
+"""The closing summary."""
+
+import json
+
+import jax.numpy as jnp
+import ml_collections
+
+from gswinrmt_jax.training import closing
+from gswinrmt_jax.training import plan as plan_lib
+from gswinrmt_jax.training import state as state_lib
+
+CONFIG = ml_collections.ConfigDict(
+    {'model': {'name': 'a'}, 'data': {'name': 'b'}, 'seed': 3}
+)
+PLAN = plan_lib.Plan(
+    num_examples=10,
+    batch_size=4,
+    num_epochs=6,
+    stop_after_epochs=3,
+    eval_every_epochs=1,
+)
+
+
+def _epoch(step, epoch, accuracy, steps, seconds):
+  return {
+      'kind': 'epoch',
+      'step': step,
+      'epoch': epoch,
+      'val_accuracy': accuracy,
+      'steps': steps,
+      'seconds': seconds,
+  }
+
+
+ENTRIES = [
+    {'kind': 'train', 'step': 2},
+    _epoch(2, 1, 0.25, 2, 20.0),
+    _epoch(5, 2, 0.75, 3, 6.0),
+    _epoch(7, 3, 0.50, 2, 3.0),
+]
+
+
+def _figures(accuracy):
+  return {
+      'accuracy': accuracy,
+      'top5_accuracy': 0.875,
+      'loss': 1.25,
+      'smoothed_loss': 1.5,
+  }
+
+
+def _summary():
+  tested = {7: _figures(0.5), 5: _figures(0.625)}
+  summary = closing.summarize(CONFIG, PLAN, ENTRIES, tested, last=7, best=5)
+  return {**summary, 'parameters': 1234}
+
+
+def test_last_and_best_are_told_apart():
+  summary = _summary()
+  assert summary['last']['epoch'] == 3 and summary['best']['epoch'] == 2
+  assert summary['last']['val_accuracy'] == 0.5
+  assert summary['best']['val_accuracy'] == 0.75
+  assert summary['last']['test_accuracy'] == 0.5
+  assert summary['best']['test_accuracy'] == 0.625
+  assert summary['total_steps'] == 15 and summary['steps'] == 7
+  # Seconds a step: 10, 2, 1.5; the median, times 10 / 4 steps an epoch.
+  assert summary['seconds_per_epoch'] == 5.0
+  assert json.loads(json.dumps(summary)) == summary
+
+
+def test_table_has_both_columns_and_says_that_it_stopped():
+  text = closing.table(_summary())
+  assert 'test accuracy                         50.00%    62.50%' in text
+  assert 'test cross-entropy, smoothing 0.1     1.5000    1.5000' in text
+  assert '1,234' in text and 'Stopped at step 7 of 15.' in text
+  complete = {**_summary(), 'steps': 15}
+  assert 'Stopped' not in closing.table(complete)
+
+
+def test_read_wants_the_same_step(tmp_path):
+  assert closing.read(tmp_path, 7) is None
+  (tmp_path / 'summary.json').write_text(json.dumps(_summary()))
+  assert closing.read(tmp_path, 7)['best']['step'] == 5
+  assert closing.read(tmp_path, 8) is None
+
+
+def test_parameter_count():
+  state = state_lib.TrainState(
+      step=0,
+      params={'a': jnp.ones((2, 3)), 'b': jnp.ones(())},
+      batch_stats={'c': jnp.ones(5)},
+      opt_state=(),
+  )
+  assert closing.parameter_count(state) == 7

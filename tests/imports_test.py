@@ -1,0 +1,92 @@
+"""Which part of the package may import which, and how little a start loads."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import gswinrmt_jax
+
+ROOT = pathlib.Path(gswinrmt_jax.__file__).parent
+
+# Part -> the parts it may import; `errors` is open to all.
+MAY_IMPORT = {
+    'ops': set(),
+    'models': {'ops'},
+    'augment': set(),
+    'data': set(),
+    'training': {'models', 'data', 'augment'},
+    'recipes': {'models'},
+    'commands': {'training', 'data', 'recipes'},
+}
+OUTSIDE = {
+    'ops': {'jax', 'jaxtyping', 'numpy'},
+    'models': {'jax', 'jaxtyping', 'numpy', 'flax'},
+    'augment': {'jax', 'jaxtyping', 'numpy', 'PIL'},
+    'recipes': {'ml_collections'},
+}
+FORBIDDEN = ('tensorflow', 'torch', 'einops', 'clu')
+
+
+def _files(part):
+  path = ROOT / part
+  return sorted(path.rglob('*.py')) if path.is_dir() else [path.with_suffix('.py')]
+
+
+def _imports(path):
+  """Full dotted names, wherever in the file the import stands."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.ImportFrom):
+      assert not node.level, f'{path}: relative import'
+      for alias in node.names:
+        yield f'{node.module}.{alias.name}'
+    elif isinstance(node, ast.Import):
+      for alias in node.names:
+        yield alias.name
+
+
+def test_every_part_is_listed():
+  parts = {p.stem for p in ROOT.iterdir() if p.suffix == '.py' or (p / '__init__.py').exists()}
+  assert parts - {'__init__', 'errors'} == MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize('part', sorted(MAY_IMPORT))
+def test_imports_point_one_way(part):
+  allowed = MAY_IMPORT[part] | {part, 'errors'}
+  for path in _files(part):
+    ours = {n.split('.')[1] for n in _imports(path) if n.startswith('gswinrmt_jax.')}
+    assert ours <= allowed, f'{path.relative_to(ROOT)} imports {ours - allowed}'
+
+
+@pytest.mark.parametrize('part', sorted(OUTSIDE))
+def test_libraries_of_the_inner_parts(part):
+  for path in _files(part):
+    outside = {
+        name.split('.')[0]
+        for name in _imports(path)
+        if name.split('.')[0] not in sys.stdlib_module_names
+    }
+    extra = outside - OUTSIDE[part] - {'gswinrmt_jax'}
+    assert not extra, f'{path.relative_to(ROOT)} imports {extra}'
+
+
+def test_no_file_imports_a_forbidden_library():
+  for path in ROOT.rglob('*.py'):
+    roots = {name.split('.')[0] for name in _imports(path)}
+    assert not roots & set(FORBIDDEN), path
+
+
+def test_importing_the_package_loads_no_heavy_library():
+  program = (
+      'import sys, gswinrmt_jax; heavy = {"tensorflow_datasets", "grain", '
+      '"matplotlib", "orbax", "optax", "ml_collections"}; '
+      'print(sorted(heavy & set(sys.modules)))'
+  )
+  result = subprocess.run(
+      [sys.executable, '-c', program],
+      capture_output=True, text=True, check=True, cwd=ROOT.parent,
+  )
+  loaded = set(ast.literal_eval(result.stdout))
+  assert loaded <= {'orbax', 'optax'}, result.stdout  # flax brings these two

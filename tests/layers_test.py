@@ -1,0 +1,89 @@
+"""Layers: initialisation, fused projections, stem and downsampling."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax.models import layers
+
+KEY = jax.random.key(0)
+
+
+def test_fused_layers_are_the_layers_of_their_names():
+  x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 5, 4)), jnp.float32)
+  module = layers.FusedDense(6, ('one', 'two'), jnp.float32)
+  params = module.init(KEY, x)['params']
+  params['two']['bias'] += 1.0
+  one, two = module.apply({'params': params}, x)
+  for name, actual in (('one', one), ('two', two)):
+    expected = layers.Dense(6).apply({'params': params[name]}, x)
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+  assert np.abs(one - two).max() > 0.1
+
+
+def test_linear_layers_start_normal_with_deviation_002():
+  kernel = layers.Dense(400).init(KEY, jnp.zeros((1, 500)))['params']['kernel']
+  np.testing.assert_allclose(kernel.std(), 0.02, rtol=0.01)
+  # A truncation at two deviations would cut the tails that a normal has.
+  assert np.abs(kernel).max() > 4 * 0.02
+
+
+@pytest.mark.parametrize(
+    ('module', 'fan_in'),
+    [
+        (layers.Conv3x3(64, 1, jnp.float32), 9 * 48),
+        (layers.DepthwiseConv(5, jnp.float32, 'shift'), 25),
+    ],
+)
+def test_convolutions_start_uniform_in_the_fan_in(module, fan_in):
+  params = module.init(KEY, jnp.zeros((1, 6, 7, 48)))['params']
+  bound = 1 / np.sqrt(fan_in)
+  for leaf in (params['kernel'], params['bias']):
+    assert np.abs(leaf).max() <= bound
+    assert np.abs(leaf).max() > 0.9 * bound
+  np.testing.assert_allclose(
+      params['kernel'].std(), bound / np.sqrt(3), rtol=0.1
+  )
+
+
+@pytest.mark.parametrize(
+    ('size', 'quarter'), [((32, 32), (8, 8)), ((33, 47), (9, 12))]
+)
+def test_the_stem_quarters_the_extents_rounding_up(size, quarter):
+  x = jax.ShapeDtypeStruct((2, *size, 3), jnp.float32)
+  stem = layers.Stem(6, jnp.float32)
+  y, variables = jax.eval_shape(
+      lambda x: stem.init_with_output(KEY, x, train=False), x
+  )
+  assert y.shape == (2, *quarter, 6)
+  shapes = {k: v['kernel'].shape for k, v in variables['params'].items() if 'conv' in k}
+  assert shapes == {
+      'conv0': (3, 3, 3, 3),
+      'conv1': (3, 3, 3, 3),
+      'conv2': (3, 3, 3, 6),
+      'conv3': (3, 3, 6, 6),
+  }
+
+
+def test_the_stem_ends_without_activation():
+  """Its last BN is the output: both signs, mean 0 and deviation 1."""
+  x = jax.random.normal(KEY, (4, 32, 32, 3))
+  stem = layers.Stem(6, jnp.float32)
+  variables = stem.init(KEY, x, train=False)
+  y, _ = stem.apply(variables, x, train=True, mutable=['batch_stats'])
+  np.testing.assert_allclose(y.mean((0, 1, 2)), 0, atol=1e-5)
+  np.testing.assert_allclose(y.std((0, 1, 2)), 1, atol=1e-3)
+
+
+def test_gelu_is_the_exact_one():
+  np.testing.assert_allclose(layers.gelu(jnp.float32(1.0)), 0.841345, atol=1e-6)
+
+
+def test_layer_norm_epsilon():
+  """A constant offset of 1e-3 in half the channels: variance 1e-6 over epsilon 1e-6."""
+  x = jnp.array([[[[1e-3, -1e-3]]]])
+  y = layers.LayerNorm().apply(
+      {'params': {'scale': jnp.ones(2), 'bias': jnp.zeros(2)}}, x
+  )
+  np.testing.assert_allclose(y.ravel(), [2**-0.5, -(2**-0.5)], rtol=1e-4)

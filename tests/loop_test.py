@@ -1,0 +1,203 @@
+"""A run, with a tiny model and images in place of the real ones."""
+
+import io
+import json
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import build
+from gswinrmt_jax.training import checkpoint
+from gswinrmt_jax.training import log
+from gswinrmt_jax.training import loop
+import tiny
+
+# 25 images in batches of 4: epochs end at steps 6, 12, 18, 25.
+SPLITS = {
+    'train': tiny.arrays(0, 25),
+    'val': tiny.arrays(1, 11),
+    'test': tiny.arrays(2, 7),
+}
+
+
+@pytest.fixture(autouse=True)
+def _tiny_parts(monkeypatch):
+  info = datasets.Info('tiny', ('a', 'b', 'c'), (0.4,) * 3, (0.3,) * 3)
+  monkeypatch.setattr(datasets, 'info', lambda name: info)
+  monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
+  monkeypatch.setattr(
+      datasets, 'load', lambda name, split, data_dir: SPLITS[split]
+  )
+  monkeypatch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
+
+
+def _recipe(**changes):
+  config = recipes.digits('retention_compact')
+  config.update_from_flattened_dict({
+      'batch_size': 4,
+      'eval_batch_size': 5,
+      'num_epochs': 4,
+      'log_every_steps': 5,
+      'optimizer.learning_rate': 0.05,
+      **changes,
+  })
+  return config
+
+
+def _train(folder, **changes):
+  stream = io.StringIO()
+  summary = loop.train(_recipe(**changes), folder, log.Terminal(stream))
+  return summary, stream.getvalue()
+
+
+def _last_state(folder):
+  """Everything that was saved last, as NumPy arrays by path."""
+  import orbax.checkpoint as ocp
+
+  checkpoints = checkpoint.Checkpoints(folder / 'checkpoints', read_only=True)
+  step = checkpoints.steps()[-1]
+  checkpoints.close()
+  with ocp.PyTreeCheckpointer() as reader:
+    return reader.restore(
+        (folder / 'checkpoints' / str(step) / 'state').absolute()
+    )
+
+
+def _without_times(folder):
+  times = ('seconds', 'images_per_second', 'data_wait')
+  return [
+      {name: value for name, value in entry.items() if name not in times}
+      for entry in log.read_metrics(folder)
+  ]
+
+
+@pytest.fixture(scope='module')
+def unbroken(tmp_path_factory):
+  return tmp_path_factory.mktemp('run') / 'unbroken'
+
+
+@pytest.fixture
+def unbroken_run(unbroken):
+  """The folder of a whole run; trained once."""
+  if not (unbroken / 'summary.json').exists():
+    _train(unbroken)
+  return unbroken
+
+
+def test_a_run_leaves_all_that_it_promises(unbroken_run):
+  names = {path.name for path in unbroken_run.iterdir()}
+  assert names >= {
+      'checkpoints',
+      'config.json',
+      'curves.png',
+      'environment.json',
+      'metrics.jsonl',
+      'summary.json',
+      'tensorboard',
+  }
+  entries = log.read_metrics(unbroken_run)
+  intervals = [e['step'] for e in entries if e['kind'] == 'train']
+  epochs = [e['step'] for e in entries if e['kind'] == 'epoch']
+  assert epochs == [6, 12, 18, 25]
+  assert intervals == [5, 6, 10, 12, 15, 18, 20, 25]
+  first = entries[0]
+  assert 0 < first['gamma_min'] <= first['gamma_max'] < 1
+  assert first['grad_norm'] > 0
+  # Step 5 was made with the rate of step 4, of a warm-up of 6.
+  np.testing.assert_allclose(first['learning_rate'], 0.05 * 4 / 6, rtol=1e-6)
+  assert entries[-1]['val_loss'] < entries[2]['val_loss']
+  summary = json.loads((unbroken_run / 'summary.json').read_text())
+  assert summary['last']['step'] == summary['steps'] == 25
+  best = max(entries, key=lambda e: e.get('val_accuracy', -1))
+  assert summary['best']['val_accuracy'] == best['val_accuracy']
+
+
+def test_cut_and_resumed_equals_unbroken_bit_for_bit(unbroken_run, tmp_path):
+  _train(tmp_path / 'cut', stop_after_epochs=2)
+  _, said = _train(tmp_path / 'cut')
+  assert 'Going on from the checkpoint of step 12.' in said
+  chex.assert_trees_all_equal(
+      _last_state(tmp_path / 'cut'), _last_state(unbroken_run)
+  )
+  assert _without_times(tmp_path / 'cut') == _without_times(unbroken_run)
+  starts = json.loads((tmp_path / 'cut' / 'environment.json').read_text())
+  assert [start['step'] for start in starts] == [0, 12]
+
+
+def test_a_failure_between_checkpoints_is_made_good(
+    unbroken_run, tmp_path, monkeypatch
+):
+  """Entries past the last checkpoint must not count twice."""
+  from gswinrmt_jax.training import progress
+
+  class Stopped(Exception):
+    pass
+
+  told = progress.Progress.interval
+
+  def interval(self, step, *rest):
+    told(self, step, *rest)
+    if step == 10:
+      raise Stopped
+
+  monkeypatch.setattr(progress.Progress, 'interval', interval)
+  with pytest.raises(Stopped):
+    _train(tmp_path / 'run')
+  assert log.read_metrics(tmp_path / 'run')[-1]['step'] == 10
+  monkeypatch.undo()
+  _tiny_again(monkeypatch)
+  _train(tmp_path / 'run')
+  chex.assert_trees_all_equal(
+      _last_state(tmp_path / 'run'), _last_state(unbroken_run)
+  )
+  assert _without_times(tmp_path / 'run') == _without_times(unbroken_run)
+
+
+def test_a_complete_run_is_not_tested_again(unbroken_run, monkeypatch):
+  loaded = []
+  monkeypatch.setattr(
+      datasets,
+      'load',
+      lambda name, split, data_dir: loaded.append(split) or SPLITS[split],
+  )
+  before = (unbroken_run / 'metrics.jsonl').read_bytes()
+  summary, said = _train(unbroken_run)
+  assert 'is complete' in said and loaded == ['train', 'val']
+  assert summary == json.loads((unbroken_run / 'summary.json').read_text())
+  assert (unbroken_run / 'metrics.jsonl').read_bytes() == before
+
+
+def test_another_recipe_is_refused(unbroken_run):
+  with pytest.raises(UserError, match=r'optimizer\.b1 is 0\.9 there and 0\.8'):
+    _train(unbroken_run, **{'optimizer.b1': 0.8})
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
+  """From step 8 on; the checkpoint of step 6 is the last good one."""
+  make = build.make_augmentation
+
+  def broken(config, info):
+    augmentation = make(config, info)
+
+    def augment(key, image, label):
+      image, targets = augmentation(key, image, label)
+      return image, targets * jax.numpy.where(label[0] >= 0, jax.numpy.nan, 1)
+
+    return augment
+
+  _train(tmp_path / 'run', stop_after_epochs=1)
+  monkeypatch.setattr(build, 'make_augmentation', broken)
+  with pytest.raises(UserError) as caught:
+    _train(tmp_path / 'run')
+  message = str(caught.value)
+  assert 'not finite at step 7 (seen when reading steps 7 to 10)' in message
+  assert 'last good checkpoint: that of step 6' in message
+
+
+def _tiny_again(monkeypatch):
+  _tiny_parts.__wrapped__(monkeypatch)

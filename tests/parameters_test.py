@@ -1,0 +1,117 @@
+"""The table of parameter counts, and the names that checkpoints rely on."""
+
+import functools
+
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import pytest
+
+import gswinrmt_jax
+from gswinrmt_jax.models import architecture
+
+# name -> (classes, parameters). The first four are the released RMT's; of the
+# other six the paper prints 11.5, 15.3, 15.3, 77.4, 78.1 and 78.6 million.
+COUNTS = {
+    'rmt_t': (1000, 14_334_216),
+    'rmt_s': (1000, 26_967_240),
+    'rmt_b': (1000, 54_154_896),
+    'rmt_l': (1000, 95_464_864),
+    'rmt_compact': (10, 11_455_018),
+    'retention_compact': (10, 15_339_106),
+    'swat_compact': (10, 15_339_106),
+    'rmt_large': (100, 77_370_532),
+    'retention_large': (100, 78_615_316),
+    'swat_large': (100, 78_615_316),
+}
+
+
+def _shapes(name, num_classes, size=(32, 32), **overrides):
+  model = gswinrmt_jax.create_model(
+      name, num_classes=num_classes, dtype='bfloat16', **overrides
+  )
+  image = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)
+  init = functools.partial(model.init, train=False)
+  return jax.eval_shape(init, jax.random.key(0), image)
+
+
+def test_the_table_has_every_model():
+  assert COUNTS.keys() == architecture.ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize('name', COUNTS)
+def test_parameter_count(name):
+  classes, count = COUNTS[name]
+  leaves = jax.tree.leaves(_shapes(name, classes)['params'])
+  assert sum(leaf.size for leaf in leaves) == count
+  assert {leaf.dtype for leaf in leaves} == {jnp.dtype('float32')}
+
+
+def test_names_of_a_gated_block():
+  """An interface: old checkpoints and the weight-decay mask go by it."""
+  tree = traverse_util.flatten_dict(
+      _shapes('retention_compact', 10)['params'], sep='/'
+  )
+  prefix = 'stage2/block01/'
+  block = {
+      path.removeprefix(prefix): leaf.shape
+      for path, leaf in tree.items()
+      if path.startswith(prefix)
+  }
+  linear = {
+      name: {f'{name}/kernel': (128, 128), f'{name}/bias': (128,)}
+      for name in ('query', 'key', 'value', 'gate', 'local_point', 'out')
+  }
+  expected = {
+      'position/kernel': (3, 3, 1, 128),
+      'position/bias': (128,),
+      'attention_norm/scale': (128,),
+      'attention_norm/bias': (128,),
+      **{f'attention/{k}': v for n in linear.values() for k, v in n.items()},
+      'attention/local/kernel': (5, 5, 1, 128),
+      'attention/local/bias': (128,),
+      'attention/decay_logit': (2, 4),
+      'attention_scale': (128,),
+      'ffn_norm/scale': (128,),
+      'ffn_norm/bias': (128,),
+      'ffn/up/kernel': (128, 512),
+      'ffn/up/bias': (512,),
+      'ffn/position/kernel': (3, 3, 1, 512),
+      'ffn/position/bias': (512,),
+      'ffn/norm/scale': (512,),
+      'ffn/norm/bias': (512,),
+      'ffn/down/kernel': (512, 128),
+      'ffn/down/bias': (128,),
+      'ffn_scale': (128,),
+  }
+  assert block == expected
+
+
+def test_names_outside_of_the_stages():
+  variables = _shapes('rmt_t', 1000)
+  paths = traverse_util.flatten_dict(variables['params'], sep='/')
+  outside = {p.rpartition('/')[0] for p in paths if not p.startswith('stage')}
+  assert outside == {
+      *(f'stem/conv{i}' for i in range(4)),
+      *(f'stem/norm{i}' for i in range(4)),
+      *(f'down{i}/{part}' for i in (1, 2, 3) for part in ('conv', 'norm')),
+      'proj',
+      'proj_norm',
+      'head',
+  }
+  statistics = traverse_util.flatten_dict(variables['batch_stats'], sep='/')
+  assert {p.rpartition('/')[0] for p in statistics} == {
+      p for p in outside if 'norm' in p
+  }
+
+
+@pytest.mark.parametrize('name', ['rmt_compact', 'retention_compact'])
+def test_how_it_is_computed_changes_no_name(name):
+  reference = _shapes(name, 10)
+  for overrides in (
+      {'attention_impl': 'cyclic'},
+      {'depthwise_impl': 'conv'},
+      {'depthwise_impl': 'shift'},
+      {'size': (75, 106)},
+  ):
+    assert _shapes(name, 10, **overrides) == reference

@@ -1,0 +1,58 @@
+"""Variables in which nothing is neutral: every parameter differs from its init.
+
+Made by numpy from the name alone, so that they are the same in every version
+of JAX, and the same for two models that share a parameter.
+"""
+
+import functools
+import zlib
+
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def flat(model, image_shape):
+  """Returns `{path: float32 array}` for images of `[b, h, w, 3]`."""
+  image = jax.ShapeDtypeStruct(image_shape, jnp.float32)
+  init = functools.partial(model.init, train=False)
+  shapes = jax.eval_shape(init, jax.random.key(0), image)
+  return {
+      path: _leaf(path, leaf.shape).astype(np.float32)
+      for path, leaf in traverse_util.flatten_dict(shapes, sep='/').items()
+  }
+
+
+def nested(model, image_shape):
+  """Returns the same as the tree that `model.apply` takes."""
+  return traverse_util.unflatten_dict(
+      {k: jnp.asarray(v) for k, v in flat(model, image_shape).items()}, sep='/'
+  )
+
+
+def image(shape):
+  """Returns a fixed normal image batch, float32."""
+  rng = np.random.default_rng(zlib.crc32(repr(shape).encode()))
+  return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+
+def _leaf(path, shape):
+  """A random parameter: activations stay of order one, nothing is neutral."""
+  rng = np.random.default_rng(zlib.crc32(path.encode()))
+  noise = rng.normal(size=shape)
+  leaf = path.rpartition('/')[2]
+  if leaf == 'kernel':  # convolutions are residual branches of smooth maps
+    gain = 1.0 if len(shape) == 2 else 0.6
+    return gain * noise / np.sqrt(np.prod(shape[:-1]))
+  if leaf in ('bias', 'mean'):
+    return 0.3 * noise
+  if leaf == 'var':
+    return rng.uniform(0.5, 1.5, shape)
+  if leaf == 'decay_logit':
+    return 1.0 + noise
+  if leaf == 'scale':
+    return 1.0 + 0.3 * noise
+  if leaf in ('attention_scale', 'ffn_scale'):
+    return 0.5 + 0.2 * noise
+  raise ValueError(f'no rule for {path}')
