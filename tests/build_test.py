@@ -59,11 +59,13 @@ def test_a_model_that_cannot_be_is_one_line(changes, shape, match):
 def test_optimizer_steps_follow_the_epochs():
   """Warm-up 2.5 epochs of 10 images in batches of 4: floor(6.25) steps."""
   config = recipes.cifar10('swat_compact')
-  config.update_from_flattened_dict({
-      'batch_size': 4,
-      'optimizer.warmup_epochs': 2.5,
-      'optimizer.learning_rate': 2.0,
-  })
+  config.update_from_flattened_dict(
+      {
+          'batch_size': 4,
+          'optimizer.warmup_epochs': 2.5,
+          'optimizer.learning_rate': 2.0,
+      }
+  )
   schedule, tx = build.make_optimizer(config, plan_lib.make_plan(config, 10))
   assert float(schedule(6)) == 2.0 and float(schedule(3)) == 1.0
   # 50 epochs end at step 125; the middle of the cosine is (6 + 125) / 2.

@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import checkpoint
-from gswinrmt_jax.training import devices
+from gswinrmt_jax.training import checkpoint, devices
 from gswinrmt_jax.training import state as state_lib
-import tiny
 
 TX = optax.adamw(1e-2)
 
@@ -54,6 +53,14 @@ def test_keeps_the_two_latest_and_the_best(tmp_path):
   reopened = checkpoint.Checkpoints(tmp_path / 'c', read_only=True)
   assert reopened.best_step() == 2  # not forgotten with the process
   reopened.close()
+
+
+def test_of_equal_accuracies_the_later_is_best(tmp_path):
+  accuracies = {1: 0.5, 2: 0.5, 3: 0.25, 4: 0.25, 5: 0.25}
+  checkpoints = _save(tmp_path / 'c', accuracies)
+  assert checkpoints.best_step() == 2
+  assert checkpoints.steps() == [2, 4, 5]
+  checkpoints.close()
 
 
 def test_restores_state_and_meta_bit_for_bit(tmp_path, monkeypatch):
@@ -114,9 +121,23 @@ def _empty_step(folder):
   (folder / '7').mkdir()
 
 
+def _empty_all_files(folder):
+  """What a loss of power leaves."""
+  for path in (folder / '5').rglob('*'):
+    if path.is_file():
+      path.write_bytes(b'')
+
+
+# TensorStore's other reads end after the first failure has been raised.
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 @pytest.mark.parametrize(
     ('damage', 'bad', 'good'),
-    [(_truncate, 5, 4), (_flip_a_bit, 5, 4), (_empty_step, 7, 5)],
+    [
+        (_truncate, 5, 4),
+        (_flip_a_bit, 5, 4),
+        (_empty_all_files, 5, 4),
+        (_empty_step, 7, 5),
+    ],
 )
 def test_a_damaged_checkpoint_is_named_skipped_and_kept(
     tmp_path, damage, bad, good
@@ -139,14 +160,24 @@ def test_a_damaged_checkpoint_is_named_skipped_and_kept(
   assert restored.step == bad
 
 
+def test_values_that_changed_on_disk_are_not_taken(tmp_path, monkeypatch):
+  """What Orbax reads without complaint, but is not what was saved."""
+  with monkeypatch.context() as patch:
+    patch.setattr(checkpoint, 'checksum', lambda tree: 12345)
+    _save(tmp_path / 'c', {5: 0.4}).close()
+  checkpoints = checkpoint.Checkpoints(tmp_path / 'c', read_only=True)
+  with pytest.raises(UserError, match=r'checksum of .* differs'):
+    checkpoints.restore(5, _target().variables)
+  checkpoints.close()
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_reading_moves_nothing(tmp_path):
   folder = tmp_path / 'checkpoints'
   _save(folder, {4: 0.3, 5: 0.4}).close()
   _truncate(folder)
   said = []
-  checkpoints = checkpoint.Checkpoints(
-      folder, read_only=True, warn=said.append
-  )
+  checkpoints = checkpoint.Checkpoints(folder, read_only=True, warn=said.append)
   restored = checkpoints.restore_latest(_target().variables)
   assert restored.step == 4 and len(said) == 1
   with pytest.raises(UserError, match=r'checkpoint 5 .* cannot be read'):
@@ -157,15 +188,17 @@ def test_reading_moves_nothing(tmp_path):
   assert not (tmp_path / 'damaged_checkpoints').exists()
 
 
-def test_if_none_can_be_read_all_stay_and_it_says_so(tmp_path):
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+@pytest.mark.parametrize('damage', [_truncate, _empty_all_files])
+def test_if_none_can_be_read_all_stay_and_it_says_so(tmp_path, damage):
   folder = tmp_path / 'checkpoints'
   _save(folder, {5: 0.4}).close()
-  _truncate(folder)
-  checkpoints = checkpoint.Checkpoints(folder, warn=lambda line: None)
+  damage(folder)
   with pytest.raises(UserError, match='none of the checkpoints'):
-    checkpoints.restore_latest(_target())
-  assert checkpoints.steps() == [5]
-  checkpoints.close()
+    checkpoint.Checkpoints(folder, warn=lambda line: None).restore_latest(
+        _target()
+    )
+  assert (folder / '5').is_dir()
 
 
 def test_checksum_sees_one_bit_and_the_order():

@@ -11,10 +11,10 @@ from gswinrmt_jax import ops
 B, H, W, C = 2, 4, 5, 3
 
 
-def _inputs(size, dtype=np.float32):
+def _inputs(size, dtype=np.float32, shape=(B, H, W, C)):
   rng = np.random.default_rng(0)
-  x = rng.normal(size=(B, H, W, C)).astype(dtype)
-  kernel = rng.normal(size=(size, size, 1, C)).astype(dtype)
+  x = rng.normal(size=shape).astype(dtype)
+  kernel = rng.normal(size=(size, size, 1, shape[-1])).astype(dtype)
   return jnp.asarray(x), jnp.asarray(kernel)
 
 
@@ -40,8 +40,15 @@ def test_matches_loops(size, impl):
 
 
 @pytest.mark.parametrize('size', [3, 5])
-def test_gradients_of_the_forms_agree(size):
-  x, kernel = _inputs(size)
+@pytest.mark.parametrize('shape', [(B, H, W, C), (B, 1, 2, C), (B, 2, 3, 128)])
+def test_forms_agree_on_small_maps_and_many_channels(size, shape):
+  """Maps smaller than the kernel, and channels in two groups."""
+  x, kernel = _inputs(size, shape=shape)
+  np.testing.assert_allclose(
+      ops.depthwise_conv(x, kernel, impl='shift'),
+      ops.depthwise_conv(x, kernel, impl='conv'),
+      atol=2e-5,
+  )
   cotangent = jnp.asarray(np.random.default_rng(1).normal(size=x.shape))
 
   def gradients(impl):

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tiny
 
 from gswinrmt_jax.data import pipeline
 from gswinrmt_jax.training import evaluation
-import tiny
 
 
 def _normalize(image):

@@ -59,7 +59,6 @@ def test_a_new_run_starts_an_empty_log(tmp_path):
         (59.7, '1m00s'),
         (185, '3m05s'),
         (7620, '2h07m'),
-        (float('inf'), '?'),
     ],
 )
 def test_duration(seconds, text):

@@ -7,65 +7,50 @@ import chex
 import jax
 import numpy as np
 import pytest
+import tiny
+import tiny_parts
 
-from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build
-from gswinrmt_jax.training import checkpoint
-from gswinrmt_jax.training import log
-from gswinrmt_jax.training import loop
-import tiny
-
-# 25 images in batches of 4: epochs end at steps 6, 12, 18, 25.
-SPLITS = {
-    'train': tiny.arrays(0, 25),
-    'val': tiny.arrays(1, 11),
-    'test': tiny.arrays(2, 7),
-}
+from gswinrmt_jax.training import (
+    build,
+    checkpoint,
+    devices,
+    log,
+    loop,
+    progress,
+)
+from gswinrmt_jax.training import plan as plan_lib
+from gswinrmt_jax.training import state as state_lib
 
 
 @pytest.fixture(autouse=True)
-def _tiny_parts(monkeypatch):
-  info = datasets.Info('tiny', ('a', 'b', 'c'), (0.4,) * 3, (0.3,) * 3)
-  monkeypatch.setattr(datasets, 'info', lambda name: info)
-  monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
-  monkeypatch.setattr(
-      datasets, 'load', lambda name, split, data_dir: SPLITS[split]
-  )
-  monkeypatch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
-
-
-def _recipe(**changes):
-  config = recipes.digits('retention_compact')
-  config.update_from_flattened_dict({
-      'batch_size': 4,
-      'eval_batch_size': 5,
-      'num_epochs': 4,
-      'log_every_steps': 5,
-      'optimizer.learning_rate': 0.05,
-      **changes,
-  })
-  return config
+def _tiny(monkeypatch):
+  tiny_parts.install(monkeypatch)
 
 
 def _train(folder, **changes):
   stream = io.StringIO()
-  summary = loop.train(_recipe(**changes), folder, log.Terminal(stream))
+  summary = loop.train(
+      tiny_parts.recipe(**changes), folder, log.Terminal(stream)
+  )
   return summary, stream.getvalue()
 
 
 def _last_state(folder):
-  """Everything that was saved last, as NumPy arrays by path."""
-  import orbax.checkpoint as ocp
-
+  """Everything that was saved last."""
+  _, tx = build.make_optimizer(
+      tiny_parts.recipe(), plan_lib.make_plan(tiny_parts.recipe(), 25)
+  )
+  shapes = jax.eval_shape(
+      lambda: state_lib.create(tiny.Tiny(), tx, jax.random.key(0), (6, 7, 3))
+  )
   checkpoints = checkpoint.Checkpoints(folder / 'checkpoints', read_only=True)
-  step = checkpoints.steps()[-1]
+  restored = checkpoints.restore_latest(devices.Devices().target(shapes))
   checkpoints.close()
-  with ocp.PyTreeCheckpointer() as reader:
-    return reader.restore(
-        (folder / 'checkpoints' / str(step) / 'state').absolute()
-    )
+  assert restored.step == checkpoints.steps()[-1]
+  assert restored.meta['data'] == {'seed': 0, 'next_batch': restored.step}
+  return restored.tree
 
 
 def _without_times(folder):
@@ -92,6 +77,7 @@ def unbroken_run(unbroken):
 def test_a_run_leaves_all_that_it_promises(unbroken_run):
   names = {path.name for path in unbroken_run.iterdir()}
   assert names >= {
+      'augmented_batch.png',
       'checkpoints',
       'config.json',
       'curves.png',
@@ -133,9 +119,8 @@ def test_a_failure_between_checkpoints_is_made_good(
     unbroken_run, tmp_path, monkeypatch
 ):
   """Entries past the last checkpoint must not count twice."""
-  from gswinrmt_jax.training import progress
 
-  class Stopped(Exception):
+  class CutOffError(Exception):
     pass
 
   told = progress.Progress.interval
@@ -143,14 +128,12 @@ def test_a_failure_between_checkpoints_is_made_good(
   def interval(self, step, *rest):
     told(self, step, *rest)
     if step == 10:
-      raise Stopped
+      raise CutOffError
 
-  monkeypatch.setattr(progress.Progress, 'interval', interval)
-  with pytest.raises(Stopped):
+  with monkeypatch.context() as patch, pytest.raises(CutOffError):
+    patch.setattr(progress.Progress, 'interval', interval)
     _train(tmp_path / 'run')
   assert log.read_metrics(tmp_path / 'run')[-1]['step'] == 10
-  monkeypatch.undo()
-  _tiny_again(monkeypatch)
   _train(tmp_path / 'run')
   chex.assert_trees_all_equal(
       _last_state(tmp_path / 'run'), _last_state(unbroken_run)
@@ -163,7 +146,8 @@ def test_a_complete_run_is_not_tested_again(unbroken_run, monkeypatch):
   monkeypatch.setattr(
       datasets,
       'load',
-      lambda name, split, data_dir: loaded.append(split) or SPLITS[split],
+      lambda name, split, data_dir: loaded.append(split)
+      or tiny_parts.SPLITS[split],
   )
   before = (unbroken_run / 'metrics.jsonl').read_bytes()
   summary, said = _train(unbroken_run)
@@ -197,7 +181,3 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
   message = str(caught.value)
   assert 'not finite at step 7 (seen when reading steps 7 to 10)' in message
   assert 'last good checkpoint: that of step 6' in message
-
-
-def _tiny_again(monkeypatch):
-  _tiny_parts.__wrapped__(monkeypatch)

@@ -16,7 +16,7 @@ def test_read_returns_each_step_once_and_the_speed():
   readings = meter.Meter(batch_size=7)
   for loss in (1.0, 2.0, 4.0):
     readings.add(_metrics(loss))
-  readings.waiting(0.001)
+  readings.waited(0.001)
   values, speed = readings.read(3)
   np.testing.assert_array_equal(values['loss'], [1.0, 2.0, 4.0])
   assert set(values) == {'loss'}

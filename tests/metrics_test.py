@@ -8,12 +8,14 @@ import pytest
 from gswinrmt_jax.training import metrics
 
 # Three classes; probabilities chosen, logits are their logarithms.
-PROBABILITIES = np.array([
-    [0.50, 0.30, 0.20],  # true 0: right, confidence 0.50
-    [0.10, 0.72, 0.18],  # true 1: right, confidence 0.72
-    [0.25, 0.05, 0.70],  # true 0: wrong, confidence 0.70
-    [0.90, 0.06, 0.04],  # padding
-])
+PROBABILITIES = np.array(
+    [
+        [0.50, 0.30, 0.20],  # true 0: right, confidence 0.50
+        [0.10, 0.72, 0.18],  # true 1: right, confidence 0.72
+        [0.25, 0.05, 0.70],  # true 0: wrong, confidence 0.70
+        [0.90, 0.06, 0.04],  # padding
+    ]
+)
 LABEL = np.array([0, 1, 0, 2], np.int32)
 MASK = np.array([1, 1, 1, 0], np.float32)
 
@@ -22,7 +24,9 @@ def _report(logits, label, mask):
   sums = metrics.batch_sums(
       jnp.asarray(logits, jnp.float32), jnp.asarray(label), jnp.asarray(mask)
   )
-  return metrics.figures(jax.tree.map(lambda leaf: np.asarray(leaf, float), sums))
+  return metrics.figures(
+      jax.tree.map(lambda leaf: np.asarray(leaf, float), sums)
+  )
 
 
 def test_figures_by_hand():
@@ -44,10 +48,12 @@ def test_figures_by_hand():
 
 def test_bins_are_closed_above_and_fifteen():
   """Confidences 3/15 and just above it are in different bins."""
-  logits = np.log([
-      [3 / 15 - 1e-4] + [(12 / 15 + 1e-4) / 6] * 6,
-      [3 / 15 + 1e-4] + [(12 / 15 - 1e-4) / 6] * 6,
-  ])
+  logits = np.log(
+      [
+          [3 / 15 - 1e-4] + [(12 / 15 + 1e-4) / 6] * 6,
+          [3 / 15 + 1e-4] + [(12 / 15 - 1e-4) / 6] * 6,
+      ]
+  )
   sums = metrics.batch_sums(
       jnp.asarray(logits, jnp.float32), jnp.array([0, 0]), jnp.ones(2)
   )

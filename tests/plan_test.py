@@ -11,6 +11,7 @@ from gswinrmt_jax.training import plan as plan_lib
 
 def _config(**changes):
   fields = {
+      'seed': 0,
       'batch_size': 4,
       'eval_batch_size': 5,
       'num_epochs': 6,
@@ -55,6 +56,7 @@ def test_epochs_shorter_than_a_step_have_no_milestone():
         ({'batch_size': 0}, r'config\.batch_size is 0'),
         ({'eval_batch_size': -1}, r'config\.eval_batch_size'),
         ({'log_every_steps': 0}, r'config\.log_every_steps'),
+        ({'seed': -1}, r'config\.seed is -1'),
         ({'stop_after_epochs': 7}, r'from 0 to config\.num_epochs, 6'),
         ({'stop_after_epochs': -1}, 'stop_after_epochs'),
         ({'batch_size': 43}, 'do not fill one batch of 43'),

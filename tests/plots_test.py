@@ -3,6 +3,7 @@
 import numpy as np
 from PIL import Image
 
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.training import plots
 
 ENTRIES = [
@@ -33,3 +34,18 @@ def test_writes_a_picture_whole(tmp_path):
   plots.write_curves(path, [], 'a run')
   assert not np.array_equal(first, np.asarray(Image.open(path).convert('L')))
   assert [file.name for file in tmp_path.iterdir()] == ['curves.png']
+
+
+def test_the_augmented_batch_is_drawn_as_it_was_and_became(tmp_path):
+  """An image of one grey becomes darker; only the first ones are drawn."""
+  info = datasets.Info('x', ('cat', 'dog', 'hen'), (0.5,) * 3, (0.25,) * 3)
+  batch = {'image': np.full((7, 16, 24, 3), 204, np.uint8)}
+  image = np.full((7, 16, 24, 3), (0.2 - 0.5) / 0.25, np.float32)
+  targets = np.tile(np.float32([0.9, 0.1, 0.0]), (7, 1))
+  path = tmp_path / 'batch.png'
+  plots.write_augmented_batch(path, batch, (image, targets), info, count=3)
+  drawn = np.asarray(Image.open(path).convert('RGB'))
+  for grey in (204, 51):
+    pixels = (drawn == grey).all(-1).sum()
+    # The smooth edges of the text have a few more.
+    assert 0 <= pixels - 3 * (16 * 6) * (24 * 6) < 100

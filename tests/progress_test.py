@@ -37,11 +37,11 @@ def _start(folder, step=0):
   stream = io.StringIO()
   log = log_lib.MetricsLog(folder, step=step)
   terminal = log_lib.Terminal(stream)
-  return progress_lib.Progress(log, terminal, PLAN), log, stream
+  return progress_lib.Progress(log, terminal, PLAN, start=step), log, stream
 
 
 def test_lines_and_entries(tmp_path, monkeypatch):
-  clock = iter((100.0, 103.0))
+  clock = iter((90.0, 94.0, 99.0))
   monkeypatch.setattr(progress_lib.time, 'perf_counter', lambda: next(clock))
   progress, log, stream = _start(tmp_path)
   _interval(progress, 2, [2.0, 4.0])
@@ -49,10 +49,10 @@ def test_lines_and_entries(tmp_path, monkeypatch):
   progress.epoch(3, 1, _figures(0.5))
   log.close()
   first, second, third = stream.getvalue().splitlines()
+  # Two steps in 4 seconds, 13 to go; three in 9, 12 to go.
   assert first == (
-      'epoch 1/6  step 2/15  loss 3.000  acc 37.5%  812 img/s  data 3%  ETA ?'
+      'epoch 1/6  step 2/15  loss 3.000  acc 37.5%  812 img/s  data 3%  ETA 26s'
   )
-  # 3 seconds for the last step, 12 steps to go.
   assert second.startswith('epoch 2/6  step 3/15') and 'ETA 36s' in second
   assert third == (
       'epoch 1/6 done in 4s: train loss 4.000, validation loss 0.500, '
@@ -77,13 +77,13 @@ def test_the_best_is_remembered_over_a_restart(tmp_path):
   assert '(best 75.00%, epoch 1)' in stream.getvalue()
 
 
-def test_equal_accuracies_name_the_first_epoch(tmp_path):
+def test_of_equal_accuracies_the_later_is_best(tmp_path):
   progress, log, stream = _start(tmp_path)
   for epoch, step in ((1, 2), (2, 5)):
     _interval(progress, step, [1.0])
     progress.epoch(step, epoch, _figures(0.5))
   log.close()
-  assert stream.getvalue().count('(best 50.00%, epoch 1)') == 2
+  assert stream.getvalue().count('(best 50.00%, epoch 2)') == 1
 
 
 @pytest.mark.parametrize(('step', 'epoch'), [(2, 1), (3, 2), (5, 2), (15, 6)])

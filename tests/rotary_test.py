@@ -91,3 +91,15 @@ def test_an_odd_head_is_refused():
         lambda x: rotary.rotate_interleaved(x, np.zeros((1, 1))),
         jnp.zeros((1, 2, 2, 1, 3)),
     )
+
+
+def test_a_pass_rotates_by_the_position_along_its_axis():
+  x = jnp.asarray(_x())
+  np.testing.assert_array_equal(
+      rotary.rotate_along_axis(x, 0),
+      rotary.rotate_split_half(x, np.arange(W)[None, :]),
+  )
+  np.testing.assert_array_equal(
+      rotary.rotate_along_axis(x, 1),
+      rotary.rotate_split_half(x, np.arange(H)[:, None]),
+  )

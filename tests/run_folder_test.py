@@ -10,14 +10,16 @@ from gswinrmt_jax.training import run_folder
 
 
 def _config(**changes):
-  config = ml_collections.ConfigDict({
-      'seed': 0,
-      'log_every_steps': 5,
-      'stop_after_epochs': 0,
-      'eval_batch_size': 5,
-      'data': {'name': 'digits', 'dir': ''},
-      'model': {'name': 'a', 'widths': (1, 2), 'layer_scale': (0.5, 1.0)},
-  })
+  config = ml_collections.ConfigDict(
+      {
+          'seed': 0,
+          'log_every_steps': 5,
+          'stop_after_epochs': 0,
+          'eval_batch_size': 5,
+          'data': {'name': 'digits', 'dir': ''},
+          'model': {'name': 'a', 'widths': (1, 2), 'layer_scale': (0.5, 1.0)},
+      }
+  )
   config.update_from_flattened_dict(changes)
   return config
 

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import optax
+import tiny
 
 from gswinrmt_jax.training import state as state_lib
-import tiny
 
 
 def test_create_is_float32_and_follows_the_key():

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny
 
 from gswinrmt_jax.training import state as state_lib
 from gswinrmt_jax.training import step as step_lib
-import tiny
 
 
 def _augmentation(key, image, label):
@@ -75,7 +75,9 @@ def test_augmentation_and_dropout_draw_from_different_streams():
     step_lib.make_train_step(model, tx, augmentation)(
         state, batch, jax.random.key(1)
     )
-  assert len({tuple(np.asarray(key).tolist()) for key in keys}) == len(keys) == 2
+  assert (
+      len({tuple(np.asarray(key).tolist()) for key in keys}) == len(keys) == 2
+  )
 
 
 def test_metrics_by_hand():

@@ -1,9 +1,7 @@
 """Geometric operations: one affine map per image, sampled bicubically."""
 
 import jax.numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Float32
-from jaxtyping import Int32
+from jaxtyping import Array, Float32, Int32
 
 from gswinrmt_jax.augment import pixels
 

@@ -4,16 +4,9 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Float32
-from jaxtyping import Integer
-from jaxtyping import PRNGKeyArray
-from jaxtyping import UInt8
+from jaxtyping import Array, Float32, Integer, PRNGKeyArray, UInt8
 
-from gswinrmt_jax.augment import crop
-from gswinrmt_jax.augment import erase
-from gswinrmt_jax.augment import mix
-from gswinrmt_jax.augment import rand_augment
+from gswinrmt_jax.augment import crop, erase, mix, rand_augment
 from gswinrmt_jax.errors import UserError
 
 
@@ -109,8 +102,8 @@ def augment(
   """Augments a training batch: the protocol of the paper's Table 2.
 
   On uint8: random crop and flip, RandAugment; then on normalised images: Random
-  Erasing, Mixup or CutMix. Every image has draws of its own, but for the mixing,
-  whose choice and lambda are the batch's.
+  Erasing, Mixup or CutMix. Every image has draws of its own, only the choice
+  and the lambda of the mixing are the batch's.
 
   Args:
     key: The only source of chance: the same key gives the same batch.

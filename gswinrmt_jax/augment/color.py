@@ -8,16 +8,13 @@ brightness and smoothed for sharpness.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Float32
-from jaxtyping import Int32
-from jaxtyping import UInt8
+from jaxtyping import Array, Float32, Int32, UInt8
 
 Levels = Int32[Array, 'b h w 3']
 
 
 def luma(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b h w 1']:
-  """ITU-R 601 luma in 16-bit fixed point, rounded: 0.299 R + 0.587 G + 0.114 B."""
+  """Luma 0.299 R + 0.587 G + 0.114 B, rounded, in 16-bit fixed point."""
   red, green, blue = jnp.split(image.astype(jnp.int32), 3, axis=-1)
   return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
 
@@ -25,7 +22,7 @@ def luma(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b h w 1']:
 def mean_luma(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b 1 1 1']:
   """Mean of the luma over the image, rounded half up."""
   pixels = image.shape[1] * image.shape[2]
-  total = luma(image).sum(axis=(1, 2), keepdims=True)
+  total = luma(image).sum(axis=(1, 2), keepdims=True, dtype=jnp.int32)
   return (2 * total + pixels) // (2 * pixels)
 
 

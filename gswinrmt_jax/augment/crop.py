@@ -2,14 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Bool
-from jaxtyping import Int32
-from jaxtyping import PRNGKeyArray
-from jaxtyping import UInt8
+from jaxtyping import Array, Bool, Int32, PRNGKeyArray, UInt8
 
-from gswinrmt_jax.augment import draws
-from gswinrmt_jax.augment import pixels
+from gswinrmt_jax.augment import draws, pixels
 
 
 def shift_and_flip(

@@ -4,10 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Float32
-from jaxtyping import Int32
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float32, Int32, PRNGKeyArray
 
 from gswinrmt_jax.augment import draws
 

@@ -9,9 +9,7 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Int32
-from jaxtyping import UInt8
+from jaxtyping import Array, Int32, UInt8
 import numpy as np
 
 from gswinrmt_jax.augment import pixels
@@ -49,9 +47,7 @@ def apply_table(
   levels = []
   for channel, level in enumerate(pixels.channels(packed)):
     place = (level * 3 + channel).reshape(batch, -1)
-    new = jnp.take_along_axis(
-        entries, place, axis=1, mode='promise_in_bounds'
-    )
+    new = jnp.take_along_axis(entries, place, axis=1, mode='promise_in_bounds')
     levels.append(new.reshape(packed.shape))
   return pixels.join(*levels)
 
@@ -130,11 +126,11 @@ def equalize_table(counts: Table) -> Table:
     The table; the identity where `step` is 0.
   """
   level = _levels()
-  total = counts.sum(axis=1, keepdims=True)
+  total = counts.sum(axis=1, keepdims=True, dtype=jnp.int32)
   brightest = jnp.where(counts > 0, level, 0).max(axis=1, keepdims=True)
   last = jnp.take_along_axis(counts, brightest, axis=1)
   step = (total - last) // 255
-  darker = jnp.cumsum(counts, axis=1) - counts
+  darker = jnp.cumsum(counts, axis=1, dtype=jnp.int32) - counts
   divisor = jnp.maximum(step, 1)
   spread = jnp.minimum((step // 2 + darker) // divisor, 255)
   return jnp.where(step > 0, spread, level)

@@ -2,11 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Bool
-from jaxtyping import Float32
-from jaxtyping import Integer
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Bool, Float32, Integer, PRNGKeyArray
 
 
 def smooth_targets(
@@ -30,7 +26,7 @@ def smooth_targets(
   return jnp.where(hit, on, off).astype(jnp.float32)
 
 
-def partner(array: Float32[Array, 'b *rest']) -> Float32[Array, 'b *rest']:
+def partner(array: Float32[Array, 'b ...']) -> Float32[Array, 'b ...']:
   """Swaps neighbours: row i of the result is row i^1; an odd last one stays.
 
   Neighbours lie on the same device of a batch that is spread over several, and

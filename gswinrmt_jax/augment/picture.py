@@ -22,15 +22,15 @@ def write_grid(
   Args:
     path: File to write; its ending says the format, for example `.png`.
     images: uint8 [n h w 3], at least one.
-    titles: A text under each image; what is too long for it is cut off.
+    titles: A text of one or more lines under each image; what is wider than
+      the image is cut off.
     columns: Images in a row.
 
   Raises:
     ValueError: If the images are none or not of that type and shape, or the
       titles are not as many.
   """
-  from PIL import Image
-  from PIL import ImageDraw
+  from PIL import Image, ImageDraw
 
   images = np.asarray(images)
   if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3:
@@ -45,7 +45,8 @@ def write_grid(
   columns = min(columns, count)
   scale = math.ceil(SIDE / min(height, width))
   cell_width = width * scale + GAP
-  cell_height = height * scale + GAP + (LINE if titles is not None else 0)
+  lines = max(title.count('\n') + 1 for title in titles) if titles else 0
+  cell_height = height * scale + GAP + lines * LINE
   size = (columns * cell_width, math.ceil(count / columns) * cell_height)
   grid = Image.new('RGB', size, 'white')
   for i, image in enumerate(images):
@@ -54,9 +55,9 @@ def write_grid(
     cell = Image.new('RGB', (cell_width, cell_height), 'white')
     enlarged = np.repeat(np.repeat(image, scale, axis=0), scale, axis=1)
     cell.paste(Image.fromarray(enlarged), (GAP // 2, GAP // 2))
-    if titles is not None:
+    if titles:
       place = (GAP // 2, height * scale + GAP // 2)
-      ImageDraw.Draw(cell).text(place, titles[i], fill='black')
+      ImageDraw.Draw(cell).text(place, titles[i], fill='black', spacing=0)
     grid.paste(cell, (column * cell_width, row * cell_height))
   grid.save(path)
 
@@ -83,22 +84,20 @@ def write_before_after(
   """
   if before.shape != after.shape:
     raise ValueError(f'{before.shape} before, but {after.shape} after')
+  count = len(before)
+  columns = min(columns, count)
+  texts = titles if titles is not None else [''] * count
   blank = np.full_like(before[:1], 255)
-  images, texts = [], []
-  for start in range(0, len(before), columns):
-    rows = [a[start : start + columns] for a in (before, after)]
-    missing = columns - len(rows[0]) if start else 0
-    for row in rows:
-      images.extend([row, *[blank] * missing])
-    here = len(rows[0])
-    below = titles[start : start + columns] if titles is not None else []
-    texts.extend([''] * (here + missing))
-    texts.extend([*below, *[''] * missing])
+  images, under = [], []
+  for start in range(0, count, columns):
+    here = slice(start, start + columns)
+    missing = columns - len(before[here])
+    for row, line in (before, [''] * count), (after, texts):
+      images.extend([row[here], *[blank] * missing])
+      under.extend([*line[here], *[''] * missing])
+  images = np.concatenate(images)
   write_grid(
-      path,
-      np.concatenate(images),
-      texts if titles is not None else None,
-      columns=columns,
+      path, images, under if titles is not None else None, columns=columns
   )
 
 
@@ -107,16 +106,16 @@ def denormalize(
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
 ) -> np.ndarray:
-  """Undoes `batch.normalize`: rounded to uint8, and clipped where it is noise."""
+  """Undoes `batch.normalize`; rounds to uint8 and clips what is beyond."""
   level = (np.asarray(image, np.float64) * std + mean) * 255
   return np.clip(np.rint(level), 0, 255).astype(np.uint8)
 
 
 def describe(target: np.ndarray, class_names: Sequence[str]) -> str:
-  """Names the two heaviest classes of a target, such as `cat 0.71 dog 0.21`."""
+  """Names the two heaviest classes of a target, one a line: `cat 0.71`."""
   first, second = np.argsort(-np.asarray(target), kind='stable')[:2]
   parts = [f'{class_names[first]} {target[first]:.2f}']
   others = np.sort(target)[:-1]
   if others[-1] > others[0]:  # else it is the share that smoothing gives to all
     parts.append(f'{class_names[second]} {target[second]:.2f}')
-  return ' '.join(parts)
+  return '\n'.join(parts)

@@ -1,10 +1,7 @@
-"""Pixels as single integers, so that three bytes are read and chosen at once."""
+"""Pixels as single integers: three bytes are read and chosen at once."""
 
 import jax.numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Float32
-from jaxtyping import Int32
-from jaxtyping import UInt8
+from jaxtyping import Array, Float32, Int32, UInt8
 
 
 def pack(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b h w']:

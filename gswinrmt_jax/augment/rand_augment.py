@@ -10,22 +10,13 @@ import enum
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
-from jaxtyping import Bool
-from jaxtyping import Float32
-from jaxtyping import Int32
-from jaxtyping import PRNGKeyArray
-from jaxtyping import UInt8
+from jaxtyping import Array, Bool, Float32, Int32, PRNGKeyArray, UInt8
 
-from gswinrmt_jax.augment import affine
-from gswinrmt_jax.augment import color
-from gswinrmt_jax.augment import draws
-from gswinrmt_jax.augment import lut
-from gswinrmt_jax.augment import pixels
+from gswinrmt_jax.augment import affine, color, draws, lut, pixels
 
 
 class Op(enum.IntEnum):
-  """The operations; what the level, 0 to 10, does to each is in `apply_op`."""
+  """The operations; the table in `apply_op` says what a level does to them."""
 
   AUTO_CONTRAST = 0
   EQUALIZE = 1
@@ -53,13 +44,7 @@ _TABLES = (
     Op.SOLARIZE_ADD,
 )
 _BLENDS = (Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS)
-_MOVES = (
-    Op.ROTATE,
-    Op.SHEAR_X,
-    Op.SHEAR_Y,
-    Op.TRANSLATE_X,
-    Op.TRANSLATE_Y,
-)
+_MOVES = (Op.ROTATE, Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y)
 
 
 def rand_augment(
@@ -88,19 +73,17 @@ def rand_augment(
   """
   if not ops:
     return image
-  drawn = draw(
+  op, applied, level, sign = draw(
       key, (ops, image.shape[0]), magnitude=magnitude, std=std, prob=prob
   )
-
-  op, _, level, sign = drawn
   _, height, width, _ = image.shape
   x_in, y_in = sources(op, level, sign, height=height, width=width)
+  inputs = op, applied, level, factor(level, sign), x_in, y_in
 
   def layer(packed, inputs):
     return apply_op(packed, *inputs, fill), None
 
-  packed, _ = jax.lax.scan(layer, pixels.pack(image), (*drawn, x_in, y_in))
-  return pixels.unpack(packed)
+  return pixels.unpack(jax.lax.scan(layer, pixels.pack(image), inputs)[0])
 
 
 def draw(
@@ -136,6 +119,13 @@ def draw(
   level = jnp.clip(magnitude + std * draws.normal(strength), 0.0, 10.0)
   sign = jnp.where(side < 0.5, -1.0, 1.0).astype(jnp.float32)
   return op, apply < prob, level, sign
+
+
+def factor(
+    level: Float32[Array, '*shape'], sign: Float32[Array, '*shape']
+) -> Float32[Array, '*shape']:
+  """Returns the factor of a blend: `1 + sign 0.9 level / 10`, at least 0.1."""
+  return jnp.maximum(1.0 + sign * (level / 10) * 0.9, 0.1)
 
 
 def sources(
@@ -181,7 +171,7 @@ def apply_op(
     op: Int32[Array, ' b'],
     applied: Bool[Array, ' b'],
     level: Float32[Array, ' b'],
-    sign: Float32[Array, ' b'],
+    factor: Float32[Array, ' b'],
     x_in: Float32[Array, 'b h w'],
     y_in: Float32[Array, 'b h w'],
     fill: tuple[int, int, int],
@@ -194,7 +184,7 @@ def apply_op(
   | posterize                               | keeps 4 -> 0 bits              |
   | solarize                                | inverts from 256 -> 0          |
   | solarize add                            | adds 0 -> 110 below 128        |
-  | color, contrast, brightness, sharpness  | factor 1 -> 1.9, or 1 -> 0.1   |
+  | color, contrast, brightness, sharpness  | see `factor`                   |
   | rotate, shear, translate                | see `sources`                  |
 
   Args:
@@ -202,7 +192,7 @@ def apply_op(
     op: A value of `Op` for each.
     applied: Where this is false, the image is left as it is.
     level: Strength, 0 to 10.
-    sign: 1 or -1; the way in which a blend goes.
+    factor: Factor of a blend, see the function of that name.
     x_in: Columns that a geometric operation reads at.
     y_in: Rows that a geometric operation reads at.
     fill: Colour of what geometric operations bring in from outside.
@@ -212,12 +202,11 @@ def apply_op(
   """
   image = pixels.unpack(packed)
   looked_up = lut.apply_table(packed, _table(image, op, level))
-  factor = jnp.maximum(1.0 + sign * (level / 10) * 0.9, 0.1)
-  blended = pixels.pack(color.blend(_degenerate(image, op), image, factor))
+  blended = color.blend(_degenerate(image, op), image, factor)
   moved = affine.resample(packed, x_in, y_in, fill)
   by = [_is_one_of(op, names) & applied for names in (_TABLES, _BLENDS, _MOVES)]
   weight = jnp.stack([~applied, *by], axis=-1).astype(jnp.float32)
-  return pixels.choose(weight, packed, looked_up, blended, moved)
+  return pixels.choose(weight, packed, looked_up, pixels.pack(blended), moved)
 
 
 def _table(image, op, level):

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 import difflib
+import importlib.util
 import pathlib
-import re
 
 import ml_collections
 
@@ -66,35 +66,63 @@ def load(spec: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   from absl import flags
   from ml_collections import config_flags
 
-  name, colon, argument = spec.partition(':')
-  argv = ['train', f'--config={find(name)}{colon}{argument}', *overrides]
+  name, _, argument = spec.partition(':')
+  config = _get_config(find(name), argument or None)
+  kinds = {override: _kind(config, override) for override in overrides}
   # Flags of our own: nothing of another library's is accepted or listed.
   values = flags.FlagValues()
-  values.mark_as_parsed()
-  config_flags.DEFINE_config_file(
-      'config', None, flag_values=values, lock_config=True, sys_argv=argv
-  )
+  argv = ['train', *overrides]
   try:
-    rest = values(argv)
-  except AttributeError as error:
-    raise UserError(_unknown_field(error)) from error
-  except (flags.Error, ValueError, TypeError) as error:
-    raise UserError(_bad_value(error)) from error
-  if rest[1:]:
-    raise UserError(f"cannot make sense of '{rest[1]}'")
+    config_flags.DEFINE_config_dict(
+        'config', config, flag_values=values, lock_config=True, sys_argv=argv
+    )
+    values(argv)
+  except (flags.Error, TypeError, ValueError) as error:
+    for override, kind in kinds.items():
+      if override.partition('=')[0] in str(error):
+        raise UserError(f"'{override}' is no {kind.__name__}") from error
+    raise UserError(_one_line(error)) from error
   return values.config
 
 
-def _unknown_field(error):
-  lines = [line for line in str(error).strip().splitlines() if line.strip()]
-  return f'unknown config field: {" ".join(lines)}'
+def _kind(config, override):
+  """Returns the type of the field that an override names.
+
+  Raises:
+    UserError: If there is no such field, or it is a section of them.
+  """
+  path = override.partition('=')[0].partition('.')[2]
+  *sections, field = path.split('.')
+  here = config
+  for section in [*sections, field]:
+    if not isinstance(here, ml_collections.ConfigDict) or section not in here:
+      known = here if isinstance(here, ml_collections.ConfigDict) else ()
+      raise UserError(
+          f'there is no config field {path}{_nearest(section, known)}'
+      )
+    parent, here = here, here[section]
+  if isinstance(here, ml_collections.ConfigDict):
+    raise UserError(
+        f'config.{path} is a group of fields: {", ".join(sorted(here))}'
+    )
+  return parent.get_type(field)
 
 
-def _bad_value(error):
-  """Returns the last line that says something, without the traceback."""
-  lines = [line for line in str(error).strip().splitlines() if line.strip()]
-  line = re.sub(r'^\w*Error: ', '', lines[-1])
-  return re.sub(r'^flag --', '--', line)
+def _get_config(path, argument):
+  """Runs the recipe file; a mistake in it is the user's to mend."""
+  module_spec = importlib.util.spec_from_file_location('recipe', path)
+  module = importlib.util.module_from_spec(module_spec)
+  try:
+    module_spec.loader.exec_module(module)
+    return module.get_config(argument)
+  except Exception as error:
+    raise UserError(
+        f'{path}: {type(error).__name__}: {_one_line(error)}'
+    ) from error
+
+
+def _one_line(error):
+  return ' '.join(str(error.args[0] if error.args else error).split())
 
 
 def _nearest(name, known):

@@ -4,27 +4,28 @@ from collections.abc import Sequence
 import pathlib
 import sys
 
-from gswinrmt_jax.commands import guard
-from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.commands import guard, recipe_files
 from gswinrmt_jax.errors import UserError
 
 _USAGE = """\
-usage: {program} --config=FILE_OR_NAME[:ARGUMENT] [--workdir=DIR] \
-[--config.FIELD=VALUE ...]
+usage: {program} --config=FILE_OR_NAME[:ARGUMENT] [--workdir=DIR]
+           [--config.FIELD=VALUE ...]
 
 Trains a model. The same command goes on where an interrupted run ended.
 
   --config=FILE_OR_NAME[:ARGUMENT]  the recipe: a Python file, or the name of
-                                    one of these: {names}
+                                    one of those below
   --config.FIELD=VALUE              changes a field of the recipe
   --workdir=DIR                     run folder (default: runs/NAME)
-  --help                            this text; after --config=..., also the
+  --help                            this text; with --config, also the
                                     recipe's fields and their values
 
+recipes:
+{names}
+
 examples:
-  {program} --config=configs/digits_retention.py
-  {program} --config=cifar10_swat --config.batch_size=64 \
---config.model.window_size=4"""
+  {program} --config=digits_retention
+  {program} --config=cifar10_swat --config.batch_size=64"""
 
 
 def main(
@@ -51,7 +52,7 @@ def _main(argv, program):
   options, overrides = _split(argv)
   spec = options.get('config')
   if 'help' in options or not spec:
-    names = ', '.join(recipe_files.names())
+    names = '\n'.join(f'  {name}' for name in recipe_files.names())
     print(_USAGE.format(program=program, names=names))
     if spec:
       print(f'\n{recipe_files.load(spec, overrides)}')

@@ -12,7 +12,6 @@ from gswinrmt_jax.models import layers
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.ops import decay as decay_lib
 from gswinrmt_jax.ops import rotary as rotary_lib
-from gswinrmt_jax.ops import swat as swat_lib
 from gswinrmt_jax.ops import window as window_lib
 
 
@@ -117,7 +116,7 @@ class Attention(nn.Module):
           scaled=arch.scaled,
           slopes=slopes,
           absolute=arch.alibi == 'absolute',
-          rotate=swat_lib.rotate_along_axis if split_half else None,
+          rotate=rotary_lib.rotate_along_axis if split_half else None,
       )
     else:
       out = ops.swat(

@@ -72,7 +72,7 @@ class Backbone(nn.Module):
     self.head = layers.Dense(self.num_classes, dtype=jnp.float32)
 
   def __call__(
-      self, x: Float[Array, 'b h w 3'], *, train: bool
+      self, x: Float[Array, 'b h w c'], *, train: bool
   ) -> Float[Array, 'b k']:
     """Classifies normalised images.
 
@@ -96,7 +96,7 @@ class Backbone(nn.Module):
     return self.head(pooled)
 
   def features(
-      self, x: Float[Array, 'b h w 3'], *, train: bool
+      self, x: Float[Array, 'b h w c'], *, train: bool
   ) -> dict[str, Float[Array, 'b _ _ _']]:
     """Returns the map after each stage, before its downsampling.
 

@@ -69,6 +69,23 @@ def rotate_split_half(
   return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
+def rotate_along_axis(
+    x: Float[Array, 'b h w n d'], axis: int
+) -> Float[Array, 'b h w n d']:
+  """Split-half rotation by the position along the axis of a pass.
+
+  Args:
+    x: Queries or keys.
+    axis: 0 for the width pass, by column; 1 for the height pass, by row.
+
+  Returns:
+    The rotated `x`, in `x.dtype`.
+  """
+  extent = x.shape[2 - axis]
+  position = np.arange(extent)
+  return rotate_split_half(x, np.expand_dims(position, axis))
+
+
 def _tables(
     position: np.ndarray, frequencies: np.ndarray, x: Array
 ) -> tuple[Array, Array]:

@@ -67,16 +67,5 @@ def swat(
       window=window,
       shift=shift,
       impl=impl,
-      rotate=rotate_along_axis if rotary else None,
+      rotate=rotary_lib.rotate_along_axis if rotary else None,
   )
-
-
-def rotate_along_axis(
-    x: Float[Array, 'b h w n d'], axis: int
-) -> Float[Array, 'b h w n d']:
-  """Split-half rotation by the column (width pass) or row (height pass)."""
-  _, height, width, _, _ = x.shape
-  position = np.arange(width)[None, :]
-  if axis == axial.HEIGHT:
-    position = np.arange(height)[:, None]
-  return rotary_lib.rotate_split_half(x, position)

@@ -7,6 +7,7 @@ the only file that knows Orbax.
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import json
 import pathlib
 from typing import Any
 import zlib
@@ -48,17 +49,17 @@ class Checkpoints:
       read_only: bool = False,
       warn: Callable[[str], None] = print,
   ):
-    """Opens the folder, and makes it unless `read_only`.
+    """Looks at a folder; makes it when something is saved.
 
     Args:
       directory: Where the steps are.
-      read_only: Whether nothing may be written.
+      read_only: Whether damaged checkpoints stay where they are.
       warn: Told, in a line, what was skipped and why.
     """
     self.directory = directory.absolute()  # Orbax fails late otherwise.
     self._read_only = read_only
     self._warn = warn
-    self._manager = _open_manager(self.directory, read_only)
+    self._manager = None
 
   def save(
       self, state: TrainState, *, accuracy: float, meta: Mapping[str, Any]
@@ -72,35 +73,53 @@ class Checkpoints:
     """
     import orbax.checkpoint as ocp
 
+    if self._manager is None:
+      self._screen()
+      self._manager = _open_manager(self.directory)
     sums = {name: checksum(part) for name, part in _parts(state).items()}
     self._manager.save(
         int(state.step),
         args=ocp.args.Composite(
             state=ocp.args.PyTreeSave(state),
-            meta=ocp.args.JsonSave({**meta, 'checksums': sums}),
+            meta=ocp.args.JsonSave({**meta, 'crc32': sums}),
         ),
         metrics={'accuracy': float(accuracy)},
     )
 
   def wait(self) -> None:
     """Waits until all is on disk; raises what went wrong there."""
-    self._manager.wait_until_finished()
+    if self._manager is not None:
+      self._manager.wait_until_finished()
 
   def close(self) -> None:
     """Waits and lets go of the folder."""
-    self._manager.close()
+    if self._manager is not None:
+      self._manager.close()
+      self._manager = None
 
   def steps(self) -> list[int]:
-    """Returns the saved steps, oldest first."""
-    return sorted(self._manager.all_steps())
+    """Returns the steps that are on disk, oldest first."""
+    if not self.directory.is_dir():
+      return []
+    names = [path.name for path in self.directory.iterdir() if path.is_dir()]
+    return sorted(int(name) for name in names if name.isdecimal())
 
   def best_step(self) -> int | None:
-    """Returns the step of the highest validation accuracy, None if empty."""
-    return self._manager.best_step()
+    """Returns the step of the highest validation accuracy, None if empty.
 
-  def accuracy(self, step: int) -> float:
-    """Returns the validation accuracy saved with a step."""
-    return float(self._manager.metrics(step)['accuracy'])
+    The later one, if several have it: that is the one Orbax keeps.
+    """
+    known = [(self.accuracy(step), step) for step in self.steps()]
+    known = [pair for pair in known if pair[0] is not None]
+    return max(known)[1] if known else None
+
+  def accuracy(self, step: int) -> float | None:
+    """Returns the validation accuracy of a step, None if it cannot be read."""
+    path = self.directory / str(step) / 'metrics' / 'metrics'
+    try:
+      return float(json.loads(path.read_text())['accuracy'])
+    except (OSError, ValueError, KeyError):
+      return None
 
   def restore_latest(self, target: Any) -> Restored | None:
     """Returns the newest checkpoint that can be read; None if there is none.
@@ -121,10 +140,7 @@ class Checkpoints:
       try:
         restored = self._restore(step, target)
       except Exception as error:  # Whatever a broken file raises.
-        self._warn(
-            f'checkpoint {step} in {self.directory} cannot be read, trying the '
-            f'one before ({_first_line(error)})'
-        )
+        self._tell(step, _first_line(error))
         damaged.append(step)
       else:
         # Only now: if none can be read, the fault may lie elsewhere.
@@ -143,36 +159,53 @@ class Checkpoints:
     Raises:
       UserError: If it is not there or cannot be read.
     """
-    if step not in self.steps():
-      known = ', '.join(map(str, self.steps())) or 'none'
-      raise UserError(f'no checkpoint {step} in {self.directory} (has: {known})')
+    steps = self.steps()
+    if step not in steps:
+      known = ', '.join(map(str, steps)) or 'none'
+      raise UserError(
+          f'no checkpoint {step} in {self.directory} (has: {known})'
+      )
     try:
       return self._restore(step, target)
     except Exception as error:
+      others = ', '.join(str(other) for other in steps if other != step)
       raise UserError(
           f'checkpoint {step} in {self.directory} cannot be read '
-          f'({_first_line(error)}); the others: '
-          f'{[other for other in self.steps() if other != step]}'
+          f'({_first_line(error)}); others: {others or "none"}'
       ) from error
 
   def _restore(self, step, target):
     import orbax.checkpoint as ocp
 
-    read = self._manager.restore(
-        step,
-        args=ocp.args.Composite(
-            state=ocp.args.PyTreeRestore(
-                item=target,
-                restore_args=ocp.checkpoint_utils.construct_restore_args(target),
-                partial_restore=not isinstance(target, TrainState),
-            ),
-            meta=ocp.args.JsonRestore(),
+    arguments = ocp.args.Composite(
+        state=ocp.args.PyTreeRestore(
+            item=target,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(target),
+            partial_restore=not isinstance(target, TrainState),
         ),
+        meta=ocp.args.JsonRestore(),
     )
+    # Not by the manager: it opens nothing if the metrics of one step are bad.
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
+      read = reader.restore(self.directory / str(step), args=arguments)
+    sums = read.meta.get('crc32', {})  # The first versions saved none.
     for name, part in _parts(read.state).items():
-      if checksum(part) != read.meta['checksums'][name]:
+      if name in sums and checksum(part) != sums[name]:
         raise ValueError(f'the checksum of {name} differs: the file changed')
     return Restored(tree=read.state, meta=read.meta, step=step)
+
+  def _screen(self):
+    """Sets aside steps without metrics: the manager would not open."""
+    damaged = [step for step in self.steps() if self.accuracy(step) is None]
+    for step in damaged:
+      self._tell(step, 'no metrics')
+    self._move_away(damaged)
+
+  def _tell(self, step, reason):
+    self._warn(
+        f'checkpoint {step} in {self.directory} cannot be read ({reason}): '
+        'leaving it out'
+    )
 
   def _move_away(self, steps):
     """Makes room, since a step that exists would not be saved again."""
@@ -185,7 +218,6 @@ class Checkpoints:
       while place.exists():
         place, count = shelf / f'{step}_{count}', count + 1
       (self.directory / str(step)).rename(place)
-    self._manager.reload()
 
 
 def _parts(state):
@@ -195,7 +227,7 @@ def _parts(state):
   return state
 
 
-def _open_manager(directory, read_only):
+def _open_manager(directory):
   import orbax.checkpoint as ocp
 
   def accuracy(metrics):
@@ -219,7 +251,6 @@ def _open_manager(directory, read_only):
                   ),
               ]
           ),
-          read_only=read_only,
       ),
   )
 

@@ -7,16 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gswinrmt_jax.data import datasets
-from gswinrmt_jax.data import pipeline
+from gswinrmt_jax.data import datasets, pipeline
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build
-from gswinrmt_jax.training import checkpoint
+from gswinrmt_jax.training import (
+    build,
+    checkpoint,
+    evaluation,
+    log,
+    metrics,
+    run_folder,
+)
 from gswinrmt_jax.training import devices as devices_lib
-from gswinrmt_jax.training import evaluation
-from gswinrmt_jax.training import log
-from gswinrmt_jax.training import metrics
-from gswinrmt_jax.training import run_folder
 
 
 def evaluate_run(

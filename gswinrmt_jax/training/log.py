@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import json
-import math
 import pathlib
 import sys
 from typing import Any, TextIO
@@ -93,9 +92,7 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def duration(seconds: float) -> str:
-  """Returns seconds as `45s`, `3m05s` or `2h07m`; '?' if unknown."""
-  if not math.isfinite(seconds):
-    return '?'
+  """Returns seconds as `45s`, `3m05s` or `2h07m`."""
   minutes, seconds = divmod(round(seconds), 60)
   hours, minutes = divmod(minutes, 60)
   if hours:

@@ -7,20 +7,21 @@ from typing import Any
 import jax
 import ml_collections
 
-from gswinrmt_jax.data import datasets
-from gswinrmt_jax.data import pipeline
+from gswinrmt_jax.data import datasets, pipeline
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build
-from gswinrmt_jax.training import checkpoint
-from gswinrmt_jax.training import closing
-from gswinrmt_jax.training import devices
-from gswinrmt_jax.training import evaluation
-from gswinrmt_jax.training import log
-from gswinrmt_jax.training import meter
-from gswinrmt_jax.training import plan
-from gswinrmt_jax.training import plots
+from gswinrmt_jax.training import (
+    build,
+    checkpoint,
+    closing,
+    devices,
+    evaluation,
+    log,
+    meter,
+    plan,
+    plots,
+    run_folder,
+)
 from gswinrmt_jax.training import progress as progress_lib
-from gswinrmt_jax.training import run_folder
 from gswinrmt_jax.training import state as state_lib
 from gswinrmt_jax.training import step as step_lib
 
@@ -65,7 +66,7 @@ class Run:
   ):
     """Builds all parts; the folder is touched last, when they fit together."""
     self.config, self.folder, self.terminal = config, folder, terminal
-    info = datasets.info(config.data.name)
+    self.info = datasets.info(config.data.name)
     datasets.ensure(config.data.name, config.data.dir)
     self.train_data = self._load(config.data.train_split)
     self.val_data = self._load(config.data.val_split)
@@ -73,7 +74,7 @@ class Run:
     self.plan = plan.make_plan(config, len(self.train_data))
     self.devices = devices.Devices()
 
-    model = build.make_model(config, len(info.class_names), image_shape)
+    model = build.make_model(config, len(self.info.class_names), image_shape)
     self.schedule, tx = build.make_optimizer(config, self.plan)
     key = jax.random.key(config.seed)
     self._key = jax.random.fold_in(key, _TRAIN)
@@ -81,15 +82,15 @@ class Run:
         model, tx, jax.random.fold_in(key, _INIT), image_shape
     )
     self.target = self.devices.target(jax.eval_shape(self._create))
-    augmentation = build.make_augmentation(config, info)
+    self._augmentation = build.make_augmentation(config, self.info)
     self._train_step = jax.jit(
-        step_lib.make_train_step(model, tx, augmentation),
+        step_lib.make_train_step(model, tx, self._augmentation),
         donate_argnums=0,
         out_shardings=self.devices.replicated,
     )
     self._decay_range = jax.jit(step_lib.decay_range)
     self._eval_step = jax.jit(
-        evaluation.make_eval_step(model, build.make_normalization(info))
+        evaluation.make_eval_step(model, build.make_normalization(self.info))
     )
 
     run_folder.open_folder(folder, config)
@@ -158,20 +159,23 @@ class Run:
         seed=self.config.seed,
         start_step=start,
     )
-    train_step = None
+    batch = self.devices.put_batch(next(batches))
+    if not start:
+      self._draw(batch)
+    train_step = self._compile(state, batch)
     milestones = self.plan.milestones
     readings = meter.Meter(self.config.batch_size)
-    progress = progress_lib.Progress(self.log, self.terminal, self.plan)
+    progress = progress_lib.Progress(
+        self.log, self.terminal, self.plan, start=start
+    )
     for step in range(start + 1, self.plan.stop_step + 1):
-      before = time.perf_counter()
-      batch = self.devices.put_batch(next(batches))
-      readings.waiting(time.perf_counter() - before)
-      if train_step is None:
-        train_step = self._compile(state, batch)
-        readings.restart()
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
         state, metrics = train_step(state, batch, self._key)
       readings.add(metrics)
+      # The device is busy meanwhile.
+      before = time.perf_counter()
+      batch = self.devices.put_batch(next(batches))
+      readings.waited(time.perf_counter() - before)
 
       if step % self.config.log_every_steps == 0 or step in milestones:
         extra = {
@@ -189,14 +193,26 @@ class Run:
         readings.restart()
     return state
 
-  def _compile(self, state, batch):
-    """Compiles the step by itself, so that no interval holds that time."""
-    before = time.perf_counter()
-    self.terminal.say('Compiling the training step ...')
-    compiled = self._train_step.lower(state, batch, self._key).compile()
-    self.terminal.say(
-        f'... done in {log.duration(time.perf_counter() - before)}.'
+  def _draw(self, batch):
+    """Draws the first batch as the first step will see it."""
+    augment = jax.jit(
+        self._augmentation, compiler_options=devices.quick_compilation()
     )
+    key = step_lib.augment_key(self._key, 0)
+    plots.write_augmented_batch(
+        self.folder / 'augmented_batch.png',
+        batch,
+        augment(key, batch['image'], batch['label']),
+        self.info,
+    )
+
+  def _compile(self, state, batch):
+    """Compiles the step beforehand, so that no interval holds that time."""
+    self.terminal.progress('Compiling the training step ...')
+    before = time.perf_counter()
+    compiled = self._train_step.lower(state, batch, self._key).compile()
+    seconds = log.duration(time.perf_counter() - before)
+    self.terminal.say(f'Compiled the training step in {seconds}.')
     return compiled
 
   def _read(self, readings, step):

@@ -25,8 +25,8 @@ class Meter:
     self._waited = 0.0
     self._since = time.perf_counter()
 
-  def waiting(self, seconds: float) -> None:
-    """Counts time in which the host waited for data."""
+  def waited(self, seconds: float) -> None:
+    """Counts time that the host spent on getting data."""
     self._waited += seconds
 
   def add(self, metrics: Metrics) -> None:
@@ -56,8 +56,8 @@ class Meter:
     finite = values.pop('finite') > 0
     if not finite.all():
       raise UserError(
-          f'loss or gradient not finite at step {first + finite.argmin()} (seen '
-          f'when reading steps {first} to {step})'
+          f'loss or gradient not finite at step {first + finite.argmin()} '
+          f'(seen when reading steps {first} to {step})'
       )
     speed = {
         'seconds': seconds,

@@ -42,7 +42,9 @@ def decay_mask(params: Any) -> Any:
 
   Biases, norms, LayerScale and the decay logits are left alone.
   """
-  return jax.tree.map_with_path(lambda path, _: path[-1].key == 'kernel', params)
+  return jax.tree.map_with_path(
+      lambda path, _: path[-1].key == 'kernel', params
+  )
 
 
 def make_optimizer(

@@ -1,8 +1,13 @@
-"""The curves of a run, as a picture."""
+"""Pictures of a run: its curves, and what its training images look like."""
 
 from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any
+
+import numpy as np
+
+from gswinrmt_jax.augment import picture
+from gswinrmt_jax.data import datasets
 
 
 def write_curves(
@@ -43,6 +48,32 @@ def write_curves(
   part = path.with_name(path.name + '.part')
   canvas.print_png(part)
   part.replace(path)
+
+
+def write_augmented_batch(
+    path: pathlib.Path,
+    batch: Mapping[str, np.ndarray],
+    augmented: tuple[np.ndarray, np.ndarray],
+    info: datasets.Info,
+    *,
+    count: int = 32,
+) -> None:
+  """Draws images as they were above what the augmentation made of them.
+
+  Args:
+    path: Where the PNG goes.
+    batch: As loaded.
+    augmented: Normalised images and soft targets, of the whole batch.
+    info: Of the data set.
+    count: Images to draw.
+  """
+  image, targets = (np.asarray(part)[:count] for part in augmented)
+  picture.write_before_after(
+      path,
+      np.asarray(batch['image'])[:count],
+      picture.denormalize(image, info.mean, info.std),
+      [picture.describe(target, info.class_names) for target in targets],
+  )
 
 
 _LABELS = {

@@ -1,4 +1,4 @@
-"""The progress of a run: its line on the terminal and its entries in the log."""
+"""The progress of a run: its line on the terminal, its entries in the log."""
 
 from collections.abc import Mapping
 import math
@@ -19,14 +19,16 @@ class Progress:
       log: log_lib.MetricsLog,
       terminal: log_lib.Terminal,
       plan: Plan,
+      *,
+      start: int,
   ):
-    """Takes the best accuracy so far from the log of a resumed run."""
+    """Begins now, after `start` steps; the log tells the best epoch so far."""
     self._log, self._terminal, self._plan = log, terminal, plan
-    self._first = None  # (step, time) of the first reading, past compilation
+    self._start = (start, time.perf_counter())
     self._intervals = []
     self._best = max(
         (
-            (entry['val_accuracy'], -entry['epoch'])
+            (entry['val_accuracy'], entry['epoch'])
             for entry in log.entries
             if entry['kind'] == 'epoch'
         ),
@@ -88,14 +90,14 @@ class Progress:
             'seconds': seconds,
         },
     )
-    self._best = max(self._best, (figures['accuracy'], -epoch))
+    self._best = max(self._best, (figures['accuracy'], epoch))
     self._intervals = []
     self._terminal.say(
         f'epoch {epoch}/{self._plan.num_epochs} done in '
         f'{log_lib.duration(seconds)}: train loss {train["loss"]:.3f}, '
         f'validation loss {figures["loss"]:.3f}, accuracy '
         f'{figures["accuracy"]:.2%} (best {self._best[0]:.2%}, epoch '
-        f'{-self._best[1]})'
+        f'{self._best[1]})'
     )
 
   def _epoch_of(self, step):
@@ -106,10 +108,7 @@ class Progress:
     )
 
   def _time_left(self, step):
-    """Returns the seconds to the end, validation included, as it went so far."""
-    now = time.perf_counter()
-    if self._first is None:
-      self._first = (step, now)
-      return math.inf
-    first_step, then = self._first
-    return (now - then) / (step - first_step) * (self._plan.stop_step - step)
+    """Returns seconds to the end at the pace so far, validation included."""
+    start, then = self._start
+    seconds_per_step = (time.perf_counter() - then) / (step - start)
+    return seconds_per_step * (self._plan.stop_step - step)

@@ -17,12 +17,14 @@ import ml_collections
 from gswinrmt_jax.errors import UserError
 
 # Fields that change no result: a run may go on with other values.
-FREE_FIELDS = frozenset({
-    'data.dir',
-    'eval_batch_size',
-    'log_every_steps',
-    'stop_after_epochs',
-})
+FREE_FIELDS = frozenset(
+    {
+        'data.dir',
+        'eval_batch_size',
+        'log_every_steps',
+        'stop_after_epochs',
+    }
+)
 _PACKAGES = (
     'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
 ).split()
@@ -108,19 +110,23 @@ def record_start(folder: pathlib.Path, *, seed: int, step: int) -> None:
   path = folder / 'environment.json'
   starts = json.loads(path.read_text()) if path.exists() else []
   device = jax.devices()[0]
-  starts.append({
-      'started': datetime.datetime.now(datetime.UTC).isoformat('T', 'seconds'),
-      'step': step,
-      'command': sys.argv,
-      'seed': seed,
-      'device': device.device_kind,
-      'backend': device.platform,
-      'device_count': len(jax.devices()),
-      'cpu_count': os.cpu_count(),
-      'python': platform.python_version(),
-      'versions': _versions(),
-      'commit': _commit(),
-  })
+  starts.append(
+      {
+          'started': datetime.datetime.now(datetime.UTC).isoformat(
+              'T', 'seconds'
+          ),
+          'step': step,
+          'command': sys.argv,
+          'seed': seed,
+          'device': device.device_kind,
+          'backend': device.platform,
+          'device_count': len(jax.devices()),
+          'cpu_count': os.cpu_count(),
+          'python': platform.python_version(),
+          'versions': _versions(),
+          'commit': _commit(),
+      }
+  )
   write_json(path, starts)
 
 

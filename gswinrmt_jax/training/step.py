@@ -16,13 +16,21 @@ Metrics = dict[str, jax.Array]
 Augmentation = Callable[
     [jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]
 ]
-TrainStep = Callable[
-    [TrainState, Batch, jax.Array], tuple[TrainState, Metrics]
-]
+TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
 # Streams of the run's key. A new stream takes a new number, so that the
 # others go on drawing what they drew.
 _AUGMENT, _DROPOUT = 0, 1
+
+
+def augment_key(key: jax.Array, step: int | jax.Array) -> jax.Array:
+  """Returns the key that the augmentation of one step gets.
+
+  Args:
+    key: The run's.
+    step: Updates made before.
+  """
+  return _stream_key(key, _AUGMENT, step)
 
 
 def make_train_step(
@@ -48,11 +56,10 @@ def make_train_step(
   """
 
   def train_step(state, batch, key):
-    augment_key, dropout_key = (
-        jax.random.fold_in(jax.random.fold_in(key, stream), state.step)
-        for stream in (_AUGMENT, _DROPOUT)
+    dropout_key = _stream_key(key, _DROPOUT, state.step)
+    image, targets = augmentation(
+        augment_key(key, state.step), batch['image'], batch['label']
     )
-    image, targets = augmentation(augment_key, batch['image'], batch['label'])
 
     def loss_fn(params):
       logits, updates = model.apply(
@@ -85,6 +92,10 @@ def make_train_step(
     return new_state, metrics
 
   return train_step
+
+
+def _stream_key(key, stream, step):
+  return jax.random.fold_in(jax.random.fold_in(key, stream), step)
 
 
 def decay_range(params: Any) -> Metrics:

@@ -1,0 +1,176 @@
+"""The whole model: maps, stochastic depth, resolutions, precision, gradients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import random_variables
+
+import gswinrmt_jax
+
+_TINY = {
+    'widths': (8, 16, 24, 32),
+    'depths': (2, 1, 2, 1),
+    'num_heads': (1, 2, 3, 4),
+    'window_size': 3,
+}
+NAMES = ('rmt_compact', 'retention_compact', 'swat_compact')
+
+
+def _tiny(name, **overrides):
+  fields = _TINY | overrides
+  if name.startswith('rmt'):
+    fields['window_size'] = 0
+  return gswinrmt_jax.create_model(
+      name, num_classes=5, **{'dtype': 'float32'} | fields
+  )
+
+
+def _shapes(model, size, **options):
+  x = jax.ShapeDtypeStruct((2, *size, 3), jnp.float32)
+  variables = jax.eval_shape(
+      functools.partial(model.init, train=False), jax.random.key(0), x
+  )
+  return jax.eval_shape(
+      functools.partial(model.apply, train=False, **options), variables, x
+  )
+
+
+@pytest.mark.parametrize('name', ['rmt_t', 'retention_large', 'swat_large'])
+@pytest.mark.parametrize('size', [(32, 32), (75, 106), (224, 320)])
+def test_features_have_the_strides_and_widths(name, size):
+  """Full-size models, by shape alone; extents round up."""
+  model = gswinrmt_jax.create_model(name, num_classes=11, dtype='bfloat16')
+  maps = _shapes(model, size, method='features')
+  extents = size
+  for _ in range(2):
+    extents = tuple(-(-e // 2) for e in extents)
+  for stage, width in enumerate(model.arch.widths, start=1):
+    feature = maps[f'stage{stage}']
+    assert feature.shape == (2, *extents, width)
+    assert feature.dtype == jnp.bfloat16
+    extents = tuple(-(-e // 2) for e in extents)
+  logits = _shapes(model, size)
+  assert (logits.shape, logits.dtype) == ((2, 11), jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ('shape', 'message'), [((31, 64, 3), '31x64'), ((32, 32, 1), 'with 1')]
+)
+def test_images_that_do_not_fit_are_refused(shape, message):
+  model = _tiny('retention_compact')
+  x = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+  with pytest.raises(ValueError, match=message):
+    jax.eval_shape(
+        functools.partial(model.init, train=False), jax.random.key(0), x
+    )
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_the_same_weights_run_at_another_resolution(name):
+  model = _tiny(name, depths=(1, 1, 1, 1))
+  variables = random_variables.nested(model, (1, 32, 32, 3))
+  x = random_variables.image((1, 48, 35, 3))
+  logits = model.apply(variables, x, train=False)
+  assert np.isfinite(logits).all()
+
+
+def test_the_head_pools_what_features_returns():
+  model = _tiny('retention_compact', depths=(1, 1, 1, 1))
+  x = random_variables.image((2, 64, 64, 3))
+  variables = random_variables.nested(model, x.shape)
+  last = model.apply(variables, x, train=False, method='features')['stage4']
+  centred = last - last.mean(-1, keepdims=True)
+  p = variables['params']
+  normed = centred / np.sqrt(last.var(-1, keepdims=True) + 1e-6)
+  normed = normed * p['norm']['scale'][None, None, None]
+  pooled = (normed + p['norm']['bias'][None, None, None]).mean((1, 2))
+  expected = pooled @ p['head']['kernel'] + p['head']['bias'][None]
+  np.testing.assert_allclose(
+      model.apply(variables, x, train=False), expected, atol=2e-5
+  )
+
+
+def test_stochastic_depth_rates_and_scale():
+  """p_max i / (L - 1): of 6 blocks, 0, .1, .2, .3, .4, .5; kept over 1 - p."""
+  model = _tiny('retention_compact', drop_path_rate=0.5).bind(
+      {}, rngs={'dropout': jax.random.key(0)}
+  )
+  keep = np.asarray(model._draw_keep(20_000))
+  rates = np.arange(6) / 10
+  assert keep.shape == (6, 2, 20_000)
+  np.testing.assert_allclose(
+      (keep == 0).mean(-1), np.stack([rates, rates], 1), atol=0.015
+  )
+  for index, rate in enumerate(rates):
+    np.testing.assert_allclose(np.unique(keep[index])[-1], 1 / (1 - rate), 1e-6)
+  # The branches of a block, and the samples, are dropped independently.
+  assert abs(np.corrcoef(keep[5])[0, 1]) < 0.03
+
+
+def test_no_rate_takes_no_key():
+  model = _tiny('retention_compact', drop_path_rate=0.0, depths=(1, 1, 1, 1))
+  x = random_variables.image((2, 32, 32, 3))
+  variables = random_variables.nested(model, x.shape)
+  model.apply(variables, x, train=True, mutable=['batch_stats'])
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_every_parameter_has_a_gradient(name):
+  """At 64 pixels; at 32 the last stage is 1x1, where attention is constant."""
+  model = _tiny(name, drop_path_rate=0.0)
+  x = random_variables.image((3, 64, 64, 3))
+  variables = random_variables.nested(model, x.shape)
+
+  @jax.jit
+  def gradients(params):
+    def loss(params):
+      logits, updates = model.apply(
+          {**variables, 'params': params}, x, train=True, mutable=['batch_stats']
+      )
+      return jnp.sum(jnp.sin(logits)), updates['batch_stats']
+
+    return jax.grad(loss, has_aux=True)(params)
+
+  grads, statistics = gradients(variables['params'])
+  for path, grad in jax.tree.leaves_with_path(grads):
+    where = jax.tree_util.keystr(path)
+    assert np.isfinite(grad).all(), where
+    # A bias in front of a BatchNorm has none in truth, nor has the bias of a
+    # key under softmax, which shifts all scores of a query alike, up to the
+    # rotation.
+    before_norm = path[-1].key == 'bias' and path[-2].key.startswith('conv')
+    if not before_norm:
+      assert np.abs(grad).max() > 1e-7, where
+  moved = jax.tree.map(
+      lambda a, b: bool((a != b).all()), statistics, variables['batch_stats']
+  )
+  assert all(jax.tree.leaves(moved)), moved
+
+
+def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32():
+  model = _tiny('swat_compact', dtype='bfloat16')
+  x = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
+  variables = jax.eval_shape(
+      functools.partial(model.init, train=False), jax.random.key(0), x
+  )
+  assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {
+      jnp.dtype('float32')
+  }
+  logits, updates = jax.eval_shape(
+      lambda v, x: model.apply(
+          v,
+          x,
+          train=True,
+          mutable=['batch_stats'],
+          rngs={'dropout': jax.random.key(0)},
+      ),
+      variables,
+      x,
+  )
+  assert logits.dtype == jnp.float32
+  assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {
+      jnp.dtype('float32')
+  }

@@ -1,0 +1,137 @@
+"""The chain as a whole."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax.augment import batch
+from gswinrmt_jax.errors import UserError
+
+B, H, W, K = 7, 9, 14, 4  # odd and not square
+MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
+ON = batch.Augment(
+    crop_padding=4,
+    flip=True,
+    rand_augment_ops=2,
+    rand_augment_magnitude=9.0,
+    rand_augment_std=0.5,
+    rand_augment_prob=0.5,
+    erase_prob=0.25,
+    mixup_alpha=0.8,
+    cutmix_alpha=1.0,
+    label_smoothing=0.1,
+    num_classes=K,
+    mean=MEAN,
+    std=STD,
+)
+OFF = dataclasses.replace(
+    ON,
+    crop_padding=0,
+    flip=False,
+    rand_augment_ops=0,
+    erase_prob=0.0,
+    mixup_alpha=0.0,
+    cutmix_alpha=0.0,
+)
+_augment = jax.jit(batch.augment, static_argnames='settings')
+
+
+def _batch():
+  rng = np.random.default_rng(0)
+  image = rng.integers(0, 256, (B, H, W, 3), dtype=np.uint8)
+  return image, np.arange(B, dtype=np.int32) % K
+
+
+def test_normalize_is_float64s():
+  image, _ = _batch()
+  out = batch.normalize(jnp.asarray(image), MEAN, STD)
+  expected = (image / 255 - np.array(MEAN)) / np.array(STD)
+  assert out.dtype == jnp.float32
+  np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_all_off_is_normalize_and_smoothed_targets():
+  image, label = _batch()
+  pixels, target = _augment(jax.random.key(0), image, label, settings=OFF)
+  expected = jax.jit(lambda image: batch.normalize(image, MEAN, STD))(image)
+  np.testing.assert_array_equal(pixels, expected)
+  hot = np.eye(K)[label]
+  np.testing.assert_allclose(target, hot * 0.9 + 0.1 / K, rtol=1e-6)
+
+
+def test_the_key_decides():
+  image, label = _batch()
+
+  def run(seed):
+    return _augment(jax.random.key(seed), image, label, settings=ON)
+
+  (pixels, target), (again, _), (other, _) = run(0), run(0), run(1)
+  assert pixels.shape == image.shape and pixels.dtype == jnp.float32
+  assert target.shape == (B, K) and target.dtype == jnp.float32
+  np.testing.assert_array_equal(pixels, again)
+  assert (np.asarray(pixels) != np.asarray(other)).mean() > 0.5
+  assert bool(jnp.isfinite(pixels).all())
+  np.testing.assert_allclose(target.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_float32_and_int32_also_under_x64():
+  """By shape alone, with the types of every function on the way checked."""
+  with jax.enable_x64(True):
+    pixels, target = jax.eval_shape(
+        lambda key, *args: batch.augment(key, *args, ON),
+        jax.random.key(0),
+        *_batch(),
+    )
+  assert pixels.dtype == target.dtype == jnp.float32
+
+
+def test_each_image_has_draws_of_its_own():
+  """Copies of an image become as many images."""
+  image, _ = _batch()
+  copies = np.repeat(image[:1], B, axis=0)
+  pixels, target = _augment(
+      jax.random.key(3), copies, np.ones(B, np.int32), settings=ON
+  )
+  distinct = np.unique(np.asarray(pixels).reshape(B, -1), axis=0)
+  assert len(distinct) == B
+  expected = np.repeat(np.asarray(target[:1]), B, axis=0)
+  np.testing.assert_allclose(target, expected, rtol=1e-6)
+
+
+def test_erasing_comes_after_normalising():
+  """Its noise has deviation 1, whatever the deviation of the data set."""
+  image = np.zeros((200, 16, 16, 3), np.uint8)
+  settings = dataclasses.replace(OFF, erase_prob=1.0)
+  pixels, _ = _augment(
+      jax.random.key(4), image, np.zeros(200, np.int32), settings=settings
+  )
+  pixels = np.asarray(pixels)
+  black = -np.array(MEAN, np.float32) / np.array(STD, np.float32)
+  noise = pixels[(np.abs(pixels - black) > 1e-5).any(axis=-1)]
+  np.testing.assert_allclose(noise.std(axis=0), 1, atol=0.05)
+
+
+def test_fill_is_the_mean_colour():
+  assert ON.fill == (128, 102, 76)  # 127.5 to the even, 102, 76.5 to the even
+
+
+@pytest.mark.parametrize(
+    'field, value, text',
+    [
+        (
+            'erase_prob',
+            1.5,
+            'erase_prob is 1.5; set it to a number from 0 to 1',
+        ),
+        ('mixup_alpha', -0.1, 'mixup_alpha is -0.1; .* at least 0'),
+        ('rand_augment_magnitude', 11.0, 'from 0 to 10'),
+        ('label_smoothing', float('nan'), 'label_smoothing is nan'),
+        ('crop_padding', -1, 'crop_padding is -1'),
+    ],
+)
+def test_values_out_of_range_are_refused(field, value, text):
+  with pytest.raises(UserError, match=text):
+    dataclasses.replace(ON, **{field: value})

@@ -1,0 +1,66 @@
+"""Every recipe in `configs/` builds all that it names, by shape alone."""
+
+import ast
+
+import jax
+import ml_collections
+import pytest
+
+from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.training import build
+from gswinrmt_jax.training import plan as plan_lib
+from gswinrmt_jax.training import state as state_lib
+
+COUNTS = {
+    'cifar10_rmt': 11_455_018,
+    'cifar10_retention': 15_339_106,
+    'cifar10_swat': 15_339_106,
+    'digits_rmt': 168_994,
+    'digits_retention': 212_492,
+    'digits_swat': 212_492,
+}
+SIZES = {'cifar10': 45_000, 'digits': 1_297}
+
+
+def test_the_table_is_complete():
+  assert sorted(COUNTS) == recipe_files.names()
+
+
+def _leaves(config, prefix=''):
+  for name, value in config.items():
+    if isinstance(value, ml_collections.ConfigDict):
+      yield from _leaves(value, f'{prefix}{name}.')
+    else:
+      yield prefix + name, value
+
+
+@pytest.mark.parametrize('argument', ['', ':smoke'])
+@pytest.mark.parametrize('name', sorted(COUNTS))
+def test_builds(name, argument):
+  config = recipe_files.load(name + argument, [])
+  assert config.is_locked
+  for path, value in _leaves(config):
+    # Others cannot be overridden on the command line.
+    kinds = (int, float, str, bool, tuple)
+    assert isinstance(value, kinds) or path.startswith('model.'), path
+  resolved = build.resolve(config)
+  info = datasets.info(config.data.name)
+  plan = plan_lib.make_plan(config, SIZES[config.data.name])
+  assert plan.total_steps > 0
+  model = build.make_model(resolved, len(info.class_names), (32, 32, 3))
+  _, tx = build.make_optimizer(config, plan)
+  assert callable(build.make_augmentation(config, info))
+  state = jax.eval_shape(
+      lambda: state_lib.create(model, tx, jax.random.key(0), (32, 32, 3))
+  )
+  count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+  assert count < 30_000 if argument else count == COUNTS[name]
+
+
+@pytest.mark.parametrize('name', sorted(COUNTS))
+def test_the_docstring_has_command_and_result(name):
+  path = recipe_files.folder() / f'{name}.py'
+  text = ast.get_docstring(ast.parse(path.read_text()))
+  assert f'python train.py --config=configs/{name}.py' in text
+  assert '\nResult: ' in text

@@ -1,0 +1,37 @@
+"""Exit status and the one line."""
+
+import pytest
+
+from gswinrmt_jax.commands import guard
+from gswinrmt_jax.errors import UserError
+
+
+def _raise(error):
+  raise error
+
+
+@pytest.mark.parametrize(
+    ('error', 'status', 'said'),
+    [
+        (UserError('no such\n  thing'), 2, 'gswinrmt: no such thing\n'),
+        (
+            PermissionError(13, 'Denied', 'f'),
+            2,
+            "gswinrmt: [Errno 13] Denied: 'f'\n",
+        ),
+        (KeyboardInterrupt(), 130, '\ngswinrmt: stopped\n'),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line(capsys, error, status, said):
+  assert guard.guarded(lambda: _raise(error), interrupted='stopped') == status
+  assert capsys.readouterr().err == said
+
+
+def test_defects_keep_their_traceback():
+  with pytest.raises(ZeroDivisionError):
+    guard.guarded(lambda: 1 / 0)
+
+
+def test_success_is_zero(capsys):
+  assert guard.guarded(lambda: print('done')) == 0
+  assert capsys.readouterr() == ('done\n', '')

@@ -1,0 +1,157 @@
+"""Mixup, CutMix and the targets."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax.augment import mix
+
+B, H, W, K = 5, 8, 12, 7  # an odd batch: the last image has no neighbour
+
+
+def test_smooth_targets_by_hand():
+  """Off: 0.1 / 4. On: 0.9 more."""
+  target = mix.smooth_targets(jnp.array([2, 0]), num_classes=4, smoothing=0.1)
+  assert target.dtype == jnp.float32
+  expected = [[0.025, 0.025, 0.925, 0.025], [0.925, 0.025, 0.025, 0.025]]
+  np.testing.assert_allclose(target, expected, rtol=1e-6)
+  sharp = mix.smooth_targets(jnp.array([1]), num_classes=3, smoothing=0.0)
+  np.testing.assert_array_equal(sharp, [[0, 1, 0]])
+
+
+@pytest.mark.parametrize('count', [1, 4, 7])
+def test_partner_is_the_neighbour(count):
+  rows = jnp.arange(count, dtype=jnp.float32)[:, None] + jnp.array([[0, 0.5]])
+  order = [i ^ 1 if i ^ 1 < count else i for i in range(count)]
+  np.testing.assert_array_equal(mix.partner(rows), rows[np.array(order)])
+
+
+def _lambdas(count=6000, **alphas):
+  keys = jax.random.split(jax.random.key(0), count)
+  share, cut = jax.jit(jax.vmap(lambda key: mix.draw_lambda(key, **alphas)))(
+      keys
+  )
+  return np.asarray(share), np.asarray(cut)
+
+
+def test_lambda_has_the_moments_of_its_beta():
+  """The variance of Beta(a, a) is 1 / (4 (2 a + 1))."""
+  share, cut = _lambdas(mixup_alpha=0.2, cutmix_alpha=1.5)
+  np.testing.assert_allclose(cut.mean(), 0.5, atol=5 * 0.0065)
+  for alpha, part in (0.2, share[~cut]), (1.5, share[cut]):
+    np.testing.assert_allclose(part.mean(), 0.5, atol=0.035)
+    np.testing.assert_allclose(part.var(), 1 / (4 * (2 * alpha + 1)), rtol=0.06)
+
+
+def test_cutmix_mask_is_the_clipped_box():
+  """At share 0.75 the sides are half: 4 of 8 rows, 6 of 12 columns."""
+  keys = jax.random.split(jax.random.key(1), 600)
+  masks = np.asarray(
+      jax.jit(
+          jax.vmap(
+              lambda key: mix.cutmix_mask(
+                  key, jnp.float32(0.75), height=H, width=W
+              )
+          )
+      )(keys)
+  )
+  rows, columns = masks.any(axis=2), masks.any(axis=1)
+  np.testing.assert_array_equal(masks, rows[:, :, None] & columns[:, None])
+
+  def spans(side, half):
+    centre = np.arange(side)[:, None]
+    place = np.arange(side)
+    return (place >= centre - half) & (place < centre + half)
+
+  for seen, expected in (rows, spans(H, 2)), (columns, spans(W, 3)):
+    kinds = {tuple(row) for row in expected}
+    assert {tuple(row) for row in seen} == kinds
+    # All centres are equally likely: five deviations.
+    counts = [(seen == row).all(axis=1).sum() for row in expected]
+    mean = 600 / len(expected)
+    np.testing.assert_allclose(counts, mean, atol=5 * np.sqrt(mean))
+
+
+@pytest.mark.parametrize('share, most', [(1.0, 0), (0.0, H * W), (0.999, 0)])
+def test_cutmix_mask_at_the_ends(share, most):
+  mask = mix.cutmix_mask(
+      jax.random.key(2), jnp.float32(share), height=H, width=W
+  )
+  assert (mask.sum() > 0) == (most > 0) and mask.sum() <= most
+
+
+def _batch():
+  image = jax.random.normal(jax.random.key(3), (B, H, W, 3))
+  label = jnp.array([0, 3, 6, 1, 5])
+  return image, mix.smooth_targets(label, num_classes=K, smoothing=0.1)
+
+
+PARTNER = np.array([1, 0, 3, 2, 4])
+
+
+def _own_share(target, mixed_target):
+  """Solves `mixed = share target + (1 - share) partner` for the first image."""
+  apart = target[0] - target[1]
+  return (mixed_target[:, 0] - target[1]) @ apart / (apart @ apart)
+
+
+@pytest.fixture(scope='module')
+def mixed():
+  """A batch, and what 60 keys make of it; both mixings are on."""
+  image, target = _batch()
+  images, targets = jax.jit(
+      jax.vmap(
+          lambda key: mix.mix(
+              key, image, target, mixup_alpha=0.8, cutmix_alpha=1.0
+          )
+      )
+  )(jax.random.split(jax.random.key(4), 60))
+  np.testing.assert_allclose(targets.sum(axis=-1), 1, rtol=1e-5)
+  image, target, images, targets = (
+      np.asarray(a) for a in (image, target, images, targets)
+  )
+  share = _own_share(target, targets)
+  from_one = (images == image) | (images == image[PARTNER])
+  cut = from_one.all(axis=(1, 2, 3, 4))
+  assert 15 < cut.sum() < 45
+  return image, target, images, targets, share, cut
+
+
+def test_mixup_mixes_image_and_target_alike(mixed):
+  image, target, images, targets, share, cut = mixed
+  assert 0.1 < share[~cut].std() < 0.5
+  for i in np.flatnonzero(~cut):
+    expected = image * share[i] + image[PARTNER] * (1 - share[i])
+    np.testing.assert_allclose(images[i], expected, atol=1e-5)
+    expected = target * share[i] + target[PARTNER] * (1 - share[i])
+    np.testing.assert_allclose(targets[i], expected, atol=1e-6)
+
+
+def test_cutmix_counts_the_pixels_that_stayed(mixed):
+  image, target, images, targets, share, cut = mixed
+  images, targets, share = images[cut], targets[cut], share[cut]
+  own = images == image
+  np.testing.assert_allclose(own[:, 0].mean(axis=(1, 2, 3)), share, atol=1e-5)
+  np.testing.assert_array_equal(own[:, 0], own[:, 3])  # one box for all
+  assert own[:, 4].all() and share.min() < 0.6
+  expected = np.broadcast_to(target[4], targets[:, 4].shape)
+  np.testing.assert_allclose(targets[:, 4], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize('alphas', [(0.8, 0.0), (0.0, 0.8)])
+def test_the_only_one_that_is_on_is_always_used(alphas):
+  cut = jax.jit(
+      lambda key: mix.draw_lambda(
+          key, mixup_alpha=alphas[0], cutmix_alpha=alphas[1]
+      )[1]
+  )
+  assert all(cut(jax.random.key(i)) == (alphas[1] > 0) for i in range(8))
+
+
+def test_off():
+  image, target = _batch()
+  out = mix.mix(
+      jax.random.key(0), image, target, mixup_alpha=0.0, cutmix_alpha=0.0
+  )
+  assert out[0] is image and out[1] is target

@@ -1,0 +1,112 @@
+"""From command-line words to a recipe; each mistake is one clear line."""
+
+import pathlib
+
+import pytest
+
+from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.errors import UserError
+
+
+def test_a_path_and_a_bare_name_find_the_same_recipe(monkeypatch, tmp_path):
+  by_name = recipe_files.load('cifar10_swat', [])
+  path = recipe_files.folder() / 'cifar10_swat.py'
+  assert recipe_files.load(str(path), []) == by_name
+  monkeypatch.chdir(tmp_path)
+  assert recipe_files.load('configs/cifar10_swat.py', []) == by_name
+  assert by_name.model.name == 'swat_compact'
+
+
+def test_a_file_of_ones_own_goes_first(monkeypatch, tmp_path):
+  (tmp_path / 'cifar10_swat.py').write_text(
+      'import ml_collections\n'
+      'def get_config(arg=None):\n'
+      '  return ml_collections.ConfigDict({"mine": arg})\n'
+  )
+  monkeypatch.chdir(tmp_path)
+  assert recipe_files.load('cifar10_swat.py:7', []).mine == '7'
+
+
+def test_overrides_have_the_type_of_their_field():
+  config = recipe_files.load(
+      'cifar10_retention',
+      [
+          '--config.seed=3',
+          '--config.optimizer.learning_rate=2e-3',
+          '--config.model.depths=(1, 2, 3, 4)',
+          '--config.model.drop_path_rate=0.5',
+          '--config.model.window_size=7',
+          '--config.model.gate=False',
+          '--noconfig.augment.flip',
+      ],
+  )
+  assert config.seed == 3 and config.optimizer.learning_rate == 2e-3
+  assert config.model.depths == (1, 2, 3, 4)
+  assert config.model.drop_path_rate == 0.5 and config.model.window_size == 7
+  assert config.model.gate is False and config.augment.flip is False
+  assert config.model.widths is None  # still the named model's own
+
+
+@pytest.mark.parametrize(
+    ('spec', 'overrides', 'words'),
+    [
+        ('cifar10_swta', [], ['cifar10_swta', 'did you mean cifar10_swat?']),
+        ('nowhere/x.py', [], ['nowhere/x.py', 'available: cifar10_retention']),
+        ('digits_rmt:smok', [], ["'smok'", "'smoke'"]),
+        ('digits_rmt', ['--config.sed=1'], ['sed (did you mean seed?)']),
+        (
+            'digits_rmt',
+            ['--config.model.dephts=(1,)'],
+            ['model.dephts (did you mean depths?)'],
+        ),
+        (
+            'digits_rmt',
+            ['--config.seed=abc'],
+            ["'--config.seed=abc' is no int"],
+        ),
+        ('digits_rmt', ['--config.num_epochs=1.5'], ['is no int']),
+        ('digits_rmt', ['--config.model.window_size=x'], ['is no int']),
+        ('digits_rmt', ['--config.augment.flip=7'], ['is no bool']),
+        ('digits_rmt', ['--config.seed'], ["'--config.seed' is no int"]),
+        ('digits_rmt', ['--config.seed.x=1'], ['no config field seed.x']),
+        ('digits_rmt', ['--config.data=digits'], ['a group of fields: dir,']),
+    ],
+)
+def test_mistakes_are_told_in_one_line(spec, overrides, words):
+  with pytest.raises(UserError) as caught:
+    recipe_files.load(spec, overrides)
+  message = str(caught.value)
+  assert '\n' not in message and 'Traceback' not in message
+  assert len(message) < 250, message
+  for word in words:
+    assert word in message
+
+
+@pytest.mark.parametrize(
+    ('text', 'word'),
+    [
+        ('def get_config(arg=None)\n', 'broken.py'),
+        ('x = 1\n', 'get_config'),
+        ('import nowhere_to_be_found\n', 'nowhere_to_be_found'),
+    ],
+)
+def test_a_broken_recipe_file_is_named(tmp_path, text, word):
+  path = tmp_path / 'broken.py'
+  path.write_text(text)
+  with pytest.raises(UserError) as caught:
+    recipe_files.load(str(path), [])
+  assert word in str(caught.value) and '\n' not in str(caught.value)
+
+
+def test_default_workdir():
+  names = {
+      'configs/a.py': 'runs/a',
+      'a': 'runs/a',
+      'x/a.py:smoke': 'runs/a_smoke',
+  }
+  for spec, folder in names.items():
+    assert recipe_files.default_workdir(spec) == pathlib.Path(folder)
+
+
+def test_names_are_those_of_the_folder():
+  assert 'cifar10_rmt' in recipe_files.names()

@@ -1,0 +1,58 @@
+"""The recipes say what Table 2 says."""
+
+import pytest
+
+from gswinrmt_jax import recipes
+
+
+def test_cifar10_is_table_2():
+  config = recipes.cifar10('retention_compact')
+  assert config.batch_size == 128 and config.num_epochs == 50
+  assert config.dtype == 'bfloat16' and config.label_smoothing == 0.1
+  assert config.optimizer.to_dict() == {
+      'learning_rate': 1e-4,
+      'warmup_epochs': 5.0,
+      'weight_decay': 0.05,
+      'b1': 0.9,
+      'b2': 0.999,
+      'eps': 1e-8,
+  }
+  assert config.augment.to_dict() == {
+      'crop_padding': 4,
+      'flip': True,
+      'rand_augment_ops': 2,
+      'rand_augment_magnitude': 9.0,
+      'rand_augment_std': 0.5,
+      'rand_augment_prob': 0.5,
+      'erase_prob': 0.25,
+      'mixup_alpha': 0.8,
+      'cutmix_alpha': 1.0,
+  }
+  assert config.data.train_split == 'train[:45000]'
+  assert config.data.val_split == 'train[45000:]'
+  assert config.data.test_split == 'test'
+
+
+def test_the_model_is_the_named_one_with_nothing_changed():
+  model = recipes.cifar10('swat_large').model.to_dict()
+  assert model.pop('name') == 'swat_large'
+  assert set(model.values()) == {None}
+  assert {'widths', 'window_size', 'gate', 'drop_path_rate'} <= set(model)
+
+
+def test_digits_are_neither_mirrored_nor_mixed():
+  config = recipes.digits('rmt_compact')
+  assert config.data.name == 'digits' and config.dtype == 'float32'
+  assert not config.augment.flip and config.augment.rand_augment_ops == 0
+  assert config.augment.mixup_alpha == config.augment.cutmix_alpha == 0.0
+  assert config.model.name == 'rmt_compact'
+
+
+def test_the_argument_is_smoke_or_refused():
+  config = recipes.cifar10('swat_compact')
+  assert recipes.with_argument(config, None) is config
+  smoke = recipes.with_argument(config, 'smoke')
+  assert smoke.model.name == 'swat_compact' and smoke.num_epochs == 1
+  assert smoke.data.name == 'digits'
+  with pytest.raises(ValueError, match=r"unknown argument 'smok' .*'smoke'"):
+    recipes.with_argument(config, 'smok')

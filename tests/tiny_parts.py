@@ -1,0 +1,38 @@
+"""Puts a tiny model and tiny images in place of the real ones."""
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.training import build
+import tiny
+
+# 25 images in batches of 4: epochs end at steps 6, 12, 18, 25.
+SPLITS = {
+    'train': tiny.arrays(0, 25),
+    'val': tiny.arrays(1, 11),
+    'test': tiny.arrays(2, 7),
+}
+
+
+def install(monkeypatch):
+  """Replaces data sets and model for one test."""
+  info = datasets.Info('tiny', ('a', 'b', 'c'), (0.4,) * 3, (0.3,) * 3)
+  monkeypatch.setattr(datasets, 'info', lambda name: info)
+  monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
+  monkeypatch.setattr(
+      datasets, 'load', lambda name, split, data_dir: SPLITS[split]
+  )
+  monkeypatch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
+
+
+def recipe(**changes):
+  """Returns a recipe of four epochs."""
+  config = recipes.digits('retention_compact')
+  config.update_from_flattened_dict({
+      'batch_size': 4,
+      'eval_batch_size': 5,
+      'num_epochs': 4,
+      'log_every_steps': 5,
+      'optimizer.learning_rate': 0.05,
+      **changes,
+  })
+  return config
