@@ -9,8 +9,7 @@ import pytest
 import random_variables
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models import architecture
-from gswinrmt_jax.models import attention
+from gswinrmt_jax.models import architecture, attention
 from gswinrmt_jax.ops import rotary
 
 H, W, C = 5, 7, 12
@@ -36,6 +35,7 @@ class _Module:
     module = attention.Attention(arch, stage, shifted, jnp.float32)
 
     class Wrapper:
+
       def init(self, key, x, train):
         del train
         return module.init(key, x)
@@ -150,7 +150,9 @@ _SWITCHES = [
 ]
 
 
-@pytest.mark.parametrize(('base', 'field', 'value', 'added', 'removed'), _SWITCHES)
+@pytest.mark.parametrize(
+    ('base', 'field', 'value', 'added', 'removed'), _SWITCHES
+)
 def test_a_switch_changes_its_part_and_nothing_else(
     base, field, value, added, removed
 ):
@@ -167,7 +169,9 @@ def test_a_switch_changes_its_part_and_nothing_else(
 
 
 def test_an_unshifted_block_differs_and_a_single_window_does_not():
-  shifted, regular = (_Module(BASES['retention'], shifted=s) for s in (True, False))
+  shifted, regular = (
+      _Module(BASES['retention'], shifted=s) for s in (True, False)
+  )
   assert np.abs(shifted() - regular()).max() > 1e-3
   wide = dataclasses.replace(BASES['retention'], window_size=7)
   shifted, regular = (_Module(wide, shifted=s) for s in (True, False))

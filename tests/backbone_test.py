@@ -128,7 +128,10 @@ def test_every_parameter_has_a_gradient(name):
   def gradients(params):
     def loss(params):
       logits, updates = model.apply(
-          {**variables, 'params': params}, x, train=True, mutable=['batch_stats']
+          {**variables, 'params': params},
+          x,
+          train=True,
+          mutable=['batch_stats'],
       )
       return jnp.sum(jnp.sin(logits)), updates['batch_stats']
 

@@ -8,10 +8,7 @@ import numpy as np
 import random_variables
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models import architecture
-from gswinrmt_jax.models import attention
-from gswinrmt_jax.models import block
-from gswinrmt_jax.models import layers
+from gswinrmt_jax.models import architecture, attention, block, layers
 
 C = 8
 ARCH = architecture.Architecture(
@@ -32,7 +29,9 @@ class _AsModel:
 
 
 def _params(module, *arguments):
-  return random_variables.nested(_AsModel(module, *arguments), X.shape)['params']
+  return random_variables.nested(_AsModel(module, *arguments), X.shape)[
+      'params'
+  ]
 
 
 def _norm(params, x):
@@ -77,12 +76,14 @@ def test_block_is_its_equation_and_drops_by_branch():
   branch = attention.Attention(ARCH, 0, True, jnp.float32).apply(
       {'params': p['attention']}, _norm(p['attention_norm'], x)
   )
-  x += branch * p['attention_scale'][None, None, None] * keep[0, :, None, None, None]
+  x += (
+      branch
+      * p['attention_scale'][None, None, None]
+      * keep[0, :, None, None, None]
+  )
   branch = _ffn(p['ffn'], _norm(p['ffn_norm'], x), True)
   x += branch * p['ffn_scale'][None, None, None] * keep[1, :, None, None, None]
-  np.testing.assert_allclose(
-      module.apply({'params': p}, X, keep), x, atol=5e-5
-  )
+  np.testing.assert_allclose(module.apply({'params': p}, X, keep), x, atol=5e-5)
 
 
 def test_switches_of_the_block():

@@ -21,9 +21,7 @@ def test_matches_loops(height, width, stride):
     row, column = stride * i + u - 1, stride * j + v - 1
     if 0 <= row < height and 0 <= column < width:
       expected[:, i, j] += x[:, row, column] @ kernel[u, v]
-  actual = ops.conv3x3(
-      jnp.float32(x), jnp.float32(kernel), stride=stride
-  )
+  actual = ops.conv3x3(jnp.float32(x), jnp.float32(kernel), stride=stride)
   np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
@@ -40,12 +38,17 @@ def test_gradients_of_the_patches_are_those_of_the_convolution():
 
   def reference(x, kernel):
     return jax.lax.conv_general_dilated(
-        x, kernel, (2, 2), ((1, 1), (1, 1)),
+        x,
+        kernel,
+        (2, 2),
+        ((1, 1), (1, 1)),
         dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
     )
 
   def grads(function):
-    return jax.grad(lambda *a: jnp.sum(jnp.sin(function(*a))), (0, 1))(x, kernel)
+    return jax.grad(lambda *a: jnp.sum(jnp.sin(function(*a))), (0, 1))(
+        x, kernel
+    )
 
   ours = grads(lambda x, k: ops.conv3x3(x, k, stride=2))
   for actual, expected in zip(ours, grads(reference), strict=True):

@@ -80,9 +80,9 @@ def test_hessian_vector_products_both_ways():
   def loss(kernel, impl):
     return jnp.sum(jnp.tanh(ops.depthwise_conv(x, kernel, impl=impl)))
 
-  reverse = jax.grad(
-      lambda k: jnp.vdot(jax.grad(loss)(k, 'shift'), direction)
-  )(kernel)
+  reverse = jax.grad(lambda k: jnp.vdot(jax.grad(loss)(k, 'shift'), direction))(
+      kernel
+  )
   _, forward = jax.jvp(
       lambda k: jax.grad(loss)(k, 'conv'), (kernel,), (direction,)
   )

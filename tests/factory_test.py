@@ -4,8 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 import gswinrmt_jax
-from gswinrmt_jax.models import architecture
-from gswinrmt_jax.models import factory
+from gswinrmt_jax.models import architecture, factory
 
 
 def test_override_changes_one_field_only():

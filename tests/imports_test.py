@@ -32,7 +32,9 @@ FORBIDDEN = ('tensorflow', 'torch', 'einops', 'clu')
 
 def _files(part):
   path = ROOT / part
-  return sorted(path.rglob('*.py')) if path.is_dir() else [path.with_suffix('.py')]
+  return (
+      sorted(path.rglob('*.py')) if path.is_dir() else [path.with_suffix('.py')]
+  )
 
 
 def _imports(path):
@@ -48,7 +50,11 @@ def _imports(path):
 
 
 def test_every_part_is_listed():
-  parts = {p.stem for p in ROOT.iterdir() if p.suffix == '.py' or (p / '__init__.py').exists()}
+  parts = {
+      p.stem
+      for p in ROOT.iterdir()
+      if p.suffix == '.py' or (p / '__init__.py').exists()
+  }
   assert parts - {'__init__', 'errors'} == MAY_IMPORT.keys()
 
 
@@ -56,7 +62,9 @@ def test_every_part_is_listed():
 def test_imports_point_one_way(part):
   allowed = MAY_IMPORT[part] | {part, 'errors'}
   for path in _files(part):
-    ours = {n.split('.')[1] for n in _imports(path) if n.startswith('gswinrmt_jax.')}
+    ours = {
+        n.split('.')[1] for n in _imports(path) if n.startswith('gswinrmt_jax.')
+    }
     assert ours <= allowed, f'{path.relative_to(ROOT)} imports {ours - allowed}'
 
 
@@ -86,7 +94,10 @@ def test_importing_the_package_loads_no_heavy_library():
   )
   result = subprocess.run(
       [sys.executable, '-c', program],
-      capture_output=True, text=True, check=True, cwd=ROOT.parent,
+      capture_output=True,
+      text=True,
+      check=True,
+      cwd=ROOT.parent,
   )
   loaded = set(ast.literal_eval(result.stdout))
   assert loaded <= {'orbax', 'optax'}, result.stdout  # flax brings these two

@@ -11,7 +11,9 @@ KEY = jax.random.key(0)
 
 
 def test_fused_layers_are_the_layers_of_their_names():
-  x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 5, 4)), jnp.float32)
+  x = jnp.asarray(
+      np.random.default_rng(0).normal(size=(2, 3, 5, 4)), jnp.float32
+  )
   module = layers.FusedDense(6, ('one', 'two'), jnp.float32)
   params = module.init(KEY, x)['params']
   params['two']['bias'] += 1.0
@@ -57,7 +59,11 @@ def test_the_stem_quarters_the_extents_rounding_up(size, quarter):
       lambda x: stem.init_with_output(KEY, x, train=False), x
   )
   assert y.shape == (2, *quarter, 6)
-  shapes = {k: v['kernel'].shape for k, v in variables['params'].items() if 'conv' in k}
+  shapes = {
+      k: v['kernel'].shape
+      for k, v in variables['params'].items()
+      if 'conv' in k
+  }
   assert shapes == {
       'conv0': (3, 3, 3, 3),
       'conv1': (3, 3, 3, 3),

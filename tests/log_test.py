@@ -25,6 +25,13 @@ def test_progress_is_redrawn_on_a_terminal_and_said_elsewhere():
   assert pipe.getvalue() == 'step 1\nstep 2\ndone\n'
 
 
+def test_the_progress_line_never_wraps(monkeypatch):
+  monkeypatch.setenv('COLUMNS', '9')
+  screen = _Screen()
+  log.Terminal(screen).progress('epoch 1/2 step 3')
+  assert screen.getvalue() == '\r\x1b[Kepoch 1/'
+
+
 def _write(folder, steps, *, start):
   metrics_log = log.MetricsLog(folder, step=start)
   for step in steps:
@@ -55,6 +62,9 @@ def test_a_new_run_starts_an_empty_log(tmp_path):
 @pytest.mark.parametrize(
     ('seconds', 'text'),
     [
+        (0.04, '0.0s'),
+        (9.949, '9.9s'),
+        (9.951, '10s'),
         (44.6, '45s'),
         (59.7, '1m00s'),
         (185, '3m05s'),

@@ -78,8 +78,12 @@ def test_bfloat16_input_is_reduced_in_float32():
 
 def test_gradients_flow_through_the_statistics():
   """The gradient of a normalised map has no mean and no slope."""
-  x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 4, 2)), jnp.float32)
-  weight = jnp.asarray(np.random.default_rng(2).normal(size=x.shape), jnp.float32)
+  x = jnp.asarray(
+      np.random.default_rng(1).normal(size=(2, 3, 4, 2)), jnp.float32
+  )
+  weight = jnp.asarray(
+      np.random.default_rng(2).normal(size=x.shape), jnp.float32
+  )
   grad = jax.grad(lambda x: jnp.sum(_train(x)[0] * weight))(x)
   np.testing.assert_allclose(grad.sum((0, 1, 2)), 0, atol=1e-5)
   np.testing.assert_allclose((grad * x).sum((0, 1, 2)), 0, atol=1e-4)

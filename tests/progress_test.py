@@ -55,7 +55,7 @@ def test_lines_and_entries(tmp_path, monkeypatch):
   )
   assert second.startswith('epoch 2/6  step 3/15') and 'ETA 36s' in second
   assert third == (
-      'epoch 1/6 done in 4s: train loss 4.000, validation loss 0.500, '
+      'epoch 1/6 done in 4.0s: train loss 4.000, validation loss 0.500, '
       'accuracy 50.00% (best 50.00%, epoch 1)'
   )
   interval, _, epoch = log.entries

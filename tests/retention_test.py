@@ -23,7 +23,7 @@ def _maps(seed, height=H, width=W, dtype=np.float32):
   )
 
 
-def _expected(maps, window, shift, *, scale=0.5, slopes=np.zeros(N)):
+def _expected(maps, window, shift, *, scale=0.5, slopes=(0, 0, 0)):
   def line(q, k, v, head, axis):
     return loops.softmax_line(q, k, v, RATES[axis, head], slopes[head], scale)
 
@@ -31,7 +31,9 @@ def _expected(maps, window, shift, *, scale=0.5, slopes=np.zeros(N)):
 
 
 @pytest.mark.parametrize('impl', ['banded', 'cyclic'])
-@pytest.mark.parametrize(('window', 'shift'), [(None, 0), (3, 0), (3, 1), (4, 2)])
+@pytest.mark.parametrize(
+    ('window', 'shift'), [(None, 0), (3, 0), (3, 1), (4, 2)]
+)
 def test_matches_loops(window, shift, impl):
   maps = _maps(0)
   actual = ops.retention(
@@ -41,9 +43,7 @@ def test_matches_loops(window, shift, impl):
       shift=shift,
       impl=impl,
   )
-  np.testing.assert_allclose(
-      actual, _expected(maps, window, shift), atol=2e-6
-  )
+  np.testing.assert_allclose(actual, _expected(maps, window, shift), atol=2e-6)
 
 
 def test_switches_match_loops():
@@ -111,7 +111,9 @@ def test_full_matches_loops():
     score = np.zeros((3, 2))
     for row, column in np.ndindex(3, 2):
       score[row, column] = query[b, i, j, n] @ key[b, row, column, n] / 2
-      score[row, column] += np.log(RATES[0, n]) * (abs(i - row) + abs(j - column))
+      score[row, column] += np.log(RATES[0, n]) * (
+          abs(i - row) + abs(j - column)
+      )
     weight = np.exp(score - score.max())
     weight /= weight.sum()
     expected[b, i, j, n] = np.einsum('hw,hwd->d', weight, value[b, :, :, n])
@@ -140,7 +142,9 @@ def test_full_and_decomposed_agree_on_a_single_row():
     window=st.integers(1, 6),
     shift=st.integers(0, 5),
 )
-def test_banded_equals_cyclic_forward_and_backward(height, width, window, shift):
+def test_banded_equals_cyclic_forward_and_backward(
+    height, width, window, shift
+):
   """To 1e-12 in float64, for any extent, window and shift; all finite."""
   with jax.enable_x64(True):
     maps = tuple(map(jnp.asarray, _maps(6, height, width, np.float64)))
@@ -148,9 +152,7 @@ def test_banded_equals_cyclic_forward_and_backward(height, width, window, shift)
 
     def run(impl):
       def loss(*arguments):
-        out = ops.retention(
-            *arguments, window=window, shift=shift, impl=impl
-        )
+        out = ops.retention(*arguments, window=window, shift=shift, impl=impl)
         return jnp.sum(jnp.sin(out)), out
 
       (_, out), grads = jax.value_and_grad(loss, range(4), has_aux=True)(
@@ -196,9 +198,7 @@ def test_extreme_scores_and_rates_stay_finite(impl):
 
   def loss(theta, *maps):
     log_decay = jax.nn.log_sigmoid(theta)
-    return ops.retention(
-        *maps, log_decay, window=3, shift=1, impl=impl
-    ).sum()
+    return ops.retention(*maps, log_decay, window=3, shift=1, impl=impl).sum()
 
   value, grads = jax.jit(jax.value_and_grad(loss, range(4)))(theta, *maps)
   assert np.isfinite(value)

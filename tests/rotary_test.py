@@ -60,7 +60,10 @@ def test_scores_depend_on_differences_of_position_only(rotate):
     return jnp.einsum('bhwnd,bHWnd->bnhwHW', q, k)
 
   np.testing.assert_allclose(scores(0), scores(11), atol=2e-4)
-  assert np.abs(scores(0) - jnp.einsum('bhwnd,bHWnd->bnhwHW', query, key)).max() > 0.1
+  assert (
+      np.abs(scores(0) - jnp.einsum('bhwnd,bHWnd->bnhwHW', query, key)).max()
+      > 0.1
+  )
 
 
 def test_large_positions_keep_their_precision():

@@ -54,7 +54,9 @@ def _tables():
 
 
 @pytest.mark.parametrize('impl', ['banded', 'cyclic'])
-@pytest.mark.parametrize(('window', 'shift'), [(None, 0), (3, 0), (3, 1), (4, 2)])
+@pytest.mark.parametrize(
+    ('window', 'shift'), [(None, 0), (3, 0), (3, 1), (4, 2)]
+)
 def test_matches_loops(window, shift, impl):
   maps = _maps(0)
   actual = ops.swat(
@@ -83,7 +85,14 @@ def _weights(log_decay, slopes, length, window=None, shift=0, **switches):
   value = jnp.eye(length, zeros.shape[-1])[None, None, :, None]
   # The height pass over a single row multiplies by sigmoid(0) / 1 = 1/2.
   out = ops.swat(
-      zeros, zeros, value, log_decay, slopes, window=window, shift=shift, **switches
+      zeros,
+      zeros,
+      value,
+      log_decay,
+      slopes,
+      window=window,
+      shift=shift,
+      **switches,
   )
   return 2 * out[0, 0, :, 0, :length]
 
@@ -92,7 +101,8 @@ def test_weights_by_hand():
   """Zero queries, rate 1/2, no slope: 1/2 / 3 * 2**-|i - j|."""
   weights = _weights(jnp.full((2, 1), np.log(0.5)), None, 3)
   np.testing.assert_allclose(
-      weights * 6, [[1, 1 / 2, 1 / 4], [1 / 2, 1, 1 / 2], [1 / 4, 1 / 2, 1]],
+      weights * 6,
+      [[1, 1 / 2, 1 / 4], [1 / 2, 1, 1 / 2], [1 / 4, 1 / 2, 1]],
       rtol=1e-6,
   )
 
@@ -128,7 +138,9 @@ def test_partial_regions_divide_by_the_whole_window(impl):
     window=st.integers(1, 6),
     shift=st.integers(0, 5),
 )
-def test_banded_equals_cyclic_forward_and_backward(height, width, window, shift):
+def test_banded_equals_cyclic_forward_and_backward(
+    height, width, window, shift
+):
   """To 1e-12 in float64, for any extent, window and shift; all finite."""
   with jax.enable_x64(True):
     maps = tuple(map(jnp.asarray, _maps(2, height, width, np.float64)))

@@ -27,12 +27,14 @@ def install(monkeypatch):
 def recipe(**changes):
   """Returns a recipe of four epochs."""
   config = recipes.digits('retention_compact')
-  config.update_from_flattened_dict({
-      'batch_size': 4,
-      'eval_batch_size': 5,
-      'num_epochs': 4,
-      'log_every_steps': 5,
-      'optimizer.learning_rate': 0.05,
-      **changes,
-  })
+  config.update_from_flattened_dict(
+      {
+          'batch_size': 4,
+          'eval_batch_size': 5,
+          'num_epochs': 4,
+          'log_every_steps': 5,
+          'optimizer.learning_rate': 0.05,
+          **changes,
+      }
+  )
   return config

@@ -12,7 +12,13 @@ from gswinrmt_jax.ops import window
 
 # Computed with the official Swin code: what its mask lets attend, per axis.
 _OFFICIAL = np.load(pathlib.Path(__file__).parent / 'data' / 'swin_masks.npz')
-_CASES = ((8, 8, 4, 2), (14, 14, 7, 3), (12, 20, 4, 2), (8, 8, 4, 1), (14, 21, 7, 3))
+_CASES = (
+    (8, 8, 4, 2),
+    (14, 14, 7, 3),
+    (12, 20, 4, 2),
+    (8, 8, 4, 1),
+    (14, 21, 7, 3),
+)
 
 extents = st.integers(1, 40)
 windows = st.integers(1, 12)

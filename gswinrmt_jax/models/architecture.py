@@ -2,17 +2,20 @@
 
 import dataclasses
 
+from gswinrmt_jax import ops
+from gswinrmt_jax.ops import axial, depthwise
+
 STAGES = 4
 
 _CHOICES = {
     'head': ('norm', 'proj'),
-    'score_fn': ('softmax', 'sigmoid'),
+    'score_fn': tuple(ops.FORMS),
     'rotary': ('none', 'interleaved', 'split_half'),
     'alibi': ('none', 'signed', 'absolute'),
     'decay': ('none', 'fixed', 'learned'),
     'lce': ('none', 'depthwise', 'pointwise'),
-    'attention_impl': ('banded', 'cyclic'),
-    'depthwise_impl': ('auto', 'shift', 'conv'),
+    'attention_impl': axial.IMPLEMENTATIONS,
+    'depthwise_impl': depthwise.IMPLEMENTATIONS,
 }
 
 
@@ -204,7 +207,9 @@ ARCHITECTURES = {
     'rmt_compact': _RMT,
     'retention_compact': _RETENTION,
     'swat_compact': _SWAT,
-    'rmt_large': dataclasses.replace(_RMT, **_LARGE | {'depths': (2, 2, 18, 2)}),
+    'rmt_large': dataclasses.replace(
+        _RMT, **_LARGE | {'depths': (2, 2, 18, 2)}
+    ),
     'retention_large': dataclasses.replace(_RETENTION, **_LARGE),
     'swat_large': dataclasses.replace(_SWAT, **_LARGE),
 }

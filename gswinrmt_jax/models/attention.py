@@ -97,40 +97,23 @@ class Attention(nn.Module):
     slopes = None
     if arch.alibi != 'none':
       slopes = jnp.asarray(decay_lib.balanced_slopes(heads), jnp.float32)
-    split_half = arch.rotary == 'split_half'
     if full:
       if log_decay is not None:
         log_decay = log_decay[0]
-      out = ops.full_retention(
-          query, key, value, log_decay, scaled=arch.scaled
-      )
-    elif arch.score_fn == 'softmax':
-      out = ops.retention(
-          query,
-          key,
-          value,
-          log_decay,
-          window=window,
-          shift=shift,
-          impl=arch.attention_impl,
-          scaled=arch.scaled,
-          slopes=slopes,
-          absolute=arch.alibi == 'absolute',
-          rotate=rotary_lib.rotate_along_axis if split_half else None,
-      )
+      out = ops.full_retention(query, key, value, log_decay, scaled=arch.scaled)
     else:
-      out = ops.swat(
+      out = ops.FORMS[arch.score_fn](
           query,
           key,
           value,
           log_decay,
-          slopes,
+          slopes=slopes,
           window=window,
           shift=shift,
-          scaled=arch.scaled,
           impl=arch.attention_impl,
+          scaled=arch.scaled,
           absolute=arch.alibi == 'absolute',
-          rotary=split_half,
+          rotary=arch.rotary == 'split_half',
       )
     return out.reshape(*out.shape[:-2], channels)
 

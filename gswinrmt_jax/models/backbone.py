@@ -7,11 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.models import block
-from gswinrmt_jax.models import layers
-from gswinrmt_jax.models import norm
-from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.models.architecture import STAGES
+from gswinrmt_jax.models import block, layers, norm
+from gswinrmt_jax.models.architecture import Architecture, STAGES
 
 MIN_IMAGE_SIZE = 32
 PROJECTION = 1024  # Channels of the 'proj' head, as released.

@@ -5,8 +5,7 @@ from flax.typing import Dtype
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.models import attention
-from gswinrmt_jax.models import layers
+from gswinrmt_jax.models import attention, layers
 from gswinrmt_jax.models.architecture import Architecture
 
 
@@ -84,7 +83,9 @@ class Block(nn.Module):
     branch = attention.Attention(
         arch, self.stage, self.shifted, self.dtype, name='attention'
     )(branch)
-    x += self._scaled(branch, 'attention_scale', None if keep is None else keep[0])
+    x += self._scaled(
+        branch, 'attention_scale', None if keep is None else keep[0]
+    )
 
     branch = layers.LayerNorm(dtype=self.dtype, name='ffn_norm')(x)
     branch = FeedForward(
@@ -94,7 +95,9 @@ class Block(nn.Module):
         self.dtype,
         name='ffn',
     )(branch)
-    return x + self._scaled(branch, 'ffn_scale', None if keep is None else keep[1])
+    return x + self._scaled(
+        branch, 'ffn_scale', None if keep is None else keep[1]
+    )
 
   def _scaled(self, branch, name, keep):
     """Applies LayerScale, where the stage has it, and stochastic depth."""

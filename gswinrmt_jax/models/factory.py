@@ -8,8 +8,7 @@ from typing import Any
 from flax.typing import Dtype
 import jax.numpy as jnp
 
-from gswinrmt_jax.models import architecture
-from gswinrmt_jax.models import backbone
+from gswinrmt_jax.models import architecture, backbone
 
 DTYPES = ('float32', 'bfloat16', 'float64')
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
+from gswinrmt_jax.ops import rotary as rotary_lib
 from gswinrmt_jax.ops import window as window_lib
 
 IMPLEMENTATIONS = ('banded', 'cyclic')
@@ -21,8 +22,6 @@ MASKED = -1e30
 
 # (scores [b l n i j], axis, effective window, mask or None) -> weights
 Weigh = Callable[[Array, int, int, Array | None], Array]
-# (queries or keys, axis) -> the same, rotated for the pass along that axis
-Rotate = Callable[[Array, int], Array]
 
 
 def axial_attention(
@@ -34,7 +33,7 @@ def axial_attention(
     window: int | None,
     shift: int,
     impl: str,
-    rotate: Rotate | None = None,
+    rotary: bool,
 ) -> Float[Array, 'b h w n d']:
   """The width pass, whose output is the value of the height pass.
 
@@ -51,7 +50,8 @@ def axial_attention(
     impl: 'banded' attends each whole axis under a block-diagonal mask;
       'cyclic' pads, rolls, cuts into windows, attends and undoes it. They
       agree to rounding for every extent, window and shift.
-    rotate: Rotation of queries and keys that differs by pass, if any.
+    rotary: Whether each pass rotates queries and keys, split-half, by the
+      position along its axis.
 
   Returns:
     The mixed values, in `value.dtype`.
@@ -70,7 +70,7 @@ def axial_attention(
     masks = window_lib.band_mask(width, *columns), window_lib.band_mask(
         height, *rows
     )
-    return _two_passes(query, key, value, weigh, rotate, sizes, masks)
+    return _two_passes(query, key, value, weigh, rotary, sizes, masks)
 
   windows, shifts = (rows[0], columns[0]), (rows[1], columns[1])
   query, key, value = (
@@ -86,11 +86,11 @@ def axial_attention(
       )
       for mask in (np.tile(mask_w, (down, 1, 1)), mask_h.repeat(across, axis=0))
   )
-  out = _two_passes(query, key, value, weigh, rotate, sizes, masks)
+  out = _two_passes(query, key, value, weigh, rotary, sizes, masks)
   return window_lib.merge(out, (height, width), shifts)
 
 
-def _two_passes(query, key, value, weigh, rotate, sizes, masks):
+def _two_passes(query, key, value, weigh, rotary, sizes, masks):
   """Both passes over maps or windows; `sizes` and `masks` as (width, height)."""
   dtype = value.dtype
   wide = jnp.promote_types(dtype, jnp.float32)
@@ -100,8 +100,8 @@ def _two_passes(query, key, value, weigh, rotate, sizes, masks):
   )
   for axis, (score_letters, mix_letters) in enumerate(passes):
     q, k = query, key
-    if rotate is not None:
-      q, k = rotate(query, axis), rotate(key, axis)
+    if rotary:
+      q, k = (rotary_lib.rotate_along_axis(x, axis) for x in (query, key))
     scores = jnp.einsum(score_letters, q, k, preferred_element_type=wide)
     mask = masks[axis]
     if mask is not None and mask.ndim == 2:

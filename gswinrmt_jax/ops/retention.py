@@ -22,7 +22,7 @@ def retention(
     scaled: bool = True,
     slopes: Float[Array, ' n'] | None = None,
     absolute: bool = False,
-    rotate: axial.Rotate | None = None,
+    rotary: bool = False,
 ) -> Float[Array, 'b h w n d']:
   r"""Decomposed Manhattan self-attention (Gated-SwinRMT, eq. 3), both passes.
 
@@ -33,7 +33,8 @@ def retention(
   its released code adds the logarithm before it, as here, so rows sum to one.
 
   Args:
-    query: Queries, rotated already if they are to be.
+    query: Queries, rotated by the caller where the system rotates by the
+      flattened position.
     key: Keys, likewise.
     value: Values.
     log_decay: `log(gamma)` per pass (width, height) and head; None for none.
@@ -43,7 +44,8 @@ def retention(
     scaled: Whether scores are divided by `sqrt(d)`.
     slopes: ALiBi slopes per head, times the signed distance `i - j`.
     absolute: Whether ALiBi takes `|i - j|` instead.
-    rotate: Rotation of queries and keys that differs by pass, if any.
+    rotary: Whether queries and keys are rotated here, split-half, by the
+      position along the axis of the pass.
 
   Returns:
     The mixed values, in `value.dtype`; softmax in float32 at least.
@@ -55,9 +57,7 @@ def retention(
     scores = axial.biased(scores * scale, slopes, absolute)
     if log_decay is not None:
       distance = np.abs(axial.offsets(scores.shape[-1]))
-      scores += axial.head_table(
-          log_decay[axis].astype(scores.dtype), distance
-      )
+      scores += axial.head_table(log_decay[axis].astype(scores.dtype), distance)
     if mask is not None:
       scores = jnp.where(mask, scores, axial.MASKED)
     return jax.nn.softmax(scores, axis=-1)
@@ -70,7 +70,7 @@ def retention(
       window=window,
       shift=shift,
       impl=impl,
-      rotate=rotate,
+      rotary=rotary,
   )
 
 

@@ -6,7 +6,6 @@ from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax.ops import axial
-from gswinrmt_jax.ops import rotary as rotary_lib
 
 
 def swat(
@@ -67,5 +66,5 @@ def swat(
       window=window,
       shift=shift,
       impl=impl,
-      rotate=rotary_lib.rotate_along_axis if rotary else None,
+      rotary=rotary,
   )

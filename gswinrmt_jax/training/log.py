@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import json
 import pathlib
+import shutil
 import sys
 from typing import Any, TextIO
 
@@ -25,6 +26,8 @@ class Terminal:
     if not self._in_place:
       print(text, file=self._stream, flush=True)
       return
+    # A line that wraps could not be drawn over.
+    text = text[: shutil.get_terminal_size().columns - 1]
     print(f'\r\x1b[K{text}', end='', file=self._stream, flush=True)
     self._open = True
 
@@ -92,7 +95,9 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def duration(seconds: float) -> str:
-  """Returns seconds as `45s`, `3m05s` or `2h07m`."""
+  """Returns seconds as `4.5s`, `45s`, `3m05s` or `2h07m`."""
+  if seconds < 9.95:
+    return f'{seconds:.1f}s'
   minutes, seconds = divmod(round(seconds), 60)
   hours, minutes = divmod(minutes, 60)
   if hours:

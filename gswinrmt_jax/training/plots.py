@@ -36,14 +36,16 @@ def write_curves(
       strict=True,
   )
   for axes, name, label in panels:
-    axes.plot(*_curve(train, name), color='0.75', lw=1, label='per interval')
+    alone = name == 'learning_rate'
+    color = 'tab:blue' if alone else '0.75'
+    axes.plot(*_curve(train, name), color=color, lw=1, label='per interval')
     for split, color in (('train', 'tab:blue'), ('val', 'tab:orange')):
       x, y = _curve(epochs, f'{split}_{name}')
       if y:
         axes.plot(x, y, 'o-', ms=3, color=color, label=_LABELS[split])
     axes.set(xlabel='epoch', ylabel=label)
     axes.grid(alpha=0.3)
-    if name != 'learning_rate':
+    if not alone:
       axes.legend(frameon=False)
   part = path.with_name(path.name + '.part')
   canvas.print_png(part)
@@ -77,7 +79,7 @@ def write_augmented_batch(
 
 
 _LABELS = {
-    'train': 'train (augmented, soft targets)',
+    'train': 'train (augmented)',
     'val': 'validation',
 }
 
