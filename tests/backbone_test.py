@@ -1,4 +1,4 @@
-"""The whole model: maps, stochastic depth, resolutions, precision, gradients."""
+"""The whole model: maps, stochastic depth, resolutions, gradients."""
 
 import functools
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import random_variables
 
 import gswinrmt_jax
@@ -124,7 +125,7 @@ def test_every_parameter_has_a_gradient(name):
   x = random_variables.image((3, 64, 64, 3))
   variables = random_variables.nested(model, x.shape)
 
-  @jax.jit
+  @quick.jit
   def gradients(params):
     def loss(params):
       logits, updates = model.apply(

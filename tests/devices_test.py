@@ -8,8 +8,9 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tiny
 
-from gswinrmt_jax.training import devices
+from gswinrmt_jax.training import checkpoint, devices
 
 
 def test_batches_are_placed_and_targets_keep_shape_and_dtype():
@@ -22,9 +23,9 @@ def test_batches_are_placed_and_targets_keep_shape_and_dtype():
 
 
 _PROGRAM = """
-import json, sys
+import json, pathlib, sys
 import jax, jax.numpy as jnp, optax
-from gswinrmt_jax.training import devices, state, step
+from gswinrmt_jax.training import checkpoint, devices, state, step
 import tiny
 here = devices.Devices()
 model, tx = tiny.Tiny(), optax.sgd(0.1)
@@ -44,6 +45,9 @@ odd = here.put_batch({'image': data.image[:5], 'label': data.label[:5]})
 compiled = update.lower(first, batch, jax.random.key(1)).compile()
 new, metrics = compiled(first, batch, jax.random.key(1))
 new, metrics = compiled(new, batch, jax.random.key(1))
+checkpoints = checkpoint.Checkpoints(pathlib.Path(sys.argv[1]))
+checkpoints.save(new, accuracy=0.5, meta={})
+checkpoints.close()
 print(json.dumps({
     'devices': len(batch['image'].sharding.device_set),
     'split': not batch['image'].is_fully_replicated,
@@ -56,7 +60,7 @@ print(json.dumps({
 """
 
 
-def _run(count):
+def _run(count, folder):
   tests = os.path.dirname(__file__)
   environment = {
       **os.environ,
@@ -65,7 +69,7 @@ def _run(count):
       'PYTHONPATH': os.pathsep.join([tests, os.path.dirname(tests)]),
   }
   done = subprocess.run(
-      [sys.executable, '-c', _PROGRAM],
+      [sys.executable, '-c', _PROGRAM, str(folder)],
       env=environment,
       capture_output=True,
       text=True,
@@ -75,15 +79,26 @@ def _run(count):
   return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_four_devices_compute_what_one_does():
+def test_four_devices_compute_what_one_does(tmp_path):
   """Also the statistics of BatchNorm, which are those of the whole batch."""
-  one, four = _run(1), _run(4)
+  one, four = _run(1, tmp_path / 'one'), _run(4, tmp_path / 'four')
   assert (one['devices'], four['devices']) == (1, 4)
   assert four['split'] and four['state_copied'] and not four['odd_split']
   for name in ('loss', 'mean', 'kernel'):
     np.testing.assert_allclose(
         four[name], one[name], rtol=1e-5, atol=1e-6, err_msg=name
     )
+
+  # What four devices saved, this process reads, weights alone.
+  shapes = jax.eval_shape(
+      lambda: tiny.Tiny().init(
+          jax.random.key(0), jnp.zeros((1, 6, 7, 3)), train=False
+      )
+  )
+  checkpoints = checkpoint.Checkpoints(tmp_path / 'four', read_only=True)
+  restored = checkpoints.restore(2, devices.Devices().target(shapes))
+  kernel = restored.tree['params']['head']['kernel']
+  assert kernel.ravel().tolist() == four['kernel']
 
 
 def test_quick_compilation_is_for_the_cpu():

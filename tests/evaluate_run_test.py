@@ -13,6 +13,12 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import evaluate_run, log, loop
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _compiled_once(tmp_path_factory):
+  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield
+
+
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch):
   tiny_parts.install(monkeypatch)

@@ -1,5 +1,7 @@
 """A pass over a data set counts every image once."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +16,8 @@ def _normalize(image):
 
 
 def _variables(shape=(6, 7, 3)):
-  return tiny.Tiny().init(
-      jax.random.key(0), jnp.zeros((1, *shape)), train=False
-  )
+  init = jax.jit(functools.partial(tiny.Tiny().init, train=False))
+  return init(jax.random.key(0), jnp.zeros((1, *shape)))
 
 
 def test_padding_is_ignored_whatever_the_batch_size():
@@ -37,7 +38,9 @@ def test_padding_is_ignored_whatever_the_batch_size():
 
 def test_image_size_resizes_before_the_model():
   data, variables = tiny.arrays(0, 5), _variables()
-  eval_step = evaluation.make_eval_step(tiny.Tiny(), _normalize, image_size=9)
+  eval_step = jax.jit(
+      evaluation.make_eval_step(tiny.Tiny(), _normalize, image_size=9)
+  )
   batch = next(pipeline.eval_batches(data, batch_size=5))
   resized = jax.image.resize(
       data.image / np.float32(255), (5, 9, 9, 3), 'bilinear', antialias=True

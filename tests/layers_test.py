@@ -87,7 +87,7 @@ def test_gelu_is_the_exact_one():
 
 
 def test_layer_norm_epsilon():
-  """A constant offset of 1e-3 in half the channels: variance 1e-6 over epsilon 1e-6."""
+  """Channels of +-1e-3: a variance of 1e-6 beside an epsilon of 1e-6."""
   x = jnp.array([[[[1e-3, -1e-3]]]])
   y = layers.LayerNorm().apply(
       {'params': {'scale': jnp.ones(2), 'bias': jnp.zeros(2)}}, x

@@ -24,6 +24,12 @@ from gswinrmt_jax.training import plan as plan_lib
 from gswinrmt_jax.training import state as state_lib
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _compiled_once(tmp_path_factory):
+  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield
+
+
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch):
   tiny_parts.install(monkeypatch)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import quick
 import random_variables
 
 import gswinrmt_jax
@@ -89,10 +90,7 @@ def test_model_agrees_with_the_oracle(name, window, size, depths, overrides):
   )
   model = _model(name, window, depths, **overrides)
 
-  # Compiled without optimisation: that takes two thirds of the time.
-  @functools.partial(
-      jax.jit, compiler_options={'xla_backend_optimization_level': 0}
-  )
+  @quick.jit
   def run(variables, image):
     logits = model.apply(variables, image, train=False)
     maps = model.apply(variables, image, train=False, method='features')

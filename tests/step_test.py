@@ -7,9 +7,16 @@ import numpy as np
 import optax
 import pytest
 import tiny
+import tiny_parts
 
 from gswinrmt_jax.training import state as state_lib
 from gswinrmt_jax.training import step as step_lib
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _compiled_once(tmp_path_factory):
+  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield
 
 
 def _augmentation(key, image, label):
@@ -21,7 +28,9 @@ def _augmentation(key, image, label):
 
 def _setup(augmentation=_augmentation, tx=None):
   model, tx = tiny.Tiny(), tx or optax.adamw(1e-2)
-  state = state_lib.create(model, tx, jax.random.key(0), (6, 7, 3))
+  state = jax.jit(
+      lambda: state_lib.create(model, tx, jax.random.key(0), (6, 7, 3))
+  )()
   data = tiny.arrays(0, 8)
   batch = {'image': jnp.asarray(data.image), 'label': jnp.asarray(data.label)}
   return step_lib.make_train_step(model, tx, augmentation), state, batch
@@ -56,28 +65,53 @@ def test_draws_follow_key_and_step():
   assert len({float(same[0]), float(later), float(other)}) == 3
 
 
+class _Root:
+  """A model whose logits are all sqrt(w): at 0 the slope is infinite."""
+
+  def __init__(self):
+    self.keys = []
+
+  def apply(self, variables, image, *, train, rngs, mutable):
+    assert train and mutable == ['batch_stats']
+    self.keys.append(rngs['dropout'])
+    root = jnp.sqrt(variables['params']['w']) * jnp.arange(3.0)
+    return jnp.tile(root, (len(image), 1)), {'batch_stats': {}}
+
+
+def _root_step(model, augmentation, *, step, w):
+  tx = optax.sgd(1.0)
+  params = {'w': jnp.float32(w)}
+  state = state_lib.TrainState(
+      step=jnp.int32(step),
+      params=params,
+      batch_stats={},
+      opt_state=tx.init(params),
+  )
+  batch = {'image': jnp.zeros((2, 4, 5, 3)), 'label': jnp.array([0, 1])}
+  train_step = step_lib.make_train_step(model, tx, augmentation)
+  # Not jitted, so that what is recorded is a value.
+  return train_step(state, batch, jax.random.key(1))[1]
+
+
 def test_augmentation_and_dropout_draw_from_different_streams():
-  keys = []
-
-  class Recorder(tiny.Tiny):
-
-    def __call__(self, x, *, train):
-      keys.append(jax.random.key_data(self.make_rng('dropout')))
-      return super().__call__(x, train=train)
+  model, keys = _Root(), []
 
   def augmentation(key, image, label):
-    keys.append(jax.random.key_data(key))
+    keys.append(key)
     return _augmentation(key, image, label)
 
-  model, tx = Recorder(), optax.sgd(1.0)
-  _, state, batch = _setup(tx=tx)
-  with jax.disable_jit():
-    step_lib.make_train_step(model, tx, augmentation)(
-        state, batch, jax.random.key(1)
-    )
-  assert (
-      len({tuple(np.asarray(key).tolist()) for key in keys}) == len(keys) == 2
-  )
+  for step in (0, 1):
+    _root_step(model, augmentation, step=step, w=1.0)
+  told = [step_lib.augment_key(jax.random.key(1), step) for step in (0, 1)]
+  data = [jax.random.key_data(key).tolist() for key in keys]
+  assert data == [jax.random.key_data(key).tolist() for key in told]
+  data += [jax.random.key_data(key).tolist() for key in model.keys]
+  assert len({tuple(words) for words in data}) == 4
+
+
+def test_a_gradient_that_is_not_finite_is_told():
+  metrics = _root_step(_Root(), _augmentation, step=0, w=0.0)
+  assert np.isfinite(metrics['loss']) and not bool(metrics['finite'])
 
 
 def test_metrics_by_hand():
@@ -86,7 +120,7 @@ def test_metrics_by_hand():
   train_step, state, batch = _setup(tx=tx)
   head = state.params['head']
   params = {**state.params, 'head': jax.tree.map(jnp.zeros_like, head)}
-  new, metrics = train_step(
+  new, metrics = jax.jit(train_step)(
       state.replace(params=params), batch, jax.random.key(1)
   )
   assert metrics['loss'] == pytest.approx(np.log(3), rel=1e-6)
@@ -112,6 +146,7 @@ def test_a_loss_that_is_not_finite_is_told():
     return image.at[0, 0, 0, 0].set(jnp.nan), targets
 
   train_step, state, batch = _setup(broken)
+  train_step = jax.jit(train_step)
   assert not bool(train_step(state, batch, jax.random.key(1))[1]['finite'])
 
 

@@ -1,5 +1,11 @@
 """Puts a tiny model and tiny images in place of the real ones."""
 
+from collections.abc import Iterator
+import contextlib
+import pathlib
+
+import jax
+
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.training import build
@@ -38,3 +44,19 @@ def recipe(**changes):
       }
   )
   return config
+
+
+@contextlib.contextmanager
+def compiled_once(folder: pathlib.Path) -> Iterator[None]:
+  """Lets later runs of the same program take over what was compiled."""
+  settings = {
+      'jax_compilation_cache_dir': str(folder),
+      'jax_persistent_cache_min_compile_time_secs': 0.0,
+      'jax_persistent_cache_min_entry_size_bytes': -1,
+  }
+  before = {name: getattr(jax.config, name) for name in settings}
+  for name, value in settings.items():
+    jax.config.update(name, value)
+  yield
+  for name, value in before.items():
+    jax.config.update(name, value)

@@ -91,7 +91,7 @@ def axial_attention(
 
 
 def _two_passes(query, key, value, weigh, rotary, sizes, masks):
-  """Both passes over maps or windows; `sizes` and `masks` as (width, height)."""
+  """Both passes, over maps or windows; pairs are (width, height)."""
   dtype = value.dtype
   wide = jnp.promote_types(dtype, jnp.float32)
   passes = (

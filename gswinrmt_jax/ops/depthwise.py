@@ -27,9 +27,9 @@ def depthwise_conv(
 ) -> Float[Array, 'b h w c']:
   """Convolves each channel with its own kernel, zero-padded to the same size.
 
-      y[b, i, j, c] = sum_{u, v} x[b, i + u - r, j + v - r, c] kernel[u, v, 0, c]
+      y[b, i, j] = sum_{u, v} x[b, i + u - r, j + v - r] kernel[u, v, 0]
 
-  with `r = (k - 1) / 2` and zeros outside the map.
+  for every channel, with `r = (k - 1) / 2` and zeros outside the map.
 
   Args:
     x: The map.
@@ -114,7 +114,7 @@ def _shift_conv_backward(residuals, cotangent):
 
 
 def _kernel_gradient(x: Array, cotangent: Array, kernel: Array) -> Array:
-  """`dkernel[u, v, c] = sum_{b, i, j} x[b, i + u - r, j + v - r, c] dy[b, i, j, c]`.
+  """`dkernel[u, v] = sum_{b, i, j} x[b, i + u - r, j + v - r] dy[b, i, j]`.
 
   All taps in one variadic reduction, which reads the maps once: separate sums
   are three to eight times slower on CPU and compile far longer. Accumulated in

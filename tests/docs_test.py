@@ -1,0 +1,42 @@
+"""The documents say what the code does."""
+
+import pathlib
+import re
+
+import pytest
+
+from gswinrmt_jax.models import factory
+
+ROOT = pathlib.Path(__file__).parent.parent
+README = (ROOT / 'README.md').read_text()
+
+
+def test_the_table_of_fields_is_complete():
+  text = (ROOT / 'docs' / 'models.md').read_text()
+  table = text.partition('## Fields')[2].partition('\n\nImages')[0]
+  fields = re.findall(r'^\| `(\w+)` \|', table, re.MULTILINE)
+  assert fields == list(factory.FIELDS)
+
+
+def test_the_quickstart_runs(capsys):
+  block = re.search(r'```python\n(.*?)```', README, re.DOTALL)[1]
+  exec(compile(block, 'README.md', 'exec'), {})  # The README's own lines.
+  assert capsys.readouterr().out.splitlines() == ['(2, 10)', '(2, 4, 4, 128)']
+
+
+@pytest.mark.parametrize('document', ['README.md', 'CONTRIBUTING.md', 'docs/models.md', 'docs/decisions.md'])
+def test_links_and_paths_lead_somewhere(document):
+  path = ROOT / document
+  text = path.read_text()
+  targets = re.findall(r'\]\((?!http)([^)#]+)', text)
+  targets += re.findall(r'`((?:configs|docs|results|tests|gswinrmt_jax)/[\w./]+)`', text)
+  for target in targets:
+    found = (path.parent / target).exists() or (ROOT / target).exists()
+    assert found, f'{document}: {target}'
+
+
+def test_parameter_counts_in_the_readme_are_those_tested():
+  import parameters_test
+
+  for name, (_, count) in parameters_test.COUNTS.items():
+    assert re.search(rf'`{name}`.*{count:,}', README), name

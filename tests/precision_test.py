@@ -1,0 +1,104 @@
+"""bfloat16 against float32: how far apart they may be, and why.
+
+Rounding to bfloat16 errs by at most u = 2^-8, relatively. A result that passed
+through K roundings, each of an independent sign, is off by about sqrt(K) u of
+its size. Layer norms keep later blocks from amplifying it much; the bounds
+below allow three times sqrt(K) u, a quarter of the certain bound K u.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import quick
+import random_variables
+
+import gswinrmt_jax
+from gswinrmt_jax import ops
+
+U = 2.0**-8
+
+# On the longest path. Stem: four convolutions, biases, norms, three GELUs.
+# Block: position convolution 3 (taps, bias, sum); attention: norm, projection
+# and bias, rotation, weights and result of two passes, LCE 4, sum, gate 2,
+# output 2, LayerScale, sum: 18; FFN: norm, up 2, GELU, convolution 2, norm,
+# sum, down 2, LayerScale, sum: 12. Downsampling: convolution, bias, norm.
+_STEM, _BLOCK, _DOWN = 15, 33, 3
+_SIZES = {
+    'widths': (8, 16, 24, 32),
+    'depths': (1, 1, 1, 1),
+    'num_heads': (2, 2, 3, 4),
+}
+_ROUNDINGS = _STEM + 4 * _BLOCK + 3 * _DOWN
+
+
+def _relative(actual, expected):
+  difference = np.asarray(actual, np.float64) - np.asarray(expected, np.float64)
+  return np.linalg.norm(difference) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize('start', ['initial', 'random'])
+@pytest.mark.parametrize(
+    'name', ['rmt_compact', 'retention_compact', 'swat_compact']
+)
+def test_model(name, start):
+  """As initialised, and with every parameter of order one."""
+  models = {
+      dtype: gswinrmt_jax.create_model(
+          name, num_classes=5, dtype=dtype, window_size=0, **_SIZES
+      )
+      for dtype in ('float32', 'bfloat16')
+  }
+  x = random_variables.image((4, 64, 64, 3))
+  if start == 'random':
+    variables = random_variables.nested(models['float32'], x.shape)
+  else:
+    init = quick.jit(models['float32'].init, static_argnames='train')
+    variables = init(jax.random.key(0), x, train=False)
+
+  def maps(dtype):
+    apply = quick.jit(
+        lambda v, x: models[dtype].apply(v, x, train=False, method='features')
+    )
+    return apply(variables, x)['stage4']
+
+  error = _relative(maps('bfloat16'), maps('float32'))
+  assert U / 2 < error < 3 * np.sqrt(_ROUNDINGS) * U
+
+
+@pytest.mark.parametrize('gamma', [0.5, 1 - 1e-6])
+@pytest.mark.parametrize('size', [1.0, 30.0])
+@pytest.mark.parametrize('form', ['softmax', 'sigmoid'])
+def test_attention_with_large_scores_and_slow_decay(form, size, gamma):
+  """Inputs exact in bfloat16, scores to 900: only four roundings are left.
+
+  Those of the weights and of the result in each pass. Weights are positive, so
+  a result errs by at most 2 u of the mean |V| under the same weights, a pass,
+  which the pass over |V| gives. Scores rounded to bfloat16 would be off by
+  900 u, which is more than 1.
+  """
+  shape = (2, 5, 7, 3, 4)
+  query, key, value = (
+      random_variables.image((i, *shape))[0].astype(jnp.bfloat16)
+      for i in (1, 2, 3)
+  )
+  query, key = query * size, key * size
+  log_decay = jnp.full((2, 3), jnp.log(gamma))
+
+  def attend(value, dtype):
+    return ops.FORMS[form](
+        query.astype(dtype),
+        key.astype(dtype),
+        value.astype(dtype),
+        log_decay,
+        slopes=None,
+        window=4,
+        shift=2,
+        scaled=True,
+        rotary=False,
+    ).astype(jnp.float32)
+
+  error = jnp.abs(attend(value, jnp.bfloat16) - attend(value, jnp.float32))
+  bound = 4 * U * (1 + 4 * U) * attend(jnp.abs(value), jnp.float32)
+  assert (error <= bound + 1e-7).all()
+  assert (error > bound / 20).any()  # It did run in bfloat16.
