@@ -39,8 +39,14 @@ def _shapes(model, size, **options):
   )
 
 
-@pytest.mark.parametrize('name', ['rmt_t', 'retention_large', 'swat_large'])
-@pytest.mark.parametrize('size', [(32, 32), (75, 106), (224, 320)])
+@pytest.mark.parametrize(
+    ('name', 'size'),
+    [
+        ('rmt_t', (32, 32)),
+        ('retention_large', (75, 106)),
+        ('swat_large', (224, 320)),
+    ],
+)
 def test_features_have_the_strides_and_widths(name, size):
   """Full-size models, by shape alone; extents round up."""
   model = gswinrmt_jax.create_model(name, num_classes=11, dtype='bfloat16')
@@ -74,7 +80,7 @@ def test_the_same_weights_run_at_another_resolution(name):
   model = _tiny(name, depths=(1, 1, 1, 1))
   variables = random_variables.nested(model, (1, 32, 32, 3))
   x = random_variables.image((1, 48, 35, 3))
-  logits = model.apply(variables, x, train=False)
+  logits = quick.jit(lambda v, x: model.apply(v, x, train=False))(variables, x)
   assert np.isfinite(logits).all()
 
 
@@ -82,16 +88,20 @@ def test_the_head_pools_what_features_returns():
   model = _tiny('retention_compact', depths=(1, 1, 1, 1))
   x = random_variables.image((2, 64, 64, 3))
   variables = random_variables.nested(model, x.shape)
-  last = model.apply(variables, x, train=False, method='features')['stage4']
+
+  @quick.jit
+  def run(variables, x):
+    maps = model.apply(variables, x, train=False, method='features')
+    return maps['stage4'], model.apply(variables, x, train=False)
+
+  last, logits = run(variables, x)
   centred = last - last.mean(-1, keepdims=True)
   p = variables['params']
   normed = centred / np.sqrt(last.var(-1, keepdims=True) + 1e-6)
   normed = normed * p['norm']['scale'][None, None, None]
   pooled = (normed + p['norm']['bias'][None, None, None]).mean((1, 2))
   expected = pooled @ p['head']['kernel'] + p['head']['bias'][None]
-  np.testing.assert_allclose(
-      model.apply(variables, x, train=False), expected, atol=2e-5
-  )
+  np.testing.assert_allclose(logits, expected, atol=2e-5)
 
 
 def test_stochastic_depth_rates_and_scale():
@@ -115,7 +125,12 @@ def test_no_rate_takes_no_key():
   model = _tiny('retention_compact', drop_path_rate=0.0, depths=(1, 1, 1, 1))
   x = random_variables.image((2, 32, 32, 3))
   variables = random_variables.nested(model, x.shape)
-  model.apply(variables, x, train=True, mutable=['batch_stats'])
+  # Raises if a key were asked for.
+  jax.eval_shape(
+      lambda v, x: model.apply(v, x, train=True, mutable=['batch_stats']),
+      variables,
+      x,
+  )
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -10,7 +10,6 @@ thirty changes that were tried, against 1.5e-6 of float32 rounding.
 import functools
 
 from flax import traverse_util
-import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle

@@ -5,11 +5,11 @@ import contextlib
 import pathlib
 
 import jax
+import tiny
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.training import build
-import tiny
 
 # 25 images in batches of 4: epochs end at steps 6, 12, 18, 25.
 SPLITS = {
