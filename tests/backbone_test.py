@@ -169,6 +169,21 @@ def test_every_parameter_has_a_gradient(name):
   assert all(jax.tree.leaves(moved)), moved
 
 
+def test_forward_mode_with_plain_autodiff():
+  """`depthwise_impl='conv'` leaves no hand-written gradient in the way."""
+  x = random_variables.image((1, 32, 32, 3))
+
+  model = _tiny('retention_compact', depthwise_impl='conv')
+  variables = random_variables.nested(model, x.shape)
+  _, tangent = jax.eval_shape(
+      lambda x: jax.jvp(
+          lambda x: model.apply(variables, x, train=False), (x,), (x,)
+      ),
+      x,
+  )
+  assert tangent.shape == (1, 5)
+
+
 def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32():
   model = _tiny('swat_compact', dtype='bfloat16')
   x = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)

@@ -1,6 +1,7 @@
 """A run folder of an earlier version: later ones must read all of it.
 
-Made by `train.py --config=configs/digits_retention.py:smoke`, version 0.1.0.
+Made by version 0.1.0: `train.py --config=configs/digits_retention.py:smoke`
+with `num_epochs=12`, `eval_every_epochs=12`, `optimizer.warmup_epochs=1.0`.
 """
 
 import io
@@ -29,14 +30,15 @@ def test_its_weights_give_the_figures_of_its_summary(folder):
 
 
 def test_training_goes_on_from_it(folder):
-  """The whole state is read: the schedule has one more epoch, the run too."""
+  """The whole state is read, optimiser and all."""
   output = io.StringIO()
   config = run_folder.load_config(folder)
   with config.unlocked():
-    config.stop_after_epochs = 2
-    config.num_epochs = 2
-  # As if the first half of a run of two epochs had been made by that version.
+    config.num_epochs = 13
+    config.eval_every_epochs = 13
+  # As if it had been stopped after 12 epochs of 13.
   run_folder.write_json(folder / 'config.json', config.to_dict())
   summary = loop.train(config, folder, log.Terminal(output))
-  assert 'checkpoint of step 20' in output.getvalue()
-  assert summary['steps'] == 40
+  assert 'checkpoint of step 243' in output.getvalue()
+  assert summary['steps'] == 263
+  assert summary['last']['val_accuracy'] > 0.9

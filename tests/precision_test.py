@@ -6,6 +6,9 @@ its size. Layer norms keep later blocks from amplifying it much; the bounds
 below allow three times sqrt(K) u, a quarter of the certain bound K u.
 """
 
+import functools
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +18,8 @@ import random_variables
 
 import gswinrmt_jax
 from gswinrmt_jax import ops
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.training import build, checkpoint, devices, run_folder
 
 U = 2.0**-8
 
@@ -35,6 +40,33 @@ _ROUNDINGS = _STEM + 4 * _BLOCK + 3 * _DOWN
 def _relative(actual, expected):
   difference = np.asarray(actual, np.float64) - np.asarray(expected, np.float64)
   return np.linalg.norm(difference) / np.linalg.norm(expected)
+
+
+def test_trained_model():
+  """The weights of the golden run, on the digits' test images."""
+  folder = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+  config = run_folder.load_config(folder)
+  info = datasets.info('digits')
+  image = datasets.load('digits', 'test', '').image[:64]
+  x = build.make_normalization(info)(jnp.asarray(image))
+  logits = {}
+  for dtype in ('float32', 'bfloat16'):
+    with config.unlocked():
+      config.dtype = dtype
+    model = build.make_model(config, 10, image.shape[1:])
+    shapes = jax.eval_shape(
+        functools.partial(model.init, train=False), jax.random.key(0), x
+    )
+    variables = (
+        checkpoint.Checkpoints(folder / 'checkpoints', read_only=True)
+        .restore(243, devices.Devices().target(shapes))
+        .tree
+    )
+    apply = quick.jit(functools.partial(model.apply, train=False))
+    logits[dtype] = apply(variables, x)
+  error = _relative(logits['bfloat16'], logits['float32'])
+  # One norm and the pooling more.
+  assert U / 8 < error < 3 * np.sqrt(_ROUNDINGS + 2) * U
 
 
 @pytest.mark.parametrize('start', ['initial', 'random'])

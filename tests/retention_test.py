@@ -1,7 +1,5 @@
 """Retention, decomposed and full, against loops in float64 and by hand."""
 
-import hypothesis
-from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 from jax.test_util import check_grads
@@ -133,39 +131,6 @@ def test_full_and_decomposed_agree_on_a_single_row():
   )
 
 
-@hypothesis.settings(max_examples=4, deadline=None)
-@hypothesis.example(height=1, width=1, window=3, shift=1)
-@hypothesis.example(height=9, width=4, window=5, shift=2)
-@hypothesis.given(
-    height=st.integers(1, 11),
-    width=st.integers(1, 11),
-    window=st.integers(1, 6),
-    shift=st.integers(0, 5),
-)
-def test_banded_equals_cyclic_forward_and_backward(
-    height, width, window, shift
-):
-  """To 1e-12 in float64, for any extent, window and shift; all finite."""
-  with jax.enable_x64(True):
-    maps = tuple(map(jnp.asarray, _maps(6, height, width, np.float64)))
-    log_decay = jnp.log(jnp.asarray(RATES))
-
-    def run(impl):
-      def loss(*arguments):
-        out = ops.retention(*arguments, window=window, shift=shift, impl=impl)
-        return jnp.sum(jnp.sin(out)), out
-
-      (_, out), grads = jax.value_and_grad(loss, range(4), has_aux=True)(
-          *maps, log_decay
-      )
-      return (out, *grads)
-
-    both = jax.jit(lambda: (run('banded'), run('cyclic')))()
-    for ours, other in zip(*both, strict=True):
-      assert np.isfinite(ours).all() and np.isfinite(other).all()
-      np.testing.assert_allclose(ours, other, atol=1e-12)
-
-
 def test_gradients_by_finite_differences():
   with jax.enable_x64(True):
     maps = tuple(map(jnp.asarray, _maps(7, 3, 4, np.float64)))
@@ -203,9 +168,3 @@ def test_extreme_scores_and_rates_stay_finite(impl):
   value, grads = jax.jit(jax.value_and_grad(loss, range(4)))(theta, *maps)
   assert np.isfinite(value)
   assert all(np.isfinite(g).all() for g in grads)
-
-
-def test_unknown_implementation_is_refused():
-  maps = [jnp.asarray(m) for m in _maps(0)]
-  with pytest.raises(ValueError, match='rolled'):
-    ops.retention(*maps, None, impl='rolled')

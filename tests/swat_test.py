@@ -1,7 +1,5 @@
 """SWAT against loops in float64 and by hand."""
 
-import hypothesis
-from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 from jax.test_util import check_grads
@@ -127,39 +125,6 @@ def test_partial_regions_divide_by_the_whole_window(impl):
   expected = np.zeros((5, 5))
   expected[:2, :2] = expected[2:, 2:] = 1 / 8
   np.testing.assert_array_equal(weights, expected)
-
-
-@hypothesis.settings(max_examples=4, deadline=None)
-@hypothesis.example(height=1, width=1, window=3, shift=1)
-@hypothesis.example(height=9, width=4, window=5, shift=2)
-@hypothesis.given(
-    height=st.integers(1, 11),
-    width=st.integers(1, 11),
-    window=st.integers(1, 6),
-    shift=st.integers(0, 5),
-)
-def test_banded_equals_cyclic_forward_and_backward(
-    height, width, window, shift
-):
-  """To 1e-12 in float64, for any extent, window and shift; all finite."""
-  with jax.enable_x64(True):
-    maps = tuple(map(jnp.asarray, _maps(2, height, width, np.float64)))
-    tables = jnp.log(jnp.asarray(RATES)), jnp.asarray(SLOPES)
-
-    def run(impl):
-      def loss(*arguments):
-        out = ops.swat(*arguments, window=window, shift=shift, impl=impl)
-        return jnp.sum(jnp.sin(out)), out
-
-      (_, out), grads = jax.value_and_grad(loss, range(5), has_aux=True)(
-          *maps, *tables
-      )
-      return (out, *grads)
-
-    both = jax.jit(lambda: (run('banded'), run('cyclic')))()
-    for ours, other in zip(*both, strict=True):
-      assert np.isfinite(ours).all() and np.isfinite(other).all()
-      np.testing.assert_allclose(ours, other, atol=1e-12)
 
 
 def test_gradients_by_finite_differences():

@@ -1,0 +1,95 @@
+"""What all attention forms share: two implementations, biases, masks."""
+
+import hypothesis
+from hypothesis import strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.ops import axial
+
+N, D = 3, 4
+
+
+def _maps(height, width):
+  rng = np.random.default_rng(0)
+  return tuple(
+      jnp.asarray(rng.normal(size=(2, height, width, N, D))) for _ in range(3)
+  )
+
+
+@pytest.mark.parametrize('form', ops.FORMS)
+@hypothesis.settings(max_examples=4, deadline=None)
+@hypothesis.example(height=1, width=1, window=3, shift=1)
+@hypothesis.example(height=9, width=4, window=5, shift=2)
+@hypothesis.given(
+    height=st.integers(1, 11),
+    width=st.integers(1, 11),
+    window=st.integers(1, 6),
+    shift=st.integers(0, 5),
+)
+def test_banded_equals_cyclic_forward_and_backward(
+    form, height, width, window, shift
+):
+  """To 1e-12 in float64, for any extent, window and shift; all finite."""
+  with jax.enable_x64(True):
+    maps = _maps(height, width)
+    log_decay = jnp.log(jnp.array([[0.5, 0.8, 0.95], [0.6, 0.7, 0.9]]))
+    slopes = jnp.array([-0.5, 0.5, 0.25])
+
+    def run(impl):
+      def loss(query, key, value, log_decay, slopes):
+        out = ops.FORMS[form](
+            query,
+            key,
+            value,
+            log_decay,
+            slopes=slopes,
+            window=window,
+            shift=shift,
+            impl=impl,
+            rotary=True,
+        )
+        return jnp.sum(jnp.sin(out)), out
+
+      (_, out), grads = jax.value_and_grad(loss, range(5), has_aux=True)(
+          *maps, log_decay, slopes
+      )
+      return (out, *grads)
+
+    both = jax.jit(lambda: (run('banded'), run('cyclic')))()
+    for ours, other in zip(*both, strict=True):
+      assert np.isfinite(ours).all() and np.isfinite(other).all()
+      np.testing.assert_allclose(ours, other, atol=1e-12)
+
+
+def test_offsets_are_query_minus_key():
+  np.testing.assert_array_equal(
+      axial.offsets(3), [[0, -1, -2], [1, 0, -1], [2, 1, 0]]
+  )
+
+
+def test_head_table_is_the_product_of_head_and_distance():
+  table = axial.head_table(jnp.array([2.0, -1.0]), axial.offsets(2))
+  np.testing.assert_array_equal(
+      table, [[[[[0, -2], [2, 0]], [[0, 1], [-1, 0]]]]]
+  )
+
+
+def test_bias_signed_absolute_and_none():
+  scores = jnp.ones((1, 1, 1, 2, 2))
+  slopes = jnp.array([3.0])
+  np.testing.assert_array_equal(
+      axial.biased(scores, slopes, False)[0, 0, 0], [[1, -2], [4, 1]]
+  )
+  np.testing.assert_array_equal(
+      axial.biased(scores, slopes, True)[0, 0, 0], [[1, 4], [4, 1]]
+  )
+  assert axial.biased(scores, None, False) is scores
+
+
+def test_unknown_implementation_is_refused():
+  with pytest.raises(ValueError, match='rolled'):
+    ops.retention(*_maps(2, 3), None, impl='rolled')
