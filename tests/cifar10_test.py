@@ -18,7 +18,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums
 from tensorflow_datasets.image_classification import cifar
 
-from gswinrmt_jax.data import cifar10
+from gswinrmt_jax.data import cifar10, cifar10_archive
 from gswinrmt_jax.errors import UserError
 
 PER_CLASS = {'train': 5, 'test': 2}
@@ -28,7 +28,7 @@ TINY = {'train': 50, 'test': 20}
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
   """Makes fifty and twenty images a complete data set."""
-  monkeypatch.setattr(cifar10, 'IMAGES_PER_CLASS', PER_CLASS)
+  monkeypatch.setattr(cifar10_archive, 'IMAGES_PER_CLASS', PER_CLASS)
 
 
 @functools.cache
@@ -152,9 +152,9 @@ def test_facts_agree_with_the_official_builder():
       ('train', official.train_files),
       ('test', official.test_files),
   ):
-    assert [f'{name}.bin' for name in cifar10.BATCHES[split]] == files
+    assert [f'{name}.bin' for name in cifar10_archive.BATCHES[split]] == files
   known = checksums.get_all_url_infos()[official.url]
-  assert known.checksum == cifar10.SHA256[0]
+  assert known.checksum == cifar10_archive.SHA256[0]
   assert cifar10.CLASSES == tuple(sorted(cifar10.CLASSES))
 
 
@@ -188,64 +188,6 @@ def refused(tmp_path, archive):
   message = str(caught.value)
   assert '\n' not in message
   return message
-
-
-@pytest.mark.parametrize('share', [0.0, 0.001, 0.3, 0.9999])
-def test_truncated_archive(share, tmp_path):
-  archive = binary_archive(tmp_path)
-  os.truncate(archive, int(share * archive.stat().st_size))
-  assert f'cannot read the archive {archive}' in refused(tmp_path, archive)
-
-
-@pytest.mark.parametrize('make', [binary_archive, python_archive])
-def test_one_flipped_bit_in_a_pixel(make, tmp_path):
-  archive = make(tmp_path)
-  content = bytearray(archive.read_bytes())
-  content[len(content) // 2] ^= 1
-  archive.write_bytes(content)
-  assert str(archive) in refused(tmp_path, archive)
-
-
-def test_other_files_are_no_archive(tmp_path):
-  assert 'No such file' in refused(tmp_path, tmp_path / 'absent.tar.gz')
-  assert 'directory' in refused(tmp_path, tmp_path)
-  text = tmp_path / 'text'
-  text.write_text('hello')
-  assert f'cannot read the archive {text}' in refused(tmp_path, text)
-  other = write_archive(tmp_path / 'other.tar.gz', {'train.bin': b'123'})
-  assert 'data_batch_1 is not in it' in refused(tmp_path, other)
-
-
-def test_incomplete_archive_is_counted(tmp_path):
-  records = dict(tiny_records())
-  images, labels = records['train']
-  records['train'] = images, np.where(labels == 3, 4, labels)
-  message = refused(tmp_path, binary_archive(tmp_path, records))
-  assert 'train holds [5, 5, 5, 0, 10, 5, 5, 5, 5, 5] images' in message
-  records['train'] = images[:-1], labels[:-1]
-  assert 'is not complete' in refused(
-      tmp_path, binary_archive(tmp_path, records)
-  )
-  records['train'] = images, np.where(labels == 9, 10, labels)
-  assert 'is not complete' in refused(
-      tmp_path, binary_archive(tmp_path, records)
-  )
-
-
-def test_pickle_that_runs_code_is_refused_by_name(tmp_path):
-  mark = tmp_path / 'executed'
-  attack = b'\x80\x02cposix\nsystem\nU%c%bR.' % (
-      len(f'touch {mark}'),
-      f'touch {mark}'.encode() + b'\x85',
-  )
-  archive = python_archive(tmp_path, data_batch_3=attack)
-  assert 'refused to load posix.system' in refused(tmp_path, archive)
-  assert not mark.exists()
-  # A sibling of an allowed name.
-  archive = python_archive(tmp_path, test_batch=b'\x80\x02cnumpy\nsave\n.')
-  assert 'refused to load numpy.save' in refused(tmp_path, archive)
-  archive = python_archive(tmp_path, test_batch=b'\x80\x02]K\x05a.')
-  assert 'not a dict of data and labels' in refused(tmp_path, archive)
 
 
 @pytest.mark.parametrize('interruption', [KeyboardInterrupt, MemoryError])

@@ -4,13 +4,15 @@ import cifar10_test
 import numpy as np
 import pytest
 
-from gswinrmt_jax.data import cifar10, datasets, digits
+from gswinrmt_jax.data import cifar10_archive, datasets, digits
 from gswinrmt_jax.errors import UserError
 
 
 @pytest.fixture
 def root(monkeypatch, tmp_path):
-  monkeypatch.setattr(cifar10, 'IMAGES_PER_CLASS', cifar10_test.PER_CLASS)
+  monkeypatch.setattr(
+      cifar10_archive, 'IMAGES_PER_CLASS', cifar10_test.PER_CLASS
+  )
   cifar10_test.prepared(tmp_path)
   return tmp_path / 'tfds'
 

@@ -6,7 +6,7 @@ import cifar10_test
 import pytest
 
 from gswinrmt_jax.commands import prepare
-from gswinrmt_jax.data import cifar10
+from gswinrmt_jax.data import cifar10, cifar10_archive
 from gswinrmt_jax.errors import UserError
 
 
@@ -26,7 +26,9 @@ def test_digits_need_nothing(capsys):
 def test_cifar10_from_an_archive_into_a_directory(
     monkeypatch, tmp_path, capsys
 ):
-  monkeypatch.setattr(cifar10, 'IMAGES_PER_CLASS', cifar10_test.PER_CLASS)
+  monkeypatch.setattr(
+      cifar10_archive, 'IMAGES_PER_CLASS', cifar10_test.PER_CLASS
+  )
   archive = cifar10_test.python_archive(tmp_path)
   root = tmp_path / 'data'
   assert run('cifar10', '--archive', str(archive), '--dir', str(root)) == 0
