@@ -31,7 +31,7 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
 
   config.augment = ml_collections.ConfigDict()
   config.augment.crop_padding = 4  # pixels on each side
-  config.augment.flip = True  # left to right, every second image
+  config.augment.flip = True  # left to right, each image at even odds
   config.augment.rand_augment_ops = 2  # drawn per image; 0: none
   config.augment.rand_augment_magnitude = 9.0  # mean, of 10
   config.augment.rand_augment_std = 0.5  # of the magnitude
@@ -48,7 +48,8 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.optimizer.b1 = 0.9
   config.optimizer.b2 = 0.999
   config.optimizer.eps = 1e-8
-  return config
+  # A recipe that sets a field nobody reads fails.
+  return config.lock()
 
 
 def digits(model_name: str) -> ml_collections.ConfigDict:
@@ -93,7 +94,8 @@ def with_argument(
   Args:
     config: A full recipe; its model is kept, narrower.
     argument: None for the recipe itself; 'smoke' for one epoch of a tiny model
-      on the packaged digits, to see in seconds that all of it runs.
+      on the packaged digits, with the recipe's own augmentation and precision,
+      to see in seconds that all of it runs.
 
   Returns:
     The recipe to run.
@@ -105,7 +107,11 @@ def with_argument(
     return config
   if argument != 'smoke':
     raise ValueError(f"unknown argument '{argument}' (known: 'smoke')")
-  config = digits(config.model.name)
+  small = digits(config.model.name)
+  config.data = small.data
+  config.batch_size = small.batch_size
+  config.eval_batch_size = small.eval_batch_size
+  config.log_every_steps = small.log_every_steps
   config.num_epochs = 1
   config.optimizer.warmup_epochs = 0.25
   _shrink(config, widths=(8, 8, 16, 16), depths=(1, 1, 1, 1))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.augment import batch
+from gswinrmt_jax.augment import batch, crop, erase, mix, rand_augment
 from gswinrmt_jax.errors import UserError
 
 B, H, W, K = 7, 9, 14, 4  # odd and not square
@@ -135,3 +135,29 @@ def test_fill_is_the_mean_colour():
 def test_values_out_of_range_are_refused(field, value, text):
   with pytest.raises(UserError, match=text):
     dataclasses.replace(ON, **{field: value})
+
+
+def test_the_chain_is_its_stages_in_order():
+  image, label = _batch()
+  key = jax.random.key(3)
+
+  @jax.jit
+  def by_hand(image, label):
+    crop_key, rand_key, erase_key, mix_key = jax.random.split(key, 4)
+    x = crop.crop_and_flip(crop_key, image, padding=4, flip=True)
+    x = rand_augment.rand_augment(
+        rand_key,
+        x,
+        ops=2,
+        magnitude=9.0,
+        std=0.5,
+        prob=0.5,
+        fill=(128, 102, 76),  # MEAN in grey levels
+    )
+    x = erase.random_erase(erase_key, batch.normalize(x, MEAN, STD), prob=0.25)
+    target = mix.smooth_targets(label, num_classes=K, smoothing=0.1)
+    return mix.mix(mix_key, x, target, mixup_alpha=0.8, cutmix_alpha=1.0)
+
+  actual = _augment(key, image, label, settings=ON)
+  for ours, expected in zip(actual, by_hand(image, label), strict=True):
+    np.testing.assert_allclose(ours, expected, atol=1e-5)

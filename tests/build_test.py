@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import recipes
+from gswinrmt_jax.augment import batch
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import build
@@ -90,3 +91,41 @@ def test_augmentation_and_normalization_know_the_data_set():
   )
   np.testing.assert_allclose(targets[0, 3], 0.82, rtol=1e-6)
   np.testing.assert_allclose(targets[0, 4], 0.02, rtol=1e-6)
+
+
+def test_cifar10_is_augmented_as_table_2_says():
+  config = recipes.cifar10('rmt_compact')
+  info = datasets.info('cifar10')
+  settings = build.make_augmentation(config, info).keywords['settings']
+  assert settings == batch.Augment(
+      crop_padding=4,
+      flip=True,
+      rand_augment_ops=2,
+      rand_augment_magnitude=9.0,
+      rand_augment_std=0.5,
+      rand_augment_prob=0.5,
+      erase_prob=0.25,
+      mixup_alpha=0.8,
+      cutmix_alpha=1.0,
+      label_smoothing=0.1,
+      num_classes=10,
+      mean=(0.4914, 0.4822, 0.4465),
+      std=(0.2470, 0.2435, 0.2616),
+  )
+  assert settings.fill == (125, 123, 114)
+
+
+@pytest.mark.parametrize(
+    ('field', 'value'),
+    [
+        ('learning_rate', -1e-3),
+        ('learning_rate', float('nan')),
+        ('weight_decay', -0.05),
+        ('warmup_epochs', -1.0),
+        ('b1', 1.0),
+    ],
+)
+def test_optimizer_numbers_out_of_range_are_named(field, value):
+  config = _recipe(**{f'optimizer.{field}': value})
+  with pytest.raises(UserError, match=f'config.optimizer.{field} is'):
+    build.make_optimizer(config, plan_lib.make_plan(config, 1297))

@@ -1,6 +1,7 @@
 """What is kept, what is restored, what is skipped."""
 
 import pathlib
+import shutil
 
 import chex
 import jax
@@ -158,6 +159,27 @@ def test_a_damaged_checkpoint_is_named_skipped_and_kept(
   restored = checkpoints.restore_latest(_target())
   checkpoints.close()
   assert restored.step == bad
+
+
+def test_a_damaged_best_falls_back_to_the_next_best(tmp_path):
+  folder = tmp_path / 'checkpoints'
+  _save(folder, {3: 0.9, 4: 0.3, 5: 0.4}).close()
+  shutil.rmtree(folder / '3' / 'state')
+  said = []
+  checkpoints = checkpoint.Checkpoints(folder, warn=said.append)
+  restored = checkpoints.restore_best(_target())
+  assert restored.step == 5
+  assert len(said) == 1 and 'checkpoint 3 ' in said[0]
+  chex.assert_trees_all_equal(restored.tree, _state(5))
+
+
+def test_what_cannot_be_saved_is_one_line(tmp_path):
+  checkpoints = _save(tmp_path / 'c', {4: 0.3})
+  with pytest.raises(UserError, match='cannot save a checkpoint') as caught:
+    checkpoints.save(_state(5), accuracy=0.5, meta={'no': jnp})  # not JSON
+    checkpoints.wait()
+  assert '\n' not in str(caught.value)
+  assert checkpoint.Checkpoints(tmp_path / 'c').restore_latest(_target())
 
 
 def test_values_that_changed_on_disk_are_not_taken(tmp_path, monkeypatch):

@@ -72,7 +72,7 @@ def test_table_has_both_columns_and_says_that_it_stopped():
   text = closing.table(_summary())
   assert 'test accuracy                         50.00%    62.50%' in text
   assert 'test cross-entropy, smoothing 0.1     1.5000    1.5000' in text
-  assert '1,234' in text and 'Stopped at step 7 of 15.' in text
+  assert '1,234' in text and 'Stopped at step 7 of 15: not tested' in text
   complete = {**_summary(), 'steps': 15}
   assert 'Stopped' not in closing.table(complete)
 

@@ -1,13 +1,10 @@
 """Settings every test runs under."""
 
-from absl import flags
 import jax
 from jaxtyping import install_import_hook
 
 # A missing axis fails here instead of broadcasting in silence.
 jax.config.update('jax_numpy_rank_promotion', 'raise')
-# Grain reads a flag when it starts workers; no program has parsed them here.
-flags.FLAGS.mark_as_parsed()
 # Annotated shapes are checked. Only here: a train state is a tree, and tree
 # maps fill its fields with things that are no arrays.
 install_import_hook(

@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-import tiny
 import tiny_parts
 
 from gswinrmt_jax.errors import UserError
@@ -105,4 +104,11 @@ def test_data_may_lie_elsewhere_now(run, monkeypatch):
       or load(name, split, data_dir),
   )
   _evaluate(run, data_dir='elsewhere')
-  assert seen == ['elsewhere'] and tiny.CLASSES == 3
+  assert seen == ['elsewhere']
+
+
+def test_every_slice_has_a_report_of_its_own():
+  slices = ['test', 'test[:1000]', 'test[1000:]', 'test[:10%]', 'test[:10]']
+  names = {evaluate_run._file_name(name, 7, None) for name in slices}
+  assert len(names) == len(slices)
+  assert evaluate_run._file_name('test', 7, 64) == 'evaluation_test_7_64px.json'

@@ -60,7 +60,8 @@ def test_bins_are_closed_above_and_fifteen():
   sums = _batch_sums(
       jnp.asarray(logits, jnp.float32), jnp.array([0, 0]), jnp.ones(2)
   )
-  assert sums['bin_count'].tolist() == [0, 0, 1, 1] + [0] * 11
+  filled = [value > 0 for value in sums['bin_confidence'].tolist()]
+  assert filled == [False, False, True, True] + [False] * 11
 
 
 def test_top5_of_seven_classes():

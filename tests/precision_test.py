@@ -69,9 +69,14 @@ def test_trained_model():
   assert U / 8 < error < 3 * np.sqrt(_ROUNDINGS + 2) * U
 
 
-@pytest.mark.parametrize('start', ['initial', 'random'])
 @pytest.mark.parametrize(
-    'name', ['rmt_compact', 'retention_compact', 'swat_compact']
+    ('name', 'start'),
+    [
+        ('retention_compact', 'initial'),
+        ('rmt_compact', 'random'),
+        ('retention_compact', 'random'),
+        ('swat_compact', 'random'),
+    ],
 )
 def test_model(name, start):
   """As initialised, and with every parameter of order one."""

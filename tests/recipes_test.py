@@ -54,5 +54,14 @@ def test_the_argument_is_smoke_or_refused():
   smoke = recipes.with_argument(config, 'smoke')
   assert smoke.model.name == 'swat_compact' and smoke.num_epochs == 1
   assert smoke.data.name == 'digits'
+  original = recipes.cifar10('swat_compact')
+  assert smoke.augment == original.augment  # the same code path
+  assert smoke.dtype == original.dtype
   with pytest.raises(ValueError, match=r"unknown argument 'smok' .*'smoke'"):
     recipes.with_argument(config, 'smok')
+
+
+def test_a_field_that_nobody_reads_is_refused():
+  config = recipes.cifar10('swat_compact')
+  with pytest.raises(AttributeError, match='num_epochs'):
+    config.num_epoch = 5

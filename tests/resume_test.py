@@ -56,13 +56,15 @@ def _kill_in_an_epoch(folder, environment):
     process = subprocess.Popen(
         _command(folder), cwd=ROOT, env=environment, stdout=output
     )
-    deadline = time.monotonic() + 300
-    while not (folder / 'checkpoints' / '40').exists():
-      assert process.poll() is None, (folder.parent / 'output').read_text()
-      assert time.monotonic() < deadline
-      time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    try:
+      deadline = time.monotonic() + 300
+      while not (folder / 'checkpoints' / '40').exists():
+        assert process.poll() is None, (folder.parent / 'output').read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    finally:  # Else 500 epochs would go on alone.
+      process.send_signal(signal.SIGKILL)
+      assert process.wait() == -signal.SIGKILL
 
 
 def _checksums(folder, step):
@@ -98,9 +100,12 @@ def test_killed_resumed_and_evaluated(tmp_path, environment):
 
   # The command of an installed package.
   evaluate = [sys.executable, '-m', 'gswinrmt_jax.commands.main', 'evaluate']
-  said = _run([*evaluate, str(killed), '--step=latest'], environment)
-  assert 'images                             300' in said
-  report = json.loads((killed / f'evaluation_test_{last}.json').read_text())
+  said = _run(
+      [*evaluate, str(killed), '--step=latest', '--split=val'], environment
+  )
+  assert 'images                             200' in said
+  report = json.loads((killed / f'evaluation_val_{last}.json').read_text())
   summary = json.loads((unbroken / 'summary.json').read_text())
-  assert report['accuracy'] == summary['last']['test_accuracy']
-  assert report['count'] == 300
+  assert report['accuracy'] == summary['last']['val_accuracy']
+  assert report['count'] == 200
+  assert 'test_accuracy' not in summary['last']  # stopped: not tested yet

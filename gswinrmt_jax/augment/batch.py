@@ -16,7 +16,7 @@ class Augment:
 
   Attributes:
     crop_padding: Zeros around the image before the random crop; 0 for no crop.
-    flip: Whether every other image is flipped.
+    flip: Whether images are flipped, each at even odds.
     rand_augment_ops: Operations of RandAugment per image; 0 for none.
     rand_augment_magnitude: Mean of their level, 0 to 10.
     rand_augment_std: Standard deviation of their level.

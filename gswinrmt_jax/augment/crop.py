@@ -49,7 +49,7 @@ def crop_and_flip(
     padding: int,
     flip: bool,
 ) -> UInt8[Array, 'b h w 3']:
-  """Pads with zeros, crops to the old size at random, flips every other image.
+  """Pads with zeros, crops to the old size, flips at even odds; at random.
 
   Args:
     key: Source of the draws; each image has its own.

@@ -34,7 +34,7 @@ def find(name: str) -> pathlib.Path:
     UserError: If there is no such file; lists the names.
   """
   path = pathlib.Path(name)
-  if path.is_file():
+  if path.is_file() and path.suffix == '.py':
     return path
   known = folder() / f'{path.stem}.py'
   bare = path.parent in (pathlib.Path('.'), pathlib.Path('configs'))

@@ -124,10 +124,10 @@ class Attention(nn.Module):
     arch = self.arch
     if arch.decay == 'none':
       return None
-    logits = decay_lib.decay_logits(heads, arch.decay_ranges[self.stage])
-    logits = np.tile(logits, (passes, 1)).astype(np.float32)
+    spread = arch.decay_ranges[self.stage]
     if arch.decay == 'fixed':
-      rates = decay_lib.decay_rates(heads, arch.decay_ranges[self.stage])
-      return jnp.asarray(np.log(np.tile(rates, (passes, 1))), jnp.float32)
-    theta = self.param('decay_logit', lambda _: jnp.asarray(logits))
+      log_rates = np.log(decay_lib.decay_rates(heads, spread))
+      return jnp.asarray(np.tile(log_rates, (passes, 1)), jnp.float32)
+    logits = np.tile(decay_lib.decay_logits(heads, spread), (passes, 1))
+    theta = self.param('decay_logit', lambda _: jnp.float32(logits))
     return jax.nn.log_sigmoid(theta)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from gswinrmt_jax.models import architecture, backbone
 
-DTYPES = ('float32', 'bfloat16', 'float64')
+DTYPES = ('float32', 'bfloat16')
 
 # Name of each field that `create_model` takes, with its type.
 FIELDS: Mapping[str, type] = {

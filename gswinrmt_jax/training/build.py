@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import functools
+import math
 
 from flax import linen as nn
 import jax
@@ -16,6 +17,15 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.training import optimizer
 from gswinrmt_jax.training.plan import Plan
 from gswinrmt_jax.training.step import Augmentation
+
+_OPTIMIZER_LIMITS = {
+    'learning_rate': math.inf,
+    'warmup_epochs': math.inf,
+    'weight_decay': math.inf,
+    'b1': 1.0,
+    'b2': 1.0,
+    'eps': math.inf,
+}
 
 
 def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
@@ -78,8 +88,18 @@ def make_optimizer(
   """Returns the learning rate by step, and AdamW with it.
 
   The warm-up ends at step `floor(warmup_epochs n / B)`.
+
+  Raises:
+    UserError: If a number is out of range, or the warm-up fills the run.
   """
   fields = config.optimizer
+  for name, below in _OPTIMIZER_LIMITS.items():
+    # Written so that NaN is out of range too.
+    if not 0 <= fields[name] < below:
+      raise UserError(
+          f'config.optimizer.{name} is {fields[name]}: must be at least 0 and '
+          f'below {below:g}'
+      )
   schedule = optimizer.learning_rate_schedule(
       fields.learning_rate,
       warmup_steps=int(

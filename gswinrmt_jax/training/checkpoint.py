@@ -6,6 +6,7 @@ the only file that knows Orbax.
 """
 
 from collections.abc import Callable, Mapping
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -77,19 +78,25 @@ class Checkpoints:
       self._screen()
       self._manager = _open_manager(self.directory)
     sums = {name: checksum(part) for name, part in _parts(state).items()}
-    self._manager.save(
-        int(state.step),
-        args=ocp.args.Composite(
-            state=ocp.args.PyTreeSave(state),
-            meta=ocp.args.JsonSave({**meta, 'crc32': sums}),
-        ),
-        metrics={'accuracy': float(accuracy)},
-    )
+    with self._told():
+      self._manager.save(
+          int(state.step),
+          args=ocp.args.Composite(
+              state=ocp.args.PyTreeSave(state),
+              meta=ocp.args.JsonSave({**meta, 'crc32': sums}),
+          ),
+          metrics={'accuracy': float(accuracy)},
+      )
 
   def wait(self) -> None:
-    """Waits until all is on disk; raises what went wrong there."""
+    """Waits until all is on disk.
+
+    Raises:
+      UserError: If something could not be written.
+    """
     if self._manager is not None:
-      self._manager.wait_until_finished()
+      with self._told():
+        self._manager.wait_until_finished()
 
   def close(self) -> None:
     """Waits and lets go of the folder."""
@@ -121,6 +128,11 @@ class Checkpoints:
     except (OSError, ValueError, KeyError):
       return None
 
+  def restore_best(self, target: Any) -> Restored | None:
+    """Returns the best checkpoint that can be read, as `restore_latest`."""
+    ranked = [(self.accuracy(step) or 0.0, step) for step in self.steps()]
+    return self._restore_last([step for _, step in sorted(ranked)], target)
+
   def restore_latest(self, target: Any) -> Restored | None:
     """Returns the newest checkpoint that can be read; None if there is none.
 
@@ -134,7 +146,10 @@ class Checkpoints:
     Raises:
       UserError: If there are checkpoints and none can be read.
     """
-    steps = self.steps()
+    return self._restore_last(self.steps(), target)
+
+  def _restore_last(self, steps, target):
+    """Returns the last of the steps that can be read."""
     damaged = []
     for step in reversed(steps):
       try:
@@ -148,7 +163,8 @@ class Checkpoints:
         return restored
     if steps:
       raise UserError(
-          f'none of the checkpoints {steps} of {self.directory.parent} can be '
+          f'none of the checkpoints {sorted(steps)} of '
+          f'{self.directory.parent} can be '
           'read: train into another --workdir'
       )
     return None
@@ -193,6 +209,17 @@ class Checkpoints:
       if name in sums and checksum(part) != sums[name]:
         raise ValueError(f'the checksum of {name} differs: the file changed')
     return Restored(tree=read.state, meta=read.meta, step=step)
+
+  @contextlib.contextmanager
+  def _told(self):
+    """Says where writing failed; Orbax and TensorStore raise all kinds."""
+    try:
+      yield
+    except Exception as error:
+      raise UserError(
+          f'cannot save a checkpoint in {self.directory} '
+          f'({_first_line(error)}); those before it are kept'
+      ) from error
 
   def _screen(self):
     """Sets aside steps without metrics: the manager would not open."""

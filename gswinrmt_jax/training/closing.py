@@ -41,7 +41,8 @@ def summarize(
     config: The recipe.
     plan: Its steps.
     entries: Those of `metrics.jsonl`.
-    tested: Figures on the test split, by step.
+    tested: Figures on the test split, by step; empty if the schedule was not
+      finished.
     last: The last step.
     best: The step of the best validation accuracy.
   """
@@ -63,11 +64,10 @@ def summarize(
         'step': step,
         'epoch': by_step[step]['epoch'],
         'val_accuracy': by_step[step]['val_accuracy'],
-        'test_accuracy': tested[step]['accuracy'],
-        'test_top5_accuracy': tested[step]['top5_accuracy'],
-        'test_loss': tested[step]['loss'],
-        'test_smoothed_loss': tested[step]['smoothed_loss'],
     }
+    for figure in ('accuracy', 'top5_accuracy', 'loss', 'smoothed_loss'):
+      if step in tested:
+        summary[name][f'test_{figure}'] = tested[step][figure]
   return summary
 
 
@@ -91,6 +91,7 @@ def table(summary: Mapping[str, Any]) -> str:
   lines += [
       f'{label:<34}{last[name]:>10{form}}{best[name]:>10{form}}'
       for label, name, form in _FIGURES
+      if name in last
   ]
   lines += [
       f'{"parameters":<34}{summary["parameters"]:>10,}',
@@ -98,6 +99,7 @@ def table(summary: Mapping[str, Any]) -> str:
   ]
   if summary['steps'] < summary['total_steps']:
     lines.append(
-        f'Stopped at step {summary["steps"]:,} of {summary["total_steps"]:,}.'
+        f'Stopped at step {summary["steps"]:,} of {summary["total_steps"]:,}: '
+        'not tested yet.'
     )
   return '\n'.join(lines)

@@ -43,7 +43,8 @@ def evaluate_run(
     terminal: Where the table goes.
 
   Returns:
-    What was written to `evaluation_SPLIT_STEP.json`.
+    What was written to `evaluation_SPLIT_STEP.json`, with `_Npx` before the
+    dot at another image size.
 
   Raises:
     UserError: If folder, checkpoint or data do not allow it.
@@ -107,20 +108,20 @@ def _restore(folder, step, variables, terminal):
   checkpoints = checkpoint.Checkpoints(
       directory, read_only=True, warn=terminal.say
   )
-  try:
-    if step == 'best':
-      step = checkpoints.best_step()
-    if step in ('latest', None):
-      restored = checkpoints.restore_latest(variables)
-      if restored is None:
-        raise UserError(f'{folder} has no checkpoints yet')
-      return restored
-    return checkpoints.restore(step, variables)
-  finally:
-    checkpoints.close()
+  if step == 'best':
+    restored = checkpoints.restore_best(variables)
+  elif step == 'latest':
+    restored = checkpoints.restore_latest(variables)
+  else:
+    restored = checkpoints.restore(step, variables)
+  if restored is None:
+    raise UserError(f'{folder} has no checkpoints yet')
+  return restored
 
 
 def _file_name(split, step, image_size):
+  """Slices differ in where the colon stands, so it stays as `-`."""
+  split = split.replace(':', '-').replace('%', 'pct')
   plain = re.sub(r'[^\w.-]+', '_', split).strip('_')
   size = f'_{image_size}px' if image_size else ''
   return f'evaluation_{plain}_{step}{size}.json'

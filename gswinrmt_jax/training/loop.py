@@ -185,8 +185,10 @@ class Run:
         progress.interval(step, *self._read(readings, step), extra)
       if step in milestones:
         figures = self._evaluate(state.variables, self.val_data)
-        self._save(state, step, milestones[step], figures['accuracy'])
+        # Logged first: an entry without its checkpoint is taken out on
+        # resuming, while a checkpoint without its entry would leave a gap.
         progress.epoch(step, milestones[step], figures)
+        self._save(state, step, milestones[step], figures['accuracy'])
         plots.write_curves(
             self.folder / 'curves.png', self.log.entries, self.folder.name
         )
@@ -248,14 +250,21 @@ class Run:
     )
 
   def _sum_up(self, state):
-    """Tests the last and the best checkpoint; reads the test split, once."""
+    """Sums up the last and the best checkpoint.
+
+    The test split is read here, once, at the end of the whole schedule: a run
+    that stops early is judged on validation data alone.
+    """
     self.checkpoints.wait()
-    data = self._load(self.config.data.test_split)
-    last, best = int(state.step), self.checkpoints.best_step()
-    tested = {last: self._evaluate(state.variables, data)}
-    if best != last:
-      restored = self.checkpoints.restore(best, self.target.variables)
-      tested[best] = self._evaluate(restored.tree, data)
+    last = int(state.step)
+    restored = self.checkpoints.restore_best(self.target.variables)
+    best = restored.step
+    tested = {}
+    if last == self.plan.total_steps:
+      data = self._load(self.config.data.test_split)
+      tested[last] = self._evaluate(state.variables, data)
+      if best != last:
+        tested[best] = self._evaluate(restored.tree, data)
     summary = closing.summarize(
         self.config, self.plan, self.log.entries, tested, last=last, best=best
     )

@@ -25,7 +25,7 @@ def batch_sums(
   Returns:
     Sums over the real rows. Scalars: `count`, `loss` (cross-entropy),
     `smoothed_loss` (with smoothing 0.1), `top1`, `top5`. Per confidence bin:
-    `bin_count`, `bin_confidence`, `bin_correct`, `[15]`. `confusion`:
+    `bin_confidence`, `bin_correct`, `[15]`. `confusion`:
     `[k, k]`, counts by true class (row) and predicted class (column).
   """
   num_classes = logits.shape[-1]
@@ -48,7 +48,6 @@ def batch_sums(
       'smoothed_loss': total(optax.softmax_cross_entropy(logits, smoothed)),
       'top1': total(hit[:, 0]),
       'top5': total(hit.any(-1)),
-      'bin_count': in_bin.sum(0),
       'bin_confidence': jnp.where(in_bin > 0, confidence[:, None], 0.0).sum(0),
       'bin_correct': (in_bin * hit[:, :1]).sum(0),
       'confusion': jnp.einsum(
