@@ -67,6 +67,9 @@ class Run:
     """Builds all parts; the folder is touched last, when they fit together."""
     self.config, self.folder, self.terminal = config, folder, terminal
     self.info = datasets.info(config.data.name)
+    # What can be refused at once is, before data are fetched and decoded.
+    run_folder.check_folder(folder, config)
+    self._augmentation = build.make_augmentation(config, self.info)
     datasets.ensure(config.data.name, config.data.dir)
     self.train_data = self._load(config.data.train_split)
     self.val_data = self._load(config.data.val_split)
@@ -82,7 +85,6 @@ class Run:
         model, tx, jax.random.fold_in(key, _INIT), image_shape
     )
     self.target = self.devices.target(jax.eval_shape(self._create))
-    self._augmentation = build.make_augmentation(config, self.info)
     self._train_step = jax.jit(
         step_lib.make_train_step(model, tx, self._augmentation),
         donate_argnums=0,

@@ -37,10 +37,35 @@ def write_json(path: pathlib.Path, value: Any) -> None:
   os.replace(part, path)
 
 
+def check_folder(
+    folder: pathlib.Path, config: ml_collections.ConfigDict
+) -> None:
+  """Checks that a run folder, if it is there, belongs to this recipe.
+
+  Args:
+    folder: The run folder.
+    config: The resolved recipe.
+
+  Raises:
+    UserError: If it belongs to another recipe; names the differing fields.
+  """
+  if (folder / 'config.json').exists():
+    differing = differences(load_config(folder), config)
+    if differing:
+      raise UserError(
+          f'{folder} belongs to another config: {"; ".join(differing)}; '
+          'choose another --workdir'
+      )
+  elif (folder / 'checkpoints').exists():
+    raise UserError(
+        f'{folder} has checkpoints but no config.json: choose another --workdir'
+    )
+
+
 def open_folder(
     folder: pathlib.Path, config: ml_collections.ConfigDict
 ) -> None:
-  """Makes the run folder, or checks that it belongs to this recipe.
+  """Makes the run folder, or goes on in one that belongs to this recipe.
 
   Args:
     folder: The run folder.
@@ -50,18 +75,7 @@ def open_folder(
     UserError: If it cannot be written, or belongs to another recipe.
   """
   try:
-    if (folder / 'config.json').exists():
-      differing = differences(load_config(folder), config)
-      if differing:
-        raise UserError(
-            f'{folder} belongs to another config: {"; ".join(differing)}; '
-            'choose another --workdir'
-        )
-    elif (folder / 'checkpoints').exists():
-      raise UserError(
-          f'{folder} has checkpoints but no config.json: choose another '
-          '--workdir'
-      )
+    check_folder(folder, config)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / 'config.json', config.to_dict())
   except OSError as error:
