@@ -120,7 +120,7 @@ def with_argument(
 
 def _model(name):
   """Returns the model's fields, each None: the named model's own value."""
-  # Only here, so that reading a recipe does not need the models.
+  # Only here: naming the recipes, or a help text, need not wait for JAX.
   from gswinrmt_jax.models import factory
 
   model = ml_collections.ConfigDict()

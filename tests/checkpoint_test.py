@@ -49,17 +49,19 @@ def test_keeps_the_two_latest_and_the_best(tmp_path):
   accuracies = {1: 0.1, 2: 0.9, 3: 0.3, 4: 0.2, 5: 0.4}
   checkpoints = _save(tmp_path / 'c', accuracies)
   assert checkpoints.steps() == [2, 4, 5]
-  assert checkpoints.best_step() == 2
+  assert checkpoints.restore_best(_target()).step == 2
   checkpoints.close()
   reopened = checkpoint.Checkpoints(tmp_path / 'c', read_only=True)
-  assert reopened.best_step() == 2  # not forgotten with the process
+  assert (
+      reopened.restore_best(_target()).step == 2
+  )  # not forgotten with the process
   reopened.close()
 
 
 def test_of_equal_accuracies_the_later_is_best(tmp_path):
   accuracies = {1: 0.5, 2: 0.5, 3: 0.25, 4: 0.25, 5: 0.25}
   checkpoints = _save(tmp_path / 'c', accuracies)
-  assert checkpoints.best_step() == 2
+  assert checkpoints.restore_best(_target()).step == 2
   assert checkpoints.steps() == [2, 4, 5]
   checkpoints.close()
 

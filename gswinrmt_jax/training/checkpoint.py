@@ -111,15 +111,6 @@ class Checkpoints:
     names = [path.name for path in self.directory.iterdir() if path.is_dir()]
     return sorted(int(name) for name in names if name.isdecimal())
 
-  def best_step(self) -> int | None:
-    """Returns the step of the highest validation accuracy, None if empty.
-
-    The later one, if several have it: that is the one Orbax keeps.
-    """
-    known = [(self.accuracy(step), step) for step in self.steps()]
-    known = [pair for pair in known if pair[0] is not None]
-    return max(known)[1] if known else None
-
   def accuracy(self, step: int) -> float | None:
     """Returns the validation accuracy of a step, None if it cannot be read."""
     path = self.directory / str(step) / 'metrics' / 'metrics'
@@ -129,7 +120,11 @@ class Checkpoints:
       return None
 
   def restore_best(self, target: Any) -> Restored | None:
-    """Returns the best checkpoint that can be read, as `restore_latest`."""
+    """Returns the best checkpoint that can be read, as `restore_latest`.
+
+    The best has the highest validation accuracy; of several with the same it
+    is the latest, which is the one Orbax keeps.
+    """
     ranked = [(self.accuracy(step) or 0.0, step) for step in self.steps()]
     return self._restore_last([step for _, step in sorted(ranked)], target)
 
