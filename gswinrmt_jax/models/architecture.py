@@ -32,8 +32,11 @@ class Architecture:
     num_heads: Attention heads `N`; each must divide its width into heads of
       an even number of channels.
     mlp_ratios: Hidden channels of the FFN over `C`.
-    head: 'norm' is LN, average pool, Linear; 'proj' is Linear to 1024, BN,
-      SiLU, average pool, Linear, as in the released RMT.
+    head: 'norm' is LN, average pool, Linear; 'proj' is Linear, BN, SiLU,
+      average pool, Linear, as in the released RMT.
+    projection: Channels of the first Linear of the 'proj' head.
+    feature_norm: LayerNorm on each map of `features`, beside the path between
+      the stages, as RMT's detection and segmentation backbones have it.
     drop_path_rate: Stochastic depth of the last block; linear from 0.
     layer_scale: Initial LayerScale of both branches; 0 leaves it out.
     position_conv: Depthwise 3x3 position encoding (CPE) before attention.
@@ -64,6 +67,8 @@ class Architecture:
   num_heads: tuple[int, ...] = (2, 4, 8, 16)
   mlp_ratios: tuple[float, ...] = (4.0, 4.0, 4.0, 4.0)
   head: str = 'norm'
+  projection: int = 1024
+  feature_norm: bool = False
   drop_path_rate: float = 0.1
   layer_scale: tuple[float, ...] = (1e-2, 1e-2, 1e-2, 1e-2)
   position_conv: bool = True
@@ -119,6 +124,8 @@ class Architecture:
       )
     if self.window_size < 0:
       raise ValueError(f'window_size={self.window_size} must not be negative.')
+    if self.projection < 1:
+      raise ValueError(f'projection={self.projection} must be positive.')
     self._check_full_stages()
 
   def _check_full_stages(self):

@@ -11,7 +11,6 @@ from gswinrmt_jax.models import block, layers, norm
 from gswinrmt_jax.models.architecture import Architecture, STAGES
 
 MIN_IMAGE_SIZE = 32
-PROJECTION = 1024  # Channels of the 'proj' head, as released.
 
 
 class Stage(nn.Module):
@@ -45,7 +44,7 @@ class Backbone(nn.Module):
 
   Attributes:
     arch: The components.
-    num_classes: Number of logits.
+    num_classes: Number of logits; 0 leaves the head out.
     dtype: Computation dtype; parameters and logits are float32.
   """
 
@@ -61,8 +60,14 @@ class Backbone(nn.Module):
       setattr(self, f'stage{stage + 1}', Stage(self.arch, stage, self.dtype))
     for index, width in enumerate(widths[1:], start=1):
       setattr(self, f'down{index}', layers.Downsample(width, self.dtype))
+    if self.arch.feature_norm:
+      for stage in range(STAGES):
+        norm_layer = layers.LayerNorm(dtype=self.dtype, epsilon=1e-5)
+        setattr(self, f'feature_norm{stage + 1}', norm_layer)
+    if not self.num_classes:
+      return
     if self.arch.head == 'proj':
-      self.proj = layers.Dense(PROJECTION, dtype=self.dtype)
+      self.proj = layers.Dense(self.arch.projection, dtype=self.dtype)
       self.proj_norm = norm.BatchNorm(self.dtype)
     else:
       self.norm = layers.LayerNorm(dtype=self.dtype)
@@ -79,18 +84,18 @@ class Backbone(nn.Module):
         collection 'batch_stats') and stochastic depth acts (stream 'dropout').
 
     Returns:
-      Logits, float32.
+      Logits, float32; without a head the last map of `features`, averaged.
 
     Raises:
       ValueError: If an extent is below 32 or there are not 3 channels.
     """
     x = self.features(x, train=train)[f'stage{STAGES}']
-    if self.arch.head == 'proj':
+    if self.num_classes and self.arch.head == 'proj':
       x = jax.nn.silu(self.proj_norm(self.proj(x), train=train))
-    else:
+    elif self.num_classes:
       x = self.norm(x)
     pooled = x.astype(jnp.promote_types(x.dtype, jnp.float32)).mean((1, 2))
-    return self.head(pooled)
+    return self.head(pooled) if self.num_classes else pooled
 
   def features(
       self, x: Float[Array, 'b h w c'], *, train: bool
@@ -116,7 +121,10 @@ class Backbone(nn.Module):
       first = sum(depths[:stage])
       own = None if keep is None else keep[first : first + depths[stage]]
       x = getattr(self, f'stage{stage + 1}')(x, own)
-      maps[f'stage{stage + 1}'] = x
+      name = f'stage{stage + 1}'
+      maps[name] = x
+      if self.arch.feature_norm:
+        maps[name] = getattr(self, f'feature_norm{stage + 1}')(x)
     return maps
 
   def _draw_keep(self, batch: int) -> Float[Array, 'l 2 b'] | None:

@@ -34,7 +34,7 @@ def create_model(
 
   Args:
     name: A name in `architecture.ARCHITECTURES`.
-    num_classes: Number of logits.
+    num_classes: Number of logits; 0 for a backbone without a head.
     dtype: Computation dtype; parameters, statistics and logits are float32.
     **overrides: Fields of `architecture.Architecture`, such as `widths` or
       `window_size`.
@@ -44,8 +44,8 @@ def create_model(
   """
   if isinstance(dtype, str) and dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r} is not one of {DTYPES}.')
-  if num_classes < 1:
-    raise ValueError(f'{num_classes=} must be at least 1.')
+  if num_classes < 0:
+    raise ValueError(f'{num_classes=} must not be negative.')
   return backbone.Backbone(
       arch=architecture.Architecture(**resolve(name, overrides)),
       num_classes=num_classes,

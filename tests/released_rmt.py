@@ -1,0 +1,56 @@
+"""A small RMT, computed with the authors' released PyTorch code.
+
+`tests/data/rmt_tiny.npz`: float32 on CPU, every parameter, BN statistic and
+affine perturbed; weights by their PyTorch names (`sd/`), two inputs (the second,
+`b/`, is not square), logits, and one training step (`train/`). Maps are kept as
+every seventh number, which meets each channel and each position.
+"""
+
+import functools
+import json
+import pathlib
+
+import numpy as np
+
+import gswinrmt_jax
+
+EVERY = 7
+_FILE = pathlib.Path(__file__).parent / 'data' / 'rmt_tiny.npz'
+
+
+@functools.cache
+def arrays():
+  """Returns the file as `{name: array}`."""
+  with np.load(_FILE) as file:
+    return {name: file[name] for name in file.files}
+
+
+def state_dict():
+  """Returns the weights by their PyTorch names."""
+  return {
+      name.removeprefix('sd/'): array
+      for name, array in arrays().items()
+      if name.startswith('sd/')
+  }
+
+
+def fields():
+  """Returns the fields that make `rmt_t` this model."""
+  config = json.loads(str(arrays()['config_json']))
+  full = [not chunked for chunked in config['chunkwise_recurrents']]
+  return {
+      'widths': config['embed_dims'],
+      'depths': config['depths'],
+      'num_heads': config['num_heads'],
+      'mlp_ratios': config['mlp_ratios'],
+      'decay_ranges': config['heads_ranges'],
+      'full_stages': [stage + 1 for stage, is_full in enumerate(full) if is_full],
+      'projection': config['projection'],
+  }
+
+
+def model(**overrides):
+  """Returns the model, without stochastic depth."""
+  return gswinrmt_jax.create_model(
+      'rmt_t', num_classes=10, drop_path_rate=0.0, **fields() | overrides
+  )

@@ -1,0 +1,138 @@
+"""The package against the authors' released RMT: every map, loss, gradient."""
+
+import functools
+
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import quick
+import released_rmt
+
+from gswinrmt_jax import interop
+from gswinrmt_jax.interop import rmt_names
+
+# Released name of a map -> the module whose output it is.
+_MAPS = {
+    'stem': 'stem',
+    'stage0': 'stage1',
+    'stage1': 'stage2',
+    'stage2': 'stage3',
+    'stage3': 'stage4',
+    'stage0_down': 'down1',
+    'stage1_down': 'down2',
+    'stage2_down': 'down3',
+    'proj': 'proj',
+}
+_IN_BLOCKS = {
+    'chunk': 'stage1/block00',  # rows, then columns
+    'all': 'stage3/block00',  # all pairs at once
+}
+_PARTS = {
+    'attn_in': '/attention_norm',
+    'attn_out': '/attention',
+    'ffn_out': '/ffn',
+    'block_out': '',
+}
+
+
+@functools.cache
+def _variables():
+  return interop.from_torch_state_dict(
+      released_rmt.state_dict(), released_rmt.model()
+  )
+
+
+def _outputs(image):
+  """Returns the logits, and the output of every module by its path."""
+
+  @quick.jit
+  def run(variables, image):
+    return released_rmt.model().apply(
+        variables, image, train=False, capture_intermediates=True
+    )
+
+  logits, captured = run(_variables(), image)
+  flat = traverse_util.flatten_dict(captured['intermediates'], sep='/')
+  return logits, {
+      # The last: an attention shares its scope with its projections.
+      path.removesuffix('/__call__'): outputs[-1]
+      for path, outputs in flat.items()
+  }
+
+
+def _compare(got, want, name):
+  got = np.asarray(got).ravel()[:: released_rmt.EVERY]
+  np.testing.assert_allclose(got, want, rtol=0, atol=5e-5, err_msg=name)
+
+
+@pytest.mark.parametrize('prefix', ['', 'b/'], ids=['square', 'wide'])
+def test_logits_and_maps(prefix):
+  want = released_rmt.arrays()
+  logits, got = _outputs(want[f'{prefix}x'])
+  np.testing.assert_allclose(
+      logits, want[f'{prefix}logits'], rtol=0, atol=1e-5
+  )
+  for name, path in _MAPS.items():
+    _compare(got[path], want[prefix + name], name)
+  pooled = jax.nn.silu(got['proj_norm']).mean((1, 2))
+  _compare(pooled, want[f'{prefix}pooled'], 'pooled')
+  if not prefix:
+    for kind, block in _IN_BLOCKS.items():
+      for part, path in _PARTS.items():
+        _compare(got[block + path], want[f'{kind}/{part}'], f'{kind}/{part}')
+
+
+def test_a_training_step():
+  want = released_rmt.arrays()
+  labels = jnp.asarray(want['train/labels'])
+  model = released_rmt.model()
+
+  @quick.jit
+  def step(variables, image):
+    def loss_fn(params):
+      logits, updates = model.apply(
+          {**variables, 'params': params},
+          image,
+          train=True,
+          mutable=['batch_stats'],
+      )
+      losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+      return losses.mean(), (logits, updates)
+
+    return jax.value_and_grad(loss_fn, has_aux=True)(variables['params'])
+
+  (loss, (logits, updates)), grads = step(_variables(), want['x'])
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=3e-6)
+  close(loss, want['train/loss'])
+  close(logits, want['train/logits'], atol=1e-5)
+
+  after = _released(updates['batch_stats'])
+  assert sum(key.endswith('running_var') for key in after) == 8
+  for key, value in after.items():
+    close(value, want[f'train/after/{key}'], err_msg=key)
+
+  gradients = _released(grads)
+  norms = {
+      key.removeprefix('train/gradnorm/')
+      for key in want
+      if key.startswith('train/gradnorm/')
+  }
+  assert norms == gradients.keys()
+  for key, value in gradients.items():
+    close(
+        np.linalg.norm(value), want[f'train/gradnorm/{key}'], err_msg=key
+    )
+    if f'train/grad/{key}' in want:
+      close(value, want[f'train/grad/{key}'], err_msg=key)
+
+
+def _released(tree):
+  """Returns a tree of ours under the released names and layouts."""
+  flat = {}
+  for path, array in traverse_util.flatten_dict(tree, sep='/').items():
+    name = rmt_names.find(path)
+    flat[name.key] = name.to_torch(np.asarray(array))
+  return flat
