@@ -20,6 +20,8 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.eval_every_epochs = 1  # validate, save and plot
   config.log_every_steps = 50  # the loop waits for the device this often
 
+  config.init_from = ''  # run, weights or checkpoint to start from; '': none
+
   config.model = _model(model_name)
 
   config.data = ml_collections.ConfigDict()

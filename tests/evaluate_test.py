@@ -26,6 +26,7 @@ def test_defaults(calls):
           pathlib.Path('runs/a'),
           {
               'step': 'best',
+              'data': None,
               'split': 'test',
               'image_size': None,
               'batch_size': None,
@@ -37,9 +38,10 @@ def test_defaults(calls):
 
 def test_everything_can_be_chosen(calls):
   argv = 'evaluate r --step 351 --split val --image-size 48 --batch-size 7'
-  assert main.main([*argv.split(), '--data-dir=d']) == 0
+  assert main.main([*argv.split(), '--data=a', '--data-dir=d']) == 0
   assert calls[0][1] == {
       'step': 351,
+      'data': 'a',
       'split': 'val',
       'image_size': 48,
       'batch_size': 7,

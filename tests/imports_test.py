@@ -17,7 +17,8 @@ MAY_IMPORT = {
     'models': {'ops'},
     'augment': set(),
     'data': set(),
-    'training': {'models', 'data', 'augment'},
+    'interop': {'models', 'ops'},
+    'training': {'models', 'data', 'augment', 'interop'},
     'recipes': {'models'},
     'commands': {'training', 'data', 'recipes'},
 }

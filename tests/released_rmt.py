@@ -1,9 +1,9 @@
 """A small RMT, computed with the authors' released PyTorch code.
 
 `tests/data/rmt_tiny.npz`: float32 on CPU, every parameter, BN statistic and
-affine perturbed; weights by their PyTorch names (`sd/`), two inputs (the second,
-`b/`, is not square), logits, and one training step (`train/`). Maps are kept as
-every seventh number, which meets each channel and each position.
+affine perturbed; weights by their PyTorch names (`sd/`), two inputs (the
+second, `b/`, is not square), logits, and one training step (`train/`). Maps
+are kept as every seventh number, which meets each channel and each position.
 """
 
 import functools
@@ -44,7 +44,9 @@ def fields():
       'num_heads': config['num_heads'],
       'mlp_ratios': config['mlp_ratios'],
       'decay_ranges': config['heads_ranges'],
-      'full_stages': [stage + 1 for stage, is_full in enumerate(full) if is_full],
+      'full_stages': [
+          stage + 1 for stage, is_full in enumerate(full) if is_full
+      ],
       'projection': config['projection'],
   }
 

@@ -72,9 +72,7 @@ def _compare(got, want, name):
 def test_logits_and_maps(prefix):
   want = released_rmt.arrays()
   logits, got = _outputs(want[f'{prefix}x'])
-  np.testing.assert_allclose(
-      logits, want[f'{prefix}logits'], rtol=0, atol=1e-5
-  )
+  np.testing.assert_allclose(logits, want[f'{prefix}logits'], rtol=0, atol=1e-5)
   for name, path in _MAPS.items():
     _compare(got[path], want[prefix + name], name)
   pooled = jax.nn.silu(got['proj_norm']).mean((1, 2))
@@ -122,9 +120,7 @@ def test_a_training_step():
   }
   assert norms == gradients.keys()
   for key, value in gradients.items():
-    close(
-        np.linalg.norm(value), want[f'train/gradnorm/{key}'], err_msg=key
-    )
+    close(np.linalg.norm(value), want[f'train/gradnorm/{key}'], err_msg=key)
     if f'train/grad/{key}' in want:
       close(value, want[f'train/grad/{key}'], err_msg=key)
 

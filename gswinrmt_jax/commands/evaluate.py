@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint of a run.
+"""Evaluates a checkpoint of a run, or weights.
 
 Prints the figures as a table and writes them, with the confusion matrix, to
 RUN/evaluation_SPLIT_STEP.json. Every image of the split counts once.
@@ -12,7 +12,16 @@ from gswinrmt_jax.errors import UserError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
-  parser.add_argument('run', metavar='RUN', help='run folder, runs/NAME')
+  parser.add_argument(
+      'run',
+      metavar='RUN_OR_WEIGHTS',
+      help='run folder runs/NAME, folder of `convert`, .safetensors or .pth',
+  )
+  parser.add_argument(
+      '--data',
+      metavar='NAME',
+      help="data set (default: the run's own; weights alone have none)",
+  )
   parser.add_argument(
       '--step',
       default='best',
@@ -53,6 +62,7 @@ def run(args: argparse.Namespace) -> None:
 
   evaluate_run.evaluate_run(
       pathlib.Path(args.run),
+      data=args.data,
       step=args.step if not args.step.isdecimal() else int(args.step),
       split=args.split,
       image_size=args.image_size,

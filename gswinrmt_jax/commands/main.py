@@ -14,7 +14,8 @@ from gswinrmt_jax.errors import UserError
 _COMMANDS = {
     'train': 'train a model as a recipe says',
     'prepare': 'download a data set, or take a local copy',
-    'evaluate': 'evaluate a checkpoint of a run',
+    'evaluate': 'evaluate a checkpoint of a run, or weights',
+    'convert': 'take over weights of the released PyTorch RMT',
 }
 
 

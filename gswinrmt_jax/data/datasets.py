@@ -22,12 +22,14 @@ class Info:
     class_names: By label.
     mean: Per channel, of pixels / 255 of the train split.
     std: Likewise.
+    image_size: Height and width.
   """
 
   name: str
   class_names: tuple[str, ...]
   mean: tuple[float, float, float]
   std: tuple[float, float, float]
+  image_size: tuple[int, int] = (32, 32)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -50,14 +50,25 @@ class Match:
 
   @property
   def is_complete(self) -> bool:
+    """Whether the two have the same arrays."""
     return not (self.missing or self.unexpected or self.mismatched)
+
+  @property
+  def variables(self) -> dict[str, Any]:
+    """The arrays as the tree that `model.apply` takes."""
+    return traverse_util.unflatten_dict(
+        {path: jnp.asarray(array) for path, array in self.arrays.items()},
+        sep='/',
+    )
 
   def lines(self) -> list[str]:
     """Returns the report: how much was loaded, and every other name."""
     lines = [f'loaded: {len(self.arrays)} arrays']
     lines += [f'missing: {name}' for name in self.missing]
     lines += [f'unexpected: {name}' for name in self.unexpected]
-    lines += [f'differs: {name}: {how}' for name, how in self.mismatched.items()]
+    lines += [
+        f'differs: {name}: {how}' for name, how in self.mismatched.items()
+    ]
     return lines
 
 
@@ -85,9 +96,7 @@ def match_state_dict(
     if array.shape != wanted:
       mismatched[name.key] = f'shape {array.shape}, the model has {wanted}'
     else:
-      arrays[path] = np.ascontiguousarray(
-          name.from_torch(array), np.float32
-      )
+      arrays[path] = np.ascontiguousarray(name.from_torch(array), np.float32)
   for key, buffer in _buffers(model.arch).items():
     expected.add(key)
     if key in state_dict:
@@ -123,8 +132,7 @@ def from_torch_state_dict(
   found = match_state_dict(state_dict, model)
   if not found.is_complete:
     raise ValueError('; '.join(found.lines()))
-  arrays = {path: jnp.asarray(array) for path, array in found.arrays.items()}
-  return traverse_util.unflatten_dict(arrays, sep='/')
+  return found.variables
 
 
 def to_torch_state_dict(

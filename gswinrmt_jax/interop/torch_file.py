@@ -10,7 +10,7 @@ import io
 import math
 import pathlib
 import pickle
-from typing import Any
+from typing import Any, ClassVar
 import zipfile
 
 import ml_dtypes
@@ -32,7 +32,7 @@ _DTYPES = {
 }
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
   """What the file asks for is not on the list, or does not fit together."""
 
 
@@ -60,7 +60,7 @@ def read(path: pathlib.Path) -> Any:
         f'{path} is no PyTorch checkpoint, or a cut one ({error}); files from '
         'before PyTorch 1.6 have to be loaded and saved again with a newer one'
     ) from error
-  except _Refused as error:
+  except _RefusedError as error:
     raise UserError(f'{path} is refused: {error}') from error
   except OSError:
     raise
@@ -73,12 +73,12 @@ def read(path: pathlib.Path) -> Any:
 def _load(archive):
   programs = [name for name in archive.namelist() if name.endswith('/data.pkl')]
   if len(programs) != 1:
-    raise _Refused('it has no data.pkl, so torch.save did not write it')
+    raise _RefusedError('it has no data.pkl, so torch.save did not write it')
   root = programs[0].removesuffix('data.pkl')
   if f'{root}byteorder' in archive.namelist():
     order = _entry(archive, f'{root}byteorder').strip()
     if order != b'little':
-      raise _Refused(f'its byte order is {order.decode(errors="replace")}')
+      raise _RefusedError(f'its byte order is {order.decode(errors="replace")}')
   program = io.BytesIO(_entry(archive, programs[0]))
   return _Unpickler(
       program, lambda key: _entry(archive, f'{root}data/{key}')
@@ -90,10 +90,10 @@ def _entry(archive, name):
   try:
     member = archive.getinfo(name)
   except KeyError:
-    raise _Refused(f'its part {name} is missing') from None
+    raise _RefusedError(f'its part {name} is missing') from None
   # torch.save stores; only what is compressed can be larger than the file.
   if member.compress_type != zipfile.ZIP_STORED:
-    raise _Refused(f'its part {name} is compressed')
+    raise _RefusedError(f'its part {name} is compressed')
   return archive.read(member)
 
 
@@ -102,7 +102,9 @@ def _entry(archive, name):
 class _Unpickler(pickle._Unpickler):
   """Knows containers and tensors, and sets no attributes."""
 
-  dispatch = dict(pickle._Unpickler.dispatch)
+  dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
+  # It would take whatever memory a crafted file asks for.
+  del dispatch[pickle.BYTEARRAY8[0]]
 
   def __init__(self, file: io.BytesIO, entry: Callable[[str], bytes]):
     super().__init__(file)
@@ -123,18 +125,20 @@ class _Unpickler(pickle._Unpickler):
     """Returns what a name stands for, if it is on the list."""
     full = f'{module}.{name}'
     if full not in self._names:
-      raise _Refused(f'it names {full}, which is no tensor and no container')
+      raise _RefusedError(
+          f'it names {full}, which is no tensor and no container'
+      )
     return self._names[full]
 
   def persistent_load(self, pid: Any) -> np.ndarray:
     """Returns a storage: `('storage', type, key, location, elements)`."""
     kind, dtype, key, _, count = pid
     if kind != 'storage' or not isinstance(key, str):
-      raise _Refused(f'it refers to {kind!r} outside of the file')
+      raise _RefusedError(f'it refers to {kind!r} outside of the file')
     if key not in self._storages:
       data = np.frombuffer(self._entry(key), dtype)
       if len(data) != count:
-        raise _Refused(
+        raise _RefusedError(
             f'its part {key} has {len(data)} numbers instead of {count}'
         )
       self._storages[key] = data
@@ -149,13 +153,13 @@ class _Unpickler(pickle._Unpickler):
 def _rebuild_tensor(storage, offset, size, stride, *_):
   """Returns a view of the storage, which lies inside of it."""
   if len(size) != len(stride) or min((offset, *size, *stride)) < 0:
-    raise _Refused(f'a tensor has size {size} and stride {stride}')
+    raise _RefusedError(f'a tensor has size {size} and stride {stride}')
   count = math.prod(size)
   last = offset + sum(
       (n - 1) * step for n, step in zip(size, stride, strict=True)
   )
   if count > len(storage) or (count and last >= len(storage)):
-    raise _Refused(f'a tensor of size {size} is larger than its storage')
+    raise _RefusedError(f'a tensor of size {size} is larger than its storage')
   step = storage.itemsize
   return np.lib.stride_tricks.as_strided(
       storage[offset:], size, [step * n for n in stride], writeable=False

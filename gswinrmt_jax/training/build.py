@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import functools
 import math
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -71,15 +72,21 @@ def make_model(
         dtype=config.dtype,
         **fields,
     )
-    # By shape alone: nothing is allocated.
-    jax.eval_shape(
-        functools.partial(model.init, train=False),
-        jax.random.key(0),
-        jax.ShapeDtypeStruct((1, *image_shape), jnp.float32),
-    )
+    variable_shapes(model, image_shape)
   except ValueError as error:
     raise UserError(f'{config.model.name}: {error}') from error
   return model
+
+
+def variable_shapes(
+    model: nn.Module, image_shape: tuple[int, int, int]
+) -> dict[str, Any]:
+  """Returns the shapes of a model's variables; nothing is allocated."""
+  return jax.eval_shape(
+      functools.partial(model.init, train=False),
+      jax.random.key(0),
+      jax.ShapeDtypeStruct((1, *image_shape), jnp.float32),
+  )
 
 
 def make_optimizer(

@@ -26,6 +26,10 @@ class Devices:
     sharding = self.replicated if size % self._count else self._split
     return jax.device_put(batch, sharding)
 
+  def replicate(self, tree: Any) -> Any:
+    """Puts a copy of all arrays on each device."""
+    return jax.device_put(tree, self.replicated)
+
   def target(self, shapes: Any) -> Any:
     """Returns the shapes as restore targets, a copy on each device."""
     return jax.tree.map(

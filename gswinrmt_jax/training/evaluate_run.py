@@ -1,40 +1,44 @@
-"""The evaluation of a finished run, from its folder alone."""
+"""The evaluation of weights: of a run from its folder alone, or others."""
 
+import dataclasses
 import pathlib
 import re
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from gswinrmt_jax.data import datasets, pipeline
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import (
     build,
-    checkpoint,
     evaluation,
     log,
     metrics,
     run_folder,
 )
 from gswinrmt_jax.training import devices as devices_lib
+from gswinrmt_jax.training import weights as weights_lib
+
+_BATCH_SIZE = 100  # where no run says one
 
 
 def evaluate_run(
-    folder: pathlib.Path,
+    source: pathlib.Path,
     *,
     step: int | str = 'best',
+    data: str | None = None,
     split: str = 'test',
     image_size: int | None = None,
     batch_size: int | None = None,
     data_dir: str | None = None,
     terminal: log.Terminal | None = None,
 ) -> dict[str, Any]:
-  """Evaluates the weights of one checkpoint, on any number of devices.
+  """Evaluates a run's checkpoint, or weights, on any number of devices.
 
   Args:
-    folder: The run folder.
-    step: 'best', 'latest' or a step.
+    source: A run folder, or weights as `weights.load` takes them.
+    step: Of a run: 'best', 'latest' or a step.
+    data: The data set; None takes the run's.
     split: 'train', 'val' or 'test' as the run has them, or a split of the data
       set.
     image_size: Height and width to resize to; None keeps the images.
@@ -43,80 +47,87 @@ def evaluate_run(
     terminal: Where the table goes.
 
   Returns:
-    What was written to `evaluation_SPLIT_STEP.json`, with `_Npx` before the
-    dot at another image size.
+    What was written to `evaluation_SPLIT_STEP.json` beside the weights, with
+    `_Npx` before the dot at another image size.
 
   Raises:
-    UserError: If folder, checkpoint or data do not allow it.
+    UserError: If weights or data do not allow it.
   """
   terminal = terminal or log.Terminal()
-  config = build.resolve(run_folder.load_config(folder))
-  info = datasets.info(config.data.name)
-  data_dir = config.data.dir if data_dir is None else data_dir
-  datasets.ensure(config.data.name, data_dir)
-  own = f'{split}_split'
-  name = config.data[own] if own in config.data else split
-  data = datasets.load(config.data.name, name, data_dir)
-  shape = data.image.shape[1:]
+  source = pathlib.Path(source)
+  weights = weights_lib.load(source, step=step, warn=terminal.say)
+  place = _place(weights, data, split, data_dir)
+  info = datasets.info(place.name)
+  if weights.card.num_classes != len(info.class_names):
+    raise UserError(
+        f'{source} tells {weights.card.num_classes} classes apart, '
+        f'{place.name} has {len(info.class_names)}'
+    )
+  datasets.ensure(place.name, place.dir)
+  arrays = datasets.load(place.name, place.split, place.dir)
+  shape = arrays.image.shape[1:]
   if image_size:
     shape = (image_size, image_size, 3)
-  model = build.make_model(config, len(info.class_names), shape)
-  devices = devices_lib.Devices()
-  variables = devices.target(
-      jax.eval_shape(
-          lambda: model.init(
-              jax.random.key(0), jnp.zeros((1, *shape)), train=False
-          )
-      )
-  )
-  restored = _restore(folder, step, variables, terminal)
   eval_step = jax.jit(
       evaluation.make_eval_step(
-          model, build.make_normalization(info), image_size=image_size
+          weights.make_model(shape[:2]),
+          build.make_normalization(info),
+          image_size=image_size,
       )
   )
-  batches = pipeline.eval_batches(
-      data, batch_size=batch_size or config.eval_batch_size
-  )
   figures = evaluation.evaluate(
-      eval_step, restored.tree, batches, devices.put_batch
+      eval_step,
+      weights.variables,
+      pipeline.eval_batches(arrays, batch_size=batch_size or place.batch_size),
+      devices_lib.Devices().put_batch,
   )
   report = {
-      'step': restored.step,
-      'epoch': restored.meta['epoch'],
-      'data': config.data.name,
-      'split': name,
+      'step': weights.step,
+      'epoch': weights.epoch,
+      'data': place.name,
+      'split': place.split,
       'image_size': list(shape[:2]),
       **figures,
       'class_names': list(info.class_names),
   }
-  path = folder / _file_name(split, restored.step, image_size)
+  path = weights.folder / _file_name(split, weights.step, image_size)
   run_folder.write_json(path, report)
   terminal.say(
-      f'{folder}, step {restored.step} (epoch {restored.meta["epoch"]}), '
-      f'{config.data.name} {name}, {shape[0]} x {shape[1]} pixels'
+      f'{weights.origin}, {place.name} {place.split}, '
+      f'{shape[0]} x {shape[1]} pixels'
   )
   terminal.say(metrics.table(report, info.class_names))
   terminal.say(f'Written to {path}.')
   return report
 
 
-def _restore(folder, step, variables, terminal):
-  directory = folder / 'checkpoints'
-  if not directory.is_dir():
-    raise UserError(f'{folder} has no checkpoints yet')
-  checkpoints = checkpoint.Checkpoints(
-      directory, read_only=True, warn=terminal.say
-  )
-  if step == 'best':
-    restored = checkpoints.restore_best(variables)
-  elif step == 'latest':
-    restored = checkpoints.restore_latest(variables)
-  else:
-    restored = checkpoints.restore(step, variables)
-  if restored is None:
-    raise UserError(f'{folder} has no checkpoints yet')
-  return restored
+@dataclasses.dataclass(frozen=True)
+class _Place:
+  """Where the records are, and how many to take at a time."""
+
+  name: str
+  split: str
+  dir: str
+  batch_size: int
+
+
+def _place(weights, data, split, data_dir):
+  """Fills in from the run what was not said."""
+  recipe = weights.recipe
+  if recipe is not None and data in (None, recipe.data.name):
+    own = f'{split}_split'
+    return _Place(
+        name=recipe.data.name,
+        split=recipe.data[own] if own in recipe.data else split,
+        dir=recipe.data.dir if data_dir is None else data_dir,
+        batch_size=recipe.eval_batch_size,
+    )
+  if data is None:
+    raise UserError(
+        f'{weights.origin} does not say which data it is for: --data='
+        f'{" or ".join(datasets.NAMES)}'
+    )
+  return _Place(data, split, data_dir or '', _BATCH_SIZE)
 
 
 def _file_name(split, step, image_size):
@@ -124,4 +135,5 @@ def _file_name(split, step, image_size):
   split = split.replace(':', '-').replace('%', 'pct')
   plain = re.sub(r'[^\w.-]+', '_', split).strip('_')
   size = f'_{image_size}px' if image_size else ''
-  return f'evaluation_{plain}_{step}{size}.json'
+  step = '' if step is None else f'_{step}'
+  return f'evaluation_{plain}{step}{size}.json'

@@ -15,11 +15,13 @@ from gswinrmt_jax.training import (
     closing,
     devices,
     evaluation,
+    fine_tune,
     log,
     meter,
     plan,
     plots,
     run_folder,
+    weights,
 )
 from gswinrmt_jax.training import progress as progress_lib
 from gswinrmt_jax.training import state as state_lib
@@ -139,7 +141,19 @@ class Run:
         out_shardings=self.devices.replicated,
         compiler_options=devices.quick_compilation(),
     )
-    return create(), 0
+    state = create()
+    if self.config.init_from:
+      state = self._start_from(state, self.config.init_from)
+    return state, 0
+
+  def _start_from(self, state, path):
+    """Takes over what fits of other weights; the optimiser starts anew."""
+    source = weights.load(pathlib.Path(path), warn=self.terminal.say)
+    moved = fine_tune.transfer(state.variables, source.variables, path)
+    self.terminal.say(f'Starting from {source.origin}:')
+    for line in moved.lines():
+      self.terminal.say(f'  {line}')
+    return self.devices.replicate(state.replace(**moved.variables))
 
   def _announce(self, state, start):
     self.terminal.say(

@@ -1,0 +1,29 @@
+"""What is known of ImageNet-1k: its classes, and how its images are seen."""
+
+from collections import Counter
+import functools
+from importlib import resources
+
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+NUM_CLASSES = 1000
+IMAGE_SIZE = (224, 224)
+CROP = 224 / 256  # of the resized image, what evaluation keeps
+
+
+@functools.cache
+def classes() -> tuple[str, ...]:
+  """Returns the names of the 1,000 classes in the order of their labels.
+
+  Labels are in the order of the WordNet identifiers. Of a synset's names the
+  first is taken, 'tench' of 'tench, Tinca tinca'; the two that share it with
+  another synset (crane, maillot) get their identifier behind it.
+  """
+  file = resources.files('gswinrmt_jax.data') / 'imagenet_classes.txt'
+  synsets = [line.partition(' ') for line in file.read_text().splitlines()]
+  firsts = [names.partition(',')[0] for _, _, names in synsets]
+  count = Counter(firsts)
+  return tuple(
+      first if count[first] == 1 else f'{first} ({identifier})'
+      for first, (identifier, _, _) in zip(firsts, synsets, strict=True)
+  )

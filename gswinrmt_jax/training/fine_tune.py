@@ -1,0 +1,88 @@
+"""Starting a run from weights that another model was trained to."""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+from flax import traverse_util
+import jax.numpy as jnp
+
+from gswinrmt_jax.errors import UserError
+
+_SHOWN = 8  # names in a line
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+  """What was taken over; names are paths, 'params/head/kernel'.
+
+  Attributes:
+    variables: Those to start from.
+    taken: Arrays from the source.
+    fresh: Arrays that keep their initial value, with the reason.
+    unused: Arrays of the source that the model does not have.
+  """
+
+  variables: dict[str, Any]
+  taken: list[str]
+  fresh: dict[str, str]
+  unused: list[str]
+
+  def lines(self) -> list[str]:
+    """Returns the report, for the terminal."""
+    lines = [f'taken over: {len(self.taken)} arrays']
+    for name, why in self.fresh.items():
+      lines.append(f'starts anew: {name} ({why})')
+    if self.unused:
+      names = ', '.join(self.unused[:_SHOWN])
+      more = f' and {len(self.unused) - _SHOWN} more'
+      names += more if len(self.unused) > _SHOWN else ''
+      lines.append(f'not used: {names}')
+    return lines
+
+
+def transfer(
+    initial: Mapping[str, Any], source: Mapping[str, Any], origin: str
+) -> Transfer:
+  """Takes over every array of the source that the model has in that shape.
+
+  The image size does not matter, since no array depends on it; a head for
+  another number of classes keeps its initial value.
+
+  Args:
+    initial: Freshly initialised variables of the model.
+    source: Variables of another model of the family.
+    origin: Where the source is from, for the message.
+
+  Raises:
+    UserError: If, beside the head, less than half of the model's numbers are in
+      the source: it is another model.
+  """
+  new = traverse_util.flatten_dict(dict(initial), sep='/')
+  old = traverse_util.flatten_dict(dict(source), sep='/')
+  fresh = {}
+  for name, array in new.items():
+    if name not in old:
+      fresh[name] = 'not in the weights'
+    elif old[name].shape != array.shape:
+      fresh[name] = f'is {old[name].shape} in the weights, {array.shape} here'
+  taken = [name for name in new if name not in fresh]
+  body = {n: a.size for n, a in new.items() if not n.startswith('params/head/')}
+  found = sum(body.get(name, 0) for name in taken)
+  if found < 0.5 * sum(body.values()):
+    first = next(name for name in fresh if name in body)
+    raise UserError(
+        f'config.init_from: {origin} is for another model: only '
+        f'{found / sum(body.values()):.0%} of the numbers fit; {first} '
+        f'{fresh[first]}'
+    )
+  merged = {
+      name: jnp.asarray(old[name], array.dtype) if name in taken else array
+      for name, array in new.items()
+  }
+  return Transfer(
+      variables=traverse_util.unflatten_dict(merged, sep='/'),
+      taken=taken,
+      fresh=fresh,
+      unused=[name for name in old if name not in new],
+  )

@@ -1,0 +1,76 @@
+"""A folder of weights alone: an Orbax checkpoint and its card.
+
+FOLDER/config.json   the card, with checksums of the values
+FOLDER/weights       Orbax: {'params', 'batch_stats'}
+"""
+
+from collections.abc import Mapping
+import pathlib
+import shutil
+from typing import Any
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.interop import card as card_lib
+from gswinrmt_jax.training import build, checkpoint, devices, run_folder
+
+_WEIGHTS = 'weights'
+
+
+def is_one(folder: pathlib.Path) -> bool:
+  """Tells such a folder from a run's."""
+  return (folder / _WEIGHTS).is_dir()
+
+
+def write(
+    folder: pathlib.Path, variables: Mapping[str, Any], card: card_lib.Card
+) -> None:
+  """Writes weights and card, whole or not at all.
+
+  Raises:
+    UserError: If the folder is there already.
+  """
+  import orbax.checkpoint as ocp
+
+  if folder.exists():
+    raise UserError(f'{folder} is there already: choose another')
+  part = folder.absolute().with_name(folder.name + '.part')
+  shutil.rmtree(part, ignore_errors=True)
+  part.mkdir(parents=True)
+  with ocp.PyTreeCheckpointer() as writer:
+    writer.save(part / _WEIGHTS, variables)
+  sums = {name: checkpoint.checksum(tree) for name, tree in variables.items()}
+  run_folder.write_json(part / card_lib.FILE, {**card.to_dict(), 'crc32': sums})
+  part.rename(folder)
+
+
+def read(folder: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
+  """Returns weights, a copy on each device, and card.
+
+  Raises:
+    UserError: If either cannot be read, or the values changed.
+  """
+  import orbax.checkpoint as ocp
+
+  fields = card_lib.read(folder / card_lib.FILE)
+  card = card_lib.from_dict(fields, str(folder / card_lib.FILE))
+  target = devices.Devices().target(
+      build.variable_shapes(card.make_model(), (*card.image_size, 3))
+  )
+  try:
+    with ocp.PyTreeCheckpointer() as reader:
+      variables = reader.restore(
+          (folder / _WEIGHTS).absolute(),
+          item=target,
+          restore_args=ocp.checkpoint_utils.construct_restore_args(target),
+      )
+  except Exception as error:  # Whatever a broken file raises.
+    reason = str(error).strip().split('\n')[0] or type(error).__name__
+    raise UserError(
+        f'the weights in {folder} cannot be read ({reason[:160]})'
+    ) from error
+  for name, total in fields.get('crc32', {}).items():
+    if checkpoint.checksum(variables[name]) != total:
+      raise UserError(
+          f'the checksum of {name} in {folder} differs: the file changed'
+      )
+  return variables, card

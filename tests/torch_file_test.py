@@ -1,0 +1,158 @@
+"""Files of `torch.save`, read without PyTorch and without running anything."""
+
+import argparse
+from collections import OrderedDict
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch_writer
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.interop import torch_file
+
+
+def test_tensors_views_and_what_lies_between(tmp_path):
+  path = tmp_path / 'a.pth'
+  weight = np.arange(24, dtype=np.float32)
+  transposed = weight[4:16].reshape(3, 4).T
+  value = {
+      'model': OrderedDict(
+          weight=np.float32([[1, 2], [3, 4]]),
+          view=torch_writer.View(weight, transposed),
+          half=np.float16([0.5]),
+          count=np.array(7, np.int64),
+          empty=np.zeros((0, 3), np.float32),
+      ),
+      'epoch': 299,
+      'args': argparse.Namespace(lr=1e-3),
+      'scores': [0.5, (1, 2), None, 'x'],
+  }
+  torch_writer.save(path, value)
+  read = torch_file.read(path)
+  assert read['epoch'] == 299 and read['scores'] == value['scores']
+  assert read['args'] == {}  # its content is nobody's business
+  model = read['model']
+  np.testing.assert_array_equal(model['weight'], [[1, 2], [3, 4]])
+  np.testing.assert_array_equal(model['view'], transposed)
+  assert model['half'].dtype == np.float16 and model['count'] == 7
+  assert model['empty'].shape == (0, 3)
+
+
+class _Evil:
+
+  def __init__(self, function, *arguments):
+    self.reduced = function, arguments
+
+  def __reduce__(self):
+    return self.reduced
+
+
+@pytest.mark.parametrize(
+    ('value', 'name'),
+    [
+        (_Evil(os.system, 'touch executed'), 'posix.system'),
+        (_Evil(eval, '1'), '__builtin__.eval'),
+        (_Evil(getattr, {}, 'get'), '__builtin__.getattr'),
+        (np.float64(0.5).dtype, 'numpy.dtype'),
+    ],
+)
+def test_any_other_name_is_refused_and_not_run(
+    tmp_path, monkeypatch, value, name
+):
+  monkeypatch.chdir(tmp_path)
+  torch_writer.write_zip(
+      'a.pth', {'data.pkl': pickle.dumps({'model': value}, protocol=2)}
+  )
+  with pytest.raises(UserError, match=f'names .*{name}'):
+    torch_file.read(tmp_path / 'a.pth')
+  assert not (tmp_path / 'executed').exists()
+
+
+def test_attributes_are_never_set(tmp_path):
+  """BUILD on what a name stands for would change it for everybody."""
+  program = b'\x80\x02ccollections\nOrderedDict\n}X\x01\x00\x00\x00aK\x01sb.'
+  torch_writer.write_zip(tmp_path / 'a.pth', {'data.pkl': program})
+  assert torch_file.read(tmp_path / 'a.pth') is OrderedDict
+  assert not hasattr(OrderedDict, 'a')
+
+
+def _pickled(*arguments):
+  """A program that rebuilds one tensor over the storage of `data/0`."""
+  offset, size, stride = arguments
+  return b''.join(
+      [
+          b'\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((',
+          b'X\x07\x00\x00\x00storagectorch\nFloatStorage\n',
+          b'X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x04tQ',
+          b''.join(
+              pickle.dumps(part, protocol=2)[2:-1]
+              for part in (offset, size, stride)
+          ),
+          b'\x89}tR.',
+      ]
+  )
+
+
+@pytest.mark.parametrize(
+    ('offset', 'size', 'stride'),
+    [
+        (1, (4,), (1,)),  # past the end
+        (0, (2, 3), (2, 1)),
+        (-1, (2,), (1,)),  # before the start
+        (3, (2,), (-1,)),
+        (0, (1000, 1000, 1000), (0, 0, 0)),  # 4 GB out of four numbers
+        (0, (2, 2), (1,)),
+    ],
+)
+def test_a_tensor_must_lie_in_its_storage(tmp_path, offset, size, stride):
+  contents = {
+      'data.pkl': _pickled(offset, size, stride),
+      'data/0': np.zeros(4, np.float32).tobytes(),
+  }
+  torch_writer.write_zip(tmp_path / 'a.pth', contents)
+  with pytest.raises(UserError, match='is refused: a tensor'):
+    torch_file.read(tmp_path / 'a.pth')
+  contents['data.pkl'] = _pickled(1, (3,), (1,))
+  torch_writer.write_zip(tmp_path / 'a.pth', contents)
+  assert torch_file.read(tmp_path / 'a.pth').shape == (3,)
+
+
+def test_damage_is_one_line(tmp_path):
+  path = tmp_path / 'a.pth'
+  with pytest.raises(UserError, match='does not exist'):
+    torch_file.read(path)
+  path.write_bytes(b'\x80\x02}q\x00.')  # before PyTorch 1.6: a bare pickle
+  with pytest.raises(UserError, match=r'no PyTorch checkpoint.*before PyTorch'):
+    torch_file.read(path)
+
+  value = {'w': np.arange(4, dtype=np.float32)}
+  torch_writer.save(path, value, data_0=b'\0' * 12)
+  with pytest.raises(UserError, match='has 3 numbers instead of 4'):
+    torch_file.read(path)
+  torch_writer.save(path, value, byteorder=b'big')
+  with pytest.raises(UserError, match='byte order is big'):
+    torch_file.read(path)
+  torch_writer.write_zip(path, {'data.pkl': _pickled(0, (4,), (1,))})
+  with pytest.raises(UserError, match='data/0 is missing'):
+    torch_file.read(path)
+  torch_writer.write_zip(path, {'other': b''})
+  with pytest.raises(UserError, match=r'no data\.pkl'):
+    torch_file.read(path)
+  torch_writer.write_zip(path, {'data.pkl': b'\x80\x02}'})
+  with pytest.raises(UserError, match='is damaged'):
+    torch_file.read(path)
+  torch_writer.write_zip(
+      path, {'data.pkl': b'N.' * 1000}, compression=zipfile.ZIP_DEFLATED
+  )
+  with pytest.raises(UserError, match='is compressed'):
+    torch_file.read(path)
+
+  torch_writer.save(path, value)
+  whole = path.read_bytes()
+  for cut in range(0, len(whole), 29):  # never anything but one line
+    path.write_bytes(whole[:cut])
+    with pytest.raises(UserError):
+      torch_file.read(path)
