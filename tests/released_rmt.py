@@ -4,6 +4,7 @@
 affine perturbed; weights by their PyTorch names (`sd/`), two inputs (the
 second, `b/`, is not square), logits, and one training step (`train/`). Maps
 are kept as every seventh number, which meets each channel and each position.
+`decay/` and `angle/` are the tables of the four published sizes.
 """
 
 import functools

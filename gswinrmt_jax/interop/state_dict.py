@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import dataclasses
-import functools
 from typing import Any
 
 from flax import traverse_util
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gswinrmt_jax.interop import rmt_names
+from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.ops import decay as decay_lib
@@ -30,6 +30,9 @@ _RMT_FIELDS = {
     'window_size': 0,
 }
 _COUNTER = '.num_batches_tracked'
+# The released code makes its tables in float32: log(1 - 2^-k) near 0 keeps the
+# rounding of its argument.
+_TABLE_ERROR = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +105,7 @@ def match_state_dict(
     if key in state_dict:
       array = np.asarray(state_dict[key], np.float32)
       if array.shape != buffer.shape or not np.allclose(
-          array, buffer, rtol=1e-5
+          array, buffer, rtol=1e-5, atol=_TABLE_ERROR
       ):
         mismatched[key] = f'{array.tolist()}, the model has {buffer.tolist()}'
   unexpected = [
@@ -161,10 +164,7 @@ def to_torch_state_dict(
 def _names(model: Backbone) -> dict[str, tuple[rmt_names.Name, tuple]]:
   """Returns the released name and our shape of each array, by our path."""
   check_is_rmt(model.arch)
-  image = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
-  shapes = jax.eval_shape(
-      functools.partial(model.init, train=False), jax.random.key(0), image
-  )
+  shapes = factory.variable_shapes(model)
   return {
       path: (rmt_names.find(path.partition('/')[2]), leaf.shape)
       for path, leaf in traverse_util.flatten_dict(shapes, sep='/').items()

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 import dataclasses
 import difflib
+import functools
 from typing import Any
 
+from flax import linen as nn
 from flax.typing import Dtype
+import jax
 import jax.numpy as jnp
 
 from gswinrmt_jax.models import architecture, backbone
@@ -50,6 +53,24 @@ def create_model(
       arch=architecture.Architecture(**resolve(name, overrides)),
       num_classes=num_classes,
       dtype=jnp.dtype(dtype),
+  )
+
+
+@functools.cache
+def variable_shapes(
+    model: nn.Module, image_shape: tuple[int, int, int] = (32, 32, 3)
+) -> dict[str, Any]:
+  """Returns the shapes of a model's variables; nothing is allocated.
+
+  Args:
+    model: Called as `model(image, train=False)`.
+    image_shape: Height, width and channels; they change no shape here, but a
+      model may refuse them.
+  """
+  return jax.eval_shape(
+      functools.partial(model.init, train=False),
+      jax.random.key(0),
+      jax.ShapeDtypeStruct((1, *image_shape), jnp.float32),
   )
 
 

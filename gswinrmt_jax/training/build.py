@@ -3,11 +3,9 @@
 from collections.abc import Callable
 import functools
 import math
-from typing import Any
 
 from flax import linen as nn
 import jax
-import jax.numpy as jnp
 import ml_collections
 import optax
 
@@ -72,21 +70,10 @@ def make_model(
         dtype=config.dtype,
         **fields,
     )
-    variable_shapes(model, image_shape)
+    factory.variable_shapes(model, image_shape)
   except ValueError as error:
     raise UserError(f'{config.model.name}: {error}') from error
   return model
-
-
-def variable_shapes(
-    model: nn.Module, image_shape: tuple[int, int, int]
-) -> dict[str, Any]:
-  """Returns the shapes of a model's variables; nothing is allocated."""
-  return jax.eval_shape(
-      functools.partial(model.init, train=False),
-      jax.random.key(0),
-      jax.ShapeDtypeStruct((1, *image_shape), jnp.float32),
-  )
 
 
 def make_optimizer(

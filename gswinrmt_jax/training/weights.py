@@ -109,9 +109,8 @@ def _from_run(folder, step, warn):
   card = run_card(folder, recipe)
   directory = folder / 'checkpoints'
   checkpoints = checkpoint.Checkpoints(directory, read_only=True, warn=warn)
-  shape = (*card.image_size, 3)
   target = devices.Devices().target(
-      build.variable_shapes(_make_model(card, card.image_size), shape)
+      factory.variable_shapes(_make_model(card, card.image_size))
   )
   if step == 'best':
     restored = checkpoints.restore_best(target)

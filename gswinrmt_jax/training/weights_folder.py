@@ -11,7 +11,8 @@ from typing import Any
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card as card_lib
-from gswinrmt_jax.training import build, checkpoint, devices, run_folder
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.training import checkpoint, devices, run_folder
 
 _WEIGHTS = 'weights'
 
@@ -53,9 +54,7 @@ def read(folder: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
 
   fields = card_lib.read(folder / card_lib.FILE)
   card = card_lib.from_dict(fields, str(folder / card_lib.FILE))
-  target = devices.Devices().target(
-      build.variable_shapes(card.make_model(), (*card.image_size, 3))
-  )
+  target = devices.Devices().target(factory.variable_shapes(card.make_model()))
   try:
     with ocp.PyTreeCheckpointer() as reader:
       variables = reader.restore(

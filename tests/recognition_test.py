@@ -1,0 +1,100 @@
+"""What a PyTorch checkpoint holds."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+import released_rmt
+
+import gswinrmt_jax
+from gswinrmt_jax import interop
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.interop import recognition
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.architecture import ARCHITECTURES
+
+
+@functools.cache
+def _state_dict(name, **fields):
+  """A released model's names and shapes, with one value for all numbers."""
+  model = gswinrmt_jax.create_model(name, **{'num_classes': 1000} | fields)
+  shapes = factory.variable_shapes(model)
+  zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+  return interop.to_torch_state_dict(zeros, model)
+
+
+@pytest.mark.parametrize('name', recognition.RELEASED)
+def test_the_released_sizes_are_told_apart(name):
+  small = {'num_classes': 7}  # numbers of the last layer are many
+  found = recognition.recognise(_state_dict(name, **small))
+  assert found == recognition.Recognised(name, {}, 7)
+  parameters = {
+      key: array
+      for key, array in _state_dict(name, **small).items()
+      if 'Relpos' not in key
+  }
+  assert recognition.recognise(parameters).name == name
+
+
+def test_another_size_needs_its_full_stages():
+  arrays = released_rmt.state_dict()
+  with pytest.raises(UserError, match=r'--full-stages'):
+    recognition.recognise(arrays)
+  found = recognition.recognise(arrays, full_stages=(3, 4))
+  assert found.num_classes == 10
+  built = gswinrmt_jax.create_model(
+      found.name, num_classes=10, drop_path_rate=0.0, **found.fields
+  )
+  assert dataclasses.asdict(built.arch) == dataclasses.asdict(
+      released_rmt.model().arch
+  )
+  bare = {key: a for key, a in arrays.items() if 'Relpos' not in key}
+  with pytest.raises(UserError, match='heads are not known'):
+    recognition.recognise(bare, full_stages=(3, 4))
+
+
+def test_a_detection_backbone():
+  arrays = _state_dict('rmt_t', num_classes=0, feature_norm=True)
+  checkpoint = {
+      'meta': {'epoch': 12},
+      'state_dict': {
+          **{f'backbone.{key}': array for key, array in arrays.items()},
+          'neck.conv.weight': np.zeros(3),
+          'bbox_head.conv.weight': np.zeros(3),
+      },
+  }
+  where, found, others = recognition.unwrap(checkpoint)
+  assert where == 'state_dict' and others == 2
+  assert found.keys() == arrays.keys()
+  model = recognition.recognise(found)
+  assert model == recognition.Recognised('rmt_t', {'feature_norm': True}, 0)
+
+
+def test_wrappers_prefixes_and_entries():
+  arrays = {'head.weight': np.zeros((2, 3))}
+  assert recognition.unwrap(arrays) == ('', arrays, 0)
+  parallel = {'module.head.weight': arrays['head.weight']}
+  wrapped = {'model': parallel, 'model_ema': {'state_dict': arrays}}
+  where, found, _ = recognition.unwrap(wrapped)
+  assert where == 'model' and found.keys() == arrays.keys()
+  where, found, _ = recognition.unwrap(wrapped, 'model_ema')
+  assert where == 'model_ema/state_dict' and found.keys() == arrays.keys()
+  with pytest.raises(UserError, match=r'no entry ema .*model, model_ema'):
+    recognition.unwrap(wrapped, 'ema')
+  for nothing in ({'epoch': 3}, [1, 2], None):
+    with pytest.raises(UserError, match='no weights'):
+      recognition.unwrap(nothing)
+
+
+def test_something_else_is_no_rmt():
+  with pytest.raises(UserError, match='is no RMT'):
+    recognition.recognise({'conv1.weight': np.zeros((64, 3, 7, 7))})
+
+
+def test_decay_ranges_are_found_again():
+  for name in recognition.RELEASED:
+    arrays = _state_dict(name, num_classes=7)
+    found = recognition._sizes(arrays)
+    assert found['decay_ranges'] == ARCHITECTURES[name].decay_ranges
