@@ -20,7 +20,8 @@ MAY_IMPORT = {
     'interop': {'models', 'ops'},
     'training': {'models', 'data', 'augment', 'interop'},
     'recipes': {'models'},
-    'commands': {'training', 'data', 'recipes'},
+    'deploy': {'training', 'interop', 'data', 'augment', 'models'},
+    'commands': {'deploy', 'training', 'data', 'recipes'},
 }
 OUTSIDE = {
     'ops': {'jax', 'jaxtyping', 'numpy'},

@@ -39,9 +39,9 @@ def run(args: argparse.Namespace) -> None:
       raise UserError(f"--full-stages is like 3,4, not '{stages}'")
     stages = tuple(int(part) for part in parts)
 
-  from gswinrmt_jax.training import convert_weights
+  from gswinrmt_jax.deploy import convert
 
-  convert_weights.convert(
+  convert.convert(
       pathlib.Path(args.checkpoint),
       pathlib.Path(args.out),
       key=args.key,

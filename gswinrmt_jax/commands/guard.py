@@ -7,7 +7,7 @@ from gswinrmt_jax.errors import UserError
 
 
 def guarded(
-    command: Callable[[], object], *, interrupted: str = 'interrupted'
+    command: Callable[[], int | None], *, interrupted: str = 'interrupted'
 ) -> int:
   """Runs a command and returns its exit status.
 
@@ -15,7 +15,7 @@ def guarded(
   `gswinrmt: MESSAGE` and gives 2; Ctrl-C gives 130.
 
   Args:
-    command: What to run.
+    command: What to run; returns the status, None for 0.
     interrupted: What to say after Ctrl-C.
   """
   from absl import logging
@@ -23,13 +23,13 @@ def guarded(
   # Orbax warns of settings that are as they should be.
   logging.set_verbosity(logging.ERROR)
   try:
-    command()
+    status = command()
   except (UserError, OSError) as error:
     return complain(str(error))
   except KeyboardInterrupt:
     print(f'\ngswinrmt: {interrupted}', file=sys.stderr)
     return 130
-  return 0
+  return status or 0
 
 
 def complain(message: str) -> int:

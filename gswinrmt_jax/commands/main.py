@@ -15,6 +15,7 @@ _COMMANDS = {
     'train': 'train a model as a recipe says',
     'prepare': 'download a data set, or take a local copy',
     'evaluate': 'evaluate a checkpoint of a run, or weights',
+    'predict': 'name what pictures show',
     'convert': 'take over weights of the released PyTorch RMT',
 }
 
@@ -48,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   module.add_arguments(parser)
-  return guard.guarded(lambda: module.run(parser.parse_args(argv[1:])))
+  return guard.guarded(
+      lambda: module.run(parser.parse_intermixed_args(argv[1:]))
+  )
 
 
 class _Parser(argparse.ArgumentParser):

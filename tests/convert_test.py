@@ -13,8 +13,9 @@ import released_rmt
 import torch_writer
 
 from gswinrmt_jax.commands import main
+from gswinrmt_jax.deploy import convert
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import convert_weights, fine_tune, log, weights
+from gswinrmt_jax.training import fine_tune, log, weights
 
 
 @pytest.fixture(scope='module')
@@ -43,9 +44,7 @@ def _arrays():
 
 def _convert(source, out, **settings):
   stream = io.StringIO()
-  convert_weights.convert(
-      source, out, terminal=log.Terminal(stream), **settings
-  )
+  convert.convert(source, out, terminal=log.Terminal(stream), **settings)
   return stream.getvalue()
 
 

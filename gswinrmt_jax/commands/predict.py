@@ -1,0 +1,83 @@
+"""Names what pictures show, the most probable classes first.
+
+Pictures may be of any size and kind. They are resized and cut as evaluation on
+ImageNet does where the weights are for ImageNet, and otherwise resized so that
+their middle fills the model's images. One that cannot be read is named and
+passed over; the exit status is then 1.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+from gswinrmt_jax.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments."""
+  parser.add_argument(
+      'weights',
+      metavar='RUN_OR_WEIGHTS',
+      help='run folder runs/NAME, folder of `convert`, .safetensors or .pth',
+  )
+  parser.add_argument('images', metavar='IMAGE', nargs='+', help='pictures')
+  parser.add_argument(
+      '--top', type=int, default=5, metavar='N', help='classes (default: 5)'
+  )
+  parser.add_argument(
+      '--step',
+      default='best',
+      metavar='best|latest|N',
+      help='checkpoint of a run (default: best)',
+  )
+  parser.add_argument(
+      '--image-size',
+      type=int,
+      metavar='N',
+      help="resize to N x N (default: the model's own)",
+  )
+  parser.add_argument(
+      '--json', action='store_true', help='print JSON instead of a table'
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  """Runs the command; returns 1 if a picture was passed over."""
+  if args.step not in ('best', 'latest') and not args.step.isdecimal():
+    raise UserError(f"--step is best, latest or a number, not '{args.step}'")
+  for name in ('top', 'image_size'):
+    value = getattr(args, name)
+    if value is not None and value < 1:
+      raise UserError(f'--{name.replace("_", "-")} must be at least 1')
+
+  # Imported here: --help need not wait for JAX.
+  from gswinrmt_jax.deploy import predict
+  from gswinrmt_jax.training import weights
+
+  loaded = weights.load(
+      pathlib.Path(args.weights),
+      step=args.step if not args.step.isdecimal() else int(args.step),
+      warn=_complain,
+  )
+  predictor = predict.Predictor(loaded, args.image_size)
+  paths, images = [], []
+  for path in map(pathlib.Path, args.images):
+    try:
+      images.append(predictor.read(path))
+      paths.append(path)
+    except UserError as error:
+      _complain(str(error))
+  found = list(predictor.predict(paths, images, args.top)) if paths else []
+  if args.json:
+    print(json.dumps([one.to_dict() for one in found], indent=2))
+  else:
+    for one in found:
+      print(one.path)
+      for name, probability in zip(one.names, one.probabilities, strict=True):
+        print(f'  {probability:7.2%}  {name}')
+  return 0 if len(paths) == len(args.images) else 1
+
+
+def _complain(message):
+  print('gswinrmt:', message, file=sys.stderr)

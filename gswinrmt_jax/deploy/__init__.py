@@ -1,0 +1,1 @@
+"""Using trained weights: prediction, conversion, export."""

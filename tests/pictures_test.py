@@ -1,0 +1,88 @@
+"""Image files of every kind, and the cut that evaluation makes."""
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from gswinrmt_jax.deploy import pictures
+from gswinrmt_jax.errors import UserError
+
+_RED = (200, 30, 10)
+
+
+def _saved(tmp_path, picture, name='a.png', **options):
+  picture.save(tmp_path / name, **options)
+  return tmp_path / name
+
+
+def test_every_mode_becomes_rgb(tmp_path):
+  red = PIL.Image.new('RGB', (5, 4), _RED)
+  grey = PIL.Image.new('L', (5, 4), 77)
+  clear = PIL.Image.new('RGBA', (5, 4), (*_RED, 0))
+  wide = PIL.Image.fromarray(np.full((4, 5), 77 << 8, np.uint16))
+  palette = red.quantize(4)
+  palette.info['transparency'] = 0
+  cases = {
+      'rgb.png': (red, _RED),
+      'palette.png': (red.quantize(4), _RED),
+      'cmyk.jpg': (red.convert('CMYK'), _RED),
+      'grey.png': (grey, (77, 77, 77)),
+      'alpha.png': (grey.convert('LA'), (77, 77, 77)),
+      'one.png': (PIL.Image.new('1', (5, 4), 1), (255, 255, 255)),
+      'clear.png': (clear, (255, 255, 255)),  # not its hidden red
+      'wide.png': (wide, (77, 77, 77)),  # 16 bits
+  }
+  for name, (picture, color) in cases.items():
+    read = pictures.read(_saved(tmp_path, picture, name))
+    assert read.mode == 'RGB' and read.size == (5, 4), name
+    off = np.abs(np.int32(read) - color).max()
+    assert off <= (3 if name.endswith('jpg') else 0), name
+
+
+def test_exif_turns_the_picture(tmp_path):
+  picture = PIL.Image.new('RGB', (6, 4))
+  picture.putpixel((0, 0), (255, 255, 255))
+  exif = PIL.Image.Exif()
+  exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+  read = pictures.read(_saved(tmp_path, picture, exif=exif))
+  assert read.size == (4, 6)
+  assert read.getpixel((3, 0)) == (255, 255, 255)
+
+
+def test_what_is_no_picture_is_one_line(tmp_path):
+  path = tmp_path / 'a.png'
+  with pytest.raises(UserError, match='does not exist'):
+    pictures.read(path)
+  path.write_bytes(b'no picture')
+  with pytest.raises(UserError, match=r'a\.png is no picture'):
+    pictures.read(path)
+  noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+  _saved(tmp_path, PIL.Image.fromarray(noise))
+  path.write_bytes(path.read_bytes()[:5000])
+  with pytest.raises(UserError, match=r'a\.png is damaged'):
+    pictures.read(path)
+  with pytest.raises(UserError, match='damaged'):
+    pictures.read(tmp_path)
+
+
+def test_the_cut_is_that_of_imagenet():
+  """Short side to 256, long side rounded down, the middle 224 x 224."""
+  noise = np.random.default_rng(1).integers(0, 255, (375, 500, 3), np.uint8)
+  picture = PIL.Image.fromarray(noise)
+  resized = picture.resize((341, 256), PIL.Image.Resampling.BICUBIC)
+  want = np.asarray(resized)[16:240, 58:282]  # round(117 / 2) is 58
+  np.testing.assert_array_equal(
+      pictures.fit(picture, (224, 224), 224 / 256), want
+  )
+  upright = pictures.fit(
+      picture.transpose(PIL.Image.Transpose.ROTATE_90), (224, 224), 0.875
+  )
+  assert upright.shape == (224, 224, 3)
+
+
+def test_no_cut_and_other_shapes():
+  noise = np.random.default_rng(1).integers(0, 255, (20, 20, 3), np.uint8)
+  picture = PIL.Image.fromarray(noise)
+  np.testing.assert_array_equal(pictures.fit(picture, (20, 20), 1.0), noise)
+  for size in [(8, 40), (40, 8), (32, 32), (33, 7)]:
+    assert pictures.fit(picture, size, 1.0).shape == (*size, 3)
