@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import quick
 import released_rmt
-import torch_writer
+import torch_pickles
 
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.deploy import convert
@@ -21,7 +21,7 @@ from gswinrmt_jax.training import fine_tune, log, weights
 @pytest.fixture(scope='module')
 def checkpoint(tmp_path_factory):
   path = tmp_path_factory.mktemp('torch') / 'rmt.pth'
-  torch_writer.save(path, {'model': released_rmt.state_dict(), 'epoch': 299})
+  torch_pickles.save(path, {'model': released_rmt.state_dict(), 'epoch': 299})
   return path
 
 
@@ -68,7 +68,7 @@ def test_the_report_names_everything(checkpoint, folder, tmp_path, capsys):
   del arrays['head.bias']
   arrays['more'] = np.zeros(3, np.float32)
   path = tmp_path / 'b.pth'
-  torch_writer.save(path, arrays)
+  torch_pickles.save(path, arrays)
   out = tmp_path / 'out'
   arguments = ['convert', str(path), str(out), '--full-stages=3,4']
   assert main.main(arguments) == 2

@@ -8,7 +8,7 @@ import zipfile
 
 import numpy as np
 import pytest
-import torch_writer
+import torch_pickles
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import torch_file
@@ -21,7 +21,7 @@ def test_tensors_views_and_what_lies_between(tmp_path):
   value = {
       'model': OrderedDict(
           weight=np.float32([[1, 2], [3, 4]]),
-          view=torch_writer.View(weight, transposed),
+          view=torch_pickles.View(weight, transposed),
           half=np.float16([0.5]),
           count=np.array(7, np.int64),
           empty=np.zeros((0, 3), np.float32),
@@ -30,7 +30,7 @@ def test_tensors_views_and_what_lies_between(tmp_path):
       'args': argparse.Namespace(lr=1e-3),
       'scores': [0.5, (1, 2), None, 'x'],
   }
-  torch_writer.save(path, value)
+  torch_pickles.save(path, value)
   read = torch_file.read(path)
   assert read['epoch'] == 299 and read['scores'] == value['scores']
   assert read['args'] == {}  # its content is nobody's business
@@ -63,7 +63,7 @@ def test_any_other_name_is_refused_and_not_run(
     tmp_path, monkeypatch, value, name
 ):
   monkeypatch.chdir(tmp_path)
-  torch_writer.write_zip(
+  torch_pickles.write_zip(
       'a.pth', {'data.pkl': pickle.dumps({'model': value}, protocol=2)}
   )
   with pytest.raises(UserError, match=f'names .*{name}'):
@@ -74,7 +74,7 @@ def test_any_other_name_is_refused_and_not_run(
 def test_attributes_are_never_set(tmp_path):
   """BUILD on what a name stands for would change it for everybody."""
   program = b'\x80\x02ccollections\nOrderedDict\n}X\x01\x00\x00\x00aK\x01sb.'
-  torch_writer.write_zip(tmp_path / 'a.pth', {'data.pkl': program})
+  torch_pickles.write_zip(tmp_path / 'a.pth', {'data.pkl': program})
   assert torch_file.read(tmp_path / 'a.pth') is OrderedDict
   assert not hasattr(OrderedDict, 'a')
 
@@ -112,11 +112,11 @@ def test_a_tensor_must_lie_in_its_storage(tmp_path, offset, size, stride):
       'data.pkl': _pickled(offset, size, stride),
       'data/0': np.zeros(4, np.float32).tobytes(),
   }
-  torch_writer.write_zip(tmp_path / 'a.pth', contents)
+  torch_pickles.write_zip(tmp_path / 'a.pth', contents)
   with pytest.raises(UserError, match='is refused: a tensor'):
     torch_file.read(tmp_path / 'a.pth')
   contents['data.pkl'] = _pickled(1, (3,), (1,))
-  torch_writer.write_zip(tmp_path / 'a.pth', contents)
+  torch_pickles.write_zip(tmp_path / 'a.pth', contents)
   assert torch_file.read(tmp_path / 'a.pth').shape == (3,)
 
 
@@ -129,28 +129,28 @@ def test_damage_is_one_line(tmp_path):
     torch_file.read(path)
 
   value = {'w': np.arange(4, dtype=np.float32)}
-  torch_writer.save(path, value, data_0=b'\0' * 12)
+  torch_pickles.save(path, value, data_0=b'\0' * 12)
   with pytest.raises(UserError, match='has 3 numbers instead of 4'):
     torch_file.read(path)
-  torch_writer.save(path, value, byteorder=b'big')
+  torch_pickles.save(path, value, byteorder=b'big')
   with pytest.raises(UserError, match='byte order is big'):
     torch_file.read(path)
-  torch_writer.write_zip(path, {'data.pkl': _pickled(0, (4,), (1,))})
+  torch_pickles.write_zip(path, {'data.pkl': _pickled(0, (4,), (1,))})
   with pytest.raises(UserError, match='data/0 is missing'):
     torch_file.read(path)
-  torch_writer.write_zip(path, {'other': b''})
+  torch_pickles.write_zip(path, {'other': b''})
   with pytest.raises(UserError, match=r'no data\.pkl'):
     torch_file.read(path)
-  torch_writer.write_zip(path, {'data.pkl': b'\x80\x02}'})
+  torch_pickles.write_zip(path, {'data.pkl': b'\x80\x02}'})
   with pytest.raises(UserError, match='is damaged'):
     torch_file.read(path)
-  torch_writer.write_zip(
+  torch_pickles.write_zip(
       path, {'data.pkl': b'N.' * 1000}, compression=zipfile.ZIP_DEFLATED
   )
   with pytest.raises(UserError, match='is compressed'):
     torch_file.read(path)
 
-  torch_writer.save(path, value)
+  torch_pickles.save(path, value)
   whole = path.read_bytes()
   for cut in range(0, len(whole), 29):  # never anything but one line
     path.write_bytes(whole[:cut])

@@ -7,26 +7,16 @@ RUN/evaluation_SPLIT_STEP.json. Every image of the split counts once.
 import argparse
 import pathlib
 
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.commands import arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
-  parser.add_argument(
-      'run',
-      metavar='RUN_OR_WEIGHTS',
-      help='run folder runs/NAME, folder of `convert`, .safetensors or .pth',
-  )
+  arguments.add_weights(parser)
   parser.add_argument(
       '--data',
       metavar='NAME',
       help="data set (default: the run's own; weights alone have none)",
-  )
-  parser.add_argument(
-      '--step',
-      default='best',
-      metavar='best|latest|N',
-      help='checkpoint: best on validation data (default), latest, or a step',
   )
   parser.add_argument(
       '--split',
@@ -50,20 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
-  if args.step not in ('best', 'latest') and not args.step.isdecimal():
-    raise UserError(f"--step is best, latest or a number, not '{args.step}'")
-  for name in ('image_size', 'batch_size'):
-    value = getattr(args, name)
-    if value is not None and value < 1:
-      raise UserError(f'--{name.replace("_", "-")} must be at least 1')
+  step = arguments.step(args)
+  arguments.check_positive(args, 'image_size', 'batch_size')
 
   # Imported here: --help need not wait for JAX.
   from gswinrmt_jax.training import evaluate_run
 
   evaluate_run.evaluate_run(
-      pathlib.Path(args.run),
+      pathlib.Path(args.weights),
       data=args.data,
-      step=args.step if not args.step.isdecimal() else int(args.step),
+      step=step,
       split=args.split,
       image_size=args.image_size,
       batch_size=args.batch_size,

@@ -17,6 +17,7 @@ _COMMANDS = {
     'evaluate': 'evaluate a checkpoint of a run, or weights',
     'predict': 'name what pictures show',
     'convert': 'take over weights of the released PyTorch RMT',
+    'export': 'write a model in a form that others read',
 }
 
 

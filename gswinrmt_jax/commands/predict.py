@@ -11,25 +11,16 @@ import json
 import pathlib
 import sys
 
+from gswinrmt_jax.commands import arguments
 from gswinrmt_jax.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
-  parser.add_argument(
-      'weights',
-      metavar='RUN_OR_WEIGHTS',
-      help='run folder runs/NAME, folder of `convert`, .safetensors or .pth',
-  )
+  arguments.add_weights(parser)
   parser.add_argument('images', metavar='IMAGE', nargs='+', help='pictures')
   parser.add_argument(
       '--top', type=int, default=5, metavar='N', help='classes (default: 5)'
-  )
-  parser.add_argument(
-      '--step',
-      default='best',
-      metavar='best|latest|N',
-      help='checkpoint of a run (default: best)',
   )
   parser.add_argument(
       '--image-size',
@@ -44,12 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the command; returns 1 if a picture was passed over."""
-  if args.step not in ('best', 'latest') and not args.step.isdecimal():
-    raise UserError(f"--step is best, latest or a number, not '{args.step}'")
-  for name in ('top', 'image_size'):
-    value = getattr(args, name)
-    if value is not None and value < 1:
-      raise UserError(f'--{name.replace("_", "-")} must be at least 1')
+  step = arguments.step(args)
+  arguments.check_positive(args, 'top', 'image_size')
 
   # Imported here: --help need not wait for JAX.
   from gswinrmt_jax.deploy import predict
@@ -57,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
   loaded = weights.load(
       pathlib.Path(args.weights),
-      step=args.step if not args.step.isdecimal() else int(args.step),
+      step=step,
       warn=_complain,
   )
   predictor = predict.Predictor(loaded, args.image_size)

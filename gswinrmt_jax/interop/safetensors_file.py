@@ -36,7 +36,8 @@ def write(
   }
   part = path.with_name(path.name + '.part')
   metadata = {'format': 'flax', _CARD: json.dumps(card.to_dict())}
-  safetensors.save_file(arrays, part, metadata=metadata)
+  # Not by its `save_file`, which makes files that only their owner reads.
+  part.write_bytes(safetensors.save(arrays, metadata=metadata))
   part.replace(path)
 
 
@@ -58,7 +59,7 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
     raise UserError(f'{path} is damaged: {error}') from error
   beside = path.with_name(card_lib.FILE)
   if _CARD in metadata:
-    fields, where = json.loads(metadata[_CARD]), str(path)
+    fields, where = _parsed(metadata[_CARD], path), str(path)
   elif beside.exists():
     fields, where = card_lib.read(beside), str(beside)
   else:
@@ -68,3 +69,10 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
     )
   card = card_lib.from_dict(fields, where)
   return traverse_util.unflatten_dict(flat, sep='/'), card
+
+
+def _parsed(text, path):
+  try:
+    return json.loads(text)
+  except ValueError as error:
+    raise UserError(f'{path} has a damaged card: {error}') from error

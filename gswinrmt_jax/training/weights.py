@@ -98,6 +98,22 @@ def load(
   raise UserError(f'{path} is not {_FOUND}')
 
 
+def load_model(
+    path: str | pathlib.Path, *, step: int | str = 'best'
+) -> tuple[nn.Module, Mapping[str, Any]]:
+  """Returns a model and its weights, for `model.apply`.
+
+  Args:
+    path: As in `load`.
+    step: As in `load`.
+
+  Raises:
+    UserError: If there are no weights that can be read.
+  """
+  found = load(pathlib.Path(path), step=step)
+  return found.make_model(), found.variables
+
+
 def _placed(variables, card, origin, folder):
   return Weights(
       devices.Devices().replicate(variables), card, str(origin), folder

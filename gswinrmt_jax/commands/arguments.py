@@ -1,0 +1,46 @@
+"""Arguments that several commands take."""
+
+import argparse
+
+from gswinrmt_jax.errors import UserError
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+  """Declares the weights, and the step of a run."""
+  parser.add_argument(
+      'weights',
+      metavar='RUN_OR_WEIGHTS',
+      help='run folder runs/NAME, folder of `convert`, .safetensors or .pth',
+  )
+  parser.add_argument(
+      '--step',
+      default='best',
+      metavar='best|latest|N',
+      help='checkpoint of a run: best on validation data (default), latest, or '
+      'a step',
+  )
+
+
+def step(args: argparse.Namespace) -> int | str:
+  """Returns the step that `add_weights` declared.
+
+  Raises:
+    UserError: If it is none.
+  """
+  if args.step in ('best', 'latest'):
+    return args.step
+  if not args.step.isdecimal():
+    raise UserError(f"--step is best, latest or a number, not '{args.step}'")
+  return int(args.step)
+
+
+def check_positive(args: argparse.Namespace, *names: str) -> None:
+  """Checks that numbers, where they are given, are at least 1.
+
+  Raises:
+    UserError: Names the first that is not.
+  """
+  for name in names:
+    value = getattr(args, name)
+    if value is not None and value < 1:
+      raise UserError(f'--{name.replace("_", "-")} must be at least 1')

@@ -1,0 +1,33 @@
+"""`pytorch_model.pth`: a state dict that the released RMT code loads."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from gswinrmt_jax.deploy import served
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.interop import state_dict, torch_file, torch_writer
+from gswinrmt_jax.training.weights import Weights
+
+
+def write(
+    weights: Weights, folder: pathlib.Path
+) -> tuple[pathlib.Path, np.ndarray]:
+  """Writes the file; returns it and the logits of what is in it.
+
+  Raises:
+    UserError: If the model is no RMT.
+  """
+  model = weights.make_model()
+  path = folder / 'pytorch_model.pth'
+  try:
+    arrays = state_dict.to_torch_state_dict(weights.variables, model)
+  except ValueError as error:
+    raise UserError(str(error)) from error
+  torch_writer.write(path, {'model': arrays})
+  variables = state_dict.from_torch_state_dict(
+      torch_file.read(path)['model'], model
+  )
+  read = dataclasses.replace(weights, variables=variables)
+  return path, served.logits(read)
