@@ -215,21 +215,22 @@ def _manhattan_weights(scores, row, column, rate):
     [('linear', _manhattan_weights), ('causal', _causal_weights)],
 )
 def test_the_gating_function_is_retnets(score_fn, weights):
-  """out = (swish(X W_G) * GroupNorm((Q K^T / sqrt(d) * D) V)) W_O."""
+  """(swish(X W_G) * (GroupNorm((Q K^T / sqrt(d) * D) V) + LCE(V))) W_O."""
   arch = dataclasses.replace(
       BASES['rmt'],
       score_fn=score_fn,
       full_stages=(1, 2, 3, 4),
       rotary='none',
-      lce='none',
       head_norm=True,
       gate=True,
       gate_fn='swish',
   )
   module = _Module(arch, stage=3)
   p, x = _plain(module.params), np.asarray(X, np.float64).reshape(2, H * W, C)
-  assert p.keys() == {'query', 'key', 'value', 'gate', 'out'}
-  maps = {k: x @ layer['kernel'] + layer['bias'] for k, layer in p.items()}
+  names = 'query', 'key', 'value', 'gate'
+  assert p.keys() == {*names, 'local', 'out'}
+  maps = {k: x @ p[k]['kernel'] + p[k]['bias'] for k in names}
+  local = _local(module.params, _linear(module.params['value'], X))
   row, column = (index.ravel() for index in np.indices((H, W)))
   normed = np.zeros_like(x)
   for b, n in np.ndindex(2, 3):
@@ -239,7 +240,8 @@ def test_the_gating_function_is_retnets(score_fn, weights):
     y = weights(query @ key.T / 2, row, column, rate) @ value
     y = y - y.mean(1, keepdims=True)
     normed[b, :, head] = y / np.sqrt((y**2).mean(1, keepdims=True) + 1e-6)
-  gated = normed * maps['gate'] / (1 + np.exp(-maps['gate']))
+  swish = maps['gate'] / (1 + np.exp(-maps['gate']))
+  gated = (normed + np.asarray(local).reshape(x.shape)) * swish
   expected = gated @ p['out']['kernel'] + p['out']['bias']
   np.testing.assert_allclose(
       module().reshape(x.shape), expected, rtol=0, atol=5e-5
