@@ -20,6 +20,16 @@ from gswinrmt_jax.models import architecture
         ('drop_path_rate', 1.0, r'must be in \[0, 1\)'),
         ('window_size', -1, 'must not be negative'),
         ('full_stages', (0,), 'not in 1 to 4'),
+        ('full_stages', (5,), 'not in 1 to 4'),
+        ('widths', (), 'has no stage'),
+        ('widths', (64, 128), 'depths=.* needs 2 entries, as many as widths'),
+        ('stem', 'linear', "stem='linear' is not one of"),
+        ('downsample', 'pool', "downsample='pool' is not one of"),
+        ('gate_fn', 'tanh', "gate_fn='tanh' is not one of"),
+        ('patch_size', 0, 'must be at least 1'),
+        ('patch_size', 16, "set stem='patch' or 'patch_norm'"),
+        ('ffn_conv', False, 'set ffn_norm=False'),
+        ('score_fn', 'causal', r'set full_stages=\(1, 2, 3, 4\), not \(\)'),
     ],
 )
 def test_refused_by_name(field, value, message):
@@ -31,11 +41,27 @@ def test_refused_by_name(field, value, message):
     'contradiction',
     [{'score_fn': 'sigmoid'}, {'alibi': 'signed'}, {'rotary': 'split_half'}],
 )
-def test_full_attention_takes_softmax_without_axes(contradiction):
+def test_full_attention_knows_no_axes(contradiction):
   with pytest.raises(ValueError, match=r'set full_stages=\(\)'):
     dataclasses.replace(
         architecture.ARCHITECTURES['rmt_compact'], **contradiction
     )
+
+
+def test_a_causal_model_is_full_in_every_stage():
+  fields = {'score_fn': 'causal', 'window_size': 0}
+  architecture.Architecture(full_stages=(4, 3, 2, 1), **fields)
+  with pytest.raises(ValueError, match=r'not \(2, 3, 4\)'):
+    architecture.Architecture(full_stages=(2, 3, 4), **fields)
+
+
+@pytest.mark.parametrize(
+    ('name', 'stages', 'stride'),
+    [('rmt_t', 4, 32), ('rmt_swin_s', 4, 32), ('rmt_deit_s', 1, 16)],
+)
+def test_stages_and_stride(name, stages, stride):
+  arch = architecture.ARCHITECTURES[name]
+  assert (arch.stages, arch.stride) == (stages, stride)
 
 
 def test_an_odd_head_is_fine_without_rotation():
@@ -51,8 +77,14 @@ def test_an_odd_head_is_fine_without_rotation():
         ),
         ('swat_large', {'score_fn': 'sigmoid', 'gate': False, 'swiglu': True}),
         ('rmt_large', {'decay': 'fixed', 'window_size': 0, 'gate': False}),
+        (
+            'rmt_deit_s',
+            {'decay': 'fixed', 'full_stages': (1,), 'drop_path_rate': 0.1},
+        ),
+        ('rmt_swin_t', {'full_stages': (4,), 'drop_path_rate': 0.2}),
+        ('rmt_swin_s', {'full_stages': (4,), 'drop_path_rate': 0.3}),
     ],
 )
-def test_what_tells_the_three_systems_apart(name, expected):
+def test_what_tells_the_systems_apart(name, expected):
   fields = vars(architecture.ARCHITECTURES[name])
   assert {key: fields[key] for key in expected} == expected

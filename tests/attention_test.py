@@ -124,6 +124,9 @@ def test_full_rmt_is_its_equations():
 # (base, switch, value, parameters it adds, parameters it removes)
 _SWITCHES = [
     ('retention', 'gate', False, set(), {'gate'}),
+    ('retention', 'gate_fn', 'swish', set(), set()),
+    ('retention', 'head_norm', True, set(), set()),
+    ('retention', 'score_fn', 'linear', set(), set()),
     ('retention', 'swiglu', True, {'value_gate'}, set()),
     ('retention', 'lce', 'none', set(), {'local', 'local_point'}),
     ('retention', 'lce', 'depthwise', set(), {'local_point'}),
@@ -185,6 +188,63 @@ def test_learned_decay_starts_at_rmts_values():
   expected = 1 - 2.0 ** -(2 + 4 * np.arange(3) / 3)
   np.testing.assert_allclose(
       jax.nn.sigmoid(theta), np.stack([expected, expected]), rtol=1e-6
+  )
+
+
+def _plain(params):
+  return {
+      name: {leaf: np.asarray(a, np.float64) for leaf, a in layer.items()}
+      for name, layer in params.items()
+  }
+
+
+def _causal_weights(scores, row, column, rate):
+  del row, column
+  length = len(scores)
+  ahead = np.arange(length)[:, None] - np.arange(length)
+  return np.where(ahead >= 0, scores * rate ** np.maximum(ahead, 0), 0)
+
+
+def _manhattan_weights(scores, row, column, rate):
+  distance = np.abs(row[:, None] - row) + np.abs(column[:, None] - column)
+  return scores * rate**distance
+
+
+@pytest.mark.parametrize(
+    ('score_fn', 'weights'),
+    [('linear', _manhattan_weights), ('causal', _causal_weights)],
+)
+def test_the_gating_function_is_retnets(score_fn, weights):
+  """(swish(X W_G) * (GroupNorm((Q K^T / sqrt(d) * D) V) + LCE(V))) W_O."""
+  arch = dataclasses.replace(
+      BASES['rmt'],
+      score_fn=score_fn,
+      full_stages=(1, 2, 3, 4),
+      rotary='none',
+      head_norm=True,
+      gate=True,
+      gate_fn='swish',
+  )
+  module = _Module(arch, stage=3)
+  p, x = _plain(module.params), np.asarray(X, np.float64).reshape(2, H * W, C)
+  names = 'query', 'key', 'value', 'gate'
+  assert p.keys() == {*names, 'local', 'out'}
+  maps = {k: x @ p[k]['kernel'] + p[k]['bias'] for k in names}
+  local = _local(module.params, _linear(module.params['value'], X))
+  row, column = (index.ravel() for index in np.indices((H, W)))
+  normed = np.zeros_like(x)
+  for b, n in np.ndindex(2, 3):
+    head = slice(4 * n, 4 * n + 4)
+    query, key, value = (maps[k][b, :, head] for k in ('query', 'key', 'value'))
+    rate = 1 - 2.0 ** (-2 - 6 * n / 3)
+    y = weights(query @ key.T / 2, row, column, rate) @ value
+    y = y - y.mean(1, keepdims=True)
+    normed[b, :, head] = y / np.sqrt((y**2).mean(1, keepdims=True) + 1e-6)
+  swish = maps['gate'] / (1 + np.exp(-maps['gate']))
+  gated = (normed + np.asarray(local).reshape(x.shape)) * swish
+  expected = gated @ p['out']['kernel'] + p['out']['bias']
+  np.testing.assert_allclose(
+      module().reshape(x.shape), expected, rtol=0, atol=5e-5
   )
 
 

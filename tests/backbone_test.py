@@ -64,10 +64,49 @@ def test_features_have_the_strides_and_widths(name, size):
 
 
 @pytest.mark.parametrize(
-    ('shape', 'message'), [((31, 64, 3), '31x64'), ((32, 32, 1), 'with 1')]
+    ('name', 'strides'),
+    [('rmt_deit_s', (16,)), ('rmt_swin_t', (4, 8, 16, 32))],
 )
-def test_images_that_do_not_fit_are_refused(shape, message):
-  model = _tiny('retention_compact')
+def test_features_of_the_plain_skeletons(name, strides):
+  """One map for each stage; extents round up."""
+  model = gswinrmt_jax.create_model(name, num_classes=11, dtype='bfloat16')
+  maps = _shapes(model, (75, 106), method='features')
+  assert len(maps) == len(strides)
+  for stage, stride in enumerate(strides, start=1):
+    feature = maps[f'stage{stage}']
+    extents = -(-75 // stride), -(-106 // stride)
+    assert feature.shape == (2, *extents, model.arch.widths[stage - 1])
+    assert feature.dtype == jnp.bfloat16
+
+
+def test_the_number_of_stages_follows_the_widths():
+  fields = {'depths': (1, 1, 1), 'num_heads': (1, 2, 3), 'widths': (8, 16, 24)}
+  model = _tiny(
+      'retention_compact',
+      **fields,
+      mlp_ratios=(4.0, 3.0, 2.0),
+      layer_scale=(0.1, 0.1, 0.1),
+      decay_ranges=(4.0, 5.0, 6.0),
+  )
+  maps = _shapes(model, (16, 24), method='features')
+  assert {k: v.shape for k, v in maps.items()} == {
+      'stage1': (2, 4, 6, 8),
+      'stage2': (2, 2, 3, 16),
+      'stage3': (2, 1, 2, 24),
+  }
+
+
+@pytest.mark.parametrize(
+    ('name', 'shape', 'message'),
+    [
+        ('retention_compact', (31, 64, 3), 'at least 32x32 .* not 31x64'),
+        ('retention_compact', (32, 32, 1), 'with 1'),
+        ('rmt_swin_t', (64, 31, 3), 'at least 32x32 .* not 64x31'),
+        ('rmt_deit_s', (15, 16, 3), 'at least 16x16 .* not 15x16'),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(name, shape, message):
+  model = gswinrmt_jax.create_model(name, num_classes=5)
   x = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
   with pytest.raises(ValueError, match=message):
     jax.eval_shape(
@@ -167,6 +206,31 @@ def test_every_parameter_has_a_gradient(name):
       lambda a, b: bool((a != b).all()), statistics, variables['batch_stats']
   )
   assert all(jax.tree.leaves(moved)), moved
+
+
+def test_every_parameter_of_a_plain_skeleton_has_a_gradient():
+  """With RetNet's form, decomposed in stage 1 and over all pairs in stage 2."""
+  model = _tiny(
+      'rmt_swin_t',
+      widths=(8, 16),
+      depths=(1, 1),
+      num_heads=(1, 2),
+      mlp_ratios=(4.0, 4.0),
+      layer_scale=(0.0, 0.0),
+      decay_ranges=(4.0, 6.0),
+      full_stages=(2,),
+      score_fn='linear',
+      head_norm=True,
+      gate=True,
+      gate_fn='swish',
+  )
+  x = random_variables.image((2, 18, 21, 3))
+  variables = random_variables.nested(model, x.shape)
+  grads = quick.jit(
+      jax.grad(lambda v: jnp.sin(model.apply(v, x, train=False)).sum())
+  )(variables)
+  for path, grad in jax.tree.leaves_with_path(grads):
+    assert np.isfinite(grad).all() and np.abs(grad).max() > 1e-7, path
 
 
 def test_forward_mode_with_plain_autodiff():

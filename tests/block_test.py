@@ -48,8 +48,10 @@ def _linear(params, x):
   return x @ params['kernel'] + params['bias'][None, None, None]
 
 
-def _ffn(params, x, use_norm):
+def _ffn(params, x, use_norm, use_conv=True):
   hidden = layers.gelu(_linear(params['up'], x))
+  if not use_conv:
+    return _linear(params['down'], hidden)
   local = _depthwise(params['position'], hidden)
   if use_norm:
     local = _norm(params['norm'], local)
@@ -57,13 +59,14 @@ def _ffn(params, x, use_norm):
 
 
 def test_ffn_is_its_equation():
-  for use_norm in (True, False):
-    module = block.FeedForward(3 * C, use_norm, 'auto', jnp.float32)
+  for use_conv, use_norm in ((True, True), (True, False), (False, False)):
+    module = block.FeedForward(3 * C, use_conv, use_norm, 'auto', jnp.float32)
     params = _params(module)
+    assert ('position' in params) == use_conv
     assert ('norm' in params) == use_norm
     np.testing.assert_allclose(
         module.apply({'params': params}, X),
-        _ffn(params, X, use_norm),
+        _ffn(params, X, use_norm, use_conv),
         atol=2e-5,
     )
 
@@ -99,6 +102,7 @@ def test_switches_of_the_block():
       'ffn_scale',
   }
   assert 'norm' not in without(ffn_norm=False)['ffn']
+  assert without(ffn_conv=False, ffn_norm=False)['ffn'].keys() == {'up', 'down'}
   assert without(mlp_ratios=(1.5, 4.0, 4.0, 4.0))['ffn']['up'][
       'kernel'
   ].shape == (8, 12)

@@ -77,6 +77,18 @@ def test_restores_state_and_meta_bit_for_bit(tmp_path, monkeypatch):
   assert restored.meta['config'] == {'a': [1, 2]}
 
 
+def test_a_model_without_batch_norm_has_no_statistics_to_restore(tmp_path):
+  state = _state(3).replace(batch_stats={})
+  checkpoints = checkpoint.Checkpoints(tmp_path / 'c')
+  checkpoints.save(state, accuracy=0.5, meta={})
+  checkpoints.wait()
+  target = devices.Devices().target(jax.eval_shape(lambda: state))
+  restored = checkpoints.restore_latest(target)
+  checkpoints.close()
+  chex.assert_trees_all_equal(restored.tree, state)
+  assert restored.tree.batch_stats == {}
+
+
 def test_restores_the_weights_alone_without_the_optimiser(tmp_path):
   _save(tmp_path / 'c', {3: 0.5}).close()
   checkpoints = checkpoint.Checkpoints(tmp_path / 'c', read_only=True)

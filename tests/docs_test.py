@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import gswinrmt_jax
 from gswinrmt_jax.models import factory
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -16,6 +17,21 @@ def test_the_table_of_fields_is_complete():
   table = text.partition('## Fields')[2].partition('\n\nImages')[0]
   fields = re.findall(r'^\| `(\w+)` \|', table, re.MULTILINE)
   assert fields == list(factory.FIELDS)
+
+
+def test_the_rows_of_the_ablations_can_be_built():
+  text = (ROOT / 'docs' / 'models.md').read_text()
+  table = text.partition('| row | model | fields |')[2].partition('\n\n')[0]
+  rows = re.findall(r'^\| .* \| `(\w+)` \| (.*) \|$', table, re.MULTILINE)
+  assert len(rows) == 15
+  for name, cell in rows:
+    # The cell's own words, as a caller would write them.
+    fields = eval(f'dict({", ".join(re.findall(r"`([^`]*)`", cell))})')
+    arch = gswinrmt_jax.create_model(name, num_classes=10, **fields).arch
+    named = vars(gswinrmt_jax.create_model(name, num_classes=10).arch)
+    # Each field of a row changes something.
+    changed = {field for field in named if getattr(arch, field) != named[field]}
+    assert changed == fields.keys(), (name, cell)
 
 
 def test_the_quickstart_runs(capsys):

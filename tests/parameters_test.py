@@ -10,13 +10,17 @@ import pytest
 import gswinrmt_jax
 from gswinrmt_jax.models import architecture
 
-# name -> (classes, parameters). The first four are the released RMT's; of the
-# other six the paper prints 11.5, 15.3, 15.3, 77.4, 78.1 and 78.6 million.
+# name -> (classes, parameters). The first four are the released RMT's; the next
+# three are derived below; of the other six the paper prints 11.5, 15.3, 15.3,
+# 77.4, 78.1 and 78.6 million.
 COUNTS = {
     'rmt_t': (1000, 14_334_216),
     'rmt_s': (1000, 26_967_240),
     'rmt_b': (1000, 54_154_896),
     'rmt_l': (1000, 95_464_864),
+    'rmt_deit_s': (1000, 21_974_632),
+    'rmt_swin_t': (1000, 28_265_032),
+    'rmt_swin_s': (1000, 49_558_600),
     'rmt_compact': (10, 11_455_018),
     'retention_compact': (10, 15_339_106),
     'swat_compact': (10, 15_339_106),
@@ -45,6 +49,81 @@ def test_parameter_count(name):
   leaves = jax.tree.leaves(_shapes(name, classes)['params'])
   assert sum(leaf.size for leaf in leaves) == count
   assert {leaf.dtype for leaf in leaves} == {jnp.dtype('float32')}
+
+
+def _plain_block(c):
+  """Two LNs; query, key, value, out; an FFN of 4 c: 12 c^2 + 13 c."""
+  norms, attention = 2 * 2 * c, 4 * (c * c + c)
+  return norms + attention + (4 * c * c + 4 * c) + (4 * c * c + c)
+
+
+def _head(c):
+  return 2 * c + 1000 * c + 1000  # LN and Linear
+
+
+def test_the_count_of_the_deit_skeleton_by_hand():
+  """DeiT-S has a class token and 14 x 14 + 1 positions more."""
+  embedding = 16 * 16 * 3 * 384 + 384
+  count = embedding + 12 * _plain_block(384) + _head(384)
+  assert count == COUNTS['rmt_deit_s'][1]
+  assert count + 384 + 197 * 384 == 22_050_664  # as published
+
+
+@pytest.mark.parametrize(
+    ('name', 'depths', 'published'),
+    [
+        ('rmt_swin_t', (2, 2, 6, 2), 28_288_354),
+        ('rmt_swin_s', (2, 2, 18, 2), 49_606_258),
+    ],
+)
+def test_the_counts_of_the_swin_skeletons_by_hand(name, depths, published):
+  """Swin has a bias per head and distance in its windows of 7 x 7 more."""
+  widths, heads = (96, 192, 384, 768), (3, 6, 12, 24)
+  count = 4 * 4 * 3 * 96 + 96 + 2 * 96  # embedding and its LN
+  count += sum(d * _plain_block(c) for d, c in zip(depths, widths, strict=True))
+  for c in widths[:3]:  # merging: LN of 4 c, and 4 c to 2 c without bias
+    count += 2 * 4 * c + 4 * c * 2 * c
+  count += _head(768)
+  assert count == COUNTS[name][1]
+  tables = sum(
+      d * (2 * 7 - 1) ** 2 * n for d, n in zip(depths, heads, strict=True)
+  )
+  assert count + tables == published
+
+
+def test_names_of_a_plain_skeleton():
+  variables = _shapes('rmt_swin_t', 1000)
+  assert variables.keys() == {'params'}  # no BatchNorm
+  tree = traverse_util.flatten_dict(variables['params'], sep='/')
+  outside = {p: leaf.shape for p, leaf in tree.items() if p[:5] != 'stage'}
+  assert outside == {
+      'stem/conv/kernel': (4, 4, 3, 96),
+      'stem/conv/bias': (96,),
+      'stem/norm/scale': (96,),
+      'stem/norm/bias': (96,),
+      **{
+          f'down{i}/{leaf}': shape
+          for i, c in ((1, 96), (2, 192), (3, 384))
+          for leaf, shape in (
+              ('norm/scale', (4 * c,)),
+              ('norm/bias', (4 * c,)),
+              ('linear/kernel', (4 * c, 2 * c)),
+          )
+      },
+      'norm/scale': (768,),
+      'norm/bias': (768,),
+      'head/kernel': (768, 1000),
+      'head/bias': (1000,),
+  }
+  prefix = 'stage4/block01/'
+  block = {p.removeprefix(prefix) for p in tree if p.startswith(prefix)}
+  assert {path.rpartition('/')[0] for path in block} == {
+      'attention_norm',
+      *(f'attention/{name}' for name in ('query', 'key', 'value', 'out')),
+      'ffn_norm',
+      'ffn/up',
+      'ffn/down',
+  }
 
 
 def test_names_of_a_gated_block():

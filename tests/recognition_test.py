@@ -20,7 +20,7 @@ from gswinrmt_jax.models.architecture import ARCHITECTURES
 def _state_dict(name, **fields):
   """A released model's names and shapes, with one value for all numbers."""
   model = gswinrmt_jax.create_model(name, **{'num_classes': 1000} | fields)
-  shapes = factory.variable_shapes(model)
+  shapes = factory.variable_shapes(model, (32, 32, 3))
   zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
   return interop.to_torch_state_dict(zeros, model)
 

@@ -66,6 +66,32 @@ def test_switches_match_loops():
   )
 
 
+def _vanilla(query, keys, values):
+  """softmax(q k^T / sqrt(d)) V of one query; `[L, d]` keys, no decay."""
+  weight = np.exp(keys @ query / np.sqrt(len(query)))
+  return weight / weight.sum() @ values
+
+
+def test_vanilla_attention_matches_loops():
+  """No decay: over all pairs, and over rows, then columns."""
+  maps = _maps(10, height=3)
+  query, key, value = (m.astype(np.float64) for m in maps)
+  full, rows, both = (np.zeros_like(value) for _ in range(3))
+  for b, i, j, n in np.ndindex(value.shape[:4]):
+    q = query[b, i, j, n]
+    full[b, i, j, n] = _vanilla(
+        q, key[b, :, :, n].reshape(-1, D), value[b, :, :, n].reshape(-1, D)
+    )
+    rows[b, i, j, n] = _vanilla(q, key[b, i, :, n], value[b, i, :, n])
+  for b, i, j, n in np.ndindex(value.shape[:4]):
+    both[b, i, j, n] = _vanilla(
+        query[b, i, j, n], key[b, :, j, n], rows[b, :, j, n]
+    )
+  arrays = [jnp.asarray(m) for m in maps]
+  np.testing.assert_allclose(ops.full_retention(*arrays, None), full, atol=2e-6)
+  np.testing.assert_allclose(ops.retention(*arrays, None), both, atol=2e-6)
+
+
 def test_absolute_alibi_is_a_decay():
   """With slope s, |i - j| s is the decay of rate exp(s)."""
   arrays = [jnp.asarray(m) for m in _maps(2)]

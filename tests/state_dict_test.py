@@ -126,7 +126,7 @@ def test_a_model_with_layer_scale_and_without_a_head():
       widths=(16, 16, 32, 32),
       num_heads=(1, 1, 2, 2),
   )
-  variables = factory.variable_shapes(model)
+  variables = factory.variable_shapes(model, (32, 32, 3))
   zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), variables)
   keys = interop.to_torch_state_dict(zeros, model)
   assert keys['layers.2.blocks.0.gamma_1'].shape == (1, 1, 1, 32)

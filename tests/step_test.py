@@ -1,6 +1,7 @@
 """The update: it learns, compiles once, moves everything, follows its key."""
 
 import chex
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,6 +53,28 @@ def test_learns_compiles_once_and_moves_everything():
       (state.params, state.batch_stats),
   )
   assert all(jax.tree.leaves(moved)), moved
+
+
+class _Linear(nn.Module):
+  """A model without BatchNorm, as those in the skeletons of DeiT and Swin."""
+
+  @nn.compact
+  def __call__(self, x, *, train: bool):
+    del train
+    return nn.Dense(tiny.CLASSES, name='head')(x.mean((1, 2)))
+
+
+def test_a_model_without_batch_norm_trains():
+  model, tx = _Linear(), optax.sgd(1e-2)
+  train_step = step_lib.make_train_step(model, tx, _augmentation)
+
+  def first_step(batch, key):
+    state = state_lib.create(model, tx, key, (6, 7, 3))
+    return state, train_step(state, batch, key)[0]
+
+  batch = {'image': jnp.zeros((2, 6, 7, 3)), 'label': jnp.array([0, 1])}
+  old, new = jax.eval_shape(first_step, batch, jax.random.key(0))
+  assert old.batch_stats == new.batch_stats == {}
 
 
 def test_draws_follow_key_and_step():

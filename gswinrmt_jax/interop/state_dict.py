@@ -18,6 +18,10 @@ from gswinrmt_jax.ops import rotary
 
 # What RMT is: with another value the same arrays would mean something else.
 _RMT_FIELDS = {
+    'stem': 'conv',
+    'downsample': 'conv',
+    'ffn_conv': True,
+    'head_norm': False,
     'position_conv': True,
     'score_fn': 'softmax',
     'scaled': True,
@@ -164,7 +168,8 @@ def to_torch_state_dict(
 def _names(model: Backbone) -> dict[str, tuple[rmt_names.Name, tuple]]:
   """Returns the released name and our shape of each array, by our path."""
   check_is_rmt(model.arch)
-  shapes = factory.variable_shapes(model)
+  least = model.arch.stride
+  shapes = factory.variable_shapes(model, (least, least, 3))
   return {
       path: (rmt_names.find(path.partition('/')[2]), leaf.shape)
       for path, leaf in traverse_util.flatten_dict(shapes, sep='/').items()

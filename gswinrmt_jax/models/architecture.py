@@ -5,15 +5,18 @@ import dataclasses
 from gswinrmt_jax import ops
 from gswinrmt_jax.ops import axial, depthwise
 
-STAGES = 4
+CONV_STEM_STRIDE = 4
 
 _CHOICES = {
+    'stem': ('conv', 'patch', 'patch_norm'),
+    'downsample': ('conv', 'merge'),
     'head': ('norm', 'proj'),
-    'score_fn': tuple(ops.FORMS),
+    'score_fn': tuple(ops.FORMS | ops.FULL_FORMS),
     'rotary': ('none', 'interleaved', 'split_half'),
     'alibi': ('none', 'signed', 'absolute'),
     'decay': ('none', 'fixed', 'learned'),
     'lce': ('none', 'depthwise', 'pointwise'),
+    'gate_fn': ('sigmoid', 'swish'),
     'attention_impl': axial.IMPLEMENTATIONS,
     'depthwise_impl': depthwise.IMPLEMENTATIONS,
 }
@@ -23,8 +26,8 @@ _CHOICES = {
 class Architecture:
   """The components of a model; the defaults are Gated-SwinRMT-Retention's.
 
-  Tuples have one entry per stage. Any field can be changed by itself, which
-  is how one-component ablations are made.
+  Tuples have one entry per stage, of which there are as many as `widths`. Any
+  field can be changed by itself, which is how one-component ablations are made.
 
   Attributes:
     widths: Channels `C`.
@@ -32,6 +35,11 @@ class Architecture:
     num_heads: Attention heads `N`; each must divide its width into heads of
       an even number of channels.
     mlp_ratios: Hidden channels of the FFN over `C`.
+    stem: 'conv' is four 3x3 convolutions, 'patch' one linear map of each patch
+      (DeiT), 'patch_norm' that and LN (Swin).
+    patch_size: Side of a patch, and stride of the first stage; 4 with 'conv'.
+    downsample: 'conv' is a 3x3 convolution of stride 2 and BN, 'merge' LN and
+      a linear map of each 2x2 neighbours (Swin).
     head: 'norm' is LN, average pool, Linear; 'proj' is Linear, BN, SiLU,
       average pool, Linear, as in the released RMT.
     projection: Channels of the first Linear of the 'proj' head.
@@ -40,8 +48,9 @@ class Architecture:
     drop_path_rate: Stochastic depth of the last block; linear from 0.
     layer_scale: Initial LayerScale of both branches; 0 leaves it out.
     position_conv: Depthwise 3x3 position encoding (CPE) before attention.
-    score_fn: 'softmax' weights (eq. 3) or 'sigmoid' weights over the window
-      size (eq. 7).
+    score_fn: 'softmax' weights (eq. 3), 'sigmoid' weights over the window
+      size (eq. 7), 'linear' for scores times decay (RMT, eq. 3), 'causal' for
+      the same over earlier tokens only (RMT, eq. 2; all stages full).
     scaled: Whether scores are divided by `sqrt(d)`.
     rotary: 'interleaved' by flattened position (eq. 4), 'split_half' along
       the axis of each pass (section 3.3), or 'none'.
@@ -50,12 +59,15 @@ class Architecture:
     decay_ranges: `r` in `gamma_n = 1 - 2 ** (-2 - r n / N)`.
     lce: Local enhancement of V: 'depthwise' 5x5, 'pointwise' adds a 1x1
       convolution behind it (eq. 6), or 'none'.
-    gate: G1 gate `sigmoid(x W_g)` on the attention output (eq. 5).
+    head_norm: Normalises each head's channels behind the weights (RetNet).
+    gate: Gate on the attention output (eq. 5).
+    gate_fn: What `gate` makes of `x W_g`: 'sigmoid' (G1) or 'swish' (RetNet).
     swiglu: `V = v1 * SiLU(v2)` (eq. 8).
     window_size: Nominal window `M`; 0 attends over the whole map.
     shift: Whether odd blocks of a stage shift their windows by `M // 2`.
     full_stages: Stages, from 1, that attend over all pairs of tokens at once
-      instead of rows, then columns (softmax only, no windows).
+      instead of rows, then columns (not 'sigmoid'; no windows).
+    ffn_conv: Whether the FFN has its depthwise convolution.
     ffn_norm: LayerNorm inside the FFN, behind its depthwise convolution.
     attention_impl: 'banded' or 'cyclic': two ways to compute the same windows.
     depthwise_impl: 'auto', 'shift' or 'conv': ways to compute depthwise
@@ -66,6 +78,9 @@ class Architecture:
   depths: tuple[int, ...] = (2, 2, 6, 2)
   num_heads: tuple[int, ...] = (2, 4, 8, 16)
   mlp_ratios: tuple[float, ...] = (4.0, 4.0, 4.0, 4.0)
+  stem: str = 'conv'
+  patch_size: int = CONV_STEM_STRIDE
+  downsample: str = 'conv'
   head: str = 'norm'
   projection: int = 1024
   feature_norm: bool = False
@@ -79,11 +94,14 @@ class Architecture:
   decay: str = 'learned'
   decay_ranges: tuple[float, ...] = (4.0, 4.0, 6.0, 6.0)
   lce: str = 'pointwise'
+  head_norm: bool = False
   gate: bool = True
+  gate_fn: str = 'sigmoid'
   swiglu: bool = False
   window_size: int = 14
   shift: bool = True
   full_stages: tuple[int, ...] = ()
+  ffn_conv: bool = True
   ffn_norm: bool = True
   attention_impl: str = 'banded'
   depthwise_impl: str = 'auto'
@@ -99,14 +117,47 @@ class Architecture:
         raise ValueError(
             f'{name}={getattr(self, name)!r} is not one of {choices}.'
         )
+    if not self.widths:
+      raise ValueError('widths=() has no stage.')
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       per_stage = isinstance(field.default, tuple) and field.default
-      if per_stage and len(value) != STAGES:
-        raise ValueError(f'{field.name}={value} needs {STAGES} entries.')
+      if per_stage and len(value) != self.stages:
+        raise ValueError(
+            f'{field.name}={value} needs {self.stages} entries, as many as '
+            f'widths={self.widths}.'
+        )
     for name in ('widths', 'depths', 'num_heads', 'mlp_ratios'):
       if min(getattr(self, name)) <= 0:
         raise ValueError(f'{name}={getattr(self, name)} must be positive.')
+    if not 0 <= self.drop_path_rate < 1:
+      raise ValueError(
+          f'drop_path_rate={self.drop_path_rate} must be in [0, 1).'
+      )
+    if self.window_size < 0:
+      raise ValueError(f'window_size={self.window_size} must not be negative.')
+    if self.projection < 1:
+      raise ValueError(f'projection={self.projection} must be positive.')
+    if self.ffn_norm and not self.ffn_conv:
+      raise ValueError(
+          'The LayerNorm of the FFN is behind its convolution: set '
+          'ffn_norm=False with ffn_conv=False.'
+      )
+    self._check_heads()
+    self._check_stem()
+    self._check_full_stages()
+
+  @property
+  def stages(self) -> int:
+    """Number of stages."""
+    return len(self.widths)
+
+  @property
+  def stride(self) -> int:
+    """Pixels between the tokens of the last stage: the least image extent."""
+    return self.patch_size * 2 ** (self.stages - 1)
+
+  def _check_heads(self):
     for width, heads in zip(self.widths, self.num_heads, strict=True):
       if width % heads:
         raise ValueError(
@@ -118,31 +169,37 @@ class Architecture:
             f'A head of {width // heads} channels is odd, but rotary='
             f'{self.rotary!r} turns pairs (widths={self.widths}).'
         )
-    if not 0 <= self.drop_path_rate < 1:
+
+  def _check_stem(self):
+    if self.patch_size < 1:
+      raise ValueError(f'patch_size={self.patch_size} must be at least 1.')
+    if self.stem == 'conv' and self.patch_size != CONV_STEM_STRIDE:
       raise ValueError(
-          f'drop_path_rate={self.drop_path_rate} must be in [0, 1).'
+          f"stem='conv' has a stride of {CONV_STEM_STRIDE}: set stem='patch' "
+          f"or 'patch_norm' with patch_size={self.patch_size}."
       )
-    if self.window_size < 0:
-      raise ValueError(f'window_size={self.window_size} must not be negative.')
-    if self.projection < 1:
-      raise ValueError(f'projection={self.projection} must be positive.')
-    self._check_full_stages()
 
   def _check_full_stages(self):
-    if not self.full_stages:
-      return
-    if not set(self.full_stages) <= set(range(1, STAGES + 1)):
-      raise ValueError(f'full_stages={self.full_stages} are not in 1 to 4.')
-    if (
-        self.score_fn != 'softmax'
+    every = tuple(range(1, self.stages + 1))
+    if not set(self.full_stages) <= set(every):
+      raise ValueError(
+          f'full_stages={self.full_stages} are not in 1 to {self.stages}.'
+      )
+    if self.score_fn not in ops.FORMS and set(self.full_stages) != set(every):
+      raise ValueError(
+          f'score_fn={self.score_fn!r} goes over all tokens at once: set '
+          f'full_stages={every}, not {self.full_stages}.'
+      )
+    if self.full_stages and (
+        self.score_fn not in ops.FULL_FORMS
         or self.alibi != 'none'
         or self.rotary == 'split_half'
     ):
       raise ValueError(
-          'Attention over all pairs of tokens takes softmax, no ALiBi and no '
-          'per-axis rotation: set full_stages=() with '
-          f'score_fn={self.score_fn!r}, alibi={self.alibi!r}, '
-          f'rotary={self.rotary!r}.'
+          'Attention over all pairs of tokens takes one of '
+          f'{tuple(ops.FULL_FORMS)}, no ALiBi and no per-axis rotation: set '
+          f'full_stages=() or change score_fn={self.score_fn!r}, '
+          f'alibi={self.alibi!r}, rotary={self.rotary!r}.'
       )
 
 
@@ -168,6 +225,21 @@ _RMT = dataclasses.replace(
     full_stages=(4,),
 )
 _RMT_RELEASED = dataclasses.replace(_RMT, head='proj', ffn_norm=False)
+# The skeletons of Swin and DeiT, nothing of their attention in them (RMT,
+# section 4.4, "strict comparison"; appendix A).
+_RMT_SWIN = dataclasses.replace(
+    _RMT,
+    widths=(96, 192, 384, 768),
+    num_heads=(3, 6, 12, 24),
+    mlp_ratios=(4.0, 4.0, 4.0, 4.0),
+    stem='patch_norm',
+    downsample='merge',
+    position_conv=False,
+    lce='none',
+    ffn_conv=False,
+    ffn_norm=False,
+    drop_path_rate=0.2,
+)
 _LARGE = {
     'widths': (128, 256, 512, 1024),
     'depths': (2, 2, 14, 2),
@@ -210,6 +282,23 @@ ARCHITECTURES = {
         decay_ranges=(6.0, 6.0, 6.0, 6.0),
         layer_scale=(0.0, 0.0, 1e-6, 1e-6),
         drop_path_rate=0.5,
+    ),
+    'rmt_deit_s': dataclasses.replace(
+        _RMT_SWIN,
+        widths=(384,),
+        depths=(12,),
+        num_heads=(6,),
+        mlp_ratios=(4.0,),
+        stem='patch',
+        patch_size=16,
+        layer_scale=(0.0,),
+        decay_ranges=(6.0,),
+        full_stages=(1,),
+        drop_path_rate=0.1,
+    ),
+    'rmt_swin_t': _RMT_SWIN,
+    'rmt_swin_s': dataclasses.replace(
+        _RMT_SWIN, depths=(2, 2, 18, 2), drop_path_rate=0.3
     ),
     'rmt_compact': _RMT,
     'retention_compact': _RETENTION,

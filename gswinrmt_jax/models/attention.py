@@ -19,8 +19,9 @@ class Attention(nn.Module):
   r"""Projection, both passes of attention, local enhancement, gate, output.
 
       q, k, v[, v2][, g] = x W           V = v or v1 * SiLU(v2)
-      O = A_h A_w V + LCE(V)             A from `score_fn`
-      y = (O or O * sigmoid(g)) W_o
+      O = A_h A_w V + LCE(V)             A from `score_fn`; A V over all pairs
+                                         in a full stage; normalised by head
+      y = (O or O * gate_fn(g)) W_o
 
   Attributes:
     arch: The components.
@@ -70,11 +71,12 @@ class Attention(nn.Module):
         )
       out += local
     if arch.gate:
-      out *= jax.nn.sigmoid(maps['gate'])
+      swish = arch.gate_fn == 'swish'
+      out *= (jax.nn.silu if swish else jax.nn.sigmoid)(maps['gate'])
     return layers.Dense(channels, dtype=self.dtype, name='out')(out)
 
   def _attend(self, query, key, value):
-    """Splits heads, rotates, applies the attention form, joins heads."""
+    """Splits heads, rotates, applies the form, normalises, joins heads."""
     arch = self.arch
     _, height, width, channels = value.shape
     heads = arch.num_heads[self.stage]
@@ -100,7 +102,9 @@ class Attention(nn.Module):
     if full:
       if log_decay is not None:
         log_decay = log_decay[0]
-      out = ops.full_retention(query, key, value, log_decay, scaled=arch.scaled)
+      out = ops.FULL_FORMS[arch.score_fn](
+          query, key, value, log_decay, scaled=arch.scaled
+      )
     else:
       out = ops.FORMS[arch.score_fn](
           query,
@@ -115,6 +119,8 @@ class Attention(nn.Module):
           absolute=arch.alibi == 'absolute',
           rotary=arch.rotary == 'split_half',
       )
+    if arch.head_norm:
+      out = ops.normalize_heads(out)
     return out.reshape(*out.shape[:-2], channels)
 
   def _log_decay(

@@ -1,4 +1,4 @@
-"""The hierarchical model: stem, four stages, head."""
+"""The hierarchical model: stem, stages, head."""
 
 from flax import linen as nn
 from flax.typing import Dtype
@@ -7,10 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.models import block, layers, norm
-from gswinrmt_jax.models.architecture import Architecture, STAGES
-
-MIN_IMAGE_SIZE = 32
+from gswinrmt_jax.models import block, layers, norm, patch
+from gswinrmt_jax.models.architecture import Architecture
 
 
 class Stage(nn.Module):
@@ -54,20 +52,27 @@ class Backbone(nn.Module):
 
   def setup(self):
     """Makes every part; the attribute names are those of checkpoints."""
-    widths = self.arch.widths
-    self.stem = layers.Stem(widths[0], self.dtype)
-    for stage in range(STAGES):
-      setattr(self, f'stage{stage + 1}', Stage(self.arch, stage, self.dtype))
-    for index, width in enumerate(widths[1:], start=1):
-      setattr(self, f'down{index}', layers.Downsample(width, self.dtype))
-    if self.arch.feature_norm:
-      for stage in range(STAGES):
+    arch = self.arch
+    if arch.stem == 'conv':
+      self.stem = layers.Stem(arch.widths[0], self.dtype)
+    else:
+      self.stem = patch.PatchEmbedding(
+          arch.widths[0], arch.patch_size, arch.stem == 'patch_norm', self.dtype
+      )
+    merging = arch.downsample == 'merge'
+    down = patch.PatchMerging if merging else layers.Downsample
+    for stage in range(arch.stages):
+      setattr(self, f'stage{stage + 1}', Stage(arch, stage, self.dtype))
+    for index, width in enumerate(arch.widths[1:], start=1):
+      setattr(self, f'down{index}', down(width, self.dtype))
+    if arch.feature_norm:
+      for stage in range(arch.stages):
         norm_layer = layers.LayerNorm(dtype=self.dtype, epsilon=1e-5)
         setattr(self, f'feature_norm{stage + 1}', norm_layer)
     if not self.num_classes:
       return
-    if self.arch.head == 'proj':
-      self.proj = layers.Dense(self.arch.projection, dtype=self.dtype)
+    if arch.head == 'proj':
+      self.proj = layers.Dense(arch.projection, dtype=self.dtype)
       self.proj_norm = norm.BatchNorm(self.dtype)
     else:
       self.norm = layers.LayerNorm(dtype=self.dtype)
@@ -79,7 +84,7 @@ class Backbone(nn.Module):
     """Classifies normalised images.
 
     Args:
-      x: Images of any extents from 32, normalised.
+      x: Images of any extents from the stride of the last stage, normalised.
       train: Whether BN takes the batch's statistics (and updates the
         collection 'batch_stats') and stochastic depth acts (stream 'dropout').
 
@@ -87,9 +92,9 @@ class Backbone(nn.Module):
       Logits, float32; without a head the last map of `features`, averaged.
 
     Raises:
-      ValueError: If an extent is below 32 or there are not 3 channels.
+      ValueError: If an extent is below that or there are not 3 channels.
     """
-    x = self.features(x, train=train)[f'stage{STAGES}']
+    x = self.features(x, train=train)[f'stage{self.arch.stages}']
     if self.num_classes and self.arch.head == 'proj':
       x = jax.nn.silu(self.proj_norm(self.proj(x), train=train))
     elif self.num_classes:
@@ -102,20 +107,21 @@ class Backbone(nn.Module):
   ) -> dict[str, Float[Array, 'b _ _ _']]:
     """Returns the map after each stage, before its downsampling.
 
-    Keys 'stage1' to 'stage4', strides 4, 8, 16, 32; arguments and errors as
-    for a call.
+    Keys 'stage1', 'stage2' and so on, the strides those of the stem, then
+    doubling; arguments and errors as for a call.
     """
     _, height, width, channels = x.shape
-    if min(height, width) < MIN_IMAGE_SIZE or channels != 3:
+    least = self.arch.stride
+    if min(height, width) < least or channels != 3:
       raise ValueError(
-          f'Images must be at least {MIN_IMAGE_SIZE}x{MIN_IMAGE_SIZE} with 3 '
-          f'channels, not {height}x{width} with {channels}.'
+          f'Images must be at least {least}x{least} with 3 channels, not '
+          f'{height}x{width} with {channels}.'
       )
     depths = self.arch.depths
     keep = self._draw_keep(len(x)) if train else None
     x = self.stem(x.astype(self.dtype), train=train)
     maps = {}
-    for stage in range(STAGES):
+    for stage in range(self.arch.stages):
       if stage:
         x = getattr(self, f'down{stage}')(x, train=train)
       first = sum(depths[:stage])

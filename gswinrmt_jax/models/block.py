@@ -14,14 +14,18 @@ class FeedForward(nn.Module):
 
       y = W2 (h + LN?(DWConv3x3(h))),    h = GELU(W1 x)
 
+  or `y = W2 h`, without it.
+
   Attributes:
     features: Hidden channels.
+    use_conv: Whether there is a convolution.
     use_norm: Whether the convolved branch is normalised (`ffn_sub_norm`).
     depthwise_impl: See `ops.depthwise_conv`.
     dtype: Computation dtype.
   """
 
   features: int
+  use_conv: bool
   use_norm: bool
   depthwise_impl: str
   dtype: Dtype
@@ -31,14 +35,14 @@ class FeedForward(nn.Module):
     """Returns the residual branch, before LayerScale and stochastic depth."""
     hidden = layers.Dense(self.features, dtype=self.dtype, name='up')(x)
     hidden = layers.gelu(hidden)
-    local = layers.DepthwiseConv(
-        3, self.dtype, self.depthwise_impl, name='position'
-    )(hidden)
-    if self.use_norm:
-      local = layers.LayerNorm(dtype=self.dtype, name='norm')(local)
-    return layers.Dense(x.shape[-1], dtype=self.dtype, name='down')(
-        hidden + local
-    )
+    if self.use_conv:
+      local = layers.DepthwiseConv(
+          3, self.dtype, self.depthwise_impl, name='position'
+      )(hidden)
+      if self.use_norm:
+        local = layers.LayerNorm(dtype=self.dtype, name='norm')(local)
+      hidden += local
+    return layers.Dense(x.shape[-1], dtype=self.dtype, name='down')(hidden)
 
 
 class Block(nn.Module):
@@ -90,6 +94,7 @@ class Block(nn.Module):
     branch = layers.LayerNorm(dtype=self.dtype, name='ffn_norm')(x)
     branch = FeedForward(
         round(arch.mlp_ratios[self.stage] * x.shape[-1]),
+        arch.ffn_conv,
         arch.ffn_norm,
         arch.depthwise_impl,
         self.dtype,

@@ -58,7 +58,7 @@ def create_model(
 
 @functools.cache
 def variable_shapes(
-    model: nn.Module, image_shape: tuple[int, int, int] = (32, 32, 3)
+    model: nn.Module, image_shape: tuple[int, int, int]
 ) -> dict[str, Any]:
   """Returns the shapes of a model's variables; nothing is allocated.
 

@@ -2,17 +2,34 @@
 
 from gswinrmt_jax.ops.conv import conv3x3
 from gswinrmt_jax.ops.depthwise import depthwise_conv
+from gswinrmt_jax.ops.linear import (
+    causal_retention,
+    full_linear_retention,
+    linear_retention,
+    normalize_heads,
+)
 from gswinrmt_jax.ops.retention import full_retention, retention
 from gswinrmt_jax.ops.swat import swat
 
-# Attention forms by name: a new one is a file here and a line in this table.
-FORMS = {'softmax': retention, 'sigmoid': swat}
+# Attention forms by name: a new one is a file here and a line in a table.
+FORMS = {'softmax': retention, 'sigmoid': swat, 'linear': linear_retention}
+# Those over all pairs of tokens at once, for `full_stages`.
+FULL_FORMS = {
+    'softmax': full_retention,
+    'linear': full_linear_retention,
+    'causal': causal_retention,
+}
 
 __all__ = [
     'FORMS',
+    'FULL_FORMS',
+    'causal_retention',
     'conv3x3',
     'depthwise_conv',
+    'full_linear_retention',
     'full_retention',
+    'linear_retention',
+    'normalize_heads',
     'retention',
     'swat',
 ]

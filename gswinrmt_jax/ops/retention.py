@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import axial
+from gswinrmt_jax.ops import all_pairs, axial
 
 
 def retention(
@@ -96,17 +96,14 @@ def full_retention(
   Returns:
     The mixed values, in `value.dtype`; softmax in float32 at least.
   """
-  batch, height, width, heads, dim = query.shape
-  tokens = (batch, height * width, heads, dim)
-  q, k, v = (x.reshape(tokens) for x in (query, key, value))
-  wide = jnp.promote_types(value.dtype, jnp.float32)
-  scores = jnp.einsum('btnd,bTnd->bntT', q, k, preferred_element_type=wide)
-  if scaled:
-    scores /= math.sqrt(dim)
-  if log_decay is not None:
-    row, column = np.divmod(np.arange(height * width), width)
-    distance = sum(np.abs(p[:, None] - p[None, :]) for p in (row, column))
-    scores += axial.head_table(log_decay.astype(wide), distance)[0]
-  weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-  out = jnp.einsum('bntT,bTnd->btnd', weights, v, preferred_element_type=wide)
-  return out.astype(value.dtype).reshape(value.shape)
+  _, height, width, _, dim = query.shape
+
+  def weigh(scores):
+    if scaled:
+      scores /= math.sqrt(dim)
+    if log_decay is not None:
+      distance = all_pairs.manhattan(height, width)
+      scores += axial.head_table(log_decay.astype(scores.dtype), distance)[0]
+    return jax.nn.softmax(scores, axis=-1)
+
+  return all_pairs.all_pairs_attention(query, key, value, weigh)

@@ -125,8 +125,9 @@ def _from_run(folder, step, warn):
   card = run_card(folder, recipe)
   directory = folder / 'checkpoints'
   checkpoints = checkpoint.Checkpoints(directory, read_only=True, warn=warn)
+  model = _make_model(card, card.image_size)
   target = devices.Devices().target(
-      factory.variable_shapes(_make_model(card, card.image_size))
+      factory.variable_shapes(model, (*card.image_size, 3))
   )
   if step == 'best':
     restored = checkpoints.restore_best(target)

@@ -54,7 +54,9 @@ def read(folder: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
 
   fields = card_lib.read(folder / card_lib.FILE)
   card = card_lib.from_dict(fields, str(folder / card_lib.FILE))
-  target = devices.Devices().target(factory.variable_shapes(card.make_model()))
+  target = devices.Devices().target(
+      factory.variable_shapes(card.make_model(), (*card.image_size, 3))
+  )
   try:
     with ocp.PyTreeCheckpointer() as reader:
       variables = reader.restore(

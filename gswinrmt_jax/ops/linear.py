@@ -1,0 +1,173 @@
+"""Retention without softmax: scores times decay, as RetNet has it.
+
+RMT, section 3.1 and eq. 2 to 4. What RetNet puts behind it, and RMT's
+ablations instead of the softmax, are a norm of each head, `normalize_heads`,
+and a swish gate.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+import numpy as np
+
+from gswinrmt_jax.ops import all_pairs, axial
+
+
+def linear_retention(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, '2 n'] | None,
+    *,
+    window: int | None = None,
+    shift: int = 0,
+    impl: str = 'banded',
+    scaled: bool = True,
+    slopes: Float[Array, ' n'] | None = None,
+    absolute: bool = False,
+    rotary: bool = False,
+) -> Float[Array, 'b h w n d']:
+  r"""Bidirectional retention along rows, then columns (RMT, eq. 3, per axis).
+
+      A = q k^T / sqrt(d) * gamma^|i - j|
+
+  in each pass; masked pairs are exactly 0. The decays of the two passes
+  multiply to the Manhattan decay (eq. 4); the scores do not, as in eq. 6.
+
+  Args:
+    query: Queries, rotated by the caller where the system rotates by the
+      flattened position.
+    key: Keys, likewise.
+    value: Values.
+    log_decay: `log(gamma)` per pass (width, height) and head; None for none.
+    window: Nominal window; None for the whole row or column.
+    shift: Nominal shift of the windows.
+    impl: 'banded' or 'cyclic', see `axial.axial_attention`.
+    scaled: Whether scores are divided by `sqrt(d)`.
+    slopes: ALiBi slopes per head, times the signed distance `i - j`, added to
+      the scores.
+    absolute: Whether ALiBi takes `|i - j|` instead.
+    rotary: Whether queries and keys are rotated here, split-half, by the
+      position along the axis of the pass.
+
+  Returns:
+    The mixed values, in `value.dtype`; weights in float32 at least.
+  """
+  scale = query.shape[-1] ** -0.5 if scaled else 1.0
+
+  def weigh(scores, axis, size, mask):
+    del size  # `normalize_heads` undoes any scale.
+    weights = axial.biased(scores * scale, slopes, absolute)
+    if log_decay is not None:
+      distance = np.abs(axial.offsets(scores.shape[-1]))
+      weights *= jnp.exp(
+          axial.head_table(log_decay[axis].astype(scores.dtype), distance)
+      )
+    return weights if mask is None else jnp.where(mask, weights, 0)
+
+  return axial.axial_attention(
+      query,
+      key,
+      value,
+      weigh,
+      window=window,
+      shift=shift,
+      impl=impl,
+      rotary=rotary,
+  )
+
+
+def full_linear_retention(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, ' n'] | None,
+    *,
+    scaled: bool = True,
+) -> Float[Array, 'b h w n d']:
+  r"""Retention with the Manhattan decay over all tokens (RMT, eq. 3 and 4).
+
+      A = q k^T / sqrt(d) * gamma^(|row - ROW| + |col - COL|)
+
+  Args:
+    query: Queries, rotated already if they are to be.
+    key: Keys, likewise.
+    value: Values.
+    log_decay: `log(gamma)` per head; None for none.
+    scaled: Whether scores are divided by `sqrt(d)`.
+
+  Returns:
+    The mixed values, in `value.dtype`; weights in float32 at least.
+  """
+  _, height, width, _, dim = query.shape
+
+  def weigh(scores):
+    weights = scores * dim**-0.5 if scaled else scores
+    if log_decay is None:
+      return weights
+    distance = all_pairs.manhattan(height, width)
+    return weights * _powers(log_decay, distance, scores.dtype)
+
+  return all_pairs.all_pairs_attention(query, key, value, weigh)
+
+
+def causal_retention(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, ' n'] | None,
+    *,
+    scaled: bool = True,
+) -> Float[Array, 'b h w n d']:
+  r"""RetNet's own retention over the tokens in reading order (RMT, eq. 2).
+
+      A[t, T] = q k^T / sqrt(d) * gamma^(t - T)  if t >= T,  else  0
+
+  in its parallel form, with `t = row W + column`.
+
+  Args:
+    query: Queries, rotated already by `t` if they are to be.
+    key: Keys, likewise.
+    value: Values.
+    log_decay: `log(gamma)` per head; None for the mask alone.
+    scaled: Whether scores are divided by `sqrt(d)`.
+
+  Returns:
+    The mixed values, in `value.dtype`; weights in float32 at least.
+  """
+  _, height, width, _, dim = query.shape
+
+  def weigh(scores):
+    weights = scores * dim**-0.5 if scaled else scores
+    distance = axial.offsets(height * width)
+    if log_decay is not None:
+      # The power of a later token would overflow before the mask.
+      ahead = np.maximum(distance, 0)
+      weights = weights * _powers(log_decay, ahead, scores.dtype)
+    return jnp.where((distance >= 0)[None, None], weights, 0)
+
+  return all_pairs.all_pairs_attention(query, key, value, weigh)
+
+
+def normalize_heads(
+    x: Float[Array, 'b h w n d'], epsilon: float = 1e-6
+) -> Float[Array, 'b h w n d']:
+  r"""RetNet's group norm: one group per head and token, nothing learned.
+
+      y = (x - mean_d x) / sqrt(var_d x + epsilon)
+
+  A factor on all weights of a query changes nothing behind it, so RetNet's
+  normalisations of the scores are left out.
+
+  Returns:
+    The normalised `x`, computed in float32 at least, in `x.dtype`.
+  """
+  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  centred = wide - wide.mean(-1, keepdims=True)
+  variance = jnp.square(centred).mean(-1, keepdims=True)
+  return (centred * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
+
+
+def _powers(log_decay, distance, dtype):
+  """`gamma_n ** distance[t, T]`, shaped to meet scores `[b n t T]`."""
+  return jnp.exp(axial.head_table(log_decay.astype(dtype), distance)[0])
