@@ -119,7 +119,12 @@ def _finite_difference_cam(out, tree, config, stage, label):
             3,
             {'label': 3, 'cam_stage': 3},
         ),
-        ('rmt', {'full_stages': (3, 4)}, None, {'blocks': (0, 0, 0, 0)}),
+        (
+            'rmt',
+            {'full_stages': (3, 4), 'depths': (2, 1, 1, 1)},
+            None,
+            {'blocks': (0, 0, 0, -1)},
+        ),
     ],
 )
 def test_maps_are_those_of_the_equations(
@@ -132,7 +137,8 @@ def test_maps_are_those_of_the_equations(
 
   np.testing.assert_allclose(got.logits, out['logits'][0], atol=1e-4)
   assert got.label == (out['logits'].argmax() if label is None else label)
-  blocks = options.get('blocks', (0, 1, 0, 0))  # else the last ones
+  # The last ones, or those asked for.
+  blocks = (0, 0, 0, 0) if 'blocks' in options else (0, 1, 0, 0)
   for stage, (block, of_stage) in enumerate(
       zip(blocks, got.stages, strict=True), start=1
   ):
@@ -214,7 +220,7 @@ def test_what_does_not_exist_is_refused(options, message):
 
 
 def test_images_that_are_none_are_refused():
-  with pytest.raises(ValueError, match='one image .h w 3. is needed, not'):
+  with pytest.raises(ValueError, match=r'one image \[h w 3\] is needed'):
     maps.compute(_model('rmt'), {}, IMAGE)
   with pytest.raises(ValueError, match='at least 32x32'):
     maps.compute(_model('rmt'), {}, np.zeros((8, 40, 3), np.float32))

@@ -145,30 +145,34 @@ def compute(
 @functools.partial(jax.jit, static_argnames=('model', 'blocks', 'cam_stage'))
 def _run(model, variables, image, tokens, label, *, blocks, cam_stage):
   """Returns logits, class, Grad-CAM, and what the block of each stage does."""
+  image = image[None]
   paths = [
       (f'stage{stage}', f'block{block:02d}', 'attention')
       for stage, block in enumerate(blocks, start=1)
   ]
   looks = {}
+  activations = {}
 
   def look(next_function, args, kwargs, context):
-    path = context.module.path
-    if path not in paths or context.method_name != 'attend':
+    module = context.module
+    if isinstance(module, backbone.Stage):
+      out = activations[module.stage + 1] = next_function(*args, **kwargs)
+      return out
+    if module.path not in paths or context.method_name != 'attend':
       return next_function(*args, **kwargs)
     query, key, value, log_decay = args
-    stage = context.module.stage
     out, weights = reach.effective_weights(
         lambda value: next_function(query, key, value, log_decay),
         value,
-        model.arch.num_heads[stage],
-        tokens[stage],
+        model.arch.num_heads[module.stage],
+        tokens[module.stage],
     )
-    looks[path] = weights[0], log_decay
+    looks[module.path] = weights[0], log_decay
     return out
 
   with nn.intercept_methods(look):
     logits, state = model.apply(
-        variables, image[None], train=False, mutable=['intermediates']
+        variables, image, train=False, mutable=['intermediates']
     )
   gates = {
       path[:-1]: values[0].mean(-1)
@@ -178,8 +182,11 @@ def _run(model, variables, image, tokens, label, *, blocks, cam_stage):
   }
   if label is None:
     label = jnp.argmax(logits[0])
-  cam = grad_cam_lib.grad_cam(model, variables, image, label, cam_stage)
-  cam = grid.upsample(cam, cam_stage, image.shape[:2])
+  activation = activations[cam_stage]
+  cam = grad_cam_lib.grad_cam(
+      model, variables, image, activation, label, cam_stage
+  )
+  cam = grid.upsample(cam[0], cam_stage, image.shape[1:3])
   found = [(*looks[path], gates.get(path)) for path in paths]
   return logits[0], label, cam, found
 

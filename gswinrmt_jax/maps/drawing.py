@@ -92,7 +92,9 @@ def _decay(maps):
           vmax=1,
           extent=(-across - 0.5, across + 0.5, down + 0.5, -down - 0.5),
       )
-      axes.set(xticks=[-across, 0, across], yticks=[-down, 0, down])
+      axes.set(
+          xticks=sorted({-across, 0, across}), yticks=sorted({-down, 0, down})
+      )
       axes.tick_params(labelsize=6)
       rates = ' '.join(f'{rate:.3f}' for rate in of_stage.rates[:, head])
       axes.set_title(f'head {head}: {rates}', fontsize=8)

@@ -5,20 +5,19 @@ from typing import Any
 
 from flax import linen as nn
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from gswinrmt_jax.maps import grid
 from gswinrmt_jax.models import backbone
 
 
 def grad_cam(
     model: backbone.Backbone,
     variables: Mapping[str, Any],
-    image: Float[Array, 'h w 3'],
+    image: Float[Array, 'b h w 3'],
+    activation: Float[Array, 'b y x c'],
     label: Int[Array, ''] | int,
     stage: int,
-) -> Float[Array, '_ _']:
+) -> Float[Array, 'b y x']:
   """Grad-CAM of a class on the map of a stage (arXiv 1610.02391, eq. 1, 2).
 
       cam = ReLU(sum_c mean_hw(dlogit / dA_c) A_c)
@@ -26,34 +25,29 @@ def grad_cam(
   Args:
     model: The classifier.
     variables: Its variables.
-    image: Normalised.
+    image: Normalised; of it, only the shape matters.
+    activation: `A`, what the stage returns for the image.
     label: The class.
-    stage: The stage, from 1, whose last map is `A`.
+    stage: The stage, from 1.
 
   Returns:
     One value per token, not negative.
   """
-  extents = grid.extents(image.shape[:2], stage)
-  shape = (1, *extents, model.arch.widths[stage - 1])
 
-  def logit(change):
-    """The logit, and the map, after `change` was added to the map."""
-    found = []
+  def logit(activation):
+    """The class's logit, with the map in place of what the stage returns."""
 
-    def add(next_function, args, kwargs, context):
-      out = next_function(*args, **kwargs)
+    def replace(next_function, args, kwargs, context):
       module = context.module
-      if isinstance(module, backbone.Stage) and module.stage == stage - 1:
-        out += change
-        found.append(out)
-      return out
+      if not isinstance(module, backbone.Stage) or module.stage >= stage:
+        return next_function(*args, **kwargs)
+      # Earlier stages need not run: nothing reads what they return.
+      return activation if module.stage == stage - 1 else args[0]
 
-    with nn.intercept_methods(add):
-      logits = model.apply(variables, image[None], train=False)
-    (activation,) = found
-    return logits[0, label], activation
+    with nn.intercept_methods(replace):
+      logits = model.apply(variables, image, train=False)
+    return logits[:, label].sum()  # Each image's depends on its own map alone.
 
-  change = jnp.zeros(shape, model.dtype)
-  gradient, activation = jax.grad(logit, has_aux=True)(change)
-  importance = gradient.mean((0, 1, 2))
-  return jax.nn.relu((activation[0] * importance[None, None]).sum(-1))
+  gradient = jax.grad(logit)(activation)
+  importance = gradient.mean((1, 2), keepdims=True)
+  return jax.nn.relu((activation * importance).sum(-1))
