@@ -92,11 +92,11 @@ def test_outside_of_the_window_is_exactly_nothing():
 
 
 def test_mean_distance_by_hand():
-  """Weights 1 and 3, one and three tokens away: (1 + 9) / 4."""
+  """From row 1, column 2: weights 1 and 3 at distances 3 and 1, 6 / 4."""
   weights = np.zeros((3, 2, 3), np.float32)
-  weights[0, 0, 1], weights[0, 1, 2] = 1, 3
-  weights[1, 0, 0] = 0.1
-  np.testing.assert_allclose(reach.mean_distance(weights, (0, 0)), [2.5, 0, 0])
+  weights[0, 0, 0], weights[0, 0, 2] = 1, 3
+  weights[1, 1, 2] = 0.1
+  np.testing.assert_allclose(reach.mean_distance(weights, (1, 2)), [1.5, 0, 0])
 
 
 def test_decay_kernel_by_hand():
