@@ -53,7 +53,7 @@ def _titles(figure):
 
 def test_four_whole_pictures_in_a_new_directory(tmp_path):
   directory = tmp_path / 'new' / 'maps'
-  paths = maps.write(directory, _maps(), PICTURE, title='a title')
+  paths = maps.write(directory, _maps(), PICTURE, title='a title ' * 20)
   assert paths == [directory / f'{name}.png' for name in NAMES]
   assert sorted(directory.iterdir()) == sorted(paths)
   for path in paths:

@@ -55,7 +55,7 @@ def write(
 
 def _reach(maps, picture):
   """Rows of stages, columns of heads; bright where the token takes from."""
-  figure, rows = _rows_of_heads(maps)
+  figure, rows = _rows_of_heads(maps, _ratio(picture))
   for stage, (panels, of_stage) in enumerate(
       zip(rows, maps.stages, strict=True), start=1
   ):
@@ -81,7 +81,8 @@ def _decay(maps):
   """Rows of stages, columns of heads; zero offset in the middle."""
   if maps.stages[0].kernel is None:
     return _words('This model has no decay.')
-  figure, rows = _rows_of_heads(maps)
+  ratio = max(_ratio(of_stage.kernel[0]) for of_stage in maps.stages)
+  figure, rows = _rows_of_heads(maps, ratio)
   for panels, of_stage in zip(rows, maps.stages, strict=True):
     down, across = ((size - 1) // 2 for size in of_stage.kernel.shape[1:])
     for axes, head in panels:
@@ -112,7 +113,7 @@ def _gate(maps, picture):
   gates = [of_stage.gate for of_stage in maps.stages]
   if gates[0] is None:
     return _words('This model has no G1 gate.')
-  figure, panels = _image_and(maps, picture, len(gates))
+  figure, panels = _image_and(picture, len(gates))
   spread = max(np.abs(gate - 0.5).max() for gate in gates)
   scale = (0.5 - spread, 0.5 + spread)
   for stage, (axes, gate) in enumerate(
@@ -127,7 +128,7 @@ def _gate(maps, picture):
 
 def _grad_cam(maps, picture):
   """The image, and the evidence for the class over it."""
-  figure, (axes,) = _image_and(maps, picture, 1)
+  figure, (axes,) = _image_and(picture, 1)
   peak = maps.cam.max()
   strength = maps.cam / (peak or 1)
   image = _lay_over(axes, picture, strength, None, 'inferno', (0, 1))
@@ -141,11 +142,11 @@ def _grad_cam(maps, picture):
   return figure
 
 
-def _rows_of_heads(maps):
+def _rows_of_heads(maps, ratio):
   """Returns a figure and, for each stage, its panels with their heads."""
   heads = [_spread(len(of_stage.weights)) for of_stage in maps.stages]
   columns = max(map(len, heads))
-  figure = _figure(maps, len(heads), columns, side=1.5)
+  figure = _figure(len(heads), columns, 1.5, ratio)
   cells = figure.add_gridspec(len(heads), columns)
   rows = []
   for index, (shown, of_stage) in enumerate(
@@ -159,9 +160,9 @@ def _rows_of_heads(maps):
   return figure, rows
 
 
-def _image_and(maps, picture, count):
+def _image_and(picture, count):
   """Returns a figure that begins with the image, and panels beside it."""
-  figure = _figure(maps, 1, count + 1, side=2.4)
+  figure = _figure(1, count + 1, 2.4, _ratio(picture))
   first, *panels = figure.subplots(1, count + 1)
   first.imshow(picture)
   first.set(xticks=[], yticks=[])
@@ -169,15 +170,14 @@ def _image_and(maps, picture, count):
   return figure, panels
 
 
-def _figure(maps, rows, columns, *, side):
-  """An empty figure for panels of the image's shape, `side` inches wide."""
+def _figure(rows, columns, side, ratio):
+  """An empty figure for panels `side` inches wide, `ratio` times as high."""
   # Imported here, and without `pyplot`: no window, no global state.
   from matplotlib.figure import Figure
 
-  height, width = maps.size
   size = (
       max(columns * side + 1, 4.5),
-      rows * (side * height / width + 0.4) + 0.6,
+      rows * (side * ratio + 0.4) + 0.6,
   )
   return Figure(figsize=size, layout='constrained')
 
@@ -186,6 +186,11 @@ def _spread(count: int) -> Sequence[int]:
   """Heads to show: all, or as many as fit, the first and last among them."""
   shown = min(count, MAX_HEADS)
   return np.linspace(0, count - 1, shown).round().astype(int).tolist()
+
+
+def _ratio(array):
+  """Height over width."""
+  return array.shape[0] / array.shape[1]
 
 
 def _lay_over(axes, picture, values, stage, colors, scale):
@@ -221,9 +226,12 @@ def _frame(axes, token, stage):
   axes.add_patch(frame)
 
 
+def _wrap(figure, text):
+  return textwrap.fill(text, int(figure.get_figwidth() * 13))
+
+
 def _caption(figure, text):
-  letters = int(figure.get_figwidth() * 14)
-  figure.supxlabel(textwrap.fill(text, letters), fontsize=9)
+  figure.supxlabel(_wrap(figure, text), fontsize=9)
 
 
 def _words(text):
@@ -237,7 +245,7 @@ def _words(text):
 def _save(path, figure, title):
   from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-  figure.suptitle(title, fontsize=10)
+  figure.suptitle(_wrap(figure, title), fontsize=10)
   part = path.with_name(path.name + '.part')
   FigureCanvasAgg(figure).print_png(part)
   part.replace(path)
