@@ -91,6 +91,8 @@ def test_reach_has_a_row_a_stage_and_at_most_eight_heads():
   assert panels[1].get_ylabel() == 'stage 2\nblock 2'
   (frame,) = panels[1].patches
   assert frame.get_bbox().bounds == (31.5, 15.5, 8, 8)
+  (cut,) = panels[-1].patches
+  assert cut.get_bbox().bounds == (31.5, -0.5, 28, 32)
   assert colorbar.get_ylim() == (0, 1)
 
 

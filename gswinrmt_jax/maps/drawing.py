@@ -67,7 +67,7 @@ def _reach(maps, picture):
       _frame(axes, of_stage.token, stage)
       distance = of_stage.distance[head]
       axes.set_title(f'head {head}: {distance:.2f}', fontsize=8)
-  figure.colorbar(image, ax=figure.axes, shrink=0.5)
+  _bar(figure, image, figure.axes, (0, 0.5, 1))
   _caption(
       figure,
       'What the framed token takes from every token, over the largest of the '
@@ -99,7 +99,7 @@ def _decay(maps):
       axes.tick_params(labelsize=6)
       rates = ' '.join(f'{rate:.3f}' for rate in of_stage.rates[:, head])
       axes.set_title(f'head {head}: {rates}', fontsize=8)
-  figure.colorbar(image, ax=figure.axes, shrink=0.5)
+  _bar(figure, image, figure.axes, (0, 0.5, 1))
   _caption(
       figure,
       'Decay by the offset in tokens. Behind the head: gamma along the width '
@@ -121,7 +121,7 @@ def _gate(maps, picture):
   ):
     image = _lay_over(axes, picture, gate, stage, 'RdBu_r', scale)
     axes.set_title(f'stage {stage}: mean {gate.mean():.3f}', fontsize=9)
-  figure.colorbar(image, ax=panels, shrink=0.8)
+  _bar(figure, image, panels, (scale[0], 0.5, scale[1]))
   _caption(figure, 'G1 gate, mean over the channels.')
   return figure
 
@@ -137,7 +137,7 @@ def _grad_cam(maps, picture):
       + ('' if peak else ': no evidence'),
       fontsize=9,
   )
-  figure.colorbar(image, ax=[axes], shrink=0.8)
+  _bar(figure, image, [axes], (0, 0.5, 1))
   _caption(figure, 'Grad-CAM over its largest value.')
   return figure
 
@@ -216,14 +216,22 @@ def _lay_over(axes, picture, values, stage, colors, scale):
 
 
 def _frame(axes, token, stage):
+  """Marks the pixels of a token, as far as there are any."""
   from matplotlib.patches import Rectangle
 
-  row, column = token
   size = grid.stride(stage)
-  corner = (column * size - 0.5, row * size - 0.5)
-  frame = Rectangle(corner, size, size, fill=False, color='cyan', lw=1.5)
-  frame.set_clip_on(False)  # It may end where the image does.
+  top, left = (index * size - 0.5 for index in token)
+  width = min(size, axes.get_xlim()[1] - left)
+  height = min(size, axes.get_ylim()[0] - top)
+  frame = Rectangle((left, top), width, height, fill=False, color='cyan')
+  # Where the image ends, half of the line would be cut, half be overdrawn.
+  frame.set(clip_on=False, zorder=3, linewidth=1.5)
   axes.add_patch(frame)
+
+
+def _bar(figure, image, panels, ticks):
+  """A colour bar; ticks are given, since chosen ones outgrow the layout."""
+  figure.colorbar(image, ax=panels, shrink=0.6, ticks=ticks, format='%.2f')
 
 
 def _wrap(figure, text):
@@ -235,10 +243,8 @@ def _caption(figure, text):
 
 
 def _words(text):
-  from matplotlib.figure import Figure
-
-  figure = Figure(figsize=(4.5, 1))
-  figure.text(0.5, 0.4, text, ha='center', va='center')
+  figure = _figure(1, 1, 3.5, 0.06)
+  figure.text(0.5, 0.2, text, ha='center', va='center')
   return figure
 
 
