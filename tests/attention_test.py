@@ -260,3 +260,15 @@ def test_every_decay_has_a_gradient():
       module.params
   )
   assert (np.abs(grads['decay_logit']) > 1e-6).all()
+
+
+def test_the_gate_is_kept_for_who_asks_and_for_nobody_else():
+  module = _Module(BASES['retention'])
+  inner, p = module._module, module.params
+  assert inner.init(jax.random.key(0), X).keys() == {'params'}
+  out, kept = inner.apply({'params': p}, X, mutable=['intermediates'])
+  np.testing.assert_array_equal(out, module())
+  (gate,) = kept['intermediates']['gate_values']
+  np.testing.assert_allclose(
+      gate, jax.nn.sigmoid(_linear(p['gate'], X)), atol=1e-6
+  )

@@ -8,6 +8,6 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Annotated shapes are checked. Only here: a train state is a tree, and tree
 # maps fill its fields with things that are no arrays.
 install_import_hook(
-    ['gswinrmt_jax.ops', 'gswinrmt_jax.models', 'gswinrmt_jax.augment'],
+    [f'gswinrmt_jax.{part}' for part in ('ops', 'models', 'augment', 'maps')],
     'beartype.beartype',
 )

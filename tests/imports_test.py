@@ -15,6 +15,7 @@ ROOT = pathlib.Path(gswinrmt_jax.__file__).parent
 MAY_IMPORT = {
     'ops': set(),
     'models': {'ops'},
+    'maps': {'models', 'ops'},
     'augment': set(),
     'data': set(),
     'interop': {'models', 'ops'},
@@ -26,6 +27,7 @@ MAY_IMPORT = {
 OUTSIDE = {
     'ops': {'jax', 'jaxtyping', 'numpy'},
     'models': {'jax', 'jaxtyping', 'numpy', 'flax'},
+    'maps': {'jax', 'jaxtyping', 'numpy', 'flax', 'matplotlib'},
     'augment': {'jax', 'jaxtyping', 'numpy', 'PIL'},
     'recipes': {'ml_collections'},
     'data': {

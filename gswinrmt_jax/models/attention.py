@@ -58,7 +58,10 @@ class Attention(nn.Module):
     value = maps['value']
     if arch.swiglu:
       value *= jax.nn.silu(maps['value_gate'])
-    out = self._attend(maps['query'], maps['key'], value)
+    out = self.attend(maps['query'], maps['key'], value, self._log_decay())
+    if arch.head_norm:
+      heads = out.reshape(*out.shape[:-1], arch.num_heads[self.stage], -1)
+      out = ops.normalize_heads(heads).reshape(out.shape)
     # On the whole map: inside windows it would see neighbours that the cyclic
     # shift wrapped around.
     if arch.lce != 'none':
@@ -72,17 +75,30 @@ class Attention(nn.Module):
       out += local
     if arch.gate:
       swish = arch.gate_fn == 'swish'
-      out *= (jax.nn.silu if swish else jax.nn.sigmoid)(maps['gate'])
+      gate = (jax.nn.silu if swish else jax.nn.sigmoid)(maps['gate'])
+      # Kept only for a caller who asks for 'intermediates'.
+      self.sow('intermediates', 'gate_values', gate)
+      out *= gate
     return layers.Dense(channels, dtype=self.dtype, name='out')(out)
 
-  def _attend(self, query, key, value):
-    """Splits heads, rotates, applies the form, normalises, joins heads."""
+  def attend(
+      self,
+      query: Float[Array, 'b h w c'],
+      key: Float[Array, 'b h w c'],
+      value: Float[Array, 'b h w c'],
+      log_decay: Float[Array, 'passes n'] | None,
+  ) -> Float[Array, 'b h w c']:
+    """Splits heads, rotates, applies the attention form, joins heads.
+
+    Linear in the values, and a method without parameters of its own, so that
+    `gswinrmt_jax.maps` can differentiate it inside a model at work.
+    """
     arch = self.arch
     _, height, width, channels = value.shape
     heads = arch.num_heads[self.stage]
     window = arch.window_size or None
     shift = arch.window_size // 2 if self.shifted else 0
-    full = self.stage + 1 in arch.full_stages
+    full = self._is_full()
 
     query, key, value = (
         m.reshape(*m.shape[:-1], heads, channels // heads)
@@ -95,7 +111,6 @@ class Attention(nn.Module):
       query = rotary_lib.rotate_interleaved(query, position)
       key = rotary_lib.rotate_interleaved(key, position)
 
-    log_decay = self._log_decay(heads, passes=1 if full else 2)
     slopes = None
     if arch.alibi != 'none':
       slopes = jnp.asarray(decay_lib.balanced_slopes(heads), jnp.float32)
@@ -119,17 +134,18 @@ class Attention(nn.Module):
           absolute=arch.alibi == 'absolute',
           rotary=arch.rotary == 'split_half',
       )
-    if arch.head_norm:
-      out = ops.normalize_heads(out)
     return out.reshape(*out.shape[:-2], channels)
 
-  def _log_decay(
-      self, heads: int, passes: int
-  ) -> Float[Array, 'passes n'] | None:
+  def _is_full(self) -> bool:
+    return self.stage + 1 in self.arch.full_stages
+
+  def _log_decay(self) -> Float[Array, 'passes n'] | None:
     """`log gamma`: `log_sigmoid(theta)` with theta learned, or RMT's values."""
     arch = self.arch
     if arch.decay == 'none':
       return None
+    heads = arch.num_heads[self.stage]
+    passes = 1 if self._is_full() else 2
     spread = arch.decay_ranges[self.stage]
     if arch.decay == 'fixed':
       log_rates = np.log(decay_lib.decay_rates(heads, spread))

@@ -1,0 +1,258 @@
+"""Pictures of the maps, over the image they belong to."""
+
+from collections.abc import Sequence
+import pathlib
+import textwrap
+
+import numpy as np
+
+from gswinrmt_jax.maps import grid
+from gswinrmt_jax.maps.computation import Maps
+
+MAX_HEADS = 8  # of a row; more would be too small to see
+
+
+def write(
+    directory: str | pathlib.Path,
+    maps: Maps,
+    picture: np.ndarray,
+    *,
+    title: str = '',
+) -> list[pathlib.Path]:
+  """Draws reach, decay, gate and Grad-CAM, each file whole or not at all.
+
+  Args:
+    directory: Where `attention_reach.png`, `decay_kernels.png`, `gate.png` and
+      `grad_cam.png` go; made if need be.
+    maps: What to draw.
+    picture: uint8 [h w 3], the image of the maps before normalisation.
+    title: Over every picture, such as the file and the class predicted.
+
+  Returns:
+    The four paths.
+
+  Raises:
+    ValueError: If the picture is not of that type, or not of the maps' size.
+  """
+  picture = np.asarray(picture)
+  if picture.dtype != np.uint8 or picture.shape != (*maps.size, 3):
+    raise ValueError(
+        f'the picture is {picture.dtype} {picture.shape}, not uint8 '
+        f'{(*maps.size, 3)}'
+    )
+  directory = pathlib.Path(directory)
+  directory.mkdir(parents=True, exist_ok=True)
+  figures = {
+      'attention_reach.png': _reach(maps, picture),
+      'decay_kernels.png': _decay(maps),
+      'gate.png': _gate(maps, picture),
+      'grad_cam.png': _grad_cam(maps, picture),
+  }
+  return [
+      _save(directory / name, figure, title) for name, figure in figures.items()
+  ]
+
+
+def _reach(maps, picture):
+  """Rows of stages, columns of heads; bright where the token takes from."""
+  figure, rows = _rows_of_heads(maps, _ratio(picture))
+  for stage, (panels, of_stage) in enumerate(
+      zip(rows, maps.stages, strict=True), start=1
+  ):
+    for axes, head in panels:
+      weights = of_stage.weights[head]
+      # Without colour outside of the window.
+      weights = np.ma.masked_equal(weights / (weights.max() or 1), 0)
+      image = _lay_over(axes, picture, weights, stage, 'inferno', (0, 1))
+      _frame(axes, of_stage.token, stage)
+      distance = of_stage.distance[head]
+      axes.set_title(f'head {head}: {distance:.2f}', fontsize=8)
+  _bar(figure, image, figure.axes, (0, 0.5, 1))
+  _caption(
+      figure,
+      'What the framed token takes from every token, over the largest of the '
+      'head. No colour: outside of its window. Behind the head: mean Manhattan '
+      'distance in tokens.',
+  )
+  return figure
+
+
+def _decay(maps):
+  """Rows of stages, columns of heads; zero offset in the middle."""
+  if maps.stages[0].kernel is None:
+    return _words('This model has no decay.')
+  ratio = max(_ratio(of_stage.kernel[0]) for of_stage in maps.stages)
+  figure, rows = _rows_of_heads(maps, ratio)
+  for panels, of_stage in zip(rows, maps.stages, strict=True):
+    down, across = ((size - 1) // 2 for size in of_stage.kernel.shape[1:])
+    for axes, head in panels:
+      image = axes.imshow(
+          of_stage.kernel[head],
+          cmap='viridis',
+          vmin=0,
+          vmax=1,
+          extent=(-across - 0.5, across + 0.5, down + 0.5, -down - 0.5),
+      )
+      axes.set(
+          xticks=sorted({-across, 0, across}), yticks=sorted({-down, 0, down})
+      )
+      axes.tick_params(labelsize=6)
+      rates = ' '.join(f'{rate:.3f}' for rate in of_stage.rates[:, head])
+      axes.set_title(f'head {head}: {rates}', fontsize=8)
+  _bar(figure, image, figure.axes, (0, 0.5, 1))
+  _caption(
+      figure,
+      'Decay by the offset in tokens. Behind the head: gamma along the width '
+      'and the height, or one for both.',
+  )
+  return figure
+
+
+def _gate(maps, picture):
+  """The image, then the gate of each stage on one scale around one half."""
+  gates = [of_stage.gate for of_stage in maps.stages]
+  if gates[0] is None:
+    return _words('This model has no G1 gate.')
+  figure, panels = _image_and(picture, len(gates))
+  spread = max(np.abs(gate - 0.5).max() for gate in gates)
+  scale = (0.5 - spread, 0.5 + spread)
+  for stage, (axes, gate) in enumerate(
+      zip(panels, gates, strict=True), start=1
+  ):
+    image = _lay_over(axes, picture, gate, stage, 'RdBu_r', scale)
+    axes.set_title(f'stage {stage}: mean {gate.mean():.3f}', fontsize=9)
+  _bar(figure, image, panels, (scale[0], 0.5, scale[1]))
+  _caption(figure, 'G1 gate, mean over the channels.')
+  return figure
+
+
+def _grad_cam(maps, picture):
+  """The image, and the evidence for the class over it."""
+  figure, (axes,) = _image_and(picture, 1)
+  peak = maps.cam.max()
+  strength = maps.cam / (peak or 1)
+  image = _lay_over(axes, picture, strength, None, 'inferno', (0, 1))
+  axes.set_title(
+      f'class {maps.label}, stage {maps.cam_stage}'
+      + ('' if peak else ': no evidence'),
+      fontsize=9,
+  )
+  _bar(figure, image, [axes], (0, 0.5, 1))
+  _caption(figure, 'Grad-CAM over its largest value.')
+  return figure
+
+
+def _rows_of_heads(maps, ratio):
+  """Returns a figure and, for each stage, its panels with their heads."""
+  heads = [_spread(len(of_stage.weights)) for of_stage in maps.stages]
+  columns = max(map(len, heads))
+  figure = _figure(len(heads), columns, 1.5, ratio)
+  cells = figure.add_gridspec(len(heads), columns)
+  rows = []
+  for index, (shown, of_stage) in enumerate(
+      zip(heads, maps.stages, strict=True)
+  ):
+    panels = [figure.add_subplot(cells[index, i]) for i in range(len(shown))]
+    rows.append(list(zip(panels, shown, strict=True)))
+    panels[0].set_ylabel(
+        f'stage {index + 1}\nblock {of_stage.block}', fontsize=8
+    )
+  return figure, rows
+
+
+def _image_and(picture, count):
+  """Returns a figure that begins with the image, and panels beside it."""
+  figure = _figure(1, count + 1, 2.4, _ratio(picture))
+  first, *panels = figure.subplots(1, count + 1)
+  first.imshow(picture)
+  first.set(xticks=[], yticks=[])
+  first.set_title('image', fontsize=9)
+  return figure, panels
+
+
+def _figure(rows, columns, side, ratio):
+  """An empty figure for panels `side` inches wide, `ratio` times as high."""
+  # Imported here, and without `pyplot`: no window, no global state.
+  from matplotlib.figure import Figure
+
+  size = (
+      max(columns * side + 1, 4.5),
+      rows * (side * ratio + 0.4) + 0.6,
+  )
+  return Figure(figsize=size, layout='constrained')
+
+
+def _spread(count: int) -> Sequence[int]:
+  """Heads to show: all, or as many as fit, the first and last among them."""
+  shown = min(count, MAX_HEADS)
+  return np.linspace(0, count - 1, shown).round().astype(int).tolist()
+
+
+def _ratio(array):
+  """Height over width."""
+  return array.shape[0] / array.shape[1]
+
+
+def _lay_over(axes, picture, values, stage, colors, scale):
+  """Draws tokens over their pixels; what reaches beyond the image is cut."""
+  height, width = picture.shape[:2]
+  size = grid.stride(stage) if stage else 1
+  rows, columns = (extent * size for extent in values.shape)
+  # Grey and of little contrast, so that colour and light are the map's.
+  grey = 60 + 0.35 * picture.mean(-1)
+  axes.imshow(grey, cmap='gray', vmin=0, vmax=255)
+  image = axes.imshow(
+      values,
+      cmap=colors,
+      alpha=0.65,
+      vmin=scale[0],
+      vmax=scale[1],
+      extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
+      interpolation='nearest',
+  )
+  axes.set(xticks=[], yticks=[])
+  axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+  return image
+
+
+def _frame(axes, token, stage):
+  """Marks the pixels of a token, as far as there are any."""
+  from matplotlib.patches import Rectangle
+
+  size = grid.stride(stage)
+  top, left = (index * size - 0.5 for index in token)
+  width = min(size, axes.get_xlim()[1] - left)
+  height = min(size, axes.get_ylim()[0] - top)
+  frame = Rectangle((left, top), width, height, fill=False, color='cyan')
+  # Where the image ends, half of the line would be cut, half be overdrawn.
+  frame.set(clip_on=False, zorder=3, linewidth=1.5)
+  axes.add_patch(frame)
+
+
+def _bar(figure, image, panels, ticks):
+  """A colour bar; ticks are given, since chosen ones outgrow the layout."""
+  figure.colorbar(image, ax=panels, shrink=0.6, ticks=ticks, format='%.2f')
+
+
+def _wrap(figure, text):
+  return textwrap.fill(text, int(figure.get_figwidth() * 13))
+
+
+def _caption(figure, text):
+  figure.supxlabel(_wrap(figure, text), fontsize=9)
+
+
+def _words(text):
+  figure = _figure(1, 1, 3.5, 0.06)
+  figure.text(0.5, 0.2, text, ha='center', va='center')
+  return figure
+
+
+def _save(path, figure, title):
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+  figure.suptitle(_wrap(figure, title), fontsize=10)
+  part = path.with_name(path.name + '.part')
+  FigureCanvasAgg(figure).print_png(part)
+  part.replace(path)
+  return path
