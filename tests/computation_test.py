@@ -164,7 +164,7 @@ def test_maps_are_those_of_the_equations(
   assert got.cam_stage == options.get('cam_stage', 2)
   cam = _finite_difference_cam(out, tree, config, got.cam_stage, got.label)
   assert cam.max() > 1e-3
-  expected = grid.upsample(jnp.float32(cam), got.cam_stage, SIZE)
+  expected = grid.upsample(jnp.float32(cam), 2 ** (got.cam_stage + 1), SIZE)
   np.testing.assert_allclose(got.cam, expected, rtol=1e-3, atol=1e-5)
 
 
@@ -175,7 +175,7 @@ def test_defaults(monkeypatch):
   def run(model, variables, image, tokens, label, **options):
     asked.update(options, dtype=model.dtype, tokens=tokens, label=label)
     weights = [
-        np.ones((heads, *grid.extents(SIZE, stage)), np.float32)
+        np.ones((heads, *grid.extents(SIZE, 2 ** (stage + 1))), np.float32)
         for stage, heads in enumerate(model.arch.num_heads, start=1)
     ]
     cam = np.zeros(SIZE, np.float32)

@@ -19,14 +19,16 @@ def _maps(*, gate=True, decay=True, cam=1.0):
   rng = np.random.default_rng(1)
   stages = []
   for stage, heads in enumerate(HEADS, start=1):
-    extents = grid.extents(SIZE, stage)
+    stride = 2 ** (stage + 1)
+    extents = grid.extents(SIZE, stride)
     rates = rng.uniform(0.5, 1, (1 if stage == 4 else 2, heads))
-    token = grid.token((33, 21), stage)
+    token = grid.token((33, 21), stride)
     weights = rng.uniform(size=(heads, *extents))
     weights[:, :, 0] = 0
     kernel = reach.decay_kernel(rates, (extents[0] - 1, extents[1] - 1))
     stages.append(
         maps.StageMaps(
+            stride=stride,
             block=stage,
             token=token,
             weights=weights,

@@ -21,22 +21,23 @@ def test_extents_are_those_of_the_model():
       jax.random.key(0),
       jax.ShapeDtypeStruct((1, *size, 3), jnp.float32),
   )
-  for stage in (1, 2, 3, 4):
+  assert model.arch.strides == (4, 8, 16, 32)
+  for stage, stride in enumerate(model.arch.strides, start=1):
     height, width = features[f'stage{stage}'].shape[1:3]
-    assert grid.extents(size, stage) == (height, width)
-    assert grid.token((105, 74), stage) == (height - 1, width - 1)
+    assert grid.extents(size, stride) == (height, width)
+    assert grid.token((105, 74), stride) == (height - 1, width - 1)
 
 
 def test_a_point_is_x_then_y_and_a_token_row_then_column():
-  assert grid.token((17, 40), 1) == (10, 4)
-  assert grid.token((31, 32), 4) == (1, 0)
+  assert grid.token((17, 40), 4) == (10, 4)
+  assert grid.token((31, 32), 32) == (1, 0)
 
 
 def test_upsample_is_bilinear_between_the_middles_and_cut():
   """Middles at 1.5 and 5.5 pixels: in steps of a quarter between them."""
   values = jnp.array([[0.0, 4.0], [8.0, 12.0]])
   line = np.array([0, 0, 0.5, 1.5, 2.5, 3.5, 4])  # the eighth is cut
-  out = grid.upsample(values, 1, (5, 7))
+  out = grid.upsample(values, 4, (5, 7))
   assert out.shape == (5, 7)
   np.testing.assert_allclose(out[0], line, atol=1e-6)
   np.testing.assert_allclose(out[:, 0], 2 * line[:5], atol=1e-6)

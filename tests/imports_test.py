@@ -21,7 +21,7 @@ MAY_IMPORT = {
     'interop': {'models', 'ops'},
     'training': {'models', 'data', 'augment', 'interop'},
     'recipes': {'models'},
-    'deploy': {'training', 'interop', 'data', 'augment', 'models'},
+    'deploy': {'training', 'interop', 'data', 'augment', 'models', 'maps'},
     'commands': {'deploy', 'training', 'data', 'recipes'},
 }
 OUTSIDE = {

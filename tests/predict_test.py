@@ -1,5 +1,6 @@
 """Prediction with the trained digits of `tests/data/golden_run`."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -79,9 +80,27 @@ def test_the_command(digits, tmp_path, capsys):
   assert report[0]['predictions'][0]['label'] == labels[0]
 
 
+def test_maps_beside_the_prediction(digits, tmp_path, capsys):
+  path = str(digits[0][0])
+  out = tmp_path / 'maps'
+  arguments = ['predict', str(_RUN), path, f'--maps={out}', '--point=20,9']
+  assert main.main(arguments) == 0
+  pictures = sorted(file.name for file in (out / '00.png').iterdir())
+  assert pictures == [
+      'attention_reach.png',
+      'decay_kernels.png',
+      'gate.png',
+      'grad_cam.png',
+  ]
+  assert 'maps in' in capsys.readouterr().err
+  assert main.main([*arguments[:-1], '--point=20,99']) == 2
+  assert 'point 20, 99 is outside' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ('argument', 'said'),
     [
+        ('--point=3', '--point is for --maps'),
         ('--top=0', '--top must be at least 1'),
         ('--step=first', "--step is best, latest or a number, not 'first'"),
         ('--image-size=8', 'at least 32x32'),
@@ -94,8 +113,6 @@ def test_mistakes_are_one_line(digits, capsys, argument, said):
 
 
 def test_a_backbone_has_no_classes():
-  import dataclasses
-
   loaded = weights.load(_RUN)
   card = dataclasses.replace(loaded.card, num_classes=0)
   with pytest.raises(UserError, match='no classes'):

@@ -3,7 +3,8 @@
 Pictures may be of any size and kind. They are resized and cut as evaluation on
 ImageNet does where the weights are for ImageNet, and otherwise resized so that
 their middle fills the model's images. One that cannot be read is named and
-passed over; the exit status is then 1.
+passed over; the exit status is then 1. With --maps, pictures of what the model
+looks at are written as well.
 """
 
 import argparse
@@ -29,6 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help="resize to N x N (default: the model's own)",
   )
   parser.add_argument(
+      '--maps',
+      metavar='DIR',
+      help='write pictures to DIR/IMAGE: attention reach, decay kernels, gate, '
+      'Grad-CAM of the most probable class',
+  )
+  parser.add_argument(
+      '--point',
+      metavar='X,Y',
+      help="pixel of the model's image whose attention --maps shows (default: "
+      'the middle)',
+  )
+  parser.add_argument(
       '--json', action='store_true', help='print JSON instead of a table'
   )
 
@@ -37,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
   """Runs the command; returns 1 if a picture was passed over."""
   step = arguments.step(args)
   arguments.check_positive(args, 'top', 'image_size')
+  point = _point(args)
 
   # Imported here: --help need not wait for JAX.
   from gswinrmt_jax.deploy import predict
@@ -56,6 +70,12 @@ def run(args: argparse.Namespace) -> int:
     except UserError as error:
       _complain(str(error))
   found = list(predictor.predict(paths, images, args.top)) if paths else []
+  if args.maps:
+    for one, image in zip(found, images, strict=True):
+      written = predict.write_maps(
+          predictor, one, image, pathlib.Path(args.maps), point
+      )
+      print(f'{one.path}: maps in {written}', file=sys.stderr)
   if args.json:
     print(json.dumps([one.to_dict() for one in found], indent=2))
   else:
@@ -64,6 +84,18 @@ def run(args: argparse.Namespace) -> int:
       for name, probability in zip(one.names, one.probabilities, strict=True):
         print(f'  {probability:7.2%}  {name}')
   return 0 if len(paths) == len(args.images) else 1
+
+
+def _point(args):
+  """Returns what --point says, as numbers."""
+  if args.point is None:
+    return None
+  if not args.maps:
+    raise UserError('--point is for --maps')
+  parts = args.point.split(',')
+  if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
+    raise UserError(f"--point is like 112,80, not '{args.point}'")
+  return int(parts[0]), int(parts[1])
 
 
 def _complain(message):

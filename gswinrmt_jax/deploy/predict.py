@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from gswinrmt_jax import maps
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.deploy import pictures
 from gswinrmt_jax.errors import UserError
@@ -117,6 +118,45 @@ class Predictor:
   def _probabilities(self, variables, image):
     logits = self.model.apply(variables, self.normalized(image), train=False)
     return jax.nn.softmax(logits)
+
+
+def write_maps(
+    predictor: Predictor,
+    prediction: Prediction,
+    image: np.ndarray,
+    folder: pathlib.Path,
+    point: tuple[int, int] | None = None,
+) -> pathlib.Path:
+  """Writes the maps of one picture, for its most probable class.
+
+  Args:
+    predictor: What predicted it.
+    prediction: What it predicted.
+    image: As `Predictor.read` returned it.
+    folder: The pictures go to a folder in it, called as the image.
+    point: Pixel (x, y) of the image whose attention is shown; None is the
+      middle.
+
+  Returns:
+    The folder of the pictures.
+
+  Raises:
+    UserError: If the point is outside of the image.
+  """
+  found = maps.compute(
+      predictor.model,
+      predictor.variables,
+      predictor.normalized(image[None])[0],
+      point=point,
+      label=prediction.labels[0],
+  )
+  place = folder / prediction.path.name
+  title = (
+      f'{prediction.path.name}: {prediction.names[0]} '
+      f'({prediction.probabilities[0]:.1%})'
+  )
+  maps.write(place, found, image, title=title)
+  return place
 
 
 def class_name(card: Card, label: int) -> str:

@@ -16,7 +16,6 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.maps import grad_cam as grad_cam_lib
 from gswinrmt_jax.maps import grid, reach
 from gswinrmt_jax.models import backbone
-from gswinrmt_jax.models.architecture import STAGES
 from gswinrmt_jax.ops import window as window_lib
 
 # Grad-CAM's map has this many tokens on each axis, unless a stage is chosen.
@@ -28,6 +27,7 @@ class StageMaps:
   """What one block of a stage does.
 
   Attributes:
+    stride: Pixels from one token to the next.
     block: Index of the block in its stage, from 0.
     token: Row and column of the token that looks.
     weights: What its output takes from every token, per head; 0 outside of its
@@ -40,6 +40,7 @@ class StageMaps:
     gate: Mean over the channels of the G1 gate; None without gate.
   """
 
+  stride: int
   block: int
   token: tuple[int, int]
   weights: Float[np.ndarray, 'n h w']
@@ -58,7 +59,7 @@ class Maps:
     point: The pixel (x, y) whose tokens look.
     logits: Of the image.
     label: The class of Grad-CAM.
-    stages: Stages 1 to 4.
+    stages: By stage.
     cam_stage: The stage of Grad-CAM, from 1.
     cam: Grad-CAM, enlarged to the image.
   """
@@ -79,7 +80,7 @@ def compute(
     *,
     point: tuple[int, int] | None = None,
     label: int | None = None,
-    blocks: tuple[int, ...] = (-1,) * STAGES,
+    blocks: tuple[int, ...] | None = None,
     cam_stage: int | None = None,
 ) -> Maps:
   """Computes the maps of one image, whatever the model's dtype in float32.
@@ -94,6 +95,7 @@ def compute(
     point: The pixel (x, y) whose tokens look; None is the middle.
     label: The class of Grad-CAM; None is the class predicted.
     blocks: The block of each stage, from 0; negative ones count from the end.
+      None is the last of each.
     cam_stage: The stage of Grad-CAM, from 1; None is the deepest whose map has
       at least 4 x 4 tokens.
 
@@ -107,13 +109,15 @@ def compute(
   if point is None:
     point = width // 2, height // 2
   if cam_stage is None:
-    cam_stage = _deepest(size)
+    cam_stage = _deepest(size, model.arch.strides)
+  if blocks is None:
+    blocks = (-1,) * model.arch.stages
   _check(model, size, point, label, blocks, cam_stage)
   blocks = tuple(
       range(depth)[block]
       for depth, block in zip(model.arch.depths, blocks, strict=True)
   )
-  tokens = tuple(grid.token(point, stage + 1) for stage in range(STAGES))
+  tokens = tuple(grid.token(point, stride) for stride in model.arch.strides)
   logits, label, cam, found = jax.device_get(
       _run(
           model.clone(dtype=jnp.float32),
@@ -186,7 +190,9 @@ def _run(model, variables, image, tokens, label, *, blocks, cam_stage):
   cam = grad_cam_lib.grad_cam(
       model, variables, image, activation, label, cam_stage
   )
-  cam = grid.upsample(cam[0], cam_stage, image.shape[1:3])
+  cam = grid.upsample(
+      cam[0], model.arch.strides[cam_stage - 1], image.shape[1:3]
+  )
   found = [(*looks[path], gates.get(path)) for path in paths]
   return logits[0], label, cam, found
 
@@ -205,6 +211,7 @@ def _stage_maps(arch, stage, block, token, weights, log_decay, gate):
     )
     kernel = reach.decay_kernel(rates, (height, width))
   return StageMaps(
+      stride=arch.strides[stage],
       block=block,
       token=token,
       weights=weights,
@@ -215,12 +222,12 @@ def _stage_maps(arch, stage, block, token, weights, log_decay, gate):
   )
 
 
-def _deepest(size):
+def _deepest(size, strides):
   """Returns the deepest stage whose map has enough tokens, else the first."""
   enough = [
       stage
-      for stage in range(1, STAGES + 1)
-      if min(grid.extents(size, stage)) >= _MIN_CAM_EXTENT
+      for stage, stride in enumerate(strides, start=1)
+      if min(grid.extents(size, stride)) >= _MIN_CAM_EXTENT
   ]
   return max(enough, default=1)
 
@@ -238,10 +245,12 @@ def _check(model, size, point, label, blocks, cam_stage):
         f'class {label}: the model has classes 0 to {model.num_classes - 1}'
     )
   depths = model.arch.depths
-  if len(blocks) != STAGES or not all(
+  if len(blocks) != len(depths) or not all(
       -depth <= block < depth
       for depth, block in zip(depths, blocks, strict=True)
   ):
     raise UserError(f'blocks {blocks}: the stages have {depths} blocks')
-  if not 1 <= cam_stage <= STAGES:
-    raise UserError(f'Grad-CAM of stage {cam_stage}: there are 1 to {STAGES}')
+  if not 1 <= cam_stage <= len(depths):
+    raise UserError(
+        f'Grad-CAM of stage {cam_stage}: there are 1 to {len(depths)}'
+    )

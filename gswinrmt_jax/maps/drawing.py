@@ -6,7 +6,6 @@ import textwrap
 
 import numpy as np
 
-from gswinrmt_jax.maps import grid
 from gswinrmt_jax.maps.computation import Maps
 
 MAX_HEADS = 8  # of a row; more would be too small to see
@@ -56,15 +55,15 @@ def write(
 def _reach(maps, picture):
   """Rows of stages, columns of heads; bright where the token takes from."""
   figure, rows = _rows_of_heads(maps, _ratio(picture))
-  for stage, (panels, of_stage) in enumerate(
-      zip(rows, maps.stages, strict=True), start=1
-  ):
+  for panels, of_stage in zip(rows, maps.stages, strict=True):
     for axes, head in panels:
       weights = of_stage.weights[head]
       # Without colour outside of the window.
       weights = np.ma.masked_equal(weights / (weights.max() or 1), 0)
-      image = _lay_over(axes, picture, weights, stage, 'inferno', (0, 1))
-      _frame(axes, of_stage.token, stage)
+      image = _lay_over(
+          axes, picture, weights, of_stage.stride, 'inferno', (0, 1)
+      )
+      _frame(axes, of_stage.token, of_stage.stride)
       distance = of_stage.distance[head]
       axes.set_title(f'head {head}: {distance:.2f}', fontsize=8)
   _bar(figure, image, figure.axes, (0, 0.5, 1))
@@ -116,10 +115,11 @@ def _gate(maps, picture):
   figure, panels = _image_and(picture, len(gates))
   spread = max(np.abs(gate - 0.5).max() for gate in gates)
   scale = (0.5 - spread, 0.5 + spread)
-  for stage, (axes, gate) in enumerate(
-      zip(panels, gates, strict=True), start=1
+  strides = [of_stage.stride for of_stage in maps.stages]
+  for stage, (axes, gate, stride) in enumerate(
+      zip(panels, gates, strides, strict=True), start=1
   ):
-    image = _lay_over(axes, picture, gate, stage, 'RdBu_r', scale)
+    image = _lay_over(axes, picture, gate, stride, 'RdBu_r', scale)
     axes.set_title(f'stage {stage}: mean {gate.mean():.3f}', fontsize=9)
   _bar(figure, image, panels, (scale[0], 0.5, scale[1]))
   _caption(figure, 'G1 gate, mean over the channels.')
@@ -131,7 +131,7 @@ def _grad_cam(maps, picture):
   figure, (axes,) = _image_and(picture, 1)
   peak = maps.cam.max()
   strength = maps.cam / (peak or 1)
-  image = _lay_over(axes, picture, strength, None, 'inferno', (0, 1))
+  image = _lay_over(axes, picture, strength, 1, 'inferno', (0, 1))
   axes.set_title(
       f'class {maps.label}, stage {maps.cam_stage}'
       + ('' if peak else ': no evidence'),
@@ -193,11 +193,10 @@ def _ratio(array):
   return array.shape[0] / array.shape[1]
 
 
-def _lay_over(axes, picture, values, stage, colors, scale):
+def _lay_over(axes, picture, values, stride, colors, scale):
   """Draws tokens over their pixels; what reaches beyond the image is cut."""
   height, width = picture.shape[:2]
-  size = grid.stride(stage) if stage else 1
-  rows, columns = (extent * size for extent in values.shape)
+  rows, columns = (extent * stride for extent in values.shape)
   # Grey and of little contrast, so that colour and light are the map's.
   grey = 60 + 0.35 * picture.mean(-1)
   axes.imshow(grey, cmap='gray', vmin=0, vmax=255)
@@ -215,14 +214,13 @@ def _lay_over(axes, picture, values, stage, colors, scale):
   return image
 
 
-def _frame(axes, token, stage):
+def _frame(axes, token, stride):
   """Marks the pixels of a token, as far as there are any."""
   from matplotlib.patches import Rectangle
 
-  size = grid.stride(stage)
-  top, left = (index * size - 0.5 for index in token)
-  width = min(size, axes.get_xlim()[1] - left)
-  height = min(size, axes.get_ylim()[0] - top)
+  top, left = (index * stride - 0.5 for index in token)
+  width = min(stride, axes.get_xlim()[1] - left)
+  height = min(stride, axes.get_ylim()[0] - top)
   frame = Rectangle((left, top), width, height, fill=False, color='cyan')
   # Where the image ends, half of the line would be cut, half be overdrawn.
   frame.set(clip_on=False, zorder=3, linewidth=1.5)

@@ -153,9 +153,14 @@ class Architecture:
     return len(self.widths)
 
   @property
+  def strides(self) -> tuple[int, ...]:
+    """Pixels from one token to the next, by stage."""
+    return tuple(self.patch_size * 2**stage for stage in range(self.stages))
+
+  @property
   def stride(self) -> int:
-    """Pixels between the tokens of the last stage: the least image extent."""
-    return self.patch_size * 2 ** (self.stages - 1)
+    """The stride of the last stage, which is the least image extent."""
+    return self.strides[-1]
 
   def _check_heads(self):
     for width, heads in zip(self.widths, self.num_heads, strict=True):
