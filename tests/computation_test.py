@@ -196,10 +196,14 @@ def test_defaults(monkeypatch):
 
 
 def test_the_stage_of_grad_cam_has_enough_tokens():
-  assert computation._deepest((32, 32)) == 2  # 8, 4, 2, 1 tokens
-  assert computation._deepest((64, 49)) == 3  # 49 / 16, rounded up, is 4
-  assert computation._deepest((64, 48)) == 2
-  assert computation._deepest((224, 224)) == 4
+  assert (
+      computation._deepest((32, 32), (4, 8, 16, 32)) == 2
+  )  # 8, 4, 2, 1 tokens
+  assert (
+      computation._deepest((64, 49), (4, 8, 16, 32)) == 3
+  )  # 49 / 16, rounded up, is 4
+  assert computation._deepest((64, 48), (4, 8, 16, 32)) == 2
+  assert computation._deepest((224, 224), (4, 8, 16, 32)) == 4
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ _COMMANDS = {
     'prepare': 'download a data set, or take a local copy',
     'evaluate': 'evaluate a checkpoint of a run, or weights',
     'predict': 'name what pictures show',
+    'summarize': 'list models with parameters and multiply-accumulates',
     'convert': 'take over weights of the released PyTorch RMT',
     'export': 'write a model in a form that others read',
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 from flax import traverse_util
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gswinrmt_jax.errors import UserError
@@ -52,7 +53,7 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
       metadata = file.metadata() or {}
-      flat = {name: file.get_tensor(name) for name in file.keys()}
+      flat = {name: jnp.asarray(file.get_tensor(name)) for name in file.keys()}
   except FileNotFoundError:
     raise UserError(f'{path} does not exist') from None
   except (safetensors.SafetensorError, OSError) as error:

@@ -1,0 +1,92 @@
+"""Lists models: parameters, multiply-accumulates, and the papers' figures.
+
+MACs are counted as the RMT paper's "GFLOPs" are: multiply-accumulates of
+convolutions, linear layers and attention, with 5 and 2 operations per element
+of a layer and a batch norm, in units of 2^30. GFLOP counts two operations for
+a multiply-accumulate, in units of 10^9. Windows are counted as windows.
+"""
+
+import argparse
+import dataclasses
+import difflib
+
+from gswinrmt_jax.commands import arguments
+from gswinrmt_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+  """Where a paper uses a model, and what it prints; '' for nothing."""
+
+  num_classes: int
+  image_size: int
+  parameters: str = ''
+  macs: str = ''
+
+
+_SETTINGS = {
+    'rmt_t': _Setting(1000, 224, '14 M', '2.5'),
+    'rmt_s': _Setting(1000, 224, '27 M', '4.5'),
+    'rmt_b': _Setting(1000, 224, '54 M', '9.7'),
+    'rmt_l': _Setting(1000, 224, '95 M', '18.2'),
+    'rmt_deit_s': _Setting(1000, 224),
+    'rmt_swin_t': _Setting(1000, 224),
+    'rmt_swin_s': _Setting(1000, 224),
+    'rmt_compact': _Setting(10, 32, '11.5 M'),
+    'retention_compact': _Setting(10, 32, '15.3 M'),
+    'swat_compact': _Setting(10, 32, '15.3 M'),
+    'rmt_large': _Setting(100, 224, '77.4 M'),
+    'retention_large': _Setting(100, 224, '78.1 M'),
+    'swat_large': _Setting(100, 224, '78.6 M'),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments."""
+  parser.add_argument(
+      'models', metavar='MODEL', nargs='*', help=', '.join(_SETTINGS)
+  )
+  parser.add_argument('--all', action='store_true', help='every named model')
+  parser.add_argument(
+      '--image-size',
+      type=int,
+      metavar='N',
+      help='count on N x N pixels (default: as in the paper of each)',
+  )
+
+
+def run(args: argparse.Namespace) -> None:
+  """Runs the command."""
+  arguments.check_positive(args, 'image_size')
+  names = list(_SETTINGS) if args.all else args.models
+  if not names:
+    raise UserError('name a model, or --all')
+  for name in names:
+    if name not in _SETTINGS:
+      near = difflib.get_close_matches(name, _SETTINGS, n=1)
+      hint = f'did you mean {near[0]}?' if near else ', '.join(_SETTINGS)
+      raise UserError(f"no model '{name}': {hint}")
+
+  from gswinrmt_jax.models import cost, factory
+
+  print(
+      f'{"model":<20}{"classes":>8}{"pixels":>8}{"parameters":>13}'
+      f'{"MACs/2^30":>11}{"GFLOP":>9}   paper'
+  )
+  for name in names:
+    setting = _SETTINGS[name]
+    size = args.image_size or setting.image_size
+    model = factory.create_model(name, num_classes=setting.num_classes)
+    try:
+      counted = cost.count(model, (size, size))
+    except ValueError as error:
+      raise UserError(f'{name}: {error}') from error
+    # What a paper prints is for its own image size.
+    macs = setting.macs if size == setting.image_size else ''
+    paper = ', '.join(part for part in (setting.parameters, macs) if part)
+    print(
+        f'{name:<20}{setting.num_classes:>8}{size:>8}{counted.parameters:>13,}'
+        f'{counted.macs / 2**30:>11.3f}{counted.flops / 1e9:>9.3f}   '
+        f'{paper or "-"}',
+        flush=True,
+    )

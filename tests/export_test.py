@@ -1,0 +1,135 @@
+"""Every format, written and read again, in a fresh process where it can be."""
+
+import io
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import released_rmt
+import torch_pickles
+
+import gswinrmt_jax
+from gswinrmt_jax.commands import export as export_command
+from gswinrmt_jax.commands import main
+from gswinrmt_jax.deploy import convert, export, export_safetensors, served
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.interop import torch_file
+from gswinrmt_jax.training import log, weights
+
+_RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+
+
+@pytest.fixture(scope='module')
+def digits():
+  return weights.load(_RUN)
+
+
+def _export(loaded, form, folder):
+  stream = io.StringIO()
+  path = export.export(loaded, form, folder, log.Terminal(stream))
+  return path, stream.getvalue()
+
+
+def test_safetensors_with_card_and_figures(digits, tmp_path):
+  path, said = _export(digits, 'safetensors', tmp_path / 'out')
+  assert "logits differ by 0 from the model's own" in said
+  names = sorted(file.name for file in path.parent.iterdir())
+  assert names == ['README.md', 'config.json', 'model.safetensors']
+  # By folder and by file; what is there now is what the run has.
+  for place in (path.parent, path):
+    _, variables = gswinrmt_jax.load_model(place)
+    jax.tree.map(
+        np.testing.assert_array_equal, variables, dict(digits.variables)
+    )
+  summary = json.loads((_RUN / 'summary.json').read_text())['best']
+  text = (path.parent / 'README.md').read_text()
+  assert f'| test accuracy | {summary["test_accuracy"]:.2%} |' in text
+  assert f'epoch {summary["epoch"]}; seed 0' in text
+  card = json.loads((path.parent / 'config.json').read_text())
+  assert card['pretrained_cfg']['label_names'] == [str(n) for n in range(10)]
+
+
+def test_stablehlo_runs_alone(digits, tmp_path):
+  """In a process that knows nothing of this package, with another batch."""
+  path, said = _export(digits, 'stablehlo', tmp_path)
+  assert 'logits differ by' in said
+  pixels = served.samples(digits)
+  np.save(tmp_path / 'pixels.npy', np.concatenate([pixels, pixels[:1]]))
+  program = (
+      'import sys, numpy, jax\n'
+      'from jax import export\n'
+      f'data = open({str(path)!r}, "rb").read()\n'
+      f'pixels = numpy.load({str(tmp_path / "pixels.npy")!r})\n'
+      'found = export.deserialize(bytearray(data))\n'
+      'assert set(found.platforms) == {"cpu", "cuda"}\n'
+      f'numpy.save({str(tmp_path / "logits.npy")!r}, found.call(pixels))\n'
+      'assert not [name for name in sys.modules if "gswinrmt" in name]\n'
+  )
+  subprocess.run([sys.executable, '-c', program], check=True, cwd=tmp_path)
+  logits = np.load(tmp_path / 'logits.npy')
+  want = served.logits(digits)
+  np.testing.assert_allclose(logits[:2], want, rtol=0, atol=1e-5)
+  np.testing.assert_allclose(logits[2], want[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.onnx
+def test_onnx_runs_in_its_runtime(digits, tmp_path):
+  import onnxruntime
+
+  path, said = _export(digits, 'onnx', tmp_path)
+  assert 'logits differ by' in said
+  session = onnxruntime.InferenceSession(
+      path, providers=['CPUExecutionProvider']
+  )
+  pixels = served.samples(digits)[[1, 0, 1]]  # another batch
+  name = session.get_inputs()[0].name
+  (logits,) = session.run(None, {name: pixels})
+  want = served.logits(digits)[[1, 0, 1]]
+  np.testing.assert_allclose(logits, want, rtol=0, atol=1e-5)
+
+
+def test_torch_for_rmt_alone(digits, tmp_path):
+  with pytest.raises(UserError, match='Only RMT has names'):
+    _export(digits, 'torch', tmp_path / 'digits')
+  assert not list((tmp_path / 'digits').iterdir())
+
+  source = tmp_path / 'rmt.pth'
+  torch_pickles.save(source, released_rmt.state_dict())
+  convert.convert(source, tmp_path / 'rmt', full_stages=(3, 4))
+  loaded = weights.load(tmp_path / 'rmt')
+  path, said = _export(loaded, 'torch', tmp_path / 'out')
+  assert "logits differ by 0 from the model's own" in said
+  written = torch_file.read(path)['model']
+  expected = released_rmt.state_dict()
+  assert written.keys() == expected.keys()
+  for key, array in expected.items():
+    assert written[key].shape == array.shape
+    if not key.endswith('batches_tracked') and 'Relpos' not in key:
+      np.testing.assert_array_equal(written[key], array, err_msg=key)
+  assert 'Not measured' in (path.parent / 'README.md').read_text()
+
+
+def test_what_differs_is_removed(digits, tmp_path, monkeypatch):
+  write = export_safetensors.write
+
+  def wrong(loaded, folder):
+    path, logits = write(loaded, folder)
+    return path, logits + 1e-6
+
+  monkeypatch.setattr(export_safetensors, 'write', wrong)
+  with pytest.raises(UserError, match=r'differ by 1e-06 .*removed'):
+    _export(digits, 'safetensors', tmp_path)
+  assert not list(tmp_path.iterdir())
+
+
+def test_the_command(tmp_path, capsys):
+  assert export_command._FORMATS == export.FORMATS
+  arguments = ['export', str(_RUN), f'--out={tmp_path}']
+  assert main.main([*arguments, '--format=safetensors']) == 0
+  assert 'model.safetensors (0.1 MB)' in capsys.readouterr().out
+  assert main.main([*arguments, '--format=keras']) == 2
+  assert "not 'keras'" in capsys.readouterr().err

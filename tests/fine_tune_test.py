@@ -1,0 +1,60 @@
+"""What is taken over from other weights."""
+
+import numpy as np
+import pytest
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import fine_tune
+
+
+def _variables(classes, value, **more):
+  return {
+      'params': {
+          'stem': {'kernel': np.full((3, 4), value, np.float32)},
+          'head': {'kernel': np.full((4, classes), value, np.float32)},
+          **more,
+      },
+      'batch_stats': {'norm': {'mean': np.full(2, value, np.float32)}},
+  }
+
+
+def test_everything_that_fits_is_taken():
+  source = _variables(3, 7.0, gate={'bias': np.ones(4, np.float32)})
+  moved = fine_tune.transfer(_variables(5, 0.0), source, 'there')
+  assert moved.variables['params']['stem']['kernel'][0, 0] == 7
+  assert moved.variables['batch_stats']['norm']['mean'][0] == 7
+  assert moved.variables['params']['head']['kernel'].shape == (4, 5)
+  assert not moved.variables['params']['head']['kernel'].any()
+  assert moved.lines() == [
+      'taken over: 2 arrays',
+      'starts anew: params/head/kernel (is (4, 3) in the weights, (4, 5) here)',
+      'not used: params/gate/bias',
+  ]
+
+
+def test_a_head_of_the_same_classes_is_taken():
+  moved = fine_tune.transfer(_variables(3, 0.0), _variables(3, 7.0), 'there')
+  assert not moved.fresh and not moved.unused
+  assert (moved.variables['params']['head']['kernel'] == 7).all()
+
+
+def test_what_the_weights_lack_starts_anew():
+  fresh = _variables(3, 0.0, gate={'bias': np.ones(4, np.float32)})
+  moved = fine_tune.transfer(fresh, _variables(3, 7.0), 'there')
+  assert moved.fresh == {'params/gate/bias': 'not in the weights'}
+  assert (moved.variables['params']['gate']['bias'] == 1).all()
+
+
+def test_another_model_is_refused():
+  other = _variables(3, 7.0)
+  other['params']['stem']['kernel'] = np.zeros((5, 4), np.float32)
+  with pytest.raises(UserError, match=r'there is for another model.*\(5, 4\)'):
+    fine_tune.transfer(_variables(3, 0.0), other, 'there')
+
+
+def test_a_list_of_many_names_is_cut():
+  source = _variables(
+      3, 7.0, **{f'm{i}': {'bias': np.ones(1)} for i in range(10)}
+  )
+  lines = fine_tune.transfer(_variables(3, 0.0), source, 'there').lines()
+  assert lines[-1].endswith('params/m7/bias and 2 more')

@@ -1,0 +1,103 @@
+"""Weights from wherever they are."""
+
+import dataclasses
+import io
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import (
+    evaluate_run,
+    log,
+    loop,
+    weights,
+    weights_folder,
+)
+
+_RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+
+
+@pytest.fixture(scope='module')
+def run():
+  return weights.load(_RUN)
+
+
+@pytest.fixture(scope='module')
+def folder(run, tmp_path_factory):
+  out = tmp_path_factory.mktemp('weights') / 'digits'
+  weights_folder.write(out, run.variables, run.card)
+  return out
+
+
+def test_a_run_and_its_checkpoints(run):
+  assert run.step == 243 and run.epoch == 12
+  assert run.card.class_names == tuple('0123456789')
+  same = weights.load(_RUN / 'checkpoints' / '243')
+  jax.tree.map(np.testing.assert_array_equal, same.variables, run.variables)
+  with pytest.raises(UserError, match='no checkpoint 7'):
+    weights.load(_RUN, step=7)
+
+
+def test_a_folder_of_weights(run, folder):
+  found = weights.load(folder)
+  assert found.recipe is None and found.step is None
+  jax.tree.map(np.testing.assert_array_equal, found.variables, run.variables)
+  assert found.make_model() == run.make_model()
+
+
+def test_evaluation_of_weights_needs_the_data_named(folder, tmp_path):
+  copy = shutil.copytree(folder, tmp_path / 'copy')
+  quiet = log.Terminal(io.StringIO())
+  with pytest.raises(UserError, match='which data it is for: --data='):
+    evaluate_run.evaluate_run(copy, terminal=quiet)
+  report = evaluate_run.evaluate_run(
+      copy, data='digits', split='val', terminal=quiet
+  )
+  assert report['accuracy'] > 0.9 and report['step'] is None
+  assert (copy / 'evaluation_val.json').exists()
+
+
+def test_other_classes_are_refused(run, folder, monkeypatch):
+  card = dataclasses.replace(run.card, num_classes=7)
+  other = dataclasses.replace(run, card=card)
+  monkeypatch.setattr(weights, 'load', lambda *args, **kwargs: other)
+  with pytest.raises(UserError, match='7 classes apart, digits has 10'):
+    evaluate_run.evaluate_run(folder, data='digits')
+
+
+def test_what_is_not_there(tmp_path):
+  with pytest.raises(UserError, match='does not exist; it should be a run'):
+    weights.load(tmp_path / 'a')
+  (tmp_path / 'a.txt').write_text('')
+  with pytest.raises(UserError, match=r'a\.txt is not a run'):
+    weights.load(tmp_path / 'a.txt')
+  with pytest.raises(UserError, match='is no run folder'):
+    weights.load(tmp_path)
+
+
+def test_a_damaged_folder(folder, tmp_path):
+  copy = shutil.copytree(folder, tmp_path / 'copy')
+  for path in (copy / 'weights').rglob('*'):
+    if path.is_file():
+      path.write_bytes(b'')
+  with pytest.raises(UserError, match='cannot be read'):
+    weights.load(copy)
+
+
+def test_a_run_starts_from_weights(folder, tmp_path):
+  """Right from the start it is as good as they are; then it goes on alone."""
+  config = recipes.with_argument(recipes.digits('retention_compact'), 'smoke')
+  config.init_from = str(folder)
+  config.optimizer.learning_rate = 1e-5
+  output = io.StringIO()
+  summary = loop.train(config, tmp_path / 'run', log.Terminal(output))
+  said = output.getvalue()
+  assert f'Starting from {folder}:' in said and 'starts anew' not in said
+  assert summary['best']['val_accuracy'] > 0.9
+  again = loop.train(config, tmp_path / 'run', log.Terminal(output))
+  assert again['best'] == summary['best']
