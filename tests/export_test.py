@@ -113,23 +113,29 @@ def test_torch_for_rmt_alone(digits, tmp_path):
   assert 'Not measured' in (path.parent / 'README.md').read_text()
 
 
-def test_what_differs_is_removed(digits, tmp_path, monkeypatch):
-  write = export_safetensors.write
-
+@pytest.mark.parametrize('error', [1e-6, np.nan])
+def test_what_differs_is_removed(digits, tmp_path, monkeypatch, error):
   def wrong(loaded, folder):
-    path, logits = write(loaded, folder)
-    return path, logits + 1e-6
+    (folder / 'model.safetensors').touch()
+    return folder / 'model.safetensors', np.float32([1.0, error])
 
   monkeypatch.setattr(export_safetensors, 'write', wrong)
-  with pytest.raises(UserError, match=r'differ by 1e-06 .*removed'):
+  monkeypatch.setattr(served, 'logits', lambda loaded: np.float32([1.0, 0.0]))
+  with pytest.raises(UserError, match=r'differ by (1e-06|nan) .*removed'):
     _export(digits, 'safetensors', tmp_path)
   assert not list(tmp_path.iterdir())
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, monkeypatch):
   assert export_command._FORMATS == export.FORMATS
+  calls = []
+  monkeypatch.setattr(
+      export, 'export', lambda loaded, *rest: calls.append((loaded.step, *rest))
+  )
   arguments = ['export', str(_RUN), f'--out={tmp_path}']
-  assert main.main([*arguments, '--format=safetensors']) == 0
-  assert 'model.safetensors (0.1 MB)' in capsys.readouterr().out
+  assert main.main([*arguments, '--format=torch', '--step=latest']) == 0
+  assert calls == [(243, 'torch', tmp_path)]
+  assert main.main(['export', str(_RUN), '--format=onnx']) == 0
+  assert calls[1][2] == _RUN / 'export'
   assert main.main([*arguments, '--format=keras']) == 2
   assert "not 'keras'" in capsys.readouterr().err

@@ -9,9 +9,10 @@ import json
 import pathlib
 import shutil
 
+import jax
 import pytest
 
-from gswinrmt_jax.training import evaluate_run, log, loop, run_folder
+from gswinrmt_jax.training import build, evaluate_run, log, loop, run_folder
 
 _FOLDER = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
@@ -29,16 +30,15 @@ def test_its_weights_give_the_figures_of_its_summary(folder):
   assert report['loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
 
 
-def test_training_goes_on_from_it(folder):
-  """The whole state is read, optimiser and all."""
-  output = io.StringIO()
+def test_training_would_go_on_from_it(folder):
+  """The whole state is read and its checksums hold, optimiser and all."""
   config = run_folder.load_config(folder)
-  with config.unlocked():
-    config.num_epochs = 13
-    config.eval_every_epochs = 13
-  # As if it had been stopped after 12 epochs of 13.
-  run_folder.write_json(folder / 'config.json', config.to_dict())
-  summary = loop.train(config, folder, log.Terminal(output))
-  assert 'checkpoint of step 243' in output.getvalue()
-  assert summary['steps'] == 263
-  assert summary['last']['val_accuracy'] > 0.9
+  run = loop.Run(build.resolve(config), folder, log.Terminal(io.StringIO()))
+  restored = run.checkpoints.restore_latest(run.target)
+  run.close()
+  assert restored.step == restored.tree.step == 243
+  assert restored.meta['data'] == {'seed': 0, 'next_batch': 243}
+  counts = [
+      leaf for leaf in jax.tree.leaves(restored.tree.opt_state) if not leaf.ndim
+  ]
+  assert counts and all(count == 243 for count in counts)
