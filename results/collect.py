@@ -3,12 +3,14 @@
   python results/collect.py RUN > results/NAME.json
 
 Recipe, surroundings (device, versions, commit), figures of every epoch, and the
-closing summary if the run has ended.
+closing summary if the run has ended. Where run and data lay is left out.
 """
 
 import json
 import pathlib
 import sys
+
+_PLACES = ('--workdir', '--config.data.dir')
 
 
 def collect(run: pathlib.Path) -> dict:
@@ -18,11 +20,17 @@ def collect(run: pathlib.Path) -> dict:
     path = run / name
     return json.loads(path.read_text()) if path.exists() else None
 
+  config, starts = read('config.json'), read('environment.json')
+  config['data'].pop('dir')
+  for start in starts:
+    start['command'] = [
+        word for word in start['command'] if not word.startswith(_PLACES)
+    ]
   lines = (run / 'metrics.jsonl').read_text().splitlines()
   entries = [json.loads(line) for line in lines]
   return {
-      'config': read('config.json'),
-      'environment': read('environment.json'),
+      'config': config,
+      'environment': starts,
       'epochs': [entry for entry in entries if entry['kind'] == 'epoch'],
       'summary': read('summary.json'),
   }

@@ -49,7 +49,13 @@ def test_the_quickstart_runs(capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     'document',
-    ['README.md', 'CONTRIBUTING.md', 'docs/models.md', 'docs/decisions.md'],
+    [
+        'README.md',
+        'CONTRIBUTING.md',
+        'docs/models.md',
+        'docs/decisions.md',
+        'docs/weights.md',
+    ],
 )
 def test_links_and_paths_lead_somewhere(document):
   path = ROOT / document
