@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
 import random_variables
 
 from gswinrmt_jax import ops
@@ -256,7 +255,7 @@ def test_full_attention_learns_one_decay_per_head():
 
 def test_every_decay_has_a_gradient():
   module = _Module(BASES['retention'])
-  grads = quick.jit(jax.grad(lambda p: jnp.sum(jnp.sin(module(p)))))(
+  grads = jax.jit(jax.grad(lambda p: jnp.sum(jnp.sin(module(p)))))(
       module.params
   )
   assert (np.abs(grads['decay_logit']) > 1e-6).all()

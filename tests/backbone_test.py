@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
 import random_variables
 
 import gswinrmt_jax
@@ -119,7 +118,7 @@ def test_the_same_weights_run_at_another_resolution(name):
   model = _tiny(name, depths=(1, 1, 1, 1))
   variables = random_variables.nested(model, (1, 32, 32, 3))
   x = random_variables.image((1, 48, 35, 3))
-  logits = quick.jit(lambda v, x: model.apply(v, x, train=False))(variables, x)
+  logits = jax.jit(lambda v, x: model.apply(v, x, train=False))(variables, x)
   assert np.isfinite(logits).all()
 
 
@@ -128,7 +127,7 @@ def test_the_head_pools_what_features_returns():
   x = random_variables.image((2, 64, 64, 3))
   variables = random_variables.nested(model, x.shape)
 
-  @quick.jit
+  @jax.jit
   def run(variables, x):
     maps = model.apply(variables, x, train=False, method='features')
     return maps['stage4'], model.apply(variables, x, train=False)
@@ -179,7 +178,7 @@ def test_every_parameter_has_a_gradient(name):
   x = random_variables.image((3, 64, 64, 3))
   variables = random_variables.nested(model, x.shape)
 
-  @quick.jit
+  @jax.jit
   def gradients(params):
     def loss(params):
       logits, updates = model.apply(
@@ -226,7 +225,7 @@ def test_every_parameter_of_a_plain_skeleton_has_a_gradient():
   )
   x = random_variables.image((2, 18, 21, 3))
   variables = random_variables.nested(model, x.shape)
-  grads = quick.jit(
+  grads = jax.jit(
       jax.grad(lambda v: jnp.sin(model.apply(v, x, train=False)).sum())
   )(variables)
   for path, grad in jax.tree.leaves_with_path(grads):

@@ -1,10 +1,10 @@
 """All maps of an image, against the model in float64."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-import quick
 import random_variables
 import weight_loops
 
@@ -35,7 +35,7 @@ def _model(name, **fields):
 
 @pytest.fixture(name='compiled_fast', autouse=True)
 def _compiled_fast(monkeypatch):
-  run = quick.jit(
+  run = jax.jit(
       computation._run.__wrapped__,
       static_argnames=('model', 'blocks', 'cam_stage'),
   )

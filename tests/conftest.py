@@ -1,5 +1,12 @@
 """Settings every test runs under."""
 
+import os
+
+# Nearly all of the time goes into compiling what runs once. XLA's own passes,
+# fusion among them, stay; LLVM's are left out. Before JAX starts, and for the
+# processes that tests start as well.
+os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
+
 import jax
 from jaxtyping import install_import_hook
 

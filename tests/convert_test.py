@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
 import released_rmt
 import torch_pickles
 
@@ -52,7 +51,7 @@ def test_the_folder_has_the_weights(folder):
   found = weights.load(folder)
   want = released_rmt.arrays()
   model = found.make_model()
-  logits = quick.jit(lambda v, x: model.apply(v, x, train=False))(
+  logits = jax.jit(lambda v, x: model.apply(v, x, train=False))(
       found.variables, want['x']
   )
   np.testing.assert_allclose(logits, want['logits'], rtol=0, atol=1e-5)
@@ -105,7 +104,7 @@ def test_a_changed_value_is_noticed(folder, tmp_path):
 def test_a_run_can_start_from_it(folder):
   """Another number of classes and another size of image."""
   model = released_rmt.model().clone(num_classes=4)
-  fresh = quick.jit(
+  fresh = jax.jit(
       lambda: model.init(
           jax.random.key(0), jnp.zeros((1, 40, 48, 3)), train=False
       )

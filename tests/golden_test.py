@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import quick
 import random_variables
 
 import gswinrmt_jax
@@ -50,7 +49,7 @@ def _compute(name):
   images = random_variables.image(_IMAGES)
   variables = random_variables.nested(model, _IMAGES)
 
-  @quick.jit
+  @jax.jit
   def run(variables):
     def loss_fn(params):
       logits, _ = model.apply(

@@ -1,8 +1,8 @@
 """Grad-CAM, against its formula with the head differentiated by hand."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-import quick
 import random_variables
 
 import gswinrmt_jax
@@ -43,7 +43,7 @@ def test_the_last_stage_by_hand():
   variables = random_variables.nested(model, image.shape)
   activation = random_variables.image((2, 2, 3, 12))
   # The class may be traced, so that another one compiles nothing.
-  cam = quick.jit(lambda *arguments: grad_cam.grad_cam(model, *arguments, 4))(
+  cam = jax.jit(lambda *arguments: grad_cam.grad_cam(model, *arguments, 4))(
       variables, image, activation, jnp.int32(LABEL)
   )
   expected = [_by_hand(variables['params'], a) for a in activation]

@@ -10,11 +10,11 @@ thirty changes that were tried, against 1.5e-6 of float32 rounding.
 import functools
 
 from flax import traverse_util
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-import quick
 import random_variables
 
 import gswinrmt_jax
@@ -89,7 +89,7 @@ def test_model_agrees_with_the_oracle(name, window, size, depths, overrides):
   )
   model = _model(name, window, depths, **overrides)
 
-  @quick.jit
+  @jax.jit
   def run(variables, image):
     logits = model.apply(variables, image, train=False)
     maps = model.apply(variables, image, train=False, method='features')

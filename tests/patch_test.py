@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
 import random_variables
 
 from gswinrmt_jax.models import patch
@@ -73,13 +72,13 @@ def test_how_they_start():
   """The embedding as a convolution, the merging as a linear layer."""
   key = jax.random.key(0)
   embedding = patch.PatchEmbedding(64, 4, False, jnp.float32)
-  init = quick.jit(embedding.init, static_argnames='train')
+  init = jax.jit(embedding.init, static_argnames='train')
   conv = init(key, jnp.zeros((1, 8, 8, 3)), train=False)['params']['conv']
   assert conv['kernel'].shape == (4, 4, 3, 64)
   for leaf in conv.values():
     assert 0.9 / np.sqrt(48) < np.abs(leaf).max() <= 1 / np.sqrt(48)
   merging = patch.PatchMerging(100, jnp.float32)
-  init = quick.jit(merging.init, static_argnames='train')
+  init = jax.jit(merging.init, static_argnames='train')
   params = init(key, jnp.zeros((1, 2, 2, 50)), train=False)['params']
   assert params['norm']['scale'].shape == (200,)
   kernel = np.asarray(params['linear']['kernel'])

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
 import random_variables
 
 import gswinrmt_jax
@@ -62,7 +61,7 @@ def test_trained_model():
         .restore(243, devices.Devices().target(shapes))
         .tree
     )
-    apply = quick.jit(functools.partial(model.apply, train=False))
+    apply = jax.jit(functools.partial(model.apply, train=False))
     logits[dtype] = apply(variables, x)
   error = _relative(logits['bfloat16'], logits['float32'])
   # One norm and the pooling more.
@@ -90,11 +89,11 @@ def test_model(name, start):
   if start == 'random':
     variables = random_variables.nested(models['float32'], x.shape)
   else:
-    init = quick.jit(models['float32'].init, static_argnames='train')
+    init = jax.jit(models['float32'].init, static_argnames='train')
     variables = init(jax.random.key(0), x, train=False)
 
   def maps(dtype):
-    apply = quick.jit(
+    apply = jax.jit(
         lambda v, x: models[dtype].apply(v, x, train=False, method='features')
     )
     return apply(variables, x)['stage4']

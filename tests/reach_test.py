@@ -2,10 +2,10 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
 import weight_loops
 
 from gswinrmt_jax.maps import reach
@@ -39,7 +39,7 @@ def _setup(name, impl, *, stage=0, shifted=True, **fields):
 
 
 def _looking(mix):
-  return quick.jit(
+  return jax.jit(
       lambda value, token: reach.effective_weights(mix, value, N, token)
   )
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import quick
 import released_rmt
 
 from gswinrmt_jax import interop
@@ -48,7 +47,7 @@ def _variables():
 def _outputs(image):
   """Returns the logits, and the output of every module by its path."""
 
-  @quick.jit
+  @jax.jit
   def run(variables, image):
     return released_rmt.model().apply(
         variables, image, train=False, capture_intermediates=True
@@ -88,7 +87,7 @@ def test_a_training_step():
   labels = jnp.asarray(want['train/labels'])
   model = released_rmt.model()
 
-  @quick.jit
+  @jax.jit
   def step(variables, image):
     def loss_fn(params):
       logits, updates = model.apply(

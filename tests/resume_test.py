@@ -23,7 +23,6 @@ def environment(tmp_path_factory):
       **os.environ,
       'JAX_COMPILATION_CACHE_DIR': str(tmp_path_factory.mktemp('compiled')),
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-      'XLA_FLAGS': '--xla_backend_optimization_level=0',  # to compile fast
   }
 
 

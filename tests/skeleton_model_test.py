@@ -6,11 +6,11 @@ convolution, merging of 2x2 neighbours, LN, pool, Linear.
 """
 
 from flax import traverse_util
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-import quick
 import random_variables
 
 import gswinrmt_jax
@@ -120,7 +120,7 @@ def test_model_agrees_with_numpy(name, size, widths, reference):
   flat = random_variables.flat(model, image.shape)
   maps, logits = _forward(flat, image, **reference)
 
-  @quick.jit
+  @jax.jit
   def run(variables, image):
     return (
         model.apply(variables, image, train=False, method='features'),

@@ -43,8 +43,8 @@ def read(path: pathlib.Path) -> Any:
     path: A file written by PyTorch 1.6 or later.
 
   Returns:
-    Nested dicts, lists and scalars. Attributes of objects are left out, and
-    an `argparse.Namespace` or the like is an empty dict.
+    Nested dicts, lists and scalars. Attributes of objects are left out: an
+    `argparse.Namespace` or the like is an empty dict. numpy's numbers are None.
 
   Raises:
     UserError: If it is no such file, is damaged, or names anything but
@@ -115,9 +115,13 @@ class _Unpickler(pickle._Unpickler):
         'torch.Size': tuple,
         'torch._utils._rebuild_tensor_v2': _rebuild_tensor,
         'torch._utils._rebuild_parameter': _rebuild_parameter,
-        # Settings that training scripts save along; their content is dropped.
+        # Settings and figures that training scripts save along: left out.
         'argparse.Namespace': dict,
         'yacs.config.CfgNode': dict,
+        'numpy.dtype': _left_out,
+        'numpy.core.multiarray.scalar': _left_out,
+        'numpy._core.multiarray.scalar': _left_out,
+        '_codecs.encode': _left_out,
         **{f'torch.{name}': dtype for name, dtype in _DTYPES.items()},
     }
 
@@ -168,3 +172,7 @@ def _rebuild_tensor(storage, offset, size, stride, *_):
 
 def _rebuild_parameter(data, *_):
   return data
+
+
+def _left_out(*_):
+  return None
