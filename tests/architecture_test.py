@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from gswinrmt_jax.models import architecture
+from gswinrmt_jax.models import architecture, named
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,7 @@ def test_refused_by_name(field, value, message):
 )
 def test_full_attention_knows_no_axes(contradiction):
   with pytest.raises(ValueError, match=r'set full_stages=\(\)'):
-    dataclasses.replace(
-        architecture.ARCHITECTURES['rmt_compact'], **contradiction
-    )
+    dataclasses.replace(named.MODELS['rmt_compact'], **contradiction)
 
 
 def test_a_causal_model_is_full_in_every_stage():
@@ -60,7 +58,7 @@ def test_a_causal_model_is_full_in_every_stage():
     [('rmt_t', 4, 32), ('rmt_swin_s', 4, 32), ('rmt_deit_s', 1, 16)],
 )
 def test_stages_and_stride(name, stages, stride):
-  arch = architecture.ARCHITECTURES[name]
+  arch = named.MODELS[name]
   assert (arch.stages, arch.stride) == (stages, stride)
 
 
@@ -86,5 +84,5 @@ def test_an_odd_head_is_fine_without_rotation():
     ],
 )
 def test_what_tells_the_systems_apart(name, expected):
-  fields = vars(architecture.ARCHITECTURES[name])
+  fields = vars(named.MODELS[name])
   assert {key: fields[key] for key in expected} == expected

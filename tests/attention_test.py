@@ -9,7 +9,7 @@ import pytest
 import random_variables
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models import architecture, attention
+from gswinrmt_jax.models import attention, named
 from gswinrmt_jax.ops import rotary
 
 H, W, C = 5, 7, 12
@@ -20,7 +20,7 @@ _TINY = {
 }
 BASES = {
     name: dataclasses.replace(
-        architecture.ARCHITECTURES[f'{name}_compact'],
+        named.MODELS[f'{name}_compact'],
         **_TINY if name != 'rmt' else {**_TINY, 'window_size': 0},
     )
     for name in ('rmt', 'retention', 'swat')

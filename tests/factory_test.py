@@ -4,14 +4,14 @@ import jax.numpy as jnp
 import pytest
 
 import gswinrmt_jax
-from gswinrmt_jax.models import architecture, factory
+from gswinrmt_jax.models import factory, named
 
 
 def test_override_changes_one_field_only():
   model = gswinrmt_jax.create_model(
       'swat_compact', num_classes=10, window_size=7
   )
-  fields = vars(architecture.ARCHITECTURES['swat_compact']) | {'window_size': 7}
+  fields = vars(named.MODELS['swat_compact']) | {'window_size': 7}
   assert vars(model.arch) == fields
   assert model.dtype == jnp.float32
 

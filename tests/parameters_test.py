@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import gswinrmt_jax
-from gswinrmt_jax.models import architecture
+from gswinrmt_jax.models import named
 
 # name -> (classes, parameters). The first four are the released RMT's; the next
 # three are derived below; of the other six the paper prints 11.5, 15.3, 15.3,
@@ -40,7 +40,7 @@ def _shapes(name, num_classes, size=(32, 32), **overrides):
 
 
 def test_the_table_has_every_model():
-  assert COUNTS.keys() == architecture.ARCHITECTURES.keys()
+  assert COUNTS.keys() == named.MODELS.keys()
 
 
 @pytest.mark.parametrize('name', COUNTS)

@@ -9,7 +9,7 @@ import pytest
 import weight_loops
 
 from gswinrmt_jax.maps import reach
-from gswinrmt_jax.models import architecture, attention
+from gswinrmt_jax.models import attention, named
 
 # Windows of 3 on 5 x 7: two shifts cut partial windows on both axes.
 H, W, N, D = 5, 7, 3, 4
@@ -20,7 +20,7 @@ RATES = np.array([[0.5, 0.8, 0.9], [0.7, 0.6, 0.95]])
 def _setup(name, impl, *, stage=0, shifted=True, **fields):
   """An attention without parameters as a function of V, and its inputs."""
   arch = dataclasses.replace(
-      architecture.ARCHITECTURES[f'{name}_compact'],
+      named.MODELS[f'{name}_compact'],
       widths=(C,) * 4,
       num_heads=(N,) * 4,
       window_size=0 if name == 'rmt' else 3,

@@ -12,8 +12,7 @@ import gswinrmt_jax
 from gswinrmt_jax import interop
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import recognition
-from gswinrmt_jax.models import factory
-from gswinrmt_jax.models.architecture import ARCHITECTURES
+from gswinrmt_jax.models import factory, named
 
 
 @functools.cache
@@ -97,4 +96,4 @@ def test_decay_ranges_are_found_again():
   for name in recognition.RELEASED:
     arrays = _state_dict(name, num_classes=7)
     found = recognition._sizes(arrays)
-    assert found['decay_ranges'] == ARCHITECTURES[name].decay_ranges
+    assert found['decay_ranges'] == named.MODELS[name].decay_ranges

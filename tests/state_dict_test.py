@@ -9,7 +9,7 @@ import gswinrmt_jax
 from gswinrmt_jax import interop
 from gswinrmt_jax.interop import rmt_names
 from gswinrmt_jax.interop import state_dict as state_dict_lib
-from gswinrmt_jax.models import architecture, factory
+from gswinrmt_jax.models import factory, named
 
 
 def test_there_and_back_again_is_exact():
@@ -32,7 +32,7 @@ def test_there_and_back_again_is_exact():
 
 @pytest.mark.parametrize('size', ['t', 's', 'b', 'l'])
 def test_tables_of_the_released_sizes(size):
-  arch = architecture.ARCHITECTURES[f'rmt_{size}']
+  arch = named.MODELS[f'rmt_{size}']
   released = released_rmt.arrays()
   for stage in range(4):
     for table in ('decay', 'angle'):

@@ -3,11 +3,11 @@
 import pytest
 
 from gswinrmt_jax.commands import main, summarize
-from gswinrmt_jax.models import architecture
+from gswinrmt_jax.models import named
 
 
 def test_it_knows_every_model():
-  assert summarize._SETTINGS.keys() == architecture.ARCHITECTURES.keys()
+  assert summarize._SETTINGS.keys() == named.MODELS.keys()
 
 
 def test_a_row(capsys):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.models.architecture import ARCHITECTURES
+from gswinrmt_jax.models import named
 
 RELEASED = ('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l')
 # Where training scripts keep the weights among other things, in this order.
@@ -114,16 +114,16 @@ def recognise(
   if full_stages is not None:
     fields['full_stages'] = tuple(full_stages)
   for name in RELEASED:
-    named = ARCHITECTURES[name]
+    arch = named.MODELS[name]
     same = all(
-        fields.get(size, getattr(named, size)) == getattr(named, size)
+        fields.get(size, getattr(arch, size)) == getattr(arch, size)
         for size in ('widths', 'depths', 'num_heads', 'mlp_ratios')
     )
     if same:
       changed = {
           field: value
           for field, value in fields.items()
-          if value != getattr(named, field)
+          if value != getattr(arch, field)
       }
       return Recognised(name, changed, num_classes)
   if 'num_heads' not in fields:

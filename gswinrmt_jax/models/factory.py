@@ -11,7 +11,7 @@ from flax.typing import Dtype
 import jax
 import jax.numpy as jnp
 
-from gswinrmt_jax.models import architecture, backbone
+from gswinrmt_jax.models import architecture, backbone, named
 
 DTYPES = ('float32', 'bfloat16')
 
@@ -36,7 +36,7 @@ def create_model(
       logits = model.apply(variables, images, train=False)
 
   Args:
-    name: A name in `architecture.ARCHITECTURES`.
+    name: A name in `named.MODELS`.
     num_classes: Number of logits; 0 for a backbone without a head.
     dtype: Computation dtype; parameters, statistics and logits are float32.
     **overrides: Fields of `architecture.Architecture`, such as `widths` or
@@ -78,13 +78,13 @@ def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
   """Returns every field of the named model, with `overrides` laid over them.
 
   Args:
-    name: A name in `architecture.ARCHITECTURES`.
+    name: A name in `named.MODELS`.
     overrides: Fields to change; None keeps the named model's value.
 
   Raises:
     ValueError: If the name or a field does not exist; the nearest is named.
   """
-  table = architecture.ARCHITECTURES
+  table = named.MODELS
   if name not in table:
     raise ValueError(f'No model is called {name!r}{_nearest(name, table)}')
   fields = dataclasses.asdict(table[name])
