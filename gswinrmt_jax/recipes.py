@@ -133,6 +133,12 @@ def _model(name):
 
 
 def _shrink(config, *, widths, depths):
+  """Narrows the named model, to the stages that it has."""
+  from gswinrmt_jax.models import named
+
+  if config.model.name in named.MODELS:  # else refused later, with its name
+    stages = named.MODELS[config.model.name].stages
+    widths, depths = widths[:stages], depths[:stages]
   config.model.widths = widths
   config.model.depths = depths
   config.model.num_heads = tuple(max(width // 16, 1) for width in widths)

@@ -26,6 +26,7 @@ from gswinrmt_jax.models import architecture, named
         ('stem', 'linear', "stem='linear' is not one of"),
         ('downsample', 'pool', "downsample='pool' is not one of"),
         ('gate_fn', 'tanh', "gate_fn='tanh' is not one of"),
+        ('projection', 0, 'projection=0 must be positive'),
         ('patch_size', 0, 'must be at least 1'),
         ('patch_size', 16, "set stem='patch' or 'patch_norm'"),
         ('ffn_conv', False, 'set ffn_norm=False'),

@@ -271,3 +271,37 @@ def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32():
   assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {
       jnp.dtype('float32')
   }
+
+
+def test_a_backbone_without_a_head_has_normalised_features():
+  """Beside the path: the next stage reads the map as it was."""
+  fields = {
+      'widths': (8, 8, 16, 16),
+      'depths': (1, 1, 1, 1),
+      'num_heads': (1, 1, 2, 2),
+  }
+  shape = (2, 40, 56, 3)
+  model = gswinrmt_jax.create_model(
+      'rmt_t', num_classes=0, feature_norm=True, **fields
+  )
+  plain = gswinrmt_jax.create_model('rmt_t', num_classes=0, **fields)
+  variables = random_variables.nested(model, shape)
+  image = random_variables.image(shape)
+
+  @jax.jit
+  def run(variables):
+    return (
+        model.apply(variables, image, train=False),
+        model.apply(variables, image, train=False, method='features'),
+        plain.apply(variables, image, train=False, method='features'),
+    )
+
+  out, normalised, raw = run(variables)
+  for stage in range(1, 5):
+    x = np.asarray(raw[f'stage{stage}'], np.float64)
+    affine = variables['params'][f'feature_norm{stage}']
+    deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    x = (x - x.mean(-1, keepdims=True)) / deviation
+    x = x * np.asarray(affine['scale']) + np.asarray(affine['bias'])
+    np.testing.assert_allclose(normalised[f'stage{stage}'], x, atol=1e-5)
+  np.testing.assert_allclose(out, x.mean((1, 2)), atol=1e-5)

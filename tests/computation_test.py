@@ -1,6 +1,5 @@
 """All maps of an image, against the model in float64."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -31,15 +30,6 @@ def _model(name, **fields):
   return gswinrmt_jax.create_model(
       f'{name}_compact', num_classes=5, **_TINY | fields
   )
-
-
-@pytest.fixture(name='compiled_fast', autouse=True)
-def _compiled_fast(monkeypatch):
-  run = jax.jit(
-      computation._run.__wrapped__,
-      static_argnames=('model', 'blocks', 'cam_stage'),
-  )
-  monkeypatch.setattr(computation, '_run', run)
 
 
 def _oracle(monkeypatch, model, system, variables):

@@ -47,6 +47,7 @@ def test_dtype_by_name():
         ('rmt_t', {'window_size': True}, 'window_size takes int'),
         ('rmt_t', {'dtype': 'float16'}, 'float16'),
         ('rmt_t', {'num_classes': -1}, 'negative'),
+        ('rmt_t', {'feature_norm': True}, 'without a head'),
     ],
 )
 def test_mistakes_are_named(name, options, message):

@@ -115,3 +115,10 @@ def test_decay_kernel_by_hand():
   np.testing.assert_allclose(kernel[1], 1)
   both = reach.decay_kernel(np.array([[0.5]]), (1, 1))
   np.testing.assert_allclose(both[0, 0], [1 / 4, 1 / 2, 1 / 4])
+
+
+def test_distance_of_weights_that_may_be_negative():
+  weights = np.float32([[[3, -1], [0, 0]], [[-1, 0], [0, 1]]])
+  np.testing.assert_allclose(
+      reach.mean_distance(weights, (0, 0)), [1 / 4, 2 / 2]
+  )

@@ -36,8 +36,8 @@ class StageMaps:
     rates: `gamma` of the (width, height) pass per head, or the one of both;
       None without decay.
     kernel: `gamma ** (|dx| + |dy|)` per head, as far as a window reaches; zero
-      offset in the middle. None without decay.
-    gate: Mean over the channels of the G1 gate; None without gate.
+      offset in the middle. None without decay, or if it goes by reading order.
+    gate: Mean over the channels of the gate; None without gate.
   """
 
   stride: int
@@ -62,6 +62,7 @@ class Maps:
     stages: By stage.
     cam_stage: The stage of Grad-CAM, from 1.
     cam: Grad-CAM, enlarged to the image.
+    gate_fn: 'sigmoid' (G1) or 'swish'.
   """
 
   size: tuple[int, int]
@@ -71,6 +72,7 @@ class Maps:
   stages: tuple[StageMaps, ...]
   cam_stage: int
   cam: Float[np.ndarray, 'h w']
+  gate_fn: str = 'sigmoid'
 
 
 def compute(
@@ -143,6 +145,7 @@ def compute(
       stages=stages,
       cam_stage=cam_stage,
       cam=cam,
+      gate_fn=model.arch.gate_fn,
   )
 
 
@@ -200,7 +203,7 @@ def _run(model, variables, image, tokens, label, *, blocks, cam_stage):
 def _stage_maps(arch, stage, block, token, weights, log_decay, gate):
   """Adds what follows from the arrays; the stage counts from 0."""
   rates = kernel = None
-  if log_decay is not None:
+  if log_decay is not None and arch.score_fn != 'causal':
     rates = np.exp(log_decay)
     window = arch.window_size or None
     if stage + 1 in arch.full_stages:
@@ -234,6 +237,8 @@ def _deepest(size, strides):
 
 def _check(model, size, point, label, blocks, cam_stage):
   """Raises what `compute` says, in the words of its arguments."""
+  if not model.num_classes:
+    raise UserError('the model is a backbone: it has no class to explain')
   height, width = size
   x, y = point
   if not (0 <= x < width and 0 <= y < height):

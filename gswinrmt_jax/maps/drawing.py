@@ -8,6 +8,8 @@ import numpy as np
 
 from gswinrmt_jax.maps.computation import Maps
 
+# What a gate makes of 0: neither opened nor closed.
+_NEUTRAL = {'sigmoid': 0.5, 'swish': 0.0}
 MAX_HEADS = 8  # of a row; more would be too small to see
 
 
@@ -57,7 +59,7 @@ def _reach(maps, picture):
   figure, rows = _rows_of_heads(maps, _ratio(picture))
   for panels, of_stage in zip(rows, maps.stages, strict=True):
     for axes, head in panels:
-      weights = of_stage.weights[head]
+      weights = np.abs(of_stage.weights[head])
       # Without colour outside of the window.
       weights = np.ma.masked_equal(weights / (weights.max() or 1), 0)
       image = _lay_over(
@@ -70,8 +72,8 @@ def _reach(maps, picture):
   _caption(
       figure,
       'What the framed token takes from every token, over the largest of the '
-      'head. No colour: outside of its window. Behind the head: mean Manhattan '
-      'distance in tokens.',
+      'head. No colour: nothing, as outside of its window. Behind the head: '
+      'mean Manhattan distance in tokens.',
   )
   return figure
 
@@ -79,7 +81,7 @@ def _reach(maps, picture):
 def _decay(maps):
   """Rows of stages, columns of heads; zero offset in the middle."""
   if maps.stages[0].kernel is None:
-    return _words('This model has no decay.')
+    return _words('This model has no decay by distance.')
   ratio = max(_ratio(of_stage.kernel[0]) for of_stage in maps.stages)
   figure, rows = _rows_of_heads(maps, ratio)
   for panels, of_stage in zip(rows, maps.stages, strict=True):
@@ -108,21 +110,22 @@ def _decay(maps):
 
 
 def _gate(maps, picture):
-  """The image, then the gate of each stage on one scale around one half."""
+  """The image, then the gate of each stage on one scale around neutral."""
   gates = [of_stage.gate for of_stage in maps.stages]
   if gates[0] is None:
-    return _words('This model has no G1 gate.')
+    return _words('This model has no gate.')
   figure, panels = _image_and(picture, len(gates))
-  spread = max(np.abs(gate - 0.5).max() for gate in gates)
-  scale = (0.5 - spread, 0.5 + spread)
+  neutral = _NEUTRAL[maps.gate_fn]
+  spread = max(np.abs(gate - neutral).max() for gate in gates)
+  scale = (neutral - spread, neutral + spread)
   strides = [of_stage.stride for of_stage in maps.stages]
   for stage, (axes, gate, stride) in enumerate(
       zip(panels, gates, strides, strict=True), start=1
   ):
     image = _lay_over(axes, picture, gate, stride, 'RdBu_r', scale)
     axes.set_title(f'stage {stage}: mean {gate.mean():.3f}', fontsize=9)
-  _bar(figure, image, panels, (scale[0], 0.5, scale[1]))
-  _caption(figure, 'G1 gate, mean over the channels.')
+  _bar(figure, image, panels, (scale[0], neutral, scale[1]))
+  _caption(figure, f'Gate ({maps.gate_fn}), mean over the channels.')
   return figure
 
 

@@ -46,11 +46,12 @@ def mean_distance(
 ) -> Float[np.ndarray, ' n']:
   """Mean Manhattan distance from `token`, in tokens, under the weights.
 
-  They are normalised here: a sigmoid's need not sum to one.
+  They are normalised here: a sigmoid's need not sum to one. Of weights without
+  softmax or sigmoid, which may be negative, it is the size that counts.
   """
   row, column = np.indices(weights.shape[1:])
   distance = np.abs(row - token[0]) + np.abs(column - token[1])
-  weights = weights.astype(np.float64)
+  weights = np.abs(weights.astype(np.float64))
   # A head whose sigmoids all underflow looks nowhere.
   total = np.maximum(weights.sum((1, 2)), np.finfo(np.float32).tiny)
   return (weights * distance).sum((1, 2)) / total

@@ -44,7 +44,8 @@ class Architecture:
       average pool, Linear, as in the released RMT.
     projection: Channels of the first Linear of the 'proj' head.
     feature_norm: LayerNorm on each map of `features`, beside the path between
-      the stages, as RMT's detection and segmentation backbones have it.
+      the stages, as RMT's detection and segmentation backbones have it; for
+      models without a head.
     drop_path_rate: Stochastic depth of the last block; linear from 0.
     layer_scale: Initial LayerScale of both branches; 0 leaves it out.
     position_conv: Depthwise 3x3 position encoding (CPE) before attention.
@@ -143,6 +144,8 @@ class Architecture:
           'The LayerNorm of the FFN is behind its convolution: set '
           'ffn_norm=False with ffn_conv=False.'
       )
+    if self.gate_fn != 'sigmoid' and not self.gate:
+      raise ValueError(f'gate_fn={self.gate_fn!r} is for gate=True.')
     self._check_heads()
     self._check_stem()
     self._check_full_stages()
@@ -167,6 +170,11 @@ class Architecture:
       if width % heads:
         raise ValueError(
             f'{heads} heads do not divide a width of {width} '
+            f'(num_heads={self.num_heads}, widths={self.widths}).'
+        )
+      if self.head_norm and width == heads:
+        raise ValueError(
+            'head_norm leaves nothing of a head of one channel '
             f'(num_heads={self.num_heads}, widths={self.widths}).'
         )
       if self.rotary != 'none' and width // heads % 2:
@@ -203,6 +211,7 @@ class Architecture:
       raise ValueError(
           'Attention over all pairs of tokens takes one of '
           f'{tuple(ops.FULL_FORMS)}, no ALiBi and no per-axis rotation: set '
-          f'full_stages=() or change score_fn={self.score_fn!r}, '
+          f'full_stages=(), if the form has one by rows and columns '
+          f'{tuple(ops.FORMS)}, or change score_fn={self.score_fn!r}, '
           f'alibi={self.alibi!r}, rotary={self.rotary!r}.'
       )

@@ -26,7 +26,8 @@ class Cost:
     parameters: Trainable numbers.
     operations: Multiply-accumulates of 'convolution', 'linear' (products with
       a weight) and 'attention' (products of two maps); operations of
-      'layer norm' and 'batch norm'.
+      'layer norm' and 'batch norm'. Only those that the model has. On a CPU a
+      convolution to few positions runs as a product, and counts as linear.
   """
 
   parameters: int

@@ -49,6 +49,10 @@ def create_model(
     raise ValueError(f'dtype={dtype!r} is not one of {DTYPES}.')
   if num_classes < 0:
     raise ValueError(f'{num_classes=} must not be negative.')
+  if num_classes and overrides.get('feature_norm'):
+    raise ValueError(
+        'feature_norm=True is for backbones without a head: num_classes=0.'
+    )
   return backbone.Backbone(
       arch=architecture.Architecture(**resolve(name, overrides)),
       num_classes=num_classes,

@@ -32,7 +32,8 @@ def linear_retention(
       A = q k^T / sqrt(d) * gamma^|i - j|
 
   in each pass; masked pairs are exactly 0. The decays of the two passes
-  multiply to the Manhattan decay (eq. 4); the scores do not, as in eq. 6.
+  multiply to the Manhattan decay (eq. 4), the scores to a product of two
+  (eq. 6).
 
   Args:
     query: Queries, rotated by the caller where the system rotates by the
@@ -56,7 +57,7 @@ def linear_retention(
   scale = query.shape[-1] ** -0.5 if scaled else 1.0
 
   def weigh(scores, axis, size, mask):
-    del size  # `normalize_heads` undoes any scale.
+    del size  # Not normalised: see `normalize_heads`.
     weights = axial.biased(scores * scale, slopes, absolute)
     if log_decay is not None:
       distance = np.abs(axial.offsets(scores.shape[-1]))
@@ -156,8 +157,8 @@ def normalize_heads(
 
       y = (x - mean_d x) / sqrt(var_d x + epsilon)
 
-  A factor on all weights of a query changes nothing behind it, so RetNet's
-  normalisations of the scores are left out.
+  Over all pairs a factor on all weights of a query changes nothing behind it,
+  up to the epsilon, so RetNet's normalisations of the scores are left out.
 
   Returns:
     The normalised `x`, computed in float32 at least, in `x.dtype`.
