@@ -137,11 +137,11 @@ def test_gates_share_a_scale_around_one_half():
 def test_what_a_model_lacks_is_said():
   figure = drawing._gate(_maps(gate=False), PICTURE)
   assert [text.get_text() for text in figure.texts] == [
-      'This model has no G1 gate.'
+      'This model has no gate.'
   ]
   figure = drawing._decay(_maps(decay=False))
   assert [text.get_text() for text in figure.texts] == [
-      'This model has no decay.'
+      'This model has no decay by distance.'
   ]
 
 
