@@ -39,7 +39,9 @@ def test_there_and_back_again(tmp_path):
   path = tmp_path / 'config.json'
   path.write_text(json.dumps(_CARD.to_dict()))
   fields = card_lib.read(path)
-  assert card_lib.is_card(fields) and not card_lib.is_card({'model': {}})
+  assert card_lib.is_card(fields)
+  # Another library's, with the same keys.
+  assert not card_lib.is_card({'architecture': 'resnet50'})
   read = card_lib.from_dict(fields, 'there')
   assert read.make_model() == _CARD.make_model()
   for field in dataclasses.fields(card_lib.Card):
@@ -55,6 +57,9 @@ def test_there_and_back_again(tmp_path):
         (lambda f: f['model_args'].update(gate='yes'), 'gate'),
         (lambda f: f['pretrained_cfg'].pop('mean'), "no 'mean'"),
         (lambda f: f.update(pretrained_cfg=None), 'there: '),
+        (lambda f: f['pretrained_cfg'].update(crop_pct=None), 'there: '),
+        (lambda f: f['pretrained_cfg'].update(mean=[0.5]), '3 numbers'),
+        (lambda f: f['pretrained_cfg'].update(label_names=['a']), '1 names'),
     ],
 )
 def test_a_wrong_card_is_one_line(change, said):

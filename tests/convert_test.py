@@ -92,6 +92,11 @@ def test_arguments_are_checked(capsys):
   assert 'a.pth does not exist' in capsys.readouterr().err
 
 
+def test_a_stage_that_is_not_there(checkpoint, tmp_path):
+  with pytest.raises(UserError, match='are not in 1 to 4'):
+    _convert(checkpoint, tmp_path / 'a', full_stages=(5,))
+
+
 def test_a_changed_value_is_noticed(folder, tmp_path):
   copy = shutil.copytree(folder, tmp_path / 'copy')
   card = json.loads((copy / 'config.json').read_text())

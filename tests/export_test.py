@@ -1,5 +1,6 @@
 """Every format, written and read again, in a fresh process where it can be."""
 
+import dataclasses
 import io
 import json
 import pathlib
@@ -53,6 +54,13 @@ def test_safetensors_with_card_and_figures(digits, tmp_path):
   assert card['pretrained_cfg']['label_names'] == [str(n) for n in range(10)]
 
 
+def test_a_folder_of_programs_is_not_loaded(tmp_path, digits):
+  card = digits.card.to_dict()
+  (tmp_path / 'config.json').write_text(json.dumps(card))
+  with pytest.raises(UserError, match='programs .* cannot be loaded'):
+    weights.load(tmp_path)
+
+
 def test_stablehlo_runs_alone(digits, tmp_path):
   """In a process that knows nothing of this package, with another batch."""
   path, said = _export(digits, 'stablehlo', tmp_path)
@@ -95,7 +103,7 @@ def test_onnx_runs_in_its_runtime(digits, tmp_path):
 def test_torch_for_rmt_alone(digits, tmp_path):
   with pytest.raises(UserError, match='Only RMT has names'):
     _export(digits, 'torch', tmp_path / 'digits')
-  assert not list((tmp_path / 'digits').iterdir())
+  assert not list(tmp_path.iterdir())
 
   source = tmp_path / 'rmt.pth'
   torch_pickles.save(source, released_rmt.state_dict())
@@ -111,6 +119,16 @@ def test_torch_for_rmt_alone(digits, tmp_path):
     if not key.endswith('batches_tracked') and 'Relpos' not in key:
       np.testing.assert_array_equal(written[key], array, err_msg=key)
   assert 'Not measured' in (path.parent / 'README.md').read_text()
+  # The card beside says what no array tells.
+  for place in (path, path.parent):
+    again = weights.load(place)
+    assert again.card.fields['full_stages'] == [3, 4]
+    assert again.make_model() == loaded.make_model()
+  card = dataclasses.replace(
+      loaded.card, fields={**loaded.card.fields, 'head': 'norm'}
+  )
+  with pytest.raises(UserError, match='no head like that'):
+    _export(dataclasses.replace(loaded, card=card), 'torch', tmp_path / 'no')
 
 
 @pytest.mark.parametrize('error', [1e-6, np.nan])
@@ -119,11 +137,23 @@ def test_what_differs_is_removed(digits, tmp_path, monkeypatch, error):
     (folder / 'model.safetensors').touch()
     return folder / 'model.safetensors', np.float32([1.0, error])
 
+  before = tmp_path / 'out' / 'model.safetensors'
+  before.parent.mkdir()
+  before.write_text('of an earlier export')
   monkeypatch.setattr(export_safetensors, 'write', wrong)
   monkeypatch.setattr(served, 'logits', lambda loaded: np.float32([1.0, 0.0]))
-  with pytest.raises(UserError, match=r'differ by (1e-06|nan) .*removed'):
+  with pytest.raises(UserError, match=r'differ by (1e-06|nan) .*not kept'):
+    _export(digits, 'safetensors', tmp_path / 'out')
+  assert list(tmp_path.rglob('*')) == [before.parent, before]
+  assert before.read_text() == 'of an earlier export'
+
+
+@pytest.mark.parametrize('name', ['config.json', 'README.md'])
+def test_files_of_something_else_are_kept(digits, tmp_path, name):
+  (tmp_path / name).write_text('{"model": "mine"}')
+  with pytest.raises(UserError, match='something else'):
     _export(digits, 'safetensors', tmp_path)
-  assert not list(tmp_path.iterdir())
+  assert (tmp_path / name).read_text() == '{"model": "mine"}'
 
 
 def test_the_command(tmp_path, capsys, monkeypatch):

@@ -20,8 +20,6 @@ def test_every_mode_becomes_rgb(tmp_path):
   grey = PIL.Image.new('L', (5, 4), 77)
   clear = PIL.Image.new('RGBA', (5, 4), (*_RED, 0))
   wide = PIL.Image.fromarray(np.full((4, 5), 77 << 8, np.uint16))
-  palette = red.quantize(4)
-  palette.info['transparency'] = 0
   cases = {
       'rgb.png': (red, _RED),
       'palette.png': (red.quantize(4), _RED),
@@ -31,12 +29,28 @@ def test_every_mode_becomes_rgb(tmp_path):
       'one.png': (PIL.Image.new('1', (5, 4), 1), (255, 255, 255)),
       'clear.png': (clear, (255, 255, 255)),  # not its hidden red
       'wide.png': (wide, (77, 77, 77)),  # 16 bits
+      'float.tiff': (
+          PIL.Image.fromarray(np.full((4, 5), 77 / 255, np.float32)),
+          (77, 77, 77),
+      ),
   }
   for name, (picture, color) in cases.items():
     read = pictures.read(_saved(tmp_path, picture, name))
     assert read.mode == 'RGB' and read.size == (5, 4), name
     off = np.abs(np.int32(read) - color).max()
-    assert off <= (3 if name.endswith('jpg') else 0), name
+    assert off <= (3 if name.endswith('jpg') else 1), name
+
+
+def test_a_transparent_color_of_a_palette_is_white(tmp_path):
+  picture = PIL.Image.new('P', (5, 4), 1)
+  picture.putpalette([0, 0, 0, *_RED])
+  path = _saved(tmp_path, picture, transparency=1)
+  assert pictures.read(path).getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_a_thread_of_a_picture_is_cut_first():
+  thread = PIL.Image.new('RGB', (20_000, 4), _RED)
+  assert pictures.fit(thread, (224, 224), 0.875).shape == (224, 224, 3)
 
 
 def test_exif_turns_the_picture(tmp_path):

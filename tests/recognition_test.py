@@ -82,6 +82,13 @@ def test_wrappers_prefixes_and_entries():
   assert where == 'model_ema/state_dict' and found.keys() == arrays.keys()
   with pytest.raises(UserError, match=r'no entry ema .*model, model_ema'):
     recognition.unwrap(wrapped, 'ema')
+  # A lone tensor, or a name, beside the weights.
+  mixed = {'model': 'rmt_t', 'best': np.zeros(()), 'state_dict': arrays}
+  assert recognition.unwrap(mixed)[0] == 'state_dict'
+  endless = {}
+  endless['model'] = endless
+  with pytest.raises(UserError, match='no weights'):
+    recognition.unwrap(endless)
   for nothing in ({'epoch': 3}, [1, 2], None):
     with pytest.raises(UserError, match='no weights'):
       recognition.unwrap(nothing)
@@ -90,6 +97,20 @@ def test_wrappers_prefixes_and_entries():
 def test_something_else_is_no_rmt():
   with pytest.raises(UserError, match='is no RMT'):
     recognition.recognise({'conv1.weight': np.zeros((64, 3, 7, 7))})
+
+
+@pytest.mark.parametrize(
+    ('key', 'array'),
+    [
+        ('layers.0.blocks.0.pos.conv.weight', np.zeros(())),
+        ('layers.0.blocks.0.pos.conv.weight', np.zeros((0, 1, 3, 3))),
+        ('layers.1.Relpos.decay', np.zeros(())),
+    ],
+)
+def test_odd_shapes_are_one_line(key, array):
+  arrays = {**released_rmt.state_dict(), key: array}
+  with pytest.raises(UserError, match='its arrays have other shapes'):
+    recognition.recognise(arrays, full_stages=(3, 4))
 
 
 def test_decay_ranges_are_found_again():

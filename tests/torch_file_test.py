@@ -3,6 +3,7 @@
 import argparse
 from collections import OrderedDict
 import os
+import pathlib
 import pickle
 import zipfile
 
@@ -77,8 +78,7 @@ def test_attributes_are_never_set(tmp_path):
   """BUILD on what a name stands for would change it for everybody."""
   program = b'\x80\x02ccollections\nOrderedDict\n}X\x01\x00\x00\x00aK\x01sb.'
   torch_pickles.write_zip(tmp_path / 'a.pth', {'data.pkl': program})
-  assert torch_file.read(tmp_path / 'a.pth') is OrderedDict
-  assert not hasattr(OrderedDict, 'a')
+  assert not hasattr(torch_file.read(tmp_path / 'a.pth'), 'a')
 
 
 def _pickled(*arguments):
@@ -107,6 +107,8 @@ def _pickled(*arguments):
         (3, (2,), (-1,)),
         (0, (1000, 1000, 1000), (0, 0, 0)),  # 4 GB out of four numbers
         (0, (2, 2), (1,)),
+        (0, (2.0,), (1,)),
+        (0, (2**60,) * 9, (0,) * 9),
     ],
 )
 def test_a_tensor_must_lie_in_its_storage(tmp_path, offset, size, stride):
@@ -122,6 +124,54 @@ def test_a_tensor_must_lie_in_its_storage(tmp_path, offset, size, stride):
   assert torch_file.read(tmp_path / 'a.pth').shape == (3,)
 
 
+def test_a_tensor_is_no_storage(tmp_path):
+  """Four numbers seen as one, then as a row from there: beyond the file."""
+  inner = _pickled(3, (4,), (0,))[2:-1]
+  outer = b''.join(
+      [
+          b'\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(',
+          inner,
+          b'K\x00(K\x04t(K\x01t\x89}tR.',
+      ]
+  )
+  contents = {
+      'data.pkl': outer,
+      'data/0': np.zeros(4, np.float32).tobytes(),
+  }
+  torch_pickles.write_zip(tmp_path / 'a.pth', contents)
+  with pytest.raises(UserError, match='a tensor has no storage'):
+    torch_file.read(tmp_path / 'a.pth')
+
+
+@pytest.mark.parametrize(
+    ('program', 'said'),
+    [
+        (b'\x80\x02}' + b')' + b'\x85' * 60 + b'K\x01s.', 'a key is neither'),
+        (b'\x80\x02]X\x01\x00\x00\x00aK\x01s.', 'no dict'),
+        (b'\x80\x02ccollections\nOrderedDict\n}\x85R.', 'is damaged'),
+        (b'\x80\x02(X\x01\x00\x00\x00aK\x01K\x01K\x01K\x01tQ.', 'outside'),
+        (b'\x80\x04\x96\xff\xff\xff\xff\xff\x00\x00\x00.', 'is damaged'),
+    ],
+)
+def test_crafted_programs_end(tmp_path, program, said):
+  torch_pickles.write_zip(tmp_path / 'a.pth', {'data.pkl': program})
+  with pytest.raises(UserError, match=said):
+    torch_file.read(tmp_path / 'a.pth')
+
+
+def test_a_file_of_torch_itself():
+  """Written by `torch.save` of PyTorch 2.13, an optimiser and all."""
+  path = pathlib.Path(__file__).parent / 'data' / 'torch_save.pth'
+  read = torch_file.read(path)
+  np.testing.assert_array_equal(
+      read['model']['weight'], np.arange(6, dtype=np.float32).reshape(2, 3)
+  )
+  np.testing.assert_array_equal(read['view'], [[1, 3], [2, 4]])
+  assert np.float32(read['half']).tolist() == [1.5, -2]
+  assert read['epoch'] == 299 and read['args'] == {}
+  assert read['optimizer']['state'][0]['exp_avg'].shape == (2, 3)
+
+
 def test_damage_is_one_line(tmp_path):
   path = tmp_path / 'a.pth'
   with pytest.raises(UserError, match='does not exist'):
@@ -132,16 +182,16 @@ def test_damage_is_one_line(tmp_path):
 
   value = {'w': np.arange(4, dtype=np.float32)}
   torch_pickles.save(path, value, data_0=b'\0' * 12)
-  with pytest.raises(UserError, match='has 3 numbers instead of 4'):
+  with pytest.raises(UserError, match='has 3 numbers, not as many as it says'):
     torch_file.read(path)
   torch_pickles.save(path, value, byteorder=b'big')
-  with pytest.raises(UserError, match='byte order is big'):
+  with pytest.raises(UserError, match="byte order is b'big'"):
     torch_file.read(path)
   torch_pickles.write_zip(path, {'data.pkl': _pickled(0, (4,), (1,))})
-  with pytest.raises(UserError, match='data/0 is missing'):
+  with pytest.raises(UserError, match=r"data/0' is missing"):
     torch_file.read(path)
   torch_pickles.write_zip(path, {'other': b''})
-  with pytest.raises(UserError, match=r'no data\.pkl'):
+  with pytest.raises(UserError, match=r'0 data\.pkl instead of one'):
     torch_file.read(path)
   torch_pickles.write_zip(path, {'data.pkl': b'\x80\x02}'})
   with pytest.raises(UserError, match='is damaged'):

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import tiny_parts
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.interop import safetensors_file
 from gswinrmt_jax.training import (
     build,
     evaluate_run,
@@ -60,7 +62,7 @@ def test_evaluation_of_weights_needs_the_data_named(folder, tmp_path):
       copy, data='digits', split='val', terminal=quiet
   )
   assert report['accuracy'] > 0.9 and report['step'] is None
-  assert (copy / 'evaluation_val.json').exists()
+  assert (copy / 'evaluation_digits_val.json').exists()
 
 
 def test_other_classes_are_refused(run, folder, monkeypatch):
@@ -69,6 +71,40 @@ def test_other_classes_are_refused(run, folder, monkeypatch):
   monkeypatch.setattr(weights, 'load', lambda *args, **kwargs: other)
   with pytest.raises(UserError, match='7 classes apart, digits has 10'):
     evaluate_run.evaluate_run(folder, data='digits')
+
+
+def test_other_names_are_refused(run, folder, monkeypatch):
+  card = dataclasses.replace(run.card, class_names=tuple('abcdefghij'))
+  other = dataclasses.replace(run, card=card)
+  monkeypatch.setattr(weights, 'load', lambda *args, **kwargs: other)
+  with pytest.raises(UserError, match=r'knows a, b, c \.\.\., digits has 0, 1'):
+    evaluate_run.evaluate_run(folder, data='digits')
+
+
+def test_arrays_and_card_that_do_not_belong_together(run, folder, tmp_path):
+  fields = {**run.card.fields, 'ffn_norm': not run.card.fields['ffn_norm']}
+  card = dataclasses.replace(run.card, fields=fields)
+  path = tmp_path / 'model.safetensors'
+  safetensors_file.write(path, run.variables, card)
+  with pytest.raises(UserError, match='has not the arrays of the retention_c'):
+    weights.load(path)
+  with pytest.raises(UserError, match='is no run: it has no steps'):
+    weights.load(folder, step=3)
+
+
+def test_a_wrong_source_leaves_no_folder(folder, tmp_path, monkeypatch):
+  config = recipes.with_argument(recipes.digits('swat_compact'), 'smoke')
+  config.init_from = str(tmp_path / 'typo')
+  with pytest.raises(UserError, match='typo does not exist'):
+    loop.Run(
+        build.resolve(config), tmp_path / 'run', log.Terminal(io.StringIO())
+    )
+  config.init_from = str(folder)  # of another model
+  with pytest.raises(UserError, match='for another model'):
+    loop.Run(
+        build.resolve(config), tmp_path / 'run', log.Terminal(io.StringIO())
+    )
+  assert not (tmp_path / 'run').exists()
 
 
 def test_what_is_not_there(tmp_path):

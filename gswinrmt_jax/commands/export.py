@@ -40,6 +40,8 @@ def run(args: argparse.Namespace) -> None:
   if args.format not in _FORMATS:
     raise UserError(f"--format is {', '.join(_FORMATS)}, not '{args.format}'")
 
+  step = arguments.step(args)
+
   # Imported here: --help need not wait for JAX.
   from gswinrmt_jax.deploy import export
   from gswinrmt_jax.training import weights

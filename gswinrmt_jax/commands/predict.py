@@ -8,11 +8,12 @@ looks at are written as well.
 """
 
 import argparse
+import collections
 import json
 import pathlib
 import sys
 
-from gswinrmt_jax.commands import arguments
+from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.errors import UserError
 
 
@@ -59,23 +60,23 @@ def run(args: argparse.Namespace) -> int:
   loaded = weights.load(
       pathlib.Path(args.weights),
       step=step,
-      warn=_complain,
+      warn=guard.complain,
   )
   predictor = predict.Predictor(loaded, args.image_size)
+  height, width = predictor.image_size
+  if point and not (point[0] < width and point[1] < height):
+    raise UserError(
+        f'--point={args.point} is outside of the {width} x {height} pixels '
+        'that the model sees'
+    )
   paths, images = [], []
   for path in map(pathlib.Path, args.images):
     try:
       images.append(predictor.read(path))
       paths.append(path)
     except UserError as error:
-      _complain(str(error))
+      guard.complain(str(error))
   found = list(predictor.predict(paths, images, args.top)) if paths else []
-  if args.maps:
-    for one, image in zip(found, images, strict=True):
-      written = predict.write_maps(
-          predictor, one, image, pathlib.Path(args.maps), point
-      )
-      print(f'{one.path}: maps in {written}', file=sys.stderr)
   if args.json:
     print(json.dumps([one.to_dict() for one in found], indent=2))
   else:
@@ -83,7 +84,21 @@ def run(args: argparse.Namespace) -> int:
       print(one.path)
       for name, probability in zip(one.names, one.probabilities, strict=True):
         print(f'  {probability:7.2%}  {name}')
+  if args.maps:
+    places = _places(pathlib.Path(args.maps), paths)
+    for one, image, place in zip(found, images, places, strict=True):
+      predict.write_maps(predictor, one, image, place, point)
+      print(f'{one.path}: maps in {place}', file=sys.stderr)
   return 0 if len(paths) == len(args.images) else 1
+
+
+def _places(folder, paths):
+  """Returns a folder for each picture; of one name, the later get a number."""
+  count = collections.Counter()
+  for path in paths:
+    count[path.name] += 1
+    again = f'_{count[path.name]}' if count[path.name] > 1 else ''
+    yield folder / f'{path.name}{again}'
 
 
 def _point(args):
@@ -96,7 +111,3 @@ def _point(args):
   if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
     raise UserError(f"--point is like 112,80, not '{args.point}'")
   return int(parts[0]), int(parts[1])
-
-
-def _complain(message):
-  print('gswinrmt:', message, file=sys.stderr)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 import pathlib
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop import recognition, state_dict, torch_file
-from gswinrmt_jax.training import log, weights, weights_folder
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.training import log, released, weights_folder
 
 
 def convert(
@@ -32,25 +32,30 @@ def convert(
   terminal = terminal or log.Terminal()
   if folder.exists():
     raise UserError(f'{folder} is there already: choose another')
-  where, arrays, others = recognition.unwrap(torch_file.read(source), key)
-  found = recognition.recognise(arrays, full_stages)
-  card = weights.released_card(found)
-  model = card.make_model()
-  match = state_dict.match_state_dict(arrays, model)
-  changed = ', '.join(f'{name}={value}' for name, value in found.fields.items())
-  head = f'{found.num_classes} classes' if found.num_classes else 'no head'
-  terminal.say(
-      f'{source}{f", entry {where}" if where else ""}: {found.name}, {head}'
-      f'{f" ({changed})" if changed else ""}'
+  found = released.read(source, key=key, full_stages=full_stages)
+  card, match = found.card, found.match
+  named = factory.resolve(card.name, {})
+  changed = ', '.join(
+      f'{field}={value}'
+      for field, value in card.fields.items()
+      if value != named[field]
   )
+  entry = f', entry {found.where}' if found.where else ''
+  head = f'{card.num_classes} classes' if card.num_classes else 'no head'
+  changed = f' ({changed})' if changed else ''
+  terminal.say(f'{source}{entry}: {card.name}, {head}{changed}')
   for line in match.lines():
     terminal.say(line)
-  if others:
-    terminal.say(f'left out: {others} arrays of other parts')
-  if match.missing or match.mismatched:
+  if found.others:
+    terminal.say(f'left out: {found.others} arrays of other parts')
+  if not match.is_whole:
     raise UserError(
-        f'{source} has not all of {found.name}: {len(match.missing)} arrays '
+        f'{source} has not all of {card.name}: {len(match.missing)} arrays '
         f'missing, {len(match.mismatched)} that differ; nothing was written'
     )
   weights_folder.write(folder, match.variables, card)
-  terminal.say(f'Written to {folder}.')
+  height, width = card.image_size
+  terminal.say(
+      f'Written to {folder}, for images of {height} x {width} less '
+      f'{card.mean}, over {card.std}.'
+  )

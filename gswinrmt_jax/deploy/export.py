@@ -6,18 +6,27 @@ file and the logits that what was written gives for `served.samples`.
 
 import importlib
 import pathlib
+import tempfile
 
 import numpy as np
 
 from gswinrmt_jax.deploy import model_card, served
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card as card_lib
-from gswinrmt_jax.training import log, run_folder
+from gswinrmt_jax.training import log, run_folder, weights_folder
 from gswinrmt_jax.training.weights import Weights
 
-# Format -> its module here, and how far its logits may be from the model's own.
-# Other kernels round otherwise; the same arrays do not.
+# Format -> its module here, and how far its logits may be from the model's own,
+# over the largest of them. Other kernels round otherwise; the same arrays do
+# not. Rounding is some 1e-6; the least of wrong details, a GELU by tanh or an
+# epsilon, is 1e-4 and more.
 _FORMATS = {
+    'safetensors': ('export_safetensors', 0.0),
+    'torch': ('export_torch', 0.0),
+    'stablehlo': ('export_stablehlo', 5e-5),
+    'onnx': ('export_onnx', 5e-5),
+}
+FORMATS = {
     'safetensors': ('export_safetensors', 0.0),
     'torch': ('export_torch', 0.0),
     'stablehlo': ('export_stablehlo', 1e-3),
@@ -44,27 +53,49 @@ def export(
     The file.
 
   Raises:
-    UserError: If the model has no such form, a library is missing, or what was
-      written gives other logits; then nothing is left of it.
+    UserError: If the model has no such form, a library is missing, the folder
+      is something else's, or what was written gives other logits; then the
+      folder is as it was.
   """
   terminal = terminal or log.Terminal()
+  _check_folder(folder)
   module, tolerance = _FORMATS[form]
   writer = importlib.import_module(f'gswinrmt_jax.deploy.{module}')
-  folder.mkdir(parents=True, exist_ok=True)
-  path, got = writer.write(weights, folder)
-  want = served.logits(weights)
-  difference = float(np.abs(got - want).max())
-  # Written so that NaN fails.
-  if not difference <= tolerance * max(1.0, float(np.abs(want).max())):
-    path.unlink()
-    raise UserError(
-        f'{path} gave logits that differ by {difference:.2g} from the '
-        "model's own; it was removed"
-    )
+  folder = folder.absolute()
+  folder.parent.mkdir(parents=True, exist_ok=True)
+  # What is there is replaced by what has been checked, or not at all.
+  with tempfile.TemporaryDirectory(
+      prefix=f'.{folder.name}.', dir=folder.parent
+  ) as place:
+    part, got = writer.write(weights, pathlib.Path(place))
+    want = served.logits(weights)
+    difference = float(np.abs(got - want).max())
+    # Written so that NaN fails.
+    if not difference <= tolerance * float(np.abs(want).max()):
+      raise UserError(
+          f'{part.name} gave logits that differ by {difference:.2g} from the '
+          "model's own; it was not kept"
+      )
+    folder.mkdir(exist_ok=True)
+    path = part.replace(folder / part.name)
   run_folder.write_json(folder / card_lib.FILE, weights.card.to_dict())
-  model_card.write(folder, weights)
+  model_card.write(folder, weights, form)
   terminal.say(
       f'Written to {path} ({path.stat().st_size / 1e6:.1f} MB): logits differ '
       f"by {difference:.2g} from the model's own."
   )
   return path
+
+
+def _check_folder(folder):
+  """Refuses a folder whose config.json or README.md is not of an export."""
+  config, readme = folder / card_lib.FILE, folder / model_card.FILE
+  foreign = (
+      weights_folder.is_one(folder)
+      or (config.exists() and not card_lib.is_card(card_lib.read(config)))
+      or (readme.exists() and not model_card.is_one(readme))
+  )
+  if foreign:
+    raise UserError(
+        f'{folder} has files of something else: choose another --out'
+    )

@@ -29,16 +29,15 @@ def write(
   # It warns of every shape that it leaves to the runtime.
   logging.getLogger('onnx_ir').setLevel(logging.ERROR)
   height, width = weights.card.image_size
+  # Convolutions, not shifted sums: that is what runtimes are made for.
+  program = served.make(weights, 'conv')
   path = folder / 'model.onnx'
-  part = path.with_name(path.name + '.part')
   model = jax2onnx.to_onnx(
-      # Convolutions, not shifted sums: that is what runtimes are made for.
-      served.make(weights, 'conv'),
+      lambda pixels: program(pixels, weights.variables),
       inputs=[jax.ShapeDtypeStruct(('b', height, width, 3), np.uint8)],
       model_name=weights.card.name,
   )
-  part.write_bytes(model.SerializeToString())
-  part.replace(path)
+  path.write_bytes(model.SerializeToString())
   session = onnxruntime.InferenceSession(
       path, providers=['CPUExecutionProvider']
   )

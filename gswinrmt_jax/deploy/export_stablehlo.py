@@ -6,7 +6,6 @@ To run it, with no part of this package:
     logits = jax.export.deserialize(data).call(pixels)  # uint8 [b h w 3]
 """
 
-import functools
 import pathlib
 
 import jax
@@ -38,17 +37,17 @@ def write(
   height, width = weights.card.image_size
   (batch,) = export.symbolic_shape('b')
   pixels = jax.ShapeDtypeStruct((batch, height, width, 3), jnp.uint8)
-  program = jax.jit(
-      functools.partial(
-          jax.lax.platform_dependent,
-          cpu=served.make(weights, 'shift'),
-          default=served.make(weights, 'conv'),
-      )
-  )
+  forms = {
+      'cpu': served.make(weights, 'shift'),
+      'default': served.make(weights, 'conv'),
+  }
+
+  @jax.jit
+  def program(pixels):  # The weights become constants, once for both.
+    return jax.lax.platform_dependent(pixels, weights.variables, **forms)
+
   data = export.export(program, platforms=_PLATFORMS)(pixels).serialize()
   path = folder / 'model.stablehlo'
-  part = path.with_name(path.name + '.part')
-  part.write_bytes(data)
-  part.replace(path)
+  path.write_bytes(data)
   read = export.deserialize(path.read_bytes())
   return path, np.asarray(read.call(jnp.asarray(served.samples(weights))))

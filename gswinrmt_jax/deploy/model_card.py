@@ -13,19 +13,31 @@ _FIGURES = (
 )
 
 
-def write(folder: pathlib.Path, weights: Weights) -> None:
-  """Writes the card, whole or not at all."""
-  part = folder / 'README.md.part'
-  part.write_text('\n'.join(_lines(weights)) + '\n')
-  part.replace(folder / 'README.md')
+FILE = 'README.md'
+_HEAD = ('---', 'library_name: gswinrmt_jax')
+# Loaded back by this package; the others are programs.
+_LOADED = ('safetensors', 'torch')
 
 
-def _lines(weights: Weights) -> Iterator[str]:
+def write(folder: pathlib.Path, weights: Weights, form: str) -> None:
+  """Writes the card, whole or not at all; the last format has the say."""
+  part = folder / f'{FILE}.part'
+  part.write_text('\n'.join(_lines(weights, form)) + '\n')
+  part.replace(folder / FILE)
+
+
+def is_one(path: pathlib.Path) -> bool:
+  """Tells a card that `write` made from another README."""
+  return path.read_text(errors='replace').startswith('\n'.join(_HEAD))
+
+
+def _lines(weights: Weights, form: str) -> Iterator[str]:
   card = weights.card
   data = weights.recipe.data.name if weights.recipe is not None else None
-  yield from ('---', 'library_name: gswinrmt_jax')
-  yield 'pipeline_tag: image-classification'
-  yield 'tags: [image-classification, jax, flax]'
+  yield from _HEAD
+  if card.num_classes:
+    yield 'pipeline_tag: image-classification'
+  yield 'tags: [jax, flax, vision-transformer]'
   if data:
     yield f'datasets: [{data}]'
   yield from ('---', '', f'# {card.name}', '')
@@ -36,20 +48,31 @@ def _lines(weights: Weights) -> Iterator[str]:
       f'{height} x {width} pixels, bicubic, of which evaluation keeps '
       f'{card.crop:.1%} along a side.'
   )
-  yield f'From: {weights.origin}.'
   yield from ('', '## Results', '', *_results(weights, data))
-  yield from ('', '## Use', '', '```python')
-  yield 'import gswinrmt_jax'
-  yield ''
+  yield from ('', '## Use', '')
+  yield from _use(card, form)
+
+
+def _use(card, form):
+  """Tells how to call what was written."""
+  height, width = card.image_size
+  result = 'logits' if card.num_classes else 'features'
+  if form not in _LOADED:
+    yield (
+        f'A program: uint8 RGB pixels `[b, {height}, {width}, 3]` in, {result} '
+        'out; the normalisation is inside.'
+    )
+    return
+  yield from ('```python', 'import gswinrmt_jax', '')
   yield "model, variables = gswinrmt_jax.load_model('FOLDER')"
-  yield 'logits = model.apply(variables, images, train=False)'
-  yield '```'
-  yield ''
+  yield f'{result} = model.apply(variables, images, train=False)'
+  yield from ('```', '')
   yield (
       f'`images` are float32 `[b, {height}, {width}, 3]`, of pixels / 255 less '
-      f'{_numbers(card.mean)}, over {_numbers(card.std)}. Or, from a terminal: '
-      '`gswinrmt predict FOLDER picture.jpg`.'
+      f'{_numbers(card.mean)}, over {_numbers(card.std)}.'
   )
+  if card.num_classes:
+    yield 'From a terminal: `gswinrmt predict FOLDER picture.jpg`.'
 
 
 def _results(weights, data):

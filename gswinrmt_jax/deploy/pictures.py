@@ -9,12 +9,13 @@ import PIL.ImageOps
 from gswinrmt_jax.errors import UserError
 
 _WHITE = (255, 255, 255, 255)
+_MAX_RATIO = 32  # of a picture's sides
 
 
 def read(path: pathlib.Path) -> PIL.Image.Image:
   """Returns a picture as RGB, turned as its EXIF says.
 
-  Transparent parts become white; pixels of 16 bits keep their upper eight.
+  Transparent parts become white; pixels of 16 bits are scaled to eight.
 
   Raises:
     UserError: If it is no picture, or a damaged one.
@@ -27,19 +28,20 @@ def read(path: pathlib.Path) -> PIL.Image.Image:
     raise UserError(f'{path} does not exist') from None
   except PIL.UnidentifiedImageError:
     raise UserError(f'{path} is no picture that can be read') from None
-  except (
-      OSError,
-      ValueError,
-      SyntaxError,
-      PIL.Image.DecompressionBombError,
-  ) as error:
+  except PIL.Image.DecompressionBombError as error:
+    raise UserError(f'{path} is too large: {error}') from error
+  except Exception as error:  # Decoders raise all kinds.
     raise UserError(f'{path} is damaged: {error}') from error
 
 
 def _to_rgb(picture):
-  if picture.mode.startswith('I'):  # 16 bits; `convert` would clip to 255
-    array = np.clip(np.asarray(picture, np.int64) >> 8, 0, 255)
-    return PIL.Image.fromarray(array.astype(np.uint8)).convert('RGB')
+  if picture.mode[0] in 'IF':  # more than 8 bits; `convert` would clip to 255
+    array = np.asarray(picture, np.float64)
+    top = 1 if picture.mode == 'F' and array.max() <= 1 else 255
+    if picture.mode.startswith('I;16') or array.max() > 255:
+      top = 65535
+    array = np.clip(array * (255 / top), 0, 255).astype(np.uint8)
+    return PIL.Image.fromarray(array).convert('RGB')
   if picture.has_transparency_data:
     picture = picture.convert('RGBA')
     paper = PIL.Image.new('RGBA', picture.size, _WHITE)
@@ -64,6 +66,7 @@ def fit(
     uint8 `[h w 3]`.
   """
   height, width = size
+  picture = _not_too_thin(picture)
   covered = round(width / crop), round(height / crop)
   # In whole numbers, and rounded down, as torchvision does.
   across, down = covered
@@ -76,3 +79,13 @@ def fit(
   top = round((picture.height - height) / 2)
   box = (left, top, left + width, top + height)
   return np.asarray(picture.crop(box))
+
+
+def _not_too_thin(picture):
+  """Cuts what would be resized to millions of pixels and then thrown away."""
+  longest = _MAX_RATIO * min(picture.size)
+  if max(picture.size) <= longest:
+    return picture
+  width, height = (min(extent, longest) for extent in picture.size)
+  left, top = (picture.width - width) // 2, (picture.height - height) // 2
+  return picture.crop((left, top, left + width, top + height))

@@ -62,7 +62,7 @@ class Predictor:
     Args:
       weights: As loaded.
       image_size: Height and width; None takes the card's. Above the card's,
-        nothing is cut off at the sides.
+        the crop's margin is kept; a picture that is not square is still cut.
 
     Raises:
       UserError: If the model has no head, or does not take that size.
@@ -126,19 +126,16 @@ def write_maps(
     image: np.ndarray,
     folder: pathlib.Path,
     point: tuple[int, int] | None = None,
-) -> pathlib.Path:
+) -> None:
   """Writes the maps of one picture, for its most probable class.
 
   Args:
     predictor: What predicted it.
     prediction: What it predicted.
     image: As `Predictor.read` returned it.
-    folder: The pictures go to a folder in it, called as the image.
+    folder: Where the maps go.
     point: Pixel (x, y) of the image whose attention is shown; None is the
       middle.
-
-  Returns:
-    The folder of the pictures.
 
   Raises:
     UserError: If the point is outside of the image.
@@ -150,13 +147,11 @@ def write_maps(
       point=point,
       label=prediction.labels[0],
   )
-  place = folder / prediction.path.name
   title = (
       f'{prediction.path.name}: {prediction.names[0]} '
       f'({prediction.probabilities[0]:.1%})'
   )
-  maps.write(place, found, image, title=title)
-  return place
+  maps.write(folder, found, image, title=title)
 
 
 def class_name(card: Card, label: int) -> str:

@@ -1,7 +1,8 @@
-"""The function that is exported: pixels in, logits out, weights inside."""
+"""The function that is exported: pixels in, logits out."""
 
 from collections.abc import Callable
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,11 @@ import numpy as np
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.training.weights import Weights
 
-Served = Callable[[UInt8[Array, 'b h w 3']], Float[Array, 'b k']]
+Served = Callable[[UInt8[Array, 'b h w 3'], Any], Float[Array, 'b k']]
 
 
 def make(weights: Weights, depthwise_impl: str = 'auto') -> Served:
-  """Returns `uint8 [b h w 3] -> float32 [b k]`, computed in float32.
+  """Returns `(uint8 [b h w 3], variables) -> float32 [b k]`, in float32.
 
   Args:
     weights: The model; its card's mean and deviation are taken off inside.
@@ -25,9 +26,9 @@ def make(weights: Weights, depthwise_impl: str = 'auto') -> Served:
   card = dataclasses.replace(weights.card, fields=fields, dtype='float32')
   model = dataclasses.replace(weights, card=card).make_model()
 
-  def served(pixels):
+  def served(pixels, variables):
     image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)
-    return model.apply(weights.variables, image, train=False)
+    return model.apply(variables, image, train=False)
 
   return served
 
@@ -41,4 +42,5 @@ def samples(weights: Weights) -> UInt8[np.ndarray, 'b h w 3']:
 
 def logits(weights: Weights) -> np.ndarray:
   """Returns the model's own logits of `samples`."""
-  return np.asarray(jax.jit(make(weights))(jnp.asarray(samples(weights))))
+  pixels = jnp.asarray(samples(weights))
+  return np.asarray(jax.jit(make(weights))(pixels, weights.variables))

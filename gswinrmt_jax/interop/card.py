@@ -84,7 +84,7 @@ class Card:
 
 def is_card(fields: Mapping[str, Any]) -> bool:
   """Tells a card from another `config.json`, such as a run's recipe."""
-  return 'architecture' in fields
+  return fields.get('library_name') == 'gswinrmt_jax'
 
 
 def from_dict(fields: Mapping[str, Any], where: str) -> Card:
@@ -104,19 +104,30 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
         fields=fields['model_args'],
         num_classes=int(fields['num_classes']),
         class_names=tuple(images.get('label_names') or ()),
-        image_size=tuple(images['input_size'][1:]),
-        mean=tuple(images['mean']),
-        std=tuple(images['std']),
-        crop=images.get('crop_pct', 1.0),
+        image_size=_numbers(int, images['input_size'], 3)[1:],
+        mean=_numbers(float, images['mean'], 3),
+        std=_numbers(float, images['std'], 3),
+        crop=float(images.get('crop_pct', 1.0)),
         dtype=fields.get('dtype', 'float32'),
         figures=fields.get('figures', {}),
     )
     card.make_model()
+    if card.class_names and len(card.class_names) != card.num_classes:
+      raise ValueError(
+          f'{len(card.class_names)} names for {card.num_classes} classes'
+      )
   except KeyError as error:
     raise UserError(f'{where} has no {error}') from error
   except (TypeError, ValueError, AttributeError) as error:
     raise UserError(f'{where}: {error}') from error
   return card
+
+
+def _numbers(kind, values, count):
+  numbers = tuple(kind(value) for value in values)
+  if len(numbers) != count:
+    raise ValueError(f'{values} should be {count} numbers')
+  return numbers
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:

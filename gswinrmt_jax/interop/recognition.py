@@ -14,7 +14,8 @@ RELEASED = ('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l')
 # Where training scripts keep the weights among other things, in this order.
 WRAPPERS = ('model', 'state_dict', 'model_ema', 'state_dict_ema', 'module')
 _PREFIXES = ('module.', '_orig_mod.', 'backbone.', 'encoder.')
-_BLOCK = re.compile(r'layers\.(\d)\.blocks\.(\d+)\.')
+_BLOCK = re.compile(r'layers\.(\d)\.blocks\.(\d{1,4})\.')
+_MAX_DEPTH = 4
 _FIRST = 'layers.{}.blocks.0.'
 
 
@@ -51,7 +52,16 @@ def unwrap(
     UserError: If there are no arrays, or no entry `key`.
   """
   where = ''
-  while isinstance(loaded, Mapping):
+  for _ in range(_MAX_DEPTH):  # a crafted file can hold itself
+    if not isinstance(loaded, Mapping):
+      break
+    names = [key] if key else WRAPPERS
+    # First the wrappers: a lone tensor may lie beside them.
+    found = [n for n in names if isinstance(loaded.get(n), Mapping)]
+    if found:
+      where = f'{where}/{found[0]}' if where else found[0]
+      loaded, key = loaded[found[0]], None
+      continue
     arrays = {
         name: value
         for name, value in loaded.items()
@@ -59,11 +69,7 @@ def unwrap(
     }
     if arrays and key is None:
       return where, *_backbone(arrays)
-    found = [key] if key else [name for name in WRAPPERS if name in loaded]
-    if not found or found[0] not in loaded:
-      break
-    where = f'{where}/{found[0]}' if where else found[0]
-    loaded, key = loaded[found[0]], None
+    break
   entries = loaded if isinstance(loaded, Mapping) else ()
   # Whatever else a crafted file has for keys might print without end.
   names = [name for name in entries if isinstance(name, str)][:10]
@@ -103,12 +109,14 @@ def recognise(
   """
   try:
     fields = _sizes(state_dict)
-  except (KeyError, IndexError) as error:
+  except KeyError as error:
+    raise UserError(f'the checkpoint is no RMT: it has no {error}') from None
+  except (IndexError, TypeError, ValueError, ZeroDivisionError) as error:
     raise UserError(
-        f'the checkpoint is no RMT: it has no {error.args[0]}'
-    ) from None
+        'the checkpoint is no RMT: its arrays have other shapes'
+    ) from error
   num_classes = 0
-  if 'head.weight' in state_dict:
+  if np.ndim(state_dict.get('head.weight')) == 2:
     num_classes = len(state_dict['head.weight'])
     fields['head'] = 'proj' if 'proj.weight' in state_dict else 'norm'
   if full_stages is not None:

@@ -58,7 +58,12 @@ class Match:
   @property
   def is_complete(self) -> bool:
     """Whether the two have the same arrays."""
-    return not (self.missing or self.unexpected or self.mismatched)
+    return self.is_whole and not self.unexpected
+
+  @property
+  def is_whole(self) -> bool:
+    """Whether all of the model is there."""
+    return not (self.missing or self.mismatched)
 
   @property
   def variables(self) -> dict[str, Any]:
@@ -72,7 +77,7 @@ class Match:
     """Returns the report: how much was loaded, and every other name."""
     lines = [f'loaded: {len(self.arrays)} arrays']
     lines += [f'missing: {name}' for name in self.missing]
-    lines += [f'unexpected: {name}' for name in self.unexpected]
+    lines += [f'unexpected: {ascii(name)[1:-1]}' for name in self.unexpected]
     lines += [
         f'differs: {name}: {how}' for name, how in self.mismatched.items()
     ]
@@ -108,9 +113,9 @@ def match_state_dict(
     expected.add(key)
     if key in state_dict:
       array = np.asarray(state_dict[key], np.float32)
-      if array.shape != buffer.shape or not np.allclose(
-          array, buffer, rtol=1e-5, atol=_TABLE_ERROR
-      ):
+      if array.shape != buffer.shape:
+        mismatched[key] = f'shape {array.shape}, the model has {buffer.shape}'
+      elif not np.allclose(array, buffer, rtol=1e-5, atol=_TABLE_ERROR):
         mismatched[key] = f'{array.tolist()}, the model has {buffer.tolist()}'
   unexpected = [
       key

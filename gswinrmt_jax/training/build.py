@@ -12,6 +12,7 @@ import optax
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.interop import card
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.training import optimizer
 from gswinrmt_jax.training.plan import Plan
@@ -126,7 +127,7 @@ def make_augmentation(
 
 
 def make_normalization(
-    info: datasets.Info,
+    info: datasets.Info | card.Card,
 ) -> Callable[[jax.Array], jax.Array]:
   """Returns what turns uint8 images into the model's input."""
   return functools.partial(augment_lib.normalize, mean=info.mean, std=info.std)

@@ -58,10 +58,16 @@ def evaluate_run(
   weights = weights_lib.load(source, step=step, warn=terminal.say)
   place = _place(weights, data, split, data_dir)
   info = datasets.info(place.name)
-  if weights.card.num_classes != len(info.class_names):
+  card = weights.card
+  if card.num_classes != len(info.class_names):
     raise UserError(
-        f'{source} tells {weights.card.num_classes} classes apart, '
-        f'{place.name} has {len(info.class_names)}'
+        f'{source} tells {card.num_classes} classes apart, {place.name} has '
+        f'{len(info.class_names)}'
+    )
+  if card.class_names and card.class_names != info.class_names:
+    raise UserError(
+        f'{source} knows {", ".join(card.class_names[:3])} ..., {place.name} '
+        f'has {", ".join(info.class_names[:3])} ...'
     )
   datasets.ensure(place.name, place.dir)
   arrays = datasets.load(place.name, place.split, place.dir)
@@ -71,7 +77,7 @@ def evaluate_run(
   eval_step = jax.jit(
       evaluation.make_eval_step(
           weights.make_model(shape[:2]),
-          build.make_normalization(info),
+          build.make_normalization(card),
           image_size=image_size,
       )
   )
@@ -90,13 +96,17 @@ def evaluate_run(
       **figures,
       'class_names': list(info.class_names),
   }
-  path = weights.folder / _file_name(split, weights.step, image_size)
-  run_folder.write_json(path, report)
   terminal.say(
       f'{weights.origin}, {place.name} {place.split}, '
       f'{shape[0]} x {shape[1]} pixels'
   )
   terminal.say(metrics.table(report, info.class_names))
+  # Not where the run's own figure on this split is.
+  named = f'{place.name}_{split}' if weights.step is None else split
+  if weights.recipe is not None and place.name != weights.recipe.data.name:
+    named = f'{place.name}_{split}'
+  path = weights.folder / _file_name(named, weights.step, image_size)
+  run_folder.write_json(path, report)
   terminal.say(f'Written to {path}.')
   return report
 

@@ -71,6 +71,10 @@ class Run:
     self.info = datasets.info(config.data.name)
     # What can be refused at once is, before data are fetched and decoded.
     run_folder.check_folder(folder, config)
+    fresh = not (folder / 'checkpoints').exists()
+    source = pathlib.Path(config.init_from)
+    if config.init_from and fresh and not source.exists():
+      raise UserError(f'config.init_from: {config.init_from} does not exist')
     self._augmentation = build.make_augmentation(config, self.info)
     datasets.ensure(config.data.name, config.data.dir)
     self.train_data = self._load(config.data.train_split)
@@ -97,10 +101,11 @@ class Run:
         evaluation.make_eval_step(model, build.make_normalization(self.info))
     )
 
-    run_folder.open_folder(folder, config)
     self.checkpoints = checkpoint.Checkpoints(
         folder / 'checkpoints', warn=terminal.say
     )
+    self._source = self._load_source()
+    run_folder.open_folder(folder, config)
     self.log = None
 
   def close(self) -> None:
@@ -142,14 +147,24 @@ class Run:
         compiler_options=devices.quick_compilation(),
     )
     state = create()
-    if self.config.init_from:
-      state = self._start_from(state, self.config.init_from)
-    return state, 0
+    return self._start_from_source(state), 0
 
-  def _start_from(self, state, path):
-    """Takes over what fits of other weights; the optimiser starts anew."""
+  def _load_source(self):
+    """Returns the weights that a fresh run starts from, if it has any."""
+    path = self.config.init_from
+    if not path or self.checkpoints.steps():
+      return None
     source = weights.load(pathlib.Path(path), warn=self.terminal.say)
-    moved = fine_tune.transfer(state.variables, source.variables, path)
+    # By shape: what does not fit is said before the folder is made.
+    fine_tune.transfer(self.target.variables, source.variables, path)
+    return source
+
+  def _start_from_source(self, state):
+    """Takes over what fits of other weights; the optimiser starts anew."""
+    if self._source is None:
+      return state
+    source, self._source = self._source, None
+    moved = fine_tune.transfer(state.variables, source.variables, source.origin)
     self.terminal.say(f'Starting from {source.origin}:')
     for line in moved.lines():
       self.terminal.say(f'  {line}')

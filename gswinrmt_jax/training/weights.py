@@ -7,22 +7,21 @@ import pathlib
 from typing import Any
 
 from flax import linen as nn
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
 import ml_collections
 
-from gswinrmt_jax.data import datasets, imagenet
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card as card_lib
-from gswinrmt_jax.interop import (
-    recognition,
-    safetensors_file,
-    state_dict,
-    torch_file,
-)
+from gswinrmt_jax.interop import safetensors_file
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.training import (
     build,
     checkpoint,
     devices,
+    released,
     run_folder,
     weights_folder,
 )
@@ -74,7 +73,8 @@ def load(
     path: A run folder, one of its checkpoints (RUN/checkpoints/STEP), a folder
       of weights, a `.safetensors` file, or a `.pth` file of RMT.
     step: Of a run: 'best', 'latest' or a number.
-    warn: Told, in a line, which damaged checkpoints were passed over.
+    warn: Told, in a line, which damaged checkpoints, and how many arrays, were
+      passed over.
 
   Raises:
     UserError: If there are no weights that can be read.
@@ -83,19 +83,14 @@ def load(
   if not path.exists():
     raise UserError(f'{path} does not exist; it should be {_FOUND}')
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
-    path, step = path.parent.parent, int(path.name)
-  if path.is_dir():
-    inside = path / 'model.safetensors'
-    if weights_folder.is_one(path):
-      return _placed(*weights_folder.read(path), path, path)
-    if inside.exists():
-      return _placed(*safetensors_file.read(inside), inside, path)
+    return _from_run(path.parent.parent, int(path.name), warn)
+  if path.is_dir() and not _has_card(path):
     return _from_run(path, step, warn)
-  if path.suffix == '.safetensors':
-    return _placed(*safetensors_file.read(path), path, path.parent)
-  if path.suffix in _TORCH_SUFFIXES:
-    return _placed(*_from_torch(path), path, path.parent)
-  raise UserError(f'{path} is not {_FOUND}')
+  if step != 'best':
+    raise UserError(f'{path} is no run: it has no steps to choose from')
+  if path.is_dir():
+    return _from_folder(path, warn)
+  return _from_file(path, warn)
 
 
 def load_model(
@@ -114,9 +109,70 @@ def load_model(
   return found.make_model(), found.variables
 
 
-def _placed(variables, card, origin, folder):
+def _has_card(folder):
+  path = folder / card_lib.FILE
+  return path.exists() and card_lib.is_card(card_lib.read(path))
+
+
+def _from_folder(folder, warn):
+  """Reads what `convert` or `export` made."""
+  if weights_folder.is_one(folder):
+    variables, card = weights_folder.read(folder)
+    return _checked(variables, card, folder)
+  for name in ('model.safetensors', 'pytorch_model.pth'):
+    if (folder / name).exists():
+      return _from_file(folder / name, warn)
+  raise UserError(
+      f'{folder} has no weights: programs (stablehlo, onnx) cannot be loaded '
+      'as such'
+  )
+
+
+def _from_file(path, warn):
+  if path.suffix == '.safetensors':
+    return _checked(*safetensors_file.read(path), path)
+  if path.suffix not in _TORCH_SUFFIXES:
+    raise UserError(f'{path} is not {_FOUND}')
+  found = released.read(path)
+  if not found.match.is_whole:
+    raise UserError(
+        f'{path} has not all of {found.card.name}; `gswinrmt convert` lists '
+        'what is missing'
+    )
+  if found.match.unexpected:
+    warn(f'{path}: {len(found.match.unexpected)} arrays are not used')
+  return _checked(found.match.variables, found.card, path)
+
+
+def _checked(variables, card, path):
+  """Compares names and shapes with the card's model; casts to float32."""
+  shapes = factory.variable_shapes(
+      _make_model(card, card.image_size), (*card.image_size, 3)
+  )
+  wanted = {
+      name: leaf.shape
+      for name, leaf in traverse_util.flatten_dict(shapes, sep='/').items()
+  }
+  flat = traverse_util.flatten_dict(dict(variables), sep='/')
+  found = {name: array.shape for name, array in flat.items()}
+  differing = sorted(
+      name
+      for name in wanted.keys() | found.keys()
+      if wanted.get(name) != found.get(name)
+  )
+  if differing:
+    more = f' and {len(differing) - 3} more' if len(differing) > 3 else ''
+    raise UserError(
+        f'{path} has not the arrays of the {card.name} that its card names: '
+        f'{", ".join(differing[:3])}{more}'
+    )
   return Weights(
-      devices.Devices().replicate(variables), card, str(origin), folder
+      variables=devices.Devices().replicate(
+          jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), variables)
+      ),
+      card=card,
+      origin=str(path),
+      folder=path if path.is_dir() else path.parent,
   )
 
 
@@ -173,31 +229,4 @@ def run_card(
       std=info.std,
       dtype=recipe.dtype,
       figures=json.loads(summary.read_text()) if summary.exists() else {},
-  )
-
-
-def _from_torch(path):
-  _, arrays, _ = recognition.unwrap(torch_file.read(path))
-  card = released_card(recognition.recognise(arrays))
-  try:
-    variables = state_dict.from_torch_state_dict(arrays, card.make_model())
-  except ValueError as error:
-    raise UserError(
-        f'{path}: {error}; gswinrmt convert takes what fits'
-    ) from error
-  return variables, card
-
-
-def released_card(found: recognition.Recognised) -> card_lib.Card:
-  """Returns the card of a released model: ImageNet's images, and classes."""
-  named = found.num_classes == imagenet.NUM_CLASSES
-  return card_lib.Card(
-      name=found.name,
-      fields=factory.resolve(found.name, found.fields),
-      num_classes=found.num_classes,
-      class_names=imagenet.classes() if named else (),
-      image_size=imagenet.IMAGE_SIZE,
-      mean=imagenet.MEAN,
-      std=imagenet.STD,
-      crop=imagenet.CROP,
   )

@@ -6,7 +6,7 @@ FOLDER/weights       Orbax: {'params', 'batch_stats'}
 
 from collections.abc import Mapping
 import pathlib
-import shutil
+import tempfile
 from typing import Any
 
 from gswinrmt_jax.errors import UserError
@@ -34,14 +34,19 @@ def write(
 
   if folder.exists():
     raise UserError(f'{folder} is there already: choose another')
-  part = folder.absolute().with_name(folder.name + '.part')
-  shutil.rmtree(part, ignore_errors=True)
-  part.mkdir(parents=True)
-  with ocp.PyTreeCheckpointer() as writer:
-    writer.save(part / _WEIGHTS, variables)
+  folder = folder.absolute()
+  folder.parent.mkdir(parents=True, exist_ok=True)
   sums = {name: checkpoint.checksum(tree) for name, tree in variables.items()}
-  run_folder.write_json(part / card_lib.FILE, {**card.to_dict(), 'crc32': sums})
-  part.rename(folder)
+  with tempfile.TemporaryDirectory(
+      prefix=f'.{folder.name}.', dir=folder.parent
+  ) as place:
+    part = pathlib.Path(place) / folder.name
+    part.mkdir()
+    with ocp.PyTreeCheckpointer() as writer:
+      writer.save(part / _WEIGHTS, variables)
+    fields = {**card.to_dict(), 'crc32': sums}
+    run_folder.write_json(part / card_lib.FILE, fields)
+    part.rename(folder)
 
 
 def read(folder: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
