@@ -57,7 +57,7 @@ def test_safetensors_with_card_and_figures(digits, tmp_path):
 def test_a_folder_of_programs_is_not_loaded(tmp_path, digits):
   card = digits.card.to_dict()
   (tmp_path / 'config.json').write_text(json.dumps(card))
-  with pytest.raises(UserError, match='programs .* cannot be loaded'):
+  with pytest.raises(UserError, match=r'programs .* cannot be loaded'):
     weights.load(tmp_path)
 
 

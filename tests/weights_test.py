@@ -93,7 +93,7 @@ def test_arrays_and_card_that_do_not_belong_together(run, folder, tmp_path):
 
 
 def test_a_wrong_source_leaves_no_folder(folder, tmp_path, monkeypatch):
-  config = recipes.with_argument(recipes.digits('swat_compact'), 'smoke')
+  config = recipes.digits('swat_compact')
   config.init_from = str(tmp_path / 'typo')
   with pytest.raises(UserError, match='typo does not exist'):
     loop.Run(

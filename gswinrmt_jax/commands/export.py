@@ -13,7 +13,7 @@ read back, and its logits are compared with the model's own.
 import argparse
 import pathlib
 
-from gswinrmt_jax.commands import arguments
+from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.errors import UserError
 
 _FORMATS = ('safetensors', 'torch', 'stablehlo', 'onnx')
@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> None:
   from gswinrmt_jax.deploy import export
   from gswinrmt_jax.training import weights
 
-  loaded = weights.load(pathlib.Path(args.weights), step=arguments.step(args))
+  loaded = weights.load(
+      pathlib.Path(args.weights), step=step, warn=guard.complain
+  )
   folder = pathlib.Path(args.out) if args.out else loaded.folder / 'export'
   export.export(loaded, args.format, folder)

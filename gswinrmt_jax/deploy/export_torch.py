@@ -20,16 +20,16 @@ def write(
     UserError: If the model is no RMT.
   """
   model = weights.make_model()
-  if weights.card.num_classes and model.arch.head != 'proj':
-    raise UserError(
-        f'the released RMT code has no head like that of {weights.card.name}: '
-        'only head=proj can be written'
-    )
   path = folder / 'pytorch_model.pth'
   try:
     arrays = state_dict.to_torch_state_dict(weights.variables, model)
   except ValueError as error:
     raise UserError(str(error)) from error
+  if weights.card.num_classes and model.arch.head != 'proj':
+    raise UserError(
+        f'the released RMT code has no head like that of {weights.card.name}: '
+        'only head=proj can be written'
+    )
   torch_writer.write(path, {'model': arrays})
   variables = state_dict.from_torch_state_dict(
       torch_file.read(path)['model'], model

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gswinrmt_jax import maps
@@ -143,7 +144,7 @@ def write_maps(
   found = maps.compute(
       predictor.model,
       predictor.variables,
-      predictor.normalized(image[None])[0],
+      predictor.normalized(jnp.asarray(image[None]))[0],
       point=point,
       label=prediction.labels[0],
   )

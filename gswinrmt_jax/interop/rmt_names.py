@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-# Ours -> theirs, in order; `{}` are indices. Checked whole, from the left.
+# Ours -> theirs; the first that matches the whole name.
 _MODULES = (
     (r'stem/conv(\d)', lambda i: f'patch_embed.proj.{3 * int(i)}'),
     (r'stem/norm(\d)', lambda i: f'patch_embed.proj.{3 * int(i) + 1}'),

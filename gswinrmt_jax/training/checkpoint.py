@@ -1,8 +1,8 @@
 """Checkpoints: the two latest, to resume, and the best on validation data.
 
 A checkpoint has two items: `state`, the whole `TrainState`, and `meta`, JSON
-with the recipe, the position in the data and checksums of the values. This is
-the only file that knows Orbax.
+with the recipe, the position in the data and checksums of the values. Beside
+`weights_folder` this is the only file that knows Orbax.
 """
 
 from collections.abc import Callable, Mapping
