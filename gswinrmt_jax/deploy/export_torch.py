@@ -17,12 +17,11 @@ def write(
   """Writes the file; returns it and the logits of what is in it.
 
   Raises:
-    UserError: If the model is no RMT.
+    UserError: If the released code has no such model.
   """
   model = weights.make_model()
-  path = folder / 'pytorch_model.pth'
   try:
-    arrays = state_dict.to_torch_state_dict(weights.variables, model)
+    state_dict.check_is_rmt(model.arch)
   except ValueError as error:
     raise UserError(str(error)) from error
   if weights.card.num_classes and model.arch.head != 'proj':
@@ -30,6 +29,8 @@ def write(
         f'the released RMT code has no head like that of {weights.card.name}: '
         'only head=proj can be written'
     )
+  path = folder / 'pytorch_model.pth'
+  arrays = state_dict.to_torch_state_dict(weights.variables, model)
   torch_writer.write(path, {'model': arrays})
   variables = state_dict.from_torch_state_dict(
       torch_file.read(path)['model'], model
