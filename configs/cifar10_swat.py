@@ -6,7 +6,8 @@ A tiny model for a few seconds, to see that all of it runs:
 
   python train.py --config=configs/cifar10_swat.py:smoke
 
-Result: not measured yet.
+Result: 53.86 % validation accuracy after 10 of the 50 epochs (JPEG-75 copy of
+CIFAR-10, float32, seed 0, two CPU cores, JAX 0.10); all 50 not measured.
 """
 
 import ml_collections
