@@ -25,6 +25,8 @@ FREE_FIELDS = frozenset(
         'stop_after_epochs',
     }
 )
+# Fields that recipes of earlier versions did not have.
+_ADDED = {'init_from': ''}
 _PACKAGES = (
     'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
 ).split()
@@ -101,7 +103,7 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
   except (OSError, ValueError) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
   # JSON knows no tuples, and a model with a list for a field has no hash.
-  return ml_collections.ConfigDict(_tuples(fields)).lock()
+  return ml_collections.ConfigDict(_tuples({**_ADDED, **fields})).lock()
 
 
 def differences(
