@@ -5,9 +5,9 @@ import json
 import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+import random_variables
 import released_rmt
 import torch_pickles
 
@@ -109,11 +109,7 @@ def test_a_changed_value_is_noticed(folder, tmp_path):
 def test_a_run_can_start_from_it(folder):
   """Another number of classes and another size of image."""
   model = released_rmt.model().clone(num_classes=4)
-  fresh = jax.jit(
-      lambda: model.init(
-          jax.random.key(0), jnp.zeros((1, 40, 48, 3)), train=False
-      )
-  )()
+  fresh = random_variables.nested(model, (1, 40, 48, 3))
   moved = fine_tune.transfer(fresh, weights.load(folder).variables, 'there')
   assert moved.fresh.keys() == {'params/head/kernel', 'params/head/bias'}
   assert (

@@ -16,6 +16,7 @@ def _config(**changes):
           'log_every_steps': 5,
           'stop_after_epochs': 0,
           'eval_batch_size': 5,
+          'init_from': '',
           'data': {'name': 'digits', 'dir': ''},
           'model': {'name': 'a', 'widths': (1, 2), 'layer_scale': (0.5, 1.0)},
       }
