@@ -110,7 +110,7 @@ def test_a_run_can_start_from_it(folder):
   """Another number of classes and another size of image."""
   model = released_rmt.model().clone(num_classes=4)
   fresh = random_variables.nested(model, (1, 40, 48, 3))
-  moved = fine_tune.transfer(fresh, weights.load(folder).variables, 'there')
+  moved = fine_tune.transfer(fresh, weights.load(folder).variables)
   assert moved.fresh.keys() == {'params/head/kernel', 'params/head/bias'}
   assert (
       'starts anew: params/head/bias (is (10,) in the weights, (4,) here)'

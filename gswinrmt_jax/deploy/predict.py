@@ -62,8 +62,9 @@ class Predictor:
 
     Args:
       weights: As loaded.
-      image_size: Height and width; None takes the card's. Above the card's,
-        the crop's margin is kept; a picture that is not square is still cut.
+      image_size: Height and width; None takes the card's. Above the card's
+        there is no margin that evaluation cuts off; what makes a picture
+        longer than it is wide still is.
 
     Raises:
       UserError: If the model has no head, or does not take that size.

@@ -133,6 +133,13 @@ def offsets(length: int) -> np.ndarray:
   return position[:, None] - position[None, :]
 
 
+def decay_table(
+    log_decay: Float[Array, ' n'], distance: np.ndarray, scores: Array
+) -> Float[Array, '1 1 n i j']:
+  """`gamma_n ** distance[i, j]`, shaped and typed to meet `scores`."""
+  return jnp.exp(head_table(log_decay.astype(scores.dtype), distance))
+
+
 def head_table(
     per_head: Float[Array, ' n'], distance: np.ndarray
 ) -> Float[Array, '1 1 n i j']:

@@ -61,9 +61,7 @@ def linear_retention(
     weights = axial.biased(scores * scale, slopes, absolute)
     if log_decay is not None:
       distance = np.abs(axial.offsets(scores.shape[-1]))
-      weights *= jnp.exp(
-          axial.head_table(log_decay[axis].astype(scores.dtype), distance)
-      )
+      weights *= axial.decay_table(log_decay[axis], distance, scores)
     return weights if mask is None else jnp.where(mask, weights, 0)
 
   return axial.axial_attention(
@@ -100,16 +98,8 @@ def full_linear_retention(
   Returns:
     The mixed values, in `value.dtype`; weights in float32 at least.
   """
-  _, height, width, _, dim = query.shape
-
-  def weigh(scores):
-    weights = scores * dim**-0.5 if scaled else scores
-    if log_decay is None:
-      return weights
-    distance = all_pairs.manhattan(height, width)
-    return weights * _powers(log_decay, distance, scores.dtype)
-
-  return all_pairs.all_pairs_attention(query, key, value, weigh)
+  distance = all_pairs.manhattan(*query.shape[1:3])
+  return _decayed(query, key, value, log_decay, scaled, distance)
 
 
 def causal_retention(
@@ -136,18 +126,18 @@ def causal_retention(
   Returns:
     The mixed values, in `value.dtype`; weights in float32 at least.
   """
-  _, height, width, _, dim = query.shape
-
-  def weigh(scores):
-    weights = scores * dim**-0.5 if scaled else scores
-    distance = axial.offsets(height * width)
-    if log_decay is not None:
+  _, height, width, _, _ = query.shape
+  distance = axial.offsets(height * width)
+  return _decayed(
+      query,
+      key,
+      value,
+      log_decay,
+      scaled,
       # The power of a later token would overflow before the mask.
-      ahead = np.maximum(distance, 0)
-      weights = weights * _powers(log_decay, ahead, scores.dtype)
-    return jnp.where((distance >= 0)[None, None], weights, 0)
-
-  return all_pairs.all_pairs_attention(query, key, value, weigh)
+      np.maximum(distance, 0),
+      mask=distance >= 0,
+  )
 
 
 def normalize_heads(
@@ -169,6 +159,13 @@ def normalize_heads(
   return (centred * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
 
 
-def _powers(log_decay, distance, dtype):
-  """`gamma_n ** distance[t, T]`, shaped to meet scores `[b n t T]`."""
-  return jnp.exp(axial.head_table(log_decay.astype(dtype), distance)[0])
+def _decayed(query, key, value, log_decay, scaled, distance, mask=None):
+  """Scores times the power of `distance[t, T]`, 0 outside of `mask[t, T]`."""
+
+  def weigh(scores):
+    weights = scores * query.shape[-1] ** -0.5 if scaled else scores
+    if log_decay is not None:
+      weights = weights * axial.decay_table(log_decay, distance, scores)[0]
+    return weights if mask is None else jnp.where(mask[None, None], weights, 0)
+
+  return all_pairs.all_pairs_attention(query, key, value, weigh)

@@ -53,9 +53,7 @@ def swat(
     weights = jax.nn.sigmoid(scores) / size
     if log_decay is not None:
       distance = np.abs(axial.offsets(scores.shape[-1]))
-      weights *= jnp.exp(
-          axial.head_table(log_decay[axis].astype(scores.dtype), distance)
-      )
+      weights *= axial.decay_table(log_decay[axis], distance, scores)
     return weights if mask is None else jnp.where(mask, weights, 0)
 
   return axial.axial_attention(

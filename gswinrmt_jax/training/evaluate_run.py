@@ -47,28 +47,18 @@ def evaluate_run(
     terminal: Where the table goes.
 
   Returns:
-    What was written to `evaluation_SPLIT_STEP.json` beside the weights, with
-    `_Npx` before the dot at another image size.
+    What was written to `evaluation_SPLIT_STEP.json` beside the weights: with
+    the data's name before the split if it is not the run's, without step if
+    there was no run, with `_Npx` at the end at another image size.
 
   Raises:
     UserError: If weights or data do not allow it.
   """
   terminal = terminal or log.Terminal()
-  source = pathlib.Path(source)
-  weights = weights_lib.load(source, step=step, warn=terminal.say)
+  weights = weights_lib.load(pathlib.Path(source), step=step, warn=terminal.say)
   place = _place(weights, data, split, data_dir)
   info = datasets.info(place.name)
-  card = weights.card
-  if card.num_classes != len(info.class_names):
-    raise UserError(
-        f'{source} tells {card.num_classes} classes apart, {place.name} has '
-        f'{len(info.class_names)}'
-    )
-  if card.class_names and card.class_names != info.class_names:
-    raise UserError(
-        f'{source} knows {", ".join(card.class_names[:3])} ..., {place.name} '
-        f'has {", ".join(info.class_names[:3])} ...'
-    )
+  _check_classes(weights, info)
   datasets.ensure(place.name, place.dir)
   arrays = datasets.load(place.name, place.split, place.dir)
   shape = arrays.image.shape[1:]
@@ -77,7 +67,7 @@ def evaluate_run(
   eval_step = jax.jit(
       evaluation.make_eval_step(
           weights.make_model(shape[:2]),
-          build.make_normalization(card),
+          build.make_normalization(weights.card),
           image_size=image_size,
       )
   )
@@ -101,14 +91,28 @@ def evaluate_run(
       f'{shape[0]} x {shape[1]} pixels'
   )
   terminal.say(metrics.table(report, info.class_names))
-  # Not where the run's own figure on this split is.
-  named = f'{place.name}_{split}' if weights.step is None else split
-  if weights.recipe is not None and place.name != weights.recipe.data.name:
-    named = f'{place.name}_{split}'
+  # Other data's figures do not go where the run's own on this split are.
+  own = weights.recipe is not None and place.name == weights.recipe.data.name
+  named = split if own else f'{place.name}_{split}'
   path = weights.folder / _file_name(named, weights.step, image_size)
   run_folder.write_json(path, report)
   terminal.say(f'Written to {path}.')
   return report
+
+
+def _check_classes(weights, info):
+  """Refuses weights for other classes than the data have."""
+  card = weights.card
+  if card.num_classes != len(info.class_names):
+    raise UserError(
+        f'{weights.origin} tells {card.num_classes} classes apart, {info.name} '
+        f'has {len(info.class_names)}'
+    )
+  if card.class_names and card.class_names != info.class_names:
+    raise UserError(
+        f'{weights.origin} knows {", ".join(card.class_names[:3])} ..., '
+        f'{info.name} has {", ".join(info.class_names[:3])} ...'
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from flax import traverse_util
 import jax.numpy as jnp
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training.weights import Weights
 
 _SHOWN = 8  # names in a line
 
@@ -41,9 +42,30 @@ class Transfer:
     return lines
 
 
-def transfer(
-    initial: Mapping[str, Any], source: Mapping[str, Any], origin: str
-) -> Transfer:
+def check(target: Mapping[str, Any], source: Weights) -> None:
+  """Refuses weights of another model, by shapes alone.
+
+  Args:
+    target: Shapes of the model's variables.
+    source: Weights to start from.
+
+  Raises:
+    UserError: If, beside the head, less than half of the model's numbers are in
+      the source.
+  """
+  new, old = _flat(target), _flat(source.variables)
+  fresh = _fresh(new, old)
+  body = {n: a.size for n, a in new.items() if not n.startswith('params/head/')}
+  share = sum(body[n] for n in body if n not in fresh) / sum(body.values())
+  if share < 0.5:
+    first = next(name for name in fresh if name in body)
+    raise UserError(
+        f'config.init_from: {source.origin} is for another model: only '
+        f'{share:.0%} of the numbers fit; {first} {fresh[first]}'
+    )
+
+
+def transfer(initial: Mapping[str, Any], source: Mapping[str, Any]) -> Transfer:
   """Takes over every array of the source that the model has in that shape.
 
   The image size does not matter, since no array depends on it; a head for
@@ -52,37 +74,31 @@ def transfer(
   Args:
     initial: Freshly initialised variables of the model.
     source: Variables of another model of the family.
-    origin: Where the source is from, for the message.
-
-  Raises:
-    UserError: If, beside the head, less than half of the model's numbers are in
-      the source: it is another model.
   """
-  new = traverse_util.flatten_dict(dict(initial), sep='/')
-  old = traverse_util.flatten_dict(dict(source), sep='/')
+  new, old = _flat(initial), _flat(source)
+  fresh = _fresh(new, old)
+  merged = {
+      name: array if name in fresh else jnp.asarray(old[name], array.dtype)
+      for name, array in new.items()
+  }
+  return Transfer(
+      variables=traverse_util.unflatten_dict(merged, sep='/'),
+      taken=[name for name in new if name not in fresh],
+      fresh=fresh,
+      unused=[name for name in old if name not in new],
+  )
+
+
+def _flat(variables):
+  return traverse_util.flatten_dict(dict(variables), sep='/')
+
+
+def _fresh(new, old):
+  """Returns what the source has not, or not in that shape, and why."""
   fresh = {}
   for name, array in new.items():
     if name not in old:
       fresh[name] = 'not in the weights'
     elif old[name].shape != array.shape:
       fresh[name] = f'is {old[name].shape} in the weights, {array.shape} here'
-  taken = [name for name in new if name not in fresh]
-  body = {n: a.size for n, a in new.items() if not n.startswith('params/head/')}
-  found = sum(body.get(name, 0) for name in taken)
-  if found < 0.5 * sum(body.values()):
-    first = next(name for name in fresh if name in body)
-    raise UserError(
-        f'config.init_from: {origin} is for another model: only '
-        f'{found / sum(body.values()):.0%} of the numbers fit; {first} '
-        f'{fresh[first]}'
-    )
-  merged = {
-      name: jnp.asarray(old[name], array.dtype) if name in taken else array
-      for name, array in new.items()
-  }
-  return Transfer(
-      variables=traverse_util.unflatten_dict(merged, sep='/'),
-      taken=taken,
-      fresh=fresh,
-      unused=[name for name in old if name not in new],
-  )
+  return fresh

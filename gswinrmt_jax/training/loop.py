@@ -71,10 +71,10 @@ class Run:
     self.info = datasets.info(config.data.name)
     # What can be refused at once is, before data are fetched and decoded.
     run_folder.check_folder(folder, config)
-    fresh = not (folder / 'checkpoints').exists()
-    source = pathlib.Path(config.init_from)
-    if config.init_from and fresh and not source.exists():
-      raise UserError(f'config.init_from: {config.init_from} does not exist')
+    self.checkpoints = checkpoint.Checkpoints(
+        folder / 'checkpoints', warn=terminal.say
+    )
+    self._source = self._load_source()
     self._augmentation = build.make_augmentation(config, self.info)
     datasets.ensure(config.data.name, config.data.dir)
     self.train_data = self._load(config.data.train_split)
@@ -101,10 +101,8 @@ class Run:
         evaluation.make_eval_step(model, build.make_normalization(self.info))
     )
 
-    self.checkpoints = checkpoint.Checkpoints(
-        folder / 'checkpoints', warn=terminal.say
-    )
-    self._source = self._load_source()
+    if self._source is not None:
+      fine_tune.check(self.target.variables, self._source)
     run_folder.open_folder(folder, config)
     self.log = None
 
@@ -151,20 +149,17 @@ class Run:
 
   def _load_source(self):
     """Returns the weights that a fresh run starts from, if it has any."""
-    path = self.config.init_from
-    if not path or self.checkpoints.steps():
+    if not self.config.init_from or self.checkpoints.steps():
       return None
-    source = weights.load(pathlib.Path(path), warn=self.terminal.say)
-    # By shape: what does not fit is said before the folder is made.
-    fine_tune.transfer(self.target.variables, source.variables, path)
-    return source
+    path = pathlib.Path(self.config.init_from)
+    return weights.load(path, warn=self.terminal.say)
 
   def _start_from_source(self, state):
     """Takes over what fits of other weights; the optimiser starts anew."""
     if self._source is None:
       return state
     source, self._source = self._source, None
-    moved = fine_tune.transfer(state.variables, source.variables, source.origin)
+    moved = fine_tune.transfer(state.variables, source.variables)
     self.terminal.say(f'Starting from {source.origin}:')
     for line in moved.lines():
       self.terminal.say(f'  {line}')
