@@ -26,7 +26,15 @@ FREE_FIELDS = frozenset(
     }
 )
 # Fields that recipes of earlier versions did not have.
-_ADDED = {'init_from': ''}
+_ADDED = {
+    'init_from': '',
+    'optimizer': {
+        'schedule': 'cosine',
+        'warmup_learning_rate': 0.0,
+        'final_learning_rate': 0.0,
+        'decay_layer_scale': False,
+    },
+}
 _PACKAGES = (
     'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
 ).split()
@@ -103,7 +111,7 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
   except (OSError, ValueError) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
   # JSON knows no tuples, and a model with a list for a field has no hash.
-  return ml_collections.ConfigDict(_tuples({**_ADDED, **fields})).lock()
+  return ml_collections.ConfigDict(_tuples(_filled(fields, _ADDED))).lock()
 
 
 def differences(
@@ -170,6 +178,15 @@ def _commit():
   except (OSError, subprocess.SubprocessError):
     return None
   return done.stdout.strip()
+
+
+def _filled(fields, added):
+  """Adds what is missing, group by group."""
+  filled = {**added, **fields}
+  for name, value in added.items():
+    if isinstance(value, Mapping):
+      filled[name] = _filled(fields.get(name, {}), value)
+  return filled
 
 
 def _tuples(value):
