@@ -20,6 +20,7 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.eval_every_epochs = 1  # validate, save and plot
   config.log_every_steps = 50  # the loop waits for the device this often
 
+  config.ema_decay = 0.0  # of the weights' average, per 512 images; 0: none
   config.init_from = ''  # run, weights or checkpoint to start from; '': none
 
   config.model = _model(model_name)

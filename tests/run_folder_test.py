@@ -17,6 +17,7 @@ def _config(**changes):
           'log_every_steps': 5,
           'stop_after_epochs': 0,
           'eval_batch_size': 5,
+          'ema_decay': 0.0,
           'init_from': '',
           'optimizer': {
               'schedule': 'cosine',
@@ -47,7 +48,9 @@ def test_an_older_recipe_gets_what_it_did_not_have(tmp_path):
   loaded = run_folder.load_config(tmp_path)
   today = recipes.cifar10('rmt_compact')
   today.optimizer.b1 = 0.5
-  assert {'init_from', 'seed'} < set(loaded) and 'schedule' in loaded.optimizer
+  assert {'ema_decay', 'init_from'} < set(
+      loaded
+  ) and 'schedule' in loaded.optimizer
   assert run_folder.differences(loaded, today) == []
 
 

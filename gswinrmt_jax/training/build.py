@@ -14,7 +14,7 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.training import optimizer
+from gswinrmt_jax.training import average, optimizer
 from gswinrmt_jax.training.plan import Plan
 from gswinrmt_jax.training.step import Augmentation
 
@@ -140,6 +140,20 @@ def _make_schedule(fields, plan):
       "config.optimizer.schedule is 'cosine' or 'epochs', not "
       f"'{fields.schedule}'"
   )
+
+
+def ema_decay(config: ml_collections.ConfigDict) -> float:
+  """Returns the decay of the moving average for one step; 0: there is none.
+
+  Raises:
+    UserError: If it is out of range.
+  """
+  if not 0 <= config.ema_decay < 1:
+    raise UserError(
+        f'config.ema_decay is {config.ema_decay}: must be at least 0 and '
+        'below 1'
+    )
+  return average.step_decay(config.ema_decay, config.batch_size)
 
 
 def make_augmentation(

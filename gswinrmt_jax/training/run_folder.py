@@ -27,6 +27,7 @@ FREE_FIELDS = frozenset(
 )
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
+    'ema_decay': 0.0,
     'init_from': '',
     'optimizer': {
         'schedule': 'cosine',
