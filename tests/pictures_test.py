@@ -4,7 +4,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from gswinrmt_jax.deploy import pictures
+from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
 
 _RED = (200, 30, 10)
@@ -75,7 +75,7 @@ def test_what_is_no_picture_is_one_line(tmp_path):
   path.write_bytes(path.read_bytes()[:5000])
   with pytest.raises(UserError, match=r'a\.png is damaged'):
     pictures.read(path)
-  with pytest.raises(UserError, match='damaged'):
+  with pytest.raises(UserError, match='cannot be read: Is a directory'):
     pictures.read(tmp_path)
 
 
