@@ -94,6 +94,18 @@ def test_the_cut_is_that_of_imagenet():
   assert upright.shape == (224, 224, 3)
 
 
+def test_without_a_crop_all_of_the_picture_is_squeezed():
+  noise = np.random.default_rng(1).integers(0, 255, (30, 50, 3), np.uint8)
+  picture = PIL.Image.fromarray(noise)
+  want = picture.resize((9, 12), PIL.Image.Resampling.BICUBIC)
+  np.testing.assert_array_equal(pictures.fit(picture, (12, 9), 0.0), want)
+  # Antialiased: a checkerboard of single pixels is grey at half the size.
+  board = np.indices((40, 40)).sum(0) % 2 * 255
+  board = PIL.Image.fromarray(board.astype(np.uint8)).convert('RGB')
+  grey = pictures.fit(board, (10, 10), 0.0)
+  assert abs(np.float32(grey) - 127.5).max() < 3
+
+
 def test_no_cut_and_other_shapes():
   noise = np.random.default_rng(1).integers(0, 255, (20, 20, 3), np.uint8)
   picture = PIL.Image.fromarray(noise)

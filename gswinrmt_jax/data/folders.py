@@ -36,8 +36,8 @@ def open_builder(name: str, data_dir: str) -> Any | None:
       features['label'], 'num_classes'
   ):
     raise UserError(
-        f'{path} holds {", ".join(features)}: images for classification have '
-        'image and label, one of the classes'
+        f'{path} holds {", ".join(sorted(features))}: images for '
+        'classification have image and label, one of the classes'
     )
   if (features['label'].num_classes or 0) < 2:
     raise UserError(
