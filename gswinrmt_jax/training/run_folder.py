@@ -20,6 +20,8 @@ from gswinrmt_jax.errors import UserError
 FREE_FIELDS = frozenset(
     {
         'data.dir',
+        'data.storage',
+        'data.workers',
         'eval_batch_size',
         'log_every_steps',
         'stop_after_epochs',
@@ -34,6 +36,12 @@ _ADDED = {
         'warmup_learning_rate': 0.0,
         'final_learning_rate': 0.0,
         'decay_layer_scale': False,
+    },
+    'data': {
+        'image_size': 0,
+        'eval_crop': 0.0,
+        'storage': 'memory',
+        'workers': 0,
     },
 }
 _PACKAGES = (
@@ -112,7 +120,7 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
   except (OSError, ValueError) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
   # JSON knows no tuples, and a model with a list for a field has no hash.
-  return ml_collections.ConfigDict(_tuples(_filled(fields, _ADDED))).lock()
+  return ml_collections.ConfigDict(_tuples(_filled(_ADDED, fields))).lock()
 
 
 def differences(
@@ -181,12 +189,12 @@ def _commit():
   return done.stdout.strip()
 
 
-def _filled(fields, added):
-  """Adds what is missing, group by group."""
+def _filled(added, fields):
+  """Returns the fields, with those of `added` that are not among them."""
   filled = {**added, **fields}
   for name, value in added.items():
     if isinstance(value, Mapping):
-      filled[name] = _filled(fields.get(name, {}), value)
+      filled[name] = _filled(value, fields.get(name, {}))
   return filled
 
 
