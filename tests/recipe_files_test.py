@@ -92,7 +92,11 @@ def test_the_learning_rate_follows_the_batch_unless_it_is_set():
         ('digits_rmt', ['--config.augment.flip=7'], ['is no bool']),
         ('digits_rmt', ['--config.seed'], ["'--config.seed' is no int"]),
         ('digits_rmt', ['--config.seed.x=1'], ['no config field seed.x']),
-        ('digits_rmt', ['--config.data=digits'], ['a group of fields: crop_ratio,']),
+        (
+            'digits_rmt',
+            ['--config.data=digits'],
+            ['a group of fields: crop_ratio,'],
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_line(spec, overrides, words):
