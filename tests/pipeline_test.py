@@ -4,14 +4,21 @@ import itertools
 import numpy as np
 import pytest
 
-from gswinrmt_jax.data import datasets, pipeline
+from gswinrmt_jax.data import pipeline
+from gswinrmt_jax.data import records as records_lib
+
+# As Grain 0.2.18 has it; see below.
+_ORDER = [
+    [0, 2, 7, 6, 11, 19, 13, 16, 1, 10, 3, 14, 15],
+    [18, 9, 12, 4, 8, 17, 5, 13, 6, 15, 16, 17, 4],
+]
 
 
-def records(count):
+def numbered(count):
   """Every image is filled with its own number, which is its label too."""
   label = np.arange(count, dtype=np.int32)
   image = np.broadcast_to(label[:, None, None, None], (count, 5, 4, 3))
-  return datasets.Arrays(image.astype(np.uint8), label)
+  return records_lib.Arrays(image.astype(np.uint8), label)
 
 
 def take(count, **kwargs):
@@ -19,7 +26,7 @@ def take(count, **kwargs):
 
 
 def test_batches_are_uint8_images_with_their_own_labels():
-  batches = take(6, arrays=records(11), batch_size=7, seed=3)
+  batches = take(6, records=numbered(11), batch_size=7, seed=3)
   for batch in batches:
     assert set(batch) == {'image', 'label'}
     assert batch['image'].shape == (7, 5, 4, 3)
@@ -30,7 +37,7 @@ def test_batches_are_uint8_images_with_their_own_labels():
 
 def test_every_epoch_holds_each_record_once_across_batches():
   # 7 batches of 11 are 11 epochs of 7: no batch ends where an epoch does.
-  batches = take(7, arrays=records(7), batch_size=11, seed=0)
+  batches = take(7, records=numbered(7), batch_size=11, seed=0)
   stream = np.concatenate([batch['label'] for batch in batches])
   epochs = stream.reshape(11, 7)
   for epoch in epochs:
@@ -40,19 +47,21 @@ def test_every_epoch_holds_each_record_once_across_batches():
 
 @pytest.mark.parametrize('start', [1, 2, 5, 23])
 def test_starting_at_a_step_gives_the_rest_of_the_stream(start):
-  arrays = records(13)
-  unbroken = take(start + 4, arrays=arrays, batch_size=5, seed=9)
-  resumed = take(4, arrays=arrays, batch_size=5, seed=9, start_step=start)
+  arrays = numbered(13)
+  unbroken = take(start + 4, records=arrays, batch_size=5, seed=9)
+  resumed = take(4, records=arrays, batch_size=5, seed=9, start_step=start)
   for expected, batch in zip(unbroken[start:], resumed, strict=True):
     np.testing.assert_array_equal(batch['label'], expected['label'])
     np.testing.assert_array_equal(batch['image'], expected['image'])
 
 
 def test_order_follows_the_seed():
-  arrays = records(60)
+  arrays = numbered(60)
 
   def order(seed, start=0):
-    batches = take(2, arrays=arrays, batch_size=30, seed=seed, start_step=start)
+    batches = take(
+        2, records=arrays, batch_size=30, seed=seed, start_step=start
+    )
     return np.concatenate([batch['label'] for batch in batches]).tolist()
 
   assert order(1) == order(1)
@@ -62,8 +71,66 @@ def test_order_follows_the_seed():
   assert order(2) != order(1, start=2) and order(1) != order(2, start=2)
 
 
+@pytest.mark.parametrize('repeats', [2, 3])
+def test_repeats_are_in_one_batch_and_no_partners(repeats):
+  count, size = 7, 12
+  batches = take(
+      14, records=numbered(count), batch_size=size, seed=5, repeats=repeats
+  )
+  single = take(14, records=numbered(count), batch_size=size, seed=5)
+  order = np.concatenate([batch['label'] for batch in single])
+  # What is seen, by the definition: epoch by epoch, the first records of its
+  # order, each some times in a row, until the epoch is as long as always.
+  stream = []
+  for epoch in order.reshape(-1, count):
+    stream += [record for record in epoch for _ in range(repeats)][:count]
+  seen = np.reshape(stream, (14, size))
+  for batch, want in zip(batches, seen, strict=True):
+    assert sorted(batch['label'].tolist()) == sorted(want.tolist())
+  for batch, want in zip(batches, seen, strict=True):
+    label = batch['label']
+    places = [
+        k for r in range(repeats) for k in range(size) if k % repeats == r
+    ]
+    assert label.tolist() == want[places].tolist()
+  # Each epoch starts from an order of its own.
+  firsts = {tuple(epoch) for epoch in np.reshape(stream, (-1, count))}
+  assert len(firsts) > 10
+
+
+@pytest.mark.parametrize('repeats', [2, 3, 4])
+@pytest.mark.parametrize('extra', [0, 1, 2, 3, 5])
+def test_partners_are_never_copies(repeats, extra):
+  """Rows i and i^1, in the smallest batches that are allowed."""
+  size = 3 * repeats + extra
+  records = numbered(200)  # so many that epochs end elsewhere
+  for batch in take(
+      9, records=records, batch_size=size, seed=1, repeats=repeats
+  ):
+    label = batch['label']
+    assert len(set(label)) <= -(-size // repeats) + 1
+    even = label[: size // 2 * 2].reshape(-1, 2)
+    assert (even[:, 0] != even[:, 1]).all()
+
+
+def test_repeats_start_at_any_step():
+  records = numbered(13)
+  unbroken = take(9, records=records, batch_size=8, seed=9, repeats=3)
+  resumed = take(
+      4, records=records, batch_size=8, seed=9, repeats=3, start_step=5
+  )
+  for expected, batch in zip(unbroken[5:], resumed, strict=True):
+    np.testing.assert_array_equal(batch['label'], expected['label'])
+
+
+def test_the_order_is_what_it_always_was():
+  """Runs of earlier versions go on with the records they would have seen."""
+  batches = take(2, records=numbered(20), batch_size=13, seed=4)
+  assert [batch['label'].tolist() for batch in batches] == _ORDER
+
+
 def test_eval_batches_hold_each_record_once_and_mask_the_padding():
-  batches = list(pipeline.eval_batches(records(11), batch_size=4))
+  batches = list(pipeline.eval_batches(numbered(11), batch_size=4))
   assert [batch['mask'].tolist() for batch in batches] == [
       [1, 1, 1, 1],
       [1, 1, 1, 1],
@@ -84,12 +151,12 @@ def test_eval_batches_hold_each_record_once_and_mask_the_padding():
 
 
 def test_eval_batches_that_divide_have_no_padding():
-  batches = list(pipeline.eval_batches(records(12), batch_size=4))
+  batches = list(pipeline.eval_batches(numbered(12), batch_size=4))
   assert len(batches) == 3
   assert all(batch['mask'].all() for batch in batches)
 
 
 def test_eval_pads_a_split_smaller_than_a_batch():
-  (batch,) = pipeline.eval_batches(records(2), batch_size=500)
+  (batch,) = pipeline.eval_batches(numbered(2), batch_size=500)
   assert batch['image'].shape == (500, 5, 4, 3)
   assert batch['mask'].sum() == 2

@@ -11,8 +11,12 @@ def test_cifar10_is_table_2():
   assert config.dtype == 'bfloat16' and config.label_smoothing == 0.1
   assert config.optimizer.to_dict() == {
       'learning_rate': 1e-4,
+      'schedule': 'cosine',
       'warmup_epochs': 5.0,
+      'warmup_learning_rate': 0.0,
+      'final_learning_rate': 0.0,
       'weight_decay': 0.05,
+      'decay_layer_scale': False,
       'b1': 0.9,
       'b2': 0.999,
       'eps': 1e-8,
@@ -46,6 +50,46 @@ def test_digits_are_neither_mirrored_nor_mixed():
   assert not config.augment.flip and config.augment.rand_augment_ops == 0
   assert config.augment.mixup_alpha == config.augment.cutmix_alpha == 0.0
   assert config.model.name == 'rmt_compact'
+
+
+@pytest.mark.parametrize('size', ['t', 's', 'b', 'l'])
+def test_imagenet_is_as_released(size):
+  config = recipes.imagenet(f'rmt_{size}')
+  assert config.model.name == f'rmt_{size}'
+  assert set(config.model.to_dict().values()) == {config.model.name, None}
+  assert config.num_epochs == 300 and config.label_smoothing == 0.1
+  optimizer = config.optimizer.to_dict()
+  # Every log peaks at 2e-3.
+  assert optimizer.pop('learning_rate') == pytest.approx(2e-3, rel=1e-12)
+  assert optimizer == {
+      'schedule': 'epochs',
+      'warmup_epochs': 5.0,
+      'warmup_learning_rate': 1e-6,
+      'final_learning_rate': 1e-5,
+      'weight_decay': 0.05,
+      'decay_layer_scale': True,
+      'b1': 0.9,
+      'b2': 0.999,
+      'eps': 1e-8,
+  }
+  # rand-m9-mstd0.5-inc1, as on CIFAR-10; the crop is another.
+  augment = recipes.cifar10('rmt_compact').augment.to_dict()
+  assert config.augment.to_dict() == {**augment, 'crop_padding': 0}
+  data = config.data.to_dict()
+  assert data['image_size'] == 224 and data['eval_crop'] == 224 / 256
+  assert data['train_crop'] == 'random_resized' and data['repeats'] == 3
+  assert data['crop_scale'] == (0.08, 1.0)
+  assert data['crop_ratio'] == pytest.approx((3 / 4, 4 / 3))
+  assert (data['train_split'], data['val_split']) == ('train', 'val')
+
+
+def test_the_smoke_run_of_imagenet_is_tiny_and_takes_the_same_path():
+  config = recipes.imagenet('rmt_l')
+  smoke = recipes.with_argument(config, 'smoke')
+  assert smoke.data.name == 'digits' and smoke.batch_size == 64
+  assert smoke.optimizer.learning_rate == pytest.approx(5e-4 / 8)
+  assert smoke.ema_decay and smoke.optimizer.schedule == 'epochs'
+  assert smoke.model.widths == (8, 8, 16, 16)
 
 
 def test_the_argument_is_smoke_or_refused():

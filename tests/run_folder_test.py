@@ -5,6 +5,7 @@ import json
 import ml_collections
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import run_folder
 
@@ -16,8 +17,19 @@ def _config(**changes):
           'log_every_steps': 5,
           'stop_after_epochs': 0,
           'eval_batch_size': 5,
+          'ema_decay': 0.0,
           'init_from': '',
-          'data': {'name': 'digits', 'dir': ''},
+          'optimizer': {
+              'schedule': 'cosine',
+              'warmup_learning_rate': 0.0,
+              'final_learning_rate': 0.0,
+              'decay_layer_scale': False,
+          },
+          'data': {
+              'name': 'digits',
+              'dir': '',
+              **run_folder._ADDED['data'],
+          },
           'model': {'name': 'a', 'widths': (1, 2), 'layer_scale': (0.5, 1.0)},
       }
   )
@@ -33,6 +45,19 @@ def test_config_comes_back_with_its_tuples(tmp_path):
   assert not list(tmp_path.rglob('*.part'))
 
 
+def test_an_older_recipe_gets_what_it_did_not_have(tmp_path):
+  """The oldest of all: whatever a field does not say is as it was then."""
+  older = {'seed': 0, 'optimizer': {'b1': 0.5}}
+  (tmp_path / 'config.json').write_text(json.dumps(older))
+  loaded = run_folder.load_config(tmp_path)
+  today = recipes.cifar10('rmt_compact')
+  today.optimizer.b1 = 0.5
+  assert {'ema_decay', 'init_from'} < set(
+      loaded
+  ) and 'schedule' in loaded.optimizer
+  assert run_folder.differences(loaded, today) == []
+
+
 def test_the_same_config_may_go_on_with_other_free_fields(tmp_path):
   run_folder.open_folder(tmp_path, _config())
   changed = {
@@ -40,9 +65,23 @@ def test_the_same_config_may_go_on_with_other_free_fields(tmp_path):
       'stop_after_epochs': 3,
       'eval_batch_size': 11,
       'data.dir': 'elsewhere',
+      'data.storage': 'decode',
+      'data.workers': 2,
   }
   run_folder.open_folder(tmp_path, _config(**changed))
   assert run_folder.load_config(tmp_path).stop_after_epochs == 3
+
+
+def test_a_folder_of_before_a_field_has_its_default(tmp_path):
+  config = _config().to_dict()
+  del config['init_from'], config['data']['image_size']
+  config['data']['workers'] = 3
+  run_folder.write_json(tmp_path / 'config.json', config)
+  loaded = run_folder.load_config(tmp_path)
+  assert loaded.init_from == '' and loaded.data.image_size == 0
+  assert loaded.data.workers == 3
+  with pytest.raises(UserError, match=r'image_size is 0 there and 8 here'):
+    run_folder.open_folder(tmp_path, _config(**{'data.image_size': 8}))
 
 
 def test_another_config_is_refused_by_field_names(tmp_path):

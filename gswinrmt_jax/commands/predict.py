@@ -1,10 +1,10 @@
 """Names what pictures show, the most probable classes first.
 
-Pictures may be of any size and kind. They are resized and cut as evaluation on
-ImageNet does where the weights are for ImageNet, and otherwise resized so that
-their middle fills the model's images. One that cannot be read is named and
-passed over; the exit status is then 1. With --maps, pictures of what the model
-looks at are written as well.
+Pictures may be of any size and kind. They are resized and cut as evaluation
+does: by the weights' own crop, or, where training took images as they were,
+so that their middle fills the model's images. One that cannot be read is named
+and passed over; the exit status is then 1. With --maps, pictures of what the
+model looks at are written as well.
 """
 
 import argparse
@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
   loaded = weights.load(
       pathlib.Path(args.weights),
       step=step,
+      which=args.which,
       warn=guard.complain,
   )
   predictor = predict.Predictor(loaded, args.image_size)
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     except UserError as error:
       guard.complain(str(error))
   found = list(predictor.predict(paths, images, args.top)) if paths else []
+  print(f'weights: {loaded.origin}', file=sys.stderr)
   if args.json:
     print(json.dumps([one.to_dict() for one in found], indent=2))
   else:

@@ -1,13 +1,18 @@
 """Starting a run from weights that another model was trained to."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
+import pathlib
 from typing import Any
 
 from flax import traverse_util
 import jax.numpy as jnp
+import ml_collections
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.training import weights
+from gswinrmt_jax.training.state import TrainState
 from gswinrmt_jax.training.weights import Weights
 
 _SHOWN = 8  # names in a line
@@ -40,6 +45,15 @@ class Transfer:
       names += more if len(self.unused) > _SHOWN else ''
       lines.append(f'not used: {names}')
     return lines
+
+
+def load(
+    config: ml_collections.ConfigDict, warn: Callable[[str], None]
+) -> Weights | None:
+  """Returns the weights that a recipe starts from, None if it has none."""
+  if not config.init_from:
+    return None
+  return weights.load(pathlib.Path(config.init_from), warn=warn)
 
 
 def check(target: Mapping[str, Any], source: Weights) -> None:
@@ -87,6 +101,24 @@ def transfer(initial: Mapping[str, Any], source: Mapping[str, Any]) -> Transfer:
       fresh=fresh,
       unused=[name for name in old if name not in new],
   )
+
+
+def start(
+    state: TrainState, source: Weights, say: Callable[[str], None]
+) -> TrainState:
+  """Takes over what fits of other weights; the optimiser starts anew.
+
+  Args:
+    state: Freshly initialised; its average begins at what was taken over.
+    source: Weights to start from.
+    say: Told the report, line by line.
+  """
+  moved = transfer(state.variables, source.variables)
+  say(f'Starting from {source.origin}:')
+  for line in moved.lines():
+    say(f'  {line}')
+  state = state.replace(**moved.variables)
+  return state if state.ema is None else state_lib.restart_average(state)
 
 
 def _flat(variables):

@@ -1,5 +1,6 @@
 """A run: restore, step, validate, save, until done."""
 
+import dataclasses
 import pathlib
 import time
 from typing import Any
@@ -10,18 +11,19 @@ import ml_collections
 from gswinrmt_jax.data import datasets, pipeline
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import (
+    average,
     build,
     checkpoint,
     closing,
     devices,
     evaluation,
     fine_tune,
+    inputs,
     log,
     meter,
     plan,
     plots,
     run_folder,
-    weights,
 )
 from gswinrmt_jax.training import progress as progress_lib
 from gswinrmt_jax.training import state as state_lib
@@ -68,31 +70,39 @@ class Run:
   ):
     """Builds all parts; the folder is touched last, when they fit together."""
     self.config, self.folder, self.terminal = config, folder, terminal
-    self.info = datasets.info(config.data.name)
+    inputs.check(config)
+    self.info = datasets.info(config.data.name, config.data.dir)
     # What can be refused at once is, before data are fetched and decoded.
     run_folder.check_folder(folder, config)
     self.checkpoints = checkpoint.Checkpoints(
         folder / 'checkpoints', warn=terminal.say
     )
-    self._source = self._load_source()
+    # A run that goes on has started from them already.
+    started = bool(self.checkpoints.steps())
+    self._source = None if started else fine_tune.load(config, terminal.say)
     self._augmentation = build.make_augmentation(config, self.info)
     datasets.ensure(config.data.name, config.data.dir)
-    self.train_data = self._load(config.data.train_split)
-    self.val_data = self._load(config.data.val_split)
-    image_shape = self.train_data.image.shape[1:]
+    self.train_data = inputs.load_train(config)
+    self.val_data = inputs.load_eval(config, config.data.val_split)
+    inputs.check_sizes(config, self.train_data, self.val_data)
+    image_shape = self.train_data.image_shape
+    self.info = dataclasses.replace(self.info, image_size=image_shape[:2])
     self.plan = plan.make_plan(config, len(self.train_data))
     self.devices = devices.Devices()
 
     model = build.make_model(config, len(self.info.class_names), image_shape)
     self.schedule, tx = build.make_optimizer(config, self.plan)
+    decay = build.ema_decay(config)
     key = jax.random.key(config.seed)
     self._key = jax.random.fold_in(key, _TRAIN)
     self._create = lambda: state_lib.create(
-        model, tx, jax.random.fold_in(key, _INIT), image_shape
+        model, tx, jax.random.fold_in(key, _INIT), image_shape, ema=decay > 0
     )
     self.target = self.devices.target(jax.eval_shape(self._create))
     self._train_step = jax.jit(
-        step_lib.make_train_step(model, tx, self._augmentation),
+        step_lib.make_train_step(
+            model, tx, self._augmentation, ema_decay=decay
+        ),
         donate_argnums=0,
         out_shardings=self.devices.replicated,
     )
@@ -104,11 +114,15 @@ class Run:
     if self._source is not None:
       fine_tune.check(self.target.variables, self._source)
     run_folder.open_folder(folder, config)
+    inputs.Seen(self.info, inputs.crop(config)).write(folder)
     self.log = None
+    self._batches = None
 
   def close(self) -> None:
-    """Waits for what is being written and closes the files."""
+    """Waits for what is being written, closes files, ends the workers."""
     self.checkpoints.close()
+    if self._batches:
+      self._batches.close()
     if self.log:
       self.log.close()
 
@@ -129,9 +143,6 @@ class Run:
     self.terminal.say(closing.table(summary))
     return summary
 
-  def _load(self, split):
-    return datasets.load(self.config.data.name, split, self.config.data.dir)
-
   def _restore_or_create(self):
     restored = self.checkpoints.restore_latest(self.target)
     if restored:
@@ -145,25 +156,10 @@ class Run:
         compiler_options=devices.quick_compilation(),
     )
     state = create()
-    return self._start_from_source(state), 0
-
-  def _load_source(self):
-    """Returns the weights that a fresh run starts from, if it has any."""
-    if not self.config.init_from or self.checkpoints.steps():
-      return None
-    path = pathlib.Path(self.config.init_from)
-    return weights.load(path, warn=self.terminal.say)
-
-  def _start_from_source(self, state):
-    """Takes over what fits of other weights; the optimiser starts anew."""
-    if self._source is None:
-      return state
-    source, self._source = self._source, None
-    moved = fine_tune.transfer(state.variables, source.variables)
-    self.terminal.say(f'Starting from {source.origin}:')
-    for line in moved.lines():
-      self.terminal.say(f'  {line}')
-    return self.devices.replicate(state.replace(**moved.variables))
+    if self._source is not None:
+      source, self._source = self._source, None
+      state = fine_tune.start(state, source, self.terminal.say)
+    return self.devices.replicate(state), 0
 
   def _announce(self, state, start):
     self.terminal.say(
@@ -184,7 +180,9 @@ class Run:
         batch_size=self.config.batch_size,
         seed=self.config.seed,
         start_step=start,
+        repeats=self.config.data.repeats,
     )
+    self._batches = batches
     batch = self.devices.put_batch(next(batches))
     if not start:
       self._draw(batch)
@@ -210,11 +208,11 @@ class Run:
         }
         progress.interval(step, *self._read(readings, step), extra)
       if step in milestones:
-        figures = self._evaluate(state.variables, self.val_data)
+        figures = self._evaluate(state.saved_weights, self.val_data)
         # Logged first: an entry without its checkpoint is taken out on
         # resuming, while a checkpoint without its entry would leave a gap.
         progress.epoch(step, milestones[step], figures)
-        self._save(state, step, milestones[step], figures['accuracy'])
+        self._save(state, step, milestones[step], figures)
         plots.write_curves(
             self.folder / 'curves.png', self.log.entries, self.folder.name
         )
@@ -255,15 +253,18 @@ class Run:
           'lower config.optimizer.learning_rate or config.dtype=float32'
       ) from error
 
-  def _evaluate(self, variables, data):
-    return evaluation.evaluate(
+  def _evaluate(self, saved, data):
+    """Returns the figures of the weights and, as `ema_NAME`, their average."""
+    figures = evaluation.evaluate_each(
         self._eval_step,
-        variables,
+        average.by_name(saved),
         pipeline.eval_batches(data, batch_size=self.config.eval_batch_size),
         self.devices.put_batch,
     )
+    return average.merged(figures)
 
-  def _save(self, state, step, epoch, accuracy):
+  def _save(self, state, step, epoch, figures):
+    accuracy, which = average.better(figures)
     self.checkpoints.save(
         state,
         accuracy=accuracy,
@@ -271,6 +272,7 @@ class Run:
             'config': self.config.to_dict(),
             'step': step,
             'epoch': epoch,
+            'weights': which,
             'data': {'seed': self.config.seed, 'next_batch': step},
         },
     )
@@ -283,12 +285,12 @@ class Run:
     """
     self.checkpoints.wait()
     last = int(state.step)
-    restored = self.checkpoints.restore_best(self.target.variables)
+    restored = self.checkpoints.restore_best(self.target.saved_weights)
     best = restored.step
     tested = {}
     if last == self.plan.total_steps:
-      data = self._load(self.config.data.test_split)
-      tested[last] = self._evaluate(state.variables, data)
+      data = inputs.load_eval(self.config, self.config.data.test_split)
+      tested[last] = self._evaluate(state.saved_weights, data)
       if best != last:
         tested[best] = self._evaluate(restored.tree, data)
     summary = closing.summarize(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from gswinrmt_jax.training import average
 from gswinrmt_jax.training.state import TrainState
 
 Batch = Mapping[str, jax.Array]
@@ -37,6 +38,8 @@ def make_train_step(
     model: nn.Module,
     tx: optax.GradientTransformation,
     augmentation: Augmentation,
+    *,
+    ema_decay: float = 0.0,
 ) -> TrainStep:
   """Returns the update `(state, batch, key) -> (state, metrics)`.
 
@@ -48,6 +51,7 @@ def make_train_step(
     model: Called as `model(image, train=True)`; returns float32 logits.
     tx: The optimiser, schedule included.
     augmentation: Makes the model's input and the targets of the loss.
+    ema_decay: Of the state's average, for a step; 0 where it keeps none.
 
   Returns:
     The update. Its metrics are scalars: `loss`, `accuracy` (of the augmented
@@ -89,6 +93,9 @@ def make_train_step(
         batch_stats=batch_stats,
         opt_state=opt_state,
     )
+    if ema_decay:
+      ema = average.update(state.ema, new_state.variables, ema_decay)
+      new_state = new_state.replace(ema=ema)
     return new_state, metrics
 
   return train_step

@@ -1,0 +1,200 @@
+"""From an encoded image of any kind and size to what a model sees.
+
+Training, evaluation and prediction decode and resize here, and nowhere else.
+"""
+
+import dataclasses
+import io
+import math
+import pathlib
+
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+
+from gswinrmt_jax.errors import UserError
+
+_WHITE = (255, 255, 255, 255)
+_MAX_RATIO = 32  # of a picture's sides
+_TRIES = 10  # boxes that are drawn before the middle is taken
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCrop:
+  """What is drawn of a picture, to be resized to the model's images.
+
+  Attributes:
+    scale: Least and greatest share of the picture's area.
+    ratio: Least and greatest width / height.
+  """
+
+  scale: tuple[float, float] = (0.08, 1.0)
+  ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+
+def read(path: pathlib.Path) -> PIL.Image.Image:
+  """Returns the picture in a file, as `decode` does.
+
+  Raises:
+    UserError: If it is no picture, or a damaged one.
+  """
+  try:
+    return decode(path.read_bytes(), str(path))
+  except FileNotFoundError:
+    raise UserError(f'{path} does not exist') from None
+  except OSError as error:
+    raise UserError(f'{path} cannot be read: {error.strerror}') from error
+
+
+def decode(encoded: bytes, name: str) -> PIL.Image.Image:
+  """Returns a picture as RGB, turned as its EXIF says.
+
+  Transparent parts become white; pixels of 16 bits are scaled to eight.
+
+  Args:
+    encoded: An image file's bytes.
+    name: Of the file, for the message.
+
+  Raises:
+    UserError: If it is no picture, or a damaged one.
+  """
+  try:
+    with PIL.Image.open(io.BytesIO(encoded)) as picture:
+      PIL.ImageOps.exif_transpose(picture, in_place=True)
+      return _to_rgb(picture)
+  except PIL.UnidentifiedImageError:
+    raise UserError(f'{name} is no picture that can be read') from None
+  except PIL.Image.DecompressionBombError as error:
+    raise UserError(f'{name} is too large: {error}') from error
+  except Exception as error:  # Decoders raise all kinds.
+    raise UserError(f'{name} is damaged: {error}') from error
+
+
+def _to_rgb(picture):
+  if picture.mode[0] in 'IF':  # more than 8 bits; `convert` would clip to 255
+    array = np.asarray(picture, np.float64)
+    top = 1 if picture.mode == 'F' and array.max() <= 1 else 255
+    if picture.mode.startswith('I;16') or array.max() > 255:
+      top = 65535
+    array = np.clip(array * (255 / top), 0, 255).astype(np.uint8)
+    return PIL.Image.fromarray(array).convert('RGB')
+  if picture.has_transparency_data:
+    picture = picture.convert('RGBA')
+    paper = PIL.Image.new('RGBA', picture.size, _WHITE)
+    return PIL.Image.alpha_composite(paper, picture).convert('RGB')
+  return picture.convert('RGB')
+
+
+def fit(
+    picture: PIL.Image.Image, size: tuple[int, int], crop: float
+) -> np.ndarray:
+  """Resizes and cuts out the middle, as evaluation on ImageNet does.
+
+  The picture is resized, bicubic, so that it just covers `size / crop`; of
+  that, the middle is kept. With a crop of 0 it is resized to `size` as it is,
+  whatever its shape.
+
+  Args:
+    picture: RGB.
+    size: Height and width to return.
+    crop: Part of the covered size that is kept, along a side; 0 keeps all of
+      the picture.
+
+  Returns:
+    uint8 `[h w 3]`.
+  """
+  height, width = size
+  if not crop:
+    return np.asarray(_resize(picture, (width, height)))
+  picture = _not_too_thin(picture)
+  covered = round(width / crop), round(height / crop)
+  # In whole numbers, and rounded down, as torchvision does.
+  across, down = covered
+  if across * picture.height >= down * picture.width:
+    resized = across, max(down, across * picture.height // picture.width)
+  else:
+    resized = max(across, down * picture.width // picture.height), down
+  picture = _resize(picture, resized)
+  left = round((picture.width - width) / 2)
+  top = round((picture.height - height) / 2)
+  box = (left, top, left + width, top + height)
+  return np.asarray(picture.crop(box))
+
+
+def draw_box(
+    width: int, height: int, how: RandomCrop, rng: np.random.Generator
+) -> tuple[int, int, int, int]:
+  """Draws a box of random area and shape, as GoogLeNet's training did.
+
+      area ~ U(scale) width height,   log ratio ~ U(log ratio)
+      w = round(sqrt(area ratio)),    h = round(sqrt(area / ratio))
+
+  If it fits into the picture, its place is uniform. After ten that do not, it
+  is the largest box in the middle whose shape is allowed. (Szegedy et al. 2014,
+  section 6; as torchvision's RandomResizedCrop.)
+
+  Args:
+    width: Of the picture.
+    height: Of the picture.
+    how: Areas and shapes to draw from.
+    rng: Source of the draws.
+
+  Returns:
+    Left, top, width and height in pixels.
+  """
+  low, high = (math.log(ratio) for ratio in how.ratio)
+  for _ in range(_TRIES):
+    least, most = how.scale
+    area = width * height * (least + (most - least) * rng.random())
+    ratio = math.exp(low + (high - low) * rng.random())
+    across = round(math.sqrt(area * ratio))
+    down = round(math.sqrt(area / ratio))
+    if 0 < across <= width and 0 < down <= height:
+      top = int((height - down + 1) * rng.random())
+      left = int((width - across + 1) * rng.random())
+      return left, top, across, down
+  ratio = min(max(width / height, how.ratio[0]), how.ratio[1])
+  across = max(1, min(width, round(height * ratio)))
+  down = max(1, min(height, round(width / ratio)))
+  return (width - across) // 2, (height - down) // 2, across, down
+
+
+def random_crop(
+    picture: PIL.Image.Image,
+    size: tuple[int, int],
+    how: RandomCrop,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, tuple[float, float, float, float]]:
+  """Resizes a box of `draw_box` to one size, bicubic.
+
+  Args:
+    picture: RGB.
+    size: Height and width to return.
+    how: Areas and shapes to draw from.
+    rng: Source of the draws.
+
+  Returns:
+    uint8 `[h w 3]`, and the box: top, left, height and width in fractions of
+    the picture's sides.
+  """
+  left, top, across, down = draw_box(*picture.size, how, rng)
+  # Cut first: what lies beside the box is not looked at.
+  part = picture.crop((left, top, left + across, top + down))
+  width, height = picture.size
+  box = (top / height, left / width, down / height, across / width)
+  return np.asarray(_resize(part, size[::-1])), box
+
+
+def _resize(picture, size):
+  """Returns the picture at (width, height): antialiased, on eight bits."""
+  return picture.resize(size, PIL.Image.Resampling.BICUBIC)
+
+
+def _not_too_thin(picture):
+  """Cuts what would be resized to millions of pixels and then thrown away."""
+  longest = _MAX_RATIO * min(picture.size)
+  if max(picture.size) <= longest:
+    return picture
+  width, height = (min(extent, longest) for extent in picture.size)
+  left, top = (picture.width - width) // 2, (picture.height - height) // 2
+  return picture.crop((left, top, left + width, top + height))
