@@ -30,6 +30,10 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.data.train_split = 'train[:45000]'
   config.data.val_split = 'train[45000:]'
   config.data.test_split = 'test'
+  config.data.image_size = 0  # pixels, both sides; 0: as stored, all equal
+  config.data.eval_crop = 0.0  # centre crop, of the resized side; 0: no crop
+  config.data.storage = 'memory'  # or 'decode', each time; same images
+  config.data.workers = 0  # processes that decode, for 'decode'
 
   config.augment = ml_collections.ConfigDict()
   config.augment.crop_padding = 4  # pixels on each side

@@ -49,6 +49,21 @@ def test_there_and_back_again(tmp_path):
       assert getattr(read, field.name) == getattr(_CARD, field.name)
 
 
+def test_squeezing_is_a_mode_where_others_read_the_card():
+  card = dataclasses.replace(_CARD, crop=0.0)
+  images = card.to_dict()['pretrained_cfg']
+  assert images['crop_mode'] == 'squash' and images['crop_pct'] == 1.0
+  assert card_lib.from_dict(card.to_dict(), '').crop == 0.0
+  assert _CARD.to_dict()['pretrained_cfg']['crop_mode'] == 'center'
+
+
+def test_above_the_cards_size_no_margin_is_cut_off():
+  assert _CARD.crop_at((32, 48)) == _CARD.crop_at((24, 24)) == 0.875
+  assert _CARD.crop_at((48, 48)) == 1.0
+  squeezed = dataclasses.replace(_CARD, crop=0.0)
+  assert squeezed.crop_at((48, 48)) == 0.0
+
+
 @pytest.mark.parametrize(
     ('change', 'said'),
     [

@@ -1,10 +1,11 @@
 import os
 
 import cifar10_test
+import folder_data
 import numpy as np
 import pytest
 
-from gswinrmt_jax.data import cifar10_archive, datasets, digits
+from gswinrmt_jax.data import cifar10_archive, datasets, digits, records
 from gswinrmt_jax.errors import UserError
 
 
@@ -15,6 +16,19 @@ def root(monkeypatch, tmp_path):
   )
   cifar10_test.prepared(tmp_path)
   return tmp_path / 'tfds'
+
+
+@pytest.fixture(scope='module')
+def own(tmp_path_factory):
+  root = tmp_path_factory.mktemp('own')
+  folder_data.write(
+      root,
+      {
+          'train': folder_data.examples(8),
+          'val': folder_data.examples(5, seed=1),
+      },
+  )
+  return root
 
 
 def test_info_of_every_data_set():
@@ -30,11 +44,58 @@ def test_info_of_every_data_set():
   assert datasets.info('cifar10').std == (0.2470, 0.2435, 0.2616)
 
 
-def test_unknown_name_gets_the_nearest():
+def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
   with pytest.raises(UserError, match="'cifar-10'; did you mean cifar10"):
-    datasets.info('cifar-10')
-  with pytest.raises(UserError, match='known: digits, cifar10'):
-    datasets.load('xyz', 'train')
+    datasets.info('cifar-10', str(own))
+  with pytest.raises(UserError) as caught:
+    datasets.load('xyz', 'train', str(own))
+  assert str(caught.value) == (
+      f"unknown data set 'xyz' (known: digits, cifar10; own in {own})"
+  )
+  with pytest.raises(UserError, match='did you mean own'):
+    datasets.ensure('onw', str(own))
+  with pytest.raises(UserError, match='none of your own in /nowhere'):
+    datasets.info('own', '/nowhere')
+  with pytest.raises(UserError, match=r"unknown data set '\.\./own'"):
+    datasets.info('../own', str(own))
+
+
+def test_a_data_set_of_ones_own(own):
+  info = datasets.info('own', str(own))
+  assert info.name == 'own' and info.class_names == folder_data.CLASSES
+  assert info.mean == (0.485, 0.456, 0.406)
+  assert info.image_size == (0, 0)  # not known before they are read
+  datasets.ensure('own', str(own))
+  train = datasets.load('own', 'train', str(own), image_size=(9, 7))
+  assert len(train) == 8 and train.image_shape == (9, 7, 3)
+  parts = [
+      datasets.load('own', split, str(own), image_size=(9, 7))
+      for split in ('train[:3]', 'train[3:]')
+  ]
+  image = np.concatenate([part.image for part in parts])
+  np.testing.assert_array_equal(image, train.image)
+  with pytest.raises(
+      UserError, match="has no split 'test', or it is empty: use train or v"
+  ):
+    datasets.load('own', 'test', str(own), image_size=(9, 7))
+
+
+def test_storages_hold_the_same(own):
+  loaded = [
+      datasets.load(
+          'own', 'train', str(own), image_size=(8, 8), crop=0.9, storage=storage
+      )
+      for storage in datasets.STORAGES
+  ]
+  assert len(loaded) == 3
+  want = loaded[0].gather(np.arange(8))
+  for records_ in loaded:
+    assert len(records_) == 8 and records_.image_shape == (8, 8, 3)
+    for rows in ([3, 1, 3], [7]):
+      batch = records_.gather(np.array(rows))
+      for name in ('image', 'label'):
+        np.testing.assert_array_equal(batch[name], want[name][rows])
+        assert batch[name].dtype == want[name].dtype
 
 
 def test_digits_need_no_preparation(capsys):
@@ -48,7 +109,7 @@ def test_digits_need_no_preparation(capsys):
 
 
 def test_cifar10_is_decoded_to_arrays(root, monkeypatch):
-  monkeypatch.setattr(datasets, '_CHUNK', 7)  # does not divide 50
+  monkeypatch.setattr(records, '_CHUNK', 7)  # does not divide 50
   parts = [
       datasets.load('cifar10', split, str(root))
       for split in ('train[:35]', 'train[35:]', 'test')

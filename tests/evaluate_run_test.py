@@ -100,8 +100,8 @@ def test_data_may_lie_elsewhere_now(run, monkeypatch):
   monkeypatch.setattr(
       evaluate_run.datasets,
       'load',
-      lambda name, split, data_dir: seen.append(data_dir)
-      or load(name, split, data_dir),
+      lambda name, split, data_dir, **how: seen.append(data_dir)
+      or load(name, split, data_dir, **how),
   )
   _evaluate(run, data_dir='elsewhere')
   assert seen == ['elsewhere']

@@ -34,18 +34,3 @@ def test_padding_is_ignored_whatever_the_batch_size():
   assert np.isclose(whole['loss'], parted['loss'], rtol=1e-6)
   logits = tiny.Tiny().apply(variables, data.image / 255.0, train=False)
   assert whole['accuracy'] == np.mean(logits.argmax(-1) == data.label)
-
-
-def test_image_size_resizes_before_the_model():
-  data, variables = tiny.arrays(0, 5), _variables()
-  eval_step = jax.jit(
-      evaluation.make_eval_step(tiny.Tiny(), _normalize, image_size=9)
-  )
-  batch = next(pipeline.eval_batches(data, batch_size=5))
-  resized = jax.image.resize(
-      data.image / np.float32(255), (5, 9, 9, 3), 'bilinear', antialias=True
-  )
-  logits = tiny.Tiny().apply(variables, resized, train=False)
-  loss = -jax.nn.log_softmax(logits)[np.arange(5), data.label].sum()
-  actual = eval_step(variables, batch)['loss']
-  np.testing.assert_allclose(actual, loss, rtol=1e-5)

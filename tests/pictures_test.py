@@ -4,7 +4,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from gswinrmt_jax.deploy import pictures
+from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
 
 _RED = (200, 30, 10)
@@ -75,7 +75,7 @@ def test_what_is_no_picture_is_one_line(tmp_path):
   path.write_bytes(path.read_bytes()[:5000])
   with pytest.raises(UserError, match=r'a\.png is damaged'):
     pictures.read(path)
-  with pytest.raises(UserError, match='damaged'):
+  with pytest.raises(UserError, match='cannot be read: Is a directory'):
     pictures.read(tmp_path)
 
 
@@ -92,6 +92,18 @@ def test_the_cut_is_that_of_imagenet():
       picture.transpose(PIL.Image.Transpose.ROTATE_90), (224, 224), 0.875
   )
   assert upright.shape == (224, 224, 3)
+
+
+def test_without_a_crop_all_of_the_picture_is_squeezed():
+  noise = np.random.default_rng(1).integers(0, 255, (30, 50, 3), np.uint8)
+  picture = PIL.Image.fromarray(noise)
+  want = picture.resize((9, 12), PIL.Image.Resampling.BICUBIC)
+  np.testing.assert_array_equal(pictures.fit(picture, (12, 9), 0.0), want)
+  # Antialiased: a checkerboard of single pixels is grey at half the size.
+  board = np.indices((40, 40)).sum(0) % 2 * 255
+  board = PIL.Image.fromarray(board.astype(np.uint8)).convert('RGB')
+  grey = pictures.fit(board, (10, 10), 0.0)
+  assert abs(np.float32(grey) - 127.5).max() < 3
 
 
 def test_no_cut_and_other_shapes():

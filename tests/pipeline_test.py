@@ -4,14 +4,15 @@ import itertools
 import numpy as np
 import pytest
 
-from gswinrmt_jax.data import datasets, pipeline
+from gswinrmt_jax.data import pipeline
+from gswinrmt_jax.data import records as records_lib
 
 
-def records(count):
+def numbered(count):
   """Every image is filled with its own number, which is its label too."""
   label = np.arange(count, dtype=np.int32)
   image = np.broadcast_to(label[:, None, None, None], (count, 5, 4, 3))
-  return datasets.Arrays(image.astype(np.uint8), label)
+  return records_lib.Arrays(image.astype(np.uint8), label)
 
 
 def take(count, **kwargs):
@@ -19,7 +20,7 @@ def take(count, **kwargs):
 
 
 def test_batches_are_uint8_images_with_their_own_labels():
-  batches = take(6, arrays=records(11), batch_size=7, seed=3)
+  batches = take(6, records=numbered(11), batch_size=7, seed=3)
   for batch in batches:
     assert set(batch) == {'image', 'label'}
     assert batch['image'].shape == (7, 5, 4, 3)
@@ -30,7 +31,7 @@ def test_batches_are_uint8_images_with_their_own_labels():
 
 def test_every_epoch_holds_each_record_once_across_batches():
   # 7 batches of 11 are 11 epochs of 7: no batch ends where an epoch does.
-  batches = take(7, arrays=records(7), batch_size=11, seed=0)
+  batches = take(7, records=numbered(7), batch_size=11, seed=0)
   stream = np.concatenate([batch['label'] for batch in batches])
   epochs = stream.reshape(11, 7)
   for epoch in epochs:
@@ -40,19 +41,21 @@ def test_every_epoch_holds_each_record_once_across_batches():
 
 @pytest.mark.parametrize('start', [1, 2, 5, 23])
 def test_starting_at_a_step_gives_the_rest_of_the_stream(start):
-  arrays = records(13)
-  unbroken = take(start + 4, arrays=arrays, batch_size=5, seed=9)
-  resumed = take(4, arrays=arrays, batch_size=5, seed=9, start_step=start)
+  arrays = numbered(13)
+  unbroken = take(start + 4, records=arrays, batch_size=5, seed=9)
+  resumed = take(4, records=arrays, batch_size=5, seed=9, start_step=start)
   for expected, batch in zip(unbroken[start:], resumed, strict=True):
     np.testing.assert_array_equal(batch['label'], expected['label'])
     np.testing.assert_array_equal(batch['image'], expected['image'])
 
 
 def test_order_follows_the_seed():
-  arrays = records(60)
+  arrays = numbered(60)
 
   def order(seed, start=0):
-    batches = take(2, arrays=arrays, batch_size=30, seed=seed, start_step=start)
+    batches = take(
+        2, records=arrays, batch_size=30, seed=seed, start_step=start
+    )
     return np.concatenate([batch['label'] for batch in batches]).tolist()
 
   assert order(1) == order(1)
@@ -63,7 +66,7 @@ def test_order_follows_the_seed():
 
 
 def test_eval_batches_hold_each_record_once_and_mask_the_padding():
-  batches = list(pipeline.eval_batches(records(11), batch_size=4))
+  batches = list(pipeline.eval_batches(numbered(11), batch_size=4))
   assert [batch['mask'].tolist() for batch in batches] == [
       [1, 1, 1, 1],
       [1, 1, 1, 1],
@@ -84,12 +87,12 @@ def test_eval_batches_hold_each_record_once_and_mask_the_padding():
 
 
 def test_eval_batches_that_divide_have_no_padding():
-  batches = list(pipeline.eval_batches(records(12), batch_size=4))
+  batches = list(pipeline.eval_batches(numbered(12), batch_size=4))
   assert len(batches) == 3
   assert all(batch['mask'].all() for batch in batches)
 
 
 def test_eval_pads_a_split_smaller_than_a_batch():
-  (batch,) = pipeline.eval_batches(records(2), batch_size=500)
+  (batch,) = pipeline.eval_batches(numbered(2), batch_size=500)
   assert batch['image'].shape == (500, 5, 4, 3)
   assert batch['mask'].sum() == 2

@@ -64,7 +64,7 @@ def test_help_imports_nothing_heavy():
 def test_data_modules_import_nothing_heavy_by_themselves():
   code = (
       'import sys, gswinrmt_jax.data.pipeline\n'
-      'heavy = {"grain", "tensorflow_datasets", "PIL", "requests"}\n'
+      'heavy = {"grain", "tensorflow_datasets", "requests"}\n'
       'print(sorted(heavy & set(sys.modules)))\n'
   )
   done = subprocess.run(

@@ -17,7 +17,14 @@ def _config(**changes):
           'stop_after_epochs': 0,
           'eval_batch_size': 5,
           'init_from': '',
-          'data': {'name': 'digits', 'dir': ''},
+          'data': {
+              'name': 'digits',
+              'dir': '',
+              'image_size': 0,
+              'eval_crop': 0.0,
+              'storage': 'memory',
+              'workers': 0,
+          },
           'model': {'name': 'a', 'widths': (1, 2), 'layer_scale': (0.5, 1.0)},
       }
   )
@@ -40,9 +47,23 @@ def test_the_same_config_may_go_on_with_other_free_fields(tmp_path):
       'stop_after_epochs': 3,
       'eval_batch_size': 11,
       'data.dir': 'elsewhere',
+      'data.storage': 'decode',
+      'data.workers': 2,
   }
   run_folder.open_folder(tmp_path, _config(**changed))
   assert run_folder.load_config(tmp_path).stop_after_epochs == 3
+
+
+def test_a_folder_of_before_a_field_has_its_default(tmp_path):
+  config = _config().to_dict()
+  del config['init_from'], config['data']['image_size']
+  config['data']['workers'] = 3
+  run_folder.write_json(tmp_path / 'config.json', config)
+  loaded = run_folder.load_config(tmp_path)
+  assert loaded.init_from == '' and loaded.data.image_size == 0
+  assert loaded.data.workers == 3
+  with pytest.raises(UserError, match=r'image_size is 0 there and 8 here'):
+    run_folder.open_folder(tmp_path, _config(**{'data.image_size': 8}))
 
 
 def test_another_config_is_refused_by_field_names(tmp_path):

@@ -3,7 +3,7 @@
 from flax import linen as nn
 import numpy as np
 
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import records
 
 CLASSES = 3
 
@@ -21,10 +21,10 @@ class Tiny(nn.Module):
     return nn.Dense(CLASSES, name='head')(x.mean((1, 2)))
 
 
-def arrays(seed: int, count: int) -> datasets.Arrays:
+def arrays(seed: int, count: int) -> records.Arrays:
   """Returns images, 6 x 7, whose brightness tells their class."""
   rng = np.random.default_rng(seed)
   label = rng.integers(CLASSES, size=count).astype(np.int32)
   noise = rng.integers(0, 60, (count, 6, 7, 3))
   image = (noise + 80 * label[:, None, None, None]).astype(np.uint8)
-  return datasets.Arrays(image=image, label=label)
+  return records.Arrays(image=image, label=label)

@@ -8,7 +8,7 @@ import jax
 import tiny
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import datasets, records, sources
 from gswinrmt_jax.training import build
 
 # 25 images in batches of 4: epochs end at steps 6, 12, 18, 25.
@@ -22,12 +22,16 @@ SPLITS = {
 def install(monkeypatch):
   """Replaces data sets and model for one test."""
   info = datasets.Info('tiny', ('a', 'b', 'c'), (0.4,) * 3, (0.3,) * 3)
-  monkeypatch.setattr(datasets, 'info', lambda name: info)
+  monkeypatch.setattr(datasets, 'info', lambda name, data_dir: info)
   monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
-  monkeypatch.setattr(
-      datasets, 'load', lambda name, split, data_dir: SPLITS[split]
-  )
+  monkeypatch.setattr(datasets, 'load', load)
   monkeypatch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
+
+
+def load(name, split, data_dir, *, image_size, crop, **how):
+  """Returns a split, as `datasets.load` would."""
+  source = sources.ArraySource(SPLITS[split].image, SPLITS[split].label)
+  return records.to_memory(records.Decoded(source, image_size, crop))
 
 
 def recipe(**changes):

@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--image-size',
       type=int,
       metavar='N',
-      help='resize to N x N (bilinear, antialiased; default: as they are)',
+      help="bring images to N x N, as `predict` does (default: the model's "
+      'own size)',
   )
   parser.add_argument(
       '--batch-size', type=int, metavar='N', help="default: the run's own"

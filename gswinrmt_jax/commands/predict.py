@@ -1,10 +1,10 @@
 """Names what pictures show, the most probable classes first.
 
-Pictures may be of any size and kind. They are resized and cut as evaluation on
-ImageNet does where the weights are for ImageNet, and otherwise resized so that
-their middle fills the model's images. One that cannot be read is named and
-passed over; the exit status is then 1. With --maps, pictures of what the model
-looks at are written as well.
+Pictures may be of any size and kind. They are resized and cut as evaluation
+does: by the weights' own crop, or, where training took images as they were,
+so that their middle fills the model's images. One that cannot be read is named
+and passed over; the exit status is then 1. With --maps, pictures of what the
+model looks at are written as well.
 """
 
 import argparse

@@ -1,11 +1,17 @@
 """`gswinrmt prepare`: downloads a data set, or takes a local copy."""
 
 import argparse
+import os
+import pathlib
+
+from gswinrmt_jax.commands import arguments
+from gswinrmt_jax.errors import UserError
 
 DESCRIPTION = """\
 Writes a data set in the form that training and TensorFlow Datasets (TFDS)
-read. Training does the same by itself when the data are missing; this command
-is for doing it beforehand, from a local copy, or into another directory.
+read. For cifar10 training does the same by itself when the data are missing;
+pictures of your own, ImageNet and mini-ImageNet are prepared from local copies,
+each picture's bytes untouched, after all of them have been decoded once.
 """
 
 EXAMPLES = """\
@@ -15,7 +21,21 @@ examples:
   gswinrmt prepare cifar10 --dir /data/tfds      then train.py with
                                                  --config.data.dir=/data/tfds
   gswinrmt prepare digits                        ships with the package
+  gswinrmt prepare folder birds --images DIR     class folders in DIR, or in
+                                                 DIR/train, DIR/val, DIR/test
+  gswinrmt prepare folder birds --images DIR --val 0.2 --test 0 --seed 1
+  gswinrmt prepare imagenet --images DIR         official tars, or class folders
+  gswinrmt prepare mini_imagenet --images DIR    few-shot release, or folders
+docs/data.md has the forms that DIR may have, and what is checked.
 """
+
+_PICTURES = ('images', 'jobs', 'on_error')
+# Which options belong to which data set.
+_OPTIONS = {
+    'folder': ('name', *_PICTURES, 'val', 'test', 'seed'),
+    'cifar10': ('archive',),
+    'digits': (),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,13 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.description = DESCRIPTION
   parser.epilog = EXAMPLES
   parser.add_argument(
-      'dataset', metavar='DATASET', help='cifar10, or digits (always there)'
+      'dataset',
+      metavar='DATASET',
+      help='cifar10, digits (always there), folder (your own pictures), '
+      'imagenet or mini_imagenet',
   )
   parser.add_argument(
-      '--archive',
-      metavar='FILE',
-      help='local cifar-10-binary.tar.gz or cifar-10-python.tar.gz to read '
-      'instead of downloading',
+      'name',
+      nargs='?',
+      metavar='NAME',
+      help='of `folder`: the name that config.data.name will have',
   )
   parser.add_argument(
       '--dir',
@@ -39,11 +62,87 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='TFDS data directory to write into; default: $TFDS_DATA_DIR, or '
       '~/tensorflow_datasets',
   )
+  parser.add_argument(
+      '--archive',
+      metavar='FILE',
+      help='local cifar-10-binary.tar.gz or cifar-10-python.tar.gz to read '
+      'instead of downloading',
+  )
+  pictures = parser.add_argument_group('folder, imagenet, mini_imagenet')
+  pictures.add_argument(
+      '--images', metavar='DIR', help='where the pictures are'
+  )
+  pictures.add_argument(
+      '--jobs',
+      type=int,
+      metavar='N',
+      help='processes that decode the pictures; default: one per core',
+  )
+  pictures.add_argument(
+      '--on-error',
+      choices=('stop', 'skip'),
+      help='what to do if pictures are damaged: stop once all have been looked '
+      'at (default), or leave them out',
+  )
+  split = parser.add_argument_group('folder, if DIR has no train/')
+  for name in ('val', 'test'):
+    split.add_argument(
+        f'--{name}',
+        type=float,
+        metavar='SHARE',
+        help=f'part of each class that goes to {name}; default 0.1',
+    )
+  split.add_argument(
+      '--seed', type=int, metavar='N', help='of the random split; default 0'
+  )
 
 
 def run(args: argparse.Namespace) -> int:
   """Prepares the data set; returns 0, or raises `UserError`."""
-  from gswinrmt_jax.data import datasets
+  _refuse_what_belongs_to_others(args)
+  if 'images' in _OPTIONS.get(args.dataset, ()):
+    _prepare_pictures(args)
+  else:
+    from gswinrmt_jax.data import datasets
 
-  datasets.prepare(args.dataset, args.dir, args.archive)
+    datasets.prepare(args.dataset, args.dir, args.archive)
   return 0
+
+
+def _refuse_what_belongs_to_others(args):
+  if args.dataset not in _OPTIONS:  # Its name will be complained of.
+    return
+  for key, value in vars(args).items():
+    if key in ('dataset', 'dir', *_OPTIONS[args.dataset]) or value is None:
+      continue
+    what = f'NAME ({value!r})' if key == 'name' else _option(key)
+    raise UserError(f'prepare {args.dataset} takes no {what}')
+
+
+def _option(key):
+  return f'--{key.replace("_", "-")}'
+
+
+def _prepare_pictures(args):
+  from gswinrmt_jax.data import folder_builder, own_folder
+
+  name = args.name if args.dataset == 'folder' else args.dataset
+  if args.dataset == 'folder':
+    own_folder.check_name(name)
+  if not args.images:
+    raise UserError(f'prepare {args.dataset} needs --images DIR')
+  arguments.check_positive(args, 'jobs')
+  folder_builder.prepare(
+      name,
+      lambda: _find(args),
+      data_dir=args.dir,
+      jobs=args.jobs or len(os.sched_getaffinity(0)),
+      skip_damaged=args.on_error == 'skip',
+  )
+
+
+def _find(args):
+  from gswinrmt_jax.data import own_folder
+
+  root = pathlib.Path(args.images).expanduser().absolute()
+  return own_folder.find(root, val=args.val, test=args.test, seed=args.seed)

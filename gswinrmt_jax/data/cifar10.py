@@ -7,15 +7,13 @@ that `tfds.data_source('cifar10')` reads the result anywhere.
 
 import contextlib
 import io
-import os
 import pathlib
 import queue
-import tempfile
 import threading
 
 import numpy as np
 
-from gswinrmt_jax.data import cifar10_archive
+from gswinrmt_jax.data import cifar10_archive, prepared
 from gswinrmt_jax.errors import UserError
 
 # Alphabetical, which for CIFAR-10 is also the order of the labels.
@@ -33,8 +31,7 @@ ANSWER_SECONDS = 6.0
 def prepare(data_dir: str, archive: str | None = None) -> pathlib.Path:
   """Writes the TFDS data set `cifar10` below `data_dir`.
 
-  It is built in a hidden directory beside its place and then renamed, so what
-  is found there is always whole, and a failure or Ctrl-C leaves nothing.
+  What is found there is always whole, and a failure or Ctrl-C leaves nothing.
 
   Args:
     data_dir: The TFDS data directory; empty for TFDS's own default.
@@ -53,22 +50,8 @@ def prepare(data_dir: str, archive: str | None = None) -> pathlib.Path:
     return final
   if archive is not None:
     cifar10_archive.say_if_not_original(pathlib.Path(archive))
-  root = final.parent.parent
-  try:
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix='.cifar10-', dir=root) as work:
-      print(f'cifar10: preparing {final}', flush=True)
-      _build(work, archive)
-      final.parent.mkdir(exist_ok=True)
-      os.rename(pathlib.Path(work, *final.parts[-2:]), final)
-  except (OSError, RuntimeError) as error:  # array_record raises the latter.
-    if open_prepared(data_dir):  # Another process was faster.
-      return final
-    reason = getattr(error, 'strerror', None) or str(error).split('\n')[0]
-    raise UserError(
-        f'cannot write the data directory {root}: {reason}; choose another '
-        'with --dir, --config.data.dir or TFDS_DATA_DIR'
-    ) from error
+  print(f'cifar10: preparing {final}', flush=True)
+  prepared.build(final, lambda work: _build(work, archive))
   print(f'cifar10: prepared {final}')
   return final
 
@@ -77,9 +60,7 @@ def dataset_dir(data_dir: str) -> pathlib.Path:
   """Returns where TFDS keeps this data set; empty means TFDS's default."""
   from tensorflow_datasets.image_classification import cifar
 
-  root = data_dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
-  root = pathlib.Path(root).expanduser().absolute()
-  return root / 'cifar10' / str(cifar.Cifar10.VERSION)
+  return prepared.directory('cifar10', str(cifar.Cifar10.VERSION), data_dir)
 
 
 def is_prepared(data_dir: str) -> bool:
@@ -94,37 +75,13 @@ def open_prepared(data_dir: str):
     UserError: If the directory is there but half written, or holds another
       format than array_record, the one read without TensorFlow.
   """
-  import tensorflow_datasets as tfds
+  from tensorflow_datasets.image_classification import cifar
 
-  final = dataset_dir(data_dir)
-  if not os.path.exists(final):
-    return None
-  try:
-    builder = tfds.builder_from_directory(final)
-    splits = {
-        name: builder.info.splits[name]
-        for name in cifar10_archive.IMAGES_PER_CLASS
-    }
-    shards = [path for split in splits.values() for path in split.filepaths]
-    missing = [path.name for path in shards if not path.exists()]
-  except Exception as error:
-    # TFDS says a missing or broken description in many ways.
-    missing = [str(error).strip().split('\n')[0] or type(error).__name__]
-  if missing:
-    raise UserError(
-        f'{final} is half written or damaged ({missing[0]}); remove that '
-        'directory and run `gswinrmt prepare cifar10`'
-    )
-  if builder.info.file_format.value != 'array_record':
-    raise UserError(
-        f'{final} holds {builder.info.file_format.value} files, which only '
-        'TensorFlow reads; choose another directory with --dir, '
-        '--config.data.dir or TFDS_DATA_DIR and prepare there'
-    )
-  return builder
+  version, splits = str(cifar.Cifar10.VERSION), cifar10_archive.IMAGES_PER_CLASS
+  return prepared.open_prepared('cifar10', version, data_dir, tuple(splits))
 
 
-def _build(work: str, archive: str | None) -> None:
+def _build(work: pathlib.Path, archive: str | None) -> None:
   """Writes cifar10/VERSION below `work`."""
   import tensorflow_datasets as tfds
   from tensorflow_datasets.image_classification import cifar

@@ -1,16 +1,21 @@
-"""The data sets by name: what they are, and their records as arrays."""
+"""The data sets by name: what they are, and their records."""
 
 from collections.abc import Callable
 import dataclasses
 import difflib
-import io
 
-import numpy as np
-
-from gswinrmt_jax.data import cifar10, digits
+from gswinrmt_jax.data import (
+    cifar10,
+    digits,
+    folders,
+    imagenet,
+    prepared,
+    records,
+    sources,
+)
 from gswinrmt_jax.errors import UserError
 
-_CHUNK = 2000  # records fetched at a time, a few megabytes
+STORAGES = ('memory', 'disk', 'decode')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +25,10 @@ class Info:
   Attributes:
     name: As the config's `data.name` has it.
     class_names: By label.
-    mean: Per channel, of pixels / 255 of the train split.
+    mean: Per channel, of pixels / 255 of the train split; ImageNet's for
+      images of one's own.
     std: Likewise.
-    image_size: Height and width.
+    image_size: Height and width as stored; zeros where they may differ.
   """
 
   name: str
@@ -32,64 +38,28 @@ class Info:
   image_size: tuple[int, int] = (32, 32)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Arrays:
-  """The records of a split, decoded.
-
-  Attributes:
-    image: uint8 [n h w 3].
-    label: int32 [n].
-  """
-
-  image: np.ndarray
-  label: np.ndarray
-
-  def __len__(self) -> int:
-    return len(self.label)
-
-
 @dataclasses.dataclass(frozen=True)
 class _DataSet:
   info: Info
-  read: Callable[[str, str], tuple[np.ndarray, np.ndarray]]
+  open: Callable[[str, str], sources.Source]
   is_prepared: Callable[[str], bool]
   prepare: Callable[[str, str | None], object]
 
 
-def _read_cifar10(split: str, data_dir: str) -> tuple[np.ndarray, np.ndarray]:
-  import PIL.Image
-  import tensorflow_datasets as tfds
+def _open_digits(split: str, data_dir: str) -> sources.ArraySource:
+  del data_dir
+  return sources.ArraySource(*digits.read(split))
 
+
+def _open_cifar10(split: str, data_dir: str) -> sources.FolderSource:
   builder = cifar10.open_prepared(data_dir)
   if builder is None:
     raise UserError(
         f'cifar10 is not prepared in {cifar10.dataset_dir(data_dir)}; run '
         '`gswinrmt prepare cifar10`'
     )
-  # Decoded here: TFDS takes half as long again and warns about OpenCV.
-  skip = {'image': tfds.decode.SkipDecoding()}
-  try:
-    source = builder.as_data_source(split, decoders=skip)
-  except (ValueError, AssertionError) as error:
-    raise UserError(
-        f'cifar10 has no split {split!r}, or it is empty: use train, test or '
-        "slices of them such as 'train[:45000]' or 'train[90%:]+test'"
-    ) from error
-  image = np.empty((len(source), 32, 32, 3), np.uint8)
-  label = np.empty(len(source), np.int32)
-  try:
-    for start in range(0, len(source), _CHUNK):
-      rows = range(start, min(start + _CHUNK, len(source)))
-      for row, record in zip(rows, source.__getitems__(rows), strict=True):
-        image[row] = PIL.Image.open(io.BytesIO(record['image']))
-        label[row] = record['label']
-  except (RuntimeError, ValueError, OSError) as error:
-    reason = str(error).split('\n')[0]
-    raise UserError(
-        f'{builder.data_path} is damaged ({reason}); remove that directory '
-        'and run `gswinrmt prepare cifar10`'
-    ) from error
-  return image, label
+  mend = 'remove that directory and run `gswinrmt prepare cifar10`'
+  return sources.FolderSource(builder, split, mend)
 
 
 def _say_digits_ship(data_dir: str, archive: str | None) -> None:
@@ -100,13 +70,13 @@ def _say_digits_ship(data_dir: str, archive: str | None) -> None:
 _DATA_SETS = {
     'digits': _DataSet(
         info=Info('digits', digits.CLASSES, digits.MEAN, digits.STD),
-        read=lambda split, data_dir: digits.read(split),
+        open=_open_digits,
         is_prepared=lambda data_dir: True,
         prepare=_say_digits_ship,
     ),
     'cifar10': _DataSet(
         info=Info('cifar10', cifar10.CLASSES, cifar10.MEAN, cifar10.STD),
-        read=_read_cifar10,
+        open=_open_cifar10,
         is_prepared=cifar10.is_prepared,
         prepare=cifar10.prepare,
     ),
@@ -114,20 +84,54 @@ _DATA_SETS = {
 NAMES = tuple(_DATA_SETS)
 
 
-def info(name: str) -> Info:
-  """Returns what is known of the data set; UserError for an unknown name."""
-  return _find(name).info
-
-
-def load(name: str, split: str, data_dir: str = '') -> Arrays:
-  """Returns a split of a prepared data set, decoded once to memory.
+def info(name: str, data_dir: str = '') -> Info:
+  """Returns what is known of a data set.
 
   Args:
-    name: One of `NAMES`.
-    split: For digits train, val or test; for cifar10 any of TFDS's slices of
-      train and test, such as 'train[:45000]'.
+    name: One of `NAMES`, or of a data set prepared below `data_dir`.
+    data_dir: As in `load`.
+
+  Raises:
+    UserError: If there is no such data set; names those that there are.
+  """
+  if name in _DATA_SETS:
+    return _DATA_SETS[name].info
+  builder = folders.open_builder(name, data_dir)
+  if builder is None:
+    raise _unknown(name, data_dir)
+  features = builder.info.features
+  return Info(
+      name=name,
+      class_names=tuple(features['label'].names),
+      mean=imagenet.MEAN,
+      std=imagenet.STD,
+      image_size=tuple(side or 0 for side in features['image'].shape[:2]),
+  )
+
+
+def load(
+    name: str,
+    split: str,
+    data_dir: str = '',
+    *,
+    image_size: tuple[int, int] | None = None,
+    crop: float = 0.0,
+    storage: str = 'memory',
+    workers: int = 0,
+) -> records.Arrays | records.Decoded:
+  """Returns a split of a prepared data set as images of one size.
+
+  Args:
+    name: As in `info`.
+    split: For digits train, val or test; otherwise any of TFDS's slices of the
+      data set's splits, such as 'train[:45000]'.
     data_dir: The TFDS data directory; empty for TFDS_DATA_DIR or, without
       that, TFDS's own default. Digits need none.
+    image_size: Height and width that images are brought to; None keeps them as
+      they are stored, all of one size.
+    crop: Part of the resized image that is kept, as `pictures.fit` has it.
+    storage: One of `STORAGES`; the images are the same.
+    workers: Processes that decode, where storage is 'decode'.
 
   Returns:
     The records, in the data set's own order.
@@ -136,12 +140,20 @@ def load(name: str, split: str, data_dir: str = '') -> Arrays:
     UserError: If the name or split is unknown, or the data are missing, half
       written or corrupt.
   """
-  return Arrays(*_find(name).read(split, data_dir))
+  if name in _DATA_SETS:
+    source = _DATA_SETS[name].open(split, data_dir)
+  else:
+    ensure(name, data_dir)
+    source = folders.open_split(name, split, data_dir)
+  decoded = records.Decoded(source, image_size, crop, workers)
+  return decoded if storage == 'decode' else records.to_memory(decoded)
 
 
 def is_prepared(name: str, data_dir: str = '') -> bool:
   """Returns whether `load` will find the data; UserError if half written."""
-  return _find(name).is_prepared(data_dir)
+  if name in _DATA_SETS:
+    return _DATA_SETS[name].is_prepared(data_dir)
+  return folders.open_builder(name, data_dir) is not None
 
 
 def prepare(name: str, data_dir: str = '', archive: str | None = None) -> None:
@@ -155,7 +167,9 @@ def prepare(name: str, data_dir: str = '', archive: str | None = None) -> None:
   Raises:
     UserError: If it cannot be done; nothing is left behind.
   """
-  _find(name).prepare(data_dir, archive)
+  if name not in _DATA_SETS:
+    raise _unknown(name, data_dir)
+  _DATA_SETS[name].prepare(data_dir, archive)
 
 
 def ensure(name: str, data_dir: str = '') -> None:
@@ -164,9 +178,14 @@ def ensure(name: str, data_dir: str = '') -> None:
     prepare(name, data_dir)
 
 
-def _find(name: str) -> _DataSet:
-  if name in _DATA_SETS:
-    return _DATA_SETS[name]
-  near = difflib.get_close_matches(name, NAMES, n=1)
-  hint = f'did you mean {near[0]}?' if near else f'known: {", ".join(NAMES)}'
-  raise UserError(f'unknown data set {name!r}; {hint}')
+def _unknown(name: str, data_dir: str) -> UserError:
+  own = folders.names(data_dir)
+  near = difflib.get_close_matches(name, [*NAMES, *own], n=1)
+  hint = f'; did you mean {near[0]}?' if near else ''
+  root = prepared.data_root(data_dir)
+  there = (
+      f'{", ".join(own)} in {root}' if own else f'none of your own in {root}'
+  )
+  return UserError(
+      f'unknown data set {name!r}{hint} (known: {", ".join(NAMES)}; {there})'
+  )

@@ -1,16 +1,17 @@
-"""From arrays in memory to batches; the order follows seed and step alone."""
+"""From records to batches; the order follows seed and step alone."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import records as records_lib
+from gswinrmt_jax.data.records import Batch
 
-Batch = dict[str, np.ndarray]
+Records = records_lib.Arrays | records_lib.Decoded
 
 
 def train_batches(
-    arrays: datasets.Arrays,
+    records: Records,
     *,
     batch_size: int,
     seed: int,
@@ -23,7 +24,7 @@ def train_batches(
   shuffled epochs laid end to end.
 
   Args:
-    arrays: The records.
+    records: The records.
     batch_size: Records in a batch.
     seed: Seeds the order.
     start_step: The first batch to yield; starting at s gives what the unbroken
@@ -37,34 +38,32 @@ def train_batches(
   # Grain orders indices, and rows are gathered a batch at a time: mapping over
   # single records costs many times as much, all of it in Python. No read
   # threads: there is nothing to wait for.
-  order = grain.MapDataset.range(len(arrays)).seed(seed).shuffle().repeat()
+  order = grain.MapDataset.range(len(records)).seed(seed).shuffle().repeat()
   steps = order.batch(batch_size)[start_step:]
   options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
   for rows in steps.to_iter_dataset(options):
-    yield {'image': arrays.image[rows], 'label': arrays.label[rows]}
+    yield records.gather(rows)
 
 
-def eval_batches(
-    arrays: datasets.Arrays, *, batch_size: int
-) -> Iterator[Batch]:
+def eval_batches(records: Records, *, batch_size: int) -> Iterator[Batch]:
   """Yields every record once, in order, in batches of one size.
 
   The last batch is padded with black images of label 0; their mask is 0, and
   sums weighted by the mask count each record once.
 
   Args:
-    arrays: The records.
+    records: The records.
     batch_size: Records in a batch, padding included.
 
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b].
   """
-  for start in range(0, len(arrays), batch_size):
-    image = arrays.image[start : start + batch_size]
-    label = arrays.label[start : start + batch_size]
-    padding = batch_size - len(label)
+  for start in range(0, len(records), batch_size):
+    stop = min(start + batch_size, len(records))
+    batch = records.gather(np.arange(start, stop))
+    batch['mask'] = np.ones(stop - start, np.float32)
+    padding = batch_size - (stop - start)
     yield {
-        'image': np.pad(image, ((0, padding), (0, 0), (0, 0), (0, 0))),
-        'label': np.pad(label, (0, padding)),
-        'mask': np.pad(np.ones(len(label), np.float32), (0, padding)),
+        name: np.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1))
+        for name, array in batch.items()
     }

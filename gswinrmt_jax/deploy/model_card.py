@@ -43,10 +43,12 @@ def _lines(weights: Weights, form: str) -> Iterator[str]:
   yield from ('---', '', f'# {card.name}', '')
   height, width = card.image_size
   classes = f'{card.num_classes} classes' if card.num_classes else 'no head'
+  kept = 'to which evaluation squeezes them whatever their shape'
+  if card.crop:
+    kept = f'of which evaluation keeps {card.crop:.1%} along a side'
   yield (
       f'`{card.name}` of gswinrmt_jax, {classes}, for RGB images of '
-      f'{height} x {width} pixels, bicubic, of which evaluation keeps '
-      f'{card.crop:.1%} along a side.'
+      f'{height} x {width} pixels, bicubic, {kept}.'
   )
   yield from ('', '## Results', '', *_results(weights, data))
   yield from ('', '## Use', '')

@@ -11,7 +11,7 @@ import numpy as np
 
 from gswinrmt_jax import maps
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.deploy import pictures
+from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop.card import Card
 from gswinrmt_jax.training.weights import Weights
@@ -63,8 +63,7 @@ class Predictor:
     Args:
       weights: As loaded.
       image_size: Height and width; None takes the card's. Above the card's
-        there is no margin that evaluation cuts off; what makes a picture
-        longer than it is wide still is.
+        no margin is cut off, see `Card.crop_at`.
 
     Raises:
       UserError: If the model has no head, or does not take that size.
@@ -73,10 +72,9 @@ class Predictor:
       raise UserError(f'{weights.origin} is a backbone: it has no classes')
     self.card = dataclasses.replace(weights.card, dtype='float32')
     self.image_size = self.card.image_size
-    self._crop = self.card.crop
     if image_size is not None:
-      self._crop = 1.0 if image_size > min(self.image_size) else self._crop
       self.image_size = (image_size, image_size)
+    self._crop = self.card.crop_at(self.image_size)
     weights = dataclasses.replace(weights, card=self.card)
     self.model = weights.make_model(self.image_size)
     self.variables = weights.variables

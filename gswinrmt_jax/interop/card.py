@@ -29,7 +29,8 @@ class Card:
     image_size: Height and width that the weights were made for.
     mean: Of the channels of pixels / 255, taken off them.
     std: What the channels are divided by.
-    crop: Part of the resized image that evaluation keeps, along a side.
+    crop: Part of the resized image that evaluation keeps, along a side; 0 where
+      images are squeezed to the size, whatever their shape.
     dtype: Computation dtype that the weights were made with.
     figures: Measured results, by name.
   """
@@ -61,6 +62,19 @@ class Card:
         **self.fields,
     )
 
+  def crop_at(self, image_size: tuple[int, int]) -> float:
+    """Returns the crop at another image size.
+
+    Above the card's size no margin is cut off, since training at the card's
+    makes things appear larger than they are in evaluation; what makes an image
+    longer than it is wide still is.
+
+    Args:
+      image_size: Height and width.
+    """
+    larger = min(image_size) > min(self.image_size)
+    return 1.0 if self.crop and larger else self.crop
+
   def to_dict(self) -> dict[str, Any]:
     """Returns what is written, as JSON values."""
     return {
@@ -74,7 +88,8 @@ class Card:
             'input_size': [3, *self.image_size],
             'mean': list(self.mean),
             'std': list(self.std),
-            'crop_pct': self.crop,
+            'crop_pct': self.crop or 1.0,
+            'crop_mode': 'center' if self.crop else 'squash',
             'interpolation': 'bicubic',
             'label_names': list(self.class_names),
         },
@@ -107,7 +122,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
         image_size=_numbers(int, images['input_size'], 3)[1:],
         mean=_numbers(float, images['mean'], 3),
         std=_numbers(float, images['std'], 3),
-        crop=float(images.get('crop_pct', 1.0)),
+        crop=_crop(images),
         dtype=fields.get('dtype', 'float32'),
         figures=fields.get('figures', {}),
     )
@@ -121,6 +136,11 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
   except (TypeError, ValueError, AttributeError) as error:
     raise UserError(f'{where}: {error}') from error
   return card
+
+
+def _crop(images):
+  squashed = images.get('crop_mode') == 'squash'
+  return 0.0 if squashed else float(images.get('crop_pct', 1.0))
 
 
 def _numbers(kind, values, count):

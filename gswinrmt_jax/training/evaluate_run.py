@@ -41,7 +41,8 @@ def evaluate_run(
     data: The data set; None takes the run's.
     split: 'train', 'val' or 'test' as the run has them, or a split of the data
       set.
-    image_size: Height and width to resize to; None keeps the images.
+    image_size: Height and width to bring images to; None takes the card's.
+      Above the card's no margin is cut off.
     batch_size: Images at a time; None takes the run's.
     data_dir: Where the data are; None takes the run's.
     terminal: Where the table goes.
@@ -57,24 +58,29 @@ def evaluate_run(
   terminal = terminal or log.Terminal()
   weights = weights_lib.load(pathlib.Path(source), step=step, warn=terminal.say)
   place = _place(weights, data, split, data_dir)
-  info = datasets.info(place.name)
+  info = datasets.info(place.name, place.dir)
   _check_classes(weights, info)
   datasets.ensure(place.name, place.dir)
-  arrays = datasets.load(place.name, place.split, place.dir)
-  shape = arrays.image.shape[1:]
-  if image_size:
-    shape = (image_size, image_size, 3)
+  size = (image_size, image_size) if image_size else weights.card.image_size
+  # Each image is needed once: there is no use in keeping it.
+  records = datasets.load(
+      place.name,
+      place.split,
+      place.dir,
+      image_size=size,
+      crop=weights.card.crop_at(size),
+      storage='decode',
+      workers=place.workers,
+  )
   eval_step = jax.jit(
       evaluation.make_eval_step(
-          weights.make_model(shape[:2]),
-          build.make_normalization(weights.card),
-          image_size=image_size,
+          weights.make_model(size), build.make_normalization(weights.card)
       )
   )
   figures = evaluation.evaluate(
       eval_step,
       weights.variables,
-      pipeline.eval_batches(arrays, batch_size=batch_size or place.batch_size),
+      pipeline.eval_batches(records, batch_size=batch_size or place.batch_size),
       devices_lib.Devices().put_batch,
   )
   report = {
@@ -82,13 +88,13 @@ def evaluate_run(
       'epoch': weights.epoch,
       'data': place.name,
       'split': place.split,
-      'image_size': list(shape[:2]),
+      'image_size': list(size),
       **figures,
       'class_names': list(info.class_names),
   }
   terminal.say(
       f'{weights.origin}, {place.name} {place.split}, '
-      f'{shape[0]} x {shape[1]} pixels'
+      f'{size[0]} x {size[1]} pixels'
   )
   terminal.say(metrics.table(report, info.class_names))
   # Other data's figures do not go where the run's own on this split are.
@@ -123,6 +129,7 @@ class _Place:
   split: str
   dir: str
   batch_size: int
+  workers: int = 0
 
 
 def _place(weights, data, split, data_dir):
@@ -135,11 +142,12 @@ def _place(weights, data, split, data_dir):
         split=recipe.data[own] if own in recipe.data else split,
         dir=recipe.data.dir if data_dir is None else data_dir,
         batch_size=recipe.eval_batch_size,
+        workers=recipe.data.workers,
     )
   if data is None:
     raise UserError(
         f'{weights.origin} does not say which data it is for: --data='
-        f'{" or ".join(datasets.NAMES)}'
+        f'{", ".join(datasets.NAMES)} or a prepared one of your own'
     )
   return _Place(data, split, data_dir or '', _BATCH_SIZE)
 

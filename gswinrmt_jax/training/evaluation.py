@@ -17,23 +17,16 @@ EvalStep = Callable[
 def make_eval_step(
     model: nn.Module,
     normalize: Callable[[jax.Array], jax.Array],
-    *,
-    image_size: int | None = None,
 ) -> EvalStep:
   """Returns `(variables, batch) -> sums over the batch`; the caller jits it.
 
   Args:
     model: Called as `model(image, train=False)`; returns float32 logits.
     normalize: Turns uint8 images into the model's input.
-    image_size: Height and width to resize to (bilinear, antialiased); None
-      keeps the images as they are.
   """
 
   def eval_step(variables, batch):
     image = normalize(batch['image'])
-    if image_size is not None:
-      shape = (image.shape[0], image_size, image_size, image.shape[3])
-      image = jax.image.resize(image, shape, 'bilinear', antialias=True)
     logits = model.apply(variables, image, train=False)
     return metrics.batch_sums(logits, batch['label'], batch['mask'])
 

@@ -1,5 +1,6 @@
 """A run: restore, step, validate, save, until done."""
 
+import dataclasses
 import pathlib
 import time
 from typing import Any
@@ -16,6 +17,7 @@ from gswinrmt_jax.training import (
     devices,
     evaluation,
     fine_tune,
+    inputs,
     log,
     meter,
     plan,
@@ -68,7 +70,8 @@ class Run:
   ):
     """Builds all parts; the folder is touched last, when they fit together."""
     self.config, self.folder, self.terminal = config, folder, terminal
-    self.info = datasets.info(config.data.name)
+    inputs.check(config)
+    self.info = datasets.info(config.data.name, config.data.dir)
     # What can be refused at once is, before data are fetched and decoded.
     run_folder.check_folder(folder, config)
     self.checkpoints = checkpoint.Checkpoints(
@@ -77,9 +80,10 @@ class Run:
     self._source = self._load_source()
     self._augmentation = build.make_augmentation(config, self.info)
     datasets.ensure(config.data.name, config.data.dir)
-    self.train_data = self._load(config.data.train_split)
-    self.val_data = self._load(config.data.val_split)
-    image_shape = self.train_data.image.shape[1:]
+    self.train_data = inputs.load_train(config)
+    self.val_data = inputs.load_eval(config, config.data.val_split)
+    image_shape = self.train_data.image_shape
+    self.info = dataclasses.replace(self.info, image_size=image_shape[:2])
     self.plan = plan.make_plan(config, len(self.train_data))
     self.devices = devices.Devices()
 
@@ -104,6 +108,7 @@ class Run:
     if self._source is not None:
       fine_tune.check(self.target.variables, self._source)
     run_folder.open_folder(folder, config)
+    inputs.Seen(self.info, inputs.crop(config)).write(folder)
     self.log = None
 
   def close(self) -> None:
@@ -128,9 +133,6 @@ class Run:
       summary = self._sum_up(state)
     self.terminal.say(closing.table(summary))
     return summary
-
-  def _load(self, split):
-    return datasets.load(self.config.data.name, split, self.config.data.dir)
 
   def _restore_or_create(self):
     restored = self.checkpoints.restore_latest(self.target)
@@ -287,7 +289,7 @@ class Run:
     best = restored.step
     tested = {}
     if last == self.plan.total_steps:
-      data = self._load(self.config.data.test_split)
+      data = inputs.load_eval(self.config, self.config.data.test_split)
       tested[last] = self._evaluate(state.variables, data)
       if best != last:
         tested[best] = self._evaluate(restored.tree, data)

@@ -20,13 +20,23 @@ from gswinrmt_jax.errors import UserError
 FREE_FIELDS = frozenset(
     {
         'data.dir',
+        'data.storage',
+        'data.workers',
         'eval_batch_size',
         'log_every_steps',
         'stop_after_epochs',
     }
 )
 # Fields that recipes of earlier versions did not have.
-_ADDED = {'init_from': ''}
+_ADDED = {
+    'init_from': '',
+    'data': {
+        'image_size': 0,
+        'eval_crop': 0.0,
+        'storage': 'memory',
+        'workers': 0,
+    },
+}
 _PACKAGES = (
     'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
 ).split()
@@ -103,7 +113,7 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
   except (OSError, ValueError) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
   # JSON knows no tuples, and a model with a list for a field has no hash.
-  return ml_collections.ConfigDict(_tuples({**_ADDED, **fields})).lock()
+  return ml_collections.ConfigDict(_tuples(_filled(_ADDED, fields))).lock()
 
 
 def differences(
@@ -170,6 +180,15 @@ def _commit():
   except (OSError, subprocess.SubprocessError):
     return None
   return done.stdout.strip()
+
+
+def _filled(added, fields):
+  """Returns the fields, with those of `added` that are not among them."""
+  filled = {**added, **fields}
+  for name, value in added.items():
+    if isinstance(value, Mapping):
+      filled[name] = _filled(value, fields.get(name, {}))
+  return filled
 
 
 def _tuples(value):

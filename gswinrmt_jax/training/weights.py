@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
-from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card as card_lib
 from gswinrmt_jax.interop import safetensors_file
@@ -21,6 +20,7 @@ from gswinrmt_jax.training import (
     build,
     checkpoint,
     devices,
+    inputs,
     released,
     run_folder,
     weights_folder,
@@ -216,7 +216,8 @@ def run_card(
     folder: pathlib.Path, recipe: ml_collections.ConfigDict
 ) -> card_lib.Card:
   """Returns the card of a run's weights, with the figures of its summary."""
-  info = datasets.info(recipe.data.name)
+  seen = inputs.seen(folder, recipe)
+  info = seen.info
   summary = folder / 'summary.json'
   fields = recipe.model.to_dict()
   return card_lib.Card(
@@ -227,6 +228,7 @@ def run_card(
       image_size=info.image_size,
       mean=info.mean,
       std=info.std,
+      crop=seen.crop,
       dtype=recipe.dtype,
       figures=json.loads(summary.read_text()) if summary.exists() else {},
   )

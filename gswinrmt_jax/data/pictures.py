@@ -1,5 +1,9 @@
-"""From an image file of any kind to what a model sees."""
+"""From an encoded image of any kind and size to what a model sees.
 
+Training, evaluation and prediction decode and resize here, and nowhere else.
+"""
+
+import io
 import pathlib
 
 import numpy as np
@@ -13,25 +17,41 @@ _MAX_RATIO = 32  # of a picture's sides
 
 
 def read(path: pathlib.Path) -> PIL.Image.Image:
-  """Returns a picture as RGB, turned as its EXIF says.
-
-  Transparent parts become white; pixels of 16 bits are scaled to eight.
+  """Returns the picture in a file, as `decode` does.
 
   Raises:
     UserError: If it is no picture, or a damaged one.
   """
   try:
-    with PIL.Image.open(path) as picture:
-      picture = PIL.ImageOps.exif_transpose(picture)
-      return _to_rgb(picture)
+    return decode(path.read_bytes(), str(path))
   except FileNotFoundError:
     raise UserError(f'{path} does not exist') from None
+  except OSError as error:
+    raise UserError(f'{path} cannot be read: {error.strerror}') from error
+
+
+def decode(encoded: bytes, name: str) -> PIL.Image.Image:
+  """Returns a picture as RGB, turned as its EXIF says.
+
+  Transparent parts become white; pixels of 16 bits are scaled to eight.
+
+  Args:
+    encoded: An image file's bytes.
+    name: Of the file, for the message.
+
+  Raises:
+    UserError: If it is no picture, or a damaged one.
+  """
+  try:
+    with PIL.Image.open(io.BytesIO(encoded)) as picture:
+      PIL.ImageOps.exif_transpose(picture, in_place=True)
+      return _to_rgb(picture)
   except PIL.UnidentifiedImageError:
-    raise UserError(f'{path} is no picture that can be read') from None
+    raise UserError(f'{name} is no picture that can be read') from None
   except PIL.Image.DecompressionBombError as error:
-    raise UserError(f'{path} is too large: {error}') from error
+    raise UserError(f'{name} is too large: {error}') from error
   except Exception as error:  # Decoders raise all kinds.
-    raise UserError(f'{path} is damaged: {error}') from error
+    raise UserError(f'{name} is damaged: {error}') from error
 
 
 def _to_rgb(picture):
@@ -55,17 +75,21 @@ def fit(
   """Resizes and cuts out the middle, as evaluation on ImageNet does.
 
   The picture is resized, bicubic, so that it just covers `size / crop`; of
-  that, the middle is kept.
+  that, the middle is kept. With a crop of 0 it is resized to `size` as it is,
+  whatever its shape.
 
   Args:
     picture: RGB.
     size: Height and width to return.
-    crop: Part of the covered size that is kept, along a side.
+    crop: Part of the covered size that is kept, along a side; 0 keeps all of
+      the picture.
 
   Returns:
     uint8 `[h w 3]`.
   """
   height, width = size
+  if not crop:
+    return np.asarray(_resize(picture, (width, height)))
   picture = _not_too_thin(picture)
   covered = round(width / crop), round(height / crop)
   # In whole numbers, and rounded down, as torchvision does.
@@ -74,11 +98,16 @@ def fit(
     resized = across, max(down, across * picture.height // picture.width)
   else:
     resized = max(across, down * picture.width // picture.height), down
-  picture = picture.resize(resized, PIL.Image.Resampling.BICUBIC)
+  picture = _resize(picture, resized)
   left = round((picture.width - width) / 2)
   top = round((picture.height - height) / 2)
   box = (left, top, left + width, top + height)
   return np.asarray(picture.crop(box))
+
+
+def _resize(picture, size):
+  """Returns the picture at (width, height): antialiased, on eight bits."""
+  return picture.resize(size, PIL.Image.Resampling.BICUBIC)
 
 
 def _not_too_thin(picture):

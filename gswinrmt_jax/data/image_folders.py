@@ -1,0 +1,186 @@
+"""Finds the pictures of class folders, divided into splits or not."""
+
+from collections import Counter
+from collections.abc import Iterator
+import os
+import pathlib
+
+from gswinrmt_jax.data.collection import Collection, Picture
+from gswinrmt_jax.errors import UserError
+
+# Suffix -> the format that a file with it should have.
+SUFFIXES = {
+    '.bmp': 'BMP',
+    '.gif': 'GIF',
+    '.jfif': 'JPEG',
+    '.jpe': 'JPEG',
+    '.jpeg': 'JPEG',
+    '.jpg': 'JPEG',
+    '.pbm': 'PPM',
+    '.pgm': 'PPM',
+    '.png': 'PNG',
+    '.pnm': 'PPM',
+    '.ppm': 'PPM',
+    '.tif': 'TIFF',
+    '.tiff': 'TIFF',
+    '.webp': 'WEBP',
+}
+UNDIVIDED = ''  # The split of pictures that belong to none yet.
+_SPLITS = {
+    'train': 'train',
+    'val': 'val',
+    'validation': 'val',
+    'valid': 'val',
+    'test': 'test',
+}
+
+
+def find(root: pathlib.Path) -> Collection:
+  """Returns the pictures below `root`, labelled by the folder they are in.
+
+  `root` has train/ and any of val/ and test/ with a folder for each class, or
+  the class folders themselves, whose pictures are `UNDIVIDED`. Labels are in
+  the order of the sorted names of train's class folders, which are sorted by
+  code point. In a class folder pictures may lie at any depth; symbolic links
+  are followed, hidden files passed over.
+
+  Raises:
+    UserError: If the folders are none of these, a class is empty, a split has
+      a class that train lacks, or links lead in circles.
+  """
+  if not root.is_dir():
+    raise UserError(f'{root} is no directory')
+  ignored = Counter()
+  parts = _parts(root, ignored)
+  first = 'train' if 'train' in parts else UNDIVIDED
+  names = _class_folders(root / parts[first], ignored)
+  if not names:
+    raise UserError(
+        f'{root / parts[first]} has no class folders: a folder of pictures for '
+        'each class is needed'
+    )
+  labels = {name: label for label, name in enumerate(names)}
+  splits = {}
+  for split, part in parts.items():
+    splits[split] = pictures = []
+    of_split = names if split == first else _class_folders(root / part, ignored)
+    for name in of_split:
+      if name not in labels:
+        raise UserError(
+            f'{root / part / name}: train has no such class; they are taken '
+            f'from {root / parts[first]}'
+        )
+      before = len(pictures)
+      below = '/'.join(filter(None, (part, name)))
+      pictures += (
+          Picture(file_name, labels[name])
+          for file_name in walk(root, below, ignored)
+      )
+      if split == first and len(pictures) == before:
+        raise UserError(
+            f'{root / below} has no pictures: remove the folder, or look at '
+            f'the suffixes ({", ".join(SUFFIXES)} are read)'
+        )
+  return Collection(root, tuple(names), splits, ignored)
+
+
+def walk(
+    root: pathlib.Path,
+    below: str,
+    ignored: Counter,
+    above: tuple[tuple[int, int], ...] = (),
+) -> Iterator[str]:
+  """Yields the image files in a folder and its folders, sorted.
+
+  Args:
+    root: What the names are relative to.
+    below: The folder, relative to `root`.
+    ignored: Counts what is passed over, by suffix.
+    above: The folders it is in, as device and inode.
+
+  Raises:
+    UserError: If a link leads to a folder that it is in, or a name is no UTF-8.
+  """
+  here = os.stat(root / below)
+  here = here.st_dev, here.st_ino
+  if here in above:
+    raise UserError(f'{root / below} is a link to a folder that it is in')
+  for entry in _visible(root / below, ignored):
+    name = f'{below}/{entry.name}' if below else entry.name
+    suffix = os.path.splitext(entry.name)[1].lower()
+    if _is_folder(entry):
+      yield from walk(root, name, ignored, (*above, here))
+    elif suffix in SUFFIXES:
+      yield name
+    else:
+      ignored[suffix or 'without suffix'] += 1
+
+
+def _parts(root, ignored):
+  """Returns {split: folder name}, {UNDIVIDED: ''} where there are none."""
+  folders = _class_folders(root, Counter())
+  parts = {}
+  for name in folders:
+    if name not in _SPLITS or not _class_folders(root / name, Counter()):
+      continue
+    if _SPLITS[name] in parts:
+      raise UserError(
+          f'{root} has both {parts[_SPLITS[name]]}/ and {name}/, which mean '
+          f'{_SPLITS[name]}: remove or rename one'
+      )
+    parts[_SPLITS[name]] = name
+  if not parts and 'train' in folders and set(folders) <= set(_SPLITS):
+    raise UserError(
+        f'{root / "train"} has no class folders: a folder of pictures for each '
+        'class is needed'
+    )
+  if 'train' not in parts:
+    return {UNDIVIDED: ''}
+  ignored['folders beside train'] = len(folders) - len(parts)
+  for entry in _visible(root, ignored):
+    if not _is_folder(entry):
+      ignored[_outside(entry)] += 1
+  return {
+      split: parts[split]
+      for split in ('train', 'val', 'test')
+      if split in parts
+  }
+
+
+def _class_folders(folder, ignored):
+  names = []
+  for entry in _visible(folder, ignored):
+    if _is_folder(entry):
+      names.append(entry.name)
+    else:
+      ignored[_outside(entry)] += 1
+  return names
+
+
+def _outside(entry):
+  suffix = os.path.splitext(entry.name)[1].lower()
+  kind = 'pictures' if suffix in SUFFIXES else suffix or 'without suffix'
+  return f'{kind} outside class folders'
+
+
+def _visible(folder, ignored):
+  """Returns a folder's entries, sorted by name, without the hidden ones."""
+  with os.scandir(folder) as entries:
+    entries = sorted(entries, key=lambda entry: entry.name)
+  for entry in entries:
+    try:
+      entry.name.encode()
+    except UnicodeEncodeError:
+      raise UserError(
+          f'{folder} has a name that is not UTF-8, {entry.name!r}: rename it'
+      ) from None
+  shown = [entry for entry in entries if not entry.name.startswith('.')]
+  ignored['hidden'] += len(entries) - len(shown)
+  return shown
+
+
+def _is_folder(entry):
+  try:
+    return entry.is_dir()
+  except OSError:  # A link to itself; as a picture it will be unreadable.
+    return False

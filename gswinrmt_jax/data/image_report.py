@@ -1,0 +1,191 @@
+"""What was found in a collection of pictures: as JSON, and in few lines."""
+
+from collections import Counter, defaultdict
+import itertools
+import os
+import statistics
+
+import numpy as np
+
+from gswinrmt_jax.data import image_folders
+from gswinrmt_jax.data.collection import Collection, Picture
+from gswinrmt_jax.data.inspect_images import Finding
+
+_EXAMPLES = 20  # of identical pictures, in the JSON
+
+
+class Tally:
+  """Counts findings as they come.
+
+  Attributes:
+    damaged: The pictures that cannot be used, and why.
+    digests: By split, of the pictures that can be.
+    bytes: What these are together.
+  """
+
+  def __init__(self):
+    self.damaged: list[tuple[Picture, str]] = []
+    self.digests: dict[str, list[int]] = defaultdict(list)
+    self.bytes = 0
+    self._modes, self._formats = Counter(), Counter()
+    self._widths, self._heights = Counter(), Counter()
+    self._turned = self._misnamed = 0
+
+  def add(self, split: str, picture: Picture, finding: Finding) -> bool:
+    """Counts one and returns whether it can be used."""
+    if finding.problem:
+      self.damaged.append((picture, finding.problem))
+      return False
+    self.digests[split].append(finding.digest)
+    self.bytes += finding.size
+    self._modes[finding.mode] += 1
+    self._formats[finding.format] += 1
+    self._widths[finding.width] += 1
+    self._heights[finding.height] += 1
+    self._turned += finding.turned
+    suffix = os.path.splitext(picture.file_name)[1].lower()
+    named = image_folders.SUFFIXES.get(suffix)
+    # MPO is a JPEG with further pictures behind it.
+    self._misnamed += finding.format.replace('MPO', 'JPEG') != named
+    return True
+
+  def as_json(self) -> dict:
+    """Returns the counts."""
+    return {
+        'formats': dict(self._formats.most_common()),
+        'bytes': self.bytes,
+        'modes': dict(self._modes.most_common()),
+        'width': _range(self._widths),
+        'height': _range(self._heights),
+        'turned_by_exif': self._turned,
+        'suffix_of_another_format': self._misnamed,
+        'damaged': [
+            {'file_name': picture.file_name, 'problem': problem}
+            for picture, problem in self.damaged
+        ],
+    }
+
+
+def make(collection: Collection, tally: Tally, seconds: float) -> dict:
+  """Returns the report of a collection whose damaged pictures are gone."""
+  splits = {}
+  for split, pictures in collection.splits.items():
+    counts = collection.counts(split)
+    splits[split] = {
+        'images': len(pictures),
+        'images_per_class': {
+            'min': min(counts),
+            'median': statistics.median(counts),
+            'max': max(counts),
+        },
+        'by_class': counts,
+    }
+  looked_at = sum(map(len, collection.splits.values())) + len(tally.damaged)
+  return {
+      'images': str(collection.root),
+      'source': collection.source,
+      'notes': collection.notes,
+      'class_names': list(collection.class_names),
+      'splits': splits,
+      **tally.as_json(),
+      'identical': _identical(collection, tally.digests),
+      'ignored': {k: v for k, v in collection.ignored.most_common() if v},
+      'seconds_of_check': round(seconds, 1),
+      'images_per_second': round(looked_at / max(seconds, 1e-3), 1),
+  }
+
+
+def lines(name: str, report: dict) -> list[str]:
+  """Returns the report as it is printed."""
+  splits = report['splits']
+  sizes = ', '.join(f'{s} {v["images"]:,}' for s, v in splits.items())
+  classes = len(report['class_names'])
+  spread = ', '.join(
+      f'{split} {v["min"]:,} / {v["median"]:,g} / {v["max"]:,}'
+      for split, v in (
+          (split, value['images_per_class']) for split, value in splits.items()
+      )
+  )
+  return [
+      f'{name}: {sizes} pictures of {classes:,} classes',
+      f'  of a class (fewest / median / most): {spread}',
+      f'  formats: {_listed(report["formats"])}; modes: '
+      f'{_listed(report["modes"])}',
+      f'  width {_spread(report["width"])}, height {_spread(report["height"])} '
+      '(smallest / median / largest)',
+      *_remarks(report),
+      f'  decoded at {report["images_per_second"]:,g} pictures a second',
+  ]
+
+
+def _remarks(report):
+  """Yields a line for each thing that is not as one would wish."""
+  if report['damaged']:
+    yield f'  left out as damaged: {len(report["damaged"]):,} (report.json)'
+  if report['turned_by_exif']:
+    yield f'  turned by their EXIF: {report["turned_by_exif"]:,}'
+  if report['suffix_of_another_format']:
+    count = report['suffix_of_another_format']
+    yield f'  with the suffix of another format: {count:,}'
+  for place, count in report['identical']['extra'].items():
+    yield f'  byte for byte like another: {count:,} {place}'
+  if report['identical']['of_several_classes']:
+    count = report['identical']['of_several_classes']
+    yield f'  the same bytes in several classes: {count:,} times'
+  if report['ignored']:
+    yield f'  passed over: {_listed(report["ignored"])}'
+  yield from (f'  {note}' for note in report['notes'])
+
+
+def _identical(collection, digests):
+  """Returns what byte-identical pictures there are, within and across splits.
+
+  Of k identical pictures in one split k - 1 count as extra; of those in a later
+  split that an earlier one has too, all.
+  """
+  everything = [
+      (split, picture)
+      for split, pictures in collection.splits.items()
+      for picture in pictures
+  ]
+  values = np.array(
+      list(
+          itertools.chain.from_iterable(digests[s] for s in collection.splits)
+      ),
+      np.uint64,
+  )
+  order = np.argsort(values, kind='stable')
+  ends = np.flatnonzero(np.diff(values[order])) + 1
+  extra, examples, several = Counter(), [], 0
+  for group in np.split(order, ends):
+    if len(group) < 2:
+      continue
+    members = [everything[i] for i in sorted(group)]
+    several += len({picture.label for _, picture in members}) > 1
+    examples.append([picture.file_name for _, picture in members])
+    count = Counter(split for split, _ in members)
+    first, *later = count
+    extra[f'within {first}'] += count[first] - 1
+    for split in later:
+      extra[f'in {split}, of {first}'] += count[split]
+  return {
+      'extra': {place: count for place, count in extra.items() if count},
+      'of_several_classes': several,
+      'examples': examples[:_EXAMPLES],
+  }
+
+
+def _range(counts):
+  values = sorted(counts)
+  below = itertools.accumulate(counts[value] for value in values)
+  half = counts.total() / 2
+  median = next((v for v, n in zip(values, below, strict=True) if n >= half), 0)
+  return {'min': values[0], 'median': median, 'max': values[-1]}
+
+
+def _spread(value):
+  return ' / '.join(str(value[key]) for key in ('min', 'median', 'max'))
+
+
+def _listed(counts):
+  return ', '.join(f'{key} {count:,}' for key, count in counts.items())

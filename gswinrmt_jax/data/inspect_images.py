@@ -1,0 +1,215 @@
+"""Decodes every picture once, in several processes, before it is believed."""
+
+from collections import deque
+from collections.abc import Iterator
+import concurrent.futures
+import contextlib
+import hashlib
+import io
+import itertools
+import json
+import multiprocessing
+import os
+import pathlib
+import signal
+import threading
+from typing import NamedTuple
+import warnings
+
+import PIL.Image
+import PIL.ImageOps
+
+from gswinrmt_jax.data import collection as collections
+from gswinrmt_jax.data import image_folders
+from gswinrmt_jax.errors import UserError
+
+_CHUNK = 32  # pictures handed to a process at a time
+_FORMATS = sorted(set(image_folders.SUFFIXES.values()))
+_ORIENTATION = 0x0112  # EXIF tag
+
+
+class Finding(NamedTuple):
+  """What a look at a picture gave.
+
+  Attributes:
+    problem: Why it cannot be used; empty for a good one.
+    digest: 64 bits of the BLAKE2 hash of its bytes.
+    size: Its length in bytes.
+    width: Of the stored pixels, as are the next.
+    height: In pixels.
+    mode: Pillow's, such as RGB or CMYK.
+    format: Pillow's, such as JPEG.
+    turned: Whether EXIF says that it is to be turned or mirrored.
+  """
+
+  problem: str
+  digest: int = 0
+  size: int = 0
+  width: int = 0
+  height: int = 0
+  mode: str = ''
+  format: str = ''
+  turned: bool = False
+
+
+Stamp = tuple[int, int]  # size and time of change
+Known = tuple[Stamp, Finding]
+
+
+def inspect(content: bytes) -> Finding:
+  """Returns what is found when a picture is decoded as training does it."""
+  if not content:
+    return Finding('is empty')
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')
+      warnings.simplefilter('error', PIL.Image.DecompressionBombWarning)
+      with PIL.Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+        image.load()
+        turned = image.getexif().get(_ORIENTATION, 1) > 1
+        if turned:
+          PIL.ImageOps.exif_transpose(image)
+        if image.mode != 'RGB':
+          image.convert('RGB')
+        kind = image.mode, image.format, turned
+        return Finding('', digest(content), len(content), *image.size, *kind)
+  except PIL.UnidentifiedImageError:
+    return Finding(f'is none of {", ".join(_FORMATS)}')
+  except (
+      PIL.Image.DecompressionBombWarning,
+      PIL.Image.DecompressionBombError,
+  ):
+    return Finding(f'has more than {PIL.Image.MAX_IMAGE_PIXELS:,} pixels')
+  except Exception as error:  # Decoders raise all kinds.
+    return Finding(' '.join(str(error).split()) or type(error).__name__)
+
+
+def digest(content: bytes) -> int:
+  """Returns 64 bits that differ between files; one chance in 10^7 for 10^6."""
+  return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest())
+
+
+def inspect_all(
+    root: pathlib.Path,
+    pictures: list[collections.Picture],
+    *,
+    jobs: int,
+    journal: pathlib.Path,
+) -> Iterator[Finding]:
+  """Yields the finding of each picture, in their order.
+
+  Args:
+    root: Of their paths.
+    pictures: What to look at.
+    jobs: Processes; 1 for none but this one.
+    journal: A file to which findings are added, and from which those of files
+      that have not changed since are taken.
+
+  Raises:
+    UserError: If a process dies.
+  """
+  known = _read_journal(journal)
+  chunks = (
+      [(picture, known.get(picture.file_name)) for picture in chunk]
+      for chunk in _chunks(pictures)
+  )
+  with journal.open('a', encoding='utf-8') as file, _executor(jobs) as pool:
+    file.write(json.dumps(PIL.__version__) + '\n')
+    for chunk, findings in _map(pool, root, chunks, ahead=4 * jobs):
+      for (picture, before), (stamp, finding) in zip(
+          chunk, findings, strict=True
+      ):
+        if stamp and (stamp, finding) != before:
+          line = [picture.file_name, stamp, finding]
+          file.write(json.dumps(line, ensure_ascii=False) + '\n')
+        yield finding
+      file.flush()
+
+
+def _chunks(pictures):
+  iterator = iter(pictures)
+  while chunk := list(itertools.islice(iterator, _CHUNK)):
+    yield chunk
+
+
+def _map(pool, root, chunks, ahead):
+  """Yields each chunk with its findings, with few chunks under way."""
+  if pool is None:
+    for chunk in chunks:
+      yield chunk, _inspect_chunk(root, chunk)
+    return
+  waiting = deque()
+  try:
+    for chunk in chunks:
+      waiting.append((chunk, pool.submit(_inspect_chunk, root, chunk)))
+      if len(waiting) > ahead:
+        chunk, future = waiting.popleft()
+        yield chunk, future.result()
+    for chunk, future in waiting:
+      yield chunk, future.result()
+  except concurrent.futures.BrokenExecutor as error:
+    raise UserError(
+        'a process that decodes pictures ended without a word (out of '
+        'memory?): try a smaller --jobs'
+    ) from error
+
+
+def _inspect_chunk(
+    root: pathlib.Path, chunk: list[tuple[collections.Picture, Known | None]]
+) -> list[tuple[Stamp | None, Finding]]:
+  findings = []
+  for picture, before in chunk:
+    try:
+      stamp = collections.stamp(root, picture)
+      if before is None or before[0] != stamp:
+        before = stamp, inspect(collections.read(root, picture))
+    except OSError as error:  # No stamp: the next run looks again.
+      before = None, Finding(error.strerror or str(error))
+    findings.append(before)
+  return findings
+
+
+def _read_journal(path: pathlib.Path) -> dict[str, Known]:
+  """Returns what earlier runs found with this version of Pillow."""
+  known = {}
+  path.touch()
+  with path.open('r+', encoding='utf-8') as file:
+    version = None
+    for line in file:
+      try:
+        entry = json.loads(line)
+      except ValueError:  # Where a run was killed.
+        continue
+      if isinstance(entry, str):
+        version = entry
+      elif version == PIL.__version__:
+        file_name, stamp, finding = entry
+        known[file_name] = tuple(stamp), Finding(*finding)
+    file.write('\n')  # Ends a line that was cut.
+  return known
+
+
+@contextlib.contextmanager
+def _executor(jobs: int):
+  if jobs == 1:
+    yield None
+    return
+  # Not forked: threads of this process may hold locks.
+  pool = concurrent.futures.ProcessPoolExecutor(
+      jobs, multiprocessing.get_context('spawn'), _begin_worker
+  )
+  try:
+    yield pool
+  finally:
+    pool.shutdown(cancel_futures=True)
+
+
+def _begin_worker() -> None:
+  """Leaves Ctrl-C to the parent, and ends when that does, even if killed."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+  def follow():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+  threading.Thread(target=follow, daemon=True).start()

@@ -1,0 +1,132 @@
+"""Records as they are stored: encoded images with their labels."""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import hashlib
+import pathlib
+from typing import Any, Protocol
+
+import numpy as np
+import PIL.Image
+
+from gswinrmt_jax.data import pictures
+from gswinrmt_jax.errors import UserError
+
+
+class Source(Protocol):
+  """The records of one split, in their stored order."""
+
+  def __len__(self) -> int:
+    """Returns the number of records."""
+
+  def read(self, rows: Sequence[int]) -> Iterator[tuple[PIL.Image.Image, int]]:
+    """Yields the picture, RGB, and the label of each row.
+
+    Raises:
+      UserError: If a record cannot be read; names it.
+    """
+
+  def name(self, row: int) -> str:
+    """Returns what to call a record in a message."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArraySource:
+  """Records in memory.
+
+  Attributes:
+    image: uint8 `[n h w 3]`.
+    label: int32 `[n]`.
+  """
+
+  image: np.ndarray
+  label: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.label)
+
+  def read(self, rows: Sequence[int]) -> Iterator[tuple[PIL.Image.Image, int]]:
+    """Yields picture and label of each row."""
+    for row in rows:
+      yield PIL.Image.fromarray(self.image[row]), self.label[row]
+
+  def name(self, row: int) -> str:
+    """Returns what to call a record in a message."""
+    return f'record {row}'
+
+
+class FolderSource:
+  """A split of a data set that TFDS has prepared, images still encoded."""
+
+  def __init__(self, builder: Any, split: str, mend: str):
+    """Opens a split.
+
+    Args:
+      builder: The TFDS builder of the prepared data set.
+      split: One of its splits, or slices of them such as 'train[:90%]'.
+      mend: What to do about damage, for the message.
+
+    Raises:
+      UserError: If there is no such split; names those that there are.
+    """
+    import tensorflow_datasets as tfds
+
+    self._path = pathlib.Path(builder.data_path)
+    self._mend = mend
+    self.split = split
+    # Decoded here: TFDS takes half as long again, warns about OpenCV and takes
+    # the indices of a palette for grey levels.
+    skip = {'image': tfds.decode.SkipDecoding()}
+    try:
+      self._records = builder.as_data_source(split, decoders=skip)
+      self._count = len(self._records)
+    except (ValueError, AssertionError) as error:
+      raise UserError(
+          f'{builder.name} has no split {split!r}, or it is empty: use '
+          f'{" or ".join(builder.info.splits)}, or slices of them such as '
+          "'train[:90%]'"
+      ) from error
+    self._classes = builder.info.features['label'].num_classes
+
+  def __len__(self) -> int:
+    return self._count
+
+  def read(self, rows: Sequence[int]) -> Iterator[tuple[PIL.Image.Image, int]]:
+    """Yields picture and label of each row; UserError names a damaged one."""
+    for row, record in zip(rows, self._fetch(rows), strict=True):
+      name = self._name(row, record)
+      if not 0 <= record['label'] < self._classes:
+        raise UserError(f'{name} has no label: it says {record["label"]}')
+      yield pictures.decode(record['image'], name), int(record['label'])
+
+  def name(self, row: int) -> str:
+    """Returns what to call a record in a message."""
+    (record,) = self._fetch([row])
+    return self._name(row, record)
+
+  def fingerprint(self) -> str:
+    """Returns what changes when the data set is written anew."""
+    digest = hashlib.sha256(f'{self._path.name} {self.split}'.encode())
+    for path in sorted(self._path.glob('*.array_record*')):
+      stat = path.stat()
+      digest.update(f'{path.name} {stat.st_size} {stat.st_mtime_ns}'.encode())
+    return digest.hexdigest()
+
+  @property
+  def folder(self) -> pathlib.Path:
+    """The data set's directory."""
+    return self._path
+
+  def _fetch(self, rows):
+    try:
+      return self._records.__getitems__([int(row) for row in rows])
+    except (RuntimeError, ValueError, OSError) as error:
+      reason = str(error).split('\n')[0]
+      raise UserError(
+          f'{self._path} is damaged ({reason}); {self._mend}'
+      ) from error
+
+  def _name(self, row, record):
+    file = record.get('file_name', record.get('id', b''))
+    file = f' ({file.decode()})' if isinstance(file, bytes) and file else ''
+    return f'{self._path.parent.name}: record {row} of {self.split!r}{file}'

@@ -1,0 +1,165 @@
+"""From a recipe to records, and what a run writes down of its images."""
+
+import io
+import json
+
+import folder_data
+import numpy as np
+import pytest
+import tiny
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.data import datasets, pictures
+from gswinrmt_jax.deploy import predict
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import (
+    build,
+    evaluate_run,
+    inputs,
+    log,
+    loop,
+    weights,
+)
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+  root = tmp_path_factory.mktemp('tfds')
+  splits = {
+      split: folder_data.examples(count, seed)
+      for seed, (split, count) in enumerate(
+          {'train': 12, 'val': 5, 'test': 7}.items()
+      )
+  }
+  folder_data.write(root, splits)
+  return root
+
+
+def _recipe(root, **changes):
+  config = recipes.digits('rmt_compact')
+  config.update_from_flattened_dict(
+      {
+          'batch_size': 4,
+          'num_epochs': 1,
+          'eval_batch_size': 3,
+          'optimizer.warmup_epochs': 0.0,
+          'data.name': 'own',
+          'data.dir': str(root),
+          'data.image_size': 8,
+          'data.eval_crop': 0.8,
+          **changes,
+      }
+  )
+  return config
+
+
+@pytest.mark.parametrize(
+    ('changes', 'said'),
+    [
+        ({'data.storage': 'ram'}, "storage is 'ram': must be one of memory,"),
+        ({'data.image_size': -1}, 'image_size is -1: must be at least 0'),
+        ({'data.workers': -1}, 'workers is -1: must be at least 0'),
+        ({'data.eval_crop': 1.5}, 'eval_crop is 1.5: must be from 0 to 1'),
+        ({'data.image_size': 0}, 'eval_crop needs config.data.image_size'),
+    ],
+)
+def test_fields_that_cannot_be_are_one_line(changes, said):
+  inputs.check(_recipe('x'))
+  with pytest.raises(UserError, match=said):
+    inputs.check(_recipe('x', **changes))
+
+
+def test_training_squeezes_and_evaluation_crops(root):
+  config = _recipe(root)
+  train = inputs.load_train(config)
+  val = inputs.load_eval(config, 'train')
+  assert train.image_shape == val.image_shape == (8, 8, 3)
+  source = datasets.load('own', 'train', str(root), image_size=(8, 8))
+  np.testing.assert_array_equal(train.image, source.image)
+  assert (train.image != val.image).any()
+
+
+@pytest.fixture(scope='module')
+def run(root, tmp_path_factory):
+  """A run on the folder data set, with a tiny model in place of a real one."""
+  folder = tmp_path_factory.mktemp('runs') / 'run'
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
+    loop.train(_recipe(root), folder, log.Terminal(io.StringIO()))
+  return folder
+
+
+@pytest.fixture
+def _tiny_model(monkeypatch):
+  monkeypatch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
+
+
+def test_a_run_says_what_its_images_are(run, root):
+  written = json.loads((run / 'data.json').read_text())
+  assert written == {
+      'name': 'own',
+      'class_names': list(folder_data.CLASSES),
+      'mean': [0.485, 0.456, 0.406],
+      'std': [0.229, 0.224, 0.225],
+      'image_size': [8, 8],
+      'crop': 0.8,
+  }
+
+
+@pytest.mark.usefixtures('_tiny_model')
+def test_evaluation_and_prediction_see_what_the_run_saw(run, root, tmp_path):
+  """The closing summary, `evaluate` and `predict` agree on the test split."""
+  summary = json.loads((run / 'summary.json').read_text())['last']
+  quiet = log.Terminal(io.StringIO())
+  report = evaluate_run.evaluate_run(run, step='latest', terminal=quiet)
+  assert report['accuracy'] == summary['test_accuracy']
+  np.testing.assert_allclose(report['loss'], summary['test_loss'], rtol=1e-6)
+  assert report['image_size'] == [8, 8] and report['count'] == 7
+
+  predictor = predict.Predictor(weights.load(run, step='latest'))
+  assert predictor.card.class_names == folder_data.CLASSES
+  losses = []
+  for file_name, encoded, label in folder_data.examples(7, seed=2):
+    path = tmp_path / file_name.replace('/', '_')
+    path.write_bytes(encoded)
+    image = predictor.read(path)
+    want = pictures.fit(pictures.decode(encoded, ''), (8, 8), 0.8)
+    np.testing.assert_array_equal(image, want)
+    (found,) = predictor.predict([path], [image], 3)
+    losses.append(-np.log(found.probabilities[found.labels.index(label)]))
+  np.testing.assert_allclose(np.mean(losses), report['loss'], rtol=1e-4)
+
+  larger = evaluate_run.evaluate_run(run, image_size=12, terminal=quiet)
+  assert larger['image_size'] == [12, 12]
+
+
+@pytest.mark.usefixtures('_tiny_model')
+def test_a_run_folder_stands_without_its_data(run, root, monkeypatch):
+  monkeypatch.setattr(datasets, 'info', lambda *args: 1 / 0)
+  card = weights.load(run).card
+  assert card.class_names == folder_data.CLASSES
+  assert card.image_size == (8, 8) and card.crop == 0.8
+
+
+def test_other_data_do_not_go_on(run, tmp_path):
+  info = datasets.Info('own', ('a', 'b'), (0.1,) * 3, (0.2,) * 3, (8, 8))
+  inputs.Seen(info, 0.8).write(tmp_path)
+  inputs.Seen(info, 0.8).write(tmp_path)
+  assert inputs.seen(tmp_path, _recipe('x')) == inputs.Seen(info, 0.8)
+  other = datasets.Info('own', ('a', 'c'), (0.1,) * 3, (0.2,) * 3, (8, 8))
+  with pytest.raises(UserError, match='on: class_names in data'):
+    inputs.Seen(other, 0.8).write(tmp_path)
+  (tmp_path / 'data.json').write_text('{"crop": 1')
+  with pytest.raises(UserError, match='cannot be read'):
+    inputs.seen(tmp_path, _recipe('x'))
+
+
+def test_an_older_run_is_of_a_known_data_set(tmp_path):
+  found = inputs.seen(tmp_path, recipes.digits('rmt_compact'))
+  assert found == inputs.Seen(datasets.info('digits'), 1.0)
+
+
+def test_images_as_stored_say_nothing_of_other_shapes():
+  assert inputs.crop(recipes.cifar10('rmt_compact')) == 1.0
+  assert inputs.crop(_recipe('x')) == 0.8
+  assert inputs.crop(_recipe('x', **{'data.eval_crop': 0.0})) == 0.0

@@ -1,0 +1,79 @@
+"""Records as they are stored."""
+
+import os
+
+import folder_data
+import numpy as np
+import PIL.Image
+import pytest
+
+from gswinrmt_jax.data import folders, pictures, sources
+from gswinrmt_jax.errors import UserError
+
+
+def _open(root, examples, split='train'):
+  folder_data.write(root, {'train': examples})
+  return folders.open_split('own', split, str(root))
+
+
+def test_every_record_is_the_file_as_it_was(tmp_path):
+  examples = folder_data.examples(7)
+  grey = PIL.Image.new('L', (5, 4), 77)
+  grey.save(tmp_path / 'grey.png')
+  examples.append(('b/grey.png', (tmp_path / 'grey.png').read_bytes(), 1))
+  source = _open(tmp_path, examples)
+  assert len(source) == 8
+  found = {
+      source.name(row): (picture, label)
+      for row, (picture, label) in enumerate(source.read(range(8)))
+  }
+  assert len(found) == 8
+  for file_name, encoded, label in examples:
+    (name,) = (name for name in found if f'({file_name})' in name)
+    want = pictures.decode(encoded, '')
+    np.testing.assert_array_equal(found[name][0], want)
+    assert found[name][1] == label
+
+
+def test_rows_come_as_asked(tmp_path):
+  source = _open(tmp_path, folder_data.examples(6))
+  every = [label for _, label in source.read(range(6))]
+  rows = np.array([4, 0, 4])
+  assert [label for _, label in source.read(rows)] == [every[r] for r in rows]
+
+
+def test_damage_and_a_missing_label_are_named(tmp_path):
+  examples = folder_data.examples(3)
+  examples[1] = ('bee/bad.jpg', examples[1][1][:200], 1)
+  source = _open(tmp_path, examples)
+  with pytest.raises(UserError, match=r"own: record \d of 'train' \(bee/bad"):
+    list(source.read(range(3)))
+
+
+def test_no_label_is_named(tmp_path):
+  examples = folder_data.examples(3)
+  examples[1] = (*examples[1][:2], -1)
+  source = _open(tmp_path, examples)
+  with pytest.raises(UserError, match=r'0_1\.jpg\) has no label: it says -1'):
+    list(source.read(range(3)))
+
+
+def test_fingerprint_changes_with_split_and_files(tmp_path):
+  examples = folder_data.examples(6)
+  first = _open(tmp_path, examples).fingerprint()
+  assert (
+      first == folders.open_split('own', 'train', str(tmp_path)).fingerprint()
+  )
+  part = folders.open_split('own', 'train[:4]', str(tmp_path)).fingerprint()
+  (shard,) = (tmp_path / 'own' / '1.0.0').glob('*array_record*')
+  os.utime(shard, (1, 1))
+  again = folders.open_split('own', 'train', str(tmp_path)).fingerprint()
+  assert len({first, part, again}) == 3
+
+
+def test_arrays_are_a_source_too():
+  image = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+  source = sources.ArraySource(image, np.array([3, 1], np.int32))
+  ((picture, label),) = source.read([1])
+  np.testing.assert_array_equal(picture, image[1])
+  assert label == 1 and source.name(1) == 'record 1' and len(source) == 2
