@@ -140,13 +140,26 @@ def load(
     UserError: If the name or split is unknown, or the data are missing, half
       written or corrupt.
   """
-  if name in _DATA_SETS:
-    source = _DATA_SETS[name].open(split, data_dir)
-  else:
-    ensure(name, data_dir)
-    source = folders.open_split(name, split, data_dir)
+  source = open_source(name, split, data_dir)
   decoded = records.Decoded(source, image_size, crop, workers)
   return decoded if storage == 'decode' else records.to_memory(decoded)
+
+
+def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
+  """Returns the records of a split as they are stored.
+
+  Args:
+    name: As in `info`.
+    split: As in `load`.
+    data_dir: As in `load`.
+
+  Raises:
+    UserError: As `load`.
+  """
+  if name in _DATA_SETS:
+    return _DATA_SETS[name].open(split, data_dir)
+  ensure(name, data_dir)
+  return folders.open_split(name, split, data_dir)
 
 
 def is_prepared(name: str, data_dir: str = '') -> bool:
