@@ -34,6 +34,7 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.data.eval_crop = 0.0  # centre crop, of the resized side; 0: no crop
   config.data.storage = 'memory'  # or 'decode', each time; same images
   config.data.workers = 0  # processes that decode, for 'decode'
+  config.data.label_maps = ''  # of the training split, for token labels
 
   config.augment = ml_collections.ConfigDict()
   config.augment.crop_padding = 4  # pixels on each side
@@ -46,6 +47,7 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.augment.mixup_alpha = 0.8  # of Beta(alpha, alpha); 0: none
   config.augment.cutmix_alpha = 1.0  # of Beta(alpha, alpha); 0: none
   config.label_smoothing = 0.1  # probability spread over all classes
+  config.token_label_weight = 0.0  # of the tokens' loss; 0: no token labels
 
   config.optimizer = ml_collections.ConfigDict()  # AdamW
   config.optimizer.learning_rate = 1e-4  # peak
@@ -119,6 +121,7 @@ def with_argument(
   config.eval_batch_size = small.eval_batch_size
   config.log_every_steps = small.log_every_steps
   config.num_epochs = 1
+  config.token_label_weight = 0.0  # there are no maps of the digits
   config.optimizer.warmup_epochs = 0.25
   _shrink(config, widths=(8, 8, 16, 16), depths=(1, 1, 1, 1))
   return config

@@ -20,10 +20,12 @@ def _compiled_once(tmp_path_factory):
     yield
 
 
-def _augmentation(key, image, label):
+def _augmentation(key, batch):
   """Normalises, adds noise by the key, smooths."""
+  image = batch['image']
   noise = jax.random.normal(key, image.shape) / 100
-  targets = optax.smooth_labels(jax.nn.one_hot(label, tiny.CLASSES), 0.1)
+  hot = jax.nn.one_hot(batch['label'], tiny.CLASSES)
+  targets = optax.smooth_labels(hot, 0.1)
   return image / 255.0 + noise, targets
 
 
@@ -119,9 +121,9 @@ def _root_step(model, augmentation, *, step, w):
 def test_augmentation_and_dropout_draw_from_different_streams():
   model, keys = _Root(), []
 
-  def augmentation(key, image, label):
+  def augmentation(key, batch):
     keys.append(key)
-    return _augmentation(key, image, label)
+    return _augmentation(key, batch)
 
   for step in (0, 1):
     _root_step(model, augmentation, step=step, w=1.0)
@@ -164,8 +166,8 @@ def test_metrics_by_hand():
 
 
 def test_a_loss_that_is_not_finite_is_told():
-  def broken(key, image, label):
-    image, targets = _augmentation(key, image, label)
+  def broken(key, batch):
+    image, targets = _augmentation(key, batch)
     return image.at[0, 0, 0, 0].set(jnp.nan), targets
 
   train_step, state, batch = _setup(broken)

@@ -31,7 +31,8 @@ def train_batches(
       stream gives from s on, so that the step is all a checkpoint must hold.
 
   Yields:
-    'image' uint8 [b h w 3] and 'label' int32 [b].
+    'image' uint8 [b h w 3], 'label' int32 [b] and, which record it is, 'row'
+    int32 [b].
   """
   import grain  # A second to import, which --help need not wait for.
 
@@ -42,7 +43,7 @@ def train_batches(
   steps = order.batch(batch_size)[start_step:]
   options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
   for rows in steps.to_iter_dataset(options):
-    yield records.gather(rows)
+    yield {**records.gather(rows), 'row': rows.astype(np.int32)}
 
 
 def eval_batches(records: Records, *, batch_size: int) -> Iterator[Batch]:

@@ -23,6 +23,7 @@ from gswinrmt_jax.training import (
     plan,
     plots,
     run_folder,
+    token_labels,
     weights,
 )
 from gswinrmt_jax.training import progress as progress_lib
@@ -79,7 +80,9 @@ class Run:
     )
     self._source = self._load_source()
     self._augmentation = build.make_augmentation(config, self.info)
+    token_labels.check(config)
     datasets.ensure(config.data.name, config.data.dir)
+    self._token_labels = token_labels.open_for(config)
     self.train_data = inputs.load_train(config)
     self.val_data = inputs.load_eval(config, config.data.val_split)
     image_shape = self.train_data.image_shape
@@ -88,6 +91,12 @@ class Run:
     self.devices = devices.Devices()
 
     model = build.make_model(config, len(self.info.class_names), image_shape)
+    loss = step_lib.class_loss
+    if self._token_labels:
+      loss = self._token_labels.loss
+      self._augmentation = self._token_labels.augmentation(
+          config, self.info, model.arch.stride
+      )
     self.schedule, tx = build.make_optimizer(config, self.plan)
     key = jax.random.key(config.seed)
     self._key = jax.random.fold_in(key, _TRAIN)
@@ -96,7 +105,7 @@ class Run:
     )
     self.target = self.devices.target(jax.eval_shape(self._create))
     self._train_step = jax.jit(
-        step_lib.make_train_step(model, tx, self._augmentation),
+        step_lib.make_train_step(model, tx, self._augmentation, loss),
         donate_argnums=0,
         out_shardings=self.devices.replicated,
     )
@@ -187,6 +196,8 @@ class Run:
         seed=self.config.seed,
         start_step=start,
     )
+    if self._token_labels:
+      batches = self._token_labels.batches(batches)
     batch = self.devices.put_batch(next(batches))
     if not start:
       self._draw(batch)
@@ -228,11 +239,13 @@ class Run:
     augment = jax.jit(
         self._augmentation, compiler_options=devices.quick_compilation()
     )
-    key = step_lib.augment_key(self._key, 0)
+    image, targets = augment(step_lib.augment_key(self._key, 0), batch)
+    if self._token_labels:
+      targets, _ = targets  # those of the tokens are not written down
     plots.write_augmented_batch(
         self.folder / 'augmented_batch.png',
         batch,
-        augment(key, batch['image'], batch['label']),
+        (image, targets),
         self.info,
     )
 

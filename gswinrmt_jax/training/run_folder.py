@@ -30,11 +30,13 @@ FREE_FIELDS = frozenset(
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
     'init_from': '',
+    'token_label_weight': 0.0,
     'data': {
         'image_size': 0,
         'eval_crop': 0.0,
         'storage': 'memory',
         'workers': 0,
+        'label_maps': '',
     },
 }
 _PACKAGES = (
