@@ -47,6 +47,7 @@ def test_the_quickstart_runs(capsys):
         'CONTRIBUTING.md',
         'docs/models.md',
         'docs/decisions.md',
+        'docs/token_labels.md',
         'docs/weights.md',
     ],
 )

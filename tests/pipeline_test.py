@@ -22,11 +22,13 @@ def take(count, **kwargs):
 def test_batches_are_uint8_images_with_their_own_labels():
   batches = take(6, records=numbered(11), batch_size=7, seed=3)
   for batch in batches:
-    assert set(batch) == {'image', 'label'}
+    assert set(batch) == {'image', 'label', 'row'}
     assert batch['image'].shape == (7, 5, 4, 3)
     assert batch['image'].dtype == np.uint8
     assert batch['label'].dtype == np.int32
+    assert batch['row'].dtype == np.int32
     np.testing.assert_array_equal(batch['image'][:, 4, 3, 2], batch['label'])
+    np.testing.assert_array_equal(batch['row'], batch['label'])
 
 
 def test_every_epoch_holds_each_record_once_across_batches():

@@ -17,6 +17,7 @@ def _config(**changes):
           'stop_after_epochs': 0,
           'eval_batch_size': 5,
           'init_from': '',
+          'token_label_weight': 0.0,
           'data': {
               'name': 'digits',
               'dir': '',
@@ -24,6 +25,7 @@ def _config(**changes):
               'eval_crop': 0.0,
               'storage': 'memory',
               'workers': 0,
+              'label_maps': '',
           },
           'model': {'name': 'a', 'widths': (1, 2), 'layer_scale': (0.5, 1.0)},
       }
