@@ -20,6 +20,7 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.eval_every_epochs = 1  # validate, save and plot
   config.log_every_steps = 50  # the loop waits for the device this often
 
+  config.ema_decay = 0.0  # of the weights' average, per 512 images; 0: none
   config.init_from = ''  # run, weights or checkpoint to start from; '': none
 
   config.model = _model(model_name)
@@ -51,8 +52,12 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
 
   config.optimizer = ml_collections.ConfigDict()  # AdamW
   config.optimizer.learning_rate = 1e-4  # peak
-  config.optimizer.warmup_epochs = 5.0  # linear from 0; then cosine to 0
+  config.optimizer.schedule = 'cosine'  # by step; 'epochs': as RMT's, by epoch
+  config.optimizer.warmup_epochs = 5.0  # linear to the peak; then cosine
+  config.optimizer.warmup_learning_rate = 0.0  # where the warm-up begins
+  config.optimizer.final_learning_rate = 0.0  # where the cosine ends
   config.optimizer.weight_decay = 0.05  # on kernels only
+  config.optimizer.decay_layer_scale = False  # True: on LayerScale as well
   config.optimizer.b1 = 0.9
   config.optimizer.b2 = 0.999
   config.optimizer.eps = 1e-8

@@ -75,6 +75,53 @@ def test_optimizer_steps_follow_the_epochs():
   assert jax.tree.leaves(tx.init(params))
 
 
+def test_rates_of_epochs_change_where_epochs_end():
+  """Ten records in batches of four: epochs end at steps 2, 5, 7, 10."""
+  config = _recipe(
+      **{
+          'batch_size': 4,
+          'num_epochs': 4,
+          'optimizer.schedule': 'epochs',
+          'optimizer.warmup_epochs': 2.0,
+          'optimizer.learning_rate': 0.5,
+          'optimizer.warmup_learning_rate': 0.25,
+          'optimizer.final_learning_rate': 0.125,
+      }
+  )
+  schedule, _ = build.make_optimizer(config, plan_lib.make_plan(config, 10))
+  # Epoch 3 is at t = 2 of 4: half way down the cosine.
+  rates = [0.25] * 5 + [0.375] * 2 + [0.3125] * 3
+  np.testing.assert_allclose([schedule(step) for step in range(10)], rates)
+
+
+def test_the_cosine_takes_both_ends():
+  config = _recipe(
+      **{
+          'batch_size': 4,
+          'num_epochs': 4,
+          'optimizer.warmup_epochs': 2.0,
+          'optimizer.learning_rate': 0.5,
+          'optimizer.warmup_learning_rate': 0.25,
+          'optimizer.final_learning_rate': 0.125,
+      }
+  )
+  schedule, _ = build.make_optimizer(config, plan_lib.make_plan(config, 10))
+  found = [float(schedule(step)) for step in (0, 1, 5, 10)]
+  np.testing.assert_allclose(found, [0.25, 0.3, 0.5, 0.125], rtol=1e-6)
+
+
+def test_schedules_that_cannot_be_are_named():
+  for field, value, said in (
+      ('schedule', 'cosin', "'cosine' or 'epochs', not 'cosin'"),
+      ('warmup_learning_rate', 1.0, 'must not be above'),
+      ('final_learning_rate', 1.0, 'must not be above'),
+      ('final_learning_rate', float('nan'), 'must be at least 0'),
+  ):
+    config = _recipe(**{f'optimizer.{field}': value})
+    with pytest.raises(UserError, match=f'optimizer.{field} is .*{said}'):
+      build.make_optimizer(config, plan_lib.make_plan(config, 1297))
+
+
 def test_augmentation_and_normalization_know_the_data_set():
   info = datasets.info('digits')
   image = jnp.full((2, 32, 32, 3), 51, jnp.uint8)

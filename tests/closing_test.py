@@ -77,6 +77,27 @@ def test_table_has_both_columns_and_says_that_it_stopped():
   assert 'Stopped' not in closing.table(complete)
 
 
+def test_the_average_has_rows_of_its_own():
+  entries = [
+      {**entry, 'val_ema_accuracy': accuracy}
+      for entry, accuracy in zip(ENTRIES[1:], (0.1, 0.8, 0.5), strict=True)
+  ]
+  averaged = {f'ema_{name}': of for name, of in _figures(0.375).items()}
+  tested = {7: {**_figures(0.5), **averaged}}
+  summary = closing.summarize(CONFIG, PLAN, entries, tested, last=7, best=5)
+  assert summary['best']['weights'] == 'ema'
+  assert summary['last']['weights'] == 'raw'  # both have 0.5
+  assert summary['best']['val_ema_accuracy'] == 0.8
+  assert summary['last']['test_ema_accuracy'] == 0.375
+  tested[5] = tested[7]
+  summary = closing.summarize(CONFIG, PLAN, entries, tested, last=7, best=5)
+  text = closing.table({**summary, 'parameters': 1234})
+  assert '  EMA                                 50.00%    80.00%' in text
+  assert '  EMA                                 37.50%    37.50%' in text
+  assert 'better on validation data                raw       ema' in text
+  assert 'EMA' not in closing.table(_summary())
+
+
 def test_read_wants_the_same_step(tmp_path):
   assert closing.read(tmp_path, 7) is None
   (tmp_path / 'summary.json').write_text(json.dumps(_summary()))

@@ -109,6 +109,9 @@ def test_data_may_lie_elsewhere_now(run, monkeypatch):
 
 def test_every_slice_has_a_report_of_its_own():
   slices = ['test', 'test[:1000]', 'test[1000:]', 'test[:10%]', 'test[:10]']
-  names = {evaluate_run._file_name(name, 7, None) for name in slices}
+  names = {evaluate_run._file_name(name, 7, 'raw', None) for name in slices}
   assert len(names) == len(slices)
-  assert evaluate_run._file_name('test', 7, 64) == 'evaluation_test_7_64px.json'
+  name = evaluate_run._file_name('test', 7, 'raw', 64)
+  assert name == 'evaluation_test_7_64px.json'
+  name = evaluate_run._file_name('test', 7, 'ema', 64)
+  assert name == 'evaluation_test_7_ema_64px.json'

@@ -26,6 +26,7 @@ def test_defaults(calls):
           pathlib.Path('runs/a'),
           {
               'step': 'best',
+              'which': None,
               'data': None,
               'split': 'test',
               'image_size': None,
@@ -38,9 +39,13 @@ def test_defaults(calls):
 
 def test_everything_can_be_chosen(calls):
   argv = 'evaluate r --step 351 --split val --image-size 48 --batch-size 7'
-  assert main.main([*argv.split(), '--data=a', '--data-dir=d']) == 0
+  assert (
+      main.main([*argv.split(), '--data=a', '--data-dir=d', '--weights=ema'])
+      == 0
+  )
   assert calls[0][1] == {
       'step': 351,
+      'which': 'ema',
       'data': 'a',
       'split': 'val',
       'image_size': 48,
@@ -55,6 +60,11 @@ def test_everything_can_be_chosen(calls):
         ('--step=first', "--step is best, latest or a number, not 'first'"),
         ('--image-size=0', '--image-size must be at least 1'),
         ('--batch-size=-3', '--batch-size must be at least 1'),
+        (
+            '--weights=mean',
+            "argument --weights: invalid choice: 'mean' (choose from 'raw', "
+            "'ema') (gswinrmt evaluate --help)",
+        ),
     ],
 )
 def test_mistakes_are_one_line(calls, capsys, argument, said):

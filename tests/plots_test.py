@@ -36,6 +36,19 @@ def test_writes_a_picture_whole(tmp_path):
   assert [file.name for file in tmp_path.iterdir()] == ['curves.png']
 
 
+def test_the_average_has_a_curve_of_its_own(tmp_path):
+  """Green, in two panels, with a line in each legend."""
+
+  def green(entries):
+    plots.write_curves(tmp_path / 'curves.png', entries, 'a run')
+    pixels = np.asarray(Image.open(tmp_path / 'curves.png').convert('RGB'))
+    return (pixels == (44, 160, 44)).all(-1).sum()
+
+  averaged = {'val_ema_loss': 1.0, 'val_ema_accuracy': 0.9}
+  assert green(ENTRIES) == 0
+  assert green([ENTRIES[0], {**ENTRIES[1], **averaged}]) > 50
+
+
 def test_the_augmented_batch_is_drawn_as_it_was_and_became(tmp_path):
   """An image of one grey becomes darker; only the first ones are drawn."""
   info = datasets.Info('x', ('cat', 'dog', 'hen'), (0.5,) * 3, (0.25,) * 3)

@@ -86,6 +86,30 @@ def test_of_equal_accuracies_the_later_is_best(tmp_path):
   assert stream.getvalue().count('(best 50.00%, epoch 2)') == 1
 
 
+def test_the_average_is_told_beside_and_may_be_the_best(tmp_path):
+  progress, log, stream = _start(tmp_path)
+  for step, epoch, raw, ema in ((2, 1, 0.25, 0.75), (5, 2, 0.5, 0.25)):
+    averaged = {f'ema_{name}': of for name, of in _figures(ema).items()}
+    _interval(progress, step, [1.0])
+    progress.epoch(step, epoch, {**_figures(raw), **averaged})
+  log.close()
+  lines = stream.getvalue().splitlines()
+  assert lines[1].endswith(
+      'accuracy 25.00%, EMA loss 0.500, accuracy 75.00% (best 75.00%, epoch 1, '
+      'EMA)'
+  )
+  assert lines[3].endswith('accuracy 25.00% (best 75.00%, epoch 1, EMA)')
+  entry = log.entries[-1]
+  assert entry['val_ema_accuracy'] == 0.25 and entry['val_accuracy'] == 0.5
+  assert entry['val_ema_smoothed_loss'] == 0.6
+  # A restart reads it from the log.
+  progress, log, stream = _start(tmp_path, step=5)
+  _interval(progress, 7, [1.0])
+  progress.epoch(7, 3, _figures(0.5))
+  log.close()
+  assert stream.getvalue().endswith('(best 75.00%, epoch 1, EMA)\n')
+
+
 @pytest.mark.parametrize(('step', 'epoch'), [(2, 1), (3, 2), (5, 2), (15, 6)])
 def test_the_epoch_of_a_step(tmp_path, step, epoch):
   progress, log, stream = _start(tmp_path)

@@ -11,8 +11,12 @@ def test_cifar10_is_table_2():
   assert config.dtype == 'bfloat16' and config.label_smoothing == 0.1
   assert config.optimizer.to_dict() == {
       'learning_rate': 1e-4,
+      'schedule': 'cosine',
       'warmup_epochs': 5.0,
+      'warmup_learning_rate': 0.0,
+      'final_learning_rate': 0.0,
       'weight_decay': 0.05,
+      'decay_layer_scale': False,
       'b1': 0.9,
       'b2': 0.999,
       'eps': 1e-8,

@@ -5,6 +5,7 @@ import json
 import ml_collections
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import run_folder
 
@@ -16,8 +17,15 @@ def _config(**changes):
           'log_every_steps': 5,
           'stop_after_epochs': 0,
           'eval_batch_size': 5,
+          'ema_decay': 0.0,
           'init_from': '',
           'token_label_weight': 0.0,
+          'optimizer': {
+              'schedule': 'cosine',
+              'warmup_learning_rate': 0.0,
+              'final_learning_rate': 0.0,
+              'decay_layer_scale': False,
+          },
           'data': {
               'name': 'digits',
               'dir': '',
@@ -40,6 +48,19 @@ def test_config_comes_back_with_its_tuples(tmp_path):
   assert loaded.to_dict() == _config().to_dict()
   assert loaded.model.widths == (1, 2)
   assert not list(tmp_path.rglob('*.part'))
+
+
+def test_an_older_recipe_gets_what_it_did_not_have(tmp_path):
+  """The oldest of all: whatever a field does not say is as it was then."""
+  older = {'seed': 0, 'optimizer': {'b1': 0.5}}
+  (tmp_path / 'config.json').write_text(json.dumps(older))
+  loaded = run_folder.load_config(tmp_path)
+  today = recipes.cifar10('rmt_compact')
+  today.optimizer.b1 = 0.5
+  assert {'ema_decay', 'init_from'} < set(
+      loaded
+  ) and 'schedule' in loaded.optimizer
+  assert run_folder.differences(loaded, today) == []
 
 
 def test_the_same_config_may_go_on_with_other_free_fields(tmp_path):

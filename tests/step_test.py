@@ -79,6 +79,32 @@ def test_a_model_without_batch_norm_trains():
   assert old.batch_stats == new.batch_stats == {}
 
 
+def test_the_average_follows_parameters_and_statistics():
+  """After each update, in float64; it begins at the initial weights."""
+  model, tx = tiny.Tiny(), optax.adamw(1e-1)
+  create = jax.jit(
+      lambda: state_lib.create(
+          model, tx, jax.random.key(0), (6, 7, 3), ema=True
+      )
+  )
+  data = tiny.arrays(0, 8)
+  batch = {'image': jnp.asarray(data.image), 'label': jnp.asarray(data.label)}
+  state = create()
+  chex.assert_trees_all_equal(state.ema, state.variables)
+  mean = jax.tree.map(np.float64, state.variables)
+  train_step = jax.jit(
+      step_lib.make_train_step(model, tx, _augmentation, ema_decay=0.75),
+      donate_argnums=0,
+  )
+  for _ in range(3):
+    state, _ = train_step(state, batch, jax.random.key(1))
+    mean = jax.tree.map(
+        lambda m, v: 0.75 * m + 0.25 * np.float64(v), mean, state.variables
+    )
+    chex.assert_trees_all_close(state.ema, mean, rtol=1e-5, atol=1e-6)
+  assert _setup()[1].ema is None
+
+
 def test_draws_follow_key_and_step():
   train_step, state, batch = _setup()
   train_step = jax.jit(train_step)

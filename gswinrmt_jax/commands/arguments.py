@@ -6,7 +6,7 @@ from gswinrmt_jax.errors import UserError
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
-  """Declares the weights, and the step of a run."""
+  """Declares the weights, the step of a run, and which of its weights."""
   parser.add_argument(
       'weights',
       metavar='RUN_OR_WEIGHTS',
@@ -18,6 +18,13 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
       metavar='best|latest|N',
       help='checkpoint of a run: best on validation data (default), latest, or '
       'a step',
+  )
+  parser.add_argument(
+      '--weights',
+      dest='which',
+      choices=('raw', 'ema'),
+      help='of a run that keeps a moving average of its weights (EMA): the '
+      'weights or their average (default: the better on validation data)',
   )
 
 

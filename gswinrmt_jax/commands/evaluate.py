@@ -1,7 +1,8 @@
 """Evaluates a checkpoint of a run, or weights.
 
 Prints the figures as a table and writes them, with the confusion matrix, to
-RUN/evaluation_SPLIT_STEP.json. Every image of the split counts once.
+RUN/evaluation_SPLIT_STEP.json (STEP_ema if it was the average of the weights).
+Every image of the split counts once.
 """
 
 import argparse
@@ -51,6 +52,7 @@ def run(args: argparse.Namespace) -> None:
       pathlib.Path(args.weights),
       data=args.data,
       step=step,
+      which=args.which,
       split=args.split,
       image_size=args.image_size,
       batch_size=args.batch_size,

@@ -47,7 +47,10 @@ def run(args: argparse.Namespace) -> None:
   from gswinrmt_jax.training import weights
 
   loaded = weights.load(
-      pathlib.Path(args.weights), step=step, warn=guard.complain
+      pathlib.Path(args.weights),
+      step=step,
+      which=args.which,
+      warn=guard.complain,
   )
   folder = pathlib.Path(args.out) if args.out else loaded.folder / 'export'
   export.export(loaded, args.format, folder)

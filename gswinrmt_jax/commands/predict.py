@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
   loaded = weights.load(
       pathlib.Path(args.weights),
       step=step,
+      which=args.which,
       warn=guard.complain,
   )
   predictor = predict.Predictor(loaded, args.image_size)
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     except UserError as error:
       guard.complain(str(error))
   found = list(predictor.predict(paths, images, args.top)) if paths else []
+  print(f'weights: {loaded.origin}', file=sys.stderr)
   if args.json:
     print(json.dumps([one.to_dict() for one in found], indent=2))
   else:

@@ -74,8 +74,9 @@ def export(
   run_folder.write_json(folder / card_lib.FILE, weights.card.to_dict())
   model_card.write(folder, weights, form)
   terminal.say(
-      f'Written to {path} ({path.stat().st_size / 1e6:.1f} MB): logits differ '
-      f"by {difference:.2g} from the model's own."
+      f'{weights.origin}: written to {path} '
+      f'({path.stat().st_size / 1e6:.1f} MB); logits differ by '
+      f"{difference:.2g} from the model's own."
   )
   return path
 

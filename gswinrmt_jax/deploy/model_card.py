@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import pathlib
 
+from gswinrmt_jax.training import average
 from gswinrmt_jax.training.weights import Weights
 
 _FIGURES = (
@@ -88,16 +89,19 @@ def _results(weights, data):
   if weights.step is None or not own:
     return ['Not measured.']
   name, part = own[-1]
+  averaged = weights.which == average.EMA
   lines = [f'| on {data} | |', '| --- | --- |']
-  lines += [
-      f'| {label} | {form.format(part[key])} |'
-      for label, key, form in _FIGURES
-      if key in part
-  ]
+  for label, key, form in _FIGURES:
+    split, _, figure = key.partition('_')
+    key = f'{split}_{average.PREFIX}{figure}' if averaged else key
+    if key in part:
+      lines.append(f'| {label} | {form.format(part[key])} |')
+  kind = ', moving average of the weights' if averaged else ''
   return [
       *lines,
       '',
-      f'The {name} checkpoint, epoch {part["epoch"]}; seed {figures["seed"]}.',
+      f'The {name} checkpoint, epoch {part["epoch"]}{kind}; seed '
+      f'{figures["seed"]}.',
   ]
 
 

@@ -14,12 +14,14 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.training import optimizer
+from gswinrmt_jax.training import average, optimizer
 from gswinrmt_jax.training.plan import Plan
 from gswinrmt_jax.training.step import Augmentation
 
 _OPTIMIZER_LIMITS = {
     'learning_rate': math.inf,
+    'warmup_learning_rate': math.inf,
+    'final_learning_rate': math.inf,
     'warmup_epochs': math.inf,
     'weight_decay': math.inf,
     'b1': 1.0,
@@ -82,8 +84,6 @@ def make_optimizer(
 ) -> tuple[optax.Schedule, optax.GradientTransformation]:
   """Returns the learning rate by step, and AdamW with it.
 
-  The warm-up ends at step `floor(warmup_epochs n / B)`.
-
   Raises:
     UserError: If a number is out of range, or the warm-up fills the run.
   """
@@ -95,21 +95,65 @@ def make_optimizer(
           f'config.optimizer.{name} is {fields[name]}: must be at least 0 and '
           f'below {below:g}'
       )
-  schedule = optimizer.learning_rate_schedule(
-      fields.learning_rate,
-      warmup_steps=int(
-          fields.warmup_epochs * plan.num_examples / plan.batch_size
-      ),
-      total_steps=plan.total_steps,
-  )
+  for name in ('warmup_learning_rate', 'final_learning_rate'):
+    if fields[name] > fields.learning_rate:
+      raise UserError(
+          f'config.optimizer.{name} is {fields[name]}: must not be above '
+          f'config.optimizer.learning_rate, {fields.learning_rate}'
+      )
+  schedule = _make_schedule(fields, plan)
   tx = optimizer.make_optimizer(
       schedule,
       b1=fields.b1,
       b2=fields.b2,
       eps=fields.eps,
       weight_decay=fields.weight_decay,
+      decay_layer_scale=fields.decay_layer_scale,
   )
   return schedule, tx
+
+
+def _make_schedule(fields, plan):
+  """By step, a warm-up ends at step `floor(warmup_epochs n / B)`."""
+  rates = {
+      'start': fields.warmup_learning_rate,
+      'final': fields.final_learning_rate,
+  }
+  if fields.schedule == 'cosine':
+    warmup = fields.warmup_epochs * plan.num_examples / plan.batch_size
+    return optimizer.learning_rate_schedule(
+        fields.learning_rate,
+        warmup_steps=int(warmup),
+        total_steps=plan.total_steps,
+        **rates,
+    )
+  if fields.schedule == 'epochs':
+    by_epoch = optimizer.epoch_learning_rates(
+        fields.learning_rate,
+        warmup_epochs=fields.warmup_epochs,
+        num_epochs=plan.num_epochs,
+        **rates,
+    )
+    ends = [plan.epoch_end(epoch + 1) for epoch in range(plan.num_epochs)]
+    return optimizer.piecewise_schedule(by_epoch, ends)
+  raise UserError(
+      "config.optimizer.schedule is 'cosine' or 'epochs', not "
+      f"'{fields.schedule}'"
+  )
+
+
+def ema_decay(config: ml_collections.ConfigDict) -> float:
+  """Returns the decay of the moving average for one step; 0: there is none.
+
+  Raises:
+    UserError: If it is out of range.
+  """
+  if not 0 <= config.ema_decay < 1:
+    raise UserError(
+        f'config.ema_decay is {config.ema_decay}: must be at least 0 and '
+        'below 1'
+    )
+  return average.step_decay(config.ema_decay, config.batch_size)
 
 
 def make_augmentation(

@@ -77,12 +77,13 @@ class Checkpoints:
     if self._manager is None:
       self._screen()
       self._manager = _open_manager(self.directory)
-    sums = {name: checksum(part) for name, part in _parts(state).items()}
+    fields = _fields(state)
+    sums = {name: checksum(part) for name, part in fields.items()}
     with self._told():
       self._manager.save(
           int(state.step),
           args=ocp.args.Composite(
-              state=ocp.args.PyTreeSave(state),
+              state=ocp.args.PyTreeSave(fields),
               meta=ocp.args.JsonSave({**meta, 'crc32': sums}),
           ),
           metrics={'accuracy': float(accuracy)},
@@ -135,8 +136,8 @@ class Checkpoints:
     `damaged_checkpoints` beside the folder.
 
     Args:
-      target: Shapes, dtypes and shardings of a `TrainState`, or of its
-        variables alone, `{'params', 'batch_stats'}`.
+      target: Shapes, dtypes and shardings of a `TrainState`, or of some of
+        its fields, such as `{'params', 'batch_stats', 'ema'}`.
 
     Raises:
       UserError: If there are checkpoints and none can be read.
@@ -188,11 +189,13 @@ class Checkpoints:
   def _restore(self, step, target):
     import orbax.checkpoint as ocp
 
+    whole = isinstance(target, TrainState)
+    item = _fields(target) if whole else target
     arguments = ocp.args.Composite(
         state=ocp.args.PyTreeRestore(
-            item=target,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(target),
-            partial_restore=not isinstance(target, TrainState),
+            item=item,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(item),
+            partial_restore=not whole,
         ),
         meta=ocp.args.JsonRestore(),
     )
@@ -200,10 +203,11 @@ class Checkpoints:
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
       read = reader.restore(self.directory / str(step), args=arguments)
     sums = read.meta.get('crc32', {})  # The first versions saved none.
-    for name, part in _parts(read.state).items():
+    for name, part in read.state.items():
       if name in sums and checksum(part) != sums[name]:
         raise ValueError(f'the checksum of {name} differs: the file changed')
-    return Restored(tree=read.state, meta=read.meta, step=step)
+    tree = TrainState(**read.state) if whole else read.state
+    return Restored(tree=tree, meta=read.meta, step=step)
 
   @contextlib.contextmanager
   def _told(self):
@@ -242,11 +246,16 @@ class Checkpoints:
       (self.directory / str(step)).rename(place)
 
 
-def _parts(state):
-  """Returns what gets a checksum of its own, by name."""
-  if isinstance(state, TrainState):
-    return {**state.variables, 'opt_state': state.opt_state}
-  return state
+def _fields(state):
+  """Returns a state as a dict, without what it does not keep.
+
+  Checkpoints from before there was an average have no place for a None.
+  """
+  fields = {
+      field.name: getattr(state, field.name)
+      for field in dataclasses.fields(state)
+  }
+  return {name: part for name, part in fields.items() if part is not None}
 
 
 def _open_manager(directory):

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from gswinrmt_jax.training import average
 from gswinrmt_jax.training.plan import Plan
 from gswinrmt_jax.training.state import TrainState
 
@@ -42,9 +43,10 @@ def summarize(
     plan: Its steps.
     entries: Those of `metrics.jsonl`.
     tested: Figures on the test split, by step; empty if the schedule was not
-      finished.
+      finished. Those of the average are called `ema_NAME`.
     last: The last step.
-    best: The step of the best validation accuracy.
+    best: The step of the best validation accuracy, of weights or average;
+      `weights` of each says which of them is the better there.
   """
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
   by_step = {entry['step']: entry for entry in epochs}
@@ -60,14 +62,16 @@ def summarize(
       ),
   }
   for name, step in (('last', last), ('best', best)):
-    summary[name] = {
-        'step': step,
-        'epoch': by_step[step]['epoch'],
-        'val_accuracy': by_step[step]['val_accuracy'],
-    }
-    for figure in ('accuracy', 'top5_accuracy', 'loss', 'smoothed_loss'):
-      if step in tested:
-        summary[name][f'test_{figure}'] = tested[step][figure]
+    entry, figures = by_step[step], tested.get(step, {})
+    _, which = average.better(entry, 'val_')
+    summary[name] = {'step': step, 'epoch': entry['epoch'], 'weights': which}
+    for prefix in ('', average.PREFIX):
+      if f'val_{prefix}accuracy' in entry:
+        figure = f'val_{prefix}accuracy'
+        summary[name][figure] = entry[figure]
+      for figure in ('accuracy', 'top5_accuracy', 'loss', 'smoothed_loss'):
+        if prefix + figure in figures:
+          summary[name][f'test_{prefix}{figure}'] = figures[prefix + figure]
   return summary
 
 
@@ -90,9 +94,12 @@ def table(summary: Mapping[str, Any]) -> str:
   ]
   lines += [
       f'{label:<34}{last[name]:>10{form}}{best[name]:>10{form}}'
-      for label, name, form in _FIGURES
+      for label, name, form in _rows()
       if name in last
   ]
+  if 'val_ema_accuracy' in last:
+    label = 'better on validation data'
+    lines.append(f'{label:<34}{last["weights"]:>10}{best["weights"]:>10}')
   lines += [
       f'{"parameters":<34}{summary["parameters"]:>10,}',
       f'{"seconds per epoch":<34}{summary["seconds_per_epoch"]:>10.1f}',
@@ -103,3 +110,11 @@ def table(summary: Mapping[str, Any]) -> str:
         'not tested yet.'
     )
   return '\n'.join(lines)
+
+
+def _rows():
+  """Yields what the table may show: a figure, and below it the average's."""
+  for label, name, form in _FIGURES:
+    yield label, name, form
+    split, _, figure = name.partition('_')
+    yield '  EMA', f'{split}_{average.PREFIX}{figure}', form

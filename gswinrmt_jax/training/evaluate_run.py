@@ -26,6 +26,7 @@ def evaluate_run(
     source: pathlib.Path,
     *,
     step: int | str = 'best',
+    which: str | None = None,
     data: str | None = None,
     split: str = 'test',
     image_size: int | None = None,
@@ -38,6 +39,7 @@ def evaluate_run(
   Args:
     source: A run folder, or weights as `weights.load` takes them.
     step: Of a run: 'best', 'latest' or a step.
+    which: Of a run: 'raw', 'ema', or None for the better of the two.
     data: The data set; None takes the run's.
     split: 'train', 'val' or 'test' as the run has them, or a split of the data
       set.
@@ -50,13 +52,16 @@ def evaluate_run(
   Returns:
     What was written to `evaluation_SPLIT_STEP.json` beside the weights: with
     the data's name before the split if it is not the run's, without step if
-    there was no run, with `_Npx` at the end at another image size.
+    there was no run, with `_ema` behind the step if it was the average, with
+    `_Npx` at the end at another image size.
 
   Raises:
     UserError: If weights or data do not allow it.
   """
   terminal = terminal or log.Terminal()
-  weights = weights_lib.load(pathlib.Path(source), step=step, warn=terminal.say)
+  weights = weights_lib.load(
+      pathlib.Path(source), step=step, which=which, warn=terminal.say
+  )
   place = _place(weights, data, split, data_dir)
   info = datasets.info(place.name, place.dir)
   _check_classes(weights, info)
@@ -86,6 +91,7 @@ def evaluate_run(
   report = {
       'step': weights.step,
       'epoch': weights.epoch,
+      'weights': weights.which,
       'data': place.name,
       'split': place.split,
       'image_size': list(size),
@@ -100,7 +106,9 @@ def evaluate_run(
   # Other data's figures do not go where the run's own on this split are.
   own = weights.recipe is not None and place.name == weights.recipe.data.name
   named = split if own else f'{place.name}_{split}'
-  path = weights.folder / _file_name(named, weights.step, image_size)
+  path = weights.folder / _file_name(
+      named, weights.step, weights.which, image_size
+  )
   run_folder.write_json(path, report)
   terminal.say(f'Written to {path}.')
   return report
@@ -152,10 +160,11 @@ def _place(weights, data, split, data_dir):
   return _Place(data, split, data_dir or '', _BATCH_SIZE)
 
 
-def _file_name(split, step, image_size):
+def _file_name(split, step, which, image_size):
   """Slices differ in where the colon stands, so it stays as `-`."""
   split = split.replace(':', '-').replace('%', 'pct')
   plain = re.sub(r'[^\w.-]+', '_', split).strip('_')
   size = f'_{image_size}px' if image_size else ''
   step = '' if step is None else f'_{step}'
-  return f'evaluation_{plain}{step}{size}.json'
+  average = '_ema' if which == 'ema' else ''
+  return f'evaluation_{plain}{step}{average}{size}.json'

@@ -1,5 +1,6 @@
 """A pass over a data set: every image once."""
 
+import collections
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from gswinrmt_jax.training import metrics
 EvalStep = Callable[
     [Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]
 ]
+_AHEAD = 8  # batches under way on the device while the host goes on
 
 
 def make_eval_step(
@@ -47,8 +49,32 @@ def evaluate(
     batches: Each record once; padding has mask 0.
     place: Puts a batch on the devices.
   """
-  # The sums stay on the device until all batches are under way.
-  parts = [eval_step(variables, place(batch)) for batch in batches]
-  parts = jax.device_get(parts)
-  sums = jax.tree.map(lambda *leaves: np.sum(leaves, 0, np.float64), *parts)
-  return metrics.figures(sums)
+  return evaluate_each(eval_step, {'': variables}, batches, place)['']
+
+
+def evaluate_each(
+    eval_step: EvalStep,
+    weights: Mapping[str, Mapping[str, Any]],
+    batches: Iterable[Mapping[str, np.ndarray]],
+    place: Callable[[Any], Any] = jax.device_put,
+) -> dict[str, dict[str, Any]]:
+  """Returns the figures of several weights of one model, by their names.
+
+  The data are gone through once, as `evaluate` does: loading them may take
+  longer than the model does.
+  """
+  total, waiting = None, collections.deque()
+
+  def take():
+    part = jax.device_get(waiting.popleft())
+    part = jax.tree.map(np.float64, part)
+    return part if total is None else jax.tree.map(np.add, total, part)
+
+  for batch in map(place, batches):
+    waiting.append({name: eval_step(of, batch) for name, of in weights.items()})
+    # A confusion matrix of many classes is large: few are held at a time.
+    if len(waiting) > _AHEAD:
+      total = take()
+  while waiting:
+    total = take()
+  return {name: metrics.figures(sums) for name, sums in total.items()}

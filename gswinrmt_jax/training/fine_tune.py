@@ -1,6 +1,6 @@
 """Starting a run from weights that another model was trained to."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any
 
@@ -8,6 +8,8 @@ from flax import traverse_util
 import jax.numpy as jnp
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.training.state import TrainState
 from gswinrmt_jax.training.weights import Weights
 
 _SHOWN = 8  # names in a line
@@ -88,6 +90,24 @@ def transfer(initial: Mapping[str, Any], source: Mapping[str, Any]) -> Transfer:
       fresh=fresh,
       unused=[name for name in old if name not in new],
   )
+
+
+def start(
+    state: TrainState, source: Weights, say: Callable[[str], None]
+) -> TrainState:
+  """Takes over what fits of other weights; the optimiser starts anew.
+
+  Args:
+    state: Freshly initialised; its average begins at what was taken over.
+    source: Weights to start from.
+    say: Told the report, line by line.
+  """
+  moved = transfer(state.variables, source.variables)
+  say(f'Starting from {source.origin}:')
+  for line in moved.lines():
+    say(f'  {line}')
+  state = state.replace(**moved.variables)
+  return state if state.ema is None else state_lib.restart_average(state)
 
 
 def _flat(variables):

@@ -11,6 +11,7 @@ import ml_collections
 from gswinrmt_jax.data import datasets, pipeline
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import (
+    average,
     build,
     checkpoint,
     closing,
@@ -98,14 +99,17 @@ class Run:
           config, self.info, model.arch.stride
       )
     self.schedule, tx = build.make_optimizer(config, self.plan)
+    decay = build.ema_decay(config)
     key = jax.random.key(config.seed)
     self._key = jax.random.fold_in(key, _TRAIN)
     self._create = lambda: state_lib.create(
-        model, tx, jax.random.fold_in(key, _INIT), image_shape
+        model, tx, jax.random.fold_in(key, _INIT), image_shape, ema=decay > 0
     )
     self.target = self.devices.target(jax.eval_shape(self._create))
     self._train_step = jax.jit(
-        step_lib.make_train_step(model, tx, self._augmentation, loss),
+        step_lib.make_train_step(
+            model, tx, self._augmentation, loss, ema_decay=decay
+        ),
         donate_argnums=0,
         out_shardings=self.devices.replicated,
     )
@@ -156,7 +160,10 @@ class Run:
         compiler_options=devices.quick_compilation(),
     )
     state = create()
-    return self._start_from_source(state), 0
+    if self._source is not None:
+      source, self._source = self._source, None
+      state = fine_tune.start(state, source, self.terminal.say)
+    return self.devices.replicate(state), 0
 
   def _load_source(self):
     """Returns the weights that a fresh run starts from, if it has any."""
@@ -164,17 +171,6 @@ class Run:
       return None
     path = pathlib.Path(self.config.init_from)
     return weights.load(path, warn=self.terminal.say)
-
-  def _start_from_source(self, state):
-    """Takes over what fits of other weights; the optimiser starts anew."""
-    if self._source is None:
-      return state
-    source, self._source = self._source, None
-    moved = fine_tune.transfer(state.variables, source.variables)
-    self.terminal.say(f'Starting from {source.origin}:')
-    for line in moved.lines():
-      self.terminal.say(f'  {line}')
-    return self.devices.replicate(state.replace(**moved.variables))
 
   def _announce(self, state, start):
     self.terminal.say(
@@ -223,11 +219,11 @@ class Run:
         }
         progress.interval(step, *self._read(readings, step), extra)
       if step in milestones:
-        figures = self._evaluate(state.variables, self.val_data)
+        figures = self._evaluate(state.saved_weights, self.val_data)
         # Logged first: an entry without its checkpoint is taken out on
         # resuming, while a checkpoint without its entry would leave a gap.
         progress.epoch(step, milestones[step], figures)
-        self._save(state, step, milestones[step], figures['accuracy'])
+        self._save(state, step, milestones[step], figures)
         plots.write_curves(
             self.folder / 'curves.png', self.log.entries, self.folder.name
         )
@@ -270,15 +266,18 @@ class Run:
           'lower config.optimizer.learning_rate or config.dtype=float32'
       ) from error
 
-  def _evaluate(self, variables, data):
-    return evaluation.evaluate(
+  def _evaluate(self, saved, data):
+    """Returns the figures of the weights and, as `ema_NAME`, their average."""
+    figures = evaluation.evaluate_each(
         self._eval_step,
-        variables,
+        average.by_name(saved),
         pipeline.eval_batches(data, batch_size=self.config.eval_batch_size),
         self.devices.put_batch,
     )
+    return average.merged(figures)
 
-  def _save(self, state, step, epoch, accuracy):
+  def _save(self, state, step, epoch, figures):
+    accuracy, which = average.better(figures)
     self.checkpoints.save(
         state,
         accuracy=accuracy,
@@ -286,6 +285,7 @@ class Run:
             'config': self.config.to_dict(),
             'step': step,
             'epoch': epoch,
+            'weights': which,
             'data': {'seed': self.config.seed, 'next_batch': step},
         },
     )
@@ -298,12 +298,12 @@ class Run:
     """
     self.checkpoints.wait()
     last = int(state.step)
-    restored = self.checkpoints.restore_best(self.target.variables)
+    restored = self.checkpoints.restore_best(self.target.saved_weights)
     best = restored.step
     tested = {}
     if last == self.plan.total_steps:
       data = inputs.load_eval(self.config, self.config.data.test_split)
-      tested[last] = self._evaluate(state.variables, data)
+      tested[last] = self._evaluate(state.saved_weights, data)
       if best != last:
         tested[best] = self._evaluate(restored.tree, data)
     summary = closing.summarize(

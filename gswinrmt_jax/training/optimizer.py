@@ -1,50 +1,137 @@
-"""AdamW as Table 2 has it: warm-up, cosine, decay on kernels only."""
+"""AdamW: warm-up, cosine, decay on kernels only; by step or by epoch."""
 
+from collections.abc import Sequence
+import functools
+import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 
 from gswinrmt_jax.errors import UserError
 
+# Parameters of `models.block` that scale a branch.
+_LAYER_SCALE = ('attention_scale', 'ffn_scale')
+
 
 def learning_rate_schedule(
-    peak: float, *, warmup_steps: int, total_steps: int
+    peak: float,
+    *,
+    warmup_steps: int,
+    total_steps: int,
+    start: float = 0.0,
+    final: float = 0.0,
 ) -> optax.Schedule:
-  r"""Linear from 0 to the peak, then half a cosine to 0.
+  r"""Linear from the start to the peak, then half a cosine to the end.
 
-      lr(t) = peak t / W                                  t < W
-      lr(t) = peak (1 + cos(pi (t - W) / (T - W))) / 2    t >= W
+      lr(t) = start + (peak - start) t / W                            t < W
+      lr(t) = final + (peak - final) (1 + cos(pi (t - W) / (T - W))) / 2
+                                                                      t >= W
 
   Args:
     peak: Largest learning rate.
     warmup_steps: `W`; 0 starts at the peak.
     total_steps: `T`, warm-up included.
+    start: Where the warm-up begins.
+    final: Where the cosine ends.
 
   Raises:
     UserError: If the warm-up leaves no step for the cosine.
   """
-  if warmup_steps >= total_steps:
-    raise UserError(
-        f'the warm-up of {warmup_steps} steps fills the whole run of '
-        f'{total_steps}: lower config.optimizer.warmup_epochs or raise '
-        'config.num_epochs'
-    )
-  cosine = optax.cosine_decay_schedule(peak, total_steps - warmup_steps)
+  _check_warmup(warmup_steps, total_steps, 'steps')
+  cosine = optax.cosine_decay_schedule(
+      peak, total_steps - warmup_steps, alpha=final / peak if final else 0.0
+  )
   if not warmup_steps:
     return cosine
-  warmup = optax.linear_schedule(0.0, peak, warmup_steps)
+  warmup = optax.linear_schedule(start, peak, warmup_steps)
   return optax.join_schedules([warmup, cosine], [warmup_steps])
 
 
-def decay_mask(params: Any) -> Any:
+def epoch_learning_rates(
+    peak: float,
+    *,
+    warmup_epochs: float,
+    num_epochs: int,
+    start: float = 0.0,
+    final: float = 0.0,
+) -> list[float]:
+  r"""Returns the learning rate of each epoch, as RMT was trained.
+
+      lr(e) = start + (peak - start) t / W                            t < W
+      lr(e) = final + (peak - final) (1 + cos(pi t / T)) / 2          t >= W
+      t = max(e - 1, 0)
+
+  The released code sets the rate behind an epoch with the number of the epoch
+  just finished, so epochs 0 and 1 share the first value, and the warm-up is not
+  taken off the cosine, which begins past its peak. This gives what its training
+  logs print, digit by digit.
+
+  Args:
+    peak: What the warm-up leads to.
+    warmup_epochs: `W`; 0 starts at the peak.
+    num_epochs: `T`.
+    start: Where the warm-up begins.
+    final: Where the cosine would end, at epoch `T + 1`.
+
+  Raises:
+    UserError: If the warm-up leaves no epoch for the cosine.
+  """
+  _check_warmup(warmup_epochs, num_epochs, 'epochs')
+  rates = []
+  for epoch in range(num_epochs):
+    t = max(epoch - 1, 0)
+    if t < warmup_epochs:
+      rates.append(start + (peak - start) * t / warmup_epochs)
+    else:
+      half = (1 + math.cos(math.pi * t / num_epochs)) / 2
+      rates.append(final + (peak - final) * half)
+  return rates
+
+
+def piecewise_schedule(
+    rates: Sequence[float], ends: Sequence[int]
+) -> optax.Schedule:
+  """Returns the schedule that is `rates[e]` in the steps of epoch e.
+
+  Args:
+    rates: One for each epoch.
+    ends: Updates made when an epoch ends: update `ends[e]`, counted from 0, is
+      the first of epoch e + 1.
+  """
+  values = np.asarray(rates, np.float32)
+  # The last epoch has no end here: its rate stays.
+  edges = np.asarray(ends[:-1], np.int32)
+
+  def schedule(count):
+    epoch = jnp.searchsorted(edges, count, side='right')
+    return jnp.asarray(values)[epoch]
+
+  return schedule
+
+
+def _check_warmup(warmup, total, unit):
+  if warmup >= total:
+    raise UserError(
+        f'the warm-up of {warmup:g} {unit} fills the whole run of {total}: '
+        'lower config.optimizer.warmup_epochs or raise config.num_epochs'
+    )
+
+
+def decay_mask(params: Any, *, layer_scale: bool = False) -> Any:
   """Tells which leaves decay: those named `kernel`, depthwise ones included.
 
-  Biases, norms, LayerScale and the decay logits are left alone.
+  Biases, norms and the decay logits are left alone.
+
+  Args:
+    params: The parameters.
+    layer_scale: Whether LayerScale decays. In the released RMT it is stored
+      with four axes, and what has but one is what does not decay there.
   """
-  return jax.tree.map_with_path(
-      lambda path, _: path[-1].key == 'kernel', params
-  )
+  names = {'kernel', *(_LAYER_SCALE if layer_scale else ())}
+  return jax.tree.map_with_path(lambda path, _: path[-1].key in names, params)
 
 
 def make_optimizer(
@@ -54,6 +141,7 @@ def make_optimizer(
     b2: float,
     eps: float,
     weight_decay: float,
+    decay_layer_scale: bool = False,
 ) -> optax.GradientTransformation:
   """Returns AdamW with decoupled decay: `w <- w - lr (adam + decay w)`."""
   # Not within `inject_hyperparams`: it takes the mask for a schedule and
@@ -64,5 +152,5 @@ def make_optimizer(
       b2=b2,
       eps=eps,
       weight_decay=weight_decay,
-      mask=decay_mask,
+      mask=functools.partial(decay_mask, layer_scale=decay_layer_scale),
   )

@@ -39,7 +39,7 @@ def write_curves(
     alone = name == 'learning_rate'
     color = 'tab:blue' if alone else '0.75'
     axes.plot(*_curve(train, name), color=color, lw=1, label='per interval')
-    for split, color in (('train', 'tab:blue'), ('val', 'tab:orange')):
+    for split, color in _COLORS.items():
       x, y = _curve(epochs, f'{split}_{name}')
       if y:
         axes.plot(x, y, 'o-', ms=3, color=color, label=_LABELS[split])
@@ -81,7 +81,9 @@ def write_augmented_batch(
 _LABELS = {
     'train': 'train (augmented)',
     'val': 'validation',
+    'val_ema': 'validation, EMA',
 }
+_COLORS = {'train': 'tab:blue', 'val': 'tab:orange', 'val_ema': 'tab:green'}
 
 
 def _curve(entries, name):

@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from gswinrmt_jax.training import average
 from gswinrmt_jax.training import log as log_lib
 from gswinrmt_jax.training.plan import Plan
+
+_FIGURES = ('loss', 'smoothed_loss', 'accuracy', 'top5_accuracy')
+# Of the weights, and of their average where one is kept.
+_VALIDATION = (*_FIGURES, *(average.PREFIX + name for name in _FIGURES))
 
 
 class Progress:
@@ -28,11 +33,12 @@ class Progress:
     self._intervals = []
     self._best = max(
         (
-            (entry['val_accuracy'], entry['epoch'])
+            (*average.better(entry, 'val_'), entry['epoch'])
             for entry in log.entries
             if entry['kind'] == 'epoch'
         ),
-        default=(-1.0, 0),
+        key=_rank,
+        default=(-1.0, average.RAW, 0),
     )
 
   def interval(
@@ -82,22 +88,32 @@ class Progress:
             'epoch': epoch,
             'train_loss': train['loss'],
             'train_accuracy': train['accuracy'],
-            'val_loss': figures['loss'],
-            'val_smoothed_loss': figures['smoothed_loss'],
-            'val_accuracy': figures['accuracy'],
-            'val_top5_accuracy': figures['top5_accuracy'],
+            **{
+                f'val_{name}': figures[name]
+                for name in _VALIDATION
+                if name in figures
+            },
             'steps': sum(steps),
             'seconds': seconds,
         },
     )
-    self._best = max(self._best, (figures['accuracy'], epoch))
+    found = (*average.better(figures), epoch)
+    self._best = max(self._best, found, key=_rank)
     self._intervals = []
+    accuracy, which, best_epoch = self._best
+    ema = ''
+    if 'ema_accuracy' in figures:
+      ema = (
+          f', EMA loss {figures["ema_loss"]:.3f}, accuracy '
+          f'{figures["ema_accuracy"]:.2%}'
+      )
+    by = ', EMA' if which == average.EMA else ''
     self._terminal.say(
         f'epoch {epoch}/{self._plan.num_epochs} done in '
         f'{log_lib.duration(seconds)}: train loss {train["loss"]:.3f}, '
         f'validation loss {figures["loss"]:.3f}, accuracy '
-        f'{figures["accuracy"]:.2%} (best {self._best[0]:.2%}, epoch '
-        f'{self._best[1]})'
+        f'{figures["accuracy"]:.2%}{ema} (best {accuracy:.2%}, epoch '
+        f'{best_epoch}{by})'
     )
 
   def _epoch_of(self, step):
@@ -112,3 +128,9 @@ class Progress:
     start, then = self._start
     seconds_per_step = (time.perf_counter() - then) / (step - start)
     return seconds_per_step * (self._plan.stop_step - step)
+
+
+def _rank(best):
+  """Orders by accuracy; of equal ones the later epoch is the best."""
+  accuracy, _, epoch = best
+  return accuracy, epoch

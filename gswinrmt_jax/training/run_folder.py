@@ -29,8 +29,15 @@ FREE_FIELDS = frozenset(
 )
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
+    'ema_decay': 0.0,
     'init_from': '',
     'token_label_weight': 0.0,
+    'optimizer': {
+        'schedule': 'cosine',
+        'warmup_learning_rate': 0.0,
+        'final_learning_rate': 0.0,
+        'decay_layer_scale': False,
+    },
     'data': {
         'image_size': 0,
         'eval_crop': 0.0,

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from gswinrmt_jax.training import average
+
 
 class TrainState(struct.PyTreeNode):
   """Everything that one update changes.
@@ -17,17 +19,25 @@ class TrainState(struct.PyTreeNode):
     params: The model's parameters, float32.
     batch_stats: Running statistics of the BatchNorms.
     opt_state: The optimiser's moments and count.
+    ema: Moving average of parameters and statistics, `{'params',
+      'batch_stats'}`; None if none is kept.
   """
 
   step: jax.Array
   params: Any
   batch_stats: Any
   opt_state: optax.OptState
+  ema: Any = None
 
   @property
   def variables(self) -> dict[str, Any]:
     """What `model.apply` takes."""
     return {'params': self.params, 'batch_stats': self.batch_stats}
+
+  @property
+  def saved_weights(self) -> dict[str, Any]:
+    """What of a checkpoint can be evaluated; see `average.by_name`."""
+    return average.beside(self.variables, self.ema)
 
 
 def create(
@@ -35,6 +45,8 @@ def create(
     tx: optax.GradientTransformation,
     key: jax.Array,
     image_shape: tuple[int, int, int],
+    *,
+    ema: bool = False,
 ) -> TrainState:
   """Returns the state before the first update.
 
@@ -43,13 +55,22 @@ def create(
     tx: The optimiser.
     key: Seeds the parameters.
     image_shape: Height, width and channels of one image.
+    ema: Whether to keep a moving average, which takes as much memory as the
+      parameters.
   """
   # One image: no parameter's shape or value depends on the batch.
   image = jnp.zeros((1, *image_shape), jnp.float32)
   variables = model.init(key, image, train=False)
-  return TrainState(
+  state = TrainState(
       step=jnp.zeros((), jnp.int32),
       params=variables['params'],
       batch_stats=variables.get('batch_stats', {}),
       opt_state=tx.init(variables['params']),
   )
+  return restart_average(state) if ema else state
+
+
+def restart_average(state: TrainState) -> TrainState:
+  """Begins the average at the state's own weights, without a warm-up."""
+  # A copy: both are donated to the step, and one buffer cannot be twice.
+  return state.replace(ema=jax.tree.map(jnp.copy, state.variables))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from gswinrmt_jax.training import average
 from gswinrmt_jax.training.state import TrainState
 
 Batch = Mapping[str, jax.Array]
@@ -53,6 +54,8 @@ def make_train_step(
     tx: optax.GradientTransformation,
     augmentation: Augmentation,
     loss: Loss = class_loss,
+    *,
+    ema_decay: float = 0.0,
 ) -> TrainStep:
   """Returns the update `(state, batch, key) -> (state, metrics)`.
 
@@ -64,6 +67,7 @@ def make_train_step(
     tx: The optimiser, schedule included.
     augmentation: Makes the model's input and the targets of the loss.
     loss: What is minimised; draws by its key.
+    ema_decay: Of the state's average, for a step; 0 where it keeps none.
 
   Returns:
     The update. Its metrics are scalars: `loss`, `accuracy` (of the augmented
@@ -103,6 +107,9 @@ def make_train_step(
         batch_stats=updated['batch_stats'],
         opt_state=opt_state,
     )
+    if ema_decay:
+      ema = average.update(state.ema, new_state.variables, ema_decay)
+      new_state = new_state.replace(ema=ema)
     return new_state, metrics
 
   return train_step

@@ -17,6 +17,7 @@ from gswinrmt_jax.interop import card as card_lib
 from gswinrmt_jax.interop import safetensors_file
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.training import (
+    average,
     build,
     checkpoint,
     devices,
@@ -27,6 +28,7 @@ from gswinrmt_jax.training import (
 )
 
 _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
+_KINDS = {average.RAW: 'raw', average.EMA: 'EMA'}  # for people
 _FOUND = 'a run, a folder of weights, a .safetensors file or a .pth file'
 
 
@@ -42,6 +44,7 @@ class Weights:
     step: Of the run; None where there was no run.
     epoch: Likewise.
     recipe: Likewise.
+    which: Likewise: 'raw', or 'ema' for their moving average.
   """
 
   variables: Mapping[str, Any]
@@ -51,6 +54,7 @@ class Weights:
   step: int | None = None
   epoch: int | None = None
   recipe: ml_collections.ConfigDict | None = None
+  which: str | None = None
 
   def make_model(self, image_size: tuple[int, int] | None = None) -> nn.Module:
     """Returns the model, tried on images of this size or of the card's.
@@ -65,6 +69,7 @@ def load(
     path: pathlib.Path,
     *,
     step: int | str = 'best',
+    which: str | None = None,
     warn: Callable[[str], None] = print,
 ) -> Weights:
   """Returns weights, a copy on each device.
@@ -73,6 +78,8 @@ def load(
     path: A run folder, one of its checkpoints (RUN/checkpoints/STEP), a folder
       of weights, a `.safetensors` file, or a `.pth` file of RMT.
     step: Of a run: 'best', 'latest' or a number.
+    which: Of a run: 'raw', or 'ema' for the moving average; None takes what
+      was the better on validation data at that step.
     warn: Told, in a line, which damaged checkpoints, and how many arrays, were
       passed over.
 
@@ -83,29 +90,34 @@ def load(
   if not path.exists():
     raise UserError(f'{path} does not exist; it should be {_FOUND}')
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
-    return _from_run(path.parent.parent, int(path.name), warn)
+    return _from_run(path.parent.parent, int(path.name), which, warn)
   if path.is_dir() and not _has_card(path):
-    return _from_run(path, step, warn)
-  if step != 'best':
-    raise UserError(f'{path} is no run: it has no steps to choose from')
+    return _from_run(path, step, which, warn)
+  if step != 'best' or which:
+    what = 'averages' if which else 'steps'
+    raise UserError(f'{path} is no run: it has no {what} to choose from')
   if path.is_dir():
     return _from_folder(path, warn)
   return _from_file(path, warn)
 
 
 def load_model(
-    path: str | pathlib.Path, *, step: int | str = 'best'
+    path: str | pathlib.Path,
+    *,
+    step: int | str = 'best',
+    which: str | None = None,
 ) -> tuple[nn.Module, Mapping[str, Any]]:
   """Returns a model and its weights, for `model.apply`.
 
   Args:
     path: As in `load`.
     step: As in `load`.
+    which: As in `load`.
 
   Raises:
     UserError: If there are no weights that can be read.
   """
-  found = load(pathlib.Path(path), step=step)
+  found = load(pathlib.Path(path), step=step, which=which)
   return found.make_model(), found.variables
 
 
@@ -176,14 +188,21 @@ def _checked(variables, card, path):
   )
 
 
-def _from_run(folder, step, warn):
+def _from_run(folder, step, which, warn):
   recipe = build.resolve(run_folder.load_config(folder))
+  averaged = recipe.ema_decay > 0
+  if which == average.EMA and not averaged:
+    raise UserError(
+        f'{folder} has no average of its weights: it was trained with '
+        'config.ema_decay=0'
+    )
   card = run_card(folder, recipe)
   directory = folder / 'checkpoints'
   checkpoints = checkpoint.Checkpoints(directory, read_only=True, warn=warn)
   model = _make_model(card, card.image_size)
+  shapes = factory.variable_shapes(model, (*card.image_size, 3))
   target = devices.Devices().target(
-      factory.variable_shapes(model, (*card.image_size, 3))
+      average.beside(shapes, shapes if averaged else None)
   )
   if step == 'best':
     restored = checkpoints.restore_best(target)
@@ -194,14 +213,18 @@ def _from_run(folder, step, warn):
   if restored is None:
     raise UserError(f'{folder} has no checkpoints yet')
   epoch = restored.meta['epoch']
+  # Runs from before there was an average do not say.
+  which = which or restored.meta.get('weights', average.RAW)
+  kind = f', {_KINDS[which]}' if averaged else ''
   return Weights(
-      variables=restored.tree,
+      variables=average.by_name(restored.tree)[which],
       card=card,
-      origin=f'{folder}, step {restored.step} (epoch {epoch})',
+      origin=f'{folder}, step {restored.step} (epoch {epoch}){kind}',
       folder=folder,
       step=restored.step,
       epoch=epoch,
       recipe=recipe,
+      which=which,
   )
 
 
