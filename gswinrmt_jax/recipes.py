@@ -32,8 +32,12 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.data.val_split = 'train[45000:]'
   config.data.test_split = 'test'
   config.data.image_size = 0  # pixels, both sides; 0: as stored, all equal
+  config.data.train_crop = 'resize'  # or 'random_resized', drawn each time
+  config.data.crop_scale = (0.08, 1.0)  # share of the area, if it is drawn
+  config.data.crop_ratio = (0.75, 4 / 3)  # width / height, likewise
   config.data.eval_crop = 0.0  # centre crop, of the resized side; 0: no crop
-  config.data.storage = 'memory'  # or 'decode', each time; same images
+  config.data.repeats = 1  # repeated augmentation: copies of an image, in a row
+  config.data.storage = 'memory'  # decoded once, or to 'disk'; or 'decode' each
   config.data.workers = 0  # processes that decode, for 'decode'
   config.data.label_maps = ''  # of the training split, for token labels
 

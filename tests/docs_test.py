@@ -48,6 +48,7 @@ def test_the_quickstart_runs(capsys):
         'docs/models.md',
         'docs/decisions.md',
         'docs/token_labels.md',
+        'docs/data.md',
         'docs/weights.md',
     ],
 )

@@ -11,3 +11,9 @@ def test_classes_are_in_the_order_of_the_labels():
   assert names[817] == 'sports car'
   assert names[999] == 'toilet tissue'
   assert names[134] == 'crane (n02012849)'
+
+
+def test_identifiers_are_sorted():
+  wnids = imagenet.wnids()
+  assert list(wnids) == sorted(set(wnids)) and len(wnids) == 1000
+  assert wnids[0] == 'n01440764' and wnids[999] == 'n15075141'

@@ -31,6 +31,7 @@ OUTSIDE = {
     'augment': {'jax', 'jaxtyping', 'numpy', 'PIL'},
     'recipes': {'ml_collections'},
     'data': {
+        'absl',  # Grain's flags
         'numpy',
         'grain',
         'tensorflow_datasets',

@@ -7,6 +7,7 @@ import folder_data
 import numpy as np
 import pytest
 import tiny
+import tiny_parts
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets, pictures
@@ -20,6 +21,12 @@ from gswinrmt_jax.training import (
     loop,
     weights,
 )
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _compiled_once(tmp_path_factory):
+  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield
 
 
 @pytest.fixture(scope='module')
@@ -53,6 +60,9 @@ def _recipe(root, **changes):
   return config
 
 
+_RANDOM = {'data.train_crop': 'random_resized', 'data.storage': 'decode'}
+
+
 @pytest.mark.parametrize(
     ('changes', 'said'),
     [
@@ -61,6 +71,24 @@ def _recipe(root, **changes):
         ({'data.workers': -1}, 'workers is -1: must be at least 0'),
         ({'data.eval_crop': 1.5}, 'eval_crop is 1.5: must be from 0 to 1'),
         ({'data.image_size': 0}, 'eval_crop needs config.data.image_size'),
+        ({'data.train_crop': 'centre'}, 'must be resize or random_resized'),
+        ({'data.repeats': 0}, 'repeats is 0: must be from 1 to a third'),
+        ({'data.repeats': 2}, r'to a third of config\.batch_size, 4'),
+        (
+            _RANDOM | {'data.storage': 'disk'},
+            'random_resized needs config.data',
+        ),
+        (
+            _RANDOM | {'data.image_size': 0, 'data.eval_crop': 0.0},
+            'random_resized needs config.data',
+        ),
+        (
+            _RANDOM | {'data.crop_scale': (0.5, 1.5)},
+            r'crop_scale is \(0.5, 1.5',
+        ),
+        (_RANDOM | {'data.crop_scale': (0.0, 1.0)}, 'two numbers above 0'),
+        (_RANDOM | {'data.crop_ratio': (2.0, 1.0)}, 'not above the second$'),
+        (_RANDOM | {'data.crop_ratio': (1.0,)}, 'must be two numbers'),
     ],
 )
 def test_fields_that_cannot_be_are_one_line(changes, said):
@@ -77,6 +105,33 @@ def test_training_squeezes_and_evaluation_crops(root):
   source = datasets.load('own', 'train', str(root), image_size=(8, 8))
   np.testing.assert_array_equal(train.image, source.image)
   assert (train.image != val.image).any()
+
+
+def test_random_crops_are_of_the_training_records_alone(root):
+  config = _recipe(root, **_RANDOM, **{'data.crop_scale': (0.5, 0.6)})
+  inputs.check(config)
+  train = inputs.load_train(config)
+  assert train.how == pictures.RandomCrop((0.5, 0.6), (0.75, 4 / 3))
+  assert train.image_shape == (8, 8, 3) and len(train) == 12
+  batch = train.gather(np.arange(3), 0, np.arange(3))
+  assert {'image', 'label', 'box', 'row'} == set(batch)
+  val = inputs.load_eval(config, 'val')
+  assert set(val.gather([0])) == {'image', 'label'}
+
+
+@pytest.mark.usefixtures('_tiny_model')
+def test_random_crops_are_trained_on_and_resumed(root, tmp_path):
+  changes = _RANDOM | {'data.repeats': 2, 'num_epochs': 2, 'batch_size': 6}
+  quiet = log.Terminal(io.StringIO())
+  whole = loop.train(_recipe(root, **changes), tmp_path / 'whole', quiet)
+  for epochs in (1, 0):
+    parted = loop.train(
+        _recipe(root, stop_after_epochs=epochs, **changes),
+        tmp_path / 'parted',
+        quiet,
+    )
+  for figure in ('val_accuracy', 'test_loss'):
+    assert parted['last'][figure] == whole['last'][figure]
 
 
 @pytest.fixture(scope='module')

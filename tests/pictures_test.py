@@ -106,6 +106,87 @@ def test_without_a_crop_all_of_the_picture_is_squeezed():
   assert abs(np.float32(grey) - 127.5).max() < 3
 
 
+class _Draws:
+  """Returns numbers that were written down."""
+
+  def __init__(self, *numbers):
+    self.numbers = list(numbers)
+
+  def random(self):
+    return self.numbers.pop(0)
+
+
+def test_a_box_is_what_was_drawn():
+  how = pictures.RandomCrop((0.1, 0.9), (0.5, 2.0))
+  # Half way between: area 0.5 of 40 x 30 = 600, ratio exp(0) = 1, so 24 or 25
+  # (24.49) each way; places 0.5 of 30 - 24 + 1 = 7 and 0.25 of 17.
+  box = pictures.draw_box(40, 30, how, _Draws(0.5, 0.5, 0.5, 0.25))
+  assert box == (4, 3, 24, 24)
+  # Area 0.2 x 1200 = 240, ratio 2^0.5: 18.4 wide, 13.0 high.
+  box = pictures.draw_box(40, 30, how, _Draws(0.125, 0.75, 0.0, 0.9999999))
+  assert box == (22, 0, 18, 13)
+
+
+def test_a_box_that_does_not_fit_is_drawn_again():
+  how = pictures.RandomCrop((1.0, 1.0), (0.25, 4.0))
+  # All of the area at ratio 1/4 or 4 never fits into a square; at 1 it does.
+  draws = _Draws(0.5, 0.0, 0.5, 1.0, 0.5, 0.5, 0.0, 0.0)
+  assert pictures.draw_box(20, 20, how, draws) == (0, 0, 20, 20)
+  assert draws.numbers == []
+
+
+@pytest.mark.parametrize(
+    ('size', 'ratio', 'box'),
+    [
+        ((100, 20), (0.5, 2.0), (30, 0, 40, 20)),  # too wide
+        ((20, 100), (0.5, 2.0), (0, 30, 20, 40)),  # too narrow
+        ((30, 20), (0.5, 2.0), (0, 0, 30, 20)),  # allowed as it is
+        ((1, 900), (3.0, 4.0), (0, 449, 1, 1)),  # never less than a pixel
+    ],
+)
+def test_after_ten_the_middle_is_taken(size, ratio, box):
+  how = pictures.RandomCrop((9.0, 9.0), ratio)  # never fits
+  draws = _Draws(*[0.5] * 20)
+  assert pictures.draw_box(*size, how, draws) == box
+  assert draws.numbers == []
+
+
+def test_boxes_have_the_areas_shapes_and_places_asked_for():
+  how = pictures.RandomCrop((0.2, 0.6), (0.75, 4 / 3))
+  rng = np.random.default_rng(0)
+  boxes = np.array([pictures.draw_box(500, 400, how, rng) for _ in range(4000)])
+  left, top, width, height = boxes.T
+  assert (left >= 0).all() and (left + width <= 500).all()
+  assert (top >= 0).all() and (top + height <= 400).all()
+  share, ratio = width * height / 200_000, np.log(width / height)
+  assert 0.195 < share.min() < 0.21 and 0.59 < share.max() < 0.605
+  # Uniform: mean and deviation of U(a, b) are (a + b) / 2, (b - a) / 12^0.5.
+  np.testing.assert_allclose(share.mean(), 0.4, atol=0.006)
+  np.testing.assert_allclose(share.std(), 0.4 / 12**0.5, atol=0.004)
+  np.testing.assert_allclose(ratio.mean(), 0, atol=0.01)
+  np.testing.assert_allclose(
+      ratio.std(), 2 * np.log(4 / 3) / 12**0.5, atol=0.005
+  )
+  np.testing.assert_allclose((left / (500 - width)).mean(), 0.5, atol=0.015)
+  np.testing.assert_allclose((top / (400 - height)).mean(), 0.5, atol=0.02)
+
+
+def test_a_random_crop_is_its_box_resized():
+  noise = np.random.default_rng(2).integers(0, 255, (30, 50, 3), np.uint8)
+  picture = PIL.Image.fromarray(noise)
+  how = pictures.RandomCrop()
+  image, box = pictures.random_crop(
+      picture, (12, 9), how, np.random.default_rng(3)
+  )
+  left, top, width, height = pictures.draw_box(
+      50, 30, how, np.random.default_rng(3)
+  )
+  assert box == (top / 30, left / 50, height / 30, width / 50)
+  part = PIL.Image.fromarray(noise[top : top + height, left : left + width])
+  want = part.resize((9, 12), PIL.Image.Resampling.BICUBIC)
+  np.testing.assert_array_equal(image, want)
+
+
 def test_no_cut_and_other_shapes():
   noise = np.random.default_rng(1).integers(0, 255, (20, 20, 3), np.uint8)
   picture = PIL.Image.fromarray(noise)

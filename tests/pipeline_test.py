@@ -7,6 +7,12 @@ import pytest
 from gswinrmt_jax.data import pipeline
 from gswinrmt_jax.data import records as records_lib
 
+# As Grain 0.2.18 has it; see below.
+_ORDER = [
+    [0, 2, 7, 6, 11, 19, 13, 16, 1, 10, 3, 14, 15],
+    [18, 9, 12, 4, 8, 17, 5, 13, 6, 15, 16, 17, 4],
+]
+
 
 def numbered(count):
   """Every image is filled with its own number, which is its label too."""
@@ -65,6 +71,64 @@ def test_order_follows_the_seed():
   assert order(1) != list(range(60))
   # Neighbouring seeds are no shifted copies of one another.
   assert order(2) != order(1, start=2) and order(1) != order(2, start=2)
+
+
+@pytest.mark.parametrize('repeats', [2, 3])
+def test_repeats_are_in_one_batch_and_no_partners(repeats):
+  count, size = 7, 12
+  batches = take(
+      14, records=numbered(count), batch_size=size, seed=5, repeats=repeats
+  )
+  single = take(14, records=numbered(count), batch_size=size, seed=5)
+  order = np.concatenate([batch['label'] for batch in single])
+  # What is seen, by the definition: epoch by epoch, the first records of its
+  # order, each some times in a row, until the epoch is as long as always.
+  stream = []
+  for epoch in order.reshape(-1, count):
+    stream += [record for record in epoch for _ in range(repeats)][:count]
+  seen = np.reshape(stream, (14, size))
+  for batch, want in zip(batches, seen, strict=True):
+    assert sorted(batch['label'].tolist()) == sorted(want.tolist())
+  for batch, want in zip(batches, seen, strict=True):
+    label = batch['label']
+    places = [
+        k for r in range(repeats) for k in range(size) if k % repeats == r
+    ]
+    assert label.tolist() == want[places].tolist()
+  # Each epoch starts from an order of its own.
+  firsts = {tuple(epoch) for epoch in np.reshape(stream, (-1, count))}
+  assert len(firsts) > 10
+
+
+@pytest.mark.parametrize('repeats', [2, 3, 4])
+@pytest.mark.parametrize('extra', [0, 1, 2, 3, 5])
+def test_partners_are_never_copies(repeats, extra):
+  """Rows i and i^1, in the smallest batches that are allowed."""
+  size = 3 * repeats + extra
+  records = numbered(200)  # so many that epochs end elsewhere
+  for batch in take(
+      9, records=records, batch_size=size, seed=1, repeats=repeats
+  ):
+    label = batch['label']
+    assert len(set(label)) <= -(-size // repeats) + 1
+    even = label[: size // 2 * 2].reshape(-1, 2)
+    assert (even[:, 0] != even[:, 1]).all()
+
+
+def test_repeats_start_at_any_step():
+  records = numbered(13)
+  unbroken = take(9, records=records, batch_size=8, seed=9, repeats=3)
+  resumed = take(
+      4, records=records, batch_size=8, seed=9, repeats=3, start_step=5
+  )
+  for expected, batch in zip(unbroken[5:], resumed, strict=True):
+    np.testing.assert_array_equal(batch['label'], expected['label'])
+
+
+def test_the_order_is_what_it_always_was():
+  """Runs of earlier versions go on with the records they would have seen."""
+  batches = take(2, records=numbered(20), batch_size=13, seed=4)
+  assert [batch['label'].tolist() for batch in batches] == _ORDER
 
 
 def test_eval_batches_hold_each_record_once_and_mask_the_padding():

@@ -3,10 +3,12 @@ import subprocess
 import sys
 
 import cifar10_test
+import image_files
 import pytest
+import tensorflow_datasets as tfds
 
 from gswinrmt_jax.commands import prepare
-from gswinrmt_jax.data import cifar10, cifar10_archive
+from gswinrmt_jax.data import cifar10, cifar10_archive, mini_imagenet, prepared
 from gswinrmt_jax.errors import UserError
 
 
@@ -42,6 +44,91 @@ def test_cifar10_from_an_archive_into_a_directory(
 def test_unknown_data_set():
   with pytest.raises(UserError, match='did you mean cifar10'):
     run('cifar')
+  with pytest.raises(UserError, match='known: folder, imagenet, mini_imagenet'):
+    run('xyz')
+  with pytest.raises(UserError, match='pictures: `prepare folder xyz`'):
+    run('xyz', '--images', 'in')
+
+
+def test_pictures_of_ones_own(tmp_path, capsys):
+  names = image_files.names('cat', 'dog', count=10)
+  contents = image_files.write(tmp_path / 'in', names)
+  arguments = ['--images', str(tmp_path / 'in'), '--dir', str(tmp_path / 'out')]
+  options = ['--val=0.2', '--test=0', '--seed=4', '--jobs=1']
+  assert run('folder', 'pets', *arguments, *options) == 0
+  assert 'pets: train 16, val 4 pictures' in capsys.readouterr().out
+  builder = prepared.open_prepared('pets', '1.0.0', str(tmp_path / 'out'))
+  skip = {'image': tfds.decode.SkipDecoding()}
+  for record in builder.as_data_source('train', decoders=skip):
+    name = record['file_name'].decode()
+    assert record['image'] == contents[name]
+    assert record['label'] == name.startswith('dog')
+  assert run('folder', 'pets', *arguments) == 0
+  assert 'already prepared' in capsys.readouterr().out
+
+
+def test_damaged_pictures_are_skipped_if_asked(tmp_path, capsys):
+  image_files.write(tmp_path / 'in', image_files.names('cat', 'dog', count=10))
+  (tmp_path / 'in/cat/3.jpg').write_bytes(b'x')
+  arguments = ['--images', str(tmp_path / 'in'), '--dir', str(tmp_path / 'out')]
+  arguments += ['--jobs=1', 'folder', 'pets']
+  for option in ([], ['--on-error=stop']):
+    with pytest.raises(UserError, match=r'1 of 20 pictures .* cat/3\.jpg'):
+      run(*arguments, *option)
+  assert run(*arguments, '--on-error=skip') == 0
+  assert 'left out as damaged: 1' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('dataset', ['imagenet', 'mini_imagenet'])
+def test_known_collections_are_asked_for(dataset, tmp_path):
+  arguments = [dataset, '--images', str(tmp_path), '--dir', str(tmp_path)]
+  with pytest.raises(UserError, match=r'ILSVRC2012_img_train|no class folders'):
+    run(*arguments)
+
+
+def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
+  monkeypatch.setattr(mini_imagenet, 'NUM_CLASSES', 2)
+  folders = ('n01440764', 'n01443537', 'n01484850')
+  image_files.write(tmp_path / 'in', image_files.names(*folders, count=12))
+  (tmp_path / 'list').write_text('n01484850\nn01443537\n')
+  run(
+      'mini_imagenet',
+      f'--images={tmp_path}/in',
+      f'--dir={tmp_path}/out',
+      f'--classes={tmp_path}/list',
+      '--jobs=1',
+      '--seed=3',
+  )
+  builder = prepared.open_prepared(
+      'mini_imagenet', '1.0.0', str(tmp_path / 'out')
+  )
+  names = builder.info.features['label'].names
+  assert names == ['goldfish', 'great white shark']
+  sizes = {k: v.num_examples for k, v in builder.info.splits.items()}
+  assert sizes == {'train': 20, 'val': 2, 'test': 2}
+
+
+@pytest.mark.parametrize(
+    'arguments, said',
+    [
+        ('digits --archive x', 'digits takes no --archive'),
+        ('cifar10 --images x', 'cifar10 takes no --images'),
+        ('cifar10 --on-error skip', 'cifar10 takes no --on-error'),
+        ('imagenet --images x --val 0', 'imagenet takes no --val'),
+        ('imagenet birds --images x', r"imagenet takes no NAME \('birds'\)"),
+        ('mini_imagenet --images x --test 0', 'takes no --test'),
+        ('folder birds --images x --classes y', 'folder takes no --classes'),
+        ('folder birds --images x --archive y', 'folder takes no --archive'),
+        ('folder --images x', 'a NAME is needed'),
+        ('folder birds', 'folder needs --images DIR'),
+        ('folder birds --images x --jobs 0', '--jobs must be at least 1'),
+        ('folder birds --images /no/such', '/no/such: no such directory'),
+        ('folder cifar10 --images x', 'the name cifar10 is taken'),
+    ],
+)
+def test_options_that_do_not_belong(arguments, said, tmp_path):
+  with pytest.raises(UserError, match=said):
+    run(*arguments.split(), '--dir', str(tmp_path))
 
 
 def test_help_imports_nothing_heavy():

@@ -69,7 +69,11 @@ def test_overrides_have_the_type_of_their_field():
         ('digits_rmt', ['--config.augment.flip=7'], ['is no bool']),
         ('digits_rmt', ['--config.seed'], ["'--config.seed' is no int"]),
         ('digits_rmt', ['--config.seed.x=1'], ['no config field seed.x']),
-        ('digits_rmt', ['--config.data=digits'], ['a group of fields: dir,']),
+        (
+            'digits_rmt',
+            ['--config.data=digits'],
+            ['a group of fields: crop_ratio,'],
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_line(spec, overrides, words):

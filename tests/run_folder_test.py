@@ -29,11 +29,7 @@ def _config(**changes):
           'data': {
               'name': 'digits',
               'dir': '',
-              'image_size': 0,
-              'eval_crop': 0.0,
-              'storage': 'memory',
-              'workers': 0,
-              'label_maps': '',
+              **run_folder._ADDED['data'],
           },
           'model': {'name': 'a', 'widths': (1, 2), 'layer_scale': (0.5, 1.0)},
       }

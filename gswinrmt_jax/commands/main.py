@@ -13,7 +13,7 @@ from gswinrmt_jax.errors import UserError
 # `run(args)`, imported only when called for; `train` reads its own arguments.
 _COMMANDS = {
     'train': 'train a model as a recipe says',
-    'prepare': 'download a data set, or take a local copy',
+    'prepare': 'make a data set: a download, or pictures of your own',
     'evaluate': 'evaluate a checkpoint of a run, or weights',
     'predict': 'name what pictures show',
     'summarize': 'list models with parameters and multiply-accumulates',

@@ -1,6 +1,7 @@
 """`gswinrmt prepare`: downloads a data set, or takes a local copy."""
 
 import argparse
+import difflib
 import os
 import pathlib
 
@@ -33,6 +34,8 @@ _PICTURES = ('images', 'jobs', 'on_error')
 # Which options belong to which data set.
 _OPTIONS = {
     'folder': ('name', *_PICTURES, 'val', 'test', 'seed'),
+    'imagenet': _PICTURES,
+    'mini_imagenet': (*_PICTURES, 'classes', 'seed'),
     'cifar10': ('archive',),
     'digits': (),
 }
@@ -84,13 +87,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='what to do if pictures are damaged: stop once all have been looked '
       'at (default), or leave them out',
   )
-  split = parser.add_argument_group('folder, if DIR has no train/')
+  pictures.add_argument(
+      '--classes',
+      metavar='FILE',
+      help="of mini_imagenet, if DIR is ImageNet's train set: the 100 WordNet "
+      'identifiers, one a line',
+  )
+  split = parser.add_argument_group('pictures that have no splits yet')
   for name in ('val', 'test'):
     split.add_argument(
         f'--{name}',
         type=float,
         metavar='SHARE',
-        help=f'part of each class that goes to {name}; default 0.1',
+        help=f'of folder: part of each class for {name}; default 0.1',
     )
   split.add_argument(
       '--seed', type=int, metavar='N', help='of the random split; default 0'
@@ -99,8 +108,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Prepares the data set; returns 0, or raises `UserError`."""
-  _refuse_what_belongs_to_others(args)
-  if 'images' in _OPTIONS.get(args.dataset, ()):
+  _check_options(args)
+  if 'images' in _OPTIONS[args.dataset]:
     _prepare_pictures(args)
   else:
     from gswinrmt_jax.data import datasets
@@ -109,9 +118,15 @@ def run(args: argparse.Namespace) -> int:
   return 0
 
 
-def _refuse_what_belongs_to_others(args):
-  if args.dataset not in _OPTIONS:  # Its name will be complained of.
-    return
+def _check_options(args):
+  if args.dataset not in _OPTIONS:
+    near = difflib.get_close_matches(args.dataset, _OPTIONS, n=1)
+    known = (
+        f'did you mean {near[0]}?' if near else f'known: {", ".join(_OPTIONS)}'
+    )
+    if args.images:
+      known += f'; of your own pictures: `prepare folder {args.dataset}`'
+    raise UserError(f'unknown data set {args.dataset!r}; {known}')
   for key, value in vars(args).items():
     if key in ('dataset', 'dir', *_OPTIONS[args.dataset]) or value is None:
       continue
@@ -136,13 +151,31 @@ def _prepare_pictures(args):
       name,
       lambda: _find(args),
       data_dir=args.dir,
-      jobs=args.jobs or len(os.sched_getaffinity(0)),
+      jobs=args.jobs or _cores(),
       skip_damaged=args.on_error == 'skip',
   )
 
 
 def _find(args):
-  from gswinrmt_jax.data import own_folder
+  from gswinrmt_jax.data import imagenet_source, mini_imagenet, own_folder
 
-  root = pathlib.Path(args.images).expanduser().absolute()
+  root = _path(args.images)
+  if not root.is_dir():
+    raise UserError(f'--images {args.images}: no such directory')
+  if args.dataset == 'imagenet':
+    return imagenet_source.find(root)
+  if args.dataset == 'mini_imagenet':
+    classes = args.classes and _path(args.classes)
+    return mini_imagenet.find(root, classes=classes, seed=args.seed)
   return own_folder.find(root, val=args.val, test=args.test, seed=args.seed)
+
+
+def _cores():
+  """Returns how many this process may use, where the system tells."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def _path(text):
+  return pathlib.Path(text).expanduser().absolute()

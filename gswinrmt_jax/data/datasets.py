@@ -5,10 +5,13 @@ import dataclasses
 import difflib
 
 from gswinrmt_jax.data import (
+    cache,
     cifar10,
+    cropped,
     digits,
     folders,
     imagenet,
+    pictures,
     prepared,
     records,
     sources,
@@ -118,7 +121,8 @@ def load(
     crop: float = 0.0,
     storage: str = 'memory',
     workers: int = 0,
-) -> records.Arrays | records.Decoded:
+    random_crop: pictures.RandomCrop | None = None,
+) -> records.Arrays | records.Decoded | cropped.Cropped:
   """Returns a split of a prepared data set as images of one size.
 
   Args:
@@ -130,8 +134,11 @@ def load(
     image_size: Height and width that images are brought to; None keeps them as
       they are stored, all of one size.
     crop: Part of the resized image that is kept, as `pictures.fit` has it.
-    storage: One of `STORAGES`; the images are the same.
+    storage: One of `STORAGES`, 'memory' and 'disk' decoding once; the images
+      are the same. Digits, which are small, are in memory anyway.
     workers: Processes that decode, where storage is 'decode'.
+    random_crop: What to draw of each image, each time; needs the storage
+      'decode' and an image size.
 
   Returns:
     The records, in the data set's own order.
@@ -141,8 +148,14 @@ def load(
       written or corrupt.
   """
   source = open_source(name, split, data_dir)
+  if random_crop is not None:
+    return cropped.Cropped(source, image_size, random_crop, workers)
   decoded = records.Decoded(source, image_size, crop, workers)
-  return decoded if storage == 'decode' else records.to_memory(decoded)
+  if storage == 'decode':
+    return decoded
+  if storage == 'disk' and isinstance(source, sources.FolderSource):
+    return cache.load(decoded)
+  return records.to_memory(decoded)
 
 
 def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:

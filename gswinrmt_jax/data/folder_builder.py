@@ -52,6 +52,7 @@ def prepare(
   if prepared.open_prepared(name, prepared.FOLDER_VERSION, data_dir):
     print(f'{name}: already prepared in {final}, nothing done')
     return final
+  print(f'{name}: looking for pictures', flush=True)
   collection = find()
   collections.check(collection)
   print(f'{name}: preparing {final}', flush=True)
@@ -92,7 +93,7 @@ def _inspected(name, collection, work, jobs, skip_damaged):
     for split, pictures in collection.splits.items():
       good = []
       for picture in pictures:
-        if tally.add(split, picture, next(findings)):
+        if tally.add(split, picture, *next(findings)):
           good.append(picture)
         bar.update()
       collection.splits[split] = good

@@ -51,24 +51,24 @@ def find(root: pathlib.Path) -> Collection:
   if not root.is_dir():
     raise UserError(f'{root} is no directory')
   ignored = Counter()
-  parts = _parts(root, ignored)
-  first = 'train' if 'train' in parts else UNDIVIDED
-  names = _class_folders(root / parts[first], ignored)
+  found = parts(root, ignored)
+  first = 'train' if 'train' in found else UNDIVIDED
+  names = class_folders(root / found[first], ignored)
   if not names:
     raise UserError(
-        f'{root / parts[first]} has no class folders: a folder of pictures for '
+        f'{root / found[first]} has no class folders: a folder of pictures for '
         'each class is needed'
     )
   labels = {name: label for label, name in enumerate(names)}
   splits = {}
-  for split, part in parts.items():
+  for split, part in found.items():
     splits[split] = pictures = []
-    of_split = names if split == first else _class_folders(root / part, ignored)
+    of_split = names if split == first else class_folders(root / part, ignored)
     for name in of_split:
       if name not in labels:
         raise UserError(
             f'{root / part / name}: train has no such class; they are taken '
-            f'from {root / parts[first]}'
+            f'from {root / found[first]}'
         )
       before = len(pictures)
       below = '/'.join(filter(None, (part, name)))
@@ -116,38 +116,39 @@ def walk(
       ignored[suffix or 'without suffix'] += 1
 
 
-def _parts(root, ignored):
-  """Returns {split: folder name}, {UNDIVIDED: ''} where there are none."""
-  folders = _class_folders(root, Counter())
-  parts = {}
+def parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
+  """Returns {split: name of its folder}, {UNDIVIDED: ''} without splits."""
+  folders = class_folders(root, Counter())
+  found = {}
   for name in folders:
-    if name not in _SPLITS or not _class_folders(root / name, Counter()):
+    if name not in _SPLITS or not class_folders(root / name, Counter()):
       continue
-    if _SPLITS[name] in parts:
+    if _SPLITS[name] in found:
       raise UserError(
-          f'{root} has both {parts[_SPLITS[name]]}/ and {name}/, which mean '
+          f'{root} has both {found[_SPLITS[name]]}/ and {name}/, which mean '
           f'{_SPLITS[name]}: remove or rename one'
       )
-    parts[_SPLITS[name]] = name
-  if not parts and 'train' in folders and set(folders) <= set(_SPLITS):
-    raise UserError(
-        f'{root / "train"} has no class folders: a folder of pictures for each '
-        'class is needed'
-    )
-  if 'train' not in parts:
+    found[_SPLITS[name]] = name
+  if 'train' not in found:
+    if folders and set(folders) <= set(_SPLITS):
+      raise UserError(
+          f'{root} has {", ".join(f"{name}/" for name in folders)} but no '
+          'train/ with a folder of pictures for each class'
+      )
     return {UNDIVIDED: ''}
-  ignored['folders beside train'] = len(folders) - len(parts)
+  ignored['folders beside train'] = len(folders) - len(found)
   for entry in _visible(root, ignored):
     if not _is_folder(entry):
       ignored[_outside(entry)] += 1
   return {
-      split: parts[split]
+      split: found[split]
       for split in ('train', 'val', 'test')
-      if split in parts
+      if split in found
   }
 
 
-def _class_folders(folder, ignored):
+def class_folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
+  """Returns the folders in a folder; counts what else is in it."""
   names = []
   for entry in _visible(folder, ignored):
     if _is_folder(entry):

@@ -21,18 +21,22 @@ class Tally:
     damaged: The pictures that cannot be used, and why.
     digests: By split, of the pictures that can be.
     bytes: What these are together.
+    decoded_now: How many were not known from an earlier run.
   """
 
   def __init__(self):
     self.damaged: list[tuple[Picture, str]] = []
     self.digests: dict[str, list[int]] = defaultdict(list)
-    self.bytes = 0
+    self.bytes = self.decoded_now = 0
     self._modes, self._formats = Counter(), Counter()
     self._widths, self._heights = Counter(), Counter()
     self._turned = self._misnamed = 0
 
-  def add(self, split: str, picture: Picture, finding: Finding) -> bool:
+  def add(
+      self, split: str, picture: Picture, finding: Finding, is_new: bool
+  ) -> bool:
     """Counts one and returns whether it can be used."""
+    self.decoded_now += is_new
     if finding.problem:
       self.damaged.append((picture, finding.problem))
       return False
@@ -67,7 +71,13 @@ class Tally:
 
 
 def make(collection: Collection, tally: Tally, seconds: float) -> dict:
-  """Returns the report of a collection whose damaged pictures are gone."""
+  """Returns the report of a collection whose damaged pictures are gone.
+
+  Args:
+    collection: What is left.
+    tally: What was found.
+    seconds: How long it took to decode those that no earlier run had.
+  """
   splits = {}
   for split, pictures in collection.splits.items():
     counts = collection.counts(split)
@@ -80,7 +90,6 @@ def make(collection: Collection, tally: Tally, seconds: float) -> dict:
         },
         'by_class': counts,
     }
-  looked_at = sum(map(len, collection.splits.values())) + len(tally.damaged)
   return {
       'images': str(collection.root),
       'source': collection.source,
@@ -90,8 +99,8 @@ def make(collection: Collection, tally: Tally, seconds: float) -> dict:
       **tally.as_json(),
       'identical': _identical(collection, tally.digests),
       'ignored': {k: v for k, v in collection.ignored.most_common() if v},
-      'seconds_of_check': round(seconds, 1),
-      'images_per_second': round(looked_at / max(seconds, 1e-3), 1),
+      'decoded_now': tally.decoded_now,
+      'decoded_per_second': round(tally.decoded_now / max(seconds, 1e-3), 1),
   }
 
 
@@ -114,24 +123,24 @@ def lines(name: str, report: dict) -> list[str]:
       f'  width {_spread(report["width"])}, height {_spread(report["height"])} '
       '(smallest / median / largest)',
       *_remarks(report),
-      f'  decoded at {report["images_per_second"]:,g} pictures a second',
+      f'  decoded {report["decoded_now"]:,} at '
+      f'{report["decoded_per_second"]:,g} a second',
   ]
 
 
 def _remarks(report):
   """Yields a line for each thing that is not as one would wish."""
-  if report['damaged']:
-    yield f'  left out as damaged: {len(report["damaged"]):,} (report.json)'
-  if report['turned_by_exif']:
-    yield f'  turned by their EXIF: {report["turned_by_exif"]:,}'
-  if report['suffix_of_another_format']:
-    count = report['suffix_of_another_format']
+  if count := len(report['damaged']):
+    yield f'  left out as damaged: {count:,} (report.json)'
+  if count := report['turned_by_exif']:
+    yield f'  turned by their EXIF: {count:,}'
+  if count := report['suffix_of_another_format']:
     yield f'  with the suffix of another format: {count:,}'
-  for place, count in report['identical']['extra'].items():
-    yield f'  byte for byte like another: {count:,} {place}'
-  if report['identical']['of_several_classes']:
-    count = report['identical']['of_several_classes']
-    yield f'  the same bytes in several classes: {count:,} times'
+  if report['identical']['extra']:
+    extra = _listed(report['identical']['extra'])
+    yield f'  byte for byte like another: {extra}'
+  if several := report['identical']['of_several_classes']:
+    yield f'  the same bytes in several classes: {several:,} times'
   if report['ignored']:
     yield f'  passed over: {_listed(report["ignored"])}'
   yield from (f'  {note}' for note in report['notes'])
@@ -143,31 +152,26 @@ def _identical(collection, digests):
   Of k identical pictures in one split k - 1 count as extra; of those in a later
   split that an earlier one has too, all.
   """
-  everything = [
-      (split, picture)
-      for split, pictures in collection.splits.items()
-      for picture in pictures
-  ]
-  values = np.array(
-      list(
-          itertools.chain.from_iterable(digests[s] for s in collection.splits)
-      ),
+  pictures = list(itertools.chain.from_iterable(collection.splits.values()))
+  splits = [s for s, part in collection.splits.items() for _ in part]
+  values = np.fromiter(
+      itertools.chain.from_iterable(digests[s] for s in collection.splits),
       np.uint64,
+      len(pictures),
   )
   order = np.argsort(values, kind='stable')
-  ends = np.flatnonzero(np.diff(values[order])) + 1
+  same = values[order][1:] == values[order][:-1]
+  shared = np.append(same, False) | np.append(False, same)
   extra, examples, several = Counter(), [], 0
-  for group in np.split(order, ends):
-    if len(group) < 2:
-      continue
-    members = [everything[i] for i in sorted(group)]
+  for _, rows in itertools.groupby(order[shared], lambda row: values[row]):
+    members = [(splits[row], pictures[row]) for row in rows]
     several += len({picture.label for _, picture in members}) > 1
     examples.append([picture.file_name for _, picture in members])
     count = Counter(split for split, _ in members)
     first, *later = count
     extra[f'within {first}'] += count[first] - 1
     for split in later:
-      extra[f'in {split}, of {first}'] += count[split]
+      extra[f'of {split} in {first}'] += count[split]
   return {
       'extra': {place: count for place, count in extra.items() if count},
       'of_several_classes': several,

@@ -19,11 +19,22 @@ def classes() -> tuple[str, ...]:
   first is taken, 'tench' of 'tench, Tinca tinca'; the two that share it with
   another synset (crane, maillot) get their identifier behind it.
   """
-  file = resources.files('gswinrmt_jax.data') / 'imagenet_classes.txt'
-  synsets = [line.partition(' ') for line in file.read_text().splitlines()]
-  firsts = [names.partition(',')[0] for _, _, names in synsets]
+  firsts = [names.partition(',')[0] for _, names in _synsets()]
   count = Counter(firsts)
   return tuple(
       first if count[first] == 1 else f'{first} ({identifier})'
-      for first, (identifier, _, _) in zip(firsts, synsets, strict=True)
+      for first, identifier in zip(firsts, wnids(), strict=True)
   )
+
+
+def wnids() -> tuple[str, ...]:
+  """Returns the WordNet identifiers of the 1,000 classes, by label."""
+  return tuple(identifier for identifier, _ in _synsets())
+
+
+@functools.cache
+def _synsets():
+  """Returns identifier and names of each class."""
+  file = resources.files('gswinrmt_jax.data') / 'imagenet_classes.txt'
+  lines = file.read_text().splitlines()
+  return [tuple(line.split(' ', maxsplit=1)) for line in lines]

@@ -67,10 +67,8 @@ def inspect(content: bytes) -> Finding:
       with PIL.Image.open(io.BytesIO(content), formats=_FORMATS) as image:
         image.load()
         turned = image.getexif().get(_ORIENTATION, 1) > 1
-        if turned:
+        if turned:  # It fails on EXIF data that training would fail on.
           PIL.ImageOps.exif_transpose(image)
-        if image.mode != 'RGB':
-          image.convert('RGB')
         kind = image.mode, image.format, turned
         return Finding('', digest(content), len(content), *image.size, *kind)
   except PIL.UnidentifiedImageError:
@@ -95,8 +93,8 @@ def inspect_all(
     *,
     jobs: int,
     journal: pathlib.Path,
-) -> Iterator[Finding]:
-  """Yields the finding of each picture, in their order.
+) -> Iterator[tuple[Finding, bool]]:
+  """Yields each picture's finding, and whether it is new, in their order.
 
   Args:
     root: Of their paths.
@@ -108,21 +106,25 @@ def inspect_all(
   Raises:
     UserError: If a process dies.
   """
-  known = _read_journal(journal)
+  heading = f'Pillow {PIL.__version__}, {root}'
+  known = _read_journal(journal, heading)
+  if known:
+    print(f'{len(known):,} pictures were looked at by an earlier run')
   chunks = (
-      [(picture, known.get(picture.file_name)) for picture in chunk]
+      [(picture, _known(known, picture.file_name)) for picture in chunk]
       for chunk in _chunks(pictures)
   )
   with journal.open('a', encoding='utf-8') as file, _executor(jobs) as pool:
-    file.write(json.dumps(PIL.__version__) + '\n')
+    file.write(json.dumps(heading) + '\n')
     for chunk, findings in _map(pool, root, chunks, ahead=4 * jobs):
       for (picture, before), (stamp, finding) in zip(
           chunk, findings, strict=True
       ):
-        if stamp and (stamp, finding) != before:
+        is_new = (stamp, finding) != before
+        if is_new and stamp:
           line = [picture.file_name, stamp, finding]
           file.write(json.dumps(line, ensure_ascii=False) + '\n')
-        yield finding
+        yield finding, is_new
       file.flush()
 
 
@@ -169,24 +171,30 @@ def _inspect_chunk(
   return findings
 
 
-def _read_journal(path: pathlib.Path) -> dict[str, Known]:
-  """Returns what earlier runs found with this version of Pillow."""
+def _read_journal(path: pathlib.Path, heading: str) -> dict[str, str]:
+  """Returns the lines that earlier runs wrote under this heading, by name."""
   known = {}
   path.touch()
   with path.open('r+', encoding='utf-8') as file:
-    version = None
+    under = None
     for line in file:
       try:
         entry = json.loads(line)
       except ValueError:  # Where a run was killed.
         continue
       if isinstance(entry, str):
-        version = entry
-      elif version == PIL.__version__:
-        file_name, stamp, finding = entry
-        known[file_name] = tuple(stamp), Finding(*finding)
+        under = entry
+      elif under == heading:
+        known[entry[0]] = line  # A fourth of the memory of what it says.
     file.write('\n')  # Ends a line that was cut.
   return known
+
+
+def _known(lines: dict[str, str], file_name: str) -> Known | None:
+  if file_name not in lines:
+    return None
+  _, stamp, finding = json.loads(lines[file_name])
+  return tuple(stamp), Finding(*finding)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 Training, evaluation and prediction decode and resize here, and nowhere else.
 """
 
+import dataclasses
 import io
+import math
 import pathlib
 
 import numpy as np
@@ -14,6 +16,20 @@ from gswinrmt_jax.errors import UserError
 
 _WHITE = (255, 255, 255, 255)
 _MAX_RATIO = 32  # of a picture's sides
+_TRIES = 10  # boxes that are drawn before the middle is taken
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCrop:
+  """What is drawn of a picture, to be resized to the model's images.
+
+  Attributes:
+    scale: Least and greatest share of the picture's area.
+    ratio: Least and greatest width / height.
+  """
+
+  scale: tuple[float, float] = (0.08, 1.0)
+  ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
 
 def read(path: pathlib.Path) -> PIL.Image.Image:
@@ -103,6 +119,70 @@ def fit(
   top = round((picture.height - height) / 2)
   box = (left, top, left + width, top + height)
   return np.asarray(picture.crop(box))
+
+
+def draw_box(
+    width: int, height: int, how: RandomCrop, rng: np.random.Generator
+) -> tuple[int, int, int, int]:
+  """Draws a box of random area and shape, as GoogLeNet's training did.
+
+      area ~ U(scale) width height,   log ratio ~ U(log ratio)
+      w = round(sqrt(area ratio)),    h = round(sqrt(area / ratio))
+
+  If it fits into the picture, its place is uniform. After ten that do not, it
+  is the largest box in the middle whose shape is allowed. (Szegedy et al. 2014,
+  section 6; as torchvision's RandomResizedCrop.)
+
+  Args:
+    width: Of the picture.
+    height: Of the picture.
+    how: Areas and shapes to draw from.
+    rng: Source of the draws.
+
+  Returns:
+    Left, top, width and height in pixels.
+  """
+  low, high = (math.log(ratio) for ratio in how.ratio)
+  for _ in range(_TRIES):
+    least, most = how.scale
+    area = width * height * (least + (most - least) * rng.random())
+    ratio = math.exp(low + (high - low) * rng.random())
+    across = round(math.sqrt(area * ratio))
+    down = round(math.sqrt(area / ratio))
+    if 0 < across <= width and 0 < down <= height:
+      top = int((height - down + 1) * rng.random())
+      left = int((width - across + 1) * rng.random())
+      return left, top, across, down
+  ratio = min(max(width / height, how.ratio[0]), how.ratio[1])
+  across = max(1, min(width, round(height * ratio)))
+  down = max(1, min(height, round(width / ratio)))
+  return (width - across) // 2, (height - down) // 2, across, down
+
+
+def random_crop(
+    picture: PIL.Image.Image,
+    size: tuple[int, int],
+    how: RandomCrop,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, tuple[float, float, float, float]]:
+  """Resizes a box of `draw_box` to one size, bicubic.
+
+  Args:
+    picture: RGB.
+    size: Height and width to return.
+    how: Areas and shapes to draw from.
+    rng: Source of the draws.
+
+  Returns:
+    uint8 `[h w 3]`, and the box: top, left, height and width in fractions of
+    the picture's sides.
+  """
+  left, top, across, down = draw_box(*picture.size, how, rng)
+  # Cut first: what lies beside the box is not looked at.
+  part = picture.crop((left, top, left + across, top + down))
+  width, height = picture.size
+  box = (top / height, left / width, down / height, across / width)
+  return np.asarray(_resize(part, size[::-1])), box
 
 
 def _resize(picture, size):

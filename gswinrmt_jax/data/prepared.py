@@ -96,7 +96,7 @@ def build(final: pathlib.Path, write: Callable[[pathlib.Path], object]) -> bool:
   try:
     root.mkdir(parents=True, exist_ok=True)
     work = root / f'.{final.parent.name}-preparing'
-    with _locked(work.with_suffix('.lock')):
+    with locked(work.with_suffix('.lock')):
       if final.exists():
         return False
       _clear(work)
@@ -134,7 +134,7 @@ def _clear(work: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: pathlib.Path) -> Iterator[None]:
+def locked(path: pathlib.Path) -> Iterator[None]:
   """Holds a lock that ends with the process, however that ends."""
   import fcntl
 

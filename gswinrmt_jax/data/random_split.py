@@ -25,7 +25,9 @@ def by_share(
   Raises:
     UserError: If the shares leave train nothing, or no picture falls to one.
   """
-  if min(shares.values()) < 0 or sum(shares.values()) >= 1:
+  if not all(0 <= share < 1 for share in shares.values()) or (
+      sum(shares.values()) >= 1
+  ):
     given = ' and '.join(f'--{k}={v:g}' for k, v in shares.items())
     raise UserError(f'{given}: must not be negative, and together below 1')
   wanted = [s for s in ('test', 'val') if shares.get(s)]

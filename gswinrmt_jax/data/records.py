@@ -126,11 +126,14 @@ def decode_all(records: Decoded) -> Iterator[Batch]:
   """Yields all records in order, a chunk at a time.
 
   Several threads decode: Pillow lets go of Python's lock meanwhile. No more
-  chunks than there are threads wait to be taken.
+  chunks than there are threads wait to be taken. If it takes more than a moment
+  and there is a terminal, a bar tells how long it will.
 
   Raises:
     UserError: If a record cannot be decoded, or sizes differ.
   """
+  import tqdm
+
   threads = os.cpu_count() or 1
   starts = range(0, len(records), _CHUNK)
   chunks = (range(s, min(s + _CHUNK, len(records))) for s in starts)
@@ -142,10 +145,16 @@ def decode_all(records: Decoded) -> Iterator[Batch]:
         for rows in itertools.islice(chunks, count)
     ]
 
+  bar = tqdm.tqdm(
+      total=len(records), desc='decoding', unit='img', disable=None, delay=1
+  )
   try:
     ahead = begin(threads)
     while ahead:
-      yield ahead.pop(0).result()
+      chunk = ahead.pop(0).result()
       ahead += begin(1)
+      bar.update(len(chunk['label']))
+      yield chunk
   finally:  # An error, or Ctrl-C: what has not begun need not.
     pool.shutdown(cancel_futures=True)
+    bar.close()

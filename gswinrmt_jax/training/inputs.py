@@ -2,15 +2,17 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 
 import ml_collections
 
-from gswinrmt_jax.data import datasets, pipeline
+from gswinrmt_jax.data import cropped, datasets, pictures, pipeline
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import run_folder
 
 _FILE = 'data.json'
+_TRAIN_CROPS = ('resize', 'random_resized')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +91,34 @@ def check(config: ml_collections.ConfigDict) -> None:
     )
   if data.eval_crop and not data.image_size:
     raise UserError('config.data.eval_crop needs config.data.image_size')
+  if data.train_crop not in _TRAIN_CROPS:
+    raise UserError(
+        f"config.data.train_crop is '{data.train_crop}': must be "
+        f'{" or ".join(_TRAIN_CROPS)}'
+    )
+  if data.train_crop == 'random_resized':
+    _check_random_crop(data)
+  # In smaller batches copies of an image could be Mixup's partners.
+  if not 1 <= data.repeats <= max(1, config.batch_size // 3):
+    raise UserError(
+        f'config.data.repeats is {data.repeats}: must be from 1 to a third '
+        f'of config.batch_size, {config.batch_size}'
+    )
+
+
+def _check_random_crop(data):
+  if data.storage != 'decode' or not data.image_size:
+    raise UserError(
+        'config.data.train_crop=random_resized needs config.data.storage='
+        'decode and config.data.image_size'
+    )
+  for name, most in (('crop_scale', 1), ('crop_ratio', math.inf)):
+    bounds = data[name]
+    if len(bounds) != 2 or not 0 < bounds[0] <= bounds[1] <= most:
+      raise UserError(
+          f'config.data.{name} is {bounds}: must be two numbers above 0, the '
+          f'first not above the second{", which is not above 1" * (most == 1)}'
+      )
 
 
 def crop(config: ml_collections.ConfigDict) -> float:
@@ -100,9 +130,14 @@ def crop(config: ml_collections.ConfigDict) -> float:
   return config.data.eval_crop if config.data.image_size else 1.0
 
 
-def load_train(config: ml_collections.ConfigDict) -> pipeline.Records:
+def load_train(
+    config: ml_collections.ConfigDict,
+) -> pipeline.Records | cropped.Cropped:
   """Returns the training records of a recipe."""
-  return _load(config, config.data.train_split, crop=0.0)
+  data, how = config.data, {'crop': 0.0}
+  if data.train_crop == 'random_resized':
+    how['random_crop'] = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
+  return _load(config, data.train_split, **how)
 
 
 def load_eval(

@@ -123,10 +123,13 @@ class Run:
     run_folder.open_folder(folder, config)
     inputs.Seen(self.info, inputs.crop(config)).write(folder)
     self.log = None
+    self._batches = None
 
   def close(self) -> None:
-    """Waits for what is being written and closes the files."""
+    """Waits for what is being written, closes files, ends the workers."""
     self.checkpoints.close()
+    if self._batches:
+      self._batches.close()
     if self.log:
       self.log.close()
 
@@ -191,7 +194,9 @@ class Run:
         batch_size=self.config.batch_size,
         seed=self.config.seed,
         start_step=start,
+        repeats=self.config.data.repeats,
     )
+    self._batches = batches
     if self._token_labels:
       batches = self._token_labels.batches(batches)
     batch = self.devices.put_batch(next(batches))

@@ -40,6 +40,10 @@ _ADDED = {
     },
     'data': {
         'image_size': 0,
+        'train_crop': 'resize',
+        'crop_scale': (0.08, 1.0),
+        'crop_ratio': (0.75, 4 / 3),
+        'repeats': 1,
         'eval_crop': 0.0,
         'storage': 'memory',
         'workers': 0,

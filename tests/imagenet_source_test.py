@@ -1,0 +1,149 @@
+"""ImageNet of four classes, in the forms it comes in."""
+
+import image_files
+import pytest
+
+from gswinrmt_jax.data import collection as collections
+from gswinrmt_jax.data import imagenet, imagenet_source
+from gswinrmt_jax.errors import UserError
+
+_WNIDS = imagenet.wnids()[:4]
+_TRAIN = {wnid: [f'{wnid}_{i}.JPEG' for i in (18, 7)] for wnid in _WNIDS}
+# The third class twice, none of the second.
+_VAL = dict(
+    zip(
+        (f'ILSVRC2012_val_{i:08d}' for i in (1, 2, 3, 4)),
+        (_WNIDS[i] for i in (2, 0, 2, 3)),
+        strict=True,
+    )
+)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+  names = imagenet.classes()[:4]
+  monkeypatch.setattr(imagenet, 'wnids', lambda: _WNIDS)
+  monkeypatch.setattr(imagenet, 'classes', lambda: names)
+  monkeypatch.setattr(imagenet_source, 'OFFICIAL', {'train': 8, 'val': 4})
+
+
+def _bytes(name):
+  """Every picture has its own."""
+  return image_files.encoded(int(name.partition('.')[0][-4:].strip('_'), 36))
+
+
+def _train_folders(root):
+  for wnid, names in _TRAIN.items():
+    (root / 'train' / wnid).mkdir(parents=True)
+    for name in names:
+      (root / 'train' / wnid / name).write_bytes(_bytes(name))
+
+
+def _train_tars(root):
+  (root / 'train').mkdir()
+  for wnid, names in _TRAIN.items():
+    content = image_files.tar({name: _bytes(name) for name in names})
+    (root / 'train' / f'{wnid}.tar').write_bytes(content)
+
+
+def _train_tar(root):
+  content = image_files.tar(
+      {
+          f'{wnid}.tar': image_files.tar({name: _bytes(name) for name in names})
+          for wnid, names in reversed(_TRAIN.items())
+      }
+  )
+  (root / 'ILSVRC2012_img_train.tar').write_bytes(content)
+
+
+def _val_folders(root):
+  for wnid in _WNIDS:
+    (root / 'val' / wnid).mkdir(parents=True)
+  for name, wnid in _VAL.items():
+    path = root / 'val' / wnid / f'{name}.JPEG'
+    path.write_bytes(_bytes(name))
+
+
+def _list(root):
+  (root / 'val.txt').write_text(
+      ''.join(f'{name}.JPEG {wnid}\n' for name, wnid in _VAL.items())
+  )
+
+
+def _val_flat(root):
+  (root / 'val').mkdir()
+  for name in _VAL:
+    (root / 'val' / f'{name}.JPEG').write_bytes(_bytes(name))
+  _list(root)
+
+
+def _val_tar(root):
+  content = image_files.tar({f'{name}.JPEG': _bytes(name) for name in _VAL})
+  (root / 'ILSVRC2012_img_val.tar').write_bytes(content)
+  _list(root)
+
+
+@pytest.mark.parametrize('train', [_train_folders, _train_tars, _train_tar])
+@pytest.mark.parametrize('val', [_val_folders, _val_flat, _val_tar])
+def test_every_form_gives_the_same(train, val, tmp_path):
+  train(tmp_path)
+  val(tmp_path)
+  made = imagenet_source.find(tmp_path)
+  assert made.class_names == imagenet.classes() and not made.notes
+  contents = {
+      split: {
+          (picture.label, collections.read(tmp_path, picture))
+          for picture in pictures
+      }
+      for split, pictures in made.splits.items()
+  }
+  assert contents == {
+      'train': {
+          (label, _bytes(name))
+          for label, wnid in enumerate(_WNIDS)
+          for name in _TRAIN[wnid]
+      },
+      'val': {
+          (_WNIDS.index(wnid), _bytes(name)) for name, wnid in _VAL.items()
+      },
+  }
+  assert len({p.file_name for p in made.splits['train']}) == 8
+
+
+def test_other_numbers_are_said(tmp_path):
+  _train_folders(tmp_path)
+  _val_flat(tmp_path)
+  (tmp_path / 'train' / _WNIDS[1] / _TRAIN[_WNIDS[1]][0]).unlink()
+  assert imagenet_source.find(tmp_path).notes == [
+      'train has 7 pictures, the release has 8'
+  ]
+
+
+def _refused(root):
+  with pytest.raises(UserError) as caught:
+    imagenet_source.find(root)
+  assert '\n' not in str(caught.value)
+  return str(caught.value)
+
+
+def test_what_is_missing_or_too_much(tmp_path):
+  assert 'neither ILSVRC2012_img_train.tar nor train/' in _refused(tmp_path)
+  _train_folders(tmp_path)
+  assert 'neither ILSVRC2012_img_val.tar nor val/' in _refused(tmp_path)
+  _val_flat(tmp_path)
+  (tmp_path / 'val.txt').write_text('ILSVRC2012_val_00000001.JPEG n00000001')
+  assert '1.JPEG: n00000001 is no class' in _refused(tmp_path)
+  (tmp_path / 'val.txt').write_text(f'ILSVRC2012_val_00000002.JPEG {_WNIDS[0]}')
+  assert '1.JPEG: the labels do not name it' in _refused(tmp_path)
+  (tmp_path / 'val.txt').unlink()
+  assert 'does not say what its validation images show' in _refused(tmp_path)
+  (tmp_path / 'train' / 'n99999999').mkdir()
+  assert '1 classes that ImageNet-1k has not, the first n99999999' in _refused(
+      tmp_path
+  )
+  (tmp_path / 'train' / 'n99999999').rename(tmp_path / 'train' / 'notes')
+  for name in _TRAIN[_WNIDS[2]]:
+    (tmp_path / 'train' / _WNIDS[2] / name).unlink()
+  said = _refused(tmp_path)
+  assert '1 of 4 classes of ImageNet-1k have no pictures' in said
+  assert said.endswith(f'the first {_WNIDS[2]}')
