@@ -7,8 +7,8 @@ import ml_collections
 import pytest
 
 from gswinrmt_jax.commands import recipe_files
-from gswinrmt_jax.data import datasets
-from gswinrmt_jax.training import build
+from gswinrmt_jax.data import datasets, imagenet
+from gswinrmt_jax.training import build, inputs
 from gswinrmt_jax.training import plan as plan_lib
 from gswinrmt_jax.training import state as state_lib
 
@@ -19,12 +19,22 @@ COUNTS = {
     'digits_rmt': 168_994,
     'digits_retention': 212_492,
     'digits_swat': 212_492,
+    'imagenet_rmt:t': 14_334_216,
 }
-SIZES = {'cifar10': 45_000, 'digits': 1_297}
+SIZES = {'cifar10': 45_000, 'digits': 1_297, 'imagenet': 1_281_167}
+NAMES = sorted({name.partition(':')[0] for name in COUNTS})
 
 
 def test_the_table_is_complete():
-  assert sorted(COUNTS) == recipe_files.names()
+  assert recipe_files.names() == NAMES
+
+
+def _info(name):
+  if name != 'imagenet':
+    return datasets.info(name)
+  return datasets.Info(  # It need not be prepared here.
+      name, imagenet.classes(), imagenet.MEAN, imagenet.STD, (224, 224)
+  )
 
 
 def _leaves(config, prefix=''):
@@ -35,19 +45,22 @@ def _leaves(config, prefix=''):
       yield prefix + name, value
 
 
-@pytest.mark.parametrize('argument', ['', ':smoke'])
+@pytest.mark.parametrize('smoke', [False, True])
 @pytest.mark.parametrize('name', sorted(COUNTS))
-def test_builds(name, argument):
-  config = recipe_files.load(name + argument, [])
+def test_builds(name, smoke):
+  tail = (',smoke' if ':' in name else ':smoke') if smoke else ''
+  config = recipe_files.load(name + tail, [])
   assert config.is_locked
   for path, value in _leaves(config):
     # Others cannot be overridden on the command line.
     kinds = (int, float, str, bool, tuple)
     assert isinstance(value, kinds) or path.startswith('model.'), path
   resolved = build.resolve(config)
-  info = datasets.info(config.data.name)
+  info = _info(config.data.name)
   plan = plan_lib.make_plan(config, SIZES[config.data.name])
   assert plan.total_steps > 0
+  assert 0 <= build.ema_decay(config) < 1
+  inputs.check(config)
   model = build.make_model(resolved, len(info.class_names), (32, 32, 3))
   _, tx = build.make_optimizer(config, plan)
   assert callable(build.make_augmentation(config, info))
@@ -55,10 +68,10 @@ def test_builds(name, argument):
       lambda: state_lib.create(model, tx, jax.random.key(0), (32, 32, 3))
   )
   count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-  assert count < 30_000 if argument else count == COUNTS[name]
+  assert count < 80_000 if smoke else count == COUNTS[name]
 
 
-@pytest.mark.parametrize('name', sorted(COUNTS))
+@pytest.mark.parametrize('name', NAMES)
 def test_the_docstring_has_command_and_result(name):
   path = recipe_files.folder() / f'{name}.py'
   text = ast.get_docstring(ast.parse(path.read_text()))

@@ -1,11 +1,13 @@
 """From command-line words to a recipe; each mistake is one clear line."""
 
+import json
 import pathlib
 
 import pytest
 
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import build
 
 
 def test_a_path_and_a_bare_name_find_the_same_recipe(monkeypatch, tmp_path):
@@ -47,12 +49,33 @@ def test_overrides_have_the_type_of_their_field():
   assert config.model.widths is None  # still the named model's own
 
 
+def test_the_learning_rate_follows_the_batch_unless_it_is_set():
+  """5e-4 for 512 images, whichever way it gets to the run folder."""
+  rate = '--config.optimizer.learning_rate=3e-4'
+  for overrides, expected in (
+      ([], 2e-3),
+      (['--config.batch_size=256'], 2.5e-4),
+      (['--config.batch_size=256', rate], 3e-4),
+      ([rate, '--config.batch_size=256'], 3e-4),
+  ):
+    config = recipe_files.load('imagenet_rmt:s', overrides)
+    assert config.is_locked
+    assert config.optimizer.learning_rate == pytest.approx(expected, rel=1e-12)
+    fields = json.loads(json.dumps(build.resolve(config).to_dict()))
+    found = fields['optimizer']['learning_rate']
+    assert isinstance(found, float) and found == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ('spec', 'overrides', 'words'),
     [
         ('cifar10_swta', [], ['cifar10_swta', 'did you mean cifar10_swat?']),
         ('nowhere/x.py', [], ['nowhere/x.py', 'available: cifar10_retention']),
         ('digits_rmt:smok', [], ["'smok'", "'smoke'"]),
+        ('imagenet_rmt', [], ['one of t, s, b, l', 'imagenet_rmt:t']),
+        ('imagenet_rmt:m', [], ["'m' is no model"]),
+        ('imagenet_rmt:smoke', [], ["'smoke' is no model"]),
+        ('imagenet_rmt:t,smok', [], ["'smok'", "'smoke'"]),
         ('digits_rmt', ['--config.sed=1'], ['sed (did you mean seed?)']),
         (
             'digits_rmt',
@@ -107,6 +130,7 @@ def test_default_workdir():
       'configs/a.py': 'runs/a',
       'a': 'runs/a',
       'x/a.py:smoke': 'runs/a_smoke',
+      'a:t,smoke': 'runs/a_t_smoke',
   }
   for spec, folder in names.items():
     assert recipe_files.default_workdir(spec) == pathlib.Path(folder)

@@ -52,6 +52,41 @@ def test_digits_are_neither_mirrored_nor_mixed():
   assert config.model.name == 'rmt_compact'
 
 
+@pytest.mark.parametrize('size', ['t', 's', 'b', 'l'])
+def test_imagenet_is_as_released(size):
+  config = recipes.imagenet(f'rmt_{size}')
+  assert config.model.name == f'rmt_{size}'
+  assert set(config.model.to_dict().values()) == {config.model.name, None}
+  assert config.num_epochs == 300 and config.label_smoothing == 0.1
+  optimizer = config.optimizer.to_dict()
+  # Every log peaks at 2e-3.
+  assert optimizer.pop('learning_rate') == pytest.approx(2e-3, rel=1e-12)
+  assert optimizer == {
+      'schedule': 'epochs',
+      'warmup_epochs': 5.0,
+      'warmup_learning_rate': 1e-6,
+      'final_learning_rate': 1e-5,
+      'weight_decay': 0.05,
+      'decay_layer_scale': True,
+      'b1': 0.9,
+      'b2': 0.999,
+      'eps': 1e-8,
+  }
+  # rand-m9-mstd0.5-inc1, as on CIFAR-10; the crop is another.
+  augment = recipes.cifar10('rmt_compact').augment.to_dict()
+  assert config.augment.to_dict() == {**augment, 'crop_padding': 0}
+  assert config.data.image_size == 224 and config.data.eval_crop == 224 / 256
+
+
+def test_the_smoke_run_of_imagenet_is_tiny_and_takes_the_same_path():
+  config = recipes.imagenet('rmt_l')
+  smoke = recipes.with_argument(config, 'smoke')
+  assert smoke.data.name == 'digits' and smoke.batch_size == 64
+  assert smoke.optimizer.learning_rate == pytest.approx(5e-4 / 8)
+  assert smoke.ema_decay and smoke.optimizer.schedule == 'epochs'
+  assert smoke.model.widths == (8, 8, 16, 16)
+
+
 def test_the_argument_is_smoke_or_refused():
   config = recipes.cifar10('swat_compact')
   assert recipes.with_argument(config, None) is config

@@ -47,10 +47,15 @@ def find(name: str) -> pathlib.Path:
 
 
 def default_workdir(spec: str) -> pathlib.Path:
-  """Returns `runs/NAME`, or `runs/NAME_ARGUMENT`, for what --config names."""
+  """Returns `runs/NAME`, or `runs/NAME_ARGUMENT`, for what --config names.
+
+  Of several arguments, `t,smoke`, each stands behind a `_`.
+  """
   name, _, argument = spec.partition(':')
   stem = pathlib.Path(name).stem
-  return pathlib.Path('runs') / (f'{stem}_{argument}' if argument else stem)
+  return pathlib.Path('runs') / (
+      '_'.join([stem, *argument.split(',')]) if argument else stem
+  )
 
 
 def load(spec: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:

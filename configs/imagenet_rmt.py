@@ -1,0 +1,32 @@
+"""RMT-T, S, B or L on ImageNet-1k, as released.
+
+  gswinrmt prepare imagenet --help
+  python train.py --config=configs/imagenet_rmt.py:t
+
+The argument is the model: t, s, b or l. A tiny model for a few seconds on the
+packaged digits, to see that all of it runs:
+
+  python train.py --config=configs/imagenet_rmt.py:t,smoke
+
+Result: not measured. Published, the best of weights and moving average over all
+epochs on the validation set: T 82.4 %, S 84.1 %, B 85.0 %, L 85.5 %
+(docs/imagenet.md).
+"""
+
+import ml_collections
+
+from gswinrmt_jax import recipes
+
+_MODELS = ('t', 's', 'b', 'l')
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """Returns the recipe; `arg` is what stands behind the colon."""
+  model, _, rest = (arg or '').partition(',')
+  if model not in _MODELS:
+    raise ValueError(
+        f"'{model}' is no model: one of {', '.join(_MODELS)} goes behind the "
+        'colon, as in imagenet_rmt:t'
+    )
+  config = recipes.imagenet(f'rmt_{model}')
+  return recipes.with_argument(config, rest or None)
