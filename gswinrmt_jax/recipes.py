@@ -161,6 +161,25 @@ def imagenet(model_name: str) -> ml_collections.ConfigDict:
   return config
 
 
+def imagenet_token_labels(model_name: str) -> ml_collections.ConfigDict:
+  """Returns RMT's training on ImageNet-1k with token labels, as released.
+
+  As `imagenet` but for what is below. `config.data.label_maps` is to be set:
+  the maps that the authors' teacher made are not part of the release.
+
+  Args:
+    model_name: A released size with a dense head, 'rmt_s_tl'.
+  """
+  config = imagenet(model_name)
+  config.num_epochs = 310  # logs; script: 300
+  config.token_label_weight = 0.5  # script
+  config.augment.mixup_alpha = 0.0  # script
+  config.augment.cutmix_alpha = 0.0  # script
+  config.data.repeats = 1  # script: other loader, without repeats
+  config.data.eval_crop = 0.96  # script
+  return config
+
+
 def with_argument(
     config: ml_collections.ConfigDict, argument: str | None
 ) -> ml_collections.ConfigDict:
