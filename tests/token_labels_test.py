@@ -10,7 +10,14 @@ import tiny_parts
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import box_mix
-from gswinrmt_jax.data import datasets, label_maps, sources
+from gswinrmt_jax.data import (
+    cropped,
+    datasets,
+    label_maps,
+    pictures,
+    pipeline,
+    sources,
+)
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import build, log, loop, token_labels
 
@@ -138,6 +145,42 @@ def test_targets_are_those_of_the_crop():
   np.testing.assert_allclose(of_image[1, :2], [0, 1], atol=1e-6)
   _, (whole, _) = run(jax.random.key(0), batch)
   np.testing.assert_allclose(whole[:, :2], 0.5, atol=1e-6)
+
+
+def test_tokens_are_told_what_their_pixels_show():
+  """From random crops on the host to flipped images and targets.
+
+  Red grows to the right and green downwards; class 4 i + j lies in row i and
+  column j of a map of 4 x 4. So a token's colour is known from its target.
+  """
+  ramp = np.linspace(0, 255, 64).astype(np.uint8)
+  red, green = np.broadcast_arrays(ramp[None], ramp[:, None])
+  image = np.stack([red, green, np.zeros_like(red)], -1)[None].repeat(6, 0)
+  train = cropped.Cropped(
+      sources.ArraySource(image, np.zeros(6, np.int32)),
+      (32, 32),
+      pictures.RandomCrop((0.2, 0.5), (0.6, 1.6)),
+  )
+  index = np.arange(16, dtype=np.uint16).reshape(1, 4, 4, 1).repeat(6, 0)
+  parts = token_labels.TokenLabels(
+      label_maps.LabelMaps(index, np.ones((6, 4, 4, 1), np.float16)), 0.5
+  )
+  batches = pipeline.train_batches(train, batch_size=8, seed=0)
+  batch = next(parts.batches(batches))
+  info = datasets.Info('ramps', ('',) * 16, (0.0,) * 3, (1.0,) * 3)
+  config = _recipe(**{'augment.flip': True})
+  pixels, (_, targets) = jax.jit(parts.augmentation(config, info, stride=8))(
+      jax.random.key(2), batch
+  )
+  seen = np.asarray(pixels).reshape(8, 4, 8, 4, 8, 3).mean((2, 4))
+  # Beyond the middle of the outermost cells a map stays as it is there.
+  seen = np.clip(seen, 1 / 8, 7 / 8)
+  column = targets @ ((np.arange(16) % 4 + 0.5) / 4)
+  row = targets @ ((np.arange(16) // 4 + 0.5) / 4)
+  np.testing.assert_allclose(column, seen[..., 0], atol=0.04)
+  np.testing.assert_allclose(row, seen[..., 1], atol=0.04)
+  falling = np.asarray(column[:, 0, 0] > column[:, 0, 3])
+  assert 0 < falling.sum() < 8  # some are flipped, others are not
 
 
 @pytest.fixture
