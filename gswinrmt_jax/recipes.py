@@ -130,6 +130,10 @@ def imagenet(model_name: str) -> ml_collections.ConfigDict:
   config.data.val_split = 'val'  # script; the best epoch is chosen on it
   config.data.test_split = 'val'  # the labels of the test images are secret
   config.data.image_size = 224  # script
+  config.data.train_crop = 'random_resized'  # script
+  config.data.crop_scale = (0.08, 1.0)  # script
+  config.data.crop_ratio = (0.75, 4 / 3)  # script
+  config.data.repeats = 3  # script, by default; the paper does not say
   config.data.eval_crop = 0.875  # script: resized to 256, centre of 224
   config.data.storage = 'decode'  # ours
   config.data.workers = 8  # ours

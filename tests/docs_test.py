@@ -45,6 +45,7 @@ def test_the_quickstart_runs(capsys):
     [
         'README.md',
         'CONTRIBUTING.md',
+        'docs/imagenet.md',
         'docs/models.md',
         'docs/decisions.md',
         'docs/token_labels.md',

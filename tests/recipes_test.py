@@ -76,7 +76,12 @@ def test_imagenet_is_as_released(size):
   # rand-m9-mstd0.5-inc1, as on CIFAR-10; the crop is another.
   augment = recipes.cifar10('rmt_compact').augment.to_dict()
   assert config.augment.to_dict() == {**augment, 'crop_padding': 0}
-  assert config.data.image_size == 224 and config.data.eval_crop == 224 / 256
+  data = config.data.to_dict()
+  assert data['image_size'] == 224 and data['eval_crop'] == 224 / 256
+  assert data['train_crop'] == 'random_resized' and data['repeats'] == 3
+  assert data['crop_scale'] == (0.08, 1.0)
+  assert data['crop_ratio'] == pytest.approx((3 / 4, 4 / 3))
+  assert (data['train_split'], data['val_split']) == ('train', 'val')
 
 
 def test_token_labels_change_what_the_release_changes():
