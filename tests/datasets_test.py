@@ -56,6 +56,8 @@ def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
     datasets.ensure('onw', str(own))
   with pytest.raises(UserError, match='none of your own in /nowhere'):
     datasets.info('own', '/nowhere')
+  with pytest.raises(UserError, match='imagenet is not prepared in /nowhere'):
+    datasets.ensure('imagenet', '/nowhere')
   with pytest.raises(UserError, match=r"unknown data set '\.\./own'"):
     datasets.info('../own', str(own))
 

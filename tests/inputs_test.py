@@ -10,7 +10,7 @@ import tiny
 import tiny_parts
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.data import datasets, pictures
+from gswinrmt_jax.data import datasets, pictures, records
 from gswinrmt_jax.deploy import predict
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import (
@@ -194,6 +194,14 @@ def test_a_run_folder_stands_without_its_data(run, root, monkeypatch):
   card = weights.load(run).card
   assert card.class_names == folder_data.CLASSES
   assert card.image_size == (8, 8) and card.crop == 0.8
+
+
+def test_splits_of_different_sizes_are_one_line():
+  small, large = tiny.arrays(0, 2), records.Arrays(np.zeros((3, 9, 8, 3)), None)
+  inputs.check_sizes(_recipe('x'), small, small)
+  said = 'train has images of 7 x 6 pixels, val of 8 x 9: set config'
+  with pytest.raises(UserError, match=said):
+    inputs.check_sizes(_recipe('x'), small, large)
 
 
 def test_other_data_do_not_go_on(run, tmp_path):

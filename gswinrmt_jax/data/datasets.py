@@ -205,10 +205,13 @@ def ensure(name: str, data_dir: str = '') -> None:
 
 
 def _unknown(name: str, data_dir: str) -> UserError:
+  root = prepared.data_root(data_dir)
+  if name in ('imagenet', 'mini_imagenet'):
+    how = f'{prepared.command(name)} --images DIR'
+    return UserError(f'{name} is not prepared in {root}; run `{how}`')
   own = folders.names(data_dir)
   near = difflib.get_close_matches(name, [*NAMES, *own], n=1)
   hint = f'; did you mean {near[0]}?' if near else ''
-  root = prepared.data_root(data_dir)
   there = (
       f'{", ".join(own)} in {root}' if own else f'none of your own in {root}'
   )

@@ -147,6 +147,27 @@ def load_eval(
   return _load(config, split, crop=config.data.eval_crop)
 
 
+def check_sizes(
+    config: ml_collections.ConfigDict,
+    train: pipeline.Records | cropped.Cropped,
+    val: pipeline.Records,
+) -> None:
+  """Refuses to validate at another size than is trained at.
+
+  Raises:
+    UserError: If the images of the two are of different sizes.
+  """
+  if train.image_shape != val.image_shape:
+    sizes = [
+        f'{records.image_shape[1]} x {records.image_shape[0]}'
+        for records in (train, val)
+    ]
+    raise UserError(
+        f'{config.data.train_split} has images of {sizes[0]} pixels, '
+        f'{config.data.val_split} of {sizes[1]}: set config.data.image_size'
+    )
+
+
 def _load(config, split, **how):
   data = config.data
   size = (data.image_size,) * 2 if data.image_size else None
