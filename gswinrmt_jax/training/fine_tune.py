@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import pathlib
 from typing import Any
 
 from flax import traverse_util
 import jax.numpy as jnp
+import ml_collections
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.training import weights
 from gswinrmt_jax.training.state import TrainState
 from gswinrmt_jax.training.weights import Weights
 
@@ -43,6 +46,15 @@ class Transfer:
       names += more if len(self.unused) > _SHOWN else ''
       lines.append(f'not used: {names}')
     return lines
+
+
+def load(
+    config: ml_collections.ConfigDict, warn: Callable[[str], None]
+) -> Weights | None:
+  """Returns the weights that a recipe starts from, None if it has none."""
+  if not config.init_from:
+    return None
+  return weights.load(pathlib.Path(config.init_from), warn=warn)
 
 
 def check(target: Mapping[str, Any], source: Weights) -> None:

@@ -25,7 +25,6 @@ from gswinrmt_jax.training import (
     plots,
     run_folder,
     token_labels,
-    weights,
 )
 from gswinrmt_jax.training import progress as progress_lib
 from gswinrmt_jax.training import state as state_lib
@@ -79,7 +78,9 @@ class Run:
     self.checkpoints = checkpoint.Checkpoints(
         folder / 'checkpoints', warn=terminal.say
     )
-    self._source = self._load_source()
+    # A run that goes on has started from them already.
+    started = bool(self.checkpoints.steps())
+    self._source = None if started else fine_tune.load(config, terminal.say)
     self._augmentation = build.make_augmentation(config, self.info)
     token_labels.check(config)
     datasets.ensure(config.data.name, config.data.dir)
@@ -168,13 +169,6 @@ class Run:
       source, self._source = self._source, None
       state = fine_tune.start(state, source, self.terminal.say)
     return self.devices.replicate(state), 0
-
-  def _load_source(self):
-    """Returns the weights that a fresh run starts from, if it has any."""
-    if not self.config.init_from or self.checkpoints.steps():
-      return None
-    path = pathlib.Path(self.config.init_from)
-    return weights.load(path, warn=self.terminal.say)
 
   def _announce(self, state, start):
     self.terminal.say(
