@@ -149,9 +149,9 @@ def token_loss(
       image, box=box, method='class_and_dense_logits'
   )
   of_image = box_mix.mix_targets(of_image, box)
-  image_loss = optax.softmax_cross_entropy(logits, of_image).mean()
-  token_loss = optax.softmax_cross_entropy(dense, of_tokens).mean()
-  return image_loss + weight * token_loss, (logits, updates)
+  class_loss = optax.softmax_cross_entropy(logits, of_image).mean()
+  dense_loss = optax.softmax_cross_entropy(dense, of_tokens).mean()
+  return class_loss + weight * dense_loss, (logits, updates)
 
 
 def open_for(config: ml_collections.ConfigDict) -> TokenLabels | None:
