@@ -110,6 +110,14 @@ def test_every_form_gives_the_same(train, val, tmp_path):
   assert len({p.file_name for p in made.splits['train']}) == 8
 
 
+def test_validation_folders_go_before_a_tar_without_labels(tmp_path):
+  _train_tars(tmp_path)
+  _val_tar(tmp_path)
+  (tmp_path / 'val.txt').unlink()
+  _val_folders(tmp_path)
+  assert imagenet_source.find(tmp_path).source['val'] == 'val'
+
+
 def test_other_numbers_are_said(tmp_path):
   _train_folders(tmp_path)
   _val_flat(tmp_path)

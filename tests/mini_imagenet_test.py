@@ -3,7 +3,8 @@
 import image_files
 import pytest
 
-from gswinrmt_jax.data import imagenet, mini_imagenet
+from gswinrmt_jax.data import imagenet, mini_imagenet, random_split
+from gswinrmt_jax.data.collection import Collection, Picture
 from gswinrmt_jax.errors import UserError
 
 _WNIDS = (*imagenet.wnids()[200:202], *imagenet.wnids()[10:12])
@@ -166,6 +167,16 @@ def test_another_number_of_images_is_said(tmp_path):
   assert note.startswith('1 classes have not 12 pictures but 24 to 24')
   assert sorted(made.counts('test')) == [1, 1, 1, 2]
   assert sorted(made.counts('train')) == [10, 10, 10, 20]
+
+
+def test_shares_are_500_50_50():
+  for count, expected in ((600, (500, 50, 50)), (1300, (1084, 108, 108))):
+    pictures = [Picture(f'{i}.jpg', i % 2) for i in range(2 * count)]
+    made = random_split.by_share(
+        Collection('/x', ('a', 'b'), {'': pictures}), mini_imagenet.SHARES, 0
+    )
+    for split, number in zip(('train', 'val', 'test'), expected, strict=True):
+      assert made.counts(split) == [number] * 2
 
 
 def test_names_of_ones_own_stay(tmp_path):

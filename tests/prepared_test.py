@@ -1,11 +1,13 @@
 """How a data set comes to be in its place."""
 
+from concurrent import futures
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -78,6 +80,14 @@ def test_what_a_killed_process_left_is_hidden_and_removed(tmp_path):
   assert os.listdir(_final(tmp_path)) == ['data']
 
 
+def _wait_for(capsys, text):
+  seen, end = '', time.monotonic() + 20
+  while text not in seen:
+    assert time.monotonic() < end
+    time.sleep(0.01)
+    seen += capsys.readouterr().out
+
+
 def test_second_builder_waits_for_the_first(tmp_path, capsys):
   begun, go_on = threading.Event(), threading.Event()
 
@@ -89,27 +99,47 @@ def test_second_builder_waits_for_the_first(tmp_path, capsys):
   def never(work):
     raise AssertionError('built twice')
 
-  built = {}
-
-  def start(name, write):
-    def run():
-      built[name] = prepared.build(_final(tmp_path), write)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
-
-  threads = [start('first', slow)]
-  assert begun.wait(20)
-  # Two that wait for one lock, whose file is gone when they get it.
-  threads += [start(name, never) for name in ('second', 'third')]
-  while capsys.readouterr().out.count('waiting') < 1:
-    pass
-  go_on.set()
-  for thread in threads:
-    thread.join()
-  assert built == {'first': True, 'second': False, 'third': False}
+  with futures.ThreadPoolExecutor() as pool:
+    first = pool.submit(prepared.build, _final(tmp_path), slow)
+    assert begun.wait(20)
+    second = pool.submit(prepared.build, _final(tmp_path), never)
+    _wait_for(capsys, 'waiting')
+    go_on.set()
+    assert first.result() and not second.result()
   assert os.listdir(tmp_path / 'tfds') == ['thing']
+
+
+def test_never_two_at_a_time(tmp_path, capsys):
+  begun, go_on = threading.Event(), threading.Event()
+
+  def fails(work):
+    begun.set()
+    assert go_on.wait(20)
+    raise ValueError
+
+  def builds(work):
+    assert not others
+    begun.set()
+    assert go_on.wait(20)
+    _write(work)
+    assert not others
+
+  others = []
+  with futures.ThreadPoolExecutor() as pool:
+    first = pool.submit(prepared.build, _final(tmp_path), fails)
+    assert begun.wait(20)
+    begun.clear()
+    second = pool.submit(prepared.build, _final(tmp_path), builds)
+    _wait_for(capsys, 'waiting')
+    go_on.set()
+    assert isinstance(first.exception(), ValueError)
+    go_on.clear()
+    # The lock's file was removed while the second waited for it.
+    assert begun.wait(20)
+    third = pool.submit(prepared.build, _final(tmp_path), others.append)
+    _wait_for(capsys, 'waiting')
+    go_on.set()
+    assert second.result() and not third.result()
 
 
 def test_a_full_disk_is_one_line(tmp_path):

@@ -212,9 +212,8 @@ def _unknown(name: str, data_dir: str) -> UserError:
   own = folders.names(data_dir)
   near = difflib.get_close_matches(name, [*NAMES, *own], n=1)
   hint = f'; did you mean {near[0]}?' if near else ''
-  there = (
-      f'{", ".join(own)} in {root}' if own else f'none of your own in {root}'
-  )
+  there = ', '.join(own) or 'none'
   return UserError(
-      f'unknown data set {name!r}{hint} (known: {", ".join(NAMES)}; {there})'
+      f'unknown data set {name!r}{hint} (built in: {", ".join(NAMES)}; in '
+      f'{root}: {there})'
   )

@@ -190,7 +190,7 @@ def _examples(
       except OSError as error:
         content, reason = b'', f': {error.strerror or error}'
       else:
-        reason = ' has changed since it was looked at'
+        reason = ' has changed since it was looked at: start again'
       if inspect_images.digest(content) != digests[row]:
         raise UserError(f'{root / pictures[row].file_name}{reason}')
       yield {

@@ -37,7 +37,8 @@ def find(root: pathlib.Path) -> Collection:
   labels = {wnid: label for label, wnid in enumerate(wnids)}
   ignored, source = Counter(), {'division': 'as released'}
   train = _first(root, _TRAIN, 'train/ with a folder for each class')
-  val = _first(root, _VAL, 'val/')
+  with_classes = (name for name in _VAL if wnid_folders.is_there(root, name))
+  val = next(with_classes, None) or _first(root, _VAL, 'val/')
   source |= {'train': train, 'val': val}
   splits = {'train': _of_classes(root, train, labels, ignored)}
   there = {picture.label for picture in splits['train']}

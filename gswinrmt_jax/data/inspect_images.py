@@ -106,10 +106,13 @@ def inspect_all(
   Raises:
     UserError: If a process dies.
   """
+  import tqdm
+
   heading = f'Pillow {PIL.__version__}, {root}'
   known = _read_journal(journal, heading)
   if known:
-    print(f'{len(known):,} pictures were looked at by an earlier run')
+    message = f'{len(known):,} pictures were looked at by an earlier run'
+    tqdm.tqdm.write(message)  # Beside the bar that may be there.
   chunks = (
       [(picture, _known(known, picture.file_name)) for picture in chunk]
       for chunk in _chunks(pictures)

@@ -1,6 +1,7 @@
 """From records to batches; the order follows seed and step alone."""
 
 from collections.abc import Iterator
+import gc
 import signal
 from typing import Any
 
@@ -131,6 +132,9 @@ def _iterate(steps: Any, workers: int) -> Iterator[Batch]:
       yield batch
   finally:
     iterator.close()
+    if workers:
+      del iterator  # It is in a cycle that holds the last shared memory.
+      gc.collect()
 
 
 def _leave_interrupts_alone(worker: int, count: int) -> None:
