@@ -39,6 +39,7 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.data.repeats = 1  # repeated augmentation: copies of an image, in a row
   config.data.storage = 'memory'  # decoded once, or to 'disk'; or 'decode' each
   config.data.workers = 0  # processes that decode, for 'decode'
+  config.data.label_maps = ''  # of the training split, for token labels
 
   config.augment = ml_collections.ConfigDict()
   config.augment.crop_padding = 4  # pixels on each side
@@ -51,6 +52,7 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.augment.mixup_alpha = 0.8  # of Beta(alpha, alpha); 0: none
   config.augment.cutmix_alpha = 1.0  # of Beta(alpha, alpha); 0: none
   config.label_smoothing = 0.1  # probability spread over all classes
+  config.token_label_weight = 0.0  # of the tokens' loss; 0: no token labels
 
   config.optimizer = ml_collections.ConfigDict()  # AdamW
   config.optimizer.learning_rate = 1e-4  # peak
@@ -163,6 +165,25 @@ def imagenet(model_name: str) -> ml_collections.ConfigDict:
   return config
 
 
+def imagenet_token_labels(model_name: str) -> ml_collections.ConfigDict:
+  """Returns RMT's training on ImageNet-1k with token labels, as released.
+
+  As `imagenet` but for what is below. `config.data.label_maps` is to be set:
+  the maps that the authors' teacher made are not part of the release.
+
+  Args:
+    model_name: A released size with a dense head, 'rmt_s_tl'.
+  """
+  config = imagenet(model_name)
+  config.num_epochs = 310  # logs; script: 300
+  config.token_label_weight = 0.5  # script
+  config.augment.mixup_alpha = 0.0  # script
+  config.augment.cutmix_alpha = 0.0  # script
+  config.data.repeats = 1  # script: other loader, without repeats
+  config.data.eval_crop = 0.96  # script
+  return config
+
+
 def with_argument(
     config: ml_collections.ConfigDict, argument: str | None
 ) -> ml_collections.ConfigDict:
@@ -190,6 +211,7 @@ def with_argument(
   config.eval_batch_size = small.eval_batch_size
   config.log_every_steps = small.log_every_steps
   config.num_epochs = 1
+  config.token_label_weight = 0.0  # there are no maps of the digits
   config.optimizer.warmup_epochs = 0.25
   _shrink(config, widths=(8, 8, 16, 16), depths=(1, 1, 1, 1))
   return config

@@ -137,6 +137,43 @@ def test_values_out_of_range_are_refused(field, value, text):
     dataclasses.replace(ON, **{field: value})
 
 
+def test_a_label_map_is_flipped_with_its_image():
+  """Dark on the left, where class 0 lies; bright on the right, class 1."""
+  count = 30
+  row = np.array([50, 200], np.uint8)[:, None]
+  image = jnp.asarray(np.broadcast_to(row, (count, 4, 2, 3)))
+  whole = jnp.tile(jnp.eye(2, K)[None, None], (count, 1, 1, 1))
+  box = jnp.tile(jnp.array([[0.0, 0.0, 1.0, 1.0]]), (count, 1))
+  settings = dataclasses.replace(OFF, flip=True)
+  pixels, (of_image, of_tokens) = jax.jit(
+      lambda key: batch.augment_with_map(
+          key, image, whole, box, settings, extents=(2, 2)
+      )
+  )(jax.random.key(5))
+  mirrored = np.asarray(pixels[:, 0, 0, 0] > pixels[:, 0, 1, 0])
+  assert 5 < mirrored.sum() < 25
+  hot = 0.9 * np.eye(K) + 0.1 / K
+  for i in range(count):
+    columns = hot[[1, 0]] if mirrored[i] else hot[[0, 1]]
+    for y in range(2):
+      np.testing.assert_allclose(of_tokens[i, y], columns, atol=1e-6)
+    np.testing.assert_allclose(of_image[i], hot[:2].mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize('field', ['crop_padding', 'mixup_alpha'])
+def test_what_a_label_map_does_not_follow_is_refused(field):
+  settings = dataclasses.replace(OFF, **{field: getattr(ON, field)})
+  with pytest.raises(UserError, match=f'{field} is .* 0 with token labels'):
+    jax.eval_shape(
+        lambda *args: batch.augment_with_map(
+            jax.random.key(0), *args, settings, extents=(1, 1)
+        ),
+        _batch()[0],
+        jnp.zeros((B, 1, 1, K)),
+        jnp.zeros((B, 4)),
+    )
+
+
 def test_the_chain_is_its_stages_in_order():
   image, label = _batch()
   key = jax.random.key(3)
@@ -144,7 +181,7 @@ def test_the_chain_is_its_stages_in_order():
   @jax.jit
   def by_hand(image, label):
     crop_key, rand_key, erase_key, mix_key = jax.random.split(key, 4)
-    x = crop.crop_and_flip(crop_key, image, padding=4, flip=True)
+    x, _ = crop.crop_and_flip(crop_key, image, padding=4, flip=True)
     x = rand_augment.rand_augment(
         rand_key,
         x,

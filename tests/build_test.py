@@ -129,7 +129,7 @@ def test_augmentation_and_normalization_know_the_data_set():
   config = _recipe(label_smoothing=0.2)
   config.augment.crop_padding = 0
   out, targets = build.make_augmentation(config, info)(
-      jax.random.key(0), image, label
+      jax.random.key(0), {'image': image, 'label': label}
   )
   expected = (51 / 255 - info.mean[0]) / info.std[0]
   np.testing.assert_allclose(out[..., 0], expected, rtol=1e-5)
@@ -143,7 +143,7 @@ def test_augmentation_and_normalization_know_the_data_set():
 def test_cifar10_is_augmented_as_table_2_says():
   config = recipes.cifar10('rmt_compact')
   info = datasets.info('cifar10')
-  settings = build.make_augmentation(config, info).keywords['settings']
+  settings = build.augment_settings(config, info)
   assert settings == batch.Augment(
       crop_padding=4,
       flip=True,

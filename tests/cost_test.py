@@ -48,6 +48,19 @@ def test_the_released_models_to_the_unit(name):
   assert round(counted.macs / 2**30, 3) == _PRINTED[name]
 
 
+def test_a_dense_head_costs_a_linear_map_of_each_position():
+  counts = {}
+  for name in ('rmt_s', 'rmt_s_tl'):
+    fields = {'depths': (1, 1, 1, 1), 'widths': (16, 16, 16, 24)}
+    model = gswinrmt_jax.create_model(
+        name, num_classes=10, num_heads=(1, 1, 1, 1), **fields
+    )
+    counts[name] = cost.count(model, (64, 96)).operations
+  dense = 2 * 3 * 24 * 10
+  linear = counts['rmt_s']['linear'] + dense
+  assert counts['rmt_s_tl'] == counts['rmt_s'] | {'linear': linear}
+
+
 def test_a_window_costs_what_is_in_it():
   """Stage 1 of 64 x 96 pixels is 16 x 24 tokens: windows of 8, and none."""
   fields = {'depths': (1, 1, 1, 1), 'widths': (16, 16, 16, 16)}

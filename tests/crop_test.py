@@ -38,7 +38,7 @@ def test_all_windows_and_both_sides_are_equally_likely():
   """Nine windows, flipped or not: 18 outcomes of 1/18 each."""
   count = 3600
   image = jnp.asarray(np.repeat(_image(1), count, axis=0))
-  out = _crop_and_flip(jax.random.key(0), image, padding=1, flip=True)
+  out, _ = _crop_and_flip(jax.random.key(0), image, padding=1, flip=True)
   kinds, counts = np.unique(
       np.asarray(out).reshape(count, -1), axis=0, return_counts=True
   )
@@ -49,9 +49,12 @@ def test_all_windows_and_both_sides_are_equally_likely():
 
 def test_off_and_parts():
   image, key = _image(40), jax.random.key(1)
-  same = _crop_and_flip(key, image, padding=0, flip=False)
+  same, told = _crop_and_flip(key, image, padding=0, flip=False)
   np.testing.assert_array_equal(same, image)
-  flipped = np.asarray(_crop_and_flip(key, image, padding=0, flip=True))
+  assert not told.any()
+  flipped, told = _crop_and_flip(key, image, padding=0, flip=True)
+  flipped = np.asarray(flipped)
   kept = (flipped == image).all(axis=(1, 2, 3))
   mirrored = (flipped == image[:, :, ::-1]).all(axis=(1, 2, 3))
   assert (kept | mirrored).all() and 5 < kept.sum() < 35
+  np.testing.assert_array_equal(told, mirrored)

@@ -50,11 +50,11 @@ def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
   with pytest.raises(UserError) as caught:
     datasets.load('xyz', 'train', str(own))
   assert str(caught.value) == (
-      f"unknown data set 'xyz' (known: digits, cifar10; own in {own})"
+      f"unknown data set 'xyz' (built in: digits, cifar10; in {own}: own)"
   )
   with pytest.raises(UserError, match='did you mean own'):
     datasets.ensure('onw', str(own))
-  with pytest.raises(UserError, match='none of your own in /nowhere'):
+  with pytest.raises(UserError, match='in /nowhere: none'):
     datasets.info('own', '/nowhere')
   with pytest.raises(UserError, match='imagenet is not prepared in /nowhere'):
     datasets.ensure('imagenet', '/nowhere')

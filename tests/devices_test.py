@@ -33,8 +33,8 @@ first = jax.jit(
     lambda: state.create(model, tx, jax.random.key(0), (6, 7, 3)),
     out_shardings=here.replicated,
 )()
-def augmentation(key, image, label):
-  return image / 255.0, jax.nn.one_hot(label, tiny.CLASSES)
+def augmentation(key, batch):
+  return batch['image'] / 255.0, jax.nn.one_hot(batch['label'], tiny.CLASSES)
 update = jax.jit(
     step.make_train_step(model, tx, augmentation),
     donate_argnums=0, out_shardings=here.replicated,

@@ -6,6 +6,7 @@ import re
 import pytest
 
 import gswinrmt_jax
+from gswinrmt_jax import recipes
 from gswinrmt_jax.models import factory
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -17,6 +18,14 @@ def test_the_table_of_fields_is_complete():
   table = text.partition('## Fields')[2].partition('\n\nImages')[0]
   fields = re.findall(r'^\| `(\w+)` \|', table, re.MULTILINE)
   assert fields == list(factory.FIELDS)
+
+
+def test_the_fields_of_reading_are_complete():
+  text = (ROOT / 'docs' / 'data.md').read_text()
+  table = text.partition('| field | default |')[2].partition('\n\n')[0]
+  cells = re.findall(r'^\| (`.*?) \|', table, re.MULTILINE)
+  fields = re.findall(r'`(\w+)`', ' '.join(cells))
+  assert sorted(fields) == sorted(recipes.cifar10('rmt_compact').data)
 
 
 def test_the_rows_of_the_ablations_can_be_built():
@@ -48,6 +57,7 @@ def test_the_quickstart_runs(capsys):
         'docs/imagenet.md',
         'docs/models.md',
         'docs/decisions.md',
+        'docs/token_labels.md',
         'docs/data.md',
         'docs/weights.md',
     ],

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     'ops': set(),
     'models': {'ops'},
     'maps': {'models', 'ops'},
-    'augment': set(),
+    'augment': {'ops'},
     'data': set(),
     'interop': {'models', 'ops'},
     'training': {'models', 'data', 'augment', 'interop'},

@@ -174,9 +174,10 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
   def broken(config, info):
     augmentation = make(config, info)
 
-    def augment(key, image, label):
-      image, targets = augmentation(key, image, label)
-      return image, targets * jax.numpy.where(label[0] >= 0, jax.numpy.nan, 1)
+    def augment(key, batch):
+      image, targets = augmentation(key, batch)
+      wrong = jax.numpy.where(batch['label'][0] >= 0, jax.numpy.nan, 1)
+      return image, targets * wrong
 
     return augment
 

@@ -7,7 +7,7 @@ import pytest
 
 from gswinrmt_jax.commands import main
 
-COMMANDS = ('train', 'prepare', 'evaluate')
+COMMANDS = ('train', 'prepare', 'evaluate', 'label-maps')
 
 
 def test_help_lists_every_command(capsys):

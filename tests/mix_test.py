@@ -20,13 +20,6 @@ def test_smooth_targets_by_hand():
   np.testing.assert_array_equal(sharp, [[0, 1, 0]])
 
 
-@pytest.mark.parametrize('count', [1, 4, 7])
-def test_partner_is_the_neighbour(count):
-  rows = jnp.arange(count, dtype=jnp.float32)[:, None] + jnp.array([[0, 0.5]])
-  order = [i ^ 1 if i ^ 1 < count else i for i in range(count)]
-  np.testing.assert_array_equal(mix.partner(rows), rows[np.array(order)])
-
-
 def _lambdas(count=6000, **alphas):
   keys = jax.random.split(jax.random.key(0), count)
   share, cut = jax.jit(jax.vmap(lambda key: mix.draw_lambda(key, **alphas)))(

@@ -10,14 +10,18 @@ import pytest
 import gswinrmt_jax
 from gswinrmt_jax.models import named
 
-# name -> (classes, parameters). The first four are the released RMT's; the next
-# three are derived below; of the other six the paper prints 11.5, 15.3, 15.3,
-# 77.4, 78.1 and 78.6 million.
+# name -> (classes, parameters). The first seven are the released RMT's (those
+# with a dense head as its logs of B and L have it); the next three are derived
+# below; of the other six the paper prints 11.5, 15.3, 15.3, 77.4, 78.1 and 78.6
+# million.
 COUNTS = {
     'rmt_t': (1000, 14_334_216),
     'rmt_s': (1000, 26_967_240),
     'rmt_b': (1000, 54_154_896),
     'rmt_l': (1000, 95_464_864),
+    'rmt_s_tl': (1000, 27_480_240),
+    'rmt_b_tl': (1000, 54_667_896),
+    'rmt_l_tl': (1000, 96_105_864),
     'rmt_deit_s': (1000, 21_974_632),
     'rmt_swin_t': (1000, 28_265_032),
     'rmt_swin_s': (1000, 49_558_600),

@@ -75,6 +75,8 @@ def test_the_learning_rate_follows_the_batch_unless_it_is_set():
         ('imagenet_rmt', [], ['one of t, s, b, l', 'imagenet_rmt:t']),
         ('imagenet_rmt:m', [], ["'m' is no model"]),
         ('imagenet_rmt:smoke', [], ["'smoke' is no model"]),
+        ('imagenet_rmt:t,token_label', [], ['T has no dense head']),
+        ('imagenet_rmt:s,token_label,x', [], ["'x'", "'smoke'"]),
         ('imagenet_rmt:t,smok', [], ["'smok'", "'smoke'"]),
         ('digits_rmt', ['--config.sed=1'], ['sed (did you mean seed?)']),
         (

@@ -3,6 +3,7 @@
 import pytest
 
 from gswinrmt_jax import recipes
+from gswinrmt_jax.training import build, token_labels
 
 
 def test_cifar10_is_table_2():
@@ -81,6 +82,38 @@ def test_imagenet_is_as_released(size):
   assert data['crop_scale'] == (0.08, 1.0)
   assert data['crop_ratio'] == pytest.approx((3 / 4, 4 / 3))
   assert (data['train_split'], data['val_split']) == ('train', 'val')
+
+
+def test_token_labels_change_what_the_release_changes():
+  plain = recipes.imagenet('rmt_s')
+  config = recipes.imagenet_token_labels('rmt_s_tl')
+  changed = {
+      field: value
+      for field, value in _flat(config).items()
+      if value != _flat(plain)[field]
+  }
+  changed.setdefault('data.repeats', config.data.repeats)
+  assert changed == {
+      'model.name': 'rmt_s_tl',
+      'num_epochs': 310,
+      'token_label_weight': 0.5,
+      'augment.mixup_alpha': 0.0,
+      'augment.cutmix_alpha': 0.0,
+      'data.repeats': 1,
+      'data.eval_crop': 0.96,
+  }
+  config.data.label_maps = 'maps'
+  assert token_labels.check(build.resolve(config))
+  smoke = build.resolve(recipes.with_argument(config, 'smoke'))
+  assert smoke.model.dense_head and not token_labels.check(smoke)
+
+
+def _flat(config, prefix=''):
+  flat = {}
+  for name, value in config.items():
+    inner = isinstance(value, type(config))
+    flat |= _flat(value, f'{name}.') if inner else {prefix + name: value}
+  return flat
 
 
 def test_the_smoke_run_of_imagenet_is_tiny_and_takes_the_same_path():

@@ -24,7 +24,7 @@ def _state_dict(name, **fields):
   return interop.to_torch_state_dict(zeros, model)
 
 
-@pytest.mark.parametrize('name', recognition.RELEASED)
+@pytest.mark.parametrize('name', ['rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'])
 def test_the_released_sizes_are_told_apart(name):
   small = {'num_classes': 7}  # numbers of the last layer are many
   found = recognition.recognise(_state_dict(name, **small))
@@ -35,6 +35,24 @@ def test_the_released_sizes_are_told_apart(name):
       if 'Relpos' not in key
   }
   assert recognition.recognise(parameters).name == name
+
+
+@pytest.mark.parametrize(
+    ('plain', 'expected'),
+    [
+        ('rmt_t', ('rmt_t', {'dense_head': True})),  # no such named model
+        ('rmt_s', ('rmt_s_tl', {})),
+        ('rmt_b', ('rmt_b_tl', {})),
+        ('rmt_l', ('rmt_l_tl', {})),
+    ],
+)
+def test_a_dense_head_is_seen(plain, expected):
+  """A linear map of the last stage, `aux_head` in the released code."""
+  arrays = _state_dict(plain, num_classes=7)
+  width = named.MODELS[plain].widths[-1]
+  arrays = arrays | {'aux_head.weight': np.zeros((7, width))}
+  found = recognition.recognise(arrays)
+  assert (found.name, found.fields, found.num_classes) == (*expected, 7)
 
 
 def test_another_size_needs_its_full_stages():
@@ -114,7 +132,7 @@ def test_odd_shapes_are_one_line(key, array):
 
 
 def test_decay_ranges_are_found_again():
-  for name in recognition.RELEASED:
+  for name in ('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'):
     arrays = _state_dict(name, num_classes=7)
     found = recognition._sizes(arrays)
     assert found['decay_ranges'] == named.MODELS[name].decay_ranges

@@ -19,6 +19,7 @@ def _config(**changes):
           'eval_batch_size': 5,
           'ema_decay': 0.0,
           'init_from': '',
+          'token_label_weight': 0.0,
           'optimizer': {
               'schedule': 'cosine',
               'warmup_learning_rate': 0.0,

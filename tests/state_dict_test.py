@@ -30,6 +30,23 @@ def test_there_and_back_again_is_exact():
   jax.tree.map(np.testing.assert_array_equal, again, variables)
 
 
+def test_a_dense_head_goes_there_and_back_exactly():
+  model = released_rmt.model(dense_head=True)
+  rng = np.random.default_rng(0)
+  aux = {
+      'aux_head.weight': rng.normal(size=(10, 64)).astype(np.float32),
+      'aux_head.bias': rng.normal(size=10).astype(np.float32),
+  }
+  state_dict = released_rmt.state_dict() | aux
+  variables = interop.from_torch_state_dict(state_dict, model)
+  dense = variables['params']['dense_head']
+  np.testing.assert_array_equal(dense['kernel'], aux['aux_head.weight'].T)
+  back = interop.to_torch_state_dict(variables, model)
+  assert back.keys() == state_dict.keys()
+  for key, array in aux.items():
+    np.testing.assert_array_equal(back[key], array)
+
+
 @pytest.mark.parametrize('size', ['t', 's', 'b', 'l'])
 def test_tables_of_the_released_sizes(size):
   arch = named.MODELS[f'rmt_{size}']

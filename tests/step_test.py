@@ -20,10 +20,12 @@ def _compiled_once(tmp_path_factory):
     yield
 
 
-def _augmentation(key, image, label):
+def _augmentation(key, batch):
   """Normalises, adds noise by the key, smooths."""
+  image = batch['image']
   noise = jax.random.normal(key, image.shape) / 100
-  targets = optax.smooth_labels(jax.nn.one_hot(label, tiny.CLASSES), 0.1)
+  hot = jax.nn.one_hot(batch['label'], tiny.CLASSES)
+  targets = optax.smooth_labels(hot, 0.1)
   return image / 255.0 + noise, targets
 
 
@@ -127,7 +129,7 @@ class _Root:
     return jnp.tile(root, (len(image), 1)), {'batch_stats': {}}
 
 
-def _root_step(model, augmentation, *, step, w):
+def _root_step(model, augmentation, *, step, w, loss=step_lib.class_loss):
   tx = optax.sgd(1.0)
   params = {'w': jnp.float32(w)}
   state = state_lib.TrainState(
@@ -137,25 +139,31 @@ def _root_step(model, augmentation, *, step, w):
       opt_state=tx.init(params),
   )
   batch = {'image': jnp.zeros((2, 4, 5, 3)), 'label': jnp.array([0, 1])}
-  train_step = step_lib.make_train_step(model, tx, augmentation)
+  train_step = step_lib.make_train_step(model, tx, augmentation, loss)
   # Not jitted, so that what is recorded is a value.
   return train_step(state, batch, jax.random.key(1))[1]
 
 
-def test_augmentation_and_dropout_draw_from_different_streams():
+def test_augmentation_dropout_and_loss_draw_from_different_streams():
   model, keys = _Root(), []
 
-  def augmentation(key, image, label):
+  def augmentation(key, batch):
     keys.append(key)
-    return _augmentation(key, image, label)
+    return _augmentation(key, batch)
+
+  of_loss = []
+
+  def loss(apply, image, targets, key):
+    of_loss.append(key)
+    return step_lib.class_loss(apply, image, targets, key)
 
   for step in (0, 1):
-    _root_step(model, augmentation, step=step, w=1.0)
+    _root_step(model, augmentation, step=step, w=1.0, loss=loss)
   told = [step_lib.augment_key(jax.random.key(1), step) for step in (0, 1)]
   data = [jax.random.key_data(key).tolist() for key in keys]
   assert data == [jax.random.key_data(key).tolist() for key in told]
-  data += [jax.random.key_data(key).tolist() for key in model.keys]
-  assert len({tuple(words) for words in data}) == 4
+  data += [jax.random.key_data(key).tolist() for key in model.keys + of_loss]
+  assert len({tuple(words) for words in data}) == 6
 
 
 def test_a_gradient_that_is_not_finite_is_told():
@@ -190,8 +198,8 @@ def test_metrics_by_hand():
 
 
 def test_a_loss_that_is_not_finite_is_told():
-  def broken(key, image, label):
-    image, targets = _augmentation(key, image, label)
+  def broken(key, batch):
+    image, targets = _augmentation(key, batch)
     return image.at[0, 0, 0, 0].set(jnp.nan), targets
 
   train_step, state, batch = _setup(broken)

@@ -4,9 +4,9 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32, Integer, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float, Float32, Integer, PRNGKeyArray, UInt8
 
-from gswinrmt_jax.augment import crop, erase, mix, rand_augment
+from gswinrmt_jax.augment import crop, erase, label_map, mix, rand_augment
 from gswinrmt_jax.errors import UserError
 
 
@@ -114,8 +114,70 @@ def augment(
   Returns:
     Normalised images and smoothed targets that sum to 1.
   """
+  pixels, _, mix_key = _look(key, image, settings)
+  target = mix.smooth_targets(
+      label,
+      num_classes=settings.num_classes,
+      smoothing=settings.label_smoothing,
+  )
+  return mix.mix(
+      mix_key,
+      pixels,
+      target,
+      mixup_alpha=settings.mixup_alpha,
+      cutmix_alpha=settings.cutmix_alpha,
+  )
+
+
+def augment_with_map(
+    key: PRNGKeyArray,
+    image: UInt8[Array, 'b h w 3'],
+    whole: Float[Array, 'b s t k'],
+    box: Float32[Array, 'b 4'],
+    settings: Augment,
+    *,
+    extents: tuple[int, int],
+) -> tuple[
+    Float32[Array, 'b h w 3'],
+    tuple[Float32[Array, 'b k'], Float32[Array, 'b y x k']],
+]:
+  """Augments a batch with label maps: as `augment`, without the mixing.
+
+  Args:
+    key: As in `augment`; the images get the same crop, flip, RandAugment and
+      erasing as there.
+    image: Crops of the images that the maps are of.
+    whole: The maps, of whole images, `label_map.spread`.
+    box: What each crop shows: top, left, height and width in parts of the
+      image.
+    settings: Without padding and mixing, which a map does not follow.
+    extents: Rows and columns of the model's last map.
+
+  Returns:
+    Normalised images, and smoothed targets of class and dense logits.
+
+  Raises:
+    UserError: If the settings have padding or mixing.
+  """
+  for name in ('crop_padding', 'mixup_alpha', 'cutmix_alpha'):
+    if getattr(settings, name):
+      raise UserError(
+          f'{name} is {getattr(settings, name)}: must be 0 with token labels'
+      )
+  pixels, mirrored, _ = _look(key, image, settings)
+  return pixels, label_map.targets(
+      whole,
+      box,
+      mirrored,
+      extents=extents,
+      smoothing=settings.label_smoothing,
+  )
+
+
+def _look(key, image, settings):
+  """Does what changes an image by itself; tells which images are flipped."""
   crop_key, rand_key, erase_key, mix_key = jax.random.split(key, 4)
-  image = crop.crop_and_flip(
+  image, mirrored = crop.crop_and_flip(
       crop_key, image, padding=settings.crop_padding, flip=settings.flip
   )
   image = rand_augment.rand_augment(
@@ -129,15 +191,4 @@ def augment(
   )
   pixels = normalize(image, settings.mean, settings.std)
   pixels = erase.random_erase(erase_key, pixels, prob=settings.erase_prob)
-  target = mix.smooth_targets(
-      label,
-      num_classes=settings.num_classes,
-      smoothing=settings.label_smoothing,
-  )
-  return mix.mix(
-      mix_key,
-      pixels,
-      target,
-      mixup_alpha=settings.mixup_alpha,
-      cutmix_alpha=settings.cutmix_alpha,
-  )
+  return pixels, mirrored, mix_key

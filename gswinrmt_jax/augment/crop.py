@@ -48,7 +48,7 @@ def crop_and_flip(
     *,
     padding: int,
     flip: bool,
-) -> UInt8[Array, 'b h w 3']:
+) -> tuple[UInt8[Array, 'b h w 3'], Bool[Array, ' b']]:
   """Pads with zeros, crops to the old size, flips at even odds; at random.
 
   Args:
@@ -59,14 +59,15 @@ def crop_and_flip(
     flip: Whether an image is flipped left to right with probability 1/2.
 
   Returns:
-    Images of the same size.
+    Images of the same size, and which of them are flipped.
   """
-  if not padding and not flip:
-    return image
   batch = image.shape[0]
+  if not padding and not flip:
+    return image, jnp.zeros(batch, bool)
   vertical, horizontal, coin = jax.random.uniform(
       key, (3, batch), dtype=jnp.float32
   )
   down = draws.integer(vertical, 2 * padding + 1) - padding
   right = draws.integer(horizontal, 2 * padding + 1) - padding
-  return shift_and_flip(image, down, right, (coin < 0.5) & flip)
+  mirrored = (coin < 0.5) & flip
+  return shift_and_flip(image, down, right, mirrored), mirrored

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Integer, PRNGKeyArray
 
+from gswinrmt_jax.ops import pairs
+
 
 def smooth_targets(
     label: Integer[Array, ' b'], *, num_classes: int, smoothing: float
@@ -24,24 +26,6 @@ def smooth_targets(
   on = 1.0 - smoothing + off
   hit = label[:, None] == jnp.arange(num_classes)[None]
   return jnp.where(hit, on, off).astype(jnp.float32)
-
-
-def partner(array: Float32[Array, 'b ...']) -> Float32[Array, 'b ...']:
-  """Swaps neighbours: row i of the result is row i^1; an odd last one stays.
-
-  Neighbours lie on the same device of a batch that is spread over several, and
-  never meet where the reverse of the batch would pair an image with itself.
-
-  Args:
-    array: Images or targets.
-
-  Returns:
-    The same rows in the order 1, 0, 3, 2, ...
-  """
-  even = array.shape[0] // 2 * 2
-  pairs = array[:even].reshape(even // 2, 2, *array.shape[1:])
-  swapped = pairs[:, ::-1].reshape(even, *array.shape[1:])
-  return jnp.concatenate([swapped, array[even:]])
 
 
 def draw_lambda(
@@ -137,6 +121,6 @@ def mix(
   weight = jnp.where(cut, box.astype(jnp.float32), 1.0 - share)
   taken = jnp.where(cut, box.mean(dtype=jnp.float32), 1.0 - share)
   weight = weight[None, :, :, None]
-  image = image * (1.0 - weight) + partner(image) * weight
-  target = target * (1.0 - taken) + partner(target) * taken
+  image = image * (1.0 - weight) + pairs.partner(image) * weight
+  target = target * (1.0 - taken) + pairs.partner(target) * taken
   return image, target

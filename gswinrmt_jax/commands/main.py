@@ -19,6 +19,7 @@ _COMMANDS = {
     'summarize': 'list models with parameters and multiply-accumulates',
     'convert': 'take over weights of the released PyTorch RMT',
     'export': 'write a model in a form that others read',
+    'label-maps': 'make label maps, with a token-label model as teacher',
 }
 
 
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   argv = list(sys.argv[1:] if argv is None else argv)
   name = argv[0] if argv else ''
   if name in ('', '-h', '--help'):
-    lines = [f'  {key:<10}{text}' for key, text in _COMMANDS.items()]
+    lines = [f'  {key:<12}{text}' for key, text in _COMMANDS.items()]
     usage = 'usage: gswinrmt COMMAND ...   (gswinrmt COMMAND --help)'
     print('\n'.join([usage, '', *lines]))
     return 0 if name else 2
@@ -42,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     near = difflib.get_close_matches(name, _COMMANDS, n=1)
     hint = f'did you mean {near[0]}?' if near else f'try {", ".join(_COMMANDS)}'
     return guard.complain(f"no command '{name}': {hint}")
-  module = importlib.import_module(f'gswinrmt_jax.commands.{name}')
+  file = name.replace('-', '_')
+  module = importlib.import_module(f'gswinrmt_jax.commands.{file}')
   if name == 'train':
     return module.main(argv[1:], program='gswinrmt train')
   parser = _Parser(

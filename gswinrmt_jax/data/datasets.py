@@ -147,11 +147,7 @@ def load(
     UserError: If the name or split is unknown, or the data are missing, half
       written or corrupt.
   """
-  if name in _DATA_SETS:
-    source = _DATA_SETS[name].open(split, data_dir)
-  else:
-    ensure(name, data_dir)
-    source = folders.open_split(name, split, data_dir)
+  source = open_source(name, split, data_dir)
   if random_crop is not None:
     return cropped.Cropped(source, image_size, random_crop, workers)
   decoded = records.Decoded(source, image_size, crop, workers)
@@ -160,6 +156,23 @@ def load(
   if storage == 'disk' and isinstance(source, sources.FolderSource):
     return cache.load(decoded)
   return records.to_memory(decoded)
+
+
+def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
+  """Returns the records of a split as they are stored.
+
+  Args:
+    name: As in `info`.
+    split: As in `load`.
+    data_dir: As in `load`.
+
+  Raises:
+    UserError: As `load`.
+  """
+  if name in _DATA_SETS:
+    return _DATA_SETS[name].open(split, data_dir)
+  ensure(name, data_dir)
+  return folders.open_split(name, split, data_dir)
 
 
 def is_prepared(name: str, data_dir: str = '') -> bool:
@@ -199,9 +212,8 @@ def _unknown(name: str, data_dir: str) -> UserError:
   own = folders.names(data_dir)
   near = difflib.get_close_matches(name, [*NAMES, *own], n=1)
   hint = f'; did you mean {near[0]}?' if near else ''
-  there = (
-      f'{", ".join(own)} in {root}' if own else f'none of your own in {root}'
-  )
+  there = ', '.join(own) or 'none'
   return UserError(
-      f'unknown data set {name!r}{hint} (known: {", ".join(NAMES)}; {there})'
+      f'unknown data set {name!r}{hint} (built in: {", ".join(NAMES)}; in '
+      f'{root}: {there})'
   )

@@ -1,6 +1,7 @@
 """From records to batches; the order follows seed and step alone."""
 
 from collections.abc import Iterator
+import gc
 import signal
 from typing import Any
 
@@ -44,8 +45,8 @@ def train_batches(
       times as many records.
 
   Yields:
-    'image' uint8 [b h w 3] and 'label' int32 [b]; of `Cropped` records 'box'
-    and 'row' as well.
+    'image' uint8 [b h w 3], 'label' int32 [b] and, which record it is, 'row'
+    int32 [b]; of `Cropped` records 'box' as well.
   """
   import grain  # A second to import, which --help need not wait for.
 
@@ -65,9 +66,10 @@ def train_batches(
   places = np.argsort(np.arange(batch_size) % repeats, kind='stable')
 
   def gather(step, rows):
+    rows = rows[places].astype(np.int32)
     if isinstance(records, Cropped):
-      return records.gather(rows[places], seed, step * batch_size + places)
-    return records.gather(rows[places])
+      return records.gather(rows, seed, step * batch_size + places)
+    return {**records.gather(rows), 'row': rows}
 
   steps = order.repeat(_EPOCHS).batch(batch_size).map_with_index(gather)
   yield from _iterate(steps[start_step:], records.workers)
@@ -130,6 +132,9 @@ def _iterate(steps: Any, workers: int) -> Iterator[Batch]:
       yield batch
   finally:
     iterator.close()
+    if workers:
+      del iterator  # It is in a cycle that holds the last shared memory.
+      gc.collect()
 
 
 def _leave_interrupts_alone(worker: int, count: int) -> None:

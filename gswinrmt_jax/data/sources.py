@@ -1,6 +1,6 @@
 """Records as they are stored: encoded images with their labels."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
 import pathlib
@@ -29,6 +29,9 @@ class Source(Protocol):
   def name(self, row: int) -> str:
     """Returns what to call a record in a message."""
 
+  def keys(self, rows: Sequence[int]) -> list[str]:
+    """Returns what tells records from others: file name, id, or the label."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArraySource:
@@ -53,6 +56,10 @@ class ArraySource:
   def name(self, row: int) -> str:
     """Returns what to call a record in a message."""
     return f'record {row}'
+
+  def keys(self, rows: Sequence[int]) -> list[str]:
+    """Returns the labels: nothing else is known."""
+    return [str(self.label[row]) for row in rows]
 
 
 class FolderSource:
@@ -104,6 +111,12 @@ class FolderSource:
     (record,) = self._fetch([row])
     return self._name(row, record)
 
+  def keys(self, rows: Sequence[int]) -> list[str]:
+    """Returns file name, id or, without both, label of each row."""
+    return [
+        _file(record) or str(record['label']) for record in self._fetch(rows)
+    ]
+
   def fingerprint(self) -> str:
     """Returns what changes when the data set is written anew."""
     digest = hashlib.sha256(f'{self._path.name} {self.split}'.encode())
@@ -127,6 +140,12 @@ class FolderSource:
       ) from error
 
   def _name(self, row, record):
-    file = record.get('file_name', record.get('id', b''))
-    file = f' ({file.decode()})' if isinstance(file, bytes) and file else ''
+    file = _file(record)
+    file = f' ({file})' if file else ''
     return f'{self._path.parent.name}: record {row} of {self.split!r}{file}'
+
+
+def _file(record: Mapping[str, Any]) -> str:
+  """Returns the name of a record's file, '' if there is none."""
+  file = record.get('file_name', record.get('id', b''))
+  return file.decode() if isinstance(file, bytes) else ''

@@ -10,12 +10,17 @@ import numpy as np
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import named
 
-RELEASED = ('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l')
+RELEASED = (
+    *('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'),
+    *('rmt_s_tl', 'rmt_b_tl', 'rmt_l_tl'),
+)
 # Where training scripts keep the weights among other things, in this order.
 WRAPPERS = ('model', 'state_dict', 'model_ema', 'state_dict_ema', 'module')
 _PREFIXES = ('module.', '_orig_mod.', 'backbone.', 'encoder.')
 _BLOCK = re.compile(r'layers\.(\d)\.blocks\.(\d{1,4})\.')
 _MAX_DEPTH = 4
+# By these the released models are told apart.
+_SIZES = ('widths', 'depths', 'num_heads', 'mlp_ratios')
 _FIRST = 'layers.{}.blocks.0.'
 
 
@@ -119,21 +124,16 @@ def recognise(
   if np.ndim(state_dict.get('head.weight')) == 2:
     num_classes = len(state_dict['head.weight'])
     fields['head'] = 'proj' if 'proj.weight' in state_dict else 'norm'
+    fields['dense_head'] = np.ndim(state_dict.get('aux_head.weight')) == 2
   if full_stages is not None:
     fields['full_stages'] = tuple(full_stages)
-  for name in RELEASED:
-    arch = named.MODELS[name]
-    same = all(
-        fields.get(size, getattr(arch, size)) == getattr(arch, size)
-        for size in ('widths', 'depths', 'num_heads', 'mlp_ratios')
-    )
-    if same:
-      changed = {
-          field: value
-          for field, value in fields.items()
-          if value != getattr(arch, field)
-      }
-      return Recognised(name, changed, num_classes)
+  found = [
+      Recognised(name, _changed(fields, name), num_classes)
+      for name in RELEASED
+      if not _changed(fields, name).keys() & set(_SIZES)
+  ]
+  if found:  # with and without a dense head
+    return min(found, key=lambda known: len(known.fields))
   if 'num_heads' not in fields:
     raise UserError(
         f'an RMT of widths {fields["widths"]} is none of '
@@ -147,6 +147,16 @@ def recognise(
         'all pairs of tokens: --full-stages 3,4'
     )
   return Recognised('rmt_t', fields, num_classes)
+
+
+def _changed(fields, name):
+  """Returns the fields that differ from the named model's."""
+  arch = named.MODELS[name]
+  return {
+      field: value
+      for field, value in fields.items()
+      if value != getattr(arch, field)
+  }
 
 
 def _sizes(state_dict):

@@ -17,6 +17,7 @@ _MODULES = (
     (r'down(\d)/norm', lambda i: f'layers.{int(i) - 1}.downsample.norm'),
     (r'feature_norm(\d)', lambda i: f'extra_norms.{int(i) - 1}'),
     (r'proj_norm', lambda: 'norm'),
+    (r'dense_head', lambda: 'aux_head'),
     (r'(norm|proj|head)', str),
 )
 _IN_BLOCK = {

@@ -43,6 +43,8 @@ class Architecture:
     head: 'norm' is LN, average pool, Linear; 'proj' is Linear, BN, SiLU,
       average pool, Linear, as in the released RMT.
     projection: Channels of the first Linear of the 'proj' head.
+    dense_head: A linear head at each position of the last map, beside the
+      head, for token labels; its maximum counts by half in the logits.
     feature_norm: LayerNorm on each map of `features`, beside the path between
       the stages, as RMT's detection and segmentation backbones have it; for
       models without a head.
@@ -84,6 +86,7 @@ class Architecture:
   downsample: str = 'conv'
   head: str = 'norm'
   projection: int = 1024
+  dense_head: bool = False
   feature_norm: bool = False
   drop_path_rate: float = 0.1
   layer_scale: tuple[float, ...] = (1e-2, 1e-2, 1e-2, 1e-2)

@@ -4,11 +4,15 @@ from flax import linen as nn
 from flax.typing import Dtype
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 import numpy as np
 
 from gswinrmt_jax.models import block, layers, norm, patch
 from gswinrmt_jax.models.architecture import Architecture
+from gswinrmt_jax.ops import pairs
+
+# What the dense logits count for beside the class logits, as released.
+_DENSE_SHARE = 0.5
 
 
 class Stage(nn.Module):
@@ -42,7 +46,7 @@ class Backbone(nn.Module):
 
   Attributes:
     arch: The components.
-    num_classes: Number of logits; 0 leaves the head out.
+    num_classes: Number of logits; 0 leaves the heads out.
     dtype: Computation dtype; parameters and logits are float32.
   """
 
@@ -77,11 +81,18 @@ class Backbone(nn.Module):
     else:
       self.norm = layers.LayerNorm(dtype=self.dtype)
     self.head = layers.Dense(self.num_classes, dtype=jnp.float32)
+    if arch.dense_head:
+      self.dense_head = layers.Dense(self.num_classes, dtype=jnp.float32)
 
   def __call__(
       self, x: Float[Array, 'b h w c'], *, train: bool
   ) -> Float[Array, 'b k']:
     """Classifies normalised images.
+
+    A dense head has its share in training as well: what `train` changes is in
+    the layers, not in what the logits mean.
+
+        logits = class logits + 1/2 max_hw(dense logits)
 
     Args:
       x: Images of any extents from the stride of the last stage, normalised.
@@ -94,13 +105,53 @@ class Backbone(nn.Module):
     Raises:
       ValueError: If an extent is below that or there are not 3 channels.
     """
-    x = self.features(x, train=train)[f'stage{self.arch.stages}']
+    if self.num_classes and self.arch.dense_head:
+      logits, dense = self.class_and_dense_logits(x, train=train)
+      return logits + _DENSE_SHARE * dense.max((1, 2))
+    return self._classify(self._last_map(x, train, None), train)
+
+  def class_and_dense_logits(
+      self,
+      x: Float[Array, 'b h w c'],
+      *,
+      train: bool,
+      box: Bool[Array, 'y x'] | None = None,
+  ) -> tuple[Float[Array, 'b k'], Float[Array, 'b y x k']]:
+    """Returns what token labels train: logits of the image, and of its tokens.
+
+    Args:
+      x: As for a call.
+      train: As for a call.
+      box: Tokens of the last map that each image takes from its partner, on
+        the map behind the stem (`ops.pairs.swap_inside`; a token of the last
+        map is a square of that one). The dense logits are swapped back, so
+        that they belong to the image they are listed under. None mixes nothing.
+
+    Returns:
+      Class logits, of the mixed image, and dense logits; float32.
+
+    Raises:
+      ValueError: As for a call, and if the model has no dense head.
+    """
+    if not (self.num_classes and self.arch.dense_head):
+      raise ValueError('There are no dense logits: set dense_head=True.')
+    last = self._last_map(x, train, box)
+    dense = self.dense_head(last)
+    if box is not None:
+      dense = pairs.swap_inside(dense, box)
+    return self._classify(last, train), dense
+
+  def _classify(self, x, train):
+    """Applies the head to the last map; without one, averages the map."""
     if self.num_classes and self.arch.head == 'proj':
       x = jax.nn.silu(self.proj_norm(self.proj(x), train=train))
     elif self.num_classes:
       x = self.norm(x)
     pooled = x.astype(jnp.promote_types(x.dtype, jnp.float32)).mean((1, 2))
     return self.head(pooled) if self.num_classes else pooled
+
+  def _last_map(self, x, train, box):
+    return self._maps(x, train, box)[f'stage{self.arch.stages}']
 
   def features(
       self, x: Float[Array, 'b h w c'], *, train: bool
@@ -110,6 +161,10 @@ class Backbone(nn.Module):
     Keys 'stage1', 'stage2' and so on, the strides those of the stem, then
     doubling; arguments and errors as for a call.
     """
+    return self._maps(x, train, None)
+
+  def _maps(self, x, train, box):
+    """Returns the maps of `features`; with a box, mixed behind the stem."""
     _, height, width, channels = x.shape
     least = self.arch.stride
     if min(height, width) < least or channels != 3:
@@ -120,6 +175,11 @@ class Backbone(nn.Module):
     depths = self.arch.depths
     keep = self._draw_keep(len(x)) if train else None
     x = self.stem(x.astype(self.dtype), train=train)
+    if box is not None:
+      side = 2 ** (self.arch.stages - 1)
+      fine = box.repeat(side, axis=0).repeat(side, axis=1)
+      # Where the extents were rounded up, the last squares reach beyond.
+      x = pairs.swap_inside(x, fine[: x.shape[1], : x.shape[2]])
     maps = {}
     for stage in range(self.arch.stages):
       if stage:

@@ -110,3 +110,6 @@ MODELS = {
     'retention_large': dataclasses.replace(_RETENTION, **_LARGE),
     'swat_large': dataclasses.replace(_SWAT, **_LARGE),
 }
+# Trained with token labels (RMT, Table 1, "*"); as released.
+for _size in ('rmt_s', 'rmt_b', 'rmt_l'):
+  MODELS[f'{_size}_tl'] = dataclasses.replace(MODELS[_size], dense_head=True)

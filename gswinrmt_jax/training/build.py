@@ -159,15 +159,26 @@ def ema_decay(config: ml_collections.ConfigDict) -> float:
 def make_augmentation(
     config: ml_collections.ConfigDict, info: datasets.Info
 ) -> Augmentation:
-  """Returns `(key, image, label) -> (image, targets)` of a recipe."""
-  settings = augment_lib.Augment(
+  """Returns `(key, batch) -> (image, targets)` of a recipe."""
+  settings = augment_settings(config, info)
+
+  def augmentation(key, batch):
+    return augment_lib.augment(key, batch['image'], batch['label'], settings)
+
+  return augmentation
+
+
+def augment_settings(
+    config: ml_collections.ConfigDict, info: datasets.Info
+) -> augment_lib.Augment:
+  """Returns the settings of the augmentation; UserError if out of range."""
+  return augment_lib.Augment(
       **config.augment.to_dict(),
       mean=info.mean,
       std=info.std,
       num_classes=len(info.class_names),
       label_smoothing=config.label_smoothing,
   )
-  return functools.partial(augment_lib.augment, settings=settings)
 
 
 def make_normalization(

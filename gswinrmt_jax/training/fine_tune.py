@@ -16,6 +16,7 @@ from gswinrmt_jax.training.state import TrainState
 from gswinrmt_jax.training.weights import Weights
 
 _SHOWN = 8  # names in a line
+_HEADS = ('params/head/', 'params/dense_head/')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,12 +65,12 @@ def check(target: Mapping[str, Any], source: Weights) -> None:
     source: Weights to start from.
 
   Raises:
-    UserError: If, beside the head, less than half of the model's numbers are in
-      the source.
+    UserError: If, beside the heads, less than half of the model's numbers are
+      in the source.
   """
   new, old = _flat(target), _flat(source.variables)
   fresh = _fresh(new, old)
-  body = {n: a.size for n, a in new.items() if not n.startswith('params/head/')}
+  body = {n: a.size for n, a in new.items() if not n.startswith(_HEADS)}
   share = sum(body[n] for n in body if n not in fresh) / sum(body.values())
   if share < 0.5:
     first = next(name for name in fresh if name in body)

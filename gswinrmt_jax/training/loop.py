@@ -24,6 +24,7 @@ from gswinrmt_jax.training import (
     plan,
     plots,
     run_folder,
+    token_labels,
 )
 from gswinrmt_jax.training import progress as progress_lib
 from gswinrmt_jax.training import state as state_lib
@@ -81,7 +82,9 @@ class Run:
     started = bool(self.checkpoints.steps())
     self._source = None if started else fine_tune.load(config, terminal.say)
     self._augmentation = build.make_augmentation(config, self.info)
+    token_labels.check(config)
     datasets.ensure(config.data.name, config.data.dir)
+    self._token_labels = token_labels.open_for(config)
     self.train_data = inputs.load_train(config)
     self.val_data = inputs.load_eval(config, config.data.val_split)
     inputs.check_sizes(config, self.train_data, self.val_data)
@@ -91,6 +94,12 @@ class Run:
     self.devices = devices.Devices()
 
     model = build.make_model(config, len(self.info.class_names), image_shape)
+    loss = step_lib.class_loss
+    if self._token_labels:
+      loss = self._token_labels.loss
+      self._augmentation = self._token_labels.augmentation(
+          config, self.info, model.arch.stride
+      )
     self.schedule, tx = build.make_optimizer(config, self.plan)
     decay = build.ema_decay(config)
     key = jax.random.key(config.seed)
@@ -101,7 +110,7 @@ class Run:
     self.target = self.devices.target(jax.eval_shape(self._create))
     self._train_step = jax.jit(
         step_lib.make_train_step(
-            model, tx, self._augmentation, ema_decay=decay
+            model, tx, self._augmentation, loss, ema_decay=decay
         ),
         donate_argnums=0,
         out_shardings=self.devices.replicated,
@@ -183,6 +192,8 @@ class Run:
         repeats=self.config.data.repeats,
     )
     self._batches = batches
+    if self._token_labels:
+      batches = self._token_labels.batches(batches)
     batch = self.devices.put_batch(next(batches))
     if not start:
       self._draw(batch)
@@ -224,11 +235,13 @@ class Run:
     augment = jax.jit(
         self._augmentation, compiler_options=devices.quick_compilation()
     )
-    key = step_lib.augment_key(self._key, 0)
+    image, targets = augment(step_lib.augment_key(self._key, 0), batch)
+    if self._token_labels:
+      targets, _ = targets  # those of the tokens are not written down
     plots.write_augmented_batch(
         self.folder / 'augmented_batch.png',
         batch,
-        augment(key, batch['image'], batch['label']),
+        (image, targets),
         self.info,
     )
 

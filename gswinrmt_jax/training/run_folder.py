@@ -31,6 +31,7 @@ FREE_FIELDS = frozenset(
 _ADDED = {
     'ema_decay': 0.0,
     'init_from': '',
+    'token_label_weight': 0.0,
     'optimizer': {
         'schedule': 'cosine',
         'warmup_learning_rate': 0.0,
@@ -46,6 +47,7 @@ _ADDED = {
         'eval_crop': 0.0,
         'storage': 'memory',
         'workers': 0,
+        'label_maps': '',
     },
 }
 _PACKAGES = (

@@ -1,6 +1,7 @@
 """One update, as a pure function of state, batch and key."""
 
 from collections.abc import Callable, Mapping
+import functools
 from typing import Any
 
 from flax import linen as nn
@@ -13,15 +14,19 @@ from gswinrmt_jax.training.state import TrainState
 
 Batch = Mapping[str, jax.Array]
 Metrics = dict[str, jax.Array]
-# (key, uint8 image, label) -> (normalised image, soft targets)
-Augmentation = Callable[
-    [jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]
+# (key, batch) -> (normalised image, targets of the loss)
+Augmentation = Callable[[jax.Array, Batch], tuple[jax.Array, Any]]
+# (apply, image, targets, key) -> (loss, (class logits, what apply updated));
+# apply is the model's, in training, with everything but the image.
+Loss = Callable[
+    [Callable[..., Any], jax.Array, Any, jax.Array],
+    tuple[jax.Array, tuple[jax.Array, Any]],
 ]
 TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
 # Streams of the run's key. A new stream takes a new number, so that the
 # others go on drawing what they drew.
-_AUGMENT, _DROPOUT = 0, 1
+_AUGMENT, _DROPOUT, _LOSS = 0, 1, 2
 
 
 def augment_key(key: jax.Array, step: int | jax.Array) -> jax.Array:
@@ -34,23 +39,34 @@ def augment_key(key: jax.Array, step: int | jax.Array) -> jax.Array:
   return _stream_key(key, _AUGMENT, step)
 
 
+def class_loss(
+    apply: Callable[..., Any], image: jax.Array, targets: Any, key: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+  """Returns the mean cross-entropy with the soft targets, in float32."""
+  del key
+  logits, updates = apply(image)
+  loss = optax.softmax_cross_entropy(logits, targets).mean()
+  return loss, (logits, updates)
+
+
 def make_train_step(
     model: nn.Module,
     tx: optax.GradientTransformation,
     augmentation: Augmentation,
+    loss: Loss = class_loss,
     *,
     ema_decay: float = 0.0,
 ) -> TrainStep:
   """Returns the update `(state, batch, key) -> (state, metrics)`.
 
   The caller jits it. The key is the same for the whole run: the step number is
-  folded in here, so a resumed run draws what the unbroken one would have. The
-  loss is the mean cross-entropy with the soft targets, in float32.
+  folded in here, so a resumed run draws what the unbroken one would have.
 
   Args:
     model: Called as `model(image, train=True)`; returns float32 logits.
     tx: The optimiser, schedule included.
     augmentation: Makes the model's input and the targets of the loss.
+    loss: What is minimised; draws by its key.
     ema_decay: Of the state's average, for a step; 0 where it keeps none.
 
   Returns:
@@ -61,36 +77,34 @@ def make_train_step(
 
   def train_step(state, batch, key):
     dropout_key = _stream_key(key, _DROPOUT, state.step)
-    image, targets = augmentation(
-        augment_key(key, state.step), batch['image'], batch['label']
-    )
+    loss_key = _stream_key(key, _LOSS, state.step)
+    image, targets = augmentation(augment_key(key, state.step), batch)
 
     def loss_fn(params):
-      logits, updates = model.apply(
+      apply = functools.partial(
+          model.apply,
           {'params': params, 'batch_stats': state.batch_stats},
-          image,
           train=True,
           rngs={'dropout': dropout_key},
           mutable=['batch_stats'],
       )
-      loss = optax.softmax_cross_entropy(logits, targets).mean()
-      return loss, (logits, updates['batch_stats'])
+      return loss(apply, image, targets, loss_key)
 
-    (loss, (logits, batch_stats)), grads = jax.value_and_grad(
+    (value, (logits, updated)), grads = jax.value_and_grad(
         loss_fn, has_aux=True
     )(state.params)
     grad_norm = optax.tree.norm(grads)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     metrics = {
-        'loss': loss,
+        'loss': value,
         'accuracy': jnp.mean(logits.argmax(-1) == batch['label']),
         'grad_norm': grad_norm,
-        'finite': jnp.isfinite(loss) & jnp.isfinite(grad_norm),
+        'finite': jnp.isfinite(value) & jnp.isfinite(grad_norm),
     }
     new_state = state.replace(
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
-        batch_stats=batch_stats,
+        batch_stats=updated['batch_stats'],
         opt_state=opt_state,
     )
     if ema_decay:

@@ -1,0 +1,135 @@
+"""Label maps: which class lies where, through the crop and flip of the image.
+
+A teacher says for each cell of a coarse grid over the whole image which classes
+it sees, the likeliest few with their probabilities. What an augmented image
+shows is a crop of that, perhaps mirrored: ROI-align (He et al. 2017), as in
+ReLabel (Yun et al. 2021) and LV-ViT (Jiang et al. 2021).
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Float32, Integer
+
+
+def spread(
+    index: Integer[Array, 'b s t m'],
+    score: Float[Array, 'b s t m'],
+    *,
+    num_classes: int,
+) -> Float32[Array, 'b s t k']:
+  """Returns the distribution that the `m` likeliest classes stand for.
+
+      p[k] = sum_m score[m] [index[m] = k] + (1 - sum_m score[m]) / k
+
+  What the classes that are named leave over is spread over all classes alike.
+
+  Args:
+    index: Classes.
+    score: Their probabilities.
+    num_classes: Number of classes, k.
+
+  Returns:
+    Probabilities that sum to 1.
+  """
+  score = score.astype(jnp.float32)
+  classes = jnp.arange(num_classes, dtype=jnp.int32)[None, None, None, None]
+  named = index.astype(jnp.int32)[..., None] == classes
+  found = jnp.where(named, score[..., None], 0.0).sum(3)
+  # Not below 0, should half precision have rounded the sum up.
+  rest = jnp.maximum(1.0 - score.sum(3, keepdims=True), 0.0)
+  return found + rest / num_classes
+
+
+def axis_weights(
+    start: Float32[Array, ' b'],
+    length: Float32[Array, ' b'],
+    *,
+    size: int,
+    count: int,
+) -> Float32[Array, 'b count size']:
+  """Weights that read `count` cells of a crop from `size` cells of the whole.
+
+  Each cell of the crop is the mean of `n = ceil(size / count)` points, evenly
+  spaced in it, and each point lies between the centres of two cells:
+
+      p[i, j] = size (start + length (i + (j + 1/2) / n) / count) - 1/2
+      w[i, q] = mean_j max(0, 1 - |clip(p[i, j], 0, size - 1) - q|)
+
+  Args:
+    start: Where the crop begins, in parts of the axis.
+    length: How long it is, in parts of the axis.
+    size: Cells of the whole.
+    count: Cells of the crop.
+
+  Returns:
+    Weights that sum to 1 over `size`.
+  """
+  points = -(-size // count)
+  inside = (jnp.arange(count * points, dtype=jnp.float32) + 0.5) / points
+  place = start[:, None] + length[:, None] * inside[None] / count
+  place = jnp.clip(size * place - 0.5, 0, size - 1)
+  cell = jnp.arange(size, dtype=jnp.float32)[None, None]
+  weight = jnp.maximum(0.0, 1.0 - jnp.abs(place[:, :, None] - cell))
+  return weight.reshape(len(start), count, points, size).mean(2)
+
+
+def align(
+    whole: Float32[Array, 'b s t k'],
+    box: Float32[Array, 'b 4'],
+    mirrored: Bool[Array, ' b'],
+    *,
+    extents: tuple[int, int],
+) -> Float32[Array, 'b h w k']:
+  """Returns the map of each image's crop, mirrored where the image is.
+
+      out[i, j] = sum_qr rows[i, q] columns[j', r] whole[q, r]
+
+  with `j' = w - 1 - j` where mirrored: cropped first, as images are.
+
+  Args:
+    whole: The map of the whole image.
+    box: The crop: top, left, height and width in parts of the image.
+    mirrored: Whether it is flipped left to right after the crop.
+    extents: Rows and columns of the result.
+
+  Returns:
+    Distributions that sum to 1 over the classes.
+  """
+  top, left, height, width = box.T
+  rows = axis_weights(top, height, size=whole.shape[1], count=extents[0])
+  columns = axis_weights(left, width, size=whole.shape[2], count=extents[1])
+  columns = jnp.where(mirrored[:, None, None], columns[:, ::-1], columns)
+  return jnp.einsum(
+      'bhs,bwt,bstk->bhwk', rows, columns, whole, precision='highest'
+  )
+
+
+def targets(
+    whole: Float32[Array, 'b s t k'],
+    box: Float32[Array, 'b 4'],
+    mirrored: Bool[Array, ' b'],
+    *,
+    extents: tuple[int, int],
+    smoothing: float,
+) -> tuple[Float32[Array, 'b k'], Float32[Array, 'b h w k']]:
+  """Returns the soft targets of class and dense logits: `(1 - e) p + e / k`.
+
+  That of the class is the map as one cell: what the teacher sees in the crop,
+  on average, not the label, which a crop need not show.
+
+  Args:
+    whole: As in `align`.
+    box: As in `align`.
+    mirrored: As in `align`.
+    extents: Rows and columns of the model's last map.
+    smoothing: Weight `e` of the uniform distribution.
+
+  Returns:
+    Targets of the image and of its tokens.
+  """
+  image = align(whole, box, mirrored, extents=(1, 1))[:, 0, 0]
+  tokens = align(whole, box, mirrored, extents=extents)
+  uniform = smoothing / whole.shape[-1]
+  return (
+      (1.0 - smoothing) * image + uniform,
+      (1.0 - smoothing) * tokens + uniform,
+  )

@@ -1,0 +1,197 @@
+"""Label maps on disk: what a teacher sees where, for each record of a split.
+
+The format is described in docs/token_labels.md.
+"""
+
+from collections.abc import Iterable
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+
+from gswinrmt_jax.data import datasets, sources
+from gswinrmt_jax.errors import UserError
+
+VERSION = 1
+_META, _INDEX, _SCORE = 'meta.json', 'index.npy', 'score.npy'
+_CHECKED = 1000  # records that the checksum reads; reading all takes minutes
+_EXCESS = 0.01  # by which half-precision scores may sum to more than 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelMaps:
+  """The maps of a split, mapped to memory.
+
+  Attributes:
+    index: Classes, uint16 [n s t m].
+    score: Their probabilities, float16 [n s t m].
+  """
+
+  index: np.ndarray
+  score: np.ndarray
+
+  def gather(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns 'map_index' and 'map_score' [b s t m] of these rows."""
+    return {'map_index': self.index[rows], 'map_score': self.score[rows]}
+
+
+def write(
+    folder: str | os.PathLike[str],
+    maps: Iterable[tuple[np.ndarray, np.ndarray]],
+    *,
+    name: str,
+    split: str,
+    data_dir: str = '',
+) -> None:
+  """Writes the maps of a split, whole or not at all.
+
+  Args:
+    folder: To make.
+    maps: Of each record in the order of `tfds.as_data_source`: classes and
+      their probabilities, both `[s t m]`; rows and columns over the whole
+      image, m classes at each place.
+    name: The data set.
+    split: Of the data set, slices included, as `config.data.train_split` says.
+    data_dir: The TFDS data directory, as in `datasets.load`.
+
+  Raises:
+    UserError: If the folder is there, or the maps are not as they should be;
+      names the record.
+  """
+  folder = pathlib.Path(folder)
+  if folder.exists():
+    raise UserError(f'{folder} is there already: choose another')
+  meta = _expected(name, split, data_dir)
+  part = folder.with_name(f'.{folder.name}.part')
+  shutil.rmtree(part, ignore_errors=True)
+  try:
+    part.mkdir(parents=True)
+    _write_arrays(part, maps, meta['records'], meta['classes'])
+    (part / _META).write_text(json.dumps(meta, indent=2) + '\n')
+    part.rename(folder)
+  except OSError as error:
+    reason = error.strerror or error
+    raise UserError(f'cannot write {folder}: {reason}') from error
+  finally:
+    shutil.rmtree(part, ignore_errors=True)
+
+
+def open_maps(
+    folder: str | os.PathLike[str],
+    *,
+    name: str,
+    split: str,
+    data_dir: str = '',
+) -> LabelMaps:
+  """Opens the maps of a split, if they are that split's.
+
+  Args:
+    folder: As written.
+    name: The data set that is trained on.
+    split: Of the data set, as the maps were made for.
+    data_dir: The TFDS data directory, as in `datasets.load`.
+
+  Raises:
+    UserError: If they are of other records or another order, or damaged.
+  """
+  folder = pathlib.Path(folder)
+  try:
+    meta = json.loads((folder / _META).read_text())
+    index = np.load(folder / _INDEX, mmap_mode='r')
+    score = np.load(folder / _SCORE, mmap_mode='r')
+  except (OSError, ValueError, EOFError) as error:
+    raise UserError(f'{folder} has no label maps: {error}') from error
+  expected = _expected(name, split, data_dir)
+  for field, wanted in expected.items():
+    found = meta.get(field) if isinstance(meta, dict) else None
+    if found != wanted:
+      raise UserError(
+          f'the label maps in {folder} are not for {name} {split!r}: '
+          f'{field} is {found!r} there and {wanted!r} here'
+      )
+  shape = index.shape
+  if (
+      (index.dtype, score.dtype) != (np.uint16, np.float16)
+      or len(shape) != 4
+      or shape != score.shape
+      or len(index) != expected['records']
+  ):
+    raise UserError(
+        f'{folder} is damaged: {_INDEX} is {index.dtype} {shape} and {_SCORE} '
+        f'{score.dtype} {score.shape}, not uint16 and float16 '
+        f'[{expected["records"]} s t m]'
+    )
+  return LabelMaps(index, score)
+
+
+def _expected(name, split, data_dir):
+  """Returns what `meta.json` says of a split's maps."""
+  source = datasets.open_source(name, split, data_dir)
+  return {
+      'version': VERSION,
+      'name': name,
+      'split': split,
+      'records': len(source),
+      'classes': len(datasets.info(name, data_dir).class_names),
+      'order': order_checksum(source),
+  }
+
+
+def order_checksum(source: sources.Source) -> str:
+  """Returns what changes when records come in another order.
+
+  SHA-256 of `ROW TAB KEY NEWLINE` for 1000 rows, `floor(i n / 1000)`, or for
+  all where there are fewer.
+
+  Args:
+    source: The records; keys as `Source.keys` has them.
+  """
+  count = len(source)
+  checked = min(count, _CHECKED)
+  rows = [index * count // checked for index in range(checked)]
+  digest = hashlib.sha256()
+  for row, key in zip(rows, source.keys(rows), strict=True):
+    digest.update(f'{row}\t{key}\n'.encode())
+  return digest.hexdigest()
+
+
+def _write_arrays(part, maps, count, num_classes):
+  index = score = None
+  row = -1
+  for row, (classes, probabilities) in enumerate(maps):
+    classes, probabilities = np.asarray(classes), np.asarray(probabilities)
+    if index is None and classes.ndim == 3:
+      shape = (count, *classes.shape)
+      index, score = (
+          np.lib.format.open_memmap(part / file, 'w+', kind, shape)
+          for file, kind in ((_INDEX, np.uint16), (_SCORE, np.float16))
+      )
+    problem = _problem(classes, probabilities, index, num_classes)
+    if row < count and problem:
+      raise UserError(f'the label map of record {row} {problem}')
+    if row < count:
+      index[row], score[row] = classes, probabilities
+  if row + 1 != count:
+    raise UserError(f'there are {row + 1} label maps for {count} records')
+
+
+def _problem(classes, probabilities, index, num_classes):
+  """Returns what is wrong with a map, '' if nothing is."""
+  if classes.ndim != 3 or classes.shape != probabilities.shape:
+    shapes = f'{classes.shape} and {probabilities.shape}'
+    return f'has shapes {shapes}, not [s t m] twice'
+  if classes.shape != index.shape[1:]:
+    return f'has the shape {classes.shape}, the first {index.shape[1:]}'
+  if not (0 <= classes.min() and classes.max() < num_classes):
+    return f'has classes outside of 0 to {num_classes - 1}'
+  # Written so that NaN is out of range too.
+  if not (
+      probabilities.min() >= 0
+      and probabilities.astype(np.float64).sum(-1).max() <= 1 + _EXCESS
+  ):
+    return 'has scores that are no probabilities'
+  return ''

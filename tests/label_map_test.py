@@ -1,0 +1,112 @@
+"""Label maps through crop and flip, against loops in float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax.augment import label_map
+
+B, S, T, M, K = 3, 5, 4, 2, 7
+EXTENTS = (3, 2)
+# Top, left, height, width; the last lies in a corner.
+BOX = np.array(
+    [[0, 0, 1, 1], [0.1, 0.35, 0.6, 0.5], [0.7, 0.75, 0.3, 0.25]], np.float32
+)
+MIRRORED = np.array([True, True, False])
+
+
+def _sparse():
+  rng = np.random.default_rng(0)
+  index = np.argsort(rng.random((B, S, T, K)), axis=-1)[..., :M]
+  score = rng.dirichlet(np.ones(M + 1), (B, S, T))[..., :M]
+  return index.astype(np.uint16), score.astype(np.float16)
+
+
+def _spread(index, score):
+  """One class at a time."""
+  whole = np.zeros((B, S, T, K))
+  for b, s, t in np.ndindex(B, S, T):
+    named = score[b, s, t].astype(np.float64)
+    for m in range(M):
+      whole[b, s, t, index[b, s, t, m]] += named[m]
+    whole[b, s, t] += (1 - named.sum()) / K
+  return whole
+
+
+def _at(plane, y, x):
+  """Bilinear, between the centres of cells; the borders go on outwards."""
+  y = min(max(y, 0), plane.shape[0] - 1)
+  x = min(max(x, 0), plane.shape[1] - 1)
+  top, left = int(y), int(x)
+  below, right = min(top + 1, S - 1), min(left + 1, T - 1)
+  upper = (1 - x + left) * plane[top, left] + (x - left) * plane[top, right]
+  lower = (1 - x + left) * plane[below, left] + (x - left) * plane[below, right]
+  return (1 - y + top) * upper + (y - top) * lower
+
+
+def _roi_align(whole, box, mirrored, extents):
+  """The mean of evenly spaced points in each cell of the crop."""
+  out = np.zeros((B, *extents, K))
+  down, across = -(-S // extents[0]), -(-T // extents[1])
+  for b, i, j in np.ndindex(B, *extents):
+    top, left, height, width = (float(number) for number in box[b])
+    for p, q in np.ndindex(down, across):
+      y = S * (top + height / extents[0] * (i + (p + 0.5) / down)) - 0.5
+      x = T * (left + width / extents[1] * (j + (q + 0.5) / across)) - 0.5
+      out[b, i, j] += _at(whole[b], y, x) / (down * across)
+    if mirrored[b] and j == extents[1] - 1:
+      out[b, i] = out[b, i, ::-1]
+  return out
+
+
+def test_spread_against_loops():
+  index, score = _sparse()
+  whole = jax.jit(functools.partial(label_map.spread, num_classes=K))(
+      index, score
+  )
+  assert whole.dtype == jnp.float32
+  np.testing.assert_allclose(whole, _spread(index, score), atol=1e-6)
+  np.testing.assert_allclose(whole.sum(-1), 1, rtol=1e-6)
+
+
+def test_scores_that_round_above_one_leave_nothing_below_zero():
+  score = jnp.full((1, 1, 1, 2), 0.5004883, jnp.float16)
+  index = jnp.array([[[[0, 2]]]], jnp.uint16)
+  whole = label_map.spread(index, score, num_classes=3)
+  np.testing.assert_allclose(whole, [[[[0.5004883, 0, 0.5004883]]]], rtol=1e-6)
+
+
+@pytest.mark.parametrize('extents', [EXTENTS, (1, 1), (6, 9)])
+def test_align_against_loops(extents):
+  """Fewer cells than the whole has, one, and more."""
+  whole = _spread(*_sparse())
+  out = jax.jit(functools.partial(label_map.align, extents=extents))(
+      whole.astype(np.float32), BOX, MIRRORED
+  )
+  expected = _roi_align(whole, BOX, MIRRORED, extents)
+  np.testing.assert_allclose(out, expected, atol=2e-6)
+  np.testing.assert_allclose(out.sum(-1), 1, rtol=1e-5)
+
+
+def test_the_whole_image_on_its_own_grid_is_the_map():
+  whole = _spread(*_sparse()).astype(np.float32)
+  boxes = np.tile(BOX[:1], (B, 1))
+  out = jax.jit(functools.partial(label_map.align, extents=(S, T)))(
+      whole, boxes, ~MIRRORED
+  )
+  np.testing.assert_allclose(out[:2], whole[:2], atol=1e-6)
+  np.testing.assert_allclose(out[2], whole[2, :, ::-1], atol=1e-6)
+
+
+def test_targets_are_smoothed():
+  """0.9 p + 0.1 / 7, of the tokens and of the crop as one."""
+  whole = _spread(*_sparse()).astype(np.float32)
+  image, tokens = jax.jit(
+      functools.partial(label_map.targets, extents=EXTENTS, smoothing=0.1)
+  )(whole, BOX, MIRRORED)
+  for found, extents in ((tokens, EXTENTS), (image[:, None, None], (1, 1))):
+    expected = 0.9 * _roi_align(whole, BOX, MIRRORED, extents) + 0.1 / K
+    np.testing.assert_allclose(found, expected, atol=2e-6)

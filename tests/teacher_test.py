@@ -1,0 +1,107 @@
+"""Label maps of a model with a dense head."""
+
+import dataclasses
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+import random_variables
+import tiny_parts
+
+from gswinrmt_jax.augment import batch
+from gswinrmt_jax.commands import main
+from gswinrmt_jax.data import datasets, label_maps, sources
+from gswinrmt_jax.deploy import teacher
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.interop import card as card_lib
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.training import build
+from gswinrmt_jax.training import weights as weights_lib
+
+_GOLDEN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+
+
+@pytest.fixture
+def weights(monkeypatch):
+  """A teacher of one block, on tiny data of 11 records."""
+  make_model = build.make_model
+  tiny_parts.install(monkeypatch)
+  monkeypatch.setattr(build, 'make_model', make_model)
+  source = sources.ArraySource(
+      tiny_parts.SPLITS['val'].image, tiny_parts.SPLITS['val'].label
+  )
+  monkeypatch.setattr(
+      datasets, 'open_source', lambda name, split, data_dir: source
+  )
+  monkeypatch.setattr(
+      datasets,
+      'load',
+      lambda name, split, data_dir, image_size, storage: tiny_parts.load(
+          name, 'val', data_dir, image_size=image_size, crop=0.0
+      ),
+  )
+  fields = {
+      'widths': (8,),
+      'depths': (1,),
+      'num_heads': (1,),
+      'patch_size': 4,
+      'dense_head': True,
+  }
+  card = card_lib.Card(
+      name='rmt_deit_s',
+      fields=factory.resolve('rmt_deit_s', fields),
+      num_classes=3,
+      image_size=(6, 7),
+      mean=(0.4,) * 3,
+      std=(0.3,) * 3,
+  )
+  variables = random_variables.nested(card.make_model(), (1, 6, 7, 3))
+  return weights_lib.Weights(variables, card, 'a teacher', pathlib.Path())
+
+
+def test_maps_are_the_softmax_of_the_dense_logits(
+    weights, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(teacher, '_BATCH', 4)  # the last of 11 is padded
+  monkeypatch.setattr(teacher, '_TOP', 2)
+  folder = tmp_path / 'maps'
+  teacher.write_label_maps(weights, folder, name='tiny', split='val')
+  maps = label_maps.open_maps(folder, name='tiny', split='val')
+  assert maps.index.shape == maps.score.shape == (11, 2, 2, 2)
+  image = batch.normalize(
+      jax.numpy.asarray(tiny_parts.SPLITS['val'].image), (0.4,) * 3, (0.3,) * 3
+  )
+  model = weights.card.make_model()
+  _, dense = jax.jit(
+      lambda image: model.apply(
+          weights.variables, image, train=False, method='class_and_dense_logits'
+      )
+  )(image)
+  share = np.exp(np.float64(dense))
+  share /= share.sum(-1, keepdims=True)
+  order = np.argsort(-share, -1)[..., :2]
+  np.testing.assert_array_equal(maps.index, order)
+  expected = np.take_along_axis(share, order, -1)
+  np.testing.assert_allclose(maps.score, expected, rtol=2e-3)
+
+
+def test_a_teacher_that_does_not_fit_is_refused(weights, tmp_path):
+  fields = {**weights.card.fields, 'dense_head': False}
+  plain = dataclasses.replace(weights.card, fields=fields)
+  other = dataclasses.replace(weights.card, num_classes=4)
+  for card, said in ((plain, 'has no dense head'), (other, '4 classes apart')):
+    with pytest.raises(UserError, match=said):
+      teacher.write_label_maps(
+          dataclasses.replace(weights, card=card),
+          tmp_path / 'maps',
+          name='tiny',
+          split='val',
+      )
+
+
+def test_the_command(tmp_path, capsys):
+  arguments = [str(_GOLDEN), str(tmp_path / 'maps'), '--data', 'digits']
+  assert main.main(['label-maps', *arguments]) == 2
+  error = capsys.readouterr().err
+  assert 'has no dense head' in error and error.count('\n') == 1
