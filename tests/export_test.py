@@ -16,7 +16,13 @@ import torch_pickles
 import gswinrmt_jax
 from gswinrmt_jax.commands import export as export_command
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.deploy import convert, export, export_safetensors, served
+from gswinrmt_jax.deploy import (
+    convert,
+    export,
+    export_safetensors,
+    model_card,
+    served,
+)
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import torch_file
 from gswinrmt_jax.training import log, weights
@@ -52,6 +58,18 @@ def test_safetensors_with_card_and_figures(digits, tmp_path):
   assert f'epoch {summary["epoch"]}; seed 0' in text
   card = json.loads((path.parent / 'config.json').read_text())
   assert card['pretrained_cfg']['label_names'] == [str(n) for n in range(10)]
+
+
+def test_the_model_card_says_what_is_seen_of_a_picture(digits, tmp_path):
+  model_card.write(tmp_path, digits, 'safetensors')
+  text = (tmp_path / 'README.md').read_text()
+  assert 'of which evaluation keeps 100.0% along a side' in text
+  card = dataclasses.replace(digits.card, crop=0.0)
+  squeezed = dataclasses.replace(digits, card=card)
+  model_card.write(tmp_path, squeezed, 'safetensors')
+  assert 'squeezes them whatever their shape' in (
+      tmp_path / 'README.md'
+  ).read_text().replace('\n', ' ')
 
 
 def test_a_folder_of_programs_is_not_loaded(tmp_path, digits):

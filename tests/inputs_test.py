@@ -184,8 +184,25 @@ def test_evaluation_and_prediction_see_what_the_run_saw(run, root, tmp_path):
     losses.append(-np.log(found.probabilities[found.labels.index(label)]))
   np.testing.assert_allclose(np.mean(losses), report['loss'], rtol=1e-4)
 
+
+@pytest.mark.usefixtures('_tiny_model')
+def test_above_the_runs_size_no_margin_is_cut_off(run, tmp_path, monkeypatch):
+  load, asked = datasets.load, []
+  monkeypatch.setattr(
+      datasets,
+      'load',
+      lambda *args, **how: asked.append(how) or load(*args, **how),
+  )
+  quiet = log.Terminal(io.StringIO())
   larger = evaluate_run.evaluate_run(run, image_size=12, terminal=quiet)
-  assert larger['image_size'] == [12, 12]
+  assert larger['image_size'] == [12, 12] and larger['count'] == 7
+  assert asked[0]['image_size'] == (12, 12) and asked[0]['crop'] == 1.0
+
+  path = tmp_path / 'a.jpg'
+  path.write_bytes(folder_data.encoded(5, (40, 30)))
+  predictor = predict.Predictor(weights.load(run), image_size=12)
+  want = pictures.fit(pictures.read(path), (12, 12), 1.0)
+  np.testing.assert_array_equal(predictor.read(path), want)
 
 
 @pytest.mark.usefixtures('_tiny_model')

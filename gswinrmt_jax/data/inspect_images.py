@@ -9,10 +9,7 @@ import io
 import itertools
 import json
 import multiprocessing
-import os
 import pathlib
-import signal
-import threading
 from typing import NamedTuple
 import warnings
 
@@ -20,7 +17,7 @@ import PIL.Image
 import PIL.ImageOps
 
 from gswinrmt_jax.data import collection as collections
-from gswinrmt_jax.data import image_folders
+from gswinrmt_jax.data import image_folders, workers
 from gswinrmt_jax.errors import UserError
 
 _CHUNK = 32  # pictures handed to a process at a time
@@ -207,20 +204,9 @@ def _executor(jobs: int):
     return
   # Not forked: threads of this process may hold locks.
   pool = concurrent.futures.ProcessPoolExecutor(
-      jobs, multiprocessing.get_context('spawn'), _begin_worker
+      jobs, multiprocessing.get_context('spawn'), workers.begin
   )
   try:
     yield pool
   finally:
     pool.shutdown(cancel_futures=True)
-
-
-def _begin_worker() -> None:
-  """Leaves Ctrl-C to the parent, and ends when that does, even if killed."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-  def follow():
-    multiprocessing.parent_process().join()
-    os._exit(1)
-
-  threading.Thread(target=follow, daemon=True).start()

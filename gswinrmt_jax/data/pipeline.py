@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 import gc
-import signal
 from typing import Any
 
 import numpy as np
 
+from gswinrmt_jax.data import workers as workers_lib
 from gswinrmt_jax.data.cropped import Cropped
 from gswinrmt_jax.data.records import Arrays, Batch, Decoded
 
@@ -122,7 +122,7 @@ def _iterate(steps: Any, workers: int) -> Iterator[Batch]:
       flags.FLAGS.mark_as_parsed()
     batches = batches.mp_prefetch(
         grain.MultiprocessingOptions(workers, per_worker_buffer_size=_AHEAD),
-        worker_init_fn=_leave_interrupts_alone,
+        worker_init_fn=workers_lib.begin,
     )
   iterator = iter(batches)
   try:
@@ -135,9 +135,3 @@ def _iterate(steps: Any, workers: int) -> Iterator[Batch]:
     if workers:
       del iterator  # It is in a cycle that holds the last shared memory.
       gc.collect()
-
-
-def _leave_interrupts_alone(worker: int, count: int) -> None:
-  """Lets Ctrl-C end the main process, which then ends its workers."""
-  del worker, count
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
