@@ -30,7 +30,7 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.data.dir = ''  # '': TFDS_DATA_DIR, else ~/tensorflow_datasets
   config.data.train_split = 'train[:45000]'
   config.data.val_split = 'train[45000:]'
-  config.data.test_split = 'test'
+  config.data.test_split = 'test'  # read once, at the end; '': none
   config.data.image_size = 0  # pixels, both sides; 0: as stored, all equal
   config.data.train_crop = 'resize'  # or 'random_resized', drawn each time
   config.data.crop_scale = (0.08, 1.0)  # share of the area, if it is drawn
@@ -128,7 +128,7 @@ def imagenet(model_name: str) -> ml_collections.ConfigDict:
   config.data.name = 'imagenet'  # as `gswinrmt prepare imagenet` makes it
   config.data.train_split = 'train'  # script
   config.data.val_split = 'val'  # script; the best epoch is chosen on it
-  config.data.test_split = 'val'  # the labels of the test images are secret
+  config.data.test_split = ''  # the labels of the test images are secret
   config.data.image_size = 224  # script
   config.data.train_crop = 'random_resized'  # script
   config.data.crop_scale = (0.08, 1.0)  # script

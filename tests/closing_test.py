@@ -113,3 +113,16 @@ def test_parameter_count():
       opt_state=(),
   )
   assert closing.parameter_count(state) == 7
+
+
+def test_a_log_with_a_gap_leaves_figures_out():
+  """The checkpoints are what counts; the log may have been cut by hand."""
+  tested = {7: _figures(0.5), 5: _figures(0.625)}
+  gap = [entry for entry in ENTRIES if entry['step'] != 5]
+  summary = closing.summarize(CONFIG, PLAN, gap, tested, last=7, best=5)
+  assert summary['best']['epoch'] == 2
+  assert summary['best']['test_accuracy'] == 0.625
+  assert 'val_accuracy' not in summary['best']
+  assert 'test accuracy' in closing.table({**summary, 'parameters': 1})
+  summary = closing.summarize(CONFIG, PLAN, [], tested, last=7, best=5)
+  assert 'seconds per epoch' not in closing.table({**summary, 'parameters': 1})

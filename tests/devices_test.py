@@ -8,8 +8,10 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tiny
 
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import checkpoint, devices
 
 
@@ -41,7 +43,6 @@ update = jax.jit(
 )
 data = tiny.arrays(0, 12)
 batch = here.put_batch({'image': data.image, 'label': data.label})
-odd = here.put_batch({'image': data.image[:5], 'label': data.label[:5]})
 compiled = update.lower(first, batch, jax.random.key(1)).compile()
 new, metrics = compiled(first, batch, jax.random.key(1))
 new, metrics = compiled(new, batch, jax.random.key(1))
@@ -51,7 +52,7 @@ checkpoints.close()
 print(json.dumps({
     'devices': len(batch['image'].sharding.device_set),
     'split': not batch['image'].is_fully_replicated,
-    'odd_split': not odd['image'].is_fully_replicated,
+    'rounded': [here.rounded_up(size) for size in (1, 4, 5)],
     'state_copied': all(a.is_fully_replicated for a in jax.tree.leaves(new)),
     'loss': float(metrics['loss']),
     'mean': new.batch_stats['norm']['mean'].tolist(),
@@ -83,7 +84,8 @@ def test_four_devices_compute_what_one_does(tmp_path):
   """Also the statistics of BatchNorm, which are those of the whole batch."""
   one, four = _run(1, tmp_path / 'one'), _run(4, tmp_path / 'four')
   assert (one['devices'], four['devices']) == (1, 4)
-  assert four['split'] and four['state_copied'] and not four['odd_split']
+  assert four['split'] and four['state_copied']
+  assert four['rounded'] == [4, 4, 8] and one['rounded'] == [1, 4, 5]
   for name in ('loss', 'mean', 'kernel'):
     np.testing.assert_allclose(
         four[name], one[name], rtol=1e-5, atol=1e-6, err_msg=name
@@ -99,6 +101,14 @@ def test_four_devices_compute_what_one_does(tmp_path):
   restored = checkpoints.restore(2, devices.Devices().target(shapes))
   kernel = restored.tree['params']['head']['kernel']
   assert kernel.ravel().tolist() == four['kernel']
+
+
+def test_a_batch_that_does_not_divide_is_refused(monkeypatch):
+  here = devices.Devices()
+  monkeypatch.setattr(here, '_count', 3)
+  here.check_batch_size(6)
+  with pytest.raises(UserError, match=r'batch_size is 7: .* of the 3 devices'):
+    here.check_batch_size(7)
 
 
 def test_quick_compilation_is_for_the_cpu():

@@ -19,6 +19,12 @@ def _raise(error):
             2,
             "gswinrmt: [Errno 13] Denied: 'f'\n",
         ),
+        (
+            RuntimeError('RESOURCE_EXHAUSTED: Out of memory while trying'),
+            2,
+            'gswinrmt: the device has not enough memory: lower '
+            'config.batch_size (or config.eval_batch_size, --batch-size)\n',
+        ),
         (KeyboardInterrupt(), 130, '\ngswinrmt: stopped\n'),
     ],
 )
@@ -27,9 +33,10 @@ def test_what_the_user_can_mend_is_one_line(capsys, error, status, said):
   assert capsys.readouterr().err == said
 
 
-def test_defects_keep_their_traceback():
-  with pytest.raises(ZeroDivisionError):
-    guard.guarded(lambda: 1 / 0)
+@pytest.mark.parametrize('error', [ZeroDivisionError(), RuntimeError('bug')])
+def test_defects_keep_their_traceback(error):
+  with pytest.raises(type(error)):
+    guard.guarded(lambda: _raise(error))
 
 
 def test_success_is_zero(capsys):

@@ -26,6 +26,13 @@ def guarded(
     status = command()
   except (UserError, OSError) as error:
     return complain(str(error))
+  except RuntimeError as error:  # JAX's own class is derived from it.
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    return complain(
+        'the device has not enough memory: lower config.batch_size (or '
+        'config.eval_batch_size, --batch-size)'
+    )
   except KeyboardInterrupt:
     print(f'\ngswinrmt: {interrupted}', file=sys.stderr)
     return 130

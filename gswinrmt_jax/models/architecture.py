@@ -138,6 +138,10 @@ class Architecture:
       raise ValueError(
           f'drop_path_rate={self.drop_path_rate} must be in [0, 1).'
       )
+    if min(self.decay_ranges) < 0:
+      raise ValueError(
+          f'decay_ranges={self.decay_ranges} must not be negative.'
+      )
     if self.window_size < 0:
       raise ValueError(f'window_size={self.window_size} must not be negative.')
     if self.projection < 1:

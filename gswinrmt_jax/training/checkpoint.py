@@ -101,9 +101,10 @@ class Checkpoints:
 
   def close(self) -> None:
     """Waits and lets go of the folder."""
-    if self._manager is not None:
-      self._manager.close()
-      self._manager = None
+    manager, self._manager = self._manager, None
+    if manager is not None:
+      with self._told():
+        manager.close()
 
   def steps(self) -> list[int]:
     """Returns the steps that are on disk, oldest first."""

@@ -49,6 +49,7 @@ def summarize(
       `weights` of each says which of them is the better there.
   """
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
+  # Without what somebody took out of the log: the checkpoints are still there.
   by_step = {entry['step']: entry for entry in epochs}
   per_epoch = plan.num_examples / plan.batch_size
   summary = {
@@ -57,14 +58,16 @@ def summarize(
       'seed': config.seed,
       'steps': last,
       'total_steps': plan.total_steps,
-      'seconds_per_epoch': statistics.median(
-          entry['seconds'] / entry['steps'] * per_epoch for entry in epochs
-      ),
   }
+  if epochs:
+    summary['seconds_per_epoch'] = statistics.median(
+        entry['seconds'] / entry['steps'] * per_epoch for entry in epochs
+    )
   for name, step in (('last', last), ('best', best)):
-    entry, figures = by_step[step], tested.get(step, {})
-    _, which = average.better(entry, 'val_')
-    summary[name] = {'step': step, 'epoch': entry['epoch'], 'weights': which}
+    entry, figures = by_step.get(step, {}), tested.get(step, {})
+    summary[name] = {'step': step, 'epoch': plan.epoch_of(step)}
+    if entry:
+      summary[name]['weights'] = average.better(entry, 'val_')[1]
     for prefix in ('', average.PREFIX):
       if f'val_{prefix}accuracy' in entry:
         figure = f'val_{prefix}accuracy'
@@ -95,15 +98,15 @@ def table(summary: Mapping[str, Any]) -> str:
   lines += [
       f'{label:<34}{last[name]:>10{form}}{best[name]:>10{form}}'
       for label, name, form in _rows()
-      if name in last
+      if name in last and name in best
   ]
-  if 'val_ema_accuracy' in last:
+  if 'val_ema_accuracy' in last and 'weights' in best:
     label = 'better on validation data'
     lines.append(f'{label:<34}{last["weights"]:>10}{best["weights"]:>10}')
-  lines += [
-      f'{"parameters":<34}{summary["parameters"]:>10,}',
-      f'{"seconds per epoch":<34}{summary["seconds_per_epoch"]:>10.1f}',
-  ]
+  lines.append(f'{"parameters":<34}{summary["parameters"]:>10,}')
+  if 'seconds_per_epoch' in summary:
+    seconds = summary['seconds_per_epoch']
+    lines.append(f'{"seconds per epoch":<34}{seconds:>10.1f}')
   if summary['steps'] < summary['total_steps']:
     lines.append(
         f'Stopped at step {summary["steps"]:,} of {summary["total_steps"]:,}: '

@@ -5,6 +5,8 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from gswinrmt_jax.errors import UserError
+
 
 class Devices:
   """Puts batches and states on all devices of this process.
@@ -21,10 +23,24 @@ class Devices:
     self._split = NamedSharding(mesh, PartitionSpec('data'))
 
   def put_batch(self, batch: Any) -> Any:
-    """Splits a batch over the devices; copies it where it does not divide."""
-    size = len(jax.tree.leaves(batch)[0])
-    sharding = self.replicated if size % self._count else self._split
-    return jax.device_put(batch, sharding)
+    """Splits a batch over the devices, which have to divide it."""
+    return jax.device_put(batch, self._split)
+
+  def rounded_up(self, batch_size: int) -> int:
+    """Returns the least batch that divides over the devices, and is no less."""
+    return -(-batch_size // self._count) * self._count
+
+  def check_batch_size(self, batch_size: int) -> None:
+    """Checks that a training batch divides over the devices.
+
+    Raises:
+      UserError: If it does not.
+    """
+    if batch_size % self._count:
+      raise UserError(
+          f'config.batch_size is {batch_size}: must be a multiple of the '
+          f'{self._count} devices'
+      )
 
   def replicate(self, tree: Any) -> Any:
     """Puts a copy of all arrays on each device."""

@@ -82,11 +82,13 @@ def evaluate_run(
           weights.make_model(size), build.make_normalization(weights.card)
       )
   )
+  devices = devices_lib.Devices()
+  batch_size = devices.rounded_up(batch_size or place.batch_size)
   figures = evaluation.evaluate(
       eval_step,
       weights.variables,
-      pipeline.eval_batches(records, batch_size=batch_size or place.batch_size),
-      devices_lib.Devices().put_batch,
+      pipeline.eval_batches(records, batch_size=batch_size),
+      devices.put_batch,
   )
   report = {
       'step': weights.step,
@@ -147,7 +149,8 @@ def _place(weights, data, split, data_dir):
     own = f'{split}_split'
     return _Place(
         name=recipe.data.name,
-        split=recipe.data[own] if own in recipe.data else split,
+        # A recipe without a test split leaves it to the data to say so.
+        split=recipe.data.get(own) or split,
         dir=recipe.data.dir if data_dir is None else data_dir,
         batch_size=recipe.eval_batch_size,
         workers=recipe.data.workers,

@@ -83,14 +83,14 @@ class MetricsLog:
 
 
 def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the entries of `metrics.jsonl`; a half-written last one is not."""
+  """Returns the entries of `metrics.jsonl` but for those half written."""
   path = folder / 'metrics.jsonl'
   entries = []
   for line in path.read_text().splitlines() if path.exists() else ():
     try:
       entries.append(json.loads(line))
     except ValueError:
-      break
+      continue
   return entries
 
 

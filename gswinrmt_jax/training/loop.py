@@ -1,5 +1,6 @@
 """A run: restore, step, validate, save, until done."""
 
+import contextlib
 import dataclasses
 import pathlib
 import time
@@ -88,10 +89,15 @@ class Run:
     self.train_data = inputs.load_train(config)
     self.val_data = inputs.load_eval(config, config.data.val_split)
     inputs.check_sizes(config, self.train_data, self.val_data)
+    if config.data.test_split:  # Told now, not after the last epoch.
+      datasets.open_source(
+          config.data.name, config.data.test_split, config.data.dir
+      )
     image_shape = self.train_data.image_shape
     self.info = dataclasses.replace(self.info, image_size=image_shape[:2])
     self.plan = plan.make_plan(config, len(self.train_data))
     self.devices = devices.Devices()
+    self.devices.check_batch_size(config.batch_size)
 
     model = build.make_model(config, len(self.info.class_names), image_shape)
     loss = step_lib.class_loss
@@ -129,11 +135,10 @@ class Run:
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
-    self.checkpoints.close()
-    if self._batches:
-      self._batches.close()
-    if self.log:
-      self.log.close()
+    with contextlib.ExitStack() as stack:  # Each, even if another fails.
+      for part in (self.log, self._batches, self.checkpoints):
+        if part:
+          stack.callback(part.close)
 
   def run(self) -> dict[str, Any]:
     """Trains to the end of the plan and sums up."""
@@ -144,7 +149,7 @@ class Run:
       self.terminal.say(f'{self.folder} is complete.')
     else:
       self.log = log.MetricsLog(self.folder, step=start)
-      run_folder.record_start(self.folder, seed=self.config.seed, step=start)
+      run_folder.record_start(self.folder, self.config, start)
       self._announce(state, start)
       if start < self.plan.stop_step:
         state = self._train(state, start)
@@ -207,10 +212,11 @@ class Run:
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
         state, metrics = train_step(state, batch, self._key)
       readings.add(metrics)
-      # The device is busy meanwhile.
-      before = time.perf_counter()
-      batch = self.devices.put_batch(next(batches))
-      readings.waited(time.perf_counter() - before)
+      if step < self.plan.stop_step:
+        # The device is busy meanwhile.
+        before = time.perf_counter()
+        batch = self.devices.put_batch(next(batches))
+        readings.waited(time.perf_counter() - before)
 
       if step % self.config.log_every_steps == 0 or step in milestones:
         extra = {
@@ -268,10 +274,11 @@ class Run:
 
   def _evaluate(self, saved, data):
     """Returns the figures of the weights and, as `ema_NAME`, their average."""
+    batch_size = self.devices.rounded_up(self.config.eval_batch_size)
     figures = evaluation.evaluate_each(
         self._eval_step,
         average.by_name(saved),
-        pipeline.eval_batches(data, batch_size=self.config.eval_batch_size),
+        pipeline.eval_batches(data, batch_size=batch_size),
         self.devices.put_batch,
     )
     return average.merged(figures)
@@ -293,15 +300,15 @@ class Run:
   def _sum_up(self, state):
     """Sums up the last and the best checkpoint.
 
-    The test split is read here, once, at the end of the whole schedule: a run
-    that stops early is judged on validation data alone.
+    The test split, if there is one, is read here, once, at the end of the whole
+    schedule: a run that stops early is judged on validation data alone.
     """
     self.checkpoints.wait()
     last = int(state.step)
     restored = self.checkpoints.restore_best(self.target.saved_weights)
     best = restored.step
     tested = {}
-    if last == self.plan.total_steps:
+    if last == self.plan.total_steps and self.config.data.test_split:
       data = inputs.load_eval(self.config, self.config.data.test_split)
       tested[last] = self._evaluate(state.saved_weights, data)
       if best != last:

@@ -37,6 +37,11 @@ class Plan:
     """Returns the steps in `epoch` epochs, `floor(epoch n / B)`."""
     return epoch * self.num_examples // self.batch_size
 
+  def epoch_of(self, step: int) -> int:
+    """Returns the epoch that a step belongs to, both counted from 1."""
+    epoch = -(-step * self.batch_size // self.num_examples)
+    return min(epoch, self.num_epochs)
+
   @property
   def total_steps(self) -> int:
     """Steps of the whole schedule."""

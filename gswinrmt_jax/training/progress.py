@@ -1,7 +1,6 @@
 """The progress of a run: its line on the terminal, its entries in the log."""
 
 from collections.abc import Mapping
-import math
 import time
 from typing import Any
 
@@ -63,7 +62,7 @@ class Progress:
     self._log.write('train', step, entry)
     self._intervals.append((len(values['loss']), entry))
     self._terminal.progress(
-        f'epoch {self._epoch_of(step)}/{self._plan.num_epochs}  '
+        f'epoch {self._plan.epoch_of(step)}/{self._plan.num_epochs}  '
         f'step {step}/{self._plan.total_steps}  '
         f'loss {means["loss"]:.3f}  acc {means["accuracy"]:.1%}  '
         f'{speed["images_per_second"]:.0f} img/s  '
@@ -114,13 +113,6 @@ class Progress:
         f'validation loss {figures["loss"]:.3f}, accuracy '
         f'{figures["accuracy"]:.2%}{ema} (best {accuracy:.2%}, epoch '
         f'{best_epoch}{by})'
-    )
-
-  def _epoch_of(self, step):
-    """Returns the epoch a step belongs to, from 1."""
-    plan = self._plan
-    return min(
-        math.ceil(step * plan.batch_size / plan.num_examples), plan.num_epochs
     )
 
   def _time_left(self, step):

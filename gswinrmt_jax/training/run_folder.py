@@ -15,12 +15,14 @@ import jax
 import ml_collections
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import build
 
 # Fields that change no result: a run may go on with other values.
 FREE_FIELDS = frozenset(
     {
         'data.dir',
         'data.storage',
+        'data.test_split',
         'data.workers',
         'eval_batch_size',
         'log_every_steps',
@@ -94,7 +96,7 @@ def open_folder(
 
   Args:
     folder: The run folder.
-    config: The resolved recipe; written to `config.json`.
+    config: The resolved recipe; written to `config.json` if there is none.
 
   Raises:
     UserError: If it cannot be written, or belongs to another recipe.
@@ -102,7 +104,8 @@ def open_folder(
   try:
     check_folder(folder, config)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / 'config.json', config.to_dict())
+    if not (folder / 'config.json').exists():
+      write_json(folder / 'config.json', config.to_dict())
   except OSError as error:
     raise UserError(
         f'cannot write to {folder}: {error.strerror or error}; choose another '
@@ -111,7 +114,9 @@ def open_folder(
 
 
 def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
-  """Returns the recipe of a run folder.
+  """Returns the recipe of a run folder, resolved.
+
+  Fields that it does not have, being older, are as they were before they came.
 
   Raises:
     UserError: If there is none that can be read.
@@ -125,17 +130,19 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
     ) from None
   except (OSError, ValueError) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
+  _check_form(path, fields)
   # JSON knows no tuples, and a model with a list for a field has no hash.
-  return ml_collections.ConfigDict(_tuples(_filled(_ADDED, fields))).lock()
+  recipe = ml_collections.ConfigDict(_tuples(_filled(_ADDED, fields)))
+  try:
+    return build.resolve(recipe)
+  except UserError as error:
+    raise UserError(f'{path}: {error}') from error
 
 
 def differences(
     old: ml_collections.ConfigDict, new: ml_collections.ConfigDict
 ) -> list[str]:
-  """Lists `field is OLD there and NEW here`, for fields that change results.
-
-  A field that the older recipe does not know has its default there.
-  """
+  """Lists `field is OLD there and NEW here`, for fields that change results."""
   old, new = _flat(old.to_dict()), _flat(new.to_dict())
   return [
       f'{field} is {value!r} there and {new.get(field)!r} here'
@@ -144,8 +151,15 @@ def differences(
   ]
 
 
-def record_start(folder: pathlib.Path, *, seed: int, step: int) -> None:
-  """Adds this start to `environment.json`: versions, device, commit, step."""
+def record_start(
+    folder: pathlib.Path, config: ml_collections.ConfigDict, step: int
+) -> None:
+  """Adds this start to `environment.json`: versions, device, commit, step.
+
+  And keeps the recipe, whose free fields may be others than before: not until
+  what there is has been restored, since it is by its recipe that it can be.
+  """
+  write_json(folder / 'config.json', config.to_dict())
   path = folder / 'environment.json'
   starts = json.loads(path.read_text()) if path.exists() else []
   device = jax.devices()[0]
@@ -156,7 +170,7 @@ def record_start(folder: pathlib.Path, *, seed: int, step: int) -> None:
           ),
           'step': step,
           'command': sys.argv,
-          'seed': seed,
+          'seed': config.seed,
           'device': device.device_kind,
           'backend': device.platform,
           'device_count': len(jax.devices()),
@@ -193,6 +207,16 @@ def _commit():
   except (OSError, subprocess.SubprocessError):
     return None
   return done.stdout.strip()
+
+
+def _check_form(path, fields):
+  """Refuses JSON that is no recipe, such as another library's config.json."""
+  sections = ('model', *(n for n, v in _ADDED.items() if isinstance(v, dict)))
+  whole = isinstance(fields, dict) and all(
+      isinstance(fields.get(name, {}), dict) for name in sections
+  )
+  if not whole or not isinstance(fields.get('model', {}).get('name'), str):
+    raise UserError(f'{path} is not the recipe of a run: it names no model')
 
 
 def _filled(added, fields):

@@ -189,7 +189,7 @@ def _checked(variables, card, path):
 
 
 def _from_run(folder, step, which, warn):
-  recipe = build.resolve(run_folder.load_config(folder))
+  recipe = run_folder.load_config(folder)
   averaged = recipe.ema_decay > 0
   if which == average.EMA and not averaged:
     raise UserError(
