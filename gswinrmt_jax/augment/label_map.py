@@ -18,9 +18,11 @@ def spread(
 ) -> Float32[Array, 'b s t k']:
   """Returns the distribution that the `m` likeliest classes stand for.
 
-      p[k] = sum_m score[m] [index[m] = k] + (1 - sum_m score[m]) / k
+      q[m] = score[m] / max(1, sum_m score[m])
+      p[k] = sum_m q[m] [index[m] = k] + (1 - sum_m q[m]) / k
 
   What the classes that are named leave over is spread over all classes alike.
+  Scores that were rounded up, and so sum to more than 1, leave nothing.
 
   Args:
     index: Classes.
@@ -31,10 +33,11 @@ def spread(
     Probabilities that sum to 1.
   """
   score = score.astype(jnp.float32)
+  score /= jnp.maximum(score.sum(3, keepdims=True), 1.0)
   classes = jnp.arange(num_classes, dtype=jnp.int32)[None, None, None, None]
   named = index.astype(jnp.int32)[..., None] == classes
   found = jnp.where(named, score[..., None], 0.0).sum(3)
-  # Not below 0, should half precision have rounded the sum up.
+  # Not below 0, should the division have been rounded.
   rest = jnp.maximum(1.0 - score.sum(3, keepdims=True), 0.0)
   return found + rest / num_classes
 
