@@ -9,6 +9,28 @@ ReLabel (Yun et al. 2021) and LV-ViT (Jiang et al. 2021).
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Integer
 
+from gswinrmt_jax.errors import UserError
+
+
+def extents(image_size: tuple[int, int], stride: int) -> tuple[int, int]:
+  """Returns rows and columns of a model's last map, a part of the image each.
+
+  Args:
+    image_size: Height and width.
+    stride: Of the last map: pixels along the side of a token.
+
+  Raises:
+    UserError: If the image is no whole number of tokens: the last ones would
+      reach beyond it, and the others lie elsewhere than the map's cells.
+  """
+  height, width = image_size
+  if height % stride or width % stride:
+    raise UserError(
+        f'images of {width} x {height} pixels are no whole number of tokens, '
+        f'which label maps need: take multiples of {stride}'
+    )
+  return height // stride, width // stride
+
 
 def spread(
     index: Integer[Array, 'b s t m'],

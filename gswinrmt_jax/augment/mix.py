@@ -83,8 +83,8 @@ def cutmix_mask(
 
 
 def blend(
-    values: Float32[Array, 'b *rest'], weight: Float32[Array, '...']
-) -> Float32[Array, 'b *rest']:
+    values: Float32[Array, 'b ...'], weight: Float32[Array, '...']
+) -> Float32[Array, 'b ...']:
   """Returns `(1 - weight) values + weight partner's`, images or targets.
 
   Args:

@@ -20,6 +20,7 @@ from gswinrmt_jax.errors import UserError
 FREE_FIELDS = frozenset(
     {
         'data.dir',
+        'data.label_maps',  # the maps themselves are in data.json
         'data.storage',
         'data.workers',
         'eval_batch_size',
