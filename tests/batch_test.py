@@ -160,7 +160,9 @@ def test_a_label_map_is_flipped_with_its_image():
     np.testing.assert_allclose(of_image[i], hot[:2].mean(0), atol=1e-6)
 
 
-@pytest.mark.parametrize('field', ['crop_padding', 'mixup_alpha'])
+@pytest.mark.parametrize(
+    'field', ['crop_padding', 'mixup_alpha', 'cutmix_alpha']
+)
 def test_what_a_label_map_does_not_follow_is_refused(field):
   settings = dataclasses.replace(OFF, **{field: getattr(ON, field)})
   with pytest.raises(UserError, match=f'{field} is .* 0 with token labels'):

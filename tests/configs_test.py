@@ -8,7 +8,8 @@ import pytest
 
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.data import datasets, imagenet
-from gswinrmt_jax.training import build, inputs
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.training import build, inputs, step, token_labels
 from gswinrmt_jax.training import plan as plan_lib
 from gswinrmt_jax.training import state as state_lib
 
@@ -20,6 +21,17 @@ COUNTS = {
     'digits_retention': 212_492,
     'digits_swat': 212_492,
     'imagenet_rmt:t': 14_334_216,
+    'imagenet_rmt:s,token_label': 27_480_240,
+}
+# Model of each argument, whose parameters are counted in parameters_test.
+IMAGENET = {
+    't': 'rmt_t',
+    's': 'rmt_s',
+    'b': 'rmt_b',
+    'l': 'rmt_l',
+    's,token_label': 'rmt_s_tl',
+    'b,token_label': 'rmt_b_tl',
+    'l,token_label': 'rmt_l_tl',
 }
 SIZES = {'cifar10': 45_000, 'digits': 1_297, 'imagenet': 1_281_167}
 NAMES = sorted({name.partition(':')[0] for name in COUNTS})
@@ -69,6 +81,22 @@ def test_builds(name, smoke):
   )
   count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
   assert count < 80_000 if smoke else count == COUNTS[name]
+
+
+@pytest.mark.parametrize('argument', IMAGENET)
+def test_each_argument_is_the_named_model(argument):
+  labels = 'token_label' in argument
+  maps = ['--config.data.label_maps=maps'] if labels else []
+  config = recipe_files.load(f'imagenet_rmt:{argument}', maps)
+  config = build.resolve(config)
+  name = IMAGENET[argument]
+  assert config.model.to_dict() == {'name': name, **factory.resolve(name, {})}
+  inputs.check(config)
+  plan = plan_lib.make_plan(config, SIZES['imagenet'])
+  schedule, _ = build.make_optimizer(config, plan)
+  assert schedule(plan.total_steps // 2) > 0
+  augmentation, loss = token_labels.choose(config, _info('imagenet'))
+  assert callable(augmentation) and (loss is step.class_loss) != labels
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -20,6 +20,21 @@ def _variables(shape=(6, 7, 3)):
   return init(jax.random.key(0), jnp.zeros((1, *shape)))
 
 
+def test_a_few_results_are_under_way():
+  begun = []
+
+  def results():
+    for number in range(20):
+      begun.append(number)
+      yield {'number': jnp.array(number)}
+
+  for number, found in enumerate(evaluation.fetched(results())):
+    assert isinstance(found['number'], np.ndarray)
+    assert found['number'] == number
+    assert len(begun) == min(number + 9, 20)
+  assert number == 19
+
+
 def test_padding_is_ignored_whatever_the_batch_size():
   data, variables = tiny.arrays(0, 11), _variables()
   eval_step = jax.jit(evaluation.make_eval_step(tiny.Tiny(), _normalize))

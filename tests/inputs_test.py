@@ -229,6 +229,11 @@ def test_other_data_do_not_go_on(run, tmp_path):
   other = datasets.Info('own', ('a', 'c'), (0.1,) * 3, (0.2,) * 3, (8, 8))
   with pytest.raises(UserError, match='on: class_names in data'):
     inputs.Seen(other, 0.8).write(tmp_path)
+  maps = inputs.Seen(info, 0.8, 'checksum')
+  maps.write(tmp_path)
+  assert inputs.seen(tmp_path, _recipe('x')) == maps
+  with pytest.raises(UserError, match='on: label_maps in data'):
+    inputs.Seen(info, 0.8, 'other').write(tmp_path)
   (tmp_path / 'data.json').write_text('{"crop": 1')
   with pytest.raises(UserError, match='cannot be read'):
     inputs.seen(tmp_path, _recipe('x'))

@@ -72,11 +72,14 @@ def test_spread_against_loops():
   np.testing.assert_allclose(whole.sum(-1), 1, rtol=1e-6)
 
 
-def test_scores_that_round_above_one_leave_nothing_below_zero():
-  score = jnp.full((1, 1, 1, 2), 0.5004883, jnp.float16)
-  index = jnp.array([[[[0, 2]]]], jnp.uint16)
-  whole = label_map.spread(index, score, num_classes=3)
-  np.testing.assert_allclose(whole, [[[[0.5004883, 0, 0.5004883]]]], rtol=1e-6)
+def test_scores_that_sum_to_more_than_one_are_brought_down_to_it():
+  """As far above as `label_maps.write` lets them be."""
+  score = jnp.array([[[[0.505, 0.505]], [[0.8, 0.1]]]], jnp.float16)
+  index = jnp.array([[[[0, 2]], [[0, 2]]]], jnp.uint16)
+  whole = label_map.spread(index, score, num_classes=4)
+  expected = [[[[0.5, 0, 0.5, 0]], [[0.825, 0.025, 0.125, 0.025]]]]
+  np.testing.assert_allclose(whole, expected, atol=2e-4)
+  np.testing.assert_allclose(whole.sum(-1), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize('extents', [EXTENTS, (1, 1), (6, 9)])

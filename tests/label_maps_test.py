@@ -79,22 +79,67 @@ def test_the_description_is_the_documented_one(written, root):
       'split': 'train',
       'records': COUNT,
       'classes': 3,
+      'class_names': hashlib.sha256(b'ant\nbee\ncat\n').hexdigest(),
       'order': digest.hexdigest(),
+      'checksum': _checksum(written),
   }
 
 
-def test_the_checksum_knows_order_place_and_count():
-  def checksum(labels):
-    return label_maps.order_checksum(sources.ArraySource(None, labels))
+def _checksum(folder):
+  """Of the bytes of each record, classes before scores."""
+  index, score = (
+      np.load(folder / f'{name}.npy') for name in ('index', 'score')
+  )
+  assert index.dtype == '<u2' and score.dtype == '<f2'
+  parts = zip(index, score, strict=True)
+  return hashlib.sha256(
+      b''.join(array.tobytes() for pair in parts for array in pair)
+  ).hexdigest()
 
-  labels = np.arange(2500)
-  seen = {checksum(labels), checksum(labels[::-1]), checksum(labels[:-1])}
+
+def test_other_maps_have_another_checksum(written, root, tmp_path):
+  maps = _open(written, root)
+  classes, score = next(_maps())
+  for place, change in enumerate(
+      ({'classes': 1 - classes % 2}, {'score': 0.5 * score})
+  ):
+    folder = tmp_path / str(place)
+    label_maps.write(
+        folder,
+        _changed(0, **change),
+        name='own',
+        split='train',
+        data_dir=str(root),
+    )
+    other = _open(folder, root)
+    assert other.checksum == _checksum(folder) != maps.checksum
+
+
+def test_maps_without_a_checksum_are_refused(written, root, tmp_path):
+  folder = shutil.copytree(written, tmp_path / 'maps')
+  meta = json.loads((folder / 'meta.json').read_text())
+  del meta['checksum']
+  (folder / 'meta.json').write_text(json.dumps(meta))
+  with pytest.raises(UserError, match=r'meta\.json has no checksum'):
+    _open(folder, root)
+
+
+def test_the_checksum_knows_order_place_and_count():
+  def checksum(image):
+    label = np.zeros(len(image), np.int32)  # tells nothing of the order
+    return label_maps.order_checksum(sources.ArraySource(image, label))
+
+  image = np.arange(2500, dtype='<u4').view(np.uint8).reshape(-1, 1, 1, 4)
+  image = image[..., :3]
+  seen = {checksum(image), checksum(image[::-1]), checksum(image[:-1])}
   assert len(seen) == 3
   digest = hashlib.sha256()
   for i in range(1000):
     row = int(2.5 * i)
-    digest.update(f'{row}\t{row}\n'.encode())
-  assert checksum(labels) == digest.hexdigest()
+    pixels = bytes([row % 256, row // 256, 0])
+    key = hashlib.sha256(pixels).hexdigest()
+    digest.update(f'{row}\t{key}\n'.encode())
+  assert checksum(image) == digest.hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -105,6 +150,7 @@ def test_the_checksum_knows_order_place_and_count():
         ('split', 'val'),
         ('records', 9),
         ('classes', 4),
+        ('class_names', '0'),
         ('order', '0'),
     ],
 )

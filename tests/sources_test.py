@@ -1,6 +1,8 @@
 """Records as they are stored."""
 
+import hashlib
 import os
+import types
 
 import folder_data
 import numpy as np
@@ -71,9 +73,40 @@ def test_fingerprint_changes_with_split_and_files(tmp_path):
   assert len({first, part, again}) == 3
 
 
+def test_records_are_told_apart_by_name_id_or_bytes():
+  class Builder:
+    name = 'own'
+    data_path = 'own/1.0.0'
+    info = types.SimpleNamespace(
+        features={'label': types.SimpleNamespace(num_classes=1)}
+    )
+    records = (
+        {'file_name': b'a.png', 'id': b'7', 'image': b'1'},
+        {'id': b'8', 'image': b'2'},
+        {'id': 9, 'image': b'3'},
+        {'image': b'4'},
+    )
+
+    def as_data_source(self, split, decoders):
+      records = self.records
+
+      class Source(list):
+
+        def __getitems__(self, rows):
+          return [records[row] for row in rows]
+
+      return Source(records)
+
+  source = sources.FolderSource(Builder(), 'train', '')
+  hashes = [hashlib.sha256(data).hexdigest() for data in (b'4', b'3')]
+  assert source.keys([3, 1, 0, 2]) == [hashes[0], '8', 'a.png', hashes[1]]
+
+
 def test_arrays_are_a_source_too():
   image = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
   source = sources.ArraySource(image, np.array([3, 1], np.int32))
   ((picture, label),) = source.read([1])
   np.testing.assert_array_equal(picture, image[1])
   assert label == 1 and source.name(1) == 'record 1' and len(source) == 2
+  digest = hashlib.sha256(bytes(range(60, 120))).hexdigest()
+  assert source.keys([1]) == [digest]

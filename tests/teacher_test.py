@@ -10,7 +10,7 @@ import random_variables
 import tiny_parts
 
 from gswinrmt_jax.augment import batch
-from gswinrmt_jax.commands import main
+from gswinrmt_jax.commands import guard, main
 from gswinrmt_jax.data import datasets, label_maps, sources
 from gswinrmt_jax.deploy import teacher
 from gswinrmt_jax.errors import UserError
@@ -20,6 +20,10 @@ from gswinrmt_jax.training import build
 from gswinrmt_jax.training import weights as weights_lib
 
 _GOLDEN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+
+
+def _records(size):
+  return tiny_parts.load('tiny', 'val', '', image_size=size, crop=0.0)
 
 
 @pytest.fixture
@@ -37,9 +41,7 @@ def weights(monkeypatch):
   monkeypatch.setattr(
       datasets,
       'load',
-      lambda name, split, data_dir, image_size, storage: tiny_parts.load(
-          name, 'val', data_dir, image_size=image_size, crop=0.0
-      ),
+      lambda *args, workers, **how: _records(how['image_size']),
   )
   fields = {
       'widths': (8,),
@@ -52,11 +54,11 @@ def weights(monkeypatch):
       name='rmt_deit_s',
       fields=factory.resolve('rmt_deit_s', fields),
       num_classes=3,
-      image_size=(6, 7),
+      image_size=(8, 12),
       mean=(0.4,) * 3,
       std=(0.3,) * 3,
   )
-  variables = random_variables.nested(card.make_model(), (1, 6, 7, 3))
+  variables = random_variables.nested(card.make_model(), (1, 8, 12, 3))
   return weights_lib.Weights(variables, card, 'a teacher', pathlib.Path())
 
 
@@ -68,9 +70,9 @@ def test_maps_are_the_softmax_of_the_dense_logits(
   folder = tmp_path / 'maps'
   teacher.write_label_maps(weights, folder, name='tiny', split='val')
   maps = label_maps.open_maps(folder, name='tiny', split='val')
-  assert maps.index.shape == maps.score.shape == (11, 2, 2, 2)
+  assert maps.index.shape == maps.score.shape == (11, 2, 3, 2)
   image = batch.normalize(
-      jax.numpy.asarray(tiny_parts.SPLITS['val'].image), (0.4,) * 3, (0.3,) * 3
+      jax.numpy.asarray(_records((8, 12)).image), (0.4,) * 3, (0.3,) * 3
   )
   model = weights.card.make_model()
   _, dense = jax.jit(
@@ -86,18 +88,90 @@ def test_maps_are_the_softmax_of_the_dense_logits(
   np.testing.assert_allclose(maps.score, expected, rtol=2e-3)
 
 
-def test_a_teacher_that_does_not_fit_is_refused(weights, tmp_path):
-  fields = {**weights.card.fields, 'dense_head': False}
-  plain = dataclasses.replace(weights.card, fields=fields)
-  other = dataclasses.replace(weights.card, num_classes=4)
-  for card, said in ((plain, 'has no dense head'), (other, '4 classes apart')):
-    with pytest.raises(UserError, match=said):
-      teacher.write_label_maps(
-          dataclasses.replace(weights, card=card),
-          tmp_path / 'maps',
-          name='tiny',
-          split='val',
-      )
+@pytest.mark.parametrize(
+    ('changes', 'size', 'said'),
+    [
+        ({'fields': None}, None, 'has no dense head'),
+        ({'num_classes': 4}, None, '4 classes apart'),
+        ({'class_names': ('a', 'c', 'b')}, None, 'knows a, c, b ..., tiny has'),
+        ({'image_size': (8, 10)}, None, 'images of 10 x 8 .* multiples of 4'),
+        ({}, 10, 'images of 10 x 10 pixels are no whole number of tokens'),
+    ],
+)
+def test_a_teacher_that_does_not_fit_is_refused(
+    changes, size, said, weights, tmp_path
+):
+  if 'fields' in changes:
+    changes = {'fields': {**weights.card.fields, 'dense_head': False}}
+  card = dataclasses.replace(weights.card, **changes)
+  with pytest.raises(UserError, match=said) as caught:
+    teacher.write_label_maps(
+        dataclasses.replace(weights, card=card),
+        tmp_path / 'maps',
+        name='tiny',
+        split='val',
+        image_size=size,
+    )
+  assert '\n' not in str(caught.value)
+
+
+def test_images_are_decoded_in_as_many_processes_as_asked(
+    weights, tmp_path, monkeypatch
+):
+  asked = []
+  monkeypatch.setattr(
+      datasets,
+      'load',
+      lambda *args, **how: asked.append((args, how)) or _records((8, 12)),
+  )
+  teacher.write_label_maps(
+      weights, tmp_path / 'maps', name='tiny', split='val', workers=3
+  )
+  how = {'image_size': (8, 12), 'storage': 'decode', 'workers': 3}
+  assert asked == [(('tiny', 'val', ''), how)]
+
+
+@pytest.mark.parametrize(
+    ('argv', 'load', 'write'),
+    [
+        (
+            'r m --data=d',
+            {'step': 'best', 'which': None},
+            {
+                'split': 'train',
+                'data_dir': '',
+                'image_size': None,
+                'workers': 0,
+            },
+        ),
+        (
+            'r m --data=d --step=7 --weights=ema --split=val --data-dir=e '
+            '--image-size=64 --workers=8',
+            {'step': 7, 'which': 'ema'},
+            {'split': 'val', 'data_dir': 'e', 'image_size': 64, 'workers': 8},
+        ),
+    ],
+)
+def test_arguments_of_the_command(argv, load, write, monkeypatch):
+  calls = []
+
+  def note(*args, **settings):
+    calls.append((args, settings))
+    return 'weights'
+
+  monkeypatch.setattr(weights_lib, 'load', note)
+  monkeypatch.setattr(teacher, 'write_label_maps', note)
+  assert main.main(['label-maps', *argv.split()]) == 0
+  assert calls == [
+      ((pathlib.Path('r'),), {**load, 'warn': guard.complain}),
+      (('weights', pathlib.Path('m')), {'name': 'd', **write}),
+  ]
+
+
+def test_fewer_than_no_workers(capsys):
+  argv = ['label-maps', 'r', 'm', '--data=d', '--workers=-1']
+  assert main.main(argv) == 2
+  assert '--workers must be at least 0' in capsys.readouterr().err
 
 
 def test_the_command(tmp_path, capsys):

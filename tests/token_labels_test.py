@@ -1,5 +1,6 @@
-"""Training with token labels: the loss by hand, the parts, a whole run."""
+"""Training with token labels: the parts, and whole runs."""
 
+import dataclasses
 import io
 
 import jax
@@ -9,7 +10,6 @@ import pytest
 import tiny_parts
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.augment import box_mix
 from gswinrmt_jax.data import (
     cropped,
     datasets,
@@ -19,52 +19,9 @@ from gswinrmt_jax.data import (
     sources,
 )
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build, log, loop, token_labels
+from gswinrmt_jax.training import build, log, loop, plots, step, token_labels
 
-B, H, W, K = 4, 3, 5, 6
-
-
-def _cross_entropy(logits, target):
-  """Of one distribution, in float64."""
-  logits = np.asarray(logits, np.float64)
-  log_p = logits - np.log(np.exp(logits).sum())
-  return -sum(float(t) * p for t, p in zip(target, log_p, strict=True))
-
-
-def test_the_loss_against_loops():
-  rng = np.random.default_rng(0)
-  logits = rng.normal(size=(B, K)).astype(np.float32)
-  dense = rng.normal(size=(B, H, W, K)).astype(np.float32)
-  of_image = rng.dirichlet(np.ones(K), B).astype(np.float32)
-  of_tokens = rng.dirichlet(np.ones(K), (B, H, W)).astype(np.float32)
-
-  def apply(image, *, box, method):
-    assert image == 'image' and method == 'class_and_dense_logits'
-    return (jnp.asarray(logits), jnp.asarray(dense)), {'box': box}
-
-  @jax.jit
-  def run(key):
-    targets = jnp.asarray(of_image), jnp.asarray(of_tokens)
-    drawn = box_mix.draw_box(key, height=H, width=W)
-    return drawn, token_labels.token_loss(
-        apply, 'image', targets, key, weight=0.5
-    )
-
-  for seed in (0, 1):
-    box, (loss, (found, updates)) = jax.device_get(run(jax.random.key(seed)))
-    np.testing.assert_array_equal(found, logits)
-    np.testing.assert_array_equal(updates['box'], box)
-    assert box.shape == (H, W)
-    taken = box.sum() / (H * W)
-    expected = 0.0
-    for i in range(B):
-      mixed = (1 - taken) * of_image[i] + taken * of_image[i ^ 1]
-      expected += _cross_entropy(logits[i], mixed) / B
-      for y, x in np.ndindex(H, W):
-        token = _cross_entropy(dense[i, y, x], of_tokens[i, y, x])
-        expected += 0.5 * token / (B * H * W)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    assert 0 < taken < 1 or seed  # so that the mixing counts
+_DIGITS = datasets.info('digits')
 
 
 def _recipe(**changes):
@@ -86,11 +43,23 @@ def _recipe(**changes):
   return config
 
 
-def test_without_a_weight_there_are_none():
+def _augmentation(config, info=_DIGITS):
+  augmentation, loss = token_labels.choose(build.resolve(config), info)
+  assert loss is not step.class_loss
+  return augmentation
+
+
+def test_without_a_weight_all_is_plain():
   plain = _recipe(**{'token_label_weight': 0.0, 'data.label_maps': ''})
-  assert not token_labels.check(build.resolve(plain))
-  assert token_labels.open_for(build.resolve(plain)) is None
-  assert token_labels.check(build.resolve(_recipe()))
+  plain = build.resolve(plain)
+  assert not token_labels.check(plain, _DIGITS)
+  assert token_labels.open_for(plain) is None
+  augmentation, loss = token_labels.choose(plain, _DIGITS)
+  assert loss is step.class_loss
+  batch = {'image': np.zeros((2, 9, 9, 3), 'u1'), 'label': np.zeros(2, 'i4')}
+  _, target = jax.eval_shape(augmentation, jax.random.key(0), batch)
+  assert target.shape == (2, 10)
+  assert token_labels.check(build.resolve(_recipe()), _DIGITS)
 
 
 @pytest.mark.parametrize(
@@ -107,21 +76,37 @@ def test_without_a_weight_there_are_none():
         ({'augment.crop_padding': 4}, r'config\.augment\.crop_padding is 4'),
         ({'augment.mixup_alpha': 0.8}, 'mixup_alpha is 0.8: must be 0'),
         ({'augment.cutmix_alpha': 1.0}, 'cutmix_alpha is 1.0: must be 0'),
+        ({'data.image_size': 36}, 'images of 36 x 36 .* multiples of 8'),
+        ({'model.patch_size': 5}, 'images of 32 x 32 .* multiples of 5'),
     ],
 )
 def test_contradictions_are_one_line(changes, said):
   with pytest.raises(UserError, match=said) as caught:
-    token_labels.check(build.resolve(_recipe(**changes)))
+    token_labels.choose(build.resolve(_recipe(**changes)), _DIGITS)
   assert '\n' not in str(caught.value)
+
+
+def test_a_size_that_is_known_late_is_refused_too():
+  """Of a data set that does not say how large its images are."""
+  unknown = dataclasses.replace(_DIGITS, image_size=(0, 0))
+  augmentation = _augmentation(_recipe(), unknown)
+  index, score = np.zeros((2, 1, 1, 1), 'u2'), np.ones((2, 1, 1, 1), 'f2')
+  maps = label_maps.LabelMaps(index, score, '')
+  for shape, said in (((16, 20), '20 x 16'), ((20, 16), '16 x 20')):
+    batch = {'image': np.zeros((2, *shape, 3), np.uint8)}
+    with pytest.raises(UserError, match=f'images of {said} pixels'):
+      jax.eval_shape(
+          augmentation, jax.random.key(0), batch | maps.gather(np.arange(2))
+      )
 
 
 def test_maps_go_with_their_records():
   index = np.arange(7, dtype=np.uint16)[:, None, None, None]
-  maps = label_maps.LabelMaps(index, np.ones((7, 1, 1, 1), np.float16))
-  parts = token_labels.TokenLabels(maps, 0.5)
+  maps = label_maps.LabelMaps(index, np.ones((7, 1, 1, 1), np.float16), '')
   rows = [np.array([3, 0]), np.array([6, 3])]
   batches = iter([{'row': row, 'label': row} for row in rows])
-  for batch, row in zip(parts.batches(batches), rows, strict=True):
+  with_maps = token_labels.with_maps(batches, maps)
+  for batch, row in zip(with_maps, rows, strict=True):
     np.testing.assert_array_equal(batch['map_index'].ravel(), row)
     np.testing.assert_array_equal(batch['label'], row)
     assert batch['map_score'].shape == (2, 1, 1, 1)
@@ -129,18 +114,15 @@ def test_maps_go_with_their_records():
 
 def test_targets_are_those_of_the_crop():
   """Class 0 above class 1; the second image shows the lower half alone."""
-  parts = token_labels.TokenLabels(label_maps.LabelMaps(None, None), 0.5)
-  info = datasets.info('digits')
-  augmentation = parts.augmentation(_recipe(), info, stride=8)
   batch = {
-      'image': jnp.zeros((2, 18, 9, 3), jnp.uint8),
+      'image': jnp.zeros((2, 24, 16, 3), jnp.uint8),
       'map_index': jnp.array([[[[0]], [[1]]]] * 2, jnp.uint16),
       'map_score': jnp.ones((2, 2, 1, 1), jnp.float16),
   }
   box = jnp.array([[0.0, 0, 1, 1], [0.75, 0, 0.25, 1]])
-  run = jax.jit(augmentation)
+  run = jax.jit(_augmentation(_recipe()))
   _, (of_image, of_tokens) = run(jax.random.key(0), batch | {'box': box})
-  assert of_tokens.shape == (2, 3, 2, 10)  # 18 x 9 pixels, rounded up
+  assert of_tokens.shape == (2, 3, 2, 10)
   np.testing.assert_allclose(of_image[0, :2], 0.5, atol=1e-6)
   np.testing.assert_allclose(of_image[1, :2], [0, 1], atol=1e-6)
   _, (whole, _) = run(jax.random.key(0), batch)
@@ -162,14 +144,12 @@ def test_tokens_are_told_what_their_pixels_show():
       pictures.RandomCrop((0.2, 0.5), (0.6, 1.6)),
   )
   index = np.arange(16, dtype=np.uint16).reshape(1, 4, 4, 1).repeat(6, 0)
-  parts = token_labels.TokenLabels(
-      label_maps.LabelMaps(index, np.ones((6, 4, 4, 1), np.float16)), 0.5
-  )
+  maps = label_maps.LabelMaps(index, np.ones((6, 4, 4, 1), np.float16), '')
   batches = pipeline.train_batches(train, batch_size=8, seed=0)
-  batch = next(parts.batches(batches))
+  batch = next(token_labels.with_maps(batches, maps))
   info = datasets.Info('ramps', ('',) * 16, (0.0,) * 3, (1.0,) * 3)
   config = _recipe(**{'augment.flip': True})
-  pixels, (_, targets) = jax.jit(parts.augmentation(config, info, stride=8))(
+  pixels, (_, targets) = jax.jit(_augmentation(config, info))(
       jax.random.key(2), batch
   )
   seen = np.asarray(pixels).reshape(8, 4, 8, 4, 8, 3).mean((2, 4))
@@ -183,8 +163,14 @@ def test_tokens_are_told_what_their_pixels_show():
   assert 0 < falling.sum() < 8  # some are flipped, others are not
 
 
+@pytest.fixture(scope='module')
+def _compiled_once(tmp_path_factory):
+  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield
+
+
 @pytest.fixture
-def tiny_data(monkeypatch):
+def tiny_data(_compiled_once, monkeypatch):
   """Images of 6 x 7 pixels in place of the digits; the model is a real one."""
   make_model = build.make_model
   tiny_parts.install(monkeypatch)
@@ -198,27 +184,32 @@ def tiny_data(monkeypatch):
   )
 
 
-def _write(folder, split, label):
-  """Writes maps that are sure of one class, whatever a record's own."""
-  one = np.full((2, 2, 1), label), np.ones((2, 2, 1))
-  count = len(tiny_parts.SPLITS[split])
-  label_maps.write(folder, [one] * count, name='digits', split=split)
+def _write(folder, split, classes):
+  """Writes maps that are sure of one class each."""
+  maps = [(np.full((2, 2, 1), one), np.ones((2, 2, 1))) for one in classes]
+  label_maps.write(folder, maps, name='digits', split=split)
 
 
-def test_a_run_learns_what_the_maps_say(tiny_data, tmp_path):
-  """Through the loop; all say class 2, so that the model does in the end."""
-  _write(tmp_path / 'maps', 'train', 2)
-  config = _recipe(
+def _tiny_recipe(maps, **changes):
+  return _recipe(
       **{
-          'data.label_maps': str(tmp_path / 'maps'),
+          'data.label_maps': str(maps),
+          'data.image_size': 6,
           'model.patch_size': 2,
           'model.widths': (8,),
           'batch_size': 4,
           'eval_batch_size': 5,
           'log_every_steps': 2,
           'optimizer.learning_rate': 0.05,
+          **changes,
       }
   )
+
+
+def test_a_run_learns_what_the_maps_say(tiny_data, tmp_path):
+  """Through the loop; all say class 2, so that the model does in the end."""
+  _write(tmp_path / 'maps', 'train', [2] * 25)
+  config = _tiny_recipe(tmp_path / 'maps')
   summary = loop.train(config, tmp_path / 'run', log.Terminal(io.StringIO()))
   entries = log.read_metrics(tmp_path / 'run')
   losses = [e['loss'] for e in entries if e['kind'] == 'train']
@@ -230,9 +221,41 @@ def test_a_run_learns_what_the_maps_say(tiny_data, tmp_path):
   assert (tmp_path / 'run' / 'augmented_batch.png').exists()
 
 
+def test_each_record_has_its_own_map_and_a_run_goes_on(
+    tiny_data, tmp_path, monkeypatch
+):
+  """Wherever the maps lie now; with other maps it does not go on."""
+  label = tiny_parts.SPLITS['train'].label
+  _write(tmp_path / 'maps', 'train', (label + 1) % 3)
+  _write(tmp_path / 'others', 'train', label)
+  drawn = []
+  monkeypatch.setattr(
+      plots,
+      'write_augmented_batch',
+      lambda path, batch, augmented, info: drawn.append((batch, augmented)),
+  )
+
+  def train(folder, maps, **changes):
+    config = _tiny_recipe(tmp_path / maps, **changes)
+    loop.train(config, tmp_path / folder, log.Terminal(io.StringIO()))
+    entries = log.read_metrics(tmp_path / folder)
+    return [entry['loss'] for entry in entries if entry['kind'] == 'train']
+
+  whole = train('whole', 'maps')
+  ((batch, (_, target)),) = drawn
+  np.testing.assert_array_equal(target.argmax(-1), (batch['label'] + 1) % 3)
+
+  half = train('parted', 'maps', stop_after_epochs=1)
+  (tmp_path / 'maps').rename(tmp_path / 'moved')
+  with pytest.raises(UserError, match=r'begun on: label_maps in data\.json'):
+    train('parted', 'others')
+  assert 0 < len(half) < len(whole)
+  assert train('parted', 'moved') == whole
+
+
 def test_maps_of_another_split_stop_the_run(tiny_data, tmp_path):
-  _write(tmp_path / 'maps', 'val', 2)
-  config = _recipe(**{'data.label_maps': str(tmp_path / 'maps')})
+  _write(tmp_path / 'maps', 'val', [2] * 11)
+  config = _tiny_recipe(tmp_path / 'maps')
   with pytest.raises(UserError, match="not for digits 'train': split is 'val'"):
     loop.train(config, tmp_path / 'run', log.Terminal(io.StringIO()))
   assert not (tmp_path / 'run' / 'config.json').exists()

@@ -9,6 +9,9 @@ from jaxtyping import Array, Float, Float32, Integer, PRNGKeyArray, UInt8
 from gswinrmt_jax.augment import crop, erase, label_map, mix, rand_augment
 from gswinrmt_jax.errors import UserError
 
+# What an augmentation with label maps must leave out: they do not follow it.
+_OFF_WITH_MAPS = ('crop_padding', 'mixup_alpha', 'cutmix_alpha')
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augment:
@@ -129,6 +132,20 @@ def augment(
   )
 
 
+def check_with_map(settings: Augment) -> None:
+  """Refuses settings that a label map does not follow.
+
+  Raises:
+    UserError: If there is padding or mixing.
+  """
+  for name in _OFF_WITH_MAPS:
+    if getattr(settings, name):
+      raise UserError(
+          f'config.augment.{name} is {getattr(settings, name)}: must be 0 with '
+          'token labels, whose maps do not follow it'
+      )
+
+
 def augment_with_map(
     key: PRNGKeyArray,
     image: UInt8[Array, 'b h w 3'],
@@ -150,7 +167,7 @@ def augment_with_map(
     whole: The maps, of whole images, `label_map.spread`.
     box: What each crop shows: top, left, height and width in parts of the
       image.
-    settings: Without padding and mixing, which a map does not follow.
+    settings: Those that `check_with_map` lets pass.
     extents: Rows and columns of the model's last map.
 
   Returns:
@@ -159,11 +176,7 @@ def augment_with_map(
   Raises:
     UserError: If the settings have padding or mixing.
   """
-  for name in ('crop_padding', 'mixup_alpha', 'cutmix_alpha'):
-    if getattr(settings, name):
-      raise UserError(
-          f'{name} is {getattr(settings, name)}: must be 0 with token labels'
-      )
+  check_with_map(settings)
   pixels, mirrored, _ = _look(key, image, settings)
   return pixels, label_map.targets(
       whole,

@@ -8,7 +8,6 @@ import jax
 from jaxtyping import Array, Bool, Float32, PRNGKeyArray
 
 from gswinrmt_jax.augment import mix
-from gswinrmt_jax.ops import pairs
 
 
 def draw_box(
@@ -43,5 +42,4 @@ def mix_targets(
   Returns:
     Targets of the mixed images.
   """
-  taken = box.mean(dtype=target.dtype)
-  return target * (1.0 - taken) + pairs.partner(target) * taken
+  return mix.blend(target, box.mean(dtype=target.dtype))

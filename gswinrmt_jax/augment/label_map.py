@@ -9,6 +9,28 @@ ReLabel (Yun et al. 2021) and LV-ViT (Jiang et al. 2021).
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Integer
 
+from gswinrmt_jax.errors import UserError
+
+
+def extents(image_size: tuple[int, int], stride: int) -> tuple[int, int]:
+  """Returns rows and columns of a model's last map, a part of the image each.
+
+  Args:
+    image_size: Height and width.
+    stride: Of the last map: pixels along the side of a token.
+
+  Raises:
+    UserError: If the image is no whole number of tokens: the last ones would
+      reach beyond it, and the others lie elsewhere than the map's cells.
+  """
+  height, width = image_size
+  if height % stride or width % stride:
+    raise UserError(
+        f'images of {width} x {height} pixels are no whole number of tokens, '
+        f'which label maps need: take multiples of {stride}'
+    )
+  return height // stride, width // stride
+
 
 def spread(
     index: Integer[Array, 'b s t m'],
@@ -18,9 +40,11 @@ def spread(
 ) -> Float32[Array, 'b s t k']:
   """Returns the distribution that the `m` likeliest classes stand for.
 
-      p[k] = sum_m score[m] [index[m] = k] + (1 - sum_m score[m]) / k
+      q[m] = score[m] / max(1, sum_m score[m])
+      p[k] = sum_m q[m] [index[m] = k] + (1 - sum_m q[m]) / k
 
   What the classes that are named leave over is spread over all classes alike.
+  Scores that were rounded up, and so sum to more than 1, leave nothing.
 
   Args:
     index: Classes.
@@ -31,10 +55,11 @@ def spread(
     Probabilities that sum to 1.
   """
   score = score.astype(jnp.float32)
+  score /= jnp.maximum(score.sum(3, keepdims=True), 1.0)
   classes = jnp.arange(num_classes, dtype=jnp.int32)[None, None, None, None]
   named = index.astype(jnp.int32)[..., None] == classes
   found = jnp.where(named, score[..., None], 0.0).sum(3)
-  # Not below 0, should half precision have rounded the sum up.
+  # Not below 0, should the division have been rounded.
   rest = jnp.maximum(1.0 - score.sum(3, keepdims=True), 0.0)
   return found + rest / num_classes
 

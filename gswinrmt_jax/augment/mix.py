@@ -82,6 +82,18 @@ def cutmix_mask(
   return rows[:, None] & columns[None]
 
 
+def blend(
+    values: Float32[Array, 'b ...'], weight: Float32[Array, '...']
+) -> Float32[Array, 'b ...']:
+  """Returns `(1 - weight) values + weight partner's`, images or targets.
+
+  Args:
+    values: Of each image; the partner of one is its neighbour in the batch.
+    weight: Of the partner; broadcast against the values.
+  """
+  return values * (1.0 - weight) + pairs.partner(values) * weight
+
+
 def mix(
     key: PRNGKeyArray,
     image: Float32[Array, 'b h w c'],
@@ -120,7 +132,4 @@ def mix(
   # Weight of the partner at every pixel: the box, or the same everywhere.
   weight = jnp.where(cut, box.astype(jnp.float32), 1.0 - share)
   taken = jnp.where(cut, box.mean(dtype=jnp.float32), 1.0 - share)
-  weight = weight[None, :, :, None]
-  image = image * (1.0 - weight) + pairs.partner(image) * weight
-  target = target * (1.0 - taken) + pairs.partner(target) * taken
-  return image, target
+  return blend(image, weight[None, :, :, None]), blend(target, taken)

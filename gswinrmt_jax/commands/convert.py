@@ -1,9 +1,10 @@
 """Converts a PyTorch checkpoint of the released RMT, without PyTorch.
 
 Writes a folder with an Orbax checkpoint and a config.json, which `evaluate`,
-`predict`, `export` and `--config.init_from` take. RMT-T, S, B and L are told
-from their shapes. Prints what was loaded, and by name what was missing, left
-over or of another shape.
+`predict`, `export`, `label-maps` and `--config.init_from` take. RMT-T, S, B and
+L, and the token-label forms of the last three, are told from their shapes.
+Prints what was loaded, and by name what was missing, left over or of another
+shape.
 """
 
 import argparse

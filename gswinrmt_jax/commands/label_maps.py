@@ -7,7 +7,8 @@ how maps of any other teacher are written.
 import argparse
 import pathlib
 
-from gswinrmt_jax.commands import arguments
+from gswinrmt_jax.commands import arguments, guard
+from gswinrmt_jax.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help="bring images to N x N (default: the teacher's own size)",
   )
   parser.add_argument(
+      '--workers',
+      type=int,
+      default=0,
+      metavar='N',
+      help='processes that decode images (default: none, this one does)',
+  )
+  parser.add_argument(
       '--data-dir', default='', metavar='DIR', help='TFDS data directory'
   )
 
@@ -36,16 +44,24 @@ def run(args: argparse.Namespace) -> None:
   """Runs the command."""
   step = arguments.step(args)
   arguments.check_positive(args, 'image_size')
+  if args.workers < 0:
+    raise UserError('--workers must be at least 0')
 
   # Imported here: --help need not wait for JAX.
   from gswinrmt_jax.deploy import teacher
   from gswinrmt_jax.training import weights
 
   teacher.write_label_maps(
-      weights.load(pathlib.Path(args.weights), step=step),
+      weights.load(
+          pathlib.Path(args.weights),
+          step=step,
+          which=args.which,
+          warn=guard.complain,
+      ),
       pathlib.Path(args.folder),
       name=args.data,
       split=args.split,
       data_dir=args.data_dir,
       image_size=args.image_size,
+      workers=args.workers,
   )

@@ -29,10 +29,12 @@ class LabelMaps:
   Attributes:
     index: Classes, uint16 [n s t m].
     score: Their probabilities, float16 [n s t m].
+    checksum: Of both, as it was when they were written.
   """
 
   index: np.ndarray
   score: np.ndarray
+  checksum: str
 
   def gather(self, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Returns 'map_index' and 'map_score' [b s t m] of these rows."""
@@ -70,7 +72,9 @@ def write(
   shutil.rmtree(part, ignore_errors=True)
   try:
     part.mkdir(parents=True)
-    _write_arrays(part, maps, meta['records'], meta['classes'])
+    meta['checksum'] = _write_arrays(
+        part, maps, meta['records'], meta['classes']
+    )
     (part / _META).write_text(json.dumps(meta, indent=2) + '\n')
     part.rename(folder)
   except OSError as error:
@@ -96,7 +100,8 @@ def open_maps(
     data_dir: The TFDS data directory, as in `datasets.load`.
 
   Raises:
-    UserError: If they are of other records or another order, or damaged.
+    UserError: If they are of other records, another order or other classes, or
+      damaged.
   """
   folder = pathlib.Path(folder)
   try:
@@ -113,6 +118,8 @@ def open_maps(
           f'the label maps in {folder} are not for {name} {split!r}: '
           f'{field} is {found!r} there and {wanted!r} here'
       )
+  if not isinstance(meta.get('checksum'), str):
+    raise UserError(f'{folder} is damaged: {_META} has no checksum')
   shape = index.shape
   if (
       (index.dtype, score.dtype) != (np.uint16, np.float16)
@@ -125,18 +132,21 @@ def open_maps(
         f'{score.dtype} {score.shape}, not uint16 and float16 '
         f'[{expected["records"]} s t m]'
     )
-  return LabelMaps(index, score)
+  return LabelMaps(index, score, meta['checksum'])
 
 
 def _expected(name, split, data_dir):
   """Returns what `meta.json` says of a split's maps."""
   source = datasets.open_source(name, split, data_dir)
+  class_names = datasets.info(name, data_dir).class_names
+  listed = ''.join(f'{class_name}\n' for class_name in class_names)
   return {
       'version': VERSION,
       'name': name,
       'split': split,
       'records': len(source),
-      'classes': len(datasets.info(name, data_dir).class_names),
+      'classes': len(class_names),
+      'class_names': hashlib.sha256(listed.encode()).hexdigest(),
       'order': order_checksum(source),
   }
 
@@ -160,6 +170,8 @@ def order_checksum(source: sources.Source) -> str:
 
 
 def _write_arrays(part, maps, count, num_classes):
+  """Writes the arrays and returns their checksum, record by record."""
+  digest = hashlib.sha256()
   index = score = None
   row = -1
   for row, (classes, probabilities) in enumerate(maps):
@@ -175,8 +187,11 @@ def _write_arrays(part, maps, count, num_classes):
       raise UserError(f'the label map of record {row} {problem}')
     if row < count:
       index[row], score[row] = classes, probabilities
+      digest.update(index[row].tobytes())
+      digest.update(score[row].tobytes())
   if row + 1 != count:
     raise UserError(f'there are {row + 1} label maps for {count} records')
+  return digest.hexdigest()
 
 
 def _problem(classes, probabilities, index, num_classes):

@@ -30,7 +30,7 @@ class Source(Protocol):
     """Returns what to call a record in a message."""
 
   def keys(self, rows: Sequence[int]) -> list[str]:
-    """Returns what tells records from others: file name, id, or the label."""
+    """Returns what tells records from others: file name, id, or a hash."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,8 +58,8 @@ class ArraySource:
     return f'record {row}'
 
   def keys(self, rows: Sequence[int]) -> list[str]:
-    """Returns the labels: nothing else is known."""
-    return [str(self.label[row]) for row in rows]
+    """Returns the SHA-256 of each row's pixels: there are no names."""
+    return [_hash(self.image[row].tobytes()) for row in rows]
 
 
 class FolderSource:
@@ -112,9 +112,9 @@ class FolderSource:
     return self._name(row, record)
 
   def keys(self, rows: Sequence[int]) -> list[str]:
-    """Returns file name, id or, without both, label of each row."""
+    """Returns file name, id or, without both, the encoded image's SHA-256."""
     return [
-        _file(record) or str(record['label']) for record in self._fetch(rows)
+        _file(record) or _hash(record['image']) for record in self._fetch(rows)
     ]
 
   def fingerprint(self) -> str:
@@ -143,6 +143,10 @@ class FolderSource:
     file = _file(record)
     file = f' ({file})' if file else ''
     return f'{self._path.parent.name}: record {row} of {self.split!r}{file}'
+
+
+def _hash(data: bytes) -> str:
+  return hashlib.sha256(data).hexdigest()
 
 
 def _file(record: Mapping[str, Any]) -> str:

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 import dataclasses
+import itertools
 import pathlib
 
 import jax
 import numpy as np
 
 from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax.augment import label_map
 from gswinrmt_jax.data import datasets, label_maps, pipeline
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import backbone
-from gswinrmt_jax.training import log
+from gswinrmt_jax.training import devices, evaluation, log
 from gswinrmt_jax.training.weights import Weights
 
 _TOP = 5  # classes that a map names at each place
@@ -26,11 +28,12 @@ def write_label_maps(
     split: str,
     data_dir: str = '',
     image_size: int | None = None,
+    workers: int = 0,
     terminal: log.Terminal | None = None,
 ) -> None:
   """Writes what the dense head sees in each record of a split.
 
-  Images are seen whole, brought to one square however they are shaped; the maps
+  Images are seen whole, brought to one size however they are shaped; the maps
   are the softmax of the dense logits, one place for each token.
 
   Args:
@@ -40,11 +43,12 @@ def write_label_maps(
     split: Of the data set.
     data_dir: The TFDS data directory.
     image_size: Height and width; None takes the teacher's.
+    workers: Processes that decode.
     terminal: Where is told what was written.
 
   Raises:
-    UserError: If the teacher has no dense head or other classes than the data,
-      or the maps cannot be written.
+    UserError: If the teacher has no dense head, other classes than the data or
+      tokens that do not divide the images, or the maps cannot be written.
   """
   card = dataclasses.replace(weights.card, dtype='float32')
   size = (image_size, image_size) if image_size else card.image_size
@@ -54,14 +58,10 @@ def write_label_maps(
         f'{weights.origin} has no dense head: only token-label models see what '
         'lies where'
     )
-  info = datasets.info(name, data_dir)
-  if card.num_classes != len(info.class_names):
-    raise UserError(
-        f'{weights.origin} tells {card.num_classes} classes apart, {name} has '
-        f'{len(info.class_names)}'
-    )
+  label_map.extents(size, model.arch.stride)
+  weights.check_classes(datasets.info(name, data_dir))
   records = datasets.load(
-      name, split, data_dir, image_size=size, storage='decode'
+      name, split, data_dir, image_size=size, storage='decode', workers=workers
   )
   label_maps.write(
       folder,
@@ -78,7 +78,12 @@ def write_label_maps(
 def _see(
     model: backbone.Backbone, weights: Weights, records: pipeline.Records
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields the likeliest classes and their probabilities, [h w 5] each."""
+  """Yields the likeliest classes and their probabilities, [h w 5] each.
+
+  On a terminal a bar tells how long it will take.
+  """
+  import tqdm
+
   card = weights.card
   top = min(_TOP, card.num_classes)
 
@@ -90,7 +95,20 @@ def _see(
     )
     return jax.lax.top_k(jax.nn.softmax(dense), top)
 
-  for batch in pipeline.eval_batches(records, batch_size=_BATCH):
-    score, index = jax.device_get(see(weights.variables, batch['image']))
-    real = batch['mask'] > 0
-    yield from zip(np.asarray(index)[real], score[real], strict=True)
+  put_batch = devices.Devices().put_batch
+  seen = (
+      see(weights.variables, put_batch(batch['image']))
+      for batch in pipeline.eval_batches(records, batch_size=_BATCH)
+  )
+  maps = (
+      (classes, probabilities)
+      for score, index in evaluation.fetched(seen)
+      for classes, probabilities in zip(index, score, strict=True)
+  )
+  yield from tqdm.tqdm(
+      itertools.islice(maps, len(records)),  # what follows is padding
+      total=len(records),
+      desc='label maps',
+      unit='img',
+      disable=None,
+  )

@@ -63,20 +63,36 @@ def make_model(
   Raises:
     UserError: If the model cannot be built so, or not for such images.
   """
-  fields = {
-      field: value for field, value in config.model.items() if field != 'name'
-  }
   try:
-    model = factory.create_model(
-        config.model.name,
-        num_classes=num_classes,
-        dtype=config.dtype,
-        **fields,
-    )
+    model = _create_model(config, num_classes)
     factory.variable_shapes(model, image_shape)
   except ValueError as error:
     raise UserError(f'{config.model.name}: {error}') from error
   return model
+
+
+def stride(config: ml_collections.ConfigDict) -> int:
+  """Returns the stride of the last map of a resolved recipe's model.
+
+  Raises:
+    UserError: If the model cannot be built so.
+  """
+  try:
+    return _create_model(config, num_classes=1).arch.stride
+  except ValueError as error:
+    raise UserError(f'{config.model.name}: {error}') from error
+
+
+def _create_model(config, num_classes):
+  fields = {
+      field: value for field, value in config.model.items() if field != 'name'
+  }
+  return factory.create_model(
+      config.model.name,
+      num_classes=num_classes,
+      dtype=config.dtype,
+      **fields,
+  )
 
 
 def make_optimizer(

@@ -64,7 +64,7 @@ def evaluate_run(
   )
   place = _place(weights, data, split, data_dir)
   info = datasets.info(place.name, place.dir)
-  _check_classes(weights, info)
+  weights.check_classes(info)
   datasets.ensure(place.name, place.dir)
   size = (image_size, image_size) if image_size else weights.card.image_size
   # Each image is needed once: there is no use in keeping it.
@@ -114,21 +114,6 @@ def evaluate_run(
   run_folder.write_json(path, report)
   terminal.say(f'Written to {path}.')
   return report
-
-
-def _check_classes(weights, info):
-  """Refuses weights for other classes than the data have."""
-  card = weights.card
-  if card.num_classes != len(info.class_names):
-    raise UserError(
-        f'{weights.origin} tells {card.num_classes} classes apart, {info.name} '
-        f'has {len(info.class_names)}'
-    )
-  if card.class_names and card.class_names != info.class_names:
-    raise UserError(
-        f'{weights.origin} knows {", ".join(card.class_names[:3])} ..., '
-        f'{info.name} has {", ".join(info.class_names[:3])} ...'
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A pass over a data set: every image once."""
 
 import collections
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from flax import linen as nn
@@ -63,18 +63,27 @@ def evaluate_each(
   The data are gone through once, as `evaluate` does: loading them may take
   longer than the model does.
   """
-  total, waiting = None, collections.deque()
-
-  def take():
-    part = jax.device_get(waiting.popleft())
+  total = None
+  results = (
+      {name: eval_step(of, batch) for name, of in weights.items()}
+      for batch in map(place, batches)
+  )
+  for part in fetched(results):
     part = jax.tree.map(np.float64, part)
-    return part if total is None else jax.tree.map(np.add, total, part)
-
-  for batch in map(place, batches):
-    waiting.append({name: eval_step(of, batch) for name, of in weights.items()})
-    # A confusion matrix of many classes is large: few are held at a time.
-    if len(waiting) > _AHEAD:
-      total = take()
-  while waiting:
-    total = take()
+    total = part if total is None else jax.tree.map(np.add, total, part)
   return {name: metrics.figures(sums) for name, sums in total.items()}
+
+
+def fetched(results: Iterable[Any]) -> Iterator[Any]:
+  """Yields what is computed on the device, in order, on the host.
+
+  A few are begun before the first is waited for. No more: a confusion matrix of
+  many classes, or the maps of a batch, are large.
+  """
+  waiting = collections.deque()
+  for result in results:
+    waiting.append(result)
+    if len(waiting) > _AHEAD:
+      yield jax.device_get(waiting.popleft())
+  while waiting:
+    yield jax.device_get(waiting.popleft())

@@ -23,10 +23,12 @@ class Seen:
     info: Of the data set, with the size that the model sees.
     crop: Part of the resized image that evaluation keeps, as `pictures.fit`
       has it.
+    label_maps: The checksum of the maps that it is trained with, '' if none.
   """
 
   info: datasets.Info
   crop: float = 1.0
+  label_maps: str = ''
 
   def write(self, folder: pathlib.Path) -> None:
     """Writes it into a run folder.
@@ -36,6 +38,8 @@ class Seen:
     """
     path = folder / _FILE
     fields = {**dataclasses.asdict(self.info), 'crop': self.crop}
+    if self.label_maps:
+      fields['label_maps'] = self.label_maps
     fields = json.loads(json.dumps(fields))  # JSON knows no tuples.
     if path.exists():
       differing = [
@@ -62,10 +66,10 @@ def seen(folder: pathlib.Path, recipe: ml_collections.ConfigDict) -> Seen:
     return Seen(datasets.info(recipe.data.name, recipe.data.dir))
   try:
     fields = json.loads(path.read_text())
-    crop = fields.pop('crop')
+    crop, maps = fields.pop('crop'), fields.pop('label_maps', '')
     for name in ('class_names', 'mean', 'std', 'image_size'):
       fields[name] = tuple(fields[name])
-    return Seen(datasets.Info(**fields), crop)
+    return Seen(datasets.Info(**fields), crop, maps)
   except (OSError, ValueError, TypeError, KeyError) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
 

@@ -82,10 +82,9 @@ class Run:
     # A run that goes on has started from them already.
     started = bool(self.checkpoints.steps())
     self._source = None if started else fine_tune.load(config, terminal.say)
-    self._augmentation = build.make_augmentation(config, self.info)
-    token_labels.check(config)
+    self._augmentation, loss = token_labels.choose(config, self.info)
     datasets.ensure(config.data.name, config.data.dir)
-    self._token_labels = token_labels.open_for(config)
+    self._maps = token_labels.open_for(config)
     self.train_data = inputs.load_train(config)
     self.val_data = inputs.load_eval(config, config.data.val_split)
     inputs.check_sizes(config, self.train_data, self.val_data)
@@ -100,12 +99,6 @@ class Run:
     self.devices.check_batch_size(config.batch_size)
 
     model = build.make_model(config, len(self.info.class_names), image_shape)
-    loss = step_lib.class_loss
-    if self._token_labels:
-      loss = self._token_labels.loss
-      self._augmentation = self._token_labels.augmentation(
-          config, self.info, model.arch.stride
-      )
     self.schedule, tx = build.make_optimizer(config, self.plan)
     decay = build.ema_decay(config)
     key = jax.random.key(config.seed)
@@ -129,7 +122,8 @@ class Run:
     if self._source is not None:
       fine_tune.check(self.target.variables, self._source)
     run_folder.open_folder(folder, config)
-    inputs.Seen(self.info, inputs.crop(config)).write(folder)
+    maps = self._maps.checksum if self._maps else ''
+    inputs.Seen(self.info, inputs.crop(config), maps).write(folder)
     self.log = None
     self._batches = None
 
@@ -197,8 +191,8 @@ class Run:
         repeats=self.config.data.repeats,
     )
     self._batches = batches
-    if self._token_labels:
-      batches = self._token_labels.batches(batches)
+    if self._maps:
+      batches = token_labels.with_maps(batches, self._maps)
     batch = self.devices.put_batch(next(batches))
     if not start:
       self._draw(batch)
@@ -242,7 +236,7 @@ class Run:
         self._augmentation, compiler_options=devices.quick_compilation()
     )
     image, targets = augment(step_lib.augment_key(self._key, 0), batch)
-    if self._token_labels:
+    if self._maps:
       targets, _ = targets  # those of the tokens are not written down
     plots.write_augmented_batch(
         self.folder / 'augmented_batch.png',

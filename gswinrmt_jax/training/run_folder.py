@@ -21,6 +21,7 @@ from gswinrmt_jax.training import build
 FREE_FIELDS = frozenset(
     {
         'data.dir',
+        'data.label_maps',  # the maps themselves are in data.json
         'data.storage',
         'data.test_split',
         'data.workers',

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card as card_lib
 from gswinrmt_jax.interop import safetensors_file
@@ -63,6 +64,24 @@ class Weights:
       UserError: If it does not take such images.
     """
     return _make_model(self.card, image_size or self.card.image_size)
+
+  def check_classes(self, info: datasets.Info) -> None:
+    """Checks that data have the classes that the weights are for.
+
+    Raises:
+      UserError: If their number, or their names where both say them, differ.
+    """
+    card = self.card
+    if card.num_classes != len(info.class_names):
+      raise UserError(
+          f'{self.origin} tells {card.num_classes} classes apart, {info.name} '
+          f'has {len(info.class_names)}'
+      )
+    if card.class_names and card.class_names != info.class_names:
+      raise UserError(
+          f'{self.origin} knows {", ".join(card.class_names[:3])} ..., '
+          f'{info.name} has {", ".join(info.class_names[:3])} ...'
+      )
 
 
 def load(
