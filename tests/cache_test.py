@@ -10,7 +10,7 @@ import folder_data
 import numpy as np
 import pytest
 
-from gswinrmt_jax.data import cache, folders, records
+from gswinrmt_jax.data import cache, records, tfds_sets
 from gswinrmt_jax.errors import UserError
 
 
@@ -31,7 +31,7 @@ def root(written, tmp_path, monkeypatch):
 
 
 def _decoded(root, split='train', size=(6, 5), crop=0.875):
-  source = folders.open_split('own', split, str(root))
+  source = tfds_sets.open_split('own', split, str(root))
   return records.Decoded(source, size, crop)
 
 

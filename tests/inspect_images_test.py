@@ -203,3 +203,19 @@ def test_workers_end_with_a_killed_parent():
   while status.exists() and 'State:\tZ' not in status.read_text():
     assert time.monotonic() < end
     time.sleep(0.05)
+
+
+@pytest.mark.parametrize('end', [b'\xc3', b'17\n', b'["a/1.jpg"]\n', b'{}\n'])
+def test_a_journal_that_was_cut_or_mixed_up(end, tmp_path):
+  names = [*image_files.names('a'), 'a/\u00e9.jpg']
+  image_files.write(tmp_path, names)
+  before = _run(tmp_path, names)
+  with (tmp_path / 'journal').open('ab') as file:
+    file.write(end)  # of a character of two bytes, the first
+  again = _run(tmp_path, names)
+  assert again == [(finding, False) for finding, _ in before]
+  content = (tmp_path / 'journal').read_bytes()
+  cut = content.rindex('\u00e9'.encode()) + 1
+  (tmp_path / 'journal').write_bytes(content[:cut])
+  assert [new for _, new in _run(tmp_path, names)] == [False] * 3 + [True]
+  assert not any(new for _, new in _run(tmp_path, names))

@@ -23,7 +23,7 @@ import PIL
 
 from gswinrmt_jax.data import prepared, records
 from gswinrmt_jax.data.records import Arrays, Decoded
-from gswinrmt_jax.data.sources import FolderSource
+from gswinrmt_jax.data.sources import TfdsSource
 from gswinrmt_jax.errors import UserError
 
 _VERSION = 1  # of what is done to an image; part of the hash
@@ -68,7 +68,7 @@ def _name(decoded):
   return f'{split}_{height}x{width}_crop{decoded.crop:.4g}_{digest}'
 
 
-def _places(source: FolderSource) -> list[pathlib.Path]:
+def _places(source: TfdsSource) -> list[pathlib.Path]:
   user = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
   user = pathlib.Path(user).expanduser() / 'gswinrmt_jax'
   return [source.folder / 'decoded', user / source.folder.parent.name]

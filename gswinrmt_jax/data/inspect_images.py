@@ -16,8 +16,9 @@ import warnings
 import PIL.Image
 import PIL.ImageOps
 
-from gswinrmt_jax.data import collection as collections
+from gswinrmt_jax.data import collection as collection_lib
 from gswinrmt_jax.data import image_folders, workers
+from gswinrmt_jax.data.collection import Picture
 from gswinrmt_jax.errors import UserError
 
 _CHUNK = 32  # pictures handed to a process at a time
@@ -86,7 +87,7 @@ def digest(content: bytes) -> int:
 
 def inspect_all(
     root: pathlib.Path,
-    pictures: list[collections.Picture],
+    pictures: list[Picture],
     *,
     jobs: int,
     journal: pathlib.Path,
@@ -157,14 +158,14 @@ def _map(pool, root, chunks, ahead):
 
 
 def _inspect_chunk(
-    root: pathlib.Path, chunk: list[tuple[collections.Picture, Known | None]]
+    root: pathlib.Path, chunk: list[tuple[Picture, Known | None]]
 ) -> list[tuple[Stamp | None, Finding]]:
   findings = []
   for picture, before in chunk:
     try:
-      stamp = collections.stamp(root, picture)
+      stamp = collection_lib.stamp(root, picture)
       if before is None or before[0] != stamp:
-        before = stamp, inspect(collections.read(root, picture))
+        before = stamp, inspect(collection_lib.read(root, picture))
     except OSError as error:  # No stamp: the next run looks again.
       before = None, Finding(error.strerror or str(error))
     findings.append(before)
@@ -175,16 +176,17 @@ def _read_journal(path: pathlib.Path, heading: str) -> dict[str, str]:
   """Returns the lines that earlier runs wrote under this heading, by name."""
   known = {}
   path.touch()
-  with path.open('r+', encoding='utf-8') as file:
+  # A run may have been killed in the middle of a line, even of a character.
+  with path.open('r+', encoding='utf-8', errors='replace') as file:
     under = None
     for line in file:
       try:
         entry = json.loads(line)
-      except ValueError:  # Where a run was killed.
+      except ValueError:
         continue
       if isinstance(entry, str):
         under = entry
-      elif under == heading:
+      elif under == heading and isinstance(entry, list) and len(entry) == 3:
         known[entry[0]] = line  # A fourth of the memory of what it says.
     file.write('\n')  # Ends a line that was cut.
   return known

@@ -75,7 +75,6 @@ def evaluate_run(
       image_size=size,
       crop=weights.card.crop_at(size),
       storage='decode',
-      workers=place.workers,
   )
   eval_step = jax.jit(
       evaluation.make_eval_step(
@@ -137,7 +136,6 @@ class _Place:
   split: str
   dir: str
   batch_size: int
-  workers: int = 0
 
 
 def _place(weights, data, split, data_dir):
@@ -150,7 +148,6 @@ def _place(weights, data, split, data_dir):
         split=recipe.data[own] if own in recipe.data else split,
         dir=recipe.data.dir if data_dir is None else data_dir,
         batch_size=recipe.eval_batch_size,
-        workers=recipe.data.workers,
     )
   if data is None:
     raise UserError(
