@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import concurrent.futures
 import contextlib
 import hashlib
-import io
 import itertools
 import json
 import multiprocessing
@@ -13,17 +12,15 @@ import pathlib
 from typing import NamedTuple
 import warnings
 
-import PIL.Image
-import PIL.ImageOps
+import PIL
 
 from gswinrmt_jax.data import collection as collection_lib
-from gswinrmt_jax.data import image_folders, workers
+from gswinrmt_jax.data import pictures, workers
 from gswinrmt_jax.data.collection import Picture
 from gswinrmt_jax.errors import UserError
 
+_VERSION = 2  # of what can be used; what was found by another is not believed
 _CHUNK = 32  # pictures handed to a process at a time
-_FORMATS = sorted(set(image_folders.SUFFIXES.values()))
-_ORIENTATION = 0x0112  # EXIF tag
 
 
 class Finding(NamedTuple):
@@ -33,11 +30,11 @@ class Finding(NamedTuple):
     problem: Why it cannot be used; empty for a good one.
     digest: 64 bits of the BLAKE2 hash of its bytes.
     size: Its length in bytes.
-    width: Of the stored pixels, as are the next.
-    height: In pixels.
-    mode: Pillow's, such as RGB or CMYK.
-    format: Pillow's, such as JPEG.
-    turned: Whether EXIF says that it is to be turned or mirrored.
+    width: As `pictures.Stored` has it, as are the next.
+    height: Likewise.
+    mode: Likewise.
+    format: Likewise.
+    turned: Likewise.
   """
 
   problem: str
@@ -56,28 +53,13 @@ Known = tuple[Stamp, Finding]
 
 def inspect(content: bytes) -> Finding:
   """Returns what is found when a picture is decoded as training does it."""
-  if not content:
-    return Finding('is empty')
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')
-      warnings.simplefilter('error', PIL.Image.DecompressionBombWarning)
-      with PIL.Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-        image.load()
-        turned = image.getexif().get(_ORIENTATION, 1) > 1
-        if turned:  # It fails on EXIF data that training would fail on.
-          PIL.ImageOps.exif_transpose(image)
-        kind = image.mode, image.format, turned
-        return Finding('', digest(content), len(content), *image.size, *kind)
-  except PIL.UnidentifiedImageError:
-    return Finding(f'is none of {", ".join(_FORMATS)}')
-  except (
-      PIL.Image.DecompressionBombWarning,
-      PIL.Image.DecompressionBombError,
-  ):
-    return Finding(f'has more than {PIL.Image.MAX_IMAGE_PIXELS:,} pixels')
-  except Exception as error:  # Decoders raise all kinds.
-    return Finding(' '.join(str(error).split()) or type(error).__name__)
+      _, stored = pictures.open_rgb(content)
+  except ValueError as error:
+    return Finding(str(error))
+  return Finding('', digest(content), len(content), *stored)
 
 
 def digest(content: bytes) -> int:
@@ -87,7 +69,7 @@ def digest(content: bytes) -> int:
 
 def inspect_all(
     root: pathlib.Path,
-    pictures: list[Picture],
+    wanted: list[Picture],
     *,
     jobs: int,
     journal: pathlib.Path,
@@ -96,7 +78,7 @@ def inspect_all(
 
   Args:
     root: Of their paths.
-    pictures: What to look at.
+    wanted: What to look at.
     jobs: Processes; 1 for none but this one.
     journal: A file to which findings are added, and from which those of files
       that have not changed since are taken.
@@ -106,14 +88,14 @@ def inspect_all(
   """
   import tqdm
 
-  heading = f'Pillow {PIL.__version__}, {root}'
+  heading = f'{_VERSION}, Pillow {PIL.__version__}, {root}'
   known = _read_journal(journal, heading)
   if known:
     message = f'{len(known):,} pictures were looked at by an earlier run'
     tqdm.tqdm.write(message)  # Beside the bar that may be there.
   chunks = (
       [(picture, _known(known, picture.file_name)) for picture in chunk]
-      for chunk in _chunks(pictures)
+      for chunk in _chunks(wanted)
   )
   with journal.open('a', encoding='utf-8') as file, _executor(jobs) as pool:
     file.write(json.dumps(heading) + '\n')
@@ -129,8 +111,8 @@ def inspect_all(
       file.flush()
 
 
-def _chunks(pictures):
-  iterator = iter(pictures)
+def _chunks(wanted):
+  iterator = iter(wanted)
   while chunk := list(itertools.islice(iterator, _CHUNK)):
     yield chunk
 
