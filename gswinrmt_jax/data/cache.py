@@ -173,7 +173,7 @@ def _open(folder, decoded):
         f'{folder} is damaged ({problem}): remove that directory, and the '
         'images are decoded anew'
     )
-  return Arrays(image, label)
+  return Arrays(image, label, decoded.source)
 
 
 def _sample_is_whole(image, chunk, sums):

@@ -25,10 +25,12 @@ class Arrays:
   Attributes:
     image: uint8 [n h w 3].
     label: int32 [n].
+    source: What they were decoded from, if anything.
   """
 
   image: np.ndarray
   label: np.ndarray
+  source: Source | None = None
 
   workers = 0  # There is nothing for them to do.
 
@@ -115,7 +117,9 @@ def to_memory(records: Decoded) -> Arrays:
         f'{size / 1e9:.1f} GB of memory, {room / 1e9:.1f} GB are free: set '
         'config.data.storage to disk or decode'
     )
-  arrays = Arrays(np.empty(shape, np.uint8), np.empty(shape[0], np.int32))
+  arrays = Arrays(
+      np.empty(shape, np.uint8), np.empty(shape[0], np.int32), records.source
+  )
   start = 0
   for chunk in decode_all(records):
     stop = start + len(chunk['label'])

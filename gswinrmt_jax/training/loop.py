@@ -18,6 +18,7 @@ from gswinrmt_jax.training import (
     devices,
     evaluation,
     fine_tune,
+    image_spec,
     inputs,
     log,
     meter,
@@ -123,7 +124,9 @@ class Run:
     if self._source is not None:
       fine_tune.check(self.target.variables, self._source)
     run_folder.open_folder(folder, config)
-    inputs.Seen(self.info, inputs.crop(config)).write(folder)
+    image_spec.of_run(config, self.info, self.train_data, self.val_data).write(
+        folder
+    )
     self.log = None
     self._batches = None
 
