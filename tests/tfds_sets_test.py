@@ -66,3 +66,13 @@ def test_a_missing_shard_is_one_line(path, tmp_path):
   with pytest.raises(UserError, match='half written or damaged') as caught:
     tfds_sets.open_split('own', 'train', str(tmp_path))
   assert '\n' not in str(caught.value)
+
+
+def test_a_configuration_is_a_data_set_of_its_set(path, tmp_path):
+  final = shutil.copytree(path, tmp_path / 'own' / 'big' / '1.0.0')
+  info = json.loads((final / 'dataset_info.json').read_text())
+  info['configName'] = 'big'
+  (final / 'dataset_info.json').write_text(json.dumps(info))
+  assert tfds_sets.open_builder('own', str(tmp_path)) is None
+  source = tfds_sets.open_split('big', 'train', str(tmp_path / 'own'))
+  assert len(list(source.read(range(len(source))))) == 4
