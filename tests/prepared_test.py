@@ -174,7 +174,9 @@ def test_without_locks_both_build_and_one_is_kept(tmp_path, monkeypatch):
     assert good.result(30)
 
   def late(work):
+    (work / 'mine').touch()
     prepared.build(_final(tmp_path), _write)
+    assert (work / 'mine').exists()
     _write(work)
 
   assert os.listdir(tmp_path / 'tfds') == ['thing']

@@ -113,7 +113,7 @@ def build(final: pathlib.Path, write: Callable[[pathlib.Path], object]) -> bool:
         os.rename(work.joinpath(*final.parts[-2:]), final)
         shutil.rmtree(kept(work), ignore_errors=True)
       finally:
-        shutil.rmtree(work)
+        shutil.rmtree(work, ignore_errors=True)
         _remove_empty(hidden)
   except (OSError, RuntimeError) as error:  # array_record raises the latter.
     if final.exists():  # A process on another machine was faster.
