@@ -1,5 +1,8 @@
 """Decoded images in files: made once, whole or not at all, checked."""
 
+import concurrent.futures
+import errno
+import fcntl
 import json
 import os
 import pathlib
@@ -10,7 +13,7 @@ import folder_data
 import numpy as np
 import pytest
 
-from gswinrmt_jax.data import cache, folders, records
+from gswinrmt_jax.data import cache, records, tfds_sets
 from gswinrmt_jax.errors import UserError
 
 
@@ -31,7 +34,7 @@ def root(written, tmp_path, monkeypatch):
 
 
 def _decoded(root, split='train', size=(6, 5), crop=0.875):
-  source = folders.open_split('own', split, str(root))
+  source = tfds_sets.open_split('own', split, str(root))
   return records.Decoded(source, size, crop)
 
 
@@ -45,7 +48,6 @@ def test_it_holds_what_is_decoded_and_is_made_once(root, capsys, monkeypatch):
   want = decoded.gather(range(11))
   np.testing.assert_array_equal(arrays.image, want['image'])
   np.testing.assert_array_equal(arrays.label, want['label'])
-  assert type(arrays.gather(np.arange(3))['image']) is np.ndarray
   assert not arrays.image.flags.writeable  # mapped to memory
   said = capsys.readouterr().out
   (folder,) = _caches(root)
@@ -117,6 +119,62 @@ def test_two_at_once_make_it_once(root, capsys):
   assert len(_caches(root)) == 1
 
 
+def _without_locks(monkeypatch):
+  def flock(file, how):
+    raise OSError(errno.ENOLCK, 'No locks available')
+
+  monkeypatch.setattr(fcntl, 'flock', flock)
+
+
+def test_two_at_once_without_locks(root, monkeypatch):
+  """Each writes its own, and neither removes what the other is writing."""
+  _without_locks(monkeypatch)
+  together, write = threading.Barrier(2, timeout=20), cache._write
+
+  def slowly(folder, *args):
+    together.wait()  # Both have begun, and removed what they would.
+    write(folder, *args)
+    together.wait()  # Neither has renamed yet.
+
+  monkeypatch.setattr(cache, '_write', slowly)
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    both = [pool.submit(cache.load, _decoded(root)) for _ in range(2)]
+  want = _decoded(root).gather(range(11))['image']
+  for future in both:
+    np.testing.assert_array_equal(future.result().image, want)
+  assert len([path for path in _caches(root) if path.is_dir()]) == 1
+
+
+def test_what_may_be_anothers_is_left_without_locks(root, monkeypatch):
+  _without_locks(monkeypatch)
+  name = cache._name(_decoded(root))
+  other = root / 'own' / '1.0.0' / 'decoded' / f'.{name}.abc'
+  other.mkdir(parents=True)
+  cache.load(_decoded(root))
+  assert other.is_dir()
+
+
+def test_all_is_on_the_disk_before_it_has_its_name(root, monkeypatch):
+  synced, fsync = [], os.fsync
+
+  def note(descriptor):
+    path = pathlib.Path(os.readlink(f'/proc/self/fd/{descriptor}'))
+    synced.append(path.name)
+    fsync(descriptor)
+
+  monkeypatch.setattr(os, 'fsync', note)
+  rename = pathlib.Path.rename
+  monkeypatch.setattr(
+      pathlib.Path,
+      'rename',
+      lambda path, target: synced.append('RENAMED') or rename(path, target),
+  )
+  cache.load(_decoded(root))
+  *files, folder, renamed, place = synced
+  assert sorted(files) == ['cache.json', 'image.npy', 'label.npy']
+  assert (folder, renamed, place) == ('whole', 'RENAMED', 'decoded')
+
+
 def test_a_directory_that_cannot_be_written_to(root, monkeypatch):
   final = root / 'own' / '1.0.0'
   (final / 'decoded').touch()  # not even the superuser makes files in it
@@ -141,6 +199,8 @@ def _flip(path, offset):
     'damage',
     [
         lambda folder: os.truncate(folder / 'image.npy', 500),
+        lambda folder: os.truncate(folder / 'image.npy', 0),
+        lambda folder: os.truncate(folder / 'label.npy', 0),
         lambda folder: _flip(folder / 'image.npy', 300),
         lambda folder: _flip(folder / 'image.npy', -1),
         lambda folder: _flip(folder / 'label.npy', -1),

@@ -5,7 +5,13 @@ import folder_data
 import numpy as np
 import pytest
 
-from gswinrmt_jax.data import cifar10_archive, datasets, digits, records
+from gswinrmt_jax.data import (
+    cifar10_archive,
+    datasets,
+    digits,
+    prepared,
+    records,
+)
 from gswinrmt_jax.errors import UserError
 
 
@@ -98,6 +104,26 @@ def test_storages_hold_the_same(own):
       for name in ('image', 'label'):
         np.testing.assert_array_equal(batch[name], want[name][rows])
         assert batch[name].dtype == want[name].dtype
+
+
+def test_an_unknown_storage_is_refused(own):
+  with pytest.raises(UserError, match="unknown storage 'ram': must be one of"):
+    datasets.load('own', 'train', str(own), storage='ram')
+
+
+def test_opening_prepares_nothing_and_opens_once(own, monkeypatch):
+  monkeypatch.setattr(datasets, 'prepare', lambda *args: 1 / 0)
+  opened, open_prepared = [], prepared.open_prepared
+  monkeypatch.setattr(
+      prepared,
+      'open_prepared',
+      lambda *args, **how: opened.append(args) or open_prepared(*args, **how),
+  )
+  assert len(datasets.open_source('own', 'train', str(own))) == 8
+  assert len(opened) == 1
+  for name in ('xyz', 'cifar10', 'imagenet'):
+    with pytest.raises(UserError):
+      datasets.open_source(name, 'train', str(own))
 
 
 def test_digits_need_no_preparation(capsys):

@@ -14,7 +14,10 @@ def encoded(seed: int, kind: str = 'JPEG', mode: str = 'RGB', **options):
   """Returns the bytes of a picture of noise, 7 wide and 5 high."""
   noise = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), np.uint8)
   file = io.BytesIO()
-  PIL.Image.fromarray(noise).convert(mode).save(file, kind, **options)
+  picture = PIL.Image.fromarray(noise).convert(mode)
+  if mode == 'F':
+    picture = picture.point(lambda value: value * (1 / 255) + 0)
+  picture.save(file, kind, **options)
   return file.getvalue()
 
 

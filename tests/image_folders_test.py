@@ -5,7 +5,7 @@ import os
 import image_files
 import pytest
 
-from gswinrmt_jax.data import image_folders
+from gswinrmt_jax.data import image_folders, pictures
 from gswinrmt_jax.errors import UserError
 
 
@@ -132,3 +132,7 @@ def test_a_name_that_is_not_utf8(tmp_path):
   os.rename(tmp_path / 'a/1.jpg', os.fsencode(tmp_path / 'a') + b'/\xff.jpg')
   with pytest.raises(UserError, match='not UTF-8'):
     image_folders.find(tmp_path)
+
+
+def test_what_is_looked_for_can_be_read():
+  assert set(image_folders.SUFFIXES.values()) == set(pictures.FORMATS)

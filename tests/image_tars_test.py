@@ -87,3 +87,14 @@ def test_compressed_or_none(tmp_path):
   (tmp_path / 'all.tar').write_bytes(image_files.tar({'n1.tar': b'no tar'}))
   with pytest.raises(UserError, match=r'n1\.tar is no uncompressed tar'):
     _listed(tmp_path / 'all.tar')
+
+
+@pytest.mark.parametrize('name', ['a\udcff.JPEG', 'b\udcff/c.txt'])
+def test_names_that_are_not_utf8(name, tmp_path):
+  content = image_files.tar({'good.JPEG': b'x', name: b'x'})
+  (tmp_path / 'set.tar').write_bytes(content)
+  with pytest.raises(UserError, match=r"set\.tar has a name .*'.\\udcff"):
+    list(image_tars.pictures(tmp_path, 'set.tar', Counter()))
+  (tmp_path / 'all.tar').write_bytes(image_files.tar({'n1.tar': content}))
+  with pytest.raises(UserError, match=r'n1\.tar has a name that is not UTF-8'):
+    _listed(tmp_path / 'all.tar')

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 from concurrent.futures import process
+import io
 import os
 import pathlib
 import signal
@@ -14,7 +15,7 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 
-from gswinrmt_jax.data import inspect_images
+from gswinrmt_jax.data import inspect_images, pictures
 from gswinrmt_jax.data.collection import Picture
 from gswinrmt_jax.errors import UserError
 
@@ -50,9 +51,9 @@ def test_exif_is_seen(monkeypatch):
   assert found.turned and not found.problem
   assert (found.width, found.height) == (7, 5)  # As stored.
   with monkeypatch.context() as patch:
-    patch.setattr(PIL.ImageOps, 'exif_transpose', lambda _: 1 / 0)
+    patch.setattr(PIL.ImageOps, 'exif_transpose', lambda *_, **how: 1 / 0)
     found = inspect_images.inspect(image_files.encoded(1, exif=exif.tobytes()))
-  assert found.problem == 'division by zero'
+  assert found.problem == 'is damaged: division by zero'
   # EXIF that cannot be read does no harm.
   found = inspect_images.inspect(image_files.encoded(1, exif=b'Exif\0\0none'))
   assert not found.turned and not found.problem
@@ -70,10 +71,10 @@ def test_pictures_that_cannot(monkeypatch):
 
   assert problem(b'') == 'is empty'
   assert problem(b'no picture') == (
-      'is none of BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP'
+      'is no picture that can be read (BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP)'
   )
   # Pillow would run Ghostscript on it.
-  assert 'is none of' in problem(image_files.encoded(1, 'EPS'))
+  assert 'is no picture' in problem(image_files.encoded(1, 'EPS'))
   whole = image_files.encoded(1)
   assert 'truncated' in problem(whole[:-40])
   assert 'truncated' in problem(image_files.encoded(1, 'PNG')[:-30])
@@ -81,6 +82,20 @@ def test_pictures_that_cannot(monkeypatch):
   assert problem(whole) == 'has more than 34 pixels'
   monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 17)  # 35 are an error
   assert problem(whole) == 'has more than 17 pixels'
+
+
+def test_what_training_does_not_read_is_not_accepted(monkeypatch):
+  # Refused where it becomes RGB: its numbers are of an unknown range.
+  deep = PIL.Image.new('F', (5, 4), 3.0)
+  file = io.BytesIO()
+  deep.save(file, 'TIFF')
+  with pytest.raises(UserError, match=r'^x is damaged: pixels of 3'):
+    pictures.decode(file.getvalue(), 'x')
+  found = inspect_images.inspect(file.getvalue())
+  assert found.problem == 'is damaged: pixels of 3 to 3, not of 0 to 1'
+  monkeypatch.setattr(pictures, '_to_rgb', lambda picture: 1 / 0)
+  found = inspect_images.inspect(image_files.encoded(1))
+  assert found.problem == 'is damaged: division by zero'
 
 
 def test_digest_is_of_every_byte():
@@ -119,7 +134,7 @@ def test_several_processes_find_the_same_in_order(tmp_path):
     if name == 'a/none.jpg':
       assert finding.problem == 'No such file or directory'
     elif name == names[71]:
-      assert 'is none of' in finding.problem
+      assert 'is no picture' in finding.problem
     else:
       assert finding.digest == inspect_images.digest(contents[name])
 
@@ -203,3 +218,19 @@ def test_workers_end_with_a_killed_parent():
   while status.exists() and 'State:\tZ' not in status.read_text():
     assert time.monotonic() < end
     time.sleep(0.05)
+
+
+@pytest.mark.parametrize('end', [b'\xc3', b'17\n', b'["a/1.jpg"]\n', b'{}\n'])
+def test_a_journal_that_was_cut_or_mixed_up(end, tmp_path):
+  names = [*image_files.names('a'), 'a/\u00e9.jpg']
+  image_files.write(tmp_path, names)
+  before = _run(tmp_path, names)
+  with (tmp_path / 'journal').open('ab') as file:
+    file.write(end)  # of a character of two bytes, the first
+  again = _run(tmp_path, names)
+  assert again == [(finding, False) for finding, _ in before]
+  content = (tmp_path / 'journal').read_bytes()
+  cut = content.rindex('\u00e9'.encode()) + 1
+  (tmp_path / 'journal').write_bytes(content[:cut])
+  assert [new for _, new in _run(tmp_path, names)] == [False] * 3 + [True]
+  assert not any(new for _, new in _run(tmp_path, names))

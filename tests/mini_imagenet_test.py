@@ -64,6 +64,12 @@ def test_lists_that_will_not_do(tmp_path):
   (tmp_path / 'images' / f'{_WNIDS[0]}{3:08d}.jpg').unlink()
   with pytest.raises(UserError, match=r'^1 of the 48 .*00000003\.jpg$'):
     mini_imagenet.find(tmp_path)
+  (tmp_path / 'val.csv').write_text('filename,label\na.jpg,n1\nb.jpg\n')
+  with pytest.raises(UserError, match=r'val\.csv, line 3: not a file name and'):
+    mini_imagenet.find(tmp_path)
+  (tmp_path / 'val.csv').write_bytes(b'filename,label\n\xff.jpg,n1\n')
+  with pytest.raises(UserError, match=r'cannot read .*val\.csv: .utf-8'):
+    mini_imagenet.find(tmp_path)
   (tmp_path / 'val.csv').write_text('name;class\n')
   with pytest.raises(UserError, match='does not start with filename,label'):
     mini_imagenet.find(tmp_path)

@@ -41,6 +41,60 @@ def test_every_mode_becomes_rgb(tmp_path):
     assert off <= (3 if name.endswith('jpg') else 1), name
 
 
+def _deep(tmp_path, values, kind):
+  array = np.array([values], kind)
+  return _saved(tmp_path, PIL.Image.fromarray(array), 'deep.tiff')
+
+
+@pytest.mark.parametrize(
+    ('kind', 'values', 'want'),
+    [
+        # round(v / 257); a dark picture stays dark, whatever is its lightest.
+        (np.uint16, [0, 200, 257, 19789], [0, 1, 1, 77]),
+        (np.uint16, [0, 65535], [0, 255]),
+        (np.int32, [0, 200, 257, 19789], [0, 1, 1, 77]),
+        (np.int32, [0, 65535], [0, 255]),
+        (np.float32, [0, 0.1, 0.2], [0, 26, 51]),  # 25.5 is 25.500002
+        (np.float32, [0, 1], [0, 255]),
+    ],
+)
+def test_the_scale_is_that_of_the_kind(kind, values, want, tmp_path):
+  read = np.asarray(pictures.read(_deep(tmp_path, values, kind)))
+  assert read[0].tolist() == [[value] * 3 for value in want]
+
+
+@pytest.mark.parametrize(
+    ('kind', 'values'),
+    [
+        (np.int32, [0, 65536]),
+        (np.int32, [-1, 5]),
+        (np.float32, [0, 1.01]),
+        (np.float32, [-0.01, 1]),
+        (np.float32, [0, np.nan]),
+        (np.float32, [np.inf, 0]),
+    ],
+)
+def test_another_range_is_refused(kind, values, tmp_path):
+  with pytest.raises(UserError, match=r'deep\.tiff is damaged: pixels of'):
+    pictures.read(_deep(tmp_path, values, kind))
+
+
+def test_what_preparing_refuses_is_not_read(tmp_path, monkeypatch):
+  path = _saved(tmp_path, PIL.Image.new('L', (5, 4)))
+  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 20)
+  pictures.read(path)
+  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 19)
+  with pytest.raises(UserError, match=r'a\.png has more than 19 pixels$'):
+    pictures.read(path)
+  path.write_bytes(b'')
+  with pytest.raises(UserError, match=r'a\.png is empty$'):
+    pictures.read(path)
+  # Pillow would run Ghostscript on it.
+  PIL.Image.new('L', (5, 4)).save(path, 'EPS')
+  with pytest.raises(UserError, match=r'is no picture that can be read \(BMP'):
+    pictures.read(path)
+
+
 def test_a_transparent_color_of_a_palette_is_white(tmp_path):
   picture = PIL.Image.new('P', (5, 4), 1)
   picture.putpalette([0, 0, 0, *_RED])

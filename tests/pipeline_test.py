@@ -1,11 +1,23 @@
 import collections
 import itertools
+import multiprocessing
+import os
+import signal
+import threading
 
 import numpy as np
 import pytest
 
-from gswinrmt_jax.data import pipeline
+from gswinrmt_jax.data import (
+    cropped,
+    datasets,
+    machine,
+    pictures,
+    pipeline,
+    sources,
+)
 from gswinrmt_jax.data import records as records_lib
+from gswinrmt_jax.errors import UserError
 
 # As Grain 0.2.18 has it; see below.
 _ORDER = [
@@ -160,3 +172,79 @@ def test_eval_pads_a_split_smaller_than_a_batch():
   (batch,) = pipeline.eval_batches(numbered(2), batch_size=500)
   assert batch['image'].shape == (500, 5, 4, 3)
   assert batch['mask'].sum() == 2
+
+
+def test_a_whole_batch_is_not_copied(monkeypatch):
+  records, gathered = numbered(5), []
+  gather = records_lib.Arrays.gather
+  monkeypatch.setattr(
+      records_lib.Arrays,
+      'gather',
+      lambda self, rows: gathered.append(gather(self, rows)) or gathered[-1],
+  )
+  batches = list(pipeline.eval_batches(records, batch_size=4))
+  assert batches[0]['image'] is gathered[0]['image']
+  assert batches[1]['image'].shape == (4, 5, 4, 3)
+
+
+def _decoded(count, workers=0):
+  arrays = numbered(count)
+  source = sources.ArraySource(arrays.image, arrays.label)
+  return records_lib.Decoded(source, workers=workers)
+
+
+@pytest.mark.parametrize(('count', 'size'), [(11, 4), (12, 4), (5, 2), (3, 9)])
+def test_eval_decodes_the_same_in_parts(count, size, monkeypatch):
+  monkeypatch.setattr(pipeline, '_PART', 3)  # a batch of 4 is 3 and 1
+  want = pipeline.eval_batches(numbered(count), batch_size=size)
+  found = pipeline.eval_batches(_decoded(count), batch_size=size)
+  for batch, other in zip(found, want, strict=True):
+    assert batch.keys() == other.keys() == {'image', 'label', 'mask'}
+    for name, array in batch.items():
+      np.testing.assert_array_equal(array, other[name])
+      assert array.dtype == other[name].dtype
+
+
+def test_eval_decodes_in_threads_and_no_processes(monkeypatch):
+  monkeypatch.setattr(machine, 'cores', lambda: 2)
+  records = _decoded(4 * pipeline._PART, workers=2)
+  together, gather = threading.Barrier(2, timeout=20), records.gather
+
+  def wait_for_another(rows):
+    together.wait()
+    return gather(rows)
+
+  records.gather = wait_for_another
+  batches = list(pipeline.eval_batches(records, batch_size=pipeline._PART))
+  assert len(batches) == 4
+  assert not multiprocessing.active_children()
+
+
+def test_a_killed_worker_is_one_line():
+  digits = datasets.load('digits', 'val', storage='decode', workers=1)
+  batches = pipeline.train_batches(digits, batch_size=9, seed=0)
+  next(batches)
+  os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+  with pytest.raises(UserError, match=r'killed.*memory or /dev/shm') as caught:
+    for _ in range(9):
+      next(batches)
+  assert 'config.data.workers' in str(caught.value)
+  assert '\n' not in str(caught.value)
+
+
+def test_too_little_shared_memory_is_said(monkeypatch, capsys):
+  monkeypatch.setattr(pipeline, '_iterate', lambda steps, workers: iter('b'))
+  # 10 images of 5 x 4 x 3 bytes, two batches ahead, by three workers: 3600.
+  for kind in (
+      _decoded(40, workers=3),
+      cropped.Cropped(_decoded(40).source, (5, 4), pictures.RandomCrop(), 3),
+  ):
+    for room, said in ((3599, True), (3600, False), (None, False)):
+      monkeypatch.setattr(machine, 'free_shared_memory', lambda room=room: room)
+      assert take(1, records=kind, batch_size=10, seed=0) == ['b']
+      out = capsys.readouterr().out
+      assert ('3 workers need up to' in out) == said
+      assert out.count('\n') == said
+  monkeypatch.setattr(machine, 'free_shared_memory', lambda: 0)
+  take(1, records=_decoded(40), batch_size=10, seed=0)
+  assert capsys.readouterr().out == ''

@@ -1,6 +1,8 @@
 """How a data set comes to be in its place."""
 
 from concurrent import futures
+import errno
+import fcntl
 import os
 import pathlib
 import signal
@@ -140,6 +142,49 @@ def test_never_two_at_a_time(tmp_path, capsys):
     _wait_for(capsys, 'waiting')
     go_on.set()
     assert second.result() and not third.result()
+
+
+def test_without_locks_both_build_and_one_is_kept(tmp_path, monkeypatch):
+  def flock(file, how):
+    raise OSError(errno.ENOLCK, 'No locks available')
+
+  monkeypatch.setattr(fcntl, 'flock', flock)
+  together, failing = threading.Barrier(2, timeout=20), threading.Event()
+
+  def builds(work):
+    prepared.kept(work).mkdir(exist_ok=True)
+    (prepared.kept(work) / 'journal').touch()
+    together.wait()
+    _write(work)  # Fails if the other is in the same place.
+    together.wait()
+    assert failing.wait(20)
+    assert (work / 'thing' / '1.0.0' / 'data').exists()
+
+  def fails(work):
+    together.wait()
+    _write(work)
+    together.wait()
+    raise ValueError
+
+  with futures.ThreadPoolExecutor() as pool:
+    good = pool.submit(prepared.build, _final(tmp_path), builds)
+    bad = pool.submit(prepared.build, _final(tmp_path), fails)
+    assert isinstance(bad.exception(30), ValueError)
+    failing.set()
+    assert good.result(30)
+
+  def late(work):
+    (work / 'mine').touch()
+    prepared.build(_final(tmp_path), _write)
+    assert (work / 'mine').exists()
+    _write(work)
+
+  assert os.listdir(tmp_path / 'tfds') == ['thing']
+  (_final(tmp_path) / 'data').unlink()
+  _final(tmp_path).rmdir()
+  assert not prepared.build(_final(tmp_path), late)
+  assert os.listdir(tmp_path / 'tfds') == ['thing']
+  assert (_final(tmp_path) / 'data').read_text() == 'whole'
 
 
 def test_a_full_disk_is_one_line(tmp_path):

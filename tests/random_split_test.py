@@ -69,3 +69,12 @@ def test_shares_that_will_not_do(shares):
 def test_a_class_that_leaves_train_nothing():
   with pytest.raises(UserError, match="class '1' has 2 pictures, of which"):
     _divided((9, 2), 0.3, 0.3)
+
+
+def test_a_split_that_gets_nothing():
+  assert _divided((9, 5), 0.1, 0.1).counts('val') == [1, 1]
+  assert _divided((5, 4), 0.1, 0.1).counts('val') == [1, 0]
+  with pytest.raises(UserError, match=r'^--val=0\.1: no class has enough pict'):
+    _divided((4, 4), 0.1, 0.2)
+  with pytest.raises(UserError, match=r'^--test=0\.1: .* raise --test'):
+    _divided((4, 4), 0.2, 0.1)

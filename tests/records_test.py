@@ -1,11 +1,9 @@
 """Records as arrays, decoded beforehand or when needed."""
 
-import os
-
 import numpy as np
 import pytest
 
-from gswinrmt_jax.data import pictures, records, sources
+from gswinrmt_jax.data import machine, pictures, records, sources
 from gswinrmt_jax.errors import UserError
 
 
@@ -47,7 +45,7 @@ def test_with_a_size_they_are_fitted(crop):
 @pytest.mark.parametrize('threads', [1, 3])
 def test_memory_holds_every_record_in_its_place(threads, monkeypatch):
   monkeypatch.setattr(records, '_CHUNK', 4)  # does not divide 19
-  monkeypatch.setattr(os, 'cpu_count', lambda: threads)
+  monkeypatch.setattr(machine, 'cores', lambda: threads)
   source = _source(19)
   arrays = records.to_memory(records.Decoded(source))
   np.testing.assert_array_equal(arrays.image, source.image)
@@ -73,6 +71,26 @@ def test_sizes_that_differ_are_one_line():
 
 def test_what_memory_cannot_hold_is_refused(monkeypatch):
   decoded = records.Decoded(_source(5))
-  monkeypatch.setattr(os, 'sysconf', lambda name: 26)  # 676 bytes of memory
+  monkeypatch.setattr(machine, 'free_memory', lambda: 5 * 6 * 8 * 3 - 1)
   with pytest.raises(UserError, match='5 images of 6 x 8 pixels would take'):
     records.to_memory(decoded)
+  monkeypatch.setattr(machine, 'free_memory', lambda: 5 * 6 * 8 * 3)
+  assert len(records.to_memory(decoded)) == 5
+  monkeypatch.setattr(machine, 'free_memory', lambda: None)
+  assert len(records.to_memory(decoded)) == 5
+
+
+def test_parts_are_decoded_ahead_but_not_all(monkeypatch):
+  monkeypatch.setattr(machine, 'cores', lambda: 3)
+  decoded = records.Decoded(_source(40))
+  begun, gather = [], decoded.gather
+  decoded.gather = lambda rows: begun.append(tuple(rows)) or gather(rows)
+  parts = [[i] for i in range(39, -1, -1)]
+  taken = 0
+  for part, rows in zip(
+      records.decode_ahead(decoded, parts), parts, strict=True
+  ):
+    np.testing.assert_array_equal(part['label'], decoded.source.label[rows])
+    taken += 1
+    assert len(begun) - taken <= 3
+  assert taken == 40 and sorted(begun) == [(i,) for i in range(40)]

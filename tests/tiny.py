@@ -3,7 +3,7 @@
 from flax import linen as nn
 import numpy as np
 
-from gswinrmt_jax.data import records
+from gswinrmt_jax.data import records, sources
 
 CLASSES = 3
 
@@ -27,4 +27,5 @@ def arrays(seed: int, count: int) -> records.Arrays:
   label = rng.integers(CLASSES, size=count).astype(np.int32)
   noise = rng.integers(0, 60, (count, 6, 7, 3))
   image = (noise + 80 * label[:, None, None, None]).astype(np.uint8)
-  return records.Arrays(image=image, label=label)
+  source = sources.ArraySource(image, label)
+  return records.Arrays(image, label, source)

@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import os
 import pathlib
 
 from gswinrmt_jax.commands import arguments
@@ -139,7 +138,7 @@ def _option(key):
 
 
 def _prepare_pictures(args):
-  from gswinrmt_jax.data import folder_builder, own_folder
+  from gswinrmt_jax.data import folder_builder, machine, own_folder
 
   name = args.name if args.dataset == 'folder' else args.dataset
   if args.dataset == 'folder':
@@ -151,7 +150,7 @@ def _prepare_pictures(args):
       name,
       lambda: _find(args),
       data_dir=args.dir,
-      jobs=args.jobs or _cores(),
+      jobs=args.jobs or machine.cores(),
       skip_damaged=args.on_error == 'skip',
   )
 
@@ -168,13 +167,6 @@ def _find(args):
     classes = args.classes and _path(args.classes)
     return mini_imagenet.find(root, classes=classes, seed=args.seed)
   return own_folder.find(root, val=args.val, test=args.test, seed=args.seed)
-
-
-def _cores():
-  """Returns how many this process may use, where the system tells."""
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
 
 
 def _path(text):

@@ -23,10 +23,10 @@ import PIL
 
 from gswinrmt_jax.data import prepared, records
 from gswinrmt_jax.data.records import Arrays, Decoded
-from gswinrmt_jax.data.sources import FolderSource
+from gswinrmt_jax.data.sources import TfdsSource
 from gswinrmt_jax.errors import UserError
 
-_VERSION = 1  # of what is done to an image; part of the hash
+_VERSION = 2  # of what is done to an image; part of the hash
 _CHECKED = 8  # chunks that are read again on opening
 _INSTEAD = 'or set config.data.storage to memory or decode'
 
@@ -46,9 +46,9 @@ def load(decoded: Decoded) -> Arrays:
     if (place / name).exists():
       return _open(place / name, decoded)
   place = _first_writable(places)
-  with prepared.locked(place / f'.{name}.lock'):
+  with prepared.locked(place / f'.{name}.lock') as alone:
     if not (place / name).exists():
-      _make(place, name, decoded)
+      _make(place, name, decoded, alone)
   return _open(place / name, decoded)
 
 
@@ -68,7 +68,7 @@ def _name(decoded):
   return f'{split}_{height}x{width}_crop{decoded.crop:.4g}_{digest}'
 
 
-def _places(source: FolderSource) -> list[pathlib.Path]:
+def _places(source: TfdsSource) -> list[pathlib.Path]:
   user = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
   user = pathlib.Path(user).expanduser() / 'gswinrmt_jax'
   return [source.folder / 'decoded', user / source.folder.parent.name]
@@ -86,11 +86,14 @@ def _first_writable(places):
   )
 
 
-def _make(place, name, decoded):
-  """Writes a cache beside its place and moves it there when it is whole."""
+def _make(place, name, decoded, alone):
+  """Writes a cache beside its place and moves it there when it is whole.
+
+  What a killed process left is removed if none but this one can be at work.
+  """
   shape = (len(decoded), *decoded.image_shape)
   size = int(np.prod(shape))
-  for path in place.glob(f'.{name}.*/'):  # of a process that was killed
+  for path in place.glob(f'.{name}.*/') if alone else ():
     shutil.rmtree(path, ignore_errors=True)
   if size > shutil.disk_usage(place).free:
     raise UserError(
@@ -107,7 +110,9 @@ def _make(place, name, decoded):
       whole = pathlib.Path(work) / 'whole'
       whole.mkdir()
       _write(whole, shape, decoded)
+      _sync(*whole.iterdir(), whole)
       whole.rename(place / name)
+    _sync(place)
   except OSError as error:
     if (place / name).exists():  # A process on another machine was faster.
       return
@@ -127,8 +132,6 @@ def _write(folder, shape, decoded):
       file.write(chunk['image'].data)
       sums.append(zlib.crc32(chunk['image']))
       labels.append(chunk['label'])
-    file.flush()
-    os.fsync(file.fileno())
   label = np.concatenate(labels)
   np.save(folder / 'label.npy', label)
   written = {
@@ -139,13 +142,22 @@ def _write(folder, shape, decoded):
   (folder / 'cache.json').write_text(json.dumps(written))
 
 
+def _sync(*paths):
+  """Waits until files and folders are on the disk: a rename may be first."""
+  for path in paths:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+      os.fsync(descriptor)
+    finally:
+      os.close(descriptor)
+
+
 def _open(folder, decoded):
   """Maps a cache to memory and checks it: all but the pixels, some of those."""
   shape = (len(decoded), *decoded.image_shape)
   try:
     written = json.loads((folder / 'cache.json').read_text())
-    # Not a memmap: what is gathered from one would be one, too.
-    image = np.asarray(np.load(folder / 'image.npy', mmap_mode='r'))
+    image = np.load(folder / 'image.npy', mmap_mode='r')
     label = np.load(folder / 'label.npy')
     whole = (
         (image.shape, image.dtype) == (shape, np.uint8)
@@ -154,14 +166,14 @@ def _open(folder, decoded):
         and _sample_is_whole(image, written['chunk'], written['image_crc32'])
     )
     problem = 'it changed since it was written'
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
     whole, problem = False, str(error).split('\n')[0]
   if not whole:
     raise UserError(
         f'{folder} is damaged ({problem}): remove that directory, and the '
         'images are decoded anew'
     )
-  return Arrays(image, label)
+  return Arrays(image, label, decoded.source)
 
 
 def _sample_is_whole(image, chunk, sums):

@@ -9,12 +9,12 @@ from gswinrmt_jax.data import (
     cifar10,
     cropped,
     digits,
-    folders,
     imagenet,
     pictures,
     prepared,
     records,
     sources,
+    tfds_sets,
 )
 from gswinrmt_jax.errors import UserError
 
@@ -54,7 +54,7 @@ def _open_digits(split: str, data_dir: str) -> sources.ArraySource:
   return sources.ArraySource(*digits.read(split))
 
 
-def _open_cifar10(split: str, data_dir: str) -> sources.FolderSource:
+def _open_cifar10(split: str, data_dir: str) -> sources.TfdsSource:
   builder = cifar10.open_prepared(data_dir)
   if builder is None:
     raise UserError(
@@ -62,7 +62,7 @@ def _open_cifar10(split: str, data_dir: str) -> sources.FolderSource:
         '`gswinrmt prepare cifar10`'
     )
   mend = 'remove that directory and run `gswinrmt prepare cifar10`'
-  return sources.FolderSource(builder, split, mend)
+  return sources.TfdsSource(builder, split, mend)
 
 
 def _say_digits_ship(data_dir: str, archive: str | None) -> None:
@@ -99,7 +99,7 @@ def info(name: str, data_dir: str = '') -> Info:
   """
   if name in _DATA_SETS:
     return _DATA_SETS[name].info
-  builder = folders.open_builder(name, data_dir)
+  builder = tfds_sets.open_builder(name, data_dir)
   if builder is None:
     raise _unknown(name, data_dir)
   features = builder.info.features
@@ -147,19 +147,23 @@ def load(
     UserError: If the name or split is unknown, or the data are missing, half
       written or corrupt.
   """
+  if storage not in STORAGES:
+    raise UserError(
+        f'unknown storage {storage!r}: must be one of {", ".join(STORAGES)}'
+    )
   source = open_source(name, split, data_dir)
   if random_crop is not None:
     return cropped.Cropped(source, image_size, random_crop, workers)
   decoded = records.Decoded(source, image_size, crop, workers)
   if storage == 'decode':
     return decoded
-  if storage == 'disk' and isinstance(source, sources.FolderSource):
+  if storage == 'disk' and isinstance(source, sources.TfdsSource):
     return cache.load(decoded)
   return records.to_memory(decoded)
 
 
 def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
-  """Returns the records of a split as they are stored.
+  """Returns the records of a split as they are stored; prepares nothing.
 
   Args:
     name: As in `info`.
@@ -171,15 +175,17 @@ def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
   """
   if name in _DATA_SETS:
     return _DATA_SETS[name].open(split, data_dir)
-  ensure(name, data_dir)
-  return folders.open_split(name, split, data_dir)
+  source = tfds_sets.open_split(name, split, data_dir)
+  if source is None:
+    raise _unknown(name, data_dir)
+  return source
 
 
 def is_prepared(name: str, data_dir: str = '') -> bool:
   """Returns whether `load` will find the data; UserError if half written."""
   if name in _DATA_SETS:
     return _DATA_SETS[name].is_prepared(data_dir)
-  return folders.open_builder(name, data_dir) is not None
+  return tfds_sets.open_builder(name, data_dir) is not None
 
 
 def prepare(name: str, data_dir: str = '', archive: str | None = None) -> None:
@@ -209,7 +215,7 @@ def _unknown(name: str, data_dir: str) -> UserError:
   if name in ('imagenet', 'mini_imagenet'):
     how = f'{prepared.command(name)} --images DIR'
     return UserError(f'{name} is not prepared in {root}; run `{how}`')
-  own = folders.names(data_dir)
+  own = tfds_sets.names(data_dir)
   near = difflib.get_close_matches(name, [*NAMES, *own], n=1)
   hint = f'; did you mean {near[0]}?' if near else ''
   there = ', '.join(own) or 'none'

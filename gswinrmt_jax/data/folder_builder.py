@@ -10,7 +10,7 @@ import json
 import pathlib
 import time
 
-from gswinrmt_jax.data import collection as collections
+from gswinrmt_jax.data import collection as collection_lib
 from gswinrmt_jax.data import prepared
 from gswinrmt_jax.data.collection import Collection, Picture
 from gswinrmt_jax.errors import UserError
@@ -54,7 +54,7 @@ def prepare(
     return final
   print(f'{name}: looking for pictures', flush=True)
   collection = find()
-  collections.check(collection)
+  collection_lib.check(collection)
   print(f'{name}: preparing {final}', flush=True)
 
   def write(work):
@@ -98,7 +98,7 @@ def _inspected(name, collection, work, jobs, skip_damaged):
         bar.update()
       collection.splits[split] = good
   _refuse_damaged(tally.damaged, total, prepared.kept(work), skip_damaged)
-  collections.check(collection)
+  collection_lib.check(collection)
   report = image_report.make(collection, tally, time.monotonic() - begin)
   print('\n'.join(image_report.lines(name, report)), flush=True)
   return tally, report
@@ -180,7 +180,7 @@ def _examples(
     while True:
       for row in itertools.islice(upcoming, 4 * _READERS - len(waiting)):
         waiting.append(
-            (row, pool.submit(collections.read, root, pictures[row]))
+            (row, pool.submit(collection_lib.read, root, pictures[row]))
         )
       if not waiting:
         return

@@ -22,7 +22,8 @@ def pictures(
     ignored: Counts what is passed over, by suffix.
 
   Raises:
-    UserError: If it is no tar, a compressed or a truncated one.
+    UserError: If it is no tar, a compressed or a truncated one, or has a name
+      that is not UTF-8.
   """
   with _opened(root / archive) as tar:
     yield from _pictures(tar, archive, archive, 0, ignored)
@@ -37,7 +38,8 @@ def pictures_of_tars(
   by the place of its bytes in the outer tar.
 
   Raises:
-    UserError: If one of them is no tar, a compressed or a truncated one.
+    UserError: If one of them is no tar, a compressed or a truncated one, or has
+      a name that is not UTF-8.
   """
   with _opened(root / archive) as outer:
     for member in _members(outer, root / archive):
@@ -75,7 +77,10 @@ def _opened(path, file=None):
 def _members(tar, path):
   """Yields the regular files of a tar."""
   try:
-    yield from (member for member in tar if member.isfile())
+    for member in tar:
+      if member.isfile():
+        _check_name(member.name, path)
+        yield member
     # Iteration ends at a damaged header as it does at the end, which is zeros.
     tar.fileobj.seek(tar.offset)
     whole = tar.fileobj.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
@@ -84,6 +89,15 @@ def _members(tar, path):
     whole, reason = False, error
   if not whole:
     raise UserError(f'{path} is truncated or damaged ({reason})')
+
+
+def _check_name(name, path):
+  try:
+    name.encode()
+  except UnicodeEncodeError:  # tarfile escapes bytes that are no text.
+    raise UserError(
+        f'{path} has a name that is not UTF-8, {name!r}: rename it'
+    ) from None
 
 
 def _plain(name):

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import concurrent.futures
 import contextlib
 import hashlib
-import io
 import itertools
 import json
 import multiprocessing
@@ -13,16 +12,15 @@ import pathlib
 from typing import NamedTuple
 import warnings
 
-import PIL.Image
-import PIL.ImageOps
+import PIL
 
-from gswinrmt_jax.data import collection as collections
-from gswinrmt_jax.data import image_folders, workers
+from gswinrmt_jax.data import collection as collection_lib
+from gswinrmt_jax.data import pictures, workers
+from gswinrmt_jax.data.collection import Picture
 from gswinrmt_jax.errors import UserError
 
+_VERSION = 2  # of what can be used; what was found by another is not believed
 _CHUNK = 32  # pictures handed to a process at a time
-_FORMATS = sorted(set(image_folders.SUFFIXES.values()))
-_ORIENTATION = 0x0112  # EXIF tag
 
 
 class Finding(NamedTuple):
@@ -32,11 +30,11 @@ class Finding(NamedTuple):
     problem: Why it cannot be used; empty for a good one.
     digest: 64 bits of the BLAKE2 hash of its bytes.
     size: Its length in bytes.
-    width: Of the stored pixels, as are the next.
-    height: In pixels.
-    mode: Pillow's, such as RGB or CMYK.
-    format: Pillow's, such as JPEG.
-    turned: Whether EXIF says that it is to be turned or mirrored.
+    width: As `pictures.Stored` has it, as are the next.
+    height: Likewise.
+    mode: Likewise.
+    format: Likewise.
+    turned: Likewise.
   """
 
   problem: str
@@ -55,28 +53,13 @@ Known = tuple[Stamp, Finding]
 
 def inspect(content: bytes) -> Finding:
   """Returns what is found when a picture is decoded as training does it."""
-  if not content:
-    return Finding('is empty')
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')
-      warnings.simplefilter('error', PIL.Image.DecompressionBombWarning)
-      with PIL.Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-        image.load()
-        turned = image.getexif().get(_ORIENTATION, 1) > 1
-        if turned:  # It fails on EXIF data that training would fail on.
-          PIL.ImageOps.exif_transpose(image)
-        kind = image.mode, image.format, turned
-        return Finding('', digest(content), len(content), *image.size, *kind)
-  except PIL.UnidentifiedImageError:
-    return Finding(f'is none of {", ".join(_FORMATS)}')
-  except (
-      PIL.Image.DecompressionBombWarning,
-      PIL.Image.DecompressionBombError,
-  ):
-    return Finding(f'has more than {PIL.Image.MAX_IMAGE_PIXELS:,} pixels')
-  except Exception as error:  # Decoders raise all kinds.
-    return Finding(' '.join(str(error).split()) or type(error).__name__)
+      _, stored = pictures.open_rgb(content)
+  except ValueError as error:
+    return Finding(str(error))
+  return Finding('', digest(content), len(content), *stored)
 
 
 def digest(content: bytes) -> int:
@@ -86,7 +69,7 @@ def digest(content: bytes) -> int:
 
 def inspect_all(
     root: pathlib.Path,
-    pictures: list[collections.Picture],
+    wanted: list[Picture],
     *,
     jobs: int,
     journal: pathlib.Path,
@@ -95,7 +78,7 @@ def inspect_all(
 
   Args:
     root: Of their paths.
-    pictures: What to look at.
+    wanted: What to look at.
     jobs: Processes; 1 for none but this one.
     journal: A file to which findings are added, and from which those of files
       that have not changed since are taken.
@@ -105,14 +88,14 @@ def inspect_all(
   """
   import tqdm
 
-  heading = f'Pillow {PIL.__version__}, {root}'
+  heading = f'{_VERSION}, Pillow {PIL.__version__}, {root}'
   known = _read_journal(journal, heading)
   if known:
     message = f'{len(known):,} pictures were looked at by an earlier run'
     tqdm.tqdm.write(message)  # Beside the bar that may be there.
   chunks = (
       [(picture, _known(known, picture.file_name)) for picture in chunk]
-      for chunk in _chunks(pictures)
+      for chunk in _chunks(wanted)
   )
   with journal.open('a', encoding='utf-8') as file, _executor(jobs) as pool:
     file.write(json.dumps(heading) + '\n')
@@ -128,8 +111,8 @@ def inspect_all(
       file.flush()
 
 
-def _chunks(pictures):
-  iterator = iter(pictures)
+def _chunks(wanted):
+  iterator = iter(wanted)
   while chunk := list(itertools.islice(iterator, _CHUNK)):
     yield chunk
 
@@ -157,14 +140,14 @@ def _map(pool, root, chunks, ahead):
 
 
 def _inspect_chunk(
-    root: pathlib.Path, chunk: list[tuple[collections.Picture, Known | None]]
+    root: pathlib.Path, chunk: list[tuple[Picture, Known | None]]
 ) -> list[tuple[Stamp | None, Finding]]:
   findings = []
   for picture, before in chunk:
     try:
-      stamp = collections.stamp(root, picture)
+      stamp = collection_lib.stamp(root, picture)
       if before is None or before[0] != stamp:
-        before = stamp, inspect(collections.read(root, picture))
+        before = stamp, inspect(collection_lib.read(root, picture))
     except OSError as error:  # No stamp: the next run looks again.
       before = None, Finding(error.strerror or str(error))
     findings.append(before)
@@ -175,16 +158,17 @@ def _read_journal(path: pathlib.Path, heading: str) -> dict[str, str]:
   """Returns the lines that earlier runs wrote under this heading, by name."""
   known = {}
   path.touch()
-  with path.open('r+', encoding='utf-8') as file:
+  # A run may have been killed in the middle of a line, even of a character.
+  with path.open('r+', encoding='utf-8', errors='replace') as file:
     under = None
     for line in file:
       try:
         entry = json.loads(line)
-      except ValueError:  # Where a run was killed.
+      except ValueError:
         continue
       if isinstance(entry, str):
         under = entry
-      elif under == heading:
+      elif under == heading and isinstance(entry, list) and len(entry) == 3:
         known[entry[0]] = line  # A fourth of the memory of what it says.
     file.write('\n')  # Ends a line that was cut.
   return known

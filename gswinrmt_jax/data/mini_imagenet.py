@@ -119,11 +119,7 @@ def _of_lists(root):
     path = root / name
     if not path.exists():
       raise UserError(f'{root} has no {name}, which belongs to {_CSV}')
-    with path.open(newline='', encoding='utf-8') as file:
-      reader = csv.DictReader(file)
-      if not {'filename', 'label'} <= set(reader.fieldnames or ()):
-        raise UserError(f'{path} does not start with filename,label')
-      rows += ((row['filename'], row['label']) for row in reader)
+    rows += _read_list(path)
   ignored, places = Counter(), defaultdict(list)
   for file_name in image_folders.walk(root, '', ignored):
     places[posixpath.basename(file_name)].append(file_name)
@@ -143,6 +139,25 @@ def _of_lists(root):
         f'not below {root}, or not once; the first: {missing[0]}'
     )
   return _pooled(root, names, pictures, ignored)
+
+
+def _read_list(path):
+  """Returns file name and label of each row."""
+  rows = []
+  try:
+    with path.open(newline='', encoding='utf-8') as file:
+      reader = csv.DictReader(file)
+      if not {'filename', 'label'} <= set(reader.fieldnames or ()):
+        raise UserError(f'{path} does not start with filename,label')
+      for row in reader:
+        if not (row['filename'] and row['label']):
+          raise UserError(
+              f'{path}, line {reader.line_num}: not a file name and a label'
+          )
+        rows.append((row['filename'], row['label']))
+  except (OSError, UnicodeDecodeError, csv.Error) as error:
+    raise UserError(f'cannot read {path}: {error}') from error
+  return rows
 
 
 def _of_folders(root):

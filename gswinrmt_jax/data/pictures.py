@@ -1,12 +1,13 @@
 """From an encoded image of any kind and size to what a model sees.
 
-Training, evaluation and prediction decode and resize here, and nowhere else.
+Preparation, training, evaluation and prediction decode here, and nowhere else.
 """
 
 import dataclasses
 import io
 import math
 import pathlib
+from typing import NamedTuple
 
 import numpy as np
 import PIL.Image
@@ -14,9 +15,30 @@ import PIL.ImageOps
 
 from gswinrmt_jax.errors import UserError
 
+# Pillow has more, and would run other programs on some of them.
+FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
+_ORIENTATION = 0x0112  # EXIF tag
 _WHITE = (255, 255, 255, 255)
 _MAX_RATIO = 32  # of a picture's sides
 _TRIES = 10  # boxes that are drawn before the middle is taken
+
+
+class Stored(NamedTuple):
+  """How a picture is stored.
+
+  Attributes:
+    width: Of the stored pixels, as are the next.
+    height: In pixels.
+    mode: Pillow's, such as RGB or CMYK.
+    format: Pillow's, such as JPEG.
+    turned: Whether EXIF says that it is to be turned or mirrored.
+  """
+
+  width: int
+  height: int
+  mode: str
+  format: str
+  turned: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +69,7 @@ def read(path: pathlib.Path) -> PIL.Image.Image:
 
 
 def decode(encoded: bytes, name: str) -> PIL.Image.Image:
-  """Returns a picture as RGB, turned as its EXIF says.
-
-  Transparent parts become white; pixels of 16 bits are scaled to eight.
+  """Returns a picture as `open_rgb` does.
 
   Args:
     encoded: An image file's bytes.
@@ -59,24 +79,65 @@ def decode(encoded: bytes, name: str) -> PIL.Image.Image:
     UserError: If it is no picture, or a damaged one.
   """
   try:
-    with PIL.Image.open(io.BytesIO(encoded)) as picture:
+    return open_rgb(encoded)[0]
+  except ValueError as error:
+    raise UserError(f'{name} {error}') from error
+
+
+def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
+  """Returns a picture as RGB, turned as its EXIF says, and how it is stored.
+
+  Transparent parts become white. What has more than eight bits is brought to
+  eight by its kind alone, so that of two pictures the darker stays so: 16-bit
+  grey and whole numbers are of 0 to 65535, as PNG and PGM have them, fractions
+  of 0 to 1. Of TIFF files whose numbers have another range nothing tells which,
+  and they are refused.
+
+  Args:
+    encoded: An image file's bytes.
+
+  Raises:
+    ValueError: If it cannot be used; says why, of 'it'.
+  """
+  if not encoded:
+    raise ValueError('is empty')
+  try:
+    with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as picture:
+      # Pillow itself refuses at twice as many, and warns before.
+      most = PIL.Image.MAX_IMAGE_PIXELS
+      if most and picture.width * picture.height > most:
+        raise PIL.Image.DecompressionBombError
+      picture.load()
+      turned = picture.getexif().get(_ORIENTATION, 1) > 1
+      kind = picture.mode, picture.format, turned
+      stored = Stored(*picture.size, *kind)
       PIL.ImageOps.exif_transpose(picture, in_place=True)
-      return _to_rgb(picture)
-  except PIL.UnidentifiedImageError:
-    raise UserError(f'{name} is no picture that can be read') from None
-  except PIL.Image.DecompressionBombError as error:
-    raise UserError(f'{name} is too large: {error}') from error
+      return _to_rgb(picture), stored
+  except PIL.UnidentifiedImageError as error:
+    raise ValueError(
+        f'is no picture that can be read ({", ".join(FORMATS)})'
+    ) from error
+  except (
+      PIL.Image.DecompressionBombWarning,
+      PIL.Image.DecompressionBombError,
+  ) as error:
+    most = PIL.Image.MAX_IMAGE_PIXELS
+    raise ValueError(f'has more than {most:,} pixels') from error
   except Exception as error:  # Decoders raise all kinds.
-    raise UserError(f'{name} is damaged: {error}') from error
+    reason = ' '.join(str(error).split()) or type(error).__name__
+    raise ValueError(f'is damaged: {reason}') from error
 
 
 def _to_rgb(picture):
   if picture.mode[0] in 'IF':  # more than 8 bits; `convert` would clip to 255
     array = np.asarray(picture, np.float64)
-    top = 1 if picture.mode == 'F' and array.max() <= 1 else 255
-    if picture.mode.startswith('I;16') or array.max() > 255:
-      top = 65535
-    array = np.clip(array * (255 / top), 0, 255).astype(np.uint8)
+    top = 1 if picture.mode == 'F' else 65535
+    # Written so that NaN is out of range too.
+    if not (array.min() >= 0 and array.max() <= top):
+      raise ValueError(
+          f'pixels of {array.min():g} to {array.max():g}, not of 0 to {top}'
+      )
+    array = np.rint(array * (255 / top)).astype(np.uint8)
     return PIL.Image.fromarray(array).convert('RGB')
   if picture.has_transparency_data:
     picture = picture.convert('RGBA')

@@ -1,18 +1,23 @@
 """From records to batches; the order follows seed and step alone."""
 
 from collections.abc import Iterator
+import contextlib
 import gc
+import itertools
 from typing import Any
 
 import numpy as np
 
+from gswinrmt_jax.data import machine
 from gswinrmt_jax.data import workers as workers_lib
 from gswinrmt_jax.data.cropped import Cropped
-from gswinrmt_jax.data.records import Arrays, Batch, Decoded
+from gswinrmt_jax.data.records import Arrays, Batch, decode_ahead, Decoded
+from gswinrmt_jax.errors import UserError
 
 Records = Arrays | Decoded
 
 _AHEAD = 2  # batches that each worker holds ready
+_PART = 64  # records of a batch that a thread decodes for evaluation
 # More than any run has. Endless, as Grain means it, has no length in batches.
 _EPOCHS = 1_000_000
 
@@ -47,6 +52,9 @@ def train_batches(
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and, which record it is, 'row'
     int32 [b]; of `Cropped` records 'box' as well.
+
+  Raises:
+    UserError: If a record cannot be decoded, or a worker is killed.
   """
   import grain  # A second to import, which --help need not wait for.
 
@@ -71,6 +79,8 @@ def train_batches(
       return records.gather(rows, seed, step * batch_size + places)
     return {**records.gather(rows), 'row': rows}
 
+  if records.workers:
+    _say_if_too_small(records, batch_size)
   steps = order.repeat(_EPOCHS).batch(batch_size).map_with_index(gather)
   yield from _iterate(steps[start_step:], records.workers)
 
@@ -79,7 +89,9 @@ def eval_batches(records: Records, *, batch_size: int) -> Iterator[Batch]:
   """Yields every record once, in order, in batches of one size.
 
   The last batch is padded with black images of label 0; their mask is 0, and
-  sums weighted by the mask count each record once.
+  sums weighted by the mask count each record once. What is not decoded yet is
+  by threads, ahead of time: processes would have to be begun anew at each pass,
+  which takes longer than most of them do.
 
   Args:
     records: The records.
@@ -87,20 +99,54 @@ def eval_batches(records: Records, *, batch_size: int) -> Iterator[Batch]:
 
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b].
+
+  Raises:
+    UserError: If a record cannot be decoded.
   """
-  import grain
+  starts = range(0, len(records), batch_size)
+  batches = [range(s, min(s + batch_size, len(records))) for s in starts]
+  if isinstance(records, Arrays):
+    yield from (_padded([records.gather(b)], batch_size) for b in batches)
+    return
+  parts = [[b[i : i + _PART] for i in range(0, len(b), _PART)] for b in batches]
+  flat = itertools.chain.from_iterable(parts)
+  with contextlib.closing(decode_ahead(records, flat)) as decoded:
+    for of_batch in parts:
+      whole = list(itertools.islice(decoded, len(of_batch)))
+      yield _padded(whole, batch_size)
 
-  def gather(rows):
-    batch = records.gather(rows)
-    batch['mask'] = np.ones(len(rows), np.float32)
-    padding = batch_size - len(rows)
-    return {
-        name: np.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1))
-        for name, array in batch.items()
-    }
 
-  steps = grain.MapDataset.range(len(records)).batch(batch_size)
-  yield from _iterate(steps.map(gather), records.workers)
+def _padded(parts, batch_size):
+  """Joins the parts of a batch, fills it up and says what is filling."""
+  count = sum(len(part['label']) for part in parts)
+  if len(parts) == 1 and count == batch_size:
+    return {**parts[0], 'mask': np.ones(batch_size, np.float32)}
+  batch = {
+      'image': np.zeros((batch_size, *parts[0]['image'].shape[1:]), np.uint8),
+      'label': np.zeros(batch_size, np.int32),
+      'mask': np.zeros(batch_size, np.float32),
+  }
+  batch['mask'][:count] = 1
+  stop = 0
+  for part in parts:
+    start, stop = stop, stop + len(part['label'])
+    for name, array in part.items():
+      batch[name][start:stop] = array
+  return batch
+
+
+def _say_if_too_small(records, batch_size):
+  """Says in a line if the workers' batches will not fit into shared memory."""
+  image = int(np.prod(records.image_shape))
+  size = batch_size * image * _AHEAD * records.workers
+  room = machine.free_shared_memory()
+  if room is not None and size > room:
+    print(
+        f'{records.workers} workers need up to {size / 1e9:.1f} GB of '
+        f'/dev/shm, which has {room / 1e9:.1f} GB free: enlarge it, or lower '
+        'config.data.workers or config.batch_size',
+        flush=True,
+    )
 
 
 def _iterate(steps: Any, workers: int) -> Iterator[Batch]:
@@ -126,7 +172,7 @@ def _iterate(steps: Any, workers: int) -> Iterator[Batch]:
     )
   iterator = iter(batches)
   try:
-    for batch in iterator:
+    for batch in _while_workers_live(iterator):
       if workers:  # Shared memory, which ends with the workers.
         batch = {name: np.array(array) for name, array in batch.items()}
       yield batch
@@ -135,3 +181,16 @@ def _iterate(steps: Any, workers: int) -> Iterator[Batch]:
     if workers:
       del iterator  # It is in a cycle that holds the last shared memory.
       gc.collect()
+
+
+def _while_workers_live(iterator):
+  try:
+    yield from iterator
+  except RuntimeError as error:
+    if 'terminated unexpectedly' not in str(error):  # As Grain says it.
+      raise
+    raise UserError(
+        'a worker that decodes images was killed, as happens when memory or '
+        '/dev/shm is full: free or enlarge it, or lower config.data.workers '
+        'or config.batch_size'
+    ) from error

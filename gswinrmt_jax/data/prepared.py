@@ -9,10 +9,12 @@ import contextlib
 import os
 import pathlib
 import shutil
+import tempfile
 
 from gswinrmt_jax.errors import UserError
 
 FOLDER_VERSION = '1.0.0'  # of everything made from a user's image files
+_KEEP = 'keep'
 
 
 def data_root(data_dir: str) -> pathlib.Path:
@@ -80,7 +82,9 @@ def build(final: pathlib.Path, write: Callable[[pathlib.Path], object]) -> bool:
 
   A failure or Ctrl-C leaves nothing but what `write` puts into `kept`; what a
   killed process leaves is hidden, and removed by the next call. If another
-  process is building the same, it is waited for.
+  process is building the same, it is waited for. Where the file system has no
+  locks both build, each in a directory of its own; the first to be ready is
+  kept, and nothing is removed that may be another's.
 
   Args:
     final: Where it shall be, NAME/VERSION below the data directory.
@@ -95,19 +99,22 @@ def build(final: pathlib.Path, write: Callable[[pathlib.Path], object]) -> bool:
   root = final.parent.parent
   try:
     root.mkdir(parents=True, exist_ok=True)
-    work = root / f'.{final.parent.name}-preparing'
-    with locked(work.with_suffix('.lock')):
+    hidden = root / f'.{final.parent.name}-preparing'
+    with locked(hidden.with_suffix('.lock')) as alone:
       if final.exists():
         return False
-      _clear(work)
-      work.mkdir(exist_ok=True)
+      if alone:
+        _clear(hidden)
+      hidden.mkdir(exist_ok=True)
+      work = pathlib.Path(tempfile.mkdtemp(dir=hidden))
       try:
         write(work)
         final.parent.mkdir(exist_ok=True)
         os.rename(work.joinpath(*final.parts[-2:]), final)
         shutil.rmtree(kept(work), ignore_errors=True)
       finally:
-        _clear(work)
+        shutil.rmtree(work, ignore_errors=True)
+        _remove_empty(hidden)
   except (OSError, RuntimeError) as error:  # array_record raises the latter.
     if final.exists():  # A process on another machine was faster.
       return False
@@ -120,40 +127,49 @@ def build(final: pathlib.Path, write: Callable[[pathlib.Path], object]) -> bool:
 
 
 def kept(work: pathlib.Path) -> pathlib.Path:
-  """Returns the folder inside a hidden directory that outlives a failure."""
-  return work / 'keep'
+  """Returns the folder beside `write`'s that outlives a failure."""
+  return work.parent / _KEEP
 
 
-def _clear(work: pathlib.Path) -> None:
+def _clear(hidden: pathlib.Path) -> None:
   """Removes all that is not kept, and the directory itself if nothing is."""
-  for path in work.iterdir() if work.exists() else ():
-    if path != kept(work):
+  for path in hidden.iterdir() if hidden.exists() else ():
+    if path.name != _KEEP:
       shutil.rmtree(path) if path.is_dir() else path.unlink()
+  _remove_empty(hidden)
+
+
+def _remove_empty(hidden: pathlib.Path) -> None:
   with contextlib.suppress(OSError):  # Missing, or not empty.
-    work.rmdir()
+    hidden.rmdir()
 
 
 @contextlib.contextmanager
-def locked(path: pathlib.Path) -> Iterator[None]:
-  """Holds a lock that ends with the process, however that ends."""
+def locked(path: pathlib.Path) -> Iterator[bool]:
+  """Holds a lock that ends with the process, however that ends.
+
+  Yields:
+    Whether it is held: some file systems have no locks.
+  """
   import fcntl
 
   while True:
     with path.open('w') as file:
+      alone = True
       try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:
         print(f'waiting for the process that holds {path}', flush=True)
         fcntl.flock(file, fcntl.LOCK_EX)
       except OSError:
-        pass  # A file system without locks; the last rename is safe anyway.
+        alone = False
       # The file is removed with the lock still held, so that a process that
       # waited for it may now hold one that is gone.
       if path.exists() and os.path.samestat(
           os.fstat(file.fileno()), path.stat()
       ):
         try:
-          yield
+          yield alone
         finally:
           path.unlink(missing_ok=True)
         return

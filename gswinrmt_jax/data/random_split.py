@@ -23,7 +23,8 @@ def by_share(
     seed: Of the order.
 
   Raises:
-    UserError: If the shares leave train nothing, or no picture falls to one.
+    UserError: If the shares leave train nothing, or no picture falls to one of
+      the other splits.
   """
   if not all(0 <= share < 1 for share in shares.values()) or (
       sum(shares.values()) >= 1
@@ -47,6 +48,12 @@ def by_share(
           'for train: add some, or lower --val and --test'
       )
     splits['train'] += pictures[start:]
+  for split in wanted:
+    if not splits[split]:
+      raise UserError(
+          f'--{split}={shares[split]:g}: no class has enough pictures for one '
+          f'in {split}; add some, or raise --{split}, or set it to 0'
+      )
   collection.splits = {
       split: sorted(pictures)
       for split, pictures in splits.items()

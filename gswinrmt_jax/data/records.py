@@ -1,14 +1,15 @@
 """The records of a split as arrays, decoded beforehand or when needed."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
-import os
 
 import numpy as np
 
-from gswinrmt_jax.data import pictures
+from gswinrmt_jax.data import machine, pictures
 from gswinrmt_jax.data.sources import Source
 from gswinrmt_jax.errors import UserError
 
@@ -24,10 +25,12 @@ class Arrays:
   Attributes:
     image: uint8 [n h w 3].
     label: int32 [n].
+    source: What they were decoded from, if anything.
   """
 
   image: np.ndarray
   label: np.ndarray
+  source: Source | None = None
 
   workers = 0  # There is nothing for them to do.
 
@@ -107,13 +110,16 @@ def to_memory(records: Decoded) -> Arrays:
   """
   shape = (len(records), *records.image_shape)
   size = int(np.prod(shape))
-  if size > os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'):
+  room = machine.free_memory()
+  if room is not None and size > room:
     raise UserError(
         f'{shape[0]:,} images of {shape[1]} x {shape[2]} pixels would take '
-        f'{size / 1e9:.0f} GB of memory: set config.data.storage to disk or '
-        'decode'
+        f'{size / 1e9:.1f} GB of memory, {room / 1e9:.1f} GB are free: set '
+        'config.data.storage to disk or decode'
     )
-  arrays = Arrays(np.empty(shape, np.uint8), np.empty(shape[0], np.int32))
+  arrays = Arrays(
+      np.empty(shape, np.uint8), np.empty(shape[0], np.int32), records.source
+  )
   start = 0
   for chunk in decode_all(records):
     stop = start + len(chunk['label'])
@@ -123,38 +129,57 @@ def to_memory(records: Decoded) -> Arrays:
 
 
 def decode_all(records: Decoded) -> Iterator[Batch]:
-  """Yields all records in order, a chunk at a time.
+  """Yields all records in order, a chunk at a time, as `decode_ahead` does.
 
-  Several threads decode: Pillow lets go of Python's lock meanwhile. No more
-  chunks than there are threads wait to be taken. If it takes more than a moment
-  and there is a terminal, a bar tells how long it will.
+  If it takes more than a moment and there is a terminal, a bar tells how long
+  it will.
 
   Raises:
     UserError: If a record cannot be decoded, or sizes differ.
   """
   import tqdm
 
-  threads = os.cpu_count() or 1
   starts = range(0, len(records), _CHUNK)
-  chunks = (range(s, min(s + _CHUNK, len(records))) for s in starts)
+  parts = (range(s, min(s + _CHUNK, len(records))) for s in starts)
+  bar = tqdm.tqdm(
+      total=len(records), desc='decoding', unit='img', disable=None, delay=1
+  )
+  with contextlib.closing(decode_ahead(records, parts)) as chunks, bar:
+    for chunk in chunks:
+      bar.update(len(chunk['label']))
+      yield chunk
+
+
+def decode_ahead(
+    records: Decoded, parts: Iterable[Sequence[int]]
+) -> Iterator[Batch]:
+  """Yields the records of each part, in several threads that decode ahead.
+
+  Pillow lets go of Python's lock meanwhile. No more parts than there are
+  threads wait to be taken.
+
+  Args:
+    records: The records.
+    parts: Rows that a thread decodes at a time.
+
+  Raises:
+    UserError: If a record cannot be decoded, or sizes differ.
+  """
+  threads = machine.cores()
+  parts = iter(parts)
   pool = concurrent.futures.ThreadPoolExecutor(threads)
 
   def begin(count):
     return [
         pool.submit(records.gather, rows)
-        for rows in itertools.islice(chunks, count)
+        for rows in itertools.islice(parts, count)
     ]
 
-  bar = tqdm.tqdm(
-      total=len(records), desc='decoding', unit='img', disable=None, delay=1
-  )
   try:
-    ahead = begin(threads)
+    ahead = deque(begin(threads))
     while ahead:
-      chunk = ahead.pop(0).result()
+      part = ahead.popleft().result()
       ahead += begin(1)
-      bar.update(len(chunk['label']))
-      yield chunk
+      yield part
   finally:  # An error, or Ctrl-C: what has not begun need not.
     pool.shutdown(cancel_futures=True)
-    bar.close()

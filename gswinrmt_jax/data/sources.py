@@ -12,9 +12,17 @@ import PIL.Image
 from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
 
+_FETCHED = 64  # records that are held encoded at a time
+
 
 class Source(Protocol):
-  """The records of one split, in their stored order."""
+  """The records of one split, in their stored order.
+
+  Attributes:
+    version: Of the data set; empty where it has none.
+  """
+
+  version: str
 
   def __len__(self) -> int:
     """Returns the number of records."""
@@ -45,6 +53,8 @@ class ArraySource:
   image: np.ndarray
   label: np.ndarray
 
+  version = ''
+
   def __len__(self) -> int:
     return len(self.label)
 
@@ -62,7 +72,7 @@ class ArraySource:
     return [_hash(self.image[row].tobytes()) for row in rows]
 
 
-class FolderSource:
+class TfdsSource:
   """A split of a data set that TFDS has prepared, images still encoded."""
 
   def __init__(self, builder: Any, split: str, mend: str):
@@ -81,6 +91,7 @@ class FolderSource:
     self._path = pathlib.Path(builder.data_path)
     self._mend = mend
     self.split = split
+    self.version = str(builder.info.version)
     # Decoded here: TFDS takes half as long again, warns about OpenCV and takes
     # the indices of a palette for grey levels.
     skip = {'image': tfds.decode.SkipDecoding()}
@@ -131,13 +142,17 @@ class FolderSource:
     return self._path
 
   def _fetch(self, rows):
-    try:
-      return self._records.__getitems__([int(row) for row in rows])
-    except (RuntimeError, ValueError, OSError) as error:
-      reason = str(error).split('\n')[0]
-      raise UserError(
-          f'{self._path} is damaged ({reason}); {self._mend}'
-      ) from error
+    """Yields records, few of them held at a time."""
+    rows = [int(row) for row in rows]
+    for start in range(0, len(rows), _FETCHED):
+      try:
+        records = self._records.__getitems__(rows[start : start + _FETCHED])
+      except (RuntimeError, ValueError, OSError) as error:
+        reason = str(error).split('\n')[0]
+        raise UserError(
+            f'{self._path} is damaged ({reason}); {self._mend}'
+        ) from error
+      yield from records
 
   def _name(self, row, record):
     file = _file(record)
@@ -150,6 +165,12 @@ def _hash(data: bytes) -> str:
 
 
 def _file(record: Mapping[str, Any]) -> str:
-  """Returns the name of a record's file, '' if there is none."""
+  """Returns the name of a record's file, '' if there is none.
+
+  Bytes that are no UTF-8, which other writers may have let through, are
+  spelled out: names stay apart and can be printed.
+  """
   file = record.get('file_name', record.get('id', b''))
-  return file.decode() if isinstance(file, bytes) else ''
+  return (
+      file.decode(errors='backslashreplace') if isinstance(file, bytes) else ''
+  )

@@ -11,6 +11,7 @@ import re
 
 from gswinrmt_jax.data import image_folders, image_tars
 from gswinrmt_jax.data.collection import Picture
+from gswinrmt_jax.errors import UserError
 
 WNID = re.compile(r'n\d{8}')
 
@@ -34,9 +35,19 @@ def find(
   Returns:
     The pictures, in order of the classes, and the identifiers of classes that
     are there without being wanted.
+
+  Raises:
+    UserError: If a class is there twice, as a folder and as a tar; or as the
+      readers of both do.
   """
-  found, unwanted = [], []
+  found, unwanted, seen = [], [], set()
   for wnid, pictures in _classes(root, below, ignored, labels, name):
+    if wnid in seen and WNID.fullmatch(wnid):
+      raise UserError(
+          f'{root / below} has the class {wnid} twice, as a folder and as a '
+          'tar or in two tars: remove one'
+      )
+    seen.add(wnid)
     if wnid in labels:
       found += (p._replace(label=labels[wnid]) for p in pictures)
     elif WNID.fullmatch(wnid):

@@ -75,7 +75,6 @@ def evaluate_run(
       image_size=size,
       crop=weights.card.crop_at(size),
       storage='decode',
-      workers=place.workers,
   )
   eval_step = jax.jit(
       evaluation.make_eval_step(
@@ -124,7 +123,6 @@ class _Place:
   split: str
   dir: str
   batch_size: int
-  workers: int = 0
 
 
 def _place(weights, data, split, data_dir):
@@ -138,7 +136,6 @@ def _place(weights, data, split, data_dir):
         split=recipe.data.get(own) or split,
         dir=recipe.data.dir if data_dir is None else data_dir,
         batch_size=recipe.eval_batch_size,
-        workers=recipe.data.workers,
     )
   if data is None:
     raise UserError(

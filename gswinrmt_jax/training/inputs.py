@@ -1,77 +1,14 @@
-"""From a recipe's `data` fields to records, and what a run's images are."""
+"""From a recipe's `data` fields to records."""
 
-import dataclasses
-import json
 import math
-import pathlib
 
 import ml_collections
 
 from gswinrmt_jax.data import cropped, datasets, pictures, pipeline
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import run_folder
 
-_FILE = 'data.json'
 _TRAIN_CROPS = ('resize', 'random_resized')
-
-
-@dataclasses.dataclass(frozen=True)
-class Seen:
-  """What a run's weights were made for; `RUN/data.json`.
-
-  Attributes:
-    info: Of the data set, with the size that the model sees.
-    crop: Part of the resized image that evaluation keeps, as `pictures.fit`
-      has it.
-    label_maps: The checksum of the maps that it is trained with, '' if none.
-  """
-
-  info: datasets.Info
-  crop: float = 1.0
-  label_maps: str = ''
-
-  def write(self, folder: pathlib.Path) -> None:
-    """Writes it into a run folder.
-
-    Raises:
-      UserError: If the run was begun on other data.
-    """
-    path = folder / _FILE
-    fields = {**dataclasses.asdict(self.info), 'crop': self.crop}
-    if self.label_maps:
-      fields['label_maps'] = self.label_maps
-    fields = json.loads(json.dumps(fields))  # JSON knows no tuples.
-    if path.exists():
-      differing = [
-          name
-          for name, value in json.loads(path.read_text()).items()
-          if value != fields.get(name)
-      ]
-      if differing:
-        raise UserError(
-            f'{self.info.name} is not what {folder} was begun on: '
-            f'{", ".join(differing)} in {_FILE} differ'
-        )
-    run_folder.write_json(path, fields)
-
-
-def seen(folder: pathlib.Path, recipe: ml_collections.ConfigDict) -> Seen:
-  """Returns what a run's weights were made for; the data need not be there.
-
-  Raises:
-    UserError: If nobody wrote it down and the data are not known.
-  """
-  path = folder / _FILE
-  if not path.exists():  # a run of before there was one
-    return Seen(datasets.info(recipe.data.name, recipe.data.dir))
-  try:
-    fields = json.loads(path.read_text())
-    crop, maps = fields.pop('crop'), fields.pop('label_maps', '')
-    for name in ('class_names', 'mean', 'std', 'image_size'):
-      fields[name] = tuple(fields[name])
-    return Seen(datasets.Info(**fields), crop, maps)
-  except (OSError, ValueError, TypeError, KeyError) as error:
-    raise UserError(f'{path} cannot be read: {error}') from error
+_LEAST_CROP = 0.1  # An image is resized to the size divided by it.
 
 
 def check(config: ml_collections.ConfigDict) -> None:
@@ -89,9 +26,11 @@ def check(config: ml_collections.ConfigDict) -> None:
         f"config.data.storage is '{data.storage}': must be one of "
         f'{", ".join(datasets.STORAGES)}'
     )
-  if not 0 <= data.eval_crop <= 1:  # Written so that NaN is out of range too.
+  # Written so that NaN is out of range too.
+  if data.eval_crop and not _LEAST_CROP <= data.eval_crop <= 1:
     raise UserError(
-        f'config.data.eval_crop is {data.eval_crop}: must be from 0 to 1'
+        f'config.data.eval_crop is {data.eval_crop}: must be 0, or from '
+        f'{_LEAST_CROP} to 1'
     )
   if data.eval_crop and not data.image_size:
     raise UserError('config.data.eval_crop needs config.data.image_size')

@@ -19,6 +19,7 @@ from gswinrmt_jax.training import (
     devices,
     evaluation,
     fine_tune,
+    image_spec,
     inputs,
     log,
     meter,
@@ -122,8 +123,9 @@ class Run:
     if self._source is not None:
       fine_tune.check(self.target.variables, self._source)
     run_folder.open_folder(folder, config)
-    maps = self._maps.checksum if self._maps else ''
-    inputs.Seen(self.info, inputs.crop(config), maps).write(folder)
+    image_spec.of_run(
+        config, self.info, self.train_data, self.val_data, self._maps
+    ).write(folder)
     self.log = None
     self._batches = None
 

@@ -22,7 +22,7 @@ from gswinrmt_jax.training import (
     build,
     checkpoint,
     devices,
-    inputs,
+    image_spec,
     released,
     run_folder,
     weights_folder,
@@ -258,8 +258,8 @@ def run_card(
     folder: pathlib.Path, recipe: ml_collections.ConfigDict
 ) -> card_lib.Card:
   """Returns the card of a run's weights, with the figures of its summary."""
-  seen = inputs.seen(folder, recipe)
-  info = seen.info
+  spec = image_spec.read(folder, recipe)
+  info = spec.info
   summary = folder / 'summary.json'
   fields = recipe.model.to_dict()
   return card_lib.Card(
@@ -270,7 +270,7 @@ def run_card(
       image_size=info.image_size,
       mean=info.mean,
       std=info.std,
-      crop=seen.crop,
+      crop=spec.crop,
       dtype=recipe.dtype,
       figures=json.loads(summary.read_text()) if summary.exists() else {},
   )

@@ -1,4 +1,4 @@
-"""Data sets of one's own: what TFDS has below its data directory, by name."""
+"""What TFDS has prepared below its data directory, by name."""
 
 import pathlib
 import re
@@ -46,11 +46,19 @@ def open_builder(name: str, data_dir: str) -> Any | None:
   return builder
 
 
-def open_split(name: str, split: str, data_dir: str) -> sources.FolderSource:
-  """Returns the records of a split of a data set that is there."""
+def open_split(
+    name: str, split: str, data_dir: str
+) -> sources.TfdsSource | None:
+  """Returns the records of a split; None if there is no such data set.
+
+  Raises:
+    UserError: As `open_builder`, or if there is no such split.
+  """
   builder = open_builder(name, data_dir)
+  if builder is None:
+    return None
   mend = f'remove that directory and run `{prepared.command(name)}`'
-  return sources.FolderSource(builder, split, mend)
+  return sources.TfdsSource(builder, split, mend)
 
 
 def _versions(folder: pathlib.Path) -> list[str]:
