@@ -23,8 +23,10 @@ def collect(run: pathlib.Path) -> dict:
   config, starts = read('config.json'), read('environment.json')
   config['data'].pop('dir')
   for start in starts:
+    program, *words = start['command']
     start['command'] = [
-        word for word in start['command'] if not word.startswith(_PLACES)
+        pathlib.Path(program).name,
+        *(word for word in words if not word.startswith(_PLACES)),
     ]
   lines = (run / 'metrics.jsonl').read_text().splitlines()
   entries = [json.loads(line) for line in lines]
