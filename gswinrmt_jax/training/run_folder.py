@@ -125,6 +125,11 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
     ) from None
   except (OSError, ValueError) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
+  return from_json(fields)
+
+
+def from_json(fields: Mapping[str, Any]) -> ml_collections.ConfigDict:
+  """Returns the recipe of a `config.json`, of earlier versions too."""
   # JSON knows no tuples, and a model with a list for a field has no hash.
   return ml_collections.ConfigDict(_tuples(_filled(_ADDED, fields))).lock()
 
