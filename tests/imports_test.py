@@ -38,6 +38,7 @@ OUTSIDE = {
     'maps': {'jax', 'jaxtyping', 'numpy', 'flax', 'matplotlib'},
     'augment': {'jax', 'jaxtyping', 'numpy', 'PIL'},
     'recipes': {'ml_collections'},
+    'experiments': {'ml_collections', 'matplotlib', 'scipy'},
     'data': {
         'absl',  # Grain's flags
         'numpy',

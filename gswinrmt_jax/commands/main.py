@@ -21,6 +21,7 @@ _COMMANDS = {
     'export': 'write a model in a form that others read',
     'label-maps': 'make label maps, with a token-label model as teacher',
     'experiment': 'train a named set of runs, such as a table of the paper',
+    'report': 'put runs beside the figures of the paper',
 }
 
 
