@@ -204,6 +204,18 @@ def test_splits_of_different_sizes_are_one_line():
     inputs.check_sizes(_recipe('x'), small, large)
 
 
+def test_a_test_split_that_is_not_there_is_told_before_training(root):
+  """Not after the last epoch."""
+  recipe = _recipe(str(root))
+  inputs.check_test(recipe)
+  recipe.data.test_split = 'tset'
+  with pytest.raises(UserError, match=r"test_split: own has no split 'tset'"):
+    inputs.check_test(recipe)
+  with pytest.raises(UserError, match='test_split'):
+    loop.train(recipe, root / 'run')
+  assert not (root / 'run').exists()
+
+
 def test_other_data_do_not_go_on(run, tmp_path):
   info = datasets.Info('own', ('a', 'b'), (0.1,) * 3, (0.2,) * 3, (8, 8))
   inputs.Seen(info, 0.8).write(tmp_path)
