@@ -80,6 +80,7 @@ def test_report(runs, tmp_path):
   pictures = re.findall(r'^!\[.*\]\((.*)\)$', text, re.MULTILINE)
   assert pictures == [
       'curves_cifar10_compact_models.png',
+      'curves_cifar10_compact_models_retention.png',
       'macs_cifar10_compact_models.png',
       'latency_cifar10_compact_models.png',
   ]
@@ -112,7 +113,7 @@ def test_two_settings_of_a_title_have_pictures_of_their_own(runs, tmp_path):
   )
   text = write_report.write([runs], tmp_path / 'out').read_text()
   pictures = re.findall(r'^!\[.*\]\((.*)\)$', text, re.MULTILINE)
-  assert len(pictures) == len(set(pictures)) == 4
+  assert len(pictures) == len(set(pictures)) == 5
 
 
 def test_without_runs_nothing_is_written(tmp_path):

@@ -7,6 +7,8 @@ import pathlib
 from gswinrmt_jax.experiments.statistics import Mean
 
 MANY = 12  # what one picture can name
+_FEW = 6  # spreads that can be shaded over each other
+_DOTS = 20  # epochs that can be told apart on a line
 # One colour for each of the whole models, told apart by all eyes.
 _COLORS = {
     'rmt': '#0072b2',
@@ -30,6 +32,15 @@ class Curve:
   epochs: Mapping[int, Mean]
   printed: Mapping[int, float] = dataclasses.field(default_factory=dict)
 
+  def over(self, other: 'Curve') -> 'Curve':
+    """Returns how far it is above the mean of another, where both are."""
+    epochs = {
+        epoch: Mean(own.n, own.mean - other.epochs[epoch].mean, own.std)
+        for epoch, own in self.epochs.items()
+        if epoch in other.epochs
+    }
+    return Curve(self.label, epochs)
+
 
 @dataclasses.dataclass(frozen=True)
 class Point:
@@ -42,16 +53,21 @@ class Point:
 
 
 def write_curves(
-    path: pathlib.Path, curves: Sequence[Curve], title: str
+    path: pathlib.Path,
+    curves: Sequence[Curve],
+    title: str,
+    *,
+    accuracy: str = 'validation accuracy (%)',
 ) -> None:
-  """Draws validation accuracy over the epochs, the spread of seeds shaded.
+  """Draws an accuracy over the epochs; of few, the spread of seeds shaded.
 
   Args:
     path: Where the PNG goes, whole or not at all.
     curves: In the order of the legend.
     title: Over the picture.
+    accuracy: Of the vertical axis.
   """
-  figure, axes = _figure(title, width=9 if len(curves) > 6 else 7.5)
+  figure, axes = _figure(title, width=7.5 if len(curves) <= _FEW else 9)
   others = _others()
   for curve in curves:
     color = _COLORS.get(curve.label) or next(others)
@@ -59,15 +75,16 @@ def write_curves(
     means = [100 * curve.epochs[epoch].mean for epoch in epochs]
     spread = [100 * (curve.epochs[epoch].std or 0) for epoch in epochs]
     if epochs:
+      line = 'o-' if len(epochs) <= _DOTS else '-'
       axes.plot(
-          epochs, means, 'o-', ms=3, lw=1.4, color=color, label=curve.label
+          epochs, means, line, ms=3, lw=1.4, color=color, label=curve.label
       )
       axes.fill_between(
           epochs,
           [mean - by for mean, by in zip(means, spread, strict=True)],
           [mean + by for mean, by in zip(means, spread, strict=True)],
           color=color,
-          alpha=0.15,
+          alpha=0.15 if len(curves) <= _FEW else 0,
           lw=0,
       )
     if curve.printed:
@@ -80,7 +97,7 @@ def write_curves(
           color=color,
           label=f'{curve.label}, paper',
       )
-  axes.set(xlabel='epoch', ylabel='validation accuracy (%)')
+  axes.set(xlabel='epoch', ylabel=accuracy)
   axes.xaxis.get_major_locator().set_params(integer=True)
   _write(path, figure)
 
@@ -102,7 +119,7 @@ def write_costs(
     cost: Of the horizontal axis.
     accuracy: Of the vertical axis.
   """
-  figure, axes = _figure(title, width=9 if len(points) > 6 else 7.5)
+  figure, axes = _figure(title, width=7.5 if len(points) <= _FEW else 9)
   best = front(points)
   if len(best) > 1:
     axes.plot(

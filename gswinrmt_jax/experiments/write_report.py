@@ -129,19 +129,29 @@ def _facts(setting):
 
 def _pictures(setting, out, stem):
   """Draws what there is to draw; returns the lines that show it."""
-  names = []
-  sets = {'': setting.variants}
-  if len(setting.variants) > charts.MANY:
-    sets = {'': [one for one in setting.variants if ',' not in one.label]}
-    for base in switches.BASES:
-      own = [one for one in setting.variants if one.base == base]
-      sets[f'_{base}'] = own if len(own) > 1 else []
-  for suffix, shown in sets.items():
-    if not shown:
+  names = [f'curves_{stem}.png']
+  shown = setting.variants
+  if len(shown) > charts.MANY:
+    shown = [one for one in shown if ',' not in one.label]
+  curves = [_curve(setting, one) for one in shown]
+  charts.write_curves(out / names[0], curves, setting.title)
+  for base in switches.BASES:
+    origin = setting.find(base)
+    own = [one for one in setting.variants if one.base == base]
+    if origin is None or len(own) < 2:
       continue
-    curves = [_curve(setting, one) for one in shown]
-    names.append(f'curves_{stem}{suffix}.png')
-    charts.write_curves(out / names[-1], curves, setting.title)
+    against = _curve(setting, origin)
+    names.append(f'curves_{stem}_{base}.png')
+    charts.write_curves(
+        out / names[-1],
+        [
+            _curve(setting, one).over(against)
+            for one in own
+            if one is not origin
+        ],
+        f'{setting.title}: switches of {base}',
+        accuracy=f'validation accuracy over that of {base} (points)',
+    )
   for figure, label in (
       (lambda one: one.cost and one.cost.macs / 2**30, 'MACs'),
       (_latency, 'latency'),
