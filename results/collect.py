@@ -3,7 +3,9 @@
   python results/collect.py RUN > results/NAME.json
 
 Recipe, surroundings (device, versions, commit), figures of every epoch, and the
-closing summary if the run has ended. Where run and data lay is left out.
+closing summary if the run has ended; what its images are, and its latency if
+that was measured. Where run and data lay is left out. `gswinrmt report` reads
+such files as it reads run folders.
 """
 
 import json
@@ -35,6 +37,8 @@ def collect(run: pathlib.Path) -> dict:
       'environment': starts,
       'epochs': [entry for entry in entries if entry['kind'] == 'epoch'],
       'summary': read('summary.json'),
+      'data': read('data.json'),
+      'latency': read('latency.json'),
   }
 
 

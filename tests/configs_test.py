@@ -14,6 +14,7 @@ from gswinrmt_jax.training import plan as plan_lib
 from gswinrmt_jax.training import state as state_lib
 
 COUNTS = {
+    'ablation:retention,no_gate': 14_377_698,  # 961,408 of the gate
     'cifar10_rmt': 11_455_018,
     'cifar10_retention': 15_339_106,
     'cifar10_swat': 15_339_106,
@@ -22,6 +23,9 @@ COUNTS = {
     'digits_swat': 212_492,
     'imagenet_rmt:t': 14_334_216,
     'imagenet_rmt:s,token_label': 27_480_240,
+    'mini_imagenet_rmt': 77_370_532,
+    'mini_imagenet_retention': 78_615_316,
+    'mini_imagenet_swat': 78_615_316,
 }
 # Model of each argument, whose parameters are counted in parameters_test.
 IMAGENET = {
@@ -33,7 +37,12 @@ IMAGENET = {
     'b,token_label': 'rmt_b_tl',
     'l,token_label': 'rmt_l_tl',
 }
-SIZES = {'cifar10': 45_000, 'digits': 1_297, 'imagenet': 1_281_167}
+SIZES = {
+    'cifar10': 45_000,
+    'digits': 1_297,
+    'imagenet': 1_281_167,
+    'mini_imagenet': 50_000,
+}
 NAMES = sorted({name.partition(':')[0] for name in COUNTS})
 
 
@@ -42,11 +51,11 @@ def test_the_table_is_complete():
 
 
 def _info(name):
-  if name != 'imagenet':
+  if not name.endswith('imagenet'):
     return datasets.info(name)
-  return datasets.Info(  # It need not be prepared here.
-      name, imagenet.classes(), imagenet.MEAN, imagenet.STD, (224, 224)
-  )
+  # They need not be prepared here.
+  classes = imagenet.classes()[: 100 if name.startswith('mini') else None]
+  return datasets.Info(name, classes, imagenet.MEAN, imagenet.STD, (224, 224))
 
 
 def _leaves(config, prefix=''):

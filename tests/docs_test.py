@@ -7,6 +7,7 @@ import pytest
 
 import gswinrmt_jax
 from gswinrmt_jax import recipes
+from gswinrmt_jax.experiments import sets, switches
 from gswinrmt_jax.models import factory
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -43,6 +44,32 @@ def test_the_rows_of_the_ablations_can_be_built():
     assert changed == fields.keys(), (name, cell)
 
 
+def test_the_switches_of_the_ablations_are_complete():
+  text = (ROOT / 'docs' / 'experiments.md').read_text()
+  for base, table in switches.SWITCHES.items():
+    rows = text.partition(f'| `{base}` | changes |')[2].partition('\n\n')[0]
+    found = {}
+    for name, cell, against in re.findall(
+        r'^\| `(\w+)` \| (.*) \| (.*)\|$', rows, re.MULTILINE
+    ):
+      fields = eval(f'dict({", ".join(re.findall(r"`([^`]*)`", cell))})')
+      found[name] = (fields, against.strip(' `') or 'base')
+    expected = {
+        name: (dict(switch.fields), switch.against)
+        for name, switch in table.items()
+        if name != switches.BASE
+    }
+    assert found == expected
+
+
+def test_the_sets_of_runs_are_complete():
+  text = (ROOT / 'docs' / 'experiments.md').read_text()
+  found = re.findall(r'^\| `([\w-]+)` \| (\d+) \|', text, re.MULTILINE)
+  assert {name: int(runs) for name, runs in found} == {
+      name: len(entries) for name, entries in sets.SETS.items()
+  }
+
+
 def test_the_quickstart_runs(capsys):
   block = re.search(r'```python\n(.*?)```', README, re.DOTALL)[1]
   exec(compile(block, 'README.md', 'exec'), {})  # The README's own lines.
@@ -54,6 +81,7 @@ def test_the_quickstart_runs(capsys):
     [
         'README.md',
         'CONTRIBUTING.md',
+        'docs/experiments.md',
         'docs/imagenet.md',
         'docs/models.md',
         'docs/decisions.md',

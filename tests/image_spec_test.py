@@ -151,5 +151,7 @@ def test_a_run_does_not_go_on_with_other_records(tmp_path, monkeypatch):
 def test_arrays_in_memory_have_no_version():
   source = sources.ArraySource(np.zeros((2, 4, 4, 3), np.uint8), np.arange(2))
   arrays = records.to_memory(records.Decoded(source))
-  found = image_spec.of_run(_RECIPE, _INFO, arrays, arrays, None).splits['train']
+  found = image_spec.of_run(_RECIPE, _INFO, arrays, arrays, None).splits[
+      'train'
+  ]
   assert (found.version, found.records) == ('', 2)

@@ -22,7 +22,15 @@ MAY_IMPORT = {
     'training': {'models', 'data', 'augment', 'interop'},
     'recipes': {'models'},
     'deploy': {'training', 'interop', 'data', 'augment', 'models', 'maps'},
-    'commands': {'deploy', 'training', 'data', 'recipes', 'models'},
+    'experiments': {'training', 'data', 'models', 'recipes'},
+    'commands': {
+        'experiments',
+        'deploy',
+        'training',
+        'data',
+        'recipes',
+        'models',
+    },
 }
 OUTSIDE = {
     'ops': {'jax', 'jaxtyping', 'numpy'},
@@ -30,6 +38,7 @@ OUTSIDE = {
     'maps': {'jax', 'jaxtyping', 'numpy', 'flax', 'matplotlib'},
     'augment': {'jax', 'jaxtyping', 'numpy', 'PIL'},
     'recipes': {'ml_collections'},
+    'experiments': {'ml_collections', 'matplotlib', 'scipy'},
     'data': {
         'absl',  # Grain's flags
         'numpy',

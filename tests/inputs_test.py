@@ -212,6 +212,18 @@ def test_splits_of_different_sizes_are_one_line():
     inputs.check_sizes(_recipe('x'), small, large)
 
 
+def test_a_test_split_that_is_not_there_is_told_before_training(root):
+  """Not after the last epoch."""
+  recipe = _recipe(str(root))
+  inputs.check_test(recipe)
+  recipe.data.test_split = 'tset'
+  with pytest.raises(UserError, match=r"test_split: own has no split 'tset'"):
+    inputs.check_test(recipe)
+  with pytest.raises(UserError, match='test_split'):
+    loop.train(recipe, root / 'run')
+  assert not (root / 'run').exists()
+
+
 def test_images_as_stored_say_nothing_of_other_shapes():
   assert inputs.crop(recipes.cifar10('rmt_compact')) == 1.0
   assert inputs.crop(_recipe('x')) == 0.8

@@ -167,12 +167,6 @@ def test_another_recipe_is_refused(unbroken_run):
     _train(unbroken_run, **{'optimizer.b1': 0.8})
 
 
-def test_a_test_split_that_is_not_there_is_told_at_once(tmp_path):
-  with pytest.raises(UserError, match="no split 'nope'"):
-    _train(tmp_path / 'run', **{'data.test_split': 'nope'})
-  assert not (tmp_path / 'run').exists()
-
-
 def test_no_test_split_no_test(tmp_path):
   summary, said = _train(
       tmp_path / 'run', **{'data.test_split': '', 'num_epochs': 2}

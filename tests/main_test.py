@@ -7,7 +7,14 @@ import pytest
 
 from gswinrmt_jax.commands import main
 
-COMMANDS = ('train', 'prepare', 'evaluate', 'label-maps')
+COMMANDS = (
+    'train',
+    'prepare',
+    'evaluate',
+    'label-maps',
+    'experiment',
+    'report',
+)
 
 
 def test_help_lists_every_command(capsys):

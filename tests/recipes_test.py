@@ -39,6 +39,23 @@ def test_cifar10_is_table_2():
   assert config.data.test_split == 'test'
 
 
+def test_mini_imagenet_is_cifar10_but_for_its_images_and_epochs():
+  config, other = (
+      recipe('rmt_large').to_dict()
+      for recipe in (recipes.mini_imagenet, recipes.cifar10)
+  )
+  data = config.pop('data')
+  assert data['image_size'] == 224 and data['eval_crop'] == 0.0
+  assert data['train_crop'] == 'resize' and data['name'] == 'mini_imagenet'
+  splits = [data[f'{split}_split'] for split in ('train', 'val', 'test')]
+  assert splits == ['train', 'val', 'test']
+  del other['data']
+  assert config['num_epochs'] == 40 and config['augment']['crop_padding'] == 0
+  config['augment']['crop_padding'] = 4
+  differing = {key for key in config if config[key] != other[key]}
+  assert differing == {'num_epochs', 'eval_batch_size'}
+
+
 def test_the_model_is_the_named_one_with_nothing_changed():
   model = recipes.cifar10('swat_large').model.to_dict()
   assert model.pop('name') == 'swat_large'

@@ -25,6 +25,9 @@ def install(monkeypatch):
   monkeypatch.setattr(datasets, 'info', lambda name, data_dir: info)
   monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
   monkeypatch.setattr(datasets, 'load', load)
+  monkeypatch.setattr(
+      datasets, 'open_source', lambda name, split, data_dir: SPLITS[split]
+  )
   monkeypatch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
 
 

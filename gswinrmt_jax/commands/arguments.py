@@ -1,8 +1,11 @@
 """Arguments that several commands take."""
 
 import argparse
+from collections.abc import Sequence
 
 from gswinrmt_jax.errors import UserError
+
+_OVERRIDES = ('--config.', '--noconfig.', '-config.', '-noconfig.')
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
@@ -51,3 +54,21 @@ def check_positive(args: argparse.Namespace, *names: str) -> None:
     value = getattr(args, name)
     if value is not None and value < 1:
       raise UserError(f'--{name.replace("_", "-")} must be at least 1')
+
+
+def take_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+  """Returns the overrides of a recipe's fields, and the other arguments.
+
+  `--config.FIELD VALUE` is taken like `--config.FIELD=VALUE`.
+  """
+  overrides, others = [], []
+  rest = list(argv)
+  while rest:
+    argument = rest.pop(0)
+    if not argument.startswith(_OVERRIDES):
+      others.append(argument)
+    elif '=' not in argument and rest and not rest[0].startswith('--'):
+      overrides.append(f'{argument}={rest.pop(0)}')
+    else:
+      overrides.append(argument)
+  return overrides, others

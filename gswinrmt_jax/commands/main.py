@@ -6,7 +6,7 @@ import difflib
 import importlib
 import sys
 
-from gswinrmt_jax.commands import guard
+from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.errors import UserError
 
 # Name -> what it does. Each is a module here with `add_arguments(parser)` and
@@ -20,6 +20,8 @@ _COMMANDS = {
     'convert': 'take over weights of the released PyTorch RMT',
     'export': 'write a model in a form that others read',
     'label-maps': 'make label maps, with a token-label model as teacher',
+    'experiment': 'train a named set of runs, such as a table of the paper',
+    'report': 'put runs beside the figures of the paper',
 }
 
 
@@ -53,9 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
       formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   module.add_arguments(parser)
-  return guard.guarded(
-      lambda: module.run(parser.parse_intermixed_args(argv[1:]))
-  )
+  return guard.guarded(lambda: module.run(_parse(parser, argv[1:])))
+
+
+def _parse(parser, argv):
+  """Parses; a command that has `overrides` takes --config.FIELD=VALUE."""
+  if parser.get_default('overrides') is None:
+    return parser.parse_intermixed_args(argv)
+  overrides, argv = arguments.take_overrides(argv)
+  args = parser.parse_intermixed_args(argv)
+  args.overrides = overrides
+  return args
 
 
 class _Parser(argparse.ArgumentParser):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import pathlib
 import sys
 
-from gswinrmt_jax.commands import guard, recipe_files
+from gswinrmt_jax.commands import arguments, guard, recipe_files
 from gswinrmt_jax.errors import UserError
 
 _USAGE = """\
@@ -70,8 +70,8 @@ def _main(argv, program):
 
 def _split(argv):
   """Splits into `--config`, `--workdir`, `--help` and the overrides."""
-  options, overrides = {}, []
-  rest = list(argv)
+  overrides, rest = arguments.take_overrides(argv)
+  options = {}
   while rest:
     argument = rest.pop(0)
     name, equals, value = argument.partition('=')
@@ -85,8 +85,6 @@ def _split(argv):
       if not value:
         raise UserError(f'--{name} needs a value')
       options[name] = value
-    elif name.startswith(('config.', 'noconfig.')):
-      overrides.append(f'{argument}={rest.pop(0)}' if has_next else argument)
     else:
       raise UserError(f"unknown argument '{argument}' (--help lists them)")
   return options, overrides

@@ -90,6 +90,21 @@ def load_eval(
   return _load(config, split, crop=config.data.eval_crop)
 
 
+def check_test(config: ml_collections.ConfigDict) -> None:
+  """Refuses to begin a run that could not be tested at its end.
+
+  Raises:
+    UserError: If the data set has no such test split.
+  """
+  data = config.data
+  if not data.test_split:
+    return
+  try:
+    datasets.open_source(data.name, data.test_split, data.dir)
+  except UserError as error:
+    raise UserError(f'config.data.test_split: {error}') from error
+
+
 def check_sizes(
     config: ml_collections.ConfigDict,
     train: pipeline.Records | cropped.Cropped,

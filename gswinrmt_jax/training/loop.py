@@ -89,10 +89,7 @@ class Run:
     self.train_data = inputs.load_train(config)
     self.val_data = inputs.load_eval(config, config.data.val_split)
     inputs.check_sizes(config, self.train_data, self.val_data)
-    if config.data.test_split:  # Told now, not after the last epoch.
-      datasets.open_source(
-          config.data.name, config.data.test_split, config.data.dir
-      )
+    inputs.check_test(config)
     image_shape = self.train_data.image_shape
     self.info = dataclasses.replace(self.info, image_size=image_shape[:2])
     self.plan = plan.make_plan(config, len(self.train_data))

@@ -131,13 +131,26 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
     ) from None
   except (OSError, ValueError) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
-  _check_form(path, fields)
+  return from_json(fields, str(path))
+
+
+def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
+  """Returns the recipe of a `config.json`, of earlier versions too, resolved.
+
+  Args:
+    fields: What the file holds.
+    where: The file's name, for the message.
+
+  Raises:
+    UserError: If it is no recipe, or one that this version does not know.
+  """
+  _check_form(where, fields)
   # JSON knows no tuples, and a model with a list for a field has no hash.
   recipe = ml_collections.ConfigDict(_tuples(_filled(_ADDED, fields)))
   try:
     return build.resolve(recipe)
   except UserError as error:
-    raise UserError(f'{path}: {error}') from error
+    raise UserError(f'{where}: {error}') from error
 
 
 def differences(
@@ -210,14 +223,14 @@ def _commit():
   return done.stdout.strip()
 
 
-def _check_form(path, fields):
+def _check_form(where, fields):
   """Refuses JSON that is no recipe, such as another library's config.json."""
   sections = ('model', *(n for n, v in _ADDED.items() if isinstance(v, dict)))
   whole = isinstance(fields, dict) and all(
       isinstance(fields.get(name, {}), dict) for name in sections
   )
   if not whole or not isinstance(fields.get('model', {}).get('name'), str):
-    raise UserError(f'{path} is not the recipe of a run: it names no model')
+    raise UserError(f'{where} is not the recipe of a run: it names no model')
 
 
 def _filled(added, fields):

@@ -1,0 +1,68 @@
+"""Trains a named set of runs, one after another.
+
+  table5            CIFAR-10, the three compact models (Tables 5 and 6)
+  table3            Mini-ImageNet, the three large models (Tables 3 and 4)
+  ablation-cifar10  every single component, on CIFAR-10
+  ablation-mini     every single component, on Mini-ImageNet
+  smoke             tiny models on the digits, to see that all of it runs
+
+Runs go to OUT/NAME/RUN_sSEED. The same command passes over what is complete and
+goes on with what is not; a run that fails is reported, the next goes on, and
+the exit status is 1. --config.FIELD=VALUE changes a field of every run.
+"""
+
+import argparse
+import pathlib
+import sys
+
+from gswinrmt_jax.commands import arguments, recipe_files
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments."""
+  parser.set_defaults(overrides=[])  # takes --config.FIELD=VALUE
+  parser.add_argument('name', metavar='NAME', help='of the set')
+  parser.add_argument(
+      '--seeds',
+      type=int,
+      default=3,
+      metavar='N',
+      help='runs of each configuration, with seeds 0 to N - 1 (default: 3)',
+  )
+  parser.add_argument(
+      '--out',
+      default='runs',
+      metavar='DIR',
+      help='folder of the run folders (default: runs)',
+  )
+  parser.add_argument(
+      '--status',
+      action='store_true',
+      help='print how far the runs are, and train nothing',
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  """Runs the command; returns 1 if a run failed."""
+  arguments.check_positive(args, 'seeds')
+
+  from gswinrmt_jax.experiments import run as run_lib
+  from gswinrmt_jax.experiments import sets, status
+
+  jobs = sets.jobs(
+      args.name,
+      pathlib.Path(args.out),
+      seeds=args.seeds,
+      overrides=args.overrides,
+      load=recipe_files.load,
+  )
+  if args.status:
+    print(status.table(jobs))
+    return 0
+  program = [sys.executable, '-m', 'gswinrmt_jax.commands.main', 'train']
+  failed = run_lib.run(jobs, program, lambda line: print(line, flush=True))
+  print(status.table(jobs))
+  for job in failed:
+    print(f'failed: {job.folder}', file=sys.stderr)
+  print(f'gswinrmt report {pathlib.Path(args.out) / args.name}')
+  return 1 if failed else 0

@@ -1,0 +1,32 @@
+"""Puts runs beside the figures of the paper.
+
+Writes report.md, with tables and pictures, into a folder. DIR is a run folder,
+a folder of them (such as the OUT/NAME of `experiment`), or a folder of JSON
+files made by results/collect.py. Runs need not be complete: the report says
+what is missing.
+"""
+
+import argparse
+import pathlib
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments."""
+  parser.add_argument('dirs', metavar='DIR', nargs='+', help='where runs are')
+  parser.add_argument(
+      '--out',
+      default='report',
+      metavar='DIR',
+      help='folder to write into (default: report)',
+  )
+
+
+def run(args: argparse.Namespace) -> None:
+  """Runs the command."""
+  # Imported here: --help need not wait for JAX.
+  from gswinrmt_jax.experiments import write_report
+
+  path = write_report.write(
+      [pathlib.Path(name) for name in args.dirs], pathlib.Path(args.out)
+  )
+  print(path)

@@ -1,0 +1,1 @@
+"""The papers' experiments: named sets of runs, and what they come to."""

@@ -1,0 +1,92 @@
+"""Means over seeds, and whether a difference is more than noise."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+
+CONFIDENCE = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean:
+  """Mean and standard deviation of n values.
+
+      mean = sum x / n,    std = sqrt(sum (x - mean)^2 / (n - 1))
+
+  Attributes:
+    std: None of a single value.
+  """
+
+  n: int
+  mean: float
+  std: float | None
+
+  @classmethod
+  def of(cls, values: Sequence[float]) -> 'Mean | None':
+    """Returns that of some values, None of none."""
+    n = len(values)
+    if not n:
+      return None
+    mean = math.fsum(values) / n
+    if n == 1:
+      return cls(n, mean, None)
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return cls(n, mean, math.sqrt(squares / (n - 1)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+  """Of two variants, seed by seed, with a confidence interval (Student's t).
+
+      d_s = second_s - first_s,    mean(d) -+ t(0.975, n - 1) std(d) / sqrt(n)
+
+  Pairing by seed takes out what two runs of a seed share: the order of the
+  data and what is drawn while training.
+
+  Attributes:
+    n: Seeds that both have.
+    low: Lower end of the interval; None with one seed.
+    high: Upper end, likewise.
+  """
+
+  n: int
+  mean: float
+  low: float | None = None
+  high: float | None = None
+
+  @property
+  def more_than_noise(self) -> bool | None:
+    """Whether the interval is on one side of 0; None if there is none."""
+    return None if self.low is None else self.low > 0 or self.high < 0
+
+  @property
+  def sentence(self) -> str:
+    """In words."""
+    if self.more_than_noise is None:
+      return 'one seed: it cannot be told from noise'
+    if self.more_than_noise:
+      return f'more than noise: {"better" if self.mean > 0 else "worse"}'
+    return 'not more than noise'
+
+
+def difference(
+    first: Mapping[int, float], second: Mapping[int, float]
+) -> Difference | None:
+  """Returns second less first, None without a seed that both have.
+
+  Args:
+    first: Values by seed.
+    second: Values by seed.
+  """
+  # Imported here: a help text need not wait for it.
+  from scipy import stats
+
+  values = [
+      second[seed] - first[seed] for seed in sorted(first) if seed in second
+  ]
+  found = Mean.of(values)
+  if found is None or found.std is None:
+    return found and Difference(1, found.mean)
+  quantile = stats.t.ppf((1 + CONFIDENCE) / 2, found.n - 1)
+  half = float(quantile) * found.std / math.sqrt(found.n)
+  return Difference(found.n, found.mean, found.mean - half, found.mean + half)

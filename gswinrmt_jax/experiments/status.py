@@ -1,0 +1,87 @@
+"""How far the runs of an experiment are, read from their folders alone."""
+
+from collections.abc import Iterable
+import dataclasses
+import json
+
+from gswinrmt_jax.experiments.sets import Job
+from gswinrmt_jax.training import log, run_folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+  """Of one run.
+
+  Attributes:
+    epoch: The last one that was validated; 0: none.
+    epochs: Where the run is to end.
+    complete: Whether it has been summed up there.
+    differs: In which fields the folder belongs to another recipe; '' if to
+      this one.
+    val_accuracy: Behind the last epoch; None: none.
+    test_accuracy: Of the last checkpoint; None: not tested.
+  """
+
+  epoch: int
+  epochs: int
+  complete: bool = False
+  differs: str = ''
+  val_accuracy: float | None = None
+  test_accuracy: float | None = None
+
+  @property
+  def state(self) -> str:
+    """In words."""
+    if self.differs:
+      return f'of another config: {self.differs}'
+    if self.complete:
+      return 'complete'
+    return f'epoch {self.epoch} of {self.epochs}' if self.epoch else 'not begun'
+
+
+def read(job: Job) -> Status:
+  """Returns how far a run is; `UserError` if its config cannot be read."""
+  config, folder = job.config, job.folder
+  epochs = config.stop_after_epochs or config.num_epochs
+  if not (folder / 'config.json').exists():
+    return Status(0, epochs)
+  differing = run_folder.differences(run_folder.load_config(folder), config)
+  if differing:
+    return Status(0, epochs, differs='; '.join(differing))
+  entries = [
+      entry for entry in log.read_metrics(folder) if entry['kind'] == 'epoch'
+  ]
+  if not entries:
+    return Status(0, epochs)
+  last = entries[-1]
+  summary = _summary(folder)
+  current = summary is not None and summary['steps'] == last['step']
+  return Status(
+      last['epoch'],
+      epochs,
+      complete=current and last['epoch'] >= epochs,
+      val_accuracy=last['val_accuracy'],
+      test_accuracy=summary['last'].get('test_accuracy') if current else None,
+  )
+
+
+def _summary(folder):
+  path = folder / 'summary.json'
+  return json.loads(path.read_text()) if path.exists() else None
+
+
+def table(jobs: Iterable[Job]) -> str:
+  """Returns the status of every run as text, a line each, and their number."""
+  rows = [(job.folder.name, read(job)) for job in jobs]
+  width = max((len(name) for name, _ in rows), default=0)
+  lines = [f'{"":<{width}}  {"validation":>10}{"test":>9}']
+  for name, status in rows:
+    figures = [
+        '-' if value is None else f'{value:.2%}'
+        for value in (status.val_accuracy, status.test_accuracy)
+    ]
+    lines.append(
+        f'{name:<{width}}  {figures[0]:>10}{figures[1]:>9}  {status.state}'
+    )
+  done = sum(status.complete for _, status in rows)
+  return '\n'.join([*lines, f'{done} of {len(rows)} runs are complete.'])

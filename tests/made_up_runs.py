@@ -1,0 +1,99 @@
+"""Run folders as training leaves them, with figures that are made up."""
+
+from collections.abc import Mapping, Sequence
+import json
+import pathlib
+
+from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.training import build
+
+STEPS = 10  # of an epoch
+
+
+def write(
+    folder: pathlib.Path,
+    spec: str,
+    accuracies: Sequence[float],
+    *,
+    seed: int = 0,
+    test: float | None = None,
+    overrides: Sequence[str] = (),
+    classes: int = 10,
+    summed_up: bool = True,
+    seconds: float = 20.0,
+    extra: Mapping[str, float] | None = None,
+) -> pathlib.Path:
+  """Writes a run of one epoch for each accuracy; returns its folder.
+
+  Args:
+    folder: The run folder.
+    spec: What stands behind `--config=`.
+    accuracies: On validation data, by epoch.
+    seed: Of the run.
+    test: Test accuracy of the last checkpoint; None: not tested.
+    overrides: `--config.FIELD=VALUE`.
+    classes: Of the data set.
+    summed_up: Whether there is a summary.
+    seconds: Of each epoch.
+    extra: More figures of each epoch.
+  """
+  overrides = [*overrides, f'--config.seed={seed}']
+  config = build.resolve(recipe_files.load(spec, overrides))
+  folder.mkdir(parents=True)
+  (folder / 'config.json').write_text(json.dumps(config.to_dict()))
+  epochs = [
+      {
+          'kind': 'epoch',
+          'step': STEPS * epoch,
+          'epoch': epoch,
+          'val_accuracy': accuracy,
+          'val_loss': 2 - accuracy,
+          'steps': STEPS,
+          'seconds': seconds,
+          **(extra or {}),
+      }
+      for epoch, accuracy in enumerate(accuracies, 1)
+  ]
+  lines = [{'kind': 'train', 'step': 5, 'loss': 2.0}, *epochs]
+  (folder / 'metrics.jsonl').write_text(
+      ''.join(json.dumps(line) + '\n' for line in lines)
+  )
+  seen = {
+      'name': config.data.name,
+      'class_names': [f'class {k}' for k in range(classes)],
+      'mean': [0.5] * 3,
+      'std': [0.25] * 3,
+      'image_size': [config.data.image_size or 32] * 2,
+      'crop': 1.0,
+  }
+  (folder / 'data.json').write_text(json.dumps(seen))
+  if summed_up:
+    summary = _summary(config, epochs, test, seconds)
+    (folder / 'summary.json').write_text(json.dumps(summary))
+  return folder
+
+
+def _summary(config, epochs, test, seconds):
+  def checkpoint(entry):
+    figures = {
+        'step': entry['step'],
+        'epoch': entry['epoch'],
+        'weights': 'raw',
+        'val_accuracy': entry['val_accuracy'],
+    }
+    if test is not None:
+      figures |= {'test_accuracy': test, 'test_loss': 1 - test / 2}
+      figures['test_smoothed_loss'] = 1.25 - test / 2
+    return figures
+
+  return {
+      'model': config.model.name,
+      'data': config.data.name,
+      'seed': config.seed,
+      'steps': epochs[-1]['step'],
+      'total_steps': STEPS * config.num_epochs,
+      'seconds_per_epoch': seconds,
+      'last': checkpoint(epochs[-1]),
+      'best': checkpoint(max(epochs, key=lambda one: one['val_accuracy'])),
+      'parameters': 1000,
+  }

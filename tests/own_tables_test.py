@@ -1,0 +1,108 @@
+"""Tables of what was run, from runs that are made up."""
+
+import made_up_runs
+import pytest
+
+from gswinrmt_jax.experiments import gather, own_tables, variants
+
+PLUS_MINUS = '\N{PLUS-MINUS SIGN}'
+SHORT = ['--config.num_epochs=2']
+TESTS = {
+    'base': (0.50, 0.52, 0.54),
+    'no_gate': (0.40, 0.43, 0.44),  # 10, 9 and 10 points below
+    'swiglu': (0.51, 0.50, 0.54),
+    'window_7': (0.60,),
+    'window_7_no_shift': (0.61,),
+}
+
+
+@pytest.fixture
+def setting(tmp_path):
+  for switch, tests in TESTS.items():
+    for seed, test in enumerate(tests):
+      made_up_runs.write(
+          tmp_path / f'{switch}{seed}',
+          f'ablation:retention,{switch}',
+          [0.25, 0.5],
+          seed=seed,
+          test=test,
+          overrides=SHORT,
+      )
+  for switch, accuracies in (
+      ('no_lce', [0.0625, 0.375]),
+      ('window_4_no_shift', [0.25, 0.5]),
+  ):
+    made_up_runs.write(
+        tmp_path / switch,
+        f'ablation:retention,{switch}',
+        accuracies,
+        overrides=SHORT,
+        summed_up=False,
+    )
+  (found,), _ = variants.group(gather.gather([tmp_path])[0])
+  return found
+
+
+def test_each_switch_against_its_own(setting):
+  changes = own_tables.ablations(setting, 'retention')
+  found = {one.variant.label.partition(',')[2]: one for one in changes}
+  assert list(found) == [  # in the order of the table of switches
+      'no_gate',
+      'swiglu',
+      'no_lce',
+      'window_7',
+      'window_7_no_shift',
+      'window_4_no_shift',
+  ]
+  gate = found['no_gate'].found
+  assert gate.n == 3 and gate.mean == pytest.approx(-29 / 300)
+  # Deviation 1 / sqrt(3) points over sqrt(3), times 4.30265.
+  assert gate.high - gate.mean == pytest.approx(0.0430265 / 3, abs=1e-6)
+  assert gate.sentence == 'more than noise: worse'
+  assert found['swiglu'].found.sentence == 'not more than noise'
+  shift = found['window_7_no_shift']
+  assert shift.against.label == 'retention,window_7'
+  assert shift.found.mean == pytest.approx(0.01) and shift.found.n == 1
+  # Not tested: validation at the last epoch that both have.
+  assert found['no_lce'].figure == 'validation, epoch 2'
+  assert found['no_lce'].found.mean == pytest.approx(-0.125)
+  assert found['window_4_no_shift'].against is None
+  assert own_tables.ablations(setting, 'swat') == []
+
+
+def test_ablation_table(setting):
+  changes = own_tables.ablations(setting, 'retention')
+  lines = own_tables.ablation_table('retention', changes).splitlines()
+  minus = '\N{MINUS SIGN}'
+  assert lines[2] == (
+      f'| `no_gate` | without G1 gate | `retention` | test | {minus}9.67 '
+      f'({minus}11.10 to {minus}8.23) | 3 | more than noise: worse | [4] [5] '
+      '[6] [1] [2] [3] |'
+  )
+  assert lines[-1].count('\N{EN DASH}') == 3
+  assert 'nothing to compare with' in lines[-1]
+
+
+def test_variants(setting):
+  lines = own_tables.variants(setting).splitlines()
+  assert lines[2] == (
+      f'| `retention` | 2, 2, 2 | 50.00 {PLUS_MINUS} 0.00 | 50.00 {PLUS_MINUS} '
+      f'0.00 | 52.00 {PLUS_MINUS} 2.00 | 52.00 {PLUS_MINUS} 2.00 | 0.7400 '
+      f'{PLUS_MINUS} 0.0100 | 0.9900 {PLUS_MINUS} 0.0100 | '
+      f'\N{MINUS SIGN}2.00 {PLUS_MINUS} 2.00 | [1] [2] [3] |'
+  )
+  assert len(lines) == 2 + 7
+
+
+def test_costs(setting, monkeypatch):
+  monkeypatch.setattr(variants.cost, 'count', lambda *_: _Cost)
+  lines = own_tables.costs(setting).splitlines()
+  assert lines[2] == (
+      f'| `retention` | 1,234 | 1.5 | 20 {PLUS_MINUS} 0 | \N{EN DASH} | '
+      '\N{EN DASH} |'
+  )
+
+
+class _Cost:
+  parameters = 1234
+  macs = 3 * 2**29
