@@ -13,7 +13,8 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
       'weights',
       metavar='RUN_OR_WEIGHTS',
-      help='run folder runs/NAME, folder of `convert`, .safetensors or .pth',
+      help='run folder runs/NAME, folder of `convert`, .safetensors, .pth, or '
+      'hf-hub:OWNER/NAME',
   )
   parser.add_argument(
       '--step',

@@ -22,6 +22,7 @@ from gswinrmt_jax.training import (
     build,
     checkpoint,
     devices,
+    hub,
     image_spec,
     released,
     run_folder,
@@ -30,7 +31,10 @@ from gswinrmt_jax.training import (
 
 _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
 _KINDS = {average.RAW: 'raw', average.EMA: 'EMA'}  # for people
-_FOUND = 'a run, a folder of weights, a .safetensors file or a .pth file'
+_FOUND = (
+    'a run, a folder of weights, a .safetensors file, a .pth file or '
+    f'{hub.PREFIX}OWNER/NAME'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +99,8 @@ def load(
 
   Args:
     path: A run folder, one of its checkpoints (RUN/checkpoints/STEP), a folder
-      of weights, a `.safetensors` file, or a `.pth` file of RMT.
+      of weights, a `.safetensors` file, a `.pth` file of RMT, or the name of
+      a repository, `hf-hub:OWNER/NAME`.
     step: Of a run: 'best', 'latest' or a number.
     which: Of a run: 'raw', or 'ema' for the moving average; None takes what
       was the better on validation data at that step.
@@ -106,6 +111,9 @@ def load(
     UserError: If there are no weights that can be read.
   """
   path = pathlib.Path(path)
+  if str(path).startswith(hub.PREFIX):
+    found = load(hub.fetch(str(path)), step=step, which=which, warn=warn)
+    return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
   if not path.exists():
     raise UserError(f'{path} does not exist; it should be {_FOUND}')
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
