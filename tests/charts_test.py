@@ -49,15 +49,6 @@ def test_curves(tmp_path):
   assert [file.name for file in tmp_path.iterdir()] == ['curves.png']
 
 
-def test_one_curve_over_another():
-  """0.3 - 0.2, where both have been validated; the spread is its own."""
-  base = charts.Curve('a', {1: Mean(2, 0.2, 0.01), 3: Mean(1, 0.5, None)})
-  curve = charts.Curve('b', {1: Mean(3, 0.3, 0.02), 2: Mean(1, 0.4, None)})
-  over = curve.over(base)
-  assert over.label == 'b' and list(over.epochs) == [1]
-  assert abs(over.epochs[1].mean - 0.1) < 1e-12 and over.epochs[1].std == 0.02
-
-
 def test_costs_few_have_each_a_colour_many_that_of_their_base(tmp_path):
   path = tmp_path / 'costs.png'
 

@@ -7,6 +7,7 @@ import pytest
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import switches, variants, write_report
+from gswinrmt_jax.experiments.statistics import Mean
 
 SHORT = ['--config.num_epochs=2']
 
@@ -86,6 +87,28 @@ def test_report(runs, tmp_path):
   ]
   written = {file.name for file in (tmp_path / 'out').iterdir()}
   assert written == {'report.md', *pictures}
+
+
+def test_curves_over_a_base_are_paired_by_seed(runs, monkeypatch, tmp_path):
+  """Validation of no_gate less that of Retention: 0, and 0 and -0.1."""
+  drawn = {}
+  monkeypatch.setattr(
+      write_report.charts,
+      'write_curves',
+      lambda path, curves, title, **_: drawn.setdefault(path.stem, curves),
+  )
+  write_report.write([runs], tmp_path / 'out')
+  (curve,) = drawn['curves_cifar10_compact_models_retention']
+  assert curve.label == 'retention,no_gate' and list(curve.epochs) == [1, 2]
+  assert curve.epochs[1] == Mean(2, 0.0, 0.0)
+  assert curve.epochs[2].mean == pytest.approx(-0.05)
+  assert curve.epochs[2].std == pytest.approx(0.1 / 2**0.5)
+  # The whole models have curves of their own, all variants in one picture.
+  assert [one.label for one in drawn['curves_cifar10_compact_models']] == [
+      'rmt',
+      'retention',
+      'retention,no_gate',
+  ]
 
 
 def test_many_variants_have_a_picture_for_each_base(tmp_path):

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 import pathlib
 
 from gswinrmt_jax.experiments.statistics import Mean
 
 MANY = 12  # what one picture can name
 _FEW = 6  # spreads that can be shaded over each other
+_MARKERS = 'os^Dv*P'
 _DOTS = 20  # epochs that can be told apart on a line
 # One colour for each of the whole models, told apart by all eyes.
 _COLORS = {
@@ -31,15 +33,6 @@ class Curve:
   label: str
   epochs: Mapping[int, Mean]
   printed: Mapping[int, float] = dataclasses.field(default_factory=dict)
-
-  def over(self, other: 'Curve') -> 'Curve':
-    """Returns how far it is above the mean of another, where both are."""
-    epochs = {
-        epoch: Mean(own.n, own.mean - other.epochs[epoch].mean, own.std)
-        for epoch, own in self.epochs.items()
-        if epoch in other.epochs
-    }
-    return Curve(self.label, epochs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,15 +126,17 @@ def write_costs(
     )
   # Of many, a base has one colour, and only the front has names.
   many, others = len(points) > MANY, _others()
-  for point in points:
+  for point, marker in zip(points, itertools.cycle(_MARKERS)):
     whole = point.label == point.base
     common = many or whole
     axes.errorbar(
         point.cost,
         100 * point.accuracy.mean,
         yerr=100 * (point.accuracy.std or 0) or None,
-        fmt='o',
-        ms=4 if many and not whole else 6,
+        fmt='o' if many else marker,
+        mfc=None if many else 'none',  # seen through where points coincide
+        mew=1.6,
+        ms=4 if many and not whole else 7,
         capsize=2,
         alpha=0.6 if many and not whole else 1,
         color=_COLORS.get(point.base, '0.3') if common else next(others),
@@ -154,6 +149,7 @@ def write_costs(
       )
   axes.set(xlabel=cost, ylabel=accuracy)
   axes.margins(0.1)
+  axes.locator_params(axis='x', nbins=6)
   _write(path, figure)
 
 
@@ -170,8 +166,9 @@ def _others():
   """Yields colours for what has none of its own, again and again."""
   from matplotlib import colormaps
 
+  colors = colormaps['tab20'].colors
   while True:
-    yield from colormaps['tab20'].colors
+    yield from colors[6:]  # those before are too like the bases'
 
 
 def _figure(title, *, width):

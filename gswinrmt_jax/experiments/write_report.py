@@ -14,6 +14,7 @@ from gswinrmt_jax.experiments import (
     switches,
     variants,
 )
+from gswinrmt_jax.experiments.statistics import Mean
 from gswinrmt_jax.experiments.variants import Setting
 
 
@@ -140,20 +141,15 @@ def _pictures(setting, out, stem):
     own = [one for one in setting.variants if one.base == base]
     if origin is None or len(own) < 2:
       continue
-    against = _curve(setting, origin)
     names.append(f'curves_{stem}_{base}.png')
     charts.write_curves(
         out / names[-1],
-        [
-            _curve(setting, one).over(against)
-            for one in own
-            if one is not origin
-        ],
+        [_over(one, origin) for one in own if one is not origin],
         f'{setting.title}: switches of {base}',
         accuracy=f'validation accuracy over that of {base} (points)',
     )
   for figure, label in (
-      (lambda one: one.cost and one.cost.macs / 2**30, 'MACs'),
+      (lambda one: one.cost and one.cost.macs / 2**20, 'MACs'),
       (_latency, 'latency'),
   ):
     points, accuracy = _points(setting, figure)
@@ -164,7 +160,7 @@ def _pictures(setting, out, stem):
         out / names[-1],
         points,
         setting.title,
-        cost='MACs / 2^30' if label == 'MACs' else 'latency (ms)',
+        cost='MACs / 2^20' if label == 'MACs' else 'latency (ms)',
         accuracy=f'{accuracy} accuracy (%)',
     )
   return [f'![{name}]({name})' for name in names]
@@ -181,6 +177,20 @@ def _curve(setting, variant):
       for epoch in variant.epochs
   }
   return charts.Curve(variant.label, epochs, printed)
+
+
+def _over(variant, origin):
+  """Returns how far a variant is above another, the mean over seeds."""
+  epochs = {}
+  for epoch in variant.epochs:
+    own, other = (
+        one.by_seed(lambda run, at=epoch: run.curve.get(at))
+        for one in (variant, origin)
+    )
+    found = Mean.of([own[seed] - other[seed] for seed in own.keys() & other])
+    if found:
+      epochs[epoch] = found
+  return charts.Curve(variant.label, epochs)
 
 
 def _points(setting, figure):
