@@ -113,7 +113,7 @@ def _finite_difference_cam(out, tree, config, stage, label):
             'rmt',
             {'full_stages': (3, 4), 'depths': (2, 1, 1, 1)},
             None,
-            {'blocks': (0, 0, 0, -1)},
+            {'blocks': (0, 0, 0, -1), 'cam_stage': 2},
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_maps_are_those_of_the_equations(
       gate = oracle.sigmoid(oracle.dense(parameters['gate'], x))[0].mean(-1)
       np.testing.assert_allclose(of_stage.gate, gate, atol=1e-5)
 
-  assert got.cam_stage == options.get('cam_stage', 2)
+  assert got.cam_stage == options['cam_stage']
   cam = _finite_difference_cam(out, tree, config, got.cam_stage, got.label)
   assert cam.max() > 1e-3
   expected = grid.upsample(jnp.float32(cam), 2 ** (got.cam_stage + 1), SIZE)
@@ -176,7 +176,7 @@ def test_defaults(monkeypatch):
   got = maps.compute(model, {}, np.zeros((*SIZE, 3)))
   assert asked == {
       'blocks': (0, 1, 0, 0),
-      'cam_stage': 2,
+      'cam_stage': 1,
       'dtype': jnp.float32,
       'tokens': ((6, 4), (3, 2), (1, 1), (0, 0)),
       'label': None,
@@ -186,14 +186,12 @@ def test_defaults(monkeypatch):
 
 
 def test_the_stage_of_grad_cam_has_enough_tokens():
-  assert (
-      computation._deepest((32, 32), (4, 8, 16, 32)) == 2
-  )  # 8, 4, 2, 1 tokens
-  assert (
-      computation._deepest((64, 49), (4, 8, 16, 32)) == 3
-  )  # 49 / 16, rounded up, is 4
-  assert computation._deepest((64, 48), (4, 8, 16, 32)) == 2
-  assert computation._deepest((224, 224), (4, 8, 16, 32)) == 4
+  strides = (4, 8, 16, 32)
+  assert computation._deepest((32, 32), strides) == 1  # 8, 4, 2, 1 tokens
+  assert computation._deepest((99, 49), strides) == 2  # 49 / 8, rounded up: 7
+  assert computation._deepest((99, 48), strides) == 1
+  assert computation._deepest((224, 224), strides) == 4
+  assert computation._deepest((16, 16), strides) == 1  # None has enough.
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,10 @@ from gswinrmt_jax.maps import grid, reach
 from gswinrmt_jax.models import backbone
 from gswinrmt_jax.ops import window as window_lib
 
-# Grad-CAM's map has this many tokens on each axis, unless a stage is chosen.
-_MIN_CAM_EXTENT = 4
+# Grad-CAM's map has this many tokens on each axis, unless a stage is chosen: as
+# many as at the end of a model for ImageNet. With 4 it pointed beside the object
+# more often than at it (docs/models.md).
+_MIN_CAM_EXTENT = 7
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ def compute(
     blocks: The block of each stage, from 0; negative ones count from the end.
       None is the last of each.
     cam_stage: The stage of Grad-CAM, from 1; None is the deepest whose map has
-      at least 4 x 4 tokens.
+      at least 7 x 7 tokens.
 
   Raises:
     UserError: If the point, class, blocks or stage do not exist.
