@@ -19,8 +19,8 @@ from gswinrmt_jax.models import backbone
 from gswinrmt_jax.ops import window as window_lib
 
 # Grad-CAM's map has this many tokens on each axis, unless a stage is chosen: as
-# many as at the end of a model for ImageNet. With 4 it pointed beside the object
-# more often than at it (docs/models.md).
+# many as at the end of a model for ImageNet. With 4 it pointed beside the
+# object more often than at it (docs/models.md).
 _MIN_CAM_EXTENT = 7
 
 
