@@ -70,7 +70,11 @@ def test_the_learning_rate_follows_the_batch_unless_it_is_set():
     ('spec', 'overrides', 'words'),
     [
         ('cifar10_swta', [], ['cifar10_swta', 'did you mean cifar10_swat?']),
-        ('nowhere/x.py', [], ['nowhere/x.py', 'available: ablation, cifar10_retention']),
+        (
+            'nowhere/x.py',
+            [],
+            ['nowhere/x.py', 'available: ablation, cifar10_retention'],
+        ),
         ('digits_rmt:smok', [], ["'smok'", "'smoke'"]),
         ('imagenet_rmt', [], ['one of t, s, b, l', 'imagenet_rmt:t']),
         ('imagenet_rmt:m', [], ["'m' is no model"]),
