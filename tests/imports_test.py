@@ -20,9 +20,17 @@ MAY_IMPORT = {
     'data': set(),
     'interop': {'models', 'ops'},
     'training': {'models', 'data', 'augment', 'interop'},
+    'benchmark': {'training', 'data', 'models', 'augment', 'ops'},
     'recipes': {'models'},
     'deploy': {'training', 'interop', 'data', 'augment', 'models', 'maps'},
-    'commands': {'deploy', 'training', 'data', 'recipes', 'models'},
+    'commands': {
+        'deploy',
+        'training',
+        'data',
+        'recipes',
+        'models',
+        'benchmark',
+    },
 }
 OUTSIDE = {
     'ops': {'jax', 'jaxtyping', 'numpy'},

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
+from gswinrmt_jax.ops.backend import platform
+
 IMPLEMENTATIONS = ('auto', 'shift', 'conv')
 
 _GROUP = 64  # channels that the kernel's gradient reduces at a time
@@ -49,7 +51,7 @@ def depthwise_conv(
   if kernel.shape[0] % 2 == 0:
     raise ValueError(f'The kernel size must be odd, not {kernel.shape[0]}.')
   if impl == 'auto':
-    impl = 'shift' if jax.default_backend() == 'cpu' else 'conv'
+    impl = 'shift' if platform() == 'cpu' else 'conv'
   if impl == 'shift':
     return _shift_conv(x, kernel)
   radius = kernel.shape[0] // 2
