@@ -18,6 +18,10 @@ from gswinrmt_jax.ops.backend import platform
 
 IMPLEMENTATIONS = ('auto', 'shift', 'conv')
 
+# On a GPU, maps of up to so many tokens take the shifted products: cuDNN's
+# kernel gradient is not used there, and what XLA has instead transposes both
+# maps; with casts and flips of the kernel that is 18 launches a block, not 12.
+_FEW_TOKENS = 64
 _GROUP = 64  # channels that the kernel's gradient reduces at a time
 
 
@@ -38,7 +42,7 @@ def depthwise_conv(
     kernel: Odd-sized kernels, in flax's layout for grouped convolutions.
     impl: 'shift' adds shifted products and has a hand-written backward pass;
       'conv' is XLA's grouped convolution, with plain autodiff in both modes;
-      'auto' takes 'shift' on CPU and 'conv' elsewhere.
+      'auto' takes 'shift' on CPU and on small maps, and 'conv' elsewhere.
 
   Returns:
     The convolved map in `x.dtype`, accumulated in float32 at least.
@@ -51,7 +55,8 @@ def depthwise_conv(
   if kernel.shape[0] % 2 == 0:
     raise ValueError(f'The kernel size must be odd, not {kernel.shape[0]}.')
   if impl == 'auto':
-    impl = 'shift' if platform() == 'cpu' else 'conv'
+    few = x.shape[1] * x.shape[2] <= _FEW_TOKENS
+    impl = 'shift' if few or platform() == 'cpu' else 'conv'
   if impl == 'shift':
     return _shift_conv(x, kernel)
   radius = kernel.shape[0] // 2
@@ -118,26 +123,39 @@ def _shift_conv_backward(residuals, cotangent):
 def _kernel_gradient(x: Array, cotangent: Array, kernel: Array) -> Array:
   """`dkernel[u, v] = sum_{b, i, j} x[b, i + u - r, j + v - r] dy[b, i, j]`.
 
-  All taps in one variadic reduction, which reads the maps once: separate sums
-  are three to eight times slower on CPU and compile far longer. Accumulated in
-  float32: in bfloat16 it was 16 % off.
+  Accumulated in float32: in bfloat16 it was 16 % off.
   """
   wide = jnp.promote_types(x.dtype, jnp.float32)
-  x, cotangent = (_channel_groups(m.astype(wide)) for m in (x, cotangent))
-  taps, views = zip(*_shifted_views(x, kernel.shape[0]), strict=True)
+  x, cotangent = x.astype(wide), cotangent.astype(wide)
+  sums = _sums_on_cpu if platform() == 'cpu' else _sums_on_gpu
+  taps, totals = sums(x, cotangent, kernel.shape[0])
+  found = dict(zip(taps, totals, strict=True))
+  nothing = jnp.zeros(x.shape[-1:], wide)
+  rows = [found.get(tap, nothing) for tap in np.ndindex(kernel.shape[:2])]
+  return jnp.stack(rows).reshape(kernel.shape).astype(kernel.dtype)
+
+
+def _sums_on_gpu(x, cotangent, size):
+  """A sum for each tap: XLA joins them, each with its product inside."""
+  taps, views = zip(*_shifted_views(x, size), strict=True)
+  return taps, [(view * cotangent).sum((0, 1, 2)) for view in views]
+
+
+def _sums_on_cpu(x, cotangent, size):
+  """All taps in one variadic reduction, which reads the maps once.
+
+  Separate sums are three to eight times slower on CPU and compile far longer.
+  """
+  x, cotangent = _channel_groups(x), _channel_groups(cotangent)
+  taps, views = zip(*_shifted_views(x, size), strict=True)
   products = tuple(view * cotangent for view in views)
-  sums = lax.reduce(
+  totals = lax.reduce(
       products,
-      (jnp.zeros((), wide),) * len(products),
+      (jnp.zeros((), x.dtype),) * len(products),
       lambda left, right: tuple(map(operator.add, left, right)),
       dimensions=(1, 2, 3),
   )
-  gradient = jnp.zeros(kernel.shape, wide)
-  rows, columns = (np.array(index) for index in zip(*taps, strict=True))
-  gradient = gradient.at[rows, columns, 0].set(
-      jnp.stack([total.reshape(-1) for total in sums])
-  )
-  return gradient.astype(kernel.dtype)
+  return taps, [total.reshape(-1) for total in totals]
 
 
 def _channel_groups(x: Array) -> Array:
