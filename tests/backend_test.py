@@ -35,3 +35,11 @@ def test_convolutions_are_chosen_for_it(function, shapes):
     assert 'conv_general_dilated' in program()
   with backend.tracing_for('cpu'):
     assert 'conv_general_dilated' not in program()
+
+
+def test_small_maps_take_shifts_on_a_gpu_too():
+  with backend.tracing_for('gpu'):
+    program = jax.make_jaxpr(lambda *a: depthwise.depthwise_conv(*a))(
+        jnp.zeros((1, 8, 8, 4)), jnp.zeros((3, 3, 1, 4))
+    )
+  assert 'conv_general_dilated' not in str(program)

@@ -12,7 +12,6 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-import numpy as np
 
 from gswinrmt_jax.ops.backend import platform
 
@@ -125,37 +124,44 @@ def _kernel_gradient(x: Array, cotangent: Array, kernel: Array) -> Array:
 
   Accumulated in float32: in bfloat16 it was 16 % off.
   """
+  size = kernel.shape[0]
+  total = _total_on_cpu if platform() == 'cpu' else _total_on_gpu
+  sums = total(x, cotangent, size)
+  # Taps that meet the map are a rectangle in the middle.
+  rows, columns = (min(size, 2 * extent - 1) for extent in x.shape[1:3])
+  pads = [((size - n) // 2,) * 2 for n in (rows, columns)]
+  gradient = jnp.pad(
+      sums.reshape(rows, columns, 1, -1), (*pads, (0, 0), (0, 0))
+  )
+  return gradient.astype(kernel.dtype)
+
+
+def _total_on_gpu(x: Array, cotangent: Array, size: int) -> Array:
+  """All taps `[t, c]` in one reduction of an array that is not written.
+
+  A variadic one has each of its products written in front of it.
+  """
   wide = jnp.promote_types(x.dtype, jnp.float32)
-  x, cotangent = x.astype(wide), cotangent.astype(wide)
-  sums = _sums_on_cpu if platform() == 'cpu' else _sums_on_gpu
-  taps, totals = sums(x, cotangent, kernel.shape[0])
-  found = dict(zip(taps, totals, strict=True))
-  nothing = jnp.zeros(x.shape[-1:], wide)
-  rows = [found.get(tap, nothing) for tap in np.ndindex(kernel.shape[:2])]
-  return jnp.stack(rows).reshape(kernel.shape).astype(kernel.dtype)
+  views = jnp.stack([view for _, view in _shifted_views(x, size)])
+  products = views.astype(wide) * cotangent.astype(wide)[None]
+  return products.sum((1, 2, 3))
 
 
-def _sums_on_gpu(x, cotangent, size):
-  """A sum for each tap: XLA joins them, each with its product inside."""
-  taps, views = zip(*_shifted_views(x, size), strict=True)
-  return taps, [(view * cotangent).sum((0, 1, 2)) for view in views]
-
-
-def _sums_on_cpu(x, cotangent, size):
+def _total_on_cpu(x: Array, cotangent: Array, size: int) -> Array:
   """All taps in one variadic reduction, which reads the maps once.
 
   Separate sums are three to eight times slower on CPU and compile far longer.
   """
-  x, cotangent = _channel_groups(x), _channel_groups(cotangent)
-  taps, views = zip(*_shifted_views(x, size), strict=True)
-  products = tuple(view * cotangent for view in views)
-  totals = lax.reduce(
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  x, cotangent = (_channel_groups(m.astype(wide)) for m in (x, cotangent))
+  products = tuple(view * cotangent for _, view in _shifted_views(x, size))
+  sums = lax.reduce(
       products,
-      (jnp.zeros((), x.dtype),) * len(products),
+      (jnp.zeros((), wide),) * len(products),
       lambda left, right: tuple(map(operator.add, left, right)),
       dimensions=(1, 2, 3),
   )
-  return taps, [total.reshape(-1) for total in totals]
+  return jnp.stack([each.reshape(-1) for each in sums])
 
 
 def _channel_groups(x: Array) -> Array:
