@@ -49,6 +49,7 @@ def test_the_quickstart_runs(capsys):
         'docs/models.md',
         'docs/decisions.md',
         'docs/data.md',
+        'docs/performance.md',
         'docs/weights.md',
     ],
 )
