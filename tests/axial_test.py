@@ -1,4 +1,4 @@
-"""What all attention forms share: two implementations, biases, masks."""
+"""What all attention forms share: implementations, biases, masks."""
 
 import hypothesis
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.ops import axial
+from gswinrmt_jax.ops import axial, backend
 
 N, D = 3, 4
 
@@ -30,7 +30,7 @@ def _maps(height, width):
     window=st.integers(1, 6),
     shift=st.integers(0, 5),
 )
-def test_banded_equals_cyclic_forward_and_backward(
+def test_implementations_agree_forward_and_backward(
     form, height, width, window, shift
 ):
   """To 1e-12 in float64, for any extent, window and shift; all finite."""
@@ -59,10 +59,30 @@ def test_banded_equals_cyclic_forward_and_backward(
       )
       return (out, *grads)
 
-    both = jax.jit(lambda: (run('banded'), run('cyclic')))()
-    for ours, other in zip(*both, strict=True):
-      assert np.isfinite(ours).all() and np.isfinite(other).all()
-      np.testing.assert_allclose(ours, other, atol=1e-12)
+    impls = ('banded', 'cyclic', 'blocked')
+    runs = jax.jit(lambda: tuple(run(impl) for impl in impls))()
+    for ours, *others in zip(*runs, strict=True):
+      assert np.isfinite(ours).all()
+      for other in others:
+        np.testing.assert_allclose(other, ours, atol=1e-12)
+
+
+@pytest.mark.parametrize('form', ops.FORMS)
+def test_a_gpu_takes_blocks(form):
+  maps = _maps(4, 6)
+
+  def text(impl):
+    program = jax.make_jaxpr(
+        lambda q, k, v: ops.FORMS[form](
+            q, k, v, None, slopes=None, window=2, impl=impl
+        )
+    )
+    return str(program(*maps))
+
+  with backend.tracing_for('gpu'):
+    assert text('auto') == text('blocked')
+  assert 'dot_general' not in text('blocked')
+  assert text('auto') == text('banded')
 
 
 def test_offsets_are_query_minus_key():

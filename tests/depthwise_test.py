@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import ops
+from gswinrmt_jax.ops import backend
 
 B, H, W, C = 2, 4, 5, 3
 
@@ -59,6 +60,23 @@ def test_forms_agree_on_small_maps_and_many_channels(size, shape):
 
   for ours, autodiff in zip(gradients('shift'), gradients('conv'), strict=True):
     np.testing.assert_allclose(ours, autodiff, atol=2e-5)
+
+
+@pytest.mark.parametrize('shape', [(B, H, W, C), (B, 1, 2, C)])
+def test_the_kernel_gradient_of_a_gpu_is_the_same(shape):
+  x, kernel = _inputs(5, shape=shape)
+  cotangent = jnp.asarray(np.random.default_rng(1).normal(size=x.shape))
+
+  def gradient():
+    def loss(kernel):
+      out = ops.depthwise_conv(x, kernel, impl='shift')
+      return jnp.sum(out * cotangent)
+
+    return jax.grad(loss)(kernel)
+
+  ours = gradient()
+  with backend.tracing_for('gpu'):
+    np.testing.assert_allclose(gradient(), ours, atol=2e-5)
 
 
 def test_custom_gradient_in_float64():

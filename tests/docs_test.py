@@ -87,6 +87,7 @@ def test_the_quickstart_runs(capsys):
         'docs/decisions.md',
         'docs/token_labels.md',
         'docs/data.md',
+        'docs/performance.md',
         'docs/weights.md',
     ],
 )

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     'data': set(),
     'interop': {'models', 'ops'},
     'training': {'models', 'data', 'augment', 'interop'},
+    'benchmark': {'training', 'data', 'models', 'augment', 'ops'},
     'recipes': {'models'},
     'deploy': {'training', 'interop', 'data', 'augment', 'models', 'maps'},
     'experiments': {'training', 'data', 'models', 'recipes'},
@@ -30,6 +31,7 @@ MAY_IMPORT = {
         'data',
         'recipes',
         'models',
+        'benchmark',
     },
 }
 OUTSIDE = {

@@ -24,6 +24,29 @@ def test_fused_layers_are_the_layers_of_their_names():
   assert np.abs(one - two).max() > 0.1
 
 
+def test_a_scaled_layer_is_a_layer_and_its_scale():
+  x = jnp.asarray(
+      np.random.default_rng(0).normal(size=(2, 3, 5, 4)), jnp.float32
+  )
+  module = layers.ScaledDense(6, jnp.float32)
+  params = module.init(KEY, x, None)['params']
+  params['bias'] += 1.0
+  plain = layers.Dense(6)
+  shapes = jax.tree.map(jnp.shape, plain.init(KEY, x)['params'])
+  assert jax.tree.map(jnp.shape, params) == shapes
+  expected = plain.apply({'params': params}, x)
+  apply = jax.jit(module.apply)
+  np.testing.assert_allclose(
+      apply({'params': params}, x, None), expected, atol=1e-6
+  )
+  scale = jnp.arange(-2.0, 4.0)
+  np.testing.assert_allclose(
+      apply({'params': params}, x, scale),
+      expected * scale[None, None, None],
+      atol=1e-6,
+  )
+
+
 def test_linear_layers_start_normal_with_deviation_002():
   kernel = layers.Dense(400).init(KEY, jnp.zeros((1, 500)))['params']['kernel']
   np.testing.assert_allclose(kernel.std(), 0.02, rtol=0.01)

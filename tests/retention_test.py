@@ -28,7 +28,7 @@ def _expected(maps, window, shift, *, scale=0.5, slopes=(0, 0, 0)):
   return loops.axial(line, *(m.astype(np.float64) for m in maps), window, shift)
 
 
-@pytest.mark.parametrize('impl', ['banded', 'cyclic'])
+@pytest.mark.parametrize('impl', ['banded', 'cyclic', 'blocked'])
 @pytest.mark.parametrize(
     ('window', 'shift'), [(None, 0), (3, 0), (3, 1), (4, 2)]
 )
@@ -182,7 +182,7 @@ def test_float32_inside_whatever_the_dtype():
   assert float(jnp.abs(actual.astype(jnp.float32) - expected).max()) < bound
 
 
-@pytest.mark.parametrize('impl', ['banded', 'cyclic'])
+@pytest.mark.parametrize('impl', ['banded', 'cyclic', 'blocked'])
 def test_extreme_scores_and_rates_stay_finite(impl):
   maps = [jnp.asarray(m) * 300 for m in _maps(9)]
   theta = jnp.array([[40.0, -40.0, 0.0]] * 2)  # gamma near 1 and near 0

@@ -51,7 +51,7 @@ def _tables():
   return jnp.float32(np.log(RATES)), jnp.float32(SLOPES)
 
 
-@pytest.mark.parametrize('impl', ['banded', 'cyclic'])
+@pytest.mark.parametrize('impl', ['banded', 'cyclic', 'blocked'])
 @pytest.mark.parametrize(
     ('window', 'shift'), [(None, 0), (3, 0), (3, 1), (4, 2)]
 )
@@ -118,7 +118,7 @@ def test_a_positive_slope_prefers_keys_on_the_left():
   )
 
 
-@pytest.mark.parametrize('impl', ['banded', 'cyclic'])
+@pytest.mark.parametrize('impl', ['banded', 'cyclic', 'blocked'])
 def test_partial_regions_divide_by_the_whole_window(impl):
   """Five columns, window 4, shift 2: regions of 2 and 3, all over 4."""
   weights = _weights(None, None, 5, window=4, shift=2, impl=impl)

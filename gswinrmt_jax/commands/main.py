@@ -17,6 +17,7 @@ _COMMANDS = {
     'evaluate': 'evaluate a checkpoint of a run, or weights',
     'predict': 'name what pictures show',
     'summarize': 'list models with parameters and multiply-accumulates',
+    'benchmark': 'count what a training step does, compiled for a GPU',
     'convert': 'take over weights of the released PyTorch RMT',
     'export': 'write a model in a form that others read',
     'label-maps': 'make label maps, with a token-label model as teacher',

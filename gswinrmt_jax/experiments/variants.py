@@ -177,7 +177,7 @@ def _setting_key(run):
   model = fields.pop('model')
   for name in ('seed', *run_folder.FREE_FIELDS):
     section, _, field = name.rpartition('.')
-    (fields[section] if section else fields).pop(field, None)
+    (fields.get(section, {}) if section else fields).pop(field, None)
   size = model['name'].rpartition('_')[2]
   shape = [list(run.image_size or ()), run.num_classes]
   return json.dumps(

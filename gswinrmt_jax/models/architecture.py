@@ -72,7 +72,8 @@ class Architecture:
       instead of rows, then columns (not 'sigmoid'; no windows).
     ffn_conv: Whether the FFN has its depthwise convolution.
     ffn_norm: LayerNorm inside the FFN, behind its depthwise convolution.
-    attention_impl: 'banded' or 'cyclic': two ways to compute the same windows.
+    attention_impl: 'auto', 'banded', 'cyclic' or 'blocked': ways to compute
+      the same windows.
     depthwise_impl: 'auto', 'shift' or 'conv': ways to compute depthwise
       convolutions; only 'conv' allows forward-mode differentiation.
   """
@@ -107,7 +108,7 @@ class Architecture:
   full_stages: tuple[int, ...] = ()
   ffn_conv: bool = True
   ffn_norm: bool = True
-  attention_impl: str = 'banded'
+  attention_impl: str = 'auto'
   depthwise_impl: str = 'auto'
 
   def __post_init__(self):

@@ -36,14 +36,19 @@ class Attention(nn.Module):
   dtype: Dtype
 
   @nn.compact
-  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
+  def __call__(
+      self,
+      x: Float[Array, 'b h w c'],
+      scale: Float[Array, ' c'] | None = None,
+  ) -> Float[Array, 'b h w c']:
     """Mixes the tokens of the map.
 
     Args:
       x: The block's normalised input; the gate reads it too.
+      scale: LayerScale of the branch; None where there is none.
 
     Returns:
-      The residual branch, before LayerScale and stochastic depth.
+      The residual branch, before stochastic depth.
     """
     arch = self.arch
     channels = x.shape[-1]
@@ -79,7 +84,7 @@ class Attention(nn.Module):
       # Kept only for a caller who asks for 'intermediates'.
       self.sow('intermediates', 'gate_values', gate)
       out *= gate
-    return layers.Dense(channels, dtype=self.dtype, name='out')(out)
+    return layers.ScaledDense(channels, self.dtype, name='out')(out, scale)
 
   def attend(
       self,

@@ -31,8 +31,12 @@ class FeedForward(nn.Module):
   dtype: Dtype
 
   @nn.compact
-  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
-    """Returns the residual branch, before LayerScale and stochastic depth."""
+  def __call__(
+      self,
+      x: Float[Array, 'b h w c'],
+      scale: Float[Array, ' c'] | None = None,
+  ) -> Float[Array, 'b h w c']:
+    """Returns the residual branch with LayerScale, before stochastic depth."""
     hidden = layers.Dense(self.features, dtype=self.dtype, name='up')(x)
     hidden = layers.gelu(hidden)
     if self.use_conv:
@@ -42,7 +46,8 @@ class FeedForward(nn.Module):
       if self.use_norm:
         local = layers.LayerNorm(dtype=self.dtype, name='norm')(local)
       hidden += local
-    return layers.Dense(x.shape[-1], dtype=self.dtype, name='down')(hidden)
+    down = layers.ScaledDense(x.shape[-1], self.dtype, name='down')
+    return down(hidden, scale)
 
 
 class Block(nn.Module):
@@ -86,10 +91,8 @@ class Block(nn.Module):
     branch = layers.LayerNorm(dtype=self.dtype, name='attention_norm')(x)
     branch = attention.Attention(
         arch, self.stage, self.shifted, self.dtype, name='attention'
-    )(branch)
-    x += self._scaled(
-        branch, 'attention_scale', None if keep is None else keep[0]
-    )
+    )(branch, self._scale('attention_scale', x))
+    x += self._kept(branch, None if keep is None else keep[0])
 
     branch = layers.LayerNorm(dtype=self.dtype, name='ffn_norm')(x)
     branch = FeedForward(
@@ -99,18 +102,19 @@ class Block(nn.Module):
         arch.depthwise_impl,
         self.dtype,
         name='ffn',
-    )(branch)
-    return x + self._scaled(
-        branch, 'ffn_scale', None if keep is None else keep[1]
-    )
+    )(branch, self._scale('ffn_scale', x))
+    return x + self._kept(branch, None if keep is None else keep[1])
 
-  def _scaled(self, branch, name, keep):
-    """Applies LayerScale, where the stage has it, and stochastic depth."""
+  def _scale(self, name, x):
+    """LayerScale, where the stage has it."""
     initial = self.arch.layer_scale[self.stage]
-    if initial:
-      init = nn.initializers.constant(initial)
-      scale = self.param(name, init, branch.shape[-1:], jnp.float32)
-      branch *= scale.astype(self.dtype)[None, None, None]
-    if keep is not None:
-      branch *= keep.astype(self.dtype)[:, None, None, None]
-    return branch
+    if not initial:
+      return None
+    init = nn.initializers.constant(initial)
+    return self.param(name, init, x.shape[-1:], jnp.float32)
+
+  def _kept(self, branch, keep):
+    """Applies stochastic depth."""
+    if keep is None:
+      return branch
+    return branch * keep.astype(self.dtype)[:, None, None, None]

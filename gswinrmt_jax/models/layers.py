@@ -66,6 +66,34 @@ class FusedDense(nn.Module):
     return jnp.split(y, len(self.names), axis=-1)
 
 
+class ScaledDense(nn.Module):
+  """A linear layer whose outputs are scaled, `scale * (x W + b)`.
+
+  The scale goes into kernel and bias: it and its gradient then read arrays of
+  the size of the kernel instead of maps.
+
+  Attributes:
+    features: Output channels.
+    dtype: Computation dtype.
+  """
+
+  features: int
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(
+      self, x: Float[Array, 'b h w c'], scale: Float[Array, ' f'] | None
+  ) -> Float[Array, 'b h w f']:
+    """Applies both; None leaves the scale out."""
+    dense = _DenseParameters(self.features, name='dense')
+    nn.share_scope(self, dense)
+    kernel, bias = dense(x.shape[-1])
+    if scale is not None:
+      kernel, bias = kernel * scale[None], bias * scale
+    kernel, bias = kernel.astype(self.dtype), bias.astype(self.dtype)
+    return jnp.dot(x.astype(self.dtype), kernel) + bias[None, None, None]
+
+
 class _DenseParameters(nn.Module):
   """Holds what `nn.Dense` of this name would hold."""
 

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
+from gswinrmt_jax.ops import blocked
 from gswinrmt_jax.ops import rotary as rotary_lib
 from gswinrmt_jax.ops import window as window_lib
+from gswinrmt_jax.ops.backend import platform
 
-IMPLEMENTATIONS = ('banded', 'cyclic')
+IMPLEMENTATIONS = ('auto', 'banded', 'cyclic', 'blocked')
 WIDTH, HEIGHT = 0, 1  # Rows of every `[2, n]` table: the pass they belong to.
 
 # Finite: with -inf, a window of padding alone makes the backward pass NaN.
@@ -48,8 +50,10 @@ def axial_attention(
     window: Nominal window; None attends along the whole axis.
     shift: Nominal shift.
     impl: 'banded' attends each whole axis under a block-diagonal mask;
-      'cyclic' pads, rolls, cuts into windows, attends and undoes it. They
-      agree to rounding for every extent, window and shift.
+      'cyclic' pads, rolls, cuts into windows, attends and undoes it; 'blocked'
+      does so along the axis of each pass, by products and sums. They agree to
+      rounding for every extent, window and shift. 'auto' takes 'banded' on
+      CPU and 'blocked' elsewhere.
     rotary: Whether each pass rotates queries and keys, split-half, by the
       position along its axis.
 
@@ -61,11 +65,15 @@ def axial_attention(
   """
   if impl not in IMPLEMENTATIONS:
     raise ValueError(f'attention {impl=} is not one of {IMPLEMENTATIONS}.')
+  if impl == 'auto':
+    impl = 'banded' if platform() == 'cpu' else 'blocked'
   batch, height, width = value.shape[:3]
   rows = window_lib.effective(height, window, shift)
   columns = window_lib.effective(width, window, shift)
   sizes = columns[0], rows[0]
 
+  if impl == 'blocked':
+    return _blocked_passes(query, key, value, weigh, rotary, (columns, rows))
   if impl == 'banded':
     masks = window_lib.band_mask(width, *columns), window_lib.band_mask(
         height, *rows
@@ -110,6 +118,21 @@ def _two_passes(query, key, value, weigh, rotary, sizes, masks):
     value = jnp.einsum(
         mix_letters, weights.astype(dtype), value, preferred_element_type=wide
     ).astype(dtype)
+  return value
+
+
+def _blocked_passes(query, key, value, weigh, rotary, windows):
+  """Both passes; `windows` are (window, shift) of columns, then of rows."""
+  extents = value.shape[1:3]
+  for axis, (window, shift) in enumerate(windows):
+    q, k = query, key
+    if rotary:
+      q, k = (rotary_lib.rotate_along_axis(x, axis) for x in (query, key))
+    q, k, v = (blocked.blocks(x, axis, window, shift) for x in (q, k, value))
+    mask = blocked.mask(axis, extents, window, shift)
+    weights = weigh(blocked.scores(q, k), axis, window, mask)
+    value = blocked.mix(weights, v)
+    value = blocked.unblock(value, axis, extents, shift)
   return value
 
 

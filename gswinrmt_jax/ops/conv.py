@@ -1,9 +1,10 @@
 """Dense 3x3 convolution, padded by 1 on every side whatever the stride."""
 
-import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from gswinrmt_jax.ops.backend import platform
 
 # XLA's CPU convolution is up to 40 times slower than a matrix product where
 # few output positions are left: forward and backward at 2x2 -> 1x1, 256 to
@@ -29,7 +30,7 @@ def conv3x3(
   """
   kernel = kernel.astype(x.dtype)
   height, width = (-(-extent // stride) for extent in x.shape[1:3])
-  if jax.default_backend() == 'cpu' and height * width <= _FEW_POSITIONS:
+  if platform() == 'cpu' and height * width <= _FEW_POSITIONS:
     return _patches(x, height, width, stride) @ kernel.reshape(
         -1, kernel.shape[-1]
     )

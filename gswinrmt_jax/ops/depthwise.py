@@ -12,10 +12,15 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-import numpy as np
+
+from gswinrmt_jax.ops.backend import platform
 
 IMPLEMENTATIONS = ('auto', 'shift', 'conv')
 
+# On a GPU, maps of up to so many tokens take the shifted products: cuDNN's
+# kernel gradient is not used there, and what XLA has instead transposes both
+# maps; with casts and flips of the kernel that is 18 launches a block, not 12.
+_FEW_TOKENS = 64
 _GROUP = 64  # channels that the kernel's gradient reduces at a time
 
 
@@ -36,7 +41,7 @@ def depthwise_conv(
     kernel: Odd-sized kernels, in flax's layout for grouped convolutions.
     impl: 'shift' adds shifted products and has a hand-written backward pass;
       'conv' is XLA's grouped convolution, with plain autodiff in both modes;
-      'auto' takes 'shift' on CPU and 'conv' elsewhere.
+      'auto' takes 'shift' on CPU and on small maps, and 'conv' elsewhere.
 
   Returns:
     The convolved map in `x.dtype`, accumulated in float32 at least.
@@ -49,7 +54,8 @@ def depthwise_conv(
   if kernel.shape[0] % 2 == 0:
     raise ValueError(f'The kernel size must be odd, not {kernel.shape[0]}.')
   if impl == 'auto':
-    impl = 'shift' if jax.default_backend() == 'cpu' else 'conv'
+    few = x.shape[1] * x.shape[2] <= _FEW_TOKENS
+    impl = 'shift' if few or platform() == 'cpu' else 'conv'
   if impl == 'shift':
     return _shift_conv(x, kernel)
   radius = kernel.shape[0] // 2
@@ -116,26 +122,46 @@ def _shift_conv_backward(residuals, cotangent):
 def _kernel_gradient(x: Array, cotangent: Array, kernel: Array) -> Array:
   """`dkernel[u, v] = sum_{b, i, j} x[b, i + u - r, j + v - r] dy[b, i, j]`.
 
-  All taps in one variadic reduction, which reads the maps once: separate sums
-  are three to eight times slower on CPU and compile far longer. Accumulated in
-  float32: in bfloat16 it was 16 % off.
+  Accumulated in float32: in bfloat16 it was 16 % off.
+  """
+  size = kernel.shape[0]
+  total = _total_on_cpu if platform() == 'cpu' else _total_on_gpu
+  sums = total(x, cotangent, size)
+  # Taps that meet the map are a rectangle in the middle.
+  rows, columns = (min(size, 2 * extent - 1) for extent in x.shape[1:3])
+  pads = [((size - n) // 2,) * 2 for n in (rows, columns)]
+  gradient = jnp.pad(
+      sums.reshape(rows, columns, 1, -1), (*pads, (0, 0), (0, 0))
+  )
+  return gradient.astype(kernel.dtype)
+
+
+def _total_on_gpu(x: Array, cotangent: Array, size: int) -> Array:
+  """All taps `[t, c]` in one reduction of an array that is not written.
+
+  A variadic one has each of its products written in front of it.
+  """
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  views = jnp.stack([view for _, view in _shifted_views(x, size)])
+  products = views.astype(wide) * cotangent.astype(wide)[None]
+  return products.sum((1, 2, 3))
+
+
+def _total_on_cpu(x: Array, cotangent: Array, size: int) -> Array:
+  """All taps in one variadic reduction, which reads the maps once.
+
+  Separate sums are three to eight times slower on CPU and compile far longer.
   """
   wide = jnp.promote_types(x.dtype, jnp.float32)
   x, cotangent = (_channel_groups(m.astype(wide)) for m in (x, cotangent))
-  taps, views = zip(*_shifted_views(x, kernel.shape[0]), strict=True)
-  products = tuple(view * cotangent for view in views)
+  products = tuple(view * cotangent for _, view in _shifted_views(x, size))
   sums = lax.reduce(
       products,
       (jnp.zeros((), wide),) * len(products),
       lambda left, right: tuple(map(operator.add, left, right)),
       dimensions=(1, 2, 3),
   )
-  gradient = jnp.zeros(kernel.shape, wide)
-  rows, columns = (np.array(index) for index in zip(*taps, strict=True))
-  gradient = gradient.at[rows, columns, 0].set(
-      jnp.stack([total.reshape(-1) for total in sums])
-  )
-  return gradient.astype(kernel.dtype)
+  return jnp.stack([each.reshape(-1) for each in sums])
 
 
 def _channel_groups(x: Array) -> Array:

@@ -17,9 +17,12 @@ import ml_collections
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import build
 
-# Fields that change no result: a run may go on with other values.
+# Fields that change no result, or only its rounding: a run may go on with other
+# values.
 FREE_FIELDS = frozenset(
     {
+        'model.attention_impl',
+        'model.depthwise_impl',
         'data.dir',
         'data.label_maps',  # the maps themselves are in data.json
         'data.storage',

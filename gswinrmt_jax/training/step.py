@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gswinrmt_jax.training import average
+from gswinrmt_jax.training import average, gradients
 from gswinrmt_jax.training.state import TrainState
 
 Batch = Mapping[str, jax.Array]
@@ -93,7 +93,7 @@ def make_train_step(
     (value, (logits, updated)), grads = jax.value_and_grad(
         loss_fn, has_aux=True
     )(state.params)
-    grad_norm = optax.tree.norm(grads)
+    grad_norm = gradients.norm(grads)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     metrics = {
         'loss': value,

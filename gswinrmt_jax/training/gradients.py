@@ -1,0 +1,25 @@
+"""The length of a gradient, in few launches."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_SMALL = 2**15  # numbers; larger arrays are worth a kernel, and a copy is not
+
+
+def norm(grads: Any) -> jax.Array:
+  """Returns the l2 norm of all arrays together.
+
+  Most arrays of a model are vectors, of biases and norms. Their squares are
+  summed as those of one: on a GPU a sum for each is a kernel, and keeps XLA
+  from putting the array's update at the end of the sum that made it.
+  """
+  leaves = jax.tree.leaves(grads)
+  small = [leaf.ravel() for leaf in leaves if leaf.size <= _SMALL]
+  parts = [leaf for leaf in leaves if leaf.size > _SMALL]
+  if small:
+    # Complete before they are joined: else the sums would be computed inside.
+    small = jax.lax.optimization_barrier(small)
+    parts.append(jnp.concatenate(small))
+  return jnp.sqrt(sum(jnp.sum(jnp.square(part)) for part in parts))
