@@ -39,9 +39,9 @@ def main() -> None:
     maps = model.apply(variables, image, train=False, method='features')
     label = model.apply(variables, image, train=False)[0].argmax()
     activation = maps[f'stage{STAGE}']
-    return grad_cam.grad_cam(
-        model, variables, image, activation, label, STAGE
-    )[0]
+    return grad_cam.grad_cam(model, variables, image, activation, label, STAGE)[
+        0
+    ]
 
   boxes = json.loads((args.pictures / 'boxes.json').read_text())
   hits, chances = [], []
