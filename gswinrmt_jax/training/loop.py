@@ -1,7 +1,6 @@
 """A run: restore, step, validate, save, until done."""
 
 import contextlib
-import dataclasses
 import pathlib
 import time
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import jax
 import ml_collections
 
-from gswinrmt_jax.data import datasets, pipeline
+from gswinrmt_jax.data import pipeline
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import (
     average,
@@ -17,23 +16,18 @@ from gswinrmt_jax.training import (
     checkpoint,
     closing,
     devices,
-    evaluation,
     fine_tune,
     image_spec,
     inputs,
     log,
     meter,
-    plan,
+    parts,
     plots,
     run_folder,
     token_labels,
 )
 from gswinrmt_jax.training import progress as progress_lib
-from gswinrmt_jax.training import state as state_lib
 from gswinrmt_jax.training import step as step_lib
-
-# Streams of the seed: parameters, and all that is drawn while training.
-_INIT, _TRAIN = 0, 1
 
 
 def train(
@@ -63,7 +57,7 @@ def train(
 
 
 class Run:
-  """The parts of one run, and its course."""
+  """The course of one run."""
 
   def __init__(
       self,
@@ -74,7 +68,6 @@ class Run:
     """Builds all parts; the folder is touched last, when they fit together."""
     self.config, self.folder, self.terminal = config, folder, terminal
     inputs.check(config)
-    self.info = datasets.info(config.data.name, config.data.dir)
     # What can be refused at once is, before data are fetched and decoded.
     run_folder.check_folder(folder, config)
     self.checkpoints = checkpoint.Checkpoints(
@@ -83,46 +76,18 @@ class Run:
     # A run that goes on has started from them already.
     started = bool(self.checkpoints.steps())
     self._source = None if started else fine_tune.load(config, terminal.say)
-    self._augmentation, loss = token_labels.choose(config, self.info)
-    datasets.ensure(config.data.name, config.data.dir)
-    self._maps = token_labels.open_for(config)
-    self.train_data = inputs.load_train(config)
-    self.val_data = inputs.load_eval(config, config.data.val_split)
-    inputs.check_sizes(config, self.train_data, self.val_data)
-    inputs.check_test(config)
-    image_shape = self.train_data.image_shape
-    self.info = dataclasses.replace(self.info, image_size=image_shape[:2])
-    self.plan = plan.make_plan(config, len(self.train_data))
-    self.devices = devices.Devices()
-    self.devices.check_batch_size(config.batch_size)
-
-    model = build.make_model(config, len(self.info.class_names), image_shape)
-    self.schedule, tx = build.make_optimizer(config, self.plan)
-    decay = build.ema_decay(config)
-    key = jax.random.key(config.seed)
-    self._key = jax.random.fold_in(key, _TRAIN)
-    self._create = lambda: state_lib.create(
-        model, tx, jax.random.fold_in(key, _INIT), image_shape, ema=decay > 0
-    )
-    self.target = self.devices.target(jax.eval_shape(self._create))
-    self._train_step = jax.jit(
-        step_lib.make_train_step(
-            model, tx, self._augmentation, loss, ema_decay=decay
-        ),
-        donate_argnums=0,
-        out_shardings=self.devices.replicated,
-    )
-    self._decay_range = jax.jit(step_lib.decay_range)
-    self._eval_step = jax.jit(
-        evaluation.make_eval_step(model, build.make_normalization(self.info))
-    )
-
+    self.parts = parts.make_parts(config)
     if self._source is not None:
-      fine_tune.check(self.target.variables, self._source)
+      fine_tune.check(self.parts.target.variables, self._source)
     run_folder.open_folder(folder, config)
     image_spec.of_run(
-        config, self.info, self.train_data, self.val_data, self._maps
+        config,
+        self.parts.info,
+        self.parts.train_data,
+        self.parts.val_data,
+        self.parts.maps,
     ).write(folder)
+    self._decay_range = jax.jit(step_lib.decay_range)
     self.log = None
     self._batches = None
 
@@ -136,119 +101,125 @@ class Run:
   def run(self) -> dict[str, Any]:
     """Trains to the end of the plan and sums up."""
     state, start = self._restore_or_create()
+    stop = self.parts.plan.stop_step
     summary = closing.read(self.folder, start)
-    if start >= self.plan.stop_step and summary:
+    if start >= stop and summary:
       # The test split is not read a second time.
       self.terminal.say(f'{self.folder} is complete.')
     else:
       self.log = log.MetricsLog(self.folder, step=start)
       run_folder.record_start(self.folder, self.config, start)
       self._announce(state, start)
-      if start < self.plan.stop_step:
+      if start < stop:
         state = self._train(state, start)
       summary = self._sum_up(state)
     self.terminal.say(closing.table(summary))
     return summary
 
   def _restore_or_create(self):
-    restored = self.checkpoints.restore_latest(self.target)
+    restored = self.checkpoints.restore_latest(self.parts.target)
     if restored:
       self.terminal.say(
           f'Going on from the checkpoint of step {restored.step}.'
       )
       return restored.tree, restored.step
-    create = jax.jit(
-        self._create,
-        out_shardings=self.devices.replicated,
-        compiler_options=devices.quick_compilation(),
-    )
-    state = create()
+    state = self.parts.create_state()
     if self._source is not None:
       source, self._source = self._source, None
       state = fine_tune.start(state, source, self.terminal.say)
-    return self.devices.replicate(state), 0
+    return self.parts.devices.replicate(state), 0
 
   def _announce(self, state, start):
+    of = self.parts
     self.terminal.say(
         f'{self.config.model.name}, {closing.parameter_count(state):,} '
-        f'parameters, on {self.config.data.name}: {len(self.train_data):,} '
-        f'training and {len(self.val_data):,} validation images.'
+        f'parameters, on {self.config.data.name}: {len(of.train_data):,} '
+        f'training and {len(of.val_data):,} validation images.'
     )
     self.terminal.say(
-        f'Steps {start:,} to {self.plan.stop_step:,} of '
-        f'{self.plan.total_steps:,}, {len(jax.devices())} x '
+        f'Steps {start:,} to {of.plan.stop_step:,} of '
+        f'{of.plan.total_steps:,}, {len(jax.devices())} x '
         f'{jax.devices()[0].device_kind}. Run folder: {self.folder}'
     )
 
   def _train(self, state, start):
     """Steps from `start` to the end; the only loop."""
+    plan, put_batch = self.parts.plan, self.parts.devices.put_batch
+    milestones = plan.milestones
+    batches = self._open_batches(start)
+    batch = put_batch(next(batches))
+    if not start:
+      self._draw(batch)
+    train_step = self._compile(state, batch)
+    readings = meter.Meter(self.config.batch_size)
+    progress = progress_lib.Progress(self.log, self.terminal, plan, start=start)
+    for step in range(start + 1, plan.stop_step + 1):
+      with jax.profiler.StepTraceAnnotation('train', step_num=step):
+        state, metrics = train_step(state, batch, self.parts.key)
+      readings.add(metrics)
+      if step < plan.stop_step:
+        # The device is busy meanwhile.
+        before = time.perf_counter()
+        batch = put_batch(next(batches))
+        readings.waited(time.perf_counter() - before)
+
+      if step % self.config.log_every_steps == 0 or step in milestones:
+        extra = {
+            'learning_rate': self.parts.schedule(step - 1),
+            **self._decay_range(state.params),
+        }
+        progress.interval(step, *self._read(readings, step), extra)
+      if step in milestones:
+        self._close_epoch(state, step, milestones[step], progress)
+        readings.restart()
+    return state
+
+  def _close_epoch(self, state, step, epoch, progress):
+    """Validates, logs, saves and plots."""
+    figures = self.parts.evaluate(state.saved_weights, self.parts.val_data)
+    # Logged first: an entry without its checkpoint is taken out on resuming,
+    # while a checkpoint without its entry would leave a gap.
+    progress.epoch(step, epoch, figures)
+    self._save(state, step, epoch, figures)
+    plots.write_curves(
+        self.folder / 'curves.png', self.log.entries, self.folder.name
+    )
+
+  def _open_batches(self, start):
     batches = pipeline.train_batches(
-        self.train_data,
+        self.parts.train_data,
         batch_size=self.config.batch_size,
         seed=self.config.seed,
         start_step=start,
         repeats=self.config.data.repeats,
     )
     self._batches = batches
-    if self._maps:
-      batches = token_labels.with_maps(batches, self._maps)
-    batch = self.devices.put_batch(next(batches))
-    if not start:
-      self._draw(batch)
-    train_step = self._compile(state, batch)
-    milestones = self.plan.milestones
-    readings = meter.Meter(self.config.batch_size)
-    progress = progress_lib.Progress(
-        self.log, self.terminal, self.plan, start=start
-    )
-    for step in range(start + 1, self.plan.stop_step + 1):
-      with jax.profiler.StepTraceAnnotation('train', step_num=step):
-        state, metrics = train_step(state, batch, self._key)
-      readings.add(metrics)
-      if step < self.plan.stop_step:
-        # The device is busy meanwhile.
-        before = time.perf_counter()
-        batch = self.devices.put_batch(next(batches))
-        readings.waited(time.perf_counter() - before)
-
-      if step % self.config.log_every_steps == 0 or step in milestones:
-        extra = {
-            'learning_rate': self.schedule(step - 1),
-            **self._decay_range(state.params),
-        }
-        progress.interval(step, *self._read(readings, step), extra)
-      if step in milestones:
-        figures = self._evaluate(state.saved_weights, self.val_data)
-        # Logged first: an entry without its checkpoint is taken out on
-        # resuming, while a checkpoint without its entry would leave a gap.
-        progress.epoch(step, milestones[step], figures)
-        self._save(state, step, milestones[step], figures)
-        plots.write_curves(
-            self.folder / 'curves.png', self.log.entries, self.folder.name
-        )
-        readings.restart()
-    return state
+    if self.parts.maps:
+      batches = token_labels.with_maps(batches, self.parts.maps)
+    return batches
 
   def _draw(self, batch):
     """Draws the first batch as the first step will see it."""
     augment = jax.jit(
-        self._augmentation, compiler_options=devices.quick_compilation()
+        self.parts.augmentation, compiler_options=devices.quick_compilation()
     )
-    image, targets = augment(step_lib.augment_key(self._key, 0), batch)
-    if self._maps:
+    first = step_lib.augment_key(self.parts.key, 0)
+    image, targets = augment(first, batch)
+    if self.parts.maps:
       targets, _ = targets  # those of the tokens are not written down
     plots.write_augmented_batch(
         self.folder / 'augmented_batch.png',
         batch,
         (image, targets),
-        self.info,
+        self.parts.info,
     )
 
   def _compile(self, state, batch):
     """Compiles the step beforehand, so that no interval holds that time."""
     self.terminal.progress('Compiling the training step ...')
     before = time.perf_counter()
-    compiled = self._train_step.lower(state, batch, self._key).compile()
+    lowered = self.parts.train_step.lower(state, batch, self.parts.key)
+    compiled = lowered.compile()
     seconds = log.duration(time.perf_counter() - before)
     self.terminal.say(f'Compiled the training step in {seconds}.')
     return compiled
@@ -264,17 +235,6 @@ class Run:
           f'{error}; last good checkpoint: {last}, in {self.folder}; try a '
           'lower config.optimizer.learning_rate or config.dtype=float32'
       ) from error
-
-  def _evaluate(self, saved, data):
-    """Returns the figures of the weights and, as `ema_NAME`, their average."""
-    batch_size = self.devices.rounded_up(self.config.eval_batch_size)
-    figures = evaluation.evaluate_each(
-        self._eval_step,
-        average.by_name(saved),
-        pipeline.eval_batches(data, batch_size=batch_size),
-        self.devices.put_batch,
-    )
-    return average.merged(figures)
 
   def _save(self, state, step, epoch, figures):
     accuracy, which = average.better(figures)
@@ -298,16 +258,21 @@ class Run:
     """
     self.checkpoints.wait()
     last = int(state.step)
-    restored = self.checkpoints.restore_best(self.target.saved_weights)
+    restored = self.checkpoints.restore_best(self.parts.target.saved_weights)
     best = restored.step
     tested = {}
-    if last == self.plan.total_steps and self.config.data.test_split:
+    if last == self.parts.plan.total_steps and self.config.data.test_split:
       data = inputs.load_eval(self.config, self.config.data.test_split)
-      tested[last] = self._evaluate(state.saved_weights, data)
+      tested[last] = self.parts.evaluate(state.saved_weights, data)
       if best != last:
-        tested[best] = self._evaluate(restored.tree, data)
+        tested[best] = self.parts.evaluate(restored.tree, data)
     summary = closing.summarize(
-        self.config, self.plan, self.log.entries, tested, last=last, best=best
+        self.config,
+        self.parts.plan,
+        self.log.entries,
+        tested,
+        last=last,
+        best=best,
     )
     summary['parameters'] = closing.parameter_count(state)
     run_folder.write_json(self.folder / 'summary.json', summary)
