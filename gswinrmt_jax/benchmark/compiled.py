@@ -154,9 +154,10 @@ def _plain(config, info):
   normalize = build.make_normalization(info)
   classes = len(info.class_names)
 
-  def plain(key, image, label):
+  def plain(key, batch):
     del key
-    targets = jax.nn.one_hot(label, classes) * (1 - config.label_smoothing)
-    return normalize(image), targets + config.label_smoothing / classes
+    targets = jax.nn.one_hot(batch['label'], classes)
+    targets = targets * (1 - config.label_smoothing)
+    return normalize(batch['image']), targets + config.label_smoothing / classes
 
   return plain
