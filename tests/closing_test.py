@@ -68,6 +68,17 @@ def test_last_and_best_are_told_apart():
   assert json.loads(json.dumps(summary)) == summary
 
 
+def test_skipped_steps_are_summed_up():
+  entries = [{'kind': 'train', 'step': s, 'skipped': s} for s in (1, 2)]
+  summary = closing.summarize(
+      CONFIG, PLAN, [*ENTRIES, *entries], {}, last=7, best=5
+  )
+  assert summary['skipped_steps'] == 3
+  text = closing.table({**summary, 'parameters': 1})
+  assert 'steps skipped, not finite                  3' in text
+  assert 'skipped' not in closing.table(_summary())
+
+
 def test_table_has_both_columns_and_says_that_it_stopped():
   text = closing.table(_summary())
   assert 'test accuracy                         50.00%    62.50%' in text

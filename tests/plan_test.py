@@ -17,6 +17,7 @@ def _config(**changes):
       'num_epochs': 6,
       'stop_after_epochs': 0,
       'eval_every_epochs': 1,
+      'checkpoint_every_steps': 0,
       'log_every_steps': 3,
   }
   return ml_collections.ConfigDict({**fields, **changes})
@@ -57,6 +58,7 @@ def test_epochs_shorter_than_a_step_have_no_milestone():
         ({'eval_batch_size': -1}, r'config\.eval_batch_size'),
         ({'log_every_steps': 0}, r'config\.log_every_steps'),
         ({'seed': -1}, r'config\.seed is -1'),
+        ({'checkpoint_every_steps': -1}, r'checkpoint_every_steps is -1'),
         ({'stop_after_epochs': 7}, r'from 0 to config\.num_epochs, 6'),
         ({'stop_after_epochs': -1}, 'stop_after_epochs'),
         ({'batch_size': 43}, 'do not fill one batch of 43'),

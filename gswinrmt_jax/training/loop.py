@@ -107,7 +107,7 @@ class Run:
       # The test split is not read a second time.
       self.terminal.say(f'{self.folder} is complete.')
     else:
-      self.log = log.MetricsLog(self.folder, step=start)
+      self.log = log.MetricsLog(self.folder, step=start, terminal=self.terminal)
       run_folder.record_start(self.folder, self.config, start)
       self._announce(state, start)
       if start < stop:

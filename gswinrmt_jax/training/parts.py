@@ -118,7 +118,14 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
     return state_lib.create(model, tx, init_key, image_shape, ema=decay > 0)
 
   train_step = jax.jit(
-      step_lib.make_train_step(model, tx, augmentation, loss, ema_decay=decay),
+      step_lib.make_train_step(
+          model,
+          tx,
+          augmentation,
+          loss,
+          ema_decay=decay,
+          skip_nonfinite=build.skips_nonfinite(config),
+      ),
       donate_argnums=0,
       out_shardings=placing.replicated,
   )

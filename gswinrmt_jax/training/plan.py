@@ -75,8 +75,11 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
   for field in _POSITIVE:
     if config[field] < 1:
       raise UserError(f'config.{field} is {config[field]}: must be at least 1')
-  if config.seed < 0:
-    raise UserError(f'config.seed is {config.seed}: must not be negative')
+  for field in ('seed', 'checkpoint_every_steps'):
+    if config[field] < 0:
+      raise UserError(
+          f'config.{field} is {config[field]}: must not be negative'
+      )
   stop = config.stop_after_epochs or config.num_epochs
   if not 0 < stop <= config.num_epochs:
     raise UserError(

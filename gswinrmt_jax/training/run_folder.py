@@ -29,13 +29,17 @@ FREE_FIELDS = frozenset(
         'data.storage',
         'data.test_split',
         'data.workers',
+        'checkpoint_every_steps',
         'eval_batch_size',
         'log_every_steps',
+        'nan_policy',  # changes nothing until a step is not finite
         'stop_after_epochs',
     }
 )
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
+    'checkpoint_every_steps': 0,
+    'nan_policy': 'stop',
     'ema_decay': 0.0,
     'init_from': '',
     'token_label_weight': 0.0,
