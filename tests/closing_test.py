@@ -114,6 +114,8 @@ def test_read_wants_the_same_step(tmp_path):
   (tmp_path / 'summary.json').write_text(json.dumps(_summary()))
   assert closing.read(tmp_path, 7)['best']['step'] == 5
   assert closing.read(tmp_path, 8) is None
+  (tmp_path / 'summary.json').write_text('{"steps": 7')
+  assert closing.read(tmp_path, 7) is None
 
 
 def test_parameter_count():

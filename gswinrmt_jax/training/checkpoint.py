@@ -94,6 +94,10 @@ class Checkpoints:
     """Waits and lets go of the folder."""
     self.wait()
 
+  def abandon(self) -> None:
+    """Does not wait for what is being written: it may end with the process."""
+    self._writing = self._failure = None
+
   def clean(self) -> None:
     """Removes what a killed run left half written or half removed."""
     checkpoint_files.remove_leftovers(self.directory)

@@ -82,11 +82,11 @@ def summarize(
 
 
 def read(folder: pathlib.Path, step: int) -> dict[str, Any] | None:
-  """Returns the summary of a run that ended at `step`, if it was written."""
-  path = folder / 'summary.json'
-  if not path.exists():
+  """Returns the summary of a run that ended at `step`, if it can be read."""
+  try:
+    summary = json.loads((folder / 'summary.json').read_text())
+  except (FileNotFoundError, ValueError):
     return None
-  summary = json.loads(path.read_text())
   return summary if summary['steps'] == step else None
 
 

@@ -9,7 +9,7 @@ import jax
 import ml_collections
 
 from gswinrmt_jax.data import pipeline
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import RunError, Stopped
 from gswinrmt_jax.training import (
     average,
     build,
@@ -24,6 +24,8 @@ from gswinrmt_jax.training import (
     parts,
     plots,
     run_folder,
+    run_lock,
+    signals,
     token_labels,
 )
 from gswinrmt_jax.training import progress as progress_lib
@@ -46,14 +48,21 @@ def train(
     The closing summary, as in `summary.json`.
 
   Raises:
-    UserError: If recipe, data or folder do not allow it, or the loss is not
-      finite.
+    UserError: If recipe, data or folder do not allow it.
+    RunError: If it cannot go on: a loss that is not finite, a full disk.
+    Stopped: If a signal ended it, with a checkpoint.
   """
-  run = Run(build.resolve(config), folder, terminal or log.Terminal())
-  try:
-    return run.run()
-  finally:
-    run.close()
+  heard = signals.Signals()
+  with heard.heard(), run_lock.of_run(folder):
+    run = Run(build.resolve(config), folder, terminal or log.Terminal(), heard)
+    try:
+      return run.run()
+    except KeyboardInterrupt as error:
+      if not isinstance(error, Stopped):  # a second signal
+        run.checkpoints.abandon()
+      raise
+    finally:
+      run.close()
 
 
 class Run:
@@ -64,15 +73,19 @@ class Run:
       config: ml_collections.ConfigDict,
       folder: pathlib.Path,
       terminal: log.Terminal,
+      heard: signals.Signals | None = None,
   ):
     """Builds all parts; the folder is touched last, when they fit together."""
     self.config, self.folder, self.terminal = config, folder, terminal
+    self._signals = heard or signals.Signals()
     inputs.check(config)
     # What can be refused at once is, before data are fetched and decoded.
     run_folder.check_folder(folder, config)
     self.checkpoints = checkpoint.Checkpoints(
         folder / 'checkpoints', warn=terminal.say
     )
+    self.checkpoints.clean()
+    run_folder.remove_parts(folder)
     # A run that goes on has started from them already.
     started = bool(self.checkpoints.steps())
     self._source = None if started else fine_tune.load(config, terminal.say)
@@ -90,6 +103,7 @@ class Run:
     self._decay_range = jax.jit(step_lib.decay_range)
     self.log = None
     self._batches = None
+    self._pending = None  # metrics of the interval that a start falls into
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
@@ -122,6 +136,7 @@ class Run:
       self.terminal.say(
           f'Going on from the checkpoint of step {restored.step}.'
       )
+      self._pending = restored.meta.get('pending')
       return restored.tree, restored.step
     state = self.parts.create_state()
     if self._source is not None:
@@ -149,30 +164,55 @@ class Run:
     batches = self._open_batches(start)
     batch = put_batch(next(batches))
     if not start:
-      self._draw(batch)
+      with self.terminal.sparing('augmented_batch.png'):
+        self._draw(batch)
     train_step = self._compile(state, batch)
-    readings = meter.Meter(self.config.batch_size)
+    readings = meter.Meter(
+        self.config.batch_size,
+        skip=build.skips_nonfinite(self.config),
+        pending=self._pending,
+    )
     progress = progress_lib.Progress(self.log, self.terminal, plan, start=start)
-    for step in range(start + 1, plan.stop_step + 1):
-      with jax.profiler.StepTraceAnnotation('train', step_num=step):
-        state, metrics = train_step(state, batch, self.parts.key)
-      readings.add(metrics)
-      if step < plan.stop_step:
-        # The device is busy meanwhile.
-        before = time.perf_counter()
-        batch = put_batch(next(batches))
-        readings.waited(time.perf_counter() - before)
+    with self._signals.deferred():
+      for step in range(start + 1, plan.stop_step + 1):
+        with jax.profiler.StepTraceAnnotation('train', step_num=step):
+          state, metrics = train_step(state, batch, self.parts.key)
+        readings.add(jax.tree.map(lambda of: of[None], metrics), 1)
+        if step < plan.stop_step:
+          with readings.waiting():  # The device is busy meanwhile.
+            batch = put_batch(next(batches))
 
-      if step % self.config.log_every_steps == 0 or step in milestones:
-        extra = {
-            'learning_rate': self.parts.schedule(step - 1),
-            **self._decay_range(state.params),
-        }
-        progress.interval(step, *self._read(readings, step), extra)
-      if step in milestones:
-        self._close_epoch(state, step, milestones[step], progress)
-        readings.restart()
+        if step % self.config.log_every_steps == 0 or step in milestones:
+          values, speed = self._finite(readings.read, step)
+          extra = self._extra(state, step, progress)
+          progress.interval(step, values, speed, extra)
+          self.checkpoints.check()
+        if step in milestones:
+          self._close_epoch(state, step, milestones[step], progress)
+          readings.restart()
+        self._after(state, step, readings)
     return state
+
+  def _extra(self, state, step, progress):
+    """Returns what an interval tells beside the metrics of its steps."""
+    # The schedule counts updates.
+    rate = self.parts.schedule(step - 1 - progress.skipped)
+    return {'learning_rate': rate, **self._decay_range(state.params)}
+
+  def _after(self, state, step, readings):
+    """Saves amid an epoch if it is time to, and ends if a signal said so."""
+    asked, plan = self._signals.received, self.parts.plan
+    saved = step in plan.milestones
+    if not saved and (asked or plan.saves_at(step)):
+      pending = self._finite(readings.pending, step)
+      self._save(state, step, plan.epoch_of(step), pending=pending)
+    if asked:
+      self.checkpoints.wait()
+      raise Stopped(
+          f'stopped by {signals.name(asked)} after step {step:,}, with a '
+          'checkpoint of that step; the same command goes on from there',
+          asked,
+      )
 
   def _close_epoch(self, state, step, epoch, progress):
     """Validates, logs, saves and plots."""
@@ -181,9 +221,10 @@ class Run:
     # while a checkpoint without its entry would leave a gap.
     progress.epoch(step, epoch, figures)
     self._save(state, step, epoch, figures)
-    plots.write_curves(
-        self.folder / 'curves.png', self.log.entries, self.folder.name
-    )
+    with self.terminal.sparing('curves.png'):
+      plots.write_curves(
+          self.folder / 'curves.png', self.log.entries, self.folder.name
+      )
 
   def _open_batches(self, start):
     batches = pipeline.train_batches(
@@ -224,20 +265,25 @@ class Run:
     self.terminal.say(f'Compiled the training step in {seconds}.')
     return compiled
 
-  def _read(self, readings, step):
+  def _finite(self, read, step):
+    """Returns what a meter reads; says how to go on if it is not finite."""
     try:
-      return readings.read(step)
-    except UserError as error:
+      return read(step)
+    except RunError as error:
       self.checkpoints.wait()
       steps = self.checkpoints.steps()
       last = f'that of step {steps[-1]}' if steps else 'none yet'
-      raise UserError(
-          f'{error}; last good checkpoint: {last}, in {self.folder}; try a '
-          'lower config.optimizer.learning_rate or config.dtype=float32'
+      raise RunError(
+          f'{error}; last good checkpoint: {last}, in {self.folder}, from '
+          'which the same command goes on: with --config.nan_policy=skip past '
+          'single steps that are not finite; if they go on, in another '
+          '--workdir with a lower config.optimizer.learning_rate or '
+          'config.dtype=float32'
       ) from error
 
-  def _save(self, state, step, epoch, figures):
-    accuracy, which = average.better(figures)
+  def _save(self, state, step, epoch, figures=None, pending=None):
+    """Saves the state; without figures it is one from amid an epoch."""
+    accuracy, which = average.better(figures) if figures else (None, None)
     self.checkpoints.save(
         state,
         accuracy=accuracy,
@@ -245,8 +291,9 @@ class Run:
             'config': self.config.to_dict(),
             'step': step,
             'epoch': epoch,
-            'weights': which,
+            'weights': which or average.RAW,
             'data': {'seed': self.config.seed, 'next_batch': step},
+            'pending': pending,
         },
     )
 

@@ -25,6 +25,8 @@ class Plan:
     num_epochs: Of the whole schedule.
     stop_after_epochs: Where this run ends; `num_epochs` for the whole.
     eval_every_epochs: Epochs from one validation to the next.
+    checkpoint_every_steps: Steps from one checkpoint amid an epoch to the next;
+      0 for none.
   """
 
   num_examples: int
@@ -32,6 +34,7 @@ class Plan:
   num_epochs: int
   stop_after_epochs: int
   eval_every_epochs: int
+  checkpoint_every_steps: int = 0
 
   def epoch_end(self, epoch: int) -> int:
     """Returns the steps in `epoch` epochs, `floor(epoch n / B)`."""
@@ -65,6 +68,11 @@ class Plan:
     steps.pop(0, None)  # epochs shorter than a step
     return steps
 
+  def saves_at(self, step: int) -> bool:
+    """Returns whether a step is saved wherever in its epoch it is."""
+    every = self.checkpoint_every_steps
+    return every > 0 and step % every == 0
+
 
 def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
   """Returns the plan of a recipe.
@@ -92,6 +100,7 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
       num_epochs=config.num_epochs,
       stop_after_epochs=stop,
       eval_every_epochs=config.eval_every_epochs,
+      checkpoint_every_steps=config.checkpoint_every_steps,
   )
   if not plan.stop_step:
     raise UserError(

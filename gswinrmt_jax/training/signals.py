@@ -54,20 +54,23 @@ class Signals:
     del frame
     self._restore()
     self.received = number
-    name = signal.Signals(number).name
     if not self._deferred:
       raise Stopped(
-          f'stopped by {name}; the same command goes on from the last '
+          f'stopped by {name(number)}; the same command goes on from the last '
           'checkpoint',
           number,
       )
-    # Not by print, which may be what was interrupted.
-    os.write(
-        2,
-        f'\ngswinrmt: {name}: ends behind this step, with a checkpoint; once '
-        'more to stop at once\n'.encode(),
+    said = (
+        f'\n{name(number)}: ends after the step under way, with a checkpoint; '
+        'once more to stop at once\n'
     )
+    os.write(2, said.encode())  # Not by print, which may be interrupted here.
 
   def _restore(self):
     for number, handler in self._before.items():
       signal.signal(number, handler)
+
+
+def name(number: int) -> str:
+  """Returns the name of a signal, 'SIGTERM'."""
+  return signal.Signals(number).name
