@@ -15,9 +15,7 @@ def _config(**changes):
       {
           **run_folder._ADDED,
           'seed': 0,
-          'checkpoint_every_steps': 0,
           'log_every_steps': 5,
-          'nan_policy': 'stop',
           'stop_after_epochs': 0,
           'eval_batch_size': 5,
           'data': {

@@ -33,6 +33,7 @@ FREE_FIELDS = frozenset(
 _ADDED = {
     'checkpoint_every_steps': 0,
     'nan_policy': 'stop',
+    'steps_per_dispatch': 0,
     'ema_decay': 0.0,
     'init_from': '',
     'token_label_weight': 0.0,
