@@ -16,6 +16,7 @@ def _config(**changes):
           **run_folder._ADDED,
           'seed': 0,
           'log_every_steps': 5,
+          'steps_per_dispatch': 0,
           'stop_after_epochs': 0,
           'eval_batch_size': 5,
           'data': {

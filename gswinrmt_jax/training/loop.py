@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import ml_collections
 
-from gswinrmt_jax.data import pipeline
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import (
     average,
@@ -16,6 +15,7 @@ from gswinrmt_jax.training import (
     checkpoint,
     closing,
     devices,
+    feed,
     fine_tune,
     image_spec,
     inputs,
@@ -24,7 +24,6 @@ from gswinrmt_jax.training import (
     parts,
     plots,
     run_folder,
-    token_labels,
 )
 from gswinrmt_jax.training import progress as progress_lib
 from gswinrmt_jax.training import step as step_lib
@@ -89,12 +88,12 @@ class Run:
     ).write(folder)
     self._decay_range = jax.jit(step_lib.decay_range)
     self.log = None
-    self._batches = None
+    self._feed = None
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
     with contextlib.ExitStack() as stack:  # Each, even if another fails.
-      for part in (self.log, self._batches, self.checkpoints):
+      for part in (self.log, self._feed, self.checkpoints):
         if part:
           stack.callback(part.close)
 
@@ -144,35 +143,34 @@ class Run:
 
   def _train(self, state, start):
     """Steps from `start` to the end; the only loop."""
-    plan, put_batch = self.parts.plan, self.parts.devices.put_batch
-    milestones = plan.milestones
-    batches = self._open_batches(start)
-    batch = put_batch(next(batches))
+    plan = self.parts.plan
+    self._feed = feed.Feed(self.parts, start)
+    upcoming = next(self._feed)
     if not start:
-      self._draw(batch)
-    train_step = self._compile(state, batch)
+      self._draw(upcoming.supply)
+    advance = self._compile(state, upcoming.supply)
     readings = meter.Meter(self.config.batch_size)
     progress = progress_lib.Progress(self.log, self.terminal, plan, start=start)
-    for step in range(start + 1, plan.stop_step + 1):
+    while upcoming:
+      current, step = upcoming, upcoming.last
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
-        state, metrics = train_step(state, batch, self.parts.key)
-      readings.add(metrics)
-      if step < plan.stop_step:
-        # The device is busy meanwhile.
-        before = time.perf_counter()
-        batch = put_batch(next(batches))
-        readings.waited(time.perf_counter() - before)
+        state, metrics = advance(state, current.supply, self.parts.key)
+      readings.add(metrics, len(current.steps))
+      with readings.waiting():  # The devices are busy meanwhile.
+        upcoming = next(self._feed, None)
 
-      if step % self.config.log_every_steps == 0 or step in milestones:
-        extra = {
-            'learning_rate': self.parts.schedule(step - 1),
-            **self._decay_range(state.params),
-        }
-        progress.interval(step, *self._read(readings, step), extra)
-      if step in milestones:
-        self._close_epoch(state, step, milestones[step], progress)
+      if plan.reads_at(step):
+        values, speed = self._read(readings, step)
+        progress.interval(step, values, speed, self._extra(state, step))
+      if step in plan.milestones:
+        self._close_epoch(state, step, plan.milestones[step], progress)
         readings.restart()
     return state
+
+  def _extra(self, state, step):
+    """Returns what an interval tells beside the metrics of its steps."""
+    rate = self.parts.schedule(step - 1)
+    return {'learning_rate': rate, **self._decay_range(state.params)}
 
   def _close_epoch(self, state, step, epoch, progress):
     """Validates, logs, saves and plots."""
@@ -185,21 +183,9 @@ class Run:
         self.folder / 'curves.png', self.log.entries, self.folder.name
     )
 
-  def _open_batches(self, start):
-    batches = pipeline.train_batches(
-        self.parts.train_data,
-        batch_size=self.config.batch_size,
-        seed=self.config.seed,
-        start_step=start,
-        repeats=self.config.data.repeats,
-    )
-    self._batches = batches
-    if self.parts.maps:
-      batches = token_labels.with_maps(batches, self.parts.maps)
-    return batches
-
-  def _draw(self, batch):
+  def _draw(self, supply):
     """Draws the first batch as the first step will see it."""
+    batch = supply.batch(0)
     augment = jax.jit(
         self.parts.augmentation, compiler_options=devices.quick_compilation()
     )
@@ -214,11 +200,11 @@ class Run:
         self.parts.info,
     )
 
-  def _compile(self, state, batch):
+  def _compile(self, state, supply):
     """Compiles the step beforehand, so that no interval holds that time."""
     self.terminal.progress('Compiling the training step ...')
     before = time.perf_counter()
-    lowered = self.parts.train_step.lower(state, batch, self.parts.key)
+    lowered = self.parts.advance.lower(state, supply, self.parts.key)
     compiled = lowered.compile()
     seconds = log.duration(time.perf_counter() - before)
     self.terminal.say(f'Compiled the training step in {seconds}.')

@@ -13,9 +13,11 @@ from gswinrmt_jax.training import (
     average,
     build,
     devices,
+    dispatch,
     evaluation,
     inputs,
     plan,
+    resident,
     token_labels,
 )
 from gswinrmt_jax.training import state as state_lib
@@ -32,7 +34,7 @@ class Parts:
   Attributes:
     config: The resolved recipe.
     info: The data set, its image size that of the records.
-    train_data: The training records.
+    train_data: The training records, wherever they are.
     val_data: The validation records.
     maps: Label maps of the training records, or None.
     plan: At which steps the run validates and ends.
@@ -42,14 +44,14 @@ class Parts:
     key: Of all that is drawn while training.
     create: Returns the state before the first step.
     target: That state's shapes, with shardings.
-    train_step: `(state, batch, key) -> (state, metrics)`, jitted; takes over
-      the state's memory.
+    advance: `(state, supply, key) -> (state, metrics)`, several steps,
+      jitted; takes over the state's memory.
     eval_step: `(variables, batch) -> sums`, jitted.
   """
 
   config: ml_collections.ConfigDict
   info: datasets.Info
-  train_data: pipeline.Records | cropped.Cropped
+  train_data: pipeline.Records | cropped.Cropped | resident.Resident
   val_data: pipeline.Records
   maps: label_maps.LabelMaps | None
   plan: plan.Plan
@@ -59,7 +61,7 @@ class Parts:
   key: jax.Array
   create: Callable[[], state_lib.TrainState]
   target: state_lib.TrainState
-  train_step: step_lib.TrainStep
+  advance: dispatch.Advance
   eval_step: evaluation.EvalStep
 
   def create_state(self) -> state_lib.TrainState:
@@ -100,7 +102,9 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
   augmentation, loss = token_labels.choose(config, info)
   datasets.ensure(config.data.name, config.data.dir)
   maps = token_labels.open_for(config)
-  train_data = inputs.load_train(config)
+  train_data = resident.place(
+      inputs.load_train(config), config.data.storage, placing.replicate
+  )
   val_data = inputs.load_eval(config, config.data.val_split)
   inputs.check_sizes(config, train_data, val_data)
   inputs.check_test(config)
@@ -117,8 +121,11 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
     init_key = jax.random.fold_in(key, _INIT)
     return state_lib.create(model, tx, init_key, image_shape, ema=decay > 0)
 
-  train_step = jax.jit(
-      step_lib.make_train_step(model, tx, augmentation, loss, ema_decay=decay),
+  train_step = step_lib.make_train_step(
+      model, tx, augmentation, loss, ema_decay=decay
+  )
+  advance = jax.jit(
+      dispatch.make_advance(train_step),
       donate_argnums=0,
       out_shardings=placing.replicated,
   )
@@ -136,6 +143,6 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
       key=jax.random.fold_in(key, _TRAIN),
       create=create,
       target=placing.target(jax.eval_shape(create)),
-      train_step=train_step,
+      advance=advance,
       eval_step=jax.jit(eval_step),
   )

@@ -36,6 +36,7 @@ FREE_FIELDS = frozenset(
 )
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
+    'steps_per_dispatch': 0,
     'ema_decay': 0.0,
     'init_from': '',
     'token_label_weight': 0.0,
