@@ -11,6 +11,7 @@ import ml_collections
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import (
     average,
+    background,
     build,
     checkpoint,
     closing,
@@ -89,11 +90,12 @@ class Run:
     self._decay_range = jax.jit(step_lib.decay_range)
     self.log = None
     self._feed = None
+    self._background = background.Background()
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
     with contextlib.ExitStack() as stack:  # Each, even if another fails.
-      for part in (self.log, self._feed, self.checkpoints):
+      for part in (self.log, self._feed, self._background, self.checkpoints):
         if part:
           stack.callback(part.close)
 
@@ -165,6 +167,7 @@ class Run:
       if step in plan.milestones:
         self._close_epoch(state, step, plan.milestones[step], progress)
         readings.restart()
+    self._background.wait()
     return state
 
   def _extra(self, state, step):
@@ -179,8 +182,11 @@ class Run:
     # while a checkpoint without its entry would leave a gap.
     progress.epoch(step, epoch, figures)
     self._save(state, step, epoch, figures)
-    plots.write_curves(
-        self.folder / 'curves.png', self.log.entries, self.folder.name
+    self._background.begin(
+        plots.write_curves,
+        self.folder / 'curves.png',
+        list(self.log.entries),
+        self.folder.name,
     )
 
   def _draw(self, supply):
