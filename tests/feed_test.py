@@ -33,6 +33,7 @@ def _config(**changes):
       'eval_every_epochs': 2,
       'log_every_steps': 5,
       'steps_per_dispatch': 3,
+      'profile_steps': '',
       'data': {'storage': 'memory', 'repeats': 1, 'workers': 0},
   }
   config = ml_collections.ConfigDict(fields)

@@ -16,6 +16,8 @@ def _config(**changes):
           'seed': 0,
           'log_every_steps': 5,
           'steps_per_dispatch': 0,
+          'remat': 'none',
+          'profile_steps': '',
           'stop_after_epochs': 0,
           'eval_batch_size': 5,
           'ema_decay': 0.0,

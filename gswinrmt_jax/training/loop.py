@@ -15,6 +15,7 @@ from gswinrmt_jax.training import (
     build,
     checkpoint,
     closing,
+    compilation,
     devices,
     feed,
     fine_tune,
@@ -24,6 +25,7 @@ from gswinrmt_jax.training import (
     meter,
     parts,
     plots,
+    profile,
     run_folder,
 )
 from gswinrmt_jax.training import progress as progress_lib
@@ -49,6 +51,7 @@ def train(
     UserError: If recipe, data or folder do not allow it, or the loss is not
       finite.
   """
+  compilation.keep_programs()
   run = Run(build.resolve(config), folder, terminal or log.Terminal())
   try:
     return run.run()
@@ -91,11 +94,20 @@ class Run:
     self.log = None
     self._feed = None
     self._background = background.Background()
+    self._profile = profile.Profile(
+        self.parts.plan.profiled, folder / 'profile'
+    )
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
     with contextlib.ExitStack() as stack:  # Each, even if another fails.
-      for part in (self.log, self._feed, self._background, self.checkpoints):
+      for part in (
+          self.log,
+          self._feed,
+          self._background,
+          self._profile,
+          self.checkpoints,
+      ):
         if part:
           stack.callback(part.close)
 
@@ -155,11 +167,14 @@ class Run:
     progress = progress_lib.Progress(self.log, self.terminal, plan, start=start)
     while upcoming:
       current, step = upcoming, upcoming.last
+      self._profile.begin(current.steps)
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
         state, metrics = advance(state, current.supply, self.parts.key)
       readings.add(metrics, len(current.steps))
       with readings.waiting():  # The devices are busy meanwhile.
         upcoming = next(self._feed, None)
+      if self._profile.end(step, metrics):
+        self.terminal.say(f'Trace in {self.folder / "profile"}.')
 
       if plan.reads_at(step):
         values, speed = self._read(readings, step)

@@ -7,6 +7,7 @@ import functools
 import ml_collections
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import profile
 
 _POSITIVE = (
     'batch_size',
@@ -28,6 +29,7 @@ class Plan:
     stop_after_epochs: Where this run ends; `num_epochs` for the whole.
     eval_every_epochs: Epochs from one validation to the next.
     log_every_steps: Steps from one reading of the metrics to the next.
+    profiled: The steps to trace.
   """
 
   num_examples: int
@@ -36,6 +38,7 @@ class Plan:
   stop_after_epochs: int
   eval_every_epochs: int
   log_every_steps: int
+  profiled: range = range(0)
 
   def epoch_end(self, epoch: int) -> int:
     """Returns the steps in `epoch` epochs, `floor(epoch n / B)`."""
@@ -76,15 +79,19 @@ class Plan:
   def dispatches(self, start: int, most: int) -> Iterator[range]:
     """Yields the steps after `start`, in pieces for the devices.
 
-    A piece ends where metrics are read or the run validates, at the latest;
-    which steps are in one follows from that and from where it begins.
+    A piece ends where metrics are read, the run validates, or a trace begins
+    or ends, at the latest; which steps are in one follows from that and from
+    where it begins.
 
     Args:
       start: Updates made before.
       most: Steps in a piece.
     """
     logged = range(self.log_every_steps, self.stop_step, self.log_every_steps)
-    for end in sorted({*logged, *self.milestones}):
+    ends = {*logged, *self.milestones}
+    if self.profiled:
+      ends |= {self.profiled[0] - 1, self.profiled[-1]}
+    for end in sorted(ends):
       while start < end:
         piece = range(start + 1, min(start + most, end) + 1)
         yield piece
@@ -124,4 +131,5 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
         f'{stop} epochs of {num_examples} images do not fill one batch of '
         f'{config.batch_size}: lower config.batch_size'
     )
-  return plan
+  profiled = profile.parse(config.profile_steps, plan.stop_step)
+  return dataclasses.replace(plan, profiled=profiled)

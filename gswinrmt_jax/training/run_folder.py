@@ -30,12 +30,16 @@ FREE_FIELDS = frozenset(
         'data.workers',
         'eval_batch_size',
         'log_every_steps',
+        'profile_steps',
+        'remat',
         'stop_after_epochs',
     }
 )
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
     'steps_per_dispatch': 0,
+    'remat': 'none',
+    'profile_steps': '',
     'ema_decay': 0.0,
     'init_from': '',
     'token_label_weight': 0.0,
