@@ -82,3 +82,9 @@ def test_each_keeps_less_for_the_gradient(arguments):
 
   sizes = {remat: kept(remat) for remat in backbone.REMAT}
   assert sizes['blocks'] < sizes['elementwise'] < sizes['none']
+
+
+def test_every_stage_is_told():
+  bound = _model('blocks').bind({})
+  stages = [getattr(bound, f'stage{number}') for number in (1, 2, 3, 4)]
+  assert [stage.remat for stage in stages] == ['blocks'] * 4
