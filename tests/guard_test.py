@@ -25,6 +25,11 @@ def _raise(error):
             'gswinrmt: the device has not enough memory: lower '
             'config.batch_size (or config.eval_batch_size, --batch-size)\n',
         ),
+        (
+            MemoryError('Unable to allocate 4 TiB'),
+            2,
+            'gswinrmt: there is not enough memory: Unable to allocate 4 TiB\n',
+        ),
         (KeyboardInterrupt(), 130, '\ngswinrmt: stopped\n'),
     ],
 )

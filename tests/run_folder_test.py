@@ -155,6 +155,14 @@ def test_write_json_leaves_the_old_file_if_it_fails(tmp_path):
   assert json.loads(path.read_text()) == {'a': 1}
 
 
+@pytest.mark.parametrize('text', ['', '[{"step"', '7'])
+def test_a_damaged_list_of_starts_stops_no_run(text, tmp_path):
+  (tmp_path / 'environment.json').write_text(text)
+  run_folder.record_start(tmp_path, _config(), 17)
+  (start,) = json.loads((tmp_path / 'environment.json').read_text())
+  assert start['step'] == 17
+
+
 def test_every_start_is_recorded(tmp_path):
   run_folder.record_start(tmp_path, _config(seed=3), 0)
   run_folder.record_start(tmp_path, _config(seed=3), 17)

@@ -12,7 +12,8 @@ def guarded(
   """Runs a command and returns its exit status.
 
   A `UserError`, or one of the operating system's, is printed as
-  `gswinrmt: MESSAGE` and gives 2; Ctrl-C gives 130.
+  `gswinrmt: MESSAGE` and gives 2, as does the end of the memory; Ctrl-C gives
+  130.
 
   Args:
     command: What to run; returns the status, None for 0.
@@ -26,6 +27,8 @@ def guarded(
     status = command()
   except (UserError, OSError) as error:
     return complain(str(error))
+  except MemoryError as error:
+    return complain(f'there is not enough memory: {error}')
   except RuntimeError as error:  # JAX's own class is derived from it.
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise

@@ -87,12 +87,22 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
   """Returns the entries of `metrics.jsonl` but for those half written."""
   path = folder / 'metrics.jsonl'
   entries = []
-  for line in path.read_text().splitlines() if path.exists() else ():
+  for line in path.read_bytes().splitlines() if path.exists() else ():
     try:
-      entries.append(json.loads(line))
-    except ValueError:
+      entry = json.loads(line)
+    except (ValueError, RecursionError):
       continue
+    if isinstance(entry, dict) and _is_entry(entry):
+      entries.append(entry)
   return entries
+
+
+def _is_entry(entry):
+  """Whether it says what it is of; somebody may have edited the file."""
+  kind, step = entry.get('kind'), entry.get('step')
+  if kind == 'epoch' and not isinstance(entry.get('epoch'), int):
+    return False
+  return isinstance(kind, str) and isinstance(step, int)
 
 
 def duration(seconds: float) -> str:

@@ -128,13 +128,11 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
   """
   path = folder / 'config.json'
   try:
-    fields = json.loads(path.read_text())
+    fields = files.read_json(path)
   except FileNotFoundError:
     raise UserError(
         f'{folder} is no run folder: it has no config.json'
     ) from None
-  except (OSError, ValueError) as error:
-    raise UserError(f'{path} cannot be read: {error}') from error
   return from_json(fields, str(path))
 
 
@@ -179,7 +177,7 @@ def record_start(
   """
   write_json(folder / 'config.json', config.to_dict())
   path = folder / 'environment.json'
-  starts = json.loads(path.read_text()) if path.exists() else []
+  starts = _starts(path)
   device = jax.devices()[0]
   starts.append(
       {
@@ -199,6 +197,15 @@ def record_start(
       }
   )
   write_json(path, starts)
+
+
+def _starts(path):
+  """Returns the starts so far; a damaged file of them stops no run."""
+  try:
+    starts = files.read_json(path)
+  except (FileNotFoundError, UserError):
+    return []
+  return starts if isinstance(starts, list) else []
 
 
 def _versions():
