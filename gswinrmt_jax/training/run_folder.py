@@ -133,13 +133,11 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
   """
   path = folder / 'config.json'
   try:
-    fields = json.loads(path.read_text())
+    fields = files.read_json(path)
   except FileNotFoundError:
     raise UserError(
         f'{folder} is no run folder: it has no config.json'
     ) from None
-  except (OSError, ValueError) as error:
-    raise UserError(f'{path} cannot be read: {error}') from error
   return from_json(fields, str(path))
 
 
