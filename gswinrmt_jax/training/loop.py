@@ -11,6 +11,7 @@ import ml_collections
 from gswinrmt_jax.errors import RunError, Stopped
 from gswinrmt_jax.training import (
     average,
+    background,
     build,
     checkpoint,
     closing,
@@ -103,11 +104,12 @@ class Run:
     self.log = None
     self._feed = None
     self._pending = None  # metrics of the interval that a start falls into
+    self._background = background.Background()
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
     with contextlib.ExitStack() as stack:  # Each, even if another fails.
-      for part in (self.log, self._feed, self.checkpoints):
+      for part in (self.log, self._feed, self._background, self.checkpoints):
         if part:
           stack.callback(part.close)
 
@@ -189,6 +191,7 @@ class Run:
           self._close_epoch(state, step, plan.milestones[step], progress)
           readings.restart()
         self._after(state, step, readings)
+    self._background.wait()
     return state
 
   def _extra(self, state, step, progress):
@@ -219,10 +222,11 @@ class Run:
     # while a checkpoint without its entry would leave a gap.
     progress.epoch(step, epoch, figures)
     self._save(state, step, epoch, figures)
+    self._background.begin(self._plot, list(self.log.entries))
+
+  def _plot(self, entries):
     with self.terminal.sparing('curves.png'):
-      plots.write_curves(
-          self.folder / 'curves.png', self.log.entries, self.folder.name
-      )
+      plots.write_curves(self.folder / 'curves.png', entries, self.folder.name)
 
   def _draw(self, supply):
     """Draws the first batch as the first step will see it."""
