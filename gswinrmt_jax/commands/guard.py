@@ -21,8 +21,9 @@ def guarded(
   """
   from absl import logging
 
-  # Orbax warns of settings that are as they should be.
-  logging.set_verbosity(logging.ERROR)
+  # Orbax warns of settings that are as they should be, and logs with their
+  # tracebacks errors that it raises as well.
+  logging.set_verbosity(logging.FATAL)
   try:
     status = command()
   except RunError as error:

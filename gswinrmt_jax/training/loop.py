@@ -86,6 +86,9 @@ class Run:
     )
     self.checkpoints.clean()
     run_folder.remove_parts(folder)
+    newest = self.checkpoints.newest_meta()
+    if newest:
+      run_folder.check_checkpoint(newest[1]['config'], config, newest[0])
     # A run that goes on has started from them already.
     started = bool(self.checkpoints.steps())
     self._source = None if started else fine_tune.load(config, terminal.say)
