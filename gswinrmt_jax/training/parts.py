@@ -124,7 +124,12 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
     return state_lib.create(model, tx, init_key, image_shape, ema=decay > 0)
 
   train_step = step_lib.make_train_step(
-      model, tx, augmentation, loss, ema_decay=decay
+      model,
+      tx,
+      augmentation,
+      loss,
+      ema_decay=decay,
+      skip_nonfinite=build.skips_nonfinite(config),
   )
   advance = jax.jit(
       dispatch.make_advance(train_step),
