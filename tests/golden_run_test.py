@@ -34,7 +34,7 @@ def test_training_would_go_on_from_it(folder):
   """The whole state is read and its checksums hold, optimiser and all."""
   config = run_folder.load_config(folder)
   run = loop.Run(build.resolve(config), folder, log.Terminal(io.StringIO()))
-  restored = run.checkpoints.restore_latest(run.target)
+  restored = run.checkpoints.restore_latest(run.parts.target)
   run.close()
   assert restored.step == restored.tree.step == 243
   assert restored.meta['data'] == {'seed': 0, 'next_batch': 243}

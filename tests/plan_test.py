@@ -17,7 +17,9 @@ def _config(**changes):
       'num_epochs': 6,
       'stop_after_epochs': 0,
       'eval_every_epochs': 1,
+      'checkpoint_every_steps': 0,
       'log_every_steps': 3,
+      'steps_per_dispatch': 0,
   }
   return ml_collections.ConfigDict({**fields, **changes})
 
@@ -33,6 +35,12 @@ def test_cifar10_by_the_paper():
 def test_epochs_end_at_the_floor():
   plan = plan_lib.make_plan(_config(), 7)
   assert plan.milestones == {1: 1, 3: 2, 5: 3, 7: 4, 8: 5, 10: 6}
+
+
+def test_more_steps_than_the_optimiser_counts():
+  with pytest.raises(UserError, match=r'^2,147,483,648 steps are more than'):
+    plan_lib.make_plan(_config(batch_size=2, num_epochs=2**16), 2**16)
+  plan_lib.make_plan(_config(batch_size=2, num_epochs=2**16 - 1), 2**16)
 
 
 def test_stopping_early_keeps_the_schedule():
@@ -57,6 +65,7 @@ def test_epochs_shorter_than_a_step_have_no_milestone():
         ({'eval_batch_size': -1}, r'config\.eval_batch_size'),
         ({'log_every_steps': 0}, r'config\.log_every_steps'),
         ({'seed': -1}, r'config\.seed is -1'),
+        ({'checkpoint_every_steps': -1}, r'checkpoint_every_steps is -1'),
         ({'stop_after_epochs': 7}, r'from 0 to config\.num_epochs, 6'),
         ({'stop_after_epochs': -1}, 'stop_after_epochs'),
         ({'batch_size': 43}, 'do not fill one batch of 43'),
@@ -71,3 +80,15 @@ def test_is_frozen():
   plan = plan_lib.make_plan(_config(), 7)
   with pytest.raises(dataclasses.FrozenInstanceError):
     plan.batch_size = 3
+
+
+def test_where_it_saves_amid_an_epoch_a_dispatch_ends():
+  plan = plan_lib.make_plan(
+      _config(batch_size=1, log_every_steps=6, checkpoint_every_steps=4), 10
+  )
+  assert [step for step in range(1, 11) if plan.saves_at(step)] == [4, 8]
+  ends = [steps[-1] for steps in plan.dispatches(0, 100)]
+  assert ends[:6] == [4, 6, 8, 10, 12, 16]
+  assert ends == [steps[-1] for steps in plan.dispatches(3, 100)]
+  never = plan_lib.make_plan(_config(), 10)
+  assert not any(never.saves_at(step) for step in range(20))

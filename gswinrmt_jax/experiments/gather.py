@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
-import json
 import os
 import pathlib
 import statistics
@@ -10,6 +9,7 @@ from typing import Any
 
 import ml_collections
 
+from gswinrmt_jax import files
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import log, run_folder
@@ -58,7 +58,7 @@ class Run:
 
   @property
   def finished(self) -> bool:
-    """Whether the whole schedule was run, and the test split read."""
+    """Whether the whole schedule was run, and what was measured summed up."""
     summary = self.summary
     return bool(summary) and summary['steps'] >= summary['total_steps']
 
@@ -77,8 +77,8 @@ class Run:
 
   @property
   def seconds_per_epoch(self) -> float | None:
-    """The median."""
-    if self.summary:
+    """The median; a summary has none if the log had no epochs."""
+    if self.summary and 'seconds_per_epoch' in self.summary:
       return self.summary['seconds_per_epoch']
     seconds = [entry['seconds'] for entry in self.epochs]
     return statistics.median(seconds) if seconds else None
@@ -120,16 +120,16 @@ def _sources(path: pathlib.Path) -> Iterator[pathlib.Path]:
   if path.is_file():
     yield path
     return
-  for place, folders, files in os.walk(path):
+  for place, folders, names in os.walk(path):
     here = pathlib.Path(place)
-    if 'config.json' in files:
+    if 'config.json' in names:
       # Weights alone have a config.json, too.
-      if 'metrics.jsonl' in files:
+      if 'metrics.jsonl' in names:
         yield here
       folders[:] = sorted(set(folders) - set(_INNER))
       continue
     folders.sort()
-    yield from (here / name for name in sorted(files) if name.endswith('.json'))
+    yield from (here / name for name in sorted(names) if name.endswith('.json'))
 
 
 def _read(source: pathlib.Path) -> Run | None:
@@ -175,4 +175,4 @@ def _make(source, *, config, epochs, summary, data, latency, environment):
 
 
 def _json(path):
-  return json.loads(path.read_text()) if path.exists() else None
+  return files.read_json(path) if path.exists() else None

@@ -1,7 +1,6 @@
 """The closing summary of a run: the last and the best checkpoint."""
 
 from collections.abc import Mapping, Sequence
-import json
 import pathlib
 import statistics
 from typing import Any
@@ -9,6 +8,8 @@ from typing import Any
 import jax
 import ml_collections
 
+from gswinrmt_jax import files
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import average
 from gswinrmt_jax.training.plan import Plan
 from gswinrmt_jax.training.state import TrainState
@@ -20,6 +21,9 @@ _FIGURES = (
     ('test cross-entropy', 'test_loss', '.4f'),
     ('test cross-entropy, smoothing 0.1', 'test_smoothed_loss', '.4f'),
 )
+_FILE = 'summary.json'
+# What a summary has in any case.
+_PARTS = {'steps': int, 'total_steps': int, 'last': dict, 'best': dict}
 
 
 def parameter_count(state: TrainState) -> int:
@@ -63,6 +67,9 @@ def summarize(
     summary['seconds_per_epoch'] = statistics.median(
         entry['seconds'] / entry['steps'] * per_epoch for entry in epochs
     )
+  skipped = sum(entry.get('skipped', 0) for entry in entries)
+  if skipped:
+    summary['skipped_steps'] = skipped
   for name, step in (('last', last), ('best', best)):
     entry, figures = by_step.get(step, {}), tested.get(step, {})
     summary[name] = {'step': step, 'epoch': plan.epoch_of(step)}
@@ -80,11 +87,20 @@ def summarize(
 
 def read(folder: pathlib.Path, step: int) -> dict[str, Any] | None:
   """Returns the summary of a run that ended at `step`, if it was written."""
-  path = folder / 'summary.json'
-  if not path.exists():
+  summary = load(folder)
+  return summary if summary and summary['steps'] == step else None
+
+
+def load(folder: pathlib.Path) -> dict[str, Any] | None:
+  """Returns the last summary; None if there is no whole one."""
+  try:
+    summary = files.read_json(folder / _FILE)
+  except (FileNotFoundError, UserError):
     return None
-  summary = json.loads(path.read_text())
-  return summary if summary['steps'] == step else None
+  whole = isinstance(summary, dict) and summary.keys() >= _PARTS.keys()
+  if not whole or not all(isinstance(summary[k], v) for k, v in _PARTS.items()):
+    return None
+  return summary
 
 
 def table(summary: Mapping[str, Any]) -> str:
@@ -107,6 +123,9 @@ def table(summary: Mapping[str, Any]) -> str:
   if 'seconds_per_epoch' in summary:
     seconds = summary['seconds_per_epoch']
     lines.append(f'{"seconds per epoch":<34}{seconds:>10.1f}')
+  if 'skipped_steps' in summary:
+    label = 'steps skipped, not finite'
+    lines.append(f'{label:<34}{summary["skipped_steps"]:>10,}')
   if summary['steps'] < summary['total_steps']:
     lines.append(
         f'Stopped at step {summary["steps"]:,} of {summary["total_steps"]:,}: '

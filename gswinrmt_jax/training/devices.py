@@ -21,10 +21,15 @@ class Devices:
     mesh = jax.make_mesh((self._count,), ('data',), axis_types=(AxisType.Auto,))
     self.replicated = NamedSharding(mesh, PartitionSpec())
     self._split = NamedSharding(mesh, PartitionSpec('data'))
+    self._split_steps = NamedSharding(mesh, PartitionSpec(None, 'data'))
 
   def put_batch(self, batch: Any) -> Any:
     """Splits a batch over the devices, which have to divide it."""
     return jax.device_put(batch, self._split)
+
+  def put_steps(self, batches: Any) -> Any:
+    """Splits each of several batches, `[m b ...]`, over the devices."""
+    return jax.device_put(batches, self._split_steps)
 
   def rounded_up(self, batch_size: int) -> int:
     """Returns the least batch that divides over the devices, and is no less."""

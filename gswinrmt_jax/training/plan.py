@@ -1,6 +1,8 @@
 """At which steps a run validates and ends."""
 
+from collections.abc import Iterator
 import dataclasses
+import functools
 
 import ml_collections
 
@@ -13,6 +15,7 @@ _POSITIVE = (
     'eval_every_epochs',
     'log_every_steps',
 )
+_MOST_STEPS = 2**31 - 1  # that the optimiser counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +28,9 @@ class Plan:
     num_epochs: Of the whole schedule.
     stop_after_epochs: Where this run ends; `num_epochs` for the whole.
     eval_every_epochs: Epochs from one validation to the next.
+    checkpoint_every_steps: Steps from one checkpoint amid an epoch to the next;
+      0 for none.
+    log_every_steps: Steps from one reading of the metrics to the next.
   """
 
   num_examples: int
@@ -32,6 +38,8 @@ class Plan:
   num_epochs: int
   stop_after_epochs: int
   eval_every_epochs: int
+  log_every_steps: int
+  checkpoint_every_steps: int = 0
 
   def epoch_end(self, epoch: int) -> int:
     """Returns the steps in `epoch` epochs, `floor(epoch n / B)`."""
@@ -52,7 +60,7 @@ class Plan:
     """The step after which this run ends."""
     return self.epoch_end(self.stop_after_epochs)
 
-  @property
+  @functools.cached_property
   def milestones(self) -> dict[int, int]:
     """Steps after which to validate and save, each with its epoch."""
     epochs = range(
@@ -65,6 +73,35 @@ class Plan:
     steps.pop(0, None)  # epochs shorter than a step
     return steps
 
+  def reads_at(self, step: int) -> bool:
+    """Returns whether the metrics are read after a step."""
+    return step % self.log_every_steps == 0 or step in self.milestones
+
+  def saves_at(self, step: int) -> bool:
+    """Returns whether a step is saved wherever in its epoch it is."""
+    every = self.checkpoint_every_steps
+    return every > 0 and step % every == 0
+
+  def dispatches(self, start: int, most: int) -> Iterator[range]:
+    """Yields the steps after `start`, in pieces for the devices.
+
+    A piece ends where metrics are read, the run validates or saves, at the
+    latest; which steps are in one follows from that and from where it begins.
+
+    Args:
+      start: Updates made before.
+      most: Steps in a piece.
+    """
+    ends = {*self.milestones}
+    for every in (self.log_every_steps, self.checkpoint_every_steps):
+      if every:
+        ends.update(range(every, self.stop_step, every))
+    for end in sorted(ends):
+      while start < end:
+        piece = range(start + 1, min(start + most, end) + 1)
+        yield piece
+        start = piece[-1]
+
 
 def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
   """Returns the plan of a recipe.
@@ -75,8 +112,11 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
   for field in _POSITIVE:
     if config[field] < 1:
       raise UserError(f'config.{field} is {config[field]}: must be at least 1')
-  if config.seed < 0:
-    raise UserError(f'config.seed is {config.seed}: must not be negative')
+  for field in ('seed', 'steps_per_dispatch', 'checkpoint_every_steps'):
+    if config[field] < 0:
+      raise UserError(
+          f'config.{field} is {config[field]}: must not be negative'
+      )
   stop = config.stop_after_epochs or config.num_epochs
   if not 0 < stop <= config.num_epochs:
     raise UserError(
@@ -89,7 +129,14 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
       num_epochs=config.num_epochs,
       stop_after_epochs=stop,
       eval_every_epochs=config.eval_every_epochs,
+      checkpoint_every_steps=config.checkpoint_every_steps,
+      log_every_steps=config.log_every_steps,
   )
+  if plan.total_steps > _MOST_STEPS:
+    raise UserError(
+        f'{plan.total_steps:,} steps are more than {_MOST_STEPS:,}: lower '
+        'config.num_epochs or raise config.batch_size'
+    )
   if not plan.stop_step:
     raise UserError(
         f'{stop} epochs of {num_examples} images do not fill one batch of '
