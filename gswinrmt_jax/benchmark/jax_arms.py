@@ -73,13 +73,6 @@ def _train(spec):
   )
   key = jax.random.key(0)
   step = _compiled(spec, jax.jit(step, donate_argnums=0), state, batch, key)
-
-  def run(calls):
-    nonlocal state
-    for _ in range(calls):
-      state, metrics = step(state, batch, key)
-    jax.block_until_ready((state, metrics))
-
   facts = _facts(spec, model, passes=3)
   try:
     size = jnp.dtype(spec['dtype']).itemsize
@@ -89,7 +82,20 @@ def _train(spec):
     facts['ideal_bytes'] = least.total
   except ValueError:
     facts['ideal_bytes'] = None
-  return run, facts
+  return _Training(step, state, batch, key), facts
+
+
+class _Training:
+  """Goes on from step to step."""
+
+  def __init__(self, step, state, batch, key):
+    self._step, self._batch, self._key = step, batch, key
+    self.state, self.metrics = state, None
+
+  def __call__(self, calls):
+    for _ in range(calls):
+      self.state, self.metrics = self._step(self.state, self._batch, self._key)
+    jax.block_until_ready((self.state, self.metrics))
 
 
 def _inference(spec):

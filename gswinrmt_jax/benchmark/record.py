@@ -63,11 +63,10 @@ def rows(
     outcomes: Of `Bench.measure`.
     rates: Of `Bench.rates`.
   """
-  ours = outcomes[0].taken
-  return [_row(outcome, ours, rates) for outcome in outcomes]
+  return [_row(outcome, outcomes[0], rates) for outcome in outcomes]
 
 
-def _row(outcome, ours, rates):
+def _row(outcome, first, rates):
   row = {'arm': outcome.name, **outcome.spec}
   taken = outcome.taken
   if taken is None:
@@ -80,7 +79,7 @@ def _row(outcome, ours, rates):
       'repeats_ms': [1e3 * seconds for seconds in taken.seconds],
       'calls': taken.calls,
       'images_per_second': facts['images'] / taken.median,
-      'ours_is': timing.times_as_fast(ours, taken) if ours else None,
+      'ours_is': _ours_is(first, outcome),
       'peak_bytes': peak,
       'peak_of': of,
   }
@@ -91,6 +90,13 @@ def _row(outcome, ours, rates):
       least += facts['ideal_bytes'] / rates['bytes']
       row['of_roofline'] = taken.median / least
   return {**row, 'facts': facts}
+
+
+def _ours_is(first, other):
+  if first.taken is None:
+    return None
+  images = first.facts['images'] / other.facts['images']
+  return images * timing.times_as_fast(first.taken, other.taken)
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
