@@ -91,10 +91,10 @@ def test_overrides_until_training(folders, pairs):
 
 @pytest.mark.slow
 def test_many_overrides(folders):
-  fuzz.campaign('overrides, resolved', 20_000, _OVERRIDES, _resolve)
+  fuzz.campaign('overrides, resolved', 8_000, _OVERRIDES, _resolve)
   fuzz.campaign(
       'overrides, all but the training',
-      2_000,
+      800,
       _OVERRIDES,
       lambda pairs: _build(next(folders), pairs),
   )

@@ -177,7 +177,11 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
   """
   _check_form(where, fields)
   # JSON knows no tuples, and a model with a list for a field has no hash.
-  recipe = ml_collections.ConfigDict(_tuples(_filled(_ADDED, fields)))
+  fields = _tuples(_filled(_ADDED, fields))
+  try:
+    recipe = ml_collections.ConfigDict(fields)
+  except (ValueError, TypeError, AttributeError) as error:  # names of fields
+    raise UserError(f'{where} is not the recipe of a run: {error}') from error
   try:
     return build.resolve(recipe)
   except UserError as error:
