@@ -20,6 +20,7 @@ def _config(**changes):
       'checkpoint_every_steps': 0,
       'log_every_steps': 3,
       'steps_per_dispatch': 0,
+      'profile_steps': '',
   }
   return ml_collections.ConfigDict({**fields, **changes})
 
@@ -35,6 +36,12 @@ def test_cifar10_by_the_paper():
 def test_epochs_end_at_the_floor():
   plan = plan_lib.make_plan(_config(), 7)
   assert plan.milestones == {1: 1, 3: 2, 5: 3, 7: 4, 8: 5, 10: 6}
+
+
+def test_more_steps_than_the_optimiser_counts():
+  with pytest.raises(UserError, match=r'^2,147,483,648 steps are more than'):
+    plan_lib.make_plan(_config(batch_size=2, num_epochs=2**16), 2**16)
+  plan_lib.make_plan(_config(batch_size=2, num_epochs=2**16 - 1), 2**16)
 
 
 def test_stopping_early_keeps_the_schedule():
@@ -59,6 +66,8 @@ def test_epochs_shorter_than_a_step_have_no_milestone():
         ({'eval_batch_size': -1}, r'config\.eval_batch_size'),
         ({'log_every_steps': 0}, r'config\.log_every_steps'),
         ({'seed': -1}, r'config\.seed is -1'),
+        ({'steps_per_dispatch': -1}, 'steps_per_dispatch is -1'),
+        ({'profile_steps': '5:11'}, 'profile_steps .* 1 to 10 of'),
         ({'checkpoint_every_steps': -1}, r'checkpoint_every_steps is -1'),
         ({'stop_after_epochs': 7}, r'from 0 to config\.num_epochs, 6'),
         ({'stop_after_epochs': -1}, 'stop_after_epochs'),

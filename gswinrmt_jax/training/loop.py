@@ -11,9 +11,11 @@ import ml_collections
 from gswinrmt_jax.errors import RunError, Stopped
 from gswinrmt_jax.training import (
     average,
+    background,
     build,
     checkpoint,
     closing,
+    compilation,
     devices,
     feed,
     fine_tune,
@@ -23,6 +25,7 @@ from gswinrmt_jax.training import (
     meter,
     parts,
     plots,
+    profile,
     run_folder,
     run_lock,
     signals,
@@ -51,6 +54,7 @@ def train(
     RunError: If it cannot go on: a loss that is not finite, a full disk.
     Stopped: If a signal ended it, with a checkpoint.
   """
+  compilation.keep_programs()
   heard = signals.Signals()
   with heard.heard(), run_lock.of_run(folder):
     run = Run(build.resolve(config), folder, terminal or log.Terminal(), heard)
@@ -106,11 +110,21 @@ class Run:
     self.log = None
     self._feed = None
     self._pending = None  # metrics of the interval that a start falls into
+    self._background = background.Background()
+    self._profile = profile.Profile(
+        self.parts.plan.profiled, folder / 'profile'
+    )
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
     with contextlib.ExitStack() as stack:  # Each, even if another fails.
-      for part in (self.log, self._feed, self.checkpoints):
+      for part in (
+          self.log,
+          self._feed,
+          self._background,
+          self._profile,
+          self.checkpoints,
+      ):
         if part:
           stack.callback(part.close)
 
@@ -177,11 +191,14 @@ class Run:
     with self._signals.deferred():
       while upcoming:
         current, step = upcoming, upcoming.last
+        self._profile.begin(current.steps)
         with jax.profiler.StepTraceAnnotation('train', step_num=step):
           state, metrics = advance(state, current.supply, self.parts.key)
         readings.add(metrics, len(current.steps))
         with readings.waiting():  # The devices are busy meanwhile.
           upcoming = next(self._feed, None)
+        if self._profile.end(step, metrics):
+          self.terminal.say(f'Trace in {self.folder / "profile"}.')
 
         if plan.reads_at(step):
           values, speed = self._finite(readings.read, step)
@@ -192,6 +209,7 @@ class Run:
           self._close_epoch(state, step, plan.milestones[step], progress)
           readings.restart()
         self._after(state, step, readings)
+    self._background.wait()
     return state
 
   def _extra(self, state, step, progress):
@@ -222,10 +240,11 @@ class Run:
     # while a checkpoint without its entry would leave a gap.
     progress.epoch(step, epoch, figures)
     self._save(state, step, epoch, figures)
+    self._background.begin(self._plot, list(self.log.entries))
+
+  def _plot(self, entries):
     with self.terminal.sparing('curves.png'):
-      plots.write_curves(
-          self.folder / 'curves.png', self.log.entries, self.folder.name
-      )
+      plots.write_curves(self.folder / 'curves.png', entries, self.folder.name)
 
   def _draw(self, supply):
     """Draws the first batch as the first step will see it."""

@@ -25,6 +25,8 @@ FREE_FIELDS = frozenset(
         'checkpoint_every_steps',
         'eval_batch_size',
         'log_every_steps',
+        'profile_steps',
+        'remat',
         'nan_policy',  # changes nothing until a step is not finite
         'stop_after_epochs',
     }
@@ -34,6 +36,8 @@ _ADDED = {
     'checkpoint_every_steps': 0,
     'nan_policy': 'stop',
     'steps_per_dispatch': 0,
+    'remat': 'none',
+    'profile_steps': '',
     'ema_decay': 0.0,
     'init_from': '',
     'token_label_weight': 0.0,
@@ -153,13 +157,11 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
   """
   path = folder / 'config.json'
   try:
-    fields = json.loads(path.read_text())
+    fields = files.read_json(path)
   except FileNotFoundError:
     raise UserError(
         f'{folder} is no run folder: it has no config.json'
     ) from None
-  except (OSError, ValueError) as error:
-    raise UserError(f'{path} cannot be read: {error}') from error
   return from_json(fields, str(path))
 
 
@@ -175,7 +177,11 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
   """
   _check_form(where, fields)
   # JSON knows no tuples, and a model with a list for a field has no hash.
-  recipe = ml_collections.ConfigDict(_tuples(_filled(_ADDED, fields)))
+  fields = _tuples(_filled(_ADDED, fields))
+  try:
+    recipe = ml_collections.ConfigDict(fields)
+  except (ValueError, TypeError, AttributeError) as error:  # names of fields
+    raise UserError(f'{where} is not the recipe of a run: {error}') from error
   try:
     return build.resolve(recipe)
   except UserError as error:
