@@ -132,6 +132,28 @@ patch.setattr(evaluation, 'evaluate_each', signalled)
   _go_on(launcher, tmp_path / 'run', unbroken)
 
 
+def test_a_signal_that_ends_the_workers_as_well_costs_no_step(
+    launcher, unbroken, tmp_path
+):
+  """As a scheduler sends it, to all processes of a job."""
+  before = """
+import os
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import feed
+following, calls = feed.Feed.__next__, []
+def gone(self):
+  calls.append(1)
+  if len(calls) == 9:
+    os.kill(os.getpid(), 15)
+    raise UserError('a worker was killed')
+  return following(self)
+patch.setattr(feed.Feed, '__next__', gone)
+"""
+  status, said = launcher.run(tmp_path / 'run', before, **AVERAGED)
+  assert status == 143 and 'after step 8, with a checkpoint' in said, said
+  _go_on(launcher, tmp_path / 'run', unbroken)
+
+
 def test_a_second_ctrl_c_ends_it_at_once(launcher, unbroken, tmp_path):
   """Though a checkpoint is being written, which takes a minute here."""
   before = """
