@@ -175,8 +175,9 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
     launcher, unbroken, tmp_path
 ):
   folder = tmp_path / 'run'
-  first = launcher.start(folder, _at(15, 'time.sleep(600)'), **AVERAGED)
-  first.wait_for('epoch 2/4 done')
+  asleep = "print('asleep', flush=True); time.sleep(600)"
+  first = launcher.start(folder, _at(15, asleep, saved=12), **AVERAGED)
+  first.wait_for('asleep')
   before = (folder / 'metrics.jsonl').read_bytes()
   status, said = launcher.run(folder, **AVERAGED)  # says elsewhere
   assert status == 2 and said.count('\n') == 1
