@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import devices
 from gswinrmt_jax.training.state import TrainState
 
 
@@ -27,7 +28,7 @@ def checksum(tree: Any) -> int:
   """
   total = 0
   for leaf in jax.tree.leaves(tree):
-    total = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)), total)
+    total = zlib.crc32(np.ascontiguousarray(devices.fetch(leaf)), total)
   return total
 
 

@@ -23,6 +23,7 @@ from gswinrmt_jax.training import (
     meter,
     parts,
     plots,
+    processes,
     run_folder,
     token_labels,
 )
@@ -49,7 +50,9 @@ def train(
     UserError: If recipe, data or folder do not allow it, or the loss is not
       finite.
   """
-  run = Run(build.resolve(config), folder, terminal or log.Terminal())
+  terminal = terminal or processes.terminal()
+  with processes.together():
+    run = Run(build.resolve(config), folder, terminal)
   try:
     return run.run()
   finally:
@@ -71,7 +74,9 @@ class Run:
     # What can be refused at once is, before data are fetched and decoded.
     run_folder.check_folder(folder, config)
     self.checkpoints = checkpoint.Checkpoints(
-        folder / 'checkpoints', warn=terminal.say
+        folder / 'checkpoints',
+        read_only=not processes.is_first(),
+        warn=terminal.say,
     )
     # A run that goes on has started from them already.
     started = bool(self.checkpoints.steps())
@@ -79,14 +84,16 @@ class Run:
     self.parts = parts.make_parts(config)
     if self._source is not None:
       fine_tune.check(self.parts.target.variables, self._source)
-    run_folder.open_folder(folder, config)
-    image_spec.of_run(
+    images = image_spec.of_run(
         config,
         self.parts.info,
         self.parts.train_data,
         self.parts.val_data,
         self.parts.maps,
-    ).write(folder)
+    )
+    if processes.is_first():
+      run_folder.open_folder(folder, config)
+      images.write(folder)
     self._decay_range = jax.jit(step_lib.decay_range)
     self.log = None
     self._batches = None
@@ -107,8 +114,11 @@ class Run:
       # The test split is not read a second time.
       self.terminal.say(f'{self.folder} is complete.')
     else:
-      self.log = log.MetricsLog(self.folder, step=start)
-      run_folder.record_start(self.folder, self.config, start)
+      if processes.is_first():
+        self.log = log.MetricsLog(self.folder, step=start)
+        run_folder.record_start(self.folder, self.config, start)
+      else:
+        self.log = log.SilentLog(self.folder, step=start)
       self._announce(state, start)
       if start < stop:
         state = self._train(state, start)
@@ -127,7 +137,7 @@ class Run:
     if self._source is not None:
       source, self._source = self._source, None
       state = fine_tune.start(state, source, self.terminal.say)
-    return self.parts.devices.replicate(state), 0
+    return self.parts.devices.place(state), 0
 
   def _announce(self, state, start):
     of = self.parts
@@ -181,9 +191,10 @@ class Run:
     # while a checkpoint without its entry would leave a gap.
     progress.epoch(step, epoch, figures)
     self._save(state, step, epoch, figures)
-    plots.write_curves(
-        self.folder / 'curves.png', self.log.entries, self.folder.name
-    )
+    if processes.is_first():
+      plots.write_curves(
+          self.folder / 'curves.png', self.log.entries, self.folder.name
+      )
 
   def _open_batches(self, start):
     batches = pipeline.train_batches(
@@ -192,6 +203,7 @@ class Run:
         seed=self.config.seed,
         start_step=start,
         repeats=self.config.data.repeats,
+        share=processes.share(),
     )
     self._batches = batches
     if self.parts.maps:
@@ -199,20 +211,27 @@ class Run:
     return batches
 
   def _draw(self, batch):
-    """Draws the first batch as the first step will see it."""
-    augment = jax.jit(
-        self.parts.augmentation, compiler_options=devices.quick_compilation()
-    )
-    first = step_lib.augment_key(self.parts.key, 0)
-    image, targets = augment(first, batch)
-    if self.parts.maps:
-      targets, _ = targets  # those of the tokens are not written down
-    plots.write_augmented_batch(
-        self.folder / 'augmented_batch.png',
-        batch,
-        (image, targets),
-        self.parts.info,
-    )
+    """Draws some of the first batch as the first step will see it."""
+
+    def some(key, batch):
+      image, targets = self.parts.augmentation(key, batch)
+      if self.parts.maps:
+        targets, _ = targets  # those of the tokens are not written down
+      return jax.tree.map(
+          lambda rows: rows[: plots.DRAWN], (batch, (image, targets))
+      )
+
+    drawn = jax.jit(
+        some,
+        out_shardings=self.parts.devices.replicated,
+        compiler_options=devices.quick_compilation(),
+    )(step_lib.augment_key(self.parts.key, 0), batch)
+    if processes.is_first():
+      plots.write_augmented_batch(
+          self.folder / 'augmented_batch.png',
+          *jax.device_get(drawn),
+          self.parts.info,
+      )
 
   def _compile(self, state, batch):
     """Compiles the step beforehand, so that no interval holds that time."""
@@ -275,5 +294,6 @@ class Run:
         best=best,
     )
     summary['parameters'] = closing.parameter_count(state)
-    run_folder.write_json(self.folder / 'summary.json', summary)
+    if processes.is_first():
+      run_folder.write_json(self.folder / 'summary.json', summary)
     return summary

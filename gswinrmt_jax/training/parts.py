@@ -16,6 +16,7 @@ from gswinrmt_jax.training import (
     evaluation,
     inputs,
     plan,
+    processes,
     token_labels,
 )
 from gswinrmt_jax.training import state as state_lib
@@ -66,7 +67,7 @@ class Parts:
     """Returns the state before the first step, on the devices."""
     create = jax.jit(
         self.create,
-        out_shardings=self.devices.replicated,
+        out_shardings=self.devices.shardings(self.target),
         compiler_options=devices.quick_compilation(),
     )
     return create()
@@ -79,7 +80,9 @@ class Parts:
     figures = evaluation.evaluate_each(
         self.eval_step,
         average.by_name(saved),
-        pipeline.eval_batches(data, batch_size=batch_size),
+        pipeline.eval_batches(
+            data, batch_size=batch_size, share=processes.share()
+        ),
         self.devices.put_batch,
     )
     return average.merged(figures)
@@ -94,8 +97,8 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
   Raises:
     UserError: If recipe or data do not allow it.
   """
-  placing = devices.Devices()
-  placing.check_batch_size(config.batch_size)
+  placing = devices.Devices(config.mesh.data, config.mesh.fsdp)
+  placing.check_batch_size(config.batch_size, config.accumulate_steps)
   info = datasets.info(config.data.name, config.data.dir)
   augmentation, loss = token_labels.choose(config, info)
   datasets.ensure(config.data.name, config.data.dir)
@@ -117,10 +120,15 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
     init_key = jax.random.fold_in(key, _INIT)
     return state_lib.create(model, tx, init_key, image_shape, ema=decay > 0)
 
-  train_step = jax.jit(
-      step_lib.make_train_step(model, tx, augmentation, loss, ema_decay=decay),
-      donate_argnums=0,
-      out_shardings=placing.replicated,
+  target = placing.target(jax.eval_shape(create))
+  train_step = step_lib.make_train_step(
+      model,
+      tx,
+      augmentation,
+      loss,
+      ema_decay=decay,
+      accumulate_steps=config.accumulate_steps,
+      placing=placing,
   )
   eval_step = evaluation.make_eval_step(model, build.make_normalization(info))
   return Parts(
@@ -135,7 +143,7 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
       augmentation=augmentation,
       key=jax.random.fold_in(key, _TRAIN),
       create=create,
-      target=placing.target(jax.eval_shape(create)),
-      train_step=train_step,
-      eval_step=jax.jit(eval_step),
+      target=target,
+      train_step=placing.jit_step(train_step, target),
+      eval_step=jax.jit(eval_step, out_shardings=placing.replicated),
   )

@@ -30,14 +30,18 @@ FREE_FIELDS = frozenset(
         'data.workers',
         'eval_batch_size',
         'log_every_steps',
+        'mesh.data',
+        'mesh.fsdp',
         'stop_after_epochs',
     }
 )
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
+    'accumulate_steps': 1,
     'ema_decay': 0.0,
     'init_from': '',
     'token_label_weight': 0.0,
+    'mesh': {'data': 0, 'fsdp': 1},
     'optimizer': {
         'schedule': 'cosine',
         'warmup_learning_rate': 0.0,
