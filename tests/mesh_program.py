@@ -46,7 +46,7 @@ def recipe(**changes):
   return tiny_parts.recipe(**{
       'batch_size': 16,
       'num_epochs': 12,
-      'eval_every_epochs': 2,
+      'eval_every_epochs': 3,
       'log_every_steps': 1,
       'ema_decay': 0.9,
       'augment.crop_padding': 1,

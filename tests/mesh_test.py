@@ -1,54 +1,97 @@
 """One result whatever the layout: a run that goes on from one to another."""
 
-import os
-import pathlib
-import socket
-import subprocess
-import sys
+import json
 
+import chex
 import jax
 import mesh_program
 import numpy as np
 import pytest
+import several
+import tiny_parts
 
-from gswinrmt_jax.training import checkpoint, log
+from gswinrmt_jax.training import (
+    build,
+    checkpoint,
+    devices,
+    log,
+    plan,
+    run_folder,
+    state,
+)
 
-TESTS = pathlib.Path(__file__).parent
-LIMIT = 300  # seconds that a process may take
+
+@pytest.fixture(scope='module', autouse=True)
+def _compiled_once(tmp_path_factory):
+  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield
 
 
-def start(program, *arguments, devices):
-  """Starts a program of this folder on so many devices of its own."""
-  flags = os.environ.get('XLA_FLAGS', '')
-  return subprocess.Popen(
-      [sys.executable, TESTS / program, *map(str, arguments)],
-      env={
-          **os.environ,
-          'JAX_PLATFORMS': 'cpu',
-          'XLA_FLAGS': (
-              f'{flags} --xla_force_host_platform_device_count={devices}'
-          ),
-          'PYTHONPATH': os.pathsep.join([str(TESTS), str(TESTS.parent)]),
-      },
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+  mesh_program.install(monkeypatch)
+
+
+def _last_state(folder):
+  recipe = mesh_program.recipe()
+  _, tx = build.make_optimizer(recipe, plan.make_plan(recipe, 25))
+  shapes = jax.eval_shape(
+      lambda: state.create(
+          mesh_program.Small(), tx, jax.random.key(0), (6, 7, 3), ema=True
+      )
   )
+  checkpoints = checkpoint.Checkpoints(folder / 'checkpoints', read_only=True)
+  return checkpoints.restore(18, devices.Devices().target(shapes)).tree
 
 
-def end(*running):
-  """Waits for them; returns what each said, and fails if one failed."""
-  try:
-    said = [process.communicate(timeout=LIMIT)[0] for process in running]
-  finally:
-    for process in running:
-      process.kill()
-  for process, text in zip(running, said, strict=True):
-    assert process.returncode == 0, text
-  return said
+def _figures(folder):
+  """What was logged of each step and epoch, without times."""
+  names = 'step loss accuracy grad_norm val_loss val_ema_loss val_accuracy'
+  return [
+      {name: entry[name] for name in names.split() if name in entry}
+      for entry in log.read_metrics(folder)
+  ]
 
 
-def free_port():
-  with socket.socket() as found:
-    found.bind(('localhost', 0))
-    return found.getsockname()[1]
+def _changes(**changes):
+  return json.dumps({name.replace('__', '.'): v for name, v in changes.items()})
+
+
+def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
+  """Each checkpoint is restored on another layout than it was written by.
+
+  11 images are validated on, which divide over nothing. Of two processes with
+  four devices each, `fsdp=8` splits arrays over both.
+  """
+  mesh_program.train(tmp_path / 'one')
+  moving = tmp_path / 'moving'
+  mesh_program.train(moving, stop_after_epochs=3)
+  eight = several.start(
+      'mesh_program.py', moving, '', _changes(stop_after_epochs=6), devices=8
+  )
+  several.said(eight)
+  first, second = several.said(
+      *several.two(
+          'mesh_program.py',
+          moving,
+          'JOIN',
+          _changes(stop_after_epochs=9),
+          _changes(mesh__fsdp=8),
+          devices=4,
+      )
+  )
+  assert run_folder.load_config(moving).mesh.fsdp == 8
+  starts = json.loads((moving / 'environment.json').read_text())
+  assert [(s['step'], s['device_count']) for s in starts] == [
+      (0, 1),
+      (4, 8),
+      (9, 8),
+      (14, 8),
+  ]
+  one = _figures(tmp_path / 'one')
+  for found, expected in zip(_figures(moving), one, strict=True):
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+  expected, found = _last_state(tmp_path / 'one'), _last_state(moving)
+  chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
+  moved = mesh_program.train(moving)
+  assert 'is complete' in moved

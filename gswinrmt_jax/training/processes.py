@@ -25,7 +25,7 @@ _LAUNCHERS = (
     ('SLURM_NTASKS', 'SLURM_STEP_NODELIST'),
     ('OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_RANK'),
 )
-_LEAVE_SECONDS = 60  # that one waits for the others at the end
+_LEAVE_SECONDS = 30  # that one waits for the others at the end
 
 
 def start(coordinator: str = '', count: str = '', index: str = '') -> None:
