@@ -20,6 +20,7 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.stop_after_epochs = 0  # stop early, schedule unchanged; 0: do not
   config.eval_every_epochs = 1  # validate, save and plot
   config.log_every_steps = 50  # the loop waits for the device this often
+  config.steps_per_dispatch = 0  # 1: no loop, another last bit; 0: what suits
 
   config.ema_decay = 0.0  # of the weights' average, per 512 images; 0: none
   config.init_from = ''  # run, weights or checkpoint to start from; '': none
@@ -42,7 +43,9 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.data.crop_ratio = (0.75, 4 / 3)  # width / height, likewise
   config.data.eval_crop = 0.0  # centre crop, of the resized side; 0: no crop
   config.data.repeats = 1  # repeated augmentation: copies of an image, in a row
-  config.data.storage = 'memory'  # decoded once, or to 'disk'; or 'decode' each
+  # Where decoded images are: 'memory', 'disk' or 'device'; 'auto': 'device' if
+  # they take a tenth of an accelerator, else 'memory'; 'decode': nowhere.
+  config.data.storage = 'auto'
   config.data.workers = 0  # processes that decode, for 'decode'
   config.data.label_maps = ''  # of the training split, for token labels
 

@@ -18,6 +18,7 @@ PLAN = plan_lib.Plan(
     num_epochs=6,
     stop_after_epochs=3,
     eval_every_epochs=1,
+    log_every_steps=5,
 )
 
 

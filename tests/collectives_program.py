@@ -1,10 +1,11 @@
-"""Prints what the devices exchange in a step, compiled for eight of them.
+"""Prints what eight devices exchange in the loop of steps, once compiled.
 
   python tests/collectives_program.py CASE [CASE ...]
 
-As JSON: for each case of `CASES`, the shapes that each kind of exchange has as its
-results, and the shapes of the parameters that the case splits. It is traced for
-a GPU: on a CPU depthwise convolutions are computed in another way.
+The images are on the devices, and batches are row numbers. As JSON: for each
+case of `CASES`, the shapes that each kind of exchange has as its results, and
+the shapes of the parameters that the case splits. It is traced for a GPU: on a
+CPU depthwise convolutions are computed in another way.
 """
 
 import collections
@@ -16,6 +17,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from gswinrmt_jax.augment import batch as augment_lib
@@ -24,6 +26,7 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.ops import backend
 from gswinrmt_jax.training import (
     devices,
+    dispatch,
     gradients,
     state,
     step,
@@ -88,13 +91,16 @@ def _exchanged(model, settings, *, fsdp=1, tokens=False):
       ema_decay=0.9,
       placing=here,
   )
-  batch = {
-      'image': jax.ShapeDtypeStruct((BATCH, *IMAGE), jnp.uint8),
-      'label': jax.ShapeDtypeStruct((BATCH,), jnp.int32),
+  records = {
+      'image': jax.ShapeDtypeStruct((100, *IMAGE), jnp.uint8),
+      'label': jax.ShapeDtypeStruct((100,), jnp.int32),
   }
+  rows = jax.ShapeDtypeStruct((2, BATCH), jnp.int32)
+  supply = dispatch.Supply(np.int32(2), {'row': rows}, records)
+  advance = dispatch.jit_advance(dispatch.make_advance(update), here, shapes)
   key = jax.eval_shape(lambda: jax.random.key(0))
   with backend.tracing_for('gpu'):
-    lowered = here.jit_step(update, shapes).lower(shapes, batch, key)
+    lowered = advance.lower(shapes, supply, key)
   module = hlo_text.parse(lowered.compile().as_text())
   found = collections.defaultdict(list)
   for computation in module.computations.values():

@@ -65,12 +65,9 @@ def write(
       )
 
     def _split_generators(self, dl_manager):
-      return {split: self._examples(split) for split in splits}
+      return {split: self._generate_examples(split) for split in splits}
 
-    def _generate_examples(self):
-      raise NotImplementedError
-
-    def _examples(self, split):
+    def _generate_examples(self, split):
       for file_name, image, label in splits[split]:
         yield (
             file_name,

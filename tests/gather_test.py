@@ -53,6 +53,16 @@ def test_a_summary_of_an_earlier_step_is_none(folder):
   assert run.seconds_per_epoch == 20.0  # the median of 20, 20, 7
 
 
+def test_a_summary_without_the_time_of_an_epoch(folder):
+  """The log was put away when it was written, and is back."""
+  path = folder / 'summary.json'
+  summary = json.loads(path.read_text())
+  del summary['seconds_per_epoch']
+  path.write_text(json.dumps(summary))
+  (run,), _ = gather.gather([folder])
+  assert run.finished and run.seconds_per_epoch == 20.0
+
+
 def test_weights_and_other_files_are_no_runs(folder, tmp_path):
   (tmp_path / 'weights').mkdir()
   (tmp_path / 'weights' / 'config.json').write_text('{}')

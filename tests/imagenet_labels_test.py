@@ -89,8 +89,9 @@ def test_devkit_that_cannot_be_read(truth, meta, tmp_path):
 
 def test_ground_truth_alone_is_refused(tmp_path):
   (tmp_path / imagenet_labels.TRUTH).write_text(_TRUTH)
-  with pytest.raises(UserError, match=r'without meta\.mat'):
+  with pytest.raises(UserError, match=r'without meta\.mat') as caught:
     imagenet_labels.read(tmp_path)
+  assert str(caught.value).endswith(imagenet_labels.FORMS)
 
 
 def test_nothing_says_what_would_do(tmp_path):

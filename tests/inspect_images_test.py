@@ -4,15 +4,11 @@ import concurrent.futures
 from concurrent.futures import process
 import io
 import os
-import pathlib
-import signal
-import subprocess
-import sys
-import time
 
 import image_files
 import PIL.Image
 import PIL.ImageOps
+import processes
 import pytest
 
 from gswinrmt_jax.data import inspect_images, pictures
@@ -211,13 +207,8 @@ def test_workers_end_with_a_killed_parent():
       '  print(pool.submit(os.getpid).result(), flush=True)\n'
       '  os.kill(os.getpid(), signal.SIGKILL)\n'
   )
-  done = subprocess.run([sys.executable, '-c', code], stdout=subprocess.PIPE)
-  assert done.returncode == -signal.SIGKILL
-  status = pathlib.Path('/proc', done.stdout.decode().strip(), 'status')
-  end = time.monotonic() + 20
-  while status.exists() and 'State:\tZ' not in status.read_text():
-    assert time.monotonic() < end
-    time.sleep(0.05)
+  child = processes.child_of_killed(code)
+  processes.wait_for_end(child)
 
 
 @pytest.mark.parametrize('end', [b'\xc3', b'17\n', b'["a/1.jpg"]\n', b'{}\n'])

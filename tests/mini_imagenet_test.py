@@ -185,6 +185,13 @@ def test_shares_are_500_50_50():
       assert made.counts(split) == [number] * 2
 
 
+def test_too_few_images_to_divide(tmp_path):
+  image_files.write(tmp_path, image_files.names(*_WNIDS, count=5))
+  with pytest.raises(UserError, match='test would get nothing') as caught:
+    mini_imagenet.find(tmp_path)
+  assert '--' not in str(caught.value)  # There are no options for it.
+
+
 def test_names_of_ones_own_stay(tmp_path):
   image_files.write(tmp_path, image_files.names('a', 'b', 'c', 'd', count=12))
   assert mini_imagenet.find(tmp_path).class_names == ('a', 'b', 'c', 'd')

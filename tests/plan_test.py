@@ -18,6 +18,7 @@ def _config(**changes):
       'stop_after_epochs': 0,
       'eval_every_epochs': 1,
       'log_every_steps': 3,
+      'steps_per_dispatch': 0,
   }
   return ml_collections.ConfigDict({**fields, **changes})
 

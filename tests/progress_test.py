@@ -15,6 +15,7 @@ PLAN = plan_lib.Plan(
     num_epochs=6,
     stop_after_epochs=6,
     eval_every_epochs=1,
+    log_every_steps=5,
 )
 SPEED = {'seconds': 2.0, 'images_per_second': 812.4, 'data_wait': 0.031}
 

@@ -7,7 +7,7 @@ from gswinrmt_jax.data.collection import Collection, Picture
 from gswinrmt_jax.errors import UserError
 
 
-def _divided(counts, val, test, seed=0):
+def _divided(counts, val, test, seed=0, **how):
   pictures = [
       Picture(f'{label}/{i}', label)
       for label, count in enumerate(counts)
@@ -15,7 +15,9 @@ def _divided(counts, val, test, seed=0):
   ]
   names = tuple(map(str, range(len(counts))))
   collection = Collection('/x', names, {'': pictures})
-  return random_split.by_share(collection, {'val': val, 'test': test}, seed)
+  return random_split.by_share(
+      collection, {'val': val, 'test': test}, seed, **how
+  )
 
 
 def test_every_class_gives_its_share_rounded():
@@ -67,14 +69,20 @@ def test_shares_that_will_not_do(shares):
 
 
 def test_a_class_that_leaves_train_nothing():
-  with pytest.raises(UserError, match="class '1' has 2 pictures, of which"):
+  said = r"class '1' has 2 pictures, .* for train: add some"
+  with pytest.raises(UserError, match=f'{said}, or lower --val and --test$'):
     _divided((9, 2), 0.3, 0.3)
+  with pytest.raises(UserError, match=f'{said}$'):
+    _divided((9, 2), 0.3, 0.3, options=False)
 
 
 def test_a_split_that_gets_nothing():
   assert _divided((9, 5), 0.1, 0.1).counts('val') == [1, 1]
   assert _divided((5, 4), 0.1, 0.1).counts('val') == [1, 0]
-  with pytest.raises(UserError, match=r'^--val=0\.1: no class has enough pict'):
+  said = r'^val would get nothing, as 0\.1 of every class .*: add some'
+  with pytest.raises(UserError, match=f'{said}, or raise --val, or set it to'):
     _divided((4, 4), 0.1, 0.2)
-  with pytest.raises(UserError, match=r'^--test=0\.1: .* raise --test'):
+  with pytest.raises(UserError, match=f'{said}$'):
+    _divided((4, 4), 0.1, 0.2, options=False)
+  with pytest.raises(UserError, match=r'^test would get .* raise --test'):
     _divided((4, 4), 0.2, 0.1)

@@ -13,19 +13,12 @@ from gswinrmt_jax.training import build, run_folder
 def _config(**changes):
   config = ml_collections.ConfigDict(
       {
+          **run_folder._ADDED,
           'seed': 0,
           'log_every_steps': 5,
+          'steps_per_dispatch': 0,
           'stop_after_epochs': 0,
           'eval_batch_size': 5,
-          'ema_decay': 0.0,
-          'init_from': '',
-          'token_label_weight': 0.0,
-          'optimizer': {
-              'schedule': 'cosine',
-              'warmup_learning_rate': 0.0,
-              'final_learning_rate': 0.0,
-              'decay_layer_scale': False,
-          },
           'data': {
               'name': 'digits',
               'dir': '',

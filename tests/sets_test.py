@@ -84,3 +84,32 @@ def test_smoke_has_what_a_report_needs_in_a_minute_a_run():
 def test_mistakes_are_told_before_anything_runs(name, overrides, said):
   with pytest.raises(UserError, match=said):
     _jobs(name, overrides=overrides)
+
+
+def test_the_small_windowed_set_has_windows():
+  """Windows of 4 x 4 among 16 x 16 tokens; RMT attends to whole maps."""
+  jobs = _jobs('table3-small')
+  windows = {j.config.model.name: j.config.model.window_size for j in jobs}
+  assert windows == {'rmt_large': 0, 'retention_large': 4, 'swat_large': 4}
+  for job in jobs:
+    side = job.config.data.image_size // job.config.model.patch_size
+    assert side == 16 and len(job.config.model.widths) == 4
+
+
+def test_only_some_of_a_set():
+  def names(only):
+    jobs = sets.jobs(
+        'ablation-cifar10',
+        OUT,
+        seeds=1,
+        overrides=(),
+        only=only,
+        load=recipe_files.load,
+    )
+    return [job.folder.name for job in jobs]
+
+  assert names('retention_no_*, retention_base')[0] == 'retention_base_s0'
+  assert 'retention_no_gate_s0' in names('retention_no_*')
+  assert 'swat_no_lce_s0' not in names('retention_no_*')
+  with pytest.raises(UserError, match=r"no run 'retentoin' in the set: bare_"):
+    names('swat_*,retentoin')

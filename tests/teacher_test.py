@@ -11,12 +11,12 @@ import tiny_parts
 
 from gswinrmt_jax.augment import batch
 from gswinrmt_jax.commands import guard, main
-from gswinrmt_jax.data import datasets, label_maps, sources
+from gswinrmt_jax.data import datasets, label_maps, pipeline, sources
 from gswinrmt_jax.deploy import teacher
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card as card_lib
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.training import build
+from gswinrmt_jax.training import build, devices
 from gswinrmt_jax.training import weights as weights_lib
 
 _GOLDEN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
@@ -41,7 +41,7 @@ def weights(monkeypatch):
   monkeypatch.setattr(
       datasets,
       'load',
-      lambda *args, workers, **how: _records(how['image_size']),
+      lambda *args, **how: _records(how['image_size']),
   )
   fields = {
       'widths': (8,),
@@ -115,20 +115,18 @@ def test_a_teacher_that_does_not_fit_is_refused(
   assert '\n' not in str(caught.value)
 
 
-def test_images_are_decoded_in_as_many_processes_as_asked(
-    weights, tmp_path, monkeypatch
-):
-  asked = []
-  monkeypatch.setattr(
-      datasets,
-      'load',
-      lambda *args, **how: asked.append((args, how)) or _records((8, 12)),
-  )
-  teacher.write_label_maps(
-      weights, tmp_path / 'maps', name='tiny', split='val', workers=3
-  )
-  how = {'image_size': (8, 12), 'storage': 'decode', 'workers': 3}
-  assert asked == [(('tiny', 'val', ''), how)]
+def test_a_batch_divides_over_the_devices(weights, tmp_path, monkeypatch):
+  sizes = []
+
+  def eval_batches(records, *, batch_size):
+    sizes.append(batch_size)
+    return batches(records, batch_size=batch_size)
+
+  batches = pipeline.eval_batches
+  monkeypatch.setattr(pipeline, 'eval_batches', eval_batches)
+  monkeypatch.setattr(devices.Devices, 'rounded_up', lambda _, size: size + 2)
+  teacher.write_label_maps(weights, tmp_path / 'maps', name='tiny', split='val')
+  assert sizes == [66]
 
 
 @pytest.mark.parametrize(
@@ -137,18 +135,13 @@ def test_images_are_decoded_in_as_many_processes_as_asked(
         (
             'r m --data=d',
             {'step': 'best', 'which': None},
-            {
-                'split': 'train',
-                'data_dir': '',
-                'image_size': None,
-                'workers': 0,
-            },
+            {'split': 'train', 'data_dir': '', 'image_size': None},
         ),
         (
             'r m --data=d --step=7 --weights=ema --split=val --data-dir=e '
-            '--image-size=64 --workers=8',
+            '--image-size=64',
             {'step': 7, 'which': 'ema'},
-            {'split': 'val', 'data_dir': 'e', 'image_size': 64, 'workers': 8},
+            {'split': 'val', 'data_dir': 'e', 'image_size': 64},
         ),
     ],
 )
@@ -166,12 +159,6 @@ def test_arguments_of_the_command(argv, load, write, monkeypatch):
       ((pathlib.Path('r'),), {**load, 'warn': guard.complain}),
       (('weights', pathlib.Path('m')), {'name': 'd', **write}),
   ]
-
-
-def test_fewer_than_no_workers(capsys):
-  argv = ['label-maps', 'r', 'm', '--data=d', '--workers=-1']
-  assert main.main(argv) == 2
-  assert '--workers must be at least 0' in capsys.readouterr().err
 
 
 def test_the_command(tmp_path, capsys):

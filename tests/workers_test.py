@@ -1,10 +1,6 @@
 """Processes that decode pictures."""
 
-import pathlib
-import signal
-import subprocess
-import sys
-import time
+import processes
 
 
 def test_workers_end_with_a_killed_process():
@@ -18,12 +14,5 @@ def test_workers_end_with_a_killed_process():
       'print(multiprocessing.active_children()[0].pid, flush=True)\n'
       'os.kill(os.getpid(), signal.SIGKILL)\n'
   )
-  done = subprocess.run(
-      [sys.executable, '-c', code], stdout=subprocess.PIPE, timeout=90
-  )
-  assert done.returncode == -signal.SIGKILL
-  status = pathlib.Path('/proc', done.stdout.decode().strip(), 'status')
-  end = time.monotonic() + 20
-  while status.exists() and 'State:\tZ' not in status.read_text():
-    assert time.monotonic() < end
-    time.sleep(0.05)
+  child = processes.child_of_killed(code)
+  processes.wait_for_end(child)

@@ -2,6 +2,7 @@
 
   table5            CIFAR-10, the three compact models (Tables 5 and 6)
   table3            Mini-ImageNet, the three large models (Tables 3 and 4)
+  table3-small      the same at 64x64, tiny models, four epochs: for a laptop
   ablation-cifar10  every single component, on CIFAR-10
   ablation-mini     every single component, on Mini-ImageNet
   smoke             tiny models on the digits, to see that all of it runs
@@ -30,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='runs of each configuration, with seeds 0 to N - 1 (default: 3)',
   )
   parser.add_argument(
+      '--only',
+      default='*',
+      metavar='NAMES',
+      help="runs of the set, such as 'retention,retention_no_*' (default: all)",
+  )
+  parser.add_argument(
       '--out',
       default='runs',
       metavar='DIR',
@@ -54,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
       pathlib.Path(args.out),
       seeds=args.seeds,
       overrides=args.overrides,
+      only=args.only,
       load=recipe_files.load,
   )
   if args.status:

@@ -8,7 +8,6 @@ import argparse
 import pathlib
 
 from gswinrmt_jax.commands import arguments, guard
-from gswinrmt_jax.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,13 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help="bring images to N x N (default: the teacher's own size)",
   )
   parser.add_argument(
-      '--workers',
-      type=int,
-      default=0,
-      metavar='N',
-      help='processes that decode images (default: none, this one does)',
-  )
-  parser.add_argument(
       '--data-dir', default='', metavar='DIR', help='TFDS data directory'
   )
 
@@ -44,8 +36,6 @@ def run(args: argparse.Namespace) -> None:
   """Runs the command."""
   step = arguments.step(args)
   arguments.check_positive(args, 'image_size')
-  if args.workers < 0:
-    raise UserError('--workers must be at least 0')
 
   # Imported here: --help need not wait for JAX.
   from gswinrmt_jax.deploy import teacher
@@ -63,5 +53,4 @@ def run(args: argparse.Namespace) -> None:
       split=args.split,
       data_dir=args.data_dir,
       image_size=args.image_size,
-      workers=args.workers,
   )

@@ -43,7 +43,8 @@ def read(root: pathlib.Path) -> tuple[dict[str, str], str]:
       ) from error
   lonely = (root / TRUTH).exists()
   raise UserError(
-      f'{root} has {TRUTH} without {_META}, which says what its numbers mean'
+      f'{root} has {TRUTH} without {_META}, which says what its numbers mean; '
+      f'what works is {FORMS}'
       if lonely
       else f'{root} does not say what its validation images show; needed is '
       f'{FORMS}'

@@ -69,7 +69,7 @@ def find(
     collection.source['division'] = 'as the folders are'
     return collection
   _say_if_not_600(collection)
-  return random_split.by_share(collection, SHARES, seed or 0)
+  return random_split.by_share(collection, SHARES, seed or 0, options=False)
 
 
 def _of_imagenet(root, wnids):

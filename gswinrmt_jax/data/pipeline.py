@@ -11,7 +11,13 @@ import numpy as np
 from gswinrmt_jax.data import machine
 from gswinrmt_jax.data import workers as workers_lib
 from gswinrmt_jax.data.cropped import Cropped
-from gswinrmt_jax.data.records import Arrays, Batch, decode_ahead, Decoded
+from gswinrmt_jax.data.records import (
+    Arrays,
+    Batch,
+    decode_ahead,
+    Decoded,
+    Rows,
+)
 from gswinrmt_jax.errors import UserError
 
 Records = Arrays | Decoded
@@ -23,7 +29,7 @@ _EPOCHS = 1_000_000
 
 
 def train_batches(
-    records: Records | Cropped,
+    records: Records | Cropped | Rows,
     *,
     batch_size: int,
     seed: int,
@@ -54,7 +60,7 @@ def train_batches(
 
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and, which record it is, 'row'
-    int32 [b]; of `Cropped` records 'box' as well.
+    int32 [b]; of `Cropped` records 'box' as well, of `Rows` the row alone.
 
   Raises:
     UserError: If a record cannot be decoded, or a worker is killed.

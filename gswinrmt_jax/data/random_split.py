@@ -8,7 +8,11 @@ from gswinrmt_jax.errors import UserError
 
 
 def by_share(
-    collection: Collection, shares: Mapping[str, float], seed: int
+    collection: Collection,
+    shares: Mapping[str, float],
+    seed: int,
+    *,
+    options: bool = True,
 ) -> Collection:
   """Returns the collection with all its pictures divided anew.
 
@@ -21,6 +25,8 @@ def by_share(
     collection: Its splits are pooled first.
     shares: Of val and test, each from 0 to below 1; 0 makes no split.
     seed: Of the order.
+    options: Whether the shares are those of --val and --test, which a message
+      may then advise.
 
   Raises:
     UserError: If the shares leave train nothing, or no picture falls to one of
@@ -45,14 +51,15 @@ def by_share(
     if start >= len(pictures):
       raise UserError(
           f'class {name!r} has {len(pictures)} pictures, of which none is left '
-          'for train: add some, or lower --val and --test'
+          f'for train: add some{", or lower --val and --test" * options}'
       )
     splits['train'] += pictures[start:]
   for split in wanted:
     if not splits[split]:
+      advice = f', or raise --{split}, or set it to 0' if options else ''
       raise UserError(
-          f'--{split}={shares[split]:g}: no class has enough pictures for one '
-          f'in {split}; add some, or raise --{split}, or set it to 0'
+          f'{split} would get nothing, as {shares[split]:.3g} of every class '
+          f'is less than half a picture: add some{advice}'
       )
   collection.splits = {
       split: sorted(pictures)

@@ -47,6 +47,31 @@ class Arrays:
     return {'image': self.image[rows], 'label': self.label[rows]}
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+  """Records that are elsewhere: of a batch the host has the row numbers.
+
+  Attributes:
+    count: How many there are.
+    image_shape: Height, width and channels of an image.
+    source: What they were decoded from, if anything.
+  """
+
+  count: int
+  image_shape: tuple[int, int, int]
+  source: Source | None = None
+
+  workers = 0
+
+  def __len__(self) -> int:
+    return self.count
+
+  def gather(self, rows: np.ndarray) -> Batch:
+    """Returns nothing: the rows themselves are part of every batch."""
+    del rows
+    return {}
+
+
 class Decoded:
   """Records that are decoded each time they are gathered.
 

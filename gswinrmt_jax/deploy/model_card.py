@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import pathlib
 
+from gswinrmt_jax import files
 from gswinrmt_jax.training import average
 from gswinrmt_jax.training.weights import Weights
 
@@ -22,9 +23,8 @@ _LOADED = ('safetensors', 'torch')
 
 def write(folder: pathlib.Path, weights: Weights, form: str) -> None:
   """Writes the card, whole or not at all; the last format has the say."""
-  part = folder / f'{FILE}.part'
-  part.write_text('\n'.join(_lines(weights, form)) + '\n')
-  part.replace(folder / FILE)
+  with files.replacing(folder / FILE) as part:
+    part.write_text('\n'.join(_lines(weights, form)) + '\n')
 
 
 def is_one(path: pathlib.Path) -> bool:

@@ -28,7 +28,6 @@ def write_label_maps(
     split: str,
     data_dir: str = '',
     image_size: int | None = None,
-    workers: int = 0,
     terminal: log.Terminal | None = None,
 ) -> None:
   """Writes what the dense head sees in each record of a split.
@@ -43,7 +42,6 @@ def write_label_maps(
     split: Of the data set.
     data_dir: The TFDS data directory.
     image_size: Height and width; None takes the teacher's.
-    workers: Processes that decode.
     terminal: Where is told what was written.
 
   Raises:
@@ -61,7 +59,7 @@ def write_label_maps(
   label_map.extents(size, model.arch.stride)
   weights.check_classes(datasets.info(name, data_dir))
   records = datasets.load(
-      name, split, data_dir, image_size=size, storage='decode', workers=workers
+      name, split, data_dir, image_size=size, storage='decode'
   )
   label_maps.write(
       folder,
@@ -95,10 +93,11 @@ def _see(
     )
     return jax.lax.top_k(jax.nn.softmax(dense), top)
 
-  put_batch = devices.Devices().put_batch
+  place = devices.Devices()
+  batches = pipeline.eval_batches(records, batch_size=place.rounded_up(_BATCH))
   seen = (
-      see(weights.variables, put_batch(batch['image']))
-      for batch in pipeline.eval_batches(records, batch_size=_BATCH)
+      see(weights.variables, place.put_batch(batch['image']))
+      for batch in batches
   )
   maps = (
       (classes, probabilities)

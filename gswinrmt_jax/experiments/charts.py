@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import pathlib
 
+from gswinrmt_jax import files
 from gswinrmt_jax.experiments.statistics import Mean
 
 MANY = 12  # what one picture can name
@@ -189,6 +190,5 @@ def _write(path, figure):
   (axes,) = figure.axes
   if axes.get_legend_handles_labels()[0]:
     axes.legend(frameon=False, loc='center left', bbox_to_anchor=(1.01, 0.5))
-  part = path.with_name(path.name + '.part')
-  figure.canvas.print_png(part)
-  part.replace(path)
+  with files.replacing(path) as part:
+    figure.canvas.print_png(part)

@@ -58,7 +58,7 @@ class Run:
 
   @property
   def finished(self) -> bool:
-    """Whether the whole schedule was run, and the test split read."""
+    """Whether the whole schedule was run, and what was measured summed up."""
     summary = self.summary
     return bool(summary) and summary['steps'] >= summary['total_steps']
 
@@ -77,8 +77,8 @@ class Run:
 
   @property
   def seconds_per_epoch(self) -> float | None:
-    """The median."""
-    if self.summary:
+    """The median; a summary has none if the log had no epochs."""
+    if self.summary and 'seconds_per_epoch' in self.summary:
       return self.summary['seconds_per_epoch']
     seconds = [entry['seconds'] for entry in self.epochs]
     return statistics.median(seconds) if seconds else None

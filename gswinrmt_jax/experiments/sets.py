@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import fnmatch
 import pathlib
 
 import ml_collections
@@ -54,6 +55,27 @@ def _ablations(argument: str, *, at_32: bool) -> tuple[Entry, ...]:
 # the digits has next to none.
 _SMOKE = ('--config.num_epochs=4',)
 
+# The windowed regime for a laptop: images of 64 pixels make 16 x 16 tokens, so
+# that windows of 4 are a quarter of a side, as those of 14 are at 224 pixels.
+# A model of under a million parameters, few epochs and so little augmentation.
+_SMALL = (
+    '--config.data.image_size=64',
+    '--config.dtype=float32',
+    '--config.model.widths=(24,48,96,192)',
+    '--config.model.depths=(1,1,2,1)',
+    '--config.model.num_heads=(1,2,3,6)',
+    '--config.model.layer_scale=(0.0,0.0,0.0,0.0)',
+    '--config.augment.crop_padding=4',
+    '--config.augment.rand_augment_ops=0',
+    '--config.augment.erase_prob=0.0',
+    '--config.augment.mixup_alpha=0.0',
+    '--config.augment.cutmix_alpha=0.0',
+    '--config.optimizer.learning_rate=1e-3',
+    '--config.optimizer.warmup_epochs=0.5',
+    '--config.num_epochs=4',
+)
+_WINDOW = '--config.model.window_size=4'
+
 SETS: Mapping[str, tuple[Entry, ...]] = {
     'table5': tuple(
         Entry(name, f'cifar10_{name}') for name in ('rmt', 'retention', 'swat')
@@ -61,6 +83,11 @@ SETS: Mapping[str, tuple[Entry, ...]] = {
     'table3': tuple(
         Entry(name, f'mini_imagenet_{name}')
         for name in ('rmt', 'retention', 'swat')
+    ),
+    'table3-small': (
+        Entry('rmt', 'mini_imagenet_rmt', _SMALL),
+        Entry('retention', 'mini_imagenet_retention', (*_SMALL, _WINDOW)),
+        Entry('swat', 'mini_imagenet_swat', (*_SMALL, _WINDOW)),
     ),
     'ablation-cifar10': _ablations('', at_32=True),
     'ablation-mini': _ablations(',mini', at_32=False),
@@ -83,6 +110,7 @@ def jobs(
     *,
     seeds: int,
     overrides: Sequence[str],
+    only: str = '*',
     load: Callable[[str, Sequence[str]], ml_collections.ConfigDict],
 ) -> list[Job]:
   """Returns the runs of a set, seed by seed: each round has every variant.
@@ -92,19 +120,23 @@ def jobs(
     out: Run folders are `OUT/NAME/RUN_sSEED`.
     seeds: How many, from 0.
     overrides: `--config.FIELD=VALUE`, for every run.
+    only: Names of the set's entries, with commas between them; `*` stands for
+      any letters.
     load: From what stands behind `--config=`, and overrides, to a recipe.
 
   Raises:
-    UserError: If there is no such set, or a recipe does not take an override.
+    UserError: If there is no such set or entry, or a recipe does not take an
+      override.
   """
   if name not in SETS:
     raise UserError(f"no experiment '{name}': {', '.join(SETS)}")
+  entries = _chosen(SETS[name], only)
   for override in overrides:
     if override.partition('=')[0].lstrip('-') == 'config.seed':
       raise UserError(f'{override}: the seeds of an experiment are --seeds')
   found = []
   for seed in range(seeds):
-    for entry in SETS[name]:
+    for entry in entries:
       fields = (*entry.overrides, *overrides, f'--config.seed={seed}')
       folder = out / name / f'{entry.name}_s{seed}'
       found.append(
@@ -115,3 +147,19 @@ def jobs(
           )
       )
   return found
+
+
+def _chosen(entries, only):
+  """Returns the entries whose names match one of the patterns, in order."""
+  patterns = [pattern.strip() for pattern in only.split(',')]
+  for pattern in patterns:
+    if not fnmatch.filter([entry.name for entry in entries], pattern):
+      raise UserError(
+          f"no run '{pattern}' in the set: "
+          f'{", ".join(entry.name for entry in entries)}'
+      )
+  return [
+      entry
+      for entry in entries
+      if any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in patterns)
+  ]

@@ -174,6 +174,7 @@ def _order(variant):
 def _setting_key(run):
   """What runs have to share to be compared, as text."""
   fields = run.config.to_dict()
+  # Of the model count the size and `sizes`: its free fields go with it here.
   model = fields.pop('model')
   for name in ('seed', *run_folder.FREE_FIELDS):
     section, _, field = name.rpartition('.')

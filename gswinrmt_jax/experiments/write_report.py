@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import pathlib
 import re
 
+from gswinrmt_jax import files
 from gswinrmt_jax.experiments import (
     charts,
     gather,
@@ -43,9 +44,8 @@ def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
   parts += ['## What is missing', _list([*absent, *problems, *passed_over])]
   parts += ['## Runs', _runs(runs)]
   path = out / 'report.md'
-  part = path.with_name(path.name + '.part')
-  part.write_text('\n\n'.join(parts) + '\n')
-  part.replace(path)
+  with files.replacing(path) as part:
+    part.write_text('\n\n'.join(parts) + '\n')
   return path
 
 

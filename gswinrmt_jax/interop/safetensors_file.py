@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card as card_lib
 
@@ -35,11 +36,10 @@ def write(
       name: np.ascontiguousarray(jax.device_get(array))
       for name, array in flat.items()
   }
-  part = path.with_name(path.name + '.part')
   metadata = {'format': 'flax', _CARD: json.dumps(card.to_dict())}
-  # Not by its `save_file`, which makes files that only their owner reads.
-  part.write_bytes(safetensors.save(arrays, metadata=metadata))
-  part.replace(path)
+  with files.replacing(path) as part:
+    # Not by its `save_file`, which makes files that only their owner reads.
+    part.write_bytes(safetensors.save(arrays, metadata=metadata))
 
 
 def read(path: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:

@@ -11,6 +11,8 @@ import zipfile
 
 import numpy as np
 
+from gswinrmt_jax import files
+
 _STORAGES = {'float32': 'FloatStorage', 'int64': 'LongStorage'}
 _ROOT = 'archive'
 
@@ -25,15 +27,16 @@ def write(
     tree: State dicts by their entry; float32 and int64.
   """
   arrays = [array for entry in tree.values() for array in entry.values()]
-  part = path.with_name(path.name + '.part')
-  with zipfile.ZipFile(part, 'w', zipfile.ZIP_STORED) as archive:
+  with (
+      files.replacing(path) as part,
+      zipfile.ZipFile(part, 'w', zipfile.ZIP_STORED) as archive,
+  ):
     archive.writestr(f'{_ROOT}/data.pkl', _program(tree))
     archive.writestr(f'{_ROOT}/byteorder', 'little')
     for key, array in enumerate(arrays):
       little = np.ascontiguousarray(array, array.dtype.newbyteorder('<'))
       archive.writestr(f'{_ROOT}/data/{key}', little.tobytes())
     archive.writestr(f'{_ROOT}/version', '3\n')
-  part.replace(path)
 
 
 def _program(tree):

@@ -6,6 +6,7 @@ import textwrap
 
 import numpy as np
 
+from gswinrmt_jax import files
 from gswinrmt_jax.maps.computation import Maps
 
 # What a gate makes of 0: neither opened nor closed.
@@ -253,7 +254,6 @@ def _save(path, figure, title):
   from matplotlib.backends.backend_agg import FigureCanvasAgg
 
   figure.suptitle(_wrap(figure, title), fontsize=10)
-  part = path.with_name(path.name + '.part')
-  FigureCanvasAgg(figure).print_png(part)
-  part.replace(path)
+  with files.replacing(path) as part:
+    FigureCanvasAgg(figure).print_png(part)
   return path

@@ -5,7 +5,6 @@ device has images of its own. The state is copied along `data`; along `fsdp` its
 large arrays are split.
 """
 
-from collections.abc import Callable
 import math
 from typing import Any
 
@@ -26,6 +25,7 @@ class Devices:
     replicated: The sharding of what each device has a copy of.
     split: The sharding of batches: each device has a run of the images, in the
       order of the devices, so that a process has one too.
+    split_steps: That of several batches, `[m b ...]`.
   """
 
   def __init__(self, data: int = 0, fsdp: int = 1):
@@ -59,6 +59,7 @@ class Devices:
     )
     self.replicated = NamedSharding(mesh, PartitionSpec())
     self.split = NamedSharding(mesh, PartitionSpec(_AXES))
+    self.split_steps = NamedSharding(mesh, PartitionSpec(None, _AXES))
 
   def put_batch(self, batch: Any) -> Any:
     """Splits a batch over the devices, which have to divide it.
@@ -66,14 +67,11 @@ class Devices:
     Args:
       batch: Of several processes, each has its own run of the rows.
     """
-    if jax.process_count() == 1:
-      return jax.device_put(batch, self.split)
-    return jax.tree.map(
-        lambda rows: jax.make_array_from_process_local_data(
-            self.split, np.asarray(rows)
-        ),
-        batch,
-    )
+    return _put(batch, self.split)
+
+  def put_steps(self, batches: Any) -> Any:
+    """Splits each of several batches, `[m b ...]`, as `put_batch` does one."""
+    return _put(batches, self.split_steps)
 
   def rounded_up(self, batch_size: int) -> int:
     """Returns the least batch that divides over the devices, and is no less."""
@@ -102,8 +100,8 @@ class Devices:
       )
 
   def replicate(self, tree: Any) -> Any:
-    """Puts a copy of all arrays on each device."""
-    return jax.device_put(tree, self.replicated)
+    """Puts a copy of all arrays, which each process has, on each device."""
+    return _put(tree, self.replicated)
 
   def place(self, state: Any) -> Any:
     """Puts a state where `shardings` says."""
@@ -157,23 +155,6 @@ class Devices:
         self.whole(grads), self.shardings(grads)
     )
 
-  def jit_step(self, step: Callable[..., Any], state: Any) -> Any:
-    """Returns an update `(state, batch, key) -> (state, metrics)`, jitted.
-
-    It takes over the state's memory.
-
-    Args:
-      step: The update.
-      state: The state, or its shapes.
-    """
-    state = self.shardings(state)
-    return jax.jit(
-        step,
-        donate_argnums=0,
-        in_shardings=(state, self.split, self.replicated),
-        out_shardings=(state, self.replicated),
-    )
-
   def target(self, shapes: Any) -> Any:
     """Returns the shapes as restore targets, placed as `shardings` says."""
     return jax.tree.map(
@@ -182,6 +163,17 @@ class Devices:
         ),
         shapes,
     )
+
+
+def _put(tree, sharding):
+  if jax.process_count() == 1:
+    return jax.device_put(tree, sharding)
+  return jax.tree.map(
+      lambda local: jax.make_array_from_process_local_data(
+          sharding, np.asarray(local)
+      ),
+      tree,
+  )
 
 
 def fetch(tree: Any) -> Any:

@@ -7,6 +7,8 @@ import ml_collections
 from gswinrmt_jax.data import cropped, datasets, pictures, pipeline
 from gswinrmt_jax.errors import UserError
 
+# 'device' and 'auto' are in memory first: `resident` takes them from there.
+STORAGES = (*datasets.STORAGES, 'device', 'auto')
 _TRAIN_CROPS = ('resize', 'random_resized')
 _LEAST_CROP = 0.1  # An image is resized to the size divided by it.
 
@@ -21,10 +23,10 @@ def check(config: ml_collections.ConfigDict) -> None:
   for name in ('image_size', 'workers'):
     if data[name] < 0:
       raise UserError(f'config.data.{name} is {data[name]}: must be at least 0')
-  if data.storage not in datasets.STORAGES:
+  if data.storage not in STORAGES:
     raise UserError(
         f"config.data.storage is '{data.storage}': must be one of "
-        f'{", ".join(datasets.STORAGES)}'
+        f'{", ".join(STORAGES)}'
     )
   # Written so that NaN is out of range too.
   if data.eval_crop and not _LEAST_CROP <= data.eval_crop <= 1:
@@ -129,12 +131,14 @@ def check_sizes(
 def _load(config, split, **how):
   data = config.data
   size = (data.image_size,) * 2 if data.image_size else None
+  stored = data.storage in datasets.STORAGES
+  storage = data.storage if stored else 'memory'
   return datasets.load(
       data.name,
       split,
       data.dir,
       image_size=size,
-      storage=data.storage,
+      storage=storage,
       workers=data.workers,
       **how,
   )

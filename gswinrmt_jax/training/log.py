@@ -7,6 +7,8 @@ import shutil
 import sys
 from typing import Any, TextIO
 
+from gswinrmt_jax import files
+
 
 class Terminal:
   """Lines of text; on a terminal the progress line is redrawn in place."""
@@ -51,9 +53,8 @@ class MetricsLog:
 
     path = folder / 'metrics.jsonl'
     kept = [entry for entry in read_metrics(folder) if entry['step'] <= step]
-    part = path.with_name(path.name + '.part')
-    part.write_text(''.join(json.dumps(entry) + '\n' for entry in kept))
-    part.replace(path)
+    with files.replacing(path) as part:
+      part.write_text(''.join(json.dumps(entry) + '\n' for entry in kept))
     self.entries = kept
     self._file = path.open('a')
     self._events = tensorboardX.SummaryWriter(

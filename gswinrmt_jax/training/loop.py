@@ -1,6 +1,7 @@
 """A run: restore, step, validate, save, until done."""
 
 import contextlib
+import dataclasses
 import pathlib
 import time
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import jax
 import ml_collections
 
-from gswinrmt_jax.data import pipeline
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import (
     average,
@@ -16,6 +16,7 @@ from gswinrmt_jax.training import (
     checkpoint,
     closing,
     devices,
+    feed,
     fine_tune,
     image_spec,
     inputs,
@@ -25,7 +26,6 @@ from gswinrmt_jax.training import (
     plots,
     processes,
     run_folder,
-    token_labels,
 )
 from gswinrmt_jax.training import progress as progress_lib
 from gswinrmt_jax.training import step as step_lib
@@ -53,6 +53,10 @@ def train(
   terminal = terminal or processes.terminal()
   with processes.together():
     run = Run(build.resolve(config), folder, terminal)
+  processes.check_same(
+      'configs or images',
+      [run.config.to_dict(), dataclasses.asdict(run.images)],
+  )
   try:
     return run.run()
   finally:
@@ -84,7 +88,7 @@ class Run:
     self.parts = parts.make_parts(config)
     if self._source is not None:
       fine_tune.check(self.parts.target.variables, self._source)
-    images = image_spec.of_run(
+    self.images = image_spec.of_run(
         config,
         self.parts.info,
         self.parts.train_data,
@@ -93,15 +97,15 @@ class Run:
     )
     if processes.is_first():
       run_folder.open_folder(folder, config)
-      images.write(folder)
+      self.images.write(folder)
     self._decay_range = jax.jit(step_lib.decay_range)
     self.log = None
-    self._batches = None
+    self._feed = None
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
     with contextlib.ExitStack() as stack:  # Each, even if another fails.
-      for part in (self.log, self._batches, self.checkpoints):
+      for part in (self.log, self._feed, self.checkpoints):
         if part:
           stack.callback(part.close)
 
@@ -154,35 +158,34 @@ class Run:
 
   def _train(self, state, start):
     """Steps from `start` to the end; the only loop."""
-    plan, put_batch = self.parts.plan, self.parts.devices.put_batch
-    milestones = plan.milestones
-    batches = self._open_batches(start)
-    batch = put_batch(next(batches))
+    plan = self.parts.plan
+    self._feed = feed.Feed(self.parts, start)
+    upcoming = next(self._feed)
     if not start:
-      self._draw(batch)
-    train_step = self._compile(state, batch)
+      self._draw(upcoming.supply)
+    advance = self._compile(state, upcoming.supply)
     readings = meter.Meter(self.config.batch_size)
     progress = progress_lib.Progress(self.log, self.terminal, plan, start=start)
-    for step in range(start + 1, plan.stop_step + 1):
+    while upcoming:
+      current, step = upcoming, upcoming.last
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
-        state, metrics = train_step(state, batch, self.parts.key)
-      readings.add(metrics)
-      if step < plan.stop_step:
-        # The device is busy meanwhile.
-        before = time.perf_counter()
-        batch = put_batch(next(batches))
-        readings.waited(time.perf_counter() - before)
+        state, metrics = advance(state, current.supply, self.parts.key)
+      readings.add(metrics, len(current.steps))
+      with readings.waiting():  # The devices are busy meanwhile.
+        upcoming = next(self._feed, None)
 
-      if step % self.config.log_every_steps == 0 or step in milestones:
-        extra = {
-            'learning_rate': self.parts.schedule(step - 1),
-            **self._decay_range(state.params),
-        }
-        progress.interval(step, *self._read(readings, step), extra)
-      if step in milestones:
-        self._close_epoch(state, step, milestones[step], progress)
+      if plan.reads_at(step):
+        values, speed = self._read(readings, step)
+        progress.interval(step, values, speed, self._extra(state, step))
+      if step in plan.milestones:
+        self._close_epoch(state, step, plan.milestones[step], progress)
         readings.restart()
     return state
+
+  def _extra(self, state, step):
+    """Returns what an interval tells beside the metrics of its steps."""
+    rate = self.parts.schedule(step - 1)
+    return {'learning_rate': rate, **self._decay_range(state.params)}
 
   def _close_epoch(self, state, step, epoch, progress):
     """Validates, logs, saves and plots."""
@@ -196,24 +199,11 @@ class Run:
           self.folder / 'curves.png', self.log.entries, self.folder.name
       )
 
-  def _open_batches(self, start):
-    batches = pipeline.train_batches(
-        self.parts.train_data,
-        batch_size=self.config.batch_size,
-        seed=self.config.seed,
-        start_step=start,
-        repeats=self.config.data.repeats,
-        share=processes.share(),
-    )
-    self._batches = batches
-    if self.parts.maps:
-      batches = token_labels.with_maps(batches, self.parts.maps)
-    return batches
-
-  def _draw(self, batch):
+  def _draw(self, supply):
     """Draws some of the first batch as the first step will see it."""
 
-    def some(key, batch):
+    def some(key, supply):
+      batch = supply.batch(0)
       image, targets = self.parts.augmentation(key, batch)
       if self.parts.maps:
         targets, _ = targets  # those of the tokens are not written down
@@ -225,7 +215,7 @@ class Run:
         some,
         out_shardings=self.parts.devices.replicated,
         compiler_options=devices.quick_compilation(),
-    )(step_lib.augment_key(self.parts.key, 0), batch)
+    )(step_lib.augment_key(self.parts.key, 0), supply)
     if processes.is_first():
       plots.write_augmented_batch(
           self.folder / 'augmented_batch.png',
@@ -233,11 +223,11 @@ class Run:
           self.parts.info,
       )
 
-  def _compile(self, state, batch):
+  def _compile(self, state, supply):
     """Compiles the step beforehand, so that no interval holds that time."""
     self.terminal.progress('Compiling the training step ...')
     before = time.perf_counter()
-    lowered = self.parts.train_step.lower(state, batch, self.parts.key)
+    lowered = self.parts.advance.lower(state, supply, self.parts.key)
     compiled = lowered.compile()
     seconds = log.duration(time.perf_counter() - before)
     self.terminal.say(f'Compiled the training step in {seconds}.')

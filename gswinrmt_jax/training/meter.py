@@ -1,5 +1,7 @@
 """Gathers the metrics of steps without waiting for the device."""
 
+from collections.abc import Iterator
+import contextlib
 import time
 
 import jax
@@ -25,13 +27,16 @@ class Meter:
     self._waited = 0.0
     self._since = time.perf_counter()
 
-  def waited(self, seconds: float) -> None:
-    """Counts time that the host spent on getting data."""
-    self._waited += seconds
+  @contextlib.contextmanager
+  def waiting(self) -> Iterator[None]:
+    """Counts the time inside as spent by the host on getting data."""
+    before = time.perf_counter()
+    yield
+    self._waited += time.perf_counter() - before
 
-  def add(self, metrics: Metrics) -> None:
-    """Keeps the metrics of one step, on the device."""
-    self._pending.append(metrics)
+  def add(self, metrics: Metrics, count: int) -> None:
+    """Keeps metrics of `count` steps on the device, the first of [m] each."""
+    self._pending.append((metrics, count))
 
   def read(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Waits for the steps so far and starts over.
@@ -46,14 +51,17 @@ class Meter:
     Raises:
       UserError: If a loss or gradient is not finite; names the steps.
     """
-    rows = jax.device_get(self._pending)
+    parts = jax.device_get(self._pending)
     seconds = time.perf_counter() - self._since
     values = {
-        name: np.array([row[name] for row in rows], np.float64)
-        for name in rows[0]
+        name: np.concatenate(
+            [metrics[name][:count] for metrics, count in parts],
+            dtype=np.float64,
+        )
+        for name in parts[0][0]
     }
-    first = step - len(rows) + 1
     finite = values.pop('finite') > 0
+    first = step - len(finite) + 1
     if not finite.all():
       raise UserError(
           f'loss or gradient not finite at step {first + finite.argmin()} '
@@ -61,7 +69,7 @@ class Meter:
       )
     speed = {
         'seconds': seconds,
-        'images_per_second': len(rows) * self._batch_size / seconds,
+        'images_per_second': len(finite) * self._batch_size / seconds,
         'data_wait': self._waited / seconds,
     }
     self._pending = []

@@ -13,10 +13,12 @@ from gswinrmt_jax.training import (
     average,
     build,
     devices,
+    dispatch,
     evaluation,
     inputs,
     plan,
     processes,
+    resident,
     token_labels,
 )
 from gswinrmt_jax.training import state as state_lib
@@ -33,7 +35,7 @@ class Parts:
   Attributes:
     config: The resolved recipe.
     info: The data set, its image size that of the records.
-    train_data: The training records.
+    train_data: The training records, wherever they are.
     val_data: The validation records.
     maps: Label maps of the training records, or None.
     plan: At which steps the run validates and ends.
@@ -43,14 +45,14 @@ class Parts:
     key: Of all that is drawn while training.
     create: Returns the state before the first step.
     target: That state's shapes, with shardings.
-    train_step: `(state, batch, key) -> (state, metrics)`, jitted; takes over
-      the state's memory.
+    advance: `(state, supply, key) -> (state, metrics)`, several steps,
+      jitted; takes over the state's memory.
     eval_step: `(variables, batch) -> sums`, jitted.
   """
 
   config: ml_collections.ConfigDict
   info: datasets.Info
-  train_data: pipeline.Records | cropped.Cropped
+  train_data: pipeline.Records | cropped.Cropped | resident.Resident
   val_data: pipeline.Records
   maps: label_maps.LabelMaps | None
   plan: plan.Plan
@@ -60,7 +62,7 @@ class Parts:
   key: jax.Array
   create: Callable[[], state_lib.TrainState]
   target: state_lib.TrainState
-  train_step: step_lib.TrainStep
+  advance: dispatch.Advance
   eval_step: evaluation.EvalStep
 
   def create_state(self) -> state_lib.TrainState:
@@ -103,7 +105,9 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
   augmentation, loss = token_labels.choose(config, info)
   datasets.ensure(config.data.name, config.data.dir)
   maps = token_labels.open_for(config)
-  train_data = inputs.load_train(config)
+  train_data = resident.place(
+      inputs.load_train(config), config.data.storage, placing.replicate
+  )
   val_data = inputs.load_eval(config, config.data.val_split)
   inputs.check_sizes(config, train_data, val_data)
   inputs.check_test(config)
@@ -130,6 +134,9 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
       accumulate_steps=config.accumulate_steps,
       placing=placing,
   )
+  advance = dispatch.jit_advance(
+      dispatch.make_advance(train_step), placing, target
+  )
   eval_step = evaluation.make_eval_step(model, build.make_normalization(info))
   return Parts(
       config=config,
@@ -144,6 +151,6 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
       key=jax.random.fold_in(key, _TRAIN),
       create=create,
       target=target,
-      train_step=placing.jit_step(train_step, target),
+      advance=advance,
       eval_step=jax.jit(eval_step, out_shardings=placing.replicated),
   )

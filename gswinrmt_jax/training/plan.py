@@ -1,6 +1,8 @@
 """At which steps a run validates and ends."""
 
+from collections.abc import Iterator
 import dataclasses
+import functools
 
 import ml_collections
 
@@ -26,6 +28,7 @@ class Plan:
     num_epochs: Of the whole schedule.
     stop_after_epochs: Where this run ends; `num_epochs` for the whole.
     eval_every_epochs: Epochs from one validation to the next.
+    log_every_steps: Steps from one reading of the metrics to the next.
   """
 
   num_examples: int
@@ -33,6 +36,7 @@ class Plan:
   num_epochs: int
   stop_after_epochs: int
   eval_every_epochs: int
+  log_every_steps: int
 
   def epoch_end(self, epoch: int) -> int:
     """Returns the steps in `epoch` epochs, `floor(epoch n / B)`."""
@@ -53,7 +57,7 @@ class Plan:
     """The step after which this run ends."""
     return self.epoch_end(self.stop_after_epochs)
 
-  @property
+  @functools.cached_property
   def milestones(self) -> dict[int, int]:
     """Steps after which to validate and save, each with its epoch."""
     epochs = range(
@@ -66,6 +70,27 @@ class Plan:
     steps.pop(0, None)  # epochs shorter than a step
     return steps
 
+  def reads_at(self, step: int) -> bool:
+    """Returns whether the metrics are read after a step."""
+    return step % self.log_every_steps == 0 or step in self.milestones
+
+  def dispatches(self, start: int, most: int) -> Iterator[range]:
+    """Yields the steps after `start`, in pieces for the devices.
+
+    A piece ends where metrics are read or the run validates, at the latest;
+    which steps are in one follows from that and from where it begins.
+
+    Args:
+      start: Updates made before.
+      most: Steps in a piece.
+    """
+    logged = range(self.log_every_steps, self.stop_step, self.log_every_steps)
+    for end in sorted({*logged, *self.milestones}):
+      while start < end:
+        piece = range(start + 1, min(start + most, end) + 1)
+        yield piece
+        start = piece[-1]
+
 
 def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
   """Returns the plan of a recipe.
@@ -76,8 +101,11 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
   for field in _POSITIVE:
     if config[field] < 1:
       raise UserError(f'config.{field} is {config[field]}: must be at least 1')
-  if config.seed < 0:
-    raise UserError(f'config.seed is {config.seed}: must not be negative')
+  for field in ('seed', 'steps_per_dispatch'):
+    if config[field] < 0:
+      raise UserError(
+          f'config.{field} is {config[field]}: must not be negative'
+      )
   stop = config.stop_after_epochs or config.num_epochs
   if not 0 < stop <= config.num_epochs:
     raise UserError(
@@ -90,6 +118,7 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
       num_epochs=config.num_epochs,
       stop_after_epochs=stop,
       eval_every_epochs=config.eval_every_epochs,
+      log_every_steps=config.log_every_steps,
   )
   if not plan.stop_step:
     raise UserError(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gswinrmt_jax import files
 from gswinrmt_jax.augment import picture
 from gswinrmt_jax.data import datasets
 
@@ -49,9 +50,8 @@ def write_curves(
     axes.grid(alpha=0.3)
     if not alone:
       axes.legend(frameon=False)
-  part = path.with_name(path.name + '.part')
-  canvas.print_png(part)
-  part.replace(path)
+  with files.replacing(path) as part:
+    canvas.print_png(part)
 
 
 def write_augmented_batch(

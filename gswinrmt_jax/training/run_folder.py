@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import build
 
@@ -38,6 +39,7 @@ FREE_FIELDS = frozenset(
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
     'accumulate_steps': 1,
+    'steps_per_dispatch': 0,
     'ema_decay': 0.0,
     'init_from': '',
     'token_label_weight': 0.0,
@@ -67,9 +69,8 @@ _PACKAGES = (
 
 def write_json(path: pathlib.Path, value: Any) -> None:
   """Writes JSON whole or not at all."""
-  part = path.with_name(path.name + '.part')
-  part.write_text(json.dumps(value, indent=2) + '\n')
-  os.replace(part, path)
+  with files.replacing(path) as part:
+    part.write_text(json.dumps(value, indent=2) + '\n')
 
 
 def check_folder(

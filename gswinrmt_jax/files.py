@@ -1,0 +1,32 @@
+"""Files that are there whole or not at all."""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import pathlib
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Gives a path to write to, which takes the place of `path` in the end.
+
+  It is `NAME.part` beside it. What was there before stays until all is on the
+  disk, and stays if the writing fails: then the part is removed.
+
+  Args:
+    path: The file to write or to replace.
+
+  Yields:
+    Where to write.
+  """
+  part = path.with_name(f'{path.name}.part')
+  try:
+    yield part
+    # A rename may reach the disk before what it names does.
+    with part.open('rb') as file:
+      os.fsync(file.fileno())
+    os.replace(part, path)
+  except BaseException:
+    with contextlib.suppress(OSError):  # What went wrong is told, not this.
+      part.unlink()
+    raise

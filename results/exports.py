@@ -1,0 +1,108 @@
+"""Exports a run in every form and reads each in a process of its own.
+
+  python results/exports.py RUN
+
+For each form prints the greatest difference of the logits of five images of
+noise from the model's own, or why there is none: the model has no such form, or
+a library is missing. docs/weights.md has the table.
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import jax
+import numpy as np
+
+from gswinrmt_jax.deploy import export, served
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.interop import state_dict
+from gswinrmt_jax.training import log, weights
+
+# What reads a file at `path` and saves what it computes of `pixels`, or what
+# the file holds, as `result`. But for safetensors without this package.
+_READERS = {
+    'safetensors': """
+import json, pathlib
+import gswinrmt_jax
+model, variables = gswinrmt_jax.load_model(path)
+images = json.loads(pathlib.Path(path).with_name('config.json').read_text())
+images = images['pretrained_cfg']
+pixels = pixels / np.float32(255) - np.float32(images['mean'])
+pixels /= np.float32(images['std'])
+np.savez(result, logits=model.apply(variables, pixels, train=False))
+""",
+    'torch': """
+import torch
+arrays = torch.load(path, weights_only=True)['model']
+np.savez(result, **{name: array.numpy() for name, array in arrays.items()})
+""",
+    'stablehlo': """
+import jax.export
+program = jax.export.deserialize(open(path, 'rb').read())
+np.savez(result, logits=program.call(pixels))
+""",
+    'onnx': """
+import onnxruntime
+session = onnxruntime.InferenceSession(
+    path, providers=['CPUExecutionProvider']
+)
+name = session.get_inputs()[0].name
+np.savez(result, logits=session.run(None, {name: pixels})[0])
+""",
+}
+_BEGIN = """
+import sys
+import numpy as np
+path, pixels, result = sys.argv[1:]
+pixels = np.load(pixels)
+"""
+
+
+def difference(run: weights.Weights, form: str, folder: pathlib.Path) -> float:
+  """Returns the greatest difference of the logits of what is read again.
+
+  Args:
+    run: What is exported.
+    form: One of `export.FORMATS`.
+    folder: Where it goes.
+
+  Raises:
+    UserError: If it cannot be exported, or not be read.
+  """
+  path = export.export(run, form, folder, log.Terminal(sys.stderr))
+  height, width = run.card.image_size
+  rng = np.random.default_rng(1)
+  pixels = rng.integers(0, 256, (5, height, width, 3), np.uint8)
+  np.save(folder / 'pixels.npy', pixels)
+  files = [path, folder / 'pixels.npy', folder / 'read.npz']
+  done = subprocess.run(
+      [sys.executable, '-c', _BEGIN + _READERS[form], *map(str, files)],
+      stderr=subprocess.PIPE,
+      text=True,
+  )
+  if done.returncode:
+    raise UserError(f'cannot be read: {done.stderr.splitlines()[-1]}')
+  read = dict(np.load(files[-1]))
+  program = jax.jit(served.make(run))
+  if form == 'torch':
+    variables = state_dict.from_torch_state_dict(read, run.make_model())
+    read['logits'] = program(pixels, variables)
+  return float(np.abs(read['logits'] - program(pixels, run.variables)).max())
+
+
+def main(source: str) -> None:
+  """Prints a line for each form."""
+  run = weights.load(pathlib.Path(source), warn=log.Terminal(sys.stderr).say)
+  for form in export.FORMATS:
+    with tempfile.TemporaryDirectory() as folder:
+      try:
+        said = f'{difference(run, form, pathlib.Path(folder)):.2g}'
+      except UserError as error:
+        said = f'skipped: {error}'
+    print(f'{form:<12} {said}', flush=True)
+
+
+if __name__ == '__main__':
+  main(sys.argv[1])
