@@ -2,8 +2,9 @@
 
   python tests/mesh_program.py FOLDER JOIN RECIPE [RECIPE ...]
 
-JOIN is `HOST:PORT,N,I`, or empty for one process. Each RECIPE is JSON: what
-changes of `recipe`. They are trained one after another in the one folder.
+JOIN is `HOST:PORT,N,I`, or empty for one process. Each RECIPE is JSON, what
+changes of `recipe`, or 'evaluate'. They are done one after another in the one
+folder.
 """
 
 import io
@@ -18,6 +19,7 @@ import pytest
 import tiny
 import tiny_parts
 
+from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.models import norm
 from gswinrmt_jax.training import build, gradients, log, loop, processes
 
@@ -66,6 +68,12 @@ def train(folder: pathlib.Path, **changes):
   return stream.getvalue()
 
 
+def evaluate(folder) -> int:
+  """Evaluates the last checkpoint by the command; writes over what it wrote."""
+  argv = ['evaluate', str(folder), '--step=latest', '--split=val', '--weights=raw']
+  return commands.main([*argv, '--batch-size=3'])
+
+
 def main(folder, join, *recipes):
   """Trains as the recipes say."""
   processes.start(*join.split(','))
@@ -73,7 +81,10 @@ def main(folder, join, *recipes):
   with pytest.MonkeyPatch.context() as monkeypatch:
     install(monkeypatch)
     for changes in recipes:
-      train(pathlib.Path(folder), **json.loads(changes))
+      if changes == 'evaluate':
+        assert evaluate(folder) == 0
+      else:
+        train(pathlib.Path(folder), **json.loads(changes))
 
 
 if __name__ == '__main__':

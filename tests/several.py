@@ -1,5 +1,6 @@
 """Starts programs of this folder on devices of their own."""
 
+from collections.abc import Mapping
 import os
 import pathlib
 import socket
@@ -10,7 +11,12 @@ _TESTS = pathlib.Path(__file__).parent
 _LIMIT = 300  # seconds that one may take
 
 
-def start(program: str, *arguments, devices: int) -> subprocess.Popen:
+def start(
+    program: str,
+    *arguments,
+    devices: int,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen:
   """Starts a program, given its file, on so many forced CPU devices."""
   flags = os.environ.get('XLA_FLAGS', '')
   return subprocess.Popen(
@@ -22,6 +28,7 @@ def start(program: str, *arguments, devices: int) -> subprocess.Popen:
               f'{flags} --xla_force_host_platform_device_count={devices}'
           ),
           'PYTHONPATH': os.pathsep.join([str(_TESTS), str(_TESTS.parent)]),
+          **(environment or {}),
       },
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
@@ -43,9 +50,7 @@ def said(*running: subprocess.Popen, status: int = 0) -> list[str]:
 
 def two(program: str, *arguments, devices: int) -> list[subprocess.Popen]:
   """Starts two processes that join: `JOIN` stands for how, in the arguments."""
-  with socket.socket() as found:
-    found.bind(('localhost', 0))
-    port = found.getsockname()[1]
+  port = free_port()
   joins = [f'localhost:{port},2,{index}' for index in range(2)]
   return [
       start(
@@ -55,3 +60,10 @@ def two(program: str, *arguments, devices: int) -> list[subprocess.Popen]:
       )
       for join in joins
   ]
+
+
+def free_port() -> int:
+  """Returns a port that nobody listens on."""
+  with socket.socket() as found:
+    found.bind(('localhost', 0))
+    return found.getsockname()[1]

@@ -1,0 +1,109 @@
+"""Who the processes are, and what they decide together."""
+
+import jax
+import pytest
+import several
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import processes
+
+
+def test_one_process_is_the_first_and_asks_nobody():
+  assert processes.is_first() and processes.share() == (0, 1)
+  assert processes.any_of(True) and not processes.any_of(False)
+  processes.check_same('configs', {'seed': 0})
+  with pytest.raises(KeyError), processes.together():
+    raise KeyError
+
+
+def test_two_processes_join_by_what_slurm_says_and_agree():
+  port = several.free_port()
+  slurm = {
+      'SLURM_JOB_ID': str(port),
+      'SLURM_STEP_NODELIST': 'localhost',
+      'SLURM_NTASKS': '2',
+      'JAX_COORDINATOR_PORT': str(port),
+  }
+  ours = [
+      {**slurm, 'SLURM_PROCID': str(index), 'SLURM_LOCALID': str(index)}
+      for index in range(2)
+  ]
+  running = [
+      several.start('processes_program.py', devices=2, environment=each)
+      for each in ours
+  ]
+  first, second = (
+      [line for line in text.splitlines() if 'Gloo' not in line]
+      for text in several.said(*running)
+  )
+  assert first == [
+      'share 0 2 True 4',
+      'told once',
+      'any True False',
+      'refused True seeds of the 2 processes differ',
+      'failed another process could not go on; it says why',
+      'rows (8,) [0, 1, 2, 3, 4, 5, 6, 7]',
+      'copied True [0, 1, 2]',
+  ]
+  assert second == [
+      'share 1 2 False 4',
+      *first[2:4],
+      'failed the disk is full',
+      *first[5:],
+  ]
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (('host:1', '2', ''), '--process: missing, of all three'),
+        (('', '2', ''), '--coordinator and --process: missing'),
+        (('host', '2', '0'), "HOST:PORT, not 'host'"),
+        (('host:', '2', '0'), "HOST:PORT, not 'host:'"),
+        (('host:1', 'two', '0'), "--processes is a number from 0, not 'two'"),
+        (('host:1', '2', '-1'), "--process is a number from 0, not '-1'"),
+        (('host:1', '2', '2'), 'cannot join .*process_id'),
+    ],
+)
+def test_what_is_said_of_the_processes_is_checked(
+    arguments, message, monkeypatch
+):
+  # So that no test of this process could start anything.
+  monkeypatch.setattr(
+      jax.distributed, 'initialize', _refuse_as_jax_does(jax.distributed)
+  )
+  with pytest.raises(UserError, match=message):
+    processes.start(*arguments)
+
+
+def _refuse_as_jax_does(distributed):
+  del distributed
+
+  def initialize(**who):
+    assert who['process_id'] >= who['num_processes']
+    raise ValueError('process_id must be less than num_processes')
+
+  return initialize
+
+
+@pytest.mark.parametrize(
+    ('environment', 'joins'),
+    [
+        ({}, False),
+        ({'SLURM_NTASKS': '8'}, False),  # the batch script, without srun
+        ({'SLURM_NTASKS': '8', 'SLURM_STEP_NODELIST': 'a'}, True),
+        ({'SLURM_NTASKS': '1', 'SLURM_STEP_NODELIST': 'a'}, False),
+        ({'OMPI_COMM_WORLD_SIZE': '2', 'OMPI_COMM_WORLD_RANK': '0'}, True),
+    ],
+)
+def test_a_launcher_is_recognised(environment, joins, monkeypatch):
+  for name, value in environment.items():
+    monkeypatch.setenv(name, value)
+  joined = []
+  monkeypatch.setattr(
+      jax.distributed, 'initialize', lambda **who: joined.append(who)
+  )
+  before = jax.config.jax_enable_preemption_service
+  processes.start()
+  jax.config.update('jax_enable_preemption_service', before)
+  assert [set(who) for who in joined] == [{'shutdown_timeout_seconds'}] * joins
