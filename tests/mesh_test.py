@@ -53,6 +53,17 @@ def _figures(folder):
   ]
 
 
+def _check_evaluation(folder):
+  """Each of the 11 images counts once, with the figures of one device."""
+  (path,) = folder.glob('evaluation_val_*.json')
+  on_eight = json.loads(path.read_text())
+  mesh_program.evaluate(folder)
+  on_one = json.loads(path.read_text())
+  assert on_eight['count'] == np.sum(on_eight['confusion']) == 11
+  for name in ('loss', 'accuracy', 'calibration_error', 'confusion'):
+    np.testing.assert_allclose(on_eight[name], on_one[name], rtol=1e-5)
+
+
 def _changes(**changes):
   return json.dumps({name.replace('__', '.'): v for name, v in changes.items()})
 
@@ -67,9 +78,15 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
   moving = tmp_path / 'moving'
   mesh_program.train(moving, stop_after_epochs=3)
   eight = several.start(
-      'mesh_program.py', moving, '', _changes(stop_after_epochs=6), devices=8
+      'mesh_program.py',
+      moving,
+      '',
+      _changes(stop_after_epochs=6),
+      'evaluate',
+      devices=8,
   )
   several.said(eight)
+  _check_evaluation(moving)
   first, second = several.said(
       *several.two(
           'mesh_program.py',

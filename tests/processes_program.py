@@ -15,7 +15,7 @@ def main():
   index, count = processes.share()
   print('share', index, count, processes.is_first(), jax.device_count())
   processes.terminal().say('told once')
-  print('any', processes.any_of(index == 1), processes.any_of(False))
+  print('greatest', processes.greatest(index), processes.greatest(-index))
   processes.check_same('seeds', {'seed': 3})
   for seed in (7, index):
     try:

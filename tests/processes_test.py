@@ -10,7 +10,7 @@ from gswinrmt_jax.training import processes
 
 def test_one_process_is_the_first_and_asks_nobody():
   assert processes.is_first() and processes.share() == (0, 1)
-  assert processes.any_of(True) and not processes.any_of(False)
+  assert processes.greatest(-3) == -3
   processes.check_same('configs', {'seed': 0})
   with pytest.raises(KeyError), processes.together():
     raise KeyError
@@ -39,7 +39,7 @@ def test_two_processes_join_by_what_slurm_says_and_agree():
   assert first == [
       'share 0 2 True 4',
       'told once',
-      'any True False',
+      'greatest 1 0',
       'refused True seeds of the 2 processes differ',
       'failed another process could not go on; it says why',
       'rows (8,) [0, 1, 2, 3, 4, 5, 6, 7]',

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 import sys
 
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import RunError, Stopped, UserError
 
 
 def guarded(
@@ -12,7 +12,8 @@ def guarded(
   """Runs a command and returns its exit status.
 
   A `UserError`, or one of the operating system's, is printed as
-  `gswinrmt: MESSAGE` and gives 2; Ctrl-C gives 130.
+  `gswinrmt: MESSAGE` and gives 2, or 1 if a run began and could not go on;
+  Ctrl-C gives 130, SIGTERM that was waited for 143.
 
   Args:
     command: What to run; returns the status, None for 0.
@@ -24,6 +25,8 @@ def guarded(
   logging.set_verbosity(logging.ERROR)
   try:
     status = command()
+  except RunError as error:
+    return complain(str(error), status=1)
   except (UserError, OSError) as error:
     return complain(str(error))
   except RuntimeError as error:  # JAX's own class is derived from it.
@@ -33,13 +36,15 @@ def guarded(
         'the device has not enough memory: lower config.batch_size (or '
         'config.eval_batch_size, --batch-size)'
     )
+  except Stopped as stopped:
+    return complain(str(stopped), status=128 + stopped.signal)
   except KeyboardInterrupt:
     print(f'\ngswinrmt: {interrupted}', file=sys.stderr)
     return 130
   return status or 0
 
 
-def complain(message: str) -> int:
-  """Prints `gswinrmt: MESSAGE` as one line and returns status 2."""
+def complain(message: str, *, status: int = 2) -> int:
+  """Prints `gswinrmt: MESSAGE` as one line and returns the status."""
   print('gswinrmt:', ' '.join(message.split()), file=sys.stderr)
-  return 2
+  return status

@@ -172,6 +172,19 @@ def ema_decay(config: ml_collections.ConfigDict) -> float:
   return average.step_decay(config.ema_decay, config.batch_size)
 
 
+def skips_nonfinite(config: ml_collections.ConfigDict) -> bool:
+  """Returns whether steps that are not finite are skipped; else they stop.
+
+  Raises:
+    UserError: If the recipe says neither.
+  """
+  if config.nan_policy not in ('stop', 'skip'):
+    raise UserError(
+        f"config.nan_policy is 'stop' or 'skip', not '{config.nan_policy}'"
+    )
+  return config.nan_policy == 'skip'
+
+
 def make_augmentation(
     config: ml_collections.ConfigDict, info: datasets.Info
 ) -> Augmentation:

@@ -63,6 +63,9 @@ def summarize(
     summary['seconds_per_epoch'] = statistics.median(
         entry['seconds'] / entry['steps'] * per_epoch for entry in epochs
     )
+  skipped = sum(entry.get('skipped', 0) for entry in entries)
+  if skipped:
+    summary['skipped_steps'] = skipped
   for name, step in (('last', last), ('best', best)):
     entry, figures = by_step.get(step, {}), tested.get(step, {})
     summary[name] = {'step': step, 'epoch': plan.epoch_of(step)}
@@ -79,11 +82,11 @@ def summarize(
 
 
 def read(folder: pathlib.Path, step: int) -> dict[str, Any] | None:
-  """Returns the summary of a run that ended at `step`, if it was written."""
-  path = folder / 'summary.json'
-  if not path.exists():
+  """Returns the summary of a run that ended at `step`, if it can be read."""
+  try:
+    summary = json.loads((folder / 'summary.json').read_text())
+  except (FileNotFoundError, ValueError):
     return None
-  summary = json.loads(path.read_text())
   return summary if summary['steps'] == step else None
 
 
@@ -107,6 +110,9 @@ def table(summary: Mapping[str, Any]) -> str:
   if 'seconds_per_epoch' in summary:
     seconds = summary['seconds_per_epoch']
     lines.append(f'{"seconds per epoch":<34}{seconds:>10.1f}')
+  if 'skipped_steps' in summary:
+    label = 'steps skipped, not finite'
+    lines.append(f'{label:<34}{summary["skipped_steps"]:>10,}')
   if summary['steps'] < summary['total_steps']:
     lines.append(
         f'Stopped at step {summary["steps"]:,} of {summary["total_steps"]:,}: '

@@ -181,16 +181,17 @@ def fetch(tree: Any) -> Any:
 
   Every process has to call it: such arrays are copied to all, one at a time.
   """
-  return jax.tree.map(_fetch, tree)
+  return jax.device_get(jax.tree.map(_whole, tree))
 
 
-def _fetch(array):
+def _whole(array):
   if isinstance(array, jax.Array) and not (
       array.is_fully_addressable or array.is_fully_replicated
   ):
     whole = NamedSharding(array.sharding.mesh, PartitionSpec())
-    array = jax.jit(lambda x: x, out_shardings=whole)(array)
-  return jax.device_get(array)
+    copied = jax.jit(lambda x: x, out_shardings=whole)(array)
+    return jax.device_get(copied)
+  return array
 
 
 def quick_compilation() -> dict[str, int] | None:

@@ -131,6 +131,7 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
       augmentation,
       loss,
       ema_decay=decay,
+      skip_nonfinite=build.skips_nonfinite(config),
       accumulate_steps=config.accumulate_steps,
       placing=placing,
   )

@@ -107,9 +107,9 @@ def terminal() -> log.Terminal:
   return log.Terminal(open(os.devnull, 'w'))  # As long as the process lives.
 
 
-def any_of(flag: bool) -> bool:
-  """Returns whether it is true in any process; all have to ask."""
-  return bool(_gather(np.array(flag)).any())
+def greatest(number: int) -> int:
+  """Returns the greatest number of all processes, which all have to ask."""
+  return int(_gather(np.array(number, np.int32)).max())
 
 
 @contextlib.contextmanager
@@ -122,9 +122,9 @@ def together() -> Iterator[None]:
   try:
     yield
   except BaseException:
-    any_of(True)
+    greatest(1)
     raise
-  if any_of(False):
+  if greatest(0):
     raise UserError('another process could not go on; it says why')
 
 

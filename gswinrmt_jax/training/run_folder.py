@@ -1,22 +1,15 @@
-"""The folder of a run: its recipe, its surroundings, and whose it is."""
+"""The folder of a run: its recipe, and whose it is."""
 
 from collections.abc import Mapping
-import datetime
-import importlib.metadata
 import json
-import os
 import pathlib
-import platform
-import subprocess
-import sys
 from typing import Any
 
-import jax
 import ml_collections
 
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build
+from gswinrmt_jax.training import build, environment
 
 # Fields that change no result, or only its rounding: a run may go on with other
 # values.
@@ -29,16 +22,20 @@ FREE_FIELDS = frozenset(
         'data.storage',
         'data.test_split',
         'data.workers',
+        'checkpoint_every_steps',
         'eval_batch_size',
         'log_every_steps',
         'mesh.data',
         'mesh.fsdp',
+        'nan_policy',  # changes nothing until a step is not finite
         'stop_after_epochs',
     }
 )
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
     'accumulate_steps': 1,
+    'checkpoint_every_steps': 0,
+    'nan_policy': 'stop',
     'steps_per_dispatch': 0,
     'ema_decay': 0.0,
     'init_from': '',
@@ -62,8 +59,10 @@ _ADDED = {
         'label_maps': '',
     },
 }
-_PACKAGES = (
-    'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
+# What training writes by `files.replacing`.
+_FILES = (
+    'augmented_batch.png config.json curves.png data.json environment.json '
+    'metrics.jsonl summary.json'
 ).split()
 
 
@@ -122,6 +121,12 @@ def open_folder(
     ) from error
 
 
+def remove_parts(folder: pathlib.Path) -> None:
+  """Removes what a killed run left half written of its own files."""
+  for name in _FILES:
+    files.part_of(folder / name).unlink(missing_ok=True)
+
+
 def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
   """Returns the recipe of a run folder, resolved.
 
@@ -176,59 +181,13 @@ def differences(
 def record_start(
     folder: pathlib.Path, config: ml_collections.ConfigDict, step: int
 ) -> None:
-  """Adds this start to `environment.json`: versions, device, commit, step.
+  """Adds this start to `environment.json`, see `environment.record`.
 
   And keeps the recipe, whose free fields may be others than before: not until
   what there is has been restored, since it is by its recipe that it can be.
   """
   write_json(folder / 'config.json', config.to_dict())
-  path = folder / 'environment.json'
-  starts = json.loads(path.read_text()) if path.exists() else []
-  device = jax.devices()[0]
-  starts.append(
-      {
-          'started': datetime.datetime.now(datetime.UTC).isoformat(
-              'T', 'seconds'
-          ),
-          'step': step,
-          'command': sys.argv,
-          'seed': config.seed,
-          'device': device.device_kind,
-          'backend': device.platform,
-          'device_count': len(jax.devices()),
-          'cpu_count': os.cpu_count(),
-          'python': platform.python_version(),
-          'versions': _versions(),
-          'commit': _commit(),
-      }
-  )
-  write_json(path, starts)
-
-
-def _versions():
-  versions = {}
-  for package in _PACKAGES:
-    try:
-      versions[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      versions[package] = None  # run from a source tree
-  return versions
-
-
-def _commit():
-  """Returns the commit of the source tree, None outside of one."""
-  try:
-    done = subprocess.run(
-        ['git', 'describe', '--always', '--dirty', '--abbrev=40'],
-        cwd=pathlib.Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=True,
-    )
-  except (OSError, subprocess.SubprocessError):
-    return None
-  return done.stdout.strip()
+  environment.record(folder, config, step)
 
 
 def _check_form(where, fields):
