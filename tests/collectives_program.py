@@ -131,9 +131,7 @@ def _sigmoid():
 
 
 def _tokens():
-  model = _model(
-      'rmt_compact', full_stages=(2,), head='proj', dense_head=True
-  )
+  model = _model('rmt_compact', full_stages=(2,), head='proj', dense_head=True)
   return _exchanged(model, _UNMIXED, tokens=True)
 
 

@@ -54,13 +54,15 @@ def test_a_mesh_that_is_not_of_all_devices_is_refused(data, fsdp):
 def test_a_batch_that_does_not_divide_into_pairs_is_refused(monkeypatch):
   here = devices.Devices()
   here.check_batch_size(7)
+  with pytest.raises(UserError, match='accumulate_steps is 0: must be at lea'):
+    here.check_batch_size(6, accumulate_steps=0)
   with pytest.raises(UserError, match=r'batch_size is 6: .* multiple of 4, '):
     here.check_batch_size(6, accumulate_steps=2)
   monkeypatch.setattr(here, '_count', 3)
   here.check_batch_size(6)
-  with pytest.raises(UserError, match='batch_size is 9: .* of 3 devices'):
+  with pytest.raises(UserError, match=r'batch_size is 9: .* of 3 devices'):
     here.check_batch_size(9)
-  with pytest.raises(UserError, match='multiple of 12, .*accumulate_steps=2'):
+  with pytest.raises(UserError, match=r'multiple of 12, .*accumulate_steps=2'):
     here.check_batch_size(6, accumulate_steps=2)
   assert [here.rounded_up(size) for size in (1, 3, 4)] == [3, 3, 6]
 

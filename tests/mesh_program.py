@@ -19,6 +19,7 @@ import pytest
 import tiny
 import tiny_parts
 
+from gswinrmt_jax.commands import guard
 from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.models import norm
 from gswinrmt_jax.training import build, gradients, log, loop, processes
@@ -45,20 +46,22 @@ def install(monkeypatch):
 
 def recipe(**changes):
   """Returns twelve epochs of 25 images, with all that draws and mixes."""
-  return tiny_parts.recipe(**{
-      'batch_size': 16,
-      'num_epochs': 12,
-      'eval_every_epochs': 3,
-      'log_every_steps': 1,
-      'ema_decay': 0.9,
-      'augment.crop_padding': 1,
-      'augment.flip': True,
-      'augment.erase_prob': 0.5,
-      'augment.mixup_alpha': 0.8,
-      'augment.cutmix_alpha': 1.0,
-      'optimizer.eps': 1e-3,
-      **changes,
-  })
+  return tiny_parts.recipe(
+      **{
+          'batch_size': 16,
+          'num_epochs': 12,
+          'eval_every_epochs': 3,
+          'log_every_steps': 1,
+          'ema_decay': 0.9,
+          'augment.crop_padding': 1,
+          'augment.flip': True,
+          'augment.erase_prob': 0.5,
+          'augment.mixup_alpha': 0.8,
+          'augment.cutmix_alpha': 1.0,
+          'optimizer.eps': 1e-3,
+          **changes,
+      }
+  )
 
 
 def train(folder: pathlib.Path, **changes):
@@ -70,8 +73,8 @@ def train(folder: pathlib.Path, **changes):
 
 def evaluate(folder) -> int:
   """Evaluates the last checkpoint by the command; writes over what it wrote."""
-  argv = ['evaluate', str(folder), '--step=latest', '--split=val', '--weights=raw']
-  return commands.main([*argv, '--batch-size=3'])
+  argv = ['evaluate', str(folder), '--step=latest', '--split=val']
+  return commands.main([*argv, '--weights=raw', '--batch-size=3'])
 
 
 def main(folder, join, *recipes):
@@ -88,4 +91,4 @@ def main(folder, join, *recipes):
 
 
 if __name__ == '__main__':
-  main(*sys.argv[1:])
+  sys.exit(guard.guarded(lambda: main(*sys.argv[1:])))

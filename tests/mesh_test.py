@@ -1,6 +1,8 @@
 """One result whatever the layout: a run that goes on from one to another."""
 
 import json
+import signal
+import time
 
 import chex
 import jax
@@ -87,7 +89,7 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
   )
   several.said(eight)
   _check_evaluation(moving)
-  first, second = several.said(
+  several.said(
       *several.two(
           'mesh_program.py',
           moving,
@@ -112,3 +114,43 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
   chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
   moved = mesh_program.train(moving)
   assert 'is complete' in moved
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_ends_both_after_the_same_step(tmp_path):
+  """Where the next metrics are read; the same command goes on."""
+  endless = _changes(
+      num_epochs=100_000, eval_every_epochs=100_000, log_every_steps=7
+  )
+  running = several.two(
+      'mesh_program.py', tmp_path / 'run', 'JOIN', endless, devices=4
+  )
+  _wait_until((tmp_path / 'run' / 'metrics.jsonl').exists, running)
+  _wait_until(lambda: len(log.read_metrics(tmp_path / 'run')) > 3, running)
+  running[1].send_signal(signal.SIGTERM)
+  texts = several.said(*running, status=128 + signal.SIGTERM)
+  step = log.read_metrics(tmp_path / 'run')[-1]['step']
+  assert step % 7 == 0
+  for text in texts:
+    assert f'stopped by SIGTERM after step {step:,}, with a' in text
+  checkpoints = checkpoint.Checkpoints(tmp_path / 'run' / 'checkpoints')
+  assert checkpoints.steps() == [step]
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_ends_both(tmp_path):
+  broken = _changes(**{'optimizer.learning_rate': 1e30})
+  running = several.two(
+      'mesh_program.py', tmp_path / 'run', 'JOIN', broken, devices=4
+  )
+  for text in several.said(*running, status=1):
+    assert 'loss or gradient not finite at step' in text
+
+
+def _wait_until(done, running):
+  """Waits as long as the processes run, three minutes at most."""
+  end = time.monotonic() + 180
+  while not done():
+    assert all(process.poll() is None for process in running)
+    assert time.monotonic() < end
+    time.sleep(0.1)

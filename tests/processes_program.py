@@ -1,15 +1,21 @@
-"""What two processes agree on; `processes_test` starts it twice."""
+"""What two processes agree on; `processes_test` starts it twice.
+
+  python tests/processes_program.py [fails]
+
+With `fails` the second leaves before the first is done.
+"""
 
 import sys
 
 import jax
 import numpy as np
 
+from gswinrmt_jax.commands import guard
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import devices, processes
 
 
-def main():
+def main(fails):
   """Prints what each finds."""
   processes.start()
   index, count = processes.share()
@@ -30,14 +36,15 @@ def main():
     print('failed', error)
 
   here = devices.Devices(fsdp=4)
+  if fails and index == 1:
+    raise UserError('a picture cannot be read')
   own = np.arange(4 * index, 4 * index + 4)
   batch = here.put_batch({'row': own})['row']
   whole = devices.fetch(batch)
   print('rows', batch.shape, whole.tolist())
   copied = here.replicate(np.arange(3))
   print('copied', copied.is_fully_replicated, devices.fetch(copied).tolist())
-  return 0
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  sys.exit(guard.guarded(lambda: main('fails' in sys.argv)))

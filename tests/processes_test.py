@@ -16,25 +16,31 @@ def test_one_process_is_the_first_and_asks_nobody():
     raise KeyError
 
 
-def test_two_processes_join_by_what_slurm_says_and_agree():
+def _start_two(*arguments):
+  """Starts two processes as SLURM would."""
   port = several.free_port()
-  slurm = {
-      'SLURM_JOB_ID': str(port),
-      'SLURM_STEP_NODELIST': 'localhost',
-      'SLURM_NTASKS': '2',
-      'JAX_COORDINATOR_PORT': str(port),
-  }
-  ours = [
-      {**slurm, 'SLURM_PROCID': str(index), 'SLURM_LOCALID': str(index)}
+  return [
+      several.start(
+          'processes_program.py',
+          *arguments,
+          devices=2,
+          environment={
+              'SLURM_JOB_ID': '1',
+              'SLURM_STEP_NODELIST': 'localhost',
+              'SLURM_NTASKS': '2',
+              'SLURM_PROCID': str(index),
+              'SLURM_LOCALID': str(index),
+              'JAX_COORDINATOR_PORT': str(port),
+          },
+      )
       for index in range(2)
   ]
-  running = [
-      several.start('processes_program.py', devices=2, environment=each)
-      for each in ours
-  ]
+
+
+def test_two_processes_join_by_what_slurm_says_and_agree():
   first, second = (
       [line for line in text.splitlines() if 'Gloo' not in line]
-      for text in several.said(*running)
+      for text in several.said(*_start_two())
   )
   assert first == [
       'share 0 2 True 4',
@@ -53,6 +59,14 @@ def test_two_processes_join_by_what_slurm_says_and_agree():
   ]
 
 
+@pytest.mark.slow
+def test_one_that_fails_alone_takes_the_other_along():
+  """Half a minute later: it waits to leave, the other for a sum with it."""
+  first, second = several.said(*_start_two('fails'), status=None)
+  assert 'gswinrmt: a picture cannot be read' in second
+  assert 'rows' not in first
+
+
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
@@ -62,28 +76,19 @@ def test_two_processes_join_by_what_slurm_says_and_agree():
         (('host:', '2', '0'), "HOST:PORT, not 'host:'"),
         (('host:1', 'two', '0'), "--processes is a number from 0, not 'two'"),
         (('host:1', '2', '-1'), "--process is a number from 0, not '-1'"),
-        (('host:1', '2', '2'), 'cannot join .*process_id'),
+        (('host:1', '2', '2'), r'cannot join \(process_id must be less'),
     ],
 )
 def test_what_is_said_of_the_processes_is_checked(
     arguments, message, monkeypatch
 ):
-  # So that no test of this process could start anything.
-  monkeypatch.setattr(
-      jax.distributed, 'initialize', _refuse_as_jax_does(jax.distributed)
-  )
-  with pytest.raises(UserError, match=message):
-    processes.start(*arguments)
-
-
-def _refuse_as_jax_does(distributed):
-  del distributed
-
-  def initialize(**who):
+  def refuse(**who):
     assert who['process_id'] >= who['num_processes']
     raise ValueError('process_id must be less than num_processes')
 
-  return initialize
+  monkeypatch.setattr(jax.distributed, 'initialize', refuse)
+  with pytest.raises(UserError, match=message):
+    processes.start(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +102,9 @@ def _refuse_as_jax_does(distributed):
     ],
 )
 def test_a_launcher_is_recognised(environment, joins, monkeypatch):
+  for variables in processes._LAUNCHERS:  # of what these tests run in
+    for name in variables:
+      monkeypatch.delenv(name, raising=False)
   for name, value in environment.items():
     monkeypatch.setenv(name, value)
   joined = []

@@ -36,15 +36,23 @@ def start(
   )
 
 
-def said(*running: subprocess.Popen, status: int = 0) -> list[str]:
-  """Waits for programs and returns what each said, if they end as they must."""
+def said(*running: subprocess.Popen, status: int | None = 0) -> list[str]:
+  """Waits for programs and returns what each said, if they end as they must.
+
+  Args:
+    *running: The programs.
+    status: With which they must end; None for any but 0.
+  """
   try:
     texts = [process.communicate(timeout=_LIMIT)[0] for process in running]
   finally:
     for process in running:
       process.kill()
   for process, text in zip(running, texts, strict=True):
-    assert process.returncode == status, text
+    if status is None:
+      assert process.returncode != 0, text
+    else:
+      assert process.returncode == status, text
   return texts
 
 

@@ -40,9 +40,8 @@ class Devices:
         different numbers of them.
     """
     self._count, self._fsdp = len(jax.devices()), fsdp
-    if data < 0 or fsdp < 1 or (data or self._count // fsdp) * fsdp != (
-        self._count
-    ):
+    rest = data or self._count // max(fsdp, 1)
+    if min(rest, fsdp) < 1 or rest * fsdp != self._count:
       raise UserError(
           f'config.mesh.data is {data} and config.mesh.fsdp {fsdp}: their '
           f'product must be {self._count}, the number of devices (data=0 takes '
@@ -54,9 +53,7 @@ class Devices:
           'must have as many as the others'
       )
     # The default would be explicit axes, which linen layers cannot trace.
-    mesh = jax.make_mesh(
-        (self._count // fsdp, fsdp), _AXES, axis_types=(AxisType.Auto,) * 2
-    )
+    mesh = jax.make_mesh((rest, fsdp), _AXES, axis_types=(AxisType.Auto,) * 2)
     self.replicated = NamedSharding(mesh, PartitionSpec())
     self.split = NamedSharding(mesh, PartitionSpec(_AXES))
     self.split_steps = NamedSharding(mesh, PartitionSpec(None, _AXES))
@@ -91,6 +88,10 @@ class Devices:
     Raises:
       UserError: If it does not.
     """
+    if accumulate_steps < 1:
+      raise UserError(
+          f'config.accumulate_steps is {accumulate_steps}: must be at least 1'
+      )
     parts = self._count * accumulate_steps
     if parts > 1 and batch_size % (2 * parts):
       raise UserError(

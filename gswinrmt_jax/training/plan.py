@@ -10,7 +10,6 @@ from gswinrmt_jax.errors import UserError
 
 _POSITIVE = (
     'batch_size',
-    'accumulate_steps',
     'eval_batch_size',
     'num_epochs',
     'eval_every_epochs',
