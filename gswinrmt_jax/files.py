@@ -1,9 +1,13 @@
-"""Files that are there whole or not at all."""
+"""Files that are written whole or not at all, and JSON that may be damaged."""
 
 from collections.abc import Iterator
 import contextlib
+import json
 import os
 import pathlib
+from typing import Any
+
+from gswinrmt_jax.errors import UserError
 
 
 @contextlib.contextmanager
@@ -35,3 +39,19 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
 def part_of(path: pathlib.Path) -> pathlib.Path:
   """Returns what a file is called before it is whole."""
   return path.with_name(f'{path.name}.part')
+
+
+def read_json(path: pathlib.Path) -> Any:
+  """Returns what a JSON file holds, whatever that is.
+
+  Raises:
+    FileNotFoundError: If it is not there.
+    UserError: If it cannot be read.
+  """
+  try:
+    return json.loads(path.read_bytes())
+  except FileNotFoundError:
+    raise
+  # The last: of brackets within brackets.
+  except (OSError, ValueError, RecursionError) as error:
+    raise UserError(f'{path} cannot be read: {error}') from error

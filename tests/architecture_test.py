@@ -30,6 +30,12 @@ from gswinrmt_jax.models import architecture, named
         ('patch_size', 0, 'must be at least 1'),
         ('patch_size', 16, "set stem='patch' or 'patch_norm'"),
         ('ffn_conv', False, 'set ffn_norm=False'),
+        ('depths', (2, 257, 6, 2), 'depths=.* goes beyond 256'),
+        ('widths', (64, 2**21, 256, 512), 'widths=.* goes beyond 1,048,576'),
+        ('mlp_ratios', (4.0, 4.0, 1e308, 4.0), 'mlp_ratios=.* goes beyond'),
+        ('layer_scale', (float('nan'),) * 4, 'layer_scale=.* goes beyond'),
+        ('decay_ranges', (float('nan'),) * 4, 'decay_ranges=.* goes beyond'),
+        ('window_size', 10**30, 'window_size=10+ goes beyond'),
         ('score_fn', 'causal', r'set full_stages=\(1, 2, 3, 4\), not \(\)'),
     ],
 )

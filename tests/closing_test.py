@@ -4,6 +4,7 @@ import json
 
 import jax.numpy as jnp
 import ml_collections
+import pytest
 
 from gswinrmt_jax.training import closing
 from gswinrmt_jax.training import plan as plan_lib
@@ -117,6 +118,12 @@ def test_read_wants_the_same_step(tmp_path):
   assert closing.read(tmp_path, 8) is None
   (tmp_path / 'summary.json').write_text('{"steps": 7')
   assert closing.read(tmp_path, 7) is None
+
+
+@pytest.mark.parametrize('text', ['', '{"steps": 12', '[12]', '{"steps": 12}'])
+def test_a_damaged_summary_is_none(text, tmp_path):
+  (tmp_path / 'summary.json').write_text(text)
+  assert closing.read(tmp_path, 12) is closing.load(tmp_path) is None
 
 
 def test_parameter_count():

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from gswinrmt_jax import files
+from gswinrmt_jax.errors import UserError
 
 
 def test_a_file_is_made_and_replaced(tmp_path):
@@ -74,3 +75,18 @@ def test_a_disk_that_is_full(tmp_path):
   assert 'File too large' in done.stderr
   assert os.listdir(tmp_path) == ['a']
   assert (tmp_path / 'a').read_bytes() == b'before'
+
+
+@pytest.mark.parametrize(
+    'content', [b'', b'{"a": ', b'\xff\xfe\x00', b'[' * 100_000, b'9' * 5000]
+)
+def test_json_that_cannot_be_read(content, tmp_path):
+  path = tmp_path / 'a.json'
+  with pytest.raises(FileNotFoundError):
+    files.read_json(path)
+  path.write_bytes(content)
+  with pytest.raises(UserError, match=r'a\.json cannot be read: ') as caught:
+    files.read_json(path)
+  assert '\n' not in str(caught.value)
+  path.write_text('[1, {"b": null}]')
+  assert files.read_json(path) == [1, {'b': None}]

@@ -26,6 +26,11 @@ def _raise(error):
             'config.batch_size (or config.eval_batch_size, --batch-size)\n',
         ),
         (RunError('disk full'), 1, 'gswinrmt: disk full\n'),
+        (
+            MemoryError('Unable to allocate 4 TiB'),
+            2,
+            'gswinrmt: there is not enough memory: Unable to allocate 4 TiB\n',
+        ),
         (KeyboardInterrupt(), 130, '\ngswinrmt: stopped\n'),
         (Stopped('at step 3', 15), 143, 'gswinrmt: at step 3\n'),
     ],

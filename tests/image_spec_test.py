@@ -107,6 +107,9 @@ def test_a_run_of_before_it_is_of_a_known_data_set(tmp_path):
         json.dumps({**_OLD, 'splits': {'train': {'count': 3}}}).encode(),
         json.dumps({**_OLD, 'splits': [3]}).encode(),
         json.dumps({**_OLD, 'mean': None}).encode(),
+        json.dumps({**_OLD, 'mean': 'abc'}).encode(),
+        json.dumps({**_OLD, 'std': [0.5, 0.5]}).encode(),
+        json.dumps({**_OLD, 'image_size': [8, 8.5]}).encode(),
     ],
 )
 def test_a_broken_file_is_one_line(content, tmp_path):

@@ -106,6 +106,26 @@ def test_what_a_run_can_do_without_is_told():
   )
 
 
+@pytest.mark.parametrize(
+    'line',
+    [
+        '7',
+        '{}',
+        '{"step": 7}',
+        '{"kind": "train", "step": "7"}',
+        '{"kind": "epoch", "step": 7}',
+        '[' * 99_999,
+        '\xff',
+    ],
+)
+def test_lines_that_are_no_entries_are_passed_over(line, tmp_path):
+  entries = _write(tmp_path, (2, 4), start=0)
+  with (tmp_path / 'metrics.jsonl').open('ab') as file:
+    file.write(line.encode('latin-1') + b'\n')
+  assert log.read_metrics(tmp_path) == entries
+  assert _write(tmp_path, (9,), start=8)[:2] == entries
+
+
 def test_a_new_run_starts_an_empty_log(tmp_path):
   assert log.read_metrics(tmp_path) == []
   _write(tmp_path, (2,), start=0)

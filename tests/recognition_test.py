@@ -131,6 +131,15 @@ def test_odd_shapes_are_one_line(key, array):
     recognition.recognise(arrays, full_stages=(3, 4))
 
 
+def test_names_without_end():
+  array = np.zeros(1, np.float32)
+  name = 'module.' * 100_000 + 'a'
+  assert recognition.unwrap({name: array})[2] == 0
+  with pytest.raises(UserError, match=r'no weights .*\(entries: ') as caught:
+    recognition.unwrap({name: 7, '\n\x1b[2J': 8})
+  assert len(str(caught.value)) < 200 and '\x1b' not in str(caught.value)
+
+
 def test_decay_ranges_are_found_again():
   for name in ('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'):
     arrays = _state_dict(name, num_classes=7)

@@ -208,3 +208,32 @@ def test_damage_is_one_line(tmp_path):
     path.write_bytes(whole[:cut])
     with pytest.raises(UserError):
       torch_file.read(path)
+
+
+def _one_key(key):
+  """A program of a dict with this key, pickled."""
+  return b'\x80\x02}' + pickle.dumps(key, protocol=2)[2:-1] + b'K\x01s.'
+
+
+@pytest.mark.parametrize(
+    ('program', 'said'),
+    [
+        # Numbers that are equal modulo 2^61 - 1 have one hash: a dict of them,
+        # and a memo, which `PUT` has them in, is read in quadratic time.
+        (_one_key(2**61 - 1), 'a key is neither text nor a small number'),
+        (b'\x80\x02Np2305843009213693951\n.', 'is damaged: KeyError'),
+        (b'\x80\x02' + b']' * 2**24 + b'.', r'data.pkl has 16,777,219 bytes'),
+        (b'\x80\x02I' + b'x' * 9000 + b'\n.', '^.{,300}$'),
+    ],
+)
+def test_what_would_take_for_ever_or_fill_the_memory(tmp_path, program, said):
+  torch_pickles.write_zip(tmp_path / 'a.pth', {'data.pkl': program})
+  with pytest.raises(UserError, match=said):
+    torch_file.read(tmp_path / 'a.pth')
+  torch_pickles.write_zip(tmp_path / 'a.pth', {'data.pkl': _one_key(7)})
+  assert torch_file.read(tmp_path / 'a.pth') == {7: 1}
+
+
+def test_a_file_that_cannot_be_opened(tmp_path):
+  with pytest.raises(UserError, match=r'cannot be read: .*directory'):
+    torch_file.read(tmp_path)

@@ -12,8 +12,8 @@ def guarded(
   """Runs a command and returns its exit status.
 
   A `UserError`, or one of the operating system's, is printed as
-  `gswinrmt: MESSAGE` and gives 2, or 1 if a run began and could not go on;
-  Ctrl-C gives 130, SIGTERM that was waited for 143.
+  `gswinrmt: MESSAGE` and gives 2, as does the end of the memory, or 1 if a run
+  began and could not go on; Ctrl-C gives 130, SIGTERM that was waited for 143.
 
   Args:
     command: What to run; returns the status, None for 0.
@@ -21,14 +21,17 @@ def guarded(
   """
   from absl import logging
 
-  # Orbax warns of settings that are as they should be.
-  logging.set_verbosity(logging.ERROR)
+  # Orbax warns of settings that are as they should be, and logs with their
+  # tracebacks errors that it raises as well.
+  logging.set_verbosity(logging.FATAL)
   try:
     status = command()
   except RunError as error:
     return complain(str(error), status=1)
   except (UserError, OSError) as error:
     return complain(str(error))
+  except MemoryError as error:
+    return complain(f'there is not enough memory: {error}')
   except RuntimeError as error:  # JAX's own class is derived from it.
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise

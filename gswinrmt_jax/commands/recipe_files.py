@@ -85,7 +85,8 @@ def load(spec: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   except (flags.Error, TypeError, ValueError) as error:
     for override, kind in kinds.items():
       if override.partition('=')[0] in str(error):
-        raise UserError(f"'{override}' is no {kind.__name__}") from error
+        said = override if len(override) < 99 else f'{override[:99]} ...'
+        raise UserError(f"'{said}' is no {kind.__name__}") from error
     raise UserError(_one_line(error)) from error
   return values.config
 

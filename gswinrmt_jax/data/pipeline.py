@@ -96,7 +96,10 @@ def train_batches(
 
 
 def eval_batches(
-    records: Records, *, batch_size: int, share: tuple[int, int] = (0, 1)
+    records: Records | Rows,
+    *,
+    batch_size: int,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
   """Yields every record once, in order, in batches of one size.
 
@@ -111,7 +114,8 @@ def eval_batches(
     share: Which part of each batch to read, as in `train_batches`.
 
   Yields:
-    'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b].
+    'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b]; of `Rows`
+    'row' int32 [b] in place of the first two, that of the padding n.
 
   Raises:
     UserError: If a record cannot be decoded.
@@ -120,6 +124,12 @@ def eval_batches(
   starts = range(0, len(records), batch_size)
   batches = [every[s : s + batch_size][part] for s in starts]
   size, shape = part.stop - part.start, records.image_shape
+  if isinstance(records, Rows):
+    for batch in batches:
+      row = np.full(size, len(records), np.int32)
+      row[: len(batch)] = batch
+      yield {'row': row, 'mask': np.float32(row < len(records))}
+    return
   if isinstance(records, Arrays):
     yield from (_padded([records.gather(b)], size, shape) for b in batches)
     return

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
-import json
 import os
 import pathlib
 import statistics
@@ -10,6 +9,7 @@ from typing import Any
 
 import ml_collections
 
+from gswinrmt_jax import files
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import log, run_folder
@@ -120,16 +120,16 @@ def _sources(path: pathlib.Path) -> Iterator[pathlib.Path]:
   if path.is_file():
     yield path
     return
-  for place, folders, files in os.walk(path):
+  for place, folders, names in os.walk(path):
     here = pathlib.Path(place)
-    if 'config.json' in files:
+    if 'config.json' in names:
       # Weights alone have a config.json, too.
-      if 'metrics.jsonl' in files:
+      if 'metrics.jsonl' in names:
         yield here
       folders[:] = sorted(set(folders) - set(_INNER))
       continue
     folders.sort()
-    yield from (here / name for name in sorted(files) if name.endswith('.json'))
+    yield from (here / name for name in sorted(names) if name.endswith('.json'))
 
 
 def _read(source: pathlib.Path) -> Run | None:
@@ -175,4 +175,4 @@ def _make(source, *, config, epochs, summary, data, latency, environment):
 
 
 def _json(path):
-  return json.loads(path.read_text()) if path.exists() else None
+  return files.read_json(path) if path.exists() else None

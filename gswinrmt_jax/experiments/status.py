@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 import dataclasses
-import json
 
 from gswinrmt_jax.experiments.sets import Job
-from gswinrmt_jax.training import log, run_folder
+from gswinrmt_jax.training import closing, log, run_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,20 +53,15 @@ def read(job: Job) -> Status:
   if not entries:
     return Status(0, epochs)
   last = entries[-1]
-  summary = _summary(folder)
+  summary = closing.load(folder)
   current = summary is not None and summary['steps'] == last['step']
   return Status(
       last['epoch'],
       epochs,
       complete=current and last['epoch'] >= epochs,
-      val_accuracy=last['val_accuracy'],
+      val_accuracy=last.get('val_accuracy'),
       test_accuracy=summary['last'].get('test_accuracy') if current else None,
   )
-
-
-def _summary(folder):
-  path = folder / 'summary.json'
-  return json.loads(path.read_text()) if path.exists() else None
 
 
 def table(jobs: Iterable[Job]) -> str:

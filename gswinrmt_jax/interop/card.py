@@ -5,11 +5,11 @@ The keys are those of timm's files on model hubs.
 
 from collections.abc import Mapping
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
 import gswinrmt_jax
+from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
@@ -157,8 +157,8 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     UserError: If the file cannot be read, or is none.
   """
   try:
-    fields = json.loads(path.read_text())
-  except (OSError, ValueError) as error:
+    fields = files.read_json(path)
+  except OSError as error:
     raise UserError(f'{path} cannot be read: {error}') from error
   if not isinstance(fields, dict):
     raise UserError(f'{path} has no JSON object')

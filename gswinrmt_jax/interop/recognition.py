@@ -77,15 +77,17 @@ def unwrap(
     break
   entries = loaded if isinstance(loaded, Mapping) else ()
   # Whatever else a crafted file has for keys might print without end.
-  names = [name for name in entries if isinstance(name, str)][:10]
+  names = [ascii(n[:40])[1:-1] for n in entries if isinstance(n, str)][:10]
   wanted = f'no entry {key}' if key else 'no weights'
   raise UserError(
       f'{wanted} in the checkpoint (entries: {", ".join(names) or "none"})'
   )
 
 
-def _backbone(arrays):
+def _backbone(arrays, depth=_MAX_DEPTH):
   """Strips prefixes; in a detector, takes the backbone only."""
+  if not depth:
+    return arrays, 0
   for prefix in _PREFIXES:
     inside = {
         name.removeprefix(prefix): array
@@ -93,7 +95,7 @@ def _backbone(arrays):
         if name.startswith(prefix)
     }
     if inside:
-      found, others = _backbone(inside)
+      found, others = _backbone(inside, depth - 1)
       return found, others + len(arrays) - len(inside)
   return arrays, 0
 
@@ -197,5 +199,6 @@ def _decay_range(log_decay: np.ndarray) -> float:
   """Solves `gamma_1 = 1 - 2 ** (-2 - r / N)` for `r`, to a thousandth."""
   if len(log_decay) == 1:
     return 4.0  # One head is at 0.75 whatever the range.
-  gamma = np.exp(np.float64(log_decay[1]))
-  return round(float((-2 - np.log2(1 - gamma)) * len(log_decay)), 3)
+  with np.errstate(all='ignore'):  # What comes of nonsense is refused later.
+    gamma = np.exp(np.float64(log_decay[1]))
+    return round(float((-2 - np.log2(1 - gamma)) * len(log_decay)), 3)

@@ -32,6 +32,9 @@ _DTYPES = {
 }
 _MAX_AXES = 32
 _MAX_EXTENT = 2**40  # far beyond any file, and products stay small numbers
+# Bytes of the pickle: some 200 for a tensor; what it builds may be 60 as many.
+_MAX_PROGRAM = 2**24
+_MAX_KEY = 2**31
 
 
 class _RefusedError(Exception):
@@ -88,12 +91,12 @@ def read(path: pathlib.Path) -> Any:
     ) from error
   except _RefusedError as error:
     raise UserError(f'{path} is refused: {error}') from error
-  except OSError:
-    raise
+  except OSError as error:
+    raise UserError(f'{path} cannot be read: {error}') from error
   except Exception as error:  # Whatever damaged bytes lead to.
-    raise UserError(
-        f'{path} is damaged: {type(error).__name__}: {error}'
-    ) from error
+    # Some quote what they could not read, however much of it there is.
+    said = ' '.join(f'{type(error).__name__}: {error}'[:160].split())
+    raise UserError(f'{path} is damaged: {said}') from error
 
 
 def _load(members):
@@ -108,9 +111,13 @@ def _load(members):
     order = members.read(f'{root}byteorder').strip()
     if order != b'little':
       raise _RefusedError(f'its byte order is {order[:20]!a}')
-  program = io.BytesIO(members.read(programs[0]))
+  program = members.read(programs[0])
+  if len(program) > _MAX_PROGRAM:
+    raise _RefusedError(
+        f'its data.pkl has {len(program):,} bytes, far more than tensors need'
+    )
   return _Unpickler(
-      program, lambda key: members.read(f'{root}data/{key}')
+      io.BytesIO(program), lambda key: members.read(f'{root}data/{key}')
   ).load()
 
 
@@ -143,9 +150,10 @@ class _Unpickler(pickle._Unpickler):
 
   dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
   # The first takes whatever memory the file asks for, the others hash what may
-  # take for ever; torch.save writes none of them.
+  # take for ever, as numbers of any size do; torch.save writes none of them.
   for _code in (
       pickle.BYTEARRAY8,
+      pickle.PUT,
       pickle.EMPTY_SET,
       pickle.ADDITEMS,
       pickle.FROZENSET,
@@ -216,8 +224,10 @@ class _Unpickler(pickle._Unpickler):
       raise _RefusedError('it puts items into what is no dict')
     for key, value in zip(items[::2], items[1::2], strict=True):
       # To hash tuples of tuples of tuples would take for ever.
-      if not isinstance(key, (str, int)):
-        raise _RefusedError('a key is neither text nor a number')
+      if not isinstance(key, str) and not (
+          isinstance(key, int) and abs(key) < _MAX_KEY
+      ):
+        raise _RefusedError('a key is neither text nor a small number')
       self.stack[-1][key] = value
 
   dispatch[pickle.BUILD[0]] = _drop_state

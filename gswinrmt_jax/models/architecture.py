@@ -6,6 +6,8 @@ from gswinrmt_jax import ops
 from gswinrmt_jax.ops import axial, depthwise
 
 CONV_STEM_STRIDE = 4
+_LARGEST = 2**20  # of any number of a model, far beyond what could be computed
+_MOST_BLOCKS = 2**8  # of a stage; each takes its time to trace
 
 _CHOICES = {
     'stem': ('conv', 'patch', 'patch_norm'),
@@ -154,6 +156,7 @@ class Architecture:
       )
     if self.gate_fn != 'sigmoid' and not self.gate:
       raise ValueError(f'gate_fn={self.gate_fn!r} is for gate=True.')
+    self._check_extents()
     self._check_heads()
     self._check_stem()
     self._check_full_stages()
@@ -172,6 +175,15 @@ class Architecture:
   def stride(self) -> int:
     """The stride of the last stage, which is the least image extent."""
     return self.strides[-1]
+
+  def _check_extents(self):
+    """Refuses numbers that no machine could work with, and NaN."""
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      most = _MOST_BLOCKS if field.name == 'depths' else _LARGEST
+      for number in value if isinstance(value, tuple) else (value,):
+        if not isinstance(number, str) and not abs(number) <= most:
+          raise ValueError(f'{field.name}={value} goes beyond {most:,}.')
 
   def _check_heads(self):
     for width, heads in zip(self.widths, self.num_heads, strict=True):

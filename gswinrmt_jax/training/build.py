@@ -14,7 +14,7 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.training import average, optimizer
+from gswinrmt_jax.training import average, limits, optimizer
 from gswinrmt_jax.training.plan import Plan
 from gswinrmt_jax.training.step import Augmentation
 
@@ -37,8 +37,10 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   should a later version change a default.
 
   Raises:
-    UserError: If the model or a field of it does not exist.
+    UserError: If the model or a field of it does not exist, or a field has a
+      value that it cannot have.
   """
+  limits.check(config)
   overrides = {
       field: value
       for field, value in config.model.items()

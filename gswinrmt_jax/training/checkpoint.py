@@ -1,6 +1,8 @@
 """Checkpoints: the two latest, to resume, and the best on validation data."""
 
 from collections.abc import Callable, Mapping
+import errno
+import os
 import pathlib
 import threading
 from typing import Any
@@ -18,6 +20,9 @@ from gswinrmt_jax.training import (
 )
 from gswinrmt_jax.training.checkpoint_io import Restored
 from gswinrmt_jax.training.state import TrainState
+
+# What the system may say, amid a long message of TensorStore's.
+_SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 
 class Checkpoints:
@@ -83,12 +88,16 @@ class Checkpoints:
   def _check(self):
     if self._failure is not None:
       failure, self._failure = self._failure, None
+      if not self.directory.parent.exists():
+        raise RunError(
+            f'{self.directory.parent} was removed while it was trained in'
+        ) from failure
       steps = self.steps()
       last = f'the last is that of step {steps[-1]}' if steps else 'none yet'
       raise RunError(
-          f'cannot save a checkpoint in {self.directory} '
-          f'({_first_line(failure)}); those before it are kept: {last}. The '
-          'same command goes on from there'
+          f'cannot save a checkpoint in {self.directory} ({_reason(failure)}); '
+          f'those before it are kept: {last}. The same command goes on from '
+          'there'
       ) from failure
 
   def wait(self) -> None:
@@ -129,6 +138,14 @@ class Checkpoints:
     """Returns the validation accuracy of a step; None if there is none."""
     meta = checkpoint_io.read_meta(self._folder(step))
     return meta and meta['accuracy']
+
+  def newest_meta(self) -> tuple[pathlib.Path, dict[str, Any]] | None:
+    """Returns where the newest is whose meta can be read, and its meta."""
+    for step in reversed(self.steps()):
+      meta = checkpoint_io.read_meta(self._folder(step))
+      if meta is not None:
+        return self._folder(step), meta
+    return None
 
   def restore_best(self, target: Any) -> Restored | None:
     """Returns the best checkpoint that can be read, as `restore_latest`.
@@ -234,7 +251,7 @@ class Checkpoints:
     """Names damaged files, of which errors on reading say little."""
     damage = checkpoint_files.damage(self._folder(step))
     if not damage:
-      return _first_line(error)
+      return _reason(error)
     return damage[0] + (f' and {len(damage) - 1} more' if damage[1:] else '')
 
   def _tell(self, step, reason):
@@ -250,7 +267,11 @@ class Checkpoints:
         checkpoint_files.set_aside(self._folder(step))
 
 
-def _first_line(error):
+def _reason(error):
+  """Returns a line; of what the system said, that alone."""
   text = str(error).strip() or type(error).__name__
+  for code in _SYSTEM:
+    if os.strerror(code) in text:
+      return os.strerror(code)
   line = text.splitlines()[0]
   return line if len(line) <= 160 else line[:157] + '...'

@@ -1,7 +1,6 @@
 """The closing summary of a run: the last and the best checkpoint."""
 
 from collections.abc import Mapping, Sequence
-import json
 import pathlib
 import statistics
 from typing import Any
@@ -9,6 +8,8 @@ from typing import Any
 import jax
 import ml_collections
 
+from gswinrmt_jax import files
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import average
 from gswinrmt_jax.training.plan import Plan
 from gswinrmt_jax.training.state import TrainState
@@ -20,6 +21,9 @@ _FIGURES = (
     ('test cross-entropy', 'test_loss', '.4f'),
     ('test cross-entropy, smoothing 0.1', 'test_smoothed_loss', '.4f'),
 )
+_FILE = 'summary.json'
+# What a summary has in any case.
+_PARTS = {'steps': int, 'total_steps': int, 'last': dict, 'best': dict}
 
 
 def parameter_count(state: TrainState) -> int:
@@ -82,12 +86,21 @@ def summarize(
 
 
 def read(folder: pathlib.Path, step: int) -> dict[str, Any] | None:
-  """Returns the summary of a run that ended at `step`, if it can be read."""
+  """Returns the summary of a run that ended at `step`, if it was written."""
+  summary = load(folder)
+  return summary if summary and summary['steps'] == step else None
+
+
+def load(folder: pathlib.Path) -> dict[str, Any] | None:
+  """Returns the last summary; None if there is no whole one."""
   try:
-    summary = json.loads((folder / 'summary.json').read_text())
-  except (FileNotFoundError, ValueError):
+    summary = files.read_json(folder / _FILE)
+  except (FileNotFoundError, UserError):
     return None
-  return summary if summary['steps'] == step else None
+  whole = isinstance(summary, dict) and summary.keys() >= _PARTS.keys()
+  if not whole or not all(isinstance(summary[k], v) for k, v in _PARTS.items()):
+    return None
+  return summary
 
 
 def table(summary: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ import jax
 import ml_collections
 
 from gswinrmt_jax import files
+from gswinrmt_jax.errors import UserError
 
 _PACKAGES = (
     'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
@@ -31,7 +32,7 @@ def record(
 ) -> None:
   """Adds a start of the run: versions, device, flags, commit, recipe, step."""
   path = folder / 'environment.json'
-  starts = json.loads(path.read_text()) if path.exists() else []
+  starts = _starts(path)
   device = jax.devices()[0]
   now = datetime.datetime.now(datetime.UTC)
   starts.append(
@@ -59,6 +60,15 @@ def record(
   )
   with files.replacing(path) as part:
     part.write_text(json.dumps(starts, indent=2) + '\n')
+
+
+def _starts(path):
+  """Returns the starts so far; a damaged file of them stops no run."""
+  try:
+    starts = files.read_json(path)
+  except (FileNotFoundError, UserError):
+    return []
+  return starts if isinstance(starts, list) else []
 
 
 def _versions():

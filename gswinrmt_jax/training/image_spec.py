@@ -2,16 +2,22 @@
 
 from collections.abc import Mapping
 import dataclasses
-import json
 import pathlib
 
 import ml_collections
 
+from gswinrmt_jax import files
 from gswinrmt_jax.data import cropped, datasets, label_maps, pipeline, sources
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import inputs, run_folder
 
 _FILE = 'data.json'
+# Type and number of the parts of a tuple.
+_FORMS = {
+    'mean': ((int, float), 3),
+    'std': ((int, float), 3),
+    'image_size': (int, 2),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,11 +122,15 @@ def read(folder: pathlib.Path, recipe: ml_collections.ConfigDict) -> ImageSpec:
 
 def _read(path: pathlib.Path) -> ImageSpec:
   try:
-    fields = dict(json.loads(path.read_text()))
+    fields = dict(files.read_json(path))
     crop, maps = fields.pop('crop'), fields.pop('label_maps', '')
     splits = fields.pop('splits', {})
     for name in ('class_names', 'mean', 'std', 'image_size'):
       fields[name] = tuple(fields[name])
+    for name, (kind, count) in _FORMS.items():
+      values = fields[name]
+      if len(values) != count or not all(isinstance(v, kind) for v in values):
+        raise ValueError(f'{name} is {values!r:.80}')
     return ImageSpec(
         datasets.Info(**fields),
         crop,

@@ -41,8 +41,7 @@ def check(config: ml_collections.ConfigDict) -> None:
         f"config.data.train_crop is '{data.train_crop}': must be "
         f'{" or ".join(_TRAIN_CROPS)}'
     )
-  if data.train_crop == 'random_resized':
-    _check_random_crop(data)
+  _check_random_crop(data)
   # In smaller batches copies of an image could be Mixup's partners.
   if not 1 <= data.repeats <= max(1, config.batch_size // 3):
     raise UserError(
@@ -52,7 +51,8 @@ def check(config: ml_collections.ConfigDict) -> None:
 
 
 def _check_random_crop(data):
-  if data.storage != 'decode' or not data.image_size:
+  drawn = data.train_crop == 'random_resized'
+  if drawn and (data.storage != 'decode' or not data.image_size):
     raise UserError(
         'config.data.train_crop=random_resized needs config.data.storage='
         'decode and config.data.image_size'

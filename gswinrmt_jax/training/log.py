@@ -127,16 +127,23 @@ class SilentLog:
 def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
   """Returns the entries of `metrics.jsonl` but for those half written."""
   path = folder / 'metrics.jsonl'
-  text = path.read_text(errors='replace') if path.exists() else ''
   entries = []
-  for line in text.splitlines():
+  for line in path.read_bytes().splitlines() if path.exists() else ():
     try:
       entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
       continue
-    if isinstance(entry, dict):
+    if isinstance(entry, dict) and _is_entry(entry):
       entries.append(entry)
   return entries
+
+
+def _is_entry(entry):
+  """Whether it says what it is of; somebody may have edited the file."""
+  kind, step = entry.get('kind'), entry.get('step')
+  if kind == 'epoch' and not isinstance(entry.get('epoch'), int):
+    return False
+  return isinstance(kind, str) and isinstance(step, int)
 
 
 def duration(seconds: float) -> str:

@@ -12,6 +12,7 @@ import ml_collections
 from gswinrmt_jax.errors import RunError, Stopped
 from gswinrmt_jax.training import (
     average,
+    background,
     build,
     checkpoint,
     closing,
@@ -94,6 +95,9 @@ class Run:
     if processes.is_first():
       self.checkpoints.clean()
       run_folder.remove_parts(folder)
+    newest = self.checkpoints.newest_meta()
+    if newest:
+      run_folder.check_checkpoint(newest[1]['config'], config, newest[0])
     # A run that goes on has started from them already.
     started = bool(self.checkpoints.steps())
     self._source = None if started else fine_tune.load(config, terminal.say)
@@ -114,11 +118,12 @@ class Run:
     self.log = None
     self._feed = None
     self._pending = None  # metrics of the interval that a start falls into
+    self._background = background.Background()
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
     with contextlib.ExitStack() as stack:  # Each, even if another fails.
-      for part in (self.log, self._feed, self.checkpoints):
+      for part in (self.log, self._feed, self._background, self.checkpoints):
         if part:
           stack.callback(part.close)
 
@@ -210,6 +215,7 @@ class Run:
           self._close_epoch(state, step, plan.milestones[step], progress)
           readings.restart()
         self._after(state, step, readings)
+    self._background.wait()
     return state
 
   def _extra(self, state, step, progress):
@@ -250,10 +256,11 @@ class Run:
     progress.epoch(step, epoch, figures)
     self._save(state, step, epoch, figures)
     if processes.is_first():
-      with self.terminal.sparing('curves.png'):
-        plots.write_curves(
-            self.folder / 'curves.png', self.log.entries, self.folder.name
-        )
+      self._background.begin(self._plot, list(self.log.entries))
+
+  def _plot(self, entries):
+    with self.terminal.sparing('curves.png'):
+      plots.write_curves(self.folder / 'curves.png', entries, self.folder.name)
 
   def _draw(self, supply):
     """Draws some of the first batch as the first step will see it."""

@@ -15,6 +15,7 @@ _POSITIVE = (
     'eval_every_epochs',
     'log_every_steps',
 )
+_MOST_STEPS = 2**31 - 1  # that the optimiser counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +132,11 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
       checkpoint_every_steps=config.checkpoint_every_steps,
       log_every_steps=config.log_every_steps,
   )
+  if plan.total_steps > _MOST_STEPS:
+    raise UserError(
+        f'{plan.total_steps:,} steps are more than {_MOST_STEPS:,}: lower '
+        'config.num_epochs or raise config.batch_size'
+    )
   if not plan.stop_step:
     raise UserError(
         f'{stop} epochs of {num_examples} images do not fill one batch of '

@@ -85,15 +85,35 @@ def check_folder(
     UserError: If it belongs to another recipe; names the differing fields.
   """
   if (folder / 'config.json').exists():
-    differing = differences(load_config(folder), config)
-    if differing:
-      raise UserError(
-          f'{folder} belongs to another config: {"; ".join(differing)}; '
-          'choose another --workdir'
-      )
+    _check_same(load_config(folder), config, folder)
   elif (folder / 'checkpoints').exists():
     raise UserError(
         f'{folder} has checkpoints but no config.json: choose another --workdir'
+    )
+
+
+def check_checkpoint(
+    fields: Any, config: ml_collections.ConfigDict, where: pathlib.Path
+) -> None:
+  """Checks that a checkpoint belongs to this recipe, whatever its folder says.
+
+  Args:
+    fields: Its own `config`.
+    config: The resolved recipe.
+    where: Of the checkpoint.
+
+  Raises:
+    UserError: If it belongs to another recipe; names the differing fields.
+  """
+  _check_same(from_json(fields, str(where)), config, where)
+
+
+def _check_same(found, config, where):
+  differing = differences(found, config)
+  if differing:
+    raise UserError(
+        f'{where} belongs to another config: {"; ".join(differing)}; '
+        'choose another --workdir'
     )
 
 
@@ -137,13 +157,11 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
   """
   path = folder / 'config.json'
   try:
-    fields = json.loads(path.read_text())
+    fields = files.read_json(path)
   except FileNotFoundError:
     raise UserError(
         f'{folder} is no run folder: it has no config.json'
     ) from None
-  except (OSError, ValueError) as error:
-    raise UserError(f'{path} cannot be read: {error}') from error
   return from_json(fields, str(path))
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
@@ -21,9 +20,11 @@ from gswinrmt_jax.training import (
     average,
     build,
     checkpoint,
+    closing,
     devices,
     hub,
     image_spec,
+    limits,
     released,
     run_folder,
     weights_folder,
@@ -217,6 +218,7 @@ def _checked(variables, card, path):
 
 def _from_run(folder, step, which, warn):
   recipe = run_folder.load_config(folder)
+  limits.need(recipe, 'dtype', 'eval_batch_size', 'data.name', 'data.dir')
   averaged = recipe.ema_decay > 0
   if which == average.EMA and not averaged:
     raise UserError(
@@ -268,7 +270,6 @@ def run_card(
   """Returns the card of a run's weights, with the figures of its summary."""
   spec = image_spec.read(folder, recipe)
   info = spec.info
-  summary = folder / 'summary.json'
   fields = recipe.model.to_dict()
   return card_lib.Card(
       name=fields.pop('name'),
@@ -280,5 +281,5 @@ def run_card(
       std=info.std,
       crop=spec.crop,
       dtype=recipe.dtype,
-      figures=json.loads(summary.read_text()) if summary.exists() else {},
+      figures=closing.load(folder) or {},
   )

@@ -1,0 +1,190 @@
+"""What is thrown at the commands and the readers, and what they may answer."""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import io
+import random
+import resource
+import signal
+import time
+from typing import Any
+
+from hypothesis import given, HealthCheck, seed, settings
+from hypothesis import strategies as st
+import ml_collections
+
+_NUMBERS = (
+    '0 1 -1 2 3 7 32 1000 65536 2147483647 2147483648 9223372036854775808 '
+    '1000000000000000000000000000000 0x10 1e3 1e308 1e309 1e-320 -0.0 nan inf '
+    '-inf .5 0.999 1.0 1_000 ٣ True'
+).split()
+_WORDS = (
+    '',
+    ' ',
+    '=',
+    'None',
+    'none',
+    'true',
+    'False',
+    'auto',
+    'float16',
+    'float32',
+    'bfloat16',
+    'rmt_t',
+    'swat_compact',
+    'rmt_s_tl',
+    'rmt_deit_s',
+    'softmax',
+    'sigmoid',
+    'linear',
+    'causal',
+    'split_half',
+    'interleaved',
+    'learned',
+    'fixed',
+    'signed',
+    'depthwise',
+    'pointwise',
+    'patch',
+    'patch_norm',
+    'merge',
+    'banded',
+    'blocked',
+    'masked',
+    'proj',
+    'norm',
+    'swish',
+    'digits',
+    'train',
+    'train[:1]',
+    'train[5:5]',
+    'train[:200%]',
+    'val',
+    'memory',
+    'disk',
+    'decode',
+    'random_resized',
+    'cosine',
+    'epochs',
+    '/dev/null',
+    '../..',
+    '~',
+    'tests/data',
+    '\x00',
+    '\n',
+    '\ud800',
+    '%s{0}',
+    "__import__('os')._exit(3)",
+    '9' * 5000,
+    '(' * 200,
+)
+
+
+def values() -> st.SearchStrategy[str]:
+  """What stands behind the `=` of an override: numbers, words, tuples, text."""
+  number = st.one_of(
+      st.sampled_from(_NUMBERS),
+      st.integers(-5, 70).map(str),
+      st.floats(allow_nan=True).map(repr),
+  )
+  stages = st.lists(number, max_size=6).map(lambda of: f'({", ".join(of)},)')
+  return st.one_of(number, stages, st.sampled_from(_WORDS), st.text(max_size=9))
+
+
+def leaves(
+    config: ml_collections.ConfigDict, prefix: str = ''
+) -> Iterator[str]:
+  """Yields the path of every field of a recipe."""
+  for name, value in sorted(config.items()):
+    if isinstance(value, ml_collections.ConfigDict):
+      yield from leaves(value, f'{prefix}{name}.')
+    else:
+      yield prefix + name
+
+
+@contextlib.contextmanager
+def bounded(seconds: int, gigabytes: float) -> Iterator[None]:
+  """Fails what takes longer, or makes the process larger than it ever was."""
+
+  def late(*_):
+    raise AssertionError(f'not done after {seconds} s')
+
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  handler = signal.signal(signal.SIGALRM, late)
+  signal.alarm(seconds)
+  try:
+    yield
+  finally:
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, handler)
+  grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+  assert grown < gigabytes * 2**20, f'{grown / 2**20:.1f} GB more'
+
+
+def check_line(said: str) -> None:
+  """Checks that a message is one line, of a length that can be read."""
+  said = said.strip()
+  assert said and '\n' not in said and 'Traceback' not in said, said
+  assert len(said) < 1500, said
+
+
+def answer(command: Callable[[], int]) -> str:
+  """Returns what a guarded command says, '' if it ended well."""
+  said = io.StringIO()
+  with (
+      contextlib.redirect_stderr(said),
+      contextlib.redirect_stdout(io.StringIO()),
+  ):
+    status = command()
+  if not status:
+    return ''
+  assert status == 2 and said.getvalue().startswith('gswinrmt: ')
+  check_line(said.getvalue())
+  return said.getvalue()
+
+
+def few(count: int) -> settings:
+  """Returns the settings of a test of every day: the same examples each time.
+
+  Args:
+    count: Of the examples.
+  """
+  return settings(
+      max_examples=count,
+      derandomize=True,
+      database=None,
+      deadline=None,
+      suppress_health_check=list(HealthCheck),
+  )
+
+
+def campaign(
+    what: str,
+    count: int,
+    examples: st.SearchStrategy,
+    check: Callable[[Any], None],
+) -> None:
+  """Checks many examples, others each time, and tells their seed.
+
+  Args:
+    what: Is fuzzed, for the log.
+    count: Of the examples.
+    examples: What to draw.
+    check: Raises if it finds something.
+  """
+  drawn = random.SystemRandom().randrange(2**32)
+  done = 0
+
+  @seed(drawn)
+  @settings(few(count), derandomize=False)
+  @given(examples)
+  def run(example):
+    nonlocal done
+    check(example)
+    done += 1
+
+  print(f'\n{what}: seed {drawn}', flush=True)
+  before = time.monotonic()
+  run()
+  minutes = (time.monotonic() - before) / 60
+  print(f'{what}: {done:,} examples, nothing found, {minutes:.1f} min')

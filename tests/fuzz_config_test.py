@@ -1,0 +1,241 @@
+"""Any value of any field is a recipe or one clear line: words and files."""
+
+import copy
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import fuzz
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from gswinrmt_jax.commands import recipe_files, train
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.experiments import gather
+from gswinrmt_jax.training import (
+    build,
+    closing,
+    image_spec,
+    limits,
+    log,
+    loop,
+    run_folder,
+)
+
+_SPEC = 'digits_rmt:smoke'
+_FIELDS = tuple(fuzz.leaves(recipe_files.load(_SPEC, [])))
+_GOLDEN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+_OVERRIDES = st.lists(
+    st.tuples(st.sampled_from(_FIELDS), fuzz.values()), min_size=1, max_size=3
+)
+_LEFT_OUT = object()
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([2**63, 10**400, -(10**30)])
+    | st.floats()
+    | st.text(max_size=9)
+    | st.sampled_from(['', '\0', 'rmt_t', 'digits', 'train', 'decode', '/']),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def _words(pairs):
+  return [f'--config.{field}={value}' for field, value in pairs]
+
+
+def _resolve(pairs):
+  """Reads and resolves a recipe; what is wrong is a `UserError`."""
+  with fuzz.bounded(20, 0.5):
+    try:
+      build.resolve(recipe_files.load(_SPEC, _words(pairs)))
+    except UserError as error:
+      fuzz.check_line(str(error))
+
+
+def _build(folder, pairs):
+  """Does all that `train` does until the first step, through its command."""
+  argv = [f'--config={_SPEC}', f'--workdir={folder}', *_words(pairs)]
+  with fuzz.bounded(60, 1.0):
+    said = fuzz.answer(lambda: train.main(argv))
+  assert said or (folder / 'config.json').exists()
+  assert not said or not folder.exists()
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+  """Yields new run folders; nothing is fetched and nothing is trained."""
+  monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
+  monkeypatch.setattr(loop.Run, 'run', lambda self: None)
+  return (tmp_path / str(number) for number in range(10**9))
+
+
+@fuzz.few(100)
+@given(_OVERRIDES)
+def test_overrides(pairs):
+  _resolve(pairs)
+
+
+@fuzz.few(25)
+@given(_OVERRIDES)
+def test_overrides_until_training(folders, pairs):
+  _build(next(folders), pairs)
+
+
+@pytest.mark.slow
+def test_many_overrides(folders):
+  fuzz.campaign('overrides, resolved', 20_000, _OVERRIDES, _resolve)
+  fuzz.campaign(
+      'overrides, all but the training',
+      2_000,
+      _OVERRIDES,
+      lambda pairs: _build(next(folders), pairs),
+  )
+
+
+@pytest.mark.parametrize(
+    'word',
+    [
+        'model.depths=(100000,1,1,1)',
+        'model.widths=(1099511627776,8,16,16)',
+        'model.mlp_ratios=(1e308,1,1,1)',
+        'num_epochs=1000000000000',
+        'augment.crop_padding=100000000000000000000000',
+        'seed=9223372036854775808',
+        'data.image_size=1000000',
+        'data.image_size=1000000000000000000000',
+        'optimizer.warmup_epochs=1e308',
+        "data.crop_scale=('a',1)",
+        'data.dir=\0',
+        'init_from=\ud800',
+        'model.name=' + 'x' * 5000,
+        'seed=' + '9' * 5000,
+    ],
+)
+def test_what_was_found_is_one_line(word, folders):
+  """Each hung, filled the memory, or ended in a traceback or a long one."""
+  folder = next(folders)
+  _build(folder, [word.split('=', 1)])
+  assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    'word',
+    ['model.widths=(1e400,)', 'data.name=\n', 'batch_size=99999999999999'],
+)
+def test_a_process_of_its_own(word, tmp_path):
+  argv = [f'--config={_SPEC}', '--workdir=run', f'--config.{word}']
+  root = pathlib.Path(train.__file__).parents[2]
+  done = subprocess.run(
+      [sys.executable, '-m', 'gswinrmt_jax.commands.main', 'train', *argv],
+      cwd=tmp_path,
+      env={**os.environ, 'PYTHONPATH': str(root)},
+      capture_output=True,
+      text=True,
+      timeout=60,
+  )
+  assert done.returncode == 2
+  assert done.stderr.startswith('gswinrmt: ') and done.stderr.count('\n') == 1
+  assert not list(tmp_path.iterdir())
+
+
+def _mutated(fields, changes):
+  """Returns the JSON with some of its values replaced, or left out."""
+  fields = copy.deepcopy(fields)
+  for path, value in changes:
+    *sections, field = path.split('.')
+    here = fields
+    for section in sections:
+      here = here.get(section) if isinstance(here, dict) else None
+    if isinstance(here, dict):
+      here[field] = value
+      if value is _LEFT_OUT:
+        del here[field]
+  return fields
+
+
+_RECIPE = json.loads((_GOLDEN / 'config.json').read_text())
+_CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from((*_FIELDS, 'model', 'data', 'augment', 'a.b', '')),
+        _JSON | st.just(_LEFT_OUT),
+    ),
+    min_size=1,
+    max_size=3,
+)
+_TEXTS = _CHANGES.map(lambda of: json.dumps(_mutated(_RECIPE, of))) | (
+    st.text() | _JSON.map(json.dumps)
+)
+
+
+def _lines(name):
+  """Returns texts for a file of a run: lines left out, replaced, cut."""
+  whole = (_GOLDEN / name).read_text()
+  other = (
+      st.text()
+      | _JSON.map(json.dumps)
+      | _JSON.map(
+          lambda value: json.dumps({'kind': 'epoch', 'step': value, 'epoch': 1})
+      )
+  )
+  return st.builds(
+      lambda start, stop, middle: whole[:start] + middle + whole[stop:],
+      st.integers(0, len(whole)),
+      st.integers(0, len(whole)),
+      other,
+  )
+
+
+_FILES = st.one_of(
+    st.tuples(st.just('config.json'), _TEXTS),
+    *(
+        st.tuples(st.just(name), _lines(name))
+        for name in ('metrics.jsonl', 'summary.json', 'data.json')
+        if (_GOLDEN / name).exists()
+    ),
+)
+
+
+def _read(folder, name, text):
+  """Reads a run folder in which one file has this text."""
+  folder.mkdir()
+  for path in _GOLDEN.iterdir():
+    if path.is_file():
+      (folder / path.name).write_bytes(path.read_bytes())
+  (folder / name).write_text(text, errors='surrogatepass')
+  with fuzz.bounded(20, 0.5):
+    runs, problems = gather.gather([folder])
+    assert len(runs) + len(problems) == 1
+    for problem in problems:
+      fuzz.check_line(problem)
+    try:
+      config = run_folder.load_config(folder)
+      limits.need(config, 'data.name', 'data.dir')
+      image_spec.read(folder, config)
+      closing.read(folder, 243)
+      log.read_metrics(folder)
+    except UserError as error:
+      fuzz.check_line(str(error))
+
+
+@fuzz.few(80)
+@given(_FILES)
+def test_files_of_a_run(folders, changed):
+  _read(next(folders), *changed)
+
+
+@pytest.mark.slow
+def test_many_files_of_a_run(folders):
+  fuzz.campaign(
+      'files of a run',
+      5_000,
+      _FILES,
+      lambda changed: _read(next(folders), *changed),
+  )
