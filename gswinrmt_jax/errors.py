@@ -1,4 +1,4 @@
-"""The one exception that is meant for the person at the terminal."""
+"""The exceptions that are meant for the person at the terminal."""
 
 
 class UserError(Exception):
@@ -8,3 +8,19 @@ class UserError(Exception):
   `gswinrmt: MESSAGE` and exit with status 2; any other exception is a defect of
   this package and keeps its traceback.
   """
+
+
+class RunError(UserError):
+  """What ended a run that was right to begin, such as a full disk: status 1."""
+
+
+class Stopped(KeyboardInterrupt):
+  """A signal asked to end, and what had to be saved is; one line, as above.
+
+  Attributes:
+    signal: Its number n; the exit status is 128 + n.
+  """
+
+  def __init__(self, message: str, signal: int):
+    super().__init__(message)
+    self.signal = signal

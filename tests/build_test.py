@@ -176,3 +176,13 @@ def test_optimizer_numbers_out_of_range_are_named(field, value):
   config = _recipe(**{f'optimizer.{field}': value})
   with pytest.raises(UserError, match=f'config.optimizer.{field} is'):
     build.make_optimizer(config, plan_lib.make_plan(config, 1297))
+
+
+def test_the_policy_for_what_is_not_finite():
+  config = recipes.digits('retention_compact')
+  assert not build.skips_nonfinite(config)
+  config.nan_policy = 'skip'
+  assert build.skips_nonfinite(config)
+  config.nan_policy = 'ignore'
+  with pytest.raises(UserError, match="'stop' or 'skip', not 'ignore'"):
+    build.skips_nonfinite(config)

@@ -1,18 +1,25 @@
 """What is kept, what is restored, what is skipped."""
 
 import pathlib
+import re
 import shutil
+import threading
 
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 import tiny
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import checkpoint, devices
+from gswinrmt_jax.training import (
+    checkpoint,
+    checkpoint_files,
+    checkpoint_io,
+    checksums,
+    devices,
+)
 from gswinrmt_jax.training import state as state_lib
 
 TX = optax.adamw(1e-2)
@@ -38,9 +45,9 @@ def _save(folder, accuracies):
   return checkpoints
 
 
-def _files(folder, step):
-  """The files that hold arrays, largest first."""
-  files = (folder / str(step) / 'state').rglob('*')
+def _files(folder, step, item='state'):
+  """The files of an item, largest first."""
+  files = (folder / str(step) / item).rglob('*')
   files = [path for path in files if path.is_file()]
   return sorted(files, key=lambda path: -path.stat().st_size)
 
@@ -64,6 +71,59 @@ def test_of_equal_accuracies_the_later_is_best(tmp_path):
   assert checkpoints.restore_best(_target()).step == 2
   assert checkpoints.steps() == [2, 4, 5]
   checkpoints.close()
+
+
+def test_one_from_amid_an_epoch_is_no_best_and_goes_with_the_next(tmp_path):
+  checkpoints = _save(tmp_path / 'c', {2: 0.25, 3: None, 4: None, 5: None})
+  assert checkpoints.steps() == [2, 4, 5]
+  assert checkpoints.restore_best(_target()).step == 2
+  assert checkpoints.restore_latest(_target()).step == 5
+  checkpoints.save(_state(6), accuracy=0.125, meta={})
+  checkpoints.wait()
+  assert checkpoints.steps() == [2, 6]
+  assert not (tmp_path / 'damaged_checkpoints').exists()
+
+
+def test_the_old_go_when_the_new_one_is_whole(tmp_path, monkeypatch):
+  folder, seen = tmp_path / 'c', []
+
+  def remove(old):
+    names = sorted(path.name for path in folder.iterdir())
+    seen.append((old.name, names, checkpoint_files.damage(folder / '3')))
+
+  _save(folder, {1: 0.1, 2: 0.2})
+  monkeypatch.setattr(checkpoint_files, 'remove', remove)
+  _save(folder, {3: 0.3})
+  assert seen == [('1', ['1', '2', '3'], [])]
+
+
+def test_the_caller_waits_for_the_copy_alone(tmp_path, monkeypatch):
+  """The rest is not even begun while this is held."""
+  held, write = threading.Event(), checkpoint_io.write
+
+  def slow(*what):
+    held.wait()
+    write(*what)
+
+  monkeypatch.setattr(checkpoint_io, 'write', slow)
+  checkpoints = checkpoint.Checkpoints(tmp_path / 'c')
+  state = _state(3)
+  checkpoints.save(state, accuracy=0.5, meta={})
+  assert checkpoints.steps() == []
+  held.set()
+  checkpoints.wait()
+  assert checkpoints.steps() == [3]
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path):
+  folder = tmp_path / 'c'
+  checkpoints = _save(folder, {3: 0.5})
+  for name in ('4.part', '4.part.orbax-checkpoint-tmp', '2.gone'):
+    (folder / name / 'state').mkdir(parents=True)
+    (folder / name / 'state' / 'file').touch()
+  assert checkpoints.steps() == [3]
+  checkpoints.clean()
+  assert [path.name for path in folder.iterdir()] == ['3']
 
 
 def test_restores_state_and_meta_bit_for_bit(tmp_path, monkeypatch):
@@ -124,12 +184,29 @@ def _truncate(folder):
 
 def _flip_a_bit(folder):
   """In array data: what Orbax reads without a complaint."""
-  for path in _files(folder, 5):
-    if path.parent.name != 'd':
-      continue
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
+  for path in _arrays(folder):
+    _flip(path)
+
+
+def _flip_a_bit_of_meta(folder):
+  """Where the position in the data is, and the checksums of the values."""
+  path = folder / '5' / 'meta' / 'metadata'
+  path.write_bytes(path.read_bytes().replace(b'"epoch": 5', b'"epoch": 4'))
+
+
+def _arrays(folder):
+  return [path for path in _files(folder, 5) if path.parent.name == 'd']
+
+
+def _flip(path):
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2] ^= 1
+  path.write_bytes(bytes(data))
+
+
+def _take_the_values(folder):
+  for path in _arrays(folder):
+    path.unlink()
 
 
 def _empty_step(folder):
@@ -146,16 +223,18 @@ def _empty_all_files(folder):
 # TensorStore's other reads end after the first failure has been raised.
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 @pytest.mark.parametrize(
-    ('damage', 'bad', 'good'),
+    ('damage', 'bad', 'good', 'reason'),
     [
-        (_truncate, 5, 4),
-        (_flip_a_bit, 5, 4),
-        (_empty_all_files, 5, 4),
-        (_empty_step, 7, 5),
+        (_truncate, 5, 4, r'state/\S+: \d+ bytes instead of \d+ and \d+ more'),
+        (_flip_a_bit, 5, 4, r'state/\S*d/\w+: its bytes changed and \d+ more'),
+        (_flip_a_bit_of_meta, 5, 4, 'meta/metadata: its bytes changed'),
+        (_take_the_values, 5, 4, r'state/\S*d/\w+: missing and \d+ more'),
+        (_empty_all_files, 5, 4, r'files\.json: Expecting value'),
+        (_empty_step, 7, 5, 'meta/metadata: missing and 1 more'),
     ],
 )
 def test_a_damaged_checkpoint_is_named_skipped_and_kept(
-    tmp_path, damage, bad, good
+    tmp_path, damage, bad, good, reason
 ):
   folder = tmp_path / 'checkpoints'
   _save(folder, {4: 0.3, 5: 0.4}).close()
@@ -165,7 +244,10 @@ def test_a_damaged_checkpoint_is_named_skipped_and_kept(
   restored = checkpoints.restore_latest(_target())
   assert restored.step == good
   chex.assert_trees_all_equal(restored.tree, _state(good))
-  assert len(said) == 1 and f'checkpoint {bad} ' in said[0]
+  (line,) = said
+  assert re.search(
+      rf'checkpoint {bad} .* cannot be read \({reason}', line
+  ), line
   assert (tmp_path / 'damaged_checkpoints' / str(bad)).is_dir()
   # Training comes past the bad step again, and can save it.
   checkpoints.save(_state(bad), accuracy=0.5, meta={})
@@ -173,6 +255,36 @@ def test_a_damaged_checkpoint_is_named_skipped_and_kept(
   restored = checkpoints.restore_latest(_target())
   checkpoints.close()
   assert restored.step == bad
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+@pytest.mark.parametrize('kind', ['taken', 'cut', 'flipped'])
+def test_any_one_file_is_named_or_was_not_needed(tmp_path, kind):
+  """All values have checksums: where they can be read they are the right ones.
+
+  Orbax's own marks are among the files that are not needed.
+  """
+  folder = tmp_path / 'checkpoints'
+  _save(folder, {5: 0.4}).close()
+  checkpoints = checkpoint.Checkpoints(folder, read_only=True)
+  named = []
+  for path in _files(folder, 5, 'state') + _files(folder, 5, 'meta'):
+    whole, name = path.read_bytes(), str(path.relative_to(folder / '5'))
+    path.unlink()
+    if kind == 'cut':
+      path.write_bytes(whole[: len(whole) // 2])
+    elif kind == 'flipped':
+      path.write_bytes(whole)
+      _flip(path)
+    try:
+      restored = checkpoints.restore(5, _target())
+    except UserError as error:
+      assert f'({name}: ' in str(error)
+      named.append(name)
+    else:
+      chex.assert_trees_all_equal(restored.tree, _state(5))
+    path.write_bytes(whole)
+  assert 'meta/metadata' in named and any('/d/' in name for name in named)
 
 
 def test_a_damaged_best_falls_back_to_the_next_best(tmp_path):
@@ -198,11 +310,17 @@ def test_what_cannot_be_saved_is_one_line(tmp_path):
 
 def test_values_that_changed_on_disk_are_not_taken(tmp_path, monkeypatch):
   """What Orbax reads without complaint, but is not what was saved."""
+  by_name = checksums.by_name
+
+  def wrong(tree):
+    sums = by_name(tree)
+    return {**sums, 'params/conv/kernel': sums['params/conv/kernel'] ^ 1}
+
   with monkeypatch.context() as patch:
-    patch.setattr(checkpoint, 'checksum', lambda tree: 12345)
+    patch.setattr(checksums, 'by_name', wrong)
     _save(tmp_path / 'c', {5: 0.4}).close()
   checkpoints = checkpoint.Checkpoints(tmp_path / 'c', read_only=True)
-  with pytest.raises(UserError, match=r'checksum of .* differs'):
+  with pytest.raises(UserError, match='checksum of params/conv/kernel differs'):
     checkpoints.restore(5, _target().variables)
   checkpoints.close()
 
@@ -235,12 +353,3 @@ def test_if_none_can_be_read_all_stay_and_it_says_so(tmp_path, damage):
         _target()
     )
   assert (folder / '5').is_dir()
-
-
-def test_checksum_sees_one_bit_and_the_order():
-  tree = {'a': np.arange(6, dtype=np.float32), 'b': np.float32(0)}
-  bit = {**tree, 'a': tree['a'].copy()}
-  bit['a'].view(np.uint32)[3] ^= 1
-  swapped = {**tree, 'a': tree['a'][::-1]}
-  sums = [checkpoint.checksum(each) for each in (tree, bit, swapped)]
-  assert len(set(sums)) == 3

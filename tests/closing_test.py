@@ -70,6 +70,17 @@ def test_last_and_best_are_told_apart():
   assert json.loads(json.dumps(summary)) == summary
 
 
+def test_skipped_steps_are_summed_up():
+  entries = [{'kind': 'train', 'step': s, 'skipped': s} for s in (1, 2)]
+  summary = closing.summarize(
+      CONFIG, PLAN, [*ENTRIES, *entries], {}, last=7, best=5
+  )
+  assert summary['skipped_steps'] == 3
+  text = closing.table({**summary, 'parameters': 1})
+  assert 'steps skipped, not finite                  3' in text
+  assert 'skipped' not in closing.table(_summary())
+
+
 def test_table_has_both_columns_and_says_that_it_stopped():
   text = closing.table(_summary())
   assert 'test accuracy                         50.00%    62.50%' in text
@@ -105,6 +116,8 @@ def test_read_wants_the_same_step(tmp_path):
   (tmp_path / 'summary.json').write_text(json.dumps(_summary()))
   assert closing.read(tmp_path, 7)['best']['step'] == 5
   assert closing.read(tmp_path, 8) is None
+  (tmp_path / 'summary.json').write_text('{"steps": 7')
+  assert closing.read(tmp_path, 7) is None
 
 
 @pytest.mark.parametrize('text', ['', '{"steps": 12', '[12]', '{"steps": 12}'])

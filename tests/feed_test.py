@@ -32,7 +32,9 @@ def _config(**changes):
       'stop_after_epochs': 3,
       'eval_every_epochs': 2,
       'log_every_steps': 5,
+      'checkpoint_every_steps': 0,
       'steps_per_dispatch': 3,
+      'profile_steps': '',
       'data': {'storage': 'memory', 'repeats': 1, 'workers': 0},
   }
   config = ml_collections.ConfigDict(fields)

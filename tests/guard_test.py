@@ -3,7 +3,7 @@
 import pytest
 
 from gswinrmt_jax.commands import guard
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import RunError, Stopped, UserError
 
 
 def _raise(error):
@@ -25,12 +25,14 @@ def _raise(error):
             'gswinrmt: the device has not enough memory: lower '
             'config.batch_size (or config.eval_batch_size, --batch-size)\n',
         ),
+        (RunError('disk full'), 1, 'gswinrmt: disk full\n'),
         (
             MemoryError('Unable to allocate 4 TiB'),
             2,
             'gswinrmt: there is not enough memory: Unable to allocate 4 TiB\n',
         ),
         (KeyboardInterrupt(), 130, '\ngswinrmt: stopped\n'),
+        (Stopped('at step 3', 15), 143, 'gswinrmt: at step 3\n'),
     ],
 )
 def test_what_the_user_can_mend_is_one_line(capsys, error, status, said):

@@ -2,9 +2,12 @@
 
 import io
 import json
+import resource
+import shutil
 
 import pytest
 
+from gswinrmt_jax.errors import RunError
 from gswinrmt_jax.training import log
 
 
@@ -51,6 +54,56 @@ def test_a_resumed_log_counts_nothing_twice(tmp_path):
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   assert [json.loads(line) for line in lines] == entries
   assert list((tmp_path / 'tensorboard').glob('events.*'))
+
+
+@pytest.mark.parametrize(
+    'tail', [b'{"kind": "epo', b'\0\0\0\0', b'\xff{', b'3\n', b'\n\n']
+)
+def test_whatever_a_crash_leaves_at_the_end_is_dropped(tmp_path, tail):
+  entries = _write(tmp_path, (2, 4), start=0)
+  with (tmp_path / 'metrics.jsonl').open('ab') as file:
+    file.write(tail)
+  assert log.read_metrics(tmp_path) == entries
+  assert _write(tmp_path, (6,), start=4) == [
+      *entries,
+      {'kind': 'train', 'step': 6, 'loss': 1.5},
+  ]
+  assert len((tmp_path / 'metrics.jsonl').read_text().splitlines()) == 3
+
+
+def test_a_log_that_was_removed_is_missed(tmp_path):
+  metrics_log = log.MetricsLog(tmp_path, step=0)
+  metrics_log.write('train', 1, {'loss': 0.5})
+  shutil.rmtree(tmp_path)
+  with pytest.raises(RunError, match=r'cannot write .*it was removed'):
+    metrics_log.write('train', 2, {'loss': 0.5})
+  metrics_log.close()
+
+
+def test_a_full_disk_ends_the_run_in_one_line(tmp_path):
+  metrics_log = log.MetricsLog(tmp_path, step=0)
+  metrics_log.write('train', 1, {'loss': 0.5})
+  # By a limit on the size of files: three bytes of the next line fit.
+  size = (tmp_path / 'metrics.jsonl').stat().st_size + 3
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  try:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    with pytest.raises(RunError, match=r'cannot write .*File too large'):
+      metrics_log.write('train', 2, {'loss': 0.5})
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+  metrics_log.close()
+  assert (tmp_path / 'metrics.jsonl').stat().st_size == size
+  assert [entry['step'] for entry in log.read_metrics(tmp_path)] == [1]
+
+
+def test_what_a_run_can_do_without_is_told():
+  stream = io.StringIO()
+  with log.Terminal(stream).sparing('curves.png'):
+    raise OSError(28, 'No space left on device')
+  assert stream.getvalue() == (
+      'curves.png is not written (No space left on device)\n'
+  )
 
 
 @pytest.mark.parametrize(

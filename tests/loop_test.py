@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import chex
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import tiny_parts
+import tiny_runs
 
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
@@ -200,6 +202,39 @@ def test_a_complete_run_is_not_tested_again(unbroken_run, monkeypatch):
 def test_another_recipe_is_refused(unbroken_run, field, value, said):
   with pytest.raises(UserError, match=said):
     _train(unbroken_run, **{field: value})
+
+
+def test_checkpoints_of_another_recipe_are_refused(unbroken_run, tmp_path):
+  """Put into a folder that says it is this one's."""
+  for name in ('checkpoints', 'config.json', 'data.json'):
+    copy = shutil.copytree if name == 'checkpoints' else shutil.copy
+    copy(unbroken_run / name, tmp_path / name)
+  config = json.loads((tmp_path / 'config.json').read_text())
+  config['optimizer']['weight_decay'] = 0.5
+  config['data']['name'] = 'cifar10'
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  with pytest.raises(UserError) as refused:
+    _train(
+        tmp_path,
+        **{'optimizer.weight_decay': 0.5, 'data.name': 'cifar10'},
+    )
+  message = str(refused.value)
+  assert f'{tmp_path / "checkpoints" / "25"} belongs to another' in message
+  assert 'data.name is ' in message and ' there and ' in message
+  assert 'optimizer.weight_decay is 0.05 there and 0.5 here' in message
+  assert (tmp_path / 'checkpoints' / '25').is_dir()
+
+
+def test_the_seed_decides(unbroken_run, tmp_path):
+  _train(tmp_path / 'same')
+  _train(tmp_path / 'other', seed=1)
+  kept = tiny_runs.checksums(unbroken_run, 25)
+  assert tiny_runs.checksums(tmp_path / 'same', 25) == kept
+  other = tiny_runs.checksums(tmp_path / 'other', 25)
+  assert other.keys() == kept.keys()
+  assert other['params/conv/kernel'] != kept['params/conv/kernel']
+  first, *_ = tiny_runs.figures(tmp_path / 'other')
+  assert first['loss'] != tiny_runs.figures(unbroken_run)[0]['loss']
 
 
 def test_no_test_split_no_test(tmp_path):

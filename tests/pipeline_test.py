@@ -174,6 +174,20 @@ def test_eval_pads_a_split_smaller_than_a_batch():
   assert batch['mask'].sum() == 2
 
 
+def test_eval_batches_of_rows_name_the_records_and_the_padding():
+  rows = records_lib.Rows(11, (5, 4, 3))
+  batches = list(pipeline.eval_batches(rows, batch_size=4))
+  want = pipeline.eval_batches(numbered(11), batch_size=4)
+  assert [batch['row'].tolist() for batch in batches] == [
+      [0, 1, 2, 3],
+      [4, 5, 6, 7],
+      [8, 9, 10, 11],
+  ]
+  for batch, other in zip(batches, want, strict=True):
+    assert batch.keys() == {'row', 'mask'} and batch['row'].dtype == np.int32
+    np.testing.assert_array_equal(batch['mask'], other['mask'], strict=True)
+
+
 def test_a_whole_batch_is_not_copied(monkeypatch):
   records, gathered = numbered(5), []
   gather = records_lib.Arrays.gather

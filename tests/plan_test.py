@@ -17,8 +17,10 @@ def _config(**changes):
       'num_epochs': 6,
       'stop_after_epochs': 0,
       'eval_every_epochs': 1,
+      'checkpoint_every_steps': 0,
       'log_every_steps': 3,
       'steps_per_dispatch': 0,
+      'profile_steps': '',
   }
   return ml_collections.ConfigDict({**fields, **changes})
 
@@ -64,6 +66,9 @@ def test_epochs_shorter_than_a_step_have_no_milestone():
         ({'eval_batch_size': -1}, r'config\.eval_batch_size'),
         ({'log_every_steps': 0}, r'config\.log_every_steps'),
         ({'seed': -1}, r'config\.seed is -1'),
+        ({'steps_per_dispatch': -1}, 'steps_per_dispatch is -1'),
+        ({'profile_steps': '5:11'}, 'profile_steps .* 1 to 10 of'),
+        ({'checkpoint_every_steps': -1}, r'checkpoint_every_steps is -1'),
         ({'stop_after_epochs': 7}, r'from 0 to config\.num_epochs, 6'),
         ({'stop_after_epochs': -1}, 'stop_after_epochs'),
         ({'batch_size': 43}, 'do not fill one batch of 43'),
@@ -78,3 +83,15 @@ def test_is_frozen():
   plan = plan_lib.make_plan(_config(), 7)
   with pytest.raises(dataclasses.FrozenInstanceError):
     plan.batch_size = 3
+
+
+def test_where_it_saves_amid_an_epoch_a_dispatch_ends():
+  plan = plan_lib.make_plan(
+      _config(batch_size=1, log_every_steps=6, checkpoint_every_steps=4), 10
+  )
+  assert [step for step in range(1, 11) if plan.saves_at(step)] == [4, 8]
+  ends = [steps[-1] for steps in plan.dispatches(0, 100)]
+  assert ends[:6] == [4, 6, 8, 10, 12, 16]
+  assert ends == [steps[-1] for steps in plan.dispatches(3, 100)]
+  never = plan_lib.make_plan(_config(), 10)
+  assert not any(never.saves_at(step) for step in range(20))

@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 
+from gswinrmt_jax.errors import RunError
 from gswinrmt_jax.training import log as log_lib
 from gswinrmt_jax.training import plan as plan_lib
 from gswinrmt_jax.training import progress as progress_lib
@@ -30,11 +31,17 @@ def _figures(accuracy):
 
 
 def _interval(progress, step, losses):
-  values = {'loss': np.array(losses), 'accuracy': np.array(losses) / 8}
+  losses = np.array(losses)
+  values = {
+      'loss': losses,
+      'accuracy': losses / 8,
+      'finite': np.isfinite(losses),
+  }
   progress.interval(step, values, SPEED, {'learning_rate': 0.25})
 
 
 def _start(folder, step=0):
+  folder.mkdir(exist_ok=True)
   stream = io.StringIO()
   log = log_lib.MetricsLog(folder, step=step)
   terminal = log_lib.Terminal(stream)
@@ -117,3 +124,58 @@ def test_the_epoch_of_a_step(tmp_path, step, epoch):
   _interval(progress, step, [1.0])
   log.close()
   assert stream.getvalue().startswith(f'epoch {epoch}/6  step {step}/15')
+
+
+def test_an_epoch_that_was_begun_goes_on_from_the_log(tmp_path):
+  """Its means are over all of its steps, those of before the restart too."""
+  progress, log, _ = _start(tmp_path / 'unbroken')
+  for step, losses in ((2, [9.0, 9.0]), (4, [1.0, 2.0]), (5, [6.0])):
+    _interval(progress, step, losses)
+    if step == 2:
+      progress.epoch(2, 1, _figures(0.5))
+  progress.epoch(5, 2, _figures(0.5))
+  log.close()
+  unbroken = log.entries
+
+  for step, losses in ((2, [9.0, 9.0]), (4, [1.0, 2.0])):
+    progress, log, _ = _start(tmp_path / 'cut', step=step - 2)
+    _interval(progress, step, losses)
+    if step == 2:
+      progress.epoch(2, 1, _figures(0.5))
+    log.close()
+  progress, log, _ = _start(tmp_path / 'cut', step=4)
+  _interval(progress, 5, [6.0])
+  progress.epoch(5, 2, _figures(0.5))
+  log.close()
+  assert log.entries == unbroken
+  assert unbroken[-1]['train_loss'] == 3.0 and unbroken[-1]['steps'] == 3
+
+
+def test_steps_that_were_skipped_are_counted_and_have_no_say(tmp_path):
+  progress, log, stream = _start(tmp_path)
+  _interval(progress, 2, [np.nan, np.inf])
+  _interval(progress, 5, [2.0, np.nan, 4.0])
+  log.close()
+  # Counted on over a restart.
+  progress, log, again = _start(tmp_path, step=5)
+  _interval(progress, 6, [9.0])
+  progress.epoch(6, 1, _figures(0.5))
+  log.close()
+  none, some, all_, epoch = log.entries
+  assert none['skipped'] == 2 and 'loss' not in none
+  assert some['skipped'] == 1 and some['loss'] == 3.0
+  assert 'skipped' not in all_ and progress.skipped == 3
+  assert epoch['train_loss'] == 5.0 and epoch['steps'] == 6
+  lines = stream.getvalue().splitlines()
+  assert 'no finite step  skipped 2' in lines[0]
+  assert 'loss 3.000  acc 37.5%  skipped 3' in lines[1]
+  assert 'skipped 3' in again.getvalue()
+
+
+def test_an_epoch_without_a_finite_step_ends_the_run(tmp_path):
+  progress, log, _ = _start(tmp_path)
+  _interval(progress, 2, [np.nan, np.inf])
+  with pytest.raises(RunError, match='no step of epoch 1 had a finite loss'):
+    progress.epoch(2, 1, _figures(0.5))
+  log.close()
+  assert [entry['kind'] for entry in log.entries] == ['train']

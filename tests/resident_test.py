@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tiny
 
+from gswinrmt_jax.data import pipeline
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import resident
 
@@ -66,3 +67,14 @@ def test_no_room_is_one_line(room):
   room(SIZE - 1)
   with pytest.raises(UserError, match=r'25 images would take .* are free: set'):
     _place('device')
+
+
+def test_evaluation_sees_the_batches_of_the_host():
+  placed = _place('device')
+  found = list(pipeline.eval_batches(placed, batch_size=10))
+  want = list(pipeline.eval_batches(RECORDS, batch_size=10))
+  for batch, other in zip(found, want, strict=True):
+    batch = resident.complete(jax.device_put(batch), placed)
+    for name, array in other.items():  # the padding's black images as well
+      np.testing.assert_array_equal(batch[name], array, strict=True)
+    assert resident.complete(other, RECORDS) is other

@@ -16,7 +16,6 @@ def _config(**changes):
           **run_folder._ADDED,
           'seed': 0,
           'log_every_steps': 5,
-          'steps_per_dispatch': 0,
           'stop_after_epochs': 0,
           'eval_batch_size': 5,
           'data': {
@@ -163,20 +162,9 @@ def test_write_json_leaves_the_old_file_if_it_fails(tmp_path):
   assert json.loads(path.read_text()) == {'a': 1}
 
 
-@pytest.mark.parametrize('text', ['', '[{"step"', '7'])
-def test_a_damaged_list_of_starts_stops_no_run(text, tmp_path):
-  (tmp_path / 'environment.json').write_text(text)
-  run_folder.record_start(tmp_path, _config(), 17)
-  (start,) = json.loads((tmp_path / 'environment.json').read_text())
-  assert start['step'] == 17
-
-
-def test_every_start_is_recorded(tmp_path):
-  run_folder.record_start(tmp_path, _config(seed=3), 0)
-  run_folder.record_start(tmp_path, _config(seed=3), 17)
-  starts = json.loads((tmp_path / 'environment.json').read_text())
-  assert [start['step'] for start in starts] == [0, 17]
-  for name in ('device', 'python', 'commit', 'command', 'started', 'versions'):
-    assert name in starts[0]
-  assert starts[0]['seed'] == 3
-  assert starts[0]['versions']['jax']
+def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
+  others = ('evaluation_test_5.json.part', 'config.json')
+  for name in ('config.json.part', 'metrics.jsonl.part', *others):
+    (tmp_path / name).touch()
+  run_folder.remove_parts(tmp_path)
+  assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

@@ -197,6 +197,54 @@ def test_metrics_by_hand():
   assert bool(metrics['finite'])
 
 
+@pytest.mark.parametrize('what', ['loss', 'gradient'])
+def test_a_step_that_is_skipped_was_as_if_it_were_not(what):
+  """But for its number: what comes after is drawn and learnt as without it."""
+
+  def augmentation(key, batch):
+    image, targets = _augmentation(key, batch)
+    bad = batch['bad']
+    if what == 'loss':
+      return image.at[0, 0, 0, 0].add(jnp.where(bad, jnp.nan, 0)), targets
+    # The loss is finite, and its slope is not.
+    slope = jnp.where(bad, 1e38, 1.0)
+    return image * slope, targets
+
+  model, tx = tiny.Tiny(), optax.adamw(1e-1)
+  state = jax.jit(
+      lambda: state_lib.create(
+          model, tx, jax.random.key(0), (6, 7, 3), ema=True
+      )
+  )()
+  data = tiny.arrays(0, 8)
+  batch = {'image': jnp.asarray(data.image), 'label': jnp.asarray(data.label)}
+  train_step = jax.jit(
+      step_lib.make_train_step(
+          model, tx, augmentation, ema_decay=0.75, skip_nonfinite=True
+      )
+  )
+  key = jax.random.key(1)
+
+  def run(bads, state):
+    for bad in bads:
+      state, metrics = train_step(state, {**batch, 'bad': bad}, key)
+      assert bool(metrics['finite']) != bad
+    return state
+
+  with_it = run((False, True, False), state)
+  without = run((False,), state)
+  without = run((False,), without.replace(step=without.step + 1))
+  assert int(with_it.step) == 3
+  chex.assert_trees_all_equal(with_it, without)
+  # A batch that is good is learnt from as without the policy.
+  plain = jax.jit(
+      step_lib.make_train_step(model, tx, augmentation, ema_decay=0.75)
+  )
+  chex.assert_trees_all_equal(
+      run((False,), state), plain(state, {**batch, 'bad': False}, key)[0]
+  )
+
+
 def test_a_loss_that_is_not_finite_is_told():
   def broken(key, batch):
     image, targets = _augmentation(key, batch)

@@ -13,10 +13,11 @@ Written before anything was compiled, as a yardstick. What it assumes:
 - Backward, a product is two passes, for its input and its kernel; a depthwise
   convolution, the core and a LayerNorm are one. Nothing but the outputs of
   forward passes is kept: activations are computed again when they are read.
-- Activations and their gradients have two bytes. Parameters are float32: read
-  by the forward and the backward product (the cast is folded), and AdamW, at
-  the end of the kernel's gradient, reads and writes the parameter and two
-  moments: 8 + 24 = 32 bytes. Other parameters count as much.
+- Activations and their gradients have two bytes, unless said otherwise.
+  Parameters are float32: read by the forward and the backward product (the cast
+  is folded), and AdamW, at the end of the kernel's gradient, reads and writes
+  the parameter and two moments: 8 + 24 = 32 bytes. Other parameters count as
+  much.
 
 So this can be approached, not reached. In units of T C, tokens by channels of
 a block, with p projections of one input (q, k, v, and a gate or the second
@@ -52,7 +53,6 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
 
-_ACTIVATION = 2  # bytes
 _PARAMETER = 32  # bytes of a parameter, by the rule above
 
 
@@ -78,13 +78,16 @@ class Ideal:
     return sum(dataclasses.astuple(self))
 
 
-def ideal(model: Backbone, batch: int, image_size: int) -> Ideal:
+def ideal(
+    model: Backbone, batch: int, image_size: int, *, activation: int = 2
+) -> Ideal:
   """Returns the ideal traffic of a step with AdamW.
 
   Args:
     model: With a head, stem and downsampling by convolutions.
     batch: Images.
     image_size: Their height and width.
+    activation: Bytes of a number of a map; images count as half of one.
 
   Raises:
     ValueError: If the model has a part that was not derived.
@@ -111,9 +114,9 @@ def ideal(model: Backbone, batch: int, image_size: int) -> Ideal:
       math.prod(leaf.shape) for leaf in jax.tree.leaves(variables['params'])
   )
   return Ideal(
-      blocks=_ACTIVATION * batch * blocks,
-      convolutions=_ACTIVATION * batch * convolutions,
-      head=_ACTIVATION * batch * _head(arch, maps[-1], extents[-1]),
+      blocks=activation * batch * blocks,
+      convolutions=activation * batch * convolutions,
+      head=activation * batch * _head(arch, maps[-1], extents[-1]),
       parameters=_PARAMETER * parameters,
   )
 

@@ -1,62 +1,195 @@
-"""Counts what a training step does on a GPU, without one.
+"""Measures how fast models are, or counts what a step does on a GPU.
+
+  gswinrmt benchmark --model rmt_t --batch 8 --threads 1 --peers eager
+
+times the training step and inference on the device that JAX has, in turn with
+those of other frameworks, and the rates of products and of memory with them:
+medians over the rounds, on random data. Each program has its own process.
+
+  --peers plain     the same model on XLA's own convolutions
+  --peers eager     the same model in PyTorch (benchmarks/torch_twin.py), which
+                    is compared with it first; compile: by torch.compile
+  --peers NAME      a model of timm, such as swin_base_patch4_window7_224
 
   gswinrmt benchmark --compiled-for h200 --model retention_compact
 
-compiles the training step (forward, backward, AdamW, bfloat16) for that GPU on
-any machine and reads its program: kernels that are launched, bytes that they
-read and write, the least that could be (docs/performance.md), temporaries.
-Nothing is measured. It takes minutes.
+compiles the training step for that GPU on any machine and reads its program:
+kernels that are launched, bytes that they read and write, the least that could
+be. Nothing is measured. docs/performance.md has both.
 """
 
 import argparse
 import json
 import pathlib
 
-from gswinrmt_jax.commands import arguments
+from gswinrmt_jax.commands import arguments, summarize
+from gswinrmt_jax.errors import UserError
+
+_TASKS = ('train', 'inference', 'latency')
+_SCALED = ('batch', 'resolution', 'depth')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
-  parser.add_argument(
-      '--compiled-for', choices=('h200',), required=True, help='which GPU'
+  add = parser.add_argument
+  add('--model', nargs='+', default=['retention_compact'], metavar='NAME')
+  add('--batch', type=int, default=128, metavar='N', help='images in a step')
+  add(
+      '--image-size',
+      type=int,
+      metavar='N',
+      help='N x N pixels (default: as in the paper of each model)',
   )
-  parser.add_argument('--model', default='retention_compact', metavar='NAME')
-  parser.add_argument(
-      '--batch', type=int, default=128, metavar='N', help='images in a step'
+  add(
+      '--classes',
+      type=int,
+      metavar='N',
+      help='number of logits (default: likewise)',
   )
-  parser.add_argument(
-      '--image-size', type=int, default=32, metavar='N', help='N x N pixels'
+  add('--json', metavar='FILE', help='default: benchmarks/results/...')
+  measured = parser.add_argument_group('measuring')
+  add = measured.add_argument
+  add('--train', action='store_true', help='the training step')
+  add('--inference', action='store_true', help='logits (default: both)')
+  add('--latency', action='store_true', help='logits of one image, waited for')
+  add(
+      '--run',
+      nargs='+',
+      metavar='DIR',
+      help='with --latency: the models of runs; writes their latency.json',
   )
-  parser.add_argument(
-      '--classes', type=int, default=10, metavar='N', help='number of logits'
+  add(
+      '--dtype',
+      choices=('float32', 'bfloat16'),
+      help='default: bfloat16, on a CPU float32',
   )
-  parser.add_argument(
+  add('--threads', type=int, metavar='N', help='cores of each process')
+  add('--peers', nargs='+', default=[], metavar='PEER', help='see above')
+  add('--scaling', choices=_SCALED, help='how time grows; draws it as well')
+  add(
+      '--depthwise',
+      action='store_true',
+      help='depthwise convolutions alone, in both forms',
+  )
+  add('--start', action='store_true', help='imports, and a first step')
+  add('--repeats', type=int, default=5, metavar='N', help='rounds (default: 5)')
+  add(
+      '--seconds',
+      type=float,
+      default=3.0,
+      metavar='S',
+      help='of each program in a round, and to warm it up (default: 3)',
+  )
+  counted = parser.add_argument_group('counting')
+  add = counted.add_argument
+  add('--compiled-for', choices=('h200',), help='which GPU')
+  add(
       '--augmented',
       action='store_true',
       help="count the step with CIFAR-10's augmentation inside",
   )
-  parser.add_argument('--json', metavar='FILE', help='write the counts there')
 
 
-def run(args: argparse.Namespace) -> None:
-  """Runs the command."""
-  arguments.check_positive(args, 'batch', 'image_size', 'classes')
-  _count(args)
+def run(args: argparse.Namespace) -> int | None:
+  """Runs the command; returns 1 if a program of ours could not be measured."""
+  arguments.check_positive(
+      args, 'batch', 'image_size', 'classes', 'threads', 'repeats'
+  )
+  if args.seconds <= 0:
+    raise UserError('--seconds must be above 0')
+  if args.compiled_for:
+    return _count(args)
+  if args.run and not args.latency:
+    raise UserError('--run is for --latency')
+  return _measure(args)
+
+
+def _setting(args, model):
+  """Returns image size and classes for a model."""
+  setting = summarize.setting(model)
+  return {
+      'image_size': args.image_size or setting.image_size,
+      'classes': args.classes or setting.num_classes,
+  }
 
 
 def _count(args):
   from gswinrmt_jax import recipes
   from gswinrmt_jax.benchmark import report
 
-  config = recipes.cifar10(args.model)
+  if len(args.model) > 1:
+    raise UserError('--compiled-for takes one --model')
+  (model,) = args.model
+  setting = _setting(args, model)
+  config = recipes.cifar10(model)
   config.batch_size = args.batch
   found = report.count_step(
       config,
-      image_size=args.image_size,
-      num_classes=args.classes,
+      image_size=setting['image_size'],
+      num_classes=setting['classes'],
       augmented=args.augmented,
       target=args.compiled_for,
   )
   print(report.table(found))
   if args.json:
     pathlib.Path(args.json).write_text(json.dumps(found, indent=1) + '\n')
+
+
+def _measure(args):
+  from gswinrmt_jax.benchmark import measure, process
+
+  def say(line):
+    print(line, flush=True)
+
+  settings = measure.Settings(args.repeats, args.seconds, args.threads)
+  try:
+    bench = measure.Bench(settings, args.dtype, say)
+    try:
+      return _measure_with(args, bench, say)
+    finally:
+      bench.close()
+  except process.ArmError as error:
+    raise UserError(str(error)) from error
+
+
+def _measure_with(args, bench, say):
+  from gswinrmt_jax.benchmark import record, run_latency, start, suite
+  from gswinrmt_jax.training import run_folder
+
+  machine = record.machine(bench.facts, args.threads)
+  tasks = [task for task in _TASKS if getattr(args, task)]
+  tasks = tasks or ['train', 'inference']
+  words = [*args.model, *tasks]
+  specs = [
+      suite.model_spec(model, task, batch=args.batch, **_setting(args, model))
+      for model in args.model
+      for task in tasks
+  ]
+  path = pathlib.Path(args.json) if args.json else None
+  if args.start:
+    rows = start.measure(args.repeats, args.threads)
+    say(start.table(rows))
+    found, words = {'rows': rows}, ['start']
+  elif args.depthwise:
+    found, words = suite.depthwise(bench, say), ['depthwise']
+  elif args.scaling:
+    words += ['by', args.scaling]
+    path = path or record.default_path(words, machine['device'])
+    picture = path.with_suffix('.png')
+    found = suite.growth(bench, args.scaling, specs, picture, say)
+  elif args.run:
+    folders = [pathlib.Path(folder) for folder in args.run]
+    specs = [run_latency.run_spec(folder) for folder in folders]
+    found = suite.models(bench, specs, args.peers, say)
+    for folder, group in zip(folders, found['groups'], strict=True):
+      run_latency.write(folder, group['rows'][0], machine)
+      say(f'wrote {folder / "latency.json"}')
+    words = ['latency', *(folder.name for folder in folders)]
+  else:
+    found = suite.models(bench, specs, args.peers, say)
+  path = path or record.default_path(words, machine['device'])
+  path.parent.mkdir(parents=True, exist_ok=True)
+  run_folder.write_json(path, {'machine': machine, **found})
+  say(f'wrote {path}')
+  ours = [group['rows'][0] for group in found.get('groups', ())]
+  return int(any('not_measured' in row for row in ours))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 import sys
 
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import RunError, Stopped, UserError
 
 
 def guarded(
@@ -12,8 +12,8 @@ def guarded(
   """Runs a command and returns its exit status.
 
   A `UserError`, or one of the operating system's, is printed as
-  `gswinrmt: MESSAGE` and gives 2, as does the end of the memory; Ctrl-C gives
-  130.
+  `gswinrmt: MESSAGE` and gives 2, as does the end of the memory, or 1 if a run
+  began and could not go on; Ctrl-C gives 130, SIGTERM that was waited for 143.
 
   Args:
     command: What to run; returns the status, None for 0.
@@ -21,10 +21,13 @@ def guarded(
   """
   from absl import logging
 
-  # Orbax warns of settings that are as they should be.
-  logging.set_verbosity(logging.ERROR)
+  # Orbax warns of settings that are as they should be, and logs with their
+  # tracebacks errors that it raises as well.
+  logging.set_verbosity(logging.FATAL)
   try:
     status = command()
+  except RunError as error:
+    return complain(str(error), status=1)
   except (UserError, OSError) as error:
     return complain(str(error))
   except MemoryError as error:
@@ -36,13 +39,15 @@ def guarded(
         'the device has not enough memory: lower config.batch_size (or '
         'config.eval_batch_size, --batch-size)'
     )
+  except Stopped as stopped:
+    return complain(str(stopped), status=128 + stopped.signal)
   except KeyboardInterrupt:
     print(f'\ngswinrmt: {interrupted}', file=sys.stderr)
     return 130
   return status or 0
 
 
-def complain(message: str) -> int:
-  """Prints `gswinrmt: MESSAGE` as one line and returns status 2."""
+def complain(message: str, *, status: int = 2) -> int:
+  """Prints `gswinrmt: MESSAGE` as one line and returns the status."""
   print('gswinrmt:', ' '.join(message.split()), file=sys.stderr)
-  return 2
+  return status

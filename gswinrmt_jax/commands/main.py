@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: Arguments, without the program's name; None takes the process's.
 
   Returns:
-    The exit status: 0, or 2 after a line saying what is wrong.
+    The exit status: 0, or as `guard` says after a line on what is wrong.
   """
   argv = list(sys.argv[1:] if argv is None else argv)
   name = argv[0] if argv else ''

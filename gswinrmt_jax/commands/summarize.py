@@ -15,7 +15,7 @@ from gswinrmt_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class _Setting:
+class Setting:
   """Where a paper uses a model, and what it prints; '' for nothing."""
 
   num_classes: int
@@ -25,22 +25,22 @@ class _Setting:
 
 
 _SETTINGS = {
-    'rmt_t': _Setting(1000, 224, '14 M', '2.5'),
-    'rmt_s': _Setting(1000, 224, '27 M', '4.5'),
-    'rmt_b': _Setting(1000, 224, '54 M', '9.7'),
-    'rmt_l': _Setting(1000, 224, '95 M', '18.2'),
-    'rmt_s_tl': _Setting(1000, 224),
-    'rmt_b_tl': _Setting(1000, 224),
-    'rmt_l_tl': _Setting(1000, 224),
-    'rmt_deit_s': _Setting(1000, 224),
-    'rmt_swin_t': _Setting(1000, 224),
-    'rmt_swin_s': _Setting(1000, 224),
-    'rmt_compact': _Setting(10, 32, '11.5 M'),
-    'retention_compact': _Setting(10, 32, '15.3 M'),
-    'swat_compact': _Setting(10, 32, '15.3 M'),
-    'rmt_large': _Setting(100, 224, '77.4 M'),
-    'retention_large': _Setting(100, 224, '78.1 M'),
-    'swat_large': _Setting(100, 224, '78.6 M'),
+    'rmt_t': Setting(1000, 224, '14 M', '2.5'),
+    'rmt_s': Setting(1000, 224, '27 M', '4.5'),
+    'rmt_b': Setting(1000, 224, '54 M', '9.7'),
+    'rmt_l': Setting(1000, 224, '95 M', '18.2'),
+    'rmt_s_tl': Setting(1000, 224),
+    'rmt_b_tl': Setting(1000, 224),
+    'rmt_l_tl': Setting(1000, 224),
+    'rmt_deit_s': Setting(1000, 224),
+    'rmt_swin_t': Setting(1000, 224),
+    'rmt_swin_s': Setting(1000, 224),
+    'rmt_compact': Setting(10, 32, '11.5 M'),
+    'retention_compact': Setting(10, 32, '15.3 M'),
+    'swat_compact': Setting(10, 32, '15.3 M'),
+    'rmt_large': Setting(100, 224, '77.4 M'),
+    'retention_large': Setting(100, 224, '78.1 M'),
+    'swat_large': Setting(100, 224, '78.6 M'),
 }
 
 
@@ -58,17 +58,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def setting(name: str) -> Setting:
+  """Returns where a paper uses a model.
+
+  Raises:
+    UserError: If there is no such model; the nearest is named.
+  """
+  if name not in _SETTINGS:
+    near = difflib.get_close_matches(name, _SETTINGS, n=1)
+    hint = f'did you mean {near[0]}?' if near else ', '.join(_SETTINGS)
+    raise UserError(f"no model '{name}': {hint}")
+  return _SETTINGS[name]
+
+
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
   arguments.check_positive(args, 'image_size')
   names = list(_SETTINGS) if args.all else args.models
   if not names:
     raise UserError('name a model, or --all')
-  for name in names:
-    if name not in _SETTINGS:
-      near = difflib.get_close_matches(name, _SETTINGS, n=1)
-      hint = f'did you mean {near[0]}?' if near else ', '.join(_SETTINGS)
-      raise UserError(f"no model '{name}': {hint}")
+  settings = {name: setting(name) for name in names}
 
   from gswinrmt_jax.models import cost, factory
 
@@ -76,19 +85,18 @@ def run(args: argparse.Namespace) -> None:
       f'{"model":<20}{"classes":>8}{"pixels":>8}{"parameters":>13}'
       f'{"MACs/2^30":>11}{"GFLOP":>9}   paper'
   )
-  for name in names:
-    setting = _SETTINGS[name]
-    size = args.image_size or setting.image_size
-    model = factory.create_model(name, num_classes=setting.num_classes)
+  for name, used in settings.items():
+    size = args.image_size or used.image_size
+    model = factory.create_model(name, num_classes=used.num_classes)
     try:
       counted = cost.count(model, (size, size))
     except ValueError as error:
       raise UserError(f'{name}: {error}') from error
     # What a paper prints is for its own image size.
-    macs = setting.macs if size == setting.image_size else ''
-    paper = ', '.join(part for part in (setting.parameters, macs) if part)
+    macs = used.macs if size == used.image_size else ''
+    paper = ', '.join(part for part in (used.parameters, macs) if part)
     print(
-        f'{name:<20}{setting.num_classes:>8}{size:>8}{counted.parameters:>13,}'
+        f'{name:<20}{used.num_classes:>8}{size:>8}{counted.parameters:>13,}'
         f'{counted.macs / 2**30:>11.3f}{counted.flops / 1e9:>9.3f}   '
         f'{paper or "-"}',
         flush=True,

@@ -91,7 +91,9 @@ def train_batches(
   yield from _iterate(steps[start_step:], records.workers)
 
 
-def eval_batches(records: Records, *, batch_size: int) -> Iterator[Batch]:
+def eval_batches(
+    records: Records | Rows, *, batch_size: int
+) -> Iterator[Batch]:
   """Yields every record once, in order, in batches of one size.
 
   The last batch is padded with black images of label 0; their mask is 0, and
@@ -104,13 +106,20 @@ def eval_batches(records: Records, *, batch_size: int) -> Iterator[Batch]:
     batch_size: Records in a batch, padding included.
 
   Yields:
-    'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b].
+    'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b]; of `Rows`
+    'row' int32 [b] in place of the first two, that of the padding n.
 
   Raises:
     UserError: If a record cannot be decoded.
   """
   starts = range(0, len(records), batch_size)
   batches = [range(s, min(s + batch_size, len(records))) for s in starts]
+  if isinstance(records, Rows):
+    for batch in batches:
+      row = np.full(batch_size, len(records), np.int32)
+      row[: len(batch)] = batch
+      yield {'row': row, 'mask': np.float32(row < len(records))}
+    return
   if isinstance(records, Arrays):
     yield from (_padded([records.gather(b)], batch_size) for b in batches)
     return

@@ -1,9 +1,7 @@
 """Runs an experiment, one run after another."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 import contextlib
-import fcntl
-import pathlib
 import signal
 import subprocess
 import sys
@@ -11,6 +9,7 @@ import sys
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import status
 from gswinrmt_jax.experiments.sets import Job
+from gswinrmt_jax.training import run_lock
 
 _PATIENCE = 60  # seconds for a run that is stopped to end by itself
 
@@ -38,9 +37,12 @@ def run(
   failed = []
   for number, job in enumerate(jobs, 1):
     title = f'[{number}/{len(jobs)}] {job.folder}'
-    with _claimed(job.folder) as free:
-      if not free:
-        say(f'{title}: another process is at it, passed over')
+    # Beside the folder: the lock inside is that of the run itself.
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = job.folder.parent / f'.{job.folder.name}.lock'
+    with run_lock.claimed(lock) as holder:
+      if holder:
+        say(f'{title}: {holder} is at it, passed over')
         continue
       try:
         before = status.read(job)
@@ -57,19 +59,6 @@ def run(
         say(f'{title}: failed with status {code}')
         failed.append(job)
   return failed
-
-
-@contextlib.contextmanager
-def _claimed(folder: pathlib.Path) -> Iterator[bool]:
-  """Yields whether the run is ours; no other process takes it meanwhile."""
-  folder.parent.mkdir(parents=True, exist_ok=True)
-  with (folder.parent / f'.{folder.name}.lock').open('w') as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      yield False
-    else:
-      yield True  # closing the file gives it back
 
 
 def _wait(process: subprocess.Popen) -> int:

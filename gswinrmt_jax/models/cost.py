@@ -44,6 +44,11 @@ class Cost:
     return sum(self.operations.values())
 
   @property
+  def product_macs(self) -> int:
+    """Those of the products alone, which a matrix unit could do."""
+    return sum(self.operations.get(kind, 0) for kind in _PRODUCTS)
+
+  @property
   def flops(self) -> int:
     """Floating-point operations: two for a multiply-accumulate."""
     return sum(

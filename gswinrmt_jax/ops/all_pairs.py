@@ -30,12 +30,13 @@ def all_pairs_attention(
   """
   batch, height, width, heads, dim = query.shape
   tokens = (batch, height * width, heads, dim)
-  q, k, v = (x.reshape(tokens) for x in (query, key, value))
+  # Heads to the front by hand, as in `axial`.
+  q, k, v = (x.reshape(tokens).swapaxes(1, 2) for x in (query, key, value))
   wide = jnp.promote_types(value.dtype, jnp.float32)
-  scores = jnp.einsum('btnd,bTnd->bntT', q, k, preferred_element_type=wide)
+  scores = jnp.einsum('bntd,bnTd->bntT', q, k, preferred_element_type=wide)
   weights = weigh(scores).astype(value.dtype)
-  out = jnp.einsum('bntT,bTnd->btnd', weights, v, preferred_element_type=wide)
-  return out.astype(value.dtype).reshape(value.shape)
+  out = jnp.einsum('bntT,bnTd->bntd', weights, v, preferred_element_type=wide)
+  return out.astype(value.dtype).swapaxes(1, 2).reshape(value.shape)
 
 
 def manhattan(height: int, width: int) -> np.ndarray:

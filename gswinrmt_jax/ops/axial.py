@@ -102,23 +102,29 @@ def _two_passes(query, key, value, weigh, rotary, sizes, masks):
   """Both passes, over maps or windows; pairs are (width, height)."""
   dtype = value.dtype
   wide = jnp.promote_types(dtype, jnp.float32)
-  passes = (
-      ('bhwnd,bhWnd->bhnwW', 'bhnwW,bhWnd->bhwnd'),
-      ('bhwnd,bHwnd->bwnhH', 'bwnhH,bHwnd->bhwnd'),
-  )
-  for axis, (score_letters, mix_letters) in enumerate(passes):
+  for axis in (WIDTH, HEIGHT):
     q, k = query, key
     if rotary:
       q, k = (rotary_lib.rotate_along_axis(x, axis) for x in (query, key))
-    scores = jnp.einsum(score_letters, q, k, preferred_element_type=wide)
+    # Lines to the front by hand: products of maps as they lie took XLA's CPU
+    # backend twice the time, forward and backward.
+    q, k, v = (_lines(x, axis) for x in (q, k, value))
+    scores = jnp.einsum('blnid,blnjd->blnij', q, k, preferred_element_type=wide)
     mask = masks[axis]
     if mask is not None and mask.ndim == 2:
       mask = mask[None, None, None]
-    weights = weigh(scores, axis, sizes[axis], mask)
-    value = jnp.einsum(
-        mix_letters, weights.astype(dtype), value, preferred_element_type=wide
-    ).astype(dtype)
+    weights = weigh(scores, axis, sizes[axis], mask).astype(dtype)
+    out = jnp.einsum(
+        'blnij,blnjd->blnid', weights, v, preferred_element_type=wide
+    )
+    value = _lines(out.astype(dtype), axis, back=True)
   return value
+
+
+def _lines(x, axis, *, back=False):
+  """Rows (axis 0) or columns with their heads, `[b l n i d]`; or back."""
+  order = (0, 1, 3, 2, 4) if axis == WIDTH else (0, 2, 3, 1, 4)
+  return x.transpose(np.argsort(order) if back else order)
 
 
 def _blocked_passes(query, key, value, weigh, rotary, windows):
@@ -134,6 +140,26 @@ def _blocked_passes(query, key, value, weigh, rotary, windows):
     value = blocked.mix(weights, v)
     value = blocked.unblock(value, axis, extents, shift)
   return value
+
+
+def scaled_query(
+    query: Float[Array, 'b h w n d'], scaled: bool
+) -> tuple[Float[Array, 'b h w n d'], float]:
+  """Divides scores by `sqrt(d)`, early if that costs no precision.
+
+  Scores are many more than queries, but 16-bit queries would be rounded again.
+
+  Args:
+    query: Queries.
+    scaled: Whether there is a factor at all.
+
+  Returns:
+    The queries, and what scores are still to be multiplied by.
+  """
+  scale = query.shape[-1] ** -0.5 if scaled else 1.0
+  if scaled and query.dtype.itemsize >= 4:
+    return query * scale, 1.0
+  return query, scale
 
 
 def biased(

@@ -1,7 +1,5 @@
 """Retention: softmax attention with a Manhattan decay in the logits."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -50,7 +48,7 @@ def retention(
   Returns:
     The mixed values, in `value.dtype`; softmax in float32 at least.
   """
-  scale = query.shape[-1] ** -0.5 if scaled else 1.0
+  query, scale = axial.scaled_query(query, scaled)
 
   def weigh(scores, axis, size, mask):
     del size  # Rows are normalised by their own sum.
@@ -96,11 +94,11 @@ def full_retention(
   Returns:
     The mixed values, in `value.dtype`; softmax in float32 at least.
   """
-  _, height, width, _, dim = query.shape
+  _, height, width, _, _ = query.shape
+  query, scale = axial.scaled_query(query, scaled)
 
   def weigh(scores):
-    if scaled:
-      scores /= math.sqrt(dim)
+    scores *= scale
     if log_decay is not None:
       distance = all_pairs.manhattan(height, width)
       scores += axial.head_table(log_decay.astype(scores.dtype), distance)[0]

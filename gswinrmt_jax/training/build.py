@@ -93,6 +93,7 @@ def _create_model(config, num_classes):
       config.model.name,
       num_classes=num_classes,
       dtype=config.dtype,
+      remat=config.remat,
       **fields,
   )
 
@@ -172,6 +173,19 @@ def ema_decay(config: ml_collections.ConfigDict) -> float:
         'below 1'
     )
   return average.step_decay(config.ema_decay, config.batch_size)
+
+
+def skips_nonfinite(config: ml_collections.ConfigDict) -> bool:
+  """Returns whether steps that are not finite are skipped; else they stop.
+
+  Raises:
+    UserError: If the recipe says neither.
+  """
+  if config.nan_policy not in ('stop', 'skip'):
+    raise UserError(
+        f"config.nan_policy is 'stop' or 'skip', not '{config.nan_policy}'"
+    )
+  return config.nan_policy == 'skip'
 
 
 def make_augmentation(

@@ -1,43 +1,22 @@
-"""Checkpoints: the two latest, to resume, and the best on validation data.
-
-A checkpoint has two items: `state`, the whole `TrainState`, and `meta`, JSON
-with the recipe, the position in the data and checksums of the values. Beside
-`weights_folder` this is the only file that knows Orbax.
-"""
+"""Checkpoints: the two latest, to resume, and the best on validation data."""
 
 from collections.abc import Callable, Mapping
-import contextlib
-import dataclasses
-import json
+import errno
+import os
 import pathlib
+import threading
 from typing import Any
-import zlib
 
 import jax
 import numpy as np
 
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import RunError, UserError
+from gswinrmt_jax.training import checkpoint_files, checkpoint_io, retained
+from gswinrmt_jax.training.checkpoint_io import Restored
 from gswinrmt_jax.training.state import TrainState
 
-
-def checksum(tree: Any) -> int:
-  """Returns the CRC-32 of all values, leaf after leaf.
-
-  Orbax keeps none of its own: a bit that flips on disk would go unseen.
-  """
-  total = 0
-  for leaf in jax.tree.leaves(tree):
-    total = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)), total)
-  return total
-
-
-@dataclasses.dataclass(frozen=True)
-class Restored:
-  """What was read: `tree` as asked for, `meta` as saved, at which `step`."""
-
-  tree: Any
-  meta: dict[str, Any]
-  step: int
+# What the system may say, amid a long message of TensorStore's.
+_SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 
 class Checkpoints:
@@ -60,51 +39,77 @@ class Checkpoints:
     self.directory = directory.absolute()  # Orbax fails late otherwise.
     self._read_only = read_only
     self._warn = warn
-    self._manager = None
+    self._writing = None
+    self._failure = None
 
   def save(
-      self, state: TrainState, *, accuracy: float, meta: Mapping[str, Any]
+      self,
+      state: TrainState,
+      *,
+      accuracy: float | None,
+      meta: Mapping[str, Any],
   ) -> None:
     """Saves in the background, under the state's step.
 
+    The caller waits for the copy to the host, and for the save before this.
+
     Args:
       state: What to save; may be donated as soon as this returns.
-      accuracy: On validation data: decides which checkpoint is the best.
+      accuracy: On validation data: decides which checkpoint is the best. None
+        for one from amid an epoch, which goes when a later one is complete.
       meta: JSON values.
-    """
-    import orbax.checkpoint as ocp
 
-    if self._manager is None:
-      self._screen()
-      self._manager = _open_manager(self.directory)
-    fields = _fields(state)
-    sums = {name: checksum(part) for name, part in fields.items()}
-    with self._told():
-      self._manager.save(
-          int(state.step),
-          args=ocp.args.Composite(
-              state=ocp.args.PyTreeSave(fields),
-              meta=ocp.args.JsonSave({**meta, 'crc32': sums}),
-          ),
-          metrics={'accuracy': float(accuracy)},
-      )
+    Raises:
+      RunError: If the one before could not be written.
+    """
+    self.wait()
+    fields = jax.device_get(checkpoint_io.fields(state))
+    # Copied again: on a CPU this is the state's own memory.
+    fields = jax.tree.map(np.array, fields)
+    meta = {**meta, 'accuracy': accuracy}
+    self._writing = threading.Thread(
+        target=self._write, args=(fields, meta), daemon=True
+    )
+    self._writing.start()
+
+  def check(self) -> None:
+    """Raises what went wrong in the background; see `wait`."""
+    if self._failure is not None:
+      failure, self._failure = self._failure, None
+      if not self.directory.parent.exists():
+        raise RunError(
+            f'{self.directory.parent} was removed while it was trained in'
+        ) from failure
+      steps = self.steps()
+      last = f'the last is that of step {steps[-1]}' if steps else 'none yet'
+      raise RunError(
+          f'cannot save a checkpoint in {self.directory} ({_reason(failure)}); '
+          f'those before it are kept: {last}. The same command goes on from '
+          'there'
+      ) from failure
 
   def wait(self) -> None:
     """Waits until all is on disk.
 
     Raises:
-      UserError: If something could not be written.
+      RunError: If something could not be written.
     """
-    if self._manager is not None:
-      with self._told():
-        self._manager.wait_until_finished()
+    if self._writing is not None:
+      self._writing.join()
+      self._writing = None
+    self.check()
 
   def close(self) -> None:
     """Waits and lets go of the folder."""
-    manager, self._manager = self._manager, None
-    if manager is not None:
-      with self._told():
-        manager.close()
+    self.wait()
+
+  def abandon(self) -> None:
+    """Does not wait for what is being written: it may end with the process."""
+    self._writing = self._failure = None
+
+  def clean(self) -> None:
+    """Removes what a killed run left half written or half removed."""
+    checkpoint_files.remove_leftovers(self.directory)
 
   def steps(self) -> list[int]:
     """Returns the steps that are on disk, oldest first."""
@@ -114,21 +119,30 @@ class Checkpoints:
     return sorted(int(name) for name in names if name.isdecimal())
 
   def accuracy(self, step: int) -> float | None:
-    """Returns the validation accuracy of a step, None if it cannot be read."""
-    path = self.directory / str(step) / 'metrics' / 'metrics'
-    try:
-      return float(json.loads(path.read_text())['accuracy'])
-    except (OSError, ValueError, KeyError):
-      return None
+    """Returns the validation accuracy of a step; None if there is none."""
+    meta = checkpoint_io.read_meta(self._folder(step))
+    return meta and meta['accuracy']
+
+  def newest_meta(self) -> tuple[pathlib.Path, dict[str, Any]] | None:
+    """Returns where the newest is whose meta can be read, and its meta."""
+    for step in reversed(self.steps()):
+      meta = checkpoint_io.read_meta(self._folder(step))
+      if meta is not None:
+        return self._folder(step), meta
+    return None
 
   def restore_best(self, target: Any) -> Restored | None:
     """Returns the best checkpoint that can be read, as `restore_latest`.
 
-    The best has the highest validation accuracy; of several with the same it
-    is the latest, which is the one Orbax keeps.
+    The best has the highest validation accuracy, the latest of several with the
+    same. One without any, from amid an epoch, is better than nothing.
     """
-    ranked = [(self.accuracy(step) or 0.0, step) for step in self.steps()]
-    return self._restore_last([step for _, step in sorted(ranked)], target)
+    accuracies = {step: self.accuracy(step) for step in self.steps()}
+    ranked = sorted(
+        (-1.0 if accuracy is None else accuracy, step)
+        for step, accuracy in accuracies.items()
+    )
+    return self._restore_last([step for _, step in ranked], target)
 
   def restore_latest(self, target: Any) -> Restored | None:
     """Returns the newest checkpoint that can be read; None if there is none.
@@ -152,7 +166,7 @@ class Checkpoints:
       try:
         restored = self._restore(step, target)
       except Exception as error:  # Whatever a broken file raises.
-        self._tell(step, _first_line(error))
+        self._tell(step, self._reason(step, error))
         damaged.append(step)
       else:
         # Only now: if none can be read, the fault may lie elsewhere.
@@ -184,49 +198,45 @@ class Checkpoints:
       others = ', '.join(str(other) for other in steps if other != step)
       raise UserError(
           f'checkpoint {step} in {self.directory} cannot be read '
-          f'({_first_line(error)}); others: {others or "none"}'
+          f'({self._reason(step, error)}); others: {others or "none"}'
       ) from error
 
   def _restore(self, step, target):
-    import orbax.checkpoint as ocp
+    return checkpoint_io.read(self._folder(step), target)
 
-    whole = isinstance(target, TrainState)
-    item = _fields(target) if whole else target
-    arguments = ocp.args.Composite(
-        state=ocp.args.PyTreeRestore(
-            item=item,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(item),
-            partial_restore=not whole,
-        ),
-        meta=ocp.args.JsonRestore(),
-    )
-    # Not by the manager: it opens nothing if the metrics of one step are bad.
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
-      read = reader.restore(self.directory / str(step), args=arguments)
-    sums = read.meta.get('crc32', {})  # The first versions saved none.
-    for name, part in read.state.items():
-      if name in sums and checksum(part) != sums[name]:
-        raise ValueError(f'the checksum of {name} differs: the file changed')
-    tree = TrainState(**read.state) if whole else read.state
-    return Restored(tree=tree, meta=read.meta, step=step)
-
-  @contextlib.contextmanager
-  def _told(self):
-    """Says where writing failed; Orbax and TensorStore raise all kinds."""
+  def _write(self, state, meta):
+    """Writes a checkpoint, then removes what it supersedes; a thread's work."""
     try:
-      yield
-    except Exception as error:
-      raise UserError(
-          f'cannot save a checkpoint in {self.directory} '
-          f'({_first_line(error)}); those before it are kept'
-      ) from error
+      # Not with its parents: a run folder that is gone is not made again.
+      self.directory.mkdir(exist_ok=True)
+      self._screen()
+      checkpoint_io.write(self._folder(int(state['step'])), state, meta)
+      accuracies = {step: self.accuracy(step) for step in self.steps()}
+      for step in retained.superseded(accuracies):
+        checkpoint_files.remove(self._folder(step))
+    except Exception as error:  # Orbax and TensorStore raise all kinds.
+      self._failure = error
+
+  def _folder(self, step):
+    return self.directory / str(step)
 
   def _screen(self):
-    """Sets aside steps without metrics: the manager would not open."""
-    damaged = [step for step in self.steps() if self.accuracy(step) is None]
+    """Sets aside what cannot be told the accuracy of."""
+    damaged = [
+        step
+        for step in self.steps()
+        if checkpoint_io.read_meta(self._folder(step)) is None
+    ]
     for step in damaged:
-      self._tell(step, 'no metrics')
+      self._tell(step, self._reason(step, 'no meta'))
     self._move_away(damaged)
+
+  def _reason(self, step, error):
+    """Names damaged files, of which errors on reading say little."""
+    damage = checkpoint_files.damage(self._folder(step))
+    if not damage:
+      return _reason(error)
+    return damage[0] + (f' and {len(damage) - 1} more' if damage[1:] else '')
 
   def _tell(self, step, reason):
     self._warn(
@@ -236,58 +246,16 @@ class Checkpoints:
 
   def _move_away(self, steps):
     """Makes room, since a step that exists would not be saved again."""
-    if self._read_only or not steps:
-      return
-    shelf = self.directory.parent / 'damaged_checkpoints'
-    shelf.mkdir(exist_ok=True)
-    for step in steps:
-      place, count = shelf / str(step), 1
-      while place.exists():
-        place, count = shelf / f'{step}_{count}', count + 1
-      (self.directory / str(step)).rename(place)
+    if not self._read_only:
+      for step in steps:
+        checkpoint_files.set_aside(self._folder(step))
 
 
-def _fields(state):
-  """Returns a state as a dict, without what it does not keep.
-
-  Checkpoints from before there was an average have no place for a None.
-  """
-  fields = {
-      field.name: getattr(state, field.name)
-      for field in dataclasses.fields(state)
-  }
-  return {name: part for name, part in fields.items() if part is not None}
-
-
-def _open_manager(directory):
-  import orbax.checkpoint as ocp
-
-  def accuracy(metrics):
-    return metrics['accuracy']
-
-  keep = ocp.checkpoint_managers
-  return ocp.CheckpointManager(
-      directory,
-      options=ocp.CheckpointManagerOptions(
-          # Without `best_fn` the metrics would not be written, and with
-          # `max_to_keep` it would delete a latest that is no best.
-          best_fn=accuracy,
-          best_mode='max',
-          preservation_policy=keep.AnyPreservationPolicy(
-              [
-                  keep.LatestN(n=2),
-                  keep.BestN(
-                      get_metric_fn=accuracy,
-                      n=1,
-                      keep_checkpoints_without_metrics=False,
-                  ),
-              ]
-          ),
-      ),
-  )
-
-
-def _first_line(error):
+def _reason(error):
+  """Returns a line; of what the system said, that alone."""
   text = str(error).strip() or type(error).__name__
+  for code in _SYSTEM:
+    if os.strerror(code) in text:
+      return os.strerror(code)
   line = text.splitlines()[0]
   return line if len(line) <= 160 else line[:157] + '...'

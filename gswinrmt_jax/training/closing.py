@@ -67,6 +67,9 @@ def summarize(
     summary['seconds_per_epoch'] = statistics.median(
         entry['seconds'] / entry['steps'] * per_epoch for entry in epochs
     )
+  skipped = sum(entry.get('skipped', 0) for entry in entries)
+  if skipped:
+    summary['skipped_steps'] = skipped
   for name, step in (('last', last), ('best', best)):
     entry, figures = by_step.get(step, {}), tested.get(step, {})
     summary[name] = {'step': step, 'epoch': plan.epoch_of(step)}
@@ -120,6 +123,9 @@ def table(summary: Mapping[str, Any]) -> str:
   if 'seconds_per_epoch' in summary:
     seconds = summary['seconds_per_epoch']
     lines.append(f'{"seconds per epoch":<34}{seconds:>10.1f}')
+  if 'skipped_steps' in summary:
+    label = 'steps skipped, not finite'
+    lines.append(f'{label:<34}{summary["skipped_steps"]:>10,}')
   if summary['steps'] < summary['total_steps']:
     lines.append(
         f'Stopped at step {summary["steps"]:,} of {summary["total_steps"]:,}: '

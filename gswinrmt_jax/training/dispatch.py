@@ -27,9 +27,22 @@ class Supply(NamedTuple):
   def batch(self, index: int | jax.Array) -> Batch:
     """Returns the batch of one update, `[b ...]`."""
     batch = {name: array[index] for name, array in self.batches.items()}
-    for name, array in self.records.items():
-      batch[name] = array.at[batch['row']].get(mode='promise_in_bounds')
-    return batch
+    return with_records(batch, self.records)
+
+
+def with_records(batch: Batch, records: Batch) -> Batch:
+  """Returns a batch with what records on the device have for its rows.
+
+  Args:
+    batch: Has 'row' [b], if there are such records; a row behind the last one
+      gets zeros.
+    records: By name `[n ...]`.
+  """
+  gathered = {
+      name: array.at[batch['row']].get(mode='fill', fill_value=0)
+      for name, array in records.items()
+  }
+  return {**batch, **gathered}
 
 
 Advance = Callable[[TrainState, Supply, jax.Array], tuple[TrainState, Metrics]]

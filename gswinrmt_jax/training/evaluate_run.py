@@ -11,6 +11,7 @@ from gswinrmt_jax.data import datasets, pipeline
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import (
     build,
+    compilation,
     evaluation,
     log,
     metrics,
@@ -58,6 +59,7 @@ def evaluate_run(
   Raises:
     UserError: If weights or data do not allow it.
   """
+  compilation.keep_programs()
   terminal = terminal or log.Terminal()
   weights = weights_lib.load(
       pathlib.Path(source), step=step, which=which, warn=terminal.say

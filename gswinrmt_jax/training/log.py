@@ -1,13 +1,17 @@
 """What a run tells: a progress line, metrics.jsonl, TensorBoard events."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import json
+import os
 import pathlib
 import shutil
 import sys
 from typing import Any, TextIO
 
 from gswinrmt_jax import files
+from gswinrmt_jax.errors import RunError
+from gswinrmt_jax.training import events
 
 
 class Terminal:
@@ -33,6 +37,14 @@ class Terminal:
     print(f'\r\x1b[K{text}', end='', file=self._stream, flush=True)
     self._open = True
 
+  @contextlib.contextmanager
+  def sparing(self, what: str) -> Iterator[None]:
+    """Says in a line that something a run can do without was not written."""
+    try:
+      yield
+    except OSError as error:
+      self.say(f'{what} is not written ({error.strerror or error})')
+
   def _end_progress(self):
     if self._open:
       print(file=self._stream)
@@ -42,23 +54,23 @@ class Terminal:
 class MetricsLog:
   """`metrics.jsonl`, one object a line, and TensorBoard's event files."""
 
-  def __init__(self, folder: pathlib.Path, *, step: int):
+  def __init__(
+      self, folder: pathlib.Path, *, step: int, terminal: Terminal | None = None
+  ):
     """Opens the log of a run that goes on from `step`.
 
     Entries past `step`, left by a run that was cut off, are taken out, so that
     nothing counts twice.
     """
-    # Imported here: a help text need not wait for it.
-    import tensorboardX
-
-    path = folder / 'metrics.jsonl'
+    self._path = folder / 'metrics.jsonl'
     kept = [entry for entry in read_metrics(folder) if entry['step'] <= step]
-    with files.replacing(path) as part:
+    with files.replacing(self._path) as part:
       part.write_text(''.join(json.dumps(entry) + '\n' for entry in kept))
     self.entries = kept
-    self._file = path.open('a')
-    self._events = tensorboardX.SummaryWriter(
-        str(folder / 'tensorboard'), purge_step=step + 1
+    # Without a buffer: what could not be written is not tried again on closing.
+    self._file = self._path.open('ab', buffering=0)
+    self._events = events.Events(
+        folder / 'tensorboard', step=step, warn=(terminal or Terminal()).say
     )
 
   def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
@@ -68,19 +80,31 @@ class MetricsLog:
       kind: 'train' (an interval of steps) or 'epoch'.
       step: Updates made so far.
       values: Numbers by name.
+
+    Raises:
+      RunError: If it cannot be written, or the file is gone.
     """
     entry = {'kind': kind, 'step': step, **values}
     self.entries.append(entry)
-    self._file.write(json.dumps(entry) + '\n')
-    self._file.flush()
-    for name, value in values.items():
-      self._events.add_scalar(f'{kind}/{name}', value, step)
-    self._events.flush()
+    try:
+      self._append(f'{json.dumps(entry)}\n'.encode())
+    except OSError as error:
+      raise RunError(
+          f'cannot write {self._path} ({error.strerror or error}): the run '
+          'ends; the same command goes on from the last checkpoint'
+      ) from error
+    self._events.write(kind, step, values)
 
   def close(self) -> None:
     """Closes the files."""
     self._file.close()
     self._events.close()
+
+  def _append(self, line):
+    if not os.fstat(self._file.fileno()).st_nlink:
+      raise FileNotFoundError('it was removed')
+    while line:  # On a disk that is nearly full a part may fit.
+      line = line[self._file.write(line) :]
 
 
 def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:

@@ -8,12 +8,14 @@ from typing import Any
 import jax
 import ml_collections
 
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import RunError, Stopped
 from gswinrmt_jax.training import (
     average,
+    background,
     build,
     checkpoint,
     closing,
+    compilation,
     devices,
     feed,
     fine_tune,
@@ -23,7 +25,10 @@ from gswinrmt_jax.training import (
     meter,
     parts,
     plots,
+    profile,
     run_folder,
+    run_lock,
+    signals,
 )
 from gswinrmt_jax.training import progress as progress_lib
 from gswinrmt_jax.training import step as step_lib
@@ -45,14 +50,22 @@ def train(
     The closing summary, as in `summary.json`.
 
   Raises:
-    UserError: If recipe, data or folder do not allow it, or the loss is not
-      finite.
+    UserError: If recipe, data or folder do not allow it.
+    RunError: If it cannot go on: a loss that is not finite, a full disk.
+    Stopped: If a signal ended it, with a checkpoint.
   """
-  run = Run(build.resolve(config), folder, terminal or log.Terminal())
-  try:
-    return run.run()
-  finally:
-    run.close()
+  compilation.keep_programs()
+  heard = signals.Signals()
+  with heard.heard(), run_lock.of_run(folder):
+    run = Run(build.resolve(config), folder, terminal or log.Terminal(), heard)
+    try:
+      return run.run()
+    except KeyboardInterrupt as error:
+      if not isinstance(error, Stopped):  # a second signal
+        run.checkpoints.abandon()
+      raise
+    finally:
+      run.close()
 
 
 class Run:
@@ -63,15 +76,22 @@ class Run:
       config: ml_collections.ConfigDict,
       folder: pathlib.Path,
       terminal: log.Terminal,
+      heard: signals.Signals | None = None,
   ):
     """Builds all parts; the folder is touched last, when they fit together."""
     self.config, self.folder, self.terminal = config, folder, terminal
+    self._signals = heard or signals.Signals()
     inputs.check(config)
     # What can be refused at once is, before data are fetched and decoded.
     run_folder.check_folder(folder, config)
     self.checkpoints = checkpoint.Checkpoints(
         folder / 'checkpoints', warn=terminal.say
     )
+    self.checkpoints.clean()
+    run_folder.remove_parts(folder)
+    newest = self.checkpoints.newest_meta()
+    if newest:
+      run_folder.check_checkpoint(newest[1]['config'], config, newest[0])
     # A run that goes on has started from them already.
     started = bool(self.checkpoints.steps())
     self._source = None if started else fine_tune.load(config, terminal.say)
@@ -89,11 +109,22 @@ class Run:
     self._decay_range = jax.jit(step_lib.decay_range)
     self.log = None
     self._feed = None
+    self._pending = None  # metrics of the interval that a start falls into
+    self._background = background.Background()
+    self._profile = profile.Profile(
+        self.parts.plan.profiled, folder / 'profile'
+    )
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
     with contextlib.ExitStack() as stack:  # Each, even if another fails.
-      for part in (self.log, self._feed, self.checkpoints):
+      for part in (
+          self.log,
+          self._feed,
+          self._background,
+          self._profile,
+          self.checkpoints,
+      ):
         if part:
           stack.callback(part.close)
 
@@ -106,7 +137,7 @@ class Run:
       # The test split is not read a second time.
       self.terminal.say(f'{self.folder} is complete.')
     else:
-      self.log = log.MetricsLog(self.folder, step=start)
+      self.log = log.MetricsLog(self.folder, step=start, terminal=self.terminal)
       run_folder.record_start(self.folder, self.config, start)
       self._announce(state, start)
       if start < stop:
@@ -121,6 +152,7 @@ class Run:
       self.terminal.say(
           f'Going on from the checkpoint of step {restored.step}.'
       )
+      self._pending = restored.meta.get('pending')
       return restored.tree, restored.step
     state = self.parts.create_state()
     if self._source is not None:
@@ -147,30 +179,59 @@ class Run:
     self._feed = feed.Feed(self.parts, start)
     upcoming = next(self._feed)
     if not start:
-      self._draw(upcoming.supply)
+      with self.terminal.sparing('augmented_batch.png'):
+        self._draw(upcoming.supply)
     advance = self._compile(state, upcoming.supply)
-    readings = meter.Meter(self.config.batch_size)
+    readings = meter.Meter(
+        self.config.batch_size,
+        skip=build.skips_nonfinite(self.config),
+        pending=self._pending,
+    )
     progress = progress_lib.Progress(self.log, self.terminal, plan, start=start)
-    while upcoming:
-      current, step = upcoming, upcoming.last
-      with jax.profiler.StepTraceAnnotation('train', step_num=step):
-        state, metrics = advance(state, current.supply, self.parts.key)
-      readings.add(metrics, len(current.steps))
-      with readings.waiting():  # The devices are busy meanwhile.
-        upcoming = next(self._feed, None)
+    with self._signals.deferred():
+      while upcoming:
+        current, step = upcoming, upcoming.last
+        self._profile.begin(current.steps)
+        with jax.profiler.StepTraceAnnotation('train', step_num=step):
+          state, metrics = advance(state, current.supply, self.parts.key)
+        readings.add(metrics, len(current.steps))
+        with readings.waiting():  # The devices are busy meanwhile.
+          upcoming = next(self._feed, None)
+        if self._profile.end(step, metrics):
+          self.terminal.say(f'Trace in {self.folder / "profile"}.')
 
-      if plan.reads_at(step):
-        values, speed = self._read(readings, step)
-        progress.interval(step, values, speed, self._extra(state, step))
-      if step in plan.milestones:
-        self._close_epoch(state, step, plan.milestones[step], progress)
-        readings.restart()
+        if plan.reads_at(step):
+          values, speed = self._finite(readings.read, step)
+          extra = self._extra(state, step, progress)
+          progress.interval(step, values, speed, extra)
+          self.checkpoints.check()
+        if step in plan.milestones:
+          self._close_epoch(state, step, plan.milestones[step], progress)
+          readings.restart()
+        self._after(state, step, readings)
+    self._background.wait()
     return state
 
-  def _extra(self, state, step):
+  def _extra(self, state, step, progress):
     """Returns what an interval tells beside the metrics of its steps."""
-    rate = self.parts.schedule(step - 1)
+    # The schedule counts updates.
+    rate = self.parts.schedule(step - 1 - progress.skipped)
     return {'learning_rate': rate, **self._decay_range(state.params)}
+
+  def _after(self, state, step, readings):
+    """Saves amid an epoch if it is time to, and ends if a signal said so."""
+    asked, plan = self._signals.received, self.parts.plan
+    saved = step in plan.milestones
+    if not saved and (asked or plan.saves_at(step)):
+      pending = self._finite(readings.pending, step)
+      self._save(state, step, plan.epoch_of(step), pending=pending)
+    if asked:
+      self.checkpoints.wait()
+      raise Stopped(
+          f'stopped by {signals.name(asked)} after step {step:,}, with a '
+          'checkpoint of that step; the same command goes on from there',
+          asked,
+      )
 
   def _close_epoch(self, state, step, epoch, progress):
     """Validates, logs, saves and plots."""
@@ -179,9 +240,11 @@ class Run:
     # while a checkpoint without its entry would leave a gap.
     progress.epoch(step, epoch, figures)
     self._save(state, step, epoch, figures)
-    plots.write_curves(
-        self.folder / 'curves.png', self.log.entries, self.folder.name
-    )
+    self._background.begin(self._plot, list(self.log.entries))
+
+  def _plot(self, entries):
+    with self.terminal.sparing('curves.png'):
+      plots.write_curves(self.folder / 'curves.png', entries, self.folder.name)
 
   def _draw(self, supply):
     """Draws the first batch as the first step will see it."""
@@ -210,20 +273,25 @@ class Run:
     self.terminal.say(f'Compiled the training step in {seconds}.')
     return compiled
 
-  def _read(self, readings, step):
+  def _finite(self, read, step):
+    """Returns what a meter reads; says how to go on if it is not finite."""
     try:
-      return readings.read(step)
-    except UserError as error:
+      return read(step)
+    except RunError as error:
       self.checkpoints.wait()
       steps = self.checkpoints.steps()
       last = f'that of step {steps[-1]}' if steps else 'none yet'
-      raise UserError(
-          f'{error}; last good checkpoint: {last}, in {self.folder}; try a '
-          'lower config.optimizer.learning_rate or config.dtype=float32'
+      raise RunError(
+          f'{error}; last good checkpoint: {last}, in {self.folder}, from '
+          'which the same command goes on: with --config.nan_policy=skip past '
+          'single steps that are not finite; if they go on, in another '
+          '--workdir with a lower config.optimizer.learning_rate or '
+          'config.dtype=float32'
       ) from error
 
-  def _save(self, state, step, epoch, figures):
-    accuracy, which = average.better(figures)
+  def _save(self, state, step, epoch, figures=None, pending=None):
+    """Saves the state; without figures it is one from amid an epoch."""
+    accuracy, which = average.better(figures) if figures else (None, None)
     self.checkpoints.save(
         state,
         accuracy=accuracy,
@@ -231,8 +299,9 @@ class Run:
             'config': self.config.to_dict(),
             'step': step,
             'epoch': epoch,
-            'weights': which,
+            'weights': which or average.RAW,
             'data': {'seed': self.config.seed, 'next_batch': step},
+            'pending': pending,
         },
     )
 

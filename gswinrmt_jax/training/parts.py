@@ -35,7 +35,7 @@ class Parts:
     config: The resolved recipe.
     info: The data set, its image size that of the records.
     train_data: The training records, wherever they are.
-    val_data: The validation records.
+    val_data: The validation records, likewise.
     maps: Label maps of the training records, or None.
     plan: At which steps the run validates and ends.
     devices: Where batches and state go.
@@ -52,7 +52,7 @@ class Parts:
   config: ml_collections.ConfigDict
   info: datasets.Info
   train_data: pipeline.Records | cropped.Cropped | resident.Resident
-  val_data: pipeline.Records
+  val_data: pipeline.Records | resident.Resident
   maps: label_maps.LabelMaps | None
   plan: plan.Plan
   devices: devices.Devices
@@ -74,7 +74,9 @@ class Parts:
     return create()
 
   def evaluate(
-      self, saved: Mapping[str, Any], data: pipeline.Records
+      self,
+      saved: Mapping[str, Any],
+      data: pipeline.Records | resident.Resident,
   ) -> dict[str, Any]:
     """Returns the figures of the weights and, as `ema_NAME`, their average."""
     batch_size = self.devices.rounded_up(self.config.eval_batch_size)
@@ -82,7 +84,7 @@ class Parts:
         self.eval_step,
         average.by_name(saved),
         pipeline.eval_batches(data, batch_size=batch_size),
-        self.devices.put_batch,
+        lambda batch: resident.complete(self.devices.put_batch(batch), data),
     )
     return average.merged(figures)
 
@@ -102,10 +104,10 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
   augmentation, loss = token_labels.choose(config, info)
   datasets.ensure(config.data.name, config.data.dir)
   maps = token_labels.open_for(config)
-  train_data = resident.place(
-      inputs.load_train(config), config.data.storage, placing.replicate
-  )
+  storage, replicate = config.data.storage, placing.replicate
+  train_data = resident.place(inputs.load_train(config), storage, replicate)
   val_data = inputs.load_eval(config, config.data.val_split)
+  val_data = resident.place(val_data, storage, replicate)
   inputs.check_sizes(config, train_data, val_data)
   inputs.check_test(config)
   image_shape = train_data.image_shape
@@ -122,7 +124,12 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
     return state_lib.create(model, tx, init_key, image_shape, ema=decay > 0)
 
   train_step = step_lib.make_train_step(
-      model, tx, augmentation, loss, ema_decay=decay
+      model,
+      tx,
+      augmentation,
+      loss,
+      ema_decay=decay,
+      skip_nonfinite=build.skips_nonfinite(config),
   )
   advance = jax.jit(
       dispatch.make_advance(train_step),

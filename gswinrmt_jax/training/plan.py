@@ -7,6 +7,7 @@ import functools
 import ml_collections
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import profile
 
 _POSITIVE = (
     'batch_size',
@@ -28,7 +29,10 @@ class Plan:
     num_epochs: Of the whole schedule.
     stop_after_epochs: Where this run ends; `num_epochs` for the whole.
     eval_every_epochs: Epochs from one validation to the next.
+    checkpoint_every_steps: Steps from one checkpoint amid an epoch to the next;
+      0 for none.
     log_every_steps: Steps from one reading of the metrics to the next.
+    profiled: The steps to trace.
   """
 
   num_examples: int
@@ -37,6 +41,8 @@ class Plan:
   stop_after_epochs: int
   eval_every_epochs: int
   log_every_steps: int
+  checkpoint_every_steps: int = 0
+  profiled: range = range(0)
 
   def epoch_end(self, epoch: int) -> int:
     """Returns the steps in `epoch` epochs, `floor(epoch n / B)`."""
@@ -74,18 +80,29 @@ class Plan:
     """Returns whether the metrics are read after a step."""
     return step % self.log_every_steps == 0 or step in self.milestones
 
+  def saves_at(self, step: int) -> bool:
+    """Returns whether a step is saved wherever in its epoch it is."""
+    every = self.checkpoint_every_steps
+    return every > 0 and step % every == 0
+
   def dispatches(self, start: int, most: int) -> Iterator[range]:
     """Yields the steps after `start`, in pieces for the devices.
 
-    A piece ends where metrics are read or the run validates, at the latest;
-    which steps are in one follows from that and from where it begins.
+    A piece ends where metrics are read, the run validates or saves, or a trace
+    begins or ends, at the latest; which steps are in one follows from that and
+    from where it begins.
 
     Args:
       start: Updates made before.
       most: Steps in a piece.
     """
-    logged = range(self.log_every_steps, self.stop_step, self.log_every_steps)
-    for end in sorted({*logged, *self.milestones}):
+    ends = {*self.milestones}
+    for every in (self.log_every_steps, self.checkpoint_every_steps):
+      if every:
+        ends.update(range(every, self.stop_step, every))
+    if self.profiled:
+      ends |= {self.profiled[0] - 1, self.profiled[-1]}
+    for end in sorted(ends):
       while start < end:
         piece = range(start + 1, min(start + most, end) + 1)
         yield piece
@@ -101,7 +118,7 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
   for field in _POSITIVE:
     if config[field] < 1:
       raise UserError(f'config.{field} is {config[field]}: must be at least 1')
-  for field in ('seed', 'steps_per_dispatch'):
+  for field in ('seed', 'steps_per_dispatch', 'checkpoint_every_steps'):
     if config[field] < 0:
       raise UserError(
           f'config.{field} is {config[field]}: must not be negative'
@@ -118,6 +135,7 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
       num_epochs=config.num_epochs,
       stop_after_epochs=stop,
       eval_every_epochs=config.eval_every_epochs,
+      checkpoint_every_steps=config.checkpoint_every_steps,
       log_every_steps=config.log_every_steps,
   )
   if plan.total_steps > _MOST_STEPS:
@@ -130,4 +148,5 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
         f'{stop} epochs of {num_examples} images do not fill one batch of '
         f'{config.batch_size}: lower config.batch_size'
     )
-  return plan
+  profiled = profile.parse(config.profile_steps, plan.stop_step)
+  return dataclasses.replace(plan, profiled=profiled)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gswinrmt_jax.errors import RunError
 from gswinrmt_jax.training import average
 from gswinrmt_jax.training import log as log_lib
 from gswinrmt_jax.training.plan import Plan
@@ -16,7 +17,11 @@ _VALIDATION = (*_FIGURES, *(average.PREFIX + name for name in _FIGURES))
 
 
 class Progress:
-  """Tells and logs intervals of steps, and epochs."""
+  """Tells and logs intervals of steps, and epochs.
+
+  Attributes:
+    skipped: Steps so far that were not finite and changed nothing.
+  """
 
   def __init__(
       self,
@@ -26,10 +31,20 @@ class Progress:
       *,
       start: int,
   ):
-    """Begins now, after `start` steps; the log tells the best epoch so far."""
+    """Begins now, after `start` steps.
+
+    The log tells the best epoch so far, and what there is of one that was
+    begun.
+    """
     self._log, self._terminal, self._plan = log, terminal, plan
     self._start = (start, time.perf_counter())
-    self._intervals = []
+    self.skipped, self._intervals, before = 0, [], 0
+    for entry in log.entries:
+      if entry['kind'] == 'epoch':
+        self._intervals = []
+      else:
+        self._count(entry, entry['step'] - before)
+        before = entry['step']
     self._best = max(
         (
             (*average.better(entry, 'val_'), entry['epoch'])
@@ -51,34 +66,44 @@ class Progress:
 
     Args:
       step: Updates made so far.
-      values: Metrics, one number a step.
+      values: Metrics, one number a step; `finite` tells which were updates.
       speed: `seconds`, `images_per_second`, `data_wait`.
       extra: Scalars as of this step.
     """
-    means = {name: float(value.mean()) for name, value in values.items()}
+    values = dict(values)
+    finite = values.pop('finite') > 0
+    means = {
+        name: float(value[finite].mean())
+        for name, value in values.items()
+        if finite.any()
+    }
+    if not finite.all():
+      means['skipped'] = int((~finite).sum())
     extra = {name: float(value) for name, value in extra.items()}
     epoch = step * self._plan.batch_size / self._plan.num_examples
     entry = {'epoch': epoch, **means, **extra, **speed}
     self._log.write('train', step, entry)
-    self._intervals.append((len(values['loss']), entry))
+    self._count(entry, len(finite))
+    told = 'no finite step'
+    if finite.any():
+      told = f'loss {means["loss"]:.3f}  acc {means["accuracy"]:.1%}'
+    if self.skipped:
+      told += f'  skipped {self.skipped}'
     self._terminal.progress(
         f'epoch {self._plan.epoch_of(step)}/{self._plan.num_epochs}  '
-        f'step {step}/{self._plan.total_steps}  '
-        f'loss {means["loss"]:.3f}  acc {means["accuracy"]:.1%}  '
+        f'step {step}/{self._plan.total_steps}  {told}  '
         f'{speed["images_per_second"]:.0f} img/s  '
         f'data {speed["data_wait"]:.0%}  '
         f'ETA {log_lib.duration(self._time_left(step))}'
     )
 
   def epoch(self, step: int, epoch: int, figures: Mapping[str, Any]) -> None:
-    """Tells of the epochs since the last call, with the validation figures."""
-    steps = [count for count, _ in self._intervals]
-    train = {
-        name: float(
-            np.average([of[name] for _, of in self._intervals], weights=steps)
-        )
-        for name in ('loss', 'accuracy')
-    }
+    """Tells of the epochs since the last call, with the validation figures.
+
+    Raises:
+      RunError: If none of their steps was finite.
+    """
+    train = self._train_figures(epoch)
     seconds = sum(entry['seconds'] for _, entry in self._intervals)
     self._log.write(
         'epoch',
@@ -92,7 +117,7 @@ class Progress:
                 for name in _VALIDATION
                 if name in figures
             },
-            'steps': sum(steps),
+            'steps': sum(steps for steps, _ in self._intervals),
             'seconds': seconds,
         },
     )
@@ -114,6 +139,30 @@ class Progress:
         f'{figures["accuracy"]:.2%}{ema} (best {accuracy:.2%}, epoch '
         f'{best_epoch}{by})'
     )
+
+  def _count(self, entry, steps):
+    self._intervals.append((steps, entry))
+    self.skipped += entry.get('skipped', 0)
+
+  def _train_figures(self, epoch):
+    """Returns the means over the updates of the epoch."""
+    updates = [
+        (steps - entry.get('skipped', 0), entry)
+        for steps, entry in self._intervals
+        if 'loss' in entry
+    ]
+    if not updates:
+      raise RunError(
+          f'no step of epoch {epoch} had a finite loss and gradient: try a '
+          'lower config.optimizer.learning_rate or config.dtype=float32'
+      )
+    weights = [count for count, _ in updates]
+    return {
+        name: float(
+            np.average([of[name] for _, of in updates], weights=weights)
+        )
+        for name in ('loss', 'accuracy')
+    }
 
   def _time_left(self, step):
     """Returns seconds to the end at the pace so far, validation included."""

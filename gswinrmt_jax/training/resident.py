@@ -1,4 +1,4 @@
-"""Training images that are on the devices all the time."""
+"""Images that are on the devices all the time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,7 @@ import jax
 
 from gswinrmt_jax.data import cropped, pipeline, records
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import dispatch
 
 _SHARE = 0.1  # of a device's memory that images take without being asked to
 
@@ -37,7 +38,7 @@ def place(
   """Puts records on the devices if they are to be there.
 
   Args:
-    loaded: As `inputs.load_train` returned them.
+    loaded: As `inputs` returned them.
     storage: The recipe's: 'device'; or 'auto', which puts them there if there
       is an accelerator of which they take a tenth at most.
     replicate: Puts arrays on each device.
@@ -63,6 +64,14 @@ def place(
 def arrays(of: Any) -> dict[str, jax.Array]:
   """Returns what of some records is on the devices, by name."""
   return of.arrays if isinstance(of, Resident) else {}
+
+
+def complete(batch: dict[str, jax.Array], of: Any) -> dict[str, jax.Array]:
+  """Returns a batch, on the devices, with what is there of its records."""
+  return _complete(batch, of.arrays) if isinstance(of, Resident) else batch
+
+
+_complete = jax.jit(dispatch.with_records)
 
 
 def _room():

@@ -1,22 +1,15 @@
-"""The folder of a run: its recipe, its surroundings, and whose it is."""
+"""The folder of a run: its recipe, and whose it is."""
 
 from collections.abc import Mapping
-import datetime
-import importlib.metadata
 import json
-import os
 import pathlib
-import platform
-import subprocess
-import sys
 from typing import Any
 
-import jax
 import ml_collections
 
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build
+from gswinrmt_jax.training import build, environment
 
 # Fields that change no result, or only its rounding: a run may go on with other
 # values.
@@ -29,14 +22,22 @@ FREE_FIELDS = frozenset(
         'data.storage',
         'data.test_split',
         'data.workers',
+        'checkpoint_every_steps',
         'eval_batch_size',
         'log_every_steps',
+        'profile_steps',
+        'remat',
+        'nan_policy',  # changes nothing until a step is not finite
         'stop_after_epochs',
     }
 )
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
+    'checkpoint_every_steps': 0,
+    'nan_policy': 'stop',
     'steps_per_dispatch': 0,
+    'remat': 'none',
+    'profile_steps': '',
     'ema_decay': 0.0,
     'init_from': '',
     'token_label_weight': 0.0,
@@ -58,8 +59,10 @@ _ADDED = {
         'label_maps': '',
     },
 }
-_PACKAGES = (
-    'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
+# What training writes by `files.replacing`.
+_FILES = (
+    'augmented_batch.png config.json curves.png data.json environment.json '
+    'metrics.jsonl summary.json'
 ).split()
 
 
@@ -82,15 +85,35 @@ def check_folder(
     UserError: If it belongs to another recipe; names the differing fields.
   """
   if (folder / 'config.json').exists():
-    differing = differences(load_config(folder), config)
-    if differing:
-      raise UserError(
-          f'{folder} belongs to another config: {"; ".join(differing)}; '
-          'choose another --workdir'
-      )
+    _check_same(load_config(folder), config, folder)
   elif (folder / 'checkpoints').exists():
     raise UserError(
         f'{folder} has checkpoints but no config.json: choose another --workdir'
+    )
+
+
+def check_checkpoint(
+    fields: Any, config: ml_collections.ConfigDict, where: pathlib.Path
+) -> None:
+  """Checks that a checkpoint belongs to this recipe, whatever its folder says.
+
+  Args:
+    fields: Its own `config`.
+    config: The resolved recipe.
+    where: Of the checkpoint.
+
+  Raises:
+    UserError: If it belongs to another recipe; names the differing fields.
+  """
+  _check_same(from_json(fields, str(where)), config, where)
+
+
+def _check_same(found, config, where):
+  differing = differences(found, config)
+  if differing:
+    raise UserError(
+        f'{where} belongs to another config: {"; ".join(differing)}; '
+        'choose another --workdir'
     )
 
 
@@ -116,6 +139,12 @@ def open_folder(
         f'cannot write to {folder}: {error.strerror or error}; choose another '
         '--workdir'
     ) from error
+
+
+def remove_parts(folder: pathlib.Path) -> None:
+  """Removes what a killed run left half written of its own files."""
+  for name in _FILES:
+    files.part_of(folder / name).unlink(missing_ok=True)
 
 
 def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
@@ -174,68 +203,13 @@ def differences(
 def record_start(
     folder: pathlib.Path, config: ml_collections.ConfigDict, step: int
 ) -> None:
-  """Adds this start to `environment.json`: versions, device, commit, step.
+  """Adds this start to `environment.json`, see `environment.record`.
 
   And keeps the recipe, whose free fields may be others than before: not until
   what there is has been restored, since it is by its recipe that it can be.
   """
   write_json(folder / 'config.json', config.to_dict())
-  path = folder / 'environment.json'
-  starts = _starts(path)
-  device = jax.devices()[0]
-  starts.append(
-      {
-          'started': datetime.datetime.now(datetime.UTC).isoformat(
-              'T', 'seconds'
-          ),
-          'step': step,
-          'command': sys.argv,
-          'seed': config.seed,
-          'device': device.device_kind,
-          'backend': device.platform,
-          'device_count': len(jax.devices()),
-          'cpu_count': os.cpu_count(),
-          'python': platform.python_version(),
-          'versions': _versions(),
-          'commit': _commit(),
-      }
-  )
-  write_json(path, starts)
-
-
-def _starts(path):
-  """Returns the starts so far; a damaged file of them stops no run."""
-  try:
-    starts = files.read_json(path)
-  except (FileNotFoundError, UserError):
-    return []
-  return starts if isinstance(starts, list) else []
-
-
-def _versions():
-  versions = {}
-  for package in _PACKAGES:
-    try:
-      versions[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      versions[package] = None  # run from a source tree
-  return versions
-
-
-def _commit():
-  """Returns the commit of the source tree, None outside of one."""
-  try:
-    done = subprocess.run(
-        ['git', 'describe', '--always', '--dirty', '--abbrev=40'],
-        cwd=pathlib.Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=True,
-    )
-  except (OSError, subprocess.SubprocessError):
-    return None
-  return done.stdout.strip()
+  environment.record(folder, config, step)
 
 
 def _check_form(where, fields):

@@ -56,6 +56,7 @@ def make_train_step(
     loss: Loss = class_loss,
     *,
     ema_decay: float = 0.0,
+    skip_nonfinite: bool = False,
 ) -> TrainStep:
   """Returns the update `(state, batch, key) -> (state, metrics)`.
 
@@ -68,6 +69,8 @@ def make_train_step(
     augmentation: Makes the model's input and the targets of the loss.
     loss: What is minimised; draws by its key.
     ema_decay: Of the state's average, for a step; 0 where it keeps none.
+    skip_nonfinite: Whether a step whose loss or gradient is not finite changes
+      nothing but the number of the step.
 
   Returns:
     The update. Its metrics are scalars: `loss`, `accuracy` (of the augmented
@@ -110,9 +113,21 @@ def make_train_step(
     if ema_decay:
       ema = average.update(state.ema, new_state.variables, ema_decay)
       new_state = new_state.replace(ema=ema)
+    if skip_nonfinite:
+      new_state = _chosen(metrics['finite'], new_state, state)
     return new_state, metrics
 
   return train_step
+
+
+def _chosen(finite, new, old):
+  """Returns the new state, or the old one with the new number of the step."""
+  kept = jax.tree.map(
+      lambda new, old: jnp.where(finite, new, old),
+      new.replace(step=old.step),
+      old,
+  )
+  return kept.replace(step=new.step)
 
 
 def _stream_key(key, stream, step):

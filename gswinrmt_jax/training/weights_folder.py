@@ -12,7 +12,7 @@ from typing import Any
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card as card_lib
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.training import checkpoint, devices, run_folder
+from gswinrmt_jax.training import checksums, devices, run_folder
 
 _WEIGHTS = 'weights'
 
@@ -36,7 +36,7 @@ def write(
     raise UserError(f'{folder} is there already: choose another')
   folder = folder.absolute()
   folder.parent.mkdir(parents=True, exist_ok=True)
-  sums = {name: checkpoint.checksum(tree) for name, tree in variables.items()}
+  sums = {name: checksums.checksum(tree) for name, tree in variables.items()}
   with tempfile.TemporaryDirectory(
       prefix=f'.{folder.name}.', dir=folder.parent
   ) as place:
@@ -75,7 +75,7 @@ def read(folder: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
         f'the weights in {folder} cannot be read ({reason[:160]})'
     ) from error
   for name, total in fields.get('crc32', {}).items():
-    if checkpoint.checksum(variables[name]) != total:
+    if checksums.checksum(variables[name]) != total:
       raise UserError(
           f'the checksum of {name} in {folder} differs: the file changed'
       )

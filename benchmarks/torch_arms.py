@@ -1,0 +1,135 @@
+"""The programs in PyTorch that are timed: a worker, as `jax_arms` is.
+
+A spec is one of `jax_arms`, with a 'peer': 'eager' and 'compile' are the twin,
+anything else a model of timm. 'platform' says where ours runs.
+"""
+
+import importlib.metadata
+
+import torch
+from torch.nn import functional
+
+from gswinrmt_jax.benchmark import variables, worker
+from gswinrmt_jax.models import factory
+
+_TWINS = ('eager', 'compile')
+_DROP_PATH = 0.1  # as ours have it
+_TIMM_SIZE = 224
+
+
+def build(spec: worker.Spec) -> worker.Program:
+  """Returns the program of a spec."""
+  cuda = spec['platform'] != 'cpu'
+  if cuda and not torch.cuda.is_available():
+    raise RuntimeError('this PyTorch has no CUDA device')
+  device = torch.device('cuda' if cuda else 'cpu')
+  torch.manual_seed(0)
+  torch.backends.cudnn.benchmark = True
+  # XLA's default for float32 on a GPU.
+  torch.set_float32_matmul_precision('high')
+  model = _model(spec).to(device, memory_format=torch.channels_last)
+  batch = variables.random_batch(
+      spec['batch'], spec['image_size'], spec['classes']
+  )
+  image, target = (
+      torch.from_numpy(batch[name]).to(device) for name in ('image', 'target')
+  )
+  image = image.permute(0, 3, 1, 2)  # channels last in memory, as it was
+  autocast = torch.autocast(
+      device.type, torch.bfloat16, enabled=spec['dtype'] == 'bfloat16'
+  )
+  wait = torch.cuda.synchronize if cuda else (lambda: None)
+  make = _train if spec['task'] == 'train' else _inference
+  # Latency waits for each call, throughput for the last.
+  each = spec['task'] == 'latency'
+  parameters = sum(p.numel() for p in model.parameters())
+  if spec['peer'] == 'compile':
+    model = torch.compile(model)
+  run = make(model, image, target, autocast, wait, each)
+  versions = {'torch': torch.__version__}
+  if spec['peer'] not in _TWINS:
+    versions['timm'] = importlib.metadata.version('timm')
+  facts = {
+      'dtype': spec['dtype'],
+      'platform': device.type,
+      'device': torch.cuda.get_device_name() if cuda else 'cpu',
+      'threads': torch.get_num_threads(),
+      'versions': versions,
+      'parameters': parameters,
+      'images': spec['batch'],
+  }
+  return worker.Program(
+      run, facts, torch.cuda.max_memory_allocated if cuda else None
+  )
+
+
+def _model(spec):
+  if spec['peer'] in _TWINS:
+    # Here, since they need more than PyTorch.
+    import torch_agreement
+    import torch_twin
+
+    model = factory.create_model(
+        spec['model'], num_classes=spec['classes'], **spec['fields']
+    )
+    twin = torch_twin.Twin(model.arch, model.num_classes)
+    checked = torch_agreement.checked_twin(model)
+    twin.load_state_dict(checked.state_dict())
+    return twin
+  import timm
+
+  if spec['image_size'] != _TIMM_SIZE:
+    raise ValueError(f'it is timed at {_TIMM_SIZE} pixels only')
+  return timm.create_model(
+      spec['peer'], num_classes=spec['classes'], drop_path_rate=_DROP_PATH
+  )
+
+
+def _train(model, image, target, autocast, wait, each):
+  del each
+  optimizer = _adamw(model)
+  model.train()
+
+  def run(calls):
+    for _ in range(calls):
+      optimizer.zero_grad(set_to_none=True)
+      with autocast:
+        loss = functional.cross_entropy(model(image).float(), target)
+      loss.backward()
+      optimizer.step()
+    wait()
+
+  return run
+
+
+def _adamw(model):
+  """Fused; decay on kernels alone, which is where ours has it."""
+  kernels, others = [], []
+  for name, parameter in model.named_parameters():
+    decays = parameter.ndim > 1 and not name.endswith('decay_logit')
+    (kernels if decays else others).append(parameter)
+  groups = [
+      {'params': kernels, 'weight_decay': 0.05},
+      {'params': others, 'weight_decay': 0.0},
+  ]
+  return torch.optim.AdamW(groups, lr=1e-4, fused=True)
+
+
+def _inference(model, image, target, autocast, wait, each):
+  del target
+  model.eval()
+
+  @torch.inference_mode()
+  def run(calls):
+    for _ in range(calls):
+      with autocast:
+        model(image)
+      if each:
+        wait()
+    wait()
+
+  return run
+
+
+if __name__ == '__main__':
+  worker.serve(build)

@@ -1,0 +1,115 @@
+"""How long it takes until something happens: imports, and a first step."""
+
+from collections.abc import Sequence
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from gswinrmt_jax.benchmark import process
+
+_IMPORTS = {
+    'import gswinrmt_jax': 'import gswinrmt_jax',
+    'create_model (loads JAX)': 'from gswinrmt_jax import create_model',
+}
+_RUN = 'cifar10_retention:smoke'
+_POLL = 0.02  # seconds
+_LIMIT = 600.0
+
+
+def measure(repeats: int, threads: int | None) -> list[dict[str, Any]]:
+  """Times fresh processes, in turn: imports, and training until step 1 is done.
+
+  Args:
+    repeats: Of each.
+    threads: Cores that they get; None for all.
+
+  Returns:
+    For each its name and seconds: an import's own, or from the start of the
+    process until the first step is logged.
+
+  Raises:
+    process.ArmError: If a process fails.
+  """
+  cores = process.pinned(threads)
+  before = os.sched_getaffinity(0) if cores else None
+  taken = {name: [] for name in [*_IMPORTS, 'first training step']}
+  if cores:
+    os.sched_setaffinity(0, cores)
+  try:
+    for _ in range(repeats):
+      for name, statement in _IMPORTS.items():
+        taken[name].append(_import_seconds(statement))
+      taken['first training step'].append(_first_step_seconds())
+  finally:
+    if cores:
+      os.sched_setaffinity(0, before)
+  return [
+      {'what': name, 'seconds': statistics.median(seconds), 'repeats': seconds}
+      for name, seconds in taken.items()
+  ]
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+  """Returns the rows as a table of Markdown."""
+  lines = ['| | s | from | to |', '| --- | --- | --- | --- |']
+  for row in found:
+    low, high = min(row['repeats']), max(row['repeats'])
+    lines.append(
+        f'| {row["what"]} | {row["seconds"]:.2f} | {low:.2f} | {high:.2f} |'
+    )
+  return '\n'.join(lines)
+
+
+def _import_seconds(statement):
+  program = (
+      'import time; before = time.perf_counter(); '
+      f'{statement}; print(time.perf_counter() - before)'
+  )
+  done = subprocess.run(
+      [sys.executable, '-c', program],
+      capture_output=True,
+      text=True,
+      env=process.environment(),
+  )
+  if done.returncode:
+    raise process.ArmError(f'{statement}: {done.stderr.strip()[-200:]}')
+  return float(done.stdout)
+
+
+def _first_step_seconds():
+  """Trains the smallest recipe and stops it when its first step is logged."""
+  with tempfile.TemporaryDirectory() as folder:
+    command = [sys.executable, '-m', 'gswinrmt_jax.commands.main', 'train']
+    command += [f'--config={_RUN}', '--config.dtype=float32']
+    command += ['--config.log_every_steps=1', f'--workdir={folder}/run']
+    metrics = pathlib.Path(folder, 'run', 'metrics.jsonl')
+    begin = time.perf_counter()
+    training = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=process.environment(),
+    )
+    try:
+      while not _logged(metrics):
+        spent = time.perf_counter() - begin
+        if training.poll() is not None or spent > _LIMIT:
+          raise process.ArmError(f'{" ".join(command)}: no first step')
+        time.sleep(_POLL)
+      return time.perf_counter() - begin
+    finally:
+      training.kill()
+      training.wait()
+
+
+def _logged(metrics):
+  if not metrics.exists():
+    return False
+  line = metrics.read_text().partition('\n')
+  return bool(line[1]) and json.loads(line[0])['step'] == 1

@@ -1,0 +1,128 @@
+"""What is measured: models beside their peers, growth, convolutions."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import pathlib
+from typing import Any
+
+from gswinrmt_jax.benchmark import measure, record, scaling
+from gswinrmt_jax.errors import UserError
+
+Spec = dict[str, Any]
+Say = Callable[[str], None]
+
+TWINS = ('eager', 'compile')
+PLAIN = 'plain'
+# Bar 16's: a map of a large model's first stage, and of CIFAR-10's.
+_DEPTHWISE = (((8, 56, 56, 128), (3, 5)), ((128, 8, 8, 64), (3, 5)))
+
+
+def model_spec(
+    model: str, task: str, *, batch: int, image_size: int, classes: int
+) -> Spec:
+  """Returns the spec of a named model; latency is that of one image."""
+  return {
+      'task': task,
+      'model': model,
+      'fields': {},
+      'batch': 1 if task == 'latency' else batch,
+      'image_size': image_size,
+      'classes': classes,
+  }
+
+
+def models(
+    bench: measure.Bench,
+    specs: Iterable[Spec],
+    peers: Sequence[str],
+    say: Say,
+) -> dict[str, Any]:
+  """Measures each spec beside its peers.
+
+  Args:
+    bench: Where.
+    specs: Of models.
+    peers: 'plain', the same on XLA's own convolutions; 'eager' and 'compile',
+      PyTorch's twin; else models of timm.
+    say: Told of tables.
+
+  Returns:
+    A list of groups, each with rows and rates.
+  """
+  groups = []
+  for spec in specs:
+    name = f'{spec["model"]}, {spec["task"]}'
+    arms = {name: spec}
+    for peer in peers:
+      other = {'plain': True} if peer == PLAIN else {'peer': peer}
+      arms[f'{name}: {peer}' if peer in (PLAIN, *TWINS) else peer] = {
+          **spec,
+          **other,
+      }
+    groups.append(_group(bench, arms, say))
+  return {'groups': groups}
+
+
+def depthwise(bench: measure.Bench, say: Say) -> dict[str, Any]:
+  """Measures depthwise convolutions, forward and backward, in both forms."""
+  groups = []
+  for shape, sides in _DEPTHWISE:
+    for side in sides:
+      spec = {'task': 'depthwise', 'shape': shape, 'kernel': side}
+      name = f'depthwise {side}x{side} of {shape}'
+      arms = {
+          f'{name}, shifts': {**spec, 'impl': 'shift'},
+          f'{name}, feature_group_count': {**spec, 'impl': 'conv'},
+      }
+      groups.append(_group(bench, arms, say))
+  return {'groups': groups}
+
+
+def growth(
+    bench: measure.Bench,
+    axis: str,
+    specs: Iterable[Spec],
+    picture: pathlib.Path,
+    say: Say,
+) -> dict[str, Any]:
+  """Measures how the time of models grows along an axis, and draws it."""
+  groups, growths, names = [], [], []
+  for spec in specs:
+    points = scaling.points(axis, spec)
+    name = f'{spec["model"]}, {spec["task"]}'
+    arms = {f'{name}, {axis} {value}': one for value, one in points.items()}
+    group = _group(bench, arms, say)
+    rows = [row for row in group['rows'] if 'milliseconds' in row]
+    if len(rows) < 2:
+      raise UserError(f'{name}: fewer than two points could be measured')
+    curve = scaling.Growth(
+        axis,
+        tuple(
+            value
+            for value, row in zip(points, group['rows'], strict=True)
+            if 'milliseconds' in row
+        ),
+        tuple(row['milliseconds'] for row in rows),
+        tuple(row['facts']['macs'] * row['batch'] for row in rows),
+    )
+    say(f'{name}: time grows as (multiply-accumulates)^{curve.exponent:.2f}')
+    groups.append({**group, 'growth': curve.as_json()})
+    growths.append(curve)
+    names.append(name)
+  picture.parent.mkdir(parents=True, exist_ok=True)
+  scaling.draw(picture, '; '.join(names), growths)
+  say(f'wrote {picture}')
+  return {'groups': groups}
+
+
+def _group(
+    bench: measure.Bench, arms: Mapping[str, Spec], say: Say
+) -> dict[str, Any]:
+  outcomes, timings = bench.measure(arms)
+  rates = bench.rates(timings)
+  rows = record.rows(outcomes, rates)
+  say(f'\n{record.table(rows)}\n{record.ceilings(rates)}\n')
+  return {
+      'rows': rows,
+      'rates': rates,
+      'rates_spread': {name: one.spread for name, one in timings.items()},
+  }

@@ -1,0 +1,161 @@
+"""Groups of arms, with processes that are made up; and the whole command."""
+
+import json
+from typing import ClassVar
+
+import pytest
+
+from gswinrmt_jax.benchmark import measure, process
+from gswinrmt_jax.commands import main
+
+FACTS = {
+    'platform': 'cpu',
+    'device': 'cpu',
+    'dtype': 'float32',
+    'versions': {},
+    'images': 2,
+    'macs': 100,
+    'flops': 1000,
+    'bytes': 2000,
+}
+
+
+class Process:
+  """Each call takes a second, of a peer two; a model called 'bad' fails."""
+
+  journal: ClassVar[list] = []
+
+  def __init__(self, spec, cores):
+    if spec.get('peer') == 'bad':
+      raise process.ArmError('it fell over')
+    self.spec, self.cores = spec, cores
+    self.facts = {**FACTS, 'images': spec.get('batch', 1)}
+    self.journal.append(('start', spec))
+
+  def run(self, calls):
+    self.journal.append(('run', self.spec))
+    return calls * (2.0 if 'peer' in self.spec else 1.0)
+
+  def peak(self):
+    return 5_000_000_000, 'process'
+
+  def close(self):
+    self.journal.append(('close', self.spec))
+
+
+@pytest.fixture
+def journal(monkeypatch):
+  monkeypatch.setattr(process, 'Process', Process)
+  monkeypatch.setattr(Process, 'journal', [])
+  return Process.journal
+
+
+def _tasks(journal, kind):
+  return [
+      spec.get('peer', spec['task']) for what, spec in journal if what == kind
+  ]
+
+
+def test_arms_and_ceilings_share_the_rounds(journal):
+  bench = measure.Bench(measure.Settings(2, 1.0, None), None, lambda line: None)
+  arms = {
+      'ours': {'task': 'train', 'batch': 2},
+      'bad': {'task': 'train', 'peer': 'bad'},
+      'eager': {'task': 'train', 'peer': 'eager', 'batch': 2},
+  }
+  outcomes, rates = bench.measure(arms)
+  assert [one.error for one in outcomes] == ['', 'it fell over', '']
+  assert outcomes[0].spec['dtype'] == 'float32'
+  assert outcomes[2].taken.median == 2 and outcomes[2].peak[0] == 5e9
+  ran = _tasks(journal, 'run')
+  assert ran[-8:] == ['train', 'eager', 'matmul', 'copy'] * 2
+  assert bench.rates(rates) == {'flops': 1000, 'bytes': 2000}
+  # The arms have ended, the ceilings go on.
+  assert sorted(_tasks(journal, 'close')) == ['eager', 'train']
+  bench.close()
+  assert sorted(_tasks(journal, 'close')) == [
+      'copy', 'eager', 'matmul', 'train'
+  ]  # fmt: skip
+
+
+def _run(tmp_path, *options):
+  path = tmp_path / 'found.json'
+  command = ['benchmark', '--json', str(path), '--seconds=1', '--repeats=2']
+  status = main.main([*command, *options])
+  return status, json.loads(path.read_text()) if path.exists() else None
+
+
+def test_the_command_measures_models_beside_peers(journal, capsys, tmp_path):
+  status, found = _run(
+      tmp_path, '--model', 'rmt_t', 'rmt_compact', '--batch=4', '--train',
+      '--peers', 'eager', 'plain', 'bad',
+  )  # fmt: skip
+  assert status == 0
+  sizes = [group['rows'][0]['image_size'] for group in found['groups']]
+  assert sizes == [224, 32]  # as in the paper of each
+  rows = found['groups'][0]['rows']
+  assert [row.get('ours_is') for row in rows] == [1.0, 2.0, 1.0, None]
+  assert rows[2]['plain'] and rows[3]['not_measured'] == 'it fell over'
+  assert found['machine']['device'] == 'cpu'
+  assert 'rmt_t, train: eager | 2000' in capsys.readouterr().out
+
+
+def test_the_command_draws_how_time_grows(journal, tmp_path):
+  status, found = _run(tmp_path, '--scaling=batch', '--inference', '--batch=8')
+  assert status == 0 and (tmp_path / 'found.png').exists()
+  growth = found['groups'][0]['growth']
+  assert growth['values'] == [1, 2, 4, 8, 16]
+  assert growth['macs'] == [100 * n for n in growth['values']]
+  assert growth['exponent'] == pytest.approx(0.0)  # made-up time is constant
+
+
+def test_the_command_times_depthwise_convolutions(journal, tmp_path):
+  _, found = _run(tmp_path, '--depthwise')
+  kernels = [group['rows'][0]['kernel'] for group in found['groups']]
+  assert kernels == [3, 5, 3, 5]
+  assert [row['impl'] for row in found['groups'][0]['rows']] == [
+      'shift', 'conv'
+  ]  # fmt: skip
+
+
+def test_latency_is_written_where_the_report_looks(
+    journal, monkeypatch, tmp_path
+):
+  import made_up_runs
+
+  from gswinrmt_jax.experiments import gather
+
+  folder = tmp_path / 'run'
+  made_up_runs.write(folder, 'cifar10_swat', [0.5])
+  status, found = _run(tmp_path, '--latency', '--run', str(folder))
+  row = found['groups'][0]['rows'][0]
+  assert status == 0 and row['batch'] == 1 and row['image_size'] == 32
+  (run,), problems = gather.gather([folder])
+  assert run.latency == 1000.0 and not problems
+
+
+def test_mistakes_are_one_line(journal, capsys, tmp_path):
+  for options, said in (
+      (['--seconds=0'], '--seconds'),
+      (['--run', 'x'], '--latency'),
+      (['--model', 'rmt_x'], 'rmt_'),
+      (['--compiled-for=h200', '--model', 'rmt_t', 'rmt_s'], 'one --model'),
+      (['--threads=0'], '--threads'),
+  ):
+    assert main.main(['benchmark', *options]) == 2
+    printed = capsys.readouterr().err
+    assert said in printed and printed.count('\n') == 1
+
+
+def test_a_failure_of_ours_is_the_exit_status(journal, monkeypatch, tmp_path):
+  begin = Process.__init__
+
+  def fail(self, spec, cores):
+    if spec['task'] == 'inference':
+      raise process.ArmError('no memory')
+    begin(self, spec, cores)
+
+  monkeypatch.setattr(Process, '__init__', fail)
+  status, found = _run(tmp_path, '--inference')
+  assert status == 1
+  assert found['groups'][0]['rows'][0]['not_measured'] == 'no memory'

@@ -1,0 +1,53 @@
+"""Real signals, to this process."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from gswinrmt_jax.errors import Stopped
+from gswinrmt_jax.training import signals
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
+  taken, heard = [], signals.Signals()
+  before = signal.signal(number, lambda *_: taken.append('before'))
+  try:
+    with heard.heard(), heard.deferred():
+      assert heard.received is None
+      os.kill(os.getpid(), number)
+      assert heard.received == number and not taken
+      os.kill(os.getpid(), number)
+      assert taken == ['before']
+    assert signal.getsignal(number) is not before
+    os.kill(os.getpid(), number)
+    assert len(taken) == 2
+  finally:
+    signal.signal(number, before)
+  said = capfd.readouterr().err
+  assert said.count('\n') == 2 and signal.Signals(number).name in said
+
+
+def test_where_no_step_is_under_way_it_ends_at_once():
+  heard = signals.Signals()
+  before = signal.getsignal(signal.SIGTERM)
+  with pytest.raises(Stopped, match='stopped by SIGTERM') as stopped:
+    with heard.heard():
+      os.kill(os.getpid(), signal.SIGTERM)
+  assert stopped.value.signal == signal.SIGTERM
+  assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_in_another_thread_nothing_is_changed():
+  before, seen = signal.getsignal(signal.SIGTERM), []
+
+  def listen():
+    with signals.Signals().heard():
+      seen.append(signal.getsignal(signal.SIGTERM))
+
+  thread = threading.Thread(target=listen)
+  thread.start()
+  thread.join()
+  assert seen == [before]

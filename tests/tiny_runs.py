@@ -1,0 +1,166 @@
+"""Runs of the tiny model as processes of their own, quickly begun.
+
+One process imports everything and forks for each run, before JAX has begun
+anything; `python tests/tiny_runs.py` is that process. A run is given lines of
+Python to run before it, which bring about what is to go wrong.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).parent.parent
+TIMES = ('seconds', 'images_per_second', 'data_wait')
+
+
+class Launcher:
+  """Starts runs; a context manager."""
+
+  def __init__(self, folder):
+    """What is compiled is kept in the folder, for all runs."""
+    environment = {
+        **os.environ,
+        'PYTHONPATH': f'{ROOT}{os.pathsep}{ROOT / "tests"}',
+        'JAX_PLATFORMS': 'cpu',
+        'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled'),
+        'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+        'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+    }
+    self._process = subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+    )
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self._process.stdin.close()
+    self._process.wait()
+    self._process.stdout.close()
+
+  def start(self, folder, before='', **changes):
+    """Starts a run; it ends by itself."""
+    said = folder.parent / f'{folder.name}_said'
+    self._ask(
+        folder=str(folder), said=str(said), before=before, changes=changes
+    )
+    return Run(self, self._answer(), folder, said)
+
+  def run(self, folder, before='', **changes):
+    """Runs to the end; returns exit status and what was said."""
+    run = self.start(folder, before, **changes)
+    return run.wait(), run.said()
+
+  def _ask(self, **what):
+    self._process.stdin.write(json.dumps(what) + '\n')
+    self._process.stdin.flush()
+
+  def _answer(self):
+    return json.loads(self._process.stdout.readline())
+
+
+class Run:
+  """One that was started."""
+
+  def __init__(self, launcher, pid, folder, said):
+    self._launcher, self.pid = launcher, pid
+    self._folder, self._said = folder, said
+
+  def wait(self):
+    """Returns its exit status; that of a signal is negative."""
+    self._launcher._ask(wait=self.pid)
+    return self._launcher._answer()
+
+  def said(self):
+    """Returns what it printed."""
+    return self._said.read_text()
+
+  def wait_for(self, text):
+    """Waits until it has printed something, a minute at most."""
+    deadline = time.monotonic() + 60
+    while text not in (self.said() if self._said.exists() else ''):
+      assert time.monotonic() < deadline, self.said()
+      time.sleep(0.005)
+
+
+def checksums(folder, step):
+  """Returns those of everything in the state of a checkpoint."""
+  path = folder / 'checkpoints' / str(step) / 'meta' / 'metadata'
+  return json.loads(path.read_text())['crc32']
+
+
+def figures(folder):
+  """Returns the entries of the log, without times."""
+  from gswinrmt_jax.training import log
+
+  return [
+      {name: value for name, value in entry.items() if name not in TIMES}
+      for entry in log.read_metrics(folder)
+  ]
+
+
+def _serve():
+  import grain  # noqa: F401
+  import orbax.checkpoint  # noqa: F401
+  import pytest
+  import tiny_parts
+
+  from gswinrmt_jax.commands import guard
+  from gswinrmt_jax.training import loop, plots
+
+  answers = os.fdopen(os.dup(1), 'w')
+  for line in sys.stdin:
+    asked = json.loads(line)
+    if 'wait' in asked:
+      answer = os.waitstatus_to_exitcode(os.waitpid(asked['wait'], 0)[1])
+    else:
+      answer = os.fork()
+      if not answer:
+        _be_a_run(asked, guard, loop, plots, tiny_parts, pytest.MonkeyPatch())
+    print(json.dumps(answer), file=answers, flush=True)
+
+
+def _write_something(path, entries, title):
+  from gswinrmt_jax import files
+
+  with files.replacing(path) as part:
+    part.write_bytes(bytes(80_000))
+
+
+def _be_a_run(asked, guard, loop, plots, tiny_parts, patch):
+  """Does not return."""
+  said = os.open(asked['said'], os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+  for stream in (1, 2):
+    os.dup2(said, stream)
+  status = 70  # of a defect, whose traceback is in what was said
+  try:
+    tiny_parts.install(patch)
+    names = {
+        'patch': patch,
+        'folder': pathlib.Path(asked['folder']),
+    }
+    # Drawing takes as long as all the rest together.
+    patch.setattr(plots, 'write_curves', _write_something)
+    exec(asked['before'], names)
+    recipe = tiny_parts.recipe(**asked['changes'])
+    status = guard.guarded(lambda: loop.train(recipe, names['folder']) and None)
+  except BaseException:
+    import traceback
+
+    traceback.print_exc()
+  finally:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == '__main__':
+  _serve()
