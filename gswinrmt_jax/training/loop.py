@@ -97,7 +97,6 @@ class Run:
     )
     if processes.is_first():
       self.checkpoints.clean()
-      run_folder.remove_parts(folder)
     newest = self.checkpoints.newest_meta()
     if newest:
       run_folder.check_checkpoint(newest[1]['config'], config, newest[0])
@@ -238,7 +237,9 @@ class Run:
     try:
       return next(self._feed, None)
     except UserError:
-      if self._signals.received:  # Sent to the workers, too: they are gone.
+      # Sent to the workers, too: they are gone. Of several processes all have
+      # to come to the step on which they end.
+      if self._signals.received and processes.share()[1] == 1:
         return None
       raise
 
