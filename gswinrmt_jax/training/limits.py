@@ -18,6 +18,7 @@ _LARGEST = 3.4e38  # of float32
 FIELDS = {
     'seed': 2**63 - 1,
     'dtype': str,
+    'remat': str,
     'batch_size': 2**20,
     'eval_batch_size': 2**20,
     'num_epochs': 2**20,
@@ -25,6 +26,9 @@ FIELDS = {
     'eval_every_epochs': 2**20,
     'log_every_steps': 2**31 - 1,
     'steps_per_dispatch': 2**20,
+    'checkpoint_every_steps': 2**31 - 1,
+    'profile_steps': str,
+    'nan_policy': str,
     'ema_decay': float,
     'init_from': str,
     'label_smoothing': float,
