@@ -46,6 +46,7 @@ def test_dtype_by_name():
         ('rmt_t', {'gate': 1}, 'must be a bool'),
         ('rmt_t', {'window_size': True}, 'window_size takes int'),
         ('rmt_t', {'dtype': 'float16'}, 'float16'),
+        ('rmt_t', {'remat': 'all'}, "remat='all' is not one of"),
         ('rmt_t', {'num_classes': -1}, 'negative'),
         ('rmt_t', {'feature_norm': True}, 'without a head'),
     ],

@@ -34,6 +34,7 @@ def _config(**changes):
       'log_every_steps': 5,
       'checkpoint_every_steps': 0,
       'steps_per_dispatch': 3,
+      'profile_steps': '',
       'data': {'storage': 'memory', 'repeats': 1, 'workers': 0},
   }
   config = ml_collections.ConfigDict(fields)

@@ -91,10 +91,10 @@ def test_overrides_until_training(folders, pairs):
 
 @pytest.mark.slow
 def test_many_overrides(folders):
-  fuzz.campaign('overrides, resolved', 20_000, _OVERRIDES, _resolve)
+  fuzz.campaign('overrides, resolved', 4_000, _OVERRIDES, _resolve)
   fuzz.campaign(
       'overrides, all but the training',
-      2_000,
+      400,
       _OVERRIDES,
       lambda pairs: _build(next(folders), pairs),
   )
@@ -142,7 +142,10 @@ def test_a_process_of_its_own(word, tmp_path):
       timeout=60,
   )
   assert done.returncode == 2
-  assert done.stderr.startswith('gswinrmt: ') and done.stderr.count('\n') == 1
+  *others, line = done.stderr.splitlines()
+  assert line.startswith('gswinrmt: ')
+  # JAX may complain of its plugins.
+  assert not [other for other in others if 'gswinrmt_jax' in other]
   assert not list(tmp_path.iterdir())
 
 

@@ -79,6 +79,7 @@ def test_identical_pictures_within_and_across_splits():
           ['a/1.jpg', 'a/3.jpg', 'b/4.jpg', 'a/7.webp', 'a/8.webp'],
           ['a/9.webp', 'a/10.webp'],
       ],
+      'examples_of_several_classes': [['a/1.jpg', 'b/4.jpg']],
   }
 
 
@@ -97,12 +98,13 @@ def test_lines():
       '  of a class (fewest / median / most): train 1 / 2 / 3, val 0 / 2.5 / 5',
       '  formats: WEBP 5, JPEG 2, PNG 1, MPO 1; modes: RGB 8, L 1',
       '  width 7 / 7 / 9, height 5 / 5 / 5 (smallest / median / largest)',
+      '  smallest a/1.jpg (7 x 5), largest a/2.jpg (9 x 5)',
       '  left out as damaged: 1 (report.json)',
       '  turned by their EXIF: 1',
-      '  with the suffix of another format: 1',
+      '  with the suffix of another format: 1, the first a/2.jpg',
       '  byte for byte like another: within train 2, of val in train 2, '
       'within val 1',
-      '  the same bytes in several classes: 1 times',
+      '  the same bytes in several classes: 1 times, first a/1.jpg and b/4.jpg',
       '  passed over: .txt 2',
       '  a note',
       '  decoded 10 at 5 a second',

@@ -20,6 +20,7 @@ def _config(**changes):
       'checkpoint_every_steps': 0,
       'log_every_steps': 3,
       'steps_per_dispatch': 0,
+      'profile_steps': '',
   }
   return ml_collections.ConfigDict({**fields, **changes})
 
@@ -65,6 +66,8 @@ def test_epochs_shorter_than_a_step_have_no_milestone():
         ({'eval_batch_size': -1}, r'config\.eval_batch_size'),
         ({'log_every_steps': 0}, r'config\.log_every_steps'),
         ({'seed': -1}, r'config\.seed is -1'),
+        ({'steps_per_dispatch': -1}, 'steps_per_dispatch is -1'),
+        ({'profile_steps': '5:11'}, 'profile_steps .* 1 to 10 of'),
         ({'checkpoint_every_steps': -1}, r'checkpoint_every_steps is -1'),
         ({'stop_after_epochs': 7}, r'from 0 to config\.num_epochs, 6'),
         ({'stop_after_epochs': -1}, 'stop_after_epochs'),

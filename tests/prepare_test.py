@@ -1,14 +1,24 @@
 import argparse
+import io
+import pathlib
+import re
 import subprocess
 import sys
 
 import cifar10_test
 import image_files
+import PIL.Image
 import pytest
 import tensorflow_datasets as tfds
 
 from gswinrmt_jax.commands import prepare
-from gswinrmt_jax.data import cifar10, cifar10_archive, mini_imagenet, prepared
+from gswinrmt_jax.data import (
+    cifar10,
+    cifar10_archive,
+    datasets,
+    mini_imagenet,
+    prepared,
+)
 from gswinrmt_jax.errors import UserError
 
 
@@ -158,3 +168,89 @@ def test_data_modules_import_nothing_heavy_by_themselves():
       [sys.executable, '-c', code], capture_output=True, text=True, check=True
   )
   assert done.stdout == '[]\n', done.stderr
+
+
+def _bad_pictures(root):
+  """A picture of each kind that may be in the way; returns their names."""
+  whole = image_files.encoded(1)
+  damaged = {
+      'empty.jpg': b'',
+      'cut.jpg': whole[:-40],
+      'cut.png': image_files.encoded(1, 'PNG')[:-30],
+      'text.jpg': b'<html>404 Not Found</html>',
+      'flipped.png': image_files.encoded(1, 'PNG')[:60] + b'\0' * 60,
+      'vector.bmp': image_files.encoded(1, 'EPS'),
+  }
+  usable = {
+      'cmyk.jpg': image_files.encoded(2, 'JPEG', 'CMYK'),
+      'palette.png': image_files.encoded(3, 'PNG', 'P'),
+      'a png.jpg': image_files.encoded(4, 'PNG'),
+      'pixel.png': _of_size(1, 1),
+      'strip.png': _of_size(900, 2),
+  }
+  image_files.write(root, image_files.names('猫', 'пёс', 'dog', count=12))
+  for name, content in (damaged | usable).items():
+    (root / 'dog' / name).write_bytes(content)
+  (root / 'пёс' / 'copy of a cat.jpg').write_bytes(
+      (root / '猫' / '0.jpg').read_bytes()
+  )
+  (root / 'dog' / 'nowhere.jpg').symlink_to('gone.jpg')
+  return sorted([*damaged, 'nowhere.jpg'])
+
+
+def _of_size(width, height):
+  file = io.BytesIO()
+  PIL.Image.new('RGB', (width, height), 'red').save(file, 'PNG')
+  return file.getvalue()
+
+
+def test_bad_pictures_are_reported_by_name(tmp_path, capsys):
+  damaged = _bad_pictures(tmp_path / 'in')
+  arguments = ['folder', 'pets', f'--images={tmp_path / "in"}', '--jobs=1']
+  arguments += [f'--dir={tmp_path / "out"}']
+  with pytest.raises(UserError, match='7 of 49 pictures') as caught:
+    run(*arguments)
+  listed = re.search(r'all are in (\S+):', str(caught.value))[1]
+  lines = pathlib.Path(listed).read_text('utf-8').splitlines()
+  assert sorted(line.split('\t')[0] for line in lines) == [
+      f'dog/{name}' for name in damaged
+  ]
+  capsys.readouterr()
+  assert run(*arguments, '--on-error=skip') == 0
+  out = capsys.readouterr().out
+  for line in (
+      'left out as damaged: 7 (report.json)',
+      'smallest dog/pixel.png (1 x 1), largest dog/strip.png (900 x 2)',
+      'brought to RGB, the first of each mode: ',
+      'CMYK dog/cmyk.jpg',
+      'P dog/palette.png',
+      'with the suffix of another format: 1, the first dog/a png.jpg',
+      'in several classes: 1 times, first пёс/copy of a cat.jpg and 猫/0.jpg',
+  ):
+    assert line in out
+  builder = prepared.open_prepared('pets', '1.0.0', str(tmp_path / 'out'))
+  assert builder.info.features['label'].names == ['dog', 'пёс', '猫']
+  assert sum(s.num_examples for s in builder.info.splits.values()) == 42
+  # All that was taken can be trained on.
+  for split in builder.info.splits:
+    records = datasets.load(
+        'pets', split, str(tmp_path / 'out'), image_size=(8, 8)
+    )
+    assert records.image.shape[1:] == (8, 8, 3)
+
+
+def test_folders_that_will_not_do_are_one_line(tmp_path):
+  def said(root):
+    with pytest.raises(UserError) as caught:
+      run('folder', 'pets', f'--images={root}', f'--dir={tmp_path / "out"}')
+    assert not (tmp_path / 'out').exists()
+    return str(caught.value)
+
+  image_files.write(tmp_path / 'one', image_files.names('猫', count=9))
+  assert "has one class only, '猫'" in said(tmp_path / 'one')
+  image_files.write(tmp_path / 'hole', image_files.names('a', 'b'))
+  (tmp_path / 'hole' / 'empty').mkdir()
+  assert 'hole/empty has no pictures: remove' in said(tmp_path / 'hole')
+  image_files.write(tmp_path / 'loop', image_files.names('a', 'b'))
+  (tmp_path / 'loop' / 'a' / 'again').symlink_to('..')
+  assert 'is a link to a folder that it is in' in said(tmp_path / 'loop')

@@ -130,7 +130,15 @@ def test_no_run_folder_and_a_broken_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'text', ['[]', '{}', '{"model": 3}', '{"model": {}}', '{"data": 3}']
+    'text',
+    [
+        '[]',
+        '{}',
+        '{"model": 3}',
+        '{"model": {}}',
+        '{"data": 3}',
+        '{"model": {"name": "rmt_t"}, "a.b": 3}',
+    ],
 )
 def test_json_that_is_no_recipe(text, tmp_path):
   (tmp_path / 'config.json').write_text(text)

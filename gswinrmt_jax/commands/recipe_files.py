@@ -86,7 +86,7 @@ def load(spec: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
     for override, kind in kinds.items():
       if override.partition('=')[0] in str(error):
         said = override if len(override) < 99 else f'{override[:99]} ...'
-        raise UserError(f"'{said}' is no {kind.__name__}") from error
+        raise UserError(f'{said!r} is no {kind.__name__}') from error
     raise UserError(_one_line(error)) from error
   return values.config
 

@@ -21,7 +21,7 @@ import zlib
 import numpy as np
 import PIL
 
-from gswinrmt_jax.data import prepared, records
+from gswinrmt_jax.data import machine, prepared, records
 from gswinrmt_jax.data.records import Arrays, Decoded
 from gswinrmt_jax.data.sources import TfdsSource
 from gswinrmt_jax.errors import UserError
@@ -69,9 +69,8 @@ def _name(decoded):
 
 
 def _places(source: TfdsSource) -> list[pathlib.Path]:
-  user = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
-  user = pathlib.Path(user).expanduser() / 'gswinrmt_jax'
-  return [source.folder / 'decoded', user / source.folder.parent.name]
+  user = machine.cache_folder() / source.folder.parent.name
+  return [source.folder / 'decoded', user]
 
 
 def _first_writable(places):

@@ -11,7 +11,8 @@ from gswinrmt_jax.data import image_folders
 from gswinrmt_jax.data.collection import Collection, Picture
 from gswinrmt_jax.data.inspect_images import Finding
 
-_EXAMPLES = 20  # of identical pictures, in the JSON
+_EXAMPLES = 20  # of identical pictures and the like, in the JSON
+_PLAIN = ('RGB', 'L')  # modes of which nothing is said
 
 
 class Tally:
@@ -30,7 +31,9 @@ class Tally:
     self.bytes = self.decoded_now = 0
     self._modes, self._formats = Counter(), Counter()
     self._widths, self._heights = Counter(), Counter()
-    self._turned = self._misnamed = 0
+    self._turned, self._misnamed = 0, []
+    self._first_of_mode: dict[str, str] = {}
+    self._smallest = self._largest = None
 
   def add(
       self, split: str, picture: Picture, finding: Finding, is_new: bool
@@ -50,7 +53,14 @@ class Tally:
     suffix = os.path.splitext(picture.file_name)[1].lower()
     named = image_folders.SUFFIXES.get(suffix)
     # MPO is a JPEG with further pictures behind it.
-    self._misnamed += finding.format.replace('MPO', 'JPEG') != named
+    if finding.format.replace('MPO', 'JPEG') != named:
+      self._misnamed.append(picture.file_name)
+    self._first_of_mode.setdefault(finding.mode, picture.file_name)
+    sized = finding.width * finding.height, finding, picture.file_name
+    if self._smallest is None or sized[0] < self._smallest[0]:
+      self._smallest = sized
+    if self._largest is None or sized[0] > self._largest[0]:
+      self._largest = sized
     return True
 
   def as_json(self) -> dict:
@@ -62,7 +72,13 @@ class Tally:
         'width': _range(self._widths),
         'height': _range(self._heights),
         'turned_by_exif': self._turned,
-        'suffix_of_another_format': self._misnamed,
+        'suffix_of_another_format': len(self._misnamed),
+        'first': {
+            'by_mode': self._first_of_mode,
+            'suffix_of_another_format': self._misnamed[:_EXAMPLES],
+            'smallest': _sized(self._smallest),
+            'largest': _sized(self._largest),
+        },
         'damaged': [
             {'file_name': picture.file_name, 'problem': problem}
             for picture, problem in self.damaged
@@ -130,17 +146,31 @@ def lines(name: str, report: dict) -> list[str]:
 
 def _remarks(report):
   """Yields a line for each thing that is not as one would wish."""
+  first = report['first']
+  if first['smallest'] != first['largest']:
+    sizes = (
+        f'{kind} {first[kind]["file_name"]} ({first[kind]["width"]} x '
+        f'{first[kind]["height"]})'
+        for kind in ('smallest', 'largest')
+    )
+    yield f'  {", ".join(sizes)}'
+  odd = [f'{k} {v}' for k, v in first['by_mode'].items() if k not in _PLAIN]
+  if odd:
+    yield f'  brought to RGB, the first of each mode: {", ".join(odd)}'
   if count := len(report['damaged']):
     yield f'  left out as damaged: {count:,} (report.json)'
   if count := report['turned_by_exif']:
     yield f'  turned by their EXIF: {count:,}'
   if count := report['suffix_of_another_format']:
-    yield f'  with the suffix of another format: {count:,}'
+    name = first['suffix_of_another_format'][0]
+    yield f'  with the suffix of another format: {count:,}, the first {name}'
   if report['identical']['extra']:
     extra = _listed(report['identical']['extra'])
     yield f'  byte for byte like another: {extra}'
   if several := report['identical']['of_several_classes']:
-    yield f'  the same bytes in several classes: {several:,} times'
+    names = ' and '.join(report['identical']['examples_of_several_classes'][0])
+    said = f'{several:,} times, first {names}'
+    yield f'  the same bytes in several classes: {said}'
   if report['ignored']:
     yield f'  passed over: {_listed(report["ignored"])}'
   yield from (f'  {note}' for note in report['notes'])
@@ -162,10 +192,14 @@ def _identical(collection, digests):
   order = np.argsort(values, kind='stable')
   same = values[order][1:] == values[order][:-1]
   shared = np.append(same, False) | np.append(False, same)
-  extra, examples, several = Counter(), [], 0
+  extra, examples, labelled = Counter(), [], []
   for _, rows in itertools.groupby(order[shared], lambda row: values[row]):
     members = [(splits[row], pictures[row]) for row in rows]
-    several += len({picture.label for _, picture in members}) > 1
+    by_label = {}
+    for _, picture in members:
+      by_label.setdefault(picture.label, picture.file_name)
+    if len(by_label) > 1:
+      labelled.append(list(by_label.values()))
     examples.append([picture.file_name for _, picture in members])
     count = Counter(split for split, _ in members)
     first, *later = count
@@ -174,9 +208,15 @@ def _identical(collection, digests):
       extra[f'of {split} in {first}'] += count[split]
   return {
       'extra': {place: count for place, count in extra.items() if count},
-      'of_several_classes': several,
+      'of_several_classes': len(labelled),
       'examples': examples[:_EXAMPLES],
+      'examples_of_several_classes': labelled[:_EXAMPLES],
   }
+
+
+def _sized(found):
+  _, finding, name = found
+  return {'file_name': name, 'width': finding.width, 'height': finding.height}
 
 
 def _range(counts):

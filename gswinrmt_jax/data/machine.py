@@ -7,6 +7,12 @@ import shutil
 _ROOT = pathlib.Path('/')  # of /proc and /sys
 
 
+def cache_folder() -> pathlib.Path:
+  """Returns where this user's files go that can be made anew."""
+  user = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
+  return pathlib.Path(user).expanduser() / 'gswinrmt_jax'
+
+
 def cores() -> int:
   """Returns how many cores this process may use, where the system tells."""
   if hasattr(os, 'sched_getaffinity'):

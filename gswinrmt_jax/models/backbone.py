@@ -14,6 +14,13 @@ from gswinrmt_jax.ops import pairs
 # What the dense logits count for beside the class logits, as released.
 _DENSE_SHARE = 0.5
 
+# What is kept of a block for its gradient; the rest is computed anew.
+REMAT = {
+    'none': None,
+    'elementwise': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    'blocks': jax.checkpoint_policies.nothing_saveable,
+}
+
 
 class Stage(nn.Module):
   """Blocks of one width; the odd ones shift their windows.
@@ -22,20 +29,25 @@ class Stage(nn.Module):
     arch: The components.
     stage: Index of the stage, from 0.
     dtype: Computation dtype.
+    remat: A name in `REMAT`.
   """
 
   arch: Architecture
   stage: int
   dtype: Dtype
+  remat: str = 'none'
 
   @nn.compact
   def __call__(
       self, x: Float[Array, 'b h w c'], keep: Float[Array, 'l 2 b'] | None
   ) -> Float[Array, 'b h w c']:
     """Applies the `l` blocks; `keep` as in `Block`."""
+    made, policy = block.Block, REMAT[self.remat]
+    if policy is not None:
+      made = nn.remat(block.Block, policy=policy)
     for index in range(self.arch.depths[self.stage]):
       shifted = self.arch.shift and index % 2 == 1
-      x = block.Block(
+      x = made(
           self.arch, self.stage, shifted, self.dtype, name=f'block{index:02d}'
       )(x, None if keep is None else keep[index])
     return x
@@ -48,11 +60,15 @@ class Backbone(nn.Module):
     arch: The components.
     num_classes: Number of logits; 0 leaves the heads out.
     dtype: Computation dtype; parameters and logits are float32.
+    remat: What of the blocks is computed anew for their gradient, a name in
+      `REMAT`: 'none'; 'elementwise', all but linear layers; or 'blocks', all of
+      them, of which only the input is kept. Changes no parameter.
   """
 
   arch: Architecture
   num_classes: int
   dtype: Dtype = jnp.float32
+  remat: str = 'none'
 
   def setup(self):
     """Makes every part; the attribute names are those of checkpoints."""
@@ -66,7 +82,8 @@ class Backbone(nn.Module):
     merging = arch.downsample == 'merge'
     down = patch.PatchMerging if merging else layers.Downsample
     for stage in range(arch.stages):
-      setattr(self, f'stage{stage + 1}', Stage(arch, stage, self.dtype))
+      made = Stage(arch, stage, self.dtype, self.remat)
+      setattr(self, f'stage{stage + 1}', made)
     for index, width in enumerate(arch.widths[1:], start=1):
       setattr(self, f'down{index}', down(width, self.dtype))
     if arch.feature_norm:

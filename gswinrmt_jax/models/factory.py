@@ -27,6 +27,7 @@ def create_model(
     *,
     num_classes: int,
     dtype: Dtype = jnp.float32,
+    remat: str = 'none',
     **overrides: Any,
 ) -> backbone.Backbone:
   """Returns one of the papers' models, or a change of one.
@@ -39,6 +40,7 @@ def create_model(
     name: A name in `named.MODELS`.
     num_classes: Number of logits; 0 for a backbone without a head.
     dtype: Computation dtype; parameters, statistics and logits are float32.
+    remat: What training computes anew for less memory, as `Backbone` has it.
     **overrides: Fields of `architecture.Architecture`, such as `widths` or
       `window_size`.
 
@@ -47,6 +49,8 @@ def create_model(
   """
   if isinstance(dtype, str) and dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r} is not one of {DTYPES}.')
+  if remat not in backbone.REMAT:
+    raise ValueError(f'{remat=} is not one of {tuple(backbone.REMAT)}.')
   if num_classes < 0:
     raise ValueError(f'{num_classes=} must not be negative.')
   if num_classes and overrides.get('feature_norm'):
@@ -57,6 +61,7 @@ def create_model(
       arch=architecture.Architecture(**resolve(name, overrides)),
       num_classes=num_classes,
       dtype=jnp.dtype(dtype),
+      remat=remat,
   )
 
 

@@ -93,6 +93,7 @@ def _create_model(config, num_classes):
       config.model.name,
       num_classes=num_classes,
       dtype=config.dtype,
+      remat=config.remat,
       **fields,
   )
 

@@ -10,7 +10,13 @@ import ml_collections
 import numpy as np
 
 from gswinrmt_jax.data import pipeline
-from gswinrmt_jax.training import dispatch, parts, resident, token_labels
+from gswinrmt_jax.training import (
+    dispatch,
+    parts,
+    processes,
+    resident,
+    token_labels,
+)
 
 # Where nothing is said, on an accelerator: so many steps that the host has
 # time, and no more than this of data in each of two dispatches.
@@ -53,6 +59,7 @@ class Feed:
         seed=config.seed,
         start_step=start,
         repeats=config.data.repeats,
+        share=processes.share(),
     )
     self._batches = self._opened
     if of.maps:

@@ -1,6 +1,7 @@
 """A run: restore, step, validate, save, until done."""
 
 import contextlib
+import dataclasses
 import pathlib
 import time
 from typing import Any
@@ -15,6 +16,7 @@ from gswinrmt_jax.training import (
     build,
     checkpoint,
     closing,
+    compilation,
     devices,
     feed,
     fine_tune,
@@ -24,6 +26,8 @@ from gswinrmt_jax.training import (
     meter,
     parts,
     plots,
+    processes,
+    profile,
     run_folder,
     run_lock,
     signals,
@@ -52,10 +56,15 @@ def train(
     RunError: If it cannot go on: a loss that is not finite, a full disk.
     Stopped: If a signal ended it, with a checkpoint.
   """
-  heard = signals.Signals()
-  with heard.heard(), run_lock.of_run(folder):
-    run = Run(build.resolve(config), folder, terminal or log.Terminal(), heard)
+  compilation.keep_programs()
+  heard, terminal = signals.Signals(), terminal or processes.terminal()
+  with heard.heard(), contextlib.ExitStack() as held:
+    with processes.together():
+      if processes.is_first():
+        held.enter_context(run_lock.of_run(folder))
+      run = Run(build.resolve(config), folder, terminal, heard)
     try:
+      processes.check_same('configs or images', run.identity())
       return run.run()
     except KeyboardInterrupt as error:
       if not isinstance(error, Stopped):  # a second signal
@@ -82,10 +91,13 @@ class Run:
     # What can be refused at once is, before data are fetched and decoded.
     run_folder.check_folder(folder, config)
     self.checkpoints = checkpoint.Checkpoints(
-        folder / 'checkpoints', warn=terminal.say
+        folder / 'checkpoints',
+        read_only=not processes.is_first(),
+        warn=terminal.say,
     )
-    self.checkpoints.clean()
-    run_folder.remove_parts(folder)
+    if processes.is_first():
+      self.checkpoints.clean()
+      run_folder.remove_parts(folder)
     newest = self.checkpoints.newest_meta()
     if newest:
       run_folder.check_checkpoint(newest[1]['config'], config, newest[0])
@@ -95,26 +107,41 @@ class Run:
     self.parts = parts.make_parts(config)
     if self._source is not None:
       fine_tune.check(self.parts.target.variables, self._source)
-    run_folder.open_folder(folder, config)
-    image_spec.of_run(
+    self._images = image_spec.of_run(
         config,
         self.parts.info,
         self.parts.train_data,
         self.parts.val_data,
         self.parts.maps,
-    ).write(folder)
+    )
+    if processes.is_first():
+      run_folder.open_folder(folder, config)
+      self._images.write(folder)
     self._decay_range = jax.jit(step_lib.decay_range)
     self.log = None
     self._feed = None
     self._pending = None  # metrics of the interval that a start falls into
     self._background = background.Background()
+    self._profile = profile.Profile(
+        self.parts.plan.profiled, folder / 'profile'
+    )
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
     with contextlib.ExitStack() as stack:  # Each, even if another fails.
-      for part in (self.log, self._feed, self._background, self.checkpoints):
+      for part in (
+          self.log,
+          self._feed,
+          self._background,
+          self._profile,
+          self.checkpoints,
+      ):
         if part:
           stack.callback(part.close)
+
+  def identity(self) -> list[Any]:
+    """Returns what has to be the same in all processes."""
+    return [self.config.to_dict(), dataclasses.asdict(self._images)]
 
   def run(self) -> dict[str, Any]:
     """Trains to the end of the plan and sums up."""
@@ -125,14 +152,20 @@ class Run:
       # The test split is not read a second time.
       self.terminal.say(f'{self.folder} is complete.')
     else:
-      self.log = log.MetricsLog(self.folder, step=start, terminal=self.terminal)
-      run_folder.record_start(self.folder, self.config, start)
+      self._open_log(start)
       self._announce(state, start)
       if start < stop:
         state = self._train(state, start)
       summary = self._sum_up(state)
     self.terminal.say(closing.table(summary))
     return summary
+
+  def _open_log(self, start):
+    if processes.is_first():
+      self.log = log.MetricsLog(self.folder, step=start, terminal=self.terminal)
+      run_folder.record_start(self.folder, self.config, start)
+    else:
+      self.log = log.SilentLog(self.folder, step=start)
 
   def _restore_or_create(self):
     restored = self.checkpoints.restore_latest(self.parts.target)
@@ -146,7 +179,7 @@ class Run:
     if self._source is not None:
       source, self._source = self._source, None
       state = fine_tune.start(state, source, self.terminal.say)
-    return self.parts.devices.replicate(state), 0
+    return self.parts.devices.place(state), 0
 
   def _announce(self, state, start):
     of = self.parts
@@ -179,11 +212,14 @@ class Run:
     with self._signals.deferred():
       while upcoming:
         current, step = upcoming, upcoming.last
+        self._profile.begin(current.steps)
         with jax.profiler.StepTraceAnnotation('train', step_num=step):
           state, metrics = advance(state, current.supply, self.parts.key)
         readings.add(metrics, len(current.steps))
         with readings.waiting():  # The devices are busy meanwhile.
           upcoming = next(self._feed, None)
+        if self._profile.end(step, metrics):
+          self.terminal.say(f'Trace in {self.folder / "profile"}.')
 
         if plan.reads_at(step):
           values, speed = self._finite(readings.read, step)
@@ -205,7 +241,7 @@ class Run:
 
   def _after(self, state, step, readings):
     """Saves amid an epoch if it is time to, and ends if a signal said so."""
-    asked, plan = self._signals.received, self.parts.plan
+    asked, plan = self._asked(step), self.parts.plan
     saved = step in plan.milestones
     if not saved and (asked or plan.saves_at(step)):
       pending = self._finite(readings.pending, step)
@@ -218,6 +254,15 @@ class Run:
           asked,
       )
 
+  def _asked(self, step):
+    """Returns the number of a signal that said so, or 0.
+
+    Several processes agree on it where they wait for the devices anyway.
+    """
+    if processes.share()[1] > 1 and not self.parts.plan.reads_at(step):
+      return 0
+    return processes.greatest(self._signals.received or 0)
+
   def _close_epoch(self, state, step, epoch, progress):
     """Validates, logs, saves and plots."""
     figures = self.parts.evaluate(state.saved_weights, self.parts.val_data)
@@ -225,28 +270,36 @@ class Run:
     # while a checkpoint without its entry would leave a gap.
     progress.epoch(step, epoch, figures)
     self._save(state, step, epoch, figures)
-    self._background.begin(self._plot, list(self.log.entries))
+    if processes.is_first():
+      self._background.begin(self._plot, list(self.log.entries))
 
   def _plot(self, entries):
     with self.terminal.sparing('curves.png'):
       plots.write_curves(self.folder / 'curves.png', entries, self.folder.name)
 
   def _draw(self, supply):
-    """Draws the first batch as the first step will see it."""
-    batch = supply.batch(0)
-    augment = jax.jit(
-        self.parts.augmentation, compiler_options=devices.quick_compilation()
-    )
-    first = step_lib.augment_key(self.parts.key, 0)
-    image, targets = augment(first, batch)
-    if self.parts.maps:
-      targets, _ = targets  # those of the tokens are not written down
-    plots.write_augmented_batch(
-        self.folder / 'augmented_batch.png',
-        batch,
-        (image, targets),
-        self.parts.info,
-    )
+    """Draws some of the first batch as the first step will see it."""
+
+    def some(key, supply):
+      batch = supply.batch(0)
+      image, targets = self.parts.augmentation(key, batch)
+      if self.parts.maps:
+        targets, _ = targets  # those of the tokens are not written down
+      return jax.tree.map(
+          lambda rows: rows[: plots.DRAWN], (batch, (image, targets))
+      )
+
+    drawn = jax.jit(
+        some,
+        out_shardings=self.parts.devices.replicated,
+        compiler_options=devices.quick_compilation(),
+    )(step_lib.augment_key(self.parts.key, 0), supply)
+    if processes.is_first():
+      plots.write_augmented_batch(
+          self.folder / 'augmented_batch.png',
+          *jax.device_get(drawn),
+          self.parts.info,
+      )
 
   def _compile(self, state, supply):
     """Compiles the step beforehand, so that no interval holds that time."""
@@ -315,5 +368,6 @@ class Run:
         best=best,
     )
     summary['parameters'] = closing.parameter_count(state)
-    run_folder.write_json(self.folder / 'summary.json', summary)
+    if processes.is_first():
+      run_folder.write_json(self.folder / 'summary.json', summary)
     return summary

@@ -7,6 +7,7 @@ import functools
 import ml_collections
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import profile
 
 _POSITIVE = (
     'batch_size',
@@ -31,6 +32,7 @@ class Plan:
     checkpoint_every_steps: Steps from one checkpoint amid an epoch to the next;
       0 for none.
     log_every_steps: Steps from one reading of the metrics to the next.
+    profiled: The steps to trace.
   """
 
   num_examples: int
@@ -40,6 +42,7 @@ class Plan:
   eval_every_epochs: int
   log_every_steps: int
   checkpoint_every_steps: int = 0
+  profiled: range = range(0)
 
   def epoch_end(self, epoch: int) -> int:
     """Returns the steps in `epoch` epochs, `floor(epoch n / B)`."""
@@ -85,8 +88,9 @@ class Plan:
   def dispatches(self, start: int, most: int) -> Iterator[range]:
     """Yields the steps after `start`, in pieces for the devices.
 
-    A piece ends where metrics are read, the run validates or saves, at the
-    latest; which steps are in one follows from that and from where it begins.
+    A piece ends where metrics are read, the run validates or saves, or a trace
+    begins or ends, at the latest; which steps are in one follows from that and
+    from where it begins.
 
     Args:
       start: Updates made before.
@@ -96,6 +100,8 @@ class Plan:
     for every in (self.log_every_steps, self.checkpoint_every_steps):
       if every:
         ends.update(range(every, self.stop_step, every))
+    if self.profiled:
+      ends |= {self.profiled[0] - 1, self.profiled[-1]}
     for end in sorted(ends):
       while start < end:
         piece = range(start + 1, min(start + most, end) + 1)
@@ -142,4 +148,5 @@ def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:
         f'{stop} epochs of {num_examples} images do not fill one batch of '
         f'{config.batch_size}: lower config.batch_size'
     )
-  return plan
+  profiled = profile.parse(config.profile_steps, plan.stop_step)
+  return dataclasses.replace(plan, profiled=profiled)

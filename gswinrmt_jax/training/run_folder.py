@@ -25,18 +25,26 @@ FREE_FIELDS = frozenset(
         'checkpoint_every_steps',
         'eval_batch_size',
         'log_every_steps',
+        'mesh.data',
+        'mesh.fsdp',
         'nan_policy',  # changes nothing until a step is not finite
+        'profile_steps',
+        'remat',
         'stop_after_epochs',
     }
 )
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
+    'accumulate_steps': 1,
     'checkpoint_every_steps': 0,
     'nan_policy': 'stop',
     'steps_per_dispatch': 0,
+    'remat': 'none',
+    'profile_steps': '',
     'ema_decay': 0.0,
     'init_from': '',
     'token_label_weight': 0.0,
+    'mesh': {'data': 0, 'fsdp': 1},
     'optimizer': {
         'schedule': 'cosine',
         'warmup_learning_rate': 0.0,
@@ -173,7 +181,11 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
   """
   _check_form(where, fields)
   # JSON knows no tuples, and a model with a list for a field has no hash.
-  recipe = ml_collections.ConfigDict(_tuples(_filled(_ADDED, fields)))
+  fields = _tuples(_filled(_ADDED, fields))
+  try:
+    recipe = ml_collections.ConfigDict(fields)
+  except (ValueError, TypeError, AttributeError) as error:  # names of fields
+    raise UserError(f'{where} is not the recipe of a run: {error}') from error
   try:
     return build.resolve(recipe)
   except UserError as error:

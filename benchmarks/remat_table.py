@@ -1,0 +1,103 @@
+"""Memory of a training step by `config.remat`, batch and image size.
+
+    python benchmarks/remat_table.py --model retention_compact --batches 128
+    python benchmarks/remat_table.py --model retention_large --image-sizes 224 \
+        --classes 100 --batches 64 128 --compiled-for h200
+
+What is counted is the temporaries of the compiled program, beside its state and
+batch: of this machine's default device, or of an H200 that need not be here
+(`gswinrmt_jax/benchmark/compiled.py`). Nothing is run.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import pathlib
+
+import jax
+import ml_collections
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.benchmark import compiled
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.models import backbone
+from gswinrmt_jax.training import build, plan
+from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.training import step as step_lib
+
+_NUM_EXAMPLES = 50000  # of an epoch; changes no memory
+
+
+def temporaries(
+    config: ml_collections.ConfigDict, image_size: int, classes: int
+) -> int:
+  """Returns the bytes of temporaries of the step on the default device."""
+  config = build.resolve(config)
+  shape = (image_size, image_size, 3)
+  info = datasets.Info(
+      'shapes', tuple(map(str, range(classes))), (0.5,) * 3, (0.25,) * 3
+  )
+  model = build.make_model(config, classes, shape)
+  course = plan.make_plan(config, max(_NUM_EXAMPLES, config.batch_size))
+  _, tx = build.make_optimizer(config, course)
+  step = step_lib.make_train_step(
+      model, tx, build.make_augmentation(config, info)
+  )
+  key = jax.eval_shape(lambda: jax.random.key(0))
+  create = functools.partial(
+      state_lib.create, model, tx, image_shape=shape, ema=False
+  )
+  batch = {
+      'image': jax.ShapeDtypeStruct((config.batch_size, *shape), 'uint8'),
+      'label': jax.ShapeDtypeStruct((config.batch_size,), 'int32'),
+  }
+  lowered = jax.jit(step, donate_argnums=0).lower(
+      jax.eval_shape(create, key), batch, key
+  )
+  return lowered.compile().memory_analysis().temp_size_in_bytes
+
+
+def main() -> None:
+  """Prints the table; writes JSON if it is told where."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--model', default='retention_compact')
+  parser.add_argument('--batches', type=int, nargs='+', default=[128])
+  parser.add_argument('--image-sizes', type=int, nargs='+', default=[32])
+  parser.add_argument('--remat', nargs='+', default=list(backbone.REMAT))
+  parser.add_argument('--classes', type=int, default=10)
+  parser.add_argument('--dtype', default='bfloat16')
+  parser.add_argument('--compiled-for', choices=['h200'])
+  parser.add_argument('--json', type=pathlib.Path)
+  options = parser.parse_args()
+  device = options.compiled_for or jax.devices()[0].device_kind
+  print(f'{options.model}, {options.dtype}, {device}, JAX {jax.__version__}')
+  rows = []
+  for size, batch, remat in itertools.product(
+      options.image_sizes, options.batches, options.remat
+  ):
+    config = recipes.cifar10(options.model)
+    config.dtype, config.batch_size = options.dtype, batch
+    config.remat = remat
+    if options.compiled_for:
+      bytes_ = compiled.compile_step(
+          config,
+          image_size=size,
+          num_classes=options.classes,
+          augmented=True,
+          target=options.compiled_for,
+      ).temporaries
+    else:
+      bytes_ = temporaries(config, size, options.classes)
+    row = {'image_size': size, 'batch': batch, 'remat': remat}
+    rows.append({**row, 'temporaries': bytes_})
+    line = f'{size} px, batch {batch}, {remat}: {bytes_ / 1e9:.3f} GB'
+    print(line, flush=True)
+  if options.json:
+    table = {'model': options.model, 'dtype': options.dtype, 'device': device}
+    table |= {'jax': jax.__version__, 'rows': rows}
+    options.json.write_text(json.dumps(table, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  main()

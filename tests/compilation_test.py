@@ -1,0 +1,33 @@
+"""Whose programs are kept, and where."""
+
+import jax
+import pytest
+
+from gswinrmt_jax.training import compilation
+
+
+@pytest.fixture
+def setting(monkeypatch, tmp_path):
+  """What JAX is told, without having been told before."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  before = jax.config.jax_compilation_cache_dir
+  jax.config.update('jax_compilation_cache_dir', None)
+  yield lambda: jax.config.jax_compilation_cache_dir
+  jax.config.update('jax_compilation_cache_dir', before)
+
+
+@pytest.mark.parametrize('backend', ['gpu', 'cpu'])
+def test_programs_for_accelerators_are_kept(
+    setting, monkeypatch, tmp_path, backend
+):
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  compilation.keep_programs()
+  kept = str(tmp_path / 'gswinrmt_jax' / 'compiled')
+  assert setting() == (kept if backend == 'gpu' else None)
+
+
+def test_the_place_that_somebody_chose_stays(setting, monkeypatch):
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  jax.config.update('jax_compilation_cache_dir', '/chosen')
+  compilation.keep_programs()
+  assert setting() == '/chosen'
