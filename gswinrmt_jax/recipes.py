@@ -15,6 +15,7 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.dtype = 'bfloat16'  # of the computation; parameters are float32
   config.remat = 'none'  # 'blocks', 'elementwise': less memory, more time
   config.batch_size = 128  # images per step, all devices together
+  config.accumulate_steps = 1  # parts that a batch is taken in, to save memory
   config.eval_batch_size = 500  # images; changes speed only
   config.num_epochs = 50  # of the whole schedule
   config.stop_after_epochs = 0  # stop early, schedule unchanged; 0: do not
@@ -27,6 +28,10 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
 
   config.ema_decay = 0.0  # of the weights' average, per 512 images; 0: none
   config.init_from = ''  # run, weights or checkpoint to start from; '': none
+
+  config.mesh = ml_collections.ConfigDict()  # changes no result, but rounding
+  config.mesh.data = 0  # devices along it; 0: those that fsdp leaves
+  config.mesh.fsdp = 1  # devices that large arrays of the state are split over
 
   config.model = _model(model_name)
 

@@ -29,6 +29,19 @@ def test_the_fields_of_reading_are_complete():
   assert sorted(fields) == sorted(recipes.cifar10('rmt_compact').data)
 
 
+def test_the_fields_of_the_mesh_are_complete():
+  text = (ROOT / 'docs' / 'scaling.md').read_text()
+  table = text.partition('| field | default |')[2].partition('\n\n')[0]
+  rows = re.findall(r'^\| `config\.([\w.]+)` \| (\d) \|', table, re.MULTILINE)
+  config = recipes.cifar10('rmt_compact')
+  assert {name for name, _ in rows if name.startswith('mesh.')} == {
+      f'mesh.{name}' for name in config.mesh
+  }
+  for name, default in rows:
+    section, _, field = name.rpartition('.')
+    assert str((config[section] if section else config)[field]) == default
+
+
 def test_the_rows_of_the_ablations_can_be_built():
   text = (ROOT / 'docs' / 'models.md').read_text()
   table = text.partition('| row | model | fields |')[2].partition('\n\n')[0]
@@ -88,6 +101,8 @@ def test_the_quickstart_runs(capsys):
         'docs/token_labels.md',
         'docs/data.md',
         'docs/performance.md',
+        'docs/reliability.md',
+        'docs/scaling.md',
         'docs/weights.md',
     ],
 )
@@ -110,3 +125,12 @@ def test_parameter_counts_in_the_readme_are_those_tested():
 
   for name, (_, count) in parameters_test.COUNTS.items():
     assert re.search(rf'`{name}`.*{count:,}', README), name
+
+
+def test_the_tests_that_reliability_names_are_there():
+  text = (ROOT / 'docs' / 'reliability.md').read_text()
+  named = re.findall(r'`(tests/\w+\.py)::(\w+)`', text)
+  rows = text.partition('| test |')[2].partition('\n\n')[0].splitlines()[2:]
+  assert len(named) == len(rows) > 20
+  for file, test in named:
+    assert f'\ndef {test}(' in (ROOT / file).read_text(), test

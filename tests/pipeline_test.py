@@ -162,6 +162,59 @@ def test_eval_batches_hold_each_record_once_and_mask_the_padding():
   assert labels.tolist() == list(range(11))
 
 
+def _joined(parts):
+  """Lays what the shares read of each batch end to end."""
+  for batches in zip(*parts, strict=True):
+    yield {
+        name: np.concatenate([batch[name] for batch in batches])
+        for name in batches[0]
+    }
+
+
+def _assert_same_batches(found, expected):
+  for batch, whole in zip(found, expected, strict=True):
+    assert batch.keys() == whole.keys()
+    for name in whole:
+      np.testing.assert_array_equal(batch[name], whole[name])
+
+
+@pytest.mark.parametrize('repeats', [1, 3])
+@pytest.mark.parametrize('crop', [False, True])
+def test_shares_are_the_batch_and_each_record_is_read_once(repeats, crop):
+  """By four processes; crops are drawn as one would draw them."""
+  records = numbered(20)
+  if crop:
+    source = sources.ArraySource(records.image, records.label)
+    records = cropped.Cropped(source, (5, 4), pictures.RandomCrop())
+  how = {'batch_size': 12, 'seed': 1, 'start_step': 2, 'repeats': repeats}
+  whole = take(5, records=records, **how)
+  parts = [take(5, records=records, **how, share=(i, 4)) for i in range(4)]
+  assert {len(batch['label']) for part in parts for batch in part} == {3}
+  _assert_same_batches(_joined(parts), whole)
+  rows = [row for part in parts for b in part for row in b['row'].tolist()]
+  # 60 records from the 24th on: of epochs without repeats, two whole ones.
+  stream = np.concatenate([batch['row'] for batch in whole]).tolist()
+  assert sorted(rows) == sorted(stream)
+  if repeats == 1:
+    assert sorted(stream[16:36]) == sorted(stream[36:56]) == list(range(20))
+
+
+@pytest.mark.parametrize('count', [11, 12, 5, 3])
+def test_shares_of_evaluation_are_the_padded_batch(count):
+  """Of the last one some shares are padding alone; decoded or in memory."""
+  whole = list(pipeline.eval_batches(numbered(count), batch_size=8))
+  for records in (numbered(count), _decoded(count)):
+    parts = [
+        list(pipeline.eval_batches(records, batch_size=8, share=(i, 4)))
+        for i in range(4)
+    ]
+    assert {len(batch['mask']) for part in parts for batch in part} == {2}
+    _assert_same_batches(
+        _joined(parts), pipeline.eval_batches(records, batch_size=8)
+    )
+  assert sum(batch['mask'].sum() for batch in whole) == count
+
+
 def test_eval_batches_that_divide_have_no_padding():
   batches = list(pipeline.eval_batches(numbered(12), batch_size=4))
   assert len(batches) == 3

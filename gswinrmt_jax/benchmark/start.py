@@ -17,6 +17,7 @@ _IMPORTS = {
     'import gswinrmt_jax': 'import gswinrmt_jax',
     'create_model (loads JAX)': 'from gswinrmt_jax import create_model',
 }
+_TRAIN = ('-m', 'gswinrmt_jax.commands.main', 'train')
 _RUN = 'cifar10_retention:smoke'
 _POLL = 0.02  # seconds
 _LIMIT = 600.0
@@ -85,7 +86,7 @@ def _import_seconds(statement):
 def _first_step_seconds():
   """Trains the smallest recipe and stops it when its first step is logged."""
   with tempfile.TemporaryDirectory() as folder:
-    command = [sys.executable, '-m', 'gswinrmt_jax.commands.main', 'train']
+    command = [sys.executable, *_TRAIN]
     command += [f'--config={_RUN}', '--config.dtype=float32']
     command += ['--config.log_every_steps=1', f'--workdir={folder}/run']
     metrics = pathlib.Path(folder, 'run', 'metrics.jsonl')

@@ -17,6 +17,8 @@ Trains a model. The same command goes on where an interrupted run ended.
                                     one of those below
   --config.FIELD=VALUE              changes a field of the recipe
   --workdir=DIR                     run folder (default: runs/NAME)
+  --coordinator=HOST:PORT           of several processes that train together,
+  --processes=N --process=I         where no launcher says it (docs/scaling.md)
   --help                            this text; with --config, also the
                                     recipe's fields and their values
 
@@ -26,6 +28,9 @@ recipes:
 examples:
   {program} --config=digits_retention
   {program} --config=cifar10_swat --config.batch_size=64"""
+
+
+_JOINING = ('coordinator', 'processes', 'process')
 
 
 def main(
@@ -63,13 +68,14 @@ def _main(argv, program):
   folder = options.get('workdir') or recipe_files.default_workdir(spec)
 
   # Imported here: the lines above need no JAX.
-  from gswinrmt_jax.training import loop
+  from gswinrmt_jax.training import loop, processes
 
+  processes.start(*(options.get(name, '') for name in _JOINING))
   loop.train(config, pathlib.Path(folder))
 
 
 def _split(argv):
-  """Splits into `--config`, `--workdir`, `--help` and the overrides."""
+  """Splits into `--config` and its like, `--help` and the overrides."""
   overrides, rest = arguments.take_overrides(argv)
   options = {}
   while rest:
@@ -80,7 +86,7 @@ def _split(argv):
     has_next = not equals and rest and not rest[0].startswith('--')
     if name in ('help', 'h', 'helpfull'):
       options['help'] = True
-    elif name in ('config', 'workdir'):
+    elif name in ('config', 'workdir', *_JOINING):
       value = rest.pop(0) if has_next else value
       if not value:
         raise UserError(f'--{name} needs a value')

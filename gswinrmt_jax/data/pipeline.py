@@ -35,6 +35,7 @@ def train_batches(
     seed: int,
     start_step: int = 0,
     repeats: int = 1,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
   """Yields endless training batches, a pure function of seed and step.
 
@@ -54,6 +55,8 @@ def train_batches(
       stream gives from s on, so that the step is all a checkpoint must hold.
     repeats: Times that a record is seen in a row; a batch has at least three
       times as many records.
+    share: Which part of each batch to read, from 0, and of how many equal ones
+      it is; the parts of a batch follow each other.
 
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and, which record it is, 'row'
@@ -78,6 +81,7 @@ def train_batches(
   # Copies of a record are in places k, k + 1, ...: first come those that are
   # the first of their kind, counted from the batch's start, then the second.
   places = np.argsort(np.arange(batch_size) % repeats, kind='stable')
+  places = places[_part(batch_size, share)]
 
   def gather(step, rows):
     rows = rows[places].astype(np.int32)
@@ -86,13 +90,16 @@ def train_batches(
     return {**records.gather(rows), 'row': rows}
 
   if records.workers:
-    _say_if_too_small(records, batch_size)
+    _say_if_too_small(records, len(places))
   steps = order.repeat(_EPOCHS).batch(batch_size).map_with_index(gather)
   yield from _iterate(steps[start_step:], records.workers)
 
 
 def eval_batches(
-    records: Records | Rows, *, batch_size: int
+    records: Records | Rows,
+    *,
+    batch_size: int,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
   """Yields every record once, in order, in batches of one size.
 
@@ -104,6 +111,7 @@ def eval_batches(
   Args:
     records: The records.
     batch_size: Records in a batch, padding included.
+    share: Which part of each batch to read, as in `train_batches`.
 
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b]; of `Rows`
@@ -112,32 +120,41 @@ def eval_batches(
   Raises:
     UserError: If a record cannot be decoded.
   """
+  part, every = _part(batch_size, share), range(len(records))
   starts = range(0, len(records), batch_size)
-  batches = [range(s, min(s + batch_size, len(records))) for s in starts]
+  batches = [every[s : s + batch_size][part] for s in starts]
+  size, shape = part.stop - part.start, records.image_shape
   if isinstance(records, Rows):
     for batch in batches:
-      row = np.full(batch_size, len(records), np.int32)
+      row = np.full(size, len(records), np.int32)
       row[: len(batch)] = batch
       yield {'row': row, 'mask': np.float32(row < len(records))}
     return
   if isinstance(records, Arrays):
-    yield from (_padded([records.gather(b)], batch_size) for b in batches)
+    yield from (_padded([records.gather(b)], size, shape) for b in batches)
     return
   parts = [[b[i : i + _PART] for i in range(0, len(b), _PART)] for b in batches]
   flat = itertools.chain.from_iterable(parts)
   with contextlib.closing(decode_ahead(records, flat)) as decoded:
     for of_batch in parts:
       whole = list(itertools.islice(decoded, len(of_batch)))
-      yield _padded(whole, batch_size)
+      yield _padded(whole, size, shape)
 
 
-def _padded(parts, batch_size):
+def _part(batch_size, share):
+  """Returns the part of a batch that a share is."""
+  index, count = share
+  size = batch_size // count
+  return slice(index * size, (index + 1) * size)
+
+
+def _padded(parts, batch_size, image_shape):
   """Joins the parts of a batch, fills it up and says what is filling."""
   count = sum(len(part['label']) for part in parts)
   if len(parts) == 1 and count == batch_size:
     return {**parts[0], 'mask': np.ones(batch_size, np.float32)}
   batch = {
-      'image': np.zeros((batch_size, *parts[0]['image'].shape[1:]), np.uint8),
+      'image': np.zeros((batch_size, *image_shape), np.uint8),
       'label': np.zeros(batch_size, np.int32),
       'mask': np.zeros(batch_size, np.float32),
   }

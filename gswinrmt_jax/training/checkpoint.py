@@ -11,7 +11,13 @@ import jax
 import numpy as np
 
 from gswinrmt_jax.errors import RunError, UserError
-from gswinrmt_jax.training import checkpoint_files, checkpoint_io, retained
+from gswinrmt_jax.training import (
+    checkpoint_files,
+    checkpoint_io,
+    devices,
+    processes,
+    retained,
+)
 from gswinrmt_jax.training.checkpoint_io import Restored
 from gswinrmt_jax.training.state import TrainState
 
@@ -63,7 +69,9 @@ class Checkpoints:
       RunError: If the one before could not be written.
     """
     self.wait()
-    fields = jax.device_get(checkpoint_io.fields(state))
+    fields = devices.fetch(checkpoint_io.fields(state))
+    if not processes.is_first():
+      return  # It was needed for what it has of the state.
     # Copied again: on a CPU this is the state's own memory.
     fields = jax.tree.map(np.array, fields)
     meta = {**meta, 'accuracy': accuracy}
@@ -74,6 +82,10 @@ class Checkpoints:
 
   def check(self) -> None:
     """Raises what went wrong in the background; see `wait`."""
+    with processes.together():
+      self._check()
+
+  def _check(self):
     if self._failure is not None:
       failure, self._failure = self._failure, None
       if not self.directory.parent.exists():
@@ -89,19 +101,23 @@ class Checkpoints:
       ) from failure
 
   def wait(self) -> None:
-    """Waits until all is on disk.
+    """Waits until all is on disk; of several processes all have to.
 
     Raises:
       RunError: If something could not be written.
     """
-    if self._writing is not None:
-      self._writing.join()
-      self._writing = None
+    self._join()
     self.check()
 
   def close(self) -> None:
-    """Waits and lets go of the folder."""
-    self.wait()
+    """Waits for what this process writes, and lets go of the folder."""
+    self._join()
+    self._check()
+
+  def _join(self):
+    if self._writing is not None:
+      self._writing.join()
+      self._writing = None
 
   def abandon(self) -> None:
     """Does not wait for what is being written: it may end with the process."""

@@ -11,6 +11,8 @@ import json
 import pathlib
 from typing import Any
 
+import jax
+
 from gswinrmt_jax.training import checkpoint_files, checksums
 from gswinrmt_jax.training.state import TrainState
 
@@ -41,7 +43,7 @@ def fields(state: TrainState) -> dict[str, Any]:
 def write(
     folder: pathlib.Path, state: Mapping[str, Any], meta: Mapping[str, Any]
 ) -> None:
-  """Writes a checkpoint, whole or not at all.
+  """Writes a checkpoint, whole or not at all; waits for no other process.
 
   Args:
     folder: Where to; not there yet.
@@ -54,7 +56,17 @@ def write(
   import orbax.checkpoint as ocp
 
   meta = {**meta, 'crc32': checksums.by_name(state)}
-  with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
+  alone = ocp.options.MultiprocessingOptions(
+      primary_host=jax.process_index(),
+      active_processes={jax.process_index()},
+      barrier_sync_key_prefix='first',
+  )
+  handler = ocp.CompositeCheckpointHandler(
+      state=ocp.PyTreeCheckpointHandler(multiprocessing_options=alone),
+      meta=ocp.JsonCheckpointHandler(multiprocessing_options=alone),
+      composite_options=ocp.CompositeOptions(multiprocessing_options=alone),
+  )
+  with ocp.Checkpointer(handler, multiprocessing_options=alone) as writer:
     writer.save(
         checkpoint_files.part(folder),
         args=ocp.args.Composite(

@@ -10,12 +10,14 @@ import zlib
 import jax
 import numpy as np
 
+from gswinrmt_jax.training import devices
+
 
 def checksum(tree: Any) -> int:
   """Returns the CRC-32 of all values, leaf after leaf."""
   total = 0
   for leaf in jax.tree.leaves(tree):
-    total = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)), total)
+    total = zlib.crc32(np.ascontiguousarray(devices.fetch(leaf)), total)
   return total
 
 

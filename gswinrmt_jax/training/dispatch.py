@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gswinrmt_jax.training import devices
 from gswinrmt_jax.training.state import TrainState
 from gswinrmt_jax.training.step import Batch, Metrics, TrainStep
 
@@ -85,3 +86,25 @@ def make_advance(train_step: TrainStep) -> Advance:
     return jax.lax.fori_loop(0, supply.count, body, (state, empty))
 
   return advance
+
+
+def jit_advance(
+    advance: Advance, placing: devices.Devices, state: TrainState
+) -> Advance:
+  """Returns `advance` jitted; it takes over the state's memory.
+
+  Args:
+    advance: As `make_advance` returns it.
+    placing: Where state and supply are.
+    state: Or its shapes.
+  """
+  of_state = placing.shardings(state)
+  of_supply = Supply(
+      placing.replicated, placing.split_steps, placing.replicated
+  )
+  return jax.jit(
+      advance,
+      donate_argnums=0,
+      in_shardings=(of_state, of_supply, placing.replicated),
+      out_shardings=(of_state, placing.replicated),
+  )

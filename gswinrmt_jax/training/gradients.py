@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-_SMALL = 2**15  # numbers; larger arrays are worth a kernel, and a copy is not
+SMALL = 2**15  # numbers; larger arrays are worth a kernel, and a copy is not
 
 
 def norm(grads: Any) -> jax.Array:
@@ -16,8 +16,8 @@ def norm(grads: Any) -> jax.Array:
   from putting the array's update at the end of the sum that made it.
   """
   leaves = jax.tree.leaves(grads)
-  small = [leaf.ravel() for leaf in leaves if leaf.size <= _SMALL]
-  parts = [leaf for leaf in leaves if leaf.size > _SMALL]
+  small = [leaf.ravel() for leaf in leaves if leaf.size <= SMALL]
+  parts = [leaf for leaf in leaves if leaf.size > SMALL]
   if small:
     # Complete before they are joined: else the sums would be computed inside.
     small = jax.lax.optimization_barrier(small)

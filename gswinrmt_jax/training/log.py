@@ -107,6 +107,23 @@ class MetricsLog:
       line = line[self._file.write(line) :]
 
 
+class SilentLog:
+  """The entries alone: of a process that leaves the writing to another."""
+
+  def __init__(self, folder: pathlib.Path, *, step: int):
+    """Reads what there is up to `step`."""
+    self.entries = [
+        entry for entry in read_metrics(folder) if entry['step'] <= step
+    ]
+
+  def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    """Adds an entry, as `MetricsLog.write` does."""
+    self.entries.append({'kind': kind, 'step': step, **values})
+
+  def close(self) -> None:
+    """Does nothing."""
+
+
 def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
   """Returns the entries of `metrics.jsonl` but for those half written."""
   path = folder / 'metrics.jsonl'

@@ -1,6 +1,7 @@
 """A run: restore, step, validate, save, until done."""
 
 import contextlib
+import dataclasses
 import pathlib
 import time
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import jax
 import ml_collections
 
-from gswinrmt_jax.errors import RunError, Stopped
+from gswinrmt_jax.errors import RunError, Stopped, UserError
 from gswinrmt_jax.training import (
     average,
     background,
@@ -25,6 +26,7 @@ from gswinrmt_jax.training import (
     meter,
     parts,
     plots,
+    processes,
     profile,
     run_folder,
     run_lock,
@@ -55,10 +57,14 @@ def train(
     Stopped: If a signal ended it, with a checkpoint.
   """
   compilation.keep_programs()
-  heard = signals.Signals()
-  with heard.heard(), run_lock.of_run(folder):
-    run = Run(build.resolve(config), folder, terminal or log.Terminal(), heard)
+  heard, terminal = signals.Signals(), terminal or processes.terminal()
+  with heard.heard(), contextlib.ExitStack() as held:
+    with processes.together():
+      if processes.is_first():
+        held.enter_context(run_lock.of_run(folder))
+      run = Run(build.resolve(config), folder, terminal, heard)
     try:
+      processes.check_same('configs or images', run.identity())
       return run.run()
     except KeyboardInterrupt as error:
       if not isinstance(error, Stopped):  # a second signal
@@ -85,10 +91,13 @@ class Run:
     # What can be refused at once is, before data are fetched and decoded.
     run_folder.check_folder(folder, config)
     self.checkpoints = checkpoint.Checkpoints(
-        folder / 'checkpoints', warn=terminal.say
+        folder / 'checkpoints',
+        read_only=not processes.is_first(),
+        warn=terminal.say,
     )
-    self.checkpoints.clean()
-    run_folder.remove_parts(folder)
+    if processes.is_first():
+      self.checkpoints.clean()
+      run_folder.remove_parts(folder)
     newest = self.checkpoints.newest_meta()
     if newest:
       run_folder.check_checkpoint(newest[1]['config'], config, newest[0])
@@ -98,14 +107,16 @@ class Run:
     self.parts = parts.make_parts(config)
     if self._source is not None:
       fine_tune.check(self.parts.target.variables, self._source)
-    run_folder.open_folder(folder, config)
-    image_spec.of_run(
+    self._images = image_spec.of_run(
         config,
         self.parts.info,
         self.parts.train_data,
         self.parts.val_data,
         self.parts.maps,
-    ).write(folder)
+    )
+    if processes.is_first():
+      run_folder.open_folder(folder, config)
+      self._images.write(folder)
     self._decay_range = jax.jit(step_lib.decay_range)
     self.log = None
     self._feed = None
@@ -128,6 +139,10 @@ class Run:
         if part:
           stack.callback(part.close)
 
+  def identity(self) -> list[Any]:
+    """Returns what has to be the same in all processes."""
+    return [self.config.to_dict(), dataclasses.asdict(self._images)]
+
   def run(self) -> dict[str, Any]:
     """Trains to the end of the plan and sums up."""
     state, start = self._restore_or_create()
@@ -137,14 +152,20 @@ class Run:
       # The test split is not read a second time.
       self.terminal.say(f'{self.folder} is complete.')
     else:
-      self.log = log.MetricsLog(self.folder, step=start, terminal=self.terminal)
-      run_folder.record_start(self.folder, self.config, start)
+      self._open_log(start)
       self._announce(state, start)
       if start < stop:
         state = self._train(state, start)
       summary = self._sum_up(state)
     self.terminal.say(closing.table(summary))
     return summary
+
+  def _open_log(self, start):
+    if processes.is_first():
+      self.log = log.MetricsLog(self.folder, step=start, terminal=self.terminal)
+      run_folder.record_start(self.folder, self.config, start)
+    else:
+      self.log = log.SilentLog(self.folder, step=start)
 
   def _restore_or_create(self):
     restored = self.checkpoints.restore_latest(self.parts.target)
@@ -158,7 +179,7 @@ class Run:
     if self._source is not None:
       source, self._source = self._source, None
       state = fine_tune.start(state, source, self.terminal.say)
-    return self.parts.devices.replicate(state), 0
+    return self.parts.devices.place(state), 0
 
   def _announce(self, state, start):
     of = self.parts
@@ -196,7 +217,7 @@ class Run:
           state, metrics = advance(state, current.supply, self.parts.key)
         readings.add(metrics, len(current.steps))
         with readings.waiting():  # The devices are busy meanwhile.
-          upcoming = next(self._feed, None)
+          upcoming = self._next()
         if self._profile.end(step, metrics):
           self.terminal.say(f'Trace in {self.folder / "profile"}.')
 
@@ -212,6 +233,15 @@ class Run:
     self._background.wait()
     return state
 
+  def _next(self):
+    """Returns what comes next, None at the end or if a signal ends the run."""
+    try:
+      return next(self._feed, None)
+    except UserError:
+      if self._signals.received:  # Sent to the workers, too: they are gone.
+        return None
+      raise
+
   def _extra(self, state, step, progress):
     """Returns what an interval tells beside the metrics of its steps."""
     # The schedule counts updates.
@@ -220,7 +250,7 @@ class Run:
 
   def _after(self, state, step, readings):
     """Saves amid an epoch if it is time to, and ends if a signal said so."""
-    asked, plan = self._signals.received, self.parts.plan
+    asked, plan = self._asked(step), self.parts.plan
     saved = step in plan.milestones
     if not saved and (asked or plan.saves_at(step)):
       pending = self._finite(readings.pending, step)
@@ -233,6 +263,15 @@ class Run:
           asked,
       )
 
+  def _asked(self, step):
+    """Returns the number of a signal that said so, or 0.
+
+    Several processes agree on it where they wait for the devices anyway.
+    """
+    if processes.share()[1] > 1 and not self.parts.plan.reads_at(step):
+      return 0
+    return processes.greatest(self._signals.received or 0)
+
   def _close_epoch(self, state, step, epoch, progress):
     """Validates, logs, saves and plots."""
     figures = self.parts.evaluate(state.saved_weights, self.parts.val_data)
@@ -240,28 +279,36 @@ class Run:
     # while a checkpoint without its entry would leave a gap.
     progress.epoch(step, epoch, figures)
     self._save(state, step, epoch, figures)
-    self._background.begin(self._plot, list(self.log.entries))
+    if processes.is_first():
+      self._background.begin(self._plot, list(self.log.entries))
 
   def _plot(self, entries):
     with self.terminal.sparing('curves.png'):
       plots.write_curves(self.folder / 'curves.png', entries, self.folder.name)
 
   def _draw(self, supply):
-    """Draws the first batch as the first step will see it."""
-    batch = supply.batch(0)
-    augment = jax.jit(
-        self.parts.augmentation, compiler_options=devices.quick_compilation()
-    )
-    first = step_lib.augment_key(self.parts.key, 0)
-    image, targets = augment(first, batch)
-    if self.parts.maps:
-      targets, _ = targets  # those of the tokens are not written down
-    plots.write_augmented_batch(
-        self.folder / 'augmented_batch.png',
-        batch,
-        (image, targets),
-        self.parts.info,
-    )
+    """Draws some of the first batch as the first step will see it."""
+
+    def some(key, supply):
+      batch = supply.batch(0)
+      image, targets = self.parts.augmentation(key, batch)
+      if self.parts.maps:
+        targets, _ = targets  # those of the tokens are not written down
+      return jax.tree.map(
+          lambda rows: rows[: plots.DRAWN], (batch, (image, targets))
+      )
+
+    drawn = jax.jit(
+        some,
+        out_shardings=self.parts.devices.replicated,
+        compiler_options=devices.quick_compilation(),
+    )(step_lib.augment_key(self.parts.key, 0), supply)
+    if processes.is_first():
+      plots.write_augmented_batch(
+          self.folder / 'augmented_batch.png',
+          *jax.device_get(drawn),
+          self.parts.info,
+      )
 
   def _compile(self, state, supply):
     """Compiles the step beforehand, so that no interval holds that time."""
@@ -330,5 +377,6 @@ class Run:
         best=best,
     )
     summary['parameters'] = closing.parameter_count(state)
-    run_folder.write_json(self.folder / 'summary.json', summary)
+    if processes.is_first():
+      run_folder.write_json(self.folder / 'summary.json', summary)
     return summary

@@ -17,6 +17,7 @@ from gswinrmt_jax.training import (
     evaluation,
     inputs,
     plan,
+    processes,
     resident,
     token_labels,
 )
@@ -68,7 +69,7 @@ class Parts:
     """Returns the state before the first step, on the devices."""
     create = jax.jit(
         self.create,
-        out_shardings=self.devices.replicated,
+        out_shardings=self.devices.shardings(self.target),
         compiler_options=devices.quick_compilation(),
     )
     return create()
@@ -83,7 +84,9 @@ class Parts:
     figures = evaluation.evaluate_each(
         self.eval_step,
         average.by_name(saved),
-        pipeline.eval_batches(data, batch_size=batch_size),
+        pipeline.eval_batches(
+            data, batch_size=batch_size, share=processes.share()
+        ),
         lambda batch: resident.complete(self.devices.put_batch(batch), data),
     )
     return average.merged(figures)
@@ -98,8 +101,8 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
   Raises:
     UserError: If recipe or data do not allow it.
   """
-  placing = devices.Devices()
-  placing.check_batch_size(config.batch_size)
+  placing = devices.Devices(config.mesh.data, config.mesh.fsdp)
+  placing.check_batch_size(config.batch_size, config.accumulate_steps)
   info = datasets.info(config.data.name, config.data.dir)
   augmentation, loss = token_labels.choose(config, info)
   datasets.ensure(config.data.name, config.data.dir)
@@ -123,6 +126,7 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
     init_key = jax.random.fold_in(key, _INIT)
     return state_lib.create(model, tx, init_key, image_shape, ema=decay > 0)
 
+  target = placing.target(jax.eval_shape(create))
   train_step = step_lib.make_train_step(
       model,
       tx,
@@ -130,11 +134,11 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
       loss,
       ema_decay=decay,
       skip_nonfinite=build.skips_nonfinite(config),
+      accumulate_steps=config.accumulate_steps,
+      placing=placing,
   )
-  advance = jax.jit(
-      dispatch.make_advance(train_step),
-      donate_argnums=0,
-      out_shardings=placing.replicated,
+  advance = dispatch.jit_advance(
+      dispatch.make_advance(train_step), placing, target
   )
   eval_step = evaluation.make_eval_step(model, build.make_normalization(info))
   return Parts(
@@ -149,7 +153,7 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
       augmentation=augmentation,
       key=jax.random.fold_in(key, _TRAIN),
       create=create,
-      target=placing.target(jax.eval_shape(create)),
+      target=target,
       advance=advance,
-      eval_step=jax.jit(eval_step),
+      eval_step=jax.jit(eval_step, out_shardings=placing.replicated),
   )

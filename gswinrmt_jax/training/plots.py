@@ -10,6 +10,8 @@ from gswinrmt_jax import files
 from gswinrmt_jax.augment import picture
 from gswinrmt_jax.data import datasets
 
+DRAWN = 32  # images of a batch
+
 
 def write_curves(
     path: pathlib.Path, entries: Sequence[Mapping[str, Any]], title: str
@@ -58,14 +60,14 @@ def write_augmented_batch(
     augmented: tuple[np.ndarray, np.ndarray],
     info: datasets.Info,
     *,
-    count: int = 32,
+    count: int = DRAWN,
 ) -> None:
   """Draws images as they were above what the augmentation made of them.
 
   Args:
     path: Where the PNG goes.
     batch: As loaded.
-    augmented: Normalised images and soft targets, of the whole batch.
+    augmented: Normalised images and soft targets.
     info: Of the data set.
     count: Images to draw.
   """

@@ -25,14 +25,17 @@ FREE_FIELDS = frozenset(
         'checkpoint_every_steps',
         'eval_batch_size',
         'log_every_steps',
+        'mesh.data',
+        'mesh.fsdp',
+        'nan_policy',  # changes nothing until a step is not finite
         'profile_steps',
         'remat',
-        'nan_policy',  # changes nothing until a step is not finite
         'stop_after_epochs',
     }
 )
 # Fields that recipes of earlier versions did not have.
 _ADDED = {
+    'accumulate_steps': 1,
     'checkpoint_every_steps': 0,
     'nan_policy': 'stop',
     'steps_per_dispatch': 0,
@@ -41,6 +44,7 @@ _ADDED = {
     'ema_decay': 0.0,
     'init_from': '',
     'token_label_weight': 0.0,
+    'mesh': {'data': 0, 'fsdp': 1},
     'optimizer': {
         'schedule': 'cosine',
         'warmup_learning_rate': 0.0,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gswinrmt_jax.training import average, gradients
+from gswinrmt_jax.training import accumulate, average, devices, gradients
 from gswinrmt_jax.training.state import TrainState
 
 Batch = Mapping[str, jax.Array]
@@ -57,6 +57,8 @@ def make_train_step(
     *,
     ema_decay: float = 0.0,
     skip_nonfinite: bool = False,
+    accumulate_steps: int = 1,
+    placing: devices.Devices | None = None,
 ) -> TrainStep:
   """Returns the update `(state, batch, key) -> (state, metrics)`.
 
@@ -71,6 +73,8 @@ def make_train_step(
     ema_decay: Of the state's average, for a step; 0 where it keeps none.
     skip_nonfinite: Whether a step whose loss or gradient is not finite changes
       nothing but the number of the step.
+    accumulate_steps: Parts that the batch is taken in, see `accumulate`.
+    placing: Where the state is; None where it is nowhere split.
 
   Returns:
     The update. Its metrics are scalars: `loss`, `accuracy` (of the augmented
@@ -83,31 +87,42 @@ def make_train_step(
     loss_key = _stream_key(key, _LOSS, state.step)
     image, targets = augmentation(augment_key(key, state.step), batch)
 
-    def loss_fn(params):
+    def loss_of_part(params, batch_stats, part, index):
+      image, targets, label = part
+      key = dropout_key
+      if accumulate_steps > 1:
+        key = jax.random.fold_in(key, index)
       apply = functools.partial(
           model.apply,
-          {'params': params, 'batch_stats': state.batch_stats},
+          {'params': params, 'batch_stats': batch_stats},
           train=True,
-          rngs={'dropout': dropout_key},
+          rngs={'dropout': key},
           mutable=['batch_stats'],
       )
-      return loss(apply, image, targets, loss_key)
+      value, (logits, updated) = loss(apply, image, targets, loss_key)
+      accuracy = jnp.mean(logits.argmax(-1) == label)
+      return value, (accuracy, updated['batch_stats'])
 
-    (value, (logits, updated)), grads = jax.value_and_grad(
-        loss_fn, has_aux=True
-    )(state.params)
+    value, accuracy, batch_stats, grads = accumulate.value_and_grad(
+        loss_of_part,
+        placing.whole(state.params) if placing else state.params,
+        state.batch_stats,
+        (image, targets, batch['label']),
+        steps=accumulate_steps,
+        reduce=placing.parts if placing else lambda grads: grads,
+    )
     grad_norm = gradients.norm(grads)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     metrics = {
         'loss': value,
-        'accuracy': jnp.mean(logits.argmax(-1) == batch['label']),
+        'accuracy': accuracy,
         'grad_norm': grad_norm,
         'finite': jnp.isfinite(value) & jnp.isfinite(grad_norm),
     }
     new_state = state.replace(
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
-        batch_stats=updated['batch_stats'],
+        batch_stats=batch_stats,
         opt_state=opt_state,
     )
     if ema_decay:

@@ -1,0 +1,317 @@
+"""Kills runs, has them go on, and compares them with an unbroken one.
+
+    nice python results/kill_campaign.py --out=results/kill_campaign.json
+
+or, of a model that takes longer, --run=smoke.
+
+Each round starts the training in a new folder, kills it with SIGKILL, has it go
+on to the end, and compares everything: the checksum of each array of the state
+(parameters, statistics, optimiser, average), the metrics log and the summary
+without their times, and the names of all files. The moment is
+
+  uniform     after a time drawn from the whole wall time of the unbroken run
+  write       as soon as an unfinished checkpoint is seen, in an epoch drawn
+  evaluation  as soon as the last interval of an epoch has been logged, of one
+              drawn or of a later one
+
+Where it hit is read from what is on the disk when the process is dead: inside a
+write if there is an unfinished checkpoint; inside an evaluation if the log ends
+with an epoch's last interval, without the epoch. It may be both.
+
+A run is what `gswinrmt train` does, in a process of its own, forked from one
+that has imported what takes seconds to import.
+"""
+
+import argparse
+import collections
+from collections.abc import Callable
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import random
+import signal
+import sys
+import tempfile
+import time
+from typing import Any
+
+import grain  # noqa: F401
+import jax
+import orbax.checkpoint  # noqa: F401
+
+from gswinrmt_jax import files
+from gswinrmt_jax.commands import guard, recipe_files
+from gswinrmt_jax.training import log, loop
+
+_TIMES = ('seconds', 'images_per_second', 'data_wait', 'seconds_per_epoch')
+_EPOCHS = 4
+_SMOKE = (
+    f'--config.num_epochs={_EPOCHS}',
+    '--config.checkpoint_every_steps=9',
+    '--config.ema_decay=0.9',
+    '--config.model.widths=(8,16)',
+    '--config.model.depths=(1,1)',
+    '--config.model.num_heads=(1,1)',
+    '--config.model.mlp_ratios=(2.0,2.0)',
+    '--config.model.layer_scale=(0.01,0.01)',
+    '--config.model.decay_ranges=(4.0,4.0)',
+    '--config.model.projection=32',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """What is trained.
+
+  Attributes:
+    name: For the log.
+    recipe: Makes the recipe, in the process of the run.
+    ends: The last step of each epoch.
+  """
+
+  name: str
+  recipe: Callable[[], Any]
+  ends: tuple[int, ...]
+
+
+def _smoke():
+  return recipe_files.load('digits_retention:smoke', list(_SMOKE))
+
+
+def _tiny():
+  """The model of 170 parameters and the 25 images of the tests."""
+  sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
+  import pytest
+  import tiny_parts
+
+  tiny_parts.install(pytest.MonkeyPatch())
+  return tiny_parts.recipe(
+      num_epochs=_EPOCHS, checkpoint_every_steps=4, ema_decay=0.9
+  )
+
+
+_KINDS = {
+    'tiny': Kind('the tiny model of tests/', _tiny, (6, 12, 18, 25)),
+    'smoke': Kind(
+        ' '.join(['gswinrmt train --config=digits_retention:smoke', *_SMOKE]),
+        _smoke,
+        (20, 40, 60, 81),
+    ),
+}
+
+
+class Run:
+  """A training in a process of its own."""
+
+  def __init__(self, kind: Kind, folder: pathlib.Path):
+    """Begins, or goes on; what it says goes to `FOLDER.said`."""
+    self._kind, self._folder = kind, folder
+    self.status = None
+    self.begun = time.monotonic()
+    self._pid = os.fork()
+    if not self._pid:
+      self._be()
+
+  def _be(self):
+    """Does not return."""
+    status = 1
+    try:
+      how = os.O_CREAT | os.O_APPEND | os.O_WRONLY
+      said = os.open(self._folder.with_suffix('.said'), how)
+      os.dup2(said, 1)
+      os.dup2(said, 2)
+      config = self._kind.recipe()
+      status = guard.guarded(lambda: loop.train(config, self._folder) and None)
+    finally:
+      os._exit(status)
+
+  def ended(self) -> bool:
+    """Returns whether it has ended."""
+    if self.status is None:
+      pid, status = os.waitpid(self._pid, os.WNOHANG)
+      self.status = os.waitstatus_to_exitcode(status) if pid else None
+    return self.status is not None
+
+  def wait(self, seconds: float = float('inf')) -> None:
+    """Waits for its end, so long at most."""
+    while not self.ended() and time.monotonic() - self.begun < seconds:
+      time.sleep(0.001)
+
+  def kill(self) -> bool:
+    """Kills it; returns whether that is how it ended."""
+    if not self.ended():
+      os.kill(self._pid, signal.SIGKILL)
+      self.wait()
+    return self.status == -signal.SIGKILL
+
+
+def finish(kind: Kind, folder: pathlib.Path) -> float:
+  """Runs to the end; returns the seconds."""
+  run = Run(kind, folder)
+  run.wait()
+  if run.status:
+    raise RuntimeError(folder.with_suffix('.said').read_text())
+  return time.monotonic() - run.begun
+
+
+def outcome(kind: Kind, folder: pathlib.Path) -> dict[str, Any]:
+  """Returns all that is to be the same in every run."""
+  meta = folder / 'checkpoints' / str(kind.ends[-1]) / 'meta' / 'metadata'
+  entries = log.read_metrics(folder)
+  summary = json.loads((folder / 'summary.json').read_text())
+  return {
+      'checksums': json.loads(meta.read_text())['crc32'],
+      'metrics': [_without_times(entry) for entry in entries],
+      'epochs': [e['step'] for e in entries if e['kind'] == 'epoch'],
+      'summary': _without_times(summary),
+      'files': sorted(path.name for path in folder.iterdir()),
+      'checkpoints': sorted(p.name for p in (folder / 'checkpoints').iterdir()),
+  }
+
+
+def _without_times(entry):
+  return {name: of for name, of in entry.items() if name not in _TIMES}
+
+
+def unfinished(folder: pathlib.Path) -> list[str]:
+  """Returns the checkpoints that are half written or half removed."""
+  directory = folder / 'checkpoints'
+  names = [p.name for p in directory.iterdir()] if directory.exists() else []
+  return sorted(name for name in names if not name.isdecimal())
+
+
+def state_on_disk(kind: Kind, folder: pathlib.Path) -> dict[str, Any]:
+  """Returns where a process was when it was killed, and what it left."""
+  entries = log.read_metrics(folder)
+  left = unfinished(folder)
+  last = entries[-1] if entries else {'kind': 'none', 'step': 0}
+  where = []
+  if any('.part' in name for name in left):
+    where.append('checkpoint write')
+  if last['kind'] == 'train' and last['step'] in kind.ends:
+    where.append('evaluation')
+  if not where:
+    ended = last['step'] == kind.ends[-1]
+    where = ['start' if not entries else 'end' if ended else 'training']
+  return {'where': where, 'last_step_logged': last['step'], 'unfinished': left}
+
+
+def _until_seen(kind, moment, folder, run, draw):
+  """Waits for the moment of a round that is not uniform."""
+  epoch = draw.randrange(_EPOCHS)
+  begins, ends = (0, *kind.ends)[epoch], kind.ends[epoch]
+  while not run.ended():
+    if moment == 'write':
+      steps = [int(name.partition('.')[0]) for name in unfinished(folder)]
+      if any(step > begins for step in steps):
+        return
+    else:
+      found = state_on_disk(kind, folder)
+      late = found['last_step_logged'] >= ends
+      if late and 'evaluation' in found['where']:
+        return
+    time.sleep(0.001)
+
+
+def play(
+    kind: Kind, moment: str, folder: pathlib.Path, seconds: float, seed: str
+) -> dict[str, Any]:
+  """Starts, kills and finishes a run; returns the round but for the verdict."""
+  draw = random.Random(seed)
+  run = Run(kind, folder)
+  if moment == 'uniform':
+    run.wait(draw.uniform(0, seconds))
+  else:
+    _until_seen(kind, moment, folder, run, draw)
+  killed = run.kill()
+  lived = time.monotonic() - run.begun
+  found = state_on_disk(kind, folder)
+  return {
+      'round': folder.name,
+      'seed': seed,
+      'moment': moment,
+      'killed': killed,  # else it had ended before
+      'killed_after_seconds': round(lived, 3),
+      **found,
+      'resumed_for_seconds': round(finish(kind, folder), 3),
+  }
+
+
+def main() -> None:
+  """Plays all rounds and writes their log after each."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--uniform', type=int, default=30)
+  parser.add_argument('--write', type=int, default=5)
+  parser.add_argument('--evaluation', type=int, default=3)
+  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--out', type=pathlib.Path, required=True)
+  parser.add_argument('--run', choices=_KINDS, default='tiny')
+  args = parser.parse_args()
+  moments = [
+      moment
+      for moment in ('uniform', 'write', 'evaluation')
+      for _ in range(getattr(args, moment))
+  ]
+  random.Random(args.seed).shuffle(moments)
+  with tempfile.TemporaryDirectory() as place:
+    _campaign(
+        pathlib.Path(place), _KINDS[args.run], moments, args.seed, args.out
+    )
+
+
+def _campaign(place, kind, moments, seed, out):
+  # A start takes over what the first has compiled. No device is begun here.
+  jax.config.update('jax_platforms', 'cpu')
+  jax.config.update('jax_compilation_cache_dir', str(place / 'compiled'))
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+  jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+  finish(kind, place / 'compiling')
+  seconds = finish(kind, place / 'unbroken')
+  expected = outcome(kind, place / 'unbroken')
+  environment = (place / 'unbroken' / 'environment.json').read_text()
+  report = {
+      'run': kind.name,
+      'seed': seed,
+      'python': platform.python_version(),
+      'versions': json.loads(environment)[0]['versions'],
+      'unbroken_seconds': round(seconds, 3),
+      'compared': {
+          'arrays': len(expected['checksums']),
+          'log_entries': len(expected['metrics']),
+          'epochs': expected['epochs'],
+          'files': expected['files'],
+          'checkpoints': expected['checkpoints'],
+      },
+      'rounds': [],
+  }
+  for number, moment in enumerate(moments, 1):
+    folder = place / f'round_{number}'
+    row = play(kind, moment, folder, seconds, f'{seed}/{number}')
+    found = outcome(kind, folder)
+    row['differing'] = [
+        name for name in expected if found[name] != expected[name]
+    ]
+    report['rounds'].append(row)
+    report['totals'] = _totals(report['rounds'])
+    print(json.dumps(row), flush=True)
+    with files.replacing(out) as part:
+      part.write_text(json.dumps(report, indent=1) + '\n')
+  print(json.dumps(report['totals']))
+
+
+def _totals(rounds):
+  killed = [row for row in rounds if row['killed']]
+  hit = collections.Counter(w for row in killed for w in row['where'])
+  return {
+      'rounds': len(rounds),
+      'killed': len(killed),
+      'uniform': sum(row['moment'] == 'uniform' for row in killed),
+      'where': dict(sorted(hit.items())),
+      'equal': sum(not row['differing'] for row in rounds),
+  }
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,153 @@
+"""Prints what eight devices exchange in the loop of steps, once compiled.
+
+  python tests/collectives_program.py CASE [CASE ...]
+
+The images are on the devices, and batches are row numbers. As JSON: for each
+case of `CASES`, the shapes that each kind of exchange has as its results, and
+the shapes of the parameters that the case splits. It is traced for a GPU: on a
+CPU depthwise convolutions are computed in another way.
+"""
+
+import collections
+import dataclasses
+import functools
+import json
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax.benchmark import hlo_text
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.ops import backend
+from gswinrmt_jax.training import (
+    devices,
+    dispatch,
+    gradients,
+    state,
+    step,
+    token_loss,
+)
+
+CLASSES, IMAGE, BATCH = 10, (32, 32, 3), 32
+_EXCHANGES = ('all-', 'reduce-scatter', 'collective-')
+_STAGES = {
+    'widths': (8, 16),
+    'depths': (2, 1),
+    'num_heads': (1, 2),
+    'mlp_ratios': (2.0, 2.0),
+    'layer_scale': (0.1, 0.1),
+    'decay_ranges': (4.0, 4.0),
+}
+_PLAIN = augment_lib.Augment(
+    crop_padding=0,
+    flip=False,
+    rand_augment_ops=0,
+    rand_augment_magnitude=9.0,
+    rand_augment_std=0.5,
+    rand_augment_prob=0.5,
+    erase_prob=0.0,
+    mixup_alpha=0.8,
+    cutmix_alpha=1.0,
+    label_smoothing=0.1,
+    num_classes=CLASSES,
+    mean=(0.5,) * 3,
+    std=(0.25,) * 3,
+)
+_FULL = dataclasses.replace(
+    _PLAIN, crop_padding=4, flip=True, rand_augment_ops=2, erase_prob=0.25
+)
+_UNMIXED = dataclasses.replace(_PLAIN, mixup_alpha=0.0, cutmix_alpha=0.0)
+
+
+def _exchanged(model, settings, *, fsdp=1, tokens=False):
+  """Compiles a step and lists the shapes of what is exchanged, by kind."""
+  here = devices.Devices(fsdp=fsdp)
+  tx = optax.adamw(1e-3)
+
+  def augmentation(key, batch):
+    image, targets = augment_lib.augment(
+        key, batch['image'], batch['label'], settings
+    )
+    if not tokens:
+      return image, targets
+    of_tokens = jnp.tile(targets[:, None, None], (1, 4, 4, 1))
+    return image, (targets, of_tokens)
+
+  shapes = jax.eval_shape(
+      lambda: state.create(model, tx, jax.random.key(0), IMAGE, ema=True)
+  )
+  update = step.make_train_step(
+      model,
+      tx,
+      augmentation,
+      functools.partial(token_loss.token_loss, weight=0.5)
+      if tokens
+      else step.class_loss,
+      ema_decay=0.9,
+      placing=here,
+  )
+  records = {
+      'image': jax.ShapeDtypeStruct((100, *IMAGE), jnp.uint8),
+      'label': jax.ShapeDtypeStruct((100,), jnp.int32),
+  }
+  rows = jax.ShapeDtypeStruct((2, BATCH), jnp.int32)
+  supply = dispatch.Supply(np.int32(2), {'row': rows}, records)
+  advance = dispatch.jit_advance(dispatch.make_advance(update), here, shapes)
+  key = jax.eval_shape(lambda: jax.random.key(0))
+  with backend.tracing_for('gpu'):
+    lowered = advance.lower(shapes, supply, key)
+  module = hlo_text.parse(lowered.compile().as_text())
+  found = collections.defaultdict(list)
+  for computation in module.computations.values():
+    for instruction in computation.values():
+      if instruction.opcode.startswith(_EXCHANGES):
+        found[instruction.opcode] += re.findall(
+            r'\w+\[[\d,]*\]', instruction.shape
+        )
+  params = jax.tree.leaves(shapes.params)
+  split = [
+      f'f32[{",".join(map(str, leaf.shape))}]'
+      for leaf in params
+      if not here.shardings(leaf).is_fully_replicated
+  ]
+  return {'exchanged': found, 'split': split}
+
+
+def _model(name, **fields):
+  return factory.create_model(name, num_classes=CLASSES, **_STAGES | fields)
+
+
+def _windows():
+  return _exchanged(_model('retention_compact', window_size=4), _FULL)
+
+
+def _sigmoid():
+  return _exchanged(_model('swat_compact', window_size=4), _PLAIN)
+
+
+def _tokens():
+  model = _model('rmt_compact', full_stages=(2,), head='proj', dense_head=True)
+  return _exchanged(model, _UNMIXED, tokens=True)
+
+
+def _fsdp():
+  gradients.SMALL = 64
+  one_stage = {name: values[:1] for name, values in _STAGES.items()}
+  return _exchanged(_model('retention_compact', **one_stage), _PLAIN, fsdp=4)
+
+
+CASES = {
+    'windows': _windows,
+    'sigmoid': _sigmoid,
+    'tokens': _tokens,
+    'fsdp': _fsdp,  # last: it changes what is split
+}
+
+
+if __name__ == '__main__':
+  print(json.dumps({name: CASES[name]() for name in sys.argv[1:]}))

@@ -1,0 +1,94 @@
+"""A run of a small model on several devices; tests start it as a program.
+
+  python tests/mesh_program.py FOLDER JOIN RECIPE [RECIPE ...]
+
+JOIN is `HOST:PORT,N,I`, or empty for one process. Each RECIPE is JSON, what
+changes of `recipe`, or 'evaluate'. They are done one after another in the one
+folder.
+"""
+
+import io
+import json
+import pathlib
+import sys
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+import tiny
+import tiny_parts
+
+from gswinrmt_jax.commands import guard
+from gswinrmt_jax.commands import main as commands
+from gswinrmt_jax.models import norm
+from gswinrmt_jax.training import build, gradients, log, loop, processes
+
+
+class Small(nn.Module):
+  """Convolution, BatchNorm, dropout and linear layers, of even widths."""
+
+  @nn.compact
+  def __call__(self, x, *, train: bool):
+    x = nn.Conv(8, (3, 3), strides=2, use_bias=False, name='conv')(x)
+    x = norm.BatchNorm(jnp.float32, name='norm')(x, train=train)
+    x = nn.Dropout(0.1, deterministic=not train)(nn.relu(x))
+    x = nn.relu(nn.Dense(16, name='hidden')(x.mean((1, 2))))
+    return nn.Dense(tiny.CLASSES, name='head')(x)
+
+
+def install(monkeypatch):
+  """Puts the small model and images in place; an array of 33 is a large one."""
+  tiny_parts.install(monkeypatch)
+  monkeypatch.setattr(build, 'make_model', lambda *args: Small())
+  monkeypatch.setattr(gradients, 'SMALL', 32)
+
+
+def recipe(**changes):
+  """Returns twelve epochs of 25 images, with all that draws and mixes."""
+  return tiny_parts.recipe(
+      **{
+          'batch_size': 16,
+          'num_epochs': 12,
+          'eval_every_epochs': 3,
+          'log_every_steps': 1,
+          'ema_decay': 0.9,
+          'augment.crop_padding': 1,
+          'augment.flip': True,
+          'augment.erase_prob': 0.5,
+          'augment.mixup_alpha': 0.8,
+          'augment.cutmix_alpha': 1.0,
+          'optimizer.eps': 1e-3,
+          **changes,
+      }
+  )
+
+
+def train(folder: pathlib.Path, **changes):
+  """Returns what was said."""
+  stream = io.StringIO()
+  loop.train(recipe(**changes), folder, log.Terminal(stream))
+  return stream.getvalue()
+
+
+def evaluate(folder) -> int:
+  """Evaluates the last checkpoint by the command; writes over what it wrote."""
+  argv = ['evaluate', str(folder), '--step=latest', '--split=val']
+  return commands.main([*argv, '--weights=raw', '--batch-size=3'])
+
+
+def main(folder, join, *recipes):
+  """Trains as the recipes say."""
+  processes.start(*join.split(','))
+  jax.config.update('jax_numpy_rank_promotion', 'raise')
+  with pytest.MonkeyPatch.context() as monkeypatch:
+    install(monkeypatch)
+    for changes in recipes:
+      if changes == 'evaluate':
+        assert evaluate(folder) == 0
+      else:
+        train(pathlib.Path(folder), **json.loads(changes))
+
+
+if __name__ == '__main__':
+  sys.exit(guard.guarded(lambda: main(*sys.argv[1:])))

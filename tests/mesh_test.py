@@ -1,0 +1,156 @@
+"""One result whatever the layout: a run that goes on from one to another."""
+
+import json
+import signal
+import time
+
+import chex
+import jax
+import mesh_program
+import numpy as np
+import pytest
+import several
+import tiny_parts
+
+from gswinrmt_jax.training import (
+    build,
+    checkpoint,
+    devices,
+    log,
+    plan,
+    run_folder,
+    state,
+)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _compiled_once(tmp_path_factory):
+  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+  mesh_program.install(monkeypatch)
+
+
+def _last_state(folder):
+  recipe = mesh_program.recipe()
+  _, tx = build.make_optimizer(recipe, plan.make_plan(recipe, 25))
+  shapes = jax.eval_shape(
+      lambda: state.create(
+          mesh_program.Small(), tx, jax.random.key(0), (6, 7, 3), ema=True
+      )
+  )
+  checkpoints = checkpoint.Checkpoints(folder / 'checkpoints', read_only=True)
+  return checkpoints.restore(18, devices.Devices().target(shapes)).tree
+
+
+def _figures(folder):
+  """What was logged of each step and epoch, without times."""
+  names = 'step loss accuracy grad_norm val_loss val_ema_loss val_accuracy'
+  return [
+      {name: entry[name] for name in names.split() if name in entry}
+      for entry in log.read_metrics(folder)
+  ]
+
+
+def _check_evaluation(folder):
+  """Each of the 11 images counts once, with the figures of one device."""
+  (path,) = folder.glob('evaluation_val_*.json')
+  on_eight = json.loads(path.read_text())
+  mesh_program.evaluate(folder)
+  on_one = json.loads(path.read_text())
+  assert on_eight['count'] == np.sum(on_eight['confusion']) == 11
+  for name in ('loss', 'accuracy', 'calibration_error', 'confusion'):
+    np.testing.assert_allclose(on_eight[name], on_one[name], rtol=1e-5)
+
+
+def _changes(**changes):
+  return json.dumps({name.replace('__', '.'): v for name, v in changes.items()})
+
+
+def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
+  """Each checkpoint is restored on another layout than it was written by.
+
+  11 images are validated on, which divide over nothing. Of two processes with
+  four devices each, `fsdp=8` splits arrays over both.
+  """
+  mesh_program.train(tmp_path / 'one')
+  moving = tmp_path / 'moving'
+  mesh_program.train(moving, stop_after_epochs=3)
+  eight = several.start(
+      'mesh_program.py',
+      moving,
+      '',
+      _changes(stop_after_epochs=6),
+      'evaluate',
+      devices=8,
+  )
+  several.said(eight)
+  _check_evaluation(moving)
+  several.said(
+      *several.two(
+          'mesh_program.py',
+          moving,
+          'JOIN',
+          _changes(stop_after_epochs=9),
+          _changes(mesh__fsdp=8),
+          devices=4,
+      )
+  )
+  assert run_folder.load_config(moving).mesh.fsdp == 8
+  starts = json.loads((moving / 'environment.json').read_text())
+  assert [(s['step'], s['device_count']) for s in starts] == [
+      (0, 1),
+      (4, 8),
+      (9, 8),
+      (14, 8),
+  ]
+  one = _figures(tmp_path / 'one')
+  for found, expected in zip(_figures(moving), one, strict=True):
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+  expected, found = _last_state(tmp_path / 'one'), _last_state(moving)
+  chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
+  moved = mesh_program.train(moving)
+  assert 'is complete' in moved
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_ends_both_after_the_same_step(tmp_path):
+  """Where the next metrics are read; the same command goes on."""
+  endless = _changes(
+      num_epochs=100_000, eval_every_epochs=100_000, log_every_steps=7
+  )
+  running = several.two(
+      'mesh_program.py', tmp_path / 'run', 'JOIN', endless, devices=4
+  )
+  _wait_until((tmp_path / 'run' / 'metrics.jsonl').exists, running)
+  _wait_until(lambda: len(log.read_metrics(tmp_path / 'run')) > 3, running)
+  running[1].send_signal(signal.SIGTERM)
+  texts = several.said(*running, status=128 + signal.SIGTERM)
+  step = log.read_metrics(tmp_path / 'run')[-1]['step']
+  assert step % 7 == 0
+  for text in texts:
+    assert f'stopped by SIGTERM after step {step:,}, with a' in text
+  checkpoints = checkpoint.Checkpoints(tmp_path / 'run' / 'checkpoints')
+  assert checkpoints.steps() == [step]
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_ends_both(tmp_path):
+  broken = _changes(**{'optimizer.learning_rate': 1e30})
+  running = several.two(
+      'mesh_program.py', tmp_path / 'run', 'JOIN', broken, devices=4
+  )
+  for text in several.said(*running, status=1):
+    assert 'loss or gradient not finite at step' in text
+
+
+def _wait_until(done, running):
+  """Waits as long as the processes run, three minutes at most."""
+  end = time.monotonic() + 180
+  while not done():
+    assert all(process.poll() is None for process in running)
+    assert time.monotonic() < end
+    time.sleep(0.1)

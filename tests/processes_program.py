@@ -1,0 +1,50 @@
+"""What two processes agree on; `processes_test` starts it twice.
+
+  python tests/processes_program.py [fails]
+
+With `fails` the second leaves before the first is done.
+"""
+
+import sys
+
+import jax
+import numpy as np
+
+from gswinrmt_jax.commands import guard
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import devices, processes
+
+
+def main(fails):
+  """Prints what each finds."""
+  processes.start()
+  index, count = processes.share()
+  print('share', index, count, processes.is_first(), jax.device_count())
+  processes.terminal().say('told once')
+  print('greatest', processes.greatest(index), processes.greatest(-index))
+  processes.check_same('seeds', {'seed': 3})
+  for seed in (7, index):
+    try:
+      processes.check_same('seeds', {'seed': seed})
+    except UserError as error:
+      print('refused', seed == index, error)
+  try:
+    with processes.together():
+      if index == 1:
+        raise UserError('the disk is full')
+  except UserError as error:
+    print('failed', error)
+
+  here = devices.Devices(fsdp=4)
+  if fails and index == 1:
+    raise UserError('a picture cannot be read')
+  own = np.arange(4 * index, 4 * index + 4)
+  batch = here.put_batch({'row': own})['row']
+  whole = devices.fetch(batch)
+  print('rows', batch.shape, whole.tolist())
+  copied = here.replicate(np.arange(3))
+  print('copied', copied.is_fully_replicated, devices.fetch(copied).tolist())
+
+
+if __name__ == '__main__':
+  sys.exit(guard.guarded(lambda: main('fails' in sys.argv)))
