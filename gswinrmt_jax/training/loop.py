@@ -222,7 +222,8 @@ class Run:
 
         if plan.reads_at(step):
           values, speed = self._finite(readings.read, step)
-          extra = self._extra(state, step, progress)
+          skipped = progress.skipped + int((values['finite'] == 0).sum())
+          extra = self._extra(state, step - skipped)
           progress.interval(step, values, speed, extra)
           self.checkpoints.check()
         if step in plan.milestones:
@@ -243,10 +244,9 @@ class Run:
         return None
       raise
 
-  def _extra(self, state, step, progress):
+  def _extra(self, state, updates):
     """Returns what an interval tells beside the metrics of its steps."""
-    # The schedule counts updates.
-    rate = self.parts.schedule(step - 1 - progress.skipped)
+    rate = self.parts.schedule(updates - 1)
     return {'learning_rate': rate, **self._decay_range(state.params)}
 
   def _after(self, state, step, readings):
