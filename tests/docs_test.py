@@ -29,6 +29,19 @@ def test_the_fields_of_reading_are_complete():
   assert sorted(fields) == sorted(recipes.cifar10('rmt_compact').data)
 
 
+def test_the_fields_of_the_mesh_are_complete():
+  text = (ROOT / 'docs' / 'scaling.md').read_text()
+  table = text.partition('| field | default |')[2].partition('\n\n')[0]
+  rows = re.findall(r'^\| `config\.([\w.]+)` \| (\d) \|', table, re.MULTILINE)
+  config = recipes.cifar10('rmt_compact')
+  assert {name for name, _ in rows if name.startswith('mesh.')} == {
+      f'mesh.{name}' for name in config.mesh
+  }
+  for name, default in rows:
+    section, _, field = name.rpartition('.')
+    assert str((config[section] if section else config)[field]) == default
+
+
 def test_the_rows_of_the_ablations_can_be_built():
   text = (ROOT / 'docs' / 'models.md').read_text()
   table = text.partition('| row | model | fields |')[2].partition('\n\n')[0]
@@ -89,6 +102,7 @@ def test_the_quickstart_runs(capsys):
         'docs/data.md',
         'docs/performance.md',
         'docs/reliability.md',
+        'docs/scaling.md',
         'docs/weights.md',
     ],
 )

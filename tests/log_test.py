@@ -106,6 +106,17 @@ def test_what_a_run_can_do_without_is_told():
   )
 
 
+def test_a_silent_log_has_the_entries_and_writes_none(tmp_path):
+  _write(tmp_path, [1, 2, 3], start=0)
+  before = {path: path.stat() for path in tmp_path.rglob('*')}
+  silent = log.SilentLog(tmp_path, step=2)
+  silent.write('train', 3, {'loss': 9.0})
+  silent.close()
+  assert [entry['step'] for entry in silent.entries] == [1, 2, 3]
+  assert silent.entries[-1] == {'kind': 'train', 'step': 3, 'loss': 9.0}
+  assert {path: path.stat() for path in tmp_path.rglob('*')} == before
+
+
 @pytest.mark.parametrize(
     'line',
     [

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from gswinrmt_jax.commands import train
-from gswinrmt_jax.training import loop
+from gswinrmt_jax.training import loop, processes
 
 
 @pytest.fixture
@@ -37,11 +37,24 @@ def test_values_may_stand_behind_a_space(calls):
   assert calls[0][0].seed == 5 and not calls[0][0].augment.flip
 
 
+def test_processes_join_before_anything_is_trained(calls, monkeypatch):
+  joined = []
+  monkeypatch.setattr(
+      processes, 'start', lambda *how: joined.append((how, len(calls)))
+  )
+  how = ['--coordinator=host:1', '--processes', '2', '--process=1']
+  assert train.main(['--config=digits_rmt', *how]) == 0
+  assert train.main(['--config=digits_rmt']) == 0
+  assert joined == [(('host:1', '2', '1'), 0), (('', '', ''), 1)]
+  assert len(calls) == 2
+
+
 @pytest.mark.parametrize(
     ('argv', 'said'),
     [
         (['--config='], '--config needs a value'),
         (['--workdir=x'], '--config is missing'),
+        (['--config=digits_rmt', '--process=1'], '--coordinator and --proce'),
         (['--config=digits_rmt', 'extra'], "unknown argument 'extra'"),
         (['--config=digits_rmt', '--config.sed=1'], 'did you mean seed?'),
         (['--config=nothing'], 'no config file nothing'),
