@@ -11,7 +11,8 @@
 # PYTHON is the interpreter, RESULTS the folder of results, RUNS that of the
 # runs, LIMIT the seconds of a part. Where PyTorch or timm are not installed,
 # their rows say so. Every result has the rates of products and of memory that
-# were measured in the same rounds. Exit status: 0 all done, 75 call again.
+# were measured in the same rounds. Exit status: 0 all done, 75 something
+# is left.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,14 +27,14 @@ if [[ -n ${SMALL:-} ]]; then
   how=(--seconds 0.1 --repeats 2)
   size=(--batch 2 --image-size 32) scaled=(--batch 2 --image-size 32)
   models=(rmt_compact) small=(rmt_compact) large=(swat_compact)
-  scaled_model=rmt_compact
+  gated=(rmt_compact) scaled_model=rmt_compact
   memory=(--model rmt_compact --batches 2)
   training=(smoke --seeds 1 --only rmt) shown=smoke
 else
   how=(--seconds 3 --repeats 5)
   size=(--batch 128) scaled=(--batch 32)
   models=("${small[@]}" "${large[@]}")
-  scaled_model=retention_large
+  gated=(retention_compact retention_large) scaled_model=retention_large
   memory=(--model retention_large --classes 100 --image-sizes 160 224
     --batches 64 128)
   training=(table5) shown=table5
@@ -42,7 +43,7 @@ mkdir -p "$results"
 export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$runs/compiled}
 
 parts=()
-for model in "${models[@]}"; do parts+=("model_$model"); done
+for model in "${models[@]}"; do parts+=("train_$model" "inference_$model"); done
 parts+=(timm latency_small latency_large scaling_batch scaling_resolution
   scaling_depth deterministic start memory training)
 
@@ -53,8 +54,8 @@ part() {
   local file=$results/$1.json
   measure() { gswinrmt benchmark --json "$file" "${how[@]}" "$@"; }
   case $1 in
-    model_*)
-      measure --model "${1#model_}" "${size[@]}" --peers eager compile
+    train_* | inference_*)
+      measure --model "${1#*_}" "--${1%%_*}" "${size[@]}" --peers eager compile
       ;;
     timm)
       measure --model retention_large "${size[@]}" --peers "${timm[@]}"
@@ -65,10 +66,9 @@ part() {
       measure --model "$scaled_model" "${scaled[@]}" --inference \
         --scaling "${1#scaling_}"
       ;;
-    deterministic) # beside model_retention_*: what reproducible sums cost
+    deterministic) # beside train_retention_*: what reproducible sums cost
       XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_deterministic_ops=true" measure \
-        --model "${small[-2]:-${small[0]}}" "${large[-2]:-${large[0]}}" \
-        "${size[@]}" --train
+        --model "${gated[@]}" "${size[@]}" --train
       ;;
     start) measure --start ;;
     memory)
@@ -100,7 +100,10 @@ for name in "${wanted[@]}"; do
     echo "$name has had its $limit s: call again"
     exit 75
   fi
-  [[ $status == 0 ]] || exit "$status"
+  if [[ $status != 0 ]]; then
+    echo "$name failed ($status)" >&2
+    [[ ${1:-} == all ]] || exit "$status"
+  fi
   [[ ${1:-} == all ]] || break
 done
 for name in "${parts[@]}"; do

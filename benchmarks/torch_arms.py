@@ -44,6 +44,8 @@ def build(spec: worker.Spec) -> worker.Program:
   each = spec['task'] == 'latency'
   parameters = sum(p.numel() for p in model.parameters())
   if spec['peer'] == 'compile':
+    with torch.no_grad():
+      model.eval()(image[:1])  # its tables are made outside of the graph
     model = torch.compile(model)
   run = make(model, image, target, autocast, wait, each)
   versions = {'torch': torch.__version__}

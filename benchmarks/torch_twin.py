@@ -265,7 +265,7 @@ class Attention(nn.Module):
 
   def _of_size(self, height, width, device):
     """Tables of the rotation, and distances and mask of each pass."""
-    name = height, width, device
+    name = height, width
     if name not in self._tables:
       stride, _ = window.effective(width, self.window, 0)
       row, column = np.arange(height)[:, None], np.arange(width)[None]

@@ -2,6 +2,8 @@
 
     nice python results/kill_campaign.py --out=results/kill_campaign.json
 
+or, of a model that takes longer, --run=smoke.
+
 Each round starts the training in a new folder, kills it with SIGKILL, has it go
 on to the end, and compares everything: the checksum of each array of the state
 (parameters, statistics, optimiser, average), the metrics log and the summary
@@ -9,12 +11,12 @@ without their times, and the names of all files. The moment is
 
   uniform     after a time drawn from the whole wall time of the unbroken run
   write       as soon as an unfinished checkpoint is seen, in an epoch drawn
-  evaluation  as soon as the last interval of an epoch, drawn, has been logged
-              and nothing is being written
+  evaluation  as soon as the last interval of an epoch has been logged, of one
+              drawn or of a later one
 
 Where it hit is read from what is on the disk when the process is dead: inside a
 write if there is an unfinished checkpoint; inside an evaluation if the log ends
-with an epoch's last interval, without the epoch, and nothing is unfinished.
+with an epoch's last interval, without the epoch. It may be both.
 
 A run is what `gswinrmt train` does, in a process of its own, forked from one
 that has imported what takes seconds to import.
@@ -22,14 +24,18 @@ that has imported what takes seconds to import.
 
 import argparse
 import collections
+from collections.abc import Callable
+import dataclasses
 import json
 import os
 import pathlib
 import platform
 import random
 import signal
+import sys
 import tempfile
 import time
+from typing import Any
 
 import grain  # noqa: F401
 import jax
@@ -41,12 +47,8 @@ from gswinrmt_jax.training import log, loop
 
 _TIMES = ('seconds', 'images_per_second', 'data_wait', 'seconds_per_epoch')
 _EPOCHS = 4
-_RECORDS, _BATCH = 1297, 64  # the training digits
-_ENDS = [epoch * _RECORDS // _BATCH for epoch in range(1, _EPOCHS + 1)]
-_RECIPE = 'digits_retention:smoke'
-_OVERRIDES = (
+_SMOKE = (
     f'--config.num_epochs={_EPOCHS}',
-    f'--config.batch_size={_BATCH}',
     '--config.checkpoint_every_steps=9',
     '--config.ema_decay=0.9',
     '--config.model.widths=(8,16)',
@@ -59,15 +61,53 @@ _OVERRIDES = (
 )
 
 
-_EVALUATES = {'where': 'evaluation', 'unfinished': []}
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """What is trained.
+
+  Attributes:
+    name: For the log.
+    recipe: Makes the recipe, in the process of the run.
+    ends: The last step of each epoch.
+  """
+
+  name: str
+  recipe: Callable[[], Any]
+  ends: tuple[int, ...]
+
+
+def _smoke():
+  return recipe_files.load('digits_retention:smoke', list(_SMOKE))
+
+
+def _tiny():
+  """The model of 170 parameters and the 25 images of the tests."""
+  sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
+  import pytest
+  import tiny_parts
+
+  tiny_parts.install(pytest.MonkeyPatch())
+  return tiny_parts.recipe(
+      num_epochs=_EPOCHS, checkpoint_every_steps=4, ema_decay=0.9
+  )
+
+
+_KINDS = {
+    'tiny': Kind('the tiny model of tests/', _tiny, (6, 12, 18, 25)),
+    'smoke': Kind(
+        ' '.join(['gswinrmt train --config=digits_retention:smoke', *_SMOKE]),
+        _smoke,
+        (20, 40, 60, 81),
+    ),
+}
 
 
 class Run:
   """A training in a process of its own."""
 
-  def __init__(self, folder: pathlib.Path):
+  def __init__(self, kind: Kind, folder: pathlib.Path):
     """Begins, or goes on; what it says goes to `FOLDER.said`."""
-    self._folder = folder
+    self._kind, self._folder = kind, folder
     self.status = None
     self.begun = time.monotonic()
     self._pid = os.fork()
@@ -82,7 +122,7 @@ class Run:
       said = os.open(self._folder.with_suffix('.said'), how)
       os.dup2(said, 1)
       os.dup2(said, 2)
-      config = recipe_files.load(_RECIPE, list(_OVERRIDES))
+      config = self._kind.recipe()
       status = guard.guarded(lambda: loop.train(config, self._folder) and None)
     finally:
       os._exit(status)
@@ -107,18 +147,18 @@ class Run:
     return self.status == -signal.SIGKILL
 
 
-def finish(folder: pathlib.Path) -> float:
+def finish(kind: Kind, folder: pathlib.Path) -> float:
   """Runs to the end; returns the seconds."""
-  run = Run(folder)
+  run = Run(kind, folder)
   run.wait()
   if run.status:
     raise RuntimeError(folder.with_suffix('.said').read_text())
   return time.monotonic() - run.begun
 
 
-def outcome(folder: pathlib.Path) -> dict[str, object]:
+def outcome(kind: Kind, folder: pathlib.Path) -> dict[str, Any]:
   """Returns all that is to be the same in every run."""
-  meta = folder / 'checkpoints' / str(_ENDS[-1]) / 'meta' / 'metadata'
+  meta = folder / 'checkpoints' / str(kind.ends[-1]) / 'meta' / 'metadata'
   entries = log.read_metrics(folder)
   summary = json.loads((folder / 'summary.json').read_text())
   return {
@@ -142,61 +182,60 @@ def unfinished(folder: pathlib.Path) -> list[str]:
   return sorted(name for name in names if not name.isdecimal())
 
 
-def state_on_disk(folder: pathlib.Path) -> dict[str, object]:
+def state_on_disk(kind: Kind, folder: pathlib.Path) -> dict[str, Any]:
   """Returns where a process was when it was killed, and what it left."""
   entries = log.read_metrics(folder)
   left = unfinished(folder)
-  writing = [name for name in left if '.part' in name]
   last = entries[-1] if entries else {'kind': 'none', 'step': 0}
-  if writing:
-    where = 'checkpoint write'
-  elif last['kind'] == 'train' and last['step'] in _ENDS:
-    where = 'evaluation'
-  elif not entries:
-    where = 'start'
-  elif last['step'] == _ENDS[-1]:
-    where = 'end'
-  else:
-    where = 'training'
+  where = []
+  if any('.part' in name for name in left):
+    where.append('checkpoint write')
+  if last['kind'] == 'train' and last['step'] in kind.ends:
+    where.append('evaluation')
+  if not where:
+    ended = last['step'] == kind.ends[-1]
+    where = ['start' if not entries else 'end' if ended else 'training']
   return {'where': where, 'last_step_logged': last['step'], 'unfinished': left}
 
 
-def _until_seen(kind, folder, run, draw):
+def _until_seen(kind, moment, folder, run, draw):
   """Waits for the moment of a round that is not uniform."""
   epoch = draw.randrange(_EPOCHS)
-  begins, ends = [0, *_ENDS][epoch], _ENDS[epoch]
+  begins, ends = (0, *kind.ends)[epoch], kind.ends[epoch]
   while not run.ended():
-    if kind == 'write':
+    if moment == 'write':
       steps = [int(name.partition('.')[0]) for name in unfinished(folder)]
       if any(step > begins for step in steps):
         return
-    elif state_on_disk(folder) == {**_EVALUATES, 'last_step_logged': ends}:
-      return
+    else:
+      found = state_on_disk(kind, folder)
+      late = found['last_step_logged'] >= ends
+      if late and 'evaluation' in found['where']:
+        return
     time.sleep(0.001)
 
 
 def play(
-    number: int, kind: str, place: pathlib.Path, seconds: float, seed: str
-) -> dict[str, object]:
+    kind: Kind, moment: str, folder: pathlib.Path, seconds: float, seed: str
+) -> dict[str, Any]:
   """Starts, kills and finishes a run; returns the round but for the verdict."""
   draw = random.Random(seed)
-  folder = place / f'round_{number}'
-  run = Run(folder)
-  if kind == 'uniform':
+  run = Run(kind, folder)
+  if moment == 'uniform':
     run.wait(draw.uniform(0, seconds))
   else:
-    _until_seen(kind, folder, run, draw)
+    _until_seen(kind, moment, folder, run, draw)
   killed = run.kill()
   lived = time.monotonic() - run.begun
-  found = state_on_disk(folder)
+  found = state_on_disk(kind, folder)
   return {
-      'round': number,
+      'round': folder.name,
       'seed': seed,
-      'kind': kind,
+      'moment': moment,
       'killed': killed,  # else it had ended before
       'killed_after_seconds': round(lived, 3),
       **found,
-      'resumed_for_seconds': round(finish(folder), 3),
+      'resumed_for_seconds': round(finish(kind, folder), 3),
   }
 
 
@@ -208,29 +247,32 @@ def main() -> None:
   parser.add_argument('--evaluation', type=int, default=3)
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--out', type=pathlib.Path, required=True)
+  parser.add_argument('--run', choices=_KINDS, default='tiny')
   args = parser.parse_args()
-  kinds = [
-      kind
-      for kind in ('uniform', 'write', 'evaluation')
-      for _ in range(getattr(args, kind))
+  moments = [
+      moment
+      for moment in ('uniform', 'write', 'evaluation')
+      for _ in range(getattr(args, moment))
   ]
-  random.Random(args.seed).shuffle(kinds)
+  random.Random(args.seed).shuffle(moments)
   with tempfile.TemporaryDirectory() as place:
-    _campaign(pathlib.Path(place), kinds, args.seed, args.out)
+    _campaign(
+        pathlib.Path(place), _KINDS[args.run], moments, args.seed, args.out
+    )
 
 
-def _campaign(place, kinds, seed, out):
+def _campaign(place, kind, moments, seed, out):
   # A start takes over what the first has compiled. No device is begun here.
   jax.config.update('jax_platforms', 'cpu')
   jax.config.update('jax_compilation_cache_dir', str(place / 'compiled'))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
-  finish(place / 'compiling')
-  seconds = finish(place / 'unbroken')
-  expected = outcome(place / 'unbroken')
+  finish(kind, place / 'compiling')
+  seconds = finish(kind, place / 'unbroken')
+  expected = outcome(kind, place / 'unbroken')
   environment = (place / 'unbroken' / 'environment.json').read_text()
   report = {
-      'command': ' '.join([f'gswinrmt train --config={_RECIPE}', *_OVERRIDES]),
+      'run': kind.name,
       'seed': seed,
       'python': platform.python_version(),
       'versions': json.loads(environment)[0]['versions'],
@@ -244,9 +286,10 @@ def _campaign(place, kinds, seed, out):
       },
       'rounds': [],
   }
-  for number, kind in enumerate(kinds, 1):
-    row = play(number, kind, place, seconds, f'{seed}/{number}')
-    found = outcome(place / f'round_{number}')
+  for number, moment in enumerate(moments, 1):
+    folder = place / f'round_{number}'
+    row = play(kind, moment, folder, seconds, f'{seed}/{number}')
+    found = outcome(kind, folder)
     row['differing'] = [
         name for name in expected if found[name] != expected[name]
     ]
@@ -260,11 +303,11 @@ def _campaign(place, kinds, seed, out):
 
 def _totals(rounds):
   killed = [row for row in rounds if row['killed']]
-  hit = collections.Counter(row['where'] for row in killed)
+  hit = collections.Counter(w for row in killed for w in row['where'])
   return {
       'rounds': len(rounds),
       'killed': len(killed),
-      'uniform': sum(row['kind'] == 'uniform' for row in killed),
+      'uniform': sum(row['moment'] == 'uniform' for row in killed),
       'where': dict(sorted(hit.items())),
       'equal': sum(not row['differing'] for row in rounds),
   }

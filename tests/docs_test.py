@@ -101,6 +101,7 @@ def test_the_quickstart_runs(capsys):
         'docs/token_labels.md',
         'docs/data.md',
         'docs/performance.md',
+        'docs/reliability.md',
         'docs/scaling.md',
         'docs/weights.md',
     ],
@@ -124,3 +125,12 @@ def test_parameter_counts_in_the_readme_are_those_tested():
 
   for name, (_, count) in parameters_test.COUNTS.items():
     assert re.search(rf'`{name}`.*{count:,}', README), name
+
+
+def test_the_tests_that_reliability_names_are_there():
+  text = (ROOT / 'docs' / 'reliability.md').read_text()
+  named = re.findall(r'`(tests/\w+\.py)::(\w+)`', text)
+  rows = text.partition('| test |')[2].partition('\n\n')[0].splitlines()[2:]
+  assert len(named) == len(rows) > 20
+  for file, test in named:
+    assert f'\ndef {test}(' in (ROOT / file).read_text(), test

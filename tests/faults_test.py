@@ -132,6 +132,28 @@ patch.setattr(evaluation, 'evaluate_each', signalled)
   _go_on(launcher, tmp_path / 'run', unbroken)
 
 
+def test_a_signal_that_ends_the_workers_as_well_costs_no_step(
+    launcher, unbroken, tmp_path
+):
+  """As a scheduler sends it, to all processes of a job."""
+  before = """
+import os
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import feed
+following, calls = feed.Feed.__next__, []
+def gone(self):
+  calls.append(1)
+  if len(calls) == 9:
+    os.kill(os.getpid(), 15)
+    raise UserError('a worker was killed')
+  return following(self)
+patch.setattr(feed.Feed, '__next__', gone)
+"""
+  status, said = launcher.run(tmp_path / 'run', before, **AVERAGED)
+  assert status == 143 and 'after step 8, with a checkpoint' in said, said
+  _go_on(launcher, tmp_path / 'run', unbroken)
+
+
 def test_a_second_ctrl_c_ends_it_at_once(launcher, unbroken, tmp_path):
   """Though a checkpoint is being written, which takes a minute here."""
   before = """
@@ -153,8 +175,9 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
     launcher, unbroken, tmp_path
 ):
   folder = tmp_path / 'run'
-  first = launcher.start(folder, _at(15, 'time.sleep(600)'), **AVERAGED)
-  first.wait_for('epoch 2/4 done')
+  asleep = "print('asleep', flush=True); time.sleep(600)"
+  first = launcher.start(folder, _at(15, asleep, saved=12), **AVERAGED)
+  first.wait_for('asleep')
   before = (folder / 'metrics.jsonl').read_bytes()
   status, said = launcher.run(folder, **AVERAGED)  # says elsewhere
   assert status == 2 and said.count('\n') == 1

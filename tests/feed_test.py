@@ -138,6 +138,8 @@ def test_from_a_step_on_batches_are_those_of_the_unbroken_feed(start):
     [
         ('cpu', {}, 1),
         ('cpu', {'steps_per_dispatch': 7}, 7),
+        ('cpu', {'steps_per_dispatch': 10**9, 'log_every_steps': 20}, 20),
+        ('gpu', {'steps_per_dispatch': 7, 'log_every_steps': 1}, 2),
         ('gpu', {'steps_per_dispatch': 1}, 1),
         ('gpu', {}, 50),
         ('gpu', {'log_every_steps': 20}, 20),

@@ -132,6 +132,9 @@ def test_latency_is_written_where_the_report_looks(
   assert status == 0 and row['batch'] == 1 and row['image_size'] == 32
   (run,), problems = gather.gather([folder])
   assert run.latency == 1000.0 and not problems
+  # Of one image, whatever the batch of the others.
+  _, found = _run(tmp_path, '--latency', '--batch=4', '--model=rmt_compact')
+  assert found['groups'][0]['rows'][0]['batch'] == 1
 
 
 def test_mistakes_are_one_line(journal, capsys, tmp_path):

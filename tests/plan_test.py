@@ -44,6 +44,14 @@ def test_more_steps_than_the_optimiser_counts():
   plan_lib.make_plan(_config(batch_size=2, num_epochs=2**16 - 1), 2**16)
 
 
+def test_pieces_of_a_run_without_end_need_no_room():
+  plan = plan_lib.make_plan(
+      _config(batch_size=1, num_epochs=2**16, log_every_steps=1), 2**14
+  )
+  pieces = plan.dispatches(2**29, 8)
+  assert [next(pieces)[-1] - 2**29 for _ in range(3)] == [1, 2, 3]
+
+
 def test_stopping_early_keeps_the_schedule():
   plan = plan_lib.make_plan(_config(stop_after_epochs=3), 7)
   assert (plan.stop_step, plan.total_steps) == (5, 10)

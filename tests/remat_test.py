@@ -11,6 +11,7 @@ import pytest
 
 import gswinrmt_jax
 from gswinrmt_jax.models import backbone
+from gswinrmt_jax.training import devices
 
 _FIELDS = {
     'widths': (8, 16, 24, 32),
@@ -47,7 +48,9 @@ def arguments():
 
 
 def _gradient(remat, arguments):
-  return jax.jit(jax.grad(functools.partial(_loss, remat), (0, 1)))(*arguments)
+  gradient = jax.grad(functools.partial(_loss, remat), (0, 1))
+  quick = devices.quick_compilation()
+  return jax.jit(gradient, compiler_options=quick)(*arguments)
 
 
 @pytest.mark.parametrize('remat', ['elementwise', 'blocks'])

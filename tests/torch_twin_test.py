@@ -53,7 +53,7 @@ def test_gradients_are_equal(agreement, name):
   def loss(params):
     both = {**values, 'params': params}
     logits, updated = model.apply(
-        both, image, train=True, mutable='batch_stats'
+        both, jnp.asarray(image), train=True, mutable='batch_stats'
     )
     return jnp.square(logits).sum(), updated
 

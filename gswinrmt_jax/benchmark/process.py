@@ -1,6 +1,7 @@
 """The outside of a worker: starts the process and asks it."""
 
 from collections.abc import Mapping, Sequence
+import contextlib
 import json
 import os
 import pathlib
@@ -93,7 +94,8 @@ class Process:
 
   def close(self) -> None:
     """Ends the worker."""
-    self._process.stdin.close()
+    with contextlib.suppress(BrokenPipeError):  # it ended before
+      self._process.stdin.close()
     self._process.terminate()
     self._process.wait()
     self._process.stdout.close()

@@ -69,28 +69,7 @@ def evaluate_run(
   weights.check_classes(info)
   datasets.ensure(place.name, place.dir)
   size = (image_size, image_size) if image_size else weights.card.image_size
-  # Each image is needed once: there is no use in keeping it.
-  records = datasets.load(
-      place.name,
-      place.split,
-      place.dir,
-      image_size=size,
-      crop=weights.card.crop_at(size),
-      storage='decode',
-  )
-  eval_step = jax.jit(
-      evaluation.make_eval_step(
-          weights.make_model(size), build.make_normalization(weights.card)
-      )
-  )
-  devices = devices_lib.Devices()
-  batch_size = devices.rounded_up(batch_size or place.batch_size)
-  figures = evaluation.evaluate(
-      eval_step,
-      weights.variables,
-      pipeline.eval_batches(records, batch_size=batch_size),
-      devices.put_batch,
-  )
+  figures = _figures(weights, place, size, batch_size or place.batch_size)
   report = {
       'step': weights.step,
       'epoch': weights.epoch,
@@ -115,6 +94,32 @@ def evaluate_run(
   run_folder.write_json(path, report)
   terminal.say(f'Written to {path}.')
   return report
+
+
+def _figures(weights, place, size, batch_size):
+  """Goes through the images once."""
+  # Each is needed once: there is no use in keeping it.
+  records = datasets.load(
+      place.name,
+      place.split,
+      place.dir,
+      image_size=size,
+      crop=weights.card.crop_at(size),
+      storage='decode',
+  )
+  eval_step = jax.jit(
+      evaluation.make_eval_step(
+          weights.make_model(size), build.make_normalization(weights.card)
+      )
+  )
+  devices = devices_lib.Devices()
+  batch_size = devices.rounded_up(batch_size)
+  return evaluation.evaluate(
+      eval_step,
+      weights.variables,
+      pipeline.eval_batches(records, batch_size=batch_size),
+      devices.put_batch,
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -95,19 +95,19 @@ class Feed:
 def steps_per_dispatch(config: ml_collections.ConfigDict, records: Any) -> int:
   """Returns the most steps of a dispatch: the recipe's, or what suits.
 
-  On a CPU that is one; elsewhere at least two, so that the program is a loop
-  (`dispatch.make_advance`) and rounds as one, whatever is logged or stored how.
+  They are no more than are logged at once. On a CPU one suits; elsewhere at
+  least two, so that the program is a loop (`dispatch.make_advance`) and rounds
+  as one, whatever is logged or stored how.
 
   Args:
     config: A recipe.
     records: Those that it trains on, wherever they are.
   """
-  if config.steps_per_dispatch:
-    return config.steps_per_dispatch
-  if jax.default_backend() == 'cpu':
+  asked = config.steps_per_dispatch
+  if asked == 1 or (not asked and jax.default_backend() == 'cpu'):
     return 1
-  most = min(_STEPS, config.log_every_steps)
-  if not resident.arrays(records):
+  most = min(asked or _STEPS, config.log_every_steps)
+  if not asked and not resident.arrays(records):
     size = config.batch_size * math.prod(records.image_shape)
     most = min(most, _BYTES // size)
   return max(2, most)

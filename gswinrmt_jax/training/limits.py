@@ -18,6 +18,7 @@ _LARGEST = 3.4e38  # of float32
 FIELDS = {
     'seed': 2**63 - 1,
     'dtype': str,
+    'remat': str,
     'batch_size': 2**20,
     'accumulate_steps': 2**20,
     'eval_batch_size': 2**20,
@@ -28,6 +29,9 @@ FIELDS = {
     'steps_per_dispatch': 2**20,
     'mesh.data': 2**20,
     'mesh.fsdp': 2**20,
+    'checkpoint_every_steps': 2**31 - 1,
+    'profile_steps': str,
+    'nan_policy': str,
     'ema_decay': float,
     'init_from': str,
     'label_smoothing': float,

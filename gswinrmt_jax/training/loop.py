@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import ml_collections
 
-from gswinrmt_jax.errors import RunError, Stopped
+from gswinrmt_jax.errors import RunError, Stopped, UserError
 from gswinrmt_jax.training import (
     average,
     background,
@@ -217,7 +217,7 @@ class Run:
           state, metrics = advance(state, current.supply, self.parts.key)
         readings.add(metrics, len(current.steps))
         with readings.waiting():  # The devices are busy meanwhile.
-          upcoming = next(self._feed, None)
+          upcoming = self._next()
         if self._profile.end(step, metrics):
           self.terminal.say(f'Trace in {self.folder / "profile"}.')
 
@@ -232,6 +232,15 @@ class Run:
         self._after(state, step, readings)
     self._background.wait()
     return state
+
+  def _next(self):
+    """Returns what comes next, None at the end or if a signal ends the run."""
+    try:
+      return next(self._feed, None)
+    except UserError:
+      if self._signals.received:  # Sent to the workers, too: they are gone.
+        return None
+      raise
 
   def _extra(self, state, step, progress):
     """Returns what an interval tells beside the metrics of its steps."""

@@ -1,5 +1,6 @@
 """At which steps a run validates and ends."""
 
+import bisect
 from collections.abc import Iterator
 import dataclasses
 import functools
@@ -97,16 +98,19 @@ class Plan:
       most: Steps in a piece.
     """
     ends = {*self.milestones}
-    for every in (self.log_every_steps, self.checkpoint_every_steps):
-      if every:
-        ends.update(range(every, self.stop_step, every))
     if self.profiled:
       ends |= {self.profiled[0] - 1, self.profiled[-1]}
-    for end in sorted(ends):
-      while start < end:
-        piece = range(start + 1, min(start + most, end) + 1)
-        yield piece
-        start = piece[-1]
+    ends = sorted(ends)
+    every = [
+        n for n in (self.log_every_steps, self.checkpoint_every_steps) if n
+    ]
+    while start < self.stop_step:
+      # Not all at once: a run may have any number of steps.
+      next_ends = [n - start % n + start for n in every]
+      end = min(ends[bisect.bisect_right(ends, start)], *next_ends)
+      piece = range(start + 1, min(start + most, end) + 1)
+      yield piece
+      start = piece[-1]
 
 
 def make_plan(config: ml_collections.ConfigDict, num_examples: int) -> Plan:

@@ -1,0 +1,53 @@
+"""The log of the campaign of kills, and a short campaign."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def _check(report):
+  for row in report['rounds']:
+    assert row['differing'] == [], row
+    writing = [name for name in row['unfinished'] if '.part' in name]
+    assert bool(writing) == ('checkpoint write' in row['where']), row
+  assert report['totals']['equal'] == len(report['rounds'])
+  # All parts of the state were compared, and each epoch is there once.
+  assert report['compared']['arrays'] == 35
+  assert report['compared']['epochs'] == [6, 12, 18, 25]
+  assert report['compared']['log_entries'] == 12
+
+
+def test_the_campaign_of_record():
+  report = json.loads((ROOT / 'results' / 'kill_campaign.json').read_text())
+  _check(report)
+  killed = [row for row in report['rounds'] if row['killed']]
+  uniform = [row for row in killed if row['moment'] == 'uniform']
+  assert len(uniform) >= 30 and len({row['seed'] for row in killed}) >= 30
+  times = [row['killed_after_seconds'] for row in uniform]
+  longest = report['unbroken_seconds']
+  assert min(times) < longest / 4 and max(times) > longest * 3 / 4
+  where = [where for row in killed for where in row['where']]
+  assert where.count('checkpoint write') >= 5
+  assert where.count('evaluation') >= 3
+
+
+@pytest.mark.slow
+def test_a_short_campaign(tmp_path):
+  out = tmp_path / 'campaign.json'
+  command = [sys.executable, str(ROOT / 'results' / 'kill_campaign.py')]
+  rounds = ['--uniform=1', '--write=1', '--evaluation=1']
+  subprocess.run(
+      [*command, *rounds, f'--out={out}'],
+      env={**os.environ, 'PYTHONPATH': str(ROOT)},
+      check=True,
+  )
+  report = json.loads(out.read_text())
+  _check(report)
+  assert report['totals']['killed'] == 3
+  assert report['totals']['where'].get('checkpoint write')
