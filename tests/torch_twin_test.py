@@ -67,6 +67,7 @@ def test_gradients_are_equal(agreement, name):
   largest = max(float(grad.abs().max()) for grad in found.values())
   for where, gradient in expected.named_parameters():
     if where in found:
+      gradient = gradient.detach()
       scale = float(gradient.abs().max()) + 1e-3 * largest
       error = float((gradient - found[where]).abs().max()) / scale
       assert error < 1e-3, where

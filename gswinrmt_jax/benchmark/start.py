@@ -18,7 +18,7 @@ _IMPORTS = {
     'create_model (loads JAX)': 'from gswinrmt_jax import create_model',
 }
 _TRAIN = ('-m', 'gswinrmt_jax.commands.main', 'train')
-_RUN = 'cifar10_retention:smoke'
+_RUN = 'digits_retention:smoke'  # with next to no augmentation
 _POLL = 0.02  # seconds
 _LIMIT = 600.0
 
