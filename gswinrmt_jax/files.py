@@ -23,7 +23,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
   Yields:
     Where to write.
   """
-  part = part_of(path)
+  part = path.with_name(f'{path.name}.part')
   try:
     yield part
     # A rename may reach the disk before what it names does.
@@ -34,11 +34,6 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     with contextlib.suppress(OSError):  # What went wrong is told, not this.
       part.unlink()
     raise
-
-
-def part_of(path: pathlib.Path) -> pathlib.Path:
-  """Returns what a file is called before it is whole."""
-  return path.with_name(f'{path.name}.part')
 
 
 def read_json(path: pathlib.Path) -> Any:

@@ -8,12 +8,19 @@ import numpy as np
 import optax
 import pytest
 import tiny
+import tiny_parts
 
 from gswinrmt_jax.augment import mix
 from gswinrmt_jax.models import norm
 from gswinrmt_jax.training import accumulate
 from gswinrmt_jax.training import state as state_lib
 from gswinrmt_jax.training import step as step_lib
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _compiled_once(tmp_path_factory):
+  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield
 
 
 class _Model(nn.Module):

@@ -12,7 +12,7 @@ import optax
 import pytest
 import tiny
 
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import RunError, UserError
 from gswinrmt_jax.training import (
     checkpoint,
     checkpoint_files,
@@ -306,6 +306,14 @@ def test_what_cannot_be_saved_is_one_line(tmp_path):
     checkpoints.wait()
   assert '\n' not in str(caught.value)
   assert checkpoint.Checkpoints(tmp_path / 'c').restore_latest(_target())
+
+
+def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path):
+  checkpoints = checkpoint.Checkpoints(tmp_path / 'run' / 'checkpoints')
+  checkpoints.save(_state(5), accuracy=0.5, meta={})
+  with pytest.raises(RunError, match=r'run was removed while it was trained'):
+    checkpoints.wait()
+  assert not (tmp_path / 'run').exists()
 
 
 def test_values_that_changed_on_disk_are_not_taken(tmp_path, monkeypatch):

@@ -74,7 +74,8 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
   """Each checkpoint is restored on another layout than it was written by.
 
   11 images are validated on, which divide over nothing. Of two processes with
-  four devices each, `fsdp=8` splits arrays over both.
+  four devices each, `fsdp=8` splits arrays over both; there images are on the
+  devices, too.
   """
   mesh_program.train(tmp_path / 'one')
   moving = tmp_path / 'moving'
@@ -95,7 +96,7 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
           moving,
           'JOIN',
           _changes(stop_after_epochs=9),
-          _changes(mesh__fsdp=8),
+          _changes(mesh__fsdp=8, data__storage='device'),
           devices=4,
       )
   )

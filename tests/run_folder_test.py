@@ -160,11 +160,3 @@ def test_write_json_leaves_the_old_file_if_it_fails(tmp_path):
   with pytest.raises(TypeError):
     run_folder.write_json(path, {'a': object()})
   assert json.loads(path.read_text()) == {'a': 1}
-
-
-def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
-  others = ('evaluation_test_5.json.part', 'config.json')
-  for name in ('config.json.part', 'metrics.jsonl.part', *others):
-    (tmp_path / name).touch()
-  run_folder.remove_parts(tmp_path)
-  assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

@@ -1,8 +1,12 @@
-"""Where compiled programs are kept from one run to the next."""
+"""Compiled programs: made beforehand, and kept from one run to the next."""
+
+import time
+from typing import Any
 
 import jax
 
 from gswinrmt_jax.data import machine
+from gswinrmt_jax.training import log
 
 
 def keep_programs() -> None:
@@ -17,3 +21,19 @@ def keep_programs() -> None:
     return
   folder = machine.cache_folder() / 'compiled'
   jax.config.update('jax_compilation_cache_dir', str(folder))
+
+
+def compiled(function: Any, *args: Any, terminal: log.Terminal) -> Any:
+  """Returns the training step compiled, so that no interval holds that time.
+
+  Args:
+    function: The jitted step.
+    *args: What it will be called with, or their shapes.
+    terminal: Is told how long it took.
+  """
+  terminal.progress('Compiling the training step ...')
+  before = time.perf_counter()
+  program = function.lower(*args).compile()
+  seconds = log.duration(time.perf_counter() - before)
+  terminal.say(f'Compiled the training step in {seconds}.')
+  return program

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import pathlib
-import time
 from typing import Any
 
 import jax
@@ -17,9 +16,10 @@ from gswinrmt_jax.training import (
     checkpoint,
     closing,
     compilation,
-    devices,
     feed,
     fine_tune,
+    finish,
+    first_batch,
     image_spec,
     inputs,
     log,
@@ -97,7 +97,6 @@ class Run:
     )
     if processes.is_first():
       self.checkpoints.clean()
-      run_folder.remove_parts(folder)
     newest = self.checkpoints.newest_meta()
     if newest:
       run_folder.check_checkpoint(newest[1]['config'], config, newest[0])
@@ -156,7 +155,9 @@ class Run:
       self._announce(state, start)
       if start < stop:
         state = self._train(state, start)
-      summary = self._sum_up(state)
+      summary = finish.finish(
+          self.parts, self.folder, self.checkpoints, state, self.log.entries
+      )
     self.terminal.say(closing.table(summary))
     return summary
 
@@ -201,8 +202,16 @@ class Run:
     upcoming = next(self._feed)
     if not start:
       with self.terminal.sparing('augmented_batch.png'):
-        self._draw(upcoming.supply)
-    advance = self._compile(state, upcoming.supply)
+        first_batch.draw(
+            self.parts, upcoming.supply, self.folder / 'augmented_batch.png'
+        )
+    advance = compilation.compiled(
+        self.parts.advance,
+        state,
+        upcoming.supply,
+        self.parts.key,
+        terminal=self.terminal,
+    )
     readings = meter.Meter(
         self.config.batch_size,
         skip=build.skips_nonfinite(self.config),
@@ -223,7 +232,8 @@ class Run:
 
         if plan.reads_at(step):
           values, speed = self._finite(readings.read, step)
-          extra = self._extra(state, step, progress)
+          skipped = progress.skipped + int((values['finite'] == 0).sum())
+          extra = self._extra(state, step - skipped)
           progress.interval(step, values, speed, extra)
           self.checkpoints.check()
         if step in plan.milestones:
@@ -238,14 +248,15 @@ class Run:
     try:
       return next(self._feed, None)
     except UserError:
-      if self._signals.received:  # Sent to the workers, too: they are gone.
+      # Sent to the workers, too: they are gone. Of several processes all have
+      # to come to the step on which they end.
+      if self._signals.received and processes.share()[1] == 1:
         return None
       raise
 
-  def _extra(self, state, step, progress):
+  def _extra(self, state, updates):
     """Returns what an interval tells beside the metrics of its steps."""
-    # The schedule counts updates.
-    rate = self.parts.schedule(step - 1 - progress.skipped)
+    rate = self.parts.schedule(updates - 1)
     return {'learning_rate': rate, **self._decay_range(state.params)}
 
   def _after(self, state, step, readings):
@@ -286,40 +297,6 @@ class Run:
     with self.terminal.sparing('curves.png'):
       plots.write_curves(self.folder / 'curves.png', entries, self.folder.name)
 
-  def _draw(self, supply):
-    """Draws some of the first batch as the first step will see it."""
-
-    def some(key, supply):
-      batch = supply.batch(0)
-      image, targets = self.parts.augmentation(key, batch)
-      if self.parts.maps:
-        targets, _ = targets  # those of the tokens are not written down
-      return jax.tree.map(
-          lambda rows: rows[: plots.DRAWN], (batch, (image, targets))
-      )
-
-    drawn = jax.jit(
-        some,
-        out_shardings=self.parts.devices.replicated,
-        compiler_options=devices.quick_compilation(),
-    )(step_lib.augment_key(self.parts.key, 0), supply)
-    if processes.is_first():
-      plots.write_augmented_batch(
-          self.folder / 'augmented_batch.png',
-          *jax.device_get(drawn),
-          self.parts.info,
-      )
-
-  def _compile(self, state, supply):
-    """Compiles the step beforehand, so that no interval holds that time."""
-    self.terminal.progress('Compiling the training step ...')
-    before = time.perf_counter()
-    lowered = self.parts.advance.lower(state, supply, self.parts.key)
-    compiled = lowered.compile()
-    seconds = log.duration(time.perf_counter() - before)
-    self.terminal.say(f'Compiled the training step in {seconds}.')
-    return compiled
-
   def _finite(self, read, step):
     """Returns what a meter reads; says how to go on if it is not finite."""
     try:
@@ -351,32 +328,3 @@ class Run:
             'pending': pending,
         },
     )
-
-  def _sum_up(self, state):
-    """Sums up the last and the best checkpoint.
-
-    The test split, if there is one, is read here, once, at the end of the whole
-    schedule: a run that stops early is judged on validation data alone.
-    """
-    self.checkpoints.wait()
-    last = int(state.step)
-    restored = self.checkpoints.restore_best(self.parts.target.saved_weights)
-    best = restored.step
-    tested = {}
-    if last == self.parts.plan.total_steps and self.config.data.test_split:
-      data = inputs.load_eval(self.config, self.config.data.test_split)
-      tested[last] = self.parts.evaluate(state.saved_weights, data)
-      if best != last:
-        tested[best] = self.parts.evaluate(restored.tree, data)
-    summary = closing.summarize(
-        self.config,
-        self.parts.plan,
-        self.log.entries,
-        tested,
-        last=last,
-        best=best,
-    )
-    summary['parameters'] = closing.parameter_count(state)
-    if processes.is_first():
-      run_folder.write_json(self.folder / 'summary.json', summary)
-    return summary

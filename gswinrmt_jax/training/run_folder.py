@@ -63,11 +63,6 @@ _ADDED = {
         'label_maps': '',
     },
 }
-# What training writes by `files.replacing`.
-_FILES = (
-    'augmented_batch.png config.json curves.png data.json environment.json '
-    'metrics.jsonl summary.json'
-).split()
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
@@ -143,12 +138,6 @@ def open_folder(
         f'cannot write to {folder}: {error.strerror or error}; choose another '
         '--workdir'
     ) from error
-
-
-def remove_parts(folder: pathlib.Path) -> None:
-  """Removes what a killed run left half written of its own files."""
-  for name in _FILES:
-    files.part_of(folder / name).unlink(missing_ok=True)
 
 
 def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:

@@ -259,7 +259,11 @@ def _from_run(folder, step, which, warn):
 
 def _make_model(card, image_size):
   config = ml_collections.ConfigDict(
-      {'model': {'name': card.name, **card.fields}, 'dtype': card.dtype}
+      {
+          'model': {'name': card.name, **card.fields},
+          'dtype': card.dtype,
+          'remat': 'none',  # nothing is trained here
+      }
   )
   return build.make_model(config, card.num_classes, (*image_size, 3))
 

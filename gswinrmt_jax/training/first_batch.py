@@ -1,0 +1,40 @@
+"""The first batch, drawn as the first step will see it."""
+
+import pathlib
+
+import jax
+
+from gswinrmt_jax.training import devices, dispatch, parts, plots, processes
+from gswinrmt_jax.training import step as step_lib
+
+
+def draw(of: parts.Parts, supply: dispatch.Supply, path: pathlib.Path) -> None:
+  """Draws some of its images, before and after the augmentation.
+
+  All processes take part, one writes the picture.
+
+  Args:
+    of: The run's parts.
+    supply: Of the first dispatch.
+    path: Of the picture.
+
+  Raises:
+    OSError: If it cannot be written.
+  """
+
+  def some(key, supply):
+    batch = supply.batch(0)
+    image, targets = of.augmentation(key, batch)
+    if of.maps:
+      targets, _ = targets  # those of the tokens are not written down
+    return jax.tree.map(
+        lambda rows: rows[: plots.DRAWN], (batch, (image, targets))
+    )
+
+  drawn = jax.jit(
+      some,
+      out_shardings=of.devices.replicated,
+      compiler_options=devices.quick_compilation(),
+  )(step_lib.augment_key(of.key, 0), supply)
+  if processes.is_first():
+    plots.write_augmented_batch(path, *jax.device_get(drawn), of.info)
