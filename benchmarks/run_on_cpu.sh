@@ -13,7 +13,7 @@ python=${PYTHON:-python}
 results=${RESULTS:-benchmarks/results}
 if [[ -n ${SMALL:-} ]]; then
   how=(--seconds 0.1 --repeats 2)
-  compact=(--batch 2 --image-size 32) tiny=(--batch 1 --image-size 32)
+  compact=(--batch 2 --image-size 32) tiny=(--batch 2 --image-size 64)
 else
   how=(--seconds 3 --repeats 5)
   compact=(--batch 32) tiny=(--batch 8)
