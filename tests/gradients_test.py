@@ -11,7 +11,7 @@ from gswinrmt_jax.training import gradients
 @pytest.mark.parametrize('small', [0, 3, 6, 100])
 def test_norm_is_over_all_arrays(small, monkeypatch):
   """With all arrays, some or none of them joined: sqrt(1 + 4 ... + 100)."""
-  monkeypatch.setattr(gradients, '_SMALL', small)
+  monkeypatch.setattr(gradients, 'SMALL', small)
   numbers = jnp.arange(1.0, 11.0)
   tree = {'a': numbers[:1], 'b': {'c': numbers[1:7].reshape(2, 3)}}
   tree['d'] = numbers[7:]

@@ -121,7 +121,11 @@ def test_a_training_step():
   for key, value in gradients.items():
     close(np.linalg.norm(value), want[f'train/gradnorm/{key}'], err_msg=key)
     if f'train/grad/{key}' in want:
-      close(value, want[f'train/grad/{key}'], err_msg=key)
+      expected = want[f'train/grad/{key}']
+      # They are float32's: our model in float64 differs by up to 4e-6 of an
+      # array's largest value, the first convolution's, a sum over all pixels.
+      within = 3e-6 + 1e-5 * np.abs(expected).max()
+      close(value, expected, atol=within, err_msg=key)
 
 
 def _released(tree):

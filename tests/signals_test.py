@@ -51,3 +51,16 @@ def test_in_another_thread_nothing_is_changed():
   thread.start()
   thread.join()
   assert seen == [before]
+
+
+def test_what_was_ignored_stays_so():
+  """Ctrl-C, by a shell that started the run behind `&`."""
+  heard = signals.Signals()
+  before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    with heard.heard(), heard.deferred():
+      os.kill(os.getpid(), signal.SIGINT)
+      assert heard.received is None
+      assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+  finally:
+    signal.signal(signal.SIGINT, before)

@@ -8,6 +8,7 @@ Python to run before it, which bring about what is to go wrong.
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -140,6 +141,8 @@ def _be_a_run(asked, guard, loop, plots, tiny_parts, patch):
   said = os.open(asked['said'], os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
   for stream in (1, 2):
     os.dup2(said, stream)
+  # As at a terminal: started behind `&`, all that is run ignores it.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   status = 70  # of a defect, whose traceback is in what was said
   try:
     tiny_parts.install(patch)

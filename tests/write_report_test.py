@@ -72,7 +72,7 @@ def test_report(runs, tmp_path):
   assert 'recipe: num_epochs is 50 there and 2 here.' in text
   assert '| more than noise: worse |' in text
   assert '- cifar10, compact models: no run of SWAT' in text
-  assert f'- {runs / "rmt_s1"} cannot be read (JSONDecodeError' in text
+  assert f'- {runs / "rmt_s1" / "config.json"} cannot be read: ' in text
   # Every figure has its run, and every run its folder.
   cited = {int(number) for number in re.findall(r'\[(\d+)\]', text)}
   listed = re.findall(r'^(\d+)\. `(.*)`:', text, re.MULTILINE)

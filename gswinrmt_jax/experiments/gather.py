@@ -104,6 +104,8 @@ def gather(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
       seen.add(source.resolve())
       try:
         run = _read(source)
+      except UserError as error:  # says of which file
+        problems.append(str(error))
       except _DAMAGED as error:
         said = f'{type(error).__name__}: {error}'
         problems.append(f'{source} cannot be read ({" ".join(said.split())})')

@@ -27,14 +27,19 @@ class Signals:
     """Listens inside, in the main thread; elsewhere nothing is changed.
 
     A signal ends what is under way at once, unless `deferred`. After the first
-    the handlers are those of before: a second signal ends the process.
+    the handlers are those of before: a second signal ends the process. One that
+    was ignored, as Ctrl-C is behind `nohup` and `&`, stays so.
     """
     if threading.current_thread() is not threading.main_thread():
       yield
       return
     before = {number: signal.getsignal(number) for number in _HEARD}
-    self._before = before
-    for number in _HEARD:
+    self._before = {
+        number: handler
+        for number, handler in before.items()
+        if handler != signal.SIG_IGN
+    }
+    for number in self._before:
       signal.signal(number, self._receive)
     try:
       yield
