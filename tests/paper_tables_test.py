@@ -107,6 +107,13 @@ def test_gaps(setting):
   ]
 
 
+def test_without_a_test_split_there_is_no_gap(tmp_path):
+  folder = tmp_path / 'run'
+  made_up_runs.write(folder, 'cifar10_rmt', CURVE, test=None)
+  (run,), _ = gather.gather([folder])
+  assert run.finished and paper_tables.gap(run) is None
+
+
 def test_figures_lead_to_runs(setting):
   assert paper_tables.sources(setting) == (
       'Ours are runs: RMT [3] [4] [5]; Retention [1] [2].'

@@ -166,5 +166,6 @@ def gaps(setting: Setting) -> str:
 
 
 def gap(run: Run) -> float | None:
-  """Returns validation less test accuracy of the last checkpoint."""
-  return final_validation(run) - test_accuracy(run) if run.finished else None
+  """Returns validation less test accuracy of the last checkpoint, if tested."""
+  tested = test_accuracy(run)  # None of a data set without a test split
+  return None if tested is None else final_validation(run) - tested
