@@ -10,7 +10,6 @@ batch: of this machine's default device, or of an H200 that need not be here
 """
 
 import argparse
-import functools
 import itertools
 import json
 import pathlib
@@ -20,42 +19,18 @@ import ml_collections
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.benchmark import compiled
-from gswinrmt_jax.data import datasets
 from gswinrmt_jax.models import backbone
-from gswinrmt_jax.training import build, plan
-from gswinrmt_jax.training import state as state_lib
-from gswinrmt_jax.training import step as step_lib
-
-_NUM_EXAMPLES = 50000  # of an epoch; changes no memory
 
 
 def temporaries(
     config: ml_collections.ConfigDict, image_size: int, classes: int
 ) -> int:
   """Returns the bytes of temporaries of the step on the default device."""
-  config = build.resolve(config)
-  shape = (image_size, image_size, 3)
-  info = datasets.Info(
-      'shapes', tuple(map(str, range(classes))), (0.5,) * 3, (0.25,) * 3
+  _, step, shapes = compiled.training_step(
+      config, image_size=image_size, num_classes=classes, augmented=True
   )
-  model = build.make_model(config, classes, shape)
-  course = plan.make_plan(config, max(_NUM_EXAMPLES, config.batch_size))
-  _, tx = build.make_optimizer(config, course)
-  step = step_lib.make_train_step(
-      model, tx, build.make_augmentation(config, info)
-  )
-  key = jax.eval_shape(lambda: jax.random.key(0))
-  create = functools.partial(
-      state_lib.create, model, tx, image_shape=shape, ema=False
-  )
-  batch = {
-      'image': jax.ShapeDtypeStruct((config.batch_size, *shape), 'uint8'),
-      'label': jax.ShapeDtypeStruct((config.batch_size,), 'int32'),
-  }
-  lowered = jax.jit(step, donate_argnums=0).lower(
-      jax.eval_shape(create, key), batch, key
-  )
-  return lowered.compile().memory_analysis().temp_size_in_bytes
+  program = jax.jit(step, donate_argnums=0).lower(*shapes).compile()
+  return program.memory_analysis().temp_size_in_bytes
 
 
 def main() -> None:

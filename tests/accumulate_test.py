@@ -12,6 +12,7 @@ import tiny_parts
 
 from gswinrmt_jax.augment import mix
 from gswinrmt_jax.models import norm
+from gswinrmt_jax.ops import backend
 from gswinrmt_jax.training import accumulate
 from gswinrmt_jax.training import state as state_lib
 from gswinrmt_jax.training import step as step_lib
@@ -63,26 +64,26 @@ def test_neighbours_stay_together_and_parts_reach_all_over_the_batch():
   assert parts.tolist() == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
 
 
-@pytest.mark.parametrize('backend', ['cpu', 'gpu'])
-def test_parts_add_up_to_the_large_batch(backend, monkeypatch):
+@pytest.mark.parametrize('platform', ['cpu', 'gpu'])
+def test_parts_add_up_to_the_large_batch(platform):
   """Without BatchNorm; as on a CPU and, in a loop, as elsewhere."""
   whole, _, _ = _after_two_steps(1, batch_norm=False)
-  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
-  parts, _, _ = _after_two_steps(3, batch_norm=False)
+
+  def value_and_grad(p):
+    return accumulate.value_and_grad(
+        lambda p, stats, part, index: (jnp.sum(p * part), (p, stats)),
+        p,
+        {},
+        jnp.arange(4.0),
+        steps=2,
+        reduce=lambda grads: grads,
+    )
+
+  with backend.tracing_for(platform):
+    parts, _, _ = _after_two_steps(3, batch_norm=False)
+    text = str(jax.make_jaxpr(value_and_grad)(jnp.float32(1)))
   chex.assert_trees_all_close(parts, whole, rtol=1e-5, atol=1e-6)
-  text = str(
-      jax.make_jaxpr(
-          lambda p: accumulate.value_and_grad(
-              lambda p, stats, part, index: (jnp.sum(p * part), (p, stats)),
-              p,
-              {},
-              jnp.arange(4.0),
-              steps=2,
-              reduce=lambda grads: grads,
-          )
-      )(jnp.float32(1))
-  )
-  assert ('unroll=1' in text) == (backend == 'gpu')
+  assert ('unroll=1' in text) == (platform == 'gpu')
 
 
 def test_batch_norm_sees_a_part_at_a_time():

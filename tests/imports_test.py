@@ -20,7 +20,7 @@ MAY_IMPORT = {
     'augment': {'ops'},
     'data': set(),
     'interop': {'models', 'ops'},
-    'training': {'models', 'data', 'augment', 'interop'},
+    'training': {'models', 'data', 'augment', 'interop', 'ops'},
     'benchmark': {'training', 'data', 'models', 'augment', 'ops'},
     'recipes': {'models'},
     'deploy': {'training', 'interop', 'data', 'augment', 'models', 'maps'},

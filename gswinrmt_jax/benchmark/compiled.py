@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 import os
+from typing import Any
 
 import jax
 import ml_collections
@@ -104,7 +105,12 @@ def compile_step(
   )
   device = jax.sharding.SingleDeviceSharding(topology.devices[0])
   with backend.tracing_for('gpu'):
-    model, step, arguments = _step(config, image_size, num_classes, augmented)
+    model, step, arguments = training_step(
+        config,
+        image_size=image_size,
+        num_classes=num_classes,
+        augmented=augmented,
+    )
     arguments = jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=device),
         arguments,
@@ -124,8 +130,21 @@ def compile_step(
   )
 
 
-def _step(config, image_size, num_classes, augmented):
-  """Returns the model, the step, and the shapes that the step takes."""
+def training_step(
+    config: ml_collections.ConfigDict,
+    *,
+    image_size: int,
+    num_classes: int,
+    augmented: bool,
+) -> tuple[Backbone, step_lib.TrainStep, tuple[Any, Any, Any]]:
+  """Returns the model, its step, and the shapes that the step takes.
+
+  Args:
+    config: As in `compile_step`, and the others.
+    image_size: Height and width.
+    num_classes: Number of logits.
+    augmented: Whether the augmentation is part of the step.
+  """
   config = build.resolve(config)
   shape = (image_size, image_size, 3)
   info = datasets.Info(
@@ -138,7 +157,13 @@ def _step(config, image_size, num_classes, augmented):
   if not augmented:
     augmentation = _plain(config, info)
   ema_decay = build.ema_decay(config)
-  step = step_lib.make_train_step(model, tx, augmentation, ema_decay=ema_decay)
+  step = step_lib.make_train_step(
+      model,
+      tx,
+      augmentation,
+      ema_decay=ema_decay,
+      accumulate_steps=config.accumulate_steps,
+  )
   key = jax.eval_shape(lambda: jax.random.key(0))
   create = functools.partial(
       state_lib.create, model, tx, image_shape=shape, ema=bool(ema_decay)
