@@ -49,7 +49,7 @@ def _linear(params, x):
 
 
 def _ffn(params, x, use_norm, use_conv=True):
-  hidden = layers.gelu(_linear(params['up'], x))
+  hidden = ops.gelu(_linear(params['up'], x))
   if not use_conv:
     return _linear(params['down'], hidden)
   local = _depthwise(params['position'], hidden)

@@ -1,6 +1,5 @@
 """Both rotary forms, against complex multiplication in float64."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,15 +25,34 @@ def test_split_half_frequencies_do_not():
   )
 
 
-def test_interleaved_turns_neighbouring_channels():
+def _interleaved(x, position):
+  """Rotated as pairs of neighbours are, by way of the other order."""
+  ordered = rotary.evens_first(x.reshape(B, H, W, -1), N).reshape(x.shape)
+  turned = rotary.rotate(ordered, position, rotary.interleaved_frequencies(D))
+  even, odd = np.split(np.asarray(turned), 2, axis=-1)
+  return np.stack([even, odd], axis=-1).reshape(x.shape)
+
+
+def _split_half(x, position):
+  return rotary.rotate(x, position, rotary.split_half_frequencies(D))
+
+
+def test_neighbouring_channels_are_turned_where_evens_come_first():
   x = _x()
   position = np.arange(H)[:, None] * 7 + np.arange(W)[None, :]
   pairs = x[..., 0::2].astype(np.float64) + 1j * x[..., 1::2]
   angle = position[..., None] * np.array([1, 1e-2, 1e-4])
   turned = pairs * np.exp(1j * angle)[None, :, :, None]
-  actual = rotary.rotate_interleaved(jnp.asarray(x), position)
+  actual = _interleaved(jnp.asarray(x), position)
   np.testing.assert_allclose(actual[..., 0::2], turned.real, atol=1e-5)
   np.testing.assert_allclose(actual[..., 1::2], turned.imag, atol=1e-5)
+
+
+def test_evens_come_first_in_each_head():
+  channels = jnp.arange(12.0)[None]
+  np.testing.assert_array_equal(
+      rotary.evens_first(channels, 2)[0], [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
+  )
 
 
 def test_split_half_turns_channels_half_a_head_apart():
@@ -43,14 +61,12 @@ def test_split_half_turns_channels_half_a_head_apart():
   halves = x[..., :3].astype(np.float64) + 1j * x[..., 3:]
   angle = position[..., None] * 10000.0 ** (-np.arange(3) / 3)
   turned = halves * np.exp(1j * angle)[None, :, :, None]
-  actual = rotary.rotate_split_half(jnp.asarray(x), position)
+  actual = _split_half(jnp.asarray(x), position)
   np.testing.assert_allclose(actual[..., :3], turned.real, atol=1e-5)
   np.testing.assert_allclose(actual[..., 3:], turned.imag, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    'rotate', [rotary.rotate_interleaved, rotary.rotate_split_half]
-)
+@pytest.mark.parametrize('rotate', [_interleaved, _split_half])
 def test_scores_depend_on_differences_of_position_only(rotate):
   query, key = jnp.asarray(_x(1)), jnp.asarray(_x(2))
   position = np.arange(H)[:, None] * W + np.arange(W)[None, :]
@@ -69,11 +85,12 @@ def test_scores_depend_on_differences_of_position_only(rotate):
 def test_large_positions_keep_their_precision():
   """At position 3135 a table made in float32 would be off by 1e-4."""
   x = jnp.ones((1, 1, 1, 1, 4), jnp.float32)
-  actual = rotary.rotate_interleaved(x, np.array([[3135]]))[0, 0, 0, 0]
+  frequencies = rotary.interleaved_frequencies(4)
+  actual = rotary.rotate(x, np.array([[3135]]), frequencies)[0, 0, 0, 0]
   expected = [
       np.cos(3135.0) - np.sin(3135.0),
-      np.cos(3135.0) + np.sin(3135.0),
       np.cos(0.3135) - np.sin(0.3135),
+      np.cos(3135.0) + np.sin(3135.0),
       np.cos(0.3135) + np.sin(0.3135),
   ]
   np.testing.assert_allclose(actual, expected, atol=3e-7)
@@ -82,27 +99,28 @@ def test_large_positions_keep_their_precision():
 def test_bfloat16_is_rotated_in_float32():
   x = jnp.asarray(_x(), jnp.bfloat16)
   position = np.arange(W)[None, :] + 100
-  actual = rotary.rotate_interleaved(x, position)
-  expected = rotary.rotate_interleaved(x.astype(jnp.float32), position)
+  actual = _split_half(x, position)
+  expected = _split_half(x.astype(jnp.float32), position)
   assert actual.dtype == jnp.bfloat16
   np.testing.assert_array_equal(actual, expected.astype(jnp.bfloat16))
 
 
-def test_an_odd_head_is_refused():
+@pytest.mark.parametrize(
+    'frequencies',
+    [rotary.interleaved_frequencies, rotary.split_half_frequencies],
+)
+def test_an_odd_head_is_refused(frequencies):
   with pytest.raises(ValueError, match='a head has 3'):
-    jax.eval_shape(
-        lambda x: rotary.rotate_interleaved(x, np.zeros((1, 1))),
-        jnp.zeros((1, 2, 2, 1, 3)),
-    )
+    frequencies(3)
 
 
 def test_a_pass_rotates_by_the_position_along_its_axis():
   x = jnp.asarray(_x())
   np.testing.assert_array_equal(
       rotary.rotate_along_axis(x, 0),
-      rotary.rotate_split_half(x, np.arange(W)[None, :]),
+      _split_half(x, np.arange(W)[None, :]),
   )
   np.testing.assert_array_equal(
       rotary.rotate_along_axis(x, 1),
-      rotary.rotate_split_half(x, np.arange(H)[:, None]),
+      _split_half(x, np.arange(H)[:, None]),
   )

@@ -62,7 +62,7 @@ class Attention(nn.Module):
     )
     nn.share_scope(self, project)
 
-    maps = dict(zip(names, project(x, before), strict=True))
+    maps = dict(zip(names, project(x, before, self._reordered), strict=True))
     value = maps['value']
     if arch.swiglu:
       value *= jax.nn.silu(maps['value_gate'])
@@ -117,8 +117,9 @@ class Attention(nn.Module):
       stride, _ = window_lib.effective(width, None if full else window, 0)
       row, column = np.arange(height)[:, None], np.arange(width)[None, :]
       position = row * stride + column
-      query = rotary_lib.rotate_interleaved(query, position)
-      key = rotary_lib.rotate_interleaved(key, position)
+      frequencies = rotary_lib.interleaved_frequencies(channels // heads)
+      query = rotary_lib.rotate(query, position, frequencies)
+      key = rotary_lib.rotate(key, position, frequencies)
 
     slopes = None
     if arch.alibi != 'none':
@@ -144,6 +145,12 @@ class Attention(nn.Module):
           rotary=arch.rotary == 'split_half',
       )
     return out.reshape(*out.shape[:-2], channels)
+
+  def _reordered(self, name: str, parameter: Array) -> Array:
+    """Queries and keys with the channels that are turned together apart."""
+    if self.arch.rotary != 'interleaved' or name not in ('query', 'key'):
+      return parameter
+    return rotary_lib.evens_first(parameter, self.arch.num_heads[self.stage])
 
   def _is_full(self) -> bool:
     return self.stage + 1 in self.arch.full_stages

@@ -1,5 +1,6 @@
 """Linear and convolution layers with the papers' initialisation."""
 
+from collections.abc import Callable
 import functools
 import math
 from typing import NamedTuple
@@ -17,8 +18,6 @@ from gswinrmt_jax.models import norm
 linear_init = nn.initializers.normal(0.02)
 
 Dense = functools.partial(nn.Dense, kernel_init=linear_init)
-
-gelu = functools.partial(jax.nn.gelu, approximate=False)
 
 
 def uniform_fan_in(fan_in: int) -> jax.nn.initializers.Initializer:
@@ -114,13 +113,23 @@ class FusedDense(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w c'], before: Affine | None = None
+      self,
+      x: Float[Array, 'b h w c'],
+      before: Affine | None = None,
+      reorder: Callable[[str, Array], Array] = lambda name, array: array,
   ) -> list[Float[Array, 'b h w f']]:
-    """Returns one map per name, of `x * before.scale + before.bias`."""
-    parameters = [
-        _DenseParameters(self.features, name=name)(x.shape[-1])
-        for name in self.names
-    ]
+    """Returns one map per name, of `x * before.scale + before.bias`.
+
+    Args:
+      x: The input.
+      before: What is done to it first.
+      reorder: Puts kernel and bias of a name in the order that the channels
+        of its map are to have.
+    """
+    parameters = []
+    for name in self.names:
+      layer = _DenseParameters(self.features, name=name)(x.shape[-1])
+      parameters.append([reorder(name, array) for array in layer])
     kernels, biases = zip(*parameters, strict=True)
     kernel, bias = _with_affine(
         jnp.concatenate(kernels, axis=1), jnp.concatenate(biases), before
@@ -279,7 +288,7 @@ class Stem(nn.Module):
       x = Conv3x3(features, stride, self.dtype, name=f'conv{index}')(x)
       x = norm.BatchNorm(self.dtype, name=f'norm{index}')(x, train=train)
       if index < len(layers) - 1:
-        x = gelu(x)
+        x = ops.gelu(x)
     return x
 
 

@@ -2,7 +2,7 @@
 
 from gswinrmt_jax.ops.conv import conv3x3
 from gswinrmt_jax.ops.depthwise import depthwise_conv
-from gswinrmt_jax.ops.gelu import biased_gelu
+from gswinrmt_jax.ops.gelu import biased_gelu, gelu
 from gswinrmt_jax.ops.layer_norm import layer_norm, normalize
 from gswinrmt_jax.ops.linear import (
     causal_retention,
@@ -31,6 +31,7 @@ __all__ = [
     'depthwise_conv',
     'full_linear_retention',
     'full_retention',
+    'gelu',
     'layer_norm',
     'linear_retention',
     'normalize',
