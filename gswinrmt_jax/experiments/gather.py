@@ -12,7 +12,7 @@ import ml_collections
 from gswinrmt_jax import files
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import log, run_folder
+from gswinrmt_jax.training import closing, log, run_folder
 
 # Folders inside of a run that hold no runs.
 _INNER = ('checkpoints', 'tensorboard', 'export')
@@ -163,6 +163,8 @@ def _make(source, *, config, epochs, summary, data, latency, environment):
   config = run_folder.from_json(config, str(source))
   if data is None and config.data.name in datasets.NAMES:
     data = dataclasses.asdict(datasets.info(config.data.name))
+  if summary is not None:
+    closing.check(summary, str(source))
   current = summary and epochs and summary['steps'] == epochs[-1]['step']
   return Run(
       source,
