@@ -96,6 +96,34 @@ def test_variants(setting):
   assert len(lines) == 2 + 7
 
 
+def test_the_best_of_a_run_on_its_way_is_not_compared(tmp_path):
+  for seed, accuracies in enumerate(([0.75, 0.5], [0.25])):
+    made_up_runs.write(
+        tmp_path / f'{seed}', 'digits_rmt', accuracies, seed=seed
+    )
+  (found,), _ = variants.group(gather.gather([tmp_path])[0])
+  row = own_tables.variants(found).splitlines()[2]
+  assert row.startswith('| `rmt` | 2, 1 | 50.00 | 75.00 | \N{EN DASH} |')
+
+
+def test_how_latency_was_measured_is_said(setting, tmp_path):
+  assert own_tables.latency_note(setting) == ''
+  for name, latency in (
+      ('base0', '{"milliseconds": 2}'),
+      (
+          'base1',
+          '{"milliseconds": 3, "spread": 0.0125, "device": "A", "threads": 2, '
+          '"dtype": "float32"}',
+      ),
+  ):
+    (tmp_path / name / 'latency.json').write_text(latency)
+  (found,), _ = variants.group(gather.gather([tmp_path])[0])
+  assert own_tables.latency_note(found) == (
+      'Latency is that of one image: A, float32, 2 threads; device unknown. '
+      'Half the distance of the quartiles of its rounds is at most 1.2 % of it.'
+  )
+
+
 def test_curves(setting):
   lines = own_tables.curves(setting).splitlines()
   assert lines[0] == '| | 1 | 2 |'

@@ -71,6 +71,7 @@ def test_report(runs, tmp_path):
   ]
   assert 'recipe for CIFAR-10: num_epochs is 50 there and 2 here.' in text
   assert '| more than noise: worse |' in text
+  assert 'Latency is that of one image: device unknown.' in text
   assert '- cifar10, compact models: no run of SWAT' in text
   assert f'- {runs / "rmt_s1" / "config.json"} cannot be read: ' in text
   # Every figure has its run, and every run its folder.

@@ -24,9 +24,7 @@ def variants(setting: Setting) -> str:
             markdown.percent(
                 one.mean(validation_at(max(one.epochs, default=0)))
             ),
-            markdown.percent(
-                one.mean(lambda run: max(run.curve.values(), default=None))
-            ),
+            markdown.percent(one.mean(_best_of(max(one.epochs, default=0)))),
             markdown.percent(one.mean(paper_tables.test_accuracy)),
             markdown.percent(
                 one.mean(lambda run: run.tested('accuracy', 'best'))
@@ -41,7 +39,8 @@ def variants(setting: Setting) -> str:
     )
   head = ['', 'epochs', 'validation, last (%)', 'validation, best']
   head += ['test, last (%)', 'test, best', 'test loss', 'smoothed']
-  return markdown.table([*head, 'gap (points)', 'runs'], rows)
+  head += ['validation less test (points)', 'runs']
+  return markdown.table(head, rows)
 
 
 def curves(setting: Setting) -> str:
@@ -91,6 +90,30 @@ def costs(setting: Setting) -> str:
   return markdown.table([*head, 'device'], rows)
 
 
+def latency_note(setting: Setting) -> str:
+  """Returns how latencies were measured; '' if they were not."""
+  runs = [run for one in setting.variants for run in one.runs if run.latency]
+  if not runs:
+    return ''
+  how = '; '.join(sorted({_how(run.latency_of) for run in runs}))
+  note = f'Latency is that of one image: {how}.'
+  spreads = [of for run in runs if (of := run.latency_of.get('spread'))]
+  if spreads:
+    note += (
+        ' Half the distance of the quartiles of its rounds is at most '
+        f'{100 * max(spreads):.1f} % of it.'
+    )
+  return note
+
+
+def _how(latency_of):
+  parts = [latency_of.get('device', 'device unknown')]
+  parts.append(latency_of.get('dtype'))
+  if latency_of.get('threads'):
+    parts.append(f'{latency_of["threads"]} threads')
+  return ', '.join(part for part in parts if part)
+
+
 @dataclasses.dataclass(frozen=True)
 class Change:
   """A variant against the one that it is compared with.
@@ -132,6 +155,13 @@ def _compare(one, other):
     if found:
       return Change(one, other, name, found)
   return Change(one, other)
+
+
+def _best_of(epoch):
+  """Of a run that got as far as that: one on its way is not compared."""
+  return lambda run: (
+      max(run.curve.values(), default=None) if run.epoch == epoch else None
+  )
 
 
 def validation_at(epoch: int) -> Callable[[Run], float | None]:

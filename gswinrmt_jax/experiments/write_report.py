@@ -51,14 +51,14 @@ def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
 def _legend(runs, settings):
   return (
       f'Runs: {len(runs)}; settings: {len(settings)}. Runs of a setting differ '
-      'in model and seed alone. Figures are means over seeds, with the '
-      'standard deviation where there are several; in brackets is the number '
-      'of the run in the list at the end. What is not measured has a '
-      f'{markdown.NOTHING}. "Last" is the last epoch, which the paper reports, '
-      '"best" the best on validation data. Test accuracy is of runs that '
-      "finished the whole schedule. Intervals are those of Student's t over "
-      'differences of the same seed, 95 %: what another seed would change is '
-      'in them, what other test images would is not. Times of epochs are by '
+      'in model and seed alone. Figures are means over the seeds that have '
+      'them, with the standard deviation where there are several; in brackets '
+      'is the number of the run in the list at the end. What is not measured '
+      f'has a {markdown.NOTHING}. "Last" is the last epoch, which the paper '
+      'reports, "best" the best on validation data. Test accuracy is of runs '
+      "that finished the whole schedule. Intervals are those of Student's t "
+      'over differences of the same seed, 95 %: what another seed would change '
+      'is in them, what other test images would is not. Times of epochs are by '
       'the clock, whatever else the machine did.'
   )
 
@@ -75,6 +75,8 @@ def _section(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
     ]
   parts += ['### All variants', own_tables.variants(setting)]
   parts += ['### Cost', own_tables.costs(setting)]
+  note = own_tables.latency_note(setting)
+  parts += [note] if note else []
   for base in switches.BASES:
     changes = own_tables.ablations(setting, base)
     if not changes:
