@@ -85,7 +85,8 @@ def _section(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
         f'### {switches.BASES[base].label}, one component changed',
         own_tables.ablation_table(base, changes),
     ]
-    known = sum(one.found is not None and one.found.n > 1 for one in changes)
+    found = [one.found for one in changes if one.found]
+    known = sum(one.more_than_noise is not None for one in found)
     if known > 1:
       parts.append(
           f'Of {known} comparisons about {0.05 * known:.1g} are outside of '
