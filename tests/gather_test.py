@@ -98,9 +98,16 @@ def test_collected_figures_are_those_of_the_run(folder, monkeypatch, tmp_path):
   monkeypatch.syspath_prepend(ROOT / 'results')
   import collect
 
-  (folder / 'environment.json').write_text('[]')
+  start = {
+      'command': ['/place/train.py', '--config=x', '--config.data.dir=/place'],
+      'device': 'cpu',
+  }
+  config = {'data': {'dir': '/place', 'name': 'cifar10'}}
+  environment = [start, {**start, 'config': config}]
+  (folder / 'environment.json').write_text(json.dumps(environment))
   path = tmp_path / 'collected.json'
   path.write_text(json.dumps(collect.collect(folder)))
+  assert '/place' not in path.read_text()
   (run,), _ = gather.gather([folder])
   (again,), _ = gather.gather([path])
   assert again.source == path and again.config.model == run.config.model

@@ -145,6 +145,9 @@ def test_the_tables_of_the_readme_are_made_from_results():
   settings, _ = variants.group(gather.gather([ROOT / 'results'])[0])
   found = {one.config.data.name: one for one in settings if not one.benchmark}
   assert own_tables.curves(found['tiny_imagenet_100']) in text
+  changes = own_tables.ablations(found['cifar10'], 'retention')
+  assert [one.found.n for one in changes] == [3] * 4
+  assert own_tables.ablation_table('retention', changes) in text
   assert (
       ' | '.join(
           f'{one.mean(lambda run: run.tested("accuracy")).mean:.2%}'

@@ -82,7 +82,7 @@ def write_curves(
           [mean - by for mean, by in zip(means, spread, strict=True)],
           [mean + by for mean, by in zip(means, spread, strict=True)],
           color=color,
-          alpha=0.15 if len(curves) <= _FEW else 0,
+          alpha=min(0.15, 0.3 / len(curves)) if len(curves) <= _FEW else 0,
           lw=0,
       )
     if curve.printed:
