@@ -150,3 +150,35 @@ def test_slices_are_read_and_updates_written_not_the_whole():
   place = 0 + 40 + 4
   assert counts.bytes_read == cut + place
   assert counts.bytes_written == 40 + (40 + 40)
+
+
+BEHIND = """
+%part (a: bf16[100], b: f32[100]) -> f32[5] {
+  %a = bf16[100]{0} parameter(0)
+  %b = f32[100]{0} parameter(1)
+  %wide = f32[100]{0} convert(%a)
+  %sum = f32[100]{0} add(%wide, %b)
+  ROOT %s = f32[5]{0} slice(%sum), slice={[0:5]}
+}
+
+%whole (a: bf16[100]) -> bf16[10,10] {
+  %a = bf16[100]{0} parameter(0)
+  %wide = f32[100]{0} convert(%a)
+  %s = f32[5]{0} slice(%wide), slice={[0:5]}
+  ROOT %view = bf16[10,10]{1,0} bitcast(%a)
+}
+
+ENTRY %main (x: bf16[100], y: f32[100]) -> bf16[10,10] {
+  %x = bf16[100]{0} parameter(0)
+  %y = f32[100]{0} parameter(1)
+  %p = f32[5]{0} fusion(%x, %y), kind=kLoop, calls=%part
+  ROOT %w = bf16[10,10]{1,0} fusion(%x), kind=kLoop, calls=%whole
+}
+"""
+
+
+def test_a_slice_behind_elementwise_operations_needs_no_more():
+  """And a view that is returned needs all of it."""
+  counts = hlo_counts.count(BEHIND)
+  assert counts.bytes_read == (2 * 5 + 4 * 5) + 200
+  assert counts.bytes_written == 20 + 200

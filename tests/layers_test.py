@@ -28,23 +28,62 @@ def test_a_scaled_layer_is_a_layer_and_its_scale():
   x = jnp.asarray(
       np.random.default_rng(0).normal(size=(2, 3, 5, 4)), jnp.float32
   )
-  module = layers.ScaledDense(6, jnp.float32)
-  params = module.init(KEY, x, None)['params']
+  module = layers.AffineDense(6, jnp.float32)
+  params = module.init(KEY, x)['params']
   params['bias'] += 1.0
   plain = layers.Dense(6)
   shapes = jax.tree.map(jnp.shape, plain.init(KEY, x)['params'])
   assert jax.tree.map(jnp.shape, params) == shapes
   expected = plain.apply({'params': params}, x)
   apply = jax.jit(module.apply)
-  np.testing.assert_allclose(
-      apply({'params': params}, x, None), expected, atol=1e-6
-  )
+  np.testing.assert_allclose(apply({'params': params}, x), expected, atol=1e-6)
   scale = jnp.arange(-2.0, 4.0)
   np.testing.assert_allclose(
-      apply({'params': params}, x, scale),
+      apply({'params': params}, x, scale=scale),
       expected * scale[None, None, None],
       atol=1e-6,
   )
+  before = layers.Affine(jnp.arange(4.0), jnp.arange(4.0, 8.0))
+  changed = x * before.scale[None, None, None] + before.bias[None, None, None]
+  np.testing.assert_allclose(
+      apply({'params': params}, x, before=before, scale=scale),
+      plain.apply({'params': params}, changed) * scale[None, None, None],
+      atol=1e-6,
+  )
+
+
+def test_gelu_follows_where_asked():
+  x = jnp.asarray(
+      np.random.default_rng(0).normal(size=(2, 3, 5, 4)), jnp.float32
+  )
+  module = layers.AffineDense(6, jnp.float32, gelu=True)
+  params = module.init(KEY, x)['params']
+  params['bias'] += jnp.arange(-2.0, 4.0)
+  np.testing.assert_allclose(
+      module.apply({'params': params}, x),
+      layers.gelu(layers.Dense(6).apply({'params': params}, x)),
+      atol=1e-6,
+  )
+
+
+def test_a_norm_and_the_layers_behind_it_are_both():
+  """The scale and bias that a normalisation leaves to fused layers."""
+  rng = np.random.default_rng(0)
+  x = jnp.asarray(rng.normal(size=(2, 3, 5, 4)), jnp.float32)
+  norm = {'scale': rng.normal(size=4), 'bias': rng.normal(size=4)}
+  norm = jax.tree.map(jnp.float32, norm)
+  normed, before = layers.Normalization().apply({'params': norm}, x)
+  module = layers.FusedDense(6, ('one', 'two'), jnp.float32)
+  params = module.init(KEY, x)['params']
+  params['two']['bias'] += 1.0
+  whole = layers.LayerNorm().apply({'params': norm}, x)
+  for actual, name in zip(
+      module.apply({'params': params}, normed, before),
+      ('one', 'two'),
+      strict=True,
+  ):
+    expected = layers.Dense(6).apply({'params': params[name]}, whole)
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 def test_linear_layers_start_normal_with_deviation_002():

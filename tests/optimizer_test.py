@@ -5,11 +5,12 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.training import optimizer
+from gswinrmt_jax.training import gradients, optimizer
 
 
 def test_schedule_value_by_value():
@@ -134,6 +135,35 @@ def test_what_decays_is_what_decays_in_the_released_code(name):
     sizes[decays].append(leaf.size)
   counts = [(len(sizes[key]), sum(sizes[key])) for key in (False, True)]
   assert counts == list(RELEASED[name])
+
+
+@pytest.mark.parametrize('small', [0, 2**15])
+def test_it_is_the_adamw_of_optax(small, monkeypatch):
+  """State and parameters over ten steps, with a rate that changes."""
+  monkeypatch.setattr(gradients, 'SMALL', small)
+  settings = {'b1': 0.8, 'b2': 0.95, 'eps': 1e-3, 'weight_decay': 0.25}
+  schedule = optax.linear_schedule(0.1, 0.5, 10)
+  ours = optimizer.make_optimizer(schedule, **settings)
+  theirs = optax.adamw(schedule, mask=optimizer.decay_mask, **settings)
+  results = {}
+  for name, tx in (('ours', ours), ('theirs', theirs)):
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda p: p + 1.0, PARAMS)
+    state = tx.init(params)
+    for _ in range(10):
+      grads = jax.tree.map(
+          lambda p, rng=rng: jnp.float32(rng.normal(size=p.shape)), params
+      )
+      updates, state = tx.update(grads, state, params)
+      params = optax.apply_updates(params, updates)
+    results[name] = params, state
+  assert jax.tree.structure(results['ours']) == jax.tree.structure(
+      results['theirs']
+  )
+  jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6),
+      *results.values(),
+  )
 
 
 def test_layer_scale_shrinks_with_the_kernels():

@@ -33,6 +33,8 @@ _COLLECTIVES = (
 # Operations that read as much of their first operand as they return.
 _SLICES = {'dynamic-slice', 'gather', 'slice'}
 _VIEWS = {'bitcast', 'get-tuple-element', 'reshape'}
+# Of which a slice needs no more than the same slice of the operands.
+_ELEMENTWISE = {'add', 'convert', 'divide', 'maximum', 'multiply', 'subtract'}
 _BRANCHING = {'call', 'conditional', 'while'}
 
 
@@ -53,7 +55,8 @@ class Counts:
     phases: Launches of the 'forward' and 'backward' pass and of the 'rest'
       (optimiser, metrics), by the name that JAX gave the operation.
     bytes_read: Bytes of the operands of all launches. Of an operand of which
-      a fusion takes slices only, the slices.
+      a fusion takes slices only, at once or behind elementwise operations,
+      the slices.
     bytes_written: Bytes of their results. Of a result that is updated in
       place, the update.
     collectives: Launches of each collective operation.
@@ -194,8 +197,13 @@ def _taken(instruction, users):
     first = user.operands[0] == instruction.name
     if user.opcode in _SLICES and first:
       taken += user.num_bytes
+    elif user.root:
+      return instruction.num_bytes
     elif user.opcode in _VIEWS:
       taken += _taken(user, users)
+    elif user.opcode in _ELEMENTWISE:
+      share = _taken(user, users) / user.num_bytes
+      taken += round(share * instruction.num_bytes)
     elif user.opcode == 'dynamic-update-slice' and first:
       continue  # in place: what is not updated is not read
     else:

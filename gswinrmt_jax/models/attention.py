@@ -39,12 +39,15 @@ class Attention(nn.Module):
   def __call__(
       self,
       x: Float[Array, 'b h w c'],
+      before: layers.Affine | None = None,
       scale: Float[Array, ' c'] | None = None,
   ) -> Float[Array, 'b h w c']:
     """Mixes the tokens of the map.
 
     Args:
       x: The block's normalised input; the gate reads it too.
+      before: Scale and bias of that normalisation, if they are still to be
+        applied.
       scale: LayerScale of the branch; None where there is none.
 
     Returns:
@@ -59,7 +62,7 @@ class Attention(nn.Module):
     )
     nn.share_scope(self, project)
 
-    maps = dict(zip(names, project(x), strict=True))
+    maps = dict(zip(names, project(x, before), strict=True))
     value = maps['value']
     if arch.swiglu:
       value *= jax.nn.silu(maps['value_gate'])
@@ -70,21 +73,22 @@ class Attention(nn.Module):
     # On the whole map: inside windows it would see neighbours that the cyclic
     # shift wrapped around.
     if arch.lce != 'none':
-      local = layers.DepthwiseConv(
+      local, bias = layers.DepthwiseConv(
           5, self.dtype, arch.depthwise_impl, name='local'
       )(value)
       if arch.lce == 'pointwise':
-        local = layers.Dense(channels, dtype=self.dtype, name='local_point')(
-            local
-        )
-      out += local
+        mix = layers.AffineDense(channels, self.dtype, name='local_point')
+        out += mix(local, before=layers.Affine(None, bias))
+      else:
+        out += layers.add_bias(local, bias)
     if arch.gate:
       swish = arch.gate_fn == 'swish'
       gate = (jax.nn.silu if swish else jax.nn.sigmoid)(maps['gate'])
       # Kept only for a caller who asks for 'intermediates'.
       self.sow('intermediates', 'gate_values', gate)
       out *= gate
-    return layers.ScaledDense(channels, self.dtype, name='out')(out, scale)
+    project_out = layers.AffineDense(channels, self.dtype, name='out')
+    return project_out(out, scale=scale)
 
   def attend(
       self,

@@ -88,7 +88,7 @@ class Backbone(nn.Module):
       setattr(self, f'down{index}', down(width, self.dtype))
     if arch.feature_norm:
       for stage in range(arch.stages):
-        norm_layer = layers.LayerNorm(dtype=self.dtype, epsilon=1e-5)
+        norm_layer = layers.LayerNorm(epsilon=1e-5)
         setattr(self, f'feature_norm{stage + 1}', norm_layer)
     if not self.num_classes:
       return
@@ -96,7 +96,7 @@ class Backbone(nn.Module):
       self.proj = layers.Dense(arch.projection, dtype=self.dtype)
       self.proj_norm = norm.BatchNorm(self.dtype)
     else:
-      self.norm = layers.LayerNorm(dtype=self.dtype)
+      self.norm = layers.LayerNorm()
     self.head = layers.Dense(self.num_classes, dtype=jnp.float32)
     if arch.dense_head:
       self.dense_head = layers.Dense(self.num_classes, dtype=jnp.float32)

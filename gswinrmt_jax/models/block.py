@@ -34,20 +34,29 @@ class FeedForward(nn.Module):
   def __call__(
       self,
       x: Float[Array, 'b h w c'],
+      before: layers.Affine | None = None,
       scale: Float[Array, ' c'] | None = None,
   ) -> Float[Array, 'b h w c']:
-    """Returns the residual branch with LayerScale, before stochastic depth."""
-    hidden = layers.Dense(self.features, dtype=self.dtype, name='up')(x)
-    hidden = layers.gelu(hidden)
+    """Returns the residual branch with LayerScale, before stochastic depth.
+
+    Args:
+      x: The block's normalised input.
+      before: Scale and bias of that normalisation, if they are still to be
+        applied.
+      scale: LayerScale of the branch; None where there is none.
+    """
+    up = layers.AffineDense(self.features, self.dtype, gelu=True, name='up')
+    hidden = up(x, before=before)
     if self.use_conv:
-      local = layers.DepthwiseConv(
+      convolve = layers.DepthwiseConv(
           3, self.dtype, self.depthwise_impl, name='position'
-      )(hidden)
+      )
+      local = layers.add_bias(*convolve(hidden))
       if self.use_norm:
-        local = layers.LayerNorm(dtype=self.dtype, name='norm')(local)
+        local = layers.LayerNorm(name='norm')(local)
       hidden += local
-    down = layers.ScaledDense(x.shape[-1], self.dtype, name='down')
-    return down(hidden, scale)
+    down = layers.AffineDense(x.shape[-1], self.dtype, name='down')
+    return down(hidden, scale=scale)
 
 
 class Block(nn.Module):
@@ -85,16 +94,17 @@ class Block(nn.Module):
     """
     arch = self.arch
     if arch.position_conv:
-      x += layers.DepthwiseConv(
+      convolve = layers.DepthwiseConv(
           3, self.dtype, arch.depthwise_impl, name='position'
-      )(x)
-    branch = layers.LayerNorm(dtype=self.dtype, name='attention_norm')(x)
+      )
+      x += layers.add_bias(*convolve(x))
+    branch, affine = layers.Normalization(name='attention_norm')(x)
     branch = attention.Attention(
         arch, self.stage, self.shifted, self.dtype, name='attention'
-    )(branch, self._scale('attention_scale', x))
+    )(branch, affine, self._scale('attention_scale', x))
     x += self._kept(branch, None if keep is None else keep[0])
 
-    branch = layers.LayerNorm(dtype=self.dtype, name='ffn_norm')(x)
+    branch, affine = layers.Normalization(name='ffn_norm')(x)
     branch = FeedForward(
         round(arch.mlp_ratios[self.stage] * x.shape[-1]),
         arch.ffn_conv,
@@ -102,7 +112,7 @@ class Block(nn.Module):
         arch.depthwise_impl,
         self.dtype,
         name='ffn',
-    )(branch, self._scale('ffn_scale', x))
+    )(branch, affine, self._scale('ffn_scale', x))
     return x + self._kept(branch, None if keep is None else keep[1])
 
   def _scale(self, name, x):

@@ -10,11 +10,15 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from gswinrmt_jax.models import factory, norm
+from gswinrmt_jax.models import factory, layers, norm
 from gswinrmt_jax.models.backbone import Backbone
 
 # Operations per element, as fvcore has them.
-_NORMS = {nn.LayerNorm: ('layer norm', 5), norm.BatchNorm: ('batch norm', 2)}
+_NORMS = {
+    layers.LayerNorm: ('layer norm', 5),
+    layers.Normalization: ('layer norm', 5),
+    norm.BatchNorm: ('batch norm', 2),
+}
 _PRODUCTS = ('convolution', 'linear', 'attention')
 
 
@@ -82,7 +86,7 @@ def count(model: Backbone, image_size: tuple[int, int]) -> Cost:
     y = call(*args, **kwargs)
     kind = _NORMS.get(type(context.module))
     if kind and context.method_name == '__call__':
-      operations[kind[0]] += kind[1] * y.size
+      operations[kind[0]] += kind[1] * args[0].size
     return y
 
   with nn.intercept_methods(count_norm):

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import NamedTuple
 
 from flax import linen as nn
 from flax.typing import Dtype
@@ -17,10 +18,6 @@ linear_init = nn.initializers.normal(0.02)
 
 Dense = functools.partial(nn.Dense, kernel_init=linear_init)
 
-LayerNorm = functools.partial(
-    nn.LayerNorm, epsilon=1e-6, use_fast_variance=False
-)
-
 gelu = functools.partial(jax.nn.gelu, approximate=False)
 
 
@@ -32,6 +29,71 @@ def uniform_fan_in(fan_in: int) -> jax.nn.initializers.Initializer:
     return jax.random.uniform(key, shape, dtype, -bound, bound)
 
   return init
+
+
+class LayerNorm(nn.Module):
+  """LayerNorm over channels.
+
+      y = (x - mean) / sqrt(var + epsilon) * scale + bias
+
+  Attributes:
+    epsilon: Added to the variance.
+  """
+
+  epsilon: float = 1e-6
+
+  @nn.compact
+  def __call__(self, x: Float[Array, '*b c']) -> Float[Array, '*b c']:
+    """Returns the normalised map, in its dtype."""
+    scale, bias = _norm_parameters(self, x.shape[-1:])
+    return ops.layer_norm(x, scale, bias, self.epsilon)
+
+
+class Affine(NamedTuple):
+  """What a layer leaves to the linear layers behind it.
+
+  Attributes:
+    scale: Of its channels; None for 1.
+    bias: Added to them then.
+  """
+
+  scale: Float[Array, ' c'] | None
+  bias: Float[Array, ' c']
+
+
+class Normalization(nn.Module):
+  """LayerNorm whose scale and bias go into the linear layers behind it.
+
+      (x' scale + bias) W + b = x' (diag(scale) W) + (bias W + b)
+
+  Their gradients are then sums over a kernel, not over a map.
+  """
+
+  @nn.compact
+  def __call__(
+      self, x: Float[Array, 'b h w c']
+  ) -> tuple[Float[Array, 'b h w c'], Affine]:
+    """Returns the normalised map, and what is still to be applied to it."""
+    return ops.normalize(x), _norm_parameters(self, x.shape[-1:])
+
+
+def _norm_parameters(module: nn.Module, shape: tuple[int]) -> Affine:
+  """Makes scale and bias under the names that flax gives them."""
+  return Affine(
+      module.param('scale', nn.initializers.ones, shape, jnp.float32),
+      module.param('bias', nn.initializers.zeros, shape, jnp.float32),
+  )
+
+
+def add_bias(
+    x: Float[Array, 'b h w c'], bias: Float[Array, ' c']
+) -> Float[Array, 'b h w c']:
+  """Adds it to each channel, in the dtype of the map.
+
+  Not in float32: the gradient of the map would be written in it as well, for
+  the sum that is the bias's.
+  """
+  return x + bias.astype(x.dtype)[None, None, None]
 
 
 class FusedDense(nn.Module):
@@ -52,46 +114,63 @@ class FusedDense(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w c']
+      self, x: Float[Array, 'b h w c'], before: Affine | None = None
   ) -> list[Float[Array, 'b h w f']]:
-    """Returns one map per name."""
+    """Returns one map per name, of `x * before.scale + before.bias`."""
     parameters = [
         _DenseParameters(self.features, name=name)(x.shape[-1])
         for name in self.names
     ]
     kernels, biases = zip(*parameters, strict=True)
-    kernel = jnp.concatenate(kernels, axis=1).astype(self.dtype)
-    bias = jnp.concatenate(biases).astype(self.dtype)
-    y = jnp.dot(x.astype(self.dtype), kernel) + bias[None, None, None]
-    return jnp.split(y, len(self.names), axis=-1)
+    kernel, bias = _with_affine(
+        jnp.concatenate(kernels, axis=1), jnp.concatenate(biases), before
+    )
+    y = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
+    # Cut before the biases are added: what needs one map then reads one.
+    return [
+        add_bias(part, bias)
+        for part, bias in zip(
+            jnp.split(y, len(self.names), axis=-1),
+            jnp.split(bias.astype(self.dtype), len(self.names)),
+            strict=True,
+        )
+    ]
 
 
-class ScaledDense(nn.Module):
-  """A linear layer whose outputs are scaled, `scale * (x W + b)`.
+class AffineDense(nn.Module):
+  """A linear layer with what stands before and behind it.
 
-  The scale goes into kernel and bias: it and its gradient then read arrays of
+      y = scale * ((x * before.scale + before.bias) W + b)      [and GELU of it]
+
+  Both go into kernel and bias: they and their gradients then read arrays of
   the size of the kernel instead of maps.
 
   Attributes:
     features: Output channels.
     dtype: Computation dtype.
+    gelu: Whether GELU follows.
   """
 
   features: int
   dtype: Dtype
+  gelu: bool = False
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w c'], scale: Float[Array, ' f'] | None
+      self,
+      x: Float[Array, 'b h w c'],
+      *,
+      before: Affine | None = None,
+      scale: Float[Array, ' f'] | None = None,
   ) -> Float[Array, 'b h w f']:
-    """Applies both; None leaves the scale out."""
+    """Applies all of it; None leaves a part out."""
     dense = _DenseParameters(self.features, name='dense')
     nn.share_scope(self, dense)
-    kernel, bias = dense(x.shape[-1])
+    kernel, bias = _with_affine(*dense(x.shape[-1]), before)
     if scale is not None:
       kernel, bias = kernel * scale[None], bias * scale
-    kernel, bias = kernel.astype(self.dtype), bias.astype(self.dtype)
-    return jnp.dot(x.astype(self.dtype), kernel) + bias[None, None, None]
+    y = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
+    return (ops.biased_gelu if self.gelu else add_bias)(y, bias)
 
 
 class _DenseParameters(nn.Module):
@@ -108,8 +187,20 @@ class _DenseParameters(nn.Module):
     )
 
 
+def _with_affine(
+    kernel: Float[Array, 'c f'], bias: Float[Array, ' f'], before: Affine | None
+) -> tuple[Float[Array, 'c f'], Float[Array, ' f']]:
+  """Returns kernel and bias of the layer that does both."""
+  if before is None:
+    return kernel, bias
+  bias += (before.bias[:, None] * kernel).sum(0)
+  if before.scale is not None:
+    kernel *= before.scale[:, None]
+  return kernel, bias
+
+
 class DepthwiseConv(nn.Module):
-  """Depthwise convolution with bias, `same` size.
+  """Depthwise convolution, `same` size, and its bias.
 
   Attributes:
     kernel_size: Odd side of the kernels.
@@ -122,14 +213,21 @@ class DepthwiseConv(nn.Module):
   impl: str
 
   @nn.compact
-  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
-    """Convolves each channel with its kernel and adds its bias."""
+  def __call__(
+      self, x: Float[Array, 'b h w c']
+  ) -> tuple[Float[Array, 'b h w c'], Float[Array, ' c']]:
+    """Returns the convolved channels, and the bias that is still to be added.
+
+    A linear layer behind it takes the bias into its own.
+    """
     init = uniform_fan_in(self.kernel_size**2)
     shape = (self.kernel_size, self.kernel_size, 1, x.shape[-1])
     kernel = self.param('kernel', init, shape, jnp.float32)
     bias = self.param('bias', init, shape[-1:], jnp.float32)
-    y = ops.depthwise_conv(x.astype(self.dtype), kernel, impl=self.impl)
-    return y + bias.astype(self.dtype)[None, None, None]
+    return (
+        ops.depthwise_conv(x.astype(self.dtype), kernel, impl=self.impl),
+        bias,
+    )
 
 
 class Conv3x3(nn.Module):
@@ -154,7 +252,7 @@ class Conv3x3(nn.Module):
     kernel = self.param('kernel', init, shape, jnp.float32)
     bias = self.param('bias', init, shape[-1:], jnp.float32)
     y = ops.conv3x3(x.astype(self.dtype), kernel, stride=self.stride)
-    return y + bias.astype(self.dtype)[None, None, None]
+    return add_bias(y, bias)
 
 
 class Stem(nn.Module):

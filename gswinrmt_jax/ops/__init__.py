@@ -2,6 +2,8 @@
 
 from gswinrmt_jax.ops.conv import conv3x3
 from gswinrmt_jax.ops.depthwise import depthwise_conv
+from gswinrmt_jax.ops.gelu import biased_gelu
+from gswinrmt_jax.ops.layer_norm import layer_norm, normalize
 from gswinrmt_jax.ops.linear import (
     causal_retention,
     full_linear_retention,
@@ -23,12 +25,15 @@ FULL_FORMS = {
 __all__ = [
     'FORMS',
     'FULL_FORMS',
+    'biased_gelu',
     'causal_retention',
     'conv3x3',
     'depthwise_conv',
     'full_linear_retention',
     'full_retention',
+    'layer_norm',
     'linear_retention',
+    'normalize',
     'normalize_heads',
     'retention',
     'swat',

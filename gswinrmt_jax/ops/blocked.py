@@ -5,6 +5,7 @@ matrix unit, and what a library's product costs is bringing its operands into
 its order. Letters as in `axial`.
 """
 
+from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
@@ -86,6 +87,8 @@ def mix(
 ) -> Float[Array, 'b l n i d']:
   """`A v` of each window, in the dtype of the values, summed in float32."""
   wide = jnp.promote_types(value.dtype, jnp.float32)
-  weights = weights.astype(value.dtype).astype(wide)
+  # Barriers: else what is narrow is written wide, and cast where it is read;
+  # backwards, the gradient of the weights.
+  weights = lax.optimization_barrier(weights.astype(value.dtype)).astype(wide)
   products = weights[..., None] * value.astype(wide)[..., None, :, :]
-  return products.sum(-2).astype(value.dtype)
+  return lax.optimization_barrier(products.sum(-2).astype(value.dtype))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax.ops.backend import platform
+from gswinrmt_jax.ops.kernel import with_gradient_in_order
 
 # XLA's CPU convolution is up to 40 times slower than a matrix product where
 # few output positions are left: forward and backward at 2x2 -> 1x1, 256 to
@@ -28,7 +29,7 @@ def conv3x3(
     kernel: Taps, cast to `x.dtype`.
     stride: 1 or 2.
   """
-  kernel = kernel.astype(x.dtype)
+  kernel = with_gradient_in_order(kernel).astype(x.dtype)
   height, width = (-(-extent // stride) for extent in x.shape[1:3])
   if platform() == 'cpu' and height * width <= _FEW_POSITIONS:
     return _patches(x, height, width, stride) @ kernel.reshape(

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax.ops.backend import platform
+from gswinrmt_jax.ops.kernel import with_gradient_in_order
 
 IMPLEMENTATIONS = ('auto', 'shift', 'conv')
 
@@ -68,7 +69,7 @@ def depthwise_conv(
   radius = kernel.shape[0] // 2
   return lax.conv_general_dilated(
       x,
-      kernel.astype(x.dtype),
+      with_gradient_in_order(kernel).astype(x.dtype),
       window_strides=(1, 1),
       padding=((radius, radius), (radius, radius)),
       dimension_numbers=('NHWC', 'HWIO', 'NHWC'),

@@ -1,11 +1,10 @@
 """Retention: softmax attention with a Manhattan decay in the logits."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import all_pairs, axial
+from gswinrmt_jax.ops import all_pairs, axial, score_fn
 
 
 def retention(
@@ -58,7 +57,7 @@ def retention(
       scores += axial.head_table(log_decay[axis].astype(scores.dtype), distance)
     if mask is not None:
       scores = jnp.where(mask, scores, axial.MASKED)
-    return jax.nn.softmax(scores, axis=-1)
+    return score_fn.softmax(scores, value.dtype)
 
   return axial.axial_attention(
       query,
@@ -102,6 +101,6 @@ def full_retention(
     if log_decay is not None:
       distance = all_pairs.manhattan(height, width)
       scores += axial.head_table(log_decay.astype(scores.dtype), distance)[0]
-    return jax.nn.softmax(scores, axis=-1)
+    return score_fn.softmax(scores, value.dtype)
 
   return all_pairs.all_pairs_attention(query, key, value, weigh)

@@ -1,5 +1,6 @@
 """Rotary position embedding, in the two forms the family uses."""
 
+from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
@@ -44,10 +45,7 @@ def rotate_interleaved(
   Returns:
     The rotated `x`, computed in float32 at least, in `x.dtype`.
   """
-  cos, sin = _tables(position, interleaved_frequencies(x.shape[-1]), x)
-  even, odd = x[..., 0::2].astype(cos.dtype), x[..., 1::2].astype(cos.dtype)
-  turned = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
-  return turned.reshape(x.shape).astype(x.dtype)
+  return _rotate(x, position, interleaved_frequencies(x.shape[-1]), axis=-1)
 
 
 def rotate_split_half(
@@ -63,10 +61,7 @@ def rotate_split_half(
   Returns:
     The rotated `x`, computed in float32 at least, in `x.dtype`.
   """
-  cos, sin = _tables(position, split_half_frequencies(x.shape[-1]), x)
-  low, high = jnp.split(x.astype(cos.dtype), 2, axis=-1)
-  turned = [low * cos - high * sin, low * sin + high * cos]
-  return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+  return _rotate(x, position, split_half_frequencies(x.shape[-1]), axis=-2)
 
 
 def rotate_along_axis(
@@ -86,16 +81,36 @@ def rotate_along_axis(
   return rotate_split_half(x, np.expand_dims(position, axis))
 
 
-def _tables(
-    position: np.ndarray, frequencies: np.ndarray, x: Array
-) -> tuple[Array, Array]:
-  """Cosines and sines `[1, h, w, 1, d / 2]`, from float64 on the host.
+def _rotate(
+    x: Float[Array, 'b h w n d'],
+    position: np.ndarray,
+    frequencies: np.ndarray,
+    axis: int,
+) -> Float[Array, 'b h w n d']:
+  """Turns pairs of channels, which lie along one of the last two axes.
 
-  Positions reach thousands, where float32 angles lose four digits.
+      (x_0, x_1) -> (x_0 cos - x_1 sin, x_1 cos + x_0 sin)
+
+  As a product with the pair reversed, not put together from its halves: then
+  XLA can compute it where it is read.
+
+  Args:
+    x: Queries or keys.
+    position: As above.
+    frequencies: Radians per position of each pair.
+    axis: -1 if the channels of a pair are neighbours, -2 if half of all
+      channels lies between them.
   """
-  angle = position[..., None, None] * frequencies
+  # On the host in float64: positions reach thousands, where float32 angles
+  # lose four digits.
+  angle = np.expand_dims(position[..., None, None] * frequencies, axis)
+  signs = np.expand_dims(np.array([-1.0, 1.0]), -3 - axis)
   dtype = jnp.promote_types(x.dtype, jnp.float32)
-  return (
-      jnp.asarray(np.cos(angle)[None], dtype),
-      jnp.asarray(np.sin(angle)[None], dtype),
-  )
+  cos = jnp.asarray(np.cos(angle)[None], dtype)
+  sin = jnp.asarray((signs * np.sin(angle))[None], dtype)
+  shape = [*x.shape[:-1], len(frequencies)]
+  shape.insert(len(shape) + 1 + axis, 2)
+  pairs = x.reshape(shape).astype(dtype)
+  turned = pairs * cos + jnp.flip(pairs, axis) * sin
+  # A barrier: else they are written in float32, once for each pass.
+  return lax.optimization_barrier(turned.reshape(x.shape).astype(x.dtype))

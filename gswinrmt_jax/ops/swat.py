@@ -1,11 +1,10 @@
 """SWAT: sigmoid window attention with balanced ALiBi and a decay after it."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import axial
+from gswinrmt_jax.ops import axial, score_fn
 
 
 def swat(
@@ -50,7 +49,7 @@ def swat(
 
   def weigh(scores, axis, size, mask):
     scores = axial.biased(scores * scale, slopes, absolute)
-    weights = jax.nn.sigmoid(scores) / size
+    weights = score_fn.sigmoid(scores, value.dtype).astype(scores.dtype) / size
     if log_decay is not None:
       distance = np.abs(axial.offsets(scores.shape[-1]))
       weights *= axial.decay_table(log_decay[axis], distance, scores)

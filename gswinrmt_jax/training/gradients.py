@@ -1,5 +1,6 @@
 """The length of a gradient, in few launches."""
 
+import collections
 from typing import Any
 
 import jax
@@ -13,13 +14,18 @@ def norm(grads: Any) -> jax.Array:
 
   Most arrays of a model are vectors, of biases and norms. Their squares are
   summed as those of one: on a GPU a sum for each is a kernel, and keeps XLA
-  from putting the array's update at the end of the sum that made it.
+  from putting the array's update at the end of the sum that made it. Squares of
+  large arrays are added up for each shape, and summed then.
   """
   leaves = jax.tree.leaves(grads)
   small = [leaf.ravel() for leaf in leaves if leaf.size <= SMALL]
-  parts = [leaf for leaf in leaves if leaf.size > SMALL]
+  shapes = collections.defaultdict(list)
+  for leaf in leaves:
+    if leaf.size > SMALL:
+      shapes[leaf.shape].append(jnp.square(leaf))
+  sums = [jnp.sum(sum(squares)) for squares in shapes.values()]
   if small:
     # Complete before they are joined: else the sums would be computed inside.
     small = jax.lax.optimization_barrier(small)
-    parts.append(jnp.concatenate(small))
-  return jnp.sqrt(sum(jnp.sum(jnp.square(part)) for part in parts))
+    sums.append(jnp.sum(jnp.square(jnp.concatenate(small))))
+  return jnp.sqrt(sum(sums))

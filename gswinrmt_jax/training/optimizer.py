@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.training import gradients
 
 # Parameters of `models.block` that scale a branch.
 _LAYER_SCALE = ('attention_scale', 'ffn_scale')
@@ -143,14 +144,62 @@ def make_optimizer(
     weight_decay: float,
     decay_layer_scale: bool = False,
 ) -> optax.GradientTransformation:
-  """Returns AdamW with decoupled decay: `w <- w - lr (adam + decay w)`."""
+  r"""Returns AdamW with decoupled decay, `optax.adamw` in fewer launches.
+
+      m <- m + (1 - b1) (g - m)        v <- v + (1 - b2) (g^2 - v)
+      w <- w - a m / (sqrt v + e) - lr decay w
+      a = lr sqrt(1 - b2^t) / (1 - b1^t)        e = eps sqrt(1 - b2^t)
+
+  State and, to rounding, results are those of optax; what is the same for all
+  numbers is computed once (Kingma and Ba, section 2).
+  """
+  mask = functools.partial(decay_mask, layer_scale=decay_layer_scale)
   # Not within `inject_hyperparams`: it takes the mask for a schedule and
   # turns the decay off without a word.
-  return optax.adamw(
-      schedule,
-      b1=b1,
-      b2=b2,
-      eps=eps,
-      weight_decay=weight_decay,
-      mask=functools.partial(decay_mask, layer_scale=decay_layer_scale),
-  )
+  adamw = optax.adamw(schedule, weight_decay=weight_decay, mask=mask)
+
+  def update(grads, state, params):
+    adam, decayed, scheduled = state
+    mu = _moment(adam.mu, grads, b1)
+    nu = _moment(adam.nu, jax.tree.map(jnp.square, grads), b2)
+    count = optax.safe_increment(adam.count)
+    rate = schedule(scheduled.count)
+    root = jnp.sqrt(1 - b2**count)
+    factor = _Filled(-rate * root / (1 - b1**count))
+
+    def change(m, v, w, decays):
+      step = factor.like(w) * (m / (jnp.sqrt(v) + eps * root))
+      return step - rate * weight_decay * w if decays else step
+
+    updates = jax.tree.map(change, mu, nu, params, mask(params))
+    scheduled = scheduled._replace(count=optax.safe_increment(scheduled.count))
+    adam = adam._replace(count=count, mu=mu, nu=nu)
+    return updates, (adam, decayed, scheduled)
+
+  return optax.GradientTransformation(adamw.init, update)
+
+
+def _moment(moment, values, decay):
+  """Moves the running mean on."""
+  return jax.tree.map(lambda m, g: m + (1 - decay) * (g - m), moment, values)
+
+
+class _Filled:
+  """A number as arrays, one for all that need it in the same small shape.
+
+  On a GPU XLA updates arrays of one shape in one launch if they read an array
+  in common; a number in common is not enough.
+  """
+
+  def __init__(self, number: jax.Array):
+    self._number = number
+    self._arrays = {}
+
+  def like(self, array: jax.Array) -> jax.Array:
+    """Returns the number to multiply such an array by."""
+    if array.size > gradients.SMALL:
+      return self._number
+    if array.shape not in self._arrays:
+      filled = jnp.full(array.shape, self._number)
+      self._arrays[array.shape] = jax.lax.optimization_barrier(filled)
+    return self._arrays[array.shape]
