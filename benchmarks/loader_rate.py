@@ -1,28 +1,44 @@
 """How many training images a second the host can feed, without a model.
 
     python benchmarks/loader_rate.py --images 50000 --size 32
+    python benchmarks/loader_rate.py --images 1000 --size 224 --batch 32 \
+      --pictures 500x375 --workers 1 2 --train rmt_t --train-batch 8
 
 In turn: images gathered on the host and sent, `config.data.storage='memory'`,
 and rows sent, of which the device gathers the images, 'device'. Medians of some
 repeats, on random images.
+
+`--pictures` makes JPEG files of that size, prepares them as a data set and
+feeds them as the recipe of Mini-ImageNet does, from decoded files ('disk'), and
+decoding each time ('decode'), by itself and then with workers. `--train` adds
+what a model takes: its training step alone, on the same cores.
 """
 
 import argparse
+from collections.abc import Mapping
+import pathlib
 import statistics
+import tempfile
 import time
 import types
 
 import jax
 import ml_collections
 import numpy as np
+from PIL import Image
 
+from gswinrmt_jax import recipes
+from gswinrmt_jax.benchmark import measure, suite
+from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.data import records
-from gswinrmt_jax.training import devices, feed, plan, resident
+from gswinrmt_jax.training import devices, feed, inputs, plan, resident
 
 _EPOCHS = 1_000_000  # more than are asked for
+_AHEAD = 2  # batches that each worker holds ready
+_QUALITY = 95  # with `_texture`, files of about ImageNet's size
 
 
-def _open(images: records.Arrays, storage: str, batch: int, steps: int):
+def _open(images, storage: str, batch: int, steps: int) -> feed.Feed:
   """Returns a feed of these images, `steps` of them a dispatch."""
   config = ml_collections.ConfigDict(
       {
@@ -51,16 +67,113 @@ def _open(images: records.Arrays, storage: str, batch: int, steps: int):
   return feed.Feed(of, 0)
 
 
-def _rate(opened: feed.Feed, batch: int, count: int) -> float:
-  """Returns images a second, all of them on the device as a step has them."""
+def _random(count: int, size: int) -> records.Arrays:
+  rng = np.random.default_rng(0)
+  return records.Arrays(
+      rng.integers(0, 256, (count, size, size, 3), np.uint8),
+      rng.integers(0, 10, count, np.int32),
+  )
+
+
+def _texture(rng, width: int, height: int) -> Image.Image:
+  """Returns noise of every scale, the finer the weaker, as in photographs."""
+  total = np.full((height, width, 3), 128.0)
+  for cells in (4, 16, 64, 256):
+    noise = rng.integers(0, 256, (cells, cells, 3), np.uint8)
+    scaled = Image.fromarray(noise).resize((width, height), Image.BICUBIC)
+    total += (np.asarray(scaled) - 128.0) / cells**0.3
+  return Image.fromarray(total.clip(0, 255).astype(np.uint8))
+
+
+def _prepare(folder: pathlib.Path, count: int, width: int, height: int) -> None:
+  """Makes `count` training pictures and prepares them below a folder."""
+  rng = np.random.default_rng(0)
+  for number in range(count):
+    path = folder / 'pictures' / 'train' / 'ab'[number % 2] / f'{number}.jpg'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _texture(rng, width, height).save(path, quality=_QUALITY)
+  size = sum(path.stat().st_size for path in folder.rglob('*.jpg')) / count
+  print(f'{count} JPEG files of {width}x{height}, {size / 1e3:.0f} kB each')
+  words = ['--images', str(folder / 'pictures'), '--dir', str(folder)]
+  commands.main(['prepare', 'folder', 'loader_rate', *words])
+
+
+def _load(folder: pathlib.Path, size: int, storage: str, workers: int):
+  config = recipes.mini_imagenet('retention_large')
+  config.data.name, config.data.dir = 'loader_rate', str(folder)
+  config.data.image_size = size
+  config.data.storage, config.data.workers = storage, workers
+  return inputs.load_train(config)
+
+
+def _rate(opened: feed.Feed, batch: int, count: int) -> tuple[float, float]:
+  """Returns images a second, by the clock and by this process's CPU time.
+
+  All of them are on the device as a step has them.
+  """
   whole = jax.jit(lambda supply: supply.batch(0))
-  before, images = time.perf_counter(), 0
+  before, spent, images = time.perf_counter(), time.process_time(), 0
   while images < count:
     dispatch = next(opened)
     done = [whole(dispatch.supply) for _ in dispatch.steps]
     images += batch * len(done)
   jax.block_until_ready(done)
-  return images / (time.perf_counter() - before)
+  taken = time.perf_counter() - before, time.process_time() - spent
+  return images / taken[0], images / taken[1]
+
+
+def _measure(feeds: Mapping[str, feed.Feed], options, workers: int = 0) -> None:
+  """Times feeds in turn, prints the medians, and ends them."""
+  rates = {name: [] for name in feeds}
+  for repeat in range(options.repeats + 1):
+    for name, opened in feeds.items():
+      for _ in range(_AHEAD * workers):  # made before the clock runs
+        next(opened)
+      found = _rate(opened, options.batch, options.images)
+      if repeat:  # the first compiles
+        rates[name].append(found)
+  for name, found in rates.items():
+    clock, spent = zip(*found, strict=True)
+    core = f', {statistics.median(spent):,.0f} a core' if not workers else ''
+    print(
+        f'{name}: {statistics.median(clock):,.0f} images/s, '
+        f'{min(clock):,.0f} to {max(clock):,.0f}{core}',
+        flush=True,
+    )
+    feeds[name].close()
+
+
+def _measure_pictures(folder: pathlib.Path, options) -> None:
+  width, height = map(int, options.pictures.split('x'))
+  _prepare(folder, options.images, width, height)
+  sizes = options.batch, options.steps
+  _measure(
+      {
+          storage: _open(_load(folder, options.size, storage, 0), '', *sizes)
+          for storage in ('disk', 'decode')
+      },
+      options,
+  )
+  for workers in options.workers:
+    loaded = _load(folder, options.size, 'decode', workers)
+    name = f'decode, {workers} workers'
+    _measure({name: _open(loaded, '', *sizes)}, options, workers)
+
+
+def _measure_training(options) -> None:
+  settings = measure.Settings(options.repeats, seconds=3.0, threads=None)
+  bench = measure.Bench(settings, None, lambda line: None)
+  spec = suite.model_spec(
+      options.train,
+      'train',
+      batch=options.train_batch,
+      image_size=options.size,
+      classes=100,
+  )
+  try:
+    suite.models(bench, [spec], [], print)
+  finally:
+    bench.close()
 
 
 def main() -> None:
@@ -71,29 +184,22 @@ def main() -> None:
   parser.add_argument('--batch', type=int, default=128)
   parser.add_argument('--steps', type=int, default=1)
   parser.add_argument('--repeats', type=int, default=5)
+  parser.add_argument('--pictures', metavar='WIDTHxHEIGHT')
+  parser.add_argument('--workers', type=int, nargs='*', default=[])
+  parser.add_argument('--train', metavar='MODEL')
+  parser.add_argument('--train-batch', type=int, default=8)
   options = parser.parse_args()
-  rng = np.random.default_rng(0)
-  shape = (options.images, options.size, options.size, 3)
-  images = records.Arrays(
-      rng.integers(0, 256, shape, np.uint8),
-      rng.integers(0, 10, options.images, np.int32),
-  )
-  feeds = {
-      storage: _open(images, storage, options.batch, options.steps)
-      for storage in ('memory', 'device')
-  }
-  rates = {storage: [] for storage in feeds}
-  for repeat in range(options.repeats + 1):
-    for storage, opened in feeds.items():
-      rate = _rate(opened, options.batch, options.images)
-      if repeat:  # the first compiles
-        rates[storage].append(rate)
   print(f'{options}, {jax.devices()[0].device_kind}')
-  for storage, found in rates.items():
-    print(
-        f'{storage}: {statistics.median(found):,.0f} images/s, '
-        f'{min(found):,.0f} to {max(found):,.0f}'
-    )
+  images, sizes = _random(options.images, options.size), options.batch
+  storages = ('memory', 'device')
+  _measure(
+      {of: _open(images, of, sizes, options.steps) for of in storages}, options
+  )
+  if options.pictures:
+    with tempfile.TemporaryDirectory() as folder:
+      _measure_pictures(pathlib.Path(folder), options)
+  if options.train:
+    _measure_training(options)
 
 
 if __name__ == '__main__':

@@ -30,6 +30,8 @@ def collect(run: pathlib.Path) -> dict:
         pathlib.Path(program).name,
         *(word for word in words if not word.startswith(_PLACES)),
     ]
+    # The recipe of a start, which environments of earlier versions lack.
+    start.get('config', {'data': {}})['data'].pop('dir', None)
   lines = (run / 'metrics.jsonl').read_text().splitlines()
   entries = [json.loads(line) for line in lines]
   return {

@@ -66,3 +66,22 @@ def test_costs_few_have_each_a_colour_many_that_of_their_base(tmp_path):
   image = np.asarray(Image.open(path).convert('RGB')).astype(int)
   light = np.array(RMT) * 0.6 + 255 * 0.4
   assert (np.abs(image - light).max(-1) < 12).sum() > 100 and many >= one / 2
+
+
+def test_differences_have_their_base_as_a_line_at_zero(tmp_path):
+  path = tmp_path / 'over.png'
+  curve = charts.Curve('rmt,gate', {1: Mean(1, 0.2, None)})
+  charts.write_curves(path, [curve], 'title')
+  assert _pixels(path, RMT) < 200  # one point, in the colour of its base
+  charts.write_curves(path, [curve], 'title', over='rmt')
+  assert _pixels(path, RMT) > 500
+
+
+def test_the_only_one_of_a_base_has_its_colour():
+  def colors(*labels):
+    return list(charts._colors(labels))
+
+  rmt, swat, other, again = colors('rmt', 'swat,gate', 'rmt,gate', 'rmt,lce')
+  assert colors('rmt,gate') == [rmt] and colors('swat') == [swat]
+  assert len({rmt, swat, other, again}) == 4
+  assert rmt not in colors('other', 'rmt,a', 'rmt,b')

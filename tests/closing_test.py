@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import ml_collections
 import pytest
 
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.training import closing
 from gswinrmt_jax.training import plan as plan_lib
 from gswinrmt_jax.training import state as state_lib
@@ -116,14 +117,29 @@ def test_read_wants_the_same_step(tmp_path):
   (tmp_path / 'summary.json').write_text(json.dumps(_summary()))
   assert closing.read(tmp_path, 7)['best']['step'] == 5
   assert closing.read(tmp_path, 8) is None
-  (tmp_path / 'summary.json').write_text('{"steps": 7')
-  assert closing.read(tmp_path, 7) is None
 
 
-@pytest.mark.parametrize('text', ['', '{"steps": 12', '[12]', '{"steps": 12}'])
-def test_a_damaged_summary_is_none(text, tmp_path):
-  (tmp_path / 'summary.json').write_text(text)
-  assert closing.read(tmp_path, 12) is closing.load(tmp_path) is None
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('', 'cannot be read: '),
+        ('{"steps": 12', 'cannot be read: '),
+        ('[12]', "is no whole summary: 'steps' is not in it"),
+        (
+            '{"steps": 12, "total_steps": 12, "last": {}, "best": null}',
+            "is no whole summary: 'best' is not in it",
+        ),
+    ],
+)
+def test_a_damaged_summary_is_told(text, said, tmp_path):
+  path = tmp_path / 'summary.json'
+  path.write_text(text)
+  for read in (closing.load, lambda folder: closing.read(folder, 12)):
+    with pytest.raises(UserError) as caught:
+      read(tmp_path)
+    message = str(caught.value)
+    assert message.startswith(f'{path} {said}') and '\n' not in message
+    assert 'put it back from a copy, or remove it' in message
 
 
 def test_parameter_count():

@@ -78,8 +78,11 @@ def test_what_cannot_be_read_is_said(folder, tmp_path):
   other = made_up_runs.write(tmp_path / 'b', 'cifar10_rmt', [0.5])
   (other / 'config.json').write_text('{')
   (tmp_path / 'broken.json').write_text('{"config": {}, "epochs": []}')
+  lost = made_up_runs.write(tmp_path / 'c', 'cifar10_rmt', [0.5])
+  (lost / 'summary.json').write_text('{"steps": 10, "total_steps": 10}')
   runs, problems = gather.gather([tmp_path])
-  assert len(runs) == 1 and len(problems) == 2
+  assert len(runs) == 1 and len(problems) == 3
+  assert f"{lost} is no whole summary: 'last' is not in it" in problems
   assert any(str(other) in problem for problem in problems)
   assert all('\n' not in problem for problem in problems)
 
@@ -95,9 +98,16 @@ def test_collected_figures_are_those_of_the_run(folder, monkeypatch, tmp_path):
   monkeypatch.syspath_prepend(ROOT / 'results')
   import collect
 
-  (folder / 'environment.json').write_text('[]')
+  start = {
+      'command': ['/place/train.py', '--config=x', '--config.data.dir=/place'],
+      'device': 'cpu',
+  }
+  config = {'data': {'dir': '/place', 'name': 'cifar10'}}
+  environment = [start, {**start, 'config': config}]
+  (folder / 'environment.json').write_text(json.dumps(environment))
   path = tmp_path / 'collected.json'
   path.write_text(json.dumps(collect.collect(folder)))
+  assert '/place' not in path.read_text()
   (run,), _ = gather.gather([folder])
   (again,), _ = gather.gather([path])
   assert again.source == path and again.config.model == run.config.model

@@ -113,6 +113,8 @@ def test_a_run_leaves_all_that_it_promises(unbroken_run):
 
 def test_cut_and_resumed_equals_unbroken_bit_for_bit(unbroken_run, tmp_path):
   _train(tmp_path / 'cut', stop_after_epochs=2)
+  # A damaged summary of an earlier end is in nobody's way.
+  (tmp_path / 'cut' / 'summary.json').write_text('{')
   _, said = _train(tmp_path / 'cut')
   assert 'Going on from the checkpoint of step 12.' in said
   chex.assert_trees_all_equal(
@@ -190,6 +192,24 @@ def test_a_complete_run_is_not_tested_again(unbroken_run, monkeypatch):
   assert 'is complete' in said and loaded == ['train', 'val']
   assert summary == json.loads((unbroken_run / 'summary.json').read_text())
   assert (unbroken_run / 'metrics.jsonl').read_bytes() == before
+
+
+def test_a_damaged_summary_does_not_open_the_test_split_again(
+    unbroken_run, monkeypatch, tmp_path
+):
+  folder = shutil.copytree(unbroken_run, tmp_path / 'run')
+  path = folder / 'summary.json'
+  path.write_bytes(path.read_bytes()[:-20])
+  loaded = []
+  monkeypatch.setattr(
+      datasets,
+      'load',
+      lambda name, split, data_dir, **how: loaded.append(split)
+      or tiny_parts.SPLITS[split],
+  )
+  with pytest.raises(UserError, match='put it back from a copy'):
+    _train(folder)
+  assert 'test' not in loaded
 
 
 @pytest.mark.parametrize(

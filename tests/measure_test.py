@@ -1,11 +1,12 @@
 """Groups of arms, with processes that are made up; and the whole command."""
 
 import json
+import pathlib
 from typing import ClassVar
 
 import pytest
 
-from gswinrmt_jax.benchmark import measure, process
+from gswinrmt_jax.benchmark import measure, process, suite
 from gswinrmt_jax.commands import main
 
 FACTS = {
@@ -125,14 +126,33 @@ def test_latency_is_written_where_the_report_looks(
 
   from gswinrmt_jax.experiments import gather
 
-  folder = tmp_path / 'run'
-  made_up_runs.write(folder, 'cifar10_swat', [0.5])
-  status, found = _run(tmp_path, '--latency', '--run', str(folder))
+  folders = [tmp_path / 'runs' / name for name in ('a', 'b')]
+  for folder, model in zip(folders, ('swat', 'rmt'), strict=True):
+    made_up_runs.write(folder, f'cifar10_{model}', [0.5])
+  status, found = _run(tmp_path, '--latency', '--run', *map(str, folders))
   row = found['groups'][0]['rows'][0]
   assert status == 0 and row['batch'] == 1 and row['image_size'] == 32
-  (run,), problems = gather.gather([folder])
-  assert run.latency == 1000.0 and not problems
-  # Of one image, whatever the batch of the others.
+  runs, problems = gather.gather([tmp_path / 'runs'])
+  assert [run.latency for run in runs] == [1000.0] * 2 and not problems
+  # In turn with each other, in the rounds of the ceilings.
+  ran = [spec.get('model', spec['task']) for of, spec in journal if of == 'run']
+  assert ran[-4:] == ['swat_compact', 'rmt_compact', 'matmul', 'copy']
+
+
+def test_few_runs_are_alive_at_once(journal, monkeypatch, tmp_path):
+  import made_up_runs
+
+  monkeypatch.setattr(suite, '_TOGETHER', 2)
+  folders = [str(tmp_path / f'run{k}') for k in range(3)]
+  for folder in folders:
+    made_up_runs.write(pathlib.Path(folder), 'cifar10_swat', [0.5])
+  _, found = _run(tmp_path, '--latency', '--run', *folders)
+  assert [len(group['rows']) for group in found['groups']] == [2, 1]
+  assert all((pathlib.Path(one) / 'latency.json').exists() for one in folders)
+
+
+def test_latency_is_that_of_one_image(journal, tmp_path):
+  """Whatever the batch of the others."""
   _, found = _run(tmp_path, '--latency', '--batch=4', '--model=rmt_compact')
   assert found['groups'][0]['rows'][0]['batch'] == 1
 
@@ -141,6 +161,7 @@ def test_mistakes_are_one_line(journal, capsys, tmp_path):
   for options, said in (
       (['--seconds=0'], '--seconds'),
       (['--run', 'x'], '--latency'),
+      (['--latency', '--run', 'x', '--peers', 'eager'], 'no --peers'),
       (['--model', 'rmt_x'], 'rmt_'),
       (['--compiled-for=h200', '--model', 'rmt_t', 'rmt_s'], 'one --model'),
       (['--threads=0'], '--threads'),

@@ -1,5 +1,7 @@
 """What a report says is missing."""
 
+import json
+
 import made_up_runs
 import pytest
 
@@ -41,9 +43,24 @@ def test_switches_and_what_they_are_compared_with(lines, tmp_path):
   (line,) = (one for one in found if 'nothing to compare with' in one)
   assert '`swat,window_4_no_shift` has nothing to compare with [1]' in line
   (line,) = (one for one in found if 'switches of swat without a run' in one)
-  assert line.count('`') == 2 * (len(switches.SWITCHES['swat']) - 2)
+  # But for the base, the one that was run, and those idle at 32 pixels.
+  idle = [name for name, one in switches.SWITCHES['swat'].items() if one.idle]
+  assert len(idle) == 1 and f'`{idle[0]}`' not in line
+  assert line.count('`') == 2 * (len(switches.SWITCHES['swat']) - 2 - len(idle))
   assert '`gate`' in line and '`window_4_no_shift`' not in line
   assert not any('switches of rmt' in one for one in found)
   assert sum('no run of' in one for one in found) == 3
+  assert not any('no cost' in one for one in found)
   (tmp_path / '0' / 'latency.json').write_text('{"milliseconds": 2}')
   assert not any('latency' in one for one in lines())
+
+
+def test_a_run_that_does_not_know_its_images(lines, tmp_path):
+  run = ('digits_rmt', {'accuracies': [0.5]})
+  assert not any('no cost' in one for one in lines(run))
+  config = json.loads((tmp_path / '0' / 'config.json').read_text())
+  config['data']['name'] = 'other'
+  (tmp_path / '0' / 'config.json').write_text(json.dumps(config))
+  (tmp_path / '0' / 'data.json').unlink()
+  (line,) = (one for one in lines() if 'no cost' in one)
+  assert line.endswith('image size unknown (no data.json), so no cost: `rmt`')

@@ -114,6 +114,15 @@ def test_without_a_test_split_there_is_no_gap(tmp_path):
   assert run.finished and paper_tables.gap(run) is None
 
 
+def test_a_test_on_validation_data_has_no_gap(tmp_path):
+  folder = tmp_path / 'run'
+  splits = ['--config.data.val_split=val', '--config.data.test_split=val']
+  made_up_runs.write(folder, 'cifar10_rmt', CURVE, test=0.5, overrides=splits)
+  (run,), _ = gather.gather([folder])
+  assert paper_tables.test_accuracy(run) == 0.5
+  assert paper_tables.gap(run) is None
+
+
 def test_figures_lead_to_runs(setting):
   assert paper_tables.sources(setting) == (
       'Ours are runs: RMT [3] [4] [5]; Retention [1] [2].'

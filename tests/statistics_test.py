@@ -40,6 +40,8 @@ def test_sentences():
     return difference(zero, dict(enumerate(values))).sentence
 
   assert sentence(0.5) == 'one seed: it cannot be told from noise'
+  # Two may be alike by chance: the interval of 1.0 and 1.001 is far from 0.
+  assert sentence(1.0, 1.001) == '2 seeds: it cannot be told from noise'
   assert sentence(1.0, 1.1, 0.9) == 'more than noise: better'
   assert sentence(-1.0, -1.1, -0.9) == 'more than noise: worse'
   assert sentence(1.0, 1.1, -0.9) == 'not more than noise'

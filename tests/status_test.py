@@ -97,3 +97,12 @@ def test_table(write):
       'run2           -        -  not begun',
       '1 of 3 runs are complete.',
   ]
+
+
+def test_a_damaged_run_does_not_hide_the_others(write):
+  whole, damaged = (write([0.25, 0.5, 0.75], test=0.625) for _ in range(2))
+  (damaged / 'summary.json').write_text('{"steps": 30')
+  lines = status.table([_job(damaged), _job(whole)]).splitlines()
+  assert f'{damaged / "summary.json"} cannot be read: ' in lines[1]
+  assert lines[2].endswith('62.50%  complete')
+  assert lines[3] == '1 of 2 runs are complete.'

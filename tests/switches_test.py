@@ -95,7 +95,9 @@ def test_a_run_is_recognized_by_its_config(size):
   assert switches.label(model) == 'retention,no_gate'
   assert switches.label(model | {'gate': True}) == 'retention'
   other = model | {'swiglu': True, 'depths': (1, 1, 1, 1)}
-  assert switches.label(other) == 'retention_compact, gate=False, swiglu=True'
+  assert switches.label(other) == 'retention,gate=False,swiglu=True'
+  four = model | {'gate': True, 'layer_scale': (0.5,) * 4}
+  assert switches.label(four) == 'retention,layer_scale=0.5'
   assert switches.sizes(other) == {'depths': (1, 1, 1, 1)}
   assert switches.changes(other) == {'gate': False, 'swiglu': True}
 

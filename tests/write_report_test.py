@@ -6,8 +6,7 @@ import made_up_runs
 import pytest
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.experiments import switches, variants, write_report
-from gswinrmt_jax.experiments.statistics import Mean
+from gswinrmt_jax.experiments import variants, write_report
 
 SHORT = ['--config.num_epochs=2']
 
@@ -28,7 +27,7 @@ def cost(monkeypatch):
 @pytest.fixture
 def runs(tmp_path):
   folder = tmp_path / 'runs'
-  for seed in range(2):
+  for seed in range(3):
     for model, test in (('rmt', 0.8), ('retention', 0.85)):
       made_up_runs.write(
           folder / f'{model}_s{seed}',
@@ -50,7 +49,8 @@ def runs(tmp_path):
 
 
 def test_report(runs, tmp_path):
-  (runs / 'rmt_s0' / 'latency.json').write_text('{"milliseconds": 2.5}')
+  for name in ('rmt_s0', 'no_gate_s0'):
+    (runs / name / 'latency.json').write_text('{"milliseconds": 2.5}')
   (runs / 'rmt_s1' / 'config.json').write_text('{')
   path = write_report.write([runs], tmp_path / 'out')
   text = path.read_text()
@@ -69,15 +69,16 @@ def test_report(runs, tmp_path):
       'What is missing',
       'Runs',
   ]
-  assert 'recipe: num_epochs is 50 there and 2 here.' in text
+  assert 'recipe for CIFAR-10: num_epochs is 50 there and 2 here.' in text
   assert '| more than noise: worse |' in text
+  assert 'Latency is that of one image: device unknown.' in text
   assert '- cifar10, compact models: no run of SWAT' in text
   assert f'- {runs / "rmt_s1" / "config.json"} cannot be read: ' in text
   # Every figure has its run, and every run its folder.
   cited = {int(number) for number in re.findall(r'\[(\d+)\]', text)}
   listed = re.findall(r'^(\d+)\. `(.*)`:', text, re.MULTILINE)
-  assert cited == {int(number) for number, _ in listed} == {1, 2, 3, 4, 5}
-  assert dict(listed)['5'] == str(runs / 'rmt_s0')
+  assert cited == {int(number) for number, _ in listed} == set(range(1, 9))
+  assert dict(listed)['7'] == str(runs / 'rmt_s0')
   pictures = re.findall(r'^!\[.*\]\((.*)\)$', text, re.MULTILINE)
   assert pictures == [
       'curves_cifar10_compact_models.png',
@@ -89,54 +90,32 @@ def test_report(runs, tmp_path):
   assert written == {'report.md', *pictures}
 
 
-def test_curves_over_a_base_are_paired_by_seed(runs, monkeypatch, tmp_path):
-  """Validation of no_gate less that of Retention: 0, and 0 and -0.1."""
-  drawn = {}
-  monkeypatch.setattr(
-      write_report.charts,
-      'write_curves',
-      lambda path, curves, title, **_: drawn.setdefault(path.stem, curves),
-  )
-  write_report.write([runs], tmp_path / 'out')
-  (curve,) = drawn['curves_cifar10_compact_models_retention']
-  assert curve.label == 'retention,no_gate' and list(curve.epochs) == [1, 2]
-  assert curve.epochs[1] == Mean(2, 0.0, 0.0)
-  assert curve.epochs[2].mean == pytest.approx(-0.05)
-  assert curve.epochs[2].std == pytest.approx(0.1 / 2**0.5)
-  # The whole models have curves of their own, all variants in one picture.
-  assert [one.label for one in drawn['curves_cifar10_compact_models']] == [
-      'rmt',
-      'retention',
-      'retention,no_gate',
-  ]
-
-
-def test_many_variants_have_a_picture_for_each_base(tmp_path):
-  """The whole models in one, and each base with its switches."""
-  names = list(switches.SWITCHES['swat'])[:13]
-  for name in [*(f'swat,{name}' for name in names), 'rmt,base']:
-    made_up_runs.write(
-        tmp_path / 'runs' / name,
-        f'ablation:{name}',
-        [0.5],
-        overrides=SHORT,
-        summed_up=False,
-    )
-  write_report.write([tmp_path / 'runs'], tmp_path / 'out')
-  written = {file.name for file in (tmp_path / 'out').glob('curves*')}
-  assert written == {
-      'curves_cifar10_compact_models.png',
-      'curves_cifar10_compact_models_swat.png',
-  }
-
-
 def test_two_settings_of_a_title_have_pictures_of_their_own(runs, tmp_path):
   made_up_runs.write(
       runs / 'other', 'cifar10_rmt', [0.5], overrides=['--config.dtype=float32']
   )
   text = write_report.write([runs], tmp_path / 'out').read_text()
   pictures = re.findall(r'^!\[.*\]\((.*)\)$', text, re.MULTILINE)
-  assert len(pictures) == len(set(pictures)) == 5
+  assert len(pictures) == len(set(pictures)) == 4
+
+
+def test_a_setting_that_is_not_the_papers(tmp_path):
+  """It has its own curves, and says what its protocol and its test are."""
+  for name, split in (('a', 'test'), ('b', 'val')):
+    made_up_runs.write(
+        tmp_path / 'runs' / name,
+        'digits_rmt',
+        [0.25, 0.5],
+        overrides=[*SHORT, f'--config.data.test_split={split}'],
+        seed=len(split),
+    )
+    path = write_report.write([tmp_path / 'runs' / name], tmp_path / name)
+    text = path.read_text()
+    headings = re.findall(r'^#+ (.*)$', text, re.MULTILINE)
+    assert headings[2] == 'Validation accuracy (%) by epoch'
+    assert '| `rmt` | 25.00 | 50.00 |' in text
+    assert 'CIFAR-10: augment.' in text and 'batch_size is 128 there' in text
+    assert ('There is no test split' in text) == (split == 'val')
 
 
 def test_without_runs_nothing_is_written(tmp_path):

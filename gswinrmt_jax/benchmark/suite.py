@@ -12,6 +12,7 @@ Say = Callable[[str], None]
 
 TWINS = ('eager', 'compile')
 PLAIN = 'plain'
+_TOGETHER = 8  # runs that are alive at once
 # Bar 16's: a map of a large model's first stage, and of CIFAR-10's.
 _DEPTHWISE = (((8, 56, 56, 128), (3, 5)), ((128, 8, 8, 64), (3, 5)))
 
@@ -60,6 +61,24 @@ def models(
       }
     groups.append(_group(bench, arms, say))
   return {'groups': groups}
+
+
+def runs(
+    bench: measure.Bench, specs: Mapping[str, Spec], say: Say
+) -> dict[str, Any]:
+  """Measures the specs of runs, by folder, in turn with each other.
+
+  Few at a time, since each is a process that stays until its group is done.
+
+  Returns:
+    A list of groups, as `models` does.
+  """
+  names = list(specs)
+  groups = [
+      {name: specs[name] for name in names[start : start + _TOGETHER]}
+      for start in range(0, len(names), _TOGETHER)
+  ]
+  return {'groups': [_group(bench, group, say) for group in groups]}
 
 
 def depthwise(bench: measure.Bench, say: Say) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--run',
       nargs='+',
       metavar='DIR',
-      help='with --latency: the models of runs; writes their latency.json',
+      help='with --latency: the models of runs, in turn with each other; '
+      'writes their latency.json',
   )
   add(
       '--dtype',
@@ -101,6 +102,8 @@ def run(args: argparse.Namespace) -> int | None:
     return _count(args)
   if args.run and not args.latency:
     raise UserError('--run is for --latency')
+  if args.run and args.peers:
+    raise UserError('--run measures runs in turn with each other, no --peers')
   return _measure(args)
 
 
@@ -179,10 +182,11 @@ def _measure_with(args, bench, say):
     found = suite.growth(bench, args.scaling, specs, picture, say)
   elif args.run:
     folders = [pathlib.Path(folder) for folder in args.run]
-    specs = [run_latency.run_spec(folder) for folder in folders]
-    found = suite.models(bench, specs, args.peers, say)
-    for folder, group in zip(folders, found['groups'], strict=True):
-      run_latency.write(folder, group['rows'][0], machine)
+    specs = {str(folder): run_latency.run_spec(folder) for folder in folders}
+    found = suite.runs(bench, specs, say)
+    for row in (row for group in found['groups'] for row in group['rows']):
+      folder = pathlib.Path(row['arm'])
+      run_latency.write(folder, row, machine)
       say(f'wrote {folder / "latency.json"}')
     words = ['latency', *(folder.name for folder in folders)]
   else:

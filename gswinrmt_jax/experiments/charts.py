@@ -51,7 +51,7 @@ def write_curves(
     curves: Sequence[Curve],
     title: str,
     *,
-    accuracy: str = 'validation accuracy (%)',
+    over: str = '',
 ) -> None:
   """Draws an accuracy over the epochs; of few, the spread of seeds shaded.
 
@@ -59,12 +59,16 @@ def write_curves(
     path: Where the PNG goes, whole or not at all.
     curves: In the order of the legend.
     title: Over the picture.
-    accuracy: Of the vertical axis.
+    over: The base that accuracies are differences to, which is a line at 0;
+      '': they are validation accuracies.
   """
   figure, axes = _figure(title, width=7.5 if len(curves) <= _FEW else 9)
-  others = _others()
-  for curve in curves:
-    color = _COLORS.get(curve.label) or next(others)
+  label = 'validation accuracy (%)'
+  if over:
+    label = f'validation accuracy over that of {over} (points)'
+    axes.axhline(0, color=_COLORS[over], lw=1.4, label=over)
+  names = [curve.label for curve in curves] + [over]
+  for curve, color in zip(curves, _colors(names), strict=False):
     epochs = sorted(curve.epochs)
     means = [100 * curve.epochs[epoch].mean for epoch in epochs]
     spread = [100 * (curve.epochs[epoch].std or 0) for epoch in epochs]
@@ -78,7 +82,7 @@ def write_curves(
           [mean - by for mean, by in zip(means, spread, strict=True)],
           [mean + by for mean, by in zip(means, spread, strict=True)],
           color=color,
-          alpha=0.15 if len(curves) <= _FEW else 0,
+          alpha=min(0.15, 0.3 / len(curves)) if len(curves) <= _FEW else 0,
           lw=0,
       )
     if curve.printed:
@@ -91,7 +95,7 @@ def write_curves(
           color=color,
           label=f'{curve.label}, paper',
       )
-  axes.set(xlabel='epoch', ylabel=accuracy)
+  axes.set(xlabel='epoch', ylabel=label)
   axes.xaxis.get_major_locator().set_params(integer=True)
   _write(path, figure)
 
@@ -126,10 +130,10 @@ def write_costs(
         zorder=1,
     )
   # Of many, a base has one colour, and only the front has names.
-  many, others = len(points) > MANY, _others()
-  for point, marker in zip(points, itertools.cycle(_MARKERS)):
+  many = len(points) > MANY
+  colors = _colors([point.base if many else point.label for point in points])
+  for point, color, marker in zip(points, colors, itertools.cycle(_MARKERS)):
     whole = point.label == point.base
-    common = many or whole
     axes.errorbar(
         point.cost,
         100 * point.accuracy.mean,
@@ -140,7 +144,7 @@ def write_costs(
         ms=4 if many and not whole else 7,
         capsize=2,
         alpha=0.6 if many and not whole else 1,
-        color=_COLORS.get(point.base, '0.3') if common else next(others),
+        color=color,
         label=point.label if whole or not many else None,
     )
     if many and point in best:
@@ -163,13 +167,17 @@ def front(points: Sequence[Point]) -> list[Point]:
   return found
 
 
-def _others():
-  """Yields colours for what has none of its own, again and again."""
+def _colors(labels):
+  """Yields the colour of each: a base's is that of its only one, too."""
   from matplotlib import colormaps
 
+  # First those that are least like the bases', then their lighter ones.
   colors = colormaps['tab20'].colors
-  while True:
-    yield from colors[6:]  # those before are too like the bases'
+  others = itertools.cycle([*colors[8::2], *colors[9::2]])
+  bases = [label.partition(',')[0] for label in labels]
+  for label, base in zip(labels, bases, strict=True):
+    own = label == base or bases.count(base) == 1
+    yield _COLORS.get(base) if own and base in _COLORS else next(others)
 
 
 def _figure(title, *, width):
@@ -180,7 +188,7 @@ def _figure(title, *, width):
   figure = Figure(figsize=(width, 4.5), layout='constrained', dpi=120)
   FigureCanvasAgg(figure)
   axes = figure.subplots()
-  axes.set_title(title, fontsize=11)
+  axes.set_title(title, fontsize=11, loc='left')
   axes.grid(alpha=0.3)
   axes.spines[['top', 'right']].set_visible(False)
   return figure, axes

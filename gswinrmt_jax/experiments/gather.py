@@ -12,7 +12,7 @@ import ml_collections
 from gswinrmt_jax import files
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import log, run_folder
+from gswinrmt_jax.training import closing, log, run_folder
 
 # Folders inside of a run that hold no runs.
 _INNER = ('checkpoints', 'tensorboard', 'export')
@@ -39,6 +39,7 @@ class Run:
     num_classes: None if nobody wrote it down.
     image_size: Height and width, likewise.
     latency: Milliseconds of `latency.json`; None: not measured.
+    latency_of: What else that file has: device, threads, dtype, spread.
     device: Of the last start, '' if unknown.
   """
 
@@ -49,6 +50,7 @@ class Run:
   num_classes: int | None = None
   image_size: tuple[int, int] | None = None
   latency: float | None = None
+  latency_of: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   device: str = ''
 
   @property
@@ -163,6 +165,8 @@ def _make(source, *, config, epochs, summary, data, latency, environment):
   config = run_folder.from_json(config, str(source))
   if data is None and config.data.name in datasets.NAMES:
     data = dataclasses.asdict(datasets.info(config.data.name))
+  if summary is not None:
+    closing.check(summary, str(source))
   current = summary and epochs and summary['steps'] == epochs[-1]['step']
   return Run(
       source,
@@ -172,6 +176,7 @@ def _make(source, *, config, epochs, summary, data, latency, environment):
       num_classes=len(data['class_names']) if data else None,
       image_size=tuple(data['image_size']) if data else None,
       latency=latency['milliseconds'] if latency else None,
+      latency_of=latency or {},
       device=environment[-1]['device'] if environment else '',
   )
 

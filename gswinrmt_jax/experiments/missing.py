@@ -16,6 +16,7 @@ def lines(setting: Setting) -> list[str]:
           _seeds(setting),
           _bases(setting),
           _switches(setting),
+          _cost(setting),
           _latency(setting),
       )
       for line in found
@@ -54,17 +55,25 @@ def _bases(setting):
 
 def _switches(setting):
   """Names those of a base of which some were run."""
+  at_32 = setting.variants[0].runs[0].image_size == (32, 32)
   for base, table in switches.SWITCHES.items():
     run = {
         change.variant.label for change in own_tables.ablations(setting, base)
     }
     absent = [
-        f'`{switch}`'
-        for switch in table
-        if switch != switches.BASE and f'{base},{switch}' not in run
+        f'`{name}`'
+        for name, switch in table.items()
+        if name != switches.BASE and f'{base},{name}' not in run
+        if not (at_32 and switch.idle)
     ]
     if run and absent:
       yield f'switches of {base} without a run: {", ".join(absent)}'
+
+
+def _cost(setting):
+  alone = [f'`{one.label}`' for one in setting.variants if not one.cost]
+  if alone:
+    yield f'image size unknown (no data.json), so no cost: {", ".join(alone)}'
 
 
 def _latency(setting):

@@ -167,5 +167,7 @@ def gaps(setting: Setting) -> str:
 
 def gap(run: Run) -> float | None:
   """Returns validation less test accuracy of the last checkpoint, if tested."""
-  tested = test_accuracy(run)  # None of a data set without a test split
-  return None if tested is None else final_validation(run) - tested
+  tested, data = test_accuracy(run), run.config.data
+  if tested is None or data.test_split == data.val_split:
+    return None
+  return final_validation(run) - tested

@@ -5,6 +5,7 @@ import dataclasses
 import math
 
 CONFIDENCE = 0.95
+_LEAST = 3  # seeds: the interval of two can be as narrow as you like, by luck
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +57,15 @@ class Difference:
 
   @property
   def more_than_noise(self) -> bool | None:
-    """Whether the interval is on one side of 0; None if there is none."""
-    return None if self.low is None else self.low > 0 or self.high < 0
+    """Whether the interval is on one side of 0; None of too few seeds."""
+    return None if self.n < _LEAST else self.low > 0 or self.high < 0
 
   @property
   def sentence(self) -> str:
     """In words."""
     if self.more_than_noise is None:
-      return 'one seed: it cannot be told from noise'
+      seeds = 'one seed' if self.n == 1 else f'{self.n} seeds'
+      return f'{seeds}: it cannot be told from noise'
     if self.more_than_noise:
       return f'more than noise: {"better" if self.mean > 0 else "worse"}'
     return 'not more than noise'

@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 import dataclasses
 
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments.sets import Job
 from gswinrmt_jax.training import closing, log, run_folder
+
+_COMPLETE = 'complete'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +37,12 @@ class Status:
     if self.differs:
       return f'of another config: {self.differs}'
     if self.complete:
-      return 'complete'
+      return _COMPLETE
     return f'epoch {self.epoch} of {self.epochs}' if self.epoch else 'not begun'
 
 
 def read(job: Job) -> Status:
-  """Returns how far a run is; `UserError` if its config cannot be read."""
+  """Returns how far a run is; `UserError` if its folder cannot be read."""
   config, folder = job.config, job.folder
   epochs = config.stop_after_epochs or config.num_epochs
   if not (folder / 'config.json').exists():
@@ -66,16 +69,20 @@ def read(job: Job) -> Status:
 
 def table(jobs: Iterable[Job]) -> str:
   """Returns the status of every run as text, a line each, and their number."""
-  rows = [(job.folder.name, read(job)) for job in jobs]
-  width = max((len(name) for name, _ in rows), default=0)
+  found = [(job.folder.name, *_cells(job)) for job in jobs]
+  width = max((len(name) for name, *_ in found), default=0)
   lines = [f'{"":<{width}}  {"validation":>10}{"test":>9}']
-  for name, status in rows:
-    figures = [
-        '-' if value is None else f'{value:.2%}'
-        for value in (status.val_accuracy, status.test_accuracy)
-    ]
-    lines.append(
-        f'{name:<{width}}  {figures[0]:>10}{figures[1]:>9}  {status.state}'
-    )
-  done = sum(status.complete for _, status in rows)
-  return '\n'.join([*lines, f'{done} of {len(rows)} runs are complete.'])
+  for name, figures, state in found:
+    lines.append(f'{name:<{width}}  {figures[0]:>10}{figures[1]:>9}  {state}')
+  done = sum(state == _COMPLETE for *_, state in found)
+  return '\n'.join([*lines, f'{done} of {len(found)} runs are complete.'])
+
+
+def _cells(job):
+  """Returns the figures of a run and its state, or why it cannot be read."""
+  try:
+    status = read(job)
+  except UserError as error:
+    return ('-', '-'), str(error)
+  figures = (status.val_accuracy, status.test_accuracy)
+  return ['-' if of is None else f'{of:.2%}' for of in figures], status.state

@@ -250,10 +250,21 @@ def recognize(model: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def label(model: Mapping[str, Any]) -> str:
-  """Returns a model's name in tables: `retention,no_gate`, its base alone."""
+  """Returns a model's name in tables: `retention,no_gate`, its base alone.
+
+  One that no switch makes is named by its fields: `retention,window_size=4`.
+  """
   found = recognize(model)
-  if not found:
-    changed = changes(model).items()
-    return ', '.join([model['name'], *(f'{key}={of}' for key, of in changed)])
-  base, switch = found[0]
-  return base if switch == BASE else f'{base},{switch}'
+  if found:
+    base, switch = found[0]
+    return base if switch == BASE else f'{base},{switch}'
+  family = model['name'].rpartition('_')[0]
+  name = family if family in BASES else model['name']
+  changed = (f'{key}={_short(of)}' for key, of in changes(model).items())
+  return ','.join([name, *changed])
+
+
+def _short(value):
+  """Returns a value as text; of one for each stage, all alike, the one."""
+  alike = isinstance(value, tuple) and len(set(value)) == 1
+  return f'{value[0] if alike else value}'.replace(' ', '')

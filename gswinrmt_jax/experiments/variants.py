@@ -86,28 +86,30 @@ class Setting:
   @property
   def benchmark(self) -> paper.Benchmark | None:
     """The paper's figures that belong beside these, if any do."""
-    config = self.config
+    config, recipe = self.config, self.recipe
     if switches.sizes(config.model):
       return None
-    size = config.model.name.rpartition('_')[2]
-    if size == 'compact' and config.data.name == 'cifar10':
-      return paper.CIFAR10
-    if size == 'large' and config.data.image_size == 224:
-      return paper.MINI_IMAGENET
+    if recipe is paper.CIFAR10 and config.data.name == 'cifar10':
+      return recipe
+    if recipe is paper.MINI_IMAGENET and config.data.image_size == 224:
+      return recipe
     return None
+
+  @property
+  def recipe(self) -> paper.Benchmark | None:
+    """That of the paper's whose models were of this size."""
+    size = self.config.model.name.rpartition('_')[2]
+    return {'compact': paper.CIFAR10, 'large': paper.MINI_IMAGENET}.get(size)
 
   @property
   def differences(self) -> list[str]:
     """In which fields the protocol is not the recipe of the paper's."""
-    recipe = {
-        'CIFAR-10': recipes.cifar10,
-        'Mini-ImageNet': recipes.mini_imagenet,
+    make = {
+        paper.CIFAR10.title: recipes.cifar10,
+        paper.MINI_IMAGENET.title: recipes.mini_imagenet,
     }
-    if not self.benchmark:
-      return []
-    name = self.config.model.name
     ours = ml_collections.ConfigDict(self.config.to_dict())
-    theirs = recipe[self.benchmark.title](name)
+    theirs = make[self.recipe.title](self.config.model.name)
     with theirs.unlocked():
       for config in (ours, theirs):
         del config['model'], config['seed']

@@ -6,16 +6,15 @@ import re
 
 from gswinrmt_jax import files
 from gswinrmt_jax.experiments import (
-    charts,
     gather,
     markdown,
     missing,
     own_tables,
     paper_tables,
+    setting_pictures,
     switches,
     variants,
 )
-from gswinrmt_jax.experiments.statistics import Mean
 from gswinrmt_jax.experiments.variants import Setting
 
 
@@ -52,13 +51,15 @@ def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
 def _legend(runs, settings):
   return (
       f'Runs: {len(runs)}; settings: {len(settings)}. Runs of a setting differ '
-      'in model and seed alone. Figures are means over seeds, with the '
-      'standard deviation where there are several; in brackets is the number '
-      'of the run in the list at the end. What is not measured has a '
-      f'{markdown.NOTHING}. "Last" is the last epoch, which the paper reports, '
-      '"best" the best on validation data. Test accuracy is of runs that '
-      "finished the whole schedule. Intervals are those of Student's t over "
-      'differences of the same seed, 95 %.'
+      'in model and seed alone. Figures are means over the seeds that have '
+      'them, with the standard deviation where there are several; in brackets '
+      'is the number of the run in the list at the end. What is not measured '
+      f'has a {markdown.NOTHING}. "Last" is the last epoch, which the paper '
+      'reports, "best" the best on validation data. Test accuracy is of runs '
+      "that finished the whole schedule. Intervals are those of Student's t "
+      'over differences of the same seed, 95 %: what another seed would change '
+      'is in them, what other test images would is not. Times of epochs are by '
+      'the clock, whatever else the machine did.'
   )
 
 
@@ -67,8 +68,15 @@ def _section(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
   parts = [f'## {setting.title}', _facts(setting)]
   if setting.benchmark:
     parts += _beside_the_paper(setting)
+  else:
+    parts += [
+        '### Validation accuracy (%) by epoch',
+        own_tables.curves(setting),
+    ]
   parts += ['### All variants', own_tables.variants(setting)]
   parts += ['### Cost', own_tables.costs(setting)]
+  note = own_tables.latency_note(setting)
+  parts += [note] if note else []
   for base in switches.BASES:
     changes = own_tables.ablations(setting, base)
     if not changes:
@@ -77,25 +85,20 @@ def _section(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
         f'### {switches.BASES[base].label}, one component changed',
         own_tables.ablation_table(base, changes),
     ]
-    known = sum(one.found is not None and one.found.n > 1 for one in changes)
+    found = [one.found for one in changes if one.found]
+    known = sum(one.more_than_noise is not None for one in found)
     if known > 1:
       parts.append(
           f'Of {known} comparisons about {0.05 * known:.1g} are outside of '
           'their noise by chance alone.'
       )
-  return [*parts, '### Pictures', *_pictures(setting, out, stem)]
+  names = setting_pictures.write(setting, out, stem)
+  return [*parts, '### Pictures', *(f'![{name}]({name})' for name in names)]
 
 
 def _beside_the_paper(setting):
   benchmark = setting.benchmark
-  differences = '; '.join(setting.differences)
   return [
-      f'Beside {benchmark.title} of the paper. '
-      + (
-          f"Not as in the paper's recipe: {differences}."
-          if differences
-          else "The protocol is the paper's recipe."
-      ),
       f'### Table {benchmark.results}',
       paper_tables.results(setting),
       paper_tables.sources(setting),
@@ -109,114 +112,27 @@ def _beside_the_paper(setting):
 
 
 def _facts(setting):
-  config = setting.config
+  """Returns data and protocol, and what of it is not the paper's."""
+  config, recipe = setting.config, setting.recipe
   size = setting.variants[0].runs[0].image_size
   pixels = f' at {size[1]}x{size[0]}' if size else ''
-  resized = ', '.join(
-      f'{field} {value}'
-      for field, value in switches.sizes(config.model).items()
-  )
-  return (
+  parts = [
       f'{config.num_epochs} epochs of {config.data.name}{pixels}, batch '
       f'{config.batch_size}, {config.dtype}, peak learning rate '
       f'{config.optimizer.learning_rate:g}.'
-      + (
-          f" Sizes that are not the named models': {resized}."
-          if resized
-          else ''
-      )
-  )
-
-
-def _pictures(setting, out, stem):
-  """Draws what there is to draw; returns the lines that show it."""
-  names = [f'curves_{stem}.png']
-  shown = setting.variants
-  if len(shown) > charts.MANY:
-    shown = [one for one in shown if ',' not in one.label]
-  curves = [_curve(setting, one) for one in shown]
-  charts.write_curves(out / names[0], curves, setting.title)
-  for base in switches.BASES:
-    origin = setting.find(base)
-    own = [one for one in setting.variants if one.base == base]
-    if origin is None or len(own) < 2:
-      continue
-    names.append(f'curves_{stem}_{base}.png')
-    charts.write_curves(
-        out / names[-1],
-        [_over(one, origin) for one in own if one is not origin],
-        f'{setting.title}: switches of {base}',
-        accuracy=f'validation accuracy over that of {base} (points)',
-    )
-  for figure, label in (
-      (lambda one: one.cost and one.cost.macs / 2**20, 'MACs'),
-      (_latency, 'latency'),
-  ):
-    points, accuracy = _points(setting, figure)
-    if not points:
-      continue
-    names.append(f'{label.lower()}_{stem}.png')
-    charts.write_costs(
-        out / names[-1],
-        points,
-        setting.title,
-        cost='MACs / 2^20' if label == 'MACs' else 'latency (ms)',
-        accuracy=f'{accuracy} accuracy (%)',
-    )
-  return [f'![{name}]({name})' for name in names]
-
-
-def _curve(setting, variant):
-  whole = variant.label in switches.BASES
-  printed = {}
-  if whole and setting.benchmark:
-    model = setting.benchmark.models.get(variant.label)
-    printed = model.curve if model else {}
-  epochs = {
-      epoch: variant.mean(lambda run, at=epoch: run.curve.get(at))
-      for epoch in variant.epochs
-  }
-  return charts.Curve(variant.label, epochs, printed)
-
-
-def _over(variant, origin):
-  """Returns how far a variant is above another, the mean over seeds."""
-  epochs = {}
-  for epoch in variant.epochs:
-    own, other = (
-        one.by_seed(lambda run, at=epoch: run.curve.get(at))
-        for one in (variant, origin)
-    )
-    found = Mean.of([own[seed] - other[seed] for seed in own.keys() & other])
-    if found:
-      epochs[epoch] = found
-  return charts.Curve(variant.label, epochs)
-
-
-def _points(setting, figure):
-  """On test data if all variants have some, else on validation data."""
-  for name, accuracy in (
-      ('test', paper_tables.test_accuracy),
-      ('validation', lambda run: run.curve.get(run.epoch)),
-  ):
-    points = [
-        charts.Point(
-            one.label,
-            one.base,
-            figure(one),
-            one.mean(accuracy),
-        )
-        for one in setting.variants
-        if figure(one) and one.mean(accuracy)
-    ]
-    if len(points) == len(setting.variants) or name == 'validation':
-      return points, name
-  return [], ''
-
-
-def _latency(variant):
-  found = variant.mean(lambda run: run.latency)
-  return found and found.mean
+  ]
+  sizes = switches.sizes(config.model).items()
+  if sizes:
+    listed = ', '.join(f'{field} {value}' for field, value in sizes)
+    parts.append(f"Sizes that are not the named models': {listed}.")
+  if config.data.test_split == config.data.val_split:
+    parts.append('There is no test split: test figures are of validation data.')
+  if recipe and setting.differences:
+    listed = '; '.join(setting.differences)
+    parts.append(f"Against the paper's recipe for {recipe.title}: {listed}.")
+  elif recipe:
+    parts.append(f"The protocol is the paper's recipe for {recipe.title}.")
+  return ' '.join(parts)
 
 
 def _list(lines):
@@ -225,7 +141,7 @@ def _list(lines):
 
 def _runs(runs):
   return '\n'.join(
-      f'{number}. `{run.source}`: {switches.label(run.config.model)}, '
+      f'{number}. `{run.source}`: `{switches.label(run.config.model)}`, '
       f'{run.config.data.name}, seed {run.config.seed}, epoch {run.epoch} of '
       f'{run.config.num_epochs}'
       for number, run in enumerate(runs, 1)

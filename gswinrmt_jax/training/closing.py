@@ -86,20 +86,50 @@ def summarize(
 
 
 def read(folder: pathlib.Path, step: int) -> dict[str, Any] | None:
-  """Returns the summary of a run that ended at `step`, if it was written."""
+  """Returns the summary of a run that ended at `step`, if it was written.
+
+  Raises:
+    UserError: If it is damaged.
+  """
   summary = load(folder)
   return summary if summary and summary['steps'] == step else None
 
 
 def load(folder: pathlib.Path) -> dict[str, Any] | None:
-  """Returns the last summary; None if there is no whole one."""
+  """Returns the last summary; None if none was written.
+
+  A damaged one does not count as none: the run would be summed up anew, and the
+  test split is read once.
+
+  Raises:
+    UserError: If it is damaged.
+  """
+  path = folder / _FILE
   try:
-    summary = files.read_json(folder / _FILE)
-  except (FileNotFoundError, UserError):
+    return check(files.read_json(path), str(path))
+  except FileNotFoundError:
     return None
-  whole = isinstance(summary, dict) and summary.keys() >= _PARTS.keys()
-  if not whole or not all(isinstance(summary[k], v) for k, v in _PARTS.items()):
-    return None
+  except UserError as error:
+    raise UserError(
+        f'{error}; put it back from a copy, or remove it: then training sums '
+        'the run up anew, which reads the test split a second time'
+    ) from error
+
+
+def check(summary: Any, where: str) -> dict[str, Any]:
+  """Returns what was read as a summary.
+
+  Args:
+    summary: What was read.
+    where: From where, for the message.
+
+  Raises:
+    UserError: If it lacks what a summary has in any case.
+  """
+  for name, kind in _PARTS.items():
+    found = summary.get(name) if isinstance(summary, dict) else None
+    if not isinstance(found, kind):
+      raise UserError(f"{where} is no whole summary: '{name}' is not in it")
   return summary
 
 
