@@ -55,6 +55,13 @@ def _heads(x):
   return x.reshape(*x.shape[:3], 3, C // 3)
 
 
+def _rotated(x, position):
+  """Scores do not change with the order of the channels of both."""
+  heads = _heads(rotary.evens_first(x, 3))
+  frequencies = rotary.interleaved_frequencies(C // 3)
+  return rotary.rotate(heads, position, frequencies)
+
+
 def _local(params, value):
   return (
       ops.depthwise_conv(value, params['local']['kernel'])
@@ -68,8 +75,7 @@ def test_retention_is_its_equations():
   p = module.params
   position = np.arange(H)[:, None] * 3 + np.arange(W)[None, :]
   query, key = (
-      rotary.rotate_interleaved(_heads(_linear(p[name], X)), position)
-      for name in ('query', 'key')
+      _rotated(_linear(p[name], X), position) for name in ('query', 'key')
   )
   value = _linear(p['value'], X)
   out = ops.retention(
@@ -110,8 +116,7 @@ def test_full_rmt_is_its_equations():
   p = module.params
   position = np.arange(H)[:, None] * W + np.arange(W)[None, :]
   query, key = (
-      rotary.rotate_interleaved(_heads(_linear(p[name], X)), position)
-      for name in ('query', 'key')
+      _rotated(_linear(p[name], X), position) for name in ('query', 'key')
   )
   value = _linear(p['value'], X)
   log_decay = jnp.log(jnp.array([3 / 4, 15 / 16, 63 / 64]))  # r = 6, N = 3

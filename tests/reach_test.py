@@ -10,6 +10,7 @@ import weight_loops
 
 from gswinrmt_jax.maps import reach
 from gswinrmt_jax.models import attention, named
+from gswinrmt_jax.ops import rotary
 
 # Windows of 3 on 5 x 7: two shifts cut partial windows on both axes.
 H, W, N, D = 5, 7, 3, 4
@@ -33,7 +34,10 @@ def _setup(name, impl, *, stage=0, shifted=True, **fields):
   rates = RATES[:1] if stage == 3 and arch.full_stages else RATES
 
   def mix(value):
-    return module.attend(query, key, value, jnp.float32(np.log(rates)))
+    q, k = query, key
+    if arch.rotary == 'interleaved':  # in the order of the projections
+      q, k = (rotary.evens_first(x, N) for x in (query, key))
+    return module.attend(q, k, value, jnp.float32(np.log(rates)))
 
   return mix, np.asarray(query[0]), np.asarray(key[0]), value, rates
 

@@ -12,6 +12,7 @@ import released_rmt
 
 from gswinrmt_jax import interop
 from gswinrmt_jax.interop import rmt_names
+from gswinrmt_jax.models import layers
 
 # Released name of a map -> the module whose output it is.
 _MAPS = {
@@ -57,9 +58,17 @@ def _outputs(image):
   flat = traverse_util.flatten_dict(captured['intermediates'], sep='/')
   return logits, {
       # The last: an attention shares its scope with its projections.
-      path.removesuffix('/__call__'): outputs[-1]
+      path.removesuffix('/__call__'): _whole(outputs[-1])
       for path, outputs in flat.items()
   }
+
+
+def _whole(output):
+  """Applies the scale and bias that a norm leaves to the layer behind it."""
+  match output:
+    case [array, layers.Affine(scale=scale, bias=bias)]:
+      return np.asarray(array) * np.asarray(scale) + np.asarray(bias)
+  return output
 
 
 def _compare(got, want, name):
