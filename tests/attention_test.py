@@ -57,9 +57,7 @@ def _heads(x):
 
 def _rotated(x, position):
   """Scores do not change with the order of the channels of both."""
-  heads = _heads(rotary.evens_first(x, 3))
-  frequencies = rotary.interleaved_frequencies(C // 3)
-  return rotary.rotate(heads, position, frequencies)
+  return rotary.rotate_interleaved(_heads(rotary.arranged(x, 3)), position)
 
 
 def _local(params, value):

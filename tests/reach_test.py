@@ -36,7 +36,7 @@ def _setup(name, impl, *, stage=0, shifted=True, **fields):
   def mix(value):
     q, k = query, key
     if arch.rotary == 'interleaved':  # in the order of the projections
-      q, k = (rotary.evens_first(x, N) for x in (query, key))
+      q, k = (rotary.arranged(x, N) for x in (query, key))
     return module.attend(q, k, value, jnp.float32(np.log(rates)))
 
   return mix, np.asarray(query[0]), np.asarray(key[0]), value, rates

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.ops import rotary
+from gswinrmt_jax.ops import backend, rotary
 
 B, H, W, N, D = 2, 3, 5, 4, 6
 
@@ -27,23 +27,29 @@ def test_split_half_frequencies_do_not():
 
 def _interleaved(x, position):
   """Rotated as pairs of neighbours are, by way of the other order."""
-  ordered = rotary.evens_first(x.reshape(B, H, W, -1), N).reshape(x.shape)
-  turned = rotary.rotate(ordered, position, rotary.interleaved_frequencies(D))
-  even, odd = np.split(np.asarray(turned), 2, axis=-1)
+  ordered = rotary.arranged(x.reshape(B, H, W, -1), N).reshape(x.shape)
+  turned = np.asarray(rotary.rotate_interleaved(ordered, position))
+  even, odd = np.split(turned, 2, axis=-1)
   return np.stack([even, odd], axis=-1).reshape(x.shape)
 
 
-def _split_half(x, position):
-  return rotary.rotate(x, position, rotary.split_half_frequencies(D))
+def _interleaved_for_gpu(x, position):
+  with backend.tracing_for('gpu'):
+    assert rotary.arranged(x, N) is x
+    return rotary.rotate_interleaved(x, position)
 
 
-def test_neighbouring_channels_are_turned_where_evens_come_first():
+_split_half = rotary.rotate_split_half
+
+
+@pytest.mark.parametrize('rotate', [_interleaved, _interleaved_for_gpu])
+def test_neighbouring_channels_are_turned(rotate):
   x = _x()
   position = np.arange(H)[:, None] * 7 + np.arange(W)[None, :]
   pairs = x[..., 0::2].astype(np.float64) + 1j * x[..., 1::2]
   angle = position[..., None] * np.array([1, 1e-2, 1e-4])
   turned = pairs * np.exp(1j * angle)[None, :, :, None]
-  actual = _interleaved(jnp.asarray(x), position)
+  actual = rotate(jnp.asarray(x), position)
   np.testing.assert_allclose(actual[..., 0::2], turned.real, atol=1e-5)
   np.testing.assert_allclose(actual[..., 1::2], turned.imag, atol=1e-5)
 
@@ -51,7 +57,7 @@ def test_neighbouring_channels_are_turned_where_evens_come_first():
 def test_evens_come_first_in_each_head():
   channels = jnp.arange(12.0)[None]
   np.testing.assert_array_equal(
-      rotary.evens_first(channels, 2)[0], [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
+      rotary.arranged(channels, 2)[0], [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
   )
 
 
@@ -66,7 +72,9 @@ def test_split_half_turns_channels_half_a_head_apart():
   np.testing.assert_allclose(actual[..., 3:], turned.imag, atol=1e-5)
 
 
-@pytest.mark.parametrize('rotate', [_interleaved, _split_half])
+@pytest.mark.parametrize(
+    'rotate', [_interleaved, _interleaved_for_gpu, _split_half]
+)
 def test_scores_depend_on_differences_of_position_only(rotate):
   query, key = jnp.asarray(_x(1)), jnp.asarray(_x(2))
   position = np.arange(H)[:, None] * W + np.arange(W)[None, :]
@@ -85,8 +93,7 @@ def test_scores_depend_on_differences_of_position_only(rotate):
 def test_large_positions_keep_their_precision():
   """At position 3135 a table made in float32 would be off by 1e-4."""
   x = jnp.ones((1, 1, 1, 1, 4), jnp.float32)
-  frequencies = rotary.interleaved_frequencies(4)
-  actual = rotary.rotate(x, np.array([[3135]]), frequencies)[0, 0, 0, 0]
+  actual = rotary.rotate_interleaved(x, np.array([[3135]]))[0, 0, 0, 0]
   expected = [
       np.cos(3135.0) - np.sin(3135.0),
       np.cos(0.3135) - np.sin(0.3135),

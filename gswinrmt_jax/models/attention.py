@@ -117,9 +117,8 @@ class Attention(nn.Module):
       stride, _ = window_lib.effective(width, None if full else window, 0)
       row, column = np.arange(height)[:, None], np.arange(width)[None, :]
       position = row * stride + column
-      frequencies = rotary_lib.interleaved_frequencies(channels // heads)
-      query = rotary_lib.rotate(query, position, frequencies)
-      key = rotary_lib.rotate(key, position, frequencies)
+      query = rotary_lib.rotate_interleaved(query, position)
+      key = rotary_lib.rotate_interleaved(key, position)
 
     slopes = None
     if arch.alibi != 'none':
@@ -147,10 +146,10 @@ class Attention(nn.Module):
     return out.reshape(*out.shape[:-2], channels)
 
   def _reordered(self, name: str, parameter: Array) -> Array:
-    """Queries and keys with the channels that are turned together apart."""
+    """Kernels and biases with the channels that the rotation wants."""
     if self.arch.rotary != 'interleaved' or name not in ('query', 'key'):
       return parameter
-    return rotary_lib.evens_first(parameter, self.arch.num_heads[self.stage])
+    return rotary_lib.arranged(parameter, self.arch.num_heads[self.stage])
 
   def _is_full(self) -> bool:
     return self.stage + 1 in self.arch.full_stages
