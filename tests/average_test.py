@@ -232,7 +232,8 @@ def test_a_run_that_starts_from_weights_averages_from_them(run, tmp_path):
       tmp_path / 'second',
       log.Terminal(stream := io.StringIO()),
   )
-  state, _ = other._restore_or_create()
+  make_state, _ = other._restore_or_create()
+  state = make_state()
   other.close()
   assert ', EMA:' in stream.getvalue()
   source = weights.load(run, which='ema').variables

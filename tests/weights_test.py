@@ -139,7 +139,8 @@ def test_a_run_starts_from_weights(tmp_path, monkeypatch):
       tmp_path / 'second',
       log.Terminal(output),
   )
-  state, step = run._restore_or_create()
+  make_state, step = run._restore_or_create()
+  state = make_state()
   run.close()
   assert step == 0 and state.step == 0
   jax.tree.map(np.testing.assert_array_equal, state.variables, learnt)

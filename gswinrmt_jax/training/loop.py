@@ -1,5 +1,6 @@
 """A run: restore, step, validate, save, until done."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import pathlib
@@ -144,7 +145,7 @@ class Run:
 
   def run(self) -> dict[str, Any]:
     """Trains to the end of the plan and sums up."""
-    state, start = self._restore_or_create()
+    make_state, start = self._restore_or_create()
     stop = self.parts.plan.stop_step
     # One of an earlier end does not matter, even if it is damaged.
     summary = closing.read(self.folder, start) if start >= stop else None
@@ -153,9 +154,8 @@ class Run:
       self.terminal.say(f'{self.folder} is complete.')
     else:
       self._open_log(start)
-      self._announce(state, start)
-      if start < stop:
-        state = self._train(state, start)
+      self._announce(start)
+      state = self._train(make_state, start) if start < stop else make_state()
       summary = finish.finish(
           self.parts, self.folder, self.checkpoints, state, self.log.entries
       )
@@ -170,23 +170,35 @@ class Run:
       self.log = log.SilentLog(self.folder, step=start)
 
   def _restore_or_create(self):
+    """Returns what returns the state, perhaps after a while, and its step."""
     restored = self.checkpoints.restore_latest(self.parts.target)
     if restored:
       self.terminal.say(
           f'Going on from the checkpoint of step {restored.step}.'
       )
       self._pending = restored.meta.get('pending')
-      return restored.tree, restored.step
+      return lambda: restored.tree, restored.step
+    if self._source is not None or jax.device_count() > 1:
+      state = self._create()
+      return lambda: state, 0
+    # While the step is compiled: making a state is mostly compilation, too.
+    # Several devices might have to meet in both in another order.
+    beside = concurrent.futures.ThreadPoolExecutor(1)
+    created = beside.submit(self._create)
+    beside.shutdown(wait=False)
+    return created.result, 0
+
+  def _create(self):
     state = self.parts.create_state()
     if self._source is not None:
       source, self._source = self._source, None
       state = fine_tune.start(state, source, self.terminal.say)
-    return self.parts.devices.place(state), 0
+    return self.parts.devices.place(state)
 
-  def _announce(self, state, start):
+  def _announce(self, start):
     of = self.parts
     self.terminal.say(
-        f'{self.config.model.name}, {closing.parameter_count(state):,} '
+        f'{self.config.model.name}, {closing.parameter_count(of.target):,} '
         f'parameters, on {self.config.data.name}: {len(of.train_data):,} '
         f'training and {len(of.val_data):,} validation images.'
     )
@@ -196,7 +208,7 @@ class Run:
         f'{jax.devices()[0].device_kind}. Run folder: {self.folder}'
     )
 
-  def _train(self, state, start):
+  def _train(self, make_state, start):
     """Steps from `start` to the end; the only loop."""
     plan = self.parts.plan
     self._feed = feed.Feed(self.parts, start)
@@ -208,11 +220,12 @@ class Run:
         )
     advance = compilation.compiled(
         self.parts.advance,
-        state,
+        self.parts.target,
         upcoming.supply,
         self.parts.key,
         terminal=self.terminal,
     )
+    state = make_state()
     readings = meter.Meter(
         self.config.batch_size,
         skip=build.skips_nonfinite(self.config),
