@@ -8,7 +8,12 @@ import numpy as np
 import random_variables
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models import architecture, attention, block, layers
+from gswinrmt_jax.models import (
+    architecture,
+    attention,
+    block,
+    norm,
+)
 
 C = 8
 ARCH = architecture.Architecture(
@@ -35,7 +40,7 @@ def _params(module, *arguments):
 
 
 def _norm(params, x):
-  return layers.LayerNorm().apply({'params': params}, x)
+  return norm.LayerNorm().apply({'params': params}, x)
 
 
 def _depthwise(params, x):

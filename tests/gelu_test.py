@@ -55,3 +55,7 @@ def test_narrow_maps_are_computed_in_float32():
   assert (y.dtype, dx.dtype, dbias.dtype) == ('bfloat16', 'bfloat16', 'float32')
   wide = ops.biased_gelu(x.astype(jnp.float32), bias)
   np.testing.assert_array_equal(y, wide.astype(jnp.bfloat16))
+
+
+def test_gelu_is_the_exact_one():
+  np.testing.assert_allclose(ops.gelu(jnp.float32(1.0)), 0.841345, atol=1e-6)

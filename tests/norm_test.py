@@ -87,3 +87,12 @@ def test_gradients_flow_through_the_statistics():
   grad = jax.grad(lambda x: jnp.sum(_train(x)[0] * weight))(x)
   np.testing.assert_allclose(grad.sum((0, 1, 2)), 0, atol=1e-5)
   np.testing.assert_allclose((grad * x).sum((0, 1, 2)), 0, atol=1e-4)
+
+
+def test_layer_norm_epsilon():
+  """Channels of +-1e-3: a variance of 1e-6 beside an epsilon of 1e-6."""
+  x = jnp.array([[[[1e-3, -1e-3]]]])
+  y = norm.LayerNorm().apply(
+      {'params': {'scale': jnp.ones(2), 'bias': jnp.zeros(2)}}, x
+  )
+  np.testing.assert_allclose(y.ravel(), [2**-0.5, -(2**-0.5)], rtol=1e-4)

@@ -12,7 +12,7 @@ import released_rmt
 
 from gswinrmt_jax import interop
 from gswinrmt_jax.interop import rmt_names
-from gswinrmt_jax.models import layers
+from gswinrmt_jax.models import norm
 
 # Released name of a map -> the module whose output it is.
 _MAPS = {
@@ -66,7 +66,7 @@ def _outputs(image):
 def _whole(output):
   """Applies the scale and bias that a norm leaves to the layer behind it."""
   match output:
-    case [array, layers.Affine(scale=scale, bias=bias)]:
+    case [array, norm.Affine(scale=scale, bias=bias)]:
       return np.asarray(array) * np.asarray(scale) + np.asarray(bias)
   return output
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models import layers
+from gswinrmt_jax.models import dense, layers, norm
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.ops import decay as decay_lib
 from gswinrmt_jax.ops import rotary as rotary_lib
@@ -39,7 +39,7 @@ class Attention(nn.Module):
   def __call__(
       self,
       x: Float[Array, 'b h w c'],
-      before: layers.Affine | None = None,
+      before: norm.Affine | None = None,
       scale: Float[Array, ' c'] | None = None,
   ) -> Float[Array, 'b h w c']:
     """Mixes the tokens of the map.
@@ -57,7 +57,7 @@ class Attention(nn.Module):
     channels = x.shape[-1]
     names = ['query', 'key', 'value']
     names += ['value_gate'] * arch.swiglu + ['gate'] * arch.gate
-    project = layers.FusedDense(
+    project = dense.FusedDense(
         channels, tuple(names), self.dtype, name='projection'
     )
     nn.share_scope(self, project)
@@ -77,17 +77,17 @@ class Attention(nn.Module):
           5, self.dtype, arch.depthwise_impl, name='local'
       )(value)
       if arch.lce == 'pointwise':
-        mix = layers.AffineDense(channels, self.dtype, name='local_point')
-        out += mix(local, before=layers.Affine(None, bias))
+        mix = dense.AffineDense(channels, self.dtype, name='local_point')
+        out += mix(local, before=norm.Affine(None, bias))
       else:
-        out += layers.add_bias(local, bias)
+        out += dense.add_bias(local, bias)
     if arch.gate:
       swish = arch.gate_fn == 'swish'
       gate = (jax.nn.silu if swish else jax.nn.sigmoid)(maps['gate'])
       # Kept only for a caller who asks for 'intermediates'.
       self.sow('intermediates', 'gate_values', gate)
       out *= gate
-    project_out = layers.AffineDense(channels, self.dtype, name='out')
+    project_out = dense.AffineDense(channels, self.dtype, name='out')
     return project_out(out, scale=scale)
 
   def attend(

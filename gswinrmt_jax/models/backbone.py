@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 import numpy as np
 
-from gswinrmt_jax.models import block, layers, norm, patch
+from gswinrmt_jax.models import block, dense, layers, norm, patch
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.ops import pairs
 
@@ -88,18 +88,18 @@ class Backbone(nn.Module):
       setattr(self, f'down{index}', down(width, self.dtype))
     if arch.feature_norm:
       for stage in range(arch.stages):
-        norm_layer = layers.LayerNorm(epsilon=1e-5)
+        norm_layer = norm.LayerNorm(epsilon=1e-5)
         setattr(self, f'feature_norm{stage + 1}', norm_layer)
     if not self.num_classes:
       return
     if arch.head == 'proj':
-      self.proj = layers.Dense(arch.projection, dtype=self.dtype)
+      self.proj = dense.Dense(arch.projection, dtype=self.dtype)
       self.proj_norm = norm.BatchNorm(self.dtype)
     else:
-      self.norm = layers.LayerNorm()
-    self.head = layers.Dense(self.num_classes, dtype=jnp.float32)
+      self.norm = norm.LayerNorm()
+    self.head = dense.Dense(self.num_classes, dtype=jnp.float32)
     if arch.dense_head:
-      self.dense_head = layers.Dense(self.num_classes, dtype=jnp.float32)
+      self.dense_head = dense.Dense(self.num_classes, dtype=jnp.float32)
 
   def __call__(
       self, x: Float[Array, 'b h w c'], *, train: bool

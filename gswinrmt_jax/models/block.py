@@ -5,7 +5,7 @@ from flax.typing import Dtype
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.models import attention, layers
+from gswinrmt_jax.models import attention, dense, layers, norm
 from gswinrmt_jax.models.architecture import Architecture
 
 
@@ -34,7 +34,7 @@ class FeedForward(nn.Module):
   def __call__(
       self,
       x: Float[Array, 'b h w c'],
-      before: layers.Affine | None = None,
+      before: norm.Affine | None = None,
       scale: Float[Array, ' c'] | None = None,
   ) -> Float[Array, 'b h w c']:
     """Returns the residual branch with LayerScale, before stochastic depth.
@@ -45,17 +45,17 @@ class FeedForward(nn.Module):
         applied.
       scale: LayerScale of the branch; None where there is none.
     """
-    up = layers.AffineDense(self.features, self.dtype, gelu=True, name='up')
+    up = dense.AffineDense(self.features, self.dtype, gelu=True, name='up')
     hidden = up(x, before=before)
     if self.use_conv:
       convolve = layers.DepthwiseConv(
           3, self.dtype, self.depthwise_impl, name='position'
       )
-      local = layers.add_bias(*convolve(hidden))
+      local = dense.add_bias(*convolve(hidden))
       if self.use_norm:
-        local = layers.LayerNorm(name='norm')(local)
+        local = norm.LayerNorm(name='norm')(local)
       hidden += local
-    down = layers.AffineDense(x.shape[-1], self.dtype, name='down')
+    down = dense.AffineDense(x.shape[-1], self.dtype, name='down')
     return down(hidden, scale=scale)
 
 
@@ -97,14 +97,14 @@ class Block(nn.Module):
       convolve = layers.DepthwiseConv(
           3, self.dtype, arch.depthwise_impl, name='position'
       )
-      x += layers.add_bias(*convolve(x))
-    branch, affine = layers.Normalization(name='attention_norm')(x)
+      x += dense.add_bias(*convolve(x))
+    branch, affine = norm.Normalization(name='attention_norm')(x)
     branch = attention.Attention(
         arch, self.stage, self.shifted, self.dtype, name='attention'
     )(branch, affine, self._scale('attention_scale', x))
     x += self._kept(branch, None if keep is None else keep[0])
 
-    branch, affine = layers.Normalization(name='ffn_norm')(x)
+    branch, affine = norm.Normalization(name='ffn_norm')(x)
     branch = FeedForward(
         round(arch.mlp_ratios[self.stage] * x.shape[-1]),
         arch.ffn_conv,

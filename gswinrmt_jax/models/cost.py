@@ -10,13 +10,13 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from gswinrmt_jax.models import factory, layers, norm
+from gswinrmt_jax.models import factory, norm
 from gswinrmt_jax.models.backbone import Backbone
 
 # Operations per element, as fvcore has them.
 _NORMS = {
-    layers.LayerNorm: ('layer norm', 5),
-    layers.Normalization: ('layer norm', 5),
+    norm.LayerNorm: ('layer norm', 5),
+    norm.Normalization: ('layer norm', 5),
     norm.BatchNorm: ('batch norm', 2),
 }
 _PRODUCTS = ('convolution', 'linear', 'attention')

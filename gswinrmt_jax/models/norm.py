@@ -1,10 +1,14 @@
-"""Normalisation over the batch, with PyTorch's bookkeeping."""
+"""Normalisation: over the batch, with PyTorch's bookkeeping; over channels."""
+
+from typing import NamedTuple
 
 from flax import linen as nn
 from flax.typing import Dtype
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from gswinrmt_jax import ops
 
 
 class BatchNorm(nn.Module):
@@ -58,3 +62,57 @@ class BatchNorm(nn.Module):
   def _update(self, running, value):
     old = running.value
     running.value = self.momentum * old + (1 - self.momentum) * value
+
+
+class LayerNorm(nn.Module):
+  """LayerNorm over channels.
+
+      y = (x - mean) / sqrt(var + epsilon) * scale + bias
+
+  Attributes:
+    epsilon: Added to the variance.
+  """
+
+  epsilon: float = 1e-6
+
+  @nn.compact
+  def __call__(self, x: Float[Array, '*b c']) -> Float[Array, '*b c']:
+    """Returns the normalised map, in its dtype."""
+    scale, bias = _norm_parameters(self, x.shape[-1:])
+    return ops.layer_norm(x, scale, bias, self.epsilon)
+
+
+class Affine(NamedTuple):
+  """What a layer leaves to the linear layers behind it.
+
+  Attributes:
+    scale: Of its channels; None for 1.
+    bias: Added to them then.
+  """
+
+  scale: Float[Array, ' c'] | None
+  bias: Float[Array, ' c']
+
+
+class Normalization(nn.Module):
+  """LayerNorm whose scale and bias go into the linear layers behind it.
+
+      (x' scale + bias) W + b = x' (diag(scale) W) + (bias W + b)
+
+  Their gradients are then sums over a kernel, not over a map.
+  """
+
+  @nn.compact
+  def __call__(
+      self, x: Float[Array, 'b h w c']
+  ) -> tuple[Float[Array, 'b h w c'], Affine]:
+    """Returns the normalised map, and what is still to be applied to it."""
+    return ops.normalize(x), _norm_parameters(self, x.shape[-1:])
+
+
+def _norm_parameters(module: nn.Module, shape: tuple[int]) -> Affine:
+  """Makes scale and bias under the names that flax gives them."""
+  return Affine(
+      module.param('scale', nn.initializers.ones, shape, jnp.float32),
+      module.param('bias', nn.initializers.zeros, shape, jnp.float32),
+  )

@@ -5,7 +5,7 @@ from flax.typing import Dtype
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.models import layers
+from gswinrmt_jax.models import dense, layers, norm
 
 
 class PatchEmbedding(nn.Module):
@@ -45,7 +45,7 @@ class PatchEmbedding(nn.Module):
     kernel = kernel.astype(self.dtype).reshape(-1, self.features)
     x = jnp.dot(patches, kernel) + bias.astype(self.dtype)[None, None, None]
     if self.use_norm:
-      x = layers.LayerNorm(name='norm')(x)
+      x = norm.LayerNorm(name='norm')(x)
     return x
 
 
@@ -92,8 +92,8 @@ class PatchMerging(nn.Module):
     # Down, then right: the order of the channels in Swin's weights.
     x = _cut(x, 2).swapaxes(3, 4)
     x = x.reshape(*x.shape[:3], -1)
-    x = layers.LayerNorm(name='norm')(x)
-    return layers.Dense(
+    x = norm.LayerNorm(name='norm')(x)
+    return dense.Dense(
         self.features, use_bias=False, dtype=self.dtype, name='linear'
     )(x)
 
