@@ -157,7 +157,8 @@ BEHIND = """
   %a = bf16[100]{0} parameter(0)
   %b = f32[100]{0} parameter(1)
   %wide = f32[100]{0} convert(%a)
-  %sum = f32[100]{0} add(%wide, %b)
+  %square = f32[100]{0} multiply(%wide, %wide)
+  %sum = f32[100]{0} add(%square, %b)
   ROOT %s = f32[5]{0} slice(%sum), slice={[0:5]}
 }
 

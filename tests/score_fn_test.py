@@ -26,18 +26,27 @@ def test_values_and_gradients(form, expected):
 
 
 @pytest.mark.parametrize(('form', 'expected'), FORMS)
-def test_narrow_weights_have_a_narrow_gradient(form, expected):
+def test_narrow_values_have_a_narrow_gradient(form, expected):
   """Computed in float32, from weights and cotangents that are bfloat16."""
   scores = jnp.float32(SCORES)
   weights, pull = jax.vjp(lambda s: form(s, jnp.bfloat16), scores)
-  assert weights.dtype == jnp.bfloat16
-  np.testing.assert_array_equal(weights, expected(scores).astype(jnp.bfloat16))
-  cotangent = jnp.asarray(np.arange(120.0).reshape(2, 3, 4, 5), jnp.bfloat16)
+  dtype = jnp.bfloat16 if form is score_fn.softmax else jnp.float32
+  assert weights.dtype == dtype
+  np.testing.assert_array_equal(weights, expected(scores).astype(dtype))
+  cotangent = jnp.asarray(np.arange(120.0).reshape(2, 3, 4, 5), dtype)
   (gradient,) = pull(cotangent)
   assert gradient.dtype == jnp.float32
   np.testing.assert_array_equal(gradient, gradient.astype(jnp.bfloat16))
   wide = jax.vjp(expected, scores)[1](cotangent.astype(jnp.float32))[0]
   np.testing.assert_allclose(gradient, wide, atol=0.02 * np.abs(wide).max())
+
+
+def test_a_sigmoid_that_is_almost_one_keeps_its_slope():
+  scores = jnp.array([-8.0, 4.0, 6.0, 6.5, 8.0, 12.0])
+  weights, pull = jax.vjp(lambda s: score_fn.sigmoid(s, jnp.bfloat16), scores)
+  (slope,) = pull(jnp.ones_like(weights))
+  exact = 1 / (2 + 2 * np.cosh(np.float64(scores)))
+  np.testing.assert_allclose(slope, exact, rtol=4e-3)
 
 
 def test_a_row_of_masked_scores_stays_finite():

@@ -168,7 +168,7 @@ def _traffic(module, computation, instruction):
 def _fusion_traffic(body, sizes, written):
   users = {name: [] for name in body}
   for instruction in body.values():
-    for operand in instruction.operands:
+    for operand in dict.fromkeys(instruction.operands):
       users[operand].append(instruction)
   read = 0
   for instruction in body.values():

@@ -77,7 +77,7 @@ class Architecture:
     attention_impl: 'auto', 'banded', 'cyclic' or 'blocked': ways to compute
       the same windows.
     depthwise_impl: 'auto', 'shift' or 'conv': ways to compute depthwise
-      convolutions; only 'conv' allows forward-mode differentiation.
+      convolutions.
   """
 
   widths: tuple[int, ...] = (64, 128, 256, 512)

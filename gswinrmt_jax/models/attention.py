@@ -80,7 +80,7 @@ class Attention(nn.Module):
         mix = dense.AffineDense(channels, self.dtype, name='local_point')
         out += mix(local, before=norm.Affine(None, bias))
       else:
-        out += dense.add_bias(local, bias)
+        out += ops.add_bias(local, bias)
     if arch.gate:
       swish = arch.gate_fn == 'swish'
       gate = (jax.nn.silu if swish else jax.nn.sigmoid)(maps['gate'])

@@ -93,7 +93,7 @@ class Backbone(nn.Module):
     if not self.num_classes:
       return
     if arch.head == 'proj':
-      self.proj = dense.Dense(arch.projection, dtype=self.dtype)
+      self.proj = dense.AffineDense(arch.projection, self.dtype)
       self.proj_norm = norm.BatchNorm(self.dtype)
     else:
       self.norm = norm.LayerNorm()
@@ -123,8 +123,8 @@ class Backbone(nn.Module):
       ValueError: If an extent is below that or there are not 3 channels.
     """
     if self.num_classes and self.arch.dense_head:
-      logits, dense = self.class_and_dense_logits(x, train=train)
-      return logits + _DENSE_SHARE * dense.max((1, 2))
+      logits, tokens = self.class_and_dense_logits(x, train=train)
+      return logits + _DENSE_SHARE * tokens.max((1, 2))
     return self._classify(self._last_map(x, train, None), train)
 
   def class_and_dense_logits(
@@ -153,10 +153,10 @@ class Backbone(nn.Module):
     if not (self.num_classes and self.arch.dense_head):
       raise ValueError('There are no dense logits: set dense_head=True.')
     last = self._last_map(x, train, box)
-    dense = self.dense_head(last)
+    tokens = self.dense_head(last)
     if box is not None:
-      dense = pairs.swap_inside(dense, box)
-    return self._classify(last, train), dense
+      tokens = pairs.swap_inside(tokens, box)
+    return self._classify(last, train), tokens
 
   def _classify(self, x, train):
     """Applies the head to the last map; without one, averages the map."""

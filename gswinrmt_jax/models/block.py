@@ -5,6 +5,7 @@ from flax.typing import Dtype
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gswinrmt_jax import ops
 from gswinrmt_jax.models import attention, dense, layers, norm
 from gswinrmt_jax.models.architecture import Architecture
 
@@ -51,7 +52,7 @@ class FeedForward(nn.Module):
       convolve = layers.DepthwiseConv(
           3, self.dtype, self.depthwise_impl, name='position'
       )
-      local = dense.add_bias(*convolve(hidden))
+      local = ops.add_bias(*convolve(hidden))
       if self.use_norm:
         local = norm.LayerNorm(name='norm')(local)
       hidden += local
@@ -97,7 +98,7 @@ class Block(nn.Module):
       convolve = layers.DepthwiseConv(
           3, self.dtype, arch.depthwise_impl, name='position'
       )
-      x += dense.add_bias(*convolve(x))
+      x += ops.add_bias(*convolve(x))
     branch, affine = norm.Normalization(name='attention_norm')(x)
     branch = attention.Attention(
         arch, self.stage, self.shifted, self.dtype, name='attention'

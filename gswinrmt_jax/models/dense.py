@@ -17,17 +17,6 @@ linear_init = nn.initializers.normal(0.02)
 Dense = functools.partial(nn.Dense, kernel_init=linear_init)
 
 
-def add_bias(
-    x: Float[Array, 'b h w c'], bias: Float[Array, ' c']
-) -> Float[Array, 'b h w c']:
-  """Adds it to each channel, in the dtype of the map.
-
-  Not in float32: the gradient of the map would be written in it as well, for
-  the sum that is the bias's.
-  """
-  return x + bias.astype(x.dtype)[None, None, None]
-
-
 class FusedDense(nn.Module):
   """Several linear layers of one input, computed as a single product.
 
@@ -70,10 +59,10 @@ class FusedDense(nn.Module):
     y = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
     # Cut before the biases are added: what needs one map then reads one.
     return [
-        add_bias(part, bias)
+        ops.add_bias(part, bias)
         for part, bias in zip(
             jnp.split(y, len(self.names), axis=-1),
-            jnp.split(bias.astype(self.dtype), len(self.names)),
+            jnp.split(bias, len(self.names)),
             strict=True,
         )
     ]
@@ -112,7 +101,7 @@ class AffineDense(nn.Module):
     if scale is not None:
       kernel, bias = kernel * scale[None], bias * scale
     y = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
-    return (ops.biased_gelu if self.gelu else add_bias)(y, bias)
+    return (ops.biased_gelu if self.gelu else ops.add_bias)(y, bias)
 
 
 class _DenseParameters(nn.Module):

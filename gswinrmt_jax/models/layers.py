@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models import dense, norm
+from gswinrmt_jax.models import norm
 
 
 def uniform_fan_in(fan_in: int) -> jax.nn.initializers.Initializer:
@@ -75,7 +75,7 @@ class Conv3x3(nn.Module):
     kernel = self.param('kernel', init, shape, jnp.float32)
     bias = self.param('bias', init, shape[-1:], jnp.float32)
     y = ops.conv3x3(x.astype(self.dtype), kernel, stride=self.stride)
-    return dense.add_bias(y, bias)
+    return ops.add_bias(y, bias)
 
 
 class Stem(nn.Module):

@@ -5,6 +5,7 @@ from flax.typing import Dtype
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gswinrmt_jax import ops
 from gswinrmt_jax.models import dense, layers, norm
 
 
@@ -43,7 +44,7 @@ class PatchEmbedding(nn.Module):
     patches = _cut(x.astype(self.dtype), side)
     patches = patches.reshape(*patches.shape[:3], -1)
     kernel = kernel.astype(self.dtype).reshape(-1, self.features)
-    x = jnp.dot(patches, kernel) + bias.astype(self.dtype)[None, None, None]
+    x = ops.add_bias(jnp.dot(patches, kernel), bias)
     if self.use_norm:
       x = norm.LayerNorm(name='norm')(x)
     return x

@@ -1,5 +1,6 @@
 """Equations and kernels: pure functions of arrays."""
 
+from gswinrmt_jax.ops.bias import add_bias
 from gswinrmt_jax.ops.conv import conv3x3
 from gswinrmt_jax.ops.depthwise import depthwise_conv
 from gswinrmt_jax.ops.gelu import biased_gelu, gelu
@@ -25,6 +26,7 @@ FULL_FORMS = {
 __all__ = [
     'FORMS',
     'FULL_FORMS',
+    'add_bias',
     'biased_gelu',
     'causal_retention',
     'conv3x3',

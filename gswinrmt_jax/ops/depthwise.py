@@ -48,7 +48,7 @@ def depthwise_conv(
     x: The map.
     kernel: Odd-sized kernels, in flax's layout for grouped convolutions.
     impl: 'shift' adds shifted products and has a hand-written backward pass;
-      'conv' is XLA's grouped convolution, with plain autodiff in both modes;
+      'conv' is XLA's grouped convolution;
       'auto' takes 'shift' on CPU and on small maps, and 'conv' elsewhere.
 
   Returns:

@@ -13,15 +13,17 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gswinrmt_jax.ops import bias as bias_lib
+
 
 @jax.custom_vjp
 def gelu(x: Float[Array, '*b']) -> Float[Array, '*b']:
   """Returns GELU of each number, computed in float32 at least, in `x.dtype`."""
-  return _value(_wide(x)).astype(x.dtype)
+  return _gelu_forward(x)[0]
 
 
 def _gelu_forward(x):
-  return gelu(x), x
+  return _value(_wide(x)).astype(x.dtype), x
 
 
 def _gelu_backward(x, cotangent):
@@ -44,22 +46,19 @@ def biased_gelu(
   Returns:
     The activations, in `x.dtype`.
   """
-  return _value(_sum(x, bias)).astype(x.dtype)
+  return _biased_forward(x, bias)[0]
 
 
 def _biased_forward(x, bias):
   # Barriers: else XLA writes the sum and the result in float32.
-  y = lax.optimization_barrier(biased_gelu(x, bias))
+  y = lax.optimization_barrier(_value(_sum(x, bias)).astype(x.dtype))
   return y, (lax.optimization_barrier(x), bias)
 
 
 def _biased_backward(residuals, cotangent):
   x, bias = residuals
-  dx = (_wide(cotangent) * _slope(_sum(x, bias))).astype(x.dtype)
-  # In its dtype, as automatic differentiation has it: a sum in float32 would
-  # have it written twice.
-  dbias = lax.reduce(dx, jnp.zeros((), x.dtype), lax.add, range(x.ndim - 1))
-  return dx, dbias.astype(bias.dtype)
+  dx = _wide(cotangent) * _slope(_sum(x, bias))
+  return bias_lib.summed(dx.astype(x.dtype), bias)
 
 
 def _value(x):

@@ -5,12 +5,12 @@ ablations instead of the softmax, are a norm of each head, `normalize_heads`,
 and a swish gate.
 """
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax.ops import all_pairs, axial
+from gswinrmt_jax.ops.layer_norm import normalize
 
 
 def linear_retention(
@@ -140,12 +140,10 @@ def causal_retention(
   )
 
 
-def normalize_heads(
-    x: Float[Array, 'b h w n d'], epsilon: float = 1e-6
-) -> Float[Array, 'b h w n d']:
+def normalize_heads(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
   r"""RetNet's group norm: one group per head and token, nothing learned.
 
-      y = (x - mean_d x) / sqrt(var_d x + epsilon)
+      y = (x - mean_d x) / sqrt(var_d x + 1e-6)
 
   Over all pairs a factor on all weights of a query changes nothing behind it,
   up to the epsilon, so RetNet's normalisations of the scores are left out.
@@ -153,10 +151,7 @@ def normalize_heads(
   Returns:
     The normalised `x`, computed in float32 at least, in `x.dtype`.
   """
-  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  centred = wide - wide.mean(-1, keepdims=True)
-  variance = jnp.square(centred).mean(-1, keepdims=True)
-  return (centred * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
+  return normalize(x)
 
 
 def _decayed(query, key, value, log_decay, scaled, distance, mask=None):

@@ -1,9 +1,8 @@
-"""From scores to weights: softmax and sigmoid that keep what they return.
+"""From scores to weights: softmax and sigmoid that keep little, and narrow.
 
-Their derivatives need nothing but the weights, in the dtype of the values. What
-XLA keeps by itself are float32 arrays of the scores' size, twice as wide. The
-barriers have them written in that dtype and read so: XLA would else write
-float32 and cast where it is read.
+Their derivatives need one array of the scores' size, in the dtype of the
+values; XLA by itself keeps float32, twice as wide. The barriers have it written
+in that dtype: XLA would else write float32 and cast where it is read.
 """
 
 import functools
@@ -20,7 +19,7 @@ def softmax(
 ) -> Float[Array, '*b j']:
   r"""Softmax over the last axis.
 
-      A = exp(S) / sum_j exp(S)        dS = A (dA - sum_j A dA)
+      A = exp(S) / sum_j exp(S)        dS = A (dA - sum_j A dA / sum_j A)
 
   Args:
     scores: In float32 at least.
@@ -44,33 +43,36 @@ def _softmax_jvp(dtype, primals, tangents):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def sigmoid(
-    scores: Float[Array, '*b'], dtype: jax.typing.DTypeLike
-) -> Float[Array, '*b']:
+def sigmoid(scores: Float[Array, '*b'], dtype: jax.typing.DTypeLike) -> Array:
   r"""Sigmoid of each score.
 
       A = 1 / (1 + exp(-S))        dS = A (1 - A) dA
 
+  What is kept is the slope `A (1 - A)`: of narrow weights that are almost 1,
+  `1 - A` would be 0.
+
   Args:
     scores: In float32 at least.
-    dtype: As for `softmax`.
+    dtype: Of the slope that is kept, and of the gradient that is handed on.
 
   Returns:
-    The weights.
+    The weights, in the dtype of the scores: there are factors to come.
   """
-  return jax.nn.sigmoid(scores).astype(dtype)
+  del dtype
+  return jax.nn.sigmoid(scores)
 
 
 @sigmoid.defjvp
 def _sigmoid_jvp(dtype, primals, tangents):
-  weights = lax.optimization_barrier(sigmoid(*primals, dtype))
-  wide, (tangent,) = _wide(weights), tangents
-  tangent = wide * (1 - wide) * _narrowed(tangent, dtype)
-  return weights, tangent.astype(dtype)
+  (scores,), (tangent,) = primals, tangents
+  weights = jax.nn.sigmoid(scores)
+  slope = weights * jax.nn.sigmoid(-scores)
+  slope = lax.optimization_barrier(slope.astype(dtype))
+  return weights, _wide(slope) * _narrowed(tangent, dtype)
 
 
 def _narrowed(tangent, dtype):
-  """Has it, and backwards the gradient, written in that dtype."""
+  """Returns the tangent as it is, rounded; backwards, the gradient."""
   narrow = lax.optimization_barrier(tangent.astype(dtype))
   return narrow.astype(tangent.dtype)
 

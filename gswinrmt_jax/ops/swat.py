@@ -49,7 +49,7 @@ def swat(
 
   def weigh(scores, axis, size, mask):
     scores = axial.biased(scores * scale, slopes, absolute)
-    weights = score_fn.sigmoid(scores, value.dtype).astype(scores.dtype) / size
+    weights = score_fn.sigmoid(scores, value.dtype) / size
     if log_decay is not None:
       distance = np.abs(axial.offsets(scores.shape[-1]))
       weights *= axial.decay_table(log_decay[axis], distance, scores)

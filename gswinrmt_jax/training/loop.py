@@ -120,6 +120,7 @@ class Run:
     self._decay_range = jax.jit(step_lib.decay_range)
     self.log = None
     self._feed = None
+    self._beside = None
     self._pending = None  # metrics of the interval that a start falls into
     self._background = background.Background()
     self._profile = profile.Profile(
@@ -138,6 +139,8 @@ class Run:
       ):
         if part:
           stack.callback(part.close)
+      if self._beside:
+        stack.callback(self._beside.shutdown)
 
   def identity(self) -> list[Any]:
     """Returns what has to be the same in all processes."""
@@ -181,12 +184,11 @@ class Run:
     if self._source is not None or jax.device_count() > 1:
       state = self._create()
       return lambda: state, 0
-    # While the step is compiled: making a state is mostly compilation, too.
-    # Several devices might have to meet in both in another order.
-    beside = concurrent.futures.ThreadPoolExecutor(1)
-    created = beside.submit(self._create)
-    beside.shutdown(wait=False)
-    return created.result, 0
+    # While the step is compiled: making a state is mostly compilation, too. Not
+    # on several devices: of two programs at once, one might wait on some of
+    # them for what the other keeps from beginning elsewhere.
+    self._beside = concurrent.futures.ThreadPoolExecutor(1)
+    return self._beside.submit(self._create).result, 0
 
   def _create(self):
     state = self.parts.create_state()
