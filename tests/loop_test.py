@@ -20,6 +20,7 @@ from gswinrmt_jax.training import (
     devices,
     log,
     loop,
+    parts,
     progress,
 )
 from gswinrmt_jax.training import plan as plan_lib
@@ -264,6 +265,22 @@ def test_no_test_split_no_test(tmp_path):
   assert 'val_accuracy' in summary['best']
   assert not [name for name in summary['best'] if name.startswith('test')]
   assert 'test accuracy' not in said and 'not tested' not in said
+
+
+def test_a_state_that_cannot_be_made_ends_the_run_and_leaves_it_usable(
+    tmp_path, monkeypatch
+):
+  """It is made in a thread: nothing of its failure may get lost there."""
+
+  def fail(self):
+    raise UserError('there is no room for a state')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(parts.Parts, 'create_state', fail)
+    with pytest.raises(UserError, match='no room for a state'):
+      _train(tmp_path)
+  summary, _ = _train(tmp_path)
+  assert summary['last']['step'] == 25
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
