@@ -180,14 +180,20 @@ def test_a_failure_between_checkpoints_is_made_good(
   assert _without_times(tmp_path / 'run') == _without_times(unbroken_run)
 
 
-def test_a_complete_run_is_not_tested_again(unbroken_run, monkeypatch):
-  loaded = []
+@pytest.fixture
+def loaded(monkeypatch):
+  """Names of the splits that are loaded from here on."""
+  names = []
   monkeypatch.setattr(
       datasets,
       'load',
-      lambda name, split, data_dir, **how: loaded.append(split)
+      lambda name, split, data_dir, **how: names.append(split)
       or tiny_parts.SPLITS[split],
   )
+  return names
+
+
+def test_a_complete_run_is_not_tested_again(unbroken_run, loaded):
   before = (unbroken_run / 'metrics.jsonl').read_bytes()
   summary, said = _train(unbroken_run)
   assert 'is complete' in said and loaded == ['train', 'val']
@@ -196,18 +202,11 @@ def test_a_complete_run_is_not_tested_again(unbroken_run, monkeypatch):
 
 
 def test_a_damaged_summary_does_not_open_the_test_split_again(
-    unbroken_run, monkeypatch, tmp_path
+    unbroken_run, loaded, tmp_path
 ):
   folder = shutil.copytree(unbroken_run, tmp_path / 'run')
   path = folder / 'summary.json'
   path.write_bytes(path.read_bytes()[:-20])
-  loaded = []
-  monkeypatch.setattr(
-      datasets,
-      'load',
-      lambda name, split, data_dir, **how: loaded.append(split)
-      or tiny_parts.SPLITS[split],
-  )
   with pytest.raises(UserError, match='put it back from a copy'):
     _train(folder)
   assert 'test' not in loaded

@@ -2,8 +2,9 @@
 
 import jax
 from jax import lax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from gswinrmt_jax.ops.arrays import along_channels, wide
 
 
 @jax.custom_vjp
@@ -12,8 +13,8 @@ def add_bias(
 ) -> Float[Array, '*b c']:
   """Adds it to each channel, in the dtype of the map.
 
-  Automatic differentiation would sum its gradient in that dtype: in bfloat16 a
-  sum of ones ends at 256 for each addend.
+  Automatic differentiation would sum its gradient in that dtype. In bfloat16
+  such sums stop growing: of 25,088 ones, on a CPU, at 1,024.
 
   Args:
     x: A map.
@@ -25,7 +26,7 @@ def add_bias(
 def _forward(x, bias):
   # Nothing here calls what has a derivative by hand: forward mode, over the
   # reverse one, goes through it.
-  return x + jnp.expand_dims(bias, range(x.ndim - 1)).astype(x.dtype), bias
+  return x + along_channels(bias, x).astype(x.dtype), bias
 
 
 def _backward(bias, cotangent):
@@ -43,8 +44,8 @@ def summed(
   """
   # A barrier: else the map is written in float32, for the sum.
   gradient = lax.optimization_barrier(gradient)
-  wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))
-  return gradient, wide.sum(range(gradient.ndim - 1)).astype(bias.dtype)
+  tokens = range(gradient.ndim - 1)
+  return gradient, wide(gradient).sum(tokens).astype(bias.dtype)
 
 
 add_bias.defvjp(_forward, _backward)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax.ops import bias as bias_lib
+from gswinrmt_jax.ops.arrays import along_channels, wide
 
 
 @jax.custom_vjp
@@ -23,11 +24,11 @@ def gelu(x: Float[Array, '*b']) -> Float[Array, '*b']:
 
 
 def _gelu_forward(x):
-  return _value(_wide(x)).astype(x.dtype), x
+  return _value(wide(x)).astype(x.dtype), x
 
 
 def _gelu_backward(x, cotangent):
-  dx = _wide(cotangent) * _slope(_wide(x))
+  dx = wide(cotangent) * _slope(wide(x))
   return (dx.astype(x.dtype),)
 
 
@@ -57,7 +58,7 @@ def _biased_forward(x, bias):
 
 def _biased_backward(residuals, cotangent):
   x, bias = residuals
-  dx = _wide(cotangent) * _slope(_sum(x, bias))
+  dx = wide(cotangent) * _slope(_sum(x, bias))
   return bias_lib.summed(dx.astype(x.dtype), bias)
 
 
@@ -77,11 +78,7 @@ def _normal_distribution(x):
 
 
 def _sum(x, bias):
-  return _wide(x) + jnp.expand_dims(_wide(bias), range(x.ndim - 1))
-
-
-def _wide(x):
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  return wide(x) + along_channels(wide(bias), x)
 
 
 gelu.defvjp(_gelu_forward, _gelu_backward)

@@ -7,6 +7,7 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gswinrmt_jax.ops.arrays import along_channels, wide
 from gswinrmt_jax.ops.backend import platform
 
 EPSILON = 1e-6  # of every norm of the models but one
@@ -35,7 +36,7 @@ def normalize(x: Float[Array, '*b c']) -> Float[Array, '*b c']:
 def _normalize_forward(x):
   # In two passes: `E[x^2] - E[x]^2` is 0 for a token whose mean is large beside
   # its deviation.
-  centred = _wide(x) - _wide(x).mean(-1, keepdims=True)
+  centred = wide(x) - wide(x).mean(-1, keepdims=True)
   variance = jnp.square(centred).mean(-1, keepdims=True)
   inverse = lax.rsqrt(variance + EPSILON)
   y = (centred * inverse).astype(x.dtype)
@@ -44,7 +45,7 @@ def _normalize_forward(x):
 
 def _normalize_backward(residuals, dy):
   y, inverse = residuals
-  return (_gradient(_wide(y), inverse, _wide(dy)).astype(y.dtype),)
+  return (_gradient(wide(y), inverse, wide(dy)).astype(y.dtype),)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -74,16 +75,18 @@ def _layer_norm_forward(x, scale, bias, epsilon):
   # A barrier: else they are computed again by whoever needs them, and the
   # sums over tokens read a map written in float32.
   mean, inverse = lax.optimization_barrier(_statistics(x, epsilon))
-  y = (_wide(x) - mean) * inverse * _channels(scale, x) + _channels(bias, x)
+  y = (wide(x) - mean) * inverse * along_channels(scale, x) + along_channels(
+      bias, x
+  )
   return y.astype(x.dtype), (x, mean, inverse, scale, bias)
 
 
 def _layer_norm_backward(epsilon, residuals, dy):
   del epsilon  # It is in the deviation.
   x, mean, inverse, scale, bias = residuals
-  normalized = (_wide(x) - mean) * inverse
-  dy = _wide(dy)
-  dx = _gradient(normalized, inverse, dy * _channels(scale, x))
+  normalized = (wide(x) - mean) * inverse
+  dy = wide(dy)
+  dx = _gradient(normalized, inverse, dy * along_channels(scale, x))
   dscale, dbias = _sums(dy * normalized, dy)
   return (
       # A barrier: else it is written in float32.
@@ -111,8 +114,8 @@ def _statistics(x, epsilon):
   No more digits are lost to the difference than `(x_0 - mean)^2 / var` has,
   and that is below the number of channels however large the mean.
   """
-  first = _wide(x[..., :1])
-  shifted = _wide(x) - first
+  first = wide(x[..., :1])
+  shifted = wide(x) - first
   mean = shifted.mean(-1, keepdims=True)
   variance = jnp.square(shifted).mean(-1, keepdims=True) - jnp.square(mean)
   return first + mean, lax.rsqrt(variance + epsilon)
@@ -122,15 +125,6 @@ def _gradient(y, inverse, dy):
   """The gradient through the normalisation that gave `y`."""
   along = (dy * y).mean(-1, keepdims=True)
   return inverse * (dy - dy.mean(-1, keepdims=True) - y * along)
-
-
-def _channels(vector, x):
-  """The vector with the axes of `x`."""
-  return jnp.expand_dims(vector, range(x.ndim - 1))
-
-
-def _wide(x):
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 normalize.defvjp(_normalize_forward, _normalize_backward)

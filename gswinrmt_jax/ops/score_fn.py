@@ -9,8 +9,9 @@ import functools
 
 import jax
 from jax import lax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from gswinrmt_jax.ops.arrays import wide
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -34,12 +35,12 @@ def softmax(
 @softmax.defjvp
 def _softmax_jvp(dtype, primals, tangents):
   weights = lax.optimization_barrier(softmax(*primals, dtype))
-  wide, (tangent,) = _wide(weights), tangents
+  kept, (tangent,) = wide(weights), tangents
   tangent = _narrowed(tangent, dtype)
   # Over their sum, which is not 1 once they are rounded: what is added to all
   # scores of a row, or to all of its weights' gradients, changes nothing.
-  mean = (wide * tangent).sum(-1, keepdims=True) / wide.sum(-1, keepdims=True)
-  return weights, (wide * (tangent - mean)).astype(dtype)
+  mean = (kept * tangent).sum(-1, keepdims=True) / kept.sum(-1, keepdims=True)
+  return weights, (kept * (tangent - mean)).astype(dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -68,14 +69,10 @@ def _sigmoid_jvp(dtype, primals, tangents):
   weights = jax.nn.sigmoid(scores)
   slope = weights * jax.nn.sigmoid(-scores)
   slope = lax.optimization_barrier(slope.astype(dtype))
-  return weights, _wide(slope) * _narrowed(tangent, dtype)
+  return weights, wide(slope) * _narrowed(tangent, dtype)
 
 
 def _narrowed(tangent, dtype):
   """Returns the tangent as it is, rounded; backwards, the gradient."""
   narrow = lax.optimization_barrier(tangent.astype(dtype))
   return narrow.astype(tangent.dtype)
-
-
-def _wide(x):
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
