@@ -7,7 +7,7 @@ import numpy as np
 
 def wide(x: Float[Array | np.ndarray, '*b']) -> Float[Array, '*b']:
   """Returns it in float32 at least."""
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
 
 
 def along_channels(
