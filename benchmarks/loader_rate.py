@@ -25,17 +25,13 @@ import types
 import jax
 import ml_collections
 import numpy as np
-from PIL import Image
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.benchmark import measure, suite
-from gswinrmt_jax.commands import main as commands
-from gswinrmt_jax.data import records
+from gswinrmt_jax.benchmark import made_pictures, measure, suite
+from gswinrmt_jax.data import pipeline, records
 from gswinrmt_jax.training import devices, feed, inputs, plan, resident
 
 _EPOCHS = 1_000_000  # more than are asked for
-_AHEAD = 2  # batches that each worker holds ready
-_QUALITY = 95  # with `_texture`, files of about ImageNet's size
 
 
 def _open(images, storage: str, batch: int, steps: int) -> feed.Feed:
@@ -75,32 +71,9 @@ def _random(count: int, size: int) -> records.Arrays:
   )
 
 
-def _texture(rng, width: int, height: int) -> Image.Image:
-  """Returns noise of every scale, the finer the weaker, as in photographs."""
-  total = np.full((height, width, 3), 128.0)
-  for cells in (4, 16, 64, 256):
-    noise = rng.integers(0, 256, (cells, cells, 3), np.uint8)
-    scaled = Image.fromarray(noise).resize((width, height), Image.BICUBIC)
-    total += (np.asarray(scaled) - 128.0) / cells**0.3
-  return Image.fromarray(total.clip(0, 255).astype(np.uint8))
-
-
-def _prepare(folder: pathlib.Path, count: int, width: int, height: int) -> None:
-  """Makes `count` training pictures and prepares them below a folder."""
-  rng = np.random.default_rng(0)
-  for number in range(count):
-    path = folder / 'pictures' / 'train' / 'ab'[number % 2] / f'{number}.jpg'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _texture(rng, width, height).save(path, quality=_QUALITY)
-  size = sum(path.stat().st_size for path in folder.rglob('*.jpg')) / count
-  print(f'{count} JPEG files of {width}x{height}, {size / 1e3:.0f} kB each')
-  words = ['--images', str(folder / 'pictures'), '--dir', str(folder)]
-  commands.main(['prepare', 'folder', 'loader_rate', *words])
-
-
 def _load(folder: pathlib.Path, size: int, storage: str, workers: int):
   config = recipes.mini_imagenet('retention_large')
-  config.data.name, config.data.dir = 'loader_rate', str(folder)
+  config.data.name, config.data.dir = made_pictures.NAME, str(folder)
   config.data.image_size = size
   config.data.storage, config.data.workers = storage, workers
   return inputs.load_train(config)
@@ -127,7 +100,7 @@ def _measure(feeds: Mapping[str, feed.Feed], options, workers: int = 0) -> None:
   rates = {name: [] for name in feeds}
   for repeat in range(options.repeats + 1):
     for name, opened in feeds.items():
-      for _ in range(_AHEAD * workers):  # made before the clock runs
+      for _ in range(pipeline.AHEAD * workers):  # made before the clock runs
         next(opened)
       found = _rate(opened, options.batch, options.images)
       if repeat:  # the first compiles
@@ -145,7 +118,10 @@ def _measure(feeds: Mapping[str, feed.Feed], options, workers: int = 0) -> None:
 
 def _measure_pictures(folder: pathlib.Path, options) -> None:
   width, height = map(int, options.pictures.split('x'))
-  _prepare(folder, options.images, width, height)
+  size = made_pictures.prepare(
+      folder, options.images, classes=2, width=width, height=height
+  )
+  print(f'JPEG files of {width}x{height}, {size / 1e3:.0f} kB each')
   sizes = options.batch, options.steps
   _measure(
       {

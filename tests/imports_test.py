@@ -21,7 +21,7 @@ MAY_IMPORT = {
     'data': set(),
     'interop': {'models', 'ops'},
     'training': {'models', 'data', 'augment', 'interop', 'ops'},
-    'benchmark': {'training', 'data', 'models', 'augment', 'ops'},
+    'benchmark': {'training', 'data', 'models', 'augment', 'ops', 'recipes'},
     'recipes': {'models'},
     'deploy': {'training', 'interop', 'data', 'augment', 'models', 'maps'},
     'experiments': {'training', 'data', 'models', 'recipes'},

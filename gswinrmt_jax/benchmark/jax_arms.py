@@ -2,7 +2,7 @@
 
 A spec has 'task' and, for a model, 'model', 'fields', 'batch', 'image_size',
 'classes', 'dtype' (None: bfloat16, on a CPU float32) and 'plain' (no
-implementation of ours: XLA's own convolutions).
+implementation of ours: XLA's own convolutions). `fed_arms` has one more task.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.benchmark import ideal_bytes, variables, worker
+from gswinrmt_jax.benchmark import fed_arms, ideal_bytes, variables, worker
 from gswinrmt_jax.models import cost, factory
 from gswinrmt_jax.ops import backend
 from gswinrmt_jax.training import optimizer
@@ -36,8 +36,8 @@ def build(spec: worker.Spec) -> worker.Program:
     jax.config.update('jax_compilation_cache_dir', None)
   spec = dict(spec)
   spec['dtype'] = spec.get('dtype') or ('float32' if on_cpu else 'bfloat16')
-  run, facts = _TASKS[spec['task']](spec)
-  facts |= {
+  program = _TASKS[spec['task']](spec)
+  program.facts |= {
       'dtype': spec['dtype'],
       'platform': device.platform,
       'device': device.device_kind,
@@ -50,7 +50,8 @@ def build(spec: worker.Spec) -> worker.Program:
   def read_peak():
     return device.memory_stats()['peak_bytes_in_use']
 
-  return worker.Program(run, facts, None if peak is None else read_peak)
+  program.device_peak = None if peak is None else read_peak
+  return program
 
 
 def _train(spec):
@@ -82,7 +83,7 @@ def _train(spec):
     facts['ideal_bytes'] = least.total
   except ValueError:
     facts['ideal_bytes'] = None
-  return _Training(step, state, batch, key), facts
+  return worker.Program(_Training(step, state, batch, key), facts)
 
 
 class _Training:
@@ -112,7 +113,7 @@ def _inference(spec):
         logits.block_until_ready()
     logits.block_until_ready()
 
-  return run, _facts(spec, model, passes=1)
+  return worker.Program(run, _facts(spec, model, passes=1))
 
 
 def _model(spec):
@@ -154,7 +155,8 @@ def _matmul(spec):
   left, right = (
       jax.random.normal(key, (side, side), spec['dtype']) for key in keys
   )
-  return _repeated(jax.jit(jnp.matmul), left, right), {'flops': 2 * side**3}
+  run = _repeated(jax.jit(jnp.matmul), left, right)
+  return worker.Program(run, {'flops': 2 * side**3})
 
 
 def _copy(spec):
@@ -170,7 +172,7 @@ def _copy(spec):
       array = step(array)
     array.block_until_ready()
 
-  return run, {'bytes': 2 * array.nbytes}
+  return worker.Program(run, {'bytes': 2 * array.nbytes})
 
 
 def _depthwise(spec):
@@ -191,7 +193,8 @@ def _depthwise(spec):
     y, backward = jax.vjp(convolve, x, kernel)
     return y, backward(cotangent)
 
-  return _repeated(both, x, kernel, cotangent), {'images': shape[0]}
+  run = _repeated(both, x, kernel, cotangent)
+  return worker.Program(run, {'images': shape[0]})
 
 
 def _repeated(function, *arguments):
@@ -212,6 +215,7 @@ _TASKS = {
     'matmul': _matmul,
     'copy': _copy,
     'depthwise': _depthwise,
+    'pipeline': fed_arms.build,
 }
 
 if __name__ == '__main__':

@@ -17,6 +17,7 @@ _ROOT = pathlib.Path(gswinrmt_jax.__file__).resolve().parent.parent
 _JAX = ('-m', 'gswinrmt_jax.benchmark.jax_arms')
 _TORCH = _ROOT / 'benchmarks' / 'torch_arms.py'
 _SAID = 200  # characters of a dead worker's last words
+_END = 5.0  # seconds in which a worker that is told to end does so
 
 
 class ArmError(Exception):
@@ -93,11 +94,14 @@ class Process:
     return answer['bytes'], answer['of']
 
   def close(self) -> None:
-    """Ends the worker."""
+    """Ends the worker, which ends what it has begun, unless it takes long."""
     with contextlib.suppress(BrokenPipeError):  # it ended before
       self._process.stdin.close()
-    self._process.terminate()
-    self._process.wait()
+    try:
+      self._process.wait(_END)
+    except subprocess.TimeoutExpired:
+      self._process.terminate()
+      self._process.wait()
     self._process.stdout.close()
     self._said.close()
 

@@ -1,6 +1,6 @@
 """What was measured: as JSON, and as a table of a terminal and of documents."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import datetime
 import os
 import pathlib
@@ -11,6 +11,8 @@ from typing import Any
 
 import gswinrmt_jax
 from gswinrmt_jax.benchmark import measure, timing
+
+Row = Mapping[str, Any]
 
 _VARIABLES = ('XLA_FLAGS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS')
 _HEAD = (
@@ -72,15 +74,15 @@ def _row(outcome, first, rates):
   if taken is None:
     return {**row, 'not_measured': outcome.error}
   facts = outcome.facts
-  peak, of = outcome.peak
+  size, of = outcome.peak
   row |= {
       'milliseconds': 1e3 * taken.median,
       'spread': taken.spread,
       'repeats_ms': [1e3 * seconds for seconds in taken.seconds],
       'calls': taken.calls,
       'images_per_second': facts['images'] / taken.median,
-      'ours_is': _ours_is(first, outcome),
-      'peak_bytes': peak,
+      'ours_is': times_as_fast(first, outcome),
+      'peak_bytes': size,
       'peak_of': of,
   }
   if 'flops' in facts:
@@ -92,16 +94,31 @@ def _row(outcome, first, rates):
   return {**row, 'facts': facts}
 
 
-def _ours_is(first, other):
-  if first.taken is None:
+def times_as_fast(
+    ours: measure.Measured, other: measure.Measured
+) -> float | None:
+  """Returns how many times as fast, in images a second, as the other.
+
+  By the median over the rounds; None if one of them was not measured.
+  """
+  if ours.taken is None or other.taken is None:
     return None
-  images = first.facts['images'] / other.facts['images']
-  return images * timing.times_as_fast(first.taken, other.taken)
+  images = ours.facts['images'] / other.facts['images']
+  return images * timing.times_as_fast(ours.taken, other.taken)
 
 
-def table(found: Sequence[Mapping[str, Any]]) -> str:
+def table(found: Sequence[Row]) -> str:
   """Returns rows as a table of Markdown, reasons below it."""
-  cells = [_HEAD] + [_cells(row) for row in found if 'milliseconds' in row]
+  return lay_out(found, _HEAD, _cells)
+
+
+def lay_out(
+    found: Sequence[Row],
+    head: Sequence[str],
+    cells_of: Callable[[Row], Sequence[str]],
+) -> str:
+  """Returns rows as a table of these cells, reasons below it."""
+  cells = [head] + [cells_of(row) for row in found if 'milliseconds' in row]
   widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
   lines = [_line(row, widths) for row in cells]
   lines.insert(1, _line(['-' * width for width in widths], widths))
@@ -114,7 +131,6 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(row):
-  peak, of = row['peak_bytes'], row['peak_of']
   return (
       row['arm'],
       f'{row["milliseconds"]:.4g}',
@@ -123,8 +139,14 @@ def _cells(row):
       f'{row["ours_is"]:.2f}x' if row['ours_is'] else '',
       f'{row["mfu"]:.1%}' if 'mfu' in row else '',
       f'{row["of_roofline"]:.2f}x' if 'of_roofline' in row else '',
-      f'{peak / 1e9:.2f} ({of})' if peak else of,
+      peak(row),
   )
+
+
+def peak(row: Row) -> str:
+  """Returns the cell of a row's peak memory, in GB."""
+  size, of = row['peak_bytes'], row['peak_of']
+  return f'{size / 1e9:.2f} ({of})' if size else of
 
 
 def _line(cells, widths):

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import pathlib
+import tempfile
 from typing import Any
 
-from gswinrmt_jax.benchmark import measure, record, scaling
+from gswinrmt_jax.benchmark import feeding, measure, record, scaling
 from gswinrmt_jax.errors import UserError
 
 Spec = dict[str, Any]
@@ -133,13 +134,34 @@ def growth(
   return {'groups': groups}
 
 
-def _group(
-    bench: measure.Bench, arms: Mapping[str, Spec], say: Say
+def pipeline(
+    bench: measure.Bench,
+    specs: Iterable[Spec],
+    fed: feeding.Feeding,
+    say: Say,
 ) -> dict[str, Any]:
+  """Measures training, each model without a feed and with several.
+
+  Returns:
+    A list of groups, as `models` does, with the rows of `feeding.rows`.
+  """
+  groups = []
+  for spec in specs:
+    with tempfile.TemporaryDirectory(prefix='gswinrmt_') as folder:
+      fed.prepare(spec, pathlib.Path(folder))
+      arms = fed.arms(spec, pathlib.Path(folder))
+      groups.append(_group(bench, arms, say, told_by=feeding))
+  return {'groups': groups}
+
+
+def _group(
+    bench: measure.Bench, arms: Mapping[str, Spec], say: Say, told_by=record
+) -> dict[str, Any]:
+  """Measures arms; `told_by` makes rows and table of it."""
   outcomes, timings = bench.measure(arms)
   rates = bench.rates(timings)
-  rows = record.rows(outcomes, rates)
-  say(f'\n{record.table(rows)}\n{record.ceilings(rates)}\n')
+  rows = told_by.rows(outcomes, rates)
+  say(f'\n{told_by.table(rows)}\n{record.ceilings(rates)}\n')
   return {
       'rows': rows,
       'rates': rates,

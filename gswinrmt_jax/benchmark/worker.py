@@ -13,6 +13,7 @@ here imports a framework.
 """
 
 from collections.abc import Callable, Mapping
+import contextlib
 import dataclasses
 import json
 import os
@@ -22,6 +23,10 @@ import time
 from typing import Any
 
 Spec = Mapping[str, Any]
+
+
+def _nothing():
+  pass
 
 
 @dataclasses.dataclass
@@ -34,11 +39,15 @@ class Program:
     facts: About it, as JSON can hold them.
     device_peak: Returns the device's peak bytes; None where there is no such
       count, and the process's peak is taken.
+    ready: Called before each timing, outside of it.
+    close: Called at the end.
   """
 
   run: Callable[[int], object]
   facts: dict[str, Any]
   device_peak: Callable[[], int] | None = None
+  ready: Callable[[], object] = _nothing
+  close: Callable[[], object] = _nothing
 
 
 def serve(build: Callable[[Spec], Program]) -> None:
@@ -50,34 +59,38 @@ def serve(build: Callable[[Spec], Program]) -> None:
   # Frameworks print; the answers have a stream of their own.
   answers = os.fdopen(os.dup(1), 'w')
   os.dup2(2, 1)
-  program = None
-  for line in sys.stdin:
-    asked = json.loads(line)
-    try:
-      if 'spec' in asked:
-        program, answer = _build(build, asked['spec'])
-      elif 'calls' in asked:
-        answer = {'seconds': _timed(program, asked['calls'])}
-      else:
-        answer = _peak(program)
-    except Exception as error:
-      lines = str(error).strip().splitlines() or ['']
-      answer = {'error': f'{type(error).__name__}: {lines[0]}'}
-    print(json.dumps(answer), file=answers, flush=True)
-    if 'error' in answer:
-      return
+  with contextlib.ExitStack() as stack:
+    program = None
+    for line in sys.stdin:
+      asked = json.loads(line)
+      try:
+        if 'spec' in asked:
+          before = time.perf_counter()
+          program = build(asked['spec'])
+          stack.callback(program.close)
+          answer = {'facts': _begin(program, before)}
+        elif 'calls' in asked:
+          answer = {'seconds': _timed(program, asked['calls'])}
+        else:
+          answer = _peak(program)
+      except Exception as error:
+        lines = str(error).strip().splitlines() or ['']
+        answer = {'error': f'{type(error).__name__}: {lines[0]}'}
+      print(json.dumps(answer), file=answers, flush=True)
+      if 'error' in answer:
+        return
 
 
-def _build(build, spec):
-  before = time.perf_counter()
-  program = build(spec)
+def _begin(program, before):
+  """Runs it once; returns its facts, and the seconds since `before`."""
   program.run(1)
-  facts = {**program.facts, 'build_seconds': time.perf_counter() - before}
+  seconds = time.perf_counter() - before
   _forget_peak()
-  return program, {'facts': facts}
+  return {**program.facts, 'build_seconds': seconds}
 
 
 def _timed(program, calls):
+  program.ready()
   before = time.perf_counter()
   program.run(calls)
   return time.perf_counter() - before

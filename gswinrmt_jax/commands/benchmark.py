@@ -11,6 +11,11 @@ medians over the rounds, on random data. Each program has its own process.
                     is compared with it first; compile: by torch.compile
   --peers NAME      a model of timm, such as swin_base_patch4_window7_224
 
+  gswinrmt benchmark --pipeline --model retention_large --workers 8
+
+times training as a run does it, augmentation included: without its feed, then
+with images on the device, in files, and decoded from JPEG when needed.
+
   gswinrmt benchmark --compiled-for h200 --model retention_compact
 
 compiles the training step for that GPU on any machine and reads its program:
@@ -27,6 +32,19 @@ from gswinrmt_jax.errors import UserError
 
 _TASKS = ('train', 'inference', 'latency')
 _SCALED = ('batch', 'resolution', 'depth')
+_FED_FROM = ('device', 'disk', 'decode')
+_PICTURES = 2048
+# What --pipeline is not measured with.
+_OTHERS = (
+    *_TASKS,
+    'run',
+    'peers',
+    'scaling',
+    'depthwise',
+    'start',
+    'compiled_for',
+    'augmented',
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +65,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='number of logits (default: likewise)',
   )
   add('--json', metavar='FILE', help='default: benchmarks/results/...')
+  _add_measuring(parser)
+  _add_pipeline(parser)
+  counted = parser.add_argument_group('counting')
+  add = counted.add_argument
+  add('--compiled-for', choices=('h200',), help='which GPU')
+  add(
+      '--augmented',
+      action='store_true',
+      help="count the step with CIFAR-10's augmentation inside",
+  )
+
+
+def _add_measuring(parser):
   measured = parser.add_argument_group('measuring')
   add = measured.add_argument
   add('--train', action='store_true', help='the training step')
@@ -81,23 +112,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       metavar='S',
       help='of each program in a round, and to warm it up (default: 3)',
   )
-  counted = parser.add_argument_group('counting')
-  add = counted.add_argument
-  add('--compiled-for', choices=('h200',), help='which GPU')
+
+
+def _add_pipeline(parser):
+  fed = parser.add_argument_group('measuring the pipeline')
+  add = fed.add_argument
   add(
-      '--augmented',
-      action='store_true',
-      help="count the step with CIFAR-10's augmentation inside",
+      '--pipeline',
+      nargs='*',
+      choices=(*_FED_FROM, 'memory'),
+      metavar='STORAGE',
+      help='training with its feed over training without, for each '
+      f'config.data.storage (default: {" ".join(_FED_FROM)})',
+  )
+  add(
+      '--images',
+      type=int,
+      metavar='N',
+      help=f'pictures that are made up for it (default: {_PICTURES:,})',
+  )
+  add(
+      '--workers',
+      type=int,
+      metavar='N',
+      help="processes that decode (default: the recipe's, 0)",
   )
 
 
 def run(args: argparse.Namespace) -> int | None:
   """Runs the command; returns 1 if a program of ours could not be measured."""
   arguments.check_positive(
-      args, 'batch', 'image_size', 'classes', 'threads', 'repeats'
+      args, 'batch', 'image_size', 'classes', 'threads', 'repeats', 'images'
   )
   if args.seconds <= 0:
     raise UserError('--seconds must be above 0')
+  _check_pipeline(args)
   if args.compiled_for:
     return _count(args)
   if args.run and not args.latency:
@@ -105,6 +154,20 @@ def run(args: argparse.Namespace) -> int | None:
   if args.run and args.peers:
     raise UserError('--run measures runs in turn with each other, no --peers')
   return _measure(args)
+
+
+def _check_pipeline(args):
+  if args.workers is not None and args.workers < 0:
+    raise UserError('--workers must be at least 0')
+  if args.pipeline is None:
+    for name in ('images', 'workers'):
+      if getattr(args, name) is not None:
+        raise UserError(f'--{name} is for --pipeline')
+    return
+  for name in _OTHERS:
+    if getattr(args, name):
+      option = name.replace('_', '-')
+      raise UserError(f'--pipeline is measured by itself, without --{option}')
 
 
 def _setting(args, model):
@@ -156,11 +219,13 @@ def _measure(args):
 
 
 def _measure_with(args, bench, say):
-  from gswinrmt_jax.benchmark import record, run_latency, start, suite
+  from gswinrmt_jax.benchmark import feeding, record, run_latency, start, suite
   from gswinrmt_jax.training import run_folder
 
   machine = record.machine(bench.facts, args.threads)
   tasks = [task for task in _TASKS if getattr(args, task)]
+  if args.pipeline is not None:
+    tasks = ['pipeline']
   tasks = tasks or ['train', 'inference']
   words = [*args.model, *tasks]
   specs = [
@@ -175,6 +240,10 @@ def _measure_with(args, bench, say):
     found, words = {'rows': rows}, ['start']
   elif args.depthwise:
     found, words = suite.depthwise(bench, say), ['depthwise']
+  elif args.pipeline is not None:
+    storages = tuple(dict.fromkeys(args.pipeline)) or _FED_FROM
+    fed = feeding.Feeding(storages, args.images or _PICTURES, args.workers)
+    found = suite.pipeline(bench, specs, fed, say)
   elif args.scaling:
     words += ['by', args.scaling]
     path = path or record.default_path(words, machine['device'])
@@ -195,5 +264,11 @@ def _measure_with(args, bench, say):
   path.parent.mkdir(parents=True, exist_ok=True)
   run_folder.write_json(path, {'machine': machine, **found})
   say(f'wrote {path}')
-  ours = [group['rows'][0] for group in found.get('groups', ())]
-  return int(any('not_measured' in row for row in ours))
+  ours = slice(1 if args.pipeline is None else None)  # behind it are peers
+  return int(
+      any(
+          'not_measured' in row
+          for group in found.get('groups', ())
+          for row in group['rows'][ours]
+      )
+  )

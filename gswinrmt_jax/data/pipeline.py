@@ -22,7 +22,7 @@ from gswinrmt_jax.errors import UserError
 
 Records = Arrays | Decoded
 
-_AHEAD = 2  # batches that each worker holds ready
+AHEAD = 2  # batches that each worker holds ready
 _PART = 64  # records of a batch that a thread decodes for evaluation
 # More than any run has. Endless, as Grain means it, has no length in batches.
 _EPOCHS = 1_000_000
@@ -170,7 +170,7 @@ def _padded(parts, batch_size, image_shape):
 def _say_if_too_small(records, batch_size):
   """Says in a line if the workers' batches will not fit into shared memory."""
   image = int(np.prod(records.image_shape))
-  size = batch_size * image * _AHEAD * records.workers
+  size = batch_size * image * AHEAD * records.workers
   room = machine.free_shared_memory()
   if room is not None and size > room:
     print(
@@ -199,7 +199,7 @@ def _iterate(steps: Any, workers: int) -> Iterator[Batch]:
     if not flags.FLAGS.is_parsed():  # Grain has flags and asks for them.
       flags.FLAGS.mark_as_parsed()
     batches = batches.mp_prefetch(
-        grain.MultiprocessingOptions(workers, per_worker_buffer_size=_AHEAD),
+        grain.MultiprocessingOptions(workers, per_worker_buffer_size=AHEAD),
         worker_init_fn=workers_lib.begin,
     )
   iterator = iter(batches)
