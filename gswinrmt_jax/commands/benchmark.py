@@ -27,147 +27,18 @@ import argparse
 import json
 import pathlib
 
-from gswinrmt_jax.commands import arguments, summarize
+from gswinrmt_jax.commands import benchmark_options, summarize
 from gswinrmt_jax.errors import UserError
 
-_TASKS = ('train', 'inference', 'latency')
-_SCALED = ('batch', 'resolution', 'depth')
-_FED_FROM = ('device', 'disk', 'decode')
-_PICTURES = 2048
-# What --pipeline is not measured with.
-_OTHERS = (
-    *_TASKS,
-    'run',
-    'peers',
-    'scaling',
-    'depthwise',
-    'start',
-    'compiled_for',
-    'augmented',
-)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments."""
-  add = parser.add_argument
-  add('--model', nargs='+', default=['retention_compact'], metavar='NAME')
-  add('--batch', type=int, default=128, metavar='N', help='images in a step')
-  add(
-      '--image-size',
-      type=int,
-      metavar='N',
-      help='N x N pixels (default: as in the paper of each model)',
-  )
-  add(
-      '--classes',
-      type=int,
-      metavar='N',
-      help='number of logits (default: likewise)',
-  )
-  add('--json', metavar='FILE', help='default: benchmarks/results/...')
-  _add_measuring(parser)
-  _add_pipeline(parser)
-  counted = parser.add_argument_group('counting')
-  add = counted.add_argument
-  add('--compiled-for', choices=('h200',), help='which GPU')
-  add(
-      '--augmented',
-      action='store_true',
-      help="count the step with CIFAR-10's augmentation inside",
-  )
-
-
-def _add_measuring(parser):
-  measured = parser.add_argument_group('measuring')
-  add = measured.add_argument
-  add('--train', action='store_true', help='the training step')
-  add('--inference', action='store_true', help='logits (default: both)')
-  add('--latency', action='store_true', help='logits of one image, waited for')
-  add(
-      '--run',
-      nargs='+',
-      metavar='DIR',
-      help='with --latency: the models of runs, in turn with each other; '
-      'writes their latency.json',
-  )
-  add(
-      '--dtype',
-      choices=('float32', 'bfloat16'),
-      help='default: bfloat16, on a CPU float32',
-  )
-  add('--threads', type=int, metavar='N', help='cores of each process')
-  add('--peers', nargs='+', default=[], metavar='PEER', help='see above')
-  add('--scaling', choices=_SCALED, help='how time grows; draws it as well')
-  add(
-      '--depthwise',
-      action='store_true',
-      help='depthwise convolutions alone, in both forms',
-  )
-  add('--start', action='store_true', help='imports, and a first step')
-  add('--repeats', type=int, default=5, metavar='N', help='rounds (default: 5)')
-  add(
-      '--seconds',
-      type=float,
-      default=3.0,
-      metavar='S',
-      help='of each program in a round, and to warm it up (default: 3)',
-  )
-
-
-def _add_pipeline(parser):
-  fed = parser.add_argument_group('measuring the pipeline')
-  add = fed.add_argument
-  add(
-      '--pipeline',
-      nargs='*',
-      choices=(*_FED_FROM, 'memory'),
-      metavar='STORAGE',
-      help='training with its feed over training without, for each '
-      f'config.data.storage (default: {" ".join(_FED_FROM)})',
-  )
-  add(
-      '--images',
-      type=int,
-      metavar='N',
-      help=f'pictures that are made up for it (default: {_PICTURES:,})',
-  )
-  add(
-      '--workers',
-      type=int,
-      metavar='N',
-      help="processes that decode (default: the recipe's, 0)",
-  )
+add_arguments = benchmark_options.add_arguments
 
 
 def run(args: argparse.Namespace) -> int | None:
   """Runs the command; returns 1 if a program of ours could not be measured."""
-  arguments.check_positive(
-      args, 'batch', 'image_size', 'classes', 'threads', 'repeats', 'images'
-  )
-  if args.seconds <= 0:
-    raise UserError('--seconds must be above 0')
-  _check_pipeline(args)
+  benchmark_options.check(args)
   if args.compiled_for:
     return _count(args)
-  if args.run and not args.latency:
-    raise UserError('--run is for --latency')
-  if args.run and args.peers:
-    raise UserError('--run measures runs in turn with each other, no --peers')
   return _measure(args)
-
-
-def _check_pipeline(args):
-  if args.workers is not None and args.workers < 0:
-    raise UserError('--workers must be at least 0')
-  if args.pipeline is None:
-    for name in ('images', 'workers'):
-      if getattr(args, name) is not None:
-        raise UserError(f'--{name} is for --pipeline')
-    return
-  for name in _OTHERS:
-    if getattr(args, name):
-      option = name.replace('_', '-')
-      raise UserError(f'--pipeline is measured by itself, without --{option}')
 
 
 def _setting(args, model):
@@ -223,7 +94,7 @@ def _measure_with(args, bench, say):
   from gswinrmt_jax.training import run_folder
 
   machine = record.machine(bench.facts, args.threads)
-  tasks = [task for task in _TASKS if getattr(args, task)]
+  tasks = [task for task in benchmark_options.TASKS if getattr(args, task)]
   if args.pipeline is not None:
     tasks = ['pipeline']
   tasks = tasks or ['train', 'inference']
@@ -241,8 +112,10 @@ def _measure_with(args, bench, say):
   elif args.depthwise:
     found, words = suite.depthwise(bench, say), ['depthwise']
   elif args.pipeline is not None:
-    storages = tuple(dict.fromkeys(args.pipeline)) or _FED_FROM
-    fed = feeding.Feeding(storages, args.images or _PICTURES, args.workers)
+    storages = tuple(dict.fromkeys(args.pipeline)) or benchmark_options.FED_FROM
+    fed = feeding.Feeding(
+        storages, args.images or benchmark_options.PICTURES, args.workers
+    )
     found = suite.pipeline(bench, specs, fed, say)
   elif args.scaling:
     words += ['by', args.scaling]
