@@ -9,10 +9,10 @@
 #   SMALL=1 benchmarks/run_on_gpu.sh all     tiny sizes, on any machine
 #
 # PYTHON is the interpreter, RESULTS the folder of results, RUNS that of the
-# runs, LIMIT the seconds of a part. Where PyTorch or timm are not installed,
-# their rows say so. Every result has the rates of products and of memory that
-# were measured in the same rounds. Exit status: 0 all done, 75 something
-# is left.
+# runs, LIMIT the seconds of a part, WORKERS the processes that decode. Where
+# PyTorch or timm are not installed, their rows say so. Every result has the
+# rates of products and of memory that were measured in the same rounds. Exit
+# status: 0 all done, 75 something is left.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,6 +30,11 @@ if [[ -n ${SMALL:-} ]]; then
   gated=(rmt_compact) scaled_model=rmt_compact
   memory=(--model rmt_compact --batches 2)
   training=(smoke --seeds 1 --only rmt) shown=smoke
+  fed_large=(--model rmt_compact --batch 2 --images 16 --workers 1
+    --pipeline decode)
+  fed_compact=(--model rmt_compact --batch 2 --images 16 --pipeline device)
+  # Most of the time goes into compiling what runs once.
+  export XLA_FLAGS="${XLA_FLAGS:-} --xla_backend_optimization_level=0"
 else
   how=(--seconds 3 --repeats 5)
   size=(--batch 128) scaled=(--batch 32)
@@ -38,12 +43,16 @@ else
   memory=(--model retention_large --classes 100 --image-sizes 160 224
     --batches 64 128)
   training=(table5) shown=table5
+  fed_large=(--model retention_large "${size[@]}" --workers "${WORKERS:-12}"
+    --pipeline device disk decode) # four programs at once: some 100 GB
+  fed_compact=(--model retention_compact "${size[@]}" --pipeline device disk)
 fi
 mkdir -p "$results"
 export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$runs/compiled}
 
 parts=()
 for model in "${models[@]}"; do parts+=("train_$model" "inference_$model"); done
+parts+=(pipeline_retention_large pipeline_retention_compact)
 parts+=(timm latency_small latency_large scaling_batch scaling_resolution
   scaling_depth deterministic start memory training)
 
@@ -57,6 +66,8 @@ part() {
     train_* | inference_*)
       measure --model "${1#*_}" "--${1%%_*}" "${size[@]}" --peers eager compile
       ;;
+    pipeline_retention_large) measure "${fed_large[@]}" ;;
+    pipeline_retention_compact) measure "${fed_compact[@]}" ;;
     timm)
       measure --model retention_large "${size[@]}" --peers "${timm[@]}"
       ;;

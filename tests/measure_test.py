@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from gswinrmt_jax.benchmark import measure, process, suite
+from gswinrmt_jax.benchmark import made_pictures, measure, process, suite
 from gswinrmt_jax.commands import main
 
 FACTS = {
@@ -119,6 +119,40 @@ def test_the_command_times_depthwise_convolutions(journal, tmp_path):
   ]  # fmt: skip
 
 
+def test_the_command_holds_a_feed_to_none(journal, monkeypatch, tmp_path):
+  prepared = []
+  monkeypatch.setattr(
+      made_pictures, 'prepare', lambda *args, **how: prepared.append(args)
+  )
+  begin = Process.__init__
+
+  def fed(self, spec, cores):
+    begin(self, spec, cores)
+    self.facts['steps'] = 2
+    if spec.get('storage') == 'decode':
+      raise process.ArmError('no memory')
+    if spec.get('storage'):
+      assert pathlib.Path(spec['dir']).is_dir()
+      self.spec = {**spec, 'peer': 'takes two seconds'}
+
+  monkeypatch.setattr(Process, '__init__', fed)
+  options = ['--model', 'rmt_compact', 'rmt_t', '--batch=6', '--images=1000']
+  status, found = _run(tmp_path, '--pipeline', '--workers=3', *options)
+  assert status == 1  # all are ours, and one was not measured
+  rows = found['groups'][1]['rows']
+  assert [row['storage'] for row in rows] == [None, 'device', 'disk', 'decode']
+  assert [row.get('of_without') for row in rows] == [1.0, 0.5, 0.5, None]
+  assert rows[0]['seconds_of_50000_images'] == pytest.approx(50000 / 6)
+  assert {row['workers'] for row in rows} == {3}
+  # Made once for all arms of a model, and gone.
+  assert [count for _, count in prepared] == [1000, 1000]
+  assert not any(folder.exists() for folder, _ in prepared)
+  status, found = _run(tmp_path, '--pipeline', 'memory', 'memory')
+  assert status == 0 and prepared[-1][1] == 2048
+  arms = [row['arm'] for row in found['groups'][0]['rows']]
+  assert arms == ['retention_compact, without', 'retention_compact, memory']
+
+
 def test_latency_is_written_where_the_report_looks(
     journal, monkeypatch, tmp_path
 ):
@@ -165,6 +199,20 @@ def test_mistakes_are_one_line(journal, capsys, tmp_path):
       (['--model', 'rmt_x'], 'rmt_'),
       (['--compiled-for=h200', '--model', 'rmt_t', 'rmt_s'], 'one --model'),
       (['--threads=0'], '--threads'),
+      (['--workers=2'], '--workers is for --pipeline'),
+      (['--images=2'], '--images is for --pipeline'),
+      (['--pipeline', '--images=0'], '--images'),
+      (['--pipeline', '--workers=-1'], '--workers'),
+      (['--pipeline', '--images=9'], 'there are 10 classes'),
+      (['--pipeline', '--latency'], 'without --latency'),
+      (['--pipeline', '--inference'], 'without --inference'),
+      (['--pipeline', '--train'], 'without --train'),
+      (['--pipeline', '--peers', 'plain'], 'without --peers'),
+      (['--pipeline', '--scaling=depth'], 'without --scaling'),
+      (['--pipeline', '--run', 'x'], 'without --run'),
+      (['--pipeline', '--depthwise'], 'without --depthwise'),
+      (['--pipeline', '--start'], 'without --start'),
+      (['--pipeline', '--compiled-for=h200'], 'without --compiled-for'),
   ):
     assert main.main(['benchmark', *options]) == 2
     printed = capsys.readouterr().err

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 
 import pytest
 
@@ -20,12 +21,19 @@ def build(spec):
   if spec['task'] == 'dies':
     sys.exit('last words')
   held = []
+  def ready():
+    time.sleep(0.3 if spec['task'] == 'ready' else 0)
+  def close():
+    if 'closed' in spec:
+      open(spec['closed'], 'w').close()
+      time.sleep(100 * (spec['task'] == 'stays'))
   def run(calls):
     held[:] = [bytearray(b'x' * 50_000_000 if calls == 7 else b'x')]
     time.sleep(0.01 * calls)
   cores = len(os.sched_getaffinity(0))
   omp = os.environ.get('OMP_NUM_THREADS')
-  return worker.Program(run, {'cores': cores, 'omp': omp})
+  facts = {'cores': cores, 'omp': omp}
+  return worker.Program(run, facts, ready=ready, close=close)
 
 worker.serve(build)
 """
@@ -59,6 +67,27 @@ def test_cores_are_the_worker_s_and_ours_come_back(fake):
   assert os.sched_getaffinity(0) == ours
   with pytest.raises(UserError, match='--threads is 10000'):
     process.pinned(10000)
+
+
+def test_getting_ready_is_not_timed(fake):
+  arm = process.Process({'task': 'ready'}, None)
+  try:
+    begin = time.perf_counter()
+    assert arm.run(1) < 0.2
+    assert time.perf_counter() - begin >= 0.3
+  finally:
+    arm.close()
+
+
+@pytest.mark.parametrize('task', ['fine', 'stays'])
+def test_a_worker_ends_what_it_began_unless_it_takes_long(
+    fake, monkeypatch, tmp_path, task
+):
+  monkeypatch.setattr(process, '_END', 1.0 if task == 'stays' else 50.0)
+  path = tmp_path / 'closed'
+  begin = time.perf_counter()
+  process.Process({'task': task, 'closed': str(path)}, None).close()
+  assert path.exists() and time.perf_counter() - begin < 20
 
 
 @pytest.mark.parametrize(

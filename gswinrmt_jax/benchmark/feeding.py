@@ -10,7 +10,8 @@ from gswinrmt_jax.errors import UserError
 
 Spec = dict[str, Any]
 
-EPOCH = 50_000  # images of Mini-ImageNet that the paper trains on
+# Images that the paper trains on of Mini-ImageNet: 500 of each of 100 classes.
+EPOCH = 50_000
 _STORED = (500, 375)  # about what ImageNet's pictures have
 _SMALL = 32  # pixels; such pictures are stored as they are trained on
 _HEAD = ('', 'ms/step', '±', 'img/s', 'of without', f's/{EPOCH:,}', 'peak GB')
@@ -97,6 +98,6 @@ def _cells(row):
       f'{row["spread"]:.1%}',
       f'{row["images_per_second"]:.4g}',
       f'{of_without:.3f}' if of_without else '',
-      f'{row["seconds_of_50000_images"]:.4g}',
+      f'{row["seconds_of_50000_images"]:,.1f}',
       record.peak(row),
   )
