@@ -124,17 +124,28 @@ def test_all_dispatches_are_as_long(monkeypatch):
   assert {len(piece) for piece in itertools.islice(pieces, 100)} == {most}
 
 
-@pytest.mark.parametrize(('storage', 'workers'), [('decode', 1), ('device', 0)])
-def test_the_whole_program(monkeypatch, tmp_path, storage, workers):
+@pytest.mark.parametrize(
+    ('storage', 'workers', 'steps'), [('decode', 1, 1), ('device', 0, 2)]
+)
+def test_the_whole_program(monkeypatch, tmp_path, storage, workers, steps):
   monkeypatch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
+  recipe = fed_arms.recipe
+
+  def several(spec):
+    config = recipe(spec)
+    config.steps_per_dispatch = steps
+    return config
+
+  monkeypatch.setattr(fed_arms, 'recipe', several)
   made_pictures.prepare(tmp_path, 9, classes=3, width=32, height=32)
   changes = {'storage': storage, 'workers': workers, 'dir': str(tmp_path)}
   program = jax_arms.build({**SPEC, **changes})
   assert len(multiprocessing.active_children()) == workers
-  assert (program.facts['images'], program.facts['steps']) == (4, 1)
+  assert program.facts['images'] == 4 * steps
+  assert program.facts['steps'] == steps
   for calls in (1, 3):
     program.ready()
     program.run(calls)
-  assert int(program.run.state.step) == 4
+  assert int(program.run.state.step) == 4 * steps
   program.close()
   assert not multiprocessing.active_children()
