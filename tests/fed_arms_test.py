@@ -11,7 +11,7 @@ import tiny
 import tiny_parts
 
 from gswinrmt_jax.benchmark import fed_arms, jax_arms, made_pictures
-from gswinrmt_jax.data import pipeline
+from gswinrmt_jax.data import pipeline, records
 from gswinrmt_jax.training import build, feed, parts, plan
 
 SPEC = {
@@ -115,11 +115,14 @@ def test_the_recipe_is_the_image_size_s():
   assert fed_arms.recipe({**SPEC, 'storage': None}).data.storage == 'memory'
 
 
-def test_all_dispatches_are_as_long(monkeypatch):
+@pytest.mark.parametrize(('size', 'expected'), [(32, 50), (224, 3)])
+def test_all_dispatches_are_as_long(monkeypatch, size, expected):
+  """Also where the steps of a reading, 50, are no multiple of theirs."""
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
-  config = fed_arms.recipe(SPEC)
-  most = feed.steps_per_dispatch(config, tiny.arrays(0, 5))
-  assert most == 50  # as a run has it
+  config = fed_arms.recipe({**SPEC, 'image_size': size, 'batch': 128})
+  stored = records.Rows(5, (size, size, 3))
+  most = feed.steps_per_dispatch(config, stored)
+  assert most == expected  # as a run has it
   pieces = plan.make_plan(config, 25).dispatches(0, most)
   assert {len(piece) for piece in itertools.islice(pieces, 100)} == {most}
 
