@@ -31,7 +31,8 @@ class _Model(nn.Module):
   def __call__(self, x, *, train: bool):
     x = nn.Conv(4, (3, 3), strides=2, name='conv')(x)
     if self.batch_norm:
-      x = norm.BatchNorm(jnp.float32, name='norm')(x, train=train)
+      normed = norm.BatchNorm(jnp.float32, name='norm')
+      x = normed(tiny.Through(4), x, train=train)
     return nn.Dense(tiny.CLASSES, name='head')(nn.relu(x).mean((1, 2)))
 
 

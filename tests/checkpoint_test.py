@@ -19,6 +19,7 @@ from gswinrmt_jax.training import (
     checkpoint_io,
     checksums,
     devices,
+    snapshot,
 )
 from gswinrmt_jax.training import state as state_lib
 
@@ -32,6 +33,10 @@ def _state(step):
   return filled.replace(step=jnp.asarray(step, jnp.int32))
 
 
+def _taken(state):
+  return snapshot.take(checkpoint_io.fields(state))
+
+
 def _target():
   return devices.Devices().target(jax.eval_shape(lambda: _state(0)))
 
@@ -40,7 +45,7 @@ def _save(folder, accuracies):
   checkpoints = checkpoint.Checkpoints(folder)
   for step, accuracy in accuracies.items():
     meta = {'config': {'a': [1, 2]}, 'step': step, 'epoch': step}
-    checkpoints.save(_state(step), accuracy=accuracy, meta=meta)
+    checkpoints.save(_taken(_state(step)), accuracy=accuracy, meta=meta)
   checkpoints.wait()
   return checkpoints
 
@@ -78,7 +83,7 @@ def test_one_from_amid_an_epoch_is_no_best_and_goes_with_the_next(tmp_path):
   assert checkpoints.steps() == [2, 4, 5]
   assert checkpoints.restore_best(_target()).step == 2
   assert checkpoints.restore_latest(_target()).step == 5
-  checkpoints.save(_state(6), accuracy=0.125, meta={})
+  checkpoints.save(_taken(_state(6)), accuracy=0.125, meta={})
   checkpoints.wait()
   assert checkpoints.steps() == [2, 6]
   assert not (tmp_path / 'damaged_checkpoints').exists()
@@ -108,7 +113,7 @@ def test_the_caller_waits_for_the_copy_alone(tmp_path, monkeypatch):
   monkeypatch.setattr(checkpoint_io, 'write', slow)
   checkpoints = checkpoint.Checkpoints(tmp_path / 'c')
   state = _state(3)
-  checkpoints.save(state, accuracy=0.5, meta={})
+  checkpoints.save(_taken(state), accuracy=0.5, meta={})
   assert checkpoints.steps() == []
   held.set()
   checkpoints.wait()
@@ -140,7 +145,7 @@ def test_restores_state_and_meta_bit_for_bit(tmp_path, monkeypatch):
 def test_a_model_without_batch_norm_has_no_statistics_to_restore(tmp_path):
   state = _state(3).replace(batch_stats={})
   checkpoints = checkpoint.Checkpoints(tmp_path / 'c')
-  checkpoints.save(state, accuracy=0.5, meta={})
+  checkpoints.save(_taken(state), accuracy=0.5, meta={})
   checkpoints.wait()
   target = devices.Devices().target(jax.eval_shape(lambda: state))
   restored = checkpoints.restore_latest(target)
@@ -155,20 +160,6 @@ def test_restores_the_weights_alone_without_the_optimiser(tmp_path):
   restored = checkpoints.restore(3, _target().variables)
   checkpoints.close()
   chex.assert_trees_all_equal(restored.tree, _state(3).variables)
-
-
-def test_what_was_saved_survives_donation(tmp_path):
-  checkpoints = checkpoint.Checkpoints(tmp_path / 'c')
-  state = _state(3)
-  checkpoints.save(state, accuracy=0.5, meta={})
-  overwrite = jax.jit(
-      lambda state: jax.tree.map(jnp.zeros_like, state), donate_argnums=0
-  )
-  overwrite(state)
-  checkpoints.wait()
-  restored = checkpoints.restore(3, _target())
-  checkpoints.close()
-  chex.assert_trees_all_equal(restored.tree, _state(3))
 
 
 def test_an_empty_folder_restores_nothing(tmp_path):
@@ -250,7 +241,7 @@ def test_a_damaged_checkpoint_is_named_skipped_and_kept(
   ), line
   assert (tmp_path / 'damaged_checkpoints' / str(bad)).is_dir()
   # Training comes past the bad step again, and can save it.
-  checkpoints.save(_state(bad), accuracy=0.5, meta={})
+  checkpoints.save(_taken(_state(bad)), accuracy=0.5, meta={})
   checkpoints.wait()
   restored = checkpoints.restore_latest(_target())
   checkpoints.close()
@@ -302,7 +293,9 @@ def test_a_damaged_best_falls_back_to_the_next_best(tmp_path):
 def test_what_cannot_be_saved_is_one_line(tmp_path):
   checkpoints = _save(tmp_path / 'c', {4: 0.3})
   with pytest.raises(UserError, match='cannot save a checkpoint') as caught:
-    checkpoints.save(_state(5), accuracy=0.5, meta={'no': jnp})  # not JSON
+    checkpoints.save(
+        _taken(_state(5)), accuracy=0.5, meta={'no': jnp}
+    )  # not JSON
     checkpoints.wait()
   assert '\n' not in str(caught.value)
   assert checkpoint.Checkpoints(tmp_path / 'c').restore_latest(_target())
@@ -310,7 +303,7 @@ def test_what_cannot_be_saved_is_one_line(tmp_path):
 
 def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path):
   checkpoints = checkpoint.Checkpoints(tmp_path / 'run' / 'checkpoints')
-  checkpoints.save(_state(5), accuracy=0.5, meta={})
+  checkpoints.save(_taken(_state(5)), accuracy=0.5, meta={})
   with pytest.raises(RunError, match=r'run was removed while it was trained'):
     checkpoints.wait()
   assert not (tmp_path / 'run').exists()

@@ -39,14 +39,16 @@ def test_a_scaled_layer_is_a_layer_and_its_scale():
   np.testing.assert_allclose(apply({'params': params}, x), expected, atol=1e-6)
   scale = jnp.arange(-2.0, 4.0)
   np.testing.assert_allclose(
-      apply({'params': params}, x, scale=scale),
+      apply({'params': params}, x, after=norm.Affine(scale, None)),
       expected * scale[None, None, None],
       atol=1e-6,
   )
   before = norm.Affine(jnp.arange(4.0), jnp.arange(4.0, 8.0))
   changed = x * before.scale[None, None, None] + before.bias[None, None, None]
   np.testing.assert_allclose(
-      apply({'params': params}, x, before=before, scale=scale),
+      apply(
+          {'params': params}, x, before=before, after=norm.Affine(scale, None)
+      ),
       plain.apply({'params': params}, changed) * scale[None, None, None],
       atol=1e-6,
   )

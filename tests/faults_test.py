@@ -119,12 +119,12 @@ def test_a_signal_while_validating_ends_it_behind_the_epoch(
   before = """
 import os
 from gswinrmt_jax.training import evaluation
-each = evaluation.evaluate_each
+each = evaluation.begin
 def signalled(*what):
-  patch.setattr(evaluation, 'evaluate_each', each)
+  patch.setattr(evaluation, 'begin', each)
   os.kill(os.getpid(), 15)
   return each(*what)
-patch.setattr(evaluation, 'evaluate_each', signalled)
+patch.setattr(evaluation, 'begin', signalled)
 """
   status, said = launcher.run(tmp_path / 'run', before, **AVERAGED)
   assert status == 143 and 'after step 6, with a checkpoint' in said

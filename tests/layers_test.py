@@ -1,5 +1,7 @@
 """Convolution layers: initialisation, stem and downsampling."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,3 +61,30 @@ def test_the_stem_ends_without_activation():
   y, _ = stem.apply(variables, x, train=True, mutable=['batch_stats'])
   np.testing.assert_allclose(y.mean((0, 1, 2)), 0, atol=1e-5)
   np.testing.assert_allclose(y.std((0, 1, 2)), 1, atol=1e-3)
+
+
+def test_in_evaluation_the_norm_is_in_the_convolution():
+  """No more work on maps than a convolution and its bias, and the same."""
+  rng = np.random.default_rng(0)
+  x = jnp.asarray(rng.normal(size=(2, 6, 7, 3)), jnp.float32)
+  down = layers.Downsample(5, jnp.float32)
+  shapes = jax.eval_shape(lambda: down.init(KEY, x, train=False))
+  drawn = jax.tree.map(
+      lambda of: jnp.asarray(rng.uniform(0.5, 2.0, of.shape), of.dtype), shapes
+  )
+  params, stats = (drawn[kind] for kind in ('params', 'batch_stats'))
+  conv = layers.Conv3x3(5, 2, jnp.float32)
+  of = jax.tree.map(np.asarray, {**params['norm'], **stats['norm']})
+  expected = np.asarray(conv.apply({'params': params['conv']}, x)) - of['mean']
+  expected *= of['scale'] / np.sqrt(of['var'] + 1e-5)
+  expected += of['bias']
+  apply = functools.partial(down.apply, train=False)
+  np.testing.assert_allclose(apply(drawn, x), expected, rtol=2e-5)
+  program = jax.make_jaxpr(apply)(drawn, x)
+  of_maps = [
+      equation.primitive.name
+      for equation in program.eqns
+      if equation.outvars[0].aval.shape == (2, 3, 4, 5)
+  ]
+  assert 'mul' not in of_maps and 'sub' not in of_maps, of_maps
+  assert of_maps.count('add') <= 1

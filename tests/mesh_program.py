@@ -31,7 +31,8 @@ class Small(nn.Module):
   @nn.compact
   def __call__(self, x, *, train: bool):
     x = nn.Conv(8, (3, 3), strides=2, use_bias=False, name='conv')(x)
-    x = norm.BatchNorm(jnp.float32, name='norm')(x, train=train)
+    normed = norm.BatchNorm(jnp.float32, name='norm')
+    x = normed(tiny.Through(8), x, train=train)
     x = nn.Dropout(0.1, deterministic=not train)(nn.relu(x))
     x = nn.relu(nn.Dense(16, name='hidden')(x.mean((1, 2))))
     return nn.Dense(tiny.CLASSES, name='head')(x)

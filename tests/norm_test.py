@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tiny
 
 from gswinrmt_jax.models import norm
 
@@ -16,7 +17,9 @@ def _train(x, stats=None, dtype=jnp.float32, **params):
       'batch_stats': stats
       or {'mean': jnp.zeros(channels), 'var': jnp.ones(channels)},
   }
-  y, updates = module.apply(variables, x, train=True, mutable=['batch_stats'])
+  y, updates = module.apply(
+      variables, tiny.Through(channels), x, train=True, mutable=['batch_stats']
+  )
   return y, updates['batch_stats']
 
 
@@ -41,7 +44,8 @@ def test_evaluation_uses_the_running_statistics():
       'batch_stats': {'mean': jnp.array([2.0]), 'var': jnp.array([4.0])},
   }
   x = jnp.full((1, 1, 2, 1), 6.0)
-  y = norm.BatchNorm(jnp.float32).apply(variables, x, train=False)
+  module = norm.BatchNorm(jnp.float32)
+  y = module.apply(variables, tiny.Through(1), x, train=False)
   np.testing.assert_allclose(y.ravel(), [7.0, 7.0], rtol=1e-5)
 
 

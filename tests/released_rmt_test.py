@@ -24,7 +24,6 @@ _MAPS = {
     'stage0_down': 'down1',
     'stage1_down': 'down2',
     'stage2_down': 'down3',
-    'proj': 'proj',
 }
 _IN_BLOCKS = {
     'chunk': 'stage1/block00',  # rows, then columns
@@ -71,6 +70,17 @@ def _whole(output):
   return output
 
 
+def _normed(proj):
+  """Applies the norm that is one with the layer in front of it here."""
+  params, stats = (
+      _variables()[kind]['proj_norm'] for kind in ('params', 'batch_stats')
+  )
+  channel = np.arange(len(proj)) * released_rmt.EVERY % len(stats['mean'])
+  centred = proj - stats['mean'][channel]
+  factor = params['scale'] / np.sqrt(stats['var'] + 1e-5)
+  return centred * factor[channel] + params['bias'][channel]
+
+
 def _compare(got, want, name):
   got = np.asarray(got).ravel()[:: released_rmt.EVERY]
   np.testing.assert_allclose(got, want, rtol=0, atol=5e-5, err_msg=name)
@@ -83,6 +93,7 @@ def test_logits_and_maps(prefix):
   np.testing.assert_allclose(logits, want[f'{prefix}logits'], rtol=0, atol=1e-5)
   for name, path in _MAPS.items():
     _compare(got[path], want[prefix + name], name)
+  _compare(got['proj_norm'], _normed(want[prefix + 'proj']), 'proj')
   pooled = jax.nn.silu(got['proj_norm']).mean((1, 2))
   _compare(pooled, want[f'{prefix}pooled'], 'pooled')
   if not prefix:

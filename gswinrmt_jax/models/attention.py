@@ -39,8 +39,8 @@ class Attention(nn.Module):
   def __call__(
       self,
       x: Float[Array, 'b h w c'],
-      before: norm.Affine | None = None,
-      scale: Float[Array, ' c'] | None = None,
+      before: norm.Affine = norm.NOTHING,
+      after: norm.Affine = norm.NOTHING,
   ) -> Float[Array, 'b h w c']:
     """Mixes the tokens of the map.
 
@@ -48,7 +48,7 @@ class Attention(nn.Module):
       x: The block's normalised input; the gate reads it too.
       before: Scale and bias of that normalisation, if they are still to be
         applied.
-      scale: LayerScale of the branch; None where there is none.
+      after: LayerScale of the branch, if there is one.
 
     Returns:
       The residual branch, before stochastic depth.
@@ -88,7 +88,7 @@ class Attention(nn.Module):
       self.sow('intermediates', 'gate_values', gate)
       out *= gate
     project_out = dense.AffineDense(channels, self.dtype, name='out')
-    return project_out(out, scale=scale)
+    return project_out(out, after=after)
 
   def attend(
       self,

@@ -161,7 +161,7 @@ class Backbone(nn.Module):
   def _classify(self, x, train):
     """Applies the head to the last map; without one, averages the map."""
     if self.num_classes and self.arch.head == 'proj':
-      x = jax.nn.silu(self.proj_norm(self.proj(x), train=train))
+      x = jax.nn.silu(self.proj_norm(self.proj, x, train=train))
     elif self.num_classes:
       x = self.norm(x)
     pooled = x.astype(jnp.promote_types(x.dtype, jnp.float32)).mean((1, 2))

@@ -35,8 +35,8 @@ class FeedForward(nn.Module):
   def __call__(
       self,
       x: Float[Array, 'b h w c'],
-      before: norm.Affine | None = None,
-      scale: Float[Array, ' c'] | None = None,
+      before: norm.Affine = norm.NOTHING,
+      after: norm.Affine = norm.NOTHING,
   ) -> Float[Array, 'b h w c']:
     """Returns the residual branch with LayerScale, before stochastic depth.
 
@@ -44,7 +44,7 @@ class FeedForward(nn.Module):
       x: The block's normalised input.
       before: Scale and bias of that normalisation, if they are still to be
         applied.
-      scale: LayerScale of the branch; None where there is none.
+      after: LayerScale of the branch, if there is one.
     """
     up = dense.AffineDense(self.features, self.dtype, gelu=True, name='up')
     hidden = up(x, before=before)
@@ -57,7 +57,7 @@ class FeedForward(nn.Module):
         local = norm.LayerNorm(name='norm')(local)
       hidden += local
     down = dense.AffineDense(x.shape[-1], self.dtype, name='down')
-    return down(hidden, scale=scale)
+    return down(hidden, after=after)
 
 
 class Block(nn.Module):
@@ -120,9 +120,10 @@ class Block(nn.Module):
     """LayerScale, where the stage has it."""
     initial = self.arch.layer_scale[self.stage]
     if not initial:
-      return None
+      return norm.NOTHING
     init = nn.initializers.constant(initial)
-    return self.param(name, init, x.shape[-1:], jnp.float32)
+    scale = self.param(name, init, x.shape[-1:], jnp.float32)
+    return norm.Affine(scale, None)
 
   def _kept(self, branch, keep):
     """Applies stochastic depth."""

@@ -86,7 +86,7 @@ def count(model: Backbone, image_size: tuple[int, int]) -> Cost:
     y = call(*args, **kwargs)
     kind = _NORMS.get(type(context.module))
     if kind and context.method_name == '__call__':
-      operations[kind[0]] += kind[1] * args[0].size
+      operations[kind[0]] += kind[1] * jax.tree.leaves(y)[0].size
     return y
 
   with nn.intercept_methods(count_norm):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models.norm import Affine
+from gswinrmt_jax.models.norm import Affine, NOTHING
 
 # Normal, not rescaled-truncated: PyTorch's truncation at +-2 is 100 sigma off.
 linear_init = nn.initializers.normal(0.02)
@@ -37,7 +37,7 @@ class FusedDense(nn.Module):
   def __call__(
       self,
       x: Float[Array, 'b h w c'],
-      before: Affine | None = None,
+      before: Affine = NOTHING,
       reorder: Callable[[str, Array], Array] = lambda name, array: array,
   ) -> list[Float[Array, 'b h w f']]:
     """Returns one map per name, of `x * before.scale + before.bias`.
@@ -53,8 +53,8 @@ class FusedDense(nn.Module):
       layer = _DenseParameters(self.features, name=name)(x.shape[-1])
       parameters.append([reorder(name, array) for array in layer])
     kernels, biases = zip(*parameters, strict=True)
-    kernel, bias = _with_affine(
-        jnp.concatenate(kernels, axis=1), jnp.concatenate(biases), before
+    kernel, bias = before.ahead_of(
+        jnp.concatenate(kernels, axis=1), jnp.concatenate(biases)
     )
     y = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
     # Added to all at once: the gradients of the biases are then one sum, of the
@@ -65,7 +65,8 @@ class FusedDense(nn.Module):
 class AffineDense(nn.Module):
   """A linear layer with what stands before and behind it.
 
-      y = scale * ((x * before.scale + before.bias) W + b)      [and GELU of it]
+      z = (x * before.scale + before.bias) W + b
+      y = z * after.scale + after.bias                          [and GELU of it]
 
   Both go into kernel and bias: they and their gradients then read arrays of
   the size of the kernel instead of maps.
@@ -85,15 +86,13 @@ class AffineDense(nn.Module):
       self,
       x: Float[Array, 'b h w c'],
       *,
-      before: Affine | None = None,
-      scale: Float[Array, ' f'] | None = None,
+      before: Affine = NOTHING,
+      after: Affine = NOTHING,
   ) -> Float[Array, 'b h w f']:
-    """Applies all of it; None leaves a part out."""
+    """Applies all of it."""
     dense = _DenseParameters(self.features, name='dense')
     nn.share_scope(self, dense)
-    kernel, bias = _with_affine(*dense(x.shape[-1]), before)
-    if scale is not None:
-      kernel, bias = kernel * scale[None], bias * scale
+    kernel, bias = after.behind(*before.ahead_of(*dense(x.shape[-1])))
     y = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
     return (ops.biased_gelu if self.gelu else ops.add_bias)(y, bias)
 
@@ -110,15 +109,3 @@ class _DenseParameters(nn.Module):
         self.param('kernel', linear_init, shape, jnp.float32),
         self.param('bias', nn.initializers.zeros, shape[1:], jnp.float32),
     )
-
-
-def _with_affine(
-    kernel: Float[Array, 'c f'], bias: Float[Array, ' f'], before: Affine | None
-) -> tuple[Float[Array, 'c f'], Float[Array, ' f']]:
-  """Returns kernel and bias of the layer that does both."""
-  if before is None:
-    return kernel, bias
-  bias += (before.bias[:, None] * kernel).sum(0)
-  if before.scale is not None:
-    kernel *= before.scale[:, None]
-  return kernel, bias

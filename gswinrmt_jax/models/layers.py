@@ -56,6 +56,8 @@ class DepthwiseConv(nn.Module):
 class Conv3x3(nn.Module):
   """3x3 convolution with bias, padded by 1 on every side.
 
+      y = (x * W + b) * after.scale + after.bias
+
   Attributes:
     features: Output channels.
     stride: 1 or 2.
@@ -67,13 +69,19 @@ class Conv3x3(nn.Module):
   dtype: Dtype
 
   @nn.compact
-  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b H W f']:
+  def __call__(
+      self,
+      x: Float[Array, 'b h w c'],
+      *,
+      after: norm.Affine = norm.NOTHING,
+  ) -> Float[Array, 'b H W f']:
     """Convolves to `ceil(extent / stride)` rows and columns."""
     channels = x.shape[-1]
     init = uniform_fan_in(9 * channels)
     shape = (3, 3, channels, self.features)
     kernel = self.param('kernel', init, shape, jnp.float32)
     bias = self.param('bias', init, shape[-1:], jnp.float32)
+    kernel, bias = after.behind(kernel, bias)
     y = ops.conv3x3(x.astype(self.dtype), kernel, stride=self.stride)
     return ops.add_bias(y, bias)
 
@@ -99,8 +107,8 @@ class Stem(nn.Module):
     half = self.features // 2
     layers = ((half, 2), (half, 1), (self.features, 2), (self.features, 1))
     for index, (features, stride) in enumerate(layers):
-      x = Conv3x3(features, stride, self.dtype, name=f'conv{index}')(x)
-      x = norm.BatchNorm(self.dtype, name=f'norm{index}')(x, train=train)
+      conv = Conv3x3(features, stride, self.dtype, name=f'conv{index}')
+      x = norm.BatchNorm(self.dtype, name=f'norm{index}')(conv, x, train=train)
       if index < len(layers) - 1:
         x = ops.gelu(x)
     return x
@@ -122,5 +130,5 @@ class Downsample(nn.Module):
       self, x: Float[Array, 'b h w c'], *, train: bool
   ) -> Float[Array, 'b H W f']:
     """Halves the extents, rounded up."""
-    x = Conv3x3(self.features, 2, self.dtype, name='conv')(x)
-    return norm.BatchNorm(self.dtype, name='norm')(x, train=train)
+    conv = Conv3x3(self.features, 2, self.dtype, name='conv')
+    return norm.BatchNorm(self.dtype, name='norm')(conv, x, train=train)

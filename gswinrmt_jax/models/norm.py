@@ -1,6 +1,6 @@
 """Normalisation: over the batch, with PyTorch's bookkeeping; over channels."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from flax import linen as nn
 from flax.typing import Dtype
@@ -9,17 +9,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
+from gswinrmt_jax.ops.arrays import along_channels, wide
 
 
 class BatchNorm(nn.Module):
-  """Batch normalisation as the RMT weights expect it.
+  """A linear layer and batch normalisation, as the RMT weights expect it.
 
-      y = (x - mean) / sqrt(var + epsilon) * scale + bias
+      y = (z - mean) / sqrt(var + epsilon) * scale + bias,  z = layer(x)
 
   Three things differ from `nn.BatchNorm`: the running variance takes the
   unbiased batch variance (PyTorch), the variance is two-pass, since
   `E[x^2] - E[x]^2` is 0 for a channel whose mean is large beside its spread,
   and statistics are over the global batch whatever the device count.
+
+  In evaluation, where the statistics are given, all of it is in the layer's
+  kernel and bias.
 
   Attributes:
     dtype: Dtype of the result; everything inside is float32 at least.
@@ -33,30 +37,32 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w c'], *, train: bool
-  ) -> Float[Array, 'b h w c']:
+      self, layer: 'LinearLayer', x: Float[Array, 'b h w c'], *, train: bool
+  ) -> Float[Array, 'b H W f']:
     """Normalises by the batch's statistics in training, else the running."""
-    shape = (x.shape[-1],)
+    shape = (layer.features,)
     scale = self.param('scale', nn.initializers.ones, shape, jnp.float32)
     bias = self.param('bias', nn.initializers.zeros, shape, jnp.float32)
     running_mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)
     running_var = self.variable('batch_stats', 'var', jnp.ones, shape)
 
-    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    if train:
-      mean = x.mean((0, 1, 2))
-      var = jnp.square(x - mean[None, None, None]).mean((0, 1, 2))
-      if not self.is_initializing():
-        count = x.size // x.shape[-1]
-        unbiased = var * (count / max(count - 1, 1))
-        self._update(running_mean, mean)
-        self._update(running_var, unbiased)
-    else:
-      mean, var = running_mean.value, running_var.value
-    # One multiply and one add per element: the rest is per channel.
-    factor = scale * jax.lax.rsqrt(var + self.epsilon)
-    offset = bias - mean * factor
-    y = x * factor[None, None, None] + offset[None, None, None]
+    def affine(mean, var):
+      # One multiply and one add per element: the rest is per channel.
+      factor = scale * jax.lax.rsqrt(var + self.epsilon)
+      return Affine(factor, bias - mean * factor)
+
+    if not train:
+      return layer(x, after=affine(running_mean.value, running_var.value))
+    z = wide(layer(x))
+    mean = z.mean((0, 1, 2))
+    var = jnp.square(z - mean[None, None, None]).mean((0, 1, 2))
+    if not self.is_initializing():
+      count = z.size // z.shape[-1]
+      unbiased = var * (count / max(count - 1, 1))
+      self._update(running_mean, mean)
+      self._update(running_var, unbiased)
+    factor, offset = affine(mean, var)
+    y = z * factor[None, None, None] + offset[None, None, None]
     return y.astype(self.dtype)
 
   def _update(self, running, value):
@@ -83,15 +89,46 @@ class LayerNorm(nn.Module):
 
 
 class Affine(NamedTuple):
-  """What a layer leaves to the linear layers behind it.
+  """What a layer leaves to the linear layer before or behind it.
 
   Attributes:
     scale: Of its channels; None for 1.
-    bias: Added to them then.
+    bias: Added to them then; None for 0.
   """
 
   scale: Float[Array, ' c'] | None
-  bias: Float[Array, ' c']
+  bias: Float[Array, ' c'] | None
+
+  def ahead_of(
+      self, kernel: Float[Array, 'c f'], bias: Float[Array, ' f']
+  ) -> tuple[Float[Array, 'c f'], Float[Array, ' f']]:
+    """Returns kernel and bias of a layer that does this to its input."""
+    if self.bias is not None:
+      bias += (self.bias[:, None] * kernel).sum(0)
+    if self.scale is not None:
+      kernel *= self.scale[:, None]
+    return kernel, bias
+
+  def behind(
+      self, kernel: Float[Array, '*k f'], bias: Float[Array, ' f']
+  ) -> tuple[Float[Array, '*k f'], Float[Array, ' f']]:
+    """Returns kernel and bias of a layer that does this to its result."""
+    if self.scale is not None:
+      scale = along_channels(self.scale, kernel)
+      kernel, bias = kernel * scale, bias * self.scale
+    return kernel, bias if self.bias is None else bias + self.bias
+
+
+NOTHING = Affine(None, None)
+
+
+class LinearLayer(Protocol):
+  """A layer that takes what stands behind it into its kernel and bias."""
+
+  features: int
+
+  def __call__(self, x: Array, *, after: Affine = ...) -> Array:
+    """Returns `(x W + b) * after.scale + after.bias`."""
 
 
 class Normalization(nn.Module):

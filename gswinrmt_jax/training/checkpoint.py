@@ -7,19 +7,14 @@ import pathlib
 import threading
 from typing import Any
 
-import jax
-import numpy as np
-
 from gswinrmt_jax.errors import RunError, UserError
 from gswinrmt_jax.training import (
     checkpoint_files,
     checkpoint_io,
-    devices,
     processes,
     retained,
 )
 from gswinrmt_jax.training.checkpoint_io import Restored
-from gswinrmt_jax.training.state import TrainState
 
 # What the system may say, amid a long message of TensorStore's.
 _SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
@@ -50,17 +45,18 @@ class Checkpoints:
 
   def save(
       self,
-      state: TrainState,
+      fields: Callable[[], Mapping[str, Any]],
       *,
       accuracy: float | None,
       meta: Mapping[str, Any],
   ) -> None:
     """Saves in the background, under the state's step.
 
-    The caller waits for the copy to the host, and for the save before this.
+    The caller waits for the save before this, and for the fields.
 
     Args:
-      state: What to save; may be donated as soon as this returns.
+      fields: Returns `checkpoint_io.fields` of a state, on the host; as
+        `snapshot.take` returns it.
       accuracy: On validation data: decides which checkpoint is the best. None
         for one from amid an epoch, which goes when a later one is complete.
       meta: JSON values.
@@ -69,14 +65,12 @@ class Checkpoints:
       RunError: If the one before could not be written.
     """
     self.wait()
-    fields = devices.fetch(checkpoint_io.fields(state))
+    values = fields()
     if not processes.is_first():
       return  # It was needed for what it has of the state.
-    # Copied again: on a CPU this is the state's own memory.
-    fields = jax.tree.map(np.array, fields)
     meta = {**meta, 'accuracy': accuracy}
     self._writing = threading.Thread(
-        target=self._write, args=(fields, meta), daemon=True
+        target=self._write, args=(values, meta), daemon=True
     )
     self._writing.start()
 

@@ -49,41 +49,60 @@ def evaluate(
     batches: Each record once; padding has mask 0.
     place: Puts a batch on the devices.
   """
-  return evaluate_each(eval_step, {'': variables}, batches, place)['']
+  return begin(eval_step, {'': variables}, batches, place)()['']
 
 
-def evaluate_each(
+def begin(
     eval_step: EvalStep,
     weights: Mapping[str, Mapping[str, Any]],
     batches: Iterable[Mapping[str, np.ndarray]],
     place: Callable[[Any], Any] = jax.device_put,
-) -> dict[str, dict[str, Any]]:
-  """Returns the figures of several weights of one model, by their names.
+) -> Callable[[], dict[str, dict[str, Any]]]:
+  """Begins what `evaluate` does, for several weights of one model.
 
-  The data are gone through once, as `evaluate` does: loading them may take
-  longer than the model does.
+  The data are gone through once: loading them may take longer than the model
+  does. When this returns, all batches have been sent and the last few are under
+  way: the devices have work until the next is sent, and the memory of the
+  weights may be donated to that.
+
+  Returns:
+    What waits for the end and returns the figures of each by its name.
   """
-  total = None
   results = (
       {name: eval_step(of, batch) for name, of in weights.items()}
       for batch in map(place, batches)
   )
-  for part in fetched(results):
+  under_way = collections.deque()
+  total = _sum(None, _all_but_last(results, under_way))
+
+  def figures():
+    sums = _sum(total, map(jax.device_get, under_way))
+    return {name: metrics.figures(of) for name, of in sums.items()}
+
+  return figures
+
+
+def _sum(total, parts):
+  for part in parts:
     part = jax.tree.map(np.float64, part)
     total = part if total is None else jax.tree.map(np.add, total, part)
-  return {name: metrics.figures(sums) for name, sums in total.items()}
+  return total
 
 
 def fetched(results: Iterable[Any]) -> Iterator[Any]:
-  """Yields what is computed on the device, in order, on the host.
+  """Yields what is computed on the device, in order, on the host."""
+  under_way = collections.deque()
+  yield from _all_but_last(results, under_way)
+  yield from map(jax.device_get, under_way)
 
-  A few are begun before the first is waited for. No more: a confusion matrix of
-  many classes, or the maps of a batch, are large.
+
+def _all_but_last(results, under_way):
+  """Yields results on the host, while the next few are computed.
+
+  These are in `under_way`, where the last are left. No more than a few: a
+  confusion matrix of many classes, or the maps of a batch, are large.
   """
-  waiting = collections.deque()
   for result in results:
-    waiting.append(result)
-    if len(waiting) > _AHEAD:
-      yield jax.device_get(waiting.popleft())
-  while waiting:
-    yield jax.device_get(waiting.popleft())
+    under_way.append(result)
+    if len(under_way) > _AHEAD:
+      yield jax.device_get(under_way.popleft())

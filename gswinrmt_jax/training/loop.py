@@ -1,4 +1,4 @@
-"""A run: restore, step, validate, save, until done."""
+"""A run: from its folder, or from nothing, to its summary."""
 
 import concurrent.futures
 import contextlib
@@ -9,32 +9,24 @@ from typing import Any
 import jax
 import ml_collections
 
-from gswinrmt_jax.errors import RunError, Stopped, UserError
+from gswinrmt_jax.errors import Stopped
 from gswinrmt_jax.training import (
-    average,
-    background,
     build,
     checkpoint,
     closing,
     compilation,
-    feed,
+    course,
     fine_tune,
     finish,
-    first_batch,
     image_spec,
     inputs,
     log,
-    meter,
     parts,
-    plots,
     processes,
-    profile,
     run_folder,
     run_lock,
     signals,
 )
-from gswinrmt_jax.training import progress as progress_lib
-from gswinrmt_jax.training import step as step_lib
 
 
 def train(
@@ -117,26 +109,15 @@ class Run:
     if processes.is_first():
       run_folder.open_folder(folder, config)
       self._images.write(folder)
-    self._decay_range = jax.jit(step_lib.decay_range)
     self.log = None
-    self._feed = None
+    self._course = None
     self._beside = None
     self._pending = None  # metrics of the interval that a start falls into
-    self._background = background.Background()
-    self._profile = profile.Profile(
-        self.parts.plan.profiled, folder / 'profile'
-    )
 
   def close(self) -> None:
     """Waits for what is being written, closes files, ends the workers."""
     with contextlib.ExitStack() as stack:  # Each, even if another fails.
-      for part in (
-          self.log,
-          self._feed,
-          self._background,
-          self._profile,
-          self.checkpoints,
-      ):
+      for part in (self.log, self._course, self.checkpoints):
         if part:
           stack.callback(part.close)
       if self._beside:
@@ -211,136 +192,13 @@ class Run:
     )
 
   def _train(self, make_state, start):
-    """Steps from `start` to the end; the only loop."""
-    plan = self.parts.plan
-    self._feed = feed.Feed(self.parts, start)
-    upcoming = next(self._feed)
-    if not start:
-      with self.terminal.sparing('augmented_batch.png'):
-        first_batch.draw(
-            self.parts, upcoming.supply, self.folder / 'augmented_batch.png'
-        )
-    advance = compilation.compiled(
-        self.parts.advance,
-        self.parts.target,
-        upcoming.supply,
-        self.parts.key,
+    self._course = course.Course(
+        self.parts,
+        self.folder,
+        start,
+        checkpoints=self.checkpoints,
+        log=self.log,
         terminal=self.terminal,
+        heard=self._signals,
     )
-    state = make_state()
-    readings = meter.Meter(
-        self.config.batch_size,
-        skip=build.skips_nonfinite(self.config),
-        pending=self._pending,
-    )
-    progress = progress_lib.Progress(self.log, self.terminal, plan, start=start)
-    with self._signals.deferred():
-      while upcoming:
-        current, step = upcoming, upcoming.last
-        self._profile.begin(current.steps)
-        with jax.profiler.StepTraceAnnotation('train', step_num=step):
-          state, metrics = advance(state, current.supply, self.parts.key)
-        readings.add(metrics, len(current.steps))
-        with readings.waiting():  # The devices are busy meanwhile.
-          upcoming = self._next()
-        if self._profile.end(step, metrics):
-          self.terminal.say(f'Trace in {self.folder / "profile"}.')
-
-        if plan.reads_at(step):
-          values, speed = self._finite(readings.read, step)
-          skipped = progress.skipped + int((values['finite'] == 0).sum())
-          extra = self._extra(state, step - skipped)
-          progress.interval(step, values, speed, extra)
-          self.checkpoints.check()
-        if step in plan.milestones:
-          self._close_epoch(state, step, plan.milestones[step], progress)
-          readings.restart()
-        self._after(state, step, readings)
-    self._background.wait()
-    return state
-
-  def _next(self):
-    """Returns what comes next, None at the end or if a signal ends the run."""
-    try:
-      return next(self._feed, None)
-    except UserError:
-      # Sent to the workers, too: they are gone. Of several processes all have
-      # to come to the step on which they end.
-      if self._signals.received and processes.share()[1] == 1:
-        return None
-      raise
-
-  def _extra(self, state, updates):
-    """Returns what an interval tells beside the metrics of its steps."""
-    rate = self.parts.schedule(updates - 1)
-    return {'learning_rate': rate, **self._decay_range(state.params)}
-
-  def _after(self, state, step, readings):
-    """Saves amid an epoch if it is time to, and ends if a signal said so."""
-    asked, plan = self._asked(step), self.parts.plan
-    saved = step in plan.milestones
-    if not saved and (asked or plan.saves_at(step)):
-      pending = self._finite(readings.pending, step)
-      self._save(state, step, plan.epoch_of(step), pending=pending)
-    if asked:
-      self.checkpoints.wait()
-      raise Stopped(
-          f'stopped by {signals.name(asked)} after step {step:,}, with a '
-          'checkpoint of that step; the same command goes on from there',
-          asked,
-      )
-
-  def _asked(self, step):
-    """Returns the number of a signal that said so, or 0.
-
-    Several processes agree on it where they wait for the devices anyway.
-    """
-    if processes.share()[1] > 1 and not self.parts.plan.reads_at(step):
-      return 0
-    return processes.greatest(self._signals.received or 0)
-
-  def _close_epoch(self, state, step, epoch, progress):
-    """Validates, logs, saves and plots."""
-    figures = self.parts.evaluate(state.saved_weights, self.parts.val_data)
-    # Logged first: an entry without its checkpoint is taken out on resuming,
-    # while a checkpoint without its entry would leave a gap.
-    progress.epoch(step, epoch, figures)
-    self._save(state, step, epoch, figures)
-    if processes.is_first():
-      self._background.begin(self._plot, list(self.log.entries))
-
-  def _plot(self, entries):
-    with self.terminal.sparing('curves.png'):
-      plots.write_curves(self.folder / 'curves.png', entries, self.folder.name)
-
-  def _finite(self, read, step):
-    """Returns what a meter reads; says how to go on if it is not finite."""
-    try:
-      return read(step)
-    except RunError as error:
-      self.checkpoints.wait()
-      steps = self.checkpoints.steps()
-      last = f'that of step {steps[-1]}' if steps else 'none yet'
-      raise RunError(
-          f'{error}; last good checkpoint: {last}, in {self.folder}, from '
-          'which the same command goes on: with --config.nan_policy=skip past '
-          'single steps that are not finite; if they go on, in another '
-          '--workdir with a lower config.optimizer.learning_rate or '
-          'config.dtype=float32'
-      ) from error
-
-  def _save(self, state, step, epoch, figures=None, pending=None):
-    """Saves the state; without figures it is one from amid an epoch."""
-    accuracy, which = average.better(figures) if figures else (None, None)
-    self.checkpoints.save(
-        state,
-        accuracy=accuracy,
-        meta={
-            'config': self.config.to_dict(),
-            'step': step,
-            'epoch': epoch,
-            'weights': which or average.RAW,
-            'data': {'seed': self.config.seed, 'next_batch': step},
-            'pending': pending,
-        },
-    )
+    return self._course.train(make_state, self._pending)

@@ -80,8 +80,16 @@ class Parts:
       data: pipeline.Records | resident.Resident,
   ) -> dict[str, Any]:
     """Returns the figures of the weights and, as `ema_NAME`, their average."""
+    return self.begin_evaluation(saved, data)()
+
+  def begin_evaluation(
+      self,
+      saved: Mapping[str, Any],
+      data: pipeline.Records | resident.Resident,
+  ) -> Callable[[], dict[str, Any]]:
+    """Begins `evaluate`, as `evaluation.begin`; returns what waits for it."""
     batch_size = self.devices.rounded_up(self.config.eval_batch_size)
-    figures = evaluation.evaluate_each(
+    figures = evaluation.begin(
         self.eval_step,
         average.by_name(saved),
         pipeline.eval_batches(
@@ -89,7 +97,7 @@ class Parts:
         ),
         lambda batch: resident.complete(self.devices.put_batch(batch), data),
     )
-    return average.merged(figures)
+    return lambda: average.merged(figures())
 
 
 def make_parts(config: ml_collections.ConfigDict) -> Parts:

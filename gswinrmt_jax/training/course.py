@@ -1,0 +1,273 @@
+"""The course of a run: step, read, validate, save, to the end of its plan."""
+
+from collections.abc import Callable, Mapping
+import contextlib
+import functools
+import pathlib
+from typing import Any
+
+import jax
+
+from gswinrmt_jax.errors import RunError, Stopped, UserError
+from gswinrmt_jax.training import (
+    average,
+    background,
+    build,
+    checkpoint,
+    checkpoint_io,
+    compilation,
+    feed,
+    first_batch,
+    meter,
+    parts,
+    plots,
+    processes,
+    profile,
+    signals,
+    snapshot,
+)
+from gswinrmt_jax.training import log as log_lib
+from gswinrmt_jax.training import progress as progress_lib
+from gswinrmt_jax.training import step as step_lib
+from gswinrmt_jax.training.state import TrainState
+
+
+class Course:
+  """The only loop.
+
+  The devices always have something to do: what the host has to do with steps
+  that were sent, reading their metrics, logging and saving them, it does when
+  the next are sent.
+  """
+
+  def __init__(
+      self,
+      of: parts.Parts,
+      folder: pathlib.Path,
+      start: int,
+      *,
+      checkpoints: checkpoint.Checkpoints,
+      log: log_lib.MetricsLog,
+      terminal: log_lib.Terminal,
+      heard: signals.Signals,
+  ):
+    """Begins to read data.
+
+    Args:
+      of: The run's parts.
+      folder: Its folder.
+      start: Updates made before.
+      checkpoints: Where it saves.
+      log: Where metrics go.
+      terminal: Where progress is told.
+      heard: Signals, which end it behind a step.
+    """
+    self._of, self._folder, self._start = of, folder, start
+    self._checkpoints, self._log = checkpoints, log
+    self._terminal, self._signals = terminal, heard
+    self._feed = feed.Feed(of, start)
+    self._background = background.Background()
+    self._profile = profile.Profile(of.plan.profiled, folder / 'profile')
+    self._decay_range = jax.jit(step_lib.decay_range)
+    self._readings = self._progress = None
+
+  def close(self) -> None:
+    """Ends the workers, waits for what is being drawn or written."""
+    with contextlib.ExitStack() as stack:  # Each, even if another fails.
+      for part in (self._feed, self._background, self._profile):
+        stack.callback(part.close)
+
+  def train(
+      self,
+      make_state: Callable[[], TrainState],
+      pending: Mapping[str, Any] | None,
+  ) -> TrainState:
+    """Steps to the end.
+
+    Args:
+      make_state: Returns the state to begin with, perhaps after a while: it is
+        asked for when the step has been compiled.
+      pending: Of the checkpoint that the run goes on from, metrics that had not
+        been read.
+
+    Returns:
+      The state after the last step.
+
+    Raises:
+      RunError: If it cannot go on: a loss that is not finite, a full disk.
+      Stopped: If a signal ended it, with a checkpoint.
+      UserError: If a record cannot be decoded.
+    """
+    of = self._of
+    upcoming = next(self._feed)
+    if not self._start:
+      with self._terminal.sparing('augmented_batch.png'):
+        first_batch.draw(
+            of, upcoming.supply, self._folder / 'augmented_batch.png'
+        )
+    advance = compilation.compiled(
+        of.advance, of.target, upcoming.supply, of.key, terminal=self._terminal
+    )
+    state = make_state()
+    self._readings = meter.Meter(
+        of.config.batch_size,
+        skip=build.skips_nonfinite(of.config),
+        pending=pending,
+    )
+    self._progress = progress_lib.Progress(
+        self._log, self._terminal, of.plan, start=self._start
+    )
+    with self._signals.deferred():
+      state = self._loop(advance, state, upcoming)
+    self._background.wait()
+    return state
+
+  def _loop(self, advance, state, upcoming):
+    key, left = self._of.key, None  # for the host to do of the steps before
+    while upcoming:
+      current, step = upcoming, upcoming.last
+      self._profile.begin(current.steps)
+      try:
+        with jax.profiler.StepTraceAnnotation('train', step_num=step):
+          state, metrics = advance(state, current.supply, key)
+      finally:  # What is behind is not lost with the steps ahead.
+        if left:
+          left()
+      left = None
+      self._readings.add(metrics, len(current.steps))
+      with self._readings.waiting():  # The devices are busy meanwhile.
+        upcoming = self._next()
+      if self._profile.end(step, metrics):
+        self._terminal.say(f'Trace in {self._folder / "profile"}.')
+
+      left = self._leave(state, step)
+      asked = self._asked(step)
+      if asked or not upcoming:
+        left()
+      if asked:
+        self._stop(state, step, asked)
+    return state
+
+  def _next(self):
+    """Returns what comes next, None at the end or if a signal ends the run."""
+    try:
+      return next(self._feed, None)
+    except UserError:
+      # Sent to the workers, too: they are gone. Of several processes all have
+      # to come to the step on which they end.
+      if self._signals.received and processes.share()[1] == 1:
+        return None
+      raise
+
+  def _asked(self, step):
+    """Returns the number of a signal that said to stop, or 0.
+
+    Several processes agree on it where they wait for the devices anyway.
+    """
+    if processes.share()[1] > 1 and not self._of.plan.reads_at(step):
+      return 0
+    return processes.greatest(self._signals.received or 0)
+
+  def _leave(self, state, step):
+    """Has the devices keep what the host needs before they go on.
+
+    Returns:
+      What the host does with it when they have been told to.
+    """
+    of = self._of
+    decay_range = None
+    if of.plan.reads_at(step):
+      decay_range = self._decay_range(state.params)
+    if step in of.plan.milestones:
+      # At once: the validation is no part of the interval's time.
+      self._read(step, decay_range)
+      figures = of.begin_evaluation(state.saved_weights, of.val_data)
+      return functools.partial(self._close_epoch, step, figures, _taken(state))
+    fields = _taken(state) if of.plan.saves_at(step) else None
+    return functools.partial(self._close_steps, step, decay_range, fields)
+
+  def _close_steps(self, step, decay_range, fields):
+    """Reads and saves what there is amid an epoch."""
+    if decay_range is not None:
+      self._read(step, decay_range)
+    if fields is not None:
+      self._save_amid_epoch(step, fields)
+
+  def _read(self, step, decay_range):
+    """Waits for the steps of an interval and tells of it."""
+    values, speed = self._finite(self._readings.read, step)
+    skipped = self._progress.skipped + int((values['finite'] == 0).sum())
+    rate = self._of.schedule(step - skipped - 1)
+    self._progress.interval(
+        step, values, speed, {'learning_rate': rate, **decay_range}
+    )
+    self._checkpoints.check()
+
+  def _close_epoch(self, step, figures, fields):
+    """Logs, saves and plots."""
+    epoch, figures = self._of.plan.milestones[step], figures()
+    self._readings.restart()  # The devices went on when they had these.
+    # Logged first: an entry without its checkpoint is taken out on resuming,
+    # while a checkpoint without its entry would leave a gap.
+    self._progress.epoch(step, epoch, figures)
+    self._save(fields, step, epoch, figures=figures)
+    if processes.is_first():
+      self._background.begin(self._plot, list(self._log.entries))
+
+  def _plot(self, entries):
+    with self._terminal.sparing('curves.png'):
+      path = self._folder / 'curves.png'
+      plots.write_curves(path, entries, self._folder.name)
+
+  def _stop(self, state, step, asked):
+    """Ends behind a step, with a checkpoint of it."""
+    plan = self._of.plan
+    if step not in plan.milestones and not plan.saves_at(step):
+      self._save_amid_epoch(step, _taken(state))
+    self._checkpoints.wait()
+    raise Stopped(
+        f'stopped by {signals.name(asked)} after step {step:,}, with a '
+        'checkpoint of that step; the same command goes on from there',
+        asked,
+    )
+
+  def _save_amid_epoch(self, step, fields):
+    pending = self._finite(self._readings.pending, step)
+    self._save(fields, step, self._of.plan.epoch_of(step), pending=pending)
+
+  def _save(self, fields, step, epoch, figures=None, pending=None):
+    """Saves a state; without figures it is one from amid an epoch."""
+    accuracy, which = average.better(figures) if figures else (None, None)
+    config = self._of.config
+    self._checkpoints.save(
+        fields,
+        accuracy=accuracy,
+        meta={
+            'config': config.to_dict(),
+            'step': step,
+            'epoch': epoch,
+            'weights': which or average.RAW,
+            'data': {'seed': config.seed, 'next_batch': step},
+            'pending': pending,
+        },
+    )
+
+  def _finite(self, read, step):
+    """Returns what a meter reads; says how to go on if it is not finite."""
+    try:
+      return read(step)
+    except RunError as error:
+      self._checkpoints.wait()
+      steps = self._checkpoints.steps()
+      last = f'that of step {steps[-1]}' if steps else 'none yet'
+      raise RunError(
+          f'{error}; last good checkpoint: {last}, in {self._folder}, from '
+          'which the same command goes on: with --config.nan_policy=skip past '
+          'single steps that are not finite; if they go on, in another '
+          '--workdir with a lower config.optimizer.learning_rate or '
+          'config.dtype=float32'
+      ) from error
+
+
+def _taken(state):
+  return snapshot.take(checkpoint_io.fields(state))

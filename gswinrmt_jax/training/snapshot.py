@@ -1,0 +1,50 @@
+"""A state as it is now, while training goes on in its memory."""
+
+from collections.abc import Callable
+import math
+from typing import Any
+
+import jax
+
+from gswinrmt_jax.training import devices, processes
+
+_USED = 0.9  # of a device's memory, at most
+
+
+def take(tree: Any) -> Callable[[], Any]:
+  """Keeps the values of arrays, which may be donated as soon as this returns.
+
+  They are copied on the devices, behind what these were given to do so far:
+  nobody waits. They come to the host when they are asked for, beside what is
+  computed meanwhile. Only if a copy does not fit beside the most that was in
+  use are they waited for at once.
+
+  Every process has to call this, and what it returns.
+
+  Args:
+    tree: Arrays on the devices.
+
+  Returns:
+    What returns their values, on the host.
+  """
+  room, size = _room(), sum(map(_size, jax.tree.leaves(tree)))
+  # All of several processes do the same, in the same order.
+  if processes.greatest(int(room is not None and size > room)):
+    values = devices.fetch(tree)
+    return lambda: values
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, tree)
+  copy = jax.device_put(tree, shardings, may_alias=False)
+  return lambda: devices.fetch(copy)
+
+
+def _size(leaf):
+  """Returns the bytes that an array takes on a device."""
+  return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+
+def _room():
+  """Returns the bytes that were never in use; None where nobody counts."""
+  stats = jax.local_devices()[0].memory_stats()
+  if not stats or 'bytes_limit' not in stats:
+    return None
+  return _USED * stats['bytes_limit'] - stats['peak_bytes_in_use']
