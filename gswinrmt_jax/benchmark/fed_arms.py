@@ -87,7 +87,7 @@ class Fed:
     self.state = of.devices.place(of.create_state())
 
   def __call__(self, calls: int) -> None:
-    """Makes so many dispatches, as `training.loop` does."""
+    """Makes so many dispatches, as `training.course` does."""
     for _ in range(calls):
       self.state, _ = self._advance(
           self.state, self._upcoming.supply, self._key
