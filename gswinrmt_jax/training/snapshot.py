@@ -1,10 +1,12 @@
 """A state as it is now, while training goes on in its memory."""
 
 from collections.abc import Callable
+import functools
 import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from gswinrmt_jax.training import devices, processes
 
@@ -32,9 +34,17 @@ def take(tree: Any) -> Callable[[], Any]:
   if processes.greatest(int(room is not None and size > room)):
     values = devices.fetch(tree)
     return lambda: values
-  shardings = jax.tree.map(lambda leaf: leaf.sharding, tree)
-  copy = jax.device_put(tree, shardings, may_alias=False)
+  copy = _copy()(tree)
   return lambda: devices.fetch(copy)
+
+
+@functools.cache
+def _copy():
+  """Returns a program; not every backend lets `device_put` copy in place."""
+  return jax.jit(
+      lambda tree: jax.tree.map(jnp.copy, tree),
+      compiler_options=devices.quick_compilation(),
+  )
 
 
 def _size(leaf):
