@@ -1,10 +1,13 @@
 """The command: what it asks for, prints and writes."""
 
 import json
+import os
+import signal
+import time
 
 import pytest
 
-from gswinrmt_jax.benchmark import compiled, report
+from gswinrmt_jax.benchmark import compiled, measure, record, report, suite
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
@@ -91,3 +94,28 @@ def test_the_table_has_collectives_where_there_are_some(asked):
   found['collectives'] = {'all-reduce': 2}
   assert "{'all-reduce': 2}" in report.table(found)
   assert 'augmented' in report.table(found)
+
+
+def test_sigterm_ends_it_as_ctrl_c_does(monkeypatch, capsys):
+  """The folders and processes of what is measured have an end of their own."""
+  ended = []
+
+  class Bench:
+
+    def __init__(self, *args):
+      self.facts = {}
+
+    def close(self):
+      ended.append(True)
+
+  def models(*args):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+  before = signal.getsignal(signal.SIGTERM)
+  monkeypatch.setattr(measure, 'Bench', Bench)
+  monkeypatch.setattr(record, 'machine', lambda *args: {'device': 'none'})
+  monkeypatch.setattr(suite, 'models', models)
+  assert main.main(['benchmark', '--model=rmt_compact']) == 143
+  assert 'stopped by SIGTERM, nothing was written' in capsys.readouterr().err
+  assert ended and signal.getsignal(signal.SIGTERM) is before

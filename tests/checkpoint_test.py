@@ -34,7 +34,7 @@ def _state(step):
 
 
 def _taken(state):
-  return snapshot.take(checkpoint_io.fields(state))
+  return snapshot.Snapshots().take(checkpoint_io.fields(state))
 
 
 def _target():

@@ -1,17 +1,21 @@
 """What the host does is done while the devices are in the next steps."""
 
 import io
+import types
 
+import jax
 import pytest
 import tiny_parts
 
 from gswinrmt_jax.training import (
     checkpoint,
     compilation,
+    course,
     evaluation,
     log,
     loop,
     meter,
+    processes,
     progress,
 )
 
@@ -93,9 +97,56 @@ def test_the_next_steps_are_sent_before_what_the_last_gave_is_read(
   ]
 
 
-def test_an_epoch_is_kept_if_the_steps_behind_it_cannot_be_sent(
-    tmp_path, monkeypatch
+def _as_one_of_two(monkeypatch):
+  """Has the loop do what it does in one of two processes."""
+  two = types.SimpleNamespace(**vars(processes))
+  two.share = lambda: (0, 2)
+  monkeypatch.setattr(course, 'processes', two)
+
+
+def test_several_processes_read_before_the_next_steps_are_sent(
+    tmp_path, monkeypatch, events
 ):
+  """What they agree by would wait behind these."""
+  _as_one_of_two(monkeypatch)
+  _train(tmp_path, stop_after_epochs=1, steps_per_dispatch=3, log_every_steps=3)
+  closed = ['read', 'validate', 'figures', 'save']
+  assert events == ['send 3', 'read', 'send 6', *closed]
+
+
+def test_a_trace_that_begins_with_an_epoch_is_of_its_steps(
+    tmp_path, monkeypatch, events
+):
+  monkeypatch.setattr(
+      jax.profiler, 'start_trace', lambda *args, **how: events.append('trace')
+  )
+  monkeypatch.setattr(jax.profiler, 'stop_trace', lambda: None)
+  _train(
+      tmp_path,
+      stop_after_epochs=2,
+      steps_per_dispatch=3,
+      log_every_steps=100,
+      profile_steps='7:8',
+  )
+  assert events[2:7] == ['read', 'validate', 'figures', 'save', 'trace']
+
+
+def test_two_dispatches_have_data_on_the_device(tmp_path, monkeypatch):
+  add, counts = meter.Meter.add, []
+
+  def counted(self, *args):
+    shapes = [array.shape for array in jax.live_arrays()]
+    counts.append(shapes.count((3, 4, 6, 7, 3)))
+    add(self, *args)
+
+  monkeypatch.setattr(meter.Meter, 'add', counted)
+  _train(tmp_path, stop_after_epochs=2, steps_per_dispatch=3, log_every_steps=3)
+  # The next is fetched behind this.
+  assert counts == [1] * 4
+
+
+def _failing(error):
+  """Has the loop fail as it sends step 7."""
   compiled = compilation.compiled
 
   def failing(*args, **kwargs):
@@ -104,14 +155,27 @@ def test_an_epoch_is_kept_if_the_steps_behind_it_cannot_be_sent(
     def send(*args):
       calls.append(1)
       if len(calls) == 7:
-        raise MemoryError
+        raise error
       return advance(*args)
 
     return send
 
-  with monkeypatch.context() as patch, pytest.raises(MemoryError):
-    patch.setattr(compilation, 'compiled', failing)
+  return failing
+
+
+def test_an_epoch_is_kept_if_the_steps_behind_it_cannot_be_sent(
+    tmp_path, monkeypatch
+):
+  monkeypatch.setattr(compilation, 'compiled', _failing(MemoryError))
+  with pytest.raises(MemoryError):
     _train(tmp_path)
   assert checkpoint.Checkpoints(tmp_path / 'checkpoints').steps() == [6]
   entries = log.read_metrics(tmp_path)
   assert [entry['step'] for entry in entries] == [5, 6, 6]
+
+
+def test_ctrl_c_the_second_time_waits_for_nothing(tmp_path, monkeypatch):
+  monkeypatch.setattr(compilation, 'compiled', _failing(KeyboardInterrupt))
+  with pytest.raises(KeyboardInterrupt):
+    _train(tmp_path)
+  assert [entry['step'] for entry in log.read_metrics(tmp_path)] == [5, 6]

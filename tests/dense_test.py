@@ -54,6 +54,20 @@ def test_a_scaled_layer_is_a_layer_and_its_scale():
   )
 
 
+def test_parameters_of_numpy_stay_as_they_are():
+  """As weights of a file are before anything has put them on a device."""
+  rng = np.random.default_rng(0)
+  kernel, bias = rng.normal(size=(4, 6)), rng.normal(size=6)
+  before = kernel.copy(), bias.copy()
+  affine = norm.Affine(rng.normal(size=4), rng.normal(size=4))
+  found = affine.ahead_of(kernel, bias)
+  norm.Affine(rng.normal(size=6), rng.normal(size=6)).behind(kernel, bias)
+  np.testing.assert_array_equal(kernel, before[0])
+  np.testing.assert_array_equal(bias, before[1])
+  np.testing.assert_allclose(found[0], kernel * affine.scale[:, None])
+  np.testing.assert_allclose(found[1], bias + affine.bias @ kernel, rtol=1e-6)
+
+
 def test_gelu_follows_where_asked():
   x = jnp.asarray(
       np.random.default_rng(0).normal(size=(2, 3, 5, 4)), jnp.float32

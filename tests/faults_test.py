@@ -132,6 +132,25 @@ patch.setattr(evaluation, 'begin', signalled)
   _go_on(launcher, tmp_path / 'run', unbroken)
 
 
+def test_a_signal_while_the_last_epoch_is_closed_ends_the_run(
+    launcher, unbroken, tmp_path
+):
+  before = """
+import os
+from gswinrmt_jax.training import progress
+epoch = progress.Progress.epoch
+def signalled(self, step, *what):
+  epoch(self, step, *what)
+  if step == 25:
+    os.kill(os.getpid(), 15)
+patch.setattr(progress.Progress, 'epoch', signalled)
+"""
+  status, said = launcher.run(tmp_path / 'run', before, **AVERAGED)
+  assert status == 143 and 'after step 25, with a checkpoint' in said, said
+  assert not (tmp_path / 'run' / 'summary.json').exists()
+  _go_on(launcher, tmp_path / 'run', unbroken)
+
+
 def test_a_signal_that_ends_the_workers_as_well_costs_no_step(
     launcher, unbroken, tmp_path
 ):

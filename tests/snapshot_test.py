@@ -56,10 +56,21 @@ def test_values_survive_donation_and_wait_only_for_want_of_room(
         'fetch',
         lambda tree: fetched.append(1) or jax.tree.map(np.array, fetch(tree)),
     )
-    values = snapshot.take(tree)
+    values = snapshot.Snapshots().take(tree)
     assert bool(fetched) == waits
     _overwrite(tree)
     assert tree['kernel'].is_deleted()
     found = values()
   chex.assert_trees_all_equal(found, before)
   chex.assert_trees_all_equal_dtypes(found, before)
+
+
+def test_room_is_asked_for_once(monkeypatch):
+  """The first copy is in the peak of those behind it."""
+  device = _Device(_SIZE + 8)
+  monkeypatch.setattr(jax, 'local_devices', lambda: [device])
+  snapshots = snapshot.Snapshots()
+  snapshots.take(_tree())
+  device.stats['peak_bytes_in_use'] += _SIZE
+  monkeypatch.setattr(snapshot.devices, 'fetch', lambda tree: 1 / 0)
+  snapshots.take(_tree())

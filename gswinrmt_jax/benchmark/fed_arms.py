@@ -81,10 +81,14 @@ class Fed:
       self._dispatches, self._ahead = itertools.repeat(self._upcoming), 0
     self.steps = len(self._upcoming.steps)
     self._key = of.key
-    self._advance = of.advance.lower(
-        of.target, self._upcoming.supply, self._key
-    ).compile()
-    self.state = of.devices.place(of.create_state())
+    try:
+      self._advance = of.advance.lower(
+          of.target, self._upcoming.supply, self._key
+      ).compile()
+      self.state = of.devices.place(of.create_state())
+    except BaseException:
+      self.close()
+      raise
 
   def __call__(self, calls: int) -> None:
     """Makes so many dispatches, as `training.course` does."""

@@ -99,11 +99,14 @@ class Process:
       self._process.stdin.close()
     try:
       self._process.wait(_END)
-    except subprocess.TimeoutExpired:
+    except BaseException as error:
       self._process.terminate()
       self._process.wait()
-    self._process.stdout.close()
-    self._said.close()
+      if not isinstance(error, subprocess.TimeoutExpired):
+        raise
+    finally:
+      self._process.stdout.close()
+      self._said.close()
 
   def _ask(self, **question):
     try:

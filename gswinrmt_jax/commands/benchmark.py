@@ -24,11 +24,13 @@ be. Nothing is measured. docs/performance.md has both.
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
+import signal
 
 from gswinrmt_jax.commands import benchmark_options, summarize
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import Stopped, UserError
 
 add_arguments = benchmark_options.add_arguments
 
@@ -38,7 +40,22 @@ def run(args: argparse.Namespace) -> int | None:
   benchmark_options.check(args)
   if args.compiled_for:
     return _count(args)
-  return _measure(args)
+  with _ended_by_sigterm():
+    return _measure(args)
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm():
+  """Has SIGTERM leave no processes and no pictures behind, as Ctrl-C does."""
+
+  def end(number, frame):
+    raise Stopped('stopped by SIGTERM, nothing was written', number)
+
+  before = signal.signal(signal.SIGTERM, end)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, before)
 
 
 def _setting(args, model):

@@ -7,6 +7,7 @@ from flax.typing import Dtype
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+import numpy as np
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.ops.arrays import along_channels, wide
@@ -100,18 +101,25 @@ class Affine(NamedTuple):
   bias: Float[Array, ' c'] | None
 
   def ahead_of(
-      self, kernel: Float[Array, 'c f'], bias: Float[Array, ' f']
-  ) -> tuple[Float[Array, 'c f'], Float[Array, ' f']]:
+      self,
+      kernel: Float[Array | np.ndarray, 'c f'],
+      bias: Float[Array | np.ndarray, ' f'],
+  ) -> tuple[Float[Array | np.ndarray, 'c f'], Float[Array | np.ndarray, ' f']]:
     """Returns kernel and bias of a layer that does this to its input."""
+    # Not in place: the parameters may be NumPy's.
     if self.bias is not None:
-      bias += (self.bias[:, None] * kernel).sum(0)
+      bias = bias + (self.bias[:, None] * kernel).sum(0)
     if self.scale is not None:
-      kernel *= self.scale[:, None]
+      kernel = kernel * self.scale[:, None]
     return kernel, bias
 
   def behind(
-      self, kernel: Float[Array, '*k f'], bias: Float[Array, ' f']
-  ) -> tuple[Float[Array, '*k f'], Float[Array, ' f']]:
+      self,
+      kernel: Float[Array | np.ndarray, '*k f'],
+      bias: Float[Array | np.ndarray, ' f'],
+  ) -> tuple[
+      Float[Array | np.ndarray, '*k f'], Float[Array | np.ndarray, ' f']
+  ]:
     """Returns kernel and bias of a layer that does this to its result."""
     if self.scale is not None:
       scale = along_channels(self.scale, kernel)

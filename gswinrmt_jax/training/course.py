@@ -35,9 +35,9 @@ from gswinrmt_jax.training.state import TrainState
 class Course:
   """The only loop.
 
-  The devices always have something to do: what the host has to do with steps
+  The devices have something to do all the time: what the host does with steps
   that were sent, reading their metrics, logging and saving them, it does when
-  the next are sent.
+  the next are sent. Several processes wait for it.
   """
 
   def __init__(
@@ -69,7 +69,8 @@ class Course:
     self._background = background.Background()
     self._profile = profile.Profile(of.plan.profiled, folder / 'profile')
     self._decay_range = jax.jit(step_lib.decay_range)
-    self._readings = self._progress = None
+    self._snapshots = snapshot.Snapshots()
+    self._upcoming = self._readings = self._progress = None
 
   def close(self) -> None:
     """Ends the workers, waits for what is being drawn or written."""
@@ -99,15 +100,8 @@ class Course:
       UserError: If a record cannot be decoded.
     """
     of = self._of
-    upcoming = next(self._feed)
-    if not self._start:
-      with self._terminal.sparing('augmented_batch.png'):
-        first_batch.draw(
-            of, upcoming.supply, self._folder / 'augmented_batch.png'
-        )
-    advance = compilation.compiled(
-        of.advance, of.target, upcoming.supply, of.key, terminal=self._terminal
-    )
+    self._upcoming = next(self._feed)
+    advance = self._compiled()
     state = make_state()
     self._readings = meter.Meter(
         of.config.batch_size,
@@ -118,22 +112,32 @@ class Course:
         self._log, self._terminal, of.plan, start=self._start
     )
     with self._signals.deferred():
-      state = self._loop(advance, state, upcoming)
+      state = self._loop(advance, state)
     self._background.wait()
     return state
 
-  def _loop(self, advance, state, upcoming):
-    key, left = self._of.key, None  # for the host to do of the steps before
+  def _compiled(self):
+    """Draws the first batch of a run, and compiles the steps."""
+    of, supply = self._of, self._upcoming.supply
+    if not self._start:
+      with self._terminal.sparing('augmented_batch.png'):
+        first_batch.draw(of, supply, self._folder / 'augmented_batch.png')
+    return compilation.compiled(
+        of.advance, of.target, supply, of.key, terminal=self._terminal
+    )
+
+  def _loop(self, advance, state):
+    # Two dispatches have data on the devices, no third by another name.
+    upcoming, self._upcoming = self._upcoming, None
+    alone = processes.share()[1] == 1
+    left = _nothing  # for the host to do of the steps before
     while upcoming:
       current, step = upcoming, upcoming.last
+      if self._profile.begins(current.steps):
+        left()
+        left = _nothing
       self._profile.begin(current.steps)
-      try:
-        with jax.profiler.StepTraceAnnotation('train', step_num=step):
-          state, metrics = advance(state, current.supply, key)
-      finally:  # What is behind is not lost with the steps ahead.
-        if left:
-          left()
-      left = None
+      state, metrics = self._send(advance, state, current, left)
       self._readings.add(metrics, len(current.steps))
       with self._readings.waiting():  # The devices are busy meanwhile.
         upcoming = self._next()
@@ -141,12 +145,26 @@ class Course:
         self._terminal.say(f'Trace in {self._folder / "profile"}.')
 
       left = self._leave(state, step)
-      asked = self._asked(step)
-      if asked or not upcoming:
+      # Several processes agree by way of the devices, behind all that was sent.
+      if not (upcoming and alone):
         left()
+        left = _nothing
+      asked = self._asked(step)
       if asked:
+        left()
         self._stop(state, step, asked)
     return state
+
+  def _send(self, advance, state, current, left):
+    """Sends steps, and does what is left of those before."""
+    try:
+      with jax.profiler.StepTraceAnnotation('train', step_num=current.last):
+        state, metrics = advance(state, current.supply, self._of.key)
+    except Exception:
+      left()  # It is not lost with the steps ahead.
+      raise
+    left()
+    return state, metrics
 
   def _next(self):
     """Returns what comes next, None at the end or if a signal ends the run."""
@@ -182,9 +200,14 @@ class Course:
       # At once: the validation is no part of the interval's time.
       self._read(step, decay_range)
       figures = of.begin_evaluation(state.saved_weights, of.val_data)
-      return functools.partial(self._close_epoch, step, figures, _taken(state))
-    fields = _taken(state) if of.plan.saves_at(step) else None
+      return functools.partial(
+          self._close_epoch, step, figures, self._taken(state)
+      )
+    fields = self._taken(state) if of.plan.saves_at(step) else None
     return functools.partial(self._close_steps, step, decay_range, fields)
+
+  def _taken(self, state):
+    return self._snapshots.take(checkpoint_io.fields(state))
 
   def _close_steps(self, step, decay_range, fields):
     """Reads and saves what there is amid an epoch."""
@@ -223,7 +246,7 @@ class Course:
     """Ends behind a step, with a checkpoint of it."""
     plan = self._of.plan
     if step not in plan.milestones and not plan.saves_at(step):
-      self._save_amid_epoch(step, _taken(state))
+      self._save_amid_epoch(step, self._taken(state))
     self._checkpoints.wait()
     raise Stopped(
         f'stopped by {signals.name(asked)} after step {step:,}, with a '
@@ -269,5 +292,5 @@ class Course:
       ) from error
 
 
-def _taken(state):
-  return snapshot.take(checkpoint_io.fields(state))
+def _nothing():
+  pass

@@ -30,7 +30,7 @@ _INIT, _TRAIN = 0, 1
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-  """Data, plan and compiled functions of a run; its course is `loop`.
+  """Data, plan and compiled functions of a run; its course is `course`.
 
   Attributes:
     config: The resolved recipe.

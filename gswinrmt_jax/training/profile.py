@@ -42,9 +42,13 @@ class Profile:
     self._steps, self._folder = steps, folder
     self._running = False
 
+  def begins(self, steps: range) -> bool:
+    """Returns whether the trace begins with these steps."""
+    return not self._running and steps[0] in self._steps
+
   def begin(self, steps: range) -> None:
     """Starts the trace if these steps, about to be made, are of it."""
-    if not self._running and steps[0] in self._steps:
+    if self.begins(steps):
       jax.profiler.start_trace(str(self._folder), create_perfetto_trace=True)
       self._running = True
 

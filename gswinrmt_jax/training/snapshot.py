@@ -13,29 +13,38 @@ from gswinrmt_jax.training import devices, processes
 _USED = 0.9  # of a device's memory, at most
 
 
-def take(tree: Any) -> Callable[[], Any]:
-  """Keeps the values of arrays, which may be donated as soon as this returns.
+class Snapshots:
+  """Keeps states, one at a time."""
 
-  They are copied on the devices, behind what these were given to do so far:
-  nobody waits. They come to the host when they are asked for, beside what is
-  computed meanwhile. Only if a copy does not fit beside the most that was in
-  use are they waited for at once.
+  def __init__(self):
+    self._fits = None  # whether devices have room for one; asked once
 
-  Every process has to call this, and what it returns.
+  def take(self, tree: Any) -> Callable[[], Any]:
+    """Keeps the values of arrays, which may be donated as soon as this returns.
 
-  Args:
-    tree: Arrays on the devices.
+    They are copied on the devices, behind what these were given to do so far,
+    and come to the host when they are asked for, beside what is computed
+    meanwhile: nobody waits. If the first does not fit beside the most that was
+    in use before it, none is copied, and each is waited for at once.
 
-  Returns:
-    What returns their values, on the host.
-  """
-  room, size = _room(), sum(map(_size, jax.tree.leaves(tree)))
-  # All of several processes do the same, in the same order.
-  if processes.greatest(int(room is not None and size > room)):
+    Every process has to call this, and what it returns.
+
+    Args:
+      tree: Arrays on the devices.
+
+    Returns:
+      What returns their values, on the host.
+    """
+    if self._fits is None:
+      room, size = _room(), sum(map(_size, jax.tree.leaves(tree)))
+      # All of several processes do the same, in the same order.
+      short = room is not None and size > room
+      self._fits = not processes.greatest(int(short))
+    if self._fits:
+      copy = _copy()(tree)
+      return lambda: devices.fetch(copy)
     values = devices.fetch(tree)
     return lambda: values
-  copy = _copy()(tree)
-  return lambda: devices.fetch(copy)
 
 
 @functools.cache
