@@ -15,6 +15,7 @@ import numpy as np
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.benchmark import fed_arms, ideal_bytes, variables, worker
+from gswinrmt_jax.data import allocation
 from gswinrmt_jax.models import cost, factory
 from gswinrmt_jax.ops import backend
 from gswinrmt_jax.training import optimizer
@@ -219,4 +220,5 @@ _TASKS = {
 }
 
 if __name__ == '__main__':
+  allocation.keep()  # As `gswinrmt train` does.
   worker.serve(build)

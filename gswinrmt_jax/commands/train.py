@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 from gswinrmt_jax.commands import arguments, guard, recipe_files
+from gswinrmt_jax.data import allocation
 from gswinrmt_jax.errors import UserError
 
 _USAGE = """\
@@ -67,6 +68,7 @@ def _main(argv, program):
   config = recipe_files.load(spec, overrides)
   folder = options.get('workdir') or recipe_files.default_workdir(spec)
 
+  allocation.keep()
   # Imported here: the lines above need no JAX.
   from gswinrmt_jax.training import loop, processes
 

@@ -1,0 +1,44 @@
+"""How memory is given back to the system: not at all while a CPU computes."""
+
+import ctypes
+import os
+import pathlib
+
+_ROOT = pathlib.Path('/')  # of /dev
+# What a GPU of NVIDIA, one of AMD and a TPU are there.
+_ACCELERATORS = ('nvidia[0-9]*', 'kfd', 'accel*', 'vfio/[0-9]*')
+# Parameters of mallopt(3), with values: one pool for all threads, none of it
+# by mmap, none given back.
+_SETTINGS = ((-8, 1), (-4, 0), (-1, 2**31 - 1))
+
+
+def keep() -> bool:
+  """Has this process keep memory that it frees, if it computes on a CPU.
+
+  XLA's CPU backend allocates all temporaries of a program anew in each call.
+  So much glibc takes from the system and gives back at once: each page is
+  cleared, and found missing, in each training step. Threads that are there
+  already go on as before, so call it first.
+
+  Nothing is done where there is an accelerator, unless JAX_PLATFORMS says
+  'cpu'; where variables tell malloc what to do; or where it is not glibc's.
+
+  Returns:
+    Whether it is so now.
+  """
+  told = [name for name in os.environ if name.startswith('MALLOC_')]
+  if told or not _on_cpu():
+    return False
+  try:
+    mallopt = ctypes.CDLL(None).mallopt
+  except (AttributeError, OSError, TypeError):
+    return False
+  return all([mallopt(name, value) for name, value in _SETTINGS])
+
+
+def _on_cpu():
+  platforms = os.environ.get('JAX_PLATFORMS')
+  if platforms:
+    return platforms == 'cpu'
+  dev = _ROOT / 'dev'
+  return not any(any(dev.glob(name)) for name in _ACCELERATORS)
