@@ -1,11 +1,11 @@
 """What the host does is done while the devices are in the next steps."""
 
 import io
-import types
 
 import jax
 import pytest
 import tiny_parts
+import tiny_runs
 
 from gswinrmt_jax.training import (
     checkpoint,
@@ -19,10 +19,13 @@ from gswinrmt_jax.training import (
     progress,
 )
 
+_runs_ahead = course._runs_ahead  # replaced below
+
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch, tmp_path_factory):
   tiny_parts.install(monkeypatch)
+  monkeypatch.setattr(course, '_runs_ahead', lambda: True)
   with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
     yield
 
@@ -97,18 +100,22 @@ def test_the_next_steps_are_sent_before_what_the_last_gave_is_read(
   ]
 
 
-def _as_one_of_two(monkeypatch):
-  """Has the loop do what it does in one of two processes."""
-  two = types.SimpleNamespace(**vars(processes))
-  two.share = lambda: (0, 2)
-  monkeypatch.setattr(course, 'processes', two)
+@pytest.mark.parametrize(
+    ('backend', 'count', 'ahead'),
+    [('gpu', 1, True), ('gpu', 2, False), ('cpu', 1, False)],
+)
+def test_one_process_with_an_accelerator_runs_ahead(
+    monkeypatch, backend, count, ahead
+):
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  monkeypatch.setattr(processes, 'share', lambda: (0, count))
+  assert _runs_ahead() == ahead
 
 
-def test_several_processes_read_before_the_next_steps_are_sent(
+def test_others_read_before_the_next_steps_are_sent(
     tmp_path, monkeypatch, events
 ):
-  """What they agree by would wait behind these."""
-  _as_one_of_two(monkeypatch)
+  monkeypatch.setattr(course, '_runs_ahead', lambda: False)
   _train(tmp_path, stop_after_epochs=1, steps_per_dispatch=3, log_every_steps=3)
   closed = ['read', 'validate', 'figures', 'save']
   assert events == ['send 3', 'read', 'send 6', *closed]
@@ -143,6 +150,17 @@ def test_two_dispatches_have_data_on_the_device(tmp_path, monkeypatch):
   _train(tmp_path, stop_after_epochs=2, steps_per_dispatch=3, log_every_steps=3)
   # The next is fetched behind this.
   assert counts == [1] * 4
+
+
+def test_it_changes_no_bit(tmp_path, monkeypatch):
+  how = {'steps_per_dispatch': 3, 'checkpoint_every_steps': 4}
+  _train(tmp_path / 'ahead', **how)
+  monkeypatch.setattr(course, '_runs_ahead', lambda: False)
+  _train(tmp_path / 'behind', **how)
+  ahead, behind = tmp_path / 'ahead', tmp_path / 'behind'
+  assert tiny_runs.figures(ahead) == tiny_runs.figures(behind)
+  kept = tiny_runs.checksums(ahead, 25)
+  assert kept and kept == tiny_runs.checksums(behind, 25)
 
 
 def _failing(error):

@@ -7,9 +7,8 @@ import pathlib
 _ROOT = pathlib.Path('/')  # of /dev
 # What a GPU of NVIDIA, one of AMD and a TPU are there.
 _ACCELERATORS = ('nvidia[0-9]*', 'kfd', 'accel*', 'vfio/[0-9]*')
-# Parameters of mallopt(3), with values: one pool for all threads, none of it
-# by mmap, none given back.
-_SETTINGS = ((-8, 1), (-4, 0), (-1, 2**31 - 1))
+# Parameters of mallopt(3), with values: nothing by mmap, nothing given back.
+_SETTINGS = ((-4, 0), (-1, 2**31 - 1))
 
 
 def keep() -> bool:
@@ -17,8 +16,12 @@ def keep() -> bool:
 
   XLA's CPU backend allocates all temporaries of a program anew in each call.
   So much glibc takes from the system and gives back at once: each page is
-  cleared, and found missing, in each training step. Threads that are there
-  already go on as before, so call it first.
+  cleared, and found missing, in each training step.
+
+  Only the main thread can have so much of what is kept, so programs run in it
+  from here on: JAX must not have begun, and who calls one waits for its end.
+  (One pool for all threads would do as well, but has them wait for each other
+  as they compile.)
 
   Nothing is done where there is an accelerator, unless JAX_PLATFORMS says
   'cpu'; where variables tell malloc what to do; or where it is not glibc's.
@@ -33,7 +36,12 @@ def keep() -> bool:
     mallopt = ctypes.CDLL(None).mallopt
   except (AttributeError, OSError, TypeError):
     return False
-  return all([mallopt(name, value) for name, value in _SETTINGS])
+  if not all([mallopt(name, value) for name, value in _SETTINGS]):
+    return False
+  import jax  # What is refused above needs none.
+
+  jax.config.update('jax_cpu_enable_async_dispatch', False)
+  return True
 
 
 def _on_cpu():

@@ -37,7 +37,7 @@ class Course:
 
   The devices have something to do all the time: what the host does with steps
   that were sent, reading their metrics, logging and saving them, it does when
-  the next are sent. Several processes wait for it.
+  the next are sent (`_runs_ahead` has exceptions).
   """
 
   def __init__(
@@ -129,7 +129,7 @@ class Course:
   def _loop(self, advance, state):
     # Two dispatches have data on the devices, no third by another name.
     upcoming, self._upcoming = self._upcoming, None
-    alone = processes.share()[1] == 1
+    ahead = _runs_ahead()
     left = _nothing  # for the host to do of the steps before
     while upcoming:
       current, step = upcoming, upcoming.last
@@ -145,8 +145,7 @@ class Course:
         self._terminal.say(f'Trace in {self._folder / "profile"}.')
 
       left = self._leave(state, step)
-      # Several processes agree by way of the devices, behind all that was sent.
-      if not (upcoming and alone):
+      if not (upcoming and ahead):
         left()
         left = _nothing
       asked = self._asked(step)
@@ -290,6 +289,15 @@ class Course:
           '--workdir with a lower config.optimizer.learning_rate or '
           'config.dtype=float32'
       ) from error
+
+
+def _runs_ahead():
+  """Returns whether steps are sent before the host is done with the last.
+
+  Several processes agree by way of their devices, behind all that was sent. On
+  a CPU the devices' work is the host's, and its steps are waited for in turn.
+  """
+  return jax.default_backend() != 'cpu' and processes.share()[1] == 1
 
 
 def _nothing():
