@@ -9,14 +9,13 @@ import jax
 import pytest
 
 from gswinrmt_jax.commands import train
-from gswinrmt_jax.data import allocation
-from gswinrmt_jax.training import loop, processes
+from gswinrmt_jax.training import allocation, loop, processes
 
 _LARGE = 200 * 2**20
 # Prints page faults of the main thread, in which programs run then.
 _FAULTS = f"""
 import ctypes, resource, sys
-from gswinrmt_jax.data import allocation
+from gswinrmt_jax.training import allocation
 if 'keep' in sys.argv:
   assert allocation.keep()
 libc = ctypes.CDLL(None)

@@ -6,7 +6,7 @@ import os
 # fusion among them, stay; LLVM's are left out. Before JAX starts, and for the
 # processes that tests start as well.
 os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
-# Has commands that run here leave malloc as it is (`data/allocation.py`).
+# Has commands that run here leave malloc as it is (`training/allocation.py`).
 os.environ.setdefault('MALLOC_PERTURB_', '0')
 
 import jax

@@ -15,10 +15,9 @@ import numpy as np
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.benchmark import fed_arms, ideal_bytes, variables, worker
-from gswinrmt_jax.data import allocation
 from gswinrmt_jax.models import cost, factory
 from gswinrmt_jax.ops import backend
-from gswinrmt_jax.training import optimizer
+from gswinrmt_jax.training import allocation, optimizer
 from gswinrmt_jax.training import state as state_lib
 from gswinrmt_jax.training import step as step_lib
 

@@ -5,7 +5,6 @@ import pathlib
 import sys
 
 from gswinrmt_jax.commands import arguments, guard, recipe_files
-from gswinrmt_jax.data import allocation
 from gswinrmt_jax.errors import UserError
 
 _USAGE = """\
@@ -68,10 +67,10 @@ def _main(argv, program):
   config = recipe_files.load(spec, overrides)
   folder = options.get('workdir') or recipe_files.default_workdir(spec)
 
-  allocation.keep()
   # Imported here: the lines above need no JAX.
-  from gswinrmt_jax.training import loop, processes
+  from gswinrmt_jax.training import allocation, loop, processes
 
+  allocation.keep()
   processes.start(*(options.get(name, '') for name in _JOINING))
   loop.train(config, pathlib.Path(folder))
 

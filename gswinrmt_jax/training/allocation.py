@@ -4,6 +4,8 @@ import ctypes
 import os
 import pathlib
 
+import jax
+
 _ROOT = pathlib.Path('/')  # of /dev
 # What a GPU of NVIDIA, one of AMD and a TPU are there.
 _ACCELERATORS = ('nvidia[0-9]*', 'kfd', 'accel*', 'vfio/[0-9]*')
@@ -38,8 +40,6 @@ def keep() -> bool:
     return False
   if not all([mallopt(name, value) for name, value in _SETTINGS]):
     return False
-  import jax  # What is refused above needs none.
-
   jax.config.update('jax_cpu_enable_async_dispatch', False)
   return True
 
