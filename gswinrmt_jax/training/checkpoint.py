@@ -56,7 +56,7 @@ class Checkpoints:
 
     Args:
       fields: Returns `checkpoint_io.fields` of a state, on the host; as
-        `snapshot.take` returns it.
+        `snapshot.Snapshots` keeps it.
       accuracy: On validation data: decides which checkpoint is the best. None
         for one from amid an epoch, which goes when a later one is complete.
       meta: JSON values.
