@@ -13,6 +13,7 @@ from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.ops import decay as decay_lib
 from gswinrmt_jax.ops import rotary as rotary_lib
 from gswinrmt_jax.ops import window as window_lib
+from gswinrmt_jax.ops.arrays import wide_dtype
 
 
 class Attention(nn.Module):
@@ -122,7 +123,9 @@ class Attention(nn.Module):
 
     slopes = None
     if arch.alibi != 'none':
-      slopes = jnp.asarray(decay_lib.balanced_slopes(heads), jnp.float32)
+      slopes = jnp.asarray(
+          decay_lib.balanced_slopes(heads), wide_dtype(self.dtype)
+      )
     if full:
       if log_decay is not None:
         log_decay = log_decay[0]
@@ -164,7 +167,9 @@ class Attention(nn.Module):
     spread = arch.decay_ranges[self.stage]
     if arch.decay == 'fixed':
       log_rates = np.log(decay_lib.decay_rates(heads, spread))
-      return jnp.asarray(np.tile(log_rates, (passes, 1)), jnp.float32)
+      return jnp.asarray(
+          np.tile(log_rates, (passes, 1)), wide_dtype(self.dtype)
+      )
     logits = np.tile(decay_lib.decay_logits(heads, spread), (passes, 1))
     theta = self.param('decay_logit', lambda _: jnp.float32(logits))
     return jax.nn.log_sigmoid(theta)

@@ -10,6 +10,7 @@ import numpy as np
 from gswinrmt_jax.models import block, dense, layers, norm, patch
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.ops import pairs
+from gswinrmt_jax.ops.arrays import wide, wide_dtype
 
 # What the dense logits count for beside the class logits, as released.
 _DENSE_SHARE = 0.5
@@ -59,7 +60,7 @@ class Backbone(nn.Module):
   Attributes:
     arch: The components.
     num_classes: Number of logits; 0 leaves the heads out.
-    dtype: Computation dtype; parameters and logits are float32.
+    dtype: Computation dtype; parameters are float32, logits at least.
     remat: What of the blocks is computed anew for their gradient, a name in
       `REMAT`: 'none'; 'elementwise', all but linear layers; or 'blocks', all of
       them, of which only the input is kept. Changes no parameter.
@@ -97,9 +98,11 @@ class Backbone(nn.Module):
       self.proj_norm = norm.BatchNorm(self.dtype)
     else:
       self.norm = norm.LayerNorm()
-    self.head = dense.Dense(self.num_classes, dtype=jnp.float32)
+    self.head = dense.Dense(self.num_classes, dtype=wide_dtype(self.dtype))
     if arch.dense_head:
-      self.dense_head = dense.Dense(self.num_classes, dtype=jnp.float32)
+      self.dense_head = dense.Dense(
+          self.num_classes, dtype=wide_dtype(self.dtype)
+      )
 
   def __call__(
       self, x: Float[Array, 'b h w c'], *, train: bool
@@ -117,7 +120,8 @@ class Backbone(nn.Module):
         collection 'batch_stats') and stochastic depth acts (stream 'dropout').
 
     Returns:
-      Logits, float32; without a head the last map of `features`, averaged.
+      Logits, float32 at least; without a head the last map of `features`,
+        averaged.
 
     Raises:
       ValueError: If an extent is below that or there are not 3 channels.
@@ -145,7 +149,8 @@ class Backbone(nn.Module):
         that they belong to the image they are listed under. None mixes nothing.
 
     Returns:
-      Class logits, of the mixed image, and dense logits; float32.
+      Class logits, of the mixed image, and dense logits; float32 at
+        least.
 
     Raises:
       ValueError: As for a call, and if the model has no dense head.
@@ -164,7 +169,7 @@ class Backbone(nn.Module):
       x = jax.nn.silu(self.proj_norm(self.proj, x, train=train))
     elif self.num_classes:
       x = self.norm(x)
-    pooled = x.astype(jnp.promote_types(x.dtype, jnp.float32)).mean((1, 2))
+    pooled = wide(x).mean((1, 2))
     return self.head(pooled) if self.num_classes else pooled
 
   def _last_map(self, x, train, box):

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
+from gswinrmt_jax.ops.arrays import wide_dtype
+
 
 def all_pairs_attention(
     query: Float[Array, 'b h w n d'],
@@ -32,7 +34,7 @@ def all_pairs_attention(
   tokens = (batch, height * width, heads, dim)
   # Heads to the front by hand, as in `axial`.
   q, k, v = (x.reshape(tokens).swapaxes(1, 2) for x in (query, key, value))
-  wide = jnp.promote_types(value.dtype, jnp.float32)
+  wide = wide_dtype(value.dtype)
   scores = jnp.einsum('bntd,bnTd->bntT', q, k, preferred_element_type=wide)
   weights = weigh(scores).astype(value.dtype)
   out = jnp.einsum('bntT,bnTd->bntd', weights, v, preferred_element_type=wide)

@@ -1,13 +1,19 @@
 """What several equations do to their arrays."""
 
+from flax.typing import Dtype
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
 
+def wide_dtype(dtype: Dtype) -> Dtype:
+  """Returns the dtype of sums and constants beside it: float32 at least."""
+  return jnp.promote_types(dtype, jnp.float32)
+
+
 def wide(x: Float[Array | np.ndarray, '*b']) -> Float[Array, '*b']:
   """Returns it in float32 at least."""
-  return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
+  return jnp.asarray(x, wide_dtype(x.dtype))
 
 
 def along_channels(

@@ -14,6 +14,7 @@ import numpy as np
 from gswinrmt_jax.ops import blocked
 from gswinrmt_jax.ops import rotary as rotary_lib
 from gswinrmt_jax.ops import window as window_lib
+from gswinrmt_jax.ops.arrays import wide_dtype
 from gswinrmt_jax.ops.backend import platform
 
 IMPLEMENTATIONS = ('auto', 'banded', 'cyclic', 'blocked')
@@ -101,7 +102,7 @@ def axial_attention(
 def _two_passes(query, key, value, weigh, rotary, sizes, masks):
   """Both passes, over maps or windows; pairs are (width, height)."""
   dtype = value.dtype
-  wide = jnp.promote_types(dtype, jnp.float32)
+  wide = wide_dtype(dtype)
   for axis in (WIDTH, HEIGHT):
     q, k = query, key
     if rotary:

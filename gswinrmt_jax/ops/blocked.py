@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax.ops import window as window_lib
+from gswinrmt_jax.ops.arrays import wide
 
 
 def blocks(
@@ -77,8 +78,7 @@ def scores(
     query: Float[Array, 'b l n i d'], key: Float[Array, 'b l n j d']
 ) -> Float[Array, 'b l n i j']:
   """`q k^T` of each window, in float32 at least."""
-  wide = jnp.promote_types(query.dtype, jnp.float32)
-  query, key = query.astype(wide), key.astype(wide)
+  query, key = wide(query), wide(key)
   return (query[..., :, None, :] * key[..., None, :, :]).sum(-1)
 
 
@@ -86,9 +86,8 @@ def mix(
     weights: Float[Array, 'b l n i j'], value: Float[Array, 'b l n j d']
 ) -> Float[Array, 'b l n i d']:
   """`A v` of each window, in the dtype of the values, summed in float32."""
-  wide = jnp.promote_types(value.dtype, jnp.float32)
   # Barriers: else what is narrow is written wide, and cast where it is read;
   # backwards, the gradient of the weights.
-  weights = lax.optimization_barrier(weights.astype(value.dtype)).astype(wide)
-  products = weights[..., None] * value.astype(wide)[..., None, :, :]
+  weights = wide(lax.optimization_barrier(weights.astype(value.dtype)))
+  products = weights[..., None] * wide(value)[..., None, :, :]
   return lax.optimization_barrier(products.sum(-2).astype(value.dtype))

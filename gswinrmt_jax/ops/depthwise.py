@@ -13,6 +13,7 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gswinrmt_jax.ops.arrays import wide
 from gswinrmt_jax.ops.backend import platform
 from gswinrmt_jax.ops.kernel import with_gradient_in_order
 
@@ -79,10 +80,9 @@ def depthwise_conv(
 
 def _sum_of_shifts(x: Array, kernel: Array) -> Array:
   """The convolution itself, accumulated in float32 at least."""
-  wide = jnp.promote_types(x.dtype, jnp.float32)
   # Whole-array slices of one padded map: XLA fuses them into a single loop.
   products = (
-      view.astype(wide) * kernel[u, v].astype(wide)[None, None]
+      wide(view) * wide(kernel[u, v])[None, None]
       for (u, v), view in _shifted_views(x, kernel.shape[0])
   )
   return functools.reduce(operator.add, products).astype(x.dtype)
@@ -149,9 +149,8 @@ def _total_on_gpu(x: Array, cotangent: Array, size: int) -> Array:
 
   A variadic one has each of its products written in front of it.
   """
-  wide = jnp.promote_types(x.dtype, jnp.float32)
   views = jnp.stack([view for _, view in _shifted_views(x, size)])
-  products = views.astype(wide) * cotangent.astype(wide)[None]
+  products = wide(views) * wide(cotangent)[None]
   return products.sum((1, 2, 3))
 
 
@@ -160,14 +159,13 @@ def _total_on_cpu(x: Array, cotangent: Array, size: int) -> Array:
 
   Separate sums are three to eight times slower on CPU and compile far longer.
   """
-  wide = jnp.promote_types(x.dtype, jnp.float32)
   height, width = x.shape[1:3]
   rows = height * width > _LARGE_MAP or width <= _TINY_ROW
-  x, cotangent = (_channel_groups(m.astype(wide)) for m in (x, cotangent))
+  x, cotangent = (_channel_groups(wide(m)) for m in (x, cotangent))
   products = tuple(view * cotangent for _, view in _shifted_views(x, size))
   sums = lax.reduce(
       products,
-      (jnp.zeros((), wide),) * len(products),
+      (jnp.zeros((), x.dtype),) * len(products),
       lambda left, right: tuple(map(operator.add, left, right)),
       dimensions=(3,) if rows else (2, 3),
   )

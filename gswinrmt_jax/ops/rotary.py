@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
+from gswinrmt_jax.ops.arrays import wide_dtype
 from gswinrmt_jax.ops.backend import platform
 
 
@@ -126,7 +127,7 @@ def _rotate(
   # lose four digits.
   angle = np.expand_dims(position[..., None, None] * frequencies, axis)
   signs = np.expand_dims(np.array([-1.0, 1.0]), -3 - axis)
-  dtype = jnp.promote_types(x.dtype, jnp.float32)
+  dtype = wide_dtype(x.dtype)
   cos = jnp.asarray(np.cos(angle)[None], dtype)
   sin = jnp.asarray((signs * np.sin(angle))[None], dtype)
   shape = [*x.shape[:-1], len(frequencies)]
