@@ -1,9 +1,12 @@
-"""Whose programs are kept, and where."""
+"""Whose programs are kept, and where; what making one leaves."""
+
+import gc
+import io
 
 import jax
 import pytest
 
-from gswinrmt_jax.training import compilation
+from gswinrmt_jax.training import compilation, log
 
 
 @pytest.fixture
@@ -31,3 +34,27 @@ def test_the_place_that_somebody_chose_stays(setting, monkeypatch):
   jax.config.update('jax_compilation_cache_dir', '/chosen')
   compilation.keep_programs()
   assert setting() == '/chosen'
+
+
+@pytest.mark.parametrize('fails', [False, True])
+@pytest.mark.parametrize('collects', [False, True])
+def test_no_garbage_is_collected_while_tracing(fails, collects):
+  seen = []
+
+  def traced(x):
+    seen.append(gc.isenabled())
+    return x.nothing if fails else x + 1
+
+  terminal = log.Terminal(io.StringIO())
+  was_enabled = gc.isenabled()
+  (gc.enable if collects else gc.disable)()
+  try:
+    if fails:
+      with pytest.raises(AttributeError):
+        compilation.compiled(jax.jit(traced), 1, terminal=terminal)
+    else:
+      program = compilation.compiled(jax.jit(traced), 1, terminal=terminal)
+      assert program(1) == 2
+    assert seen == [False] and gc.isenabled() == collects
+  finally:
+    (gc.enable if was_enabled else gc.disable)()
