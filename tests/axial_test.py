@@ -24,6 +24,7 @@ def _maps(height, width):
 @hypothesis.settings(max_examples=4, deadline=None)
 @hypothesis.example(height=1, width=1, window=3, shift=1)
 @hypothesis.example(height=9, width=4, window=5, shift=2)
+@hypothesis.example(height=4, width=6, window=2, shift=1)
 @hypothesis.given(
     height=st.integers(1, 11),
     width=st.integers(1, 11),
@@ -92,7 +93,8 @@ def test_offsets_are_query_minus_key():
 
 
 def test_head_table_is_the_product_of_head_and_distance():
-  table = axial.head_table(jnp.array([2.0, -1.0]), axial.offsets(2))
+  scores = jnp.zeros((1, 1, 2, 2, 2))
+  table = axial.head_table(jnp.array([2.0, -1.0]), axial.offsets(2), scores)
   np.testing.assert_array_equal(
       table, [[[[[0, -2], [2, 0]], [[0, 1], [-1, 0]]]]]
   )

@@ -57,6 +57,19 @@ def test_bytes_of_a_type(shape, num_bytes):
   assert hlo_text.shape_bytes(shape) == num_bytes
 
 
+def test_a_part_of_a_tuple_that_is_named_by_its_number():
+  text = TEXT.replace(
+      '%f-1 = f32[2]{0:T(8,128)} fusion(%x)',
+      '%f = (f32[2,3]{1,0:T(8,128)}, f32[2]{0}) fusion(%x)',
+  )
+  entry = hlo_text.parse(text.replace('%f-1', '%f#1')).computations['main.3']
+  assert list(entry) == ['x', 'y', 'f', 'f#1', 'out']
+  part = entry['f#1']
+  assert (part.opcode, part.operands) == ('get-tuple-element', ('f',))
+  assert part.num_bytes == 8 and entry['f'].num_bytes == 32
+  assert entry['out'].operands == ('f#1', 'y')
+
+
 def test_called_computations_in_order():
   module = hlo_text.parse("""
 ENTRY %e (p: s32[]) -> f32[] {

@@ -10,7 +10,7 @@ _ARRAY = re.compile(r'\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]')
 _COMMENT = re.compile(r'/\*.*?\*/')
 _HEADER = re.compile(r'^(ENTRY )?%?([\w.\-]+) \(.*\{$')
 _INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.\-]+) = (.*)$')
-_OPERAND = re.compile(r'%([\w.\-]+)')
+_OPERAND = re.compile(r'%([\w.\-]+(?:#\d+)?)')  # `%a#1`: part 1 of a tuple
 _CALLED = re.compile(r'\b(?:calls|to_apply|body|condition)=%?([\w.\-]+)')
 _BRANCHES = re.compile(r'\bbranch_computations=\{([^}]*)\}')
 
@@ -90,6 +90,9 @@ def parse(text: str) -> Module:
     found = _INSTRUCTION.match(line)
     if found and current is not None:
       instruction = _instruction(*found.groups())
+      for name in instruction.operands:
+        if '#' in name:
+          current.setdefault(name, _part(name, current))
       current[instruction.name] = instruction
   if not entry:
     raise ValueError('This is no text of a program: no computation is ENTRY.')
@@ -112,6 +115,32 @@ def _instruction(root, name, rest):
       literal=literal,
       root=bool(root),
   )
+
+
+def _part(name, computation):
+  """What `%name#index` stands for, in full."""
+  whole, index = name.split('#')
+  return Instruction(
+      name=name,
+      shape=_parts(computation[whole].shape)[int(index)],
+      opcode='get-tuple-element',
+      operands=(whole,),
+      attributes=f', index={index}',
+      literal=f'%{whole}',
+      root=False,
+  )
+
+
+def _parts(shape):
+  """Splits the type of a tuple at its outermost commas."""
+  parts, depth = [''], 0
+  for letter in shape[1:-1]:
+    depth += (letter in '([{') - (letter in ')]}')
+    if letter == ',' and not depth:
+      parts.append('')
+    else:
+      parts[-1] += letter
+  return [part.strip() for part in parts]
 
 
 def _closing(text, start):

@@ -108,9 +108,10 @@ class Stem(nn.Module):
     layers = ((half, 2), (half, 1), (self.features, 2), (self.features, 1))
     for index, (features, stride) in enumerate(layers):
       conv = Conv3x3(features, stride, self.dtype, name=f'conv{index}')
-      x = norm.BatchNorm(self.dtype, name=f'norm{index}')(conv, x, train=train)
-      if index < len(layers) - 1:
-        x = ops.gelu(x)
+      batch_norm = norm.BatchNorm(
+          self.dtype, gelu=index < len(layers) - 1, name=f'norm{index}'
+      )
+      x = batch_norm(conv, x, train=train)
     return x
 
 

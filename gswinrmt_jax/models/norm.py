@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.ops.arrays import along_channels, wide
+from gswinrmt_jax.ops.arrays import along_channels
 
 
 class BatchNorm(nn.Module):
@@ -18,21 +18,24 @@ class BatchNorm(nn.Module):
 
       y = (z - mean) / sqrt(var + epsilon) * scale + bias,  z = layer(x)
 
-  Three things differ from `nn.BatchNorm`: the running variance takes the
-  unbiased batch variance (PyTorch), the variance is two-pass, since
-  `E[x^2] - E[x]^2` is 0 for a channel whose mean is large beside its spread,
-  and statistics are over the global batch whatever the device count.
+  and GELU of it where that follows. Three things differ from `nn.BatchNorm`:
+  the running variance takes the unbiased batch variance (PyTorch), the variance
+  is not `E[z^2] - E[z]^2`, which is 0 for a channel whose mean is large beside
+  its spread (`ops.batch_norm`), and statistics are over the global batch
+  whatever the device count.
 
   In evaluation, where the statistics are given, all of it is in the layer's
   kernel and bias.
 
   Attributes:
     dtype: Dtype of the result; everything inside is float32 at least.
+    gelu: Whether GELU follows.
     momentum: Weight of the old running statistics.
     epsilon: Added to the variance.
   """
 
   dtype: Dtype
+  gelu: bool = False
   momentum: float = 0.9
   epsilon: float = 1e-5
 
@@ -47,23 +50,17 @@ class BatchNorm(nn.Module):
     running_mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)
     running_var = self.variable('batch_stats', 'var', jnp.ones, shape)
 
-    def affine(mean, var):
-      # One multiply and one add per element: the rest is per channel.
-      factor = scale * jax.lax.rsqrt(var + self.epsilon)
-      return Affine(factor, bias - mean * factor)
-
     if not train:
-      return layer(x, after=affine(running_mean.value, running_var.value))
-    z = wide(layer(x))
-    mean = z.mean((0, 1, 2))
-    var = jnp.square(z - mean[None, None, None]).mean((0, 1, 2))
+      factor = scale * jax.lax.rsqrt(running_var.value + self.epsilon)
+      y = layer(x, after=Affine(factor, bias - running_mean.value * factor))
+      return ops.gelu(y) if self.gelu else y
+    z = layer(x)
+    y, mean, var = ops.batch_norm(z, scale, bias, self.epsilon, self.gelu)
     if not self.is_initializing():
       count = z.size // z.shape[-1]
       unbiased = var * (count / max(count - 1, 1))
       self._update(running_mean, mean)
       self._update(running_var, unbiased)
-    factor, offset = affine(mean, var)
-    y = z * factor[None, None, None] + offset[None, None, None]
     return y.astype(self.dtype)
 
   def _update(self, running, value):

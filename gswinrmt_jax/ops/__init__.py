@@ -1,5 +1,6 @@
 """Equations and kernels: pure functions of arrays."""
 
+from gswinrmt_jax.ops.batch_norm import batch_norm
 from gswinrmt_jax.ops.bias import add_bias
 from gswinrmt_jax.ops.conv import conv3x3
 from gswinrmt_jax.ops.depthwise import depthwise_conv
@@ -27,6 +28,7 @@ __all__ = [
     'FORMS',
     'FULL_FORMS',
     'add_bias',
+    'batch_norm',
     'biased_gelu',
     'causal_retention',
     'conv3x3',

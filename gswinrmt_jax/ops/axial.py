@@ -23,7 +23,7 @@ WIDTH, HEIGHT = 0, 1  # Rows of every `[2, n]` table: the pass they belong to.
 # Finite: with -inf, a window of padding alone makes the backward pass NaN.
 MASKED = -1e30
 
-# (scores [b l n i j], axis, effective window, mask or None) -> weights
+# (scores [b .. n i j], axis, effective window, mask or None) -> weights
 Weigh = Callable[[Array, int, int, Array | None], Array]
 
 
@@ -131,16 +131,27 @@ def _lines(x, axis, *, back=False):
 def _blocked_passes(query, key, value, weigh, rotary, windows):
   """Both passes; `windows` are (window, shift) of columns, then of rows."""
   extents = value.shape[1:3]
+  # An axis that needs no padding is rolled once, for both passes.
+  rolled = [
+      0 if extent % window else shift
+      for extent, (window, shift) in zip(extents[::-1], windows, strict=True)
+  ]
+  query, key, value = (
+      jnp.roll(x, np.negative(rolled), (2, 1)) for x in (query, key, value)
+  )
   for axis, (window, shift) in enumerate(windows):
     q, k = query, key
     if rotary:
+      # Positions of the rolled axis do: what they change is the distance of
+      # tokens that its ends brought together, and these are masked.
       q, k = (rotary_lib.rotate_along_axis(x, axis) for x in (query, key))
-    q, k, v = (blocked.blocks(x, axis, window, shift) for x in (q, k, value))
+    left = shift - rolled[axis]
+    q, k, v = (blocked.blocks(x, axis, window, left) for x in (q, k, value))
     mask = blocked.mask(axis, extents, window, shift)
     weights = weigh(blocked.scores(q, k), axis, window, mask)
     value = blocked.mix(weights, v)
-    value = blocked.unblock(value, axis, extents, shift)
-  return value
+    value = blocked.unblock(value, axis, extents, left)
+  return jnp.roll(value, rolled, (2, 1))
 
 
 def scaled_query(
@@ -164,17 +175,17 @@ def scaled_query(
 
 
 def biased(
-    scores: Float[Array, 'b l n i j'],
+    scores: Float[Array, '*b n i j'],
     slopes: Float[Array, ' n'] | None,
     absolute: bool,
-) -> Float[Array, 'b l n i j']:
+) -> Float[Array, '*b n i j']:
   """Adds the ALiBi bias `slope_n (i - j)`, or `slope_n |i - j|`."""
   if slopes is None:
     return scores
   distance = offsets(scores.shape[-1])
   if absolute:
     distance = np.abs(distance)
-  return scores + head_table(slopes.astype(scores.dtype), distance)
+  return scores + head_table(slopes, distance, scores)
 
 
 def offsets(length: int) -> np.ndarray:
@@ -185,14 +196,15 @@ def offsets(length: int) -> np.ndarray:
 
 def decay_table(
     log_decay: Float[Array, ' n'], distance: np.ndarray, scores: Array
-) -> Float[Array, '1 1 n i j']:
+) -> Float[Array, '*b n i j']:
   """`gamma_n ** distance[i, j]`, shaped and typed to meet `scores`."""
-  return jnp.exp(head_table(log_decay.astype(scores.dtype), distance))
+  return jnp.exp(head_table(log_decay, distance, scores))
 
 
 def head_table(
-    per_head: Float[Array, ' n'], distance: np.ndarray
-) -> Float[Array, '1 1 n i j']:
-  """`per_head[n] * distance[i, j]`, shaped to meet scores `[b l n i j]`."""
-  table = per_head[:, None, None] * jnp.asarray(distance, per_head.dtype)[None]
-  return table[None, None]
+    per_head: Float[Array, ' n'], distance: np.ndarray, scores: Array
+) -> Float[Array, '*b n i j']:
+  """`per_head[n] * distance[i, j]`, shaped and typed to meet `scores`."""
+  per_head = per_head.astype(scores.dtype)[:, None, None]
+  table = per_head * jnp.asarray(distance, scores.dtype)[None]
+  return jnp.expand_dims(table, range(scores.ndim - 3))

@@ -2,6 +2,7 @@
 
 import jax
 from jax import lax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax.ops.arrays import along_channels, wide
@@ -11,9 +12,9 @@ from gswinrmt_jax.ops.arrays import along_channels, wide
 def add_bias(
     x: Float[Array, '*b c'], bias: Float[Array, ' c']
 ) -> Float[Array, '*b c']:
-  """Adds it to each channel, in the dtype of the map.
+  """Adds it to each channel, in float32 at least; returns the map's dtype.
 
-  Automatic differentiation would sum its gradient in that dtype. In bfloat16
+  Automatic differentiation might sum its gradient in that dtype. In bfloat16
   such sums stop growing: of 25,088 ones, on a CPU, at 1,024.
 
   Args:
@@ -26,7 +27,7 @@ def add_bias(
 def _forward(x, bias):
   # Nothing here calls what has a derivative by hand: forward mode, over the
   # reverse one, goes through it.
-  return x + along_channels(bias, x).astype(x.dtype), bias
+  return (wide(x) + along_channels(wide(bias), x)).astype(x.dtype), bias
 
 
 def _backward(bias, cotangent):
@@ -42,10 +43,14 @@ def summed(
     gradient: Of the sum of both.
     bias: Whose dtype the second result has; the sum is in float32 at least.
   """
-  # A barrier: else the map is written in float32, for the sum.
-  gradient = lax.optimization_barrier(gradient)
+  rounded = wide(gradient)
+  if rounded.dtype != gradient.dtype:
+    # Changes no number. XLA would else take the map as it was before rounding,
+    # and write that, for the sum; so it sums where it computes the map.
+    info = jnp.finfo(gradient.dtype)
+    rounded = lax.reduce_precision(rounded, info.nexp, info.nmant)
   tokens = range(gradient.ndim - 1)
-  return gradient, wide(gradient).sum(tokens).astype(bias.dtype)
+  return gradient, rounded.sum(tokens).astype(bias.dtype)
 
 
 add_bias.defvjp(_forward, _backward)

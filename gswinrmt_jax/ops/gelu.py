@@ -24,11 +24,11 @@ def gelu(x: Float[Array, '*b']) -> Float[Array, '*b']:
 
 
 def _gelu_forward(x):
-  return _value(wide(x)).astype(x.dtype), x
+  return value(wide(x)).astype(x.dtype), x
 
 
 def _gelu_backward(x, cotangent):
-  dx = wide(cotangent) * _slope(wide(x))
+  dx = wide(cotangent) * slope(wide(x))
   return (dx.astype(x.dtype),)
 
 
@@ -52,21 +52,23 @@ def biased_gelu(
 
 def _biased_forward(x, bias):
   # Barriers: else XLA writes the sum and the result in float32.
-  y = lax.optimization_barrier(_value(_sum(x, bias)).astype(x.dtype))
+  y = lax.optimization_barrier(value(_sum(x, bias)).astype(x.dtype))
   return y, (lax.optimization_barrier(x), bias)
 
 
 def _biased_backward(residuals, cotangent):
   x, bias = residuals
-  dx = wide(cotangent) * _slope(_sum(x, bias))
+  dx = wide(cotangent) * slope(_sum(x, bias))
   return bias_lib.summed(dx.astype(x.dtype), bias)
 
 
-def _value(x):
+def value(x: Float[Array, '*b']) -> Float[Array, '*b']:
+  """GELU itself, for what has a derivative by hand."""
   return x * _normal_distribution(x)
 
 
-def _slope(x):
+def slope(x: Float[Array, '*b']) -> Float[Array, '*b']:
+  """Its derivative."""
   density = jnp.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
   return _normal_distribution(x) + x * density
 

@@ -7,8 +7,7 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.ops.arrays import along_channels, wide
-from gswinrmt_jax.ops.backend import platform
+from gswinrmt_jax.ops.arrays import along_channels, token_sums, wide
 
 EPSILON = 1e-6  # of every norm of the models but one
 
@@ -87,21 +86,13 @@ def _layer_norm_backward(epsilon, residuals, dy):
   normalized = (wide(x) - mean) * inverse
   dy = wide(dy)
   dx = _gradient(normalized, inverse, dy * along_channels(scale, x))
-  dscale, dbias = _sums(dy * normalized, dy)
+  dscale, dbias = token_sums(dy * normalized, dy)
   return (
       # A barrier: else it is written in float32.
       lax.optimization_barrier(dx.astype(x.dtype)),
       dscale.astype(scale.dtype),
       dbias.astype(bias.dtype),
   )
-
-
-def _sums(*maps):
-  """Sums each over its tokens; on a GPU with one reading of what they share."""
-  tokens = tuple(range(maps[0].ndim - 1))
-  if platform() == 'cpu':
-    return [each.sum(tokens) for each in maps]
-  return jnp.stack(maps).sum([1 + axis for axis in tokens])
 
 
 def _statistics(x, epsilon):

@@ -160,7 +160,7 @@ def _decayed(query, key, value, log_decay, scaled, distance, mask=None):
   def weigh(scores):
     weights = scores * query.shape[-1] ** -0.5 if scaled else scores
     if log_decay is not None:
-      weights = weights * axial.decay_table(log_decay, distance, scores)[0]
+      weights = weights * axial.decay_table(log_decay, distance, scores)
     return weights if mask is None else jnp.where(mask[None, None], weights, 0)
 
   return all_pairs.all_pairs_attention(query, key, value, weigh)

@@ -54,7 +54,7 @@ def retention(
     scores = axial.biased(scores * scale, slopes, absolute)
     if log_decay is not None:
       distance = np.abs(axial.offsets(scores.shape[-1]))
-      scores += axial.head_table(log_decay[axis].astype(scores.dtype), distance)
+      scores += axial.head_table(log_decay[axis], distance, scores)
     if mask is not None:
       scores = jnp.where(mask, scores, axial.MASKED)
     return score_fn.softmax(scores, value.dtype)
@@ -100,7 +100,7 @@ def full_retention(
     scores *= scale
     if log_decay is not None:
       distance = all_pairs.manhattan(height, width)
-      scores += axial.head_table(log_decay.astype(scores.dtype), distance)[0]
+      scores += axial.head_table(log_decay, distance, scores)
     return score_fn.softmax(scores, value.dtype)
 
   return all_pairs.all_pairs_attention(query, key, value, weigh)

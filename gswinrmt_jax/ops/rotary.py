@@ -98,8 +98,7 @@ def rotate_along_axis(
   Returns:
     The rotated `x`, in `x.dtype`.
   """
-  extent = x.shape[2 - axis]
-  position = np.arange(extent)
+  position = np.arange(x.shape[2 - axis])
   return rotate_split_half(x, np.expand_dims(position, axis))
 
 

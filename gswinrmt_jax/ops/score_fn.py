@@ -39,8 +39,11 @@ def _softmax_jvp(dtype, primals, tangents):
   tangent = _narrowed(tangent, dtype)
   # Over their sum, which is not 1 once they are rounded: what is added to all
   # scores of a row, or to all of its weights' gradients, changes nothing.
-  mean = (kept * tangent).sum(-1, keepdims=True) / kept.sum(-1, keepdims=True)
-  return weights, (kept * (tangent - mean)).astype(dtype)
+  share = kept * (1 / kept.sum(-1, keepdims=True))
+  mean = (share * tangent).sum(-1, keepdims=True)
+  # Multiplied out: backwards, XLA then makes one kernel of both sums and what
+  # comes before and behind them, as it knows it from softmax.
+  return weights, (kept * tangent - kept * mean).astype(dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

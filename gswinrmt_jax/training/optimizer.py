@@ -1,5 +1,6 @@
 """AdamW: warm-up, cosine, decay on kernels only; by step or by epoch."""
 
+import collections
 from collections.abc import Sequence
 import functools
 import math
@@ -165,7 +166,7 @@ def make_optimizer(
     count = optax.safe_increment(adam.count)
     rate = schedule(scheduled.count)
     root = jnp.sqrt(1 - b2**count)
-    factor = _Filled(-rate * root / (1 - b1**count))
+    factor = _Filled(-rate * root / (1 - b1**count), params)
 
     def change(m, v, w, decays):
       step = factor.like(w) * (m / (jnp.sqrt(v) + eps * root))
@@ -188,16 +189,18 @@ class _Filled:
   """A number as arrays, one for all that need it in the same small shape.
 
   On a GPU XLA updates arrays of one shape in one launch if they read an array
-  in common; a number in common is not enough.
+  in common; a number in common is not enough. That array is a launch as well:
+  for one or two it saves none.
   """
 
-  def __init__(self, number: jax.Array):
+  def __init__(self, number: jax.Array, updated: optax.Params):
     self._number = number
     self._arrays = {}
+    self._count = collections.Counter(x.shape for x in jax.tree.leaves(updated))
 
   def like(self, array: jax.Array) -> jax.Array:
     """Returns the number to multiply such an array by."""
-    if array.size > gradients.SMALL:
+    if array.size > gradients.SMALL or self._count[array.shape] < 3:
       return self._number
     if array.shape not in self._arrays:
       filled = jnp.full(array.shape, self._number)
