@@ -12,9 +12,9 @@ from gswinrmt_jax.ops.arrays import along_channels, wide
 def add_bias(
     x: Float[Array, '*b c'], bias: Float[Array, ' c']
 ) -> Float[Array, '*b c']:
-  """Adds it to each channel, in float32 at least; returns the map's dtype.
+  """Adds it to each channel, in the dtype of the map.
 
-  Automatic differentiation might sum its gradient in that dtype. In bfloat16
+  Automatic differentiation would sum its gradient in that dtype. In bfloat16
   such sums stop growing: of 25,088 ones, on a CPU, at 1,024.
 
   Args:
@@ -27,7 +27,7 @@ def add_bias(
 def _forward(x, bias):
   # Nothing here calls what has a derivative by hand: forward mode, over the
   # reverse one, goes through it.
-  return (wide(x) + along_channels(wide(bias), x)).astype(x.dtype), bias
+  return x + along_channels(bias, x).astype(x.dtype), bias
 
 
 def _backward(bias, cotangent):
