@@ -166,6 +166,22 @@ def test_it_is_the_adamw_of_optax(small, monkeypatch):
   )
 
 
+def test_three_small_arrays_of_a_shape_have_one_in_common():
+  """Two or one would save no launch; large ones are launches of their own."""
+  shapes = [(3,)] * 3 + [(4,)] * 2 + [(5,)] + [(2 * gradients.SMALL,)] * 3
+  params = [jnp.ones(shape) for shape in shapes]
+  tx = optimizer.make_optimizer(
+      lambda step: 0.1, b1=0.9, b2=0.9, eps=1e-8, weight_decay=0.1
+  )
+  program = jax.make_jaxpr(tx.update)(params, tx.init(params), params)
+  common = [
+      equation.outvars[0].aval.shape
+      for equation in program.eqns
+      if equation.primitive.name == 'optimization_barrier'
+  ]
+  assert common == [(3,)]
+
+
 def test_layer_scale_shrinks_with_the_kernels():
   tx = optimizer.make_optimizer(
       lambda _: 0.5,
