@@ -169,7 +169,7 @@ def test_it_is_the_adamw_of_optax(small, monkeypatch):
 def test_three_small_arrays_of_a_shape_have_one_in_common():
   """Two or one would save no launch; large ones are launches of their own."""
   shapes = [(3,)] * 3 + [(4,)] * 2 + [(5,)] + [(2 * gradients.SMALL,)] * 3
-  params = [jnp.ones(shape) for shape in shapes]
+  params = {f'p{i}': jnp.ones(shape) for i, shape in enumerate(shapes)}
   tx = optimizer.make_optimizer(
       lambda step: 0.1, b1=0.9, b2=0.9, eps=1e-8, weight_decay=0.1
   )
