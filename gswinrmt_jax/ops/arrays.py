@@ -1,6 +1,6 @@
 """What several equations do to their arrays."""
 
-from flax.typing import Dtype
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from gswinrmt_jax.ops.backend import platform
 
 
-def wide_dtype(dtype: Dtype) -> Dtype:
+def wide_dtype(dtype: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
   """Returns the dtype of sums and constants beside it: float32 at least."""
   return jnp.promote_types(dtype, jnp.float32)
 
