@@ -149,8 +149,7 @@ class Backbone(nn.Module):
         that they belong to the image they are listed under. None mixes nothing.
 
     Returns:
-      Class logits, of the mixed image, and dense logits; float32 at
-        least.
+      Class logits, of the mixed image, and dense logits; float32 at least.
 
     Raises:
       ValueError: As for a call, and if the model has no dense head.

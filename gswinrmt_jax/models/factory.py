@@ -39,7 +39,8 @@ def create_model(
   Args:
     name: A name in `named.MODELS`.
     num_classes: Number of logits; 0 for a backbone without a head.
-    dtype: Computation dtype; parameters, statistics and logits are float32.
+    dtype: Computation dtype; parameters and statistics are float32, logits at
+      least.
     remat: What training computes anew for less memory, as `Backbone` has it.
     **overrides: Fields of `architecture.Architecture`, such as `widths` or
       `window_size`.

@@ -52,7 +52,8 @@ def axial_attention(
     shift: Nominal shift.
     impl: 'banded' attends each whole axis under a block-diagonal mask;
       'cyclic' pads, rolls, cuts into windows, attends and undoes it; 'blocked'
-      does so along the axis of each pass, by products and sums. They agree to
+      pads and cuts along the axis of each pass, by products and sums, and rolls
+      an axis before both where it needs no padding. They agree to
       rounding for every extent, window and shift. 'auto' takes 'banded' on
       CPU and 'blocked' elsewhere.
     rotary: Whether each pass rotates queries and keys, split-half, by the
