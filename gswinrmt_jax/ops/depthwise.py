@@ -62,11 +62,10 @@ def depthwise_conv(
     raise ValueError(f'depthwise {impl=} is not one of {IMPLEMENTATIONS}.')
   if kernel.shape[0] % 2 == 0:
     raise ValueError(f'The kernel size must be odd, not {kernel.shape[0]}.')
-  if impl == 'auto':
-    few = x.shape[1] * x.shape[2] <= _FEW_TOKENS
-    impl = 'shift' if few or platform() == 'cpu' else 'conv'
-  if impl == 'shift':
-    return _shift_conv(x, kernel)
+  return _library_conv(x, kernel) if impl == 'conv' else _shift_conv(x, kernel)
+
+
+def _library_conv(x: Array, kernel: Array) -> Array:
   radius = kernel.shape[0] // 2
   return lax.conv_general_dilated(
       x,
@@ -133,8 +132,13 @@ def _kernel_gradient(x: Array, cotangent: Array, kernel: Array) -> Array:
   Accumulated in float32: in bfloat16 it was 16 % off.
   """
   size = kernel.shape[0]
-  total = _total_on_cpu if platform() == 'cpu' else _total_on_gpu
-  sums = total(x, cotangent, size)
+  if platform() == 'cpu':
+    sums = _total_on_cpu(x, cotangent, size)
+  elif x.shape[1] * x.shape[2] <= _FEW_TOKENS:
+    sums = _total_on_gpu(x, cotangent, size)
+  else:
+    _, pull = jax.vjp(lambda kernel: _library_conv(x, kernel), kernel)
+    return pull(cotangent)[0]
   # Taps that meet the map are a rectangle in the middle.
   rows, columns = (min(size, 2 * extent - 1) for extent in x.shape[1:3])
   pads = [((size - n) // 2,) * 2 for n in (rows, columns)]

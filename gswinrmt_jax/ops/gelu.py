@@ -59,7 +59,10 @@ def _biased_forward(x, bias):
 def _biased_backward(residuals, cotangent):
   x, bias = residuals
   dx = wide(cotangent) * slope(_sum(x, bias))
-  return bias_lib.summed(dx.astype(x.dtype), bias)
+  # A barrier: else it is written in float32 where a depthwise convolution
+  # comes before it.
+  dx = lax.optimization_barrier(dx.astype(x.dtype))
+  return bias_lib.summed(dx, bias)
 
 
 def value(x: Float[Array, '*b']) -> Float[Array, '*b']:
