@@ -42,6 +42,7 @@ class Attention(nn.Module):
       x: Float[Array, 'b h w c'],
       before: norm.Affine = norm.NOTHING,
       after: norm.Affine = norm.NOTHING,
+      onto: dense.Onto | None = None,
   ) -> Float[Array, 'b h w c']:
     """Mixes the tokens of the map.
 
@@ -50,9 +51,7 @@ class Attention(nn.Module):
       before: Scale and bias of that normalisation, if they are still to be
         applied.
       after: LayerScale of the branch, if there is one.
-
-    Returns:
-      The residual branch, before stochastic depth.
+      onto: What the branch is added to; None for the branch itself.
     """
     arch = self.arch
     channels = x.shape[-1]
@@ -89,7 +88,7 @@ class Attention(nn.Module):
       self.sow('intermediates', 'gate_values', gate)
       out *= gate
     project_out = dense.AffineDense(channels, self.dtype, name='out')
-    return project_out(out, after=after)
+    return project_out(out, after=after, onto=onto)
 
   def attend(
       self,

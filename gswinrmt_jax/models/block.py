@@ -37,14 +37,16 @@ class FeedForward(nn.Module):
       x: Float[Array, 'b h w c'],
       before: norm.Affine = norm.NOTHING,
       after: norm.Affine = norm.NOTHING,
+      onto: dense.Onto | None = None,
   ) -> Float[Array, 'b h w c']:
-    """Returns the residual branch with LayerScale, before stochastic depth.
+    """Applies the network.
 
     Args:
       x: The block's normalised input.
       before: Scale and bias of that normalisation, if they are still to be
         applied.
       after: LayerScale of the branch, if there is one.
+      onto: What the branch is added to; None for the branch itself.
     """
     up = dense.AffineDense(self.features, self.dtype, gelu=True, name='up')
     hidden = up(x, before=before)
@@ -57,7 +59,7 @@ class FeedForward(nn.Module):
         local = norm.LayerNorm(name='norm')(local)
       hidden += local
     down = dense.AffineDense(x.shape[-1], self.dtype, name='down')
-    return down(hidden, after=after)
+    return down(hidden, after=after, onto=onto)
 
 
 class Block(nn.Module):
@@ -99,22 +101,25 @@ class Block(nn.Module):
           3, self.dtype, arch.depthwise_impl, name='position'
       )
       x += ops.add_bias(*convolve(x))
-    branch, affine = norm.Normalization(name='attention_norm')(x)
-    branch = attention.Attention(
+    keeps = (None, None) if keep is None else keep
+    normalized, affine = norm.Normalization(name='attention_norm')(x)
+    attend = attention.Attention(
         arch, self.stage, self.shifted, self.dtype, name='attention'
-    )(branch, affine, self._scale('attention_scale', x))
-    x += self._kept(branch, None if keep is None else keep[0])
+    )
+    scale = self._scale('attention_scale', x)
+    x = attend(normalized, affine, scale, dense.Onto(x, keeps[0]))
 
-    branch, affine = norm.Normalization(name='ffn_norm')(x)
-    branch = FeedForward(
+    normalized, affine = norm.Normalization(name='ffn_norm')(x)
+    feed_forward = FeedForward(
         round(arch.mlp_ratios[self.stage] * x.shape[-1]),
         arch.ffn_conv,
         arch.ffn_norm,
         arch.depthwise_impl,
         self.dtype,
         name='ffn',
-    )(branch, affine, self._scale('ffn_scale', x))
-    return x + self._kept(branch, None if keep is None else keep[1])
+    )
+    scale = self._scale('ffn_scale', x)
+    return feed_forward(normalized, affine, scale, dense.Onto(x, keeps[1]))
 
   def _scale(self, name, x):
     """LayerScale, where the stage has it."""
@@ -124,9 +129,3 @@ class Block(nn.Module):
     init = nn.initializers.constant(initial)
     scale = self.param(name, init, x.shape[-1:], jnp.float32)
     return norm.Affine(scale, None)
-
-  def _kept(self, branch, keep):
-    """Applies stochastic depth."""
-    if keep is None:
-      return branch
-    return branch * keep.astype(self.dtype)[:, None, None, None]

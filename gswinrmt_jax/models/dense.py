@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import functools
+from typing import NamedTuple
 
 from flax import linen as nn
 from flax.typing import Dtype
@@ -15,6 +16,19 @@ from gswinrmt_jax.models.norm import Affine, NOTHING
 linear_init = nn.initializers.normal(0.02)
 
 Dense = functools.partial(nn.Dense, kernel_init=linear_init)
+
+
+class Onto(NamedTuple):
+  """What a residual branch is added to.
+
+  Attributes:
+    map: The map.
+    keep: What each sample's branch is multiplied by before (stochastic depth);
+      None for 1.
+  """
+
+  map: Float[Array, 'b h w f']
+  keep: Float[Array, ' b'] | None
 
 
 class FusedDense(nn.Module):
@@ -56,20 +70,21 @@ class FusedDense(nn.Module):
     kernel, bias = before.ahead_of(
         jnp.concatenate(kernels, axis=1), jnp.concatenate(biases)
     )
-    y = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
-    # Added to all at once: the gradients of the biases are then one sum, of the
-    # map that the kernel's is a product of.
-    return jnp.split(ops.add_bias(y, bias), len(self.names), axis=-1)
+    # Of all at once: the gradients of the biases are then one sum, of the map
+    # that the kernel's is a product of.
+    y = ops.dense(x.astype(self.dtype), kernel, bias)
+    return jnp.split(y, len(self.names), axis=-1)
 
 
 class AffineDense(nn.Module):
   """A linear layer with what stands before and behind it.
 
       z = (x * before.scale + before.bias) W + b
-      y = z * after.scale + after.bias                          [and GELU of it]
+      y = z * after.scale + after.bias
 
-  Both go into kernel and bias: they and their gradients then read arrays of
-  the size of the kernel instead of maps.
+  and GELU of it, or the sum with what it is a branch of. `before` and `after`
+  go into kernel and bias: they and their gradients then read arrays of the size
+  of the kernel instead of maps.
 
   Attributes:
     features: Output channels.
@@ -88,13 +103,25 @@ class AffineDense(nn.Module):
       *,
       before: Affine = NOTHING,
       after: Affine = NOTHING,
+      onto: Onto | None = None,
   ) -> Float[Array, 'b h w f']:
-    """Applies all of it."""
+    """Applies all of it.
+
+    Args:
+      x: The input.
+      before: What is done to it first.
+      after: What is done to the result.
+      onto: What that is added to then, if anything; not with GELU.
+    """
     dense = _DenseParameters(self.features, name='dense')
     nn.share_scope(self, dense)
     kernel, bias = after.behind(*before.ahead_of(*dense(x.shape[-1])))
-    y = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
-    return (ops.biased_gelu if self.gelu else ops.add_bias)(y, bias)
+    x = x.astype(self.dtype)
+    if self.gelu:
+      return ops.biased_gelu(jnp.dot(x, kernel.astype(self.dtype)), bias)
+    if onto is None:
+      return ops.dense(x, kernel, bias)
+    return ops.residual_dense(x, kernel, bias, onto.keep, onto.map)
 
 
 class _DenseParameters(nn.Module):

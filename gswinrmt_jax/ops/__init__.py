@@ -3,6 +3,7 @@
 from gswinrmt_jax.ops.batch_norm import batch_norm
 from gswinrmt_jax.ops.bias import add_bias
 from gswinrmt_jax.ops.conv import conv3x3
+from gswinrmt_jax.ops.dense import dense, residual_dense
 from gswinrmt_jax.ops.depthwise import depthwise_conv
 from gswinrmt_jax.ops.gelu import biased_gelu, gelu
 from gswinrmt_jax.ops.layer_norm import layer_norm, normalize
@@ -32,6 +33,7 @@ __all__ = [
     'biased_gelu',
     'causal_retention',
     'conv3x3',
+    'dense',
     'depthwise_conv',
     'full_linear_retention',
     'full_retention',
@@ -40,6 +42,7 @@ __all__ = [
     'linear_retention',
     'normalize',
     'normalize_heads',
+    'residual_dense',
     'retention',
     'swat',
 ]
