@@ -103,7 +103,7 @@ class Attention(nn.Module):
     `gswinrmt_jax.maps` can differentiate it inside a model at work.
     """
     arch = self.arch
-    _, height, width, channels = value.shape
+    *_, width, channels = value.shape
     heads = arch.num_heads[self.stage]
     window = arch.window_size or None
     shift = arch.window_size // 2 if self.shifted else 0
@@ -113,13 +113,12 @@ class Attention(nn.Module):
         m.reshape(*m.shape[:-1], heads, channels // heads)
         for m in (query, key, value)
     )
+    rotation = None
     if arch.rotary == 'interleaved':
       stride, _ = window_lib.effective(width, None if full else window, 0)
-      row, column = np.arange(height)[:, None], np.arange(width)[None, :]
-      position = row * stride + column
-      query = rotary_lib.rotate_interleaved(query, position)
-      key = rotary_lib.rotate_interleaved(key, position)
-
+      rotation = rotary_lib.interleaved(query.shape[-1], stride)
+    elif arch.rotary == 'split_half':
+      rotation = rotary_lib.split_half(query.shape[-1])
     slopes = None
     if arch.alibi != 'none':
       slopes = jnp.asarray(
@@ -128,6 +127,8 @@ class Attention(nn.Module):
     if full:
       if log_decay is not None:
         log_decay = log_decay[0]
+      if rotation is not None:
+        query, key = (rotary_lib.rotate(x, rotation) for x in (query, key))
       out = ops.FULL_FORMS[arch.score_fn](
           query, key, value, log_decay, scaled=arch.scaled
       )
@@ -143,7 +144,7 @@ class Attention(nn.Module):
           impl=arch.attention_impl,
           scaled=arch.scaled,
           absolute=arch.alibi == 'absolute',
-          rotary=arch.rotary == 'split_half',
+          rotation=rotation,
       )
     return out.reshape(*out.shape[:-2], channels)
 

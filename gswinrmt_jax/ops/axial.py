@@ -36,7 +36,7 @@ def axial_attention(
     window: int | None,
     shift: int,
     impl: str,
-    rotary: bool,
+    rotation: rotary_lib.Rotation | None,
 ) -> Float[Array, 'b h w n d']:
   """The width pass, whose output is the value of the height pass.
 
@@ -56,8 +56,7 @@ def axial_attention(
       an axis before both where it needs no padding. They agree to
       rounding for every extent, window and shift. 'auto' takes 'banded' on
       CPU and 'blocked' elsewhere.
-    rotary: Whether each pass rotates queries and keys, split-half, by the
-      position along its axis.
+    rotation: What turns queries and keys; None for nothing.
 
   Returns:
     The mixed values, in `value.dtype`.
@@ -75,12 +74,15 @@ def axial_attention(
   sizes = columns[0], rows[0]
 
   if impl == 'blocked':
-    return _blocked_passes(query, key, value, weigh, rotary, (columns, rows))
+    windows = columns, rows
+    return _blocked_passes(query, key, value, weigh, rotation, windows)
+  if rotation is not None:
+    query, key = (rotary_lib.rotate(x, rotation) for x in (query, key))
   if impl == 'banded':
     masks = window_lib.band_mask(width, *columns), window_lib.band_mask(
         height, *rows
     )
-    return _two_passes(query, key, value, weigh, rotary, sizes, masks)
+    return _two_passes(query, key, value, weigh, sizes, masks)
 
   windows, shifts = (rows[0], columns[0]), (rows[1], columns[1])
   query, key, value = (
@@ -96,21 +98,18 @@ def axial_attention(
       )
       for mask in (np.tile(mask_w, (down, 1, 1)), mask_h.repeat(across, axis=0))
   )
-  out = _two_passes(query, key, value, weigh, rotary, sizes, masks)
+  out = _two_passes(query, key, value, weigh, sizes, masks)
   return window_lib.merge(out, (height, width), shifts)
 
 
-def _two_passes(query, key, value, weigh, rotary, sizes, masks):
+def _two_passes(query, key, value, weigh, sizes, masks):
   """Both passes, over maps or windows; pairs are (width, height)."""
   dtype = value.dtype
   wide = wide_dtype(dtype)
   for axis in (WIDTH, HEIGHT):
-    q, k = query, key
-    if rotary:
-      q, k = (rotary_lib.rotate_along_axis(x, axis) for x in (query, key))
     # Lines to the front by hand: products of maps as they lie took XLA's CPU
     # backend twice the time, forward and backward.
-    q, k, v = (_lines(x, axis) for x in (q, k, value))
+    q, k, v = (_lines(x, axis) for x in (query, key, value))
     scores = jnp.einsum('blnid,blnjd->blnij', q, k, preferred_element_type=wide)
     mask = masks[axis]
     if mask is not None and mask.ndim == 2:
@@ -129,7 +128,7 @@ def _lines(x, axis, *, back=False):
   return x.transpose(np.argsort(order) if back else order)
 
 
-def _blocked_passes(query, key, value, weigh, rotary, windows):
+def _blocked_passes(query, key, value, weigh, rotation, windows):
   """Both passes; `windows` are (window, shift) of columns, then of rows."""
   extents = value.shape[1:3]
   # An axis that needs no padding is rolled once, for both passes.
@@ -141,15 +140,15 @@ def _blocked_passes(query, key, value, weigh, rotary, windows):
       jnp.roll(x, np.negative(rolled), (2, 1)) for x in (query, key, value)
   )
   for axis, (window, shift) in enumerate(windows):
-    q, k = query, key
-    if rotary:
-      # Positions of the rolled axis do: what they change is the distance of
-      # tokens that its ends brought together, and these are masked.
-      q, k = (rotary_lib.rotate_along_axis(x, axis) for x in (query, key))
     left = shift - rolled[axis]
-    q, k, v = (blocked.blocks(x, axis, window, left) for x in (q, k, value))
+    q, k, v = (
+        blocked.blocks(x, axis, window, left) for x in (query, key, value)
+    )
     mask = blocked.mask(axis, extents, window, shift)
-    weights = weigh(blocked.scores(q, k), axis, window, mask)
+    # Of tokens that a roll brought together the angle is another: these are
+    # masked.
+    turn = rotation and rotary_lib.between(rotation, axis, window)
+    weights = weigh(blocked.scores(q, k, turn), axis, window, mask)
     value = blocked.mix(weights, v)
     value = blocked.unblock(value, axis, extents, left)
   return jnp.roll(value, rolled, (2, 1))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
+from gswinrmt_jax.ops import rotary
 from gswinrmt_jax.ops import window as window_lib
 from gswinrmt_jax.ops.arrays import wide
 
@@ -77,11 +78,34 @@ def mask(
 
 
 def scores(
-    query: Float[Array, '*o n i d'], key: Float[Array, '*o n j d']
+    query: Float[Array, '*o n i d'],
+    key: Float[Array, '*o n j d'],
+    turn: rotary.Turn | None = None,
 ) -> Float[Array, '*o n i j']:
-  """`q k^T` of each window, in float32 at least."""
+  r"""`q k^T` of each window, in float32 at least, of rotated tokens if asked.
+
+      S_ij = sum_m q_im R_ijm k_jm^T
+
+  for the pairs `m` of channels and what turns them from `j` to `i`: so rotated
+  queries and keys need not be written.
+
+  Args:
+    query: Queries.
+    key: Keys.
+    turn: `R`.
+  """
   query, key = wide(query), wide(key)
-  return (query[..., :, None, :] * key[..., None, :, :]).sum(-1)
+  if turn is None:
+    return (query[..., :, None, :] * key[..., None, :, :]).sum(-1)
+  # All as [.. i j m p P], or [.. i j p P m], with the channel p of the pair of
+  # the query and P of the key's.
+  axis = turn.axis
+  query, key = (rotary.pairs(x, axis) for x in (query, key))
+  query = jnp.expand_dims(query, (-4, axis))
+  key = jnp.expand_dims(key, (-5, axis - 1))
+  matrices = jnp.asarray(turn.matrices, query.dtype)
+  matrices = jnp.expand_dims(matrices, range(query.ndim - 5))
+  return (query * key * matrices).sum((-3, -2, -1))
 
 
 def mix(

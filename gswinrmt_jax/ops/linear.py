@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import all_pairs, axial
+from gswinrmt_jax.ops import all_pairs, axial, rotary
 from gswinrmt_jax.ops.layer_norm import normalize
 
 
@@ -25,7 +25,7 @@ def linear_retention(
     scaled: bool = True,
     slopes: Float[Array, ' n'] | None = None,
     absolute: bool = False,
-    rotary: bool = False,
+    rotation: rotary.Rotation | None = None,
 ) -> Float[Array, 'b h w n d']:
   r"""Bidirectional retention along rows, then columns (RMT, eq. 3, per axis).
 
@@ -36,9 +36,8 @@ def linear_retention(
   (eq. 6).
 
   Args:
-    query: Queries, rotated by the caller where the system rotates by the
-      flattened position.
-    key: Keys, likewise.
+    query: Queries.
+    key: Keys.
     value: Values.
     log_decay: `log(gamma)` per pass (width, height) and head; None for none.
     window: Nominal window; None for the whole row or column.
@@ -48,8 +47,7 @@ def linear_retention(
     slopes: ALiBi slopes per head, times the signed distance `i - j`, added to
       the scores.
     absolute: Whether ALiBi takes `|i - j|` instead.
-    rotary: Whether queries and keys are rotated here, split-half, by the
-      position along the axis of the pass.
+    rotation: What turns queries and keys; None for nothing.
 
   Returns:
     The mixed values, in `value.dtype`; weights in float32 at least.
@@ -72,7 +70,7 @@ def linear_retention(
       window=window,
       shift=shift,
       impl=impl,
-      rotary=rotary,
+      rotation=rotation,
   )
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import all_pairs, axial, score_fn
+from gswinrmt_jax.ops import all_pairs, axial, rotary, score_fn
 
 
 def retention(
@@ -19,7 +19,7 @@ def retention(
     scaled: bool = True,
     slopes: Float[Array, ' n'] | None = None,
     absolute: bool = False,
-    rotary: bool = False,
+    rotation: rotary.Rotation | None = None,
 ) -> Float[Array, 'b h w n d']:
   r"""Decomposed Manhattan self-attention (Gated-SwinRMT, eq. 3), both passes.
 
@@ -30,9 +30,8 @@ def retention(
   its released code adds the logarithm before it, as here, so rows sum to one.
 
   Args:
-    query: Queries, rotated by the caller where the system rotates by the
-      flattened position.
-    key: Keys, likewise.
+    query: Queries.
+    key: Keys.
     value: Values.
     log_decay: `log(gamma)` per pass (width, height) and head; None for none.
     window: Nominal window; None for the whole row or column.
@@ -41,8 +40,7 @@ def retention(
     scaled: Whether scores are divided by `sqrt(d)`.
     slopes: ALiBi slopes per head, times the signed distance `i - j`.
     absolute: Whether ALiBi takes `|i - j|` instead.
-    rotary: Whether queries and keys are rotated here, split-half, by the
-      position along the axis of the pass.
+    rotation: What turns queries and keys; None for nothing.
 
   Returns:
     The mixed values, in `value.dtype`; softmax in float32 at least.
@@ -67,7 +65,7 @@ def retention(
       window=window,
       shift=shift,
       impl=impl,
-      rotary=rotary,
+      rotation=rotation,
   )
 
 

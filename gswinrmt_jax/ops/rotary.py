@@ -1,5 +1,7 @@
 """Rotary position embedding, in the two forms the family uses."""
 
+from typing import NamedTuple
+
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -7,6 +9,55 @@ import numpy as np
 
 from gswinrmt_jax.ops.arrays import wide_dtype
 from gswinrmt_jax.ops.backend import platform
+
+
+class Rotation(NamedTuple):
+  """By how much queries and keys are turned: `position * frequency_m`.
+
+  The position of a token is `column * strides[0] + row * strides[1]`. Scores
+  depend on its difference alone, which along a row, or a column, is that of the
+  columns, or rows: one rotation does for both passes.
+
+  Attributes:
+    frequencies: Radians per position of each pair, float64 `[d / 2]`.
+    strides: What a step along the width, and the height, counts.
+    axis: -1 if the channels of a pair are neighbours, -2 if half a head lies
+      between them.
+  """
+
+  frequencies: np.ndarray
+  strides: tuple[int, int]
+  axis: int
+
+
+class Turn(NamedTuple):
+  """What turns the pairs of channels between two tokens of a line.
+
+  Attributes:
+    matrices: Rotations, float64, `[i, j, m, 2, 2]` or, if `axis` is -2, `[i, j,
+      2, 2, m]`.
+    axis: As that of the `Rotation`.
+  """
+
+  matrices: np.ndarray
+  axis: int
+
+
+def interleaved(head_dim: int, width: int) -> Rotation:
+  """RMT's and the Retention form's: by `row * width + column` (eq. 4).
+
+  Of channels (2m, 2m + 1), as `arranged` puts them.
+  """
+  axis = -2 if platform() == 'cpu' else -1
+  return Rotation(interleaved_frequencies(head_dim), (1, width), axis)
+
+
+def split_half(head_dim: int) -> Rotation:
+  """The SWAT form's: by the position along the axis of the pass.
+
+  Of channels (m, m + d / 2).
+  """
+  return Rotation(split_half_frequencies(head_dim), (1, 1), -2)
 
 
 def interleaved_frequencies(head_dim: int) -> np.ndarray:
@@ -36,12 +87,12 @@ def _pairs(head_dim: int) -> int:
 
 
 def arranged(x: Float[Array, '*b c'], heads: int) -> Float[Array, '*b c']:
-  """Reorders the channels of each head as `rotate_interleaved` has them.
+  """Reorders the channels of each head as `interleaved` has them.
 
   On a CPU 0, 2, 4, ... and then 1, 3, 5, ...: what is turned together lies half
   a head apart, as vector units want it. Done to the columns of the kernels of
   queries and keys alike, it changes no score. Elsewhere as they are: there it
-  would be one more launch for each.
+  would be more launches.
 
   Args:
     x: Kernel or bias.
@@ -49,89 +100,65 @@ def arranged(x: Float[Array, '*b c'], heads: int) -> Float[Array, '*b c']:
   """
   if platform() != 'cpu':
     return x
-  pairs = x.reshape(*x.shape[:-1], heads, -1, 2)
-  return pairs.swapaxes(-1, -2).reshape(x.shape)
+  in_pairs = x.reshape(*x.shape[:-1], heads, -1, 2)
+  return in_pairs.swapaxes(-1, -2).reshape(x.shape)
 
 
-def rotate_interleaved(
-    x: Float[Array, 'b h w n d'], position: np.ndarray
+def pairs(x: Float[Array, '*b d'], axis: int) -> Float[Array, '*b p q']:
+  """Returns the channels with those of a pair along an axis, -1 or -2."""
+  shape = (-1, 2) if axis == -1 else (2, -1)
+  return x.reshape(*x.shape[:-1], *shape)
+
+
+def rotate(
+    x: Float[Array, 'b h w n d'], rotation: Rotation
 ) -> Float[Array, 'b h w n d']:
-  """Turns channels (2m, 2m + 1) by `position * frequency_m` (eq. 4).
-
-  Args:
-    x: Queries or keys, their channels as `arranged` puts them.
-    position: Integers that broadcast to `[h, w]`; RMT and the Retention form
-      use `row * M_w + column` with `M_w` the effective window width.
-
-  Returns:
-    The rotated `x`, computed in float32 at least, in `x.dtype`.
-  """
-  frequencies = interleaved_frequencies(x.shape[-1])
-  return _rotate(x, position, frequencies, -2 if platform() == 'cpu' else -1)
-
-
-def rotate_split_half(
-    x: Float[Array, 'b h w n d'], position: np.ndarray
-) -> Float[Array, 'b h w n d']:
-  """Turns channels (m, m + d / 2) by `position * frequency_m`.
-
-  Args:
-    x: Queries or keys.
-    position: Integers that broadcast to `[h, w]`; the SWAT form uses the
-      position along the axis of the pass.
-
-  Returns:
-    The rotated `x`, computed in float32 at least, in `x.dtype`.
-  """
-  return _rotate(x, position, split_half_frequencies(x.shape[-1]), -2)
-
-
-def rotate_along_axis(
-    x: Float[Array, 'b h w n d'], axis: int
-) -> Float[Array, 'b h w n d']:
-  """Split-half rotation by the position along the axis of a pass.
-
-  Args:
-    x: Queries or keys.
-    axis: 0 for the width pass, by column; 1 for the height pass, by row.
-
-  Returns:
-    The rotated `x`, in `x.dtype`.
-  """
-  position = np.arange(x.shape[2 - axis])
-  return rotate_split_half(x, np.expand_dims(position, axis))
-
-
-def _rotate(
-    x: Float[Array, 'b h w n d'],
-    position: np.ndarray,
-    frequencies: np.ndarray,
-    axis: int,
-) -> Float[Array, 'b h w n d']:
-  """Turns pairs of channels, which lie along one of the last two axes.
+  """Turns the pairs of channels of each token.
 
       (x_0, x_1) -> (x_0 cos - x_1 sin, x_1 cos + x_0 sin)
 
-  As a product with the pair exchanged, not put together from its halves: then
-  XLA can compute it where it is read.
-
   Args:
     x: Queries or keys.
-    position: As above.
-    frequencies: Radians per position of each pair.
-    axis: -1 if the channels of a pair are neighbours, -2 if half a head lies
-      between them.
+    rotation: By how much.
+
+  Returns:
+    The rotated `x`, computed in float32 at least, in `x.dtype`.
   """
+  _, height, width, _, _ = x.shape
+  across, down = rotation.strides
+  position = np.arange(height)[:, None] * down + np.arange(width) * across
   # On the host in float64: positions reach thousands, where float32 angles
   # lose four digits.
-  angle = np.expand_dims(position[..., None, None] * frequencies, axis)
+  axis = rotation.axis
+  angle = position[..., None, None] * rotation.frequencies
+  angle = np.expand_dims(angle, axis)
   signs = np.expand_dims(np.array([-1.0, 1.0]), -3 - axis)
   dtype = wide_dtype(x.dtype)
   cos = jnp.asarray(np.cos(angle)[None], dtype)
   sin = jnp.asarray((signs * np.sin(angle))[None], dtype)
-  shape = [*x.shape[:-1], len(frequencies)]
-  shape.insert(len(shape) + 1 + axis, 2)
-  pairs = x.reshape(shape).astype(dtype)
-  turned = pairs * cos + jnp.flip(pairs, axis) * sin
+  # As a product with the pair exchanged, not put together from its halves: then
+  # XLA can compute it where it is read.
+  both = pairs(x, axis).astype(dtype)
+  turned = both * cos + jnp.flip(both, axis) * sin
   # A barrier: else they are written in float32, once for each pass.
   return lax.optimization_barrier(turned.reshape(x.shape).astype(x.dtype))
+
+
+def between(rotation: Rotation, axis: int, length: int) -> Turn:
+  """Returns what turns the tokens of a line against each other.
+
+      R = (cos a, sin a; -sin a, cos a),    a = (i - j) strides[axis] frequency_m
+
+  so that `q R k^T` is the product of rotated query and key.
+
+  Args:
+    rotation: What turns each of them.
+    axis: 0 for a row, 1 for a column.
+    length: Tokens of the line.
+  """
+  position = np.arange(length) * rotation.strides[axis]
+  angle = (position[:, None] - position)[..., None] * rotation.frequencies
+  cos, sin = np.cos(angle), np.sin(angle)
+  matrices = np.array([[cos, sin], [-sin, cos]])
+  order = (2, 3, 4, 0, 1) if rotation.axis == -1 else (2, 3, 0, 1, 4)
+  return Turn(matrices.transpose(order), rotation.axis)

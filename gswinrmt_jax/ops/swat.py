@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import axial, score_fn
+from gswinrmt_jax.ops import axial, rotary, score_fn
 
 
 def swat(
@@ -19,7 +19,7 @@ def swat(
     scaled: bool = False,
     impl: str = 'banded',
     absolute: bool = False,
-    rotary: bool = True,
+    rotation: rotary.Rotation | None = None,
 ) -> Float[Array, 'b h w n d']:
   r"""Sigmoid attention along rows, then columns (Gated-SwinRMT, eq. 7).
 
@@ -39,8 +39,7 @@ def swat(
     scaled: Whether scores are divided by `sqrt(d)`; eq. 7 does not.
     impl: 'banded' or 'cyclic', see `axial.axial_attention`.
     absolute: Whether ALiBi takes `|i - j|` instead of `i - j`.
-    rotary: Whether queries and keys are rotated, split-half, by the position
-      along the axis of the pass.
+    rotation: What turns queries and keys; None for nothing.
 
   Returns:
     The mixed values, in `value.dtype`; weights in float32 at least.
@@ -63,5 +62,5 @@ def swat(
       window=window,
       shift=shift,
       impl=impl,
-      rotary=rotary,
+      rotation=rotation,
   )
