@@ -72,8 +72,8 @@ class FusedDense(nn.Module):
     )
     # Of all at once: the gradients of the biases are then one sum, of the map
     # that the kernel's is a product of.
-    y = ops.dense(x.astype(self.dtype), kernel, bias)
-    return jnp.split(y, len(self.names), axis=-1)
+    x = x.astype(self.dtype)
+    return ops.dense_parts(x, kernel, bias, len(self.names))
 
 
 class AffineDense(nn.Module):

@@ -3,7 +3,7 @@
 from gswinrmt_jax.ops.batch_norm import batch_norm
 from gswinrmt_jax.ops.bias import add_bias
 from gswinrmt_jax.ops.conv import conv3x3
-from gswinrmt_jax.ops.dense import dense, residual_dense
+from gswinrmt_jax.ops.dense import dense, dense_parts, residual_dense
 from gswinrmt_jax.ops.depthwise import depthwise_conv
 from gswinrmt_jax.ops.gelu import biased_gelu, gelu
 from gswinrmt_jax.ops.layer_norm import layer_norm, normalize
@@ -34,6 +34,7 @@ __all__ = [
     'causal_retention',
     'conv3x3',
     'dense',
+    'dense_parts',
     'depthwise_conv',
     'full_linear_retention',
     'full_retention',

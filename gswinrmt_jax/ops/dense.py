@@ -1,5 +1,7 @@
 """Linear layers whose products end with all that follows: bias and residual."""
 
+import functools
+
 import jax
 from jax import lax
 import jax.numpy as jnp
@@ -45,6 +47,34 @@ def _dense_backward(residuals, dy):
       x, dy, (tokens, tokens), preferred_element_type=wide_dtype(x.dtype)
   )
   return dx, dkernel.astype(kernel.dtype), dbias
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def dense_parts(
+    x: Float[Array, 'b h w c'],
+    kernel: Float[Array, 'c f'],
+    bias: Float[Array, ' f'],
+    parts: int,
+) -> list[Float[Array, 'b h w g']]:
+  """`dense`, cut into parts of as many channels each."""
+  return _parts_forward(x, kernel, bias, parts)[0]
+
+
+def _parts_forward(x, kernel, bias, parts):
+  narrow = kernel.astype(x.dtype)
+  ys = []
+  for each, own in zip(
+      jnp.split(narrow, parts, axis=1), jnp.split(bias, parts), strict=True
+  ):
+    # A barrier: else XLA joins the products, two by two.
+    mine, own = lax.optimization_barrier((x, own))
+    ys.append(_linear(mine, each, own))
+  return ys, (x, narrow, kernel, bias)
+
+
+def _parts_backward(parts, residuals, dys):
+  del parts
+  return _dense_backward(residuals, jnp.concatenate(dys, axis=-1))
 
 
 @jax.custom_vjp
@@ -107,4 +137,5 @@ def _linear(x, kernel, bias):
 
 
 dense.defvjp(_dense_forward, _dense_backward)
+dense_parts.defvjp(_parts_forward, _parts_backward)
 residual_dense.defvjp(_residual_forward, _residual_backward)
