@@ -70,6 +70,12 @@ class Attention(nn.Module):
     if arch.head_norm:
       heads = out.reshape(*out.shape[:-1], arch.num_heads[self.stage], -1)
       out = ops.normalize_heads(heads).reshape(out.shape)
+    gate = None
+    if arch.gate:
+      swish = arch.gate_fn == 'swish'
+      gate = (jax.nn.silu if swish else ops.sigmoid_gate)(maps['gate'])
+      # Kept only for a caller who asks for 'intermediates'.
+      self.sow('intermediates', 'gate_values', gate)
     # On the whole map: inside windows it would see neighbours that the cyclic
     # shift wrapped around.
     if arch.lce != 'none':
@@ -77,15 +83,14 @@ class Attention(nn.Module):
           5, self.dtype, arch.depthwise_impl, name='local'
       )(value)
       if arch.lce == 'pointwise':
+        core = dense.Onto(out)
+        if arch.gate and not swish:  # which is positive
+          core, gate = dense.Onto(out, gate=gate), None
         mix = dense.AffineDense(channels, self.dtype, name='local_point')
-        out += mix(local, before=norm.Affine(None, bias))
+        out = mix(local, before=norm.Affine(None, bias), onto=core)
       else:
         out += ops.add_bias(local, bias)
-    if arch.gate:
-      swish = arch.gate_fn == 'swish'
-      gate = (jax.nn.silu if swish else jax.nn.sigmoid)(maps['gate'])
-      # Kept only for a caller who asks for 'intermediates'.
-      self.sow('intermediates', 'gate_values', gate)
+    if gate is not None:
       out *= gate
     project_out = dense.AffineDense(channels, self.dtype, name='out')
     return project_out(out, after=after, onto=onto)

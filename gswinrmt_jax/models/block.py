@@ -2,6 +2,7 @@
 
 from flax import linen as nn
 from flax.typing import Dtype
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -101,6 +102,9 @@ class Block(nn.Module):
           3, self.dtype, arch.depthwise_impl, name='position'
       )
       x += ops.add_bias(*convolve(x))
+    # Barriers: a map has several readers, and so has its gradient. XLA else
+    # computes it for each of them, or writes it in float32.
+    x = jax.lax.optimization_barrier(x)
     keeps = (None, None) if keep is None else keep
     normalized, affine = norm.Normalization(name='attention_norm')(x)
     attend = attention.Attention(
@@ -108,6 +112,7 @@ class Block(nn.Module):
     )
     scale = self._scale('attention_scale', x)
     x = attend(normalized, affine, scale, dense.Onto(x, keeps[0]))
+    x = jax.lax.optimization_barrier(x)
 
     normalized, affine = norm.Normalization(name='ffn_norm')(x)
     feed_forward = FeedForward(
@@ -119,7 +124,8 @@ class Block(nn.Module):
         name='ffn',
     )
     scale = self._scale('ffn_scale', x)
-    return feed_forward(normalized, affine, scale, dense.Onto(x, keeps[1]))
+    x = feed_forward(normalized, affine, scale, dense.Onto(x, keeps[1]))
+    return jax.lax.optimization_barrier(x)
 
   def _scale(self, name, x):
     """LayerScale, where the stage has it."""

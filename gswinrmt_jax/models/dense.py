@@ -25,10 +25,12 @@ class Onto(NamedTuple):
     map: The map.
     keep: What each sample's branch is multiplied by before (stochastic depth);
       None for 1.
+    gate: What the sum is multiplied by, positive; None for 1.
   """
 
   map: Float[Array, 'b h w f']
-  keep: Float[Array, ' b'] | None
+  keep: Float[Array, ' b'] | None = None
+  gate: Float[Array, 'b h w f'] | None = None
 
 
 class FusedDense(nn.Module):
@@ -70,8 +72,6 @@ class FusedDense(nn.Module):
     kernel, bias = before.ahead_of(
         jnp.concatenate(kernels, axis=1), jnp.concatenate(biases)
     )
-    # Of all at once: the gradients of the biases are then one sum, of the map
-    # that the kernel's is a product of.
     x = x.astype(self.dtype)
     return ops.dense_parts(x, kernel, bias, len(self.names))
 
@@ -118,10 +118,10 @@ class AffineDense(nn.Module):
     kernel, bias = after.behind(*before.ahead_of(*dense(x.shape[-1])))
     x = x.astype(self.dtype)
     if self.gelu:
-      return ops.biased_gelu(jnp.dot(x, kernel.astype(self.dtype)), bias)
+      return ops.dense_gelu(x, kernel, bias)
     if onto is None:
       return ops.dense(x, kernel, bias)
-    return ops.residual_dense(x, kernel, bias, onto.keep, onto.map)
+    return ops.residual_dense(x, kernel, bias, *onto)
 
 
 class _DenseParameters(nn.Module):

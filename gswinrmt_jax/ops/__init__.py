@@ -3,9 +3,15 @@
 from gswinrmt_jax.ops.batch_norm import batch_norm
 from gswinrmt_jax.ops.bias import add_bias
 from gswinrmt_jax.ops.conv import conv3x3
-from gswinrmt_jax.ops.dense import dense, dense_parts, residual_dense
+from gswinrmt_jax.ops.dense import (
+    dense,
+    dense_gelu,
+    dense_parts,
+    residual_dense,
+)
 from gswinrmt_jax.ops.depthwise import depthwise_conv
-from gswinrmt_jax.ops.gelu import biased_gelu, gelu
+from gswinrmt_jax.ops.gate import sigmoid_gate
+from gswinrmt_jax.ops.gelu import gelu
 from gswinrmt_jax.ops.layer_norm import layer_norm, normalize
 from gswinrmt_jax.ops.linear import (
     causal_retention,
@@ -30,10 +36,10 @@ __all__ = [
     'FULL_FORMS',
     'add_bias',
     'batch_norm',
-    'biased_gelu',
     'causal_retention',
     'conv3x3',
     'dense',
+    'dense_gelu',
     'dense_parts',
     'depthwise_conv',
     'full_linear_retention',
@@ -45,5 +51,6 @@ __all__ = [
     'normalize_heads',
     'residual_dense',
     'retention',
+    'sigmoid_gate',
     'swat',
 ]

@@ -1,4 +1,10 @@
-"""Linear layers whose products end with all that follows: bias and residual."""
+"""Linear layers whose products end with all that follows, backwards as well.
+
+XLA's Triton products for GPUs end with sums and factors that are arrays by
+then, of matrices, numbers of a channel or numbers of a token: so a bias and what
+a branch is added to need no pass of their own, if nothing that is computed
+stands in their place. That is what the barriers here are for.
+"""
 
 import functools
 
@@ -8,7 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax.ops import bias as bias_lib
-from gswinrmt_jax.ops.arrays import wide_dtype
+from gswinrmt_jax.ops import gelu as gelu_lib
+from gswinrmt_jax.ops.arrays import along_channels, wide, wide_dtype
+from gswinrmt_jax.ops.backend import platform
+
+_ONES = 64  # a tile of the product that sums for a bias, too
 
 
 @jax.custom_vjp
@@ -39,14 +49,16 @@ def _dense_forward(x, kernel, bias):
 
 
 def _dense_backward(residuals, dy):
-  x, narrow, kernel, bias = residuals
-  dy, dbias = bias_lib.summed(dy, bias)
-  dx = jnp.dot(dy, narrow.T)
-  tokens = (0, 1, 2)
-  dkernel = jnp.tensordot(
-      x, dy, (tokens, tokens), preferred_element_type=wide_dtype(x.dtype)
+  return _gradients(residuals, dy, *_sums(residuals[0], dy))
+
+
+def _gradients(residuals, dy, dkernel, dbias):
+  _, narrow, kernel, bias = residuals
+  return (
+      jnp.dot(dy, narrow.T),
+      dkernel.astype(kernel.dtype),
+      dbias.astype(bias.dtype),
   )
-  return dx, dkernel.astype(kernel.dtype), dbias
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -56,19 +68,21 @@ def dense_parts(
     bias: Float[Array, ' f'],
     parts: int,
 ) -> list[Float[Array, 'b h w g']]:
-  """`dense`, cut into parts of as many channels each."""
+  """`dense`, cut into parts of as many channels each.
+
+  Forward a product each, so that no part is cut out of a map; backward one.
+  """
   return _parts_forward(x, kernel, bias, parts)[0]
 
 
 def _parts_forward(x, kernel, bias, parts):
   narrow = kernel.astype(x.dtype)
+  cut = jnp.split(narrow, parts, axis=1), jnp.split(bias, parts)
   ys = []
-  for each, own in zip(
-      jnp.split(narrow, parts, axis=1), jnp.split(bias, parts), strict=True
-  ):
+  for own_kernel, own_bias in zip(*cut, strict=True):
     # A barrier: else XLA joins the products, two by two.
-    mine, own = lax.optimization_barrier((x, own))
-    ys.append(_linear(mine, each, own))
+    own_x, own_bias = lax.optimization_barrier((x, own_bias))
+    ys.append(_linear(own_x, own_kernel, own_bias))
   return ys, (x, narrow, kernel, bias)
 
 
@@ -78,64 +92,140 @@ def _parts_backward(parts, residuals, dys):
 
 
 @jax.custom_vjp
+def dense_gelu(
+    x: Float[Array, 'b h w c'],
+    kernel: Float[Array, 'c f'],
+    bias: Float[Array, ' f'],
+) -> Float[Array, 'b h w f']:
+  """GELU of a linear layer, `GELU(z + b)` with `z = x W`.
+
+  The backward pass keeps `x` and `z`, which are written anyway.
+
+  Args:
+    x: A map, in the dtype of the computation.
+    kernel: Cast to `x.dtype`.
+    bias: Added in float32 at least, as GELU is computed.
+
+  Returns:
+    The activations, in `x.dtype`.
+  """
+  return _gelu_forward(x, kernel, bias)[0]
+
+
+def _gelu_forward(x, kernel, bias):
+  narrow = kernel.astype(x.dtype)
+  z = lax.optimization_barrier(jnp.dot(x, narrow))
+  y = gelu_lib.value(_biased(z, bias)).astype(x.dtype)
+  # Barriers, here and below: else XLA writes it in float32.
+  return lax.optimization_barrier(y), (z, x, narrow, kernel, bias)
+
+
+def _gelu_backward(residuals, dy):
+  z, *residuals = residuals
+  dz = wide(dy) * gelu_lib.slope(_biased(z, residuals[-1]))
+  dz = lax.optimization_barrier(dz.astype(z.dtype))
+  return _dense_backward(residuals, dz)
+
+
+@jax.custom_vjp
 def residual_dense(
     x: Float[Array, 'b h w c'],
     kernel: Float[Array, 'c f'],
     bias: Float[Array, ' f'],
-    keep: Float[Array, ' b'] | None,
     residual: Float[Array, 'b h w f'],
+    keep: Float[Array, ' b'] | None = None,
+    gate: Float[Array, 'b h w f'] | None = None,
 ) -> Float[Array, 'b h w f']:
   """A linear layer at the end of a residual branch, and the sum behind it.
 
-      y = residual + keep (x W + b)
+      y = (residual + keep (x W + b)) gate
+
+  The gradient of the gate is `dy y / gate`: what it gates is not kept.
 
   Args:
     x: A map, in the dtype of the computation.
     kernel: As in `dense`.
     bias: As in `dense`.
+    residual: What the branch is added to.
     keep: Stochastic depth, a number for each image that has no gradient; None
       for 1.
-    residual: What the branch is added to.
+    gate: Positive numbers, or 0 by underflow; None for 1.
 
   Returns:
-    The sum, in `x.dtype`; the branch is rounded to it before.
+    The sum, in `x.dtype`, to which its parts are rounded before.
   """
-  return _residual_forward(x, kernel, bias, keep, residual)[0]
+  return _residual_forward(x, kernel, bias, residual, keep, gate)[0]
 
 
-def _residual_forward(x, kernel, bias, keep, residual):
+def _residual_forward(x, kernel, bias, residual, keep, gate):
+  # As matrices, with a number for each token.
   shape = residual.shape
-  # As matrices, with a number for each token: XLA's Triton products end with
-  # sums and factors of that form only.
-  branch, residuals = _dense_forward(x, kernel, bias)
-  branch = branch.reshape(-1, shape[-1])
+  y, residuals = _dense_forward(x, kernel, bias)
+  y = y.reshape(-1, shape[-1])
   if keep is not None:
     keep = keep.astype(x.dtype)
-    tokens = jnp.broadcast_to(keep[:, None, None], shape[:3])
-    branch *= lax.optimization_barrier(tokens.reshape(-1, 1))
-  residual = lax.optimization_barrier(residual)
-  y = residual.reshape(branch.shape) + branch
-  return lax.optimization_barrier(y.reshape(shape)), (*residuals, keep)
+    tokens = jnp.broadcast_to(keep[:, None, None], shape[:-1])
+    y *= lax.optimization_barrier(tokens.reshape(-1, 1))
+  y += lax.optimization_barrier(residual).reshape(y.shape)
+  if gate is not None:
+    y *= gate.reshape(y.shape)
+  y = y.reshape(shape)
+  return y, (keep, gate, None if gate is None else y, residuals)
 
 
 def _residual_backward(residuals, dy):
-  *residuals, keep = residuals
+  keep, gate, y, residuals = residuals
+  dkeep = dgate = None
+  if gate is not None:
+    gated = wide(dy) * wide(y)
+    dgate = jnp.where(gate == 0, 0, gated / wide(gate)).astype(gate.dtype)
+    dy *= gate
   dbranch = dy
   if keep is not None:
     dbranch = dy * jnp.expand_dims(keep, (1, 2, 3))
-  dkeep = None if keep is None else jnp.zeros_like(keep)
-  return *_dense_backward(residuals, dbranch), dkeep, dy
+    dkeep = jnp.zeros_like(keep)
+  # Where it is computed, it can be summed.
+  dbranch, dbias = bias_lib.summed(dbranch, residuals[-1])
+  dkernel = _product(residuals[0], dbranch)
+  grads = _gradients(residuals, dbranch, dkernel, dbias)
+  return *grads, dy, dkeep, dgate
 
 
 def _linear(x, kernel, bias):
-  wide = wide_dtype(x.dtype)
-  y = jnp.dot(x, kernel, preferred_element_type=wide)
-  # A barrier: XLA's Triton products end with what is an array by then, and else
-  # in float32.
-  bias = lax.optimization_barrier(bias.astype(wide))
-  return (y + bias).astype(x.dtype)
+  dtype = wide_dtype(x.dtype)
+  y = jnp.dot(x, kernel, preferred_element_type=dtype)
+  return (y + lax.optimization_barrier(bias.astype(dtype))).astype(x.dtype)
+
+
+def _biased(z, bias):
+  return wide(z) + along_channels(wide(bias), z)
+
+
+def _product(x, dy):
+  """`x^T dy` over all tokens, in float32 at least."""
+  tokens = tuple(range(x.ndim - 1))
+  return jnp.tensordot(
+      x, dy, (tokens, tokens), preferred_element_type=wide_dtype(x.dtype)
+  )
+
+
+def _sums(x, dy):
+  """Gradients of kernel and bias, `x^T dy` and `1^T dy`, float32 at least."""
+  dtype = wide_dtype(x.dtype)
+  if platform() == 'cpu' or x.dtype == dtype:
+    dy, dbias = bias_lib.summed(dy, jnp.zeros(dy.shape[-1:], dtype))
+    return _product(x, dy), dbias
+  # One product for both, of `x` with ones beside it: else the sum is a pass over
+  # `dy`. Barriers: else XLA pads `x`, and cuts the product before it is added up.
+  channels = x.shape[-1]
+  x, dy = (m.reshape(-1, m.shape[-1]) for m in (x, dy))
+  ones = lax.optimization_barrier(jnp.ones((len(x), _ONES), x.dtype))
+  both = _product(jnp.concatenate([x, ones], axis=1), dy)
+  both = lax.optimization_barrier(both)
+  return both[:channels], lax.optimization_barrier(both[channels])
 
 
 dense.defvjp(_dense_forward, _dense_backward)
 dense_parts.defvjp(_parts_forward, _parts_backward)
+dense_gelu.defvjp(_gelu_forward, _gelu_backward)
 residual_dense.defvjp(_residual_forward, _residual_backward)

@@ -13,8 +13,7 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.ops import bias as bias_lib
-from gswinrmt_jax.ops.arrays import along_channels, wide
+from gswinrmt_jax.ops.arrays import wide
 
 
 @jax.custom_vjp
@@ -30,39 +29,6 @@ def _gelu_forward(x):
 def _gelu_backward(x, cotangent):
   dx = wide(cotangent) * slope(wide(x))
   return (dx.astype(x.dtype),)
-
-
-@jax.custom_vjp
-def biased_gelu(
-    x: Float[Array, '*b c'], bias: Float[Array, ' c']
-) -> Float[Array, '*b c']:
-  """GELU of `x + bias`, the sum in float32 at least as well.
-
-  The backward pass keeps `x`, which is written anyway, not the sum.
-
-  Args:
-    x: What a linear layer returns before its bias.
-    bias: Of the layer.
-
-  Returns:
-    The activations, in `x.dtype`.
-  """
-  return _biased_forward(x, bias)[0]
-
-
-def _biased_forward(x, bias):
-  # Barriers: else XLA writes the sum and the result in float32.
-  y = lax.optimization_barrier(value(_sum(x, bias)).astype(x.dtype))
-  return y, (lax.optimization_barrier(x), bias)
-
-
-def _biased_backward(residuals, cotangent):
-  x, bias = residuals
-  dx = wide(cotangent) * slope(_sum(x, bias))
-  # A barrier: else it is written in float32 where a depthwise convolution
-  # comes before it.
-  dx = lax.optimization_barrier(dx.astype(x.dtype))
-  return bias_lib.summed(dx, bias)
 
 
 def value(x: Float[Array, '*b']) -> Float[Array, '*b']:
@@ -82,9 +48,4 @@ def _normal_distribution(x):
   return 0.5 * (1 + lax.erf(x * math.sqrt(0.5)))
 
 
-def _sum(x, bias):
-  return wide(x) + along_channels(wide(bias), x)
-
-
 gelu.defvjp(_gelu_forward, _gelu_backward)
-biased_gelu.defvjp(_biased_forward, _biased_backward)
