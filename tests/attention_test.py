@@ -55,9 +55,10 @@ def _heads(x):
   return x.reshape(*x.shape[:3], 3, C // 3)
 
 
-def _rotated(x, position):
+def _rotated(x, stride):
   """Scores do not change with the order of the channels of both."""
-  return rotary.rotate_interleaved(_heads(rotary.arranged(x, 3)), position)
+  rotation = rotary.interleaved(C // 3, stride)
+  return rotary.rotate(_heads(rotary.arranged(x, 3)), rotation)
 
 
 def _local(params, value):
@@ -71,9 +72,8 @@ def test_retention_is_its_equations():
   """Eq. 3 to 6: rotate, retain, add LCE of V, gate by the input, project."""
   module = _Module(BASES['retention'])
   p = module.params
-  position = np.arange(H)[:, None] * 3 + np.arange(W)[None, :]
   query, key = (
-      _rotated(_linear(p[name], X), position) for name in ('query', 'key')
+      _rotated(_linear(p[name], X), 3) for name in ('query', 'key')
   )
   value = _linear(p['value'], X)
   out = ops.retention(
@@ -103,6 +103,7 @@ def test_swat_is_its_equations():
       jnp.array([-0.5, 0.5, 0.0]),
       window=3,
       shift=1,
+      rotation=rotary.split_half(C // 3),
   ).reshape(X.shape)
   out += _linear(p['local_point'], _local(p, value))
   np.testing.assert_allclose(module(), _linear(p['out'], out), atol=2e-5)
@@ -112,9 +113,8 @@ def test_full_rmt_is_its_equations():
   """Stage 4: all pairs, fixed decays, depthwise LCE, no gate."""
   module = _Module(BASES['rmt'], stage=3)
   p = module.params
-  position = np.arange(H)[:, None] * W + np.arange(W)[None, :]
   query, key = (
-      _rotated(_linear(p[name], X), position) for name in ('query', 'key')
+      _rotated(_linear(p[name], X), W) for name in ('query', 'key')
   )
   value = _linear(p['value'], X)
   log_decay = jnp.log(jnp.array([3 / 4, 15 / 16, 63 / 64]))  # r = 6, N = 3

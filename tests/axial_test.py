@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.ops import axial, backend
+from gswinrmt_jax.ops import axial, backend, rotary
 
 N, D = 3, 4
+ROTATIONS = {  # of neighbours and of halves, in steps of their own each way
+    'softmax': rotary.Rotation(np.array([1.0, 0.1]), (1, 5), -1),
+    'sigmoid': rotary.Rotation(np.array([0.7, 0.3]), (2, 3), -2),
+    'linear': rotary.Rotation(np.array([1.0, 0.1]), (0, 1), -2),
+}
 
 
 def _maps(height, width):
@@ -51,7 +56,7 @@ def test_implementations_agree_forward_and_backward(
             window=window,
             shift=shift,
             impl=impl,
-            rotary=True,
+            rotation=ROTATIONS[form],
         )
         return jnp.sum(jnp.sin(out)), out
 

@@ -1,10 +1,13 @@
 """Cutting one axis into windows, and products of windows."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.ops import blocked
+from gswinrmt_jax.ops import blocked, rotary
 
 H, W = 3, 5
 
@@ -64,3 +67,36 @@ def test_scores_and_mix():
       jnp.array([[1.0, 2.0], [0.0, 3.0]])[None, None, None, None], query
   )
   np.testing.assert_array_equal(mixed[0, 0, 0, 0], [[7, 10], [9, 12]])
+
+
+@pytest.mark.parametrize('along', [0, 1])
+@pytest.mark.parametrize('axis', [-1, -2])
+def test_scores_of_rotated_tokens(axis, along):
+  """Neighbours and halves, along rows and columns: values and gradients."""
+  rotation = rotary.Rotation(np.array([1.0, 0.3, 0.07]), (2, 5), axis)
+  rng = np.random.default_rng(0)
+  window = (W, H)[along]
+  weights = rng.normal(size=(2, (H, W)[along], 4, window, window))
+
+  def scores(turned, query, key):
+    turn = None
+    if turned:
+      query, key = (rotary.rotate(x, rotation) for x in (query, key))
+    else:
+      turn = rotary.between(rotation, along, window)
+    query, key = (blocked.blocks(x, along, window, 0) for x in (query, key))
+    return blocked.scores(query, key, turn)
+
+  with jax.enable_x64(True):
+    query, key = jnp.asarray(rng.normal(size=(2, 2, H, W, 4, 6)))
+    found = []
+    for turned in (False, True):
+      function = functools.partial(scores, turned)
+      out, pull = jax.vjp(function, query, key)
+      found.append((out, *pull(jnp.asarray(weights))))
+    plain = blocked.scores(
+        *(blocked.blocks(x, along, window, 0) for x in (query, key))
+    )
+  for actual, expected in zip(*found, strict=True):
+    np.testing.assert_allclose(actual, expected, atol=1e-13)
+  assert np.abs(plain - found[0][0]).max() > 0.1

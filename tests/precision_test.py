@@ -131,7 +131,6 @@ def test_attention_with_large_scores_and_slow_decay(form, size, gamma):
         window=4,
         shift=2,
         scaled=True,
-        rotary=False,
     ).astype(jnp.float32)
 
   error = jnp.abs(attend(value, jnp.bfloat16) - attend(value, jnp.float32))

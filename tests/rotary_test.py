@@ -25,22 +25,33 @@ def test_split_half_frequencies_do_not():
   )
 
 
-def _interleaved(x, position):
+def _interleaved(x, strides):
   """Rotated as pairs of neighbours are, by way of the other order."""
   with backend.tracing_for('cpu'):
-    ordered = rotary.arranged(x.reshape(B, H, W, -1), N).reshape(x.shape)
-    turned = np.asarray(rotary.rotate_interleaved(ordered, position))
+    rotation = rotary.interleaved(x.shape[-1], strides[1])
+    rotation = rotation._replace(strides=strides)
+    ordered = rotary.arranged(x.reshape(*x.shape[:3], -1), x.shape[3])
+    turned = np.asarray(rotary.rotate(ordered.reshape(x.shape), rotation))
   even, odd = np.split(turned, 2, axis=-1)
   return np.stack([even, odd], axis=-1).reshape(x.shape)
 
 
-def _interleaved_for_gpu(x, position):
+def _interleaved_for_gpu(x, strides):
   with backend.tracing_for('gpu'):
     assert rotary.arranged(x, N) is x
-    return rotary.rotate_interleaved(x, position)
+    rotation = rotary.interleaved(x.shape[-1], strides[1])
+    return rotary.rotate(x, rotation._replace(strides=strides))
 
 
-_split_half = rotary.rotate_split_half
+def _split_half(x, strides):
+  rotation = rotary.split_half(x.shape[-1])
+  return rotary.rotate(x, rotation._replace(strides=strides))
+
+
+def test_positions():
+  """By row and column of the window, and along each axis."""
+  assert rotary.interleaved(4, 7).strides == (1, 7)
+  assert rotary.split_half(4).strides == (1, 1)
 
 
 @pytest.mark.parametrize('rotate', [_interleaved, _interleaved_for_gpu])
@@ -50,7 +61,7 @@ def test_neighbouring_channels_are_turned(rotate):
   pairs = x[..., 0::2].astype(np.float64) + 1j * x[..., 1::2]
   angle = position[..., None] * np.array([1, 1e-2, 1e-4])
   turned = pairs * np.exp(1j * angle)[None, :, :, None]
-  actual = rotate(jnp.asarray(x), position)
+  actual = rotate(jnp.asarray(x), (1, 7))
   np.testing.assert_allclose(actual[..., 0::2], turned.real, atol=1e-5)
   np.testing.assert_allclose(actual[..., 1::2], turned.imag, atol=1e-5)
 
@@ -64,11 +75,11 @@ def test_evens_come_first_in_each_head():
 
 def test_split_half_turns_channels_half_a_head_apart():
   x = _x()
-  position = np.arange(W)[None, :]
+  position = np.arange(W)[None, :] * 2
   halves = x[..., :3].astype(np.float64) + 1j * x[..., 3:]
   angle = position[..., None] * 10000.0 ** (-np.arange(3) / 3)
   turned = halves * np.exp(1j * angle)[None, :, :, None]
-  actual = _split_half(jnp.asarray(x), position)
+  actual = _split_half(jnp.asarray(x), (2, 0))
   np.testing.assert_allclose(actual[..., :3], turned.real, atol=1e-5)
   np.testing.assert_allclose(actual[..., 3:], turned.imag, atol=1e-5)
 
@@ -77,25 +88,25 @@ def test_split_half_turns_channels_half_a_head_apart():
     'rotate', [_interleaved, _interleaved_for_gpu, _split_half]
 )
 def test_scores_depend_on_differences_of_position_only(rotate):
-  query, key = jnp.asarray(_x(1)), jnp.asarray(_x(2))
-  position = np.arange(H)[:, None] * W + np.arange(W)[None, :]
+  """Those along a row are the same in every row, and those along a column."""
+  query, key = (jnp.broadcast_to(_x(i)[:, :1, :1], _x().shape) for i in (1, 2))
 
-  def scores(offset):
-    q, k = rotate(query, position + offset), rotate(key, position + offset)
-    return jnp.einsum('bhwnd,bHWnd->bnhwHW', q, k)
+  def scores(equation):
+    q, k = rotate(query, (2, 5)), rotate(key, (2, 5))
+    return np.asarray(jnp.einsum(equation, q, k))
 
-  np.testing.assert_allclose(scores(0), scores(11), atol=2e-4)
-  assert (
-      np.abs(scores(0) - jnp.einsum('bhwnd,bHWnd->bnhwHW', query, key)).max()
-      > 0.1
-  )
+  for across in scores('bhwnd,bhWnd->hbnwW'), scores('bhwnd,bHwnd->wbnhH'):
+    np.testing.assert_allclose(across, across[:1].repeat(len(across), 0), atol=1e-4)
+    np.testing.assert_allclose(across[..., :-1, :-1], across[..., 1:, 1:], atol=1e-4)
+    assert np.ptp(across[0, 0, 0, 0]) > 0.1
 
 
 def test_large_positions_keep_their_precision():
   """At position 3135 a table made in float32 would be off by 1e-4."""
-  x = jnp.ones((1, 1, 1, 1, 4), jnp.float32)
+  x = jnp.ones((1, 2, 1, 1, 4), jnp.float32)
   with backend.tracing_for('cpu'):
-    actual = rotary.rotate_interleaved(x, np.array([[3135]]))[0, 0, 0, 0]
+    rotation = rotary.interleaved(4, 3135)
+    actual = rotary.rotate(x, rotation)[0, 1, 0, 0]
   expected = [
       np.cos(3135.0) - np.sin(3135.0),
       np.cos(0.3135) - np.sin(0.3135),
@@ -107,9 +118,8 @@ def test_large_positions_keep_their_precision():
 
 def test_bfloat16_is_rotated_in_float32():
   x = jnp.asarray(_x(), jnp.bfloat16)
-  position = np.arange(W)[None, :] + 100
-  actual = _split_half(x, position)
-  expected = _split_half(x.astype(jnp.float32), position)
+  actual = _split_half(x, (17, 100))
+  expected = _split_half(x.astype(jnp.float32), (17, 100))
   assert actual.dtype == jnp.bfloat16
   np.testing.assert_array_equal(actual, expected.astype(jnp.bfloat16))
 
@@ -121,15 +131,3 @@ def test_bfloat16_is_rotated_in_float32():
 def test_an_odd_head_is_refused(frequencies):
   with pytest.raises(ValueError, match='a head has 3'):
     frequencies(3)
-
-
-def test_a_pass_rotates_by_the_position_along_its_axis():
-  x = jnp.asarray(_x())
-  np.testing.assert_array_equal(
-      rotary.rotate_along_axis(x, 0),
-      _split_half(x, np.arange(W)[None, :]),
-  )
-  np.testing.assert_array_equal(
-      rotary.rotate_along_axis(x, 1),
-      _split_half(x, np.arange(H)[:, None]),
-  )

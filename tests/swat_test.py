@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.ops import decay
+from gswinrmt_jax.ops import decay, rotary
 
 B, H, W, N, D = 2, 5, 7, 3, 4
 RATES = np.array([[0.5, 0.8, 0.95], [0.6, 0.7, 0.9]])  # width, height
 SLOPES = decay.balanced_slopes(N)
+ROTATION = rotary.split_half(D)
 
 
 def _maps(seed, height=H, width=W, dtype=np.float32):
@@ -30,9 +31,9 @@ def _rotated(x):
   return np.concatenate([pairs.real, pairs.imag], axis=-1)
 
 
-def _expected(maps, window, shift, *, scale=1.0, rotary=True):
+def _expected(maps, window, shift, *, scale=1.0, rotated=True):
   def line(q, k, v, head, axis, size):
-    if rotary:
+    if rotated:
       q, k = _rotated(q), _rotated(k)
     return loops.sigmoid_line(
         q, k, v, RATES[axis, head], SLOPES[head], scale, size
@@ -58,7 +59,12 @@ def _tables():
 def test_matches_loops(window, shift, impl):
   maps = _maps(0)
   actual = ops.swat(
-      *map(jnp.asarray, maps), *_tables(), window=window, shift=shift, impl=impl
+      *map(jnp.asarray, maps),
+      *_tables(),
+      window=window,
+      shift=shift,
+      impl=impl,
+      rotation=ROTATION,
   )
   np.testing.assert_allclose(actual, _expected(maps, window, shift), atol=2e-6)
 
@@ -67,13 +73,15 @@ def test_switches_match_loops():
   maps = _maps(1)
   arrays = [jnp.asarray(m) for m in maps]
   np.testing.assert_allclose(
-      ops.swat(*arrays, *_tables(), window=3, scaled=True),
+      ops.swat(
+          *arrays, *_tables(), window=3, scaled=True, rotation=ROTATION
+      ),
       _expected(maps, 3, 0, scale=D**-0.5),
       atol=2e-6,
   )
   np.testing.assert_allclose(
-      ops.swat(*arrays, *_tables(), window=3, rotary=False),
-      _expected(maps, 3, 0, rotary=False),
+      ops.swat(*arrays, *_tables(), window=3),
+      _expected(maps, 3, 0, rotated=False),
       atol=2e-6,
   )
 
@@ -131,7 +139,9 @@ def test_gradients_by_finite_differences():
   with jax.enable_x64(True):
     maps = tuple(map(jnp.asarray, _maps(3, 3, 4, np.float64)))
     check_grads(
-        jax.jit(lambda *a: ops.swat(*a, window=2, shift=1)),
+        jax.jit(
+            lambda *a: ops.swat(*a, window=2, shift=1, rotation=ROTATION)
+        ),
         (*maps, jnp.log(jnp.asarray(RATES)), jnp.asarray(SLOPES)),
         order=1,
     )
@@ -143,7 +153,14 @@ def test_extreme_scores_and_rates_stay_finite():
 
   def loss(theta, *maps):
     log_decay = jax.nn.log_sigmoid(theta)
-    return ops.swat(*maps, log_decay, _tables()[1], window=3, shift=1).sum()
+    return ops.swat(
+        *maps,
+        log_decay,
+        _tables()[1],
+        window=3,
+        shift=1,
+        rotation=ROTATION,
+    ).sum()
 
   value, grads = jax.jit(jax.value_and_grad(loss, range(4)))(theta, *maps)
   assert np.isfinite(value)

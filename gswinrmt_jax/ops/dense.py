@@ -194,7 +194,8 @@ def _residual_backward(residuals, dy):
 def _linear(x, kernel, bias):
   dtype = wide_dtype(x.dtype)
   y = jnp.dot(x, kernel, preferred_element_type=dtype)
-  return (y + lax.optimization_barrier(bias.astype(dtype))).astype(x.dtype)
+  bias = along_channels(bias.astype(dtype), y)
+  return (y + lax.optimization_barrier(bias)).astype(x.dtype)
 
 
 def _biased(z, bias):
