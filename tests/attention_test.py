@@ -72,9 +72,7 @@ def test_retention_is_its_equations():
   """Eq. 3 to 6: rotate, retain, add LCE of V, gate by the input, project."""
   module = _Module(BASES['retention'])
   p = module.params
-  query, key = (
-      _rotated(_linear(p[name], X), 3) for name in ('query', 'key')
-  )
+  query, key = (_rotated(_linear(p[name], X), 3) for name in ('query', 'key'))
   value = _linear(p['value'], X)
   out = ops.retention(
       query,
@@ -113,9 +111,7 @@ def test_full_rmt_is_its_equations():
   """Stage 4: all pairs, fixed decays, depthwise LCE, no gate."""
   module = _Module(BASES['rmt'], stage=3)
   p = module.params
-  query, key = (
-      _rotated(_linear(p[name], X), W) for name in ('query', 'key')
-  )
+  query, key = (_rotated(_linear(p[name], X), W) for name in ('query', 'key'))
   value = _linear(p['value'], X)
   log_decay = jnp.log(jnp.array([3 / 4, 15 / 16, 63 / 64]))  # r = 6, N = 3
   out = ops.full_retention(query, key, _heads(value), log_decay)

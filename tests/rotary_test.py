@@ -96,8 +96,12 @@ def test_scores_depend_on_differences_of_position_only(rotate):
     return np.asarray(jnp.einsum(equation, q, k))
 
   for across in scores('bhwnd,bhWnd->hbnwW'), scores('bhwnd,bHwnd->wbnhH'):
-    np.testing.assert_allclose(across, across[:1].repeat(len(across), 0), atol=1e-4)
-    np.testing.assert_allclose(across[..., :-1, :-1], across[..., 1:, 1:], atol=1e-4)
+    np.testing.assert_allclose(
+        across, across[:1].repeat(len(across), 0), atol=1e-4
+    )
+    np.testing.assert_allclose(
+        across[..., :-1, :-1], across[..., 1:, 1:], atol=1e-4
+    )
     assert np.ptp(across[0, 0, 0, 0]) > 0.1
 
 

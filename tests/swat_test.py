@@ -73,9 +73,7 @@ def test_switches_match_loops():
   maps = _maps(1)
   arrays = [jnp.asarray(m) for m in maps]
   np.testing.assert_allclose(
-      ops.swat(
-          *arrays, *_tables(), window=3, scaled=True, rotation=ROTATION
-      ),
+      ops.swat(*arrays, *_tables(), window=3, scaled=True, rotation=ROTATION),
       _expected(maps, 3, 0, scale=D**-0.5),
       atol=2e-6,
   )
@@ -139,9 +137,7 @@ def test_gradients_by_finite_differences():
   with jax.enable_x64(True):
     maps = tuple(map(jnp.asarray, _maps(3, 3, 4, np.float64)))
     check_grads(
-        jax.jit(
-            lambda *a: ops.swat(*a, window=2, shift=1, rotation=ROTATION)
-        ),
+        jax.jit(lambda *a: ops.swat(*a, window=2, shift=1, rotation=ROTATION)),
         (*maps, jnp.log(jnp.asarray(RATES)), jnp.asarray(SLOPES)),
         order=1,
     )

@@ -2,13 +2,13 @@
 
 from flax import linen as nn
 from flax.typing import Dtype
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models import attention, dense, layers, norm
 from gswinrmt_jax.models.architecture import Architecture
+from gswinrmt_jax.ops.arrays import written
 
 
 class FeedForward(nn.Module):
@@ -102,9 +102,7 @@ class Block(nn.Module):
           3, self.dtype, arch.depthwise_impl, name='position'
       )
       x += ops.add_bias(*convolve(x))
-    # Barriers: a map has several readers, and so has its gradient. XLA else
-    # computes it for each of them, or writes it in float32.
-    x = jax.lax.optimization_barrier(x)
+    x = written(x)
     keeps = (None, None) if keep is None else keep
     normalized, affine = norm.Normalization(name='attention_norm')(x)
     attend = attention.Attention(
@@ -112,7 +110,7 @@ class Block(nn.Module):
     )
     scale = self._scale('attention_scale', x)
     x = attend(normalized, affine, scale, dense.Onto(x, keeps[0]))
-    x = jax.lax.optimization_barrier(x)
+    x = written(x)
 
     normalized, affine = norm.Normalization(name='ffn_norm')(x)
     feed_forward = FeedForward(
@@ -125,7 +123,7 @@ class Block(nn.Module):
     )
     scale = self._scale('ffn_scale', x)
     x = feed_forward(normalized, affine, scale, dense.Onto(x, keeps[1]))
-    return jax.lax.optimization_barrier(x)
+    return written(x)
 
   def _scale(self, name, x):
     """LayerScale, where the stage has it."""

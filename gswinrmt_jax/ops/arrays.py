@@ -1,11 +1,14 @@
 """What several equations do to their arrays."""
 
 import jax
+from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax.ops.backend import platform
+
+_LARGE = 2**22  # numbers
 
 
 def wide_dtype(dtype: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
@@ -16,6 +19,24 @@ def wide_dtype(dtype: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
 def wide(x: Float[Array | np.ndarray, '*b']) -> Float[Array, '*b']:
   """Returns it in float32 at least."""
   return jnp.asarray(x, wide_dtype(x.dtype))
+
+
+def is_large(x: Float[Array, '*b']) -> bool:
+  """Whether, on a GPU, reading a map takes longer than starting a kernel.
+
+  Then passes over it are to be few, else kernels. An H200 reads so much in two
+  microseconds. Never on a CPU.
+  """
+  return platform() != 'cpu' and x.size >= _LARGE
+
+
+def written(x: Float[Array, '*b c']) -> Float[Array, '*b c']:
+  """Has XLA write a large map, and its gradient, once and in its dtype.
+
+  It has several readers. XLA would else compute it for each of them again, or
+  write it in float32.
+  """
+  return lax.optimization_barrier(x) if is_large(x) else x
 
 
 def along_channels(

@@ -14,7 +14,7 @@ import numpy as np
 from gswinrmt_jax.ops import blocked
 from gswinrmt_jax.ops import rotary as rotary_lib
 from gswinrmt_jax.ops import window as window_lib
-from gswinrmt_jax.ops.arrays import wide_dtype
+from gswinrmt_jax.ops.arrays import is_large, wide_dtype
 from gswinrmt_jax.ops.backend import platform
 
 IMPLEMENTATIONS = ('auto', 'banded', 'cyclic', 'blocked')
@@ -75,9 +75,14 @@ def axial_attention(
 
   if impl == 'blocked':
     windows = columns, rows
-    return _blocked_passes(query, key, value, weigh, rotation, windows)
+    # Scores can turn what they read, and large maps are better not written
+    # again; of small ones it makes more kernels.
+    if is_large(query):
+      return _blocked_passes(query, key, value, weigh, rotation, windows)
   if rotation is not None:
     query, key = (rotary_lib.rotate(x, rotation) for x in (query, key))
+  if impl == 'blocked':
+    return _blocked_passes(query, key, value, weigh, None, windows)
   if impl == 'banded':
     masks = window_lib.band_mask(width, *columns), window_lib.band_mask(
         height, *rows

@@ -1,9 +1,11 @@
-"""Linear layers whose products end with all that follows, backwards as well.
+"""Linear layers and what follows them.
 
-XLA's Triton products for GPUs end with sums and factors that are arrays by
-then, of matrices, numbers of a channel or numbers of a token: so a bias and what
-a branch is added to need no pass of their own, if nothing that is computed
-stands in their place. That is what the barriers here are for.
+Each has a plain form, differentiated automatically, and one for the large maps
+of a GPU, with a backward pass by hand. XLA's Triton products end with sums and
+factors that are arrays by then: of matrices, numbers of a channel or numbers of
+a token. So a bias, and what a branch is added to, need no pass of their own, if
+nothing that is computed stands in their place. That is what the barriers are
+for, which cost kernels: small maps do without.
 """
 
 import functools
@@ -15,13 +17,17 @@ from jaxtyping import Array, Float
 
 from gswinrmt_jax.ops import bias as bias_lib
 from gswinrmt_jax.ops import gelu as gelu_lib
-from gswinrmt_jax.ops.arrays import along_channels, wide, wide_dtype
-from gswinrmt_jax.ops.backend import platform
+from gswinrmt_jax.ops.arrays import (
+    along_channels,
+    is_large,
+    wide,
+    wide_dtype,
+    written,
+)
 
-_ONES = 64  # a tile of the product that sums for a bias, too
+_ONES = 64  # Channels of ones, which fill a tile of the product.
 
 
-@jax.custom_vjp
 def dense(
     x: Float[Array, 'b h w c'],
     kernel: Float[Array, 'c f'],
@@ -29,23 +35,97 @@ def dense(
 ) -> Float[Array, 'b h w f']:
   """A linear layer of each token, `x W + b`.
 
-  The product, its sum with the bias and the gradients of kernel and bias are in
-  float32 at least.
+  Products and the gradients of kernel and bias are added up in float32 at
+  least.
 
   Args:
     x: A map, in the dtype of the computation.
     kernel: Cast to `x.dtype`.
-    bias: Added before the result is rounded.
+    bias: Added.
 
   Returns:
     The map, in `x.dtype`.
   """
+  if is_large(x):
+    return _dense(x, kernel, bias)
+  return bias_lib.add_bias(jnp.dot(x, kernel.astype(x.dtype)), bias)
+
+
+def dense_parts(
+    x: Float[Array, 'b h w c'],
+    kernel: Float[Array, 'c f'],
+    bias: Float[Array, ' f'],
+    parts: int,
+) -> list[Float[Array, 'b h w g']]:
+  """`dense`, cut into parts of as many channels each.
+
+  Of a large map a product each, so that no part is cut out of a map; backward
+  one.
+  """
+  if is_large(x):
+    return _parts(x, kernel, bias, parts)
+  return jnp.split(dense(x, kernel, bias), parts, axis=-1)
+
+
+def residual_dense(
+    x: Float[Array, 'b h w c'],
+    kernel: Float[Array, 'c f'],
+    bias: Float[Array, ' f'],
+    residual: Float[Array, 'b h w f'],
+    keep: Float[Array, ' b'] | None = None,
+    gate: Float[Array, 'b h w f'] | None = None,
+) -> Float[Array, 'b h w f']:
+  """A linear layer at the end of a residual branch, and the sum behind it.
+
+      y = (residual + keep (x W + b)) gate
+
+  Args:
+    x: A map, in the dtype of the computation.
+    kernel: As in `dense`.
+    bias: As in `dense`.
+    residual: What the branch is added to.
+    keep: Stochastic depth, a number for each image, without a gradient where
+      maps are large; None for 1.
+    gate: Positive numbers, or 0 by underflow; None for 1.
+
+  Returns:
+    The sum, in `x.dtype`, to which its parts are rounded before.
+  """
+  if is_large(x):
+    return _residual(x, kernel, bias, residual, keep, gate)
+  y = dense(x, kernel, bias)
+  if keep is not None:
+    y *= jnp.expand_dims(keep.astype(y.dtype), (1, 2, 3))
+  y += residual
+  return y if gate is None else y * gate
+
+
+def dense_gelu(
+    x: Float[Array, 'b h w c'],
+    kernel: Float[Array, 'c f'],
+    bias: Float[Array, ' f'],
+) -> Float[Array, 'b h w f']:
+  """GELU of a linear layer, `GELU(x W + b)`; see `gelu.biased_gelu`."""
+  if is_large(x):
+    return _gelu(x, kernel, bias)
+  return gelu_lib.biased_gelu(jnp.dot(x, kernel.astype(x.dtype)), bias)
+
+
+@jax.custom_vjp
+def _dense(x, kernel, bias):
   return _dense_forward(x, kernel, bias)[0]
 
 
 def _dense_forward(x, kernel, bias):
   narrow = kernel.astype(x.dtype)
   return _linear(x, narrow, bias), (x, narrow, kernel, bias)
+
+
+def _linear(x, kernel, bias):
+  dtype = wide_dtype(x.dtype)
+  y = jnp.dot(x, kernel, preferred_element_type=dtype)
+  bias = lax.optimization_barrier(along_channels(bias.astype(dtype), y))
+  return (y + bias).astype(x.dtype)
 
 
 def _dense_backward(residuals, dy):
@@ -61,17 +141,48 @@ def _gradients(residuals, dy, dkernel, dbias):
   )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def dense_parts(
-    x: Float[Array, 'b h w c'],
-    kernel: Float[Array, 'c f'],
-    bias: Float[Array, ' f'],
-    parts: int,
-) -> list[Float[Array, 'b h w g']]:
-  """`dense`, cut into parts of as many channels each.
+def _sums(x, dy):
+  """Gradients of kernel and bias, `x^T dy` and `1^T dy`, float32 at least."""
+  if not is_large(x) or x.dtype == wide_dtype(x.dtype):
+    dy, dbias = bias_lib.summed(dy, jnp.zeros(dy.shape[-1:], wide(dy).dtype))
+    return _product(x, dy), dbias
+  # One product for both, of `x` with ones beside it: else the sum is a pass over
+  # `dy`. Barriers: else XLA pads `x`, and cuts the product before it is added up.
+  channels = x.shape[-1]
+  x, dy = (m.reshape(-1, m.shape[-1]) for m in (x, dy))
+  ones = lax.optimization_barrier(jnp.ones((len(x), _ONES), x.dtype))
+  both = _product(jnp.concatenate([x, ones], axis=1), dy)
+  both = lax.optimization_barrier(both)
+  return both[:channels], lax.optimization_barrier(both[channels])
 
-  Forward a product each, so that no part is cut out of a map; backward one.
-  """
+
+def _product(x, dy):
+  """`x^T dy` over all tokens, in float32 at least."""
+  tokens = tuple(range(x.ndim - 1))
+  dtype = wide_dtype(x.dtype)
+  return jnp.tensordot(dy, x, (tokens, tokens), preferred_element_type=dtype).T
+
+
+@jax.custom_vjp
+def _gelu(x, kernel, bias):
+  return _gelu_forward(x, kernel, bias)[0]
+
+
+def _gelu_forward(x, kernel, bias):
+  narrow = kernel.astype(x.dtype)
+  y, (z, _) = gelu_lib.biased_forward(jnp.dot(x, narrow), bias)
+  return y, (z, x, narrow, kernel, bias)
+
+
+def _gelu_backward(residuals, dy):
+  z, *residuals = residuals
+  return _dense_backward(
+      residuals, gelu_lib.biased_gradient(z, residuals[-1], dy)
+  )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _parts(x, kernel, bias, parts):
   return _parts_forward(x, kernel, bias, parts)[0]
 
 
@@ -92,68 +203,7 @@ def _parts_backward(parts, residuals, dys):
 
 
 @jax.custom_vjp
-def dense_gelu(
-    x: Float[Array, 'b h w c'],
-    kernel: Float[Array, 'c f'],
-    bias: Float[Array, ' f'],
-) -> Float[Array, 'b h w f']:
-  """GELU of a linear layer, `GELU(z + b)` with `z = x W`.
-
-  The backward pass keeps `x` and `z`, which are written anyway.
-
-  Args:
-    x: A map, in the dtype of the computation.
-    kernel: Cast to `x.dtype`.
-    bias: Added in float32 at least, as GELU is computed.
-
-  Returns:
-    The activations, in `x.dtype`.
-  """
-  return _gelu_forward(x, kernel, bias)[0]
-
-
-def _gelu_forward(x, kernel, bias):
-  narrow = kernel.astype(x.dtype)
-  z = lax.optimization_barrier(jnp.dot(x, narrow))
-  y = gelu_lib.value(_biased(z, bias)).astype(x.dtype)
-  # Barriers, here and below: else XLA writes it in float32.
-  return lax.optimization_barrier(y), (z, x, narrow, kernel, bias)
-
-
-def _gelu_backward(residuals, dy):
-  z, *residuals = residuals
-  dz = wide(dy) * gelu_lib.slope(_biased(z, residuals[-1]))
-  dz = lax.optimization_barrier(dz.astype(z.dtype))
-  return _dense_backward(residuals, dz)
-
-
-@jax.custom_vjp
-def residual_dense(
-    x: Float[Array, 'b h w c'],
-    kernel: Float[Array, 'c f'],
-    bias: Float[Array, ' f'],
-    residual: Float[Array, 'b h w f'],
-    keep: Float[Array, ' b'] | None = None,
-    gate: Float[Array, 'b h w f'] | None = None,
-) -> Float[Array, 'b h w f']:
-  """A linear layer at the end of a residual branch, and the sum behind it.
-
-      y = (residual + keep (x W + b)) gate
-
-  The gradient of the gate is `dy y / gate`: what it gates is not kept.
-
-  Args:
-    x: A map, in the dtype of the computation.
-    kernel: As in `dense`.
-    bias: As in `dense`.
-    residual: What the branch is added to.
-    keep: Stochastic depth, a number for each image that has no gradient; None
-      for 1.
-    gate: Positive numbers, or 0 by underflow; None for 1.
-
-  Returns:
-    The sum, in `x.dtype`, to which its parts are rounded before.
-  """
+def _residual(x, kernel, bias, residual, keep, gate):
   return _residual_forward(x, kernel, bias, residual, keep, gate)[0]
 
 
@@ -166,7 +216,7 @@ def _residual_forward(x, kernel, bias, residual, keep, gate):
     keep = keep.astype(x.dtype)
     tokens = jnp.broadcast_to(keep[:, None, None], shape[:-1])
     y *= lax.optimization_barrier(tokens.reshape(-1, 1))
-  y += lax.optimization_barrier(residual).reshape(y.shape)
+  y += written(residual).reshape(y.shape)
   if gate is not None:
     y *= gate.reshape(y.shape)
   y = y.reshape(shape)
@@ -174,6 +224,7 @@ def _residual_forward(x, kernel, bias, residual, keep, gate):
 
 
 def _residual_backward(residuals, dy):
+  """That of the gate is `dy y / gate`: what it gates is not kept."""
   keep, gate, y, residuals = residuals
   dkeep = dgate = None
   if gate is not None:
@@ -191,42 +242,7 @@ def _residual_backward(residuals, dy):
   return *grads, dy, dkeep, dgate
 
 
-def _linear(x, kernel, bias):
-  dtype = wide_dtype(x.dtype)
-  y = jnp.dot(x, kernel, preferred_element_type=dtype)
-  bias = along_channels(bias.astype(dtype), y)
-  return (y + lax.optimization_barrier(bias)).astype(x.dtype)
-
-
-def _biased(z, bias):
-  return wide(z) + along_channels(wide(bias), z)
-
-
-def _product(x, dy):
-  """`x^T dy` over all tokens, in float32 at least."""
-  tokens = tuple(range(x.ndim - 1))
-  return jnp.tensordot(
-      x, dy, (tokens, tokens), preferred_element_type=wide_dtype(x.dtype)
-  )
-
-
-def _sums(x, dy):
-  """Gradients of kernel and bias, `x^T dy` and `1^T dy`, float32 at least."""
-  dtype = wide_dtype(x.dtype)
-  if platform() == 'cpu' or x.dtype == dtype:
-    dy, dbias = bias_lib.summed(dy, jnp.zeros(dy.shape[-1:], dtype))
-    return _product(x, dy), dbias
-  # One product for both, of `x` with ones beside it: else the sum is a pass over
-  # `dy`. Barriers: else XLA pads `x`, and cuts the product before it is added up.
-  channels = x.shape[-1]
-  x, dy = (m.reshape(-1, m.shape[-1]) for m in (x, dy))
-  ones = lax.optimization_barrier(jnp.ones((len(x), _ONES), x.dtype))
-  both = _product(jnp.concatenate([x, ones], axis=1), dy)
-  both = lax.optimization_barrier(both)
-  return both[:channels], lax.optimization_barrier(both[channels])
-
-
-dense.defvjp(_dense_forward, _dense_backward)
-dense_parts.defvjp(_parts_forward, _parts_backward)
-dense_gelu.defvjp(_gelu_forward, _gelu_backward)
-residual_dense.defvjp(_residual_forward, _residual_backward)
+_gelu.defvjp(_gelu_forward, _gelu_backward)
+_dense.defvjp(_dense_forward, _dense_backward)
+_parts.defvjp(_parts_forward, _parts_backward)
+_residual.defvjp(_residual_forward, _residual_backward)

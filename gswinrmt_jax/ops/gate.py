@@ -4,20 +4,21 @@ import jax
 from jax import lax
 from jaxtyping import Array, Float
 
+from gswinrmt_jax.ops.arrays import is_large
+
+
+def sigmoid_gate(x: Float[Array, '*b']) -> Float[Array, '*b']:
+  """Sigmoid, in the dtype of `x`.
+
+  Of a large map nothing else is kept, `dx = dy y (1 - y)`, and it is written
+  where `x` is computed, so that `x` is not: what the gate multiplies then reads
+  an array.
+  """
+  return _written_sigmoid(x) if is_large(x) else jax.nn.sigmoid(x)
+
 
 @jax.custom_vjp
-def sigmoid_gate(x: Float[Array, '*b']) -> Float[Array, '*b']:
-  """Sigmoid, of which nothing else is kept: `dx = dy y (1 - y)`.
-
-  Written where `x` is computed, so that `x` is not: what the gate multiplies
-  then reads an array.
-
-  Args:
-    x: What a linear layer returns.
-
-  Returns:
-    The gate, in `x.dtype`.
-  """
+def _written_sigmoid(x):
   return _forward(x)[0]
 
 
@@ -30,4 +31,4 @@ def _backward(y, dy):
   return (dy * y * (1 - y),)
 
 
-sigmoid_gate.defvjp(_forward, _backward)
+_written_sigmoid.defvjp(_forward, _backward)

@@ -13,7 +13,8 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.ops.arrays import wide
+from gswinrmt_jax.ops import bias as bias_lib
+from gswinrmt_jax.ops.arrays import along_channels, wide
 
 
 @jax.custom_vjp
@@ -29,6 +30,52 @@ def _gelu_forward(x):
 def _gelu_backward(x, cotangent):
   dx = wide(cotangent) * slope(wide(x))
   return (dx.astype(x.dtype),)
+
+
+@jax.custom_vjp
+def biased_gelu(
+    x: Float[Array, '*b c'], bias: Float[Array, ' c']
+) -> Float[Array, '*b c']:
+  """GELU of `x + bias`, the sum in float32 at least as well.
+
+  The backward pass keeps `x`, which is written anyway, not the sum.
+
+  Args:
+    x: What a linear layer returns before its bias.
+    bias: Of the layer.
+
+  Returns:
+    The activations, in `x.dtype`.
+  """
+  return biased_forward(x, bias)[0]
+
+
+def biased_forward(
+    x: Float[Array, '*b c'], bias: Float[Array, ' c']
+) -> tuple[
+    Float[Array, '*b c'], tuple[Float[Array, '*b c'], Float[Array, ' c']]
+]:
+  """Returns it and what `biased_gradient` needs."""
+  # Barriers: else XLA writes the sum and the result in float32.
+  y = lax.optimization_barrier(value(_sum(x, bias)).astype(x.dtype))
+  return y, (lax.optimization_barrier(x), bias)
+
+
+def biased_gradient(
+    x: Float[Array, '*b c'],
+    bias: Float[Array, ' c'],
+    cotangent: Float[Array, '*b c'],
+) -> Float[Array, '*b c']:
+  """Returns that of `x`; summed over tokens, it is that of the bias."""
+  dx = wide(cotangent) * slope(_sum(x, bias))
+  # A barrier: else it is written in float32 where a depthwise convolution
+  # comes before it.
+  return lax.optimization_barrier(dx.astype(x.dtype))
+
+
+def _biased_backward(residuals, cotangent):
+  dx = biased_gradient(*residuals, cotangent)
+  return bias_lib.summed(dx, residuals[1])
 
 
 def value(x: Float[Array, '*b']) -> Float[Array, '*b']:
@@ -48,4 +95,9 @@ def _normal_distribution(x):
   return 0.5 * (1 + lax.erf(x * math.sqrt(0.5)))
 
 
+def _sum(x, bias):
+  return wide(x) + along_channels(wide(bias), x)
+
+
 gelu.defvjp(_gelu_forward, _gelu_backward)
+biased_gelu.defvjp(biased_forward, _biased_backward)
