@@ -18,6 +18,7 @@ import pytest
 import random_variables
 
 import gswinrmt_jax
+from gswinrmt_jax.ops import arrays, backend
 
 _SIZES = {
     'widths': (16, 24, 32, 48),
@@ -89,6 +90,29 @@ def test_model_agrees_with_the_oracle(name, window, size, depths, overrides):
     logits, maps = _answer(model.clone(dtype=jnp.float64), flat, image)
   assert logits.dtype == jnp.float64
   assert sorted(maps) == ['stage1', 'stage2', 'stage3', 'stage4']
+  for stage, got in sorted(maps.items()):
+    np.testing.assert_allclose(
+        got, want[stage], rtol=0, atol=1e-12, err_msg=stage
+    )
+  np.testing.assert_allclose(logits, want['logits'], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    'name,window,size,depths',
+    [
+        ('rmt_t', None, (64, 96), (1, 1, 2, 1)),
+        ('retention_compact', 3, (64, 96), (2, 1, 2, 1)),
+        ('swat_compact', 5, (75, 106), (2, 2, 3, 1)),
+    ],
+)
+def test_the_forms_for_large_maps_of_a_gpu_do_so_too(
+    name, window, size, depths, monkeypatch
+):
+  flat, image, want = _case(name, window, size, depths)
+  model = _model(name, window, depths)
+  monkeypatch.setattr(arrays, '_LARGE', 0)
+  with backend.tracing_for('gpu'), jax.enable_x64(True):
+    logits, maps = _answer(model.clone(dtype=jnp.float64), flat, image)
   for stage, got in sorted(maps.items()):
     np.testing.assert_allclose(
         got, want[stage], rtol=0, atol=1e-12, err_msg=stage

@@ -11,7 +11,7 @@ from gswinrmt_jax.ops.dense import (
 )
 from gswinrmt_jax.ops.depthwise import depthwise_conv
 from gswinrmt_jax.ops.gate import sigmoid_gate
-from gswinrmt_jax.ops.gelu import gelu
+from gswinrmt_jax.ops.gelu import biased_gelu, gelu
 from gswinrmt_jax.ops.layer_norm import layer_norm, normalize
 from gswinrmt_jax.ops.linear import (
     causal_retention,
@@ -36,6 +36,7 @@ __all__ = [
     'FULL_FORMS',
     'add_bias',
     'batch_norm',
+    'biased_gelu',
     'causal_retention',
     'conv3x3',
     'dense',

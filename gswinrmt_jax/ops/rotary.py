@@ -147,7 +147,7 @@ def rotate(
 def between(rotation: Rotation, axis: int, length: int) -> Turn:
   """Returns what turns the tokens of a line against each other.
 
-      R = (cos a, sin a; -sin a, cos a),    a = (i - j) strides[axis] frequency_m
+      R = (cos a, sin a; -sin a, cos a),  a = (i - j) strides[axis] frequency_m
 
   so that `q R k^T` is the product of rotated query and key.
 
