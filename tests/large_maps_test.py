@@ -10,8 +10,7 @@ import pytest
 import random_variables
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models import block
-from gswinrmt_jax.models import named
+from gswinrmt_jax.models import block, named
 from gswinrmt_jax.ops import arrays, backend
 
 B, H, W, C, F = 2, 3, 5, 4, 6

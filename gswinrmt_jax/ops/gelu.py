@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from gswinrmt_jax.ops import bias as bias_lib
 from gswinrmt_jax.ops.arrays import along_channels, wide
+from gswinrmt_jax.ops.backend import platform
 
 
 @jax.custom_vjp
@@ -68,9 +69,10 @@ def biased_gradient(
 ) -> Float[Array, '*b c']:
   """Returns that of `x`; summed over tokens, it is that of the bias."""
   dx = wide(cotangent) * slope(_sum(x, bias))
-  # A barrier: else it is written in float32 where a depthwise convolution
+  dx = dx.astype(x.dtype)
+  # A barrier: else a GPU's is written in float32 where a depthwise convolution
   # comes before it.
-  return lax.optimization_barrier(dx.astype(x.dtype))
+  return dx if platform() == 'cpu' else lax.optimization_barrier(dx)
 
 
 def _biased_backward(residuals, cotangent):
