@@ -111,6 +111,31 @@ def test_residual_layers(keep, gated, large):
   np.testing.assert_allclose(y, expected, atol=1e-12)
 
 
+def test_forward_over_reverse_mode(large):
+  """Hessians times vectors, of all layers in a row."""
+
+  def loss(x, kernel, bias, logits):
+    one, two = ops.dense_parts(x, kernel, bias, 2)
+    hidden = ops.dense_gelu(one, kernel[:3], bias)
+    gate = ops.sigmoid_gate(logits)
+    return jnp.sin(
+        ops.residual_dense(two, kernel[:3], bias, hidden, None, gate)
+    ).sum()
+
+  with jax.enable_x64(True):
+    inputs = _arrays((B, H, W, C), (C, F), (F,), (B, H, W, F))
+    vectors = [jnp.cos(each) for each in inputs]
+
+    def product(*inputs):
+      return jax.jvp(jax.grad(loss, range(4)), inputs, tuple(vectors))[1]
+
+    plain = product(*inputs)
+    with large():
+      other = product(*inputs)
+  for actual, expected in zip(other, plain, strict=True):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
+
+
 def test_a_gate_of_zero_has_a_gradient_of_zero(large):
   """What it gates cannot be had back from the result."""
   x, kernel, bias, residual = _arrays(

@@ -147,8 +147,8 @@ def _sums(x, dy):
     dy, dbias = bias_lib.summed(dy, jnp.zeros(dy.shape[-1:], wide(dy).dtype))
     return _product(x, dy), dbias
   # One product for both, of `x` with ones beside it: else the sum is a pass
-  # over `dy`. Barriers: else XLA pads `x`, and cuts the product before its parts
-  # are added up.
+  # over `dy`. Barriers: else XLA pads `x`, and cuts each part of the product
+  # before they are added up.
   channels = x.shape[-1]
   x, dy = (m.reshape(-1, m.shape[-1]) for m in (x, dy))
   ones = lax.optimization_barrier(jnp.ones((len(x), _ONES), x.dtype))

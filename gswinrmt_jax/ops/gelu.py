@@ -12,6 +12,7 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+import numpy as np
 
 from gswinrmt_jax.ops import bias as bias_lib
 from gswinrmt_jax.ops.arrays import along_channels, wide
@@ -65,7 +66,7 @@ def biased_forward(
 def biased_gradient(
     x: Float[Array, '*b c'],
     bias: Float[Array, ' c'],
-    cotangent: Float[Array, '*b c'],
+    cotangent: Float[Array | np.ndarray, '*b c'],
 ) -> Float[Array, '*b c']:
   """Returns that of `x`; summed over tokens, it is that of the bias."""
   dx = wide(cotangent) * slope(_sum(x, bias))
