@@ -62,8 +62,9 @@ def test_forms_agree_on_small_maps_and_many_channels(size, shape):
     np.testing.assert_allclose(ours, autodiff, atol=2e-5)
 
 
-@pytest.mark.parametrize('shape', [(B, H, W, C), (B, 1, 2, C)])
+@pytest.mark.parametrize('shape', [(B, H, W, C), (B, 1, 2, C), (B, 9, 10, C)])
 def test_the_kernel_gradient_of_a_gpu_is_the_same(shape):
+  """By shifts, also on tiny maps, and by the library on those of 90 tokens."""
   x, kernel = _inputs(5, shape=shape)
   cotangent = jnp.asarray(np.random.default_rng(1).normal(size=x.shape))
 

@@ -2,7 +2,8 @@
 
 One function, several ways to compute it. XLA's CPU backend expands a grouped
 convolution densely and is some thirty times slower at it than `k * k` shifted
-multiply-adds, which it fuses into one loop; cuDNN has kernels of its own.
+multiply-adds, which it fuses into one loop. On a GPU that loop takes in what
+comes before and behind; cuDNN has kernels of its own.
 """
 
 import functools
@@ -19,9 +20,8 @@ from gswinrmt_jax.ops.kernel import with_gradient_in_order
 
 IMPLEMENTATIONS = ('auto', 'shift', 'conv')
 
-# On a GPU, maps of up to so many tokens take the shifted products: cuDNN's
-# kernel gradient is not used there, and what XLA has instead transposes both
-# maps; with casts and flips of the kernel that is 18 launches a block, not 12.
+# On a GPU, the kernel's gradient of maps of more tokens is the library's: as
+# shifted products it reads the map once for each tap.
 _FEW_TOKENS = 64
 # On a CPU, the kernel's gradient is summed in two stages: of so many channels
 # at a time, and of one row or, if it is small but not tiny, one map, which then
@@ -48,9 +48,9 @@ def depthwise_conv(
   Args:
     x: The map.
     kernel: Odd-sized kernels, in flax's layout for grouped convolutions.
-    impl: 'shift' adds shifted products and has a hand-written backward pass;
-      'conv' is XLA's grouped convolution;
-      'auto' takes 'shift' on CPU and on small maps, and 'conv' elsewhere.
+    impl: 'shift' adds shifted products and has a hand-written backward pass,
+      which on a GPU leaves the kernel's gradient of all but small maps to the
+      library; 'conv' is XLA's grouped convolution; 'auto' takes 'shift'.
 
   Returns:
     The convolved map in `x.dtype`, accumulated in float32 at least.
