@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 
 import jax
+from jax import export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -63,9 +64,11 @@ def test_what_is_large(large):
     )
     return seen[0]
 
+  (any_batch,) = export.symbolic_shape('b')
   assert not found(128, 196, 512)  # a CPU's
   with backend.tracing_for('gpu'):
     assert found(128, 196, 512) and not found(128, 64, 64)
+    assert not found(any_batch, 2**12, 2**12)
   with large():
     assert found(128, 64, 64)
 

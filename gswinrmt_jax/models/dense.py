@@ -34,7 +34,7 @@ class Onto(NamedTuple):
 
 
 class FusedDense(nn.Module):
-  """Several linear layers of one input, computed as a single product.
+  """Several linear layers of one input, computed together.
 
   Each keeps parameters of its own name, so checkpoints, and the weight decay
   mask, do not know that they are computed together.
