@@ -2,6 +2,7 @@
 
 import functools
 
+from flax import linen as nn
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import released_rmt
 
 from gswinrmt_jax import interop
 from gswinrmt_jax.interop import rmt_names
-from gswinrmt_jax.models import norm
+from gswinrmt_jax.models import dense, norm
 
 # Released name of a map -> the module whose output it is.
 _MAPS = {
@@ -49,17 +50,33 @@ def _outputs(image):
 
   @jax.jit
   def run(variables, image):
-    return released_rmt.model().apply(
-        variables, image, train=False, capture_intermediates=True
-    )
+    branches = {}
 
-  logits, captured = run(_variables(), image)
+    def apart(next_function, args, kwargs, context):
+      """Has a branch by itself, which a block has added to its map."""
+      if not args or not isinstance(args[-1], dense.Onto):
+        return next_function(*args, **kwargs)
+      *rest, onto = args
+      branch = branches['/'.join(context.module.path)] = next_function(*rest)
+      return onto.map + branch
+
+    with nn.intercept_methods(apart):
+      out = released_rmt.model().apply(
+          variables, image, train=False, capture_intermediates=True
+      )
+    return *out, branches
+
+  logits, captured, branches = run(_variables(), image)
   flat = traverse_util.flatten_dict(captured['intermediates'], sep='/')
-  return logits, {
-      # The last: an attention shares its scope with its projections.
-      path.removesuffix('/__call__'): _whole(outputs[-1])
-      for path, outputs in flat.items()
-  }
+  return (
+      logits,
+      {
+          # The last: an attention shares its scope with its projections.
+          path.removesuffix('/__call__'): _whole(outputs[-1])
+          for path, outputs in flat.items()
+      }
+      | branches,
+  )
 
 
 def _whole(output):
