@@ -54,7 +54,7 @@ parts=()
 for model in "${models[@]}"; do parts+=("train_$model" "inference_$model"); done
 parts+=(pipeline_retention_large pipeline_retention_compact)
 parts+=(timm latency_small latency_large scaling_batch scaling_resolution
-  scaling_depth deterministic start memory training)
+  scaling_depth depthwise deterministic start memory training)
 
 gswinrmt() { timeout "$limit" "$python" -m gswinrmt_jax.commands.main "$@"; }
 
@@ -77,6 +77,7 @@ part() {
       measure --model "$scaled_model" "${scaled[@]}" --inference \
         --scaling "${1#scaling_}"
       ;;
+    depthwise) measure --depthwise ;;
     deterministic) # beside train_retention_*: what reproducible sums cost
       XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_deterministic_ops=true" measure \
         --model "${gated[@]}" "${size[@]}" --train

@@ -12,7 +12,7 @@ import random_variables
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models import block, named
-from gswinrmt_jax.ops import arrays, backend
+from gswinrmt_jax.ops import arrays, backend, rotary
 
 B, H, W, C, F = 2, 3, 5, 4, 6
 
@@ -219,6 +219,22 @@ def test_whole_blocks_in_training(name, shifted, large):
       return module.apply({'params': params}, x, keep)
 
     _agree(jax.jit(run), (params, x), lambda: _fresh(large), atol=1e-11)
+
+
+@pytest.mark.parametrize(('window', 'before'), [(16, False), (17, True)])
+def test_long_lines_are_rotated_before(window, before, large):
+  """Which takes pairs with their channels exchanged."""
+  maps = [jnp.zeros((1, 17, 17, 1, 4))] * 3
+  rotation = rotary.split_half(4)
+  with large():
+    text = str(
+        jax.make_jaxpr(
+            lambda *a: ops.retention(
+                *a, None, window=window, impl='auto', rotation=rotation
+            )
+        )(*maps)
+    )
+  assert ('rev[' in text) == before
 
 
 @contextlib.contextmanager

@@ -60,11 +60,12 @@ def _outputs(image):
       branch = branches['/'.join(context.module.path)] = next_function(*rest)
       return onto.map + branch
 
+    apply = functools.partial(
+        released_rmt.model().apply, variables, image, train=False
+    )
     with nn.intercept_methods(apart):
-      out = released_rmt.model().apply(
-          variables, image, train=False, capture_intermediates=True
-      )
-    return *out, branches
+      apply()
+    return *apply(capture_intermediates=True), branches
 
   logits, captured, branches = run(_variables(), image)
   flat = traverse_util.flatten_dict(captured['intermediates'], sep='/')

@@ -1,11 +1,11 @@
 """Linear layers and what follows them.
 
-Each has a plain form, differentiated automatically, and one for the large maps
-of a GPU, with a backward pass by hand. XLA's Triton products end with sums and
-factors that are arrays by then: of matrices, numbers of a channel or numbers of
-a token. So a bias, and what a branch is added to, need no pass of their own, if
-nothing that is computed stands in their place. That is what the barriers are
-for, which cost kernels: small maps do without.
+Each has a plain form, and one for the large maps of a GPU with a backward pass
+for all of it by hand. XLA's Triton products end with sums and factors that are
+arrays by then: of matrices, numbers of a channel or numbers of a token. So a
+bias, and what a branch is added to, need no pass of their own, if nothing that
+is computed stands in their place. That is what the barriers are for, which cost
+kernels: small maps do without.
 """
 
 import functools
@@ -22,7 +22,6 @@ from gswinrmt_jax.ops.arrays import (
     is_large,
     wide,
     wide_dtype,
-    written,
 )
 
 _ONES = 64  # Channels of ones, which fill a tile of the product.
@@ -129,7 +128,8 @@ def _linear(x, kernel, bias):
 
 
 def _dense_backward(residuals, dy):
-  return _gradients(residuals, dy, *_sums(residuals[0], dy))
+  x, *_, bias = residuals
+  return _gradients(residuals, dy, *_sums(x, dy, bias))
 
 
 def _gradients(residuals, dy, dkernel, dbias):
@@ -141,10 +141,11 @@ def _gradients(residuals, dy, dkernel, dbias):
   )
 
 
-def _sums(x, dy):
+def _sums(x, dy, bias):
   """Gradients of kernel and bias, `x^T dy` and `1^T dy`, float32 at least."""
-  if not is_large(x) or x.dtype == wide_dtype(x.dtype):
-    dy, dbias = bias_lib.summed(dy, jnp.zeros(dy.shape[-1:], wide(dy).dtype))
+  if x.dtype == wide_dtype(x.dtype):
+    # A product might round what it sums.
+    dy, dbias = bias_lib.summed(dy, bias)
     return _product(x, dy), dbias
   # One product for both, of `x` with ones beside it: else the sum is a pass
   # over `dy`. Barriers: else XLA pads `x`, and cuts each part of the product
@@ -217,7 +218,7 @@ def _residual_forward(x, kernel, bias, residual, keep, gate):
     keep = keep.astype(x.dtype)
     tokens = jnp.broadcast_to(keep[:, None, None], shape[:-1])
     y *= lax.optimization_barrier(tokens.reshape(-1, 1))
-  y += written(residual).reshape(y.shape)
+  y += lax.optimization_barrier(residual).reshape(y.shape)
   if gate is not None:
     y *= gate.reshape(y.shape)
   y = y.reshape(shape)
