@@ -20,6 +20,8 @@ from gswinrmt_jax.training import (
     weights,
 )
 
+pytestmark = pytest.mark.usefixtures('usual_kernels')
+
 
 def test_the_released_decay():
   """Of 2,048 images 0.99984; of 512 what the recipe says."""

@@ -2,15 +2,15 @@
 
 import os
 
-# Nearly all of the time goes into compiling what runs once. XLA's own passes,
-# fusion among them, stay; LLVM's are left out. Before JAX starts, and for the
-# processes that tests start as well.
-os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
+import compiling
+
+os.environ.setdefault('XLA_FLAGS', compiling.quick_flags())
 # Has commands that run here leave malloc as it is (`training/allocation.py`).
 os.environ.setdefault('MALLOC_PERTURB_', '0')
 
 import jax
 from jaxtyping import install_import_hook
+import pytest
 
 # A missing axis fails here instead of broadcasting in silence.
 jax.config.update('jax_numpy_rank_promotion', 'raise')
@@ -20,3 +20,10 @@ install_import_hook(
     [f'gswinrmt_jax.{part}' for part in ('ops', 'models', 'augment', 'maps')],
     'beartype.beartype',
 )
+
+
+@pytest.fixture(scope='module')
+def usual_kernels():
+  """For tests of what is to change no bit."""
+  with compiling.usual_kernels():
+    yield

@@ -13,6 +13,7 @@ from gswinrmt_jax.training import state as state_lib
 from gswinrmt_jax.training import step as step_lib
 
 _STEPS, _BATCH = 4, 3
+pytestmark = pytest.mark.usefixtures('usual_kernels')
 
 
 def _augmentation(key, batch):

@@ -26,6 +26,8 @@ from gswinrmt_jax.training import (
 from gswinrmt_jax.training import plan as plan_lib
 from gswinrmt_jax.training import state as state_lib
 
+pytestmark = pytest.mark.usefixtures('usual_kernels')
+
 
 @pytest.fixture(scope='module', autouse=True)
 def _compiled_once(tmp_path_factory):

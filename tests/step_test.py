@@ -13,6 +13,8 @@ import tiny_parts
 from gswinrmt_jax.training import state as state_lib
 from gswinrmt_jax.training import step as step_lib
 
+pytestmark = pytest.mark.usefixtures('usual_kernels')
+
 
 @pytest.fixture(scope='module', autouse=True)
 def _compiled_once(tmp_path_factory):

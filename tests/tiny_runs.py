@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 
+import compiling
+
 ROOT = pathlib.Path(__file__).parent.parent
 TIMES = ('seconds', 'images_per_second', 'data_wait')
 
@@ -26,6 +28,7 @@ class Launcher:
         **os.environ,
         'PYTHONPATH': f'{ROOT}{os.pathsep}{ROOT / "tests"}',
         'JAX_PLATFORMS': 'cpu',
+        'XLA_FLAGS': compiling.usual_flags(),
         'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled'),
         'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
         'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
