@@ -14,8 +14,6 @@ Say = Callable[[str], None]
 TWINS = ('eager', 'compile')
 PLAIN = 'plain'
 _TOGETHER = 8  # runs that are alive at once
-# Bar 16's: a map of a large model's first stage, and of CIFAR-10's.
-_DEPTHWISE = (((8, 56, 56, 128), (3, 5)), ((128, 8, 8, 64), (3, 5)))
 
 
 def model_spec(
@@ -83,10 +81,15 @@ def runs(
 
 
 def depthwise(bench: measure.Bench, say: Say) -> dict[str, Any]:
-  """Measures depthwise convolutions, forward and backward, in both forms."""
+  """Measures depthwise convolutions, forward and backward, in both forms.
+
+  Maps are those of bar 16, of a large model's first stage and of CIFAR-10's. On
+  an accelerator the first is that of a whole batch, too.
+  """
+  images = 8 if bench.platform == 'cpu' else 128
   groups = []
-  for shape, sides in _DEPTHWISE:
-    for side in sides:
+  for shape in ((images, 56, 56, 128), (128, 8, 8, 64)):
+    for side in (3, 5):
       spec = {'task': 'depthwise', 'shape': shape, 'kernel': side}
       name = f'depthwise {side}x{side} of {shape}'
       arms = {
