@@ -47,10 +47,8 @@ def _shapes(model, size, **options):
     ],
 )
 def test_features_have_the_strides_and_widths(name, size):
-  """Of full width, by shape alone; extents round up."""
-  model = gswinrmt_jax.create_model(
-      name, num_classes=11, dtype='bfloat16', depths=(1, 1, 1, 1)
-  )
+  """Full-size models, by shape alone; extents round up."""
+  model = gswinrmt_jax.create_model(name, num_classes=11, dtype='bfloat16')
   maps = _shapes(model, size, method='features')
   extents = size
   for _ in range(2):
