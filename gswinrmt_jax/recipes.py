@@ -25,6 +25,7 @@ def cifar10(model_name: str) -> ml_collections.ConfigDict:
   config.profile_steps = ''  # 'FIRST:LAST': traced, both, to RUN/profile
   config.nan_policy = 'stop'  # or 'skip': no update from such a step
   config.steps_per_dispatch = 0  # 1: no loop, another last bit; 0: what suits
+  config.compile_effort = 'full'  # on a CPU 'quick' begins sooner, steps slower
 
   config.ema_decay = 0.0  # of the weights' average, per 512 images; 0: none
   config.init_from = ''  # run, weights or checkpoint to start from; '': none
@@ -238,6 +239,7 @@ def with_argument(
   config.eval_batch_size = small.eval_batch_size
   config.log_every_steps = small.log_every_steps
   config.num_epochs = 1
+  config.compile_effort = 'quick'  # which takes longer than all of its steps
   config.token_label_weight = 0.0  # there are no maps of the digits
   config.optimizer.warmup_epochs = 0.25
   _shrink(config, widths=(8, 8, 16, 16), depths=(1, 1, 1, 1))

@@ -9,7 +9,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import batch
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build
+from gswinrmt_jax.training import build, devices
 from gswinrmt_jax.training import plan as plan_lib
 
 
@@ -186,3 +186,13 @@ def test_the_policy_for_what_is_not_finite():
   config.nan_policy = 'ignore'
   with pytest.raises(UserError, match="'stop' or 'skip', not 'ignore'"):
     build.skips_nonfinite(config)
+
+
+def test_the_effort_of_compilation_is_full_or_quick():
+  config = recipes.digits('retention_compact')
+  assert build.compiler_options(config) is None
+  config.compile_effort = 'quick'
+  assert build.compiler_options(config) == devices.quick_compilation()
+  config.compile_effort = 'none'
+  with pytest.raises(UserError, match="'full' or 'quick', not 'none'"):
+    build.compiler_options(config)

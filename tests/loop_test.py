@@ -273,15 +273,29 @@ def test_a_state_that_cannot_be_made_ends_the_run_and_leaves_it_usable(
 ):
   """It is made in a thread: nothing of its failure may get lost there."""
 
-  def fail(self):
+  def fail():
     raise UserError('there is no room for a state')
 
   with monkeypatch.context() as patch:
-    patch.setattr(parts.Parts, 'create_state', fail)
+    patch.setattr(parts.Parts, 'begin_to_create', lambda self: fail)
     with pytest.raises(UserError, match='no room for a state'):
       _train(tmp_path)
   summary, _ = _train(tmp_path)
   assert summary['last']['step'] == 25
+
+
+def test_steps_and_validation_are_compiled_as_the_recipe_says(monkeypatch):
+  plain, told = jax.jit, []
+
+  def jit(function, **options):
+    told.append(options.get('compiler_options'))
+    return plain(function, **options)
+
+  monkeypatch.setattr(jax, 'jit', jit)
+  for effort, times in (('full', 0), ('quick', 2)):
+    recipe = tiny_parts.recipe(compile_effort=effort)
+    parts.make_parts(build.resolve(recipe))
+    assert told.count(devices.quick_compilation()) == times
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):

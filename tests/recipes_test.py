@@ -153,6 +153,7 @@ def test_the_argument_is_smoke_or_refused():
   original = recipes.cifar10('swat_compact')
   assert smoke.augment == original.augment  # the same code path
   assert smoke.dtype == original.dtype
+  assert smoke.compile_effort == 'quick' and original.compile_effort == 'full'
   with pytest.raises(ValueError, match=r"unknown argument 'smok' .*'smoke'"):
     recipes.with_argument(config, 'smok')
 

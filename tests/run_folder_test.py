@@ -74,6 +74,7 @@ def test_the_same_config_may_go_on_with_other_free_fields(tmp_path):
       'data.storage': 'decode',
       'data.workers': 2,
       'data.test_split': 'val',
+      'compile_effort': 'quick',
   }
   changed = _config(**changed)
   run_folder.open_folder(tmp_path, changed)

@@ -33,11 +33,20 @@ def trained(monkeypatch, tmp_path):
 def test_it_times_until_the_first_step_is_logged_whole(trained):
   rows = start.measure(2, None)
   names = [row['what'] for row in rows]
-  assert names == ['json', 'first training step']
+  assert names == ['json', *start._STEPS]
   assert 0 < rows[0]['seconds'] < 5
-  assert all(0.5 <= seconds < 20 for seconds in rows[1]['repeats'])
-  assert start.table(rows).count('\n') == 3
+  for row in rows[1:]:
+    assert all(0.5 <= seconds < 20 for seconds in row['repeats'])
+  assert start.table(rows).count('\n') == 4
   json.dumps(rows)
+
+
+def test_the_row_says_how_it_was_compiled(trained):
+  """The program fails but for the effort that it is asked for."""
+  for effort in start._STEPS.values():
+    asked = f'assert "--config.compile_effort={effort}" in sys.argv'
+    trained.write_text(TRAINING.replace('time\n', f'time\n{asked}\n', 1))
+    assert start._first_step_seconds(effort) < 20
 
 
 def test_what_fails_is_told(trained, monkeypatch):
@@ -46,7 +55,7 @@ def test_what_fails_is_told(trained, monkeypatch):
     start.measure(1, None)
   trained.write_text('')
   with pytest.raises(process.ArmError, match='no first step'):
-    start._first_step_seconds()
+    start._first_step_seconds('quick')
 
 
 def test_the_cores_come_back(trained):

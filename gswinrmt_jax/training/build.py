@@ -14,7 +14,7 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interop import card
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.training import average, limits, optimizer
+from gswinrmt_jax.training import average, devices, limits, optimizer
 from gswinrmt_jax.training.plan import Plan
 from gswinrmt_jax.training.step import Augmentation
 
@@ -186,6 +186,23 @@ def skips_nonfinite(config: ml_collections.ConfigDict) -> bool:
         f"config.nan_policy is 'stop' or 'skip', not '{config.nan_policy}'"
     )
   return config.nan_policy == 'skip'
+
+
+def compiler_options(
+    config: ml_collections.ConfigDict,
+) -> dict[str, int | bool] | None:
+  """Returns what XLA is told about the programs that a run calls often.
+
+  Raises:
+    UserError: If the recipe's effort is neither of the two.
+  """
+  if config.compile_effort not in ('full', 'quick'):
+    raise UserError(
+        "config.compile_effort is 'full' or 'quick', not "
+        f"'{config.compile_effort}'"
+    )
+  quick = config.compile_effort == 'quick'
+  return devices.quick_compilation() if quick else None
 
 
 def make_augmentation(

@@ -36,12 +36,16 @@ def compiled(function: Any, *args: Any, terminal: log.Terminal) -> Any:
   """
   terminal.progress('Compiling the training step ...')
   before = time.perf_counter()
-  with _no_garbage_collection():
-    lowered = function.lower(*args)
-  program = lowered.compile()
+  program = lowered(function, *args).compile()
   seconds = log.duration(time.perf_counter() - before)
   terminal.say(f'Compiled the training step in {seconds}.')
   return program
+
+
+def lowered(function: Any, *args: Any) -> Any:
+  """Returns a jitted function, traced for these arguments or their shapes."""
+  with _no_garbage_collection():
+    return function.lower(*args)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Several updates in one call of the device: what it takes, what it does."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +89,10 @@ def make_advance(train_step: TrainStep) -> Advance:
 
 
 def jit_advance(
-    advance: Advance, placing: devices.Devices, state: TrainState
+    advance: Advance,
+    placing: devices.Devices,
+    state: TrainState,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Advance:
   """Returns `advance` jitted; it takes over the state's memory.
 
@@ -97,6 +100,7 @@ def jit_advance(
     advance: As `make_advance` returns it.
     placing: Where state and supply are.
     state: Or its shapes.
+    compiler_options: Of XLA.
   """
   of_state = placing.shardings(state)
   of_supply = Supply(
@@ -107,4 +111,5 @@ def jit_advance(
       donate_argnums=0,
       in_shardings=(of_state, of_supply, placing.replicated),
       out_shardings=(of_state, placing.replicated),
+      compiler_options=compiler_options,
   )

@@ -27,6 +27,7 @@ FIELDS = {
     'eval_every_epochs': 2**20,
     'log_every_steps': 2**31 - 1,
     'steps_per_dispatch': 2**20,
+    'compile_effort': str,
     'mesh.data': 2**20,
     'mesh.fsdp': 2**20,
     'checkpoint_every_steps': 2**31 - 1,

@@ -163,16 +163,17 @@ class Run:
       self._pending = restored.meta.get('pending')
       return lambda: restored.tree, restored.step
     if self._source is not None or jax.device_count() > 1:
-      state = self._create()
+      state = self._create(self.parts.create_state)
       return lambda: state, 0
     # While the step is compiled: making a state is mostly compilation, too. Not
     # on several devices: of two programs at once, one might wait on some of
     # them for what the other keeps from beginning elsewhere.
+    create = self.parts.begin_to_create()
     self._beside = concurrent.futures.ThreadPoolExecutor(1)
-    return self._beside.submit(self._create).result, 0
+    return self._beside.submit(self._create, create).result, 0
 
-  def _create(self):
-    state = self.parts.create_state()
+  def _create(self, create):
+    state = create()
     if self._source is not None:
       source, self._source = self._source, None
       state = fine_tune.start(state, source, self.terminal.say)

@@ -12,6 +12,7 @@ from gswinrmt_jax.data import cropped, datasets, label_maps, pipeline
 from gswinrmt_jax.training import (
     average,
     build,
+    compilation,
     devices,
     dispatch,
     evaluation,
@@ -67,12 +68,20 @@ class Parts:
 
   def create_state(self) -> state_lib.TrainState:
     """Returns the state before the first step, on the devices."""
+    return self.begin_to_create()()
+
+  def begin_to_create(self) -> Callable[[], state_lib.TrainState]:
+    """Returns `create_state`, which then has next to nothing to do in Python.
+
+    So it can be called in a thread: two that trace take turns.
+    """
     create = jax.jit(
         self.create,
         out_shardings=self.devices.shardings(self.target),
         compiler_options=devices.quick_compilation(),
     )
-    return create()
+    traced = compilation.lowered(create)
+    return lambda: traced.compile()()
 
   def evaluate(
       self,
@@ -145,8 +154,9 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
       accumulate_steps=config.accumulate_steps,
       placing=placing,
   )
+  options = build.compiler_options(config)
   advance = dispatch.jit_advance(
-      dispatch.make_advance(train_step), placing, target
+      dispatch.make_advance(train_step), placing, target, options
   )
   eval_step = evaluation.make_eval_step(model, build.make_normalization(info))
   return Parts(
@@ -163,5 +173,9 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
       create=create,
       target=target,
       advance=advance,
-      eval_step=jax.jit(eval_step, out_shardings=placing.replicated),
+      eval_step=jax.jit(
+          eval_step,
+          out_shardings=placing.replicated,
+          compiler_options=options,
+      ),
   )
