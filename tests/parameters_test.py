@@ -1,14 +1,12 @@
 """The table of parameter counts, and the names that checkpoints rely on."""
 
-import functools
-
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import pytest
 
 import gswinrmt_jax
-from gswinrmt_jax.models import named
+from gswinrmt_jax.models import factory, named
 
 # name -> (classes, parameters). The first seven are the released RMT's (those
 # with a dense head as its logs of B and L have it); the next three are derived
@@ -38,9 +36,7 @@ def _shapes(name, num_classes, size=(32, 32), **overrides):
   model = gswinrmt_jax.create_model(
       name, num_classes=num_classes, dtype='bfloat16', **overrides
   )
-  image = jax.ShapeDtypeStruct((1, *size, 3), jnp.float32)
-  init = functools.partial(model.init, train=False)
-  return jax.eval_shape(init, jax.random.key(0), image)
+  return factory.variable_shapes(model, (*size, 3))
 
 
 def test_the_table_has_every_model():
