@@ -220,8 +220,8 @@ def with_argument(
   Args:
     config: A full recipe; its model is kept, narrower.
     argument: None for the recipe itself; 'smoke' for one epoch of a tiny model
-      on the packaged digits, with the recipe's own augmentation and precision,
-      to see in seconds that all of it runs.
+      on the packaged digits, with the recipe's own augmentation and precision
+      and quick compilation, to see in seconds that all of it runs.
 
   Returns:
     The recipe to run.
