@@ -30,7 +30,8 @@ def trained(monkeypatch, tmp_path):
   return path
 
 
-def test_it_times_until_the_first_step_is_logged_whole(trained):
+def test_it_times_until_the_first_step_is_logged_whole(trained, monkeypatch):
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   rows = start.measure(2, None)
   names = [row['what'] for row in rows]
   assert names == ['json', *start._STEPS]
@@ -47,6 +48,13 @@ def test_the_row_says_how_it_was_compiled(trained):
     asked = f'assert "--config.compile_effort={effort}" in sys.argv'
     trained.write_text(TRAINING.replace('time\n', f'time\n{asked}\n', 1))
     assert start._first_step_seconds(effort) < 20
+
+
+def test_an_accelerator_has_one_way_to_compile(monkeypatch):
+  monkeypatch.setenv('JAX_PLATFORMS', 'cuda')
+  assert list(start._steps()) == ['first training step']
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
+  assert start._steps() == start._STEPS
 
 
 def test_what_fails_is_told(trained, monkeypatch):

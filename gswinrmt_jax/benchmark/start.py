@@ -19,7 +19,7 @@ _IMPORTS = {
 }
 _TRAIN = ('-m', 'gswinrmt_jax.commands.main', 'train')
 _RUN = 'digits_retention:smoke'  # with next to no augmentation
-# As the recipe has it, and as full recipes have it.
+# As that recipe has it, and as full recipes have it: one thing but on a CPU.
 _STEPS = {
     'first training step': 'quick',
     'first training step, compiled in full': 'full',
@@ -44,14 +44,15 @@ def measure(repeats: int, threads: int | None) -> list[dict[str, Any]]:
   """
   cores = process.pinned(threads)
   before = os.sched_getaffinity(0) if cores else None
-  taken = {name: [] for name in [*_IMPORTS, *_STEPS]}
+  steps = _steps()
+  taken = {name: [] for name in [*_IMPORTS, *steps]}
   if cores:
     os.sched_setaffinity(0, cores)
   try:
     for _ in range(repeats):
       for name, statement in _IMPORTS.items():
         taken[name].append(_import_seconds(statement))
-      for name, effort in _STEPS.items():
+      for name, effort in steps.items():
         taken[name].append(_first_step_seconds(effort))
   finally:
     if cores:
@@ -71,6 +72,14 @@ def table(found: Sequence[dict[str, Any]]) -> str:
         f'| {row["what"]} | {row["seconds"]:.2f} | {low:.2f} | {high:.2f} |'
     )
   return '\n'.join(lines)
+
+
+def _steps():
+  # Only here: this module loads with the command, which need not wait for JAX.
+  from gswinrmt_jax.training import allocation
+
+  names = list(_STEPS) if allocation.on_cpu() else list(_STEPS)[:1]
+  return {name: _STEPS[name] for name in names}
 
 
 def _import_seconds(statement):

@@ -32,7 +32,7 @@ def keep() -> bool:
     Whether it is so now.
   """
   told = [name for name in os.environ if name.startswith('MALLOC_')]
-  if told or not _on_cpu():
+  if told or not on_cpu():
     return False
   try:
     mallopt = ctypes.CDLL(None).mallopt
@@ -44,7 +44,8 @@ def keep() -> bool:
   return True
 
 
-def _on_cpu():
+def on_cpu() -> bool:
+  """Returns whether programs will run on a CPU; JAX need not have begun."""
   platforms = os.environ.get('JAX_PLATFORMS')
   if platforms:
     return platforms == 'cpu'

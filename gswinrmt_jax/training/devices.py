@@ -198,9 +198,9 @@ def _whole(array):
 def quick_compilation() -> dict[str, int | bool] | None:
   """Returns compiler options for what takes longer to compile than to run.
 
-  On a CPU LLVM optimises nothing and, where XLA has both ways, in JAX 0.10,
-  it makes kernels the older one: a third of the work for a training step, with
-  which a run of a few seconds begins. Elsewhere there are none.
+  On a CPU LLVM then optimises nothing and, in JAX 0.10, which has two ways to
+  make kernels, XLA takes the older: a third of the work for a training step.
+  Elsewhere there are none.
   """
   if jax.default_backend() != 'cpu':
     return None

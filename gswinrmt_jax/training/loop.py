@@ -165,7 +165,7 @@ class Run:
     if self._source is not None or jax.device_count() > 1:
       state = self._create(self.parts.create_state)
       return lambda: state, 0
-    # While the step is compiled: making a state is mostly compilation, too. Not
+    # Beside the step's compilation: making a state is mostly that, too. Not
     # on several devices: of two programs at once, one might wait on some of
     # them for what the other keeps from beginning elsewhere.
     create = self.parts.begin_to_create()

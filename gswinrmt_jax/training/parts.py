@@ -71,9 +71,9 @@ class Parts:
     return self.begin_to_create()()
 
   def begin_to_create(self) -> Callable[[], state_lib.TrainState]:
-    """Returns `create_state`, which then has next to nothing to do in Python.
+    """Traces what makes that state, and returns what compiles and runs it.
 
-    So it can be called in a thread: two that trace take turns.
+    The latter can be called in a thread: two that trace would take turns.
     """
     create = jax.jit(
         self.create,
