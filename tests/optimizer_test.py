@@ -10,6 +10,7 @@ import pytest
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.ops import backend
 from gswinrmt_jax.training import gradients, optimizer
 
 
@@ -166,20 +167,26 @@ def test_it_is_the_adamw_of_optax(small, monkeypatch):
   )
 
 
-def test_three_small_arrays_of_a_shape_have_one_in_common():
-  """Two or one would save no launch; large ones are launches of their own."""
-  shapes = [(3,)] * 3 + [(4,)] * 2 + [(5,)] + [(2 * gradients.SMALL,)] * 3
-  params = {f'p{i}': jnp.ones(shape) for i, shape in enumerate(shapes)}
+def test_on_a_gpu_no_parameter_changes_before_all_gradients_are_there():
+  """XLA would copy what the other gradients still read."""
+  params = {'p0': jnp.arange(3.0), 'p1': jnp.ones(4)}
   tx = optimizer.make_optimizer(
       lambda step: 0.1, b1=0.9, b2=0.9, eps=1e-8, weight_decay=0.1
   )
-  program = jax.make_jaxpr(tx.update)(params, tx.init(params), params)
-  common = [
-      equation.outvars[0].aval.shape
-      for equation in program.eqns
-      if equation.primitive.name == 'optimization_barrier'
-  ]
-  assert common == [(3,)]
+  state = tx.init(params)
+  here = tx.update(params, state, params)
+  with backend.tracing_for('gpu'):
+    program = jax.make_jaxpr(lambda *a: tx.update(*a))(params, state, params)
+    there = tx.update(params, state, params)
+  gradients = program.jaxpr.invars[:2]
+  first, *_ = program.jaxpr.eqns
+  assert first.primitive.name == 'optimization_barrier'
+  assert first.invars == gradients
+  for equation in program.jaxpr.eqns[1:]:
+    assert not {*gradients} & {
+        v for v in equation.invars if not hasattr(v, 'val')
+    }
+  jax.tree.map(np.testing.assert_array_equal, there, here)
 
 
 def test_layer_scale_shrinks_with_the_kernels():

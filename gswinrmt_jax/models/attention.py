@@ -14,6 +14,7 @@ from gswinrmt_jax.ops import decay as decay_lib
 from gswinrmt_jax.ops import rotary as rotary_lib
 from gswinrmt_jax.ops import window as window_lib
 from gswinrmt_jax.ops.arrays import wide_dtype
+from gswinrmt_jax.ops.launches import in_one_launch
 
 
 class Attention(nn.Module):
@@ -177,4 +178,4 @@ class Attention(nn.Module):
       )
     logits = np.tile(decay_lib.decay_logits(heads, spread), (passes, 1))
     theta = self.param('decay_logit', lambda _: jnp.float32(logits))
-    return jax.nn.log_sigmoid(theta)
+    return jax.nn.log_sigmoid(in_one_launch(theta, 'forward'))

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models.norm import Affine, NOTHING
+from gswinrmt_jax.ops.launches import gradient_in_one_launch
 
 # Normal, not rescaled-truncated: PyTorch's truncation at +-2 is 100 sigma off.
 linear_init = nn.initializers.normal(0.02)
@@ -67,7 +68,9 @@ class FusedDense(nn.Module):
     parameters = []
     for name in self.names:
       layer = _DenseParameters(self.features, name=name)(x.shape[-1])
-      parameters.append([reorder(name, array) for array in layer])
+      parameters.append(
+          [reorder(name, gradient_in_one_launch(array)) for array in layer]
+      )
     kernels, biases = zip(*parameters, strict=True)
     kernel, bias = before.ahead_of(
         jnp.concatenate(kernels, axis=1), jnp.concatenate(biases)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.ops.arrays import along_channels
+from gswinrmt_jax.ops.launches import gradient_in_one_launch, in_one_launch
 
 
 class BatchNorm(nn.Module):
@@ -106,8 +107,9 @@ class Affine(NamedTuple):
     # Not in place: the parameters may be NumPy's.
     if self.bias is not None:
       bias = bias + (self.bias[:, None] * kernel).sum(0)
+      bias = in_one_launch(bias, 'forward')
     if self.scale is not None:
-      kernel = kernel * self.scale[:, None]
+      kernel = in_one_launch(kernel * self.scale[:, None], 'forward')
     return kernel, bias
 
   def behind(
@@ -120,8 +122,15 @@ class Affine(NamedTuple):
     """Returns kernel and bias of a layer that does this to its result."""
     if self.scale is not None:
       scale = along_channels(self.scale, kernel)
-      kernel, bias = kernel * scale, bias * self.scale
+      kernel = _product(kernel, jnp.broadcast_to(scale, kernel.shape))
+      bias = _product(bias, self.scale)
     return kernel, bias if self.bias is None else bias + self.bias
+
+
+def _product(x, y):
+  """Of arrays of one shape; it and its gradients in few launches."""
+  x, y = (gradient_in_one_launch(each) for each in (x, y))
+  return in_one_launch(x * y, 'forward')
 
 
 NOTHING = Affine(None, None)

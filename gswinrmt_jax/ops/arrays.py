@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax.ops.backend import platform
+from gswinrmt_jax.ops.launches import in_one_launch
 
 _LARGE = 2**22  # numbers
 
@@ -63,4 +64,4 @@ def token_sums(*maps: Float[Array, 'b *t c']) -> list[Float[Array, ' c']]:
   """Sums each map over all tokens; on a GPU in two steps, as XLA does."""
   if platform() == 'cpu':
     return [each.sum(range(each.ndim - 1)) for each in maps]
-  return [each.sum(0) for each in image_sums(*maps)]
+  return [in_one_launch(each, 'sums').sum(0) for each in image_sums(*maps)]

@@ -16,6 +16,7 @@ from gswinrmt_jax.ops import rotary as rotary_lib
 from gswinrmt_jax.ops import window as window_lib
 from gswinrmt_jax.ops.arrays import is_large, wide_dtype
 from gswinrmt_jax.ops.backend import platform
+from gswinrmt_jax.ops.launches import in_one_launch
 
 IMPLEMENTATIONS = ('auto', 'banded', 'cyclic', 'blocked')
 WIDTH, HEIGHT = 0, 1  # Rows of every `[2, n]` table: the pass they belong to.
@@ -215,5 +216,6 @@ def head_table(
 ) -> Float[Array, '*b n i j']:
   """`per_head[n] * distance[i, j]`, shaped and typed to meet `scores`."""
   per_head = per_head.astype(scores.dtype)[:, None, None]
-  table = per_head * jnp.asarray(distance, scores.dtype)[None]
+  distance = in_one_launch(jnp.asarray(distance, scores.dtype), 'forward')
+  table = per_head * distance[None]
   return jnp.expand_dims(table, range(scores.ndim - 3))

@@ -5,7 +5,7 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.ops.arrays import along_channels, wide
+from gswinrmt_jax.ops.arrays import along_channels, is_large, token_sums, wide
 
 
 @jax.custom_vjp
@@ -49,8 +49,11 @@ def summed(
     # and write that, for the sum; so it sums where it computes the map.
     info = jnp.finfo(gradient.dtype)
     rounded = lax.reduce_precision(rounded, info.nexp, info.nmant)
-  tokens = range(gradient.ndim - 1)
-  return gradient, rounded.sum(tokens).astype(bias.dtype)
+  if is_large(gradient):
+    (total,) = token_sums(rounded)
+  else:
+    total = rounded.sum(range(gradient.ndim - 1))
+  return gradient, total.astype(bias.dtype)
 
 
 add_bias.defvjp(_forward, _backward)

@@ -1,17 +1,19 @@
 """Linear layers and what follows them.
 
-Each has a plain form, and one for the large maps of a GPU with a backward pass
-for all of it by hand. XLA's Triton products end with sums and factors that are
-arrays by then: of matrices, numbers of a channel or numbers of a token. So a
-bias, and what a branch is added to, need no pass of their own, if nothing that
-is computed stands in their place. That is what the barriers are for, which cost
-kernels: small maps do without.
+Each has a plain form, and one for the large maps of a GPU. There XLA's Triton
+products end with sums and factors that are arrays by then: of matrices, numbers
+of a channel or numbers of a token. So a bias, and what a branch is added to,
+need no pass of their own, if nothing that is computed stands in their place.
+That is what the barriers are for, which cost kernels: small maps do without.
+For a GPU the backward pass is by hand: the gradient of a bias is part of a
+product.
 """
 
 import functools
 
 import jax
 from jax import lax
+from jax.experimental import layout
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -23,6 +25,8 @@ from gswinrmt_jax.ops.arrays import (
     wide,
     wide_dtype,
 )
+from gswinrmt_jax.ops.backend import platform
+from gswinrmt_jax.ops.launches import in_one_launch
 
 _ONES = 64  # Channels of ones, which fill a tile of the product.
 
@@ -47,6 +51,8 @@ def dense(
   """
   if is_large(x):
     return _dense(x, kernel, bias)
+  if platform() != 'cpu':
+    return _plain(x, kernel, bias)
   return bias_lib.add_bias(_matmul(x, kernel.astype(x.dtype)), bias)
 
 
@@ -105,7 +111,7 @@ def dense_gelu(
     bias: Float[Array, ' f'],
 ) -> Float[Array, 'b h w f']:
   """GELU of a linear layer, `GELU(x W + b)`; see `gelu.biased_gelu`."""
-  if is_large(x):
+  if platform() != 'cpu':
     return _gelu(x, kernel, bias)
   return gelu_lib.biased_gelu(_matmul(x, kernel.astype(x.dtype)), bias)
 
@@ -118,6 +124,18 @@ def _matmul(x, kernel):
   """
   y = x.reshape(-1, x.shape[-1]) @ kernel
   return y.reshape(*x.shape[:-1], -1)
+
+
+@jax.custom_vjp
+def _plain(x, kernel, bias):
+  return _plain_forward(x, kernel, bias)[0]
+
+
+def _plain_forward(x, kernel, bias):
+  narrow = kernel.astype(x.dtype)
+  y = _matmul(x, narrow)
+  y += along_channels(bias, y).astype(y.dtype)
+  return y, (x, narrow, kernel, bias)
 
 
 @jax.custom_vjp
@@ -139,6 +157,9 @@ def _linear(x, kernel, bias):
 
 def _dense_backward(residuals, dy):
   x, *_, bias = residuals
+  # Else XLA may lay it out with the tokens last, as the kernel's gradient of a
+  # depthwise convolution likes it, and turn all of attention around.
+  dy = layout.with_layout_constraint(dy, layout.Layout(tuple(range(dy.ndim))))
   return _gradients(residuals, dy, *_sums(x, dy, bias))
 
 
@@ -164,15 +185,16 @@ def _sums(x, dy, bias):
   x, dy = (m.reshape(-1, m.shape[-1]) for m in (x, dy))
   ones = lax.optimization_barrier(jnp.ones((len(x), _ONES), x.dtype))
   both = _product(jnp.concatenate([x, ones], axis=1), dy)
-  both = lax.optimization_barrier(both)
-  return both[:channels], lax.optimization_barrier(both[channels])
+  both = lax.optimization_barrier(in_one_launch(both, 'gradients'))
+  dbias = in_one_launch(both[channels], 'gradients')
+  return both[:channels], lax.optimization_barrier(dbias)
 
 
 def _product(x, dy):
   """`x^T dy` over all tokens, in float32 at least."""
   tokens = tuple(range(x.ndim - 1))
   dtype = wide_dtype(x.dtype)
-  return jnp.tensordot(dy, x, (tokens, tokens), preferred_element_type=dtype).T
+  return jnp.tensordot(x, dy, (tokens, tokens), preferred_element_type=dtype)
 
 
 @jax.custom_vjp
@@ -227,6 +249,7 @@ def _residual_forward(x, kernel, bias, residual, keep, gate):
   if keep is not None:
     keep = keep.astype(x.dtype)
     tokens = jnp.broadcast_to(keep[:, None, None], shape[:-1])
+    tokens = in_one_launch(tokens, 'forward')
     y *= lax.optimization_barrier(tokens.reshape(-1, 1))
   y += lax.optimization_barrier(residual).reshape(y.shape)
   if gate is not None:
@@ -255,6 +278,7 @@ def _residual_backward(residuals, dy):
 
 
 _gelu.defvjp(_gelu_forward, _gelu_backward)
+_plain.defvjp(_plain_forward, _dense_backward)
 _dense.defvjp(_dense_forward, _dense_backward)
 _parts.defvjp(_parts_forward, _parts_backward)
 _residual.defvjp(_residual_forward, _residual_backward)

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from gswinrmt_jax.ops.arrays import wide
 from gswinrmt_jax.ops.backend import platform
 from gswinrmt_jax.ops.kernel import with_gradient_in_order
+from gswinrmt_jax.ops.launches import in_one_launch
 
 IMPLEMENTATIONS = ('auto', 'shift', 'conv')
 
@@ -145,6 +146,8 @@ def _kernel_gradient(x: Array, cotangent: Array, kernel: Array) -> Array:
   gradient = jnp.pad(
       sums.reshape(rows, columns, 1, -1), (*pads, (0, 0), (0, 0))
   )
+  if gradient.size > sums.size:  # Not a sum any more.
+    gradient = in_one_launch(gradient, 'gradients')
   return gradient.astype(kernel.dtype)
 
 

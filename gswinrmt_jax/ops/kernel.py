@@ -4,6 +4,8 @@ import jax
 from jax import lax
 from jaxtyping import Array, Float
 
+from gswinrmt_jax.ops.launches import in_one_launch
+
 
 @jax.custom_vjp
 def with_gradient_in_order(
@@ -23,7 +25,8 @@ def _forward(kernel):
 
 def _backward(residuals, cotangent):
   del residuals
-  flat = lax.optimization_barrier(cotangent.ravel())
+  flat = in_one_launch(cotangent.ravel(), 'gradients')
+  flat = lax.optimization_barrier(flat)
   return (flat.reshape(cotangent.shape),)
 
 

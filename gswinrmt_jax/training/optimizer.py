@@ -1,6 +1,5 @@
 """AdamW: warm-up, cosine, decay on kernels only; by step or by epoch."""
 
-import collections
 from collections.abc import Sequence
 import functools
 import math
@@ -12,7 +11,7 @@ import numpy as np
 import optax
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import gradients
+from gswinrmt_jax.ops.launches import complete, in_one_launch
 
 # Parameters of `models.block` that scale a branch.
 _LAYER_SCALE = ('attention_scale', 'ffn_scale')
@@ -152,7 +151,8 @@ def make_optimizer(
       a = lr sqrt(1 - b2^t) / (1 - b1^t)        e = eps sqrt(1 - b2^t)
 
   State and, to rounding, results are those of optax; what is the same for all
-  numbers is computed once (Kingma and Ba, section 2).
+  numbers is computed once (Kingma and Ba, section 2). On a GPU all gradients
+  are there before any parameter changes.
   """
   mask = functools.partial(decay_mask, layer_scale=decay_layer_scale)
   # Not within `inject_hyperparams`: it takes the mask for a schedule and
@@ -161,15 +161,17 @@ def make_optimizer(
 
   def update(grads, state, params):
     adam, decayed, scheduled = state
+    grads = complete(grads)
     mu = _moment(adam.mu, grads, b1)
     nu = _moment(adam.nu, jax.tree.map(jnp.square, grads), b2)
     count = optax.safe_increment(adam.count)
     rate = schedule(scheduled.count)
     root = jnp.sqrt(1 - b2**count)
-    factor = _Filled(-rate * root / (1 - b1**count), params)
+    factor = -rate * root / (1 - b1**count)
 
     def change(m, v, w, decays):
-      step = factor.like(w) * (m / (jnp.sqrt(v) + eps * root))
+      m = in_one_launch(m, 'updates')
+      step = factor * (m / (jnp.sqrt(v) + eps * root))
       return step - rate * weight_decay * w if decays else step
 
     updates = jax.tree.map(change, mu, nu, params, mask(params))
@@ -183,26 +185,3 @@ def make_optimizer(
 def _moment(moment, values, decay):
   """Moves the running mean on."""
   return jax.tree.map(lambda m, g: m + (1 - decay) * (g - m), moment, values)
-
-
-class _Filled:
-  """A number as arrays, one for all that need it in the same small shape.
-
-  On a GPU XLA updates arrays of one shape in one launch if they read an array
-  in common; a number in common is not enough. That array is a launch as well:
-  for one or two it saves none.
-  """
-
-  def __init__(self, number: jax.Array, updated: optax.Params):
-    self._number = number
-    self._arrays = {}
-    self._count = collections.Counter(x.shape for x in jax.tree.leaves(updated))
-
-  def like(self, array: jax.Array) -> jax.Array:
-    """Returns the number to multiply such an array by."""
-    if array.size > gradients.SMALL or self._count[array.shape] < 3:
-      return self._number
-    if array.shape not in self._arrays:
-      filled = jnp.full(array.shape, self._number)
-      self._arrays[array.shape] = jax.lax.optimization_barrier(filled)
-    return self._arrays[array.shape]

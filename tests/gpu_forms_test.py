@@ -1,4 +1,4 @@
-"""The forms for large maps of a GPU: values and gradients of the plain ones."""
+"""The forms for a GPU: values and gradients of those for a CPU."""
 
 import contextlib
 import dataclasses
@@ -22,17 +22,26 @@ def _arrays(*shapes, dtype=np.float64):
   return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
 
 
-@pytest.fixture(name='large')
-def _large(monkeypatch):
-  """Returns a context in which every map is a large one of a GPU."""
-
+def _context(monkeypatch, limit):
   @contextlib.contextmanager
   def context():
     with monkeypatch.context() as patch, backend.tracing_for('gpu'):
-      patch.setattr(arrays, '_LARGE', 0)
+      patch.setattr(arrays, '_LARGE', limit)
       yield
 
   return context
+
+
+@pytest.fixture(name='large')
+def _large(monkeypatch):
+  """Returns a context in which every map is a large one of a GPU."""
+  return _context(monkeypatch, 0)
+
+
+@pytest.fixture(name='gpu', params=[0, 2**62], ids=['large', 'small'])
+def _gpu(monkeypatch, request):
+  """Returns one of a GPU, with every map a large or a small one."""
+  return _context(monkeypatch, request.param)
 
 
 def _with_gradients(function, inputs, cotangents):
@@ -45,9 +54,9 @@ def _cotangents(out):
   return jax.tree.map(lambda y: jnp.cos(7 * y + 1), out)
 
 
-def _agree(function, inputs, large, atol=1e-12):
+def _agree(function, inputs, gpu, atol=1e-12):
   plain = _with_gradients(function, inputs, _cotangents)
-  with large():
+  with gpu():
     other = _with_gradients(lambda *a: function(*a), inputs, _cotangents)
   for actual, expected in zip(other, plain, strict=True):
     assert actual.dtype == expected.dtype
@@ -74,18 +83,18 @@ def test_what_is_large(large):
 
 
 @pytest.mark.parametrize('layer', [ops.dense, ops.dense_gelu])
-def test_linear_layers(layer, large):
+def test_linear_layers(layer, gpu):
   with jax.enable_x64(True):
-    _agree(layer, _arrays((B, H, W, C), (C, F), (F,)), large)
+    _agree(layer, _arrays((B, H, W, C), (C, F), (F,)), gpu)
 
 
-def test_parts(large):
+def test_parts(gpu):
   def parts(*inputs):
     return ops.dense_parts(*inputs, 3)
 
   with jax.enable_x64(True):
     inputs = _arrays((B, H, W, C), (C, F), (F,))
-    one, two, three, *_ = _agree(parts, inputs, large)
+    one, two, three, *_ = _agree(parts, inputs, gpu)
     whole = ops.dense(*inputs)
   np.testing.assert_allclose(
       jnp.concatenate([one, two, three], -1), whole, atol=1e-12
@@ -94,7 +103,7 @@ def test_parts(large):
 
 @pytest.mark.parametrize('keep', [None, (0.0, 1.25)])
 @pytest.mark.parametrize('gated', [False, True])
-def test_residual_layers(keep, gated, large):
+def test_residual_layers(keep, gated, gpu):
   def layer(x, kernel, bias, residual, logits):
     gate = ops.sigmoid_gate(logits) if gated else None
     kept = None if keep is None else jnp.array(keep)
@@ -103,7 +112,7 @@ def test_residual_layers(keep, gated, large):
   with jax.enable_x64(True):
     maps = (B, H, W, F)
     inputs = _arrays((B, H, W, C), (C, F), (F,), maps, maps)
-    y, *_ = _agree(layer, inputs, large)
+    y, *_ = _agree(layer, inputs, gpu)
     x, kernel, bias, residual, logits = map(np.asarray, inputs)
   branch = x @ kernel + bias
   if keep is not None:
@@ -114,7 +123,7 @@ def test_residual_layers(keep, gated, large):
   np.testing.assert_allclose(y, expected, atol=1e-12)
 
 
-def test_forward_over_reverse_mode(large):
+def test_forward_over_reverse_mode(gpu):
   """Hessians times vectors, of all layers in a row."""
 
   def loss(x, kernel, bias, logits):
@@ -133,7 +142,7 @@ def test_forward_over_reverse_mode(large):
       return jax.jvp(jax.grad(loss, range(4)), inputs, tuple(vectors))[1]
 
     plain = product(*inputs)
-    with large():
+    with gpu():
       other = product(*inputs)
   for actual, expected in zip(other, plain, strict=True):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
@@ -155,13 +164,13 @@ def test_a_gate_of_zero_has_a_gradient_of_zero(large):
   np.testing.assert_allclose(dgate[0, 0, 0, 1], y[0, 0, 0, 1] / 0.5, rtol=1e-6)
 
 
-def test_biases_are_summed_in_float32_by_a_product(large):
+def test_biases_are_summed_in_float32_by_a_product(gpu):
   """25,088 ones would stop at 256 in bfloat16; of any numbers, the sum."""
   shape = (8, 56, 56)
   x, dy = _arrays((*shape, 2), (*shape, 3), dtype=jnp.bfloat16)
   dy = dy.at[..., 0].set(1)
   kernel, bias = _arrays((2, 3), (3,), dtype=np.float32)
-  with large():
+  with gpu():
     text = str(
         jax.make_jaxpr(lambda *a: jax.vjp(ops.dense, *a)[1](dy))(
             x, kernel, bias
@@ -189,7 +198,7 @@ def test_a_saturated_gate_in_bfloat16(large):
 
 @pytest.mark.parametrize('name', ['retention_compact', 'swat_compact'])
 @pytest.mark.parametrize('shifted', [False, True])
-def test_whole_blocks_in_training(name, shifted, large):
+def test_whole_blocks_in_training(name, shifted, gpu):
   """All parameters and the map, with a branch that is dropped."""
   arch = dataclasses.replace(
       named.MODELS[name],
@@ -218,7 +227,7 @@ def test_whole_blocks_in_training(name, shifted, large):
     def run(params, x):
       return module.apply({'params': params}, x, keep)
 
-    _agree(jax.jit(run), (params, x), lambda: _fresh(large), atol=1e-11)
+    _agree(jax.jit(run), (params, x), lambda: _fresh(gpu), atol=1e-11)
 
 
 @pytest.mark.parametrize(('window', 'before'), [(16, False), (17, True)])
@@ -238,9 +247,9 @@ def test_long_lines_are_rotated_before(window, before, large):
 
 
 @contextlib.contextmanager
-def _fresh(large):
-  """What was traced for small maps is not used for large ones."""
+def _fresh(gpu):
+  """What was traced for a CPU is not used for a GPU."""
   jax.clear_caches()
-  with large():
+  with gpu():
     yield
   jax.clear_caches()
