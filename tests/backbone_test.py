@@ -9,6 +9,7 @@ import pytest
 import random_variables
 
 import gswinrmt_jax
+from gswinrmt_jax.models import factory
 
 _TINY = {
     'widths': (8, 16, 24, 32),
@@ -30,9 +31,7 @@ def _tiny(name, **overrides):
 
 def _shapes(model, size, **options):
   x = jax.ShapeDtypeStruct((2, *size, 3), jnp.float32)
-  variables = jax.eval_shape(
-      functools.partial(model.init, train=False), jax.random.key(0), x
-  )
+  variables = factory.variable_shapes(model, x.shape[1:])
   return jax.eval_shape(
       functools.partial(model.apply, train=False, **options), variables, x
   )

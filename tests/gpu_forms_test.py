@@ -45,8 +45,12 @@ def _gpu(monkeypatch, request):
 
 
 def _with_gradients(function, inputs, cotangents):
-  out, pull = jax.vjp(function, *inputs)
-  return jax.tree.leaves((out, pull(cotangents(out))))
+  @jax.jit
+  def run(inputs):
+    out, pull = jax.vjp(function, *inputs)
+    return jax.tree.leaves((out, pull(cotangents(out))))
+
+  return run(inputs)
 
 
 def _cotangents(out):

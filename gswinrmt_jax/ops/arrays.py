@@ -2,6 +2,7 @@
 
 import jax
 from jax import lax
+from jax.experimental import layout
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
@@ -39,6 +40,18 @@ def written(x: Float[Array, '*b c']) -> Float[Array, '*b c']:
   write it in float32.
   """
   return lax.optimization_barrier(x) if is_large(x) else x
+
+
+def channels_last(x: Float[Array, '*b c']) -> Float[Array, '*b c']:
+  """Has XLA lay the map out in memory as it is written here.
+
+  It may else put the tokens last, as the kernel's gradient of a depthwise
+  convolution likes it, and turn all of attention around. Not with an older JAX,
+  whose XLA then gathers the maps of all devices.
+  """
+  if jax.__version_info__ < (0, 12):
+    return x
+  return layout.with_layout_constraint(x, layout.Layout(tuple(range(x.ndim))))
 
 
 def along_channels(

@@ -13,7 +13,6 @@ import functools
 
 import jax
 from jax import lax
-from jax.experimental import layout
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -21,6 +20,7 @@ from gswinrmt_jax.ops import bias as bias_lib
 from gswinrmt_jax.ops import gelu as gelu_lib
 from gswinrmt_jax.ops.arrays import (
     along_channels,
+    channels_last,
     is_large,
     wide,
     wide_dtype,
@@ -157,9 +157,7 @@ def _linear(x, kernel, bias):
 
 def _dense_backward(residuals, dy):
   x, *_, bias = residuals
-  # Else XLA may lay it out with the tokens last, as the kernel's gradient of a
-  # depthwise convolution likes it, and turn all of attention around.
-  dy = layout.with_layout_constraint(dy, layout.Layout(tuple(range(dy.ndim))))
+  dy = channels_last(dy)
   return _gradients(residuals, dy, *_sums(x, dy, bias))
 
 
