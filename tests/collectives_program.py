@@ -18,7 +18,6 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.benchmark import hlo_text
@@ -28,6 +27,7 @@ from gswinrmt_jax.training import (
     devices,
     dispatch,
     gradients,
+    optimizer,
     state,
     step,
     token_loss,
@@ -67,7 +67,9 @@ _UNMIXED = dataclasses.replace(_PLAIN, mixup_alpha=0.0, cutmix_alpha=0.0)
 def _exchanged(model, settings, *, fsdp=1, tokens=False):
   """Compiles a step and lists the shapes of what is exchanged, by kind."""
   here = devices.Devices(fsdp=fsdp)
-  tx = optax.adamw(1e-3)
+  tx = optimizer.make_optimizer(
+      lambda step: 1e-3, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.05
+  )
 
   def augmentation(key, batch):
     image, targets = augment_lib.augment(
@@ -123,7 +125,9 @@ def _model(name, **fields):
 
 
 def _windows():
-  return _exchanged(_model('retention_compact', window_size=4), _FULL)
+  return _exchanged(
+      _model('retention_compact', window_size=4, dtype='bfloat16'), _FULL
+  )
 
 
 def _sigmoid():

@@ -42,16 +42,20 @@ def written(x: Float[Array, '*b c']) -> Float[Array, '*b c']:
   return lax.optimization_barrier(x) if is_large(x) else x
 
 
-def channels_last(x: Float[Array, '*b c']) -> Float[Array, '*b c']:
+def channels_last(
+    x: Float[Array | np.ndarray, '*b c'],
+) -> Float[Array, '*b c']:
   """Has XLA lay the map out in memory as it is written here.
 
   It may else put the tokens last, as the kernel's gradient of a depthwise
   convolution likes it, and turn all of attention around. Not with an older JAX,
-  whose XLA then gathers the maps of all devices.
+  whose XLA then gathers the maps of all devices, nor in a program for any batch
+  size, since `jax.export` refuses it.
   """
-  if jax.__version_info__ < (0, 12):
+  if jax.__version_info__ < (0, 12) or not isinstance(x.size, int):
     return x
-  return layout.with_layout_constraint(x, layout.Layout(tuple(range(x.ndim))))
+  order = layout.Layout(tuple(range(x.ndim)))
+  return layout.with_layout_constraint(jnp.asarray(x), order)
 
 
 def along_channels(

@@ -1,12 +1,12 @@
 """Linear layers and what follows them.
 
-Each has a plain form, and one for the large maps of a GPU. There XLA's Triton
-products end with sums and factors that are arrays by then: of matrices, numbers
-of a channel or numbers of a token. So a bias, and what a branch is added to,
-need no pass of their own, if nothing that is computed stands in their place.
-That is what the barriers are for, which cost kernels: small maps do without.
-For a GPU the backward pass is by hand: the gradient of a bias is part of a
-product.
+On a CPU as they are written. On a GPU the backward pass is by hand, the
+gradient of a bias a row of the kernel's product, and large maps have a forward
+pass of their own: XLA's Triton products end with sums and factors that are
+arrays by then, of matrices, numbers of a channel or numbers of a token. So a
+bias, and what a branch is added to, need no pass of their own, if nothing that
+is computed stands in their place. That is what the barriers there are for,
+which cost kernels: small maps do without.
 """
 
 import functools
@@ -52,7 +52,7 @@ def dense(
   if is_large(x):
     return _dense(x, kernel, bias)
   if platform() != 'cpu':
-    return _plain(x, kernel, bias)
+    return _small(x, kernel, bias)
   return bias_lib.add_bias(_matmul(x, kernel.astype(x.dtype)), bias)
 
 
@@ -127,14 +127,14 @@ def _matmul(x, kernel):
 
 
 @jax.custom_vjp
-def _plain(x, kernel, bias):
-  return _plain_forward(x, kernel, bias)[0]
+def _small(x, kernel, bias):
+  return _small_forward(x, kernel, bias)[0]
 
 
-def _plain_forward(x, kernel, bias):
+def _small_forward(x, kernel, bias):
   narrow = kernel.astype(x.dtype)
   y = _matmul(x, narrow)
-  y += along_channels(bias, y).astype(y.dtype)
+  y = y + along_channels(bias, y).astype(y.dtype)
   return y, (x, narrow, kernel, bias)
 
 
@@ -181,7 +181,7 @@ def _sums(x, dy, bias):
   # before they are added up.
   channels = x.shape[-1]
   x, dy = (m.reshape(-1, m.shape[-1]) for m in (x, dy))
-  ones = lax.optimization_barrier(jnp.ones((len(x), _ONES), x.dtype))
+  ones = lax.optimization_barrier(jnp.ones((x.shape[0], _ONES), x.dtype))
   both = _product(jnp.concatenate([x, ones], axis=1), dy)
   both = lax.optimization_barrier(in_one_launch(both, 'gradients'))
   dbias = in_one_launch(both[channels], 'gradients')
@@ -276,7 +276,7 @@ def _residual_backward(residuals, dy):
 
 
 _gelu.defvjp(_gelu_forward, _gelu_backward)
-_plain.defvjp(_plain_forward, _dense_backward)
+_small.defvjp(_small_forward, _dense_backward)
 _dense.defvjp(_dense_forward, _dense_backward)
 _parts.defvjp(_parts_forward, _parts_backward)
 _residual.defvjp(_residual_forward, _residual_backward)

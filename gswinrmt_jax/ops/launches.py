@@ -43,8 +43,8 @@ def gradient_in_one_launch(
 ) -> Float[Array | np.ndarray, '*b']:
   """Returns it; on a GPU its gradient is computed with others of its shape.
 
-  Not if that is a sum: a sum does not end with the zero, which then is a launch
-  of its own.
+  Not for one that is a sum: XLA does not add the zero at the end of a sum, so
+  it would be a launch of its own.
   """
   return x if platform() == 'cpu' else _identity(x)
 
@@ -52,8 +52,8 @@ def gradient_in_one_launch(
 def complete(tree: _Tree) -> _Tree:
   """Returns it; on a GPU nothing is computed from a part before all is there.
 
-  XLA copies a parameter that it changes in place unless all that reads it comes
-  before, and does not put it before.
+  XLA changes a parameter in place only if all that reads it must run before; it
+  does not order them itself, but copies the parameter.
   """
   return tree if platform() == 'cpu' else lax.optimization_barrier(tree)
 

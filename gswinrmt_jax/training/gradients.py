@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-SMALL = 2**15  # numbers; larger arrays are not worth a copy
+SMALL = 2**15  # numbers; larger arrays are not copied to be joined
 
 
 def norm(grads: Any) -> jax.Array:
