@@ -32,9 +32,10 @@ def in_one_launch(
     x: What is computed elementwise, or what a sum reads.
     among: Which others: 'forward', 'gradients', 'sums' or 'updates'.
   """
+  length = _LENGTHS[among]  # Here, so that a wrong name fails on a CPU, too.
   if platform() == 'cpu':
     return x
-  zeros = jnp.zeros(_LENGTHS[among], x.dtype)
+  zeros = jnp.zeros(length, x.dtype)
   return x + lax.optimization_barrier(zeros)[0]
 
 
