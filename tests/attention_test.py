@@ -58,7 +58,7 @@ def _heads(x):
 def _rotated(x, stride):
   """Scores do not change with the order of the channels of both."""
   rotation = rotary.interleaved(C // 3, stride)
-  return rotary.rotate(_heads(rotary.arranged(x, 3)), rotation)
+  return rotary.rotate(_heads(rotary.arranged(x, 3)), rotation=rotation)
 
 
 def _local(params, value):

@@ -12,9 +12,9 @@ from gswinrmt_jax.ops import axial, backend, rotary
 
 N, D = 3, 4
 ROTATIONS = {  # of neighbours and of halves, in steps of their own each way
-    'softmax': rotary.Rotation(np.array([1.0, 0.1]), (1, 5), -1),
-    'sigmoid': rotary.Rotation(np.array([0.7, 0.3]), (2, 3), -2),
-    'linear': rotary.Rotation(np.array([1.0, 0.1]), (0, 1), -2),
+    'softmax': rotary.Rotation((1.0, 0.1), (1, 5), -1),
+    'sigmoid': rotary.Rotation((0.7, 0.3), (2, 3), -2),
+    'linear': rotary.Rotation((1.0, 0.1), (0, 1), -2),
 }
 
 

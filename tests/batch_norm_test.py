@@ -29,7 +29,7 @@ def _expected(x, gelu):
 def test_values(gelu):
   with jax.enable_x64(True):
     arrays = map(jnp.asarray, (X, SCALE, BIAS))
-    got = ops.batch_norm(*arrays, EPSILON, gelu)
+    got = ops.batch_norm(*arrays, epsilon=EPSILON, gelu=gelu)
   for one, other in zip(got, _expected(X, gelu), strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
@@ -38,7 +38,9 @@ def test_values(gelu):
 def test_gradients_by_finite_differences(gelu):
   def y(*arrays):
     # Not its square or sum, whose gradients vanish.
-    return jnp.sin(ops.batch_norm(*map(jnp.asarray, arrays), EPSILON, gelu)[0])
+    return jnp.sin(
+        ops.batch_norm(*map(jnp.asarray, arrays), epsilon=EPSILON, gelu=gelu)[0]
+    )
 
   with jax.enable_x64(True):
     test_util.check_grads(y, (X, SCALE, BIAS), 1, modes=['rev'], rtol=1e-6)
@@ -51,7 +53,9 @@ def test_what_a_gpu_computes_is_what_a_cpu_computes(gelu, dtype):
 
   def outputs():
     y, pull, statistics = jax.vjp(
-        lambda *arrays: _split(ops.batch_norm(*arrays, EPSILON, gelu)),
+        lambda *arrays: _split(
+            ops.batch_norm(*arrays, epsilon=EPSILON, gelu=gelu)
+        ),
         *(x, scale, bias),
         has_aux=True,
     )
@@ -76,7 +80,9 @@ def test_images_whose_means_are_far_from_each_other_and_from_zero():
   """In float32, E[x^2] - E[x]^2 would be off by a tenth and more."""
   offsets = 1000 + np.array([-0.5, 0.0, 0.5])[:, None, None, None]
   x = jnp.asarray(offsets + 0.01 * X, jnp.float32)
-  _, mean, variance = ops.batch_norm(x, jnp.ones(6), jnp.zeros(6), EPSILON)
+  _, mean, variance = ops.batch_norm(
+      x, jnp.ones(6), jnp.zeros(6), epsilon=EPSILON
+  )
   exact = np.asarray(x, np.float64)
   np.testing.assert_allclose(mean, exact.mean((0, 1, 2)), rtol=1e-7)
   np.testing.assert_allclose(variance, exact.var((0, 1, 2)), rtol=1e-5)
@@ -87,7 +93,7 @@ def test_narrow_maps_are_normalised_in_float32():
   x = jnp.ones((1, 64, 64, 1), jnp.bfloat16).at[:, :, 32:].set(3)
   one, zero = jnp.ones(1), jnp.zeros(1)
   (y, mean, variance), pull = jax.vjp(
-      lambda *arrays: ops.batch_norm(*arrays, 0.0), x, one, zero
+      lambda *arrays: ops.batch_norm(*arrays, epsilon=0.0), x, one, zero
   )
   assert y.dtype == 'bfloat16' and mean.dtype == variance.dtype == 'float32'
   assert (mean, variance) == (2, 1) and set(np.unique(y)) == {-1, 1}

@@ -73,7 +73,7 @@ def test_scores_and_mix():
 @pytest.mark.parametrize('axis', [-1, -2])
 def test_scores_of_rotated_tokens(axis, along):
   """Neighbours and halves, along rows and columns: values and gradients."""
-  rotation = rotary.Rotation(np.array([1.0, 0.3, 0.07]), (2, 5), axis)
+  rotation = rotary.Rotation((1.0, 0.3, 0.07), (2, 5), axis)
   rng = np.random.default_rng(0)
   window = (W, H)[along]
   weights = rng.normal(size=(2, (H, W)[along], 4, window, window))
@@ -81,7 +81,7 @@ def test_scores_of_rotated_tokens(axis, along):
   def scores(turned, query, key):
     turn = None
     if turned:
-      query, key = (rotary.rotate(x, rotation) for x in (query, key))
+      query, key = (rotary.rotate(x, rotation=rotation) for x in (query, key))
     else:
       turn = rotary.between(rotation, along, window)
     query, key = (blocked.blocks(x, along, window, 0) for x in (query, key))

@@ -1,8 +1,9 @@
 """The forms for a GPU: values and gradients of those for a CPU."""
 
-import contextlib
 import dataclasses
+import functools
 
+import for_gpu
 import jax
 from jax import export
 import jax.numpy as jnp
@@ -22,26 +23,16 @@ def _arrays(*shapes, dtype=np.float64):
   return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
 
 
-def _context(monkeypatch, limit):
-  @contextlib.contextmanager
-  def context():
-    with monkeypatch.context() as patch, backend.tracing_for('gpu'):
-      patch.setattr(arrays, '_LARGE', limit)
-      yield
-
-  return context
-
-
 @pytest.fixture(name='large')
-def _large(monkeypatch):
+def _large():
   """Returns a context in which every map is a large one of a GPU."""
-  return _context(monkeypatch, 0)
+  return functools.partial(for_gpu.maps_large_from, 0)
 
 
 @pytest.fixture(name='gpu', params=[0, 2**62], ids=['large', 'small'])
-def _gpu(monkeypatch, request):
+def _gpu(request):
   """Returns one of a GPU, with every map a large or a small one."""
-  return _context(monkeypatch, request.param)
+  return functools.partial(for_gpu.maps_large_from, request.param)
 
 
 def _with_gradients(function, inputs, cotangents):
@@ -112,7 +103,7 @@ def test_gradients_for_any_batch():
 
 def test_parts(gpu):
   def parts(*inputs):
-    return ops.dense_parts(*inputs, 3)
+    return ops.dense_parts(*inputs, parts=3)
 
   with jax.enable_x64(True):
     inputs = _arrays((B, H, W, C), (C, F), (F,))
@@ -149,7 +140,7 @@ def test_forward_over_reverse_mode(gpu):
   """Hessians times vectors, of all layers in a row."""
 
   def loss(x, kernel, bias, logits):
-    one, two = ops.dense_parts(x, kernel, bias, 2)
+    one, two = ops.dense_parts(x, kernel, bias, parts=2)
     hidden = ops.dense_gelu(one, kernel[:3], bias)
     gate = ops.sigmoid_gate(logits)
     return jnp.sin(
@@ -249,7 +240,7 @@ def test_whole_blocks_in_training(name, shifted, gpu):
     def run(params, x):
       return module.apply({'params': params}, x, keep)
 
-    _agree(jax.jit(run), (params, x), lambda: _fresh(gpu), atol=1e-11)
+    _agree(jax.jit(run), (params, x), gpu, atol=1e-11)
 
 
 @pytest.mark.parametrize(('window', 'before'), [(16, False), (17, True)])
@@ -266,12 +257,3 @@ def test_long_lines_are_rotated_before(window, before, large):
         )(*maps)
     )
   assert ('rev[' in text) == before
-
-
-@contextlib.contextmanager
-def _fresh(gpu):
-  """What was traced for a CPU is not used for a GPU."""
-  jax.clear_caches()
-  with gpu():
-    yield
-  jax.clear_caches()

@@ -23,7 +23,7 @@ def _expected(x, epsilon=1e-6):
 def test_values():
   with jax.enable_x64(True):
     plain = ops.normalize(jnp.asarray(X))
-    affine = ops.layer_norm(*map(jnp.asarray, (X, SCALE, BIAS)), 0.5)
+    affine = ops.layer_norm(*map(jnp.asarray, (X, SCALE, BIAS)), epsilon=0.5)
   np.testing.assert_allclose(plain, _expected(X), rtol=1e-12)
   np.testing.assert_allclose(
       affine, _expected(X, 0.5) * SCALE + BIAS, rtol=1e-11
@@ -40,7 +40,7 @@ def test_gradients_by_finite_differences():
         rtol=1e-5,
     )
     test_util.check_grads(
-        lambda *arrays: ops.layer_norm(*map(jnp.asarray, arrays), 0.5),
+        lambda *arrays: ops.layer_norm(*map(jnp.asarray, arrays), epsilon=0.5),
         (X, SCALE, BIAS),
         1,
         modes=['rev'],

@@ -10,6 +10,7 @@ thirty changes that were tried, against 1.4e-14 of rounding.
 import functools
 
 from flax import traverse_util
+import for_gpu
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,6 @@ import pytest
 import random_variables
 
 import gswinrmt_jax
-from gswinrmt_jax.ops import arrays, backend
 
 _SIZES = {
     'widths': (16, 24, 32, 48),
@@ -106,12 +106,11 @@ def test_model_agrees_with_the_oracle(name, window, size, depths, overrides):
     ],
 )
 def test_the_forms_for_large_maps_of_a_gpu_do_so_too(
-    name, window, size, depths, monkeypatch
+    name, window, size, depths
 ):
   flat, image, want = _case(name, window, size, depths)
   model = _model(name, window, depths)
-  monkeypatch.setattr(arrays, '_LARGE', 0)
-  with backend.tracing_for('gpu'), jax.enable_x64(True):
+  with for_gpu.maps_large_from(0), jax.enable_x64(True):
     logits, maps = _answer(model.clone(dtype=jnp.float64), flat, image)
   for stage, got in sorted(maps.items()):
     np.testing.assert_allclose(

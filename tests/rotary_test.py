@@ -31,7 +31,9 @@ def _interleaved(x, strides):
     rotation = rotary.interleaved(x.shape[-1], strides[1])
     rotation = rotation._replace(strides=strides)
     ordered = rotary.arranged(x.reshape(*x.shape[:3], -1), x.shape[3])
-    turned = np.asarray(rotary.rotate(ordered.reshape(x.shape), rotation))
+    turned = np.asarray(
+        rotary.rotate(ordered.reshape(x.shape), rotation=rotation)
+    )
   even, odd = np.split(turned, 2, axis=-1)
   return np.stack([even, odd], axis=-1).reshape(x.shape)
 
@@ -40,12 +42,12 @@ def _interleaved_for_gpu(x, strides):
   with backend.tracing_for('gpu'):
     assert rotary.arranged(x, N) is x
     rotation = rotary.interleaved(x.shape[-1], strides[1])
-    return rotary.rotate(x, rotation._replace(strides=strides))
+    return rotary.rotate(x, rotation=rotation._replace(strides=strides))
 
 
 def _split_half(x, strides):
   rotation = rotary.split_half(x.shape[-1])
-  return rotary.rotate(x, rotation._replace(strides=strides))
+  return rotary.rotate(x, rotation=rotation._replace(strides=strides))
 
 
 def test_positions():
@@ -110,7 +112,7 @@ def test_large_positions_keep_their_precision():
   x = jnp.ones((1, 2, 1, 1, 4), jnp.float32)
   with backend.tracing_for('cpu'):
     rotation = rotary.interleaved(4, 3135)
-    actual = rotary.rotate(x, rotation)[0, 1, 0, 0]
+    actual = rotary.rotate(x, rotation=rotation)[0, 1, 0, 0]
   expected = [
       np.cos(3135.0) - np.sin(3135.0),
       np.cos(0.3135) - np.sin(0.3135),

@@ -134,7 +134,9 @@ class Attention(nn.Module):
       if log_decay is not None:
         log_decay = log_decay[0]
       if rotation is not None:
-        query, key = (rotary_lib.rotate(x, rotation) for x in (query, key))
+        query, key = (
+            rotary_lib.rotate(x, rotation=rotation) for x in (query, key)
+        )
       out = ops.FULL_FORMS[arch.score_fn](
           query, key, value, log_decay, scaled=arch.scaled
       )

@@ -76,7 +76,7 @@ class FusedDense(nn.Module):
         jnp.concatenate(kernels, axis=1), jnp.concatenate(biases)
     )
     x = x.astype(self.dtype)
-    return ops.dense_parts(x, kernel, bias, len(self.names))
+    return ops.dense_parts(x, kernel, bias, parts=len(self.names))
 
 
 class AffineDense(nn.Module):

@@ -56,7 +56,9 @@ class BatchNorm(nn.Module):
       y = layer(x, after=Affine(factor, bias - running_mean.value * factor))
       return ops.gelu(y) if self.gelu else y
     z = layer(x)
-    y, mean, var = ops.batch_norm(z, scale, bias, self.epsilon, self.gelu)
+    y, mean, var = ops.batch_norm(
+        z, scale, bias, epsilon=self.epsilon, gelu=self.gelu
+    )
     if not self.is_initializing():
       count = z.size // z.shape[-1]
       unbiased = var * (count / max(count - 1, 1))
@@ -84,7 +86,7 @@ class LayerNorm(nn.Module):
   def __call__(self, x: Float[Array, '*b c']) -> Float[Array, '*b c']:
     """Returns the normalised map, in its dtype."""
     scale, bias = _norm_parameters(self, x.shape[-1:])
-    return ops.layer_norm(x, scale, bias, self.epsilon)
+    return ops.layer_norm(x, scale, bias, epsilon=self.epsilon)
 
 
 class Affine(NamedTuple):

@@ -32,6 +32,9 @@ MASKED = -1e30
 # (scores [b .. n i j], axis, effective window, mask or None) -> weights
 Weigh = Callable[[Array, int, int, Array | None], Array]
 
+# What every form along axes is traced for, besides its arrays.
+STATIC = ('window', 'shift', 'impl', 'scaled', 'absolute', 'rotation')
+
 
 def axial_attention(
     query: Float[Array, 'b h w n d'],
@@ -83,7 +86,7 @@ def axial_attention(
   # again.
   turned = impl == 'blocked' and is_large(query) and max(sizes) <= _SHORT
   if rotation is not None and not turned:
-    query, key = (rotary_lib.rotate(x, rotation) for x in (query, key))
+    query, key = (rotary_lib.rotate(x, rotation=rotation) for x in (query, key))
     rotation = None
   if impl == 'blocked':
     windows = columns, rows

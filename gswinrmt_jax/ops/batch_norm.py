@@ -8,13 +8,15 @@ from jaxtyping import Array, Float
 
 from gswinrmt_jax.ops import gelu as gelu_lib
 from gswinrmt_jax.ops.arrays import along_channels, image_sums, wide
+from gswinrmt_jax.ops.traced import traced_once
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@traced_once('epsilon', 'gelu')
 def batch_norm(
     x: Float[Array, 'b h w c'],
     scale: Float[Array, ' c'],
     bias: Float[Array, ' c'],
+    *,
     epsilon: float,
     gelu: bool = False,
 ) -> tuple[Float[Array, 'b h w c'], Float[Array, ' c'], Float[Array, ' c']]:
@@ -38,6 +40,11 @@ def batch_norm(
     The maps, computed in float32 at least, in `x.dtype`; the channels' mean and
     variance, which have no gradient of their own.
   """
+  return _batch_norm(x, scale, bias, epsilon, gelu)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _batch_norm(x, scale, bias, epsilon, gelu):
   return _forward(x, scale, bias, epsilon, gelu)[0]
 
 
@@ -99,4 +106,4 @@ def _affine(x, scale, bias):
   return x * along_channels(scale, x) + along_channels(bias, x)
 
 
-batch_norm.defvjp(_forward, _backward)
+_batch_norm.defvjp(_forward, _backward)

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from gswinrmt_jax.ops.backend import platform
 from gswinrmt_jax.ops.kernel import with_gradient_in_order
+from gswinrmt_jax.ops.traced import traced_once
 
 # XLA's CPU convolution is up to 40 times slower than a matrix product where
 # few output positions are left: forward and backward at 2x2 -> 1x1, 256 to
@@ -14,6 +15,7 @@ from gswinrmt_jax.ops.kernel import with_gradient_in_order
 _FEW_POSITIONS = 16
 
 
+@traced_once('stride')
 def conv3x3(
     x: Float[Array, 'b h w c'], kernel: Float[Array, '3 3 c f'], *, stride: int
 ) -> Float[Array, 'b H W f']:

@@ -27,10 +27,12 @@ from gswinrmt_jax.ops.arrays import (
 )
 from gswinrmt_jax.ops.backend import platform
 from gswinrmt_jax.ops.launches import in_one_launch
+from gswinrmt_jax.ops.traced import traced_once
 
 _ONES = 64  # Channels of ones, which fill a tile of the product.
 
 
+@traced_once()
 def dense(
     x: Float[Array, 'b h w c'],
     kernel: Float[Array, 'c f'],
@@ -56,10 +58,12 @@ def dense(
   return bias_lib.add_bias(_matmul(x, kernel.astype(x.dtype)), bias)
 
 
+@traced_once('parts')
 def dense_parts(
     x: Float[Array, 'b h w c'],
     kernel: Float[Array, 'c f'],
     bias: Float[Array, ' f'],
+    *,
     parts: int,
 ) -> list[Float[Array, 'b h w g']]:
   """`dense`, cut into parts of as many channels each.
@@ -72,6 +76,7 @@ def dense_parts(
   return jnp.split(dense(x, kernel, bias), parts, axis=-1)
 
 
+@traced_once()
 def residual_dense(
     x: Float[Array, 'b h w c'],
     kernel: Float[Array, 'c f'],
@@ -105,6 +110,7 @@ def residual_dense(
   return y if gate is None else y * gate
 
 
+@traced_once()
 def dense_gelu(
     x: Float[Array, 'b h w c'],
     kernel: Float[Array, 'c f'],

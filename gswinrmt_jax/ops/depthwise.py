@@ -18,6 +18,7 @@ from gswinrmt_jax.ops.arrays import wide
 from gswinrmt_jax.ops.backend import platform
 from gswinrmt_jax.ops.kernel import with_gradient_in_order
 from gswinrmt_jax.ops.launches import in_one_launch
+from gswinrmt_jax.ops.traced import traced_once
 
 IMPLEMENTATIONS = ('auto', 'shift', 'conv')
 
@@ -34,6 +35,7 @@ _GROUP = 16
 _LARGE_MAP, _TINY_ROW = 256, 4  # tokens
 
 
+@traced_once('impl')
 def depthwise_conv(
     x: Float[Array, 'b h w c'],
     kernel: Float[Array, 'k k 1 c'],

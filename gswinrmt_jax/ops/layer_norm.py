@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax.ops.arrays import along_channels, token_sums, wide
+from gswinrmt_jax.ops.traced import traced_once
 
 EPSILON = 1e-6  # of every norm of the models but one
 
 
-@jax.custom_vjp
+@traced_once()
 def normalize(x: Float[Array, '*b c']) -> Float[Array, '*b c']:
   r"""LayerNorm without scale and bias.
 
@@ -29,6 +30,11 @@ def normalize(x: Float[Array, '*b c']) -> Float[Array, '*b c']:
   Returns:
     The normalised tokens, computed in float32 at least, in `x.dtype`.
   """
+  return _normalize(x)
+
+
+@jax.custom_vjp
+def _normalize(x):
   return _normalize_forward(x)[0]
 
 
@@ -47,11 +53,12 @@ def _normalize_backward(residuals, dy):
   return (_gradient(wide(y), inverse, wide(dy)).astype(y.dtype),)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+@traced_once('epsilon')
 def layer_norm(
     x: Float[Array, '*b c'],
     scale: Float[Array, ' c'],
     bias: Float[Array, ' c'],
+    *,
     epsilon: float = EPSILON,
 ) -> Float[Array, '*b c']:
   """LayerNorm, `normalize(x) * scale + bias`, with any epsilon.
@@ -67,6 +74,11 @@ def layer_norm(
   Returns:
     The normalised tokens, computed in float32 at least, in `x.dtype`.
   """
+  return _layer_norm(x, scale, bias, epsilon)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _layer_norm(x, scale, bias, epsilon):
   return _layer_norm_forward(x, scale, bias, epsilon)[0]
 
 
@@ -118,5 +130,5 @@ def _gradient(y, inverse, dy):
   return inverse * (dy - dy.mean(-1, keepdims=True) - y * along)
 
 
-normalize.defvjp(_normalize_forward, _normalize_backward)
-layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
+_normalize.defvjp(_normalize_forward, _normalize_backward)
+_layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)

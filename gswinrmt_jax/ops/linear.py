@@ -11,8 +11,10 @@ import numpy as np
 
 from gswinrmt_jax.ops import all_pairs, axial, rotary
 from gswinrmt_jax.ops.layer_norm import normalize
+from gswinrmt_jax.ops.traced import traced_once
 
 
+@traced_once(*axial.STATIC)
 def linear_retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
@@ -74,6 +76,7 @@ def linear_retention(
   )
 
 
+@traced_once('scaled')
 def full_linear_retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
@@ -100,6 +103,7 @@ def full_linear_retention(
   return _decayed(query, key, value, log_decay, scaled, distance)
 
 
+@traced_once('scaled')
 def causal_retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],

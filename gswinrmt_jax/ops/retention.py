@@ -5,8 +5,10 @@ from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax.ops import all_pairs, axial, rotary, score_fn
+from gswinrmt_jax.ops.traced import traced_once
 
 
+@traced_once(*axial.STATIC)
 def retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
@@ -69,6 +71,7 @@ def retention(
   )
 
 
+@traced_once('scaled')
 def full_retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],

@@ -9,6 +9,7 @@ import numpy as np
 
 from gswinrmt_jax.ops.arrays import wide_dtype
 from gswinrmt_jax.ops.backend import platform
+from gswinrmt_jax.ops.traced import traced_once
 
 
 class Rotation(NamedTuple):
@@ -19,13 +20,13 @@ class Rotation(NamedTuple):
   columns, or rows: one rotation does for both passes.
 
   Attributes:
-    frequencies: Radians per position of each pair, float64 `[d / 2]`.
+    frequencies: Radians per position of each pair, `d / 2` of them.
     strides: What a step along the width, and the height, counts.
     axis: -1 if the channels of a pair are neighbours, -2 if half a head lies
       between them.
   """
 
-  frequencies: np.ndarray
+  frequencies: tuple[float, ...]
   strides: tuple[int, int]
   axis: int
 
@@ -49,7 +50,8 @@ def interleaved(head_dim: int, width: int) -> Rotation:
   Of channels (2m, 2m + 1), as `arranged` puts them.
   """
   axis = -2 if platform() == 'cpu' else -1
-  return Rotation(interleaved_frequencies(head_dim), (1, width), axis)
+  frequencies = interleaved_frequencies(head_dim).tolist()
+  return Rotation(tuple(frequencies), (1, width), axis)
 
 
 def split_half(head_dim: int) -> Rotation:
@@ -57,7 +59,8 @@ def split_half(head_dim: int) -> Rotation:
 
   Of channels (m, m + d / 2).
   """
-  return Rotation(split_half_frequencies(head_dim), (1, 1), -2)
+  frequencies = split_half_frequencies(head_dim).tolist()
+  return Rotation(tuple(frequencies), (1, 1), -2)
 
 
 def interleaved_frequencies(head_dim: int) -> np.ndarray:
@@ -110,8 +113,9 @@ def pairs(x: Float[Array, '*b d'], axis: int) -> Float[Array, '*b p q']:
   return x.reshape(*x.shape[:-1], *shape)
 
 
+@traced_once('rotation')
 def rotate(
-    x: Float[Array, 'b h w n d'], rotation: Rotation
+    x: Float[Array, 'b h w n d'], *, rotation: Rotation
 ) -> Float[Array, 'b h w n d']:
   """Turns the pairs of channels of each token.
 

@@ -5,8 +5,10 @@ from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax.ops import axial, rotary, score_fn
+from gswinrmt_jax.ops.traced import traced_once
 
 
+@traced_once(*axial.STATIC)
 def swat(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
