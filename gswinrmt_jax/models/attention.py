@@ -10,6 +10,7 @@ import numpy as np
 from gswinrmt_jax import ops
 from gswinrmt_jax.models import dense, layers, norm
 from gswinrmt_jax.models.architecture import Architecture
+from gswinrmt_jax.models.parameter import parameter
 from gswinrmt_jax.ops import decay as decay_lib
 from gswinrmt_jax.ops import rotary as rotary_lib
 from gswinrmt_jax.ops import window as window_lib
@@ -179,5 +180,6 @@ class Attention(nn.Module):
           np.tile(log_rates, (passes, 1)), wide_dtype(self.dtype)
       )
     logits = np.tile(decay_lib.decay_logits(heads, spread), (passes, 1))
-    theta = self.param('decay_logit', lambda _: jnp.float32(logits))
+    init = nn.initializers.constant(logits)
+    theta = parameter(self, 'decay_logit', init, logits.shape)
     return jax.nn.log_sigmoid(in_one_launch(theta, 'forward'))

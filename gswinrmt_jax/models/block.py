@@ -2,12 +2,12 @@
 
 from flax import linen as nn
 from flax.typing import Dtype
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models import attention, dense, layers, norm
 from gswinrmt_jax.models.architecture import Architecture
+from gswinrmt_jax.models.parameter import parameter
 from gswinrmt_jax.ops.arrays import written
 
 
@@ -131,5 +131,5 @@ class Block(nn.Module):
     if not initial:
       return norm.NOTHING
     init = nn.initializers.constant(initial)
-    scale = self.param(name, init, x.shape[-1:], jnp.float32)
+    scale = parameter(self, name, init, x.shape[-1:])
     return norm.Affine(scale, None)

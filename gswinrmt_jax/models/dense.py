@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models.norm import Affine, NOTHING
+from gswinrmt_jax.models.parameter import parameter
 from gswinrmt_jax.ops.launches import gradient_in_one_launch
 
 # Normal, not rescaled-truncated: PyTorch's truncation at +-2 is 100 sigma off.
@@ -136,6 +137,6 @@ class _DenseParameters(nn.Module):
   def __call__(self, in_features: int) -> tuple[Array, Array]:
     shape = (in_features, self.features)
     return (
-        self.param('kernel', linear_init, shape, jnp.float32),
-        self.param('bias', nn.initializers.zeros, shape[1:], jnp.float32),
+        parameter(self, 'kernel', linear_init, shape),
+        parameter(self, 'bias', nn.initializers.zeros, shape[1:]),
     )

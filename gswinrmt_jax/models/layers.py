@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models import norm
+from gswinrmt_jax.models.parameter import parameter
 
 
 def uniform_fan_in(fan_in: int) -> jax.nn.initializers.Initializer:
@@ -45,8 +46,8 @@ class DepthwiseConv(nn.Module):
     """
     init = uniform_fan_in(self.kernel_size**2)
     shape = (self.kernel_size, self.kernel_size, 1, x.shape[-1])
-    kernel = self.param('kernel', init, shape, jnp.float32)
-    bias = self.param('bias', init, shape[-1:], jnp.float32)
+    kernel = parameter(self, 'kernel', init, shape)
+    bias = parameter(self, 'bias', init, shape[-1:])
     return (
         ops.depthwise_conv(x.astype(self.dtype), kernel, impl=self.impl),
         bias,
@@ -79,8 +80,8 @@ class Conv3x3(nn.Module):
     channels = x.shape[-1]
     init = uniform_fan_in(9 * channels)
     shape = (3, 3, channels, self.features)
-    kernel = self.param('kernel', init, shape, jnp.float32)
-    bias = self.param('bias', init, shape[-1:], jnp.float32)
+    kernel = parameter(self, 'kernel', init, shape)
+    bias = parameter(self, 'bias', init, shape[-1:])
     kernel, bias = after.behind(kernel, bias)
     y = ops.conv3x3(x.astype(self.dtype), kernel, stride=self.stride)
     return ops.add_bias(y, bias)

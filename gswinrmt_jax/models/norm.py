@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax import ops
+from gswinrmt_jax.models.parameter import parameter
 from gswinrmt_jax.ops.arrays import along_channels
 from gswinrmt_jax.ops.launches import gradient_in_one_launch, in_one_launch
 
@@ -46,8 +47,8 @@ class BatchNorm(nn.Module):
   ) -> Float[Array, 'b H W f']:
     """Normalises by the batch's statistics in training, else the running."""
     shape = (layer.features,)
-    scale = self.param('scale', nn.initializers.ones, shape, jnp.float32)
-    bias = self.param('bias', nn.initializers.zeros, shape, jnp.float32)
+    scale = parameter(self, 'scale', nn.initializers.ones, shape)
+    bias = parameter(self, 'bias', nn.initializers.zeros, shape)
     running_mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)
     running_var = self.variable('batch_stats', 'var', jnp.ones, shape)
 
@@ -166,6 +167,6 @@ class Normalization(nn.Module):
 def _norm_parameters(module: nn.Module, shape: tuple[int]) -> Affine:
   """Makes scale and bias under the names that flax gives them."""
   return Affine(
-      module.param('scale', nn.initializers.ones, shape, jnp.float32),
-      module.param('bias', nn.initializers.zeros, shape, jnp.float32),
+      parameter(module, 'scale', nn.initializers.ones, shape),
+      parameter(module, 'bias', nn.initializers.zeros, shape),
   )

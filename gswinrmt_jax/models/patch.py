@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models import dense, layers, norm
+from gswinrmt_jax.models.parameter import parameter
 
 
 class PatchEmbedding(nn.Module):
@@ -61,8 +62,8 @@ class _PatchParameters(nn.Module):
     shape = (self.side, self.side, 3, self.features)
     init = layers.uniform_fan_in(3 * self.side**2)
     return (
-        self.param('kernel', init, shape, jnp.float32),
-        self.param('bias', init, shape[-1:], jnp.float32),
+        parameter(self, 'kernel', init, shape),
+        parameter(self, 'bias', init, shape[-1:]),
     )
 
 

@@ -1,0 +1,36 @@
+"""Parameters, whose shape is known without tracing what makes them."""
+
+from flax import errors
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+def parameter(
+    module: nn.Module,
+    name: str,
+    init: jax.nn.initializers.Initializer,
+    shape: tuple[int, ...],
+) -> Array:
+  """Returns `module.param(name, init, shape, jnp.float32)`.
+
+  That traces `init` for the shape of every parameter that is there already,
+  which is a third of the time that it takes to trace a training step.
+
+  Args:
+    module: The module that has the parameter.
+    name: Its name there.
+    init: What makes it.
+    shape: Its shape.
+
+  Raises:
+    flax.errors.ScopeParamShapeError: If the one that is there has another.
+  """
+  if not module.has_variable('params', name):
+    return module.param(name, init, shape, jnp.float32)
+  value = module.get_variable('params', name)
+  if value.shape != shape:
+    path = module.scope.path_text
+    raise errors.ScopeParamShapeError(name, path, value.shape, shape)
+  return value
