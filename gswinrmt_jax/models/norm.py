@@ -13,6 +13,7 @@ from gswinrmt_jax import ops
 from gswinrmt_jax.models.parameter import parameter
 from gswinrmt_jax.ops.arrays import along_channels
 from gswinrmt_jax.ops.launches import gradient_in_one_launch, in_one_launch
+from gswinrmt_jax.ops.traced import traced_once
 
 
 class BatchNorm(nn.Module):
@@ -101,6 +102,7 @@ class Affine(NamedTuple):
   scale: Float[Array, ' c'] | None
   bias: Float[Array, ' c'] | None
 
+  @traced_once()
   def ahead_of(
       self,
       kernel: Float[Array | np.ndarray, 'c f'],
@@ -115,6 +117,7 @@ class Affine(NamedTuple):
       kernel = in_one_launch(kernel * self.scale[:, None], 'forward')
     return kernel, bias
 
+  @traced_once()
   def behind(
       self,
       kernel: Float[Array | np.ndarray, '*k f'],

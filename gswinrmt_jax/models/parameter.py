@@ -5,6 +5,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
+import numpy as np
 
 
 def parameter(
@@ -12,7 +13,7 @@ def parameter(
     name: str,
     init: jax.nn.initializers.Initializer,
     shape: tuple[int, ...],
-) -> Array:
+) -> Array | np.ndarray:
   """Returns `module.param(name, init, shape, jnp.float32)`.
 
   That traces `init` for the shape of every parameter that is there already,
