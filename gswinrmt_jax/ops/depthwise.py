@@ -80,6 +80,7 @@ def _library_conv(x: Array, kernel: Array) -> Array:
   )
 
 
+@traced_once()  # for the result, for the forward pass and for `dx`
 def _sum_of_shifts(x: Array, kernel: Array) -> Array:
   """The convolution itself, accumulated in float32 at least."""
   # Whole-array slices of one padded map: XLA fuses them into a single loop.

@@ -12,6 +12,7 @@ import optax
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.ops.launches import complete, in_one_launch
+from gswinrmt_jax.ops.traced import traced_once
 
 # Parameters of `models.block` that scale a branch.
 _LAYER_SCALE = ('attention_scale', 'ffn_scale')
@@ -161,20 +162,23 @@ def make_optimizer(
 
   def update(grads, state, params):
     adam, decayed, scheduled = state
-    grads = complete(grads)
-    mu = _moment(adam.mu, grads, b1)
-    nu = _moment(adam.nu, jax.tree.map(jnp.square, grads), b2)
+    leaves, structure = jax.tree.flatten(complete(grads))
     count = optax.safe_increment(adam.count)
     rate = schedule(scheduled.count)
     root = jnp.sqrt(1 - b2**count)
     factor = -rate * root / (1 - b1**count)
 
-    def change(m, v, w, decays):
-      m = in_one_launch(m, 'updates')
-      step = factor * (m / (jnp.sqrt(v) + eps * root))
-      return step - rate * weight_decay * w if decays else step
-
-    updates = jax.tree.map(change, mu, nu, params, mask(params))
+    change = functools.partial(
+        _change, rate=rate, root=root, factor=factor, b1=b1, b2=b2, eps=eps
+    )
+    others = adam.mu, adam.nu, params, mask(params)
+    changed = [
+        change(*arrays, weight_decay=weight_decay if decays else 0.0)
+        for *arrays, decays in zip(
+            leaves, *map(structure.flatten_up_to, others), strict=True
+        )
+    ]
+    updates, mu, nu = map(structure.unflatten, zip(*changed, strict=True))
     scheduled = scheduled._replace(count=optax.safe_increment(scheduled.count))
     adam = adam._replace(count=count, mu=mu, nu=nu)
     return updates, (adam, decayed, scheduled)
@@ -182,6 +186,18 @@ def make_optimizer(
   return optax.GradientTransformation(adamw.init, update)
 
 
-def _moment(moment, values, decay):
+@traced_once('b1', 'b2', 'eps', 'weight_decay')
+def _change(
+    gradient, m, v, w, *, rate, root, factor, b1, b2, eps, weight_decay
+):
+  """Returns what is added to one parameter, and its new moments."""
+  m = _moment(m, gradient, b1)
+  v = _moment(v, jnp.square(gradient), b2)
+  updated = in_one_launch(m, 'updates')
+  step = factor * (updated / (jnp.sqrt(v) + eps * root))
+  return step - rate * weight_decay * w if weight_decay else step, m, v
+
+
+def _moment(moment, value, decay):
   """Moves the running mean on."""
-  return jax.tree.map(lambda m, g: m + (1 - decay) * (g - m), moment, values)
+  return moment + (1 - decay) * (value - moment)
