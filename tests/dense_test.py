@@ -60,12 +60,14 @@ def test_parameters_of_numpy_stay_as_they_are():
   kernel, bias = rng.normal(size=(4, 6)), rng.normal(size=6)
   before = kernel.copy(), bias.copy()
   affine = norm.Affine(rng.normal(size=4), rng.normal(size=4))
-  found = affine.ahead_of(kernel, bias)
-  norm.Affine(rng.normal(size=6), rng.normal(size=6)).behind(kernel, bias)
+  behind = norm.Affine(rng.normal(size=6), rng.normal(size=6))
+  with jax.enable_x64(True):
+    found = affine.ahead_of(kernel, bias)
+    behind.behind(kernel, bias)
   np.testing.assert_array_equal(kernel, before[0])
   np.testing.assert_array_equal(bias, before[1])
   np.testing.assert_allclose(found[0], kernel * affine.scale[:, None])
-  np.testing.assert_allclose(found[1], bias + affine.bias @ kernel, rtol=1e-6)
+  np.testing.assert_allclose(found[1], bias + affine.bias @ kernel, rtol=1e-12)
 
 
 def test_gelu_follows_where_asked():

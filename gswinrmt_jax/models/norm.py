@@ -109,7 +109,6 @@ class Affine(NamedTuple):
       bias: Float[Array | np.ndarray, ' f'],
   ) -> tuple[Float[Array | np.ndarray, 'c f'], Float[Array | np.ndarray, ' f']]:
     """Returns kernel and bias of a layer that does this to its input."""
-    # Not in place: the parameters may be NumPy's.
     if self.bias is not None:
       bias = bias + (self.bias[:, None] * kernel).sum(0)
       bias = in_one_launch(bias, 'forward')
