@@ -15,12 +15,11 @@ _R = TypeVar('_R')
 def traced_once(
     *static: str,
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-  """Returns a decorator: `jax.jit`, of one program for each kind of device.
+  """Returns a decorator: `jax.jit`, with a program for each kind of device.
 
-  A model has an equation many times, and Python takes longer to trace it, its
-  derivative and its lowering than XLA gains from anything it could know about
-  each place. XLA puts the program in at every call: what is compiled is the
-  same.
+  A model calls an equation in every layer. Traced anew at each call, derivative
+  and lowering included, a deep model takes Python as long as it takes XLA. XLA
+  puts the program in wherever it is called: what is compiled stays the same.
 
   Args:
     *static: Names of the arguments that are no arrays, which are hashable and
