@@ -1,15 +1,17 @@
 """The whole model: maps, stochastic depth, resolutions, gradients."""
 
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import programs
 import pytest
 import random_variables
 
 import gswinrmt_jax
-from gswinrmt_jax.models import factory
+from gswinrmt_jax.models import architecture, backbone, factory
 
 _TINY = {
     'widths': (8, 16, 24, 32),
@@ -264,3 +266,29 @@ def test_a_backbone_without_a_head_has_normalised_features():
     x = x * np.asarray(affine['scale']) + np.asarray(affine['bias'])
     np.testing.assert_allclose(normalised[f'stage{stage}'], x, atol=1e-5)
   np.testing.assert_allclose(out, x.mean((1, 2)), atol=1e-5)
+
+
+def test_blocks_of_a_stage_share_their_programs():
+  """Forward and backward: more blocks are more calls, and nothing else."""
+  found = {}
+  for depth in (1, 3):
+    arch = architecture.Architecture(
+        widths=(8,) * 4, num_heads=(2,) * 4, depths=(depth,) * 4, shift=False
+    )
+    stage = backbone.Stage(arch, 0, jnp.float32)
+    x = jnp.ones((2, 6, 6, 8))
+    variables = jax.eval_shape(stage.init, jax.random.key(0), x, None)
+
+    def loss(variables, x, stage=stage):
+      return stage.apply(variables, x, None).sum()
+
+    # By which flax would trace what makes each parameter.
+    with mock.patch.object(jax, 'eval_shape', side_effect=AssertionError):
+      program = jax.make_jaxpr(jax.grad(loss, (0, 1)))(variables, x)
+    found[depth] = programs.shared(program.jaxpr)
+  assert found[3] == {
+      name: (kept, 3 * calls) for name, (kept, calls) in found[1].items()
+  }
+  equations = 'depthwise_conv normalize layer_norm dense_parts retention'
+  equations += ' residual_dense dense_gelu ahead_of behind'
+  assert {*equations.split()} <= {*found[1]}

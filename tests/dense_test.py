@@ -54,20 +54,24 @@ def test_a_scaled_layer_is_a_layer_and_its_scale():
   )
 
 
-def test_parameters_of_numpy_stay_as_they_are():
+def test_parameters_may_be_of_numpy():
   """As weights of a file are before anything has put them on a device."""
   rng = np.random.default_rng(0)
   kernel, bias = rng.normal(size=(4, 6)), rng.normal(size=6)
-  before = kernel.copy(), bias.copy()
-  affine = norm.Affine(rng.normal(size=4), rng.normal(size=4))
-  behind = norm.Affine(rng.normal(size=6), rng.normal(size=6))
+  ahead, behind = (
+      norm.Affine(rng.normal(size=size), rng.normal(size=size))
+      for size in (4, 6)
+  )
   with jax.enable_x64(True):
-    found = affine.ahead_of(kernel, bias)
-    behind.behind(kernel, bias)
-  np.testing.assert_array_equal(kernel, before[0])
-  np.testing.assert_array_equal(bias, before[1])
-  np.testing.assert_allclose(found[0], kernel * affine.scale[:, None])
-  np.testing.assert_allclose(found[1], bias + affine.bias @ kernel, rtol=1e-12)
+    found = *ahead.ahead_of(kernel, bias), *behind.behind(kernel, bias)
+  expected = (
+      kernel * ahead.scale[:, None],
+      bias + ahead.bias @ kernel,
+      kernel * behind.scale,
+      bias * behind.scale + behind.bias,
+  )
+  for actual, value in zip(found, expected, strict=True):
+    np.testing.assert_allclose(actual, value, rtol=1e-12)
 
 
 def test_gelu_follows_where_asked():

@@ -4,9 +4,9 @@ import collections
 import dataclasses
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
+import programs
 import pytest
 
 from gswinrmt_jax.models import block, named
@@ -111,10 +111,8 @@ def test_what_a_block_has_computed_with_others():
 
 def _lengths(jaxpr):
   """Of the vectors behind barriers, also in programs within."""
-  for equation in jaxpr.eqns:
+  for equation in programs.equations(jaxpr):
     if equation.primitive.name == 'optimization_barrier':
       shape = equation.outvars[0].aval.shape
       if len(equation.outvars) == len(shape) == 1:
         yield shape[0]
-    for inner in jax.extend.core.jaxprs_in_params(equation.params):
-      yield from _lengths(inner)

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import programs
 import pytest
 
 from gswinrmt_jax.models import layers
@@ -83,7 +84,7 @@ def test_in_evaluation_the_norm_is_in_the_convolution():
   program = jax.make_jaxpr(apply)(drawn, x)
   of_maps = [
       equation.primitive.name
-      for equation in program.eqns
+      for equation in programs.equations(program.jaxpr)
       if equation.outvars[0].aval.shape == (2, 3, 4, 5)
   ]
   assert 'mul' not in of_maps and 'sub' not in of_maps, of_maps

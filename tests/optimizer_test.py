@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import programs
 import pytest
 
 from gswinrmt_jax.errors import UserError
@@ -138,10 +139,11 @@ def test_what_decays_is_what_decays_in_the_released_code(name):
   assert counts == list(RELEASED[name])
 
 
+@pytest.mark.parametrize('weight_decay', [0.25, 0.0])
 @pytest.mark.parametrize('platform', ['cpu', 'gpu'])
-def test_it_is_the_adamw_of_optax(platform):
+def test_it_is_the_adamw_of_optax(platform, weight_decay):
   """State and parameters over ten steps, with a rate that changes."""
-  settings = {'b1': 0.8, 'b2': 0.95, 'eps': 1e-3, 'weight_decay': 0.25}
+  settings = {'b1': 0.8, 'b2': 0.95, 'eps': 1e-3, 'weight_decay': weight_decay}
   schedule = optax.linear_schedule(0.1, 0.5, 10)
   ours = optimizer.make_optimizer(schedule, **settings)
   theirs = optax.adamw(schedule, mask=optimizer.decay_mask, **settings)
@@ -165,6 +167,16 @@ def test_it_is_the_adamw_of_optax(platform):
       lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6),
       *results.values(),
   )
+
+
+def test_parameters_of_a_shape_share_a_program():
+  tx = optimizer.make_optimizer(
+      lambda step: 0.1, b1=0.9, b2=0.9, eps=1e-8, weight_decay=0.1
+  )
+  program = jax.make_jaxpr(tx.update)(PARAMS, tx.init(PARAMS), PARAMS)
+  shared = programs.shared(program.jaxpr)
+  # Two kernels, which decay; vectors of five; the decay logits.
+  assert shared['_change'] == (2 + 1 + 1, len(jax.tree.leaves(PARAMS)))
 
 
 def test_on_a_gpu_no_parameter_changes_before_all_gradients_are_there():

@@ -1,4 +1,4 @@
-"""Parameters are those that flax would make, and are checked as there."""
+"""Parameters are those that flax would make; their shapes are checked."""
 
 from flax import errors
 from flax import linen as nn
@@ -37,6 +37,18 @@ def test_it_is_made_and_checked_as_flax_does(plain):
     module.apply({'params': {'scale': jnp.ones(1)}}, x)
   with pytest.raises(errors.ScopeParamNotFoundError, match='scale'):
     module.apply({'params': {'other': jnp.ones(3)}}, x)
+
+
+def test_a_name_is_taken_once():
+  class Module(nn.Module):
+
+    @nn.compact
+    def __call__(self):
+      parameter(self, 'scale', nn.initializers.ones, (2,))
+      parameter(self, 'scale', nn.initializers.ones, (2,))
+
+  with pytest.raises(errors.NameInUseError, match='scale'):
+    Module().init(jax.random.key(0))
 
 
 def test_nothing_is_traced_for_the_shape_of_one_that_is_there():

@@ -58,6 +58,25 @@ def test_each_kind_of_device_has_a_program_of_its_own(equation):
   assert [each[-1] for each in seen] == ['cpu', 'gpu']
 
 
+def test_another_dtype_is_another_program(equation):
+  scaled, seen = equation
+  assert scaled(jnp.asarray(X, jnp.bfloat16)).dtype == jnp.bfloat16
+  assert scaled(X).dtype == jnp.float32
+  with jax.enable_x64(True):
+    assert scaled(np.float64(X)).dtype == np.float64
+    np.testing.assert_array_equal(scaled(X + 1e-9), 2 * (X + 1e-9))
+  assert len(seen) == 4
+
+
+def test_a_static_argument_is_given_by_name():
+  for name in ('x', 'factr'):
+    with pytest.raises(TypeError, match=f"'{name}' is no keyword-only .* of f"):
+
+      @traced.traced_once('factor', name)
+      def f(x, *, factor):
+        return factor * x
+
+
 def test_it_keeps_its_name(equation):
   scaled, _ = equation
   assert scaled.__doc__ == 'Returns `factor x + shift`.'

@@ -157,11 +157,11 @@ class Attention(nn.Module):
       )
     return out.reshape(*out.shape[:-2], channels)
 
-  def _reordered(self, name: str, parameter: Array) -> Array:
+  def _reordered(self, name: str, array: Array) -> Array:
     """Kernels and biases with the channels that the rotation wants."""
     if self.arch.rotary != 'interleaved' or name not in ('query', 'key'):
-      return parameter
-    return rotary_lib.arranged(parameter, self.arch.num_heads[self.stage])
+      return array
+    return rotary_lib.arranged(array, self.arch.num_heads[self.stage])
 
   def _is_full(self) -> bool:
     return self.stage + 1 in self.arch.full_stages

@@ -107,7 +107,7 @@ class Affine(NamedTuple):
       self,
       kernel: Float[Array | np.ndarray, 'c f'],
       bias: Float[Array | np.ndarray, ' f'],
-  ) -> tuple[Float[Array | np.ndarray, 'c f'], Float[Array | np.ndarray, ' f']]:
+  ) -> tuple[Float[Array, 'c f'], Float[Array, ' f']]:
     """Returns kernel and bias of a layer that does this to its input."""
     if self.bias is not None:
       bias = bias + (self.bias[:, None] * kernel).sum(0)
@@ -121,9 +121,7 @@ class Affine(NamedTuple):
       self,
       kernel: Float[Array | np.ndarray, '*k f'],
       bias: Float[Array | np.ndarray, ' f'],
-  ) -> tuple[
-      Float[Array | np.ndarray, '*k f'], Float[Array | np.ndarray, ' f']
-  ]:
+  ) -> tuple[Float[Array, '*k f'], Float[Array, ' f']]:
     """Returns kernel and bias of a layer that does this to its result."""
     if self.scale is not None:
       scale = along_channels(self.scale, kernel)

@@ -14,10 +14,10 @@ def parameter(
     init: jax.nn.initializers.Initializer,
     shape: tuple[int, ...],
 ) -> Array | np.ndarray:
-  """Returns `module.param(name, init, shape, jnp.float32)`.
+  """Makes or returns a float32 parameter, as `module.param` does.
 
-  That traces `init` for the shape of every parameter that is there already,
-  which is a third of the time that it takes to trace a training step.
+  That one traces `init` to know the shape that a parameter should have, each
+  time that a model is traced; here it is given.
 
   Args:
     module: The module that has the parameter.
@@ -28,7 +28,7 @@ def parameter(
   Raises:
     flax.errors.ScopeParamShapeError: If the one that is there has another.
   """
-  if not module.has_variable('params', name):
+  if module.is_initializing() or not module.has_variable('params', name):
     return module.param(name, init, shape, jnp.float32)
   value = module.get_variable('params', name)
   if value.shape != shape:

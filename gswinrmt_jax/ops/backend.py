@@ -20,7 +20,8 @@ def platform() -> str:
 def tracing_for(name: str) -> Iterator[None]:
   """Has what is traced inside chosen for another kind of device.
 
-  For programs that are compiled here and run elsewhere.
+  For programs that are compiled here and run elsewhere. Derivatives are to be
+  taken inside, too: theirs is chosen where they are traced.
   """
   token = _chosen.set(name)
   try:

@@ -195,7 +195,9 @@ def _change(
   v = _moment(v, jnp.square(gradient), b2)
   updated = in_one_launch(m, 'updates')
   step = factor * (updated / (jnp.sqrt(v) + eps * root))
-  return step - rate * weight_decay * w if weight_decay else step, m, v
+  if weight_decay:
+    step -= rate * weight_decay * w
+  return step, m, v
 
 
 def _moment(moment, value, decay):
