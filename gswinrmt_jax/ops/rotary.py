@@ -50,8 +50,7 @@ def interleaved(head_dim: int, width: int) -> Rotation:
   Of channels (2m, 2m + 1), as `arranged` puts them.
   """
   axis = -2 if platform() == 'cpu' else -1
-  frequencies = interleaved_frequencies(head_dim).tolist()
-  return Rotation(tuple(frequencies), (1, width), axis)
+  return Rotation(tuple(interleaved_frequencies(head_dim)), (1, width), axis)
 
 
 def split_half(head_dim: int) -> Rotation:
@@ -59,8 +58,7 @@ def split_half(head_dim: int) -> Rotation:
 
   Of channels (m, m + d / 2).
   """
-  frequencies = split_half_frequencies(head_dim).tolist()
-  return Rotation(tuple(frequencies), (1, 1), -2)
+  return Rotation(tuple(split_half_frequencies(head_dim)), (1, 1), -2)
 
 
 def interleaved_frequencies(head_dim: int) -> np.ndarray:
