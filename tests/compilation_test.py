@@ -2,6 +2,7 @@
 
 import gc
 import io
+import threading
 
 import jax
 import pytest
@@ -58,3 +59,30 @@ def test_no_garbage_is_collected_while_tracing(fails, collects):
     assert seen == [False] and gc.isenabled() == collects
   finally:
     (gc.enable if was_enabled else gc.disable)()
+
+
+def test_something_is_done_while_it_compiles():
+  began, done = threading.Event(), threading.Event()
+
+  class Step:
+
+    def lower(self, x):
+      assert x == 1
+      return self
+
+    def compile(self):
+      began.set()
+      assert done.wait(60)
+      return 'program'
+
+  def meanwhile():
+    assert began.wait(60)
+    done.set()
+
+  said = io.StringIO()
+  terminal = log.Terminal(said)
+  found = compilation.compiled(
+      Step(), 1, terminal=terminal, meanwhile=meanwhile
+  )
+  assert found == 'program'
+  assert 'Compiled the training step in ' in said.getvalue()

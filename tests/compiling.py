@@ -1,9 +1,10 @@
 """How tests have XLA compile: quickly, since nearly all of their time is that.
 
-XLA's own passes, fusion among them, stay; LLVM's are left out. Where there is a
-choice, in JAX 0.10, kernels are made the old way, in two thirds of the time. In
-these, the same sums in two programs may differ in their last bit, so what is to
-change no bit is tested with the usual ones.
+XLA's own passes, fusion among them, stay; LLVM's are left out, and it gets a
+program in one part. Where there is a choice, in JAX 0.10, kernels are made the
+old way, in two thirds of the time. In these, the same sums in two programs may
+differ in their last bit, so what is to change no bit is tested with the usual
+ones.
 """
 
 from collections.abc import Iterator
@@ -12,14 +13,17 @@ import importlib.metadata
 import os
 from unittest import mock
 
-_LEVEL = '--xla_backend_optimization_level=0'
+_QUICK = (
+    '--xla_backend_optimization_level=0',
+    '--xla_cpu_parallel_codegen_split_count=1',
+)
 _USUAL = 'xla_cpu_use_fusion_emitters'
 _OLD = f'--{_USUAL}=false'
 
 
 def quick_flags() -> str:
   """Returns `XLA_FLAGS`, to be set before JAX starts; for processes as well."""
-  flags = [_LEVEL]
+  flags = [*_QUICK]
   if importlib.metadata.version('jaxlib').startswith('0.10.'):
     flags.append(_OLD)
   return ' '.join(flags)

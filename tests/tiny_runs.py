@@ -5,6 +5,7 @@ anything; `python tests/tiny_runs.py` is that process. A run is given lines of
 Python to run before it, which bring about what is to go wrong.
 """
 
+import gc
 import json
 import os
 import pathlib
@@ -120,6 +121,8 @@ def _serve():
   from gswinrmt_jax.commands import guard
   from gswinrmt_jax.training import loop, plots
 
+  gc.freeze()  # what is imported; as `conftest.py` has it otherwise
+  gc.set_threshold(50_000)
   answers = os.fdopen(os.dup(1), 'w')
   for line in sys.stdin:
     asked = json.loads(line)

@@ -1,6 +1,7 @@
 """Compiled programs: made beforehand, and kept from one run to the next."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+import concurrent.futures
 import contextlib
 import gc
 import time
@@ -26,19 +27,32 @@ def keep_programs() -> None:
   jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
-def compiled(function: Any, *args: Any, terminal: log.Terminal) -> Any:
+def compiled(
+    function: Any,
+    *args: Any,
+    terminal: log.Terminal,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Any:
   """Returns the training step compiled, so that no interval holds that time.
 
   Args:
     function: The jitted step.
     *args: What it will be called with, or their shapes.
     terminal: Is told how long it took.
+    meanwhile: Is called when the step has been traced, while XLA compiles it.
   """
   terminal.progress('Compiling the training step ...')
   before = time.perf_counter()
-  program = lowered(function, *args).compile()
-  seconds = log.duration(time.perf_counter() - before)
-  terminal.say(f'Compiled the training step in {seconds}.')
+  traced = lowered(function, *args)
+
+  def compile_traced():
+    return traced.compile(), time.perf_counter() - before
+
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    compiling = thread.submit(compile_traced)
+    meanwhile()
+    program, seconds = compiling.result()
+  terminal.say(f'Compiled the training step in {log.duration(seconds)}.')
   return program
 
 

@@ -117,13 +117,22 @@ class Course:
     return state
 
   def _compiled(self):
-    """Draws the first batch of a run, and compiles the steps."""
+    """Compiles the steps, and draws the first batch of a run meanwhile."""
     of, supply = self._of, self._upcoming.supply
-    if not self._start:
-      with self._terminal.sparing('augmented_batch.png'):
-        first_batch.draw(of, supply, self._folder / 'augmented_batch.png')
+    name = 'augmented_batch.png'
+
+    def draw():
+      if not self._start:
+        with self._terminal.sparing(name):
+          first_batch.draw(of, supply, self._folder / name)
+
     return compilation.compiled(
-        of.advance, of.target, supply, of.key, terminal=self._terminal
+        of.advance,
+        of.target,
+        supply,
+        of.key,
+        terminal=self._terminal,
+        meanwhile=draw,
     )
 
   def _loop(self, advance, state):

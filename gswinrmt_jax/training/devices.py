@@ -199,12 +199,16 @@ def quick_compilation() -> dict[str, int | bool] | None:
   """Returns compiler options for what takes longer to compile than to run.
 
   On a CPU LLVM then optimises nothing and, in JAX 0.10, which has two ways to
-  make kernels, XLA takes the older: a third of the work for a training step.
-  Elsewhere there are none.
+  make kernels, XLA takes the older: a third of the work for a training step. A
+  program is not cut into parts for LLVM, which is a tenth of what is left; cores
+  have another program to compile meanwhile. Elsewhere there are none.
   """
   if jax.default_backend() != 'cpu':
     return None
-  options = {'xla_backend_optimization_level': 0}
+  options = {
+      'xla_backend_optimization_level': 0,
+      'xla_cpu_parallel_codegen_split_count': 1,
+  }
   if jax.__version_info__[:2] == (0, 10):
     options['xla_cpu_use_fusion_emitters'] = False
   return options
