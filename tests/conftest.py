@@ -11,14 +11,14 @@ os.environ.setdefault('MALLOC_PERTURB_', '0')
 # A plugin may be there to compile with (`benchmark/compiled.py`) without CUDA's
 # libraries: JAX is not to refuse it, whichever test starts it.
 os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
-# Tracing makes objects by the million, which Python else looks through after
-# every 700: a tenth of the tests' time.
-gc.set_threshold(50_000)
 
 import jax
 from jaxtyping import install_import_hook
 import pytest
 
+# Tracing makes objects by the million, which Python else looks through after
+# every 700: a tenth of the tests' time.
+gc.set_threshold(50_000)
 # A missing axis fails here instead of broadcasting in silence.
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Annotated shapes are checked. Only here: a train state is a tree, and tree

@@ -199,9 +199,9 @@ def quick_compilation() -> dict[str, int | bool] | None:
   """Returns compiler options for what takes longer to compile than to run.
 
   On a CPU LLVM then optimises nothing and, in JAX 0.10, which has two ways to
-  make kernels, XLA takes the older: a third of the work for a training step. A
-  program is not cut into parts for LLVM, which is a tenth of what is left; cores
-  have another program to compile meanwhile. Elsewhere there are none.
+  make kernels, XLA takes the older: a third of the work for a training step.
+  Nor does it cut a program into parts for LLVM, a tenth of what is left: other
+  cores have another program to compile. Elsewhere there are none.
   """
   if jax.default_backend() != 'cpu':
     return None
