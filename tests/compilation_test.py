@@ -61,28 +61,47 @@ def test_no_garbage_is_collected_while_tracing(fails, collects):
     (gc.enable if was_enabled else gc.disable)()
 
 
+class _Step:
+  """Compiles until it is told to end."""
+
+  def __init__(self):
+    self.began, self.end = threading.Event(), threading.Event()
+
+  def lower(self, x):
+    assert x == 1
+    return self
+
+  def compile(self):
+    self.began.set()
+    assert self.end.wait(60)
+    return 'program'
+
+
 def test_something_is_done_while_it_compiles():
-  began, done = threading.Event(), threading.Event()
-
-  class Step:
-
-    def lower(self, x):
-      assert x == 1
-      return self
-
-    def compile(self):
-      began.set()
-      assert done.wait(60)
-      return 'program'
+  step, said = _Step(), io.StringIO()
 
   def meanwhile():
-    assert began.wait(60)
-    done.set()
+    assert step.began.wait(60)
+    step.end.set()
 
-  said = io.StringIO()
-  terminal = log.Terminal(said)
   found = compilation.compiled(
-      Step(), 1, terminal=terminal, meanwhile=meanwhile
+      step, 1, terminal=log.Terminal(said), meanwhile=meanwhile
   )
   assert found == 'program'
   assert 'Compiled the training step in ' in said.getvalue()
+
+
+def test_what_ends_the_run_does_not_wait_for_the_compiler():
+  step, said = _Step(), io.StringIO()
+
+  def meanwhile():
+    assert step.began.wait(60)
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    compilation.compiled(
+        step, 1, terminal=log.Terminal(said), meanwhile=meanwhile
+    )
+  assert not step.end.is_set()
+  assert 'Compiled' not in said.getvalue()
+  step.end.set()

@@ -48,10 +48,13 @@ def compiled(
   def compile_traced():
     return traced.compile(), time.perf_counter() - before
 
-  with concurrent.futures.ThreadPoolExecutor(1) as thread:
-    compiling = thread.submit(compile_traced)
-    meanwhile()
-    program, seconds = compiling.result()
+  # XLA does not end sooner for what ends the run, and Python waits for the
+  # thread before it exits: what is still compiling then would crash it.
+  thread = concurrent.futures.ThreadPoolExecutor(1)
+  compiling = thread.submit(compile_traced)
+  thread.shutdown(wait=False)
+  meanwhile()
+  program, seconds = compiling.result()
   terminal.say(f'Compiled the training step in {log.duration(seconds)}.')
   return program
 
