@@ -2,6 +2,9 @@
 
 import gc
 import io
+import os
+import subprocess
+import sys
 import threading
 
 import jax
@@ -105,3 +108,39 @@ def test_what_ends_the_run_does_not_wait_for_the_compiler():
   assert not step.end.is_set()
   assert 'Compiled' not in said.getvalue()
   step.end.set()
+
+
+_SIGNALLED = """
+import io, signal, sys
+import jax
+import jax.numpy as jnp
+from gswinrmt_jax.training import compilation, log
+
+def step(x):  # takes XLA seconds
+  for i in range(120):
+    x = jnp.tanh(x * i)[: 2000 - i].cumsum()
+  return x
+
+def stop(*_):
+  raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, stop)
+soon = lambda: signal.setitimer(signal.ITIMER_REAL, 0.3)
+terminal = log.Terminal(io.StringIO())
+try:
+  compilation.compiled(
+      jax.jit(step), jnp.ones(2000), terminal=terminal, meanwhile=soon
+  )
+except KeyboardInterrupt:
+  sys.exit(130)
+"""
+
+
+def test_a_process_that_is_stopped_while_it_compiles_exits_in_order():
+  """It crashed where Python did not wait for XLA."""
+  command = [sys.executable, '-c', _SIGNALLED]
+  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
+  done = subprocess.run(
+      command, env=environment, capture_output=True, text=True, check=False
+  )
+  assert done.returncode == 130, done.stderr

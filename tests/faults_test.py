@@ -516,30 +516,3 @@ run.run(jobs, [sys.executable, '-c', sys.argv[2]])
   (folder,) = [p for p in (tmp_path / 'out' / 'smoke').iterdir() if p.is_dir()]
   step = _steps(folder)[-1]
   assert step >= 6 and f'after step {step}, with a checkpoint' in said
-
-
-def test_a_signal_while_the_step_compiles_ends_the_run_in_order(tmp_path):
-  """Python cannot exit under XLA: it crashed when it did not wait."""
-  folder = tmp_path / 'run'
-  command = [sys.executable, '-m', 'gswinrmt_jax.commands.main', 'train']
-  command += ['--config=digits_retention:smoke', f'--workdir={folder}']
-  process = subprocess.Popen(
-      command,
-      cwd=tiny_runs.ROOT,
-      stdout=subprocess.DEVNULL,
-      stderr=subprocess.PIPE,
-      text=True,
-  )
-  try:
-    deadline = time.monotonic() + 100
-    # Drawn while XLA compiles, which takes longer.
-    while not (folder / 'augmented_batch.png').exists():
-      assert time.monotonic() < deadline and process.poll() is None
-      time.sleep(0.02)
-    process.terminate()
-    _, said = process.communicate(timeout=100)
-    assert process.returncode == 143, said
-    assert said.startswith('gswinrmt: stopped by SIGTERM'), said
-  finally:
-    process.kill()
-    process.wait()
