@@ -31,16 +31,26 @@ def test_stride_two_pads_both_sides():
   np.testing.assert_array_equal(y[0, :, :, 0], [[4, 6], [6, 9]])
 
 
-def test_gradients_of_the_patches_are_those_of_the_convolution():
+@pytest.mark.parametrize('stride', [1, 2])
+@pytest.mark.parametrize(
+    'shape',
+    [
+        pytest.param((2, 3, 2, 3), id='patches'),
+        pytest.param((2, 7, 10, 3), id='few channels'),
+        pytest.param((2, 7, 10, 8), id='one product'),
+        pytest.param((1, 8, 7, 8), id='one product, the other way odd'),
+    ],
+)
+def test_gradients_are_those_of_the_convolution(shape, stride):
   rng = np.random.default_rng(1)
-  x = jnp.float32(rng.normal(size=(2, 4, 6, 3)))
-  kernel = jnp.float32(rng.normal(size=(3, 3, 3, 5)))
+  x = jnp.float32(rng.normal(size=shape))
+  kernel = jnp.float32(rng.normal(size=(3, 3, shape[-1], 5)))
 
   def reference(x, kernel):
     return jax.lax.conv_general_dilated(
         x,
         kernel,
-        (2, 2),
+        (stride, stride),
         ((1, 1), (1, 1)),
         dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
     )
@@ -50,6 +60,22 @@ def test_gradients_of_the_patches_are_those_of_the_convolution():
         x, kernel
     )
 
-  ours = grads(lambda x, k: ops.conv3x3(x, k, stride=2))
+  ours = grads(lambda x, k: ops.conv3x3(x, k, stride=stride))
   for actual, expected in zip(ours, grads(reference), strict=True):
-    np.testing.assert_allclose(actual, expected, atol=2e-5)
+    np.testing.assert_allclose(actual, expected, atol=5e-5)
+
+
+@pytest.mark.parametrize('stride', [1, 2])
+def test_a_bfloat16_kernel_gradient_is_accumulated_in_float32(stride):
+  """A bfloat16 accumulator would stop growing at 256."""
+  x = jnp.ones((1, 64, 64, 8), jnp.bfloat16)
+  kernel = jnp.ones((3, 3, 8, 5), jnp.float32)
+  grad = jax.grad(
+      lambda k: ops.conv3x3(x, k, stride=stride).sum(dtype=jnp.float32)
+  )(kernel)
+  across = 64 // stride
+  assert grad.dtype == jnp.float32
+  np.testing.assert_array_equal(grad[1, 1], across**2)
+  np.testing.assert_array_equal(grad[0, 1], across**2 - across)
+  lost = across if stride == 1 else 0  # behind the last column
+  np.testing.assert_array_equal(grad[1, 2], across**2 - lost)

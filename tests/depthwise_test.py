@@ -41,9 +41,17 @@ def test_matches_loops(size, impl):
 
 
 @pytest.mark.parametrize('size', [3, 5])
-@pytest.mark.parametrize('shape', [(B, H, W, C), (B, 1, 2, C), (B, 2, 3, 128)])
-def test_forms_agree_on_small_maps_and_many_channels(size, shape):
-  """Maps smaller than the kernel, and channels in two groups."""
+@pytest.mark.parametrize(
+    'shape',
+    [
+        pytest.param((B, 1, 2, C), id='smaller than the kernel'),
+        pytest.param((B, 16, 3, C), id='eight rows at a time'),
+        pytest.param((24, 3, 2, C), id='eight images at a time'),
+        pytest.param((1, 11, 4, C), id='no way to divide it'),
+    ],
+)
+def test_forms_agree(size, shape):
+  """Gradients of kernels in all orders in which a CPU adds them up."""
   x, kernel = _inputs(size, shape=shape)
   np.testing.assert_allclose(
       ops.depthwise_conv(x, kernel, impl='shift'),

@@ -34,12 +34,15 @@ def softmax(
 
 @softmax.defjvp
 def _softmax_jvp(dtype, primals, tangents):
-  weights = lax.optimization_barrier(softmax(*primals, dtype))
-  kept, (tangent,) = wide(weights), tangents
+  (scores,), (tangent,) = primals, tangents
+  weights = lax.optimization_barrier(softmax(scores, dtype))
+  kept = wide(weights)
   tangent = _narrowed(tangent, dtype)
-  # Over their sum, which is not 1 once they are rounded: what is added to all
-  # scores of a row, or to all of its weights' gradients, changes nothing.
-  share = kept * (1 / kept.sum(-1, keepdims=True))
+  share = kept
+  if weights.dtype != scores.dtype:
+    # Over their sum, which is not 1 once they are rounded: what is added to all
+    # scores of a row, or to all of its weights' gradients, changes nothing.
+    share = kept * (1 / kept.sum(-1, keepdims=True))
   mean = (share * tangent).sum(-1, keepdims=True)
   # Multiplied out: backwards, XLA then makes one kernel of both sums and what
   # comes before and behind them, as it knows it from softmax.
