@@ -1,8 +1,6 @@
 """Trains a model: python train.py --config=configs/digits_retention.py."""
 
-import sys
-
-from gswinrmt_jax.commands import train
+from gswinrmt_jax.commands import guard, train
 
 if __name__ == '__main__':
-  sys.exit(train.main())
+  guard.exits(train.main)

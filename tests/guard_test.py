@@ -1,5 +1,9 @@
 """Exit status and the one line."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from gswinrmt_jax.commands import guard
@@ -49,3 +53,57 @@ def test_defects_keep_their_traceback(error):
 def test_success_is_zero(capsys):
   assert guard.guarded(lambda: print('done')) == 0
   assert capsys.readouterr() == ('done\n', '')
+
+
+_COMPILES = """
+import signal
+from gswinrmt_jax.commands import guard
+
+def run():
+  import jax
+  import jax.numpy as jnp
+
+  @jax.jit
+  def part(x):
+    return jnp.tanh(x).cumsum()
+
+  def whole(x):
+    for _ in range(1500):
+      x = part(x)
+    return x
+
+  lowered = jax.jit(whole).lower(jnp.ones(2000))
+  signal.signal(signal.SIGALRM, signal.default_int_handler)
+  signal.setitimer(signal.ITIMER_REAL, 0.5)
+  print('compiling')
+  lowered.compile()  # a minute and a half
+
+guard.exits(lambda: guard.guarded(run))
+"""
+
+
+def test_a_signal_ends_the_process_before_the_compiler_does():
+  """Python alone waits for XLA, or crashes as that goes on."""
+  done = subprocess.run(
+      [sys.executable, '-c', _COMPILES],
+      env={**os.environ, 'JAX_PLATFORMS': 'cpu'},
+      capture_output=True,
+      text=True,
+      timeout=60,
+      check=False,
+  )
+  assert done.returncode == 130
+  assert done.stdout == 'compiling\n'
+  assert done.stderr == '\ngswinrmt: interrupted\n'
+
+
+@pytest.mark.parametrize('status', [0, 2])
+def test_otherwise_the_process_ends_as_any(status):
+  program = (
+      'from gswinrmt_jax.commands import guard; '
+      f"guard.exits(lambda: print('done') or {status})"
+  )
+  done = subprocess.run(
+      [sys.executable, '-c', program], stdout=subprocess.PIPE, check=False
+  )
+  assert (done.returncode, done.stdout) == (status, b'done\n')

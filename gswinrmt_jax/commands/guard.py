@@ -1,9 +1,37 @@
 """One clear line for what the user can mend."""
 
+import atexit
 from collections.abc import Callable
+import os
 import sys
+from typing import NoReturn
 
 from gswinrmt_jax.errors import RunError, Stopped, UserError
+
+
+def exits(main: Callable[[], int]) -> NoReturn:
+  """Runs the main function of a program, and ends the process with its status.
+
+  Behind a signal Python does not take itself apart: it would wait for what XLA
+  still compiles, or crash under it. What is registered to be called at the end
+  has been called by then.
+
+  Args:
+    main: Returns the status; above 128, a signal ended it.
+  """
+  ended_by_signal = []
+
+  def end():
+    if ended_by_signal:
+      sys.stdout.flush()
+      sys.stderr.flush()
+      os._exit(*ended_by_signal)
+
+  atexit.register(end)  # Before those of JAX, so it is called behind them.
+  status = main()
+  if status > 128:
+    ended_by_signal.append(status)
+  sys.exit(status)
 
 
 def guarded(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import difflib
 import importlib
 import sys
+from typing import NoReturn
 
 from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.errors import UserError
@@ -59,6 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   return guard.guarded(lambda: module.run(_parse(parser, argv[1:])))
 
 
+def console() -> NoReturn:
+  """Is the console command: `main`, and the end of the process."""
+  guard.exits(main)
+
+
 def _parse(parser, argv):
   """Parses; a command that has `overrides` takes --config.FIELD=VALUE."""
   if parser.get_default('overrides') is None:
@@ -77,4 +83,4 @@ class _Parser(argparse.ArgumentParser):
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  console()
