@@ -63,7 +63,7 @@ def test_the_wheel_has_package_recipes_and_licences(wheel):
   with zipfile.ZipFile(wheel) as archive:
     names = set(archive.namelist())
     (scripts,) = (name for name in names if name.endswith('entry_points.txt'))
-    assert 'gswinrmt = gswinrmt_jax.commands.main:main' in (
+    assert 'gswinrmt = gswinrmt_jax.commands.main:console' in (
         archive.read(scripts).decode()
     )
   about = {name for name in names if '.dist-info/' in name}
