@@ -44,7 +44,9 @@ def test_matches_loops(size, impl):
 @pytest.mark.parametrize(
     'shape',
     [
+        pytest.param((B, H, W, C), id='four rows at a time'),
         pytest.param((B, 1, 2, C), id='smaller than the kernel'),
+        pytest.param((B, 2, 3, 128), id='many channels'),
         pytest.param((B, 16, 3, C), id='eight rows at a time'),
         pytest.param((24, 3, 2, C), id='eight images at a time'),
         pytest.param((1, 11, 4, C), id='no way to divide it'),

@@ -1,4 +1,4 @@
-"""One clear line for what the user can mend."""
+"""One clear line for what the user can mend, and the end of the process."""
 
 import atexit
 from collections.abc import Callable
@@ -13,8 +13,8 @@ def exits(main: Callable[[], int]) -> NoReturn:
   """Runs the main function of a program, and ends the process with its status.
 
   Behind a signal Python does not take itself apart: it would wait for what XLA
-  still compiles, or crash under it. What is registered to be called at the end
-  has been called by then.
+  still compiles, or crash under it. What has been registered since to be called
+  at the end has been called by then.
 
   Args:
     main: Returns the status; above 128, a signal ended it.

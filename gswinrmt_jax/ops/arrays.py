@@ -82,3 +82,12 @@ def token_sums(*maps: Float[Array, 'b *t c']) -> list[Float[Array, ' c']]:
   if platform() == 'cpu':
     return [each.sum(range(each.ndim - 1)) for each in maps]
   return [in_one_launch(each, 'sums').sum(0) for each in image_sums(*maps)]
+
+
+def token_product(
+    x: Float[Array, '*t c'], y: Float[Array, '*t f']
+) -> Float[Array, 'c f']:
+  """Returns `x^T y` over all tokens, added up in float32 at least."""
+  tokens = tuple(range(x.ndim - 1))
+  dtype = wide_dtype(x.dtype)
+  return jnp.tensordot(x, y, (tokens, tokens), preferred_element_type=dtype)

@@ -7,7 +7,7 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.ops.arrays import wide_dtype
+from gswinrmt_jax.ops.arrays import token_product
 from gswinrmt_jax.ops.backend import platform
 from gswinrmt_jax.ops.kernel import with_gradient_in_order
 from gswinrmt_jax.ops.traced import traced_once
@@ -89,21 +89,17 @@ def _kernel_gradient(x: Array, dy: Array, stride: int) -> Array:
     dy = jnp.pad(dy, ((0, 0), (2, 2), (0, 0), (0, 0)))
     columns = [x[:, :, v : v + width] for v in range(3)]
     rows = [dy[:, 2 - u : 4 - u + height] for u in range(3)]
-    taps = _product(columns, rows).reshape(3, channels, 3, features)
+    x, dy = (jnp.concatenate(maps, axis=-1) for maps in (columns, rows))
+    taps = _product(x, dy).reshape(3, channels, 3, features)
     return taps.transpose(2, 0, 1, 3)
   patches = _patches(x, height, width, stride)
-  taps = _product([dy], [patches]).reshape(features, 3, 3, channels)
+  taps = _product(dy, patches).reshape(features, 3, 3, channels)
   return taps.transpose(1, 2, 3, 0)
 
 
-def _product(left: list[Array], right: list[Array]) -> Array:
-  """`L^T R`, of maps side by side: matrices with a row for each token."""
-  left, right = (
-      jnp.concatenate([each.reshape(-1, each.shape[-1]) for each in maps], -1)
-      for maps in (left, right)
-  )
-  dtype = wide_dtype(left.dtype)
-  return jnp.dot(left.T, right, preferred_element_type=dtype)
+def _product(left: Array, right: Array) -> Array:
+  """`token_product` of matrices: with their axes XLA turns maps around."""
+  return token_product(*(m.reshape(-1, m.shape[-1]) for m in (left, right)))
 
 
 def _patches(x: Array, height: int, width: int, stride: int) -> Array:

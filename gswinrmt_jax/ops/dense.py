@@ -22,6 +22,7 @@ from gswinrmt_jax.ops.arrays import (
     along_channels,
     channels_last,
     is_large,
+    token_product,
     wide,
     wide_dtype,
 )
@@ -181,24 +182,17 @@ def _sums(x, dy, bias):
   if x.dtype == wide_dtype(x.dtype):
     # A product might round what it sums.
     dy, dbias = bias_lib.summed(dy, bias)
-    return _product(x, dy), dbias
+    return token_product(x, dy), dbias
   # One product for both, of `x` with ones beside it: else the sum is a pass
   # over `dy`. Barriers: else XLA pads `x`, and cuts each part of the product
   # before they are added up.
   channels = x.shape[-1]
   x, dy = (m.reshape(-1, m.shape[-1]) for m in (x, dy))
   ones = lax.optimization_barrier(jnp.ones((x.shape[0], _ONES), x.dtype))
-  both = _product(jnp.concatenate([x, ones], axis=1), dy)
+  both = token_product(jnp.concatenate([x, ones], axis=1), dy)
   both = lax.optimization_barrier(in_one_launch(both, 'gradients'))
   dbias = in_one_launch(both[channels], 'gradients')
   return both[:channels], lax.optimization_barrier(dbias)
-
-
-def _product(x, dy):
-  """`x^T dy` over all tokens, in float32 at least."""
-  tokens = tuple(range(x.ndim - 1))
-  dtype = wide_dtype(x.dtype)
-  return jnp.tensordot(x, dy, (tokens, tokens), preferred_element_type=dtype)
 
 
 @jax.custom_vjp
@@ -276,7 +270,7 @@ def _residual_backward(residuals, dy):
     dkeep = jnp.zeros_like(keep)
   # Where it is computed, it can be summed.
   dbranch, dbias = bias_lib.summed(dbranch, residuals[-1])
-  dkernel = _product(residuals[0], dbranch)
+  dkernel = token_product(residuals[0], dbranch)
   grads = _gradients(residuals, dbranch, dkernel, dbias)
   return *grads, dy, dkeep, dgate
 

@@ -172,7 +172,7 @@ def _total_on_cpu(x: Array, cotangent: Array, size: int) -> Array:
 
   Separate sums are three to eight times slower on CPU and compile far longer.
   """
-  # Cast here, as bfloat16 products are not written out: 13 -> 92 ms.
+  # Cast before they are cut: bfloat16 slices took 92 ms, not 13.
   x, cotangent = wide(x), wide(cotangent)
   products = [view * cotangent for _, view in _shifted_views(x, size)]
   sums = []
@@ -182,18 +182,20 @@ def _total_on_cpu(x: Array, cotangent: Array, size: int) -> Array:
 
 
 def _sums_of_few(maps: list[Array]) -> tuple[Array, ...]:
-  """Adds the rows, or the images, of maps of one shape up, some at a time."""
-  batch, height, width, channels = maps[0].shape
+  """Adds rows, or images, of maps of one shape up, some at a time.
+
+  All rows where neither can be divided.
+  """
+  shape = list(maps[0].shape)
   terms, axis = max(
       (
           (terms, axis)
-          for axis, extent in enumerate((batch, height))
+          for axis in (0, 1)
           for terms in range(2, _TERMS + 1)
-          if extent % terms == 0
+          if shape[axis] % terms == 0
       ),
-      default=(height, 1),
+      default=(shape[1], 1),
   )
-  shape = [batch, height, width, channels]
   shape[axis : axis + 1] = shape[axis] // terms, terms
   return lax.reduce(
       [each.reshape(shape) for each in maps],
