@@ -55,10 +55,10 @@ def test_no_garbage_is_collected_while_tracing(fails, collects):
   try:
     if fails:
       with pytest.raises(AttributeError):
-        compilation.compiled(jax.jit(traced), 1, terminal=terminal)
+        compilation.begin(jax.jit(traced), 1, terminal=terminal)
     else:
-      program = compilation.compiled(jax.jit(traced), 1, terminal=terminal)
-      assert program(1) == 2
+      finish = compilation.begin(jax.jit(traced), 1, terminal=terminal)
+      assert finish()(1) == 2
     assert seen == [False] and gc.isenabled() == collects
   finally:
     (gc.enable if was_enabled else gc.disable)()
@@ -80,34 +80,14 @@ class _Step:
     return 'program'
 
 
-def test_something_is_done_while_it_compiles():
+def test_something_can_be_done_while_it_compiles():
   step, said = _Step(), io.StringIO()
-
-  def meanwhile():
-    assert step.began.wait(60)
-    step.end.set()
-
-  found = compilation.compiled(
-      step, 1, terminal=log.Terminal(said), meanwhile=meanwhile
-  )
-  assert found == 'program'
-  assert 'Compiled the training step in ' in said.getvalue()
-
-
-def test_what_ends_the_run_does_not_wait_for_the_compiler():
-  step, said = _Step(), io.StringIO()
-
-  def meanwhile():
-    assert step.began.wait(60)
-    raise KeyboardInterrupt
-
-  with pytest.raises(KeyboardInterrupt):
-    compilation.compiled(
-        step, 1, terminal=log.Terminal(said), meanwhile=meanwhile
-    )
-  assert not step.end.is_set()
+  finish = compilation.begin(step, 1, terminal=log.Terminal(said))
+  assert step.began.wait(60)
   assert 'Compiled' not in said.getvalue()
   step.end.set()
+  assert finish() == 'program'
+  assert 'Compiled the training step in ' in said.getvalue()
 
 
 _SIGNALLED = """
@@ -125,12 +105,11 @@ def stop(*_):
   raise KeyboardInterrupt
 
 signal.signal(signal.SIGALRM, stop)
-soon = lambda: signal.setitimer(signal.ITIMER_REAL, 0.3)
 terminal = log.Terminal(io.StringIO())
+finish = compilation.begin(jax.jit(step), jnp.ones(2000), terminal=terminal)
 try:
-  compilation.compiled(
-      jax.jit(step), jnp.ones(2000), terminal=terminal, meanwhile=soon
-  )
+  signal.setitimer(signal.ITIMER_REAL, 0.3)
+  finish()
 except KeyboardInterrupt:
   sys.exit(130)
 """

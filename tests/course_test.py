@@ -8,6 +8,7 @@ import tiny_parts
 import tiny_runs
 
 from gswinrmt_jax.training import (
+    build,
     checkpoint,
     compilation,
     course,
@@ -49,10 +50,9 @@ def events(monkeypatch):
   seen(checkpoint.Checkpoints, 'save', 'save')
   seen(progress.Progress, 'epoch', 'figures')
   seen(evaluation, 'begin', 'validate')
-  compiled = compilation.compiled
 
-  def counted(*args, **kwargs):
-    advance, sent = compiled(*args, **kwargs), [0]
+  def counted(advance):
+    sent = [0]
 
     def send(state, supply, key):
       sent[0] += int(supply.count)
@@ -61,8 +61,19 @@ def events(monkeypatch):
 
     return send
 
-  monkeypatch.setattr(compilation, 'compiled', counted)
+  _change_steps(monkeypatch, counted)
   return events
+
+
+def _change_steps(monkeypatch, change):
+  """Has the compiled steps be `change(steps)`."""
+  begin = compilation.begin
+
+  def changed(*args, **kwargs):
+    finish = begin(*args, **kwargs)
+    return lambda: change(finish())
+
+  monkeypatch.setattr(compilation, 'begin', changed)
 
 
 def _train(folder, **changes):
@@ -98,6 +109,30 @@ def test_the_next_steps_are_sent_before_what_the_last_gave_is_read(
       'figures',
       'save',
   ]
+
+
+def test_what_is_told_is_computed_by_one_program(tmp_path, monkeypatch):
+  """Operations behind the next steps would have the host wait for these."""
+  make, counts = build.make_optimizer, []
+
+  def seen(*args):
+    schedule, tx = make(*args)
+
+    def told(count):
+      counts.append(count)
+      return schedule(count)
+
+    return told, tx
+
+  monkeypatch.setattr(build, 'make_optimizer', seen)
+  _train(tmp_path, stop_after_epochs=1, log_every_steps=1)
+  assert len(counts) == 1 and isinstance(counts[0], jax.core.Tracer)
+  rates = [
+      entry['learning_rate']
+      for entry in log.read_metrics(tmp_path)
+      if entry['kind'] == 'train'
+  ]
+  assert len(rates) == 6 and len(set(rates)) == 6
 
 
 @pytest.mark.parametrize(
@@ -164,11 +199,10 @@ def test_it_changes_no_bit(tmp_path, monkeypatch):
 
 
 def _failing(error):
-  """Has the loop fail as it sends step 7."""
-  compiled = compilation.compiled
+  """Changes steps so that the loop fails as it sends step 7."""
 
-  def failing(*args, **kwargs):
-    advance, calls = compiled(*args, **kwargs), []
+  def failing(advance):
+    calls = []
 
     def send(*args):
       calls.append(1)
@@ -184,7 +218,7 @@ def _failing(error):
 def test_an_epoch_is_kept_if_the_steps_behind_it_cannot_be_sent(
     tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(compilation, 'compiled', _failing(MemoryError))
+  _change_steps(monkeypatch, _failing(MemoryError))
   with pytest.raises(MemoryError):
     _train(tmp_path)
   assert checkpoint.Checkpoints(tmp_path / 'checkpoints').steps() == [6]
@@ -193,7 +227,7 @@ def test_an_epoch_is_kept_if_the_steps_behind_it_cannot_be_sent(
 
 
 def test_ctrl_c_the_second_time_waits_for_nothing(tmp_path, monkeypatch):
-  monkeypatch.setattr(compilation, 'compiled', _failing(KeyboardInterrupt))
+  _change_steps(monkeypatch, _failing(KeyboardInterrupt))
   with pytest.raises(KeyboardInterrupt):
     _train(tmp_path)
   assert [entry['step'] for entry in log.read_metrics(tmp_path)] == [5, 6]

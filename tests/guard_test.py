@@ -56,7 +56,7 @@ def test_success_is_zero(capsys):
 
 
 _COMPILES = """
-import signal
+import concurrent.futures, signal
 from gswinrmt_jax.commands import guard
 
 def run():
@@ -76,16 +76,25 @@ def run():
   signal.signal(signal.SIGALRM, signal.default_int_handler)
   signal.setitimer(signal.ITIMER_REAL, 0.5)
   print('compiling')
-  lowered.compile()  # a minute and a half
+  %s  # a minute and a half
 
 guard.exits(lambda: guard.guarded(run))
 """
 
 
-def test_a_signal_ends_the_process_before_the_compiler_does():
+@pytest.mark.parametrize(
+    'compile_it',
+    [
+        'lowered.compile()',
+        'concurrent.futures.ThreadPoolExecutor(1).submit(lowered.compile)'
+        '.result()',
+    ],
+    ids=['', 'in a thread'],
+)
+def test_a_signal_ends_the_process_before_the_compiler_does(compile_it):
   """Python alone waits for XLA, or crashes as that goes on."""
   done = subprocess.run(
-      [sys.executable, '-c', _COMPILES],
+      [sys.executable, '-c', _COMPILES % compile_it],
       env={**os.environ, 'JAX_PLATFORMS': 'cpu'},
       capture_output=True,
       text=True,

@@ -271,13 +271,13 @@ def test_no_test_split_no_test(tmp_path):
 def test_a_state_that_cannot_be_made_ends_the_run_and_leaves_it_usable(
     tmp_path, monkeypatch
 ):
-  """It is made in a thread: nothing of its failure may get lost there."""
+  """It is made while a thread compiles the step."""
 
-  def fail():
+  def fail(_):
     raise UserError('there is no room for a state')
 
   with monkeypatch.context() as patch:
-    patch.setattr(parts.Parts, 'begin_to_create', lambda self: fail)
+    patch.setattr(parts.Parts, 'create_state', fail)
     with pytest.raises(UserError, match='no room for a state'):
       _train(tmp_path)
   summary, _ = _train(tmp_path)

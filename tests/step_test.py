@@ -255,14 +255,3 @@ def test_a_loss_that_is_not_finite_is_told():
   train_step, state, batch = _setup(broken)
   train_step = jax.jit(train_step)
   assert not bool(train_step(state, batch, jax.random.key(1))[1]['finite'])
-
-
-def test_decay_range():
-  params = {
-      'a': {'decay_logit': jnp.array([[0.0], [1.0]])},
-      'b': {'decay_logit': jnp.array([[-2.0, 0.5], [0.0, 0.0]]), 'kernel': 9.0},
-  }
-  found = step_lib.decay_range(params)
-  assert found['gamma_min'] == pytest.approx(1 / (1 + np.exp(2)))
-  assert found['gamma_max'] == pytest.approx(1 / (1 + np.exp(-1)))
-  assert step_lib.decay_range({'kernel': jnp.ones(3)}) == {}

@@ -13,24 +13,19 @@ def exits(main: Callable[[], int]) -> NoReturn:
   """Runs the main function of a program, and ends the process with its status.
 
   Behind a signal Python does not take itself apart: it would wait for what XLA
-  still compiles, or crash under it. What has been registered since to be called
-  at the end has been called by then.
+  still compiles, or crash under it. What is registered to be called at the end
+  is called.
 
   Args:
     main: Returns the status; above 128, a signal ended it.
   """
-  ended_by_signal = []
-
-  def end():
-    if ended_by_signal:
-      sys.stdout.flush()
-      sys.stderr.flush()
-      os._exit(*ended_by_signal)
-
-  atexit.register(end)  # Before those of JAX, so it is called behind them.
   status = main()
   if status > 128:
-    ended_by_signal.append(status)
+    # Behind the threads of executors, for which Python would wait first.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
   sys.exit(status)
 
 

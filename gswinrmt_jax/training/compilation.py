@@ -27,40 +27,52 @@ def keep_programs() -> None:
   jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
-def compiled(
-    function: Any,
-    *args: Any,
-    terminal: log.Terminal,
-    meanwhile: Callable[[], None] = lambda: None,
-) -> Any:
-  """Returns the training step compiled, so that no interval holds that time.
+def begin(
+    function: Any, *args: Any, terminal: log.Terminal
+) -> Callable[[], Any]:
+  """Traces the training step, and has a thread compile it.
+
+  Meanwhile other programs can be traced, compiled and run: XLA needs nothing of
+  Python.
 
   Args:
     function: The jitted step.
     *args: What it will be called with, or their shapes.
     terminal: Is told how long it took.
-    meanwhile: Is called when the step has been traced, while XLA compiles it.
+
+  Returns:
+    What waits for the compiled step and returns it.
   """
   terminal.progress('Compiling the training step ...')
   before = time.perf_counter()
-  traced = lowered(function, *args)
+  program = lowered(function, *args)
 
-  def compile_traced():
-    return traced.compile(), time.perf_counter() - before
+  def compile_lowered():
+    return program.compile(), time.perf_counter() - before
 
-  # XLA does not end sooner for what ends the run, and Python waits for the
-  # thread before it exits: what is still compiling then would crash it.
+  # XLA does not end sooner for what ends the run. Python waits for the thread
+  # before it exits, what is still compiling would crash it; who does not wait
+  # is `guard.exits`.
   thread = concurrent.futures.ThreadPoolExecutor(1)
-  compiling = thread.submit(compile_traced)
+  compiling = thread.submit(compile_lowered)
   thread.shutdown(wait=False)
-  meanwhile()
-  program, seconds = compiling.result()
-  terminal.say(f'Compiled the training step in {log.duration(seconds)}.')
-  return program
+
+  def finish():
+    compiled, seconds = compiling.result()
+    terminal.say(f'Compiled the training step in {log.duration(seconds)}.')
+    return compiled
+
+  return finish
+
+
+def traced(function: Any, *args: Any) -> Any:
+  """Returns a jitted function, traced for these arguments or their shapes."""
+  with _no_garbage_collection():
+    return function.trace(*args)
 
 
 def lowered(function: Any, *args: Any) -> Any:
-  """Returns a jitted function, traced for these arguments or their shapes."""
+  """Returns it as the program that XLA is given to compile."""
   with _no_garbage_collection():
     return function.lower(*args)
 

@@ -23,12 +23,12 @@ from gswinrmt_jax.training import (
     plots,
     processes,
     profile,
+    scalars,
     signals,
     snapshot,
 )
 from gswinrmt_jax.training import log as log_lib
 from gswinrmt_jax.training import progress as progress_lib
-from gswinrmt_jax.training import step as step_lib
 from gswinrmt_jax.training.state import TrainState
 
 
@@ -68,9 +68,8 @@ class Course:
     self._feed = feed.Feed(of, start)
     self._background = background.Background()
     self._profile = profile.Profile(of.plan.profiled, folder / 'profile')
-    self._decay_range = jax.jit(step_lib.decay_range)
     self._snapshots = snapshot.Snapshots()
-    self._upcoming = self._readings = self._progress = None
+    self._upcoming = self._readings = self._progress = self._scalars = None
 
   def close(self) -> None:
     """Ends the workers, waits for what is being drawn or written."""
@@ -86,8 +85,8 @@ class Course:
     """Steps to the end.
 
     Args:
-      make_state: Returns the state to begin with, perhaps after a while: it is
-        asked for when the step has been compiled.
+      make_state: Returns the state to begin with; called while the step is
+        compiled.
       pending: Of the checkpoint that the run goes on from, metrics that had not
         been read.
 
@@ -101,8 +100,7 @@ class Course:
     """
     of = self._of
     self._upcoming = next(self._feed)
-    advance = self._compiled()
-    state = make_state()
+    advance, state = self._prepared(make_state)
     self._readings = meter.Meter(
         of.config.batch_size,
         skip=build.skips_nonfinite(of.config),
@@ -116,24 +114,19 @@ class Course:
     self._background.wait()
     return state
 
-  def _compiled(self):
-    """Compiles the steps, and draws the first batch of a run meanwhile."""
+  def _prepared(self, make_state):
+    """Returns the compiled steps and the state, draws a run's first batch."""
     of, supply = self._of, self._upcoming.supply
-    name = 'augmented_batch.png'
-
-    def draw():
-      if not self._start:
-        with self._terminal.sparing(name):
-          first_batch.draw(of, supply, self._folder / name)
-
-    return compilation.compiled(
-        of.advance,
-        of.target,
-        supply,
-        of.key,
-        terminal=self._terminal,
-        meanwhile=draw,
+    finish = compilation.begin(
+        of.advance, of.target, supply, of.key, terminal=self._terminal
     )
+    state = make_state()
+    self._scalars = scalars.compiled(of.schedule, of.target, of.devices)
+    if not self._start:
+      name = 'augmented_batch.png'
+      with self._terminal.sparing(name):
+        first_batch.draw(of, supply, self._folder / name)
+    return finish(), state
 
   def _loop(self, advance, state):
     # Two dispatches have data on the devices, no third by another name.
@@ -201,37 +194,31 @@ class Course:
       What the host does with it when they have been told to.
     """
     of = self._of
-    decay_range = None
-    if of.plan.reads_at(step):
-      decay_range = self._decay_range(state.params)
+    extra = self._scalars(state) if of.plan.reads_at(step) else None
     if step in of.plan.milestones:
       # At once: the validation is no part of the interval's time.
-      self._read(step, decay_range)
+      self._read(step, extra)
       figures = of.begin_evaluation(state.saved_weights, of.val_data)
       return functools.partial(
           self._close_epoch, step, figures, self._taken(state)
       )
     fields = self._taken(state) if of.plan.saves_at(step) else None
-    return functools.partial(self._close_steps, step, decay_range, fields)
+    return functools.partial(self._close_steps, step, extra, fields)
 
   def _taken(self, state):
     return self._snapshots.take(checkpoint_io.fields(state))
 
-  def _close_steps(self, step, decay_range, fields):
+  def _close_steps(self, step, extra, fields):
     """Reads and saves what there is amid an epoch."""
-    if decay_range is not None:
-      self._read(step, decay_range)
+    if extra is not None:
+      self._read(step, extra)
     if fields is not None:
       self._save_amid_epoch(step, fields)
 
-  def _read(self, step, decay_range):
+  def _read(self, step, extra):
     """Waits for the steps of an interval and tells of it."""
     values, speed = self._finite(self._readings.read, step)
-    skipped = self._progress.skipped + int((values['finite'] == 0).sum())
-    rate = self._of.schedule(step - skipped - 1)
-    self._progress.interval(
-        step, values, speed, {'learning_rate': rate, **decay_range}
-    )
+    self._progress.interval(step, values, speed, jax.device_get(extra))
     self._checkpoints.check()
 
   def _close_epoch(self, step, figures, fields):

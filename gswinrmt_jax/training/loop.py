@@ -1,6 +1,5 @@
 """A run: from its folder, or from nothing, to its summary."""
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import pathlib
@@ -111,7 +110,6 @@ class Run:
       self._images.write(folder)
     self.log = None
     self._course = None
-    self._beside = None
     self._pending = None  # metrics of the interval that a start falls into
 
   def close(self) -> None:
@@ -120,8 +118,6 @@ class Run:
       for part in (self.log, self._course, self.checkpoints):
         if part:
           stack.callback(part.close)
-      if self._beside:
-        stack.callback(self._beside.shutdown)
 
   def identity(self) -> list[Any]:
     """Returns what has to be the same in all processes."""
@@ -154,7 +150,7 @@ class Run:
       self.log = log.SilentLog(self.folder, step=start)
 
   def _restore_or_create(self):
-    """Returns what returns the state, perhaps after a while, and its step."""
+    """Returns what returns the state, and its step."""
     restored = self.checkpoints.restore_latest(self.parts.target)
     if restored:
       self.terminal.say(
@@ -162,18 +158,10 @@ class Run:
       )
       self._pending = restored.meta.get('pending')
       return lambda: restored.tree, restored.step
-    if self._source is not None or jax.device_count() > 1:
-      state = self._create(self.parts.create_state)
-      return lambda: state, 0
-    # Beside the step's compilation: making a state is mostly that, too. Not
-    # on several devices: of two programs at once, one might wait on some of
-    # them for what the other keeps from beginning elsewhere.
-    create = self.parts.begin_to_create()
-    self._beside = concurrent.futures.ThreadPoolExecutor(1)
-    return self._beside.submit(self._create, create).result, 0
+    return self._create, 0
 
-  def _create(self, create):
-    state = create()
+  def _create(self):
+    state = self.parts.create_state()
     if self._source is not None:
       source, self._source = self._source, None
       state = fine_tune.start(state, source, self.terminal.say)

@@ -186,6 +186,19 @@ def make_optimizer(
   return optax.GradientTransformation(adamw.init, update)
 
 
+def last_learning_rate(
+    schedule: optax.Schedule, opt_state: optax.OptState
+) -> jax.Array:
+  """Returns the learning rate of the last update; of the first, before it.
+
+  Args:
+    schedule: That of the optimiser.
+    opt_state: Of `make_optimizer`.
+  """
+  *_, scheduled = opt_state
+  return schedule(jnp.maximum(scheduled.count - 1, 0))
+
+
 @traced_once('b1', 'b2', 'eps', 'weight_decay')
 def _change(
     gradient, m, v, w, *, rate, root, factor, b1, b2, eps, weight_decay

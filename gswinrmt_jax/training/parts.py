@@ -17,6 +17,7 @@ from gswinrmt_jax.training import (
     dispatch,
     evaluation,
     inputs,
+    joined_draws,
     plan,
     processes,
     resident,
@@ -44,7 +45,7 @@ class Parts:
     schedule: The learning rate by step.
     augmentation: What the training step does to a batch.
     key: Of all that is drawn while training.
-    create: Returns the state before the first step.
+    create: What returns the state before the first step, traced.
     target: That state's shapes, with shardings.
     advance: `(state, supply, key) -> (state, metrics)`, several steps,
       jitted; takes over the state's memory.
@@ -61,27 +62,19 @@ class Parts:
   schedule: optax.Schedule
   augmentation: step_lib.Augmentation
   key: jax.Array
-  create: Callable[[], state_lib.TrainState]
+  create: jax.stages.Traced
   target: state_lib.TrainState
   advance: dispatch.Advance
   eval_step: evaluation.EvalStep
 
   def create_state(self) -> state_lib.TrainState:
     """Returns the state before the first step, on the devices."""
-    return self.begin_to_create()()
-
-  def begin_to_create(self) -> Callable[[], state_lib.TrainState]:
-    """Traces what makes that state, and returns what compiles and runs it.
-
-    The latter can be called in a thread: two that trace would take turns.
-    """
     create = jax.jit(
-        self.create,
+        joined_draws.joined(self.create),
         out_shardings=self.devices.shardings(self.target),
         compiler_options=devices.quick_compilation(),
     )
-    traced = compilation.lowered(create)
-    return lambda: traced.compile()()
+    return compilation.lowered(create).compile()()
 
   def evaluate(
       self,
@@ -143,7 +136,8 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
     init_key = jax.random.fold_in(key, _INIT)
     return state_lib.create(model, tx, init_key, image_shape, ema=decay > 0)
 
-  target = placing.target(jax.eval_shape(create))
+  created = compilation.traced(jax.jit(create))
+  target = placing.target(created.out_info)
   train_step = step_lib.make_train_step(
       model,
       tx,
@@ -170,7 +164,7 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
       schedule=schedule,
       augmentation=augmentation,
       key=jax.random.fold_in(key, _TRAIN),
-      create=create,
+      create=created,
       target=target,
       advance=advance,
       eval_step=jax.jit(

@@ -147,23 +147,3 @@ def _chosen(finite, new, old):
 
 def _stream_key(key, stream, step):
   return jax.random.fold_in(jax.random.fold_in(key, stream), step)
-
-
-def decay_range(params: Any) -> Metrics:
-  """Returns the least and greatest learnable decay, `gamma = sigmoid(theta)`.
-
-  Args:
-    params: Any tree; its leaves named `decay_logit` are the thetas.
-
-  Returns:
-    `gamma_min` and `gamma_max`, or nothing where no decay is learnt.
-  """
-  thetas = [
-      leaf.ravel()
-      for path, leaf in jax.tree.leaves_with_path(params)
-      if path[-1].key == 'decay_logit'
-  ]
-  if not thetas:
-    return {}
-  gamma = jax.nn.sigmoid(jnp.concatenate(thetas))
-  return {'gamma_min': gamma.min(), 'gamma_max': gamma.max()}
