@@ -92,6 +92,7 @@ def test_the_next_steps_are_sent_before_what_the_last_gave_is_read(
   )
   sent = ['send 3', 'send 6', 'send 9', 'send 12']
   assert events == [
+      'validate',  # a batch, which compiles it
       *sent[:2],
       'read',
       # The validation is not in the time of the steps before it.
@@ -170,7 +171,7 @@ def test_a_trace_that_begins_with_an_epoch_is_of_its_steps(
       log_every_steps=100,
       profile_steps='7:8',
   )
-  assert events[2:7] == ['read', 'validate', 'figures', 'save', 'trace']
+  assert events[3:8] == ['read', 'validate', 'figures', 'save', 'trace']
 
 
 def test_two_dispatches_have_data_on_the_device(tmp_path, monkeypatch):

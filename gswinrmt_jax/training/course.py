@@ -126,6 +126,10 @@ class Course:
       name = 'augmented_batch.png'
       with self._terminal.sparing(name):
         first_batch.draw(of, supply, self._folder / name)
+    if _runs_ahead():
+      # A batch, to have the validation compiled while the step is: on an
+      # accelerator the first epoch would end with a wait for that.
+      of.begin_evaluation(state.saved_weights, of.val_data, most=1)()
     return finish(), state
 
   def _loop(self, advance, state):

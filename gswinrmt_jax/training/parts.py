@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -88,15 +89,24 @@ class Parts:
       self,
       saved: Mapping[str, Any],
       data: pipeline.Records | resident.Resident,
+      *,
+      most: int | None = None,
   ) -> Callable[[], dict[str, Any]]:
-    """Begins `evaluate`, as `evaluation.begin`; returns what waits for it."""
+    """Begins `evaluate`, as `evaluation.begin`; returns what waits for it.
+
+    Args:
+      saved: The weights.
+      data: The records.
+      most: Batches to take; None takes all.
+    """
     batch_size = self.devices.rounded_up(self.config.eval_batch_size)
+    batches = pipeline.eval_batches(
+        data, batch_size=batch_size, share=processes.share()
+    )
     figures = evaluation.begin(
         self.eval_step,
         average.by_name(saved),
-        pipeline.eval_batches(
-            data, batch_size=batch_size, share=processes.share()
-        ),
+        itertools.islice(batches, most),
         lambda batch: resident.complete(self.devices.put_batch(batch), data),
     )
     return lambda: average.merged(figures())
