@@ -44,7 +44,21 @@ def test_what_the_user_can_mend_is_one_line(capsys, error, status, said):
   assert capsys.readouterr().err == said
 
 
-@pytest.mark.parametrize('error', [ZeroDivisionError(), RuntimeError('bug')])
+def test_a_signal_amid_code_in_c(capsys):
+  """An error without a line of ours, raised from that of the signal."""
+
+  def command():
+    raise SystemError('returned a result with an exception set') from (
+        KeyboardInterrupt()
+    )
+
+  assert guard.guarded(command) == 130
+  assert capsys.readouterr().err == '\ngswinrmt: interrupted\n'
+
+
+@pytest.mark.parametrize(
+    'error', [ZeroDivisionError(), RuntimeError('bug'), SystemError('bug')]
+)
 def test_defects_keep_their_traceback(error):
   with pytest.raises(type(error)):
     guard.guarded(lambda: _raise(error))

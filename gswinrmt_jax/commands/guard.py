@@ -62,12 +62,21 @@ def guarded(
         'the device has not enough memory: lower config.batch_size (or '
         'config.eval_batch_size, --batch-size)'
     )
-  except Stopped as stopped:
-    return complain(str(stopped), status=128 + stopped.signal)
-  except KeyboardInterrupt:
-    print(f'\ngswinrmt: {interrupted}', file=sys.stderr)
-    return 130
+  except KeyboardInterrupt as error:
+    return _told(error, interrupted)
+  except SystemError as error:
+    # Of a signal's exception that came upon code in C, as NumPy's.
+    if not isinstance(error.__cause__, KeyboardInterrupt):
+      raise
+    return _told(error.__cause__, interrupted)
   return status or 0
+
+
+def _told(error: KeyboardInterrupt, interrupted: str) -> int:
+  if isinstance(error, Stopped):
+    return complain(str(error), status=128 + error.signal)
+  print(f'\ngswinrmt: {interrupted}', file=sys.stderr)
+  return 130
 
 
 def complain(message: str, *, status: int = 2) -> int:
