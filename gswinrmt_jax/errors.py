@@ -24,3 +24,12 @@ class Stopped(KeyboardInterrupt):
   def __init__(self, message: str, signal: int):
     super().__init__(message)
     self.signal = signal
+
+
+def interruption(error: BaseException) -> KeyboardInterrupt | None:
+  """Returns the exception of a signal, if the error is one or hides one.
+
+  Code in C that a signal comes upon, as NumPy's, raises `SystemError` from it.
+  """
+  behind = error.__cause__ if isinstance(error, SystemError) else error
+  return behind if isinstance(behind, KeyboardInterrupt) else None

@@ -12,7 +12,7 @@ import optax
 import pytest
 import tiny
 
-from gswinrmt_jax.errors import RunError, UserError
+from gswinrmt_jax.errors import RunError, Stopped, UserError
 from gswinrmt_jax.training import (
     checkpoint,
     checkpoint_files,
@@ -246,6 +246,28 @@ def test_a_damaged_checkpoint_is_named_skipped_and_kept(
   restored = checkpoints.restore_latest(_target())
   checkpoints.close()
   assert restored.step == bad
+
+
+def test_a_signal_as_one_is_read_is_no_damage(tmp_path, monkeypatch):
+  """Not if code in C hides it, either."""
+  folder = tmp_path / 'checkpoints'
+  _save(folder, {4: 0.3, 5: 0.4}).close()
+
+  def read(*args):
+    raise SystemError('returned a result with an exception set') from (
+        Stopped('stopped by SIGTERM', 15)
+    )
+
+  monkeypatch.setattr(checkpoint_io, 'read', read)
+  checkpoints = checkpoint.Checkpoints(folder)
+  for restore in (
+      lambda: checkpoints.restore_latest(_target()),
+      lambda: checkpoints.restore(5, _target()),
+  ):
+    with pytest.raises(Stopped, match='by SIGTERM'):
+      restore()
+  assert checkpoints.steps() == [4, 5]
+  checkpoints.close()
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')

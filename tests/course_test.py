@@ -16,17 +16,19 @@ from gswinrmt_jax.training import (
     log,
     loop,
     meter,
+    parts,
     processes,
     progress,
 )
 
-_runs_ahead = course._runs_ahead  # replaced below
+_on_accelerator = course._on_accelerator  # replaced below
+_PREPARED = ['state', 'validate', 'compiled']
 
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch, tmp_path_factory):
   tiny_parts.install(monkeypatch)
-  monkeypatch.setattr(course, '_runs_ahead', lambda: True)
+  monkeypatch.setattr(course, '_on_accelerator', lambda: True)
   with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
     yield
 
@@ -49,9 +51,11 @@ def events(monkeypatch):
   seen(meter.Meter, 'pending', 'pending')
   seen(checkpoint.Checkpoints, 'save', 'save')
   seen(progress.Progress, 'epoch', 'figures')
+  seen(parts.Parts, 'create_state', 'state')
   seen(evaluation, 'begin', 'validate')
 
   def counted(advance):
+    events.append('compiled')
     sent = [0]
 
     def send(state, supply, key):
@@ -92,7 +96,7 @@ def test_the_next_steps_are_sent_before_what_the_last_gave_is_read(
   )
   sent = ['send 3', 'send 6', 'send 9', 'send 12']
   assert events == [
-      'validate',  # a batch, which compiles it
+      *_PREPARED,
       *sent[:2],
       'read',
       # The validation is not in the time of the steps before it.
@@ -110,6 +114,36 @@ def test_the_next_steps_are_sent_before_what_the_last_gave_is_read(
       'figures',
       'save',
   ]
+
+
+def test_a_batch_is_validated_beforehand_to_compile_that(tmp_path, monkeypatch):
+  begin, make = evaluation.begin, evaluation.make_eval_step
+  batches, traced = [], []
+
+  def counted(step, weights, of, place):
+    batches.append(0)
+
+    def placed(batch):
+      batches[-1] += 1
+      return place(batch)
+
+    return begin(step, weights, of, placed)
+
+  def seen(*args):
+    step = make(*args)
+
+    def told(*args):
+      traced.append(step)
+      return step(*args)
+
+    return told
+
+  monkeypatch.setattr(evaluation, 'begin', counted)
+  monkeypatch.setattr(evaluation, 'make_eval_step', seen)
+  _train(tmp_path, num_epochs=2)
+  first, *epochs, test = batches
+  assert first == 1 and len(epochs) == 2 and min(*epochs, test) > 1
+  assert len(traced) == 1
 
 
 def test_what_is_told_is_computed_by_one_program(tmp_path, monkeypatch):
@@ -143,9 +177,10 @@ def test_what_is_told_is_computed_by_one_program(tmp_path, monkeypatch):
 def test_one_process_with_an_accelerator_runs_ahead(
     monkeypatch, backend, count, ahead
 ):
+  monkeypatch.setattr(course, '_on_accelerator', _on_accelerator)
   monkeypatch.setattr(jax, 'default_backend', lambda: backend)
   monkeypatch.setattr(processes, 'share', lambda: (0, count))
-  assert _runs_ahead() == ahead
+  assert course._runs_ahead() == ahead
 
 
 def test_others_read_before_the_next_steps_are_sent(
@@ -154,7 +189,7 @@ def test_others_read_before_the_next_steps_are_sent(
   monkeypatch.setattr(course, '_runs_ahead', lambda: False)
   _train(tmp_path, stop_after_epochs=1, steps_per_dispatch=3, log_every_steps=3)
   closed = ['read', 'validate', 'figures', 'save']
-  assert events == ['send 3', 'read', 'send 6', *closed]
+  assert events == [*_PREPARED, 'send 3', 'read', 'send 6', *closed]
 
 
 def test_a_trace_that_begins_with_an_epoch_is_of_its_steps(
@@ -171,7 +206,8 @@ def test_a_trace_that_begins_with_an_epoch_is_of_its_steps(
       log_every_steps=100,
       profile_steps='7:8',
   )
-  assert events[3:8] == ['read', 'validate', 'figures', 'save', 'trace']
+  closed = ['read', 'validate', 'figures', 'save']
+  assert events[len(_PREPARED) + 2 :][:5] == [*closed, 'trace']
 
 
 def test_two_dispatches_have_data_on_the_device(tmp_path, monkeypatch):

@@ -1,20 +1,22 @@
 """What is drawn together is what would be drawn one by one."""
 
 import collections
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from gswinrmt_jax import create_model
 from gswinrmt_jax.training import devices, joined_draws
 from gswinrmt_jax.training import state as state_lib
 
 
-def _several():
+def _several(generator='threefry2x32'):
   """Draws alike and not, by keys that are drawn themselves; one is unused."""
-  key = jax.random.key(3)
+  key = jax.random.key(3, impl=generator)
   shapes = [(2, 3), (4,), (2, 3), (3, 2), (4,)]
   normal = [
       jax.random.normal(jax.random.fold_in(key, index), shape) * index
@@ -65,10 +67,18 @@ def test_like_draws_are_one_and_give_what_they_gave():
   assert before['random_bits'] == 11 and counts['random_bits'] == 7
 
 
-def test_the_parameters_of_a_model_are_those_that_flax_draws():
+def test_of_another_generator_each_draw_stays():
+  several = functools.partial(_several, 'rbg')
+  joined = joined_draws.joined(jax.jit(several).trace())
+  jax.tree.map(np.testing.assert_array_equal, joined(), several())
+
+
+@pytest.mark.parametrize('remat', ['none', 'blocks'])
+def test_the_parameters_of_a_model_are_those_that_flax_draws(remat):
   model = create_model(
       'retention_compact',
       num_classes=3,
+      remat=remat,
       widths=(8, 16),
       depths=(1, 1),
       num_heads=(2, 2),

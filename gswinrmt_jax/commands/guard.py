@@ -6,27 +6,29 @@ import os
 import sys
 from typing import NoReturn
 
-from gswinrmt_jax.errors import RunError, Stopped, UserError
+from gswinrmt_jax.errors import interruption, RunError, Stopped, UserError
 
 
 def exits(main: Callable[[], int]) -> NoReturn:
   """Runs the main function of a program, and ends the process with its status.
 
-  Behind a signal Python does not take itself apart: it would wait for what XLA
-  still compiles, or crash under it. What is registered to be called at the end
-  is called.
+  If it has not done what it was to do, Python does not take itself apart: it
+  would wait for what XLA still compiles, or crash under it. What is registered
+  to be called at the end is called.
 
   Args:
     main: Returns the status; above 128, a signal ended it.
   """
   status = main()
-  if status > 128:
-    # Behind the threads of executors, for which Python would wait first.
+  if not status:
+    sys.exit()
+  try:
+    # Python calls them only when the threads of executors have ended.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
+  finally:  # Nobody may read any more.
     os._exit(status)
-  sys.exit(status)
 
 
 def guarded(
@@ -62,21 +64,15 @@ def guarded(
         'the device has not enough memory: lower config.batch_size (or '
         'config.eval_batch_size, --batch-size)'
     )
-  except KeyboardInterrupt as error:
-    return _told(error, interrupted)
-  except SystemError as error:
-    # Of a signal's exception that came upon code in C, as NumPy's.
-    if not isinstance(error.__cause__, KeyboardInterrupt):
+  except (KeyboardInterrupt, SystemError) as error:
+    signalled = interruption(error)
+    if not signalled:
       raise
-    return _told(error.__cause__, interrupted)
+    if isinstance(signalled, Stopped):
+      return complain(str(signalled), status=128 + signalled.signal)
+    print(f'\ngswinrmt: {interrupted}', file=sys.stderr)
+    return 130
   return status or 0
-
-
-def _told(error: KeyboardInterrupt, interrupted: str) -> int:
-  if isinstance(error, Stopped):
-    return complain(str(error), status=128 + error.signal)
-  print(f'\ngswinrmt: {interrupted}', file=sys.stderr)
-  return 130
 
 
 def complain(message: str, *, status: int = 2) -> int:

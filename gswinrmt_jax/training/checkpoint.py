@@ -7,7 +7,7 @@ import pathlib
 import threading
 from typing import Any
 
-from gswinrmt_jax.errors import RunError, UserError
+from gswinrmt_jax.errors import interruption, RunError, UserError
 from gswinrmt_jax.training import (
     checkpoint_files,
     checkpoint_io,
@@ -212,7 +212,11 @@ class Checkpoints:
       ) from error
 
   def _restore(self, step, target):
-    return checkpoint_io.read(self._folder(step), target)
+    try:
+      return checkpoint_io.read(self._folder(step), target)
+    except SystemError as error:
+      # A signal is no damage.
+      raise interruption(error) or error from None
 
   def _write(self, state, meta):
     """Writes a checkpoint, then removes what it supersedes; a thread's work."""

@@ -50,12 +50,7 @@ def begin(
   def compile_lowered():
     return program.compile(), time.perf_counter() - before
 
-  # XLA does not end sooner for what ends the run. Python waits for the thread
-  # before it exits, what is still compiling would crash it; who does not wait
-  # is `guard.exits`.
-  thread = concurrent.futures.ThreadPoolExecutor(1)
-  compiling = thread.submit(compile_lowered)
-  thread.shutdown(wait=False)
+  compiling = in_thread(compile_lowered)
 
   def finish():
     compiled, seconds = compiling.result()
@@ -65,6 +60,28 @@ def begin(
   return finish
 
 
+def compiled(program: Any) -> Any:
+  """Has a thread compile what `lowered` returned, and waits for it.
+
+  Where XLA compiles in the main thread, JAX 0.12 hears no signal until it is
+  done.
+  """
+  return in_thread(program.compile).result()
+
+
+def in_thread(function: Callable[[], Any]) -> concurrent.futures.Future:
+  """Has a thread call it.
+
+  XLA does not end sooner for what ends the run. Python waits for the thread
+  before it exits, as exiting under the compiler crashes it; `guard.exits` does
+  not wait.
+  """
+  thread = concurrent.futures.ThreadPoolExecutor(1)
+  called = thread.submit(function)
+  thread.shutdown(wait=False)
+  return called
+
+
 def traced(function: Any, *args: Any) -> Any:
   """Returns a jitted function, traced for these arguments or their shapes."""
   with _no_garbage_collection():
@@ -72,7 +89,7 @@ def traced(function: Any, *args: Any) -> Any:
 
 
 def lowered(function: Any, *args: Any) -> Any:
-  """Returns it as the program that XLA is given to compile."""
+  """Returns a jitted function as the program that XLA is to compile."""
   with _no_garbage_collection():
     return function.lower(*args)
 

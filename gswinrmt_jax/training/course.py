@@ -126,10 +126,13 @@ class Course:
       name = 'augmented_batch.png'
       with self._terminal.sparing(name):
         first_batch.draw(of, supply, self._folder / name)
-    if _runs_ahead():
-      # A batch, to have the validation compiled while the step is: on an
-      # accelerator the first epoch would end with a wait for that.
-      of.begin_evaluation(state.saved_weights, of.val_data, most=1)()
+    if _on_accelerator():
+      # A batch, to have the validation compiled while the step is: the first
+      # epoch would end with a wait for that.
+      begin = functools.partial(
+          of.begin_evaluation, state.saved_weights, of.val_data, most=1
+      )
+      compilation.in_thread(begin).result()()
     return finish(), state
 
   def _loop(self, advance, state):
@@ -297,7 +300,11 @@ def _runs_ahead():
   Several processes agree by way of their devices, behind all that was sent. On
   a CPU the devices' work is the host's, and its steps are waited for in turn.
   """
-  return jax.default_backend() != 'cpu' and processes.share()[1] == 1
+  return _on_accelerator() and processes.share()[1] == 1
+
+
+def _on_accelerator():
+  return jax.default_backend() != 'cpu'
 
 
 def _nothing():

@@ -4,7 +4,14 @@ import pathlib
 
 import jax
 
-from gswinrmt_jax.training import devices, dispatch, parts, plots, processes
+from gswinrmt_jax.training import (
+    compilation,
+    devices,
+    dispatch,
+    parts,
+    plots,
+    processes,
+)
 from gswinrmt_jax.training import step as step_lib
 
 
@@ -31,10 +38,13 @@ def draw(of: parts.Parts, supply: dispatch.Supply, path: pathlib.Path) -> None:
         lambda rows: rows[: plots.DRAWN], (batch, (image, targets))
     )
 
-  drawn = jax.jit(
+  draw_some = jax.jit(
       some,
       out_shardings=of.devices.replicated,
       compiler_options=devices.quick_compilation(),
-  )(step_lib.augment_key(of.key, 0), supply)
+  )
+  given = step_lib.augment_key(of.key, 0), supply
+  program = compilation.compiled(compilation.lowered(draw_some, *given))
+  drawn = program(*given)
   if processes.is_first():
     plots.write_augmented_batch(path, *jax.device_get(drawn), of.info)

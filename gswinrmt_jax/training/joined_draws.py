@@ -15,9 +15,10 @@ def joined(traced: jax.stages.Traced) -> Callable[[], Any]:
   """Returns a function without arguments whose like draws are one draw.
 
   On a CPU each is a loop that XLA compiles by itself, for the parameters of a
-  model longer than for its training step. A draw is any operation on a random
-  key. Those that differ in what they are given alone become one, by `vmap`;
-  results are the same but for rounding.
+  model longer than for its training step. A draw is any operation on a key of
+  JAX's default generator; others draw otherwise under `vmap`. Draws that differ
+  only in what they are given become one. Results are the same but for rounding;
+  until they are cut apart they take their memory twice.
 
   Args:
     traced: The function, `jax.jit(function).trace()`.
@@ -61,7 +62,8 @@ def _needed(jaxpr: core.Jaxpr) -> _Equations:
 def _groups(equations: _Equations) -> list[_Equations]:
   """Returns equations to be made one, each behind those that it reads.
 
-  What is behind as many draws does not wait for more of them.
+  They are ordered by how many draws lie before them in a row: draws behind as
+  many do not depend on each other.
   """
   behind = collections.Counter()  # how many draws, by variable
   others, draws = collections.defaultdict(list), collections.defaultdict(dict)
@@ -102,10 +104,7 @@ def _variables(atoms):
 
 
 def _is_draw(eqn):
-  return any(
-      jnp.issubdtype(atom.aval.dtype, jax.dtypes.prng_key)
-      for atom in eqn.invars
-  )
+  return any(str(atom.aval.dtype) == 'key<fry>' for atom in eqn.invars)
 
 
 def _kind(eqn):

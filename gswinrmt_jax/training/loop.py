@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import ml_collections
 
-from gswinrmt_jax.errors import Stopped
+from gswinrmt_jax.errors import interruption
 from gswinrmt_jax.training import (
     build,
     checkpoint,
@@ -58,8 +58,8 @@ def train(
     try:
       processes.check_same('configs or images', run.identity())
       return run.run()
-    except KeyboardInterrupt as error:
-      if not isinstance(error, Stopped):  # a second signal
+    except (KeyboardInterrupt, SystemError) as error:
+      if type(interruption(error)) is KeyboardInterrupt:  # a second signal
         run.checkpoints.abandon()
       raise
     finally:

@@ -75,7 +75,7 @@ class Parts:
         out_shardings=self.devices.shardings(self.target),
         compiler_options=devices.quick_compilation(),
     )
-    return compilation.lowered(create).compile()()
+    return compilation.compiled(compilation.lowered(create))()
 
   def evaluate(
       self,

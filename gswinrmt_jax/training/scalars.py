@@ -42,7 +42,7 @@ def compiled(
       out_shardings=placing.replicated,
       compiler_options=devices.quick_compilation(),
   )
-  return compilation.lowered(program, target).compile()
+  return compilation.compiled(compilation.lowered(program, target))
 
 
 def decay_range(params: Any) -> Metrics:

@@ -58,6 +58,9 @@ def create(
     ema: Whether to keep a moving average, which takes as much memory as the
       parameters.
   """
+  # Nothing is differentiated, and draws are not to be hidden in `nn.remat`.
+  if hasattr(model, 'remat'):
+    model = model.clone(remat='none')
   # One image: no parameter's shape or value depends on the batch.
   image = jnp.zeros((1, *image_shape), jnp.float32)
   variables = model.init(key, image, train=False)
