@@ -40,6 +40,22 @@ def test_where_no_step_is_under_way_it_ends_at_once():
   assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def test_what_python_ignored_is_raised_when_asked_for():
+  class Ending:
+
+    def __del__(self):
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  heard = signals.Signals()
+  with heard.heard():
+    heard.check()
+    Ending()
+    assert heard.received == signal.SIGTERM
+    with pytest.raises(Stopped, match='stopped by SIGTERM'):
+      heard.check()
+
+
 def test_in_another_thread_nothing_is_changed():
   before, seen = signal.getsignal(signal.SIGTERM), []
 

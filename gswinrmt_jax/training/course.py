@@ -120,6 +120,7 @@ class Course:
     finish = compilation.begin(
         of.advance, of.target, supply, of.key, terminal=self._terminal
     )
+    self._signals.check()
     state = make_state()
     self._scalars = scalars.compiled(of.schedule, of.target, of.devices)
     if not self._start:
@@ -133,6 +134,7 @@ class Course:
           of.begin_evaluation, state.saved_weights, of.val_data, most=1
       )
       compilation.in_thread(begin).result()()
+    self._signals.check()
     return finish(), state
 
   def _loop(self, advance, state):

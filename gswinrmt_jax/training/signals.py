@@ -55,16 +55,28 @@ class Signals:
     finally:
       self._deferred = False
 
+  def check(self) -> None:
+    """Ends what is under way if a signal asked for it.
+
+    What it raised at once Python has ignored if it came upon the end of an
+    object's life, or the collection of garbage.
+
+    Raises:
+      Stopped: If there was one.
+    """
+    if self.received:
+      raise Stopped(
+          f'stopped by {name(self.received)}; the same command goes on from '
+          'the last checkpoint',
+          self.received,
+      )
+
   def _receive(self, number, frame):
     del frame
     self._restore()
     self.received = number
     if not self._deferred:
-      raise Stopped(
-          f'stopped by {name(number)}; the same command goes on from the last '
-          'checkpoint',
-          number,
-      )
+      self.check()
     said = (
         f'\n{name(number)}: ends after the step under way, with a checkpoint; '
         'once more to stop at once\n'
