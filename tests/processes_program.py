@@ -1,10 +1,13 @@
 """What two processes agree on; `processes_test` starts it twice.
 
-  python tests/processes_program.py [fails]
+  python tests/processes_program.py FILE [fails]
 
-With `fails` the second leaves before the first is done.
+Each writes what it finds to its FILE: to its output the library that joins
+them writes from several threads, amid lines. With `fails` the second leaves
+before the first is done.
 """
 
+import contextlib
 import sys
 
 import jax
@@ -47,4 +50,6 @@ def main(fails):
 
 
 if __name__ == '__main__':
-  sys.exit(guard.guarded(lambda: main('fails' in sys.argv)))
+  with open(sys.argv[1], 'w') as found, contextlib.redirect_stdout(found):
+    ended = guard.guarded(lambda: main('fails' in sys.argv))
+  sys.exit(ended)

@@ -16,12 +16,13 @@ def test_one_process_is_the_first_and_asks_nobody():
     raise KeyError
 
 
-def _start_two(*arguments):
-  """Starts two processes as SLURM would."""
+def _start_two(found, *arguments):
+  """Starts two processes as SLURM would, each of which writes to its file."""
   port = several.free_port()
   return [
       several.start(
           'processes_program.py',
+          file,
           *arguments,
           devices=2,
           environment={
@@ -33,15 +34,14 @@ def _start_two(*arguments):
               'JAX_COORDINATOR_PORT': str(port),
           },
       )
-      for index in range(2)
+      for index, file in enumerate(found)
   ]
 
 
-def test_two_processes_join_by_what_slurm_says_and_agree():
-  first, second = (
-      [line for line in text.splitlines() if 'Gloo' not in line]
-      for text in several.said(*_start_two())
-  )
+def test_two_processes_join_by_what_slurm_says_and_agree(tmp_path):
+  found = tmp_path / 'first', tmp_path / 'second'
+  several.said(*_start_two(found))
+  first, second = (file.read_text().splitlines() for file in found)
   assert first == [
       'share 0 2 True 4',
       'told once',
@@ -60,11 +60,12 @@ def test_two_processes_join_by_what_slurm_says_and_agree():
 
 
 @pytest.mark.slow
-def test_one_that_fails_alone_takes_the_other_along():
+def test_one_that_fails_alone_takes_the_other_along(tmp_path):
   """Half a minute later: it waits to leave, the other for a sum with it."""
-  first, second = several.said(*_start_two('fails'), status=None)
+  found = tmp_path / 'first', tmp_path / 'second'
+  _, second = several.said(*_start_two(found, 'fails'), status=None)
   assert 'gswinrmt: a picture cannot be read' in second
-  assert 'rows' not in first
+  assert 'rows' not in found[0].read_text()
 
 
 @pytest.mark.parametrize(
