@@ -44,12 +44,14 @@ def test_matches_loops(size, impl):
 @pytest.mark.parametrize(
     'shape',
     [
-        pytest.param((B, H, W, C), id='four rows at a time'),
+        pytest.param((B, H, W, C), id='a small map'),
         pytest.param((B, 1, 2, C), id='smaller than the kernel'),
-        pytest.param((B, 2, 3, 128), id='many channels'),
-        pytest.param((B, 16, 3, C), id='eight rows at a time'),
-        pytest.param((24, 3, 2, C), id='eight images at a time'),
-        pytest.param((1, 11, 4, C), id='no way to divide it'),
+        pytest.param((B, 2, 3, 128), id='groups of channels, by rows'),
+        pytest.param((B, 4, 6, 32), id='groups of channels, by maps'),
+        pytest.param((B, 12, 7, C), id='six rows at a time'),
+        pytest.param((B, 16, 5, C), id='eight rows at a time'),
+        pytest.param((5, 2, 33, C), id='five images at a time'),
+        pytest.param((1, 11, 7, C), id='no way to divide it'),
     ],
 )
 def test_forms_agree(size, shape):
