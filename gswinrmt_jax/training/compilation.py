@@ -53,9 +53,9 @@ def begin(
   compiling = in_thread(compile_lowered)
 
   def finish():
-    compiled, seconds = compiling.result()
+    step, seconds = compiling.result()
     terminal.say(f'Compiled the training step in {log.duration(seconds)}.')
-    return compiled
+    return step
 
   return finish
 
