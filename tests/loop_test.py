@@ -203,6 +203,19 @@ def test_a_complete_run_is_not_tested_again(unbroken_run, loaded):
   assert (unbroken_run / 'metrics.jsonl').read_bytes() == before
 
 
+def test_what_ended_behind_its_last_checkpoint_is_drawn_and_summed_up(
+    unbroken_run, tmp_path
+):
+  folder = shutil.copytree(unbroken_run, tmp_path / unbroken_run.name)
+  (folder / 'summary.json').unlink()
+  (folder / 'curves.png').rename(folder / 'curves.png.part')
+  _train(folder)
+  for name in ('summary.json', 'curves.png'):
+    assert (folder / name).read_bytes() == (unbroken_run / name).read_bytes()
+  names = {path.name for path in unbroken_run.iterdir()}
+  assert {path.name for path in folder.iterdir()} == names
+
+
 def test_a_damaged_summary_does_not_open_the_test_split_again(
     unbroken_run, loaded, tmp_path
 ):

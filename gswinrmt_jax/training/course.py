@@ -231,20 +231,18 @@ class Course:
     self._checkpoints.check()
 
   def _close_epoch(self, step, figures, fields):
-    """Logs, saves and plots."""
+    """Logs, saves and, but for the last, draws the curves."""
     epoch, figures = self._of.plan.milestones[step], figures()
     self._readings.restart()  # The devices went on when they had these.
     # Logged first: an entry without its checkpoint is taken out on resuming,
     # while a checkpoint without its entry would leave a gap.
     self._progress.epoch(step, epoch, figures)
     self._save(fields, step, epoch, figures=figures)
-    if processes.is_first():
-      self._background.begin(self._plot, list(self._log.entries))
-
-  def _plot(self, entries):
-    with self._terminal.sparing('curves.png'):
-      path = self._folder / 'curves.png'
-      plots.write_curves(path, entries, self._folder.name)
+    # Those of the whole run are its end's, which may be that of another start.
+    if processes.is_first() and step < self._of.plan.stop_step:
+      entries = list(self._log.entries)
+      draw = plots.draw_curves
+      self._background.begin(draw, self._folder, entries, self._terminal)
 
   def _stop(self, state, step, asked):
     """Ends behind a step, with a checkpoint of it."""

@@ -21,6 +21,7 @@ from gswinrmt_jax.training import (
     inputs,
     log,
     parts,
+    plots,
     processes,
     run_folder,
     run_lock,
@@ -136,6 +137,8 @@ class Run:
       self._open_log(start)
       self._announce(start)
       state = self._train(make_state, start) if start < stop else make_state()
+      if processes.is_first():
+        plots.draw_curves(self.folder, self.log.entries, self.terminal)
       summary = finish.finish(
           self.parts, self.folder, self.checkpoints, state, self.log.entries
       )

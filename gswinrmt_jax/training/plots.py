@@ -9,8 +9,26 @@ import numpy as np
 from gswinrmt_jax import files
 from gswinrmt_jax.augment import picture
 from gswinrmt_jax.data import datasets
+from gswinrmt_jax.training import log
 
 DRAWN = 32  # images of a batch
+
+
+def draw_curves(
+    folder: pathlib.Path,
+    entries: Sequence[Mapping[str, Any]],
+    terminal: log.Terminal,
+) -> None:
+  """Draws a run's `curves.png`, or says that it could not be written.
+
+  Args:
+    folder: Of the run.
+    entries: Those of `metrics.jsonl`.
+    terminal: Where that is said.
+  """
+  path = folder / 'curves.png'
+  with terminal.sparing(path.name):
+    write_curves(path, entries, folder.name)
 
 
 def write_curves(
