@@ -2,7 +2,8 @@
 
     nice python results/kill_campaign.py --out=results/kill_campaign.json
 
-or, of a model that takes longer, --run=smoke.
+or, of a model that takes longer, --run=smoke; or by another signal,
+--signal=SIGTERM, of which the process has to end with its status.
 
 Each round starts the training in a new folder, kills it with SIGKILL, has it go
 on to the end, and compares everything: the checksum of each array of the state
@@ -46,6 +47,7 @@ from gswinrmt_jax.commands import guard, recipe_files
 from gswinrmt_jax.training import log, loop
 
 _TIMES = ('seconds', 'images_per_second', 'data_wait', 'seconds_per_epoch')
+_SIGNALS = ('SIGKILL', 'SIGTERM', 'SIGINT')
 _EPOCHS = 4
 _SMOKE = (
     f'--config.num_epochs={_EPOCHS}',
@@ -139,12 +141,20 @@ class Run:
     while not self.ended() and time.monotonic() - self.begun < seconds:
       time.sleep(0.001)
 
-  def kill(self) -> bool:
-    """Kills it; returns whether that is how it ended."""
+  def kill(self, number: signal.Signals) -> bool:
+    """Sends a signal; returns whether that is how it ended.
+
+    Raises:
+      RuntimeError: If it ended in a way in which it must not.
+    """
     if not self.ended():
-      os.kill(self._pid, signal.SIGKILL)
+      os.kill(self._pid, number)
       self.wait()
-    return self.status == -signal.SIGKILL
+    expected = -number if number == signal.SIGKILL else 128 + number
+    if self.status not in (0, expected):
+      said = self._folder.with_suffix('.said').read_text()
+      raise RuntimeError(f'status {self.status} by {number.name}: {said}')
+    return self.status == expected
 
 
 def finish(kind: Kind, folder: pathlib.Path) -> float:
@@ -216,7 +226,12 @@ def _until_seen(kind, moment, folder, run, draw):
 
 
 def play(
-    kind: Kind, moment: str, folder: pathlib.Path, seconds: float, seed: str
+    kind: Kind,
+    moment: str,
+    folder: pathlib.Path,
+    seconds: float,
+    seed: str,
+    number: signal.Signals,
 ) -> dict[str, Any]:
   """Starts, kills and finishes a run; returns the round but for the verdict."""
   draw = random.Random(seed)
@@ -225,15 +240,17 @@ def play(
     run.wait(draw.uniform(0, seconds))
   else:
     _until_seen(kind, moment, folder, run, draw)
-  killed = run.kill()
-  lived = time.monotonic() - run.begun
+  sent = time.monotonic()
+  killed = run.kill(number)
+  ended = time.monotonic()
   found = state_on_disk(kind, folder)
   return {
       'round': folder.name,
       'seed': seed,
       'moment': moment,
       'killed': killed,  # else it had ended before
-      'killed_after_seconds': round(lived, 3),
+      'killed_after_seconds': round(sent - run.begun, 3),
+      'ended_after_seconds': round(ended - run.begun, 3),
       **found,
       'resumed_for_seconds': round(finish(kind, folder), 3),
   }
@@ -246,6 +263,7 @@ def main() -> None:
   parser.add_argument('--write', type=int, default=5)
   parser.add_argument('--evaluation', type=int, default=3)
   parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--signal', choices=_SIGNALS, default='SIGKILL')
   parser.add_argument('--out', type=pathlib.Path, required=True)
   parser.add_argument('--run', choices=_KINDS, default='tiny')
   args = parser.parse_args()
@@ -256,12 +274,11 @@ def main() -> None:
   ]
   random.Random(args.seed).shuffle(moments)
   with tempfile.TemporaryDirectory() as place:
-    _campaign(
-        pathlib.Path(place), _KINDS[args.run], moments, args.seed, args.out
-    )
+    _campaign(pathlib.Path(place), moments, args)
 
 
-def _campaign(place, kind, moments, seed, out):
+def _campaign(place, moments, args):
+  kind, seed, number = _KINDS[args.run], args.seed, signal.Signals[args.signal]
   # A start takes over what the first has compiled. No device is begun here.
   jax.config.update('jax_platforms', 'cpu')
   jax.config.update('jax_compilation_cache_dir', str(place / 'compiled'))
@@ -273,6 +290,7 @@ def _campaign(place, kind, moments, seed, out):
   environment = (place / 'unbroken' / 'environment.json').read_text()
   report = {
       'run': kind.name,
+      'signal': number.name,
       'seed': seed,
       'python': platform.python_version(),
       'versions': json.loads(environment)[0]['versions'],
@@ -286,9 +304,9 @@ def _campaign(place, kind, moments, seed, out):
       },
       'rounds': [],
   }
-  for number, moment in enumerate(moments, 1):
-    folder = place / f'round_{number}'
-    row = play(kind, moment, folder, seconds, f'{seed}/{number}')
+  for count, moment in enumerate(moments, 1):
+    folder = place / f'round_{count}'
+    row = play(kind, moment, folder, seconds, f'{seed}/{count}', number)
     found = outcome(kind, folder)
     row['differing'] = [
         name for name in expected if found[name] != expected[name]
@@ -296,7 +314,7 @@ def _campaign(place, kind, moments, seed, out):
     report['rounds'].append(row)
     report['totals'] = _totals(report['rounds'])
     print(json.dumps(row), flush=True)
-    with files.replacing(out) as part:
+    with files.replacing(args.out) as part:
       part.write_text(json.dumps(report, indent=1) + '\n')
   print(json.dumps(report['totals']))
 

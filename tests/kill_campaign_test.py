@@ -46,17 +46,36 @@ def test_the_campaign_on_the_digits():
   assert report['compared']['arrays'] > 100
 
 
+@pytest.mark.parametrize(
+    ('name', 'killed'),
+    [('sigterm', 41), ('sigint', 38), ('digits_sigterm', 14)],
+)
+def test_the_campaigns_of_signals(name, killed):
+  """Each run ended with the status of its signal, or was over before."""
+  path = ROOT / 'results' / f'kill_campaign_{name}.json'
+  report = json.loads(path.read_text())
+  _check(report)
+  assert report['signal'].lower() == name.rpartition('_')[2]
+  assert report['totals']['killed'] == killed
+  # They left nothing half written, and none needed long.
+  assert not any(row['unfinished'] for row in report['rounds'])
+  for row in report['rounds']:
+    assert row['ended_after_seconds'] - row['killed_after_seconds'] < 2
+
+
 @pytest.mark.slow
-def test_a_short_campaign(tmp_path):
+@pytest.mark.parametrize('number', ['SIGKILL', 'SIGTERM'])
+def test_a_short_campaign(number, tmp_path):
   out = tmp_path / 'campaign.json'
   command = [sys.executable, str(ROOT / 'results' / 'kill_campaign.py')]
   rounds = ['--uniform=1', '--write=1', '--evaluation=1']
   subprocess.run(
-      [*command, *rounds, f'--out={out}'],
+      [*command, *rounds, f'--signal={number}', f'--out={out}'],
       env={**os.environ, 'PYTHONPATH': str(ROOT)},
       check=True,
   )
   report = json.loads(out.read_text())
   _check(report)
   assert report['totals']['killed'] == 3
-  assert report['totals']['where'].get('checkpoint write')
+  writing = report['totals']['where'].get('checkpoint write')
+  assert bool(writing) == (number == 'SIGKILL')
