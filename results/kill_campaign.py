@@ -2,11 +2,11 @@
 
     nice python results/kill_campaign.py --out=results/kill_campaign.json
 
-or, of a model that takes longer, --run=smoke; or by another signal,
---signal=SIGTERM, of which the process has to end with its status.
+or, of a model that takes longer, --run=smoke; or with another signal, such as
+--signal=SIGTERM, with whose status the process has to end.
 
-Each round starts the training in a new folder, kills it with SIGKILL, has it go
-on to the end, and compares everything: the checksum of each array of the state
+Each round starts the training in a new folder, kills it, has it go on to the
+end, and compares everything: the checksum of each array of the state
 (parameters, statistics, optimiser, average), the metrics log and the summary
 without their times, and the names of all files. The moment is
 

@@ -60,7 +60,9 @@ def test_the_campaigns_of_signals(name, killed):
   # They left nothing half written, and none needed long.
   assert not any(row['unfinished'] for row in report['rounds'])
   for row in report['rounds']:
-    assert row['ended_after_seconds'] - row['killed_after_seconds'] < 2
+    # What ended with status 0 did not go on behind the signal.
+    most = 2 if row['killed'] else 0.05
+    assert row['ended_after_seconds'] - row['killed_after_seconds'] < most
 
 
 @pytest.mark.slow

@@ -50,6 +50,10 @@ def main(fails):
 
 
 if __name__ == '__main__':
-  with open(sys.argv[1], 'w') as found, contextlib.redirect_stdout(found):
+  # By lines: the other's end may be this one's, too, which closes no files.
+  with (
+      open(sys.argv[1], 'w', buffering=1) as found,
+      contextlib.redirect_stdout(found),
+  ):
     ended = guard.guarded(lambda: main('fails' in sys.argv))
   sys.exit(ended)

@@ -32,12 +32,12 @@ _FEW_TOKENS = 64
 # registers. Against sums of whole rows, in ms on one core: (8, 56, 56, 192) 3x3
 # 31 -> 13, (8, 14, 14, 768) 3x3 11 -> 3, (8, 56, 56, 64) 5x5 24 -> 10.
 _TERMS, _TAPS = 8, 9
-# Of maps of at most `_FEW_TOKENS` the first stage takes all of a map, or a row
+# Of maps of at most so many tokens the first stage takes all of a map, or a row
 # of a tiny one, of so many channels. What comes behind the convolution, such as
 # a LayerNorm, has its gradient computed within these sums, and in the other
-# form LLVM finds no vectors then: a step of `retention_compact` took 1.3 times
-# as long, while at 224 px there is no difference.
-_GROUP, _TINY_ROW = 16, 4
+# form LLVM finds no vectors then: the gradient of `retention_compact` took 1.2
+# times as long, while of larger maps, at 224 px, there is no difference.
+_SMALL_MAP, _TINY_ROW, _GROUP = 64, 4, 16
 
 
 @traced_once('impl')
@@ -180,7 +180,7 @@ def _total_on_cpu(x: Array, cotangent: Array, size: int) -> Array:
   """
   # Cast before they are cut: bfloat16 slices took 92 ms, not 13.
   x, cotangent = wide(x), wide(cotangent)
-  if x.shape[1] * x.shape[2] <= _FEW_TOKENS:
+  if x.shape[1] * x.shape[2] <= _SMALL_MAP:
     return _total_of_groups(x, cotangent, size)
   products = [view * cotangent for _, view in _shifted_views(x, size)]
   sums = []
