@@ -103,8 +103,17 @@ def compile_step(
       target_config=targets.TARGETS[target],
       topology='1x1x1',
   )
-  device = jax.sharding.SingleDeviceSharding(topology.devices[0])
-  with backend.tracing_for('gpu'):
+  (chip,) = topology.devices
+  device = jax.sharding.SingleDeviceSharding(chip)
+  # What Pallas compiles for.
+  mesh = jax.sharding.AbstractMesh(
+      (),
+      (),
+      abstract_device=jax.sharding.AbstractDevice(
+          chip.device_kind, num_cores=None, platform='gpu'
+      ),
+  )
+  with backend.tracing_for('gpu'), jax.sharding.use_abstract_mesh(mesh):
     model, step, arguments = training_step(
         config,
         image_size=image_size,

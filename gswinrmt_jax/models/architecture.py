@@ -19,8 +19,9 @@ _CHOICES = {
     'decay': ('none', 'fixed', 'learned'),
     'lce': ('none', 'depthwise', 'pointwise'),
     'gate_fn': ('sigmoid', 'swish'),
-    'attention_impl': axial.IMPLEMENTATIONS,
+    'attention_impl': (*axial.IMPLEMENTATIONS, 'pallas'),
     'depthwise_impl': depthwise.IMPLEMENTATIONS,
+    'ffn_impl': ('auto', 'xla', 'pallas'),
 }
 
 
@@ -112,6 +113,7 @@ class Architecture:
   ffn_norm: bool = True
   attention_impl: str = 'auto'
   depthwise_impl: str = 'auto'
+  ffn_impl: str = 'auto'
 
   def __post_init__(self):
     """Refuses what cannot be built, naming the field.

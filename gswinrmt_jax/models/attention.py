@@ -1,5 +1,7 @@
 """The attention module: one equation, whose parts the three systems choose."""
 
+import functools
+
 from flax import linen as nn
 from flax.typing import Dtype
 import jax
@@ -7,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax import ops
+from gswinrmt_jax import ops, pallas
 from gswinrmt_jax.models import dense, layers, norm
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.parameter import parameter
@@ -142,7 +144,12 @@ class Attention(nn.Module):
           query, key, value, log_decay, scaled=arch.scaled
       )
     else:
-      out = ops.FORMS[arch.score_fn](
+      form = functools.partial(
+          ops.FORMS[arch.score_fn], impl=arch.attention_impl
+      )
+      if arch.attention_impl == 'pallas':
+        form = pallas.FORMS[arch.score_fn]
+      out = form(
           query,
           key,
           value,
@@ -150,7 +157,6 @@ class Attention(nn.Module):
           slopes=slopes,
           window=window,
           shift=shift,
-          impl=arch.attention_impl,
           scaled=arch.scaled,
           absolute=arch.alibi == 'absolute',
           rotation=rotation,

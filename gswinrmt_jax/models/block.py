@@ -4,7 +4,7 @@ from flax import linen as nn
 from flax.typing import Dtype
 from jaxtyping import Array, Float
 
-from gswinrmt_jax import ops
+from gswinrmt_jax import ops, pallas
 from gswinrmt_jax.models import attention, dense, layers, norm
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.parameter import parameter
@@ -22,6 +22,8 @@ class FeedForward(nn.Module):
     features: Hidden channels.
     use_conv: Whether there is a convolution.
     use_norm: Whether the convolved branch is normalised (`ffn_sub_norm`).
+    impl: 'pallas' computes GELU, convolution, norm and residual by kernels of
+      our own, if it has all of them.
     depthwise_impl: See `ops.depthwise_conv`.
     dtype: Computation dtype.
   """
@@ -29,6 +31,7 @@ class FeedForward(nn.Module):
   features: int
   use_conv: bool
   use_norm: bool
+  impl: str
   depthwise_impl: str
   dtype: Dtype
 
@@ -49,9 +52,18 @@ class FeedForward(nn.Module):
       after: LayerScale of the branch, if there is one.
       onto: What the branch is added to; None for the branch itself.
     """
-    up = dense.AffineDense(self.features, self.dtype, gelu=True, name='up')
+    together = self.impl == 'pallas' and self.use_norm
+    up = dense.AffineDense(
+        self.features, self.dtype, gelu=not together, name='up'
+    )
     hidden = up(x, before=before)
-    if self.use_conv:
+    if together:
+      hidden = pallas.gelu_conv_norm(
+          hidden,
+          *layers.DepthwiseParameters(3, name='position')(self.features),
+          *norm.AffineParameters(name='norm')(self.features),
+      )
+    elif self.use_conv:
       convolve = layers.DepthwiseConv(
           3, self.dtype, self.depthwise_impl, name='position'
       )
@@ -117,6 +129,7 @@ class Block(nn.Module):
         round(arch.mlp_ratios[self.stage] * x.shape[-1]),
         arch.ffn_conv,
         arch.ffn_norm,
+        arch.ffn_impl,
         arch.depthwise_impl,
         self.dtype,
         name='ffn',

@@ -23,6 +23,28 @@ def uniform_fan_in(fan_in: int) -> jax.nn.initializers.Initializer:
   return init
 
 
+class DepthwiseParameters(nn.Module):
+  """Kernel and bias of a depthwise convolution.
+
+  Attributes:
+    kernel_size: Odd side of the kernels.
+  """
+
+  kernel_size: int
+
+  @nn.compact
+  def __call__(
+      self, channels: int
+  ) -> tuple[Float[Array, 'k k 1 c'], Float[Array, ' c']]:
+    """Returns them for so many channels."""
+    init = uniform_fan_in(self.kernel_size**2)
+    shape = (self.kernel_size, self.kernel_size, 1, channels)
+    return (
+        parameter(self, 'kernel', init, shape),
+        parameter(self, 'bias', init, shape[-1:]),
+    )
+
+
 class DepthwiseConv(nn.Module):
   """Depthwise convolution, `same` size, and its bias.
 
@@ -44,10 +66,9 @@ class DepthwiseConv(nn.Module):
 
     A linear layer behind it takes the bias into its own.
     """
-    init = uniform_fan_in(self.kernel_size**2)
-    shape = (self.kernel_size, self.kernel_size, 1, x.shape[-1])
-    kernel = parameter(self, 'kernel', init, shape)
-    bias = parameter(self, 'bias', init, shape[-1:])
+    parameters = DepthwiseParameters(self.kernel_size, name='parameters')
+    nn.share_scope(self, parameters)
+    kernel, bias = parameters(x.shape[-1])
     return (
         ops.depthwise_conv(x.astype(self.dtype), kernel, impl=self.impl),
         bias,

@@ -87,7 +87,7 @@ class LayerNorm(nn.Module):
   @nn.compact
   def __call__(self, x: Float[Array, '*b c']) -> Float[Array, '*b c']:
     """Returns the normalised map, in its dtype."""
-    scale, bias = _norm_parameters(self, x.shape[-1:])
+    scale, bias = _affine(self, x.shape[-1])
     return ops.layer_norm(x, scale, bias, epsilon=self.epsilon)
 
 
@@ -161,12 +161,21 @@ class Normalization(nn.Module):
       self, x: Float[Array, 'b h w c']
   ) -> tuple[Float[Array, 'b h w c'], Affine]:
     """Returns the normalised map, and what is still to be applied to it."""
-    return ops.normalize(x), _norm_parameters(self, x.shape[-1:])
+    return ops.normalize(x), _affine(self, x.shape[-1])
 
 
-def _norm_parameters(module: nn.Module, shape: tuple[int]) -> Affine:
+class AffineParameters(nn.Module):
+  """Scale and bias of a LayerNorm that something else computes."""
+
+  @nn.compact
+  def __call__(self, channels: int) -> Affine:
+    """Returns them for so many channels."""
+    return _affine(self, channels)
+
+
+def _affine(module: nn.Module, channels: int) -> Affine:
   """Makes scale and bias under the names that flax gives them."""
   return Affine(
-      parameter(module, 'scale', nn.initializers.ones, shape),
-      parameter(module, 'bias', nn.initializers.zeros, shape),
+      parameter(module, 'scale', nn.initializers.ones, (channels,)),
+      parameter(module, 'bias', nn.initializers.zeros, (channels,)),
   )
