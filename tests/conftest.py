@@ -24,7 +24,10 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Annotated shapes are checked. Only here: a train state is a tree, and tree
 # maps fill its fields with things that are no arrays.
 install_import_hook(
-    [f'gswinrmt_jax.{part}' for part in ('ops', 'models', 'augment', 'maps')],
+    [
+        f'gswinrmt_jax.{part}'
+        for part in ('ops', 'pallas', 'models', 'augment', 'maps')
+    ],
     'beartype.beartype',
 )
 

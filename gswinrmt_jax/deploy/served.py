@@ -22,7 +22,14 @@ def make(weights: Weights, depthwise_impl: str = 'auto') -> Served:
     weights: The model; its card's mean and deviation are taken off inside.
     depthwise_impl: How depthwise convolutions are computed.
   """
-  fields = {**weights.card.fields, 'depthwise_impl': depthwise_impl}
+  fields = {
+      **weights.card.fields,
+      'depthwise_impl': depthwise_impl,
+      # No kernels of our own, which are for the GPU that they are traced on.
+      'ffn_impl': 'xla',
+  }
+  if fields.get('attention_impl') == 'pallas':
+    fields['attention_impl'] = 'auto'
   card = dataclasses.replace(weights.card, fields=fields, dtype='float32')
   model = dataclasses.replace(weights, card=card).make_model()
 

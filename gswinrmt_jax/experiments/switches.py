@@ -181,7 +181,7 @@ LEFT_OUT: Mapping[tuple[str, str], tuple[Mapping[str, Any], str]] = {
 # Fields that make a model of another size or speed, not another system.
 _SIZES = frozenset(
     'widths depths num_heads mlp_ratios drop_path_rate attention_impl '
-    'depthwise_impl'.split()
+    'depthwise_impl ffn_impl'.split()
 )
 
 

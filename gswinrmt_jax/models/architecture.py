@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from gswinrmt_jax import ops
+from gswinrmt_jax import ops, pallas
 from gswinrmt_jax.ops import axial, depthwise
 
 CONV_STEM_STRIDE = 4
@@ -21,7 +21,7 @@ _CHOICES = {
     'gate_fn': ('sigmoid', 'swish'),
     'attention_impl': (*axial.IMPLEMENTATIONS, 'pallas'),
     'depthwise_impl': depthwise.IMPLEMENTATIONS,
-    'ffn_impl': ('auto', 'xla', 'pallas'),
+    'ffn_impl': ('xla', 'pallas'),
 }
 
 
@@ -76,9 +76,12 @@ class Architecture:
     ffn_conv: Whether the FFN has its depthwise convolution.
     ffn_norm: LayerNorm inside the FFN, behind its depthwise convolution.
     attention_impl: 'auto', 'banded', 'cyclic' or 'blocked': ways to compute
-      the same windows.
+      the same windows; 'pallas' by a kernel of our own on a GPU, elsewhere
+      'auto'.
     depthwise_impl: 'auto', 'shift' or 'conv': ways to compute depthwise
       convolutions.
+    ffn_impl: 'pallas' has the middle of the FFN computed by kernels of our own
+      on a GPU, where it has a norm; else 'xla'.
   """
 
   widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -113,7 +116,7 @@ class Architecture:
   ffn_norm: bool = True
   attention_impl: str = 'auto'
   depthwise_impl: str = 'auto'
-  ffn_impl: str = 'auto'
+  ffn_impl: str = 'xla'
 
   def __post_init__(self):
     """Refuses what cannot be built, naming the field.
@@ -162,6 +165,7 @@ class Architecture:
     self._check_heads()
     self._check_stem()
     self._check_full_stages()
+    self._check_kernels()
 
   @property
   def stages(self) -> int:
@@ -237,3 +241,14 @@ class Architecture:
           f'{tuple(ops.FORMS)}, or change score_fn={self.score_fn!r}, '
           f'alibi={self.alibi!r}, rotary={self.rotary!r}.'
       )
+
+  def _check_kernels(self):
+    if self.attention_impl != 'pallas':
+      return
+    if self.score_fn not in pallas.FORMS:
+      raise ValueError(
+          f"attention_impl='pallas' is for score_fn in {tuple(pallas.FORMS)}, "
+          f"not {self.score_fn!r}: set attention_impl='auto'."
+      )
+    for width, heads in zip(self.widths, self.num_heads, strict=True):
+      pallas.check_head(width // heads)

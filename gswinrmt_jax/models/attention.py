@@ -144,10 +144,10 @@ class Attention(nn.Module):
           query, key, value, log_decay, scaled=arch.scaled
       )
     else:
-      form = functools.partial(
-          ops.FORMS[arch.score_fn], impl=arch.attention_impl
-      )
-      if arch.attention_impl == 'pallas':
+      kernels = arch.attention_impl == 'pallas'
+      impl = 'auto' if kernels else arch.attention_impl
+      form = functools.partial(ops.FORMS[arch.score_fn], impl=impl)
+      if kernels and pallas.runs_here():
         form = pallas.FORMS[arch.score_fn]
       out = form(
           query,

@@ -22,8 +22,8 @@ class FeedForward(nn.Module):
     features: Hidden channels.
     use_conv: Whether there is a convolution.
     use_norm: Whether the convolved branch is normalised (`ffn_sub_norm`).
-    impl: 'pallas' computes GELU, convolution, norm and residual by kernels of
-      our own, if it has all of them.
+    impl: 'pallas' for GELU, convolution, norm and residual by kernels of our
+      own, on a GPU and where there is a norm; else 'xla'.
     depthwise_impl: See `ops.depthwise_conv`.
     dtype: Computation dtype.
   """
@@ -52,12 +52,12 @@ class FeedForward(nn.Module):
       after: LayerScale of the branch, if there is one.
       onto: What the branch is added to; None for the branch itself.
     """
-    together = self.impl == 'pallas' and self.use_norm
+    kernels = self.impl == 'pallas' and self.use_norm and pallas.runs_here()
     up = dense.AffineDense(
-        self.features, self.dtype, gelu=not together, name='up'
+        self.features, self.dtype, gelu=not kernels, name='up'
     )
     hidden = up(x, before=before)
-    if together:
+    if kernels:
       hidden = pallas.gelu_conv_norm(
           hidden,
           *layers.DepthwiseParameters(3, name='position')(self.features),

@@ -75,7 +75,10 @@ def count(model: Backbone, image_size: tuple[int, int]) -> Cost:
     ValueError: If the model does not take such images.
   """
   arch = dataclasses.replace(
-      model.arch, attention_impl='cyclic', depthwise_impl='conv'
+      model.arch,
+      attention_impl='cyclic',
+      depthwise_impl='conv',
+      ffn_impl='xla',
   )
   model = model.clone(arch=arch)
   shape = (*image_size, 3)

@@ -5,7 +5,7 @@ all that matters of a window is which block of its axis a token is in.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, Int, Shaped
 import numpy as np
 
 
@@ -30,7 +30,9 @@ def effective(extent: int, window: int | None, shift: int) -> tuple[int, int]:
   return window, min(shift, window // 2)
 
 
-def block_index(position: np.ndarray, window: int, shift: int) -> np.ndarray:
+def block_index(
+    position: Int[Array | np.ndarray, '*n'], window: int, shift: int
+) -> Int[Array | np.ndarray, '*n']:
   """Number of the shifted window a position is in.
 
       block(j) = floor((j - s + M) / M)  if s > 0,  else  floor(j / M)

@@ -18,6 +18,13 @@ from jaxtyping import Array, Bool, Float, Int
 from gswinrmt_jax.ops.arrays import wide
 from gswinrmt_jax.ops.backend import platform
 
+_LARGEST = 2**31  # numbers; Triton's offsets have 32 bits
+
+
+def runs_here() -> bool:
+  """Whether kernels are compiled for the device that is traced for."""
+  return platform() != 'cpu'
+
 
 def launch(
     kernel: Callable[..., None],
@@ -25,7 +32,7 @@ def launch(
     grid: tuple[int, ...],
     out: Sequence[jax.ShapeDtypeStruct],
     warps: int,
-) -> list[Array]:
+) -> tuple[Array, ...]:
   """Runs a kernel; interpreted on a CPU, to be tested there.
 
   Args:
@@ -34,17 +41,26 @@ def launch(
     grid: How many programs, by axis.
     out: Shapes and dtypes of the results.
     warps: Of each program.
+
+  Raises:
+    ValueError: If an array is too large.
   """
+  for array in (*arrays, *out):
+    if array.size >= _LARGEST:
+      raise ValueError(
+          f'An array of {array.shape} has {_LARGEST:,} numbers or more, too '
+          "many for impl='pallas': take fewer images at a time."
+      )
   return pl.pallas_call(
       kernel,
       grid=grid,
       out_shape=tuple(out),
-      interpret=platform() == 'cpu',
-      compiler_params=triton.CompilerParams(num_warps=warps),
+      interpret=not runs_here(),
+      compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
   )(*arrays)
 
 
-def tile_of(channels: int, most: int = 64) -> int:
+def tile_of(channels: int, most: int) -> int:
   """Returns the largest power of two, `most` at most, that divides them."""
   return math.gcd(channels, most)
 
@@ -79,12 +95,15 @@ def store(
   triton.store(ref.at[index], tile.astype(ref.dtype), mask=mask)
 
 
+def load_row(ref, index: Int[Array, ' n']) -> Float[Array, '1 n']:
+  """Reads numbers of a vector, to meet the columns of a tile."""
+  return triton.load(ref.at[index])[None]
+
+
 def load_vector(
-    ref, index: Int[Array, ' n'], valid: Bool[Array, ' n'] | None = None
+    ref, index: Int[Array, ' n'], valid: Bool[Array, ' n']
 ) -> Float[Array, ' n']:
   """Reads numbers of a vector; 0 where not valid."""
-  if valid is None:
-    return triton.load(ref.at[index])
   return triton.load(ref.at[index], mask=valid, other=0.0)
 
 
@@ -110,7 +129,7 @@ def store_number(ref, index: Int[Array, ''], number: Float[Array, '']) -> None:
 
 def wait_for_stores() -> None:
   """Lets no thread of the program read before all have written."""
-  if platform() != 'cpu':  # where a program is one thread
+  if runs_here():  # interpreted, a program is one thread
     triton.debug_barrier()
 
 

@@ -16,8 +16,8 @@ from jaxtyping import Array, Bool, Int
 from gswinrmt_jax.ops import window as window_lib
 from gswinrmt_jax.ops.axial import HEIGHT, WIDTH
 
-_TOKENS = 64  # of a tile, at least
-LONGEST = 128  # tokens of a line: its scores are to fit into registers
+# Of a tile, and the longest line: its scores are to fit into registers.
+TOKENS = 64
 
 
 class Tile(NamedTuple):
@@ -62,13 +62,9 @@ class Windows:
     """Windows of a map."""
     return self.across * -(-self.extents[HEIGHT] // self.sizes[HEIGHT])
 
-  def tokens(self, axis: int) -> int:
-    """Tokens of a tile of the pass."""
-    return max(_TOKENS, self._length(axis))
-
   def tiles(self, axis: int) -> int:
     """Tiles of a window in the pass."""
-    return -(-self.sizes[1 - axis] * self._length(axis) // self.tokens(axis))
+    return -(-self.sizes[1 - axis] * self._length(axis) // TOKENS)
 
   def tile(
       self, program: Int[Array, ''], axis: int, number: Int[Array, '']
@@ -81,9 +77,9 @@ class Windows:
       number: Of the tile in the window.
     """
     length = self._length(axis)
-    index = lax.iota(jnp.int32, self.tokens(axis))
+    index = lax.iota(jnp.int32, TOKENS)
     along = index % length
-    line = number * (self.tokens(axis) // length) + index // length
+    line = number * (TOKENS // length) + index // length
     corner = program % self.in_map
     corner = corner % self.across, corner // self.across
     own, own_there = self._position(axis, corner[axis], along)
@@ -97,13 +93,13 @@ class Windows:
       block = window_lib.block_index(own, self.sizes[axis], self.shifts[axis])
     else:
       block = jnp.zeros_like(own)
-    pairs = (line[:, None] == line) & (block[:, None] == block)
+    pairs = (line[:, None] == line[None]) & (block[:, None] == block[None])
     return Tile(
         rows=program // self.in_map * (width * height) + places,
         places=places,
         valid=valid,
         pairs=pairs & valid[None],
-        offsets=own[:, None] - own,
+        offsets=own[:, None] - own[None],
     )
 
   def _length(self, axis):

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 

@@ -55,7 +55,9 @@ class Weights:
     signed = distance if self.absolute else tile.offsets.astype(scores.dtype)
     logits = scores * self.scale + slope * signed
     if self.softmax:
-      logits = jnp.where(tile.pairs, logits + log_decay[:, None] * distance, MASKED)
+      logits = jnp.where(
+          tile.pairs, logits + log_decay[:, None] * distance, MASKED
+      )
       largest = lax.stop_gradient(logits.max(1))
       powers = jnp.exp(logits - largest[:, None])
       return powers / powers.sum(1)[:, None]

@@ -17,6 +17,7 @@ FREE_FIELDS = frozenset(
     {
         'model.attention_impl',
         'model.depthwise_impl',
+        'model.ffn_impl',
         'data.dir',
         'data.label_maps',  # the maps themselves are in data.json
         'data.storage',
