@@ -1,5 +1,7 @@
 """Compiles the training step for a GPU that is not here."""
 
+from collections.abc import Iterator
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -92,28 +94,7 @@ def compile_step(
   Raises:
     UserError: If JAX or its plugin cannot do that, or the recipe is wrong.
   """
-  check_installed()
-  # Else the plugin, once JAX looks for devices, refuses to be there without
-  # CUDA's libraries.
-  os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
-  from jax.experimental import topologies
-
-  topology = topologies.get_topology_desc(
-      platform='cuda',
-      target_config=targets.TARGETS[target],
-      topology='1x1x1',
-  )
-  (chip,) = topology.devices
-  device = jax.sharding.SingleDeviceSharding(chip)
-  # What Pallas compiles for.
-  mesh = jax.sharding.AbstractMesh(
-      (),
-      (),
-      abstract_device=jax.sharding.AbstractDevice(
-          chip.device_kind, num_cores=None, platform='gpu'
-      ),
-  )
-  with backend.tracing_for('gpu'), jax.sharding.use_abstract_mesh(mesh):
+  with tracing_for_target(target) as device:
     model, step, arguments = training_step(
         config,
         image_size=image_size,
@@ -137,6 +118,39 @@ def compile_step(
       temporaries=memory.temp_size_in_bytes,
       arguments=memory.argument_size_in_bytes,
   )
+
+
+@contextlib.contextmanager
+def tracing_for_target(target: str) -> Iterator[jax.sharding.Sharding]:
+  """What is traced and lowered inside is for such a GPU.
+
+  Args:
+    target: A name in `targets.TARGETS`.
+
+  Yields:
+    The sharding that arguments are to have.
+
+  Raises:
+    UserError: If JAX or its plugin cannot do that.
+  """
+  check_installed()
+  # Else the plugin, once JAX looks for devices, refuses to be there without
+  # CUDA's libraries.
+  os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
+  from jax.experimental import topologies
+
+  (chip,) = topologies.get_topology_desc(
+      platform='cuda',
+      target_config=targets.TARGETS[target],
+      topology='1x1x1',
+  ).devices
+  kind = jax.sharding.AbstractDevice(
+      chip.device_kind, num_cores=None, platform='gpu'
+  )
+  # By which Pallas knows what it compiles for.
+  mesh = jax.sharding.AbstractMesh((), (), abstract_device=kind)
+  with backend.tracing_for('gpu'), jax.sharding.use_abstract_mesh(mesh):
+    yield jax.sharding.SingleDeviceSharding(chip)
 
 
 def training_step(

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gswinrmt_jax import ops
+from gswinrmt_jax import ops, pallas
 from gswinrmt_jax.benchmark import fed_arms, ideal_bytes, variables, worker
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import cost, factory
 from gswinrmt_jax.ops import backend
 from gswinrmt_jax.training import allocation, optimizer
@@ -118,6 +119,8 @@ def _inference(spec):
 
 def _model(spec):
   fields = dict(spec['fields'], **(_PLAIN if spec.get('plain') else {}))
+  if 'pallas' in fields.values() and not pallas.runs_here():
+    raise UserError('kernels of our own are for a GPU')
   model = factory.create_model(
       spec['model'],
       num_classes=spec['classes'],

@@ -12,7 +12,8 @@ Spec = dict[str, Any]
 Say = Callable[[str], None]
 
 TWINS = ('eager', 'compile')
-PLAIN = 'plain'
+KERNELS = {'attention_impl': 'pallas', 'ffn_impl': 'pallas'}
+_OURS = {'plain': {'plain': True}, 'pallas': {'fields': KERNELS}}
 _TOGETHER = 8  # runs that are alive at once
 
 
@@ -41,8 +42,9 @@ def models(
   Args:
     bench: Where.
     specs: Of models.
-    peers: 'plain', the same on XLA's own convolutions; 'eager' and 'compile',
-      PyTorch's twin; else models of timm.
+    peers: 'plain', the same on XLA's own convolutions; 'pallas', the same with
+      kernels of our own; 'eager' and 'compile', PyTorch's twin; else models of
+      timm.
     say: Told of tables.
 
   Returns:
@@ -53,8 +55,8 @@ def models(
     name = f'{spec["model"]}, {spec["task"]}'
     arms = {name: spec}
     for peer in peers:
-      other = {'plain': True} if peer == PLAIN else {'peer': peer}
-      arms[f'{name}: {peer}' if peer in (PLAIN, *TWINS) else peer] = {
+      other = _OURS.get(peer) or {'peer': peer}
+      arms[f'{name}: {peer}' if peer in (*_OURS, *TWINS) else peer] = {
           **spec,
           **other,
       }

@@ -1,7 +1,7 @@
 """Kernels of our own, by Pallas: what XLA does in several passes, in one.
 
-For one GPU that Triton compiles for. A CPU would interpret them, slowly: models
-take the equations of `gswinrmt_jax.ops` there, whose results differ by rounding.
+For one GPU that Triton compiles for. A CPU would interpret them, slowly: there
+models take the equations of `gswinrmt_jax.ops`, which differ by rounding.
 """
 
 from gswinrmt_jax.pallas.attention import check_head, retention, swat
