@@ -106,6 +106,30 @@ def test_a_cpu_takes_none():
     assert 'pallas_call' in text()
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ >= (0, 11), reason='compiled in compiled_test'
+)
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_triton_is_made_of_each(dtype):
+  def all_of(maps, numbers):
+    z = maps[0].reshape(*maps[0].shape[:3], -1)
+    yield pallas.gelu_conv_norm(z, jnp.ones((3, 3, 1, 32)), *[numbers] * 3)
+    for form in pallas.FORMS.values():
+      yield form(*maps, None, window=4, shift=2)
+
+  def run(maps, numbers):
+    loss = lambda *a: sum(jnp.sum(out) for out in all_of(*a))  # noqa: E731
+    return jax.grad(loss)(maps, numbers)
+
+  with backend.tracing_for('gpu'):
+    traced = jax.jit(run).trace(
+        [jax.ShapeDtypeStruct((2, 7, 9, 2, 16), dtype)] * 3,
+        jax.ShapeDtypeStruct((32,), np.float32),
+    )
+    text = traced.lower(lowering_platforms=('cuda',)).as_text()
+  assert text.count('@__gpu$xla.gpu.triton') == 3 + 2 + 2
+
+
 def test_what_has_no_kernel_is_told():
   def message(**fields):
     with pytest.raises(ValueError) as error:
