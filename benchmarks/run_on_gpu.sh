@@ -64,7 +64,8 @@ part() {
   measure() { gswinrmt benchmark --json "$file" "${how[@]}" "$@"; }
   case $1 in
     train_* | inference_*)
-      measure --model "${1#*_}" "--${1%%_*}" "${size[@]}" --peers eager compile
+      measure --model "${1#*_}" "--${1%%_*}" "${size[@]}" \
+        --peers eager compile pallas
       ;;
     pipeline_retention_large) measure "${fed_large[@]}" ;;
     pipeline_retention_compact) measure "${fed_compact[@]}" ;;

@@ -49,10 +49,10 @@ class Counts:
       one operation: a fusion, a library call, a copy, or any other operation
       that stands alone. Parameters, constants, tuples and bitcasts start
       nothing. Kinds: 'loop', 'reduce' (and transposes: fusions of kind
-      `kInput`) and 'triton' fusions, 'pallas', 'cudnn', 'cublas', 'copy', 'collective',
-      else the operation's or the call's own name. A library call, and a
-      reduction of several stages that is one instruction, may start more than
-      one kernel; a program that is tuned on a device may choose otherwise.
+      `kInput`) and 'triton' fusions, 'pallas', 'cudnn', 'cublas', 'copy',
+      'collective', else the operation's or the call's own name. A library call,
+      and a reduction of several stages that is one instruction, may start more
+      than one kernel; a program that is tuned on a device may choose otherwise.
     phases: Launches of the 'forward' and 'backward' pass and of the 'rest'
       (optimiser, metrics), by the name that JAX gave the operation.
     bytes_read: Bytes of the operands of all launches. Of an operand of which

@@ -14,7 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gswinrmt_jax import ops, pallas
-from gswinrmt_jax.benchmark import fed_arms, ideal_bytes, variables, worker
+from gswinrmt_jax.benchmark import (
+    fed_arms,
+    ideal_bytes,
+    kernel_agreement,
+    variables,
+    worker,
+)
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import cost, factory
 from gswinrmt_jax.ops import backend
@@ -119,14 +125,16 @@ def _inference(spec):
 
 def _model(spec):
   fields = dict(spec['fields'], **(_PLAIN if spec.get('plain') else {}))
-  if 'pallas' in fields.values() and not pallas.runs_here():
-    raise UserError('kernels of our own are for a GPU')
   model = factory.create_model(
       spec['model'],
       num_classes=spec['classes'],
       dtype=spec['dtype'],
       **fields,
   )
+  if 'pallas' in fields.values():
+    if not pallas.runs_here():
+      raise UserError('kernels of our own are for a GPU')
+    kernel_agreement.check(model)
   size = spec['image_size']
   values = variables.random_variables(model, (size, size, 3))
   batch = variables.random_batch(spec['batch'], size, spec['classes'])

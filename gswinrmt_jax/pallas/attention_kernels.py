@@ -263,7 +263,7 @@ class _Program:
 
 
 def _product(left, right):
-  """Of matrices, in the narrower of their dtypes, summed in float32 at least."""
+  """Of matrices, in the narrower dtype, summed in float32 at least."""
   dtype = min(left.dtype, right.dtype, key=lambda dtype: dtype.itemsize)
   return lax.dot(
       left.astype(dtype),
