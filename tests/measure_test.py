@@ -99,7 +99,7 @@ def test_the_command_measures_models_beside_peers(journal, capsys, tmp_path):
   assert rows[2]['plain'] and rows[3]['fields']['ffn_impl'] == 'pallas'
   assert rows[4]['not_measured'] == 'it fell over'
   assert found['machine']['device'] == 'cpu'
-  assert 'rmt_t, train: eager | 2000' in capsys.readouterr().out
+  assert 'rmt_t, train: eager  | 2000' in capsys.readouterr().out
 
 
 def test_the_command_draws_how_time_grows(journal, tmp_path):
