@@ -5,9 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import random_variables
 
-from gswinrmt_jax import ops
+from gswinrmt_jax import ops, pallas
 from gswinrmt_jax.models import (
     architecture,
     attention,
@@ -63,9 +64,13 @@ def _ffn(params, x, use_norm, use_conv=True):
   return _linear(params['down'], hidden + local)
 
 
-def test_ffn_is_its_equation():
+@pytest.mark.parametrize('impl', ['xla', 'pallas'])
+def test_ffn_is_its_equation(impl, monkeypatch):
+  monkeypatch.setattr(pallas, 'runs_here', lambda: True)  # interpreted
   for use_conv, use_norm in ((True, True), (True, False), (False, False)):
-    module = block.FeedForward(3 * C, use_conv, use_norm, 'auto', jnp.float32)
+    module = block.FeedForward(
+        3 * C, use_conv, use_norm, impl, 'auto', jnp.float32
+    )
     params = _params(module)
     assert ('position' in params) == use_conv
     assert ('norm' in params) == use_norm

@@ -121,11 +121,13 @@ def test_kernels_of_our_own_fit_into_registers(extent, width):
         numbers(3, 3, 1, hidden),
         *[numbers(hidden)] * 3,
     )
-    attend = functools.partial(
-        pallas.retention,
-        window=14,
-        shift=7,
-        rotation=rotary.interleaved(32, min(extent, 14)),
-    )
-    maps = [shape(128, extent, extent, width // 32, 32)] * 3
-    backward(attend, *maps, numbers(2, width // 32))
+    rotations = {
+        'softmax': rotary.interleaved(32, min(extent, 14)),
+        'sigmoid': rotary.split_half(32),
+    }
+    for name, rotation in rotations.items():
+      attend = functools.partial(
+          pallas.FORMS[name], window=14, shift=7, rotation=rotation
+      )
+      maps = [shape(128, extent, extent, width // 32, 32)] * 3
+      backward(attend, *maps, numbers(2, width // 32))

@@ -72,13 +72,3 @@ def test_quick_compilation_is_for_the_cpu():
   assert bool(options) == (jax.default_backend() == 'cpu')
   # XLA refuses options that it does not have.
   assert jax.jit(lambda x: x + 1, compiler_options=options)(1) == 2
-
-
-def test_kernels_of_our_own_are_for_one_device(monkeypatch):
-  here = devices.Devices()
-  model = {'attention_impl': 'auto', 'ffn_impl': 'pallas'}
-  here.check_kernels(model)
-  monkeypatch.setattr(here, '_count', 2)
-  here.check_kernels({**model, 'ffn_impl': 'xla'})
-  with pytest.raises(UserError, match=r"model.ffn_impl is 'pallas', .* are 2:"):
-    here.check_kernels(model)

@@ -37,7 +37,7 @@ def test_only_what_is_valid_is_read_and_written():
 
   x = jnp.arange(10, dtype=jnp.bfloat16).reshape(5, 2)
   out = jax.ShapeDtypeStruct((5, 2), jnp.float32)
-  (found,) = launch.launch(kernel, x, grid=(2,), out=[out], warps=1)
+  (found,) = launch.launch(kernel, x, name='k', grid=(2,), out=[out], warps=1)
   np.testing.assert_array_equal(found, [[1, 1], [1, 2], [1, 1], [5, 6], [1, 1]])
 
 
@@ -51,7 +51,7 @@ def test_tiles_divide_the_channels(channels, tile):
 def test_an_array_beyond_32_bits_is_refused():
   out = jax.ShapeDtypeStruct((2**16, 2**15), jnp.int8)
   with pytest.raises(ValueError, match=r'\(65536, 32768\) has 2,147,483,648'):
-    launch.launch(lambda out: None, grid=(1,), out=[out], warps=1)
+    launch.launch(lambda out: None, name='k', grid=(1,), out=[out], warps=1)
 
 
 def test_gelu_and_its_derivative():
@@ -90,7 +90,7 @@ def test_a_model_with_kernels_is_the_same_model(name, monkeypatch):
     )
 
 
-def test_a_cpu_takes_none():
+def test_a_cpu_and_several_devices_take_none(monkeypatch):
   model = factory.create_model(
       'retention_compact', num_classes=3, **_SMALL, **_KERNELS
   )
@@ -141,5 +141,7 @@ def test_what_has_no_kernel_is_told():
   assert "score_fn in ('softmax', 'sigmoid'), not 'linear': set attention_" in (
       message(score_fn='linear')
   )
-  assert 'heads of 16, 32, 64 ... channels, not 24' in message(num_heads=(2, 2))
+  assert 'heads of (16, 32, 64, 128) channels, not 24' in message(
+      num_heads=(2, 2)
+  )
   assert "ffn_impl='triton' is not one of" in message(ffn_impl='triton')

@@ -1,8 +1,10 @@
 """The programs of this package that are timed; the worker's own module.
 
 A spec has 'task' and, for a model, 'model', 'fields', 'batch', 'image_size',
-'classes', 'dtype' (None: bfloat16, on a CPU float32) and 'plain' (no
-implementation of ours: XLA's own convolutions). `fed_arms` has one more task.
+'classes', 'dtype' (None: bfloat16, on a CPU float32), 'plain' (no
+implementation of ours: XLA's own convolutions) and 'kernels' (`fields` take
+those of `gswinrmt_jax.pallas`, which are compared before). `fed_arms` has one
+more task.
 """
 
 import contextlib
@@ -131,7 +133,7 @@ def _model(spec):
       dtype=spec['dtype'],
       **fields,
   )
-  if 'pallas' in fields.values():
+  if spec.get('kernels'):
     if not pallas.runs_here():
       raise UserError('kernels of our own are for a GPU')
     kernel_agreement.check(model)

@@ -13,7 +13,10 @@ Say = Callable[[str], None]
 
 TWINS = ('eager', 'compile')
 KERNELS = {'attention_impl': 'pallas', 'ffn_impl': 'pallas'}
-_OURS = {'plain': {'plain': True}, 'pallas': {'fields': KERNELS}}
+_OURS = {
+    'plain': {'plain': True},
+    'pallas': {'fields': KERNELS, 'kernels': True},
+}
 _TOGETHER = 8  # runs that are alive at once
 
 

@@ -250,5 +250,7 @@ class Architecture:
           f"attention_impl='pallas' is for score_fn in {tuple(pallas.FORMS)}, "
           f"not {self.score_fn!r}: set attention_impl='auto'."
       )
-    for width, heads in zip(self.widths, self.num_heads, strict=True):
-      pallas.check_head(width // heads)
+    sizes = zip(self.widths, self.num_heads, strict=True)
+    for stage, (width, heads) in enumerate(sizes, start=1):
+      if stage not in self.full_stages:
+        pallas.check_head(width // heads)

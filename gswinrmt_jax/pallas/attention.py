@@ -3,10 +3,11 @@ r"""Attention along rows, then columns, of windows: both passes in one kernel.
     V' = A_w V    O = A_h V'
 
 with `A` from the same rotated queries and keys in both. A program has a window
-of one head, whose maps are read and written once: nothing that is computed from
-pairs leaves the chip, nothing is brought into another order before, and a
-shifted window reads where its tokens are. `V'` is written, since other threads
-read it, and kept. Backward, first of the columns, then of the rows,
+of one head, whose maps come from memory once, if they stay in a cache from pass
+to pass: nothing that is computed from pairs leaves the chip, nothing is brought
+into another order before, and a shifted window reads where its tokens are. `V'`
+is written, since other threads read it, and kept. Backward, first of the
+columns, then of the rows,
 
     dA_h = dO V'^T    dV' = A_h^T dO    dA_w = dV' V^T    dV = A_w^T dV'
 
@@ -28,7 +29,7 @@ from gswinrmt_jax.pallas import attention_kernels
 from gswinrmt_jax.pallas.lines import TOKENS, Windows
 from gswinrmt_jax.pallas.weights import Weights
 
-_LEAST_CHANNELS = 16  # of a head: a side of a matrix unit
+_CHANNELS = (16, 32, 64, 128)  # of a head: sides of matrix units
 _STATIC = ('window', 'shift', 'scaled', 'absolute', 'rotation')
 
 
@@ -46,7 +47,7 @@ def retention(
     absolute: bool = False,
     rotation: rotary.Rotation | None = None,
 ) -> Float[Array, 'b h w n d']:
-  """`ops.retention` by a kernel; see there."""
+  """`ops.retention` by a kernel; see there. Slopes have no gradient."""
   static = window, shift, scaled, absolute, rotation
   return _attend(query, key, value, log_decay, slopes, *static, softmax=True)
 
@@ -65,7 +66,7 @@ def swat(
     absolute: bool = False,
     rotation: rotary.Rotation | None = None,
 ) -> Float[Array, 'b h w n d']:
-  """`ops.swat` by a kernel; see there."""
+  """`ops.swat` by a kernel; see there. Slopes have no gradient."""
   static = window, shift, scaled, absolute, rotation
   return _attend(query, key, value, log_decay, slopes, *static, softmax=False)
 
@@ -74,11 +75,11 @@ def check_head(channels: int) -> None:
   """Refuses heads that are no sides of a matrix unit.
 
   Raises:
-    ValueError: If the channels of a head are not 16, 32, 64 and so on.
+    ValueError: If the channels of a head are others.
   """
-  if channels < _LEAST_CHANNELS or channels & (channels - 1):
+  if channels not in _CHANNELS:
     raise ValueError(
-        "attention_impl='pallas' is for heads of 16, 32, 64 ... channels, not "
+        f"attention_impl='pallas' is for heads of {_CHANNELS} channels, not "
         f"{channels}: set attention_impl='auto'."
     )
 
@@ -119,9 +120,9 @@ def _attend(
   )
   dtype = wide_dtype(value.dtype)
   if log_decay is None:
-    log_decay = jnp.zeros((2, heads), dtype)
+    log_decay = np.zeros((2, heads), dtype)
   if slopes is None:
-    slopes = jnp.zeros((heads,), dtype)
+    slopes = np.zeros((heads,), dtype)
   cos = sin = np.zeros((1, channels))  # not read
   if rotation is not None:
     cos, sin = _tables(rotation, height, width)

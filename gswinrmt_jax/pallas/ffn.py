@@ -5,7 +5,7 @@ r"""The middle of RMT's FFN: GELU, depthwise convolution, LayerNorm, residual.
 The widest maps of the model, for which XLA takes a pass each: behind GELU three
 forward, reading and writing six maps, and four backward with eleven. Here one
 with three, which goes over the channels of its tokens twice, first for `c` and
-its statistics, then for `s`, when `c` is still in the cache; and two with six:
+its statistics, then for `s`, with `c` still in a cache; and two with six:
 first, with `g = ds scale` and `n = (c - mean_f c) / sigma`,
 
     m = mean_f g      k = mean_f (g n)

@@ -22,13 +22,18 @@ _LARGEST = 2**31  # numbers; Triton's offsets have 32 bits
 
 
 def runs_here() -> bool:
-  """Whether kernels are compiled for the device that is traced for."""
-  return platform() != 'cpu'
+  """Whether kernels are for what is traced for: one GPU.
+
+  Of several each would do all the work, since nobody splits a kernel; a CPU
+  would interpret it.
+  """
+  return platform() == 'gpu' and jax.device_count() == 1
 
 
 def launch(
     kernel: Callable[..., None],
     *arrays: Array,
+    name: str,
     grid: tuple[int, ...],
     out: Sequence[jax.ShapeDtypeStruct],
     warps: int,
@@ -38,6 +43,7 @@ def launch(
   Args:
     kernel: Takes a reference for each array and for each result.
     *arrays: What it reads.
+    name: Of the kernel, in profiles.
     grid: How many programs, by axis.
     out: Shapes and dtypes of the results.
     warps: Of each program.
@@ -49,10 +55,12 @@ def launch(
     if array.size >= _LARGEST:
       raise ValueError(
           f'An array of {array.shape} has {_LARGEST:,} numbers or more, too '
-          "many for impl='pallas': take fewer images at a time."
+          "many for attention_impl or ffn_impl='pallas': take fewer images at "
+          'a time.'
       )
   return pl.pallas_call(
       kernel,
+      name=name,
       grid=grid,
       out_shape=tuple(out),
       interpret=not runs_here(),

@@ -100,23 +100,6 @@ class Devices:
           f'config.accumulate_steps={accumulate_steps}'
       )
 
-  def check_kernels(self, model: Any) -> None:
-    """Checks that kernels of our own, which nobody splits, have one device.
-
-    Args:
-      model: The section of the recipe.
-
-    Raises:
-      UserError: If they have several.
-    """
-    for name in ('attention_impl', 'ffn_impl'):
-      if self._count > 1 and model[name] == 'pallas':
-        raise UserError(
-            f"config.model.{name} is 'pallas', for one device, and here are "
-            f'{self._count}: leave it out, or choose one by '
-            'CUDA_VISIBLE_DEVICES'
-        )
-
   def replicate(self, tree: Any) -> Any:
     """Puts a copy of all arrays, which each process has, on each device."""
     return _put(tree, self.replicated)

@@ -123,7 +123,6 @@ def make_parts(config: ml_collections.ConfigDict) -> Parts:
   """
   placing = devices.Devices(config.mesh.data, config.mesh.fsdp)
   placing.check_batch_size(config.batch_size, config.accumulate_steps)
-  placing.check_kernels(config.model)
   info = datasets.info(config.data.name, config.data.dir)
   augmentation, loss = token_labels.choose(config, info)
   datasets.ensure(config.data.name, config.data.dir)
