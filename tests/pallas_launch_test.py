@@ -37,7 +37,7 @@ def test_only_what_is_valid_is_read_and_written():
 
   x = jnp.arange(10, dtype=jnp.bfloat16).reshape(5, 2)
   out = jax.ShapeDtypeStruct((5, 2), jnp.float32)
-  (found,) = launch.launch(kernel, x, name='k', grid=(2,), out=[out], warps=1)
+  (found,) = launch.run(kernel, x, name='k', grid=(2,), out=[out], warps=1)
   np.testing.assert_array_equal(found, [[1, 1], [1, 2], [1, 1], [5, 6], [1, 1]])
 
 
@@ -51,7 +51,7 @@ def test_tiles_divide_the_channels(channels, tile):
 def test_an_array_beyond_32_bits_is_refused():
   out = jax.ShapeDtypeStruct((2**16, 2**15), jnp.int8)
   with pytest.raises(ValueError, match=r'\(65536, 32768\) has 2,147,483,648'):
-    launch.launch(lambda out: None, name='k', grid=(1,), out=[out], warps=1)
+    launch.run(lambda out: None, name='k', grid=(1,), out=[out], warps=1)
 
 
 def test_gelu_and_its_derivative():

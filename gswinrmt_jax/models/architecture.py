@@ -76,12 +76,12 @@ class Architecture:
     ffn_conv: Whether the FFN has its depthwise convolution.
     ffn_norm: LayerNorm inside the FFN, behind its depthwise convolution.
     attention_impl: 'auto', 'banded', 'cyclic' or 'blocked': ways to compute
-      the same windows; 'pallas' by a kernel of our own on a GPU, elsewhere
+      the same windows; 'pallas' by a kernel of our own on one GPU, elsewhere
       'auto'.
     depthwise_impl: 'auto', 'shift' or 'conv': ways to compute depthwise
       convolutions.
     ffn_impl: 'pallas' has the middle of the FFN computed by kernels of our own
-      on a GPU, where it has a norm; else 'xla'.
+      on one GPU, where it has a norm; else 'xla'.
   """
 
   widths: tuple[int, ...] = (64, 128, 256, 512)

@@ -23,7 +23,7 @@ class FeedForward(nn.Module):
     use_conv: Whether there is a convolution.
     use_norm: Whether the convolved branch is normalised (`ffn_sub_norm`).
     impl: 'pallas' for GELU, convolution, norm and residual by kernels of our
-      own, on a GPU and where there is a norm; else 'xla'.
+      own, on one GPU and where there is a norm; else 'xla'.
     depthwise_impl: See `ops.depthwise_conv`.
     dtype: Computation dtype.
   """

@@ -68,7 +68,7 @@ def forward(
     form: What the kernel is made for.
   """
   like = jax.ShapeDtypeStruct(value.shape, value.dtype)
-  return launch.launch(
+  return launch.run(
       functools.partial(_forward_kernel, form=form),
       query,
       key,
@@ -131,7 +131,7 @@ def backward(
   grid = form.grid(len(value))
   like = jax.ShapeDtypeStruct(value.shape, value.dtype)
   parts = jax.ShapeDtypeStruct((grid[0] * log_decay.size,), log_decay.dtype)
-  *gradients, _, ddecay = launch.launch(
+  *gradients, _, ddecay = launch.run(
       functools.partial(_backward_kernel, form=form),
       query,
       key,

@@ -38,7 +38,7 @@ def convolve_and_add(
   tokens, _ = hidden.shape
   like = jax.ShapeDtypeStruct(hidden.shape, hidden.dtype)
   per_token = jax.ShapeDtypeStruct((tokens,), wide_dtype(hidden.dtype))
-  return launch.launch(
+  return launch.run(
       functools.partial(_forward_kernel, taps=taps),
       hidden,
       weights,
@@ -128,7 +128,7 @@ def norm_sums(
   programs = pl.cdiv(tokens, _NORM_ROWS)
   per_token = jax.ShapeDtypeStruct((tokens,), mean.dtype)
   parts = jax.ShapeDtypeStruct((programs * channels,), mean.dtype)
-  m, k, *sums = launch.launch(
+  m, k, *sums = launch.run(
       _norm_kernel,
       ds,
       convolved,
@@ -193,7 +193,7 @@ def gradients(
   parts = jax.ShapeDtypeStruct(
       (groups * (taps.count + 1) * channels,), mean.dtype
   )
-  dz, sums = launch.launch(
+  dz, sums = launch.run(
       functools.partial(_gradient_kernel, taps=taps),
       ds,
       convolved,

@@ -30,7 +30,7 @@ def runs_here() -> bool:
   return platform() == 'gpu' and jax.device_count() == 1
 
 
-def launch(
+def run(
     kernel: Callable[..., None],
     *arrays: Array,
     name: str,

@@ -88,12 +88,10 @@ class Windows:
     width, height = self.extents
     places = row * width + column
     valid = own_there & other_there
-    block = own
+    pairs = line[:, None] == line[None]
     if self.sizes[axis] < self.extents[axis]:
       block = window_lib.block_index(own, self.sizes[axis], self.shifts[axis])
-    else:
-      block = jnp.zeros_like(own)
-    pairs = (line[:, None] == line[None]) & (block[:, None] == block[None])
+      pairs &= block[:, None] == block[None]
     return Tile(
         rows=program // self.in_map * (width * height) + places,
         places=places,
