@@ -35,7 +35,7 @@ _SLICES = {'dynamic-slice', 'gather', 'slice'}
 _VIEWS = {'bitcast', 'get-tuple-element', 'reshape'}
 # Of which a slice needs no more than the same slice of the operands.
 _ELEMENTWISE = {'add', 'convert', 'divide', 'maximum', 'multiply', 'subtract'}
-_PALLAS = '__gpu$xla.gpu.triton'
+_PALLAS = '__gpu$xla.gpu.triton'  # the call of a kernel of ours
 _BRANCHING = {'call', 'conditional', 'while'}
 
 

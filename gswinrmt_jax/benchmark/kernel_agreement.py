@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from gswinrmt_jax.benchmark import variables
 from gswinrmt_jax.models.backbone import Backbone
@@ -32,45 +33,43 @@ def check(model: Backbone) -> None:
   model = model.clone(arch=arch)
   arch = dataclasses.replace(arch, attention_impl='auto', ffn_impl='xla')
   plain = model.clone(arch=arch)
-  exact = _gradients(plain, np.float32)
+  values = variables.random_variables(plain, _IMAGE)
+  exact = _gradients(plain, values, np.float32)
   norms = jax.tree.map(np.linalg.norm, exact)
   # Where a gradient is zero, such as a bias's in front of a norm, it is noise.
   least = 1e-3 * max(jax.tree.leaves(norms))
-  found = _gradients(model, np.float32)
+  found = _gradients(model, values, np.float32)
   for (path, norm), ours, other in zip(
       jax.tree.leaves_with_path(norms),
       *map(jax.tree.leaves, (found, exact)),
       strict=True,
   ):
     error = np.linalg.norm(ours - other) / max(norm, least)
-    if not error <= _TOLERANCE:
-      _refuse(f'{jax.tree_util.keystr(path)} in float32', error, _TOLERANCE)
-  limit = _AS_ROUNDED * _error(_gradients(plain, model.dtype), exact)
-  error = _error(_gradients(model, model.dtype), exact)
-  if not error <= max(limit, _TOLERANCE):
-    _refuse(f'all gradients in {jnp.dtype(model.dtype)}', error, limit)
-
-
-def _refuse(what, error, limit):
-  raise ValueError(
-      f'kernels of our own compute another model: {what}: error {error:.2g}, '
-      f'at most {limit:.2g}'
+    _compare(f'{jax.tree_util.keystr(path)} in float32', error, _TOLERANCE)
+  rounded, found = (
+      _error(_gradients(each, values, model.dtype), exact)
+      for each in (plain, model)
   )
+  limit = max(_AS_ROUNDED * rounded, _TOLERANCE)
+  _compare(f'all gradients in {jnp.dtype(model.dtype)}', found, limit)
+
+
+def _compare(what, error, limit):
+  if not error <= limit:
+    raise ValueError(
+        f'kernels of our own compute another model: {what}: error {error:.2g}, '
+        f'at most {limit:.2g}'
+    )
 
 
 def _error(found, exact):
-  squares = [
-      (np.sum(np.square(ours - other)), np.sum(np.square(other)))
-      for ours, other in zip(*map(jax.tree.leaves, (found, exact)), strict=True)
-  ]
-  difference, whole = np.sum(squares, axis=0)
-  return np.sqrt(difference / whole)
+  difference = jax.tree.map(np.subtract, found, exact)
+  return float(optax.tree.norm(difference) / optax.tree.norm(exact))
 
 
-def _gradients(model, dtype):
+def _gradients(model, values, dtype):
   """Returns the loss and the gradient of each parameter, float64."""
   model = model.clone(dtype=jnp.dtype(dtype))
-  values = variables.random_variables(model, _IMAGE)
   rng = np.random.default_rng(1)
   image = rng.standard_normal((_BATCH, *_IMAGE), np.float32)
   target = rng.dirichlet(np.ones(model.num_classes), _BATCH).astype('float32')

@@ -130,23 +130,42 @@ def rotate(
     The rotated `x`, computed in float32 at least, in `x.dtype`.
   """
   _, height, width, _, _ = x.shape
-  across, down = rotation.strides
-  position = np.arange(height)[:, None] * down + np.arange(width) * across
-  # On the host in float64: positions reach thousands, where float32 angles
-  # lose four digits.
   axis = rotation.axis
-  angle = position[..., None, None] * rotation.frequencies
-  angle = np.expand_dims(angle, axis)
-  signs = np.expand_dims(np.array([-1.0, 1.0]), -3 - axis)
   dtype = wide_dtype(x.dtype)
-  cos = jnp.asarray(np.cos(angle)[None], dtype)
-  sin = jnp.asarray((signs * np.sin(angle))[None], dtype)
+  cos, sin = (
+      jnp.asarray(table[None, :, :, None], dtype)
+      for table in tables(rotation, height, width)
+  )
   # As a product with the pair exchanged, not put together from its halves: then
   # XLA can compute it where it is read.
   both = pairs(x, axis).astype(dtype)
   turned = both * cos + jnp.flip(both, axis) * sin
   # A barrier: else they are written in float32, once for each pass.
   return lax.optimization_barrier(turned.reshape(x.shape).astype(x.dtype))
+
+
+def tables(
+    rotation: Rotation, height: int, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns what `rotate` multiplies pairs, and exchanged pairs, with.
+
+  Args:
+    rotation: By how much.
+    height: Of the map.
+    width: Of the map.
+
+  Returns:
+    Cosines `[h, w, m, 1]`, and sines, negative for the first channel of each
+    pair, `[h, w, m, 2]`; if the axis is -2, `[h, w, 1, m]` and `[h, w, 2, m]`.
+  """
+  across, down = rotation.strides
+  position = np.arange(height)[:, None] * down + np.arange(width) * across
+  # On the host in float64: positions reach thousands, where float32 angles
+  # lose four digits.
+  angle = position[..., None] * np.asarray(rotation.frequencies)
+  angle = np.expand_dims(angle, rotation.axis)
+  signs = np.expand_dims(np.array([-1.0, 1.0]), -3 - rotation.axis)
+  return np.cos(angle), signs * np.sin(angle)
 
 
 def between(rotation: Rotation, axis: int, length: int) -> Turn:

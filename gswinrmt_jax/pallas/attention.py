@@ -30,16 +30,17 @@ from gswinrmt_jax.pallas.lines import TOKENS, Windows
 from gswinrmt_jax.pallas.weights import Weights
 
 _CHANNELS = (16, 32, 64, 128)  # of a head: sides of matrix units
-_STATIC = ('window', 'shift', 'scaled', 'absolute', 'rotation')
+_STATIC = ('softmax', 'window', 'shift', 'scaled', 'absolute', 'rotation')
 
 
 @traced_once(*_STATIC)
-def retention(
+def attention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
     log_decay: Float[Array, '2 n'] | None,
     *,
+    softmax: bool,
     slopes: Float[Array, ' n'] | None = None,
     window: int | None = None,
     shift: int = 0,
@@ -47,28 +48,67 @@ def retention(
     absolute: bool = False,
     rotation: rotary.Rotation | None = None,
 ) -> Float[Array, 'b h w n d']:
-  """`ops.retention` by a kernel; see there. Slopes have no gradient."""
-  static = window, shift, scaled, absolute, rotation
-  return _attend(query, key, value, log_decay, slopes, *static, softmax=True)
+  """`ops.retention`, or `ops.swat`, by a kernel.
 
+  Args:
+    query: As there, like what is not named here.
+    key: Keys.
+    value: Values.
+    log_decay: `log(gamma)` per pass (width, height) and head; None for none.
+    softmax: Whether it is the first.
+    slopes: ALiBi slopes per head; they have no gradient.
+    window: Nominal window.
+    shift: Nominal shift.
+    scaled: Whether scores are divided by `sqrt(d)`.
+    absolute: Whether ALiBi takes `|i - j|`.
+    rotation: What turns queries and keys.
 
-@traced_once(*_STATIC)
-def swat(
-    query: Float[Array, 'b h w n d'],
-    key: Float[Array, 'b h w n d'],
-    value: Float[Array, 'b h w n d'],
-    log_decay: Float[Array, '2 n'] | None,
-    *,
-    slopes: Float[Array, ' n'] | None = None,
-    window: int | None = None,
-    shift: int = 0,
-    scaled: bool = False,
-    absolute: bool = False,
-    rotation: rotary.Rotation | None = None,
-) -> Float[Array, 'b h w n d']:
-  """`ops.swat` by a kernel; see there. Slopes have no gradient."""
-  static = window, shift, scaled, absolute, rotation
-  return _attend(query, key, value, log_decay, slopes, *static, softmax=False)
+  Returns:
+    The mixed values, in `value.dtype`; weights in float32 at least.
+
+  Raises:
+    ValueError: If lines or heads are none that the kernel is made for.
+  """
+  _, height, width, heads, channels = value.shape
+  columns = window_lib.effective(width, window, shift)
+  rows = window_lib.effective(height, window, shift)
+  sizes = columns[0], rows[0]
+  if max(sizes) > TOKENS:
+    raise ValueError(
+        f"attention_impl='pallas' is for lines of at most {TOKENS} tokens, "
+        f"not {max(sizes)}: set attention_impl='auto'."
+    )
+  check_head(channels)
+  flip = 0
+  cos = sin = np.zeros((1, channels))  # not read
+  if rotation is not None:
+    flip = 1 if rotation.axis == -1 else channels // 2
+    cos, sin = (
+        table.reshape(-1, channels)
+        for table in np.broadcast_arrays(
+            *rotary.tables(rotation, height, width)
+        )
+    )
+  form = attention_kernels.Form(
+      Windows((width, height), sizes, (columns[1], rows[1])),
+      Weights(softmax, channels**-0.5 if scaled else 1.0, absolute),
+      heads,
+      channels,
+      flip,
+  )
+  dtype = wide_dtype(value.dtype)
+  if log_decay is None:
+    log_decay = np.zeros((2, heads), dtype)
+  if slopes is None:
+    slopes = np.zeros((heads,), dtype)
+  inputs = attention_kernels.Inputs(
+      *(m.reshape(-1, heads * channels) for m in (query, key, value)),
+      wide(log_decay).reshape(-1),
+      wide(slopes),
+      jnp.asarray(cos, dtype),
+      jnp.asarray(sin, dtype),
+  )
+  return _both(inputs, form).reshape(value.shape)
 
 
 def check_head(channels: int) -> None:
@@ -84,85 +124,23 @@ def check_head(channels: int) -> None:
     )
 
 
-def _attend(
-    query,
-    key,
-    value,
-    log_decay,
-    slopes,
-    window,
-    shift,
-    scaled,
-    absolute,
-    rotation,
-    *,
-    softmax,
-):
-  _, height, width, heads, channels = value.shape
-  columns = window_lib.effective(width, window, shift)
-  rows = window_lib.effective(height, window, shift)
-  sizes = columns[0], rows[0]
-  if max(sizes) > TOKENS:
-    raise ValueError(
-        f"attention_impl='pallas' is for lines of at most {TOKENS} tokens, "
-        f"not {max(sizes)}: set attention_impl='auto'."
-    )
-  check_head(channels)
-  flip = 0
-  if rotation is not None:
-    flip = 1 if rotation.axis == -1 else channels // 2
-  form = attention_kernels.Form(
-      Windows((width, height), sizes, (columns[1], rows[1])),
-      Weights(softmax, channels**-0.5 if scaled else 1.0, absolute, sizes),
-      heads,
-      channels,
-      flip,
-  )
-  dtype = wide_dtype(value.dtype)
-  if log_decay is None:
-    log_decay = np.zeros((2, heads), dtype)
-  if slopes is None:
-    slopes = np.zeros((heads,), dtype)
-  cos = sin = np.zeros((1, channels))  # not read
-  if rotation is not None:
-    cos, sin = _tables(rotation, height, width)
-  maps = (m.reshape(-1, heads * channels) for m in (query, key, value))
-  constants = wide(slopes), jnp.asarray(cos, dtype), jnp.asarray(sin, dtype)
-  out = _both(*maps, wide(log_decay).reshape(-1), constants, form)
-  return out.reshape(value.shape)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _both(inputs, form):
+  return _forward(inputs, form)[0]
 
 
-def _tables(rotation, height, width):
-  """Cosines, and sines with their signs, of each token's channels, float64."""
-  across, down = rotation.strides
-  position = np.arange(height)[:, None] * down + np.arange(width) * across
-  angle = position.reshape(-1, 1) * rotation.frequencies
-  signs = np.array([-1.0, 1.0])
-  if rotation.axis == -1:
-    cos, sin = np.cos(angle).repeat(2, 1), np.sin(angle).repeat(2, 1)
-    sin *= np.tile(signs, angle.shape[1])
-  else:
-    cos, sin = np.tile(np.cos(angle), 2), np.tile(np.sin(angle), 2)
-    sin *= signs.repeat(angle.shape[1])
-  return cos, sin
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _both(query, key, value, log_decay, constants, form):
-  return _forward(query, key, value, log_decay, constants, form)[0]
-
-
-def _forward(query, key, value, log_decay, constants, form):
-  arrays = query, key, value, log_decay, *constants
-  between, out = attention_kernels.forward(*arrays, form)
-  return out, (arrays, between)
+def _forward(inputs, form):
+  between, out = attention_kernels.forward(inputs, form)
+  return out, (inputs, between)
 
 
 def _backward(form, residuals, dout):
-  arrays, between = residuals
-  *_, slopes, cos, sin = arrays
-  gradients = attention_kernels.backward(*arrays, between, dout, form)
-  return *gradients, tuple(map(jnp.zeros_like, (slopes, cos, sin)))
+  inputs, between = residuals
+  gradients = attention_kernels.backward(inputs, between, dout, form)
+  constants = inputs[len(gradients) :]
+  return (
+      attention_kernels.Inputs(*gradients, *map(jnp.zeros_like, constants)),
+  )
 
 
 _both.defvjp(_forward, _backward)

@@ -6,6 +6,7 @@ behind the other. A program has a window of one head.
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 from jax import lax
@@ -45,38 +46,40 @@ class Form:
     return tokens // (width * height) * self.windows.in_map, self.heads
 
 
-def forward(
-    query: Float[Array, 't c'],
-    key: Float[Array, 't c'],
-    value: Float[Array, 't c'],
-    log_decay: Float[Array, ' m'],
-    slopes: Float[Array, ' n'],
-    cos: Float[Array, 'p d'],
-    sin: Float[Array, 'p d'],
-    form: Form,
-) -> tuple[Array, ...]:
-  """Returns `V'` and `O`.
+class Inputs(NamedTuple):
+  """What both kernels read: arrays, or in a kernel the references to them.
 
-  Args:
-    query: Queries, not rotated.
+  Attributes:
+    query: Queries `[t c]`, not rotated.
     key: Keys, likewise.
     value: Values.
     log_decay: `log(gamma)` of the heads in the width pass, then the height's.
-    slopes: Of ALiBi.
-    cos: Of the angles by which the tokens of a map are turned.
+    slopes: Of ALiBi, `[n]`.
+    cos: Of the angles by which the tokens of a map are turned, `[p d]`.
     sin: Of the same; negative for the first channel of each pair.
-    form: What the kernel is made for.
   """
+
+  query: Array
+  key: Array
+  value: Array
+  log_decay: Array
+  slopes: Array
+  cos: Array
+  sin: Array
+
+
+_INPUTS = len(Inputs._fields)
+
+
+def forward(
+    inputs: Inputs, form: Form
+) -> tuple[Float[Array, 't c'], Float[Array, 't c']]:
+  """Returns `V'` and `O`."""
+  value = inputs.value
   like = jax.ShapeDtypeStruct(value.shape, value.dtype)
   return launch.run(
       functools.partial(_forward_kernel, form=form),
-      query,
-      key,
-      value,
-      log_decay,
-      slopes,
-      cos,
-      sin,
+      *inputs,
       name='attention_forward',
       grid=form.grid(len(value)),
       out=(like, like),
@@ -84,16 +87,16 @@ def forward(
   )
 
 
-def _forward_kernel(
-    query, key, value, log_decay, slopes, cos, sin, between, out, *, form
-):
-  own = _Program(form, log_decay, slopes, cos, sin)
-  passes = (WIDTH, value, between), (HEIGHT, between, out)
+def _forward_kernel(*references, form):
+  inputs = Inputs(*references[:_INPUTS])
+  between, out = references[_INPUTS:]
+  own = _Program(form, inputs)
+  passes = (WIDTH, inputs.value, between), (HEIGHT, between, out)
   for axis, given, result in passes:
 
     def mix(number, _, axis=axis, given=given, result=result):
       tile = form.windows.tile(own.window, axis, number)
-      q, k = (own.turned(each, tile)[0] for each in (query, key))
+      q, k = (own.turned(x, tile)[0] for x in (inputs.query, inputs.key))
       weigh, decay = own.weigh(tile, axis)
       weights = weigh(_product(q, k.T), decay)
       own.store(result, tile, _product(weights, own.load(given, tile)))
@@ -103,43 +106,26 @@ def _forward_kernel(
 
 
 def backward(
-    query: Float[Array, 't c'],
-    key: Float[Array, 't c'],
-    value: Float[Array, 't c'],
-    log_decay: Float[Array, ' m'],
-    slopes: Float[Array, ' n'],
-    cos: Float[Array, 'p d'],
-    sin: Float[Array, 'p d'],
+    inputs: Inputs,
     between: Float[Array, 't c'],
     dout: Float[Array, 't c'],
     form: Form,
 ) -> tuple[Array, Array, Array, Float[Array, ' m']]:
-  """Returns the gradients of queries, keys, values and the decay's logarithm.
+  """Returns the gradients of the first four inputs.
 
   Args:
-    query: As in `forward`, like the others.
-    key: Keys.
-    value: Values.
-    log_decay: `log(gamma)`.
-    slopes: Of ALiBi.
-    cos: Of the angles.
-    sin: Of the angles.
+    inputs: Those of `forward`.
     between: `V'`.
     dout: The gradient of `O`.
     form: What the kernel is made for.
   """
+  value, log_decay = inputs.value, inputs.log_decay
   grid = form.grid(len(value))
   like = jax.ShapeDtypeStruct(value.shape, value.dtype)
   parts = jax.ShapeDtypeStruct((grid[0] * log_decay.size,), log_decay.dtype)
   *gradients, _, ddecay = launch.run(
       functools.partial(_backward_kernel, form=form),
-      query,
-      key,
-      value,
-      log_decay,
-      slopes,
-      cos,
-      sin,
+      *inputs,
       between,
       dout,
       name='attention_backward',
@@ -150,33 +136,21 @@ def backward(
   return *gradients, ddecay.reshape(grid[0], -1).sum(0)
 
 
-def _backward_kernel(
-    query,
-    key,
-    value,
-    log_decay,
-    slopes,
-    cos,
-    sin,
-    between,
-    dout,
-    dquery,
-    dkey,
-    dvalue,
-    dbetween,
-    ddecay,
-    *,
-    form,
-):
-  own = _Program(form, log_decay, slopes, cos, sin)
-  passes = (HEIGHT, between, dout, dbetween), (WIDTH, value, dbetween, dvalue)
+def _backward_kernel(*references, form):
+  inputs = Inputs(*references[:_INPUTS])
+  between, dout, dquery, dkey, dvalue, dbetween, ddecay = references[_INPUTS:]
+  own = _Program(form, inputs)
+  passes = (
+      (HEIGHT, between, dout, dbetween),
+      (WIDTH, inputs.value, dbetween, dvalue),
+  )
   for axis, given, gradient, result in passes:
 
     def differentiate(
         number, total, axis=axis, given=given, gradient=gradient, result=result
     ):
       tile = form.windows.tile(own.window, axis, number)
-      q, k = (own.turned(each, tile) for each in (query, key))
+      q, k = (own.turned(x, tile) for x in (inputs.query, inputs.key))
       weigh, decay = own.weigh(tile, axis)
       weights, pull = jax.vjp(weigh, _product(q[0], k[0].T), decay)
       dmixed = own.load(gradient, tile)  # 0 for tokens that are not there
@@ -192,7 +166,7 @@ def _backward_kernel(
         own.store(array, tile, added)
       return total + dlogs
 
-    zeros = jnp.zeros((TOKENS,), log_decay.dtype)
+    zeros = jnp.zeros((TOKENS,), ddecay.dtype)
     total = lax.fori_loop(0, form.windows.tiles(axis), differentiate, zeros)
     launch.store_number(ddecay, own.place(axis), total.sum(0))
     launch.wait_for_stores()
@@ -201,10 +175,9 @@ def _backward_kernel(
 class _Program:
   """The window and the head of a program, and what it does to their maps."""
 
-  def __init__(self, form, log_decay, slopes, cos, sin):
+  def __init__(self, form, inputs):
     self.window, self._head = pl.program_id(0), pl.program_id(1)
-    self._form, self._cos, self._sin = form, cos, sin
-    self._log_decay, self._slopes = log_decay, slopes
+    self._form, self._inputs = form, inputs
 
   def place(self, axis):
     """Where in the parts of the decays' gradients its own is."""
@@ -243,12 +216,13 @@ class _Program:
     """Returns what turns scores into weights, and the decays it takes."""
     form = self._form
     log_decay = launch.load_number(
-        self._log_decay, axis * form.heads + self._head
+        self._inputs.log_decay, axis * form.heads + self._head
     )
-    slope = launch.load_number(self._slopes, self._head)
+    slope = launch.load_number(self._inputs.slopes, self._head)
+    size = form.windows.sizes[axis]
 
     def weigh(scores, log_decay):
-      return form.weights.forward(scores, tile, axis, log_decay, slope)
+      return form.weights.forward(scores, tile, size, log_decay, slope)
 
     return weigh, jnp.full((TOKENS,), log_decay)
 
@@ -260,7 +234,7 @@ class _Program:
     columns = launch.span(0, self._form.channels)
     return (
         launch.load(table, tile.places, columns, tile.valid)
-        for table in (self._cos, self._sin)
+        for table in (self._inputs.cos, self._inputs.sin)
     )
 
 

@@ -26,19 +26,17 @@ class Weights:
     softmax: Whether it is the softmax; else the sigmoid.
     scale: What scores are multiplied by.
     absolute: Whether ALiBi takes `|i - j|`.
-    sizes: Effective windows, by axis, which the sigmoid is divided by.
   """
 
   softmax: bool
   scale: float
   absolute: bool
-  sizes: tuple[int, int]
 
   def forward(
       self,
       scores: Float[Array, 't t'],
       tile: Tile,
-      axis: int,
+      size: int,
       log_decay: Float[Array, ' t'],
       slope: Float[Array, ''],
   ) -> Float[Array, 't t']:
@@ -47,7 +45,7 @@ class Weights:
     Args:
       scores: `q k^T`.
       tile: Whose.
-      axis: Of the pass.
+      size: Effective window `M^`, which the sigmoid is divided by.
       log_decay: `log(gamma)`, one number for each query.
       slope: Of ALiBi.
     """
@@ -62,4 +60,4 @@ class Weights:
       powers = jnp.exp(logits - largest[:, None])
       return powers / powers.sum(1)[:, None]
     weights = jax.nn.sigmoid(logits) * jnp.exp(log_decay[:, None] * distance)
-    return jnp.where(tile.pairs, weights / self.sizes[axis], 0)
+    return jnp.where(tile.pairs, weights / size, 0)
