@@ -29,7 +29,8 @@ import numpy as np
 from gswinrmt_jax import recipes
 from gswinrmt_jax.benchmark import made_pictures, measure, suite
 from gswinrmt_jax.data import pipeline, records
-from gswinrmt_jax.training import devices, feed, inputs, plan, resident
+from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.train import feed, inputs, resident, schedule
 
 _EPOCHS = 1_000_000  # more than are asked for
 
@@ -44,7 +45,7 @@ def _open(images, storage: str, batch: int, steps: int) -> feed.Feed:
           'data': {'repeats': 1},
       }
   )
-  course = plan.Plan(
+  course = schedule.Plan(
       num_examples=len(images),
       batch_size=batch,
       num_epochs=_EPOCHS,
@@ -52,7 +53,7 @@ def _open(images, storage: str, batch: int, steps: int) -> feed.Feed:
       eval_every_epochs=_EPOCHS,
       log_every_steps=_EPOCHS,
   )
-  here = devices.Devices()
+  here = mesh.Devices()
   of = types.SimpleNamespace(
       config=config,
       train_data=resident.place(images, storage, here.replicate),

@@ -16,7 +16,7 @@ import numpy as np
 
 from gswinrmt_jax.deploy import predict
 from gswinrmt_jax.maps import grad_cam
-from gswinrmt_jax.training import weights
+from gswinrmt_jax.weights import load
 
 STAGE = 2  # at 64 pixels a map of 8 x 8
 
@@ -29,7 +29,7 @@ def main() -> None:
   parser.add_argument('run', type=pathlib.Path)
   parser.add_argument('pictures', type=pathlib.Path)
   args = parser.parse_args()
-  predictor = predict.Predictor(weights.load(args.run))
+  predictor = predict.Predictor(load.load(args.run))
   model, variables = predictor.model, predictor.variables
   stride = model.arch.strides[STAGE - 1]
 

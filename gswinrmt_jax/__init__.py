@@ -5,7 +5,7 @@ import typing
 
 if typing.TYPE_CHECKING:
   from gswinrmt_jax.models.factory import create_model
-  from gswinrmt_jax.training.weights import load_model
+  from gswinrmt_jax.weights.load import load_model
 
 __version__ = '0.1.0'
 __all__ = ['create_model', 'load_model']

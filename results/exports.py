@@ -17,8 +17,8 @@ import numpy as np
 
 from gswinrmt_jax.deploy import export, served
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop import state_dict
-from gswinrmt_jax.training import log, weights
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.weights import load, state_dict
 
 # What reads a file at `path` and saves what it computes of `pixels`, or what
 # the file holds, as `result`. But for safetensors without this package.
@@ -60,7 +60,7 @@ pixels = np.load(pixels)
 """
 
 
-def difference(run: weights.Weights, form: str, folder: pathlib.Path) -> float:
+def difference(run: load.Weights, form: str, folder: pathlib.Path) -> float:
   """Returns the greatest difference of the logits of what is read again.
 
   Args:
@@ -71,7 +71,7 @@ def difference(run: weights.Weights, form: str, folder: pathlib.Path) -> float:
   Raises:
     UserError: If it cannot be exported, or not be read.
   """
-  path = export.export(run, form, folder, log.Terminal(sys.stderr))
+  path = export.export(run, form, folder, metrics_log.Terminal(sys.stderr))
   height, width = run.card.image_size
   rng = np.random.default_rng(1)
   pixels = rng.integers(0, 256, (5, height, width, 3), np.uint8)
@@ -94,7 +94,9 @@ def difference(run: weights.Weights, form: str, folder: pathlib.Path) -> float:
 
 def main(source: str) -> None:
   """Prints a line for each form."""
-  run = weights.load(pathlib.Path(source), warn=log.Terminal(sys.stderr).say)
+  run = load.load(
+      pathlib.Path(source), warn=metrics_log.Terminal(sys.stderr).say
+  )
   for form in export.FORMATS:
     with tempfile.TemporaryDirectory() as folder:
       try:

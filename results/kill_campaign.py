@@ -44,7 +44,8 @@ import orbax.checkpoint  # noqa: F401
 
 from gswinrmt_jax import files
 from gswinrmt_jax.commands import guard, recipe_files
-from gswinrmt_jax.training import log, loop
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import train_loop
 
 _TIMES = ('seconds', 'images_per_second', 'data_wait', 'seconds_per_epoch')
 _SIGNALS = ('SIGKILL', 'SIGTERM', 'SIGINT')
@@ -125,7 +126,9 @@ class Run:
       os.dup2(said, 1)
       os.dup2(said, 2)
       config = self._kind.recipe()
-      status = guard.guarded(lambda: loop.train(config, self._folder) and None)
+      status = guard.guarded(
+          lambda: train_loop.train(config, self._folder) and None
+      )
     finally:
       os._exit(status)
 
@@ -169,7 +172,7 @@ def finish(kind: Kind, folder: pathlib.Path) -> float:
 def outcome(kind: Kind, folder: pathlib.Path) -> dict[str, Any]:
   """Returns all that is to be the same in every run."""
   meta = folder / 'checkpoints' / str(kind.ends[-1]) / 'meta' / 'metadata'
-  entries = log.read_metrics(folder)
+  entries = metrics_log.read_metrics(folder)
   summary = json.loads((folder / 'summary.json').read_text())
   return {
       'checksums': json.loads(meta.read_text())['crc32'],
@@ -194,7 +197,7 @@ def unfinished(folder: pathlib.Path) -> list[str]:
 
 def state_on_disk(kind: Kind, folder: pathlib.Path) -> dict[str, Any]:
   """Returns where a process was when it was killed, and what it left."""
-  entries = log.read_metrics(folder)
+  entries = metrics_log.read_metrics(folder)
   left = unfinished(folder)
   last = entries[-1] if entries else {'kind': 'none', 'step': 0}
   where = []

@@ -13,9 +13,9 @@ import tiny_parts
 from gswinrmt_jax.augment import mix
 from gswinrmt_jax.models import norm
 from gswinrmt_jax.ops import backend
-from gswinrmt_jax.training import accumulate
-from gswinrmt_jax.training import state as state_lib
-from gswinrmt_jax.training import step as step_lib
+from gswinrmt_jax.train import accumulate
+from gswinrmt_jax.train import train_state as state_lib
+from gswinrmt_jax.train import train_step as step_lib
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -9,13 +9,14 @@ import jax
 import pytest
 
 from gswinrmt_jax.commands import train
-from gswinrmt_jax.training import allocation, loop, processes
+from gswinrmt_jax.distributed import allocation, processes
+from gswinrmt_jax.train import train_loop
 
 _LARGE = 200 * 2**20
 # Prints page faults of the main thread, in which programs run then.
 _FAULTS = f"""
 import ctypes, resource, sys
-from gswinrmt_jax.training import allocation
+from gswinrmt_jax.distributed import allocation
 if 'keep' in sys.argv:
   assert allocation.keep()
 libc = ctypes.CDLL(None)
@@ -114,7 +115,7 @@ def test_training_begins_with_it(monkeypatch, tmp_path):
   for owner, name in (
       (allocation, 'keep'),
       (processes, 'start'),
-      (loop, 'train'),
+      (train_loop, 'train'),
   ):
     monkeypatch.setattr(owner, name, lambda *_, name=name: events.append(name))
   assert train.main(['--config=digits_retention', f'--workdir={tmp_path}']) == 0

@@ -11,14 +11,10 @@ import pytest
 import tiny_parts
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import (
-    average,
-    build,
-    evaluate_run,
-    log,
-    loop,
-    weights,
-)
+from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import average, build, train_loop
+from gswinrmt_jax.weights import load
 
 pytestmark = pytest.mark.usefixtures('usual_kernels')
 
@@ -95,7 +91,10 @@ ROUGH = {'ema_decay': 1e-9, 'optimizer.learning_rate': 1.0}
 def _train(folder, **changes):
   stream = io.StringIO()
   recipe = tiny_parts.recipe(**{**ROUGH, **changes})
-  return loop.train(recipe, folder, log.Terminal(stream)), stream.getvalue()
+  return (
+      train_loop.train(recipe, folder, metrics_log.Terminal(stream)),
+      stream.getvalue(),
+  )
 
 
 @pytest.fixture(scope='module')
@@ -113,7 +112,7 @@ def run(folder):
 
 
 def _epochs(folder):
-  entries = log.read_metrics(folder)
+  entries = metrics_log.read_metrics(folder)
   return {e['step']: e for e in entries if e['kind'] == 'epoch'}
 
 
@@ -158,7 +157,7 @@ def test_both_are_validated_and_either_may_be_the_best(run):
 def test_the_test_is_of_both(run):
   """And `evaluate` finds the same, whichever it is told to take."""
   summary = json.loads((run / 'summary.json').read_text())
-  quiet = log.Terminal(io.StringIO())
+  quiet = metrics_log.Terminal(io.StringIO())
   for name, step in (('last', 'latest'), ('best', 'best')):
     for which, prefix in (('raw', ''), ('ema', 'ema_')):
       report = evaluate_run.evaluate_run(
@@ -177,19 +176,19 @@ def test_the_better_is_taken_unless_told_otherwise(run):
   for step, entry in _epochs(run).items():
     if not (run / 'checkpoints' / str(step)).exists():
       continue
-    found = weights.load(run, step=step)
+    found = load.load(run, step=step)
     assert found.which == _better(entry)
     kind = 'EMA' if found.which == 'ema' else 'raw'
     assert found.origin.endswith(
         f'step {step} (epoch {entry["epoch"]}), {kind}'
     )
-    raw = weights.load(run / 'checkpoints' / str(step), which='raw')
-    ema = weights.load(run, step=step, which='ema')
+    raw = load.load(run / 'checkpoints' / str(step), which='raw')
+    ema = load.load(run, step=step, which='ema')
     same = jax.tree.map(
         lambda a, b: bool(jnp.all(a == b)), raw.variables, ema.variables
     )
     assert not any(jax.tree.leaves(same)), same
-  assert weights.load(run).which == 'ema'
+  assert load.load(run).which == 'ema'
 
 
 def test_cut_and_resumed_equals_unbroken_bit_for_bit(run, tmp_path):
@@ -199,7 +198,9 @@ def test_cut_and_resumed_equals_unbroken_bit_for_bit(run, tmp_path):
   assert _meta(tmp_path / 'cut', 25)['crc32'] == _meta(run, 25)['crc32']
   times = ('seconds', 'images_per_second', 'data_wait')
   for one, other in zip(
-      log.read_metrics(tmp_path / 'cut'), log.read_metrics(run), strict=True
+      metrics_log.read_metrics(tmp_path / 'cut'),
+      metrics_log.read_metrics(run),
+      strict=True,
   ):
     for name in one.keys() - set(times):
       assert one[name] == other[name], name
@@ -215,7 +216,7 @@ def test_an_average_that_changed_on_disk_is_not_taken(run, tmp_path):
   with pytest.raises(
       UserError, match='checksum of ema/params/conv/kernel differs'
   ):
-    weights.load(copy, step=25, which='raw', warn=print)
+    load.load(copy, step=25, which='raw', warn=print)
 
 
 def test_an_average_does_not_change_the_training(run, tmp_path):
@@ -223,22 +224,22 @@ def test_an_average_does_not_change_the_training(run, tmp_path):
   with_it, without = _meta(run, 25)['crc32'], _meta(tmp_path / 'plain', 25)
   assert not _has_average(without)
   assert without['crc32'].items() < with_it.items()
-  assert 'EMA' not in weights.load(tmp_path / 'plain').origin
+  assert 'EMA' not in load.load(tmp_path / 'plain').origin
   with pytest.raises(UserError, match='has no average of its weights'):
-    weights.load(tmp_path / 'plain', which='ema')
+    load.load(tmp_path / 'plain', which='ema')
 
 
 def test_a_run_that_starts_from_weights_averages_from_them(run, tmp_path):
-  other = loop.Run(
+  other = train_loop.Run(
       build.resolve(tiny_parts.recipe(**ROUGH, init_from=str(run))),
       tmp_path / 'second',
-      log.Terminal(stream := io.StringIO()),
+      metrics_log.Terminal(stream := io.StringIO()),
   )
   make_state, _ = other._restore_or_create()
   state = make_state()
   other.close()
   assert ', EMA:' in stream.getvalue()
-  source = weights.load(run, which='ema').variables
+  source = load.load(run, which='ema').variables
   jax.tree.map(np.testing.assert_array_equal, state.ema, source)
   jax.tree.map(np.testing.assert_array_equal, state.variables, source)
   # Buffers of their own: the step donates both.
@@ -249,4 +250,4 @@ def test_a_run_that_starts_from_weights_averages_from_them(run, tmp_path):
 def test_weights_without_a_run_have_no_choice(tmp_path):
   (tmp_path / 'model.safetensors').write_bytes(b'')
   with pytest.raises(UserError, match='no averages to choose from'):
-    weights.load(tmp_path / 'model.safetensors', which='ema')
+    load.load(tmp_path / 'model.safetensors', which='ema')

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from gswinrmt_jax.training import background
+from gswinrmt_jax.train import background
 
 
 def test_nobody_waits_and_what_is_overtaken_is_left_out():

@@ -8,9 +8,10 @@ import pytest
 from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import batch
 from gswinrmt_jax.data import datasets
+from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build, devices
-from gswinrmt_jax.training import plan as plan_lib
+from gswinrmt_jax.train import build
+from gswinrmt_jax.train import schedule as plan_lib
 
 
 def _recipe(**changes):
@@ -192,7 +193,7 @@ def test_the_effort_of_compilation_is_full_or_quick():
   config = recipes.digits('retention_compact')
   assert build.compiler_options(config) is None
   config.compile_effort = 'quick'
-  assert build.compiler_options(config) == devices.quick_compilation()
+  assert build.compiler_options(config) == mesh.quick_compilation()
   config.compile_effort = 'none'
   with pytest.raises(UserError, match="'full' or 'quick', not 'none'"):
     build.compiler_options(config)

@@ -9,9 +9,9 @@ import pytest
 import random_variables
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop import card as card_lib
-from gswinrmt_jax.interop import safetensors_file
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.weights import card as card_lib
+from gswinrmt_jax.weights import safetensors_file
 
 _FIELDS = factory.resolve(
     'swat_compact',

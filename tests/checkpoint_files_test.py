@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from gswinrmt_jax.training import checkpoint_files
+from gswinrmt_jax.checkpoints import checkpoint_files
 
 
 @pytest.fixture

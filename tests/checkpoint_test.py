@@ -12,16 +12,16 @@ import optax
 import pytest
 import tiny
 
-from gswinrmt_jax.errors import RunError, Stopped, UserError
-from gswinrmt_jax.training import (
-    checkpoint,
+from gswinrmt_jax.checkpoints import (
     checkpoint_files,
     checkpoint_io,
+    checkpointer,
     checksums,
-    devices,
-    snapshot,
 )
-from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.errors import RunError, Stopped, UserError
+from gswinrmt_jax.train import snapshot
+from gswinrmt_jax.train import train_state as state_lib
 
 TX = optax.adamw(1e-2)
 
@@ -38,11 +38,11 @@ def _taken(state):
 
 
 def _target():
-  return devices.Devices().target(jax.eval_shape(lambda: _state(0)))
+  return mesh.Devices().target(jax.eval_shape(lambda: _state(0)))
 
 
 def _save(folder, accuracies):
-  checkpoints = checkpoint.Checkpoints(folder)
+  checkpoints = checkpointer.Checkpoints(folder)
   for step, accuracy in accuracies.items():
     meta = {'config': {'a': [1, 2]}, 'step': step, 'epoch': step}
     checkpoints.save(_taken(_state(step)), accuracy=accuracy, meta=meta)
@@ -63,7 +63,7 @@ def test_keeps_the_two_latest_and_the_best(tmp_path):
   assert checkpoints.steps() == [2, 4, 5]
   assert checkpoints.restore_best(_target()).step == 2
   checkpoints.close()
-  reopened = checkpoint.Checkpoints(tmp_path / 'c', read_only=True)
+  reopened = checkpointer.Checkpoints(tmp_path / 'c', read_only=True)
   assert (
       reopened.restore_best(_target()).step == 2
   )  # not forgotten with the process
@@ -111,7 +111,7 @@ def test_the_caller_waits_for_the_copy_alone(tmp_path, monkeypatch):
     write(*what)
 
   monkeypatch.setattr(checkpoint_io, 'write', slow)
-  checkpoints = checkpoint.Checkpoints(tmp_path / 'c')
+  checkpoints = checkpointer.Checkpoints(tmp_path / 'c')
   state = _state(3)
   checkpoints.save(_taken(state), accuracy=0.5, meta={})
   assert checkpoints.steps() == []
@@ -144,10 +144,10 @@ def test_restores_state_and_meta_bit_for_bit(tmp_path, monkeypatch):
 
 def test_a_model_without_batch_norm_has_no_statistics_to_restore(tmp_path):
   state = _state(3).replace(batch_stats={})
-  checkpoints = checkpoint.Checkpoints(tmp_path / 'c')
+  checkpoints = checkpointer.Checkpoints(tmp_path / 'c')
   checkpoints.save(_taken(state), accuracy=0.5, meta={})
   checkpoints.wait()
-  target = devices.Devices().target(jax.eval_shape(lambda: state))
+  target = mesh.Devices().target(jax.eval_shape(lambda: state))
   restored = checkpoints.restore_latest(target)
   checkpoints.close()
   chex.assert_trees_all_equal(restored.tree, state)
@@ -156,14 +156,14 @@ def test_a_model_without_batch_norm_has_no_statistics_to_restore(tmp_path):
 
 def test_restores_the_weights_alone_without_the_optimiser(tmp_path):
   _save(tmp_path / 'c', {3: 0.5}).close()
-  checkpoints = checkpoint.Checkpoints(tmp_path / 'c', read_only=True)
+  checkpoints = checkpointer.Checkpoints(tmp_path / 'c', read_only=True)
   restored = checkpoints.restore(3, _target().variables)
   checkpoints.close()
   chex.assert_trees_all_equal(restored.tree, _state(3).variables)
 
 
 def test_an_empty_folder_restores_nothing(tmp_path):
-  checkpoints = checkpoint.Checkpoints(tmp_path / 'c')
+  checkpoints = checkpointer.Checkpoints(tmp_path / 'c')
   assert checkpoints.restore_latest(_target()) is None
   checkpoints.close()
 
@@ -231,7 +231,7 @@ def test_a_damaged_checkpoint_is_named_skipped_and_kept(
   _save(folder, {4: 0.3, 5: 0.4}).close()
   damage(folder)
   said = []
-  checkpoints = checkpoint.Checkpoints(folder, warn=said.append)
+  checkpoints = checkpointer.Checkpoints(folder, warn=said.append)
   restored = checkpoints.restore_latest(_target())
   assert restored.step == good
   chex.assert_trees_all_equal(restored.tree, _state(good))
@@ -259,7 +259,7 @@ def test_a_signal_as_one_is_read_is_no_damage(tmp_path, monkeypatch):
     )
 
   monkeypatch.setattr(checkpoint_io, 'read', read)
-  checkpoints = checkpoint.Checkpoints(folder)
+  checkpoints = checkpointer.Checkpoints(folder)
   for restore in (
       lambda: checkpoints.restore_latest(_target()),
       lambda: checkpoints.restore(5, _target()),
@@ -279,7 +279,7 @@ def test_any_one_file_is_named_or_was_not_needed(tmp_path, kind):
   """
   folder = tmp_path / 'checkpoints'
   _save(folder, {5: 0.4}).close()
-  checkpoints = checkpoint.Checkpoints(folder, read_only=True)
+  checkpoints = checkpointer.Checkpoints(folder, read_only=True)
   named = []
   for path in _files(folder, 5, 'state') + _files(folder, 5, 'meta'):
     whole, name = path.read_bytes(), str(path.relative_to(folder / '5'))
@@ -305,7 +305,7 @@ def test_a_damaged_best_falls_back_to_the_next_best(tmp_path):
   _save(folder, {3: 0.9, 4: 0.3, 5: 0.4}).close()
   shutil.rmtree(folder / '3' / 'state')
   said = []
-  checkpoints = checkpoint.Checkpoints(folder, warn=said.append)
+  checkpoints = checkpointer.Checkpoints(folder, warn=said.append)
   restored = checkpoints.restore_best(_target())
   assert restored.step == 5
   assert len(said) == 1 and 'checkpoint 3 ' in said[0]
@@ -320,11 +320,11 @@ def test_what_cannot_be_saved_is_one_line(tmp_path):
     )  # not JSON
     checkpoints.wait()
   assert '\n' not in str(caught.value)
-  assert checkpoint.Checkpoints(tmp_path / 'c').restore_latest(_target())
+  assert checkpointer.Checkpoints(tmp_path / 'c').restore_latest(_target())
 
 
 def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path):
-  checkpoints = checkpoint.Checkpoints(tmp_path / 'run' / 'checkpoints')
+  checkpoints = checkpointer.Checkpoints(tmp_path / 'run' / 'checkpoints')
   checkpoints.save(_taken(_state(5)), accuracy=0.5, meta={})
   with pytest.raises(RunError, match=r'run was removed while it was trained'):
     checkpoints.wait()
@@ -342,7 +342,7 @@ def test_values_that_changed_on_disk_are_not_taken(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(checksums, 'by_name', wrong)
     _save(tmp_path / 'c', {5: 0.4}).close()
-  checkpoints = checkpoint.Checkpoints(tmp_path / 'c', read_only=True)
+  checkpoints = checkpointer.Checkpoints(tmp_path / 'c', read_only=True)
   with pytest.raises(UserError, match='checksum of params/conv/kernel differs'):
     checkpoints.restore(5, _target().variables)
   checkpoints.close()
@@ -354,7 +354,9 @@ def test_reading_moves_nothing(tmp_path):
   _save(folder, {4: 0.3, 5: 0.4}).close()
   _truncate(folder)
   said = []
-  checkpoints = checkpoint.Checkpoints(folder, read_only=True, warn=said.append)
+  checkpoints = checkpointer.Checkpoints(
+      folder, read_only=True, warn=said.append
+  )
   restored = checkpoints.restore_latest(_target().variables)
   assert restored.step == 4 and len(said) == 1
   with pytest.raises(UserError, match=r'checkpoint 5 .* cannot be read'):
@@ -372,7 +374,7 @@ def test_if_none_can_be_read_all_stay_and_it_says_so(tmp_path, damage):
   _save(folder, {5: 0.4}).close()
   damage(folder)
   with pytest.raises(UserError, match='none of the checkpoints'):
-    checkpoint.Checkpoints(folder, warn=lambda line: None).restore_latest(
+    checkpointer.Checkpoints(folder, warn=lambda line: None).restore_latest(
         _target()
     )
   assert (folder / '5').is_dir()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gswinrmt_jax.training import checksums
+from gswinrmt_jax.checkpoints import checksums
 
 
 def _tree():

@@ -7,9 +7,9 @@ import ml_collections
 import pytest
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import closing
-from gswinrmt_jax.training import plan as plan_lib
-from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.runs import summary as closing
+from gswinrmt_jax.train import schedule as plan_lib
+from gswinrmt_jax.train import train_state as state_lib
 
 CONFIG = ml_collections.ConfigDict(
     {'model': {'name': 'a'}, 'data': {'name': 'b'}, 'seed': 3}

@@ -21,16 +21,16 @@ import numpy as np
 
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.benchmark import hlo_text
+from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.ops import backend
-from gswinrmt_jax.training import (
-    devices,
+from gswinrmt_jax.train import (
     dispatch,
     gradients,
     optimizer,
-    state,
-    step,
     token_loss,
+    train_state,
+    train_step,
 )
 
 CLASSES, IMAGE, BATCH = 10, (32, 32, 3), 32
@@ -66,7 +66,7 @@ _UNMIXED = dataclasses.replace(_PLAIN, mixup_alpha=0.0, cutmix_alpha=0.0)
 
 def _exchanged(model, settings, *, fsdp=1, tokens=False):
   """Compiles a step and lists the shapes of what is exchanged, by kind."""
-  here = devices.Devices(fsdp=fsdp)
+  here = mesh.Devices(fsdp=fsdp)
   tx = optimizer.make_optimizer(
       lambda step: 1e-3, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.05
   )
@@ -81,15 +81,15 @@ def _exchanged(model, settings, *, fsdp=1, tokens=False):
     return image, (targets, of_tokens)
 
   shapes = jax.eval_shape(
-      lambda: state.create(model, tx, jax.random.key(0), IMAGE, ema=True)
+      lambda: train_state.create(model, tx, jax.random.key(0), IMAGE, ema=True)
   )
-  update = step.make_train_step(
+  update = train_step.make_train_step(
       model,
       tx,
       augmentation,
       functools.partial(token_loss.token_loss, weight=0.5)
       if tokens
-      else step.class_loss,
+      else train_step.class_loss,
       ema_decay=0.9,
       placing=here,
   )

@@ -10,7 +10,8 @@ import threading
 import jax
 import pytest
 
-from gswinrmt_jax.training import compilation, log
+from gswinrmt_jax.distributed import compilation
+from gswinrmt_jax.runs import metrics_log
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_no_garbage_is_collected_while_tracing(fails, collects):
     seen.append(gc.isenabled())
     return x.nothing if fails else x + 1
 
-  terminal = log.Terminal(io.StringIO())
+  terminal = metrics_log.Terminal(io.StringIO())
   was_enabled = gc.isenabled()
   (gc.enable if collects else gc.disable)()
   try:
@@ -82,7 +83,7 @@ class _Step:
 
 def test_something_can_be_done_while_it_compiles():
   step, said = _Step(), io.StringIO()
-  finish = compilation.begin(step, 1, terminal=log.Terminal(said))
+  finish = compilation.begin(step, 1, terminal=metrics_log.Terminal(said))
   assert step.began.wait(60)
   assert 'Compiled' not in said.getvalue()
   step.end.set()
@@ -94,7 +95,8 @@ _SIGNALLED = """
 import io, signal, sys
 import jax
 import jax.numpy as jnp
-from gswinrmt_jax.training import compilation, log
+from gswinrmt_jax.distributed import compilation
+from gswinrmt_jax.runs import metrics_log as log
 
 def step(x):  # takes XLA seconds
   for i in range(120):
@@ -105,7 +107,7 @@ def stop(*_):
   raise KeyboardInterrupt
 
 signal.signal(signal.SIGALRM, stop)
-terminal = log.Terminal(io.StringIO())
+terminal = metrics_log.Terminal(io.StringIO())
 finish = compilation.begin(jax.jit(step), jnp.ones(2000), terminal=terminal)
 try:
   signal.setitimer(signal.ITIMER_REAL, 0.3)

@@ -9,8 +9,8 @@ import pytest
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.data import datasets, imagenet
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.training import build, inputs, step, token_labels
-from gswinrmt_jax.training import plan as plan_lib
+from gswinrmt_jax.train import build, inputs, token_labels, train_step
+from gswinrmt_jax.train import schedule as plan_lib
 
 COUNTS = {
     'ablation:retention,no_gate': 14_377_698,  # 961,408 of the gate
@@ -109,7 +109,7 @@ def test_each_argument_is_the_named_model(argument):
   schedule, _ = build.make_optimizer(config, plan)
   assert schedule(plan.total_steps // 2) > 0
   augmentation, loss = token_labels.choose(config, _info('imagenet'))
-  assert callable(augmentation) and (loss is step.class_loss) != labels
+  assert callable(augmentation) and (loss is train_step.class_loss) != labels
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -14,7 +14,9 @@ import torch_pickles
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.deploy import convert
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import fine_tune, log, weights
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import fine_tuning
+from gswinrmt_jax.weights import load
 
 
 @pytest.fixture(scope='module')
@@ -43,12 +45,14 @@ def _arrays():
 
 def _convert(source, out, **settings):
   stream = io.StringIO()
-  convert.convert(source, out, terminal=log.Terminal(stream), **settings)
+  convert.convert(
+      source, out, terminal=metrics_log.Terminal(stream), **settings
+  )
   return stream.getvalue()
 
 
 def test_the_folder_has_the_weights(folder):
-  found = weights.load(folder)
+  found = load.load(folder)
   want = released_rmt.arrays()
   model = found.make_model()
   logits = jax.jit(lambda v, x: model.apply(v, x, train=False))(
@@ -103,14 +107,14 @@ def test_a_changed_value_is_noticed(folder, tmp_path):
   card['crc32']['params'] += 1
   (copy / 'config.json').write_text(json.dumps(card))
   with pytest.raises(UserError, match='checksum of params'):
-    weights.load(copy)
+    load.load(copy)
 
 
 def test_a_run_can_start_from_it(folder):
   """Another number of classes and another size of image."""
   model = released_rmt.model().clone(num_classes=4)
   fresh = random_variables.nested(model, (1, 40, 48, 3))
-  moved = fine_tune.transfer(fresh, weights.load(folder).variables)
+  moved = fine_tuning.transfer(fresh, load.load(folder).variables)
   assert moved.fresh.keys() == {'params/head/kernel', 'params/head/bias'}
   assert (
       'starts anew: params/head/bias (is (10,) in the weights, (4,) here)'

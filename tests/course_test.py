@@ -7,19 +7,11 @@ import pytest
 import tiny_parts
 import tiny_runs
 
-from gswinrmt_jax.training import (
-    build,
-    checkpoint,
-    compilation,
-    course,
-    evaluation,
-    log,
-    loop,
-    meter,
-    parts,
-    processes,
-    progress,
-)
+from gswinrmt_jax.checkpoints import checkpointer
+from gswinrmt_jax.distributed import compilation, processes
+from gswinrmt_jax.evals import evaluator
+from gswinrmt_jax.runs import meter, metrics_log, progress
+from gswinrmt_jax.train import build, course, setup, train_loop
 
 _on_accelerator = course._on_accelerator  # replaced below
 _PREPARED = ['state', 'validate', 'compiled']
@@ -49,10 +41,10 @@ def events(monkeypatch):
 
   seen(meter.Meter, 'read', 'read')
   seen(meter.Meter, 'pending', 'pending')
-  seen(checkpoint.Checkpoints, 'save', 'save')
+  seen(checkpointer.Checkpoints, 'save', 'save')
   seen(progress.Progress, 'epoch', 'figures')
-  seen(parts.Parts, 'create_state', 'state')
-  seen(evaluation, 'begin', 'validate')
+  seen(setup.Parts, 'create_state', 'state')
+  seen(evaluator, 'begin', 'validate')
 
   def counted(advance):
     events.append('compiled')
@@ -81,7 +73,9 @@ def _change_steps(monkeypatch, change):
 
 
 def _train(folder, **changes):
-  loop.train(tiny_parts.recipe(**changes), folder, log.Terminal(io.StringIO()))
+  train_loop.train(
+      tiny_parts.recipe(**changes), folder, metrics_log.Terminal(io.StringIO())
+  )
 
 
 def test_the_next_steps_are_sent_before_what_the_last_gave_is_read(
@@ -117,7 +111,7 @@ def test_the_next_steps_are_sent_before_what_the_last_gave_is_read(
 
 
 def test_a_batch_is_validated_beforehand_to_compile_that(tmp_path, monkeypatch):
-  begin, make = evaluation.begin, evaluation.make_eval_step
+  begin, make = evaluator.begin, evaluator.make_eval_step
   batches, traced = [], []
 
   def counted(step, weights, of, place):
@@ -138,8 +132,8 @@ def test_a_batch_is_validated_beforehand_to_compile_that(tmp_path, monkeypatch):
 
     return told
 
-  monkeypatch.setattr(evaluation, 'begin', counted)
-  monkeypatch.setattr(evaluation, 'make_eval_step', seen)
+  monkeypatch.setattr(evaluator, 'begin', counted)
+  monkeypatch.setattr(evaluator, 'make_eval_step', seen)
   _train(tmp_path, num_epochs=2)
   first, *epochs, test = batches
   assert first == 1 and len(epochs) == 2 and min(*epochs, test) > 1
@@ -164,7 +158,7 @@ def test_what_is_told_is_computed_by_one_program(tmp_path, monkeypatch):
   assert len(counts) == 1 and isinstance(counts[0], jax.core.Tracer)
   rates = [
       entry['learning_rate']
-      for entry in log.read_metrics(tmp_path)
+      for entry in metrics_log.read_metrics(tmp_path)
       if entry['kind'] == 'train'
   ]
   assert len(rates) == 6 and len(set(rates)) == 6
@@ -258,8 +252,8 @@ def test_an_epoch_is_kept_if_the_steps_behind_it_cannot_be_sent(
   _change_steps(monkeypatch, _failing(MemoryError))
   with pytest.raises(MemoryError):
     _train(tmp_path)
-  assert checkpoint.Checkpoints(tmp_path / 'checkpoints').steps() == [6]
-  entries = log.read_metrics(tmp_path)
+  assert checkpointer.Checkpoints(tmp_path / 'checkpoints').steps() == [6]
+  entries = metrics_log.read_metrics(tmp_path)
   assert [entry['step'] for entry in entries] == [5, 6, 6]
 
 
@@ -267,4 +261,7 @@ def test_ctrl_c_the_second_time_waits_for_nothing(tmp_path, monkeypatch):
   _change_steps(monkeypatch, _failing(KeyboardInterrupt))
   with pytest.raises(KeyboardInterrupt):
     _train(tmp_path)
-  assert [entry['step'] for entry in log.read_metrics(tmp_path)] == [5, 6]
+  assert [entry['step'] for entry in metrics_log.read_metrics(tmp_path)] == [
+      5,
+      6,
+  ]

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import devices
 
 
 def test_batches_are_placed_and_targets_keep_shape_and_dtype():
-  here = devices.Devices()
+  here = mesh.Devices()
   batch = here.put_batch({'image': np.ones((6, 2)), 'label': np.arange(6)})
   assert batch['label'].tolist() == list(range(6))
   steps = here.put_steps({'label': np.arange(6).reshape(2, 3)})
@@ -36,7 +36,7 @@ def test_batches_are_placed_and_targets_keep_shape_and_dtype():
 def test_large_arrays_are_split_in_their_longest_dimension(
     shape, split, monkeypatch
 ):
-  here = devices.Devices()
+  here = mesh.Devices()
   monkeypatch.setattr(here, '_fsdp', 2)
   array = jax.ShapeDtypeStruct(shape, jnp.float32)
   assert tuple(here.shardings({'a': array})['a'].spec) == split
@@ -47,12 +47,12 @@ def test_large_arrays_are_split_in_their_longest_dimension(
 def test_a_mesh_that_is_not_of_all_devices_is_refused(data, fsdp):
   message = f'mesh.data is {data} and config.mesh.fsdp {fsdp}: .* must be 1,'
   with pytest.raises(UserError, match=message):
-    devices.Devices(data, fsdp)
-  assert devices.Devices(1, 1).replicated.mesh.shape == {'data': 1, 'fsdp': 1}
+    mesh.Devices(data, fsdp)
+  assert mesh.Devices(1, 1).replicated.mesh.shape == {'data': 1, 'fsdp': 1}
 
 
 def test_a_batch_that_does_not_divide_into_pairs_is_refused(monkeypatch):
-  here = devices.Devices()
+  here = mesh.Devices()
   here.check_batch_size(7)
   with pytest.raises(UserError, match='accumulate_steps is 0: must be at lea'):
     here.check_batch_size(6, accumulate_steps=0)
@@ -68,7 +68,7 @@ def test_a_batch_that_does_not_divide_into_pairs_is_refused(monkeypatch):
 
 
 def test_quick_compilation_is_for_the_cpu():
-  options = devices.quick_compilation()
+  options = mesh.quick_compilation()
   assert bool(options) == (jax.default_backend() == 'cpu')
   # XLA refuses options that it does not have.
   assert jax.jit(lambda x: x + 1, compiler_options=options)(1) == 2

@@ -8,9 +8,9 @@ import optax
 import pytest
 import tiny
 
-from gswinrmt_jax.training import dispatch
-from gswinrmt_jax.training import state as state_lib
-from gswinrmt_jax.training import step as step_lib
+from gswinrmt_jax.train import dispatch
+from gswinrmt_jax.train import train_state as state_lib
+from gswinrmt_jax.train import train_step as step_lib
 
 _STEPS, _BATCH = 4, 3
 pytestmark = pytest.mark.usefixtures('usual_kernels')

@@ -6,7 +6,7 @@ import jax
 import ml_collections
 import pytest
 
-from gswinrmt_jax.training import environment
+from gswinrmt_jax.runs import provenance
 
 
 def test_every_start_has_what_its_result_depends_on(tmp_path, monkeypatch):
@@ -15,7 +15,7 @@ def test_every_start_has_what_its_result_depends_on(tmp_path, monkeypatch):
   monkeypatch.setenv('SOME_PASSWORD', 'secret')
   for seed, step in ((3, 0), (3, 17)):
     config = ml_collections.ConfigDict({'seed': seed, 'model': {'name': 'a'}})
-    environment.record(tmp_path, config, step)
+    provenance.record(tmp_path, config, step)
   text = (tmp_path / 'environment.json').read_text()
   first, second = json.loads(text)
   assert (first['step'], second['step']) == (0, 17)
@@ -33,6 +33,6 @@ def test_every_start_has_what_its_result_depends_on(tmp_path, monkeypatch):
 @pytest.mark.parametrize('text', ['', '[{"step"', '7'])
 def test_a_damaged_list_of_starts_stops_no_run(text, tmp_path):
   (tmp_path / 'environment.json').write_text(text)
-  environment.record(tmp_path, ml_collections.ConfigDict({'seed': 0}), 17)
+  provenance.record(tmp_path, ml_collections.ConfigDict({'seed': 0}), 17)
   (start,) = json.loads((tmp_path / 'environment.json').read_text())
   assert start['step'] == 17

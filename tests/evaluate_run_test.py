@@ -9,7 +9,9 @@ import pytest
 import tiny_parts
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import evaluate_run, log, loop
+from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import train_loop
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -32,13 +34,15 @@ def trained(tmp_path_factory):
 def run(trained):
   """A finished run; trained once."""
   if not trained.exists():
-    loop.train(tiny_parts.recipe(), trained, log.Terminal(io.StringIO()))
+    train_loop.train(
+        tiny_parts.recipe(), trained, metrics_log.Terminal(io.StringIO())
+    )
   return trained
 
 
 def _evaluate(folder, **settings):
   stream = io.StringIO()
-  terminal = log.Terminal(stream)
+  terminal = metrics_log.Terminal(stream)
   report = evaluate_run.evaluate_run(folder, terminal=terminal, **settings)
   return report, stream.getvalue()
 

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.training import evaluate_run
+from gswinrmt_jax.evals import evaluate_run
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import tiny
 
 from gswinrmt_jax.data import pipeline
-from gswinrmt_jax.training import evaluation
+from gswinrmt_jax.evals import evaluator
 
 
 def _normalize(image):
@@ -28,7 +28,7 @@ def test_a_few_results_are_under_way():
       begun.append(number)
       yield {'number': jnp.array(number)}
 
-  for number, found in enumerate(evaluation.fetched(results())):
+  for number, found in enumerate(evaluator.fetched(results())):
     assert isinstance(found['number'], np.ndarray)
     assert found['number'] == number
     assert len(begun) == min(number + 9, 20)
@@ -37,11 +37,11 @@ def test_a_few_results_are_under_way():
 
 def test_padding_is_ignored_whatever_the_batch_size():
   data, variables = tiny.arrays(0, 11), _variables()
-  eval_step = jax.jit(evaluation.make_eval_step(tiny.Tiny(), _normalize))
+  eval_step = jax.jit(evaluator.make_eval_step(tiny.Tiny(), _normalize))
 
   def figures(batch_size):
     batches = pipeline.eval_batches(data, batch_size=batch_size)
-    return evaluation.evaluate(eval_step, variables, batches)
+    return evaluator.evaluate(eval_step, variables, batches)
 
   whole = figures(11)
   for parted in (figures(4), figures(1)):

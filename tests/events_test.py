@@ -6,7 +6,7 @@ import struct
 import pytest
 from tensorboardX.proto import event_pb2
 
-from gswinrmt_jax.training import events
+from gswinrmt_jax.runs import events
 
 
 def _read(folder):

@@ -24,20 +24,20 @@ from gswinrmt_jax.deploy import (
     served,
 )
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop import torch_file
-from gswinrmt_jax.training import log, weights
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.weights import load, torch_file
 
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
 
 @pytest.fixture(scope='module')
 def digits():
-  return weights.load(_RUN)
+  return load.load(_RUN)
 
 
 def _export(loaded, form, folder):
   stream = io.StringIO()
-  path = export.export(loaded, form, folder, log.Terminal(stream))
+  path = export.export(loaded, form, folder, metrics_log.Terminal(stream))
   return path, stream.getvalue()
 
 
@@ -76,7 +76,7 @@ def test_a_folder_of_programs_is_not_loaded(tmp_path, digits):
   card = digits.card.to_dict()
   (tmp_path / 'config.json').write_text(json.dumps(card))
   with pytest.raises(UserError, match=r'programs .* cannot be loaded'):
-    weights.load(tmp_path)
+    load.load(tmp_path)
 
 
 def test_stablehlo_runs_alone(digits, tmp_path):
@@ -126,7 +126,7 @@ def test_torch_for_rmt_alone(digits, tmp_path):
   source = tmp_path / 'rmt.pth'
   torch_pickles.save(source, released_rmt.state_dict())
   convert.convert(source, tmp_path / 'rmt', full_stages=(3, 4))
-  loaded = weights.load(tmp_path / 'rmt')
+  loaded = load.load(tmp_path / 'rmt')
   path, said = _export(loaded, 'torch', tmp_path / 'out')
   assert "logits differ by 0 from the model's own" in said
   written = torch_file.read(path)['model']
@@ -139,7 +139,7 @@ def test_torch_for_rmt_alone(digits, tmp_path):
   assert 'Not measured' in (path.parent / 'README.md').read_text()
   # The card beside says what no array tells.
   for place in (path, path.parent):
-    again = weights.load(place)
+    again = load.load(place)
     assert again.card.fields['full_stages'] == [3, 4]
     assert again.make_model() == loaded.make_model()
   card = dataclasses.replace(

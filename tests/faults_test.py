@@ -19,7 +19,7 @@ import tiny_runs
 AVERAGED = {'ema_decay': 0.9}
 
 AT_STEP = """
-from gswinrmt_jax.training import meter
+from gswinrmt_jax.runs import meter
 steps, add = [0], meter.Meter.add
 def counted(self, metrics, count):
   add(self, metrics, count)
@@ -118,7 +118,7 @@ def test_a_signal_while_validating_ends_it_behind_the_epoch(
 ):
   before = """
 import os
-from gswinrmt_jax.training import evaluation
+from gswinrmt_jax.evals import evaluator as evaluation
 each = evaluation.begin
 def signalled(*what):
   patch.setattr(evaluation, 'begin', each)
@@ -137,7 +137,7 @@ def test_a_signal_while_the_last_epoch_is_closed_ends_the_run(
 ):
   before = """
 import os
-from gswinrmt_jax.training import progress
+from gswinrmt_jax.runs import progress
 epoch = progress.Progress.epoch
 def signalled(self, step, *what):
   epoch(self, step, *what)
@@ -158,7 +158,7 @@ def test_a_signal_that_ends_the_workers_as_well_costs_no_step(
   before = """
 import os
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import feed
+from gswinrmt_jax.train import feed
 following, calls = feed.Feed.__next__, []
 def gone(self):
   calls.append(1)
@@ -176,7 +176,7 @@ patch.setattr(feed.Feed, '__next__', gone)
 def test_a_second_ctrl_c_ends_it_at_once(launcher, unbroken, tmp_path):
   """Though a checkpoint is being written, which takes a minute here."""
   before = """
-from gswinrmt_jax.training import checkpoint_io
+from gswinrmt_jax.checkpoints import checkpoint_io
 def slow(*what):
   import time
   time.sleep(60)
@@ -203,9 +203,11 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
   assert f'{folder} is being trained by process {first.pid} on ' in said
   assert (folder / 'metrics.jsonl').read_bytes() == before
   # To read is free.
-  from gswinrmt_jax.training import checkpoint
+  from gswinrmt_jax.checkpoints import checkpointer
 
-  assert checkpoint.Checkpoints(folder / 'checkpoints').accuracy(12) is not None
+  assert (
+      checkpointer.Checkpoints(folder / 'checkpoints').accuracy(12) is not None
+  )
   os.kill(first.pid, signal.SIGKILL)
   assert first.wait() == -signal.SIGKILL
   _go_on(launcher, folder, unbroken)
@@ -213,7 +215,7 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
 
 KILLED = """
 import os
-from gswinrmt_jax.training import {imported}
+from gswinrmt_jax.checkpoints import {imported}
 before, calls = {module}.{name}, []
 def killed(*what, **how):
   calls.append(1)
@@ -267,7 +269,7 @@ def test_checkpoints_amid_an_epoch_and_killed_there(
 
 
 LIMITED = """
-from gswinrmt_jax.training import checkpoint_io
+from gswinrmt_jax.checkpoints import checkpoint_io
 write, calls = checkpoint_io.write, []
 def limited(*what):
   import resource
@@ -361,7 +363,7 @@ def test_a_folder_that_is_read_only_is_refused(launcher, tmp_path):
 
 NAN_AT = """
 import jax, jax.numpy as jnp
-from gswinrmt_jax.training import build, step
+from gswinrmt_jax.train import build, train_step as step
 make = build.make_augmentation
 def broken(config, info):
   augment = make(config, info)
@@ -423,7 +425,7 @@ import gc, json, jax, tiny, tiny_parts
 # A hundred steps each epoch.
 patch.setitem(tiny_parts.SPLITS, 'train', tiny.arrays(0, 400))
 gc.freeze()
-from gswinrmt_jax.training import progress
+from gswinrmt_jax.runs import progress
 tell = progress.Progress.epoch
 def epoch(self, step, *rest):
   tell(self, step, *rest)
@@ -471,7 +473,8 @@ def test_an_experiment_that_is_stopped_stops_its_run_with_a_checkpoint(
 import pathlib, sys
 import pytest, tiny_parts
 from gswinrmt_jax.commands import guard
-from gswinrmt_jax.training import loop, meter
+from gswinrmt_jax.train import train_loop as loop
+from gswinrmt_jax.runs import meter
 patch = pytest.MonkeyPatch()
 tiny_parts.install(patch)
 add = meter.Meter.add

@@ -12,7 +12,7 @@ import tiny_parts
 
 from gswinrmt_jax.benchmark import fed_arms, jax_arms, made_pictures
 from gswinrmt_jax.data import pipeline, records
-from gswinrmt_jax.training import build, feed, parts, plan
+from gswinrmt_jax.train import build, feed, schedule, setup
 
 SPEC = {
     'task': 'pipeline',
@@ -56,7 +56,7 @@ def of(monkeypatch):
       'eval_every_epochs': 4,
   }
   config = build.resolve(tiny_parts.recipe(**changes))
-  return dataclasses.replace(parts.make_parts(config), advance=Advance())
+  return dataclasses.replace(setup.make_parts(config), advance=Advance())
 
 
 def _rows(of, steps):
@@ -123,7 +123,7 @@ def test_all_dispatches_are_as_long(monkeypatch, size, expected):
   stored = records.Rows(5, (size, size, 3))
   most = feed.steps_per_dispatch(config, stored)
   assert most == expected  # as a run has it
-  pieces = plan.make_plan(config, 25).dispatches(0, most)
+  pieces = schedule.make_plan(config, 25).dispatches(0, most)
   assert {len(piece) for piece in itertools.islice(pieces, 100)} == {most}
 
 

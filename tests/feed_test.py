@@ -10,7 +10,8 @@ import pytest
 import tiny
 
 from gswinrmt_jax.data import datasets, pipeline
-from gswinrmt_jax.training import devices, feed, plan, resident
+from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.train import feed, resident, schedule
 
 # 26 records in batches of 4: epochs end at steps 6, 13, 19, 26.
 _RECORDS, _BATCH = 26, 4
@@ -44,13 +45,13 @@ def _config(**changes):
 
 def _feed(config, records, start=0, maps=None):
   """A feed of as much of a run as it asks for."""
-  here = devices.Devices()
+  here = mesh.Devices()
   of = types.SimpleNamespace(
       config=config,
       train_data=resident.place(records, config.data.storage, here.replicate),
       maps=maps,
       devices=here,
-      plan=plan.make_plan(config, len(records)),
+      plan=schedule.make_plan(config, len(records)),
   )
   return feed.Feed(of, start)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import fine_tune
+from gswinrmt_jax.train import fine_tuning
 
 
 def _variables(classes, value, **more):
@@ -22,7 +22,7 @@ def _variables(classes, value, **more):
 
 def test_everything_that_fits_is_taken():
   source = _variables(3, 7.0, gate={'bias': np.ones(4, np.float32)})
-  moved = fine_tune.transfer(_variables(5, 0.0), source)
+  moved = fine_tuning.transfer(_variables(5, 0.0), source)
   assert moved.variables['params']['stem']['kernel'][0, 0] == 7
   assert moved.variables['batch_stats']['norm']['mean'][0] == 7
   assert moved.variables['params']['head']['kernel'].shape == (4, 5)
@@ -35,14 +35,14 @@ def test_everything_that_fits_is_taken():
 
 
 def test_a_head_of_the_same_classes_is_taken():
-  moved = fine_tune.transfer(_variables(3, 0.0), _variables(3, 7.0))
+  moved = fine_tuning.transfer(_variables(3, 0.0), _variables(3, 7.0))
   assert not moved.fresh and not moved.unused
   assert (moved.variables['params']['head']['kernel'] == 7).all()
 
 
 def test_what_the_weights_lack_starts_anew():
   fresh = _variables(3, 0.0, gate={'bias': np.ones(4, np.float32)})
-  moved = fine_tune.transfer(fresh, _variables(3, 7.0))
+  moved = fine_tuning.transfer(fresh, _variables(3, 7.0))
   assert moved.fresh == {'params/gate/bias': 'not in the weights'}
   assert (moved.variables['params']['gate']['bias'] == 1).all()
 
@@ -51,7 +51,7 @@ def test_another_model_is_refused():
   other = _variables(3, 7.0)
   other['params']['stem']['kernel'] = np.zeros((5, 4), np.float32)
   with pytest.raises(UserError, match=r'there is for another model.*\(5, 4\)'):
-    fine_tune.check(
+    fine_tuning.check(
         _variables(3, 0.0),
         types.SimpleNamespace(variables=other, origin='there'),
     )
@@ -61,5 +61,5 @@ def test_a_list_of_many_names_is_cut():
   source = _variables(
       3, 7.0, **{f'm{i}': {'bias': np.ones(1)} for i in range(10)}
   )
-  lines = fine_tune.transfer(_variables(3, 0.0), source).lines()
+  lines = fine_tuning.transfer(_variables(3, 0.0), source).lines()
   assert lines[-1].endswith('params/m7/bias and 2 more')

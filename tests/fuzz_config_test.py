@@ -16,15 +16,8 @@ from gswinrmt_jax.commands import recipe_files, train
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import gather
-from gswinrmt_jax.training import (
-    build,
-    closing,
-    image_spec,
-    limits,
-    log,
-    loop,
-    run_folder,
-)
+from gswinrmt_jax.runs import dataset_record, metrics_log, run_folder, summary
+from gswinrmt_jax.train import build, limits, train_loop
 
 _SPEC = 'digits_rmt:smoke'
 _FIELDS = tuple(fuzz.leaves(recipe_files.load(_SPEC, [])))
@@ -73,7 +66,7 @@ def _build(folder, pairs):
 def folders(tmp_path, monkeypatch):
   """Yields new run folders; nothing is fetched and nothing is trained."""
   monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
-  monkeypatch.setattr(loop.Run, 'run', lambda self: None)
+  monkeypatch.setattr(train_loop.Run, 'run', lambda self: None)
   return (tmp_path / str(number) for number in range(10**9))
 
 
@@ -221,9 +214,9 @@ def _read(folder, name, text):
     try:
       config = run_folder.load_config(folder)
       limits.need(config, 'data.name', 'data.dir')
-      image_spec.read(folder, config)
-      closing.read(folder, 243)
-      log.read_metrics(folder)
+      dataset_record.read(folder, config)
+      summary.read(folder, 243)
+      metrics_log.read_metrics(folder)
     except UserError as error:
       fuzz.check_line(str(error))
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop import safetensors_file
-from gswinrmt_jax.training import released
+from gswinrmt_jax.weights import rmt_checkpoint, safetensors_file
 
 _SAVED = pathlib.Path(__file__).parent / 'data' / 'torch_save.pth'
 _OPCODES = sorted(
@@ -30,7 +29,7 @@ _NAMES = st.sampled_from(
         (b'os', b'path.join'),
         (b'pickle', b'_Unpickler'),
         (b'numpy', b'load'),
-        (b'gswinrmt_jax.interop.torch_file', b'read'),
+        (b'gswinrmt_jax.weights.torch_file', b'read'),
         (b'collections', b'OrderedDict'),
         (b'collections', b'OrderedDict.__init__.__globals__'),
         (b'argparse', b'Namespace'),
@@ -129,7 +128,7 @@ _DOORS = (
 )
 
 
-def _read(folder, content, reader=released.read, name='a.pth'):
+def _read(folder, content, reader=rmt_checkpoint.read, name='a.pth'):
   path = folder / name
   path.write_bytes(content)
   with fuzz.bounded(20, 0.5), pytest.MonkeyPatch.context() as patch:

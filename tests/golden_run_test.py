@@ -12,7 +12,9 @@ import shutil
 import jax
 import pytest
 
-from gswinrmt_jax.training import build, evaluate_run, log, loop, run_folder
+from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.runs import metrics_log, run_folder
+from gswinrmt_jax.train import build, train_loop
 
 _FOLDER = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
@@ -33,7 +35,9 @@ def test_its_weights_give_the_figures_of_its_summary(folder):
 def test_training_would_go_on_from_it(folder):
   """The whole state is read and its checksums hold, optimiser and all."""
   config = run_folder.load_config(folder)
-  run = loop.Run(build.resolve(config), folder, log.Terminal(io.StringIO()))
+  run = train_loop.Run(
+      build.resolve(config), folder, metrics_log.Terminal(io.StringIO())
+  )
   restored = run.checkpoints.restore_latest(run.parts.target)
   run.close()
   assert restored.step == restored.tree.step == 243

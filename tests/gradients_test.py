@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.training import gradients
+from gswinrmt_jax.train import gradients
 
 
 @pytest.mark.parametrize('small', [0, 3, 6, 100])

@@ -12,7 +12,8 @@ import pytest
 import gswinrmt_jax
 from gswinrmt_jax.deploy import export
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import hub, log, weights
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.weights import hub, load
 
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
@@ -35,13 +36,15 @@ def _asked(tmp_path, monkeypatch):
 
 def test_what_is_exported_is_loaded_by_name(asked, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  run = weights.load(_RUN)
-  export.export(run, 'safetensors', tmp_path / 'snapshot', log.Terminal())
+  run = load.load(_RUN)
+  export.export(
+      run, 'safetensors', tmp_path / 'snapshot', metrics_log.Terminal()
+  )
   model, variables = gswinrmt_jax.load_model('hf-hub:me/digits@v1')
   assert asked == [('me/digits', 'v1', ['config.json', 'model.safetensors'])]
   assert model.arch == run.make_model().arch
   jax.tree.map(np.testing.assert_array_equal, variables, dict(run.variables))
-  found = weights.load(pathlib.Path('hf-hub:me/digits'))
+  found = load.load(pathlib.Path('hf-hub:me/digits'))
   assert asked[-1][:2] == ('me/digits', None)
   assert found.origin == 'hf-hub:me/digits'
   # What is measured does not go into the hub's cache.

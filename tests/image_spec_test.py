@@ -12,7 +12,8 @@ import tiny_parts
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets, label_maps, records, sources
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build, image_spec, log, loop
+from gswinrmt_jax.runs import dataset_record, metrics_log
+from gswinrmt_jax.train import build, train_loop
 
 _INFO = datasets.Info('own', ('a', 'b'), (0.1,) * 3, (0.2,) * 3, (8, 8))
 _RECIPE = recipes.digits('rmt_compact')
@@ -25,13 +26,13 @@ _OLD = {
     'crop': 0.8,
 }
 _SPLITS = {
-    'train': image_spec.Identity('1.0.0', 12, 'abc'),
-    'val': image_spec.Identity('1.0.0', 5, 'def'),
+    'train': dataset_record.Identity('1.0.0', 12, 'abc'),
+    'val': dataset_record.Identity('1.0.0', 5, 'def'),
 }
 
 
 def _spec(info=_INFO, crop=0.8, **splits):
-  return image_spec.ImageSpec(info, crop, {**_SPLITS, **splits})
+  return dataset_record.ImageSpec(info, crop, {**_SPLITS, **splits})
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -44,7 +45,7 @@ def test_what_is_written_is_read(tmp_path):
           'val': {'version': '1.0.0', 'records': 5, 'order': 'def'},
       },
   }
-  assert image_spec.read(tmp_path, _RECIPE) == _spec()
+  assert dataset_record.read(tmp_path, _RECIPE) == _spec()
   _spec().write(tmp_path)  # nothing differs
 
 
@@ -59,11 +60,11 @@ def test_what_is_written_is_read(tmp_path):
         (_spec(crop=0.9), 'crop differs'),
         (dataclasses.replace(_spec(), maps='other'), 'label_maps differs'),
         (
-            _spec(train=image_spec.Identity('1.0.0', 11, 'abc')),
+            _spec(train=dataset_record.Identity('1.0.0', 11, 'abc')),
             'records of train is 12 there and 11 here',
         ),
         (
-            _spec(val=image_spec.Identity('1.1.0', 5, 'x')),
+            _spec(val=dataset_record.Identity('1.1.0', 5, 'x')),
             "version of val is '1.0.0' there and '1.1.0' here, order of val "
             'differs',
         ),
@@ -77,23 +78,23 @@ def test_other_data_do_not_go_on(other, said, tmp_path):
       f'{other.info.name} is not what {tmp_path} was begun on: in data.json '
       f'{said}; choose another --workdir'
   )
-  assert image_spec.read(tmp_path, _RECIPE) == _spec()
+  assert dataset_record.read(tmp_path, _RECIPE) == _spec()
 
 
 def test_an_older_run_goes_on_and_is_completed(tmp_path):
   path = tmp_path / 'data.json'
   path.write_text(json.dumps(_OLD))
-  assert image_spec.read(tmp_path, _RECIPE).splits == {}
+  assert dataset_record.read(tmp_path, _RECIPE).splits == {}
   _spec().write(tmp_path)
-  assert image_spec.read(tmp_path, _RECIPE) == _spec()
+  assert dataset_record.read(tmp_path, _RECIPE) == _spec()
   path.write_text(json.dumps({**_OLD, 'crop': 0.7}))
   with pytest.raises(UserError, match='crop differs'):
     _spec().write(tmp_path)
 
 
 def test_a_run_of_before_it_is_of_a_known_data_set(tmp_path):
-  found = image_spec.read(tmp_path, _RECIPE)
-  assert found == image_spec.ImageSpec(datasets.info('digits'), 1.0)
+  found = dataset_record.read(tmp_path, _RECIPE)
+  assert found == dataset_record.ImageSpec(datasets.info('digits'), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,10 @@ def test_a_run_of_before_it_is_of_a_known_data_set(tmp_path):
 )
 def test_a_broken_file_is_one_line(content, tmp_path):
   (tmp_path / 'data.json').write_bytes(content)
-  for use in (_spec().write, lambda folder: image_spec.read(folder, _RECIPE)):
+  for use in (
+      _spec().write,
+      lambda folder: dataset_record.read(folder, _RECIPE),
+  ):
     with pytest.raises(UserError, match=r'data\.json cannot be read') as caught:
       use(tmp_path)
     assert '\n' not in str(caught.value)
@@ -131,30 +135,30 @@ def test_records_say_whose_they_are(storage, tmp_path, monkeypatch):
       )
       for split in splits
   )
-  found = image_spec.of_run(_RECIPE, _INFO, train, val, None).splits
+  found = dataset_record.of_run(_RECIPE, _INFO, train, val, None).splits
   source = datasets.open_source('own', 'train', str(tmp_path))
   order = label_maps.order_checksum(source)
-  assert found['train'] == image_spec.Identity('1.0.0', 7, order)
+  assert found['train'] == dataset_record.Identity('1.0.0', 7, order)
   assert found['val'].records == 3 and found['val'].order != order
 
 
 def test_a_run_does_not_go_on_with_other_records(tmp_path, monkeypatch):
   tiny_parts.install(monkeypatch)
-  quiet = log.Terminal(io.StringIO())
+  quiet = metrics_log.Terminal(io.StringIO())
   config = build.resolve(tiny_parts.recipe())
   for _ in range(2):
-    loop.Run(config, tmp_path / 'run', quiet).close()
+    train_loop.Run(config, tmp_path / 'run', quiet).close()
   val = tiny_parts.SPLITS['val']
   turned = records.Arrays(val.image[::-1], val.label[::-1])
   monkeypatch.setitem(tiny_parts.SPLITS, 'val', turned)
   with pytest.raises(UserError, match=r'in data\.json order of val differs; '):
-    loop.Run(config, tmp_path / 'run', quiet)
+    train_loop.Run(config, tmp_path / 'run', quiet)
 
 
 def test_arrays_in_memory_have_no_version():
   source = sources.ArraySource(np.zeros((2, 4, 4, 3), np.uint8), np.arange(2))
   arrays = records.to_memory(records.Decoded(source))
-  found = image_spec.of_run(_RECIPE, _INFO, arrays, arrays, None).splits[
+  found = dataset_record.of_run(_RECIPE, _INFO, arrays, arrays, None).splits[
       'train'
   ]
   assert (found.version, found.records) == ('', 2)

@@ -13,14 +13,10 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets, pictures, records
 from gswinrmt_jax.deploy import predict
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import (
-    build,
-    evaluate_run,
-    inputs,
-    log,
-    loop,
-    weights,
-)
+from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import build, inputs, train_loop
+from gswinrmt_jax.weights import load as weights
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -125,10 +121,10 @@ def test_random_crops_are_of_the_training_records_alone(root):
 @pytest.mark.usefixtures('_tiny_model')
 def test_random_crops_are_trained_on_and_resumed(root, tmp_path):
   changes = _RANDOM | {'data.repeats': 2, 'num_epochs': 2, 'batch_size': 6}
-  quiet = log.Terminal(io.StringIO())
-  whole = loop.train(_recipe(root, **changes), tmp_path / 'whole', quiet)
+  quiet = metrics_log.Terminal(io.StringIO())
+  whole = train_loop.train(_recipe(root, **changes), tmp_path / 'whole', quiet)
   for epochs in (1, 0):
-    parted = loop.train(
+    parted = train_loop.train(
         _recipe(root, stop_after_epochs=epochs, **changes),
         tmp_path / 'parted',
         quiet,
@@ -143,7 +139,7 @@ def run(root, tmp_path_factory):
   folder = tmp_path_factory.mktemp('runs') / 'run'
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
-    loop.train(_recipe(root), folder, log.Terminal(io.StringIO()))
+    train_loop.train(_recipe(root), folder, metrics_log.Terminal(io.StringIO()))
   return folder
 
 
@@ -156,7 +152,7 @@ def _tiny_model(monkeypatch):
 def test_evaluation_and_prediction_see_what_the_run_saw(run, root, tmp_path):
   """The closing summary, `evaluate` and `predict` agree on the test split."""
   summary = json.loads((run / 'summary.json').read_text())['last']
-  quiet = log.Terminal(io.StringIO())
+  quiet = metrics_log.Terminal(io.StringIO())
   report = evaluate_run.evaluate_run(run, step='latest', terminal=quiet)
   assert report['accuracy'] == summary['test_accuracy']
   np.testing.assert_allclose(report['loss'], summary['test_loss'], rtol=1e-6)
@@ -184,7 +180,7 @@ def test_above_the_runs_size_no_margin_is_cut_off(run, tmp_path, monkeypatch):
       'load',
       lambda *args, **how: asked.append(how) or load(*args, **how),
   )
-  quiet = log.Terminal(io.StringIO())
+  quiet = metrics_log.Terminal(io.StringIO())
   larger = evaluate_run.evaluate_run(run, image_size=12, terminal=quiet)
   assert larger['image_size'] == [12, 12] and larger['count'] == 7
   assert asked[0]['image_size'] == (12, 12) and asked[0]['crop'] == 1.0
@@ -220,7 +216,7 @@ def test_a_test_split_that_is_not_there_is_told_before_training(root):
   with pytest.raises(UserError, match=r"test_split: own has no split 'tset'"):
     inputs.check_test(recipe)
   with pytest.raises(UserError, match='test_split'):
-    loop.train(recipe, root / 'run')
+    train_loop.train(recipe, root / 'run')
   assert not (root / 'run').exists()
 
 

@@ -10,8 +10,9 @@ import optax
 import pytest
 
 from gswinrmt_jax import create_model
-from gswinrmt_jax.training import devices, joined_draws
-from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.train import joined_draws
+from gswinrmt_jax.train import train_state as state_lib
 
 
 def _several(generator='threefry2x32'):
@@ -93,7 +94,7 @@ def test_the_parameters_of_a_model_are_those_that_flax_draws(remat):
     )
 
   traced = jax.jit(create).trace()
-  options = devices.quick_compilation()
+  options = mesh.quick_compilation()
   expected = jax.jit(create, compiler_options=options)()
   found = jax.jit(joined_draws.joined(traced), compiler_options=options)()
   assert jax.tree.structure(found) == jax.tree.structure(expected)

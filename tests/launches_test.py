@@ -11,7 +11,7 @@ import pytest
 
 from gswinrmt_jax.models import block, named
 from gswinrmt_jax.ops import backend, launches
-from gswinrmt_jax.training import optimizer
+from gswinrmt_jax.train import optimizer
 
 X = np.float32([[1.0, -2.0, np.inf], [3e-38, -0.5, 7.0]])
 

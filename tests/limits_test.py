@@ -5,7 +5,7 @@ import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import limits
+from gswinrmt_jax.train import limits
 
 
 def _recipe(field, value):

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from gswinrmt_jax.errors import RunError
-from gswinrmt_jax.training import log
+from gswinrmt_jax.runs import metrics_log as log
 
 
 class _Screen(io.StringIO):

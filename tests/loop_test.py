@@ -12,19 +12,14 @@ import tiny
 import tiny_parts
 import tiny_runs
 
+from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.data import datasets
+from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import (
-    build,
-    checkpoint,
-    devices,
-    log,
-    loop,
-    parts,
-    progress,
-)
-from gswinrmt_jax.training import plan as plan_lib
-from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.runs import metrics_log, progress
+from gswinrmt_jax.train import build, setup, train_loop
+from gswinrmt_jax.train import schedule as plan_lib
+from gswinrmt_jax.train import train_state as state_lib
 
 pytestmark = pytest.mark.usefixtures('usual_kernels')
 
@@ -42,8 +37,8 @@ def _tiny(monkeypatch):
 
 def _train(folder, **changes):
   stream = io.StringIO()
-  summary = loop.train(
-      tiny_parts.recipe(**changes), folder, log.Terminal(stream)
+  summary = train_loop.train(
+      tiny_parts.recipe(**changes), folder, metrics_log.Terminal(stream)
   )
   return summary, stream.getvalue()
 
@@ -56,8 +51,8 @@ def _last_state(folder):
   shapes = jax.eval_shape(
       lambda: state_lib.create(tiny.Tiny(), tx, jax.random.key(0), (6, 7, 3))
   )
-  checkpoints = checkpoint.Checkpoints(folder / 'checkpoints', read_only=True)
-  restored = checkpoints.restore_latest(devices.Devices().target(shapes))
+  checkpoints = checkpointer.Checkpoints(folder / 'checkpoints', read_only=True)
+  restored = checkpoints.restore_latest(mesh.Devices().target(shapes))
   checkpoints.close()
   assert restored.step == checkpoints.steps()[-1]
   assert restored.meta['data'] == {'seed': 0, 'next_batch': restored.step}
@@ -68,7 +63,7 @@ def _without_times(folder):
   times = ('seconds', 'images_per_second', 'data_wait')
   return [
       {name: value for name, value in entry.items() if name not in times}
-      for entry in log.read_metrics(folder)
+      for entry in metrics_log.read_metrics(folder)
   ]
 
 
@@ -97,7 +92,7 @@ def test_a_run_leaves_all_that_it_promises(unbroken_run):
       'summary.json',
       'tensorboard',
   }
-  entries = log.read_metrics(unbroken_run)
+  entries = metrics_log.read_metrics(unbroken_run)
   intervals = [e['step'] for e in entries if e['kind'] == 'train']
   epochs = [e['step'] for e in entries if e['kind'] == 'epoch']
   assert epochs == [6, 12, 18, 25]
@@ -174,7 +169,7 @@ def test_a_failure_between_checkpoints_is_made_good(
   with monkeypatch.context() as patch, pytest.raises(CutOffError):
     patch.setattr(progress.Progress, 'interval', interval)
     _train(tmp_path / 'run')
-  assert log.read_metrics(tmp_path / 'run')[-1]['step'] == 10
+  assert metrics_log.read_metrics(tmp_path / 'run')[-1]['step'] == 10
   _train(tmp_path / 'run')
   chex.assert_trees_all_equal(
       _last_state(tmp_path / 'run'), _last_state(unbroken_run)
@@ -290,7 +285,7 @@ def test_a_state_that_cannot_be_made_ends_the_run_and_leaves_it_usable(
     raise UserError('there is no room for a state')
 
   with monkeypatch.context() as patch:
-    patch.setattr(parts.Parts, 'create_state', fail)
+    patch.setattr(setup.Parts, 'create_state', fail)
     with pytest.raises(UserError, match='no room for a state'):
       _train(tmp_path)
   summary, _ = _train(tmp_path)
@@ -307,8 +302,8 @@ def test_steps_and_validation_are_compiled_as_the_recipe_says(monkeypatch):
   monkeypatch.setattr(jax, 'jit', jit)
   for effort, times in (('full', 0), ('quick', 2)):
     recipe = tiny_parts.recipe(compile_effort=effort)
-    parts.make_parts(build.resolve(recipe))
-    assert told.count(devices.quick_compilation()) == times
+    setup.make_parts(build.resolve(recipe))
+    assert told.count(mesh.quick_compilation()) == times
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import json
 import pathlib
 
 from gswinrmt_jax.commands import recipe_files
-from gswinrmt_jax.training import build
+from gswinrmt_jax.train import build
 
 STEPS = 10  # of an epoch
 

@@ -21,8 +21,10 @@ import tiny_parts
 
 from gswinrmt_jax.commands import guard
 from gswinrmt_jax.commands import main as commands
+from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.models import norm
-from gswinrmt_jax.training import build, gradients, log, loop, processes
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import build, gradients, train_loop
 
 
 class Small(nn.Module):
@@ -68,7 +70,7 @@ def recipe(**changes):
 def train(folder: pathlib.Path, **changes):
   """Returns what was said."""
   stream = io.StringIO()
-  loop.train(recipe(**changes), folder, log.Terminal(stream))
+  train_loop.train(recipe(**changes), folder, metrics_log.Terminal(stream))
   return stream.getvalue()
 
 

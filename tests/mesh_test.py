@@ -12,15 +12,10 @@ import pytest
 import several
 import tiny_parts
 
-from gswinrmt_jax.training import (
-    build,
-    checkpoint,
-    devices,
-    log,
-    plan,
-    run_folder,
-    state,
-)
+from gswinrmt_jax.checkpoints import checkpointer
+from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.runs import metrics_log, run_folder
+from gswinrmt_jax.train import build, schedule, train_state
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -36,14 +31,14 @@ def _small(monkeypatch):
 
 def _last_state(folder):
   recipe = mesh_program.recipe()
-  _, tx = build.make_optimizer(recipe, plan.make_plan(recipe, 25))
+  _, tx = build.make_optimizer(recipe, schedule.make_plan(recipe, 25))
   shapes = jax.eval_shape(
-      lambda: state.create(
+      lambda: train_state.create(
           mesh_program.Small(), tx, jax.random.key(0), (6, 7, 3), ema=True
       )
   )
-  checkpoints = checkpoint.Checkpoints(folder / 'checkpoints', read_only=True)
-  return checkpoints.restore(18, devices.Devices().target(shapes)).tree
+  checkpoints = checkpointer.Checkpoints(folder / 'checkpoints', read_only=True)
+  return checkpoints.restore(18, mesh.Devices().target(shapes)).tree
 
 
 def _figures(folder):
@@ -51,7 +46,7 @@ def _figures(folder):
   names = 'step loss accuracy grad_norm val_loss val_ema_loss val_accuracy'
   return [
       {name: entry[name] for name in names.split() if name in entry}
-      for entry in log.read_metrics(folder)
+      for entry in metrics_log.read_metrics(folder)
   ]
 
 
@@ -127,14 +122,16 @@ def test_a_signal_to_one_process_ends_both_after_the_same_step(tmp_path):
       'mesh_program.py', tmp_path / 'run', 'JOIN', endless, devices=4
   )
   _wait_until((tmp_path / 'run' / 'metrics.jsonl').exists, running)
-  _wait_until(lambda: len(log.read_metrics(tmp_path / 'run')) > 3, running)
+  _wait_until(
+      lambda: len(metrics_log.read_metrics(tmp_path / 'run')) > 3, running
+  )
   running[1].send_signal(signal.SIGTERM)
   texts = several.said(*running, status=128 + signal.SIGTERM)
-  step = log.read_metrics(tmp_path / 'run')[-1]['step']
+  step = metrics_log.read_metrics(tmp_path / 'run')[-1]['step']
   assert step % 7 == 0
   for text in texts:
     assert f'stopped by SIGTERM after step {step:,}, with a' in text
-  checkpoints = checkpoint.Checkpoints(tmp_path / 'run' / 'checkpoints')
+  checkpoints = checkpointer.Checkpoints(tmp_path / 'run' / 'checkpoints')
   assert checkpoints.steps() == [step]
 
 

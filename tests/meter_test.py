@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax.errors import RunError
-from gswinrmt_jax.training import meter
+from gswinrmt_jax.runs import meter
 
 
 def _metrics(loss):

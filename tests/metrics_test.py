@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.training import metrics
+from gswinrmt_jax.evals import metrics
 
 # Three classes; probabilities chosen, logits are their logarithms.
 PROBABILITIES = np.array(

@@ -6,14 +6,14 @@ import pathlib
 import pytest
 
 from gswinrmt_jax.deploy import model_card
-from gswinrmt_jax.training import weights
+from gswinrmt_jax.weights import load
 
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
 
 @pytest.fixture(scope='module')
 def run():
-  loaded = weights.load(_RUN)
+  loaded = load.load(_RUN)
   part = {
       'step': loaded.step,
       'epoch': 12,

@@ -12,7 +12,7 @@ import pytest
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.ops import backend
-from gswinrmt_jax.training import optimizer
+from gswinrmt_jax.train import optimizer
 
 
 def test_schedule_value_by_value():

@@ -6,7 +6,7 @@ import ml_collections
 import pytest
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import plan as plan_lib
+from gswinrmt_jax.train import schedule as plan_lib
 
 
 def _config(**changes):

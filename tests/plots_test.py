@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from gswinrmt_jax.data import datasets
-from gswinrmt_jax.training import plots
+from gswinrmt_jax.runs import plots
 
 ENTRIES = [
     {

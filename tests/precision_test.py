@@ -17,8 +17,11 @@ import random_variables
 
 import gswinrmt_jax
 from gswinrmt_jax import ops
+from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.data import datasets
-from gswinrmt_jax.training import build, checkpoint, devices, run_folder
+from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.runs import run_folder
+from gswinrmt_jax.train import build
 
 U = 2.0**-8
 
@@ -57,8 +60,8 @@ def test_trained_model():
         functools.partial(model.init, train=False), jax.random.key(0), x
     )
     variables = (
-        checkpoint.Checkpoints(folder / 'checkpoints', read_only=True)
-        .restore(243, devices.Devices().target(shapes))
+        checkpointer.Checkpoints(folder / 'checkpoints', read_only=True)
+        .restore(243, mesh.Devices().target(shapes))
         .tree
     )
     apply = jax.jit(functools.partial(model.apply, train=False))

@@ -12,14 +12,14 @@ from gswinrmt_jax.commands import main
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.deploy import predict
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import weights
+from gswinrmt_jax.weights import load
 
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
 
 @pytest.fixture(scope='module')
 def predictor():
-  return predict.Predictor(weights.load(_RUN))
+  return predict.Predictor(load.load(_RUN))
 
 
 @pytest.fixture(scope='module')
@@ -116,7 +116,7 @@ def test_mistakes_are_one_line(digits, capsys, argument, said):
 
 
 def test_a_backbone_has_no_classes():
-  loaded = weights.load(_RUN)
+  loaded = load.load(_RUN)
   card = dataclasses.replace(loaded.card, num_classes=0)
   with pytest.raises(UserError, match='no classes'):
     predict.Predictor(dataclasses.replace(loaded, card=card))

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from gswinrmt_jax.commands import guard
+from gswinrmt_jax.distributed import mesh, processes
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import devices, processes
 
 
 def main(fails):
@@ -38,15 +38,15 @@ def main(fails):
   except UserError as error:
     print('failed', error)
 
-  here = devices.Devices(fsdp=4)
+  here = mesh.Devices(fsdp=4)
   if fails and index == 1:
     raise UserError('a picture cannot be read')
   own = np.arange(4 * index, 4 * index + 4)
   batch = here.put_batch({'row': own})['row']
-  whole = devices.fetch(batch)
+  whole = mesh.fetch(batch)
   print('rows', batch.shape, whole.tolist())
   copied = here.replicate(np.arange(3))
-  print('copied', copied.is_fully_replicated, devices.fetch(copied).tolist())
+  print('copied', copied.is_fully_replicated, mesh.fetch(copied).tolist())
 
 
 if __name__ == '__main__':

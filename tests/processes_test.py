@@ -4,8 +4,8 @@ import jax
 import pytest
 import several
 
+from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import processes
 
 
 def test_one_process_is_the_first_and_asks_nobody():

@@ -9,7 +9,8 @@ import pytest
 import tiny_parts
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import log, loop, plan, profile
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import profiler, schedule, train_loop
 
 
 @pytest.fixture(autouse=True)
@@ -18,9 +19,9 @@ def _tiny(monkeypatch):
 
 
 def test_steps_are_read():
-  assert list(profile.parse('10:13', 25)) == [10, 11, 12, 13]
-  assert list(profile.parse('25:25', 25)) == [25]
-  assert not profile.parse('', 25)
+  assert list(profiler.parse('10:13', 25)) == [10, 11, 12, 13]
+  assert list(profiler.parse('25:25', 25)) == [25]
+  assert not profiler.parse('', 25)
 
 
 @pytest.mark.parametrize(
@@ -28,12 +29,12 @@ def test_steps_are_read():
 )
 def test_others_are_refused(text):
   with pytest.raises(UserError, match=rf"'{text}': must be .* 1 to 25 of"):
-    profile.parse(text, 25)
+    profiler.parse(text, 25)
 
 
 @pytest.mark.parametrize(('start', 'most'), [(0, 100), (3, 2), (9, 1)])
 def test_dispatches_hold_steps_of_the_trace_alone(start, most):
-  course = plan.Plan(
+  course = schedule.Plan(
       num_examples=25,
       batch_size=4,
       num_epochs=4,
@@ -61,7 +62,7 @@ def test_a_run_writes_its_trace(tmp_path):
       num_epochs=2, log_every_steps=5, steps_per_dispatch=4, profile_steps='5:8'
   )
   # Epoch 1 ends with step 6.
-  loop.train(config, tmp_path / 'run', log.Terminal(stream))
+  train_loop.train(config, tmp_path / 'run', metrics_log.Terminal(stream))
   folder = tmp_path / 'run' / 'profile'
   assert f'Trace in {folder}.' in stream.getvalue()
   numbers = {
@@ -75,9 +76,9 @@ def test_a_run_writes_its_trace(tmp_path):
 
 def test_no_trace_without_being_asked(tmp_path, monkeypatch):
   monkeypatch.setattr(
-      profile.jax.profiler, 'start_trace', lambda *args, **how: 1 / 0
+      profiler.jax.profiler, 'start_trace', lambda *args, **how: 1 / 0
   )
-  traced = profile.Profile(range(0), tmp_path)
+  traced = profiler.Profile(range(0), tmp_path)
   traced.begin(range(1, 3))
   assert not traced.end(2, None)
   traced.close()

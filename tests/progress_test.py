@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax.errors import RunError
-from gswinrmt_jax.training import log as log_lib
-from gswinrmt_jax.training import plan as plan_lib
-from gswinrmt_jax.training import progress as progress_lib
+from gswinrmt_jax.runs import metrics_log as log_lib
+from gswinrmt_jax.runs import progress as progress_lib
+from gswinrmt_jax.train import schedule as plan_lib
 
 PLAN = plan_lib.Plan(
     num_examples=10,

@@ -7,7 +7,7 @@ import pytest
 
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build
+from gswinrmt_jax.train import build
 
 
 def test_a_path_and_a_bare_name_find_the_same_recipe(monkeypatch, tmp_path):

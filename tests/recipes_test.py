@@ -4,7 +4,7 @@ import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets
-from gswinrmt_jax.training import build, token_labels
+from gswinrmt_jax.train import build, token_labels
 
 
 def test_cifar10_is_table_2():

@@ -9,10 +9,10 @@ import pytest
 import released_rmt
 
 import gswinrmt_jax
-from gswinrmt_jax import interop
+from gswinrmt_jax import weights
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop import recognition
 from gswinrmt_jax.models import factory, named
+from gswinrmt_jax.weights import recognition
 
 
 @functools.cache
@@ -21,7 +21,7 @@ def _state_dict(name, **fields):
   model = gswinrmt_jax.create_model(name, **{'num_classes': 1000} | fields)
   shapes = factory.variable_shapes(model, (32, 32, 3))
   zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
-  return interop.to_torch_state_dict(zeros, model)
+  return weights.to_torch_state_dict(zeros, model)
 
 
 @pytest.mark.parametrize('name', ['rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'])

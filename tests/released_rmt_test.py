@@ -11,9 +11,9 @@ import optax
 import pytest
 import released_rmt
 
-from gswinrmt_jax import interop
-from gswinrmt_jax.interop import rmt_names
+from gswinrmt_jax import weights
 from gswinrmt_jax.models import dense, norm
+from gswinrmt_jax.weights import rmt_names
 
 # Released name of a map -> the module whose output it is.
 _MAPS = {
@@ -40,7 +40,7 @@ _PARTS = {
 
 @functools.cache
 def _variables():
-  return interop.from_torch_state_dict(
+  return weights.from_torch_state_dict(
       released_rmt.state_dict(), released_rmt.model()
   )
 

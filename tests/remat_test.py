@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import gswinrmt_jax
+from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.models import backbone
-from gswinrmt_jax.training import devices
 
 _FIELDS = {
     'widths': (8, 16, 24, 32),
@@ -49,7 +49,7 @@ def arguments():
 
 def _gradient(remat, arguments):
   gradient = jax.grad(functools.partial(_loss, remat), (0, 1))
-  quick = devices.quick_compilation()
+  quick = mesh.quick_compilation()
   return jax.jit(gradient, compiler_options=quick)(*arguments)
 
 

@@ -7,7 +7,7 @@ import tiny
 
 from gswinrmt_jax.data import pipeline
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import resident
+from gswinrmt_jax.train import resident
 
 RECORDS = tiny.arrays(0, 25)
 SIZE = 25 * 6 * 7 * 3

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gswinrmt_jax.training import log
+from gswinrmt_jax.runs import metrics_log
 
 ROOT = pathlib.Path(__file__).parent.parent
 TIMES = ('seconds', 'images_per_second', 'data_wait')
@@ -75,7 +75,7 @@ def _checksums(folder, step):
 def _figures(folder):
   return [
       {name: value for name, value in entry.items() if name not in TIMES}
-      for entry in log.read_metrics(folder)
+      for entry in metrics_log.read_metrics(folder)
   ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gswinrmt_jax.training import retained
+from gswinrmt_jax.checkpoints import retained
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build, run_folder
+from gswinrmt_jax.runs import run_folder
+from gswinrmt_jax.train import build
 
 
 def _config(**changes):

@@ -10,11 +10,11 @@ import sys
 import pytest
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import run_lock
+from gswinrmt_jax.runs import run_lock
 
 _HOLD = """
 import pathlib, sys, time
-from gswinrmt_jax.training import run_lock
+from gswinrmt_jax.runs import run_lock
 with run_lock.of_run(pathlib.Path(sys.argv[1])):
   print('held', flush=True)
   time.sleep(600)

@@ -6,8 +6,9 @@ import numpy as np
 import optax
 import pytest
 
-from gswinrmt_jax.training import devices, optimizer, scalars
-from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.train import optimizer, scalars
+from gswinrmt_jax.train import train_state as state_lib
 
 
 def test_decay_range():
@@ -27,7 +28,7 @@ def test_the_learning_rate_is_that_of_the_last_update():
       schedule, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.0
   )
   params = {'decay_logit': jnp.ones(2)}
-  placing = devices.Devices(1, 1)
+  placing = mesh.Devices(1, 1)
   state = placing.place(
       state_lib.TrainState(jnp.int32(7), params, {}, tx.init(params))
   )

@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from gswinrmt_jax.errors import Stopped
-from gswinrmt_jax.training import signals
+from gswinrmt_jax.train import preemption
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
-  taken, heard = [], signals.Signals()
+  taken, heard = [], preemption.Signals()
   before = signal.signal(number, lambda *_: taken.append('before'))
   try:
     with heard.heard(), heard.deferred():
@@ -31,7 +31,7 @@ def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
 
 
 def test_where_no_step_is_under_way_it_ends_at_once():
-  heard = signals.Signals()
+  heard = preemption.Signals()
   before = signal.getsignal(signal.SIGTERM)
   with pytest.raises(Stopped, match='stopped by SIGTERM') as stopped:
     with heard.heard():
@@ -47,7 +47,7 @@ def test_what_python_ignored_is_raised_when_asked_for():
     def __del__(self):
       os.kill(os.getpid(), signal.SIGTERM)
 
-  heard = signals.Signals()
+  heard = preemption.Signals()
   with heard.heard():
     heard.check()
     Ending()
@@ -60,7 +60,7 @@ def test_in_another_thread_nothing_is_changed():
   before, seen = signal.getsignal(signal.SIGTERM), []
 
   def listen():
-    with signals.Signals().heard():
+    with preemption.Signals().heard():
       seen.append(signal.getsignal(signal.SIGTERM))
 
   thread = threading.Thread(target=listen)
@@ -71,7 +71,7 @@ def test_in_another_thread_nothing_is_changed():
 
 def test_what_was_ignored_stays_so():
   """Ctrl-C, by a shell that started the run behind `&`."""
-  heard = signals.Signals()
+  heard = preemption.Signals()
   before = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
     with heard.heard(), heard.deferred():

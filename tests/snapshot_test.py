@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.training import snapshot
+from gswinrmt_jax.train import snapshot
 
 _SIZE = 4 * (1000 * 24 + 3)  # bytes of `_tree`
 

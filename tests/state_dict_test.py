@@ -6,16 +6,16 @@ import pytest
 import released_rmt
 
 import gswinrmt_jax
-from gswinrmt_jax import interop
-from gswinrmt_jax.interop import rmt_names
-from gswinrmt_jax.interop import state_dict as state_dict_lib
+from gswinrmt_jax import weights
 from gswinrmt_jax.models import factory, named
+from gswinrmt_jax.weights import rmt_names
+from gswinrmt_jax.weights import state_dict as state_dict_lib
 
 
 def test_there_and_back_again_is_exact():
   model, state_dict = released_rmt.model(), released_rmt.state_dict()
-  variables = interop.from_torch_state_dict(state_dict, model)
-  back = interop.to_torch_state_dict(variables, model)
+  variables = weights.from_torch_state_dict(state_dict, model)
+  back = weights.to_torch_state_dict(variables, model)
   assert back.keys() == state_dict.keys()
   for key, array in state_dict.items():
     assert back[key].shape == array.shape, key
@@ -26,7 +26,7 @@ def test_there_and_back_again_is_exact():
     elif not key.endswith('num_batches_tracked'):
       np.testing.assert_array_equal(back[key], array, err_msg=key)
       assert back[key].flags['C_CONTIGUOUS'], key
-  again = interop.from_torch_state_dict(back, model)
+  again = weights.from_torch_state_dict(back, model)
   jax.tree.map(np.testing.assert_array_equal, again, variables)
 
 
@@ -38,10 +38,10 @@ def test_a_dense_head_goes_there_and_back_exactly():
       'aux_head.bias': rng.normal(size=10).astype(np.float32),
   }
   state_dict = released_rmt.state_dict() | aux
-  variables = interop.from_torch_state_dict(state_dict, model)
+  variables = weights.from_torch_state_dict(state_dict, model)
   dense = variables['params']['dense_head']
   np.testing.assert_array_equal(dense['kernel'], aux['aux_head.weight'].T)
-  back = interop.to_torch_state_dict(variables, model)
+  back = weights.to_torch_state_dict(variables, model)
   assert back.keys() == state_dict.keys()
   for key, array in aux.items():
     np.testing.assert_array_equal(back[key], array)
@@ -66,12 +66,12 @@ def test_everything_that_does_not_fit_is_named():
   state_dict['layers.2.Relpos.decay'] = (
       state_dict['layers.2.Relpos.decay'] * 1.01
   )
-  match = interop.match_state_dict(state_dict, released_rmt.model())
+  match = weights.match_state_dict(state_dict, released_rmt.model())
   assert match.missing == ['norm.bias']
   assert match.unexpected == ['aux_head.weight']
   assert match.mismatched.keys() == {'head.weight', 'layers.2.Relpos.decay'}
   with pytest.raises(ValueError, match=r'head\.weight: shape \(3, 64\)'):
-    interop.from_torch_state_dict(state_dict, released_rmt.model())
+    weights.from_torch_state_dict(state_dict, released_rmt.model())
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_everything_that_does_not_fit_is_named():
 def test_what_is_no_rmt_is_refused(changes):
   field = next(iter(changes))
   with pytest.raises(ValueError, match=field):
-    interop.match_state_dict({}, released_rmt.model(**changes))
+    weights.match_state_dict({}, released_rmt.model(**changes))
 
 
 def test_the_names_of_the_four_released_models():
@@ -145,7 +145,7 @@ def test_a_model_with_layer_scale_and_without_a_head():
   )
   variables = factory.variable_shapes(model, (32, 32, 3))
   zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), variables)
-  keys = interop.to_torch_state_dict(zeros, model)
+  keys = weights.to_torch_state_dict(zeros, model)
   assert keys['layers.2.blocks.0.gamma_1'].shape == (1, 1, 1, 32)
   assert 'layers.1.blocks.0.gamma_1' not in keys
   assert keys['extra_norms.3.weight'].shape == (32,)

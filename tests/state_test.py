@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 import tiny
 
-from gswinrmt_jax.training import state as state_lib
+from gswinrmt_jax.train import train_state as state_lib
 
 
 def test_create_is_float32_and_follows_the_key():

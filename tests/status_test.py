@@ -7,7 +7,7 @@ import pytest
 
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.experiments import sets, status
-from gswinrmt_jax.training import build
+from gswinrmt_jax.train import build
 
 
 def _job(folder, *overrides):

@@ -10,8 +10,8 @@ import pytest
 import tiny
 import tiny_parts
 
-from gswinrmt_jax.training import state as state_lib
-from gswinrmt_jax.training import step as step_lib
+from gswinrmt_jax.train import train_state as state_lib
+from gswinrmt_jax.train import train_step as step_lib
 
 pytestmark = pytest.mark.usefixtures('usual_kernels')
 

@@ -10,7 +10,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import switches
 from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.ops import window
-from gswinrmt_jax.training import build
+from gswinrmt_jax.train import build
 
 ALL = [
     (base, switch)

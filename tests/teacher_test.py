@@ -13,11 +13,12 @@ from gswinrmt_jax.augment import batch
 from gswinrmt_jax.commands import guard, main
 from gswinrmt_jax.data import datasets, label_maps, pipeline, sources
 from gswinrmt_jax.deploy import teacher
+from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop import card as card_lib
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.training import build, devices
-from gswinrmt_jax.training import weights as weights_lib
+from gswinrmt_jax.train import build
+from gswinrmt_jax.weights import card as card_lib
+from gswinrmt_jax.weights import load as weights_lib
 
 _GOLDEN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
@@ -124,7 +125,7 @@ def test_a_batch_divides_over_the_devices(weights, tmp_path, monkeypatch):
 
   batches = pipeline.eval_batches
   monkeypatch.setattr(pipeline, 'eval_batches', eval_batches)
-  monkeypatch.setattr(devices.Devices, 'rounded_up', lambda _, size: size + 2)
+  monkeypatch.setattr(mesh.Devices, 'rounded_up', lambda _, size: size + 2)
   teacher.write_label_maps(weights, tmp_path / 'maps', name='tiny', split='val')
   assert sizes == [66]
 

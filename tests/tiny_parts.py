@@ -9,7 +9,7 @@ import tiny
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets, records, sources
-from gswinrmt_jax.training import build
+from gswinrmt_jax.train import build
 
 # 25 images in batches of 4: epochs end at steps 6, 12, 18, 25.
 SPLITS = {

@@ -104,11 +104,11 @@ def checksums(folder, step):
 
 def figures(folder):
   """Returns the entries of the log, without times."""
-  from gswinrmt_jax.training import log
+  from gswinrmt_jax.runs import metrics_log
 
   return [
       {name: value for name, value in entry.items() if name not in TIMES}
-      for entry in log.read_metrics(folder)
+      for entry in metrics_log.read_metrics(folder)
   ]
 
 
@@ -119,7 +119,8 @@ def _serve():
   import tiny_parts
 
   from gswinrmt_jax.commands import guard
-  from gswinrmt_jax.training import loop, plots
+  from gswinrmt_jax.runs import plots
+  from gswinrmt_jax.train import train_loop
 
   gc.freeze()  # what is imported; as `conftest.py` has it otherwise
   gc.set_threshold(50_000)
@@ -131,7 +132,9 @@ def _serve():
     else:
       answer = os.fork()
       if not answer:
-        _be_a_run(asked, guard, loop, plots, tiny_parts, pytest.MonkeyPatch())
+        _be_a_run(
+            asked, guard, train_loop, plots, tiny_parts, pytest.MonkeyPatch()
+        )
     print(json.dumps(answer), file=answers, flush=True)
 
 
@@ -142,7 +145,7 @@ def _write_something(path, entries, title):
     part.write_bytes(bytes(80_000))
 
 
-def _be_a_run(asked, guard, loop, plots, tiny_parts, patch):
+def _be_a_run(asked, guard, train_loop, plots, tiny_parts, patch):
   """Does not return."""
   said = os.open(asked['said'], os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
   for stream in (1, 2):
@@ -160,7 +163,9 @@ def _be_a_run(asked, guard, loop, plots, tiny_parts, patch):
     patch.setattr(plots, 'write_curves', _write_something)
     exec(asked['before'], names)
     recipe = tiny_parts.recipe(**asked['changes'])
-    status = guard.guarded(lambda: loop.train(recipe, names['folder']) and None)
+    status = guard.guarded(
+        lambda: train_loop.train(recipe, names['folder']) and None
+    )
   except BaseException:
     import traceback
 

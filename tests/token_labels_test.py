@@ -19,7 +19,8 @@ from gswinrmt_jax.data import (
     sources,
 )
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import build, log, loop, plots, step, token_labels
+from gswinrmt_jax.runs import metrics_log, plots
+from gswinrmt_jax.train import build, token_labels, train_loop, train_step
 
 _DIGITS = datasets.info('digits')
 
@@ -45,7 +46,7 @@ def _recipe(**changes):
 
 def _augmentation(config, info=_DIGITS):
   augmentation, loss = token_labels.choose(build.resolve(config), info)
-  assert loss is not step.class_loss
+  assert loss is not train_step.class_loss
   return augmentation
 
 
@@ -55,7 +56,7 @@ def test_without_a_weight_all_is_plain():
   assert not token_labels.check(plain, _DIGITS)
   assert token_labels.open_for(plain) is None
   augmentation, loss = token_labels.choose(plain, _DIGITS)
-  assert loss is step.class_loss
+  assert loss is train_step.class_loss
   batch = {'image': np.zeros((2, 9, 9, 3), 'u1'), 'label': np.zeros(2, 'i4')}
   _, target = jax.eval_shape(augmentation, jax.random.key(0), batch)
   assert target.shape == (2, 10)
@@ -210,8 +211,10 @@ def test_a_run_learns_what_the_maps_say(tiny_data, tmp_path):
   """Through the loop; all say class 2, so that the model does in the end."""
   _write(tmp_path / 'maps', 'train', [2] * 25)
   config = _tiny_recipe(tmp_path / 'maps')
-  summary = loop.train(config, tmp_path / 'run', log.Terminal(io.StringIO()))
-  entries = log.read_metrics(tmp_path / 'run')
+  summary = train_loop.train(
+      config, tmp_path / 'run', metrics_log.Terminal(io.StringIO())
+  )
+  entries = metrics_log.read_metrics(tmp_path / 'run')
   losses = [e['loss'] for e in entries if e['kind'] == 'train']
   # At first log 3 of the image, and half of that of the tokens.
   assert losses[0] == pytest.approx(1.5 * np.log(3), rel=0.2)
@@ -237,8 +240,10 @@ def test_each_record_has_its_own_map_and_a_run_goes_on(
 
   def train(folder, maps, **changes):
     config = _tiny_recipe(tmp_path / maps, **changes)
-    loop.train(config, tmp_path / folder, log.Terminal(io.StringIO()))
-    entries = log.read_metrics(tmp_path / folder)
+    train_loop.train(
+        config, tmp_path / folder, metrics_log.Terminal(io.StringIO())
+    )
+    entries = metrics_log.read_metrics(tmp_path / folder)
     return [entry['loss'] for entry in entries if entry['kind'] == 'train']
 
   whole = train('whole', 'maps')
@@ -257,5 +262,7 @@ def test_maps_of_another_split_stop_the_run(tiny_data, tmp_path):
   _write(tmp_path / 'maps', 'val', [2] * 11)
   config = _tiny_recipe(tmp_path / 'maps')
   with pytest.raises(UserError, match="not for digits 'train': split is 'val'"):
-    loop.train(config, tmp_path / 'run', log.Terminal(io.StringIO()))
+    train_loop.train(
+        config, tmp_path / 'run', metrics_log.Terminal(io.StringIO())
+    )
   assert not (tmp_path / 'run' / 'config.json').exists()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gswinrmt_jax.augment import box_mix
-from gswinrmt_jax.training import token_loss
+from gswinrmt_jax.train import token_loss
 
 B, H, W, K = 4, 3, 5, 6
 

@@ -12,7 +12,7 @@ import pytest
 import torch_pickles
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop import torch_file
+from gswinrmt_jax.weights import torch_file
 
 
 def test_tensors_views_and_what_lies_between(tmp_path):

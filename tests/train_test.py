@@ -5,14 +5,15 @@ import pathlib
 import pytest
 
 from gswinrmt_jax.commands import train
-from gswinrmt_jax.training import loop, processes
+from gswinrmt_jax.distributed import processes
+from gswinrmt_jax.train import train_loop
 
 
 @pytest.fixture
 def calls(monkeypatch):
   found = []
   monkeypatch.setattr(
-      loop, 'train', lambda config, folder: found.append((config, folder))
+      train_loop, 'train', lambda config, folder: found.append((config, folder))
   )
   return found
 

@@ -12,22 +12,18 @@ import tiny_parts
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop import safetensors_file
-from gswinrmt_jax.training import (
-    build,
-    evaluate_run,
-    log,
-    loop,
-    weights,
-    weights_folder,
-)
+from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import build, train_loop
+from gswinrmt_jax.weights import folder as weights_folder
+from gswinrmt_jax.weights import load, safetensors_file
 
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
 
 @pytest.fixture(scope='module')
 def run():
-  return weights.load(_RUN)
+  return load.load(_RUN)
 
 
 @pytest.fixture(scope='module')
@@ -40,14 +36,14 @@ def folder(run, tmp_path_factory):
 def test_a_run_and_its_checkpoints(run):
   assert run.step == 243 and run.epoch == 12
   assert run.card.class_names == tuple('0123456789')
-  same = weights.load(_RUN / 'checkpoints' / '243')
+  same = load.load(_RUN / 'checkpoints' / '243')
   jax.tree.map(np.testing.assert_array_equal, same.variables, run.variables)
   with pytest.raises(UserError, match='no checkpoint 7'):
-    weights.load(_RUN, step=7)
+    load.load(_RUN, step=7)
 
 
 def test_a_folder_of_weights(run, folder):
-  found = weights.load(folder)
+  found = load.load(folder)
   assert found.recipe is None and found.step is None
   jax.tree.map(np.testing.assert_array_equal, found.variables, run.variables)
   assert found.make_model() == run.make_model()
@@ -55,7 +51,7 @@ def test_a_folder_of_weights(run, folder):
 
 def test_evaluation_of_weights_needs_the_data_named(folder, tmp_path):
   copy = shutil.copytree(folder, tmp_path / 'copy')
-  quiet = log.Terminal(io.StringIO())
+  quiet = metrics_log.Terminal(io.StringIO())
   with pytest.raises(UserError, match='which data it is for: --data='):
     evaluate_run.evaluate_run(copy, terminal=quiet)
   report = evaluate_run.evaluate_run(
@@ -68,7 +64,7 @@ def test_evaluation_of_weights_needs_the_data_named(folder, tmp_path):
 def test_other_classes_are_refused(run, folder, monkeypatch):
   card = dataclasses.replace(run.card, num_classes=7)
   other = dataclasses.replace(run, card=card)
-  monkeypatch.setattr(weights, 'load', lambda *args, **kwargs: other)
+  monkeypatch.setattr(load, 'load', lambda *args, **kwargs: other)
   with pytest.raises(UserError, match='7 classes apart, digits has 10'):
     evaluate_run.evaluate_run(folder, data='digits')
 
@@ -76,7 +72,7 @@ def test_other_classes_are_refused(run, folder, monkeypatch):
 def test_other_names_are_refused(run, folder, monkeypatch):
   card = dataclasses.replace(run.card, class_names=tuple('abcdefghij'))
   other = dataclasses.replace(run, card=card)
-  monkeypatch.setattr(weights, 'load', lambda *args, **kwargs: other)
+  monkeypatch.setattr(load, 'load', lambda *args, **kwargs: other)
   with pytest.raises(UserError, match=r'knows a, b, c \.\.\., digits has 0, 1'):
     evaluate_run.evaluate_run(folder, data='digits')
 
@@ -87,34 +83,38 @@ def test_arrays_and_card_that_do_not_belong_together(run, folder, tmp_path):
   path = tmp_path / 'model.safetensors'
   safetensors_file.write(path, run.variables, card)
   with pytest.raises(UserError, match='has not the arrays of the retention_c'):
-    weights.load(path)
+    load.load(path)
   with pytest.raises(UserError, match='is no run: it has no steps'):
-    weights.load(folder, step=3)
+    load.load(folder, step=3)
 
 
 def test_a_wrong_source_leaves_no_folder(folder, tmp_path, monkeypatch):
   config = recipes.digits('swat_compact')
   config.init_from = str(tmp_path / 'typo')
   with pytest.raises(UserError, match='typo does not exist'):
-    loop.Run(
-        build.resolve(config), tmp_path / 'run', log.Terminal(io.StringIO())
+    train_loop.Run(
+        build.resolve(config),
+        tmp_path / 'run',
+        metrics_log.Terminal(io.StringIO()),
     )
   config.init_from = str(folder)  # of another model
   with pytest.raises(UserError, match='for another model'):
-    loop.Run(
-        build.resolve(config), tmp_path / 'run', log.Terminal(io.StringIO())
+    train_loop.Run(
+        build.resolve(config),
+        tmp_path / 'run',
+        metrics_log.Terminal(io.StringIO()),
     )
   assert not (tmp_path / 'run').exists()
 
 
 def test_what_is_not_there(tmp_path):
   with pytest.raises(UserError, match='does not exist; it should be a run'):
-    weights.load(tmp_path / 'a')
+    load.load(tmp_path / 'a')
   (tmp_path / 'a.txt').write_text('')
   with pytest.raises(UserError, match=r'a\.txt is not a run'):
-    weights.load(tmp_path / 'a.txt')
+    load.load(tmp_path / 'a.txt')
   with pytest.raises(UserError, match='is no run folder'):
-    weights.load(tmp_path)
+    load.load(tmp_path)
 
 
 def test_a_damaged_folder(folder, tmp_path):
@@ -123,21 +123,21 @@ def test_a_damaged_folder(folder, tmp_path):
     if path.is_file():
       path.write_bytes(b'')
   with pytest.raises(UserError, match='cannot be read'):
-    weights.load(copy)
+    load.load(copy)
 
 
 def test_a_run_starts_from_weights(tmp_path, monkeypatch):
   """Another run's: better than an untrained one from the start."""
   tiny_parts.install(monkeypatch)
-  quiet = log.Terminal(io.StringIO())
+  quiet = metrics_log.Terminal(io.StringIO())
   first = tmp_path / 'first'
-  loop.train(tiny_parts.recipe(num_epochs=8), first, quiet)
-  learnt = weights.load(first).variables
+  train_loop.train(tiny_parts.recipe(num_epochs=8), first, quiet)
+  learnt = load.load(first).variables
   output = io.StringIO()
-  run = loop.Run(
+  run = train_loop.Run(
       build.resolve(tiny_parts.recipe(init_from=str(first))),
       tmp_path / 'second',
-      log.Terminal(output),
+      metrics_log.Terminal(output),
   )
   make_state, step = run._restore_or_create()
   state = make_state()

@@ -16,9 +16,10 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.ops import backend
-from gswinrmt_jax.training import build, plan
-from gswinrmt_jax.training import state as state_lib
-from gswinrmt_jax.training import step as step_lib
+from gswinrmt_jax.train import build
+from gswinrmt_jax.train import schedule as plan
+from gswinrmt_jax.train import train_state as state_lib
+from gswinrmt_jax.train import train_step as step_lib
 
 _LEAST_JAX = (0, 11)
 # Leave out work on machine code, none of which changes what is counted: there

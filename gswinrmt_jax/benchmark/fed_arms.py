@@ -14,8 +14,8 @@ import ml_collections
 from gswinrmt_jax import recipes
 from gswinrmt_jax.benchmark import made_pictures, worker
 from gswinrmt_jax.data import pipeline
-from gswinrmt_jax.training import build as build_lib
-from gswinrmt_jax.training import feed, parts
+from gswinrmt_jax.train import build as build_lib
+from gswinrmt_jax.train import feed, setup
 
 _CIFAR = 32  # pixels up to which a recipe is CIFAR-10's
 _EPOCHS = 100_000  # more than are asked for
@@ -23,7 +23,7 @@ _EPOCHS = 100_000  # more than are asked for
 
 def build(spec: worker.Spec) -> worker.Program:
   """Returns the program of a spec: each call is a dispatch."""
-  of = parts.make_parts(build_lib.resolve(recipe(spec)))
+  of = setup.make_parts(build_lib.resolve(recipe(spec)))
   fed = Fed(of, repeat=spec['storage'] is None)
   facts = {'images': of.config.batch_size * fed.steps, 'steps': fed.steps}
   return worker.Program(fed, facts, ready=fed.ready, close=fed.close)
@@ -65,7 +65,7 @@ class Fed:
     state: After those that were made.
   """
 
-  def __init__(self, of: parts.Parts, *, repeat: bool):
+  def __init__(self, of: setup.Parts, *, repeat: bool):
     """Compiles the step.
 
     Args:

@@ -23,12 +23,13 @@ from gswinrmt_jax.benchmark import (
     variables,
     worker,
 )
+from gswinrmt_jax.distributed import allocation
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import cost, factory
 from gswinrmt_jax.ops import backend
-from gswinrmt_jax.training import allocation, optimizer
-from gswinrmt_jax.training import state as state_lib
-from gswinrmt_jax.training import step as step_lib
+from gswinrmt_jax.train import optimizer
+from gswinrmt_jax.train import train_state as state_lib
+from gswinrmt_jax.train import train_step as step_lib
 
 _PLAIN = {'depthwise_impl': 'conv', 'attention_impl': 'banded'}
 _MATMUL_SIDE = {'cpu': 2048}  # elsewhere 8192

@@ -5,7 +5,8 @@ from typing import Any
 
 from gswinrmt_jax.benchmark import suite
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import run_folder, weights
+from gswinrmt_jax.runs import run_folder
+from gswinrmt_jax.weights import load
 
 
 def run_spec(folder: pathlib.Path) -> suite.Spec:
@@ -14,7 +15,7 @@ def run_spec(folder: pathlib.Path) -> suite.Spec:
   Raises:
     UserError: If the folder is no run, or its images are not square.
   """
-  card = weights.run_card(folder, run_folder.load_config(folder))
+  card = load.run_card(folder, run_folder.load_config(folder))
   height, width = card.image_size
   if height != width:
     raise UserError(

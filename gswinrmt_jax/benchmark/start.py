@@ -76,7 +76,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 
 def _steps():
   # Only here: this module loads with the command, which need not wait for JAX.
-  from gswinrmt_jax.training import allocation
+  from gswinrmt_jax.distributed import allocation
 
   names = list(_STEPS) if allocation.on_cpu() else list(_STEPS)[:1]
   return {name: _STEPS[name] for name in names}

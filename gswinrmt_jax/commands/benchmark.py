@@ -111,7 +111,7 @@ def _measure(args):
 
 def _measure_with(args, bench, say):
   from gswinrmt_jax.benchmark import feeding, record, run_latency, start, suite
-  from gswinrmt_jax.training import run_folder
+  from gswinrmt_jax.runs import run_folder
 
   machine = record.machine(bench.facts, args.threads)
   tasks = [task for task in benchmark_options.TASKS if getattr(args, task)]

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
   arguments.check_positive(args, 'image_size', 'batch_size')
 
   # Imported here: --help need not wait for JAX.
-  from gswinrmt_jax.training import evaluate_run
+  from gswinrmt_jax.evals import evaluate_run
 
   evaluate_run.evaluate_run(
       pathlib.Path(args.weights),

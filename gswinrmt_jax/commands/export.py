@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> None:
 
   # Imported here: --help need not wait for JAX.
   from gswinrmt_jax.deploy import export
-  from gswinrmt_jax.training import weights
+  from gswinrmt_jax.weights import load
 
-  loaded = weights.load(
+  loaded = load.load(
       pathlib.Path(args.weights),
       step=step,
       which=args.which,

@@ -39,10 +39,10 @@ def run(args: argparse.Namespace) -> None:
 
   # Imported here: --help need not wait for JAX.
   from gswinrmt_jax.deploy import teacher
-  from gswinrmt_jax.training import weights
+  from gswinrmt_jax.weights import load
 
   teacher.write_label_maps(
-      weights.load(
+      load.load(
           pathlib.Path(args.weights),
           step=step,
           which=args.which,

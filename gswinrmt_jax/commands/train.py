@@ -68,11 +68,12 @@ def _main(argv, program):
   folder = options.get('workdir') or recipe_files.default_workdir(spec)
 
   # Imported here: the lines above need no JAX.
-  from gswinrmt_jax.training import allocation, loop, processes
+  from gswinrmt_jax.distributed import allocation, processes
+  from gswinrmt_jax.train import train_loop
 
   allocation.keep()
   processes.start(*(options.get(name, '') for name in _JOINING))
-  loop.train(config, pathlib.Path(folder))
+  train_loop.train(config, pathlib.Path(folder))
 
 
 def _split(argv):

@@ -5,7 +5,9 @@ import pathlib
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.training import log, released, weights_folder
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.weights import folder as weights_folder
+from gswinrmt_jax.weights import rmt_checkpoint
 
 
 def convert(
@@ -14,7 +16,7 @@ def convert(
     *,
     key: str | None = None,
     full_stages: Sequence[int] | None = None,
-    terminal: log.Terminal | None = None,
+    terminal: metrics_log.Terminal | None = None,
 ) -> None:
   """Converts a checkpoint; prints what was loaded and what was not.
 
@@ -29,10 +31,10 @@ def convert(
   Raises:
     UserError: If the file cannot be read, is no RMT, or lacks arrays of one.
   """
-  terminal = terminal or log.Terminal()
+  terminal = terminal or metrics_log.Terminal()
   if folder.exists():
     raise UserError(f'{folder} is there already: choose another')
-  found = released.read(source, key=key, full_stages=full_stages)
+  found = rmt_checkpoint.read(source, key=key, full_stages=full_stages)
   card, match = found.card, found.match
   named = factory.resolve(card.name, {})
   changed = ', '.join(

@@ -12,9 +12,10 @@ import numpy as np
 
 from gswinrmt_jax.deploy import model_card, served
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop import card as card_lib
-from gswinrmt_jax.training import log, run_folder, weights_folder
-from gswinrmt_jax.training.weights import Weights
+from gswinrmt_jax.runs import metrics_log, run_folder
+from gswinrmt_jax.weights import card as card_lib
+from gswinrmt_jax.weights import folder as weights_folder
+from gswinrmt_jax.weights.load import Weights
 
 # Format -> its module here, and how far its logits may be from the model's own,
 # over the largest of them. Other kernels round otherwise, by some 1e-6; the
@@ -32,7 +33,7 @@ def export(
     weights: Weights,
     form: str,
     folder: pathlib.Path,
-    terminal: log.Terminal | None = None,
+    terminal: metrics_log.Terminal | None = None,
 ) -> pathlib.Path:
   """Writes weights in one format, with `config.json` and a model card.
 
@@ -50,7 +51,7 @@ def export(
       is something else's, or what was written gives other logits; then the
       folder is as it was.
   """
-  terminal = terminal or log.Terminal()
+  terminal = terminal or metrics_log.Terminal()
   _check_folder(folder)
   module, tolerance = _FORMATS[form]
   writer = importlib.import_module(f'gswinrmt_jax.deploy.{module}')

@@ -6,8 +6,8 @@ import pathlib
 import numpy as np
 
 from gswinrmt_jax.deploy import served
-from gswinrmt_jax.interop import safetensors_file
-from gswinrmt_jax.training.weights import Weights
+from gswinrmt_jax.weights import safetensors_file
+from gswinrmt_jax.weights.load import Weights
 
 
 def write(

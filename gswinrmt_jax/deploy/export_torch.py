@@ -7,8 +7,8 @@ import numpy as np
 
 from gswinrmt_jax.deploy import served
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop import state_dict, torch_file, torch_writer
-from gswinrmt_jax.training.weights import Weights
+from gswinrmt_jax.weights import state_dict, torch_file, torch_writer
+from gswinrmt_jax.weights.load import Weights
 
 
 def write(

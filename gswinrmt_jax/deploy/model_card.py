@@ -4,8 +4,8 @@ from collections.abc import Iterator
 import pathlib
 
 from gswinrmt_jax import files
-from gswinrmt_jax.training import average
-from gswinrmt_jax.training.weights import Weights
+from gswinrmt_jax.train import average
+from gswinrmt_jax.weights.load import Weights
 
 _FIGURES = (
     ('validation accuracy', 'val_accuracy', '{:.2%}'),

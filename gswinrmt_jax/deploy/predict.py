@@ -13,8 +13,8 @@ from gswinrmt_jax import maps
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.interop.card import Card
-from gswinrmt_jax.training.weights import Weights
+from gswinrmt_jax.weights.card import Card
+from gswinrmt_jax.weights.load import Weights
 
 _BATCH = 32
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, UInt8
 import numpy as np
 
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.training.weights import Weights
+from gswinrmt_jax.weights.load import Weights
 
 Served = Callable[[UInt8[Array, 'b h w 3'], Any], Float[Array, 'b k']]
 

@@ -11,10 +11,12 @@ import numpy as np
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.augment import label_map
 from gswinrmt_jax.data import datasets, label_maps, pipeline
+from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.evals import evaluator
 from gswinrmt_jax.models import backbone
-from gswinrmt_jax.training import devices, evaluation, log
-from gswinrmt_jax.training.weights import Weights
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.weights.load import Weights
 
 _TOP = 5  # classes that a map names at each place
 _BATCH = 64
@@ -28,7 +30,7 @@ def write_label_maps(
     split: str,
     data_dir: str = '',
     image_size: int | None = None,
-    terminal: log.Terminal | None = None,
+    terminal: metrics_log.Terminal | None = None,
 ) -> None:
   """Writes what the dense head sees in each record of a split.
 
@@ -68,7 +70,7 @@ def write_label_maps(
       split=split,
       data_dir=data_dir,
   )
-  (terminal or log.Terminal()).say(
+  (terminal or metrics_log.Terminal()).say(
       f'Written to {folder}: {len(records):,} label maps of {name} {split!r}.'
   )
 
@@ -93,7 +95,7 @@ def _see(
     )
     return jax.lax.top_k(jax.nn.softmax(dense), top)
 
-  place = devices.Devices()
+  place = mesh.Devices()
   batches = pipeline.eval_batches(records, batch_size=place.rounded_up(_BATCH))
   seen = (
       see(weights.variables, place.put_batch(batch['image']))
@@ -101,7 +103,7 @@ def _see(
   )
   maps = (
       (classes, probabilities)
-      for score, index in evaluation.fetched(seen)
+      for score, index in evaluator.fetched(seen)
       for classes, probabilities in zip(index, score, strict=True)
   )
   yield from tqdm.tqdm(

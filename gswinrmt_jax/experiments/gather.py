@@ -12,7 +12,8 @@ import ml_collections
 from gswinrmt_jax import files
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.training import closing, log, run_folder
+from gswinrmt_jax.runs import metrics_log, run_folder
+from gswinrmt_jax.runs import summary as closing
 
 # Folders inside of a run that hold no runs.
 _INNER = ('checkpoints', 'tensorboard', 'export')
@@ -144,7 +145,7 @@ def _read(source: pathlib.Path) -> Run | None:
         config=_json(source / 'config.json'),
         epochs=[
             entry
-            for entry in log.read_metrics(source)
+            for entry in metrics_log.read_metrics(source)
             if entry['kind'] == 'epoch'
         ],
         summary=_json(source / 'summary.json'),

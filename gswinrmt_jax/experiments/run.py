@@ -9,7 +9,7 @@ import sys
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import status
 from gswinrmt_jax.experiments.sets import Job
-from gswinrmt_jax.training import run_lock
+from gswinrmt_jax.runs import run_lock
 
 _PATIENCE = 60  # seconds for a run that is stopped to end by itself
 

@@ -9,7 +9,7 @@ import ml_collections
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import switches
-from gswinrmt_jax.training import build
+from gswinrmt_jax.train import build
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,8 @@ import dataclasses
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments.sets import Job
-from gswinrmt_jax.training import closing, log, run_folder
+from gswinrmt_jax.runs import metrics_log, run_folder
+from gswinrmt_jax.runs import summary as closing
 
 _COMPLETE = 'complete'
 
@@ -51,7 +52,9 @@ def read(job: Job) -> Status:
   if differing:
     return Status(0, epochs, differs='; '.join(differing))
   entries = [
-      entry for entry in log.read_metrics(folder) if entry['kind'] == 'epoch'
+      entry
+      for entry in metrics_log.read_metrics(folder)
+      if entry['kind'] == 'epoch'
   ]
   if not entries:
     return Status(0, epochs)

@@ -12,7 +12,7 @@ from gswinrmt_jax.experiments import paper, switches
 from gswinrmt_jax.experiments.gather import Run
 from gswinrmt_jax.experiments.statistics import Mean
 from gswinrmt_jax.models import cost, factory
-from gswinrmt_jax.training import run_folder
+from gswinrmt_jax.runs import run_folder
 
 _NAMED = tuple(switches.BASES)
 

@@ -1,0 +1,154 @@
+"""Several processes that train one model together, on one host or on many.
+
+All of them run the same program. Each reads its own part of every batch; the
+first alone writes logs and pictures; all take part in checkpoints. What one
+would decide by itself, they decide together: one that left the others would
+leave them waiting in the next sum.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import json
+import os
+from typing import Any
+import zlib
+
+import jax
+import numpy as np
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.runs import metrics_log
+
+# What a launcher says of each process: how many there are; without the second
+# nothing was launched, as in a batch script of SLURM.
+_LAUNCHERS = (
+    ('SLURM_NTASKS', 'SLURM_STEP_NODELIST'),
+    ('OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_RANK'),
+)
+_LEAVE_SECONDS = 30  # that one waits for the others at the end
+
+
+def start(coordinator: str = '', count: str = '', index: str = '') -> None:
+  """Joins the other processes, before anything is done on a device.
+
+  Without arguments it is the launcher's environment that says who they are:
+  that of SLURM or of Open MPI, which start one process for each device. Where
+  there is neither, or but one process, nothing is done.
+
+  Args:
+    coordinator: `HOST:PORT` of the first process, with a free port.
+    count: Number of processes.
+    index: Of this one, from 0.
+
+  Raises:
+    UserError: If only some are given, or the others cannot be reached.
+  """
+  given = {'coordinator': coordinator, 'processes': count, 'process': index}
+  missing = [f'--{name}' for name, value in given.items() if not value]
+  if len(missing) == len(given):
+    if not _launched():
+      return
+    who = {}
+  elif missing:
+    raise UserError(f'{" and ".join(missing)}: missing, of all three')
+  else:
+    who = {
+        'coordinator_address': _address(coordinator),
+        'num_processes': _number('--processes', count),
+        'process_id': _number('--process', index),
+        # Else a launcher's environment would give each one device.
+        'cluster_detection_method': 'deactivate',
+    }
+  # It would take SIGTERM for itself.
+  jax.config.update('jax_enable_preemption_service', False)
+  try:
+    jax.distributed.initialize(**who, shutdown_timeout_seconds=_LEAVE_SECONDS)
+  except (ValueError, RuntimeError) as error:
+    raise UserError(
+        f'the processes cannot join ({error}); --coordinator, --processes and '
+        '--process say who they are'
+    ) from error
+
+
+def _launched():
+  return any(
+      os.environ.get(count, '1') != '1' and told in os.environ
+      for count, told in _LAUNCHERS
+  )
+
+
+def _address(text):
+  host, colon, port = text.rpartition(':')
+  if not (host and colon and port.isdecimal()):
+    raise UserError(f'--coordinator is HOST:PORT, not {text!r}')
+  return text
+
+
+def _number(name, text):
+  if not text.isdecimal():
+    raise UserError(f'{name} is a number from 0, not {text!r}')
+  return int(text)
+
+
+def is_first() -> bool:
+  """Whether this process writes what is written once."""
+  return jax.process_index() == 0
+
+
+def share() -> tuple[int, int]:
+  """Returns which part of each batch this process reads, and of how many."""
+  return jax.process_index(), jax.process_count()
+
+
+def terminal() -> metrics_log.Terminal:
+  """Returns where progress is told: nowhere but in the first process."""
+  if is_first():
+    return metrics_log.Terminal()
+  return metrics_log.Terminal(
+      open(os.devnull, 'w')
+  )  # As long as the process lives.
+
+
+def greatest(number: int) -> int:
+  """Returns the greatest number of all processes, which all have to ask."""
+  return int(_gather(np.array(number, np.int32)).max())
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+  """Has all processes fail where one does.
+
+  Raises:
+    UserError: If another did.
+  """
+  try:
+    yield
+  except BaseException:
+    greatest(1)
+    raise
+  if greatest(0):
+    raise UserError('another process could not go on; it says why')
+
+
+def check_same(what: str, value: Any) -> None:
+  """Refuses processes that were started on different things.
+
+  Args:
+    what: Its name, for the message.
+    value: Something that JSON can write.
+
+  Raises:
+    UserError: If it is not the same in all.
+  """
+  sums = _gather(np.array(zlib.crc32(json.dumps(value).encode()), np.uint32))
+  if (sums != sums[0]).any():
+    raise UserError(f'{what} of the {len(sums)} processes differ')
+
+
+def _gather(value):
+  """Returns the value of each process."""
+  if jax.process_count() == 1:
+    return value[None]
+  from jax.experimental import multihost_utils
+
+  return np.asarray(multihost_utils.process_allgather(value))

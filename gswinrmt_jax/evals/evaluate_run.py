@@ -1,0 +1,158 @@
+"""The evaluation of weights: of a run from its folder alone, or others."""
+
+import dataclasses
+import pathlib
+import re
+from typing import Any
+
+import jax
+
+from gswinrmt_jax.data import datasets, pipeline
+from gswinrmt_jax.distributed import compilation
+from gswinrmt_jax.distributed import mesh as devices_lib
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.evals import evaluator, metrics
+from gswinrmt_jax.runs import metrics_log, run_folder
+from gswinrmt_jax.train import build
+from gswinrmt_jax.weights import load as weights_lib
+
+_BATCH_SIZE = 100  # where no run says one
+
+
+def evaluate_run(
+    source: pathlib.Path,
+    *,
+    step: int | str = 'best',
+    which: str | None = None,
+    data: str | None = None,
+    split: str = 'test',
+    image_size: int | None = None,
+    batch_size: int | None = None,
+    data_dir: str | None = None,
+    terminal: metrics_log.Terminal | None = None,
+) -> dict[str, Any]:
+  """Evaluates a run's checkpoint, or weights, on any number of devices.
+
+  Args:
+    source: A run folder, or weights as `weights.load` takes them.
+    step: Of a run: 'best', 'latest' or a step.
+    which: Of a run: 'raw', 'ema', or None for the better of the two.
+    data: The data set; None takes the run's.
+    split: 'train', 'val' or 'test' as the run has them, or a split of the data
+      set.
+    image_size: Height and width to bring images to; None takes the card's.
+      Above the card's no margin is cut off.
+    batch_size: Images at a time; None takes the run's.
+    data_dir: Where the data are; None takes the run's.
+    terminal: Where the table goes.
+
+  Returns:
+    What was written to `evaluation_SPLIT_STEP.json` beside the weights: with
+    the data's name before the split if it is not the run's, without step if
+    there was no run, with `_ema` behind the step if it was the average, with
+    `_Npx` at the end at another image size.
+
+  Raises:
+    UserError: If weights or data do not allow it.
+  """
+  compilation.keep_programs()
+  terminal = terminal or metrics_log.Terminal()
+  weights = weights_lib.load(
+      pathlib.Path(source), step=step, which=which, warn=terminal.say
+  )
+  place = _place(weights, data, split, data_dir)
+  info = datasets.info(place.name, place.dir)
+  weights.check_classes(info)
+  datasets.ensure(place.name, place.dir)
+  size = (image_size, image_size) if image_size else weights.card.image_size
+  figures = _figures(weights, place, size, batch_size or place.batch_size)
+  report = {
+      'step': weights.step,
+      'epoch': weights.epoch,
+      'weights': weights.which,
+      'data': place.name,
+      'split': place.split,
+      'image_size': list(size),
+      **figures,
+      'class_names': list(info.class_names),
+  }
+  terminal.say(
+      f'{weights.origin}, {place.name} {place.split}, '
+      f'{size[0]} x {size[1]} pixels'
+  )
+  terminal.say(metrics.table(report, info.class_names))
+  # Other data's figures do not go where the run's own on this split are.
+  own = weights.recipe is not None and place.name == weights.recipe.data.name
+  named = split if own else f'{place.name}_{split}'
+  path = weights.folder / _file_name(
+      named, weights.step, weights.which, image_size
+  )
+  run_folder.write_json(path, report)
+  terminal.say(f'Written to {path}.')
+  return report
+
+
+def _figures(weights, place, size, batch_size):
+  """Goes through the images once."""
+  # Each is needed once: there is no use in keeping it.
+  records = datasets.load(
+      place.name,
+      place.split,
+      place.dir,
+      image_size=size,
+      crop=weights.card.crop_at(size),
+      storage='decode',
+  )
+  eval_step = jax.jit(
+      evaluator.make_eval_step(
+          weights.make_model(size), build.make_normalization(weights.card)
+      )
+  )
+  devices = devices_lib.Devices()
+  batch_size = devices.rounded_up(batch_size)
+  return evaluator.evaluate(
+      eval_step,
+      weights.variables,
+      pipeline.eval_batches(records, batch_size=batch_size),
+      devices.put_batch,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+  """Where the records are, and how many to take at a time."""
+
+  name: str
+  split: str
+  dir: str
+  batch_size: int
+
+
+def _place(weights, data, split, data_dir):
+  """Fills in from the run what was not said."""
+  recipe = weights.recipe
+  if recipe is not None and data in (None, recipe.data.name):
+    own = f'{split}_split'
+    return _Place(
+        name=recipe.data.name,
+        # A recipe without a test split leaves it to the data to say so.
+        split=recipe.data.get(own) or split,
+        dir=recipe.data.dir if data_dir is None else data_dir,
+        batch_size=recipe.eval_batch_size,
+    )
+  if data is None:
+    raise UserError(
+        f'{weights.origin} does not say which data it is for: --data='
+        f'{", ".join(datasets.NAMES)} or a prepared one of your own'
+    )
+  return _Place(data, split, data_dir or '', _BATCH_SIZE)
+
+
+def _file_name(split, step, which, image_size):
+  """Slices differ in where the colon stands, so it stays as `-`."""
+  split = split.replace(':', '-').replace('%', 'pct')
+  plain = re.sub(r'[^\w.-]+', '_', split).strip('_')
+  size = f'_{image_size}px' if image_size else ''
+  step = '' if step is None else f'_{step}'
+  average = '_ema' if which == 'ema' else ''
+  return f'evaluation_{plain}{step}{average}{size}.json'

@@ -1,0 +1,1 @@
+"""The run folder: what is written while a model trains."""

@@ -1,0 +1,172 @@
+"""The closing summary of a run: the last and the best checkpoint."""
+
+from collections.abc import Mapping, Sequence
+import pathlib
+import statistics
+from typing import Any
+
+import jax
+import ml_collections
+
+from gswinrmt_jax import files
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.train import average
+from gswinrmt_jax.train.schedule import Plan
+from gswinrmt_jax.train.train_state import TrainState
+
+_FIGURES = (
+    ('validation accuracy', 'val_accuracy', '.2%'),
+    ('test accuracy', 'test_accuracy', '.2%'),
+    ('test top-5 accuracy', 'test_top5_accuracy', '.2%'),
+    ('test cross-entropy', 'test_loss', '.4f'),
+    ('test cross-entropy, smoothing 0.1', 'test_smoothed_loss', '.4f'),
+)
+_FILE = 'summary.json'
+# What a summary has in any case.
+_PARTS = {'steps': int, 'total_steps': int, 'last': dict, 'best': dict}
+
+
+def parameter_count(state: TrainState) -> int:
+  """Returns the number of parameters."""
+  return sum(leaf.size for leaf in jax.tree.leaves(state.params))
+
+
+def summarize(
+    config: ml_collections.ConfigDict,
+    plan: Plan,
+    entries: Sequence[Mapping[str, Any]],
+    tested: Mapping[int, Mapping[str, Any]],
+    *,
+    last: int,
+    best: int,
+) -> dict[str, Any]:
+  """Returns what is reported of the last and of the best checkpoint.
+
+  Args:
+    config: The recipe.
+    plan: Its steps.
+    entries: Those of `metrics.jsonl`.
+    tested: Figures on the test split, by step; empty if the schedule was not
+      finished. Those of the average are called `ema_NAME`.
+    last: The last step.
+    best: The step of the best validation accuracy, of weights or average;
+      `weights` of each says which of them is the better there.
+  """
+  epochs = [entry for entry in entries if entry['kind'] == 'epoch']
+  # Without what somebody took out of the log: the checkpoints are still there.
+  by_step = {entry['step']: entry for entry in epochs}
+  per_epoch = plan.num_examples / plan.batch_size
+  summary = {
+      'model': config.model.name,
+      'data': config.data.name,
+      'seed': config.seed,
+      'steps': last,
+      'total_steps': plan.total_steps,
+  }
+  if epochs:
+    summary['seconds_per_epoch'] = statistics.median(
+        entry['seconds'] / entry['steps'] * per_epoch for entry in epochs
+    )
+  skipped = sum(entry.get('skipped', 0) for entry in entries)
+  if skipped:
+    summary['skipped_steps'] = skipped
+  for name, step in (('last', last), ('best', best)):
+    entry, figures = by_step.get(step, {}), tested.get(step, {})
+    summary[name] = {'step': step, 'epoch': plan.epoch_of(step)}
+    if entry:
+      summary[name]['weights'] = average.better(entry, 'val_')[1]
+    for prefix in ('', average.PREFIX):
+      if f'val_{prefix}accuracy' in entry:
+        figure = f'val_{prefix}accuracy'
+        summary[name][figure] = entry[figure]
+      for figure in ('accuracy', 'top5_accuracy', 'loss', 'smoothed_loss'):
+        if prefix + figure in figures:
+          summary[name][f'test_{prefix}{figure}'] = figures[prefix + figure]
+  return summary
+
+
+def read(folder: pathlib.Path, step: int) -> dict[str, Any] | None:
+  """Returns the summary of a run that ended at `step`, if it was written.
+
+  Raises:
+    UserError: If it is damaged.
+  """
+  summary = load(folder)
+  return summary if summary and summary['steps'] == step else None
+
+
+def load(folder: pathlib.Path) -> dict[str, Any] | None:
+  """Returns the last summary; None if none was written.
+
+  A damaged one does not count as none: the run would be summed up anew, and the
+  test split is read once.
+
+  Raises:
+    UserError: If it is damaged.
+  """
+  path = folder / _FILE
+  try:
+    return check(files.read_json(path), str(path))
+  except FileNotFoundError:
+    return None
+  except UserError as error:
+    raise UserError(
+        f'{error}; put it back from a copy, or remove it: then training sums '
+        'the run up anew, which reads the test split a second time'
+    ) from error
+
+
+def check(summary: Any, where: str) -> dict[str, Any]:
+  """Returns what was read as a summary.
+
+  Args:
+    summary: What was read.
+    where: From where, for the message.
+
+  Raises:
+    UserError: If it lacks what a summary has in any case.
+  """
+  for name, kind in _PARTS.items():
+    found = summary.get(name) if isinstance(summary, dict) else None
+    if not isinstance(found, kind):
+      raise UserError(f"{where} is no whole summary: '{name}' is not in it")
+  return summary
+
+
+def table(summary: Mapping[str, Any]) -> str:
+  """Returns the summary as text, for the terminal."""
+  last, best = summary['last'], summary['best']
+  lines = [
+      '',
+      f'{"":<34}{"last":>10}{"best":>10}',
+      f'{"epoch":<34}{last["epoch"]:>10}{best["epoch"]:>10}',
+  ]
+  lines += [
+      f'{label:<34}{last[name]:>10{form}}{best[name]:>10{form}}'
+      for label, name, form in _rows()
+      if name in last and name in best
+  ]
+  if 'val_ema_accuracy' in last and 'weights' in best:
+    label = 'better on validation data'
+    lines.append(f'{label:<34}{last["weights"]:>10}{best["weights"]:>10}')
+  lines.append(f'{"parameters":<34}{summary["parameters"]:>10,}')
+  if 'seconds_per_epoch' in summary:
+    seconds = summary['seconds_per_epoch']
+    lines.append(f'{"seconds per epoch":<34}{seconds:>10.1f}')
+  if 'skipped_steps' in summary:
+    label = 'steps skipped, not finite'
+    lines.append(f'{label:<34}{summary["skipped_steps"]:>10,}')
+  if summary['steps'] < summary['total_steps']:
+    lines.append(
+        f'Stopped at step {summary["steps"]:,} of {summary["total_steps"]:,}: '
+        'not tested yet.'
+    )
+  return '\n'.join(lines)
+
+
+def _rows():
+  """Yields what the table may show: a figure, and below it the average's."""
+  for label, name, form in _FIGURES:
+    yield label, name, form
+    split, _, figure = name.partition('_')
+    yield '  EMA', f'{split}_{average.PREFIX}{figure}', form

@@ -1,0 +1,1 @@
+"""Training: the loop, the update, the optimizer, stopping and resuming."""

@@ -1,1 +1,0 @@
-"""Training and evaluation: the only part that knows both models and data."""

@@ -1,0 +1,13 @@
+"""Trained weights: loaded, stored, converted from other formats."""
+
+from gswinrmt_jax.weights.state_dict import (
+    from_torch_state_dict,
+    match_state_dict,
+    to_torch_state_dict,
+)
+
+__all__ = [
+    'from_torch_state_dict',
+    'match_state_dict',
+    'to_torch_state_dict',
+]

@@ -1,0 +1,84 @@
+"""A folder of weights alone: an Orbax checkpoint and its card.
+
+FOLDER/config.json   the card, with checksums of the values
+FOLDER/weights       Orbax: {'params', 'batch_stats'}
+"""
+
+from collections.abc import Mapping
+import pathlib
+import tempfile
+from typing import Any
+
+from gswinrmt_jax.checkpoints import checksums
+from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.runs import run_folder
+from gswinrmt_jax.weights import card as card_lib
+
+_WEIGHTS = 'weights'
+
+
+def is_one(folder: pathlib.Path) -> bool:
+  """Tells such a folder from a run's."""
+  return (folder / _WEIGHTS).is_dir()
+
+
+def write(
+    folder: pathlib.Path, variables: Mapping[str, Any], card: card_lib.Card
+) -> None:
+  """Writes weights and card, whole or not at all.
+
+  Raises:
+    UserError: If the folder is there already.
+  """
+  import orbax.checkpoint as ocp
+
+  if folder.exists():
+    raise UserError(f'{folder} is there already: choose another')
+  folder = folder.absolute()
+  folder.parent.mkdir(parents=True, exist_ok=True)
+  sums = {name: checksums.checksum(tree) for name, tree in variables.items()}
+  with tempfile.TemporaryDirectory(
+      prefix=f'.{folder.name}.', dir=folder.parent
+  ) as place:
+    part = pathlib.Path(place) / folder.name
+    part.mkdir()
+    with ocp.PyTreeCheckpointer() as writer:
+      writer.save(part / _WEIGHTS, variables)
+    fields = {**card.to_dict(), 'crc32': sums}
+    run_folder.write_json(part / card_lib.FILE, fields)
+    part.rename(folder)
+
+
+def read(folder: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
+  """Returns weights, a copy on each device, and card.
+
+  Raises:
+    UserError: If either cannot be read, or the values changed.
+  """
+  import orbax.checkpoint as ocp
+
+  fields = card_lib.read(folder / card_lib.FILE)
+  card = card_lib.from_dict(fields, str(folder / card_lib.FILE))
+  target = mesh.Devices().target(
+      factory.variable_shapes(card.make_model(), (*card.image_size, 3))
+  )
+  try:
+    with ocp.PyTreeCheckpointer() as reader:
+      variables = reader.restore(
+          (folder / _WEIGHTS).absolute(),
+          item=target,
+          restore_args=ocp.checkpoint_utils.construct_restore_args(target),
+      )
+  except Exception as error:  # Whatever a broken file raises.
+    reason = str(error).strip().split('\n')[0] or type(error).__name__
+    raise UserError(
+        f'the weights in {folder} cannot be read ({reason[:160]})'
+    ) from error
+  for name, total in fields.get('crc32', {}).items():
+    if checksums.checksum(variables[name]) != total:
+      raise UserError(
+          f'the checksum of {name} in {folder} differs: the file changed'
+      )
+  return variables, card
