@@ -65,7 +65,7 @@ part() {
   case $1 in
     train_* | inference_*)
       measure --model "${1#*_}" "--${1%%_*}" "${size[@]}" \
-        --peers eager compile pallas
+        --peers eager compile
       ;;
     pipeline_retention_large) measure "${fed_large[@]}" ;;
     pipeline_retention_compact) measure "${fed_compact[@]}" ;;

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax.benchmark import ideal_bytes, jax_arms, variables
-from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import cost, factory
 from gswinrmt_jax.ops import backend
 
@@ -54,14 +53,6 @@ def test_latency_is_inference():
   program.run(1)
   assert program.facts['images'] == 1
   assert program.facts['flops'] == 2 * program.facts['macs']
-
-
-def test_kernels_of_our_own_are_not_timed_where_they_do_not_run():
-  fields = {**SMALL, 'ffn_impl': 'pallas'}
-  with pytest.raises(UserError, match='are for a GPU'):
-    jax_arms.build({**SPEC, 'fields': fields, 'kernels': True, 'task': 'train'})
-  # A run that was trained with them is timed as it computes here.
-  jax_arms.build({**SPEC, 'fields': fields, 'task': 'latency'}).run(1)
 
 
 def test_plain_takes_none_of_our_forms():

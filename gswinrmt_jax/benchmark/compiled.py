@@ -145,12 +145,7 @@ def tracing_for_target(target: str) -> Iterator[jax.sharding.Sharding]:
       target_config=targets.TARGETS[target],
       topology='1x1x1',
   ).devices
-  kind = jax.sharding.AbstractDevice(
-      chip.device_kind, num_cores=None, platform='gpu'
-  )
-  # By which Pallas knows what it compiles for.
-  mesh = jax.sharding.AbstractMesh((), (), abstract_device=kind)
-  with backend.tracing_for('gpu'), jax.sharding.use_abstract_mesh(mesh):
+  with backend.tracing_for('gpu'):
     yield jax.sharding.SingleDeviceSharding(chip)
 
 

@@ -35,7 +35,6 @@ _SLICES = {'dynamic-slice', 'gather', 'slice'}
 _VIEWS = {'bitcast', 'get-tuple-element', 'reshape'}
 # Of which a slice needs no more than the same slice of the operands.
 _ELEMENTWISE = {'add', 'convert', 'divide', 'maximum', 'multiply', 'subtract'}
-_PALLAS = '__gpu$xla.gpu.triton'  # the call of a kernel of ours
 _BRANCHING = {'call', 'conditional', 'while'}
 
 
@@ -49,7 +48,7 @@ class Counts:
       one operation: a fusion, a library call, a copy, or any other operation
       that stands alone. Parameters, constants, tuples and bitcasts start
       nothing. Kinds: 'loop', 'reduce' (and transposes: fusions of kind
-      `kInput`) and 'triton' fusions, 'pallas', 'cudnn', 'cublas', 'copy',
+      `kInput`) and 'triton' fusions, 'cudnn', 'cublas', 'copy',
       'collective', else the operation's or the call's own name. A library call,
       and a reduction of several stages that is one instruction, may start more
       than one kernel; a program that is tuned on a device may choose otherwise.
@@ -138,8 +137,6 @@ def _kind(instruction):
     return {'input': 'reduce'}.get(kind, kind)
   if opcode == 'custom-call':
     target = instruction.attribute(r'custom_call_target="([^"]*)"')
-    if target == _PALLAS:
-      return 'pallas'
     for library in ('cudnn', 'cublas'):
       if target.startswith(f'__{library}$'):
         return library

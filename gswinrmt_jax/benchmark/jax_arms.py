@@ -1,10 +1,8 @@
 """The programs of this package that are timed; the worker's own module.
 
 A spec has 'task' and, for a model, 'model', 'fields', 'batch', 'image_size',
-'classes', 'dtype' (None: bfloat16, on a CPU float32), 'plain' (no
-implementation of ours: XLA's own convolutions) and 'kernels' (`fields` take
-those of `gswinrmt_jax.pallas`, which are compared before). `fed_arms` has one
-more task.
+'classes', 'dtype' (None: bfloat16, on a CPU float32) and 'plain' (no
+implementation of ours: XLA's own convolutions). `fed_arms` has one more task.
 """
 
 import contextlib
@@ -15,16 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gswinrmt_jax import ops, pallas
+from gswinrmt_jax import ops
 from gswinrmt_jax.benchmark import (
     fed_arms,
     ideal_bytes,
-    kernel_agreement,
     variables,
     worker,
 )
-from gswinrmt_jax.distributed import allocation
-from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import cost, factory
 from gswinrmt_jax.ops import backend
 from gswinrmt_jax.train import optimizer
@@ -134,10 +129,6 @@ def _model(spec):
       dtype=spec['dtype'],
       **fields,
   )
-  if spec.get('kernels'):
-    if not pallas.runs_here():
-      raise UserError('kernels of our own are for a GPU')
-    kernel_agreement.check(model)
   size = spec['image_size']
   values = variables.random_variables(model, (size, size, 3))
   batch = variables.random_batch(spec['batch'], size, spec['classes'])
@@ -233,5 +224,4 @@ _TASKS = {
 }
 
 if __name__ == '__main__':
-  allocation.keep()  # As `gswinrmt train` does.
   worker.serve(build)

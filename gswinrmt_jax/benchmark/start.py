@@ -28,12 +28,15 @@ _POLL = 0.02  # seconds
 _LIMIT = 600.0
 
 
-def measure(repeats: int, threads: int | None) -> list[dict[str, Any]]:
+def measure(
+    repeats: int, threads: int | None, *, on_cpu: bool
+) -> list[dict[str, Any]]:
   """Times fresh processes, in turn: imports, and training until step 1 is done.
 
   Args:
     repeats: Of each.
     threads: Cores that they get; None for all.
+    on_cpu: Whether JAX computes on a CPU.
 
   Returns:
     For each its name and seconds: an import's own, or from the start of the
@@ -44,7 +47,7 @@ def measure(repeats: int, threads: int | None) -> list[dict[str, Any]]:
   """
   cores = process.pinned(threads)
   before = os.sched_getaffinity(0) if cores else None
-  steps = _steps()
+  steps = dict(list(_STEPS.items())[: 2 if on_cpu else 1])
   taken = {name: [] for name in [*_IMPORTS, *steps]}
   if cores:
     os.sched_setaffinity(0, cores)
@@ -72,14 +75,6 @@ def table(found: Sequence[dict[str, Any]]) -> str:
         f'| {row["what"]} | {row["seconds"]:.2f} | {low:.2f} | {high:.2f} |'
     )
   return '\n'.join(lines)
-
-
-def _steps():
-  # Only here: this module loads with the command, which need not wait for JAX.
-  from gswinrmt_jax.distributed import allocation
-
-  names = list(_STEPS) if allocation.on_cpu() else list(_STEPS)[:1]
-  return {name: _STEPS[name] for name in names}
 
 
 def _import_seconds(statement):

@@ -12,11 +12,7 @@ Spec = dict[str, Any]
 Say = Callable[[str], None]
 
 TWINS = ('eager', 'compile')
-KERNELS = {'attention_impl': 'pallas', 'ffn_impl': 'pallas'}
-_OURS = {
-    'plain': {'plain': True},
-    'pallas': {'fields': KERNELS, 'kernels': True},
-}
+_OURS = {'plain': {'plain': True}}
 _TOGETHER = 8  # runs that are alive at once
 
 
@@ -45,9 +41,8 @@ def models(
   Args:
     bench: Where.
     specs: Of models.
-    peers: 'plain', the same on XLA's own convolutions; 'pallas', the same with
-      kernels of our own; 'eager' and 'compile', PyTorch's twin; else models of
-      timm.
+    peers: 'plain', the same on XLA's own convolutions; 'eager' and 'compile',
+      PyTorch's twin; else models of timm.
     say: Told of tables.
 
   Returns:

@@ -7,7 +7,6 @@ those of other frameworks, and the rates of products and of memory with them:
 medians over the rounds, on random data. Each program has its own process.
 
   --peers plain     the same model on XLA's own convolutions
-  --peers pallas    the same model with kernels of our own, on a GPU
   --peers eager     the same model in PyTorch (benchmarks/torch_twin.py), which
                     is compared with it first; compile: by torch.compile
   --peers NAME      a model of timm, such as swin_base_patch4_window7_224
@@ -70,7 +69,7 @@ def _setting(args, model):
 
 def _count(args):
   from gswinrmt_jax import recipes
-  from gswinrmt_jax.benchmark import report, suite
+  from gswinrmt_jax.benchmark import report
 
   if len(args.model) > 1:
     raise UserError('--compiled-for takes one --model')
@@ -78,8 +77,6 @@ def _count(args):
   setting = _setting(args, model)
   config = recipes.cifar10(model)
   config.batch_size = args.batch
-  if args.pallas:
-    config.model.update(suite.KERNELS)
   found = report.count_step(
       config,
       image_size=setting['image_size'],
@@ -126,7 +123,9 @@ def _measure_with(args, bench, say):
   ]
   path = pathlib.Path(args.json) if args.json else None
   if args.start:
-    rows = start.measure(args.repeats, args.threads)
+    rows = start.measure(
+        args.repeats, args.threads, on_cpu=bench.platform == 'cpu'
+    )
     say(start.table(rows))
     found, words = {'rows': rows}, ['start']
   elif args.depthwise:

@@ -19,7 +19,6 @@ _OTHERS = (
     'start',
     'compiled_for',
     'augmented',
-    'pallas',
 )
 
 
@@ -50,11 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--augmented',
       action='store_true',
       help="count the step with CIFAR-10's augmentation inside",
-  )
-  add(
-      '--pallas',
-      action='store_true',
-      help='count the step with the kernels of gswinrmt_jax.pallas',
   )
 
 
@@ -132,8 +126,6 @@ def check(args: argparse.Namespace) -> None:
   if args.seconds <= 0:
     raise UserError('--seconds must be above 0')
   _check_pipeline(args)
-  if args.pallas and not args.compiled_for:
-    raise UserError('--pallas is for --compiled-for: --peers pallas measures')
   if args.run and not args.latency:
     raise UserError('--run is for --latency')
   if args.run and args.peers:
