@@ -1,52 +1,166 @@
-"""Files that are written whole or not at all, and JSON that may be damaged."""
+"""Files and folders written whole or not at all, JSON, and a lock."""
 
 from collections.abc import Iterator
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import secrets
+import shutil
+import socket
 from typing import Any
 
 from gswinrmt_jax.errors import UserError
 
+_PART = '.part'
+
+
+class LockedError(Exception):
+  """Another process holds a lock; the message says which one."""
+
 
 @contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Gives a path to write to, which takes the place of `path` in the end.
+def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Gives a temporary path that takes the place of `path` at the end.
 
-  It is `NAME.part` beside it. What was there before stays until all is on the
-  disk, and stays if the writing fails: then the part is removed.
+  The caller writes a file or makes a folder there. It lies beside `path`, so
+  that renaming it does not cross file systems, and every process gets a name of
+  its own. Files, folders and the new name are on the disk when this returns. If
+  writing fails, what was there before stays and the temporary path is removed.
+
+  A file replaces the file before it. A folder needs a free name: replacing a
+  folder that is not empty raises `OSError`.
 
   Args:
-    path: The file to write or to replace.
+    path: The file or folder to write.
 
   Yields:
-    Where to write.
+    Where to write it: `.NAME.RANDOM.part` in the same folder.
   """
-  part = path.with_name(f'{path.name}.part')
+  part = path.with_name(f'.{path.name}.{secrets.token_hex(4)}{_PART}')
   try:
     yield part
-    # A rename may reach the disk before what it names does.
-    with part.open('rb') as file:
-      os.fsync(file.fileno())
+    # A rename may reach the disk before the bytes that it names.
+    for written in (*part.rglob('*'), part):
+      sync(written)
     os.replace(part, path)
+    sync(path.parent)
   except BaseException:
-    with contextlib.suppress(OSError):  # What went wrong is told, not this.
-      part.unlink()
+    with contextlib.suppress(OSError):  # Only the first error is reported.
+      _remove(part)
     raise
 
 
+def remove_leftovers(folder: pathlib.Path) -> None:
+  """Removes what processes that were killed inside `replaced` left behind.
+
+  Call it only while no other process writes into the folder: hold its lock.
+  """
+  for part in folder.glob(f'.*{_PART}'):
+    _remove(part)
+
+
+def sync(path: pathlib.Path) -> None:
+  """Waits until a file, or the list of names in a folder, is on the disk."""
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+  """Writes a text file, whole or not at all."""
+  with replaced(path) as part:
+    part.write_text(text)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes a JSON file, whole or not at all."""
+  write_text(path, json.dumps(value, indent=2) + '\n')
+
+
 def read_json(path: pathlib.Path) -> Any:
-  """Returns what a JSON file holds, whatever that is.
+  """Returns the value in a JSON file, whatever it is.
 
   Raises:
-    FileNotFoundError: If it is not there.
+    FileNotFoundError: If there is no such file.
     UserError: If it cannot be read.
   """
   try:
     return json.loads(path.read_bytes())
   except FileNotFoundError:
     raise
-  # The last: of brackets within brackets.
+  # RecursionError: brackets nested too deep.
   except (OSError, ValueError, RecursionError) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
+  """Holds a lock file, which names the process that holds it.
+
+  The lock is the operating system's (flock), so that it ends with the process,
+  by kill -9 too. The file is removed at the end; one that is left over locks
+  nothing.
+
+  Args:
+    path: The lock file; its folder exists.
+    wait: Whether to wait for another process, which is printed, or to raise.
+
+  Yields:
+    Whether anything is locked: not on file systems without locks.
+
+  Raises:
+    LockedError: If another process holds the lock, 'process 12 on HOST'.
+  """
+  file, held = _open_locked(path, wait)
+  with file:
+    file.truncate(0)
+    file.write(f'process {os.getpid()} on {socket.gethostname()}\n')
+    file.flush()
+    try:
+      yield held
+    finally:
+      # Removed while it is still held; see `_open_locked`.
+      path.unlink(missing_ok=True)
+
+
+def _open_locked(path, wait):
+  """Returns the lock file, opened, and whether it could be locked."""
+  while True:
+    file = path.open('a+')  # Not emptied: it says who holds it.
+    try:
+      held = _lock(file, wait)
+      # The process that held it may have removed it since it was opened here.
+      with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+          return file, held
+    except BaseException:
+      file.close()
+      raise
+    file.close()
+
+
+def _lock(file, wait):
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    file.seek(0)
+    holder = file.read().strip() or 'another process'
+    if not wait:
+      raise LockedError(holder) from None
+    print(f'waiting for {holder}, which holds {file.name}', flush=True)
+    fcntl.flock(file, fcntl.LOCK_EX)
+  except OSError:
+    return False  # a file system without locks
+  return True
+
+
+def _remove(path):
+  shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+# For callers that have not moved yet.
+replacing = replaced

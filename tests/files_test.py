@@ -1,9 +1,13 @@
-"""A file is there whole or not at all."""
+"""Files and folders are there whole or not at all; a lock is one process's."""
 
+import fcntl
 import os
 import pathlib
+import signal
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -14,7 +18,7 @@ from gswinrmt_jax.errors import UserError
 def test_a_file_is_made_and_replaced(tmp_path):
   path = tmp_path / 'a.json'
   for text in ('one', 'two'):
-    with files.replacing(path) as part:
+    with files.replaced(path) as part:
       assert part.parent == tmp_path  # A rename does not cross file systems.
       part.write_text(text)
       assert not path.exists() or path.read_text() == 'one'
@@ -22,37 +26,82 @@ def test_a_file_is_made_and_replaced(tmp_path):
   assert os.listdir(tmp_path) == ['a.json']
 
 
+def test_a_folder_is_made_once(tmp_path):
+  path = tmp_path / 'a'
+
+  def write():
+    with files.replaced(path) as part:
+      (part / 'b').mkdir(parents=True)
+      (part / 'b' / 'c').write_text('c')
+      assert not (path / 'b' / 'd').exists()
+
+  write()
+  assert (path / 'b' / 'c').read_text() == 'c'
+  with pytest.raises(OSError):
+    write()
+  assert os.listdir(tmp_path) == ['a']
+
+
 @pytest.mark.parametrize('error', [ValueError, KeyboardInterrupt])
 def test_what_was_there_stays_if_writing_fails(error, tmp_path):
   path = tmp_path / 'a.json'
   path.write_text('before')
-  with pytest.raises(error), files.replacing(path) as part:
+  with pytest.raises(error), files.replaced(path) as part:
     part.write_text('half')
+    raise error
+  with pytest.raises(error), files.replaced(tmp_path / 'b') as part:
+    part.mkdir()
+    (part / 'file').touch()
     raise error
   assert path.read_text() == 'before'
   assert os.listdir(tmp_path) == ['a.json']
 
 
-def test_the_bytes_are_on_the_disk_before_the_name(tmp_path, monkeypatch):
-  done = []
-  replace = os.replace
+def test_bytes_and_names_are_on_the_disk_before_the_new_name(
+    tmp_path, monkeypatch
+):
+  done, replace = [], os.replace
+
+  def sync(path):
+    done.append(path.name if path.suffix != '.part' else 'part')
+
+  monkeypatch.setattr(files, 'sync', sync)
   monkeypatch.setattr(
-      os, 'fsync', lambda descriptor: done.append(os.fstat(descriptor).st_size)
+      os, 'replace', lambda *paths: done.append('renamed') or replace(*paths)
   )
+  with files.replaced(tmp_path / 'a') as part:
+    (part / 'b').mkdir(parents=True)
+    (part / 'b' / 'c').touch()
+  assert done == ['b', 'c', 'part', 'renamed', tmp_path.name]
+  done.clear()
+  files.write_text(tmp_path / 'd', 'text')
+  assert done == ['part', 'renamed', tmp_path.name]
+
+
+def test_sync_asks_the_system(tmp_path, monkeypatch):
+  (tmp_path / 'a').write_bytes(b'12345')
+  sizes = []
   monkeypatch.setattr(
-      os, 'replace', lambda *paths: done.append('name') or replace(*paths)
+      os, 'fsync', lambda descriptor: sizes.append(os.fstat(descriptor).st_size)
   )
-  with files.replacing(tmp_path / 'a') as part:
-    part.write_bytes(b'12345')
-  assert done == [5, 'name']
+  files.sync(tmp_path / 'a')
+  assert sizes == [5]
 
 
 def test_a_part_that_was_never_begun_hides_no_error(tmp_path):
-  with pytest.raises(FileNotFoundError, match=r'none.b\.part'):
-    with files.replacing(tmp_path / 'none' / 'b') as part:
-      part.write_text('')
-  with pytest.raises(ValueError, match='why'), files.replacing(tmp_path / 'a'):
+  with pytest.raises(FileNotFoundError, match=r'none.\.b\.\w+\.part'):
+    files.write_text(tmp_path / 'none' / 'b', '')
+  with pytest.raises(ValueError, match='why'), files.replaced(tmp_path / 'a'):
     raise ValueError('why')
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+  (tmp_path / '.a.1234.part').touch()
+  (tmp_path / '.b.1234.part' / 'folder').mkdir(parents=True)
+  (tmp_path / 'c.part').touch()
+  files.remove_leftovers(tmp_path)
+  assert os.listdir(tmp_path) == ['c.part']
+  files.remove_leftovers(tmp_path / 'none')
 
 
 def test_a_disk_that_is_full(tmp_path):
@@ -63,8 +112,7 @@ def test_a_disk_that_is_full(tmp_path):
       'from gswinrmt_jax import files\n'
       'signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n'
       'resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n'
-      "with files.replacing(pathlib.Path(sys.argv[1], 'a')) as part:\n"
-      "  part.write_bytes(b'1' * 5000)\n"
+      "files.write_text(pathlib.Path(sys.argv[1], 'a'), '1' * 5000)\n"
   )
   done = subprocess.run(
       [sys.executable, '-c', program, str(tmp_path)],
@@ -75,6 +123,13 @@ def test_a_disk_that_is_full(tmp_path):
   assert 'File too large' in done.stderr
   assert os.listdir(tmp_path) == ['a']
   assert (tmp_path / 'a').read_bytes() == b'before'
+
+
+def test_json_is_written_and_read(tmp_path):
+  path = tmp_path / 'a.json'
+  files.write_json(path, [1, {'b': None}])
+  assert files.read_json(path) == [1, {'b': None}]
+  assert path.read_text().endswith(']\n')
 
 
 @pytest.mark.parametrize(
@@ -88,5 +143,90 @@ def test_json_that_cannot_be_read(content, tmp_path):
   with pytest.raises(UserError, match=r'a\.json cannot be read: ') as caught:
     files.read_json(path)
   assert '\n' not in str(caught.value)
-  path.write_text('[1, {"b": null}]')
-  assert files.read_json(path) == [1, {'b': None}]
+
+
+_HOLD = """
+import pathlib, sys, time
+from gswinrmt_jax import files
+with files.locked(pathlib.Path(sys.argv[1])) as held:
+  print(held, flush=True)
+  time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+  """Another process, which holds the lock tmp_path / 'lock'."""
+  process = subprocess.Popen(
+      [sys.executable, '-c', _HOLD, str(tmp_path / 'lock')],
+      stdout=subprocess.PIPE,
+      text=True,
+  )
+  try:
+    assert process.stdout.readline() == 'True\n'
+    yield process
+  finally:
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_lock_is_held_until_its_process_is_killed(tmp_path, holder, capsys):
+  lock = tmp_path / 'lock'
+  who = f'process {holder.pid} on {socket.gethostname()}'
+  with pytest.raises(files.LockedError, match=who), files.locked(lock):
+    pass
+  got = threading.Event()
+
+  def wait():
+    with files.locked(lock, wait=True) as held:
+      assert held and f'process {os.getpid()} ' in lock.read_text()
+      got.set()
+
+  waiting = threading.Thread(target=wait)
+  waiting.start()
+  assert not got.wait(0.2)
+  holder.send_signal(signal.SIGKILL)
+  assert got.wait(60)
+  waiting.join()
+  assert f'waiting for {who}, which holds {lock}' in capsys.readouterr().out
+  assert os.listdir(tmp_path) == []
+
+
+def test_a_lock_left_over_locks_nothing(tmp_path):
+  (tmp_path / 'lock').write_text('process 1 on HOST\n')
+  with files.locked(tmp_path / 'lock') as held:
+    assert held
+
+
+def test_a_lock_file_removed_as_it_is_opened_is_not_taken(
+    tmp_path, monkeypatch
+):
+  """Its last holder removed it: others would lock a new one beside it."""
+  path, flock, calls = tmp_path / 'lock', fcntl.flock, []
+
+  def late(file, how):
+    calls.append(how)
+    if len(calls) == 1:
+      path.unlink()
+    flock(file, how)
+
+  monkeypatch.setattr(fcntl, 'flock', late)
+  with files.locked(path) as held:
+    assert held
+    with pytest.raises(files.LockedError, match=str(os.getpid())):
+      with files.locked(path):
+        pass
+  assert len(calls) == 3
+
+
+def test_without_locks_in_the_file_system_nothing_is_locked(
+    tmp_path, monkeypatch
+):
+  def flock(file, how):
+    raise OSError(95, 'Operation not supported')
+
+  monkeypatch.setattr(fcntl, 'flock', flock)
+  path = tmp_path / 'lock'
+  with files.locked(path) as one, files.locked(path) as other:
+    assert one is other is False

@@ -11,7 +11,7 @@ import gswinrmt_jax
 
 ROOT = pathlib.Path(gswinrmt_jax.__file__).parent
 
-OPEN = {'errors', 'files'}  # to all parts
+OPEN = {'errors', 'files', 'terminal'}  # to all parts
 # Part -> the parts it may import.
 MAY_IMPORT = {
     'ops': set(),
@@ -20,7 +20,7 @@ MAY_IMPORT = {
     'maps': {'models', 'ops'},
     'augment': {'ops'},
     'data': set(),
-    'distributed': {'models', 'ops', 'runs', 'train'},
+    'distributed': {'data', 'models', 'ops', 'runs', 'train'},
     'checkpoints': {'distributed', 'train'},
     'runs': {
         'checkpoints',

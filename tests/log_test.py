@@ -1,6 +1,5 @@
-"""The terminal's lines and the metrics log."""
+"""The metrics log."""
 
-import io
 import json
 import resource
 import shutil
@@ -9,30 +8,6 @@ import pytest
 
 from gswinrmt_jax.errors import RunError
 from gswinrmt_jax.runs import metrics_log as log
-
-
-class _Screen(io.StringIO):
-
-  def isatty(self):
-    return True
-
-
-def test_progress_is_redrawn_on_a_terminal_and_said_elsewhere():
-  screen, pipe = _Screen(), io.StringIO()
-  for stream in (screen, pipe):
-    terminal = log.Terminal(stream)
-    terminal.progress('step 1')
-    terminal.progress('step 2')
-    terminal.say('done')
-  assert screen.getvalue() == '\r\x1b[Kstep 1\r\x1b[Kstep 2\ndone\n'
-  assert pipe.getvalue() == 'step 1\nstep 2\ndone\n'
-
-
-def test_the_progress_line_never_wraps(monkeypatch):
-  monkeypatch.setenv('COLUMNS', '9')
-  screen = _Screen()
-  log.Terminal(screen).progress('epoch 1/2 step 3')
-  assert screen.getvalue() == '\r\x1b[Kepoch 1/'
 
 
 def _write(folder, steps, *, start):
@@ -97,15 +72,6 @@ def test_a_full_disk_ends_the_run_in_one_line(tmp_path):
   assert [entry['step'] for entry in log.read_metrics(tmp_path)] == [1]
 
 
-def test_what_a_run_can_do_without_is_told():
-  stream = io.StringIO()
-  with log.Terminal(stream).sparing('curves.png'):
-    raise OSError(28, 'No space left on device')
-  assert stream.getvalue() == (
-      'curves.png is not written (No space left on device)\n'
-  )
-
-
 def test_a_silent_log_has_the_entries_and_writes_none(tmp_path):
   _write(tmp_path, [1, 2, 3], start=0)
   before = {path: path.stat() for path in tmp_path.rglob('*')}
@@ -141,19 +107,3 @@ def test_a_new_run_starts_an_empty_log(tmp_path):
   assert log.read_metrics(tmp_path) == []
   _write(tmp_path, (2,), start=0)
   assert _write(tmp_path, (), start=0) == []
-
-
-@pytest.mark.parametrize(
-    ('seconds', 'text'),
-    [
-        (0.04, '0.0s'),
-        (9.949, '9.9s'),
-        (9.951, '10s'),
-        (44.6, '45s'),
-        (59.7, '1m00s'),
-        (185, '3m05s'),
-        (7620, '2h07m'),
-    ],
-)
-def test_duration(seconds, text):
-  assert log.duration(seconds) == text

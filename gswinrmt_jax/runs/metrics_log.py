@@ -1,54 +1,17 @@
 """What a run tells: a progress line, metrics.jsonl, TensorBoard events."""
 
-from collections.abc import Iterator, Mapping
-import contextlib
+from collections.abc import Mapping
 import json
 import os
 import pathlib
-import shutil
-import sys
-from typing import Any, TextIO
+from typing import Any
 
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import RunError
 from gswinrmt_jax.runs import events
+from gswinrmt_jax.terminal import duration, Terminal
 
-
-class Terminal:
-  """Lines of text; on a terminal the progress line is redrawn in place."""
-
-  def __init__(self, stream: TextIO | None = None):
-    self._stream = stream or sys.stdout
-    self._in_place = self._stream.isatty()
-    self._open = False
-
-  def say(self, text: str = '') -> None:
-    """Prints lines that stay."""
-    self._end_progress()
-    print(text, file=self._stream, flush=True)
-
-  def progress(self, text: str) -> None:
-    """Prints the progress line, over the one before on a terminal."""
-    if not self._in_place:
-      print(text, file=self._stream, flush=True)
-      return
-    # A line that wraps could not be drawn over.
-    text = text[: shutil.get_terminal_size().columns - 1]
-    print(f'\r\x1b[K{text}', end='', file=self._stream, flush=True)
-    self._open = True
-
-  @contextlib.contextmanager
-  def sparing(self, what: str) -> Iterator[None]:
-    """Says in a line that something a run can do without was not written."""
-    try:
-      yield
-    except OSError as error:
-      self.say(f'{what} is not written ({error.strerror or error})')
-
-  def _end_progress(self):
-    if self._open:
-      print(file=self._stream)
-      self._open = False
+__all__ = ['MetricsLog', 'SilentLog', 'Terminal', 'duration', 'read_metrics']
 
 
 class MetricsLog:
@@ -144,14 +107,3 @@ def _is_entry(entry):
   if kind == 'epoch' and not isinstance(entry.get('epoch'), int):
     return False
   return isinstance(kind, str) and isinstance(step, int)
-
-
-def duration(seconds: float) -> str:
-  """Returns seconds as `4.5s`, `45s`, `3m05s` or `2h07m`."""
-  if seconds < 9.95:
-    return f'{seconds:.1f}s'
-  minutes, seconds = divmod(round(seconds), 60)
-  hours, minutes = divmod(minutes, 60)
-  if hours:
-    return f'{hours}h{minutes:02}m'
-  return f'{minutes}m{seconds:02}s' if minutes else f'{seconds}s'

@@ -1,7 +1,6 @@
 """The folder of a run: its recipe, and whose it is."""
 
 from collections.abc import Mapping
-import json
 import pathlib
 from typing import Any
 
@@ -11,6 +10,8 @@ from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import provenance
 from gswinrmt_jax.train import build
+
+write_json = files.write_json  # for callers that have not moved yet
 
 # Fields that change no result, or only its rounding: a run may go on with other
 # values.
@@ -67,12 +68,6 @@ _ADDED = {
         'label_maps': '',
     },
 }
-
-
-def write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes JSON whole or not at all."""
-  with files.replacing(path) as part:
-    part.write_text(json.dumps(value, indent=2) + '\n')
 
 
 def check_folder(
@@ -136,7 +131,7 @@ def open_folder(
     check_folder(folder, config)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / 'config.json').exists():
-      write_json(folder / 'config.json', config.to_dict())
+      files.write_json(folder / 'config.json', config.to_dict())
   except OSError as error:
     raise UserError(
         f'cannot write to {folder}: {error.strerror or error}; choose another '
@@ -205,7 +200,7 @@ def record_start(
   And keeps the recipe, whose free fields may be others than before: not until
   what there is has been restored, since it is by its recipe that it can be.
   """
-  write_json(folder / 'config.json', config.to_dict())
+  files.write_json(folder / 'config.json', config.to_dict())
   provenance.record(folder, config, step)
 
 
