@@ -23,6 +23,7 @@ MAY_IMPORT = {
     'distributed': {'data', 'models', 'ops', 'runs', 'train'},
     'checkpoints': {'distributed', 'train'},
     'runs': {
+        'augment',
         'checkpoints',
         'data',
         'distributed',
