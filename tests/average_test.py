@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_parts
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.runs import metrics_log
@@ -231,7 +232,7 @@ def test_an_average_does_not_change_the_training(run, tmp_path):
 
 def test_a_run_that_starts_from_weights_averages_from_them(run, tmp_path):
   other = train_loop.Run(
-      build.resolve(tiny_parts.recipe(**ROUGH, init_from=str(run))),
+      recipes.resolve(tiny_parts.recipe(**ROUGH, init_from=str(run))),
       tmp_path / 'second',
       metrics_log.Terminal(stream := io.StringIO()),
   )

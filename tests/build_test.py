@@ -21,21 +21,21 @@ def _recipe(**changes):
 
 
 def test_resolve_fills_every_field_and_keeps_overrides():
-  config = build.resolve(_recipe(**{'model.window_size': 7}))
+  config = recipes.resolve(_recipe(**{'model.window_size': 7}))
   assert None not in config.model.to_dict().values()
   assert config.model.window_size == 7
   assert config.model.widths == (8, 8, 16, 16)
   assert config.model.score_fn == 'sigmoid'  # the named model's own
-  assert build.resolve(config) == config
+  assert recipes.resolve(config) == config
 
 
 def test_resolve_names_an_unknown_model():
   with pytest.raises(UserError, match='swat_compact'):
-    build.resolve(_recipe(**{'model.name': 'swat_compcat'}))
+    recipes.resolve(_recipe(**{'model.name': 'swat_compcat'}))
 
 
 def test_model_takes_classes_and_dtype_from_the_recipe():
-  model = build.make_model(build.resolve(_recipe()), 7, (32, 33, 3))
+  model = build.make_model(recipes.resolve(_recipe()), 7, (32, 33, 3))
   logits = jax.eval_shape(
       lambda: model.init_with_output(
           jax.random.key(0), jnp.zeros((2, 32, 33, 3)), train=False
@@ -54,7 +54,7 @@ def test_model_takes_classes_and_dtype_from_the_recipe():
 )
 def test_a_model_that_cannot_be_is_one_line(changes, shape, match):
   with pytest.raises(UserError, match=match) as caught:
-    build.make_model(build.resolve(_recipe(**changes)), 7, shape)
+    build.make_model(recipes.resolve(_recipe(**changes)), 7, shape)
   assert '\n' not in str(caught.value).strip()
 
 

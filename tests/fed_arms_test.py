@@ -10,6 +10,7 @@ import pytest
 import tiny
 import tiny_parts
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.benchmark import fed_arms, jax_arms, made_pictures
 from gswinrmt_jax.data import pipeline, records
 from gswinrmt_jax.train import build, feed, schedule, setup
@@ -55,7 +56,7 @@ def of(monkeypatch):
       'log_every_steps': 1000,
       'eval_every_epochs': 4,
   }
-  config = build.resolve(tiny_parts.recipe(**changes))
+  config = recipes.resolve(tiny_parts.recipe(**changes))
   return dataclasses.replace(setup.make_parts(config), advance=Advance())
 
 

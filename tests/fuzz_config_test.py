@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files, train
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import gather
 from gswinrmt_jax.runs import dataset_record, metrics_log, run_folder, summary
-from gswinrmt_jax.train import build, limits, train_loop
+from gswinrmt_jax.train import train_loop
 
 _SPEC = 'digits_rmt:smoke'
 _FIELDS = tuple(fuzz.leaves(recipe_files.load(_SPEC, [])))
@@ -48,7 +49,7 @@ def _resolve(pairs):
   """Reads and resolves a recipe; what is wrong is a `UserError`."""
   with fuzz.bounded(20, 0.5):
     try:
-      build.resolve(recipe_files.load(_SPEC, _words(pairs)))
+      recipes.resolve(recipe_files.load(_SPEC, _words(pairs)))
     except UserError as error:
       fuzz.check_line(str(error))
 
@@ -213,7 +214,6 @@ def _read(folder, name, text):
       fuzz.check_line(problem)
     try:
       config = run_folder.load_config(folder)
-      limits.need(config, 'data.name', 'data.dir')
       dataset_record.read(folder, config)
       summary.read(folder, 243)
       metrics_log.read_metrics(folder)

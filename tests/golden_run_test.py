@@ -12,9 +12,10 @@ import shutil
 import jax
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.runs import metrics_log, run_folder
-from gswinrmt_jax.train import build, train_loop
+from gswinrmt_jax.train import train_loop
 
 _FOLDER = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
@@ -36,7 +37,7 @@ def test_training_would_go_on_from_it(folder):
   """The whole state is read and its checksums hold, optimiser and all."""
   config = run_folder.load_config(folder)
   run = train_loop.Run(
-      build.resolve(config), folder, metrics_log.Terminal(io.StringIO())
+      recipes.resolve(config), folder, metrics_log.Terminal(io.StringIO())
   )
   restored = run.checkpoints.restore_latest(run.parts.target)
   run.close()

@@ -13,7 +13,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets, label_maps, records, sources
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record, metrics_log
-from gswinrmt_jax.train import build, train_loop
+from gswinrmt_jax.train import train_loop
 
 _INFO = datasets.Info('own', ('a', 'b'), (0.1,) * 3, (0.2,) * 3, (8, 8))
 _RECIPE = recipes.digits('rmt_compact')
@@ -145,7 +145,7 @@ def test_records_say_whose_they_are(storage, tmp_path, monkeypatch):
 def test_a_run_does_not_go_on_with_other_records(tmp_path, monkeypatch):
   tiny_parts.install(monkeypatch)
   quiet = metrics_log.Terminal(io.StringIO())
-  config = build.resolve(tiny_parts.recipe())
+  config = recipes.resolve(tiny_parts.recipe())
   for _ in range(2):
     train_loop.Run(config, tmp_path / 'run', quiet).close()
   val = tiny_parts.SPLITS['val']

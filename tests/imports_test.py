@@ -23,6 +23,7 @@ MAY_IMPORT = {
     'distributed': {'data', 'models', 'ops', 'runs', 'train'},
     'checkpoints': {'distributed', 'train'},
     'runs': {
+        'recipes',
         'augment',
         'checkpoints',
         'data',
@@ -32,6 +33,7 @@ MAY_IMPORT = {
         'weights',
     },
     'weights': {
+        'recipes',
         'checkpoints',
         'data',
         'distributed',
@@ -40,8 +42,9 @@ MAY_IMPORT = {
         'runs',
         'train',
     },
-    'evals': {'data', 'distributed', 'runs', 'train', 'weights'},
+    'evals': {'data', 'distributed', 'recipes', 'runs', 'train', 'weights'},
     'train': {
+        'recipes',
         'augment',
         'checkpoints',
         'data',

@@ -12,6 +12,7 @@ import tiny
 import tiny_parts
 import tiny_runs
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
@@ -302,7 +303,7 @@ def test_steps_and_validation_are_compiled_as_the_recipe_says(monkeypatch):
   monkeypatch.setattr(jax, 'jit', jit)
   for effort, times in (('full', 0), ('quick', 2)):
     recipe = tiny_parts.recipe(compile_effort=effort)
-    setup.make_parts(build.resolve(recipe))
+    setup.make_parts(recipes.resolve(recipe))
     assert told.count(mesh.quick_compilation()) == times
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 import json
 import pathlib
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
-from gswinrmt_jax.train import build
 
 STEPS = 10  # of an epoch
 
@@ -38,7 +38,7 @@ def write(
     extra: More figures of each epoch.
   """
   overrides = [*overrides, f'--config.seed={seed}']
-  config = build.resolve(recipe_files.load(spec, overrides))
+  config = recipes.resolve(recipe_files.load(spec, overrides))
   folder.mkdir(parents=True)
   (folder / 'config.json').write_text(json.dumps(config.to_dict()))
   epochs = [

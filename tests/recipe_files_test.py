@@ -5,9 +5,9 @@ import pathlib
 
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.train import build
 
 
 def test_a_path_and_a_bare_name_find_the_same_recipe(monkeypatch, tmp_path):
@@ -61,7 +61,7 @@ def test_the_learning_rate_follows_the_batch_unless_it_is_set():
     config = recipe_files.load('imagenet_rmt:s', overrides)
     assert config.is_locked
     assert config.optimizer.learning_rate == pytest.approx(expected, rel=1e-12)
-    fields = json.loads(json.dumps(build.resolve(config).to_dict()))
+    fields = json.loads(json.dumps(recipes.resolve(config).to_dict()))
     found = fields['optimizer']['learning_rate']
     assert isinstance(found, float) and found == pytest.approx(expected)
 

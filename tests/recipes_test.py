@@ -1,10 +1,15 @@
-"""The recipes say what Table 2 says."""
+"""The fields of a config, and recipes that say what Table 2 says."""
 
+import json
+import pathlib
+
+import fuzz
 import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets
-from gswinrmt_jax.train import build, token_labels
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.train import token_labels
 
 
 def test_cifar10_is_table_2():
@@ -122,8 +127,8 @@ def test_token_labels_change_what_the_release_changes():
   }
   config.data.label_maps = 'maps'
   info = datasets.info('digits')  # of which the classes matter, no more
-  assert token_labels.check(build.resolve(config), info)
-  smoke = build.resolve(recipes.with_argument(config, 'smoke'))
+  assert token_labels.check(recipes.resolve(config), info)
+  smoke = recipes.resolve(recipes.with_argument(config, 'smoke'))
   assert smoke.model.dense_head and not token_labels.check(smoke, info)
 
 
@@ -162,3 +167,144 @@ def test_a_field_that_nobody_reads_is_refused():
   config = recipes.cifar10('swat_compact')
   with pytest.raises(AttributeError, match='num_epochs'):
     config.num_epoch = 5
+
+
+def _with(field, value):
+  config = recipes.digits('rmt_compact').unlock()
+  *sections, name = field.split('.')
+  (config[sections[0]] if sections else config)._fields[name] = value
+  return config
+
+
+def test_every_field_is_declared_once():
+  config = recipes.cifar10('rmt_compact')
+  fields = {
+      field
+      for field in fuzz.leaves(config)
+      if field == 'model.name' or not field.startswith('model.')
+  }
+  assert fields == recipes.FIELDS.keys()
+  recipes.check(config)
+  for path, field in recipes.FIELDS.items():
+    assert field.meaning, path
+    assert path == 'model.name' or not field.wanted(field.default), path
+    assert field.before is None or not field.wanted(field.before), path
+
+
+@pytest.mark.parametrize(
+    ('field', 'value', 'said'),
+    [
+        ('seed', '7', "config.seed is '7': must be a whole number, from 0 to"),
+        ('seed', True, 'whole number'),
+        ('seed', 1.0, 'whole number'),
+        ('seed', 2**32, 'seed is 4294967296: must be from 0 to 4,294,967,295'),
+        ('batch_size', 0, 'batch_size is 0: must be at least 1'),
+        ('log_every_steps', 2**31, 'at most 2,147,483,647'),
+        ('data.name', 7, 'data.name is 7: must be text of up to 1,024'),
+        ('data.dir', 'a\0b', 'must be text'),
+        ('data.dir', '\ud800', 'must be text'),
+        ('data.name', 'x' * 1025, r'x \.\.\.: must be text'),
+        ('data.storage', 'ram', "'ram': must be 'memory' or 'disk' or"),
+        ('data.workers', -1, 'workers is -1: must be at least 0'),
+        ('augment.flip', 1, 'augment.flip is 1: must be True or False'),
+        ('augment.erase_prob', 1.5, 'must be from 0 to 1'),
+        ('ema_decay', 'a', "ema_decay is 'a': must be a number"),
+        ('ema_decay', False, 'must be a number'),
+        ('ema_decay', 1, 'must be at least 0 and below 1'),
+        ('ema_decay', float('nan'), 'must be at least 0 and below 1'),
+        ('optimizer.learning_rate', 1e39, 'must be a number'),
+        ('optimizer.weight_decay', -0.05, 'must be at least 0'),
+        ('optimizer.b1', 1.0, 'below 1'),
+        ('optimizer.schedule', 'cosin', "must be 'cosine' or 'epochs'"),
+        ('optimizer.warmup_learning_rate', 1.0, 'at most config.optimizer.le'),
+        ('optimizer.final_learning_rate', 1.0, 'at most config.optimizer.le'),
+        ('nan_policy', 'ignore', "must be 'stop' or 'skip'"),
+        ('compile_effort', 'none', "must be 'full' or 'quick'"),
+        ('stop_after_epochs', 13, 'must be at most config.num_epochs, 12'),
+        ('data.crop_scale', (0.5,), 'must be two numbers'),
+        ('data.crop_scale', (0.5, 'a'), 'must be two numbers'),
+        ('data.crop_scale', 0.5, 'must be two numbers'),
+        ('data.crop_scale', (0.5, 1.5), 'which is not above 1$'),
+        ('data.crop_scale', (0.0, 1.0), 'two numbers above 0'),
+        ('data.crop_ratio', (2.0, 1.0), 'not above the second$'),
+        ('data.eval_crop', 0.09, 'is 0.09: must be 0, or from 0.1 to 1'),
+        ('data.eval_crop', 0.5, 'eval_crop needs config.data.image_size'),
+        ('data.train_crop', 'centre', "must be 'resize' or 'random_resized'"),
+        ('data.train_crop', 'random_resized', 'needs config.data.storage='),
+        ('data.repeats', 0, 'repeats is 0: must be at least 1'),
+        ('data.repeats', 22, r'to a third of config\.batch_size, 64'),
+        ('token_label_weight', 0.5, 'token labels need both'),
+        ('data.label_maps', 'maps', 'token labels need both'),
+        ('model.widths', (8,) * 999, r'model.widths is \(8, .*not too long'),
+        ('augment', 3, 'config.augment must be a group of fields'),
+    ],
+)
+def test_a_value_that_a_field_cannot_have_is_one_line(field, value, said):
+  with pytest.raises(UserError, match=said) as caught:
+    recipes.check(_with(field, value))
+  assert '\n' not in str(caught.value) and len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ('field', 'value'),
+    [
+        ('seed', 2**32 - 1),
+        ('ema_decay', 0),
+        ('data.dir', '/a\udc80'),  # a name that is not UTF-8
+        ('data.crop_ratio', (1, 1.5)),
+    ],
+)
+def test_a_value_at_the_edge_is_allowed(field, value):
+  recipes.check(_with(field, value))
+
+
+def test_a_missing_field_is_named():
+  config = recipes.cifar10('rmt_compact').unlock()
+  del config.data['name']
+  with pytest.raises(UserError, match=r'config\.data\.name is missing'):
+    recipes.check(config)
+
+
+def test_an_old_config_is_read_without_the_fields_that_are_gone():
+  fields = recipes.resolve(recipes.digits('rmt_compact')).to_dict()
+  fields['mesh']['fsdp'] = 4
+  fields['model'] |= {'attention_impl': 'pallas', 'ffn_impl': 'pallas'}
+  del fields['nan_policy'], fields['attention_impl'], fields['augment']
+  config = recipes.from_json(json.loads(json.dumps(fields)), 'config.json')
+  assert 'fsdp' not in config.mesh and 'augment' in config
+  assert config.nan_policy == 'stop' and config.attention_impl == 'auto'
+  assert config.model.widths == (16, 32, 48, 64)
+
+
+@pytest.mark.parametrize(
+    ('fields', 'said'),
+    [
+        ([], 'is not the recipe of a run'),
+        ({}, 'names no model'),
+        ({'model': 3}, 'is not the recipe of a run'),
+        ({'model': {'name': 'rmt_t'}}, 'names no data'),
+    ],
+)
+def test_json_that_is_no_config_is_one_line(fields, said):
+  with pytest.raises(UserError, match=said):
+    recipes.from_json(fields, 'config.json')
+
+
+def test_the_golden_config_of_an_earlier_version_is_read():
+  path = pathlib.Path(__file__).parent / 'data' / 'golden_run' / 'config.json'
+  config = recipes.from_json(json.loads(path.read_text()), str(path))
+  assert config.model.widths == (8, 8, 16, 16) and config.dtype == 'float32'
+
+
+def test_a_run_may_resume_with_other_free_fields_only():
+  free = recipes.free_fields()
+  assert {'data.dir', 'attention_impl', 'model.ffn_impl', 'mesh.fsdp'} <= free
+  assert not free & {'seed', 'batch_size', 'dtype', 'model.name', 'ema_decay'}
+
+
+def test_help_names_every_field():
+  text = recipes.describe(recipes.cifar10('rmt_compact'))
+  for path in recipes.FIELDS:
+    assert f'config.{path} = ' in text
+  assert 'config.batch_size = 128  # images per step' in text
+  assert 'config.model.widths = None' in text

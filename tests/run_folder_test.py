@@ -2,32 +2,15 @@
 
 import json
 
-import ml_collections
 import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import run_folder
-from gswinrmt_jax.train import build
 
 
 def _config(**changes):
-  config = ml_collections.ConfigDict(
-      {
-          **run_folder._ADDED,
-          'seed': 0,
-          'log_every_steps': 5,
-          'stop_after_epochs': 0,
-          'eval_batch_size': 5,
-          'data': {
-              'name': 'digits',
-              'dir': '',
-              **run_folder._ADDED['data'],
-          },
-          'model': {'name': 'rmt_compact'},
-      }
-  )
-  config = build.resolve(config).unlock()
+  config = recipes.resolve(recipes.cifar10('rmt_compact')).unlock()
   config.update_from_flattened_dict(changes)
   return config
 
@@ -45,6 +28,7 @@ def test_an_older_recipe_gets_what_it_did_not_have(tmp_path):
   older = {
       'seed': 0,
       'optimizer': {'b1': 0.5},
+      'data': {'name': 'cifar10'},
       'model': {'name': 'rmt_compact', 'depths': [1, 1, 1, 2]},
   }
   (tmp_path / 'config.json').write_text(json.dumps(older))
@@ -55,7 +39,7 @@ def test_an_older_recipe_gets_what_it_did_not_have(tmp_path):
   assert {'ema_decay', 'init_from'} < set(
       loaded
   ) and 'schedule' in loaded.optimizer
-  today = build.resolve(today)
+  today = recipes.resolve(today)
   assert run_folder.differences(loaded, today) == []
   # It would go on as another model: the field was not there to be compared.
   changed = today.copy_and_resolve_references().unlock()

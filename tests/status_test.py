@@ -5,9 +5,9 @@ import pathlib
 import made_up_runs
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.experiments import sets, status
-from gswinrmt_jax.train import build
 
 
 def _job(folder, *overrides):
@@ -15,7 +15,7 @@ def _job(folder, *overrides):
   config = recipe_files.load(
       'cifar10_rmt', ['--config.num_epochs=3', *overrides]
   )
-  return sets.Job(folder, (), build.resolve(config))
+  return sets.Job(folder, (), recipes.resolve(config))
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import dataclasses
 import jax
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import switches
 from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.ops import window
-from gswinrmt_jax.train import build
 
 ALL = [
     (base, switch)
@@ -34,7 +34,7 @@ def _model(base, switch, size='compact'):
   config = recipe_files.load(
       f'ablation:{base},{switch}{"" if size == "compact" else ",mini"}', []
   )
-  return build.resolve(config).model.to_dict()
+  return recipes.resolve(config).model.to_dict()
 
 
 @pytest.mark.parametrize('base', switches.BASES)

@@ -45,14 +45,14 @@ def _recipe(**changes):
 
 
 def _augmentation(config, info=_DIGITS):
-  augmentation, loss = token_labels.choose(build.resolve(config), info)
+  augmentation, loss = token_labels.choose(recipes.resolve(config), info)
   assert loss is not train_step.class_loss
   return augmentation
 
 
 def test_without_a_weight_all_is_plain():
   plain = _recipe(**{'token_label_weight': 0.0, 'data.label_maps': ''})
-  plain = build.resolve(plain)
+  plain = recipes.resolve(plain)
   assert not token_labels.check(plain, _DIGITS)
   assert token_labels.open_for(plain) is None
   augmentation, loss = token_labels.choose(plain, _DIGITS)
@@ -60,7 +60,7 @@ def test_without_a_weight_all_is_plain():
   batch = {'image': np.zeros((2, 9, 9, 3), 'u1'), 'label': np.zeros(2, 'i4')}
   _, target = jax.eval_shape(augmentation, jax.random.key(0), batch)
   assert target.shape == (2, 10)
-  assert token_labels.check(build.resolve(_recipe()), _DIGITS)
+  assert token_labels.check(recipes.resolve(_recipe()), _DIGITS)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_without_a_weight_all_is_plain():
 )
 def test_contradictions_are_one_line(changes, said):
   with pytest.raises(UserError, match=said) as caught:
-    token_labels.choose(build.resolve(_recipe(**changes)), _DIGITS)
+    token_labels.choose(recipes.resolve(_recipe(**changes)), _DIGITS)
   assert '\n' not in str(caught.value)
 
 

@@ -14,7 +14,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.runs import metrics_log
-from gswinrmt_jax.train import build, train_loop
+from gswinrmt_jax.train import train_loop
 from gswinrmt_jax.weights import folder as weights_folder
 from gswinrmt_jax.weights import load, safetensors_file
 
@@ -93,14 +93,14 @@ def test_a_wrong_source_leaves_no_folder(folder, tmp_path, monkeypatch):
   config.init_from = str(tmp_path / 'typo')
   with pytest.raises(UserError, match='typo does not exist'):
     train_loop.Run(
-        build.resolve(config),
+        recipes.resolve(config),
         tmp_path / 'run',
         metrics_log.Terminal(io.StringIO()),
     )
   config.init_from = str(folder)  # of another model
   with pytest.raises(UserError, match='for another model'):
     train_loop.Run(
-        build.resolve(config),
+        recipes.resolve(config),
         tmp_path / 'run',
         metrics_log.Terminal(io.StringIO()),
     )
@@ -135,7 +135,7 @@ def test_a_run_starts_from_weights(tmp_path, monkeypatch):
   learnt = load.load(first).variables
   output = io.StringIO()
   run = train_loop.Run(
-      build.resolve(tiny_parts.recipe(init_from=str(first))),
+      recipes.resolve(tiny_parts.recipe(init_from=str(first))),
       tmp_path / 'second',
       metrics_log.Terminal(output),
   )

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.benchmark import targets
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
@@ -164,7 +165,7 @@ def training_step(
     num_classes: Number of logits.
     augmented: Whether the augmentation is part of the step.
   """
-  config = build.resolve(config)
+  config = recipes.resolve(config)
   shape = (image_size, image_size, 3)
   info = datasets.Info(
       'shapes', tuple(map(str, range(num_classes))), (0.5,) * 3, (0.25,) * 3

@@ -14,7 +14,6 @@ import ml_collections
 from gswinrmt_jax import recipes
 from gswinrmt_jax.benchmark import made_pictures, worker
 from gswinrmt_jax.data import pipeline
-from gswinrmt_jax.train import build as build_lib
 from gswinrmt_jax.train import feed, setup
 
 _CIFAR = 32  # pixels up to which a recipe is CIFAR-10's
@@ -23,7 +22,7 @@ _EPOCHS = 100_000  # more than are asked for
 
 def build(spec: worker.Spec) -> worker.Program:
   """Returns the program of a spec: each call is a dispatch."""
-  of = setup.make_parts(build_lib.resolve(recipe(spec)))
+  of = setup.make_parts(recipes.resolve(recipe(spec)))
   fed = Fed(of, repeat=spec['storage'] is None)
   facts = {'images': of.config.batch_size * fed.steps, 'steps': fed.steps}
   return worker.Program(fed, facts, ready=fed.ready, close=fed.close)

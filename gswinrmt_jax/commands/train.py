@@ -60,7 +60,9 @@ def _main(argv, program):
     names = '\n'.join(f'  {name}' for name in recipe_files.names())
     print(_USAGE.format(program=program, names=names))
     if spec:
-      print(f'\n{recipe_files.load(spec, overrides)}')
+      from gswinrmt_jax import recipes
+
+      print(f'\n{recipes.describe(recipe_files.load(spec, overrides))}')
     if 'help' not in options:
       raise UserError('--config is missing')
     return

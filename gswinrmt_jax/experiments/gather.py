@@ -9,10 +9,10 @@ from typing import Any
 
 import ml_collections
 
-from gswinrmt_jax import files
+from gswinrmt_jax import files, recipes
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import metrics_log, run_folder
+from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.runs import summary as closing
 
 # Folders inside of a run that hold no runs.
@@ -163,7 +163,7 @@ _COLLECTED = 'config epochs summary data latency environment'.split()
 
 
 def _make(source, *, config, epochs, summary, data, latency, environment):
-  config = run_folder.from_json(config, str(source))
+  config = recipes.from_json(config, str(source))
   if data is None and config.data.name in datasets.NAMES:
     data = dataclasses.asdict(datasets.info(config.data.name))
   if summary is not None:

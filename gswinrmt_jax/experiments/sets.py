@@ -7,9 +7,9 @@ import pathlib
 
 import ml_collections
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import switches
-from gswinrmt_jax.train import build
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +143,7 @@ def jobs(
           Job(
               folder,
               (f'--config={entry.spec}', f'--workdir={folder}', *fields),
-              build.resolve(load(entry.spec, fields)),
+              recipes.resolve(load(entry.spec, fields)),
           )
       )
   return found

@@ -178,7 +178,7 @@ def _setting_key(run):
   fields = run.config.to_dict()
   # Of the model count the size and `sizes`: its free fields go with it here.
   model = fields.pop('model')
-  for name in ('seed', *run_folder.FREE_FIELDS):
+  for name in ('seed', *recipes.free_fields()):
     section, _, field = name.rpartition('.')
     (fields.get(section, {}) if section else fields).pop(field, None)
   size = model['name'].rpartition('_')[2]

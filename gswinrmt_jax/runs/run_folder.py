@@ -6,68 +6,11 @@ from typing import Any
 
 import ml_collections
 
-from gswinrmt_jax import files
+from gswinrmt_jax import files, recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import provenance
-from gswinrmt_jax.train import build
 
 write_json = files.write_json  # for callers that have not moved yet
-
-# Fields that change no result, or only its rounding: a run may go on with other
-# values.
-FREE_FIELDS = frozenset(
-    {
-        'model.attention_impl',
-        'model.depthwise_impl',
-        'model.ffn_impl',
-        'data.dir',
-        'data.label_maps',  # the maps themselves are in data.json
-        'data.storage',
-        'data.test_split',
-        'data.workers',
-        'checkpoint_every_steps',
-        'compile_effort',
-        'eval_batch_size',
-        'log_every_steps',
-        'mesh.data',
-        'mesh.fsdp',
-        'nan_policy',  # changes nothing until a step is not finite
-        'profile_steps',
-        'remat',
-        'stop_after_epochs',
-    }
-)
-# Fields that recipes of earlier versions did not have.
-_ADDED = {
-    'accumulate_steps': 1,
-    'checkpoint_every_steps': 0,
-    'nan_policy': 'stop',
-    'steps_per_dispatch': 0,
-    'compile_effort': 'full',
-    'remat': 'none',
-    'profile_steps': '',
-    'ema_decay': 0.0,
-    'init_from': '',
-    'token_label_weight': 0.0,
-    'mesh': {'data': 0, 'fsdp': 1},
-    'optimizer': {
-        'schedule': 'cosine',
-        'warmup_learning_rate': 0.0,
-        'final_learning_rate': 0.0,
-        'decay_layer_scale': False,
-    },
-    'data': {
-        'image_size': 0,
-        'train_crop': 'resize',
-        'crop_scale': (0.08, 1.0),
-        'crop_ratio': (0.75, 4 / 3),
-        'repeats': 1,
-        'eval_crop': 0.0,
-        'storage': 'memory',
-        'workers': 0,
-        'label_maps': '',
-    },
-}
 
 
 def check_folder(
@@ -103,7 +46,7 @@ def check_checkpoint(
   Raises:
     UserError: If it belongs to another recipe; names the differing fields.
   """
-  _check_same(from_json(fields, str(where)), config, where)
+  _check_same(recipes.from_json(fields, str(where)), config, where)
 
 
 def _check_same(found, config, where):
@@ -154,30 +97,7 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
     raise UserError(
         f'{folder} is no run folder: it has no config.json'
     ) from None
-  return from_json(fields, str(path))
-
-
-def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
-  """Returns the recipe of a `config.json`, of earlier versions too, resolved.
-
-  Args:
-    fields: What the file holds.
-    where: The file's name, for the message.
-
-  Raises:
-    UserError: If it is no recipe, or one that this version does not know.
-  """
-  _check_form(where, fields)
-  # JSON knows no tuples, and a model with a list for a field has no hash.
-  fields = _tuples(_filled(_ADDED, fields))
-  try:
-    recipe = ml_collections.ConfigDict(fields)
-  except (ValueError, TypeError, AttributeError) as error:  # names of fields
-    raise UserError(f'{where} is not the recipe of a run: {error}') from error
-  try:
-    return build.resolve(recipe)
-  except UserError as error:
-    raise UserError(f'{where}: {error}') from error
+  return recipes.from_json(fields, str(path))
 
 
 def differences(
@@ -185,10 +105,11 @@ def differences(
 ) -> list[str]:
   """Lists `field is OLD there and NEW here`, for fields that change results."""
   old, new = _flat(old.to_dict()), _flat(new.to_dict())
+  free = recipes.free_fields()
   return [
       f'{field} is {value!r} there and {new.get(field)!r} here'
       for field, value in sorted(old.items())
-      if field not in FREE_FIELDS and value != new.get(field)
+      if field not in free and value != new.get(field)
   ]
 
 
@@ -202,31 +123,6 @@ def record_start(
   """
   files.write_json(folder / 'config.json', config.to_dict())
   provenance.record(folder, config, step)
-
-
-def _check_form(where, fields):
-  """Refuses JSON that is no recipe, such as another library's config.json."""
-  sections = ('model', *(n for n, v in _ADDED.items() if isinstance(v, dict)))
-  whole = isinstance(fields, dict) and all(
-      isinstance(fields.get(name, {}), dict) for name in sections
-  )
-  if not whole or not isinstance(fields.get('model', {}).get('name'), str):
-    raise UserError(f'{where} is not the recipe of a run: it names no model')
-
-
-def _filled(added, fields):
-  """Returns the fields, with those of `added` that are not among them."""
-  filled = {**added, **fields}
-  for name, value in added.items():
-    if isinstance(value, Mapping):
-      filled[name] = _filled(value, fields.get(name, {}))
-  return filled
-
-
-def _tuples(value):
-  if isinstance(value, Mapping):
-    return {name: _tuples(inner) for name, inner in value.items()}
-  return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _flat(fields, prefix=''):

@@ -14,7 +14,7 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.train import average, limits, optimizer
+from gswinrmt_jax.train import average, optimizer
 from gswinrmt_jax.train.schedule import Plan
 from gswinrmt_jax.train.train_step import Augmentation
 from gswinrmt_jax.weights import card
@@ -29,31 +29,6 @@ _OPTIMIZER_LIMITS = {
     'b2': 1.0,
     'eps': math.inf,
 }
-
-
-def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """Returns a copy in which every field of the model has its value.
-
-  What is written to the run folder is the copy, so that a run keeps its model
-  should a later version change a default.
-
-  Raises:
-    UserError: If the model or a field of it does not exist, or a field has a
-      value that it cannot have.
-  """
-  limits.check(config)
-  overrides = {
-      field: value
-      for field, value in config.model.items()
-      if field != 'name' and value is not None
-  }
-  resolved = ml_collections.ConfigDict(config.to_dict())
-  try:
-    fields = factory.resolve(config.model.name, overrides)
-  except ValueError as error:
-    raise UserError(f'config.model: {error}') from error
-  resolved.model = {'name': config.model.name, **fields}
-  return resolved.lock()
 
 
 def make_model(
@@ -90,6 +65,9 @@ def _create_model(config, num_classes):
   fields = {
       field: value for field, value in config.model.items() if field != 'name'
   }
+  for field in ('attention_impl', 'depthwise_impl'):
+    if field in factory.FIELDS:  # until they are a context of `ops`
+      fields[field] = config[field]
   return factory.create_model(
       config.model.name,
       num_classes=num_classes,

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.distributed import compilation, processes
 from gswinrmt_jax.errors import interruption
@@ -20,7 +21,6 @@ from gswinrmt_jax.runs import (
 )
 from gswinrmt_jax.runs import summary as closing
 from gswinrmt_jax.train import (
-    build,
     course,
     fine_tuning,
     finish,
@@ -56,7 +56,7 @@ def train(
     with processes.together():
       if processes.is_first():
         held.enter_context(run_lock.of_run(folder))
-      run = Run(build.resolve(config), folder, terminal, heard)
+      run = Run(recipes.resolve(config), folder, terminal, heard)
     try:
       processes.check_same('configs or images', run.identity())
       return run.run()

@@ -17,7 +17,7 @@ from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import dataset_record, run_folder, summary
-from gswinrmt_jax.train import average, build, limits
+from gswinrmt_jax.train import average, build
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import folder as weights_folder
 from gswinrmt_jax.weights import hub, rmt_checkpoint, safetensors_file
@@ -210,7 +210,6 @@ def _checked(variables, card, path):
 
 def _from_run(folder, step, which, warn):
   recipe = run_folder.load_config(folder)
-  limits.need(recipe, 'dtype', 'eval_batch_size', 'data.name', 'data.dir')
   averaged = recipe.ema_decay > 0
   if which == average.EMA and not averaged:
     raise UserError(
