@@ -27,8 +27,9 @@ import ml_collections
 import numpy as np
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.benchmark import made_pictures, measure, suite
-from gswinrmt_jax.data import pipeline, records
+from gswinrmt_jax.benchmark import measure, models, pipeline
+from gswinrmt_jax.data import pipeline as data_pipeline
+from gswinrmt_jax.data import records
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.train import feed, inputs, resident, schedule
 
@@ -74,7 +75,7 @@ def _random(count: int, size: int) -> records.Arrays:
 
 def _load(folder: pathlib.Path, size: int, storage: str, workers: int):
   config = recipes.mini_imagenet('retention_large')
-  config.data.name, config.data.dir = made_pictures.NAME, str(folder)
+  config.data.name, config.data.dir = pipeline.DATA, str(folder)
   config.data.image_size = size
   config.data.storage, config.data.workers = storage, workers
   return inputs.load_train(config)
@@ -101,7 +102,9 @@ def _measure(feeds: Mapping[str, feed.Feed], options, workers: int = 0) -> None:
   rates = {name: [] for name in feeds}
   for repeat in range(options.repeats + 1):
     for name, opened in feeds.items():
-      for _ in range(pipeline.AHEAD * workers):  # made before the clock runs
+      for _ in range(
+          data_pipeline.AHEAD * workers
+      ):  # made before the clock runs
         next(opened)
       found = _rate(opened, options.batch, options.images)
       if repeat:  # the first compiles
@@ -119,7 +122,7 @@ def _measure(feeds: Mapping[str, feed.Feed], options, workers: int = 0) -> None:
 
 def _measure_pictures(folder: pathlib.Path, options) -> None:
   width, height = map(int, options.pictures.split('x'))
-  size = made_pictures.prepare(
+  size = pipeline.make_data(
       folder, options.images, classes=2, width=width, height=height
   )
   print(f'JPEG files of {width}x{height}, {size / 1e3:.0f} kB each')
@@ -140,7 +143,7 @@ def _measure_pictures(folder: pathlib.Path, options) -> None:
 def _measure_training(options) -> None:
   settings = measure.Settings(options.repeats, seconds=3.0, threads=None)
   bench = measure.Bench(settings, None, lambda line: None)
-  spec = suite.model_spec(
+  spec = models.spec(
       options.train,
       'train',
       batch=options.train_batch,
@@ -148,7 +151,7 @@ def _measure_training(options) -> None:
       classes=100,
   )
   try:
-    suite.models(bench, [spec], [], print)
+    models.beside_peers(bench, [spec], [], print)
   finally:
     bench.close()
 

@@ -26,7 +26,7 @@ def temporaries(
     config: ml_collections.ConfigDict, image_size: int, classes: int
 ) -> int:
   """Returns the bytes of temporaries of the step on the default device."""
-  _, step, shapes = compiled.training_step(
+  step, shapes = compiled.training_step(
       config, image_size=image_size, num_classes=classes, augmented=True
   )
   program = jax.jit(step, donate_argnums=0).lower(*shapes).compile()

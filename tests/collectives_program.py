@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.benchmark import hlo_text
+from gswinrmt_jax.benchmark import hlo
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.ops import backend
@@ -103,9 +103,9 @@ def _exchanged(model, settings, *, fsdp=1, tokens=False):
   key = jax.eval_shape(lambda: jax.random.key(0))
   with backend.tracing_for('gpu'):
     lowered = advance.lower(shapes, supply, key)
-  module = hlo_text.parse(lowered.compile().as_text())
+  _, computations = hlo.parse(lowered.compile().as_text())
   found = collections.defaultdict(list)
-  for computation in module.computations.values():
+  for computation in computations.values():
     for instruction in computation.values():
       if instruction.opcode.startswith(_EXCHANGES):
         found[instruction.opcode] += re.findall(

@@ -1,4 +1,4 @@
-"""What was measured: as JSON, and as a table of a terminal and of documents."""
+"""Measured programs as JSON and as a table in Markdown."""
 
 from collections.abc import Callable, Mapping, Sequence
 import datetime
@@ -10,25 +10,17 @@ import sys
 from typing import Any
 
 import gswinrmt_jax
-from gswinrmt_jax.benchmark import measure, timing
+from gswinrmt_jax.benchmark import measure
+from gswinrmt_jax.benchmark.worker import Spec
 
 Row = Mapping[str, Any]
 
 _VARIABLES = ('XLA_FLAGS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS')
-_HEAD = (
-    '',
-    'ms',
-    '±',
-    'img/s',
-    'ours is',
-    'MFU',
-    'of roofline',
-    'peak GB',
-)
+_HEAD = ('', 'ms', '±', 'img/s', 'ours is', 'MFU', 'peak GB')
 
 
 def machine(facts: Mapping[str, Any], threads: int | None) -> dict[str, Any]:
-  """Returns where this ran, and by which command."""
+  """Returns where this runs, and by which command."""
   return {
       'command': ' '.join(['gswinrmt', *sys.argv[1:]]),
       'measured': datetime.datetime.now(datetime.UTC).isoformat('T', 'seconds'),
@@ -44,72 +36,81 @@ def machine(facts: Mapping[str, Any], threads: int | None) -> dict[str, Any]:
       'python': platform.python_version(),
       'versions': facts['versions'],
       'environment': {
-          name: os.environ[name] for name in _VARIABLES if name in os.environ
+          name: value
+          for name, value in os.environ.items()
+          if name in _VARIABLES or name.startswith('MALLOC_')
       },
   }
+
+
+def _processor():
+  try:
+    text = pathlib.Path('/proc/cpuinfo').read_text()
+  except OSError:
+    return platform.processor()
+  found = re.search(r'^model name\s*: (.*)$', text, re.MULTILINE)
+  return found[1] if found else platform.processor()
 
 
 def rows(
     outcomes: Sequence[measure.Measured], rates: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-  """Returns the arms of a group; the first is what the others are held to.
+  """Returns one row per program.
 
-  - 'ours_is': how many times as fast the first is, in images a second, by the
-    median over the rounds.
-  - 'mfu': FLOP of the model's products (two a multiply-accumulate, three
-    passes in training) over the step's time and the measured rate.
-  - 'of_roofline': the step's time over `FLOP / rate + ideal bytes / rate`;
-    training alone, by `ideal_bytes`.
+  - 'ours_is': how many times as fast the first program is, in images per
+    second: the median over the rounds.
+  - 'mfu': FLOP of the model's products (two per multiply-accumulate, three
+    passes in training) per second, over the measured matmul rate.
 
   Args:
-    outcomes: Of `Bench.measure`.
-    rates: Of `Bench.rates`.
+    outcomes: From `Bench.measure`.
+    rates: From `Bench.rates`.
   """
   return [_row(outcome, outcomes[0], rates) for outcome in outcomes]
 
 
 def _row(outcome, first, rates):
-  row = {'arm': outcome.name, **outcome.spec}
-  taken = outcome.taken
-  if taken is None:
+  row = {'program': outcome.name, **outcome.spec}
+  timing, facts = outcome.timing, outcome.facts
+  if timing is None:
     return {**row, 'not_measured': outcome.error}
-  facts = outcome.facts
-  size, of = outcome.peak
+  size, owner = outcome.peak
   row |= {
-      'milliseconds': 1e3 * taken.median,
-      'spread': taken.spread,
-      'repeats_ms': [1e3 * seconds for seconds in taken.seconds],
-      'calls': taken.calls,
-      'images_per_second': facts['images'] / taken.median,
-      'ours_is': times_as_fast(first, outcome),
+      'milliseconds': 1e3 * timing.median,
+      'spread': timing.spread,
+      'repeats_ms': [1e3 * seconds for seconds in timing.seconds],
+      'calls': timing.calls,
+      'images_per_second': facts['images'] / timing.median,
+      'ours_is': first.times_as_fast_as(outcome),
       'peak_bytes': size,
-      'peak_of': of,
+      'peak_of': owner,
   }
   if 'flops' in facts:
-    least = facts['flops'] / rates['flops']
-    row['mfu'] = least / taken.median
-    if facts.get('ideal_bytes'):
-      least += facts['ideal_bytes'] / rates['bytes']
-      row['of_roofline'] = taken.median / least
+    row['mfu'] = facts['flops'] / timing.median / rates['flops']
   return {**row, 'facts': facts}
 
 
-def times_as_fast(
-    ours: measure.Measured, other: measure.Measured
-) -> float | None:
-  """Returns how many times as fast, in images a second, as the other.
-
-  By the median over the rounds; None if one of them was not measured.
-  """
-  if ours.taken is None or other.taken is None:
-    return None
-  images = ours.facts['images'] / other.facts['images']
-  return images * timing.times_as_fast(ours.taken, other.taken)
-
-
 def table(found: Sequence[Row]) -> str:
-  """Returns rows as a table of Markdown, reasons below it."""
+  """Returns rows as a Markdown table, with a line per failure below."""
   return lay_out(found, _HEAD, _cells)
+
+
+def _cells(row):
+  return (
+      row['program'],
+      f'{row["milliseconds"]:.4g}',
+      f'{row["spread"]:.1%}',
+      f'{row["images_per_second"]:.4g}',
+      f'{row["ours_is"]:.2f}x' if row['ours_is'] else '',
+      f'{row["mfu"]:.1%}' if 'mfu' in row else '',
+      peak(row),
+  )
+
+
+def peak(row: Row) -> str:
+  """Returns the cell of a row's peak memory, in GB."""
+  size, owner = row['peak_bytes'], row['peak_of']
+  return f'{size / 1e9:.2f} ({owner})' if size else owner
 
 
 def lay_out(
@@ -117,66 +118,49 @@ def lay_out(
     head: Sequence[str],
     cells_of: Callable[[Row], Sequence[str]],
 ) -> str:
-  """Returns rows as a table of these cells, reasons below it."""
+  """Returns a table of the measured rows, the other rows as lines below."""
   cells = [head] + [cells_of(row) for row in found if 'milliseconds' in row]
   widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-  lines = [_line(row, widths) for row in cells]
-  lines.insert(1, _line(['-' * width for width in widths], widths))
+  cells.insert(1, ['-' * width for width in widths])
+  lines = []
+  for row in cells:
+    first, *rest = zip(row, widths, strict=True)
+    padded = [first[0].ljust(first[1])]
+    padded += [cell.rjust(width) for cell, width in rest]
+    lines.append(f'| {" | ".join(padded)} |')
   lines += [
-      f'{row["arm"]}: not measured: {row["not_measured"]}'
+      f'{row["program"]}: not measured: {row["not_measured"]}'
       for row in found
       if 'not_measured' in row
   ]
   return '\n'.join(lines)
 
 
-def _cells(row):
-  return (
-      row['arm'],
-      f'{row["milliseconds"]:.4g}',
-      f'{row["spread"]:.1%}',
-      f'{row["images_per_second"]:.4g}',
-      f'{row["ours_is"]:.2f}x' if row['ours_is'] else '',
-      f'{row["mfu"]:.1%}' if 'mfu' in row else '',
-      f'{row["of_roofline"]:.2f}x' if 'of_roofline' in row else '',
-      peak(row),
+def group(
+    bench: measure.Bench,
+    specs: Mapping[str, Spec],
+    say: Callable[[str], None],
+    *,
+    rows: Callable[..., list[dict[str, Any]]] = rows,
+    table: Callable[[Sequence[Row]], str] = table,
+) -> dict[str, Any]:
+  """Measures programs in turn, says their table and returns their record."""
+  outcomes, timings = bench.measure(specs)
+  rates = bench.rates(timings)
+  found = rows(outcomes, rates)
+  say(
+      f'\n{table(found)}\nmeasured rates: products '
+      f'{rates["flops"] / 1e12:.4g} TFLOP/s, copy {rates["bytes"] / 1e9:.4g} '
+      'GB/s\n'
   )
-
-
-def peak(row: Row) -> str:
-  """Returns the cell of a row's peak memory, in GB."""
-  size, of = row['peak_bytes'], row['peak_of']
-  return f'{size / 1e9:.2f} ({of})' if size else of
-
-
-def _line(cells, widths):
-  padded = [
-      cell.ljust(width) if not index else cell.rjust(width)
-      for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-  ]
-  return f'| {" | ".join(padded)} |'
-
-
-def ceilings(rates: Mapping[str, float]) -> str:
-  """Returns the measured rates as a line."""
-  return (
-      f'measured rates: products {rates["flops"] / 1e12:.4g} TFLOP/s, copy '
-      f'{rates["bytes"] / 1e9:.4g} GB/s'
-  )
+  return {
+      'rows': found,
+      'rates': rates,
+      'rates_spread': {name: one.spread for name, one in timings.items()},
+  }
 
 
 def default_path(words: Sequence[str], device: str) -> pathlib.Path:
   """Returns `benchmarks/results/WORDS_DEVICE.json`."""
-  name = '_'.join([*words, device])
-  name = re.sub(r'\W+', '_', name.lower()).strip('_')
+  name = re.sub(r'\W+', '_', '_'.join([*words, device]).lower()).strip('_')
   return pathlib.Path('benchmarks', 'results', f'{name}.json')
-
-
-def _processor():
-  """Returns what Linux calls the processor, '' elsewhere."""
-  try:
-    text = pathlib.Path('/proc/cpuinfo').read_text()
-  except OSError:
-    return platform.processor()
-  found = re.search(r'^model name\s*: (.*)$', text, re.MULTILINE)
-  return found[1] if found else platform.processor()

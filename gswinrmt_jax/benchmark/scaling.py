@@ -1,24 +1,29 @@
-"""How time grows with batch, resolution and depth, beside what it should."""
+"""How time grows with batch, resolution and depth."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
-import math
 import pathlib
 from typing import Any
 
+import numpy as np
+
+from gswinrmt_jax.benchmark import measure, record
+from gswinrmt_jax.benchmark.worker import Spec
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import named
 
-AXES = ('batch', 'resolution', 'depth')
+# What is varied, and its unit.
+AXES = {'batch': 'images', 'resolution': 'pixels a side', 'depth': 'blocks'}
 _RESOLUTIONS = (1, 9 / 7, 11 / 7, 13 / 7, 16 / 7)  # 224, 288, 352, 416, 512
 _BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
 _DEPTHS = (0.5, 1, 1.5, 2)  # of the deepest stage
 
 
 def points(axis: str, spec: Mapping[str, Any]) -> dict[float, dict[str, Any]]:
-  """Returns specs by the value on the axis, beginning at the spec's own.
+  """Returns specs by their value on the axis.
 
   Args:
-    axis: One of `AXES`: images in a batch, pixels a side, blocks altogether.
+    axis: One of `AXES`.
     spec: Of a model.
   """
   if axis == 'batch':
@@ -40,7 +45,7 @@ def points(axis: str, spec: Mapping[str, Any]) -> dict[float, dict[str, Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-  """Measured against multiply-accumulates, point by point.
+  """Time against multiply-accumulates, point by point.
 
   Attributes:
     axis: What was varied.
@@ -56,51 +61,65 @@ class Growth:
 
   @property
   def exponent(self) -> float:
-    """`p` of the power law `time = a * macs^p` that fits best.
+    """`p` of the best fit `time = a * macs^p`.
 
-    The attention of the family costs `O(H W M C)`, with windows `M`: about as
-    much a token whatever the size, so the multiply-accumulates grow as tokens,
-    images and blocks do. 1 is time that grows with them; less, that part of it
-    is spent otherwise.
+    Attention within windows of M tokens costs `O(H W M C)`, so the
+    multiply-accumulates grow linearly with tokens, images and blocks. At 1 the
+    time grows with them; below 1, part of the time is something else.
     """
-    x, y = (
-        [math.log(value) for value in figures]
-        for figures in (self.macs, self.milliseconds)
-    )
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    over = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return over / sum((a - mean_x) ** 2 for a in x)
-
-  def as_json(self) -> dict[str, Any]:
-    """Returns it as JSON can hold it."""
-    return {**dataclasses.asdict(self), 'exponent': self.exponent}
+    return float(np.polyfit(np.log(self.macs), np.log(self.milliseconds), 1)[0])
 
 
-def draw(path: pathlib.Path, title: str, growths: Sequence[Growth]) -> None:
-  """Draws time by value, and a line that grows as the multiply-accumulates."""
-  # Imported here: most runs draw nothing.
-  from matplotlib import figure
+def grow(
+    bench: measure.Bench,
+    axis: str,
+    specs: Iterable[Spec],
+    picture: pathlib.Path,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+  """Measures how the time of models grows along an axis, and plots it.
+
+  Raises:
+    UserError: If fewer than two points of a model can be measured.
+  """
+  groups, growths = [], {}
+  for spec in specs:
+    at = points(axis, spec)
+    name = f'{spec["model"]}, {spec["task"]}'
+    programs = {f'{name}, {axis} {value}': one for value, one in at.items()}
+    group = record.group(bench, programs, say)
+    measured = [
+        (value, row['milliseconds'], row['facts']['macs'] * row['batch'])
+        for value, row in zip(at, group['rows'], strict=True)
+        if 'milliseconds' in row
+    ]
+    if len(measured) < 2:
+      raise UserError(f'{name}: fewer than two points could be measured')
+    growth = Growth(axis, *zip(*measured, strict=True))
+    say(f'{name}: time grows as (multiply-accumulates)^{growth.exponent:.2f}')
+    fields = {**dataclasses.asdict(growth), 'exponent': growth.exponent}
+    groups.append({**group, 'growth': fields})
+    growths[name] = growth
+  picture.parent.mkdir(parents=True, exist_ok=True)
+  plot(picture, '; '.join(growths), list(growths.values()))
+  say(f'wrote {picture}')
+  return {'groups': groups}
+
+
+def plot(path: pathlib.Path, title: str, growths: Sequence[Growth]) -> None:
+  """Plots time, and a line proportional to the multiply-accumulates."""
+  from matplotlib import figure  # most benchmarks plot nothing
 
   fig = figure.Figure(figsize=(5 * len(growths), 4), layout='constrained')
-  for axes, growth in zip(
-      fig.subplots(1, len(growths), squeeze=False)[0], growths, strict=True
-  ):
-    last = growth.milliseconds[-1] / growth.macs[-1]
-    axes.plot(
-        growth.values,
-        [last * macs for macs in growth.macs],
-        '--',
-        color='grey',
-        label='as multiply-accumulates',
-    )
+  plots = fig.subplots(1, len(growths), squeeze=False)[0]
+  for axes, growth in zip(plots, growths, strict=True):
+    per_mac = growth.milliseconds[-1] / growth.macs[-1]
+    proportional = [per_mac * macs for macs in growth.macs]
+    label = 'as multiply-accumulates'
+    axes.plot(growth.values, proportional, '--', color='grey', label=label)
     label = f'measured, exponent {growth.exponent:.2f}'
     axes.plot(growth.values, growth.milliseconds, 'o-', label=label)
-    axes.set_xlabel(
-        {'batch': 'images', 'resolution': 'pixels a side', 'depth': 'blocks'}[
-            growth.axis
-        ]
-    )
-    axes.set_ylabel('ms a call')
+    axes.set(xlabel=AXES[growth.axis], ylabel='ms a call')
     axes.set_ylim(bottom=0)
     axes.legend()
   fig.suptitle(title)

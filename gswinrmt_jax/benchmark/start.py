@@ -1,8 +1,7 @@
-"""How long it takes until something happens: imports, and a first step."""
+"""Start-up time: imports, and training until its first step is logged."""
 
 from collections.abc import Sequence
 import json
-import os
 import pathlib
 import statistics
 import subprocess
@@ -11,55 +10,51 @@ import tempfile
 import time
 from typing import Any
 
-from gswinrmt_jax.benchmark import process
+import gswinrmt_jax
+from gswinrmt_jax.benchmark import worker
 
+# Where new processes find the package.
+_ROOT = pathlib.Path(gswinrmt_jax.__file__).parent.parent
 _IMPORTS = {
     'import gswinrmt_jax': 'import gswinrmt_jax',
     'create_model (loads JAX)': 'from gswinrmt_jax import create_model',
 }
 _TRAIN = ('-m', 'gswinrmt_jax.commands.main', 'train')
 _RUN = 'digits_retention:smoke'  # with next to no augmentation
-# As that recipe has it, and as full recipes have it: one thing but on a CPU.
+# As that recipe compiles, and as full recipes do; they differ on a CPU only.
 _STEPS = {
     'first training step': 'quick',
     'first training step, compiled in full': 'full',
 }
 _POLL = 0.02  # seconds
-_LIMIT = 600.0
+_LIMIT = 600.0  # seconds
 
 
 def measure(
     repeats: int, threads: int | None, *, on_cpu: bool
 ) -> list[dict[str, Any]]:
-  """Times fresh processes, in turn: imports, and training until step 1 is done.
+  """Times fresh processes in turn: imports, and training until step 1.
 
   Args:
     repeats: Of each.
-    threads: Cores that they get; None for all.
+    threads: Cores of each process; None for all.
     on_cpu: Whether JAX computes on a CPU.
 
   Returns:
-    For each its name and seconds: an import's own, or from the start of the
-    process until the first step is logged.
+    For each its name and seconds: of the import itself, or from the start of
+    the process until the first step is logged.
 
   Raises:
-    process.ArmError: If a process fails.
+    worker.WorkerError: If a process fails.
   """
-  cores = process.pinned(threads)
-  before = os.sched_getaffinity(0) if cores else None
   steps = dict(list(_STEPS.items())[: 2 if on_cpu else 1])
   taken = {name: [] for name in [*_IMPORTS, *steps]}
-  if cores:
-    os.sched_setaffinity(0, cores)
-  try:
+  with worker.running_on(worker.choose_cores(threads)):
     for _ in range(repeats):
       for name, statement in _IMPORTS.items():
         taken[name].append(_import_seconds(statement))
       for name, effort in steps.items():
         taken[name].append(_first_step_seconds(effort))
-  finally:
-    if cores:
-      os.sched_setaffinity(0, before)
   return [
       {'what': name, 'seconds': statistics.median(seconds), 'repeats': seconds}
       for name, seconds in taken.items()
@@ -67,7 +62,7 @@ def measure(
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
-  """Returns the rows as a table of Markdown."""
+  """Returns the rows as a Markdown table."""
   lines = ['| | s | from | to |', '| --- | --- | --- | --- |']
   for row in found:
     low, high = min(row['repeats']), max(row['repeats'])
@@ -86,15 +81,15 @@ def _import_seconds(statement):
       [sys.executable, '-c', program],
       capture_output=True,
       text=True,
-      env=process.environment(),
+      cwd=_ROOT,
   )
   if done.returncode:
-    raise process.ArmError(f'{statement}: {done.stderr.strip()[-200:]}')
+    raise worker.WorkerError(f'{statement}: {done.stderr.strip()[-200:]}')
   return float(done.stdout)
 
 
 def _first_step_seconds(effort):
-  """Trains the smallest recipe and stops it when its first step is logged."""
+  """Trains the smallest recipe until its first step is logged."""
   with tempfile.TemporaryDirectory() as folder:
     command = [sys.executable, *_TRAIN]
     command += [f'--config={_RUN}', '--config.dtype=float32']
@@ -106,13 +101,13 @@ def _first_step_seconds(effort):
         command,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=process.environment(),
+        cwd=_ROOT,
     )
     try:
       while not _logged(metrics):
         spent = time.perf_counter() - begin
         if training.poll() is not None or spent > _LIMIT:
-          raise process.ArmError(f'{" ".join(command)}: no first step')
+          raise worker.WorkerError(f'{" ".join(command)}: no first step')
         time.sleep(_POLL)
       return time.perf_counter() - begin
     finally:
@@ -121,7 +116,7 @@ def _first_step_seconds(effort):
 
 
 def _logged(metrics):
-  if not metrics.exists():
-    return False
-  line = metrics.read_text().partition('\n')
-  return bool(line[1]) and json.loads(line[0])['step'] == 1
+  line, newline, _ = (
+      metrics.read_text() if metrics.exists() else ''
+  ).partition('\n')
+  return bool(newline) and json.loads(line)['step'] == 1

@@ -1,92 +1,159 @@
-"""The inside of a process that holds one program to be timed.
+"""A process for each program that is timed.
 
-One program to a process: its peak memory is then its own, and two frameworks
-never share threads. The process reads a line of JSON, answers with one, and
-ends with its input:
-
-    {"spec": {...}}    builds the program     {"facts": {...}}
-    {"calls": 10}      runs it so often       {"seconds": 1.5}
-    {"peak": true}     memory since built     {"bytes": 123, "of": "device"}
-
-Any answer may be {"error": "one line"} instead, after which it is over. Nothing
-here imports a framework.
+One program per process: its peak memory is its own, and two frameworks never
+share threads. Nothing here imports a framework, so that a worker can choose
+its cores first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-import json
+import importlib
+import multiprocessing
 import os
 import pathlib
+import runpy
+import signal
 import sys
 import time
 from typing import Any
 
+import gswinrmt_jax
+from gswinrmt_jax.errors import UserError
+
 Spec = Mapping[str, Any]
 
-
-def _nothing():
-  pass
+_JAX = 'gswinrmt_jax.benchmark.programs'
+_PACKAGE = pathlib.Path(gswinrmt_jax.__file__).parent
+_TORCH = _PACKAGE.parent / 'benchmarks' / 'torch_programs.py'
+_GRACE = 5.0  # seconds that a worker has to end by itself
 
 
 @dataclasses.dataclass
 class Program:
-  """What a worker times.
+  """A program to be timed, inside its worker.
 
   Attributes:
-    run: Does the work so often and returns when it is done, not when it is
-      under way.
-    facts: About it, as JSON can hold them.
-    device_peak: Returns the device's peak bytes; None where there is no such
-      count, and the process's peak is taken.
-    ready: Called before each timing, outside of it.
+    run: Calls the program so often and waits until the work is done.
+    facts: About the program; JSON-serialisable.
+    device_peak: Returns the device's peak bytes; None to take the process's.
+    ready: Called before each timing and not timed.
     close: Called at the end.
   """
 
   run: Callable[[int], object]
   facts: dict[str, Any]
   device_peak: Callable[[], int] | None = None
-  ready: Callable[[], object] = _nothing
-  close: Callable[[], object] = _nothing
+  ready: Callable[[], object] = lambda: None
+  close: Callable[[], object] = lambda: None
 
 
-def serve(build: Callable[[Spec], Program]) -> None:
-  """Answers what is asked on the standard input until it ends.
+class WorkerError(Exception):
+  """A program could not be built or run: one line saying why."""
 
-  Args:
-    build: Makes the program of a spec; what it raises is told as the error.
+
+class Worker:
+  """A process with a program, seen from outside.
+
+  Attributes:
+    facts: Those of the program, and 'build_seconds'.
   """
-  # Frameworks print; the answers have a stream of their own.
-  answers = os.fdopen(os.dup(1), 'w')
-  os.dup2(2, 1)
+
+  def __init__(self, spec: Spec, cores: Sequence[int] | None):
+    """Starts the process, which builds its program and calls it once.
+
+    Args:
+      spec: For `programs.build`; with a 'peer', for torch_programs.py.
+      cores: The cores it may use; None for all.
+
+    Raises:
+      WorkerError: If the program cannot be built or called.
+    """
+    if spec.get('peer') and not _TORCH.exists():
+      raise WorkerError('peers need the source tree: there is no benchmarks/')
+    context = multiprocessing.get_context('spawn')
+    self._pipe, theirs = context.Pipe()
+    source = str(_TORCH) if spec.get('peer') else _JAX
+    self._process = context.Process(
+        target=_serve, args=(theirs, source, dict(spec), cores)
+    )
+    self._process.start()
+    theirs.close()
+    try:
+      self.facts = self._answer()
+    except BaseException:
+      self.close()
+      raise
+
+  def run(self, calls: int) -> float:
+    """Calls the program so often; returns the seconds."""
+    return self._answer(calls)
+
+  def peak(self) -> tuple[int | None, str]:
+    """Returns the peak bytes since the build, and whose they are."""
+    return self._answer(0)
+
+  def close(self) -> None:
+    """Ends the process; after a few seconds by a signal."""
+    self._pipe.close()
+    self._process.join(_GRACE)
+    self._process.terminate()
+    self._process.join()
+
+  def _answer(self, calls=None):
+    try:
+      if calls is not None:
+        self._pipe.send(calls)
+      error, answer = self._pipe.recv()
+    except (EOFError, OSError):
+      self._process.join()
+      status = self._process.exitcode
+      raise WorkerError(f'the process ended ({status})') from None
+    if error:
+      raise WorkerError(error)
+    return answer
+
+
+def _serve(pipe, source, spec, cores):
+  """Is the worker: builds a program, then answers until the pipe closes.
+
+  A number of calls is answered by their seconds, 0 by the peak memory, each
+  with '' or the error that ended the worker.
+  """
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C closes the pipe, too
+  os.dup2(2, 1)  # frameworks print; standard output is for the tables
+  if cores:
+    os.sched_setaffinity(0, cores)
+    for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
+      os.environ[name] = str(len(cores))
+  os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'  # processes share a GPU
   with contextlib.ExitStack() as stack:
-    program = None
-    for line in sys.stdin:
-      asked = json.loads(line)
-      try:
-        if 'spec' in asked:
-          before = time.perf_counter()
-          program = build(asked['spec'])
-          stack.callback(program.close)
-          answer = {'facts': _begin(program, before)}
-        elif 'calls' in asked:
-          answer = {'seconds': _timed(program, asked['calls'])}
-        else:
-          answer = _peak(program)
-      except Exception as error:
-        lines = str(error).strip().splitlines() or ['']
-        answer = {'error': f'{type(error).__name__}: {lines[0]}'}
-      print(json.dumps(answer), file=answers, flush=True)
-      if 'error' in answer:
-        return
+    try:
+      before = time.perf_counter()
+      program = _builder(source)(spec)
+      stack.callback(program.close)
+      program.run(1)
+      seconds = time.perf_counter() - before
+      # Leaves compilation out of the process's peak, where Linux allows it.
+      with contextlib.suppress(OSError):
+        pathlib.Path('/proc/self/clear_refs').write_text('5')
+      pipe.send(('', {**program.facts, 'build_seconds': seconds}))
+      while True:
+        calls = pipe.recv()
+        pipe.send(('', _timed(program, calls) if calls else peak(program)))
+    except EOFError:
+      return
+    except Exception as error:
+      lines = str(error).strip().splitlines() or ['']
+      pipe.send((f'{type(error).__name__}: {lines[0]}', None))
 
 
-def _begin(program, before):
-  """Runs it once; returns its facts, and the seconds since `before`."""
-  program.run(1)
-  seconds = time.perf_counter() - before
-  _forget_peak()
-  return {**program.facts, 'build_seconds': seconds}
+def _builder(source):
+  if source == _JAX:
+    return importlib.import_module(source).build
+  os.environ['JAX_PLATFORMS'] = 'cpu'  # JAX only compares weights here
+  sys.path.insert(0, str(pathlib.Path(source).parent))
+  return runpy.run_path(source)['build']
 
 
 def _timed(program, calls):
@@ -96,30 +163,42 @@ def _timed(program, calls):
   return time.perf_counter() - before
 
 
-def _peak(program):
+def peak(program: Program) -> tuple[int | None, str]:
+  """Returns the peak bytes, and whether they are the device's or process's."""
   if program.device_peak:
-    return {'bytes': program.device_peak(), 'of': 'device'}
+    return program.device_peak(), 'device'
   try:
     status = pathlib.Path('/proc/self/status').read_text()
-    return {'bytes': _high_water(status), 'of': 'process'}
-  except (OSError, ValueError):
-    return {'bytes': None, 'of': 'not measured'}
-
-
-def _high_water(status):
-  """Reads the line `VmHWM:   1234 kB`."""
-  _, found, rest = status.partition('VmHWM:')
-  if not found:
-    raise ValueError('no VmHWM')
-  return int(rest.split()[0]) * 1024
-
-
-def _forget_peak():
-  """Has Linux count the peak from here on: compiling takes more than running.
-
-  Where that is not allowed, the peak is that of compiling as well.
-  """
-  try:
-    pathlib.Path('/proc/self/clear_refs').write_text('5')
   except OSError:
-    return
+    return None, 'not measured'
+  _, _, rest = status.partition('VmHWM:')  # `VmHWM:   1234 kB`
+  return int(rest.split()[0]) * 1024, 'process'
+
+
+def choose_cores(threads: int | None) -> list[int] | None:
+  """Returns as many cores as threads; None for no choice.
+
+  Raises:
+    UserError: If there are too few, or the system cannot choose cores.
+  """
+  if threads is None:
+    return None
+  if not hasattr(os, 'sched_setaffinity'):
+    raise UserError('--threads needs Linux, which lets cores be chosen')
+  allowed = sorted(os.sched_getaffinity(0))
+  if threads > len(allowed):
+    raise UserError(f'--threads is {threads}: there are {len(allowed)} cores')
+  return allowed[:threads]
+
+
+@contextlib.contextmanager
+def running_on(cores: Sequence[int] | None) -> Iterator[None]:
+  """Processes that are started inside run on these cores."""
+  before = os.sched_getaffinity(0) if cores else None
+  if cores:
+    os.sched_setaffinity(0, cores)
+  try:
+    yield
+  finally:
+    if cores:
+      os.sched_setaffinity(0, before)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gswinrmt_jax
-from gswinrmt_jax.benchmark import variables
+from gswinrmt_jax.benchmark import random_data
 
 torch = pytest.importorskip('torch', reason='PyTorch is not installed')
 
@@ -47,7 +47,7 @@ def test_gradients_are_equal(agreement, name):
 
   model = _model(name, drop_path_rate=0.0)
   twin = agreement.checked_twin(model).train()
-  values = variables.random_variables(model, (72, 56, 3))
+  values = random_data.random_variables(model, (72, 56, 3))
   image = np.random.default_rng(3).normal(size=(2, 72, 56, 3)).astype('f4')
 
   def loss(params):

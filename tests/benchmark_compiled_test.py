@@ -1,6 +1,96 @@
-"""Counting launches, bytes and collectives, on programs written by hand."""
+"""Counting a compiled program; compiling for a GPU that is not here."""
 
-from gswinrmt_jax.benchmark import hlo_counts
+import functools
+
+import jax
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.benchmark import compiled, hlo
+from gswinrmt_jax.errors import UserError
+
+PROGRAM = """
+HloModule jit_f, is_scheduled=true, entry_computation_layout={(f32[2]{0})}
+
+%inner (p.0: f32[2]) -> f32[2] {
+  %p.0 = f32[2]{0} parameter(0)
+  ROOT %add.1 = f32[2]{0} add(%p.0, %p.0), metadata={op_name="a(b"}
+}
+
+ENTRY %main.3 (x: f32[2], y: pred[5]) -> (f32[2], pred[5]) {
+  %x = f32[2]{0} parameter(0)
+  %y = pred[5]{0} parameter(1)
+  %f-1 = f32[2]{0:T(8,128)} fusion(%x), kind=kLoop, calls=%inner
+  ROOT %out = (f32[2]{0}, /*index=1*/pred[5]{0}) tuple(%f-1, /*index=1*/%y)
+}
+"""
+
+
+def test_computations_and_instructions():
+  start, computations = hlo.parse(PROGRAM)
+  assert start == 'main.3'
+  assert list(computations) == ['inner', 'main.3']
+  entry = computations['main.3']
+  assert list(entry) == ['x', 'y', 'f-1', 'out']
+  fusion = entry['f-1']
+  assert (fusion.opcode, fusion.operands) == ('fusion', ('x',))
+  assert fusion.called == ('inner',)
+  assert fusion.attribute(r'kind=(\w+)') == 'kLoop'
+  assert fusion.attribute(r'sort=(\w+)') == ''
+  assert entry['y'].literal == '1'
+  assert [i.root for i in entry.values()] == [False, False, False, True]
+  # Parentheses in a layout and in a name do not end a type or the operands.
+  assert fusion.num_bytes == 8
+  assert computations['inner']['add.1'].operands == ('p.0', 'p.0')
+  assert entry['out'].operands == ('f-1', 'y')
+
+
+@pytest.mark.parametrize(
+    ('shape', 'num_bytes'),
+    [
+        ('f32[]', 4),
+        ('bf16[2,3]{1,0}', 12),
+        ('pred[7]{0}', 7),
+        ('s4[8]{0}', 4),
+        ('f8e4m3fn[3]{0}', 3),
+        ('u8[0]{0}', 0),
+        ('token[]', 0),
+        ('(f32[2,2]{1,0:T(8,128)}, (c64[3]{0}, s32[]))', 16 + 24 + 4),
+    ],
+)
+def test_bytes_of_a_type(shape, num_bytes):
+  assert hlo.shape_bytes(shape) == num_bytes
+
+
+def test_a_part_of_a_tuple_that_is_named_by_its_number():
+  text = PROGRAM.replace(
+      '%f-1 = f32[2]{0:T(8,128)} fusion(%x)',
+      '%f = (f32[2,3]{1,0:T(8,128)}, f32[2]{0}) fusion(%x)',
+  )
+  entry = hlo.parse(text.replace('%f-1', '%f#1'))[1]['main.3']
+  assert list(entry) == ['x', 'y', 'f', 'f#1', 'out']
+  part = entry['f#1']
+  assert (part.opcode, part.operands) == ('get-tuple-element', ('f',))
+  assert part.num_bytes == 8 and entry['f'].num_bytes == 32
+  assert entry['out'].operands == ('f#1', 'y')
+
+
+def test_called_computations_in_order():
+  _, computations = hlo.parse("""
+ENTRY %e (p: s32[]) -> f32[] {
+  %w = s32[] while(%p), condition=%c, body=%b
+  ROOT %k = f32[] conditional(%w), branch_computations={%one, %two}
+}
+""")
+  entry = computations['e']
+  assert entry['w'].called == ('c', 'b')
+  assert entry['k'].called == ('one', 'two')
+
+
+def test_what_is_no_program_is_refused():
+  with pytest.raises(ValueError, match='no computation is ENTRY'):
+    hlo.parse('HloModule x\n')
+
 
 LIBRARY = """
 %gemm (p0: bf16[4,8]) -> bf16[4,4] {
@@ -38,7 +128,7 @@ custom_call_target="__cublas$lt$matmul"
 
 
 def test_launches_by_kind_and_phase():
-  counts = hlo_counts.count(LIBRARY)
+  counts = hlo.count(LIBRARY)
   assert counts.kernels == {
       'triton': 1,
       'cudnn': 1,
@@ -47,17 +137,16 @@ def test_launches_by_kind_and_phase():
       'collective': 1,
       'reduce': 1,
   }
-  assert counts.total == 6
+  assert counts.kernels.total() == 6
   assert counts.phases == {'forward': 1, 'backward': 1, 'rest': 4}
   assert counts.collectives == {'all-reduce': 1}
 
 
 def test_bytes_at_the_boundaries():
-  counts = hlo_counts.count(LIBRARY)
+  counts = hlo.count(LIBRARY)
   # dot 64; conv 32 + 64; mm 32 + 64; copy 32; all-reduce 16; sums 32
   assert counts.bytes_read == 64 + 96 + 96 + 32 + 16 + 32
   assert counts.bytes_written == 32 + 32 + 32 + 32 + 16 + 16
-  assert counts.num_bytes == counts.bytes_read + counts.bytes_written
 
 
 LOOP = """
@@ -94,7 +183,7 @@ ENTRY %main (c: (s32[], f32[6])) -> (s32[], f32[6]) {
 
 
 def test_a_loop_counts_as_often_as_it_is_done():
-  counts = hlo_counts.count(
+  counts = hlo.count(
       LOOP.replace('TRIPS', 'backend_config={"known_trip_count":{"n":"5"}}')
   )
   # Both branches are counted.
@@ -105,7 +194,7 @@ def test_a_loop_counts_as_often_as_it_is_done():
 
 
 def test_a_loop_of_unknown_length_counts_once_and_is_told():
-  counts = hlo_counts.count(LOOP.replace('TRIPS', 'metadata={}'))
+  counts = hlo.count(LOOP.replace('TRIPS', 'metadata={}'))
   assert counts.kernels['loop'] == 1
   assert counts.unknown_loops == 1
 
@@ -144,7 +233,7 @@ calls=%place
 
 
 def test_slices_are_read_and_updates_written_not_the_whole():
-  counts = hlo_counts.count(SLICES)
+  counts = hlo.count(SLICES)
   # x: slices of 10 and 20; y: whole, since it is also used whole; i.
   cut = 4 * (10 + 20) + 400 + 4
   place = 0 + 40 + 4
@@ -180,6 +269,66 @@ ENTRY %main (x: bf16[100], y: f32[100]) -> bf16[10,10] {
 
 def test_a_slice_behind_elementwise_operations_needs_no_more():
   """And a view that is returned needs all of it."""
-  counts = hlo_counts.count(BEHIND)
+  counts = hlo.count(BEHIND)
   assert counts.bytes_read == (2 * 5 + 4 * 5) + 200
   assert counts.bytes_written == 20 + 200
+
+
+def _missing():
+  try:
+    compiled.check_installed()
+  except UserError as error:
+    return str(error)
+  return ''
+
+
+needs_plugin = pytest.mark.skipif(bool(_missing()), reason=_missing())
+
+
+@functools.cache
+def _counts(heads=(2, 4)):
+  config = recipes.cifar10('retention_compact')
+  config.batch_size = 8
+  config.model.update(
+      widths=(16, 32),
+      depths=(1, 1),
+      num_heads=heads,
+      mlp_ratios=(2.0, 2.0),
+      layer_scale=(1e-2, 1e-2),
+      decay_ranges=(4.0, 4.0),
+  )
+  return compiled.count_step(
+      config, image_size=16, num_classes=10, augmented=False, target='h200'
+  )
+
+
+def test_an_old_jax_is_told(monkeypatch):
+  monkeypatch.setattr(jax, '__version_info__', (0, 10, 2))
+  with pytest.raises(UserError, match=r'needs jax 0.11 or later .*pip install'):
+    compiled.check_installed()
+
+
+def test_a_missing_plugin_is_told(monkeypatch):
+  monkeypatch.setattr(jax, '__version_info__', (0, 12, 0))
+  monkeypatch.setattr(compiled.importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(
+      UserError, match='pip install --no-deps jax-cuda12-plugin'
+  ):
+    compiled.check_installed()
+
+
+def test_the_target_is_one_message():
+  text = compiled.target_config('h200')
+  assert text.count('{') == text.count('}')
+  assert 'core_count: 132' in text and 'major: 9' in text
+
+
+@needs_plugin
+def test_counts_of_a_tiny_model():
+  found = _counts()
+  assert found['kernels'] > 50
+  assert found['bytes'] == found['bytes_read'] + found['bytes_written']
+  assert found['temporary_bytes'] > 0
+  assert found['loops_of_unknown_length'] == 0
+  assert found['collectives'] == {}
+  assert sum(found['kernels_by_kind'].values()) == found['kernels']

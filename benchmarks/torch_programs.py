@@ -1,7 +1,7 @@
-"""The programs in PyTorch that are timed: a worker, as `jax_arms` is.
+"""The programs in PyTorch that are timed beside those of this package.
 
-A spec is one of `jax_arms`, with a 'peer': 'eager' and 'compile' are the twin,
-anything else a model of timm. 'platform' says where ours runs.
+A spec is one of a model there, with a 'peer': 'eager' and 'compile' are the
+twin, anything else is a model of timm. 'platform' says where ours runs.
 """
 
 import importlib.metadata
@@ -9,7 +9,7 @@ import importlib.metadata
 import torch
 from torch.nn import functional
 
-from gswinrmt_jax.benchmark import variables, worker
+from gswinrmt_jax.benchmark import random_data, worker
 from gswinrmt_jax.models import factory
 
 _TWINS = ('eager', 'compile')
@@ -28,7 +28,7 @@ def build(spec: worker.Spec) -> worker.Program:
   # XLA's default for float32 on a GPU.
   torch.set_float32_matmul_precision('high')
   model = _model(spec).to(device, memory_format=torch.channels_last)
-  batch = variables.random_batch(
+  batch = random_data.random_batch(
       spec['batch'], spec['image_size'], spec['classes']
   )
   image, target = (
@@ -131,7 +131,3 @@ def _inference(model, image, target, autocast, wait, each):
     wait()
 
   return run
-
-
-if __name__ == '__main__':
-  worker.serve(build)

@@ -1,13 +1,24 @@
-"""Groups of arms, with processes that are made up; and the whole command."""
+"""`gswinrmt benchmark`: what it measures, prints and writes."""
 
 import json
+import os
 import pathlib
+import signal
+import time
 from typing import ClassVar
 
 import pytest
 
-from gswinrmt_jax.benchmark import made_pictures, measure, process, suite
+from gswinrmt_jax.benchmark import (
+    compiled,
+    measure,
+    models,
+    pipeline,
+    record,
+    worker,
+)
 from gswinrmt_jax.commands import main
+from gswinrmt_jax.errors import UserError
 
 FACTS = {
     'platform': 'cpu',
@@ -28,7 +39,7 @@ class Process:
 
   def __init__(self, spec, cores):
     if spec.get('peer') == 'bad':
-      raise process.ArmError('it fell over')
+      raise worker.WorkerError('it fell over')
     self.spec, self.cores = spec, cores
     self.facts = {**FACTS, 'images': spec.get('batch', 1)}
     self.journal.append(('start', spec))
@@ -46,7 +57,7 @@ class Process:
 
 @pytest.fixture
 def journal(monkeypatch):
-  monkeypatch.setattr(process, 'Process', Process)
+  monkeypatch.setattr(worker, 'Worker', Process)
   monkeypatch.setattr(Process, 'journal', [])
   return Process.journal
 
@@ -67,7 +78,7 @@ def test_arms_and_ceilings_share_the_rounds(journal):
   outcomes, rates = bench.measure(arms)
   assert [one.error for one in outcomes] == ['', 'it fell over', '']
   assert outcomes[0].spec['dtype'] == 'float32'
-  assert outcomes[2].taken.median == 2 and outcomes[2].peak[0] == 5e9
+  assert outcomes[2].timing.median == 2 and outcomes[2].peak[0] == 5e9
   ran = _tasks(journal, 'run')
   assert ran[-8:] == ['train', 'eager', 'matmul', 'copy'] * 2
   assert bench.rates(rates) == {'flops': 1000, 'bytes': 2000}
@@ -123,7 +134,7 @@ def test_the_command_times_depthwise_convolutions(journal, tmp_path):
 def test_the_command_holds_a_feed_to_none(journal, monkeypatch, tmp_path):
   prepared = []
   monkeypatch.setattr(
-      made_pictures, 'prepare', lambda *args, **how: prepared.append(args)
+      pipeline, 'make_data', lambda *args, **how: prepared.append(args)
   )
   begin = Process.__init__
 
@@ -131,7 +142,7 @@ def test_the_command_holds_a_feed_to_none(journal, monkeypatch, tmp_path):
     begin(self, spec, cores)
     self.facts['steps'] = 2
     if spec.get('storage') == 'decode':
-      raise process.ArmError('no memory')
+      raise worker.WorkerError('no memory')
     if spec.get('storage'):
       assert pathlib.Path(spec['dir']).is_dir()
       self.spec = {**spec, 'peer': 'takes two seconds'}
@@ -150,7 +161,7 @@ def test_the_command_holds_a_feed_to_none(journal, monkeypatch, tmp_path):
   assert not any(folder.exists() for folder, _ in prepared)
   status, found = _run(tmp_path, '--pipeline', 'memory', 'memory')
   assert status == 0 and prepared[-1][1] == 2048
-  arms = [row['arm'] for row in found['groups'][0]['rows']]
+  arms = [row['program'] for row in found['groups'][0]['rows']]
   assert arms == ['retention_compact, without', 'retention_compact, memory']
 
 
@@ -177,7 +188,7 @@ def test_latency_is_written_where_the_report_looks(
 def test_few_runs_are_alive_at_once(journal, monkeypatch, tmp_path):
   import made_up_runs
 
-  monkeypatch.setattr(suite, '_TOGETHER', 2)
+  monkeypatch.setattr(models, '_TOGETHER', 2)
   folders = [str(tmp_path / f'run{k}') for k in range(3)]
   for folder in folders:
     made_up_runs.write(pathlib.Path(folder), 'cifar10_swat', [0.5])
@@ -225,10 +236,110 @@ def test_a_failure_of_ours_is_the_exit_status(journal, monkeypatch, tmp_path):
 
   def fail(self, spec, cores):
     if spec['task'] == 'inference':
-      raise process.ArmError('no memory')
+      raise worker.WorkerError('no memory')
     begin(self, spec, cores)
 
   monkeypatch.setattr(Process, '__init__', fail)
   status, found = _run(tmp_path, '--inference')
   assert status == 1
   assert found['groups'][0]['rows'][0]['not_measured'] == 'no memory'
+
+
+TEXT = """
+%twice (p: f32[500]) -> f32[500] {
+  %p = f32[500]{0} parameter(0)
+  ROOT %a = f32[500]{0} add(%p, %p)
+}
+
+ENTRY %main (x: f32[500]) -> f32[500] {
+  %x = f32[500]{0} parameter(0)
+  ROOT %f = f32[500]{0} fusion(%x), kind=kLoop, calls=%twice
+}
+"""
+
+
+@pytest.fixture
+def asked(monkeypatch):
+  """Compiles nothing, and keeps what was asked for."""
+  calls = []
+
+  def compile_step(config, **arguments):
+    calls.append((config, arguments))
+    return compiled.Compiled(TEXT, temporaries=3_000_000, arguments=7)
+
+  monkeypatch.setattr(compiled, 'compile_step', compile_step)
+  return calls
+
+
+def test_it_prints_and_writes_the_counts(asked, capsys, tmp_path):
+  path = tmp_path / 'counts.json'
+  command = ['benchmark', '--compiled-for=h200', '--model=rmt_compact']
+  command += ['--batch=4', '--image-size=64', f'--json={path}']
+  assert main.main(command) == 0
+  ((config, arguments),) = asked
+  assert (config.model.name, config.batch_size) == ('rmt_compact', 4)
+  assert arguments == {
+      'image_size': 64,
+      'num_classes': 10,
+      'augmented': False,
+      'target': 'h200',
+  }
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[1].split() == ['kernels', '1', '(loop', '1)']
+  assert lines[-1].split() == ['GB', 'temporaries', '0.003']
+  found = json.loads(path.read_text())
+  assert (found['bytes_read'], found['bytes_written']) == (2000, 2000)
+  assert found['bytes'] == 4000
+  assert found['versions']['jax']
+
+
+def test_what_is_missing_to_compile_is_one_line(monkeypatch, capsys):
+  def refuse():
+    raise UserError('no plugin')
+
+  monkeypatch.setattr(compiled, 'check_installed', refuse)
+  for options, said in ((['--batch=0'], '--batch'), ([], 'no plugin')):
+    assert main.main(['benchmark', '--compiled-for=h200', *options]) == 2
+    printed = capsys.readouterr().err
+    assert said in printed and printed.count('\n') == 1
+
+
+def test_the_table_has_collectives_where_there_are_some(asked):
+  from gswinrmt_jax import recipes
+
+  found = compiled.count_step(
+      recipes.cifar10('rmt_compact'),
+      image_size=32,
+      num_classes=10,
+      augmented=True,
+      target='h200',
+  )
+  assert 'collectives' not in compiled.table(found)
+  found['collectives'] = {'all-reduce': 2}
+  assert "{'all-reduce': 2}" in compiled.table(found)
+  assert 'augmented' in compiled.table(found)
+
+
+def test_sigterm_ends_it_as_ctrl_c_does(monkeypatch, capsys):
+  """The folders and processes of what is measured have an end of their own."""
+  ended = []
+
+  class Bench:
+
+    def __init__(self, *args):
+      self.facts = {}
+
+    def close(self):
+      ended.append(True)
+
+  def beside_peers(*args):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+  before = signal.getsignal(signal.SIGTERM)
+  monkeypatch.setattr(measure, 'Bench', Bench)
+  monkeypatch.setattr(record, 'machine', lambda *args: {'device': 'none'})
+  monkeypatch.setattr(models, 'beside_peers', beside_peers)
+  assert main.main(['benchmark', '--model=rmt_compact']) == 143
+  assert 'stopped by SIGTERM, nothing was written' in capsys.readouterr().err
+  assert ended and signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,287 @@
+"""Counts what a compiled program does, from its text (HLO)."""
+
+from collections import Counter
+import dataclasses
+import math
+import re
+
+_BITS = re.compile(r'^[a-z]+?(\d+)')
+_ARRAY = re.compile(r'\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]')
+_COMMENT = re.compile(r'/\*.*?\*/')
+_HEADER = re.compile(r'^(ENTRY )?%?([\w.\-]+) \(.*\{$')
+_INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.\-]+) = (.*)$')
+_OPERAND = re.compile(r'%([\w.\-]+(?:#\d+)?)')  # `%a#1`: part 1 of a tuple
+_CALLED = re.compile(r'\b(?:calls|to_apply|body|condition)=%?([\w.\-]+)')
+_BRANCHES = re.compile(r'\bbranch_computations=\{([^}]*)\}')
+
+# Instructions that start nothing on the device.
+_FREE = set(
+    'add-dependency after-all bitcast constant get-tuple-element opt-barrier '
+    'parameter partition-id replica-id tuple'.split()
+)
+_BRANCHING = {'call', 'conditional', 'while'}
+_COLLECTIVES = set(
+    'all-gather all-reduce all-to-all collective-broadcast collective-permute '
+    'reduce-scatter'.split()
+)
+# Instructions that read as much of their first operand as they return.
+_SLICES = {'dynamic-slice', 'gather', 'slice'}
+_VIEWS = {'bitcast', 'get-tuple-element', 'reshape'}
+# A slice of these needs no more than the same slice of their operands.
+_ELEMENTWISE = {'add', 'convert', 'divide', 'maximum', 'multiply', 'subtract'}
+
+
+@dataclasses.dataclass
+class Counts:
+  """Sums over a program; the body of a loop counts once per iteration.
+
+  A launch is an instruction that the device executes as one operation: a
+  fusion, a library call, a copy, or any other that stands alone. A library
+  call or a large reduction may start more than one kernel, and a program
+  tuned on a device may choose otherwise.
+
+  Attributes:
+    kernels: Launches by kind: 'loop', 'reduce' (and transposes) and 'triton'
+      fusions, 'cudnn', 'cublas', 'copy', 'collective', or the name of the
+      operation or call.
+    phases: Launches of the 'forward' and 'backward' pass and of the 'rest'
+      (optimiser, metrics), by the name that JAX gave the operation.
+    bytes_read: Bytes of the operands of all launches; of an operand that a
+      fusion only slices, the slices.
+    bytes_written: Bytes of their results; of a result that is updated in
+      place, the update.
+    collectives: Launches of each collective operation.
+    unknown_loops: Loops whose trip count is unknown; they count once.
+  """
+
+  kernels: Counter = dataclasses.field(default_factory=Counter)
+  phases: Counter = dataclasses.field(default_factory=Counter)
+  bytes_read: int = 0
+  bytes_written: int = 0
+  collectives: Counter = dataclasses.field(default_factory=Counter)
+  unknown_loops: int = 0
+
+
+def count(text: str) -> Counts:
+  """Counts the program of `compiled.as_text()`.
+
+  All branches of a conditional count, though one is taken.
+
+  Raises:
+    ValueError: If the text is no program.
+  """
+  entry, computations = parse(text)
+  counts = Counts()
+  _add_computation(computations, entry, 1, counts)
+  return counts
+
+
+def _add_computation(computations, name, times, counts):
+  for instruction in computations[name].values():
+    opcode = instruction.opcode
+    if opcode in _BRANCHING:
+      trips = times
+      if opcode == 'while':
+        known = instruction.attribute(r'"known_trip_count":\{"n":"(\d+)"')
+        counts.unknown_loops += not known
+        trips = times * int(known or 1)
+      for called in instruction.called:
+        _add_computation(computations, called, trips, counts)
+    elif opcode not in _FREE and not opcode.endswith(('-done', '-update')):
+      kind = _kind(instruction)
+      counts.kernels[kind] += times
+      counts.phases[_phase(instruction)] += times
+      if kind == 'collective':
+        counts.collectives[opcode.removesuffix('-start')] += times
+      read, written = _traffic(computations, name, instruction)
+      counts.bytes_read += times * read
+      counts.bytes_written += times * written
+
+
+def _kind(instruction):
+  opcode = instruction.opcode.removesuffix('-start')
+  if opcode in _COLLECTIVES:
+    return 'collective'
+  if opcode == 'fusion':
+    if '"kind":"__triton' in instruction.attributes:
+      return 'triton'
+    kind = instruction.attribute(r'\bkind=k(\w+)').lower()
+    return {'input': 'reduce'}.get(kind, kind)
+  if opcode == 'custom-call':
+    target = instruction.attribute(r'custom_call_target="([^"]*)"')
+    library = re.match(r'__(cudnn|cublas)\$', target)
+    return library[1] if library else target
+  return opcode
+
+
+def _phase(instruction):
+  name = instruction.attribute(r'op_name="([^"]*)"')
+  if 'transpose(' in name:
+    return 'backward'
+  return 'forward' if 'jvp(' in name else 'rest'
+
+
+def _traffic(computations, name, instruction):
+  """Returns the bytes that one launch reads and writes."""
+  computation = computations[name]
+  sizes = [computation[operand].num_bytes for operand in instruction.operands]
+  written = instruction.num_bytes
+  if instruction.opcode == 'fusion':
+    (called,) = instruction.called
+    return _fusion_traffic(computations[called], sizes, written)
+  if instruction.opcode in _SLICES:
+    return written + sum(sizes[1:]), written
+  if instruction.opcode == 'dynamic-update-slice':
+    return sum(sizes[1:]), sizes[1]
+  return sum(sizes), written
+
+
+def _fusion_traffic(body, sizes, written):
+  users = {name: [] for name in body}
+  for instruction in body.values():
+    for operand in dict.fromkeys(instruction.operands):
+      users[operand].append(instruction)
+  read = sum(
+      min(sizes[int(instruction.literal)], _bytes_read(instruction, users))
+      for instruction in body.values()
+      if instruction.opcode == 'parameter'
+  )
+  root = next(one for one in body.values() if one.root)
+  for name in root.operands if root.opcode == 'tuple' else [root.name]:
+    while body[name].opcode in _VIEWS:
+      name = body[name].operands[0]
+    if body[name].opcode == 'dynamic-update-slice':
+      update = body[body[name].operands[1]]
+      written -= body[name].num_bytes - update.num_bytes
+  return read, written
+
+
+def _bytes_read(instruction, users):
+  """Returns how many bytes of a value its users need."""
+  total = 0
+  for user in users[instruction.name]:
+    first = user.operands[0] == instruction.name
+    if user.opcode in _SLICES and first:
+      total += user.num_bytes
+    elif user.root:
+      return instruction.num_bytes
+    elif user.opcode in _VIEWS:
+      total += _bytes_read(user, users)
+    elif user.opcode in _ELEMENTWISE:
+      share = _bytes_read(user, users) / user.num_bytes
+      total += round(share * instruction.num_bytes)
+    elif user.opcode != 'dynamic-update-slice' or not first:
+      return instruction.num_bytes
+  return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+  """One line of a computation.
+
+  Attributes:
+    name: Without the percent sign.
+    shape: As written: `bf16[2,3]{1,0}`, or a tuple in parentheses.
+    opcode: Such as 'fusion'.
+    literal: The text in parentheses: the operands, or a number.
+    attributes: The text after them.
+    root: Whether the computation returns it.
+  """
+
+  name: str
+  shape: str
+  opcode: str
+  literal: str
+  attributes: str
+  root: bool = False
+
+  @property
+  def operands(self) -> tuple[str, ...]:
+    """Names of the operands, in order."""
+    return tuple(_OPERAND.findall(self.literal))
+
+  @property
+  def num_bytes(self) -> int:
+    """Bytes of the result; of all parts of a tuple."""
+    return shape_bytes(self.shape)
+
+  @property
+  def called(self) -> tuple[str, ...]:
+    """Names of the computations that it runs, in the order written."""
+    names = _CALLED.findall(self.attributes)
+    for branches in _BRANCHES.findall(self.attributes):
+      names += [name.strip(' %') for name in branches.split(',')]
+    return tuple(names)
+
+  def attribute(self, pattern: str) -> str:
+    """Returns the group of a pattern in the attributes; '' without match."""
+    found = re.search(pattern, self.attributes)
+    return found[1] if found else ''
+
+
+def parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
+  """Returns the entry's name and, by name, computations of instructions.
+
+  Raises:
+    ValueError: If no computation is marked as the entry.
+  """
+  entry, computations, current = '', {}, None
+  for line in text.splitlines():
+    header, found = _HEADER.match(line), _INSTRUCTION.match(line)
+    if header:
+      current = computations.setdefault(header[2], {})
+      entry = header[2] if header[1] else entry
+    elif found and current is not None:
+      instruction = _instruction(*found.groups())
+      for name in instruction.operands:
+        if '#' in name:
+          current.setdefault(name, _part(name, current))
+      current[instruction.name] = instruction
+  if not entry:
+    raise ValueError('This is no text of a program: no computation is ENTRY.')
+  return entry, computations
+
+
+def _instruction(root, name, rest):
+  rest = _COMMENT.sub('', rest)
+  end = _closing(rest, 0) + 1 if rest[0] == '(' else rest.index(' ')
+  shape, rest = rest[:end], rest[end:].strip()
+  start = rest.index('(')
+  end = _closing(rest, start)
+  literal, attributes = rest[start + 1 : end], rest[end + 1 :]
+  return Instruction(name, shape, rest[:start], literal, attributes, bool(root))
+
+
+def _closing(text, start):
+  """Returns where the parenthesis that opens at `start` closes."""
+  depth = 0
+  for index in range(start, len(text)):
+    depth += (text[index] == '(') - (text[index] == ')')
+    if not depth:
+      return index
+  raise ValueError(f'A parenthesis does not close: {text[start : start + 60]}')
+
+
+def _part(name, computation):
+  """Returns what `%name#index` stands for."""
+  whole, index = name.split('#')
+  parts, depth = [''], 0
+  for letter in computation[whole].shape[1:-1]:
+    depth += (letter in '([{') - (letter in ')]}')
+    if letter == ',' and not depth:
+      parts.append('')
+    else:
+      parts[-1] += letter
+  shape = parts[int(index)].strip()
+  return Instruction(name, shape, 'get-tuple-element', f'%{whole}', '')
+
+
+def shape_bytes(shape: str) -> int:
+  """Returns the bytes of a type, the parts of a tuple together."""
+  bits = 0
+  # Layouts have parentheses of their own, `{1,0:T(8,128)}`, but no brackets.
+  for dtype, extents in _ARRAY.findall(shape):
+    found = _BITS.match(dtype)
+    width = 8 if dtype == 'pred' else int(found[1]) if found else 0
+    bits += width * math.prod(int(n) for n in extents.split(',') if n)
+  return bits // 8

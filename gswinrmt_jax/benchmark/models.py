@@ -1,0 +1,125 @@
+"""Which programs are timed beside each other: models, runs, convolutions."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import pathlib
+from typing import Any
+
+from gswinrmt_jax import files
+from gswinrmt_jax.benchmark import measure, record
+from gswinrmt_jax.benchmark.worker import Spec
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.runs import run_folder
+from gswinrmt_jax.weights import load
+
+Say = Callable[[str], None]
+
+_TWINS = ('eager', 'compile')
+_TOGETHER = 8  # runs whose processes are alive at once
+
+
+def spec(
+    model: str, task: str, *, batch: int, image_size: int, classes: int
+) -> dict[str, Any]:
+  """Returns the spec of a named model; latency is that of one image."""
+  return {
+      'task': task,
+      'model': model,
+      'fields': {},
+      'batch': 1 if task == 'latency' else batch,
+      'image_size': image_size,
+      'classes': classes,
+  }
+
+
+def beside_peers(
+    bench: measure.Bench, specs: Iterable[Spec], peers: Sequence[str], say: Say
+) -> dict[str, Any]:
+  """Measures each model beside its peers.
+
+  Args:
+    bench: Where.
+    specs: Of models.
+    peers: 'plain', the same without the faster forms; 'eager' and 'compile',
+      its twin in PyTorch; else models of timm.
+    say: Receives tables.
+  """
+  groups = []
+  for one in specs:
+    name = f'{one["model"]}, {one["task"]}'
+    programs = {name: one}
+    for peer in peers:
+      if peer == 'plain':
+        programs[f'{name}: plain'] = {**one, 'plain': True}
+      else:
+        title = f'{name}: {peer}' if peer in _TWINS else peer
+        programs[title] = {**one, 'peer': peer}
+    groups.append(record.group(bench, programs, say))
+  return {'groups': groups}
+
+
+def runs(
+    bench: measure.Bench,
+    folders: Iterable[pathlib.Path],
+    machine: Mapping[str, Any],
+    say: Say,
+) -> dict[str, Any]:
+  """Measures the latency of runs' models and writes their `latency.json`.
+
+  Raises:
+    UserError: If a folder is no run or its model cannot be measured.
+  """
+  specs = {str(folder): _run_spec(folder) for folder in folders}
+  names, groups = list(specs), []
+  for start in range(0, len(names), _TOGETHER):
+    some = names[start : start + _TOGETHER]
+    groups.append(
+        record.group(bench, {name: specs[name] for name in some}, say)
+    )
+  for row in (row for group in groups for row in group['rows']):
+    path = pathlib.Path(row['program'], 'latency.json')
+    if 'not_measured' in row:
+      raise UserError(f'{path.parent}: not measured: {row["not_measured"]}')
+    found = {name: row[name] for name in ('milliseconds', 'spread', 'dtype')}
+    found |= {name: machine[name] for name in ('device', 'threads', 'versions')}
+    files.write_json(path, found)
+    say(f'wrote {path}')
+  return {'groups': groups}
+
+
+def _run_spec(folder):
+  """The weights do not change the latency, so they are not read."""
+  card = load.run_card(folder, run_folder.load_config(folder))
+  height, width = card.image_size
+  if height != width:
+    raise UserError(
+        f'{folder}: latency is measured on square images, not {height}x{width}'
+    )
+  found = spec(
+      card.name,
+      'latency',
+      batch=1,
+      image_size=height,
+      classes=len(card.class_names),
+  )
+  return {**found, 'fields': card.fields}
+
+
+def depthwise(bench: measure.Bench, say: Say) -> dict[str, Any]:
+  """Measures depthwise convolutions and their gradients in both forms.
+
+  The maps are those of a large model's first stage and of CIFAR-10's second;
+  on an accelerator, of a whole batch.
+  """
+  images = 8 if bench.platform == 'cpu' else 128
+  shapes = ((images, 56, 56, 128), (128, 8, 8, 64))
+  groups = []
+  for shape, side in itertools.product(shapes, (3, 5)):
+    one = {'task': 'depthwise', 'shape': shape, 'kernel': side}
+    name = f'depthwise {side}x{side} of {shape}'
+    programs = {
+        f'{name}, shifts': {**one, 'impl': 'shift'},
+        f'{name}, feature_group_count': {**one, 'impl': 'conv'},
+    }
+    groups.append(record.group(bench, programs, say))
+  return {'groups': groups}

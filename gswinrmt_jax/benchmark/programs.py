@@ -1,0 +1,297 @@
+"""The programs of this package that are timed.
+
+A spec has a 'task' and, for a model, 'model', 'fields', 'batch', 'image_size',
+'classes', 'dtype' (None: bfloat16, on a CPU float32) and 'plain' (the model as
+its equations are written, without the faster forms). Task 'pipeline' trains as
+a run does, and its spec also has 'storage' (as `config.data.storage`; None to
+repeat one batch), 'workers' (None: the recipe's) and 'dir', where
+`pipeline.make_data` has put its images.
+"""
+
+import contextlib
+import functools
+import importlib.metadata
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+
+from gswinrmt_jax import ops, recipes
+from gswinrmt_jax.benchmark import pipeline, random_data, worker
+from gswinrmt_jax.data import pipeline as data_pipeline
+from gswinrmt_jax.models import cost, factory
+from gswinrmt_jax.ops import backend
+from gswinrmt_jax.train import feed, optimizer, setup
+from gswinrmt_jax.train import train_state as state_lib
+from gswinrmt_jax.train import train_step as step_lib
+
+_PLAIN = {'depthwise_impl': 'conv', 'attention_impl': 'banded'}
+_MATMUL_SIDE = {'cpu': 2048}  # elsewhere 8192
+_COPIED = {'cpu': 2**26}  # floats, more than any cache holds; elsewhere 1 GiB
+_PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
+_EPOCHS = 100_000  # more than any measurement reaches
+
+
+def build(spec: worker.Spec) -> worker.Program:
+  """Returns the program of a spec."""
+  device = jax.devices()[0]
+  on_cpu = device.platform == 'cpu'
+  if on_cpu:
+    # JAX 0.10 runs CPU programs from its cache on one core.
+    jax.config.update('jax_compilation_cache_dir', None)
+  spec = dict(spec)
+  spec['dtype'] = spec.get('dtype') or ('float32' if on_cpu else 'bfloat16')
+  program = _TASKS[spec['task']](spec)
+  program.facts |= {
+      'dtype': spec['dtype'],
+      'platform': device.platform,
+      'device': device.device_kind,
+      'versions': {
+          name: importlib.metadata.version(name) for name in _PACKAGES
+      },
+  }
+  if 'peak_bytes_in_use' in (device.memory_stats() or {}):
+    program.device_peak = lambda: device.memory_stats()['peak_bytes_in_use']
+  return program
+
+
+def _train(spec):
+  """The training step without augmentation, its state donated."""
+  model, values, batch = _model(spec)
+  schedule = optimizer.learning_rate_schedule(
+      1e-4, warmup_steps=1000, total_steps=10000
+  )
+  tx = optimizer.make_optimizer(
+      schedule, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.05
+  )
+  step = step_lib.make_train_step(
+      model, tx, lambda key, batch: (batch['image'], batch['target'])
+  )
+  state = state_lib.TrainState(
+      step=jnp.zeros((), jnp.int32),
+      params=values['params'],
+      batch_stats=values['batch_stats'],
+      opt_state=jax.jit(tx.init)(values['params']),
+  )
+  key = jax.random.key(0)
+  step = _compiled(spec, jax.jit(step, donate_argnums=0), state, batch, key)
+  return worker.Program(
+      _Training(step, state, batch, key), _facts(spec, model, passes=3)
+  )
+
+
+class _Training:
+  """Trains on one batch, from call to call."""
+
+  def __init__(self, step, state, batch, key):
+    self._step, self._batch, self._key = step, batch, key
+    self.state, self.metrics = state, None
+
+  def __call__(self, calls):
+    for _ in range(calls):
+      self.state, self.metrics = self._step(self.state, self._batch, self._key)
+    jax.block_until_ready((self.state, self.metrics))
+
+
+def _inference(spec):
+  model, values, batch = _model(spec)
+  apply = jax.jit(functools.partial(model.apply, train=False))
+  apply = _compiled(spec, apply, values, batch['image'])
+  run = _repeated(apply, values, batch['image'], wait=spec['task'] == 'latency')
+  return worker.Program(run, _facts(spec, model, passes=1))
+
+
+def _model(spec):
+  fields = dict(spec['fields'], **(_PLAIN if spec.get('plain') else {}))
+  model = factory.create_model(
+      spec['model'],
+      num_classes=spec['classes'],
+      dtype=spec['dtype'],
+      **fields,
+  )
+  size = spec['image_size']
+  values = random_data.random_variables(model, (size, size, 3))
+  batch = random_data.random_batch(spec['batch'], size, spec['classes'])
+  return model, jax.device_put(values), jax.device_put(batch)
+
+
+def _compiled(spec, function, *arguments):
+  plain = backend.tracing_for('gpu') if spec.get('plain') else None
+  with plain or contextlib.nullcontext():
+    return function.lower(*arguments).compile()
+
+
+def _facts(spec, model, passes):
+  counted = cost.count(model, (spec['image_size'],) * 2)
+  return {
+      'parameters': counted.parameters,
+      'macs': counted.product_macs,
+      'flops': 2 * counted.product_macs * passes * spec['batch'],
+      'images': spec['batch'],
+  }
+
+
+def _repeated(function, *arguments, wait=False):
+  """Returns `calls -> None`; a CPU always waits, or it would overlap calls."""
+  wait = wait or jax.default_backend() == 'cpu'
+
+  def run(calls):
+    for _ in range(calls):
+      result = function(*arguments)
+      if wait:
+        jax.block_until_ready(result)
+    jax.block_until_ready(result)
+
+  return run
+
+
+def _matmul(spec):
+  """The rate of products of normal numbers in the model's dtype."""
+  side = _MATMUL_SIDE.get(jax.default_backend(), 8192)
+  keys = jax.random.split(jax.random.key(0))
+  matrices = [jax.random.normal(k, (side, side), spec['dtype']) for k in keys]
+  run = _repeated(jax.jit(jnp.matmul), *matrices)
+  return worker.Program(run, {'flops': 2 * side**3})
+
+
+def _copy(spec):
+  """The rate of memory: an array is read, and written in its place."""
+  del spec
+  count = _COPIED.get(jax.default_backend(), 2**28)
+  array = jax.random.normal(jax.random.key(0), (count,), jnp.float32)
+  step = jax.jit(lambda array: 1 - array, donate_argnums=0)
+
+  def run(calls):
+    nonlocal array
+    for _ in range(calls):
+      array = step(array)
+    array.block_until_ready()
+
+  return worker.Program(run, {'bytes': 2 * array.nbytes})
+
+
+def _depthwise(spec):
+  """One depthwise convolution and its gradient; 'impl' is 'shift' or 'conv'."""
+  rng = np.random.default_rng(0)
+  shape, side = spec['shape'], spec['kernel']
+  x, cotangent = (
+      jnp.asarray(rng.standard_normal(shape, np.float32), spec['dtype'])
+      for _ in range(2)
+  )
+  kernel = jnp.asarray(
+      rng.standard_normal((side, side, 1, shape[-1]), np.float32)
+  )
+
+  @jax.jit
+  def both(x, kernel, cotangent):
+    convolve = functools.partial(ops.depthwise_conv, impl=spec['impl'])
+    y, backward = jax.vjp(convolve, x, kernel)
+    return y, backward(cotangent)
+
+  run = _repeated(both, x, kernel, cotangent)
+  return worker.Program(run, {'images': shape[0]})
+
+
+def _pipeline(spec):
+  """Training as a run does it: one call is one dispatch of several steps."""
+  parts = setup.make_parts(recipes.resolve(recipe(spec)))
+  training = PipelineTraining(parts, repeat=spec['storage'] is None)
+  steps = training.steps
+  facts = {'images': parts.config.batch_size * steps, 'steps': steps}
+  return worker.Program(
+      training, facts, ready=training.ready, close=training.close
+  )
+
+
+def recipe(spec: worker.Spec) -> ml_collections.ConfigDict:
+  """Returns the recipe of CIFAR-10 or, for larger images, Mini-ImageNet.
+
+  It never validates and metrics are never due, so all dispatches are as long
+  as a run's longest.
+  """
+  size = spec['image_size']
+  small = size <= pipeline.SMALL
+  make = recipes.cifar10 if small else recipes.mini_imagenet
+  config = make(spec['model'])
+  config.dtype, config.batch_size = spec['dtype'], spec['batch']
+  config.num_epochs = config.eval_every_epochs = _EPOCHS
+  config.log_every_steps = 2**31 - 1
+  config.model.update(spec['fields'])
+  config.data.update(
+      name=pipeline.DATA,
+      dir=spec['dir'],
+      train_split='train',
+      val_split='train[:1]',
+      test_split='',
+      image_size=size,
+      storage=spec['storage'] or 'memory',
+  )
+  if spec['workers'] is not None:
+    config.data.workers = spec['workers']
+  return config
+
+
+class PipelineTraining:
+  """Trains from dispatch to dispatch, the next one prepared meanwhile.
+
+  Attributes:
+    steps: In each dispatch.
+    state: After the dispatches so far.
+  """
+
+  def __init__(self, parts: setup.Parts, *, repeat: bool):
+    """Compiles the step.
+
+    Args:
+      parts: Of a run.
+      repeat: Whether to train on the first dispatch over and over.
+    """
+    self._feed = feed.Feed(parts, 0)
+    self._upcoming = next(self._feed)
+    self._dispatches = self._feed
+    self._ahead = data_pipeline.AHEAD * parts.train_data.workers
+    if repeat:
+      self._feed.close()
+      self._dispatches, self._ahead = itertools.repeat(self._upcoming), 0
+    self.steps = len(self._upcoming.steps)
+    self._key = parts.key
+    try:
+      self._advance = parts.advance.lower(
+          parts.target, self._upcoming.supply, self._key
+      ).compile()
+      self.state = parts.devices.place(parts.create_state())
+    except BaseException:
+      self.close()
+      raise
+
+  def __call__(self, calls: int) -> None:
+    """Makes so many dispatches, in the order of the training loop."""
+    for _ in range(calls):
+      self.state, _ = self._advance(
+          self.state, self._upcoming.supply, self._key
+      )
+      self._upcoming = next(self._dispatches)  # while the devices compute
+    jax.block_until_ready(self.state)
+
+  def ready(self) -> None:
+    """Drops the batches that workers prepared while nothing was timed."""
+    for _ in range(math.ceil(self._ahead / self.steps)):
+      next(self._dispatches)
+
+  def close(self) -> None:
+    """Ends the workers."""
+    self._feed.close()
+
+
+_TASKS = {
+    'train': _train,
+    'inference': _inference,
+    'latency': _inference,
+    'matmul': _matmul,
+    'copy': _copy,
+    'depthwise': _depthwise,
+    'pipeline': _pipeline,
+}

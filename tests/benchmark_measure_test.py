@@ -1,0 +1,311 @@
+"""Timing in turn, worker processes, records and tables."""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from gswinrmt_jax.benchmark import measure, record, scaling, start, worker
+from gswinrmt_jax.errors import UserError
+
+
+class Clocked:
+  """Takes the same time for each call, and keeps what was asked."""
+
+  def __init__(self, name, seconds, journal):
+    self.name, self.seconds, self.journal = name, seconds, journal
+
+  def run(self, calls):
+    self.journal.append((self.name, calls))
+    return calls * self.seconds
+
+
+def test_programs_take_turns():
+  journal = []
+  programs = [Clocked('a', 0.5, journal), Clocked('b', 0.25, journal)]
+  said = []
+  first, second = measure.interleaved(programs, [2, 4], 3, said.append)
+  assert journal == [('a', 2), ('b', 4)] * 3
+  assert first.seconds == (0.5,) * 3 and second.seconds == (0.25,) * 3
+  assert (first.calls, second.calls) == (2, 4) and len(said) == 3
+
+
+def test_warm_up_lasts_and_tells_how_many_calls_fill_the_time():
+  journal = []
+  assert measure.warm_up(Clocked('a', 0.1, journal), 1.0) == 10
+  assert sum(calls for _, calls in journal) >= 10
+  # A slow program runs twice at least, and once in a repeat.
+  journal.clear()
+  assert measure.warm_up(Clocked('a', 5.0, journal), 1.0) == 1
+  assert journal == [('a', 1), ('a', 1)]
+
+
+def test_median_spread_and_ratio():
+  slow = measure.Timing((4.0, 1.0, 2.0, 3.0, 5.0), 1)
+  assert slow.median == 3.0
+  assert slow.spread == pytest.approx((4 - 2) / 2 / 3)
+  # Round by round: 2, 1, 2, 3, 5 times, not 3 / 1 by the medians.
+  fast = measure.Timing((2.0, 1.0, 1.0, 1.0, 1.0), 1)
+  assert fast.times_as_fast_as(slow) == 2.0
+  assert measure.Timing((1.0,), 1).spread == 0.0
+
+
+PROGRAM = """
+import os, sys
+from gswinrmt_jax.benchmark import worker
+
+def build(spec):
+  print('noise on the standard output')
+  if spec['task'] == 'refused':
+    raise ValueError('no such thing' + chr(10) + 'second line')
+  if spec['task'] == 'dies':
+    os._exit(3)
+  calls = []
+  def run(count):
+    if count == 7:
+      raise RuntimeError('seven')
+    calls.append(count)
+  def close():
+    with open(spec['closed'], 'w') as file:
+      print(calls, file=file)
+    if spec['task'] == 'stays':
+      import time
+      time.sleep(100)
+  facts = {
+      'cores': len(os.sched_getaffinity(0)),
+      'omp': os.environ.get('OMP_NUM_THREADS'),
+      'jax': 'jax' in sys.modules,
+  }
+  return worker.Program(run, facts, close=close)
+"""
+
+
+@pytest.fixture
+def spec(monkeypatch, tmp_path):
+  path = tmp_path / 'programs.py'
+  path.write_text(PROGRAM)
+  monkeypatch.setattr(worker, '_TORCH', path)
+  closed = str(tmp_path / 'closed')
+  return {'peer': 'made up', 'task': 'fine', 'closed': closed}
+
+
+def test_a_worker_builds_runs_and_ends(spec, capfd):
+  ours = os.sched_getaffinity(0)
+  process = worker.Worker(spec, worker.choose_cores(1))
+  assert process.facts['build_seconds'] > 0
+  assert (process.facts['cores'], process.facts['omp']) == (1, '1')
+  assert not process.facts['jax']  # it chose its cores before any framework
+  assert process.run(5) > 0
+  size, owner = process.peak()
+  assert size > 1e6 and owner == 'process'
+  with pytest.raises(worker.WorkerError, match='^RuntimeError: seven$'):
+    process.run(7)
+  process.close()
+  assert pathlib.Path(spec['closed']).read_text() == '[1, 5]\n'
+  assert os.sched_getaffinity(0) == ours
+  assert 'noise' not in capfd.readouterr().out
+
+
+def test_a_worker_that_takes_long_to_end_is_ended(spec, monkeypatch):
+  monkeypatch.setattr(worker, '_GRACE', 0.1)
+  worker.Worker({**spec, 'task': 'stays'}, None).close()
+
+
+@pytest.mark.parametrize(
+    ('task', 'said'),
+    [
+        ('refused', '^ValueError: no such thing$'),
+        ('dies', r'^the process ended \(3\)$'),
+    ],
+)
+def test_why_a_program_does_not_run_is_one_line(spec, task, said):
+  with pytest.raises(worker.WorkerError, match=said):
+    worker.Worker({**spec, 'task': task}, None)
+
+
+def test_getting_ready_is_not_timed(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(worker.time, 'perf_counter', lambda: now[0])
+
+  def spend(seconds):
+    now[0] += seconds
+
+  program = worker.Program(spend, {}, ready=lambda: spend(100))
+  assert worker._timed(program, 3) == 3
+
+
+def test_peers_need_the_source_tree(monkeypatch, tmp_path):
+  monkeypatch.setattr(worker, '_TORCH', tmp_path / 'none.py')
+  with pytest.raises(worker.WorkerError, match='source tree'):
+    worker.Worker({'task': 'train', 'peer': 'eager'}, None)
+
+
+def test_more_cores_than_there_are_cannot_be_chosen():
+  with pytest.raises(UserError, match='--threads is 10000'):
+    worker.choose_cores(10000)
+
+
+def test_the_device_s_peak_counts_where_there_is_one():
+  program = worker.Program(lambda calls: None, {}, lambda: 123)
+  assert worker.peak(program) == (123, 'device')
+
+
+RATES = {'flops': 1e12, 'bytes': 1e10}
+
+
+def _outcome(name, seconds, images=4, peak=(3_000_000_000, 'device'), **facts):
+  return measure.Measured(
+      name,
+      {'task': 'train'},
+      {'images': images, **facts},
+      measure.Timing((seconds, 2 * seconds, seconds), 7),
+      peak,
+  )
+
+
+def test_rows_hold_others_to_the_first():
+  ours = _outcome('ours', 0.5, flops=1e11)
+  theirs = _outcome('theirs', 0.75)
+  absent = measure.Measured('absent', {'task': 'train'}, error='no wheel')
+  rows = record.rows([ours, theirs, absent], RATES)
+  assert rows[0]['milliseconds'] == 500 and rows[0]['calls'] == 7
+  assert rows[0]['images_per_second'] == 8
+  assert rows[0]['mfu'] == pytest.approx(0.1 / 0.5)
+  assert rows[1]['ours_is'] == pytest.approx(1.5)
+  assert 'mfu' not in rows[1]
+  assert rows[2] == {
+      'program': 'absent', 'task': 'train', 'not_measured': 'no wheel',
+  }  # fmt: skip
+  json.dumps(rows)
+
+
+def test_the_ratio_is_of_images_not_of_calls():
+  """A peer that takes half the images a call is not twice as fast."""
+  rows = record.rows(
+      [_outcome('ours', 1.0, images=8), _outcome('half', 0.5, images=4)], RATES
+  )
+  assert rows[1]['ours_is'] == pytest.approx(1.0)
+
+
+def test_the_table():
+  rows = record.rows(
+      [
+          _outcome('ours', 0.5, flops=1e11),
+          _outcome('theirs', 0.75, peak=(None, 'not measured')),
+          measure.Measured('absent', {}, error='no wheel'),
+      ],
+      RATES,
+  )
+  lines = record.table(rows).splitlines()
+  cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
+  assert cells[0][:2] == ['', 'ms'] and len({len(c) for c in cells[:4]}) == 1
+  assert cells[2] == [
+      'ours', '500', '25.0%', '8', '1.00x', '20.0%', '3.00 (device)'
+  ]  # fmt: skip
+  assert cells[3][4] == '1.50x' and cells[3][-1] == 'not measured'
+  assert lines[-1] == 'absent: not measured: no wheel'
+
+
+def test_where_it_ran_and_where_it_goes():
+  facts = {'platform': 'cpu', 'device': 'cpu', 'versions': {'jax': '1'}}
+  machine = record.machine(facts, 1)
+  assert machine['threads'] == 1 and machine['command'].startswith('gswinrmt')
+  assert machine['device'] == 'cpu' and machine['cores'] >= 1
+  json.dumps(machine)
+  path = record.default_path(['rmt_t', 'train'], 'NVIDIA H200')
+  assert str(path) == 'benchmarks/results/rmt_t_train_nvidia_h200.json'
+
+
+MODEL = {
+    'task': 'inference',
+    'model': 'retention_compact',
+    'fields': {},
+    'batch': 16,
+    'image_size': 224,
+    'classes': 10,
+}
+
+
+def test_points():
+  batches = scaling.points('batch', MODEL)
+  assert list(batches) == [2, 4, 8, 16, 32]
+  assert batches[32] == {**MODEL, 'batch': 32}
+  assert list(scaling.points('batch', {**MODEL, 'batch': 1})) == [1, 2]
+  assert list(scaling.points('resolution', MODEL)) == [224, 288, 352, 416, 512]
+  depths = scaling.points('depth', MODEL)
+  assert list(depths) == [9, 12, 15, 18]
+  assert depths[9]['fields']['depths'] == [2, 2, 3, 2]
+
+
+def test_the_exponent_is_that_of_the_power_law():
+  macs = (1.0, 2.0, 4.0, 8.0)
+  steep = scaling.Growth(
+      'batch', (1, 2, 4, 8), tuple(m**1.5 for m in macs), macs
+  )
+  assert steep.exponent == pytest.approx(1.5)
+  flat = scaling.Growth('batch', (1, 2, 4, 8), (3.0,) * 4, macs)
+  assert flat.exponent == pytest.approx(0.0)
+
+
+def test_it_is_plotted(tmp_path):
+  growth = scaling.Growth('depth', (9, 12), (1.0, 2.0), (1.0, 2.0))
+  scaling.plot(tmp_path / 'a.png', 'a model', [growth, growth])
+  assert (tmp_path / 'a.png').read_bytes()[:4] == b'\x89PNG'
+
+
+# In place of `gswinrmt train`: logs step 1 when it has waited, and goes on.
+TRAINING = """
+import pathlib, sys, time
+(workdir,) = [a.partition('=')[2] for a in sys.argv if 'workdir' in a]
+time.sleep(0.3)
+folder = pathlib.Path(workdir)
+folder.mkdir()
+(folder / 'metrics.jsonl').write_text('{"kind": "train", "step": 1}')
+time.sleep(0.2)
+(folder / 'metrics.jsonl').write_text('{"kind": "train", "step": 1}' + chr(10))
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def trained(monkeypatch, tmp_path):
+  path = tmp_path / 'training.py'
+  path.write_text(TRAINING)
+  monkeypatch.setattr(start, '_TRAIN', (str(path),))
+  monkeypatch.setattr(start, '_IMPORTS', {'json': 'import json'})
+  return path
+
+
+def test_it_times_until_the_first_step_is_logged_whole(trained):
+  rows = start.measure(2, None, on_cpu=True)
+  names = [row['what'] for row in rows]
+  assert names == ['json', *start._STEPS]
+  assert rows[0]['seconds'] > 0
+  for row in rows[1:]:
+    assert all(seconds >= 0.5 for seconds in row['repeats'])
+  assert start.table(rows).count('\n') == 4
+  json.dumps(rows)
+
+
+def test_the_row_says_how_it_was_compiled(trained):
+  """The program fails but for the effort that it is asked for."""
+  for effort in start._STEPS.values():
+    asked = f'assert "--config.compile_effort={effort}" in sys.argv'
+    trained.write_text(TRAINING.replace('time\n', f'time\n{asked}\n', 1))
+    start._first_step_seconds(effort)  # would raise
+
+
+def test_what_fails_is_told(trained, monkeypatch):
+  monkeypatch.setattr(start, '_IMPORTS', {'no_such_module': 'import no_such'})
+  with pytest.raises(worker.WorkerError, match='no_such'):
+    start.measure(1, None, on_cpu=True)
+  trained.write_text('')
+  with pytest.raises(worker.WorkerError, match='no first step'):
+    start._first_step_seconds('quick')
+
+
+def test_the_cores_come_back(trained):
+  before = os.sched_getaffinity(0)
+  start.measure(1, 1, on_cpu=False)
+  assert os.sched_getaffinity(0) == before

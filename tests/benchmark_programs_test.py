@@ -1,0 +1,362 @@
+"""The programs that are timed are those of training, on random data."""
+
+import dataclasses
+import itertools
+import json
+import multiprocessing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+import tiny_parts
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.benchmark import (
+    measure,
+    pipeline,
+    programs,
+    random_data,
+)
+from gswinrmt_jax.data import datasets, records
+from gswinrmt_jax.data import pipeline as data_pipeline
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import cost, factory
+from gswinrmt_jax.ops import backend
+from gswinrmt_jax.train import build, feed, schedule, setup
+
+SMALL = {
+    'widths': (8,),
+    'depths': (1,),
+    'num_heads': (1,),
+    'mlp_ratios': (2.0,),
+    'layer_scale': (0.01,),
+    'decay_ranges': (4.0,),
+    'drop_path_rate': 0.5,
+}
+SPEC = {
+    'model': 'retention_compact',
+    'fields': SMALL,
+    'batch': 2,
+    'image_size': 32,
+    'classes': 5,
+}
+
+
+def test_the_training_step_learns_what_it_is_timed_on():
+  program = programs.build({**SPEC, 'task': 'train'})
+  program.run(2)
+  model = factory.create_model('retention_compact', num_classes=5, **SMALL)
+  counted = cost.count(model, (32, 32))
+  assert program.facts['dtype'] == 'float32'
+  assert program.facts['parameters'] == counted.parameters
+  # Forward and twice that backward; two operations; two images.
+  products = sum(
+      counted.operations[kind]
+      for kind in ('convolution', 'linear', 'attention')
+  )
+  assert program.facts['flops'] == products * 3 * 2 * 2
+  first = float(program.run.metrics['loss'])
+  program.run(3)
+  assert int(program.run.state.step) == 5
+  assert float(program.run.metrics['loss']) != first
+
+
+def test_latency_is_inference():
+  program = programs.build({**SPEC, 'task': 'latency', 'batch': 1})
+  program.run(1)
+  assert program.facts['images'] == 1
+  assert program.facts['flops'] == 2 * program.facts['macs']
+
+
+def test_plain_takes_none_of_our_forms():
+  """Traced as if there were no CPU: grouped convolutions, no products."""
+  texts = {}
+  for plain in (False, True):
+    spec = {**SPEC, 'dtype': 'float32', 'task': 'inference', 'plain': plain}
+    model, values, batch = programs._model(spec)
+    with backend.tracing_for('gpu' if plain else 'cpu'):
+      texts[plain] = str(
+          jax.make_jaxpr(lambda v, x, m=model: m.apply(v, x, train=False))(
+              values, batch['image']
+          )
+      )
+  assert 'feature_group_count=8' in texts[True]
+  assert 'feature_group_count=8' not in texts[False]
+  # The stem's four, and three in the block.
+  assert texts[True].count('conv_general_dilated[') == 4 + 3
+
+
+def test_depthwise_and_ceilings_run(monkeypatch):
+  monkeypatch.setattr(programs, '_MATMUL_SIDE', {'cpu': 16})
+  monkeypatch.setattr(programs, '_COPIED', {'cpu': 32})
+  spec = {'task': 'depthwise', 'shape': (2, 4, 4, 3), 'kernel': 3}
+  for impl in ('shift', 'conv'):
+    programs.build({**spec, 'impl': impl}).run(1)
+  assert programs.build({'task': 'matmul'}).facts['flops'] == 2 * 16**3
+  assert programs.build({'task': 'copy'}).facts['bytes'] == 2 * 4 * 32
+
+
+def test_nothing_is_zero_and_targets_are_smoothed():
+  batch = random_data.random_batch(3, 8, 4)
+  assert np.abs(batch['image']).min() > 0
+  np.testing.assert_allclose(batch['target'].sum(-1), 1, rtol=1e-6)
+  assert (batch['target'].argmax(-1) == batch['label']).all()
+  np.testing.assert_allclose(batch['target'].max(-1), 0.925, rtol=1e-6)
+  model = factory.create_model('retention_compact', num_classes=5, **SMALL)
+  values = random_data.random_variables(model, (32, 32, 3))
+  for leaf in jax.tree.leaves(values):
+    assert leaf.dtype == np.float32 and np.abs(leaf).min() > 0
+    assert leaf.size == 1 or leaf.std() > 0
+  logits = jax.jit(lambda v, x: model.apply(v, x, train=False))(
+      values, jnp.asarray(random_data.random_batch(2, 32, 5)['image'])
+  )
+  assert 0.01 < float(jnp.abs(logits).mean()) < 100
+
+
+def test_an_unknown_task_is_told():
+  with pytest.raises(KeyError):
+    programs.build({'task': 'sing'})
+
+
+PIPELINE = {
+    'task': 'pipeline',
+    'model': 'retention_compact',
+    'fields': {},
+    'batch': 4,
+    'image_size': 32,
+    'classes': 3,
+    'dtype': 'float32',
+    'storage': 'disk',
+    'workers': None,
+    'dir': '/pictures',
+}
+
+
+class Advance:
+  """Compiles nothing and keeps the rows of each dispatch."""
+
+  def __init__(self):
+    self.rows = []
+
+  def lower(self, *args):
+    return self
+
+  def compile(self):
+    def advance(state, supply, key):
+      count = int(supply.count)
+      self.rows.append(np.asarray(supply.batches['row'])[:count])
+      return state, {}
+
+    return advance
+
+
+@pytest.fixture
+def parts(monkeypatch):
+  """Parts whose dispatches have three steps."""
+  tiny_parts.install(monkeypatch)
+  changes = {
+      'steps_per_dispatch': 3,
+      'log_every_steps': 1000,
+      'eval_every_epochs': 4,
+  }
+  config = recipes.resolve(tiny_parts.recipe(**changes))
+  return dataclasses.replace(setup.make_parts(config), advance=Advance())
+
+
+def _rows(parts, steps):
+  """Rows of the first batches, by the definition of the order."""
+  batches = data_pipeline.train_batches(
+      parts.train_data, batch_size=4, seed=parts.config.seed
+  )
+  return np.stack([batch['row'] for batch in itertools.islice(batches, steps)])
+
+
+def test_a_fed_arm_goes_through_the_data(parts):
+  training = programs.PipelineTraining(parts, repeat=False)
+  assert training.steps == 3
+  training(2)
+  training.ready()  # There are no workers, so nothing is passed over.
+  training(1)
+  np.testing.assert_array_equal(
+      np.concatenate(parts.advance.rows), _rows(parts, 9)
+  )
+
+
+def test_without_a_feed_the_first_dispatch_comes_again(parts):
+  training = programs.PipelineTraining(parts, repeat=True)
+  training(2)
+  assert len(parts.advance.rows) == 2
+  for rows in parts.advance.rows:
+    np.testing.assert_array_equal(rows, _rows(parts, 3))
+
+
+@pytest.mark.parametrize(('repeat', 'passed'), [(False, 2), (True, 0)])
+def test_what_workers_made_meanwhile_is_passed_over(
+    parts, monkeypatch, repeat, passed
+):
+  """Two batches each of two workers: two dispatches of three hold them."""
+  taken = []
+  fetch = feed.Feed.__next__
+  monkeypatch.setattr(
+      feed.Feed, '__next__', lambda self: taken.append(0) or fetch(self)
+  )
+  monkeypatch.setattr(type(parts.train_data), 'workers', 2)
+  monkeypatch.setattr(
+      data_pipeline, '_iterate', lambda steps, workers: iter(steps)
+  )
+  training = programs.PipelineTraining(parts, repeat=repeat)
+  before = len(taken)
+  training.ready()
+  assert len(taken) - before == passed
+
+
+def test_the_recipe_is_the_image_size_s():
+  small = programs.recipe(PIPELINE)
+  large = programs.recipe({**PIPELINE, 'image_size': 224, 'workers': 5})
+  assert (small.augment.crop_padding, large.augment.crop_padding) == (4, 0)
+  assert (small.data.workers, large.data.workers) == (0, 5)
+  for config, size in ((small, 32), (large, 224)):
+    assert config.augment.rand_augment_ops == 2
+    assert (config.batch_size, config.dtype) == (4, 'float32')
+    assert (config.data.image_size, config.data.storage) == (size, 'disk')
+    assert config.data.dir == '/pictures'
+  assert programs.recipe({**PIPELINE, 'storage': None}).data.storage == 'memory'
+
+
+@pytest.mark.parametrize(('size', 'expected'), [(32, 50), (224, 3)])
+def test_all_dispatches_are_as_long(monkeypatch, size, expected):
+  """Also where the steps of a reading, 50, are no multiple of theirs."""
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  config = programs.recipe({**PIPELINE, 'image_size': size, 'batch': 128})
+  stored = records.Rows(5, (size, size, 3))
+  most = feed.steps_per_dispatch(config, stored)
+  assert most == expected  # as a run has it
+  pieces = schedule.make_plan(config, 25).dispatches(0, most)
+  assert {len(piece) for piece in itertools.islice(pieces, 100)} == {most}
+
+
+@pytest.mark.parametrize(
+    ('storage', 'workers', 'steps'), [('decode', 1, 1), ('device', 0, 2)]
+)
+def test_the_whole_program(monkeypatch, tmp_path, storage, workers, steps):
+  monkeypatch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
+  recipe = programs.recipe
+
+  def several(spec):
+    config = recipe(spec)
+    config.steps_per_dispatch = steps
+    return config
+
+  monkeypatch.setattr(programs, 'recipe', several)
+  pipeline.make_data(tmp_path, 9, classes=3, width=32, height=32)
+  changes = {'storage': storage, 'workers': workers, 'dir': str(tmp_path)}
+  program = programs.build({**PIPELINE, **changes})
+  assert len(multiprocessing.active_children()) == workers
+  assert program.facts['images'] == 4 * steps
+  assert program.facts['steps'] == steps
+  for calls in (1, 3):
+    program.ready()
+    program.run(calls)
+  assert int(program.run.state.step) == 4 * steps
+  program.close()
+  assert not multiprocessing.active_children()
+
+
+RATES = {'flops': 1e12, 'bytes': 1e10}
+MEASURED = {'model': 'm', 'batch': 4, 'image_size': 224, 'classes': 5}
+
+
+def _outcome(name, seconds, images, steps):
+  return measure.Measured(
+      name,
+      {'task': 'pipeline'},
+      {'images': images, 'steps': steps},
+      measure.Timing(tuple(seconds), 7),
+      (3_000_000_000, 'device'),
+  )
+
+
+def _outcomes():
+  return [
+      _outcome('without', (1.0, 2.0, 4.0), images=20, steps=5),
+      # Half as fast in each round but the last; two steps a dispatch.
+      _outcome('disk', (0.8, 1.6, 1.6), images=8, steps=2),
+      measure.Measured('decode', {'task': 'pipeline'}, error='no memory'),
+  ]
+
+
+def test_rows_are_compared_with_the_first():
+  rows = pipeline.rows(_outcomes(), RATES)
+  assert [row.get('of_without') for row in rows] == [
+      1.0,
+      pytest.approx(0.5),
+      None,
+  ]
+  assert [row.get('step_milliseconds') for row in rows] == [400, 800, None]
+  assert [row.get('images_per_second') for row in rows] == [10, 5, None]
+  # 50,000 images at 10 and 5 a second.
+  assert rows[0]['seconds_of_50000_images'] == 5000
+  assert rows[1]['seconds_of_50000_images'] == 10000
+  assert rows[2]['not_measured'] == 'no memory'
+  json.dumps(rows)
+
+
+def test_no_ratio_where_the_first_failed():
+  rows = pipeline.rows(_outcomes()[::-1], RATES)
+  assert rows[1]['of_without'] is None
+  assert '|            |' in pipeline.table(rows)
+
+
+def test_the_table():
+  lines = pipeline.table(pipeline.rows(_outcomes(), RATES)).splitlines()
+  cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
+  assert cells[0][4:6] == ['of without', 's/50,000']
+  assert cells[3] == [
+      'disk', '800', '12.5%', '5', '0.500', '10,000.0', '3.00 (device)'
+  ]  # fmt: skip
+  assert lines[-1] == 'decode: not measured: no memory'
+
+
+def test_each_storage_is_measured_on_images_of_the_size_needed(monkeypatch):
+  made, measured = [], []
+  monkeypatch.setattr(
+      pipeline, 'make_data', lambda *args, **how: made.append((*args, how))
+  )
+  monkeypatch.setattr(
+      pipeline.record,
+      'group',
+      lambda bench, specs, say, **how: measured.append(specs),
+  )
+  pipelines = pipeline.Pipelines(('device', 'decode'), images=9, workers=2)
+  models = [MEASURED, {**MEASURED, 'image_size': 32}]
+  pipelines.measure(None, models, print)
+  assert list(measured[0]) == ['m, without', 'm, device', 'm, decode']
+  folder = made[0][0]
+  assert not folder.exists()  # nothing stays
+  for specs in measured[:1]:
+    found = list(specs.values())
+    assert [one['storage'] for one in found] == [None, 'device', 'decode']
+    for one in found:
+      assert (one['batch'], one['workers']) == (4, 2)
+      assert one['dir'] == str(folder)
+  assert [(count, how) for _, count, how in made] == [
+      (9, {'classes': 5, 'width': 500, 'height': 375}),
+      (9, {'classes': 5, 'width': 32, 'height': 32}),
+  ]
+  with pytest.raises(UserError, match='--images 9: there are 10 classes'):
+    pipelines.measure(None, [{**MEASURED, 'classes': 10}], print)
+
+
+def test_synthetic_images_are_a_data_set_of_so_many_classes(tmp_path):
+  mean = pipeline.make_data(tmp_path, 7, classes=3, width=50, height=40)
+  assert [path.name for path in tmp_path.iterdir()] == [pipeline.DATA]
+  info = datasets.info(pipeline.DATA, str(tmp_path))
+  assert len(info.class_names) == 3
+  found = datasets.load(pipeline.DATA, 'train', str(tmp_path))
+  assert found.image.shape == (7, 40, 50, 3)
+  assert sorted(found.label) == [0, 0, 0, 1, 1, 2, 2]
+  # Noise, each picture its own, and more than a few bytes.
+  assert found.image.std((1, 2, 3)).min() > 30 and mean > 2000
+  assert len(np.unique(found.image.reshape(7, -1), axis=0)) == 7
