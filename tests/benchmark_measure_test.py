@@ -99,7 +99,7 @@ def test_a_worker_builds_runs_and_ends(spec, capfd):
   assert process.run(5) > 0
   size, owner = process.peak()
   assert size > 1e6 and owner == 'process'
-  with pytest.raises(worker.WorkerError, match='^RuntimeError: seven$'):
+  with pytest.raises(worker.WorkerError, match=r'^RuntimeError: seven$'):
     process.run(7)
   process.close()
   assert pathlib.Path(spec['closed']).read_text() == '[1, 5]\n'
