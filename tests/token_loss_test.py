@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gswinrmt_jax.augment import box_mix
+from gswinrmt_jax.augment import mix
 from gswinrmt_jax.train import token_loss
 
 B, H, W, K = 4, 3, 5, 6
@@ -31,7 +31,7 @@ def test_the_loss_against_loops():
   @jax.jit
   def run(key):
     targets = jnp.asarray(of_image), jnp.asarray(of_tokens)
-    drawn = box_mix.draw_box(key, height=H, width=W)
+    drawn = mix.token_box(key, height=H, width=W)
     return drawn, token_loss.token_loss(
         apply, 'image', targets, key, weight=0.5
     )

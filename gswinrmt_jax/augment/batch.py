@@ -1,15 +1,15 @@
-"""The whole augmentation of a training batch, and what evaluation does."""
+"""The augmentation of a training batch, and the normalisation of any batch."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Float32, Integer, PRNGKeyArray, UInt8
+from jaxtyping import Array, Bool, Float, Float32, Integer, PRNGKeyArray, UInt8
 
 from gswinrmt_jax.augment import crop, erase, label_map, mix, rand_augment
 from gswinrmt_jax.errors import UserError
 
-# What an augmentation with label maps must leave out: they do not follow it.
+# Must be 0 with label maps, which do not follow these changes.
 _OFF_WITH_MAPS = ('crop_padding', 'mixup_alpha', 'cutmix_alpha')
 
 
@@ -104,20 +104,20 @@ def augment(
 ) -> tuple[Float32[Array, 'b h w 3'], Float32[Array, 'b k']]:
   """Augments a training batch: the protocol of the paper's Table 2.
 
-  On uint8: random crop and flip, RandAugment; then on normalised images: Random
-  Erasing, Mixup or CutMix. Every image has draws of its own, only the choice
-  and the lambda of the mixing are the batch's.
+  On uint8: random crop and flip, RandAugment; on normalised images: Random
+  Erasing, then Mixup or CutMix. Every image has its own draws, except that the
+  batch shares the choice and the lambda of the mixing.
 
   Args:
-    key: The only source of chance: the same key gives the same batch.
+    key: The only source of randomness: the same key gives the same batch.
     image: The images.
     label: Their classes.
-    settings: What to do, and how much; static under `jit`.
+    settings: What to do, and how strongly; static under `jit`.
 
   Returns:
-    Normalised images and smoothed targets that sum to 1.
+    Normalised images, and smoothed targets that sum to 1.
   """
-  pixels, _, mix_key = _look(key, image, settings)
+  image, _, mix_key = _augment_images(key, image, settings)
   target = mix.smooth_targets(
       label,
       num_classes=settings.num_classes,
@@ -125,7 +125,7 @@ def augment(
   )
   return mix.mix(
       mix_key,
-      pixels,
+      image,
       target,
       mixup_alpha=settings.mixup_alpha,
       cutmix_alpha=settings.cutmix_alpha,
@@ -161,13 +161,12 @@ def augment_with_map(
   """Augments a batch with label maps: as `augment`, without the mixing.
 
   Args:
-    key: As in `augment`; the images get the same crop, flip, RandAugment and
-      erasing as there.
-    image: Crops of the images that the maps are of.
-    whole: The maps, of whole images, `label_map.spread`.
-    box: What each crop shows: top, left, height and width in parts of the
-      image.
-    settings: Those that `check_with_map` lets pass.
+    key: As in `augment`, and with the same draws of crop, flip, RandAugment and
+      erasing.
+    image: Crops of the images that the maps belong to.
+    whole: Maps of the whole images, see `label_map.spread`.
+    box: The crop: top, left, height and width as shares of the image.
+    settings: Settings that `check_with_map` accepts.
     extents: Rows and columns of the model's last map.
 
   Returns:
@@ -177,20 +176,22 @@ def augment_with_map(
     UserError: If the settings have padding or mixing.
   """
   check_with_map(settings)
-  pixels, mirrored, _ = _look(key, image, settings)
-  return pixels, label_map.targets(
+  image, flipped, _ = _augment_images(key, image, settings)
+  return image, label_map.targets(
       whole,
       box,
-      mirrored,
+      flipped,
       extents=extents,
       smoothing=settings.label_smoothing,
   )
 
 
-def _look(key, image, settings):
-  """Does what changes an image by itself; tells which images are flipped."""
+def _augment_images(
+    key: PRNGKeyArray, image: UInt8[Array, 'b h w 3'], settings: Augment
+) -> tuple[Float32[Array, 'b h w 3'], Bool[Array, ' b'], PRNGKeyArray]:
+  """Augments each image by itself; also returns the flips and a key to mix."""
   crop_key, rand_key, erase_key, mix_key = jax.random.split(key, 4)
-  image, mirrored = crop.crop_and_flip(
+  image, flipped = crop.crop_and_flip(
       crop_key, image, padding=settings.crop_padding, flip=settings.flip
   )
   image = rand_augment.rand_augment(
@@ -202,6 +203,6 @@ def _look(key, image, settings):
       prob=settings.rand_augment_prob,
       fill=settings.fill,
   )
-  pixels = normalize(image, settings.mean, settings.std)
-  pixels = erase.random_erase(erase_key, pixels, prob=settings.erase_prob)
-  return pixels, mirrored, mix_key
+  image = normalize(image, settings.mean, settings.std)
+  image = erase.random_erase(erase_key, image, prob=settings.erase_prob)
+  return image, flipped, mix_key

@@ -1,8 +1,8 @@
-"""Turning uniform draws into others.
+"""Integers and normal numbers from uniform ones.
 
-One call of the generator per stage draws all the numbers that its images need:
-each call is a piece of program of its own, and compiling those took half of the
-time to the first batch.
+Each stage of the augmentation calls the generator once for all its images:
+every call is a piece of program of its own, and compiling one call per number
+took half of the time to the first batch.
 """
 
 import math
@@ -15,15 +15,7 @@ from jaxtyping import Array, Float32, Int32
 def integer(
     uniform: Float32[Array, '*shape'], count: int | Int32[Array, '*shape']
 ) -> Int32[Array, '*shape']:
-  """Maps [0, 1) to the integers 0 to `count - 1`, all equally likely.
-
-  Args:
-    uniform: Draws from [0, 1).
-    count: Number of integers, the same for all or one for each.
-
-  Returns:
-    The floor of `uniform * count`.
-  """
+  """Maps [0, 1) to the integers 0 to `count - 1`, all equally likely."""
   return jnp.floor(uniform * count).astype(jnp.int32)
 
 
@@ -34,7 +26,8 @@ def normal(uniform: Float32[Array, '*shape']) -> Float32[Array, '*shape']:
     uniform: Draws from [0, 1), multiples of 2^-23.
 
   Returns:
-    Normal draws, within 5.3 of 0; symmetric: the middle of each step counts.
+    Normal draws, within 5.3 of 0; symmetric, since each draw counts as the
+    middle of its step.
   """
   centred = 2 * (uniform + 2.0**-24) - 1
   return math.sqrt(2) * jax.lax.erf_inv(centred)

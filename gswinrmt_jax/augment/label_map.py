@@ -1,8 +1,8 @@
 """Label maps: which class lies where, through the crop and flip of the image.
 
-A teacher says for each cell of a coarse grid over the whole image which classes
-it sees, the likeliest few with their probabilities. What an augmented image
-shows is a crop of that, perhaps mirrored: ROI-align (He et al. 2017), as in
+A teacher names, for each cell of a coarse grid over the whole image, the few
+likeliest classes with their probabilities. The targets of an augmented image
+are a crop of that map, possibly flipped, by ROI-align (He et al. 2017), as in
 ReLabel (Yun et al. 2021) and LV-ViT (Jiang et al. 2021).
 """
 
@@ -13,21 +13,21 @@ from gswinrmt_jax.errors import UserError
 
 
 def extents(image_size: tuple[int, int], stride: int) -> tuple[int, int]:
-  """Returns rows and columns of a model's last map, a part of the image each.
+  """Returns the rows and columns of a model's last map.
 
   Args:
-    image_size: Height and width.
-    stride: Of the last map: pixels along the side of a token.
+    image_size: Height and width in pixels.
+    stride: Pixels along the side of a token of the last map.
 
   Raises:
-    UserError: If the image is no whole number of tokens: the last ones would
-      reach beyond it, and the others lie elsewhere than the map's cells.
+    UserError: If the image is not a whole number of tokens: the last ones would
+      reach beyond it, and no token would lie where the cells of the map do.
   """
   height, width = image_size
   if height % stride or width % stride:
     raise UserError(
-        f'images of {width} x {height} pixels are no whole number of tokens, '
-        f'which label maps need: take multiples of {stride}'
+        f'images of {width} x {height} pixels are not a whole number of '
+        f'tokens, which label maps need: take multiples of {stride}'
     )
   return height // stride, width // stride
 
@@ -38,16 +38,16 @@ def spread(
     *,
     num_classes: int,
 ) -> Float32[Array, 'b s t k']:
-  """Returns the distribution that the `m` likeliest classes stand for.
+  """Returns the distribution over all classes from the `m` likeliest ones.
 
       q[m] = score[m] / max(1, sum_m score[m])
       p[k] = sum_m q[m] [index[m] = k] + (1 - sum_m q[m]) / k
 
-  What the classes that are named leave over is spread over all classes alike.
-  Scores that were rounded up, and so sum to more than 1, leave nothing.
+  The probability that the named classes leave is spread evenly over all
+  classes. Scores that rounding brought above a sum of 1 leave nothing.
 
   Args:
-    index: Classes.
+    index: The named classes.
     score: Their probabilities.
     num_classes: Number of classes, k.
 
@@ -59,7 +59,7 @@ def spread(
   classes = jnp.arange(num_classes, dtype=jnp.int32)[None, None, None, None]
   named = index.astype(jnp.int32)[..., None] == classes
   found = jnp.where(named, score[..., None], 0.0).sum(3)
-  # Not below 0, should the division have been rounded.
+  # The rounding of the division must not make it negative.
   rest = jnp.maximum(1.0 - score.sum(3, keepdims=True), 0.0)
   return found + rest / num_classes
 
@@ -71,7 +71,7 @@ def axis_weights(
     size: int,
     count: int,
 ) -> Float32[Array, 'b count size']:
-  """Weights that read `count` cells of a crop from `size` cells of the whole.
+  """Returns weights that read `count` cells of a crop from `size` cells.
 
   Each cell of the crop is the mean of `n = ceil(size / count)` points, evenly
   spaced in it, and each point lies between the centres of two cells:
@@ -80,9 +80,9 @@ def axis_weights(
       w[i, q] = mean_j max(0, 1 - |clip(p[i, j], 0, size - 1) - q|)
 
   Args:
-    start: Where the crop begins, in parts of the axis.
-    length: How long it is, in parts of the axis.
-    size: Cells of the whole.
+    start: Where the crop begins, as a share of the axis.
+    length: Length of the crop, as a share of the axis.
+    size: Cells of the whole image.
     count: Cells of the crop.
 
   Returns:
@@ -100,20 +100,20 @@ def axis_weights(
 def align(
     whole: Float32[Array, 'b s t k'],
     box: Float32[Array, 'b 4'],
-    mirrored: Bool[Array, ' b'],
+    flipped: Bool[Array, ' b'],
     *,
     extents: tuple[int, int],
 ) -> Float32[Array, 'b h w k']:
-  """Returns the map of each image's crop, mirrored where the image is.
+  """Returns the map of each image's crop, flipped where the image is.
 
       out[i, j] = sum_qr rows[i, q] columns[j', r] whole[q, r]
 
-  with `j' = w - 1 - j` where mirrored: cropped first, as images are.
+  with `j' = w - 1 - j` where flipped: first the crop, then the flip.
 
   Args:
     whole: The map of the whole image.
-    box: The crop: top, left, height and width in parts of the image.
-    mirrored: Whether it is flipped left to right after the crop.
+    box: The crop: top, left, height and width as shares of the image.
+    flipped: Whether it is flipped left to right after the crop.
     extents: Rows and columns of the result.
 
   Returns:
@@ -122,7 +122,7 @@ def align(
   top, left, height, width = box.T
   rows = axis_weights(top, height, size=whole.shape[1], count=extents[0])
   columns = axis_weights(left, width, size=whole.shape[2], count=extents[1])
-  columns = jnp.where(mirrored[:, None, None], columns[:, ::-1], columns)
+  columns = jnp.where(flipped[:, None, None], columns[:, ::-1], columns)
   return jnp.einsum(
       'bhs,bwt,bstk->bhwk', rows, columns, whole, precision='highest'
   )
@@ -131,28 +131,28 @@ def align(
 def targets(
     whole: Float32[Array, 'b s t k'],
     box: Float32[Array, 'b 4'],
-    mirrored: Bool[Array, ' b'],
+    flipped: Bool[Array, ' b'],
     *,
     extents: tuple[int, int],
     smoothing: float,
 ) -> tuple[Float32[Array, 'b k'], Float32[Array, 'b h w k']]:
-  """Returns the soft targets of class and dense logits: `(1 - e) p + e / k`.
+  """Returns soft targets of class and dense logits: `(1 - e) p + e / k`.
 
-  That of the class is the map as one cell: what the teacher sees in the crop,
-  on average, not the label, which a crop need not show.
+  The class target is the map read as one cell: what the teacher sees in the
+  crop on average, rather than the label, which a crop need not show.
 
   Args:
     whole: As in `align`.
     box: As in `align`.
-    mirrored: As in `align`.
+    flipped: As in `align`.
     extents: Rows and columns of the model's last map.
     smoothing: Weight `e` of the uniform distribution.
 
   Returns:
-    Targets of the image and of its tokens.
+    Targets of each image and of its tokens.
   """
-  image = align(whole, box, mirrored, extents=(1, 1))[:, 0, 0]
-  tokens = align(whole, box, mirrored, extents=extents)
+  image = align(whole, box, flipped, extents=(1, 1))[:, 0, 0]
+  tokens = align(whole, box, flipped, extents=extents)
   uniform = smoothing / whole.shape[-1]
   return (
       (1.0 - smoothing) * image + uniform,

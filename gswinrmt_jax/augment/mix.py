@@ -1,4 +1,9 @@
-"""Mixup (Zhang et al. 2018), CutMix (Yun et al. 2019) and smoothed targets."""
+"""Smoothed targets, and the mixing of neighbours in a batch.
+
+Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019) mix images; MixToken
+(Jiang et al. 2021) swaps a box of tokens, which the model does itself, see
+`models.backbone.Backbone.class_and_dense_logits`.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +15,7 @@ from gswinrmt_jax.ops import pairs
 def smooth_targets(
     label: Integer[Array, ' b'], *, num_classes: int, smoothing: float
 ) -> Float32[Array, 'b k']:
-  """Returns one-hot targets mixed with the uniform distribution.
-
-      target = (1 - smoothing) onehot(label) + smoothing / k
+  """Returns `(1 - smoothing) onehot(label) + smoothing / k`.
 
   Args:
     label: Class of each image.
@@ -28,10 +31,60 @@ def smooth_targets(
   return jnp.where(hit, on, off).astype(jnp.float32)
 
 
+def mix(
+    key: PRNGKeyArray,
+    image: Float32[Array, 'b h w c'],
+    target: Float32[Array, 'b k'],
+    *,
+    mixup_alpha: float,
+    cutmix_alpha: float,
+    prob: float = 1.0,
+    allowed: bool | Bool[Array, ''] = True,
+) -> tuple[Float32[Array, 'b h w c'], Float32[Array, 'b k']]:
+  """Mixes every image with its neighbour, by Mixup or by CutMix.
+
+      Mixup:   out = lambda image + (1 - lambda) partner
+      CutMix:  out = partner inside the box, image outside
+      target = lambda target + (1 - lambda) partner's target
+
+  The whole batch shares one lambda, one box and one choice of the two. For
+  CutMix the lambda of the targets is the share of pixels that really stayed.
+
+  Args:
+    key: Source of the draws.
+    image: The images.
+    target: Their targets.
+    mixup_alpha: Alpha of Mixup; 0 turns Mixup off.
+    cutmix_alpha: Alpha of CutMix; 0 turns CutMix off.
+    prob: Probability that the batch is mixed.
+    allowed: False leaves this batch as it is.
+
+  Returns:
+    Mixed images and targets; both unchanged where both alphas are 0.
+  """
+  if not prob or not (mixup_alpha or cutmix_alpha):
+    return image, target
+  _, height, width, _ = image.shape
+  draw_key, box_key = jax.random.split(key)
+  share, cut = draw_lambda(
+      draw_key, mixup_alpha=mixup_alpha, cutmix_alpha=cutmix_alpha
+  )
+  if prob < 1:  # a stream of its own: the other draws do not change
+    coin = jax.random.uniform(jax.random.fold_in(key, 2), dtype=jnp.float32)
+    allowed = allowed & (coin < prob)
+  # Lambda 1 is the image itself, and for CutMix an empty box.
+  share = jnp.where(allowed, share, 1.0)
+  box = cutmix_box(box_key, share, height=height, width=width)
+  pixel_weight = jnp.where(cut, box.astype(jnp.float32), 1.0 - share)
+  target_weight = jnp.where(cut, box.mean(dtype=jnp.float32), 1.0 - share)
+  image = blend_with_partner(image, pixel_weight[None, :, :, None])
+  return image, blend_with_partner(target, target_weight)
+
+
 def draw_lambda(
     key: PRNGKeyArray, *, mixup_alpha: float, cutmix_alpha: float
 ) -> tuple[Float32[Array, ''], Bool[Array, '']]:
-  """Draws `lambda ~ Beta(alpha, alpha)` for the batch, and which mixing it is.
+  """Draws `lambda ~ Beta(alpha, alpha)`, and Mixup or CutMix for the batch.
 
   Args:
     key: Source of the draws.
@@ -39,8 +92,8 @@ def draw_lambda(
     cutmix_alpha: Alpha of CutMix; 0 turns CutMix off. One of them is not 0.
 
   Returns:
-    Share of the image itself, and whether it is CutMix: at even odds, or always
-    or never where only one is on.
+    Weight of the image itself, and whether it is CutMix: at even odds where
+    both are on.
   """
   coin_key, beta_key = jax.random.split(key)
   if mixup_alpha and cutmix_alpha:
@@ -52,17 +105,18 @@ def draw_lambda(
   return jax.random.beta(beta_key, alpha, alpha, dtype=jnp.float32), cut
 
 
-def cutmix_mask(
+def cutmix_box(
     key: PRNGKeyArray, share: Float32[Array, ''], *, height: int, width: int
 ) -> Bool[Array, 'h w']:
-  """Draws the box that is cut out, of sides `sqrt(1 - share)` of the image's.
+  """Draws a box whose sides are `sqrt(1 - share)` of the image's.
 
-  The centre is uniform over the image. Sides are rounded down to even numbers
-  and what sticks out is cut off, so the box is often smaller than 1 - share.
+  The centre is uniform over the image. Sides are rounded down to even numbers,
+  and what sticks out of the image is cut off, so the box is often smaller than
+  1 - share.
 
   Args:
     key: Source of the draws.
-    share: Share of the area that should stay.
+    share: Share of the area outside the box.
     height: Rows of the image.
     width: Columns of the image.
 
@@ -82,54 +136,32 @@ def cutmix_mask(
   return rows[:, None] & columns[None]
 
 
-def blend(
-    values: Float32[Array, 'b ...'], weight: Float32[Array, '...']
-) -> Float32[Array, 'b ...']:
-  """Returns `(1 - weight) values + weight partner's`, images or targets.
-
-  Args:
-    values: Of each image; the partner of one is its neighbour in the batch.
-    weight: Of the partner; broadcast against the values.
-  """
-  return values * (1.0 - weight) + pairs.partner(values) * weight
-
-
-def mix(
-    key: PRNGKeyArray,
-    image: Float32[Array, 'b h w c'],
-    target: Float32[Array, 'b k'],
-    *,
-    mixup_alpha: float,
-    cutmix_alpha: float,
-) -> tuple[Float32[Array, 'b h w c'], Float32[Array, 'b k']]:
-  """Mixes every image with its neighbour, by Mixup or by CutMix.
-
-      Mixup:   out = lambda image + (1 - lambda) partner
-      CutMix:  out = partner inside the box, image outside
-
-  and `target = lambda target + (1 - lambda) partner's`. There is one lambda,
-  one box and one choice for the whole batch. For CutMix the lambda of the
-  targets is the share of pixels that really stayed.
+def token_box(
+    key: PRNGKeyArray, *, height: int, width: int
+) -> Bool[Array, 'h w']:
+  """Draws the box of MixToken: `lambda ~ Beta(1, 1)`, then as in CutMix.
 
   Args:
     key: Source of the draws.
-    image: The images.
-    target: Their targets.
-    mixup_alpha: Alpha of Mixup; 0 turns Mixup off.
-    cutmix_alpha: Alpha of CutMix; 0 turns CutMix off.
+    height: Rows of the model's last map.
+    width: Columns of the model's last map.
 
   Returns:
-    Mixed images and targets; both unchanged where both alphas are 0.
+    True for the tokens that each image takes from its partner.
   """
-  if not mixup_alpha and not cutmix_alpha:
-    return image, target
-  _, height, width, _ = image.shape
-  draw_key, box_key = jax.random.split(key)
-  share, cut = draw_lambda(
-      draw_key, mixup_alpha=mixup_alpha, cutmix_alpha=cutmix_alpha
-  )
-  box = cutmix_mask(box_key, share, height=height, width=width)
-  # Weight of the partner at every pixel: the box, or the same everywhere.
-  weight = jnp.where(cut, box.astype(jnp.float32), 1.0 - share)
-  taken = jnp.where(cut, box.mean(dtype=jnp.float32), 1.0 - share)
-  return blend(image, weight[None, :, :, None]), blend(target, taken)
+  share_key, box_key = jax.random.split(key)
+  share, _ = draw_lambda(share_key, mixup_alpha=0.0, cutmix_alpha=1.0)
+  return cutmix_box(box_key, share, height=height, width=width)
+
+
+def blend_with_partner(
+    values: Float32[Array, 'b ...'], weight: Float32[Array, '...']
+) -> Float32[Array, 'b ...']:
+  """Returns `(1 - weight) values + weight partner's values`.
+
+  Args:
+    values: Images or targets; the partner of one is its neighbour in the batch.
+    weight: Of the partner; broadcast against the values. For targets after
+      MixToken, the share of the box.
+  """
+  return values * (1.0 - weight) + pairs.partner(values) * weight

@@ -1,4 +1,4 @@
-"""Pictures of a batch, because people look."""
+"""Draws images of a batch into one picture."""
 
 from collections.abc import Sequence
 import math
@@ -6,8 +6,8 @@ import pathlib
 
 import numpy as np
 
-# Sides that images are enlarged to at least, and the text under them.
-SIDE, LINE, GAP = 96, 12, 4
+_MIN_SIDE = 96  # pixels to which small images are enlarged
+_LINE, _GAP = 12, 4  # pixels of a line of text and between images
 
 
 def write_grid(
@@ -20,15 +20,14 @@ def write_grid(
   """Writes images row by row into one picture; small ones are enlarged.
 
   Args:
-    path: File to write; its ending says the format, for example `.png`.
+    path: File to write; its suffix says the format, for example `.png`.
     images: uint8 [n h w 3], at least one.
-    titles: A text of one or more lines under each image; what is wider than
-      the image is cut off.
+    titles: Text of one or more lines under each image, cut off at its width.
     columns: Images in a row.
 
   Raises:
-    ValueError: If the images are none or not of that type and shape, or the
-      titles are not as many.
+    ValueError: If there are no images, they have another type or shape, or
+      there are not as many titles.
   """
   from PIL import Image, ImageDraw
 
@@ -43,20 +42,20 @@ def write_grid(
     raise ValueError(f'{len(titles)} titles for {len(images)} images')
   count, height, width, _ = images.shape
   columns = min(columns, count)
-  scale = math.ceil(SIDE / min(height, width))
-  cell_width = width * scale + GAP
+  scale = math.ceil(_MIN_SIDE / min(height, width))
+  cell_width = width * scale + _GAP
   lines = max(title.count('\n') + 1 for title in titles) if titles else 0
-  cell_height = height * scale + GAP + lines * LINE
+  cell_height = height * scale + _GAP + lines * _LINE
   size = (columns * cell_width, math.ceil(count / columns) * cell_height)
   grid = Image.new('RGB', size, 'white')
   for i, image in enumerate(images):
     row, column = divmod(i, columns)
-    # Drawn on a cell of its own, so that a long title ends with it.
+    # Each cell is drawn separately, so that it cuts off a long title.
     cell = Image.new('RGB', (cell_width, cell_height), 'white')
     enlarged = np.repeat(np.repeat(image, scale, axis=0), scale, axis=1)
-    cell.paste(Image.fromarray(enlarged), (GAP // 2, GAP // 2))
+    cell.paste(Image.fromarray(enlarged), (_GAP // 2, _GAP // 2))
     if titles:
-      place = (GAP // 2, height * scale + GAP // 2)
+      place = (_GAP // 2, height * scale + _GAP // 2)
       ImageDraw.Draw(cell).text(place, titles[i], fill='black', spacing=0)
     grid.paste(cell, (column * cell_width, row * cell_height))
   grid.save(path)
@@ -70,35 +69,32 @@ def write_before_after(
     *,
     columns: int = 8,
 ) -> None:
-  """Writes rows of images as they were, each above the row that came of it.
+  """Writes rows of original images, each above its row of augmented ones.
 
   Args:
     path: File to write.
     before: uint8 [n h w 3].
     after: uint8 [n h w 3].
-    titles: A text under each image of `after`.
+    titles: Text under each image of `after`.
     columns: Images in a row.
 
   Raises:
-    ValueError: If the arrays differ in shape, or as `write_grid` says.
+    ValueError: If the arrays differ in shape, or as for `write_grid`.
   """
   if before.shape != after.shape:
     raise ValueError(f'{before.shape} before, but {after.shape} after')
-  count = len(before)
+  count, *shape = before.shape
   columns = min(columns, count)
-  texts = titles if titles is not None else [''] * count
-  blank = np.full_like(before[:1], 255)
-  images, under = [], []
-  for start in range(0, count, columns):
-    here = slice(start, start + columns)
-    missing = columns - len(before[here])
-    for row, line in (before, [''] * count), (after, texts):
-      images.extend([row[here], *[blank] * missing])
-      under.extend([*line[here], *[''] * missing])
-  images = np.concatenate(images)
-  write_grid(
-      path, images, under if titles is not None else None, columns=columns
-  )
+  rows = math.ceil(count / columns)
+  # [row, before or after, column, h w c]; the last row is filled with white.
+  grid = np.full((rows, 2, columns, *shape), 255, np.uint8)
+  texts = np.full((rows, 2, columns), '', object)
+  for i in range(count):
+    row, column = divmod(i, columns)
+    grid[row, :, column] = before[i], after[i]
+    texts[row, 1, column] = titles[i] if titles else ''
+  texts = texts.ravel().tolist() if titles else None
+  write_grid(path, grid.reshape(-1, *shape), texts, columns=columns)
 
 
 def denormalize(
@@ -106,7 +102,7 @@ def denormalize(
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
 ) -> np.ndarray:
-  """Undoes `batch.normalize`; rounds to uint8 and clips what is beyond."""
+  """Inverts `batch.normalize`; rounds and clips to uint8."""
   level = (np.asarray(image, np.float64) * std + mean) * 255
   return np.clip(np.rint(level), 0, 255).astype(np.uint8)
 
@@ -116,6 +112,6 @@ def describe(target: np.ndarray, class_names: Sequence[str]) -> str:
   first, second = np.argsort(-np.asarray(target), kind='stable')[:2]
   parts = [f'{class_names[first]} {target[first]:.2f}']
   others = np.sort(target)[:-1]
-  if others[-1] > others[0]:  # else it is the share that smoothing gives to all
+  if others[-1] > others[0]:  # otherwise it is only the smoothing
     parts.append(f'{class_names[second]} {target[second]:.2f}')
   return '\n'.join(parts)

@@ -1,22 +1,30 @@
-"""RandAugment (Cubuk et al. 2020) with the fifteen "increasing" operations.
+"""RandAugment (Cubuk et al. 2020) with timm's or torchvision's operations.
 
-This is timm's `rand-m9-mstd0.5-inc1`, the form that DeiT and Swin train with.
-Every image draws its own operation. Under `vmap` a `switch` would compute all
-fifteen for each image; here they are three: one table of grey levels, one blend
-and one resampling, whose parameters depend on the operation.
+`timm` is `rand-m9-mstd0.5-inc1`, with which DeiT and Swin train: fifteen
+operations whose strength grows with a normally distributed level, bicubic.
+`torchvision` is `torchvision.transforms.RandAugment(2, 9)`: fourteen, one of
+them the identity, all at one of 31 fixed strengths, nearest, filled with black.
+
+Every image draws its own operations. Under `vmap` a `switch` would compute all
+of them for each image; here they are three: one table of grey levels, one blend
+and one resampling, whose arguments depend on the operation.
 """
 
 import enum
+import functools
+import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float32, Int32, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float32, Int32, PRNGKeyArray, UInt8
+import numpy as np
 
-from gswinrmt_jax.augment import affine, color, draws, lut, pixels
+from gswinrmt_jax.augment import draws, image_ops
 
 
 class Op(enum.IntEnum):
-  """The operations; the table in `apply_op` says what a level does to them."""
+  """The operations; the first fifteen are timm's, in the order of its draws."""
 
   AUTO_CONTRAST = 0
   EQUALIZE = 1
@@ -33,6 +41,7 @@ class Op(enum.IntEnum):
   SHEAR_Y = 12
   TRANSLATE_X = 13
   TRANSLATE_Y = 14
+  IDENTITY = 15
 
 
 _TABLES = (
@@ -45,12 +54,38 @@ _TABLES = (
 )
 _BLENDS = (Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS)
 _MOVES = (Op.ROTATE, Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y)
+SETS = {
+    'timm': tuple(Op)[:15],
+    'torchvision': tuple(
+        op for op in Op if op not in (Op.INVERT, Op.SOLARIZE_ADD)
+    ),
+}
+
+
+class Operation(NamedTuple):
+  """One operation for each image, with the arguments of all three kinds.
+
+  Attributes:
+    op: A value of `Op`.
+    amount: Argument of a table: bits to keep, threshold or addend.
+    factor: Weight of the image in a blend.
+    x_in: Columns that a geometric operation reads: places for timm's bicubic
+      filter, whole pixels for torchvision's nearest.
+    y_in: Rows, likewise.
+  """
+
+  op: Int32[Array, '*b']
+  amount: Int32[Array, '*b']
+  factor: Float32[Array, '*b']
+  x_in: Array
+  y_in: Array
 
 
 def rand_augment(
     key: PRNGKeyArray,
     image: UInt8[Array, 'b h w 3'],
     *,
+    op_set: str = 'timm',
     ops: int,
     magnitude: float,
     std: float,
@@ -62,177 +97,87 @@ def rand_augment(
   Args:
     key: Source of the draws; each image has its own.
     image: The images.
+    op_set: 'timm' or 'torchvision'.
     ops: Number of operations; 0 returns the images.
-    magnitude: Mean of the level.
-    std: Standard deviation of the level, which is clipped to [0, 10].
-    prob: Probability that a drawn operation is applied.
-    fill: Colour of what geometric operations bring in from outside.
+    magnitude: timm: mean of the level, 0 to 10. torchvision: the bin, a whole
+      number from 0 to 30.
+    std: timm: standard deviation of the level. torchvision has none.
+    prob: timm: probability that a drawn operation is applied. torchvision
+      applies all.
+    fill: timm: colour that geometric operations bring in from outside, 0 to
+      255. torchvision's is black.
 
   Returns:
     The augmented images.
   """
   if not ops:
     return image
-  op, applied, level, sign = draw(
-      key, (ops, image.shape[0]), magnitude=magnitude, std=std, prob=prob
-  )
-  _, height, width, _ = image.shape
-  x_in, y_in = sources(op, level, sign, height=height, width=width)
-  inputs = op, applied, level, factor(level, sign), x_in, y_in
+  shape = ops, image.shape[0]
+  size = {'height': image.shape[1], 'width': image.shape[2]}
+  if op_set == 'timm':
+    drawn = draw_timm(key, shape, magnitude=magnitude, std=std, prob=prob)
+    operation = timm_operation(*drawn, **size)
+  else:
+    drawn = draw_torchvision(key, shape)
+    operation = torchvision_operation(*drawn, int(magnitude), **size)
 
-  def layer(packed, inputs):
-    return apply_op(packed, *inputs, fill), None
+  def layer(packed, operation):
+    return apply(packed, operation, op_set=op_set, fill=fill), None
 
-  return pixels.unpack(jax.lax.scan(layer, pixels.pack(image), inputs)[0])
-
-
-def draw(
-    key: PRNGKeyArray,
-    shape: tuple[int, ...],
-    *,
-    magnitude: float,
-    std: float,
-    prob: float,
-) -> tuple[
-    Int32[Array, '*shape'],
-    Bool[Array, '*shape'],
-    Float32[Array, '*shape'],
-    Float32[Array, '*shape'],
-]:
-  """Draws operations.
-
-  Args:
-    key: Source of the draws.
-    shape: How many.
-    magnitude: Mean of the level.
-    std: Standard deviation of the level.
-    prob: Probability that the operation is applied.
-
-  Returns:
-    The operation (a value of `Op`), whether it is applied, its level in
-    [0, 10], and its sign, 1 or -1 at even odds.
-  """
-  which, apply, strength, side = jax.random.uniform(
-      key, (4, *shape), dtype=jnp.float32
-  )
-  op = draws.integer(which, len(Op))
-  level = jnp.clip(magnitude + std * draws.normal(strength), 0.0, 10.0)
-  sign = jnp.where(side < 0.5, -1.0, 1.0).astype(jnp.float32)
-  return op, apply < prob, level, sign
+  packed, _ = jax.lax.scan(layer, image_ops.pack(image), operation)
+  return image_ops.unpack(packed)
 
 
-def factor(
-    level: Float32[Array, '*shape'], sign: Float32[Array, '*shape']
-) -> Float32[Array, '*shape']:
-  """Returns the factor of a blend: `1 + sign 0.9 level / 10`, at least 0.1."""
-  return jnp.maximum(1.0 + sign * (level / 10) * 0.9, 0.1)
-
-
-def sources(
-    op: Int32[Array, '*shape'],
-    level: Float32[Array, '*shape'],
-    sign: Float32[Array, '*shape'],
-    *,
-    height: int,
-    width: int,
-) -> tuple[Float32[Array, '*shape h w'], Float32[Array, '*shape h w']]:
-  """Returns the places that the geometric operations read at.
-
-  Level 10 rotates by 30 degrees, shears by 0.3 and translates by 0.45 of the
-  side; lower levels in proportion. Other operations stay where they are.
-
-  Args:
-    op: A value of `Op` for each image.
-    level: Strength, 0 to 10.
-    sign: 1 or -1, the direction.
-    height: Rows of the images.
-    width: Columns of the images.
-
-  Returns:
-    Columns and rows, see `affine.sources`.
-  """
-
-  def only(name, most):
-    return jnp.where(op == name, sign * (level / 10) * most, 0.0)
-
-  return affine.sources(
-      height=height,
-      width=width,
-      degrees=only(Op.ROTATE, 30.0),
-      shear_x=only(Op.SHEAR_X, 0.3),
-      shear_y=only(Op.SHEAR_Y, 0.3),
-      translate_x=only(Op.TRANSLATE_X, 0.45 * width),
-      translate_y=only(Op.TRANSLATE_Y, 0.45 * height),
-  )
-
-
-def apply_op(
+def apply(
     packed: Int32[Array, 'b h w'],
-    op: Int32[Array, ' b'],
-    applied: Bool[Array, ' b'],
-    level: Float32[Array, ' b'],
-    factor: Float32[Array, ' b'],
-    x_in: Float32[Array, 'b h w'],
-    y_in: Float32[Array, 'b h w'],
+    operation: Operation,
+    *,
+    op_set: str,
     fill: tuple[int, int, int],
 ) -> Int32[Array, 'b h w']:
-  """Applies to each image its own operation, as Pillow does on uint8.
-
-  | operation                               | level 0 -> 10                  |
-  | --------------------------------------- | ------------------------------ |
-  | auto contrast, equalize, invert         | no level                       |
-  | posterize                               | keeps 4 -> 0 bits              |
-  | solarize                                | inverts from 256 -> 0          |
-  | solarize add                            | adds 0 -> 110 below 128        |
-  | color, contrast, brightness, sharpness  | see `factor`                   |
-  | rotate, shear, translate                | see `sources`                  |
-
-  Args:
-    packed: The images, packed.
-    op: A value of `Op` for each.
-    applied: Where this is false, the image is left as it is.
-    level: Strength, 0 to 10.
-    factor: Factor of a blend, see the function of that name.
-    x_in: Columns that a geometric operation reads at.
-    y_in: Rows that a geometric operation reads at.
-    fill: Colour of what geometric operations bring in from outside.
-
-  Returns:
-    The changed images, packed.
-  """
-  image = pixels.unpack(packed)
-  looked_up = lut.apply_table(packed, _table(image, op, level))
-  blended = color.blend(_degenerate(image, op), image, factor)
-  moved = affine.resample(packed, x_in, y_in, fill)
-  by = [_is_one_of(op, names) & applied for names in (_TABLES, _BLENDS, _MOVES)]
-  weight = jnp.stack([~applied, *by], axis=-1).astype(jnp.float32)
-  return pixels.choose(weight, packed, looked_up, pixels.pack(blended), moved)
+  """Applies to each packed image its own operation, as Pillow does on uint8."""
+  op, x_in, y_in = operation.op, operation.x_in, operation.y_in
+  image = image_ops.unpack(packed)
+  table = _table(image, operation, SETS[op_set])
+  looked_up = image_ops.apply_table(packed, table)
+  blended = image_ops.blend(_degenerate(image, op), image, operation.factor)
+  if op_set == 'timm':
+    moved = image_ops.resample_bicubic(packed, x_in, y_in, fill)
+  else:
+    moved = image_ops.resample_nearest(packed, x_in, y_in, (0, 0, 0))
+  kinds = [_is_one_of(op, ops) for ops in (_TABLES, _BLENDS, _MOVES)]
+  one_hot = jnp.stack([op == Op.IDENTITY, *kinds], -1).astype(jnp.float32)
+  return image_ops.choose(
+      one_hot, packed, looked_up, image_ops.pack(blended), moved
+  )
 
 
-def _table(image, op, level):
-  """Table of each image, `b 256 3`; of no use where `op` needs none."""
-  counts = lut.histogram(image)
-  part = level / 10
+def _table(image, operation, ops):
+  """Table of each image, `b 256 3`; zeros where its operation needs none."""
+  op, amount = operation.op, operation.amount
+  counts = image_ops.histogram(image)
   tables = {
-      Op.AUTO_CONTRAST: lut.autocontrast_table(counts),
-      Op.EQUALIZE: lut.equalize_table(counts),
-      Op.INVERT: lut.invert_table(),
-      Op.POSTERIZE: lut.posterize_table(4 - _whole(part * 4)),
-      Op.SOLARIZE: lut.solarize_table(256 - _whole(part * 256)),
-      Op.SOLARIZE_ADD: lut.solarize_add_table(_whole(part * 110)),
+      Op.AUTO_CONTRAST: image_ops.autocontrast_table(counts),
+      Op.EQUALIZE: image_ops.equalize_table(counts),
+      Op.INVERT: image_ops.invert_table(),
+      Op.POSTERIZE: image_ops.posterize_table(jnp.minimum(amount, 8)),
+      Op.SOLARIZE: image_ops.solarize_table(amount),
+      Op.SOLARIZE_ADD: image_ops.solarize_add_table(amount),
   }
-  weight = [_is_one_of(op, [name]) for name in tables]
-  weight = jnp.stack(weight, axis=-1).astype(jnp.float32)
-  tables = (jnp.broadcast_to(a, counts.shape) for a in tables.values())
-  return pixels.choose(weight, *tables)
+  tables = {name: table for name, table in tables.items() if name in ops}
+  one_hot = jnp.stack([op == name for name in tables], axis=-1)
+  return image_ops.choose(
+      one_hot.astype(jnp.float32),
+      *(jnp.broadcast_to(table, counts.shape) for table in tables.values()),
+  )
 
 
 def _degenerate(image, op):
   """Levels at factor 0 of each image's blend: `b h w 3`."""
   choices = {
-      Op.COLOR: color.luma(image),
-      Op.CONTRAST: color.mean_luma(image),
-      Op.SHARPNESS: color.smooth(image),
+      Op.COLOR: image_ops.luma(image),
+      Op.CONTRAST: image_ops.mean_luma(image),
+      Op.SHARPNESS: image_ops.smooth(image),
   }
   levels = jnp.zeros(image.shape, jnp.int32)  # black: brightness
   for name, choice in choices.items():
@@ -245,5 +190,160 @@ def _is_one_of(op, names):
   return (op[:, None] == jnp.array(names, jnp.int32)[None]).any(axis=1)
 
 
-def _whole(value):
-  return value.astype(jnp.int32)
+# --- timm's set ---
+
+
+def draw_timm(
+    key: PRNGKeyArray,
+    shape: tuple[int, ...],
+    *,
+    magnitude: float,
+    std: float,
+    prob: float,
+) -> tuple[
+    Int32[Array, '*shape'], Float32[Array, '*shape'], Float32[Array, '*shape']
+]:
+  """Draws operations with level ~ N(magnitude, std^2), and sign.
+
+  Returns:
+    The operation (the identity with probability 1 - prob), its level, clipped
+    to [0, 10], and its sign, 1 or -1 at even odds.
+  """
+  which, apply, strength, side = jax.random.uniform(
+      key, (4, *shape), dtype=jnp.float32
+  )
+  op = draws.integer(which, len(SETS['timm']))
+  op = jnp.where(apply < prob, op, Op.IDENTITY)
+  level = jnp.clip(magnitude + std * draws.normal(strength), 0.0, 10.0)
+  sign = jnp.where(side < 0.5, -1.0, 1.0).astype(jnp.float32)
+  return op, level, sign
+
+
+def timm_operation(
+    op: Int32[Array, '*shape'],
+    level: Float32[Array, '*shape'],
+    sign: Float32[Array, '*shape'],
+    *,
+    height: int,
+    width: int,
+) -> Operation:
+  """Returns what timm does at a level.
+
+  | operation                               | level 0 -> 10                  |
+  | --------------------------------------- | ------------------------------ |
+  | auto contrast, equalize, invert         | no level                       |
+  | posterize                               | keeps 4 -> 0 bits              |
+  | solarize                                | inverts from 256 -> 0          |
+  | solarize add                            | adds 0 -> 110 below 128        |
+  | color, contrast, brightness, sharpness  | factor 1 -> 1 +- 0.9           |
+  | rotate                                  | by 0 -> +-30 degrees           |
+  | shear                                   | by 0 -> +-0.3                  |
+  | translate                               | by 0 -> +-0.45 of the side     |
+  """
+  part = level / 10
+
+  def whole(value):
+    return value.astype(jnp.int32)
+
+  def only(name, most):
+    return jnp.where(op == name, sign * part * most, 0.0)
+
+  x_in, y_in = image_ops.affine_places(
+      height=height,
+      width=width,
+      degrees=only(Op.ROTATE, 30.0),
+      shear_x=only(Op.SHEAR_X, 0.3),
+      shear_y=only(Op.SHEAR_Y, 0.3),
+      translate_x=only(Op.TRANSLATE_X, 0.45 * width),
+      translate_y=only(Op.TRANSLATE_Y, 0.45 * height),
+  )
+  amount = jnp.where(op == Op.POSTERIZE, 4 - whole(part * 4), 0)
+  amount = jnp.where(op == Op.SOLARIZE, 256 - whole(part * 256), amount)
+  amount = jnp.where(op == Op.SOLARIZE_ADD, whole(part * 110), amount)
+  factor = jnp.maximum(1.0 + sign * part * 0.9, 0.1)
+  return Operation(op, amount, factor, x_in, y_in)
+
+
+# --- torchvision's set ---
+
+
+def draw_torchvision(
+    key: PRNGKeyArray, shape: tuple[int, ...]
+) -> tuple[Int32[Array, '*shape'], Int32[Array, '*shape']]:
+  """Draws operations, and 1 for the negative sign at even odds, else 0."""
+  which, side = jax.random.uniform(key, (2, *shape), dtype=jnp.float32)
+  ops = jnp.array(SETS['torchvision'], jnp.int32)
+  negative = (side < 0.5).astype(jnp.int32)
+  return ops[draws.integer(which, len(ops))], negative
+
+
+def torchvision_operation(
+    op: Int32[Array, '*shape'],
+    negative: Int32[Array, '*shape'],
+    magnitude: int,
+    *,
+    height: int,
+    width: int,
+) -> Operation:
+  """Returns what torchvision does at a bin of its magnitudes.
+
+  | operation                               | bin 0 -> 30                    |
+  | --------------------------------------- | ------------------------------ |
+  | identity, auto contrast, equalize       | no magnitude                   |
+  | posterize                               | keeps 8 -> 4 bits              |
+  | solarize                                | inverts from 255 -> 0          |
+  | color, contrast, brightness, sharpness  | factor 1 -> 1 +- 0.9           |
+  | rotate                                  | by 0 -> +-30 degrees           |
+  | shear                                   | by 0 -> +-0.3                  |
+  | translate                               | by 0 -> +-150/331 of the side, |
+  |                                         | down to whole pixels           |
+
+  Pillow finds the nearest pixel in 16-bit fixed point, and so does this:
+
+      x_in = (a x + b y + c) >> 16,   y_in = (d x + e y + f) >> 16
+  """
+  posterize = 8 - round(magnitude / 7.5)
+  # A level is inverted unless it is below the threshold, 178.5 for example.
+  solarize = math.ceil(8.5 * (30 - magnitude))
+  amount = jnp.where(op == Op.POSTERIZE, posterize, solarize)
+  change = _torchvision_magnitude(magnitude, 0.9)
+  factor = jnp.array([1 + change, 1 - change], jnp.float32)[negative]
+  matrix = jnp.array(_matrices(magnitude, height, width))[op, negative]
+  a, b, c, d, e, f = (matrix[..., i, None, None] for i in range(6))
+  lead = (1,) * op.ndim
+  x = jnp.arange(width, dtype=jnp.int32).reshape(*lead, 1, width)
+  y = jnp.arange(height, dtype=jnp.int32).reshape(*lead, height, 1)
+  x_in, y_in = (a * x + b * y + c) >> 16, (d * x + e * y + f) >> 16
+  return Operation(op, amount, factor, x_in, y_in)
+
+
+def _torchvision_magnitude(magnitude, most):
+  """Evenly from 0 to `most`, in float32 as torchvision's are."""
+  return float(np.float32(most * magnitude / 30))
+
+
+@functools.cache
+def _matrices(magnitude: int, height: int, width: int) -> np.ndarray:
+  """Affine maps `[op, negative, (a b c d e f)]` in 16-bit fixed point."""
+  shear, degrees, right, down = (
+      _torchvision_magnitude(magnitude, most)
+      for most in (0.3, 30, 150 / 331 * width, 150 / 331 * height)
+  )
+  matrices = np.zeros((len(Op), 2, 6))
+  matrices[:] = (1, 0, 0, 0, 1, 0)
+  for negative, sign in enumerate((1, -1)):
+    matrices[Op.SHEAR_X, negative, 1] = sign * shear
+    matrices[Op.SHEAR_Y, negative, 3] = sign * shear
+    matrices[Op.TRANSLATE_X, negative, 2] = -sign * int(right)
+    matrices[Op.TRANSLATE_Y, negative, 5] = -sign * int(down)
+    angle = math.radians(sign * degrees)
+    cos, sin = math.cos(angle), math.sin(angle)
+    x, y = width / 2, height / 2  # the centre stays in place
+    matrices[Op.ROTATE, negative] = (
+        *(cos, -sin, x - x * cos + y * sin),
+        *(sin, cos, y - x * sin - y * cos),
+    )
+  # Pixel (x, y) is read at its middle, (x + 1/2, y + 1/2).
+  matrices[..., 2] += (matrices[..., 0] + matrices[..., 1]) / 2
+  matrices[..., 5] += (matrices[..., 3] + matrices[..., 4]) / 2
+  return np.floor(matrices * 65536 + 0.5).astype(np.int32)

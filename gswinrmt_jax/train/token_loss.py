@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import optax
 
-from gswinrmt_jax.augment import box_mix
+from gswinrmt_jax.augment import mix
 
 
 def token_loss(
@@ -36,11 +36,11 @@ def token_loss(
   """
   of_image, of_tokens = targets
   height, width = of_tokens.shape[1:3]
-  box = box_mix.draw_box(key, height=height, width=width)
+  box = mix.token_box(key, height=height, width=width)
   (logits, dense), updates = apply(
       image, box=box, method='class_and_dense_logits'
   )
-  of_image = box_mix.mix_targets(of_image, box)
+  of_image = mix.blend_with_partner(of_image, box.mean(dtype=of_image.dtype))
   class_loss = optax.softmax_cross_entropy(logits, of_image).mean()
   dense_loss = optax.softmax_cross_entropy(dense, of_tokens).mean()
   return class_loss + weight * dense_loss, (logits, updates)

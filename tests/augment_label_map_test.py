@@ -15,7 +15,7 @@ EXTENTS = (3, 2)
 BOX = np.array(
     [[0, 0, 1, 1], [0.1, 0.35, 0.6, 0.5], [0.7, 0.75, 0.3, 0.25]], np.float32
 )
-MIRRORED = np.array([True, True, False])
+FLIPPED = np.array([True, True, False])
 
 
 def _sparse():
@@ -47,7 +47,7 @@ def _at(plane, y, x):
   return (1 - y + top) * upper + (y - top) * lower
 
 
-def _roi_align(whole, box, mirrored, extents):
+def _roi_align(whole, box, flipped, extents):
   """The mean of evenly spaced points in each cell of the crop."""
   out = np.zeros((B, *extents, K))
   down, across = -(-S // extents[0]), -(-T // extents[1])
@@ -57,7 +57,7 @@ def _roi_align(whole, box, mirrored, extents):
       y = S * (top + height / extents[0] * (i + (p + 0.5) / down)) - 0.5
       x = T * (left + width / extents[1] * (j + (q + 0.5) / across)) - 0.5
       out[b, i, j] += _at(whole[b], y, x) / (down * across)
-    if mirrored[b] and j == extents[1] - 1:
+    if flipped[b] and j == extents[1] - 1:
       out[b, i] = out[b, i, ::-1]
   return out
 
@@ -87,9 +87,9 @@ def test_align_against_loops(extents):
   """Fewer cells than the whole has, one, and more."""
   whole = _spread(*_sparse())
   out = jax.jit(functools.partial(label_map.align, extents=extents))(
-      whole.astype(np.float32), BOX, MIRRORED
+      whole.astype(np.float32), BOX, FLIPPED
   )
-  expected = _roi_align(whole, BOX, MIRRORED, extents)
+  expected = _roi_align(whole, BOX, FLIPPED, extents)
   np.testing.assert_allclose(out, expected, atol=2e-6)
   np.testing.assert_allclose(out.sum(-1), 1, rtol=1e-5)
 
@@ -98,7 +98,7 @@ def test_the_whole_image_on_its_own_grid_is_the_map():
   whole = _spread(*_sparse()).astype(np.float32)
   boxes = np.tile(BOX[:1], (B, 1))
   out = jax.jit(functools.partial(label_map.align, extents=(S, T)))(
-      whole, boxes, ~MIRRORED
+      whole, boxes, ~FLIPPED
   )
   np.testing.assert_allclose(out[:2], whole[:2], atol=1e-6)
   np.testing.assert_allclose(out[2], whole[2, :, ::-1], atol=1e-6)
@@ -109,7 +109,7 @@ def test_targets_are_smoothed():
   whole = _spread(*_sparse()).astype(np.float32)
   image, tokens = jax.jit(
       functools.partial(label_map.targets, extents=EXTENTS, smoothing=0.1)
-  )(whole, BOX, MIRRORED)
+  )(whole, BOX, FLIPPED)
   for found, extents in ((tokens, EXTENTS), (image[:, None, None], (1, 1))):
-    expected = 0.9 * _roi_align(whole, BOX, MIRRORED, extents) + 0.1 / K
+    expected = 0.9 * _roi_align(whole, BOX, FLIPPED, extents) + 0.1 / K
     np.testing.assert_allclose(found, expected, atol=2e-6)

@@ -1,13 +1,14 @@
-"""The chain as a whole."""
+"""The augmentation as a whole, and pictures of its batches."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from PIL import Image
 import pytest
 
-from gswinrmt_jax.augment import batch, crop, erase, mix, rand_augment
+from gswinrmt_jax.augment import batch, crop, erase, mix, picture, rand_augment
 from gswinrmt_jax.errors import UserError
 
 B, H, W, K = 7, 9, 14, 4  # odd and not square
@@ -200,3 +201,114 @@ def test_the_chain_is_its_stages_in_order():
   actual = _augment(key, image, label, settings=ON)
   for ours, expected in zip(actual, by_hand(image, label), strict=True):
     np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+def test_draws_are_those_of_earlier_versions():
+  """A resumed run goes on with the augmentation that it began with."""
+  key = jax.random.key(7)
+  # Each pixel is numbered; the one in the middle of the window tells it.
+  numbers = np.arange(1, 129, 2, dtype=np.uint8).reshape(8, 8, 1)
+  image = jnp.asarray(np.broadcast_to(numbers, (4, 8, 8, 3)))
+  cropped, flipped = crop.crop_and_flip(key, image, padding=4, flip=True)
+  np.testing.assert_array_equal(flipped, [True, True, True, False])
+  np.testing.assert_array_equal(cropped[:, 4, 4, 0], [107, 0, 39, 55])
+  op, level, sign = rand_augment.draw_timm(
+      key, (2, 4), magnitude=9.0, std=0.5, prob=0.5
+  )
+  np.testing.assert_array_equal(op, [[10, 14, 4, 15], [15, 9, 15, 6]])
+  expected = [
+      [8.8726, 9.3659, 8.8287, 9.9756],
+      [9.7575, 8.8693, 8.8077, 9.2329],
+  ]
+  np.testing.assert_allclose(level, expected, atol=1e-4)
+  np.testing.assert_array_equal(sign, [[1, -1, 1, -1], [1, -1, 1, -1]])
+  box = erase.random_box(
+      key, 4, height=24, width=40, area=(0.02, 1 / 3), aspect=(0.3, 1 / 0.3)
+  )
+  np.testing.assert_array_equal(
+      box, [[9, 3, 15, 10], [3, 27, 6, 16], [10, 21, 7, 12], [22, 10, 15, 13]]
+  )
+  share, cut = mix.draw_lambda(key, mixup_alpha=0.8, cutmix_alpha=1.0)
+  np.testing.assert_allclose(share, 0.348386, atol=1e-5)
+  assert not cut
+  inside = np.asarray(mix.cutmix_box(key, jnp.float32(0.5), height=6, width=9))
+  expected = np.zeros((6, 9), bool)
+  expected[3:, 3:] = True
+  np.testing.assert_array_equal(inside, expected)
+
+
+def _pictures(count, h=30, w=40):
+  rng = np.random.default_rng(0)
+  return rng.integers(0, 256, (count, h, w, 3), dtype=np.uint8)
+
+
+def test_grid_shows_every_image_enlarged(tmp_path):
+  """Scale 4: 96 / 30, rounded up; cells of 160 + 4 by 120 + 4 pixels."""
+  images = _pictures(5)
+  picture.write_grid(tmp_path / 'grid.png', images, columns=3)
+  grid = np.asarray(Image.open(tmp_path / 'grid.png'))
+  assert grid.shape == (2 * 124, 3 * 164, 3)
+  for i, image in enumerate(images):
+    top, left = 124 * (i // 3) + 2, 164 * (i % 3) + 2
+    shown = grid[top : top + 120 : 4, left : left + 160 : 4]
+    np.testing.assert_array_equal(shown, image)
+  assert (grid[124:, 2 * 164 :] == 255).all()  # the empty sixth
+
+
+def test_titles_stay_in_their_cells(tmp_path):
+  images = _pictures(2)
+  picture.write_grid(tmp_path / 'a.png', images, ['a title ' * 20, ''])
+  grid = np.asarray(Image.open(tmp_path / 'a.png'))
+  below = grid[122:]
+  assert (below[:, :164] < 128).any() and (below[:, 164:] == 255).all()
+  assert grid.shape[0] == 136
+  picture.write_grid(tmp_path / 'b.png', images, ['one', 'two\nlines'])
+  grid = np.asarray(Image.open(tmp_path / 'b.png'))
+  assert grid.shape[0] == 148 and (grid[136:, 164:] < 128).any()
+
+
+def test_before_after_puts_each_above_its_own(tmp_path):
+  before, after = _pictures(3), 255 - _pictures(3)
+  path = tmp_path / 'pairs.png'
+  picture.write_before_after(path, before, after, columns=2)
+  grid = np.asarray(Image.open(path))
+  assert grid.shape == (4 * 124, 2 * 164, 3)
+  np.testing.assert_array_equal(grid[2:122:4, 166:326:4], before[1])
+  np.testing.assert_array_equal(grid[126:246:4, 166:326:4], after[1])
+  np.testing.assert_array_equal(grid[250:370:4, 2:162:4], before[2])
+  np.testing.assert_array_equal(grid[374:494:4, 2:162:4], after[2])
+  picture.write_before_after(path, before, after, ['a', 'b', 'c'], columns=8)
+  assert np.asarray(Image.open(path)).shape == (2 * 136, 3 * 164, 3)
+
+
+def test_denormalize_undoes_normalize():
+  images = _pictures(2)
+  pixels = batch.normalize(jnp.asarray(images), MEAN, STD)
+  np.testing.assert_array_equal(
+      picture.denormalize(np.asarray(pixels), MEAN, STD), images
+  )
+  wild = np.array([[[[-9.0, 9.0, 0.0]]]])
+  np.testing.assert_array_equal(
+      picture.denormalize(wild, MEAN, STD), [[[[0, 255, 76]]]]
+  )
+
+
+def test_describe_names_what_is_in_it():
+  names = ('cat', 'dog', 'ship')
+  assert picture.describe(np.array([0.1, 0.2, 0.7]), names) == (
+      'ship 0.70\ndog 0.20'
+  )
+  smoothed = np.array([0.03, 0.94, 0.03])
+  assert picture.describe(smoothed, names) == 'dog 0.94'
+
+
+def test_bad_input_is_refused(tmp_path):
+  path = tmp_path / 'a.png'
+  with pytest.raises(ValueError, match='not uint8'):
+    picture.write_grid(path, _pictures(1).astype(np.float32))
+  with pytest.raises(ValueError, match='no images'):
+    picture.write_grid(path, _pictures(0))
+  with pytest.raises(ValueError, match='1 titles for 2'):
+    picture.write_grid(path, _pictures(2), ['a'])
+  with pytest.raises(ValueError, match='after'):
+    picture.write_before_after(path, _pictures(2), _pictures(3))

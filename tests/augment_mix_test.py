@@ -1,4 +1,4 @@
-"""Mixup, CutMix and the targets."""
+"""Mixup, CutMix, MixToken and the targets."""
 
 import jax
 import jax.numpy as jnp
@@ -37,13 +37,13 @@ def test_lambda_has_the_moments_of_its_beta():
     np.testing.assert_allclose(part.var(), 1 / (4 * (2 * alpha + 1)), rtol=0.06)
 
 
-def test_cutmix_mask_is_the_clipped_box():
+def test_cutmix_box_is_the_clipped_box():
   """At share 0.75 the sides are half: 4 of 8 rows, 6 of 12 columns."""
   keys = jax.random.split(jax.random.key(1), 600)
   masks = np.asarray(
       jax.jit(
           jax.vmap(
-              lambda key: mix.cutmix_mask(
+              lambda key: mix.cutmix_box(
                   key, jnp.float32(0.75), height=H, width=W
               )
           )
@@ -67,8 +67,8 @@ def test_cutmix_mask_is_the_clipped_box():
 
 
 @pytest.mark.parametrize('share, most', [(1.0, 0), (0.0, H * W), (0.999, 0)])
-def test_cutmix_mask_at_the_ends(share, most):
-  mask = mix.cutmix_mask(
+def test_cutmix_box_at_the_ends(share, most):
+  mask = mix.cutmix_box(
       jax.random.key(2), jnp.float32(share), height=H, width=W
   )
   assert (mask.sum() > 0) == (most > 0) and mask.sum() <= most
@@ -148,3 +148,48 @@ def test_off():
       jax.random.key(0), image, target, mixup_alpha=0.0, cutmix_alpha=0.0
   )
   assert out[0] is image and out[1] is target
+
+
+def test_token_boxes_have_the_sizes_and_places_of_lambda():
+  """7 rows, 9 columns: sides int(7 r), int(9 r) made even, r^2 ~ U(0, 1)."""
+  keys = jax.random.split(jax.random.key(0), 2000)
+  boxes = np.asarray(
+      jax.jit(jax.vmap(lambda key: mix.token_box(key, height=7, width=9)))(keys)
+  )
+  assert boxes.shape == (2000, 7, 9)
+  rows, columns = boxes.any(axis=2), boxes.any(axis=1)
+  np.testing.assert_array_equal(boxes, rows[:, :, None] & columns[:, None])
+  # Mean and mean square of the share that is swapped, in loops over lambda and
+  # the centres.
+  steps, expected = 2000, np.zeros(2)
+  for step in range(steps):
+    ratio = np.sqrt((step + 0.5) / steps)  # 1 - lambda is as uniform as lambda
+    moments = np.ones(2)
+    for side in (7, 9):
+      half = int(side * ratio) // 2
+      for power in (1, 2):
+        covered = [
+            ((min(c + half, side) - max(c - half, 0)) / side) ** power
+            for c in range(side)
+        ]
+        moments[power - 1] *= np.mean(covered)
+    expected += moments / steps
+  share = boxes.mean((1, 2))
+  found = [share.mean(), (share**2).mean()]
+  # Two deviations of the mean of 2000, with one key.
+  np.testing.assert_allclose(found, expected, atol=2 * share.std() / 2000**0.5)
+  # Both ends are reached.
+  assert boxes[:, 0, 0].any() and boxes[:, -1, -1].any()
+
+
+def test_targets_of_token_boxes_by_hand():
+  """Three of twelve tokens are the neighbour's."""
+  box = jnp.zeros((3, 4), bool).at[1, 1:].set(True)
+  target = jnp.array([[1.0, 0.0], [0.2, 0.8], [0.5, 0.5]])
+  mixed = mix.blend_with_partner(target, box.mean(dtype=jnp.float32))
+  expected = [
+      [0.75 * 1.0 + 0.25 * 0.2, 0.25 * 0.8],
+      [0.75 * 0.2 + 0.25 * 1.0, 0.75 * 0.8],
+      [0.5, 0.5],  # the last of an odd batch has no neighbour
+  ]
+  np.testing.assert_allclose(mixed, expected, rtol=1e-6)

@@ -1,0 +1,431 @@
+"""Pillow's operations on batches of uint8 images, equal to the grey level.
+
+There are three kinds: tables of grey levels, blends with a degenerate image,
+and affine maps. A pixel is packed into one integer wherever it is read or
+chosen, since a gather costs by the element: a third of the time on a CPU.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float32, Int32, UInt8
+import numpy as np
+
+Levels = Int32[Array, 'b h w 3']
+Table = Int32[Array, 'b 256 c']  # image, old grey level, channel
+
+# --- Packed pixels ---
+
+
+def pack(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b h w']:
+  """Returns `r + 256 g + 65536 b`, which is exact in float32, too."""
+  return _join(*(image[..., c].astype(jnp.int32) for c in range(3)))
+
+
+def unpack(packed: Int32[Array, '*shape']) -> UInt8[Array, '*shape 3']:
+  """Returns the bytes again: the inverse of `pack`."""
+  return jnp.stack(_channels(packed), axis=-1).astype(jnp.uint8)
+
+
+def take(
+    packed: Int32[Array, 'b h w'],
+    row: Int32[Array, 'b ...'],
+    column: Int32[Array, 'b ...'],
+) -> Int32[Array, 'b ...']:
+  """Reads pixels: `out[b, ...] = packed[b, row[b, ...], column[b, ...]]`.
+
+  The batch is a batching dimension of the gather, so a batch that is sharded
+  over devices is read without communication.
+
+  Args:
+    packed: Packed images.
+    row: Rows, within [0, h).
+    column: Columns, within [0, w); broadcast against the rows.
+
+  Returns:
+    Packed pixels.
+  """
+  batch, height, width = packed.shape
+  place = row * width + column
+  pixel = jnp.take_along_axis(
+      packed.reshape(batch, height * width),
+      place.reshape(batch, -1),
+      axis=1,
+      mode='promise_in_bounds',
+  )
+  return pixel.reshape(place.shape)
+
+
+def choose(
+    one_hot: Float32[Array, 'b n'], *candidates: Int32[Array, 'b ...']
+) -> Int32[Array, 'b ...']:
+  """Chooses one of the candidates for each image.
+
+  A matrix product rather than `where`: XLA fuses a `where` with everything that
+  computes its branches into one loop over pixels, which repeats the gathers for
+  each use and vectorises nothing. That took five times as long on a CPU.
+
+  Args:
+    one_hot: Which candidate; a row of zeros gives 0.
+    *candidates: One array for each column, of integers below 2^24.
+
+  Returns:
+    `candidates[i][b]` for the i with `one_hot[b, i] = 1`.
+  """
+  batch = one_hot.shape[0]
+  flat = [a.reshape(batch, -1).astype(jnp.float32) for a in candidates]
+  # The highest precision is float32's own, in which the product is exact.
+  chosen = jnp.einsum(
+      'bn,bnp->bp', one_hot, jnp.stack(flat, axis=1), precision='highest'
+  )
+  return chosen.astype(jnp.int32).reshape(candidates[0].shape)
+
+
+def _join(red, green, blue):
+  return red | (green << 8) | (blue << 16)
+
+
+def _channels(packed):
+  return packed & 255, (packed >> 8) & 255, packed >> 16
+
+
+# --- Tables of grey levels ---
+
+
+def histogram(image: UInt8[Array, 'b h w c']) -> Table:
+  """Counts the pixels of every grey level, per image and channel."""
+  batch, height, width, channels = image.shape
+  level = image.reshape(batch, height * width, channels).astype(jnp.int32)
+
+  def count(level):
+    zeros = jnp.zeros(256, jnp.int32)
+    return zeros.at[level].add(1, mode='promise_in_bounds')
+
+  count = jax.vmap(count, in_axes=1, out_axes=1)  # over channels
+  return jax.vmap(count)(level)
+
+
+def apply_table(
+    packed: Int32[Array, 'b h w'], table: Int32[Array, 'b 256 3']
+) -> Int32[Array, 'b h w']:
+  """Looks up every level: `out[b, y, x, c] = table[b, level, c]`."""
+  batch = packed.shape[0]
+  entries = table.reshape(batch, 256 * 3)
+  levels = []
+  for channel, level in enumerate(_channels(packed)):
+    place = (level * 3 + channel).reshape(batch, -1)
+    new = jnp.take_along_axis(entries, place, axis=1, mode='promise_in_bounds')
+    levels.append(new.reshape(packed.shape))
+  return _join(*levels)
+
+
+def autocontrast_table(counts: Table) -> Table:
+  """Stretches the grey levels that occur, lo to hi, to 0..255.
+
+      table[v] = floor(255 (v - lo) / (hi - lo)) - error[lo, hi, v]
+
+  Pillow computes `int(v * scale - lo * scale)` in float64. Where the quotient
+  is a whole number, rounding may leave the result a hair below it, and `int`
+  then takes off a whole level: `error` is 1 there and 0 elsewhere.
+
+  Args:
+    counts: Histogram of the image.
+
+  Returns:
+    The table; the identity for a channel with a single grey level. Entries for
+    levels that do not occur are arbitrary.
+  """
+  level = _levels()
+  present = counts > 0
+  low = jnp.argmax(present, axis=1, keepdims=True).astype(jnp.int32)
+  high = 255 - jnp.argmax(present[:, ::-1], axis=1, keepdims=True)
+  high = high.astype(jnp.int32)
+  span = jnp.maximum(high - low, 1)
+  scaled = (level - low) * 255
+  whole = (scaled % span == 0) & (level > low) & (level <= high)
+  bits, first, parts = (jnp.asarray(a) for a in _autocontrast_errors())
+  # The whole quotients of a span are numbered 1 to gcd(255, span).
+  number = (level - low) * parts[span] // span
+  place = first[span] + low * parts[span] + number - 1
+  place = jnp.where(whole, place, 0)
+  error = (bits[place >> 3].astype(jnp.int32) >> (place & 7)) & 1
+  stretched = scaled // span - jnp.where(whole, error, 0)
+  return jnp.where(high > low, jnp.clip(stretched, 0, 255), level)
+
+
+@functools.cache
+def _autocontrast_errors() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Finds where float64 falls below a whole quotient, by Pillow's expression.
+
+  Returns:
+    One bit for each case, packed (20 kB); for each span the number of its first
+    bit; for each span the number of its whole quotients, gcd(255, span). The
+    bit of span, lo and the n-th whole quotient, n from 1, has the number
+    `first[span] + lo * parts[span] + n - 1`.
+  """
+  parts = np.array([math.gcd(255, span) for span in range(256)], np.int32)
+  cases = (256 - np.arange(256)) * parts
+  cases[0] = 0  # a single grey level has nothing to stretch
+  first = np.concatenate([[0], np.cumsum(cases)[:-1]]).astype(np.int32)
+  bits = []
+  for span in range(1, 256):
+    low = np.arange(256 - span, dtype=np.float64)[:, None]
+    number = np.arange(1, parts[span] + 1)
+    level = low + number * span // parts[span]
+    scale = 255.0 / span
+    quotient = level * scale + -low * scale
+    bits.append((quotient < number * 255 // parts[span]).ravel())
+  packed = np.packbits(np.concatenate(bits), bitorder='little')
+  return packed, first, parts
+
+
+def equalize_table(counts: Table) -> Table:
+  """Spreads the pixels evenly over the grey levels.
+
+      table[v] = (step // 2 + number of pixels darker than v) // step
+
+  with `step` a 255th of the pixels that are not of the brightest level.
+
+  Args:
+    counts: Histogram of the image.
+
+  Returns:
+    The table; the identity where `step` is 0.
+  """
+  level = _levels()
+  total = counts.sum(axis=1, keepdims=True, dtype=jnp.int32)
+  brightest = jnp.where(counts > 0, level, 0).max(axis=1, keepdims=True)
+  last = jnp.take_along_axis(counts, brightest, axis=1)
+  step = (total - last) // 255
+  darker = jnp.cumsum(counts, axis=1, dtype=jnp.int32) - counts
+  divisor = jnp.maximum(step, 1)
+  spread = jnp.minimum((step // 2 + darker) // divisor, 255)
+  return jnp.where(step > 0, spread, level)
+
+
+def invert_table() -> Int32[Array, '1 256 1']:
+  """Returns the table of the negative, `255 - v`."""
+  return 255 - _levels()
+
+
+def posterize_table(bits: Int32[Array, ' b']) -> Int32[Array, 'b 256 1']:
+  """Keeps the `bits` highest bits of a level, 0 (all black) to 8."""
+  drop = (8 - bits)[:, None, None]
+  return (_levels() >> drop) << drop
+
+
+def solarize_table(threshold: Int32[Array, ' b']) -> Int32[Array, 'b 256 1']:
+  """Inverts the levels from `threshold` up; 256 leaves all as they are."""
+  level = _levels()
+  return jnp.where(level < threshold[:, None, None], level, 255 - level)
+
+
+def solarize_add_table(addend: Int32[Array, ' b']) -> Int32[Array, 'b 256 1']:
+  """Adds `addend` to the levels below 128, up to 255."""
+  level = _levels()
+  brighter = jnp.minimum(level + addend[:, None, None], 255)
+  return jnp.where(level < 128, brighter, level)
+
+
+def _levels() -> Int32[Array, '1 256 1']:
+  return jnp.arange(256, dtype=jnp.int32)[None, :, None]
+
+
+# --- Blends ---
+
+
+def luma(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b h w 1']:
+  """Returns 0.299 R + 0.587 G + 0.114 B, rounded, in 16-bit fixed point."""
+  red, green, blue = jnp.split(image.astype(jnp.int32), 3, axis=-1)
+  return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
+
+
+def mean_luma(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b 1 1 1']:
+  """Returns the mean luma of the image, rounded half up."""
+  pixels = image.shape[1] * image.shape[2]
+  total = luma(image).sum(axis=(1, 2), keepdims=True, dtype=jnp.int32)
+  return (2 * total + pixels) // (2 * pixels)
+
+
+def smooth(image: UInt8[Array, 'b h w 3']) -> Levels:
+  """Blurs with the 3x3 kernel of ones with a 5 in the middle, over 13.
+
+  The pixels of the border stay as they are. `(2 s + 13) // 26` rounds s / 13 to
+  the nearest; 13 is odd, so there are no ties.
+
+  Args:
+    image: The images.
+
+  Returns:
+    Levels of the smoothed images.
+  """
+  _, height, width, _ = image.shape
+  level = image.astype(jnp.int32)
+  padded = jnp.pad(level, ((0, 0), (1, 1), (1, 1), (0, 0)))
+  rows = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
+  total = rows[:, :, :-2] + rows[:, :, 1:-1] + rows[:, :, 2:] + 4 * level
+  y = jnp.arange(height)[None, :, None, None]
+  x = jnp.arange(width)[None, None, :, None]
+  inner = (y > 0) & (y < height - 1) & (x > 0) & (x < width - 1)
+  return jnp.where(inner, (2 * total + 13) // 26, level)
+
+
+def blend(
+    degenerate: Levels,
+    image: UInt8[Array, 'b h w 3'],
+    factor: Float32[Array, ' b'],
+) -> UInt8[Array, 'b h w 3']:
+  """Returns `degenerate + factor (image - degenerate)`, clipped and truncated.
+
+  Pillow rounds the product and the sum to float32 each. Compilers contract the
+  two into one rounding, which changes some integers (18 - 1.7 * 10 is 1 with
+  two roundings, 0.9999995 with one). The clip between them never acts, but
+  prevents that.
+
+  Args:
+    degenerate: Levels of the image at factor 0: grey for colour, one grey level
+      for contrast, black for brightness, smoothed for sharpness.
+    image: The image at factor 1.
+    factor: Weight of the image, at most 4; above 1 it exaggerates.
+
+  Returns:
+    The blended images.
+  """
+  difference = (image.astype(jnp.int32) - degenerate).astype(jnp.float32)
+  product = jnp.clip(factor[:, None, None, None] * difference, -1024.0, 1024.0)
+  out = degenerate.astype(jnp.float32) + product
+  return jnp.clip(out, 0.0, 255.0).astype(jnp.uint8)
+
+
+# --- Affine maps ---
+
+
+def affine_places(
+    *,
+    height: int,
+    width: int,
+    degrees: Float32[Array, '*shape'],
+    shear_x: Float32[Array, '*shape'],
+    shear_y: Float32[Array, '*shape'],
+    translate_x: Float32[Array, '*shape'],
+    translate_y: Float32[Array, '*shape'],
+) -> tuple[Float32[Array, '*shape h w'], Float32[Array, '*shape h w']]:
+  """Returns the place in the input that each pixel of the output shows.
+
+      x_in = cx + (x - cx) cos t - (y - cy) sin t + shear_x y + translate_x
+      y_in = cy + (x - cx) sin t + (y - cy) cos t + shear_y x + translate_y
+
+  with (cx, cy) the centre of the image; the middle of the first pixel is at
+  (0.5, 0.5). A rotation by the angle t turns the image counter-clockwise about
+  its centre; a shear keeps the upper left corner in place. At most one of the
+  five arguments of an image should differ from 0.
+
+  Args:
+    height: Rows of the image.
+    width: Columns of the image.
+    degrees: Angle of the rotation, t.
+    shear_x: Columns to read further right per row.
+    shear_y: Rows to read further down per column.
+    translate_x: Columns to read further right.
+    translate_y: Rows to read further down.
+
+  Returns:
+    Columns and rows, x_in and y_in.
+  """
+  lead = (1,) * degrees.ndim
+  x = jnp.arange(width, dtype=jnp.float32).reshape(*lead, 1, width) + 0.5
+  y = jnp.arange(height, dtype=jnp.float32).reshape(*lead, height, 1) + 0.5
+  degrees, shear_x, shear_y, translate_x, translate_y = (
+      a[..., None, None]
+      for a in (degrees, shear_x, shear_y, translate_x, translate_y)
+  )
+  cos, sin = jnp.cos(jnp.deg2rad(degrees)), jnp.sin(jnp.deg2rad(degrees))
+  right, down = x - width / 2, y - height / 2
+  x_in = width / 2 + right * cos - down * sin + shear_x * y + translate_x
+  y_in = height / 2 + right * sin + down * cos + shear_y * x + translate_y
+  return x_in, y_in
+
+
+def resample_bicubic(
+    packed: Int32[Array, 'b h w'],
+    x_in: Float32[Array, 'b h w'],
+    y_in: Float32[Array, 'b h w'],
+    fill: tuple[int, int, int],
+) -> Int32[Array, 'b h w']:
+  """Reads the image at the given places with Pillow's bicubic filter.
+
+  Cubic convolution with a = -1, over the 4x4 pixels around a place, first along
+  rows and then along columns, truncated to a grey level. Beyond the border the
+  image repeats its last pixel, but a place outside the image takes `fill`.
+
+  Args:
+    packed: Packed images.
+    x_in: Columns to read at, see `affine_places`. Compute them before a loop
+      over operations: inside it, a CPU computes them again for each of the
+      sixteen pixels and takes three times as long.
+    y_in: Rows to read at.
+    fill: Colour outside the image, 0 to 255.
+
+  Returns:
+    Packed images.
+  """
+  _, height, width = packed.shape
+  inside = (x_in >= 0) & (x_in < width) & (y_in >= 0) & (y_in < height)
+
+  left, top = jnp.floor(x_in - 0.5), jnp.floor(y_in - 0.5)
+  across, down = x_in - 0.5 - left, y_in - 0.5 - top
+  left, top = left.astype(jnp.int32), top.astype(jnp.int32)
+  rows = [jnp.clip(top + i, 0, height - 1) for i in range(-1, 3)]
+  columns = [jnp.clip(left + j, 0, width - 1) for j in range(-1, 3)]
+  pixels = [
+      [_channels(take(packed, row, column)) for column in columns]
+      for row in rows
+  ]
+  levels = []
+  for channel, outside in enumerate(fill):
+    by_row = [
+        _cubic(*(p[channel].astype(jnp.float32) for p in row), across)
+        for row in pixels
+    ]
+    level = jnp.clip(_cubic(*by_row, down), 0.0, 255.0)
+    levels.append(jnp.where(inside, level.astype(jnp.int32), outside))
+  return _join(*levels)
+
+
+def resample_nearest(
+    packed: Int32[Array, 'b h w'],
+    column: Int32[Array, 'b ...'],
+    row: Int32[Array, 'b ...'],
+    fill: tuple[int, int, int],
+) -> Int32[Array, 'b h w']:
+  """Reads whole pixels; a place outside the image takes `fill`.
+
+  Args:
+    packed: Packed images.
+    column: Columns to read.
+    row: Rows to read; broadcast against the columns.
+    fill: Colour outside the image, 0 to 255.
+
+  Returns:
+    Packed images.
+  """
+  _, height, width = packed.shape
+  inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+  pixel = take(
+      packed, jnp.clip(row, 0, height - 1), jnp.clip(column, 0, width - 1)
+  )
+  return jnp.where(inside, pixel, _join(*fill))
+
+
+def _cubic(before, here, after, beyond, part):
+  """Interpolates between `here` (part = 0) and `after` (part = 1).
+
+  In Horner's form, not as a sum of four weights, so that four equal pixels give
+  exactly their own level, which truncation would otherwise darken.
+  """
+  linear = after - before
+  square = 2 * (before - here) + after - beyond
+  cube = here - before + beyond - after
+  return here + part * (linear + part * (square + part * cube))

@@ -1,0 +1,394 @@
+"""Tables, blends and affine maps, against Pillow to the grey level."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps, ImageStat
+import pytest
+
+from gswinrmt_jax.augment import image_ops
+
+FACTORS = np.array(
+    [0.1, 0.19, 0.253, 0.5, 0.7, 0.9, 1.0, 1.1, 1.3, 1.7, 1.81, 1.9],
+    np.float32,
+)
+H, W = 21, 34
+FILL = (10, 128, 250)
+ZERO = dict.fromkeys(
+    ('degrees', 'shear_x', 'shear_y', 'translate_x', 'translate_y'), 0.0
+)
+
+
+# --- Packed pixels ---
+
+
+def _packable():
+  rng = np.random.default_rng(0)
+  return rng.integers(0, 256, (2, 4, 5, 3), dtype=np.uint8)
+
+
+def test_pack_by_hand():
+  image = jnp.array([[[[1, 2, 3], [255, 0, 255]]]], jnp.uint8)
+  expected = [[[1 + 256 * 2 + 65536 * 3, 255 + 65536 * 255]]]
+  np.testing.assert_array_equal(image_ops.pack(image), expected)
+
+
+def test_unpack_undoes_pack():
+  image = _packable()
+  out = image_ops.unpack(image_ops.pack(jnp.asarray(image)))
+  assert out.dtype == jnp.uint8
+  np.testing.assert_array_equal(out, image)
+
+
+def test_take_reads_rows_and_columns():
+  image = _packable()
+  rng = np.random.default_rng(1)
+  row, column = rng.integers(0, 4, (2, 3, 7)), rng.integers(0, 5, (2, 3, 7))
+  out = image_ops.take(
+      image_ops.pack(jnp.asarray(image)),
+      jnp.asarray(row, jnp.int32),
+      jnp.asarray(column, jnp.int32),
+  )
+  expected = image[np.arange(2)[:, None, None], row, column]
+  np.testing.assert_array_equal(image_ops.unpack(out), expected)
+
+
+def test_choose_is_exact_up_to_the_largest_pixel():
+  weight = jnp.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]], jnp.float32)
+  large = 2**24 - 1
+  candidates = [
+      jnp.array([[10, 11], [12, 13], [large, 15]], jnp.int32) + i
+      for i in (0, -1, -2)
+  ]
+  expected = [[9, 10], [10, 11], [large, 15]]
+  np.testing.assert_array_equal(image_ops.choose(weight, *candidates), expected)
+
+
+# --- Tables of grey levels ---
+
+
+def _level_images():
+  """Noise of many ranges, and channels of one, two and a few levels."""
+  rng = np.random.default_rng(0)
+  images = []
+  for low, high in [(0, 256), (0, 255), (37, 201), (100, 117), (5, 90)]:
+    images.append(rng.integers(low, high, (11, 19, 3)))
+  images.append(np.clip(rng.normal(90, 30, (11, 19, 3)), 0, 255))
+  images.append(np.full((11, 19, 3), (0, 77, 255)))  # one level
+  images.append(rng.choice([3, 250], (11, 19, 3)))
+  images.append(rng.choice([0, 255], (11, 19, 3), p=[0.02, 0.98]))
+  images.append(rng.choice([10, 20, 30], (11, 19, 3), p=[0.9, 0.05, 0.05]))
+  return np.stack(images).astype(np.uint8)
+
+
+def _many_pixels():
+  """More pixels than 255 times the brightest: `step` exceeds 1."""
+  rng = np.random.default_rng(1)
+  noise = rng.normal(120, 40, (3, 64, 81, 3))
+  noise[1, :50] = 13
+  noise[2, :60] = 255
+  return np.clip(noise, 0, 255).astype(np.uint8)
+
+
+def _apply(make, images, *args):
+  def looked_up(images, *args):
+    counts = image_ops.histogram(images)
+    table = jnp.broadcast_to(make(counts, *args), counts.shape)
+    return image_ops.unpack(
+        image_ops.apply_table(image_ops.pack(images), table)
+    )
+
+  return np.asarray(jax.jit(looked_up)(jnp.asarray(images), *args))
+
+
+def _assert_same(actual, images, oracle):
+  for i, image in enumerate(images):
+    expected = np.asarray(oracle(Image.fromarray(image)))
+    np.testing.assert_array_equal(actual[i], expected, err_msg=f'image {i}')
+
+
+def test_histogram_counts():
+  images = _level_images()
+  counts = np.asarray(jax.jit(image_ops.histogram)(images))
+  for b, c in np.ndindex(len(images), 3):
+    expected = np.bincount(images[b, ..., c].ravel(), minlength=256)
+    np.testing.assert_array_equal(counts[b, :, c], expected)
+
+
+@pytest.mark.parametrize('images', [_level_images(), _many_pixels()])
+def test_autocontrast(images):
+  actual = _apply(image_ops.autocontrast_table, images)
+  _assert_same(actual, images, ImageOps.autocontrast)
+
+
+def test_autocontrast_of_every_range():
+  """Pillow's own expression in float64, for all 32,640 pairs of lo and hi."""
+  low, high = np.triu_indices(256, 1)
+  counts = np.zeros((len(low), 256), np.int32)
+  counts[np.arange(len(low)), low] = 1
+  counts[np.arange(len(low)), high] = 1
+  actual = jax.jit(image_ops.autocontrast_table)(
+      jnp.asarray(counts[:, :, None])
+  )
+  level = np.arange(256)
+  scale = (255.0 / (high - low))[:, None]
+  expected = (level * scale + -low[:, None] * scale).astype(int)
+  occurs = (level >= low[:, None]) & (level <= high[:, None])
+  np.testing.assert_array_equal(
+      np.asarray(actual)[..., 0][occurs], expected[occurs]
+  )
+  exact = (level - low[:, None]) * 255 // (high - low)[:, None]
+  assert (expected != exact)[occurs].sum() == 12094  # the corrected ones
+
+
+@pytest.mark.parametrize('images', [_level_images(), _many_pixels()])
+def test_equalize(images):
+  actual = _apply(image_ops.equalize_table, images)
+  _assert_same(actual, images, ImageOps.equalize)
+  # 209 pixels are too few: 209 // 255 is 0, and that is the identity.
+  assert (actual != images).any() == (images.shape[1] > 11)
+
+
+def test_invert():
+  images = _level_images()
+  actual = _apply(lambda counts: image_ops.invert_table(), images)
+  _assert_same(actual, images, ImageOps.invert)
+
+
+def test_posterize():
+  images = _level_images()
+  bits = np.arange(len(images)) % 8 + 1
+  actual = _apply(
+      lambda counts, bits: image_ops.posterize_table(bits),
+      images,
+      jnp.asarray(bits, jnp.int32),
+  )
+  for i in range(len(images)):
+    expected = ImageOps.posterize(Image.fromarray(images[i]), int(bits[i]))
+    np.testing.assert_array_equal(actual[i], expected)
+
+
+def test_posterize_to_no_bits_is_black():
+  """Black, as Pillow once made it; now it refuses to keep 0 bits."""
+  table = image_ops.posterize_table(jnp.array([0, 1], jnp.int32))
+  np.testing.assert_array_equal(table[0, :, 0], 0)
+  np.testing.assert_array_equal(np.unique(table[1]), [0, 128])
+
+
+def test_solarize():
+  images = _level_images()
+  threshold = np.array([0, 1, 26, 100, 128, 200, 255, 256, 50, 77])
+  actual = _apply(
+      lambda counts, threshold: image_ops.solarize_table(threshold),
+      images,
+      jnp.asarray(threshold, jnp.int32),
+  )
+  for i in range(len(images)):
+    expected = ImageOps.solarize(Image.fromarray(images[i]), threshold[i])
+    np.testing.assert_array_equal(actual[i], expected)
+
+
+def test_solarize_add():
+  images = _level_images()
+  addend = np.array([0, 1, 99, 110, 128, 127, 200, 255, 50, 77])
+  actual = _apply(
+      lambda counts, addend: image_ops.solarize_add_table(addend),
+      images,
+      jnp.asarray(addend, jnp.int32),
+  )
+  for i in range(len(images)):
+    table = [min(255, v + addend[i]) if v < 128 else v for v in range(256)]
+    expected = Image.fromarray(images[i]).point(table * 3)
+    np.testing.assert_array_equal(actual[i], expected)
+
+
+# --- Blends ---
+
+
+def _noise(b, h=9, w=13):
+  rng = np.random.default_rng(0)
+  return rng.integers(0, 256, (b, h, w, 3), dtype=np.uint8)
+
+
+def test_luma():
+  image = _noise(1, 200, 300)
+  expected = np.asarray(Image.fromarray(image[0]).convert('L'))
+  np.testing.assert_array_equal(
+      jax.jit(image_ops.luma)(image)[0, ..., 0], expected
+  )
+
+
+def test_mean_luma_rounds_half_up():
+  image = _noise(5)
+  image[3] //= 3
+  image[4] = 7
+  image[4, :, :6] = 8  # 6 of 13 columns: 7.46
+  mean = jax.jit(image_ops.mean_luma)(image)[:, 0, 0, 0]
+  for i in range(5):
+    grey = Image.fromarray(image[i]).convert('L')
+    assert mean[i] == int(ImageStat.Stat(grey).mean[0] + 0.5)
+  half = np.array([[[[4] * 3, [5] * 3]]], np.uint8)
+  assert image_ops.mean_luma(jnp.asarray(half))[0, 0, 0, 0] == 5
+
+
+@pytest.mark.parametrize('shape', [(9, 13), (3, 4), (2, 5), (5, 1)])
+def test_smooth(shape):
+  image = _noise(2, *shape)
+  out = jax.jit(image_ops.smooth)(image)
+  for i in range(2):
+    expected = Image.fromarray(image[i]).filter(ImageFilter.SMOOTH)
+    np.testing.assert_array_equal(out[i], expected)
+
+
+def test_blend_of_all_pairs_of_levels():
+  """256 x 256 levels by every factor: no contraction, no other rounding."""
+  low, high = np.meshgrid(np.arange(256), np.arange(256), indexing='ij')
+  low, high = (
+      np.repeat(a.astype(np.uint8)[None, :, :, None], 3, axis=-1)
+      for a in (low, high)
+  )
+  blend = jax.jit(image_ops.blend)
+  for factor in FACTORS:
+    out = blend(low.astype(np.int32), high, factor[None])
+    expected = Image.blend(
+        Image.fromarray(low[0]), Image.fromarray(high[0]), float(factor)
+    )
+    np.testing.assert_array_equal(out[0], expected, err_msg=str(factor))
+
+
+@pytest.mark.parametrize(
+    'degenerate, enhance',
+    [
+        (image_ops.luma, ImageEnhance.Color),
+        (image_ops.mean_luma, ImageEnhance.Contrast),
+        (
+            lambda image: jnp.zeros_like(image, jnp.int32),
+            ImageEnhance.Brightness,
+        ),
+        (image_ops.smooth, ImageEnhance.Sharpness),
+    ],
+    ids=['color', 'contrast', 'brightness', 'sharpness'],
+)
+def test_enhancements(degenerate, enhance):
+  image = _noise(len(FACTORS))
+
+  def enhanced(image, factor):
+    levels = jnp.broadcast_to(degenerate(image), image.shape)
+    return image_ops.blend(levels, image, factor)
+
+  out = jax.jit(enhanced)(image, FACTORS)
+  assert out.dtype == jnp.uint8
+  for i, factor in enumerate(FACTORS):
+    expected = enhance(Image.fromarray(image[i])).enhance(float(factor))
+    np.testing.assert_array_equal(out[i], expected, err_msg=str(factor))
+
+
+# --- Affine maps ---
+
+
+@jax.jit
+def _jitted_move(image, moves):
+  moves = {
+      name: jnp.array([value], jnp.float32) for name, value in moves.items()
+  }
+  _, height, width, _ = image.shape
+  x_in, y_in = image_ops.affine_places(height=height, width=width, **moves)
+  return image_ops.unpack(
+      image_ops.resample_bicubic(image_ops.pack(image), x_in, y_in, FILL)
+  )
+
+
+def _moved(image, **moves):
+  return np.asarray(_jitted_move(image[None], ZERO | moves)[0])
+
+
+def _waves(seed=0):
+  """Waves and noise: smooth parts, and parts in which the filter overshoots."""
+  rng = np.random.default_rng(seed)
+  y, x = np.mgrid[:H, :W]
+  waves = np.stack([np.sin(x / 3), np.cos(y / 2), np.sin((x + y) / 5)], -1)
+  noise = rng.normal(0, 60, (H, W, 3)) * (x > W // 2)[..., None]
+  return np.clip(128 + 100 * waves + noise, 0, 255).astype(np.uint8)
+
+
+def _assert_close(actual, expected):
+  expected = np.asarray(expected).astype(int)
+  within = np.abs(actual.astype(int) - expected) <= 1
+  assert within.mean() >= 0.99
+  # Nearly all are equal: rounding to the nearest instead would not be.
+  assert (actual == expected).mean() >= 0.97
+
+
+def _pillow_transform(image, matrix):
+  return Image.fromarray(image).transform(
+      (W, H),
+      Image.Transform.AFFINE,
+      matrix,
+      Image.Resampling.BICUBIC,
+      fillcolor=FILL,
+  )
+
+
+def test_rotate():
+  for seed, degrees in enumerate([30.0, -30.0, 27.3, -3.0, 0.4]):
+    image = _waves(seed)
+    expected = Image.fromarray(image).rotate(
+        degrees, Image.Resampling.BICUBIC, fillcolor=FILL
+    )
+    _assert_close(_moved(image, degrees=degrees), expected)
+
+
+def test_shear():
+  for amount in (0.3, -0.3, 0.27, -0.013):
+    image = _waves()
+    expected = _pillow_transform(image, (1, amount, 0, 0, 1, 0))
+    _assert_close(_moved(image, shear_x=amount), expected)
+    expected = _pillow_transform(image, (1, 0, 0, amount, 1, 0))
+    _assert_close(_moved(image, shear_y=amount), expected)
+
+
+def test_translate():
+  for amount in (0.45, -0.45, 0.413, -0.02):
+    image = _waves()
+    expected = _pillow_transform(image, (1, 0, amount * W, 0, 1, 0))
+    _assert_close(_moved(image, translate_x=amount * W), expected)
+    expected = _pillow_transform(image, (1, 0, 0, 0, 1, amount * H))
+    _assert_close(_moved(image, translate_y=amount * H), expected)
+
+
+def test_whole_pixels_are_exact():
+  image = _waves()
+  np.testing.assert_array_equal(_moved(image), image)
+  out = _moved(image, translate_x=5.0)
+  np.testing.assert_array_equal(out[:, :-5], image[:, 5:])
+  np.testing.assert_array_equal(
+      out[:, -5:], np.broadcast_to(np.uint8(FILL), (H, 5, 3))
+  )
+
+
+def test_a_flat_image_stays_flat():
+  """Truncation would darken it by a level if the weights summed to 1 - 1e-7."""
+  flat = np.broadcast_to(np.uint8([1, 99, 254]), (H, W, 3))
+  out = _moved(flat, degrees=17.0)
+  levels = np.unique(out.reshape(-1, 3), axis=0)
+  np.testing.assert_array_equal(levels, [[1, 99, 254], FILL])
+
+
+def test_a_quarter_turn_is_counter_clockwise():
+  image = _waves()[:, :H]
+  out = _moved(image, degrees=90.0)
+  difference = out.astype(int) - np.rot90(image)
+  assert (np.abs(difference[1:-1, 1:-1]) <= 1).mean() >= 0.99
+
+
+def test_places_of_a_shear_by_hand():
+  """The middle of the pixel in row 2 is at 2.5: it reads 0.75 further right."""
+  values = {name: jnp.zeros((2, 1)) for name in ZERO}
+  values['shear_x'] = jnp.array([[0.3], [0.0]])
+  x_in, y_in = jax.jit(
+      image_ops.affine_places, static_argnames=('height', 'width')
+  )(height=3, width=4, **values)
+  assert x_in.shape == (2, 1, 3, 4)
+  np.testing.assert_allclose(x_in[0, 0, 2], [1.25, 2.25, 3.25, 4.25], rtol=1e-6)
+  np.testing.assert_allclose(y_in[0, 0, :, 0], [0.5, 1.5, 2.5])
+  np.testing.assert_allclose(x_in[1, 0, 2], [0.5, 1.5, 2.5, 3.5])
