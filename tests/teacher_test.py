@@ -96,7 +96,7 @@ def test_maps_are_the_softmax_of_the_dense_logits(
         ({'num_classes': 4}, None, '4 classes apart'),
         ({'class_names': ('a', 'c', 'b')}, None, 'knows a, c, b ..., tiny has'),
         ({'image_size': (8, 10)}, None, 'images of 10 x 8 .* multiples of 4'),
-        ({}, 10, 'images of 10 x 10 pixels are no whole number of tokens'),
+        ({}, 10, 'images of 10 x 10 pixels are not a whole number of tokens'),
     ],
 )
 def test_a_teacher_that_does_not_fit_is_refused(
