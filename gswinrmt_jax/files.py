@@ -13,7 +13,7 @@ from typing import Any
 
 from gswinrmt_jax.errors import UserError
 
-_PART = '.part'
+_PART, _GONE = '.part', '.gone'
 
 
 class LockedError(Exception):
@@ -38,7 +38,7 @@ def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
   Yields:
     Where to write it: `.NAME.RANDOM.part` in the same folder.
   """
-  part = path.with_name(f'.{path.name}.{secrets.token_hex(4)}{_PART}')
+  part = _beside(path, _PART)
   try:
     yield part
     # A rename may reach the disk before the bytes that it names.
@@ -52,13 +52,21 @@ def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
     raise
 
 
-def remove_leftovers(folder: pathlib.Path) -> None:
-  """Removes what processes that were killed inside `replaced` left behind.
+def remove(folder: pathlib.Path) -> None:
+  """Removes a folder; a process killed meanwhile leaves no half of it."""
+  gone = _beside(folder, _GONE)
+  folder.rename(gone)
+  _remove(gone)
 
-  Call it only while no other process writes into the folder: hold its lock.
+
+def remove_leftovers(folder: pathlib.Path) -> None:
+  """Removes what processes killed in `replaced` or `remove` left in a folder.
+
+  Call it only while no other process writes there: hold its lock.
   """
-  for part in folder.glob(f'.*{_PART}'):
-    _remove(part)
+  for suffix in (_PART, _GONE):
+    for path in folder.glob(f'.*{suffix}'):
+      _remove(path)
 
 
 def sync(path: pathlib.Path) -> None:
@@ -156,6 +164,10 @@ def _lock(file, wait):
   except OSError:
     return False  # a file system without locks
   return True
+
+
+def _beside(path, suffix):
+  return path.with_name(f'.{path.name}.{secrets.token_hex(4)}{suffix}')
 
 
 def _remove(path):

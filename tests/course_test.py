@@ -41,7 +41,7 @@ def events(monkeypatch):
 
   seen(meter.Meter, 'read', 'read')
   seen(meter.Meter, 'pending', 'pending')
-  seen(checkpointer.Checkpoints, 'save', 'save')
+  seen(checkpointer.Checkpointer, 'save', 'save')
   seen(progress.Progress, 'epoch', 'figures')
   seen(setup.Parts, 'create_state', 'state')
   seen(evaluator, 'begin', 'validate')
@@ -252,7 +252,7 @@ def test_an_epoch_is_kept_if_the_steps_behind_it_cannot_be_sent(
   _change_steps(monkeypatch, _failing(MemoryError))
   with pytest.raises(MemoryError):
     _train(tmp_path)
-  assert checkpointer.Checkpoints(tmp_path / 'checkpoints').steps() == [6]
+  assert checkpointer.Checkpointer(tmp_path / 'checkpoints').steps() == [6]
   entries = metrics_log.read_metrics(tmp_path)
   assert [entry['step'] for entry in entries] == [5, 6, 6]
 

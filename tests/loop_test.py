@@ -52,7 +52,9 @@ def _last_state(folder):
   shapes = jax.eval_shape(
       lambda: state_lib.create(tiny.Tiny(), tx, jax.random.key(0), (6, 7, 3))
   )
-  checkpoints = checkpointer.Checkpoints(folder / 'checkpoints', read_only=True)
+  checkpoints = checkpointer.Checkpointer(
+      folder / 'checkpoints', read_only=True
+  )
   restored = checkpoints.restore_latest(mesh.Devices().target(shapes))
   checkpoints.close()
   assert restored.step == checkpoints.steps()[-1]

@@ -37,7 +37,9 @@ def _last_state(folder):
           mesh_program.Small(), tx, jax.random.key(0), (6, 7, 3), ema=True
       )
   )
-  checkpoints = checkpointer.Checkpoints(folder / 'checkpoints', read_only=True)
+  checkpoints = checkpointer.Checkpointer(
+      folder / 'checkpoints', read_only=True
+  )
   return checkpoints.restore(18, mesh.Devices().target(shapes)).tree
 
 
@@ -131,7 +133,7 @@ def test_a_signal_to_one_process_ends_both_after_the_same_step(tmp_path):
   assert step % 7 == 0
   for text in texts:
     assert f'stopped by SIGTERM after step {step:,}, with a' in text
-  checkpoints = checkpointer.Checkpoints(tmp_path / 'run' / 'checkpoints')
+  checkpoints = checkpointer.Checkpointer(tmp_path / 'run' / 'checkpoints')
   assert checkpoints.steps() == [step]
 
 

@@ -60,7 +60,7 @@ def test_trained_model():
         functools.partial(model.init, train=False), jax.random.key(0), x
     )
     variables = (
-        checkpointer.Checkpoints(folder / 'checkpoints', read_only=True)
+        checkpointer.Checkpointer(folder / 'checkpoints', read_only=True)
         .restore(243, mesh.Devices().target(shapes))
         .tree
     )

@@ -1,23 +1,22 @@
-"""Checksums of what a checkpoint holds, array by array.
+"""Checksums in a checkpoint's metadata: of each array, and of the metadata.
 
-Orbax keeps none of its own: a bit that flips on disk would go unseen.
+Orbax has none of its own: it restores most flipped bits without an error.
 """
 
 from collections.abc import Mapping
+import json
 from typing import Any
 import zlib
 
 import jax
 import numpy as np
 
-from gswinrmt_jax.distributed import mesh
-
 
 def checksum(tree: Any) -> int:
   """Returns the CRC-32 of all values, leaf after leaf."""
   total = 0
   for leaf in jax.tree.leaves(tree):
-    total = zlib.crc32(np.ascontiguousarray(mesh.fetch(leaf)), total)
+    total = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)), total)
   return total
 
 
@@ -29,14 +28,19 @@ def by_name(tree: Any) -> dict[str, int]:
   }
 
 
-def differing(saved: Mapping[str, int], fields: Mapping[str, Any]) -> list[str]:
-  """Returns the names of what is not as it was saved.
+def differing(saved: Mapping[str, int], tree: Mapping[str, Any]) -> list[str]:
+  """Returns the names in `saved` whose values are not as they were saved.
 
   Args:
-    saved: As `by_name` gave them. The first versions kept one checksum for
-      each field, and before that none: what has none is not compared.
-    fields: What was read, by field; it need not be all of them.
+    saved: As `by_name` returned it; or, in old runs, a checksum for each field
+      of the state as a whole.
+    tree: The values that were read, all of them or some fields.
   """
-  found = by_name(fields)
-  found |= {name: checksum(part) for name, part in fields.items()}
+  found = by_name(tree)
+  found |= {name: checksum(part) for name, part in tree.items()}
   return [name for name in saved if saved[name] != found.get(name, saved[name])]
+
+
+def of_json(value: Any) -> int:
+  """Returns the CRC-32 of a JSON value, however it is laid out in a file."""
+  return zlib.crc32(json.dumps(value, sort_keys=True).encode())

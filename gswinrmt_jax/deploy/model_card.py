@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pathlib
 
 from gswinrmt_jax import files
-from gswinrmt_jax.train import average
+from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.weights.load import Weights
 
 _FIGURES = (
@@ -89,11 +89,11 @@ def _results(weights, data):
   if weights.step is None or not own:
     return ['Not measured.']
   name, part = own[-1]
-  averaged = weights.which == average.EMA
+  averaged = weights.which == raw_and_ema.EMA
   lines = [f'| on {data} | |', '| --- | --- |']
   for label, key, form in _FIGURES:
     split, _, figure = key.partition('_')
-    key = f'{split}_{average.PREFIX}{figure}' if averaged else key
+    key = f'{split}_{raw_and_ema.PREFIX}{figure}' if averaged else key
     if key in part:
       lines.append(f'| {label} | {form.format(part[key])} |')
   kind = ', moving average of the weights' if averaged else ''

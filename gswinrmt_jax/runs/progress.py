@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.errors import RunError
 from gswinrmt_jax.runs import metrics_log as log_lib
-from gswinrmt_jax.train import average
 from gswinrmt_jax.train.schedule import Plan
 
 _FIGURES = ('loss', 'smoothed_loss', 'accuracy', 'top5_accuracy')
 # Of the weights, and of their average where one is kept.
-_VALIDATION = (*_FIGURES, *(average.PREFIX + name for name in _FIGURES))
+_VALIDATION = (*_FIGURES, *(raw_and_ema.PREFIX + name for name in _FIGURES))
 
 
 class Progress:
@@ -47,12 +47,12 @@ class Progress:
         before = entry['step']
     self._best = max(
         (
-            (*average.better(entry, 'val_'), entry['epoch'])
+            (*raw_and_ema.better(entry, 'val_'), entry['epoch'])
             for entry in log.entries
             if entry['kind'] == 'epoch'
         ),
         key=_rank,
-        default=(-1.0, average.RAW, 0),
+        default=(-1.0, raw_and_ema.RAW, 0),
     )
 
   def interval(
@@ -121,7 +121,7 @@ class Progress:
             'seconds': seconds,
         },
     )
-    found = (*average.better(figures), epoch)
+    found = (*raw_and_ema.better(figures), epoch)
     self._best = max(self._best, found, key=_rank)
     self._intervals = []
     accuracy, which, best_epoch = self._best
@@ -131,7 +131,7 @@ class Progress:
           f', EMA loss {figures["ema_loss"]:.3f}, accuracy '
           f'{figures["ema_accuracy"]:.2%}'
       )
-    by = ', EMA' if which == average.EMA else ''
+    by = ', EMA' if which == raw_and_ema.EMA else ''
     self._terminal.say(
         f'epoch {epoch}/{self._plan.num_epochs} done in '
         f'{log_lib.duration(seconds)}: train loss {train["loss"]:.3f}, '

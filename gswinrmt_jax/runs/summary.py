@@ -9,8 +9,8 @@ import jax
 import ml_collections
 
 from gswinrmt_jax import files
+from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.train import average
 from gswinrmt_jax.train.schedule import Plan
 from gswinrmt_jax.train.train_state import TrainState
 
@@ -74,8 +74,8 @@ def summarize(
     entry, figures = by_step.get(step, {}), tested.get(step, {})
     summary[name] = {'step': step, 'epoch': plan.epoch_of(step)}
     if entry:
-      summary[name]['weights'] = average.better(entry, 'val_')[1]
-    for prefix in ('', average.PREFIX):
+      summary[name]['weights'] = raw_and_ema.better(entry, 'val_')[1]
+    for prefix in ('', raw_and_ema.PREFIX):
       if f'val_{prefix}accuracy' in entry:
         figure = f'val_{prefix}accuracy'
         summary[name][figure] = entry[figure]
@@ -169,4 +169,4 @@ def _rows():
   for label, name, form in _FIGURES:
     yield label, name, form
     split, _, figure = name.partition('_')
-    yield '  EMA', f'{split}_{average.PREFIX}{figure}', form
+    yield '  EMA', f'{split}_{raw_and_ema.PREFIX}{figure}', form

@@ -5,13 +5,31 @@ trained from. Its names: weights are 'raw' or 'ema', and a figure of the average
 is called `ema_NAME` beside the raw one's NAME.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-RAW, EMA = 'raw', 'ema'
-PREFIX = f'{EMA}_'
+from gswinrmt_jax.checkpoints.raw_and_ema import (
+    beside,
+    better,
+    by_name,
+    EMA,
+    merged,
+    PREFIX,
+    RAW,
+)
+
+__all__ = [  # for callers that have not moved yet
+    'EMA',
+    'PREFIX',
+    'RAW',
+    'beside',
+    'better',
+    'by_name',
+    'merged',
+    'step_decay',
+    'update',
+]
 _IMAGES = 512  # what `config.ema_decay` is the decay of
 
 
@@ -39,35 +57,3 @@ def update(average: Any, variables: Any, decay: float) -> Any:
   return jax.tree.map(
       lambda mean, value: mean + share * (value - mean), average, variables
   )
-
-
-def beside(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
-  """Returns both as a checkpoint has them; where none is kept, it is None."""
-  return dict(variables) if average is None else {**variables, EMA: average}
-
-
-def by_name(saved: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns what `beside` put together: 'raw' and, if there is one, 'ema'."""
-  raw = {name: tree for name, tree in saved.items() if name != EMA}
-  return {RAW: raw, EMA: saved[EMA]} if EMA in saved else {RAW: raw}
-
-
-def merged(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-  """Returns the figures of 'raw' and 'ema' as one table, `ema_` before one."""
-  average = figures.get(EMA, {})
-  prefixed = {PREFIX + name: value for name, value in average.items()}
-  return {**figures[RAW], **prefixed}
-
-
-def better(figures: Mapping[str, Any], split: str = '') -> tuple[float, str]:
-  """Returns the higher accuracy of merged figures, and whose it is.
-
-  The raw weights', if both are the same.
-
-  Args:
-    figures: As `merged`.
-    split: What stands before their names, 'val_'.
-  """
-  raw = figures[f'{split}accuracy']
-  ema = figures.get(f'{split}{PREFIX}accuracy', -1.0)
-  return (ema, EMA) if ema > raw else (raw, RAW)

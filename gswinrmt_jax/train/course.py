@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from gswinrmt_jax.checkpoints import checkpoint_io, checkpointer
+from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.distributed import compilation, processes
 from gswinrmt_jax.errors import RunError, Stopped, UserError
 from gswinrmt_jax.runs import meter, plots
@@ -43,7 +43,7 @@ class Course:
       folder: pathlib.Path,
       start: int,
       *,
-      checkpoints: checkpointer.Checkpoints,
+      checkpoints: checkpointer.Checkpointer,
       log: log_lib.MetricsLog,
       terminal: log_lib.Terminal,
       heard: preemption.Signals,
@@ -212,7 +212,7 @@ class Course:
     return functools.partial(self._close_steps, step, extra, fields)
 
   def _taken(self, state):
-    return self._snapshots.take(checkpoint_io.fields(state))
+    return self._snapshots.take(checkpointer.fields(state))
 
   def _close_steps(self, step, extra, fields):
     """Reads and saves what there is amid an epoch."""
@@ -262,7 +262,7 @@ class Course:
     accuracy, which = average.better(figures) if figures else (None, None)
     config = self._of.config
     self._checkpoints.save(
-        fields,
+        fields(),
         accuracy=accuracy,
         meta={
             'config': config.to_dict(),

@@ -14,7 +14,7 @@ from gswinrmt_jax.train import inputs, setup, train_state
 def finish(
     of: setup.Parts,
     folder: pathlib.Path,
-    checkpoints: checkpointer.Checkpoints,
+    checkpoints: checkpointer.Checkpointer,
     last: train_state.TrainState,
     entries: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class Run:
     inputs.check(config)
     # What can be refused at once is, before data are fetched and decoded.
     run_folder.check_folder(folder, config)
-    self.checkpoints = checkpointer.Checkpoints(
+    self.checkpoints = checkpointer.Checkpointer(
         folder / 'checkpoints',
         read_only=not processes.is_first(),
         warn=terminal.say,

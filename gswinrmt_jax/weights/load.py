@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
-from gswinrmt_jax.checkpoints import checkpointer
+from gswinrmt_jax.checkpoints import checkpointer, raw_and_ema
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import dataset_record, run_folder, summary
-from gswinrmt_jax.train import average, build
+from gswinrmt_jax.train import build
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import folder as weights_folder
 from gswinrmt_jax.weights import hub, rmt_checkpoint, safetensors_file
 
 _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
-_KINDS = {average.RAW: 'raw', average.EMA: 'EMA'}  # for people
+_KINDS = {raw_and_ema.RAW: 'raw', raw_and_ema.EMA: 'EMA'}  # for people
 _FOUND = (
     'a run, a folder of weights, a .safetensors file, a .pth file or '
     f'{hub.PREFIX}OWNER/NAME'
@@ -211,18 +211,18 @@ def _checked(variables, card, path):
 def _from_run(folder, step, which, warn):
   recipe = run_folder.load_config(folder)
   averaged = recipe.ema_decay > 0
-  if which == average.EMA and not averaged:
+  if which == raw_and_ema.EMA and not averaged:
     raise UserError(
         f'{folder} has no average of its weights: it was trained with '
         'config.ema_decay=0'
     )
   card = run_card(folder, recipe)
   directory = folder / 'checkpoints'
-  checkpoints = checkpointer.Checkpoints(directory, read_only=True, warn=warn)
+  checkpoints = checkpointer.Checkpointer(directory, read_only=True, warn=warn)
   model = _make_model(card, card.image_size)
   shapes = factory.variable_shapes(model, (*card.image_size, 3))
   target = mesh.Devices().target(
-      average.beside(shapes, shapes if averaged else None)
+      raw_and_ema.beside(shapes, shapes if averaged else None)
   )
   if step == 'best':
     restored = checkpoints.restore_best(target)
@@ -234,10 +234,10 @@ def _from_run(folder, step, which, warn):
     raise UserError(f'{folder} has no checkpoints yet')
   epoch = restored.meta['epoch']
   # Runs from before there was an average do not say.
-  which = which or restored.meta.get('weights', average.RAW)
+  which = which or restored.meta.get('weights', raw_and_ema.RAW)
   kind = f', {_KINDS[which]}' if averaged else ''
   return Weights(
-      variables=average.by_name(restored.tree)[which],
+      variables=raw_and_ema.by_name(restored.tree)[which],
       card=card,
       origin=f'{folder}, step {restored.step} (epoch {epoch}){kind}',
       folder=folder,

@@ -1,0 +1,49 @@
+"""Names of the raw weights and of their moving average (EMA).
+
+A checkpoint has the average beside the weights that are trained. Weights are
+called 'raw' or 'ema'; a figure of the average is `ema_NAME`, beside NAME of the
+raw weights.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+RAW, EMA = 'raw', 'ema'
+PREFIX = f'{EMA}_'
+
+
+def beside(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
+  """Returns weights and average in one tree, as a checkpoint has them.
+
+  Args:
+    variables: The raw weights, `{'params', 'batch_stats'}`.
+    average: Their average, or None if none is kept.
+  """
+  return dict(variables) if average is None else {**variables, EMA: average}
+
+
+def by_name(saved: Mapping[str, Any]) -> dict[str, Any]:
+  """Splits what `beside` returned into 'raw' and, if there is one, 'ema'."""
+  raw = {name: tree for name, tree in saved.items() if name != EMA}
+  return {RAW: raw, EMA: saved[EMA]} if EMA in saved else {RAW: raw}
+
+
+def merged(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+  """Returns figures of 'raw' and 'ema' in one table, with `ema_` prefixed."""
+  average = figures.get(EMA, {})
+  prefixed = {PREFIX + name: value for name, value in average.items()}
+  return {**figures[RAW], **prefixed}
+
+
+def better(figures: Mapping[str, Any], split: str = '') -> tuple[float, str]:
+  """Returns the higher accuracy in merged figures, and 'raw' or 'ema'.
+
+  Equal accuracies count as 'raw'.
+
+  Args:
+    figures: As `merged` returns them.
+    split: Prefix of their names, such as 'val_'.
+  """
+  raw = figures[f'{split}accuracy']
+  ema = figures.get(f'{split}{PREFIX}accuracy', -1.0)
+  return (ema, EMA) if ema > raw else (raw, RAW)
