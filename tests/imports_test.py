@@ -21,7 +21,7 @@ MAY_IMPORT = {
     'augment': {'ops'},
     'data': set(),
     'distributed': {'data', 'models', 'ops', 'runs', 'train'},
-    'checkpoints': {'distributed', 'train'},
+    'checkpoints': {'distributed'},
     'runs': {
         'recipes',
         'augment',
@@ -70,6 +70,7 @@ MAY_IMPORT = {
     'recipes': {'models'},
     'deploy': {
         'augment',
+        'checkpoints',
         'data',
         'distributed',
         'evals',
