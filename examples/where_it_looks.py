@@ -14,8 +14,8 @@ import pathlib
 import jax
 import numpy as np
 
+from gswinrmt_jax import maps as maps_lib
 from gswinrmt_jax.deploy import predict
-from gswinrmt_jax.maps import grad_cam
 from gswinrmt_jax.weights import load
 
 STAGE = 2  # at 64 pixels a map of 8 x 8
@@ -39,9 +39,10 @@ def main() -> None:
     maps = model.apply(variables, image, train=False, method='features')
     label = model.apply(variables, image, train=False)[0].argmax()
     activation = maps[f'stage{STAGE}']
-    return grad_cam.grad_cam(model, variables, image, activation, label, STAGE)[
-        0
-    ]
+    (cam,) = maps_lib.grad_cam(
+        model, variables, image, activation, label, STAGE
+    )
+    return cam
 
   boxes = json.loads((args.pictures / 'boxes.json').read_text())
   hits, chances = [], []

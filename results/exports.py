@@ -15,7 +15,7 @@ import tempfile
 import jax
 import numpy as np
 
-from gswinrmt_jax.deploy import export, served
+from gswinrmt_jax.deploy import export
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.weights import load, state_dict
@@ -85,7 +85,7 @@ def difference(run: load.Weights, form: str, folder: pathlib.Path) -> float:
   if done.returncode:
     raise UserError(f'cannot be read: {done.stderr.splitlines()[-1]}')
   read = dict(np.load(files[-1]))
-  program = jax.jit(served.make(run))
+  program = jax.jit(export.make_program(run))
   if form == 'torch':
     variables = state_dict.from_torch_state_dict(read, run.make_model())
     read['logits'] = program(pixels, variables)

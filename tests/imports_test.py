@@ -40,7 +40,6 @@ MAY_IMPORT = {
         'models',
         'ops',
         'runs',
-        'train',
     },
     'evals': {'data', 'distributed', 'recipes', 'runs', 'train', 'weights'},
     'train': {
@@ -76,8 +75,6 @@ MAY_IMPORT = {
         'evals',
         'maps',
         'models',
-        'runs',
-        'train',
         'weights',
     },
     'experiments': {'runs', 'train', 'data', 'models', 'recipes'},

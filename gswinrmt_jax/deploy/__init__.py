@@ -1,1 +1,1 @@
-"""Using trained weights: prediction, conversion, export."""
+"""Uses of trained weights: prediction, conversion, export, label maps."""

@@ -5,7 +5,7 @@ import pathlib
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import folder as weights_folder
 from gswinrmt_jax.weights import rmt_checkpoint
 
@@ -16,22 +16,22 @@ def convert(
     *,
     key: str | None = None,
     full_stages: Sequence[int] | None = None,
-    terminal: metrics_log.Terminal | None = None,
+    terminal: Terminal | None = None,
 ) -> None:
   """Converts a checkpoint; prints what was loaded and what was not.
 
   Args:
     source: A file of `torch.save`.
-    folder: To make.
+    folder: The folder to write.
     key: Entry of the file to take; None finds it.
-    full_stages: Of a model that is none of the released, see
-      `recognition.recognise`.
-    terminal: Where the report goes.
+    full_stages: For a model that is not one of the released ones, see
+      `rmt_checkpoint.recognise`.
+    terminal: Where the report is printed.
 
   Raises:
     UserError: If the file cannot be read, is no RMT, or lacks arrays of one.
   """
-  terminal = terminal or metrics_log.Terminal()
+  terminal = terminal or Terminal()
   if folder.exists():
     raise UserError(f'{folder} is there already: choose another')
   found = rmt_checkpoint.read(source, key=key, full_stages=full_stages)

@@ -1,78 +1,86 @@
-"""Weights and models in the forms that others read, each checked.
+"""Weights and models in the forms that other programs read, each checked.
 
-Every format is one file here with `write(weights, folder)`, which returns the
-file and the logits that what was written gives for `served.samples`.
+`model.stablehlo` runs without this package, on CPU and CUDA, for any batch:
+
+    data = pathlib.Path('model.stablehlo').read_bytes()
+    logits = jax.export.deserialize(data).call(pixels)  # uint8 [b h w 3]
 """
 
-import importlib
+from collections.abc import Callable
+import dataclasses
+import logging
 import pathlib
 import tempfile
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt8
 import numpy as np
 
-from gswinrmt_jax.deploy import model_card, served
+from gswinrmt_jax import files
+from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax.deploy import model_card
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import metrics_log, run_folder
+from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import folder as weights_folder
+from gswinrmt_jax.weights import load, safetensors_file, state_dict, torch_file
 from gswinrmt_jax.weights.load import Weights
 
-# Format -> its module here, and how far its logits may be from the model's own,
-# over the largest of them. Other kernels round otherwise, by some 1e-6; the
-# same arrays do not.
-_FORMATS = {
-    'safetensors': ('export_safetensors', 0.0),
-    'torch': ('export_torch', 0.0),
-    'stablehlo': ('export_stablehlo', 5e-5),
-    'onnx': ('export_onnx', 5e-5),
-}
-FORMATS = tuple(_FORMATS)
+# Tolerance of the logits of programs, over the largest of them: other kernels
+# round differently, by about 1e-6.
+_ROUNDING = 5e-5
+_PLATFORMS = ('cpu', 'cuda')  # of stablehlo
+
+Program = Callable[[UInt8[Array, 'b h w 3'], Any], Float[Array, 'b k']]
 
 
 def export(
     weights: Weights,
     form: str,
     folder: pathlib.Path,
-    terminal: metrics_log.Terminal | None = None,
+    terminal: Terminal | None = None,
 ) -> pathlib.Path:
   """Writes weights in one format, with `config.json` and a model card.
 
   Args:
     weights: What to write.
     form: One of `FORMATS`.
-    folder: Made if it is not there; files of the same format are replaced.
-    terminal: Told what was written, and the difference of the logits.
+    folder: Created if it does not exist; files of the same format are replaced.
+    terminal: Where to print what was written, and how far its logits are off.
 
   Returns:
     The file.
 
   Raises:
     UserError: If the model has no such form, a library is missing, the folder
-      is something else's, or what was written gives other logits; then the
-      folder is as it was.
+      holds something else, or the file gives other logits than the model. Then
+      the folder is as it was.
   """
-  terminal = terminal or metrics_log.Terminal()
+  terminal = terminal or Terminal()
   _check_folder(folder)
-  module, tolerance = _FORMATS[form]
-  writer = importlib.import_module(f'gswinrmt_jax.deploy.{module}')
+  name, write, tolerance = _FORMATS[form]
   folder = folder.absolute()
   folder.parent.mkdir(parents=True, exist_ok=True)
-  # What is there is replaced by what has been checked, or not at all.
+  # Only a file that was checked replaces the one before.
   with tempfile.TemporaryDirectory(
       prefix=f'.{folder.name}.', dir=folder.parent
   ) as place:
-    part, got = writer.write(weights, pathlib.Path(place))
-    want = served.logits(weights)
-    difference = float(np.abs(got - want).max())
-    # Written so that NaN fails.
-    if not difference <= tolerance * float(np.abs(want).max()):
+    written = pathlib.Path(place) / name
+    found, expected = write(weights, written), model_logits(weights)
+    difference = float(np.abs(found - expected).max())
+    # NaN has to fail this comparison.
+    if not difference <= tolerance * float(np.abs(expected).max()):
       raise UserError(
-          f'{part.name} gave logits that differ by {difference:.2g} from the '
+          f'{name} gave logits that differ by {difference:.2g} from the '
           "model's own; it was not kept"
       )
     folder.mkdir(exist_ok=True)
-    path = part.replace(folder / part.name)
-  run_folder.write_json(folder / card_lib.FILE, weights.card.to_dict())
+    with files.replaced(folder / name) as part:
+      written.rename(part)
+  path = folder / name
+  files.write_json(folder / card_lib.FILE, weights.card.to_dict())
   model_card.write(folder, weights, form)
   terminal.say(
       f'{weights.origin}: written to {path} '
@@ -80,6 +88,135 @@ def export(
       f"{difference:.2g} from the model's own."
   )
   return path
+
+
+def make_program(weights: Weights, depthwise_impl: str = 'auto') -> Program:
+  """Returns the function that is exported, from pixels to logits.
+
+  Args:
+    weights: The model. Mean and standard deviation of its card are inside.
+    depthwise_impl: How depthwise convolutions are computed.
+
+  Returns:
+    `(uint8 [b h w 3], variables) -> float32 [b k]`, computed in float32.
+  """
+  fields = {**weights.card.fields, 'depthwise_impl': depthwise_impl}
+  card = dataclasses.replace(weights.card, fields=fields, dtype='float32')
+  model = dataclasses.replace(weights, card=card).make_model()
+
+  def program(pixels, variables):
+    image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)
+    return model.apply(variables, image, train=False)
+
+  return program
+
+
+def sample_pixels(weights: Weights) -> UInt8[np.ndarray, '2 h w 3']:
+  """Returns the two images of noise on which every export is checked."""
+  height, width = weights.card.image_size
+  rng = np.random.default_rng(0)
+  return rng.integers(0, 256, (2, height, width, 3), np.uint8)
+
+
+def model_logits(weights: Weights) -> np.ndarray:
+  """Returns the model's own logits of `sample_pixels`."""
+  pixels = jnp.asarray(sample_pixels(weights))
+  program = jax.jit(make_program(weights))
+  return np.asarray(program(pixels, weights.variables))
+
+
+# Each of these writes one file and returns the logits that follow from it.
+
+
+def _write_safetensors(weights, path):
+  """Writes the arrays, with the card inside."""
+  safetensors_file.write(path, weights.variables, weights.card)
+  return model_logits(load.load(path))
+
+
+def _write_torch(weights, path):
+  """Writes a state dict that the released RMT code loads."""
+  model = weights.make_model()
+  try:
+    state_dict.check_is_rmt(model.arch)
+  except ValueError as error:
+    raise UserError(str(error)) from error
+  if weights.card.num_classes and model.arch.head != 'proj':
+    raise UserError(
+        f'the released RMT code has no head like that of {weights.card.name}: '
+        'only head=proj can be written'
+    )
+  arrays = state_dict.to_torch_state_dict(weights.variables, model)
+  torch_file.write(path, {'model': arrays})
+  variables = state_dict.from_torch_state_dict(
+      torch_file.read(path)['model'], model
+  )
+  return model_logits(dataclasses.replace(weights, variables=variables))
+
+
+def _write_stablehlo(weights, path):
+  """Writes a program for CPU and CUDA, any batch, with the weights inside."""
+  try:
+    import flatbuffers  # noqa: F401  jax.export needs it and does not say so
+    from jax import export as jax_export
+  except ImportError as error:
+    raise UserError(
+        f"{error.name} is missing: pip install 'gswinrmt_jax[export]'"
+    ) from error
+  height, width = weights.card.image_size
+  (batch,) = jax_export.symbolic_shape('b')
+  pixels = jax.ShapeDtypeStruct((batch, height, width, 3), jnp.uint8)
+  forms = {
+      'cpu': make_program(weights, 'shift'),
+      'default': make_program(weights, 'conv'),
+  }
+
+  @jax.jit
+  def program(pixels):  # The weights become constants, shared by both.
+    return jax.lax.platform_dependent(pixels, weights.variables, **forms)
+
+  exported = jax_export.export(program, platforms=_PLATFORMS)(pixels)
+  path.write_bytes(exported.serialize())
+  read = jax_export.deserialize(path.read_bytes())
+  return np.asarray(read.call(jnp.asarray(sample_pixels(weights))))
+
+
+def _write_onnx(weights, path):
+  """Writes the program in float32, for runtimes other than JAX."""
+  try:
+    import jax2onnx
+    import onnxruntime
+  except ImportError as error:
+    raise UserError(
+        f"{error.name} is missing: pip install 'gswinrmt_jax[onnx]'"
+    ) from error
+  # It warns of every shape that it leaves to the runtime.
+  logging.getLogger('onnx_ir').setLevel(logging.ERROR)
+  height, width = weights.card.image_size
+  # Runtimes are fast at convolutions, not at shifted sums.
+  program = make_program(weights, 'conv')
+  model = jax2onnx.to_onnx(
+      lambda pixels: program(pixels, weights.variables),
+      inputs=[jax.ShapeDtypeStruct(('b', height, width, 3), np.uint8)],
+      model_name=weights.card.name,
+  )
+  path.write_bytes(model.SerializeToString())
+  session = onnxruntime.InferenceSession(
+      path, providers=['CPUExecutionProvider']
+  )
+  name = session.get_inputs()[0].name
+  (logits,) = session.run(None, {name: sample_pixels(weights)})
+  return logits
+
+
+# Format -> its file, its writer, and the tolerance of the logits.
+_FORMATS = {
+    'safetensors': ('model.safetensors', _write_safetensors, 0.0),
+    'torch': ('pytorch_model.pth', _write_torch, 0.0),
+    'stablehlo': ('model.stablehlo', _write_stablehlo, _ROUNDING),
+    'onnx': ('model.onnx', _write_onnx, _ROUNDING),
+}
+FORMATS = tuple(_FORMATS)
 
 
 def _check_folder(folder):

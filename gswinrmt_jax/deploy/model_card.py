@@ -4,31 +4,28 @@ from collections.abc import Iterator
 import pathlib
 
 from gswinrmt_jax import files
-from gswinrmt_jax.checkpoints import raw_and_ema
+from gswinrmt_jax.checkpoints.raw_and_ema import EMA, PREFIX
 from gswinrmt_jax.weights.load import Weights
-
-_FIGURES = (
-    ('validation accuracy', 'val_accuracy', '{:.2%}'),
-    ('test accuracy', 'test_accuracy', '{:.2%}'),
-    ('test top-5 accuracy', 'test_top5_accuracy', '{:.2%}'),
-    ('test cross-entropy', 'test_loss', '{:.4f}'),
-)
-
 
 FILE = 'README.md'
 _HEAD = ('---', 'library_name: gswinrmt_jax')
-# Loaded back by this package; the others are programs.
+_FIGURES = (
+    ('validation accuracy', 'val_{}accuracy', '{:.2%}'),
+    ('test accuracy', 'test_{}accuracy', '{:.2%}'),
+    ('test top-5 accuracy', 'test_{}top5_accuracy', '{:.2%}'),
+    ('test cross-entropy', 'test_{}loss', '{:.4f}'),
+)
+# Formats that this package loads again; the others are programs.
 _LOADED = ('safetensors', 'torch')
 
 
 def write(folder: pathlib.Path, weights: Weights, form: str) -> None:
-  """Writes the card, whole or not at all; the last format has the say."""
-  with files.replacing(folder / FILE) as part:
-    part.write_text('\n'.join(_lines(weights, form)) + '\n')
+  """Writes the model card; it describes the format exported last."""
+  files.write_text(folder / FILE, '\n'.join(_lines(weights, form)) + '\n')
 
 
 def is_one(path: pathlib.Path) -> bool:
-  """Tells a card that `write` made from another README."""
+  """Tells a model card that `write` made from another README."""
   return path.read_text(errors='replace').startswith('\n'.join(_HEAD))
 
 
@@ -57,7 +54,7 @@ def _lines(weights: Weights, form: str) -> Iterator[str]:
 
 
 def _use(card, form):
-  """Tells how to call what was written."""
+  """Says how to call what was written."""
   height, width = card.image_size
   result = 'logits' if card.num_classes else 'features'
   if form not in _LOADED:
@@ -79,7 +76,7 @@ def _use(card, form):
 
 
 def _results(weights, data):
-  """Tells what was measured of these weights, and no more."""
+  """Lists what was measured of these weights, and nothing else."""
   figures = weights.card.figures
   own = [
       (name, part)
@@ -89,13 +86,12 @@ def _results(weights, data):
   if weights.step is None or not own:
     return ['Not measured.']
   name, part = own[-1]
-  averaged = weights.which == raw_and_ema.EMA
+  averaged = weights.which == EMA
   lines = [f'| on {data} | |', '| --- | --- |']
-  for label, key, form in _FIGURES:
-    split, _, figure = key.partition('_')
-    key = f'{split}_{raw_and_ema.PREFIX}{figure}' if averaged else key
-    if key in part:
-      lines.append(f'| {label} | {form.format(part[key])} |')
+  for label, pattern, form in _FIGURES:
+    figure = pattern.format(PREFIX if averaged else '')
+    if figure in part:
+      lines.append(f'| {label} | {form.format(part[figure])} |')
   kind = ', moving average of the weights' if averaged else ''
   return [
       *lines,

@@ -1,4 +1,4 @@
-"""Classes of pictures."""
+"""Predicts the classes of pictures, and draws what the model looked at."""
 
 from collections.abc import Iterator, Sequence
 import dataclasses
@@ -13,7 +13,6 @@ from gswinrmt_jax import maps
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.weights.card import Card
 from gswinrmt_jax.weights.load import Weights
 
 _BATCH = 32
@@ -21,13 +20,13 @@ _BATCH = 32
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-  """The most probable classes of one picture, the first first.
+  """The most probable classes of one picture, the most probable first.
 
   Attributes:
     path: The picture.
     labels: Their numbers.
     names: Their names.
-    probabilities: Of the softmax over all classes.
+    probabilities: Softmax over all classes.
   """
 
   path: pathlib.Path
@@ -48,11 +47,11 @@ class Prediction:
 
 
 class Predictor:
-  """A model with its weights, for pictures of one size.
+  """A model with its weights, for images of one size.
 
   Attributes:
-    card: The model's.
-    model: In float32.
+    card: The card of the weights.
+    model: The model, computing in float32.
     variables: Its weights.
     image_size: Height and width.
   """
@@ -61,9 +60,9 @@ class Predictor:
     """Builds the model.
 
     Args:
-      weights: As loaded.
+      weights: The weights.
       image_size: Height and width; None takes the card's. Above the card's
-        no margin is cut off, see `Card.crop_at`.
+        size no margin is cut off, see `Card.crop_at`.
 
     Raises:
       UserError: If the model has no head, or does not take that size.
@@ -81,11 +80,24 @@ class Predictor:
     self._apply = jax.jit(self._probabilities)
 
   def read(self, path: pathlib.Path) -> np.ndarray:
-    """Returns a picture as the model sees it, uint8 `[h w 3]`."""
+    """Returns a picture at the model's image size, uint8 `[h w 3]`."""
     return pictures.fit(pictures.read(path), self.image_size, self._crop)
 
   def normalized(self, image: jax.Array) -> jax.Array:
-    """Returns uint8 images as the model's input."""
+    """Returns the model's input, `(image / 255 - mean) / std`.
+
+    Args:
+      image: Pixels from 0 to 255, uint8 `[b h w 3]`, as `read` returns them.
+
+    Raises:
+      ValueError: If it has another type or shape.
+    """
+    wanted = (*self.image_size, 3)
+    if image.dtype != np.uint8 or image.ndim != 4 or image.shape[1:] != wanted:
+      raise ValueError(
+          f'images are {image.dtype} {image.shape}: must be pixels from 0 to '
+          f'255, uint8 (b, {", ".join(map(str, wanted))})'
+      )
     return augment_lib.normalize(image, mean=self.card.mean, std=self.card.std)
 
   def predict(
@@ -97,11 +109,14 @@ class Predictor:
     """Yields the `top` most probable classes of each image.
 
     Args:
-      paths: Where they are from.
-      images: As `read` returns them.
+      paths: The files of the images.
+      images: Pixels, as `read` returns them.
       top: How many classes; all, if there are fewer.
+
+    Raises:
+      ValueError: If the images are no uint8 pixels of the model's size.
     """
-    size = min(_BATCH, len(images))  # One shape, so that one program serves.
+    size = min(_BATCH, len(images))  # One shape compiles once.
     for start in range(0, len(images), size):
       chunk = list(images[start : start + size])
       padded = np.stack(chunk + [chunk[0]] * (size - len(chunk)))
@@ -111,7 +126,7 @@ class Predictor:
         yield Prediction(
             path=path,
             labels=tuple(labels),
-            names=tuple(class_name(self.card, label) for label in labels),
+            names=tuple(map(self.card.class_name, labels)),
             probabilities=tuple(float(row[label]) for label in labels),
         )
 
@@ -130,15 +145,15 @@ def write_maps(
   """Writes the maps of one picture, for its most probable class.
 
   Args:
-    predictor: What predicted it.
-    prediction: What it predicted.
-    image: As `Predictor.read` returned it.
-    folder: Where the maps go.
+    predictor: The model.
+    prediction: Its prediction for the picture.
+    image: The picture as `Predictor.read` returned it.
+    folder: Where the maps are written.
     point: Pixel (x, y) of the image whose attention is shown; None is the
       middle.
 
   Raises:
-    UserError: If the point is outside of the image.
+    UserError: If the point is outside the image.
   """
   found = maps.compute(
       predictor.model,
@@ -152,8 +167,3 @@ def write_maps(
       f'({prediction.probabilities[0]:.1%})'
   )
   maps.write(folder, found, image, title=title)
-
-
-def class_name(card: Card, label: int) -> str:
-  """Returns the name of a class; 'class 7' where nobody said one."""
-  return card.class_names[label] if card.class_names else f'class {label}'

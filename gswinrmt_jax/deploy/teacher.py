@@ -1,4 +1,4 @@
-"""Label maps made by a model of this package with a dense head."""
+"""Token label maps, computed by a model with a dense head (the teacher)."""
 
 from collections.abc import Iterator
 import dataclasses
@@ -15,7 +15,7 @@ from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
 from gswinrmt_jax.models import backbone
-from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights.load import Weights
 
 _TOP = 5  # classes that a map names at each place
@@ -30,25 +30,25 @@ def write_label_maps(
     split: str,
     data_dir: str = '',
     image_size: int | None = None,
-    terminal: metrics_log.Terminal | None = None,
+    terminal: Terminal | None = None,
 ) -> None:
-  """Writes what the dense head sees in each record of a split.
+  """Writes the classes that the dense head sees in each record of a split.
 
-  Images are seen whole, brought to one size however they are shaped; the maps
-  are the softmax of the dense logits, one place for each token.
+  Images are squeezed to one size, whatever their shape; a map is the softmax of
+  the dense logits, with one place for each token.
 
   Args:
-    weights: The teacher's.
-    folder: To make, see `label_maps.write`.
+    weights: The teacher's weights.
+    folder: The folder to write, see `label_maps.write`.
     name: The data set.
-    split: Of the data set.
+    split: The split of the data set.
     data_dir: The TFDS data directory.
     image_size: Height and width; None takes the teacher's.
-    terminal: Where is told what was written.
+    terminal: Where a line about the result is printed.
 
   Raises:
-    UserError: If the teacher has no dense head, other classes than the data or
-      tokens that do not divide the images, or the maps cannot be written.
+    UserError: If the teacher has no dense head, has other classes than the data
+      or tokens that do not divide the images, or if writing fails.
   """
   card = dataclasses.replace(weights.card, dtype='float32')
   size = (image_size, image_size) if image_size else card.image_size
@@ -70,7 +70,7 @@ def write_label_maps(
       split=split,
       data_dir=data_dir,
   )
-  (terminal or metrics_log.Terminal()).say(
+  (terminal or Terminal()).say(
       f'Written to {folder}: {len(records):,} label maps of {name} {split!r}.'
   )
 
@@ -78,9 +78,9 @@ def write_label_maps(
 def _see(
     model: backbone.Backbone, weights: Weights, records: pipeline.Records
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields the likeliest classes and their probabilities, [h w 5] each.
+  """Yields the most probable classes and their probabilities, [h w 5] each.
 
-  On a terminal a bar tells how long it will take.
+  On a terminal a bar shows how long it will take.
   """
   import tqdm
 

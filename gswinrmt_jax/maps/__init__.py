@@ -1,6 +1,6 @@
 """What a model does with one image, as arrays and as pictures."""
 
-from gswinrmt_jax.maps.computation import compute, Maps, StageMaps
+from gswinrmt_jax.maps.computation import compute, grad_cam, Maps, StageMaps
 from gswinrmt_jax.maps.drawing import write
 
-__all__ = ['Maps', 'StageMaps', 'compute', 'write']
+__all__ = ['Maps', 'StageMaps', 'compute', 'grad_cam', 'write']

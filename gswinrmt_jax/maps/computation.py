@@ -1,6 +1,10 @@
-"""The maps of one image, computed."""
+"""Attention reach, decay kernels, gates and Grad-CAM of one image.
 
-from collections.abc import Mapping
+Token `i` of a stage with stride `s` stands for the pixels `[s i, s (i + 1))`:
+the tokens tile the image, and the last row and column may reach beyond it.
+"""
+
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 from typing import Any
@@ -9,37 +13,35 @@ from flax import linen as nn
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 import numpy as np
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.maps import grad_cam as grad_cam_lib
-from gswinrmt_jax.maps import grid, reach
 from gswinrmt_jax.models import backbone
-from gswinrmt_jax.ops import window as window_lib
 
-# Grad-CAM's map has this many tokens on each axis, unless a stage is chosen: as
-# many as at the end of a model for ImageNet. With 4 it pointed beside the
-# object more often than at it (docs/models.md).
+# Grad-CAM takes a map with at least this many tokens on each axis, unless a
+# stage is chosen: as many as the last stage of a model for ImageNet has. At 4
+# tokens it pointed beside the object more often than at it (docs/models.md).
 _MIN_CAM_EXTENT = 7
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageMaps:
-  """What one block of a stage does.
+  """The maps of one block of a stage.
 
   Attributes:
     stride: Pixels from one token to the next.
     block: Index of the block in its stage, from 0.
-    token: Row and column of the token that looks.
-    weights: What its output takes from every token, per head; 0 outside of its
-      window.
-    distance: Mean Manhattan distance of what it looks at, in tokens, per head.
-    rates: `gamma` of the (width, height) pass per head, or the one of both;
-      None without decay.
-    kernel: `gamma ** (|dx| + |dy|)` per head, as far as a window reaches; zero
-      offset in the middle. None without decay, or if it goes by reading order.
-    gate: Mean over the channels of the gate; None without gate.
+    token: Row and column of the token whose attention is shown.
+    weights: The weight that its output gives to every token, per head; 0
+      outside its window.
+    distance: Mean Manhattan distance of these tokens, in tokens, per head.
+    rates: `gamma` of the (width, height) pass per head, or one for both; None
+      without decay.
+    kernel: `gamma ** (|dx| + |dy|)` per head, as far as a window reaches, with
+      zero offset in the middle. None without decay, and if the decay follows
+      reading order.
+    gate: Mean of the gate over the channels; None without gate.
   """
 
   stride: int
@@ -54,16 +56,16 @@ class StageMaps:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Maps:
-  """What a model does with one image.
+  """All maps of one image.
 
   Attributes:
     size: Height and width of the image.
-    point: The pixel (x, y) whose tokens look.
-    logits: Of the image.
+    point: The pixel (x, y) whose tokens are shown.
+    logits: The model's logits.
     label: The class of Grad-CAM.
     stages: By stage.
     cam_stage: The stage of Grad-CAM, from 1.
-    cam: Grad-CAM, enlarged to the image.
+    cam: Grad-CAM, upsampled to the image.
     gate_fn: 'sigmoid' (G1) or 'swish'.
   """
 
@@ -87,7 +89,7 @@ def compute(
     blocks: tuple[int, ...] | None = None,
     cam_stage: int | None = None,
 ) -> Maps:
-  """Computes the maps of one image, whatever the model's dtype in float32.
+  """Computes the maps of one image, in float32 whatever the model's dtype.
 
       maps = compute(model, variables, image, point=(16, 8))
       paths = write('maps', maps, picture)
@@ -95,33 +97,37 @@ def compute(
   Args:
     model: From `create_model`.
     variables: Its 'params' and 'batch_stats'.
-    image: Normalised [h w 3], as the model takes it, without a batch axis.
-    point: The pixel (x, y) whose tokens look; None is the middle.
-    label: The class of Grad-CAM; None is the class predicted.
+    image: The normalised image [h w 3], floating point, without a batch axis.
+    point: The pixel (x, y) whose tokens are shown; None is the middle.
+    label: The class of Grad-CAM; None is the predicted class.
     blocks: The block of each stage, from 0; negative ones count from the end.
-      None is the last of each.
+      None is the last block of each.
     cam_stage: The stage of Grad-CAM, from 1; None is the deepest whose map has
       at least 7 x 7 tokens.
 
   Raises:
     UserError: If the point, class, blocks or stage do not exist.
-    ValueError: If the image is not one that the model takes.
+    ValueError: If the model does not take such an image.
   """
-  if image.ndim != 3:
-    raise ValueError(f'one image [h w 3] is needed, not {image.shape}')
+  if image.ndim != 3 or not jnp.issubdtype(image.dtype, jnp.floating):
+    raise ValueError(
+        'one normalised image [h w 3], floating point, is needed, not '
+        f'{image.dtype} {image.shape}'
+    )
+  arch = model.arch
   height, width = size = image.shape[:2]
   if point is None:
     point = width // 2, height // 2
   if cam_stage is None:
-    cam_stage = _deepest(size, model.arch.strides)
+    cam_stage = _deepest(size, arch.strides)
   if blocks is None:
-    blocks = (-1,) * model.arch.stages
+    blocks = (-1,) * arch.stages
   _check(model, size, point, label, blocks, cam_stage)
   blocks = tuple(
       range(depth)[block]
-      for depth, block in zip(model.arch.depths, blocks, strict=True)
+      for depth, block in zip(arch.depths, blocks, strict=True)
   )
-  tokens = tuple(grid.token(point, stride) for stride in model.arch.strides)
+  tokens = tuple(token_at(point, stride) for stride in arch.strides)
   logits, label, cam, found = jax.device_get(
       _run(
           model.clone(dtype=jnp.float32),
@@ -134,7 +140,7 @@ def compute(
       )
   )
   stages = tuple(
-      _stage_maps(model.arch, stage, block, token, *arrays)
+      _stage_maps(arch, stage, block, token, *arrays)
       for stage, (block, token, arrays) in enumerate(
           zip(blocks, tokens, found, strict=True)
       )
@@ -147,22 +153,22 @@ def compute(
       stages=stages,
       cam_stage=cam_stage,
       cam=cam,
-      gate_fn=model.arch.gate_fn,
+      gate_fn=arch.gate_fn,
   )
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'blocks', 'cam_stage'))
 def _run(model, variables, image, tokens, label, *, blocks, cam_stage):
-  """Returns logits, class, Grad-CAM, and what the block of each stage does."""
+  """Returns logits, class, Grad-CAM and the arrays of one block per stage."""
   image = image[None]
   paths = [
       (f'stage{stage}', f'block{block:02d}', 'attention')
       for stage, block in enumerate(blocks, start=1)
   ]
-  looks = {}
+  attended = {}
   activations = {}
 
-  def look(next_function, args, kwargs, context):
+  def record(next_function, args, kwargs, context):
     module = context.module
     if isinstance(module, backbone.Stage):
       out = activations[module.stage + 1] = next_function(*args, **kwargs)
@@ -170,57 +176,177 @@ def _run(model, variables, image, tokens, label, *, blocks, cam_stage):
     if module.path not in paths or context.method_name != 'attend':
       return next_function(*args, **kwargs)
     query, key, value, log_decay = args
-    out, weights = reach.effective_weights(
+    out, weights = effective_weights(
         lambda value: next_function(query, key, value, log_decay),
         value,
         model.arch.num_heads[module.stage],
         tokens[module.stage],
     )
-    looks[module.path] = weights[0], log_decay
+    attended[module.path] = weights[0], log_decay
     return out
 
-  with nn.intercept_methods(look):
+  with nn.intercept_methods(record):
     logits, state = model.apply(
         variables, image, train=False, mutable=['intermediates']
     )
-  gates = {
-      path[:-1]: values[0].mean(-1)
-      for path, (values,) in traverse_util.flatten_dict(
-          state.get('intermediates', {})
-      ).items()
-  }
+  sown = traverse_util.flatten_dict(state.get('intermediates', {}))
+  gates = {path[:-1]: values[0].mean(-1) for path, (values,) in sown.items()}
   if label is None:
     label = jnp.argmax(logits[0])
   activation = activations[cam_stage]
-  cam = grad_cam_lib.grad_cam(
-      model, variables, image, activation, label, cam_stage
-  )
-  cam = grid.upsample(
-      cam[0], model.arch.strides[cam_stage - 1], image.shape[1:3]
-  )
-  found = [(*looks[path], gates.get(path)) for path in paths]
+  cam = grad_cam(model, variables, image, activation, label, cam_stage)
+  stride = model.arch.strides[cam_stage - 1]
+  cam = upsample(cam[0], stride, image.shape[1:3])
+  found = [(*attended[path], gates.get(path)) for path in paths]
   return logits[0], label, cam, found
 
 
+def effective_weights(
+    mix: Callable[[Array], Array],
+    value: Float[Array, 'b h w c'],
+    heads: int,
+    token: tuple[Array | int, Array | int],
+) -> tuple[Float[Array, 'b h w c'], Float[Array, 'b n h w']]:
+  r"""Weights that the output of one token gives to the values of all tokens.
+
+      O[i, j] = sum_I A_h[j, i, I] sum_J A_w[I, j, J] V[I, J]
+      a[I, J] = A_h[j, i, I] A_w[I, j, J] = dO[i, j] / dV[I, J]
+
+  per head, for the decomposed passes; the row of `A` for attention over all
+  pairs. Attention is linear in its values and the same for all channels of a
+  head, so the derivative of one channel is exactly the weights, whatever the
+  form, windows, shift or implementation: no equation is repeated here.
+
+  Args:
+    mix: Attention as a function of its values.
+    value: The values; heads are blocks of channels.
+    heads: `n`.
+    token: Row and column of the token, `(i, j)`.
+
+  Returns:
+    `mix(value)`, and the weights, 0 outside the token's window.
+  """
+  row, column = token
+  dim = value.shape[-1] // heads
+  out, pull = jax.vjp(mix, value)
+  one_channel = jnp.zeros_like(out).at[:, row, column, ::dim].set(1)
+  (weights,) = pull(one_channel)
+  return out, jnp.moveaxis(weights[..., ::dim], -1, 1)
+
+
+def mean_distance(
+    weights: Float[np.ndarray, 'n h w'], token: tuple[int, int]
+) -> Float[np.ndarray, ' n']:
+  """Mean Manhattan distance from `token`, in tokens, under the weights.
+
+  Weights are normalised here, since those of a sigmoid need not sum to one.
+  Linear attention may have negative weights; their absolute value counts.
+  """
+  row, column = np.indices(weights.shape[1:])
+  distance = np.abs(row - token[0]) + np.abs(column - token[1])
+  weights = np.abs(weights.astype(np.float64))
+  # All sigmoids of a head may underflow to 0.
+  total = np.maximum(weights.sum((1, 2)), np.finfo(np.float32).tiny)
+  return (weights * distance).sum((1, 2)) / total
+
+
+def decay_kernel(
+    rates: Float[np.ndarray, 'passes n'], reach: tuple[int, int]
+) -> Float[np.ndarray, 'n _ _']:
+  """`gamma_h ** |dy| * gamma_w ** |dx|`: how each head fades with distance.
+
+  Args:
+    rates: `gamma` of the (width, height) pass, or one for both.
+    reach: Largest `|dy|` and `|dx|`.
+
+  Returns:
+    Rows from `dy = -reach[0]`, columns from `dx = -reach[1]`.
+  """
+  dy, dx = (np.abs(np.arange(-r, r + 1)) for r in reach)
+  down = rates[-1, :, None, None] ** dy[:, None]
+  across = rates[0, :, None, None] ** dx
+  return down * across
+
+
+def grad_cam(
+    model: backbone.Backbone,
+    variables: Mapping[str, Any],
+    image: Float[Array, 'b h w 3'],
+    activation: Float[Array, 'b y x c'],
+    label: Int[Array, ''] | int,
+    stage: int,
+) -> Float[Array, 'b y x']:
+  """Grad-CAM of a class on the map of a stage (arXiv 1610.02391, eq. 1, 2).
+
+      cam = ReLU(sum_c mean_hw(dlogit / dA_c) A_c)
+
+  Args:
+    model: The classifier.
+    variables: Its variables.
+    image: Normalised; only its shape matters.
+    activation: `A`, the output of the stage for the image.
+    label: The class.
+    stage: The stage, from 1.
+
+  Returns:
+    One value per token, not negative.
+  """
+
+  def logit(activation):
+    """The logit of the class, with `activation` as the stage's output."""
+
+    def replace(next_function, args, kwargs, context):
+      module = context.module
+      if not isinstance(module, backbone.Stage) or module.stage >= stage:
+        return next_function(*args, **kwargs)
+      # Earlier stages need not run: nothing reads their output.
+      return activation if module.stage == stage - 1 else args[0]
+
+    with nn.intercept_methods(replace):
+      logits = model.apply(variables, image, train=False)
+    return logits[:, label].sum()  # Each image depends on its own map only.
+
+  gradient = jax.grad(logit)(activation)
+  importance = gradient.mean((1, 2), keepdims=True)
+  return jax.nn.relu((activation * importance).sum(-1))
+
+
+def token_at(point: tuple[int, int], stride: int) -> tuple[int, int]:
+  """Returns row and column of the token that holds the pixel (x, y)."""
+  x, y = point
+  return y // stride, x // stride
+
+
+def upsample(
+    values: Float[Array, 'h w'], stride: int, size: tuple[int, int]
+) -> Float[Array, '_ _']:
+  """Upsamples a map to the image's (height, width), bilinearly.
+
+  Each value stands at the middle of its token's pixels; beyond the outermost
+  middles the map is constant.
+  """
+  full = tuple(extent * stride for extent in values.shape)
+  height, width = size
+  return jax.image.resize(values, full, 'bilinear')[:height, :width]
+
+
 def _stage_maps(arch, stage, block, token, weights, log_decay, gate):
-  """Adds what follows from the arrays; the stage counts from 0."""
+  """Returns the maps of a stage, counted from 0."""
   rates = kernel = None
   if log_decay is not None and arch.score_fn != 'causal':
     rates = np.exp(log_decay)
-    window = arch.window_size or None
-    if stage + 1 in arch.full_stages:
-      window = None
+    windows = arch.window_size and stage + 1 not in arch.full_stages
     height, width = (
-        window_lib.effective(extent, window, 0)[0] - 1
+        min(extent, arch.window_size if windows else extent) - 1
         for extent in weights.shape[1:]
     )
-    kernel = reach.decay_kernel(rates, (height, width))
+    kernel = decay_kernel(rates, (height, width))
   return StageMaps(
       stride=arch.strides[stage],
       block=block,
       token=token,
       weights=weights,
-      distance=reach.mean_distance(weights, token),
+      distance=mean_distance(weights, token),
       rates=rates,
       kernel=kernel,
       gate=gate,
@@ -232,13 +358,13 @@ def _deepest(size, strides):
   enough = [
       stage
       for stage, stride in enumerate(strides, start=1)
-      if min(grid.extents(size, stride)) >= _MIN_CAM_EXTENT
+      if -(-min(size) // stride) >= _MIN_CAM_EXTENT
   ]
   return max(enough, default=1)
 
 
 def _check(model, size, point, label, blocks, cam_stage):
-  """Raises what `compute` says, in the words of its arguments."""
+  """Raises the errors of `compute`, in the words of its arguments."""
   if not model.num_classes:
     raise UserError('the model is a backbone: it has no class to explain')
   height, width = size

@@ -1,4 +1,4 @@
-"""Pictures of the maps, over the image they belong to."""
+"""Pictures of the maps, drawn over their image."""
 
 from collections.abc import Sequence
 import pathlib
@@ -9,9 +9,9 @@ import numpy as np
 from gswinrmt_jax import files
 from gswinrmt_jax.maps.computation import Maps
 
-# What a gate makes of 0: neither opened nor closed.
+# The value of a gate at 0, neither open nor closed.
 _NEUTRAL = {'sigmoid': 0.5, 'swish': 0.0}
-MAX_HEADS = 8  # of a row; more would be too small to see
+MAX_HEADS = 8  # in a row; more would be too small to see
 
 
 def write(
@@ -24,17 +24,17 @@ def write(
   """Draws reach, decay, gate and Grad-CAM, each file whole or not at all.
 
   Args:
-    directory: Where `attention_reach.png`, `decay_kernels.png`, `gate.png` and
-      `grad_cam.png` go; made if need be.
-    maps: What to draw.
+    directory: Folder for `attention_reach.png`, `decay_kernels.png`, `gate.png`
+      and `grad_cam.png`; created if it does not exist.
+    maps: The maps to draw.
     picture: uint8 [h w 3], the image of the maps before normalisation.
-    title: Over every picture, such as the file and the class predicted.
+    title: Title of every picture, such as the file and the predicted class.
 
   Returns:
     The four paths.
 
   Raises:
-    ValueError: If the picture is not of that type, or not of the maps' size.
+    ValueError: If the picture has another type, or another size than the maps.
   """
   picture = np.asarray(picture)
   if picture.dtype != np.uint8 or picture.shape != (*maps.size, 3):
@@ -58,23 +58,23 @@ def write(
 def _reach(maps, picture):
   """Rows of stages, columns of heads; bright where the token takes from."""
   figure, rows = _rows_of_heads(maps, _ratio(picture))
-  for panels, of_stage in zip(rows, maps.stages, strict=True):
+  for panels, stage_maps in zip(rows, maps.stages, strict=True):
     for axes, head in panels:
-      weights = np.abs(of_stage.weights[head])
-      # Without colour outside of the window.
+      weights = np.abs(stage_maps.weights[head])
+      # No colour outside the window.
       weights = np.ma.masked_equal(weights / (weights.max() or 1), 0)
       image = _lay_over(
-          axes, picture, weights, of_stage.stride, 'inferno', (0, 1)
+          axes, picture, weights, stage_maps.stride, 'inferno', (0, 1)
       )
-      _frame(axes, of_stage.token, of_stage.stride)
-      distance = of_stage.distance[head]
+      _frame(axes, stage_maps.token, stage_maps.stride)
+      distance = stage_maps.distance[head]
       axes.set_title(f'head {head}: {distance:.2f}', fontsize=8)
   _bar(figure, image, figure.axes, (0, 0.5, 1))
   _caption(
       figure,
       'What the framed token takes from every token, over the largest of the '
-      'head. No colour: nothing, as outside of its window. Behind the head: '
-      'mean Manhattan distance in tokens.',
+      'head. No colour: nothing, as outside its window. After the head: mean '
+      'Manhattan distance in tokens.',
   )
   return figure
 
@@ -83,13 +83,13 @@ def _decay(maps):
   """Rows of stages, columns of heads; zero offset in the middle."""
   if maps.stages[0].kernel is None:
     return _words('This model has no decay by distance.')
-  ratio = max(_ratio(of_stage.kernel[0]) for of_stage in maps.stages)
+  ratio = max(_ratio(stage_maps.kernel[0]) for stage_maps in maps.stages)
   figure, rows = _rows_of_heads(maps, ratio)
-  for panels, of_stage in zip(rows, maps.stages, strict=True):
-    down, across = ((size - 1) // 2 for size in of_stage.kernel.shape[1:])
+  for panels, stage_maps in zip(rows, maps.stages, strict=True):
+    down, across = ((size - 1) // 2 for size in stage_maps.kernel.shape[1:])
     for axes, head in panels:
       image = axes.imshow(
-          of_stage.kernel[head],
+          stage_maps.kernel[head],
           cmap='viridis',
           vmin=0,
           vmax=1,
@@ -99,12 +99,12 @@ def _decay(maps):
           xticks=sorted({-across, 0, across}), yticks=sorted({-down, 0, down})
       )
       axes.tick_params(labelsize=6)
-      rates = ' '.join(f'{rate:.3f}' for rate in of_stage.rates[:, head])
+      rates = ' '.join(f'{rate:.3f}' for rate in stage_maps.rates[:, head])
       axes.set_title(f'head {head}: {rates}', fontsize=8)
   _bar(figure, image, figure.axes, (0, 0.5, 1))
   _caption(
       figure,
-      'Decay by the offset in tokens. Behind the head: gamma along the width '
+      'Decay by the offset in tokens. After the head: gamma along the width '
       'and the height, or one for both.',
   )
   return figure
@@ -112,14 +112,14 @@ def _decay(maps):
 
 def _gate(maps, picture):
   """The image, then the gate of each stage on one scale around neutral."""
-  gates = [of_stage.gate for of_stage in maps.stages]
+  gates = [stage_maps.gate for stage_maps in maps.stages]
   if gates[0] is None:
     return _words('This model has no gate.')
   figure, panels = _image_and(picture, len(gates))
   neutral = _NEUTRAL[maps.gate_fn]
   spread = max(np.abs(gate - neutral).max() for gate in gates)
   scale = (neutral - spread, neutral + spread)
-  strides = [of_stage.stride for of_stage in maps.stages]
+  strides = [stage_maps.stride for stage_maps in maps.stages]
   for stage, (axes, gate, stride) in enumerate(
       zip(panels, gates, strides, strict=True), start=1
   ):
@@ -148,18 +148,18 @@ def _grad_cam(maps, picture):
 
 def _rows_of_heads(maps, ratio):
   """Returns a figure and, for each stage, its panels with their heads."""
-  heads = [_spread(len(of_stage.weights)) for of_stage in maps.stages]
+  heads = [_spread(len(stage_maps.weights)) for stage_maps in maps.stages]
   columns = max(map(len, heads))
   figure = _figure(len(heads), columns, 1.5, ratio)
   cells = figure.add_gridspec(len(heads), columns)
   rows = []
-  for index, (shown, of_stage) in enumerate(
+  for index, (shown, stage_maps) in enumerate(
       zip(heads, maps.stages, strict=True)
   ):
     panels = [figure.add_subplot(cells[index, i]) for i in range(len(shown))]
     rows.append(list(zip(panels, shown, strict=True)))
     panels[0].set_ylabel(
-        f'stage {index + 1}\nblock {of_stage.block}', fontsize=8
+        f'stage {index + 1}\nblock {stage_maps.block}', fontsize=8
     )
   return figure, rows
 
@@ -198,7 +198,7 @@ def _ratio(array):
 
 
 def _lay_over(axes, picture, values, stride, colors, scale):
-  """Draws tokens over their pixels; what reaches beyond the image is cut."""
+  """Draws tokens over their pixels, clipped at the border of the image."""
   height, width = picture.shape[:2]
   rows, columns = (extent * stride for extent in values.shape)
   # Grey and of little contrast, so that colour and light are the map's.
@@ -219,20 +219,20 @@ def _lay_over(axes, picture, values, stride, colors, scale):
 
 
 def _frame(axes, token, stride):
-  """Marks the pixels of a token, as far as there are any."""
+  """Frames the pixels of a token, as far as the image reaches."""
   from matplotlib.patches import Rectangle
 
   top, left = (index * stride - 0.5 for index in token)
   width = min(stride, axes.get_xlim()[1] - left)
   height = min(stride, axes.get_ylim()[0] - top)
   frame = Rectangle((left, top), width, height, fill=False, color='cyan')
-  # Where the image ends, half of the line would be cut, half be overdrawn.
+  # At the border of the image, half of the line would be clipped.
   frame.set(clip_on=False, zorder=3, linewidth=1.5)
   axes.add_patch(frame)
 
 
 def _bar(figure, image, panels, ticks):
-  """A colour bar; ticks are given, since chosen ones outgrow the layout."""
+  """A colour bar; automatic ticks would outgrow the layout."""
   figure.colorbar(image, ax=panels, shrink=0.6, ticks=ticks, format='%.2f')
 
 
@@ -254,6 +254,6 @@ def _save(path, figure, title):
   from matplotlib.backends.backend_agg import FigureCanvasAgg
 
   figure.suptitle(_wrap(figure, title), fontsize=10)
-  with files.replacing(path) as part:
+  with files.replaced(path) as part:
     FigureCanvasAgg(figure).print_png(part)
   return path

@@ -1,12 +1,14 @@
-"""The `config.json` beside weights: which model they are for, on what images.
+"""The `config.json` beside weights: their model, classes and images.
 
 The keys are those of timm's files on model hubs.
 """
 
 from collections.abc import Mapping
 import dataclasses
+import math
 import pathlib
 from typing import Any
+import unicodedata
 
 import gswinrmt_jax
 from gswinrmt_jax import files
@@ -15,23 +17,25 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
 
 FILE = 'config.json'
+# Fields of earlier versions that chose how a model is computed, not which one.
+_IMPLEMENTATION = ('attention_impl', 'depthwise_impl', 'ffn_impl')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Card:
-  """What somebody needs to use weights.
+  """Everything that is needed to use weights.
 
   Attributes:
     name: The named model.
     fields: Every field of its `Architecture`.
     num_classes: Number of logits; 0 for a backbone without a head.
-    class_names: By label; empty where nobody said.
-    image_size: Height and width that the weights were made for.
-    mean: Of the channels of pixels / 255, taken off them.
-    std: What the channels are divided by.
-    crop: Part of the resized image that evaluation keeps, along a side; 0 where
-      images are squeezed to the size, whatever their shape.
-    dtype: Computation dtype that the weights were made with.
+    class_names: By label; empty if unknown.
+    image_size: Height and width that the weights were trained for.
+    mean: Mean of the channels of pixels / 255, subtracted from them.
+    std: Standard deviation, by which the channels are divided.
+    crop: Fraction of the resized image that evaluation keeps along each side;
+      0 if images are squeezed to the size, whatever their shape.
+    dtype: Computation dtype of the training.
     figures: Measured results, by name.
   """
 
@@ -46,11 +50,8 @@ class Card:
   dtype: str = 'float32'
   figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-  def make_model(self, dtype: str | None = None) -> Backbone:
+  def make_model(self) -> Backbone:
     """Returns the model.
-
-    Args:
-      dtype: Computation dtype; None takes the card's.
 
     Raises:
       ValueError: If there is no such model.
@@ -58,16 +59,41 @@ class Card:
     return factory.create_model(
         self.name,
         num_classes=self.num_classes,
-        dtype=dtype or self.dtype,
+        dtype=self.dtype,
         **self.fields,
     )
+
+  def check(self) -> None:
+    """Checks classes and numbers.
+
+    Raises:
+      ValueError: If a class name is no string or there are too many or too few
+        of them, or if images cannot be prepared with these numbers.
+    """
+    names = self.class_names
+    if not all(isinstance(name, str) for name in names):
+      raise ValueError('a class name is no string')
+    if names and len(names) != self.num_classes:
+      raise ValueError(f'{len(names)} names for {self.num_classes} classes')
+    if not all(map(math.isfinite, (*self.mean, *self.std))):
+      raise ValueError(f'mean {self.mean} and std {self.std} must be finite')
+    if min(self.std) <= 0:
+      raise ValueError(f'std {self.std} must be above 0')
+    if not 0 <= self.crop <= 1:
+      raise ValueError(f'crop {self.crop} must be from 0 to 1')
+
+  def class_name(self, label: int) -> str:
+    """Returns a class name for the terminal; 'class 7' if there are none."""
+    if not self.class_names:
+      return f'class {label}'
+    return printable(self.class_names[label])
 
   def crop_at(self, image_size: tuple[int, int]) -> float:
     """Returns the crop at another image size.
 
-    Above the card's size no margin is cut off, since training at the card's
-    makes things appear larger than they are in evaluation; what makes an image
-    longer than it is wide still is.
+    Above the card's size no margin is cut off: training at the card's size
+    makes things appear larger than in evaluation. What makes an image longer
+    than it is wide is still cut off.
 
     Args:
       image_size: Height and width.
@@ -76,7 +102,7 @@ class Card:
     return 1.0 if self.crop and larger else self.crop
 
   def to_dict(self) -> dict[str, Any]:
-    """Returns what is written, as JSON values."""
+    """Returns the JSON object to write."""
     return {
         'library_name': 'gswinrmt_jax',
         'library_version': gswinrmt_jax.__version__,
@@ -97,16 +123,24 @@ class Card:
     }
 
 
+def printable(text: str) -> str:
+  r"""Returns text with control characters escaped, ESC as `\x1b`."""
+  return ''.join(
+      ascii(c)[1:-1] if unicodedata.category(c) in ('Cc', 'Cs') else c
+      for c in text
+  )
+
+
 def is_card(fields: Mapping[str, Any]) -> bool:
-  """Tells a card from another `config.json`, such as a run's recipe."""
+  """Tells a card from another `config.json`, such as that of a run."""
   return fields.get('library_name') == 'gswinrmt_jax'
 
 
 def from_dict(fields: Mapping[str, Any], where: str) -> Card:
-  """Returns the card that `to_dict` made.
+  """Returns the card that `to_dict` wrote.
 
   Args:
-    fields: The JSON.
+    fields: The JSON object.
     where: Its file, for the message.
 
   Raises:
@@ -114,47 +148,44 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
   """
   try:
     images = fields['pretrained_cfg']
+    squeezed = images.get('crop_mode') == 'squash'
     card = Card(
         name=fields['architecture'],
-        fields=fields['model_args'],
+        fields={
+            name: value
+            for name, value in fields['model_args'].items()
+            if name not in _IMPLEMENTATION
+        },
         num_classes=int(fields['num_classes']),
         class_names=tuple(images.get('label_names') or ()),
-        image_size=_numbers(int, images['input_size'], 3)[1:],
-        mean=_numbers(float, images['mean'], 3),
-        std=_numbers(float, images['std'], 3),
-        crop=_crop(images),
+        image_size=_triple(int, images['input_size'])[1:],
+        mean=_triple(float, images['mean']),
+        std=_triple(float, images['std']),
+        crop=0.0 if squeezed else float(images.get('crop_pct', 1.0)),
         dtype=fields.get('dtype', 'float32'),
         figures=fields.get('figures', {}),
     )
     card.make_model()
-    if card.class_names and len(card.class_names) != card.num_classes:
-      raise ValueError(
-          f'{len(card.class_names)} names for {card.num_classes} classes'
-      )
+    card.check()
   except KeyError as error:
     raise UserError(f'{where} has no {error}') from error
-  except (TypeError, ValueError, AttributeError) as error:
+  except (TypeError, ValueError, AttributeError, OverflowError) as error:
     raise UserError(f'{where}: {error}') from error
   return card
 
 
-def _crop(images):
-  squashed = images.get('crop_mode') == 'squash'
-  return 0.0 if squashed else float(images.get('crop_pct', 1.0))
-
-
-def _numbers(kind, values, count):
+def _triple(kind, values):
   numbers = tuple(kind(value) for value in values)
-  if len(numbers) != count:
-    raise ValueError(f'{values} should be {count} numbers')
+  if len(numbers) != 3:
+    raise ValueError(f'{values} should be 3 numbers')
   return numbers
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-  """Returns a JSON object.
+  """Returns the JSON object in a file.
 
   Raises:
-    UserError: If the file cannot be read, or is none.
+    UserError: If the file cannot be read, or holds something else.
   """
   try:
     fields = files.read_json(path)
@@ -163,3 +194,16 @@ def read(path: pathlib.Path) -> dict[str, Any]:
   if not isinstance(fields, dict):
     raise UserError(f'{path} has no JSON object')
   return fields
+
+
+def read_beside(path: pathlib.Path) -> Card | None:
+  """Returns the card in the `config.json` beside a file of weights, if any.
+
+  Raises:
+    UserError: If it is damaged. That of another library counts as none.
+  """
+  beside = path.with_name(FILE)
+  if not beside.exists():
+    return None
+  fields = read(beside)
+  return from_dict(fields, str(beside)) if is_card(fields) else None

@@ -1,4 +1,4 @@
-"""A folder of weights alone: an Orbax checkpoint and its card.
+"""A folder of weights only: an Orbax checkpoint and its card.
 
 FOLDER/config.json   the card, with checksums of the values
 FOLDER/weights       Orbax: {'params', 'batch_stats'}
@@ -6,21 +6,21 @@ FOLDER/weights       Orbax: {'params', 'batch_stats'}
 
 from collections.abc import Mapping
 import pathlib
-import tempfile
 from typing import Any
 
+from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import checksums
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.runs import run_folder
 from gswinrmt_jax.weights import card as card_lib
 
 _WEIGHTS = 'weights'
+_CHECKSUMS = 'crc32'
 
 
 def is_one(folder: pathlib.Path) -> bool:
-  """Tells such a folder from a run's."""
+  """Tells such a folder from that of a run."""
   return (folder / _WEIGHTS).is_dir()
 
 
@@ -30,7 +30,7 @@ def write(
   """Writes weights and card, whole or not at all.
 
   Raises:
-    UserError: If the folder is there already.
+    UserError: If the folder exists.
   """
   import orbax.checkpoint as ocp
 
@@ -38,17 +38,11 @@ def write(
     raise UserError(f'{folder} is there already: choose another')
   folder = folder.absolute()
   folder.parent.mkdir(parents=True, exist_ok=True)
-  sums = {name: checksums.checksum(tree) for name, tree in variables.items()}
-  with tempfile.TemporaryDirectory(
-      prefix=f'.{folder.name}.', dir=folder.parent
-  ) as place:
-    part = pathlib.Path(place) / folder.name
+  with files.replaced(folder) as part, ocp.PyTreeCheckpointer() as writer:
     part.mkdir()
-    with ocp.PyTreeCheckpointer() as writer:
-      writer.save(part / _WEIGHTS, variables)
-    fields = {**card.to_dict(), 'crc32': sums}
-    run_folder.write_json(part / card_lib.FILE, fields)
-    part.rename(folder)
+    writer.save(part / _WEIGHTS, variables)
+    fields = {**card.to_dict(), _CHECKSUMS: _checksums(variables)}
+    files.write_json(part / card_lib.FILE, fields)
 
 
 def read(folder: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
@@ -71,14 +65,18 @@ def read(folder: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
           item=target,
           restore_args=ocp.checkpoint_utils.construct_restore_args(target),
       )
-  except Exception as error:  # Whatever a broken file raises.
+  except Exception as error:  # Orbax and TensorStore raise all kinds.
     reason = str(error).strip().split('\n')[0] or type(error).__name__
     raise UserError(
         f'the weights in {folder} cannot be read ({reason[:160]})'
     ) from error
-  for name, total in fields.get('crc32', {}).items():
-    if checksums.checksum(variables[name]) != total:
-      raise UserError(
-          f'the checksum of {name} in {folder} differs: the file changed'
-      )
+  if fields.get(_CHECKSUMS, {}) not in ({}, _checksums(variables)):
+    raise UserError(
+        f'the weights in {folder} are damaged: their checksum differs from '
+        f'that in {card_lib.FILE}; take another copy'
+    )
   return variables, card
+
+
+def _checksums(variables):
+  return {name: checksums.checksum(tree) for name, tree in variables.items()}

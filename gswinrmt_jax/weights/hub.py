@@ -5,24 +5,24 @@ import re
 
 from gswinrmt_jax.errors import UserError
 
-PREFIX = 'hf-hub:'  # as timm has it
+PREFIX = 'hf-hub:'  # as in timm
 _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
-# What `gswinrmt export --format safetensors` writes.
+# The files that `gswinrmt export --format safetensors` writes.
 _FILES = ('config.json', 'model.safetensors')
 
 
 def fetch(name: str) -> pathlib.Path:
-  """Returns the folder that a repository's files are in, from now on at least.
+  """Returns the folder with the files of a repository.
 
-  They stay in the hub's own cache, and are not fetched again from there.
+  The folder belongs to the hub's own cache: nothing is fetched twice.
 
   Args:
     name: `hf-hub:OWNER/NAME`, or with a branch, tag or commit
       `hf-hub:OWNER/NAME@REVISION`.
 
   Raises:
-    UserError: If the name is none, the library is not installed, or the files
-      cannot be had.
+    UserError: If it is no such name, the library is not installed, or the files
+      cannot be fetched.
   """
   match = _NAME.fullmatch(name.removeprefix(PREFIX))
   if not match:
@@ -38,12 +38,11 @@ def fetch(name: str) -> pathlib.Path:
     folder = huggingface_hub.snapshot_download(
         repository, revision=revision, allow_patterns=list(_FILES)
     )
-  except Exception as error:  # Of the hub, of the network, of the disk.
+  except Exception as error:  # Hub, network or disk.
     reason = str(error).strip().split('\n')[0] or type(error).__name__
     raise UserError(f'{name} cannot be fetched ({reason})') from error
-  missing = [
-      file for file in _FILES if not (pathlib.Path(folder) / file).exists()
-  ]
+  folder = pathlib.Path(folder)
+  missing = [file for file in _FILES if not (folder / file).exists()]
   if missing:
     raise UserError(f'{name} has no {" and no ".join(missing)}')
-  return pathlib.Path(folder)
+  return folder

@@ -1,13 +1,11 @@
-"""Weights from wherever they are: a run, a folder of weights, a file."""
+"""Weights from a run, a folder of weights, a file or the hub."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
 import pathlib
 from typing import Any
 
-from flax import linen as nn
 from flax import traverse_util
-import jax
 import jax.numpy as jnp
 import ml_collections
 
@@ -16,15 +14,15 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.runs import dataset_record, run_folder, summary
-from gswinrmt_jax.train import build
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import folder as weights_folder
 from gswinrmt_jax.weights import hub, rmt_checkpoint, safetensors_file
 
 _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
-_KINDS = {raw_and_ema.RAW: 'raw', raw_and_ema.EMA: 'EMA'}  # for people
-_FOUND = (
+_KINDS = {raw_and_ema.RAW: 'raw', raw_and_ema.EMA: 'EMA'}  # for messages
+_EXPECTED = (
     'a run, a folder of weights, a .safetensors file, a .pth file or '
     f'{hub.PREFIX}OWNER/NAME'
 )
@@ -32,14 +30,14 @@ _FOUND = (
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """Weights with all that is known of them.
+  """Weights with everything known about them.
 
   Attributes:
     variables: `{'params', 'batch_stats'}`, float32.
     card: The model they are for.
-    origin: Where they are from, for people.
-    folder: Where what is said of them is written.
-    step: Of the run; None where there was no run.
+    origin: Where they come from, for messages.
+    folder: Where files about them are written, such as evaluations.
+    step: Training step; None if they do not come from a run.
     epoch: Likewise.
     recipe: Likewise.
     which: Likewise: 'raw', or 'ema' for their moving average.
@@ -54,19 +52,20 @@ class Weights:
   recipe: ml_collections.ConfigDict | None = None
   which: str | None = None
 
-  def make_model(self, image_size: tuple[int, int] | None = None) -> nn.Module:
+  def make_model(self, image_size: tuple[int, int] | None = None) -> Backbone:
     """Returns the model, tried on images of this size or of the card's.
 
     Raises:
       UserError: If it does not take such images.
     """
-    return _make_model(self.card, image_size or self.card.image_size)
+    model, _ = _model_and_shapes(self.card, image_size or self.card.image_size)
+    return model
 
   def check_classes(self, info: datasets.Info) -> None:
-    """Checks that data have the classes that the weights are for.
+    """Checks that a data set has the classes of the weights.
 
     Raises:
-      UserError: If their number, or their names where both say them, differ.
+      UserError: If their number, or their names where both have names, differ.
     """
     card = self.card
     if card.num_classes != len(info.class_names):
@@ -75,9 +74,12 @@ class Weights:
           f'has {len(info.class_names)}'
       )
     if card.class_names and card.class_names != info.class_names:
+      own, data = (
+          card_lib.printable(', '.join(names[:3]))
+          for names in (card.class_names, info.class_names)
+      )
       raise UserError(
-          f'{self.origin} knows {", ".join(card.class_names[:3])} ..., '
-          f'{info.name} has {", ".join(info.class_names[:3])} ...'
+          f'{self.origin} knows {own} ..., {info.name} has {data} ...'
       )
 
 
@@ -94,11 +96,11 @@ def load(
     path: A run folder, one of its checkpoints (RUN/checkpoints/STEP), a folder
       of weights, a `.safetensors` file, a `.pth` file of RMT, or the name of
       a repository, `hf-hub:OWNER/NAME`.
-    step: Of a run: 'best', 'latest' or a number.
-    which: Of a run: 'raw', or 'ema' for the moving average; None takes what
-      was the better on validation data at that step.
-    warn: Told, in a line, which damaged checkpoints, and how many arrays, were
-      passed over.
+    step: For a run: 'best', 'latest' or a number.
+    which: For a run: 'raw', or 'ema' for the moving average; None takes the one
+      with the better validation accuracy at that step.
+    warn: Called with a line about damaged checkpoints, and about arrays that
+      are not used.
 
   Raises:
     UserError: If there are no weights that can be read.
@@ -108,7 +110,7 @@ def load(
     found = load(hub.fetch(str(path)), step=step, which=which, warn=warn)
     return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
   if not path.exists():
-    raise UserError(f'{path} does not exist; it should be {_FOUND}')
+    raise UserError(f'{path} does not exist; it should be {_EXPECTED}')
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
     return _from_run(path.parent.parent, int(path.name), which, warn)
   if path.is_dir() and not _has_card(path):
@@ -116,9 +118,7 @@ def load(
   if step != 'best' or which:
     what = 'averages' if which else 'steps'
     raise UserError(f'{path} is no run: it has no {what} to choose from')
-  if path.is_dir():
-    return _from_folder(path, warn)
-  return _from_file(path, warn)
+  return _from_folder(path, warn) if path.is_dir() else _from_file(path, warn)
 
 
 def load_model(
@@ -126,13 +126,20 @@ def load_model(
     *,
     step: int | str = 'best',
     which: str | None = None,
-) -> tuple[nn.Module, Mapping[str, Any]]:
+) -> tuple[Backbone, Mapping[str, Any]]:
   """Returns a model and its weights, for `model.apply`.
 
+      model, variables = load_model('runs/cifar10_retention')
+      logits = model.apply(variables, images, train=False)
+
   Args:
-    path: As in `load`.
-    step: As in `load`.
-    which: As in `load`.
+    path: A run, a folder of weights, a file of weights or a repository, as in
+      `load`.
+    step: For a run: 'best', 'latest' or a number.
+    which: For a run: 'raw', 'ema' or None, as in `load`.
+
+  Returns:
+    The model, and its variables, float32, a copy on each device.
 
   Raises:
     UserError: If there are no weights that can be read.
@@ -141,16 +148,47 @@ def load_model(
   return found.make_model(), found.variables
 
 
+def run_card(
+    folder: pathlib.Path, recipe: ml_collections.ConfigDict
+) -> card_lib.Card:
+  """Returns the card of a run's weights, with the figures of its summary.
+
+  Raises:
+    UserError: If the images of the run are not known, or cannot be.
+  """
+  spec = dataset_record.read(folder, recipe)
+  info = spec.info
+  fields = recipe.model.to_dict()
+  card = card_lib.Card(
+      name=fields.pop('name'),
+      fields=fields,
+      num_classes=len(info.class_names),
+      class_names=info.class_names,
+      image_size=info.image_size,
+      mean=info.mean,
+      std=info.std,
+      crop=spec.crop,
+      dtype=recipe.dtype,
+      figures=summary.load(folder) or {},
+  )
+  try:
+    card.check()
+  except (TypeError, ValueError) as error:
+    raise UserError(f'the images of {folder}: {error}') from error
+  return card
+
+
 def _has_card(folder):
   path = folder / card_lib.FILE
   return path.exists() and card_lib.is_card(card_lib.read(path))
 
 
 def _from_folder(folder, warn):
-  """Reads what `convert` or `export` made."""
+  """Reads a folder that `convert` or `export` made."""
   if weights_folder.is_one(folder):
     variables, card = weights_folder.read(folder)
-    return _checked(variables, card, folder)
+    flat = traverse_util.flatten_dict(variables, sep='/')
+    return _checked(flat, card, folder)
   for name in ('model.safetensors', 'pytorch_model.pth'):
     if (folder / name).exists():
       return _from_file(folder / name, warn)
@@ -164,7 +202,7 @@ def _from_file(path, warn):
   if path.suffix == '.safetensors':
     return _checked(*safetensors_file.read(path), path)
   if path.suffix not in _TORCH_SUFFIXES:
-    raise UserError(f'{path} is not {_FOUND}')
+    raise UserError(f'{path} is not {_EXPECTED}')
   found = rmt_checkpoint.read(path)
   if not found.match.is_whole:
     raise UserError(
@@ -173,24 +211,19 @@ def _from_file(path, warn):
     )
   if found.match.unexpected:
     warn(f'{path}: {len(found.match.unexpected)} arrays are not used')
-  return _checked(found.match.variables, found.card, path)
+  return _checked(found.match.arrays, found.card, path)
 
 
-def _checked(variables, card, path):
+def _checked(flat, card, path):
   """Compares names and shapes with the card's model; casts to float32."""
-  shapes = factory.variable_shapes(
-      _make_model(card, card.image_size), (*card.image_size, 3)
-  )
-  wanted = {
-      name: leaf.shape
-      for name, leaf in traverse_util.flatten_dict(shapes, sep='/').items()
-  }
-  flat = traverse_util.flatten_dict(dict(variables), sep='/')
-  found = {name: array.shape for name, array in flat.items()}
+  _, shapes = _model_and_shapes(card, card.image_size)
+  wanted = traverse_util.flatten_dict(shapes, sep='/')
   differing = sorted(
-      name
-      for name in wanted.keys() | found.keys()
-      if wanted.get(name) != found.get(name)
+      ascii(name)[1:-1]
+      for name in wanted.keys() | flat.keys()
+      if name not in flat
+      or name not in wanted
+      or flat[name].shape != wanted[name].shape
   )
   if differing:
     more = f' and {len(differing) - 3} more' if len(differing) > 3 else ''
@@ -198,10 +231,12 @@ def _checked(variables, card, path):
         f'{path} has not the arrays of the {card.name} that its card names: '
         f'{", ".join(differing[:3])}{more}'
     )
+  variables = traverse_util.unflatten_dict(
+      {name: jnp.asarray(array, jnp.float32) for name, array in flat.items()},
+      sep='/',
+  )
   return Weights(
-      variables=mesh.Devices().replicate(
-          jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), variables)
-      ),
+      variables=mesh.Devices().replicate(variables),
       card=card,
       origin=str(path),
       folder=path if path.is_dir() else path.parent,
@@ -217,12 +252,12 @@ def _from_run(folder, step, which, warn):
         'config.ema_decay=0'
     )
   card = run_card(folder, recipe)
-  directory = folder / 'checkpoints'
-  checkpoints = checkpointer.Checkpointer(directory, read_only=True, warn=warn)
-  model = _make_model(card, card.image_size)
-  shapes = factory.variable_shapes(model, (*card.image_size, 3))
+  _, shapes = _model_and_shapes(card, card.image_size)
   target = mesh.Devices().target(
       raw_and_ema.beside(shapes, shapes if averaged else None)
+  )
+  checkpoints = checkpointer.Checkpointer(
+      folder / 'checkpoints', read_only=True, warn=warn
   )
   if step == 'best':
     restored = checkpoints.restore_best(target)
@@ -232,9 +267,9 @@ def _from_run(folder, step, which, warn):
     restored = checkpoints.restore(step, target)
   if restored is None:
     raise UserError(f'{folder} has no checkpoints yet')
-  epoch = restored.meta['epoch']
-  # Runs from before there was an average do not say.
+  # Runs of before there was an average do not say.
   which = which or restored.meta.get('weights', raw_and_ema.RAW)
+  epoch = restored.meta['epoch']
   kind = f', {_KINDS[which]}' if averaged else ''
   return Weights(
       variables=raw_and_ema.by_name(restored.tree)[which],
@@ -248,33 +283,10 @@ def _from_run(folder, step, which, warn):
   )
 
 
-def _make_model(card, image_size):
-  config = ml_collections.ConfigDict(
-      {
-          'model': {'name': card.name, **card.fields},
-          'dtype': card.dtype,
-          'remat': 'none',  # nothing is trained here
-      }
-  )
-  return build.make_model(config, card.num_classes, (*image_size, 3))
-
-
-def run_card(
-    folder: pathlib.Path, recipe: ml_collections.ConfigDict
-) -> card_lib.Card:
-  """Returns the card of a run's weights, with the figures of its summary."""
-  spec = dataset_record.read(folder, recipe)
-  info = spec.info
-  fields = recipe.model.to_dict()
-  return card_lib.Card(
-      name=fields.pop('name'),
-      fields=fields,
-      num_classes=len(info.class_names),
-      class_names=info.class_names,
-      image_size=info.image_size,
-      mean=info.mean,
-      std=info.std,
-      crop=spec.crop,
-      dtype=recipe.dtype,
-      figures=summary.load(folder) or {},
-  )
+def _model_and_shapes(card, image_size):
+  """Returns the model, and the shapes of its variables."""
+  try:
+    model = card.make_model()
+    return model, factory.variable_shapes(model, (*image_size, 3))
+  except ValueError as error:
+    raise UserError(f'{card.name}: {error}') from error

@@ -1,26 +1,42 @@
-"""Weights of the released RMT, from a PyTorch file to a model's variables."""
+"""Checkpoints of the released RMT: which model a PyTorch file is for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
+import re
+from typing import Any
+
+import numpy as np
 
 from gswinrmt_jax.data import imagenet
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.models import factory
+from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.weights import card as card_lib
-from gswinrmt_jax.weights import recognition, state_dict, torch_file
+from gswinrmt_jax.weights import state_dict, torch_file
+
+RELEASED = (
+    *('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'),
+    *('rmt_s_tl', 'rmt_b_tl', 'rmt_l_tl'),
+)
+# Entries in which training scripts store the weights, in this order.
+WRAPPERS = ('model', 'state_dict', 'model_ema', 'state_dict_ema', 'module')
+_PREFIXES = ('module.', '_orig_mod.', 'backbone.', 'encoder.')
+_MAX_DEPTH = 4
+_BLOCK = re.compile(r'layers\.(\d)\.blocks\.(\d{1,4})\.')
+# The fields by which the released models are told apart.
+_SIZES = ('widths', 'depths', 'num_heads', 'mlp_ratios')
 
 
 @dataclasses.dataclass(frozen=True)
-class Released:
-  """What a PyTorch file has.
+class RMTCheckpoint:
+  """The contents of a PyTorch file.
 
   Attributes:
     where: The entry of the file, '' for the top.
-    card: The model. Where no card lies beside the file, images are taken to be
-      prepared as ImageNet's are.
+    card: The model. Without a card beside the file, images are assumed to be
+      prepared as those of ImageNet.
     match: Its arrays, and what does not fit.
-    others: Arrays of other parts, such as a detector's neck.
+    others: Number of arrays of other parts, such as a detector's neck.
   """
 
   where: str
@@ -29,52 +45,223 @@ class Released:
   others: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Recognised:
+  """A named model and the fields in which the checkpoint differs from it.
+
+  Attributes:
+    name: One of `RELEASED`.
+    fields: Fields of `Architecture` to change.
+    num_classes: 0 if the checkpoint has no head.
+  """
+
+  name: str
+  fields: dict[str, Any]
+  num_classes: int
+
+
 def read(
     path: pathlib.Path,
     *,
     key: str | None = None,
     full_stages: Sequence[int] | None = None,
-) -> Released:
+) -> RMTCheckpoint:
   """Reads a file of `torch.save`.
 
   Args:
     path: The file; a card beside it (`config.json`) says which model it is.
     key: Entry of the file to take; None finds it.
-    full_stages: Of a model without a card that is none of the released, see
-      `recognition.recognise`.
+    full_stages: For a model without a card that is not one of the released
+      ones, see `recognise`.
 
   Raises:
     UserError: If the file cannot be read or is no RMT.
   """
-  where, arrays, others = recognition.unwrap(torch_file.read(path), key)
-  card = _card_beside(path)
+  where, arrays, others = unwrap(torch_file.read(path), key)
+  card = card_lib.read_beside(path)
   try:
     if card is None:
-      card = _imagenet(recognition.recognise(arrays, full_stages))
+      card = _imagenet_card(recognise(arrays, full_stages))
     match = state_dict.match_state_dict(arrays, card.make_model())
   except ValueError as error:
     raise UserError(f'{path}: {error}') from error
-  return Released(where, card, match, others)
+  return RMTCheckpoint(where, card, match, others)
 
 
-def _card_beside(path):
-  beside = path.with_name(card_lib.FILE)
-  if not beside.exists():
-    return None
-  fields = card_lib.read(beside)
-  # Any other library's config.json may lie there.
-  if not card_lib.is_card(fields):
-    return None
-  return card_lib.from_dict(fields, str(beside))
+def unwrap(
+    loaded: Any, key: str | None = None
+) -> tuple[str, dict[str, np.ndarray], int]:
+  """Finds the state dict in the object that a checkpoint file holds.
+
+  Args:
+    loaded: As `torch_file.read` returns it.
+    key: Its entry to take; None takes the first of `WRAPPERS` there is.
+
+  Returns:
+    Where it was ('' for the top), the arrays of the backbone and its head
+    without prefixes such as 'module.', and the number of arrays of other parts
+    (a detector's neck and heads), which are left out.
+
+  Raises:
+    UserError: If there are no arrays, or no entry `key`.
+  """
+  where = ''
+  for _ in range(_MAX_DEPTH):  # a crafted file can contain itself
+    if not isinstance(loaded, Mapping):
+      break
+    # Wrappers come first: a single tensor may lie beside them.
+    found = [
+        name
+        for name in ([key] if key else WRAPPERS)
+        if isinstance(loaded.get(name), Mapping)
+    ]
+    if found:
+      where = f'{where}/{found[0]}' if where else found[0]
+      loaded, key = loaded[found[0]], None
+      continue
+    arrays = {
+        name: value
+        for name, value in loaded.items()
+        if isinstance(name, str) and isinstance(value, np.ndarray)
+    }
+    if arrays and key is None:
+      return where, *_backbone(arrays)
+    break
+  entries = loaded if isinstance(loaded, Mapping) else ()
+  # Keys of a crafted file that are no strings might print without end.
+  names = [ascii(n[:40])[1:-1] for n in entries if isinstance(n, str)][:10]
+  wanted = f'no entry {key}' if key else 'no weights'
+  raise UserError(
+      f'{wanted} in the checkpoint (entries: {", ".join(names) or "none"})'
+  )
 
 
-def _imagenet(found):
-  named = found.num_classes == imagenet.NUM_CLASSES
+def _backbone(arrays, depth=_MAX_DEPTH):
+  """Strips prefixes; of a detector, takes the backbone only."""
+  if not depth:
+    return arrays, 0
+  for prefix in _PREFIXES:
+    inside = {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+    if inside:
+      found, others = _backbone(inside, depth - 1)
+      return found, others + len(arrays) - len(inside)
+  return arrays, 0
+
+
+def recognise(
+    arrays: Mapping[str, np.ndarray], full_stages: Sequence[int] | None = None
+) -> Recognised:
+  """Tells the model from names and shapes.
+
+  Args:
+    arrays: A state dict by the released names.
+    full_stages: Stages that attend over all pairs of tokens. No array shows
+      them, so they have to be given for a model that is not in `RELEASED`.
+
+  Raises:
+    UserError: If it is no RMT, or one of unknown sizes without `full_stages`.
+  """
+  try:
+    fields = _sizes(arrays)
+  except KeyError as error:
+    raise UserError(f'the checkpoint is no RMT: it has no {error}') from None
+  except (IndexError, TypeError, ValueError, ZeroDivisionError) as error:
+    raise UserError(
+        'the checkpoint is no RMT: its arrays have other shapes'
+    ) from error
+  num_classes = 0
+  if np.ndim(arrays.get('head.weight')) == 2:
+    num_classes = len(arrays['head.weight'])
+    fields['head'] = 'proj' if 'proj.weight' in arrays else 'norm'
+    fields['dense_head'] = np.ndim(arrays.get('aux_head.weight')) == 2
+  if full_stages is not None:
+    fields['full_stages'] = tuple(full_stages)
+  found = [
+      Recognised(name, changed, num_classes)
+      for name in RELEASED
+      if not (changed := _changed(fields, name)).keys() & set(_SIZES)
+  ]
+  if found:  # with and without a dense head
+    return min(found, key=lambda known: len(known.fields))
+  if 'num_heads' not in fields:
+    raise UserError(
+        f'an RMT of widths {fields["widths"]} is none of '
+        f'{", ".join(RELEASED)}, and without its buffers '
+        '(layers.0.Relpos.decay) its heads are not known'
+    )
+  if full_stages is None:
+    raise UserError(
+        f'an RMT of widths {fields["widths"]} and depths {fields["depths"]} is '
+        f'none of {", ".join(RELEASED)}; say which of its stages attend over '
+        'all pairs of tokens: --full-stages 3,4'
+    )
+  return Recognised('rmt_t', fields, num_classes)
+
+
+def _changed(fields, name):
+  """Returns the fields that differ from those of the named model."""
+  arch = named.MODELS[name]
+  return {
+      field: value
+      for field, value in fields.items()
+      if value != getattr(arch, field)
+  }
+
+
+def _sizes(arrays):
+  """Returns the fields that follow from shapes and decays."""
+  depths = [0, 0, 0, 0]
+  for name in arrays:
+    match = _BLOCK.match(name)
+    if match and int(match[1]) < 4:
+      stage, index = int(match[1]), int(match[2])
+      depths[stage] = max(depths[stage], index + 1)
+  shapes = {name: array.shape for name, array in arrays.items()}
+  blocks = [f'layers.{stage}.blocks.0.' for stage in range(4)]
+  widths = [shapes[f'{block}pos.conv.weight'][0] for block in blocks]
+  hidden = [shapes[f'{block}ffn.fc1.weight'][0] for block in blocks]
+  fields = {
+      'widths': tuple(widths),
+      'depths': tuple(depths),
+      'mlp_ratios': tuple(
+          inner / width for inner, width in zip(hidden, widths, strict=True)
+      ),
+      'layer_scale': tuple(
+          1e-6 if f'{block}gamma_1' in shapes else 0.0 for block in blocks
+      ),
+      'ffn_norm': f'{blocks[0]}ffn.ffn_layernorm.weight' in shapes,
+      'feature_norm': 'extra_norms.0.weight' in shapes,
+  }
+  # These are buffers, and some scripts save parameters only.
+  decays = [arrays.get(f'layers.{stage}.Relpos.decay') for stage in range(4)]
+  if all(decay is not None for decay in decays):
+    fields['num_heads'] = tuple(len(decay) for decay in decays)
+    fields['decay_ranges'] = tuple(_decay_range(decay) for decay in decays)
+  if 'proj.weight' in shapes:
+    fields['projection'] = shapes['proj.weight'][0]
+  return fields
+
+
+def _decay_range(log_decay: np.ndarray) -> float:
+  """Solves `gamma_1 = 1 - 2 ** (-2 - r / N)` for `r`, to a thousandth."""
+  if len(log_decay) == 1:
+    return 4.0  # A single head has gamma = 0.75 whatever the range.
+  with np.errstate(all='ignore'):  # Bad values are refused later.
+    gamma = np.exp(np.float64(log_decay[1]))
+    return round(float((-2 - np.log2(1 - gamma)) * len(log_decay)), 3)
+
+
+def _imagenet_card(found):
+  known = found.num_classes == imagenet.NUM_CLASSES
   return card_lib.Card(
       name=found.name,
       fields=factory.resolve(found.name, found.fields),
       num_classes=found.num_classes,
-      class_names=imagenet.classes() if named else (),
+      class_names=imagenet.classes() if known else (),
       image_size=imagenet.IMAGE_SIZE,
       mean=imagenet.MEAN,
       std=imagenet.STD,

@@ -1,20 +1,22 @@
-"""Weights as one `.safetensors` file, with their card inside."""
+"""Weights as one `.safetensors` file, with their card and a checksum inside."""
 
 from collections.abc import Mapping
 import json
 import pathlib
 from typing import Any
+import zlib
 
 from flax import traverse_util
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.weights import card as card_lib
 
-_CARD = 'config'  # its key among the file's metadata
+# Keys among the file's metadata.
+_CARD = 'config'
+_CHECKSUM = 'crc32'
 
 
 def write(
@@ -26,54 +28,78 @@ def write(
     path: The file.
     variables: Those of the card's model; names are paths, such as
       'params/stem/conv0/kernel'.
-    card: What they are for.
+    card: The model they are for.
   """
   from safetensors import numpy as safetensors
 
   flat = traverse_util.flatten_dict(dict(variables), sep='/')
-  # Arrays that do not lie as C has them would be saved as if they did.
+  # The library writes the memory of an array as if it were in C's order.
   arrays = {
       name: np.ascontiguousarray(jax.device_get(array))
       for name, array in flat.items()
   }
-  metadata = {'format': 'flax', _CARD: json.dumps(card.to_dict())}
-  with files.replacing(path) as part:
-    # Not by its `save_file`, which makes files that only their owner reads.
+  text = json.dumps(card.to_dict())
+  metadata = {
+      'format': 'flax',
+      _CARD: text,
+      _CHECKSUM: str(_checksum(arrays, text)),
+  }
+  with files.replaced(path) as part:
+    # Its own `save_file` makes files that only their owner can read.
     part.write_bytes(safetensors.save(arrays, metadata=metadata))
 
 
-def read(path: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
-  """Returns weights and card; the card may be in a `config.json` beside.
+def read(
+    path: pathlib.Path,
+) -> tuple[dict[str, np.ndarray], card_lib.Card]:
+  """Returns arrays by path and card; the card may be in a `config.json` beside.
 
   Raises:
-    UserError: If the file cannot be read, or there is no card.
+    UserError: If the file cannot be read, is not as it was written, or has no
+      card. A file without a checksum, as other libraries write it, is not
+      checked.
   """
   import safetensors
 
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
       metadata = file.metadata() or {}
-      flat = {name: jnp.asarray(file.get_tensor(name)) for name in file.keys()}
+      arrays = {name: file.get_tensor(name) for name in file.keys()}
   except FileNotFoundError:
     raise UserError(f'{path} does not exist') from None
   except (safetensors.SafetensorError, OSError) as error:
-    raise UserError(f'{path} is damaged: {error}') from error
-  beside = path.with_name(card_lib.FILE)
-  if _CARD in metadata:
-    fields, where = _parsed(metadata[_CARD], path), str(path)
-  elif beside.exists():
-    fields, where = card_lib.read(beside), str(beside)
+    reason = card_lib.printable(str(error))[:160]
+    raise UserError(f'{path} is damaged: {reason}') from error
+  text = metadata.get(_CARD)
+  expected = metadata.get(_CHECKSUM)
+  if expected is not None and expected != str(_checksum(arrays, text or '')):
+    raise UserError(
+        f'{path} is damaged: its checksum differs from that of its contents; '
+        'take another copy'
+    )
+  if text is not None:
+    card = card_lib.from_dict(_parsed(text, path), str(path))
   else:
+    card = card_lib.read_beside(path)
+  if card is None:
     raise UserError(
         f'{path} does not say which model it is for, and there is no '
-        f'{card_lib.FILE} beside it'
+        f'{card_lib.FILE} of gswinrmt_jax beside it'
     )
-  card = card_lib.from_dict(fields, where)
-  return traverse_util.unflatten_dict(flat, sep='/'), card
+  return arrays, card
+
+
+def _checksum(arrays, text):
+  """Returns the CRC-32 of the card and of all names, types, shapes, numbers."""
+  total = zlib.crc32(text.encode())
+  for name, array in sorted(arrays.items()):
+    total = zlib.crc32(f'{name} {array.dtype} {array.shape}'.encode(), total)
+    total = zlib.crc32(array, total)
+  return total
 
 
 def _parsed(text, path):
   try:
     return json.loads(text)
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise UserError(f'{path} has a damaged card: {error}') from error

@@ -1,7 +1,12 @@
-"""RMT weights in and out, under the names of the released PyTorch code."""
+"""RMT weights under the names and in the layouts of the released PyTorch code.
+
+The released code stores Linear weights as (out, in), convolutions as OIHW and
+LayerScale as (1, 1, 1, C); here they are [in, out], HWIO and [C].
+"""
 
 from collections.abc import Mapping
 import dataclasses
+import re
 from typing import Any
 
 from flax import traverse_util
@@ -14,9 +19,9 @@ from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.ops import decay as decay_lib
 from gswinrmt_jax.ops import rotary
-from gswinrmt_jax.weights import rmt_names
 
-# What RMT is: with another value the same arrays would mean something else.
+# The fields that make a model an RMT: with other values the same arrays would
+# mean something else.
 _RMT_FIELDS = {
     'stem': 'conv',
     'downsample': 'conv',
@@ -33,21 +38,84 @@ _RMT_FIELDS = {
     'swiglu': False,
     'window_size': 0,
 }
+# Our module -> the released one; the first pattern that matches all of a name.
+_MODULES = (
+    (r'stem/conv(\d)', lambda i: f'patch_embed.proj.{3 * int(i)}'),
+    (r'stem/norm(\d)', lambda i: f'patch_embed.proj.{3 * int(i) + 1}'),
+    (r'down(\d)/conv', lambda i: f'layers.{int(i) - 1}.downsample.reduction'),
+    (r'down(\d)/norm', lambda i: f'layers.{int(i) - 1}.downsample.norm'),
+    (r'feature_norm(\d)', lambda i: f'extra_norms.{int(i) - 1}'),
+    (r'proj_norm', lambda: 'norm'),
+    (r'dense_head', lambda: 'aux_head'),
+    (r'(norm|proj|head)', str),
+)
+_IN_BLOCK = {
+    'position': 'pos.conv',
+    'attention_norm': 'retention_layer_norm',
+    'attention/query': 'retention.q_proj',
+    'attention/key': 'retention.k_proj',
+    'attention/value': 'retention.v_proj',
+    'attention/local': 'retention.lepe.conv',
+    'attention/out': 'retention.out_proj',
+    'ffn_norm': 'final_layer_norm',
+    'ffn/up': 'ffn.fc1',
+    'ffn/position': 'ffn.dwconv.conv',
+    'ffn/norm': 'ffn.ffn_layernorm',
+    'ffn/down': 'ffn.fc2',
+}
+_SCALES = {'attention_scale': 'gamma_1', 'ffn_scale': 'gamma_2'}
+_LEAVES = {
+    'kernel': 'weight',
+    'scale': 'weight',
+    'bias': 'bias',
+    'mean': 'running_mean',
+    'var': 'running_var',
+}
+_BLOCK = re.compile(r'stage(\d)/block(\d+)/(.+)')
 _COUNTER = '.num_batches_tracked'
-# The released code makes its tables in float32: log(1 - 2^-k) near 0 keeps the
-# rounding of its argument.
+# The released code computes its tables in float32: log(1 - 2^-k) near 0 keeps
+# the rounding error of its argument.
 _TABLE_ERROR = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class Match:
-  """What of a state dict fits a model; names are those of the state dict.
+class ReleasedName:
+  """The released name of one of our arrays.
 
   Attributes:
-    arrays: Ours by path, 'params/stem/conv0/kernel'.
-    missing: The model has it, the state dict does not.
-    unexpected: The state dict has it, the model does not.
-    mismatched: Both have it, but not alike; with what differs.
+    key: Its key in the state dict.
+    is_scale: Whether it is a LayerScale, which has three more axes there.
+  """
+
+  key: str
+  is_scale: bool = False
+
+  def from_torch(self, array: np.ndarray) -> np.ndarray:
+    """Returns a released array in our layout."""
+    if self.is_scale:
+      return array.reshape(array.shape[-1:])
+    if array.ndim == 4:
+      return array.transpose(2, 3, 1, 0)
+    return array.T  # The transpose of a vector is the vector.
+
+  def to_torch(self, array: np.ndarray) -> np.ndarray:
+    """Returns one of our arrays in the released layout."""
+    if self.is_scale:
+      return array.reshape(1, 1, 1, -1)
+    if array.ndim == 4:
+      return array.transpose(3, 2, 0, 1)
+    return array.T
+
+
+@dataclasses.dataclass(frozen=True)
+class Match:
+  """How a state dict fits a model; names are those of the state dict.
+
+  Attributes:
+    arrays: Our arrays by path, 'params/stem/conv0/kernel'.
+    missing: Names that only the model has.
+    unexpected: Names that only the state dict has.
+    mismatched: Names that both have, with what differs.
   """
 
   arrays: dict[str, np.ndarray]
@@ -57,12 +125,12 @@ class Match:
 
   @property
   def is_complete(self) -> bool:
-    """Whether the two have the same arrays."""
+    """Whether model and state dict have the same arrays."""
     return self.is_whole and not self.unexpected
 
   @property
   def is_whole(self) -> bool:
-    """Whether all of the model is there."""
+    """Whether the state dict has every array of the model."""
     return not (self.missing or self.mismatched)
 
   @property
@@ -74,7 +142,7 @@ class Match:
     )
 
   def lines(self) -> list[str]:
-    """Returns the report: how much was loaded, and every other name."""
+    """Returns the report: the number of arrays loaded, and all other names."""
     lines = [f'loaded: {len(self.arrays)} arrays']
     lines += [f'missing: {name}' for name in self.missing]
     lines += [f'unexpected: {ascii(name)[1:-1]}' for name in self.unexpected]
@@ -98,7 +166,7 @@ def match_state_dict(
   """
   arrays, missing, mismatched = {}, [], {}
   expected = set()
-  for path, (name, shape) in _names(model).items():
+  for path, (name, shape) in _released_names(model).items():
     expected.add(name.key)
     if name.key not in state_dict:
       missing.append(name.key)
@@ -109,14 +177,14 @@ def match_state_dict(
       mismatched[name.key] = f'shape {array.shape}, the model has {wanted}'
     else:
       arrays[path] = np.ascontiguousarray(name.from_torch(array), np.float32)
-  for key, buffer in _buffers(model.arch).items():
+  for key, table in _tables(model.arch).items():
     expected.add(key)
     if key in state_dict:
       array = np.asarray(state_dict[key], np.float32)
-      if array.shape != buffer.shape:
-        mismatched[key] = f'shape {array.shape}, the model has {buffer.shape}'
-      elif not np.allclose(array, buffer, rtol=1e-5, atol=_TABLE_ERROR):
-        mismatched[key] = f'{array.tolist()}, the model has {buffer.tolist()}'
+      if array.shape != table.shape:
+        mismatched[key] = f'shape {array.shape}, the model has {table.shape}'
+      elif not np.allclose(array, table, rtol=1e-5, atol=_TABLE_ERROR):
+        mismatched[key] = f'{array.tolist()}, the model has {table.tolist()}'
   unexpected = [
       key
       for key in state_dict
@@ -128,7 +196,7 @@ def match_state_dict(
 def from_torch_state_dict(
     state_dict: Mapping[str, np.ndarray], model: Backbone
 ) -> dict[str, Any]:
-  """Returns a model's variables, from a state dict of the released RMT.
+  """Returns a model's variables from a state dict of the released RMT.
 
   Args:
     state_dict: Arrays in PyTorch's layout by the released names.
@@ -138,13 +206,13 @@ def from_torch_state_dict(
     `{'params', 'batch_stats'}`, float32, for `model.apply`.
 
   Raises:
-    ValueError: If the model is not an RMT, or an array is missing, left over or
-      of another shape; names them all.
+    ValueError: If the model is not an RMT, or if arrays are missing, left over
+      or of another shape; names them all.
   """
-  found = match_state_dict(state_dict, model)
-  if not found.is_complete:
-    raise ValueError('; '.join(found.lines()))
-  return found.variables
+  match = match_state_dict(state_dict, model)
+  if not match.is_complete:
+    raise ValueError('; '.join(match.lines()))
+  return match.variables
 
 
 def to_torch_state_dict(
@@ -161,28 +229,17 @@ def to_torch_state_dict(
   """
   flat = traverse_util.flatten_dict(dict(variables), sep='/')
   state_dict = {}
-  for path, (name, _) in _names(model).items():
+  for path, (name, _) in _released_names(model).items():
     array = np.asarray(jax.device_get(flat[path]), np.float32)
     state_dict[name.key] = np.ascontiguousarray(name.to_torch(array))
     if name.key.endswith('running_var'):
       counter = name.key.removesuffix('.running_var') + _COUNTER
       state_dict[counter] = np.zeros((), np.int64)
-  return state_dict | _buffers(model.arch)
-
-
-def _names(model: Backbone) -> dict[str, tuple[rmt_names.Name, tuple]]:
-  """Returns the released name and our shape of each array, by our path."""
-  check_is_rmt(model.arch)
-  least = model.arch.stride
-  shapes = factory.variable_shapes(model, (least, least, 3))
-  return {
-      path: (rmt_names.find(path.partition('/')[2]), leaf.shape)
-      for path, leaf in traverse_util.flatten_dict(shapes, sep='/').items()
-  }
+  return state_dict | _tables(model.arch)
 
 
 def check_is_rmt(arch: Architecture) -> None:
-  """Refuses what computes something else than the released RMT.
+  """Refuses models that compute something else than the released RMT.
 
   Raises:
     ValueError: Names the fields that differ.
@@ -199,18 +256,56 @@ def check_is_rmt(arch: Architecture) -> None:
     )
 
 
-def _buffers(arch: Architecture) -> dict[str, np.ndarray]:
-  """Returns what the released code keeps beside the parameters, per stage.
+def released_name(path: str) -> ReleasedName:
+  """Returns the released name of an array.
+
+  Args:
+    path: Our path below the collection, such as 'stage1/block00/ffn/up/kernel'.
+
+  Raises:
+    ValueError: If the released RMT has no such array.
+  """
+  block = _BLOCK.fullmatch(path)
+  if block:
+    stage, index, rest = block.groups()
+    prefix = f'layers.{int(stage) - 1}.blocks.{int(index)}'
+    if rest in _SCALES:
+      return ReleasedName(f'{prefix}.{_SCALES[rest]}', is_scale=True)
+    module, _, leaf = rest.rpartition('/')
+    if module in _IN_BLOCK and leaf in _LEAVES:
+      return ReleasedName(f'{prefix}.{_IN_BLOCK[module]}.{_LEAVES[leaf]}')
+  else:
+    module, _, leaf = path.rpartition('/')
+    for pattern, name in _MODULES:
+      match = re.fullmatch(pattern, module)
+      if match and leaf in _LEAVES:
+        return ReleasedName(f'{name(*match.groups())}.{_LEAVES[leaf]}')
+  raise ValueError(f'The released RMT has no counterpart of {path}.')
+
+
+def _released_names(model):
+  """Returns `{our path: (released name, our shape)}` of every array."""
+  check_is_rmt(model.arch)
+  smallest = model.arch.stride
+  shapes = factory.variable_shapes(model, (smallest, smallest, 3))
+  return {
+      path: (released_name(path.partition('/')[2]), leaf.shape)
+      for path, leaf in traverse_util.flatten_dict(shapes, sep='/').items()
+  }
+
+
+def _tables(arch: Architecture) -> dict[str, np.ndarray]:
+  """Returns the buffers that the released code stores for each stage.
 
   `angle`: rotary angles of a head's channels; `decay`: `log gamma` of heads.
   """
-  buffers = {}
+  tables = {}
   for stage, (width, heads, spread) in enumerate(
       zip(arch.widths, arch.num_heads, arch.decay_ranges, strict=True)
   ):
     angles = rotary.interleaved_frequencies(width // heads).repeat(2)
     log_decay = np.log(decay_lib.decay_rates(heads, spread))
     prefix = f'layers.{stage}.Relpos'
-    buffers[f'{prefix}.angle'] = angles.astype(np.float32)
-    buffers[f'{prefix}.decay'] = log_decay.astype(np.float32)
-  return buffers
+    tables[f'{prefix}.angle'] = angles.astype(np.float32)
+    tables[f'{prefix}.decay'] = log_decay.astype(np.float32)
+  return tables

@@ -1,10 +1,12 @@
-"""Reads what `torch.save` wrote, without PyTorch and without running anything.
+"""Reads and writes files of `torch.save`, without PyTorch.
 
-A pickle is a program. Here it may build containers, numbers, strings and
-tensors, the few names of `_Unpickler._names`; any other name ends the reading.
+The file is a zip of stored members: `data.pkl`, a pickle that rebuilds the
+tensors, and `data/N`, the numbers of storage N. A pickle is a program. Here it
+may build containers, numbers, strings and tensors, by the few names that
+`_Unpickler` knows; any other name ends the reading, and nothing is executed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 import io
 import math
@@ -16,6 +18,7 @@ import zipfile
 import ml_dtypes
 import numpy as np
 
+from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 
 _DTYPES = {
@@ -30,54 +33,28 @@ _DTYPES = {
     'ByteStorage': np.uint8,
     'BoolStorage': np.bool_,
 }
+_STORAGES = {'float32': 'FloatStorage', 'int64': 'LongStorage'}
+_ROOT = 'archive'
 _MAX_AXES = 32
 _MAX_EXTENT = 2**40  # far beyond any file, and products stay small numbers
-# Bytes of the pickle: some 200 for a tensor; what it builds may be 60 as many.
+# Bytes of the pickle, about 200 a tensor; objects take up to 60 times as much.
 _MAX_PROGRAM = 2**24
 _MAX_KEY = 2**31
 
 
-class _RefusedError(Exception):
-  """What the file asks for is not on the list, or does not fit together."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _StorageType:
-  """What the name of a storage class stands for."""
-
-  dtype: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class _Storage:
-  """The numbers of one member; nothing that the file builds is one."""
-
-  data: np.ndarray
-
-
-class _Dict(dict):
-  """Takes no arguments: a copy of a copy of a copy would fill the memory."""
-
-  def __new__(cls):
-    return super().__new__(cls)
-
-  def __init__(self):
-    super().__init__()
-
-
 def read(path: pathlib.Path) -> Any:
-  """Returns the object in a file of `torch.save`, tensors as numpy arrays.
+  """Returns the object in a file of `torch.save`, tensors as NumPy arrays.
 
   Args:
     path: A file written by PyTorch 1.6 or later.
 
   Returns:
-    Nested dicts, lists and scalars. Attributes of objects are left out: an
-    `argparse.Namespace` or the like is an empty dict. numpy's numbers are None.
+    Nested dicts, lists and scalars. Attributes of objects are dropped: an
+    `argparse.Namespace` or the like is an empty dict. NumPy scalars are None.
 
   Raises:
-    UserError: If it is no such file, is damaged, or names anything but
-      containers and tensors; nothing of it is executed.
+    UserError: If the file is something else, is damaged, or names anything but
+      containers and tensors.
   """
   try:
     with zipfile.ZipFile(path) as archive:
@@ -93,10 +70,32 @@ def read(path: pathlib.Path) -> Any:
     raise UserError(f'{path} is refused: {error}') from error
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error}') from error
-  except Exception as error:  # Whatever damaged bytes lead to.
-    # Some quote what they could not read, however much of it there is.
+  except Exception as error:  # Damaged bytes may raise anything.
+    # Some messages quote what they could not read, whatever its length.
     said = ' '.join(f'{type(error).__name__}: {error}'[:160].split())
     raise UserError(f'{path} is damaged: {said}') from error
+
+
+def write(
+    path: pathlib.Path, tree: Mapping[str, Mapping[str, np.ndarray]]
+) -> None:
+  """Writes dicts of arrays, whole or not at all; `torch.load` reads them.
+
+  Args:
+    path: The file.
+    tree: State dicts by their entry; arrays are float32 or int64.
+  """
+  arrays = [array for entry in tree.values() for array in entry.values()]
+  with (
+      files.replaced(path) as part,
+      zipfile.ZipFile(part, 'w', zipfile.ZIP_STORED) as archive,
+  ):
+    archive.writestr(f'{_ROOT}/data.pkl', _program(tree))
+    archive.writestr(f'{_ROOT}/byteorder', 'little')
+    for key, array in enumerate(arrays):
+      little = np.ascontiguousarray(array, array.dtype.newbyteorder('<'))
+      archive.writestr(f'{_ROOT}/data/{key}', little.tobytes())
+    archive.writestr(f'{_ROOT}/version', '3\n')
 
 
 def _load(members):
@@ -121,8 +120,29 @@ def _load(members):
   ).load()
 
 
+class _RefusedError(Exception):
+  """The file names something that is not on the list, or is inconsistent."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Storage:
+  """The numbers of one member; a pickle cannot build one by itself."""
+
+  data: np.ndarray
+
+
+class _Dict(dict):
+  """Takes no arguments: repeated copies of copies would fill the memory."""
+
+  def __new__(cls):
+    return super().__new__(cls)
+
+  def __init__(self):
+    super().__init__()
+
+
 class _Members:
-  """The members of the file, which together are no larger than it is."""
+  """The members of the file, together no larger than the file."""
 
   def __init__(self, archive: zipfile.ZipFile, size: int):
     self.names = set(archive.namelist())
@@ -143,14 +163,14 @@ class _Members:
     return self._archive.read(member)
 
 
-# The unpickler written in Python: that in C makes room for whatever memo index
-# a crafted file names, up to all memory.
+# The unpickler written in Python: the one in C allocates memory for any memo
+# index that a crafted file names.
 class _Unpickler(pickle._Unpickler):
   """Knows containers and tensors, and sets no attributes."""
 
   dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
-  # The first takes whatever memory the file asks for, the others hash what may
-  # take for ever, as numbers of any size do; torch.save writes none of them.
+  # The first allocates as much memory as the file asks for. The others hash
+  # objects, which may take for ever. torch.save writes none of them.
   for _code in (
       pickle.BYTEARRAY8,
       pickle.PUT,
@@ -169,21 +189,18 @@ class _Unpickler(pickle._Unpickler):
         'torch.Size': _size,
         'torch._utils._rebuild_tensor_v2': _rebuild_tensor,
         'torch._utils._rebuild_parameter': _rebuild_parameter,
-        # Settings and figures that training scripts save along: left out.
+        # Settings and figures that training scripts save as well: dropped.
         'argparse.Namespace': _Dict,
         'yacs.config.CfgNode': _Dict,
-        'numpy.dtype': _left_out,
-        'numpy.core.multiarray.scalar': _left_out,
-        'numpy._core.multiarray.scalar': _left_out,
-        '_codecs.encode': _left_out,
-        **{
-            f'torch.{name}': _StorageType(dtype)
-            for name, dtype in _DTYPES.items()
-        },
+        'numpy.dtype': _dropped,
+        'numpy.core.multiarray.scalar': _dropped,
+        'numpy._core.multiarray.scalar': _dropped,
+        '_codecs.encode': _dropped,
+        **{f'torch.{name}': np.dtype(dtype) for name, dtype in _DTYPES.items()},
     }
 
   def find_class(self, module: str, name: str) -> Any:
-    """Returns what a name stands for, if it is on the list."""
+    """Returns the stand-in of a name, if the name is on the list."""
     full = f'{module}.{name}'
     if full not in self._names:
       raise _RefusedError(
@@ -193,15 +210,15 @@ class _Unpickler(pickle._Unpickler):
 
   def persistent_load(self, pid: Any) -> _Storage:
     """Returns a storage: `('storage', type, key, location, elements)`."""
-    kind, storage_type, key, _, count = pid
+    kind, dtype, key, _, count = pid
     if (
         kind != 'storage'
-        or not isinstance(storage_type, _StorageType)
+        or not isinstance(dtype, np.dtype)
         or not isinstance(key, str)
     ):
-      raise _RefusedError('it refers to something outside of the file')
+      raise _RefusedError('it refers to something outside the file')
     if key not in self._storages:
-      data = np.frombuffer(self._entry(key), storage_type.dtype)
+      data = np.frombuffer(self._entry(key), dtype)
       if len(data) != count:
         raise _RefusedError(
             f'its part {key!a} has {len(data)} numbers, not as many as it says'
@@ -223,7 +240,7 @@ class _Unpickler(pickle._Unpickler):
     if not isinstance(self.stack[-1], dict):
       raise _RefusedError('it puts items into what is no dict')
     for key, value in zip(items[::2], items[1::2], strict=True):
-      # To hash tuples of tuples of tuples would take for ever.
+      # Hashing tuples of tuples of tuples would take for ever.
       if not isinstance(key, str) and not (
           isinstance(key, int) and abs(key) < _MAX_KEY
       ):
@@ -236,7 +253,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _size(extents):
-  """Returns extents or strides, checked: whole, few and not too large."""
+  """Returns extents or strides if they are integers, few and not too large."""
   if (
       not isinstance(extents, tuple)
       or len(extents) > _MAX_AXES
@@ -247,7 +264,7 @@ def _size(extents):
 
 
 def _rebuild_tensor(storage, offset, size, stride, *_):
-  """Returns a view of the storage, which lies inside of it."""
+  """Returns a view that lies inside its storage."""
   if not isinstance(storage, _Storage):
     raise _RefusedError('a tensor has no storage')
   _size((offset,)), _size(size), _size(stride)
@@ -272,5 +289,50 @@ def _rebuild_parameter(data, *_):
   return data
 
 
-def _left_out(*_):
+def _dropped(*_):
   return None
+
+
+def _program(tree):
+  """Returns the pickle: the tree, with each array a call that rebuilds it."""
+  code = [pickle.PROTO, b'\x02', pickle.EMPTY_DICT]
+  count = 0
+  for entry, arrays in tree.items():
+    code += [_literal(entry), pickle.EMPTY_DICT]
+    for name, array in arrays.items():
+      code += [_literal(name), *_tensor(array, str(count)), pickle.SETITEM]
+      count += 1
+    code.append(pickle.SETITEM)
+  return b''.join([*code, pickle.STOP])
+
+
+def _tensor(array, key):
+  """`_rebuild_tensor_v2(storage, 0, shape, stride, False, OrderedDict())`."""
+  stride = tuple(
+      math.prod(array.shape[axis + 1 :]) for axis in range(array.ndim)
+  )
+  return [
+      _global('torch._utils', '_rebuild_tensor_v2'),
+      pickle.MARK,
+      pickle.MARK,
+      _literal('storage'),
+      _global('torch', _STORAGES[array.dtype.name]),
+      *map(_literal, (key, 'cpu', array.size)),
+      pickle.TUPLE,
+      pickle.BINPERSID,
+      *map(_literal, (0, array.shape, stride, False)),
+      _global('collections', 'OrderedDict'),
+      pickle.EMPTY_TUPLE,
+      pickle.REDUCE,
+      pickle.TUPLE,
+      pickle.REDUCE,
+  ]
+
+
+def _literal(value):
+  """Returns the opcodes of a string, a number or a tuple of numbers."""
+  return pickle.dumps(value, protocol=2)[2:-1]  # without PROTO and STOP
+
+
+def _global(module, name):
+  return pickle.GLOBAL + f'{module}\n{name}\n'.encode()
