@@ -15,7 +15,7 @@ from gswinrmt_jax.deploy import predict
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.runs import metrics_log
-from gswinrmt_jax.train import build, inputs, train_loop
+from gswinrmt_jax.train import inputs, train_loop
 from gswinrmt_jax.weights import load as weights
 
 
@@ -138,14 +138,16 @@ def run(root, tmp_path_factory):
   """A run on the folder data set, with a tiny model in place of a real one."""
   folder = tmp_path_factory.mktemp('runs') / 'run'
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
+    patch.setattr(factory, 'create_model', lambda *args, **fields: tiny.Tiny())
     train_loop.train(_recipe(root), folder, metrics_log.Terminal(io.StringIO()))
   return folder
 
 
 @pytest.fixture
 def _tiny_model(monkeypatch):
-  monkeypatch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
+  monkeypatch.setattr(
+      factory, 'create_model', lambda *args, **fields: tiny.Tiny()
+  )
 
 
 @pytest.mark.usefixtures('_tiny_model')

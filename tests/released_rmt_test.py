@@ -13,7 +13,7 @@ import released_rmt
 
 from gswinrmt_jax import weights
 from gswinrmt_jax.models import dense, norm
-from gswinrmt_jax.weights import rmt_names
+from gswinrmt_jax.weights import state_dict
 
 # Released name of a map -> the module whose output it is.
 _MAPS = {
@@ -170,6 +170,6 @@ def _released(tree):
   """Returns a tree of ours under the released names and layouts."""
   flat = {}
   for path, array in traverse_util.flatten_dict(tree, sep='/').items():
-    name = rmt_names.find(path)
+    name = state_dict.released_name(path)
     flat[name.key] = name.to_torch(np.asarray(array))
   return flat

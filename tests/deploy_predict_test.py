@@ -49,6 +49,21 @@ def test_digits_are_named(predictor, digits):
   assert sum(everything.probabilities) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    'image',
+    [
+        np.zeros((32, 32, 3), np.float32),  # normalised already, or in 0 to 1
+        np.zeros((32, 32, 3), np.int32),
+        np.zeros((32, 40, 3), np.uint8),
+        np.zeros((32, 32), np.uint8),
+    ],
+)
+def test_images_that_are_no_pixels_are_refused(predictor, image):
+  path = pathlib.Path('a.png')
+  with pytest.raises(ValueError, match=r'must be pixels from 0 to 255, uint8'):
+    list(predictor.predict([path], [image], 1))
+
+
 def test_batches_do_not_matter(predictor, digits, monkeypatch):
   paths, _ = digits
   images = [predictor.read(path) for path in paths[:5]]

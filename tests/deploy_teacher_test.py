@@ -16,7 +16,6 @@ from gswinrmt_jax.deploy import teacher
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.train import build
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
 
@@ -30,9 +29,9 @@ def _records(size):
 @pytest.fixture
 def weights(monkeypatch):
   """A teacher of one block, on tiny data of 11 records."""
-  make_model = build.make_model
+  create_model = factory.create_model
   tiny_parts.install(monkeypatch)
-  monkeypatch.setattr(build, 'make_model', make_model)
+  monkeypatch.setattr(factory, 'create_model', create_model)
   source = sources.ArraySource(
       tiny_parts.SPLITS['val'].image, tiny_parts.SPLITS['val'].label
   )

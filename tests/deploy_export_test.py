@@ -1,4 +1,4 @@
-"""Every format, written and read again, in a fresh process where it can be."""
+"""Conversion from PyTorch, and export to every format, read again."""
 
 import dataclasses
 import io
@@ -10,21 +10,17 @@ import sys
 import jax
 import numpy as np
 import pytest
+import random_variables
 import released_rmt
 import torch_pickles
 
 import gswinrmt_jax
 from gswinrmt_jax.commands import export as export_command
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.deploy import (
-    convert,
-    export,
-    export_safetensors,
-    model_card,
-    served,
-)
+from gswinrmt_jax.deploy import convert, export, model_card
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import fine_tuning
 from gswinrmt_jax.weights import load, torch_file
 
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
@@ -37,7 +33,7 @@ def digits():
 
 def _export(loaded, form, folder):
   stream = io.StringIO()
-  path = export.export(loaded, form, folder, metrics_log.Terminal(stream))
+  path = export.export(loaded, form, folder, Terminal(stream))
   return path, stream.getvalue()
 
 
@@ -83,7 +79,7 @@ def test_stablehlo_runs_alone(digits, tmp_path):
   """In a process that knows nothing of this package, with another batch."""
   path, said = _export(digits, 'stablehlo', tmp_path)
   assert 'logits differ by' in said
-  pixels = served.samples(digits)
+  pixels = export.sample_pixels(digits)
   np.save(tmp_path / 'pixels.npy', np.concatenate([pixels, pixels[:1]]))
   program = (
       'import sys, numpy, jax\n'
@@ -97,7 +93,7 @@ def test_stablehlo_runs_alone(digits, tmp_path):
   )
   subprocess.run([sys.executable, '-c', program], check=True, cwd=tmp_path)
   logits = np.load(tmp_path / 'logits.npy')
-  want = served.logits(digits)
+  want = export.model_logits(digits)
   np.testing.assert_allclose(logits[:2], want, rtol=0, atol=1e-5)
   np.testing.assert_allclose(logits[2], want[0], rtol=0, atol=1e-5)
 
@@ -111,10 +107,10 @@ def test_onnx_runs_in_its_runtime(digits, tmp_path):
   session = onnxruntime.InferenceSession(
       path, providers=['CPUExecutionProvider']
   )
-  pixels = served.samples(digits)[[1, 0, 1]]  # another batch
+  pixels = export.sample_pixels(digits)[[1, 0, 1]]  # another batch
   name = session.get_inputs()[0].name
   (logits,) = session.run(None, {name: pixels})
-  want = served.logits(digits)[[1, 0, 1]]
+  want = export.model_logits(digits)[[1, 0, 1]]
   np.testing.assert_allclose(logits, want, rtol=0, atol=1e-5)
 
 
@@ -151,15 +147,18 @@ def test_torch_for_rmt_alone(digits, tmp_path):
 
 @pytest.mark.parametrize('error', [1e-6, np.nan])
 def test_what_differs_is_removed(digits, tmp_path, monkeypatch, error):
-  def wrong(loaded, folder):
-    (folder / 'model.safetensors').touch()
-    return folder / 'model.safetensors', np.float32([1.0, error])
+  def wrong(loaded, path):
+    path.touch()
+    return np.float32([1.0, error])
 
   before = tmp_path / 'out' / 'model.safetensors'
   before.parent.mkdir()
   before.write_text('of an earlier export')
-  monkeypatch.setattr(export_safetensors, 'write', wrong)
-  monkeypatch.setattr(served, 'logits', lambda loaded: np.float32([1.0, 0.0]))
+  form = ('model.safetensors', wrong, 0.0)
+  monkeypatch.setitem(export._FORMATS, 'safetensors', form)
+  monkeypatch.setattr(
+      export, 'model_logits', lambda loaded: np.float32([1.0, 0.0])
+  )
   with pytest.raises(UserError, match=r'differ by (1e-06|nan) .*not kept'):
     _export(digits, 'safetensors', tmp_path / 'out')
   assert list(tmp_path.rglob('*')) == [before.parent, before]
@@ -187,3 +186,135 @@ def test_the_command(tmp_path, capsys, monkeypatch):
   assert calls[1][2] == _RUN / 'export'
   assert main.main([*arguments, '--format=keras']) == 2
   assert "not 'keras'" in capsys.readouterr().err
+
+
+@pytest.fixture(scope='module')
+def measured(digits):
+  part = {
+      'step': digits.step,
+      'epoch': 12,
+      'val_accuracy': 0.25,
+      'val_ema_accuracy': 0.5,
+      'test_accuracy': 0.375,
+      'test_ema_accuracy': 0.625,
+  }
+  figures = {'last': part, 'best': part, 'seed': 3}
+  card = dataclasses.replace(digits.card, figures=figures)
+  return dataclasses.replace(digits, card=card)
+
+
+def _text(measured, **changes):
+  changed = dataclasses.replace(measured, **changes)
+  return '\n'.join(model_card._lines(changed, 'safetensors'))
+
+
+def test_the_figures_are_those_of_the_weights_that_were_taken(measured):
+  raw, ema = _text(measured, which='raw'), _text(measured, which='ema')
+  assert '| validation accuracy | 25.00% |\n| test accuracy | 37.50% |' in raw
+  assert '| validation accuracy | 50.00% |\n| test accuracy | 62.50% |' in ema
+  assert 'The best checkpoint, epoch 12; seed 3.' in raw
+  assert 'epoch 12, moving average of the weights; seed 3.' in ema
+
+
+def test_another_step_was_not_measured(measured):
+  assert 'Not measured.' in _text(measured, step=7)
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory):
+  path = tmp_path_factory.mktemp('torch') / 'rmt.pth'
+  torch_pickles.save(path, {'model': released_rmt.state_dict(), 'epoch': 299})
+  return path
+
+
+@pytest.fixture(scope='module')
+def folder(checkpoint):
+  out = checkpoint.with_name('converted')
+  _convert(checkpoint, out, full_stages=(3, 4))
+  return out
+
+
+def _arrays():
+  """What is parameter or statistic among the released names."""
+  aside = ('Relpos', 'num_batches_tracked')
+  return [
+      key
+      for key in released_rmt.state_dict()
+      if not any(part in key for part in aside)
+  ]
+
+
+def _convert(source, out, **settings):
+  stream = io.StringIO()
+  convert.convert(source, out, terminal=Terminal(stream), **settings)
+  return stream.getvalue()
+
+
+def test_the_folder_has_the_weights(folder):
+  found = load.load(folder)
+  want = released_rmt.arrays()
+  model = found.make_model()
+  logits = jax.jit(lambda v, x: model.apply(v, x, train=False))(
+      found.variables, want['x']
+  )
+  np.testing.assert_allclose(logits, want['logits'], rtol=0, atol=1e-5)
+  assert found.card.num_classes == 10
+  assert found.card.image_size == (224, 224) and found.card.crop == 0.875
+
+
+def test_the_report_names_everything(checkpoint, folder, tmp_path, capsys):
+  said = _convert(checkpoint, tmp_path / 'a', full_stages=(3, 4))
+  assert 'entry model: rmt_t, 10 classes' in said
+  assert f'loaded: {len(_arrays())} arrays' in said
+  arrays = released_rmt.state_dict()
+  del arrays['head.bias']
+  arrays['more'] = np.zeros(3, np.float32)
+  path = tmp_path / 'b.pth'
+  torch_pickles.save(path, arrays)
+  out = tmp_path / 'out'
+  arguments = ['convert', str(path), str(out), '--full-stages=3,4']
+  assert main.main(arguments) == 2
+  printed = capsys.readouterr()
+  assert 'missing: head.bias' in printed.out
+  assert 'unexpected: more' in printed.out
+  assert (
+      '1 arrays missing' in printed.err and 'nothing was written' in printed.err
+  )
+  assert not list(tmp_path.glob('out*'))
+
+
+def test_nothing_is_written_over(checkpoint, folder):
+  with pytest.raises(UserError, match='is there already'):
+    _convert(checkpoint, folder, full_stages=(3, 4))
+
+
+def test_arguments_are_checked(capsys):
+  assert main.main(['convert', 'a.pth', 'b', '--full-stages=x']) == 2
+  assert "--full-stages is like 3,4, not 'x'" in capsys.readouterr().err
+  assert main.main(['convert', 'a.pth', 'b']) == 2
+  assert 'a.pth does not exist' in capsys.readouterr().err
+
+
+def test_a_stage_that_is_not_there(checkpoint, tmp_path):
+  with pytest.raises(UserError, match='are not in 1 to 4'):
+    _convert(checkpoint, tmp_path / 'a', full_stages=(5,))
+
+
+def test_a_run_can_start_from_it(folder):
+  """Another number of classes and another size of image."""
+  model = released_rmt.model().clone(num_classes=4)
+  fresh = random_variables.nested(model, (1, 40, 48, 3))
+  moved = fine_tuning.transfer(fresh, load.load(folder).variables)
+  assert moved.fresh.keys() == {'params/head/kernel', 'params/head/bias'}
+  assert (
+      'starts anew: params/head/bias (is (10,) in the weights, (4,) here)'
+      in (moved.lines())
+  )
+  np.testing.assert_array_equal(
+      moved.variables['batch_stats']['proj_norm']['var'],
+      released_rmt.state_dict()['norm.running_var'],
+  )
+  np.testing.assert_array_equal(
+      moved.variables['params']['head']['kernel'],
+      fresh['params']['head']['kernel'],
+  )

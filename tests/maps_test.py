@@ -1,0 +1,582 @@
+"""Maps of an image: against the model in float64, and as pictures."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from matplotlib.backends import backend_agg
+import numpy as np
+import oracle
+from PIL import Image
+import pytest
+import random_variables
+import weight_loops
+
+import gswinrmt_jax
+from gswinrmt_jax import maps
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.maps import computation, drawing
+from gswinrmt_jax.models import attention, named
+from gswinrmt_jax.ops import rotary
+
+# Maps of 13 x 9, 7 x 5, 4 x 3 and 2 x 2 tokens; the point is in their last
+# partial windows.
+SIZE = (52, 36)
+POINT = (33, 47)
+TOKENS = ((11, 8), (5, 4), (2, 2), (1, 1))
+_TINY = {
+    'widths': (8, 8, 12, 16),
+    'depths': (1, 2, 1, 1),
+    'num_heads': (1, 2, 3, 4),
+}
+IMAGE = random_variables.image((1, *SIZE, 3))
+
+
+def _model(name, **fields):
+  return gswinrmt_jax.create_model(
+      f'{name}_compact', num_classes=5, **_TINY | fields
+  )
+
+
+def _oracle(monkeypatch, model, system, variables):
+  """Maps and logits in float64, and what each attention was called with."""
+  inputs = {}
+  attention = oracle.attention
+
+  def record(tree, x, config, stage, index):
+    inputs[stage, index] = tree, x
+    return attention(tree, x, config, stage, index)
+
+  monkeypatch.setattr(oracle, 'attention', record)
+  config = {
+      'system': system,
+      'depths': model.arch.depths,
+      'num_heads': model.arch.num_heads,
+      'window_size': model.arch.window_size,
+      'full_stages': model.arch.full_stages,
+      'decay_range': model.arch.decay_ranges,
+      'head': model.arch.head,
+  }
+  flat = random_variables.flat(model, IMAGE.shape)
+  out = oracle.forward(flat, IMAGE, config)
+  return out, inputs, oracle.nest(flat), config
+
+
+def _expected_weights(model, system, tree, x, stage, index):
+  heads = model.arch.num_heads[stage - 1]
+  query, key = (
+      oracle.dense(tree[name], x)[0].reshape(*x.shape[1:3], heads, -1)
+      for name in ('query', 'key')
+  )
+  if 'decay_logit' in tree:
+    rates = oracle.sigmoid(tree['decay_logit'])
+  else:
+    spread = model.arch.decay_ranges[stage - 1]
+    rates = np.exp(oracle.fixed_log_decay(heads, spread))
+    rates = np.stack([rates] * (1 if stage in model.arch.full_stages else 2))
+  window = model.arch.window_size or None
+  weights = weight_loops.row(
+      system,
+      query,
+      key,
+      rates,
+      TOKENS[stage - 1],
+      window=window,
+      shift=window // 2 if window and index % 2 else 0,
+  )
+  return weights, rates
+
+
+def _finite_difference_cam(out, tree, config, stage, label):
+  """Steps each channel of a map as a whole: `sum_hw(dlogit / dA_c)`."""
+  activation = out[f'stage{stage}']
+  _, height, width, channels = activation.shape
+  step = 1e-5 * np.eye(channels)[:, None, None]
+  x = np.concatenate([activation + step, activation - step])
+  params, statistics = tree['params'], tree['batch_stats']
+  for later in range(stage + 1, 5):
+    down = f'down{later - 1}'
+    x = oracle.conv(params[down]['conv'], x, stride=2)
+    x = oracle.batch_norm(params[down]['norm'], statistics[down]['norm'], x)
+    for index in range(config['depths'][later - 1]):
+      block = params[f'stage{later}'][f'block{index:02}']
+      x = oracle.block(block, x, config, later, index)
+  logit = oracle.classify(params, statistics, x, config['head'])[:, label]
+  importance = (logit[:channels] - logit[channels:]) / 2e-5 / (height * width)
+  return np.maximum((activation[0] * importance).sum(-1), 0)
+
+
+@pytest.mark.parametrize(
+    ('system', 'fields', 'label', 'options'),
+    [
+        (
+            'retention',
+            {'window_size': 3, 'attention_impl': 'cyclic'},
+            3,
+            {'label': 3, 'cam_stage': 3},
+        ),
+        (
+            'rmt',
+            {'full_stages': (3, 4), 'depths': (2, 1, 1, 1)},
+            None,
+            {'blocks': (0, 0, 0, -1), 'cam_stage': 2},
+        ),
+    ],
+)
+def test_maps_are_those_of_the_equations(
+    monkeypatch, system, fields, label, options
+):
+  model = _model(system, **fields)
+  variables = random_variables.nested(model, IMAGE.shape)
+  got = maps.compute(model, variables, IMAGE[0], point=POINT, **options)
+  out, inputs, tree, config = _oracle(monkeypatch, model, system, variables)
+
+  np.testing.assert_allclose(got.logits, out['logits'][0], atol=1e-4)
+  assert got.label == (out['logits'].argmax() if label is None else label)
+  # The last ones, or those asked for.
+  blocks = (0, 0, 0, 0) if 'blocks' in options else (0, 1, 0, 0)
+  for stage, (block, stage_maps) in enumerate(
+      zip(blocks, got.stages, strict=True), start=1
+  ):
+    parameters, x = inputs[stage, block]
+    weights, rates = _expected_weights(
+        model, system, parameters, x, stage, block
+    )
+    assert (stage_maps.block, stage_maps.token) == (block, TOKENS[stage - 1])
+    np.testing.assert_allclose(stage_maps.weights, weights, atol=2e-5)
+    np.testing.assert_allclose(stage_maps.rates, rates, rtol=1e-5)
+    reach = (np.array(stage_maps.kernel.shape[1:]) - 1) // 2
+    largest = [model.arch.window_size or 99] * 2
+    assert (reach == np.minimum(largest, x.shape[1:3]) - 1).all()
+    np.testing.assert_allclose(
+        stage_maps.kernel[:, 0, reach[1]], rates[-1] ** reach[0], rtol=1e-5
+    )
+    if system == 'rmt':
+      assert stage_maps.gate is None
+    else:
+      gate = oracle.sigmoid(oracle.dense(parameters['gate'], x))[0].mean(-1)
+      np.testing.assert_allclose(stage_maps.gate, gate, atol=1e-5)
+
+  assert got.cam_stage == options['cam_stage']
+  cam = _finite_difference_cam(out, tree, config, got.cam_stage, got.label)
+  assert cam.max() > 1e-3
+  expected = computation.upsample(
+      jnp.float32(cam), 2 ** (got.cam_stage + 1), SIZE
+  )
+  np.testing.assert_allclose(got.cam, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_defaults(monkeypatch):
+  """The middle pixel, the last blocks, float32; no decay, so no kernel."""
+  asked = {}
+
+  def run(model, variables, image, tokens, label, **options):
+    asked.update(options, dtype=model.dtype, tokens=tokens, label=label)
+    weights = [
+        np.ones(
+            (heads, *(-(-extent // 2 ** (stage + 1)) for extent in SIZE)),
+            np.float32,
+        )
+        for stage, heads in enumerate(model.arch.num_heads, start=1)
+    ]
+    cam = np.zeros(SIZE, np.float32)
+    return np.zeros(5, np.float32), 4, cam, [(w, None, None) for w in weights]
+
+  monkeypatch.setattr(computation, '_run', run)
+  model = _model('rmt', decay='none', dtype='bfloat16')
+  got = maps.compute(model, {}, np.zeros((*SIZE, 3)))
+  assert asked == {
+      'blocks': (0, 1, 0, 0),
+      'cam_stage': 1,
+      'dtype': jnp.float32,
+      'tokens': ((6, 4), (3, 2), (1, 1), (0, 0)),
+      'label': None,
+  }
+  assert (got.size, got.point, got.label) == (SIZE, (18, 26), 4)
+  assert {(s.rates, s.kernel, s.gate) for s in got.stages} == {(None,) * 3}
+
+
+def test_the_stage_of_grad_cam_has_enough_tokens():
+  strides = (4, 8, 16, 32)
+  assert computation._deepest((32, 32), strides) == 1  # 8, 4, 2, 1 tokens
+  assert computation._deepest((99, 49), strides) == 2  # 49 / 8, rounded up: 7
+  assert computation._deepest((99, 48), strides) == 1
+  assert computation._deepest((224, 224), strides) == 4
+  assert computation._deepest((16, 16), strides) == 1  # None has enough.
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'point': (36, 0)}, 'point 36, 0 is outside .* 36 x 52'),
+        ({'point': (0, -1)}, 'point 0, -1'),
+        ({'label': 5}, 'class 5: the model has classes 0 to 4'),
+        ({'blocks': (0, 2, 0, 0)}, r'blocks \(0, 2, 0, 0\)'),
+        ({'blocks': (0, -3, 0, 0)}, 'blocks'),
+        ({'blocks': (0, 0, 0)}, 'blocks'),
+        ({'cam_stage': 5}, 'stage 5: there are 1 to 4'),
+    ],
+)
+def test_what_does_not_exist_is_refused(options, message):
+  with pytest.raises(UserError, match=message):
+    maps.compute(_model('rmt'), {}, IMAGE[0], **options)
+
+
+def test_images_that_are_none_are_refused():
+  for image in (IMAGE, np.zeros((*SIZE, 3), np.uint8)):
+    with pytest.raises(
+        ValueError, match=r'image \[h w 3\], floating .* needed'
+    ):
+      maps.compute(_model('rmt'), {}, image)
+  with pytest.raises(ValueError, match='at least 32x32'):
+    maps.compute(_model('rmt'), {}, np.zeros((8, 40, 3), np.float32))
+
+
+# Windows of 3 on 5 x 7: two shifts cut partial windows on both axes.
+H, W, N, D = 5, 7, 3, 4
+C = N * D
+RATES = np.array([[0.5, 0.8, 0.9], [0.7, 0.6, 0.95]])
+
+
+def _attention(name, impl, *, stage=0, shifted=True, **fields):
+  """An attention without parameters as a function of V, and its inputs."""
+  arch = dataclasses.replace(
+      named.MODELS[f'{name}_compact'],
+      widths=(C,) * 4,
+      num_heads=(N,) * 4,
+      window_size=0 if name == 'rmt' else 3,
+      attention_impl=impl,
+      **fields,
+  )
+  module = attention.Attention(arch, stage, shifted, jnp.float32)
+  rng = np.random.default_rng(0)
+  query, key, value = jnp.float32(rng.normal(size=(3, 1, H, W, C)))
+  rates = RATES[:1] if stage == 3 and arch.full_stages else RATES
+
+  def mix(value):
+    q, k = query, key
+    if arch.rotary == 'interleaved':  # in the order of the projections
+      q, k = (rotary.arranged(x, N) for x in (query, key))
+    return module.attend(q, k, value, jnp.float32(np.log(rates)))
+
+  return mix, np.asarray(query[0]), np.asarray(key[0]), value, rates
+
+
+def _weights_of(mix):
+  return jax.jit(
+      lambda value, token: computation.effective_weights(mix, value, N, token)
+  )
+
+
+_ATTENTIONS = [
+    ('retention', 'banded', {}),
+    ('retention', 'cyclic', {}),
+    ('retention', 'banded', {'shifted': False}),
+    ('swat', 'banded', {}),
+    ('swat', 'cyclic', {}),
+    ('rmt', 'banded', {}),
+    ('rmt', 'banded', {'stage': 3}),
+]
+
+
+@pytest.mark.parametrize(('name', 'impl', 'options'), _ATTENTIONS)
+def test_weights_are_those_of_the_equations(name, impl, options):
+  """Two tokens: inside, and in the last partial window of both axes."""
+  mix, query, key, value, rates = _attention(name, impl, **options)
+  look = _weights_of(mix)
+  for token in ((2, 3), (H - 1, W - 1)):
+    out, weights = look(value, token)
+    expected = weight_loops.row(
+        name,
+        query.reshape(H, W, N, D),
+        key.reshape(H, W, N, D),
+        rates,
+        token,
+        window=None if name == 'rmt' else 3,
+        shift=1 if options.get('shifted', True) else 0,
+    )
+    assert weights.shape == (1, N, H, W)
+    np.testing.assert_allclose(weights[0], expected, atol=1e-6)
+    # What it gives to the values is the output, to rounding.
+    heads = np.asarray(value)[0].reshape(H, W, N, D)
+    np.testing.assert_allclose(
+        np.einsum('nHW,HWnd->nd', weights[0], heads).ravel(),
+        out[0, token[0], token[1]],
+        atol=1e-5,
+    )
+
+
+def test_outside_of_the_window_is_exactly_nothing():
+  """Window 3 shifted by 1: columns 0 | 123 | 456, rows 0 | 123 | 4."""
+  mix, _, _, value, _ = _attention('swat', 'banded')
+  _, weights = _weights_of(mix)(value, (4, 5))
+  seen = np.zeros((H, W), bool)
+  seen[4:, 4:] = True
+  assert ((np.asarray(weights[0]) != 0) == seen).all()
+
+
+def test_mean_distance_by_hand():
+  """From row 1, column 2: weights 1 and 3 at distances 3 and 1, 6 / 4."""
+  weights = np.zeros((3, 2, 3), np.float32)
+  weights[0, 0, 0], weights[0, 0, 2] = 1, 3
+  weights[1, 1, 2] = 0.1
+  np.testing.assert_allclose(
+      computation.mean_distance(weights, (1, 2)), [1.5, 0, 0]
+  )
+
+
+def test_decay_kernel_by_hand():
+  """Rates of (width, height): columns fade by 1/2, rows by 1/4."""
+  rates = np.array([[0.5, 1.0], [0.25, 1.0]])
+  kernel = computation.decay_kernel(rates, (1, 2))
+  assert kernel.shape == (2, 3, 5)
+  np.testing.assert_allclose(
+      kernel[0],
+      [
+          [1 / 16, 1 / 8, 1 / 4, 1 / 8, 1 / 16],
+          [1 / 4, 1 / 2, 1, 1 / 2, 1 / 4],
+          [1 / 16, 1 / 8, 1 / 4, 1 / 8, 1 / 16],
+      ],
+  )
+  np.testing.assert_allclose(kernel[1], 1)
+  both = computation.decay_kernel(np.array([[0.5]]), (1, 1))
+  np.testing.assert_allclose(both[0, 0], [1 / 4, 1 / 2, 1 / 4])
+
+
+def test_distance_of_weights_that_may_be_negative():
+  weights = np.float32([[[3, -1], [0, 0]], [[-1, 0], [0, 1]]])
+  np.testing.assert_allclose(
+      computation.mean_distance(weights, (0, 0)), [1 / 4, 2 / 2]
+  )
+
+
+LABEL = 1
+
+
+def _by_hand(params, activation):
+  """`logit = mean_hw(LN(A)) w + b`, so with z = LN(A) before its scale s:
+
+  dlogit / dA = (g - mean(g) - z mean(g z)) / deviation,   g = s w / (h w)
+  """
+  activation = np.asarray(activation, np.float64)
+  height, width, _ = activation.shape
+  mean = activation.mean(-1, keepdims=True)
+  deviation = np.sqrt(activation.var(-1, keepdims=True) + 1e-6)
+  z = (activation - mean) / deviation
+  scale = np.asarray(params['norm']['scale'], np.float64)
+  weight = np.asarray(params['head']['kernel'], np.float64)[:, LABEL]
+  g = scale * weight / (height * width)
+  gradient = g - g.mean() - z * (g * z).mean(-1, keepdims=True)
+  importance = (gradient / deviation).mean((0, 1))
+  return np.maximum((activation * importance).sum(-1), 0)
+
+
+def test_the_last_stage_by_hand():
+  """On a map that no image gave: two samples, which do not mix."""
+  model = gswinrmt_jax.create_model(
+      'retention_compact',
+      num_classes=4,
+      widths=(4, 4, 4, 12),
+      depths=(1, 1, 1, 1),
+      num_heads=(1, 1, 1, 1),
+  )
+  image = jnp.zeros((2, 40, 70, 3))
+  variables = random_variables.nested(model, image.shape)
+  activation = random_variables.image((2, 2, 3, 12))
+  # The class may be traced, so that another one compiles nothing.
+  cam = jax.jit(lambda *arguments: maps.grad_cam(model, *arguments, 4))(
+      variables, image, activation, jnp.int32(LABEL)
+  )
+  expected = [_by_hand(variables['params'], a) for a in activation]
+  assert np.max(expected) > 1e-3
+  np.testing.assert_allclose(cam, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_extents_are_those_of_the_model():
+  """Odd sizes too; and every pixel belongs to a token of the map."""
+  size = (75, 106)
+  model = gswinrmt_jax.create_model(
+      'rmt_compact', num_classes=2, depths=(1, 1, 1, 1)
+  )
+  features, _ = jax.eval_shape(
+      functools.partial(model.init_with_output, train=False, method='features'),
+      jax.random.key(0),
+      jax.ShapeDtypeStruct((1, *size, 3), jnp.float32),
+  )
+  assert model.arch.strides == (4, 8, 16, 32)
+  for stage, stride in enumerate(model.arch.strides, start=1):
+    height, width = features[f'stage{stage}'].shape[1:3]
+    assert tuple(-(-extent // stride) for extent in size) == (height, width)
+    assert computation.token_at((105, 74), stride) == (height - 1, width - 1)
+
+
+def test_a_point_is_x_then_y_and_a_token_row_then_column():
+  assert computation.token_at((17, 40), 4) == (10, 4)
+  assert computation.token_at((31, 32), 32) == (1, 0)
+
+
+def test_upsample_is_bilinear_between_the_middles_and_cut():
+  """Middles at 1.5 and 5.5 pixels: in steps of a quarter between them."""
+  values = jnp.array([[0.0, 4.0], [8.0, 12.0]])
+  line = np.array([0, 0, 0.5, 1.5, 2.5, 3.5, 4])  # the eighth is cut
+  out = computation.upsample(values, 4, (5, 7))
+  assert out.shape == (5, 7)
+  np.testing.assert_allclose(out[0], line, atol=1e-6)
+  np.testing.assert_allclose(out[:, 0], 2 * line[:5], atol=1e-6)
+
+
+DRAWN_SIZE = (40, 60)
+HEADS = (1, 2, 8, 16)
+NAMES = ('attention_reach', 'decay_kernels', 'gate', 'grad_cam')
+PICTURE = np.random.default_rng(0).integers(
+    0, 256, (*DRAWN_SIZE, 3), dtype=np.uint8
+)
+
+
+def _maps(*, gate=True, decay=True, cam=1.0):
+  """Maps of a model that never was; stage 4 attends over all pairs."""
+  rng = np.random.default_rng(1)
+  stages = []
+  for stage, heads in enumerate(HEADS, start=1):
+    stride = 2 ** (stage + 1)
+    extents = tuple(-(-extent // stride) for extent in DRAWN_SIZE)
+    rates = rng.uniform(0.5, 1, (1 if stage == 4 else 2, heads))
+    token = computation.token_at((33, 21), stride)
+    weights = rng.uniform(size=(heads, *extents))
+    weights[:, :, 0] = 0
+    kernel = computation.decay_kernel(rates, (extents[0] - 1, extents[1] - 1))
+    stages.append(
+        maps.StageMaps(
+            stride=stride,
+            block=stage,
+            token=token,
+            weights=weights,
+            distance=10 * stage + np.arange(float(heads)),
+            rates=rates if decay else None,
+            kernel=kernel if decay else None,
+            gate=rng.uniform(0.3, 0.6, extents) if gate else None,
+        )
+    )
+  return maps.Maps(
+      size=DRAWN_SIZE,
+      point=(33, 21),
+      logits=np.zeros(7),
+      label=5,
+      stages=tuple(stages),
+      cam_stage=2,
+      cam=cam * rng.uniform(size=DRAWN_SIZE),
+  )
+
+
+def _titles(figure):
+  return [axes.get_title() for axes in figure.axes]
+
+
+def test_four_whole_pictures_in_a_new_directory(tmp_path):
+  directory = tmp_path / 'new' / 'maps'
+  paths = maps.write(directory, _maps(), PICTURE, title='a title ' * 20)
+  assert paths == [directory / f'{name}.png' for name in NAMES]
+  assert sorted(directory.iterdir()) == sorted(paths)
+  for path in paths:
+    drawn = np.asarray(Image.open(path).convert('RGB'))
+    assert 200 < drawn.shape[0] < 1500 and 400 < drawn.shape[1] < 2000
+    assert drawn.std() > 20
+    # Nothing runs off the picture.
+    border = np.concatenate([drawn[0], drawn[-1], drawn[:, 0], drawn[:, -1]])
+    assert (border == 255).all()
+
+
+def test_a_failure_leaves_the_old_picture(tmp_path, monkeypatch):
+  path = tmp_path / 'gate.png'
+  drawing._save(path, drawing._words('first'), 'a title')
+  before = path.read_bytes()
+
+  def print_png(self, where):
+    where.write_bytes(b'half')
+    raise OSError('disk full')
+
+  monkeypatch.setattr(backend_agg.FigureCanvasAgg, 'print_png', print_png)
+  with pytest.raises(OSError, match='disk full'):
+    drawing._save(path, drawing._words('second'), 'a title')
+  assert path.read_bytes() == before
+
+
+def test_reach_has_a_row_a_stage_and_at_most_eight_heads():
+  """Of 16 heads every second or so; each token framed on its own pixels."""
+  figure = drawing._reach(_maps(), PICTURE)
+  *panels, colorbar = figure.axes
+  assert len(panels) == 1 + 2 + 8 + 8
+  shown = [title.partition(':')[0] for title in _titles(figure)[11:19]]
+  assert shown == [f'head {n}' for n in (0, 2, 4, 6, 9, 11, 13, 15)]
+  assert _titles(figure)[1:3] == ['head 0: 20.00', 'head 1: 21.00']
+  assert panels[1].get_ylabel() == 'stage 2\nblock 2'
+  (frame,) = panels[1].patches
+  assert frame.get_bbox().bounds == (31.5, 15.5, 8, 8)
+  (cut,) = panels[-1].patches
+  assert cut.get_bbox().bounds == (31.5, -0.5, 28, 32)
+  assert colorbar.get_ylim() == (0, 1)
+
+
+def test_tokens_lie_over_their_pixels_and_the_last_are_cut():
+  """Stage 3: 3 x 4 tokens of 16 pixels, on 40 x 60 pixels."""
+  figure = drawing._reach(_maps(), PICTURE)
+  panel = figure.axes[3]
+  picture, weights = panel.images
+  assert picture.get_array().shape == DRAWN_SIZE
+  assert weights.get_extent() == [-0.5, 63.5, 47.5, -0.5]
+  assert panel.get_xlim() == (-0.5, 59.5) and panel.get_ylim() == (39.5, -0.5)
+  of_head = _maps().stages[2].weights[0]
+  np.testing.assert_allclose(
+      weights.get_array().filled(0), of_head / of_head.max()
+  )
+  assert weights.get_array().mask[:, 0].all()  # no weight, no colour
+
+
+def test_kernels_stand_around_zero_and_name_their_rates():
+  figure = drawing._decay(_maps())
+  panel = figure.axes[3]
+  assert panel.images[0].get_extent() == [-3.5, 3.5, 2.5, -2.5]
+  assert panel.images[0].get_clim() == (0, 1)
+  rates = _maps().stages[2].rates[:, 0]
+  assert panel.get_title() == f'head 0: {rates[0]:.3f} {rates[1]:.3f}'
+  assert len(_titles(figure)[11].split()) == 3  # one rate over all pairs
+
+
+def test_gates_share_a_scale_around_one_half():
+  figure = drawing._gate(_maps(), PICTURE)
+  gates = [stage_maps.gate for stage_maps in _maps().stages]
+  spread = max(np.abs(gate - 0.5).max() for gate in gates)
+  for axes, gate in zip(figure.axes[1:5], gates, strict=True):
+    np.testing.assert_allclose(
+        axes.images[1].get_clim(), (0.5 - spread, 0.5 + spread)
+    )
+    assert axes.get_title().endswith(f'mean {gate.mean():.3f}')
+
+
+def test_what_a_model_lacks_is_said():
+  figure = drawing._gate(_maps(gate=False), PICTURE)
+  assert [text.get_text() for text in figure.texts] == [
+      'This model has no gate.'
+  ]
+  figure = drawing._decay(_maps(decay=False))
+  assert [text.get_text() for text in figure.texts] == [
+      'This model has no decay by distance.'
+  ]
+
+
+def test_grad_cam_is_drawn_over_its_largest_value():
+  panel = drawing._grad_cam(_maps(cam=1e-5), PICTURE).axes[1]
+  assert panel.images[1].get_array().max() == pytest.approx(1)
+  assert panel.get_title() == 'class 5, stage 2'
+  panel = drawing._grad_cam(_maps(cam=0.0), PICTURE).axes[1]
+  assert panel.get_title() == 'class 5, stage 2: no evidence'
+
+
+@pytest.mark.parametrize(
+    'picture', [PICTURE.astype(np.float32), PICTURE[:, :-1], PICTURE[..., 0]]
+)
+def test_another_picture_is_refused(tmp_path, picture):
+  with pytest.raises(ValueError, match=r'not uint8 \(40, 60, 3\)'):
+    maps.write(tmp_path / 'maps', _maps(), picture)
+  assert not (tmp_path / 'maps').exists()

@@ -1,0 +1,373 @@
+"""Weights from a run, a folder, a file or the hub, and their card."""
+
+import dataclasses
+import io
+import json
+import pathlib
+import shutil
+import sys
+import types
+
+import jax
+import numpy as np
+import pytest
+import tiny_parts
+
+import gswinrmt_jax
+from gswinrmt_jax import files, recipes
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.deploy import export
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import train_loop
+from gswinrmt_jax.weights import card as card_lib
+from gswinrmt_jax.weights import folder as weights_folder
+from gswinrmt_jax.weights import hub, load, safetensors_file
+
+_RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+
+
+@pytest.fixture(scope='module')
+def run():
+  return load.load(_RUN)
+
+
+@pytest.fixture(scope='module')
+def folder(run, tmp_path_factory):
+  out = tmp_path_factory.mktemp('weights') / 'digits'
+  weights_folder.write(out, run.variables, run.card)
+  return out
+
+
+def test_a_run_and_its_checkpoints(run):
+  assert run.step == 243 and run.epoch == 12
+  assert run.card.class_names == tuple('0123456789')
+  same = load.load(_RUN / 'checkpoints' / '243')
+  jax.tree.map(np.testing.assert_array_equal, same.variables, run.variables)
+  with pytest.raises(UserError, match='no checkpoint 7'):
+    load.load(_RUN, step=7)
+
+
+def test_a_folder_of_weights(run, folder):
+  found = load.load(folder)
+  assert found.recipe is None and found.step is None
+  jax.tree.map(np.testing.assert_array_equal, found.variables, run.variables)
+  assert found.make_model() == run.make_model()
+  assert sorted(path.name for path in folder.parent.iterdir()) == ['digits']
+
+
+def test_evaluation_of_weights_needs_the_data_named(folder, tmp_path):
+  copy = shutil.copytree(folder, tmp_path / 'copy')
+  quiet = Terminal(io.StringIO())
+  with pytest.raises(UserError, match='which data it is for: --data='):
+    evaluate_run.evaluate_run(copy, terminal=quiet)
+  report = evaluate_run.evaluate_run(
+      copy, data='digits', split='val', terminal=quiet
+  )
+  assert report['accuracy'] > 0.9 and report['step'] is None
+  assert (copy / 'evaluation_digits_val.json').exists()
+
+
+def test_other_classes_are_refused(run, folder, monkeypatch):
+  card = dataclasses.replace(run.card, num_classes=7)
+  other = dataclasses.replace(run, card=card)
+  monkeypatch.setattr(load, 'load', lambda *args, **kwargs: other)
+  with pytest.raises(UserError, match='7 classes apart, digits has 10'):
+    evaluate_run.evaluate_run(folder, data='digits')
+
+
+def test_other_names_are_refused(run, folder, monkeypatch):
+  card = dataclasses.replace(run.card, class_names=tuple('abcdefghij'))
+  other = dataclasses.replace(run, card=card)
+  monkeypatch.setattr(load, 'load', lambda *args, **kwargs: other)
+  with pytest.raises(UserError, match=r'knows a, b, c \.\.\., digits has 0, 1'):
+    evaluate_run.evaluate_run(folder, data='digits')
+
+
+def test_arrays_and_card_that_do_not_belong_together(run, folder, tmp_path):
+  fields = {**run.card.fields, 'ffn_norm': not run.card.fields['ffn_norm']}
+  card = dataclasses.replace(run.card, fields=fields)
+  path = tmp_path / 'model.safetensors'
+  safetensors_file.write(path, run.variables, card)
+  with pytest.raises(UserError, match='has not the arrays of the retention_c'):
+    load.load(path)
+  with pytest.raises(UserError, match='is no run: it has no steps'):
+    load.load(folder, step=3)
+
+
+def test_a_wrong_source_leaves_no_folder(folder, tmp_path, monkeypatch):
+  config = recipes.digits('swat_compact')
+  config.init_from = str(tmp_path / 'typo')
+  with pytest.raises(UserError, match='typo does not exist'):
+    train_loop.Run(
+        recipes.resolve(config),
+        tmp_path / 'run',
+        Terminal(io.StringIO()),
+    )
+  config.init_from = str(folder)  # of another model
+  with pytest.raises(UserError, match='for another model'):
+    train_loop.Run(
+        recipes.resolve(config),
+        tmp_path / 'run',
+        Terminal(io.StringIO()),
+    )
+  assert not (tmp_path / 'run').exists()
+
+
+def test_what_is_not_there(tmp_path):
+  with pytest.raises(UserError, match='does not exist; it should be a run'):
+    load.load(tmp_path / 'a')
+  (tmp_path / 'a.txt').write_text('')
+  with pytest.raises(UserError, match=r'a\.txt is not a run'):
+    load.load(tmp_path / 'a.txt')
+  with pytest.raises(UserError, match='is no run folder'):
+    load.load(tmp_path)
+
+
+def test_a_folder_is_synced_before_it_has_its_name(run, tmp_path, monkeypatch):
+  synced = []
+
+  def sync(path):
+    assert not (tmp_path / 'weights').exists() or path == tmp_path
+    synced.append(path)
+
+  monkeypatch.setattr(files, 'sync', sync)
+  weights_folder.write(tmp_path / 'weights', run.variables, run.card)
+  names = {path.name for path in synced}
+  written = {path.name for path in (tmp_path / 'weights').rglob('*')}
+  assert written <= names and synced[-1] == tmp_path
+
+
+def test_a_folder_that_cannot_be_written_is_none(run, tmp_path, monkeypatch):
+  def write_json(path, value):
+    raise OSError('disk full')
+
+  monkeypatch.setattr(files, 'write_json', write_json)
+  with pytest.raises(OSError, match='disk full'):
+    weights_folder.write(tmp_path / 'weights', run.variables, run.card)
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_folder(folder, tmp_path):
+  copy = shutil.copytree(folder, tmp_path / 'copy')
+  card = json.loads((copy / 'config.json').read_text())
+  for sums in ({**card['crc32'], 'params': 7}, {'params': 7}, 7):
+    (copy / 'config.json').write_text(json.dumps({**card, 'crc32': sums}))
+    with pytest.raises(UserError, match='damaged: their checksum differs'):
+      load.load(copy)
+  for path in (copy / 'weights').rglob('*'):
+    if path.is_file():
+      path.write_bytes(b'')
+  with pytest.raises(UserError, match='cannot be read'):
+    load.load(copy)
+
+
+def test_a_run_starts_from_weights(tmp_path, monkeypatch):
+  """Another run's: better than an untrained one from the start."""
+  tiny_parts.install(monkeypatch)
+  quiet = Terminal(io.StringIO())
+  first = tmp_path / 'first'
+  train_loop.train(tiny_parts.recipe(num_epochs=8), first, quiet)
+  learnt = load.load(first).variables
+  output = io.StringIO()
+  run = train_loop.Run(
+      recipes.resolve(tiny_parts.recipe(init_from=str(first))),
+      tmp_path / 'second',
+      Terminal(output),
+  )
+  make_state, step = run._restore_or_create()
+  state = make_state()
+  run.close()
+  assert step == 0 and state.step == 0
+  jax.tree.map(np.testing.assert_array_equal, state.variables, learnt)
+  moments = jax.tree.leaves(state.opt_state)
+  assert not any(np.any(moment) for moment in moments)
+  assert f'Starting from {first}, step' in output.getvalue()
+  assert 'starts anew' not in output.getvalue()
+
+
+_FIELDS = factory.resolve(
+    'swat_compact',
+    {
+        'widths': (8, 8, 16, 16),
+        'depths': (1, 1, 1, 1),
+        'num_heads': (1, 1, 1, 1),
+    },
+)
+_CARD = card_lib.Card(
+    name='swat_compact',
+    fields=_FIELDS,
+    num_classes=3,
+    class_names=('cat', 'dog', 'eel'),
+    image_size=(32, 48),
+    mean=(0.1, 0.2, 0.3),
+    std=(0.4, 0.5, 0.6),
+    crop=0.875,
+    dtype='bfloat16',
+    figures={'seed': 3},
+)
+
+
+def test_there_and_back_again(tmp_path):
+  path = tmp_path / 'config.json'
+  path.write_text(json.dumps(_CARD.to_dict()))
+  fields = card_lib.read(path)
+  assert card_lib.is_card(fields)
+  # Another library's, with the same keys.
+  assert not card_lib.is_card({'architecture': 'resnet50'})
+  read = card_lib.from_dict(fields, 'there')
+  assert read.make_model() == _CARD.make_model()
+  for field in dataclasses.fields(card_lib.Card):
+    if field.name != 'fields':  # JSON has lists for tuples
+      assert getattr(read, field.name) == getattr(_CARD, field.name)
+
+
+def test_squeezing_is_a_mode_where_others_read_the_card():
+  card = dataclasses.replace(_CARD, crop=0.0)
+  images = card.to_dict()['pretrained_cfg']
+  assert images['crop_mode'] == 'squash' and images['crop_pct'] == 1.0
+  assert card_lib.from_dict(card.to_dict(), '').crop == 0.0
+  assert _CARD.to_dict()['pretrained_cfg']['crop_mode'] == 'center'
+
+
+def test_above_the_cards_size_no_margin_is_cut_off():
+  assert _CARD.crop_at((32, 48)) == _CARD.crop_at((24, 24)) == 0.875
+  assert _CARD.crop_at((48, 48)) == 1.0
+  squeezed = dataclasses.replace(_CARD, crop=0.0)
+  assert squeezed.crop_at((48, 48)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        (lambda f: f.pop('num_classes'), "there has no 'num_classes'"),
+        (lambda f: f.update(architecture='swat'), 'swat_compact'),
+        (lambda f: f['model_args'].update(gate='yes'), 'gate'),
+        (lambda f: f['pretrained_cfg'].pop('mean'), "no 'mean'"),
+        (lambda f: f.update(pretrained_cfg=None), 'there: '),
+        (lambda f: f['pretrained_cfg'].update(crop_pct=None), 'there: '),
+        (lambda f: f['pretrained_cfg'].update(mean=[0.5]), '3 numbers'),
+        (lambda f: f['pretrained_cfg'].update(label_names=['a']), '1 names'),
+        (
+            lambda f: f['pretrained_cfg'].update(label_names=['a', 1, 'c']),
+            'no st',
+        ),
+        (
+            lambda f: f['pretrained_cfg'].update(mean=[0.5, np.nan, 0.5]),
+            'finite',
+        ),
+        (
+            lambda f: f['pretrained_cfg'].update(std=[0.5, np.inf, 0.5]),
+            'finite',
+        ),
+        (lambda f: f['pretrained_cfg'].update(std=[0.5, 0.0, 0.5]), 'above 0'),
+        (lambda f: f['pretrained_cfg'].update(std=[0.5, -0.1, 0.5]), 'above 0'),
+        (lambda f: f['pretrained_cfg'].update(crop_pct=np.nan), 'from 0 to 1'),
+        (
+            lambda f: f['pretrained_cfg'].update(input_size=[3, np.inf, 1]),
+            'there',
+        ),
+    ],
+)
+def test_a_wrong_card_is_one_line(change, said):
+  fields = json.loads(json.dumps(_CARD.to_dict()))
+  change(fields)
+  with pytest.raises(UserError, match=said):
+    card_lib.from_dict(fields, 'there')
+
+
+def test_class_names_cannot_steer_the_terminal(run):
+  names = ('\x1b[2J', 'b\n', '\x9bm', '\ud800', 'ü 猫', *'56789')
+  card = dataclasses.replace(run.card, class_names=names)
+  shown = [card.class_name(label) for label in range(5)]
+  assert shown == ['\\x1b[2J', 'b\\n', '\\x9bm', '\\ud800', 'ü 猫']
+  info = datasets.info('digits', '')
+  with pytest.raises(UserError) as caught:
+    dataclasses.replace(run, card=card).check_classes(info)
+  assert '\\x1b' in str(caught.value) and str(caught.value).isprintable()
+
+
+def test_the_images_of_a_run_are_checked(tmp_path):
+  copy = shutil.copytree(_RUN, tmp_path / 'run')
+  info = dataclasses.asdict(datasets.info('digits', ''))
+  fields = {**info, 'std': [0.3, float('nan'), 0.3], 'crop': 1.0}
+  (copy / 'data.json').write_text(json.dumps(fields))
+  with pytest.raises(UserError, match=r'run: mean .* must be finite'):
+    load.load(copy)
+
+
+def test_choices_of_earlier_versions_are_passed_over():
+  """How a model is computed once was among its fields."""
+  fields = json.loads(json.dumps(_CARD.to_dict()))
+  fields['model_args'] |= {
+      'attention_impl': 'pallas',
+      'depthwise_impl': 'shift',
+      'ffn_impl': 'xla',
+  }
+  model = card_lib.from_dict(fields, 'there').make_model()
+  assert model == _CARD.make_model()
+
+
+def test_a_file_that_is_no_card(tmp_path):
+  for content in ('[1]', '{', ''):
+    (tmp_path / 'a.json').write_text(content)
+    with pytest.raises(UserError, match=r'a\.json'):
+      card_lib.read(tmp_path / 'a.json')
+
+
+@pytest.fixture(name='asked')
+def _asked(tmp_path, monkeypatch):
+  """A hub with one repository; returns what it was asked for."""
+  asked = []
+
+  def snapshot_download(repository, *, revision, allow_patterns):
+    asked.append((repository, revision, allow_patterns))
+    if repository != 'me/digits':
+      raise RuntimeError(f'404: no {repository}\nRequest ID: 7')
+    return str(tmp_path / 'snapshot')
+
+  module = types.SimpleNamespace(snapshot_download=snapshot_download)
+  monkeypatch.setitem(sys.modules, 'huggingface_hub', module)
+  return asked
+
+
+def test_what_is_exported_is_loaded_by_name(asked, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  run = load.load(_RUN)
+  export.export(run, 'safetensors', tmp_path / 'snapshot', Terminal())
+  model, variables = gswinrmt_jax.load_model('hf-hub:me/digits@v1')
+  assert asked == [('me/digits', 'v1', ['config.json', 'model.safetensors'])]
+  assert model.arch == run.make_model().arch
+  jax.tree.map(np.testing.assert_array_equal, variables, dict(run.variables))
+  found = load.load(pathlib.Path('hf-hub:me/digits'))
+  assert asked[-1][:2] == ('me/digits', None)
+  assert found.origin == 'hf-hub:me/digits'
+  # What is measured does not go into the hub's cache.
+  assert found.folder == pathlib.Path()
+
+  shutil.move(tmp_path / 'snapshot' / 'model.safetensors', tmp_path)
+  with pytest.raises(UserError, match=r'me/digits has no model\.safetensors$'):
+    hub.fetch('hf-hub:me/digits')
+
+
+def test_a_repository_that_is_not_there_is_one_line(asked):
+  with pytest.raises(
+      UserError, match=r'nobody/x cannot be fetched \(404.*x\)$'
+  ):
+    hub.fetch('hf-hub:nobody/x')
+  assert asked
+
+
+@pytest.mark.parametrize('name', ['', 'digits', 'a/b/c', 'a/b@', '../b c'])
+def test_what_is_no_name_is_not_asked_for(name, asked):
+  with pytest.raises(UserError, match='should be hf-hub:OWNER/NAME'):
+    hub.fetch(f'hf-hub:{name}')
+  assert not asked
+
+
+def test_without_the_library(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
+  with pytest.raises(UserError, match=r'pip install .gswinrmt_jax\[hub\]'):
+    hub.fetch('hf-hub:a/b')
