@@ -14,6 +14,7 @@ from gswinrmt_jax.data import datasets, pictures, records
 from gswinrmt_jax.deploy import predict
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import inputs, train_loop
 from gswinrmt_jax.weights import load as weights
