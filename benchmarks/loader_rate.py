@@ -28,8 +28,7 @@ import numpy as np
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.benchmark import measure, models, pipeline
-from gswinrmt_jax.data import pipeline as data_pipeline
-from gswinrmt_jax.data import records
+from gswinrmt_jax.data import parallel, records
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.train import feed, inputs, resident, schedule
 
@@ -102,9 +101,7 @@ def _measure(feeds: Mapping[str, feed.Feed], options, workers: int = 0) -> None:
   rates = {name: [] for name in feeds}
   for repeat in range(options.repeats + 1):
     for name, opened in feeds.items():
-      for _ in range(
-          data_pipeline.AHEAD * workers
-      ):  # made before the clock runs
+      for _ in range(parallel.AHEAD * workers):  # made before the clock runs
         next(opened)
       found = _rate(opened, options.batch, options.images)
       if repeat:  # the first compiles

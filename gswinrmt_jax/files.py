@@ -105,6 +105,12 @@ def read_json(path: pathlib.Path) -> Any:
     raise UserError(f'{path} cannot be read: {error}') from error
 
 
+def user_cache() -> pathlib.Path:
+  """Returns this user's folder for files that can be written again."""
+  root = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
+  return pathlib.Path(root).expanduser() / 'gswinrmt_jax'
+
+
 @contextlib.contextmanager
 def locked(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
   """Holds a lock file, which names the process that holds it.

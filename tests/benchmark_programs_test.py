@@ -19,8 +19,8 @@ from gswinrmt_jax.benchmark import (
     programs,
     random_data,
 )
+from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets, records
-from gswinrmt_jax.data import pipeline as data_pipeline
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import cost, factory
 from gswinrmt_jax.ops import backend
@@ -167,7 +167,7 @@ def parts(monkeypatch):
 
 def _rows(parts, steps):
   """Rows of the first batches, by the definition of the order."""
-  batches = data_pipeline.train_batches(
+  batches = batches_lib.train_batches(
       parts.train_data, batch_size=4, seed=parts.config.seed
   )
   return np.stack([batch['row'] for batch in itertools.islice(batches, steps)])
@@ -203,9 +203,6 @@ def test_what_workers_made_meanwhile_is_passed_over(
       feed.Feed, '__next__', lambda self: taken.append(0) or fetch(self)
   )
   monkeypatch.setattr(type(parts.train_data), 'workers', 2)
-  monkeypatch.setattr(
-      data_pipeline, '_iterate', lambda steps, workers: iter(steps)
-  )
   training = programs.PipelineTraining(parts, repeat=repeat)
   before = len(taken)
   training.ready()

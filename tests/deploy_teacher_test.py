@@ -11,7 +11,8 @@ import tiny_parts
 
 from gswinrmt_jax.augment import batch
 from gswinrmt_jax.commands import guard, main
-from gswinrmt_jax.data import datasets, label_maps, pipeline, sources
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import datasets, label_maps, sources
 from gswinrmt_jax.deploy import teacher
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
@@ -122,8 +123,8 @@ def test_a_batch_divides_over_the_devices(weights, tmp_path, monkeypatch):
     sizes.append(batch_size)
     return batches(records, batch_size=batch_size)
 
-  batches = pipeline.eval_batches
-  monkeypatch.setattr(pipeline, 'eval_batches', eval_batches)
+  batches = batches_lib.eval_batches
+  monkeypatch.setattr(batches_lib, 'eval_batches', eval_batches)
   monkeypatch.setattr(mesh.Devices, 'rounded_up', lambda _, size: size + 2)
   teacher.write_label_maps(weights, tmp_path / 'maps', name='tiny', split='val')
   assert sizes == [66]

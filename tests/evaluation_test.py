@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import tiny
 
-from gswinrmt_jax.data import pipeline
+from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.evals import evaluator
 
 
@@ -40,7 +40,7 @@ def test_padding_is_ignored_whatever_the_batch_size():
   eval_step = jax.jit(evaluator.make_eval_step(tiny.Tiny(), _normalize))
 
   def figures(batch_size):
-    batches = pipeline.eval_batches(data, batch_size=batch_size)
+    batches = batches_lib.eval_batches(data, batch_size=batch_size)
     return evaluator.evaluate(eval_step, variables, batches)
 
   whole = figures(11)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tiny
 
-from gswinrmt_jax.data import datasets, pipeline
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.train import feed, resident, schedule
 
@@ -93,7 +94,7 @@ def test_batches_are_identical_wherever_records_are(
   opened.close()
   # By the definition, from the pictures themselves.
   decoded = datasets.load('own', 'train', str(root), storage='decode', **how)
-  order = pipeline.train_batches(
+  order = batches_lib.train_batches(
       decoded, batch_size=_BATCH, seed=3, repeats=repeats
   )
   assert list(found) == list(range(1, 20))

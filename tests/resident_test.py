@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tiny
 
-from gswinrmt_jax.data import pipeline
+from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train import resident
 
@@ -71,8 +71,8 @@ def test_no_room_is_one_line(room):
 
 def test_evaluation_sees_the_batches_of_the_host():
   placed = _place('device')
-  found = list(pipeline.eval_batches(placed, batch_size=10))
-  want = list(pipeline.eval_batches(RECORDS, batch_size=10))
+  found = list(batches_lib.eval_batches(placed, batch_size=10))
+  want = list(batches_lib.eval_batches(RECORDS, batch_size=10))
   for batch, other in zip(found, want, strict=True):
     batch = resident.complete(jax.device_put(batch), placed)
     for name, array in other.items():  # the padding's black images as well

@@ -10,12 +10,11 @@ import pytest
 import tiny_parts
 
 from gswinrmt_jax import recipes
+from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import (
-    cropped,
     datasets,
     label_maps,
     pictures,
-    pipeline,
     sources,
 )
 from gswinrmt_jax.errors import UserError
@@ -139,14 +138,14 @@ def test_tokens_are_told_what_their_pixels_show():
   ramp = np.linspace(0, 255, 64).astype(np.uint8)
   red, green = np.broadcast_arrays(ramp[None], ramp[:, None])
   image = np.stack([red, green, np.zeros_like(red)], -1)[None].repeat(6, 0)
-  train = cropped.Cropped(
+  train = batches_lib.Cropped(
       sources.ArraySource(image, np.zeros(6, np.int32)),
       (32, 32),
       pictures.RandomCrop((0.2, 0.5), (0.6, 1.6)),
   )
   index = np.arange(16, dtype=np.uint16).reshape(1, 4, 4, 1).repeat(6, 0)
   maps = label_maps.LabelMaps(index, np.ones((6, 4, 4, 1), np.float16), '')
-  batches = pipeline.train_batches(train, batch_size=8, seed=0)
+  batches = batches_lib.train_batches(train, batch_size=8, seed=0)
   batch = next(token_labels.with_maps(batches, maps))
   info = datasets.Info('ramps', ('',) * 16, (0.0,) * 3, (1.0,) * 3)
   config = _recipe(**{'augment.flip': True})

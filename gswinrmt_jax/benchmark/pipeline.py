@@ -12,7 +12,8 @@ from PIL import Image
 
 from gswinrmt_jax.benchmark import measure, record
 from gswinrmt_jax.benchmark.worker import Spec
-from gswinrmt_jax.data import folder_builder, machine, own_folder
+from gswinrmt_jax.data import parallel
+from gswinrmt_jax.data.prepare import class_folders, writer
 from gswinrmt_jax.errors import UserError
 
 DATA = 'synthetic'  # name of the data set
@@ -106,10 +107,12 @@ def make_data(
       _texture(rng, width, height).save(path, quality=_QUALITY)
       return path.stat().st_size
 
-    with concurrent.futures.ThreadPoolExecutor(machine.cores()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(parallel.cores()) as pool:
       sizes = list(pool.map(make, range(count)))
-    folder_builder.prepare(
-        DATA, lambda: own_folder.find(pictures), data_dir=str(folder)
+    writer.prepare(
+        DATA,
+        lambda: class_folders.find_and_divide(pictures),
+        data_dir=str(folder),
     )
   return sum(sizes) / count
 

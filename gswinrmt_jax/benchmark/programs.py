@@ -21,7 +21,7 @@ import numpy as np
 
 from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.benchmark import pipeline, random_data, worker
-from gswinrmt_jax.data import pipeline as data_pipeline
+from gswinrmt_jax.data import parallel
 from gswinrmt_jax.models import cost, factory
 from gswinrmt_jax.ops import backend
 from gswinrmt_jax.train import feed, optimizer, setup
@@ -252,7 +252,7 @@ class PipelineTraining:
     self._feed = feed.Feed(parts, 0)
     self._upcoming = next(self._feed)
     self._dispatches = self._feed
-    self._ahead = data_pipeline.AHEAD * parts.train_data.workers
+    self._ahead = parallel.AHEAD * parts.train_data.workers
     if repeat:
       self._feed.close()
       self._dispatches, self._ahead = itertools.repeat(self._upcoming), 0

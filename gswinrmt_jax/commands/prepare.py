@@ -111,10 +111,17 @@ def run(args: argparse.Namespace) -> int:
   if 'images' in _OPTIONS[args.dataset]:
     _prepare_pictures(args)
   else:
-    from gswinrmt_jax.data import datasets
-
-    datasets.prepare(args.dataset, args.dir, args.archive)
+    _prepare_known(args)
   return 0
+
+
+def _prepare_known(args):
+  if args.dataset == 'digits':
+    print('digits: ships with this package, nothing to prepare')
+  else:
+    from gswinrmt_jax.data.prepare import cifar10
+
+    cifar10.prepare(args.dir, args.archive)
 
 
 def _check_options(args):
@@ -138,35 +145,42 @@ def _option(key):
 
 
 def _prepare_pictures(args):
-  from gswinrmt_jax.data import folder_builder, machine, own_folder
+  from gswinrmt_jax.data import parallel
+  from gswinrmt_jax.data.prepare import class_folders, writer
 
   name = args.name if args.dataset == 'folder' else args.dataset
   if args.dataset == 'folder':
-    own_folder.check_name(name)
+    class_folders.check_name(name)
   if not args.images:
     raise UserError(f'prepare {args.dataset} needs --images DIR')
   arguments.check_positive(args, 'jobs')
-  folder_builder.prepare(
+  writer.prepare(
       name,
       lambda: _find(args),
       data_dir=args.dir,
-      jobs=args.jobs or machine.cores(),
+      jobs=args.jobs or parallel.cores(),
       skip_damaged=args.on_error == 'skip',
   )
 
 
 def _find(args):
-  from gswinrmt_jax.data import imagenet_source, mini_imagenet, own_folder
+  from gswinrmt_jax.data.prepare import (
+      class_folders,
+      imagenet_files,
+      mini_imagenet,
+  )
 
   root = _path(args.images)
   if not root.is_dir():
     raise UserError(f'--images {args.images}: no such directory')
   if args.dataset == 'imagenet':
-    return imagenet_source.find(root)
+    return imagenet_files.find(root)
   if args.dataset == 'mini_imagenet':
     classes = args.classes and _path(args.classes)
     return mini_imagenet.find(root, classes=classes, seed=args.seed)
-  return own_folder.find(root, val=args.val, test=args.test, seed=args.seed)
+  return class_folders.find_and_divide(
+      root, val=args.val, test=args.test, seed=args.seed
+  )
 
 
 def _path(text):

@@ -1,1 +1,4 @@
-"""Data sets in, batches of uint8 images out; nothing here imports jax."""
+"""What a training run reads: data sets in, batches of uint8 images out.
+
+Nothing here imports JAX. `prepare` holds the tool that writes data sets.
+"""

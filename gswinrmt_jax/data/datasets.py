@@ -1,20 +1,16 @@
 """The data sets by name: what they are, and their records."""
 
-from collections.abc import Callable
 import dataclasses
 import difflib
 
 from gswinrmt_jax.data import (
-    cache,
-    cifar10,
-    cropped,
+    decoded_cache,
     digits,
     imagenet,
     pictures,
     prepared,
     records,
     sources,
-    tfds_sets,
 )
 from gswinrmt_jax.errors import UserError
 
@@ -26,10 +22,10 @@ class Info:
   """What is known of a data set before a record is read.
 
   Attributes:
-    name: As the config's `data.name` has it.
+    name: As in the config's `data.name`.
     class_names: By label.
     mean: Per channel, of pixels / 255 of the train split; ImageNet's for
-      images of one's own.
+      data sets of the user's own.
     std: Likewise.
     image_size: Height and width as stored; zeros where they may differ.
   """
@@ -41,50 +37,21 @@ class Info:
   image_size: tuple[int, int] = (32, 32)
 
 
-@dataclasses.dataclass(frozen=True)
-class _DataSet:
-  info: Info
-  open: Callable[[str, str], sources.Source]
-  is_prepared: Callable[[str], bool]
-  prepare: Callable[[str, str | None], object]
-
-
-def _open_digits(split: str, data_dir: str) -> sources.ArraySource:
-  del data_dir
-  return sources.ArraySource(*digits.read(split))
-
-
-def _open_cifar10(split: str, data_dir: str) -> sources.TfdsSource:
-  builder = cifar10.open_prepared(data_dir)
-  if builder is None:
-    raise UserError(
-        f'cifar10 is not prepared in {cifar10.dataset_dir(data_dir)}; run '
-        '`gswinrmt prepare cifar10`'
-    )
-  mend = 'remove that directory and run `gswinrmt prepare cifar10`'
-  return sources.TfdsSource(builder, split, mend)
-
-
-def _say_digits_ship(data_dir: str, archive: str | None) -> None:
-  del data_dir, archive
-  print('digits: ships with this package, nothing to prepare')
-
-
-_DATA_SETS = {
-    'digits': _DataSet(
-        info=Info('digits', digits.CLASSES, digits.MEAN, digits.STD),
-        open=_open_digits,
-        is_prepared=lambda data_dir: True,
-        prepare=_say_digits_ship,
-    ),
-    'cifar10': _DataSet(
-        info=Info('cifar10', cifar10.CLASSES, cifar10.MEAN, cifar10.STD),
-        open=_open_cifar10,
-        is_prepared=cifar10.is_prepared,
-        prepare=cifar10.prepare,
+_BUILT_IN = {
+    'digits': Info('digits', digits.CLASSES, digits.MEAN, digits.STD),
+    'cifar10': Info(
+        'cifar10',
+        # Alphabetical, which for CIFAR-10 is also the order of the labels.
+        tuple(
+            'airplane automobile bird cat deer dog frog horse ship '
+            'truck'.split()
+        ),
+        # Of the original train split, as commonly quoted.
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
     ),
 }
-NAMES = tuple(_DATA_SETS)
+NAMES = tuple(_BUILT_IN)
 
 
 def info(name: str, data_dir: str = '') -> Info:
@@ -97,12 +64,9 @@ def info(name: str, data_dir: str = '') -> Info:
   Raises:
     UserError: If there is no such data set; names those that there are.
   """
-  if name in _DATA_SETS:
-    return _DATA_SETS[name].info
-  builder = tfds_sets.open_builder(name, data_dir)
-  if builder is None:
-    raise _unknown(name, data_dir)
-  features = builder.info.features
+  if name in _BUILT_IN:
+    return _BUILT_IN[name]
+  features = _open(name, data_dir).info.features
   return Info(
       name=name,
       class_names=tuple(features['label'].names),
@@ -122,7 +86,7 @@ def load(
     storage: str = 'memory',
     workers: int = 0,
     random_crop: pictures.RandomCrop | None = None,
-) -> records.Arrays | records.Decoded | cropped.Cropped:
+) -> records.Records | records.Cropped:
   """Returns a split of a prepared data set as images of one size.
 
   Args:
@@ -133,10 +97,10 @@ def load(
       that, TFDS's own default. Digits need none.
     image_size: Height and width that images are brought to; None keeps them as
       they are stored, all of one size.
-    crop: Part of the resized image that is kept, as `pictures.fit` has it.
-    storage: One of `STORAGES`, 'memory' and 'disk' decoding once; the images
-      are the same. Digits, which are small, are in memory anyway.
-    workers: Processes that decode, where storage is 'decode'.
+    crop: Part of the resized image that is kept, as in `pictures.fit`.
+    storage: One of `STORAGES`; 'memory' and 'disk' decode once. The images are
+      the same. Digits, which are small, are always in memory unless decoded.
+    workers: Processes that decode, if storage is 'decode'; 0 for threads.
     random_crop: What to draw of each image, each time; needs the storage
       'decode' and an image size.
 
@@ -153,12 +117,12 @@ def load(
     )
   source = open_source(name, split, data_dir)
   if random_crop is not None:
-    return cropped.Cropped(source, image_size, random_crop, workers)
+    return records.Cropped(source, image_size, random_crop, workers)
   decoded = records.Decoded(source, image_size, crop, workers)
   if storage == 'decode':
     return decoded
   if storage == 'disk' and isinstance(source, sources.TfdsSource):
-    return cache.load(decoded)
+    return decoded_cache.load(decoded)
   return records.to_memory(decoded)
 
 
@@ -173,49 +137,48 @@ def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
   Raises:
     UserError: As `load`.
   """
-  if name in _DATA_SETS:
-    return _DATA_SETS[name].open(split, data_dir)
-  source = tfds_sets.open_split(name, split, data_dir)
-  if source is None:
-    raise _unknown(name, data_dir)
-  return source
+  if name == 'digits':
+    return sources.ArraySource(*digits.read(split))
+  return sources.TfdsSource(_open(name, data_dir), split)
 
 
 def is_prepared(name: str, data_dir: str = '') -> bool:
   """Returns whether `load` will find the data; UserError if half written."""
-  if name in _DATA_SETS:
-    return _DATA_SETS[name].is_prepared(data_dir)
-  return tfds_sets.open_builder(name, data_dir) is not None
-
-
-def prepare(name: str, data_dir: str = '', archive: str | None = None) -> None:
-  """Prepares the data set below `data_dir`, or says that there is no need.
-
-  Args:
-    name: One of `NAMES`.
-    data_dir: As in `load`.
-    archive: A local copy of what would be downloaded.
-
-  Raises:
-    UserError: If it cannot be done; nothing is left behind.
-  """
-  if name not in _DATA_SETS:
-    raise _unknown(name, data_dir)
-  _DATA_SETS[name].prepare(data_dir, archive)
+  return name == 'digits' or prepared.open_newest(name, data_dir) is not None
 
 
 def ensure(name: str, data_dir: str = '') -> None:
-  """Prepares the data set if it is missing, and is silent if it is not."""
-  if not is_prepared(name, data_dir):
-    prepare(name, data_dir)
+  """Prepares CIFAR-10 if it is missing; other data sets must be there.
+
+  Raises:
+    UserError: If the data set is missing and cannot be prepared.
+  """
+  if is_prepared(name, data_dir):
+    return
+  if name != 'cifar10':
+    raise _unknown(name, data_dir)
+  from gswinrmt_jax.data.prepare import cifar10
+
+  cifar10.prepare(data_dir)
+
+
+def _open(name, data_dir):
+  """Returns the TFDS builder of a prepared data set."""
+  builder = prepared.open_newest(name, data_dir)
+  if builder is None:
+    raise _unknown(name, data_dir)
+  return builder
 
 
 def _unknown(name: str, data_dir: str) -> UserError:
   root = prepared.data_root(data_dir)
-  if name in ('imagenet', 'mini_imagenet'):
-    how = f'{prepared.command(name)} --images DIR'
-    return UserError(f'{name} is not prepared in {root}; run `{how}`')
-  own = tfds_sets.names(data_dir)
+  if name in ('cifar10', 'imagenet', 'mini_imagenet'):
+    images = '' if name == 'cifar10' else ' --images DIR'
+    return UserError(
+        f'{name} is not prepared in {root}; run '
+        f'`{prepared.command(name)}{images}`'
+    )
+  own = prepared.names(data_dir)
   near = difflib.get_close_matches(name, [*NAMES, *own], n=1)
   hint = f'; did you mean {near[0]}?' if near else ''
   there = ', '.join(own) or 'none'

@@ -9,10 +9,10 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 
 import numpy as np
 
+from gswinrmt_jax import files
 from gswinrmt_jax.data import datasets, sources
 from gswinrmt_jax.errors import UserError
 
@@ -68,20 +68,17 @@ def write(
   if folder.exists():
     raise UserError(f'{folder} is there already: choose another')
   meta = _expected(name, split, data_dir)
-  part = folder.with_name(f'.{folder.name}.part')
-  shutil.rmtree(part, ignore_errors=True)
   try:
-    part.mkdir(parents=True)
-    meta['checksum'] = _write_arrays(
-        part, maps, meta['records'], meta['classes']
-    )
-    (part / _META).write_text(json.dumps(meta, indent=2) + '\n')
-    part.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with files.replaced(folder) as part:
+      part.mkdir()
+      meta['checksum'] = _write_arrays(
+          part, maps, meta['records'], meta['classes']
+      )
+      (part / _META).write_text(json.dumps(meta, indent=2) + '\n')
   except OSError as error:
     reason = error.strerror or error
     raise UserError(f'cannot write {folder}: {reason}') from error
-  finally:
-    shutil.rmtree(part, ignore_errors=True)
 
 
 def open_maps(

@@ -21,6 +21,7 @@ _ORIENTATION = 0x0112  # EXIF tag
 _WHITE = (255, 255, 255, 255)
 _MAX_RATIO = 32  # of a picture's sides
 _TRIES = 10  # boxes that are drawn before the middle is taken
+_STRIP = 64  # rows converted at a time: numbers take eight bytes each
 
 
 class Stored(NamedTuple):
@@ -130,20 +131,25 @@ def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
 
 def _to_rgb(picture):
   if picture.mode[0] in 'IF':  # more than 8 bits; `convert` would clip to 255
-    array = np.asarray(picture, np.float64)
-    top = 1 if picture.mode == 'F' else 65535
-    # Written so that NaN is out of range too.
-    if not (array.min() >= 0 and array.max() <= top):
-      raise ValueError(
-          f'pixels of {array.min():g} to {array.max():g}, not of 0 to {top}'
-      )
-    array = np.rint(array * (255 / top)).astype(np.uint8)
-    return PIL.Image.fromarray(array).convert('RGB')
+    return _to_eight_bits(picture).convert('RGB')
   if picture.has_transparency_data:
     picture = picture.convert('RGBA')
     paper = PIL.Image.new('RGBA', picture.size, _WHITE)
     return PIL.Image.alpha_composite(paper, picture).convert('RGB')
   return picture.convert('RGB')
+
+
+def _to_eight_bits(picture):
+  array = np.asarray(picture)
+  top = 1 if picture.mode == 'F' else 65535
+  least, most = array.min(), array.max()
+  if not (least >= 0 and most <= top):  # so that NaN is out of range too
+    raise ValueError(f'pixels of {least:g} to {most:g}, not of 0 to {top}')
+  grey = np.empty(array.shape, np.uint8)
+  for start in range(0, len(array), _STRIP):
+    strip = array[start : start + _STRIP].astype(np.float64)
+    grey[start : start + _STRIP] = np.rint(strip * (255 / top))
+  return PIL.Image.fromarray(grey)
 
 
 def fit(

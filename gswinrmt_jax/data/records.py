@@ -1,15 +1,14 @@
-"""The records of a split as arrays, decoded beforehand or when needed."""
+"""The records of a split as arrays: decoded once, or each time."""
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-import concurrent.futures
+from collections.abc import Iterable, Iterator
 import contextlib
 import dataclasses
-import itertools
+import os
 
 import numpy as np
+import PIL.Image
 
-from gswinrmt_jax.data import machine, pictures
+from gswinrmt_jax.data import parallel, pictures
 from gswinrmt_jax.data.sources import Source
 from gswinrmt_jax.errors import UserError
 
@@ -20,7 +19,7 @@ _CHUNK = 256  # records that a thread decodes at a time
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrays:
-  """Records decoded beforehand, in memory or mapped to it.
+  """Records decoded once, in memory or mapped to it.
 
   Attributes:
     image: uint8 [n h w 3].
@@ -49,10 +48,10 @@ class Arrays:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-  """Records that are elsewhere: of a batch the host has the row numbers.
+  """Records that are on the devices; batches hold their row numbers alone.
 
   Attributes:
-    count: How many there are.
+    count: Number of records.
     image_shape: Height, width and channels of an image.
     source: What they were decoded from, if anything.
   """
@@ -67,7 +66,7 @@ class Rows:
     return self.count
 
   def gather(self, rows: np.ndarray) -> Batch:
-    """Returns nothing: the rows themselves are part of every batch."""
+    """Returns nothing: every batch holds its rows anyway."""
     del rows
     return {}
 
@@ -79,8 +78,8 @@ class Decoded:
     source: The records as they are stored.
     size: Height and width that images are brought to; None keeps them as they
       are stored, all of one size.
-    crop: Part of the resized image that is kept, as `pictures.fit` has it.
-    workers: Processes to decode in; 0 for none.
+    crop: Part of the resized image that is kept, as in `pictures.fit`.
+    workers: Processes that decode; 0 for threads of this process.
     image_shape: Height, width and channels of an image.
   """
 
@@ -93,13 +92,13 @@ class Decoded:
   ):
     self.source, self.size, self.crop = source, size, crop
     self.workers = workers
-    ((first, _),) = self._read([0])
-    self.image_shape = first.shape
+    ((first, _),) = source.read([0])
+    self.image_shape = self._fitted(first).shape
 
   def __len__(self) -> int:
     return len(self.source)
 
-  def gather(self, rows: np.ndarray) -> Batch:
+  def gather(self, rows: Iterable[int]) -> Batch:
     """Returns 'image' uint8 [b h w 3] and 'label' int32 [b] of these rows.
 
     Raises:
@@ -108,39 +107,97 @@ class Decoded:
     """
     image = np.empty((len(rows), *self.image_shape), np.uint8)
     label = np.empty(len(rows), np.int32)
-    for index, (one, number) in enumerate(self._read(rows)):
-      if one.shape != self.image_shape:
+    for index, (picture, number) in enumerate(self.source.read(rows)):
+      fitted = self._fitted(picture)
+      if fitted.shape != self.image_shape:
         height, width, _ = self.image_shape
         raise UserError(
-            f'{self.source.name(rows[index])} has {one.shape[1]} x '
-            f'{one.shape[0]} pixels, the first {width} x {height}: set '
+            f'{self.source.name(rows[index])} has {fitted.shape[1]} x '
+            f'{fitted.shape[0]} pixels, the first {width} x {height}: set '
             'config.data.image_size'
         )
-      image[index], label[index] = one, number
+      image[index], label[index] = fitted, number
     return {'image': image, 'label': label}
 
-  def _read(self, rows):
-    for picture, label in self.source.read(rows):
-      if self.size is None:
-        yield np.asarray(picture), label
-      else:
-        yield pictures.fit(picture, self.size, self.crop), label
+  def _fitted(self, picture: PIL.Image.Image) -> np.ndarray:
+    if self.size is None:
+      return np.asarray(picture)
+    return pictures.fit(picture, self.size, self.crop)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cropped:
+  """Records that are decoded and cropped at random when they are gathered.
+
+  Attributes:
+    source: The records as they are stored.
+    size: Height and width of the images.
+    how: Areas and shapes of the crops.
+    workers: As in `Decoded`.
+  """
+
+  source: Source
+  size: tuple[int, int]
+  how: pictures.RandomCrop
+  workers: int = 0
+
+  def __len__(self) -> int:
+    return len(self.source)
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    """Height, width and channels of an image."""
+    return *self.size, 3
+
+  def gather(
+      self, rows: Iterable[int], seed: int, positions: np.ndarray
+  ) -> Batch:
+    """Returns a batch whose crops depend on the seed and positions alone.
+
+    Args:
+      rows: Numbers of the records.
+      seed: The run's.
+      positions: Of each row in the stream of all records that training sees,
+        so that a record is cropped differently each time.
+
+    Returns:
+      'image' uint8 [b h w 3], 'label' int32 [b] and 'box' float32 [b 4] (top,
+      left, height, width in fractions of the picture).
+
+    Raises:
+      UserError: If a record cannot be decoded; names it.
+    """
+    image = np.empty((len(rows), *self.image_shape), np.uint8)
+    label = np.empty(len(rows), np.int32)
+    box = np.empty((len(rows), 4), np.float32)
+    for index, (picture, number) in enumerate(self.source.read(rows)):
+      # A counter-based generator: its key alone determines what it draws.
+      key = np.array([seed, positions[index]], np.uint64)
+      rng = np.random.Generator(np.random.Philox(key=key))
+      image[index], box[index] = pictures.random_crop(
+          picture, self.size, self.how, rng
+      )
+      label[index] = number
+    return {'image': image, 'label': label, 'box': box}
+
+
+Records = Arrays | Decoded
 
 
 def to_memory(records: Decoded) -> Arrays:
-  """Returns the records decoded once, to memory.
+  """Returns the records decoded once, in memory.
 
   Raises:
-    UserError: If one cannot be decoded, sizes differ, or there is no room.
+    UserError: If one cannot be decoded, sizes differ, or memory is too small.
   """
   shape = (len(records), *records.image_shape)
   size = int(np.prod(shape))
-  room = machine.free_memory()
-  if room is not None and size > room:
+  memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  if size > memory:
     raise UserError(
         f'{shape[0]:,} images of {shape[1]} x {shape[2]} pixels would take '
-        f'{size / 1e9:.1f} GB of memory, {room / 1e9:.1f} GB are free: set '
-        'config.data.storage to disk or decode'
+        f'{size / 1e9:.1f} GB of memory, this machine has {memory / 1e9:.1f} '
+        'GB: set config.data.storage to disk or decode'
     )
   arrays = Arrays(
       np.empty(shape, np.uint8), np.empty(shape[0], np.int32), records.source
@@ -154,57 +211,24 @@ def to_memory(records: Decoded) -> Arrays:
 
 
 def decode_all(records: Decoded) -> Iterator[Batch]:
-  """Yields all records in order, a chunk at a time, as `decode_ahead` does.
+  """Yields all records in order, in chunks decoded by several threads.
 
-  If it takes more than a moment and there is a terminal, a bar tells how long
-  it will.
+  If it takes more than a second and there is a terminal, a bar shows progress.
 
   Raises:
     UserError: If a record cannot be decoded, or sizes differ.
   """
   import tqdm
 
-  starts = range(0, len(records), _CHUNK)
-  parts = (range(s, min(s + _CHUNK, len(records))) for s in starts)
+  rows = range(len(records))
+  chunks = [rows[start : start + _CHUNK] for start in rows[::_CHUNK]]
+  stream = parallel.in_threads(
+      lambda index: records.gather(chunks[index]), len(chunks)
+  )
   bar = tqdm.tqdm(
       total=len(records), desc='decoding', unit='img', disable=None, delay=1
   )
-  with contextlib.closing(decode_ahead(records, parts)) as chunks, bar:
-    for chunk in chunks:
+  with contextlib.closing(stream), bar:
+    for chunk in stream:
       bar.update(len(chunk['label']))
       yield chunk
-
-
-def decode_ahead(
-    records: Decoded, parts: Iterable[Sequence[int]]
-) -> Iterator[Batch]:
-  """Yields the records of each part, in several threads that decode ahead.
-
-  Pillow lets go of Python's lock meanwhile. No more parts than there are
-  threads wait to be taken.
-
-  Args:
-    records: The records.
-    parts: Rows that a thread decodes at a time.
-
-  Raises:
-    UserError: If a record cannot be decoded, or sizes differ.
-  """
-  threads = machine.cores()
-  parts = iter(parts)
-  pool = concurrent.futures.ThreadPoolExecutor(threads)
-
-  def begin(count):
-    return [
-        pool.submit(records.gather, rows)
-        for rows in itertools.islice(parts, count)
-    ]
-
-  try:
-    ahead = deque(begin(threads))
-    while ahead:
-      part = ahead.popleft().result()
-      ahead += begin(1)
-      yield part
-  finally:  # An error, or Ctrl-C: what has not begun need not.
-    pool.shutdown(cancel_futures=True)

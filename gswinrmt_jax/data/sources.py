@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import pictures
+from gswinrmt_jax.data import pictures, prepared
 from gswinrmt_jax.errors import UserError
 
 _FETCHED = 64  # records that are held encoded at a time
@@ -19,7 +19,7 @@ class Source(Protocol):
   """The records of one split, in their stored order.
 
   Attributes:
-    version: Of the data set; empty where it has none.
+    version: Of the data set; empty if it has none.
   """
 
   version: str
@@ -38,7 +38,7 @@ class Source(Protocol):
     """Returns what to call a record in a message."""
 
   def keys(self, rows: Sequence[int]) -> list[str]:
-    """Returns what tells records from others: file name, id, or a hash."""
+    """Returns a unique name per record: file name, id, or a hash."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,23 +73,27 @@ class ArraySource:
 
 
 class TfdsSource:
-  """A split of a data set that TFDS has prepared, images still encoded."""
+  """A split of a data set that TFDS has prepared, images still encoded.
 
-  def __init__(self, builder: Any, split: str, mend: str):
+  Attributes:
+    folder: The data set's directory.
+    split: As it was asked for, slices included.
+    version: Of the data set.
+  """
+
+  def __init__(self, builder: Any, split: str):
     """Opens a split.
 
     Args:
       builder: The TFDS builder of the prepared data set.
       split: One of its splits, or slices of them such as 'train[:90%]'.
-      mend: What to do about damage, for the message.
 
     Raises:
       UserError: If there is no such split; names those that there are.
     """
     import tensorflow_datasets as tfds
 
-    self._path = pathlib.Path(builder.data_path)
-    self._mend = mend
+    self.folder = pathlib.Path(builder.data_path)
     self.split = split
     self.version = str(builder.info.version)
     # Decoded here: TFDS takes half as long again, warns about OpenCV and takes
@@ -129,17 +133,12 @@ class TfdsSource:
     ]
 
   def fingerprint(self) -> str:
-    """Returns what changes when the data set is written anew."""
-    digest = hashlib.sha256(f'{self._path.name} {self.split}'.encode())
-    for path in sorted(self._path.glob('*.array_record*')):
+    """Returns a hash that changes when the data set is written again."""
+    digest = hashlib.sha256(f'{self.folder.name} {self.split}'.encode())
+    for path in sorted(self.folder.glob('*.array_record*')):
       stat = path.stat()
       digest.update(f'{path.name} {stat.st_size} {stat.st_mtime_ns}'.encode())
     return digest.hexdigest()
-
-  @property
-  def folder(self) -> pathlib.Path:
-    """The data set's directory."""
-    return self._path
 
   def _fetch(self, rows):
     """Yields records, few of them held at a time."""
@@ -150,14 +149,15 @@ class TfdsSource:
       except (RuntimeError, ValueError, OSError) as error:
         reason = str(error).split('\n')[0]
         raise UserError(
-            f'{self._path} is damaged ({reason}); {self._mend}'
+            f'{self.folder} is damaged ({reason}); remove that directory and '
+            f'run `{prepared.command(self.folder.parent.name)}`'
         ) from error
       yield from records
 
   def _name(self, row, record):
     file = _file(record)
     file = f' ({file})' if file else ''
-    return f'{self._path.parent.name}: record {row} of {self.split!r}{file}'
+    return f'{self.folder.parent.name}: record {row} of {self.split!r}{file}'
 
 
 def _hash(data: bytes) -> str:
@@ -165,10 +165,10 @@ def _hash(data: bytes) -> str:
 
 
 def _file(record: Mapping[str, Any]) -> str:
-  """Returns the name of a record's file, '' if there is none.
+  """Returns the name of a record's file, '' if it has none.
 
-  Bytes that are no UTF-8, which other writers may have let through, are
-  spelled out: names stay apart and can be printed.
+  Bytes that are not UTF-8, which other writers may have let through, become
+  escape sequences: names stay distinct and can be printed.
   """
   file = record.get('file_name', record.get('id', b''))
   return (

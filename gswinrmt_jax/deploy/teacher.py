@@ -10,7 +10,8 @@ import numpy as np
 
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.augment import label_map
-from gswinrmt_jax.data import datasets, label_maps, pipeline
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import datasets, label_maps
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
@@ -76,7 +77,7 @@ def write_label_maps(
 
 
 def _see(
-    model: backbone.Backbone, weights: Weights, records: pipeline.Records
+    model: backbone.Backbone, weights: Weights, records: batches_lib.Records
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   """Yields the most probable classes and their probabilities, [h w 5] each.
 
@@ -96,7 +97,9 @@ def _see(
     return jax.lax.top_k(jax.nn.softmax(dense), top)
 
   place = mesh.Devices()
-  batches = pipeline.eval_batches(records, batch_size=place.rounded_up(_BATCH))
+  batches = batches_lib.eval_batches(
+      records, batch_size=place.rounded_up(_BATCH)
+  )
   seen = (
       see(weights.variables, place.put_batch(batch['image']))
       for batch in batches

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from gswinrmt_jax.data import machine
+from gswinrmt_jax import files
 from gswinrmt_jax.runs import metrics_log
 
 
@@ -23,7 +23,7 @@ def keep_programs() -> None:
   """
   if jax.default_backend() == 'cpu' or jax.config.jax_compilation_cache_dir:
     return
-  folder = machine.cache_folder() / 'compiled'
+  folder = files.user_cache() / 'compiled'
   jax.config.update('jax_compilation_cache_dir', str(folder))
 
 

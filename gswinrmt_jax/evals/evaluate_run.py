@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from gswinrmt_jax.data import datasets, pipeline
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.distributed import mesh as devices_lib
 from gswinrmt_jax.errors import UserError
@@ -113,7 +114,7 @@ def _figures(weights, place, size, batch_size):
   return evaluator.evaluate(
       eval_step,
       weights.variables,
-      pipeline.eval_batches(records, batch_size=batch_size),
+      batches_lib.eval_batches(records, batch_size=batch_size),
       devices.put_batch,
   )
 

@@ -7,7 +7,8 @@ import pathlib
 import ml_collections
 
 from gswinrmt_jax import files
-from gswinrmt_jax.data import cropped, datasets, label_maps, pipeline, sources
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import datasets, label_maps, sources
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import run_folder
 from gswinrmt_jax.train import inputs
@@ -99,8 +100,8 @@ class ImageSpec:
 def of_run(
     config: ml_collections.ConfigDict,
     info: datasets.Info,
-    train: pipeline.Records | cropped.Cropped,
-    val: pipeline.Records,
+    train: batches_lib.Records | batches_lib.Cropped,
+    val: batches_lib.Records,
     maps: label_maps.LabelMaps | None,
 ) -> ImageSpec:
   """Returns what a run on these records is for; reads some of them."""

@@ -9,7 +9,7 @@ import jax
 import ml_collections
 import numpy as np
 
-from gswinrmt_jax.data import pipeline
+from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.train import dispatch, resident, setup, token_labels
 
@@ -42,13 +42,13 @@ class Feed:
 
   Batches are the same wherever records are: read and decoded as they are
   needed, in files, in memory, or on the devices, in which case they get row
-  numbers alone. The order is that of `pipeline.train_batches` always.
+  numbers alone. The order is that of `batches.train_batches` always.
   """
 
   def __init__(self, of: setup.Parts, start: int):
     """Begins after `start` updates."""
     config = of.config
-    self._opened = pipeline.train_batches(
+    self._opened = batches_lib.train_batches(
         of.train_data,
         batch_size=config.batch_size,
         seed=config.seed,

@@ -4,7 +4,8 @@ import math
 
 import ml_collections
 
-from gswinrmt_jax.data import cropped, datasets, pictures, pipeline
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import datasets, pictures
 from gswinrmt_jax.errors import UserError
 
 # 'device' and 'auto' are in memory first: `resident` takes them from there.
@@ -77,7 +78,7 @@ def crop(config: ml_collections.ConfigDict) -> float:
 
 def load_train(
     config: ml_collections.ConfigDict,
-) -> pipeline.Records | cropped.Cropped:
+) -> batches_lib.Records | batches_lib.Cropped:
   """Returns the training records of a recipe."""
   data, how = config.data, {'crop': 0.0}
   if data.train_crop == 'random_resized':
@@ -87,7 +88,7 @@ def load_train(
 
 def load_eval(
     config: ml_collections.ConfigDict, split: str
-) -> pipeline.Records:
+) -> batches_lib.Records:
   """Returns the records of a split as a recipe's evaluation sees them."""
   return _load(config, split, crop=config.data.eval_crop)
 
@@ -109,8 +110,8 @@ def check_test(config: ml_collections.ConfigDict) -> None:
 
 def check_sizes(
     config: ml_collections.ConfigDict,
-    train: pipeline.Records | cropped.Cropped,
-    val: pipeline.Records,
+    train: batches_lib.Records | batches_lib.Cropped,
+    val: batches_lib.Records,
 ) -> None:
   """Refuses to validate at another size than is trained at.
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import jax
 
-from gswinrmt_jax.data import cropped, pipeline, records
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import records
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train import dispatch
 
@@ -31,10 +32,10 @@ class Resident(records.Rows):
 
 
 def place(
-    loaded: pipeline.Records | cropped.Cropped,
+    loaded: batches_lib.Records | batches_lib.Cropped,
     storage: str,
     replicate: Callable[[Any], Any],
-) -> pipeline.Records | cropped.Cropped | Resident:
+) -> batches_lib.Records | batches_lib.Cropped | Resident:
   """Puts records on the devices if they are to be there.
 
   Args:

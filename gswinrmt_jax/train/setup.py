@@ -9,7 +9,8 @@ import jax
 import ml_collections
 import optax
 
-from gswinrmt_jax.data import cropped, datasets, label_maps, pipeline
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import datasets, label_maps
 from gswinrmt_jax.distributed import compilation, mesh, processes
 from gswinrmt_jax.evals import evaluator
 from gswinrmt_jax.train import (
@@ -53,8 +54,8 @@ class Parts:
 
   config: ml_collections.ConfigDict
   info: datasets.Info
-  train_data: pipeline.Records | cropped.Cropped | resident.Resident
-  val_data: pipeline.Records | resident.Resident
+  train_data: batches_lib.Records | batches_lib.Cropped | resident.Resident
+  val_data: batches_lib.Records | resident.Resident
   maps: label_maps.LabelMaps | None
   plan: plan.Plan
   devices: mesh.Devices
@@ -78,7 +79,7 @@ class Parts:
   def evaluate(
       self,
       saved: Mapping[str, Any],
-      data: pipeline.Records | resident.Resident,
+      data: batches_lib.Records | resident.Resident,
   ) -> dict[str, Any]:
     """Returns the figures of the weights and, as `ema_NAME`, their average."""
     return self.begin_evaluation(saved, data)()
@@ -86,7 +87,7 @@ class Parts:
   def begin_evaluation(
       self,
       saved: Mapping[str, Any],
-      data: pipeline.Records | resident.Resident,
+      data: batches_lib.Records | resident.Resident,
       *,
       most: int | None = None,
   ) -> Callable[[], dict[str, Any]]:
@@ -98,7 +99,7 @@ class Parts:
       most: Batches to take; None takes all.
     """
     batch_size = self.devices.rounded_up(self.config.eval_batch_size)
-    batches = pipeline.eval_batches(
+    batches = batches_lib.eval_batches(
         data, batch_size=batch_size, share=processes.share()
     )
     figures = evaluator.begin(

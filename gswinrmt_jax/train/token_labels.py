@@ -8,7 +8,8 @@ import ml_collections
 
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.augment import label_map
-from gswinrmt_jax.data import datasets, label_maps, pipeline
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import datasets, label_maps
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train import build, token_loss, train_step
 
@@ -112,8 +113,8 @@ def open_for(
 
 
 def with_maps(
-    batches: Iterator[pipeline.Batch], maps: label_maps.LabelMaps
-) -> Iterator[pipeline.Batch]:
+    batches: Iterator[batches_lib.Batch], maps: label_maps.LabelMaps
+) -> Iterator[batches_lib.Batch]:
   """Adds 'map_index' and 'map_score' [b s t m] by the records' rows."""
   for batch in batches:
     yield batch | maps.gather(batch['row'])

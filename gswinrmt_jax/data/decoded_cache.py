@@ -1,0 +1,162 @@
+"""Decoded images in files, for data sets that memory does not hold.
+
+    FOLDER/SPLIT_HEIGHTxWIDTH_cropCROP_HASH/
+      image.npy    uint8 [n h w 3], mapped to memory
+      label.npy    int32 [n]
+      cache.json   checksums of the labels and of every chunk of images
+
+FOLDER is `decoded` in the data set's own directory or, where that cannot be
+written to, below ~/.cache. The hash covers all that the images depend on.
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+import tempfile
+import zlib
+
+import numpy as np
+import PIL
+
+from gswinrmt_jax import files
+from gswinrmt_jax.data import records
+from gswinrmt_jax.data.records import Arrays, Decoded
+from gswinrmt_jax.errors import UserError
+
+_VERSION = 2  # of what is done to an image; part of the hash
+_CHECKED = 8  # chunks that are read again on opening
+_INSTEAD = 'or set config.data.storage to memory or decode'
+
+
+def load(decoded: Decoded) -> Arrays:
+  """Returns the records from their cache, which is written if it is missing.
+
+  Processes that need a cache at once wait for the first of them.
+
+  Raises:
+    UserError: If a record cannot be decoded, there is no room, or a cache has
+      changed since it was written.
+  """
+  name = _name(decoded)
+  places = (
+      decoded.source.folder / 'decoded',
+      files.user_cache() / decoded.source.folder.parent.name,
+  )
+  for place in places:
+    if (place / name).exists():
+      return _open(place / name, decoded)
+  place = _first_writable(places)
+  with files.locked(place / '.lock', wait=True) as held:
+    if held:
+      files.remove_leftovers(place)
+    if not (place / name).exists():
+      _write(place / name, decoded)
+  return _open(place / name, decoded)
+
+
+def _name(decoded):
+  """Returns the cache's name: some of it for people, the hash for certainty."""
+  size = decoded.size or decoded.image_shape[:2]
+  depends_on = (
+      _VERSION,
+      PIL.__version__,  # Decoders and kernels may change with it.
+      decoded.source.fingerprint(),
+      size,
+      decoded.crop,
+  )
+  digest = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:16]
+  split = ''.join(c if c.isalnum() else '-' for c in decoded.source.split)
+  height, width = size
+  return f'{split}_{height}x{width}_crop{decoded.crop:.4g}_{digest}'
+
+
+def _first_writable(places):
+  for place in places:
+    with contextlib.suppress(OSError):
+      place.mkdir(parents=True, exist_ok=True)
+      with tempfile.TemporaryFile(dir=place):
+        return place
+  raise UserError(
+      f'decoded images can be written neither to {places[0]} nor to '
+      f'{places[1]}: set XDG_CACHE_HOME, {_INSTEAD}'
+  )
+
+
+def _write(folder, decoded):
+  """Writes a cache, whole or not at all."""
+  shape = (len(decoded), *decoded.image_shape)
+  size = int(np.prod(shape))
+  if size > shutil.disk_usage(folder.parent).free:
+    raise UserError(
+        f'no room in {folder.parent} for {size / 1e9:.1f} GB of decoded '
+        f'images: set XDG_CACHE_HOME, {_INSTEAD}'
+    )
+  print(
+      f'Decoding {shape[0]:,} images of {decoded.source.split!r} once, to '
+      f'{folder} ({size / 1e9:.1f} GB).',
+      flush=True,
+  )
+  try:
+    with files.replaced(folder) as part:
+      part.mkdir()
+      _write_arrays(part, shape, decoded)
+  except OSError as error:
+    if folder.exists():  # A process on another machine was faster.
+      return
+    raise UserError(
+        f'cannot write decoded images to {folder.parent}: {error.strerror}; '
+        f'make room, {_INSTEAD}'
+    ) from error
+
+
+def _write_arrays(folder, shape, decoded):
+  labels, sums = [], []
+  with (folder / 'image.npy').open('wb') as file:
+    np.lib.format.write_array_header_1_0(
+        file, {'descr': '|u1', 'fortran_order': False, 'shape': shape}
+    )
+    for chunk in records.decode_all(decoded):
+      file.write(chunk['image'].data)
+      sums.append(zlib.crc32(chunk['image']))
+      labels.append(chunk['label'])
+  label = np.concatenate(labels)
+  np.save(folder / 'label.npy', label)
+  written = {
+      'image_crc32': sums,
+      'label_crc32': zlib.crc32(label),
+      'chunk': len(labels[0]),
+  }
+  (folder / 'cache.json').write_text(json.dumps(written))
+
+
+def _open(folder, decoded):
+  """Maps a cache to memory; checks all but the pixels, and some of those."""
+  shape = (len(decoded), *decoded.image_shape)
+  try:
+    written = json.loads((folder / 'cache.json').read_text())
+    image = np.load(folder / 'image.npy', mmap_mode='r')
+    label = np.load(folder / 'label.npy')
+    whole = (
+        (image.shape, image.dtype) == (shape, np.uint8)
+        and (label.shape, label.dtype) == (shape[:1], np.int32)
+        and zlib.crc32(label) == written['label_crc32']
+        and _sample_is_whole(image, written['chunk'], written['image_crc32'])
+    )
+    problem = 'it changed since it was written'
+  except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    whole, problem = False, str(error).split('\n')[0]
+  if not whole:
+    raise UserError(
+        f'{folder} is damaged ({problem}): remove that directory, and the '
+        'images are decoded again'
+    )
+  return Arrays(image, label, decoded.source)
+
+
+def _sample_is_whole(image, chunk, sums):
+  """Compares checksums of a few chunks, the first and the last among them."""
+  some = np.linspace(0, len(sums) - 1, min(_CHECKED, len(sums))).astype(int)
+  return all(
+      zlib.crc32(image[i * chunk : (i + 1) * chunk]) == sums[i] for i in some
+  )

@@ -1,0 +1,90 @@
+"""Threads and worker processes that decode ahead of whoever reads."""
+
+from collections.abc import Callable, Iterator
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+from typing import TypeVar
+
+import numpy as np
+
+from gswinrmt_jax.errors import UserError
+
+AHEAD = 2  # results that each thread or worker holds ready
+_T = TypeVar('_T')
+
+
+def cores() -> int:
+  """Returns how many cores this process may use."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def in_threads(read: Callable[[int], _T], count: int) -> Iterator[_T]:
+  """Yields `read(0)` to `read(count - 1)` in order, computed in threads.
+
+  There is a thread per core: Pillow releases Python's lock while it decodes.
+  """
+  import grain  # A second to import, which --help need not wait for.
+
+  threads = cores()
+  dataset = grain.MapDataset.range(count).map(read)
+  iterator = iter(
+      dataset.to_iter_dataset(grain.ReadOptions(threads, AHEAD * threads))
+  )
+  try:
+    yield from iterator
+  finally:
+    iterator.close()
+
+
+def in_processes(
+    read: Callable[[int], dict[str, np.ndarray]], count: int, workers: int
+) -> Iterator[dict[str, np.ndarray]]:
+  """Yields `read(0)` to `read(count - 1)` in order, computed in processes.
+
+  Raises:
+    UserError: If a worker is killed.
+  """
+  from absl import flags
+  import grain
+
+  if not flags.FLAGS.is_parsed():  # Grain asks for the value of a flag.
+    flags.FLAGS.mark_as_parsed()
+  dataset = grain.MapDataset.range(count).map(read)
+  iterator = iter(
+      dataset.to_iter_dataset(grain.ReadOptions(0, 0)).mp_prefetch(
+          grain.MultiprocessingOptions(workers, per_worker_buffer_size=AHEAD),
+          worker_init_fn=begin_worker,
+      )
+  )
+  try:
+    for result in iterator:
+      # The arrays are in shared memory that ends with the workers.
+      yield {name: np.array(array) for name, array in result.items()}
+  except RuntimeError as error:
+    if 'terminated unexpectedly' not in str(error):  # Grain's words.
+      raise
+    raise UserError(
+        'a worker that decodes images was killed, as happens when memory or '
+        '/dev/shm is full: free or enlarge it, or lower config.data.workers '
+        'or config.batch_size'
+    ) from error
+  finally:
+    iterator.close()
+    del iterator  # A reference cycle holds the last shared memory.
+    gc.collect()
+
+
+def begin_worker(*_: int) -> None:
+  """Leaves Ctrl-C to the parent and exits with it, even if it is killed."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+  def follow():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+  threading.Thread(target=follow, daemon=True).start()

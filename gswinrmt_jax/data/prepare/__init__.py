@@ -1,0 +1,1 @@
+"""`gswinrmt prepare`: writes data sets once, for `data` to read."""

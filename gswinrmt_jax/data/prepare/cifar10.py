@@ -1,0 +1,260 @@
+"""Prepares CIFAR-10 for TFDS, without TensorFlow.
+
+The official TFDS builder unpacks its download and encodes its images with
+TensorFlow. A subclass does both in Python here and leaves the rest to TFDS, so
+that `tfds.data_source('cifar10')` reads the result anywhere.
+"""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import io
+import os
+import pathlib
+import pickle
+import tarfile
+import tempfile
+
+import numpy as np
+
+from gswinrmt_jax.data import datasets, prepared
+from gswinrmt_jax.data.prepare import writer
+from gswinrmt_jax.errors import UserError
+
+# Of the original archives: binary (TFDS has it too) and python.
+SHA256 = (
+    'c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd',
+    '6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce',
+)
+IMAGES_PER_CLASS = {'train': 5000, 'test': 1000}
+BATCHES = {
+    'train': tuple(f'data_batch_{i}' for i in range(1, 6)),
+    'test': ('test_batch',),
+}
+# TFDS itself would try an unreachable host for minutes.
+ANSWER_SECONDS = 6.0
+
+_RECORD = 1 + 3 * 32 * 32  # bytes: the label, then the planes R, G and B
+# Per split: uint8 images [n 3 32 32] and their labels [n].
+Records = tuple[np.ndarray, np.ndarray]
+
+
+def prepare(data_dir: str, archive: str | None = None) -> pathlib.Path:
+  """Writes the TFDS data set `cifar10` below `data_dir`, whole or not at all.
+
+  Args:
+    data_dir: The TFDS data directory; empty for TFDS's own default.
+    archive: A local cifar-10-binary.tar.gz or cifar-10-python.tar.gz; without
+      it the former is downloaded.
+
+  Returns:
+    The data set's directory, prepared now or before.
+
+  Raises:
+    UserError: If the archive, the network or the directory will not do.
+  """
+  from tensorflow_datasets.image_classification import cifar
+
+  version = str(cifar.Cifar10.VERSION)
+  final = prepared.data_root(data_dir) / 'cifar10' / version
+  if prepared.open_version(final):
+    print(f'cifar10: already prepared in {final}, nothing done')
+    return final
+  if archive is not None:
+    _warn_if_not_original(pathlib.Path(archive))
+  print(f'cifar10: preparing {final}', flush=True)
+  writer.write_whole(final, lambda folder: _build(folder, version, archive))
+  print(f'cifar10: prepared {final}')
+  return final
+
+
+def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
+  """Writes the data set's files into `folder`, which is empty."""
+  import tensorflow_datasets as tfds
+  from tensorflow_datasets.image_classification import cifar
+  import tqdm
+
+  class Builder(cifar.Cifar10, skip_registration=True):
+    """The official builder but for where its examples come from."""
+
+    name = 'cifar10'
+
+    def _split_generators(self, dl_manager):
+      path = archive or _download(dl_manager, self._cifar_info.url)
+      tfds.display_progress_bar(False)  # Four nested bars; ours says it all.
+      class_names = datasets.info('cifar10').class_names
+      self.info.features['label'].names = class_names
+      return {
+          split: self._generate_examples(split, *records)
+          for split, records in _read(path).items()
+      }
+
+    def _generate_examples(self, split, images, labels):
+      # No bar where there is no terminal to redraw it.
+      for index in tqdm.trange(
+          len(labels), desc=f'cifar10 {split}', unit='img', disable=None
+      ):
+        # TFDS orders the records by a hash of this key, the official one.
+        yield index, {
+            'id': f'{split}_{index:05d}',
+            'image': _encode_png(images[index]),
+            'label': int(labels[index]),
+        }
+
+  config = tfds.download.DownloadConfig(
+      try_download_gcs=False, force_checksums_validation=True
+  )
+  # Hidden beside `folder`, and removed with it if this process is killed.
+  with tempfile.TemporaryDirectory(
+      prefix='.work.', suffix='.part', dir=folder.parent
+  ) as work:
+    builder = Builder(data_dir=work, file_format='array_record')
+    try:
+      # What TFDS prints names the hidden directory.
+      with contextlib.redirect_stdout(io.StringIO()):
+        builder.download_and_prepare(download_config=config)
+    finally:
+      tfds.display_progress_bar(True)
+    os.replace(pathlib.Path(work) / 'cifar10' / version, folder)
+
+
+def _encode_png(planes: np.ndarray) -> bytes:
+  """Returns uint8 [3 h w] as PNG; TFDS would encode an array by TensorFlow."""
+  import PIL.Image
+
+  png = io.BytesIO()
+  PIL.Image.fromarray(planes.transpose(1, 2, 0)).save(png, 'PNG')
+  return png.getvalue()
+
+
+def _download(dl_manager, url: str) -> str:
+  import requests
+
+  try:
+    # With the library that TFDS downloads with, hence through the same
+    # proxies and certificates.
+    with requests.get(url, stream=True, timeout=ANSWER_SECONDS) as response:
+      problem = '' if response.ok else f'HTTP {response.status_code}'
+  except requests.RequestException as error:
+    problem = type(error).__name__  # Its text is three exceptions long.
+  if not problem:
+    try:
+      return dl_manager.download(url)
+    except Exception as error:
+      problem = str(error).strip().split('\n')[0]
+  raise UserError(
+      f'cifar10 is not prepared and cannot be downloaded ({problem}); get '
+      f'{url} by other means and run `gswinrmt prepare cifar10 --archive '
+      'FILE`, or name a prepared directory by --config.data.dir or '
+      'TFDS_DATA_DIR'
+  )
+
+
+def _warn_if_not_original(archive: pathlib.Path) -> None:
+  """Prints a line if the file is none of the original archives."""
+  try:
+    with archive.open('rb') as file:
+      digest = hashlib.file_digest(file, 'sha256').hexdigest()
+  except OSError as error:
+    raise UserError(
+        f'cannot read the archive {archive}: {error.strerror}'
+    ) from error
+  if digest not in SHA256:
+    print(
+        f'cifar10: {archive} is not the original archive (SHA-256 {digest}); '
+        'results may differ from those on the original'
+    )
+
+
+def _read(path: pathlib.Path) -> dict[str, Records]:
+  """Returns the records of cifar-10-binary.tar.gz or cifar-10-python.tar.gz.
+
+  Nothing is unpacked to disk, and of the pickles in the python archive only
+  arrays and plain containers are loaded.
+
+  Raises:
+    UserError: If the file is unreadable, truncated, corrupt or incomplete.
+  """
+  try:
+    batches = _read_batches(path)
+    missing = [
+        name
+        for names in BATCHES.values()
+        for name in names
+        if name not in batches
+    ]
+    records = {}
+    for split, names in BATCHES.items() if not missing else ():
+      parts = [batches[name]() for name in names]
+      images, labels = map(np.concatenate, zip(*parts, strict=True))
+      records[split] = images, labels
+    found = {
+        split: np.bincount(labels, minlength=10).tolist()
+        for split, (_, labels) in records.items()
+    }
+  except Exception as error:
+    # gzip, tarfile and pickle fail on bad bytes with a dozen exceptions.
+    raise UserError(
+        f'cannot read the archive {path} '
+        f'({getattr(error, "strerror", None) or error}); is it whole?'
+    ) from error
+  if missing:
+    raise UserError(
+        f'{path} is neither cifar-10-binary.tar.gz nor '
+        f'cifar-10-python.tar.gz: {missing[0]} is not in it'
+    )
+  for split, count in IMAGES_PER_CLASS.items():
+    if found[split] != [count] * 10:
+      raise UserError(
+          f'{path} is not complete: {split} holds {found[split]} images a '
+          f'class, not {count} of each'
+      )
+  return records
+
+
+def _read_batches(path):
+  """Returns functions that parse the batches in an archive, by name."""
+  batches = {}
+  with gzip.open(path) as stream:
+    with tarfile.open(fileobj=stream, mode='r|') as tar:
+      for member in tar:
+        name = pathlib.PurePosixPath(member.name)
+        parse = {'.bin': _parse_binary, '': _parse_python}.get(name.suffix)
+        if parse and member.isfile():
+          content = tar.extractfile(member).read()
+          batches[name.stem] = functools.partial(parse, content)
+    while stream.read(2**20):  # To the end, where gzip keeps its checksum.
+      pass
+  return batches
+
+
+def _parse_binary(content: bytes) -> Records:
+  rows = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
+  return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
+
+
+def _parse_python(content: bytes) -> Records:
+  batch = _ArrayUnpickler(io.BytesIO(content), encoding='bytes').load()
+  if not isinstance(batch, dict) or not {b'data', b'labels'} <= batch.keys():
+    raise pickle.UnpicklingError('a batch is not a dict of data and labels')
+  labels = np.array(batch[b'labels'], np.int64)
+  return batch[b'data'].reshape(len(labels), 3, 32, 32), labels
+
+
+# The names by which numpy of 2009 pickled an array, and what they stand for
+# here: functions that can do nothing but begin an empty array of bytes.
+_PICKLED_NAMES = {
+    ('numpy.core.multiarray', '_reconstruct'): lambda *_: np.empty(0, np.uint8),
+    ('numpy', 'ndarray'): None,  # An argument of the first, never called.
+    ('numpy', 'dtype'): lambda *_: np.dtype(np.uint8, copy=True),
+}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+  """Loads plain containers and uint8 arrays; refuses every other name."""
+
+  def find_class(self, module: str, name: str):
+    if (module, name) not in _PICKLED_NAMES:
+      raise pickle.UnpicklingError(f'refused to load {module}.{name}')
+    return _PICKLED_NAMES[module, name]

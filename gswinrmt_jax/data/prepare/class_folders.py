@@ -1,0 +1,253 @@
+"""Finds the pictures in class folders, and divides them into splits."""
+
+from collections import Counter
+from collections.abc import Iterator
+import os
+import pathlib
+import re
+
+from gswinrmt_jax.data.prepare import collection as collections
+from gswinrmt_jax.data.prepare.collection import (
+    Collection,
+    Picture,
+    UNDIVIDED,
+)
+from gswinrmt_jax.errors import UserError
+
+# The format that each suffix stands for.
+SUFFIXES = {
+    '.bmp': 'BMP',
+    '.gif': 'GIF',
+    '.jfif': 'JPEG',
+    '.jpe': 'JPEG',
+    '.jpeg': 'JPEG',
+    '.jpg': 'JPEG',
+    '.pbm': 'PPM',
+    '.pgm': 'PPM',
+    '.png': 'PNG',
+    '.pnm': 'PPM',
+    '.ppm': 'PPM',
+    '.tif': 'TIFF',
+    '.tiff': 'TIFF',
+    '.webp': 'WEBP',
+}
+_SPLITS = {
+    'train': 'train',
+    'val': 'val',
+    'validation': 'val',
+    'valid': 'val',
+    'test': 'test',
+}
+
+_SHARE = 0.1  # of val and of test, unless given
+_TAKEN = ('cifar10', 'digits', 'imagenet', 'mini_imagenet', 'downloads')
+
+
+def check_name(name: str | None) -> None:
+  """Checks that a user's data set may have this name.
+
+  Raises:
+    UserError: If TFDS would change it, or it means something else.
+  """
+  if not name:
+    raise UserError(
+        'a NAME is needed: gswinrmt prepare folder NAME --images DIR'
+    )
+  if not re.fullmatch('[a-z][a-z0-9_]*', name):
+    raise UserError(
+        f'{name!r} cannot be the name of a data set: small letters a to z, '
+        'digits and underscores, a letter first'
+    )
+  if name in _TAKEN:
+    raise UserError(f'the name {name} is taken: choose another')
+
+
+def find_and_divide(
+    root: pathlib.Path,
+    *,
+    val: float | None = None,
+    test: float | None = None,
+    seed: int | None = None,
+) -> Collection:
+  """Returns the pictures in class folders, divided if they are not yet.
+
+  Args:
+    root: As in `find`.
+    val: Part of each class for val, if `root` has no train/; None for a tenth.
+    test: Likewise for test.
+    seed: Of the division; None for 0.
+
+  Raises:
+    UserError: If the folders will not do, or they are divided already and a
+      division is asked for.
+  """
+  collection = find(root)
+  given = {'val': val, 'test': test, 'seed': seed}
+  if UNDIVIDED not in collection.splits:
+    for key, value in given.items():
+      if value is not None:
+        raise UserError(f'{root} has its own train/, so --{key} has no use')
+    collection.source['division'] = 'as the folders are'
+    return collection
+  shares = {
+      split: _SHARE if share is None else share
+      for split, share in (('val', val), ('test', test))
+  }
+  return collections.divide(collection, shares, seed or 0)
+
+
+def find(root: pathlib.Path) -> Collection:
+  """Returns the pictures below `root`, labelled by the folder they are in.
+
+  `root` has train/ and any of val/ and test/ with a folder for each class, or
+  the class folders themselves, whose pictures are `UNDIVIDED`. Labels are in
+  the order of the sorted names of train's class folders, which are sorted by
+  code point. In a class folder pictures may lie at any depth; symbolic links
+  are followed, hidden files passed over.
+
+  Raises:
+    UserError: If the folders are none of these, a class is empty, a split has
+      a class that train lacks, or links lead in circles.
+  """
+  if not root.is_dir():
+    raise UserError(f'{root} is no directory')
+  ignored = Counter()
+  found = parts(root, ignored)
+  first = 'train' if 'train' in found else UNDIVIDED
+  names = class_folders(root / found[first], ignored)
+  if not names:
+    raise UserError(
+        f'{root / found[first]} has no class folders: a folder of pictures for '
+        'each class is needed'
+    )
+  labels = {name: label for label, name in enumerate(names)}
+  splits = {}
+  for split, part in found.items():
+    splits[split] = pictures = []
+    of_split = names if split == first else class_folders(root / part, ignored)
+    for name in of_split:
+      if name not in labels:
+        raise UserError(
+            f'{root / part / name}: train has no such class; they are taken '
+            f'from {root / found[first]}'
+        )
+      before = len(pictures)
+      below = '/'.join(filter(None, (part, name)))
+      pictures += (
+          Picture(file_name, labels[name])
+          for file_name in walk(root, below, ignored)
+      )
+      if split == first and len(pictures) == before:
+        raise UserError(
+            f'{root / below} has no pictures: remove the folder, or look at '
+            f'the suffixes ({", ".join(SUFFIXES)} are read)'
+        )
+  return Collection(root, tuple(names), splits, ignored)
+
+
+def walk(
+    root: pathlib.Path,
+    below: str,
+    ignored: Counter,
+    above: tuple[tuple[int, int], ...] = (),
+) -> Iterator[str]:
+  """Yields the image files in a folder and its folders, sorted.
+
+  Args:
+    root: What the names are relative to.
+    below: The folder, relative to `root`.
+    ignored: Counts what is passed over, by suffix.
+    above: The folders it is in, as device and inode.
+
+  Raises:
+    UserError: If a link leads to a folder that it is in, or a name is no UTF-8.
+  """
+  here = os.stat(root / below)
+  here = here.st_dev, here.st_ino
+  if here in above:
+    raise UserError(f'{root / below} is a link to a folder that it is in')
+  for entry in _visible(root / below, ignored):
+    name = f'{below}/{entry.name}' if below else entry.name
+    suffix = os.path.splitext(entry.name)[1].lower()
+    if _is_folder(entry):
+      yield from walk(root, name, ignored, (*above, here))
+    elif suffix in SUFFIXES:
+      yield name
+    else:
+      ignored[suffix or 'without suffix'] += 1
+
+
+def format_of(file_name: str) -> str | None:
+  """Returns the format that a file's suffix stands for."""
+  return SUFFIXES.get(os.path.splitext(file_name)[1].lower())
+
+
+def parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
+  """Returns {split: name of its folder}, {UNDIVIDED: ''} without splits."""
+  folders = class_folders(root, Counter())
+  found = {}
+  for name in folders:
+    if name not in _SPLITS or not class_folders(root / name, Counter()):
+      continue
+    if _SPLITS[name] in found:
+      raise UserError(
+          f'{root} has both {found[_SPLITS[name]]}/ and {name}/, which mean '
+          f'{_SPLITS[name]}: remove or rename one'
+      )
+    found[_SPLITS[name]] = name
+  if 'train' not in found:
+    if folders and set(folders) <= set(_SPLITS):
+      raise UserError(
+          f'{root} has {", ".join(f"{name}/" for name in folders)} but no '
+          'train/ with a folder of pictures for each class'
+      )
+    return {UNDIVIDED: ''}
+  ignored['folders beside train'] = len(folders) - len(found)
+  for entry in _visible(root, ignored):
+    if not _is_folder(entry):
+      ignored[_outside(entry)] += 1
+  return {
+      split: found[split]
+      for split in ('train', 'val', 'test')
+      if split in found
+  }
+
+
+def class_folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
+  """Returns the folders in a folder; counts what else is in it."""
+  names = []
+  for entry in _visible(folder, ignored):
+    if _is_folder(entry):
+      names.append(entry.name)
+    else:
+      ignored[_outside(entry)] += 1
+  return names
+
+
+def _outside(entry):
+  suffix = os.path.splitext(entry.name)[1].lower()
+  kind = 'pictures' if suffix in SUFFIXES else suffix or 'without suffix'
+  return f'{kind} outside class folders'
+
+
+def _visible(folder, ignored):
+  """Returns a folder's entries, sorted by name, without the hidden ones."""
+  with os.scandir(folder) as entries:
+    entries = sorted(entries, key=lambda entry: entry.name)
+  for entry in entries:
+    try:
+      entry.name.encode()
+    except UnicodeEncodeError:
+      raise UserError(
+          f'{folder} has a name that is not UTF-8, {entry.name!r}: rename it'
+      ) from None
+  shown = [entry for entry in entries if not entry.name.startswith('.')]
+  ignored['hidden'] += len(entries) - len(shown)
+  return shown
+
+
+def _is_folder(entry):
+  try:
+    return entry.is_dir()
+  except OSError:  # A link to itself; as a picture it will be unreadable.
+    return False

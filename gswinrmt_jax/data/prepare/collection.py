@@ -1,0 +1,177 @@
+"""A collection of image files that is to become a data set."""
+
+from collections import Counter
+from collections.abc import Mapping
+import dataclasses
+import hashlib
+import os
+import pathlib
+from typing import NamedTuple
+
+from gswinrmt_jax.errors import UserError
+
+UNDIVIDED = ''  # the split of pictures that belong to none yet
+
+
+class Picture(NamedTuple):
+  """An image file, or a member of an uncompressed tar.
+
+  Attributes:
+    file_name: Path relative to the collection's root, with slashes.
+    label: Index of its class.
+    archive: The tar that holds it, relative to the root; empty for a file.
+    offset: Where in the tar its bytes start.
+    size: Its length in the tar; zero for a file.
+  """
+
+  file_name: str
+  label: int
+  archive: str = ''
+  offset: int = 0
+  size: int = 0
+
+
+@dataclasses.dataclass
+class Collection:
+  """Pictures by split, and where they come from.
+
+  Attributes:
+    root: Directory that the pictures' paths are relative to.
+    class_names: By label.
+    splits: Pictures of train and any of val and test, or `UNDIVIDED`.
+    ignored: How many files were passed over, by their kind.
+    source: How the splits came about, for the report.
+    notes: What the user should know, a line each.
+  """
+
+  root: pathlib.Path
+  class_names: tuple[str, ...]
+  splits: dict[str, list[Picture]]
+  ignored: Counter = dataclasses.field(default_factory=Counter)
+  source: dict = dataclasses.field(default_factory=dict)
+  notes: list[str] = dataclasses.field(default_factory=list)
+
+  def __len__(self) -> int:
+    return sum(map(len, self.splits.values()))
+
+  def counts(self, split: str) -> list[int]:
+    """Returns how many pictures of a split each class has."""
+    found = Counter(picture.label for picture in self.splits[split])
+    return [found[label] for label in range(len(self.class_names))]
+
+
+def read(root: pathlib.Path, picture: Picture) -> bytes:
+  """Returns a picture's bytes.
+
+  Raises:
+    OSError: If they cannot be read.
+  """
+  path = os.path.join(root, picture.archive or picture.file_name)
+  with open(path, 'rb') as file:
+    if not picture.archive:
+      return file.read()
+    file.seek(picture.offset)
+    return file.read(picture.size)
+
+
+def check(collection: Collection) -> None:
+  """Checks that the collection can be a data set.
+
+  Raises:
+    UserError: If there are fewer than two classes, a name that TFDS cannot
+      keep, or a class without pictures to train with.
+  """
+  names = collection.class_names
+  if len(names) < 2:
+    raise UserError(
+        f'{collection.root} has one class only, {names[0]!r}: a data set needs '
+        'two or more'
+    )
+  for name in names:
+    # TFDS writes them as the lines of a text file, and strips those.
+    if name != name.strip() or len(name.splitlines()) > 1:
+      raise UserError(
+          f'the class {name!r} has blanks at its ends or a line break in its '
+          'name: rename it'
+      )
+  for split, pictures in collection.splits.items():
+    if not pictures:
+      raise UserError(f'{collection.root}: no picture is left for {split}')
+  for name, count in zip(names, collection.counts('train'), strict=True):
+    if not count:
+      raise UserError(f'class {name!r} has no picture to train with')
+
+
+def divide(
+    collection: Collection,
+    shares: Mapping[str, float],
+    seed: int,
+    *,
+    options: bool = True,
+) -> Collection:
+  """Returns the collection with all its pictures divided at random, by class.
+
+  Of a class of n pictures, `floor(n share + 1/2)` go to each split but train,
+  which gets the rest. The pictures of a class are in the order of the SHA-256
+  of 'SEED:FILE_NAME'; the first go to test, the next to val. So the division
+  is the same on every machine, and a picture more or less moves few others.
+
+  Args:
+    collection: Its splits are pooled first.
+    shares: Of val and test, each from 0 to below 1; 0 makes no split.
+    seed: Of the order.
+    options: Whether the shares are those of --val and --test, so that messages
+      may name them.
+
+  Raises:
+    UserError: If the shares leave train nothing, or no picture falls to one of
+      the other splits.
+  """
+  if not all(0 <= share < 1 for share in shares.values()) or (
+      sum(shares.values()) >= 1
+  ):
+    given = ' and '.join(f'--{k}={v:g}' for k, v in shares.items())
+    raise UserError(f'{given}: must not be negative, and together below 1')
+  wanted = [split for split in ('test', 'val') if shares.get(split)]
+  splits = {split: [] for split in ('train', *reversed(wanted))}
+  for name, pictures in zip(
+      collection.class_names, _by_class(collection), strict=True
+  ):
+    pictures.sort(key=lambda picture: _rank(picture, seed))
+    start = 0
+    for split in wanted:
+      stop = start + int(len(pictures) * shares[split] + 0.5)
+      splits[split] += pictures[start:stop]
+      start = stop
+    if start >= len(pictures):
+      raise UserError(
+          f'class {name!r} has {len(pictures)} pictures, of which none is left '
+          f'for train: add some{", or lower --val and --test" * options}'
+      )
+    splits['train'] += pictures[start:]
+  for split in wanted:
+    if not splits[split]:
+      advice = f', or raise --{split}, or set it to 0' if options else ''
+      raise UserError(
+          f'{split} would get nothing, as {shares[split]:.3g} of every class '
+          f'is less than half a picture: add some{advice}'
+      )
+  collection.splits = {split: sorted(part) for split, part in splits.items()}
+  collection.source |= {
+      'division': 'random, per class',
+      'seed': seed,
+      'shares': {split: shares[split] for split in wanted},
+  }
+  return collection
+
+
+def _by_class(collection: Collection) -> list[list[Picture]]:
+  classes = [[] for _ in collection.class_names]
+  for pictures in collection.splits.values():
+    for picture in pictures:
+      classes[picture.label].append(picture)
+  return classes
+
+
+def _rank(picture: Picture, seed: int) -> bytes:
+  return hashlib.sha256(f'{seed}:{picture.file_name}'.encode()).digest()

@@ -1,0 +1,186 @@
+"""Finds the pictures of ImageNet-1k as it is released, or as class folders."""
+
+from collections import Counter
+from collections.abc import Mapping
+import functools
+from importlib import resources
+import pathlib
+import re
+
+from gswinrmt_jax.data import imagenet
+from gswinrmt_jax.data.prepare import class_folders, tars
+from gswinrmt_jax.data.prepare.collection import Collection, Picture
+from gswinrmt_jax.errors import UserError
+
+WNID = re.compile(r'n\d{8}')
+TRAIN_TAR = 'ILSVRC2012_img_train.tar'
+VAL_TAR = 'ILSVRC2012_img_val.tar'
+OFFICIAL = {'train': 1_281_167, 'val': 50_000}
+_TRAIN = (TRAIN_TAR, 'train', 'ILSVRC2012_img_train')
+_VAL = (VAL_TAR, 'val', 'validation', 'ILSVRC2012_img_val')
+_VAL_NAME = re.compile(r'ILSVRC2012_val_(\d{8})')
+
+
+def find(root: pathlib.Path) -> Collection:
+  """Returns the pictures of ImageNet-1k; labels are in the order of wnids.
+
+  Train is ILSVRC2012_img_train.tar, read where it is, or train/ with a folder
+  n01440764 or a tar n01440764.tar for each class. Val is val/ with such
+  folders, or ILSVRC2012_img_val.tar or val/ with the images side by side, whose
+  classes come with TFDS.
+
+  Raises:
+    UserError: If any of it is missing or has other classes.
+  """
+  labels = {wnid: label for label, wnid in enumerate(imagenet.wnids())}
+  ignored, source = Counter(), {'division': 'as released'}
+  train = _first(root, _TRAIN, 'train/ with a folder for each class')
+  with_classes = (name for name in _VAL if has_classes(root, name))
+  val = next(with_classes, None) or _first(root, _VAL, 'val/')
+  source |= {'train': train, 'val': val}
+  splits = {'train': _all_classes(root, train, labels, ignored)}
+  there = {picture.label for picture in splits['train']}
+  missing = [wnid for wnid, label in labels.items() if label not in there]
+  if missing:
+    raise UserError(
+        f'{root / train}: {len(missing)} of {len(labels)} classes of '
+        f'ImageNet-1k have no pictures, the first {missing[0]}'
+    )
+  if has_classes(root, val):
+    splits['val'] = _all_classes(root, val, labels, ignored)
+  else:
+    pictures = (
+        tars.pictures(root, val, ignored)
+        if (root / val).is_file()
+        else (Picture(p, 0) for p in class_folders.walk(root, val, ignored))
+    )
+    splits['val'] = [
+        picture._replace(label=labels[_val_wnid(picture.file_name)])
+        for picture in pictures
+    ]
+  notes = [
+      f'{split} has {len(splits[split]):,} pictures, the release has {count:,}'
+      for split, count in OFFICIAL.items()
+      if len(splits[split]) != count
+  ]
+  return Collection(root, imagenet.classes(), splits, ignored, source, notes)
+
+
+def find_classes(
+    root: pathlib.Path,
+    below: str,
+    labels: Mapping[str, int],
+    ignored: Counter,
+    name: str,
+) -> tuple[list[Picture], list[str]]:
+  """Returns the pictures of the wanted classes.
+
+  A class is a folder n01440764, or a tar n01440764.tar as ImageNet is released;
+  the classes lie in one folder, or in one tar of tars.
+
+  Args:
+    root: Directory that the pictures' names are relative to.
+    below: The folder or the tar of tars, relative to `root`.
+    labels: The wanted classes, and their labels.
+    ignored: Counts what is passed over.
+    name: Of the data set, for the progress bar.
+
+  Returns:
+    The pictures, in order of the classes, and the identifiers of classes that
+    are there without being wanted.
+
+  Raises:
+    UserError: If a class is there twice, as a folder and as a tar; or as the
+      readers of both do.
+  """
+  found, unwanted, seen = [], [], set()
+  for wnid, pictures in _classes(root, below, ignored, labels, name):
+    if wnid in seen and WNID.fullmatch(wnid):
+      raise UserError(
+          f'{root / below} has the class {wnid} twice, as a folder and as a '
+          'tar or in two tars: remove one'
+      )
+    seen.add(wnid)
+    if wnid in labels:
+      found += (p._replace(label=labels[wnid]) for p in pictures)
+    elif WNID.fullmatch(wnid):
+      unwanted.append(wnid)
+    else:
+      ignored['folders without a WordNet identifier'] += 1
+  found.sort()
+  return found, unwanted
+
+
+def has_classes(root: pathlib.Path, below: str) -> bool:
+  """Returns whether `find_classes` would find a class in this folder."""
+  if not (root / below).is_dir():
+    return False
+  return any(
+      WNID.fullmatch(path.name.removesuffix('.tar'))
+      for path in (root / below).iterdir()
+  )
+
+
+def _classes(root, below, ignored, labels, name):
+  """Yields identifier and pictures; unwanted folders are not opened."""
+  import tqdm
+
+  if (root / below).is_file():
+    yield from tqdm.tqdm(
+        tars.pictures_of_tars(root, below, ignored),
+        desc=f'{name} list',
+        total=len(labels),
+        unit='class',
+        disable=None,
+    )
+    return
+  for entry in sorted((root / below).iterdir()):
+    path = entry.relative_to(root).as_posix()
+    if entry.name.startswith('.'):
+      ignored['hidden'] += 1
+    elif entry.suffix == '.tar' and entry.is_file():
+      wanted = entry.stem in labels
+      yield entry.stem, tars.pictures(root, path, ignored) if wanted else ()
+    elif entry.is_dir():
+      files = class_folders.walk(root, path, ignored)
+      wanted = entry.name in labels
+      yield entry.name, (Picture(p, 0) for p in files) if wanted else ()
+    else:
+      ignored[f'{entry.suffix or "files"} outside class folders'] += 1
+
+
+def _all_classes(root, below, labels, ignored):
+  pictures, unknown = find_classes(root, below, labels, ignored, 'imagenet')
+  if unknown:
+    raise UserError(
+        f'{root / below} has {len(unknown)} classes that ImageNet-1k has not, '
+        f'the first {unknown[0]}; `gswinrmt prepare folder` takes any classes'
+    )
+  return pictures
+
+
+def _first(root, names, folder):
+  for name in names:
+    if (root / name).exists():
+      return name
+  raise UserError(f'{root} has neither {names[0]} nor {folder}')
+
+
+def _val_wnid(file_name):
+  """Returns the class of a validation image, which is known by its number."""
+  wnids = _val_wnids()
+  match = _VAL_NAME.search(file_name)
+  number = int(match[1]) if match else 0
+  if not 1 <= number <= len(wnids):
+    raise UserError(
+        f'{file_name} is no validation image of ImageNet-1k: these are '
+        f'ILSVRC2012_val_00000001 to ILSVRC2012_val_{len(wnids):08d}'
+    )
+  return wnids[number - 1]
+
+
+@functools.cache
+def _val_wnids() -> list[str]:
+  """Returns the classes of the validation images by number, from TFDS."""
+  folder = resources.files('tensorflow_datasets') / 'datasets/imagenet2012'
+  return (folder / 'validation_labels.txt').read_text().split()

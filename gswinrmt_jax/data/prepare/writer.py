@@ -1,0 +1,237 @@
+"""Writes a TFDS data set of a collection of pictures, their bytes untouched."""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import hashlib
+import itertools
+import json
+import pathlib
+import time
+
+import numpy as np
+
+from gswinrmt_jax import files
+from gswinrmt_jax.data import parallel, prepared
+from gswinrmt_jax.data.prepare import collection as collections
+from gswinrmt_jax.data.prepare import inspection, report
+from gswinrmt_jax.data.prepare.collection import Collection, Picture
+from gswinrmt_jax.errors import UserError
+
+_SHARD_BYTES = 256 * 2**20
+_DESCRIPTION = 'Pictures of a local directory; report.json has what they are.'
+
+
+def prepare(
+    name: str,
+    find: Callable[[], Collection],
+    *,
+    data_dir: str = '',
+    jobs: int = 1,
+    skip_damaged: bool = False,
+) -> pathlib.Path:
+  """Writes the TFDS data set `name` of the pictures that `find` returns.
+
+  Features are `image` (the file's own bytes), `label` and `file_name`. Records
+  are in the order of a hash of their file names, so that any slice of a split
+  is a mixed sample.
+
+  Args:
+    name: Of the data set.
+    find: Finds the pictures; called if the data set is not there yet.
+    data_dir: The TFDS data directory; empty for TFDS's own default.
+    jobs: Processes that decode the pictures, to see whether they can be.
+    skip_damaged: Leave out the pictures that cannot be decoded.
+
+  Returns:
+    The data set's directory, prepared now or before.
+
+  Raises:
+    UserError: If pictures are damaged and not to be left out, too little is
+      left, or the directory cannot be written.
+  """
+  root = prepared.data_root(data_dir)
+  final = root / name / prepared.FOLDER_VERSION
+  if prepared.open_version(final):
+    print(f'{name}: already prepared in {final}, nothing done')
+    return final
+  print(f'{name}: looking for pictures', flush=True)
+  collection = find()
+  collections.check(collection)
+  print(f'{name}: preparing {final}', flush=True)
+  damaged = root / f'{name}-damaged.txt'
+
+  def write(folder):
+    begin = time.monotonic()
+    table, problems = _inspected(name, collection, jobs)
+    seconds = time.monotonic() - begin
+    if problems and not skip_damaged:
+      raise _refusal(problems, len(collection), damaged)
+    _drop(problems, collection)
+    summary = report.summarize(collection, table, problems, seconds)
+    print('\n'.join(report.lines(name, summary)), flush=True)
+    _write_records(name, collection, table, folder)
+    text = json.dumps(summary, indent=1, ensure_ascii=False)
+    (folder / 'report.json').write_text(text + '\n', 'utf-8')
+
+  write_whole(final, write)
+  damaged.unlink(missing_ok=True)
+  print(f'{name}: prepared {final}')
+  return final
+
+
+def write_whole(
+    final: pathlib.Path, write: Callable[[pathlib.Path], object]
+) -> None:
+  """Writes a data set's directory, whole or not at all.
+
+  If another process is writing the same data set, it is waited for; where the
+  file system has no locks both write, and the first to be ready is kept.
+
+  Args:
+    final: The directory, DIR/NAME/VERSION.
+    write: Writes what is to be in it to a directory that it is given.
+
+  Raises:
+    UserError: If the directory cannot be written.
+  """
+  parent, root = final.parent, final.parent.parent
+  try:
+    root.mkdir(parents=True, exist_ok=True)
+    with files.locked(root / f'.{parent.name}.lock', wait=True) as held:
+      if final.exists():
+        return
+      parent.mkdir(exist_ok=True)
+      if held:
+        files.remove_leftovers(parent)
+      try:
+        with files.replaced(final) as part:
+          part.mkdir()
+          write(part)
+      finally:
+        with contextlib.suppress(OSError):  # It holds the data set, or others.
+          parent.rmdir()
+  except (OSError, RuntimeError) as error:  # array_record raises the latter.
+    if final.exists():  # A process on another machine was faster.
+      return
+    reason = getattr(error, 'strerror', None) or str(error).split('\n')[0]
+    raise UserError(
+        f'cannot write the data directory {root}: {reason}; choose another '
+        'with --dir, --config.data.dir or TFDS_DATA_DIR'
+    ) from error
+
+
+def _inspected(name, collection, jobs):
+  """Decodes all pictures.
+
+  Returns:
+    `report.ROW` of each that can be used, of all splits in turn, and why the
+    others cannot, by file name.
+  """
+  pictures = list(itertools.chain.from_iterable(collection.splits.values()))
+  table, problems = np.zeros(len(pictures), report.ROW), {}
+  findings = inspection.inspect_all(collection.root, pictures, jobs)
+  with contextlib.closing(findings):
+    for row, finding in enumerate(
+        _with_bar(findings, f'{name} check', len(pictures))
+    ):
+      if finding.problem:
+        problems[pictures[row].file_name] = finding.problem
+      else:
+        table[row] = finding[1:]
+  return table[table['size'] > 0], problems
+
+
+def _refusal(problems, count, path):
+  """Lists the damaged pictures in a file and returns the error."""
+  lines = (f'{name}\t{problem}\n' for name, problem in problems.items())
+  files.write_text(path, ''.join(lines))
+  first, problem = next(iter(problems.items()))
+  return UserError(
+      f'{len(problems):,} of {count:,} pictures cannot be used, the first '
+      f'{first} ({problem}); all are in {path}: mend or remove them, or leave '
+      'them out with --on-error=skip'
+  )
+
+
+def _drop(problems, collection):
+  for split, pictures in collection.splits.items():
+    collection.splits[split] = [
+        picture for picture in pictures if picture.file_name not in problems
+    ]
+  collections.check(collection)
+
+
+def _write_records(name, collection, table, folder):
+  import tensorflow_datasets as tfds
+
+  info = tfds.core.DatasetInfo(
+      builder=tfds.core.dataset_info.DatasetIdentity(
+          name=name,
+          version=tfds.core.Version(prepared.FOLDER_VERSION),
+          data_dir=str(folder),
+          module_name='',
+      ),
+      description=_DESCRIPTION,
+      features=tfds.features.FeaturesDict(
+          {
+              'image': tfds.features.Image(),
+              'label': tfds.features.ClassLabel(names=collection.class_names),
+              'file_name': tfds.features.Text(),
+          }
+      ),
+  )
+  # Shards of one size but for the last; TFDS's other writer needs TensorFlow
+  # for more than a gigabyte.
+  mean_size = table['size'].mean()
+  writer = tfds.core.SequentialWriter(
+      info,
+      max_examples_per_shard=max(1, int(_SHARD_BYTES // mean_size)),
+      file_format='array_record',
+  )
+  writer.initialize_splits(list(collection.splits))
+  start = 0
+  for split, pictures in collection.splits.items():
+    stop = start + len(pictures)
+    digests = table['digest'][start:stop].tolist()
+    examples = _examples(collection.root, pictures, digests)
+    bar = _with_bar(examples, f'{name} {split}', len(pictures))
+    writer.add_examples({split: bar})
+    start = stop
+  writer.close_all()
+
+
+def _with_bar(items, title, count):
+  import tqdm
+
+  # No bar where there is no terminal to redraw it.
+  return tqdm.tqdm(items, desc=title, total=count, unit='img', disable=None)
+
+
+def _examples(
+    root: pathlib.Path, pictures: list[Picture], digests: list[int]
+) -> Iterator[dict]:
+  """Yields the pictures as TFDS examples, in the order of their hashes."""
+  order = sorted(
+      range(len(pictures)), key=lambda i: _rank(pictures[i].file_name)
+  )
+
+  def read(place):
+    row = order[place]
+    path = root / pictures[row].file_name
+    try:
+      content = collections.read(root, pictures[row])
+    except OSError as error:
+      raise UserError(f'{path}: {error.strerror or error}') from error
+    if inspection.digest(content) != digests[row]:
+      raise UserError(f'{path} has changed since it was looked at: start again')
+    return {
+        'image': content,
+        'label': pictures[row].label,
+        'file_name': pictures[row].file_name,
+    }
+
+  return parallel.in_threads(read, len(order))
+
+
+def _rank(file_name: str) -> bytes:
+  return hashlib.blake2b(file_name.encode(), digest_size=16).digest()

@@ -1,0 +1,218 @@
+"""Decoded images in files: written once, whole or not at all, checked."""
+
+import concurrent.futures
+import errno
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import threading
+
+import folder_data
+import numpy as np
+import pytest
+import synced
+
+from gswinrmt_jax.data import datasets, decoded_cache, records
+from gswinrmt_jax.errors import UserError
+
+
+@pytest.fixture(scope='module')
+def written(tmp_path_factory):
+  root = tmp_path_factory.mktemp('tfds')
+  folder_data.write(root, {'train': folder_data.examples(11)})
+  return root
+
+
+@pytest.fixture
+def root(written, tmp_path, monkeypatch):
+  """A data set with nothing decoded, in chunks that do not divide it."""
+  monkeypatch.setattr(records, '_CHUNK', 4)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'user'))
+  shutil.copytree(written / 'own', tmp_path / 'own')
+  return tmp_path
+
+
+def _decoded(root, split='train', size=(6, 5), crop=0.875):
+  source = datasets.open_source('own', split, str(root))
+  return records.Decoded(source, size, crop)
+
+
+def _caches(root):
+  return sorted((root / 'own' / '1.0.0' / 'decoded').iterdir())
+
+
+def test_it_holds_what_is_decoded_and_is_made_once(root, capsys, monkeypatch):
+  decoded = _decoded(root)
+  arrays = decoded_cache.load(decoded)
+  want = decoded.gather(range(11))
+  np.testing.assert_array_equal(arrays.image, want['image'])
+  np.testing.assert_array_equal(arrays.label, want['label'])
+  assert not arrays.image.flags.writeable  # mapped to memory
+  said = capsys.readouterr().out
+  (folder,) = _caches(root)
+  assert folder.name.startswith('train_6x5_crop0.875_')
+  assert said.startswith("Decoding 11 images of 'train' once, to ")
+  assert str(folder) in said
+
+  monkeypatch.setattr(records, 'decode_all', lambda decoded: 1 / 0)
+  again = decoded_cache.load(_decoded(root))
+  np.testing.assert_array_equal(again.image, want['image'])
+  assert capsys.readouterr().out == ''
+
+
+def test_what_the_images_depend_on_has_a_cache_of_its_own(root, monkeypatch):
+  sets = [
+      {},
+      {'split': 'train[:5]'},
+      {'size': (5, 6)},
+      {'crop': 0.9},
+      {'crop': 0.90001},
+  ]
+  for changes in sets:
+    decoded_cache.load(_decoded(root, **changes))
+  assert len(_caches(root)) == 5
+  (shard,) = (root / 'own' / '1.0.0').glob('*array_record*')
+  os.utime(shard, (1, 1))
+  decoded_cache.load(_decoded(root))
+  monkeypatch.setattr('PIL.__version__', '99')
+  decoded_cache.load(_decoded(root))
+  assert len(_caches(root)) == 7
+
+
+def test_a_failure_leaves_nothing(root, monkeypatch):
+  decoded = _decoded(root)
+  decoded.gather = lambda rows: 1 / 0
+  with pytest.raises(ZeroDivisionError):
+    decoded_cache.load(decoded)
+  assert not [p for p in _caches(root) if p.is_dir()]
+  usage = type('Usage', (), {'free': 11 * 6 * 5 * 3 - 1})
+  monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
+  with pytest.raises(UserError, match=r'no room in .* decoded images: set'):
+    decoded_cache.load(_decoded(root))
+  usage.free += 1
+  decoded_cache.load(_decoded(root))
+
+
+def test_what_a_killed_process_left_is_removed(root):
+  (name,) = [decoded_cache._name(_decoded(root))]
+  left = root / 'own' / '1.0.0' / 'decoded' / f'.{name}.abc.part'
+  left.mkdir(parents=True)
+  (left / 'image.npy').touch()
+  decoded_cache.load(_decoded(root))
+  assert [path.name for path in _caches(root)] == [name]
+
+
+def test_two_at_once_make_it_once(root, capsys):
+  loaded, threads = [], []
+  for _ in range(2):
+    threads.append(
+        threading.Thread(
+            target=lambda: loaded.append(decoded_cache.load(_decoded(root)))
+        )
+    )
+    threads[-1].start()
+  for thread in threads:
+    thread.join()
+  np.testing.assert_array_equal(loaded[0].image, loaded[1].image)
+  assert capsys.readouterr().out.count('Decoding') == 1
+  assert len(_caches(root)) == 1
+
+
+def _without_locks(monkeypatch):
+  def flock(file, how):
+    raise OSError(errno.ENOLCK, 'No locks available')
+
+  monkeypatch.setattr(fcntl, 'flock', flock)
+
+
+def test_two_at_once_without_locks(root, monkeypatch):
+  """Each writes its own, and neither removes what the other is writing."""
+  _without_locks(monkeypatch)
+  together, write = (
+      threading.Barrier(2, timeout=20),
+      decoded_cache._write_arrays,
+  )
+
+  def slowly(folder, *args):
+    together.wait()  # Both have begun, and removed what they would.
+    write(folder, *args)
+    together.wait()  # Neither has renamed yet.
+
+  monkeypatch.setattr(decoded_cache, '_write_arrays', slowly)
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    both = [pool.submit(decoded_cache.load, _decoded(root)) for _ in range(2)]
+  want = _decoded(root).gather(range(11))['image']
+  for future in both:
+    np.testing.assert_array_equal(future.result().image, want)
+  assert len([path for path in _caches(root) if path.is_dir()]) == 1
+
+
+def test_what_may_be_anothers_is_left_without_locks(root, monkeypatch):
+  _without_locks(monkeypatch)
+  name = decoded_cache._name(_decoded(root))
+  other = root / 'own' / '1.0.0' / 'decoded' / f'.{name}.abc.part'
+  other.mkdir(parents=True)
+  decoded_cache.load(_decoded(root))
+  assert other.is_dir()
+
+
+def test_all_is_on_the_disk_before_it_has_its_name(root, monkeypatch):
+  log = synced.watch(monkeypatch)
+  decoded_cache.load(_decoded(root))
+  *files, folder, renamed, place = log
+  assert sorted(files) == ['cache.json', 'image.npy', 'label.npy']
+  assert folder.endswith('.part') and renamed == 'RENAMED'
+  assert place == 'decoded'
+
+
+def test_a_directory_that_cannot_be_written_to(root, monkeypatch):
+  final = root / 'own' / '1.0.0'
+  (final / 'decoded').touch()  # not even the superuser makes files in it
+  arrays = decoded_cache.load(_decoded(root))
+  assert len(arrays) == 11
+  (folder,) = (root / 'user' / 'gswinrmt_jax' / 'own').iterdir()
+  assert (folder / 'image.npy').exists()
+  decoded_cache.load(_decoded(root))  # found there
+  monkeypatch.setenv('XDG_CACHE_HOME', str(final / 'decoded'))
+  with pytest.raises(UserError, match='can be written neither to') as caught:
+    decoded_cache.load(_decoded(root))
+  assert '\n' not in str(caught.value)
+
+
+def _flip(path, offset):
+  content = bytearray(path.read_bytes())
+  content[offset] ^= 1
+  path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize(
+    'damage',
+    [
+        lambda folder: os.truncate(folder / 'image.npy', 500),
+        lambda folder: os.truncate(folder / 'image.npy', 0),
+        lambda folder: os.truncate(folder / 'label.npy', 0),
+        lambda folder: _flip(folder / 'image.npy', 300),
+        lambda folder: _flip(folder / 'image.npy', -1),
+        lambda folder: _flip(folder / 'label.npy', -1),
+        lambda folder: np.save(
+            folder / 'image.npy', np.zeros((11, 6, 5, 3), np.int8)
+        ),
+        lambda folder: np.save(
+            folder / 'image.npy', np.zeros((10, 6, 5, 3), np.uint8)
+        ),
+        lambda folder: (folder / 'cache.json').unlink(),
+        lambda folder: (folder / 'cache.json').write_text('{"label'),
+        lambda folder: (folder / 'cache.json').write_text(json.dumps([])),
+    ],
+)
+def test_damage_is_one_line(root, damage):
+  decoded_cache.load(_decoded(root))
+  (folder,) = _caches(root)
+  damage(pathlib.Path(folder))
+  with pytest.raises(
+      UserError, match=r'is damaged .*remove that dir'
+  ) as caught:
+    decoded_cache.load(_decoded(root))
+  assert '\n' not in str(caught.value) and str(folder) in str(caught.value)

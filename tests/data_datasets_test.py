@@ -1,0 +1,537 @@
+"""Data sets by name, what TFDS keeps of them, and their stored records."""
+
+import hashlib
+from importlib import resources
+import json
+import os
+import shutil
+import types
+
+import cifar10_archives
+import folder_data
+import numpy as np
+import PIL.Image
+import pytest
+
+from gswinrmt_jax.data import (
+    datasets,
+    digits,
+    imagenet,
+    pictures,
+    prepared,
+    records,
+    sources,
+)
+from gswinrmt_jax.data.prepare import cifar10
+from gswinrmt_jax.errors import UserError
+
+
+@pytest.fixture
+def root(monkeypatch, tmp_path):
+  monkeypatch.setattr(cifar10, 'IMAGES_PER_CLASS', cifar10_archives.PER_CLASS)
+  archive = cifar10_archives.binary_archive(tmp_path)
+  cifar10.prepare(str(tmp_path / 'tfds'), str(archive))
+  return tmp_path / 'tfds'
+
+
+@pytest.fixture(scope='module')
+def own(tmp_path_factory):
+  root = tmp_path_factory.mktemp('own')
+  folder_data.write(
+      root,
+      {
+          'train': folder_data.examples(8),
+          'val': folder_data.examples(5, seed=1),
+      },
+  )
+  return root
+
+
+def test_info_of_every_data_set():
+  assert datasets.NAMES == ('digits', 'cifar10')
+  for name in datasets.NAMES:
+    info = datasets.info(name)
+    assert info.name == name
+    assert len(info.class_names) == len(info.mean) + 7 == len(info.std) + 7
+  assert datasets.info('digits').class_names[7] == '7'
+  assert datasets.info('cifar10').class_names[7] == 'horse'
+  # The figures of the original train split, as commonly quoted.
+  assert datasets.info('cifar10').mean == (0.4914, 0.4822, 0.4465)
+  assert datasets.info('cifar10').std == (0.2470, 0.2435, 0.2616)
+
+
+def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
+  with pytest.raises(UserError, match="'cifar-10'; did you mean cifar10"):
+    datasets.info('cifar-10', str(own))
+  with pytest.raises(UserError) as caught:
+    datasets.load('xyz', 'train', str(own))
+  assert str(caught.value) == (
+      f"unknown data set 'xyz' (built in: digits, cifar10; in {own}: own)"
+  )
+  with pytest.raises(UserError, match='did you mean own'):
+    datasets.ensure('onw', str(own))
+  with pytest.raises(UserError, match='in /nowhere: none'):
+    datasets.info('own', '/nowhere')
+  with pytest.raises(UserError, match='imagenet is not prepared in /nowhere'):
+    datasets.ensure('imagenet', '/nowhere')
+  with pytest.raises(UserError, match=r"unknown data set '\.\./own'"):
+    datasets.info('../own', str(own))
+
+
+def test_a_data_set_of_ones_own(own):
+  info = datasets.info('own', str(own))
+  assert info.name == 'own' and info.class_names == folder_data.CLASSES
+  assert info.mean == (0.485, 0.456, 0.406)
+  assert info.image_size == (0, 0)  # not known before they are read
+  datasets.ensure('own', str(own))
+  train = datasets.load('own', 'train', str(own), image_size=(9, 7))
+  assert len(train) == 8 and train.image_shape == (9, 7, 3)
+  parts = [
+      datasets.load('own', split, str(own), image_size=(9, 7))
+      for split in ('train[:3]', 'train[3:]')
+  ]
+  image = np.concatenate([part.image for part in parts])
+  np.testing.assert_array_equal(image, train.image)
+  with pytest.raises(
+      UserError, match="has no split 'test', or it is empty: use train or v"
+  ):
+    datasets.load('own', 'test', str(own), image_size=(9, 7))
+
+
+def test_storages_hold_the_same(own):
+  loaded = [
+      datasets.load(
+          'own', 'train', str(own), image_size=(8, 8), crop=0.9, storage=storage
+      )
+      for storage in datasets.STORAGES
+  ]
+  assert len(loaded) == 3
+  want = loaded[0].gather(np.arange(8))
+  for records_ in loaded:
+    assert len(records_) == 8 and records_.image_shape == (8, 8, 3)
+    for rows in ([3, 1, 3], [7]):
+      batch = records_.gather(np.array(rows))
+      for name in ('image', 'label'):
+        np.testing.assert_array_equal(batch[name], want[name][rows])
+        assert batch[name].dtype == want[name].dtype
+
+
+def test_an_unknown_storage_is_refused(own):
+  with pytest.raises(UserError, match="unknown storage 'ram': must be one of"):
+    datasets.load('own', 'train', str(own), storage='ram')
+
+
+def test_opening_prepares_nothing_and_opens_once(own, monkeypatch):
+  monkeypatch.setattr(cifar10, 'prepare', lambda *args: 1 / 0)
+  opened, open_version = [], prepared.open_version
+  monkeypatch.setattr(
+      prepared,
+      'open_version',
+      lambda folder: opened.append(folder) or open_version(folder),
+  )
+  assert len(datasets.open_source('own', 'train', str(own))) == 8
+  assert len(opened) == 1
+  for name in ('xyz', 'cifar10', 'imagenet'):
+    with pytest.raises(UserError):
+      datasets.open_source(name, 'train', str(own))
+
+
+def test_digits_need_no_preparation(capsys):
+  datasets.ensure('digits')
+  assert capsys.readouterr().out == ''
+  arrays = datasets.load('digits', 'val', '/no/such/directory')
+  image, label = digits.read('val')
+  assert len(arrays) == 200
+  np.testing.assert_array_equal(arrays.image, image)
+  np.testing.assert_array_equal(arrays.label, label)
+
+
+def test_cifar10_is_decoded_to_arrays(root, monkeypatch):
+  monkeypatch.setattr(records, '_CHUNK', 7)  # does not divide 50
+  parts = [
+      datasets.load('cifar10', split, str(root))
+      for split in ('train[:35]', 'train[35:]', 'test')
+  ]
+  assert [len(part) for part in parts] == [35, 15, 20]
+  for part in parts:
+    assert part.image.dtype == np.uint8 and part.label.dtype == np.int32
+    assert part.image.shape == (len(part), 32, 32, 3)
+  for split, chosen in (('train', parts[:2]), ('test', parts[2:])):
+    found = {
+        image.tobytes(): label
+        for part in chosen
+        for image, label in zip(part.image, part.label, strict=True)
+    }
+    images, labels = cifar10_archives.tiny_records()[split]
+    assert found == {
+        image.tobytes(): label
+        for image, label in zip(images, labels, strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    'split', ['valid', 'train[', 'train[0:9:2]', 'train[50:]', 'train[:99]', '']
+)
+def test_bad_split_is_one_line(split, root):
+  with pytest.raises(UserError) as caught:
+    datasets.load('cifar10', split, str(root))
+  message = str(caught.value)
+  assert f'no split {split!r}' in message and '\n' not in message
+
+
+def test_missing_data_are_named(tmp_path):
+  assert not datasets.is_prepared('cifar10', str(tmp_path))
+  with pytest.raises(UserError) as caught:
+    datasets.load('cifar10', 'train', str(tmp_path))
+  assert f'cifar10 is not prepared in {tmp_path}' in str(caught.value)
+  assert 'gswinrmt prepare cifar10' in str(caught.value)
+
+
+@pytest.mark.parametrize('damage', ['cut', 'empty', 'overwritten'])
+def test_damaged_shard_is_named(damage, root):
+  final = root / 'cifar10' / '3.0.2'
+  shard = final / 'cifar10-train.array_record-00000-of-00001'
+  size = shard.stat().st_size
+  if damage == 'overwritten':
+    with shard.open('r+b') as file:
+      file.seek(size // 4)
+      file.write(b'x' * (size // 4))
+  else:
+    os.truncate(shard, size // 2 if damage == 'cut' else 0)
+  with pytest.raises(UserError) as caught:
+    datasets.load('cifar10', 'train', str(root))
+  message = str(caught.value)
+  assert message.startswith(f'{final} is damaged') and '\n' not in message
+
+
+def test_ensure_prepares_only_what_is_missing(root, monkeypatch, capsys):
+  capsys.readouterr()
+  datasets.ensure('cifar10', str(root))
+  assert capsys.readouterr().out == ''
+  asked = []
+  monkeypatch.setattr(cifar10, 'prepare', asked.append)
+  datasets.ensure('cifar10', str(root / 'other'))
+  assert asked == [str(root / 'other')]
+
+
+@pytest.fixture(scope='module')
+def path(tmp_path_factory):
+  root = tmp_path_factory.mktemp('tfds')
+  return folder_data.write(root, {'train': folder_data.examples(4)})
+
+
+def test_names_are_those_with_a_version(path, tmp_path, monkeypatch):
+  for name in ('b', 'a'):
+    shutil.copytree(path, tmp_path / name / '1.0.0')
+  (tmp_path / 'half' / '1.0.0').mkdir(parents=True)
+  (tmp_path / 'downloads').mkdir()
+  shutil.copytree(path, tmp_path / '.hidden' / '1.0.0')
+  assert prepared.names(str(tmp_path)) == ['a', 'b']
+  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
+  assert prepared.names('') == ['a', 'b']
+  assert prepared.names(str(tmp_path / 'nowhere')) == []
+
+
+def test_the_newest_version_is_opened(path, tmp_path):
+  for version in ('1.9.0', '1.10.0', '1.2.0'):
+    target = shutil.copytree(path, tmp_path / 'own' / version)
+    info = json.loads((target / 'dataset_info.json').read_text())
+    info['version'] = version
+    (target / 'dataset_info.json').write_text(json.dumps(info))
+  builder = prepared.open_newest('own', str(tmp_path))
+  assert str(builder.info.version) == '1.10.0'
+  assert prepared.open_newest('other', str(tmp_path)) is None
+
+
+def test_one_class_is_refused(tmp_path):
+  folder_data.write(
+      tmp_path, {'train': folder_data.examples(1)}, classes=('ant',)
+  )
+  with pytest.raises(UserError, match='fewer than two classes'):
+    prepared.open_newest('own', str(tmp_path))
+
+
+def test_other_features_are_refused(path, tmp_path):
+  final = shutil.copytree(path, tmp_path / 'own' / '1.0.0')
+  features = json.loads((final / 'features.json').read_text())
+  inner = features['featuresDict']['features']
+  inner['digit'] = inner.pop('label')
+  (final / 'features.json').write_text(json.dumps(features))
+  os.rename(final / 'label.labels.txt', final / 'digit.labels.txt')
+  with pytest.raises(UserError, match='holds digit, file_name, image: images'):
+    prepared.open_newest('own', str(tmp_path))
+
+
+def test_a_missing_shard_is_one_line(path, tmp_path):
+  final = shutil.copytree(path, tmp_path / 'own' / '1.0.0')
+  for shard in final.glob('*array_record*'):
+    shard.unlink()
+  with pytest.raises(UserError, match='half written or damaged') as caught:
+    datasets.open_source('own', 'train', str(tmp_path))
+  assert '\n' not in str(caught.value)
+
+
+def test_a_configuration_is_a_data_set_of_its_set(path, tmp_path):
+  final = shutil.copytree(path, tmp_path / 'own' / 'big' / '1.0.0')
+  info = json.loads((final / 'dataset_info.json').read_text())
+  info['configName'] = 'big'
+  (final / 'dataset_info.json').write_text(json.dumps(info))
+  assert prepared.open_newest('own', str(tmp_path)) is None
+  source = datasets.open_source('big', 'train', str(tmp_path / 'own'))
+  assert len(list(source.read(range(len(source))))) == 4
+
+
+def _open(root, examples, split='train'):
+  folder_data.write(root, {'train': examples})
+  return datasets.open_source('own', split, str(root))
+
+
+def test_every_record_is_the_file_as_it_was(tmp_path):
+  examples = folder_data.examples(7)
+  grey = PIL.Image.new('L', (5, 4), 77)
+  grey.save(tmp_path / 'grey.png')
+  examples.append(('b/grey.png', (tmp_path / 'grey.png').read_bytes(), 1))
+  source = _open(tmp_path, examples)
+  assert len(source) == 8
+  found = {
+      source.name(row): (picture, label)
+      for row, (picture, label) in enumerate(source.read(range(8)))
+  }
+  assert len(found) == 8
+  for file_name, encoded, label in examples:
+    (name,) = (name for name in found if f'({file_name})' in name)
+    want = pictures.decode(encoded, '')
+    np.testing.assert_array_equal(found[name][0], want)
+    assert found[name][1] == label
+
+
+def test_rows_come_as_asked(tmp_path):
+  source = _open(tmp_path, folder_data.examples(6))
+  every = [label for _, label in source.read(range(6))]
+  rows = np.array([4, 0, 4])
+  assert [label for _, label in source.read(rows)] == [every[r] for r in rows]
+
+
+def test_damage_and_a_missing_label_are_named(tmp_path):
+  examples = folder_data.examples(3)
+  examples[1] = ('bee/bad.jpg', examples[1][1][:200], 1)
+  source = _open(tmp_path, examples)
+  with pytest.raises(UserError, match=r"own: record \d of 'train' \(bee/bad"):
+    list(source.read(range(3)))
+
+
+def test_no_label_is_named(tmp_path):
+  examples = folder_data.examples(3)
+  examples[1] = (*examples[1][:2], -1)
+  source = _open(tmp_path, examples)
+  with pytest.raises(UserError, match=r'0_1\.jpg\) has no label: it says -1'):
+    list(source.read(range(3)))
+
+
+def test_fingerprint_changes_with_split_and_files(tmp_path):
+  examples = folder_data.examples(6)
+  first = _open(tmp_path, examples).fingerprint()
+  assert (
+      first == datasets.open_source('own', 'train', str(tmp_path)).fingerprint()
+  )
+  part = datasets.open_source('own', 'train[:4]', str(tmp_path)).fingerprint()
+  (shard,) = (tmp_path / 'own' / '1.0.0').glob('*array_record*')
+  os.utime(shard, (1, 1))
+  again = datasets.open_source('own', 'train', str(tmp_path)).fingerprint()
+  assert len({first, part, again}) == 3
+
+
+def test_records_are_told_apart_by_name_id_or_bytes():
+  class Builder:
+    name = 'own'
+    data_path = 'own/1.0.0'
+    info = types.SimpleNamespace(
+        features={'label': types.SimpleNamespace(num_classes=1)},
+        version='1.0.0',
+    )
+    records = (
+        {'file_name': b'a.png', 'id': b'7', 'image': b'1'},
+        {'id': b'8', 'image': b'2'},
+        {'id': 9, 'image': b'3'},
+        {'image': b'4'},
+    )
+
+    def as_data_source(self, split, decoders):
+      records = self.records
+
+      class Source(list):
+
+        def __getitems__(self, rows):
+          return [records[row] for row in rows]
+
+      return Source(records)
+
+  source = sources.TfdsSource(Builder(), 'train')
+  hashes = [hashlib.sha256(data).hexdigest() for data in (b'4', b'3')]
+  assert source.keys([3, 1, 0, 2]) == [hashes[0], '8', 'a.png', hashes[1]]
+
+
+def test_arrays_are_a_source_too():
+  image = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+  source = sources.ArraySource(image, np.array([3, 1], np.int32))
+  ((picture, label),) = source.read([1])
+  np.testing.assert_array_equal(picture, image[1])
+  assert label == 1 and source.name(1) == 'record 1' and len(source) == 2
+  digest = hashlib.sha256(bytes(range(60, 120))).hexdigest()
+  assert source.keys([1]) == [digest]
+
+
+def test_few_records_are_held_encoded(tmp_path, monkeypatch):
+  monkeypatch.setattr(sources, '_FETCHED', 3)
+  source = _open(tmp_path, folder_data.examples(8))
+  every, asked = source._records, []
+
+  class Records:
+
+    def __getitems__(self, rows):
+      asked.append(list(rows))
+      return every.__getitems__(rows)
+
+  source._records = Records()
+  rows = [7, 0, 1, 2, 3, 4, 6]
+  found = source.read(rows)
+  next(found)
+  assert asked == [[7, 0, 1]]
+  assert len(list(found)) == 6
+  assert asked == [[7, 0, 1], [2, 3, 4], [6]]
+  assert len(set(source.keys(rows))) == 7
+
+
+def test_a_file_name_that_is_not_utf8(tmp_path, monkeypatch):
+  source = _open(tmp_path, folder_data.examples(2))
+  every = source._records.__getitems__([0, 1])
+  monkeypatch.setattr(source, '_records', _renamed(every, b'a/\xff.jpg'))
+  assert source.name(0) == "own: record 0 of 'train' (a/\\xff.jpg)"
+  assert source.keys([0, 1]) == ['a/\\xff.jpg'] * 2
+
+
+def _renamed(records, file_name):
+  class Records:
+
+    def __getitems__(self, rows):
+      return [{**records[row], 'file_name': file_name} for row in rows]
+
+  return Records()
+
+
+def test_a_source_has_a_version(tmp_path):
+  assert _open(tmp_path, folder_data.examples(1)).version == '1.0.0'
+
+
+SIZES = {'train': 1297, 'val': 200, 'test': 300}
+
+
+def stored():
+  path = resources.files('gswinrmt_jax.data') / 'digits.npz'
+  with path.open('rb') as file, np.load(file) as data:
+    return dict(data)
+
+
+def test_file_is_small_and_holds_the_uci_arrays():
+  path = resources.files('gswinrmt_jax.data') / 'digits.npz'
+  assert len(path.read_bytes()) < 100_000
+  data = stored()
+  assert data['image'].shape == (1797, 8, 8)
+  assert data['image'].min() == 0 and data['image'].max() == 16
+  # Images a digit of scikit-learn's copy.
+  counts = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+  assert np.bincount(data['label']).tolist() == counts
+  content = b''.join(
+      data[key].tobytes() for key in ('image', 'label', *digits.SPLITS)
+  )
+  assert hashlib.sha256(content).hexdigest() == (
+      '53e667624c00cbd264a6ffdeba9b54ee8e06a8b1115729fa7e85bd657337cfcf'
+  )
+
+
+def test_splits_partition_the_images_and_are_stratified():
+  data = stored()
+  together = np.concatenate([data[split] for split in digits.SPLITS])
+  assert sorted(together.tolist()) == list(range(1797))
+  counts = np.bincount(data['label'])
+  for split, size in SIZES.items():
+    assert len(data[split]) == size
+    found = np.bincount(data['label'][data[split]], minlength=10)
+    assert np.abs(found - counts * size / 1797).max() < 1
+
+
+def test_split_follows_from_its_seed_as_the_docstring_says():
+  data = stored()
+  expected = {split: [] for split in digits.SPLITS}
+  left = np.bincount(data['label'])
+  takes = {}
+  for split in ('test', 'val'):
+    exact = left * SIZES[split] / left.sum()
+    take = np.floor(exact).astype(int)
+    short = SIZES[split] - take.sum()
+    take[np.argsort(take - exact, kind='stable')[:short]] += 1
+    takes[split] = take
+    left = left - take
+  for digit in range(10):
+    members = sorted(
+        np.flatnonzero(data['label'] == digit).tolist(),
+        key=lambda index: hashlib.sha256(f'0:{index}'.encode()).digest(),
+    )
+    for split, take in takes.items():
+      expected[split] += members[: take[digit]]
+      members = members[take[digit] :]
+    expected['train'] += members
+  for split in digits.SPLITS:
+    assert data[split].tolist() == sorted(expected[split])
+
+
+@pytest.mark.parametrize('split', digits.SPLITS)
+def test_read_enlarges_and_scales_exactly(split):
+  data = stored()
+  image, label = digits.read(split)
+  assert image.dtype == np.uint8 and label.dtype == np.int32
+  assert image.shape == (SIZES[split], 32, 32, 3)
+  # 255 v / 16, rounded by hand; 8 would be 127.5.
+  table = [0, 16, 32, 48, 64, 80, 96, 112]
+  table += [128, 143, 159, 175, 191, 207, 223, 239, 255]
+  for row in (0, 7, len(label) - 1):
+    index = data[split][row]
+    assert label[row] == data['label'][index]
+    for y, x in np.ndindex(32, 32):
+      value = table[data['image'][index, y // 4, x // 4]]
+      assert image[row, y, x].tolist() == [value] * 3
+
+
+def test_mean_and_std_are_those_of_the_train_split():
+  image, _ = digits.read('train')
+  pixels = image / 255
+  np.testing.assert_allclose(pixels.mean((0, 1, 2)), digits.MEAN, atol=5e-5)
+  np.testing.assert_allclose(pixels.std((0, 1, 2)), digits.STD, atol=5e-5)
+
+
+def test_unknown_split_is_refused():
+  with pytest.raises(UserError, match=r"'train\[:9\]'.* train, val, test"):
+    digits.read('train[:9]')
+
+
+def test_licence_ships_beside_the_data():
+  text = resources.files('gswinrmt_jax.data') / 'digits.LICENSE.txt'
+  assert 'CC BY 4.0' in text.read_text()
+
+
+def test_classes_are_in_the_order_of_the_labels():
+  names = imagenet.classes()
+  assert len(names) == len(set(names)) == imagenet.NUM_CLASSES
+  # As in every published list of the labels.
+  assert names[0] == 'tench'
+  assert names[207] == 'golden retriever'
+  assert names[281] == 'tabby'
+  assert names[817] == 'sports car'
+  assert names[999] == 'toilet tissue'
+  assert names[134] == 'crane (n02012849)'
+
+
+def test_identifiers_are_sorted():
+  wnids = imagenet.wnids()
+  assert list(wnids) == sorted(set(wnids)) and len(wnids) == 1000
+  assert wnids[0] == 'n01440764' and wnids[999] == 'n15075141'

@@ -1,0 +1,249 @@
+"""Image files of every kind, and the crops that are made of them."""
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from gswinrmt_jax.data import pictures
+from gswinrmt_jax.errors import UserError
+
+_RED = (200, 30, 10)
+
+
+def _saved(tmp_path, picture, name='a.png', **options):
+  picture.save(tmp_path / name, **options)
+  return tmp_path / name
+
+
+def test_every_mode_becomes_rgb(tmp_path):
+  red = PIL.Image.new('RGB', (5, 4), _RED)
+  grey = PIL.Image.new('L', (5, 4), 77)
+  clear = PIL.Image.new('RGBA', (5, 4), (*_RED, 0))
+  wide = PIL.Image.fromarray(np.full((4, 5), 77 << 8, np.uint16))
+  cases = {
+      'rgb.png': (red, _RED),
+      'palette.png': (red.quantize(4), _RED),
+      'cmyk.jpg': (red.convert('CMYK'), _RED),
+      'grey.png': (grey, (77, 77, 77)),
+      'alpha.png': (grey.convert('LA'), (77, 77, 77)),
+      'one.png': (PIL.Image.new('1', (5, 4), 1), (255, 255, 255)),
+      'clear.png': (clear, (255, 255, 255)),  # not its hidden red
+      'wide.png': (wide, (77, 77, 77)),  # 16 bits
+      'float.tiff': (
+          PIL.Image.fromarray(np.full((4, 5), 77 / 255, np.float32)),
+          (77, 77, 77),
+      ),
+  }
+  for name, (picture, color) in cases.items():
+    read = pictures.read(_saved(tmp_path, picture, name))
+    assert read.mode == 'RGB' and read.size == (5, 4), name
+    off = np.abs(np.int32(read) - color).max()
+    assert off <= (3 if name.endswith('jpg') else 1), name
+
+
+def _deep(tmp_path, values, kind):
+  array = np.array([values], kind)
+  return _saved(tmp_path, PIL.Image.fromarray(array), 'deep.tiff')
+
+
+@pytest.mark.parametrize(
+    ('kind', 'values', 'want'),
+    [
+        # round(v / 257); a dark picture stays dark, whatever is its lightest.
+        (np.uint16, [0, 200, 257, 19789], [0, 1, 1, 77]),
+        (np.uint16, [0, 65535], [0, 255]),
+        (np.int32, [0, 200, 257, 19789], [0, 1, 1, 77]),
+        (np.int32, [0, 65535], [0, 255]),
+        (np.float32, [0, 0.1, 0.2], [0, 26, 51]),  # 25.5 is 25.500002
+        (np.float32, [0, 1], [0, 255]),
+    ],
+)
+def test_the_scale_is_that_of_the_kind(kind, values, want, tmp_path):
+  read = np.asarray(pictures.read(_deep(tmp_path, values, kind)))
+  assert read[0].tolist() == [[value] * 3 for value in want]
+
+
+@pytest.mark.parametrize(
+    ('kind', 'values'),
+    [
+        (np.int32, [0, 65536]),
+        (np.int32, [-1, 5]),
+        (np.float32, [0, 1.01]),
+        (np.float32, [-0.01, 1]),
+        (np.float32, [0, np.nan]),
+        (np.float32, [np.inf, 0]),
+    ],
+)
+def test_another_range_is_refused(kind, values, tmp_path):
+  with pytest.raises(UserError, match=r'deep\.tiff is damaged: pixels of'):
+    pictures.read(_deep(tmp_path, values, kind))
+
+
+def test_what_preparing_refuses_is_not_read(tmp_path, monkeypatch):
+  path = _saved(tmp_path, PIL.Image.new('L', (5, 4)))
+  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 20)
+  pictures.read(path)
+  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 19)
+  with pytest.raises(UserError, match=r'a\.png has more than 19 pixels$'):
+    pictures.read(path)
+  path.write_bytes(b'')
+  with pytest.raises(UserError, match=r'a\.png is empty$'):
+    pictures.read(path)
+  # Pillow would run Ghostscript on it.
+  PIL.Image.new('L', (5, 4)).save(path, 'EPS')
+  with pytest.raises(UserError, match=r'is no picture that can be read \(BMP'):
+    pictures.read(path)
+
+
+def test_a_transparent_color_of_a_palette_is_white(tmp_path):
+  picture = PIL.Image.new('P', (5, 4), 1)
+  picture.putpalette([0, 0, 0, *_RED])
+  path = _saved(tmp_path, picture, transparency=1)
+  assert pictures.read(path).getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_a_thread_of_a_picture_is_cut_first():
+  thread = PIL.Image.new('RGB', (20_000, 4), _RED)
+  assert pictures.fit(thread, (224, 224), 0.875).shape == (224, 224, 3)
+
+
+def test_exif_turns_the_picture(tmp_path):
+  picture = PIL.Image.new('RGB', (6, 4))
+  picture.putpixel((0, 0), (255, 255, 255))
+  exif = PIL.Image.Exif()
+  exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+  read = pictures.read(_saved(tmp_path, picture, exif=exif))
+  assert read.size == (4, 6)
+  assert read.getpixel((3, 0)) == (255, 255, 255)
+
+
+def test_what_is_no_picture_is_one_line(tmp_path):
+  path = tmp_path / 'a.png'
+  with pytest.raises(UserError, match='does not exist'):
+    pictures.read(path)
+  path.write_bytes(b'no picture')
+  with pytest.raises(UserError, match=r'a\.png is no picture'):
+    pictures.read(path)
+  noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+  _saved(tmp_path, PIL.Image.fromarray(noise))
+  path.write_bytes(path.read_bytes()[:5000])
+  with pytest.raises(UserError, match=r'a\.png is damaged'):
+    pictures.read(path)
+  with pytest.raises(UserError, match='cannot be read: Is a directory'):
+    pictures.read(tmp_path)
+
+
+def test_the_cut_is_that_of_imagenet():
+  """Short side to 256, long side rounded down, the middle 224 x 224."""
+  noise = np.random.default_rng(1).integers(0, 255, (375, 500, 3), np.uint8)
+  picture = PIL.Image.fromarray(noise)
+  resized = picture.resize((341, 256), PIL.Image.Resampling.BICUBIC)
+  want = np.asarray(resized)[16:240, 58:282]  # round(117 / 2) is 58
+  np.testing.assert_array_equal(
+      pictures.fit(picture, (224, 224), 224 / 256), want
+  )
+  upright = pictures.fit(
+      picture.transpose(PIL.Image.Transpose.ROTATE_90), (224, 224), 0.875
+  )
+  assert upright.shape == (224, 224, 3)
+
+
+def test_without_a_crop_all_of_the_picture_is_squeezed():
+  noise = np.random.default_rng(1).integers(0, 255, (30, 50, 3), np.uint8)
+  picture = PIL.Image.fromarray(noise)
+  want = picture.resize((9, 12), PIL.Image.Resampling.BICUBIC)
+  np.testing.assert_array_equal(pictures.fit(picture, (12, 9), 0.0), want)
+  # Antialiased: a checkerboard of single pixels is grey at half the size.
+  board = np.indices((40, 40)).sum(0) % 2 * 255
+  board = PIL.Image.fromarray(board.astype(np.uint8)).convert('RGB')
+  grey = pictures.fit(board, (10, 10), 0.0)
+  assert abs(np.float32(grey) - 127.5).max() < 3
+
+
+class _Draws:
+  """Returns numbers that were written down."""
+
+  def __init__(self, *numbers):
+    self.numbers = list(numbers)
+
+  def random(self):
+    return self.numbers.pop(0)
+
+
+def test_a_box_is_what_was_drawn():
+  how = pictures.RandomCrop((0.1, 0.9), (0.5, 2.0))
+  # Half way between: area 0.5 of 40 x 30 = 600, ratio exp(0) = 1, so 24 or 25
+  # (24.49) each way; places 0.5 of 30 - 24 + 1 = 7 and 0.25 of 17.
+  box = pictures.draw_box(40, 30, how, _Draws(0.5, 0.5, 0.5, 0.25))
+  assert box == (4, 3, 24, 24)
+  # Area 0.2 x 1200 = 240, ratio 2^0.5: 18.4 wide, 13.0 high.
+  box = pictures.draw_box(40, 30, how, _Draws(0.125, 0.75, 0.0, 0.9999999))
+  assert box == (22, 0, 18, 13)
+
+
+def test_a_box_that_does_not_fit_is_drawn_again():
+  how = pictures.RandomCrop((1.0, 1.0), (0.25, 4.0))
+  # All of the area at ratio 1/4 or 4 never fits into a square; at 1 it does.
+  draws = _Draws(0.5, 0.0, 0.5, 1.0, 0.5, 0.5, 0.0, 0.0)
+  assert pictures.draw_box(20, 20, how, draws) == (0, 0, 20, 20)
+  assert draws.numbers == []
+
+
+@pytest.mark.parametrize(
+    ('size', 'ratio', 'box'),
+    [
+        ((100, 20), (0.5, 2.0), (30, 0, 40, 20)),  # too wide
+        ((20, 100), (0.5, 2.0), (0, 30, 20, 40)),  # too narrow
+        ((30, 20), (0.5, 2.0), (0, 0, 30, 20)),  # allowed as it is
+        ((1, 900), (3.0, 4.0), (0, 449, 1, 1)),  # never less than a pixel
+    ],
+)
+def test_after_ten_the_middle_is_taken(size, ratio, box):
+  how = pictures.RandomCrop((9.0, 9.0), ratio)  # never fits
+  draws = _Draws(*[0.5] * 20)
+  assert pictures.draw_box(*size, how, draws) == box
+  assert draws.numbers == []
+
+
+def test_boxes_have_the_areas_shapes_and_places_asked_for():
+  how = pictures.RandomCrop((0.2, 0.6), (0.75, 4 / 3))
+  rng = np.random.default_rng(0)
+  boxes = np.array([pictures.draw_box(500, 400, how, rng) for _ in range(4000)])
+  left, top, width, height = boxes.T
+  assert (left >= 0).all() and (left + width <= 500).all()
+  assert (top >= 0).all() and (top + height <= 400).all()
+  share, ratio = width * height / 200_000, np.log(width / height)
+  assert 0.195 < share.min() < 0.21 and 0.59 < share.max() < 0.605
+  # Uniform: mean and deviation of U(a, b) are (a + b) / 2, (b - a) / 12^0.5.
+  np.testing.assert_allclose(share.mean(), 0.4, atol=0.006)
+  np.testing.assert_allclose(share.std(), 0.4 / 12**0.5, atol=0.004)
+  np.testing.assert_allclose(ratio.mean(), 0, atol=0.01)
+  np.testing.assert_allclose(
+      ratio.std(), 2 * np.log(4 / 3) / 12**0.5, atol=0.005
+  )
+  np.testing.assert_allclose((left / (500 - width)).mean(), 0.5, atol=0.015)
+  np.testing.assert_allclose((top / (400 - height)).mean(), 0.5, atol=0.02)
+
+
+def test_a_random_crop_is_its_box_resized():
+  noise = np.random.default_rng(2).integers(0, 255, (30, 50, 3), np.uint8)
+  picture = PIL.Image.fromarray(noise)
+  how = pictures.RandomCrop()
+  image, box = pictures.random_crop(
+      picture, (12, 9), how, np.random.default_rng(3)
+  )
+  left, top, width, height = pictures.draw_box(
+      50, 30, how, np.random.default_rng(3)
+  )
+  assert box == (top / 30, left / 50, height / 30, width / 50)
+  part = PIL.Image.fromarray(noise[top : top + height, left : left + width])
+  want = part.resize((9, 12), PIL.Image.Resampling.BICUBIC)
+  np.testing.assert_array_equal(image, want)
+
+
+def test_no_cut_and_other_shapes():
+  noise = np.random.default_rng(1).integers(0, 255, (20, 20, 3), np.uint8)
+  picture = PIL.Image.fromarray(noise)
+  np.testing.assert_array_equal(pictures.fit(picture, (20, 20), 1.0), noise)
+  for size in [(8, 40), (40, 8), (32, 32), (33, 7)]:
+    assert pictures.fit(picture, size, 1.0).shape == (*size, 3)

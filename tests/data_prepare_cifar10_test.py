@@ -1,0 +1,298 @@
+"""CIFAR-10 from archives and downloads, whole and damaged."""
+
+import collections
+import functools
+import hashlib
+import http.server
+import json
+import os
+import shutil
+import threading
+
+import cifar10_archives
+from cifar10_archives import binary_archive, python_archive, TINY, tiny_records
+import numpy as np
+import pytest
+import requests
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import checksums
+from tensorflow_datasets.image_classification import cifar
+
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data.prepare import cifar10
+from gswinrmt_jax.errors import UserError
+
+
+def prepare(path):
+  cifar10.prepare(str(path / 'tfds'), str(binary_archive(path)))
+  return path / 'tfds' / 'cifar10' / '3.0.2'
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+  """Makes fifty and twenty images a complete data set."""
+  monkeypatch.setattr(cifar10, 'IMAGES_PER_CLASS', cifar10_archives.PER_CLASS)
+
+
+@pytest.mark.parametrize('make', [binary_archive, python_archive])
+def test_stock_tfds_reads_what_was_prepared(make, tmp_path, capfd):
+  root = tmp_path / 'new' / 'tfds'
+  final = cifar10.prepare(str(root), str(make(tmp_path)))
+  out, err = capfd.readouterr()
+  assert final == root / 'cifar10' / '3.0.2' and final.is_dir()
+  assert os.listdir(root) == ['cifar10'] and not err
+  assert 'is not the original archive' in out and len(out.splitlines()) == 3
+  for split, (images, labels) in tiny_records().items():
+    source = tfds.data_source('cifar10', data_dir=root, split=split)
+    assert len(source) == TINY[split]
+    seen = set()
+    for record in source:
+      name, index = record['id'].decode().split('_')
+      assert name == split and len(index) == 5
+      np.testing.assert_array_equal(record['image'], images[int(index)])
+      assert record['label'] == labels[int(index)]
+      seen.add(index)
+    assert len(seen) == TINY[split]
+  names = tfds.builder('cifar10', data_dir=root).info.features['label'].names
+  assert tuple(names) == datasets.info('cifar10').class_names
+
+
+def test_facts_agree_with_the_official_builder():
+  official = cifar.Cifar10._cifar_info.fget(cifar.Cifar10)
+  for split, files in (
+      ('train', official.train_files),
+      ('test', official.test_files),
+  ):
+    assert [f'{name}.bin' for name in cifar10.BATCHES[split]] == files
+  known = checksums.get_all_url_infos()[official.url]
+  assert known.checksum == cifar10.SHA256[0]
+  names = datasets.info('cifar10').class_names
+  assert names == tuple(sorted(names))
+
+
+def test_second_call_says_so_and_writes_nothing(tmp_path, capsys):
+  final = prepare(tmp_path)
+  before = {path: path.stat().st_mtime_ns for path in final.iterdir()}
+  capsys.readouterr()
+  assert cifar10.prepare(str(tmp_path / 'tfds'), 'no/such/archive') == final
+  assert capsys.readouterr().out == (
+      f'cifar10: already prepared in {final}, nothing done\n'
+  )
+  assert {path: path.stat().st_mtime_ns for path in final.iterdir()} == before
+
+
+def refused(tmp_path, archive):
+  """Returns what `prepare` says, having checked that nothing is left."""
+  root = tmp_path / 'tfds'
+  with pytest.raises(UserError) as caught:
+    cifar10.prepare(str(root), archive and str(archive))
+  assert not root.exists() or os.listdir(root) == []
+  message = str(caught.value)
+  assert '\n' not in message
+  return message
+
+
+@pytest.mark.parametrize('interruption', [KeyboardInterrupt, MemoryError])
+def test_interrupted_preparation_leaves_nothing(
+    interruption, monkeypatch, tmp_path
+):
+  encode, calls = cifar10._encode_png, collections.Counter()
+
+  def interrupted(planes):
+    calls['png'] += 1
+    if calls['png'] == 37:
+      raise interruption
+    return encode(planes)
+
+  monkeypatch.setattr(cifar10, '_encode_png', interrupted)
+  archive = binary_archive(tmp_path)
+  with pytest.raises(interruption):
+    cifar10.prepare(str(tmp_path / 'tfds'), str(archive))
+  assert os.listdir(tmp_path / 'tfds') == []
+
+
+@pytest.mark.parametrize(
+    'lost',
+    [
+        'features.json',
+        'cifar10-train.array_record-00000-of-00001',
+        'cifar10-test.array_record-00000-of-00001',
+    ],
+)
+def test_half_written_data_set_is_named(lost, tmp_path):
+  final = prepare(tmp_path)
+  (final / lost).unlink()
+  root = str(tmp_path / 'tfds')
+  for call in (
+      cifar10.prepare,
+      lambda root: datasets.is_prepared('cifar10', root),
+  ):
+    with pytest.raises(UserError) as caught:
+      call(root)
+    message = str(caught.value)
+    assert message.startswith(f'{final} is half written')
+    assert 'remove that directory' in message and '\n' not in message
+
+
+def test_broken_description_is_half_written(tmp_path):
+  final = prepare(tmp_path)
+  (final / 'dataset_info.json').write_text('{')
+  with pytest.raises(UserError, match='is half written'):
+    cifar10.prepare(str(tmp_path / 'tfds'))
+  shutil.rmtree(final)
+  final.mkdir()
+  with pytest.raises(UserError, match='is half written'):
+    cifar10.prepare(str(tmp_path / 'tfds'))
+
+
+def test_data_set_that_only_tensorflow_reads_is_named(tmp_path):
+  final = prepare(tmp_path)
+  path = final / 'dataset_info.json'
+  description = json.loads(path.read_text())
+  description['fileFormat'] = 'tfrecord'
+  path.write_text(json.dumps(description))
+  for shard in final.glob('*.array_record-*'):
+    shard.rename(str(shard).replace('array_record', 'tfrecord'))
+  with pytest.raises(UserError, match='tfrecord files, which only TensorFlow'):
+    datasets.is_prepared('cifar10', str(tmp_path / 'tfds'))
+
+
+def test_unwritable_directory(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(UserError) as caught:
+    root = tmp_path / 'file' / 'tfds'
+    cifar10.prepare(str(root), str(binary_archive(tmp_path)))
+  assert str(caught.value).startswith(
+      f'cannot write the data directory {root}: Not a directory; choose'
+  )
+
+
+def test_full_disk(monkeypatch, tmp_path):
+  def full(planes):
+    raise RuntimeError('Failed to finalize writing: write() failed\nmore')
+
+  monkeypatch.setattr(cifar10, '_encode_png', full)
+  message = refused(tmp_path, binary_archive(tmp_path))
+  assert 'cannot write the data directory' in message
+  assert 'write() failed; choose' in message
+
+
+def test_offline_says_what_to_do(monkeypatch, tmp_path):
+  def unreachable(url, **kwargs):
+    raise requests.ConnectionError('three\nlines\nlong')
+
+  monkeypatch.setattr(requests, 'get', unreachable)
+  message = refused(tmp_path, None)
+  assert '(ConnectionError)' in message
+  assert 'https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz' in message
+  assert '`gswinrmt prepare cifar10 --archive FILE`' in message
+  assert '--config.data.dir' in message and 'TFDS_DATA_DIR' in message
+
+
+@pytest.fixture
+def served(monkeypatch, tmp_path):
+  """Serves `tmp_path`; the official builder's URL points to it."""
+  handler = functools.partial(
+      http.server.SimpleHTTPRequestHandler, directory=str(tmp_path)
+  )
+  monkeypatch.setattr(handler.func, 'log_message', lambda *_: None)
+  server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler)
+  thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+  thread.start()
+  name = 'cifar-10-binary.tar.gz'
+  url = f'http://127.0.0.1:{server.server_port}/{name}'
+  info = cifar.Cifar10._cifar_info.fget(cifar.Cifar10)._replace(url=url)
+  monkeypatch.setattr(cifar.Cifar10, '_cifar_info', info)
+  monkeypatch.setenv('NO_PROXY', '127.0.0.1')
+
+  def register(checksum, size):
+    known = {url: checksums.UrlInfo(tfds.core.units.Size(size), checksum, name)}
+    monkeypatch.setattr(checksums, 'get_all_url_infos', lambda: dict(known))
+
+  yield register
+  server.shutdown()
+  thread.join()
+  server.server_close()
+
+
+def test_download_is_verified_and_leaves_only_the_data_set(served, tmp_path):
+  content = binary_archive(tmp_path).read_bytes()
+  served(hashlib.sha256(content).hexdigest(), len(content))
+  cifar10.prepare(str(tmp_path / 'tfds'))
+  assert os.listdir(tmp_path / 'tfds') == ['cifar10']
+  assert datasets.is_prepared('cifar10', str(tmp_path / 'tfds'))
+
+
+def test_download_with_another_checksum_is_refused(served, tmp_path):
+  content = binary_archive(tmp_path).read_bytes()
+  served('0' * 64, len(content))
+  assert 'wrong checksum' in refused(tmp_path, None)
+
+
+def test_download_that_the_server_lacks(served, tmp_path):
+  assert '(HTTP 404)' in refused(tmp_path, None)
+
+
+def test_download_without_a_known_checksum_is_refused(served, tmp_path):
+  binary_archive(tmp_path)  # served, but `served()` was not told its checksum
+  assert 'Missing checksums' in refused(tmp_path, None)
+
+
+@pytest.mark.parametrize('share', [0.0, 0.001, 0.3, 0.9999])
+def test_truncated_archive(share, tmp_path):
+  archive = binary_archive(tmp_path)
+  os.truncate(archive, int(share * archive.stat().st_size))
+  assert f'cannot read the archive {archive}' in refused(tmp_path, archive)
+
+
+@pytest.mark.parametrize('make', [binary_archive, python_archive])
+def test_one_flipped_bit_in_a_pixel(make, tmp_path):
+  archive = make(tmp_path)
+  content = bytearray(archive.read_bytes())
+  content[len(content) // 2] ^= 1
+  archive.write_bytes(content)
+  assert str(archive) in refused(tmp_path, archive)
+
+
+def test_other_files_are_no_archive(tmp_path):
+  assert 'No such file' in refused(tmp_path, tmp_path / 'absent.tar.gz')
+  assert 'directory' in refused(tmp_path, tmp_path)
+  text = tmp_path / 'text'
+  text.write_text('hello')
+  assert f'cannot read the archive {text}' in refused(tmp_path, text)
+  other = cifar10_archives.write_archive(
+      tmp_path / 'other.tar.gz', {'train.bin': b'123'}
+  )
+  assert 'data_batch_1 is not in it' in refused(tmp_path, other)
+
+
+def test_incomplete_archive_is_counted(tmp_path):
+  records = dict(tiny_records())
+  images, labels = records['train']
+  records['train'] = images, np.where(labels == 3, 4, labels)
+  message = refused(tmp_path, binary_archive(tmp_path, records))
+  assert 'train holds [5, 5, 5, 0, 10, 5, 5, 5, 5, 5] images' in message
+  records['train'] = images[:-1], labels[:-1]
+  assert 'is not complete' in refused(
+      tmp_path, binary_archive(tmp_path, records)
+  )
+  records['train'] = images, np.where(labels == 9, 10, labels)
+  assert 'is not complete' in refused(
+      tmp_path, binary_archive(tmp_path, records)
+  )
+
+
+def test_pickle_that_runs_code_is_refused_by_name(tmp_path):
+  mark = tmp_path / 'executed'
+  attack = b'\x80\x02cposix\nsystem\nU%c%bR.' % (
+      len(f'touch {mark}'),
+      f'touch {mark}'.encode() + b'\x85',
+  )
+  archive = python_archive(tmp_path, data_batch_3=attack)
+  assert 'refused to load posix.system' in refused(tmp_path, archive)
+  assert not mark.exists()
+  # A sibling of an allowed name.
+  archive = python_archive(tmp_path, test_batch=b'\x80\x02cnumpy\nsave\n.')
+  assert 'refused to load numpy.save' in refused(tmp_path, archive)
+  archive = python_archive(tmp_path, test_batch=b'\x80\x02]K\x05a.')
+  assert 'not a dict of data and labels' in refused(tmp_path, archive)

@@ -1,0 +1,199 @@
+"""Mini-ImageNet of four classes, in the forms it comes in."""
+
+import image_files
+import pytest
+
+from gswinrmt_jax.data import imagenet
+from gswinrmt_jax.data.prepare import collection as collections
+from gswinrmt_jax.data.prepare import mini_imagenet
+from gswinrmt_jax.data.prepare.collection import Collection, Picture
+from gswinrmt_jax.errors import UserError
+
+_WNIDS = (*imagenet.wnids()[200:202], *imagenet.wnids()[10:12])
+_SORTED = sorted(_WNIDS)
+_OF_TWELVE = {'train': 10, 'val': 1, 'test': 1}
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+  monkeypatch.setattr(mini_imagenet, 'NUM_CLASSES', 4)
+  monkeypatch.setattr(mini_imagenet, 'IMAGES_PER_CLASS', 12)
+
+
+def _lists(root, folder):
+  """The few-shot release: two classes for train, one for val, one for test."""
+  for name, wnids in (
+      ('train', _WNIDS[:2]),
+      ('val', _WNIDS[2:3]),
+      ('test', _WNIDS[3:]),
+  ):
+    rows = [(f'{wnid}{i:08d}.jpg', wnid) for wnid in wnids for i in range(12)]
+    image_files.write(root, [f'{folder(w)}/{name}' for name, w in rows])
+    text = ''.join(f'{file_name},{wnid}\n' for file_name, wnid in rows)
+    (root / f'{name}.csv').write_text(f'filename,label\n{text}')
+
+
+def _check(collection):
+  for split, count in _OF_TWELVE.items():
+    assert collection.counts(split) == [count] * 4
+  names = dict(zip(imagenet.wnids(), imagenet.classes(), strict=True))
+  assert collection.class_names == tuple(names[wnid] for wnid in _SORTED)
+  for pictures in collection.splits.values():
+    for picture in pictures:
+      assert _SORTED[picture.label] in picture.file_name
+  assert collection.source['seed'] == 5 and not collection.notes
+
+
+@pytest.mark.parametrize(
+    'folder', [lambda wnid: 'images', lambda wnid: f'some/{wnid}']
+)
+def test_lists_of_the_few_shot_release(folder, tmp_path):
+  _lists(tmp_path, folder)
+  image_files.write(tmp_path, ['images/not_listed.jpg'])
+  _check(mini_imagenet.find(tmp_path, seed=5))
+
+
+def test_lists_whose_file_names_repeat(tmp_path):
+  for name, wnids in (('train', _WNIDS[:2]), ('val', ()), ('test', _WNIDS[2:])):
+    image_files.write(tmp_path, image_files.names(*wnids, count=12))
+    rows = [f'{i}.jpg,{wnid}\n' for wnid in wnids for i in range(12)]
+    (tmp_path / f'{name}.csv').write_text(f'filename,label\n{"".join(rows)}')
+  _check(mini_imagenet.find(tmp_path, seed=5))
+
+
+def test_lists_that_will_not_do(tmp_path):
+  _lists(tmp_path, lambda wnid: 'images')
+  (tmp_path / 'images' / f'{_WNIDS[0]}{3:08d}.jpg').unlink()
+  with pytest.raises(UserError, match=r'^1 of the 48 .*00000003\.jpg$'):
+    mini_imagenet.find(tmp_path)
+  (tmp_path / 'val.csv').write_text('filename,label\na.jpg,n1\nb.jpg\n')
+  with pytest.raises(UserError, match=r'val\.csv, line 3: not a file name and'):
+    mini_imagenet.find(tmp_path)
+  (tmp_path / 'val.csv').write_bytes(b'filename,label\n\xff.jpg,n1\n')
+  with pytest.raises(UserError, match=r'cannot read .*val\.csv: .utf-8'):
+    mini_imagenet.find(tmp_path)
+  (tmp_path / 'val.csv').write_text('name;class\n')
+  with pytest.raises(UserError, match='does not start with filename,label'):
+    mini_imagenet.find(tmp_path)
+  (tmp_path / 'val.csv').unlink()
+  with pytest.raises(UserError, match=r'has no val\.csv'):
+    mini_imagenet.find(tmp_path)
+
+
+def _imagenet_folders(root):
+  image_files.write(root, image_files.names(*_WNIDS, 'n01440764', count=12))
+
+
+def _imagenet_tars(root):
+  root.mkdir(parents=True, exist_ok=True)
+  for wnid in (*_WNIDS, 'n01440764'):
+    (root / f'{wnid}.tar').write_bytes(_class_tar(wnid))
+
+
+def _class_tar(wnid):
+  contents = {f'{wnid}_{i}.JPEG': image_files.encoded(i) for i in range(12)}
+  return image_files.tar(contents)
+
+
+def _classes(tmp_path, wnids=_WNIDS):
+  path = tmp_path / 'classes.txt'
+  path.write_text('\n'.join(f'{wnid} some, words' for wnid in wnids) + '\n\n')
+  return path
+
+
+@pytest.mark.parametrize('make', [_imagenet_folders, _imagenet_tars])
+@pytest.mark.parametrize('below', ['', 'train'])
+def test_from_imagenet(make, below, tmp_path):
+  make(tmp_path / 'in' / below)
+  _check(
+      mini_imagenet.find(tmp_path / 'in', classes=_classes(tmp_path), seed=5)
+  )
+
+
+def test_from_imagenet_as_released(tmp_path):
+  (tmp_path / 'ILSVRC2012_img_train.tar').write_bytes(
+      image_files.tar(
+          {f'{w}.tar': _class_tar(w) for w in ('n01440764', *_WNIDS)}
+      )
+  )
+  _check(mini_imagenet.find(tmp_path, classes=_classes(tmp_path), seed=5))
+
+
+def test_classes_that_will_not_do(tmp_path):
+  _imagenet_folders(tmp_path)
+  with pytest.raises(UserError, match='no pictures of class n00000001'):
+    mini_imagenet.find(
+        tmp_path, classes=_classes(tmp_path, (*_WNIDS[1:], 'n00000001'))
+    )
+  with pytest.raises(UserError, match="starts with 'tench'"):
+    mini_imagenet.find(tmp_path, classes=_classes(tmp_path, ('tench',)))
+  with pytest.raises(UserError, match='has 3 classes, mini-ImageNet has 4'):
+    mini_imagenet.find(tmp_path, classes=_classes(tmp_path, _WNIDS[1:]))
+  with pytest.raises(UserError, match='cannot read --classes'):
+    mini_imagenet.find(tmp_path, classes=tmp_path / 'none')
+  (tmp_path / 'empty').mkdir()
+  with pytest.raises(UserError, match='has no folders n01440764'):
+    mini_imagenet.find(tmp_path / 'empty', classes=_classes(tmp_path))
+
+
+@pytest.mark.parametrize(
+    'parts', [('', '', '', ''), ('train/', 'train/', 'val/', 'test/')]
+)
+def test_class_folders_are_pooled(parts, tmp_path):
+  folders = [part + wnid for part, wnid in zip(parts, _WNIDS, strict=True)]
+  image_files.write(tmp_path, image_files.names(*folders, count=12))
+  _check(mini_imagenet.find(tmp_path, seed=5))
+
+
+def test_splits_by_image_stay(tmp_path):
+  image_files.write(
+      tmp_path,
+      [
+          *image_files.names(*(f'train/{w}' for w in _WNIDS), count=3),
+          *image_files.names(*(f'test/{w}' for w in _WNIDS), count=2),
+      ],
+  )
+  made = mini_imagenet.find(tmp_path)
+  assert {s: made.counts(s) for s in made.splits} == {
+      'train': [3] * 4,
+      'test': [2] * 4,
+  }
+  with pytest.raises(UserError, match='--seed has no use'):
+    mini_imagenet.find(tmp_path, seed=0)
+
+
+def test_another_number_of_images_is_said(tmp_path):
+  image_files.write(
+      tmp_path,
+      [
+          *image_files.names(*_WNIDS[:3], count=12),
+          *image_files.names(_WNIDS[3], count=24),
+      ],
+  )
+  made = mini_imagenet.find(tmp_path)
+  (note,) = made.notes
+  assert note.startswith('1 classes have not 12 pictures but 24 to 24')
+  assert sorted(made.counts('test')) == [1, 1, 1, 2]
+  assert sorted(made.counts('train')) == [10, 10, 10, 20]
+
+
+def test_shares_are_500_50_50():
+  for count, expected in ((600, (500, 50, 50)), (1300, (1084, 108, 108))):
+    pictures = [Picture(f'{i}.jpg', i % 2) for i in range(2 * count)]
+    made = collections.divide(
+        Collection('/x', ('a', 'b'), {'': pictures}), mini_imagenet.SHARES, 0
+    )
+    for split, number in zip(('train', 'val', 'test'), expected, strict=True):
+      assert made.counts(split) == [number] * 2
+
+
+def test_too_few_images_to_divide(tmp_path):
+  image_files.write(tmp_path, image_files.names(*_WNIDS, count=5))
+  with pytest.raises(UserError, match='test would get nothing') as caught:
+    mini_imagenet.find(tmp_path)
+  assert '--' not in str(caught.value)  # There are no options for it.
+
+
+def test_names_of_ones_own_stay(tmp_path):
+  image_files.write(tmp_path, image_files.names('a', 'b', 'c', 'd', count=12))
+  assert mini_imagenet.find(tmp_path).class_names == ('a', 'b', 'c', 'd')

@@ -1,0 +1,569 @@
+"""From pictures to a TFDS data set, byte for byte, whole or not at all."""
+
+from collections import Counter
+from concurrent import futures
+from concurrent.futures import process
+import errno
+import fcntl
+import io
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import image_files
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+import pytest
+import synced
+import tensorflow_datasets as tfds
+
+from gswinrmt_jax.data import pictures, prepared
+from gswinrmt_jax.data.prepare import class_folders, inspection, report, writer
+from gswinrmt_jax.data.prepare import collection as collections
+from gswinrmt_jax.data.prepare.collection import Collection, Picture
+from gswinrmt_jax.data.prepare.inspection import Finding
+from gswinrmt_jax.errors import UserError
+
+_NAMES = [
+    *image_files.names('train/кот', 'train/dog', count=10),
+    'val/dog/0.jpg',
+    'val/кот/picture one.jpg',
+]
+
+
+def _prepared(tmp_path, **options):
+  return writer.prepare(
+      'pets',
+      lambda: class_folders.find(tmp_path / 'in'),
+      data_dir=str(tmp_path / 'tfds'),
+      **options,
+  )
+
+
+def _records(final, split):
+  """Returns {file name: (bytes, label)} as unmodified TFDS reads them."""
+  builder = tfds.builder_from_directory(final)
+  source = builder.as_data_source(
+      split, decoders={'image': tfds.decode.SkipDecoding()}
+  )
+  return {
+      record['file_name'].decode(): (record['image'], int(record['label']))
+      for record in source
+  }
+
+
+def test_tfds_reads_the_very_bytes(tmp_path, capfd):
+  contents = image_files.write(tmp_path / 'in', _NAMES)
+  odd = {
+      'train/dog/cmyk.jpg': image_files.encoded(90, 'JPEG', 'CMYK'),
+      'train/dog/is a png.jpg': image_files.encoded(91, 'PNG', 'P'),
+  }
+  for name, content in odd.items():
+    (tmp_path / 'in' / name).write_bytes(content)
+  contents |= odd
+  final = _prepared(tmp_path, jobs=2)
+  assert final == tmp_path / 'tfds' / 'pets' / '1.0.0'
+  assert os.listdir(tmp_path / 'tfds') == ['pets']
+  for split in ('train', 'val'):
+    assert _records(final, split) == {
+        name: (content, int('кот' in name))
+        for name, content in contents.items()
+        if name.startswith(split)
+    }
+  builder = tfds.builder_from_directory(final)
+  assert builder.info.features['label'].names == ['dog', 'кот']
+  assert builder.info.splits['train'].num_examples == 22
+  # Unmodified TFDS decodes what has three channels by itself.
+  image = next(iter(builder.as_data_source('val')))['image']
+  assert image.shape == (5, 7, 3) and image.dtype == np.uint8
+  found = json.loads((final / 'report.json').read_text('utf-8'))
+  assert found['splits']['train']['by_class'] == [12, 10]
+  out, err = capfd.readouterr()
+  assert 'pets: train 22, val 2 pictures of 2 classes' in out
+  assert out.endswith(f'pets: prepared {final}\n') and not err
+
+
+def test_slices_are_mixed_samples(tmp_path):
+  image_files.write(tmp_path / 'in', image_files.names('a', 'b', 'c', count=20))
+  collection = class_folders.find(tmp_path / 'in')
+  collection.splits = {'train': collection.splits['']}
+  final = writer.prepare(
+      'three', lambda: collection, data_dir=str(tmp_path / 'tfds')
+  )
+  labels = [label for _, label in _records(final, 'train[:50%]').values()]
+  assert len(labels) == 30 and min(np.bincount(labels, minlength=3)) >= 5
+
+
+def test_shards_by_size(tmp_path, monkeypatch):
+  contents = image_files.write(tmp_path / 'in', _NAMES)
+  size = sum(map(len, contents.values())) // len(contents)
+  monkeypatch.setattr(writer, '_SHARD_BYTES', 6 * size)
+  final = _prepared(tmp_path)
+  info = tfds.builder_from_directory(final).info.splits['train']
+  assert info.num_shards == 4  # 20 pictures, 6 at most in each
+  assert len(_records(final, 'train')) == 20
+
+
+def test_second_call_says_so(tmp_path, capsys):
+  image_files.write(tmp_path / 'in', _NAMES)
+  final = _prepared(tmp_path)
+  capsys.readouterr()
+  assert writer.prepare('pets', None, data_dir=str(tmp_path / 'tfds')) == final
+  assert capsys.readouterr().out == (
+      f'pets: already prepared in {final}, nothing done\n'
+  )
+
+
+def _damage(tmp_path):
+  image_files.write(tmp_path / 'in', _NAMES)
+  (tmp_path / 'in/train/dog/3.jpg').write_bytes(b'')
+  (tmp_path / 'in/train/кот/4.jpg').write_bytes(image_files.encoded(1)[:-30])
+  (tmp_path / 'in/train/кот/none.jpg').symlink_to('nowhere')
+
+
+def test_damaged_pictures_stop_it_once_all_are_known(tmp_path):
+  _damage(tmp_path)
+  with pytest.raises(UserError) as caught:
+    _prepared(tmp_path, jobs=2)
+  message = str(caught.value)
+  assert message.startswith(
+      '3 of 23 pictures cannot be used, the first train/dog/3.jpg (is empty)'
+  )
+  assert '--on-error=skip' in message and '\n' not in message
+  listed = tmp_path / 'tfds' / 'pets-damaged.txt'
+  assert os.listdir(tmp_path / 'tfds') == [listed.name]
+  lines = listed.read_text('utf-8').splitlines()
+  assert [line.split('\t')[0] for line in lines] == [
+      'train/dog/3.jpg',
+      'train/кот/4.jpg',
+      'train/кот/none.jpg',
+  ]
+  assert str(listed) in message
+
+
+def test_damaged_pictures_left_out(tmp_path, capsys):
+  _damage(tmp_path)
+  with pytest.raises(UserError):
+    _prepared(tmp_path)
+  final = _prepared(tmp_path, skip_damaged=True)
+  out = capsys.readouterr().out
+  assert 'left out as damaged: 3' in out
+  assert len(_records(final, 'train')) == 18
+  assert os.listdir(tmp_path / 'tfds') == ['pets']
+  found = json.loads((final / 'report.json').read_text('utf-8'))
+  assert found['damaged'][0] == {
+      'file_name': 'train/dog/3.jpg',
+      'problem': 'is empty',
+  }
+
+
+def test_a_class_without_a_whole_picture(tmp_path):
+  image_files.write(tmp_path / 'in', ['train/a/1.jpg', 'train/b/1.jpg'])
+  (tmp_path / 'in/train/b/1.jpg').write_bytes(b'x')
+  with pytest.raises(UserError, match="class 'b' has no picture"):
+    _prepared(tmp_path, skip_damaged=True)
+
+
+@pytest.mark.parametrize('gone', [False, True])
+def test_a_file_that_changes_under_way(gone, tmp_path, monkeypatch):
+  image_files.write(tmp_path / 'in', _NAMES)
+  path = tmp_path / 'in/train/dog/3.jpg'
+
+  def change(*_):
+    path.unlink() if gone else path.write_bytes(image_files.encoded(99))
+    return []
+
+  monkeypatch.setattr(report, 'lines', change)
+  said = ': No such file' if gone else ' has changed since'
+  with pytest.raises(UserError, match=f'^{path}{said}'):
+    _prepared(tmp_path)
+  assert os.listdir(tmp_path / 'tfds') == []
+
+
+@pytest.mark.parametrize('place', ['check', 'write'])
+def test_interruption_leaves_nothing_visible(place, tmp_path, monkeypatch):
+  image_files.write(tmp_path / 'in', _NAMES)
+  calls = []
+
+  def interrupted(*arguments):
+    calls.append(arguments)
+    if len(calls) == 5:
+      raise KeyboardInterrupt
+    return before(*arguments)
+
+  module, name = {
+      'check': (inspection, 'inspect'),
+      'write': (collections, 'read'),
+  }[place]
+  before = getattr(module, name)
+  with monkeypatch.context() as patch:
+    patch.setattr(module, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      _prepared(tmp_path)
+  assert os.listdir(tmp_path / 'tfds') == []
+  assert len(_records(_prepared(tmp_path), 'train')) == 20
+
+
+def _write(folder):
+  (folder / 'data').write_text('whole')
+
+
+def _final(tmp_path):
+  return tmp_path / 'tfds' / 'thing' / '1.0.0'
+
+
+def test_all_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+  log = synced.watch(monkeypatch)
+  writer.write_whole(_final(tmp_path), _write)
+  data, folder, renamed, parent = log
+  assert data == 'data' and folder.endswith('.part')
+  assert renamed == 'RENAMED' and parent == 'thing'
+  assert os.listdir(tmp_path / 'tfds') == ['thing']
+  assert os.listdir(tmp_path / 'tfds' / 'thing') == ['1.0.0']
+  assert (_final(tmp_path) / 'data').read_text() == 'whole'
+
+
+@pytest.mark.parametrize('failure', [KeyboardInterrupt, ValueError])
+def test_failure_leaves_nothing(failure, tmp_path):
+  def fails(folder):
+    _write(folder)
+    raise failure
+
+  with pytest.raises(failure):
+    writer.write_whole(_final(tmp_path), fails)
+  assert os.listdir(tmp_path / 'tfds') == []
+  older = tmp_path / 'tfds' / 'thing' / '0.1.0'
+  older.mkdir(parents=True)
+  with pytest.raises(failure):
+    writer.write_whole(_final(tmp_path), fails)
+  assert os.listdir(older.parent) == [older.name]
+
+
+def test_what_a_killed_process_left_is_hidden_and_removed(tmp_path):
+  code = (
+      'import os, pathlib, signal, sys\n'
+      'from gswinrmt_jax.data.prepare import writer\n'
+      'def write(folder):\n'
+      '  (folder / "half").touch()\n'
+      '  os.kill(os.getpid(), signal.SIGKILL)\n'
+      'writer.write_whole(pathlib.Path(sys.argv[1]), write)\n'
+  )
+  done = subprocess.run([sys.executable, '-c', code, str(_final(tmp_path))])
+  assert done.returncode == -signal.SIGKILL
+  left = os.listdir(tmp_path / 'tfds' / 'thing')
+  assert left and all(name.startswith('.') for name in left)
+  assert prepared.names(str(tmp_path / 'tfds')) == []
+  writer.write_whole(_final(tmp_path), _write)
+  assert os.listdir(tmp_path / 'tfds') == ['thing']
+  assert os.listdir(tmp_path / 'tfds' / 'thing') == ['1.0.0']
+  assert os.listdir(_final(tmp_path)) == ['data']
+
+
+def test_a_second_writer_waits_for_the_first(tmp_path, capsys):
+  begun, go_on = threading.Event(), threading.Event()
+
+  def slow(folder):
+    begun.set()
+    assert go_on.wait(20)
+    _write(folder)
+
+  def never(folder):
+    raise AssertionError('written twice')
+
+  with futures.ThreadPoolExecutor() as pool:
+    first = pool.submit(writer.write_whole, _final(tmp_path), slow)
+    assert begun.wait(20)
+    second = pool.submit(writer.write_whole, _final(tmp_path), never)
+    said, end = '', time.monotonic() + 20
+    while 'waiting' not in said:
+      assert time.monotonic() < end
+      time.sleep(0.01)
+      said += capsys.readouterr().out
+    go_on.set()
+    first.result()
+    second.result()
+  assert os.listdir(tmp_path / 'tfds') == ['thing']
+
+
+def test_without_locks_both_write_and_the_first_is_kept(tmp_path, monkeypatch):
+  def flock(file, how):
+    raise OSError(errno.ENOLCK, 'No locks available')
+
+  monkeypatch.setattr(fcntl, 'flock', flock)
+
+  def late(folder):
+    (folder / 'mine').touch()
+    writer.write_whole(_final(tmp_path), _write)
+    assert (folder / 'mine').exists()
+
+  writer.write_whole(_final(tmp_path), late)
+  assert os.listdir(_final(tmp_path)) == ['data']
+  assert os.listdir(_final(tmp_path).parent) == ['1.0.0']
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+  def full(folder):
+    raise RuntimeError('write() failed\nmore')
+
+  with pytest.raises(UserError) as caught:
+    writer.write_whole(_final(tmp_path), full)
+  message = str(caught.value)
+  root = tmp_path / 'tfds'
+  assert message.startswith(f'cannot write the data directory {root}: write()')
+  assert '\n' not in message and os.listdir(root) == []
+
+
+def test_where_data_sets_are(monkeypatch, tmp_path):
+  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
+  assert prepared.data_root('') == tmp_path
+  monkeypatch.delenv('TFDS_DATA_DIR')
+  monkeypatch.setenv('HOME', '/home/x')
+  root = pathlib.Path('/home/x/tensorflow_datasets')
+  assert prepared.data_root('') == root
+  assert prepared.data_root('~/y') == pathlib.Path('/home/x/y')
+
+
+def test_what_to_type():
+  assert prepared.command('cifar10') == 'gswinrmt prepare cifar10'
+  assert prepared.command('imagenet') == 'gswinrmt prepare imagenet'
+  assert prepared.command('birds') == 'gswinrmt prepare folder birds'
+
+
+@pytest.mark.parametrize(
+    'kind, mode',
+    [
+        ('JPEG', 'RGB'),
+        ('JPEG', 'L'),
+        ('JPEG', 'CMYK'),
+        ('PNG', 'P'),
+        ('PNG', 'RGBA'),
+        ('PNG', '1'),
+        ('GIF', 'P'),
+        ('BMP', 'RGB'),
+        ('WEBP', 'RGB'),
+        ('TIFF', 'F'),
+        ('PPM', 'L'),
+    ],
+)
+def test_pictures_that_can_be_used(kind, mode):
+  content = image_files.encoded(1, kind, mode)
+  found = inspection.inspect(content)
+  assert found == inspection.Finding(
+      '', inspection.digest(content), len(content), 7, 5, mode, kind
+  )
+
+
+def test_exif_is_seen(monkeypatch):
+  exif = PIL.Image.Exif()
+  exif[0x0112] = 6
+  found = inspection.inspect(image_files.encoded(1, exif=exif.tobytes()))
+  assert found.turned and not found.problem
+  assert (found.width, found.height) == (7, 5)  # As stored.
+  with monkeypatch.context() as patch:
+    patch.setattr(PIL.ImageOps, 'exif_transpose', lambda *_, **how: 1 / 0)
+    found = inspection.inspect(image_files.encoded(1, exif=exif.tobytes()))
+  assert found.problem == 'is damaged: division by zero'
+  # EXIF that cannot be read does no harm.
+  found = inspection.inspect(image_files.encoded(1, exif=b'Exif\0\0none'))
+  assert not found.turned and not found.problem
+  exif[0x0112] = 1
+  found = inspection.inspect(image_files.encoded(1, exif=exif.tobytes()))
+  assert not found.turned
+
+
+def test_pictures_that_cannot(monkeypatch):
+  def problem(content):
+    found = inspection.inspect(content)
+    assert found == inspection.Finding(found.problem)
+    assert '\n' not in found.problem
+    return found.problem
+
+  assert problem(b'') == 'is empty'
+  assert problem(b'no picture') == (
+      'is no picture that can be read (BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP)'
+  )
+  # Pillow would run Ghostscript on it.
+  assert 'is no picture' in problem(image_files.encoded(1, 'EPS'))
+  whole = image_files.encoded(1)
+  assert 'truncated' in problem(whole[:-40])
+  assert 'truncated' in problem(image_files.encoded(1, 'PNG')[:-30])
+  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 34)  # 35 are few too many
+  assert problem(whole) == 'has more than 34 pixels'
+  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 17)  # 35 are an error
+  assert problem(whole) == 'has more than 17 pixels'
+
+
+def test_what_training_does_not_read_is_not_accepted(monkeypatch):
+  # Refused where it becomes RGB: its numbers are of an unknown range.
+  deep = PIL.Image.new('F', (5, 4), 3.0)
+  file = io.BytesIO()
+  deep.save(file, 'TIFF')
+  with pytest.raises(UserError, match=r'^x is damaged: pixels of 3'):
+    pictures.decode(file.getvalue(), 'x')
+  found = inspection.inspect(file.getvalue())
+  assert found.problem == 'is damaged: pixels of 3 to 3, not of 0 to 1'
+  monkeypatch.setattr(pictures, '_to_rgb', lambda picture: 1 / 0)
+  found = inspection.inspect(image_files.encoded(1))
+  assert found.problem == 'is damaged: division by zero'
+
+
+def test_digest_is_of_every_byte():
+  content = image_files.encoded(1)
+  assert inspection.digest(content) < 2**64
+  assert (
+      len(
+          {
+              inspection.digest(c)
+              for c in (content, content + b'\0', content[1:])
+          }
+      )
+      == 3
+  )
+
+
+def _inspect(root, names, jobs):
+  wanted = [Picture(name, 0) for name in names]
+  return list(inspection.inspect_all(root, wanted, jobs))
+
+
+def test_several_processes_find_the_same_in_order(tmp_path):
+  names = image_files.names('a', 'b', count=60)  # More than a few chunks.
+  contents = image_files.write(tmp_path, names)
+  (tmp_path / names[70]).write_bytes(b'x')
+  names.insert(50, 'a/none.jpg')
+  found = _inspect(tmp_path, names, jobs=2)
+  assert found == _inspect(tmp_path, names, jobs=1)
+  for name, finding in zip(names, found, strict=True):
+    if name == 'a/none.jpg':
+      assert finding.problem == 'No such file or directory'
+    elif name == names[71]:
+      assert 'is no picture' in finding.problem
+    else:
+      assert finding.digest == inspection.digest(contents[name])
+
+
+def test_a_killed_process_is_one_line(tmp_path, monkeypatch):
+  def broken(*args, **how):
+    raise process.BrokenProcessPool('abruptly')
+
+  monkeypatch.setattr(process.ProcessPoolExecutor, 'map', broken)
+  with pytest.raises(UserError, match=r'was killed .* a smaller --jobs'):
+    _inspect(tmp_path, ['a.jpg'], jobs=2)
+
+
+_KINDS = ('RGB', 'JPEG')
+
+
+def _summarized(notes=('a note',), ignored=('.txt', '.txt'), **splits):
+  """A picture is (name, label, finding)."""
+  good, rows, problems = {}, [], {}
+  for split, found in splits.items():
+    good[split] = []
+    for name, label, finding in found:
+      if finding.problem:
+        problems[name] = finding.problem
+      else:
+        good[split].append(Picture(name, label))
+        rows.append(finding[1:])
+  collection = Collection('/x', ('a', 'b'), good, Counter(ignored))
+  collection.ignored['hidden'] = 0
+  collection.notes.extend(notes)
+  table = np.array(rows, report.ROW)
+  return report.summarize(collection, table, problems, seconds=2.0)
+
+
+def _made():
+  return _summarized(
+      train=[
+          ('a/1.jpg', 0, Finding('', 11, 100, 7, 5, 'RGB', 'JPEG')),
+          ('a/2.jpg', 0, Finding('', 12, 100, 9, 5, 'L', 'PNG')),
+          ('a/3.jpg', 0, Finding('', 11, 100, 7, 5, 'RGB', 'JPEG')),
+          ('b/4.jpg', 1, Finding('', 11, 100, 7, 5, 'RGB', 'MPO', True)),
+          ('b/5.jpg', 1, Finding('is empty')),
+      ],
+      val=[
+          ('a/6.webp', 0, Finding('', 14, 100, 8, 5, 'RGB', 'WEBP')),
+          ('a/7.webp', 0, Finding('', 11, 100, 7, 5, 'RGB', 'WEBP')),
+          ('a/8.webp', 0, Finding('', 11, 100, 7, 5, 'RGB', 'WEBP')),
+          ('a/9.webp', 0, Finding('', 15, 100, 8, 5, 'RGB', 'WEBP')),
+          ('a/10.webp', 0, Finding('', 15, 100, 8, 5, 'RGB', 'WEBP')),
+      ],
+  )
+
+
+def test_every_figure():
+  made = _made()
+  assert made['splits'] == {
+      'train': {
+          'images': 4,
+          'images_per_class': {'min': 1, 'median': 2, 'max': 3},
+          'by_class': [3, 1],
+      },
+      'val': {
+          'images': 5,
+          'images_per_class': {'min': 0, 'median': 2.5, 'max': 5},
+          'by_class': [5, 0],
+      },
+  }
+  assert made['formats'] == {'WEBP': 5, 'JPEG': 2, 'PNG': 1, 'MPO': 1}
+  assert made['modes'] == {'RGB': 8, 'L': 1}
+  assert made['width'] == {'min': 7, 'median': 7, 'max': 9}
+  assert made['bytes'] == 900
+  assert made['turned_by_exif'] == made['suffix_of_another_format'] == 1
+  assert made['damaged'] == [{'file_name': 'b/5.jpg', 'problem': 'is empty'}]
+  assert made['ignored'] == {'.txt': 2}
+  assert made['decoded_per_second'] == 5  # Ten in two seconds.
+
+
+def test_identical_pictures_within_and_across_splits():
+  identical = _made()['identical']
+  assert identical == {
+      'extra': {'within train': 2, 'of val in train': 2, 'within val': 1},
+      'of_several_classes': 1,
+      'examples': [
+          ['a/1.jpg', 'a/3.jpg', 'b/4.jpg', 'a/7.webp', 'a/8.webp'],
+          ['a/9.webp', 'a/10.webp'],
+      ],
+      'examples_of_several_classes': [['a/1.jpg', 'b/4.jpg']],
+  }
+
+
+def test_median_is_the_lower_of_two():
+  pictures = [
+      (f'{i}.jpg', i % 2, Finding('', i, 9, width, 5, *_KINDS))
+      for i, width in enumerate((3, 4, 8, 9))
+  ]
+  assert _summarized(train=pictures)['width']['median'] == 4
+
+
+def test_lines():
+  assert report.lines('pets', _made()) == [
+      'pets: train 4, val 5 pictures of 2 classes',
+      '  of a class (fewest / median / most): train 1 / 2 / 3, val 0 / 2.5 / 5',
+      '  formats: WEBP 5, JPEG 2, PNG 1, MPO 1; modes: RGB 8, L 1',
+      '  width 7 / 7 / 9, height 5 / 5 / 5 (smallest / median / largest)',
+      '  smallest a/1.jpg (7 x 5), largest a/2.jpg (9 x 5)',
+      '  left out as damaged: 1 (report.json)',
+      '  turned by their EXIF: 1',
+      '  with the suffix of another format: 1, the first a/2.jpg',
+      '  byte for byte like another: within train 2, of val in train 2, '
+      'within val 1',
+      '  the same bytes in several classes: 1 times, first a/1.jpg and b/4.jpg',
+      '  passed over: .txt 2',
+      '  a note',
+      '  decoded 5 a second',
+  ]
+
+
+def test_nothing_odd_nothing_said():
+  good = [
+      (f'{i}.jpg', i % 2, Finding('', i, 9, 7, 5, *_KINDS)) for i in range(4)
+  ]
+  made = _summarized(notes=(), ignored=(), train=good)
+  assert len(report.lines('x', made)) == 5
