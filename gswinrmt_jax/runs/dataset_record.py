@@ -1,4 +1,4 @@
-"""What a run's images are, and of which records: `RUN/data.json`."""
+"""The data set that a run is trained on, and its records: `data.json`."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -10,11 +10,9 @@ from gswinrmt_jax import files
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets, label_maps, sources
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import run_folder
-from gswinrmt_jax.train import inputs
 
 _FILE = 'data.json'
-# Type and number of the parts of a tuple.
+# Type and number of a tuple's elements.
 _FORMS = {
     'mean': ((int, float), 3),
     'std': ((int, float), 3),
@@ -24,12 +22,12 @@ _FORMS = {
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-  """What tells the records of a split from others.
+  """Identifies the records of a split.
 
   Attributes:
-    version: Of the data set; empty where it has none.
-    records: How many there are.
-    order: Checksum of which record is where, of `label_maps.order_checksum`.
+    version: Version of the data set; empty if it has none.
+    records: Number of records.
+    order: Checksum of their order, by `label_maps.order_checksum`.
   """
 
   version: str
@@ -39,14 +37,12 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True)
 class ImageSpec:
-  """What a run's weights were made for.
+  """The images that a run's weights are for.
 
   Attributes:
-    info: Of the data set, with the size that the model sees.
-    crop: Part of the resized image that evaluation keeps, as `pictures.fit`
-      has it.
-    splits: The records of 'train' and 'val'; empty in runs of before they were
-      written down.
+    info: The data set, with the image size that the model sees.
+    crop: Share of the resized image that evaluation keeps, see `pictures.fit`.
+    splits: The records of 'train' and 'val'; empty in old runs.
     maps: Checksum of the label maps that it is trained with, '' if none.
   """
 
@@ -56,7 +52,7 @@ class ImageSpec:
   maps: str = ''
 
   def write(self, folder: pathlib.Path) -> None:
-    """Writes it into a run folder.
+    """Writes `data.json` into a run folder.
 
     Raises:
       UserError: If the run was begun on other data; names what differs.
@@ -68,7 +64,7 @@ class ImageSpec:
           f'{self.info.name} is not what {folder} was begun on: in {_FILE} '
           f'{", ".join(differing)}; choose another --workdir'
       )
-    run_folder.write_json(
+    files.write_json(
         path,
         {
             **dataclasses.asdict(self.info),
@@ -82,7 +78,7 @@ class ImageSpec:
     )
 
   def _differences(self, before):
-    """Lists what was otherwise; what was not written down does not count."""
+    """Lists what differs from an earlier record."""
     old = {**vars(before.info), 'crop': before.crop, 'label_maps': before.maps}
     new = {**vars(self.info), 'crop': self.crop, 'label_maps': self.maps}
     differing = [f'{name} differs' for name in old if old[name] != new[name]]
@@ -104,20 +100,22 @@ def of_run(
     val: batches_lib.Records,
     maps: label_maps.LabelMaps | None,
 ) -> ImageSpec:
-  """Returns what a run on these records is for; reads some of them."""
+  """Returns the record of a run on this data, whose keys it reads."""
   splits = {'train': _identity(train.source), 'val': _identity(val.source)}
   checksum = maps.checksum if maps else ''
-  return ImageSpec(info, inputs.crop(config), splits, checksum)
+  # Training images of the stored shape are evaluated whole.
+  crop = config.data.eval_crop if config.data.image_size else 1.0
+  return ImageSpec(info, crop, splits, checksum)
 
 
 def read(folder: pathlib.Path, recipe: ml_collections.ConfigDict) -> ImageSpec:
-  """Returns what a run's weights were made for; the data need not be there.
+  """Returns the record of a run; the data need not be there.
 
   Raises:
-    UserError: If nobody wrote it down and the data are not known.
+    UserError: If it is damaged, or missing and the data set is unknown.
   """
   path = folder / _FILE
-  if not path.exists():  # a run of before there was one
+  if not path.exists():  # an old run
     return ImageSpec(datasets.info(recipe.data.name, recipe.data.dir))
   return _read(path)
 

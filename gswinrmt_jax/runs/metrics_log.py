@@ -1,38 +1,44 @@
-"""What a run tells: a progress line, metrics.jsonl, TensorBoard events."""
+"""The metrics of a run: `metrics.jsonl`, and TensorBoard's event files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+import contextlib
 import json
 import os
 import pathlib
+import socket
+import time
 from typing import Any
 
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import RunError
-from gswinrmt_jax.runs import events
 from gswinrmt_jax.terminal import duration, Terminal
 
+# The last two for callers that have not moved yet.
 __all__ = ['MetricsLog', 'SilentLog', 'Terminal', 'duration', 'read_metrics']
 
 
 class MetricsLog:
-  """`metrics.jsonl`, one object a line, and TensorBoard's event files."""
+  """`metrics.jsonl`, one object a line, and the same values for TensorBoard.
+
+  Attributes:
+    entries: All entries so far, those of earlier starts too.
+  """
 
   def __init__(
       self, folder: pathlib.Path, *, step: int, terminal: Terminal | None = None
   ):
-    """Opens the log of a run that goes on from `step`.
+    """Opens the log of a run that resumes at `step`.
 
-    Entries past `step`, left by a run that was cut off, are taken out, so that
-    nothing counts twice.
+    Later entries, of a start that was cut off, are taken out, so that nothing
+    counts twice.
     """
     self._path = folder / 'metrics.jsonl'
-    kept = [entry for entry in read_metrics(folder) if entry['step'] <= step]
-    with files.replacing(self._path) as part:
-      part.write_text(''.join(json.dumps(entry) + '\n' for entry in kept))
-    self.entries = kept
+    self.entries = _read_until(folder, step)
+    lines = [json.dumps(entry) + '\n' for entry in self.entries]
+    files.write_text(self._path, ''.join(lines))
     # Without a buffer: what could not be written is not tried again on closing.
     self._file = self._path.open('ab', buffering=0)
-    self._events = events.Events(
+    self._events = _Events(
         folder / 'tensorboard', step=step, warn=(terminal or Terminal()).say
     )
 
@@ -45,7 +51,7 @@ class MetricsLog:
       values: Numbers by name.
 
     Raises:
-      RunError: If it cannot be written, or the file is gone.
+      RunError: If it cannot be written, or the file was removed.
     """
     entry = {'kind': kind, 'step': step, **values}
     self.entries.append(entry)
@@ -54,7 +60,7 @@ class MetricsLog:
     except OSError as error:
       raise RunError(
           f'cannot write {self._path} ({error.strerror or error}): the run '
-          'ends; the same command goes on from the last checkpoint'
+          'ends; the same command resumes from the last checkpoint'
       ) from error
     self._events.write(kind, step, values)
 
@@ -71,24 +77,86 @@ class MetricsLog:
 
 
 class SilentLog:
-  """The entries alone: of a process that leaves the writing to another."""
+  """The entries of a `MetricsLog`, for a process that writes none."""
 
   def __init__(self, folder: pathlib.Path, *, step: int):
-    """Reads what there is up to `step`."""
-    self.entries = [
-        entry for entry in read_metrics(folder) if entry['step'] <= step
-    ]
+    """Reads the entries up to `step`."""
+    self.entries = _read_until(folder, step)
 
   def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-    """Adds an entry, as `MetricsLog.write` does."""
+    """Adds an entry, like `MetricsLog.write`."""
     self.entries.append({'kind': kind, 'step': step, **values})
 
   def close(self) -> None:
     """Does nothing."""
 
 
+class _Events:
+  """A TensorBoard event file, written to synchronously.
+
+  Not tensorboardX's `SummaryWriter`: its thread ends when the disk is full, and
+  the run would wait for it for ever. Here the run goes on without events.
+  """
+
+  def __init__(
+      self, folder: pathlib.Path, *, step: int, warn: Callable[[str], None]
+  ):
+    """Opens a file; events after `step`, in earlier files, become void."""
+    # Imported here: a help text need not wait for it.
+    from tensorboardX import record_writer
+    from tensorboardX.proto import event_pb2, summary_pb2
+
+    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+    self._warn, self._writer = warn, None
+    name = f'events.out.tfevents.{time.time():.0f}.{socket.gethostname()}'
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    with self._sparing():
+      folder.mkdir(exist_ok=True)
+      # Not its `EventsWriter`, which cannot be closed when the disk is full.
+      self._writer = record_writer.RecordWriter(str(folder / name))
+      self._add(0, file_version='brain.Event:2')
+      self._add(step + 1, session_log=start)
+
+  def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    """Adds scalars, called `KIND/NAME`."""
+    scalars = [
+        self._summary.Value(tag=f'{kind}/{name}', simple_value=value)
+        for name, value in values.items()
+    ]
+    with self._sparing():
+      self._add(step, summary=self._summary(value=scalars))
+
+  def close(self) -> None:
+    """Closes the file."""
+    if self._writer is not None:
+      with self._sparing():
+        self._writer.close()
+
+  def _add(self, step, **fields):
+    if self._writer is not None:
+      event = self._event(wall_time=time.time(), step=step, **fields)
+      self._writer.write(event.SerializeToString())
+      self._writer.flush()
+
+  @contextlib.contextmanager
+  def _sparing(self):
+    try:
+      yield
+    except OSError as error:
+      writer, self._writer = self._writer, None
+      with contextlib.suppress(OSError, AttributeError):
+        writer.close()  # It tries to write once more.
+      self._warn(
+          f'no more TensorBoard events are written ({error.strerror}); '
+          'metrics.jsonl has the same values'
+      )
+
+
 def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the entries of `metrics.jsonl` but for those half written."""
+  """Returns the entries of `metrics.jsonl`, without lines that are none.
+
+  A process that is killed may leave half a line, a person any line.
+  """
   path = folder / 'metrics.jsonl'
   entries = []
   for line in path.read_bytes().splitlines() if path.exists() else ():
@@ -101,8 +169,11 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
   return entries
 
 
+def _read_until(folder, step):
+  return [entry for entry in read_metrics(folder) if entry['step'] <= step]
+
+
 def _is_entry(entry):
-  """Whether it says what it is of; somebody may have edited the file."""
   kind, step = entry.get('kind'), entry.get('step')
   if kind == 'epoch' and not isinstance(entry.get('epoch'), int):
     return False

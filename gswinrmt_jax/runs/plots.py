@@ -1,4 +1,4 @@
-"""Pictures of a run: its curves, and what its training images look like."""
+"""Pictures of a run: its curves, and its first batch before and after."""
 
 from collections.abc import Mapping, Sequence
 import pathlib
@@ -9,37 +9,33 @@ import numpy as np
 from gswinrmt_jax import files
 from gswinrmt_jax.augment import picture
 from gswinrmt_jax.data import datasets
-from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.terminal import Terminal
 
 DRAWN = 32  # images of a batch
+
+_PANELS = {
+    'loss': 'cross-entropy',
+    'accuracy': 'accuracy',
+    'learning_rate': 'learning rate',
+}
+_SPLITS = {
+    'train': ('tab:blue', 'train (augmented)'),
+    'val': ('tab:orange', 'validation'),
+    'val_ema': ('tab:green', 'validation, EMA'),
+}
 
 
 def draw_curves(
     folder: pathlib.Path,
     entries: Sequence[Mapping[str, Any]],
-    terminal: metrics_log.Terminal,
+    terminal: Terminal,
 ) -> None:
-  """Draws a run's `curves.png`, or says that it could not be written.
+  """Draws loss, accuracy and learning rate over the epochs: `curves.png`.
 
   Args:
-    folder: Of the run.
+    folder: The run folder; its name is the title.
     entries: Those of `metrics.jsonl`.
-    terminal: Where that is said.
-  """
-  path = folder / 'curves.png'
-  with terminal.sparing(path.name):
-    write_curves(path, entries, folder.name)
-
-
-def write_curves(
-    path: pathlib.Path, entries: Sequence[Mapping[str, Any]], title: str
-) -> None:
-  """Draws loss, accuracy and learning rate over the epochs.
-
-  Args:
-    path: Where the PNG goes, whole or not at all.
-    entries: Those of `metrics.jsonl`.
-    title: Over the picture.
+    terminal: Says so if the picture cannot be written.
   """
   # Imported here, and without `pyplot`: no window, no global state.
   from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -49,26 +45,21 @@ def write_curves(
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
   figure = Figure(figsize=(12, 3.6), layout='constrained')
   canvas = FigureCanvasAgg(figure)
-  figure.suptitle(title)
-  panels = zip(
-      figure.subplots(1, 3),
-      ('loss', 'accuracy', 'learning_rate'),
-      ('cross-entropy', 'accuracy', 'learning rate'),
-      strict=True,
-  )
-  for axes, name, label in panels:
+  figure.suptitle(folder.name)
+  for axes, name in zip(figure.subplots(1, 3), _PANELS, strict=True):
     alone = name == 'learning_rate'
     color = 'tab:blue' if alone else '0.75'
     axes.plot(*_curve(train, name), color=color, lw=1, label='per interval')
-    for split, color in _COLORS.items():
+    for split, (color, label) in _SPLITS.items():
       x, y = _curve(epochs, f'{split}_{name}')
       if y:
-        axes.plot(x, y, 'o-', ms=3, color=color, label=_LABELS[split])
-    axes.set(xlabel='epoch', ylabel=label)
+        axes.plot(x, y, 'o-', ms=3, color=color, label=label)
+    axes.set(xlabel='epoch', ylabel=_PANELS[name])
     axes.grid(alpha=0.3)
     if not alone:
       axes.legend(frameon=False)
-  with files.replacing(path) as part:
+  path = folder / 'curves.png'
+  with terminal.sparing(path.name), files.replaced(path) as part:
     canvas.print_png(part)
 
 
@@ -80,14 +71,14 @@ def write_augmented_batch(
     *,
     count: int = DRAWN,
 ) -> None:
-  """Draws images as they were above what the augmentation made of them.
+  """Draws images before and after augmentation, one above the other.
 
   Args:
     path: Where the PNG goes.
     batch: As loaded.
     augmented: Normalised images and soft targets.
-    info: Of the data set.
-    count: Images to draw.
+    info: The data set.
+    count: Number of images to draw.
   """
   image, targets = (np.asarray(part)[:count] for part in augmented)
   picture.write_before_after(
@@ -96,14 +87,6 @@ def write_augmented_batch(
       picture.denormalize(image, info.mean, info.std),
       [picture.describe(target, info.class_names) for target in targets],
   )
-
-
-_LABELS = {
-    'train': 'train (augmented)',
-    'val': 'validation',
-    'val_ema': 'validation, EMA',
-}
-_COLORS = {'train': 'tab:blue', 'val': 'tab:orange', 'val_ema': 'tab:green'}
 
 
 def _curve(entries, name):

@@ -1,8 +1,7 @@
-"""What a run was made by and on: `RUN/environment.json`, an entry a start."""
+"""What a run was trained by and on: `environment.json`, one entry per start."""
 
 import datetime
 import importlib.metadata
-import json
 import os
 import pathlib
 import platform
@@ -18,7 +17,7 @@ from gswinrmt_jax.errors import UserError
 _PACKAGES = (
     'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
 ).split()
-# Variables that change what is computed, or how it rounds.
+# Environment variables that change results, or how they round.
 _PREFIXES = ('XLA_', 'JAX_', 'NVIDIA_TF32', 'TF_CUDNN', 'CUBLAS_', 'LIBTPU_')
 _SETTINGS = (
     'jax_default_matmul_precision',
@@ -30,40 +29,42 @@ _SETTINGS = (
 def record(
     folder: pathlib.Path, config: ml_collections.ConfigDict, step: int
 ) -> None:
-  """Adds a start of the run: versions, device, flags, commit, recipe, step."""
+  """Adds a start of the run to `environment.json`.
+
+  Args:
+    folder: The run folder.
+    config: The resolved config.
+    step: Updates made before this start.
+  """
   path = folder / 'environment.json'
-  starts = _starts(path)
   device = jax.devices()[0]
   now = datetime.datetime.now(datetime.UTC)
-  starts.append(
-      {
-          'started': now.isoformat('T', 'seconds'),
-          'step': step,
-          'command': sys.argv,
-          'seed': config.seed,
-          'device': device.device_kind,
-          'backend': device.platform,
-          'platform_version': device.client.platform_version,
-          'device_count': len(jax.devices()),
-          'cpu_count': os.cpu_count(),
-          'python': platform.python_version(),
-          'versions': _versions(),
-          'variables': {
-              name: value
-              for name, value in sorted(os.environ.items())
-              if name.startswith(_PREFIXES)
-          },
-          'settings': {name: getattr(jax.config, name) for name in _SETTINGS},
-          'commit': _commit(),
-          'config': config.to_dict(),
-      }
-  )
-  with files.replacing(path) as part:
-    part.write_text(json.dumps(starts, indent=2) + '\n')
+  start = {
+      'started': now.isoformat('T', 'seconds'),
+      'step': step,
+      'command': sys.argv,
+      'seed': config.seed,
+      'device': device.device_kind,
+      'backend': device.platform,
+      'platform_version': device.client.platform_version,
+      'device_count': len(jax.devices()),
+      'cpu_count': os.cpu_count(),
+      'python': platform.python_version(),
+      'versions': {package: _version(package) for package in _PACKAGES},
+      'variables': {
+          name: value
+          for name, value in sorted(os.environ.items())
+          if name.startswith(_PREFIXES)
+      },
+      'settings': {name: getattr(jax.config, name) for name in _SETTINGS},
+      'commit': _commit(),
+      'config': config.to_dict(),
+  }
+  files.write_json(path, [*_earlier_starts(path), start])
 
 
-def _starts(path):
-  """Returns the starts so far; a damaged file of them stops no run."""
+def _earlier_starts(path):
+  """Returns the entries so far; a damaged file of them stops no run."""
   try:
     starts = files.read_json(path)
   except (FileNotFoundError, UserError):
@@ -71,18 +72,15 @@ def _starts(path):
   return starts if isinstance(starts, list) else []
 
 
-def _versions():
-  versions = {}
-  for package in _PACKAGES:
-    try:
-      versions[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      versions[package] = None  # run from a source tree
-  return versions
+def _version(package):
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return None  # run from a source tree
 
 
 def _commit():
-  """Returns the commit of the source tree, None outside of one."""
+  """Returns the commit of the source tree; None outside of one."""
   try:
     done = subprocess.run(
         ['git', 'describe', '--always', '--dirty', '--abbrev=40'],

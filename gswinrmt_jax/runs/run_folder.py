@@ -1,6 +1,15 @@
-"""The folder of a run: its recipe, and whose it is."""
+"""The folder of a run: its config, and the process that trains in it.
 
-from collections.abc import Mapping
+config.json          the resolved config
+environment.json     what each start ran on (`provenance`)
+data.json            the data set and its splits (`dataset_record`)
+metrics.jsonl        figures of each interval and epoch (`metrics_log`)
+checkpoints/STEP/    (`checkpoints.checkpointer`)
+summary.json         written at the end (`summary`)
+"""
+
+from collections.abc import Iterator, Mapping
+import contextlib
 import pathlib
 from typing import Any
 
@@ -12,20 +21,49 @@ from gswinrmt_jax.runs import provenance
 
 write_json = files.write_json  # for callers that have not moved yet
 
+_CONFIG, _LOCK = 'config.json', '.lock'
+
+
+@contextlib.contextmanager
+def held(folder: pathlib.Path) -> Iterator[None]:
+  """Makes a run folder if it is missing, and holds its lock.
+
+  Leftovers of a killed process are removed. A folder that is still empty at the
+  end is removed again.
+
+  Raises:
+    UserError: If another process trains there, or it cannot be written to.
+  """
+  with contextlib.ExitStack() as stack:
+    try:
+      if not folder.exists():
+        folder.mkdir(parents=True)
+        stack.callback(_remove_if_empty, folder)
+      stack.enter_context(files.locked(folder / _LOCK))
+      files.remove_leftovers(folder)
+    except files.LockedError as holder:
+      raise UserError(
+          f'{folder} is being trained by {holder}: wait for it, or choose '
+          'another --workdir'
+      ) from None
+    except OSError as error:
+      raise _cannot_write(folder, error) from error
+    yield
+
 
 def check_folder(
     folder: pathlib.Path, config: ml_collections.ConfigDict
 ) -> None:
-  """Checks that a run folder, if it is there, belongs to this recipe.
+  """Checks that a run folder, if it exists, belongs to this config.
 
   Args:
     folder: The run folder.
-    config: The resolved recipe.
+    config: The resolved config.
 
   Raises:
-    UserError: If it belongs to another recipe; names the differing fields.
+    UserError: If it belongs to another config; names the fields that differ.
   """
-  if (folder / 'config.json').exists():
+  if (folder / _CONFIG).exists():
     _check_same(load_config(folder), config, folder)
   elif (folder / 'checkpoints').exists():
     raise UserError(
@@ -34,69 +72,65 @@ def check_folder(
 
 
 def check_checkpoint(
-    fields: Any, config: ml_collections.ConfigDict, where: pathlib.Path
+    fields: Any, config: ml_collections.ConfigDict, path: pathlib.Path
 ) -> None:
-  """Checks that a checkpoint belongs to this recipe, whatever its folder says.
+  """Checks that a checkpoint belongs to this config.
 
   Args:
-    fields: Its own `config`.
-    config: The resolved recipe.
-    where: Of the checkpoint.
+    fields: The config in the checkpoint's metadata.
+    config: The resolved config.
+    path: The checkpoint, for the message.
 
   Raises:
-    UserError: If it belongs to another recipe; names the differing fields.
+    UserError: If it belongs to another config; names the fields that differ.
   """
-  _check_same(recipes.from_json(fields, str(where)), config, where)
-
-
-def _check_same(found, config, where):
-  differing = differences(found, config)
-  if differing:
-    raise UserError(
-        f'{where} belongs to another config: {"; ".join(differing)}; '
-        'choose another --workdir'
-    )
+  _check_same(recipes.from_json(fields, str(path)), config, path)
 
 
 def open_folder(
     folder: pathlib.Path, config: ml_collections.ConfigDict
 ) -> None:
-  """Makes the run folder, or goes on in one that belongs to this recipe.
+  """Makes a run folder, or checks that it belongs to this config.
 
   Args:
     folder: The run folder.
-    config: The resolved recipe; written to `config.json` if there is none.
+    config: The resolved config; written to `config.json` if there is none.
 
   Raises:
-    UserError: If it cannot be written, or belongs to another recipe.
+    UserError: If it cannot be written, or belongs to another config.
   """
   try:
     check_folder(folder, config)
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / 'config.json').exists():
-      files.write_json(folder / 'config.json', config.to_dict())
+    if not (folder / _CONFIG).exists():
+      files.write_json(folder / _CONFIG, config.to_dict())
   except OSError as error:
-    raise UserError(
-        f'cannot write to {folder}: {error.strerror or error}; choose another '
-        '--workdir'
-    ) from error
+    raise _cannot_write(folder, error) from error
+
+
+def record_start(
+    folder: pathlib.Path, config: ml_collections.ConfigDict, step: int
+) -> None:
+  """Adds this start to `environment.json`, see `provenance.record`.
+
+  Also writes `config.json`. Call it after restoring: restoring needs the config
+  that the checkpoint was saved with.
+  """
+  files.write_json(folder / _CONFIG, config.to_dict())
+  provenance.record(folder, config, step)
 
 
 def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
-  """Returns the recipe of a run folder, resolved.
-
-  Fields that it does not have, being older, are as they were before they came.
+  """Returns the resolved config of a run folder, of earlier versions too.
 
   Raises:
-    UserError: If there is none that can be read.
+    UserError: If there is none, or it cannot be read.
   """
-  path = folder / 'config.json'
+  path = folder / _CONFIG
   try:
     fields = files.read_json(path)
   except FileNotFoundError:
-    raise UserError(
-        f'{folder} is no run folder: it has no config.json'
-    ) from None
+    raise UserError(f'{folder} is no run folder: it has no {_CONFIG}') from None
   return recipes.from_json(fields, str(path))
 
 
@@ -113,16 +147,25 @@ def differences(
   ]
 
 
-def record_start(
-    folder: pathlib.Path, config: ml_collections.ConfigDict, step: int
-) -> None:
-  """Adds this start to `provenance.json`, see `provenance.record`.
+def _check_same(found, config, path):
+  differing = differences(found, config)
+  if differing:
+    raise UserError(
+        f'{path} belongs to another config: {"; ".join(differing)}; '
+        'choose another --workdir'
+    )
 
-  And keeps the recipe, whose free fields may be others than before: not until
-  what there is has been restored, since it is by its recipe that it can be.
-  """
-  files.write_json(folder / 'config.json', config.to_dict())
-  provenance.record(folder, config, step)
+
+def _cannot_write(folder, error):
+  return UserError(
+      f'cannot write to {folder}: {error.strerror or error}; choose another '
+      '--workdir'
+  )
+
+
+def _remove_if_empty(folder):
+  with contextlib.suppress(OSError):
+    folder.rmdir()
 
 
 def _flat(fields, prefix=''):

@@ -1,4 +1,4 @@
-"""The closing summary of a run: the last and the best checkpoint."""
+"""The summary of a run, `summary.json`: its last and its best checkpoint."""
 
 from collections.abc import Mapping, Sequence
 import pathlib
@@ -11,8 +11,6 @@ import ml_collections
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.train.schedule import Plan
-from gswinrmt_jax.train.train_state import TrainState
 
 _FIGURES = (
     ('validation accuracy', 'val_accuracy', '.2%'),
@@ -22,38 +20,38 @@ _FIGURES = (
     ('test cross-entropy, smoothing 0.1', 'test_smoothed_loss', '.4f'),
 )
 _FILE = 'summary.json'
-# What a summary has in any case.
+# What every summary has.
 _PARTS = {'steps': int, 'total_steps': int, 'last': dict, 'best': dict}
 
 
-def parameter_count(state: TrainState) -> int:
-  """Returns the number of parameters."""
+def parameter_count(state: Any) -> int:
+  """Returns the number of parameters of a train state."""
   return sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
 
 def summarize(
     config: ml_collections.ConfigDict,
-    plan: Plan,
+    plan: Any,
     entries: Sequence[Mapping[str, Any]],
     tested: Mapping[int, Mapping[str, Any]],
     *,
     last: int,
     best: int,
 ) -> dict[str, Any]:
-  """Returns what is reported of the last and of the best checkpoint.
+  """Returns the figures of the last and of the best checkpoint.
 
   Args:
-    config: The recipe.
-    plan: Its steps.
+    config: The resolved config.
+    plan: The run's `train.schedule.Plan`.
     entries: Those of `metrics.jsonl`.
     tested: Figures on the test split, by step; empty if the schedule was not
       finished. Those of the average are called `ema_NAME`.
     last: The last step.
-    best: The step of the best validation accuracy, of weights or average;
-      `weights` of each says which of them is the better there.
+    best: The step with the best validation accuracy, of the raw weights or of
+      their average: `weights` says which of them is better at a step.
   """
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
-  # Without what somebody took out of the log: the checkpoints are still there.
+  # Somebody may have cut the log: then a checkpoint has no entry.
   by_step = {entry['step']: entry for entry in epochs}
   per_epoch = plan.num_examples / plan.batch_size
   summary = {
@@ -98,8 +96,8 @@ def read(folder: pathlib.Path, step: int) -> dict[str, Any] | None:
 def load(folder: pathlib.Path) -> dict[str, Any] | None:
   """Returns the last summary; None if none was written.
 
-  A damaged one does not count as none: the run would be summed up anew, and the
-  test split is read once.
+  A damaged one does not count as none: the run would be summed up again, and
+  the test split is read only once.
 
   Raises:
     UserError: If it is damaged.
@@ -112,19 +110,19 @@ def load(folder: pathlib.Path) -> dict[str, Any] | None:
   except UserError as error:
     raise UserError(
         f'{error}; put it back from a copy, or remove it: then training sums '
-        'the run up anew, which reads the test split a second time'
+        'the run up again, which reads the test split a second time'
     ) from error
 
 
 def check(summary: Any, where: str) -> dict[str, Any]:
-  """Returns what was read as a summary.
+  """Returns a summary that was read, if it is one.
 
   Args:
-    summary: What was read.
-    where: From where, for the message.
+    summary: The value in the file.
+    where: The file's name, for the message.
 
   Raises:
-    UserError: If it lacks what a summary has in any case.
+    UserError: If it lacks a part that every summary has.
   """
   for name, kind in _PARTS.items():
     found = summary.get(name) if isinstance(summary, dict) else None
@@ -165,7 +163,7 @@ def table(summary: Mapping[str, Any]) -> str:
 
 
 def _rows():
-  """Yields what the table may show: a figure, and below it the average's."""
+  """Yields the rows of the table: each figure, and below it the average's."""
   for label, name, form in _FIGURES:
     yield label, name, form
     split, _, figure = name.partition('_')

@@ -1,12 +1,19 @@
-"""Whose folder it is, and what is written there."""
+"""The run folder: its config, its lock, what each start ran on."""
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 
+import jax
+import ml_collections
 import pytest
 
-from gswinrmt_jax import recipes
+from gswinrmt_jax import files, recipes
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import run_folder
+from gswinrmt_jax.runs import provenance, run_folder
 
 
 def _config(**changes):
@@ -73,7 +80,7 @@ def test_a_folder_of_before_a_field_has_its_default(tmp_path):
   config = _config().to_dict()
   del config['init_from'], config['data']['image_size']
   config['data']['workers'] = 3
-  run_folder.write_json(tmp_path / 'config.json', config)
+  files.write_json(tmp_path / 'config.json', config)
   loaded = run_folder.load_config(tmp_path)
   assert loaded.init_from == '' and loaded.data.image_size == 0
   assert loaded.data.workers == 3
@@ -135,14 +142,102 @@ def test_json_that_is_no_recipe(text, tmp_path):
 def test_a_recipe_of_a_later_version_is_one_line(tmp_path):
   fields = _config().to_dict()
   fields['model']['new_field'] = 3
-  run_folder.write_json(tmp_path / 'config.json', fields)
+  files.write_json(tmp_path / 'config.json', fields)
   with pytest.raises(UserError, match=r"config\.json: .*no field 'new_field'"):
     run_folder.load_config(tmp_path)
 
 
-def test_write_json_leaves_the_old_file_if_it_fails(tmp_path):
-  path = tmp_path / 'a.json'
-  run_folder.write_json(path, {'a': 1})
-  with pytest.raises(TypeError):
-    run_folder.write_json(path, {'a': object()})
-  assert json.loads(path.read_text()) == {'a': 1}
+# Its lock.
+
+_HOLD = """
+import pathlib, sys, time
+from gswinrmt_jax.runs import run_folder
+with run_folder.held(pathlib.Path(sys.argv[1])):
+  print('held', flush=True)
+  time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+  """Another process, which holds the lock of tmp_path / 'run'."""
+  process = subprocess.Popen(
+      [sys.executable, '-c', _HOLD, str(tmp_path / 'run')],
+      stdout=subprocess.PIPE,
+      text=True,
+  )
+  try:
+    assert process.stdout.readline() == 'held\n'
+    yield process
+  finally:
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_second_process_refuses_until_the_first_is_killed(tmp_path, holder):
+  folder = tmp_path / 'run'
+  with pytest.raises(UserError) as refused, run_folder.held(folder):
+    pass
+  assert (
+      f'is being trained by process {holder.pid} on {socket.gethostname()}: '
+      in str(refused.value)
+  )
+  holder.send_signal(signal.SIGKILL)
+  holder.wait()
+  assert (folder / '.lock').exists()  # left over, and locks nothing
+  (folder / '.config.json.12345678.part').touch()
+  with run_folder.held(folder):
+    assert f'process {os.getpid()} ' in (folder / '.lock').read_text()
+    (folder / 'config.json').touch()
+  assert [path.name for path in folder.iterdir()] == ['config.json']
+
+
+def test_a_folder_in_which_nothing_was_begun_is_not_left(tmp_path):
+  with pytest.raises(ZeroDivisionError), run_folder.held(tmp_path / 'a'):
+    raise ZeroDivisionError
+  assert not (tmp_path / 'a').exists()
+  with run_folder.held(tmp_path):
+    pass
+  assert tmp_path.exists()  # was there before
+
+
+def test_a_lock_in_a_folder_that_cannot_be_made(tmp_path):
+  (tmp_path / 'file').touch()
+  with (
+      pytest.raises(UserError, match='cannot write to'),
+      run_folder.held(tmp_path / 'file' / 'run'),
+  ):
+    pass
+
+
+# Provenance.
+
+
+def test_every_start_has_what_its_result_depends_on(tmp_path, monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', '--xla_some_flag=3')
+  monkeypatch.setenv('JAX_SOME_SETTING', 'on')
+  monkeypatch.setenv('SOME_PASSWORD', 'secret')
+  for seed, step in ((3, 0), (3, 17)):
+    config = ml_collections.ConfigDict({'seed': seed, 'model': {'name': 'a'}})
+    provenance.record(tmp_path, config, step)
+  text = (tmp_path / 'environment.json').read_text()
+  first, second = json.loads(text)
+  assert (first['step'], second['step']) == (0, 17)
+  assert first['seed'] == 3 and first['config']['model'] == {'name': 'a'}
+  assert first['versions']['jax'] == jax.__version__
+  assert first['variables']['XLA_FLAGS'] == '--xla_some_flag=3'
+  assert first['variables']['JAX_SOME_SETTING'] == 'on'
+  assert 'secret' not in text
+  assert first['device'] == jax.devices()[0].device_kind
+  assert first['device_count'] == len(jax.devices())
+  for name in ('started', 'command', 'python', 'commit', 'platform_version'):
+    assert name in first
+
+
+@pytest.mark.parametrize('text', ['', '[{"step"', '7'])
+def test_a_damaged_list_of_starts_stops_no_run(text, tmp_path):
+  (tmp_path / 'environment.json').write_text(text)
+  provenance.record(tmp_path, ml_collections.ConfigDict({'seed': 0}), 17)
+  (start,) = json.loads((tmp_path / 'environment.json').read_text())
+  assert start['step'] == 17

@@ -5,6 +5,7 @@ from PIL import Image
 
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.runs import plots
+from gswinrmt_jax.terminal import Terminal
 
 ENTRIES = [
     {
@@ -27,11 +28,11 @@ ENTRIES = [
 
 def test_writes_a_picture_whole(tmp_path):
   path = tmp_path / 'curves.png'
-  plots.write_curves(path, ENTRIES, 'a run')
+  plots.draw_curves(tmp_path, ENTRIES, Terminal())
   first = np.asarray(Image.open(path).convert('L'))
   assert first.shape[1] > first.shape[0] > 200
   assert (first < 128).mean() > 0.005
-  plots.write_curves(path, [], 'a run')
+  plots.draw_curves(tmp_path, [], Terminal())
   assert not np.array_equal(first, np.asarray(Image.open(path).convert('L')))
   assert [file.name for file in tmp_path.iterdir()] == ['curves.png']
 
@@ -40,7 +41,7 @@ def test_the_average_has_a_curve_of_its_own(tmp_path):
   """Green, in two panels, with a line in each legend."""
 
   def green(entries):
-    plots.write_curves(tmp_path / 'curves.png', entries, 'a run')
+    plots.draw_curves(tmp_path, entries, Terminal())
     pixels = np.asarray(Image.open(tmp_path / 'curves.png').convert('RGB'))
     return (pixels == (44, 160, 44)).all(-1).sum()
 
