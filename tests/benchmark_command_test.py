@@ -170,7 +170,7 @@ def test_latency_is_written_where_the_report_looks(
 ):
   import made_up_runs
 
-  from gswinrmt_jax.experiments import gather
+  from gswinrmt_jax.experiments import results
 
   folders = [tmp_path / 'runs' / name for name in ('a', 'b')]
   for folder, model in zip(folders, ('swat', 'rmt'), strict=True):
@@ -178,7 +178,7 @@ def test_latency_is_written_where_the_report_looks(
   status, found = _run(tmp_path, '--latency', '--run', *map(str, folders))
   row = found['groups'][0]['rows'][0]
   assert status == 0 and row['batch'] == 1 and row['image_size'] == 32
-  runs, problems = gather.gather([tmp_path / 'runs'])
+  runs, problems = results.gather([tmp_path / 'runs'])
   assert [run.latency for run in runs] == [1000.0] * 2 and not problems
   # In turn with each other, in the rounds of the ceilings.
   ran = [spec.get('model', spec['task']) for of, spec in journal if of == 'run']

@@ -16,7 +16,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files, train
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.experiments import gather
+from gswinrmt_jax.experiments import results
 from gswinrmt_jax.runs import dataset_record, metrics_log, run_folder, summary
 from gswinrmt_jax.train import train_loop
 
@@ -208,7 +208,7 @@ def _read(folder, name, text):
       (folder / path.name).write_bytes(path.read_bytes())
   (folder / name).write_text(text, errors='surrogatepass')
   with fuzz.bounded(20, 0.5):
-    runs, problems = gather.gather([folder])
+    runs, problems = results.gather([folder])
     assert len(runs) + len(problems) == 1
     for problem in problems:
       fuzz.check_line(problem)

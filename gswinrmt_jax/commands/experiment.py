@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
   arguments.check_positive(args, 'seeds')
 
   from gswinrmt_jax.experiments import run as run_lib
-  from gswinrmt_jax.experiments import sets, status
+  from gswinrmt_jax.experiments import sets
 
   jobs = sets.jobs(
       args.name,
@@ -65,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
       load=recipe_files.load,
   )
   if args.status:
-    print(status.table(jobs))
+    print(run_lib.status_table(jobs))
     return 0
   program = [sys.executable, '-m', 'gswinrmt_jax.commands.main', 'train']
   failed = run_lib.run(jobs, program, lambda line: print(line, flush=True))
-  print(status.table(jobs))
+  print(run_lib.status_table(jobs))
   for job in failed:
     print(f'failed: {job.folder}', file=sys.stderr)
   print(f'gswinrmt report {pathlib.Path(args.out) / args.name}')

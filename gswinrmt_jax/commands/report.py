@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
   # Imported here: --help need not wait for JAX.
-  from gswinrmt_jax.experiments import write_report
+  from gswinrmt_jax.experiments import report
 
-  path = write_report.write(
+  path = report.write(
       [pathlib.Path(name) for name in args.dirs], pathlib.Path(args.out)
   )
   print(path)

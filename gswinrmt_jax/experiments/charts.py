@@ -1,18 +1,20 @@
-"""Pictures of a report: learning curves, and accuracy against cost."""
+"""The pictures of a report: learning curves, and accuracy against cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import pathlib
 
 from gswinrmt_jax import files
+from gswinrmt_jax.experiments import switches, tables
+from gswinrmt_jax.experiments.results import Setting, validation_at
 from gswinrmt_jax.experiments.statistics import Mean
 
-MANY = 12  # what one picture can name
+MANY = 12  # variants that one picture can name
 _FEW = 6  # spreads that can be shaded over each other
 _MARKERS = 'os^Dv*P'
 _DOTS = 20  # epochs that can be told apart on a line
-# One colour for each of the whole models, told apart by all eyes.
+# Colours of the whole models, distinct to all eyes.
 _COLORS = {
     'rmt': '#0072b2',
     'retention': '#d55e00',
@@ -27,7 +29,7 @@ class Curve:
 
   Attributes:
     label: In the legend; a base has a colour of its own.
-    epochs: Epoch to validation accuracy, over the seeds.
+    epochs: Validation accuracy by epoch, over the seeds.
     printed: The paper's points, %, in the same colour.
   """
 
@@ -46,23 +48,120 @@ class Point:
   accuracy: Mean
 
 
-def write_curves(
+def draw(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
+  """Draws a setting's learning curves, and its accuracy against its costs.
+
+  Args:
+    setting: What was run.
+    out: Folder of the pictures.
+    stem: Part of their names.
+
+  Returns:
+    Their names.
+  """
+  title = f'{setting.title} ({_seeds(setting)})'
+  names = [f'curves_{stem}.png']
+  shown = setting.variants
+  if len(shown) > MANY:
+    shown = [one for one in shown if ',' not in one.label]
+  draw_curves(out / names[0], [_curve(setting, one) for one in shown], title)
+  for base in switches.BASES:
+    whole = setting.find(base)
+    changed = [one for one in setting.variants if one.base == base]
+    changed = [one for one in changed if one is not whole]
+    if whole and changed:
+      names.append(f'curves_{stem}_{base}.png')
+      curves = [_gain(one, whole) for one in changed]
+      draw_curves(out / names[-1], curves, title, over=base)
+  divisor, unit = tables.macs_unit(setting)
+  for name, label, cost in (
+      ('macs', unit, lambda one: one.cost and one.cost.macs / divisor),
+      ('latency', 'latency (ms)', _latency),
+  ):
+    points, accuracy = _points(setting, cost)
+    if len(points) > 1:
+      names.append(f'{name}_{stem}.png')
+      draw_costs(out / names[-1], points, title, cost=label, accuracy=accuracy)
+  return names
+
+
+def _seeds(setting):
+  counts = [len(one.runs) for one in setting.variants]
+  fewest, most = min(counts), max(counts)
+  if most == 1:
+    return 'one seed'
+  number = f'{most}' if fewest == most else f'{fewest} to {most}'
+  return f'{number} seeds, with standard deviation'
+
+
+def _curve(setting, variant):
+  printed = {}
+  if setting.benchmark and variant.label in setting.benchmark.models:
+    printed = setting.benchmark.models[variant.label].curve
+  epochs = {
+      epoch: variant.mean(validation_at(epoch)) for epoch in variant.epochs
+  }
+  return Curve(variant.label, epochs, printed)
+
+
+def _gain(variant, whole):
+  """Returns how far a variant is above its base, the mean over seeds."""
+  epochs = {}
+  for epoch in variant.epochs:
+    own, other = (one.by_seed(validation_at(epoch)) for one in (variant, whole))
+    found = Mean.of([own[seed] - other[seed] for seed in own.keys() & other])
+    if found:
+      epochs[epoch] = found
+  return Curve(variant.label, epochs)
+
+
+def _latency(variant):
+  found = variant.mean(lambda run: run.latency)
+  return found and found.mean
+
+
+def _points(setting, cost):
+  """Returns the variants whose cost is known, and the name of the accuracy.
+
+  On test data if all variants have some, else on validation data at the last
+  epoch that all runs have.
+  """
+
+  def accuracy(run):
+    return run.test_accuracy
+
+  name = 'test accuracy (%)'
+  known = [one for one in setting.variants if cost(one) and one.epochs]
+  if not all(one.mean(accuracy) for one in known):
+    epoch = min(run.epoch for one in known for run in one.runs if run.epoch)
+    name = f'validation accuracy (%), epoch {epoch}'
+    accuracy = validation_at(epoch)
+  points = [
+      Point(one.label, one.base, cost(one), one.mean(accuracy))
+      for one in known
+      if one.mean(accuracy)
+  ]
+  return points, name
+
+
+def draw_curves(
     path: pathlib.Path,
     curves: Sequence[Curve],
     title: str,
     *,
     over: str = '',
 ) -> None:
-  """Draws an accuracy over the epochs; of few, the spread of seeds shaded.
+  """Draws accuracy over the epochs; the spread of seeds is shaded if few.
 
   Args:
-    path: Where the PNG goes, whole or not at all.
+    path: The PNG to write.
     curves: In the order of the legend.
-    title: Over the picture.
-    over: The base that accuracies are differences to, which is a line at 0;
-      '': they are validation accuracies.
+    title: Of the picture.
+    over: The base that accuracies are differences to, a line at 0; '' for
+      accuracies themselves.
   """
-  figure, axes = _figure(title, width=7.5 if len(curves) <= _FEW else 9)
+  few = len(curves) <= _FEW
+  figure, axes = _figure(title, few)
   label = 'validation accuracy (%)'
   if over:
     label = f'validation accuracy over that of {over} (points)'
@@ -74,33 +173,26 @@ def write_curves(
     spread = [100 * (curve.epochs[epoch].std or 0) for epoch in epochs]
     if epochs:
       line = 'o-' if len(epochs) <= _DOTS else '-'
-      axes.plot(
-          epochs, means, line, ms=3, lw=1.4, color=color, label=curve.label
-      )
+      style = {'ms': 3, 'lw': 1.4, 'color': color, 'label': curve.label}
+      axes.plot(epochs, means, line, **style)
       axes.fill_between(
           epochs,
           [mean - by for mean, by in zip(means, spread, strict=True)],
           [mean + by for mean, by in zip(means, spread, strict=True)],
           color=color,
-          alpha=min(0.15, 0.3 / len(curves)) if len(curves) <= _FEW else 0,
+          alpha=min(0.15, 0.3 / len(curves)) if few else 0,
           lw=0,
       )
     if curve.printed:
-      axes.plot(
-          list(curve.printed),
-          list(curve.printed.values()),
-          'x--',
-          ms=6,
-          lw=0.6,
-          color=color,
-          label=f'{curve.label}, paper',
-      )
+      style = {'ms': 6, 'lw': 0.6, 'color': color}
+      points = list(curve.printed), list(curve.printed.values())
+      axes.plot(*points, 'x--', **style, label=f'{curve.label}, paper')
   axes.set(xlabel='epoch', ylabel=label)
   axes.xaxis.get_major_locator().set_params(integer=True)
   _write(path, figure)
 
 
-def write_costs(
+def draw_costs(
     path: pathlib.Path,
     points: Sequence[Point],
     title: str,
@@ -108,38 +200,33 @@ def write_costs(
     cost: str,
     accuracy: str,
 ) -> None:
-  """Draws accuracy against cost, and the front that nothing is better than.
+  """Draws accuracy against cost, and the Pareto front.
 
   Args:
-    path: Where the PNG goes, whole or not at all.
-    points: One a variant.
-    title: Over the picture.
-    cost: Of the horizontal axis.
-    accuracy: Of the vertical axis.
+    path: The PNG to write.
+    points: One per variant.
+    title: Of the picture.
+    cost: Label of the horizontal axis.
+    accuracy: Label of the vertical axis.
   """
-  figure, axes = _figure(title, width=7.5 if len(points) <= _FEW else 9)
+  figure, axes = _figure(title, len(points) <= _FEW)
   best = front(points)
   if len(best) > 1:
-    axes.plot(
-        [point.cost for point in best],
-        [100 * point.accuracy.mean for point in best],
-        '-',
-        color='0.7',
-        lw=1,
-        label='front',
-        zorder=1,
-    )
-  # Of many, a base has one colour, and only the front has names.
+    costs = [point.cost for point in best]
+    accuracies = [100 * point.accuracy.mean for point in best]
+    style = {'color': '0.7', 'lw': 1, 'label': 'front', 'zorder': 1}
+    axes.plot(costs, accuracies, '-', **style)
+  # If there are many, a base has one colour, and only the front has names.
   many = len(points) > MANY
   colors = _colors([point.base if many else point.label for point in points])
   for point, color, marker in zip(points, colors, itertools.cycle(_MARKERS)):
     whole = point.label == point.base
+    place = (point.cost, 100 * point.accuracy.mean)
     axes.errorbar(
-        point.cost,
-        100 * point.accuracy.mean,
+        *place,
         yerr=100 * (point.accuracy.std or 0) or None,
         fmt='o' if many else marker,
-        mfc=None if many else 'none',  # seen through where points coincide
+        mfc=None if many else 'none',  # shows points that coincide
         mew=1.6,
         ms=4 if many and not whole else 7,
         capsize=2,
@@ -148,10 +235,8 @@ def write_costs(
         label=point.label if whole or not many else None,
     )
     if many and point in best:
-      place = (point.cost, 100 * point.accuracy.mean)
-      axes.annotate(
-          point.label, place, (4, 4), textcoords='offset points', fontsize=7
-      )
+      style = {'textcoords': 'offset points', 'fontsize': 7}
+      axes.annotate(point.label, place, (4, 4), **style)
   axes.set(xlabel=cost, ylabel=accuracy)
   axes.margins(0.1)
   axes.locator_params(axis='x', nbins=6)
@@ -159,7 +244,7 @@ def write_costs(
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-  """Returns the points that no cheaper one is as good as, by cost."""
+  """Returns, by cost, the points that no cheaper point is as good as."""
   found = []
   for point in sorted(points, key=lambda one: (one.cost, -one.accuracy.mean)):
     if not found or point.accuracy.mean > found[-1].accuracy.mean:
@@ -167,8 +252,8 @@ def front(points: Sequence[Point]) -> list[Point]:
   return found
 
 
-def _colors(labels):
-  """Yields the colour of each: a base's is that of its only one, too."""
+def _colors(labels: Sequence[str]) -> Iterator:
+  """Yields a colour for each; the only variant of a base has the base's."""
   from matplotlib import colormaps
 
   # First those that are least like the bases', then their lighter ones.
@@ -180,12 +265,13 @@ def _colors(labels):
     yield _COLORS.get(base) if own and base in _COLORS else next(others)
 
 
-def _figure(title, *, width):
-  # Imported here, and without `pyplot`: no window, no global state.
+def _figure(title, few):
+  # Without `pyplot`: no window, no global state. Imported when needed.
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
 
-  figure = Figure(figsize=(width, 4.5), layout='constrained', dpi=120)
+  size = (7.5 if few else 9, 4.5)
+  figure = Figure(figsize=size, layout='constrained', dpi=120)
   FigureCanvasAgg(figure)
   axes = figure.subplots()
   axes.set_title(title, fontsize=11, loc='left')

@@ -1,4 +1,4 @@
-"""Named sets of runs, as data, and the runs that they ask for."""
+"""Named sets of runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -18,7 +18,7 @@ class Entry:
 
   Attributes:
     name: Its run folders are `NAME_sSEED`.
-    spec: What stands behind `--config=`.
+    spec: The value of `--config`.
     overrides: `--config.FIELD=VALUE`.
   """
 
@@ -34,7 +34,7 @@ class Job:
   Attributes:
     folder: Its run folder.
     arguments: Of `gswinrmt train`.
-    config: What these come to, every field with its value.
+    config: The resolved recipe, every field with its value.
   """
 
   folder: pathlib.Path
@@ -76,14 +76,11 @@ _SMALL = (
 )
 _WINDOW = '--config.model.window_size=4'
 
+_MODELS = ('rmt', 'retention', 'swat')
+
 SETS: Mapping[str, tuple[Entry, ...]] = {
-    'table5': tuple(
-        Entry(name, f'cifar10_{name}') for name in ('rmt', 'retention', 'swat')
-    ),
-    'table3': tuple(
-        Entry(name, f'mini_imagenet_{name}')
-        for name in ('rmt', 'retention', 'swat')
-    ),
+    'table5': tuple(Entry(name, f'cifar10_{name}') for name in _MODELS),
+    'table3': tuple(Entry(name, f'mini_imagenet_{name}') for name in _MODELS),
     'table3-small': (
         Entry('rmt', 'mini_imagenet_rmt', _SMALL),
         Entry('retention', 'mini_imagenet_retention', (*_SMALL, _WINDOW)),
@@ -92,9 +89,7 @@ SETS: Mapping[str, tuple[Entry, ...]] = {
     'ablation-cifar10': _ablations('', at_32=True),
     'ablation-mini': _ablations(',mini', at_32=False),
     'smoke': (
-        Entry('rmt', 'digits_rmt:smoke', _SMOKE),
-        Entry('retention', 'digits_retention:smoke', _SMOKE),
-        Entry('swat', 'digits_swat:smoke', _SMOKE),
+        *(Entry(name, f'digits_{name}:smoke', _SMOKE) for name in _MODELS),
         Entry(
             'retention_no_gate',
             'digits_retention:smoke',
@@ -120,9 +115,9 @@ def jobs(
     out: Run folders are `OUT/NAME/RUN_sSEED`.
     seeds: How many, from 0.
     overrides: `--config.FIELD=VALUE`, for every run.
-    only: Names of the set's entries, with commas between them; `*` stands for
-      any letters.
-    load: From what stands behind `--config=`, and overrides, to a recipe.
+    only: Names of the set's entries, separated by commas; `*` stands for any
+      letters.
+    load: From a value of `--config` and overrides to a recipe.
 
   Raises:
     UserError: If there is no such set or entry, or a recipe does not take an

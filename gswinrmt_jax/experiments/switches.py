@@ -14,162 +14,137 @@ from gswinrmt_jax.models import named
 BASE = 'base'  # the switch that changes nothing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Base:
-  """What an ablation starts from.
+  """The model that an ablation starts from.
 
   Attributes:
     family: A named model, without its size.
-    fields: What is changed of it.
     label: In tables and pictures.
+    fields: Changed of the named model.
   """
 
   family: str
-  fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   label: str
+  fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Switch:
   """One change of a base.
 
   Attributes:
-    fields: What is changed, besides what the base changes.
     label: In tables and pictures.
-    against: The switch of the same base that it is compared with: one that
-      has the same fields but for the component in question.
+    fields: Changed besides those of the base.
+    against: The switch of the same base that it is compared with, which
+      differs in the component in question alone.
     idle: Why it changes no output at 32x32 pixels; '' if it does.
   """
 
-  fields: Mapping[str, Any]
   label: str
+  fields: Mapping[str, Any]
   against: str = BASE
   idle: str = ''
 
 
+def _switch(label, *, against=BASE, idle='', **fields):
+  return Switch(label, fields, against, idle)
+
+
+_BARE = {'position_conv': False, 'lce': 'none', 'rotary': 'none'}
 BASES = {
-    'bare': Base(
-        family='rmt',
-        fields={'position_conv': False, 'lce': 'none', 'rotary': 'none'},
-        label='bare RMT (no CPE, LCE, rotation)',
-    ),
-    'rmt': Base(family='rmt', label='RMT'),
-    'retention': Base(family='retention', label='Retention'),
-    'swat': Base(family='swat', label='SWAT'),
+    'bare': Base('rmt', 'bare RMT (no CPE, LCE, rotation)', _BARE),
+    'rmt': Base('rmt', 'RMT'),
+    'retention': Base('retention', 'Retention'),
+    'swat': Base('swat', 'SWAT'),
 }
 
-_NOTHING = {BASE: Switch(fields={}, label='unchanged')}
+_NOTHING = {BASE: _switch('unchanged')}
 _FITS = 'maps of at most 8x8 fit into a window of 14'
 # RMT's last stage attends over all pairs at once, which takes neither sigmoid
 # nor ALiBi: with them it goes by rows and columns, and so does what they are
 # compared with.
+_BY_AXES = {'full_stages': ()}
 _ADDED = {
-    'decomposed': Switch(
-        fields={'full_stages': ()}, label='stage 4 by rows and columns'
-    ),
-    'gate': Switch(fields={'gate': True}, label='+ G1 gate'),
-    'swiglu': Switch(fields={'swiglu': True}, label='+ SwiGLU on V'),
-    'sigmoid': Switch(
-        fields={'score_fn': 'sigmoid', 'full_stages': ()},
-        label='sigmoid for softmax',
+    'decomposed': _switch('stage 4 by rows and columns', **_BY_AXES),
+    'gate': _switch('+ G1 gate', gate=True),
+    'swiglu': _switch('+ SwiGLU on V', swiglu=True),
+    'sigmoid': _switch(
+        'sigmoid for softmax',
         against='decomposed',
+        score_fn='sigmoid',
+        **_BY_AXES,
     ),
-    'alibi_signed': Switch(
-        fields={'alibi': 'signed', 'full_stages': ()},
-        label='+ signed ALiBi',
-        against='decomposed',
+    'alibi_signed': _switch(
+        '+ signed ALiBi', against='decomposed', alibi='signed', **_BY_AXES
     ),
-    'alibi_absolute': Switch(
-        fields={'alibi': 'absolute', 'full_stages': ()},
-        label='+ absolute ALiBi',
-        against='decomposed',
+    'alibi_absolute': _switch(
+        '+ absolute ALiBi', against='decomposed', alibi='absolute', **_BY_AXES
     ),
-    'learned_decay': Switch(fields={'decay': 'learned'}, label='learned decay'),
-    'no_decay': Switch(fields={'decay': 'none'}, label='without decay'),
-    'layer_scale': Switch(
-        fields={'layer_scale': (1e-2,) * 4}, label='+ LayerScale'
-    ),
-    'window_14': Switch(
-        fields={'window_size': 14}, label='+ windows of 14', idle=_FITS
-    ),
-    'window_7': Switch(fields={'window_size': 7}, label='+ windows of 7'),
-    'window_4': Switch(fields={'window_size': 4}, label='+ windows of 4'),
+    'learned_decay': _switch('learned decay', decay='learned'),
+    'no_decay': _switch('without decay', decay='none'),
+    'layer_scale': _switch('+ LayerScale', layer_scale=(1e-2,) * 4),
+    'window_14': _switch('+ windows of 14', window_size=14, idle=_FITS),
+    'window_7': _switch('+ windows of 7', window_size=7),
+    'window_4': _switch('+ windows of 4', window_size=4),
 }
 _CHANGED = {
-    'no_position_conv': Switch(
-        fields={'position_conv': False}, label='without CPE'
-    ),
-    'no_lce': Switch(fields={'lce': 'none'}, label='without LCE'),
-    'lce_depthwise': Switch(
-        fields={'lce': 'depthwise'}, label='LCE without its 1x1'
-    ),
-    'alibi_absolute': Switch(
-        fields={'alibi': 'absolute'}, label='absolute ALiBi'
-    ),
-    'no_rotary': Switch(fields={'rotary': 'none'}, label='without rotation'),
-    'decay_fixed': Switch(fields={'decay': 'fixed'}, label='fixed decay'),
-    'no_decay': Switch(fields={'decay': 'none'}, label='without decay'),
-    'no_shift': Switch(
-        fields={'shift': False}, label='without shift', idle=_FITS
-    ),
-    'window_7': Switch(fields={'window_size': 7}, label='windows of 7'),
-    'window_7_no_shift': Switch(
-        fields={'window_size': 7, 'shift': False},
-        label='windows of 7, no shift',
+    'no_position_conv': _switch('without CPE', position_conv=False),
+    'no_lce': _switch('without LCE', lce='none'),
+    'lce_depthwise': _switch('LCE without its 1x1', lce='depthwise'),
+    'alibi_absolute': _switch('absolute ALiBi', alibi='absolute'),
+    'no_rotary': _switch('without rotation', rotary='none'),
+    'decay_fixed': _switch('fixed decay', decay='fixed'),
+    'no_decay': _switch('without decay', decay='none'),
+    'no_shift': _switch('without shift', shift=False, idle=_FITS),
+    'window_7': _switch('windows of 7', window_size=7),
+    'window_7_no_shift': _switch(
+        'windows of 7, no shift',
         against='window_7',
+        window_size=7,
+        shift=False,
     ),
-    'window_4': Switch(fields={'window_size': 4}, label='windows of 4'),
-    'window_4_no_shift': Switch(
-        fields={'window_size': 4, 'shift': False},
-        label='windows of 4, no shift',
+    'window_4': _switch('windows of 4', window_size=4),
+    'window_4_no_shift': _switch(
+        'windows of 4, no shift',
         against='window_4',
+        window_size=4,
+        shift=False,
     ),
 }
 SWITCHES: Mapping[str, Mapping[str, Switch]] = {
     'bare': {
         **_NOTHING,
-        'position_conv': Switch(fields={'position_conv': True}, label='+ CPE'),
-        'lce': Switch(
-            fields={'lce': 'depthwise'}, label='+ LCE without its 1x1'
-        ),
-        'lce_pointwise': Switch(fields={'lce': 'pointwise'}, label='+ LCE'),
-        'rotary': Switch(fields={'rotary': 'interleaved'}, label='+ rotation'),
+        'position_conv': _switch('+ CPE', position_conv=True),
+        'lce': _switch('+ LCE without its 1x1', lce='depthwise'),
+        'lce_pointwise': _switch('+ LCE', lce='pointwise'),
+        'rotary': _switch('+ rotation', rotary='interleaved'),
         **_ADDED,
     },
     'rmt': {**_NOTHING, **_ADDED},
     'retention': {
         **_NOTHING,
-        'no_gate': Switch(fields={'gate': False}, label='without G1 gate'),
-        'swiglu': Switch(fields={'swiglu': True}, label='+ SwiGLU on V'),
-        'sigmoid': Switch(
-            fields={'score_fn': 'sigmoid'}, label='sigmoid for softmax'
-        ),
-        'alibi_signed': Switch(
-            fields={'alibi': 'signed'}, label='+ signed ALiBi'
-        ),
-        'rotary_split_half': Switch(
-            fields={'rotary': 'split_half'}, label='rotation per axis'
-        ),
+        'no_gate': _switch('without G1 gate', gate=False),
+        'swiglu': _switch('+ SwiGLU on V', swiglu=True),
+        'sigmoid': _switch('sigmoid for softmax', score_fn='sigmoid'),
+        'alibi_signed': _switch('+ signed ALiBi', alibi='signed'),
+        'rotary_split_half': _switch('rotation per axis', rotary='split_half'),
         **_CHANGED,
     },
     'swat': {
         **_NOTHING,
-        'no_swiglu': Switch(
-            fields={'swiglu': False}, label='without SwiGLU on V'
-        ),
-        'gate': Switch(fields={'gate': True}, label='+ G1 gate'),
-        'softmax': Switch(
-            fields={'score_fn': 'softmax'}, label='softmax for sigmoid'
-        ),
-        'scaled': Switch(fields={'scaled': True}, label='scores over √d'),
-        'no_alibi': Switch(fields={'alibi': 'none'}, label='without ALiBi'),
-        'rotary_interleaved': Switch(
-            fields={'rotary': 'interleaved'}, label='rotation by position'
+        'no_swiglu': _switch('without SwiGLU on V', swiglu=False),
+        'gate': _switch('+ G1 gate', gate=True),
+        'softmax': _switch('softmax for sigmoid', score_fn='softmax'),
+        'scaled': _switch('scores over √d', scaled=True),
+        'no_alibi': _switch('without ALiBi', alibi='none'),
+        'rotary_interleaved': _switch(
+            'rotation by position', rotary='interleaved'
         ),
         **_CHANGED,
     },
 }
-# What a check of the fields refuses: fields, and why.
+# Switches that the model refuses: their fields, and why.
 LEFT_OUT: Mapping[tuple[str, str], tuple[Mapping[str, Any], str]] = {
     (base, 'rotary_split_half'): (
         {'rotary': 'split_half'},
@@ -178,15 +153,12 @@ LEFT_OUT: Mapping[tuple[str, str], tuple[Mapping[str, Any], str]] = {
     for base in ('bare', 'rmt')
 }
 
-# Fields that make a model of another size or speed, not another system.
-_SIZES = frozenset(
-    'widths depths num_heads mlp_ratios drop_path_rate attention_impl '
-    'depthwise_impl ffn_impl'.split()
-)
+# Fields that make a model of another size, not another system.
+_SIZES = frozenset('widths depths num_heads mlp_ratios drop_path_rate'.split())
 
 
 def fields(base: str, switch: str) -> dict[str, Any]:
-  """Returns what a switch changes of its base's named model.
+  """Returns the fields that a switch changes of its base's named model.
 
   Raises:
     ValueError: If there is no such base or switch; lists them.
@@ -204,45 +176,44 @@ def fields(base: str, switch: str) -> dict[str, Any]:
   return {**BASES[base].fields, **SWITCHES[base][switch].fields}
 
 
-def changes(model: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the components in which a model differs from its named one.
+def sizes(model: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the sizes in which a model differs from its named one.
 
   Args:
     model: `name` and every field, as in the config of a run.
   """
-  origin = named.MODELS[model['name']]
-  return {
-      field: value
-      for field, value in model.items()
-      if field != 'name'
-      and field not in _SIZES
-      and value != getattr(origin, field)
-  }
+  differing = _differing(model)
+  return {key: differing[key] for key in sorted(_SIZES & differing.keys())}
 
 
-def sizes(model: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the sizes in which a model differs from its named one."""
+def changes(model: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the components in which a model differs from its named one."""
+  differing = _differing(model).items()
+  return {key: value for key, value in differing if key not in _SIZES}
+
+
+def _differing(model):
   origin = named.MODELS[model['name']]
   return {
-      field: model[field]
-      for field in sorted(_SIZES)
-      if model[field] != getattr(origin, field) and not field.endswith('_impl')
+      key: value
+      for key, value in model.items()
+      # What computes the same output does not tell models apart.
+      if key != 'name' and not key.endswith('_impl')
+      if value != getattr(origin, key)
   }
 
 
 def recognize(model: Mapping[str, Any]) -> list[tuple[str, str]]:
-  """Returns the bases and switches that make this model; none if none do."""
+  """Returns the bases and switches that make this model, if any do."""
   family, changed = model['name'].rpartition('_')[0], changes(model)
   origin = named.MODELS[model['name']]
   found = []
   for base, switches in SWITCHES.items():
-    if BASES[base].family != family:
-      continue
-    for switch in switches:
+    for switch in switches if BASES[base].family == family else ():
       asked = {
-          field: value
-          for field, value in fields(base, switch).items()
-          if value != getattr(origin, field)
+          key: value
+          for key, value in fields(base, switch).items()
+          if value != getattr(origin, key)
       }
       if asked == changed:
         found.append((base, switch))
@@ -250,9 +221,10 @@ def recognize(model: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def label(model: Mapping[str, Any]) -> str:
-  """Returns a model's name in tables: `retention,no_gate`, its base alone.
+  """Returns a model's name in tables: `retention,no_gate`, or the base alone.
 
-  One that no switch makes is named by its fields: `retention,window_size=4`.
+  A model that no switch makes is named by its fields:
+  `retention,window_size=4`.
   """
   found = recognize(model)
   if found:
@@ -260,11 +232,11 @@ def label(model: Mapping[str, Any]) -> str:
     return base if switch == BASE else f'{base},{switch}'
   family = model['name'].rpartition('_')[0]
   name = family if family in BASES else model['name']
-  changed = (f'{key}={_short(of)}' for key, of in changes(model).items())
+  changed = (f'{key}={_short(value)}' for key, value in changes(model).items())
   return ','.join([name, *changed])
 
 
 def _short(value):
-  """Returns a value as text; of one for each stage, all alike, the one."""
+  """Returns a value as text; one for each stage, all alike, as that one."""
   alike = isinstance(value, tuple) and len(set(value)) == 1
   return f'{value[0] if alike else value}'.replace(' ', '')

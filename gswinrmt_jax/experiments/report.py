@@ -1,0 +1,167 @@
+"""Writes a report: `report.md` and its pictures."""
+
+from collections.abc import Iterator, Sequence
+import pathlib
+import re
+
+from gswinrmt_jax import files
+from gswinrmt_jax.experiments import charts, results, switches, tables
+from gswinrmt_jax.experiments.results import Setting
+
+
+def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
+  """Writes a report of the runs below some folders.
+
+  Args:
+    paths: As `results.gather` takes them.
+    out: Folder of `report.md` and its pictures.
+
+  Returns:
+    The report.
+
+  Raises:
+    UserError: If there are no runs.
+  """
+  runs, problems = results.gather(paths)
+  settings, left_out = results.group(runs)
+  out.mkdir(parents=True, exist_ok=True)
+  parts = ['# Report', _legend(runs, settings)]
+  for number, setting in enumerate(settings):
+    same = [one.title for one in settings[:number]].count(setting.title)
+    stem = re.sub(r'\W+', '_', setting.title) + (f'_{same + 1}' if same else '')
+    parts += _section(setting, out, stem)
+  absent = [f'{one.title}: {line}' for one in settings for line in missing(one)]
+  lines = [f'- {line}' for line in (*absent, *problems, *left_out)]
+  parts += ['## What is missing', '\n'.join(lines) or 'Nothing.']
+  parts += ['## Runs', _runs(runs)]
+  path = out / 'report.md'
+  files.write_text(path, '\n\n'.join(parts) + '\n')
+  return path
+
+
+def _legend(runs, settings):
+  return (
+      f'Runs: {len(runs)}; settings: {len(settings)}. Runs of a setting differ '
+      'in model and seed alone. Figures are means over the seeds that have '
+      'them, with the standard deviation where there are several; in brackets '
+      'is the number of the run in the list at the end. What is not measured '
+      f'has a {tables.NOTHING}. "Last" is the last epoch, which the paper '
+      'reports, "best" the best on validation data. Test accuracy is of runs '
+      "that finished the whole schedule. Intervals are those of Student's t "
+      'over differences of the same seed, 95 %: what another seed would change '
+      'is in them, what other test images would is not. Times of epochs are by '
+      'the clock, whatever else the machine did.'
+  )
+
+
+def _section(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
+  """Returns the parts of a setting, and draws its pictures."""
+  parts = [f'## {setting.title}', _protocol(setting)]
+  benchmark = setting.benchmark
+  if benchmark:
+    parts += [
+        f'### Table {benchmark.results}',
+        tables.paper_results(setting),
+        tables.paper_sources(setting),
+        f'### Table {benchmark.curves}: validation accuracy (%) by epoch',
+        tables.paper_curves(setting),
+        '### Tables 7 and 8: test accuracy (points)',
+        tables.paper_changes(setting),
+        '### Validation and test',
+        tables.paper_gaps(setting),
+    ]
+  else:
+    parts += ['### Validation accuracy (%) by epoch', tables.curves(setting)]
+  parts += ['### All variants', tables.variants(setting)]
+  parts += ['### Cost', tables.costs(setting)]
+  note = tables.latency_note(setting)
+  parts += [note] if note else []
+  for base in switches.BASES:
+    changes = tables.ablations(setting, base)
+    if not changes:
+      continue
+    parts.append(f'### {switches.BASES[base].label}, one component changed')
+    parts.append(tables.ablation_table(base, changes))
+    found = [one.found for one in changes if one.found]
+    known = sum(one.more_than_noise is not None for one in found)
+    if known > 1:
+      parts.append(
+          f'Of {known} comparisons about {0.05 * known:.1g} are outside of '
+          'their noise by chance alone.'
+      )
+  names = charts.draw(setting, out, stem)
+  return [*parts, '### Pictures', *(f'![{name}]({name})' for name in names)]
+
+
+def _protocol(setting):
+  """Returns data and protocol, and how it differs from the paper's."""
+  config, recipe = setting.config, setting.recipe
+  size = setting.variants[0].runs[0].image_size
+  pixels = f' at {size[1]}x{size[0]}' if size else ''
+  parts = [
+      f'{config.num_epochs} epochs of {config.data.name}{pixels}, batch '
+      f'{config.batch_size}, {config.dtype}, peak learning rate '
+      f'{config.optimizer.learning_rate:g}.'
+  ]
+  sizes = switches.sizes(config.model).items()
+  if sizes:
+    listed = ', '.join(f'{field} {value}' for field, value in sizes)
+    parts.append(f"Sizes that are not the named models': {listed}.")
+  if config.data.test_split == config.data.val_split:
+    parts.append('There is no test split: test figures are of validation data.')
+  if recipe and setting.differences:
+    listed = '; '.join(setting.differences)
+    parts.append(f"Against the paper's recipe for {recipe.title}: {listed}.")
+  elif recipe:
+    parts.append(f"The protocol is the paper's recipe for {recipe.title}.")
+  return ' '.join(parts)
+
+
+def missing(setting: Setting) -> Iterator[str]:
+  """Yields a line for each thing that a report cannot say of a setting yet."""
+  variants = setting.variants
+
+  def listed(chosen):
+    return ', '.join(f'`{one.label}`' for one in chosen)
+
+  for base in setting.benchmark.models if setting.benchmark else ():
+    if not setting.find(base):
+      yield f'no run of {switches.BASES[base].label}'
+  for one in variants:
+    for run, number in zip(one.runs, one.numbers, strict=True):
+      if not run.finished:
+        what = f'epoch {run.epoch} of {run.config.num_epochs}'
+        if run.epoch == run.config.num_epochs:
+          what += ', not tested'
+        yield f'`{one.label}`, seed {run.config.seed}: {what} [{number}]'
+  if alone := listed(one for one in variants if len(one.runs) == 1):
+    yield f'one seed, so no deviation and no interval: {alone}'
+  changes = {base: tables.ablations(setting, base) for base in switches.BASES}
+  for change in (change for found in changes.values() for change in found):
+    if change.found is None:
+      numbers = tables.references(change.variant.numbers)
+      yield f'`{change.variant.label}` has nothing to compare with {numbers}'
+  at_32 = variants[0].runs[0].image_size == (32, 32)
+  for base, found in changes.items():
+    done = {change.variant.label for change in found}
+    absent = [
+        f'`{name}`'
+        for name, switch in switches.SWITCHES[base].items()
+        if name != switches.BASE and f'{base},{name}' not in done
+        if not (at_32 and switch.idle)
+    ]
+    if done and absent:
+      yield f'switches of {base} without a run: {", ".join(absent)}'
+  if unknown := listed(one for one in variants if not one.cost):
+    yield f'image size unknown (no data.json), so no cost: {unknown}'
+  if all(run.latency is None for one in variants for run in one.runs):
+    yield 'latency is not measured'
+
+
+def _runs(runs):
+  return '\n'.join(
+      f'{number}. `{run.source}`: `{switches.label(run.config.model)}`, '
+      f'{run.config.data.name}, seed {run.config.seed}, epoch {run.epoch} of '
+      f'{run.config.num_epochs}'
+      for number, run in enumerate(runs, 1)
+  )

@@ -1,0 +1,387 @@
+"""Reads runs, and groups them: by seed to variants, by setting to compare."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import statistics as stats
+from typing import Any
+
+import ml_collections
+
+from gswinrmt_jax import files, recipes
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.experiments import paper, switches
+from gswinrmt_jax.experiments.statistics import Mean
+from gswinrmt_jax.models import cost, factory
+from gswinrmt_jax.runs import metrics_log, run_folder
+from gswinrmt_jax.runs import summary as summary_lib
+
+# Folders inside of a run that hold no runs.
+_INNER = ('checkpoints', 'tensorboard', 'export')
+_COLLECTED = 'config epochs summary data latency environment'.split()
+# What reading a damaged file raises.
+_DAMAGED = (
+    UserError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """The results of one run.
+
+  Attributes:
+    source: Its folder, or the JSON file it was collected in.
+    config: Every field with its value.
+    epochs: Entries of `metrics.jsonl` of kind 'epoch'.
+    summary: None unless it is that of the last epoch.
+    num_classes: None if unknown.
+    image_size: Height and width; None if unknown.
+    latency: Milliseconds of `latency.json`; None if not measured.
+    latency_of: The rest of that file: device, threads, dtype, spread.
+    device: Of the last start, '' if unknown.
+  """
+
+  source: pathlib.Path
+  config: ml_collections.ConfigDict
+  epochs: Sequence[Mapping[str, Any]]
+  summary: Mapping[str, Any] | None = None
+  num_classes: int | None = None
+  image_size: tuple[int, int] | None = None
+  latency: float | None = None
+  latency_of: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  device: str = ''
+
+  @property
+  def epoch(self) -> int:
+    """The last one that was validated."""
+    return self.epochs[-1]['epoch'] if self.epochs else 0
+
+  @property
+  def finished(self) -> bool:
+    """Whether the whole schedule was run and summarized."""
+    summary = self.summary
+    return bool(summary) and summary['steps'] >= summary['total_steps']
+
+  @property
+  def curve(self) -> dict[int, float]:
+    """Validation accuracy by epoch."""
+    return {entry['epoch']: entry['val_accuracy'] for entry in self.epochs}
+
+  @property
+  def final_validation(self) -> float | None:
+    """Validation accuracy at the end of the whole schedule."""
+    return self.curve[self.epoch] if self.finished else None
+
+  @property
+  def test_accuracy(self) -> float | None:
+    """Test accuracy of the last checkpoint."""
+    return self.tested('accuracy')
+
+  @property
+  def gap(self) -> float | None:
+    """Validation less test accuracy of the last checkpoint, if tested."""
+    tested, data = self.test_accuracy, self.config.data
+    if tested is None or data.test_split == data.val_split:
+      return None
+    return self.final_validation - tested
+
+  @property
+  def seconds_per_epoch(self) -> float | None:
+    """The median; a summary lacks it if its log had no epochs."""
+    if self.summary and 'seconds_per_epoch' in self.summary:
+      return self.summary['seconds_per_epoch']
+    seconds = [entry['seconds'] for entry in self.epochs]
+    return stats.median(seconds) if seconds else None
+
+  def tested(self, figure: str, which: str = 'last') -> float | None:
+    """Returns a figure of the last or best checkpoint on the test split.
+
+    None for an unfinished run, even if an earlier version wrote one: the test
+    split is for the end of the whole schedule.
+    """
+    return self.summary[which].get(f'test_{figure}') if self.finished else None
+
+
+Figure = Callable[[Run], float | None]
+
+
+def validation_at(epoch: int) -> Figure:
+  """Returns the function from a run to its validation accuracy at an epoch."""
+  return lambda run: run.curve.get(epoch)
+
+
+def gather(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
+  """Returns the runs below some folders, and a line for each unreadable one.
+
+  Args:
+    paths: Run folders, folders of them at any depth, folders of JSON files that
+      `results/collect.py` made, or such files.
+
+  Raises:
+    UserError: If a path does not exist, or there is no run at all.
+  """
+  runs, problems, seen = [], [], set()
+  for path in paths:
+    if not path.exists():
+      raise UserError(f'{path}: no such file or folder')
+    for source in _sources(path):
+      if source.resolve() in seen:
+        continue
+      seen.add(source.resolve())
+      try:
+        run = _read(source)
+      except UserError as error:  # names the file
+        problems.append(str(error))
+      except _DAMAGED as error:
+        said = f'{type(error).__name__}: {error}'
+        problems.append(f'{source} cannot be read ({" ".join(said.split())})')
+      else:
+        runs += [run] if run else []
+  if not runs and not problems:
+    where = ', '.join(str(path) for path in paths)
+    raise UserError(f'there is no run in {where}')
+  return runs, problems
+
+
+def _sources(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields run folders and JSON files, in the order of their names."""
+  if path.is_file():
+    yield path
+    return
+  for place, folders, names in os.walk(path):
+    here = pathlib.Path(place)
+    if 'config.json' in names:
+      # A folder of weights has a config.json, too.
+      if 'metrics.jsonl' in names:
+        yield here
+      folders[:] = sorted(set(folders) - set(_INNER))
+      continue
+    folders.sort()
+    yield from (here / name for name in sorted(names) if name.endswith('.json'))
+
+
+def _read(source: pathlib.Path) -> Run | None:
+  """Returns a run; None for a JSON file of something else."""
+  if source.is_file():
+    fields = files.read_json(source)
+    if (
+        not isinstance(fields, dict)
+        or not {'config', 'epochs'} <= fields.keys()
+    ):
+      return None
+    return _make(source, **{name: fields.get(name) for name in _COLLECTED})
+  parts = {
+      name: files.read_json(path)
+      for name in _COLLECTED
+      if (path := source / f'{name}.json').exists()
+  }
+  parts['epochs'] = [
+      entry
+      for entry in metrics_log.read_metrics(source)
+      if entry['kind'] == 'epoch'
+  ]
+  return _make(source, **parts)
+
+
+def _make(
+    source,
+    *,
+    config,
+    epochs,
+    summary=None,
+    data=None,
+    latency=None,
+    environment=None,
+):
+  config = recipes.from_json(config, str(source))
+  if data is None and config.data.name in datasets.NAMES:
+    data = dataclasses.asdict(datasets.info(config.data.name))
+  if summary is not None:
+    summary_lib.check(summary, str(source))
+  current = summary and epochs and summary['steps'] == epochs[-1]['step']
+  return Run(
+      source,
+      config,
+      epochs,
+      summary=summary if current else None,
+      num_classes=len(data['class_names']) if data else None,
+      image_size=tuple(data['image_size']) if data else None,
+      latency=latency['milliseconds'] if latency else None,
+      latency_of=latency or {},
+      device=environment[-1]['device'] if environment else '',
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+  """One model in one setting.
+
+  Attributes:
+    label: `retention,no_gate`; the base alone if nothing is changed.
+    runs: One per seed.
+    numbers: Of the runs, in the report's list.
+  """
+
+  label: str
+  runs: Sequence[Run]
+  numbers: Sequence[int]
+
+  @property
+  def base(self) -> str:
+    """The base that it belongs to."""
+    return self.label.partition(',')[0]
+
+  @property
+  def epochs(self) -> list[int]:
+    """Every epoch that some run was validated at."""
+    return sorted({epoch for run in self.runs for epoch in run.curve})
+
+  def by_seed(self, figure: Figure) -> dict[int, float]:
+    """Returns a figure by seed, of the runs that have it."""
+    found = {run.config.seed: figure(run) for run in self.runs}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+  def mean(self, figure: Figure) -> Mean | None:
+    """Returns the mean of a figure over the runs that have it."""
+    return Mean.of(list(self.by_seed(figure).values()))
+
+  @functools.cached_property
+  def cost(self) -> cost.Cost | None:
+    """Parameters and multiply-accumulates; None without an image size."""
+    config = self.runs[0].config
+    known = [run for run in self.runs if run.image_size]
+    if not known:
+      return None
+    fields = {
+        key: value for key, value in config.model.items() if key != 'name'
+    }
+    model = factory.create_model(
+        config.model.name, num_classes=known[0].num_classes, **fields
+    )
+    return cost.count(model, known[0].image_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """Variants that were trained alike, on the same data.
+
+  Attributes:
+    title: Data set and size of the models.
+    config: Of one run; all runs share it, but for model and seed.
+    variants: The whole models first, then by base and switch.
+  """
+
+  title: str
+  config: ml_collections.ConfigDict
+  variants: Sequence[Variant]
+
+  def find(self, label: str) -> Variant | None:
+    """Returns the variant with that label."""
+    return next((one for one in self.variants if one.label == label), None)
+
+  @property
+  def benchmark(self) -> paper.Benchmark | None:
+    """The paper's figures that can be compared with these, if any."""
+    config, recipe = self.config, self.recipe
+    if switches.sizes(config.model):
+      return None
+    if recipe is paper.CIFAR10 and config.data.name == 'cifar10':
+      return recipe
+    if recipe is paper.MINI_IMAGENET and config.data.image_size == 224:
+      return recipe
+    return None
+
+  @property
+  def recipe(self) -> paper.Benchmark | None:
+    """The paper's benchmark whose models have this size."""
+    size = self.config.model.name.rpartition('_')[2]
+    return {'compact': paper.CIFAR10, 'large': paper.MINI_IMAGENET}.get(size)
+
+  @property
+  def differences(self) -> list[str]:
+    """In which fields the protocol differs from that recipe."""
+    cifar10 = self.recipe is paper.CIFAR10
+    make = recipes.cifar10 if cifar10 else recipes.mini_imagenet
+    ours = ml_collections.ConfigDict(self.config.to_dict())
+    theirs = make(self.config.model.name)
+    with theirs.unlocked():
+      for config in (ours, theirs):
+        del config['model'], config['seed']
+    return run_folder.differences(theirs, ours)
+
+
+def group(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
+  """Groups runs into settings.
+
+  Args:
+    runs: In the order of the report's list, which numbers them from 1.
+
+  Returns:
+    The settings, and a line for each run that is left out because another of
+    its seed got further.
+  """
+  found, left_out = {}, []
+  for number, run in enumerate(runs, 1):
+    variants = found.setdefault(_setting_key(run), {})
+    seeds = variants.setdefault(switches.label(run.config.model), {})
+    one = (run, number)
+    other = seeds.setdefault(run.config.seed, one)
+    if other is one:
+      continue
+    if (run.finished, run.epoch) > (other[0].finished, other[0].epoch):
+      seeds[run.config.seed], one, other = one, other, one
+    left_out.append(
+        f'[{one[1]}] is of the same seed as [{other[1]}], which counts'
+    )
+  return [
+      _make_setting(variants) for _, variants in sorted(found.items())
+  ], left_out
+
+
+def _setting_key(run):
+  """Returns as text what runs must share to be compared."""
+  fields = run.config.to_dict()
+  model = fields.pop('model')  # of which only the sizes count
+  for name in ('seed', *recipes.free_fields()):
+    section, _, field = name.rpartition('.')
+    (fields.get(section, {}) if section else fields).pop(field, None)
+  size = model['name'].rpartition('_')[2]
+  shape = [list(run.image_size or ()), run.num_classes]
+  return json.dumps(
+      [fields['data']['name'], size, switches.sizes(model), shape, fields],
+      sort_keys=True,
+  )
+
+
+def _make_setting(variants):
+  made = []
+  for label, seeds in variants.items():
+    runs, numbers = zip(*(seeds[seed] for seed in sorted(seeds)), strict=True)
+    made.append(Variant(label, runs, numbers))
+  made.sort(key=_order)
+  config = made[0].runs[0].config
+  size = config.model.name.rpartition('_')[2]
+  title = f'{config.data.name}, {size} models'
+  if switches.sizes(config.model):
+    title += ', resized'
+  return Setting(title, config, made)
+
+
+def _order(variant):
+  """Whole models first; the rest by base, in the order of the tables."""
+  base, _, switch = variant.label.partition(',')
+  bases = list(switches.SWITCHES)
+  if base not in bases:
+    return (2, len(bases), 0, variant.label)
+  names = list(switches.SWITCHES[base])
+  place = names.index(switch) if switch in names else 0
+  return (int(bool(switch)), bases.index(base), place, variant.label)

@@ -1,0 +1,350 @@
+"""The tables of a report, in Markdown: the paper's beside ours, and our own."""
+
+from collections.abc import Iterable, Sequence
+import dataclasses
+import math
+
+from gswinrmt_jax.experiments import paper, switches
+from gswinrmt_jax.experiments.results import Setting, validation_at, Variant
+from gswinrmt_jax.experiments.statistics import Difference, difference, Mean
+
+NOTHING = '\N{EN DASH}'  # not measured, or not printed
+_MINUS = '\N{MINUS SIGN}'
+_PLUS_MINUS = '\N{PLUS-MINUS SIGN}'
+_COLUMNS = 10  # epochs in a table, at most
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+  """Returns a table; every row has as many cells as the head."""
+  lines = [head, ['---'] * len(head), *rows]
+  # An empty cell is one space, as in the tables of the documents.
+  cells = ([f' {cell} ' if cell else ' ' for cell in line] for line in lines)
+  return '\n'.join(f'|{"|".join(line)}|' for line in cells)
+
+
+def percent(mean: Mean | None) -> str:
+  """Returns `85.90` or, over several runs, `85.90 +- 0.12`, of a share."""
+  if mean is None:
+    return NOTHING
+  std = None if mean.std is None else 100 * mean.std
+  return number(Mean(mean.n, 100 * mean.mean, std), '.2f')
+
+
+def number(mean: Mean | None, form: str) -> str:
+  """Returns a mean, with its deviation if there is one."""
+  if mean is None:
+    return NOTHING
+  text = f'{mean.mean:{form}}'.replace('-', _MINUS)
+  return text if mean.std is None else f'{text} {_PLUS_MINUS} {mean.std:{form}}'
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+  """Returns a difference with its sign, in the width of a minus."""
+  if value is None:
+    return NOTHING
+  return f'{value:+.{digits}f}'.replace('-', _MINUS)
+
+
+def points(found: Difference | None) -> str:
+  """Returns a difference of shares in points, with its interval."""
+  if found is None:
+    return NOTHING
+  text = signed(100 * found.mean)
+  if found.low is None:
+    return text
+  return f'{text} ({signed(100 * found.low)} to {signed(100 * found.high)})'
+
+
+def references(numbers: Iterable[int]) -> str:
+  """Returns references to the list of runs: `[1] [4]`."""
+  return ' '.join(f'[{number}]' for number in numbers)
+
+
+def paper_results(setting: Setting) -> str:
+  """Returns Table 3 or 5: three rows a model, the paper, ours, difference.
+
+  Of the last checkpoint, as the paper's validation figures are. The test loss
+  that the paper prints looks smoothed, so ours is smoothed, too.
+  """
+  head = ['', '', 'runs', 'parameters', 'more than RMT', 'epoch (s)']
+  head += ['validation (%)', 'test (%)', 'test loss']
+  rows = []
+  for base, printed in setting.benchmark.models.items():
+    rows.append(
+        [
+            switches.BASES[base].label,
+            'paper',
+            '1',
+            printed.parameters,
+            printed.extra,
+            NOTHING if printed.seconds is None else f'{printed.seconds:g}',
+            f'{printed.val:.2f}',
+            f'{printed.test:.2f}',
+            f'{printed.test_loss:.4f}',
+        ]
+    )
+    rows += _ours(setting.find(base), printed, setting.find('rmt'))
+  return table(head, rows)
+
+
+def _ours(variant, printed, rmt):
+  """Returns our row and that of the difference to the paper's."""
+  if variant is None:
+    return [['', 'ours', '0', *[NOTHING] * 6]]
+  val = variant.mean(lambda run: run.final_validation)
+  test = variant.mean(lambda run: run.test_accuracy)
+  loss = variant.mean(lambda run: run.tested('smoothed_loss'))
+  count, extra = variant.cost and variant.cost.parameters, ''
+  if count and rmt and rmt.cost and rmt is not variant:
+    extra = f'{count / rmt.cost.parameters - 1:+.2%}'.replace('%', ' %')
+  ours = [
+      '',
+      'ours',
+      str(len(variant.runs)),
+      f'{count:,}' if count else NOTHING,
+      extra,
+      number(variant.mean(lambda run: run.seconds_per_epoch), '.0f'),
+      percent(val),
+      percent(test),
+      number(loss, '.4f'),
+  ]
+  if not test:
+    return [ours]
+  change = [
+      *('', 'difference', '', '', '', ''),
+      signed(100 * val.mean - printed.val),
+      signed(100 * test.mean - printed.test),
+      signed(loss and loss.mean - printed.test_loss, digits=4),
+  ]
+  return [ours, change]
+
+
+def paper_curves(setting: Setting) -> str:
+  """Returns Table 4 or 6, and the test accuracy of Table 3 or 5."""
+  benchmark = setting.benchmark
+  epochs = list(benchmark.models['rmt'].curve)
+  digits = 1 if benchmark is paper.MINI_IMAGENET else 2
+  rows = []
+  for base, printed in benchmark.models.items():
+    cells = [f'{printed.curve[epoch]:.{digits}f}' for epoch in epochs]
+    label = switches.BASES[base].label
+    rows.append([label, 'paper', *cells, f'{printed.test:.2f}'])
+    cells = [NOTHING] * (len(epochs) + 1)
+    if variant := setting.find(base):
+      figures = [validation_at(epoch) for epoch in epochs]
+      figures.append(lambda run: run.test_accuracy)
+      cells = [percent(variant.mean(figure)) for figure in figures]
+    rows.append(['', 'ours', *cells])
+  return table(['', '', *map(str, epochs), 'test'], rows)
+
+
+def paper_changes(setting: Setting) -> str:
+  """Returns Tables 7 and 8: whole models compared, paired by seed."""
+  rows = []
+  for first, second, printed in setting.benchmark.changes:
+    one, other = setting.find(first), setting.find(second)
+    found = None
+    if one and other:
+      found = difference(
+          *(v.by_seed(lambda run: run.test_accuracy) for v in (one, other))
+      )
+    names = [switches.BASES[base].label for base in (first, second)]
+    rows.append(
+        [
+            paper.COMPONENTS[first, second],
+            ' to '.join(names),
+            signed(printed),
+            points(found),
+            str(found.n if found else 0),
+            found.sentence if found else 'not measured',
+        ]
+    )
+  head = ['components', 'models', 'paper', 'ours (95 % interval)', 'seeds', '']
+  return table(head, rows)
+
+
+def paper_sources(setting: Setting) -> str:
+  """Returns which runs the figures of the whole models are from."""
+  found = [
+      f'{switches.BASES[base].label} {references(variant.numbers)}'
+      for base in setting.benchmark.models
+      if (variant := setting.find(base))
+  ]
+  return f'Ours are runs: {"; ".join(found) or "none"}.'
+
+
+def paper_gaps(setting: Setting) -> str:
+  """Returns validation less test accuracy, in points."""
+  rows = []
+  for base, printed in setting.benchmark.models.items():
+    variant = setting.find(base)
+    ours = variant and variant.mean(lambda run: run.gap)
+    label = switches.BASES[base].label
+    rows.append([label, signed(printed.val - printed.test), percent(ours)])
+  return table(['validation less test (points)', 'paper', 'ours'], rows)
+
+
+def variants(setting: Setting) -> str:
+  """Returns every variant: how far, last and best checkpoint, gap, runs."""
+  rows = []
+  for one in setting.variants:
+    last = max(one.epochs, default=0)
+
+    def best(run, last=last):  # of runs that are as far as the others
+      return (
+          max(run.curve.values(), default=None) if run.epoch == last else None
+      )
+
+    rows.append(
+        [
+            f'`{one.label}`',
+            ', '.join(f'{run.epoch}' for run in one.runs),
+            percent(one.mean(validation_at(last))),
+            percent(one.mean(best)),
+            percent(one.mean(lambda run: run.test_accuracy)),
+            percent(one.mean(lambda run: run.tested('accuracy', 'best'))),
+            number(one.mean(lambda run: run.tested('loss')), '.4f'),
+            number(one.mean(lambda run: run.tested('smoothed_loss')), '.4f'),
+            percent(one.mean(lambda run: run.gap)),
+            references(one.numbers),
+        ]
+    )
+  head = ['', 'epochs', 'validation, last (%)', 'validation, best']
+  head += ['test, last (%)', 'test, best', 'test loss', 'smoothed']
+  head += ['validation less test (points)', 'runs']
+  return table(head, rows)
+
+
+def curves(setting: Setting) -> str:
+  """Returns the validation accuracy (%) of every variant by epoch.
+
+  Of many epochs it shows some, evenly spaced, and the last.
+  """
+  epochs = sorted({epoch for one in setting.variants for epoch in one.epochs})
+  epochs = epochs[:: -math.ceil(len(epochs) / _COLUMNS) or -1][::-1]
+  rows = []
+  for one in setting.variants:
+    cells = [percent(one.mean(validation_at(epoch))) for epoch in epochs]
+    rows.append([f'`{one.label}`', *cells])
+  return table(['', *map(str, epochs)], rows)
+
+
+def macs_unit(setting: Setting) -> tuple[int, str]:
+  """Returns what multiply-accumulates are divided by, and the unit's name.
+
+  2^30, as in RMT's tables, unless all models are smaller than that.
+  """
+  counts = [one.cost.macs for one in setting.variants if one.cost]
+  power = 30 if max(counts, default=0) >= 2**30 else 20
+  return 2**power, f'MACs / 2^{power}'
+
+
+def costs(setting: Setting) -> str:
+  """Returns parameters, multiply-accumulates and what was timed."""
+  rows, (divisor, unit) = [], macs_unit(setting)
+  for one in setting.variants:
+    cost, devices = one.cost, {run.device for run in one.runs} - {''}
+    rows.append(
+        [
+            f'`{one.label}`',
+            f'{cost.parameters:,}' if cost else NOTHING,
+            f'{cost.macs / divisor:.4g}' if cost else NOTHING,
+            number(one.mean(lambda run: run.seconds_per_epoch), '.4g'),
+            number(one.mean(lambda run: run.latency), '.3g'),
+            ', '.join(sorted(devices)) or NOTHING,
+        ]
+    )
+  head = ['', 'parameters', unit, 'epoch (s)', 'latency (ms)', 'device']
+  return table(head, rows)
+
+
+def latency_note(setting: Setting) -> str:
+  """Returns how latencies were measured; '' if they were not."""
+  runs = [run for one in setting.variants for run in one.runs if run.latency]
+  if not runs:
+    return ''
+  how = '; '.join(sorted({_how(run.latency_of) for run in runs}))
+  note = f'Latency is that of one image: {how}.'
+  spreads = [
+      run.latency_of['spread'] for run in runs if run.latency_of.get('spread')
+  ]
+  if spreads:
+    note += (
+        ' Half the distance of the quartiles of its rounds is at most '
+        f'{100 * max(spreads):.1f} % of it.'
+    )
+  return note
+
+
+def _how(latency_of):
+  threads = latency_of.get('threads')
+  parts = [
+      latency_of.get('device', 'device unknown'),
+      latency_of.get('dtype'),
+      f'{threads} threads' if threads else '',
+  ]
+  return ', '.join(filter(None, parts))
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+  """A variant and the one that it is compared with.
+
+  Attributes:
+    variant: With one component changed.
+    against: Compared with; None if not run.
+    figure: Which accuracy is compared, in words; '' if none.
+    found: The difference; None without a common seed.
+  """
+
+  variant: Variant
+  against: Variant | None
+  figure: str = ''
+  found: Difference | None = None
+
+
+def ablations(setting: Setting, base: str) -> list[Change]:
+  """Returns the switches of a base that were run, each with its comparison."""
+  found = []
+  for one in setting.variants:
+    name, _, switch = one.label.partition(',')
+    if name == base and switch in switches.SWITCHES[base]:
+      against = switches.SWITCHES[base][switch].against
+      label = base if against == switches.BASE else f'{base},{against}'
+      found.append(_compare(one, setting.find(label)))
+  return found
+
+
+def _compare(one, other):
+  """On test data; without it on validation data at the last common epoch."""
+  if other is None:
+    return Change(one, None)
+  figures = {'test': lambda run: run.test_accuracy}
+  for epoch in sorted(set(one.epochs) & set(other.epochs), reverse=True):
+    figures[f'validation, epoch {epoch}'] = validation_at(epoch)
+  for name, figure in figures.items():
+    found = difference(other.by_seed(figure), one.by_seed(figure))
+    if found:
+      return Change(one, other, name, found)
+  return Change(one, other)
+
+
+def ablation_table(base: str, changes: list[Change]) -> str:
+  """Returns the table of a base."""
+  rows = []
+  for change in changes:
+    switch = change.variant.label.partition(',')[2]
+    found, against = change.found, change.against
+    rows.append(
+        [
+            f'`{switch}`',
+            switches.SWITCHES[base][switch].label,
+            f'`{against.label}`' if against else NOTHING,
+            change.figure or NOTHING,
+            points(found),
+            str(found.n if found else 0),
+            found.sentence if found else 'nothing to compare with',
+        ]
+    )
+  head = ['switch', '', 'against', 'accuracy', 'change (95 % interval)']
+  return table([*head, 'seeds', ''], rows)

@@ -1,0 +1,214 @@
+"""Runs are found, read, whole, half or damaged, and grouped."""
+
+import json
+import pathlib
+
+import made_up_runs
+import pytest
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.experiments import paper, results
+
+ROOT = pathlib.Path(__file__).parent.parent
+SHORT = ['--config.num_epochs=2']
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return made_up_runs.write(
+      tmp_path / 'a' / 'rmt_s0',
+      'cifar10_rmt',
+      [0.25, 0.5],
+      test=0.625,
+      overrides=SHORT,
+  )
+
+
+def test_reads_a_run_folder(folder, tmp_path):
+  (folder / 'latency.json').write_text('{"milliseconds": 1.5}')
+  (folder / 'environment.json').write_text('[{"device": "A"}, {"device": "B"}]')
+  (run,), problems = results.gather([tmp_path])
+  assert not problems and run.source == folder
+  assert run.curve == {1: 0.25, 2: 0.5} and run.epoch == 2 and run.finished
+  assert run.tested('accuracy') == 0.625
+  assert run.seconds_per_epoch == 20.0
+  assert (run.num_classes, run.image_size) == (10, (32, 32))
+  assert run.latency == 1.5 and run.device == 'B'
+  assert run.config.model.window_size == 0
+
+
+def test_a_run_that_is_not_finished_was_not_tested(tmp_path):
+  """Even if its summary has a test accuracy, as early versions wrote."""
+  made_up_runs.write(tmp_path / 'a', 'cifar10_rmt', [0.25], test=0.5)
+  (run,), _ = results.gather([tmp_path])
+  assert not run.finished and run.tested('accuracy') is None
+
+
+def test_a_summary_of_an_earlier_step_is_none(folder):
+  with (folder / 'metrics.jsonl').open('a') as file:
+    entry = {'kind': 'epoch', 'step': 30, 'epoch': 3, 'val_accuracy': 0.75}
+    file.write(json.dumps({**entry, 'seconds': 7.0}) + '\n{"kind": "ep')
+  (run,), _ = results.gather([folder])
+  assert run.summary is None and run.epoch == 3
+  assert run.seconds_per_epoch == 20.0  # the median of 20, 20, 7
+
+
+def test_a_summary_without_the_time_of_an_epoch(folder):
+  """The log was put away when it was written, and is back."""
+  path = folder / 'summary.json'
+  summary = json.loads(path.read_text())
+  del summary['seconds_per_epoch']
+  path.write_text(json.dumps(summary))
+  (run,), _ = results.gather([folder])
+  assert run.finished and run.seconds_per_epoch == 20.0
+
+
+def test_weights_and_other_files_are_no_runs(folder, tmp_path):
+  (tmp_path / 'weights').mkdir()
+  (tmp_path / 'weights' / 'config.json').write_text('{}')
+  (tmp_path / 'other.json').write_text('[1]')
+  (folder / 'export').mkdir()
+  for name in ('config.json', 'metrics.jsonl'):
+    (folder / 'export' / name).write_text('{}')
+  runs, problems = results.gather(
+      [tmp_path, folder]
+  )  # once, though named twice
+  assert len(runs) == 1 and not problems
+
+
+def test_what_cannot_be_read_is_said(folder, tmp_path):
+  other = made_up_runs.write(tmp_path / 'b', 'cifar10_rmt', [0.5])
+  (other / 'config.json').write_text('{')
+  (tmp_path / 'broken.json').write_text('{"config": {}, "epochs": []}')
+  lost = made_up_runs.write(tmp_path / 'c', 'cifar10_rmt', [0.5])
+  (lost / 'summary.json').write_text('{"steps": 10, "total_steps": 10}')
+  runs, problems = results.gather([tmp_path])
+  assert len(runs) == 1 and len(problems) == 3
+  assert f"{lost} is no whole summary: 'last' is not in it" in problems
+  assert any(str(other) in problem for problem in problems)
+  assert all('\n' not in problem for problem in problems)
+
+
+def test_a_folder_without_runs_is_told(tmp_path):
+  with pytest.raises(UserError, match='there is no run in'):
+    results.gather([tmp_path])
+  with pytest.raises(UserError, match='nowhere: no such file or folder'):
+    results.gather([tmp_path / 'nowhere'])
+
+
+def test_collected_figures_are_those_of_the_run(folder, monkeypatch, tmp_path):
+  monkeypatch.syspath_prepend(ROOT / 'results')
+  import collect
+
+  start = {
+      'command': ['/place/train.py', '--config=x', '--config.data.dir=/place'],
+      'device': 'cpu',
+  }
+  config = {'data': {'dir': '/place', 'name': 'cifar10'}}
+  environment = [start, {**start, 'config': config}]
+  (folder / 'environment.json').write_text(json.dumps(environment))
+  path = tmp_path / 'collected.json'
+  path.write_text(json.dumps(collect.collect(folder)))
+  assert '/place' not in path.read_text()
+  (run,), _ = results.gather([folder])
+  (again,), _ = results.gather([path])
+  assert again.source == path and again.config.model == run.config.model
+  for name in ('epochs', 'summary', 'num_classes', 'image_size', 'latency'):
+    assert getattr(again, name) == getattr(run, name), name
+
+
+SHORT = ['--config.num_epochs=2']
+
+
+@pytest.fixture
+def grouped(tmp_path):
+  def make(*runs):
+    for number, (spec, how) in enumerate(runs):
+      how = {'accuracies': [0.25, 0.5], 'overrides': SHORT, **how}
+      made_up_runs.write(tmp_path / f'{number}', spec, **how)
+    found, _ = results.gather([tmp_path])
+    return results.group(found)
+
+  return make
+
+
+def test_seeds_are_one_variant_and_models_one_setting(grouped):
+  settings, passed_over = grouped(
+      ('ablation:retention,no_gate', {'seed': 1}),
+      ('cifar10_retention', {'seed': 1, 'test': 0.5}),
+      ('cifar10_retention', {'seed': 0, 'test': 0.25}),
+      ('ablation:bare,gate', {}),
+      ('cifar10_swat', {}),
+  )
+  (setting,) = settings
+  assert not passed_over and setting.title == 'cifar10, compact models'
+  assert [(one.label, [*one.numbers]) for one in setting.variants] == [
+      ('retention', [3, 2]),
+      ('swat', [5]),
+      ('bare,gate', [4]),
+      ('retention,no_gate', [1]),
+  ]
+  retention = setting.variants[0]
+  figures = retention.by_seed(lambda run: run.tested('accuracy'))
+  assert figures == {0: 0.25, 1: 0.5}
+  assert retention.mean(lambda run: run.tested('accuracy')).mean == 0.375
+  assert setting.find('swat').mean(lambda run: run.tested('accuracy')) is None
+
+
+def test_what_was_trained_otherwise_is_another_setting(grouped):
+  settings, _ = grouped(
+      ('cifar10_rmt', {}),
+      ('cifar10_rmt', {'overrides': [*SHORT, '--config.batch_size=64']}),
+      ('cifar10_rmt', {'overrides': [*SHORT, '--config.data.storage=disk']}),
+      ('digits_rmt', {}),
+  )
+  sizes = sorted(
+      (one.title, sum(len(variant.runs) for variant in one.variants))
+      for one in settings
+  )
+  # How images are stored changes nothing: the same seed, which counts once.
+  assert sizes == [
+      ('cifar10, compact models', 1),
+      ('cifar10, compact models', 1),
+      ('digits, compact models, resized', 1),
+  ]
+
+
+def test_of_two_runs_of_a_seed_the_one_that_got_further_counts(grouped):
+  settings, passed_over = grouped(
+      ('cifar10_rmt', {'accuracies': [0.25]}),
+      ('cifar10_rmt', {'accuracies': [0.25, 0.5]}),
+      ('cifar10_rmt', {'accuracies': [0.25, 0.5], 'summed_up': False}),
+  )
+  assert settings[0].variants[0].numbers == (2,)
+  assert passed_over == [
+      '[1] is of the same seed as [2], which counts',
+      '[3] is of the same seed as [2], which counts',
+  ]
+
+
+def test_the_paper_stands_beside_its_own_models_alone(grouped):
+  data = ['--config.data.name=tiny']
+  settings, _ = grouped(
+      ('cifar10_rmt', {}),
+      ('cifar10_swat', {'overrides': [*SHORT, '--config.data.name=other']}),
+      ('mini_imagenet_rmt', {'overrides': data, 'classes': 100}),
+      ('mini_imagenet_rmt', {'overrides': ['--config.data.image_size=64']}),
+      ('digits_rmt', {}),
+  )
+  found = {one.benchmark and one.benchmark.title for one in settings}
+  assert found == {'CIFAR-10', 'Mini-ImageNet', None}
+  (mini,) = (one for one in settings if one.benchmark is paper.MINI_IMAGENET)
+  assert mini.differences == [
+      "data.name is 'mini_imagenet' there and 'tiny' here"
+  ]
+  (cifar,) = (one for one in settings if one.benchmark is paper.CIFAR10)
+  assert cifar.differences == ['num_epochs is 50 there and 2 here']
+
+
+def test_cost_is_that_of_the_model_on_its_images(grouped):
+  settings, _ = grouped(('digits_rmt', {}))
+  cost = settings[0].variants[0].cost
+  assert cost.parameters == 168_994 and cost.macs > 1e6
+  unknown = results.Run(pathlib.Path(), settings[0].config, [])
+  assert results.Variant('rmt', [unknown], [1]).cost is None

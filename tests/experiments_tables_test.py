@@ -1,0 +1,421 @@
+"""Means, intervals and tables, from values and runs that are made up."""
+
+import math
+import pathlib
+
+import made_up_runs
+import pytest
+
+from gswinrmt_jax.experiments import paper, results, tables
+from gswinrmt_jax.experiments.statistics import Difference, difference, Mean
+from gswinrmt_jax.models import cost
+
+
+def test_mean_and_deviation():
+  """1, 2, 6: mean 3, squares 4 + 1 + 9 = 14, over n - 1 = 2."""
+  found = Mean.of([1.0, 2.0, 6.0])
+  assert (found.n, found.mean) == (3, 3.0)
+  assert found.std == pytest.approx(math.sqrt(7))
+  assert Mean.of([0.5]) == Mean(1, 0.5, None)
+  assert Mean.of([]) is None
+
+
+def test_interval_of_paired_differences():
+  """Differences 1, 2, 3: mean 2, std 1, t(0.975, 2) = 4.30265 of tables."""
+  first = {0: 10.0, 1: 20.0, 2: 5.0, 7: 0.0}
+  second = {2: 8.0, 0: 11.0, 1: 22.0, 9: 100.0}
+  found = difference(first, second)
+  assert (found.n, found.mean) == (3, 2.0)
+  half = 4.30265 / math.sqrt(3)
+  assert found.low == pytest.approx(2 - half, abs=1e-5)
+  assert found.high == pytest.approx(2 + half, abs=1e-5)
+  assert found.sentence == 'not more than noise'
+
+
+def test_two_seeds_have_a_wide_interval():
+  """Differences 1, 3: std sqrt(2), over sqrt(2) is 1; t(0.975, 1) = 12.706."""
+  found = difference({0: 0.0, 1: 0.0}, {0: 1.0, 1: 3.0})
+  assert found.high == pytest.approx(2 + 12.7062, abs=1e-4)
+
+
+def test_sentences():
+  def sentence(*values):
+    zero = dict.fromkeys(range(len(values)), 0.0)
+    return difference(zero, dict(enumerate(values))).sentence
+
+  assert sentence(0.5) == 'one seed: it cannot be told from noise'
+  # Two may be alike by chance: the interval of 1.0 and 1.001 is far from 0.
+  assert sentence(1.0, 1.001) == '2 seeds: it cannot be told from noise'
+  assert sentence(1.0, 1.1, 0.9) == 'more than noise: better'
+  assert sentence(-1.0, -1.1, -0.9) == 'more than noise: worse'
+  assert sentence(1.0, 1.1, -0.9) == 'not more than noise'
+  assert sentence(0.0, 0.0, 0.0) == 'not more than noise'
+
+
+def test_without_a_common_seed_there_is_no_difference():
+  assert difference({0: 1.0}, {1: 1.0}) is None
+  assert difference({0: 1.0}, {0: 3.0, 1: 1.0}) == Difference(1, 2.0)
+
+
+def test_cells():
+  assert tables.percent(Mean(1, 0.859, None)) == '85.90'
+  assert tables.percent(Mean(3, 0.859, 0.0012)) == '85.90 ± 0.12'
+  assert tables.percent(None) == '\N{EN DASH}'
+  assert tables.signed(0.5) == '+0.50'
+  assert tables.signed(-0.5) == '\N{MINUS SIGN}0.50'
+  assert tables.points(Difference(1, 0.0056)) == '+0.56'
+  found = tables.points(Difference(3, 0.0056, -0.01, 0.0212))
+  assert found == '+0.56 (\N{MINUS SIGN}1.00 to +2.12)'
+  assert tables.points(None) == '\N{EN DASH}'
+  assert tables.references([1, 4]) == '[1] [4]'
+
+
+def test_table():
+  table = tables.table(['', 'a'], [['b', ''], ['', '1']])
+  assert table == '| | a |\n| --- | --- |\n| b | |\n| | 1 |'
+
+
+TEXT = pathlib.Path(__file__).parents[2] / 'shared/papers/gated_swinrmt.md'
+BENCHMARKS = (paper.MINI_IMAGENET, paper.CIFAR10)
+
+
+@pytest.mark.parametrize('benchmark', BENCHMARKS)
+def test_tables_agree(benchmark):
+  for first, second, printed in benchmark.changes:
+    one, other = benchmark.models[first], benchmark.models[second]
+    assert other.test - one.test == pytest.approx(printed, abs=1e-9)
+  for printed in benchmark.models.values():
+    # Curves of Table 4 are rounded to a tenth.
+    assert printed.curve[benchmark.epochs] == pytest.approx(
+        printed.val, abs=0.0501
+    )
+
+
+def test_generalization_gaps_of_section_4():
+  gaps = [one.val - one.test for one in paper.MINI_IMAGENET.models.values()]
+  assert gaps == pytest.approx([1.47, 1.19, 0.88])
+
+
+@pytest.mark.skipif(not TEXT.exists(), reason='the paper is not at hand')
+def test_every_figure_stands_in_the_paper():
+  lines = TEXT.read_text().replace('<b>', '').replace('</b>', '').splitlines()
+  names = {'rmt': 'RMT', 'retention': 'Retention', 'swat': 'SWAT'}
+  for benchmark in BENCHMARKS:
+    for base, printed in benchmark.models.items():
+      accuracies = list(printed.curve.values())
+      found = [
+          line
+          for line in lines
+          if line.startswith(names[base]) and _numbers(line) == accuracies
+      ]
+      assert len(found) == 1, accuracies
+      results = [line for line in lines if f'{printed.test_loss:.4f}' in line]
+      assert any(
+          f'{printed.val:.2f}%' in line and f'{printed.test:.2f}%' in line
+          for line in results
+      )
+
+
+def _numbers(line):
+  """Returns the cells behind the first, if they are numbers."""
+  try:
+    return [float(cell) for cell in line.split('\t')[1:]]
+  except ValueError:
+    return []
+
+
+ROOT = pathlib.Path(__file__).parent.parent
+_DASH = '\N{EN DASH}'
+# As long as the schedule; validated as the table has it.
+CURVE = [k / 100 for k in range(21, 71)]
+
+
+def _setting(path):
+  settings, _ = results.group(results.gather([path])[0])
+  (found,) = (one for one in settings if one.benchmark)
+  return found
+
+
+@pytest.fixture
+def paper_setting(tmp_path):
+  """RMT with seeds 0 and 1, Retention with 1 and 2, no SWAT."""
+  for model, seed, test in (
+      ('rmt', 0, 0.80),
+      ('rmt', 1, 0.82),
+      ('retention', 1, 0.85),
+      ('retention', 2, 0.99),
+  ):
+    made_up_runs.write(
+        tmp_path / f'{model}{seed}',
+        f'cifar10_{model}',
+        [value + seed / 100 for value in CURVE],
+        seed=seed,
+        test=test,
+    )
+  made_up_runs.write(tmp_path / 'rmt2', 'cifar10_rmt', CURVE[:20], seed=2)
+  return _setting(tmp_path)
+
+
+def _cells(table, row):
+  line = table.splitlines()[2:][row]
+  return [cell.strip() for cell in line.strip('|').split('|')]
+
+
+def test_paper_results(paper_setting, monkeypatch):
+  """Parameters are counted elsewhere."""
+
+  def count(model, image_size):
+    assert image_size == (32, 32)
+    return cost.Cost(15_339_106 if model.arch.gate else 11_455_018, {})
+
+  monkeypatch.setattr(cost, 'count', count)
+  table = tables.paper_results(paper_setting)
+  assert _cells(table, 0)[6:] == ['85.98', '85.90', '0.8132']
+  assert _cells(table, 1) == [
+      '',
+      'ours',
+      '3',
+      '11,455,018',
+      '',
+      '20 \N{PLUS-MINUS SIGN} 0',
+      '70.50 \N{PLUS-MINUS SIGN} 0.71',  # of 70 and 71: not the partial run
+      '81.00 \N{PLUS-MINUS SIGN} 1.41',
+      '0.8450 \N{PLUS-MINUS SIGN} 0.0071',  # 1.25 less half of the accuracy
+  ]
+  minus = '\N{MINUS SIGN}'
+  assert _cells(table, 2)[1:3] == ['difference', '']
+  assert _cells(table, 2)[6:] == [f'{minus}15.48', f'{minus}4.90', '+0.0318']
+  assert _cells(table, 4)[4] == '+33.91 %'
+  assert _cells(table, 7) == ['', 'ours', '0', *[_DASH] * 6]
+
+
+def test_paper_curves(paper_setting):
+  table = tables.paper_curves(paper_setting)
+  assert table.startswith('| | | 10 | 20 | 30 | 40 | 50 | test |\n')
+  assert _cells(table, 0)[2:] == '70.58 80.44 84.18 85.52 85.98 85.90'.split()
+  cells = _cells(table, 1)
+  # 30, 31 and 30 % at epoch 10; the third run has no epoch 30.
+  assert cells[2] == '30.33 \N{PLUS-MINUS SIGN} 0.58'
+  assert cells[4] == '50.50 \N{PLUS-MINUS SIGN} 0.71'
+  assert _cells(table, 5)[2:] == [_DASH] * 6
+
+
+def test_changes_are_paired_by_seed(paper_setting):
+  """Seed 1 alone has both: 85 less 82."""
+  table = tables.paper_changes(paper_setting)
+  assert _cells(table, 0)[1:] == [
+      'RMT to Retention',
+      '+0.56',
+      '+3.00',
+      '1',
+      'one seed: it cannot be told from noise',
+  ]
+  assert _cells(table, 1)[3:] == [_DASH, '0', 'not measured']
+
+
+def test_paper_gaps(paper_setting):
+  table = tables.paper_gaps(paper_setting)
+  minus = '\N{MINUS SIGN}'
+  # 70 - 80 and 71 - 82.
+  assert _cells(table, 0)[1:] == [
+      '+0.08',
+      f'{minus}10.50 \N{PLUS-MINUS SIGN} 0.71',
+  ]
+
+
+def test_without_a_test_split_there_is_no_gap(tmp_path):
+  folder = tmp_path / 'run'
+  made_up_runs.write(folder, 'cifar10_rmt', CURVE, test=None)
+  (run,), _ = results.gather([folder])
+  assert run.finished and run.gap is None
+
+
+def test_a_test_on_validation_data_has_no_gap(tmp_path):
+  folder = tmp_path / 'run'
+  splits = ['--config.data.val_split=val', '--config.data.test_split=val']
+  made_up_runs.write(folder, 'cifar10_rmt', CURVE, test=0.5, overrides=splits)
+  (run,), _ = results.gather([folder])
+  assert run.test_accuracy == 0.5
+  assert run.gap is None
+
+
+def test_figures_lead_to_runs(paper_setting):
+  assert tables.paper_sources(paper_setting) == (
+      'Ours are runs: RMT [3] [4] [5]; Retention [1] [2].'
+  )
+
+
+def test_the_paper_s_table_in_the_readme_is_made_from_results():
+  table = tables.paper_curves(_setting(ROOT / 'results'))
+  assert table in (ROOT / 'README.md').read_text()
+
+
+PLUS_MINUS = '\N{PLUS-MINUS SIGN}'
+SHORT = ['--config.num_epochs=2']
+TESTS = {
+    'base': (0.50, 0.52, 0.54),
+    'no_gate': (0.40, 0.43, 0.44),  # 10, 9 and 10 points below
+    'swiglu': (0.51, 0.50, 0.54),
+    'window_7': (0.60,),
+    'window_7_no_shift': (0.61,),
+}
+
+
+@pytest.fixture
+def setting(tmp_path):
+  for switch, tests in TESTS.items():
+    for seed, test in enumerate(tests):
+      made_up_runs.write(
+          tmp_path / f'{switch}{seed}',
+          f'ablation:retention,{switch}',
+          [0.25, 0.5],
+          seed=seed,
+          test=test,
+          overrides=SHORT,
+      )
+  for switch, accuracies in (
+      ('no_lce', [0.0625, 0.375]),
+      ('window_4_no_shift', [0.25, 0.5]),
+  ):
+    made_up_runs.write(
+        tmp_path / switch,
+        f'ablation:retention,{switch}',
+        accuracies,
+        overrides=SHORT,
+        summed_up=False,
+    )
+  (found,), _ = results.group(results.gather([tmp_path])[0])
+  return found
+
+
+def test_each_switch_against_its_own(setting):
+  changes = tables.ablations(setting, 'retention')
+  found = {one.variant.label.partition(',')[2]: one for one in changes}
+  assert list(found) == [  # in the order of the table of switches
+      'no_gate',
+      'swiglu',
+      'no_lce',
+      'window_7',
+      'window_7_no_shift',
+      'window_4_no_shift',
+  ]
+  gate = found['no_gate'].found
+  assert gate.n == 3 and gate.mean == pytest.approx(-29 / 300)
+  # Deviation 1 / sqrt(3) points over sqrt(3), times 4.30265.
+  assert gate.high - gate.mean == pytest.approx(0.0430265 / 3, abs=1e-6)
+  assert gate.sentence == 'more than noise: worse'
+  assert found['swiglu'].found.sentence == 'not more than noise'
+  shift = found['window_7_no_shift']
+  assert shift.against.label == 'retention,window_7'
+  assert shift.found.mean == pytest.approx(0.01) and shift.found.n == 1
+  # Not tested: validation at the last epoch that both have.
+  assert found['no_lce'].figure == 'validation, epoch 2'
+  assert found['no_lce'].found.mean == pytest.approx(-0.125)
+  assert found['window_4_no_shift'].against is None
+  assert tables.ablations(setting, 'swat') == []
+
+
+def test_ablation_table(setting):
+  changes = tables.ablations(setting, 'retention')
+  lines = tables.ablation_table('retention', changes).splitlines()
+  minus = '\N{MINUS SIGN}'
+  assert lines[2] == (
+      f'| `no_gate` | without G1 gate | `retention` | test | {minus}9.67 '
+      f'({minus}11.10 to {minus}8.23) | 3 | more than noise: worse |'
+  )
+  assert lines[-1].count('\N{EN DASH}') == 3
+  assert 'nothing to compare with' in lines[-1]
+
+
+def test_variants(setting):
+  lines = tables.variants(setting).splitlines()
+  assert lines[2] == (
+      f'| `retention` | 2, 2, 2 | 50.00 {PLUS_MINUS} 0.00 | 50.00 {PLUS_MINUS} '
+      f'0.00 | 52.00 {PLUS_MINUS} 2.00 | 52.00 {PLUS_MINUS} 2.00 | 0.7400 '
+      f'{PLUS_MINUS} 0.0100 | 0.9900 {PLUS_MINUS} 0.0100 | '
+      f'\N{MINUS SIGN}2.00 {PLUS_MINUS} 2.00 | [1] [2] [3] |'
+  )
+  assert len(lines) == 2 + 7
+
+
+def test_the_best_of_a_run_on_its_way_is_not_compared(tmp_path):
+  for seed, accuracies in enumerate(([0.75, 0.5], [0.25])):
+    made_up_runs.write(
+        tmp_path / f'{seed}', 'digits_rmt', accuracies, seed=seed
+    )
+  (found,), _ = results.group(results.gather([tmp_path])[0])
+  row = tables.variants(found).splitlines()[2]
+  assert row.startswith('| `rmt` | 2, 1 | 50.00 | 75.00 | \N{EN DASH} |')
+
+
+def test_how_latency_was_measured_is_said(setting, tmp_path):
+  assert tables.latency_note(setting) == ''
+  for name, latency in (
+      ('base0', '{"milliseconds": 2}'),
+      (
+          'base1',
+          '{"milliseconds": 3, "spread": 0.0125, "device": "A", "threads": 2, '
+          '"dtype": "float32"}',
+      ),
+  ):
+    (tmp_path / name / 'latency.json').write_text(latency)
+  (found,), _ = results.group(results.gather([tmp_path])[0])
+  assert tables.latency_note(found) == (
+      'Latency is that of one image: A, float32, 2 threads; device unknown. '
+      'Half the distance of the quartiles of its rounds is at most 1.2 % of it.'
+  )
+
+
+def test_curves(setting):
+  lines = tables.curves(setting).splitlines()
+  assert lines[0] == '| | 1 | 2 |'
+  assert lines[2] == (
+      f'| `retention` | 25.00 {PLUS_MINUS} 0.00 | 50.00 {PLUS_MINUS} 0.00 |'
+  )
+  assert '| `retention,no_lce` | 6.25 | 37.50 |' in lines
+
+
+def test_of_many_epochs_every_few_and_the_last(tmp_path):
+  made_up_runs.write(tmp_path / 'a', 'digits_rmt', [0.5] * 11)
+  (found,), _ = results.group(results.gather([tmp_path])[0])
+  head, _, row = tables.curves(found).splitlines()
+  assert head == '| | 1 | 3 | 5 | 7 | 9 | 11 |' and row.count('50.00') == 6
+
+
+def test_the_tables_of_the_readme_are_made_from_results():
+  text = (ROOT / 'README.md').read_text()
+  settings, _ = results.group(results.gather([ROOT / 'results'])[0])
+  found = {one.config.data.name: one for one in settings if not one.benchmark}
+  assert tables.curves(found['tiny_imagenet_100']) in text
+  changes = tables.ablations(found['cifar10'], 'retention')
+  assert [one.found.n for one in changes] == [3] * 4
+  assert tables.ablation_table('retention', changes) in text
+  assert (
+      ' | '.join(
+          f'{one.mean(lambda run: run.tested("accuracy")).mean:.2%}'
+          for one in found['digits'].variants
+      ).replace('%', ' %')
+      in text
+  )
+
+
+def test_small_models_have_a_smaller_unit(setting, monkeypatch):
+  monkeypatch.setattr(_Cost, 'macs', 2**30 - 2**20)
+  monkeypatch.setattr(results.cost, 'count', lambda *_: _Cost)
+  lines = tables.costs(setting).splitlines()
+  assert 'MACs / 2^20' in lines[0] and '| 1,234 | 1023 |' in lines[2]
+
+
+def test_costs(setting, monkeypatch):
+  monkeypatch.setattr(results.cost, 'count', lambda *_: _Cost)
+  lines = tables.costs(setting).splitlines()
+  assert 'MACs / 2^30' in lines[0]
+  assert lines[2] == (
+      f'| `retention` | 1,234 | 1.5 | 20 {PLUS_MINUS} 0 | \N{EN DASH} | '
+      '\N{EN DASH} |'
+  )
+
+
+class _Cost:
+  parameters = 1234
+  macs = 3 * 2**29
