@@ -170,6 +170,6 @@ def _released(tree):
   """Returns a tree of ours under the released names and layouts."""
   flat = {}
   for path, array in traverse_util.flatten_dict(tree, sep='/').items():
-    name = state_dict.released_name(path)
-    flat[name.key] = name.to_torch(np.asarray(array))
+    key = state_dict.released_name(path)
+    flat[key] = state_dict.to_torch(key, np.asarray(array))
   return flat

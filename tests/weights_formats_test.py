@@ -318,7 +318,7 @@ def _one_key(key):
         # Numbers that are equal modulo 2^61 - 1 have one hash: a dict of them,
         # and a memo, which `PUT` has them in, is read in quadratic time.
         (_one_key(2**61 - 1), 'a key is neither text nor a small number'),
-        (b'\x80\x02Np2305843009213693951\n.', 'is damaged: KeyError'),
+        (b'\x80\x02Np2305843009213693951\n.', 'an opcode PUT'),
         (b'\x80\x02' + b']' * 2**24 + b'.', r'data.pkl has 16,777,219 bytes'),
         (b'\x80\x02I' + b'x' * 9000 + b'\n.', '^.{,300}$'),
     ],

@@ -121,21 +121,26 @@ def test_the_names_of_the_four_released_models():
       (5, 7): (7, 5),
   }
   for path, (key, shape) in expected.items():
-    name = state_dict_lib.released_name(path)
-    assert name.key == key
+    assert state_dict_lib.released_name(path) == key
     array = np.arange(np.prod(shape)).reshape(shape)
-    there = name.to_torch(array)
+    there = state_dict_lib.to_torch(key, array)
     is_scale = path.endswith('_scale')
     assert there.shape == (
         (1, 1, 1, 5) if is_scale else torch_shapes.get(shape, shape)
     )
-    np.testing.assert_array_equal(name.from_torch(there), array)
-  kernel = state_dict_lib.released_name('stem/conv0/kernel').to_torch(
-      np.arange(3 * 3 * 2 * 4).reshape(3, 3, 2, 4)
+    np.testing.assert_array_equal(state_dict_lib.from_torch(key, there), array)
+  kernel = state_dict_lib.to_torch(
+      'patch_embed.proj.0.weight',
+      np.arange(3 * 3 * 2 * 4).reshape(3, 3, 2, 4),
   )
   assert kernel[3, 1, 0, 2] == 0 * 24 + 2 * 8 + 1 * 4 + 3  # [out in row col]
-  with pytest.raises(ValueError, match='no counterpart of stem/gate'):
-    state_dict_lib.released_name('stem/gate')
+  for path in (
+      'stem/gate',
+      'stage1/block00/attention/gate/kernel',
+      'stage1/block00/attention/decay_logit',
+  ):
+    with pytest.raises(ValueError, match=f'no counterpart of {path}'):
+      state_dict_lib.released_name(path)
 
 
 def test_a_model_with_layer_scale_and_without_a_head():

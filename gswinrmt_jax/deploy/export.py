@@ -224,7 +224,7 @@ def _check_folder(folder):
   config, readme = folder / card_lib.FILE, folder / model_card.FILE
   foreign = (
       weights_folder.is_one(folder)
-      or (config.exists() and not card_lib.is_card(card_lib.read(config)))
+      or (config.exists() and card_lib.read(config) is None)
       or (readme.exists() and not model_card.is_one(readme))
   )
   if foreign:

@@ -17,6 +17,7 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
 
 FILE = 'config.json'
+_LIBRARY = 'gswinrmt_jax'
 # Fields of earlier versions that chose how a model is computed, not which one.
 _IMPLEMENTATION = ('attention_impl', 'depthwise_impl', 'ffn_impl')
 
@@ -104,7 +105,7 @@ class Card:
   def to_dict(self) -> dict[str, Any]:
     """Returns the JSON object to write."""
     return {
-        'library_name': 'gswinrmt_jax',
+        'library_name': _LIBRARY,
         'library_version': gswinrmt_jax.__version__,
         'architecture': self.name,
         'num_classes': self.num_classes,
@@ -131,9 +132,21 @@ def printable(text: str) -> str:
   )
 
 
-def is_card(fields: Mapping[str, Any]) -> bool:
-  """Tells a card from another `config.json`, such as that of a run."""
-  return fields.get('library_name') == 'gswinrmt_jax'
+def read(path: pathlib.Path) -> Card | None:
+  """Returns the card in a `config.json`; None if there is none in it.
+
+  The file may be missing, or be of a run or of another library.
+
+  Raises:
+    UserError: If the file is damaged.
+  """
+  try:
+    fields = files.read_json(path)
+  except FileNotFoundError:
+    return None
+  if not isinstance(fields, dict) or fields.get('library_name') != _LIBRARY:
+    return None
+  return from_dict(fields, str(path))
 
 
 def from_dict(fields: Mapping[str, Any], where: str) -> Card:
@@ -179,31 +192,3 @@ def _triple(kind, values):
   if len(numbers) != 3:
     raise ValueError(f'{values} should be 3 numbers')
   return numbers
-
-
-def read(path: pathlib.Path) -> dict[str, Any]:
-  """Returns the JSON object in a file.
-
-  Raises:
-    UserError: If the file cannot be read, or holds something else.
-  """
-  try:
-    fields = files.read_json(path)
-  except OSError as error:
-    raise UserError(f'{path} cannot be read: {error}') from error
-  if not isinstance(fields, dict):
-    raise UserError(f'{path} has no JSON object')
-  return fields
-
-
-def read_beside(path: pathlib.Path) -> Card | None:
-  """Returns the card in the `config.json` beside a file of weights, if any.
-
-  Raises:
-    UserError: If it is damaged. That of another library counts as none.
-  """
-  beside = path.with_name(FILE)
-  if not beside.exists():
-    return None
-  fields = read(beside)
-  return from_dict(fields, str(beside)) if is_card(fields) else None

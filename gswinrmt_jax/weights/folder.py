@@ -53,8 +53,7 @@ def read(folder: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
   """
   import orbax.checkpoint as ocp
 
-  fields = card_lib.read(folder / card_lib.FILE)
-  card = card_lib.from_dict(fields, str(folder / card_lib.FILE))
+  card = card_lib.read(folder / card_lib.FILE)
   target = mesh.Devices().target(
       factory.variable_shapes(card.make_model(), (*card.image_size, 3))
   )
@@ -70,7 +69,8 @@ def read(folder: pathlib.Path) -> tuple[dict[str, Any], card_lib.Card]:
     raise UserError(
         f'the weights in {folder} cannot be read ({reason[:160]})'
     ) from error
-  if fields.get(_CHECKSUMS, {}) not in ({}, _checksums(variables)):
+  sums = files.read_json(folder / card_lib.FILE).get(_CHECKSUMS)
+  if sums not in (None, _checksums(variables)):
     raise UserError(
         f'the weights in {folder} are damaged: their checksum differs from '
         f'that in {card_lib.FILE}; take another copy'

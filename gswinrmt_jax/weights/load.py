@@ -113,7 +113,7 @@ def load(
     raise UserError(f'{path} does not exist; it should be {_EXPECTED}')
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
     return _from_run(path.parent.parent, int(path.name), which, warn)
-  if path.is_dir() and not _has_card(path):
+  if path.is_dir() and card_lib.read(path / card_lib.FILE) is None:
     return _from_run(path, step, which, warn)
   if step != 'best' or which:
     what = 'averages' if which else 'steps'
@@ -176,11 +176,6 @@ def run_card(
   except (TypeError, ValueError) as error:
     raise UserError(f'the images of {folder}: {error}') from error
   return card
-
-
-def _has_card(folder):
-  path = folder / card_lib.FILE
-  return path.exists() and card_lib.is_card(card_lib.read(path))
 
 
 def _from_folder(folder, warn):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,15 +45,8 @@ class RMTCheckpoint:
   others: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Recognised:
-  """A named model and the fields in which the checkpoint differs from it.
-
-  Attributes:
-    name: One of `RELEASED`.
-    fields: Fields of `Architecture` to change.
-    num_classes: 0 if the checkpoint has no head.
-  """
+class Recognised(NamedTuple):
+  """A named model, its fields to change, and its classes (0: no head)."""
 
   name: str
   fields: dict[str, Any]
@@ -78,7 +71,7 @@ def read(
     UserError: If the file cannot be read or is no RMT.
   """
   where, arrays, others = unwrap(torch_file.read(path), key)
-  card = card_lib.read_beside(path)
+  card = card_lib.read(path.with_name(card_lib.FILE))
   try:
     if card is None:
       card = _imagenet_card(recognise(arrays, full_stages))
@@ -107,27 +100,23 @@ def unwrap(
   """
   where = ''
   for _ in range(_MAX_DEPTH):  # a crafted file can contain itself
-    if not isinstance(loaded, Mapping):
-      break
-    # Wrappers come first: a single tensor may lie beside them.
-    found = [
+    wrappers = [
         name
         for name in ([key] if key else WRAPPERS)
-        if isinstance(loaded.get(name), Mapping)
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping)
     ]
-    if found:
-      where = f'{where}/{found[0]}' if where else found[0]
-      loaded, key = loaded[found[0]], None
-      continue
-    arrays = {
-        name: value
-        for name, value in loaded.items()
-        if isinstance(name, str) and isinstance(value, np.ndarray)
-    }
-    if arrays and key is None:
-      return where, *_backbone(arrays)
-    break
-  entries = loaded if isinstance(loaded, Mapping) else ()
+    if not wrappers:
+      break
+    where = f'{where}/{wrappers[0]}' if where else wrappers[0]
+    loaded, key = loaded[wrappers[0]], None
+  entries = loaded if isinstance(loaded, Mapping) else {}
+  arrays = {
+      name: value
+      for name, value in entries.items()
+      if isinstance(name, str) and isinstance(value, np.ndarray)
+  }
+  if arrays and key is None:
+    return where, *_backbone(arrays)
   # Keys of a crafted file that are no strings might print without end.
   names = [ascii(n[:40])[1:-1] for n in entries if isinstance(n, str)][:10]
   wanted = f'no entry {key}' if key else 'no weights'

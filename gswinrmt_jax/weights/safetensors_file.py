@@ -77,10 +77,13 @@ def read(
         f'{path} is damaged: its checksum differs from that of its contents; '
         'take another copy'
     )
-  if text is not None:
-    card = card_lib.from_dict(_parsed(text, path), str(path))
+  if text is None:
+    card = card_lib.read(path.with_name(card_lib.FILE))
   else:
-    card = card_lib.read_beside(path)
+    try:
+      card = card_lib.from_dict(json.loads(text), str(path))
+    except (ValueError, RecursionError) as error:
+      raise UserError(f'{path} has a damaged card: {error}') from error
   if card is None:
     raise UserError(
         f'{path} does not say which model it is for, and there is no '
@@ -96,10 +99,3 @@ def _checksum(arrays, text):
     total = zlib.crc32(f'{name} {array.dtype} {array.shape}'.encode(), total)
     total = zlib.crc32(array, total)
   return total
-
-
-def _parsed(text, path):
-  try:
-    return json.loads(text)
-  except (ValueError, RecursionError) as error:
-    raise UserError(f'{path} has a damaged card: {error}') from error

@@ -38,10 +38,46 @@ _RMT_FIELDS = {
     'swiglu': False,
     'window_size': 0,
 }
+_IN_BLOCK = {
+    '': '',
+    'position': '.pos.conv',
+    'attention_norm': '.retention_layer_norm',
+    'attention/query': '.retention.q_proj',
+    'attention/key': '.retention.k_proj',
+    'attention/value': '.retention.v_proj',
+    'attention/local': '.retention.lepe.conv',
+    'attention/out': '.retention.out_proj',
+    'ffn_norm': '.final_layer_norm',
+    'ffn/up': '.ffn.fc1',
+    'ffn/position': '.ffn.dwconv.conv',
+    'ffn/norm': '.ffn.ffn_layernorm',
+    'ffn/down': '.ffn.fc2',
+}
+_LEAVES = {
+    'kernel': 'weight',
+    'scale': 'weight',
+    'bias': 'bias',
+    'mean': 'running_mean',
+    'var': 'running_var',
+    'attention_scale': 'gamma_1',
+    'ffn_scale': 'gamma_2',
+}
+_COUNTER = '.num_batches_tracked'
+# The released code computes its tables in float32: log(1 - 2^-k) near 0 keeps
+# the rounding error of its argument.
+_TABLE_ERROR = 1e-6
+
+
+def _in_block(stage, index, module):
+  block = f'layers.{int(stage) - 1}.blocks.{int(index)}'
+  return block + _IN_BLOCK[module] if module in _IN_BLOCK else ''
+
+
 # Our module -> the released one; the first pattern that matches all of a name.
 _MODULES = (
     (r'stem/conv(\d)', lambda i: f'patch_embed.proj.{3 * int(i)}'),
     (r'stem/norm(\d)', lambda i: f'patch_embed.proj.{3 * int(i) + 1}'),
+    (r'stage(\d)/block(\d+)/?(.*)', _in_block),
     (r'down(\d)/conv', lambda i: f'layers.{int(i) - 1}.downsample.reduction'),
     (r'down(\d)/norm', lambda i: f'layers.{int(i) - 1}.downsample.norm'),
     (r'feature_norm(\d)', lambda i: f'extra_norms.{int(i) - 1}'),
@@ -49,62 +85,6 @@ _MODULES = (
     (r'dense_head', lambda: 'aux_head'),
     (r'(norm|proj|head)', str),
 )
-_IN_BLOCK = {
-    'position': 'pos.conv',
-    'attention_norm': 'retention_layer_norm',
-    'attention/query': 'retention.q_proj',
-    'attention/key': 'retention.k_proj',
-    'attention/value': 'retention.v_proj',
-    'attention/local': 'retention.lepe.conv',
-    'attention/out': 'retention.out_proj',
-    'ffn_norm': 'final_layer_norm',
-    'ffn/up': 'ffn.fc1',
-    'ffn/position': 'ffn.dwconv.conv',
-    'ffn/norm': 'ffn.ffn_layernorm',
-    'ffn/down': 'ffn.fc2',
-}
-_SCALES = {'attention_scale': 'gamma_1', 'ffn_scale': 'gamma_2'}
-_LEAVES = {
-    'kernel': 'weight',
-    'scale': 'weight',
-    'bias': 'bias',
-    'mean': 'running_mean',
-    'var': 'running_var',
-}
-_BLOCK = re.compile(r'stage(\d)/block(\d+)/(.+)')
-_COUNTER = '.num_batches_tracked'
-# The released code computes its tables in float32: log(1 - 2^-k) near 0 keeps
-# the rounding error of its argument.
-_TABLE_ERROR = 1e-6
-
-
-@dataclasses.dataclass(frozen=True)
-class ReleasedName:
-  """The released name of one of our arrays.
-
-  Attributes:
-    key: Its key in the state dict.
-    is_scale: Whether it is a LayerScale, which has three more axes there.
-  """
-
-  key: str
-  is_scale: bool = False
-
-  def from_torch(self, array: np.ndarray) -> np.ndarray:
-    """Returns a released array in our layout."""
-    if self.is_scale:
-      return array.reshape(array.shape[-1:])
-    if array.ndim == 4:
-      return array.transpose(2, 3, 1, 0)
-    return array.T  # The transpose of a vector is the vector.
-
-  def to_torch(self, array: np.ndarray) -> np.ndarray:
-    """Returns one of our arrays in the released layout."""
-    if self.is_scale:
-      return array.reshape(1, 1, 1, -1)
-    if array.ndim == 4:
-      return array.transpose(3, 2, 0, 1)
-    return array.T
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,11 +102,6 @@ class Match:
   missing: list[str]
   unexpected: list[str]
   mismatched: dict[str, str]
-
-  @property
-  def is_complete(self) -> bool:
-    """Whether model and state dict have the same arrays."""
-    return self.is_whole and not self.unexpected
 
   @property
   def is_whole(self) -> bool:
@@ -166,17 +141,17 @@ def match_state_dict(
   """
   arrays, missing, mismatched = {}, [], {}
   expected = set()
-  for path, (name, shape) in _released_names(model).items():
-    expected.add(name.key)
-    if name.key not in state_dict:
-      missing.append(name.key)
+  for path, (key, shape) in _released_names(model).items():
+    expected.add(key)
+    if key not in state_dict:
+      missing.append(key)
       continue
-    array = np.asarray(state_dict[name.key])
-    wanted = name.to_torch(np.broadcast_to(0, shape)).shape
+    array = np.asarray(state_dict[key])
+    wanted = to_torch(key, np.broadcast_to(0, shape)).shape
     if array.shape != wanted:
-      mismatched[name.key] = f'shape {array.shape}, the model has {wanted}'
+      mismatched[key] = f'shape {array.shape}, the model has {wanted}'
     else:
-      arrays[path] = np.ascontiguousarray(name.from_torch(array), np.float32)
+      arrays[path] = np.ascontiguousarray(from_torch(key, array), np.float32)
   for key, table in _tables(model.arch).items():
     expected.add(key)
     if key in state_dict:
@@ -210,7 +185,7 @@ def from_torch_state_dict(
       or of another shape; names them all.
   """
   match = match_state_dict(state_dict, model)
-  if not match.is_complete:
+  if not match.is_whole or match.unexpected:
     raise ValueError('; '.join(match.lines()))
   return match.variables
 
@@ -229,11 +204,11 @@ def to_torch_state_dict(
   """
   flat = traverse_util.flatten_dict(dict(variables), sep='/')
   state_dict = {}
-  for path, (name, _) in _released_names(model).items():
+  for path, (key, _) in _released_names(model).items():
     array = np.asarray(jax.device_get(flat[path]), np.float32)
-    state_dict[name.key] = np.ascontiguousarray(name.to_torch(array))
-    if name.key.endswith('running_var'):
-      counter = name.key.removesuffix('.running_var') + _COUNTER
+    state_dict[key] = np.ascontiguousarray(to_torch(key, array))
+    if key.endswith('.running_var'):
+      counter = key.removesuffix('.running_var') + _COUNTER
       state_dict[counter] = np.zeros((), np.int64)
   return state_dict | _tables(model.arch)
 
@@ -256,7 +231,7 @@ def check_is_rmt(arch: Architecture) -> None:
     )
 
 
-def released_name(path: str) -> ReleasedName:
+def released_name(path: str) -> str:
   """Returns the released name of an array.
 
   Args:
@@ -265,22 +240,31 @@ def released_name(path: str) -> ReleasedName:
   Raises:
     ValueError: If the released RMT has no such array.
   """
-  block = _BLOCK.fullmatch(path)
-  if block:
-    stage, index, rest = block.groups()
-    prefix = f'layers.{int(stage) - 1}.blocks.{int(index)}'
-    if rest in _SCALES:
-      return ReleasedName(f'{prefix}.{_SCALES[rest]}', is_scale=True)
-    module, _, leaf = rest.rpartition('/')
-    if module in _IN_BLOCK and leaf in _LEAVES:
-      return ReleasedName(f'{prefix}.{_IN_BLOCK[module]}.{_LEAVES[leaf]}')
-  else:
-    module, _, leaf = path.rpartition('/')
-    for pattern, name in _MODULES:
-      match = re.fullmatch(pattern, module)
-      if match and leaf in _LEAVES:
-        return ReleasedName(f'{name(*match.groups())}.{_LEAVES[leaf]}')
+  module, _, leaf = path.rpartition('/')
+  for pattern, name in _MODULES:
+    match = re.fullmatch(pattern, module)
+    if match and leaf in _LEAVES and (found := name(*match.groups())):
+      return f'{found}.{_LEAVES[leaf]}'
   raise ValueError(f'The released RMT has no counterpart of {path}.')
+
+
+def from_torch(key: str, array: np.ndarray) -> np.ndarray:
+  """Returns the released array `key` in our layout."""
+  if _is_layer_scale(key):
+    return array.reshape(-1)
+  # The transpose of a vector is the vector.
+  return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
+
+
+def to_torch(key: str, array: np.ndarray) -> np.ndarray:
+  """Returns one of our arrays in the layout of the released `key`."""
+  if _is_layer_scale(key):
+    return array.reshape(1, 1, 1, -1)
+  return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
+
+
+def _is_layer_scale(key):
+  return key.endswith(('.gamma_1', '.gamma_2'))
 
 
 def _released_names(model):

@@ -2,17 +2,16 @@
 
 The file is a zip of stored members: `data.pkl`, a pickle that rebuilds the
 tensors, and `data/N`, the numbers of storage N. A pickle is a program. Here it
-may build containers, numbers, strings and tensors, by the few names that
-`_Unpickler` knows; any other name ends the reading, and nothing is executed.
+is run by a small interpreter, which knows only the opcodes that build
+containers, numbers, strings and tensors, and only the names in `_STAND_INS`.
 """
 
 from collections.abc import Callable, Mapping
-import dataclasses
-import io
 import math
 import pathlib
 import pickle
-from typing import Any, ClassVar
+import pickletools
+from typing import Any, NamedTuple
 import zipfile
 
 import ml_dtypes
@@ -58,7 +57,7 @@ def read(path: pathlib.Path) -> Any:
   """
   try:
     with zipfile.ZipFile(path) as archive:
-      return _load(_Members(archive, path.stat().st_size))
+      return _load(archive, path.stat().st_size)
   except FileNotFoundError:
     raise UserError(f'{path} does not exist') from None
   except zipfile.BadZipFile as error:
@@ -98,158 +97,149 @@ def write(
     archive.writestr(f'{_ROOT}/version', '3\n')
 
 
-def _load(members):
-  programs = [name for name in members.names if name.endswith('/data.pkl')]
+class _RefusedError(Exception):
+  """The file asks for something that is not on a list, or is inconsistent."""
+
+
+class _Storage(NamedTuple):
+  """The numbers of one member; a pickle cannot build one by itself."""
+
+  data: np.ndarray
+
+
+def _load(archive: zipfile.ZipFile, size: int) -> Any:
+  """Returns the object in an archive of `size` bytes."""
+  names = set(archive.namelist())
+  programs = [name for name in names if name.endswith('/data.pkl')]
   if len(programs) != 1:
     raise _RefusedError(
         f'it has {len(programs)} data.pkl instead of one, so torch.save did '
         'not write it'
     )
   root = programs[0].removesuffix('data.pkl')
-  if f'{root}byteorder' in members.names:
-    order = members.read(f'{root}byteorder').strip()
-    if order != b'little':
-      raise _RefusedError(f'its byte order is {order[:20]!a}')
-  program = members.read(programs[0])
-  if len(program) > _MAX_PROGRAM:
-    raise _RefusedError(
-        f'its data.pkl has {len(program):,} bytes, far more than tensors need'
-    )
-  return _Unpickler(
-      io.BytesIO(program), lambda key: members.read(f'{root}data/{key}')
-  ).load()
+  left = size
+  storages = {}
 
-
-class _RefusedError(Exception):
-  """The file names something that is not on the list, or is inconsistent."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Storage:
-  """The numbers of one member; a pickle cannot build one by itself."""
-
-  data: np.ndarray
-
-
-class _Dict(dict):
-  """Takes no arguments: repeated copies of copies would fill the memory."""
-
-  def __new__(cls):
-    return super().__new__(cls)
-
-  def __init__(self):
-    super().__init__()
-
-
-class _Members:
-  """The members of the file, together no larger than the file."""
-
-  def __init__(self, archive: zipfile.ZipFile, size: int):
-    self.names = set(archive.namelist())
-    self._archive = archive
-    self._left = size
-
-  def read(self, name: str) -> bytes:
-    """Returns a member; torch.save stores them as they are."""
-    if name not in self.names:
+  def member(name):
+    """Returns a member; torch.save stores them uncompressed."""
+    nonlocal left
+    name = root + name
+    if name not in names:
       raise _RefusedError(f'its part {name!a} is missing')
-    member = self._archive.getinfo(name)
-    if member.compress_type != zipfile.ZIP_STORED:
+    info = archive.getinfo(name)
+    if info.compress_type != zipfile.ZIP_STORED:
       raise _RefusedError(f'its part {name!a} is compressed')
-    # A crafted file has members that lie over one another.
-    self._left -= member.file_size
-    if self._left < 0:
+    left -= info.file_size
+    if left < 0:  # The members of a crafted file may overlap.
       raise _RefusedError('its parts are larger than the file')
-    return self._archive.read(member)
+    return archive.read(info)
 
-
-# The unpickler written in Python: the one in C allocates memory for any memo
-# index that a crafted file names.
-class _Unpickler(pickle._Unpickler):
-  """Knows containers and tensors, and sets no attributes."""
-
-  dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
-  # The first allocates as much memory as the file asks for. The others hash
-  # objects, which may take for ever. torch.save writes none of them.
-  for _code in (
-      pickle.BYTEARRAY8,
-      pickle.PUT,
-      pickle.EMPTY_SET,
-      pickle.ADDITEMS,
-      pickle.FROZENSET,
-  ):
-    del dispatch[_code[0]]
-
-  def __init__(self, file: io.BytesIO, entry: Callable[[str], bytes]):
-    super().__init__(file)
-    self._entry = entry
-    self._storages = {}
-    self._names = {
-        'collections.OrderedDict': _Dict,
-        'torch.Size': _size,
-        'torch._utils._rebuild_tensor_v2': _rebuild_tensor,
-        'torch._utils._rebuild_parameter': _rebuild_parameter,
-        # Settings and figures that training scripts save as well: dropped.
-        'argparse.Namespace': _Dict,
-        'yacs.config.CfgNode': _Dict,
-        'numpy.dtype': _dropped,
-        'numpy.core.multiarray.scalar': _dropped,
-        'numpy._core.multiarray.scalar': _dropped,
-        '_codecs.encode': _dropped,
-        **{f'torch.{name}': np.dtype(dtype) for name, dtype in _DTYPES.items()},
-    }
-
-  def find_class(self, module: str, name: str) -> Any:
-    """Returns the stand-in of a name, if the name is on the list."""
-    full = f'{module}.{name}'
-    if full not in self._names:
-      raise _RefusedError(
-          f'it names {full[:80]!a}, which is no tensor and no container'
-      )
-    return self._names[full]
-
-  def persistent_load(self, pid: Any) -> _Storage:
-    """Returns a storage: `('storage', type, key, location, elements)`."""
+  def storage(pid):
+    """Returns the storage of `('storage', type, key, location, elements)`."""
     kind, dtype, key, _, count = pid
-    if (
-        kind != 'storage'
-        or not isinstance(dtype, np.dtype)
-        or not isinstance(key, str)
-    ):
+    known = isinstance(dtype, np.dtype) and isinstance(key, str)
+    if kind != 'storage' or not known:
       raise _RefusedError('it refers to something outside the file')
-    if key not in self._storages:
-      data = np.frombuffer(self._entry(key), dtype)
+    if key not in storages:
+      data = np.frombuffer(member(f'data/{key}'), dtype)
       if len(data) != count:
         raise _RefusedError(
             f'its part {key!a} has {len(data)} numbers, not as many as it says'
         )
-      self._storages[key] = _Storage(data)
-    return self._storages[key]
+      storages[key] = _Storage(data)
+    return storages[key]
 
-  def _drop_state(self):
-    self.stack.pop()
+  if f'{root}byteorder' in names:
+    order = member('byteorder').strip()
+    if order != b'little':
+      raise _RefusedError(f'its byte order is {order[:20]!a}')
+  program = member('data.pkl')
+  if len(program) > _MAX_PROGRAM:
+    raise _RefusedError(
+        f'its data.pkl has {len(program):,} bytes, far more than tensors need'
+    )
+  return _run(program, storage)
 
-  def _set_items(self):
-    self._set(self.pop_mark())
 
-  def _set_item(self):
-    value, key = self.stack.pop(), self.stack.pop()
-    self._set([key, value])
+def _run(program: bytes, storage: Callable[[Any], _Storage]) -> Any:
+  """Returns the object that a pickle builds.
 
-  def _set(self, items):
-    if not isinstance(self.stack[-1], dict):
-      raise _RefusedError('it puts items into what is no dict')
-    for key, value in zip(items[::2], items[1::2], strict=True):
-      # Hashing tuples of tuples of tuples would take for ever.
-      if not isinstance(key, str) and not (
-          isinstance(key, int) and abs(key) < _MAX_KEY
-      ):
-        raise _RefusedError('a key is neither text nor a small number')
-      self.stack[-1][key] = value
+  Args:
+    program: The pickle.
+    storage: Returns the storage that a persistent id refers to.
+  """
+  stack, marks, memo = [], [], {}
 
-  dispatch[pickle.BUILD[0]] = _drop_state
-  dispatch[pickle.SETITEM[0]] = _set_item
-  dispatch[pickle.SETITEMS[0]] = _set_items
+  def pop_from(start):
+    items = stack[start:]
+    del stack[start:]
+    return items
+
+  for opcode, argument, _ in pickletools.genops(program):
+    match opcode.name:
+      case 'PROTO' | 'FRAME' | 'STOP':
+        pass
+      case name if name in _CONSTANTS:
+        stack.append(_CONSTANTS[name])
+      case name if name in _LITERALS:
+        stack.append(argument)
+      case 'EMPTY_DICT':
+        stack.append({})
+      case 'EMPTY_LIST':
+        stack.append([])
+      case 'MARK':
+        marks.append(len(stack))
+      case 'TUPLE':
+        stack.append(tuple(pop_from(marks.pop())))
+      case 'TUPLE1' | 'TUPLE2' | 'TUPLE3':
+        stack.append(tuple(pop_from(-int(opcode.name[-1]))))
+      case 'APPEND' | 'APPENDS':
+        items = pop_from(-1 if opcode.name == 'APPEND' else marks.pop())
+        stack[-1].extend(items)
+      case 'SETITEM' | 'SETITEMS':
+        items = pop_from(-2 if opcode.name == 'SETITEM' else marks.pop())
+        _set_items(stack[-1], items)
+      case 'BINPUT' | 'LONG_BINPUT':
+        memo[argument] = stack[-1]
+      case 'MEMOIZE':
+        memo[len(memo)] = stack[-1]
+      case 'BINGET' | 'LONG_BINGET':
+        stack.append(memo[argument])
+      case 'GLOBAL':
+        stack.append(_stand_in(*argument.split(' ')))
+      case 'STACK_GLOBAL':
+        stack.append(_stand_in(*pop_from(-2)))
+      case 'REDUCE' | 'NEWOBJ':
+        function, arguments = pop_from(-2)
+        stack.append(function(*arguments))
+      case 'BINPERSID':
+        stack.append(storage(stack.pop()))
+      case 'BUILD':
+        stack.pop()  # Attributes are dropped.
+      case other:
+        raise _RefusedError(f'its pickle has an opcode {other}')
+  return stack.pop()
+
+
+def _set_items(target, items):
+  if not isinstance(target, dict):
+    raise _RefusedError('it puts items into something that is no dict')
+  for key, value in zip(items[::2], items[1::2], strict=True):
+    # Hashing tuples of tuples of tuples, or huge numbers, would take for ever.
+    if not isinstance(key, str) and not (
+        isinstance(key, int) and abs(key) < _MAX_KEY
+    ):
+      raise _RefusedError('a key is neither text nor a small number')
+    target[key] = value
+
+
+def _stand_in(module, name):
+  full = f'{module}.{name}'
+  if full not in _STAND_INS:
+    raise _RefusedError(
+        f'it names {full[:80]!a}, which is no tensor and no container'
+    )
+  return _STAND_INS[full]
 
 
 def _size(extents):
@@ -291,6 +281,36 @@ def _rebuild_parameter(data, *_):
 
 def _dropped(*_):
   return None
+
+
+def _empty():  # It takes no dict to copy: copies of copies fill the memory.
+  return {}
+
+
+_CONSTANTS = {
+    'NONE': None,
+    'NEWTRUE': True,
+    'NEWFALSE': False,
+    'EMPTY_TUPLE': (),
+}
+_LITERALS = {
+    *('BININT', 'BININT1', 'BININT2', 'LONG1', 'BINFLOAT'),
+    *('BINUNICODE', 'SHORT_BINUNICODE', 'BINBYTES', 'SHORT_BINBYTES'),
+}
+_STAND_INS = {
+    'collections.OrderedDict': _empty,
+    'torch.Size': _size,
+    'torch._utils._rebuild_tensor_v2': _rebuild_tensor,
+    'torch._utils._rebuild_parameter': _rebuild_parameter,
+    # Settings and figures that training scripts save as well: dropped.
+    'argparse.Namespace': _empty,
+    'yacs.config.CfgNode': _empty,
+    'numpy.dtype': _dropped,
+    'numpy.core.multiarray.scalar': _dropped,
+    'numpy._core.multiarray.scalar': _dropped,
+    '_codecs.encode': _dropped,
+    **{f'torch.{name}': np.dtype(dtype) for name, dtype in _DTYPES.items()},
+}
 
 
 def _program(tree):
