@@ -33,4 +33,4 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   else:
     config = recipes.cifar10(f'{family}_compact')
   config.model.update(fields)
-  return recipes.with_argument(config, rest or None)
+  return recipes.with_argument(config, rest or None, table2=True)

@@ -2,6 +2,11 @@
 
   python train.py --config=configs/cifar10_retention.py
 
+Another reading of the table's augmentations, which have no settings there, is
+the argument `deit` (the default), `torchvision` or `plain` (crop and flip):
+
+  python train.py --config=configs/cifar10_retention.py:plain
+
 A tiny model for a few seconds, to see that all of it runs:
 
   python train.py --config=configs/cifar10_retention.py:smoke
@@ -18,4 +23,4 @@ from gswinrmt_jax import recipes
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """Returns the recipe; `arg` is what stands behind the colon."""
   config = recipes.cifar10('retention_compact')
-  return recipes.with_argument(config, arg)
+  return recipes.with_argument(config, arg, table2=True)

@@ -8,6 +8,11 @@ Any data set of the same shape does, by its name:
   python train.py --config=configs/mini_imagenet_rmt.py \
     --config.data.name=NAME --workdir=runs/NAME_rmt
 
+Another reading of the table's augmentations, which have no settings there, is
+the argument `deit` (the default), `torchvision` or `plain` (crop and flip):
+
+  python train.py --config=configs/mini_imagenet_rmt.py:plain
+
 A tiny model for a few seconds on the packaged digits, to see that all of it
 runs:
 
@@ -24,4 +29,4 @@ from gswinrmt_jax import recipes
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """Returns the recipe; `arg` is what stands behind the colon."""
   config = recipes.mini_imagenet('rmt_large')
-  return recipes.with_argument(config, arg)
+  return recipes.with_argument(config, arg, table2=True)

@@ -152,9 +152,11 @@ def test_erase_fills_boxes_with_noise():
   count, prob = 1500, 0.25
   image = np.full((count, H, W, 3), 7.0, np.float32)
   out = np.asarray(
-      jax.jit(lambda key, image: erase.random_erase(key, image, prob=prob))(
-          jax.random.key(2), image
-      )
+      jax.jit(
+          lambda key, image: erase.random_erase(
+              key, image, prob=prob, fill='noise', **BOX
+          )
+      )(jax.random.key(2), image)
   )
   hit = (out != 7).all(axis=-1)
   np.testing.assert_array_equal(hit, (out != 7).any(axis=-1))
@@ -174,4 +176,36 @@ def test_erase_fills_boxes_with_noise():
 
 def test_off():
   image = jax.numpy.ones((2, H, W, 3))
-  assert erase.random_erase(jax.random.key(0), image, prob=0.0) is image
+  out = erase.random_erase(
+      jax.random.key(0), image, prob=0.0, fill='noise', **BOX
+  )
+  assert out is image
+
+
+def test_erase_with_zeros_has_the_boxes_of_noise():
+  image = jnp.full((60, H, W, 3), 7.0)
+  noise, zeros = (
+      np.asarray(
+          erase.random_erase(
+              jax.random.key(2), image, prob=0.5, fill=fill, **BOX
+          )
+      )
+      for fill in ('noise', 'zeros')
+  )
+  np.testing.assert_array_equal(zeros, np.where(noise == 7, 7, 0))
+  assert 0 < (zeros == 0).mean() < 0.5
+
+
+def test_areas_and_aspects_are_settings():
+  boxes = erase.random_box(
+      jax.random.key(1),
+      500,
+      height=2000,
+      width=3000,
+      area=(0.1, 0.2),
+      aspect=(0.5, 1.0),
+  )
+  _, _, tall, wide = np.asarray(boxes).astype(float)
+  area, aspect = tall * wide / 6e6, tall / wide
+  assert 0.0999 < area.min() < 0.102 and 0.198 < area.max() < 0.2001
+  assert 0.499 < aspect.min() < 0.51 and 0.98 < aspect.max() < 1.001

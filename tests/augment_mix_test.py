@@ -142,6 +142,60 @@ def test_the_only_one_that_is_on_is_always_used(alphas):
   assert all(cut(jax.random.key(i)) == (alphas[1] > 0) for i in range(8))
 
 
+def test_a_share_of_the_batches_is_mixed():
+  """The other draws are those of a run that mixes every batch."""
+  image, target = _batch()
+  keys = jax.random.split(jax.random.key(4), 200)
+
+  def run(prob):
+    return jax.jit(
+        jax.vmap(
+            lambda key: mix.mix(
+                key,
+                image,
+                target,
+                mixup_alpha=0.8,
+                cutmix_alpha=0.8,
+                prob=prob,
+            )
+        )
+    )(keys)
+
+  (every, targets), (some, some_targets) = run(1.0), run(0.3)
+  image, target, every, targets, some, some_targets = (
+      np.asarray(a) for a in (image, target, every, targets, some, some_targets)
+  )
+  same = (some == every).all(axis=(1, 2, 3, 4))
+  kept = (some == image).all(axis=(1, 2, 3, 4))
+  assert (same | kept).all()
+  np.testing.assert_allclose((~kept).mean(), 0.3, atol=0.13)  # 4 deviations
+  np.testing.assert_array_equal(some_targets[~kept], targets[~kept])
+  expected = np.broadcast_to(target, some_targets[kept].shape)
+  np.testing.assert_array_equal(some_targets[kept], expected)
+
+
+@pytest.mark.parametrize('alphas', [(0.8, 0.0), (0.0, 0.8), (0.8, 1.0)])
+def test_a_batch_that_may_not_be_mixed_stays(alphas):
+  image, target = _batch()
+  mixed = jax.jit(
+      lambda key, allowed: mix.mix(
+          key,
+          image,
+          target,
+          mixup_alpha=alphas[0],
+          cutmix_alpha=alphas[1],
+          allowed=allowed,
+      )
+  )
+  for seed in range(4):
+    same_image, same_target = mixed(jax.random.key(seed), False)
+    np.testing.assert_array_equal(same_image, image)
+    np.testing.assert_array_equal(same_target, target)
+  # A box of CutMix may be empty, but not each.
+  changed = [mixed(jax.random.key(seed), True)[1] for seed in range(4)]
+  assert any((targets != target).any() for targets in changed)
+
+
 def test_off():
   image, target = _batch()
   out = mix.mix(

@@ -263,7 +263,7 @@ def test_rand_augment_chains_its_layers():
   settings = {'magnitude': 9.0, 'std': 0.5, 'prob': 0.5}
   out = jax.jit(
       lambda key, images: rand_augment.rand_augment(
-          key, images, ops=2, fill=FILL, **settings
+          key, images, op_set='timm', ops=2, fill=FILL, **settings
       )
   )(key, images)
   drawn = jax.device_get(rand_augment.draw_timm(key, (2, count), **settings))
@@ -309,6 +309,7 @@ def test_without_operations_nothing_changes():
   out = rand_augment.rand_augment(
       jax.random.key(0),
       images,
+      op_set='timm',
       ops=0,
       magnitude=9.0,
       std=0.5,

@@ -17,57 +17,34 @@ _OFF_WITH_MAPS = ('crop_padding', 'mixup_alpha', 'cutmix_alpha')
 class Augment:
   """Settings of `augment`; hashable, so that `jit` can take them as static.
 
+  The fields that `config.augment` has, too, are described and checked in
+  `recipes.FIELDS`.
+
   Attributes:
-    crop_padding: Zeros around the image before the random crop; 0 for no crop.
-    flip: Whether images are flipped, each at even odds.
-    rand_augment_ops: Operations of RandAugment per image; 0 for none.
-    rand_augment_magnitude: Mean of their level, 0 to 10.
-    rand_augment_std: Standard deviation of their level.
-    rand_augment_prob: Probability that a drawn operation is applied.
-    erase_prob: Probability of Random Erasing.
-    mixup_alpha: Alpha of Mixup; 0 for no Mixup.
-    cutmix_alpha: Alpha of CutMix; 0 for no CutMix.
     label_smoothing: Weight of the uniform distribution in the targets.
     num_classes: Number of classes.
     mean: Mean of the data set's channels, of pixels / 255.
     std: Standard deviation of the data set's channels, of pixels / 255.
-
-  Raises:
-    UserError: If a value is out of its range.
   """
 
   crop_padding: int
   flip: bool
+  rand_augment_set: str
   rand_augment_ops: int
   rand_augment_magnitude: float
   rand_augment_std: float
   rand_augment_prob: float
   erase_prob: float
+  erase_area: tuple[float, float]
+  erase_aspect: tuple[float, float]
+  erase_fill: str
   mixup_alpha: float
   cutmix_alpha: float
+  mix_prob: float
   label_smoothing: float
   num_classes: int
   mean: tuple[float, float, float]
   std: tuple[float, float, float]
-
-  def __post_init__(self):
-    ranges = {
-        'crop_padding': (0, None),
-        'rand_augment_ops': (0, None),
-        'rand_augment_magnitude': (0, 10),
-        'rand_augment_std': (0, None),
-        'rand_augment_prob': (0, 1),
-        'erase_prob': (0, 1),
-        'mixup_alpha': (0, None),
-        'cutmix_alpha': (0, None),
-        'label_smoothing': (0, 1),
-    }
-    for name, (low, high) in ranges.items():
-      value = getattr(self, name)
-      # Written so that NaN is out of range too.
-      if not (value >= low and (high is None or value <= high)):
-        limit = f'at least {low}' if high is None else f'from {low} to {high}'
-        raise UserError(f'{name} is {value}; set it to a number {limit}')
 
   @property
   def fill(self) -> tuple[int, int, int]:
@@ -101,6 +78,8 @@ def augment(
     image: UInt8[Array, 'b h w 3'],
     label: Integer[Array, ' b'],
     settings: Augment,
+    *,
+    mixing: bool | Bool[Array, ''] = True,
 ) -> tuple[Float32[Array, 'b h w 3'], Float32[Array, 'b k']]:
   """Augments a training batch: the protocol of the paper's Table 2.
 
@@ -113,6 +92,7 @@ def augment(
     image: The images.
     label: Their classes.
     settings: What to do, and how strongly; static under `jit`.
+    mixing: False where the batch must not be mixed, as in the last epochs.
 
   Returns:
     Normalised images, and smoothed targets that sum to 1.
@@ -129,6 +109,8 @@ def augment(
       target,
       mixup_alpha=settings.mixup_alpha,
       cutmix_alpha=settings.cutmix_alpha,
+      prob=settings.mix_prob,
+      allowed=mixing,
   )
 
 
@@ -197,6 +179,7 @@ def _augment_images(
   image = rand_augment.rand_augment(
       rand_key,
       image,
+      op_set=settings.rand_augment_set,
       ops=settings.rand_augment_ops,
       magnitude=settings.rand_augment_magnitude,
       std=settings.rand_augment_std,
@@ -204,5 +187,12 @@ def _augment_images(
       fill=settings.fill,
   )
   image = normalize(image, settings.mean, settings.std)
-  image = erase.random_erase(erase_key, image, prob=settings.erase_prob)
+  image = erase.random_erase(
+      erase_key,
+      image,
+      prob=settings.erase_prob,
+      area=settings.erase_area,
+      aspect=settings.erase_aspect,
+      fill=settings.erase_fill,
+  )
   return image, flipped, mix_key

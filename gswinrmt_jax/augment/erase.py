@@ -17,9 +17,9 @@ def random_erase(
     image: Float32[Array, 'b h w c'],
     *,
     prob: float,
-    area: tuple[float, float] = (0.02, 1 / 3),
-    aspect: tuple[float, float] = (0.3, 1 / 0.3),
-    fill: str = 'noise',
+    area: tuple[float, float],
+    aspect: tuple[float, float],
+    fill: str,
 ) -> Float32[Array, 'b h w c']:
   """Erases a random box of an image.
 

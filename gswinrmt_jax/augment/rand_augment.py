@@ -85,7 +85,7 @@ def rand_augment(
     key: PRNGKeyArray,
     image: UInt8[Array, 'b h w 3'],
     *,
-    op_set: str = 'timm',
+    op_set: str,
     ops: int,
     magnitude: float,
     std: float,

@@ -200,8 +200,10 @@ def augment_settings(
     config: ml_collections.ConfigDict, info: datasets.Info
 ) -> augment_lib.Augment:
   """Returns the settings of the augmentation; UserError if out of range."""
+  fields = config.augment.to_dict()
+  fields.pop('mix_off_epochs')
   return augment_lib.Augment(
-      **config.augment.to_dict(),
+      **fields,
       mean=info.mean,
       std=info.std,
       num_classes=len(info.class_names),

@@ -1,0 +1,131 @@
+"""The augmentation's fields of a recipe, and the readings of Table 2."""
+
+import dataclasses
+
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.augment import batch, rand_augment
+from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.errors import UserError
+
+TABLE2 = [
+    f'{data}_{model}'
+    for data in ('cifar10', 'mini_imagenet')
+    for model in ('rmt', 'retention', 'swat')
+]
+# Ops, their set and strength; erasing; Mixup, CutMix and the share of both.
+READINGS = {
+    'deit': (2, 'timm', 9, 0.5, 0.5, 0.25, 'noise', 0.8, 1.0, 1.0),
+    'torchvision': (2, 'torchvision', 9, 0, 1, 0.25, 'zeros', 0.8, 1.0, 0.2),
+    'plain': (0, 'timm', 9, 0.5, 0.5, 0.0, 'noise', 0.0, 0.0, 1.0),
+}
+
+
+def _values(config):
+  names = 'ops set magnitude std prob'.split()
+  return (
+      *(config.augment[f'rand_augment_{name}'] for name in names),
+      config.augment.erase_prob,
+      config.augment.erase_fill,
+      config.augment.mixup_alpha,
+      config.augment.cutmix_alpha,
+      config.augment.mix_prob,
+  )
+
+
+@pytest.mark.parametrize('reading', READINGS)
+@pytest.mark.parametrize('name', TABLE2)
+def test_an_argument_chooses_the_reading(name, reading):
+  config = recipe_files.load(f'{name}:{reading}', [])
+  recipes.check(config)
+  assert _values(config) == READINGS[reading]
+  # Nothing else changes: neither crop and flip, nor the rest of the recipe.
+  plain = recipe_files.load(name, [])
+  for field in ('crop_padding', 'flip', 'mix_off_epochs'):
+    assert config.augment[field] == plain.augment[field]
+  fields, others = config.to_dict(), plain.to_dict()
+  del fields['augment'], others['augment']
+  assert fields == others
+
+
+def test_without_an_argument_the_reading_is_the_default():
+  assert _values(recipe_files.load('cifar10_rmt', [])) == READINGS['deit']
+  # Whatever that is: the recipe of the release does not follow it.
+  released = recipe_files.load('imagenet_rmt:t', [])
+  assert _values(released) == READINGS['deit']
+
+
+def test_a_reading_runs_as_a_smoke_test_too():
+  config = recipe_files.load('cifar10_swat:torchvision,smoke', [])
+  assert config.data.name == 'digits' and config.num_epochs == 1
+  assert _values(config) == READINGS['torchvision']
+  config = recipe_files.load('ablation:retention,no_gate,plain,smoke', [])
+  assert config.data.name == 'digits' and config.augment.mixup_alpha == 0
+
+
+def test_other_arguments_are_refused():
+  with pytest.raises(
+      UserError, match="'smoke', 'deit', 'torchvision', 'plain'"
+  ):
+    recipe_files.load('cifar10_rmt:timm', [])
+  with pytest.raises(UserError, match=r"\(known: 'smoke'\)"):
+    recipe_files.load('digits_rmt:plain', [])
+
+
+@pytest.mark.parametrize(
+    'changes, text',
+    [
+        ({'rand_augment_set': 'tv'}, "must be 'timm' or 'torchvision'"),
+        ({'rand_augment_magnitude': 11.0}, "from 0 to 10 with .* 'timm'"),
+        ({'rand_augment_magnitude': float('nan')}, 'from 0 to 30'),
+        ({'erase_fill': 'black'}, "erase_fill is 'black': .* or 'zeros'"),
+        ({'erase_area': (0.5, 0.2)}, 'erase_area is .* not above 1'),
+        ({'erase_area': (0.5, 1.2)}, 'erase_area is .* not above 1'),
+        (
+            {'erase_aspect': (0.0, 1.0)},
+            'erase_aspect is .* two numbers above 0',
+        ),
+        ({'mix_prob': 1.5}, 'mix_prob is 1.5: must be from 0 to 1'),
+        ({'mix_off_epochs': 51}, 'must be at most config.num_epochs, 50'),
+    ],
+)
+def test_values_that_cannot_be_are_refused(changes, text):
+  config = recipes.cifar10('rmt_compact')
+  config.augment.update(changes)
+  with pytest.raises(UserError, match=text):
+    recipes.check(config)
+
+
+@pytest.mark.parametrize(
+    'changes, text',
+    [
+        ({'magnitude': 9.5}, 'magnitude is 9.5: must be a whole number with'),
+        ({'std': 0.5}, "std is 0.5: must be 0 with the operations of 'torchv"),
+        (
+            {'prob': 0.5},
+            "prob is 0.5: must be 1 with the operations of 'torchv",
+        ),
+        ({'magnitude': 30.0}, None),
+    ],
+)
+def test_torchvisions_operations_have_no_spread(changes, text):
+  config = recipe_files.load('cifar10_rmt:torchvision', [])
+  for name, value in changes.items():
+    config.augment[f'rand_augment_{name}'] = value
+  if text is None:
+    recipes.check(config)
+    return
+  with pytest.raises(UserError, match=text):
+    recipes.check(config)
+  config.augment.rand_augment_ops = 0  # then nobody asks
+  recipes.check(config)
+
+
+def test_fields_are_those_of_the_augmentation():
+  fields = {field.name for field in dataclasses.fields(batch.Augment)}
+  others = {'label_smoothing', 'num_classes', 'mean', 'std'}
+  config = recipes.cifar10('rmt_compact')
+  assert fields - others == set(config.augment) - {'mix_off_epochs'}
+  sets = recipes.FIELDS['augment.rand_augment_set'].choices
+  assert set(sets) == set(rand_augment.SETS)
