@@ -31,13 +31,19 @@ def test_cifar10_is_table_2():
   assert config.augment.to_dict() == {
       'crop_padding': 4,
       'flip': True,
+      'rand_augment_set': 'timm',
       'rand_augment_ops': 2,
       'rand_augment_magnitude': 9.0,
       'rand_augment_std': 0.5,
       'rand_augment_prob': 0.5,
       'erase_prob': 0.25,
+      'erase_area': (0.02, 1 / 3),
+      'erase_aspect': (0.3, 1 / 0.3),
+      'erase_fill': 'noise',
       'mixup_alpha': 0.8,
       'cutmix_alpha': 1.0,
+      'mix_prob': 1.0,
+      'mix_off_epochs': 0,
   }
   assert config.data.train_split == 'train[:45000]'
   assert config.data.val_split == 'train[45000:]'
@@ -97,7 +103,10 @@ def test_imagenet_is_as_released(size):
       'eps': 1e-8,
   }
   # rand-m9-mstd0.5-inc1, as on CIFAR-10; the crop is another.
-  augment = recipes.cifar10('rmt_compact').augment.to_dict()
+  reading = recipes.with_argument(
+      recipes.cifar10('rmt_compact'), 'deit', table2=True
+  )
+  augment = reading.augment.to_dict()
   assert config.augment.to_dict() == {**augment, 'crop_padding': 0}
   data = config.data.to_dict()
   assert data['image_size'] == 224 and data['eval_crop'] == 224 / 256
