@@ -1,5 +1,7 @@
 """Image files of every kind, and the crops that are made of them."""
 
+import tracemalloc
+
 import numpy as np
 import PIL.Image
 import pytest
@@ -247,3 +249,16 @@ def test_no_cut_and_other_shapes():
   np.testing.assert_array_equal(pictures.fit(picture, (20, 20), 1.0), noise)
   for size in [(8, 40), (40, 8), (32, 32), (33, 7)]:
     assert pictures.fit(picture, size, 1.0).shape == (*size, 3)
+
+
+def test_deep_pictures_take_little_more_memory_than_they_have(tmp_path):
+  rng = np.random.default_rng(0)
+  deep = rng.integers(0, 65536, (2000, 1500), np.uint16)
+  picture = PIL.Image.fromarray(deep)
+  want = np.rint(deep / 257)
+  tracemalloc.start()
+  grey = pictures._to_eight_bits(picture)
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  np.testing.assert_array_equal(np.asarray(grey), want)
+  assert peak < 4 * deep.size  # numbers of eight bytes took 16 and more

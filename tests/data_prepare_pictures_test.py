@@ -4,6 +4,7 @@ from collections import Counter
 import gzip
 import hashlib
 import os
+import tarfile
 
 import image_files
 import pytest
@@ -409,3 +410,46 @@ def test_names_that_are_not_utf8(name, tmp_path):
   (tmp_path / 'all.tar').write_bytes(image_files.tar({'n1.tar': content}))
   with pytest.raises(UserError, match=r'n1\.tar has a name that is not UTF-8'):
     _listed(tmp_path / 'all.tar')
+
+
+def _header(name, size, kind=tarfile.REGTYPE):
+  member = tarfile.TarInfo(name)
+  member.size, member.type = size, kind
+  return member.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.parametrize('inner', [False, True])
+@pytest.mark.parametrize(
+    ('header', 'said'),
+    [
+        # Its blocks would begin where the header before it does.
+        (_header('a.jpg', -1024), r"damaged \('a.jpg' has -1024 bytes in it"),
+        (_header('a', -1024, tarfile.DIRTYPE), 'damaged'),
+        (_header('a.jpg', 2**62), r"damaged \('a.jpg' has 4611686018427387904"),
+        (_header('a.jpg', 2**80), 'damaged'),
+        (_header('././@LongLink', 2**62, tarfile.GNUTYPE_LONGNAME), 'damaged'),
+        (_header('././@LongLink', -512, tarfile.GNUTYPE_LONGNAME), 'damaged'),
+        (_header('pax', -512, tarfile.XHDTYPE), 'damaged'),
+        (_header('a.jpg', 9, tarfile.GNUTYPE_SPARSE), "has 'a.jpg' as a spars"),
+        (
+            _header('pax', 512, tarfile.XHDTYPE)
+            + b'22 GNU.sparse.major=x\n'.ljust(512, b'\0'),
+            'damaged',
+        ),
+    ],
+)
+def test_headers_that_mislead(header, said, inner, tmp_path):
+  whole = image_files.tar({'b.jpg': bytes(512)})
+  content = whole[:1024] + header + b'x' * 512 + whole
+  if inner:
+    content = image_files.tar({'n1.tar': content})
+  (tmp_path / 'all.tar').write_bytes(content)
+  read = _listed if inner else _pictures_of
+  with pytest.raises(UserError, match=said) as caught:
+    read(tmp_path / 'all.tar')
+  assert '\n' not in str(caught.value)
+  assert str(tmp_path / 'all.tar') in str(caught.value)
+
+
+def _pictures_of(path):
+  return list(tars.pictures(path.parent, path.name, Counter()))

@@ -24,10 +24,9 @@ import synced
 import tensorflow_datasets as tfds
 
 from gswinrmt_jax.data import pictures, prepared
-from gswinrmt_jax.data.prepare import class_folders, inspection, report, writer
+from gswinrmt_jax.data.prepare import class_folders, inspection, writer
 from gswinrmt_jax.data.prepare import collection as collections
 from gswinrmt_jax.data.prepare.collection import Collection, Picture
-from gswinrmt_jax.data.prepare.inspection import Finding
 from gswinrmt_jax.errors import UserError
 
 _NAMES = [
@@ -179,7 +178,7 @@ def test_a_file_that_changes_under_way(gone, tmp_path, monkeypatch):
     path.unlink() if gone else path.write_bytes(image_files.encoded(99))
     return []
 
-  monkeypatch.setattr(report, 'lines', change)
+  monkeypatch.setattr(inspection, 'lines', change)
   said = ': No such file' if gone else ' has changed since'
   with pytest.raises(UserError, match=f'^{path}{said}'):
     _prepared(tmp_path)
@@ -354,8 +353,10 @@ def test_what_to_type():
 def test_pictures_that_can_be_used(kind, mode):
   content = image_files.encoded(1, kind, mode)
   found = inspection.inspect(content)
-  assert found == inspection.Finding(
-      '', inspection.digest(content), len(content), 7, 5, mode, kind
+  assert found == (
+      inspection.digest(content),
+      len(content),
+      *(7, 5, mode, kind, False),
   )
 
 
@@ -363,26 +364,24 @@ def test_exif_is_seen(monkeypatch):
   exif = PIL.Image.Exif()
   exif[0x0112] = 6
   found = inspection.inspect(image_files.encoded(1, exif=exif.tobytes()))
-  assert found.turned and not found.problem
-  assert (found.width, found.height) == (7, 5)  # As stored.
+  assert found[2:] == (7, 5, 'RGB', 'JPEG', True)  # sides as stored
   with monkeypatch.context() as patch:
     patch.setattr(PIL.ImageOps, 'exif_transpose', lambda *_, **how: 1 / 0)
     found = inspection.inspect(image_files.encoded(1, exif=exif.tobytes()))
-  assert found.problem == 'is damaged: division by zero'
+  assert found == 'is damaged: division by zero'
   # EXIF that cannot be read does no harm.
   found = inspection.inspect(image_files.encoded(1, exif=b'Exif\0\0none'))
-  assert not found.turned and not found.problem
+  assert found[2:] == (7, 5, 'RGB', 'JPEG', False)
   exif[0x0112] = 1
   found = inspection.inspect(image_files.encoded(1, exif=exif.tobytes()))
-  assert not found.turned
+  assert found[-1] is False
 
 
 def test_pictures_that_cannot(monkeypatch):
   def problem(content):
     found = inspection.inspect(content)
-    assert found == inspection.Finding(found.problem)
-    assert '\n' not in found.problem
-    return found.problem
+    assert '\n' not in found
+    return found
 
   assert problem(b'') == 'is empty'
   assert problem(b'no picture') == (
@@ -407,10 +406,10 @@ def test_what_training_does_not_read_is_not_accepted(monkeypatch):
   with pytest.raises(UserError, match=r'^x is damaged: pixels of 3'):
     pictures.decode(file.getvalue(), 'x')
   found = inspection.inspect(file.getvalue())
-  assert found.problem == 'is damaged: pixels of 3 to 3, not of 0 to 1'
+  assert found == 'is damaged: pixels of 3 to 3, not of 0 to 1'
   monkeypatch.setattr(pictures, '_to_rgb', lambda picture: 1 / 0)
   found = inspection.inspect(image_files.encoded(1))
-  assert found.problem == 'is damaged: division by zero'
+  assert found == 'is damaged: division by zero'
 
 
 def test_digest_is_of_every_byte():
@@ -441,11 +440,11 @@ def test_several_processes_find_the_same_in_order(tmp_path):
   assert found == _inspect(tmp_path, names, jobs=1)
   for name, finding in zip(names, found, strict=True):
     if name == 'a/none.jpg':
-      assert finding.problem == 'No such file or directory'
+      assert finding == 'No such file or directory'
     elif name == names[71]:
-      assert 'is no picture' in finding.problem
+      assert 'is no picture' in finding
     else:
-      assert finding.digest == inspection.digest(contents[name])
+      assert finding[0] == inspection.digest(contents[name])
 
 
 def test_a_killed_process_is_one_line(tmp_path, monkeypatch):
@@ -466,33 +465,33 @@ def _summarized(notes=('a note',), ignored=('.txt', '.txt'), **splits):
   for split, found in splits.items():
     good[split] = []
     for name, label, finding in found:
-      if finding.problem:
-        problems[name] = finding.problem
+      if isinstance(finding, str):
+        problems[name] = finding
       else:
         good[split].append(Picture(name, label))
-        rows.append(finding[1:])
+        rows.append(finding)
   collection = Collection('/x', ('a', 'b'), good, Counter(ignored))
   collection.ignored['hidden'] = 0
   collection.notes.extend(notes)
-  table = np.array(rows, report.ROW)
-  return report.summarize(collection, table, problems, seconds=2.0)
+  table = np.array(rows, inspection.FINDING)
+  return inspection.summarize(collection, table, problems, seconds=2.0)
 
 
 def _made():
   return _summarized(
       train=[
-          ('a/1.jpg', 0, Finding('', 11, 100, 7, 5, 'RGB', 'JPEG')),
-          ('a/2.jpg', 0, Finding('', 12, 100, 9, 5, 'L', 'PNG')),
-          ('a/3.jpg', 0, Finding('', 11, 100, 7, 5, 'RGB', 'JPEG')),
-          ('b/4.jpg', 1, Finding('', 11, 100, 7, 5, 'RGB', 'MPO', True)),
-          ('b/5.jpg', 1, Finding('is empty')),
+          ('a/1.jpg', 0, (11, 100, 7, 5, 'RGB', 'JPEG', False)),
+          ('a/2.jpg', 0, (12, 100, 9, 5, 'L', 'PNG', False)),
+          ('a/3.jpg', 0, (11, 100, 7, 5, 'RGB', 'JPEG', False)),
+          ('b/4.jpg', 1, (11, 100, 7, 5, 'RGB', 'MPO', True)),
+          ('b/5.jpg', 1, 'is empty'),
       ],
       val=[
-          ('a/6.webp', 0, Finding('', 14, 100, 8, 5, 'RGB', 'WEBP')),
-          ('a/7.webp', 0, Finding('', 11, 100, 7, 5, 'RGB', 'WEBP')),
-          ('a/8.webp', 0, Finding('', 11, 100, 7, 5, 'RGB', 'WEBP')),
-          ('a/9.webp', 0, Finding('', 15, 100, 8, 5, 'RGB', 'WEBP')),
-          ('a/10.webp', 0, Finding('', 15, 100, 8, 5, 'RGB', 'WEBP')),
+          ('a/6.webp', 0, (14, 100, 8, 5, 'RGB', 'WEBP', False)),
+          ('a/7.webp', 0, (11, 100, 7, 5, 'RGB', 'WEBP', False)),
+          ('a/8.webp', 0, (11, 100, 7, 5, 'RGB', 'WEBP', False)),
+          ('a/9.webp', 0, (15, 100, 8, 5, 'RGB', 'WEBP', False)),
+          ('a/10.webp', 0, (15, 100, 8, 5, 'RGB', 'WEBP', False)),
       ],
   )
 
@@ -536,14 +535,14 @@ def test_identical_pictures_within_and_across_splits():
 
 def test_median_is_the_lower_of_two():
   pictures = [
-      (f'{i}.jpg', i % 2, Finding('', i, 9, width, 5, *_KINDS))
+      (f'{i}.jpg', i % 2, (i, 9, width, 5, *_KINDS, False))
       for i, width in enumerate((3, 4, 8, 9))
   ]
   assert _summarized(train=pictures)['width']['median'] == 4
 
 
 def test_lines():
-  assert report.lines('pets', _made()) == [
+  assert inspection.lines('pets', _made()) == [
       'pets: train 4, val 5 pictures of 2 classes',
       '  of a class (fewest / median / most): train 1 / 2 / 3, val 0 / 2.5 / 5',
       '  formats: WEBP 5, JPEG 2, PNG 1, MPO 1; modes: RGB 8, L 1',
@@ -562,8 +561,6 @@ def test_lines():
 
 
 def test_nothing_odd_nothing_said():
-  good = [
-      (f'{i}.jpg', i % 2, Finding('', i, 9, 7, 5, *_KINDS)) for i in range(4)
-  ]
+  good = [(f'{i}.jpg', i % 2, (i, 9, 7, 5, *_KINDS, False)) for i in range(4)]
   made = _summarized(notes=(), ignored=(), train=good)
-  assert len(report.lines('x', made)) == 5
+  assert len(inspection.lines('x', made)) == 5

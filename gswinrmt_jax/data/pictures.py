@@ -21,7 +21,7 @@ _ORIENTATION = 0x0112  # EXIF tag
 _WHITE = (255, 255, 255, 255)
 _MAX_RATIO = 32  # of a picture's sides
 _TRIES = 10  # boxes that are drawn before the middle is taken
-_STRIP = 64  # rows converted at a time: numbers take eight bytes each
+_STRIP = 64  # rows that are converted at a time
 
 
 class Stored(NamedTuple):
@@ -140,16 +140,21 @@ def _to_rgb(picture):
 
 
 def _to_eight_bits(picture):
-  array = np.asarray(picture)
+  """Returns the picture in grey; converts a strip at a time, to save memory."""
   top = 1 if picture.mode == 'F' else 65535
-  least, most = array.min(), array.max()
+  extremes = [(strip.min(), strip.max()) for strip in _strips(picture)]
+  least, most = np.min(extremes), np.max(extremes)
   if not (least >= 0 and most <= top):  # so that NaN is out of range too
     raise ValueError(f'pixels of {least:g} to {most:g}, not of 0 to {top}')
-  grey = np.empty(array.shape, np.uint8)
-  for start in range(0, len(array), _STRIP):
-    strip = array[start : start + _STRIP].astype(np.float64)
-    grey[start : start + _STRIP] = np.rint(strip * (255 / top))
-  return PIL.Image.fromarray(grey)
+  scaled = (np.float64(strip) * (255 / top) for strip in _strips(picture))
+  grey = [np.rint(strip).astype(np.uint8) for strip in scaled]
+  return PIL.Image.fromarray(np.concatenate(grey))
+
+
+def _strips(picture):
+  for top in range(0, picture.height, _STRIP):
+    bottom = min(top + _STRIP, picture.height)
+    yield np.asarray(picture.crop((0, top, picture.width, bottom)))
 
 
 def fit(

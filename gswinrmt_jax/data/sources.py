@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
 import pathlib
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -15,39 +15,14 @@ from gswinrmt_jax.errors import UserError
 _FETCHED = 64  # records that are held encoded at a time
 
 
-class Source(Protocol):
-  """The records of one split, in their stored order.
-
-  Attributes:
-    version: Of the data set; empty if it has none.
-  """
-
-  version: str
-
-  def __len__(self) -> int:
-    """Returns the number of records."""
-
-  def read(self, rows: Sequence[int]) -> Iterator[tuple[PIL.Image.Image, int]]:
-    """Yields the picture, RGB, and the label of each row.
-
-    Raises:
-      UserError: If a record cannot be read; names it.
-    """
-
-  def name(self, row: int) -> str:
-    """Returns what to call a record in a message."""
-
-  def keys(self, rows: Sequence[int]) -> list[str]:
-    """Returns a unique name per record: file name, id, or a hash."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArraySource:
-  """Records in memory.
+  """Records in memory, which are of no data set.
 
   Attributes:
     image: uint8 `[n h w 3]`.
     label: int32 `[n]`.
+    version: Empty.
   """
 
   image: np.ndarray
@@ -114,7 +89,11 @@ class TfdsSource:
     return self._count
 
   def read(self, rows: Sequence[int]) -> Iterator[tuple[PIL.Image.Image, int]]:
-    """Yields picture and label of each row; UserError names a damaged one."""
+    """Yields picture and label of each row.
+
+    Raises:
+      UserError: If a record is damaged; names it.
+    """
     for row, record in zip(rows, self._fetch(rows), strict=True):
       name = self._name(row, record)
       if not 0 <= record['label'] < self._classes:
@@ -158,6 +137,10 @@ class TfdsSource:
     file = _file(record)
     file = f' ({file})' if file else ''
     return f'{self.folder.parent.name}: record {row} of {self.split!r}{file}'
+
+
+# The records of one split in their stored order.
+Source = ArraySource | TfdsSource
 
 
 def _hash(data: bytes) -> str:

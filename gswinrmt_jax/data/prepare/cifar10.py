@@ -6,7 +6,6 @@ that `tfds.data_source('cifar10')` reads the result anywhere.
 """
 
 import contextlib
-import functools
 import gzip
 import hashlib
 import io
@@ -178,52 +177,44 @@ def _read(path: pathlib.Path) -> dict[str, Records]:
   """
   try:
     batches = _read_batches(path)
-    missing = [
-        name
-        for names in BATCHES.values()
-        for name in names
-        if name not in batches
-    ]
-    records = {}
-    for split, names in BATCHES.items() if not missing else ():
-      parts = [batches[name]() for name in names]
-      images, labels = map(np.concatenate, zip(*parts, strict=True))
-      records[split] = images, labels
-    found = {
-        split: np.bincount(labels, minlength=10).tolist()
-        for split, (_, labels) in records.items()
-    }
   except Exception as error:
     # gzip, tarfile and pickle fail on bad bytes with a dozen exceptions.
     raise UserError(
         f'cannot read the archive {path} '
         f'({getattr(error, "strerror", None) or error}); is it whole?'
     ) from error
-  if missing:
-    raise UserError(
-        f'{path} is neither cifar-10-binary.tar.gz nor '
-        f'cifar-10-python.tar.gz: {missing[0]} is not in it'
-    )
-  for split, count in IMAGES_PER_CLASS.items():
-    if found[split] != [count] * 10:
+  records = {}
+  for split, names in BATCHES.items():
+    for name in names:
+      if name not in batches:
+        raise UserError(
+            f'{path} is neither cifar-10-binary.tar.gz nor '
+            f'cifar-10-python.tar.gz: {name} is not in it'
+        )
+    parts = zip(*(batches[name] for name in names), strict=True)
+    images, labels = map(np.concatenate, parts)
+    found = np.bincount(labels, minlength=10).tolist()
+    if found != [IMAGES_PER_CLASS[split]] * 10:
       raise UserError(
-          f'{path} is not complete: {split} holds {found[split]} images a '
-          f'class, not {count} of each'
+          f'{path} is not complete: {split} holds {found} images a class, not '
+          f'{IMAGES_PER_CLASS[split]} of each'
       )
+    records[split] = images, labels
   return records
 
 
-def _read_batches(path):
-  """Returns functions that parse the batches in an archive, by name."""
+def _read_batches(path: pathlib.Path) -> dict[str, Records]:
+  """Returns the batches in an archive by name."""
+  wanted = {name for names in BATCHES.values() for name in names}
   batches = {}
   with gzip.open(path) as stream:
     with tarfile.open(fileobj=stream, mode='r|') as tar:
       for member in tar:
         name = pathlib.PurePosixPath(member.name)
-        parse = {'.bin': _parse_binary, '': _parse_python}.get(name.suffix)
-        if parse and member.isfile():
+        if member.isfile() and name.stem in wanted:
           content = tar.extractfile(member).read()
-          batches[name.stem] = functools.partial(parse, content)
+          parse = _parse_binary if name.suffix == '.bin' else _parse_python
+          batches[name.stem] = parse(content)
     while stream.read(2**20):  # To the end, where gzip keeps its checksum.
       pass
   return batches

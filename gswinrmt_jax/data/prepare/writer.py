@@ -13,7 +13,7 @@ import numpy as np
 from gswinrmt_jax import files
 from gswinrmt_jax.data import parallel, prepared
 from gswinrmt_jax.data.prepare import collection as collections
-from gswinrmt_jax.data.prepare import inspection, report
+from gswinrmt_jax.data.prepare import inspection
 from gswinrmt_jax.data.prepare.collection import Collection, Picture
 from gswinrmt_jax.errors import UserError
 
@@ -67,8 +67,8 @@ def prepare(
     if problems and not skip_damaged:
       raise _refusal(problems, len(collection), damaged)
     _drop(problems, collection)
-    summary = report.summarize(collection, table, problems, seconds)
-    print('\n'.join(report.lines(name, summary)), flush=True)
+    summary = inspection.summarize(collection, table, problems, seconds)
+    print('\n'.join(inspection.lines(name, summary)), flush=True)
     _write_records(name, collection, table, folder)
     text = json.dumps(summary, indent=1, ensure_ascii=False)
     (folder / 'report.json').write_text(text + '\n', 'utf-8')
@@ -124,20 +124,20 @@ def _inspected(name, collection, jobs):
   """Decodes all pictures.
 
   Returns:
-    `report.ROW` of each that can be used, of all splits in turn, and why the
-    others cannot, by file name.
+    `inspection.FINDING` of each that can be used, of all splits in turn, and
+    why the others cannot, by file name.
   """
   pictures = list(itertools.chain.from_iterable(collection.splits.values()))
-  table, problems = np.zeros(len(pictures), report.ROW), {}
+  table, problems = np.zeros(len(pictures), inspection.FINDING), {}
   findings = inspection.inspect_all(collection.root, pictures, jobs)
   with contextlib.closing(findings):
     for row, finding in enumerate(
         _with_bar(findings, f'{name} check', len(pictures))
     ):
-      if finding.problem:
-        problems[pictures[row].file_name] = finding.problem
+      if isinstance(finding, str):
+        problems[pictures[row].file_name] = finding
       else:
-        table[row] = finding[1:]
+        table[row] = finding
   return table[table['size'] > 0], problems
 
 
@@ -189,14 +189,13 @@ def _write_records(name, collection, table, folder):
       file_format='array_record',
   )
   writer.initialize_splits(list(collection.splits))
-  start = 0
+  digests = iter(table['digest'].tolist())
   for split, pictures in collection.splits.items():
-    stop = start + len(pictures)
-    digests = table['digest'][start:stop].tolist()
-    examples = _examples(collection.root, pictures, digests)
-    bar = _with_bar(examples, f'{name} {split}', len(pictures))
+    known = itertools.islice(digests, len(pictures))
+    pairs = list(zip(pictures, known, strict=True))
+    examples = _examples(collection.root, pairs)
+    bar = _with_bar(examples, f'{name} {split}', len(pairs))
     writer.add_examples({split: bar})
-    start = stop
   writer.close_all()
 
 
@@ -208,29 +207,27 @@ def _with_bar(items, title, count):
 
 
 def _examples(
-    root: pathlib.Path, pictures: list[Picture], digests: list[int]
+    root: pathlib.Path, pairs: list[tuple[Picture, int]]
 ) -> Iterator[dict]:
-  """Yields the pictures as TFDS examples, in the order of their hashes."""
-  order = sorted(
-      range(len(pictures)), key=lambda i: _rank(pictures[i].file_name)
-  )
+  """Yields pictures as TFDS examples, in the order of their names' hashes."""
+  pairs.sort(key=lambda pair: _rank(pair[0].file_name))
 
   def read(place):
-    row = order[place]
-    path = root / pictures[row].file_name
+    picture, digest = pairs[place]
+    path = root / picture.file_name
     try:
-      content = collections.read(root, pictures[row])
+      content = collections.read(root, picture)
     except OSError as error:
       raise UserError(f'{path}: {error.strerror or error}') from error
-    if inspection.digest(content) != digests[row]:
+    if inspection.digest(content) != digest:
       raise UserError(f'{path} has changed since it was looked at: start again')
     return {
         'image': content,
-        'label': pictures[row].label,
-        'file_name': pictures[row].file_name,
+        'label': picture.label,
+        'file_name': picture.file_name,
     }
 
-  return parallel.in_threads(read, len(order))
+  return parallel.in_threads(read, len(pairs))
 
 
 def _rank(file_name: str) -> bytes:
