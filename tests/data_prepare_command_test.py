@@ -22,7 +22,7 @@ from gswinrmt_jax.errors import UserError
 def run(*arguments):
   parser = argparse.ArgumentParser(prog='gswinrmt prepare')
   prepare.add_arguments(parser)
-  return prepare.run(parser.parse_args(arguments))
+  return prepare.run(parser.parse_args(arguments)) or 0
 
 
 def test_digits_need_nothing(capsys):

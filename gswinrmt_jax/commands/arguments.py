@@ -1,15 +1,21 @@
-"""Arguments that several commands take."""
+"""Arguments that several commands take.
+
+Commands import what needs JAX when they run, so that --help does not wait.
+"""
 
 import argparse
 from collections.abc import Sequence
+import pathlib
+from typing import Any
 
+from gswinrmt_jax.commands import guard
 from gswinrmt_jax.errors import UserError
 
 _OVERRIDES = ('--config.', '--noconfig.', '-config.', '-noconfig.')
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
-  """Declares the weights, the step of a run, and which of its weights."""
+  """Declares RUN_OR_WEIGHTS, --step and --weights."""
   parser.add_argument(
       'weights',
       metavar='RUN_OR_WEIGHTS',
@@ -27,16 +33,16 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
       '--weights',
       dest='which',
       choices=('raw', 'ema'),
-      help='of a run that keeps a moving average of its weights (EMA): the '
-      'weights or their average (default: the better on validation data)',
+      help='for a run with a moving average of its weights (EMA): the weights '
+      'or the average (default: the better on validation data)',
   )
 
 
 def step(args: argparse.Namespace) -> int | str:
-  """Returns the step that `add_weights` declared.
+  """Returns --step.
 
   Raises:
-    UserError: If it is none.
+    UserError: If it is neither best, latest nor a number.
   """
   if args.step in ('best', 'latest'):
     return args.step
@@ -45,12 +51,25 @@ def step(args: argparse.Namespace) -> int | str:
   return int(args.step)
 
 
-def check_positive(args: argparse.Namespace, *names: str) -> None:
-  """Checks that numbers, where they are given, are at least 1.
+def load_weights(args: argparse.Namespace) -> Any:
+  """Returns the `weights.load.Weights` that `add_weights` declares."""
+  from gswinrmt_jax.weights import load
 
-  Raises:
-    UserError: Names the first that is not.
-  """
+  return load.load(
+      pathlib.Path(args.weights),
+      step=step(args),
+      which=args.which,
+      warn=guard.complain,
+  )
+
+
+def add_image_size(parser: argparse.ArgumentParser, text: str) -> None:
+  """Declares --image-size."""
+  parser.add_argument('--image-size', type=int, metavar='N', help=text)
+
+
+def check_positive(args: argparse.Namespace, *names: str) -> None:
+  """Raises `UserError` for a given number below 1."""
   for name in names:
     value = getattr(args, name)
     if value is not None and value < 1:
@@ -58,9 +77,9 @@ def check_positive(args: argparse.Namespace, *names: str) -> None:
 
 
 def take_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Returns the overrides of a recipe's fields, and the other arguments.
+  """Splits into overrides of a recipe's fields and the other arguments.
 
-  `--config.FIELD VALUE` is taken like `--config.FIELD=VALUE`.
+  `--config.FIELD VALUE` becomes `--config.FIELD=VALUE`.
   """
   overrides, others = [], []
   rest = list(argv)

@@ -1,10 +1,10 @@
 """Converts a PyTorch checkpoint of the released RMT, without PyTorch.
 
-Writes a folder with an Orbax checkpoint and a config.json, which `evaluate`,
-`predict`, `export`, `label-maps` and `--config.init_from` take. RMT-T, S, B and
-L, and the token-label forms of the last three, are told from their shapes.
-Prints what was loaded, and by name what was missing, left over or of another
-shape.
+Writes a folder with an Orbax checkpoint and a config.json, for `evaluate`,
+`predict`, `export`, `label-maps` and `--config.init_from`. RMT-T, S, B and L,
+and the token-label models of the last three, are recognised by their shapes.
+Prints what was loaded, and the names of arrays that are missing, left over or
+of another shape.
 """
 
 import argparse
@@ -15,19 +15,20 @@ from gswinrmt_jax.errors import UserError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
-  parser.add_argument('checkpoint', metavar='MODEL.pth', help='the checkpoint')
-  parser.add_argument('out', metavar='OUT', help='folder to make')
-  parser.add_argument(
+  add = parser.add_argument
+  add('checkpoint', metavar='MODEL.pth', help='the checkpoint')
+  add('out', metavar='OUT', help='folder to make')
+  add(
       '--key',
       metavar='NAME',
-      help='entry of the checkpoint to take, such as model_ema (default: '
-      'model, state_dict or the like, whichever there is)',
+      help='entry of the checkpoint, such as model_ema (default: model, '
+      'state_dict or the like)',
   )
-  parser.add_argument(
+  add(
       '--full-stages',
       metavar='N,N',
-      help='stages that attend over all pairs of tokens, for sizes that are '
-      'none of the released (no array tells them)',
+      help='stages that attend over all pairs of tokens, for sizes other than '
+      'the released (no array tells them)',
   )
 
 

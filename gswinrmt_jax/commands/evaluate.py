@@ -1,8 +1,8 @@
 """Evaluates a checkpoint of a run, or weights.
 
 Prints the figures as a table and writes them, with the confusion matrix, to
-RUN/evaluation_SPLIT_STEP.json (STEP_ema if it was the average of the weights).
-Every image of the split counts once.
+RUN/evaluation_SPLIT_STEP.json (STEP_ema for the moving average). Every image of
+the split counts once.
 """
 
 import argparse
@@ -14,30 +14,24 @@ from gswinrmt_jax.commands import arguments
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   arguments.add_weights(parser)
-  parser.add_argument(
+  add = parser.add_argument
+  add(
       '--data',
       metavar='NAME',
-      help="data set (default: the run's own; weights alone have none)",
+      help="data set (default: the run's own; required for weights alone)",
   )
-  parser.add_argument(
+  add(
       '--split',
       default='test',
       help="'train', 'val', 'test' as in the run's config (default: test), or "
       "a split of the data set, such as 'test[:1000]'",
   )
-  parser.add_argument(
-      '--image-size',
-      type=int,
-      metavar='N',
-      help="bring images to N x N, as `predict` does (default: the model's "
-      'own size)',
+  arguments.add_image_size(
+      parser,
+      "resize images to N x N, as `predict` does (default: the model's size)",
   )
-  parser.add_argument(
-      '--batch-size', type=int, metavar='N', help="default: the run's own"
-  )
-  parser.add_argument(
-      '--data-dir', metavar='DIR', help="default: the run's own"
-  )
+  add('--batch-size', type=int, metavar='N', help="default: the run's own")
+  add('--data-dir', metavar='DIR', help="default: the run's own")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -45,7 +39,6 @@ def run(args: argparse.Namespace) -> None:
   step = arguments.step(args)
   arguments.check_positive(args, 'image_size', 'batch_size')
 
-  # Imported here: --help need not wait for JAX.
   from gswinrmt_jax.evals import evaluate_run
 
   evaluate_run.evaluate_run(

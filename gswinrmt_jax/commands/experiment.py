@@ -3,13 +3,13 @@
   table5            CIFAR-10, the three compact models (Tables 5 and 6)
   table3            Mini-ImageNet, the three large models (Tables 3 and 4)
   table3-small      the same at 64x64, tiny models, four epochs: for a laptop
-  ablation-cifar10  every single component, on CIFAR-10
-  ablation-mini     every single component, on Mini-ImageNet
+  ablation-cifar10  one component changed at a time, on CIFAR-10
+  ablation-mini     the same on Mini-ImageNet
   smoke             tiny models on the digits, to see that all of it runs
 
-Runs go to OUT/NAME/RUN_sSEED. The same command passes over what is complete and
-goes on with what is not; a run that fails is reported, the next goes on, and
-the exit status is 1. --config.FIELD=VALUE changes a field of every run.
+Runs go to OUT/NAME/RUN_sSEED. The same command skips complete runs and resumes
+the others. If a run fails, the next one starts all the same, and the exit
+status is 1. --config.FIELD=VALUE changes a field of every run.
 """
 
 import argparse
@@ -22,27 +22,23 @@ from gswinrmt_jax.commands import arguments, recipe_files
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   parser.set_defaults(overrides=[])  # takes --config.FIELD=VALUE
-  parser.add_argument('name', metavar='NAME', help='of the set')
-  parser.add_argument(
+  add = parser.add_argument
+  add('name', metavar='NAME', help='of the set')
+  add(
       '--seeds',
       type=int,
       default=3,
       metavar='N',
       help='runs of each configuration, with seeds 0 to N - 1 (default: 3)',
   )
-  parser.add_argument(
+  add(
       '--only',
       default='*',
       metavar='NAMES',
       help="runs of the set, such as 'retention,retention_no_*' (default: all)",
   )
-  parser.add_argument(
-      '--out',
-      default='runs',
-      metavar='DIR',
-      help='folder of the run folders (default: runs)',
-  )
-  parser.add_argument(
+  add('--out', default='runs', metavar='DIR', help='default: runs')
+  add(
       '--status',
       action='store_true',
       help='print how far the runs are, and train nothing',

@@ -11,19 +11,19 @@ from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.errors import UserError
 
 # Name -> what it does. Each is a module here with `add_arguments(parser)` and
-# `run(args)`, imported only when called for; `train` reads its own arguments.
+# `run(args)`, imported when it is called; `train` parses its own arguments.
 _COMMANDS = {
-    'train': 'train a model as a recipe says',
-    'prepare': 'make a data set: a download, or pictures of your own',
+    'train': 'train a model by a recipe',
+    'prepare': 'prepare a data set: a download, or images of your own',
     'evaluate': 'evaluate a checkpoint of a run, or weights',
-    'predict': 'name what pictures show',
+    'predict': 'predict the classes of images',
     'summarize': 'list models with parameters and multiply-accumulates',
-    'benchmark': 'count what a training step does, compiled for a GPU',
-    'convert': 'take over weights of the released PyTorch RMT',
-    'export': 'write a model in a form that others read',
+    'benchmark': 'measure speed, or count what a step does on a GPU',
+    'convert': 'convert weights of the released PyTorch RMT',
+    'export': 'export a model to a format for other software',
     'label-maps': 'make label maps, with a token-label model as teacher',
     'experiment': 'train a named set of runs, such as a table of the paper',
-    'report': 'put runs beside the figures of the paper',
+    'report': 'compare runs with the figures of the paper',
 }
 
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: Arguments, without the program's name; None takes the process's.
 
   Returns:
-    The exit status: 0, or as `guard` says after a line on what is wrong.
+    The exit status, by `guard.guarded`.
   """
   argv = list(sys.argv[1:] if argv is None else argv)
   name = argv[0] if argv else ''
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def console() -> NoReturn:
-  """Is the console command: `main`, and the end of the process."""
+  """Runs `main` and ends the process with its status."""
   guard.exits(main)
 
 
@@ -76,7 +76,7 @@ def _parse(parser, argv):
 
 
 class _Parser(argparse.ArgumentParser):
-  """Complains in one line, as everything else here does."""
+  """Reports mistakes as `UserError`, in one line."""
 
   def error(self, message):
     raise UserError(f'{message} ({self.prog} --help)')

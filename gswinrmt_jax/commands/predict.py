@@ -1,10 +1,10 @@
-"""Names what pictures show, the most probable classes first.
+"""Predicts the classes of images, the most probable first.
 
-Pictures may be of any size and kind. They are resized and cut as evaluation
-does: by the weights' own crop, or, where training took images as they were,
-so that their middle fills the model's images. One that cannot be read is named
-and passed over; the exit status is then 1. With --maps, pictures of what the
-model looks at are written as well.
+Images may be of any size and format. They are resized and cropped as in
+evaluation: with the weights' own crop, or, where training did not crop, so that
+their middle fills the model's image. An image that cannot be read is named and
+skipped; the exit status is then 1. --maps also writes pictures of what the
+model attends to.
 """
 
 import argparse
@@ -20,50 +20,37 @@ from gswinrmt_jax.errors import UserError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   arguments.add_weights(parser)
-  parser.add_argument('images', metavar='IMAGE', nargs='+', help='pictures')
-  parser.add_argument(
-      '--top', type=int, default=5, metavar='N', help='classes (default: 5)'
+  add = parser.add_argument
+  add('images', metavar='IMAGE', nargs='+', help='image files')
+  add('--top', type=int, default=5, metavar='N', help='classes (default: 5)')
+  arguments.add_image_size(
+      parser, "resize to N x N (default: the model's size)"
   )
-  parser.add_argument(
-      '--image-size',
-      type=int,
-      metavar='N',
-      help="resize to N x N (default: the model's own)",
-  )
-  parser.add_argument(
+  add(
       '--maps',
       metavar='DIR',
       help='write pictures to DIR/IMAGE: attention reach, decay kernels, gate, '
       'Grad-CAM of the most probable class',
   )
-  parser.add_argument(
+  add(
       '--point',
       metavar='X,Y',
       help="pixel of the model's image whose attention --maps shows (default: "
       'the middle)',
   )
-  parser.add_argument(
-      '--json', action='store_true', help='print JSON instead of a table'
-  )
+  add('--json', action='store_true', help='print JSON instead of a table')
 
 
 def run(args: argparse.Namespace) -> int:
-  """Runs the command; returns 1 if a picture was passed over."""
-  step = arguments.step(args)
+  """Runs the command; returns 1 if an image was skipped."""
+  arguments.step(args)
   arguments.check_positive(args, 'top', 'image_size')
   point = _point(args)
 
-  # Imported here: --help need not wait for JAX.
   from gswinrmt_jax.deploy import predict
-  from gswinrmt_jax.weights import load
 
-  loaded = load.load(
-      pathlib.Path(args.weights),
-      step=step,
-      which=args.which,
-      warn=guard.complain,
-  )
-  predictor = predict.Predictor(loaded, args.image_size)
+  weights = arguments.load_weights(args)
+  predictor = predict.Predictor(weights, args.image_size)
   height, width = predictor.image_size
   if point and not (point[0] < width and point[1] < height):
     raise UserError(
@@ -78,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     except UserError as error:
       guard.complain(str(error))
   found = list(predictor.predict(paths, images, args.top)) if paths else []
-  print(f'weights: {loaded.origin}', file=sys.stderr)
+  print(f'weights: {weights.origin}', file=sys.stderr)
   if args.json:
     print(json.dumps([one.to_dict() for one in found], indent=2))
   else:
@@ -87,24 +74,24 @@ def run(args: argparse.Namespace) -> int:
       for name, probability in zip(one.names, one.probabilities, strict=True):
         print(f'  {probability:7.2%}  {name}')
   if args.maps:
-    places = _places(pathlib.Path(args.maps), paths)
-    for one, image, place in zip(found, images, places, strict=True):
-      predict.write_maps(predictor, one, image, place, point)
-      print(f'{one.path}: maps in {place}', file=sys.stderr)
+    folders = _folders(pathlib.Path(args.maps), paths)
+    for one, image, folder in zip(found, images, folders, strict=True):
+      predict.write_maps(predictor, one, image, folder, point)
+      print(f'{one.path}: maps in {folder}', file=sys.stderr)
   return 0 if len(paths) == len(args.images) else 1
 
 
-def _places(folder, paths):
-  """Returns a folder for each picture; of one name, the later get a number."""
+def _folders(parent, paths):
+  """Yields a folder for each image; a repeated name gets a number."""
   count = collections.Counter()
   for path in paths:
     count[path.name] += 1
     again = f'_{count[path.name]}' if count[path.name] > 1 else ''
-    yield folder / f'{path.name}{again}'
+    yield parent / f'{path.name}{again}'
 
 
 def _point(args):
-  """Returns what --point says, as numbers."""
+  """Returns --point as two numbers, or None."""
   if args.point is None:
     return None
   if not args.maps:

@@ -8,10 +8,10 @@ from gswinrmt_jax.commands import arguments
 from gswinrmt_jax.errors import UserError
 
 DESCRIPTION = """\
-Writes a data set in the form that training and TensorFlow Datasets (TFDS)
-read. For cifar10 training does the same by itself when the data are missing;
-pictures of your own, ImageNet and mini-ImageNet are prepared from local copies,
-each picture's bytes untouched, after all of them have been decoded once.
+Writes a data set in the format that training and TensorFlow Datasets (TFDS)
+read. Training prepares cifar10 by itself when it is missing. Images of your
+own, ImageNet and mini-ImageNet are prepared from local copies: every image is
+decoded once to check it, and its bytes are stored unchanged.
 """
 
 EXAMPLES = """\
@@ -26,102 +26,93 @@ examples:
   gswinrmt prepare folder birds --images DIR --val 0.2 --test 0 --seed 1
   gswinrmt prepare imagenet --images DIR         official tars, or class folders
   gswinrmt prepare mini_imagenet --images DIR    few-shot release, or folders
-docs/data.md has the forms that DIR may have, and what is checked.
+docs/data.md says what DIR may look like, and what is checked.
 """
 
-_PICTURES = ('images', 'jobs', 'on_error')
+_IMAGES = ('images', 'jobs', 'on_error')
 # Which options belong to which data set.
 _OPTIONS = {
-    'folder': ('name', *_PICTURES, 'val', 'test', 'seed'),
-    'imagenet': _PICTURES,
-    'mini_imagenet': (*_PICTURES, 'classes', 'seed'),
+    'folder': ('name', *_IMAGES, 'val', 'test', 'seed'),
+    'imagenet': _IMAGES,
+    'mini_imagenet': (*_IMAGES, 'classes', 'seed'),
     'cifar10': ('archive',),
     'digits': (),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Describes the command to `parser`."""
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
-  parser.description = DESCRIPTION
-  parser.epilog = EXAMPLES
-  parser.add_argument(
+  """Declares the arguments."""
+  parser.description, parser.epilog = DESCRIPTION, EXAMPLES
+  add = parser.add_argument
+  add(
       'dataset',
       metavar='DATASET',
-      help='cifar10, digits (always there), folder (your own pictures), '
-      'imagenet or mini_imagenet',
+      help='cifar10, digits (built in), folder (your own images), imagenet or '
+      'mini_imagenet',
   )
-  parser.add_argument(
+  add(
       'name',
       nargs='?',
       metavar='NAME',
-      help='of `folder`: the name that config.data.name will have',
+      help='with `folder`: the name for config.data.name',
   )
-  parser.add_argument(
+  add(
       '--dir',
       default='',
       metavar='DIR',
       help='TFDS data directory to write into; default: $TFDS_DATA_DIR, or '
       '~/tensorflow_datasets',
   )
-  parser.add_argument(
+  add(
       '--archive',
       metavar='FILE',
       help='local cifar-10-binary.tar.gz or cifar-10-python.tar.gz to read '
       'instead of downloading',
   )
-  pictures = parser.add_argument_group('folder, imagenet, mini_imagenet')
-  pictures.add_argument(
-      '--images', metavar='DIR', help='where the pictures are'
-  )
-  pictures.add_argument(
+  add = parser.add_argument_group(
+      'folder, imagenet, mini_imagenet'
+  ).add_argument
+  add('--images', metavar='DIR', help='folder of the images')
+  add(
       '--jobs',
       type=int,
       metavar='N',
-      help='processes that decode the pictures; default: one per core',
+      help='processes that decode the images; default: one per core',
   )
-  pictures.add_argument(
+  add(
       '--on-error',
       choices=('stop', 'skip'),
-      help='what to do if pictures are damaged: stop once all have been looked '
-      'at (default), or leave them out',
+      help='if images are damaged: stop once all have been checked (default), '
+      'or leave them out',
   )
-  pictures.add_argument(
+  add(
       '--classes',
       metavar='FILE',
-      help="of mini_imagenet, if DIR is ImageNet's train set: the 100 WordNet "
-      'identifiers, one a line',
+      help="for mini_imagenet from ImageNet's train set: the 100 WordNet "
+      'identifiers, one per line',
   )
-  split = parser.add_argument_group('pictures that have no splits yet')
+  add = parser.add_argument_group('images that have no splits yet').add_argument
   for name in ('val', 'test'):
-    split.add_argument(
+    add(
         f'--{name}',
         type=float,
         metavar='SHARE',
-        help=f'of folder: part of each class for {name}; default 0.1',
+        help=f'with folder: share of each class for {name}; default 0.1',
     )
-  split.add_argument(
-      '--seed', type=int, metavar='N', help='of the random split; default 0'
-  )
+  add('--seed', type=int, metavar='N', help='of the random split; default 0')
 
 
-def run(args: argparse.Namespace) -> int:
-  """Prepares the data set; returns 0, or raises `UserError`."""
+def run(args: argparse.Namespace) -> None:
+  """Runs the command."""
   _check_options(args)
-  if 'images' in _OPTIONS[args.dataset]:
-    _prepare_pictures(args)
-  else:
-    _prepare_known(args)
-  return 0
-
-
-def _prepare_known(args):
   if args.dataset == 'digits':
     print('digits: ships with this package, nothing to prepare')
-  else:
+  elif args.dataset == 'cifar10':
     from gswinrmt_jax.data.prepare import cifar10
 
     cifar10.prepare(args.dir, args.archive)
+  else:
+    _prepare_images(args)
 
 
 def _check_options(args):
@@ -131,20 +122,17 @@ def _check_options(args):
         f'did you mean {near[0]}?' if near else f'known: {", ".join(_OPTIONS)}'
     )
     if args.images:
-      known += f'; of your own pictures: `prepare folder {args.dataset}`'
+      known += f'; for your own pictures: `prepare folder {args.dataset}`'
     raise UserError(f'unknown data set {args.dataset!r}; {known}')
   for key, value in vars(args).items():
     if key in ('dataset', 'dir', *_OPTIONS[args.dataset]) or value is None:
       continue
-    what = f'NAME ({value!r})' if key == 'name' else _option(key)
+    option = f'--{key.replace("_", "-")}'
+    what = f'NAME ({value!r})' if key == 'name' else option
     raise UserError(f'prepare {args.dataset} takes no {what}')
 
 
-def _option(key):
-  return f'--{key.replace("_", "-")}'
-
-
-def _prepare_pictures(args):
+def _prepare_images(args):
   from gswinrmt_jax.data import parallel
   from gswinrmt_jax.data.prepare import class_folders, writer
 

@@ -1,4 +1,4 @@
-"""From `--config=FILE_OR_NAME[:ARGUMENT] --config.FIELD=VALUE` to a recipe."""
+"""Loads `--config=FILE_OR_NAME[:ARGUMENT] --config.FIELD=VALUE`."""
 
 from collections.abc import Sequence
 import difflib
@@ -47,10 +47,7 @@ def find(name: str) -> pathlib.Path:
 
 
 def default_workdir(spec: str) -> pathlib.Path:
-  """Returns `runs/NAME`, or `runs/NAME_ARGUMENT`, for what --config names.
-
-  Of several arguments, `t,smoke`, each stands behind a `_`.
-  """
+  """Returns `runs/NAME` for --config=NAME, `runs/NAME_A_B` for NAME:A,B."""
   name, _, argument = spec.partition(':')
   stem = pathlib.Path(name).stem
   return pathlib.Path('runs') / (

@@ -1,4 +1,4 @@
-"""Puts runs beside the figures of the paper.
+"""Compares runs with the figures of the paper.
 
 Writes report.md, with tables and pictures, into a folder. DIR is a run folder,
 a folder of them (such as the OUT/NAME of `experiment`), or a folder of JSON
@@ -12,8 +12,9 @@ import pathlib
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
-  parser.add_argument('dirs', metavar='DIR', nargs='+', help='where runs are')
-  parser.add_argument(
+  add = parser.add_argument
+  add('dirs', metavar='DIR', nargs='+', help='folders with runs')
+  add(
       '--out',
       default='report',
       metavar='DIR',
@@ -23,10 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
-  # Imported here: --help need not wait for JAX.
   from gswinrmt_jax.experiments import report
 
-  path = report.write(
-      [pathlib.Path(name) for name in args.dirs], pathlib.Path(args.out)
-  )
-  print(path)
+  folders = [pathlib.Path(name) for name in args.dirs]
+  print(report.write(folders, pathlib.Path(args.out)))

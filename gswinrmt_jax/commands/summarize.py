@@ -3,20 +3,19 @@
 MACs are counted as the RMT paper's "GFLOPs" are: multiply-accumulates of
 convolutions, linear layers and attention, with 5 and 2 operations per element
 of a layer and a batch norm, in units of 2^30. GFLOP counts two operations for
-a multiply-accumulate, in units of 10^9. Windows are counted as windows.
+a multiply-accumulate, in units of 10^9. Windowed attention counts its windows.
 """
 
 import argparse
-import dataclasses
 import difflib
+from typing import NamedTuple
 
 from gswinrmt_jax.commands import arguments
 from gswinrmt_jax.errors import UserError
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-  """Where a paper uses a model, and what it prints; '' for nothing."""
+class Setting(NamedTuple):
+  """Where a paper uses a model, and the figures it prints, '' for none."""
 
   num_classes: int
   image_size: int
@@ -46,15 +45,11 @@ _SETTINGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
-  parser.add_argument(
-      'models', metavar='MODEL', nargs='*', help=', '.join(_SETTINGS)
-  )
+  names = ', '.join(_SETTINGS)
+  parser.add_argument('models', metavar='MODEL', nargs='*', help=names)
   parser.add_argument('--all', action='store_true', help='every named model')
-  parser.add_argument(
-      '--image-size',
-      type=int,
-      metavar='N',
-      help='count on N x N pixels (default: as in the paper of each)',
+  arguments.add_image_size(
+      parser, 'count on N x N pixels (default: as in the paper of each model)'
   )
 
 
@@ -62,7 +57,7 @@ def setting(name: str) -> Setting:
   """Returns where a paper uses a model.
 
   Raises:
-    UserError: If there is no such model; the nearest is named.
+    UserError: If there is no such model; suggests the nearest.
   """
   if name not in _SETTINGS:
     near = difflib.get_close_matches(name, _SETTINGS, n=1)
@@ -92,9 +87,9 @@ def run(args: argparse.Namespace) -> None:
       counted = cost.count(model, (size, size))
     except ValueError as error:
       raise UserError(f'{name}: {error}') from error
-    # What a paper prints is for its own image size.
+    # The paper's MACs are for its own image size.
     macs = used.macs if size == used.image_size else ''
-    paper = ', '.join(part for part in (used.parameters, macs) if part)
+    paper = ', '.join(filter(None, (used.parameters, macs)))
     print(
         f'{name:<20}{used.num_classes:>8}{size:>8}{counted.parameters:>13,}'
         f'{counted.macs / 2**30:>11.3f}{counted.flops / 1e9:>9.3f}   '

@@ -1,0 +1,174 @@
+"""The console command, its help, and the arguments of its sub-commands."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from gswinrmt_jax.commands import main, summarize
+from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.models import named
+
+COMMANDS = tuple(main._COMMANDS)
+
+
+def test_help_lists_every_command(capsys):
+  assert main.main(['--help']) == 0
+  text = capsys.readouterr().out
+  for name in COMMANDS:
+    assert f'\n  {name} ' in text
+  assert main.main([]) == 2
+
+
+@pytest.mark.parametrize('name', COMMANDS)
+def test_each_command_has_a_help_that_fits_the_screen(capsys, name):
+  try:
+    status = main.main([name, '--help'])
+  except SystemExit as stop:  # argparse's way
+    status = stop.code
+  assert not status
+  text = capsys.readouterr().out
+  assert text.startswith(f'usage: gswinrmt {name}')
+  assert max(map(len, text.splitlines())) <= 80
+  assert 'absl' not in text and 'helpfull' not in text
+
+
+@pytest.mark.parametrize(
+    ('argv', 'said'),
+    [
+        (['evalute'], "gswinrmt: no command 'evalute': did you mean evaluate?"),
+        (['xyz'], "gswinrmt: no command 'xyz': try train, prepare, evaluate"),
+        (['evaluate'], 'the following arguments are required: RUN'),
+        (['evaluate', 'x', '--stp=1'], 'unrecognized arguments: --stp=1'),
+        (['evaluate', 'x', '--image-size=big'], "invalid int value: 'big'"),
+        (['train', '--confg=a'], "gswinrmt: unknown argument '--confg=a'"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, argv, said):
+  assert main.main(argv) == 2
+  error = capsys.readouterr().err
+  assert said in error and error.startswith('gswinrmt: ')
+  assert error.count('\n') == 1
+
+
+def test_help_does_not_wait_for_heavy_libraries():
+  program = (
+      'import sys\n'
+      'from gswinrmt_jax.commands import main, train, evaluate, prepare\n'
+      'main.main(["train", "--help"])\n'
+      'heavy = "tensorflow_datasets grain matplotlib orbax tensorboardX"\n'
+      'print(sorted(set(heavy.split()) & set(sys.modules)), file=sys.stderr)\n'
+  )
+  done = subprocess.run(
+      [sys.executable, '-c', program],
+      capture_output=True,
+      text=True,
+      check=True,
+  )
+  assert done.stderr == '[]\n'
+
+
+@pytest.fixture
+def calls(monkeypatch):
+  found = []
+  monkeypatch.setattr(
+      evaluate_run,
+      'evaluate_run',
+      lambda folder, **settings: found.append((folder, settings)),
+  )
+  return found
+
+
+def test_evaluate_defaults(calls):
+  assert main.main(['evaluate', 'runs/a']) == 0
+  assert calls == [
+      (
+          pathlib.Path('runs/a'),
+          {
+              'step': 'best',
+              'which': None,
+              'data': None,
+              'split': 'test',
+              'image_size': None,
+              'batch_size': None,
+              'data_dir': None,
+          },
+      )
+  ]
+
+
+def test_all_of_evaluate_can_be_chosen(calls):
+  argv = 'evaluate r --step 351 --split val --image-size 48 --batch-size 7'
+  assert (
+      main.main([*argv.split(), '--data=a', '--data-dir=d', '--weights=ema'])
+      == 0
+  )
+  assert calls[0][1] == {
+      'step': 351,
+      'which': 'ema',
+      'data': 'a',
+      'split': 'val',
+      'image_size': 48,
+      'batch_size': 7,
+      'data_dir': 'd',
+  }
+
+
+@pytest.mark.parametrize(
+    ('argument', 'said'),
+    [
+        ('--step=first', "--step is best, latest or a number, not 'first'"),
+        ('--image-size=0', '--image-size must be at least 1'),
+        ('--batch-size=-3', '--batch-size must be at least 1'),
+        (
+            '--weights=mean',
+            "argument --weights: invalid choice: 'mean' (choose from 'raw', "
+            "'ema') (gswinrmt evaluate --help)",
+        ),
+    ],
+)
+def test_mistakes_of_evaluate(calls, capsys, argument, said):
+  assert main.main(['evaluate', 'r', argument]) == 2
+  assert capsys.readouterr().err == f'gswinrmt: {said}\n'
+  assert not calls
+
+
+def test_summarize_knows_every_model():
+  assert summarize._SETTINGS.keys() == named.MODELS.keys()
+
+
+def test_a_row_of_summarize(capsys):
+  assert main.main(['summarize', 'rmt_t']) == 0
+  head, row = capsys.readouterr().out.splitlines()
+  assert row.split() == (
+      [
+          'rmt_t',
+          '1000',
+          '224',
+          '14,334,216',
+          '2.469',
+          '5.288',
+          '14',
+          'M,',
+          '2.5',
+      ]
+  )
+  assert head.index('parameters') + len('parameters') == row.index('216') + 3
+  # The printed multiply-accumulates are for 224 pixels.
+  assert main.main(['summarize', 'rmt_t', '--image-size=64']) == 0
+  assert capsys.readouterr().out.splitlines()[1].endswith('   14 M')
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'said'),
+    [
+        ([], 'name a model, or --all'),
+        (['rmt_tt'], "no model 'rmt_tt': did you mean rmt_t?"),
+        (['rmt_t', '--image-size=8'], 'rmt_t: Images must be at least 32x32'),
+    ],
+)
+def test_mistakes_of_summarize(arguments, said, capsys):
+  assert main.main(['summarize', *arguments]) == 2
+  printed = capsys.readouterr().err
+  assert said in printed and printed.count('\n') == 1
