@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
   if args.maps:
     folders = _folders(pathlib.Path(args.maps), paths)
     for one, image, folder in zip(found, images, folders, strict=True):
-      predict.write_maps(predictor, one, image, folder, point)
+      predictor.write_maps(one, image, folder, point)
       print(f'{one.path}: maps in {folder}', file=sys.stderr)
   return 0 if len(paths) == len(args.images) else 1
 

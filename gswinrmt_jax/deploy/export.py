@@ -101,8 +101,8 @@ def make_program(weights: Weights, depthwise_impl: str = 'auto') -> Program:
     `(uint8 [b h w 3], variables) -> float32 [b k]`, computed in float32.
   """
   fields = {**weights.card.fields, 'depthwise_impl': depthwise_impl}
-  card = dataclasses.replace(weights.card, fields=fields, dtype='float32')
-  model = dataclasses.replace(weights, card=card).make_model()
+  card = dataclasses.replace(weights.card, fields=fields)
+  model = dataclasses.replace(weights, card=card).make_model(dtype='float32')
 
   def program(pixels, variables):
     image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)

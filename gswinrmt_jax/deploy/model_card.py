@@ -32,6 +32,11 @@ def is_one(path: pathlib.Path) -> bool:
 def _lines(weights: Weights, form: str) -> Iterator[str]:
   card = weights.card
   data = weights.recipe.data.name if weights.recipe is not None else None
+  height, width = card.image_size
+  classes = f'{card.num_classes} classes' if card.num_classes else 'no head'
+  kept = 'to which evaluation squeezes them whatever their shape'
+  if card.crop:
+    kept = f'of which evaluation keeps {card.crop:.1%} along a side'
   yield from _HEAD
   if card.num_classes:
     yield 'pipeline_tag: image-classification'
@@ -39,22 +44,39 @@ def _lines(weights: Weights, form: str) -> Iterator[str]:
   if data:
     yield f'datasets: [{data}]'
   yield from ('---', '', f'# {card.name}', '')
-  height, width = card.image_size
-  classes = f'{card.num_classes} classes' if card.num_classes else 'no head'
-  kept = 'to which evaluation squeezes them whatever their shape'
-  if card.crop:
-    kept = f'of which evaluation keeps {card.crop:.1%} along a side'
   yield (
       f'`{card.name}` of gswinrmt_jax, {classes}, for RGB images of '
       f'{height} x {width} pixels, bicubic, {kept}.'
   )
   yield from ('', '## Results', '', *_results(weights, data))
-  yield from ('', '## Use', '')
-  yield from _use(card, form)
+  yield from ('', '## Use', '', *_use(card, form))
+
+
+def _results(weights, data):
+  """Yields what was measured of these weights, and nothing else."""
+  figures = weights.card.figures
+  parts = {name: figures.get(name, {}) for name in ('best', 'last')}
+  own = [name for name in parts if parts[name].get('step') == weights.step]
+  if weights.step is None or not own:
+    yield 'Not measured.'
+    return
+  name, part = own[0], parts[own[0]]
+  averaged = weights.which == EMA
+  yield from (f'| on {data} | |', '| --- | --- |')
+  for label, pattern, number in _FIGURES:
+    figure = pattern.format(PREFIX if averaged else '')
+    if figure in part:
+      yield f'| {label} | {number.format(part[figure])} |'
+  kind = ', moving average of the weights' if averaged else ''
+  yield ''
+  yield (
+      f'The {name} checkpoint, epoch {part["epoch"]}{kind}; seed '
+      f'{figures["seed"]}.'
+  )
 
 
 def _use(card, form):
-  """Says how to call what was written."""
+  """Yields how to call what was written."""
   height, width = card.image_size
   result = 'logits' if card.num_classes else 'features'
   if form not in _LOADED:
@@ -63,43 +85,17 @@ def _use(card, form):
         'out; the normalisation is inside.'
     )
     return
+  mean, std = (
+      f'({", ".join(format(value, "g") for value in values)})'
+      for values in (card.mean, card.std)
+  )
   yield from ('```python', 'import gswinrmt_jax', '')
   yield "model, variables = gswinrmt_jax.load_model('FOLDER')"
   yield f'{result} = model.apply(variables, images, train=False)'
   yield from ('```', '')
   yield (
       f'`images` are float32 `[b, {height}, {width}, 3]`, of pixels / 255 less '
-      f'{_numbers(card.mean)}, over {_numbers(card.std)}.'
+      f'{mean}, over {std}.'
   )
   if card.num_classes:
     yield 'From a terminal: `gswinrmt predict FOLDER picture.jpg`.'
-
-
-def _results(weights, data):
-  """Lists what was measured of these weights, and nothing else."""
-  figures = weights.card.figures
-  own = [
-      (name, part)
-      for name in ('last', 'best')
-      if (part := figures.get(name, {})).get('step') == weights.step
-  ]
-  if weights.step is None or not own:
-    return ['Not measured.']
-  name, part = own[-1]
-  averaged = weights.which == EMA
-  lines = [f'| on {data} | |', '| --- | --- |']
-  for label, pattern, form in _FIGURES:
-    figure = pattern.format(PREFIX if averaged else '')
-    if figure in part:
-      lines.append(f'| {label} | {form.format(part[figure])} |')
-  kind = ', moving average of the weights' if averaged else ''
-  return [
-      *lines,
-      '',
-      f'The {name} checkpoint, epoch {part["epoch"]}{kind}; seed '
-      f'{figures["seed"]}.',
-  ]
-
-
-def _numbers(values):
-  return '(' + ', '.join(f'{value:g}' for value in values) + ')'

@@ -69,14 +69,12 @@ class Predictor:
     """
     if not weights.card.num_classes:
       raise UserError(f'{weights.origin} is a backbone: it has no classes')
-    self.card = dataclasses.replace(weights.card, dtype='float32')
-    self.image_size = self.card.image_size
-    if image_size is not None:
-      self.image_size = (image_size, image_size)
-    self._crop = self.card.crop_at(self.image_size)
-    weights = dataclasses.replace(weights, card=self.card)
-    self.model = weights.make_model(self.image_size)
+    self.card = weights.card
+    size = (image_size, image_size) if image_size else weights.card.image_size
+    self.image_size = size
+    self.model = weights.make_model(size, dtype='float32')
     self.variables = weights.variables
+    self._crop = weights.card.crop_at(size)
     self._apply = jax.jit(self._probabilities)
 
   def read(self, path: pathlib.Path) -> np.ndarray:
@@ -130,40 +128,36 @@ class Predictor:
             probabilities=tuple(float(row[label]) for label in labels),
         )
 
+  def write_maps(
+      self,
+      prediction: Prediction,
+      image: np.ndarray,
+      folder: pathlib.Path,
+      point: tuple[int, int] | None = None,
+  ) -> None:
+    """Writes the maps of one picture, for its most probable class.
+
+    Args:
+      prediction: The prediction for the picture.
+      image: The picture as `read` returned it.
+      folder: Where the maps are written.
+      point: Pixel (x, y) of the image whose attention is shown; None is the
+        middle.
+
+    Raises:
+      UserError: If the point is outside the image.
+    """
+    found = maps.compute(
+        self.model,
+        self.variables,
+        self.normalized(jnp.asarray(image[None]))[0],
+        point=point,
+        label=prediction.labels[0],
+    )
+    name, probability = prediction.names[0], prediction.probabilities[0]
+    title = f'{prediction.path.name}: {name} ({probability:.1%})'
+    maps.write(folder, found, image, title=title)
+
   def _probabilities(self, variables, image):
     logits = self.model.apply(variables, self.normalized(image), train=False)
     return jax.nn.softmax(logits)
-
-
-def write_maps(
-    predictor: Predictor,
-    prediction: Prediction,
-    image: np.ndarray,
-    folder: pathlib.Path,
-    point: tuple[int, int] | None = None,
-) -> None:
-  """Writes the maps of one picture, for its most probable class.
-
-  Args:
-    predictor: The model.
-    prediction: Its prediction for the picture.
-    image: The picture as `Predictor.read` returned it.
-    folder: Where the maps are written.
-    point: Pixel (x, y) of the image whose attention is shown; None is the
-      middle.
-
-  Raises:
-    UserError: If the point is outside the image.
-  """
-  found = maps.compute(
-      predictor.model,
-      predictor.variables,
-      predictor.normalized(jnp.asarray(image[None]))[0],
-      point=point,
-      label=prediction.labels[0],
-  )
-  title = (
-      f'{prediction.path.name}: {prediction.names[0]} '
-      f'({prediction.probabilities[0]:.1%})'
-  )
-  maps.write(folder, found, image, title=title)

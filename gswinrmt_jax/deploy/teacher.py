@@ -1,7 +1,6 @@
 """Token label maps, computed by a model with a dense head (the teacher)."""
 
 from collections.abc import Iterator
-import dataclasses
 import itertools
 import pathlib
 
@@ -51,9 +50,8 @@ def write_label_maps(
     UserError: If the teacher has no dense head, has other classes than the data
       or tokens that do not divide the images, or if writing fails.
   """
-  card = dataclasses.replace(weights.card, dtype='float32')
-  size = (image_size, image_size) if image_size else card.image_size
-  model = dataclasses.replace(weights, card=card).make_model(size)
+  size = (image_size, image_size) if image_size else weights.card.image_size
+  model = weights.make_model(size, dtype='float32')
   if not (model.num_classes and model.arch.dense_head):
     raise UserError(
         f'{weights.origin} has no dense head: only token-label models see what '

@@ -52,14 +52,20 @@ class Weights:
   recipe: ml_collections.ConfigDict | None = None
   which: str | None = None
 
-  def make_model(self, image_size: tuple[int, int] | None = None) -> Backbone:
-    """Returns the model, tried on images of this size or of the card's.
+  def make_model(
+      self, image_size: tuple[int, int] | None = None, dtype: str | None = None
+  ) -> Backbone:
+    """Returns the model.
+
+    Args:
+      image_size: Height and width of the images to try it on; None: the card's.
+      dtype: Computation dtype; None: the card's.
 
     Raises:
       UserError: If it does not take such images.
     """
-    model, _ = _model_and_shapes(self.card, image_size or self.card.image_size)
-    return model
+    card = dataclasses.replace(self.card, dtype=dtype or self.card.dtype)
+    return _model_and_shapes(card, image_size or card.image_size)[0]
 
   def check_classes(self, info: datasets.Info) -> None:
     """Checks that a data set has the classes of the weights.

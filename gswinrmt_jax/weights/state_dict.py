@@ -118,13 +118,12 @@ class Match:
 
   def lines(self) -> list[str]:
     """Returns the report: the number of arrays loaded, and all other names."""
-    lines = [f'loaded: {len(self.arrays)} arrays']
-    lines += [f'missing: {name}' for name in self.missing]
-    lines += [f'unexpected: {ascii(name)[1:-1]}' for name in self.unexpected]
-    lines += [
-        f'differs: {name}: {how}' for name, how in self.mismatched.items()
+    return [
+        f'loaded: {len(self.arrays)} arrays',
+        *(f'missing: {name}' for name in self.missing),
+        *(f'unexpected: {ascii(name)[1:-1]}' for name in self.unexpected),
+        *(f'differs: {name}: {how}' for name, how in self.mismatched.items()),
     ]
-    return lines
 
 
 def match_state_dict(

@@ -33,7 +33,6 @@ _DTYPES = {
     'BoolStorage': np.bool_,
 }
 _STORAGES = {'float32': 'FloatStorage', 'int64': 'LongStorage'}
-_ROOT = 'archive'
 _MAX_AXES = 32
 _MAX_EXTENT = 2**40  # far beyond any file, and products stay small numbers
 # Bytes of the pickle, about 200 a tensor; objects take up to 60 times as much.
@@ -75,26 +74,25 @@ def read(path: pathlib.Path) -> Any:
     raise UserError(f'{path} is damaged: {said}') from error
 
 
-def write(
-    path: pathlib.Path, tree: Mapping[str, Mapping[str, np.ndarray]]
-) -> None:
+def write(path: pathlib.Path, tree: Mapping[str, Any]) -> None:
   """Writes dicts of arrays, whole or not at all; `torch.load` reads them.
 
   Args:
     path: The file.
-    tree: State dicts by their entry; arrays are float32 or int64.
+    tree: Nested dicts of float32 or int64 arrays.
   """
-  arrays = [array for entry in tree.values() for array in entry.values()]
+  arrays = []
+  program = b'\x80\x02' + _pickled(tree, arrays) + b'.'  # protocol 2
   with (
       files.replaced(path) as part,
       zipfile.ZipFile(part, 'w', zipfile.ZIP_STORED) as archive,
   ):
-    archive.writestr(f'{_ROOT}/data.pkl', _program(tree))
-    archive.writestr(f'{_ROOT}/byteorder', 'little')
+    archive.writestr('archive/data.pkl', program)
+    archive.writestr('archive/byteorder', 'little')
     for key, array in enumerate(arrays):
       little = np.ascontiguousarray(array, array.dtype.newbyteorder('<'))
-      archive.writestr(f'{_ROOT}/data/{key}', little.tobytes())
-    archive.writestr(f'{_ROOT}/version', '3\n')
+      archive.writestr(f'archive/data/{key}', little.tobytes())
+    archive.writestr('archive/version', '3\n')
 
 
 class _RefusedError(Exception):
@@ -179,14 +177,10 @@ def _run(program: bytes, storage: Callable[[Any], _Storage]) -> Any:
     match opcode.name:
       case 'PROTO' | 'FRAME' | 'STOP':
         pass
-      case name if name in _CONSTANTS:
-        stack.append(_CONSTANTS[name])
+      case name if name in _NEW:
+        stack.append(_NEW[name]())
       case name if name in _LITERALS:
         stack.append(argument)
-      case 'EMPTY_DICT':
-        stack.append({})
-      case 'EMPTY_LIST':
-        stack.append([])
       case 'MARK':
         marks.append(len(stack))
       case 'TUPLE':
@@ -287,11 +281,13 @@ def _empty():  # It takes no dict to copy: copies of copies fill the memory.
   return {}
 
 
-_CONSTANTS = {
-    'NONE': None,
-    'NEWTRUE': True,
-    'NEWFALSE': False,
-    'EMPTY_TUPLE': (),
+_NEW = {
+    'EMPTY_DICT': dict,
+    'EMPTY_LIST': list,
+    'EMPTY_TUPLE': tuple,
+    'NONE': lambda: None,
+    'NEWTRUE': lambda: True,
+    'NEWFALSE': lambda: False,
 }
 _LITERALS = {
     *('BININT', 'BININT1', 'BININT2', 'LONG1', 'BINFLOAT'),
@@ -313,46 +309,34 @@ _STAND_INS = {
 }
 
 
-def _program(tree):
-  """Returns the pickle: the tree, with each array a call that rebuilds it."""
-  code = [pickle.PROTO, b'\x02', pickle.EMPTY_DICT]
-  count = 0
-  for entry, arrays in tree.items():
-    code += [_literal(entry), pickle.EMPTY_DICT]
-    for name, array in arrays.items():
-      code += [_literal(name), *_tensor(array, str(count)), pickle.SETITEM]
-      count += 1
-    code.append(pickle.SETITEM)
-  return b''.join([*code, pickle.STOP])
+def _pickled(value, arrays):
+  """Returns the opcodes of a dict or an array; collects the arrays.
 
-
-def _tensor(array, key):
-  """`_rebuild_tensor_v2(storage, 0, shape, stride, False, OrderedDict())`."""
-  stride = tuple(
-      math.prod(array.shape[axis + 1 :]) for axis in range(array.ndim)
+  An array is `_rebuild_tensor_v2(storage, 0, shape, stride, False, {})`.
+  """
+  if isinstance(value, Mapping):
+    items = [
+        _literal(name) + _pickled(entry, arrays) + b's'
+        for name, entry in value.items()
+    ]
+    return b''.join([b'}', *items])
+  key, shape = str(len(arrays)), value.shape
+  arrays.append(value)
+  stride = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+  # Opcodes: c name, ( mark, t tuple, Q storage, ) empty tuple, R call.
+  return b''.join(
+      [
+          b'ctorch._utils\n_rebuild_tensor_v2\n((',
+          _literal('storage'),
+          f'ctorch\n{_STORAGES[value.dtype.name]}\n'.encode(),
+          *map(_literal, (key, 'cpu', value.size)),
+          b'tQ',
+          *map(_literal, (0, shape, stride, False)),
+          b'ccollections\nOrderedDict\n)RtR',
+      ]
   )
-  return [
-      _global('torch._utils', '_rebuild_tensor_v2'),
-      pickle.MARK,
-      pickle.MARK,
-      _literal('storage'),
-      _global('torch', _STORAGES[array.dtype.name]),
-      *map(_literal, (key, 'cpu', array.size)),
-      pickle.TUPLE,
-      pickle.BINPERSID,
-      *map(_literal, (0, array.shape, stride, False)),
-      _global('collections', 'OrderedDict'),
-      pickle.EMPTY_TUPLE,
-      pickle.REDUCE,
-      pickle.TUPLE,
-      pickle.REDUCE,
-  ]
 
 
 def _literal(value):
   """Returns the opcodes of a string, a number or a tuple of numbers."""
   return pickle.dumps(value, protocol=2)[2:-1]  # without PROTO and STOP
-
-
-def _global(module, name):
-  return pickle.GLOBAL + f'{module}\n{name}\n'.encode()
