@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Measures the bars of docs/performance.md that need no GPU, on idle cores, in
-# some ten minutes:
+# Measures what docs/performance.md reports of a CPU, on idle cores, in some ten
+# minutes:
 #
 #   benchmarks/run_on_cpu.sh            into benchmarks/results/
 #   SMALL=1 benchmarks/run_on_cpu.sh    tiny sizes, to see that all of it runs
 #
-# Where PyTorch is not installed, its rows say so. PYTHON is the interpreter.
+# A result that exists is measured again. Rows of PyTorch say so where it is not
+# installed. PYTHON is the interpreter, RESULTS the folder of results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,8 +20,13 @@ else
   compact=(--batch 32) tiny=(--batch 8)
 fi
 
-# JAX 0.10 makes programs that run on one core of what it has cached.
+# JAX 0.10 runs CPU programs from its cache on one core.
 unset JAX_COMPILATION_CACHE_DIR
+# XLA's CPU backend allocates the temporaries of a program in each call. So that
+# glibc does not return such memory to the system, which would clear its pages:
+export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647
+# Then only the main thread may compute, or each thread would keep its own.
+export JAX_CPU_ENABLE_ASYNC_DISPATCH=false
 
 measure() {
   local name=$1
