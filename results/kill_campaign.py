@@ -1,26 +1,27 @@
-"""Kills runs, has them go on, and compares them with an unbroken one.
+"""Kills runs, resumes them, and compares them with an unbroken one.
 
     nice python results/kill_campaign.py --out=results/kill_campaign.json
 
-or, of a model that takes longer, --run=smoke; or with another signal, such as
---signal=SIGTERM, with whose status the process has to end.
+--run=smoke takes a larger model on the digits. --signal=SIGTERM sends another
+signal, with whose exit status the process has to end.
 
-Each round starts the training in a new folder, kills it, has it go on to the
-end, and compares everything: the checksum of each array of the state
-(parameters, statistics, optimiser, average), the metrics log and the summary
-without their times, and the names of all files. The moment is
+Each round starts training in a new folder, kills it, resumes it to the end, and
+compares everything: the checksum of each array of the state (parameters,
+statistics, optimiser, average), the metrics log and the summary without their
+times, and the names of all files. The moment of the kill is
 
-  uniform     after a time drawn from the whole wall time of the unbroken run
-  write       as soon as an unfinished checkpoint is seen, in an epoch drawn
-  evaluation  as soon as the last interval of an epoch has been logged, of one
-              drawn or of a later one
+  uniform     after a time drawn from the wall time of the unbroken run
+  write       as soon as an unfinished checkpoint is seen, in an epoch that is
+              drawn
+  evaluation  as soon as the last interval of an epoch has been logged, in an
+              epoch that is drawn or later
 
-Where it hit is read from what is on the disk when the process is dead: inside a
-write if there is an unfinished checkpoint; inside an evaluation if the log ends
-with an epoch's last interval, without the epoch. It may be both.
+Where it hit is read from the disk when the process is dead: inside a write if
+there is an unfinished checkpoint; inside an evaluation if the log ends with an
+epoch's last interval, without the epoch. It may be both.
 
-A run is what `gswinrmt train` does, in a process of its own, forked from one
-that has imported what takes seconds to import.
+A run does what `gswinrmt train` does, in a process forked from one that has
+done the slow imports.
 """
 
 import argparse
@@ -170,7 +171,7 @@ def finish(kind: Kind, folder: pathlib.Path) -> float:
 
 
 def outcome(kind: Kind, folder: pathlib.Path) -> dict[str, Any]:
-  """Returns all that is to be the same in every run."""
+  """Returns everything that must be equal in every run."""
   meta = folder / 'checkpoints' / str(kind.ends[-1]) / 'meta' / 'metadata'
   entries = metrics_log.read_metrics(folder)
   summary = json.loads((folder / 'summary.json').read_text())
@@ -185,7 +186,7 @@ def outcome(kind: Kind, folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _without_times(entry):
-  return {name: of for name, of in entry.items() if name not in _TIMES}
+  return {name: value for name, value in entry.items() if name not in _TIMES}
 
 
 def unfinished(folder: pathlib.Path) -> list[str]:
@@ -217,8 +218,9 @@ def _until_seen(kind, moment, folder, run, draw):
   begins, ends = (0, *kind.ends)[epoch], kind.ends[epoch]
   while not run.ended():
     if moment == 'write':
-      steps = [int(name.partition('.')[0]) for name in unfinished(folder)]
-      if any(step > begins for step in steps):
+      # '.18.0a1b2c3d.part' is to become checkpoint 18.
+      names = [name.split('.') for name in unfinished(folder)]
+      if any(name[-1] == 'part' and int(name[1]) > begins for name in names):
         return
     else:
       found = state_on_disk(kind, folder)
@@ -317,8 +319,7 @@ def _campaign(place, moments, args):
     report['rounds'].append(row)
     report['totals'] = _totals(report['rounds'])
     print(json.dumps(row), flush=True)
-    with files.replacing(args.out) as part:
-      part.write_text(json.dumps(report, indent=1) + '\n')
+    files.write_text(args.out, json.dumps(report, indent=1) + '\n')
   print(json.dumps(report['totals']))
 
 

@@ -7,6 +7,7 @@ happens is decided by a few lines that run before the training.
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -176,11 +177,11 @@ patch.setattr(feed.Feed, '__next__', gone)
 def test_a_second_ctrl_c_ends_it_at_once(launcher, unbroken, tmp_path):
   """Though a checkpoint is being written, which takes a minute here."""
   before = """
-from gswinrmt_jax.checkpoints import checkpoint_io
+from gswinrmt_jax.checkpoints import checkpointer
 def slow(*what):
   import time
   time.sleep(60)
-patch.setattr(checkpoint_io, 'write', slow)
+patch.setattr(checkpointer, 'write', slow)
 """
   before += _at(8, 'for _ in range(2): os.kill(os.getpid(), 2)')
   begun = time.monotonic()
@@ -205,9 +206,8 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
   # To read is free.
   from gswinrmt_jax.checkpoints import checkpointer
 
-  assert (
-      checkpointer.Checkpoints(folder / 'checkpoints').accuracy(12) is not None
-  )
+  meta = checkpointer.read_meta(folder / 'checkpoints' / '12')
+  assert meta['accuracy'] is not None
   os.kill(first.pid, signal.SIGKILL)
   assert first.wait() == -signal.SIGKILL
   _go_on(launcher, folder, unbroken)
@@ -215,44 +215,61 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
 
 KILLED = """
 import os
-from gswinrmt_jax.checkpoints import {imported}
+from gswinrmt_jax import files
+from gswinrmt_jax.checkpoints import checkpointer
 before, calls = {module}.{name}, []
 def killed(*what, **how):
   calls.append(1)
-  if len(calls) == {call}:
+  if {when}:
     os.kill(os.getpid(), 9)
   return before(*what, **how)
 patch.setattr({module}, '{name}', killed)
 """
+THIRD = 'len(calls) == 3'
 
 
 @pytest.mark.parametrize(
-    ('module', 'name', 'call', 'left'),
+    ('module', 'name', 'when', 'left'),
     [
-        # Written, but not renamed yet; whole, but the old one still there;
-        # the old one renamed, but not removed yet.
-        ('checkpoint_files', 'finish', 3, {'6', '12', '18.part'}),
-        ('retained', 'superseded', 3, {'6', '12', '18'}),
-        ('checkpoint_files.shutil', 'rmtree', 1, {'6.gone', '12', '18'}),
-        # Amid the writing of a file.
-        ('run_folder.files.os', 'replace', 3, set()),
+        # Before anything of the third is written; while the first of its files
+        # is synced; when it is complete, but not renamed.
+        ('checkpointer', '_orbax', THIRD, r'6 12 \.18\.\w+\.part'),
+        ('files', 'sync', '".18." in str(what)', r'6 12 \.18\.\w+\.part'),
+        (
+            'files.os',
+            'replace',
+            '"18" in str(what[1])',
+            r'6 12 \.18\.\w+\.part',
+        ),
+        # When it is complete, but the old one still there; when that has been
+        # renamed, but is not removed yet; while it is removed.
+        ('checkpointer', 'superseded', THIRD, '6 12 18'),
+        ('files', '_remove', 'True', r'\.6\.\w+\.gone 12 18'),
+        ('files.os', 'unlink', 'len(calls) == 2', r'\.6\.\w+\.gone 12 18'),
     ],
 )
-def test_killed_while_files_are_written(
-    launcher, unbroken, tmp_path, module, name, call, left
+def test_killed_at_each_point_of_a_save(
+    launcher, unbroken, tmp_path, module, name, when, left
 ):
   folder = tmp_path / 'run'
-  before = KILLED.format(
-      imported=module.partition('.')[0], module=module, name=name, call=call
-  )
+  before = KILLED.format(module=module, name=name, when=when)
   status, said = launcher.run(folder, before, **AVERAGED)
   assert status == -signal.SIGKILL, said
-  if left:
-    assert set(_names(folder / 'checkpoints')) >= left
-  else:
-    assert list(folder.glob('*.part'))
+  names = _names(folder / 'checkpoints')
+  for pattern in left.split():
+    assert any(re.fullmatch(pattern, found) for found in names), names
+  assert len(names) == 3
   _go_on(launcher, folder, unbroken)
   assert not (folder / 'damaged_checkpoints').exists()
+
+
+def test_killed_while_a_file_is_written(launcher, unbroken, tmp_path):
+  folder = tmp_path / 'run'
+  before = KILLED.format(module='files.os', name='replace', when=THIRD)
+  status, said = launcher.run(folder, before, **AVERAGED)
+  assert status == -signal.SIGKILL, said
+  assert list(folder.glob('.*.part'))
+  _go_on(launcher, folder, unbroken)
 
 
 def test_checkpoints_amid_an_epoch_and_killed_there(
@@ -269,8 +286,8 @@ def test_checkpoints_amid_an_epoch_and_killed_there(
 
 
 LIMITED = """
-from gswinrmt_jax.checkpoints import checkpoint_io
-write, calls = checkpoint_io.write, []
+from gswinrmt_jax.checkpoints import checkpointer
+write, calls = checkpointer.write, []
 def limited(*what):
   import resource
   calls.append(1)
@@ -278,7 +295,7 @@ def limited(*what):
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, hard))
   return write(*what)
-patch.setattr(checkpoint_io, 'write', limited)
+patch.setattr(checkpointer, 'write', limited)
 """
 
 
@@ -296,9 +313,9 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run(
   status, said = launcher.run(folder, LIMITED.format(size=6000), **AVERAGED)
   assert status == 1, said
   last = _ends_in_a_line(said)
-  reason = f'checkpoint in {folder / "checkpoints"} (File too large); those'
+  reason = f'checkpoint in {folder / "checkpoints"} (File too large); earlier'
   assert f'cannot save a {reason}' in last
-  assert 'those before it are kept: the last is that of step 6.' in last
+  assert 'earlier ones are kept: the last is that of step 6.' in last
   said = _go_on(launcher, folder, unbroken)
   assert 'from the checkpoint of step 6.' in said
 

@@ -20,12 +20,18 @@ def checksum(tree: Any) -> int:
   return total
 
 
+def names(tree: Any) -> list[str]:
+  """Returns the path of each array, 'params/head/kernel'."""
+  return [
+      jax.tree_util.keystr(path, simple=True, separator='/')
+      for path, _ in jax.tree.leaves_with_path(tree)
+  ]
+
+
 def by_name(tree: Any) -> dict[str, int]:
-  """Returns the CRC-32 of each array; names are paths, 'params/head/kernel'."""
-  return {
-      jax.tree_util.keystr(path, simple=True, separator='/'): checksum(leaf)
-      for path, leaf in jax.tree.leaves_with_path(tree)
-  }
+  """Returns the CRC-32 of each array by its path."""
+  sums = [checksum(leaf) for leaf in jax.tree.leaves(tree)]
+  return dict(zip(names(tree), sums, strict=True))
 
 
 def differing(saved: Mapping[str, int], tree: Mapping[str, Any]) -> list[str]:
