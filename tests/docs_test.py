@@ -12,44 +12,68 @@ from gswinrmt_jax.models import factory
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / 'README.md').read_text()
+PAGES = [
+    'README.md',
+    'CONTRIBUTING.md',
+    'CHANGELOG.md',
+    *sorted(f'docs/{path.name}' for path in (ROOT / 'docs').glob('*.md')),
+]
 
 
-def test_the_table_of_fields_is_complete():
-  text = (ROOT / 'docs' / 'models.md').read_text()
-  table = text.partition('## Fields')[2].partition('\n\nImages')[0]
+def _page(name):
+  return (ROOT / 'docs' / f'{name}.md').read_text()
+
+
+def _table(text, head):
+  """Returns the rows below a table's first line, as one text."""
+  return text.partition(head)[2].partition('\n\n')[0]
+
+
+def _fields(cell):
+  """Returns the keyword arguments that a cell names in backticks."""
+  return eval(f'dict({", ".join(re.findall(r"`([^`]*)`", cell))})')
+
+
+def test_models_lists_every_field():
+  table = _table(_page('models').partition('## Fields')[2], '| field |')
   fields = re.findall(r'^\| `(\w+)` \|', table, re.MULTILINE)
   assert fields == list(factory.FIELDS)
 
 
-def test_the_fields_of_reading_are_complete():
-  text = (ROOT / 'docs' / 'data.md').read_text()
-  table = text.partition('| field | default |')[2].partition('\n\n')[0]
+def test_data_lists_every_field_of_reading():
+  table = _table(_page('data'), '| field | default |')
   cells = re.findall(r'^\| (`.*?) \|', table, re.MULTILINE)
   fields = re.findall(r'`(\w+)`', ' '.join(cells))
   assert sorted(fields) == sorted(recipes.cifar10('rmt_compact').data)
 
 
-def test_the_fields_of_the_mesh_are_complete():
-  text = (ROOT / 'docs' / 'scaling.md').read_text()
-  table = text.partition('| field | default |')[2].partition('\n\n')[0]
+def test_scaling_lists_every_field_of_the_mesh():
+  table = _table(_page('scaling'), '| field | default |')
   rows = re.findall(r'^\| `config\.([\w.]+)` \| (\d) \|', table, re.MULTILINE)
   config = recipes.cifar10('rmt_compact')
   assert {name for name, _ in rows if name.startswith('mesh.')} == {
-      f'mesh.{name}' for name in config.mesh
+      f'mesh.{name}' for name in config.get('mesh', {})
   }
   for name, default in rows:
     section, _, field = name.rpartition('.')
     assert str((config[section] if section else config)[field]) == default
 
 
-def test_the_rows_of_the_ablations_can_be_built():
-  text = (ROOT / 'docs' / 'models.md').read_text()
-  table = text.partition('| row | model | fields |')[2].partition('\n\n')[0]
+def test_the_options_that_training_names_are_fields():
+  config = recipes.cifar10('rmt_compact')
+  names = set(re.findall(r'--config\.([\w.]+)=', _page('training')))
+  assert len(names) > 10
+  for name in names:
+    section, _, field = name.rpartition('.')
+    assert field in (config[section] if section else config), name
+
+
+def test_models_lists_ablations_that_can_be_built():
+  table = _table(_page('models'), '| row | model | fields |')
   rows = re.findall(r'^\| .* \| `(\w+)` \| (.*) \|$', table, re.MULTILINE)
   assert len(rows) == 15
   for name, cell in rows:
-    # The cell's own words, as a caller would write them.
-    fields = eval(f'dict({", ".join(re.findall(r"`([^`]*)`", cell))})')
+    fields = _fields(cell)
     arch = gswinrmt_jax.create_model(name, num_classes=10, **fields).arch
     named = vars(gswinrmt_jax.create_model(name, num_classes=10).arch)
     # Each field of a row changes something.
@@ -57,16 +81,14 @@ def test_the_rows_of_the_ablations_can_be_built():
     assert changed == fields.keys(), (name, cell)
 
 
-def test_the_switches_of_the_ablations_are_complete():
-  text = (ROOT / 'docs' / 'experiments.md').read_text()
+def test_experiments_lists_every_switch():
   for base, table in switches.SWITCHES.items():
-    rows = text.partition(f'| `{base}` | changes |')[2].partition('\n\n')[0]
+    rows = _table(_page('experiments'), f'| `{base}` | changes |')
     found = {}
     for name, cell, against in re.findall(
         r'^\| `(\w+)` \| (.*) \| (.*)\|$', rows, re.MULTILINE
     ):
-      fields = eval(f'dict({", ".join(re.findall(r"`([^`]*)`", cell))})')
-      found[name] = (fields, against.strip(' `') or 'base')
+      found[name] = (_fields(cell), against.strip(' `') or 'base')
     expected = {
         name: (dict(switch.fields), switch.against)
         for name, switch in table.items()
@@ -75,62 +97,64 @@ def test_the_switches_of_the_ablations_are_complete():
     assert found == expected
 
 
-def test_the_sets_of_runs_are_complete():
-  text = (ROOT / 'docs' / 'experiments.md').read_text()
-  found = re.findall(r'^\| `([\w-]+)` \| (\d+) \|', text, re.MULTILINE)
+def test_experiments_lists_every_set_of_runs():
+  found = re.findall(
+      r'^\| `([\w-]+)` \| (\d+) \|', _page('experiments'), re.MULTILINE
+  )
   assert {name: int(runs) for name, runs in found} == {
       name: len(entries) for name, entries in sets.SETS.items()
   }
 
 
-def test_the_quickstart_runs(capsys):
-  block = re.search(r'```python\n(.*?)```', README, re.DOTALL)[1]
-  exec(compile(block, 'README.md', 'exec'), {})  # The README's own lines.
+def _run_example(text):
+  block = re.search(r'```python\n(.*?)```', text, re.DOTALL)[1]
+  exec(compile(block, 'example', 'exec'), {})
+
+
+def test_the_readme_example_runs(capsys):
+  _run_example(README)
   assert capsys.readouterr().out.splitlines() == ['(2, 10)', '(2, 4, 4, 128)']
 
 
-@pytest.mark.parametrize(
-    'document',
-    [
-        'README.md',
-        'CONTRIBUTING.md',
-        'docs/experiments.md',
-        'docs/imagenet.md',
-        'docs/models.md',
-        'docs/decisions.md',
-        'docs/token_labels.md',
-        'docs/data.md',
-        'docs/performance.md',
-        'docs/reliability.md',
-        'docs/scaling.md',
-        'docs/weights.md',
-    ],
-)
-def test_links_and_paths_lead_somewhere(document):
-  path = ROOT / document
+def test_the_train_loop_example_learns(capsys):
+  _run_example(_page('training'))
+  losses = [float(row.split()[1]) for row in capsys.readouterr().out.splitlines()]
+  assert len(losses) == 10 and losses[-1] < losses[0]
+
+
+def _anchors(path):
+  """Returns the anchors of a page's headings, as GitHub makes them."""
+  headings = re.findall(r'^#+ (.*)$', path.read_text(), re.MULTILINE)
+  words = [re.sub(r'[^\w\- ]', '', heading.lower()) for heading in headings]
+  return {word.replace(' ', '-') for word in words}
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_links_and_paths_lead_somewhere(page):
+  path = ROOT / page
   text = path.read_text()
-  targets = re.findall(r'\]\((?!http)([^)#]+)', text)
-  targets += re.findall(
+  for target, anchor in re.findall(r'\]\((?!http)([^)#]*)#?([^)]*)\)', text):
+    linked = path.parent / target if target else path
+    assert linked.exists(), f'{page}: {target}'
+    assert not anchor or anchor in _anchors(linked), f'{page}: #{anchor}'
+  for named in re.findall(
       r'`((?:configs|docs|results|tests|gswinrmt_jax)/[\w./]+)`', text
-  )
-  for target in targets:
-    if 'NAME' in target:  # stands for a name of the reader's
-      continue
-    found = (path.parent / target).exists() or (ROOT / target).exists()
-    assert found, f'{document}: {target}'
+  ):
+    if 'NAME' not in named:  # stands for a name of the reader's
+      assert (ROOT / named).exists(), f'{page}: {named}'
 
 
-def test_parameter_counts_in_the_readme_are_those_tested():
+def test_the_readme_has_every_parameter_count():
   import parameters_test
 
   for name, (_, count) in parameters_test.COUNTS.items():
     assert re.search(rf'`{name}`.*{count:,}', README), name
 
 
-def test_the_tests_that_reliability_names_are_there():
-  text = (ROOT / 'docs' / 'reliability.md').read_text()
+def test_reliability_names_tests_that_exist():
+  text = _page('reliability')
   named = re.findall(r'`(tests/\w+\.py)::(\w+)`', text)
-  rows = text.partition('| test |')[2].partition('\n\n')[0].splitlines()[2:]
+  rows = _table(text, '| test |').splitlines()[2:]
   assert len(named) == len(rows) > 20
   for file, test in named:
     assert f'\ndef {test}(' in (ROOT / file).read_text(), test
