@@ -118,7 +118,9 @@ def test_the_readme_example_runs(capsys):
 
 def test_the_train_loop_example_learns(capsys):
   _run_example(_page('training'))
-  losses = [float(row.split()[1]) for row in capsys.readouterr().out.splitlines()]
+  losses = [
+      float(row.split()[1]) for row in capsys.readouterr().out.splitlines()
+  ]
   assert len(losses) == 10 and losses[-1] < losses[0]
 
 
