@@ -382,8 +382,8 @@ def test_of_many_epochs_every_few_and_the_last(tmp_path):
   assert head == '| | 1 | 3 | 5 | 7 | 9 | 11 |' and row.count('50.00') == 6
 
 
-def test_the_tables_of_the_readme_are_made_from_results():
-  text = (ROOT / 'README.md').read_text()
+def test_the_tables_of_results_are_made_from_the_records():
+  text = (ROOT / 'docs' / 'results.md').read_text()
   settings, _ = results.group(results.gather([ROOT / 'results'])[0])
   found = {one.config.data.name: one for one in settings if not one.benchmark}
   assert tables.curves(found['tiny_imagenet_100']) in text
