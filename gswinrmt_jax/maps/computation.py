@@ -139,18 +139,15 @@ def compute(
           cam_stage=cam_stage,
       )
   )
-  stages = tuple(
-      _stage_maps(arch, stage, block, token, *arrays)
-      for stage, (block, token, arrays) in enumerate(
-          zip(blocks, tokens, found, strict=True)
-      )
-  )
   return Maps(
       size=size,
       point=point,
       logits=logits,
       label=int(label),
-      stages=stages,
+      stages=tuple(
+          _stage_maps(arch, stage, blocks[stage], tokens[stage], *arrays)
+          for stage, arrays in enumerate(found)
+      ),
       cam_stage=cam_stage,
       cam=cam,
       gate_fn=arch.gate_fn,
@@ -367,8 +364,7 @@ def _check(model, size, point, label, blocks, cam_stage):
   """Raises the errors of `compute`, in the words of its arguments."""
   if not model.num_classes:
     raise UserError('the model is a backbone: it has no class to explain')
-  height, width = size
-  x, y = point
+  (height, width), (x, y) = size, point
   if not (0 <= x < width and 0 <= y < height):
     raise UserError(
         f'point {x}, {y} is outside of the image of {width} x {height} pixels'

@@ -57,26 +57,24 @@ def write(
 
 def _reach(maps, picture):
   """Rows of stages, columns of heads; bright where the token takes from."""
-  figure, rows = _rows_of_heads(maps, _ratio(picture))
-  for panels, stage_maps in zip(rows, maps.stages, strict=True):
-    for axes, head in panels:
-      weights = np.abs(stage_maps.weights[head])
-      # No colour outside the window.
-      weights = np.ma.masked_equal(weights / (weights.max() or 1), 0)
-      image = _lay_over(
-          axes, picture, weights, stage_maps.stride, 'inferno', (0, 1)
-      )
-      _frame(axes, stage_maps.token, stage_maps.stride)
-      distance = stage_maps.distance[head]
-      axes.set_title(f'head {head}: {distance:.2f}', fontsize=8)
-  _bar(figure, image, figure.axes, (0, 0.5, 1))
-  _caption(
+  figure, panels = _panels_of_heads(maps, _ratio(picture))
+  for axes, stage_maps, head in panels:
+    weights = np.abs(stage_maps.weights[head])
+    # No colour outside the window.
+    weights = np.ma.masked_equal(weights / (weights.max() or 1), 0)
+    stride = stage_maps.stride
+    image = _lay_over(axes, picture, weights, stride, 'inferno', (0, 1))
+    _frame(axes, stage_maps.token, stride)
+    distance = stage_maps.distance[head]
+    axes.set_title(f'head {head}: {distance:.2f}', fontsize=8)
+  return _explained(
       figure,
+      image,
+      (0, 0.5, 1),
       'What the framed token takes from every token, over the largest of the '
       'head. No colour: nothing, as outside its window. After the head: mean '
       'Manhattan distance in tokens.',
   )
-  return figure
 
 
 def _decay(maps):
@@ -84,30 +82,30 @@ def _decay(maps):
   if maps.stages[0].kernel is None:
     return _words('This model has no decay by distance.')
   ratio = max(_ratio(stage_maps.kernel[0]) for stage_maps in maps.stages)
-  figure, rows = _rows_of_heads(maps, ratio)
-  for panels, stage_maps in zip(rows, maps.stages, strict=True):
-    down, across = ((size - 1) // 2 for size in stage_maps.kernel.shape[1:])
-    for axes, head in panels:
-      image = axes.imshow(
-          stage_maps.kernel[head],
-          cmap='viridis',
-          vmin=0,
-          vmax=1,
-          extent=(-across - 0.5, across + 0.5, down + 0.5, -down - 0.5),
-      )
-      axes.set(
-          xticks=sorted({-across, 0, across}), yticks=sorted({-down, 0, down})
-      )
-      axes.tick_params(labelsize=6)
-      rates = ' '.join(f'{rate:.3f}' for rate in stage_maps.rates[:, head])
-      axes.set_title(f'head {head}: {rates}', fontsize=8)
-  _bar(figure, image, figure.axes, (0, 0.5, 1))
-  _caption(
+  figure, panels = _panels_of_heads(maps, ratio)
+  for axes, stage_maps, head in panels:
+    kernel = stage_maps.kernel[head]
+    down, across = ((extent - 1) // 2 for extent in kernel.shape)
+    image = axes.imshow(
+        kernel,
+        cmap='viridis',
+        vmin=0,
+        vmax=1,
+        extent=(-across - 0.5, across + 0.5, down + 0.5, -down - 0.5),
+    )
+    axes.set(
+        xticks=sorted({-across, 0, across}), yticks=sorted({-down, 0, down})
+    )
+    axes.tick_params(labelsize=6)
+    rates = ' '.join(f'{rate:.3f}' for rate in stage_maps.rates[:, head])
+    axes.set_title(f'head {head}: {rates}', fontsize=8)
+  return _explained(
       figure,
+      image,
+      (0, 0.5, 1),
       'Decay by the offset in tokens. After the head: gamma along the width '
       'and the height, or one for both.',
   )
-  return figure
 
 
 def _gate(maps, picture):
@@ -119,49 +117,42 @@ def _gate(maps, picture):
   neutral = _NEUTRAL[maps.gate_fn]
   spread = max(np.abs(gate - neutral).max() for gate in gates)
   scale = (neutral - spread, neutral + spread)
-  strides = [stage_maps.stride for stage_maps in maps.stages]
-  for stage, (axes, gate, stride) in enumerate(
-      zip(panels, gates, strides, strict=True), start=1
-  ):
+  for index, (axes, gate) in enumerate(zip(panels, gates, strict=True)):
+    stride = maps.stages[index].stride
     image = _lay_over(axes, picture, gate, stride, 'RdBu_r', scale)
-    axes.set_title(f'stage {stage}: mean {gate.mean():.3f}', fontsize=9)
-  _bar(figure, image, panels, (scale[0], neutral, scale[1]))
-  _caption(figure, f'Gate ({maps.gate_fn}), mean over the channels.')
-  return figure
+    axes.set_title(f'stage {index + 1}: mean {gate.mean():.3f}', fontsize=9)
+  ticks = (scale[0], neutral, scale[1])
+  text = f'Gate ({maps.gate_fn}), mean over the channels.'
+  return _explained(figure, image, ticks, text, panels)
 
 
 def _grad_cam(maps, picture):
   """The image, and the evidence for the class over it."""
-  figure, (axes,) = _image_and(picture, 1)
+  figure, panels = _image_and(picture, 1)
   peak = maps.cam.max()
   strength = maps.cam / (peak or 1)
-  image = _lay_over(axes, picture, strength, 1, 'inferno', (0, 1))
-  axes.set_title(
-      f'class {maps.label}, stage {maps.cam_stage}'
-      + ('' if peak else ': no evidence'),
-      fontsize=9,
-  )
-  _bar(figure, image, [axes], (0, 0.5, 1))
-  _caption(figure, 'Grad-CAM over its largest value.')
-  return figure
+  image = _lay_over(panels[0], picture, strength, 1, 'inferno', (0, 1))
+  title = f'class {maps.label}, stage {maps.cam_stage}'
+  panels[0].set_title(title if peak else f'{title}: no evidence', fontsize=9)
+  text = 'Grad-CAM over its largest value.'
+  return _explained(figure, image, (0, 0.5, 1), text, panels)
 
 
-def _rows_of_heads(maps, ratio):
-  """Returns a figure and, for each stage, its panels with their heads."""
-  heads = [_spread(len(stage_maps.weights)) for stage_maps in maps.stages]
+def _panels_of_heads(maps, ratio):
+  """Returns a figure, and its panels with the maps of a stage and the head."""
+  heads = [_heads_shown(len(stage_maps.weights)) for stage_maps in maps.stages]
   columns = max(map(len, heads))
   figure = _figure(len(heads), columns, 1.5, ratio)
   cells = figure.add_gridspec(len(heads), columns)
-  rows = []
-  for index, (shown, stage_maps) in enumerate(
-      zip(heads, maps.stages, strict=True)
-  ):
-    panels = [figure.add_subplot(cells[index, i]) for i in range(len(shown))]
-    rows.append(list(zip(panels, shown, strict=True)))
-    panels[0].set_ylabel(
-        f'stage {index + 1}\nblock {stage_maps.block}', fontsize=8
-    )
-  return figure, rows
+  panels = []
+  for row, stage_maps in enumerate(maps.stages):
+    for column, head in enumerate(heads[row]):
+      axes = figure.add_subplot(cells[row, column])
+      panels.append((axes, stage_maps, head))
+      if not column:
+        label = f'stage {row + 1}\nblock {stage_maps.block}'
+        axes.set_ylabel(label, fontsize=8)
+  return figure, panels
 
 
 def _image_and(picture, count):
@@ -179,14 +170,11 @@ def _figure(rows, columns, side, ratio):
   # Imported here, and without `pyplot`: no window, no global state.
   from matplotlib.figure import Figure
 
-  size = (
-      max(columns * side + 1, 4.5),
-      rows * (side * ratio + 0.4) + 0.6,
-  )
+  size = max(columns * side + 1, 4.5), rows * (side * ratio + 0.4) + 0.6
   return Figure(figsize=size, layout='constrained')
 
 
-def _spread(count: int) -> Sequence[int]:
+def _heads_shown(count: int) -> Sequence[int]:
   """Heads to show: all, or as many as fit, the first and last among them."""
   shown = min(count, MAX_HEADS)
   return np.linspace(0, count - 1, shown).round().astype(int).tolist()
@@ -231,17 +219,16 @@ def _frame(axes, token, stride):
   axes.add_patch(frame)
 
 
-def _bar(figure, image, panels, ticks):
-  """A colour bar; automatic ticks would outgrow the layout."""
+def _explained(figure, image, ticks, text, panels=None):
+  """Adds a colour bar, with ticks that fit into the layout, and a caption."""
+  panels = panels or figure.axes
   figure.colorbar(image, ax=panels, shrink=0.6, ticks=ticks, format='%.2f')
+  figure.supxlabel(_wrap(figure, text), fontsize=9)
+  return figure
 
 
 def _wrap(figure, text):
   return textwrap.fill(text, int(figure.get_figwidth() * 13))
-
-
-def _caption(figure, text):
-  figure.supxlabel(_wrap(figure, text), fontsize=9)
 
 
 def _words(text):
