@@ -255,6 +255,24 @@ def test_fields_may_be_empty_or_absent(tmp_path):
     assert restored.tree.batch_stats == {}
 
 
+def test_a_mid_epoch_one_is_worse_than_the_worst(tmp_path):
+  checkpoints = _save(tmp_path / 'c', {2: 0.0, 3: None})
+  assert checkpoints.restore_best(_target()).step == 2
+
+
+def test_the_layout_of_before_is_restored(folder):
+  """With a list of files, and no checksum of the metadata."""
+  path = folder / '5' / 'meta' / 'metadata'
+  meta = json.loads(path.read_text())
+  del meta['meta_crc32']
+  path.write_text(json.dumps(meta))
+  (folder / '5' / 'files.json').write_text('{"meta/metadata": [1, 2]}')
+  for name in ('_CHECKPOINT_METADATA', 'commit_success.txt'):
+    (folder / '5' / name).touch()
+  restored = checkpointer.Checkpointer(folder).restore_latest(_target())
+  chex.assert_trees_all_equal(restored.tree, _state(5))
+
+
 def test_what_was_never_saved_is_no_damage(folder):
   checkpoints = checkpointer.Checkpointer(folder)
   target = {**_weights(_target()), 'ema': {'params': _target().params}}

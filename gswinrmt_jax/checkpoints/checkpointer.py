@@ -39,13 +39,7 @@ class DamagedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-  """A checkpoint that was read.
-
-  Attributes:
-    tree: Of the target's type and structure.
-    meta: As it was saved, with 'accuracy'.
-    step: The step that it was saved at.
-  """
+  """A checkpoint that was read: `tree` like the target, `meta` as saved."""
 
   tree: Any
   meta: dict[str, Any]
@@ -185,11 +179,14 @@ class Checkpointer:
     It has the highest validation accuracy, and is the latest of equal ones. A
     mid-epoch checkpoint, which has none, is better than nothing.
     """
-    accuracies, damaged = self._accuracies()
+    with processes.together():
+      accuracies, damaged = self._accuracies()
     ranked = sorted(
-        accuracies, key=lambda step: (accuracies[step] or -1.0, step)
+        (-1.0 if accuracy is None else accuracy, step)
+        for step, accuracy in accuracies.items()
     )
-    return self._restore_first(reversed(ranked), target, damaged)
+    steps = [step for _, step in reversed(ranked)]
+    return self._restore_first(steps, target, damaged)
 
   def restore(self, step: int, target: Any) -> Restored:
     """Restores the checkpoint of one step; `target` as in `restore_latest`.
@@ -210,6 +207,9 @@ class Checkpointer:
           f'checkpoint {step} in {self.directory} is damaged ({error}); '
           f'others: {known}'
       ) from error
+
+  def _folder(self, step):
+    return self.directory / str(step)
 
   def _join(self):
     if self._writing is not None:
@@ -290,24 +290,19 @@ class Checkpointer:
     except BaseException as error:
       # Code in C turns the exception of a signal into a SystemError.
       failure = interruption(error) or error
-    status = 1 if isinstance(failure, DamagedError) else 2 if failure else 0
-    if not processes.greatest(status):
+    if not processes.greatest(failure is not None):
       return restored
-    first = processes.greatest(status if processes.is_first() else 0)
-    if first == 1:
-      raise failure if status == 1 else DamagedError('says the first process')
-    if isinstance(failure, UserError) or (
-        failure and not isinstance(failure, Exception)
-    ):
+    damaged = isinstance(failure, DamagedError)
+    if processes.greatest(damaged and processes.is_first()):
+      raise failure if damaged else DamagedError('says the first process')
+    ours = isinstance(failure, Exception) and not isinstance(failure, UserError)
+    if failure and not ours:
       raise failure
     reason = _reason(failure) if failure else 'by another process'
     raise UserError(
         f'checkpoint {step} in {self.directory} cannot be read now ({reason}); '
         'it stays where it is: try again when that is mended'
     ) from failure
-
-  def _folder(self, step):
-    return self.directory / str(step)
 
   def _tell(self, step, reason):
     self._warn(
