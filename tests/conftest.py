@@ -37,3 +37,22 @@ def usual_kernels():
   """For tests of what is to change no bit."""
   with compiling.usual_kernels():
     yield
+
+
+@pytest.fixture(scope='module')
+def launcher(tmp_path_factory):
+  """Starts runs of the tiny model as processes."""
+  import tiny_runs
+
+  folder = tmp_path_factory.mktemp('launcher')
+  with tiny_runs.Launcher(folder) as launcher:
+    yield launcher
+
+
+@pytest.fixture(scope='module')
+def unbroken(launcher, tmp_path_factory):
+  """The folder of a run that nothing happened to."""
+  folder = tmp_path_factory.mktemp('runs') / 'unbroken'
+  status, said = launcher.run(folder, ema_decay=0.9)
+  assert status == 0, said
+  return folder

@@ -1,0 +1,171 @@
+"""Runs that are killed while they write, full disks, folders that are gone."""
+
+import os
+import re
+import signal
+import subprocess
+
+import fault_runs
+import pytest
+
+KILLED = """
+import os
+from gswinrmt_jax import files
+from gswinrmt_jax.checkpoints import checkpointer
+before, calls = {module}.{name}, []
+def killed(*what, **how):
+  calls.append(1)
+  if {when}:
+    os.kill(os.getpid(), 9)
+  return before(*what, **how)
+patch.setattr({module}, '{name}', killed)
+"""
+THIRD = 'len(calls) == 3'
+
+
+@pytest.mark.parametrize(
+    ('module', 'name', 'when', 'left'),
+    [
+        # Before anything of the third is written; while the first of its files
+        # is synced; when it is complete, but not renamed.
+        ('checkpointer', '_orbax', THIRD, r'6 12 \.18\.\w+\.part'),
+        ('files', 'sync', '".18." in str(what)', r'6 12 \.18\.\w+\.part'),
+        (
+            'files.os',
+            'replace',
+            '"18" in str(what[1])',
+            r'6 12 \.18\.\w+\.part',
+        ),
+        # When it is complete, but the old one still there; when that has been
+        # renamed, but is not removed yet; while it is removed.
+        ('checkpointer', 'superseded', THIRD, '6 12 18'),
+        ('files', '_remove', 'True', r'\.6\.\w+\.gone 12 18'),
+        ('files.os', 'unlink', 'len(calls) == 2', r'\.6\.\w+\.gone 12 18'),
+    ],
+)
+def test_killed_at_each_point_of_a_save(
+    launcher, unbroken, tmp_path, module, name, when, left
+):
+  folder = tmp_path / 'run'
+  before = KILLED.format(module=module, name=name, when=when)
+  status, said = launcher.run(folder, before, **fault_runs.AVERAGED)
+  assert status == -signal.SIGKILL, said
+  names = fault_runs.names(folder / 'checkpoints')
+  for pattern in left.split():
+    assert any(re.fullmatch(pattern, found) for found in names), names
+  assert len(names) == 3
+  fault_runs.resume(launcher, folder, unbroken)
+  assert not (folder / 'damaged_checkpoints').exists()
+
+
+def test_killed_while_a_file_is_written(launcher, unbroken, tmp_path):
+  folder = tmp_path / 'run'
+  before = KILLED.format(module='files.os', name='replace', when=THIRD)
+  status, said = launcher.run(folder, before, **fault_runs.AVERAGED)
+  assert status == -signal.SIGKILL, said
+  assert list(folder.glob('.*.part'))
+  fault_runs.resume(launcher, folder, unbroken)
+
+
+def test_checkpoints_amid_an_epoch_and_killed_there(
+    launcher, unbroken, tmp_path
+):
+  how = {'checkpoint_every_steps': 4}
+  folder = tmp_path / 'run'
+  killed = fault_runs.at(23, 'os.kill(os.getpid(), 9)', saved=20)
+  status, said = launcher.run(folder, killed, **fault_runs.AVERAGED, **how)
+  assert status == -signal.SIGKILL, said
+  assert fault_runs.steps(folder)[-2:] == [18, 20]
+  said = fault_runs.resume(launcher, folder, unbroken, **how)
+  assert 'from the checkpoint of step 20.' in said
+
+
+LIMITED = """
+from gswinrmt_jax.checkpoints import checkpointer
+write, calls = checkpointer.write, []
+def limited(*what):
+  import resource
+  calls.append(1)
+  if len(calls) == 2:
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, hard))
+  return write(*what)
+patch.setattr(checkpointer, 'write', limited)
+"""
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run(
+    launcher, unbroken, tmp_path
+):
+  """By a limit on the size of files, as a quota has it."""
+  folder = tmp_path / 'run'
+  status, said = launcher.run(
+      folder, LIMITED.format(size=6000), **fault_runs.AVERAGED
+  )
+  assert status == 1, said
+  last = fault_runs.last_line(said)
+  reason = f'checkpoint in {folder / "checkpoints"} (File too large); earlier'
+  assert f'cannot save a {reason}' in last
+  assert 'earlier ones are kept: the last is that of step 6.' in last
+  said = fault_runs.resume(launcher, folder, unbroken)
+  assert 'from the checkpoint of step 6.' in said
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+  """A file system of two megabytes."""
+  place = tmp_path / 'disk'
+  place.mkdir()
+  mount = ['mount', '-t', 'tmpfs', '-o', 'size=2m', 'tmpfs', str(place)]
+  if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+    pytest.skip('needs the right to mount a small tmpfs')
+  yield place
+  subprocess.run(['umount', '-l', str(place)], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(
+    launcher, unbroken, small_disk
+):
+  fill = """
+  with open(folder.parent / 'filler', 'wb', buffering=0) as file:
+    try:
+      while file.write(bytes(4096)): pass
+    except OSError: pass
+"""
+  before = fault_runs.at(9, fill.strip(), saved=6)
+  folder = small_disk / 'run'
+  status, said = launcher.run(folder, before, **fault_runs.AVERAGED)
+  assert status == 1, said
+  assert 'No space left on device' in fault_runs.last_line(said)
+  (small_disk / 'filler').unlink()
+  said = fault_runs.resume(launcher, folder, unbroken)
+  assert 'from the checkpoint of step 6.' in said
+
+
+def test_a_folder_that_is_removed_ends_the_run_and_is_not_made_again(
+    launcher, tmp_path
+):
+  folder = tmp_path / 'run'
+  status, said = launcher.run(
+      folder,
+      fault_runs.at(8, 'shutil.rmtree(folder)', saved=6),
+      **fault_runs.AVERAGED,
+  )
+  assert status == 1 and not folder.exists()
+  assert 'metrics.jsonl (it was removed)' in fault_runs.last_line(said)
+
+
+def test_a_folder_that_is_read_only_is_refused(launcher, tmp_path):
+  folder = tmp_path / 'place' / 'run'
+  folder.parent.mkdir()
+  before = 'import os\n'
+  if not os.geteuid():
+    before += 'os.setuid(65534)\n'  # root may write anywhere
+  folder.parent.chmod(0o555)
+  for parent in (tmp_path, *tmp_path.parents):
+    if parent.name.startswith(('pytest-', 'popen-', tmp_path.name)):
+      parent.chmod(0o755)
+  status, said = launcher.run(folder, before, **fault_runs.AVERAGED)
+  folder.parent.chmod(0o755)
+  assert status == 2 and said.count('\n') == 1
+  assert f'cannot write to {folder}: Permission denied' in said

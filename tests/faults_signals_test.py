@@ -1,0 +1,201 @@
+"""Signals to a run, a second process in its folder, and how it resumes."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import fault_runs
+import pytest
+
+
+@pytest.mark.parametrize(
+    ('number', 'status', 'per_dispatch', 'stopped'),
+    [
+        (signal.SIGTERM, 143, 0, 8),
+        (signal.SIGINT, 130, 0, 15),  # where metrics are read as well
+        (signal.SIGTERM, 143, 4, 10),  # the dispatch of steps 7 to 10
+    ],
+)
+def test_a_signal_ends_the_run_behind_the_step_with_a_checkpoint(
+    launcher, unbroken, tmp_path, number, status, per_dispatch, stopped
+):
+  how = {**fault_runs.AVERAGED, 'steps_per_dispatch': per_dispatch}
+  if per_dispatch:  # a loop on the device: another last bit
+    unbroken = tmp_path / 'unbroken'
+    assert launcher.run(unbroken, **how)[0] == 0
+  folder = tmp_path / 'run'
+  what = f'os.kill(os.getpid(), {int(number)})'
+  found, said = launcher.run(
+      folder, fault_runs.at(min(stopped, 15), what), **how
+  )
+  assert found == status, said
+  *_, last = said.splitlines()
+  assert last == (
+      f'gswinrmt: stopped by {number.name} after step {stopped}, with a '
+      'checkpoint of that step; the same command goes on from there'
+  )
+  assert fault_runs.steps(folder)[-1] == stopped
+  assert not list(folder.glob('.lock'))
+  status, said = launcher.run(folder, **how)
+  assert status == 0 and f'the checkpoint of step {stopped}.' in said, said
+  fault_runs.check_equal(folder, unbroken)
+
+
+def test_a_signal_while_validating_ends_it_behind_the_epoch(
+    launcher, unbroken, tmp_path
+):
+  before = """
+import os
+from gswinrmt_jax.evals import evaluator as evaluation
+each = evaluation.begin
+def signalled(*what):
+  patch.setattr(evaluation, 'begin', each)
+  os.kill(os.getpid(), 15)
+  return each(*what)
+patch.setattr(evaluation, 'begin', signalled)
+"""
+  status, said = launcher.run(tmp_path / 'run', before, **fault_runs.AVERAGED)
+  assert status == 143 and 'after step 6, with a checkpoint' in said
+  assert fault_runs.steps(tmp_path / 'run') == [6]
+  fault_runs.resume(launcher, tmp_path / 'run', unbroken)
+
+
+def test_a_signal_while_the_last_epoch_is_closed_ends_the_run(
+    launcher, unbroken, tmp_path
+):
+  before = """
+import os
+from gswinrmt_jax.runs import progress
+epoch = progress.Progress.epoch
+def signalled(self, step, *what):
+  epoch(self, step, *what)
+  if step == 25:
+    os.kill(os.getpid(), 15)
+patch.setattr(progress.Progress, 'epoch', signalled)
+"""
+  status, said = launcher.run(tmp_path / 'run', before, **fault_runs.AVERAGED)
+  assert status == 143 and 'after step 25, with a checkpoint' in said, said
+  assert not (tmp_path / 'run' / 'summary.json').exists()
+  fault_runs.resume(launcher, tmp_path / 'run', unbroken)
+
+
+def test_a_signal_that_ends_the_workers_as_well_costs_no_step(
+    launcher, unbroken, tmp_path
+):
+  """As a scheduler sends it, to all processes of a job."""
+  before = """
+import os
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.train import feed
+following, calls = feed.Feed.__next__, []
+def gone(self):
+  calls.append(1)
+  if len(calls) == 9:
+    os.kill(os.getpid(), 15)
+    raise UserError('a worker was killed')
+  return following(self)
+patch.setattr(feed.Feed, '__next__', gone)
+"""
+  status, said = launcher.run(tmp_path / 'run', before, **fault_runs.AVERAGED)
+  assert status == 143 and 'after step 8, with a checkpoint' in said, said
+  fault_runs.resume(launcher, tmp_path / 'run', unbroken)
+
+
+def test_a_second_ctrl_c_ends_it_at_once(launcher, unbroken, tmp_path):
+  """Though a checkpoint is being written, which takes a minute here."""
+  before = """
+from gswinrmt_jax.checkpoints import checkpointer
+def slow(*what):
+  import time
+  time.sleep(60)
+patch.setattr(checkpointer, 'write', slow)
+"""
+  before += fault_runs.at(8, 'for _ in range(2): os.kill(os.getpid(), 2)')
+  begun = time.monotonic()
+  status, said = launcher.run(tmp_path / 'run', before, **fault_runs.AVERAGED)
+  assert status == 130 and time.monotonic() - begun < 50
+  assert said.endswith('\ngswinrmt: interrupted\n') and 'Traceback' not in said
+  fault_runs.resume(launcher, tmp_path / 'run', unbroken)
+
+
+def test_a_second_process_refuses_and_a_killed_one_gives_way(
+    launcher, unbroken, tmp_path
+):
+  folder = tmp_path / 'run'
+  asleep = "print('asleep', flush=True); time.sleep(600)"
+  first = launcher.start(
+      folder, fault_runs.at(15, asleep, saved=12), **fault_runs.AVERAGED
+  )
+  first.wait_for('asleep')
+  before = (folder / 'metrics.jsonl').read_bytes()
+  status, said = launcher.run(folder, **fault_runs.AVERAGED)  # says elsewhere
+  assert status == 2 and said.count('\n') == 1
+  assert f'{folder} is being trained by process {first.pid} on ' in said
+  assert (folder / 'metrics.jsonl').read_bytes() == before
+  # To read is free.
+  from gswinrmt_jax.checkpoints import checkpointer
+
+  meta = checkpointer.read_meta(folder / 'checkpoints' / '12')
+  assert meta['accuracy'] is not None
+  os.kill(first.pid, signal.SIGKILL)
+  assert first.wait() == -signal.SIGKILL
+  fault_runs.resume(launcher, folder, unbroken)
+
+
+def test_an_experiment_that_is_stopped_stops_its_run_with_a_checkpoint(
+    tmp_path,
+):
+  """SIGTERM to the parent of a run that is a real one."""
+  script = """
+import pathlib, sys
+import pytest, tiny_parts
+from gswinrmt_jax.commands import guard
+from gswinrmt_jax.train import train_loop as loop
+from gswinrmt_jax.runs import meter
+patch = pytest.MonkeyPatch()
+tiny_parts.install(patch)
+add = meter.Meter.add
+def slow(self, *what):
+  import time
+  time.sleep(0.2)
+  add(self, *what)
+patch.setattr(meter.Meter, 'add', slow)
+(folder,) = [a.split('=')[1] for a in sys.argv if a.startswith('--workdir')]
+recipe, folder = tiny_parts.recipe(), pathlib.Path(folder)
+sys.exit(guard.guarded(lambda: loop.train(recipe, folder) and None))
+"""
+  parent = """
+import pathlib, sys
+from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.experiments import run, sets
+jobs = sets.jobs('smoke', pathlib.Path(sys.argv[1]), seeds=1, overrides=[],
+                 load=recipe_files.load)
+run.run(jobs, [sys.executable, '-c', sys.argv[2]])
+"""
+  tests = pathlib.Path(__file__).parent
+  path = f'{tests.parent}{os.pathsep}{tests}'
+  with (tmp_path / 'said').open('w') as said:
+    process = subprocess.Popen(
+        [sys.executable, '-c', parent, str(tmp_path / 'out'), script],
+        env={**os.environ, 'PYTHONPATH': path, 'JAX_PLATFORMS': 'cpu'},
+        stdout=said,
+        stderr=said,
+    )
+  try:
+    deadline = time.monotonic() + 100
+    while 'epoch 1/4 done' not in (tmp_path / 'said').read_text():
+      assert time.monotonic() < deadline and process.poll() is None
+      time.sleep(0.05)
+    process.terminate()
+    assert process.wait(60) == 143
+  finally:
+    process.kill()
+    process.wait()
+  said = (tmp_path / 'said').read_text()
+  assert 'stopped by SIGTERM after step ' in said
+  (folder,) = [p for p in (tmp_path / 'out' / 'smoke').iterdir() if p.is_dir()]
+  step = fault_runs.steps(folder)[-1]
+  assert step >= 6 and f'after step {step}, with a checkpoint' in said

@@ -1,0 +1,113 @@
+"""Steps that are not finite, and two thousand that are."""
+
+import json
+import pathlib
+
+import fault_runs
+import pytest
+import tiny_runs
+
+NAN_AT = """
+import jax, jax.numpy as jnp
+from gswinrmt_jax.train import build, train_step as step
+make = build.make_augmentation
+def broken(config, info):
+  augment = make(config, info)
+  run = jax.random.fold_in(jax.random.key(config.seed), 1)
+  def augmentation(key, batch):
+    image, targets = augment(key, batch)
+    bad = jax.random.key_data(key) == jax.random.key_data(
+        step.augment_key(run, {step} - 1)
+    )
+    return image + jnp.where(bad.all(), jnp.nan, 0.0), targets
+  return augmentation
+patch.setattr(build, 'make_augmentation', broken)
+"""
+
+
+@pytest.mark.parametrize(
+    ('step', 'seen', 'saved'), [(9, '7 to 10', [6]), (12, '11 to 12', [6])]
+)
+def test_pixels_that_are_not_finite_end_the_run_before_a_checkpoint(
+    launcher, tmp_path, step, seen, saved
+):
+  """In an interval, and at the last step of an epoch."""
+  folder = tmp_path / 'run'
+  status, said = launcher.run(
+      folder, NAN_AT.format(step=step), **fault_runs.AVERAGED
+  )
+  last = fault_runs.last_line(said)
+  assert status == 1 and fault_runs.steps(folder) == saved
+  assert f'not finite at step {step} (seen when reading steps {seen})' in last
+  assert 'last good checkpoint: that of step 6, in ' in last
+  assert '--config.nan_policy=skip' in last
+  assert [e['step'] for e in tiny_runs.figures(folder)][-1] < step
+
+
+def test_a_step_that_is_not_finite_can_be_skipped(launcher, unbroken, tmp_path):
+  """The same command goes on with the policy, and it counts."""
+  folder, broken = tmp_path / 'run', NAN_AT.format(step=9)
+  assert launcher.run(folder, broken, **fault_runs.AVERAGED)[0] == 1
+  skip = {**fault_runs.AVERAGED, 'nan_policy': 'skip'}
+  status, said = launcher.run(folder, broken, **skip)
+  assert status == 0 and 'from the checkpoint of step 6.' in said, said
+  assert 'steps skipped, not finite                  1' in said
+  entries = {e['step']: e for e in tiny_runs.figures(folder)}
+  assert entries[10]['skipped'] == 1
+  assert not any('skipped' in e for s, e in entries.items() if s != 10)
+  # The rate is that of an update, and one update less was made.
+  others = {e['step']: e for e in tiny_runs.figures(unbroken)}
+  for step in (10, 15):
+    rate, other = (e[step]['learning_rate'] for e in (entries, others))
+    assert rate > other * 1.001  # it falls from step 6 on
+  summary = json.loads((folder / 'summary.json').read_text())
+  assert summary['skipped_steps'] == 1 and summary['steps'] == 25
+  # The optimiser made one update less than there were steps.
+  other = tmp_path / 'other'
+  assert launcher.run(other, broken, **skip)[0] == 0
+  assert tiny_runs.checksums(other, 25) == tiny_runs.checksums(folder, 25)
+
+
+WATCHED = """
+import gc, json, jax, tiny, tiny_parts
+# A hundred steps each epoch.
+patch.setitem(tiny_parts.SPLITS, 'train', tiny.arrays(0, 400))
+gc.freeze()
+from gswinrmt_jax.runs import progress
+tell = progress.Progress.epoch
+def epoch(self, step, *rest):
+  tell(self, step, *rest)
+  gc.collect()
+  pages = int(open('/proc/self/statm').read().split()[1])
+  arrays = jax.live_arrays()
+  row = [step, pages * 4096, len(arrays), sum(a.nbytes for a in arrays)]
+  with open(folder.parent / 'watched', 'a') as file:
+    file.write(json.dumps(row) + '\\n')
+patch.setattr(progress.Progress, 'epoch', epoch)
+"""
+
+
+@pytest.mark.skipif(
+    not pathlib.Path('/proc/self/statm').exists(), reason='needs /proc'
+)
+def test_memory_is_flat_over_2000_steps_and_20_evaluations(launcher, tmp_path):
+  status, said = launcher.run(
+      tmp_path / 'run',
+      WATCHED,
+      num_epochs=20,
+      log_every_steps=50,
+      steps_per_dispatch=20,
+      **fault_runs.AVERAGED,
+  )
+  assert status == 0, said
+  rows = [
+      json.loads(line)
+      for line in (tmp_path / 'watched').read_text().splitlines()
+  ]
+  assert len(rows) == 20 and rows[-1][0] == 2000
+  # At the end there is no next batch.
+  _, _, counts, sizes = zip(*rows[:-1], strict=True)
+  assert len(set(counts)) == 1 and len(set(sizes)) == 1
+  # Resident, from the fifth evaluation on: what is begun once has been.
+  resident = [row[1] / 2**20 for row in rows[4:]]
+  assert resident[-1] - resident[0] < 12, resident
