@@ -9,7 +9,7 @@ _BITS = re.compile(r'^[a-z]+?(\d+)')
 _ARRAY = re.compile(r'\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]')
 _COMMENT = re.compile(r'/\*.*?\*/')
 _HEADER = re.compile(r'^(ENTRY )?%?([\w.\-]+) \(.*\{$')
-_INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.\-]+) = (.*)$')
+_INSTRUCTION = re.compile(r'^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$')
 _OPERAND = re.compile(r'%([\w.\-]+(?:#\d+)?)')  # `%a#1`: part 1 of a tuple
 _CALLED = re.compile(r'\b(?:calls|to_apply|body|condition)=%?([\w.\-]+)')
 _BRANCHES = re.compile(r'\bbranch_computations=\{([^}]*)\}')
@@ -24,11 +24,6 @@ _COLLECTIVES = set(
     'all-gather all-reduce all-to-all collective-broadcast collective-permute '
     'reduce-scatter'.split()
 )
-# Instructions that read as much of their first operand as they return.
-_SLICES = {'dynamic-slice', 'gather', 'slice'}
-_VIEWS = {'bitcast', 'get-tuple-element', 'reshape'}
-# A slice of these needs no more than the same slice of their operands.
-_ELEMENTWISE = {'add', 'convert', 'divide', 'maximum', 'multiply', 'subtract'}
 
 
 @dataclasses.dataclass
@@ -46,10 +41,9 @@ class Counts:
       operation or call.
     phases: Launches of the 'forward' and 'backward' pass and of the 'rest'
       (optimiser, metrics), by the name that JAX gave the operation.
-    bytes_read: Bytes of the operands of all launches; of an operand that a
-      fusion only slices, the slices.
-    bytes_written: Bytes of their results; of a result that is updated in
-      place, the update.
+    bytes_read: Bytes of the operands of all launches, also of an operand that
+      a launch reads a slice of.
+    bytes_written: Bytes of their results.
     collectives: Launches of each collective operation.
     unknown_loops: Loops whose trip count is unknown; they count once.
   """
@@ -77,7 +71,8 @@ def count(text: str) -> Counts:
 
 
 def _add_computation(computations, name, times, counts):
-  for instruction in computations[name].values():
+  computation = computations[name]
+  for instruction in computation.values():
     opcode = instruction.opcode
     if opcode in _BRANCHING:
       trips = times
@@ -93,9 +88,9 @@ def _add_computation(computations, name, times, counts):
       counts.phases[_phase(instruction)] += times
       if kind == 'collective':
         counts.collectives[opcode.removesuffix('-start')] += times
-      read, written = _traffic(computations, name, instruction)
-      counts.bytes_read += times * read
-      counts.bytes_written += times * written
+      operands = (computation[operand] for operand in instruction.operands)
+      counts.bytes_read += times * sum(one.num_bytes for one in operands)
+      counts.bytes_written += times * instruction.num_bytes
 
 
 def _kind(instruction):
@@ -121,60 +116,6 @@ def _phase(instruction):
   return 'forward' if 'jvp(' in name else 'rest'
 
 
-def _traffic(computations, name, instruction):
-  """Returns the bytes that one launch reads and writes."""
-  computation = computations[name]
-  sizes = [computation[operand].num_bytes for operand in instruction.operands]
-  written = instruction.num_bytes
-  if instruction.opcode == 'fusion':
-    (called,) = instruction.called
-    return _fusion_traffic(computations[called], sizes, written)
-  if instruction.opcode in _SLICES:
-    return written + sum(sizes[1:]), written
-  if instruction.opcode == 'dynamic-update-slice':
-    return sum(sizes[1:]), sizes[1]
-  return sum(sizes), written
-
-
-def _fusion_traffic(body, sizes, written):
-  users = {name: [] for name in body}
-  for instruction in body.values():
-    for operand in dict.fromkeys(instruction.operands):
-      users[operand].append(instruction)
-  read = sum(
-      min(sizes[int(instruction.literal)], _bytes_read(instruction, users))
-      for instruction in body.values()
-      if instruction.opcode == 'parameter'
-  )
-  root = next(one for one in body.values() if one.root)
-  for name in root.operands if root.opcode == 'tuple' else [root.name]:
-    while body[name].opcode in _VIEWS:
-      name = body[name].operands[0]
-    if body[name].opcode == 'dynamic-update-slice':
-      update = body[body[name].operands[1]]
-      written -= body[name].num_bytes - update.num_bytes
-  return read, written
-
-
-def _bytes_read(instruction, users):
-  """Returns how many bytes of a value its users need."""
-  total = 0
-  for user in users[instruction.name]:
-    first = user.operands[0] == instruction.name
-    if user.opcode in _SLICES and first:
-      total += user.num_bytes
-    elif user.root:
-      return instruction.num_bytes
-    elif user.opcode in _VIEWS:
-      total += _bytes_read(user, users)
-    elif user.opcode in _ELEMENTWISE:
-      share = _bytes_read(user, users) / user.num_bytes
-      total += round(share * instruction.num_bytes)
-    elif user.opcode != 'dynamic-update-slice' or not first:
-      return instruction.num_bytes
-  return total
-
-
 @dataclasses.dataclass(frozen=True)
 class Instruction:
   """One line of a computation.
@@ -183,22 +124,15 @@ class Instruction:
     name: Without the percent sign.
     shape: As written: `bf16[2,3]{1,0}`, or a tuple in parentheses.
     opcode: Such as 'fusion'.
-    literal: The text in parentheses: the operands, or a number.
+    operands: Names of the operands, in order.
     attributes: The text after them.
-    root: Whether the computation returns it.
   """
 
   name: str
   shape: str
   opcode: str
-  literal: str
+  operands: tuple[str, ...]
   attributes: str
-  root: bool = False
-
-  @property
-  def operands(self) -> tuple[str, ...]:
-    """Names of the operands, in order."""
-    return tuple(_OPERAND.findall(self.literal))
 
   @property
   def num_bytes(self) -> int:
@@ -242,14 +176,14 @@ def parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
   return entry, computations
 
 
-def _instruction(root, name, rest):
+def _instruction(name, rest):
   rest = _COMMENT.sub('', rest)
   end = _closing(rest, 0) + 1 if rest[0] == '(' else rest.index(' ')
   shape, rest = rest[:end], rest[end:].strip()
   start = rest.index('(')
   end = _closing(rest, start)
-  literal, attributes = rest[start + 1 : end], rest[end + 1 :]
-  return Instruction(name, shape, rest[:start], literal, attributes, bool(root))
+  operands = tuple(_OPERAND.findall(rest[start + 1 : end]))
+  return Instruction(name, shape, rest[:start], operands, rest[end + 1 :])
 
 
 def _closing(text, start):
@@ -273,7 +207,7 @@ def _part(name, computation):
     else:
       parts[-1] += letter
   shape = parts[int(index)].strip()
-  return Instruction(name, shape, 'get-tuple-element', f'%{whole}', '')
+  return Instruction(name, shape, 'get-tuple-element', (whole,), '')
 
 
 def shape_bytes(shape: str) -> int:
