@@ -1,13 +1,12 @@
-"""Makes a data set of class folders: a digit somewhere among scraps of others.
+"""Makes class folders of images: a digit somewhere among scraps of others.
 
   python examples/cluttered_digits.py pictures
   gswinrmt prepare folder cluttered_digits --images pictures
 
-Which digit it is can only be told by finding it, so the maps of a model trained
-on these pictures should show where it is. `boxes.json` in the folder says where
-that was: left, top, right, bottom of each picture, in pixels.
-
-The digits are those of the package, each split drawn from its own.
+To classify such an image, a model must find the digit, so its maps should show
+where it is. `boxes.json` in the folder has the true place of each digit: left,
+top, right, bottom, in pixels. The digits are those of the package; each split
+uses its own.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from gswinrmt_jax.data import digits
 
 SIZE = 64  # pixels a side
 COUNTS = {'train': 6000, 'val': 500, 'test': 500}
-DIGIT = (20, 29)  # pixels a side, from and below
+DIGIT = (20, 29)  # pixels a side, the second exclusive
 SCRAP = (5, 10)
 NUM_SCRAPS = 14
 
@@ -34,10 +33,10 @@ def picture(
   Args:
     rng: Source of the draws.
     glyphs: uint8 `[n 8 8]`, to cut the scraps from.
-    row: The one to be found.
+    row: Of the digit to be found.
 
   Returns:
-    The picture, and where its digit is.
+    The image, and the box of its digit.
   """
   canvas = rng.normal(40, 12, (SIZE, SIZE, 3))
   for _ in range(NUM_SCRAPS):
@@ -51,7 +50,7 @@ def picture(
 
 
 def _scaled(glyph, side):
-  """Returns how much of each pixel is ink, 0 to 1."""
+  """Returns the share of ink in each pixel, 0 to 1."""
   large = PIL.Image.fromarray(glyph).resize((side, side))
   return np.asarray(large, np.float64) / 255
 
@@ -77,7 +76,7 @@ def main() -> None:
   for seed, (split, count) in enumerate(COUNTS.items()):
     rng = np.random.default_rng(seed)
     images, labels = digits.read(split)
-    glyphs = images[:, ::4, ::4, 0]  # as they were scanned
+    glyphs = images[:, ::4, ::4, 0]  # 8 x 8, as scanned
     for number in range(count):
       row = rng.integers(len(glyphs))
       image, box = picture(rng, glyphs, row)

@@ -1,10 +1,10 @@
-"""Does Grad-CAM point at the digit? On pictures of `cluttered_digits.py`.
+"""Does Grad-CAM point at the digit? On images of `cluttered_digits.py`.
 
   python examples/where_it_looks.py runs/cluttered_digits pictures
 
-Counts, over the test pictures, how often the centre of the token with the
-largest value is inside the box of the digit ("pointing game", Zhang et al.
-2016), beside how often a token drawn at random would be.
+Counts over the test images how often the token with the largest value has its
+centre in the box of the digit ("pointing game", Zhang et al. 2016), and how
+often a random token would.
 """
 
 import argparse

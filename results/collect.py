@@ -1,11 +1,11 @@
-"""Gathers what a run measured into one JSON, for this folder.
+"""Collects the results of a run in one JSON file, for this folder.
 
   python results/collect.py RUN > results/NAME.json
 
-Recipe, surroundings (device, versions, commit), figures of every epoch, and the
-closing summary if the run has ended; what its images are, and its latency if
-that was measured. Where run and data lay is left out. `gswinrmt report` reads
-such files as it reads run folders.
+They are the recipe, the environment (device, versions, commit), the figures of
+every epoch, the summary if the run has ended, its image size and classes, and
+its latency if measured. Paths of run and data are left out. `gswinrmt report`
+reads such files like run folders.
 """
 
 import json
@@ -30,7 +30,7 @@ def collect(run: pathlib.Path) -> dict:
         pathlib.Path(program).name,
         *(word for word in words if not word.startswith(_PLACES)),
     ]
-    # The recipe of a start, which environments of earlier versions lack.
+    # The recipe of this start; environments of earlier versions lack it.
     start.get('config', {'data': {}})['data'].pop('dir', None)
   lines = (run / 'metrics.jsonl').read_text().splitlines()
   entries = [json.loads(line) for line in lines]

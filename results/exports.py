@@ -1,10 +1,10 @@
-"""Exports a run in every form and reads each in a process of its own.
+"""Exports a run in every format and reads each file back in a new process.
 
   python results/exports.py RUN
 
-For each form prints the greatest difference of the logits of five images of
-noise from the model's own, or why there is none: the model has no such form, or
-a library is missing. docs/weights.md has the table.
+Prints for each format the largest difference to the model's own logits on five
+images of noise, or why there is none: the model cannot be exported so, or a
+library is missing. docs/weights.md has the table.
 """
 
 import pathlib
@@ -17,11 +17,11 @@ import numpy as np
 
 from gswinrmt_jax.deploy import export
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import load, state_dict
 
-# What reads a file at `path` and saves what it computes of `pixels`, or what
-# the file holds, as `result`. But for safetensors without this package.
+# Programs that read a file at `path` and save its logits of `pixels`, or its
+# arrays, as `result`; all but the first without this package.
 _READERS = {
     'safetensors': """
 import json, pathlib
@@ -61,17 +61,17 @@ pixels = np.load(pixels)
 
 
 def difference(run: load.Weights, form: str, folder: pathlib.Path) -> float:
-  """Returns the greatest difference of the logits of what is read again.
+  """Returns the largest difference of logits after exporting and reading.
 
   Args:
-    run: What is exported.
+    run: The weights.
     form: One of `export.FORMATS`.
-    folder: Where it goes.
+    folder: To write into.
 
   Raises:
-    UserError: If it cannot be exported, or not be read.
+    UserError: If the weights cannot be exported, or the file not be read.
   """
-  path = export.export(run, form, folder, metrics_log.Terminal(sys.stderr))
+  path = export.export(run, form, folder, Terminal(sys.stderr))
   height, width = run.card.image_size
   rng = np.random.default_rng(1)
   pixels = rng.integers(0, 256, (5, height, width, 3), np.uint8)
@@ -93,10 +93,8 @@ def difference(run: load.Weights, form: str, folder: pathlib.Path) -> float:
 
 
 def main(source: str) -> None:
-  """Prints a line for each form."""
-  run = load.load(
-      pathlib.Path(source), warn=metrics_log.Terminal(sys.stderr).say
-  )
+  """Prints a line for each format."""
+  run = load.load(pathlib.Path(source), warn=Terminal(sys.stderr).say)
   for form in export.FORMATS:
     with tempfile.TemporaryDirectory() as folder:
       try:
