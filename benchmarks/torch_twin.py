@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.ops import all_pairs, axial, decay, rotary, window
+from gswinrmt_jax.ops import axial, positions
 
 # Finite, since a fused kernel may subtract it from itself.
 _MASKED = -1e4
@@ -226,7 +226,7 @@ class Attention(nn.Module):
     )
     self.out = nn.Linear(width, width)
     logits = torch.tensor(
-        decay.decay_logits(heads, arch.decay_ranges[stage]),
+        positions.decay_logits(heads, arch.decay_ranges[stage]),
         dtype=torch.float32,
     ).repeat(1 if self.full else 2, 1)
     self.decay_logit = nn.Parameter(logits, arch.decay == 'learned')
@@ -267,21 +267,22 @@ class Attention(nn.Module):
     """Tables of the rotation, and distances and mask of each pass."""
     name = height, width
     if name not in self._tables:
-      stride, _ = window.effective(width, self.window, 0)
+      stride, _ = axial.effective_window(width, self.window, 0)
       row, column = np.arange(height)[:, None], np.arange(width)[None]
       depth = self.project.in_features // self.heads
       angle = (row * stride + column)[..., None] * (
-          rotary.interleaved_frequencies(depth)
+          positions.interleaved_frequencies(depth)
       )
       turn = torch.from_numpy(np.exp(1j * angle))[:, :, None]
       if self.full:
-        pairs = [(all_pairs.manhattan(height, width), None)]
+        pairs = [(axial.manhattan(height, width), None)]
       else:
         pairs = [
             (
                 np.abs(axial.offsets(extent)),
-                window.band_mask(
-                    extent, *window.effective(extent, self.window, self.shift)
+                axial.band_mask(
+                    extent,
+                    *axial.effective_window(extent, self.window, self.shift),
                 ),
             )
             for extent in (width, height)

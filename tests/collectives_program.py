@@ -4,8 +4,8 @@
 
 The images are on the devices, and batches are row numbers. As JSON: for each
 case of `CASES`, the shapes that each kind of exchange has as its results, and
-the shapes of the parameters that the case splits. It is traced for a GPU: on a
-CPU depthwise convolutions are computed in another way.
+the shapes of the parameters that the case splits. Without the forms that a CPU
+takes of depthwise convolutions.
 """
 
 import collections
@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gswinrmt_jax import ops
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.benchmark import hlo
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.ops import backend
 from gswinrmt_jax.train import (
     dispatch,
     gradients,
@@ -106,7 +106,7 @@ def _exchanged(model, settings, *, fsdp=1, tokens=False):
   supply = dispatch.Supply(np.int32(2), {'row': rows}, records)
   advance = dispatch.jit_advance(dispatch.make_advance(update), here, shapes)
   key = jax.eval_shape(lambda: jax.random.key(0))
-  with backend.tracing_for('gpu'):
+  with ops.plain():
     lowered = advance.lower(shapes, supply, key)
   _, computations = hlo.parse(lowered.compile().as_text())
   found = collections.defaultdict(list)

@@ -14,11 +14,10 @@ import random_variables
 import weight_loops
 
 import gswinrmt_jax
-from gswinrmt_jax import maps
+from gswinrmt_jax import maps, ops
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.maps import computation, drawing
 from gswinrmt_jax.models import attention, named
-from gswinrmt_jax.ops import rotary
 
 # Maps of 13 x 9, 7 x 5, 4 x 3 and 2 x 2 tokens; the point is in their last
 # partial windows.
@@ -112,7 +111,7 @@ def _finite_difference_cam(out, tree, config, stage, label):
     [
         (
             'retention',
-            {'window_size': 3, 'attention_impl': 'cyclic'},
+            {'window_size': 3},
             3,
             {'label': 3, 'cam_stage': 3},
         ),
@@ -246,7 +245,6 @@ def _attention(name, impl, *, stage=0, shifted=True, **fields):
       widths=(C,) * 4,
       num_heads=(N,) * 4,
       window_size=0 if name == 'rmt' else 3,
-      attention_impl=impl,
       **fields,
   )
   module = attention.Attention(arch, stage, shifted, jnp.float32)
@@ -255,10 +253,8 @@ def _attention(name, impl, *, stage=0, shifted=True, **fields):
   rates = RATES[:1] if stage == 3 and arch.full_stages else RATES
 
   def mix(value):
-    q, k = query, key
-    if arch.rotary == 'interleaved':  # in the order of the projections
-      q, k = (rotary.arranged(x, N) for x in (query, key))
-    return module.attend(q, k, value, jnp.float32(np.log(rates)))
+    with ops.forms(attention=impl):
+      return module.attend(query, key, value, jnp.float32(np.log(rates)))
 
   return mix, np.asarray(query[0]), np.asarray(key[0]), value, rates
 

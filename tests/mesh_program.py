@@ -14,7 +14,6 @@ import sys
 
 from flax import linen as nn
 import jax
-import jax.numpy as jnp
 import pytest
 import tiny
 import tiny_parts
@@ -22,7 +21,7 @@ import tiny_parts
 from gswinrmt_jax.commands import guard
 from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.distributed import processes
-from gswinrmt_jax.models import norm
+from gswinrmt_jax.models import layers
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import build, gradients, train_loop
 
@@ -33,8 +32,7 @@ class Small(nn.Module):
   @nn.compact
   def __call__(self, x, *, train: bool):
     x = nn.Conv(8, (3, 3), strides=2, use_bias=False, name='conv')(x)
-    normed = norm.BatchNorm(jnp.float32, name='norm')
-    x = normed(tiny.Through(8), x, train=train)
+    x = layers.BatchNorm(name='norm')(x, train=train)
     x = nn.Dropout(0.1, deterministic=not train)(nn.relu(x))
     x = nn.relu(nn.Dense(16, name='hidden')(x.mean((1, 2))))
     return nn.Dense(tiny.CLASSES, name='head')(x)

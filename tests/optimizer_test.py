@@ -5,13 +5,10 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-import programs
 import pytest
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.ops import backend
 from gswinrmt_jax.train import optimizer
 
 
@@ -137,66 +134,6 @@ def test_what_decays_is_what_decays_in_the_released_code(name):
     sizes[decays].append(leaf.size)
   counts = [(len(sizes[key]), sum(sizes[key])) for key in (False, True)]
   assert counts == list(RELEASED[name])
-
-
-@pytest.mark.parametrize('weight_decay', [0.25, 0.0])
-@pytest.mark.parametrize('platform', ['cpu', 'gpu'])
-def test_it_is_the_adamw_of_optax(platform, weight_decay):
-  """State and parameters over ten steps, with a rate that changes."""
-  settings = {'b1': 0.8, 'b2': 0.95, 'eps': 1e-3, 'weight_decay': weight_decay}
-  schedule = optax.linear_schedule(0.1, 0.5, 10)
-  ours = optimizer.make_optimizer(schedule, **settings)
-  theirs = optax.adamw(schedule, mask=optimizer.decay_mask, **settings)
-  results = {}
-  for name, tx in (('ours', ours), ('theirs', theirs)):
-    rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda p: p + 1.0, PARAMS)
-    state = tx.init(params)
-    for _ in range(10):
-      grads = jax.tree.map(
-          lambda p, rng=rng: jnp.float32(rng.normal(size=p.shape)), params
-      )
-      with backend.tracing_for(platform):
-        updates, state = tx.update(grads, state, params)
-      params = optax.apply_updates(params, updates)
-    results[name] = params, state
-  assert jax.tree.structure(results['ours']) == jax.tree.structure(
-      results['theirs']
-  )
-  jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6),
-      *results.values(),
-  )
-
-
-def test_parameters_of_a_shape_share_a_program():
-  tx = optimizer.make_optimizer(
-      lambda step: 0.1, b1=0.9, b2=0.9, eps=1e-8, weight_decay=0.1
-  )
-  program = jax.make_jaxpr(tx.update)(PARAMS, tx.init(PARAMS), PARAMS)
-  shared = programs.shared(program.jaxpr)
-  # Two kernels, which decay; vectors of five; the decay logits.
-  assert shared['_change'] == (2 + 1 + 1, len(jax.tree.leaves(PARAMS)))
-
-
-def test_on_a_gpu_no_parameter_changes_before_all_gradients_are_there():
-  """XLA would copy what the other gradients still read."""
-  params = {'p0': jnp.arange(3.0), 'p1': jnp.ones(4)}
-  tx = optimizer.make_optimizer(
-      lambda step: 0.1, b1=0.9, b2=0.9, eps=1e-8, weight_decay=0.1
-  )
-  state = tx.init(params)
-  here = tx.update(params, state, params)
-  with backend.tracing_for('gpu'):
-    program = jax.make_jaxpr(lambda *a: tx.update(*a))(params, state, params)
-    there = tx.update(params, state, params)
-  grads = program.jaxpr.invars[:2]
-  first, *_ = program.jaxpr.eqns
-  assert first.primitive.name == 'optimization_barrier'
-  assert first.invars == grads
-  for equation in program.jaxpr.eqns[1:]:
-    assert not {*grads} & {v for v in equation.invars if not hasattr(v, 'val')}
-  jax.tree.map(np.testing.assert_array_equal, there, here)
 
 
 def test_layer_scale_shrinks_with_the_kernels():

@@ -10,7 +10,6 @@ thirty changes that were tried, against 1.4e-14 of rounding.
 import functools
 
 from flax import traverse_util
-import for_gpu
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +18,7 @@ import pytest
 import random_variables
 
 import gswinrmt_jax
+from gswinrmt_jax import ops
 
 _SIZES = {
     'widths': (16, 24, 32, 48),
@@ -31,13 +31,10 @@ _ORACLE = {
     'rmt_compact': {'system': 'rmt', 'head': 'norm', 'full_stages': (4,)},
     'rmt_t': {'system': 'rmt', 'head': 'proj', 'full_stages': (3, 4)},
 }
-_CYCLIC = {'attention_impl': 'cyclic'}
-_BANDED = {'attention_impl': 'banded'}
 
 
-def _model(name, window, depths, **overrides):
-  if window is not None:
-    overrides['window_size'] = window
+def _model(name, window, depths):
+  overrides = {} if window is None else {'window_size': window}
   return gswinrmt_jax.create_model(
       name,
       num_classes=7,
@@ -69,24 +66,24 @@ def _case(name, window, size, depths):
 # 2x3; of 32x32: 8x8, 4x4, 2x2, 1x1. Compiling is what takes the time: models
 # are as deep as their case needs.
 @pytest.mark.parametrize(
-    'name,window,size,depths,overrides',
+    'name,window,size,depths,attention',
     [
-        ('rmt_compact', None, (75, 106), (1, 1, 2, 1), {}),
-        ('rmt_t', None, (64, 96), (1, 1, 2, 1), {}),
-        ('retention_compact', 4, (75, 106), (2, 2, 3, 1), _CYCLIC),
-        ('retention_compact', 4, (75, 106), (2, 2, 3, 1), _BANDED),
-        ('swat_compact', 5, (75, 106), (2, 2, 3, 1), _CYCLIC),
-        ('swat_compact', 5, (75, 106), (2, 2, 3, 1), _BANDED),
-        ('retention_compact', 3, (64, 96), (2, 1, 2, 1), {}),
-        ('swat_compact', 3, (64, 96), (1, 2, 2, 1), {}),
-        ('retention_compact', 4, (32, 32), (2, 1, 1, 1), _BANDED),
-        ('swat_compact', 4, (32, 32), (2, 1, 1, 1), _CYCLIC),
+        ('rmt_compact', None, (75, 106), (1, 1, 2, 1), 'auto'),
+        ('rmt_t', None, (64, 96), (1, 1, 2, 1), 'auto'),
+        ('retention_compact', 4, (75, 106), (2, 2, 3, 1), 'cyclic'),
+        ('retention_compact', 4, (75, 106), (2, 2, 3, 1), 'banded'),
+        ('swat_compact', 5, (75, 106), (2, 2, 3, 1), 'cyclic'),
+        ('swat_compact', 5, (75, 106), (2, 2, 3, 1), 'banded'),
+        ('retention_compact', 3, (64, 96), (2, 1, 2, 1), 'auto'),
+        ('swat_compact', 3, (64, 96), (1, 2, 2, 1), 'auto'),
+        ('retention_compact', 4, (32, 32), (2, 1, 1, 1), 'banded'),
+        ('swat_compact', 4, (32, 32), (2, 1, 1, 1), 'cyclic'),
     ],
 )
-def test_model_agrees_with_the_oracle(name, window, size, depths, overrides):
+def test_model_agrees_with_the_oracle(name, window, size, depths, attention):
   flat, image, want = _case(name, window, size, depths)
-  model = _model(name, window, depths, **overrides)
-  with jax.enable_x64(True):
+  model = _model(name, window, depths)
+  with jax.enable_x64(True), ops.forms(attention=attention):
     logits, maps = _answer(model.clone(dtype=jnp.float64), flat, image)
   assert logits.dtype == jnp.float64
   assert sorted(maps) == ['stage1', 'stage2', 'stage3', 'stage4']
@@ -97,25 +94,13 @@ def test_model_agrees_with_the_oracle(name, window, size, depths, overrides):
   np.testing.assert_allclose(logits, want['logits'], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    'name,window,size,depths',
-    [
-        ('rmt_t', None, (64, 96), (1, 1, 2, 1)),
-        ('retention_compact', 3, (64, 96), (2, 1, 2, 1)),
-        ('swat_compact', 5, (75, 106), (2, 2, 3, 1)),
-    ],
-)
-def test_the_forms_for_large_maps_of_a_gpu_do_so_too(
-    name, window, size, depths
-):
+def test_the_equations_alone_do_so_too():
+  """Without the forms that a CPU takes."""
+  name, window, size, depths = 'retention_compact', 3, (64, 96), (2, 1, 2, 1)
   flat, image, want = _case(name, window, size, depths)
-  model = _model(name, window, depths)
-  with for_gpu.maps_large_from(0), jax.enable_x64(True):
-    logits, maps = _answer(model.clone(dtype=jnp.float64), flat, image)
-  for stage, got in sorted(maps.items()):
-    np.testing.assert_allclose(
-        got, want[stage], rtol=0, atol=1e-12, err_msg=stage
-    )
+  model = _model(name, window, depths).clone(dtype=jnp.float64)
+  with jax.enable_x64(True), ops.plain():
+    logits, _ = _answer(model, flat, image)
   np.testing.assert_allclose(logits, want['logits'], rtol=0, atol=1e-12)
 
 

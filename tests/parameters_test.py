@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import gswinrmt_jax
+from gswinrmt_jax import ops
 from gswinrmt_jax.models import factory, named
 
 # name -> (classes, parameters). The first seven are the released RMT's (those
@@ -187,10 +188,8 @@ def test_names_outside_of_the_stages():
 @pytest.mark.parametrize('name', ['rmt_compact', 'retention_compact'])
 def test_how_it_is_computed_changes_no_name(name):
   reference = _shapes(name, 10)
-  for overrides in (
-      {'attention_impl': 'cyclic'},
-      {'depthwise_impl': 'conv'},
-      {'depthwise_impl': 'shift'},
-      {'size': (75, 106)},
-  ):
-    assert _shapes(name, 10, **overrides) == reference
+  factory.variable_shapes.cache_clear()
+  with ops.forms(attention='cyclic', depthwise='shift'):
+    assert _shapes(name, 10) == reference
+  with ops.plain():
+    assert _shapes(name, 10, size=(75, 106)) == reference

@@ -2,7 +2,6 @@
 
 import functools
 
-from flax import linen as nn
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ import pytest
 import released_rmt
 
 from gswinrmt_jax import weights
-from gswinrmt_jax.models import dense, norm
 from gswinrmt_jax.weights import state_dict
 
 # Released name of a map -> the module whose output it is.
@@ -50,53 +48,15 @@ def _outputs(image):
 
   @jax.jit
   def run(variables, image):
-    branches = {}
-
-    def apart(next_function, args, kwargs, context):
-      """Has a branch by itself, which a block has added to its map."""
-      if not args or not isinstance(args[-1], dense.Onto):
-        return next_function(*args, **kwargs)
-      *rest, onto = args
-      branch = branches['/'.join(context.module.path)] = next_function(*rest)
-      return onto.map + branch
-
-    apply = functools.partial(
-        released_rmt.model().apply, variables, image, train=False
+    return released_rmt.model().apply(
+        variables, image, train=False, capture_intermediates=True
     )
-    with nn.intercept_methods(apart):
-      apply()
-    return *apply(capture_intermediates=True), branches
 
-  logits, captured, branches = run(_variables(), image)
+  logits, captured = run(_variables(), image)
   flat = traverse_util.flatten_dict(captured['intermediates'], sep='/')
-  return (
-      logits,
-      {
-          # The last: an attention shares its scope with its projections.
-          path.removesuffix('/__call__'): _whole(outputs[-1])
-          for path, outputs in flat.items()
-      }
-      | branches,
-  )
-
-
-def _whole(output):
-  """Applies the scale and bias that a norm leaves to the layer behind it."""
-  match output:
-    case [array, norm.Affine(scale=scale, bias=bias)]:
-      return np.asarray(array) * np.asarray(scale) + np.asarray(bias)
-  return output
-
-
-def _normed(proj):
-  """Applies the norm that is one with the layer in front of it here."""
-  params, stats = (
-      _variables()[kind]['proj_norm'] for kind in ('params', 'batch_stats')
-  )
-  channel = np.arange(len(proj)) * released_rmt.EVERY % len(stats['mean'])
-  centred = proj - stats['mean'][channel]
-  factor = params['scale'] / np.sqrt(stats['var'] + 1e-5)
-  return centred * factor[channel] + params['bias'][channel]
+  return logits, {
+      path.removesuffix('/__call__'): output for path, (output,) in flat.items()
+  }
 
 
 def _compare(got, want, name):
@@ -111,7 +71,7 @@ def test_logits_and_maps(prefix):
   np.testing.assert_allclose(logits, want[f'{prefix}logits'], rtol=0, atol=1e-5)
   for name, path in _MAPS.items():
     _compare(got[path], want[prefix + name], name)
-  _compare(got['proj_norm'], _normed(want[prefix + 'proj']), 'proj')
+  _compare(got['proj'], want[prefix + 'proj'], 'proj')
   pooled = jax.nn.silu(got['proj_norm']).mean((1, 2))
   _compare(pooled, want[f'{prefix}pooled'], 'pooled')
   if not prefix:

@@ -1,12 +1,9 @@
 """A model of a few hundred parameters, for tests of what surrounds a model."""
 
-from typing import NamedTuple
-
 from flax import linen as nn
 import numpy as np
 
 from gswinrmt_jax.data import records, sources
-from gswinrmt_jax.models import norm
 
 CLASSES = 3
 
@@ -32,14 +29,3 @@ def arrays(seed: int, count: int) -> records.Arrays:
   image = (noise + 80 * label[:, None, None, None]).astype(np.uint8)
   source = sources.ArraySource(image, label)
   return records.Arrays(image, label, source)
-
-
-class Through(NamedTuple):
-  """A linear layer that is none, of so many channels."""
-
-  features: int
-
-  def __call__(self, x, *, after=norm.NOTHING):
-    if after.scale is not None:
-      x *= after.scale[None, None, None]
-    return x if after.bias is None else x + after.bias[None, None, None]

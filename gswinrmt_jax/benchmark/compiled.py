@@ -17,7 +17,6 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.benchmark import hlo
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.ops import backend
 from gswinrmt_jax.train import build
 from gswinrmt_jax.train import schedule as plan
 from gswinrmt_jax.train import train_state as state_lib
@@ -163,19 +162,18 @@ def compile_step(
       platform='cuda', target_config=target_config(target), topology='1x1x1'
   ).devices
   device = jax.sharding.SingleDeviceSharding(chip)
-  with backend.tracing_for('gpu'):
-    step, arguments = training_step(
-        config,
-        image_size=image_size,
-        num_classes=num_classes,
-        augmented=augmented,
-    )
-    arguments = jax.tree.map(
-        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=device),
-        arguments,
-    )
-    traced = jax.jit(step, donate_argnums=0).trace(*arguments)
-    lowered = traced.lower(lowering_platforms=('cuda',))
+  step, arguments = training_step(
+      config,
+      image_size=image_size,
+      num_classes=num_classes,
+      augmented=augmented,
+  )
+  arguments = jax.tree.map(
+      lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=device),
+      arguments,
+  )
+  traced = jax.jit(step, donate_argnums=0).trace(*arguments)
+  lowered = traced.lower(lowering_platforms=('cuda',))
   program = lowered.compile(compiler_options=_FASTER)
   memory = program.memory_analysis()
   return Compiled(

@@ -23,12 +23,10 @@ from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.benchmark import pipeline, random_data, worker
 from gswinrmt_jax.data import parallel
 from gswinrmt_jax.models import cost, factory
-from gswinrmt_jax.ops import backend
 from gswinrmt_jax.train import feed, optimizer, setup
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
-_PLAIN = {'depthwise_impl': 'conv', 'attention_impl': 'banded'}
 _MATMUL_SIDE = {'cpu': 2048}  # elsewhere 8192
 _COPIED = {'cpu': 2**26}  # floats, more than any cache holds; elsewhere 1 GiB
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
@@ -105,12 +103,11 @@ def _inference(spec):
 
 
 def _model(spec):
-  fields = dict(spec['fields'], **(_PLAIN if spec.get('plain') else {}))
   model = factory.create_model(
       spec['model'],
       num_classes=spec['classes'],
       dtype=spec['dtype'],
-      **fields,
+      **spec['fields'],
   )
   size = spec['image_size']
   values = random_data.random_variables(model, (size, size, 3))
@@ -119,8 +116,7 @@ def _model(spec):
 
 
 def _compiled(spec, function, *arguments):
-  plain = backend.tracing_for('gpu') if spec.get('plain') else None
-  with plain or contextlib.nullcontext():
+  with ops.plain() if spec.get('plain') else contextlib.nullcontext():
     return function.lower(*arguments).compile()
 
 
@@ -187,9 +183,9 @@ def _depthwise(spec):
 
   @jax.jit
   def both(x, kernel, cotangent):
-    convolve = functools.partial(ops.depthwise_conv, impl=spec['impl'])
-    y, backward = jax.vjp(convolve, x, kernel)
-    return y, backward(cotangent)
+    with ops.forms(depthwise=spec['impl']):
+      y, backward = jax.vjp(ops.depthwise_conv, x, kernel)
+      return y, backward(cotangent)
 
   run = _repeated(both, x, kernel, cotangent)
   return worker.Program(run, {'images': shape[0]})

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 import numpy as np
 
-from gswinrmt_jax import files
+from gswinrmt_jax import files, ops
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.deploy import model_card
 from gswinrmt_jax.errors import UserError
@@ -90,19 +90,16 @@ def export(
   return path
 
 
-def make_program(weights: Weights, depthwise_impl: str = 'auto') -> Program:
+def make_program(weights: Weights) -> Program:
   """Returns the function that is exported, from pixels to logits.
 
   Args:
     weights: The model. Mean and standard deviation of its card are inside.
-    depthwise_impl: How depthwise convolutions are computed.
 
   Returns:
     `(uint8 [b h w 3], variables) -> float32 [b k]`, computed in float32.
   """
-  fields = {**weights.card.fields, 'depthwise_impl': depthwise_impl}
-  card = dataclasses.replace(weights.card, fields=fields)
-  model = dataclasses.replace(weights, card=card).make_model(dtype='float32')
+  card, model = weights.card, weights.make_model(dtype='float32')
 
   def program(pixels, variables):
     image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)
@@ -166,15 +163,8 @@ def _write_stablehlo(weights, path):
   height, width = weights.card.image_size
   (batch,) = jax_export.symbolic_shape('b')
   pixels = jax.ShapeDtypeStruct((batch, height, width, 3), jnp.uint8)
-  forms = {
-      'cpu': make_program(weights, 'shift'),
-      'default': make_program(weights, 'conv'),
-  }
-
-  @jax.jit
-  def program(pixels):  # The weights become constants, shared by both.
-    return jax.lax.platform_dependent(pixels, weights.variables, **forms)
-
+  model = make_program(weights)
+  program = jax.jit(lambda pixels: model(pixels, weights.variables))
   exported = jax_export.export(program, platforms=_PLATFORMS)(pixels)
   path.write_bytes(exported.serialize())
   read = jax_export.deserialize(path.read_bytes())
@@ -193,13 +183,13 @@ def _write_onnx(weights, path):
   # It warns of every shape that it leaves to the runtime.
   logging.getLogger('onnx_ir').setLevel(logging.ERROR)
   height, width = weights.card.image_size
-  # Runtimes are fast at convolutions, not at shifted sums.
-  program = make_program(weights, 'conv')
-  model = jax2onnx.to_onnx(
-      lambda pixels: program(pixels, weights.variables),
-      inputs=[jax.ShapeDtypeStruct(('b', height, width, 3), np.uint8)],
-      model_name=weights.card.name,
-  )
+  program = make_program(weights)
+  with ops.plain():  # Runtimes are fast at convolutions, not at shifted sums.
+    model = jax2onnx.to_onnx(
+        lambda pixels: program(pixels, weights.variables),
+        inputs=[jax.ShapeDtypeStruct(('b', height, width, 3), np.uint8)],
+        model_name=weights.card.name,
+    )
   path.write_bytes(model.SerializeToString())
   session = onnxruntime.InferenceSession(
       path, providers=['CPUExecutionProvider']

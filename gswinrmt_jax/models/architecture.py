@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from gswinrmt_jax import ops, pallas
-from gswinrmt_jax.ops import axial, depthwise
+from gswinrmt_jax import ops
 
 CONV_STEM_STRIDE = 4
 _LARGEST = 2**20  # of any number of a model, far beyond what could be computed
@@ -19,9 +18,6 @@ _CHOICES = {
     'decay': ('none', 'fixed', 'learned'),
     'lce': ('none', 'depthwise', 'pointwise'),
     'gate_fn': ('sigmoid', 'swish'),
-    'attention_impl': (*axial.IMPLEMENTATIONS, 'pallas'),
-    'depthwise_impl': depthwise.IMPLEMENTATIONS,
-    'ffn_impl': ('xla', 'pallas'),
 }
 
 
@@ -64,8 +60,8 @@ class Architecture:
     decay: `gamma` per head: 'learned', 'fixed' at RMT's values, or 'none'.
     decay_ranges: `r` in `gamma_n = 1 - 2 ** (-2 - r n / N)`.
     lce: Local enhancement of V: 'depthwise' 5x5, 'pointwise' adds a 1x1
-      convolution behind it (eq. 6), or 'none'.
-    head_norm: Normalises each head's channels behind the weights (RetNet).
+      convolution after it (eq. 6), or 'none'.
+    head_norm: Normalises each head's channels after the weights (RetNet).
     gate: Gate on the attention output (eq. 5).
     gate_fn: What `gate` makes of `x W_g`: 'sigmoid' (G1) or 'swish' (RetNet).
     swiglu: `V = v1 * SiLU(v2)` (eq. 8).
@@ -74,14 +70,7 @@ class Architecture:
     full_stages: Stages, from 1, that attend over all pairs of tokens at once
       instead of rows, then columns (not 'sigmoid'; no windows).
     ffn_conv: Whether the FFN has its depthwise convolution.
-    ffn_norm: LayerNorm inside the FFN, behind its depthwise convolution.
-    attention_impl: 'auto', 'banded', 'cyclic' or 'blocked': ways to compute
-      the same windows; 'pallas' by a kernel of our own on one GPU, elsewhere
-      'auto'.
-    depthwise_impl: 'auto', 'shift' or 'conv': ways to compute depthwise
-      convolutions.
-    ffn_impl: 'pallas' has the middle of the FFN computed by kernels of our own
-      on one GPU, where it has a norm; else 'xla'.
+    ffn_norm: LayerNorm inside the FFN, after its depthwise convolution.
   """
 
   widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -114,9 +103,6 @@ class Architecture:
   full_stages: tuple[int, ...] = ()
   ffn_conv: bool = True
   ffn_norm: bool = True
-  attention_impl: str = 'auto'
-  depthwise_impl: str = 'auto'
-  ffn_impl: str = 'xla'
 
   def __post_init__(self):
     """Refuses what cannot be built, naming the field.
@@ -156,7 +142,7 @@ class Architecture:
       raise ValueError(f'projection={self.projection} must be positive.')
     if self.ffn_norm and not self.ffn_conv:
       raise ValueError(
-          'The LayerNorm of the FFN is behind its convolution: set '
+          'The LayerNorm of the FFN is after its convolution: set '
           'ffn_norm=False with ffn_conv=False.'
       )
     if self.gate_fn != 'sigmoid' and not self.gate:
@@ -165,7 +151,6 @@ class Architecture:
     self._check_heads()
     self._check_stem()
     self._check_full_stages()
-    self._check_kernels()
 
   @property
   def stages(self) -> int:
@@ -181,6 +166,13 @@ class Architecture:
   def stride(self) -> int:
     """The stride of the last stage, which is the least image extent."""
     return self.strides[-1]
+
+  def drop_rate(self, block: int) -> float:
+    """Stochastic depth of a block, counted through all stages from 0.
+
+    `drop_path_rate i / (L - 1)` for block i of L in all.
+    """
+    return self.drop_path_rate * block / max(sum(self.depths) - 1, 1)
 
   def _check_extents(self):
     """Refuses numbers that no machine could work with, and NaN."""
@@ -241,16 +233,3 @@ class Architecture:
           f'{tuple(ops.FORMS)}, or change score_fn={self.score_fn!r}, '
           f'alibi={self.alibi!r}, rotary={self.rotary!r}.'
       )
-
-  def _check_kernels(self):
-    if self.attention_impl != 'pallas':
-      return
-    if self.score_fn not in pallas.FORMS:
-      raise ValueError(
-          f"attention_impl='pallas' is for score_fn in {tuple(pallas.FORMS)}, "
-          f"not {self.score_fn!r}: set attention_impl='auto'."
-      )
-    sizes = zip(self.widths, self.num_heads, strict=True)
-    for stage, (width, heads) in enumerate(sizes, start=1):
-      if stage not in self.full_stages:
-        pallas.check_head(width // heads)

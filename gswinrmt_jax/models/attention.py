@@ -9,15 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax import ops, pallas
-from gswinrmt_jax.models import dense, layers, norm
+from gswinrmt_jax import ops
 from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.models.parameter import parameter
-from gswinrmt_jax.ops import decay as decay_lib
-from gswinrmt_jax.ops import rotary as rotary_lib
-from gswinrmt_jax.ops import window as window_lib
-from gswinrmt_jax.ops.arrays import wide_dtype
-from gswinrmt_jax.ops.launches import in_one_launch
+from gswinrmt_jax.models.layers import Dense, DepthwiseConv, uniform_fan_in
+from gswinrmt_jax.ops import axial, positions
+
+_GATES = {'sigmoid': jax.nn.sigmoid, 'swish': jax.nn.silu}
 
 
 class Attention(nn.Module):
@@ -27,6 +24,8 @@ class Attention(nn.Module):
       O = A_h A_w V + LCE(V)             A from `score_fn`; A V over all pairs
                                          in a full stage; normalised by head
       y = (O or O * gate_fn(g)) W_o
+
+  Equations are numbered as in the Gated-SwinRMT paper.
 
   Attributes:
     arch: The components.
@@ -41,63 +40,37 @@ class Attention(nn.Module):
   dtype: Dtype
 
   @nn.compact
-  def __call__(
-      self,
-      x: Float[Array, 'b h w c'],
-      before: norm.Affine = norm.NOTHING,
-      after: norm.Affine = norm.NOTHING,
-      onto: dense.Onto | None = None,
-  ) -> Float[Array, 'b h w c']:
-    """Mixes the tokens of the map.
-
-    Args:
-      x: The block's normalised input; the gate reads it too.
-      before: Scale and bias of that normalisation, if they are still to be
-        applied.
-      after: LayerScale of the branch, if there is one.
-      onto: What the branch is added to; None for the branch itself.
-    """
+  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
+    """Mixes the tokens of the block's normalised input."""
     arch = self.arch
     channels = x.shape[-1]
-    names = ['query', 'key', 'value']
-    names += ['value_gate'] * arch.swiglu + ['gate'] * arch.gate
-    project = dense.FusedDense(
-        channels, tuple(names), self.dtype, name='projection'
-    )
-    nn.share_scope(self, project)
+    linear = functools.partial(Dense, channels, self.dtype)
 
-    maps = dict(zip(names, project(x, before, self._reordered), strict=True))
-    value = maps['value']
-    if arch.swiglu:
-      value *= jax.nn.silu(maps['value_gate'])
-    out = self.attend(maps['query'], maps['key'], value, self._log_decay())
-    if arch.head_norm:
+    query, key, value = (
+        linear(name=name)(x) for name in ('query', 'key', 'value')
+    )
+    if arch.swiglu:  # Eq. 8.
+      value *= jax.nn.silu(linear(name='value_gate')(x))
+    out = self.attend(query, key, value, self._log_decay())  # Eq. 3, 4, 7, 9.
+    if arch.head_norm:  # RetNet's group norm.
       heads = out.reshape(*out.shape[:-1], arch.num_heads[self.stage], -1)
       out = ops.normalize_heads(heads).reshape(out.shape)
-    gate = None
-    if arch.gate:
-      swish = arch.gate_fn == 'swish'
-      gate = (jax.nn.silu if swish else ops.sigmoid_gate)(maps['gate'])
+    if arch.lce != 'none':  # Eq. 6.
+      # On the whole map: inside windows it would see neighbours that the
+      # cyclic shift wrapped around.
+      local = DepthwiseConv(5, self.dtype, name='local')(value)
+      if arch.lce == 'pointwise':  # A convolution, which starts as one.
+        init = uniform_fan_in(channels)
+        local = linear(kernel_init=init, bias_init=init, name='local_point')(
+            local
+        )
+      out += local
+    if arch.gate:  # Eq. 5.
+      gate = _GATES[arch.gate_fn](linear(name='gate')(x))
       # Kept only for a caller who asks for 'intermediates'.
       self.sow('intermediates', 'gate_values', gate)
-    # On the whole map: inside windows it would see neighbours that the cyclic
-    # shift wrapped around.
-    if arch.lce != 'none':
-      local, bias = layers.DepthwiseConv(
-          5, self.dtype, arch.depthwise_impl, name='local'
-      )(value)
-      if arch.lce == 'pointwise':
-        core = dense.Onto(out)
-        if arch.gate and not swish:  # which is positive
-          core, gate = dense.Onto(out, gate=gate), None
-        mix = dense.AffineDense(channels, self.dtype, name='local_point')
-        out = mix(local, before=norm.Affine(None, bias), onto=core)
-      else:
-        out += ops.add_bias(local, bias)
-    if gate is not None:
       out *= gate
-    project_out = dense.AffineDense(channels, self.dtype, name='out')
-    return project_out(out, after=after, onto=onto)
+    return linear(name='out')(out)
 
   def attend(
       self,
@@ -114,60 +87,45 @@ class Attention(nn.Module):
     arch = self.arch
     *_, width, channels = value.shape
     heads = arch.num_heads[self.stage]
-    window = arch.window_size or None
-    shift = arch.window_size // 2 if self.shifted else 0
-    full = self._is_full()
+    window = None if self._is_full() else arch.window_size or None
 
     query, key, value = (
         m.reshape(*m.shape[:-1], heads, channels // heads)
         for m in (query, key, value)
     )
-    rotation = None
-    if arch.rotary == 'interleaved':
-      stride, _ = window_lib.effective(width, None if full else window, 0)
-      rotation = rotary_lib.interleaved(query.shape[-1], stride)
-    elif arch.rotary == 'split_half':
-      rotation = rotary_lib.split_half(query.shape[-1])
-    slopes = None
-    if arch.alibi != 'none':
-      slopes = jnp.asarray(
-          decay_lib.balanced_slopes(heads), wide_dtype(self.dtype)
+    if arch.rotary == 'interleaved':  # Eq. 4; by the position in the window.
+      stride, _ = axial.effective_window(width, window, 0)
+      query, key = (
+          ops.rotate_interleaved(m, stride=stride) for m in (query, key)
       )
-    if full:
-      if log_decay is not None:
-        log_decay = log_decay[0]
-      if rotation is not None:
-        query, key = (
-            rotary_lib.rotate(x, rotation=rotation) for x in (query, key)
-        )
+    elif arch.rotary == 'split_half':
+      query, key = (ops.rotate_halves(m) for m in (query, key))
+    if self._is_full():
       out = ops.FULL_FORMS[arch.score_fn](
-          query, key, value, log_decay, scaled=arch.scaled
+          query,
+          key,
+          value,
+          None if log_decay is None else log_decay[0],
+          scaled=arch.scaled,
       )
     else:
-      kernels = arch.attention_impl == 'pallas'
-      impl = 'auto' if kernels else arch.attention_impl
-      form = functools.partial(ops.FORMS[arch.score_fn], impl=impl)
-      if kernels and pallas.runs_here():
-        form = pallas.FORMS[arch.score_fn]
-      out = form(
+      slopes = None
+      if arch.alibi != 'none':
+        slopes = jnp.asarray(
+            positions.balanced_slopes(heads), ops.wide_dtype(self.dtype)
+        )
+      out = ops.FORMS[arch.score_fn](
           query,
           key,
           value,
           log_decay,
-          slopes=slopes,
+          slopes,
           window=window,
-          shift=shift,
+          shift=arch.window_size // 2 if self.shifted else 0,
           scaled=arch.scaled,
           absolute=arch.alibi == 'absolute',
-          rotation=rotation,
       )
     return out.reshape(*out.shape[:-2], channels)
-
-  def _reordered(self, name: str, array: Array) -> Array:
-    """Kernels and biases with the channels that the rotation wants."""
-    if self.arch.rotary != 'interleaved' or name not in ('query', 'key'):
-      return array
-    return rotary_lib.arranged(array, self.arch.num_heads[self.stage])
 
   def _is_full(self) -> bool:
     return self.stage + 1 in self.arch.full_stages
@@ -178,14 +136,13 @@ class Attention(nn.Module):
     if arch.decay == 'none':
       return None
     heads = arch.num_heads[self.stage]
-    passes = 1 if self._is_full() else 2
     spread = arch.decay_ranges[self.stage]
+    shape = (1 if self._is_full() else 2, heads)  # Passes: width and height.
     if arch.decay == 'fixed':
-      log_rates = np.log(decay_lib.decay_rates(heads, spread))
+      log_rates = np.log(positions.decay_rates(heads, spread))
       return jnp.asarray(
-          np.tile(log_rates, (passes, 1)), wide_dtype(self.dtype)
+          np.broadcast_to(log_rates, shape), ops.wide_dtype(self.dtype)
       )
-    logits = np.tile(decay_lib.decay_logits(heads, spread), (passes, 1))
-    init = nn.initializers.constant(logits)
-    theta = parameter(self, 'decay_logit', init, logits.shape)
-    return jax.nn.log_sigmoid(in_one_launch(theta, 'forward'))
+    logits = np.broadcast_to(positions.decay_logits(heads, spread), shape)
+    theta = self.param('decay_logit', nn.initializers.constant(logits), shape)
+    return jax.nn.log_sigmoid(theta)

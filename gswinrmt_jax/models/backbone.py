@@ -5,17 +5,16 @@ from flax.typing import Dtype
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
-import numpy as np
 
-from gswinrmt_jax.models import block, dense, layers, norm, patch
+from gswinrmt_jax.models import layers, stem
 from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.ops import pairs
-from gswinrmt_jax.ops.arrays import wide, wide_dtype
+from gswinrmt_jax.models.block import Block
+from gswinrmt_jax.ops import pairs, wide, wide_dtype
 
-# What the dense logits count for beside the class logits, as released.
+# Weight of the dense logits beside the class logits, as released.
 _DENSE_SHARE = 0.5
 
-# What is kept of a block for its gradient; the rest is computed anew.
+# What is kept of a block for its gradient; the rest is computed again.
 REMAT = {
     'none': None,
     'elementwise': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -40,17 +39,21 @@ class Stage(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w c'], keep: Float[Array, 'l 2 b'] | None
+      self, x: Float[Array, 'b h w c'], *, train: bool
   ) -> Float[Array, 'b h w c']:
-    """Applies the `l` blocks; `keep` as in `Block`."""
-    made, policy = block.Block, REMAT[self.remat]
-    if policy is not None:
-      made = nn.remat(block.Block, policy=policy)
-    for index in range(self.arch.depths[self.stage]):
-      shifted = self.arch.shift and index % 2 == 1
-      x = made(
-          self.arch, self.stage, shifted, self.dtype, name=f'block{index:02d}'
-      )(x, None if keep is None else keep[index])
+    """Applies the blocks; in training stochastic depth acts."""
+    arch, policy = self.arch, REMAT[self.remat]
+    block = Block if policy is None else nn.remat(Block, policy=policy)
+    first = sum(arch.depths[: self.stage])
+    for index in range(arch.depths[self.stage]):
+      x = block(
+          arch,
+          self.stage,
+          shifted=arch.shift and index % 2 == 1,
+          dtype=self.dtype,
+          drop_rate=arch.drop_rate(first + index) if train else 0.0,
+          name=f'block{index:02d}',
+      )(x)
     return x
 
 
@@ -61,7 +64,7 @@ class Backbone(nn.Module):
     arch: The components.
     num_classes: Number of logits; 0 leaves the heads out.
     dtype: Computation dtype; parameters are float32, logits at least.
-    remat: What of the blocks is computed anew for their gradient, a name in
+    remat: What of the blocks is computed again for their gradient, a name in
       `REMAT`: 'none'; 'elementwise', all but linear layers; or 'blocks', all of
       them, of which only the input is kept. Changes no parameter.
   """
@@ -75,34 +78,32 @@ class Backbone(nn.Module):
     """Makes every part; the attribute names are those of checkpoints."""
     arch = self.arch
     if arch.stem == 'conv':
-      self.stem = layers.Stem(arch.widths[0], self.dtype)
+      self.stem = stem.Stem(arch.widths[0], self.dtype)
     else:
-      self.stem = patch.PatchEmbedding(
+      self.stem = stem.PatchEmbedding(
           arch.widths[0], arch.patch_size, arch.stem == 'patch_norm', self.dtype
       )
     merging = arch.downsample == 'merge'
-    down = patch.PatchMerging if merging else layers.Downsample
+    down = stem.PatchMerging if merging else stem.Downsample
     for stage in range(arch.stages):
-      made = Stage(arch, stage, self.dtype, self.remat)
-      setattr(self, f'stage{stage + 1}', made)
+      blocks = Stage(arch, stage, self.dtype, self.remat)
+      setattr(self, f'stage{stage + 1}', blocks)
     for index, width in enumerate(arch.widths[1:], start=1):
       setattr(self, f'down{index}', down(width, self.dtype))
     if arch.feature_norm:
       for stage in range(arch.stages):
-        norm_layer = norm.LayerNorm(epsilon=1e-5)
+        norm_layer = layers.LayerNorm(epsilon=1e-5)
         setattr(self, f'feature_norm{stage + 1}', norm_layer)
     if not self.num_classes:
       return
     if arch.head == 'proj':
-      self.proj = dense.AffineDense(arch.projection, self.dtype)
-      self.proj_norm = norm.BatchNorm(self.dtype)
+      self.proj = layers.Dense(arch.projection, self.dtype)
+      self.proj_norm = layers.BatchNorm()
     else:
-      self.norm = norm.LayerNorm()
-    self.head = dense.Dense(self.num_classes, dtype=wide_dtype(self.dtype))
+      self.norm = layers.LayerNorm()
+    self.head = layers.Dense(self.num_classes, wide_dtype(self.dtype))
     if arch.dense_head:
-      self.dense_head = dense.Dense(
-          self.num_classes, dtype=wide_dtype(self.dtype)
-      )
+      self.dense_head = layers.Dense(self.num_classes, wide_dtype(self.dtype))
 
   def __call__(
       self, x: Float[Array, 'b h w c'], *, train: bool
@@ -144,7 +145,7 @@ class Backbone(nn.Module):
       x: As for a call.
       train: As for a call.
       box: Tokens of the last map that each image takes from its partner, on
-        the map behind the stem (`ops.pairs.swap_inside`; a token of the last
+        the map after the stem (`ops.pairs.swap_inside`; a token of the last
         map is a square of that one). The dense logits are swapped back, so
         that they belong to the image they are listed under. None mixes nothing.
 
@@ -165,7 +166,7 @@ class Backbone(nn.Module):
   def _classify(self, x, train):
     """Applies the head to the last map; without one, averages the map."""
     if self.num_classes and self.arch.head == 'proj':
-      x = jax.nn.silu(self.proj_norm(self.proj, x, train=train))
+      x = jax.nn.silu(self.proj_norm(self.proj(x), train=train))
     elif self.num_classes:
       x = self.norm(x)
     pooled = wide(x).mean((1, 2))
@@ -185,7 +186,7 @@ class Backbone(nn.Module):
     return self._maps(x, train, None)
 
   def _maps(self, x, train, box):
-    """Returns the maps of `features`; with a box, mixed behind the stem."""
+    """Returns the maps of `features`; with a box, mixed after the stem."""
     _, height, width, channels = x.shape
     least = self.arch.stride
     if min(height, width) < least or channels != 3:
@@ -193,8 +194,6 @@ class Backbone(nn.Module):
           f'Images must be at least {least}x{least} with 3 channels, not '
           f'{height}x{width} with {channels}.'
       )
-    depths = self.arch.depths
-    keep = self._draw_keep(len(x)) if train else None
     x = self.stem(x.astype(self.dtype), train=train)
     if box is not None:
       side = 2 ** (self.arch.stages - 1)
@@ -205,26 +204,9 @@ class Backbone(nn.Module):
     for stage in range(self.arch.stages):
       if stage:
         x = getattr(self, f'down{stage}')(x, train=train)
-      first = sum(depths[:stage])
-      own = None if keep is None else keep[first : first + depths[stage]]
-      x = getattr(self, f'stage{stage + 1}')(x, own)
       name = f'stage{stage + 1}'
+      x = getattr(self, name)(x, train=train)
       maps[name] = x
       if self.arch.feature_norm:
         maps[name] = getattr(self, f'feature_norm{stage + 1}')(x)
     return maps
-
-  def _draw_keep(self, batch: int) -> Float[Array, 'l 2 b'] | None:
-    """Stochastic depth: rate `p_max i / (L - 1)` for block i of L, in one draw.
-
-    Kept branches are scaled by `1 / (1 - rate)`, so the mean stays.
-    """
-    if not self.arch.drop_path_rate:
-      return None
-    total = sum(self.arch.depths)
-    rates = self.arch.drop_path_rate * np.arange(total) / max(total - 1, 1)
-    survival = jnp.asarray(1 - rates, jnp.float32)[:, None, None]
-    kept = jax.random.bernoulli(
-        self.make_rng('dropout'), survival, (total, 2, batch)
-    )
-    return kept / survival

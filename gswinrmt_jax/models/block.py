@@ -4,11 +4,10 @@ from flax import linen as nn
 from flax.typing import Dtype
 from jaxtyping import Array, Float
 
-from gswinrmt_jax import ops, pallas
-from gswinrmt_jax.models import attention, dense, layers, norm
+from gswinrmt_jax import ops
 from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.models.parameter import parameter
-from gswinrmt_jax.ops.arrays import written
+from gswinrmt_jax.models.attention import Attention
+from gswinrmt_jax.models.layers import Dense, DepthwiseConv, LayerNorm
 
 
 class FeedForward(nn.Module):
@@ -22,57 +21,22 @@ class FeedForward(nn.Module):
     features: Hidden channels.
     use_conv: Whether there is a convolution.
     use_norm: Whether the convolved branch is normalised (`ffn_sub_norm`).
-    impl: 'pallas' for GELU, convolution, norm and residual by kernels of our
-      own, on one GPU and where there is a norm; else 'xla'.
-    depthwise_impl: See `ops.depthwise_conv`.
     dtype: Computation dtype.
   """
 
   features: int
   use_conv: bool
   use_norm: bool
-  impl: str
-  depthwise_impl: str
   dtype: Dtype
 
   @nn.compact
-  def __call__(
-      self,
-      x: Float[Array, 'b h w c'],
-      before: norm.Affine = norm.NOTHING,
-      after: norm.Affine = norm.NOTHING,
-      onto: dense.Onto | None = None,
-  ) -> Float[Array, 'b h w c']:
-    """Applies the network.
-
-    Args:
-      x: The block's normalised input.
-      before: Scale and bias of that normalisation, if they are still to be
-        applied.
-      after: LayerScale of the branch, if there is one.
-      onto: What the branch is added to; None for the branch itself.
-    """
-    kernels = self.impl == 'pallas' and self.use_norm and pallas.runs_here()
-    up = dense.AffineDense(
-        self.features, self.dtype, gelu=not kernels, name='up'
-    )
-    hidden = up(x, before=before)
-    if kernels:
-      hidden = pallas.gelu_conv_norm(
-          hidden,
-          *layers.DepthwiseParameters(3, name='position')(self.features),
-          *norm.AffineParameters(name='norm')(self.features),
-      )
-    elif self.use_conv:
-      convolve = layers.DepthwiseConv(
-          3, self.dtype, self.depthwise_impl, name='position'
-      )
-      local = ops.add_bias(*convolve(hidden))
-      if self.use_norm:
-        local = norm.LayerNorm(name='norm')(local)
-      hidden += local
-    down = dense.AffineDense(x.shape[-1], self.dtype, name='down')
-    return down(hidden, after=after, onto=onto)
+  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
+    """Applies the network to the block's normalised input."""
+    hidden = ops.gelu(Dense(self.features, self.dtype, name='up')(x))
+    if self.use_conv:
+      local = DepthwiseConv(3, self.dtype, name='position')(hidden)
+      hidden += LayerNorm(name='norm')(local) if self.use_norm else local
+    return Dense(x.shape[-1], self.dtype, name='down')(hidden)
 
 
 class Block(nn.Module):
@@ -87,62 +51,43 @@ class Block(nn.Module):
     stage: Index of the stage, from 0.
     shifted: Whether this block shifts its windows.
     dtype: Computation dtype.
+    drop_rate: Stochastic depth: how often a sample's branch is dropped; needs
+      the stream 'dropout' unless 0. Branches kept are scaled by
+      `1 / (1 - rate)`, so the mean stays.
   """
 
   arch: Architecture
   stage: int
   shifted: bool
   dtype: Dtype
+  drop_rate: float = 0.0
 
   @nn.compact
-  def __call__(
-      self,
-      x: Float[Array, 'b h w c'],
-      keep: Float[Array, '2 b'] | None,
-  ) -> Float[Array, 'b h w c']:
-    """Applies the block.
-
-    Args:
-      x: The map.
-      keep: What each sample's attention and feed-forward branch is multiplied
-        by: 0 where stochastic depth drops it, else `1 / (1 - rate)`; None
-        outside training.
-    """
+  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
+    """Applies the block."""
     arch = self.arch
     if arch.position_conv:
-      convolve = layers.DepthwiseConv(
-          3, self.dtype, arch.depthwise_impl, name='position'
-      )
-      x += ops.add_bias(*convolve(x))
-    x = written(x)
-    keeps = (None, None) if keep is None else keep
-    normalized, affine = norm.Normalization(name='attention_norm')(x)
-    attend = attention.Attention(
+      x += DepthwiseConv(3, self.dtype, name='position')(x)
+    attend = Attention(
         arch, self.stage, self.shifted, self.dtype, name='attention'
     )
-    scale = self._scale('attention_scale', x)
-    x = attend(normalized, affine, scale, dense.Onto(x, keeps[0]))
-    x = written(x)
-
-    normalized, affine = norm.Normalization(name='ffn_norm')(x)
+    x += self._branch('attention', attend, x)
     feed_forward = FeedForward(
         round(arch.mlp_ratios[self.stage] * x.shape[-1]),
         arch.ffn_conv,
         arch.ffn_norm,
-        arch.ffn_impl,
-        arch.depthwise_impl,
         self.dtype,
         name='ffn',
     )
-    scale = self._scale('ffn_scale', x)
-    x = feed_forward(normalized, affine, scale, dense.Onto(x, keeps[1]))
-    return written(x)
+    return x + self._branch('ffn', feed_forward, x)
 
-  def _scale(self, name, x):
-    """LayerScale, where the stage has it."""
+  def _branch(self, name, layer, x):
+    """`DropPath(gamma * layer(LN(x)))`, without gamma where it starts at 0."""
+    x = layer(LayerNorm(name=f'{name}_norm')(x))
     initial = self.arch.layer_scale[self.stage]
-    if not initial:
-      return norm.NOTHING
-    init = nn.initializers.constant(initial)
-    scale = parameter(self, name, init, x.shape[-1:])
-    return norm.Affine(scale, None)
+    if initial:
+      init = nn.initializers.constant(initial)
+      scale = self.param(f'{name}_scale', init, x.shape[-1:])
+      x = ops.scale_channels(x, scale)
+    drop_path = nn.Dropout(self.drop_rate, broadcast_dims=(1, 2, 3))
+    return drop_path(x, deterministic=False)

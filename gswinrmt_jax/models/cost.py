@@ -10,14 +10,14 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from gswinrmt_jax.models import factory, norm
+from gswinrmt_jax import ops
+from gswinrmt_jax.models import factory, layers
 from gswinrmt_jax.models.backbone import Backbone
 
 # Operations per element, as fvcore has them.
 _NORMS = {
-    norm.LayerNorm: ('layer norm', 5),
-    norm.Normalization: ('layer norm', 5),
-    norm.BatchNorm: ('batch norm', 2),
+    layers.LayerNorm: ('layer norm', 5),
+    layers.BatchNorm: ('batch norm', 2),
 }
 _PRODUCTS = ('convolution', 'linear', 'attention')
 
@@ -30,8 +30,7 @@ class Cost:
     parameters: Trainable numbers.
     operations: Multiply-accumulates of 'convolution', 'linear' (products with
       a weight) and 'attention' (products of two maps); operations of
-      'layer norm' and 'batch norm'. Only those that the model has. On a CPU a
-      convolution to few positions runs as a product, and counts as linear.
+      'layer norm' and 'batch norm'. Only those that the model has.
   """
 
   parameters: int
@@ -74,13 +73,6 @@ def count(model: Backbone, image_size: tuple[int, int]) -> Cost:
   Raises:
     ValueError: If the model does not take such images.
   """
-  arch = dataclasses.replace(
-      model.arch,
-      attention_impl='cyclic',
-      depthwise_impl='conv',
-      ffn_impl='xla',
-  )
-  model = model.clone(arch=arch)
   shape = (*image_size, 3)
   variables = factory.variable_shapes(model, shape)
   operations = collections.Counter()
@@ -89,10 +81,11 @@ def count(model: Backbone, image_size: tuple[int, int]) -> Cost:
     y = call(*args, **kwargs)
     kind = _NORMS.get(type(context.module))
     if kind and context.method_name == '__call__':
-      operations[kind[0]] += kind[1] * jax.tree.leaves(y)[0].size
+      operations[kind[0]] += kind[1] * y.size
     return y
 
-  with nn.intercept_methods(count_norm):
+  as_windows = ops.forms(attention='cyclic')
+  with nn.intercept_methods(count_norm), ops.plain(), as_windows:
     program = jax.make_jaxpr(
         lambda variables, image: model.apply(variables, image, train=False)
     )(variables, jax.ShapeDtypeStruct((1, *shape), jnp.float32))

@@ -15,6 +15,10 @@ from gswinrmt_jax.models import architecture, backbone, named
 
 DTYPES = ('float32', 'bfloat16')
 
+# Fields of earlier versions that chose how a model was computed, never what;
+# weights folders and runs still have them.
+RETIRED = ('attention_impl', 'depthwise_impl', 'ffn_impl')
+
 # Name of each field that `create_model` takes, with its type.
 FIELDS: Mapping[str, type] = {
     field.name: type(field.default)
@@ -41,7 +45,7 @@ def create_model(
     num_classes: Number of logits; 0 for a backbone without a head.
     dtype: Computation dtype; parameters and statistics are float32, logits at
       least.
-    remat: What training computes anew for less memory, as `Backbone` has it.
+    remat: What training computes again for less memory, as `Backbone` has it.
     **overrides: Fields of `architecture.Architecture`, such as `widths` or
       `window_size`.
 
@@ -50,6 +54,8 @@ def create_model(
   """
   if isinstance(dtype, str) and dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r} is not one of {DTYPES}.')
+  if not jnp.issubdtype(dtype, jnp.floating):
+    raise ValueError(f'dtype={jnp.dtype(dtype)} is no floating-point type.')
   if remat not in backbone.REMAT:
     raise ValueError(f'{remat=} is not one of {tuple(backbone.REMAT)}.')
   if num_classes < 0:
@@ -99,6 +105,10 @@ def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     raise ValueError(f'No model is called {name!r}{_nearest(name, table)}')
   fields = dataclasses.asdict(table[name])
   for key, value in overrides.items():
+    if key in RETIRED:
+      raise ValueError(
+          f'{key!r} is no field of a model: compute within ops.forms().'
+      )
     if key not in FIELDS:
       raise ValueError(f'A model has no field {key!r}{_nearest(key, FIELDS)}')
     if value is not None:

@@ -1,4 +1,9 @@
-"""Convolution layers with PyTorch's initialisation; stem and downsampling."""
+"""The layers of the models: maps of tokens in, maps of tokens out.
+
+Parameters are float32; a layer computes in `dtype`. Flax's own are not used
+where numbers would differ: its Dense sums the gradient of a bfloat16 bias in
+bfloat16, and its BatchNorm keeps the biased variance.
+"""
 
 import math
 
@@ -9,11 +14,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models import norm
-from gswinrmt_jax.models.parameter import parameter
+
+Initializer = jax.nn.initializers.Initializer
+
+# Normal, not rescaled-truncated: PyTorch's truncation at +-2 is 100 sigma off.
+linear_init = nn.initializers.normal(0.02)
 
 
-def uniform_fan_in(fan_in: int) -> jax.nn.initializers.Initializer:
+def uniform_fan_in(fan_in: int) -> Initializer:
   """PyTorch's default for convolutions: uniform within `+-1 / sqrt(fan_in)`."""
   bound = 1 / math.sqrt(fan_in)
 
@@ -23,62 +31,36 @@ def uniform_fan_in(fan_in: int) -> jax.nn.initializers.Initializer:
   return init
 
 
-class DepthwiseParameters(nn.Module):
-  """Kernel and bias of a depthwise convolution.
+class Dense(nn.Module):
+  """A linear layer of each token, `y = x W + b`.
 
   Attributes:
-    kernel_size: Odd side of the kernels.
-  """
-
-  kernel_size: int
-
-  @nn.compact
-  def __call__(
-      self, channels: int
-  ) -> tuple[Float[Array, 'k k 1 c'], Float[Array, ' c']]:
-    """Returns them for so many channels."""
-    init = uniform_fan_in(self.kernel_size**2)
-    shape = (self.kernel_size, self.kernel_size, 1, channels)
-    return (
-        parameter(self, 'kernel', init, shape),
-        parameter(self, 'bias', init, shape[-1:]),
-    )
-
-
-class DepthwiseConv(nn.Module):
-  """Depthwise convolution, `same` size, and its bias.
-
-  Attributes:
-    kernel_size: Odd side of the kernels.
+    features: Output channels.
     dtype: Computation dtype.
-    impl: See `ops.depthwise_conv`.
+    use_bias: Whether there is a `b`.
+    kernel_init: How `W` starts.
+    bias_init: How `b` starts.
   """
 
-  kernel_size: int
+  features: int
   dtype: Dtype
-  impl: str
+  use_bias: bool = True
+  kernel_init: Initializer = linear_init
+  bias_init: Initializer = nn.initializers.zeros
 
   @nn.compact
-  def __call__(
-      self, x: Float[Array, 'b h w c']
-  ) -> tuple[Float[Array, 'b h w c'], Float[Array, ' c']]:
-    """Returns the convolved channels, and the bias that is still to be added.
-
-    A linear layer behind it takes the bias into its own.
-    """
-    parameters = DepthwiseParameters(self.kernel_size, name='parameters')
-    nn.share_scope(self, parameters)
-    kernel, bias = parameters(x.shape[-1])
-    return (
-        ops.depthwise_conv(x.astype(self.dtype), kernel, impl=self.impl),
-        bias,
-    )
+  def __call__(self, x: Float[Array, '*b c']) -> Float[Array, '*b f']:
+    """Returns the tokens in `features` channels."""
+    shape = (x.shape[-1], self.features)
+    kernel = self.param('kernel', self.kernel_init, shape)
+    bias = None
+    if self.use_bias:
+      bias = self.param('bias', self.bias_init, shape[1:])
+    return ops.dense(x.astype(self.dtype), kernel, bias)
 
 
 class Conv3x3(nn.Module):
   """3x3 convolution with bias, padded by 1 on every side.
-
-      y = (x * W + b) * after.scale + after.bias
 
   Attributes:
     features: Output channels.
@@ -91,67 +73,87 @@ class Conv3x3(nn.Module):
   dtype: Dtype
 
   @nn.compact
-  def __call__(
-      self,
-      x: Float[Array, 'b h w c'],
-      *,
-      after: norm.Affine = norm.NOTHING,
-  ) -> Float[Array, 'b H W f']:
+  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b H W f']:
     """Convolves to `ceil(extent / stride)` rows and columns."""
-    channels = x.shape[-1]
-    init = uniform_fan_in(9 * channels)
-    shape = (3, 3, channels, self.features)
-    kernel = parameter(self, 'kernel', init, shape)
-    bias = parameter(self, 'bias', init, shape[-1:])
-    kernel, bias = after.behind(kernel, bias)
+    init = uniform_fan_in(9 * x.shape[-1])
+    shape = (3, 3, x.shape[-1], self.features)
+    kernel = self.param('kernel', init, shape)
+    bias = self.param('bias', init, shape[-1:])
     y = ops.conv3x3(x.astype(self.dtype), kernel, stride=self.stride)
     return ops.add_bias(y, bias)
 
 
-class Stem(nn.Module):
-  """Four 3x3 convolutions, overall stride 4 (Gated-SwinRMT, Table 1).
-
-      s2 C/2, BN, GELU; s1 C/2, BN, GELU; s2 C, BN, GELU; s1 C, BN
+class DepthwiseConv(nn.Module):
+  """Depthwise convolution to the same size, with bias.
 
   Attributes:
-    features: Channels `C` of the first stage.
+    kernel_size: Odd side of the kernels.
     dtype: Computation dtype.
   """
 
-  features: int
+  kernel_size: int
   dtype: Dtype
 
   @nn.compact
-  def __call__(
-      self, x: Float[Array, 'b h w 3'], *, train: bool
-  ) -> Float[Array, 'b H W c']:
-    """Embeds the image at a quarter of its extents, rounded up."""
-    half = self.features // 2
-    layers = ((half, 2), (half, 1), (self.features, 2), (self.features, 1))
-    for index, (features, stride) in enumerate(layers):
-      conv = Conv3x3(features, stride, self.dtype, name=f'conv{index}')
-      batch_norm = norm.BatchNorm(
-          self.dtype, gelu=index < len(layers) - 1, name=f'norm{index}'
-      )
-      x = batch_norm(conv, x, train=train)
-    return x
+  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
+    """Returns the convolved map."""
+    side = self.kernel_size
+    init = uniform_fan_in(side**2)
+    kernel = self.param('kernel', init, (side, side, 1, x.shape[-1]))
+    bias = self.param('bias', init, x.shape[-1:])
+    return ops.add_bias(ops.depthwise_conv(x.astype(self.dtype), kernel), bias)
 
 
-class Downsample(nn.Module):
-  """3x3 convolution of stride 2 and BN: patch merging between stages.
+class LayerNorm(nn.Module):
+  """LayerNorm over channels.
 
   Attributes:
-    features: Channels of the next stage.
-    dtype: Computation dtype.
+    epsilon: Added to the variance.
   """
 
-  features: int
-  dtype: Dtype
+  epsilon: float = 1e-6
+
+  @nn.compact
+  def __call__(self, x: Float[Array, '*b c']) -> Float[Array, '*b c']:
+    """Returns the normalised map, in its dtype."""
+    scale = self.param('scale', nn.initializers.ones, x.shape[-1:])
+    bias = self.param('bias', nn.initializers.zeros, x.shape[-1:])
+    return ops.layer_norm(x, scale, bias, epsilon=self.epsilon)
+
+
+class BatchNorm(nn.Module):
+  """Batch normalisation with PyTorch's bookkeeping, as RMT's weights expect.
+
+  The running variance takes the unbiased batch variance; statistics are over
+  the global batch, whatever the device count, and in two passes.
+
+  Attributes:
+    momentum: Weight of the old running statistics.
+    epsilon: Added to the variance.
+  """
+
+  momentum: float = 0.9
+  epsilon: float = 1e-5
 
   @nn.compact
   def __call__(
       self, x: Float[Array, 'b h w c'], *, train: bool
-  ) -> Float[Array, 'b H W f']:
-    """Halves the extents, rounded up."""
-    conv = Conv3x3(self.features, 2, self.dtype, name='conv')
-    return norm.BatchNorm(self.dtype, name='norm')(conv, x, train=train)
+  ) -> Float[Array, 'b h w c']:
+    """Normalises by the batch's statistics in training, else the running."""
+    shape = x.shape[-1:]
+    scale = self.param('scale', nn.initializers.ones, shape)
+    bias = self.param('bias', nn.initializers.zeros, shape)
+    running_mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)
+    running_var = self.variable('batch_stats', 'var', jnp.ones, shape)
+    mean, var = running_mean.value, running_var.value
+    if train:
+      mean, var = ops.batch_statistics(x)
+      if not self.is_initializing():
+        count = x.size // x.shape[-1]
+        self._update(running_mean, mean)
+        self._update(running_var, var * (count / max(count - 1, 1)))
+    return ops.batch_norm(x, mean, var, scale, bias, epsilon=self.epsilon)
+
+  def _update(self, running, value):
+    old = running.value
+    running.value = self.momentum * old + (1 - self.momentum) * value

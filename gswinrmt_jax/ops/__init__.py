@@ -1,29 +1,42 @@
-"""Equations and kernels: pure functions of arrays."""
+"""The equations of the papers: pure functions of arrays, each with its number.
 
-from gswinrmt_jax.ops.batch_norm import batch_norm
-from gswinrmt_jax.ops.bias import add_bias
-from gswinrmt_jax.ops.conv import conv3x3
-from gswinrmt_jax.ops.dense import (
+Plain `jnp`, differentiated by JAX. Faster forms of some are in
+`gswinrmt_jax.fast` (see `ops.equation`); `with ops.plain():` computes what
+stands here and nothing else.
+"""
+
+import functools
+
+from gswinrmt_jax.ops.equation import CHOICES, forms, plain, wide, wide_dtype
+from gswinrmt_jax.ops.layers import (
+    add_bias,
+    batch_norm,
+    batch_statistics,
+    conv3x3,
     dense,
-    dense_gelu,
-    dense_parts,
-    residual_dense,
+    depthwise_conv,
+    gelu,
+    layer_norm,
+    normalize,
+    scale_channels,
 )
-from gswinrmt_jax.ops.depthwise import depthwise_conv
-from gswinrmt_jax.ops.gate import sigmoid_gate
-from gswinrmt_jax.ops.gelu import biased_gelu, gelu
-from gswinrmt_jax.ops.layer_norm import layer_norm, normalize
 from gswinrmt_jax.ops.linear import (
     causal_retention,
     full_linear_retention,
     linear_retention,
     normalize_heads,
 )
+from gswinrmt_jax.ops.positions import rotate_halves, rotate_interleaved
 from gswinrmt_jax.ops.retention import full_retention, retention
 from gswinrmt_jax.ops.swat import swat
 
-# Attention forms by name: a new one is a file here and a line in a table.
-FORMS = {'softmax': retention, 'sigmoid': swat, 'linear': linear_retention}
+# Attention forms by name: a new one is a file here and a line in a table. All
+# take queries and keys as they are: a model rotates them first.
+FORMS = {
+    'softmax': retention,
+    'sigmoid': functools.partial(swat, rotary=False),
+    'linear': linear_retention,
+}
 # Those over all pairs of tokens at once, for `full_stages`.
 FULL_FORMS = {
     'softmax': full_retention,
@@ -32,17 +45,17 @@ FULL_FORMS = {
 }
 
 __all__ = [
+    'CHOICES',
     'FORMS',
     'FULL_FORMS',
     'add_bias',
     'batch_norm',
-    'biased_gelu',
+    'batch_statistics',
     'causal_retention',
     'conv3x3',
     'dense',
-    'dense_gelu',
-    'dense_parts',
     'depthwise_conv',
+    'forms',
     'full_linear_retention',
     'full_retention',
     'gelu',
@@ -50,8 +63,12 @@ __all__ = [
     'linear_retention',
     'normalize',
     'normalize_heads',
-    'residual_dense',
+    'plain',
     'retention',
-    'sigmoid_gate',
+    'rotate_halves',
+    'rotate_interleaved',
+    'scale_channels',
     'swat',
+    'wide',
+    'wide_dtype',
 ]

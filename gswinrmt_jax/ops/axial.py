@@ -1,39 +1,29 @@
-"""Attention along rows, then along columns, within shifted windows.
+"""What the attention forms share: two passes, all pairs, shifted windows.
 
 Letters, here and in every einsum of the package: b batch (in the cyclic form
-with the windows folded in), h w rows and columns, n heads, d channels per
-head. A capital is the key side of its axis: `w` asks, `W` is asked.
+with the windows folded in), h w rows and columns, n heads, d channels per head,
+l lines: rows in the width pass, columns in the height pass. A capital is the
+key side of its axis: `w` asks, `W` is asked.
 """
 
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, Shaped
 import numpy as np
 
-from gswinrmt_jax.ops import blocked
-from gswinrmt_jax.ops import rotary as rotary_lib
-from gswinrmt_jax.ops import window as window_lib
-from gswinrmt_jax.ops.arrays import is_large, wide_dtype
-from gswinrmt_jax.ops.backend import platform
-from gswinrmt_jax.ops.launches import in_one_launch
+from gswinrmt_jax.ops import equation
 
-IMPLEMENTATIONS = ('auto', 'banded', 'cyclic', 'blocked')
 WIDTH, HEIGHT = 0, 1  # Rows of every `[2, n]` table: the pass they belong to.
-
-# Of so many tokens XLA makes one kernel of rotation, scores and softmax. Maps
-# read or written, forward and backward, compiled for an H200: 44 if rotated
-# before, 80 if turned by the scores in lines of 28 tokens; 119 and 140 of 56.
-_SHORT = 16
 
 # Finite: with -inf, a window of padding alone makes the backward pass NaN.
 MASKED = -1e30
 
-# (scores [b .. n i j], axis, effective window, mask or None) -> weights
+# (scores [b l n i j], axis, effective window, mask or None) -> weights
 Weigh = Callable[[Array, int, int, Array | None], Array]
 
-# What every form along axes is traced for, besides its arrays.
-STATIC = ('window', 'shift', 'impl', 'scaled', 'absolute', 'rotation')
+
+# ---------------------------------------------------------------- attention
 
 
 def axial_attention(
@@ -45,7 +35,6 @@ def axial_attention(
     window: int | None,
     shift: int,
     impl: str,
-    rotation: rotary_lib.Rotation | None,
 ) -> Float[Array, 'b h w n d']:
   """The width pass, whose output is the value of the height pass.
 
@@ -59,79 +48,58 @@ def axial_attention(
     weigh: The attention form: turns scores `q k^T` into weights.
     window: Nominal window; None attends along the whole axis.
     shift: Nominal shift.
-    impl: 'banded' attends each whole axis under a block-diagonal mask;
-      'cyclic' pads, rolls, cuts into windows, attends and undoes it; 'blocked'
-      pads and cuts along the axis of each pass, by products and sums, and rolls
-      an axis before both where it needs no padding. They agree to
-      rounding for every extent, window and shift. 'auto' takes 'banded' on
-      CPU and 'blocked' elsewhere.
-    rotation: What turns queries and keys; None for nothing.
+    impl: 'banded' or 'cyclic', as in `ops.forms`, which 'auto' asks. They agree
+      to rounding for every extent, window and shift.
 
   Returns:
-    The mixed values, in `value.dtype`.
+    The mixed values, in `value.dtype`; scores are float32 at least.
 
   Raises:
-    ValueError: If `impl` is unknown.
+    ValueError: If a shape, the window, the shift or `impl` is wrong.
   """
-  if impl not in IMPLEMENTATIONS:
-    raise ValueError(f'attention {impl=} is not one of {IMPLEMENTATIONS}.')
-  if impl == 'auto':
-    impl = 'banded' if platform() == 'cpu' else 'blocked'
-  batch, height, width = value.shape[:3]
-  rows = window_lib.effective(height, window, shift)
-  columns = window_lib.effective(width, window, shift)
-  sizes = columns[0], rows[0]
-
-  # Scores of blocks can turn what they read: large maps are better not written
-  # again.
-  turned = impl == 'blocked' and is_large(query) and max(sizes) <= _SHORT
-  if rotation is not None and not turned:
-    query, key = (rotary_lib.rotate(x, rotation=rotation) for x in (query, key))
-    rotation = None
-  if impl == 'blocked':
-    windows = columns, rows
-    return _blocked_passes(query, key, value, weigh, rotation, windows)
-  if impl == 'banded':
-    masks = window_lib.band_mask(width, *columns), window_lib.band_mask(
-        height, *rows
+  _check(query, key, value, window, shift)
+  if impl not in equation.CHOICES['attention']:
+    raise ValueError(
+        f"attention {impl=} is not one of {equation.CHOICES['attention']}."
     )
+  if impl == 'auto':
+    impl = equation.chosen('attention')
+  height, width = extents = value.shape[1:3]
+  rows, columns = (effective_window(each, window, shift) for each in extents)
+  sizes = columns[0], rows[0]
+  if impl != 'cyclic':
+    masks = band_mask(width, *columns), band_mask(height, *rows)
     return _two_passes(query, key, value, weigh, sizes, masks)
 
-  windows, shifts = (rows[0], columns[0]), (rows[1], columns[1])
+  batch = value.shape[0]
+  windows, shifts = zip(rows, columns, strict=True)
   query, key, value = (
-      window_lib.partition(x, windows, shifts) for x in (query, key, value)
+      partition(x, windows, shifts) for x in (query, key, value)
   )
-  # One mask per window of an image, row-major like the windows.
-  mask_h = window_lib.cyclic_mask(height, *rows)
-  mask_w = window_lib.cyclic_mask(width, *columns)
+  # One mask for each window of an image, row-major like the windows.
+  mask_w, mask_h = cyclic_mask(width, *columns), cyclic_mask(height, *rows)
   down, across = len(mask_h), len(mask_w)
-  masks = tuple(
+  masks = [
       jnp.broadcast_to(mask[None], (batch, *mask.shape)).reshape(
           -1, 1, 1, *mask.shape[1:]
       )
       for mask in (np.tile(mask_w, (down, 1, 1)), mask_h.repeat(across, axis=0))
-  )
+  ]
   out = _two_passes(query, key, value, weigh, sizes, masks)
-  return window_lib.merge(out, (height, width), shifts)
+  return merge(out, extents, shifts)
 
 
 def _two_passes(query, key, value, weigh, sizes, masks):
   """Both passes, over maps or windows; pairs are (width, height)."""
-  dtype = value.dtype
-  wide = wide_dtype(dtype)
   for axis in (WIDTH, HEIGHT):
     # Lines to the front by hand: products of maps as they lie took XLA's CPU
     # backend twice the time, forward and backward.
     q, k, v = (_lines(x, axis) for x in (query, key, value))
-    scores = jnp.einsum('blnid,blnjd->blnij', q, k, preferred_element_type=wide)
     mask = masks[axis]
-    if mask is not None and mask.ndim == 2:
-      mask = mask[None, None, None]
-    weights = weigh(scores, axis, sizes[axis], mask).astype(dtype)
-    out = jnp.einsum(
-        'blnij,blnjd->blnid', weights, v, preferred_element_type=wide
-    )
-    value = _lines(out.astype(dtype), axis, back=True)
+    if mask is not None:
+      mask = jnp.expand_dims(mask, range(q.ndim - mask.ndim))
+    weights = weigh(_scores(q, k), axis, sizes[axis], mask)
+    value = _lines(_mix(weights, v), axis, back=True)
   return value
 
 
@@ -141,64 +109,80 @@ def _lines(x, axis, *, back=False):
   return x.transpose(np.argsort(order) if back else order)
 
 
-def _blocked_passes(query, key, value, weigh, rotation, windows):
-  """Both passes; `windows` are (window, shift) of columns, then of rows."""
-  extents = value.shape[1:3]
-  # An axis that needs no padding is rolled once, for both passes.
-  rolled = [
-      0 if extent % window else shift
-      for extent, (window, shift) in zip(extents[::-1], windows, strict=True)
-  ]
-  query, key, value = (
-      jnp.roll(x, np.negative(rolled), (2, 1)) for x in (query, key, value)
-  )
-  for axis, (window, shift) in enumerate(windows):
-    left = shift - rolled[axis]
-    q, k, v = (
-        blocked.blocks(x, axis, window, left) for x in (query, key, value)
-    )
-    mask = blocked.mask(axis, extents, window, shift)
-    # Of tokens that a roll brought together the angle is another: these are
-    # masked.
-    turn = rotation and rotary_lib.between(rotation, axis, window)
-    weights = weigh(blocked.scores(q, k, turn), axis, window, mask)
-    value = blocked.mix(weights, v)
-    value = blocked.unblock(value, axis, extents, left)
-  return jnp.roll(value, rolled, (2, 1))
+def all_pairs_attention(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    weigh: Callable[[Array], Array],
+) -> Float[Array, 'b h w n d']:
+  """Mixes the values of all tokens: `O[t] = sum_T weigh(q k^T)[t, T] V[T]`.
 
-
-def scaled_query(
-    query: Float[Array, 'b h w n d'], scaled: bool
-) -> tuple[Float[Array, 'b h w n d'], float]:
-  """Divides scores by `sqrt(d)`, early if that costs no precision.
-
-  Scores are many more than queries, but 16-bit queries would be rounded again.
+  `t` counts the tokens row by row, `t = row W + column`.
 
   Args:
     query: Queries.
-    scaled: Whether there is a factor at all.
+    key: Keys.
+    value: Values.
+    weigh: The attention form: turns scores `[b n t T]` into weights.
 
   Returns:
-    The queries, and what scores are still to be multiplied by.
+    The mixed values, in `value.dtype`; scores are float32 at least.
+
+  Raises:
+    ValueError: If a shape is wrong.
   """
-  scale = query.shape[-1] ** -0.5 if scaled else 1.0
-  if scaled and query.dtype.itemsize >= 4:
-    return query * scale, 1.0
-  return query, scale
+  _check(query, key, value, None, 0)
+  batch, height, width, heads, _ = query.shape
+  tokens = (batch, height * width, heads, -1)
+  q, k, v = (x.reshape(tokens).swapaxes(1, 2) for x in (query, key, value))
+  out = _mix(weigh(_scores(q, k)), v)
+  return out.swapaxes(1, 2).reshape(value.shape)
 
 
-def biased(
-    scores: Float[Array, '*b n i j'],
-    slopes: Float[Array, ' n'] | None,
-    absolute: bool,
-) -> Float[Array, '*b n i j']:
-  """Adds the ALiBi bias `slope_n (i - j)`, or `slope_n |i - j|`."""
-  if slopes is None:
-    return scores
-  distance = offsets(scores.shape[-1])
-  if absolute:
-    distance = np.abs(distance)
-  return scores + head_table(slopes, distance, scores)
+def _scores(query, key):
+  wide = equation.wide_dtype(query.dtype)
+  return jnp.einsum(
+      '...id,...jd->...ij', query, key, preferred_element_type=wide
+  )
+
+
+def _mix(weights, value):
+  wide = equation.wide_dtype(value.dtype)
+  out = jnp.einsum(
+      '...ij,...jd->...id',
+      weights.astype(value.dtype),
+      value,
+      preferred_element_type=wide,
+  )
+  return out.astype(value.dtype)
+
+
+def _check(query, key, value, window, shift):
+  """Raises ValueError where an attention form would compute nonsense."""
+  if query.shape != key.shape or query.shape[:4] != value.shape[:4]:
+    raise ValueError(
+        'Queries, keys and values must be maps [b, h, w, n, d] of one shape, '
+        f'not {query.shape}, {key.shape} and {value.shape}.'
+    )
+  if window is not None and window < 1:
+    raise ValueError(
+        f'{window=} must be at least 1, or None for the whole axis.'
+    )
+  if shift < 0:
+    raise ValueError(f'{shift=} must not be negative.')
+
+
+def check_heads(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
+  """Checks numbers of heads: a wrong shape would broadcast in silence.
+
+  Raises:
+    ValueError: If there are others than `shape`.
+  """
+  if array is not None and array.shape != shape:
+    raise ValueError(f'{name} must be of shape {shape}, not {array.shape}.')
+
+
+# ------------------------------------------------------- distances of tokens
 
 
 def offsets(length: int) -> np.ndarray:
@@ -207,18 +191,133 @@ def offsets(length: int) -> np.ndarray:
   return position[:, None] - position[None, :]
 
 
-def decay_table(
-    log_decay: Float[Array, ' n'], distance: np.ndarray, scores: Array
-) -> Float[Array, '*b n i j']:
-  """`gamma_n ** distance[i, j]`, shaped and typed to meet `scores`."""
-  return jnp.exp(head_table(log_decay, distance, scores))
+def manhattan(height: int, width: int) -> np.ndarray:
+  """Distances `|row - ROW| + |column - COLUMN|` of all pairs, `[t, T]`."""
+  row, column = np.divmod(np.arange(height * width), width)
+  return sum(np.abs(p[:, None] - p[None, :]) for p in (row, column))
 
 
-def head_table(
+def times_distance(
     per_head: Float[Array, ' n'], distance: np.ndarray, scores: Array
 ) -> Float[Array, '*b n i j']:
   """`per_head[n] * distance[i, j]`, shaped and typed to meet `scores`."""
   per_head = per_head.astype(scores.dtype)[:, None, None]
-  distance = in_one_launch(jnp.asarray(distance, scores.dtype), 'forward')
-  table = per_head * distance[None]
+  table = per_head * jnp.asarray(distance, scores.dtype)[None]
   return jnp.expand_dims(table, range(scores.ndim - 3))
+
+
+def add_alibi(
+    scores: Float[Array, '*b n i j'],
+    slopes: Float[Array, ' n'] | None,
+    absolute: bool,
+) -> Float[Array, '*b n i j']:
+  """Adds the ALiBi bias `slope_n (i - j)`, or `slope_n |i - j|`."""
+  if slopes is None:
+    return scores
+  check_heads('slopes', slopes, scores.shape[-3:-2])
+  distance = offsets(scores.shape[-1])
+  if absolute:
+    distance = np.abs(distance)
+  return scores + times_distance(slopes, distance, scores)
+
+
+# ------------------------------------------------------------------- windows
+
+
+def effective_window(
+    extent: int, window: int | None, shift: int
+) -> tuple[int, int]:
+  """Adapts window and shift to an axis (Gated-SwinRMT, eq. 9), per axis.
+
+      M^ = min(M, extent),    s^ = min(s, floor(M^ / 2))
+
+  and `s^ = 0` where a single window covers the axis: a shift would cut the
+  global attention that the paper asks for there.
+
+  Args:
+    extent: Tokens along the axis.
+    window: Nominal window `M`; None is the whole axis.
+    shift: Nominal shift `s`.
+
+  Returns:
+    `(M^, s^)`.
+  """
+  if window is None or window >= extent:
+    return extent, 0
+  return window, min(shift, window // 2)
+
+
+def block_index(
+    position: Int[Array | np.ndarray, '*n'], window: int, shift: int
+) -> Int[Array | np.ndarray, '*n']:
+  """Number of the shifted window a position is in.
+
+      block(j) = floor((j - s + M) / M)  if s > 0,  else  floor(j / M)
+
+  Equal numbers are exactly the pairs that Swin's cyclic shift with its mask
+  lets attend to each other, in coordinates of the un-shifted map.
+  """
+  if shift:
+    return (position - shift + window) // window
+  return position // window
+
+
+def band_mask(extent: int, window: int, shift: int) -> np.ndarray | None:
+  """Which pairs `[i, j]` of an axis share a window; None if all do."""
+  if window >= extent:
+    return None
+  block = block_index(np.arange(extent), window, shift)
+  return block[:, None] == block[None, :]
+
+
+def cyclic_mask(extent: int, window: int, shift: int) -> np.ndarray:
+  """Which pairs may attend, after padding, rolling by `-shift`, cutting.
+
+  Returns:
+    bool `[windows, i, j]`: the same block, and a key that is no padding.
+  """
+  padded = -(-extent // window) * window
+  position = (np.arange(padded) + shift) % padded
+  position = position.reshape(-1, window)
+  block = block_index(position, window, shift)
+  same = block[:, :, None] == block[:, None, :]
+  return same & (position < extent)[:, None, :]
+
+
+def partition(
+    x: Shaped[Array, 'b h w n d'],
+    window: tuple[int, int],
+    shift: tuple[int, int],
+) -> Shaped[Array, 'B M_h M_w n d']:
+  """Pads to multiples of the window, rolls by `-shift`, cuts into windows.
+
+  Args:
+    x: A map; axes below are (height, width).
+    window: Effective window sizes.
+    shift: Effective shifts.
+
+  Returns:
+    Windows in row-major order within each image: `B = b * y * x`.
+  """
+  batch, height, width, heads, dim = x.shape
+  pad_h, pad_w = -height % window[0], -width % window[1]
+  x = jnp.pad(x, ((0, 0), (0, pad_h), (0, pad_w), (0, 0), (0, 0)))
+  x = jnp.roll(x, (-shift[0], -shift[1]), axis=(1, 2))
+  rows, columns = x.shape[1] // window[0], x.shape[2] // window[1]
+  x = x.reshape(batch, rows, window[0], columns, window[1], heads, dim)
+  return x.swapaxes(2, 3).reshape(-1, window[0], window[1], heads, dim)
+
+
+def merge(
+    windows: Shaped[Array, 'B M_h M_w n d'],
+    extent: tuple[int, int],
+    shift: tuple[int, int],
+) -> Shaped[Array, 'b h w n d']:
+  """Undoes `partition`: joins, rolls back and crops to `extent`."""
+  _, window_h, window_w, heads, dim = windows.shape
+  rows, columns = -(-extent[0] // window_h), -(-extent[1] // window_w)
+  x = windows.reshape(-1, rows, columns, window_h, window_w, heads, dim)
+  x = x.swapaxes(2, 3)
+  x = x.reshape(-1, rows * window_h, columns * window_w, heads, dim)
+  x = jnp.roll(x, shift, axis=(1, 2))
+  return x[:, : extent[0], : extent[1]]

@@ -1,6 +1,6 @@
 """Retention without softmax: scores times decay, as RetNet has it.
 
-RMT, section 3.1 and eq. 2 to 4. What RetNet puts behind it, and RMT's
+RMT, section 3.1 and eq. 2 to 4. What RetNet puts after it, and RMT's
 ablations instead of the softmax, are a norm of each head, `normalize_heads`,
 and a swish gate.
 """
@@ -9,25 +9,24 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import all_pairs, axial, rotary
-from gswinrmt_jax.ops.layer_norm import normalize
-from gswinrmt_jax.ops.traced import traced_once
+from gswinrmt_jax.ops import axial
+from gswinrmt_jax.ops.equation import equation
+from gswinrmt_jax.ops.layers import normalize
 
 
-@traced_once(*axial.STATIC)
+@equation
 def linear_retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
-    log_decay: Float[Array, '2 n'] | None,
+    log_decay: Float[Array, '...'] | None,
+    slopes: Float[Array, '...'] | None = None,
     *,
     window: int | None = None,
     shift: int = 0,
-    impl: str = 'banded',
     scaled: bool = True,
-    slopes: Float[Array, ' n'] | None = None,
     absolute: bool = False,
-    rotation: rotary.Rotation | None = None,
+    impl: str = 'auto',
 ) -> Float[Array, 'b h w n d']:
   r"""Bidirectional retention along rows, then columns (RMT, eq. 3, per axis).
 
@@ -38,50 +37,48 @@ def linear_retention(
   (eq. 6).
 
   Args:
-    query: Queries.
-    key: Keys.
+    query: Queries, rotated already if they are to be.
+    key: Keys, likewise.
     value: Values.
     log_decay: `log(gamma)` per pass (width, height) and head; None for none.
-    window: Nominal window; None for the whole row or column.
-    shift: Nominal shift of the windows.
-    impl: 'banded' or 'cyclic', see `axial.axial_attention`.
-    scaled: Whether scores are divided by `sqrt(d)`.
     slopes: ALiBi slopes per head, times the signed distance `i - j`, added to
       the scores.
+    window: Nominal window; None for the whole row or column.
+    shift: Nominal shift of the windows.
+    scaled: Whether scores are divided by `sqrt(d)`.
     absolute: Whether ALiBi takes `|i - j|` instead.
-    rotation: What turns queries and keys; None for nothing.
+    impl: 'auto', 'banded' or 'cyclic', see `axial.axial_attention`.
 
   Returns:
     The mixed values, in `value.dtype`; weights in float32 at least.
+
+  Raises:
+    ValueError: If a shape, the window, the shift or `impl` is wrong.
   """
+  axial.check_heads('log_decay', log_decay, (2, query.shape[3]))
   scale = query.shape[-1] ** -0.5 if scaled else 1.0
 
   def weigh(scores, axis, size, mask):
     del size  # Not normalised: see `normalize_heads`.
-    weights = axial.biased(scores * scale, slopes, absolute)
+    weights = axial.add_alibi(scores * scale, slopes, absolute)
     if log_decay is not None:
       distance = np.abs(axial.offsets(scores.shape[-1]))
-      weights *= axial.decay_table(log_decay[axis], distance, scores)
+      weights *= jnp.exp(
+          axial.times_distance(log_decay[axis], distance, scores)
+      )
     return weights if mask is None else jnp.where(mask, weights, 0)
 
   return axial.axial_attention(
-      query,
-      key,
-      value,
-      weigh,
-      window=window,
-      shift=shift,
-      impl=impl,
-      rotation=rotation,
+      query, key, value, weigh, window=window, shift=shift, impl=impl
   )
 
 
-@traced_once('scaled')
+@equation
 def full_linear_retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
-    log_decay: Float[Array, ' n'] | None,
+    log_decay: Float[Array, '...'] | None,
     *,
     scaled: bool = True,
 ) -> Float[Array, 'b h w n d']:
@@ -99,16 +96,16 @@ def full_linear_retention(
   Returns:
     The mixed values, in `value.dtype`; weights in float32 at least.
   """
-  distance = all_pairs.manhattan(*query.shape[1:3])
+  distance = axial.manhattan(*query.shape[1:3])
   return _decayed(query, key, value, log_decay, scaled, distance)
 
 
-@traced_once('scaled')
+@equation
 def causal_retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
-    log_decay: Float[Array, ' n'] | None,
+    log_decay: Float[Array, '...'] | None,
     *,
     scaled: bool = True,
 ) -> Float[Array, 'b h w n d']:
@@ -147,7 +144,7 @@ def normalize_heads(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
 
       y = (x - mean_d x) / sqrt(var_d x + 1e-6)
 
-  Over all pairs a factor on all weights of a query changes nothing behind it,
+  Over all pairs a factor on all weights of a query changes nothing after it,
   up to the epsilon, so RetNet's normalisations of the scores are left out.
 
   Returns:
@@ -158,11 +155,14 @@ def normalize_heads(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
 
 def _decayed(query, key, value, log_decay, scaled, distance, mask=None):
   """Scores times the power of `distance[t, T]`, 0 outside of `mask[t, T]`."""
+  axial.check_heads('log_decay', log_decay, (query.shape[3],))
 
   def weigh(scores):
     weights = scores * query.shape[-1] ** -0.5 if scaled else scores
     if log_decay is not None:
-      weights = weights * axial.decay_table(log_decay, distance, scores)
+      weights = weights * jnp.exp(
+          axial.times_distance(log_decay, distance, scores)
+      )
     return weights if mask is None else jnp.where(mask[None, None], weights, 0)
 
-  return all_pairs.all_pairs_attention(query, key, value, weigh)
+  return axial.all_pairs_attention(query, key, value, weigh)

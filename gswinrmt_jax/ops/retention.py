@@ -1,27 +1,27 @@
 """Retention: softmax attention with a Manhattan decay in the logits."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import all_pairs, axial, rotary, score_fn
-from gswinrmt_jax.ops.traced import traced_once
+from gswinrmt_jax.ops import axial
+from gswinrmt_jax.ops.equation import equation
 
 
-@traced_once(*axial.STATIC)
+@equation
 def retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
-    log_decay: Float[Array, '2 n'] | None,
+    log_decay: Float[Array, '...'] | None,
+    slopes: Float[Array, '...'] | None = None,
     *,
     window: int | None = None,
     shift: int = 0,
-    impl: str = 'banded',
     scaled: bool = True,
-    slopes: Float[Array, ' n'] | None = None,
     absolute: bool = False,
-    rotation: rotary.Rotation | None = None,
+    impl: str = 'auto',
 ) -> Float[Array, 'b h w n d']:
   r"""Decomposed Manhattan self-attention (Gated-SwinRMT, eq. 3), both passes.
 
@@ -32,51 +32,47 @@ def retention(
   its released code adds the logarithm before it, as here, so rows sum to one.
 
   Args:
-    query: Queries.
-    key: Keys.
+    query: Queries, rotated already if they are to be.
+    key: Keys, likewise.
     value: Values.
     log_decay: `log(gamma)` per pass (width, height) and head; None for none.
+    slopes: ALiBi slopes per head, times the signed distance `i - j`.
     window: Nominal window; None for the whole row or column.
     shift: Nominal shift of the windows.
-    impl: 'banded' or 'cyclic', see `axial.axial_attention`.
     scaled: Whether scores are divided by `sqrt(d)`.
-    slopes: ALiBi slopes per head, times the signed distance `i - j`.
     absolute: Whether ALiBi takes `|i - j|` instead.
-    rotation: What turns queries and keys; None for nothing.
+    impl: 'auto', 'banded' or 'cyclic', see `axial.axial_attention`.
 
   Returns:
     The mixed values, in `value.dtype`; softmax in float32 at least.
+
+  Raises:
+    ValueError: If a shape, the window, the shift or `impl` is wrong.
   """
-  query, scale = axial.scaled_query(query, scaled)
+  axial.check_heads('log_decay', log_decay, (2, query.shape[3]))
+  query, scale = _scaled(query, scaled)
 
   def weigh(scores, axis, size, mask):
     del size  # Rows are normalised by their own sum.
-    scores = axial.biased(scores * scale, slopes, absolute)
+    scores = axial.add_alibi(scores * scale, slopes, absolute)
     if log_decay is not None:
       distance = np.abs(axial.offsets(scores.shape[-1]))
-      scores += axial.head_table(log_decay[axis], distance, scores)
+      scores += axial.times_distance(log_decay[axis], distance, scores)
     if mask is not None:
       scores = jnp.where(mask, scores, axial.MASKED)
-    return score_fn.softmax(scores, value.dtype)
+    return jax.nn.softmax(scores)
 
   return axial.axial_attention(
-      query,
-      key,
-      value,
-      weigh,
-      window=window,
-      shift=shift,
-      impl=impl,
-      rotation=rotation,
+      query, key, value, weigh, window=window, shift=shift, impl=impl
   )
 
 
-@traced_once('scaled')
+@equation
 def full_retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
-    log_decay: Float[Array, ' n'] | None,
+    log_decay: Float[Array, '...'] | None,
     *,
     scaled: bool = True,
 ) -> Float[Array, 'b h w n d']:
@@ -93,15 +89,31 @@ def full_retention(
 
   Returns:
     The mixed values, in `value.dtype`; softmax in float32 at least.
+
+  Raises:
+    ValueError: If a shape is wrong.
   """
-  _, height, width, _, _ = query.shape
-  query, scale = axial.scaled_query(query, scaled)
+  _, height, width, heads, _ = query.shape
+  axial.check_heads('log_decay', log_decay, (heads,))
+  query, scale = _scaled(query, scaled)
 
   def weigh(scores):
     scores *= scale
     if log_decay is not None:
-      distance = all_pairs.manhattan(height, width)
-      scores += axial.head_table(log_decay, distance, scores)
-    return score_fn.softmax(scores, value.dtype)
+      distance = axial.manhattan(height, width)
+      scores += axial.times_distance(log_decay, distance, scores)
+    return jax.nn.softmax(scores)
 
-  return all_pairs.all_pairs_attention(query, key, value, weigh)
+  return axial.all_pairs_attention(query, key, value, weigh)
+
+
+def _scaled(query, scaled):
+  """Divides scores by `sqrt(d)`, early if that costs no precision.
+
+  Scores are many more than queries, but 16-bit queries would be rounded again.
+  Returns the queries, and what scores are still to be multiplied by.
+  """
+  scale = query.shape[-1] ** -0.5 if scaled else 1.0
+  if scaled and query.dtype.itemsize >= 4:
+    return query * scale, 1.0
+  return query, scale

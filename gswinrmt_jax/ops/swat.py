@@ -1,27 +1,28 @@
 """SWAT: sigmoid window attention with balanced ALiBi and a decay after it."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import axial, rotary, score_fn
-from gswinrmt_jax.ops.traced import traced_once
+from gswinrmt_jax.ops import axial, positions
+from gswinrmt_jax.ops.equation import equation
 
 
-@traced_once(*axial.STATIC)
+@equation
 def swat(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
-    log_decay: Float[Array, '2 n'] | None,
-    slopes: Float[Array, ' n'] | None,
+    log_decay: Float[Array, '...'] | None,
+    slopes: Float[Array, '...'] | None,
     *,
     window: int | None,
     shift: int = 0,
     scaled: bool = False,
-    impl: str = 'banded',
     absolute: bool = False,
-    rotation: rotary.Rotation | None = None,
+    rotary: bool = True,
+    impl: str = 'auto',
 ) -> Float[Array, 'b h w n d']:
   r"""Sigmoid attention along rows, then columns (Gated-SwinRMT, eq. 7).
 
@@ -39,30 +40,32 @@ def swat(
     window: Nominal window; None for the whole row or column.
     shift: Nominal shift of the windows.
     scaled: Whether scores are divided by `sqrt(d)`; eq. 7 does not.
-    impl: 'banded' or 'cyclic', see `axial.axial_attention`.
     absolute: Whether ALiBi takes `|i - j|` instead of `i - j`.
-    rotation: What turns queries and keys; None for nothing.
+    rotary: Whether queries and keys are rotated by their position along each
+      pass (section 3.3).
+    impl: 'auto', 'banded' or 'cyclic', see `axial.axial_attention`.
 
   Returns:
     The mixed values, in `value.dtype`; weights in float32 at least.
+
+  Raises:
+    ValueError: If a shape, the window, the shift or `impl` is wrong.
   """
+  axial.check_heads('log_decay', log_decay, (2, query.shape[3]))
+  if rotary:
+    query, key = (positions.rotate_halves(x) for x in (query, key))
   scale = query.shape[-1] ** -0.5 if scaled else 1.0
 
   def weigh(scores, axis, size, mask):
-    scores = axial.biased(scores * scale, slopes, absolute)
-    weights = score_fn.sigmoid(scores, value.dtype) / size
+    scores = axial.add_alibi(scores * scale, slopes, absolute)
+    weights = jax.nn.sigmoid(scores) / size
     if log_decay is not None:
       distance = np.abs(axial.offsets(scores.shape[-1]))
-      weights *= axial.decay_table(log_decay[axis], distance, scores)
+      weights *= jnp.exp(
+          axial.times_distance(log_decay[axis], distance, scores)
+      )
     return weights if mask is None else jnp.where(mask, weights, 0)
 
   return axial.axial_attention(
-      query,
-      key,
-      value,
-      weigh,
-      window=window,
-      shift=shift,
-      impl=impl,
-      rotation=rotation,
+      query, key, value, weigh, window=window, shift=shift, impl=impl
   )

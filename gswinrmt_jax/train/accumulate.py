@@ -6,8 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gswinrmt_jax.ops import backend
-
 # (params, batch_stats, part, index) -> (loss, (accuracy, batch_stats))
 LossOfPart = Callable[
     [Any, Any, Any, jax.Array | int],
@@ -85,7 +83,7 @@ def value_and_grad(
   zero = jnp.zeros((), jnp.float32)
   zeros = reduce(jax.tree.map(jnp.zeros_like, params))
   # On a CPU the gradient of a convolution is 10 to 40 times slower in a loop.
-  unroll = backend.platform() == 'cpu'
+  unroll = jax.default_backend() == 'cpu'
   (batch_stats, total), _ = jax.lax.scan(
       add,
       (batch_stats, (zero, zero, zeros)),

@@ -11,8 +11,6 @@ import numpy as np
 import optax
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.ops.launches import complete, in_one_launch
-from gswinrmt_jax.ops.traced import traced_once
 
 # Parameters of `models.block` that scale a branch.
 _LAYER_SCALE = ('attention_scale', 'ffn_scale')
@@ -145,45 +143,13 @@ def make_optimizer(
     weight_decay: float,
     decay_layer_scale: bool = False,
 ) -> optax.GradientTransformation:
-  r"""Returns AdamW with decoupled decay, `optax.adamw` in fewer launches.
-
-      m <- m + (1 - b1) (g - m)        v <- v + (1 - b2) (g^2 - v)
-      w <- w - a m / (sqrt v + e) - lr decay w
-      a = lr sqrt(1 - b2^t) / (1 - b1^t)        e = eps sqrt(1 - b2^t)
-
-  State and, to rounding, results are those of optax; what is the same for all
-  numbers is computed once (Kingma and Ba, section 2). On a GPU all gradients
-  are there before any parameter changes.
-  """
+  """Returns AdamW with decoupled decay, on kernels alone (`decay_mask`)."""
   mask = functools.partial(decay_mask, layer_scale=decay_layer_scale)
   # Not within `inject_hyperparams`: it takes the mask for a schedule and
   # turns the decay off without a word.
-  adamw = optax.adamw(schedule, weight_decay=weight_decay, mask=mask)
-
-  def update(grads, state, params):
-    adam, decayed, scheduled = state
-    leaves, structure = jax.tree.flatten(complete(grads))
-    count = optax.safe_increment(adam.count)
-    rate = schedule(scheduled.count)
-    root = jnp.sqrt(1 - b2**count)
-    factor = -rate * root / (1 - b1**count)
-
-    change = functools.partial(
-        _change, rate=rate, root=root, factor=factor, b1=b1, b2=b2, eps=eps
-    )
-    others = adam.mu, adam.nu, params, mask(params)
-    changed = [
-        change(*arrays, weight_decay=weight_decay if decays else 0.0)
-        for *arrays, decays in zip(
-            leaves, *map(structure.flatten_up_to, others), strict=True
-        )
-    ]
-    updates, mu, nu = map(structure.unflatten, zip(*changed, strict=True))
-    scheduled = scheduled._replace(count=optax.safe_increment(scheduled.count))
-    adam = adam._replace(count=count, mu=mu, nu=nu)
-    return updates, (adam, decayed, scheduled)
-
-  return optax.GradientTransformation(adamw.init, update)
+  return optax.adamw(
+      schedule, b1, b2, eps, weight_decay=weight_decay, mask=mask
+  )
 
 
 def last_learning_rate(
@@ -197,22 +163,3 @@ def last_learning_rate(
   """
   *_, scheduled = opt_state
   return schedule(jnp.maximum(scheduled.count - 1, 0))
-
-
-@traced_once('b1', 'b2', 'eps', 'weight_decay')
-def _change(
-    gradient, m, v, w, *, rate, root, factor, b1, b2, eps, weight_decay
-):
-  """Returns what is added to one parameter, and its new moments."""
-  m = _moment(m, gradient, b1)
-  v = _moment(v, jnp.square(gradient), b2)
-  updated = in_one_launch(m, 'updates')
-  step = factor * (updated / (jnp.sqrt(v) + eps * root))
-  if weight_decay:
-    step -= rate * weight_decay * w
-  return step, m, v
-
-
-def _moment(moment, value, decay):
-  """Moves the running mean on."""
-  return moment + (1 - decay) * (value - moment)

@@ -17,8 +17,7 @@ import numpy as np
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
-from gswinrmt_jax.ops import decay as decay_lib
-from gswinrmt_jax.ops import rotary
+from gswinrmt_jax.ops import positions
 
 # The fields that make a model an RMT: with other values the same arrays would
 # mean something else.
@@ -286,8 +285,8 @@ def _tables(arch: Architecture) -> dict[str, np.ndarray]:
   for stage, (width, heads, spread) in enumerate(
       zip(arch.widths, arch.num_heads, arch.decay_ranges, strict=True)
   ):
-    angles = rotary.interleaved_frequencies(width // heads).repeat(2)
-    log_decay = np.log(decay_lib.decay_rates(heads, spread))
+    angles = positions.interleaved_frequencies(width // heads).repeat(2)
+    log_decay = np.log(positions.decay_rates(heads, spread))
     prefix = f'layers.{stage}.Relpos'
     tables[f'{prefix}.angle'] = angles.astype(np.float32)
     tables[f'{prefix}.decay'] = log_decay.astype(np.float32)

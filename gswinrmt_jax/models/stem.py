@@ -1,0 +1,158 @@
+"""What changes the extents of a map: stems, and merging between stages."""
+
+from flax import linen as nn
+from flax.typing import Dtype
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.models import layers
+
+
+class Stem(nn.Module):
+  """Four 3x3 convolutions, overall stride 4 (Gated-SwinRMT, Table 1).
+
+      s2 C/2, BN, GELU; s1 C/2, BN, GELU; s2 C, BN, GELU; s1 C, BN
+
+  Attributes:
+    features: Channels `C` of the first stage.
+    dtype: Computation dtype.
+  """
+
+  features: int
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(
+      self, x: Float[Array, 'b h w 3'], *, train: bool
+  ) -> Float[Array, 'b H W c']:
+    """Embeds the image at a quarter of its extents, rounded up."""
+    half = self.features // 2
+    convolutions = (
+        (half, 2),
+        (half, 1),
+        (self.features, 2),
+        (self.features, 1),
+    )
+    for index, (features, stride) in enumerate(convolutions):
+      if index:
+        x = ops.gelu(x)
+      x = layers.Conv3x3(features, stride, self.dtype, name=f'conv{index}')(x)
+      x = layers.BatchNorm(name=f'norm{index}')(x, train=train)
+    return x
+
+
+class Downsample(nn.Module):
+  """3x3 convolution of stride 2 and BN: patch merging between stages.
+
+  Attributes:
+    features: Channels of the next stage.
+    dtype: Computation dtype.
+  """
+
+  features: int
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(
+      self, x: Float[Array, 'b h w c'], *, train: bool
+  ) -> Float[Array, 'b H W f']:
+    """Halves the extents, rounded up."""
+    x = layers.Conv3x3(self.features, 2, self.dtype, name='conv')(x)
+    return layers.BatchNorm(name='norm')(x, train=train)
+
+
+class PatchEmbedding(nn.Module):
+  """A linear map of each patch: a convolution whose stride is its side.
+
+      y[i, j] = sum_{u, v} x[p i + u, p j + v] kernel[u, v] + bias,  then LN?
+
+  Initialised as the convolution that DeiT and Swin make it.
+
+  Attributes:
+    features: Channels of the first stage.
+    patch_size: Side `p` of a patch.
+    use_norm: Whether LN follows, as in Swin.
+    dtype: Computation dtype.
+  """
+
+  features: int
+  patch_size: int
+  use_norm: bool
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(
+      self, x: Float[Array, 'b h w 3'], *, train: bool
+  ) -> Float[Array, 'b H W c']:
+    """Embeds the image at `1 / p` of its extents, rounded up.
+
+    Args:
+      x: The image; zeros fill up the patches at its right and lower edge.
+      train: Without effect; the convolutional stem asks for it.
+    """
+    del train
+    x = _PatchConv(self.features, self.patch_size, self.dtype, name='conv')(x)
+    return layers.LayerNorm(name='norm')(x) if self.use_norm else x
+
+
+class _PatchConv(nn.Module):
+  """The convolution of an RGB image, as a product of its patches."""
+
+  features: int
+  side: int
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(self, x):
+    init = layers.uniform_fan_in(3 * self.side**2)
+    shape = (self.side, self.side, 3, self.features)
+    kernel = self.param('kernel', init, shape)
+    bias = self.param('bias', init, shape[-1:])
+    patches = _cut(x.astype(self.dtype), self.side)
+    patches = patches.reshape(*patches.shape[:3], -1)
+    return ops.dense(patches, kernel.reshape(-1, self.features), bias)
+
+
+class PatchMerging(nn.Module):
+  """Swin's downsampling: LN and a linear map of each 2x2 neighbours.
+
+      y[i, j] = LN([x[2i, 2j], x[2i+1, 2j], x[2i, 2j+1], x[2i+1, 2j+1]]) W
+
+  Attributes:
+    features: Channels of the next stage.
+    dtype: Computation dtype.
+  """
+
+  features: int
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(
+      self, x: Float[Array, 'b h w c'], *, train: bool
+  ) -> Float[Array, 'b H W f']:
+    """Halves the extents, rounded up.
+
+    Args:
+      x: The map; zeros fill up an odd extent, at the right and lower edge.
+      train: Without effect; the convolutional downsampling asks for it.
+    """
+    del train
+    # Down, then right: the order of the channels in Swin's weights.
+    x = _cut(x, 2).swapaxes(3, 4)
+    x = x.reshape(*x.shape[:3], -1)
+    x = layers.LayerNorm(name='norm')(x)
+    return layers.Dense(
+        self.features, self.dtype, use_bias=False, name='linear'
+    )(x)
+
+
+def _cut(
+    x: Float[Array, 'b h w c'], side: int
+) -> Float[Array, 'b H W {side} {side} c']:
+  """Cuts into patches `[b, H, W, row in it, column in it, c]`, zero-padded."""
+  batch, height, width, channels = x.shape
+  x = jnp.pad(x, ((0, 0), (0, -height % side), (0, -width % side), (0, 0)))
+  rows, columns = x.shape[1] // side, x.shape[2] // side
+  x = x.reshape(batch, rows, side, columns, side, channels)
+  return x.swapaxes(2, 3)

@@ -1,0 +1,227 @@
+"""The layers around attention: linear maps, convolutions, norms, GELU.
+
+All of them compute in float32 at least and return the dtype of `x`; a product
+takes its operands in that dtype and adds up in float32.
+
+`jax.checkpoint` has the derivatives of norms and GELU keep their input alone,
+which is in memory anyway, instead of several maps of float32.
+"""
+
+import math
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gswinrmt_jax.ops.equation import equation, wide
+
+
+@equation
+def dense(
+    x: Float[Array, '*b c'],
+    kernel: Float[Array, 'c f'],
+    bias: Float[Array, ' f'] | None = None,
+) -> Float[Array, '*b f']:
+  """A linear layer of each token, `y = x W + b`.
+
+  Args:
+    x: Tokens, in the dtype of the computation.
+    kernel: `W`, cast to `x.dtype`.
+    bias: `b`, as in `add_bias`; None for none.
+  """
+  # All tokens as the rows of one matrix: with their axes XLA's CPU backend
+  # transposes the gradient in memory before the product for the kernel.
+  y = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
+  y = y.reshape(*x.shape[:-1], kernel.shape[-1])
+  return y if bias is None else _add_bias(y, bias)
+
+
+@equation
+def add_bias(
+    x: Float[Array, '*b c'], bias: Float[Array, ' c']
+) -> Float[Array, '*b c']:
+  """Adds one number to each channel.
+
+  In float32, so that its gradient is summed in float32: in bfloat16 a sum of
+  25,088 ones ends at 1,024 on a CPU.
+  """
+  return _add_bias(x, bias)
+
+
+def _add_bias(x, bias):
+  return (wide(x) + _along_channels(bias, x)).astype(x.dtype)
+
+
+@equation
+def scale_channels(
+    x: Float[Array, '*b c'], scale: Float[Array, ' c']
+) -> Float[Array, '*b c']:
+  """Multiplies each channel by a number (LayerScale), as `add_bias` adds it."""
+  return (wide(x) * _along_channels(scale, x)).astype(x.dtype)
+
+
+@equation
+def gelu(x: Float[Array, '*b']) -> Float[Array, '*b']:
+  """GELU, `x Phi(x)` with the normal distribution function itself."""
+
+  @jax.checkpoint
+  def compute(x):
+    z = wide(x)
+    # As PyTorch has it. By erfc the lower tail would keep its digits, all of
+    # them far below the rounding of what they are added to, at several times
+    # the cost.
+    return (0.5 * z * (1 + lax.erf(z * math.sqrt(0.5)))).astype(x.dtype)
+
+  return compute(x)
+
+
+@equation
+def normalize(
+    x: Float[Array, '*b c'], *, epsilon: float = 1e-6
+) -> Float[Array, '*b c']:
+  """Normalises each token, `(x - mean_c x) / sqrt(var_c x + epsilon)`."""
+  return jax.checkpoint(lambda x: _normalize(x, epsilon).astype(x.dtype))(x)
+
+
+@equation
+def layer_norm(
+    x: Float[Array, '*b c'],
+    scale: Float[Array, ' c'],
+    bias: Float[Array, ' c'],
+    *,
+    epsilon: float = 1e-6,
+) -> Float[Array, '*b c']:
+  """LayerNorm over channels.
+
+      y = (x - mean_c x) / sqrt(var_c x + epsilon) * scale + bias
+
+  Args:
+    x: Tokens.
+    scale: Of the normalised channels.
+    bias: Added to them.
+    epsilon: Added to the variance.
+  """
+
+  @jax.checkpoint
+  def compute(x, scale, bias):
+    y = _normalize(x, epsilon) * _along_channels(scale, x)
+    return (y + _along_channels(bias, x)).astype(x.dtype)
+
+  return compute(x, scale, bias)
+
+
+def _normalize(x, epsilon):
+  # Two passes: `E[x^2] - E[x]^2` has no digit left where the mean is large
+  # beside the deviation.
+  centred = wide(x) - wide(x).mean(-1, keepdims=True)
+  variance = jnp.square(centred).mean(-1, keepdims=True)
+  return centred * lax.rsqrt(variance + epsilon)
+
+
+@equation
+def batch_statistics(
+    x: Float[Array, 'b h w c'],
+) -> tuple[Float[Array, ' c'], Float[Array, ' c']]:
+  """Mean and biased variance of each channel over the batch, in two passes."""
+
+  @jax.checkpoint
+  def variance(x, mean):
+    return jnp.square(wide(x) - _along_channels(mean, x)).mean((0, 1, 2))
+
+  mean = wide(x).mean((0, 1, 2))
+  return mean, variance(x, mean)
+
+
+@equation
+def batch_norm(
+    x: Float[Array, 'b h w c'],
+    mean: Float[Array, ' c'],
+    variance: Float[Array, ' c'],
+    scale: Float[Array, ' c'],
+    bias: Float[Array, ' c'],
+    *,
+    epsilon: float = 1e-5,
+) -> Float[Array, 'b h w c']:
+  """BatchNorm by the batch's statistics, or by running ones.
+
+      y = (x - mean) / sqrt(variance + epsilon) * scale + bias
+
+  Args:
+    x: Maps.
+    mean: Of each channel.
+    variance: Of each channel.
+    scale: Of the normalised channels.
+    bias: Added to them.
+    epsilon: Added to the variance.
+  """
+
+  @jax.checkpoint
+  def compute(x, mean, variance, scale, bias):
+    mean, factor, scale, bias = (
+        _along_channels(each, x)
+        for each in (mean, lax.rsqrt(variance + epsilon), scale, bias)
+    )
+    return ((wide(x) - mean) * factor * scale + bias).astype(x.dtype)
+
+  return compute(x, mean, variance, scale, bias)
+
+
+@equation
+def conv3x3(
+    x: Float[Array, 'b h w c'], kernel: Float[Array, '3 3 c f'], *, stride: int
+) -> Float[Array, 'b H W f']:
+  """Convolves to `ceil(extent / stride)` rows and columns.
+
+      y[b, i, j] = sum_{u, v} x[b, s i + u - 1, s j + v - 1] kernel[u, v]
+
+  Padded by 1 on every side: 'SAME' would shift a convolution of stride 2 by a
+  pixel at even extents, which released weights do not survive.
+
+  Args:
+    x: The map, in the dtype of the computation.
+    kernel: Cast to `x.dtype`.
+    stride: 1 or 2.
+  """
+  return lax.conv_general_dilated(
+      x,
+      kernel.astype(x.dtype),
+      window_strides=(stride, stride),
+      padding=((1, 1), (1, 1)),
+      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+  )
+
+
+@equation
+def depthwise_conv(
+    x: Float[Array, 'b h w c'], kernel: Float[Array, 'k k 1 c']
+) -> Float[Array, 'b h w c']:
+  """Convolves each channel with its own kernel, zero-padded to the same size.
+
+      y[b, i, j] = sum_{u, v} x[b, i + u - r, j + v - r] kernel[u, v, 0]
+
+  for every channel, with `r = (k - 1) / 2` and zeros outside the map.
+
+  Args:
+    x: The map.
+    kernel: Odd-sized kernels, in flax's layout for grouped convolutions.
+
+  Raises:
+    ValueError: If the kernel size is even.
+  """
+  if kernel.shape[0] % 2 == 0:
+    raise ValueError(f'The kernel size must be odd, not {kernel.shape[0]}.')
+  radius = kernel.shape[0] // 2
+  return lax.conv_general_dilated(
+      x,
+      kernel.astype(x.dtype),
+      window_strides=(1, 1),
+      padding=((radius, radius), (radius, radius)),
+      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+      feature_group_count=x.shape[-1],
+  )
+
+
+def _along_channels(vector, x):
+  """Returns the vector with as many axes as `x`, in float32 at least."""
+  return jnp.expand_dims(wide(vector), range(x.ndim - 1))

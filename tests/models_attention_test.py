@@ -1,0 +1,284 @@
+"""The attention module: how its parts are put together, and each switch."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import random_variables
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.models import attention, named
+
+H, W, C = 5, 7, 12
+_TINY = {
+    'widths': (C, C, C, C),
+    'num_heads': (3, 3, 3, 3),
+    'window_size': 3,
+}
+BASES = {
+    name: dataclasses.replace(
+        named.MODELS[f'{name}_compact'],
+        **_TINY if name != 'rmt' else {**_TINY, 'window_size': 0},
+    )
+    for name in ('rmt', 'retention', 'swat')
+}
+X = random_variables.image((2, H, W, C))
+
+
+class _Module:
+  """An attention module whose parameters come from their names."""
+
+  def __init__(self, arch, *, stage=0, shifted=True):
+    module = attention.Attention(arch, stage, shifted, jnp.float32)
+
+    class Wrapper:
+
+      def init(self, key, x, train):
+        del train
+        return module.init(key, x)
+
+    self.params = random_variables.nested(Wrapper(), X.shape)['params']
+    self._module = module
+
+  def __call__(self, params=None, x=X):
+    return self._module.apply({'params': params or self.params}, x)
+
+
+def _linear(params, x):
+  return x @ params['kernel'] + params['bias'][None, None, None]
+
+
+def _heads(x):
+  return x.reshape(*x.shape[:3], 3, C // 3)
+
+
+def _rotated(x, stride):
+  return ops.rotate_interleaved(_heads(x), stride=stride)
+
+
+def _local(params, value):
+  return (
+      ops.depthwise_conv(value, params['local']['kernel'])
+      + params['local']['bias'][None, None, None]
+  )
+
+
+def test_retention_is_its_equations():
+  """Eq. 3 to 6: rotate, retain, add LCE of V, gate by the input, project."""
+  module = _Module(BASES['retention'])
+  p = module.params
+  query, key = (_rotated(_linear(p[name], X), 3) for name in ('query', 'key'))
+  value = _linear(p['value'], X)
+  out = ops.retention(
+      query,
+      key,
+      _heads(value),
+      jnp.log(jax.nn.sigmoid(p['decay_logit'])),
+      window=3,
+      shift=1,
+  ).reshape(X.shape)
+  out += _linear(p['local_point'], _local(p, value))
+  out *= jax.nn.sigmoid(_linear(p['gate'], X))
+  np.testing.assert_allclose(module(), _linear(p['out'], out), atol=2e-5)
+
+
+def test_swat_is_its_equations():
+  """Eq. 7 and 8: V is gated before it is attended and before LCE."""
+  module = _Module(BASES['swat'])
+  p = module.params
+  query, key = (_heads(_linear(p[name], X)) for name in ('query', 'key'))
+  value = _linear(p['value'], X) * jax.nn.silu(_linear(p['value_gate'], X))
+  out = ops.swat(
+      query,
+      key,
+      _heads(value),
+      jnp.log(jax.nn.sigmoid(p['decay_logit'])),
+      jnp.array([-0.5, 0.5, 0.0]),
+      window=3,
+      shift=1,
+  ).reshape(X.shape)
+  out += _linear(p['local_point'], _local(p, value))
+  np.testing.assert_allclose(module(), _linear(p['out'], out), atol=2e-5)
+
+
+def test_full_rmt_is_its_equations():
+  """Stage 4: all pairs, fixed decays, depthwise LCE, no gate."""
+  module = _Module(BASES['rmt'], stage=3)
+  p = module.params
+  query, key = (_rotated(_linear(p[name], X), W) for name in ('query', 'key'))
+  value = _linear(p['value'], X)
+  log_decay = jnp.log(jnp.array([3 / 4, 15 / 16, 63 / 64]))  # r = 6, N = 3
+  out = ops.full_retention(query, key, _heads(value), log_decay)
+  out = out.reshape(X.shape) + _local(p, value)
+  np.testing.assert_allclose(module(), _linear(p['out'], out), atol=2e-5)
+
+
+# (base, switch, value, parameters it adds, parameters it removes)
+_SWITCHES = [
+    ('retention', 'gate', False, set(), {'gate'}),
+    ('retention', 'gate_fn', 'swish', set(), set()),
+    ('retention', 'head_norm', True, set(), set()),
+    ('retention', 'score_fn', 'linear', set(), set()),
+    ('retention', 'swiglu', True, {'value_gate'}, set()),
+    ('retention', 'lce', 'none', set(), {'local', 'local_point'}),
+    ('retention', 'lce', 'depthwise', set(), {'local_point'}),
+    ('retention', 'decay', 'none', set(), {'decay_logit'}),
+    ('retention', 'decay', 'fixed', set(), {'decay_logit'}),
+    ('retention', 'rotary', 'none', set(), set()),
+    ('retention', 'rotary', 'split_half', set(), set()),
+    ('retention', 'alibi', 'signed', set(), set()),
+    ('retention', 'alibi', 'absolute', set(), set()),
+    ('retention', 'scaled', False, set(), set()),
+    ('retention', 'score_fn', 'sigmoid', set(), set()),
+    ('retention', 'window_size', 0, set(), set()),
+    ('swat', 'swiglu', False, set(), {'value_gate'}),
+    ('swat', 'gate', True, {'gate'}, set()),
+    ('swat', 'alibi', 'none', set(), set()),
+    ('swat', 'alibi', 'absolute', set(), set()),
+    ('swat', 'rotary', 'none', set(), set()),
+    ('swat', 'scaled', True, set(), set()),
+    ('swat', 'score_fn', 'softmax', set(), set()),
+    ('rmt', 'window_size', 3, set(), set()),
+    ('rmt', 'gate', True, {'gate'}, set()),
+    ('rmt', 'swiglu', True, {'value_gate'}, set()),
+    ('rmt', 'decay', 'learned', {'decay_logit'}, set()),
+    ('rmt', 'lce', 'pointwise', {'local_point'}, set()),
+]
+
+
+@pytest.mark.parametrize(
+    ('base', 'field', 'value', 'added', 'removed'), _SWITCHES
+)
+def test_a_switch_changes_its_part_and_nothing_else(
+    base, field, value, added, removed
+):
+  before = _Module(dataclasses.replace(BASES[base], full_stages=()))
+  after = _Module(
+      dataclasses.replace(BASES[base], full_stages=(), **{field: value})
+  )
+  assert after.params.keys() - before.params.keys() == added
+  assert before.params.keys() - after.params.keys() == removed
+  difference = np.abs(after() - before()).max()
+  # A fixed decay differs from the random learned one, everything else by
+  # construction; 1e-3 is a hundred times the rounding.
+  assert difference > 1e-3
+
+
+def test_an_unshifted_block_differs_and_a_single_window_does_not():
+  shifted, regular = (
+      _Module(BASES['retention'], shifted=s) for s in (True, False)
+  )
+  assert np.abs(shifted() - regular()).max() > 1e-3
+  wide = dataclasses.replace(BASES['retention'], window_size=7)
+  shifted, regular = (_Module(wide, shifted=s) for s in (True, False))
+  np.testing.assert_array_equal(shifted(), regular())
+
+
+def test_learned_decay_starts_at_rmts_values():
+  module = attention.Attention(BASES['swat'], 0, False, jnp.float32)
+  theta = module.init(jax.random.key(0), X)['params']['decay_logit']
+  expected = 1 - 2.0 ** -(2 + 4 * np.arange(3) / 3)
+  np.testing.assert_allclose(
+      jax.nn.sigmoid(theta), np.stack([expected, expected]), rtol=1e-6
+  )
+
+
+def _plain(params):
+  return {
+      name: {leaf: np.asarray(a, np.float64) for leaf, a in layer.items()}
+      for name, layer in params.items()
+  }
+
+
+def _causal_weights(scores, row, column, rate):
+  del row, column
+  length = len(scores)
+  ahead = np.arange(length)[:, None] - np.arange(length)
+  return np.where(ahead >= 0, scores * rate ** np.maximum(ahead, 0), 0)
+
+
+def _manhattan_weights(scores, row, column, rate):
+  distance = np.abs(row[:, None] - row) + np.abs(column[:, None] - column)
+  return scores * rate**distance
+
+
+@pytest.mark.parametrize(
+    ('score_fn', 'weights'),
+    [('linear', _manhattan_weights), ('causal', _causal_weights)],
+)
+def test_the_gating_function_is_retnets(score_fn, weights):
+  """(swish(X W_G) * (GroupNorm((Q K^T / sqrt(d) * D) V) + LCE(V))) W_O."""
+  arch = dataclasses.replace(
+      BASES['rmt'],
+      score_fn=score_fn,
+      full_stages=(1, 2, 3, 4),
+      rotary='none',
+      head_norm=True,
+      gate=True,
+      gate_fn='swish',
+  )
+  module = _Module(arch, stage=3)
+  p, x = _plain(module.params), np.asarray(X, np.float64).reshape(2, H * W, C)
+  names = 'query', 'key', 'value', 'gate'
+  assert p.keys() == {*names, 'local', 'out'}
+  maps = {k: x @ p[k]['kernel'] + p[k]['bias'] for k in names}
+  local = _local(module.params, _linear(module.params['value'], X))
+  row, column = (index.ravel() for index in np.indices((H, W)))
+  normed = np.zeros_like(x)
+  for b, n in np.ndindex(2, 3):
+    head = slice(4 * n, 4 * n + 4)
+    query, key, value = (maps[k][b, :, head] for k in ('query', 'key', 'value'))
+    rate = 1 - 2.0 ** (-2 - 6 * n / 3)
+    y = weights(query @ key.T / 2, row, column, rate) @ value
+    y = y - y.mean(1, keepdims=True)
+    normed[b, :, head] = y / np.sqrt((y**2).mean(1, keepdims=True) + 1e-6)
+  swish = maps['gate'] / (1 + np.exp(-maps['gate']))
+  gated = (normed + np.asarray(local).reshape(x.shape)) * swish
+  expected = gated @ p['out']['kernel'] + p['out']['bias']
+  np.testing.assert_allclose(
+      module().reshape(x.shape), expected, rtol=0, atol=5e-5
+  )
+
+
+def test_full_attention_learns_one_decay_per_head():
+  arch = dataclasses.replace(BASES['rmt'], decay='learned')
+  module = _Module(arch, stage=3)
+  assert module.params['decay_logit'].shape == (1, 3)
+
+
+def test_every_decay_has_a_gradient():
+  module = _Module(BASES['retention'])
+  grads = jax.jit(jax.grad(lambda p: jnp.sum(jnp.sin(module(p)))))(
+      module.params
+  )
+  assert (np.abs(grads['decay_logit']) > 1e-6).all()
+
+
+def test_the_gate_is_kept_for_who_asks_and_for_nobody_else():
+  module = _Module(BASES['retention'])
+  inner, p = module._module, module.params
+  assert inner.init(jax.random.key(0), X).keys() == {'params'}
+  out, kept = inner.apply({'params': p}, X, mutable=['intermediates'])
+  np.testing.assert_array_equal(out, module())
+  (gate,) = kept['intermediates']['gate_values']
+  np.testing.assert_allclose(
+      gate, jax.nn.sigmoid(_linear(p['gate'], X)), atol=1e-6
+  )
+
+
+def test_the_local_enhancement_starts_as_two_convolutions():
+  """PyTorch's default, uniform within +-1 / sqrt(fan_in), for both (eq. 6)."""
+  arch = dataclasses.replace(
+      BASES['retention'], widths=(64, 64, 64, 64), num_heads=(2, 2, 2, 2)
+  )
+  module = attention.Attention(arch, 0, False, jnp.float32)
+  init = jax.jit(module.init)
+  params = init(jax.random.key(0), jnp.zeros((1, 4, 4, 64)))['params']
+  for name, fan_in in (('local', 25), ('local_point', 64)):
+    for leaf in params[name].values():
+      bound = 1 / np.sqrt(fan_in)
+      assert 0.9 * bound < np.abs(leaf).max() <= bound, name
+  np.testing.assert_allclose(params['out']['kernel'].std(), 0.02, rtol=0.05)
+  assert not params['out']['bias'].any()

@@ -1,0 +1,527 @@
+"""The whole model: maps, dense head, stochastic depth, remat, gradients."""
+
+import functools
+import math
+
+import chex
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import programs
+import pytest
+import random_variables
+
+import gswinrmt_jax
+from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.models import architecture, backbone, factory, stem
+
+_TINY = {
+    'widths': (8, 16, 24, 32),
+    'depths': (2, 1, 2, 1),
+    'num_heads': (1, 2, 3, 4),
+    'window_size': 3,
+}
+NAMES = ('rmt_compact', 'retention_compact', 'swat_compact')
+
+
+def _tiny(name, **overrides):
+  fields = _TINY | overrides
+  if name.startswith('rmt'):
+    fields['window_size'] = 0
+  return gswinrmt_jax.create_model(
+      name, num_classes=5, **{'dtype': 'float32'} | fields
+  )
+
+
+def _shapes(model, size, **options):
+  x = jax.ShapeDtypeStruct((2, *size, 3), jnp.float32)
+  variables = factory.variable_shapes(model, x.shape[1:])
+  return jax.eval_shape(
+      functools.partial(model.apply, train=False, **options), variables, x
+  )
+
+
+@pytest.mark.parametrize(
+    ('name', 'size'),
+    [
+        ('rmt_t', (32, 32)),
+        ('retention_large', (75, 106)),
+        ('swat_large', (224, 320)),
+    ],
+)
+def test_features_have_the_strides_and_widths(name, size):
+  """Full-size models, by shape alone; extents round up."""
+  model = gswinrmt_jax.create_model(name, num_classes=11, dtype='bfloat16')
+  maps = _shapes(model, size, method='features')
+  extents = size
+  for _ in range(2):
+    extents = tuple(-(-e // 2) for e in extents)
+  for stage, width in enumerate(model.arch.widths, start=1):
+    feature = maps[f'stage{stage}']
+    assert feature.shape == (2, *extents, width)
+    assert feature.dtype == jnp.bfloat16
+    extents = tuple(-(-e // 2) for e in extents)
+  logits = _shapes(model, size)
+  assert (logits.shape, logits.dtype) == ((2, 11), jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ('name', 'strides'),
+    [('rmt_deit_s', (16,)), ('rmt_swin_t', (4, 8, 16, 32))],
+)
+def test_features_of_the_plain_skeletons(name, strides):
+  """One map for each stage; extents round up."""
+  model = gswinrmt_jax.create_model(name, num_classes=11, dtype='bfloat16')
+  maps = _shapes(model, (75, 106), method='features')
+  assert len(maps) == len(strides)
+  for stage, stride in enumerate(strides, start=1):
+    feature = maps[f'stage{stage}']
+    extents = -(-75 // stride), -(-106 // stride)
+    assert feature.shape == (2, *extents, model.arch.widths[stage - 1])
+    assert feature.dtype == jnp.bfloat16
+
+
+def test_the_number_of_stages_follows_the_widths():
+  fields = {'depths': (1, 1, 1), 'num_heads': (1, 2, 3), 'widths': (8, 16, 24)}
+  model = _tiny(
+      'retention_compact',
+      **fields,
+      mlp_ratios=(4.0, 3.0, 2.0),
+      layer_scale=(0.1, 0.1, 0.1),
+      decay_ranges=(4.0, 5.0, 6.0),
+  )
+  maps = _shapes(model, (16, 24), method='features')
+  assert {k: v.shape for k, v in maps.items()} == {
+      'stage1': (2, 4, 6, 8),
+      'stage2': (2, 2, 3, 16),
+      'stage3': (2, 1, 2, 24),
+  }
+
+
+@pytest.mark.parametrize(
+    ('name', 'shape', 'message'),
+    [
+        ('retention_compact', (31, 64, 3), 'at least 32x32 .* not 31x64'),
+        ('retention_compact', (32, 32, 1), 'with 1'),
+        ('rmt_swin_t', (64, 31, 3), 'at least 32x32 .* not 64x31'),
+        ('rmt_deit_s', (15, 16, 3), 'at least 16x16 .* not 15x16'),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(name, shape, message):
+  model = gswinrmt_jax.create_model(name, num_classes=5)
+  x = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+  with pytest.raises(ValueError, match=message):
+    jax.eval_shape(
+        functools.partial(model.init, train=False), jax.random.key(0), x
+    )
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_the_same_weights_run_at_another_resolution(name):
+  model = _tiny(name, depths=(1, 1, 1, 1))
+  variables = random_variables.nested(model, (1, 32, 32, 3))
+  x = random_variables.image((1, 48, 35, 3))
+  logits = jax.jit(lambda v, x: model.apply(v, x, train=False))(variables, x)
+  assert np.isfinite(logits).all()
+
+
+def test_the_head_pools_what_features_returns():
+  model = _tiny('retention_compact', depths=(1, 1, 1, 1))
+  x = random_variables.image((2, 64, 64, 3))
+  variables = random_variables.nested(model, x.shape)
+
+  @jax.jit
+  def run(variables, x):
+    maps = model.apply(variables, x, train=False, method='features')
+    return maps['stage4'], model.apply(variables, x, train=False)
+
+  last, logits = run(variables, x)
+  centred = last - last.mean(-1, keepdims=True)
+  p = variables['params']
+  normed = centred / np.sqrt(last.var(-1, keepdims=True) + 1e-6)
+  normed = normed * p['norm']['scale'][None, None, None]
+  pooled = (normed + p['norm']['bias'][None, None, None]).mean((1, 2))
+  expected = pooled @ p['head']['kernel'] + p['head']['bias'][None]
+  np.testing.assert_allclose(logits, expected, atol=2e-5)
+
+
+def test_no_rate_takes_no_key():
+  model = _tiny('retention_compact', drop_path_rate=0.0, depths=(1, 1, 1, 1))
+  x = random_variables.image((2, 32, 32, 3))
+  variables = random_variables.nested(model, x.shape)
+  # Raises if a key were asked for.
+  jax.eval_shape(
+      lambda v, x: model.apply(v, x, train=True, mutable=['batch_stats']),
+      variables,
+      x,
+  )
+
+
+def test_every_parameter_of_a_plain_skeleton_has_a_gradient():
+  """With RetNet's form, decomposed in stage 1 and over all pairs in stage 2."""
+  model = _tiny(
+      'rmt_swin_t',
+      widths=(8, 16),
+      depths=(1, 1),
+      num_heads=(1, 2),
+      mlp_ratios=(4.0, 4.0),
+      layer_scale=(0.0, 0.0),
+      decay_ranges=(4.0, 6.0),
+      full_stages=(2,),
+      score_fn='linear',
+      head_norm=True,
+      gate=True,
+      gate_fn='swish',
+  )
+  x = random_variables.image((2, 18, 21, 3))
+  variables = random_variables.nested(model, x.shape)
+  grads = jax.jit(
+      jax.grad(lambda v: jnp.sin(model.apply(v, x, train=False)).sum())
+  )(variables)
+  for path, grad in jax.tree.leaves_with_path(grads):
+    assert np.isfinite(grad).all() and np.abs(grad).max() > 1e-7, path
+
+
+def test_forward_over_reverse():
+  """A Hessian times a vector; lowering is where derivatives are missed."""
+  x = random_variables.image((1, 32, 32, 3))
+  model = _tiny('retention_compact')
+  variables = random_variables.nested(model, x.shape)
+  gradient = jax.grad(lambda x: model.apply(variables, x, train=False).sum())
+  product = jax.jit(lambda x: jax.jvp(gradient, (x,), (x,))[1]).lower(x)
+  assert product.out_info.shape == x.shape
+
+
+def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32():
+  model = _tiny('swat_compact', dtype='bfloat16')
+  x = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
+  variables = jax.eval_shape(
+      functools.partial(model.init, train=False), jax.random.key(0), x
+  )
+  assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {
+      jnp.dtype('float32')
+  }
+  logits, updates = jax.eval_shape(
+      lambda v, x: model.apply(
+          v,
+          x,
+          train=True,
+          mutable=['batch_stats'],
+          rngs={'dropout': jax.random.key(0)},
+      ),
+      variables,
+      x,
+  )
+  assert logits.dtype == jnp.float32
+  assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {
+      jnp.dtype('float32')
+  }
+
+
+def test_a_backbone_without_a_head_has_normalised_features():
+  """Beside the path: the next stage reads the map as it was."""
+  fields = {
+      'widths': (8, 8, 16, 16),
+      'depths': (1, 1, 1, 1),
+      'num_heads': (1, 1, 2, 2),
+  }
+  shape = (2, 40, 56, 3)
+  model = gswinrmt_jax.create_model(
+      'rmt_t', num_classes=0, feature_norm=True, **fields
+  )
+  plain = gswinrmt_jax.create_model('rmt_t', num_classes=0, **fields)
+  variables = random_variables.nested(model, shape)
+  image = random_variables.image(shape)
+
+  @jax.jit
+  def run(variables):
+    return (
+        model.apply(variables, image, train=False),
+        model.apply(variables, image, train=False, method='features'),
+        plain.apply(variables, image, train=False, method='features'),
+    )
+
+  out, normalised, raw = run(variables)
+  for stage in range(1, 5):
+    x = np.asarray(raw[f'stage{stage}'], np.float64)
+    affine = variables['params'][f'feature_norm{stage}']
+    deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    x = (x - x.mean(-1, keepdims=True)) / deviation
+    x = x * np.asarray(affine['scale']) + np.asarray(affine['bias'])
+    np.testing.assert_allclose(normalised[f'stage{stage}'], x, atol=1e-5)
+  np.testing.assert_allclose(out, x.mean((1, 2)), atol=1e-5)
+
+
+def test_blocks_of_a_stage_share_their_programs():
+  """Forward and backward: more blocks are more calls, and nothing else."""
+  found = {}
+  for depth in (1, 3):
+    arch = architecture.Architecture(
+        widths=(8,) * 4, num_heads=(2,) * 4, depths=(depth,) * 4, shift=False
+    )
+    stage = backbone.Stage(arch, 0, jnp.float32)
+    x = jnp.ones((2, 6, 6, 8))
+    init = functools.partial(stage.init, train=False)
+    variables = jax.eval_shape(init, jax.random.key(0), x)
+
+    def loss(variables, x, stage=stage):
+      return stage.apply(variables, x, train=False).sum()
+
+    program = jax.make_jaxpr(jax.grad(loss, (0, 1)))(variables, x)
+    found[depth] = programs.shared(program.jaxpr)
+  equations = {'depthwise_conv', 'layer_norm', 'dense', 'retention', 'gelu'}
+  assert equations <= {*found[1]}
+  for name in equations:
+    kept, calls = found[1][name]
+    assert found[3][name] == (kept, 3 * calls), name
+
+
+# -------------------------------------------------------------- dense head
+
+K = 5
+SHAPE = (3, 18, 26, 3)  # 5 x 7 after the stem, 3 x 4 at the end: rounded up
+BOX = np.array(
+    [[0, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 1]], bool
+)  # reaches the ends
+
+
+def _dense_model(**overrides):
+  fields = {
+      'widths': (8, 12),
+      'depths': (1, 1),
+      'num_heads': (1, 2),
+      'mlp_ratios': (2.0, 2.0),
+      'decay_ranges': (4.0, 6.0),
+      'layer_scale': (0.0, 0.0),
+      'full_stages': (2,),
+      'projection': 11,
+      'drop_path_rate': 0.0,
+  }
+  return gswinrmt_jax.create_model(
+      'rmt_s_tl', **{'num_classes': K} | fields | overrides
+  )
+
+
+def _mix_after_the_stem(stem_map):
+  """Each image takes the inside of its neighbour's, a square of 2 x 2 each."""
+  mixed = stem_map.copy()
+  for i, y, x in np.ndindex(*stem_map.shape[:3]):
+    if BOX[y // 2, x // 2]:
+      mixed[i, y, x] = stem_map[{0: 1, 1: 0, 2: 2}[i], y, x]
+  return mixed
+
+
+@pytest.fixture(scope='module')
+def outputs():
+  """What the model gives by itself, and with its stem's output replaced."""
+  model, image = _dense_model(), random_variables.image(SHAPE)
+  variables = random_variables.nested(model, SHAPE)
+
+  @jax.jit
+  def run_stem(variables):
+    return stem.Stem(8, jnp.float32).apply(
+        {name: tree['stem'] for name, tree in variables.items()},
+        image,
+        train=False,
+    )
+
+  @jax.jit
+  def run(variables, replaced):
+    def replace(next_function, args, kwargs, context):
+      if isinstance(context.module, stem.Stem):
+        return replaced
+      return next_function(*args, **kwargs)
+
+    apply = functools.partial(model.apply, variables, image, train=False)
+    both = functools.partial(apply, method='class_and_dense_logits')
+    with nn.intercept_methods(replace):
+      by_hand = both()
+    last = apply(method='features')['stage2']
+    plain = _dense_model(dense_head=False)
+    return {
+        'last': last,
+        'logits': apply(),
+        'class': plain.apply(variables, image, train=False),
+        'both': both(),
+        'mixed': both(box=jnp.asarray(BOX)),
+        'by_hand': by_hand,
+    }
+
+  mixed = _mix_after_the_stem(np.asarray(run_stem(variables)))
+  return jax.device_get((variables['params'], run(variables, mixed)))
+
+
+def _dense_logits(params, last):
+  """One linear map of each position, in loops."""
+  kernel, bias = params['dense_head']['kernel'], params['dense_head']['bias']
+  dense = np.zeros((*last.shape[:3], K))
+  for i, y, x, k in np.ndindex(*dense.shape):
+    dense[i, y, x, k] = np.float64(last[i, y, x]) @ kernel[:, k] + bias[k]
+  return dense
+
+
+def test_dense_logits_are_a_linear_map_of_the_last_stage(outputs):
+  params, found = outputs
+  logits, dense = found['both']
+  assert dense.dtype == np.float32 and dense.shape == (3, 3, 4, K)
+  np.testing.assert_allclose(
+      dense, _dense_logits(params, found['last']), atol=2e-5
+  )
+  np.testing.assert_allclose(logits, found['class'], atol=2e-5)
+
+
+def test_logits_are_those_of_the_class_and_half_the_largest(outputs):
+  """Of each class over all positions, rows and columns."""
+  params, found = outputs
+  dense = _dense_logits(params, found['last'])
+  expected = np.zeros((3, K))
+  for i, k in np.ndindex(3, K):
+    expected[i, k] = found['class'][i, k] + 0.5 * max(
+        dense[i, y, x, k] for y in range(3) for x in range(4)
+    )
+  np.testing.assert_allclose(found['logits'], expected, atol=4e-5)
+
+
+def test_box_mixing_swaps_after_the_stem_and_swaps_back(outputs):
+  _, found = outputs
+  logits, dense = found['mixed']
+  by_hand, crossed = found['by_hand']  # of the mixed map, before un-mixing
+  np.testing.assert_allclose(logits, by_hand, atol=2e-5)
+  expected = np.zeros_like(crossed)
+  for i, y, x in np.ndindex(*crossed.shape[:3]):
+    source = {0: 1, 1: 0, 2: 2}[i] if BOX[y, x] else i
+    expected[i, y, x] = crossed[source, y, x]
+  np.testing.assert_allclose(dense, expected, atol=2e-5)
+  # What was left out would be seen.
+  assert np.abs(crossed - expected).max() > 0.01
+  assert np.abs(dense - found['both'][1]).max() > 0.01
+
+
+def test_shapes_of_the_released_size():
+  """A token of the last map is 8 x 8 after the stem; bfloat16 ends there."""
+  model = gswinrmt_jax.create_model(
+      'rmt_s_tl', num_classes=1000, dtype='bfloat16'
+  )
+  image = jax.ShapeDtypeStruct((2, 224, 200, 3), jnp.float32)
+  box = jax.ShapeDtypeStruct((7, 7), jnp.bool_)
+
+  def run(key, image, box):
+    variables = model.init(key, image, train=False)
+    return model.apply(
+        variables,
+        image,
+        train=True,
+        box=box,
+        method='class_and_dense_logits',
+        mutable=['batch_stats'],
+        rngs={'dropout': key},
+    )[0]
+
+  logits, dense = jax.eval_shape(run, jax.random.key(0), image, box)
+  assert (logits.shape, logits.dtype) == ((2, 1000), jnp.float32)
+  assert (dense.shape, dense.dtype) == ((2, 7, 7, 1000), jnp.float32)
+
+
+@pytest.mark.parametrize('change', [{'dense_head': False}, {'num_classes': 0}])
+def test_without_a_dense_head_there_are_no_dense_logits(change):
+  model = _dense_model(**change)
+  image = jax.ShapeDtypeStruct(SHAPE, jnp.float32)
+  variables = jax.eval_shape(
+      functools.partial(model.init, train=False), jax.random.key(0), image
+  )
+  assert 'dense_head' not in variables['params']
+  with pytest.raises(ValueError, match='set dense_head=True'):
+    jax.eval_shape(
+        functools.partial(
+            model.apply, train=False, method='class_and_dense_logits'
+        ),
+        variables,
+        image,
+    )
+
+
+# ------------------------------------------------------------------- remat
+
+_REMAT_FIELDS = {
+    'widths': (8, 16, 24, 32),
+    'depths': (2, 1, 1, 1),
+    'num_heads': (2, 2, 3, 4),
+    'window_size': 3,
+    'drop_path_rate': 0.4,
+}
+_KEY = jax.random.key(3)
+
+
+def _remat_model(remat):
+  return gswinrmt_jax.create_model(
+      'retention_compact', num_classes=5, remat=remat, **_REMAT_FIELDS
+  )
+
+
+def _loss(remat, params, x):
+  """Of the first stage alone, blocks of whose branches are dropped."""
+  stage = backbone.Stage(_remat_model(remat).arch, 0, jnp.float32, remat)
+  return jnp.sin(
+      stage.apply({'params': params}, x, train=True, rngs={'dropout': _KEY})
+  ).sum()
+
+
+@pytest.fixture(scope='module')
+def arguments():
+  x = jax.random.normal(jax.random.key(0), (2, 6, 6, 8))
+  stage = backbone.Stage(_remat_model('none').arch, 0, jnp.float32)
+  init = functools.partial(stage.init, train=False)
+  shapes = jax.eval_shape(init, jax.random.key(1), x)['params']
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(
+      lambda leaf: jnp.asarray(rng.normal(0.3, 0.3, leaf.shape), leaf.dtype),
+      shapes,
+  )
+  return params, x
+
+
+def _gradient(remat, arguments):
+  gradient = jax.grad(functools.partial(_loss, remat), (0, 1))
+  quick = mesh.quick_compilation()
+  return jax.jit(gradient, compiler_options=quick)(*arguments)
+
+
+@pytest.mark.parametrize('remat', ['elementwise', 'blocks'])
+def test_gradients_and_parameters_are_those_without(arguments, remat):
+  expected = _gradient('none', arguments)
+  found = _gradient(remat, arguments)
+  chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)
+  leaves = jax.tree.leaves(expected)
+  assert all(np.abs(leaf).max() > 1e-3 for leaf in leaves)
+
+  x = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
+  shapes = [
+      jax.eval_shape(
+          functools.partial(_remat_model(name).init, train=True),
+          {'params': jax.random.key(0), 'dropout': jax.random.key(1)},
+          x,
+      )
+      for name in ('none', remat)
+  ]
+  chex.assert_trees_all_equal(*shapes)
+
+
+def test_each_keeps_less_for_the_gradient(arguments):
+  def kept(remat):
+    """Bytes from the forward to the backward pass."""
+
+    def forward(*args):
+      return jax.vjp(functools.partial(_loss, remat), *args)[1]
+
+    leaves = jax.tree.leaves(jax.eval_shape(forward, *arguments))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+  sizes = {remat: kept(remat) for remat in backbone.REMAT}
+  assert sizes['blocks'] < sizes['elementwise'] < sizes['none']
+
+
+def test_every_stage_is_told():
+  bound = _remat_model('blocks').bind({})
+  stages = [getattr(bound, f'stage{number}') for number in (1, 2, 3, 4)]
+  assert [stage.remat for stage in stages] == ['blocks'] * 4

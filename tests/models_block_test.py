@@ -1,0 +1,186 @@
+"""The block: residuals, LayerScale, stochastic depth; and its FFN."""
+
+import dataclasses
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import random_variables
+
+import gswinrmt_jax
+from gswinrmt_jax import ops
+from gswinrmt_jax.models import architecture, attention, block, layers
+
+C = 8
+ARCH = architecture.Architecture(
+    widths=(C, C, C, C), num_heads=(2, 2, 2, 2), window_size=3
+)
+X = random_variables.image((3, 4, 5, C))
+
+
+class _AsModel:
+  """Lets `random_variables` initialise any module."""
+
+  def __init__(self, module):
+    self.module = module
+
+  def init(self, key, x, train):
+    del train
+    return self.module.init(key, x)
+
+
+def _params(module):
+  return random_variables.nested(_AsModel(module), X.shape)['params']
+
+
+def _norm(params, x):
+  return layers.LayerNorm().apply({'params': params}, x)
+
+
+def _depthwise(params, x):
+  return (
+      ops.depthwise_conv(x, params['kernel']) + params['bias'][None, None, None]
+  )
+
+
+def _linear(params, x):
+  return x @ params['kernel'] + params['bias'][None, None, None]
+
+
+def _ffn(params, x, use_norm, use_conv=True):
+  hidden = ops.gelu(_linear(params['up'], x))
+  if not use_conv:
+    return _linear(params['down'], hidden)
+  local = _depthwise(params['position'], hidden)
+  if use_norm:
+    local = _norm(params['norm'], local)
+  return _linear(params['down'], hidden + local)
+
+
+def test_ffn_is_its_equation():
+  for use_conv, use_norm in ((True, True), (True, False), (False, False)):
+    module = block.FeedForward(3 * C, use_conv, use_norm, jnp.float32)
+    params = _params(module)
+    assert ('position' in params) == use_conv
+    assert ('norm' in params) == use_norm
+    np.testing.assert_allclose(
+        module.apply({'params': params}, X),
+        _ffn(params, X, use_norm, use_conv),
+        atol=2e-5,
+    )
+
+
+def _branches(params):
+  """The map after the position convolution, and both branches added to it."""
+  x = X + _depthwise(params['position'], X)
+  attend = attention.Attention(ARCH, 0, True, jnp.float32)
+
+  def attention_branch(x):
+    y = _norm(params['attention_norm'], x)
+    y = attend.apply({'params': params['attention']}, y)
+    return y * params['attention_scale'][None, None, None]
+
+  def ffn_branch(x):
+    y = _ffn(params['ffn'], _norm(params['ffn_norm'], x), True)
+    return y * params['ffn_scale'][None, None, None]
+
+  return x, attention_branch, ffn_branch
+
+
+def test_block_is_its_equation():
+  module = block.Block(ARCH, 0, True, jnp.float32)
+  params = _params(module)
+  x, attention_branch, ffn_branch = _branches(params)
+  x += attention_branch(x)
+  x += ffn_branch(x)
+  np.testing.assert_allclose(module.apply({'params': params}, X), x, atol=5e-5)
+
+
+def test_stochastic_depth_drops_whole_branches_of_an_image():
+  """Dropped or scaled by 1 / (1 - p), each image and each branch by itself."""
+  module = block.Block(ARCH, 0, True, jnp.float32, drop_rate=0.25)
+  params = _params(module)
+  x, attention_branch, ffn_branch = _branches(params)
+  one, other = (x + keep * attention_branch(x) for keep in (0, 4 / 3))
+  expected = np.stack(
+      [y + keep * ffn_branch(y) for y in (one, other) for keep in (0, 4 / 3)]
+  )
+  seen = np.zeros(4, int)
+  apply = jax.jit(module.apply)
+  for seed in range(40):
+    y = apply({'params': params}, X, rngs={'dropout': jax.random.key(seed)})
+    for image, candidates in zip(
+        np.asarray(y), expected.swapaxes(0, 1), strict=True
+    ):
+      errors = np.abs(image - candidates).max((1, 2, 3))
+      assert errors.min() < 5e-5
+      seen[errors.argmin()] += 1
+  # Of 120: neither kept, ... both kept; three deviations of each at most.
+  shares = np.array([1, 3, 3, 9]) / 16
+  assert (np.abs(seen / 120 - shares) < 3 * np.sqrt(shares / 120)).all(), seen
+
+
+def test_stochastic_depth_grows_with_the_block():
+  """p_max i / (L - 1): of 6 blocks, 0, .1, .2, .3, .4, .5."""
+  arch = dataclasses.replace(ARCH, depths=(2, 1, 2, 1), drop_path_rate=0.5)
+  rates = [arch.drop_rate(index) for index in range(6)]
+  np.testing.assert_allclose(rates, np.arange(6) / 10)
+  single = architecture.Architecture(
+      widths=(C,),
+      depths=(1,),
+      num_heads=(1,),
+      mlp_ratios=(2.0,),
+      layer_scale=(0.0,),
+      decay_ranges=(4.0,),
+  )
+  assert single.drop_rate(0) == 0
+
+
+def test_switches_of_the_block():
+  whole = _params(block.Block(ARCH, 0, False, jnp.float32))
+
+  def without(**fields):
+    arch = dataclasses.replace(ARCH, **fields)
+    return _params(block.Block(arch, 0, False, jnp.float32))
+
+  assert whole.keys() - without(position_conv=False).keys() == {'position'}
+  assert whole.keys() - without(layer_scale=(0.0, 1.0, 1.0, 1.0)).keys() == {
+      'attention_scale',
+      'ffn_scale',
+  }
+  assert 'norm' not in without(ffn_norm=False)['ffn']
+  assert without(ffn_conv=False, ffn_norm=False)['ffn'].keys() == {'up', 'down'}
+  assert without(mlp_ratios=(1.5, 4.0, 4.0, 4.0))['ffn']['up'][
+      'kernel'
+  ].shape == (8, 12)
+
+
+def test_layer_scale_starts_at_its_value():
+  module = block.Block(ARCH, 0, False, jnp.float32)
+  params = module.init(jax.random.key(0), X)['params']
+  for name in ('attention_scale', 'ffn_scale'):
+    np.testing.assert_array_equal(params[name], np.float32(np.full(C, 1e-2)))
+
+
+def test_who_reads_a_block_reads_few_files():
+  """Those of the package that one forward pass enters."""
+  package = str(pathlib.Path(gswinrmt_jax.__file__).parent)
+  module = block.Block(ARCH, 0, True, jnp.float32)
+  params = _params(module)
+  jax.clear_caches()
+  entered = set()
+
+  def profile(frame, event, argument):
+    del event, argument
+    if frame.f_code.co_filename.startswith(package):
+      entered.add(pathlib.Path(frame.f_code.co_filename).name)
+
+  with ops.plain():
+    sys.setprofile(profile)
+    try:
+      module.apply({'params': params}, X)
+    finally:
+      sys.setprofile(None)
+  assert 'retention.py' in entered and len(entered) <= 8, entered

@@ -1,0 +1,197 @@
+"""The seam: one program for a shape, and forms that equal their equations."""
+
+import chex
+import jax
+from jax import export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax import fast, ops
+from gswinrmt_jax.ops.equation import Equation, equation
+
+X = np.float32([1.0, 2.0])
+_EQUATIONS = {
+    name: value
+    for name, value in vars(ops).items()
+    if isinstance(value, Equation)
+}
+# Arguments by which a form differs inside: (shapes, options).
+_CASES = {
+    'patches': [
+        ([(2, 4, 6, 3), (3, 3, 3, 5)], {'stride': 2}),
+        ([(2, 1, 1, 8), (3, 3, 8, 4)], {'stride': 2}),
+        ([(3, 2, 4, 3), (3, 3, 3, 5)], {'stride': 1}),
+    ],
+    'shift': [
+        ([shape, (size, size, 1, shape[-1])], {})
+        for size, shape in [
+            (5, (2, 4, 5, 3)),
+            (3, (2, 1, 2, 3)),  # smaller than the kernel
+            (5, (2, 2, 3, 128)),  # groups of channels, by rows
+            (3, (2, 4, 6, 32)),  # groups of channels, by maps
+            (3, (2, 12, 7, 3)),  # six rows at a time
+            (5, (2, 16, 5, 3)),  # eight rows at a time
+            (3, (5, 2, 33, 3)),  # five images at a time
+            (3, (1, 11, 7, 3)),  # no way to divide it
+        ]
+    ],
+}
+
+
+@pytest.mark.parametrize('seam', _EQUATIONS.values(), ids=_EQUATIONS)
+def test_every_form_is_its_equation(seam):
+  """Values and gradients, in float64; once, gradients of gradients."""
+  rng = np.random.default_rng(0)
+  for form in seam.forms:
+    for index, (shapes, options) in enumerate(_CASES[form.name]):
+
+      def outputs(function, arrays, options=options, twice=index == 0):
+        def loss(*arrays):
+          y = function(*arrays, **options)
+          return jnp.sin(y).sum(), y
+
+        def slopes(*arrays):
+          return sum(jnp.sin(g).sum() for g in gradient(*arrays)[0])
+
+        gradient = jax.grad(loss, (0, 1), has_aux=True)
+        seconds = jax.grad(slopes, (0, 1))(*arrays) if twice else ()
+        return gradient(*arrays), seconds
+
+      with jax.enable_x64(True):
+        arrays = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
+        assert form.when(*arrays, **options)
+        run = jax.jit(outputs, static_argnums=0)
+        chex.assert_trees_all_close(
+            run(form.function, arrays),
+            run(seam.function, arrays),
+            rtol=1e-10,
+            atol=1e-10,
+        )
+
+
+def test_the_cases_are_those_of_the_forms():
+  registered = {f.name for each in _EQUATIONS.values() for f in each.forms}
+  assert registered == _CASES.keys() and fast.cpu
+
+
+def _conv(x, kernel):
+  return ops.depthwise_conv(x, kernel).sum()
+
+
+_ARRAYS = np.ones((1, 8, 8, 4), np.float32), np.ones((3, 3, 1, 4), np.float32)
+
+
+def _grouped(platform):
+  """Whether forward and backward are XLA's convolutions on a device."""
+  traced = jax.jit(jax.value_and_grad(_conv, (0, 1))).trace(*_ARRAYS)
+  text = traced.lower(lowering_platforms=(platform,)).as_text()
+  return 'stablehlo.convolution' in text
+
+
+def test_a_program_takes_the_forms_of_where_it_runs():
+  """However it was traced, here on a CPU; a TPU computes the equations."""
+  assert not _grouped('cpu')
+  assert _grouped('cuda') and _grouped('tpu')
+
+
+def test_forms_are_chosen_or_left_out():
+  with ops.plain():
+    assert _grouped('cpu')
+    with ops.forms(depthwise='shift'):
+      assert not _grouped('cpu')
+  with ops.forms(depthwise='conv'):
+    assert _grouped('cpu')
+  with ops.forms(depthwise='shift'):
+    assert not _grouped('cuda')
+  assert not _grouped('cpu')
+
+
+def test_windows_are_computed_as_chosen():
+  maps = [jnp.ones((1, 4, 6, 1, 2))] * 3
+
+  def text():
+    return str(
+        jax.make_jaxpr(lambda *m: ops.retention(*m, None, window=2))(*maps)
+    )
+
+  banded = text()
+  with ops.forms(attention='cyclic'):
+    assert text() != banded
+    with ops.plain():
+      assert text() != banded
+  assert text() == banded
+
+
+@pytest.mark.parametrize('name', ['attention', 'depthwise'])
+def test_an_unknown_choice_is_refused(name):
+  with pytest.raises(ValueError, match=f"{name}='rolled' is not one of"):
+    with ops.forms(**{name: 'rolled'}):
+      pass
+
+
+def test_an_exported_program_serves_all_devices():
+  """With its gradient, and forms within; run here."""
+  gradient = jax.jit(jax.grad(_conv, (0, 1)))
+  program = export.export(gradient, platforms=('cpu', 'cuda', 'tpu'))(*_ARRAYS)
+  program = export.deserialize(program.serialize(vjp_order=0))
+  for one, other in zip(
+      program.call(*_ARRAYS), gradient(*_ARRAYS), strict=True
+  ):
+    np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.fixture(name='scaled')
+def _scaled():
+  """Returns an equation that lists what it was traced for."""
+  seen = []
+
+  @equation
+  def scaled(x, shift=None, *, factor=2):
+    """Returns `factor x + shift`."""
+    seen.append((x.shape, shift is None, factor))
+    y = factor * x
+    return y if shift is None else y + shift
+
+  scaled.seen = seen
+  return scaled
+
+
+def test_all_calls_of_a_shape_share_a_program(scaled):
+  def loss(x):
+    return jnp.sin(scaled(x) + scaled(3 * x)).sum()
+
+  gradient = jax.grad(loss)(X)
+  np.testing.assert_allclose(gradient, 8 * np.cos(8 * X), rtol=1e-6)
+  assert scaled.seen == [((2,), True, 2)]
+  assert 'name=scaled' in str(jax.make_jaxpr(lambda x: scaled(x))(X))
+  assert scaled.__doc__ == 'Returns `factor x + shift`.'
+
+
+def test_what_makes_another_program_is_traced_again(scaled):
+  np.testing.assert_array_equal(scaled(X), 2 * X)
+  np.testing.assert_array_equal(scaled(X[:1]), 2 * X[:1])
+  np.testing.assert_array_equal(scaled(X, factor=3), 3 * X)
+  np.testing.assert_array_equal(scaled(X, shift=X, factor=3), 4 * X)
+  assert scaled.seen == [
+      ((2,), True, 2),
+      ((1,), True, 2),
+      ((2,), True, 3),
+      ((2,), False, 3),
+  ]
+
+
+def test_a_form_is_for_its_device_and_arguments(scaled):
+  @scaled.form('sums', on='cpu', when=lambda x, shift, *, factor: factor == 2)
+  def doubled(x, shift, *, factor):
+    del shift, factor
+    return x + x
+
+  def text(**options):
+    jax.clear_caches()
+    return str(jax.make_jaxpr(lambda x: scaled(x, **options))(X))
+
+  assert 'platform_index' in text() and 'platform_index' not in text(factor=3)
+  with ops.plain():
+    assert 'platform_index' not in text()
+  np.testing.assert_array_equal(scaled(X), 2 * X)

@@ -1,0 +1,139 @@
+"""Rotation against complex numbers; decay rates and slopes by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax.ops import positions
+
+B, H, W, N, D = 2, 3, 5, 4, 6
+
+
+def _x(seed=0, shape=(B, H, W, N, D)):
+  return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def _interleaved(x):
+  return positions.rotate_interleaved(jnp.asarray(x), stride=7)
+
+
+def _halves(x):
+  return positions.rotate_halves(jnp.asarray(x))
+
+
+def test_frequencies():
+  """RMT's include the end point, the usual ones do not."""
+  np.testing.assert_allclose(
+      positions.interleaved_frequencies(6), [1, 1e-2, 1e-4], rtol=1e-12
+  )
+  np.testing.assert_allclose(
+      positions.half_frequencies(4), [1, 1e-2], rtol=1e-12
+  )
+
+
+def test_neighbouring_channels_turn_by_row_and_column():
+  x = _x()
+  position = np.arange(H)[:, None] * 7 + np.arange(W)[None, :]
+  pairs = x[..., 0::2].astype(np.float64) + 1j * x[..., 1::2]
+  angle = position[..., None] * np.array([1, 1e-2, 1e-4])
+  turned = pairs * np.exp(1j * angle)[None, :, :, None]
+  actual = _interleaved(x)
+  np.testing.assert_allclose(actual[..., 0::2], turned.real, atol=1e-5)
+  np.testing.assert_allclose(actual[..., 1::2], turned.imag, atol=1e-5)
+
+
+def test_channels_half_a_head_apart_turn_by_the_sum_of_row_and_column():
+  x = _x()
+  position = np.arange(H)[:, None] + np.arange(W)[None, :]
+  halves = x[..., :3].astype(np.float64) + 1j * x[..., 3:]
+  angle = position[..., None] * 10000.0 ** (-np.arange(3) / 3)
+  turned = halves * np.exp(1j * angle)[None, :, :, None]
+  actual = _halves(x)
+  np.testing.assert_allclose(actual[..., :3], turned.real, atol=1e-5)
+  np.testing.assert_allclose(actual[..., 3:], turned.imag, atol=1e-5)
+
+
+@pytest.mark.parametrize('rotate', [_interleaved, _halves])
+def test_scores_depend_on_differences_of_position_only(rotate):
+  """Those along a row are the same in every row, and those along a column."""
+  query, key = (jnp.broadcast_to(_x(i)[:, :1, :1], _x().shape) for i in (1, 2))
+
+  def scores(equation):
+    return np.asarray(jnp.einsum(equation, rotate(query), rotate(key)))
+
+  for across in scores('bhwnd,bhWnd->hbnwW'), scores('bhwnd,bHwnd->wbnhH'):
+    np.testing.assert_allclose(
+        across, across[:1].repeat(len(across), 0), atol=1e-4
+    )
+    np.testing.assert_allclose(
+        across[..., :-1, :-1], across[..., 1:, 1:], atol=1e-4
+    )
+    assert np.ptp(across[0, 0, 0, 0]) > 0.1
+
+
+@pytest.mark.parametrize('platform', ['cpu', 'cuda', 'tpu'])
+def test_every_device_rotates_by_one_program(platform):
+  """It used to pair other channels on a GPU than on a CPU."""
+  x = jnp.asarray(_x())
+  traced = jax.jit(_interleaved).trace(x)
+  text = traced.lower(lowering_platforms=(platform,)).as_text()
+  assert text == traced.lower(lowering_platforms=('cpu',)).as_text()
+
+
+def test_large_positions_keep_their_precision():
+  """At position 3135 a table made in float32 would be off by 1e-4."""
+  x = jnp.ones((1, 2, 1, 1, 4), jnp.float32)
+  actual = positions.rotate_interleaved(x, stride=3135)[0, 1, 0, 0]
+  expected = [
+      np.cos(3135.0) - np.sin(3135.0),
+      np.cos(3135.0) + np.sin(3135.0),
+      np.cos(0.3135) - np.sin(0.3135),
+      np.cos(0.3135) + np.sin(0.3135),
+  ]
+  np.testing.assert_allclose(actual, expected, atol=3e-7)
+
+
+def test_bfloat16_is_rotated_in_float32():
+  x = jnp.asarray(_x(), jnp.bfloat16)
+  actual, expected = _halves(x), _halves(x.astype(jnp.float32))
+  assert actual.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(actual, expected.astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize('rotate', [_interleaved, _halves])
+def test_an_odd_head_is_refused(rotate):
+  with pytest.raises(ValueError, match='a head has 3'):
+    rotate(_x()[..., :3])
+
+
+def test_rates_are_those_of_the_released_stages():
+  # r = 4 over 4 heads: exponents 2, 3, 4, 5.
+  np.testing.assert_allclose(
+      positions.decay_rates(4, 4.0), [0.75, 0.875, 0.9375, 0.96875], rtol=1e-15
+  )
+
+
+def test_the_end_of_the_range_is_not_reached():
+  # r = 6 over 3 heads: exponents 2, 4, 6, not 8.
+  np.testing.assert_allclose(
+      positions.decay_rates(3, 6.0), [3 / 4, 15 / 16, 63 / 64], rtol=1e-15
+  )
+
+
+def test_sigmoid_of_the_logits_gives_the_rates():
+  logits = positions.decay_logits(3, 6.0)
+  np.testing.assert_allclose(logits, np.log([3, 15, 63]), rtol=1e-14)
+
+
+def test_slopes_alternate_in_sign_and_halve():
+  np.testing.assert_array_equal(
+      positions.balanced_slopes(4), [-0.5, 0.5, -0.25, 0.25]
+  )
+
+
+def test_the_last_of_an_odd_number_of_heads_has_no_slope():
+  np.testing.assert_array_equal(
+      positions.balanced_slopes(5), [-0.5, 0.5, -0.25, 0.25, 0]
+  )
+  np.testing.assert_array_equal(positions.balanced_slopes(1), [0])
