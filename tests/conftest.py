@@ -26,7 +26,7 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 install_import_hook(
     [
         f'gswinrmt_jax.{part}'
-        for part in ('ops', 'pallas', 'models', 'augment', 'maps')
+        for part in ('ops', 'fast', 'models', 'augment', 'maps')
     ],
     'beartype.beartype',
 )

@@ -15,8 +15,8 @@ OPEN = {'errors', 'files', 'terminal'}  # to all parts
 # Part -> the parts it may import.
 MAY_IMPORT = {
     'ops': set(),
-    'pallas': {'ops'},
-    'models': {'ops', 'pallas'},
+    'fast': {'ops'},
+    'models': {'ops', 'fast'},
     'maps': {'models', 'ops'},
     'augment': {'ops'},
     'data': set(),
@@ -63,11 +63,11 @@ MAY_IMPORT = {
         'models',
         'augment',
         'ops',
-        'pallas',
         'recipes',
     },
     'recipes': {'models'},
     'deploy': {
+        'ops',
         'augment',
         'checkpoints',
         'data',
@@ -94,7 +94,7 @@ MAY_IMPORT = {
 }
 OUTSIDE = {
     'ops': {'jax', 'jaxtyping', 'numpy'},
-    'pallas': {'jax', 'jaxtyping', 'numpy'},
+    'fast': {'jax', 'jaxtyping'},
     'models': {'jax', 'jaxtyping', 'numpy', 'flax'},
     'maps': {'jax', 'jaxtyping', 'numpy', 'flax', 'matplotlib'},
     'augment': {'jax', 'jaxtyping', 'numpy', 'PIL'},
