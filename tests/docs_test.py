@@ -1,5 +1,6 @@
 """The documents say what the code does."""
 
+import contextlib
 import pathlib
 import re
 
@@ -7,6 +8,7 @@ import pytest
 
 import gswinrmt_jax
 from gswinrmt_jax import recipes
+from gswinrmt_jax.commands import main
 from gswinrmt_jax.experiments import sets, switches
 from gswinrmt_jax.models import factory
 
@@ -59,13 +61,39 @@ def test_scaling_lists_every_field_of_the_mesh():
     assert str((config[section] if section else config)[field]) == default
 
 
-def test_the_options_that_training_names_are_fields():
+@pytest.mark.parametrize('page', PAGES)
+def test_fields_of_a_recipe_exist(page):
   config = recipes.cifar10('rmt_compact')
-  names = set(re.findall(r'--config\.([\w.]+)=', _page('training')))
-  assert len(names) > 10
-  for name in names:
-    section, _, field = name.rpartition('.')
-    assert field in (config[section] if section else config), name
+  text = (ROOT / page).read_text()
+  for name in re.findall(r'--config\.([\w.]+)=', text):
+    group, _, field = name.rpartition('.')
+    fields = config.get(group, ()) if group else config
+    assert field == 'FIELD' or field in fields, f'{page}: {name}'
+
+
+def _commands(page):
+  """Yields the words of each command of the package in blocks of bash."""
+  text = (ROOT / page).read_text()
+  for block in re.findall(r'```bash\n(.*?)```', text, re.DOTALL):
+    for line in block.replace('\\\n', ' ').splitlines():
+      for command in line.split('#')[0].split('&&'):
+        words = command.replace('python train.py', 'gswinrmt train').split()
+        if 'gswinrmt' in words:
+          yield words[words.index('gswinrmt') + 1 :]
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_commands_and_their_options_exist(page, capsys):
+  helps = {}
+  for name, *words in _commands(page):
+    if name not in helps:
+      with contextlib.suppress(SystemExit):
+        main.main([name, '--help'])
+      helps[name] = capsys.readouterr().out
+    for word in words:
+      option = word.partition('=')[0].strip("'")
+      if option.startswith('--') and not option.startswith('--config.'):
+        assert re.search(rf'{option}\b', helps[name]), f'{page}: {name} {word}'
 
 
 def test_models_lists_ablations_that_can_be_built():
