@@ -138,8 +138,7 @@ def _measure_pictures(folder: pathlib.Path, options) -> None:
 
 
 def _measure_training(options) -> None:
-  settings = measure.Settings(options.repeats, seconds=3.0, threads=None)
-  bench = measure.Bench(settings, None, lambda line: None)
+  bench = measure.Bench(repeats=options.repeats, say=lambda line: None)
   spec = models.spec(
       options.train,
       'train',

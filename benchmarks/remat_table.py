@@ -4,15 +4,17 @@
     python benchmarks/remat_table.py --model retention_large --image-sizes 224 \
         --classes 100 --batches 64 128 --compiled-for h200
 
-What is counted is the temporaries of the compiled program, beside its state and
-batch: of this machine's default device, or of an H200 that need not be here
+Counts the temporaries of the compiled program, which exclude state and batch,
+for this machine's default device or for an H200 that need not be here
 (`gswinrmt_jax/benchmark/compiled.py`). Nothing is run.
 """
 
 import argparse
+import functools
 import itertools
 import json
 import pathlib
+from typing import Any
 
 import jax
 import ml_collections
@@ -22,15 +24,12 @@ from gswinrmt_jax.benchmark import compiled
 from gswinrmt_jax.models import backbone
 
 
-def temporaries(
-    config: ml_collections.ConfigDict, image_size: int, classes: int
-) -> int:
-  """Returns the bytes of temporaries of the step on the default device."""
-  step, shapes = compiled.training_step(
-      config, image_size=image_size, num_classes=classes, augmented=True
-  )
-  program = jax.jit(step, donate_argnums=0).lower(*shapes).compile()
-  return program.memory_analysis().temp_size_in_bytes
+def compiled_here(
+    config: ml_collections.ConfigDict, **how: Any
+) -> jax.stages.Compiled:
+  """Returns the step, compiled for the default device."""
+  step, shapes = compiled.training_step(config, **how)
+  return jax.jit(step, donate_argnums=0).lower(*shapes).compile()
 
 
 def main() -> None:
@@ -54,16 +53,18 @@ def main() -> None:
     config = recipes.cifar10(options.model)
     config.dtype, config.batch_size = options.dtype, batch
     config.remat = remat
+    compile_step = compiled_here
     if options.compiled_for:
-      bytes_ = compiled.compile_step(
-          config,
-          image_size=size,
-          num_classes=options.classes,
-          augmented=True,
-          target=options.compiled_for,
-      ).temporaries
-    else:
-      bytes_ = temporaries(config, size, options.classes)
+      compile_step = functools.partial(
+          compiled.compile_step, target=options.compiled_for
+      )
+    program = compile_step(
+        config,
+        image_size=size,
+        num_classes=options.classes,
+        augmented=True,
+    )
+    bytes_ = program.memory_analysis().temp_size_in_bytes
     row = {'image_size': size, 'batch': batch, 'remat': remat}
     rows.append({**row, 'temporaries': bytes_})
     line = f'{size} px, batch {batch}, {remat}: {bytes_ / 1e9:.3f} GB'

@@ -69,7 +69,7 @@ def _tasks(journal, kind):
 
 
 def test_arms_and_ceilings_share_the_rounds(journal):
-  bench = measure.Bench(measure.Settings(2, 1.0, None), None, lambda line: None)
+  bench = measure.Bench(repeats=2, seconds=1.0, say=lambda line: None)
   arms = {
       'ours': {'task': 'train', 'batch': 2},
       'bad': {'task': 'train', 'peer': 'bad'},
@@ -258,6 +258,16 @@ ENTRY %main (x: f32[500]) -> f32[500] {
 """
 
 
+class Program:
+  temp_size_in_bytes, argument_size_in_bytes = 3_000_000, 7
+
+  def as_text(self):
+    return TEXT
+
+  def memory_analysis(self):
+    return self
+
+
 @pytest.fixture
 def asked(monkeypatch):
   """Compiles nothing, and keeps what was asked for."""
@@ -265,7 +275,7 @@ def asked(monkeypatch):
 
   def compile_step(config, **arguments):
     calls.append((config, arguments))
-    return compiled.Compiled(TEXT, temporaries=3_000_000, arguments=7)
+    return Program()
 
   monkeypatch.setattr(compiled, 'compile_step', compile_step)
   return calls
@@ -326,7 +336,7 @@ def test_sigterm_ends_it_as_ctrl_c_does(monkeypatch, capsys):
 
   class Bench:
 
-    def __init__(self, *args):
+    def __init__(self, **settings):
       self.facts = {}
 
     def close(self):

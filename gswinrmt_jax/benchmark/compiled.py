@@ -1,7 +1,6 @@
 """Compiles the training step for a GPU that is not here, and counts."""
 
 import contextlib
-import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
@@ -35,21 +34,6 @@ _FASTER = {
 _NUM_EXAMPLES = 50000  # in an epoch; sets constants of the schedule
 
 
-@dataclasses.dataclass(frozen=True)
-class Compiled:
-  """A compiled step.
-
-  Attributes:
-    text: The optimised program, as XLA prints it.
-    temporaries: Bytes that it needs besides its arguments and results.
-    arguments: Bytes of state and batch.
-  """
-
-  text: str
-  temporaries: int
-  arguments: int
-
-
 def count_step(
     config: ml_collections.ConfigDict,
     *,
@@ -75,14 +59,15 @@ def count_step(
   Raises:
     UserError: If JAX or its plugin cannot compile it, or the recipe is wrong.
   """
-  step = compile_step(
+  program = compile_step(
       config,
       image_size=image_size,
       num_classes=num_classes,
       augmented=augmented,
       target=target,
   )
-  counts = hlo.count(step.text)
+  counts = hlo.count(program.as_text())
+  memory = program.memory_analysis()
   return {
       'model': config.model.name,
       'fields': {
@@ -102,8 +87,8 @@ def count_step(
       'bytes_read': counts.bytes_read,
       'bytes_written': counts.bytes_written,
       'bytes': counts.bytes_read + counts.bytes_written,
-      'temporary_bytes': step.temporaries,
-      'argument_bytes': step.arguments,
+      'temporary_bytes': memory.temp_size_in_bytes,
+      'argument_bytes': memory.argument_size_in_bytes,
       'collectives': dict(counts.collectives),
       'loops_of_unknown_length': counts.unknown_loops,
       'versions': _versions(),
@@ -151,7 +136,7 @@ def compile_step(
     num_classes: int,
     augmented: bool,
     target: str = 'h200',
-) -> Compiled:
+) -> jax.stages.Compiled:
   """Compiles the step for one such GPU, state donated; see `count_step`."""
   check_installed()
   # Without it the plugin refuses to load where CUDA is missing.
@@ -174,13 +159,7 @@ def compile_step(
   )
   traced = jax.jit(step, donate_argnums=0).trace(*arguments)
   lowered = traced.lower(lowering_platforms=('cuda',))
-  program = lowered.compile(compiler_options=_FASTER)
-  memory = program.memory_analysis()
-  return Compiled(
-      text=program.as_text(),
-      temporaries=memory.temp_size_in_bytes,
-      arguments=memory.argument_size_in_bytes,
-  )
+  return lowered.compile(compiler_options=_FASTER)
 
 
 def check_installed() -> None:

@@ -123,21 +123,6 @@ class Measured:
     return images * self.timing.times_as_fast_as(other.timing)
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-  """How everything is measured.
-
-  Attributes:
-    repeats: Rounds.
-    seconds: Length of each program's turn in a round, and of its warm-up.
-    threads: Cores of every process; None for all.
-  """
-
-  repeats: int
-  seconds: float
-  threads: int | None
-
-
 class Bench:
   """Times groups of programs beside the machine's matmul and copy rates.
 
@@ -148,15 +133,28 @@ class Bench:
   """
 
   def __init__(
-      self, settings: Settings, dtype: str | None, say: Callable[[str], None]
+      self,
+      *,
+      repeats: int = 5,
+      seconds: float = 3.0,
+      threads: int | None = None,
+      dtype: str | None = None,
+      say: Callable[[str], None] = print,
   ):
     """Starts the processes that measure the rates.
+
+    Args:
+      repeats: Rounds.
+      seconds: Length of each program's turn in a round, and of its warm-up.
+      threads: Cores of every process; None for all.
+      dtype: Of the computation; None for the platform's default.
+      say: Receives lines about the progress.
 
     Raises:
       worker.WorkerError: If one does not run.
     """
-    self._settings, self._say = settings, say
-    self._cores = worker.choose_cores(settings.threads)
+    self._repeats, self._seconds, self._say = repeats, seconds, say
+    self._cores = worker.choose_cores(threads)
     with contextlib.ExitStack() as stack:
       self._rates = {
           task: self._start(stack, {'task': task, 'dtype': dtype})
@@ -194,7 +192,7 @@ class Bench:
         self._say(f'{outcome.name}: building')
         try:
           started = self._start(stack, outcome.spec)
-          calls.append(warm_up(started, self._settings.seconds))
+          calls.append(warm_up(started, self._seconds))
         except worker.WorkerError as error:
           outcome.error = str(error)
           self._say(f'{outcome.name}: {error}')
@@ -203,11 +201,9 @@ class Bench:
         running.append(outcome)
         workers.append(started)
       rates = list(self._rates.values())
-      seconds = self._settings.seconds / 4  # rates vary less
+      seconds = self._seconds / 4  # rates vary less
       calls += [warm_up(rate, seconds) for rate in rates]
-      timings = interleaved(
-          workers + rates, calls, self._settings.repeats, self._say
-      )
+      timings = interleaved(workers + rates, calls, self._repeats, self._say)
       for outcome, started, timing in zip(
           running, workers, timings, strict=False
       ):

@@ -147,10 +147,15 @@ def run(args: argparse.Namespace) -> int | None:
   def say(line):
     print(line, flush=True)
 
-  settings = measure.Settings(args.repeats, args.seconds, args.threads)
   try:
     with _ended_by_sigterm():
-      bench = measure.Bench(settings, args.dtype, say)
+      bench = measure.Bench(
+          repeats=args.repeats,
+          seconds=args.seconds,
+          threads=args.threads,
+          dtype=args.dtype,
+          say=say,
+      )
       with contextlib.closing(bench):
         return _measure(args, bench, say)
   except worker.WorkerError as error:
