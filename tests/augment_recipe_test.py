@@ -1,6 +1,8 @@
 """The augmentation's fields of a recipe, and the readings of Table 2."""
 
+import ast
 import dataclasses
+import re
 
 import pytest
 
@@ -8,6 +10,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import batch, rand_augment
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import cost, factory
 
 TABLE2 = [
     f'{data}_{model}'
@@ -120,6 +123,28 @@ def test_torchvisions_operations_have_no_spread(changes, text):
     recipes.check(config)
   config.augment.rand_augment_ops = 0  # then nobody asks
   recipes.check(config)
+
+
+@pytest.mark.parametrize(
+    'name', ['cifar10_small:retention', 'cifar10_small:rmt', 'cifar10_95:swat']
+)
+def test_recipes_for_small_images_cost_what_they_say(name):
+  path = recipe_files.folder() / f'{name.partition(":")[0]}.py'
+  config = recipes.resolve(recipe_files.load(name, []))
+  assert config.augment.mix_prob == 0.5
+  fields = {k: v for k, v in config.model.items() if k != 'name'}
+  model = factory.create_model(config.model.name, num_classes=10, **fields)
+  assert model.arch.strides == (2, 4, 8)
+  found = cost.count(model, (32, 32))
+  text = ast.get_docstring(ast.parse(path.read_text()))
+  family = name.partition(':')[2]
+  (line,) = re.findall(
+      rf'^  .*\b{family}\b.* [\d,]{{9,}} .*$', text, re.MULTILINE
+  )
+  assert f'{found.parameters:,}' in line and f'{found.product_macs:,}' in line
+  if 'PFLOP' in line:
+    operations = 6 * found.product_macs * config.num_epochs * 45_000
+    assert f'{operations / 1e15:.1f} PFLOP' in line
 
 
 def test_fields_are_those_of_the_augmentation():

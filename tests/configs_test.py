@@ -15,6 +15,9 @@ from gswinrmt_jax.train import schedule as plan_lib
 
 COUNTS = {
     'ablation:retention,no_gate': 14_377_698,  # 961,408 of the gate
+    'cifar10_95': 13_878_022,
+    'cifar10_small': 2_386_874,
+    'cifar10_small:rmt': 2_041_570,
     'cifar10_rmt': 11_455_018,
     'cifar10_retention': 15_339_106,
     'cifar10_swat': 15_339_106,

@@ -82,6 +82,27 @@ def test_features_of_the_plain_skeletons(name, strides):
     assert feature.dtype == jnp.bfloat16
 
 
+@pytest.mark.parametrize('strides', [(2, 1, 1, 1), (1, 1, 2, 1)])
+def test_strides_of_the_stem_change_maps_but_no_parameter(strides):
+  plain, fine = (
+      gswinrmt_jax.create_model('retention_compact', num_classes=3, **fields)
+      for fields in ({}, {'stem_strides': strides})
+  )
+  maps = _shapes(fine, (32, 31), method='features')
+  for stage, (rows, columns) in enumerate(
+      [(16, 16), (8, 8), (4, 4), (2, 2)], start=1
+  ):
+    width = fine.arch.widths[stage - 1]
+    assert maps[f'stage{stage}'].shape == (2, rows, columns, width)
+  # The least extent follows.
+  with pytest.raises(ValueError, match='at least 16x16'):
+    _shapes(fine, (15, 16))
+  shapes = [
+      factory.variable_shapes(model, (32, 32, 3)) for model in (plain, fine)
+  ]
+  assert shapes[0] == shapes[1]
+
+
 def test_the_number_of_stages_follows_the_widths():
   fields = {'depths': (1, 1, 1), 'num_heads': (1, 2, 3), 'widths': (8, 16, 24)}
   model = _tiny(

@@ -82,6 +82,8 @@ def test_mistakes_are_named(name, options, message):
         ('projection', 0, 'projection=0 must be positive'),
         ('patch_size', 0, 'must be at least 1'),
         ('patch_size', 16, "set stem='patch' or 'patch_norm'"),
+        ('stem_strides', (2, 2), 'must be four numbers, 1 or 2'),
+        ('stem_strides', (4, 1, 1, 1), 'must be four numbers, 1 or 2'),
         ('ffn_conv', False, 'set ffn_norm=False'),
         ('depths', (2, 257, 6, 2), 'depths=.* goes beyond 256'),
         ('widths', (64, 2**21, 256, 512), 'widths=.* goes beyond 1,048,576'),
@@ -120,6 +122,16 @@ def test_a_causal_model_is_full_in_every_stage():
 def test_stages_and_stride(name, stages, stride):
   arch = named.MODELS[name]
   assert (arch.stages, arch.stride) == (stages, stride)
+
+
+def test_the_stem_sets_the_strides():
+  strides = {(2, 1, 1, 1): 2, (1, 1, 2, 1): 2, (1, 1, 1, 1): 1, (2, 2, 2, 1): 8}
+  for stem_strides, first in strides.items():
+    arch = architecture.Architecture(stem_strides=stem_strides)
+    assert arch.strides == (first, 2 * first, 4 * first, 8 * first)
+    assert arch.stride == 8 * first
+  with pytest.raises(ValueError, match='has no convolutions: set patch_size'):
+    dataclasses.replace(named.MODELS['rmt_deit_s'], stem_strides=(2, 1, 1, 1))
 
 
 def test_an_odd_head_is_fine_without_rotation():

@@ -1,10 +1,10 @@
 """What a model is made of: every component a field."""
 
 import dataclasses
+import math
 
 from gswinrmt_jax import ops
 
-CONV_STEM_STRIDE = 4
 _LARGEST = 2**20  # of any number of a model, far beyond what could be computed
 _MOST_BLOCKS = 2**8  # of a stage; each takes its time to trace
 
@@ -36,7 +36,11 @@ class Architecture:
     mlp_ratios: Hidden channels of the FFN over `C`.
     stem: 'conv' is four 3x3 convolutions, 'patch' one linear map of each patch
       (DeiT), 'patch_norm' that and LN (Swin).
-    patch_size: Side of a patch, and stride of the first stage; 4 with 'conv'.
+    stem_strides: Strides, 1 or 2, of the convolutions of 'conv'; their product
+      is the stride of the first stage. With (2, 1, 1, 1) images of 32 pixels
+      have a first map of 16x16.
+    patch_size: Side of a patch, and stride of the first stage, of the other
+      stems.
     downsample: 'conv' is a 3x3 convolution of stride 2 and BN, 'merge' LN and
       a linear map of each 2x2 neighbours (Swin).
     head: 'norm' is LN, average pool, Linear; 'proj' is Linear, BN, SiLU,
@@ -78,7 +82,8 @@ class Architecture:
   num_heads: tuple[int, ...] = (2, 4, 8, 16)
   mlp_ratios: tuple[float, ...] = (4.0, 4.0, 4.0, 4.0)
   stem: str = 'conv'
-  patch_size: int = CONV_STEM_STRIDE
+  stem_strides: tuple[int, ...] = (2, 1, 2, 1)
+  patch_size: int = 4
   downsample: str = 'conv'
   head: str = 'norm'
   projection: int = 1024
@@ -120,6 +125,7 @@ class Architecture:
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       per_stage = isinstance(field.default, tuple) and field.default
+      per_stage = per_stage and field.name != 'stem_strides'
       if per_stage and len(value) != self.stages:
         raise ValueError(
             f'{field.name}={value} needs {self.stages} entries, as many as '
@@ -160,7 +166,9 @@ class Architecture:
   @property
   def strides(self) -> tuple[int, ...]:
     """Pixels from one token to the next, by stage."""
-    return tuple(self.patch_size * 2**stage for stage in range(self.stages))
+    conv = self.stem == 'conv'
+    first = math.prod(self.stem_strides) if conv else self.patch_size
+    return tuple(first * 2**stage for stage in range(self.stages))
 
   @property
   def stride(self) -> int:
@@ -204,10 +212,20 @@ class Architecture:
   def _check_stem(self):
     if self.patch_size < 1:
       raise ValueError(f'patch_size={self.patch_size} must be at least 1.')
-    if self.stem == 'conv' and self.patch_size != CONV_STEM_STRIDE:
+    if len(self.stem_strides) != 4 or not {1, 2}.issuperset(self.stem_strides):
       raise ValueError(
-          f"stem='conv' has a stride of {CONV_STEM_STRIDE}: set stem='patch' "
-          f"or 'patch_norm' with patch_size={self.patch_size}."
+          f'stem_strides={self.stem_strides} must be four numbers, 1 or 2.'
+      )
+    # A field without effect is a mistake.
+    if self.stem == 'conv' and self.patch_size != _default('patch_size'):
+      raise ValueError(
+          "stem='conv' has no patches: set stem='patch' or 'patch_norm' with "
+          f'patch_size={self.patch_size}, or stem_strides.'
+      )
+    if self.stem != 'conv' and self.stem_strides != _default('stem_strides'):
+      raise ValueError(
+          f'stem={self.stem!r} has no convolutions: set patch_size, not '
+          f'stem_strides={self.stem_strides}.'
       )
 
   def _check_full_stages(self):
@@ -233,3 +251,7 @@ class Architecture:
           f'{tuple(ops.FORMS)}, or change score_fn={self.score_fn!r}, '
           f'alibi={self.alibi!r}, rotary={self.rotary!r}.'
       )
+
+
+def _default(name):
+  return getattr(Architecture, name)

@@ -78,7 +78,7 @@ class Backbone(nn.Module):
     """Makes every part; the attribute names are those of checkpoints."""
     arch = self.arch
     if arch.stem == 'conv':
-      self.stem = stem.Stem(arch.widths[0], self.dtype)
+      self.stem = stem.Stem(arch.widths[0], self.dtype, arch.stem_strides)
     else:
       self.stem = stem.PatchEmbedding(
           arch.widths[0], arch.patch_size, arch.stem == 'patch_norm', self.dtype

@@ -10,31 +10,30 @@ from gswinrmt_jax.models import layers
 
 
 class Stem(nn.Module):
-  """Four 3x3 convolutions, overall stride 4 (Gated-SwinRMT, Table 1).
+  """Four 3x3 convolutions (Gated-SwinRMT, Table 1, with strides 2 1 2 1).
 
-      s2 C/2, BN, GELU; s1 C/2, BN, GELU; s2 C, BN, GELU; s1 C, BN
+      C/2, BN, GELU; C/2, BN, GELU; C, BN, GELU; C, BN
 
   Attributes:
     features: Channels `C` of the first stage.
     dtype: Computation dtype.
+    strides: Of the convolutions.
   """
 
   features: int
   dtype: Dtype
+  strides: tuple[int, ...] = (2, 1, 2, 1)
 
   @nn.compact
   def __call__(
       self, x: Float[Array, 'b h w 3'], *, train: bool
   ) -> Float[Array, 'b H W c']:
-    """Embeds the image at a quarter of its extents, rounded up."""
+    """Embeds the image, its extents divided by the strides, rounded up."""
     half = self.features // 2
-    convolutions = (
-        (half, 2),
-        (half, 1),
-        (self.features, 2),
-        (self.features, 1),
-    )
-    for index, (features, stride) in enumerate(convolutions):
+    widths = half, half, self.features, self.features
+    for index, (features, stride) in enumerate(
+        zip(widths, self.strides, strict=True)
+    ):
       if index:
         x = ops.gelu(x)
       x = layers.Conv3x3(features, stride, self.dtype, name=f'conv{index}')(x)
