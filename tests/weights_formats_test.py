@@ -269,6 +269,23 @@ def test_a_file_of_torch_itself():
   assert read['optimizer']['state'][0]['exp_avg'].shape == (2, 3)
 
 
+def test_torch_loads_what_is_written(tmp_path):
+  torch = pytest.importorskip('torch', reason='PyTorch is not installed')
+  path = tmp_path / 'a.pth'
+  arrays = {
+      'kernel': np.arange(120, dtype=np.float32).reshape(1, 2, 3, 4, 5),
+      'strided': np.arange(6, dtype=np.float32).reshape(2, 3).T,
+      'empty': np.zeros((0, 3), np.float32),
+      'count': np.array(7, np.int64),
+  }
+  torch_file.write(path, {'model': arrays})
+  read = torch.load(path, weights_only=True)['model']
+  assert read.keys() == arrays.keys()
+  for name, array in arrays.items():
+    assert read[name].shape == array.shape
+    np.testing.assert_array_equal(read[name].numpy(), array)
+
+
 def test_damage_is_one_line(tmp_path):
   path = tmp_path / 'a.pth'
   with pytest.raises(UserError, match='does not exist'):

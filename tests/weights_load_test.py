@@ -11,7 +11,6 @@ import types
 import jax
 import numpy as np
 import pytest
-import tiny_parts
 
 import gswinrmt_jax
 from gswinrmt_jax import files, recipes
@@ -97,22 +96,15 @@ def test_arrays_and_card_that_do_not_belong_together(run, folder, tmp_path):
     load.load(folder, step=3)
 
 
-def test_a_wrong_source_leaves_no_folder(folder, tmp_path, monkeypatch):
+def test_a_wrong_source_leaves_no_folder(folder, tmp_path):
   config = recipes.digits('swat_compact')
+  quiet = Terminal(io.StringIO())
   config.init_from = str(tmp_path / 'typo')
   with pytest.raises(UserError, match='typo does not exist'):
-    train_loop.Run(
-        recipes.resolve(config),
-        tmp_path / 'run',
-        Terminal(io.StringIO()),
-    )
+    train_loop.train(config, tmp_path / 'run', quiet)
   config.init_from = str(folder)  # of another model
   with pytest.raises(UserError, match='for another model'):
-    train_loop.Run(
-        recipes.resolve(config),
-        tmp_path / 'run',
-        Terminal(io.StringIO()),
-    )
+    train_loop.train(config, tmp_path / 'run', quiet)
   assert not (tmp_path / 'run').exists()
 
 
@@ -162,30 +154,6 @@ def test_a_damaged_folder(folder, tmp_path):
       path.write_bytes(b'')
   with pytest.raises(UserError, match='cannot be read'):
     load.load(copy)
-
-
-def test_a_run_starts_from_weights(tmp_path, monkeypatch):
-  """Another run's: better than an untrained one from the start."""
-  tiny_parts.install(monkeypatch)
-  quiet = Terminal(io.StringIO())
-  first = tmp_path / 'first'
-  train_loop.train(tiny_parts.recipe(num_epochs=8), first, quiet)
-  learnt = load.load(first).variables
-  output = io.StringIO()
-  run = train_loop.Run(
-      recipes.resolve(tiny_parts.recipe(init_from=str(first))),
-      tmp_path / 'second',
-      Terminal(output),
-  )
-  make_state, step = run._restore_or_create()
-  state = make_state()
-  run.close()
-  assert step == 0 and state.step == 0
-  jax.tree.map(np.testing.assert_array_equal, state.variables, learnt)
-  moments = jax.tree.leaves(state.opt_state)
-  assert not any(np.any(moment) for moment in moments)
-  assert f'Starting from {first}, step' in output.getvalue()
-  assert 'starts anew' not in output.getvalue()
 
 
 _FIELDS = factory.resolve(

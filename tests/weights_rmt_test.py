@@ -289,5 +289,5 @@ def test_names_without_end():
 def test_decay_ranges_are_found_again():
   for name in ('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'):
     arrays = _state_dict(name, num_classes=7)
-    found = rmt_checkpoint._sizes(arrays)
+    found, _ = rmt_checkpoint._sizes(arrays)
     assert found['decay_ranges'] == named.MODELS[name].decay_ranges

@@ -99,12 +99,9 @@ def load(
   """Returns weights, a copy on each device.
 
   Args:
-    path: A run folder, one of its checkpoints (RUN/checkpoints/STEP), a folder
-      of weights, a `.safetensors` file, a `.pth` file of RMT, or the name of
-      a repository, `hf-hub:OWNER/NAME`.
-    step: For a run: 'best', 'latest' or a number.
-    which: For a run: 'raw', or 'ema' for the moving average; None takes the one
-      with the better validation accuracy at that step.
+    path: As for `load_model`.
+    step: As for `load_model`.
+    which: As for `load_model`.
     warn: Called with a line about damaged checkpoints, and about arrays that
       are not used.
 
@@ -133,19 +130,18 @@ def load_model(
     step: int | str = 'best',
     which: str | None = None,
 ) -> tuple[Backbone, Mapping[str, Any]]:
-  """Returns a model and its weights, for `model.apply`.
+  """Returns a model and its variables, float32, a copy on each device.
 
       model, variables = load_model('runs/cifar10_retention')
       logits = model.apply(variables, images, train=False)
 
   Args:
-    path: A run, a folder of weights, a file of weights or a repository, as in
-      `load`.
+    path: A run folder, one of its checkpoints (RUN/checkpoints/STEP), a folder
+      of weights, a `.safetensors` file, a `.pth` file of RMT, or the name of
+      a repository, `hf-hub:OWNER/NAME`.
     step: For a run: 'best', 'latest' or a number.
-    which: For a run: 'raw', 'ema' or None, as in `load`.
-
-  Returns:
-    The model, and its variables, float32, a copy on each device.
+    which: For a run: 'raw', or 'ema' for the moving average; None takes the one
+      with the better validation accuracy at that step.
 
   Raises:
     UserError: If there are no weights that can be read.

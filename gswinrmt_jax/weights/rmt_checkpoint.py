@@ -155,18 +155,13 @@ def recognise(
     UserError: If it is no RMT, or one of unknown sizes without `full_stages`.
   """
   try:
-    fields = _sizes(arrays)
+    fields, num_classes = _sizes(arrays)
   except KeyError as error:
     raise UserError(f'the checkpoint is no RMT: it has no {error}') from None
   except (IndexError, TypeError, ValueError, ZeroDivisionError) as error:
     raise UserError(
         'the checkpoint is no RMT: its arrays have other shapes'
     ) from error
-  num_classes = 0
-  if np.ndim(arrays.get('head.weight')) == 2:
-    num_classes = len(arrays['head.weight'])
-    fields['head'] = 'proj' if 'proj.weight' in arrays else 'norm'
-    fields['dense_head'] = np.ndim(arrays.get('aux_head.weight')) == 2
   if full_stages is not None:
     fields['full_stages'] = tuple(full_stages)
   found = [
@@ -176,19 +171,21 @@ def recognise(
   ]
   if found:  # with and without a dense head
     return min(found, key=lambda known: len(known.fields))
+  if 'num_heads' in fields and full_stages is not None:
+    return Recognised('rmt_t', fields, num_classes)
+  unknown = (
+      f'an RMT of widths {fields["widths"]} and depths {fields["depths"]} is '
+      f'none of {", ".join(RELEASED)}'
+  )
   if 'num_heads' not in fields:
     raise UserError(
-        f'an RMT of widths {fields["widths"]} is none of '
-        f'{", ".join(RELEASED)}, and without its buffers '
-        '(layers.0.Relpos.decay) its heads are not known'
+        f'{unknown}, and without its buffers (layers.0.Relpos.decay) its heads '
+        'are not known'
     )
-  if full_stages is None:
-    raise UserError(
-        f'an RMT of widths {fields["widths"]} and depths {fields["depths"]} is '
-        f'none of {", ".join(RELEASED)}; say which of its stages attend over '
-        'all pairs of tokens: --full-stages 3,4'
-    )
-  return Recognised('rmt_t', fields, num_classes)
+  raise UserError(
+      f'{unknown}; say which of its stages attend over all pairs of tokens: '
+      '--full-stages 3,4'
+  )
 
 
 def _changed(fields, name):
@@ -202,7 +199,7 @@ def _changed(fields, name):
 
 
 def _sizes(arrays):
-  """Returns the fields that follow from shapes and decays."""
+  """Returns the fields, and classes, that follow from shapes and decays."""
   depths = [0, 0, 0, 0]
   for name in arrays:
     match = _BLOCK.match(name)
@@ -232,7 +229,11 @@ def _sizes(arrays):
     fields['decay_ranges'] = tuple(_decay_range(decay) for decay in decays)
   if 'proj.weight' in shapes:
     fields['projection'] = shapes['proj.weight'][0]
-  return fields
+  if len(shapes.get('head.weight', ())) != 2:
+    return fields, 0
+  fields['head'] = 'proj' if 'proj.weight' in shapes else 'norm'
+  fields['dense_head'] = len(shapes.get('aux_head.weight', ())) == 2
+  return fields, shapes['head.weight'][0]
 
 
 def _decay_range(log_decay: np.ndarray) -> float:
