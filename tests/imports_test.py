@@ -55,7 +55,6 @@ MAY_IMPORT = {
         'weights',
     },
     'benchmark': {
-        'distributed',
         'runs',
         'train',
         'weights',
@@ -77,7 +76,7 @@ MAY_IMPORT = {
         'models',
         'weights',
     },
-    'experiments': {'runs', 'train', 'data', 'models', 'recipes'},
+    'experiments': {'runs', 'data', 'models', 'recipes'},
     'commands': {
         'experiments',
         'deploy',
