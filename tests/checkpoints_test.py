@@ -167,6 +167,14 @@ def test_what_a_killed_run_left_is_removed(folder):
   assert sorted(path.name for path in folder.iterdir()) == ['4', '5']
 
 
+def test_what_a_killed_run_had_yet_to_remove_is_removed(tmp_path, monkeypatch):
+  with monkeypatch.context() as patch:
+    patch.setattr(files, 'remove', lambda folder: None)
+    checkpoints = _save(tmp_path / 'c', {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4})
+  checkpoints.clean()
+  assert checkpoints.steps() == [3, 4]
+
+
 # Saving.
 
 

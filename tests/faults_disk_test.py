@@ -20,51 +20,35 @@ def killed(*what, **how):
   return before(*what, **how)
 patch.setattr({module}, '{name}', killed)
 """
-THIRD = 'len(calls) == 3'
-
-
-@pytest.mark.parametrize(
-    ('module', 'name', 'when', 'left'),
-    [
-        # Before anything of the third is written; while the first of its files
-        # is synced; when it is complete, but not renamed.
-        ('checkpointer', '_orbax', THIRD, r'6 12 \.18\.\w+\.part'),
-        ('files', 'sync', '".18." in str(what)', r'6 12 \.18\.\w+\.part'),
-        (
-            'files.os',
-            'replace',
-            '"18" in str(what[1])',
-            r'6 12 \.18\.\w+\.part',
-        ),
-        # When it is complete, but the old one still there; when that has been
-        # renamed, but is not removed yet; while it is removed.
-        ('checkpointer', 'superseded', THIRD, '6 12 18'),
-        ('files', '_remove', 'True', r'\.6\.\w+\.gone 12 18'),
-        ('files.os', 'unlink', 'len(calls) == 2', r'\.6\.\w+\.gone 12 18'),
-    ],
+# At which call a start of the run is killed, and which checkpoints it leaves.
+POINTS = (
+    # Before anything of the first checkpoint is written, while its files are
+    # synced, when it is complete but not renamed.
+    ('checkpointer', '_orbax', 'True', [r'\.6\.\w+\.part']),
+    ('files', 'sync', '".6." in str(what)', [r'\.6\.\w+\.part']),
+    ('files.os', 'replace', 'what[1].name == "6"', [r'\.6\.\w+\.part']),
+    # When the third is complete, but the first still there; amid the removal
+    # of that, which the next start takes up.
+    ('files', 'remove', 'True', ['12', '18', '6']),
+    ('files.os', 'unlink', 'len(calls) == 2', [r'\.6\.\w+\.gone', '12', '18']),
+    # As the start is recorded.
+    ('files.os', 'replace', '"environ" in what[1].name', ['12', '18']),
 )
-def test_killed_at_each_point_of_a_save(
-    launcher, unbroken, tmp_path, module, name, when, left
-):
+
+
+def test_killed_at_each_point_of_a_save(launcher, unbroken, tmp_path):
+  """The same run, each time killed later; and then to its end."""
   folder = tmp_path / 'run'
-  before = KILLED.format(module=module, name=name, when=when)
-  status, said = launcher.run(folder, before, **fault_runs.AVERAGED)
-  assert status == -signal.SIGKILL, said
-  names = fault_runs.names(folder / 'checkpoints')
-  for pattern in left.split():
-    assert any(re.fullmatch(pattern, found) for found in names), names
-  assert len(names) == 3
+  for module, name, when, left in POINTS:
+    before = KILLED.format(module=module, name=name, when=when)
+    status, said = launcher.run(folder, before, **fault_runs.AVERAGED)
+    assert status == -signal.SIGKILL, said
+    found = fault_runs.names(folder / 'checkpoints')
+    assert len(found) == len(left), (name, found)
+    for pattern, path in zip(left, found, strict=True):
+      assert re.fullmatch(pattern, path), (name, found)
   fault_runs.resume(launcher, folder, unbroken)
   assert not (folder / 'damaged_checkpoints').exists()
-
-
-def test_killed_while_a_file_is_written(launcher, unbroken, tmp_path):
-  folder = tmp_path / 'run'
-  before = KILLED.format(module='files.os', name='replace', when=THIRD)
-  status, said = launcher.run(folder, before, **fault_runs.AVERAGED)
-  assert status == -signal.SIGKILL, said
-  assert list(folder.glob('.*.part'))
-  fault_runs.resume(launcher, folder, unbroken)
 
 
 def test_checkpoints_amid_an_epoch_and_killed_there(

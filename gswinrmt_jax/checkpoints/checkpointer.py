@@ -136,8 +136,11 @@ class Checkpointer:
     self._writing = self._failure = None
 
   def clean(self) -> None:
-    """Removes what a killed run left half written or half removed."""
+    """Removes what a killed run left half written, or had yet to remove."""
     files.remove_leftovers(self.directory)
+    accuracies, damaged = self._accuracies()
+    if not damaged:
+      self._remove_superseded(accuracies)
 
   def steps(self) -> list[int]:
     """Returns the steps that are on the disk, in order."""
@@ -186,6 +189,7 @@ class Checkpointer:
         for step, accuracy in accuracies.items()
     )
     steps = [step for _, step in reversed(ranked)]
+    self._tell(damaged)
     return self._restore_first(steps, target, damaged)
 
   def restore(self, step: int, target: Any) -> Restored:
@@ -237,24 +241,26 @@ class Checkpointer:
       # Without its parents: a run folder that was removed is not made again.
       self.directory.mkdir(exist_ok=True)
       accuracies, damaged = self._accuracies()
+      self._tell(damaged)
       self._set_aside(damaged)
       step = int(tree['step'])
       write(self._folder(step), tree, meta)
-      accuracies[step] = meta['accuracy']
-      for old in superseded(accuracies):
-        files.remove(self._folder(old))
+      self._remove_superseded({**accuracies, step: meta['accuracy']})
     except Exception as error:  # Orbax and TensorStore raise all kinds.
       self._failure = error
 
+  def _remove_superseded(self, accuracies):
+    for step in superseded(accuracies):
+      files.remove(self._folder(step))
+
   def _accuracies(self):
-    """Returns the accuracies by step, and the steps whose meta is damaged."""
-    accuracies, damaged = {}, []
+    """Returns the accuracies by step, and why the meta of others is damaged."""
+    accuracies, damaged = {}, {}
     for step in self.steps():
       try:
         accuracies[step] = read_meta(self._folder(step))['accuracy']
       except DamagedError as error:
-        self._tell(step, error)
-        damaged.append(step)
+        damaged[step] = error
     return accuracies, damaged
 
   def _restore_first(self, steps, target, damaged=()):
@@ -264,7 +270,7 @@ class Checkpointer:
       try:
         restored = self._restore(step, target)
       except DamagedError as error:
-        self._tell(step, error)
+        self._tell({step: error})
         damaged.append(step)
       else:
         # Only now: if none can be read, the cause may lie elsewhere.
@@ -304,11 +310,12 @@ class Checkpointer:
         'it stays where it is: try again when that is mended'
     ) from failure
 
-  def _tell(self, step, reason):
-    self._warn(
-        f'checkpoint {step} in {self.directory} is damaged ({reason}): '
-        'leaving it out'
-    )
+  def _tell(self, damaged):
+    for step, reason in damaged.items():
+      self._warn(
+          f'checkpoint {step} in {self.directory} is damaged ({reason}): '
+          'leaving it out'
+      )
 
   def _set_aside(self, steps):
     """Makes room: a step that is there could not be saved again."""
