@@ -82,6 +82,7 @@ def test_everything_that_does_not_fit_is_named():
     'changes',
     [
         {'gate': True},
+        {'stem_strides': (2, 1, 1, 1)},
         {'decay': 'learned'},
         {'rotary': 'none'},
         {'window_size': 7},

@@ -23,6 +23,7 @@ from gswinrmt_jax.ops import positions
 # mean something else.
 _RMT_FIELDS = {
     'stem': 'conv',
+    'stem_strides': (2, 1, 2, 1),
     'downsample': 'conv',
     'ffn_conv': True,
     'head_norm': False,
