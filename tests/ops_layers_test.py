@@ -94,14 +94,14 @@ def test_layer_norm():
   with jax.enable_x64(True):
     x, scale, bias = map(jnp.asarray, (X, SCALE, BIAS))
     np.testing.assert_allclose(
-        ops.normalize(x), _normalized(X, -1, 1e-6), rtol=1e-11
+        ops.layer_norm(x), _normalized(X, -1, 1e-6), rtol=1e-11
     )
     np.testing.assert_allclose(
         ops.layer_norm(x, scale, bias, epsilon=0.5),
         _normalized(X, -1, 0.5) * SCALE + BIAS,
         rtol=1e-11,
     )
-    test_util.check_grads(_wave(ops.normalize), (X,), 1, rtol=1e-5)
+    test_util.check_grads(_wave(ops.layer_norm), (X,), 1, rtol=1e-5)
     test_util.check_grads(_wave(ops.layer_norm), (X, SCALE, BIAS), 1, rtol=1e-5)
 
 

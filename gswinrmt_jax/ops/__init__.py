@@ -17,7 +17,6 @@ from gswinrmt_jax.ops.layers import (
     depthwise_conv,
     gelu,
     layer_norm,
-    normalize,
     scale_channels,
 )
 from gswinrmt_jax.ops.linear import (
@@ -61,7 +60,6 @@ __all__ = [
     'gelu',
     'layer_norm',
     'linear_retention',
-    'normalize',
     'normalize_heads',
     'plain',
     'retention',

@@ -23,9 +23,6 @@ MASKED = -1e30
 Weigh = Callable[[Array, int, int, Array | None], Array]
 
 
-# ---------------------------------------------------------------- attention
-
-
 def axial_attention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
@@ -182,9 +179,6 @@ def check_heads(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
     raise ValueError(f'{name} must be of shape {shape}, not {array.shape}.')
 
 
-# ------------------------------------------------------- distances of tokens
-
-
 def offsets(length: int) -> np.ndarray:
   """Signed distances `i - j` of query `i` and key `j`, `[i, j]`."""
   position = np.arange(length)
@@ -219,9 +213,6 @@ def add_alibi(
   if absolute:
     distance = np.abs(distance)
   return scores + times_distance(slopes, distance, scores)
-
-
-# ------------------------------------------------------------------- windows
 
 
 def effective_window(

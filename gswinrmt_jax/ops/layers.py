@@ -77,18 +77,10 @@ def gelu(x: Float[Array, '*b']) -> Float[Array, '*b']:
 
 
 @equation
-def normalize(
-    x: Float[Array, '*b c'], *, epsilon: float = 1e-6
-) -> Float[Array, '*b c']:
-  """Normalises each token, `(x - mean_c x) / sqrt(var_c x + epsilon)`."""
-  return jax.checkpoint(lambda x: _normalize(x, epsilon).astype(x.dtype))(x)
-
-
-@equation
 def layer_norm(
     x: Float[Array, '*b c'],
-    scale: Float[Array, ' c'],
-    bias: Float[Array, ' c'],
+    scale: Float[Array, ' c'] | None = None,
+    bias: Float[Array, ' c'] | None = None,
     *,
     epsilon: float = 1e-6,
 ) -> Float[Array, '*b c']:
@@ -98,25 +90,25 @@ def layer_norm(
 
   Args:
     x: Tokens.
-    scale: Of the normalised channels.
-    bias: Added to them.
+    scale: Of the normalised channels; None for 1.
+    bias: Added to them; None for 0.
     epsilon: Added to the variance.
   """
 
   @jax.checkpoint
   def compute(x, scale, bias):
-    y = _normalize(x, epsilon) * _along_channels(scale, x)
-    return (y + _along_channels(bias, x)).astype(x.dtype)
+    # Two passes: `E[x^2] - E[x]^2` has no digit left where the mean is large
+    # beside the deviation.
+    centred = wide(x) - wide(x).mean(-1, keepdims=True)
+    variance = jnp.square(centred).mean(-1, keepdims=True)
+    y = centred * lax.rsqrt(variance + epsilon)
+    if scale is not None:
+      y *= _along_channels(scale, x)
+    if bias is not None:
+      y += _along_channels(bias, x)
+    return y.astype(x.dtype)
 
   return compute(x, scale, bias)
-
-
-def _normalize(x, epsilon):
-  # Two passes: `E[x^2] - E[x]^2` has no digit left where the mean is large
-  # beside the deviation.
-  centred = wide(x) - wide(x).mean(-1, keepdims=True)
-  variance = jnp.square(centred).mean(-1, keepdims=True)
-  return centred * lax.rsqrt(variance + epsilon)
 
 
 @equation

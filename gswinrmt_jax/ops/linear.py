@@ -11,7 +11,7 @@ import numpy as np
 
 from gswinrmt_jax.ops import axial
 from gswinrmt_jax.ops.equation import equation
-from gswinrmt_jax.ops.layers import normalize
+from gswinrmt_jax.ops.layers import layer_norm
 
 
 @equation
@@ -150,7 +150,7 @@ def normalize_heads(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
   Returns:
     The normalised `x`, computed in float32 at least, in `x.dtype`.
   """
-  return normalize(x)
+  return layer_norm(x)
 
 
 def _decayed(query, key, value, log_decay, scaled, distance, mask=None):

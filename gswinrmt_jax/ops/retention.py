@@ -50,7 +50,7 @@ def retention(
     ValueError: If a shape, the window, the shift or `impl` is wrong.
   """
   axial.check_heads('log_decay', log_decay, (2, query.shape[3]))
-  query, scale = _scaled(query, scaled)
+  scale = query.shape[-1] ** -0.5 if scaled else 1.0
 
   def weigh(scores, axis, size, mask):
     del size  # Rows are normalised by their own sum.
@@ -95,25 +95,13 @@ def full_retention(
   """
   _, height, width, heads, _ = query.shape
   axial.check_heads('log_decay', log_decay, (heads,))
-  query, scale = _scaled(query, scaled)
+  scale = query.shape[-1] ** -0.5 if scaled else 1.0
 
   def weigh(scores):
-    scores *= scale
+    scores = scores * scale
     if log_decay is not None:
       distance = axial.manhattan(height, width)
       scores += axial.times_distance(log_decay, distance, scores)
     return jax.nn.softmax(scores)
 
   return axial.all_pairs_attention(query, key, value, weigh)
-
-
-def _scaled(query, scaled):
-  """Divides scores by `sqrt(d)`, early if that costs no precision.
-
-  Scores are many more than queries, but 16-bit queries would be rounded again.
-  Returns the queries, and what scores are still to be multiplied by.
-  """
-  scale = query.shape[-1] ** -0.5 if scaled else 1.0
-  if scaled and query.dtype.itemsize >= 4:
-    return query * scale, 1.0
-  return query, scale
