@@ -141,7 +141,7 @@ def lines(tmp_path):
   return read
 
 
-def test_runs_that_are_not_there_or_not_done(lines):
+def test_runs_that_are_not_there_or_not_done(counted, lines):
   whole = [0.5] * 50
   found = lines(
       ('cifar10_rmt', {'accuracies': whole, 'test': 0.5}),
@@ -157,7 +157,7 @@ def test_runs_that_are_not_there_or_not_done(lines):
   ]
 
 
-def test_switches_and_what_they_are_compared_with(lines, tmp_path):
+def test_switches_and_what_they_are_compared_with(counted, lines, tmp_path):
   overrides = ['--config.num_epochs=1', '--config.dtype=float32']
   how = {'accuracies': [0.5], 'test': 0.5, 'overrides': overrides}
   found = lines(('ablation:swat,window_4_no_shift', how))
