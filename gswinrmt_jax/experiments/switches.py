@@ -197,9 +197,7 @@ def _differing(model):
   return {
       key: value
       for key, value in model.items()
-      # What computes the same output does not tell models apart.
-      if key != 'name' and not key.endswith('_impl')
-      if value != getattr(origin, key)
+      if key != 'name' and value != getattr(origin, key)
   }
 
 
