@@ -243,7 +243,9 @@ def test_folders_that_will_not_do_are_one_line(tmp_path):
   assert "has one class only, '猫'" in said(tmp_path / 'one')
   image_files.write(tmp_path / 'hole', image_files.names('a', 'b'))
   (tmp_path / 'hole' / 'empty').mkdir()
-  assert 'hole/empty has no pictures: remove' in said(tmp_path / 'hole')
+  assert "hole has no pictures of class 'empty': remove" in said(
+      tmp_path / 'hole'
+  )
   image_files.write(tmp_path / 'loop', image_files.names('a', 'b'))
   (tmp_path / 'loop' / 'a' / 'again').symlink_to('..')
   assert 'is a link to a folder that it is in' in said(tmp_path / 'loop')

@@ -109,40 +109,48 @@ def find(root: pathlib.Path) -> Collection:
     UserError: If the folders are none of these, a class is empty, a split has
       a class that train lacks, or links lead in circles.
   """
-  if not root.is_dir():
-    raise UserError(f'{root} is no directory')
   ignored = Counter()
-  found = parts(root, ignored)
-  first = 'train' if 'train' in found else UNDIVIDED
-  names = class_folders(root / found[first], ignored)
+  found = list_files(root, ignored)
+  first = next(iter(found))
+  names = list(found[first])
   if not names:
     raise UserError(
-        f'{root / found[first]} has no class folders: a folder of pictures for '
-        'each class is needed'
+        f'{root} has no class folders: a folder of pictures for each class is '
+        'needed'
     )
-  labels = {name: label for label, name in enumerate(names)}
   splits = {}
-  for split, part in found.items():
-    splits[split] = pictures = []
-    of_split = names if split == first else class_folders(root / part, ignored)
-    for name in of_split:
-      if name not in labels:
+  for split, classes in found.items():
+    for name, file_names in classes.items():
+      if name not in names:
         raise UserError(
-            f'{root / part / name}: train has no such class; they are taken '
-            f'from {root / found[first]}'
+            f'{root}: {split} has a class {name!r} that train has not'
         )
-      before = len(pictures)
-      below = '/'.join(filter(None, (part, name)))
-      pictures += (
-          Picture(file_name, labels[name])
-          for file_name in walk(root, below, ignored)
-      )
-      if split == first and len(pictures) == before:
+      if split == first and not file_names:
         raise UserError(
-            f'{root / below} has no pictures: remove the folder, or look at '
-            f'the suffixes ({", ".join(SUFFIXES)} are read)'
+            f'{root} has no pictures of class {name!r}: remove the folder, or '
+            f'look at the suffixes ({", ".join(SUFFIXES)} are read)'
         )
+    splits[split] = [
+        Picture(file_name, label)
+        for label, name in enumerate(names)
+        for file_name in classes.get(name, ())
+    ]
   return Collection(root, tuple(names), splits, ignored)
+
+
+def list_files(
+    root: pathlib.Path, ignored: Counter
+) -> dict[str, dict[str, list[str]]]:
+  """Returns {split: {class: image files}}, train or `UNDIVIDED` first."""
+  if not root.is_dir():
+    raise UserError(f'{root} is no directory')
+  return {
+      split: {
+          name: list(walk(root, f'{part}/{name}'.lstrip('/'), ignored))
+          for name in _folders(root / part, ignored)
+      }
+      for split, part in _parts(root, ignored).items()
+  }
 
 
 def walk(
@@ -182,12 +190,12 @@ def format_of(file_name: str) -> str | None:
   return SUFFIXES.get(os.path.splitext(file_name)[1].lower())
 
 
-def parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
+def _parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
   """Returns {split: name of its folder}, {UNDIVIDED: ''} without splits."""
-  folders = class_folders(root, Counter())
+  folders = _folders(root, Counter())
   found = {}
   for name in folders:
-    if name not in _SPLITS or not class_folders(root / name, Counter()):
+    if name not in _SPLITS or not _folders(root / name, Counter()):
       continue
     if _SPLITS[name] in found:
       raise UserError(
@@ -203,9 +211,7 @@ def parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
       )
     return {UNDIVIDED: ''}
   ignored['folders beside train'] = len(folders) - len(found)
-  for entry in _visible(root, ignored):
-    if not _is_folder(entry):
-      ignored[_outside(entry)] += 1
+  _folders(root, ignored)
   return {
       split: found[split]
       for split in ('train', 'val', 'test')
@@ -213,7 +219,7 @@ def parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
   }
 
 
-def class_folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
+def _folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
   """Returns the folders in a folder; counts what else is in it."""
   names = []
   for entry in _visible(folder, ignored):

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 import functools
 from importlib import resources
+import itertools
 import pathlib
+import posixpath
 import re
 
 from gswinrmt_jax.data import imagenet
@@ -126,13 +128,14 @@ def _classes(root, below, ignored, labels, name):
   import tqdm
 
   if (root / below).is_file():
-    yield from tqdm.tqdm(
-        tars.pictures_of_tars(root, below, ignored),
-        desc=f'{name} list',
-        total=len(labels),
-        unit='class',
-        disable=None,
+    by_tar = itertools.groupby(
+        tars.pictures(root, below, ignored),
+        lambda picture: picture.file_name.split('.tar/')[-2],
     )
+    for path, pictures in tqdm.tqdm(
+        by_tar, f'{name} list', len(labels), unit='class', disable=None
+    ):
+      yield posixpath.basename(path), pictures
     return
   for entry in sorted((root / below).iterdir()):
     path = entry.relative_to(root).as_posix()

@@ -163,24 +163,18 @@ def _read_list(path):
 
 
 def _of_folders(root):
-  parts = class_folders.parts(root, Counter())
-  classes = {
-      split: class_folders.class_folders(root / part, Counter())
-      for split, part in parts.items()
-  }
-  every = sorted(set().union(*classes.values()))
-  if len(parts) == 1 or every == sorted(classes['train']):
-    return class_folders.find(root)
   ignored = Counter()
+  found = class_folders.list_files(root, ignored)
+  names = sorted(set().union(*found.values()))
+  if names == sorted(next(iter(found.values()))):
+    return class_folders.find(root)
   pictures = [
-      Picture(file_name, every.index(name))
-      for split, names in classes.items()
-      for name in names
-      for file_name in class_folders.walk(
-          root, f'{parts[split]}/{name}', ignored
-      )
+      Picture(file_name, names.index(name))
+      for classes in found.values()
+      for name, file_names in classes.items()
+      for file_name in file_names
   ]
-  return _pooled(root, every, pictures, ignored)
+  return _pooled(root, names, pictures, ignored)
 
 
 def _pooled(root, names, pictures, ignored):

@@ -17,6 +17,9 @@ def pictures(
 ) -> Iterator[Picture]:
   """Yields the pictures of a tar, each named ARCHIVE/MEMBER, labels 0.
 
+  Those of a tar inside it are named ARCHIVE/INNER/MEMBER. Only headers are
+  read: a picture is known by the place of its bytes in the outer tar.
+
   Args:
     root: Directory that the names are relative to.
     archive: The tar, relative to `root`.
@@ -26,46 +29,23 @@ def pictures(
     UserError: If it is no uncompressed tar, is damaged, or has a member that
       is sparse or whose name is not UTF-8.
   """
-  with (root / archive).open('rb') as file:
-    yield from _pictures(file, root / archive, archive, archive, 0, ignored)
 
-
-def pictures_of_tars(
-    root: pathlib.Path, archive: str, ignored: Counter
-) -> Iterator[tuple[str, list[Picture]]]:
-  """Yields the pictures of a tar of tars, by the inner tars' names.
-
-  Each is named ARCHIVE/INNER/MEMBER. Only headers are read: a picture is known
-  by the place of its bytes in the outer tar.
-
-  Raises:
-    UserError: As `pictures`, for any of the tars.
-  """
-  with (root / archive).open('rb') as file:
-    for outer, member in _members(file, root / archive):
-      if not member.name.endswith('.tar'):
-        ignored[_suffix(member)] += 1
-        continue
-      name = f'{archive}/{_plain(member.name)}'
-      inner = outer.extractfile(member)
-      start = member.offset_data
-      yield pathlib.PurePosixPath(member.name).stem, list(
-          _pictures(inner, root / name, name, archive, start, ignored)
-      )
-
-
-def _pictures(file, path, name, archive, start, ignored):
-  """Yields the pictures of a tar that starts at a place of `archive`."""
-  for _, member in _members(file, path):
-    base = os.path.basename(member.name)
-    if base.startswith('.'):
-      ignored['hidden'] += 1
-    elif _suffix(member) not in class_folders.SUFFIXES:
-      ignored[_suffix(member)] += 1
-    else:
-      file_name = f'{name}/{_plain(member.name)}'
+  def read(file, name, start):
+    for tar, member in _members(file, root / name):
+      path = f'{name}/{member.name.removeprefix("./")}'
       place = start + member.offset_data
-      yield Picture(file_name, 0, archive, place, member.size)
+      suffix = os.path.splitext(path)[1].lower()
+      if os.path.basename(path).startswith('.'):
+        ignored['hidden'] += 1
+      elif suffix == '.tar':
+        yield from read(tar.extractfile(member), path, place)
+      elif suffix in class_folders.SUFFIXES:
+        yield Picture(path, 0, archive, place, member.size)
+      else:
+        ignored[suffix or 'without suffix'] += 1
+
+  with (root / archive).open('rb') as file:
+    yield from read(file, archive, 0)
 
 
 def _members(
@@ -116,11 +96,3 @@ def _check(member, path, end):
 
 def _damaged(path, reason):
   return UserError(f'{path} is truncated or damaged ({reason})')
-
-
-def _plain(name):
-  return name.removeprefix('./')
-
-
-def _suffix(member):
-  return os.path.splitext(member.name)[1].lower() or 'without suffix'
