@@ -6,6 +6,9 @@ import os
 import pathlib
 import re
 
+import PIL.Image
+
+from gswinrmt_jax.data import pictures
 from gswinrmt_jax.data.prepare import collection as collections
 from gswinrmt_jax.data.prepare.collection import (
     Collection,
@@ -16,20 +19,9 @@ from gswinrmt_jax.errors import UserError
 
 # The format that each suffix stands for.
 SUFFIXES = {
-    '.bmp': 'BMP',
-    '.gif': 'GIF',
-    '.jfif': 'JPEG',
-    '.jpe': 'JPEG',
-    '.jpeg': 'JPEG',
-    '.jpg': 'JPEG',
-    '.pbm': 'PPM',
-    '.pgm': 'PPM',
-    '.png': 'PNG',
-    '.pnm': 'PPM',
-    '.ppm': 'PPM',
-    '.tif': 'TIFF',
-    '.tiff': 'TIFF',
-    '.webp': 'WEBP',
+    suffix: kind
+    for suffix, kind in sorted(PIL.Image.registered_extensions().items())
+    if kind in pictures.FORMATS
 }
 _SPLITS = {
     'train': 'train',
