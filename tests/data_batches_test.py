@@ -5,8 +5,10 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
+import types
 
 import folder_data
 import numpy as np
@@ -307,6 +309,23 @@ def test_a_killed_worker_is_one_line():
       next(batches)
   assert 'config.data.workers' in str(caught.value)
   assert '\n' not in str(caught.value)
+
+
+def test_too_little_shared_memory_is_said(monkeypatch, capsys):
+  monkeypatch.setattr(parallel, 'in_processes', lambda *args: (b for b in 'b'))
+  # 10 images of 5 x 4 x 3 bytes, two batches ahead, by three workers: 3600.
+  source = _decoded(40).source
+  for kind in (
+      _decoded(40, workers=3),
+      records_lib.Cropped(source, (5, 4), pictures.RandomCrop(), 3),
+  ):
+    for room, said in ((3599, True), (3600, False)):
+      usage = types.SimpleNamespace(free=room)
+      monkeypatch.setattr(shutil, 'disk_usage', lambda path, usage=usage: usage)
+      assert take(1, records=kind, batch_size=10, seed=0) == ['b']
+      out = capsys.readouterr().out
+      assert ('3 workers need up to' in out) == said
+      assert out.count('\n') == said
 
 
 def _source(count=9):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 import contextlib
 import itertools
+import shutil
 
 import numpy as np
 
@@ -79,6 +80,7 @@ def train_batches(
   if isinstance(records, (Arrays, Rows)):
     return (gather(step, slice(None)) for step in steps)
   if records.workers:
+    _warn_if_too_large(records, len(places))
     return parallel.in_processes(
         lambda index: gather(steps[index], slice(None)),
         len(steps),
@@ -163,3 +165,20 @@ def _in_threads(
           name: np.concatenate([part[name] for part in batch])
           for name in batch[0]
       }
+
+
+def _warn_if_too_large(records: Decoded | Cropped, batch_size: int) -> None:
+  """Prints a line if the workers' batches will not fit into shared memory."""
+  try:
+    room = shutil.disk_usage('/dev/shm').free
+  except OSError:
+    return
+  image = int(np.prod(records.image_shape))
+  size = batch_size * image * parallel.AHEAD * records.workers
+  if size > room:
+    print(
+        f'{records.workers} workers need up to {size / 1e9:.1f} GB of '
+        f'/dev/shm, which has {room / 1e9:.1f} GB free: enlarge it, or lower '
+        'config.data.workers or config.batch_size',
+        flush=True,
+    )
