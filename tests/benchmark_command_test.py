@@ -140,7 +140,6 @@ def test_the_command_holds_a_feed_to_none(journal, monkeypatch, tmp_path):
 
   def fed(self, spec, cores):
     begin(self, spec, cores)
-    self.facts['steps'] = 2
     if spec.get('storage') == 'decode':
       raise worker.WorkerError('no memory')
     if spec.get('storage'):

@@ -21,10 +21,10 @@ from gswinrmt_jax.benchmark import (
     random_data,
 )
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, records
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import cost, factory
-from gswinrmt_jax.train import build, feed, schedule, setup
+from gswinrmt_jax.train import setup
 
 SMALL = {
     'widths': (8,),
@@ -130,8 +130,8 @@ PIPELINE = {
 }
 
 
-class Advance:
-  """Compiles nothing and keeps the rows of each dispatch."""
+class Step:
+  """A step that compiles nothing and keeps the rows of its batches."""
 
   def __init__(self):
     self.rows = []
@@ -140,69 +140,56 @@ class Advance:
     return self
 
   def compile(self):
-    def advance(state, supply, key):
-      count = int(supply.count)
-      self.rows.append(np.asarray(supply.batches['row'])[:count])
+    def step(state, batch, key):
+      self.rows.append(np.asarray(batch['row']))
       return state, {}
 
-    return advance
+    return step
 
 
 @pytest.fixture
-def parts(monkeypatch):
-  """Parts whose dispatches have three steps."""
+def tiny_run(monkeypatch):
   tiny_parts.install(monkeypatch)
-  changes = {
-      'steps_per_dispatch': 3,
-      'log_every_steps': 1000,
-      'eval_every_epochs': 4,
-  }
-  config = recipes.resolve(tiny_parts.recipe(**changes))
-  return dataclasses.replace(setup.make_parts(config), advance=Advance())
+  found = setup.build(recipes.resolve(tiny_parts.recipe()))
+  return dataclasses.replace(found, train_step=Step())
 
 
-def _rows(parts, steps):
+def _rows(run, steps):
   """Rows of the first batches, by the definition of the order."""
   batches = batches_lib.train_batches(
-      parts.train_data, batch_size=4, seed=parts.config.seed
+      run.train_data, batch_size=4, seed=run.config.seed
   )
-  return np.stack([batch['row'] for batch in itertools.islice(batches, steps)])
+  return [batch['row'] for batch in itertools.islice(batches, steps)]
 
 
-def test_a_fed_arm_goes_through_the_data(parts):
-  training = programs.PipelineTraining(parts, repeat=False)
-  assert training.steps == 3
+def test_each_step_trains_on_the_next_batch(tiny_run):
+  training = programs.PipelineTraining(tiny_run, repeat=False)
   training(2)
-  training.ready()  # There are no workers, so nothing is passed over.
+  training.ready()  # there are no workers, so nothing is dropped
+  training(1)
+  # The first batch was used to compile.
+  np.testing.assert_array_equal(
+      tiny_run.train_step.rows, _rows(tiny_run, 4)[1:]
+  )
+
+
+def test_what_workers_prepared_meanwhile_is_dropped(tiny_run):
+  training = programs.PipelineTraining(tiny_run, repeat=False)
+  training._ahead = 2
+  training.ready()
   training(1)
   np.testing.assert_array_equal(
-      np.concatenate(parts.advance.rows), _rows(parts, 9)
+      tiny_run.train_step.rows, _rows(tiny_run, 4)[3:]
   )
 
 
-def test_without_a_feed_the_first_dispatch_comes_again(parts):
-  training = programs.PipelineTraining(parts, repeat=True)
-  training(2)
-  assert len(parts.advance.rows) == 2
-  for rows in parts.advance.rows:
-    np.testing.assert_array_equal(rows, _rows(parts, 3))
-
-
-@pytest.mark.parametrize(('repeat', 'passed'), [(False, 2), (True, 0)])
-def test_what_workers_made_meanwhile_is_passed_over(
-    parts, monkeypatch, repeat, passed
-):
-  """Two batches each of two workers: two dispatches of three hold them."""
-  taken = []
-  fetch = feed.Feed.__next__
-  monkeypatch.setattr(
-      feed.Feed, '__next__', lambda self: taken.append(0) or fetch(self)
-  )
-  monkeypatch.setattr(type(parts.train_data), 'workers', 2)
-  training = programs.PipelineTraining(parts, repeat=repeat)
-  before = len(taken)
+def test_without_a_pipeline_the_first_batch_comes_again(tiny_run):
+  training = programs.PipelineTraining(tiny_run, repeat=True)
   training.ready()
-  assert len(taken) - before == passed
+  training(2)
+  np.testing.assert_array_equal(
+      tiny_run.train_step.rows, 2 * _rows(tiny_run, 1)
+  )
 
 
 def test_the_recipe_is_the_image_size_s():
@@ -218,41 +205,18 @@ def test_the_recipe_is_the_image_size_s():
   assert programs.recipe({**PIPELINE, 'storage': None}).data.storage == 'memory'
 
 
-@pytest.mark.parametrize(('size', 'expected'), [(32, 50), (224, 3)])
-def test_all_dispatches_are_as_long(monkeypatch, size, expected):
-  """Also where the steps of a reading, 50, are no multiple of theirs."""
-  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
-  config = programs.recipe({**PIPELINE, 'image_size': size, 'batch': 128})
-  stored = records.Rows(5, (size, size, 3))
-  most = feed.steps_per_dispatch(config, stored)
-  assert most == expected  # as a run has it
-  pieces = schedule.make_plan(config, 25).dispatches(0, most)
-  assert {len(piece) for piece in itertools.islice(pieces, 100)} == {most}
-
-
-@pytest.mark.parametrize(
-    ('storage', 'workers', 'steps'), [('decode', 1, 1), ('device', 0, 2)]
-)
-def test_the_whole_program(monkeypatch, tmp_path, storage, workers, steps):
-  monkeypatch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
-  recipe = programs.recipe
-
-  def several(spec):
-    config = recipe(spec)
-    config.steps_per_dispatch = steps
-    return config
-
-  monkeypatch.setattr(programs, 'recipe', several)
+@pytest.mark.parametrize(('storage', 'workers'), [('decode', 1), ('device', 0)])
+def test_the_whole_program(monkeypatch, tmp_path, storage, workers):
+  monkeypatch.setattr(recipes, 'make_model', lambda *args: tiny.Tiny())
   pipeline.make_data(tmp_path, 9, classes=3, width=32, height=32)
   changes = {'storage': storage, 'workers': workers, 'dir': str(tmp_path)}
   program = programs.build({**PIPELINE, **changes})
   assert len(multiprocessing.active_children()) == workers
-  assert program.facts['images'] == 4 * steps
-  assert program.facts['steps'] == steps
+  assert program.facts['images'] == 4
   for calls in (1, 3):
     program.ready()
     program.run(calls)
-  assert int(program.run.state.step) == 4 * steps
+  assert int(program.run.state.step) == 4
   program.close()
   assert not multiprocessing.active_children()
 
@@ -261,11 +225,11 @@ RATES = {'flops': 1e12, 'bytes': 1e10}
 MEASURED = {'model': 'm', 'batch': 4, 'image_size': 224, 'classes': 5}
 
 
-def _outcome(name, seconds, images, steps):
+def _outcome(name, seconds, images):
   return measure.Measured(
       name,
       {'task': 'pipeline'},
-      {'images': images, 'steps': steps},
+      {'images': images},
       measure.Timing(tuple(seconds), 7),
       (3_000_000_000, 'device'),
   )
@@ -273,9 +237,9 @@ def _outcome(name, seconds, images, steps):
 
 def _outcomes():
   return [
-      _outcome('without', (1.0, 2.0, 4.0), images=20, steps=5),
-      # Half as fast in each round but the last; two steps a dispatch.
-      _outcome('disk', (0.8, 1.6, 1.6), images=8, steps=2),
+      _outcome('without', (1.0, 2.0, 4.0), images=20),
+      # Half as fast in each round but the last.
+      _outcome('disk', (0.8, 1.6, 1.6), images=8),
       measure.Measured('decode', {'task': 'pipeline'}, error='no memory'),
   ]
 
@@ -287,7 +251,6 @@ def test_rows_are_compared_with_the_first():
       pytest.approx(0.5),
       None,
   ]
-  assert [row.get('step_milliseconds') for row in rows] == [400, 800, None]
   assert [row.get('images_per_second') for row in rows] == [10, 5, None]
   # 50,000 images at 10 and 5 a second.
   assert rows[0]['seconds_of_50000_images'] == 5000
@@ -307,7 +270,7 @@ def test_the_table():
   cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
   assert cells[0][4:6] == ['of without', 's/50,000']
   assert cells[3] == [
-      'disk', '800', '12.5%', '5', '0.500', '10,000.0', '3.00 (device)'
+      'disk', '1600', '12.5%', '5', '0.500', '10,000.0', '3.00 (device)'
   ]  # fmt: skip
   assert lines[-1] == 'decode: not measured: no memory'
 

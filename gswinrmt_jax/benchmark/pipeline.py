@@ -130,18 +130,16 @@ def _texture(rng, width, height):
 def rows(
     outcomes: Sequence[measure.Measured], rates: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-  """Returns `record.rows`, where a call is a dispatch of several steps.
+  """Returns `record.rows`, a call being one training step.
 
   Each also has
 
-  - 'step_milliseconds'
   - 'of_without': images per second over those of the first program
   - 'seconds_of_50000_images'
   """
   found = record.rows(outcomes, rates)
   for row, outcome in zip(found, outcomes, strict=True):
     if outcome.timing:
-      row['step_milliseconds'] = row['milliseconds'] / outcome.facts['steps']
       row['of_without'] = outcome.times_as_fast_as(outcomes[0])
       row['seconds_of_50000_images'] = EPOCH / row['images_per_second']
   return found
@@ -156,7 +154,7 @@ def _cells(row):
   of_without = row['of_without']
   return (
       row['program'],
-      f'{row["step_milliseconds"]:.4g}',
+      f'{row["milliseconds"]:.4g}',
       f'{row["spread"]:.1%}',
       f'{row["images_per_second"]:.4g}',
       f'{of_without:.3f}' if of_without else '',
