@@ -1,4 +1,4 @@
-"""What tests of faults share: when they happen, and what must be equal after.
+"""What tests of faults share: when things happen, and what must be equal after.
 
 What happens to a run is real: signals, limits, files that are gone. At which
 step it happens is decided by a few lines that run before the training.
@@ -10,14 +10,14 @@ import tiny_runs
 AVERAGED = {'ema_decay': 0.9}
 
 AT_STEP = """
-from gswinrmt_jax.runs import meter
-steps, add = [0], meter.Meter.add
-def counted(self, metrics, count):
-  add(self, metrics, count)
-  steps[0] += count
-  if steps[0] >= {step} > steps[0] - count:
+from gswinrmt_jax.runs import metrics_log
+steps, add = [], metrics_log.MetricsLog.add
+def counted(self, metrics):
+  add(self, metrics)
+  steps.append(1)
+  if len(steps) == {step}:
     happens()
-patch.setattr(meter.Meter, 'add', counted)
+patch.setattr(metrics_log.MetricsLog, 'add', counted)
 def happens():
   import os, shutil, time
   while {saved} and not (folder / 'checkpoints' / '{saved}').exists():
@@ -27,37 +27,58 @@ def happens():
 
 
 def at(step, what, *, saved=0):
-  """Code that does something as a step is under way, and a save is over."""
+  """Returns code that does something during a step, after a save is complete.
+
+  Args:
+    step: Counted from where the process starts.
+    what: A line of Python.
+    saved: The step of the save.
+  """
   return AT_STEP.format(step=step, what=what, saved=saved)
 
 
 def steps(folder):
+  """Returns the steps of the checkpoints."""
   return sorted(int(path.name) for path in (folder / 'checkpoints').iterdir())
 
 
 def names(folder):
+  """Returns the names of the files in a folder."""
   return sorted(path.name for path in folder.iterdir())
 
 
-def check_equal(folder, unbroken):
-  """Everything but times is that of the unbroken run, and nothing is left."""
+def check_equal(folder, unbroken, *, intervals=True):
+  """Everything but times is that of the unbroken run, and nothing is left over.
+
+  Args:
+    folder: Of the run.
+    unbroken: Of the run that nothing happened to.
+    intervals: Whether the same intervals were logged. A run that is stopped
+      logs one more.
+  """
   last = tiny_runs.checksums(folder, 25)
   assert last == tiny_runs.checksums(unbroken, 25)
   parts = {name.partition('/')[0] for name in last}
   assert parts == {'step', 'params', 'batch_stats', 'opt_state', 'ema'}
-  assert tiny_runs.figures(folder) == tiny_runs.figures(unbroken)
+  found, expected = (
+      [e for e in tiny_runs.figures(f) if intervals or e['kind'] == 'epoch']
+      for f in (folder, unbroken)
+  )
+  assert found == expected
   assert steps(folder) == steps(unbroken)
   assert names(folder) == names(unbroken)
 
 
-def resume(launcher, folder, unbroken, **changes):
+def resume(launcher, folder, unbroken, *, intervals=True, **changes):
+  """Runs to the end, compares as `check_equal`, and returns what was said."""
   status, said = launcher.run(folder, **AVERAGED, **changes)
   assert status == 0, said
-  check_equal(folder, unbroken)
+  check_equal(folder, unbroken, intervals=intervals)
   return said
 
 
 def last_line(said):
+  """Returns the last line, which is a message and no traceback."""
   *_, last = said.splitlines()
   assert last.startswith('gswinrmt: ') and 'Traceback' not in said, said
   return last

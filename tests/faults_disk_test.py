@@ -51,16 +51,14 @@ def test_killed_at_each_point_of_a_save(launcher, unbroken, tmp_path):
   assert not (folder / 'damaged_checkpoints').exists()
 
 
-def test_checkpoints_amid_an_epoch_and_killed_there(
-    launcher, unbroken, tmp_path
-):
+def test_killed_after_a_mid_epoch_checkpoint(launcher, unbroken, tmp_path):
   how = {'checkpoint_every_steps': 4}
   folder = tmp_path / 'run'
   killed = fault_runs.at(23, 'os.kill(os.getpid(), 9)', saved=20)
   status, said = launcher.run(folder, killed, **fault_runs.AVERAGED, **how)
   assert status == -signal.SIGKILL, said
   assert fault_runs.steps(folder)[-2:] == [18, 20]
-  said = fault_runs.resume(launcher, folder, unbroken, **how)
+  said = fault_runs.resume(launcher, folder, unbroken, intervals=False, **how)
   assert 'from the checkpoint of step 20.' in said
 
 

@@ -8,78 +8,51 @@ import sys
 import time
 
 import fault_runs
-import pytest
 
-
-@pytest.mark.parametrize(
-    ('number', 'status', 'per_dispatch', 'stopped'),
-    [
-        (signal.SIGTERM, 143, 0, 8),
-        (signal.SIGINT, 130, 0, 15),  # where metrics are read as well
-        (signal.SIGTERM, 143, 4, 10),  # the dispatch of steps 7 to 10
-    ],
-)
-def test_a_signal_ends_the_run_behind_the_step_with_a_checkpoint(
-    launcher, unbroken, tmp_path, number, status, per_dispatch, stopped
-):
-  how = {**fault_runs.AVERAGED, 'steps_per_dispatch': per_dispatch}
-  if per_dispatch:  # a loop on the device: another last bit
-    unbroken = tmp_path / 'unbroken'
-    assert launcher.run(unbroken, **how)[0] == 0
-  folder = tmp_path / 'run'
-  what = f'os.kill(os.getpid(), {int(number)})'
-  found, said = launcher.run(
-      folder, fault_runs.at(min(stopped, 15), what), **how
-  )
-  assert found == status, said
-  *_, last = said.splitlines()
-  assert last == (
-      f'gswinrmt: stopped by {number.name} after step {stopped}, with a '
-      'checkpoint of that step; the same command goes on from there'
-  )
-  assert fault_runs.steps(folder)[-1] == stopped
-  assert not list(folder.glob('.lock'))
-  status, said = launcher.run(folder, **how)
-  assert status == 0 and f'the checkpoint of step {stopped}.' in said, said
-  fault_runs.check_equal(folder, unbroken)
-
-
-def test_a_signal_while_validating_ends_it_behind_the_epoch(
-    launcher, unbroken, tmp_path
-):
-  before = """
+VALIDATING = """
 import os
-from gswinrmt_jax.evals import evaluator as evaluation
-each = evaluation.begin
-def signalled(*what):
-  patch.setattr(evaluation, 'begin', each)
-  os.kill(os.getpid(), 15)
-  return each(*what)
-patch.setattr(evaluation, 'begin', signalled)
+from gswinrmt_jax.train import setup
+validate = setup.Setup.validate
+def signalled(self, state):
+  os.kill(os.getpid(), 2)
+  return validate(self, state)
+patch.setattr(setup.Setup, 'validate', signalled)
 """
-  status, said = launcher.run(tmp_path / 'run', before, **fault_runs.AVERAGED)
-  assert status == 143 and 'after step 6, with a checkpoint' in said
-  assert fault_runs.steps(tmp_path / 'run') == [6]
-  fault_runs.resume(launcher, tmp_path / 'run', unbroken)
-
-
-def test_a_signal_while_the_last_epoch_is_closed_ends_the_run(
-    launcher, unbroken, tmp_path
-):
-  before = """
+CLOSING = """
 import os
-from gswinrmt_jax.runs import progress
-epoch = progress.Progress.epoch
-def signalled(self, step, *what):
-  epoch(self, step, *what)
+from gswinrmt_jax.runs import metrics_log
+write_epoch = metrics_log.MetricsLog.write_epoch
+def signalled(self, step, figures):
+  write_epoch(self, step, figures)
   if step == 25:
     os.kill(os.getpid(), 15)
-patch.setattr(progress.Progress, 'epoch', signalled)
+patch.setattr(metrics_log.MetricsLog, 'write_epoch', signalled)
 """
-  status, said = launcher.run(tmp_path / 'run', before, **fault_runs.AVERAGED)
-  assert status == 143 and 'after step 25, with a checkpoint' in said, said
-  assert not (tmp_path / 'run' / 'summary.json').exists()
-  fault_runs.resume(launcher, tmp_path / 'run', unbroken)
+
+
+def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(
+    launcher, unbroken, tmp_path
+):
+  """In a step, where metrics are read, while validating, in the last epoch."""
+  folder = tmp_path / 'run'
+  for before, number, stopped in (
+      (fault_runs.at(8, 'os.kill(os.getpid(), 15)'), signal.SIGTERM, 8),
+      (fault_runs.at(15 - 8, 'os.kill(os.getpid(), 1)'), signal.SIGHUP, 15),
+      (VALIDATING, signal.SIGINT, 18),
+      (CLOSING, signal.SIGTERM, 25),
+  ):
+    status, said = launcher.run(folder, before, **fault_runs.AVERAGED)
+    assert status == 128 + number, said
+    assert fault_runs.last_line(said) == (
+        f'gswinrmt: stopped by {number.name} after step {stopped}, with a '
+        'checkpoint of that step; the same command goes on from there'
+    )
+    assert fault_runs.steps(folder)[-1] == stopped
+    assert (
+        not list(folder.glob('.*')) and not (folder / 'summary.json').exists()
+    )
+  said = fault_runs.resume(launcher, folder, unbroken, intervals=False)
+  assert 'from the checkpoint of step 25.' in said
 
 
 def test_a_signal_that_ends_the_workers_as_well_costs_no_step(
@@ -89,19 +62,20 @@ def test_a_signal_that_ends_the_workers_as_well_costs_no_step(
   before = """
 import os
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.train import feed
-following, calls = feed.Feed.__next__, []
-def gone(self):
-  calls.append(1)
-  if len(calls) == 9:
-    os.kill(os.getpid(), 15)
-    raise UserError('a worker was killed')
-  return following(self)
-patch.setattr(feed.Feed, '__next__', gone)
+from gswinrmt_jax.train import setup
+batches = setup.Setup.train_batches
+def gone(self, start):
+  for step, batch in batches(self, start):
+    if step == 9:
+      os.kill(os.getpid(), 15)
+      raise UserError('a worker was killed')
+    yield step, batch
+patch.setattr(setup.Setup, 'train_batches', gone)
 """
-  status, said = launcher.run(tmp_path / 'run', before, **fault_runs.AVERAGED)
+  folder = tmp_path / 'run'
+  status, said = launcher.run(folder, before, **fault_runs.AVERAGED)
   assert status == 143 and 'after step 8, with a checkpoint' in said, said
-  fault_runs.resume(launcher, tmp_path / 'run', unbroken)
+  fault_runs.resume(launcher, folder, unbroken, intervals=False)
 
 
 def test_a_second_ctrl_c_ends_it_at_once(launcher, unbroken, tmp_path):
@@ -154,15 +128,15 @@ import pathlib, sys
 import pytest, tiny_parts
 from gswinrmt_jax.commands import guard
 from gswinrmt_jax.train import train_loop as loop
-from gswinrmt_jax.runs import meter
+from gswinrmt_jax.runs import metrics_log
 patch = pytest.MonkeyPatch()
 tiny_parts.install(patch)
-add = meter.Meter.add
-def slow(self, *what):
+add = metrics_log.MetricsLog.add
+def slow(self, metrics):
   import time
   time.sleep(0.2)
-  add(self, *what)
-patch.setattr(meter.Meter, 'add', slow)
+  add(self, metrics)
+patch.setattr(metrics_log.MetricsLog, 'add', slow)
 (folder,) = [a.split('=')[1] for a in sys.argv if a.startswith('--workdir')]
 recipe, folder = tiny_parts.recipe(), pathlib.Path(folder)
 sys.exit(guard.guarded(lambda: loop.train(recipe, folder) and None))

@@ -9,19 +9,19 @@ import tiny_runs
 
 NAN_AT = """
 import jax, jax.numpy as jnp
-from gswinrmt_jax.train import build, train_step as step
-make = build.make_augmentation
-def broken(config, info):
-  augment = make(config, info)
+from gswinrmt_jax.train import losses, train_step
+make = losses.augmentation_and_loss
+def broken(config, *what, **how):
+  augment, loss = make(config, *what, **how)
   run = jax.random.fold_in(jax.random.key(config.seed), 1)
   def augmentation(key, batch):
     image, targets = augment(key, batch)
     bad = jax.random.key_data(key) == jax.random.key_data(
-        step.augment_key(run, {step} - 1)
+        train_step.augment_key(run, {step} - 1)
     )
     return image + jnp.where(bad.all(), jnp.nan, 0.0), targets
-  return augmentation
-patch.setattr(build, 'make_augmentation', broken)
+  return augmentation, loss
+patch.setattr(losses, 'augmentation_and_loss', broken)
 """
 
 
@@ -73,17 +73,17 @@ import gc, json, jax, tiny, tiny_parts
 # A hundred steps each epoch.
 patch.setitem(tiny_parts.SPLITS, 'train', tiny.arrays(0, 400))
 gc.freeze()
-from gswinrmt_jax.runs import progress
-tell = progress.Progress.epoch
-def epoch(self, step, *rest):
-  tell(self, step, *rest)
+from gswinrmt_jax.runs import metrics_log
+write_epoch = metrics_log.MetricsLog.write_epoch
+def epoch(self, step, figures):
+  write_epoch(self, step, figures)
   gc.collect()
   pages = int(open('/proc/self/statm').read().split()[1])
   arrays = jax.live_arrays()
   row = [step, pages * 4096, len(arrays), sum(a.nbytes for a in arrays)]
   with open(folder.parent / 'watched', 'a') as file:
     file.write(json.dumps(row) + '\\n')
-patch.setattr(progress.Progress, 'epoch', epoch)
+patch.setattr(metrics_log.MetricsLog, 'write_epoch', epoch)
 """
 
 
@@ -96,7 +96,6 @@ def test_memory_is_flat_over_2000_steps_and_20_evaluations(launcher, tmp_path):
       WATCHED,
       num_epochs=20,
       log_every_steps=50,
-      steps_per_dispatch=20,
       **fault_runs.AVERAGED,
   )
   assert status == 0, said
