@@ -284,5 +284,5 @@ def _write(path, figure):
   (axes,) = figure.axes
   if axes.get_legend_handles_labels()[0]:
     axes.legend(frameon=False, loc='center left', bbox_to_anchor=(1.01, 0.5))
-  with files.replacing(path) as part:
+  with files.replaced(path) as part:
     figure.canvas.print_png(part)

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 
+from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments.sets import Job
-from gswinrmt_jax.runs import metrics_log, run_folder, run_lock
+from gswinrmt_jax.runs import metrics_log, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
 
 _COMPLETE = 'complete'
@@ -41,25 +42,30 @@ def run(
     # Beside the folder, since the run itself holds the lock inside.
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     lock = job.folder.parent / f'.{job.folder.name}.lock'
-    with run_lock.claimed(lock) as holder:
-      if holder:
-        say(f'{title}: {holder} is at it, passed over')
-        continue
-      try:
-        before = status(job)
-      except (UserError, OSError, ValueError, KeyError) as error:
-        say(f'{title}: failed, its folder cannot be read: {error}')
-        failed.append(job)
-        continue
-      if before.complete:
-        say(f'{title}: complete, passed over')
-        continue
-      say(f'{title}: {before.state}')
-      code = _wait(subprocess.Popen([*program, *job.arguments]))
-      if code:
-        say(f'{title}: failed with status {code}')
-        failed.append(job)
+    try:
+      with files.locked(lock):
+        if not _run_one(job, title, program, say):
+          failed.append(job)
+    except files.LockedError as holder:
+      say(f'{title}: {holder} is at it, passed over')
   return failed
+
+
+def _run_one(job, title, program, say):
+  """Runs a job unless it is complete; returns whether that went well."""
+  try:
+    before = status(job)
+  except (UserError, OSError, ValueError, KeyError) as error:
+    say(f'{title}: failed, its folder cannot be read: {error}')
+    return False
+  if before.complete:
+    say(f'{title}: complete, passed over')
+    return True
+  say(f'{title}: {before.state}')
+  code = _wait(subprocess.Popen([*program, *job.arguments]))
+  if code:
+    say(f'{title}: failed with status {code}')
+  return not code
 
 
 def _wait(process: subprocess.Popen) -> int:
