@@ -15,53 +15,33 @@ what a model takes: its training step alone, on the same cores.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import pathlib
 import statistics
 import tempfile
 import time
-import types
+from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.benchmark import measure, models, pipeline
+from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import parallel, records
 from gswinrmt_jax.distributed import mesh
-from gswinrmt_jax.train import feed, inputs, resident, schedule
-
-_EPOCHS = 1_000_000  # more than are asked for
+from gswinrmt_jax.train import resident, setup
 
 
-def _open(images, storage: str, batch: int, steps: int) -> feed.Feed:
-  """Returns a feed of these images, `steps` of them a dispatch."""
-  config = ml_collections.ConfigDict(
-      {
-          'seed': 0,
-          'batch_size': batch,
-          'steps_per_dispatch': steps,
-          'data': {'repeats': 1},
-      }
-  )
-  course = schedule.Plan(
-      num_examples=len(images),
-      batch_size=batch,
-      num_epochs=_EPOCHS,
-      stop_after_epochs=_EPOCHS,
-      eval_every_epochs=_EPOCHS,
-      log_every_steps=_EPOCHS,
-  )
-  here = mesh.Devices()
-  of = types.SimpleNamespace(
-      config=config,
-      train_data=resident.place(images, storage, here.replicate),
-      maps=None,
-      devices=here,
-      plan=course,
-  )
-  return feed.Feed(of, 0)
+def _open(images, storage: str, batch: int) -> Iterator[Any]:
+  """Yields batches of these images on the devices, as a run has them."""
+  devices = mesh.Devices()
+  placed = resident.place(images, storage, devices.replicate)
+  batches = batches_lib.train_batches(placed, batch_size=batch, seed=0)
+  with contextlib.closing(batches):
+    for host_batch in batches:
+      yield resident.gather(devices.put_batch(host_batch), placed)
 
 
 def _random(count: int, size: int) -> records.Arrays:
@@ -77,26 +57,26 @@ def _load(folder: pathlib.Path, size: int, storage: str, workers: int):
   config.data.name, config.data.dir = pipeline.DATA, str(folder)
   config.data.image_size = size
   config.data.storage, config.data.workers = storage, workers
-  return inputs.load_train(config)
+  return setup.load_train(config)
 
 
-def _rate(opened: feed.Feed, batch: int, count: int) -> tuple[float, float]:
+def _rate(opened: Iterator[Any], batch: int, count: int) -> tuple[float, float]:
   """Returns images a second, by the clock and by this process's CPU time.
 
   All of them are on the device as a step has them.
   """
-  whole = jax.jit(lambda supply: supply.batch(0))
   before, spent, images = time.perf_counter(), time.process_time(), 0
   while images < count:
-    dispatch = next(opened)
-    done = [whole(dispatch.supply) for _ in dispatch.steps]
-    images += batch * len(done)
+    done = next(opened)
+    images += batch
   jax.block_until_ready(done)
   taken = time.perf_counter() - before, time.process_time() - spent
   return images / taken[0], images / taken[1]
 
 
-def _measure(feeds: Mapping[str, feed.Feed], options, workers: int = 0) -> None:
+def _measure(
+    feeds: Mapping[str, Iterator[Any]], options, workers: int = 0
+) -> None:
   """Times feeds in turn, prints the medians, and ends them."""
   rates = {name: [] for name in feeds}
   for repeat in range(options.repeats + 1):
@@ -123,10 +103,11 @@ def _measure_pictures(folder: pathlib.Path, options) -> None:
       folder, options.images, classes=2, width=width, height=height
   )
   print(f'JPEG files of {width}x{height}, {size / 1e3:.0f} kB each')
-  sizes = options.batch, options.steps
   _measure(
       {
-          storage: _open(_load(folder, options.size, storage, 0), '', *sizes)
+          storage: _open(
+              _load(folder, options.size, storage, 0), '', options.batch
+          )
           for storage in ('disk', 'decode')
       },
       options,
@@ -134,7 +115,7 @@ def _measure_pictures(folder: pathlib.Path, options) -> None:
   for workers in options.workers:
     loaded = _load(folder, options.size, 'decode', workers)
     name = f'decode, {workers} workers'
-    _measure({name: _open(loaded, '', *sizes)}, options, workers)
+    _measure({name: _open(loaded, '', options.batch)}, options, workers)
 
 
 def _measure_training(options) -> None:
@@ -158,7 +139,6 @@ def main() -> None:
   parser.add_argument('--images', type=int, default=50_000)
   parser.add_argument('--size', type=int, default=32)
   parser.add_argument('--batch', type=int, default=128)
-  parser.add_argument('--steps', type=int, default=1)
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--pictures', metavar='WIDTHxHEIGHT')
   parser.add_argument('--workers', type=int, nargs='*', default=[])
@@ -166,11 +146,9 @@ def main() -> None:
   parser.add_argument('--train-batch', type=int, default=8)
   options = parser.parse_args()
   print(f'{options}, {jax.devices()[0].device_kind}')
-  images, sizes = _random(options.images, options.size), options.batch
+  images = _random(options.images, options.size)
   storages = ('memory', 'device')
-  _measure(
-      {of: _open(images, of, sizes, options.steps) for of in storages}, options
-  )
+  _measure({of: _open(images, of, options.batch) for of in storages}, options)
   if options.pictures:
     with tempfile.TemporaryDirectory() as folder:
       _measure_pictures(pathlib.Path(folder), options)

@@ -1,5 +1,8 @@
 """The exceptions that are meant for the person at the terminal."""
 
+from collections.abc import Iterator
+import contextlib
+
 
 class UserError(Exception):
   """Something the user can mend: one line saying what, where, and what to do.
@@ -11,7 +14,7 @@ class UserError(Exception):
 
 
 class RunError(UserError):
-  """What ended a run that was right to begin, such as a full disk: status 1."""
+  """An error that ended a run after it had begun, a full disk: status 1."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -26,10 +29,43 @@ class Stopped(KeyboardInterrupt):
     self.signal = signal
 
 
+def explain(error: Exception) -> str:
+  """Returns the line for an error that a user can mend, '' for a defect."""
+  if isinstance(error, (UserError, OSError)):
+    return str(error)
+  if isinstance(error, MemoryError):
+    return f'there is not enough memory: {error}'
+  # JAX's own class is derived from RuntimeError.
+  if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' in str(error):
+    return (
+        'the device has not enough memory: lower config.batch_size (or '
+        'config.eval_batch_size, --batch-size)'
+    )
+  return ''
+
+
+@contextlib.contextmanager
+def run_has_begun() -> Iterator[None]:
+  """Turns errors that a user can mend into `RunError`.
+
+  A program that starts runs thereby knows from the exit status whether a run
+  did not begin (2) or ended with something to resume from (1).
+  """
+  try:
+    yield
+  except RunError:
+    raise
+  except Exception as error:
+    message = explain(error)
+    if not message:
+      raise
+    raise RunError(message) from error
+
+
 def interruption(error: BaseException) -> KeyboardInterrupt | None:
   """Returns the exception of a signal, if the error is one or hides one.
 
-  Code in C that a signal comes upon, as NumPy's, raises `SystemError` from it.
+  C code that a signal interrupts, as NumPy's, raises `SystemError` from it.
   """
-  behind = error.__cause__ if isinstance(error, SystemError) else error
-  return behind if isinstance(behind, KeyboardInterrupt) else None
+  cause = error.__cause__ if isinstance(error, SystemError) else error
+  return cause if isinstance(cause, KeyboardInterrupt) else None

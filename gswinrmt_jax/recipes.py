@@ -106,7 +106,6 @@ FIELDS: Mapping[str, Field] = {
     'nan_policy': field(
         'stop', "'skip': no update", choices=('stop', 'skip'), free=True
     ),
-    'steps_per_dispatch': field(0, '0: 1 on a CPU, else up to 50'),
     'compile_effort': field(
         'full',
         "'quick' starts sooner on a CPU",
@@ -122,7 +121,7 @@ FIELDS: Mapping[str, Field] = {
     'data.train_split': field('train[:45000]', 'trained on'),
     'data.val_split': field('train[45000:]', 'chooses the best epoch'),
     'data.test_split': field('test', 'read once, at the end', free=True),
-    'data.image_size': field(0, 'pixels, both sides; 0: as stored'),
+    'data.image_size': field(0, 'pixels; 0: as stored', at_most=2048),
     'data.train_crop': field('resize', 'or drawn each time', choices=_CROPS),
     'data.crop_scale': field((0.08, 1.0), 'share of the area, if drawn'),
     'data.crop_ratio': field((0.75, 4 / 3), 'width / height, if drawn'),
@@ -132,10 +131,10 @@ FIELDS: Mapping[str, Field] = {
     'data.storage': field(
         'auto', 'of decoded images', choices=_STORAGES, free=True
     ),
-    'data.workers': field(0, "processes, for 'decode'", free=True),
+    'data.workers': field(0, 'processes', at_most=1024, free=True),
     # The maps themselves are compared by RUN/data.json.
     'data.label_maps': field('', 'folder, for token labels', free=True),
-    'augment.crop_padding': field(4, 'pixels on each side'),
+    'augment.crop_padding': field(4, 'pixels on each side', at_most=4096),
     'augment.flip': field(True, 'left to right, at even odds'),
     'augment.rand_augment_set': field('timm', 'its ops', choices=_OP_SETS),
     'augment.rand_augment_ops': field(2, 'drawn per image; 0: none'),
@@ -200,8 +199,9 @@ _READINGS = {
     },
 }
 _READING = 'deit'  # the default, until a measurement decides
-# What configs of earlier versions had; it changed no result.
+# Fields of earlier versions; they changed no result, or only rounding.
 _GONE = (
+    'steps_per_dispatch',
     'mesh.fsdp',
     'model.attention_impl',
     'model.depthwise_impl',
@@ -331,6 +331,34 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   except ValueError as error:
     raise UserError(f'config.model: {error}') from error
   return resolved.lock()
+
+
+def make_model(
+    config: ml_collections.ConfigDict,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+) -> Any:
+  """Returns the model of a resolved config, tried on images of this shape.
+
+  Raises:
+    UserError: If the model cannot be built so, or not for such images.
+  """
+  from gswinrmt_jax.models import factory
+
+  fields = {name: config.model[name] for name in config.model}
+  name = fields.pop('name')
+  try:
+    model = factory.create_model(
+        name,
+        num_classes=num_classes,
+        dtype=config.dtype,
+        remat=config.remat,
+        **fields,
+    )
+    factory.variable_shapes(model, image_shape)
+  except ValueError as error:
+    raise UserError(f'{name}: {error}') from error
+  return model
 
 
 def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:

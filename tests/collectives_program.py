@@ -2,10 +2,8 @@
 
   python tests/collectives_program.py CASE [CASE ...]
 
-The images are on the devices, and batches are row numbers. As JSON: for each
-case of `CASES`, the shapes that each kind of exchange has as its results, and
-the shapes of the parameters that the case splits. Without the forms that a CPU
-takes of depthwise convolutions.
+As JSON: for each case of `CASES`, the shapes that each kind of exchange has as
+its results.
 """
 
 import collections
@@ -17,21 +15,13 @@ import sys
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.benchmark import hlo
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.train import (
-    dispatch,
-    gradients,
-    optimizer,
-    token_loss,
-    train_state,
-    train_step,
-)
+from gswinrmt_jax.train import losses, optimizer, train_state, train_step
 
 CLASSES, IMAGE, BATCH = 10, (32, 32, 3), 32
 _EXCHANGES = ('all-', 'reduce-scatter', 'collective-')
@@ -69,12 +59,10 @@ _FULL = dataclasses.replace(
 _UNMIXED = dataclasses.replace(_PLAIN, mixup_alpha=0.0, cutmix_alpha=0.0)
 
 
-def _exchanged(model, settings, *, fsdp=1, tokens=False):
+def _exchanged(model, settings, *, tokens=False):
   """Compiles a step and lists the shapes of what is exchanged, by kind."""
-  here = mesh.Devices(fsdp=fsdp)
-  tx = optimizer.make_optimizer(
-      lambda step: 1e-3, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.05
-  )
+  here = mesh.Devices()
+  tx = optimizer.adamw(lambda step: 1e-3)
 
   def augmentation(key, batch):
     image, targets = augment_lib.augment(
@@ -82,32 +70,29 @@ def _exchanged(model, settings, *, fsdp=1, tokens=False):
     )
     if not tokens:
       return image, targets
-    of_tokens = jnp.tile(targets[:, None, None], (1, 4, 4, 1))
-    return image, (targets, of_tokens)
+    token_targets = jnp.tile(targets[:, None, None], (1, 4, 4, 1))
+    return image, (targets, token_targets)
 
+  loss = losses.class_loss
+  if tokens:
+    loss = functools.partial(losses.token_label_loss, weight=0.5)
   shapes = jax.eval_shape(
       lambda: train_state.create(model, tx, jax.random.key(0), IMAGE, ema=True)
   )
   update = train_step.make_train_step(
-      model,
-      tx,
-      augmentation,
-      functools.partial(token_loss.token_loss, weight=0.5)
-      if tokens
-      else train_step.class_loss,
-      ema_decay=0.9,
-      placing=here,
+      model, tx, augmentation, loss, ema_decay=0.9
   )
-  records = {
-      'image': jax.ShapeDtypeStruct((100, *IMAGE), jnp.uint8),
-      'label': jax.ShapeDtypeStruct((100,), jnp.int32),
+  batch = {
+      name: jax.ShapeDtypeStruct((BATCH, *shape), dtype, sharding=here.split)
+      for name, shape, dtype in (
+          ('image', IMAGE, jnp.uint8),
+          ('label', (), jnp.int32),
+      )
   }
-  rows = jax.ShapeDtypeStruct((2, BATCH), jnp.int32)
-  supply = dispatch.Supply(np.int32(2), {'row': rows}, records)
-  advance = dispatch.jit_advance(dispatch.make_advance(update), here, shapes)
   key = jax.eval_shape(lambda: jax.random.key(0))
+  step = jax.jit(update, donate_argnums=0, out_shardings=here.replicated)
   with ops.plain():
-    lowered = advance.lower(shapes, supply, key)
+    lowered = step.lower(here.target(shapes), batch, key)
   _, computations = hlo.parse(lowered.compile().as_text())
   found = collections.defaultdict(list)
   for computation in computations.values():
@@ -116,13 +101,7 @@ def _exchanged(model, settings, *, fsdp=1, tokens=False):
         found[instruction.opcode] += re.findall(
             r'\w+\[[\d,]*\]', instruction.shape
         )
-  params = jax.tree.leaves(shapes.params)
-  split = [
-      f'f32[{",".join(map(str, leaf.shape))}]'
-      for leaf in params
-      if not here.shardings(leaf).is_fully_replicated
-  ]
-  return {'exchanged': found, 'split': split}
+  return found
 
 
 def _model(name, **fields):
@@ -144,19 +123,10 @@ def _tokens():
   return _exchanged(model, _UNMIXED, tokens=True)
 
 
-def _fsdp():
-  gradients.SMALL = 63
-  one_stage = {name: values[:1] for name, values in _STAGES.items()}
-  # Its three projections are one product, which no cut by four falls between.
-  model = _model('rmt_compact', **one_stage, full_stages=())
-  return _exchanged(model, _PLAIN, fsdp=4)
-
-
 CASES = {
     'windows': _windows,
     'sigmoid': _sigmoid,
     'tokens': _tokens,
-    'fsdp': _fsdp,  # last: it changes what is split
 }
 
 

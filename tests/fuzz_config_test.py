@@ -18,7 +18,6 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import results
 from gswinrmt_jax.runs import dataset_record, metrics_log, run_folder, summary
-from gswinrmt_jax.train import train_loop
 
 _SPEC = 'digits_rmt:smoke'
 _FIELDS = tuple(fuzz.leaves(recipe_files.load(_SPEC, [])))
@@ -55,19 +54,17 @@ def _resolve(pairs):
 
 
 def _build(folder, pairs):
-  """Does all that `train` does until the first step, through its command."""
+  """Lets the command refuse a config."""
   argv = [f'--config={_SPEC}', f'--workdir={folder}', *_words(pairs)]
   with fuzz.bounded(60, 1.0):
     said = fuzz.answer(lambda: train.main(argv))
-  assert said or (folder / 'config.json').exists()
-  assert not said or not folder.exists()
+  assert said and not folder.exists()
 
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-  """Yields new run folders; nothing is fetched and nothing is trained."""
+  """Yields new run folders; nothing is fetched."""
   monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
-  monkeypatch.setattr(train_loop.Run, 'run', lambda self: None)
   return (tmp_path / str(number) for number in range(10**9))
 
 
@@ -77,21 +74,9 @@ def test_overrides(pairs):
   _resolve(pairs)
 
 
-@fuzz.few(25)
-@given(_OVERRIDES)
-def test_overrides_until_training(folders, pairs):
-  _build(next(folders), pairs)
-
-
 @pytest.mark.slow
-def test_many_overrides(folders):
+def test_many_overrides():
   fuzz.campaign('overrides, resolved', 4_000, _OVERRIDES, _resolve)
-  fuzz.campaign(
-      'overrides, all but the training',
-      400,
-      _OVERRIDES,
-      lambda pairs: _build(next(folders), pairs),
-  )
 
 
 @pytest.mark.parametrize(
@@ -115,9 +100,7 @@ def test_many_overrides(folders):
 )
 def test_what_was_found_is_one_line(word, folders):
   """Each hung, filled the memory, or ended in a traceback or a long one."""
-  folder = next(folders)
-  _build(folder, [word.split('=', 1)])
-  assert not folder.exists()
+  _build(next(folders), [word.split('=', 1)])
 
 
 @pytest.mark.parametrize(

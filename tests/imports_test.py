@@ -20,7 +20,7 @@ MAY_IMPORT = {
     'maps': {'models', 'ops'},
     'augment': {'ops'},
     'data': set(),
-    'distributed': {'data', 'models', 'ops', 'runs', 'train'},
+    'distributed': set(),
     'checkpoints': {'distributed'},
     'runs': {
         'recipes',
@@ -29,8 +29,6 @@ MAY_IMPORT = {
         'data',
         'distributed',
         'models',
-        'train',
-        'weights',
     },
     'weights': {
         'recipes',
@@ -41,7 +39,7 @@ MAY_IMPORT = {
         'ops',
         'runs',
     },
-    'evals': {'data', 'distributed', 'recipes', 'runs', 'train', 'weights'},
+    'evals': {'augment', 'data', 'distributed', 'runs', 'weights'},
     'train': {
         'recipes',
         'augment',

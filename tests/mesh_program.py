@@ -18,12 +18,13 @@ import pytest
 import tiny
 import tiny_parts
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import guard
 from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.models import layers
 from gswinrmt_jax.runs import metrics_log
-from gswinrmt_jax.train import build, gradients, train_loop
+from gswinrmt_jax.train import train_loop
 
 
 class Small(nn.Module):
@@ -39,10 +40,9 @@ class Small(nn.Module):
 
 
 def install(monkeypatch):
-  """Puts the small model and images in place; an array of 33 is a large one."""
+  """Puts the small model and images in place."""
   tiny_parts.install(monkeypatch)
-  monkeypatch.setattr(build, 'make_model', lambda *args: Small())
-  monkeypatch.setattr(gradients, 'SMALL', 32)
+  monkeypatch.setattr(recipes, 'make_model', lambda *args: Small())
 
 
 def recipe(**changes):

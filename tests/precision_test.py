@@ -16,12 +16,12 @@ import pytest
 import random_variables
 
 import gswinrmt_jax
-from gswinrmt_jax import ops
+from gswinrmt_jax import ops, recipes
+from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.runs import run_folder
-from gswinrmt_jax.train import build
 
 U = 2.0**-8
 
@@ -50,12 +50,12 @@ def test_trained_model():
   config = run_folder.load_config(folder)
   info = datasets.info('digits')
   image = datasets.load('digits', 'test', '').image[:64]
-  x = build.make_normalization(info)(jnp.asarray(image))
+  x = augment_lib.normalize(jnp.asarray(image), info.mean, info.std)
   logits = {}
   for dtype in ('float32', 'bfloat16'):
     with config.unlocked():
       config.dtype = dtype
-    model = build.make_model(config, 10, image.shape[1:])
+    model = recipes.make_model(config, 10, image.shape[1:])
     shapes = jax.eval_shape(
         functools.partial(model.init, train=False), jax.random.key(0), x
     )

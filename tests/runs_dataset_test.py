@@ -12,7 +12,8 @@ import tiny_parts
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets, label_maps, records, sources
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import dataset_record, metrics_log
+from gswinrmt_jax.runs import dataset_record
+from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import train_loop
 
 _INFO = datasets.Info('own', ('a', 'b'), (0.1,) * 3, (0.2,) * 3, (8, 8))
@@ -144,15 +145,17 @@ def test_records_say_whose_they_are(storage, tmp_path, monkeypatch):
 
 def test_a_run_does_not_go_on_with_other_records(tmp_path, monkeypatch):
   tiny_parts.install(monkeypatch)
-  quiet = metrics_log.Terminal(io.StringIO())
+  quiet = Terminal(io.StringIO())
   config = recipes.resolve(tiny_parts.recipe())
   for _ in range(2):
-    train_loop.Run(config, tmp_path / 'run', quiet).close()
+    with train_loop.open_run(config, tmp_path / 'run', quiet):
+      pass
   val = tiny_parts.SPLITS['val']
   turned = records.Arrays(val.image[::-1], val.label[::-1])
   monkeypatch.setitem(tiny_parts.SPLITS, 'val', turned)
   with pytest.raises(UserError, match=r'in data\.json order of val differs; '):
-    train_loop.Run(config, tmp_path / 'run', quiet)
+    with train_loop.open_run(config, tmp_path / 'run', quiet):
+      pass
 
 
 def test_arrays_in_memory_have_no_version():

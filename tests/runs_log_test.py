@@ -1,20 +1,44 @@
-"""The metrics log, `metrics.jsonl` and TensorBoard event files."""
+"""The metrics log: gathered, told, `metrics.jsonl`, TensorBoard event files."""
 
+import io
 import json
 import pathlib
 import resource
 import shutil
 import struct
+import time
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
 from gswinrmt_jax.errors import RunError
 from gswinrmt_jax.runs import metrics_log as log
+from gswinrmt_jax.runs import progress as progress_lib
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import schedule as schedule_lib
+
+SCHEDULE = schedule_lib.Schedule(
+    num_examples=10,
+    batch_size=4,
+    num_epochs=6,
+    stop_after_epochs=6,
+    eval_every_epochs=1,
+    log_every_steps=5,
+)
+
+
+def _open(folder, step=0, stream=None, **how):
+  folder.mkdir(exist_ok=True)
+  terminal = Terminal(stream or io.StringIO())
+  return log.MetricsLog(
+      folder, step=step, schedule=SCHEDULE, terminal=terminal, **how
+  )
 
 
 def _write(folder, steps, *, start):
-  metrics_log = log.MetricsLog(folder, step=start)
+  metrics_log = _open(folder, start)
   for step in steps:
     metrics_log.write('train', step, {'loss': step / 4})
   metrics_log.close()
@@ -50,7 +74,7 @@ def test_whatever_a_crash_leaves_at_the_end_is_dropped(tmp_path, tail):
 
 
 def test_a_log_that_was_removed_is_missed(tmp_path):
-  metrics_log = log.MetricsLog(tmp_path, step=0)
+  metrics_log = _open(tmp_path)
   metrics_log.write('train', 1, {'loss': 0.5})
   shutil.rmtree(tmp_path)
   with pytest.raises(RunError, match=r'cannot write .*it was removed'):
@@ -59,7 +83,7 @@ def test_a_log_that_was_removed_is_missed(tmp_path):
 
 
 def test_a_full_disk_ends_the_run_in_one_line(tmp_path):
-  metrics_log = log.MetricsLog(tmp_path, step=0)
+  metrics_log = _open(tmp_path)
   metrics_log.write('train', 1, {'loss': 0.5})
   # By a limit on the size of files: three bytes of the next line fit.
   size = (tmp_path / 'metrics.jsonl').stat().st_size + 3
@@ -73,17 +97,6 @@ def test_a_full_disk_ends_the_run_in_one_line(tmp_path):
   metrics_log.close()
   assert (tmp_path / 'metrics.jsonl').stat().st_size == size
   assert [entry['step'] for entry in log.read_metrics(tmp_path)] == [1]
-
-
-def test_a_silent_log_has_the_entries_and_writes_none(tmp_path):
-  _write(tmp_path, [1, 2, 3], start=0)
-  before = {path: path.stat() for path in tmp_path.rglob('*')}
-  silent = log.SilentLog(tmp_path, step=2)
-  silent.write('train', 3, {'loss': 9.0})
-  silent.close()
-  assert [entry['step'] for entry in silent.entries] == [1, 2, 3]
-  assert silent.entries[-1] == {'kind': 'train', 'step': 3, 'loss': 9.0}
-  assert {path: path.stat() for path in tmp_path.rglob('*')} == before
 
 
 @pytest.mark.parametrize(
@@ -169,3 +182,182 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
   file.write('train', 1, {'loss': 0.25})
   file.close()
   assert len(warned) == 1
+
+
+def test_a_log_of_another_process_has_the_entries_and_writes_none(tmp_path):
+  _write(tmp_path, [1, 2, 3], start=0)
+  before = {path: path.stat() for path in tmp_path.rglob('*')}
+  silent = _open(tmp_path, 2, read_only=True)
+  silent.write('train', 3, {'loss': 9.0})
+  silent.close()
+  assert [entry['step'] for entry in silent.entries] == [1, 2, 3]
+  assert silent.entries[-1] == {'kind': 'train', 'step': 3, 'loss': 9.0}
+  assert {path: path.stat() for path in tmp_path.rglob('*')} == before
+
+
+# Intervals and epochs.
+
+
+def _figures(accuracy, prefix=''):
+  figures = {
+      'loss': 0.5,
+      'smoothed_loss': 0.6,
+      'accuracy': accuracy,
+      'top5_accuracy': 1.0,
+  }
+  return {prefix + name: value for name, value in figures.items()}
+
+
+def _interval(found, step, losses, rate=0.25):
+  for loss in losses:
+    loss = jnp.float32(loss)
+    found.add(
+        {
+            'loss': loss,
+            'accuracy': loss / 8,
+            'learning_rate': jnp.float32(rate),
+            'finite': jnp.isfinite(loss),
+        }
+    )
+  found.write_interval(step)
+
+
+def test_intervals_and_epochs_are_logged_and_told(tmp_path):
+  found = _open(tmp_path, stream=(stream := io.StringIO()))
+  _interval(found, 2, [2.0, 4.0], rate=0.5)
+  _interval(found, 3, [6.0])
+  found.write_epoch(3, _figures(0.5))
+  found.close()
+  first, second, third = stream.getvalue().splitlines()
+  assert first.startswith('epoch 1/6  step 2/15  loss 3.000  acc 37.5%  ')
+  assert ' img/s  data ' in first and '%  ETA ' in first
+  assert second.startswith('epoch 2/6  step 3/15')
+  assert third.startswith('epoch 2/6 done in ')
+  assert third.endswith(
+      ': train loss 4.000, validation loss 0.500, accuracy 50.00% (best '
+      '50.00%, epoch 2)'
+  )
+  interval, _, epoch = found.entries
+  assert interval['epoch'] == 0.8 and interval['learning_rate'] == 0.5
+  # The mean over steps, not over intervals: (2 + 4 + 6) / 3.
+  assert epoch['train_loss'] == 4.0 and epoch['steps'] == 3
+  assert epoch['val_accuracy'] == 0.5
+  seconds = sum(entry['seconds'] for entry in found.entries[:2])
+  assert epoch['seconds'] == pytest.approx(seconds)
+  assert log.read_metrics(tmp_path) == found.entries
+
+
+def test_speed_and_the_wait_for_data_are_logged(tmp_path):
+  def batches():
+    for step in (1, 2):
+      time.sleep(0.01)
+      yield step
+
+  found = _open(tmp_path)
+  time.sleep(0.05)  # Compiling is no part of an interval.
+  for _ in found.timing(batches()):
+    found.add({'loss': 1.0, 'accuracy': 0.5, 'finite': True})
+  found.write_interval(2)
+  found.close()
+  (entry,) = found.entries
+  assert entry['images_per_second'] == pytest.approx(2 * 4 / entry['seconds'])
+  assert 0.02 / entry['seconds'] <= entry['data_wait'] <= 1
+
+
+def test_the_time_left_follows_the_pace(tmp_path, monkeypatch):
+  clock = iter((90.0, 94.0, 99.0))
+  monkeypatch.setattr(progress_lib.time, 'perf_counter', lambda: next(clock))
+  told = progress_lib.Progress(SCHEDULE, Terminal(io.StringIO()), [], start=0)
+  # Two steps in 4 seconds, 13 to go; three in 9, 12 to go.
+  assert told._time_left(2) == 26 and told._time_left(3) == 36
+
+
+def test_the_best_epoch_is_remembered_and_of_equal_ones_the_later(tmp_path):
+  found = _open(tmp_path)
+  for step, accuracy in ((2, 0.75), (5, 0.75)):
+    _interval(found, step, [1.0])
+    found.write_epoch(step, _figures(accuracy))
+  found.close()
+  found = _open(tmp_path, 5, stream=(stream := io.StringIO()))
+  _interval(found, 7, [1.0])
+  found.write_epoch(7, _figures(0.5))
+  found.close()
+  assert '(best 75.00%, epoch 2)' in stream.getvalue()
+
+
+def test_the_average_is_told_beside_and_may_be_the_best(tmp_path):
+  found = _open(tmp_path, stream=(stream := io.StringIO()))
+  for step, raw, ema in ((2, 0.25, 0.75), (5, 0.5, 0.25)):
+    _interval(found, step, [1.0])
+    found.write_epoch(step, _figures(raw) | _figures(ema, 'ema_'))
+  found.close()
+  lines = stream.getvalue().splitlines()
+  assert lines[1].endswith(
+      'accuracy 25.00%, EMA loss 0.500, accuracy 75.00% (best 75.00%, epoch 1, '
+      'EMA)'
+  )
+  assert lines[3].endswith('accuracy 25.00% (best 75.00%, epoch 1, EMA)')
+  entry = found.entries[-1]
+  assert entry['val_ema_accuracy'] == 0.25 and entry['val_accuracy'] == 0.5
+
+
+@pytest.mark.parametrize('cuts', [(4,), (3, 4), (3, 5)])
+def test_an_epoch_has_the_same_means_wherever_its_intervals_are_cut(
+    tmp_path, cuts
+):
+  """By a checkpoint, or by a stop in between."""
+  losses = {3: 1 / 3, 4: 2 / 7, 5: 6.1}
+  entries = []
+  for name, steps in (('whole', (5,)), ('cut', sorted({*cuts, 5}))):
+    found = _open(tmp_path / name)
+    _interval(found, 2, [9.0, 9.0])
+    found.write_epoch(2, _figures(0.5))
+    before = 2
+    for step in steps:
+      found.close()
+      found = _open(tmp_path / name, before)
+      _interval(found, step, [losses[s] for s in range(before + 1, step + 1)])
+      before = step
+    found.write_epoch(5, _figures(0.5))
+    found.close()
+    entries.append({**found.entries[-1], 'seconds': 0})
+  assert entries[0] == entries[1] and entries[0]['steps'] == 3
+  mean = np.mean([float(np.float32(loss)) for loss in losses.values()])
+  assert entries[0]['train_loss'] == pytest.approx(mean, abs=1e-8)
+
+
+def test_the_step_that_is_not_finite_is_named(tmp_path):
+  found = _open(tmp_path)
+  with pytest.raises(RunError, match=r'at step 12 .*steps 11 to 13'):
+    _interval(found, 13, [1.0, jnp.inf, jnp.nan])
+  found.close()
+
+
+def test_steps_that_were_skipped_are_counted_and_have_no_say(tmp_path):
+  found = _open(tmp_path, stream=(stream := io.StringIO()), skip_nonfinite=True)
+  _interval(found, 2, [np.nan, np.inf])
+  _interval(found, 5, [2.0, np.nan, 4.0])
+  found.close()
+  # Counted on over a restart.
+  found = _open(tmp_path, 5, stream=(again := io.StringIO()))
+  _interval(found, 6, [9.0])
+  found.write_epoch(6, _figures(0.5))
+  found.close()
+  none, some, all_, epoch = found.entries
+  assert none['skipped'] == 2 and 'loss' not in none
+  assert some['skipped'] == 1 and some['loss'] == 3.0
+  assert 'skipped' not in all_
+  assert epoch['train_loss'] == 5.0 and epoch['steps'] == 6
+  lines = stream.getvalue().splitlines()
+  assert 'no finite step  skipped 2' in lines[0]
+  assert 'loss 3.000  acc 37.5%  skipped 3' in lines[1]
+  assert 'skipped 3' in again.getvalue()
+
+
+def test_an_epoch_without_a_finite_step_ends_the_run(tmp_path):
+  found = _open(tmp_path, skip_nonfinite=True)
+  _interval(found, 2, [np.nan, np.inf])
+  with pytest.raises(RunError, match='no step of epoch 1 had a finite loss'):
+    found.write_epoch(2, _figures(0.5))
+  found.close()
+  assert [entry['kind'] for entry in found.entries] == ['train']

@@ -14,7 +14,7 @@ from gswinrmt_jax.train import train_state as state_lib
 CONFIG = ml_collections.ConfigDict(
     {'model': {'name': 'a'}, 'data': {'name': 'b'}, 'seed': 3}
 )
-PLAN = plan_lib.Plan(
+PLAN = plan_lib.Schedule(
     num_examples=10,
     batch_size=4,
     num_epochs=6,

@@ -10,7 +10,6 @@ import tiny
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets, records, sources
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.train import build
 
 # 25 images in batches of 4: epochs end at steps 6, 12, 18, 25.
 SPLITS = {
@@ -29,7 +28,7 @@ def install(monkeypatch):
   monkeypatch.setattr(
       datasets, 'open_source', lambda name, split, data_dir: SPLITS[split]
   )
-  monkeypatch.setattr(build, 'make_model', lambda *args: tiny.Tiny())
+  monkeypatch.setattr(recipes, 'make_model', lambda *args: tiny.Tiny())
   monkeypatch.setattr(
       factory, 'create_model', lambda *args, **fields: tiny.Tiny()
   )

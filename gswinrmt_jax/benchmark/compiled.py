@@ -13,11 +13,12 @@ import jax
 import ml_collections
 
 from gswinrmt_jax import recipes
+from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.benchmark import hlo
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.train import build
-from gswinrmt_jax.train import schedule as plan
+from gswinrmt_jax.train import losses, optimizer
+from gswinrmt_jax.train import schedule as schedule_lib
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
@@ -229,16 +230,19 @@ def training_step(
   info = datasets.Info(
       'shapes', tuple(map(str, range(num_classes))), (0.5,) * 3, (0.25,) * 3
   )
-  model = build.make_model(config, num_classes, shape)
-  schedule = plan.make_plan(config, max(_NUM_EXAMPLES, config.batch_size))
-  _, tx = build.make_optimizer(config, schedule)
-  ema_decay = build.ema_decay(config)
+  model = recipes.make_model(config, num_classes, shape)
+  schedule = schedule_lib.from_config(
+      config, max(_NUM_EXAMPLES, config.batch_size)
+  )
+  _, tx = optimizer.from_config(config, schedule)
+  augmentation, _ = losses.augmentation_and_loss(
+      config, info, schedule, stride=1
+  )
+  ema_decay = state_lib.ema_decay_per_step(config.ema_decay, config.batch_size)
   step = step_lib.make_train_step(
       model,
       tx,
-      build.make_augmentation(config, info)
-      if augmented
-      else _normalization_alone(config, info),
+      augmentation if augmented else _normalization_alone(config, info),
       ema_decay=ema_decay,
       accumulate_steps=config.accumulate_steps,
   )
@@ -254,7 +258,9 @@ def training_step(
 
 
 def _normalization_alone(config, info):
-  normalize = build.make_normalization(info)
+  normalize = functools.partial(
+      augment_lib.normalize, mean=info.mean, std=info.std
+  )
   classes, smoothing = len(info.class_names), config.label_smoothing
 
   def augment(key, batch):

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import importlib.metadata
 import itertools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,7 @@ from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.benchmark import pipeline, random_data, worker
 from gswinrmt_jax.data import parallel
 from gswinrmt_jax.models import cost, factory
-from gswinrmt_jax.train import feed, optimizer, setup
+from gswinrmt_jax.train import optimizer, setup
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
@@ -59,12 +58,8 @@ def build(spec: worker.Spec) -> worker.Program:
 def _train(spec):
   """The training step without augmentation, its state donated."""
   model, values, batch = _model(spec)
-  schedule = optimizer.learning_rate_schedule(
-      1e-4, warmup_steps=1000, total_steps=10000
-  )
-  tx = optimizer.make_optimizer(
-      schedule, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.05
-  )
+  schedule = optimizer.warmup_cosine(1e-4, warmup_steps=1000, total_steps=10000)
+  tx = optimizer.adamw(schedule, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.05)
   step = step_lib.make_train_step(
       model, tx, lambda key, batch: (batch['image'], batch['target'])
   )
@@ -192,11 +187,10 @@ def _depthwise(spec):
 
 
 def _pipeline(spec):
-  """Training as a run does it: one call is one dispatch of several steps."""
-  parts = setup.make_parts(recipes.resolve(recipe(spec)))
-  training = PipelineTraining(parts, repeat=spec['storage'] is None)
-  steps = training.steps
-  facts = {'images': parts.config.batch_size * steps, 'steps': steps}
+  """Training as a run does it: one call is one step, fed by its data."""
+  run = setup.build(recipes.resolve(recipe(spec)))
+  training = PipelineTraining(run, repeat=spec['storage'] is None)
+  facts = {'images': run.config.batch_size, 'steps': 1}
   return worker.Program(
       training, facts, ready=training.ready, close=training.close
   )
@@ -205,8 +199,7 @@ def _pipeline(spec):
 def recipe(spec: worker.Spec) -> ml_collections.ConfigDict:
   """Returns the recipe of CIFAR-10 or, for larger images, Mini-ImageNet.
 
-  It never validates and metrics are never due, so all dispatches are as long
-  as a run's longest.
+  It never validates, and metrics are never due.
   """
   size = spec['image_size']
   small = size <= pipeline.SMALL
@@ -231,55 +224,49 @@ def recipe(spec: worker.Spec) -> ml_collections.ConfigDict:
 
 
 class PipelineTraining:
-  """Trains from dispatch to dispatch, the next one prepared meanwhile.
+  """Trains from step to step as the training loop does.
 
   Attributes:
-    steps: In each dispatch.
-    state: After the dispatches so far.
+    state: After the steps so far.
   """
 
-  def __init__(self, parts: setup.Parts, *, repeat: bool):
+  def __init__(self, run: setup.Setup, *, repeat: bool):
     """Compiles the step.
 
     Args:
-      parts: Of a run.
-      repeat: Whether to train on the first dispatch over and over.
+      run: What a run trains with.
+      repeat: Whether to train on the first batch over and over.
     """
-    self._feed = feed.Feed(parts, 0)
-    self._upcoming = next(self._feed)
-    self._dispatches = self._feed
-    self._ahead = parallel.AHEAD * parts.train_data.workers
+    self._opened = self._batches = run.train_batches(0)
+    self._ahead = parallel.AHEAD * run.train_data.workers
+    first = next(self._opened)
     if repeat:
-      self._feed.close()
-      self._dispatches, self._ahead = itertools.repeat(self._upcoming), 0
-    self.steps = len(self._upcoming.steps)
-    self._key = parts.key
+      self._opened.close()
+      self._batches, self._ahead = itertools.repeat(first), 0
+    self._key = run.key
     try:
-      self._advance = parts.advance.lower(
-          parts.target, self._upcoming.supply, self._key
+      self._step = run.train_step.lower(
+          run.target, first[1], self._key
       ).compile()
-      self.state = parts.devices.place(parts.create_state())
+      self.state = run.init_state()
     except BaseException:
       self.close()
       raise
 
   def __call__(self, calls: int) -> None:
-    """Makes so many dispatches, in the order of the training loop."""
-    for _ in range(calls):
-      self.state, _ = self._advance(
-          self.state, self._upcoming.supply, self._key
-      )
-      self._upcoming = next(self._dispatches)  # while the devices compute
+    """Makes so many steps."""
+    for _, batch in itertools.islice(self._batches, calls):
+      self.state, _ = self._step(self.state, batch, self._key)
     jax.block_until_ready(self.state)
 
   def ready(self) -> None:
     """Drops the batches that workers prepared while nothing was timed."""
-    for _ in range(math.ceil(self._ahead / self.steps)):
-      next(self._dispatches)
+    for _ in range(self._ahead):
+      next(self._batches)
 
   def close(self) -> None:
     """Ends the workers."""
-    self._feed.close()
+    self._opened.close()
 
 
 _TASKS = {

@@ -1,20 +1,20 @@
 """One clear line for what the user can mend, and the end of the process."""
 
 import atexit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import os
 import sys
 from typing import NoReturn
 
-from gswinrmt_jax.errors import interruption, RunError, Stopped, UserError
+from gswinrmt_jax.errors import explain, interruption, RunError, Stopped
 
 
 def exits(main: Callable[[], int]) -> NoReturn:
   """Runs the main function of a program, and ends the process with its status.
 
-  If it has not done what it was to do, Python does not take itself apart: it
-  would wait for what XLA still compiles, or crash under it. What is registered
-  to be called at the end is called.
+  After a failure Python does not shut down in order: it would wait for what XLA
+  still compiles, or crash under it. Exit functions are called.
 
   Args:
     main: Returns the status; above 128, a signal ended it.
@@ -31,51 +31,80 @@ def exits(main: Callable[[], int]) -> NoReturn:
     os._exit(status)
 
 
-def guarded(
-    command: Callable[[], int | None], *, interrupted: str = 'interrupted'
-) -> int:
-  """Runs a command and returns its exit status.
+class Outcome:
+  """How a command ended.
+
+  Attributes:
+    status: The exit status.
+  """
+
+  status: int = 0
+
+
+@contextlib.contextmanager
+def reported(interrupted: str = 'interrupted') -> Iterator[Outcome]:
+  """Prints errors of the code inside and notes the exit status.
 
   A `UserError`, or one of the operating system's, is printed as
   `gswinrmt: MESSAGE` and gives 2, as does the end of the memory, or 1 if a run
-  began and could not go on; Ctrl-C gives 130, SIGTERM that was waited for 143.
+  began and could not go on; Ctrl-C gives 130, a signal n that ended a run in
+  order 128 + n.
 
   Args:
-    command: What to run; returns the status, None for 0.
     interrupted: What to say after Ctrl-C.
+
+  Yields:
+    The outcome, whose status is final at the end.
   """
   from absl import logging
 
   # Orbax warns of settings that are as they should be, and logs with their
   # tracebacks errors that it raises as well.
   logging.set_verbosity(logging.FATAL)
+  outcome = Outcome()
   try:
-    status = command()
-  except RunError as error:
-    return complain(str(error), status=1)
-  except (UserError, OSError) as error:
-    return complain(str(error))
-  except MemoryError as error:
-    return complain(f'there is not enough memory: {error}')
-  except RuntimeError as error:  # JAX's own class is derived from it.
-    if 'RESOURCE_EXHAUSTED' not in str(error):
+    yield outcome
+  except Exception as error:
+    message, signalled = explain(error), interruption(error)
+    if not message and not signalled:
       raise
-    return complain(
-        'the device has not enough memory: lower config.batch_size (or '
-        'config.eval_batch_size, --batch-size)'
-    )
-  except (KeyboardInterrupt, SystemError) as error:
-    signalled = interruption(error)
-    if not signalled:
-      raise
-    if isinstance(signalled, Stopped):
-      return complain(str(signalled), status=128 + signalled.signal)
-    print(f'\ngswinrmt: {interrupted}', file=sys.stderr)
-    return 130
-  return status or 0
+    if message:
+      status = 1 if isinstance(error, RunError) else 2
+      outcome.status = complain(message, status=status)
+    else:
+      outcome.status = _end(signalled, interrupted)
+  except KeyboardInterrupt as signalled:
+    outcome.status = _end(signalled, interrupted)
+
+
+def guarded(
+    command: Callable[[], int | None], *, interrupted: str = 'interrupted'
+) -> int:
+  """Runs a command as `reported` does and returns its exit status.
+
+  Args:
+    command: What to run; returns the status, None for 0.
+    interrupted: What to say after Ctrl-C.
+  """
+  with reported(interrupted) as outcome:
+    outcome.status = command() or 0
+  return outcome.status
 
 
 def complain(message: str, *, status: int = 2) -> int:
   """Prints `gswinrmt: MESSAGE` as one line and returns the status."""
-  print('gswinrmt:', ' '.join(message.split()), file=sys.stderr)
+  _print(f'gswinrmt: {" ".join(message.split())}')
   return status
+
+
+def _end(signalled, interrupted):
+  if isinstance(signalled, Stopped):
+    return complain(str(signalled), status=128 + signalled.signal)
+  _print(f'\ngswinrmt: {interrupted}')
+  return 130
+
+
+def _print(text):
+  # The terminal may be gone; the status still tells.
+  with contextlib.suppress(OSError):
+    print(text, file=sys.stderr, flush=True)

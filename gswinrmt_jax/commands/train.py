@@ -20,7 +20,7 @@ Trains a model. The same command goes on where an interrupted run ended.
   --coordinator=HOST:PORT           of several processes that train together,
   --processes=N --process=I         where no launcher says it (docs/scaling.md)
   --help                            this text; with --config, also the
-                                    recipe's fields and their values
+                                    recipe's fields, values and meanings
 
 recipes:
 {names}
@@ -46,36 +46,34 @@ def main(
     The exit status.
   """
   argv = list(sys.argv[1:] if argv is None else argv)
-  return guard.guarded(
-      lambda: _main(argv, program),
-      interrupted='interrupted; the same command goes on from the last '
-      'checkpoint',
-  )
+  again = 'interrupted; the same command goes on from the last checkpoint'
+  with guard.reported(again) as outcome:
+    options, overrides = _split(argv)
+    spec = options.get('config')
+    if 'help' in options or not spec:
+      _print_help(program, spec, overrides)
+      if 'help' not in options:
+        raise UserError('--config is missing')
+      return 0
+    config = recipe_files.load(spec, overrides)
+    folder = options.get('workdir') or recipe_files.default_workdir(spec)
+
+    # Imported here: the lines above need no JAX.
+    from gswinrmt_jax.distributed import processes
+    from gswinrmt_jax.train import train_loop
+
+    processes.start(*(options.get(name, '') for name in _JOINING))
+    train_loop.train(config, pathlib.Path(folder))
+  return outcome.status
 
 
-def _main(argv, program):
-  options, overrides = _split(argv)
-  spec = options.get('config')
-  if 'help' in options or not spec:
-    names = '\n'.join(f'  {name}' for name in recipe_files.names())
-    print(_USAGE.format(program=program, names=names))
-    if spec:
-      from gswinrmt_jax import recipes
+def _print_help(program, spec, overrides):
+  from gswinrmt_jax import recipes
 
-      print(f'\n{recipes.describe(recipe_files.load(spec, overrides))}')
-    if 'help' not in options:
-      raise UserError('--config is missing')
-    return
-  config = recipe_files.load(spec, overrides)
-  folder = options.get('workdir') or recipe_files.default_workdir(spec)
-
-  # Imported here: the lines above need no JAX.
-  from gswinrmt_jax.distributed import allocation, processes
-  from gswinrmt_jax.train import train_loop
-
-  allocation.keep()
-  processes.start(*(options.get(name, '') for name in _JOINING))
-  train_loop.train(config, pathlib.Path(folder))
+  names = '\n'.join(f'  {name}' for name in recipe_files.names())
+  print(_USAGE.format(program=program, names=names))
+  if spec:
+    print(f'\n{recipes.describe(recipe_files.load(spec, overrides))}')
 
 
 def _split(argv):

@@ -1,8 +1,7 @@
-"""Compiled programs: made beforehand, and kept from one run to the next."""
+"""Compilation: of the training step ahead of time, and kept between runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import concurrent.futures
-import contextlib
 import gc
 import time
 from typing import Any
@@ -10,16 +9,16 @@ from typing import Any
 import jax
 
 from gswinrmt_jax import files
-from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.terminal import duration, Terminal
 
 
 def keep_programs() -> None:
   """Has JAX keep programs for an accelerator in the user's cache folder.
 
-  Compiling for one takes minutes, mostly for choosing among kernels. Whoever
-  has told JAX of a place (`JAX_COMPILATION_CACHE_DIR`) keeps it, and
+  Compiling for one takes minutes, mostly for choosing among kernels. A place
+  that was chosen before (`JAX_COMPILATION_CACHE_DIR`) stays, and
   `JAX_ENABLE_COMPILATION_CACHE=false` keeps none. On a CPU nothing is kept:
-  there JAX 0.10 makes what it would keep for one core.
+  what JAX 0.10 would keep there runs on one core.
   """
   if jax.default_backend() == 'cpu' or jax.config.jax_compilation_cache_dir:
     return
@@ -27,82 +26,60 @@ def keep_programs() -> None:
   jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
-def begin(
-    function: Any, *args: Any, terminal: metrics_log.Terminal
-) -> Callable[[], Any]:
-  """Traces the training step, and has a thread compile it.
+def start(
+    function: Any, *args: Any, terminal: Terminal
+) -> Callable[[], Callable[..., Any]]:
+  """Traces a jitted function and starts compiling it in a thread.
 
   Meanwhile other programs can be traced, compiled and run: XLA needs nothing of
   Python.
 
   Args:
-    function: The jitted step.
-    *args: What it will be called with, or their shapes.
+    function: The training step, jitted.
+    *args: Its arguments, or their shapes.
     terminal: Is told how long it took.
 
   Returns:
-    What waits for the compiled step and returns it.
+    Function that waits for the compiled step and returns it.
   """
   terminal.progress('Compiling the training step ...')
   before = time.perf_counter()
-  program = lowered(function, *args)
-
-  def compile_lowered():
-    return program.compile(), time.perf_counter() - before
-
-  compiling = in_thread(compile_lowered)
+  # Tracing makes objects by the million, which Python would look through again
+  # and again: a fifth of the time.
+  was_enabled = gc.isenabled()
+  gc.disable()
+  try:
+    lowered = function.lower(*args)
+  finally:
+    if was_enabled:
+      gc.enable()
+  compiling = _in_thread(lowered.compile)
 
   def finish():
-    step, seconds = compiling.result()
-    terminal.say(
-        f'Compiled the training step in {metrics_log.duration(seconds)}.'
-    )
-    return step
+    program = compiling.result()
+    seconds = time.perf_counter() - before
+    terminal.say(f'Compiled the training step in {duration(seconds)}.')
+    return program
 
   return finish
 
 
-def compiled(program: Any) -> Any:
-  """Has a thread compile what `lowered` returned, and waits for it.
+def compiled(traced: jax.stages.Traced) -> Callable[..., Any]:
+  """Compiles a traced function in a thread and waits for it.
 
   Where XLA compiles in the main thread, JAX 0.12 hears no signal until it is
   done.
   """
-  return in_thread(program.compile).result()
+  return _in_thread(traced.lower().compile).result()
 
 
-def in_thread(function: Callable[[], Any]) -> concurrent.futures.Future:
-  """Has a thread call it.
+def _in_thread(function: Callable[[], Any]) -> concurrent.futures.Future:
+  """Calls a function in a thread that nothing but the interpreter waits for.
 
-  XLA does not end sooner for what ends the run. Python waits for the thread
-  before it exits, as exiting under the compiler crashes it; `guard.exits` does
-  not wait.
+  XLA does not stop for a signal, and exiting under the compiler crashes, so
+  Python waits for the thread before it exits; `guard.exits` does not.
   """
-  thread = concurrent.futures.ThreadPoolExecutor(1)
-  called = thread.submit(function)
-  thread.shutdown(wait=False)
+  executor = concurrent.futures.ThreadPoolExecutor(1)
+  called = executor.submit(function)
+  executor.shutdown(wait=False)
   return called
-
-
-def traced(function: Any, *args: Any) -> Any:
-  """Returns a jitted function, traced for these arguments or their shapes."""
-  with _no_garbage_collection():
-    return function.trace(*args)
-
-
-def lowered(function: Any, *args: Any) -> Any:
-  """Returns a jitted function as the program that XLA is to compile."""
-  with _no_garbage_collection():
-    return function.lower(*args)
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-  """Else Python looks through all that tracing makes: a fifth of its time."""
-  was_enabled = gc.isenabled()
-  gc.disable()
-  try:
-    yield
-  finally:
-    if was_enabled:
-      gc.enable()

@@ -1,9 +1,9 @@
 """Several processes that train one model together, on one host or on many.
 
-All of them run the same program. Each reads its own part of every batch; the
-first alone writes logs and pictures; all take part in checkpoints. What one
-would decide by itself, they decide together: one that left the others would
-leave them waiting in the next sum.
+All of them run the same program. Each reads its own part of every batch; only
+the first writes logs and pictures; all take part in checkpoints. They decide
+together: a process that left alone would leave the others waiting in the next
+sum.
 """
 
 from collections.abc import Iterator
@@ -17,23 +17,23 @@ import jax
 import numpy as np
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.terminal import Terminal
 
-# What a launcher says of each process: how many there are; without the second
-# nothing was launched, as in a batch script of SLURM.
+# The number of processes, and a variable that only launched processes have: in
+# a batch script of SLURM nothing was launched.
 _LAUNCHERS = (
     ('SLURM_NTASKS', 'SLURM_STEP_NODELIST'),
     ('OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_RANK'),
 )
-_LEAVE_SECONDS = 30  # that one waits for the others at the end
+_LEAVE_SECONDS = 30  # wait for the others at the end
 
 
 def start(coordinator: str = '', count: str = '', index: str = '') -> None:
   """Joins the other processes, before anything is done on a device.
 
-  Without arguments it is the launcher's environment that says who they are:
-  that of SLURM or of Open MPI, which start one process for each device. Where
-  there is neither, or but one process, nothing is done.
+  Without arguments the launcher's environment says who they are: that of SLURM
+  or of Open MPI, which start one process for each device. Without either, or
+  with only one process, nothing is done.
 
   Args:
     coordinator: `HOST:PORT` of the first process, with a free port.
@@ -100,13 +100,10 @@ def share() -> tuple[int, int]:
   return jax.process_index(), jax.process_count()
 
 
-def terminal() -> metrics_log.Terminal:
-  """Returns where progress is told: nowhere but in the first process."""
-  if is_first():
-    return metrics_log.Terminal()
-  return metrics_log.Terminal(
-      open(os.devnull, 'w')
-  )  # As long as the process lives.
+def terminal() -> Terminal:
+  """Returns the terminal; only the first process prints to it."""
+  # The null device stays open as long as the process lives.
+  return Terminal(None if is_first() else open(os.devnull, 'w'))
 
 
 def greatest(number: int) -> int:
@@ -116,7 +113,7 @@ def greatest(number: int) -> int:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-  """Has all processes fail where one does.
+  """Makes all processes fail if one does inside.
 
   Raises:
     UserError: If another did.
@@ -151,4 +148,6 @@ def _gather(value):
     return value[None]
   from jax.experimental import multihost_utils
 
-  return np.asarray(multihost_utils.process_allgather(value))
+  # The value moves to the devices and back, which is the point of it.
+  with jax.transfer_guard('allow'):
+    return np.asarray(multihost_utils.process_allgather(value))

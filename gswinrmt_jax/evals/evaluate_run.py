@@ -1,23 +1,25 @@
-"""The evaluation of weights: of a run from its folder alone, or others."""
+"""Evaluates weights on a split: those of a run, or others."""
 
 import dataclasses
+import functools
 import pathlib
 import re
 from typing import Any
 
 import jax
 
+from gswinrmt_jax import files
+from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.distributed import mesh as devices_lib
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator, metrics
-from gswinrmt_jax.runs import metrics_log, run_folder
-from gswinrmt_jax.train import build
+from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import load as weights_lib
 
-_BATCH_SIZE = 100  # where no run says one
+_BATCH_SIZE = 100  # if no run says one
 
 
 def evaluate_run(
@@ -30,7 +32,7 @@ def evaluate_run(
     image_size: int | None = None,
     batch_size: int | None = None,
     data_dir: str | None = None,
-    terminal: metrics_log.Terminal | None = None,
+    terminal: Terminal | None = None,
 ) -> dict[str, Any]:
   """Evaluates a run's checkpoint, or weights, on any number of devices.
 
@@ -50,14 +52,14 @@ def evaluate_run(
   Returns:
     What was written to `evaluation_SPLIT_STEP.json` beside the weights: with
     the data's name before the split if it is not the run's, without step if
-    there was no run, with `_ema` behind the step if it was the average, with
+    there was no run, with `_ema` after the step for the average, with
     `_Npx` at the end at another image size.
 
   Raises:
     UserError: If weights or data do not allow it.
   """
   compilation.keep_programs()
-  terminal = terminal or metrics_log.Terminal()
+  terminal = terminal or Terminal()
   weights = weights_lib.load(
       pathlib.Path(source), step=step, which=which, warn=terminal.say
   )
@@ -88,7 +90,7 @@ def evaluate_run(
   path = weights.folder / _file_name(
       named, weights.step, weights.which, image_size
   )
-  run_folder.write_json(path, report)
+  files.write_json(path, report)
   terminal.say(f'Written to {path}.')
   return report
 
@@ -104,19 +106,21 @@ def _figures(weights, place, size, batch_size):
       crop=weights.card.crop_at(size),
       storage='decode',
   )
-  eval_step = jax.jit(
-      evaluator.make_eval_step(
-          weights.make_model(size), build.make_normalization(weights.card)
-      )
+  card = weights.card
+  normalize = functools.partial(
+      augment_lib.normalize, mean=card.mean, std=card.std
   )
+  model = weights.make_model(size)
+  eval_step = jax.jit(evaluator.make_eval_step(model, normalize))
   devices = devices_lib.Devices()
   batch_size = devices.rounded_up(batch_size)
-  return evaluator.evaluate(
+  figures = evaluator.evaluate(
       eval_step,
-      weights.variables,
+      {'': weights.variables},
       batches_lib.eval_batches(records, batch_size=batch_size),
       devices.put_batch,
   )
+  return figures['']
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,72 +37,44 @@ def make_eval_step(
 
 def evaluate(
     eval_step: EvalStep,
-    variables: Mapping[str, Any],
-    batches: Iterable[Mapping[str, np.ndarray]],
-    place: Callable[[Any], Any] = jax.device_put,
-) -> dict[str, Any]:
-  """Returns the figures of `metrics.figures` over all batches.
-
-  Args:
-    eval_step: A jitted `make_eval_step`.
-    variables: The model's parameters and statistics.
-    batches: Each record once; padding has mask 0.
-    place: Puts a batch on the devices.
-  """
-  return begin(eval_step, {'': variables}, batches, place)()['']
-
-
-def begin(
-    eval_step: EvalStep,
     weights: Mapping[str, Mapping[str, Any]],
     batches: Iterable[Mapping[str, np.ndarray]],
     place: Callable[[Any], Any] = jax.device_put,
-) -> Callable[[], dict[str, dict[str, Any]]]:
-  """Begins what `evaluate` does, for several weights of one model.
+) -> dict[str, dict[str, Any]]:
+  """Returns the figures of `metrics.figures` for several weights of one model.
 
   The data are gone through once: loading them may take longer than the model
-  does. When this returns, all batches have been sent and the last few are under
-  way: the devices have work until the next is sent, and the memory of the
-  weights may be donated to that.
+  does.
+
+  Args:
+    eval_step: A jitted `make_eval_step`.
+    weights: The model's variables, by name.
+    batches: Each record once; padding has mask 0.
+    place: Puts a batch on the devices.
 
   Returns:
-    What waits for the end and returns the figures of each by its name.
+    The figures of each of the weights, by name.
   """
   results = (
-      {name: eval_step(of, batch) for name, of in weights.items()}
+      {name: eval_step(variables, batch) for name, variables in weights.items()}
       for batch in map(place, batches)
   )
-  under_way = collections.deque()
-  total = _sum(None, _all_but_last(results, under_way))
-
-  def figures():
-    sums = _sum(total, map(jax.device_get, under_way))
-    return {name: metrics.figures(of) for name, of in sums.items()}
-
-  return figures
-
-
-def _sum(total, parts):
-  for part in parts:
-    part = jax.tree.map(np.float64, part)
-    total = part if total is None else jax.tree.map(np.add, total, part)
-  return total
+  total = None
+  for sums in fetched(results):
+    sums = jax.tree.map(np.float64, sums)
+    total = sums if total is None else jax.tree.map(np.add, total, sums)
+  return {name: metrics.figures(sums) for name, sums in total.items()}
 
 
 def fetched(results: Iterable[Any]) -> Iterator[Any]:
-  """Yields what is computed on the device, in order, on the host."""
-  under_way = collections.deque()
-  yield from _all_but_last(results, under_way)
-  yield from map(jax.device_get, under_way)
+  """Yields results on the host, in order, while the device computes the next.
 
-
-def _all_but_last(results, under_way):
-  """Yields results on the host, while the next few are computed.
-
-  These are in `under_way`, where the last are left. No more than a few: a
-  confusion matrix of many classes, or the maps of a batch, are large.
+  A few batches ahead and no more: a confusion matrix of many classes, or the
+  maps of a batch, are large.
   """
+  under_way = collections.deque()
   for result in results:
     under_way.append(result)
     if len(under_way) > _AHEAD:
       yield jax.device_get(under_way.popleft())
+  yield from map(jax.device_get, under_way)

@@ -1,6 +1,10 @@
-"""The metrics of a run: `metrics.jsonl`, and TensorBoard's event files."""
+"""The metrics of a run: gathered on the device, told, and written down.
 
-from collections.abc import Callable, Mapping
+`metrics.jsonl` has one object a line, TensorBoard's event files the same
+numbers.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import json
 import os
@@ -9,38 +13,179 @@ import socket
 import time
 from typing import Any
 
-from gswinrmt_jax import files
-from gswinrmt_jax.errors import RunError
-from gswinrmt_jax.terminal import duration, Terminal
+import jax
+import numpy as np
 
-# The last two for callers that have not moved yet.
-__all__ = ['MetricsLog', 'SilentLog', 'Terminal', 'duration', 'read_metrics']
+from gswinrmt_jax import files
+from gswinrmt_jax.checkpoints import raw_and_ema
+from gswinrmt_jax.errors import RunError
+from gswinrmt_jax.runs.progress import Progress
+from gswinrmt_jax.terminal import Terminal
+
+# Metrics of which an interval has the last value, not the mean.
+_LAST = ('learning_rate', 'gamma_min', 'gamma_max')
+_FIGURES = ('loss', 'smoothed_loss', 'accuracy', 'top5_accuracy')
+# Of the weights, and of their average where one is kept.
+_VALIDATION = (*_FIGURES, *(raw_and_ema.PREFIX + name for name in _FIGURES))
+_DIGITS = 8  # of an epoch's means: the same wherever its intervals were cut
+
+
+class NotFiniteError(RunError):
+  """A loss or gradient was not finite."""
 
 
 class MetricsLog:
-  """`metrics.jsonl`, one object a line, and the same values for TensorBoard.
+  """The log of a run.
 
   Attributes:
-    entries: All entries so far, those of earlier starts too.
+    entries: All entries so far, of earlier starts of the run too.
   """
 
   def __init__(
-      self, folder: pathlib.Path, *, step: int, terminal: Terminal | None = None
+      self,
+      folder: pathlib.Path,
+      *,
+      step: int,
+      schedule: Any,
+      terminal: Terminal,
+      skip_nonfinite: bool = False,
+      read_only: bool = False,
   ):
-    """Opens the log of a run that resumes at `step`.
+    """Opens the log of a run that resumes after `step`.
 
-    Later entries, of a start that was cut off, are taken out, so that nothing
-    counts twice.
+    Entries past `step`, left by a run that was cut off, are removed, so that
+    nothing counts twice.
+
+    Args:
+      folder: The run folder.
+      step: Updates made so far.
+      schedule: The run's `train.schedule.Schedule`.
+      terminal: Where progress is told.
+      skip_nonfinite: Whether steps may be not finite.
+      read_only: Whether another process does the writing.
     """
     self._path = folder / 'metrics.jsonl'
-    self.entries = _read_until(folder, step)
-    lines = [json.dumps(entry) + '\n' for entry in self.entries]
-    files.write_text(self._path, ''.join(lines))
-    # Without a buffer: what could not be written is not tried again on closing.
-    self._file = self._path.open('ab', buffering=0)
-    self._events = _Events(
-        folder / 'tensorboard', step=step, warn=(terminal or Terminal()).say
-    )
+    self._schedule, self._skip = schedule, skip_nonfinite
+    entries = read_metrics(folder)
+    self.entries = [entry for entry in entries if entry['step'] <= step]
+    self._file = self._events = None
+    if not read_only:
+      lines = [json.dumps(entry) + '\n' for entry in self.entries]
+      files.write_text(self._path, ''.join(lines))
+      # Without a buffer: what could not be written is not tried again later.
+      self._file = self._path.open('ab', buffering=0)
+      self._events = _Events(
+          folder / 'tensorboard', step=step, warn=terminal.say
+      )
+    self._progress = Progress(schedule, terminal, self.entries, start=step)
+    self._metrics = []
+    self._restart_clock()
+
+  def timing(self, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yields batches; the time that the host waits for them is logged.
+
+    The clock starts here: compiling is no part of the first interval.
+    """
+    self._restart_clock()
+    self._progress.start_clock()
+    iterator = iter(batches)
+    while True:
+      before = time.perf_counter()
+      batch = next(iterator, None)
+      self._waited += time.perf_counter() - before
+      if batch is None:
+        return
+      yield batch
+
+  def add(self, metrics: Mapping[str, jax.Array]) -> None:
+    """Keeps the metrics of a step, which stay on the device."""
+    self._metrics.append(metrics)
+
+  def write_interval(self, step: int) -> None:
+    """Waits for the steps since the last call; logs and tells their means.
+
+    Args:
+      step: Updates made so far.
+
+    Raises:
+      NotFiniteError: If a loss or gradient is not finite and may not be; names
+        the step.
+      RunError: If the log cannot be written.
+    """
+    steps = jax.device_get(self._metrics)
+    self._metrics = []
+    values = {
+        name: np.array([metrics[name] for metrics in steps], np.float64)
+        for name in steps[0]
+    }
+    seconds = time.perf_counter() - self._since
+    finite = values.pop('finite') > 0
+    first = step - len(finite) + 1
+    if not (self._skip or finite.all()):
+      raise NotFiniteError(
+          f'loss or gradient not finite at step {first + finite.argmin()} '
+          f'(seen when reading steps {first} to {step})'
+      )
+    entry = {
+        'epoch': step * self._schedule.batch_size / self._schedule.num_examples
+    }
+    for name, value in values.items():
+      if name in _LAST:
+        entry[name] = float(value[-1])
+      elif finite.any():
+        entry[name] = float(value[finite].mean())
+    if not finite.all():
+      entry['skipped'] = int((~finite).sum())
+    entry |= {
+        'seconds': seconds,
+        'images_per_second': len(finite) * self._schedule.batch_size / seconds,
+        'data_wait': self._waited / seconds,
+    }
+    self.write('train', step, entry)
+    self._progress.interval(step, entry)
+    self._restart_clock()
+
+  def write_epoch(self, step: int, figures: Mapping[str, Any]) -> None:
+    """Logs and tells an epoch, or several, with its validation figures.
+
+    Args:
+      step: The epoch's last.
+      figures: As `Setup.validate` returns them.
+
+    Raises:
+      RunError: If no step was finite, or the log cannot be written.
+    """
+    epoch = self._schedule.epoch_of(step)
+    intervals, before = [], 0
+    for entry in self.entries:
+      if entry['kind'] == 'epoch':
+        intervals = []
+      else:
+        intervals.append((entry['step'] - before, entry))
+        before = entry['step']
+    entry = {
+        'epoch': epoch,
+        **_train_means(intervals, epoch),
+        **{
+            f'val_{name}': figures[name]
+            for name in _VALIDATION
+            if name in figures
+        },
+        'steps': sum(steps for steps, _ in intervals),
+        'seconds': sum(entry['seconds'] for _, entry in intervals),
+    }
+    self.write('epoch', step, entry)
+    self._progress.epoch(entry)
+    self._restart_clock()  # The validation is no part of the next interval.
+
+  def close(self) -> None:
+    """Closes the files."""
+    if self._file:
+      self._file.close()
+      self._events.close()
+
+  def _restart_clock(self):
+    self._waited, self._since = 0.0, time.perf_counter()
 
   def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
     """Adds an entry.
@@ -55,6 +200,8 @@ class MetricsLog:
     """
     entry = {'kind': kind, 'step': step, **values}
     self.entries.append(entry)
+    if not self._file:
+      return
     try:
       self._append(f'{json.dumps(entry)}\n'.encode())
     except OSError as error:
@@ -64,31 +211,11 @@ class MetricsLog:
       ) from error
     self._events.write(kind, step, values)
 
-  def close(self) -> None:
-    """Closes the files."""
-    self._file.close()
-    self._events.close()
-
   def _append(self, line):
     if not os.fstat(self._file.fileno()).st_nlink:
       raise FileNotFoundError('it was removed')
     while line:  # On a disk that is nearly full a part may fit.
       line = line[self._file.write(line) :]
-
-
-class SilentLog:
-  """The entries of a `MetricsLog`, for a process that writes none."""
-
-  def __init__(self, folder: pathlib.Path, *, step: int):
-    """Reads the entries up to `step`."""
-    self.entries = _read_until(folder, step)
-
-  def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-    """Adds an entry, like `MetricsLog.write`."""
-    self.entries.append({'kind': kind, 'step': step, **values})
-
-  def close(self) -> None:
-    """Does nothing."""
 
 
 class _Events:
@@ -153,10 +280,7 @@ class _Events:
 
 
 def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the entries of `metrics.jsonl`, without lines that are none.
-
-  A process that is killed may leave half a line, a person any line.
-  """
+  """Returns the entries of `metrics.jsonl` but for those half written."""
   path = folder / 'metrics.jsonl'
   entries = []
   for line in path.read_bytes().splitlines() if path.exists() else ():
@@ -169,12 +293,32 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
   return entries
 
 
-def _read_until(folder, step):
-  return [entry for entry in read_metrics(folder) if entry['step'] <= step]
-
-
 def _is_entry(entry):
+  """Whether it names its kind and step; the file may have been edited."""
   kind, step = entry.get('kind'), entry.get('step')
   if kind == 'epoch' and not isinstance(entry.get('epoch'), int):
     return False
   return isinstance(kind, str) and isinstance(step, int)
+
+
+def _train_means(intervals, epoch):
+  """Returns the means over all updates of the intervals."""
+  updates = [
+      (steps - entry.get('skipped', 0), entry)
+      for steps, entry in intervals
+      if 'loss' in entry
+  ]
+  if not updates:
+    raise RunError(
+        f'no step of epoch {epoch} had a finite loss and gradient: try a '
+        'lower config.optimizer.learning_rate or config.dtype=float32'
+    )
+  weights = [count for count, _ in updates]
+  means = {
+      name: np.average([entry[name] for _, entry in updates], weights=weights)
+      for name in ('loss', 'accuracy')
+  }
+  return {
+      f'train_{name}': round(float(mean), _DIGITS)
+      for name, mean in means.items()
+  }

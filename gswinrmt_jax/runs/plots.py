@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import pathlib
+import threading
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,30 @@ _SPLITS = {
     'val': ('tab:orange', 'validation'),
     'val_ema': ('tab:green', 'validation, EMA'),
 }
+
+
+class Curves:
+  """Draws a run's curves in a thread as it goes on; a context manager."""
+
+  def __init__(self, folder: pathlib.Path, terminal: Terminal):
+    """Takes the run folder, and where it is told if nothing can be drawn."""
+    self._folder, self._terminal = folder, terminal
+    self._thread = threading.Thread()  # none yet
+
+  def __enter__(self) -> 'Curves':
+    return self
+
+  def __exit__(self, *_) -> None:
+    if self._thread.ident:
+      self._thread.join()
+
+  def update(self, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Draws the entries of `metrics.jsonl`, unless it is still drawing."""
+    if not self._thread.is_alive():
+      self._thread = threading.Thread(
+          target=draw_curves, args=(self._folder, [*entries], self._terminal)
+      )
+      self._thread.start()
 
 
 def draw_curves(

@@ -31,7 +31,7 @@ def parameter_count(state: Any) -> int:
 
 def summarize(
     config: ml_collections.ConfigDict,
-    plan: Any,
+    schedule: Any,
     entries: Sequence[Mapping[str, Any]],
     tested: Mapping[int, Mapping[str, Any]],
     *,
@@ -42,7 +42,7 @@ def summarize(
 
   Args:
     config: The resolved config.
-    plan: The run's `train.schedule.Plan`.
+    schedule: The run's `train.schedule.Schedule`.
     entries: Those of `metrics.jsonl`.
     tested: Figures on the test split, by step; empty if the schedule was not
       finished. Those of the average are called `ema_NAME`.
@@ -53,13 +53,13 @@ def summarize(
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
   # Somebody may have cut the log: then a checkpoint has no entry.
   by_step = {entry['step']: entry for entry in epochs}
-  per_epoch = plan.num_examples / plan.batch_size
+  per_epoch = schedule.num_examples / schedule.batch_size
   summary = {
       'model': config.model.name,
       'data': config.data.name,
       'seed': config.seed,
       'steps': last,
-      'total_steps': plan.total_steps,
+      'total_steps': schedule.total_steps,
   }
   if epochs:
     summary['seconds_per_epoch'] = statistics.median(
@@ -70,7 +70,7 @@ def summarize(
     summary['skipped_steps'] = skipped
   for name, step in (('last', last), ('best', best)):
     entry, figures = by_step.get(step, {}), tested.get(step, {})
-    summary[name] = {'step': step, 'epoch': plan.epoch_of(step)}
+    summary[name] = {'step': step, 'epoch': schedule.epoch_of(step)}
     if entry:
       summary[name]['weights'] = raw_and_ema.better(entry, 'val_')[1]
     for prefix in ('', raw_and_ema.PREFIX):

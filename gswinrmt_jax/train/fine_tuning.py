@@ -39,7 +39,7 @@ class Transfer:
     """Returns the report, for the terminal."""
     lines = [f'taken over: {len(self.taken)} arrays']
     for name, why in self.fresh.items():
-      lines.append(f'starts anew: {name} ({why})')
+      lines.append(f'starts afresh: {name} ({why})')
     if self.unused:
       names = ', '.join(self.unused[:_SHOWN])
       more = f' and {len(self.unused) - _SHOWN} more'
@@ -107,7 +107,7 @@ def transfer(initial: Mapping[str, Any], source: Mapping[str, Any]) -> Transfer:
 def start(
     state: TrainState, source: Weights, say: Callable[[str], None]
 ) -> TrainState:
-  """Takes over what fits of other weights; the optimiser starts anew.
+  """Takes over what fits of other weights; the optimizer starts afresh.
 
   Args:
     state: Freshly initialised; its average begins at what was taken over.
@@ -119,7 +119,7 @@ def start(
   for line in moved.lines():
     say(f'  {line}')
   state = state.replace(**moved.variables)
-  return state if state.ema is None else state_lib.restart_average(state)
+  return state if state.ema is None else state_lib.restart_ema(state)
 
 
 def _flat(variables):

@@ -7,16 +7,99 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import optax
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.train.schedule import Schedule
 
 # Parameters of `models.block` that scale a branch.
 _LAYER_SCALE = ('attention_scale', 'ffn_scale')
 
 
-def learning_rate_schedule(
+def from_config(
+    config: ml_collections.ConfigDict, schedule: Schedule
+) -> tuple[optax.Schedule, optax.GradientTransformation]:
+  """Returns the learning rate by step, and AdamW with it.
+
+  Args:
+    config: A checked config.
+    schedule: Its steps; a warm-up ends at step `floor(warmup_epochs n / B)`.
+
+  Raises:
+    UserError: If the warm-up fills the run.
+  """
+  fields = config.optimizer
+  rates = {
+      'start': fields.warmup_learning_rate,
+      'final': fields.final_learning_rate,
+  }
+  if fields.schedule == 'cosine':
+    warmup = fields.warmup_epochs * schedule.num_examples / schedule.batch_size
+    learning_rate = warmup_cosine(
+        fields.learning_rate,
+        warmup_steps=int(warmup),
+        total_steps=schedule.total_steps,
+        **rates,
+    )
+  else:
+    by_epoch = epoch_learning_rates(
+        fields.learning_rate,
+        warmup_epochs=fields.warmup_epochs,
+        num_epochs=schedule.num_epochs,
+        **rates,
+    )
+    epochs = range(1, schedule.num_epochs + 1)
+    ends = [schedule.epoch_end(epoch) for epoch in epochs]
+    learning_rate = piecewise(by_epoch, ends)
+  return learning_rate, adamw(
+      learning_rate,
+      b1=fields.b1,
+      b2=fields.b2,
+      eps=fields.eps,
+      weight_decay=fields.weight_decay,
+      decay_layer_scale=fields.decay_layer_scale,
+  )
+
+
+def adamw(
+    learning_rate: optax.Schedule,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.05,
+    decay_layer_scale: bool = False,
+) -> optax.GradientTransformation:
+  """Returns AdamW whose weight decay spares what `decay_mask` says."""
+  # Not within `inject_hyperparams`: it takes the mask for a schedule and
+  # turns the decay off without a word.
+  return optax.adamw(
+      learning_rate,
+      b1=b1,
+      b2=b2,
+      eps=eps,
+      weight_decay=weight_decay,
+      mask=functools.partial(decay_mask, layer_scale=decay_layer_scale),
+  )
+
+
+def decay_mask(params: Any, *, layer_scale: bool = False) -> Any:
+  """Tells which leaves decay: those named `kernel`, depthwise ones included.
+
+  Biases, norms and the decay logits are left alone.
+
+  Args:
+    params: The parameters.
+    layer_scale: Whether LayerScale decays. In the released RMT it is stored
+      with four axes, and only arrays with one axis do not decay there.
+  """
+  names = {'kernel', *(_LAYER_SCALE if layer_scale else ())}
+  return jax.tree.map_with_path(lambda path, _: path[-1].key in names, params)
+
+
+def warmup_cosine(
     peak: float,
     *,
     warmup_steps: int,
@@ -41,13 +124,13 @@ def learning_rate_schedule(
     UserError: If the warm-up leaves no step for the cosine.
   """
   _check_warmup(warmup_steps, total_steps, 'steps')
-  cosine = optax.cosine_decay_schedule(
-      peak, total_steps - warmup_steps, alpha=final / peak if final else 0.0
+  return optax.warmup_cosine_decay_schedule(
+      start if warmup_steps else peak,
+      peak,
+      warmup_steps,
+      total_steps,
+      end_value=final,
   )
-  if not warmup_steps:
-    return cosine
-  warmup = optax.linear_schedule(start, peak, warmup_steps)
-  return optax.join_schedules([warmup, cosine], [warmup_steps])
 
 
 def epoch_learning_rates(
@@ -64,13 +147,13 @@ def epoch_learning_rates(
       lr(e) = final + (peak - final) (1 + cos(pi t / T)) / 2          t >= W
       t = max(e - 1, 0)
 
-  The released code sets the rate behind an epoch with the number of the epoch
+  The released code sets the rate after an epoch, with the number of the epoch
   just finished, so epochs 0 and 1 share the first value, and the warm-up is not
   taken off the cosine, which begins past its peak. This gives what its training
   logs print, digit by digit.
 
   Args:
-    peak: What the warm-up leads to.
+    peak: Where the warm-up leads.
     warmup_epochs: `W`; 0 starts at the peak.
     num_epochs: `T`.
     start: Where the warm-up begins.
@@ -91,25 +174,36 @@ def epoch_learning_rates(
   return rates
 
 
-def piecewise_schedule(
-    rates: Sequence[float], ends: Sequence[int]
-) -> optax.Schedule:
+def piecewise(rates: Sequence[float], ends: Sequence[int]) -> optax.Schedule:
   """Returns the schedule that is `rates[e]` in the steps of epoch e.
 
   Args:
     rates: One for each epoch.
-    ends: Updates made when an epoch ends: update `ends[e]`, counted from 0, is
-      the first of epoch e + 1.
+    ends: Last step of each epoch: update `ends[e]`, counted from 0, is the
+      first of epoch e + 1.
   """
   values = np.asarray(rates, np.float32)
   # The last epoch has no end here: its rate stays.
   edges = np.asarray(ends[:-1], np.int32)
 
-  def schedule(count):
+  def learning_rate(count):
     epoch = jnp.searchsorted(edges, count, side='right')
     return jnp.asarray(values)[epoch]
 
-  return schedule
+  return learning_rate
+
+
+def last_learning_rate(
+    learning_rate: optax.Schedule, opt_state: optax.OptState
+) -> jax.Array:
+  """Returns the learning rate of the last update; of the first, before it.
+
+  Args:
+    learning_rate: That of the optimizer.
+    opt_state: State of `adamw`.
+  """
+  *_, scheduled = opt_state
+  return learning_rate(jnp.maximum(scheduled.count - 1, 0))
 
 
 def _check_warmup(warmup, total, unit):
@@ -118,48 +212,3 @@ def _check_warmup(warmup, total, unit):
         f'the warm-up of {warmup:g} {unit} fills the whole run of {total}: '
         'lower config.optimizer.warmup_epochs or raise config.num_epochs'
     )
-
-
-def decay_mask(params: Any, *, layer_scale: bool = False) -> Any:
-  """Tells which leaves decay: those named `kernel`, depthwise ones included.
-
-  Biases, norms and the decay logits are left alone.
-
-  Args:
-    params: The parameters.
-    layer_scale: Whether LayerScale decays. In the released RMT it is stored
-      with four axes, and what has but one is what does not decay there.
-  """
-  names = {'kernel', *(_LAYER_SCALE if layer_scale else ())}
-  return jax.tree.map_with_path(lambda path, _: path[-1].key in names, params)
-
-
-def make_optimizer(
-    schedule: optax.Schedule,
-    *,
-    b1: float,
-    b2: float,
-    eps: float,
-    weight_decay: float,
-    decay_layer_scale: bool = False,
-) -> optax.GradientTransformation:
-  """Returns AdamW with decoupled decay, on kernels alone (`decay_mask`)."""
-  mask = functools.partial(decay_mask, layer_scale=decay_layer_scale)
-  # Not within `inject_hyperparams`: it takes the mask for a schedule and
-  # turns the decay off without a word.
-  return optax.adamw(
-      schedule, b1, b2, eps, weight_decay=weight_decay, mask=mask
-  )
-
-
-def last_learning_rate(
-    schedule: optax.Schedule, opt_state: optax.OptState
-) -> jax.Array:
-  """Returns the learning rate of the last update; of the first, before it.
-
-  Args:
-    schedule: That of the optimiser.
-    opt_state: Of `make_optimizer`.
-  """
-  *_, scheduled = opt_state
-  return schedule(jnp.maximum(scheduled.count - 1, 0))

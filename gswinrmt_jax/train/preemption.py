@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C, heard between steps."""
+"""SIGTERM, Ctrl-C and a lost session end a run between steps."""
 
 from collections.abc import Iterator
 import contextlib
@@ -6,13 +6,21 @@ import os
 import signal
 import threading
 
+from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import Stopped
 
-_HEARD = (signal.SIGTERM, signal.SIGINT)
+# SIGHUP is what a lost SSH session sends.
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Signals:
-  """What asked the run to end, if anything did.
+class Preemption:
+  """Listens for signals that ask a run to end; a context manager.
+
+  The first signal raises `Stopped` at once, unless `deferred`. After it the
+  handlers are those of before: a second signal ends the process. A signal that
+  was ignored stays so, such as SIGHUP after `nohup` and Ctrl-C after `&`.
+
+  Only the main thread can listen; in another one nothing is changed.
 
   Attributes:
     received: The signal's number; None as long as there was none.
@@ -21,34 +29,26 @@ class Signals:
   def __init__(self):
     self.received: int | None = None
     self._deferred = False
+    self._before = {}
 
-  @contextlib.contextmanager
-  def heard(self) -> Iterator[None]:
-    """Listens inside, in the main thread; elsewhere nothing is changed.
-
-    A signal ends what is under way at once, unless `deferred`. After the first
-    the handlers are those of before: a second signal ends the process. One that
-    was ignored, as Ctrl-C is behind `nohup` and `&`, stays so.
-    """
-    if threading.current_thread() is not threading.main_thread():
-      yield
-      return
-    before = {number: signal.getsignal(number) for number in _HEARD}
-    self._before = {
-        number: handler
-        for number, handler in before.items()
-        if handler != signal.SIG_IGN
-    }
+  def __enter__(self) -> 'Preemption':
+    if threading.current_thread() is threading.main_thread():
+      before = {number: signal.getsignal(number) for number in _SIGNALS}
+      self._before = {
+          number: handler
+          for number, handler in before.items()
+          if handler != signal.SIG_IGN
+      }
     for number in self._before:
       signal.signal(number, self._receive)
-    try:
-      yield
-    finally:
-      self._restore()
+    return self
+
+  def __exit__(self, *_) -> None:
+    self._restore()
 
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
-    """Has the first signal inside be noted in `received`, and no more."""
+    """Inside, the first signal is noted in `received` and nothing is raised."""
     self._deferred = True
     try:
       yield
@@ -56,13 +56,10 @@ class Signals:
       self._deferred = False
 
   def check(self) -> None:
-    """Ends what is under way if a signal asked for it.
+    """Raises `Stopped` if there was a signal.
 
-    What it raised at once Python has ignored if it came upon the end of an
-    object's life, or the collection of garbage.
-
-    Raises:
-      Stopped: If there was one.
+    Python drops what a handler raises inside a destructor or the garbage
+    collector, so `received` is looked at again where a run can end.
     """
     if self.received:
       raise Stopped(
@@ -71,17 +68,30 @@ class Signals:
           self.received,
       )
 
+  def requested(self, *, agree: bool) -> int:
+    """Returns the number of a signal that asks to end now, or 0.
+
+    Args:
+      agree: Whether several processes may wait for each other here: they have
+        to end after the same step.
+    """
+    if processes.share()[1] == 1:
+      return self.received or 0
+    return processes.greatest(self.received or 0) if agree else 0
+
   def _receive(self, number, frame):
     del frame
     self._restore()
     self.received = number
     if not self._deferred:
       self.check()
-    said = (
-        f'\n{name(number)}: ends after the step under way, with a checkpoint; '
-        'once more to stop at once\n'
+    text = (
+        f'\n{name(number)}: ends after this step, with a checkpoint; once more '
+        'to stop at once\n'
     )
-    os.write(2, said.encode())  # Not by print, which may be interrupted here.
+    # Not by print, which may be interrupted here; nobody may be reading.
+    with contextlib.suppress(OSError):
+      os.write(2, text.encode())
 
   def _restore(self):
     for number, handler in self._before.items():

@@ -1,11 +1,13 @@
 """A trace of some steps of a run, for a viewer: `RUN/profile`."""
 
+from collections.abc import Iterator
+import contextlib
 import pathlib
-from typing import Any
 
 import jax
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import Terminal
 
 
 def parse(text: str, stop_step: int) -> range:
@@ -31,41 +33,29 @@ def parse(text: str, stop_step: int) -> range:
   )
 
 
-class Profile:
-  """Starts and stops the trace as the steps come by.
+class Profiler:
+  """Traces some of the steps."""
 
-  Dispatches have to end where it does (`Plan.dispatches`).
-  """
-
-  def __init__(self, steps: range, folder: pathlib.Path):
+  def __init__(self, steps: range, folder: pathlib.Path, terminal: Terminal):
     """Takes the steps to trace, none for no trace, and where it goes."""
-    self._steps, self._folder = steps, folder
+    self._steps, self._folder, self._terminal = steps, folder, terminal
     self._running = False
 
-  def begins(self, steps: range) -> bool:
-    """Returns whether the trace begins with these steps."""
-    return not self._running and steps[0] in self._steps
-
-  def begin(self, steps: range) -> None:
-    """Starts the trace if these steps, about to be made, are of it."""
-    if self.begins(steps):
+  @contextlib.contextmanager
+  def step(self, step: int) -> Iterator[None]:
+    """Traces what is called inside if the step is one to trace."""
+    if step in self._steps and not self._running:
       jax.profiler.start_trace(str(self._folder), create_perfetto_trace=True)
       self._running = True
-
-  def end(self, step: int, result: Any) -> bool:
-    """Writes the trace if this was its last step; waits for the result first.
-
-    Returns:
-      Whether it was.
-    """
-    if not self._running or step != self._steps[-1]:
-      return False
-    jax.block_until_ready(result)
-    self.close()
-    return True
+    with jax.profiler.StepTraceAnnotation('train', step_num=step):
+      yield
+    if self._running and step == self._steps[-1]:
+      jax.block_until_ready(jax.live_arrays())
+      self.close()
+      self._terminal.say(f'Trace in {self._folder}.')
 
   def close(self) -> None:
-    """Stops and writes what runs, as after an error."""
+    """Stops and writes the running trace, if there is one."""
     if self._running:
       self._running = False
       jax.profiler.stop_trace()

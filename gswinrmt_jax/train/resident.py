@@ -1,4 +1,4 @@
-"""Images that are on the devices all the time."""
+"""Images that stay on the devices: batches are gathered there."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,27 +8,26 @@ import jax
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import records
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.train import dispatch
 
 _SHARE = 0.1  # of a device's memory that images take without being asked to
 
 
 class Resident(records.Rows):
-  """Records on the devices, a copy on each, of which batches name the rows.
+  """Records on the devices, a copy on each; batches name the rows.
 
   Attributes:
-    arrays: 'image' uint8 [n h w 3] and 'label' int32 [n], there.
+    arrays: 'image' uint8 [n h w 3] and 'label' int32 [n].
   """
 
-  def __init__(self, of: records.Arrays, replicate: Callable[[Any], Any]):
-    """Copies them there.
+  def __init__(self, source: records.Arrays, replicate: Callable[[Any], Any]):
+    """Copies records to the devices.
 
     Args:
-      of: The records, which need not be kept.
+      source: The records, which need not be kept.
       replicate: Puts arrays on each device.
     """
-    super().__init__(len(of), of.image_shape, of.source)
-    self.arrays = replicate({'image': of.image, 'label': of.label})
+    super().__init__(len(source), source.image_shape, source.source)
+    self.arrays = replicate({'image': source.image, 'label': source.label})
 
 
 def place(
@@ -36,12 +35,12 @@ def place(
     storage: str,
     replicate: Callable[[Any], Any],
 ) -> batches_lib.Records | batches_lib.Cropped | Resident:
-  """Puts records on the devices if they are to be there.
+  """Puts records on the devices if they belong there.
 
   Args:
-    loaded: As `inputs` returned them.
-    storage: The recipe's: 'device'; or 'auto', which puts them there if there
-      is an accelerator of which they take a tenth at most.
+    loaded: Records in host memory, or decoded as needed.
+    storage: `config.data.storage`: 'device'; or 'auto', which puts them there
+      if there is an accelerator of which they take a tenth at most.
     replicate: Puts arrays on each device.
 
   Raises:
@@ -62,21 +61,29 @@ def place(
   return Resident(loaded, replicate)
 
 
-def arrays(of: Any) -> dict[str, jax.Array]:
-  """Returns what of some records is on the devices, by name."""
-  return of.arrays if isinstance(of, Resident) else {}
+def gather(batch: dict[str, jax.Array], source: Any) -> dict[str, jax.Array]:
+  """Returns a batch, on the devices, with the images that it names.
+
+  Args:
+    batch: Has 'row' [b] if the records are resident; a row after the last one
+      gets zeros.
+    source: The records, wherever they are.
+  """
+  if not isinstance(source, Resident):
+    return batch
+  return {**batch, **_rows(source.arrays, batch['row'])}
 
 
-def complete(batch: dict[str, jax.Array], of: Any) -> dict[str, jax.Array]:
-  """Returns a batch, on the devices, with what is there of its records."""
-  return _complete(batch, of.arrays) if isinstance(of, Resident) else batch
-
-
-_complete = jax.jit(dispatch.with_records)
+@jax.jit
+def _rows(arrays, row):
+  return {
+      name: array.at[row].get(mode='fill', fill_value=0)
+      for name, array in arrays.items()
+  }
 
 
 def _room():
-  """Returns the free bytes of an accelerator's memory, None of a CPU's."""
+  """Returns the free bytes of an accelerator's memory, None for a CPU."""
   stats = jax.local_devices()[0].memory_stats()
   if not stats or 'bytes_limit' not in stats:
     return None

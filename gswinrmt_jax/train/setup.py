@@ -1,184 +1,320 @@
-"""What a run is made of, built from its recipe."""
+"""Everything that a run needs, built from its config."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import dataclasses
-import itertools
+import functools
 from typing import Any
 
+from flax import linen as nn
 import jax
 import ml_collections
-import optax
 
+from gswinrmt_jax import recipes
+from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, label_maps
+from gswinrmt_jax.data import datasets, label_maps, pictures
 from gswinrmt_jax.distributed import compilation, mesh, processes
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
-from gswinrmt_jax.train import (
-    average,
-    build,
-    dispatch,
-    inputs,
-    joined_draws,
-    resident,
-    token_labels,
-)
-from gswinrmt_jax.train import schedule as plan
+from gswinrmt_jax.train import losses, optimizer, profiler, resident
+from gswinrmt_jax.train import schedule as schedule_lib
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
 # Streams of the seed: parameters, and all that is drawn while training.
 _INIT, _TRAIN = 0, 1
 
+Records = batches_lib.Records | batches_lib.Cropped | resident.Resident
+Batch = Mapping[str, jax.Array]
+
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
-  """Data, plan and compiled functions of a run; its course is `course`.
+class Setup:
+  """The data and the compiled functions of a run.
 
   Attributes:
-    config: The resolved recipe.
+    config: The resolved config.
     info: The data set, its image size that of the records.
     train_data: The training records, wherever they are.
     val_data: The validation records, likewise.
     maps: Label maps of the training records, or None.
-    plan: At which steps the run validates and ends.
-    devices: Where batches and state go.
-    schedule: The learning rate by step.
-    augmentation: What the training step does to a batch.
-    key: Of all that is drawn while training.
-    create: What returns the state before the first step, traced.
-    target: That state's shapes, with shardings.
-    advance: `(state, supply, key) -> (state, metrics)`, several steps,
-      jitted; takes over the state's memory.
+    schedule: The steps after which the run logs, validates, saves and ends.
+    profiled: The steps to trace.
+    devices: The mesh.
+    augmentation: `(key, batch) -> (image, targets)`, as in the train step.
+    key: Key of all that is drawn while training.
+    create: Function that returns the state before the first step, traced.
+    target: Shapes of that state, with shardings.
+    train_step: `(state, batch, key) -> (state, metrics)`, jitted; donates the
+      state.
     eval_step: `(variables, batch) -> sums`, jitted.
   """
 
   config: ml_collections.ConfigDict
   info: datasets.Info
-  train_data: batches_lib.Records | batches_lib.Cropped | resident.Resident
-  val_data: batches_lib.Records | resident.Resident
+  train_data: Records
+  val_data: Records
   maps: label_maps.LabelMaps | None
-  plan: plan.Plan
+  schedule: schedule_lib.Schedule
+  profiled: range
   devices: mesh.Devices
-  schedule: optax.Schedule
   augmentation: step_lib.Augmentation
   key: jax.Array
   create: jax.stages.Traced
   target: state_lib.TrainState
-  advance: dispatch.Advance
+  train_step: step_lib.TrainStep
   eval_step: evaluator.EvalStep
 
-  def create_state(self) -> state_lib.TrainState:
+  def init_state(self) -> state_lib.TrainState:
     """Returns the state before the first step, on the devices."""
-    create = jax.jit(
-        joined_draws.joined(self.create),
-        out_shardings=self.devices.shardings(self.target),
-        compiler_options=mesh.quick_compilation(),
-    )
-    return compilation.compiled(compilation.lowered(create))()
+    return compilation.compiled(self.create)()
 
-  def evaluate(
-      self,
-      saved: Mapping[str, Any],
-      data: batches_lib.Records | resident.Resident,
-  ) -> dict[str, Any]:
-    """Returns the figures of the weights and, as `ema_NAME`, their average."""
-    return self.begin_evaluation(saved, data)()
+  def train_batches(self, start: int) -> Iterator[tuple[int, Batch]]:
+    """Yields each step with its batch, on the devices, to the end of the run.
 
-  def begin_evaluation(
-      self,
-      saved: Mapping[str, Any],
-      data: batches_lib.Records | resident.Resident,
-      *,
-      most: int | None = None,
-  ) -> Callable[[], dict[str, Any]]:
-    """Begins `evaluate`, as `evaluator.begin`; returns what waits for it.
+    One batch ahead: the next batch is on its way to the devices while they
+    compute a step. Batches are the same wherever the records are.
 
     Args:
-      saved: The weights.
-      data: The records.
-      most: Batches to take; None takes all.
+      start: Updates made before.
+
+    Raises:
+      UserError: If a record cannot be decoded, or a worker is killed.
     """
-    batch_size = self.devices.rounded_up(self.config.eval_batch_size)
+    batches = batches_lib.train_batches(
+        self.train_data,
+        batch_size=self.config.batch_size,
+        seed=self.config.seed,
+        start_step=start,
+        repeats=self.config.data.repeats,
+        share=processes.share(),
+    )
+    with contextlib.closing(batches):
+      ahead = None
+      for step in range(start + 1, self.schedule.stop_step + 1):
+        try:
+          upcoming = step, self._put(next(batches), self.train_data)
+        except UserError:
+          # A signal may have ended the workers, too: the step that has its
+          # batch is still made, and the run ends after it with a checkpoint.
+          if ahead:
+            yield ahead
+          raise
+        if ahead:
+          yield ahead
+        ahead = upcoming
+      if ahead:
+        yield ahead
+
+  def validate(self, state: state_lib.TrainState) -> dict[str, Any]:
+    """Returns the validation figures of the weights and of their average."""
+    weights = raw_and_ema.beside(state.variables, state.ema)
+    return self.evaluate(weights, self.val_data)
+
+  def evaluate(
+      self, saved: Mapping[str, Any], data: Records, *, most: int | None = None
+  ) -> dict[str, Any]:
+    """Returns the figures of weights and, as `ema_NAME`, of their average.
+
+    Args:
+      saved: The weights, as a checkpoint has them.
+      data: The records.
+      most: Number of batches to evaluate; None for all.
+    """
     batches = batches_lib.eval_batches(
-        data, batch_size=batch_size, share=processes.share()
+        data,
+        batch_size=self.devices.rounded_up(self.config.eval_batch_size),
+        share=processes.share(),
     )
-    figures = evaluator.begin(
+    figures = evaluator.evaluate(
         self.eval_step,
-        average.by_name(saved),
-        itertools.islice(batches, most),
-        lambda batch: resident.complete(self.devices.put_batch(batch), data),
+        raw_and_ema.by_name(saved),
+        batches,
+        lambda batch: self._put(batch, data),
     )
-    return lambda: average.merged(figures())
+    return raw_and_ema.merged(figures)
+
+  def augmented(self, batch: Batch, count: int) -> tuple[Any, Any]:
+    """Returns images of the first batch before and after the augmentation.
+
+    All processes take part.
+
+    Args:
+      batch: The batch of step 1.
+      count: Number of images.
+    """
+
+    def first(key, batch):
+      image, targets = self.augmentation(key, batch)
+      if self.maps:
+        targets, _ = targets  # those of the images
+      shown = dict(batch), (image, targets)
+      return jax.tree.map(lambda rows: rows[:count], shown)
+
+    first = jax.jit(
+        first,
+        out_shardings=self.devices.replicated,
+        compiler_options=mesh.quick_compilation(),
+    )
+    program = first.trace(step_lib.augment_key(self.key, 0), batch)
+    shown = compilation.compiled(program)
+    return jax.device_get(shown(step_lib.augment_key(self.key, 0), batch))
+
+  def _put(self, batch, source):
+    if self.maps and source is self.train_data:
+      batch = {**batch, **self.maps.gather(batch['row'])}
+    return resident.gather(self.devices.put_batch(batch), source)
 
 
-def make_parts(config: ml_collections.ConfigDict) -> Parts:
-  """Builds the parts of a run; fetches and decodes its data.
+def build(config: ml_collections.ConfigDict) -> Setup:
+  """Builds what a run needs; fetches and decodes its data.
 
   Args:
-    config: A resolved recipe.
+    config: A resolved config.
 
   Raises:
-    UserError: If recipe or data do not allow it.
+    UserError: If config or data do not allow it.
   """
-  placing = mesh.Devices(config.mesh.data, config.mesh.fsdp)
-  placing.check_batch_size(config.batch_size, config.accumulate_steps)
+  devices = mesh.Devices(config.mesh.data)
+  devices.check_batch_size(config.batch_size, config.accumulate_steps)
   info = datasets.info(config.data.name, config.data.dir)
-  augmentation, loss = token_labels.choose(config, info)
   datasets.ensure(config.data.name, config.data.dir)
-  maps = token_labels.open_for(config)
-  storage, replicate = config.data.storage, placing.replicate
-  train_data = resident.place(inputs.load_train(config), storage, replicate)
-  val_data = inputs.load_eval(config, config.data.val_split)
-  val_data = resident.place(val_data, storage, replicate)
-  inputs.check_sizes(config, train_data, val_data)
-  inputs.check_test(config)
+  maps = _open_label_maps(config)
+  train_data = _place(config, load_train(config), devices)
+  val_data = _place(config, load_eval(config, config.data.val_split), devices)
+  _check_data(config, train_data, val_data)
   image_shape = train_data.image_shape
   info = dataclasses.replace(info, image_size=image_shape[:2])
 
-  model = build.make_model(config, len(info.class_names), image_shape)
-  course = plan.make_plan(config, len(train_data))
-  schedule, tx = build.make_optimizer(config, course)
-  decay = build.ema_decay(config)
+  model = recipes.make_model(config, len(info.class_names), image_shape)
+  schedule = schedule_lib.from_config(config, len(train_data))
+  learning_rate, tx = optimizer.from_config(config, schedule)
+  stride = model.arch.stride if config.token_label_weight else 1
+  augmentation, loss = losses.augmentation_and_loss(
+      config, info, schedule, stride=stride
+  )
   key = jax.random.key(config.seed)
+  train_key = devices.replicate(jax.random.fold_in(key, _TRAIN))
 
   def create():
+    ema = config.ema_decay > 0
     init_key = jax.random.fold_in(key, _INIT)
-    return state_lib.create(model, tx, init_key, image_shape, ema=decay > 0)
+    return state_lib.create(model, tx, init_key, image_shape, ema=ema)
 
-  created = compilation.traced(jax.jit(create))
-  target = placing.target(created.out_info)
+  created = jax.jit(
+      create,
+      out_shardings=devices.replicated,
+      compiler_options=mesh.quick_compilation(),
+  ).trace()
   train_step = step_lib.make_train_step(
       model,
       tx,
       augmentation,
       loss,
-      ema_decay=decay,
-      skip_nonfinite=build.skips_nonfinite(config),
+      learning_rate=functools.partial(
+          optimizer.last_learning_rate, learning_rate
+      ),
+      ema_decay=state_lib.ema_decay_per_step(
+          config.ema_decay, config.batch_size
+      ),
+      skip_nonfinite=config.nan_policy == 'skip',
       accumulate_steps=config.accumulate_steps,
-      placing=placing,
   )
-  options = build.compiler_options(config)
-  advance = dispatch.jit_advance(
-      dispatch.make_advance(train_step), placing, target, options
-  )
-  eval_step = evaluator.make_eval_step(model, build.make_normalization(info))
-  return Parts(
+  how = {
+      'out_shardings': devices.replicated,
+      'compiler_options': (
+          mesh.quick_compilation() if config.compile_effort == 'quick' else None
+      ),
+  }
+  return Setup(
       config=config,
       info=info,
       train_data=train_data,
       val_data=val_data,
       maps=maps,
-      plan=course,
-      devices=placing,
       schedule=schedule,
+      profiled=profiler.parse(config.profile_steps, schedule.stop_step),
+      devices=devices,
       augmentation=augmentation,
-      key=jax.random.fold_in(key, _TRAIN),
+      key=train_key,
       create=created,
-      target=target,
-      advance=advance,
-      eval_step=jax.jit(
-          eval_step,
-          out_shardings=placing.replicated,
-          compiler_options=options,
-      ),
+      target=devices.target(created.out_info),
+      train_step=jax.jit(train_step, donate_argnums=0, **how),
+      eval_step=jax.jit(make_eval_step(model, info), **how),
   )
+
+
+def make_eval_step(model: nn.Module, info: datasets.Info) -> evaluator.EvalStep:
+  """Returns the eval step of a model on a data set's uint8 images."""
+  normalize = functools.partial(
+      augment_lib.normalize, mean=info.mean, std=info.std
+  )
+  return evaluator.make_eval_step(model, normalize)
+
+
+def load_train(
+    config: ml_collections.ConfigDict,
+) -> batches_lib.Records | batches_lib.Cropped:
+  """Returns the training records of a config."""
+  data, how = config.data, {'crop': 0.0}
+  if data.train_crop == 'random_resized':
+    how['random_crop'] = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
+  return _load(config, data.train_split, **how)
+
+
+def load_eval(
+    config: ml_collections.ConfigDict, split: str
+) -> batches_lib.Records:
+  """Returns the records of a split as a config's evaluation sees them."""
+  return _load(config, split, crop=config.data.eval_crop)
+
+
+def _load(config, split, **how):
+  data = config.data
+  # 'device' and 'auto' go through memory: `resident` takes them from there.
+  in_memory = data.storage in ('device', 'auto')
+  return datasets.load(
+      data.name,
+      split,
+      data.dir,
+      image_size=(data.image_size,) * 2 if data.image_size else None,
+      storage='memory' if in_memory else data.storage,
+      workers=data.workers,
+      **how,
+  )
+
+
+def _place(config, records, devices):
+  return resident.place(records, config.data.storage, devices.replicate)
+
+
+def _open_label_maps(config):
+  if not config.token_label_weight:
+    return None
+  return label_maps.open_maps(
+      config.data.label_maps,
+      name=config.data.name,
+      split=config.data.train_split,
+      data_dir=config.data.dir,
+  )
+
+
+def _check_data(config, train, val):
+  """Refuses data that could not be validated or tested with."""
+  data = config.data
+  if train.image_shape != val.image_shape:
+    sizes = [
+        f'{records.image_shape[1]} x {records.image_shape[0]}'
+        for records in (train, val)
+    ]
+    raise UserError(
+        f'{data.train_split} has images of {sizes[0]} pixels, '
+        f'{data.val_split} of {sizes[1]}: set config.data.image_size'
+    )
+  if data.test_split:
+    try:
+      datasets.open_source(data.name, data.test_split, data.dir)
+    except UserError as error:
+      raise UserError(f'config.data.test_split: {error}') from error

@@ -1,199 +1,329 @@
 """A run: from its folder, or from nothing, to its summary."""
 
+from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
+import itertools
 import pathlib
 from typing import Any
 
 import jax
 import ml_collections
 
-from gswinrmt_jax import recipes
-from gswinrmt_jax.checkpoints import checkpointer
+from gswinrmt_jax import files, ops, recipes
+from gswinrmt_jax.checkpoints import checkpointer, raw_and_ema
 from gswinrmt_jax.distributed import compilation, processes
-from gswinrmt_jax.errors import interruption
-from gswinrmt_jax.runs import (
-    dataset_record,
-    metrics_log,
-    plots,
-    run_folder,
-    run_lock,
+from gswinrmt_jax.errors import (
+    interruption,
+    run_has_begun,
+    RunError,
+    Stopped,
 )
-from gswinrmt_jax.runs import summary as closing
-from gswinrmt_jax.train import (
-    course,
-    fine_tuning,
-    finish,
-    inputs,
-    preemption,
-    setup,
-)
+from gswinrmt_jax.runs import dataset_record, plots, run_folder
+from gswinrmt_jax.runs import summary as summary_lib
+from gswinrmt_jax.runs.metrics_log import MetricsLog, NotFiniteError
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import fine_tuning, profiler
+from gswinrmt_jax.train import preemption as preemption_lib
+from gswinrmt_jax.train import setup as setup_lib
+from gswinrmt_jax.train.train_state import TrainState
+from gswinrmt_jax.weights.load import Weights
 
 
 def train(
     config: ml_collections.ConfigDict,
     folder: pathlib.Path,
-    terminal: metrics_log.Terminal | None = None,
+    terminal: Terminal | None = None,
 ) -> dict[str, Any]:
-  """Trains as the recipe says, from the folder's last checkpoint if it has one.
+  """Trains as a config says, from the folder's last checkpoint if it has one.
 
   Args:
-    config: A recipe.
+    config: A config.
     folder: The run folder.
     terminal: Where progress is told.
 
   Returns:
-    The closing summary, as in `summary.json`.
+    The summary, as in `summary.json`.
 
   Raises:
-    UserError: If recipe, data or folder do not allow it.
-    RunError: If it cannot go on: a loss that is not finite, a full disk.
+    UserError: If config, data or folder do not allow it.
+    RunError: If the run had begun and cannot go on: a loss that is not finite,
+      a full disk.
     Stopped: If a signal ended it, with a checkpoint.
   """
   compilation.keep_programs()
-  heard, terminal = preemption.Signals(), terminal or processes.terminal()
-  with heard.heard(), contextlib.ExitStack() as held:
+  terminal = terminal or processes.terminal()
+  with contextlib.ExitStack() as stack:
+    preemption = stack.enter_context(preemption_lib.Preemption())
     with processes.together():
-      if processes.is_first():
-        held.enter_context(run_lock.of_run(folder))
-      run = Run(recipes.resolve(config), folder, terminal, heard)
-    try:
-      processes.check_same('configs or images', run.identity())
-      return run.run()
-    except (KeyboardInterrupt, SystemError) as error:
-      if type(interruption(error)) is KeyboardInterrupt:  # a second signal
-        run.checkpoints.abandon()
-      raise
-    finally:
-      run.close()
+      config = recipes.resolve(config)
+      run = stack.enter_context(open_run(config, folder, terminal))
+    processes.check_same('configs or images', run.identity)
+    stack.enter_context(
+        ops.forms(
+            attention=config.attention_impl, depthwise=config.depthwise_impl
+        )
+    )
+    stack.enter_context(run_has_begun())
+    restored = run.checkpoints.restore_latest(run.setup.target)
+    start = restored.step if restored else 0
+    schedule = run.setup.schedule
+    # The test split is not read a second time. A summary of an earlier end does
+    # not matter, even if it is damaged.
+    complete = start >= schedule.stop_step
+    summary = summary_lib.read(folder, start) if complete else None
+    if summary:
+      terminal.say(f'{folder} is complete.')
+    else:
+      _announce(run, start)
+      log = stack.enter_context(contextlib.closing(_open_log(run, start)))
+      if start < schedule.stop_step:
+        state = _fit(run, log, restored, preemption)
+      else:
+        state = restored.tree
+      summary = _summarize(run, log, state)
+    terminal.say(summary_lib.table(summary))
+    return summary
 
 
+def _fit(run, log, restored, preemption):
+  """Trains to the last step and returns the state after it."""
+  setup, schedule = run.setup, run.setup.schedule
+  start = restored.step if restored else 0
+  with contextlib.ExitStack() as stack:
+    batches = stack.enter_context(
+        contextlib.closing(setup.train_batches(start))
+    )
+    first = next(batches)
+    finish = compilation.start(
+        setup.train_step,
+        setup.target,
+        first[1],
+        setup.key,
+        terminal=run.terminal,
+    )
+    state = restored.tree if restored else _init_state(run, first[1])
+    train_step = finish()
+    preemption.check()
+
+    profile = profiler.Profiler(
+        setup.profiled, run.folder / 'profile', run.terminal
+    )
+    stack.callback(profile.close)
+    curves = stack.enter_context(plots.Curves(run.folder, run.terminal))
+    stack.enter_context(_with_advice(run))
+    stack.enter_context(preemption.deferred())
+    # What moves between host and devices does so explicitly.
+    stack.enter_context(jax.transfer_guard('disallow'))
+    for step, batch in log.timing(itertools.chain([first], batches)):
+      with profile.step(step):
+        state, metrics = train_step(state, batch, setup.key)
+        log.add(metrics)  # stays on the devices
+      stop = preemption.requested(agree=schedule.logs_at(step))
+      if schedule.logs_at(step) or stop:
+        log.write_interval(step)  # waits for the devices
+        run.checkpoints.check()
+      figures = setup.validate(state) if schedule.validates_at(step) else None
+      if figures:
+        log.write_epoch(step, figures)
+        curves.update(log.entries)
+        stop = stop or preemption.requested(agree=True)
+      if figures or stop or schedule.saves_at(step):
+        _save(run, state, step, figures)  # asynchronous
+      if stop:
+        run.checkpoints.wait()
+        raise Stopped(
+            f'stopped by {preemption_lib.name(stop)} after step {step:,}, with '
+            'a checkpoint of that step; the same command goes on from there',
+            stop,
+        )
+  return state
+
+
+@dataclasses.dataclass
 class Run:
-  """The course of one run."""
+  """A run whose folder is open.
 
-  def __init__(
-      self,
-      config: ml_collections.ConfigDict,
-      folder: pathlib.Path,
-      terminal: metrics_log.Terminal,
-      heard: preemption.Signals | None = None,
-  ):
-    """Builds all parts; the folder is touched last, when they fit together."""
-    self.config, self.folder, self.terminal = config, folder, terminal
-    self._signals = heard or preemption.Signals()
-    inputs.check(config)
-    # What can be refused at once is, before data are fetched and decoded.
+  Attributes:
+    folder: The run folder.
+    setup: What it trains with.
+    checkpoints: Its checkpoints.
+    init_from: Weights to start from, if it has not begun; or None.
+    images: What its images are.
+    terminal: Where progress is told.
+  """
+
+  folder: pathlib.Path
+  setup: setup_lib.Setup
+  checkpoints: checkpointer.Checkpointer
+  init_from: Weights | None
+  images: dataset_record.ImageSpec
+  terminal: Terminal
+
+  @property
+  def identity(self) -> list[Any]:
+    """What has to be the same in all processes."""
+    return [self.setup.config.to_dict(), dataclasses.asdict(self.images)]
+
+
+@contextlib.contextmanager
+def open_run(
+    config: ml_collections.ConfigDict, folder: pathlib.Path, terminal: Terminal
+) -> Iterator[Run]:
+  """Locks a run folder and builds what the run needs.
+
+  The folder is written to last, when everything fits together; what can be
+  refused at once is, before data are fetched and decoded.
+
+  Args:
+    config: A resolved config.
+    folder: The run folder.
+    terminal: Where progress is told.
+
+  Raises:
+    UserError: If config, data or folder do not allow it.
+  """
+  with contextlib.ExitStack() as stack:
+    if processes.is_first():
+      stack.enter_context(run_folder.held(folder))
     run_folder.check_folder(folder, config)
-    self.checkpoints = checkpointer.Checkpointer(
+    checkpoints = checkpointer.Checkpointer(
         folder / 'checkpoints',
         read_only=not processes.is_first(),
         warn=terminal.say,
     )
     if processes.is_first():
-      self.checkpoints.clean()
-    newest = self.checkpoints.newest_meta()
+      checkpoints.clean()
+    newest = checkpoints.newest_meta()
     if newest:
       run_folder.check_checkpoint(newest[1]['config'], config, newest[0])
-    # A run that goes on has started from them already.
-    started = bool(self.checkpoints.steps())
-    self._source = None if started else fine_tuning.load(config, terminal.say)
-    self.parts = setup.make_parts(config)
-    if self._source is not None:
-      fine_tuning.check(self.parts.target.variables, self._source)
-    self._images = dataset_record.of_run(
-        config,
-        self.parts.info,
-        self.parts.train_data,
-        self.parts.val_data,
-        self.parts.maps,
+    # A run that resumes has started from them already.
+    begun = bool(checkpoints.steps())
+    init_from = None if begun else fine_tuning.load(config, terminal.say)
+    setup = setup_lib.build(config)
+    if init_from:
+      fine_tuning.check(setup.target.variables, init_from)
+    images = dataset_record.of_run(
+        config, setup.info, setup.train_data, setup.val_data, setup.maps
     )
     if processes.is_first():
       run_folder.open_folder(folder, config)
-      self._images.write(folder)
-    self.log = None
-    self._course = None
-    self._pending = None  # metrics of the interval that a start falls into
+      images.write(folder)
+    stack.callback(checkpoints.close)
+    try:
+      yield Run(folder, setup, checkpoints, init_from, images, terminal)
+    except (KeyboardInterrupt, SystemError) as error:
+      if type(interruption(error)) is KeyboardInterrupt:  # a second signal
+        checkpoints.abandon()
+      raise
 
-  def close(self) -> None:
-    """Waits for what is being written, closes files, ends the workers."""
-    with contextlib.ExitStack() as stack:  # Each, even if another fails.
-      for part in (self.log, self._course, self.checkpoints):
-        if part:
-          stack.callback(part.close)
 
-  def identity(self) -> list[Any]:
-    """Returns what has to be the same in all processes."""
-    return [self.config.to_dict(), dataclasses.asdict(self._images)]
+def _announce(run, start):
+  setup, config = run.setup, run.setup.config
+  count = summary_lib.parameter_count(setup.target)
+  if start:
+    run.terminal.say(f'Going on from the checkpoint of step {start}.')
+  run.terminal.say(
+      f'{config.model.name}, {count:,} parameters, on {config.data.name}: '
+      f'{len(setup.train_data):,} training and {len(setup.val_data):,} '
+      'validation images.'
+  )
+  run.terminal.say(
+      f'Steps {start:,} to {setup.schedule.stop_step:,} of '
+      f'{setup.schedule.total_steps:,}, {len(jax.devices())} x '
+      f'{jax.devices()[0].device_kind}. Run folder: {run.folder}'
+  )
 
-  def run(self) -> dict[str, Any]:
-    """Trains to the end of the plan and sums up."""
-    make_state, start = self._restore_or_create()
-    stop = self.parts.plan.stop_step
-    # One of an earlier end does not matter, even if it is damaged.
-    summary = closing.read(self.folder, start) if start >= stop else None
-    if summary:
-      # The test split is not read a second time.
-      self.terminal.say(f'{self.folder} is complete.')
-    else:
-      self._open_log(start)
-      self._announce(start)
-      state = self._train(make_state, start) if start < stop else make_state()
-      if processes.is_first():
-        plots.draw_curves(self.folder, self.log.entries, self.terminal)
-      summary = finish.finish(
-          self.parts, self.folder, self.checkpoints, state, self.log.entries
-      )
-    self.terminal.say(closing.table(summary))
-    return summary
 
-  def _open_log(self, start):
-    if processes.is_first():
-      self.log = metrics_log.MetricsLog(
-          self.folder, step=start, terminal=self.terminal
-      )
-      run_folder.record_start(self.folder, self.config, start)
-    else:
-      self.log = metrics_log.SilentLog(self.folder, step=start)
+def _open_log(run, start):
+  if processes.is_first():
+    run_folder.record_start(run.folder, run.setup.config, start)
+  return MetricsLog(
+      run.folder,
+      step=start,
+      schedule=run.setup.schedule,
+      terminal=run.terminal,
+      skip_nonfinite=run.setup.config.nan_policy == 'skip',
+      read_only=not processes.is_first(),
+  )
 
-  def _restore_or_create(self):
-    """Returns what returns the state, and its step."""
-    restored = self.checkpoints.restore_latest(self.parts.target)
-    if restored:
-      self.terminal.say(
-          f'Going on from the checkpoint of step {restored.step}.'
-      )
-      self._pending = restored.meta.get('pending')
-      return lambda: restored.tree, restored.step
-    return self._create, 0
 
-  def _create(self):
-    state = self.parts.create_state()
-    if self._source is not None:
-      source, self._source = self._source, None
-      state = fine_tuning.start(state, source, self.terminal.say)
-    return self.parts.devices.place(state)
+def _init_state(run, batch):
+  """Returns the state before the first step; draws the first batch."""
+  state = run.setup.init_state()
+  if run.init_from is not None:
+    state = fine_tuning.start(state, run.init_from, run.terminal.say)
+    state = run.setup.devices.replicate(state)
+    run.init_from = None
+  name = 'augmented_batch.png'
+  before, after = run.setup.augmented(batch, plots.DRAWN)
+  if processes.is_first():
+    with run.terminal.sparing(name):
+      path = run.folder / name
+      plots.write_augmented_batch(path, before, after, run.setup.info)
+  return state
 
-  def _announce(self, start):
-    of = self.parts
-    self.terminal.say(
-        f'{self.config.model.name}, {closing.parameter_count(of.target):,} '
-        f'parameters, on {self.config.data.name}: {len(of.train_data):,} '
-        f'training and {len(of.val_data):,} validation images.'
-    )
-    self.terminal.say(
-        f'Steps {start:,} to {of.plan.stop_step:,} of '
-        f'{of.plan.total_steps:,}, {len(jax.devices())} x '
-        f'{jax.devices()[0].device_kind}. Run folder: {self.folder}'
-    )
 
-  def _train(self, make_state, start):
-    self._course = course.Course(
-        self.parts,
-        self.folder,
-        start,
-        checkpoints=self.checkpoints,
-        log=self.log,
-        terminal=self.terminal,
-        heard=self._signals,
-    )
-    return self._course.train(make_state, self._pending)
+def _save(run, state, step, figures):
+  """Saves a state; one without figures is mid-epoch."""
+  accuracy, which = None, raw_and_ema.RAW
+  if figures:
+    accuracy, which = raw_and_ema.better(figures)
+  config = run.setup.config
+  run.checkpoints.save(
+      state,
+      accuracy=accuracy,
+      meta={
+          'config': config.to_dict(),
+          'step': step,
+          'epoch': run.setup.schedule.epoch_of(step),
+          'weights': which,
+          'data': {'seed': config.seed, 'next_batch': step},
+      },
+  )
+
+
+@contextlib.contextmanager
+def _with_advice(run):
+  """Says how to go on after a loss that is not finite."""
+  try:
+    yield
+  except NotFiniteError as error:
+    run.checkpoints.wait()
+    steps = run.checkpoints.steps()
+    last = f'that of step {steps[-1]}' if steps else 'none yet'
+    raise RunError(
+        f'{error}; last good checkpoint: {last}, in {run.folder}, from which '
+        'the same command goes on: with --config.nan_policy=skip past single '
+        'steps that are not finite; if they go on, in another --workdir with a '
+        'lower config.optimizer.learning_rate or config.dtype=float32'
+    ) from error
+
+
+def _summarize(
+    run: Run, log: MetricsLog, last: TrainState
+) -> Mapping[str, Any]:
+  """Writes `summary.json`.
+
+  The test split, if there is one, is read here, once, at the end of the whole
+  schedule: a run that stops early is judged on validation data alone.
+  """
+  setup, config = run.setup, run.setup.config
+  run.checkpoints.wait()
+  saved = raw_and_ema.beside(last.variables, last.ema)
+  target = raw_and_ema.beside(setup.target.variables, setup.target.ema)
+  best = run.checkpoints.restore_best(target)
+  step, tested = int(last.step), {}
+  if step == setup.schedule.total_steps and config.data.test_split:
+    data = setup_lib.load_eval(config, config.data.test_split)
+    tested[step] = setup.evaluate(saved, data)
+    if best.step != step:
+      tested[best.step] = setup.evaluate(best.tree, data)
+  summary = summary_lib.summarize(
+      config, setup.schedule, log.entries, tested, last=step, best=best.step
+  )
+  summary['parameters'] = summary_lib.parameter_count(last)
+  if processes.is_first():
+    plots.draw_curves(run.folder, log.entries, run.terminal)
+    files.write_json(run.folder / 'summary.json', summary)
+  return summary

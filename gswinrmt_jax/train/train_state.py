@@ -1,4 +1,4 @@
-"""What a run carries from step to step."""
+"""The state of a training, and the moving average of its weights (EMA)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gswinrmt_jax.train import average
+_EMA_IMAGES = 512  # `config.ema_decay` is the decay per so many images
 
 
 class TrainState(struct.PyTreeNode):
@@ -18,9 +18,9 @@ class TrainState(struct.PyTreeNode):
     step: Updates made so far, int32.
     params: The model's parameters, float32.
     batch_stats: Running statistics of the BatchNorms.
-    opt_state: The optimiser's moments and count.
+    opt_state: The optimizer's moments and count.
     ema: Moving average of parameters and statistics, `{'params',
-      'batch_stats'}`; None if none is kept.
+      'batch_stats'}`; None if none is kept. Nothing is trained from it.
   """
 
   step: jax.Array
@@ -33,11 +33,6 @@ class TrainState(struct.PyTreeNode):
   def variables(self) -> dict[str, Any]:
     """What `model.apply` takes."""
     return {'params': self.params, 'batch_stats': self.batch_stats}
-
-  @property
-  def saved_weights(self) -> dict[str, Any]:
-    """What of a checkpoint can be evaluated; see `average.by_name`."""
-    return average.beside(self.variables, self.ema)
 
 
 def create(
@@ -52,15 +47,11 @@ def create(
 
   Args:
     model: Called as `model(image, train=False)`.
-    tx: The optimiser.
+    tx: The optimizer.
     key: Seeds the parameters.
     image_shape: Height, width and channels of one image.
-    ema: Whether to keep a moving average, which takes as much memory as the
-      parameters.
+    ema: Whether to keep an average; takes as much memory as the parameters.
   """
-  # Nothing is differentiated, and draws are not to be hidden in `nn.remat`.
-  if hasattr(model, 'remat'):
-    model = model.clone(remat='none')
   # One image: no parameter's shape or value depends on the batch.
   image = jnp.zeros((1, *image_shape), jnp.float32)
   variables = model.init(key, image, train=False)
@@ -70,10 +61,56 @@ def create(
       batch_stats=variables.get('batch_stats', {}),
       opt_state=tx.init(variables['params']),
   )
-  return restart_average(state) if ema else state
+  return restart_ema(state) if ema else state
 
 
-def restart_average(state: TrainState) -> TrainState:
-  """Begins the average at the state's own weights, without a warm-up."""
-  # A copy: both are donated to the step, and one buffer cannot be twice.
+def restart_ema(state: TrainState) -> TrainState:
+  """Starts the average at the state's own weights, without a warm-up."""
+  # A copy: a step donates both, and one buffer cannot be donated twice.
   return state.replace(ema=jax.tree.map(jnp.copy, state.variables))
+
+
+def ema_decay_per_step(decay: float, batch_size: int) -> float:
+  """Returns `decay ** (batch_size / 512)`.
+
+  So the average reaches back over as many images whatever the batch size.
+  """
+  return decay ** (batch_size / _EMA_IMAGES)
+
+
+def update_ema(ema: Any, variables: Any, decay: float) -> Any:
+  """Returns `ema <- decay ema + (1 - decay) variables`.
+
+  Written as a step towards the variables: `decay` is so close to 1 that its
+  rounding would matter. What would move by less than half of a float32's last
+  digit stays.
+
+  Args:
+    ema: The average before the step.
+    variables: Parameters and statistics after the step.
+    decay: Decay per step.
+  """
+  share = 1.0 - decay
+  return jax.tree.map(
+      lambda mean, value: mean + share * (value - mean), ema, variables
+  )
+
+
+def decay_range(params: Any) -> dict[str, jax.Array]:
+  """Returns the least and greatest learnable decay, `gamma = sigmoid(theta)`.
+
+  Args:
+    params: Any tree; its leaves named `decay_logit` are the thetas.
+
+  Returns:
+    `gamma_min` and `gamma_max`, or nothing where no decay is learned.
+  """
+  thetas = [
+      leaf.ravel()
+      for path, leaf in jax.tree.leaves_with_path(params)
+      if path[-1].key == 'decay_logit'
+  ]
+  if not thetas:
+    return {}
+  gamma = jax.nn.sigmoid(jnp.concatenate(thetas))
+  return {'gamma_min': gamma.min(), 'gamma_max': gamma.max()}

@@ -9,25 +9,113 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gswinrmt_jax.distributed import mesh
-from gswinrmt_jax.train import accumulate, average, gradients
+from gswinrmt_jax.train import train_state as state_lib
+from gswinrmt_jax.train.losses import class_loss, Loss
 from gswinrmt_jax.train.train_state import TrainState
 
 Batch = Mapping[str, jax.Array]
 Metrics = dict[str, jax.Array]
-# (key, batch) -> (normalised image, targets of the loss)
+# (key, batch with its 'step') -> (normalised image, targets of the loss)
 Augmentation = Callable[[jax.Array, Batch], tuple[jax.Array, Any]]
-# (apply, image, targets, key) -> (loss, (class logits, what apply updated));
-# apply is the model's, in training, with everything but the image.
-Loss = Callable[
-    [Callable[..., Any], jax.Array, Any, jax.Array],
-    tuple[jax.Array, tuple[jax.Array, Any]],
-]
 TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
 # Streams of the run's key. A new stream takes a new number, so that the
 # others go on drawing what they drew.
 _AUGMENT, _DROPOUT, _LOSS = 0, 1, 2
+
+
+def make_train_step(
+    model: nn.Module,
+    tx: optax.GradientTransformation,
+    augmentation: Augmentation,
+    loss: Loss = class_loss,
+    *,
+    learning_rate: Callable[[optax.OptState], jax.Array] | None = None,
+    ema_decay: float = 0.0,
+    skip_nonfinite: bool = False,
+    accumulate_steps: int = 1,
+) -> TrainStep:
+  """Returns the update `(state, batch, key) -> (state, metrics)`.
+
+  The caller jits it. The key is the same for the whole run: the step number is
+  folded in here, so a resumed run draws what the unbroken one would have.
+
+  Args:
+    model: Called as `model(image, train=True)`; returns float32 logits.
+    tx: The optimizer, learning rate included.
+    augmentation: Makes the model's input and the targets of the loss.
+    loss: What is minimised.
+    learning_rate: Reads the rate of the last update from the optimizer's
+      state, for the metrics.
+    ema_decay: Decay per step of the state's average; 0 if it keeps none.
+    skip_nonfinite: Whether a step whose loss or gradient is not finite changes
+      nothing but the number of the step.
+    accumulate_steps: Parts that the batch is taken in, see `_accumulated`.
+
+  Returns:
+    The update. Its metrics are scalars: `loss`, `accuracy` (of the augmented
+    images, against the label before mixing), `grad_norm` (global, l2), `finite`
+    (whether loss and gradient are), after the update `learning_rate` and, where
+    decays are learned, `gamma_min` and `gamma_max`.
+  """
+
+  def train_step(state, batch, key):
+    dropout_key = _stream_key(key, _DROPOUT, state.step)
+    loss_key = _stream_key(key, _LOSS, state.step)
+    image, targets = augmentation(
+        augment_key(key, state.step), {**batch, 'step': state.step}
+    )
+
+    def loss_of(params, batch_stats, part, dropout_key):
+      image, targets, label = part
+      apply = functools.partial(
+          model.apply,
+          {'params': params, 'batch_stats': batch_stats},
+          train=True,
+          rngs={'dropout': dropout_key},
+          mutable=['batch_stats'],
+      )
+      value, (logits, updated) = loss(apply, image, targets, loss_key)
+      accuracy = jnp.mean(logits.argmax(-1) == label)
+      return value, (accuracy, updated['batch_stats'])
+
+    gradient = jax.value_and_grad(loss_of, has_aux=True)
+    if accumulate_steps > 1:
+      gradient = _accumulated(gradient, accumulate_steps)
+    (value, (accuracy, batch_stats)), grads = gradient(
+        state.params,
+        state.batch_stats,
+        (image, targets, batch['label']),
+        dropout_key,
+    )
+    grad_norm = optax.tree.norm(grads)
+    finite = jnp.isfinite(value) & jnp.isfinite(grad_norm)
+    updates, opt_state = tx.update(grads, state.opt_state, state.params)
+    new_state = state.replace(
+        params=optax.apply_updates(state.params, updates),
+        batch_stats=batch_stats,
+        opt_state=opt_state,
+    )
+    if ema_decay:
+      new_state = new_state.replace(
+          ema=state_lib.update_ema(state.ema, new_state.variables, ema_decay)
+      )
+    if skip_nonfinite:
+      new_state = jax.tree.map(
+          lambda new, old: jnp.where(finite, new, old), new_state, state
+      )
+    metrics = {
+        'loss': value,
+        'accuracy': accuracy,
+        'grad_norm': grad_norm,
+        'finite': finite,
+        **state_lib.decay_range(new_state.params),
+    }
+    if learning_rate:
+      metrics['learning_rate'] = learning_rate(new_state.opt_state)
+    return new_state.replace(step=state.step + 1), metrics
+
+  return train_step
 
 
 def augment_key(key: jax.Array, step: int | jax.Array) -> jax.Array:
@@ -40,110 +128,64 @@ def augment_key(key: jax.Array, step: int | jax.Array) -> jax.Array:
   return _stream_key(key, _AUGMENT, step)
 
 
-def class_loss(
-    apply: Callable[..., Any], image: jax.Array, targets: Any, key: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, Any]]:
-  """Returns the mean cross-entropy with the soft targets, in float32."""
-  del key
-  logits, updates = apply(image)
-  loss = optax.softmax_cross_entropy(logits, targets).mean()
-  return loss, (logits, updates)
+def split_batch(batch: Any, steps: int) -> Any:
+  """Splits a batch into parts along a new first axis.
 
+      part[a, 2 p + q] = batch[2 (p steps + a) + q],   q = 0, 1
 
-def make_train_step(
-    model: nn.Module,
-    tx: optax.GradientTransformation,
-    augmentation: Augmentation,
-    loss: Loss = class_loss,
-    *,
-    ema_decay: float = 0.0,
-    skip_nonfinite: bool = False,
-    accumulate_steps: int = 1,
-    placing: mesh.Devices | None = None,
-) -> TrainStep:
-  """Returns the update `(state, batch, key) -> (state, metrics)`.
-
-  The caller jits it. The key is the same for the whole run: the step number is
-  folded in here, so a resumed run draws what the unbroken one would have.
+  Neighbours stay together, since mixing pairs them, and each part has rows from
+  all over the batch. So it does not depend on how many devices share the batch
+  which rows form a part, and no row moves from one device to another.
 
   Args:
-    model: Called as `model(image, train=True)`; returns float32 logits.
-    tx: The optimiser, schedule included.
-    augmentation: Makes the model's input and the targets of the loss.
-    loss: What is minimised; draws by its key.
-    ema_decay: Of the state's average, for a step; 0 where it keeps none.
-    skip_nonfinite: Whether a step whose loss or gradient is not finite changes
-      nothing but the number of the step.
-    accumulate_steps: Parts that the batch is taken in, see `accumulate`.
-    placing: Where the state is; None where it is nowhere split.
+    batch: Arrays [b ...], b a multiple of `2 steps`.
+    steps: Number of parts.
 
   Returns:
-    The update. Its metrics are scalars: `loss`, `accuracy` (of the augmented
-    images, against the label before mixing), `grad_norm` (global, l2) and
-    `finite` (whether loss and gradient are).
+    Arrays [steps b/steps ...].
   """
 
-  def train_step(state, batch, key):
-    dropout_key = _stream_key(key, _DROPOUT, state.step)
-    loss_key = _stream_key(key, _LOSS, state.step)
-    image, targets = augmentation(augment_key(key, state.step), batch)
+  def one(rows):
+    count, *rest = rows.shape
+    pairs = rows.reshape(count // (2 * steps), steps, 2, *rest)
+    return pairs.swapaxes(0, 1).reshape(steps, count // steps, *rest)
 
-    def loss_of_part(params, batch_stats, part, index):
-      image, targets, label = part
-      key = dropout_key
-      if accumulate_steps > 1:
-        key = jax.random.fold_in(key, index)
-      apply = functools.partial(
-          model.apply,
-          {'params': params, 'batch_stats': batch_stats},
-          train=True,
-          rngs={'dropout': key},
-          mutable=['batch_stats'],
+  return jax.tree.map(one, batch)
+
+
+def _accumulated(gradient, steps):
+  """Returns `gradient` computed from one part of the batch after another.
+
+      L = 1/A sum_a L_a,   g = 1/A sum_a g_a
+
+  Equal to the gradient of the whole batch for a model without BatchNorm. A
+  BatchNorm normalises each part by the part's own statistics, and moves its
+  running ones once for each part.
+  """
+
+  def accumulated(params, batch_stats, batch, key):
+    def add(carry, part):
+      batch_stats, total = carry
+      part, index = part
+      (loss, (accuracy, batch_stats)), grads = gradient(
+          params, batch_stats, part, jax.random.fold_in(key, index)
       )
-      value, (logits, updated) = loss(apply, image, targets, loss_key)
-      accuracy = jnp.mean(logits.argmax(-1) == label)
-      return value, (accuracy, updated['batch_stats'])
+      total = jax.tree.map(jnp.add, total, (loss, accuracy, grads))
+      return (batch_stats, total), None
 
-    value, accuracy, batch_stats, grads = accumulate.value_and_grad(
-        loss_of_part,
-        placing.whole(state.params) if placing else state.params,
-        state.batch_stats,
-        (image, targets, batch['label']),
-        steps=accumulate_steps,
-        reduce=placing.parts if placing else lambda grads: grads,
+    zeros = 0.0, 0.0, jax.tree.map(jnp.zeros_like, params)
+    (batch_stats, total), _ = jax.lax.scan(
+        add,
+        (batch_stats, zeros),
+        (split_batch(batch, steps), jnp.arange(steps)),
+        # In a loop, gradients of convolutions are 10 to 40 times slower on a
+        # CPU (jax-ml/jax#12868).
+        unroll=jax.default_backend() == 'cpu',
     )
-    grad_norm = gradients.norm(grads)
-    updates, opt_state = tx.update(grads, state.opt_state, state.params)
-    metrics = {
-        'loss': value,
-        'accuracy': accuracy,
-        'grad_norm': grad_norm,
-        'finite': jnp.isfinite(value) & jnp.isfinite(grad_norm),
-    }
-    new_state = state.replace(
-        step=state.step + 1,
-        params=optax.apply_updates(state.params, updates),
-        batch_stats=batch_stats,
-        opt_state=opt_state,
-    )
-    if ema_decay:
-      ema = average.update(state.ema, new_state.variables, ema_decay)
-      new_state = new_state.replace(ema=ema)
-    if skip_nonfinite:
-      new_state = _chosen(metrics['finite'], new_state, state)
-    return new_state, metrics
+    loss, accuracy, grads = jax.tree.map(lambda each: each / steps, total)
+    return (loss, (accuracy, batch_stats)), grads
 
-  return train_step
-
-
-def _chosen(finite, new, old):
-  """Returns the new state, or the old one with the new number of the step."""
-  kept = jax.tree.map(
-      lambda new, old: jnp.where(finite, new, old),
-      new.replace(step=old.step),
-      old,
-  )
-  return kept.replace(step=new.step)
+  return accumulated
 
 
 def _stream_key(key, stream, step):

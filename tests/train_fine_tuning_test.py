@@ -29,7 +29,8 @@ def test_everything_that_fits_is_taken():
   assert not moved.variables['params']['head']['kernel'].any()
   assert moved.lines() == [
       'taken over: 2 arrays',
-      'starts anew: params/head/kernel (is (4, 3) in the weights, (4, 5) here)',
+      'starts afresh: params/head/kernel (is (4, 3) in the weights, (4, 5) '
+      'here)',
       'not used: params/gate/bias',
   ]
 

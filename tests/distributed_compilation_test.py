@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from gswinrmt_jax.distributed import compilation
-from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.terminal import Terminal
 
 
 @pytest.fixture
@@ -50,15 +50,15 @@ def test_no_garbage_is_collected_while_tracing(fails, collects):
     seen.append(gc.isenabled())
     return x.nothing if fails else x + 1
 
-  terminal = metrics_log.Terminal(io.StringIO())
+  terminal = Terminal(io.StringIO())
   was_enabled = gc.isenabled()
   (gc.enable if collects else gc.disable)()
   try:
     if fails:
       with pytest.raises(AttributeError):
-        compilation.begin(jax.jit(traced), 1, terminal=terminal)
+        compilation.start(jax.jit(traced), 1, terminal=terminal)
     else:
-      finish = compilation.begin(jax.jit(traced), 1, terminal=terminal)
+      finish = compilation.start(jax.jit(traced), 1, terminal=terminal)
       assert finish()(1) == 2
     assert seen == [False] and gc.isenabled() == collects
   finally:
@@ -83,7 +83,7 @@ class _Step:
 
 def test_something_can_be_done_while_it_compiles():
   step, said = _Step(), io.StringIO()
-  finish = compilation.begin(step, 1, terminal=metrics_log.Terminal(said))
+  finish = compilation.start(step, 1, terminal=Terminal(said))
   assert step.began.wait(60)
   assert 'Compiled' not in said.getvalue()
   step.end.set()
@@ -96,7 +96,7 @@ import io, signal, sys
 import jax
 import jax.numpy as jnp
 from gswinrmt_jax.distributed import compilation
-from gswinrmt_jax.runs import metrics_log as log
+from gswinrmt_jax.terminal import Terminal
 
 def step(x):  # takes XLA seconds
   for i in range(120):
@@ -107,8 +107,8 @@ def stop(*_):
   raise KeyboardInterrupt
 
 signal.signal(signal.SIGALRM, stop)
-terminal = metrics_log.Terminal(io.StringIO())
-finish = compilation.begin(jax.jit(step), jnp.ones(2000), terminal=terminal)
+terminal = Terminal(io.StringIO())
+finish = compilation.start(jax.jit(step), jnp.ones(2000), terminal=terminal)
 try:
   signal.setitimer(signal.ITIMER_REAL, 0.3)
   finish()

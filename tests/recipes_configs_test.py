@@ -10,8 +10,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.data import datasets, imagenet
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.train import build, inputs, token_labels, train_step
-from gswinrmt_jax.train import schedule as plan_lib
+from gswinrmt_jax.train import losses, optimizer, schedule
 
 COUNTS = {
     'ablation:retention,no_gate': 14_377_698,  # 961,408 of the gate
@@ -86,13 +85,10 @@ def test_builds(name, smoke):
     assert isinstance(value, kinds) or path.startswith('model.'), path
   resolved = recipes.resolve(config)
   info = _info(config.data.name)
-  plan = plan_lib.make_plan(config, SIZES[config.data.name])
-  assert plan.total_steps > 0
-  assert 0 <= build.ema_decay(config) < 1
-  inputs.check(config)
-  model = build.make_model(resolved, len(info.class_names), (32, 32, 3))
-  _, tx = build.make_optimizer(config, plan)
-  assert callable(build.make_augmentation(config, info))
+  steps = schedule.from_config(config, SIZES[config.data.name])
+  assert steps.total_steps > 0
+  model = recipes.make_model(resolved, len(info.class_names), (32, 32, 3))
+  _, tx = optimizer.from_config(config, steps)
   # Kept since the model was tried: tracing is what this test takes time for.
   params = factory.variable_shapes(model, (32, 32, 3))['params']
   count = _size(params)
@@ -109,12 +105,13 @@ def test_each_argument_is_the_named_model(argument):
   config = recipes.resolve(config)
   name = IMAGENET[argument]
   assert config.model.to_dict() == {'name': name, **factory.resolve(name, {})}
-  inputs.check(config)
-  plan = plan_lib.make_plan(config, SIZES['imagenet'])
-  schedule, _ = build.make_optimizer(config, plan)
-  assert schedule(plan.total_steps // 2) > 0
-  augmentation, loss = token_labels.choose(config, _info('imagenet'))
-  assert callable(augmentation) and (loss is train_step.class_loss) != labels
+  steps = schedule.from_config(config, SIZES['imagenet'])
+  rate, _ = optimizer.from_config(config, steps)
+  assert rate(steps.total_steps // 2) > 0
+  _, loss = losses.augmentation_and_loss(
+      config, _info('imagenet'), steps, stride=32
+  )
+  assert (loss is losses.class_loss) != labels
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -1,4 +1,4 @@
-"""Training with token labels: the parts, and whole runs."""
+"""Training with token labels: the parts, the loss by hand, and whole runs."""
 
 import dataclasses
 import io
@@ -10,18 +10,72 @@ import pytest
 import tiny_parts
 
 from gswinrmt_jax import recipes
+from gswinrmt_jax.augment import mix
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import (
-    datasets,
-    label_maps,
-    pictures,
-    sources,
-)
+from gswinrmt_jax.data import datasets, label_maps, pictures, sources
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import metrics_log, plots
-from gswinrmt_jax.train import build, token_labels, train_loop, train_step
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import losses, schedule, train_loop
 
 _DIGITS = datasets.info('digits')
+
+
+def _choose(config, info=_DIGITS):
+  config = recipes.resolve(config)
+  info = dataclasses.replace(info, image_size=_size(config, info))
+  steps = schedule.from_config(config, 1000)
+  return losses.augmentation_and_loss(
+      config, info, steps, stride=config.model.patch_size
+  )
+
+
+def _size(config, info):
+  side = config.data.image_size
+  return (side, side) if side else info.image_size
+
+
+def _augmentation(config, info=_DIGITS):
+  augmentation, loss = _choose(config, info)
+  assert loss is not losses.class_loss
+  return augmentation
+
+
+def test_without_a_weight_all_is_plain():
+  plain = _recipe(**{'token_label_weight': 0.0, 'data.label_maps': ''})
+  augmentation, loss = _choose(plain)
+  assert loss is losses.class_loss
+  batch = {'image': np.zeros((2, 9, 9, 3), 'u1'), 'label': np.zeros(2, 'i4')}
+  _, target = jax.eval_shape(augmentation, jax.random.key(0), batch)
+  assert target.shape == (2, 10)
+
+
+def test_the_last_epochs_go_without_mixing():
+  """4 epochs of 1,000 images in batches of 64, of which 1 is not mixed."""
+  config = recipes.cifar10('rmt_compact')
+  config.update_from_flattened_dict(
+      {
+          'batch_size': 64,
+          'num_epochs': 4,
+          'augment.rand_augment_ops': 0,
+          'augment.erase_prob': 0.0,
+          'augment.flip': False,
+          'augment.crop_padding': 0,
+          'augment.mix_prob': 1.0,
+          'augment.mix_off_epochs': 1,
+          'label_smoothing': 0.0,
+      }
+  )
+  augmentation, _ = _choose(config)
+  batch = {
+      'image': np.zeros((8, 9, 9, 3), 'u1'),
+      'label': np.arange(8, dtype='i4'),
+  }
+  run = jax.jit(augmentation)
+  for step, mixed in ((45, True), (46, False), (61, False)):
+    _, target = run(jax.random.key(1), {**batch, 'step': step})
+    assert (float(target.max(-1).min()) < 1) == mixed, step
 
 
 def _recipe(**changes):
@@ -41,25 +95,6 @@ def _recipe(**changes):
       }
   )
   return config
-
-
-def _augmentation(config, info=_DIGITS):
-  augmentation, loss = token_labels.choose(recipes.resolve(config), info)
-  assert loss is not train_step.class_loss
-  return augmentation
-
-
-def test_without_a_weight_all_is_plain():
-  plain = _recipe(**{'token_label_weight': 0.0, 'data.label_maps': ''})
-  plain = recipes.resolve(plain)
-  assert not token_labels.check(plain, _DIGITS)
-  assert token_labels.open_for(plain) is None
-  augmentation, loss = token_labels.choose(plain, _DIGITS)
-  assert loss is train_step.class_loss
-  batch = {'image': np.zeros((2, 9, 9, 3), 'u1'), 'label': np.zeros(2, 'i4')}
-  _, target = jax.eval_shape(augmentation, jax.random.key(0), batch)
-  assert target.shape == (2, 10)
-  assert token_labels.check(recipes.resolve(_recipe()), _DIGITS)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +117,7 @@ def test_without_a_weight_all_is_plain():
 )
 def test_contradictions_are_one_line(changes, said):
   with pytest.raises(UserError, match=said) as caught:
-    token_labels.choose(recipes.resolve(_recipe(**changes)), _DIGITS)
+    _choose(_recipe(**changes))
   assert '\n' not in str(caught.value)
 
 
@@ -98,18 +133,6 @@ def test_a_size_that_is_known_late_is_refused_too():
       jax.eval_shape(
           augmentation, jax.random.key(0), batch | maps.gather(np.arange(2))
       )
-
-
-def test_maps_go_with_their_records():
-  index = np.arange(7, dtype=np.uint16)[:, None, None, None]
-  maps = label_maps.LabelMaps(index, np.ones((7, 1, 1, 1), np.float16), '')
-  rows = [np.array([3, 0]), np.array([6, 3])]
-  batches = iter([{'row': row, 'label': row} for row in rows])
-  with_maps = token_labels.with_maps(batches, maps)
-  for batch, row in zip(with_maps, rows, strict=True):
-    np.testing.assert_array_equal(batch['map_index'].ravel(), row)
-    np.testing.assert_array_equal(batch['label'], row)
-    assert batch['map_score'].shape == (2, 1, 1, 1)
 
 
 def test_targets_are_those_of_the_crop():
@@ -146,7 +169,8 @@ def test_tokens_are_told_what_their_pixels_show():
   index = np.arange(16, dtype=np.uint16).reshape(1, 4, 4, 1).repeat(6, 0)
   maps = label_maps.LabelMaps(index, np.ones((6, 4, 4, 1), np.float16), '')
   batches = batches_lib.train_batches(train, batch_size=8, seed=0)
-  batch = next(token_labels.with_maps(batches, maps))
+  batch = next(batches)
+  batch |= maps.gather(batch['row'])
   info = datasets.Info('ramps', ('',) * 16, (0.0,) * 3, (1.0,) * 3)
   config = _recipe(**{'augment.flip': True})
   pixels, (_, targets) = jax.jit(_augmentation(config, info))(
@@ -172,9 +196,10 @@ def _compiled_once(tmp_path_factory):
 @pytest.fixture
 def tiny_data(_compiled_once, monkeypatch):
   """Images of 6 x 7 pixels in place of the digits; the model is a real one."""
-  make_model = build.make_model
+  make_model, create = recipes.make_model, factory.create_model
   tiny_parts.install(monkeypatch)
-  monkeypatch.setattr(build, 'make_model', make_model)
+  monkeypatch.setattr(recipes, 'make_model', make_model)
+  monkeypatch.setattr(factory, 'create_model', create)
   monkeypatch.setattr(
       datasets,
       'open_source',
@@ -210,9 +235,7 @@ def test_a_run_learns_what_the_maps_say(tiny_data, tmp_path):
   """Through the loop; all say class 2, so that the model does in the end."""
   _write(tmp_path / 'maps', 'train', [2] * 25)
   config = _tiny_recipe(tmp_path / 'maps')
-  summary = train_loop.train(
-      config, tmp_path / 'run', metrics_log.Terminal(io.StringIO())
-  )
+  summary = train_loop.train(config, tmp_path / 'run', Terminal(io.StringIO()))
   entries = metrics_log.read_metrics(tmp_path / 'run')
   losses = [e['loss'] for e in entries if e['kind'] == 'train']
   # At first log 3 of the image, and half of that of the tokens.
@@ -239,9 +262,7 @@ def test_each_record_has_its_own_map_and_a_run_goes_on(
 
   def train(folder, maps, **changes):
     config = _tiny_recipe(tmp_path / maps, **changes)
-    train_loop.train(
-        config, tmp_path / folder, metrics_log.Terminal(io.StringIO())
-    )
+    train_loop.train(config, tmp_path / folder, Terminal(io.StringIO()))
     entries = metrics_log.read_metrics(tmp_path / folder)
     return [entry['loss'] for entry in entries if entry['kind'] == 'train']
 
@@ -261,7 +282,51 @@ def test_maps_of_another_split_stop_the_run(tiny_data, tmp_path):
   _write(tmp_path / 'maps', 'val', [2] * 11)
   config = _tiny_recipe(tmp_path / 'maps')
   with pytest.raises(UserError, match="not for digits 'train': split is 'val'"):
-    train_loop.train(
-        config, tmp_path / 'run', metrics_log.Terminal(io.StringIO())
-    )
+    train_loop.train(config, tmp_path / 'run', Terminal(io.StringIO()))
   assert not (tmp_path / 'run' / 'config.json').exists()
+
+
+B, H, W, K = 4, 3, 5, 6
+
+
+def _cross_entropy(logits, target):
+  """Of one distribution, in float64."""
+  logits = np.asarray(logits, np.float64)
+  log_p = logits - np.log(np.exp(logits).sum())
+  return -sum(float(t) * p for t, p in zip(target, log_p, strict=True))
+
+
+def test_the_loss_against_loops():
+  rng = np.random.default_rng(0)
+  logits = rng.normal(size=(B, K)).astype(np.float32)
+  dense = rng.normal(size=(B, H, W, K)).astype(np.float32)
+  of_image = rng.dirichlet(np.ones(K), B).astype(np.float32)
+  of_tokens = rng.dirichlet(np.ones(K), (B, H, W)).astype(np.float32)
+
+  def apply(image, *, box, method):
+    assert image == 'image' and method == 'class_and_dense_logits'
+    return (jnp.asarray(logits), jnp.asarray(dense)), {'box': box}
+
+  @jax.jit
+  def run(key):
+    targets = jnp.asarray(of_image), jnp.asarray(of_tokens)
+    drawn = mix.token_box(key, height=H, width=W)
+    return drawn, losses.token_label_loss(
+        apply, 'image', targets, key, weight=0.5
+    )
+
+  for seed in (0, 1):
+    box, (loss, (found, updates)) = jax.device_get(run(jax.random.key(seed)))
+    np.testing.assert_array_equal(found, logits)
+    np.testing.assert_array_equal(updates['box'], box)
+    assert box.shape == (H, W)
+    taken = box.sum() / (H * W)
+    expected = 0.0
+    for i in range(B):
+      mixed = (1 - taken) * of_image[i] + taken * of_image[i ^ 1]
+      expected += _cross_entropy(logits[i], mixed) / B
+      for y, x in np.ndindex(H, W):
+        token = _cross_entropy(dense[i, y, x], of_tokens[i, y, x])
+        expected += 0.5 * token / (B * H * W)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert 0 < taken < 1 or seed  # so that the mixing counts

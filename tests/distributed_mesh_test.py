@@ -1,4 +1,4 @@
-"""One result whatever the layout: a run that goes on from one to another."""
+"""One result whatever the layout, and what devices exchange."""
 
 import json
 import signal
@@ -6,16 +6,56 @@ import time
 
 import chex
 import jax
+import jax.numpy as jnp
 import mesh_program
 import numpy as np
 import pytest
 import several
 import tiny_parts
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import metrics_log, run_folder
-from gswinrmt_jax.train import build, schedule, train_state
+from gswinrmt_jax.train import setup
+
+
+def test_batches_are_placed_and_targets_keep_shape_and_dtype():
+  here = mesh.Devices()
+  batch = here.put_batch({'image': np.ones((6, 2)), 'label': np.arange(6)})
+  assert batch['label'].tolist() == list(range(6))
+  target = here.target({'a': jax.ShapeDtypeStruct((2, 3), jnp.int32)})
+  assert target['a'].shape == (2, 3) and target['a'].dtype == jnp.int32
+  assert target['a'].sharding == here.replicated
+
+
+def test_a_batch_that_does_not_divide_into_pairs_is_refused(monkeypatch):
+  here = mesh.Devices()
+  here.check_batch_size(7)
+  with pytest.raises(UserError, match=r'batch_size is 6: .* multiple of 4, '):
+    here.check_batch_size(6, accumulate_steps=2)
+  monkeypatch.setattr(here, '_count', 3)
+  here.check_batch_size(6)
+  with pytest.raises(UserError, match=r'batch_size is 9: .* of 3 devices'):
+    here.check_batch_size(9)
+  with pytest.raises(UserError, match=r'multiple of 12, .*accumulate_steps=2'):
+    here.check_batch_size(6, accumulate_steps=2)
+  assert [here.rounded_up(size) for size in (1, 3, 4)] == [3, 3, 6]
+
+
+def test_quick_compilation_is_for_the_cpu():
+  options = mesh.quick_compilation()
+  assert bool(options) == (jax.default_backend() == 'cpu')
+  # XLA refuses options that it does not have.
+  assert jax.jit(lambda x: x + 1, compiler_options=options)(1) == 2
+
+
+@pytest.mark.parametrize('data', [2, -1])
+def test_a_mesh_that_is_not_of_all_devices_is_refused(data):
+  with pytest.raises(UserError, match=f'mesh.data is {data}: must be 1, the'):
+    mesh.Devices(data)
+  assert mesh.Devices(1).replicated.mesh.shape == {'data': 1}
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -31,16 +71,11 @@ def _small(monkeypatch):
 
 def _last_state(folder):
   recipe = mesh_program.recipe()
-  _, tx = build.make_optimizer(recipe, schedule.make_plan(recipe, 25))
-  shapes = jax.eval_shape(
-      lambda: train_state.create(
-          mesh_program.Small(), tx, jax.random.key(0), (6, 7, 3), ema=True
-      )
-  )
+  target = setup.build(recipes.resolve(recipe)).target
   checkpoints = checkpointer.Checkpointer(
       folder / 'checkpoints', read_only=True
   )
-  return checkpoints.restore(18, mesh.Devices().target(shapes)).tree
+  return checkpoints.restore(18, target).tree
 
 
 def _figures(folder):
@@ -70,9 +105,8 @@ def _changes(**changes):
 def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
   """Each checkpoint is restored on another layout than it was written by.
 
-  11 images are validated on, which divide over nothing. Of two processes with
-  four devices each, `fsdp=8` splits arrays over both; there images are on the
-  devices, too.
+  11 images are validated on, which divide over nothing. In the end images are
+  on the devices, too.
   """
   mesh_program.train(tmp_path / 'one')
   moving = tmp_path / 'moving'
@@ -93,11 +127,11 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
           moving,
           'JOIN',
           _changes(stop_after_epochs=9),
-          _changes(mesh__fsdp=8, data__storage='device'),
+          _changes(mesh__data=8, data__storage='device'),
           devices=4,
       )
   )
-  assert run_folder.load_config(moving).mesh.fsdp == 8
+  assert run_folder.load_config(moving).mesh.data == 8
   starts = json.loads((moving / 'environment.json').read_text())
   assert [(s['step'], s['device_count']) for s in starts] == [
       (0, 1),
@@ -154,3 +188,26 @@ def _wait_until(done, running):
     assert all(process.poll() is None for process in running)
     assert time.monotonic() < end
     time.sleep(0.1)
+
+
+def _exchanged(*cases):
+  (text,) = several.said(
+      several.start('collectives_program.py', *cases, devices=8)
+  )
+  return json.loads(text.splitlines()[-1])
+
+
+def _check_sums_only(case):
+  assert case.keys() == {'all-reduce'}
+
+
+def test_sums_alone_are_exchanged():
+  """With the whole augmentation: mixing moves no image to another device."""
+  _check_sums_only(_exchanged('windows')['windows'])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('case', ['sigmoid', 'tokens'])
+def test_sums_alone_are_exchanged_by_the_other_models(case):
+  """Sigmoid attention; attention over all pairs, box mixing of tokens."""
+  _check_sums_only(_exchanged(case)[case])

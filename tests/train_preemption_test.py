@@ -1,4 +1,4 @@
-"""Real signals, to this process."""
+"""Real signals, to this process; how runs end is tested in `faults_test`."""
 
 import os
 import signal
@@ -6,19 +6,22 @@ import threading
 
 import pytest
 
+from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import Stopped
 from gswinrmt_jax.train import preemption
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    'number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+)
 def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
-  taken, heard = [], preemption.Signals()
+  taken, preempted = [], preemption.Preemption()
   before = signal.signal(number, lambda *_: taken.append('before'))
   try:
-    with heard.heard(), heard.deferred():
-      assert heard.received is None
+    with preempted, preempted.deferred():
+      assert preempted.received is None
       os.kill(os.getpid(), number)
-      assert heard.received == number and not taken
+      assert preempted.received == number and not taken
       os.kill(os.getpid(), number)
       assert taken == ['before']
     assert signal.getsignal(number) is not before
@@ -31,10 +34,10 @@ def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
 
 
 def test_where_no_step_is_under_way_it_ends_at_once():
-  heard = preemption.Signals()
+  preempted = preemption.Preemption()
   before = signal.getsignal(signal.SIGTERM)
   with pytest.raises(Stopped, match='stopped by SIGTERM') as stopped:
-    with heard.heard():
+    with preempted:
       os.kill(os.getpid(), signal.SIGTERM)
   assert stopped.value.signal == signal.SIGTERM
   assert signal.getsignal(signal.SIGTERM) is before
@@ -47,20 +50,20 @@ def test_what_python_ignored_is_raised_when_asked_for():
     def __del__(self):
       os.kill(os.getpid(), signal.SIGTERM)
 
-  heard = preemption.Signals()
-  with heard.heard():
-    heard.check()
+  preempted = preemption.Preemption()
+  with preempted:
+    preempted.check()
     Ending()
-    assert heard.received == signal.SIGTERM
+    assert preempted.received == signal.SIGTERM
     with pytest.raises(Stopped, match='stopped by SIGTERM'):
-      heard.check()
+      preempted.check()
 
 
 def test_in_another_thread_nothing_is_changed():
   before, seen = signal.getsignal(signal.SIGTERM), []
 
   def listen():
-    with preemption.Signals().heard():
+    with preemption.Preemption():
       seen.append(signal.getsignal(signal.SIGTERM))
 
   thread = threading.Thread(target=listen)
@@ -71,12 +74,36 @@ def test_in_another_thread_nothing_is_changed():
 
 def test_what_was_ignored_stays_so():
   """Ctrl-C, by a shell that started the run behind `&`."""
-  heard = preemption.Signals()
+  preempted = preemption.Preemption()
   before = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
-    with heard.heard(), heard.deferred():
+    with preempted, preempted.deferred():
       os.kill(os.getpid(), signal.SIGINT)
-      assert heard.received is None
+      assert preempted.received is None
       assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
   finally:
     signal.signal(signal.SIGINT, before)
+
+
+def test_a_lost_terminal_changes_nothing():
+  """After a SIGHUP there may be nobody to write to."""
+  preempted = preemption.Preemption()
+  before, closed = os.dup(2), os.pipe()
+  try:
+    os.dup2(closed[1], 2)
+    os.close(closed[0])
+    with preempted, preempted.deferred():
+      os.kill(os.getpid(), signal.SIGHUP)
+      assert preempted.requested(agree=False) == signal.SIGHUP
+  finally:
+    os.dup2(before, 2)
+    os.close(before)
+    os.close(closed[1])
+
+
+@pytest.mark.parametrize(('agree', 'stop'), [(True, 15), (False, 0)])
+def test_several_processes_stop_where_they_agree(monkeypatch, agree, stop):
+  """The signal came to another one."""
+  monkeypatch.setattr(processes, 'share', lambda: (0, 2))
+  monkeypatch.setattr(processes, 'greatest', lambda number: max(number, 15))
+  assert preemption.Preemption().requested(agree=agree) == stop

@@ -10,6 +10,9 @@ import pytest
 import tiny
 import tiny_parts
 
+from gswinrmt_jax.augment import mix
+from gswinrmt_jax.models import norm
+from gswinrmt_jax.train import losses, optimizer
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
@@ -131,7 +134,7 @@ class _Root:
     return jnp.tile(root, (len(image), 1)), {'batch_stats': {}}
 
 
-def _root_step(model, augmentation, *, step, w, loss=step_lib.class_loss):
+def _root_step(model, augmentation, *, step, w, loss=losses.class_loss):
   tx = optax.sgd(1.0)
   params = {'w': jnp.float32(w)}
   state = state_lib.TrainState(
@@ -157,7 +160,7 @@ def test_augmentation_dropout_and_loss_draw_from_different_streams():
 
   def loss(apply, image, targets, key):
     of_loss.append(key)
-    return step_lib.class_loss(apply, image, targets, key)
+    return losses.class_loss(apply, image, targets, key)
 
   for step in (0, 1):
     _root_step(model, augmentation, step=step, w=1.0, loss=loss)
@@ -255,3 +258,148 @@ def test_a_loss_that_is_not_finite_is_told():
   train_step, state, batch = _setup(broken)
   train_step = jax.jit(train_step)
   assert not bool(train_step(state, batch, jax.random.key(1))[1]['finite'])
+
+
+class _Model(nn.Module):
+  batch_norm: bool
+
+  @nn.compact
+  def __call__(self, x, *, train: bool):
+    x = nn.Conv(4, (3, 3), strides=2, name='conv')(x)
+    if self.batch_norm:
+      normed = norm.BatchNorm(jnp.float32, name='norm')
+      x = normed(tiny.Through(4), x, train=train)
+    return nn.Dense(tiny.CLASSES, name='head')(nn.relu(x).mean((1, 2)))
+
+
+def _mixing(key, batch):
+  """Mixes, by one draw for the whole batch."""
+  target = mix.smooth_targets(
+      batch['label'], num_classes=tiny.CLASSES, smoothing=0.1
+  )
+  image = batch['image'] / 255.0
+  return mix.mix(key, image, target, mixup_alpha=0.8, cutmix_alpha=1.0)
+
+
+def _after_two_steps(steps, *, batch_norm):
+  model, tx = _Model(batch_norm), optax.sgd(0.5)
+  state = jax.jit(
+      lambda: state_lib.create(model, tx, jax.random.key(0), (6, 7, 3))
+  )()
+  update = step_lib.make_train_step(model, tx, _mixing, accumulate_steps=steps)
+  data = tiny.arrays(0, 12)
+  batch = {'image': jnp.asarray(data.image), 'label': jnp.asarray(data.label)}
+  update = jax.jit(update)
+  state, _ = update(state, batch, jax.random.key(1))
+  return update(state, batch, jax.random.key(1)), state, batch
+
+
+def test_neighbours_stay_together_and_parts_reach_all_over_the_batch():
+  parts = step_lib.split_batch({'row': jnp.arange(12)}, 3)['row']
+  assert parts.tolist() == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
+
+
+def test_parts_add_up_to_the_large_batch():
+  """Without BatchNorm."""
+  whole, _, _ = _after_two_steps(1, batch_norm=False)
+  parts, _, _ = _after_two_steps(3, batch_norm=False)
+  chex.assert_trees_all_close(parts, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norm_sees_a_part_at_a_time():
+  """Running means move once for each part, by the part's own mean."""
+  (state, _), before, batch = _after_two_steps(2, batch_norm=True)
+  image, _ = _mixing(step_lib.augment_key(jax.random.key(1), 1), batch)
+  running = np.asarray(before.batch_stats['norm']['mean'], np.float64)
+  conv = nn.Conv(4, (3, 3), strides=2)
+  for first in (0, 2):
+    rows = [row for row in range(12) if row % 4 - first in (0, 1)]
+    maps = conv.apply({'params': before.params['conv']}, image[np.array(rows)])
+    running = 0.9 * running + 0.1 * np.asarray(maps.mean((0, 1, 2)))
+  found = state.batch_stats['norm']['mean']
+  np.testing.assert_allclose(found, running, rtol=1e-5, atol=1e-6)
+
+
+def test_create_is_float32_and_follows_the_key():
+  def create(seed):
+    return state_lib.create(
+        tiny.Tiny(), optax.adamw(1.0), jax.random.key(seed), (6, 7, 3)
+    )
+
+  first, again, other = create(0), create(0), create(1)
+  assert first.step.dtype == jnp.int32 and int(first.step) == 0
+  assert {leaf.dtype for leaf in jax.tree.leaves(first.variables)} == {
+      jnp.dtype('float32')
+  }
+  kernel = first.params['conv']['kernel']
+  assert jnp.array_equal(kernel, again.params['conv']['kernel'])
+  assert not jnp.array_equal(kernel, other.params['conv']['kernel'])
+  assert set(first.variables) == {'params', 'batch_stats'}
+
+
+def test_the_decay_per_step_is_the_released_one():
+  """0.99984 for 2,048 images; for 512 the config's."""
+  assert state_lib.ema_decay_per_step(0.99996, 512) == 0.99996
+  assert f'{state_lib.ema_decay_per_step(0.99996, 2048):.5f}' == '0.99984'
+  assert state_lib.ema_decay_per_step(0.81, 256) == pytest.approx(0.9)
+  assert state_lib.ema_decay_per_step(0.0, 64) == 0
+
+
+def test_the_average_over_many_steps():
+  """The average of w = t from 5 is a sum that can be written down.
+
+  d^t 5 + (1 - d) sum_s d^(t - s) s, s from 1 to t.
+  """
+  decay, mean = 0.875, {'a': jnp.full((2,), 5.0)}
+  for step in range(1, 7):
+    mean = state_lib.update_ema(mean, {'a': jnp.full((2,), float(step))}, decay)
+  terms = [decay ** (6 - step) * step for step in range(1, 7)]
+  expected = decay**6 * 5 + (1 - decay) * sum(terms)
+  np.testing.assert_allclose(mean['a'], expected, rtol=1e-6)
+
+
+def test_an_average_of_what_does_not_change_keeps_every_bit():
+  """Thousands of steps: `d * w + (1 - d) * w` would wander off."""
+  value = jax.random.normal(jax.random.key(0), (101,))
+  mean = jax.lax.fori_loop(
+      0, 3000, lambda _, mean: state_lib.update_ema(mean, value, 0.99984), value
+  )
+  np.testing.assert_array_equal(mean, value)
+
+
+def test_decay_range():
+  params = {
+      'a': {'decay_logit': jnp.array([[0.0], [1.0]])},
+      'b': {'decay_logit': jnp.array([[-2.0, 0.5], [0.0, 0.0]]), 'kernel': 9.0},
+  }
+  found = state_lib.decay_range(params)
+  assert found['gamma_min'] == pytest.approx(1 / (1 + np.exp(2)))
+  assert found['gamma_max'] == pytest.approx(1 / (1 + np.exp(-1)))
+  assert state_lib.decay_range({'kernel': jnp.ones(3)}) == {}
+
+
+def test_metrics_tell_the_rate_of_the_update_and_the_decays_after_it():
+  rate = optax.linear_schedule(3.0, 1.0, 2)
+  tx = optimizer.adamw(rate, weight_decay=0.0)
+  model = tiny.Tiny()
+  state = jax.jit(
+      lambda: state_lib.create(model, tx, jax.random.key(0), (6, 7, 3))
+  )()
+  train_step = jax.jit(
+      step_lib.make_train_step(
+          model,
+          tx,
+          _augmentation,
+          learning_rate=lambda s: optimizer.last_learning_rate(rate, s),
+      )
+  )
+  data = tiny.arrays(0, 8)
+  batch = {'image': jnp.asarray(data.image), 'label': jnp.asarray(data.label)}
+  found = []
+  for _ in range(4):
+    state, metrics = train_step(state, batch, jax.random.key(1))
+    found.append(float(metrics['learning_rate']))
+    gamma = jax.nn.sigmoid(state.params['decay_logit'])
+    assert metrics['gamma_min'] == pytest.approx(float(gamma.min()))
+    assert metrics['gamma_max'] == pytest.approx(float(gamma.max()))
+  assert found == [3.0, 2.0, 1.0, 1.0]

@@ -1,0 +1,144 @@
+"""What is minimised: the cross-entropy of classes, or token labels."""
+
+from collections.abc import Callable
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import optax
+
+from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax.augment import label_map, mix
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.train.schedule import Schedule
+
+# (apply, image, targets, key) -> (loss, (class logits, what apply updated));
+# apply is the model's, in training, with everything but the image.
+Loss = Callable[
+    [Callable[..., Any], jax.Array, Any, jax.Array],
+    tuple[jax.Array, tuple[jax.Array, Any]],
+]
+
+
+def class_loss(
+    apply: Callable[..., Any], image: jax.Array, targets: Any, key: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+  """Returns the mean cross-entropy with the soft targets, in float32."""
+  del key
+  logits, updates = apply(image)
+  loss = optax.softmax_cross_entropy(logits, targets).mean()
+  return loss, (logits, updates)
+
+
+def token_label_loss(
+    apply: Callable[..., Any],
+    image: jax.Array,
+    targets: tuple[jax.Array, jax.Array],
+    key: jax.Array,
+    *,
+    weight: float,
+) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+  """Returns the loss of token labels (LV-ViT, as in the released RMT).
+
+      L = CE(class logits, mixed target) + weight mean_hw CE(dense, target_hw)
+
+  Images are mixed in a box after the stem and their dense logits swapped back
+  in the model; the class logits are of the mixed image, and so is their target.
+
+  Args:
+    apply: The model's, in training.
+    image: Normalised.
+    targets: Soft, of images [b k] and of their tokens [b h w k].
+    key: Draws the box.
+    weight: Weight of the dense logits' loss.
+
+  Returns:
+    The loss, and class logits and updates of the model.
+  """
+  class_targets, token_targets = targets
+  height, width = token_targets.shape[1:3]
+  box = mix.token_box(key, height=height, width=width)
+  (logits, dense), updates = apply(
+      image, box=box, method='class_and_dense_logits'
+  )
+  share = box.mean(dtype=class_targets.dtype)
+  class_targets = mix.blend_with_partner(class_targets, share)
+  loss = optax.softmax_cross_entropy(logits, class_targets).mean()
+  dense_loss = optax.softmax_cross_entropy(dense, token_targets).mean()
+  return loss + weight * dense_loss, (logits, updates)
+
+
+def augmentation_and_loss(
+    config: ml_collections.ConfigDict,
+    info: datasets.Info,
+    schedule: Schedule,
+    *,
+    stride: int,
+) -> tuple[Callable[[jax.Array, Any], tuple[jax.Array, Any]], Loss]:
+  """Returns `(key, batch) -> (image, targets)` and the loss of these targets.
+
+  Args:
+    config: A resolved config.
+    info: The data set, its image size that of the records.
+    schedule: Its steps; the last epochs may go without mixing.
+    stride: Stride of the model's last map, for token labels.
+
+  Raises:
+    UserError: If token labels cannot be trained with: the model has no dense
+      head, the augmentation would not move the labels along, or images are no
+      whole number of tokens.
+  """
+  fields = config.augment.to_dict()
+  mixed_epochs = schedule.num_epochs - fields.pop('mix_off_epochs')
+  mixed_steps = schedule.epoch_end(mixed_epochs)
+  settings = augment_lib.Augment(
+      **fields,
+      mean=info.mean,
+      std=info.std,
+      num_classes=len(info.class_names),
+      label_smoothing=config.label_smoothing,
+  )
+  if not config.token_label_weight:
+
+    def augmentation(key, batch):
+      # A batch has its step in training alone.
+      mixing = batch.get('step', 0) < mixed_steps
+      return augment_lib.augment(
+          key, batch['image'], batch['label'], settings, mixing=mixing
+      )
+
+    return augmentation, class_loss
+
+  if not config.model.dense_head:
+    raise UserError(
+        f'token labels need a model with a dense head, not '
+        f'{config.model.name}: take rmt_s_tl, rmt_b_tl or rmt_l_tl, or set '
+        'config.model.dense_head=True'
+    )
+  augment_lib.check_with_map(settings)
+  label_map.extents(info.image_size, stride)
+  loss = functools.partial(token_label_loss, weight=config.token_label_weight)
+  return functools.partial(_augment_with_maps, settings, stride), loss
+
+
+def _augment_with_maps(settings, stride, key, batch):
+  """Returns the image, and targets of images and of their tokens."""
+  image = batch['image']
+  count, height, width, _ = image.shape
+  # A batch without boxes has whole images.
+  whole = jnp.tile(jnp.array([[0.0, 0.0, 1.0, 1.0]]), (count, 1))
+  return augment_lib.augment_with_map(
+      key,
+      image,
+      label_map.spread(
+          batch['map_index'],
+          batch['map_score'],
+          num_classes=settings.num_classes,
+      ),
+      batch.get('box', whole),
+      settings,
+      extents=label_map.extents((height, width), stride),
+  )

@@ -1,0 +1,268 @@
+"""Figures by hand, passes over a data set, and evaluations of runs."""
+
+import functools
+import io
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+import tiny_parts
+
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.evals import evaluate_run, evaluator, metrics
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import train_loop
+
+# Three classes; probabilities chosen, logits are their logarithms.
+PROBABILITIES = np.array(
+    [
+        [0.50, 0.30, 0.20],  # true 0: right, confidence 0.50
+        [0.10, 0.72, 0.18],  # true 1: right, confidence 0.72
+        [0.25, 0.05, 0.70],  # true 0: wrong, confidence 0.70
+        [0.90, 0.06, 0.04],  # padding
+    ]
+)
+LABEL = np.array([0, 1, 0, 2], np.int32)
+MASK = np.array([1, 1, 1, 0], np.float32)
+
+
+_batch_sums = jax.jit(metrics.batch_sums)
+
+
+def _report(logits, label, mask):
+  sums = _batch_sums(
+      jnp.asarray(logits, jnp.float32), jnp.asarray(label), jnp.asarray(mask)
+  )
+  return metrics.figures(
+      jax.tree.map(lambda leaf: np.asarray(leaf, float), sums)
+  )
+
+
+def test_figures_by_hand():
+  report = _report(np.log(PROBABILITIES), LABEL, MASK)
+  logs = np.log(PROBABILITIES[:3])
+  true = np.array([logs[0, 0], logs[1, 1], logs[2, 0]])
+  assert report['count'] == 3
+  assert report['accuracy'] == pytest.approx(2 / 3)
+  assert report['top5_accuracy'] == 1.0  # of three classes, all are among five
+  assert report['loss'] == pytest.approx(-true.mean(), rel=1e-6)
+  smoothed = -(0.9 * true + 0.1 * logs.mean(1)).mean()
+  assert report['smoothed_loss'] == pytest.approx(smoothed, rel=1e-6)
+  assert report['class_accuracy'] == [0.5, 1.0, 0.0]
+  assert report['confusion'] == [[1, 0, 1], [0, 1, 0], [0, 0, 0]]
+  # Bins of 1/15: 0.50 lies in (7/15, 8/15]; 0.70 and 0.72 in (10/15, 11/15].
+  expected = (abs(1 - 0.50) + abs((1 + 0) - (0.72 + 0.70))) / 3
+  assert report['calibration_error'] == pytest.approx(expected, rel=1e-5)
+
+
+def test_bins_are_closed_above_and_fifteen():
+  """Confidences 3/15 and just above it are in different bins."""
+  logits = np.log(
+      [
+          [3 / 15 - 1e-4] + [(12 / 15 + 1e-4) / 6] * 6,
+          [3 / 15 + 1e-4] + [(12 / 15 - 1e-4) / 6] * 6,
+      ]
+  )
+  sums = _batch_sums(
+      jnp.asarray(logits, jnp.float32), jnp.array([0, 0]), jnp.ones(2)
+  )
+  filled = [value > 0 for value in sums['bin_confidence'].tolist()]
+  assert filled == [False, False, True, True] + [False] * 11
+
+
+def test_top5_of_seven_classes():
+  logits = np.tile(np.arange(7.0), (7, 1))  # class 6 first, class 0 last
+  report = _report(logits, np.arange(7), np.ones(7, np.float32))
+  assert report['accuracy'] == pytest.approx(1 / 7)
+  assert report['top5_accuracy'] == pytest.approx(5 / 7)
+
+
+def test_padding_may_hold_anything():
+  logits = np.log(PROBABILITIES)
+  logits[3] = np.nan
+  report = _report(logits, LABEL, MASK)
+  assert report == _report(np.log(PROBABILITIES), LABEL, MASK)
+
+
+def test_a_split_that_is_parted_gives_the_same_figures():
+  rng = np.random.default_rng(0)
+  logits, label = rng.normal(size=(11, 7)), rng.integers(7, size=11)
+  whole = _report(logits, label, np.ones(11, np.float32))
+  parts = [
+      _batch_sums(
+          jnp.asarray(logits[rows], jnp.float32),
+          jnp.asarray(label[rows]),
+          jnp.ones(len(label[rows])),
+      )
+      for rows in (slice(0, 4), slice(4, 11))
+  ]
+  sums = jax.tree.map(lambda a, b: np.asarray(a, float) + b, *parts)
+  for name, value in metrics.figures(sums).items():
+    np.testing.assert_allclose(value, whole[name], rtol=1e-5, err_msg=name)
+
+
+def test_table_names_every_figure_and_class():
+  report = _report(np.log(PROBABILITIES), LABEL, MASK)
+  text = metrics.table(report, ('cat', 'dog', 'aeroplane'))
+  assert 'top-1 accuracy                  66.67%' in text
+  for word in ('top-5', 'smoothing 0.1', 'calibration', 'cat', 'aeroplane'):
+    assert word in text
+  wide = metrics.table(report, [f'class{i}' for i in range(100)])
+  assert 'class0' not in wide
+
+
+def _normalize(image):
+  return image / 255.0
+
+
+def _variables(shape=(6, 7, 3)):
+  init = jax.jit(functools.partial(tiny.Tiny().init, train=False))
+  return init(jax.random.key(0), jnp.zeros((1, *shape)))
+
+
+def test_a_few_results_are_under_way():
+  begun = []
+
+  def results():
+    for number in range(20):
+      begun.append(number)
+      yield {'number': jnp.array(number)}
+
+  for number, found in enumerate(evaluator.fetched(results())):
+    assert isinstance(found['number'], np.ndarray)
+    assert found['number'] == number
+    assert len(begun) == min(number + 9, 20)
+  assert number == 19
+
+
+def test_padding_is_ignored_whatever_the_batch_size():
+  data, variables = tiny.arrays(0, 11), _variables()
+  doubled = jax.tree.map(lambda leaf: 2 * leaf, variables)
+  eval_step = jax.jit(evaluator.make_eval_step(tiny.Tiny(), _normalize))
+
+  def figures(batch_size):
+    batches = batches_lib.eval_batches(data, batch_size=batch_size)
+    weights = {'raw': variables, 'double': doubled}
+    found = evaluator.evaluate(eval_step, weights, batches)
+    assert found['raw'] != found['double']
+    return found['raw']
+
+  whole = figures(11)
+  for parted in (figures(4), figures(1)):
+    assert whole['count'] == parted['count'] == 11
+    assert whole['confusion'] == parted['confusion']
+    assert np.isclose(whole['loss'], parted['loss'], rtol=1e-6)
+  logits = tiny.Tiny().apply(variables, data.image / 255.0, train=False)
+  assert whole['accuracy'] == np.mean(logits.argmax(-1) == data.label)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _compiled_once(tmp_path_factory):
+  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+  tiny_parts.install(monkeypatch)
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  return tmp_path_factory.mktemp('runs') / 'run'
+
+
+@pytest.fixture
+def run(trained):
+  """A finished run; trained once."""
+  if not trained.exists():
+    train_loop.train(
+        tiny_parts.recipe(), trained, metrics_log.Terminal(io.StringIO())
+    )
+  return trained
+
+
+def _evaluate(folder, **settings):
+  stream = io.StringIO()
+  terminal = metrics_log.Terminal(stream)
+  report = evaluate_run.evaluate_run(folder, terminal=terminal, **settings)
+  return report, stream.getvalue()
+
+
+def test_agrees_with_the_closing_summary(run):
+  summary = json.loads((run / 'summary.json').read_text())
+  for name, step in (('last', 'latest'), ('best', 'best')):
+    report, said = _evaluate(run, step=step)
+    assert report['step'] == summary[name]['step']
+    assert report['accuracy'] == summary[name]['test_accuracy']
+    assert np.isclose(report['loss'], summary[name]['test_loss'], rtol=1e-6)
+    path = run / f'evaluation_test_{report["step"]}.json'
+    assert json.loads(path.read_text()) == report
+    assert 'top-1 accuracy' in said and str(path) in said
+  assert report['count'] == 7 and np.sum(report['confusion']) == 7
+
+
+def test_split_batch_size_and_image_size(run):
+  report, _ = _evaluate(run, step='latest', split='val')
+  other, _ = _evaluate(run, step='latest', split='val', batch_size=4)
+  assert report['count'] == other['count'] == 11
+  assert report['confusion'] == other['confusion']
+  larger, said = _evaluate(run, split='train', image_size=9)
+  assert larger['image_size'] == [9, 9] and '9 x 9 pixels' in said
+  assert list(run.glob('evaluation_train_*_9px.json'))
+
+
+def test_a_step_that_is_not_there(run):
+  with pytest.raises(UserError, match=r'no checkpoint 99 .*18, 25'):
+    _evaluate(run, step=99)
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def test_an_unreadable_latest_falls_back_and_says_so(run, tmp_path):
+  copy = shutil.copytree(run, tmp_path / 'copy')
+  for path in (copy / 'checkpoints' / '25').rglob('*'):
+    if path.is_file():
+      path.write_bytes(b'')
+  report, said = _evaluate(copy, step='latest')
+  assert report['step'] == 18
+  assert 'checkpoint 25 ' in said and 'is damaged' in said
+  assert (copy / 'checkpoints' / '25').is_dir()  # reading moves nothing
+
+
+def test_no_run_and_no_checkpoint(tmp_path, run):
+  with pytest.raises(UserError, match='is no run folder'):
+    _evaluate(tmp_path)
+  shutil.copy(run / 'config.json', tmp_path)
+  with pytest.raises(UserError, match='no checkpoints yet'):
+    _evaluate(tmp_path)
+  (tmp_path / 'checkpoints').mkdir()
+  with pytest.raises(UserError, match='no checkpoints yet'):
+    _evaluate(tmp_path)
+
+
+def test_data_may_lie_elsewhere_now(run, monkeypatch):
+  seen = []
+  load = evaluate_run.datasets.load
+  monkeypatch.setattr(
+      evaluate_run.datasets,
+      'load',
+      lambda name, split, data_dir, **how: seen.append(data_dir)
+      or load(name, split, data_dir, **how),
+  )
+  _evaluate(run, data_dir='elsewhere')
+  assert seen == ['elsewhere']
+
+
+def test_every_slice_has_a_report_of_its_own():
+  slices = ['test', 'test[:1000]', 'test[1000:]', 'test[:10%]', 'test[:10]']
+  names = {evaluate_run._file_name(name, 7, 'raw', None) for name in slices}
+  assert len(names) == len(slices)
+  name = evaluate_run._file_name('test', 7, 'raw', 64)
+  assert name == 'evaluation_test_7_64px.json'
+  name = evaluate_run._file_name('test', 7, 'ema', 64)
+  assert name == 'evaluation_test_7_ema_64px.json'

@@ -1,0 +1,357 @@
+"""What a run is fed: one order and one content, wherever records are."""
+
+import dataclasses
+import io
+import itertools
+import json
+
+import folder_data
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import datasets, label_maps, pictures, records
+from gswinrmt_jax.deploy import predict
+from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import resident, schedule, setup, train_loop
+from gswinrmt_jax.weights import load as weights
+
+# 26 records in batches of 4: epochs end at steps 6, 13, 19, 26.
+_RECORDS, _BATCH = 26, 4
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+  root = tmp_path_factory.mktemp('tfds')
+  folder_data.write(root, {'train': folder_data.examples(_RECORDS)})
+  return root
+
+
+def _same(batch, other):
+  assert batch.keys() == other.keys() == {'image', 'label', 'row'}
+  for name, array in batch.items():
+    np.testing.assert_array_equal(array, other[name], strict=True)
+
+
+def _setup(records, maps=None, **changes):
+  """As much of a setup as feeding asks for: to the end of epoch 3."""
+  config = recipes.digits('rmt_compact')
+  config.update_from_flattened_dict(
+      {
+          'seed': 3,
+          'batch_size': _BATCH,
+          'num_epochs': 4,
+          'stop_after_epochs': 3,
+          **changes,
+      }
+  )
+  devices = mesh.Devices()
+  names = [field.name for field in dataclasses.fields(setup.Setup)]
+  placed = resident.place(records, config.data.storage, devices.replicate)
+  return setup.Setup(
+      **{
+          **dict.fromkeys(names),
+          'config': config,
+          'train_data': placed,
+          'maps': maps,
+          'devices': devices,
+          'schedule': schedule.from_config(config, len(records)),
+      }
+  )
+
+
+def _batches(found, start=0):
+  """Each step's batch as the device sees it."""
+  return {
+      step: jax.device_get(batch) for step, batch in found.train_batches(start)
+  }
+
+
+@pytest.mark.parametrize('storage', ['memory', 'disk', 'decode', 'device'])
+@pytest.mark.parametrize('repeats', [1, 2])
+def test_batches_are_identical_wherever_records_are(root, storage, repeats):
+  kept = 'memory' if storage == 'device' else storage
+  how = {'image_size': (6, 7)}
+  records = datasets.load('own', 'train', str(root), storage=kept, **how)
+  changes = {'data.storage': storage, 'data.repeats': repeats, 'batch_size': 6}
+  found = _batches(_setup(records, **changes))
+  # By the definition, from the pictures themselves.
+  decoded = datasets.load('own', 'train', str(root), storage='decode', **how)
+  order = batches_lib.train_batches(
+      decoded, batch_size=6, seed=3, repeats=repeats
+  )
+  assert list(found) == list(range(1, 14))
+  for batch in found.values():
+    _same(batch, next(order))
+
+
+@pytest.mark.parametrize('start', [3, 5, 12, 18])
+def test_from_a_step_on_batches_are_those_of_the_unbroken_run(start):
+  records = tiny.arrays(0, _RECORDS)
+  unbroken = _batches(_setup(records))
+  resumed = _batches(_setup(records), start)
+  assert list(resumed) == list(range(start + 1, 20))
+  for step, batch in resumed.items():
+    _same(batch, unbroken[step])
+
+
+def test_maps_go_with_their_records():
+  index = np.arange(_RECORDS, dtype=np.uint16)[:, None, None, None]
+  score = np.ones((_RECORDS, 1, 1, 1), np.float16)
+  maps = label_maps.LabelMaps(index, score, '')
+  for batch in _batches(_setup(tiny.arrays(0, _RECORDS), maps)).values():
+    np.testing.assert_array_equal(batch['map_index'].ravel(), batch['row'])
+    assert batch['map_score'].shape == (_BATCH, 1, 1, 1)
+
+
+def test_an_error_comes_after_the_batches_before_it(monkeypatch):
+  """A signal to all processes ends workers, too: no step is lost."""
+  each = batches_lib.train_batches
+
+  def failing(*args, **how):
+    yield from itertools.islice(each(*args, **how), 4)
+    raise UserError('a worker was killed')
+
+  monkeypatch.setattr(batches_lib, 'train_batches', failing)
+  steps = []
+  with pytest.raises(UserError, match='a worker was killed'):
+    for step, _ in _setup(tiny.arrays(0, _RECORDS)).train_batches(0):
+      steps.append(step)
+  assert steps == [1, 2, 3, 4]
+
+
+RECORDS = tiny.arrays(0, 25)
+SIZE = 25 * 6 * 7 * 3
+
+
+@pytest.fixture
+def room(monkeypatch):
+  """Gives the device so many free bytes, of a few more."""
+
+  def give(free):
+    class Device:
+
+      def memory_stats(self):
+        return free and {'bytes_limit': free + 9, 'bytes_in_use': 9}
+
+    monkeypatch.setattr(jax, 'local_devices', lambda: [Device()])
+
+  return give
+
+
+def _placed(storage):
+  return resident.place(RECORDS, storage, jax.device_put)
+
+
+def test_records_on_the_device_are_those_of_the_host(room):
+  room(SIZE)
+  placed = _placed('device')
+  assert isinstance(placed.arrays['image'], jax.Array)
+  np.testing.assert_array_equal(placed.arrays['image'], RECORDS.image)
+  np.testing.assert_array_equal(placed.arrays['label'], RECORDS.label)
+  assert len(placed) == 25 and placed.image_shape == (6, 7, 3)
+  assert placed.source is RECORDS.source
+  assert placed.gather(np.arange(3)) == {}
+
+
+@pytest.mark.parametrize(
+    ('storage', 'free', 'there'),
+    [
+        ('auto', None, False),  # a CPU
+        ('device', None, True),
+        ('auto', 10 * SIZE, True),
+        ('auto', 10 * SIZE - 10, False),
+        ('memory', 10 * SIZE, False),
+        ('disk', 10 * SIZE, False),
+        ('decode', 10 * SIZE, False),
+    ],
+)
+def test_where_records_go(room, storage, free, there):
+  room(free)
+  placed = _placed(storage)
+  assert isinstance(placed, resident.Resident) == there
+  assert there or placed is RECORDS
+
+
+def test_no_room_is_one_line(room):
+  room(SIZE - 1)
+  with pytest.raises(UserError, match=r'25 images would take .* are free: set'):
+    _placed('device')
+
+
+def test_evaluation_sees_the_batches_of_the_host():
+  placed = _placed('device')
+  found = list(batches_lib.eval_batches(placed, batch_size=10))
+  want = list(batches_lib.eval_batches(RECORDS, batch_size=10))
+  for batch, other in zip(found, want, strict=True):
+    batch = resident.gather(jax.device_put(batch), placed)
+    for name, array in other.items():  # the padding's black images as well
+      np.testing.assert_array_equal(batch[name], array, strict=True)
+    assert resident.gather(other, RECORDS) is other
+
+
+def _recipe(root, **changes):
+  config = recipes.digits('rmt_compact')
+  config.update_from_flattened_dict(
+      {
+          'batch_size': 4,
+          'num_epochs': 1,
+          'eval_batch_size': 3,
+          'optimizer.warmup_epochs': 0.0,
+          'data.name': 'own',
+          'data.dir': str(root),
+          'data.image_size': 8,
+          'data.eval_crop': 0.8,
+          **changes,
+      }
+  )
+  return config
+
+
+_RANDOM = {'data.train_crop': 'random_resized', 'data.storage': 'decode'}
+
+
+def test_training_squeezes_and_evaluation_crops(own_root):
+  config = _recipe(own_root)
+  train = setup.load_train(config)
+  val = setup.load_eval(config, 'train')
+  assert train.image_shape == val.image_shape == (8, 8, 3)
+  source = datasets.load('own', 'train', str(own_root), image_size=(8, 8))
+  np.testing.assert_array_equal(train.image, source.image)
+  assert (train.image != val.image).any()
+
+
+def test_random_crops_are_of_the_training_records_alone(own_root):
+  config = _recipe(own_root, **_RANDOM, **{'data.crop_scale': (0.5, 0.6)})
+  train = setup.load_train(config)
+  assert train.how == pictures.RandomCrop((0.5, 0.6), (0.75, 4 / 3))
+  assert train.image_shape == (8, 8, 3) and len(train) == 12
+  batch = train.gather(np.arange(3), 0, np.arange(3))
+  assert {'image', 'label', 'box', 'row'} == set(batch)
+  val = setup.load_eval(config, 'val')
+  assert set(val.gather([0])) == {'image', 'label'}
+
+
+@pytest.mark.usefixtures('_tiny_model')
+def test_random_crops_are_trained_on_and_resumed(own_root, tmp_path):
+  changes = _RANDOM | {'data.repeats': 2, 'num_epochs': 2, 'batch_size': 6}
+  quiet = Terminal(io.StringIO())
+  whole = train_loop.train(
+      _recipe(own_root, **changes), tmp_path / 'whole', quiet
+  )
+  for epochs in (1, 0):
+    parted = train_loop.train(
+        _recipe(own_root, stop_after_epochs=epochs, **changes),
+        tmp_path / 'parted',
+        quiet,
+    )
+  for figure in ('val_accuracy', 'test_loss'):
+    assert parted['last'][figure] == whole['last'][figure]
+
+
+@pytest.fixture(scope='module')
+def run(own_root, tmp_path_factory):
+  """A run on the folder data set, with a tiny model in place of a real one."""
+  folder = tmp_path_factory.mktemp('runs') / 'run'
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(factory, 'create_model', lambda *args, **fields: tiny.Tiny())
+    train_loop.train(_recipe(own_root), folder, Terminal(io.StringIO()))
+  return folder
+
+
+@pytest.fixture
+def _tiny_model(monkeypatch):
+  monkeypatch.setattr(
+      factory, 'create_model', lambda *args, **fields: tiny.Tiny()
+  )
+
+
+@pytest.mark.usefixtures('_tiny_model')
+def test_evaluation_and_prediction_see_what_the_run_saw(
+    run, own_root, tmp_path
+):
+  """The closing summary, `evaluate` and `predict` agree on the test split."""
+  summary = json.loads((run / 'summary.json').read_text())['last']
+  quiet = Terminal(io.StringIO())
+  report = evaluate_run.evaluate_run(run, step='latest', terminal=quiet)
+  assert report['accuracy'] == summary['test_accuracy']
+  np.testing.assert_allclose(report['loss'], summary['test_loss'], rtol=1e-6)
+  assert report['image_size'] == [8, 8] and report['count'] == 7
+
+  predictor = predict.Predictor(weights.load(run, step='latest'))
+  assert predictor.card.class_names == folder_data.CLASSES
+  losses = []
+  for file_name, encoded, label in folder_data.examples(7, seed=2):
+    path = tmp_path / file_name.replace('/', '_')
+    path.write_bytes(encoded)
+    image = predictor.read(path)
+    want = pictures.fit(pictures.decode(encoded, ''), (8, 8), 0.8)
+    np.testing.assert_array_equal(image, want)
+    (found,) = predictor.predict([path], [image], 3)
+    losses.append(-np.log(found.probabilities[found.labels.index(label)]))
+  np.testing.assert_allclose(np.mean(losses), report['loss'], rtol=1e-4)
+
+
+@pytest.mark.usefixtures('_tiny_model')
+def test_above_the_runs_size_no_margin_is_cut_off(run, tmp_path, monkeypatch):
+  load, asked = datasets.load, []
+  monkeypatch.setattr(
+      datasets,
+      'load',
+      lambda *args, **how: asked.append(how) or load(*args, **how),
+  )
+  quiet = Terminal(io.StringIO())
+  larger = evaluate_run.evaluate_run(run, image_size=12, terminal=quiet)
+  assert larger['image_size'] == [12, 12] and larger['count'] == 7
+  assert asked[0]['image_size'] == (12, 12) and asked[0]['crop'] == 1.0
+
+  path = tmp_path / 'a.jpg'
+  path.write_bytes(folder_data.encoded(5, (40, 30)))
+  predictor = predict.Predictor(weights.load(run), image_size=12)
+  want = pictures.fit(pictures.read(path), (12, 12), 1.0)
+  np.testing.assert_array_equal(predictor.read(path), want)
+
+
+@pytest.mark.usefixtures('_tiny_model')
+def test_a_run_folder_stands_without_its_data(run, own_root, monkeypatch):
+  monkeypatch.setattr(datasets, 'info', lambda *args: 1 / 0)
+  card = weights.load(run).card
+  assert card.class_names == folder_data.CLASSES
+  assert card.image_size == (8, 8) and card.crop == 0.8
+
+
+@pytest.fixture(scope='module')
+def own_root(tmp_path_factory):
+  root = tmp_path_factory.mktemp('own')
+  splits = {
+      split: folder_data.examples(count, seed)
+      for seed, (split, count) in enumerate(
+          {'train': 12, 'val': 5, 'test': 7}.items()
+      )
+  }
+  folder_data.write(root, splits)
+  return root
+
+
+def test_splits_of_different_sizes_are_one_line():
+  small, large = tiny.arrays(0, 2), records.Arrays(np.zeros((3, 9, 8, 3)), None)
+  config = _recipe('x', **{'data.test_split': ''})
+  setup._check_data(config, small, small)
+  said = 'train has images of 7 x 6 pixels, val of 8 x 9: set config'
+  with pytest.raises(UserError, match=said):
+    setup._check_data(config, small, large)
+
+
+def test_a_test_split_that_is_not_there_is_told_before_training(own_root):
+  """Not after the last epoch."""
+  recipe = _recipe(str(own_root), **{'data.test_split': 'tset'})
+  with pytest.raises(UserError, match=r"test_split: own has no split 'tset'"):
+    train_loop.train(recipe, own_root / 'run')
+  assert not (own_root / 'run').exists()

@@ -1,0 +1,312 @@
+"""Learning rates value by value, what decays, and the steps of a run."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import optax
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.train import optimizer, schedule
+
+
+def test_schedule_value_by_value():
+  schedule = optimizer.warmup_cosine(2.0, warmup_steps=4, total_steps=10)
+  warmup = [0.0, 0.5, 1.0, 1.5]
+  cosine = [1 + math.cos(math.pi * t / 6) for t in range(7)]
+  np.testing.assert_allclose(
+      [float(schedule(t)) for t in range(11)], warmup + cosine, atol=1e-6
+  )
+  assert float(schedule(4)) == 2.0
+  assert abs(float(schedule(10))) < 1e-6
+
+
+def test_schedule_without_warmup_starts_at_the_peak():
+  schedule = optimizer.warmup_cosine(2.0, warmup_steps=0, total_steps=4)
+  np.testing.assert_allclose(
+      [float(schedule(t)) for t in (0, 2, 4)], [2.0, 1.0, 0.0], atol=1e-6
+  )
+
+
+def test_schedule_refuses_a_warmup_as_long_as_the_run():
+  with pytest.raises(UserError, match='warmup_epochs'):
+    optimizer.warmup_cosine(1.0, warmup_steps=7, total_steps=7)
+
+
+def test_the_schedule_may_begin_and_end_above_zero():
+  schedule = optimizer.warmup_cosine(
+      2.0, warmup_steps=4, total_steps=10, start=0.5, final=0.25
+  )
+  warmup = [0.5, 0.875, 1.25, 1.625]
+  cosine = [0.25 + 1.75 / 2 * (1 + math.cos(math.pi * t / 6)) for t in range(7)]
+  np.testing.assert_allclose(
+      [float(schedule(t)) for t in range(11)], warmup + cosine, rtol=1e-6
+  )
+
+
+def test_the_learning_rates_of_epochs_are_those_of_the_released_logs():
+  """What the authors' logs print, peak 2e-3 over 300 epochs, and by hand."""
+  rates = optimizer.epoch_learning_rates(
+      2e-3, warmup_epochs=5.0, num_epochs=300, start=1e-6, final=1e-5
+  )
+  assert len(rates) == 300
+  logged = [1e-6, 1e-6, 4.008e-4, 8.006e-4, 1.2004e-3, 1.6002e-3]
+  np.testing.assert_allclose(rates[:6], logged, rtol=1e-12)
+  for epoch in (6, 100, 151, 299):
+    cosine = math.cos(math.pi * (epoch - 1) / 300)
+    expected = 1e-5 + (2e-3 - 1e-5) / 2 * (1 + cosine)
+    assert rates[epoch] == pytest.approx(expected, rel=1e-12)
+  assert rates[151] == pytest.approx(1.005e-3)  # half way: t = 150 of 300
+  assert f'{rates[299]:.2e}' == '1.02e-05'
+
+
+def test_the_epochs_refuse_a_warmup_as_long_as_the_run():
+  with pytest.raises(UserError, match='of 7 epochs fills the whole run of 7'):
+    optimizer.epoch_learning_rates(1.0, warmup_epochs=7.0, num_epochs=7)
+
+
+def test_a_rate_holds_for_the_steps_of_its_epoch():
+  """Ten records in batches of four: epochs end after 2, 5 and 7 updates."""
+  schedule = optimizer.piecewise([3.0, 1.0, 2.0], [2, 5, 7])
+  rates = [float(jax.jit(schedule)(count)) for count in range(9)]
+  assert rates == [3, 3, 1, 1, 1, 2, 2, 2, 2]
+  assert [float(schedule(count)) for count in range(9)] == rates
+
+
+PARAMS = {
+    'stem': {
+        'conv0': {'kernel': jnp.ones((3, 3, 2, 5)), 'bias': jnp.ones(5)},
+        'norm0': {'scale': jnp.ones(5), 'bias': jnp.ones(5)},
+    },
+    'stage1': {
+        'block00': {
+            'position': {'kernel': jnp.ones((3, 3, 1, 5)), 'bias': jnp.ones(5)},
+            'attention': {'decay_logit': jnp.ones((2, 1))},
+            'attention_scale': jnp.ones(5),
+            'ffn_scale': jnp.ones(5),
+        }
+    },
+}
+KERNELS = {'stem/conv0/kernel', 'stage1/block00/position/kernel'}
+
+
+def _paths(tree):
+  return {
+      '/'.join(entry.key for entry in path): leaf
+      for path, leaf in jax.tree.leaves_with_path(tree)
+  }
+
+
+def test_only_kernels_decay_by_path():
+  mask = _paths(optimizer.decay_mask(PARAMS))
+  assert {path for path, decays in mask.items() if decays} == KERNELS
+
+
+def test_layer_scale_decays_if_asked_to():
+  mask = _paths(optimizer.decay_mask(PARAMS, layer_scale=True))
+  scales = {f'stage1/block00/{name}_scale' for name in ('attention', 'ffn')}
+  assert {path for path, decays in mask.items() if decays} == KERNELS | scales
+
+
+# name -> tensors and values without decay, and with, in the authors' code.
+RELEASED = {
+    'rmt_t': ((207, 66_088), (135, 14_268_128)),
+    'rmt_s': ((402, 133_864), (270, 26_833_376)),
+    'rmt_l': ((610, 329_016), (480, 95_135_848)),
+}
+
+
+@pytest.mark.parametrize('name', RELEASED)
+def test_what_decays_is_what_decays_in_the_released_code(name):
+  model = factory.create_model(name, num_classes=1000)
+  params = factory.variable_shapes(model, (32, 32, 3))['params']
+  mask = optimizer.decay_mask(params, layer_scale=True)
+  sizes = {True: [], False: []}
+  for leaf, decays in zip(
+      jax.tree.leaves(params), jax.tree.leaves(mask), strict=True
+  ):
+    sizes[decays].append(leaf.size)
+  counts = [(len(sizes[key]), sum(sizes[key])) for key in (False, True)]
+  assert counts == list(RELEASED[name])
+
+
+def test_layer_scale_shrinks_with_the_kernels():
+  tx = optimizer.adamw(
+      lambda _: 0.5,
+      b1=0.9,
+      b2=0.999,
+      eps=1e-8,
+      weight_decay=0.25,
+      decay_layer_scale=True,
+  )
+  grads = jax.tree.map(jnp.zeros_like, PARAMS)
+  updates = _paths(tx.update(grads, tx.init(PARAMS), PARAMS)[0])
+  assert (updates['stage1/block00/ffn_scale'] == -0.125).all()
+  assert not updates['stem/norm0/scale'].any()
+
+
+def test_the_update_is_adam_plus_decoupled_decay():
+  """At the first step Adam's ratio is g / (|g| + eps): 1 for any g > 0."""
+  tx = optimizer.adamw(
+      lambda _: 0.5, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.25
+  )
+  grads = jax.tree.map(lambda leaf: 3.0 * jnp.ones_like(leaf), PARAMS)
+  updates, _ = tx.update(grads, tx.init(PARAMS), PARAMS)
+  for path, update in _paths(updates).items():
+    expected = -0.5 * (1 + 0.25) if path in KERNELS else -0.5
+    np.testing.assert_allclose(update, expected, rtol=1e-5, err_msg=path)
+
+
+def _adamw_by_hand(params, grads, rates, decay):
+  """Kingma and Ba's algorithm 1 with decoupled decay, in float64."""
+  m, v, b1, b2, eps = 0.0, 0.0, 0.8, 0.95, 1e-3
+  for t, (g, rate) in enumerate(zip(grads, rates, strict=True), 1):
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+    ratio = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
+    params = params - rate * (ratio + decay * params)
+  return params
+
+
+def test_ten_updates_are_those_of_the_algorithm():
+  """With a rate that changes; one leaf decays, the other does not."""
+  rates = optax.linear_schedule(0.1, 0.5, 10)
+  tx = optimizer.adamw(rates, b1=0.8, b2=0.95, eps=1e-3, weight_decay=0.25)
+  rng = np.random.default_rng(0)
+  grads = rng.normal(size=(10, 7))
+  params = {'kernel': jnp.ones(7), 'bias': jnp.ones(7)}
+  state = tx.init(params)
+  for gradient in grads:
+    gradient = jnp.asarray(gradient, jnp.float32)
+    updates, state = tx.update(
+        {'kernel': gradient, 'bias': gradient}, state, params
+    )
+    params = optax.apply_updates(params, updates)
+  rates = [float(rates(t)) for t in range(10)]
+  for name, decay in (('kernel', 0.25), ('bias', 0.0)):
+    expected = _adamw_by_hand(np.ones(7), grads, rates, decay)
+    np.testing.assert_allclose(params[name], expected, rtol=2e-5, atol=2e-6)
+
+
+def _config(**changes):
+  config = recipes.digits('retention_compact')
+  config.update_from_flattened_dict(
+      {'batch_size': 4, 'num_epochs': 4, 'optimizer.warmup_epochs': 2.0}
+      | changes
+  )
+  return config
+
+
+def _rates(config, count):
+  rate, _ = optimizer.from_config(config, schedule.from_config(config, 10))
+  return [float(rate(step)) for step in range(count)]
+
+
+def test_warmup_steps_follow_the_epochs():
+  """Warm-up 2.5 epochs of 10 images in batches of 4: floor(6.25) steps."""
+  config = _config(
+      **{
+          'num_epochs': 50,
+          'optimizer.warmup_epochs': 2.5,
+          'optimizer.learning_rate': 2.0,
+      }
+  )
+  rates = _rates(config, 66)
+  assert rates[6] == 2.0 and rates[3] == 1.0
+  # 50 epochs end at step 125; the middle of the cosine is (6 + 125) / 2.
+  np.testing.assert_allclose(rates[65], 1.013, atol=1e-3)
+
+
+_ENDS = {
+    'optimizer.learning_rate': 0.5,
+    'optimizer.warmup_learning_rate': 0.25,
+    'optimizer.final_learning_rate': 0.125,
+}
+
+
+def test_rates_of_epochs_change_where_epochs_end():
+  """Ten records in batches of four: epochs end at steps 2, 5, 7, 10."""
+  rates = _rates(_config(**_ENDS, **{'optimizer.schedule': 'epochs'}), 10)
+  # Epoch 3 is at t = 2 of 4: half way down the cosine.
+  np.testing.assert_allclose(rates, [0.25] * 5 + [0.375] * 2 + [0.3125] * 3)
+
+
+def test_the_cosine_takes_both_ends():
+  rates = _rates(_config(**_ENDS), 11)
+  found = [rates[step] for step in (0, 1, 5, 10)]
+  np.testing.assert_allclose(found, [0.25, 0.3, 0.5, 0.125], rtol=1e-6)
+
+
+def test_cifar10_by_the_paper():
+  found = schedule.from_config(_steps(batch_size=128, num_epochs=50), 45_000)
+  assert found.total_steps == found.stop_step == 17_578
+  assert found.epoch_end(1) == 351 and found.epoch_end(10) == 3515
+  assert len(found.validated_epochs) == 50
+  assert found.validated_epochs[17_578] == 50
+
+
+def test_epochs_end_at_the_floor():
+  found = schedule.from_config(_steps(), 7)
+  assert found.validated_epochs == {1: 1, 3: 2, 5: 3, 7: 4, 8: 5, 10: 6}
+
+
+def test_more_steps_than_the_optimiser_counts():
+  with pytest.raises(UserError, match=r'^2,147,483,648 steps are more than'):
+    schedule.from_config(_steps(batch_size=2, num_epochs=2**16), 2**16)
+  schedule.from_config(_steps(batch_size=2, num_epochs=2**16 - 1), 2**16)
+
+
+def test_stopping_early_keeps_the_schedule():
+  found = schedule.from_config(_steps(stop_after_epochs=3), 7)
+  assert (found.stop_step, found.total_steps) == (5, 10)
+
+
+def test_the_last_step_is_validated_always():
+  found = schedule.from_config(_steps(eval_every_epochs=4), 7)
+  assert found.validated_epochs == {7: 4, 10: 6}
+
+
+def test_epochs_shorter_than_a_step_have_no_validation():
+  found = schedule.from_config(_steps(batch_size=5), 2)
+  assert found.validated_epochs == {1: 4, 2: 6}
+
+
+def _steps(**changes):
+  return ml_collections.ConfigDict(
+      {
+          'batch_size': 4,
+          'num_epochs': 6,
+          'stop_after_epochs': 0,
+          'eval_every_epochs': 1,
+          'checkpoint_every_steps': 0,
+          'log_every_steps': 3,
+          **changes,
+      }
+  )
+
+
+def test_a_batch_larger_than_the_run_is_refused():
+  with pytest.raises(UserError, match='do not fill one batch of 43'):
+    schedule.from_config(_steps(batch_size=43), 7)
+
+
+def test_metrics_are_read_before_every_checkpoint():
+  found = schedule.from_config(
+      _steps(batch_size=1, log_every_steps=6, checkpoint_every_steps=4), 10
+  )
+  steps = range(1, 21)
+  assert [s for s in steps if found.saves_at(s)] == [4, 8, 12, 16, 20]
+  assert [s for s in steps if found.validates_at(s)] == [10, 20]
+  logged = [s for s in steps if found.logs_at(s)]
+  assert logged == [4, 6, 8, 10, 12, 16, 18, 20]
+  never = schedule.from_config(_steps(), 10)
+  assert not any(never.saves_at(step) for step in steps)
+
+
+@pytest.mark.parametrize(('step', 'epoch'), [(2, 1), (3, 2), (5, 2), (15, 6)])
+def test_the_epoch_of_a_step(step, epoch):
+  assert schedule.from_config(_steps(), 10).epoch_of(step) == epoch
