@@ -190,7 +190,7 @@ def _pipeline(spec):
   """Training as a run does it: one call is one step, fed by its data."""
   run = setup.build(recipes.resolve(recipe(spec)))
   training = PipelineTraining(run, repeat=spec['storage'] is None)
-  facts = {'images': run.config.batch_size, 'steps': 1}
+  facts = {'images': run.config.batch_size}
   return worker.Program(
       training, facts, ready=training.ready, close=training.close
   )
