@@ -178,7 +178,3 @@ def _beside(path, suffix):
 
 def _remove(path):
   shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-# For callers that have not moved yet.
-replacing = replaced

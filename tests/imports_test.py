@@ -22,14 +22,7 @@ MAY_IMPORT = {
     'data': set(),
     'distributed': set(),
     'checkpoints': {'distributed'},
-    'runs': {
-        'recipes',
-        'augment',
-        'checkpoints',
-        'data',
-        'distributed',
-        'models',
-    },
+    'runs': {'augment', 'checkpoints', 'data', 'recipes'},
     'weights': {
         'recipes',
         'checkpoints',

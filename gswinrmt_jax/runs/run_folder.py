@@ -19,8 +19,6 @@ from gswinrmt_jax import files, recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import provenance
 
-write_json = files.write_json  # for callers that have not moved yet
-
 _CONFIG, _LOCK = 'config.json', '.lock'
 
 

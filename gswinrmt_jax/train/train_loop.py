@@ -18,6 +18,7 @@ from gswinrmt_jax.errors import (
     run_has_begun,
     RunError,
     Stopped,
+    UserError,
 )
 from gswinrmt_jax.runs import dataset_record, plots, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
@@ -115,7 +116,8 @@ def _fit(run, log, restored, preemption):
     stack.enter_context(preemption.deferred())
     # What moves between host and devices does so explicitly.
     stack.enter_context(jax.transfer_guard('disallow'))
-    for step, batch in log.timing(itertools.chain([first], batches)):
+    batches = _while_workers_live(itertools.chain([first], batches), preemption)
+    for step, batch in log.timing(batches):
       with profile.step(step):
         state, metrics = train_step(state, batch, setup.key)
         log.add(metrics)  # stays on the devices
@@ -131,13 +133,33 @@ def _fit(run, log, restored, preemption):
       if figures or stop or schedule.saves_at(step):
         _save(run, state, step, figures)  # asynchronous
       if stop:
-        run.checkpoints.wait()
-        raise Stopped(
-            f'stopped by {preemption_lib.name(stop)} after step {step:,}, with '
-            'a checkpoint of that step; the same command goes on from there',
-            stop,
-        )
+        _stop(run, step, stop)
+    if step < schedule.stop_step:  # The signal ended the workers, too.
+      if not schedule.logs_at(step):
+        log.write_interval(step)
+      if not (schedule.validates_at(step) or schedule.saves_at(step)):
+        _save(run, state, step, None)
+      _stop(run, step, preemption.received)
   return state
+
+
+def _while_workers_live(batches, preemption):
+  """Yields batches; ends early if a signal has ended the workers, too."""
+  try:
+    yield from batches
+  except UserError:
+    # Several processes have to end after the same step.
+    if not preemption.received or processes.share()[1] > 1:
+      raise
+
+
+def _stop(run, step, number):
+  run.checkpoints.wait()
+  raise Stopped(
+      f'stopped by {preemption_lib.name(number)} after step {step:,}, with a '
+      'checkpoint of that step; the same command goes on from there',
+      number,
+  )
 
 
 @dataclasses.dataclass
