@@ -11,7 +11,7 @@ import tiny
 import tiny_parts
 
 from gswinrmt_jax.augment import mix
-from gswinrmt_jax.models import norm
+from gswinrmt_jax.models import layers
 from gswinrmt_jax.train import losses, optimizer
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
@@ -267,8 +267,7 @@ class _Model(nn.Module):
   def __call__(self, x, *, train: bool):
     x = nn.Conv(4, (3, 3), strides=2, name='conv')(x)
     if self.batch_norm:
-      normed = norm.BatchNorm(jnp.float32, name='norm')
-      x = normed(tiny.Through(4), x, train=train)
+      x = layers.BatchNorm(name='norm')(x, train=train)
     return nn.Dense(tiny.CLASSES, name='head')(nn.relu(x).mean((1, 2)))
 
 

@@ -316,7 +316,8 @@ def test_the_loss_against_loops():
     )
 
   for seed in (0, 1):
-    box, (loss, (found, updates)) = jax.device_get(run(jax.random.key(seed)))
+    drawn = jax.device_get(run(jax.random.key(seed)))
+    box, (loss, (found, targets, updates)) = drawn
     np.testing.assert_array_equal(found, logits)
     np.testing.assert_array_equal(updates['box'], box)
     assert box.shape == (H, W)
@@ -324,6 +325,7 @@ def test_the_loss_against_loops():
     expected = 0.0
     for i in range(B):
       mixed = (1 - taken) * of_image[i] + taken * of_image[i ^ 1]
+      np.testing.assert_allclose(targets[i], mixed, rtol=1e-5)
       expected += _cross_entropy(logits[i], mixed) / B
       for y, x in np.ndindex(H, W):
         token = _cross_entropy(dense[i, y, x], of_tokens[i, y, x])

@@ -44,7 +44,10 @@ class Progress:
     self._skipped += entry.get('skipped', 0)
     text = 'no finite step'
     if 'loss' in entry:
-      text = f'loss {entry["loss"]:.3f}  acc {entry["accuracy"]:.1%}'
+      # Of mixed images it is counted against the class of the larger share.
+      mixed = step - self._schedule.log_every_steps < self._schedule.mixed_steps
+      counted = 'acc, dominant label' if mixed else 'acc'
+      text = f'loss {entry["loss"]:.3f}  {counted} {entry["accuracy"]:.1%}'
     if self._skipped:
       text += f'  skipped {self._skipped}'
     schedule = self._schedule

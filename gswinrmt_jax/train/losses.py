@@ -15,22 +15,23 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train.schedule import Schedule
 
-# (apply, image, targets, key) -> (loss, (class logits, what apply updated));
-# apply is the model's, in training, with everything but the image.
+# (apply, image, targets, key) -> (loss, (class logits, their targets, what
+# apply updated)); apply is the model's, in training, with everything but the
+# image.
 Loss = Callable[
     [Callable[..., Any], jax.Array, Any, jax.Array],
-    tuple[jax.Array, tuple[jax.Array, Any]],
+    tuple[jax.Array, tuple[jax.Array, jax.Array, Any]],
 ]
 
 
 def class_loss(
     apply: Callable[..., Any], image: jax.Array, targets: Any, key: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, Any]]:
   """Returns the mean cross-entropy with the soft targets, in float32."""
   del key
   logits, updates = apply(image)
   loss = optax.softmax_cross_entropy(logits, targets).mean()
-  return loss, (logits, updates)
+  return loss, (logits, targets, updates)
 
 
 def token_label_loss(
@@ -40,7 +41,7 @@ def token_label_loss(
     key: jax.Array,
     *,
     weight: float,
-) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, Any]]:
   """Returns the loss of token labels (LV-ViT, as in the released RMT).
 
       L = CE(class logits, mixed target) + weight mean_hw CE(dense, target_hw)
@@ -56,7 +57,7 @@ def token_label_loss(
     weight: Weight of the dense logits' loss.
 
   Returns:
-    The loss, and class logits and updates of the model.
+    The loss, and class logits, their mixed targets and updates of the model.
   """
   class_targets, token_targets = targets
   height, width = token_targets.shape[1:3]
@@ -68,7 +69,7 @@ def token_label_loss(
   class_targets = mix.blend_with_partner(class_targets, share)
   loss = optax.softmax_cross_entropy(logits, class_targets).mean()
   dense_loss = optax.softmax_cross_entropy(dense, token_targets).mean()
-  return loss + weight * dense_loss, (logits, updates)
+  return loss + weight * dense_loss, (logits, class_targets, updates)
 
 
 def augmentation_and_loss(
@@ -92,8 +93,7 @@ def augmentation_and_loss(
       whole number of tokens.
   """
   fields = config.augment.to_dict()
-  mixed_epochs = schedule.num_epochs - fields.pop('mix_off_epochs')
-  mixed_steps = schedule.epoch_end(mixed_epochs)
+  del fields['mix_off_epochs']  # in `schedule.mixed_steps`
   settings = augment_lib.Augment(
       **fields,
       mean=info.mean,
@@ -105,7 +105,7 @@ def augmentation_and_loss(
 
     def augmentation(key, batch):
       # A batch has its step in training alone.
-      mixing = batch.get('step', 0) < mixed_steps
+      mixing = batch.get('step', 0) < schedule.mixed_steps
       return augment_lib.augment(
           key, batch['image'], batch['label'], settings, mixing=mixing
       )

@@ -22,6 +22,7 @@ class Schedule:
     eval_every_epochs: Epochs between validations.
     log_every_steps: Steps between readings of the metrics.
     checkpoint_every_steps: Steps between mid-epoch checkpoints; 0: none.
+    mixed_epochs: First epochs, in which batches are mixed; 0: in none.
   """
 
   num_examples: int
@@ -31,6 +32,7 @@ class Schedule:
   eval_every_epochs: int
   log_every_steps: int
   checkpoint_every_steps: int = 0
+  mixed_epochs: int = 0
 
   def epoch_end(self, epoch: int) -> int:
     """Returns the last step of an epoch, `floor(epoch n / B)`."""
@@ -45,6 +47,11 @@ class Schedule:
   def total_steps(self) -> int:
     """Steps of the whole schedule."""
     return self.epoch_end(self.num_epochs)
+
+  @property
+  def mixed_steps(self) -> int:
+    """Steps before mixing ends."""
+    return self.epoch_end(self.mixed_epochs)
 
   @property
   def stop_step(self) -> int:
@@ -96,6 +103,7 @@ def from_config(
       eval_every_epochs=config.eval_every_epochs,
       log_every_steps=config.log_every_steps,
       checkpoint_every_steps=config.checkpoint_every_steps,
+      mixed_epochs=_mixed_epochs(config),
   )
   if schedule.total_steps > _MOST_STEPS:
     raise UserError(
@@ -108,3 +116,12 @@ def from_config(
         f'fill one batch of {config.batch_size}: lower config.batch_size'
     )
   return schedule
+
+
+def _mixed_epochs(config):
+  if config.token_label_weight:  # whose boxes are mixed to the end
+    return config.num_epochs
+  augment = config.augment
+  if not augment.mix_prob or not (augment.mixup_alpha or augment.cutmix_alpha):
+    return 0
+  return config.num_epochs - augment.mix_off_epochs

@@ -54,7 +54,8 @@ def make_train_step(
 
   Returns:
     The update. Its metrics are scalars: `loss`, `accuracy` (of the augmented
-    images, against the label before mixing), `grad_norm` (global, l2), `finite`
+    images, against the class with the largest weight in their targets: the
+    label itself where they are not mixed), `grad_norm` (global, l2), `finite`
     (whether loss and gradient are), after the update `learning_rate` and, where
     decays are learned, `gamma_min` and `gamma_max`.
   """
@@ -67,7 +68,7 @@ def make_train_step(
     )
 
     def loss_of(params, batch_stats, part, dropout_key):
-      image, targets, label = part
+      image, targets = part
       apply = functools.partial(
           model.apply,
           {'params': params, 'batch_stats': batch_stats},
@@ -75,8 +76,8 @@ def make_train_step(
           rngs={'dropout': dropout_key},
           mutable=['batch_stats'],
       )
-      value, (logits, updated) = loss(apply, image, targets, loss_key)
-      accuracy = jnp.mean(logits.argmax(-1) == label)
+      value, (logits, wanted, updated) = loss(apply, image, targets, loss_key)
+      accuracy = jnp.mean(logits.argmax(-1) == wanted.argmax(-1))
       return value, (accuracy, updated['batch_stats'])
 
     gradient = jax.value_and_grad(loss_of, has_aux=True)
@@ -85,7 +86,7 @@ def make_train_step(
     (value, (accuracy, batch_stats)), grads = gradient(
         state.params,
         state.batch_stats,
-        (image, targets, batch['label']),
+        (image, targets),
         dropout_key,
     )
     grad_norm = optax.tree.norm(grads)

@@ -1,0 +1,81 @@
+"""What training makes of mixed batches: when they end, and their accuracy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.train import losses, train_step
+from gswinrmt_jax.train import schedule as schedule_lib
+from gswinrmt_jax.train import train_state as state_lib
+
+
+def _schedule(**changes):
+  config = recipes.digits('rmt_compact')
+  config.num_epochs = 4
+  config.augment.update({'mixup_alpha': 1.0, **changes})
+  return config, schedule_lib.from_config(config, 1297)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'epochs'),
+    [
+        ({}, 4),
+        ({'mix_off_epochs': 1}, 3),
+        ({'mix_off_epochs': 4}, 0),
+        ({'mix_prob': 0.0}, 0),
+        ({'mixup_alpha': 0.0}, 0),
+    ],
+)
+def test_epochs_with_mixing(changes, epochs):
+  _, schedule = _schedule(**changes)
+  assert schedule.mixed_steps == epochs * 1297 // 64
+
+
+def test_the_last_epochs_are_not_mixed():
+  config, schedule = _schedule(mix_off_epochs=1)
+  augmentation, _ = losses.augmentation_and_loss(
+      recipes.resolve(config), datasets.info('digits'), schedule, stride=1
+  )
+  batch = {
+      'image': jnp.zeros((4, 8, 8, 3), jnp.uint8),
+      'label': jnp.array([0, 1, 2, 3]),
+  }
+  last = 3 * 1297 // 64  # updates made before the last epoch's first
+  run = jax.jit(lambda step: augmentation(jax.random.key(0), batch | step)[1])
+  mixed, plain = run({'step': last - 1}), run({'step': last})
+  np.testing.assert_array_equal(plain, np.eye(10)[:4])
+  assert (mixed != plain).any()
+
+
+class _Constant:
+  """A model that always names class 1; its parameter only has a gradient."""
+
+  def apply(self, variables, image, **options):
+    logits = jnp.tile(jnp.array([0.0, 1.0, 0.5]), (len(image), 1))
+    return logits * variables['params']['w'], {'batch_stats': {}}
+
+
+def test_training_accuracy_counts_the_dominant_label():
+  """The larger share of a mixed target; the label of an unmixed one."""
+  tx, params = optax.sgd(0.0), {'w': jnp.float32(1.0)}
+  state = state_lib.TrainState(
+      step=jnp.int32(0),
+      params=params,
+      batch_stats={},
+      opt_state=tx.init(params),
+  )
+  batch = {'image': jnp.zeros((4, 2, 2, 3)), 'label': jnp.array([0, 1, 0, 2])}
+
+  def augmentation(key, batch):
+    target = jnp.array(
+        [[0.4, 0.6, 0.0], [0.1, 0.8, 0.1], [0.6, 0.4, 0.0], [0.0, 0.7, 0.3]]
+    )
+    return batch['image'], target
+
+  update = train_step.make_train_step(_Constant(), tx, augmentation)
+  _, metrics = update(state, batch, jax.random.key(0))
+  assert metrics['accuracy'] == 0.75  # against the labels, 0.25
