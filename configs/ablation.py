@@ -22,7 +22,7 @@ from gswinrmt_jax.experiments import switches
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """Returns the recipe; `arg` is what stands behind the colon."""
+  """Returns the recipe; `arg` follows the colon."""
   base, _, rest = (arg or '').partition(',')
   switch, _, rest = rest.partition(',')
   fields = switches.fields(base, switch)

@@ -21,6 +21,6 @@ from gswinrmt_jax import recipes
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """Returns the recipe; `arg` is what stands behind the colon."""
+  """Returns the recipe; `arg` follows the colon."""
   config = recipes.cifar10('swat_compact')
   return recipes.with_argument(config, arg, table2=True)

@@ -9,15 +9,14 @@ The argument is the model: t, s, b or l. With token labels, s, b or l
   python train.py --config=configs/imagenet_rmt.py:s,token_label \
     --config.data.label_maps=DIR
 
-A tiny model for a few seconds on the
-packaged digits, to see that all of it runs:
+To see that all of it runs, a tiny model trains for a few seconds on the
+packaged digits:
 
   python train.py --config=configs/imagenet_rmt.py:t,smoke
 
 Result: not measured. Published, the best of weights and moving average over all
 epochs on the validation set: T 82.4 %, S 84.1 %, B 85.0 %, L 85.5 %; with token
-labels S 84.8 %, B 85.6 %, L 86.1 %
-(docs/imagenet.md).
+labels S 84.8 %, B 85.6 %, L 86.1 % (docs/imagenet.md).
 """
 
 import ml_collections
@@ -28,7 +27,7 @@ _MODELS = ('t', 's', 'b', 'l')
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """Returns the recipe; `arg` is what stands behind the colon."""
+  """Returns the recipe; `arg` follows the colon."""
   model, _, rest = (arg or '').partition(',')
   if model not in _MODELS:
     raise ValueError(

@@ -22,7 +22,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import guard
 from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.distributed import processes
-from gswinrmt_jax.models import layers
+from gswinrmt_jax.models import factory, layers
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import train_loop
 
@@ -43,6 +43,7 @@ def install(monkeypatch):
   """Puts the small model and images in place."""
   tiny_parts.install(monkeypatch)
   monkeypatch.setattr(recipes, 'make_model', lambda *args: Small())
+  monkeypatch.setattr(factory, 'create_model', lambda *args, **how: Small())
 
 
 def recipe(**changes):

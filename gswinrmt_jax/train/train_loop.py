@@ -65,7 +65,6 @@ def train(
             attention=config.attention_impl, depthwise=config.depthwise_impl
         )
     )
-    stack.enter_context(run_has_begun())
     restored = run.checkpoints.restore_latest(run.setup.target)
     start = restored.step if restored else 0
     schedule = run.setup.schedule
@@ -76,6 +75,7 @@ def train(
     if summary:
       terminal.say(f'{folder} is complete.')
     else:
+      stack.enter_context(run_has_begun())
       _announce(run, start)
       log = stack.enter_context(contextlib.closing(_open_log(run, start)))
       if start < schedule.stop_step:
