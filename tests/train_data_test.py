@@ -234,7 +234,7 @@ def test_random_crops_are_of_the_training_records_alone(own_root):
   assert train.how == pictures.RandomCrop((0.5, 0.6), (0.75, 4 / 3))
   assert train.image_shape == (8, 8, 3) and len(train) == 12
   batch = train.gather(np.arange(3), 0, np.arange(3))
-  assert {'image', 'label', 'box', 'row'} == set(batch)
+  assert {'image', 'label', 'box'} == set(batch)
   val = setup.load_eval(config, 'val')
   assert set(val.gather([0])) == {'image', 'label'}
 
