@@ -1,13 +1,16 @@
 """What training makes of mixed batches: when they end, and their accuracy."""
 
+import io
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from gswinrmt_jax import recipes
+from gswinrmt_jax import recipes, terminal
 from gswinrmt_jax.data import datasets
+from gswinrmt_jax.runs import progress
 from gswinrmt_jax.train import losses, train_step
 from gswinrmt_jax.train import schedule as schedule_lib
 from gswinrmt_jax.train import train_state as state_lib
@@ -79,3 +82,25 @@ def test_training_accuracy_counts_the_dominant_label():
   update = train_step.make_train_step(_Constant(), tx, augmentation)
   _, metrics = update(state, batch, jax.random.key(0))
   assert metrics['accuracy'] == 0.75  # against the labels, 0.25
+
+
+def test_the_progress_line_says_what_is_counted():
+  """Two of six epochs are mixed, 5 steps; an interval has 3."""
+  schedule = schedule_lib.Schedule(
+      num_examples=5,
+      batch_size=2,
+      num_epochs=6,
+      stop_after_epochs=6,
+      eval_every_epochs=1,
+      log_every_steps=3,
+      mixed_epochs=2,
+  )
+  stream = io.StringIO()
+  told = progress.Progress(schedule, terminal.Terminal(stream), [], start=0)
+  entry = {'loss': 1.0, 'accuracy': 0.5, 'images_per_second': 9, 'data_wait': 0}
+  for step in (3, 6, 9):
+    told.interval(step, entry)
+  first, across, last = stream.getvalue().splitlines()
+  assert 'acc, dominant label 50.0%' in first
+  assert 'acc, dominant label 50.0%' in across
+  assert '  acc 50.0%' in last

@@ -45,7 +45,8 @@ class Progress:
     text = 'no finite step'
     if 'loss' in entry:
       # Of mixed images it is counted against the class of the larger share.
-      mixed = step - self._schedule.log_every_steps < self._schedule.mixed_steps
+      first = max(0, step - self._schedule.log_every_steps)
+      mixed = first < self._schedule.mixed_steps
       counted = 'acc, dominant label' if mixed else 'acc'
       text = f'loss {entry["loss"]:.3f}  {counted} {entry["accuracy"]:.1%}'
     if self._skipped:
