@@ -182,7 +182,7 @@ def test_wanted_classes_among_others(tmp_path):
       'hidden': 1,
       'folders without a WordNet identifier': 1,
       '.csv outside class folders': 1,
-      'files outside class folders': 1,
+      'without suffix outside class folders': 1,
   }
 
 

@@ -172,7 +172,7 @@ def test_another_number_of_images_is_said(tmp_path):
   )
   made = mini_imagenet.find(tmp_path)
   (note,) = made.notes
-  assert note.startswith('1 classes have not 12 pictures but 24 to 24')
+  assert note.startswith('some classes have 24 to 24 pictures, not 12')
   assert sorted(made.counts('test')) == [1, 1, 1, 2]
   assert sorted(made.counts('train')) == [10, 10, 10, 20]
 

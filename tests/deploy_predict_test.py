@@ -132,6 +132,6 @@ def test_mistakes_are_one_line(digits, capsys, argument, said):
 
 def test_a_backbone_has_no_classes():
   loaded = load.load(_RUN)
-  card = dataclasses.replace(loaded.card, num_classes=0)
+  card = dataclasses.replace(loaded.card, num_classes=0, class_names=())
   with pytest.raises(UserError, match='no classes'):
     predict.Predictor(dataclasses.replace(loaded, card=card))

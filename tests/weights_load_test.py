@@ -70,7 +70,7 @@ def test_evaluation_of_weights_needs_the_data_named(folder, tmp_path):
 
 
 def test_other_classes_are_refused(run, folder, monkeypatch):
-  card = dataclasses.replace(run.card, num_classes=7)
+  card = dataclasses.replace(run.card, num_classes=7, class_names=())
   other = dataclasses.replace(run, card=card)
   monkeypatch.setattr(load, 'load', lambda *args, **kwargs: other)
   with pytest.raises(UserError, match='7 classes apart, digits has 10'):
@@ -212,7 +212,7 @@ def test_above_the_cards_size_no_margin_is_cut_off():
         (lambda f: f['pretrained_cfg'].pop('mean'), "no 'mean'"),
         (lambda f: f.update(pretrained_cfg=None), 'there: '),
         (lambda f: f['pretrained_cfg'].update(crop_pct=None), 'there: '),
-        (lambda f: f['pretrained_cfg'].update(mean=[0.5]), '3 numbers'),
+        (lambda f: f['pretrained_cfg'].update(mean=[0.5]), '3 finite'),
         (lambda f: f['pretrained_cfg'].update(label_names=['a']), '1 names'),
         (
             lambda f: f['pretrained_cfg'].update(label_names=['a', 1, 'c']),
@@ -258,7 +258,7 @@ def test_the_images_of_a_run_are_checked(tmp_path):
   info = dataclasses.asdict(datasets.info('digits', ''))
   fields = {**info, 'std': [0.3, float('nan'), 0.3], 'crop': 1.0}
   (copy / 'data.json').write_text(json.dumps(fields))
-  with pytest.raises(UserError, match=r'run: mean .* must be finite'):
+  with pytest.raises(UserError, match=r'data\.json cannot be read: .* finite'):
     load.load(copy)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 
 from gswinrmt_jax.data import (
     decoded_cache,
@@ -28,6 +29,10 @@ class Info:
       data sets of the user's own.
     std: Likewise.
     image_size: Height and width as stored; zeros where they may differ.
+
+  Raises:
+    ValueError: If a class name is no string, or images cannot be normalised by
+      `mean` and `std`.
   """
 
   name: str
@@ -35,6 +40,18 @@ class Info:
   mean: tuple[float, float, float]
   std: tuple[float, float, float]
   image_size: tuple[int, int] = (32, 32)
+
+  def __post_init__(self):
+    if not all(isinstance(name, str) for name in self.class_names):
+      raise ValueError('a class name is no string')
+    for values in (self.mean, self.std):
+      if len(values) != 3 or not all(map(math.isfinite, values)):
+        raise ValueError(f'{values!r:.80} must be 3 finite numbers')
+    if min(self.std) <= 0:
+      raise ValueError(f'std {self.std} must be above 0')
+    size = self.image_size
+    if len(size) != 2 or not all(isinstance(side, int) for side in size):
+      raise ValueError(f'image_size {size!r:.80} must be 2 whole numbers')
 
 
 _BUILT_IN = {

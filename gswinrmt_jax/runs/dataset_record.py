@@ -12,12 +12,6 @@ from gswinrmt_jax.data import datasets, label_maps, sources
 from gswinrmt_jax.errors import UserError
 
 _FILE = 'data.json'
-# Type and number of a tuple's elements.
-_FORMS = {
-    'mean': ((int, float), 3),
-    'std': ((int, float), 3),
-    'image_size': (int, 2),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,20 +118,24 @@ def _read(path: pathlib.Path) -> ImageSpec:
   try:
     fields = dict(files.read_json(path))
     crop, maps = fields.pop('crop'), fields.pop('label_maps', '')
+    if not 0 <= crop <= 1:
+      raise ValueError(f'crop {crop} must be from 0 to 1')
     splits = fields.pop('splits', {})
     for name in ('class_names', 'mean', 'std', 'image_size'):
       fields[name] = tuple(fields[name])
-    for name, (kind, count) in _FORMS.items():
-      values = fields[name]
-      if len(values) != count or not all(isinstance(v, kind) for v in values):
-        raise ValueError(f'{name} is {values!r:.80}')
     return ImageSpec(
         datasets.Info(**fields),
         crop,
         {name: Identity(**splits[name]) for name in splits},
         maps,
     )
-  except (OSError, ValueError, TypeError, LookupError) as error:
+  except (
+      OSError,
+      ValueError,
+      TypeError,
+      LookupError,
+      ArithmeticError,
+  ) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
 
 

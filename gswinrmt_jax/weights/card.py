@@ -5,13 +5,13 @@ The keys are those of timm's files on model hubs.
 
 from collections.abc import Mapping
 import dataclasses
-import math
 import pathlib
 from typing import Any
 import unicodedata
 
 import gswinrmt_jax
 from gswinrmt_jax import files
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
@@ -38,6 +38,10 @@ class Card:
       0 if images are squeezed to the size, whatever their shape.
     dtype: Computation dtype of the training.
     figures: Measured results, by name.
+
+  Raises:
+    ValueError: If there are too many or too few class names, or images cannot
+      be prepared with these numbers.
   """
 
   name: str
@@ -51,6 +55,14 @@ class Card:
   dtype: str = 'float32'
   figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+  def __post_init__(self):
+    names = self.class_names
+    datasets.Info(self.name, names, self.mean, self.std, self.image_size)
+    if names and len(names) != self.num_classes:
+      raise ValueError(f'{len(names)} names for {self.num_classes} classes')
+    if not 0 <= self.crop <= 1:
+      raise ValueError(f'crop {self.crop} must be from 0 to 1')
+
   def make_model(self) -> Backbone:
     """Returns the model.
 
@@ -63,25 +75,6 @@ class Card:
         dtype=self.dtype,
         **self.fields,
     )
-
-  def check(self) -> None:
-    """Checks classes and numbers.
-
-    Raises:
-      ValueError: If a class name is no string or there are too many or too few
-        of them, or if images cannot be prepared with these numbers.
-    """
-    names = self.class_names
-    if not all(isinstance(name, str) for name in names):
-      raise ValueError('a class name is no string')
-    if names and len(names) != self.num_classes:
-      raise ValueError(f'{len(names)} names for {self.num_classes} classes')
-    if not all(map(math.isfinite, (*self.mean, *self.std))):
-      raise ValueError(f'mean {self.mean} and std {self.std} must be finite')
-    if min(self.std) <= 0:
-      raise ValueError(f'std {self.std} must be above 0')
-    if not 0 <= self.crop <= 1:
-      raise ValueError(f'crop {self.crop} must be from 0 to 1')
 
   def class_name(self, label: int) -> str:
     """Returns a class name for the terminal; 'class 7' if there are none."""
@@ -171,24 +164,16 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
         },
         num_classes=int(fields['num_classes']),
         class_names=tuple(images.get('label_names') or ()),
-        image_size=_triple(int, images['input_size'])[1:],
-        mean=_triple(float, images['mean']),
-        std=_triple(float, images['std']),
+        image_size=tuple(map(int, images['input_size'][1:])),
+        mean=tuple(map(float, images['mean'])),
+        std=tuple(map(float, images['std'])),
         crop=0.0 if squeezed else float(images.get('crop_pct', 1.0)),
         dtype=fields.get('dtype', 'float32'),
         figures=fields.get('figures', {}),
     )
     card.make_model()
-    card.check()
   except KeyError as error:
     raise UserError(f'{where} has no {error}') from error
   except (TypeError, ValueError, AttributeError, OverflowError) as error:
     raise UserError(f'{where}: {error}') from error
   return card
-
-
-def _triple(kind, values):
-  numbers = tuple(kind(value) for value in values)
-  if len(numbers) != 3:
-    raise ValueError(f'{values} should be 3 numbers')
-  return numbers

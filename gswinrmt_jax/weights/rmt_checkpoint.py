@@ -116,29 +116,21 @@ def unwrap(
       if isinstance(name, str) and isinstance(value, np.ndarray)
   }
   if arrays and key is None:
-    return where, *_backbone(arrays)
+    inside = arrays
+    for prefix in _PREFIXES * _MAX_DEPTH:
+      stripped = {
+          name.removeprefix(prefix): array
+          for name, array in inside.items()
+          if name.startswith(prefix)
+      }
+      inside = stripped or inside
+    return where, inside, len(arrays) - len(inside)
   # Keys of a crafted file that are no strings might print without end.
   names = [ascii(n[:40])[1:-1] for n in entries if isinstance(n, str)][:10]
   wanted = f'no entry {key}' if key else 'no weights'
   raise UserError(
       f'{wanted} in the checkpoint (entries: {", ".join(names) or "none"})'
   )
-
-
-def _backbone(arrays, depth=_MAX_DEPTH):
-  """Strips prefixes; of a detector, takes the backbone only."""
-  if not depth:
-    return arrays, 0
-  for prefix in _PREFIXES:
-    inside = {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
-    if inside:
-      found, others = _backbone(inside, depth - 1)
-      return found, others + len(arrays) - len(inside)
-  return arrays, 0
 
 
 def recognise(
@@ -164,11 +156,12 @@ def recognise(
     ) from error
   if full_stages is not None:
     fields['full_stages'] = tuple(full_stages)
-  found = [
-      Recognised(name, changed, num_classes)
-      for name in RELEASED
-      if not (changed := _changed(fields, name)).keys() & set(_SIZES)
-  ]
+  found = []
+  for name in RELEASED:
+    arch = named.MODELS[name]
+    changed = {k: v for k, v in fields.items() if v != getattr(arch, k)}
+    if not changed.keys() & set(_SIZES):
+      found.append(Recognised(name, changed, num_classes))
   if found:  # with and without a dense head
     return min(found, key=lambda known: len(known.fields))
   if 'num_heads' in fields and full_stages is not None:
@@ -186,16 +179,6 @@ def recognise(
       f'{unknown}; say which of its stages attend over all pairs of tokens: '
       '--full-stages 3,4'
   )
-
-
-def _changed(fields, name):
-  """Returns the fields that differ from those of the named model."""
-  arch = named.MODELS[name]
-  return {
-      field: value
-      for field, value in fields.items()
-      if value != getattr(arch, field)
-  }
 
 
 def _sizes(arrays):

@@ -269,10 +269,6 @@ def _rebuild_tensor(storage, offset, size, stride, *_):
   )
 
 
-def _rebuild_parameter(data, *_):
-  return data
-
-
 def _dropped(*_):
   return None
 
@@ -297,7 +293,7 @@ _STAND_INS = {
     'collections.OrderedDict': _empty,
     'torch.Size': _size,
     'torch._utils._rebuild_tensor_v2': _rebuild_tensor,
-    'torch._utils._rebuild_parameter': _rebuild_parameter,
+    'torch._utils._rebuild_parameter': lambda data, *_: data,
     # Settings and figures that training scripts save as well: dropped.
     'argparse.Namespace': _empty,
     'yacs.config.CfgNode': _empty,

@@ -10,11 +10,7 @@ import PIL.Image
 
 from gswinrmt_jax.data import pictures
 from gswinrmt_jax.data.prepare import collection as collections
-from gswinrmt_jax.data.prepare.collection import (
-    Collection,
-    Picture,
-    UNDIVIDED,
-)
+from gswinrmt_jax.data.prepare.collection import Collection, Picture, UNDIVIDED
 from gswinrmt_jax.errors import UserError
 
 # The format that each suffix stands for.
@@ -31,7 +27,7 @@ _SPLITS = {
     'test': 'test',
 }
 
-_SHARE = 0.1  # of val and of test, unless given
+_SHARE = 0.1  # of the pictures, for val and for test, unless given
 _TAKEN = ('cifar10', 'digits', 'imagenet', 'mini_imagenet', 'downloads')
 
 
@@ -70,20 +66,15 @@ def find_and_divide(
     seed: Of the division; None for 0.
 
   Raises:
-    UserError: If the folders will not do, or they are divided already and a
+    UserError: If the folders cannot be used, or they are divided already and a
       division is asked for.
   """
   collection = find(root)
-  given = {'val': val, 'test': test, 'seed': seed}
   if UNDIVIDED not in collection.splits:
-    for key, value in given.items():
-      if value is not None:
-        raise UserError(f'{root} has its own train/, so --{key} has no use')
-    collection.source['division'] = 'as the folders are'
-    return collection
+    return collections.keep_division(collection, val=val, test=test, seed=seed)
   shares = {
-      split: _SHARE if share is None else share
-      for split, share in (('val', val), ('test', test))
+      'val': _SHARE if val is None else val,
+      'test': _SHARE if test is None else test,
   }
   return collections.divide(collection, shares, seed or 0)
 
@@ -151,13 +142,10 @@ def walk(
     ignored: Counter,
     above: tuple[tuple[int, int], ...] = (),
 ) -> Iterator[str]:
-  """Yields the image files in a folder and its folders, sorted.
+  """Yields the image files in `root / below` at any depth, sorted.
 
-  Args:
-    root: What the names are relative to.
-    below: The folder, relative to `root`.
-    ignored: Counts what is passed over, by suffix.
-    above: The folders it is in, as device and inode.
+  Names are relative to `root`. `ignored` counts what is passed over, by suffix;
+  `above` are the folders that lead here, as device and inode.
 
   Raises:
     UserError: If a link leads to a folder that it is in, or a name is no UTF-8.
@@ -166,20 +154,24 @@ def walk(
   here = here.st_dev, here.st_ino
   if here in above:
     raise UserError(f'{root / below} is a link to a folder that it is in')
-  for entry in _visible(root / below, ignored):
-    name = f'{below}/{entry.name}' if below else entry.name
-    suffix = os.path.splitext(entry.name)[1].lower()
-    if _is_folder(entry):
+  for entry in visible(root / below, ignored):
+    name = f'{below}/{entry.name}'.lstrip('/')
+    if is_folder(entry):
       yield from walk(root, name, ignored, (*above, here))
-    elif suffix in SUFFIXES:
+    elif suffix_of(name) in SUFFIXES:
       yield name
     else:
-      ignored[suffix or 'without suffix'] += 1
+      ignored[suffix_of(name)] += 1
+
+
+def suffix_of(file_name: str) -> str:
+  """Returns '.jpg' of 'a/B.JPG', or 'without suffix'."""
+  return os.path.splitext(file_name)[1].lower() or 'without suffix'
 
 
 def format_of(file_name: str) -> str | None:
   """Returns the format that a file's suffix stands for."""
-  return SUFFIXES.get(os.path.splitext(file_name)[1].lower())
+  return SUFFIXES.get(suffix_of(file_name))
 
 
 def _parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
@@ -214,22 +206,27 @@ def _parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
 def _folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
   """Returns the folders in a folder; counts what else is in it."""
   names = []
-  for entry in _visible(folder, ignored):
-    if _is_folder(entry):
+  for entry in visible(folder, ignored):
+    if is_folder(entry):
       names.append(entry.name)
     else:
-      ignored[_outside(entry)] += 1
+      ignored[outside(entry.name)] += 1
   return names
 
 
-def _outside(entry):
-  suffix = os.path.splitext(entry.name)[1].lower()
-  kind = 'pictures' if suffix in SUFFIXES else suffix or 'without suffix'
+def outside(file_name: str) -> str:
+  """Returns what to count a file as that lies beside the class folders."""
+  suffix = suffix_of(file_name)
+  kind = 'pictures' if suffix in SUFFIXES else suffix
   return f'{kind} outside class folders'
 
 
-def _visible(folder, ignored):
-  """Returns a folder's entries, sorted by name, without the hidden ones."""
+def visible(folder: pathlib.Path, ignored: Counter) -> list[os.DirEntry]:
+  """Returns a folder's entries, sorted by name, without the hidden ones.
+
+  Raises:
+    UserError: If a name is no UTF-8.
+  """
   with os.scandir(folder) as entries:
     entries = sorted(entries, key=lambda entry: entry.name)
   for entry in entries:
@@ -244,7 +241,8 @@ def _visible(folder, ignored):
   return shown
 
 
-def _is_folder(entry):
+def is_folder(entry: os.DirEntry) -> bool:
+  """Returns whether an entry is a folder, or a link to one."""
   try:
     return entry.is_dir()
   except OSError:  # A link to itself; as a picture it will be unreadable.

@@ -102,6 +102,23 @@ def check(collection: Collection) -> None:
       raise UserError(f'class {name!r} has no picture to train with')
 
 
+def keep_division(
+    collection: Collection, **options: float | None
+) -> Collection:
+  """Returns a collection whose folders are divided already.
+
+  Raises:
+    UserError: If an option of a random division is given, not None.
+  """
+  for name, value in options.items():
+    if value is not None:
+      raise UserError(
+          f'{collection.root} has its own train/, so --{name} has no use'
+      )
+  collection.source['division'] = 'as the folders are'
+  return collection
+
+
 def divide(
     collection: Collection,
     shares: Mapping[str, float],
@@ -109,7 +126,7 @@ def divide(
     *,
     options: bool = True,
 ) -> Collection:
-  """Returns the collection with all its pictures divided at random, by class.
+  """Divides the `UNDIVIDED` pictures of a collection at random, by class.
 
   Of a class of n pictures, `floor(n share + 1/2)` go to each split but train,
   which gets the rest. The pictures of a class are in the order of the SHA-256
@@ -117,7 +134,7 @@ def divide(
   is the same on every machine, and a picture more or less moves few others.
 
   Args:
-    collection: Its splits are pooled first.
+    collection: Is changed and returned.
     shares: Of val and test, each from 0 to below 1; 0 makes no split.
     seed: Of the order.
     options: Whether the shares are those of --val and --test, so that messages
@@ -132,11 +149,12 @@ def divide(
   ):
     given = ' and '.join(f'--{k}={v:g}' for k, v in shares.items())
     raise UserError(f'{given}: must not be negative, and together below 1')
-  wanted = [split for split in ('test', 'val') if shares.get(split)]
+  wanted = [split for split in ('test', 'val') if shares[split]]
   splits = {split: [] for split in ('train', *reversed(wanted))}
-  for name, pictures in zip(
-      collection.class_names, _by_class(collection), strict=True
-  ):
+  classes = [[] for _ in collection.class_names]
+  for picture in collection.splits[UNDIVIDED]:
+    classes[picture.label].append(picture)
+  for name, pictures in zip(collection.class_names, classes, strict=True):
     pictures.sort(key=lambda picture: _rank(picture, seed))
     start = 0
     for split in wanted:
@@ -163,14 +181,6 @@ def divide(
       'shares': {split: shares[split] for split in wanted},
   }
   return collection
-
-
-def _by_class(collection: Collection) -> list[list[Picture]]:
-  classes = [[] for _ in collection.class_names]
-  for pictures in collection.splits.values():
-    for picture in pictures:
-      classes[picture.label].append(picture)
-  return classes
 
 
 def _rank(picture: Picture, seed: int) -> bytes:

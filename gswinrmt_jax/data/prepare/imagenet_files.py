@@ -35,11 +35,11 @@ def find(root: pathlib.Path) -> Collection:
     UserError: If any of it is missing or has other classes.
   """
   labels = {wnid: label for label, wnid in enumerate(imagenet.wnids())}
-  ignored, source = Counter(), {'division': 'as released'}
+  ignored = Counter()
   train = _first(root, _TRAIN, 'train/ with a folder for each class')
   with_classes = (name for name in _VAL if has_classes(root, name))
   val = next(with_classes, None) or _first(root, _VAL, 'val/')
-  source |= {'train': train, 'val': val}
+  source = {'division': 'as released', 'train': train, 'val': val}
   splits = {'train': _all_classes(root, train, labels, ignored)}
   there = {picture.label for picture in splits['train']}
   missing = [wnid for wnid, label in labels.items() if label not in there]
@@ -51,14 +51,9 @@ def find(root: pathlib.Path) -> Collection:
   if has_classes(root, val):
     splits['val'] = _all_classes(root, val, labels, ignored)
   else:
-    pictures = (
-        tars.pictures(root, val, ignored)
-        if (root / val).is_file()
-        else (Picture(p, 0) for p in class_folders.walk(root, val, ignored))
-    )
     splits['val'] = [
         picture._replace(label=labels[_val_wnid(picture.file_name)])
-        for picture in pictures
+        for picture in _pictures(root, val, ignored)
     ]
   notes = [
       f'{split} has {len(splits[split]):,} pictures, the release has {count:,}'
@@ -85,11 +80,11 @@ def find_classes(
     below: The folder or the tar of tars, relative to `root`.
     labels: The wanted classes, and their labels.
     ignored: Counts what is passed over.
-    name: Of the data set, for the progress bar.
+    name: Name of the data set, for the progress bar.
 
   Returns:
-    The pictures, in order of the classes, and the identifiers of classes that
-    are there without being wanted.
+    The pictures in the order of the classes, and the identifiers of classes
+    that are there but not wanted.
 
   Raises:
     UserError: If a class is there twice, as a folder and as a tar; or as the
@@ -137,19 +132,22 @@ def _classes(root, below, ignored, labels, name):
     ):
       yield posixpath.basename(path), pictures
     return
-  for entry in sorted((root / below).iterdir()):
-    path = entry.relative_to(root).as_posix()
-    if entry.name.startswith('.'):
-      ignored['hidden'] += 1
-    elif entry.suffix == '.tar' and entry.is_file():
-      wanted = entry.stem in labels
-      yield entry.stem, tars.pictures(root, path, ignored) if wanted else ()
-    elif entry.is_dir():
-      files = class_folders.walk(root, path, ignored)
-      wanted = entry.name in labels
-      yield entry.name, (Picture(p, 0) for p in files) if wanted else ()
+  for entry in class_folders.visible(root / below, ignored):
+    is_folder = class_folders.is_folder(entry)
+    if is_folder or entry.name.endswith('.tar'):
+      wnid = entry.name if is_folder else entry.name.removesuffix('.tar')
+      path = f'{below}/{entry.name}'.lstrip('/')
+      yield wnid, _pictures(root, path, ignored) if wnid in labels else ()
     else:
-      ignored[f'{entry.suffix or "files"} outside class folders'] += 1
+      ignored[class_folders.outside(entry.name)] += 1
+
+
+def _pictures(root, below, ignored):
+  """Returns the pictures of a folder or a tar, labels 0."""
+  if (root / below).is_file():
+    return tars.pictures(root, below, ignored)
+  names = class_folders.walk(root, below, ignored)
+  return (Picture(name, 0) for name in names)
 
 
 def _all_classes(root, below, labels, ignored):

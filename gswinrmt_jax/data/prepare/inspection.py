@@ -1,6 +1,6 @@
 """Decodes every picture once, as training will, and reports what is found."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 import concurrent.futures
 import functools
@@ -34,7 +34,7 @@ FINDING = np.dtype(
 )
 _CHUNK = 32  # pictures handed to a process at a time
 _EXAMPLES = 20  # of identical pictures and the like, in the JSON
-_PLAIN = ('RGB', 'L')  # modes that go without saying
+_PLAIN = ('RGB', 'L')  # modes that need no mention
 
 
 def inspect(content: bytes) -> tuple | str:
@@ -85,49 +85,59 @@ def inspect_all(
 
 
 def summarize(
-    collection: Collection,
-    table: np.ndarray,
-    problems: Mapping[str, str],
-    seconds: float,
+    collection: Collection, table: np.ndarray, problems: Mapping[str, str]
 ) -> dict:
-  """Returns the report of a collection.
+  """Returns the report of a collection, as `report.json` has it.
 
   Args:
     collection: The pictures that can be used.
     table: `FINDING` of each of them, of all splits in turn.
-    problems: Why the others cannot, by file name.
-    seconds: How long it took to decode all.
+    problems: Why the others cannot be used, by file name.
   """
   names = [p.file_name for part in collection.splits.values() for p in part]
+  formats, modes = table['format'].tolist(), table['mode'].tolist()
+  first_of_mode = {}
+  for name, mode in zip(names, modes, strict=True):
+    first_of_mode.setdefault(mode, name)
   misnamed = [
       name
-      for name, kind in zip(names, table['format'].tolist(), strict=True)
+      for name, kind in zip(names, formats, strict=True)
       # MPO is a JPEG with further pictures after it.
       if kind.replace('MPO', 'JPEG') != class_folders.format_of(name)
   ]
-  modes, first = np.unique(table['mode'], return_index=True)
-  by_place = sorted(zip(first.tolist(), modes.tolist(), strict=True))
   areas = table['width'] * table['height']
+  extremes = {'smallest': areas.argmin(), 'largest': areas.argmax()}
+  counts = {split: collection.counts(split) for split in collection.splits}
   return {
       'images': str(collection.root),
       'source': collection.source,
       'notes': collection.notes,
       'class_names': list(collection.class_names),
       'splits': {
-          split: _split(collection, split) for split in collection.splits
+          split: {
+              'images': sum(by_class),
+              'images_per_class': _range(by_class),
+              'by_class': by_class,
+          }
+          for split, by_class in counts.items()
       },
-      'formats': _counted(table['format'].tolist()),
-      'bytes': int(table['size'].sum()),
-      'modes': _counted(table['mode'].tolist()),
-      'width': _range(table['width']),
-      'height': _range(table['height']),
+      'formats': _counted(formats),
+      'modes': _counted(modes),
+      'width': _range(table['width'].tolist()),
+      'height': _range(table['height'].tolist()),
       'turned_by_exif': int(table['turned'].sum()),
       'suffix_of_another_format': len(misnamed),
       'first': {
-          'by_mode': {mode: names[place] for place, mode in by_place},
+          'by_mode': first_of_mode,
           'suffix_of_another_format': misnamed[:_EXAMPLES],
-          'smallest': _sized(names, table, areas.argmin()),
-          'largest': _sized(names, table, areas.argmax()),
+          **{
+              which: {
+                  'file_name': names[row],
+                  'width': int(table['width'][row]),
+                  'height': int(table['height'][row]),
+              }
+              for which, row in extremes.items()
+          },
       },
       'damaged': [
           {'file_name': name, 'problem': problem}
@@ -135,32 +145,46 @@ def summarize(
       ],
       'identical': _identical(collection, table['digest']),
       'ignored': {k: v for k, v in collection.ignored.most_common() if v},
-      'decoded_per_second': round(
-          (len(table) + len(problems)) / max(seconds, 1e-3), 1
-      ),
   }
 
 
-def lines(name: str, report: dict) -> list[str]:
-  """Returns the report as it is printed."""
-  splits = report['splits']
-  sizes = ', '.join(f'{s} {v["images"]:,}' for s, v in splits.items())
+def lines(name: str, report: dict) -> Iterator[str]:
+  """Yields the report as it is printed."""
+  splits, first = report['splits'].items(), report['first']
+  sizes = ', '.join(f'{split} {v["images"]:,}' for split, v in splits)
   classes = len(report['class_names'])
-  per_class = {s: v['images_per_class'] for s, v in splits.items()}
-  spread = ', '.join(
-      f'{split} {v["min"]:,} / {v["median"]:,g} / {v["max"]:,}'
-      for split, v in per_class.items()
-  )
-  return [
-      f'{name}: {sizes} pictures of {classes:,} classes',
-      f'  of a class (fewest / median / most): {spread}',
-      f'  formats: {_listed(report["formats"])}; modes: '
-      f'{_listed(report["modes"])}',
-      f'  width {_spread(report["width"])}, height {_spread(report["height"])} '
-      '(smallest / median / largest)',
-      *_remarks(report),
-      f'  decoded {report["decoded_per_second"]:,g} a second',
-  ]
+  yield f'{name}: {sizes} pictures of {classes:,} classes'
+  spread = (f'{split} {_spread(v["images_per_class"])}' for split, v in splits)
+  yield f'  of a class (fewest / median / most): {", ".join(spread)}'
+  formats, modes = _listed(report['formats']), _listed(report['modes'])
+  yield f'  formats: {formats}; modes: {modes}'
+  width, height = _spread(report['width']), _spread(report['height'])
+  yield f'  width {width}, height {height} (smallest / median / largest)'
+  if first['smallest'] != first['largest']:
+    found = ', '.join(
+        '{} {file_name} ({width} x {height})'.format(which, **first[which])
+        for which in ('smallest', 'largest')
+    )
+    yield f'  {found}'
+  odd = [f'{k} {v}' for k, v in first['by_mode'].items() if k not in _PLAIN]
+  if odd:
+    yield f'  converted to RGB, the first of each mode: {", ".join(odd)}'
+  if count := len(report['damaged']):
+    yield f'  left out as damaged: {count:,} (report.json)'
+  if count := report['turned_by_exif']:
+    yield f'  turned by their EXIF: {count:,}'
+  if count := report['suffix_of_another_format']:
+    example = first['suffix_of_another_format'][0]
+    yield f'  with the suffix of another format: {count:,}, the first {example}'
+  if extra := report['identical']['extra']:
+    yield f'  byte for byte like another: {_listed(extra)}'
+  if count := report['identical']['of_several_classes']:
+    names = ' and '.join(report['identical']['examples_of_several_classes'][0])
+    yield f'  the same bytes in several classes: {count:,} times, first {names}'
+  if report['ignored']:
+    yield f'  passed over: {_listed(report["ignored"])}'
+  for note in report['notes']:
+    yield f'  {note}'
 
 
 def _inspect_file(root: pathlib.Path, picture: Picture) -> tuple | str:
@@ -170,93 +194,48 @@ def _inspect_file(root: pathlib.Path, picture: Picture) -> tuple | str:
     return error.strerror or str(error)
 
 
-def _remarks(report):
-  """Yields a line for each thing that the user may want to look at."""
-  first = report['first']
-  if first['smallest'] != first['largest']:
-    sizes = (
-        f'{kind} {first[kind]["file_name"]} ({first[kind]["width"]} x '
-        f'{first[kind]["height"]})'
-        for kind in ('smallest', 'largest')
-    )
-    yield f'  {", ".join(sizes)}'
-  odd = [f'{k} {v}' for k, v in first['by_mode'].items() if k not in _PLAIN]
-  if odd:
-    yield f'  converted to RGB, the first of each mode: {", ".join(odd)}'
-  if count := len(report['damaged']):
-    yield f'  left out as damaged: {count:,} (report.json)'
-  if count := report['turned_by_exif']:
-    yield f'  turned by their EXIF: {count:,}'
-  if count := report['suffix_of_another_format']:
-    name = first['suffix_of_another_format'][0]
-    yield f'  with the suffix of another format: {count:,}, the first {name}'
-  if report['identical']['extra']:
-    extra = _listed(report['identical']['extra'])
-    yield f'  byte for byte like another: {extra}'
-  if several := report['identical']['of_several_classes']:
-    names = ' and '.join(report['identical']['examples_of_several_classes'][0])
-    said = f'{several:,} times, first {names}'
-    yield f'  the same bytes in several classes: {said}'
-  if report['ignored']:
-    yield f'  passed over: {_listed(report["ignored"])}'
-  yield from (f'  {note}' for note in report['notes'])
-
-
-def _split(collection, split):
-  counts = collection.counts(split)
-  return {
-      'images': len(collection.splits[split]),
-      'images_per_class': {
-          'min': min(counts),
-          'median': statistics.median(counts),
-          'max': max(counts),
-      },
-      'by_class': counts,
-  }
-
-
 def _identical(collection, digests):
   """Returns what byte-identical pictures there are, within and across splits.
 
   Of k identical pictures in one split k - 1 count as extra; of those in a later
   split that an earlier one has too, all.
   """
-  pictures = list(itertools.chain.from_iterable(collection.splits.values()))
-  splits = [s for s, part in collection.splits.items() for _ in part]
-  order = np.argsort(digests, kind='stable')
-  same = digests[order][1:] == digests[order][:-1]
-  shared = np.append(same, False) | np.append(False, same)
-  extra, examples, labelled = Counter(), [], []
-  for _, rows in itertools.groupby(order[shared], lambda row: digests[row]):
-    members = [(splits[row], pictures[row]) for row in rows]
+  values, counts = np.unique(digests, return_counts=True)
+  shared = set(values[counts > 1].tolist())
+  members = ((s, p) for s, part in collection.splits.items() for p in part)
+  groups = defaultdict(list)
+  for member, value in zip(members, digests.tolist(), strict=True):
+    if value in shared:
+      groups[value].append(member)
+  extra, labelled = Counter(), []
+  for members in groups.values():
     by_label = {}
     for _, picture in members:
       by_label.setdefault(picture.label, picture.file_name)
     if len(by_label) > 1:
       labelled.append(list(by_label.values()))
-    examples.append([picture.file_name for _, picture in members])
-    count = Counter(split for split, _ in members)
-    first, *later = count
-    extra[f'within {first}'] += count[first] - 1
+    first, *later = count = Counter(split for split, _ in members)
+    if count[first] > 1:
+      extra[f'within {first}'] += count[first] - 1
     for split in later:
       extra[f'of {split} in {first}'] += count[split]
   return {
-      'extra': {place: count for place, count in extra.items() if count},
+      'extra': dict(extra),
       'of_several_classes': len(labelled),
-      'examples': examples[:_EXAMPLES],
+      'examples': [
+          [picture.file_name for _, picture in members]
+          for members in itertools.islice(groups.values(), _EXAMPLES)
+      ],
       'examples_of_several_classes': labelled[:_EXAMPLES],
   }
 
 
-def _sized(names, table, row):
-  sides = {side: int(table[row][side]) for side in ('width', 'height')}
-  return {'file_name': names[row], **sides}
-
-
 def _range(values):
-  ordered = np.sort(values).tolist()
-  middle = (len(ordered) - 1) // 2  # the lower of two
-  return {'min': ordered[0], 'median': ordered[middle], 'max': ordered[-1]}
+  return {
+      'min': min(values),
+      'median': statistics.median_low(values),
+      'max': max(values),
+  }
 
 
 def _counted(values):
@@ -264,7 +243,7 @@ def _counted(values):
 
 
 def _spread(value):
-  return ' / '.join(str(value[key]) for key in ('min', 'median', 'max'))
+  return ' / '.join(f'{value[key]:,}' for key in ('min', 'median', 'max'))
 
 
 def _listed(counts):

@@ -13,11 +13,7 @@ import posixpath
 from gswinrmt_jax.data import imagenet
 from gswinrmt_jax.data.prepare import class_folders, imagenet_files
 from gswinrmt_jax.data.prepare import collection as collections
-from gswinrmt_jax.data.prepare.collection import (
-    Collection,
-    Picture,
-    UNDIVIDED,
-)
+from gswinrmt_jax.data.prepare.collection import Collection, Picture, UNDIVIDED
 from gswinrmt_jax.errors import UserError
 
 NUM_CLASSES = 100
@@ -63,26 +59,22 @@ def find(
   names = dict(zip(imagenet.wnids(), imagenet.classes(), strict=True))
   if set(collection.class_names) <= names.keys():
     collection.class_names = tuple(map(names.get, collection.class_names))
-  if set(collection.splits) != {UNDIVIDED}:
-    if seed is not None:
-      raise UserError(f'{root} has its own train/, so --seed has no use')
-    collection.source['division'] = 'as the folders are'
-    return collection
-  _say_if_not_600(collection)
+  if UNDIVIDED not in collection.splits:
+    return collections.keep_division(collection, seed=seed)
+  other = {*collection.counts(UNDIVIDED)} - {IMAGES_PER_CLASS}
+  if other:
+    collection.notes.append(
+        f'some classes have {min(other):,} to {max(other):,} pictures, not '
+        f'{IMAGES_PER_CLASS}: divided in the same proportion, 10 : 1 : 1'
+    )
   return collections.divide(collection, SHARES, seed or 0, options=False)
 
 
 def _of_imagenet(root, wnids):
-  places = (imagenet_files.TRAIN_TAR, 'train', '')
-  place = next(
-      (
-          place
-          for place in places
-          if imagenet_files.has_classes(root, place) or (root / place).is_file()
-      ),
-      None,
-  )
-  if place is None:
+  for place in (imagenet_files.TRAIN_TAR, 'train', ''):
+    if imagenet_files.has_classes(root, place) or (root / place).is_file():
+      break
+  else:
     raise UserError(
         f'{root} has no folders n01440764 or tars n01440764.tar, nor has '
         f'{root / "train"}'
@@ -96,7 +88,7 @@ def _of_imagenet(root, wnids):
   for wnid, label in labels.items():
     if label not in there:
       raise UserError(f'{root / place} has no pictures of class {wnid}')
-  return _pooled(root, sorted(wnids), pictures, ignored)
+  return Collection(root, tuple(labels), {UNDIVIDED: pictures}, ignored)
 
 
 def _read_classes(path):
@@ -140,7 +132,7 @@ def _of_lists(root):
         f'{len(missing):,} of the {len(rows):,} images that the lists name are '
         f'not below {root}, or not once; the first: {missing[0]}'
     )
-  return _pooled(root, names, pictures, ignored)
+  return Collection(root, tuple(names), {UNDIVIDED: pictures}, ignored)
 
 
 def _read_list(path):
@@ -174,20 +166,4 @@ def _of_folders(root):
       for name, file_names in classes.items()
       for file_name in file_names
   ]
-  return _pooled(root, names, pictures, ignored)
-
-
-def _pooled(root, names, pictures, ignored):
-  splits = {UNDIVIDED: pictures}
-  return Collection(root, tuple(names), splits, ignored)
-
-
-def _say_if_not_600(collection):
-  counts = collection.counts(UNDIVIDED)
-  other = [count for count in counts if count != IMAGES_PER_CLASS]
-  if other:
-    collection.notes.append(
-        f'{len(other)} classes have not {IMAGES_PER_CLASS} pictures but '
-        f'{min(other):,} to {max(other):,}: divided in the same proportion, '
-        '10 : 1 : 1'
-    )
+  return Collection(root, tuple(names), {UNDIVIDED: pictures}, ignored)

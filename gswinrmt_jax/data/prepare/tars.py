@@ -34,7 +34,7 @@ def pictures(
     for tar, member in _members(file, root / name):
       path = f'{name}/{member.name.removeprefix("./")}'
       place = start + member.offset_data
-      suffix = os.path.splitext(path)[1].lower()
+      suffix = class_folders.suffix_of(path)
       if os.path.basename(path).startswith('.'):
         ignored['hidden'] += 1
       elif suffix == '.tar':
@@ -42,7 +42,7 @@ def pictures(
       elif suffix in class_folders.SUFFIXES:
         yield Picture(path, 0, archive, place, member.size)
       else:
-        ignored[suffix or 'without suffix'] += 1
+        ignored[suffix] += 1
 
   with (root / archive).open('rb') as file:
     yield from read(file, archive, 0)

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import pathlib
-import time
 
 import numpy as np
 
@@ -36,10 +35,10 @@ def prepare(
   is a mixed sample.
 
   Args:
-    name: Of the data set.
+    name: Name of the data set.
     find: Finds the pictures; called if the data set is not there yet.
     data_dir: The TFDS data directory; empty for TFDS's own default.
-    jobs: Processes that decode the pictures, to see whether they can be.
+    jobs: Processes that decode every picture to check it.
     skip_damaged: Leave out the pictures that cannot be decoded.
 
   Returns:
@@ -61,13 +60,15 @@ def prepare(
   damaged = root / f'{name}-damaged.txt'
 
   def write(folder):
-    begin = time.monotonic()
     table, problems = _inspected(name, collection, jobs)
-    seconds = time.monotonic() - begin
     if problems and not skip_damaged:
       raise _refusal(problems, len(collection), damaged)
-    _drop(problems, collection)
-    summary = inspection.summarize(collection, table, problems, seconds)
+    for split, pictures in collection.splits.items():
+      collection.splits[split] = [
+          picture for picture in pictures if picture.file_name not in problems
+      ]
+    collections.check(collection)
+    summary = inspection.summarize(collection, table, problems)
     print('\n'.join(inspection.lines(name, summary)), flush=True)
     _write_records(name, collection, table, folder)
     text = json.dumps(summary, indent=1, ensure_ascii=False)
@@ -153,14 +154,6 @@ def _refusal(problems, count, path):
   )
 
 
-def _drop(problems, collection):
-  for split, pictures in collection.splits.items():
-    collection.splits[split] = [
-        picture for picture in pictures if picture.file_name not in problems
-    ]
-  collections.check(collection)
-
-
 def _write_records(name, collection, table, folder):
   import tensorflow_datasets as tfds
 
@@ -191,8 +184,7 @@ def _write_records(name, collection, table, folder):
   writer.initialize_splits(list(collection.splits))
   digests = iter(table['digest'].tolist())
   for split, pictures in collection.splits.items():
-    known = itertools.islice(digests, len(pictures))
-    pairs = list(zip(pictures, known, strict=True))
+    pairs = [(picture, next(digests)) for picture in pictures]
     examples = _examples(collection.root, pairs)
     bar = _with_bar(examples, f'{name} {split}', len(pairs))
     writer.add_examples({split: bar})
@@ -210,7 +202,10 @@ def _examples(
     root: pathlib.Path, pairs: list[tuple[Picture, int]]
 ) -> Iterator[dict]:
   """Yields pictures as TFDS examples, in the order of their names' hashes."""
-  pairs.sort(key=lambda pair: _rank(pair[0].file_name))
+
+  def rank(pair):
+    name = pair[0].file_name.encode()
+    return hashlib.blake2b(name, digest_size=16).digest()
 
   def read(place):
     picture, digest = pairs[place]
@@ -227,8 +222,5 @@ def _examples(
         'file_name': picture.file_name,
     }
 
+  pairs.sort(key=rank)
   return parallel.in_threads(read, len(pairs))
-
-
-def _rank(file_name: str) -> bytes:
-  return hashlib.blake2b(file_name.encode(), digest_size=16).digest()
