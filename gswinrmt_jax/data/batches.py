@@ -22,7 +22,7 @@ _STEPS = 10**12  # more than any run has
 
 
 def train_batches(
-    records: Records | Cropped | Rows,
+    records: Records | Rows,
     *,
     batch_size: int,
     seed: int,
@@ -41,8 +41,8 @@ def train_batches(
   row. Within a batch the copies are moved apart, since Mixup pairs neighbours.
 
   Args:
-    records: The records.
-    batch_size: Records in a batch.
+    records: The records, n of them.
+    batch_size: Records in a batch, b.
     seed: Seed of the order.
     start_step: The first batch to yield; starting at s gives what the unbroken
       stream gives from s on, so that a checkpoint needs only the step.
@@ -65,7 +65,7 @@ def train_batches(
   # Copies of a record are in places k, k + 1, ...: first come those that are
   # the first of their kind, counted from the batch's start, then the second.
   places = np.argsort(np.arange(batch_size) % repeats, kind='stable')
-  places = places[_part_of(batch_size, share)]
+  places = _part_of(places, share)
 
   def gather(step, part):
     positions = step * batch_size + places[part]
@@ -102,7 +102,7 @@ def eval_batches(
   threads: starting processes for each pass takes longer than most passes.
 
   Args:
-    records: The records.
+    records: The records, n of them.
     batch_size: Records in a batch, padding included.
     share: Which part of each batch to read, as in `train_batches`.
 
@@ -114,7 +114,7 @@ def eval_batches(
     UserError: If a record cannot be decoded.
   """
   count = len(records)
-  places = np.arange(batch_size)[_part_of(batch_size, share)]
+  places = _part_of(np.arange(batch_size), share)
 
   def gather(step, part):
     positions = step * batch_size + places[part]
@@ -130,11 +130,9 @@ def eval_batches(
   return (gather(step, slice(None)) for step in steps)
 
 
-def _part_of(batch_size: int, share: tuple[int, int]) -> slice:
-  """Returns where in a batch a share of it lies."""
+def _part_of(places: np.ndarray, share: tuple[int, int]) -> np.ndarray:
   index, count = share
-  size = batch_size // count
-  return slice(index * size, (index + 1) * size)
+  return np.split(places, count)[index]
 
 
 def _padded(batch: Batch, size: int) -> Batch:
@@ -167,7 +165,7 @@ def _in_threads(
       }
 
 
-def _warn_if_too_large(records: Decoded | Cropped, batch_size: int) -> None:
+def _warn_if_too_large(records: Decoded, batch_size: int) -> None:
   """Prints a line if the workers' batches will not fit into shared memory."""
   try:
     room = shutil.disk_usage('/dev/shm').free

@@ -103,7 +103,7 @@ def load(
     storage: str = 'memory',
     workers: int = 0,
     random_crop: pictures.RandomCrop | None = None,
-) -> records.Records | records.Cropped:
+) -> records.Records:
   """Returns a split of a prepared data set as images of one size.
 
   Args:
@@ -144,12 +144,7 @@ def load(
 
 
 def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
-  """Returns the records of a split as they are stored; prepares nothing.
-
-  Args:
-    name: As in `info`.
-    split: As in `load`.
-    data_dir: As in `load`.
+  """Returns the records of a split as they are stored; arguments as of `load`.
 
   Raises:
     UserError: As `load`.

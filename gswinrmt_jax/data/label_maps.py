@@ -88,13 +88,7 @@ def open_maps(
     split: str,
     data_dir: str = '',
 ) -> LabelMaps:
-  """Opens the maps of a split, if they are that split's.
-
-  Args:
-    folder: As written.
-    name: The data set that is trained on.
-    split: Of the data set, as the maps were made for.
-    data_dir: The TFDS data directory, as in `datasets.load`.
+  """Opens the maps of a split; arguments as of `write`.
 
   Raises:
     UserError: If they are of other records, another order or other classes, or
@@ -154,8 +148,7 @@ def order_checksum(source: sources.Source) -> str:
   SHA-256 of `ROW TAB KEY NEWLINE` for 1000 rows, `floor(i n / 1000)`, or for
   all where there are fewer.
 
-  Args:
-    source: The records; keys as `Source.keys` has them.
+  Keys are those of `Source.keys`.
   """
   count = len(source)
   checked = min(count, _CHECKED)
@@ -179,13 +172,14 @@ def _write_arrays(part, maps, count, num_classes):
           np.lib.format.open_memmap(part / file, 'w+', kind, shape)
           for file, kind in ((_INDEX, np.uint16), (_SCORE, np.float16))
       )
+    if row >= count:  # They are counted, for the message.
+      continue
     problem = _problem(classes, probabilities, index, num_classes)
-    if row < count and problem:
+    if problem:
       raise UserError(f'the label map of record {row} {problem}')
-    if row < count:
-      index[row], score[row] = classes, probabilities
-      digest.update(index[row].tobytes())
-      digest.update(score[row].tobytes())
+    index[row], score[row] = classes, probabilities
+    digest.update(index[row].tobytes())
+    digest.update(score[row].tobytes())
   if row + 1 != count:
     raise UserError(f'there are {row + 1} label maps for {count} records')
   return digest.hexdigest()

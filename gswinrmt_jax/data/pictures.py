@@ -17,6 +17,7 @@ from gswinrmt_jax.errors import UserError
 
 # Pillow has more, and would run other programs on some of them.
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
+_BICUBIC = PIL.Image.Resampling.BICUBIC  # antialiased, on eight bits
 _ORIENTATION = 0x0112  # EXIF tag
 _WHITE = (255, 255, 255, 255)
 _MAX_RATIO = 32  # of a picture's sides
@@ -25,21 +26,13 @@ _STRIP = 64  # rows that are converted at a time
 
 
 class Stored(NamedTuple):
-  """How a picture is stored.
-
-  Attributes:
-    width: Of the stored pixels, as are the next.
-    height: In pixels.
-    mode: Pillow's, such as RGB or CMYK.
-    format: Pillow's, such as JPEG.
-    turned: Whether EXIF says that it is to be turned or mirrored.
-  """
+  """How a picture is stored: stored pixels, Pillow's mode and format."""
 
   width: int
   height: int
   mode: str
   format: str
-  turned: bool
+  turned: bool  # or mirrored, by EXIF
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +63,7 @@ def read(path: pathlib.Path) -> PIL.Image.Image:
 
 
 def decode(encoded: bytes, name: str) -> PIL.Image.Image:
-  """Returns a picture as `open_rgb` does.
-
-  Args:
-    encoded: An image file's bytes.
-    name: Of the file, for the message.
+  """Returns a picture as `open_rgb` does; messages name it `name`.
 
   Raises:
     UserError: If it is no picture, or a damaged one.
@@ -88,17 +77,13 @@ def decode(encoded: bytes, name: str) -> PIL.Image.Image:
 def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
   """Returns a picture as RGB, turned as its EXIF says, and how it is stored.
 
-  Transparent parts become white. What has more than eight bits is brought to
-  eight by its kind alone, so that of two pictures the darker stays so: 16-bit
-  grey and whole numbers are of 0 to 65535, as PNG and PGM have them, fractions
-  of 0 to 1. Of TIFF files whose numbers have another range nothing tells which,
-  and they are refused.
-
-  Args:
-    encoded: An image file's bytes.
+  Transparent parts become white. More than eight bits are scaled to eight by
+  the type of the pixels alone, so that the darker of two pictures stays darker:
+  integers are taken as 0 to 65535, as in PNG and PGM, floats as 0 to 1. A TIFF
+  file whose pixels lie outside that range is refused.
 
   Raises:
-    ValueError: If it cannot be used; says why, of 'it'.
+    ValueError: If it cannot be used; the message continues 'it ...'.
   """
   if not encoded:
     raise ValueError('is empty')
@@ -110,8 +95,7 @@ def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
         raise PIL.Image.DecompressionBombError
       picture.load()
       turned = picture.getexif().get(_ORIENTATION, 1) > 1
-      kind = picture.mode, picture.format, turned
-      stored = Stored(*picture.size, *kind)
+      stored = Stored(*picture.size, picture.mode, picture.format, turned)
       PIL.ImageOps.exif_transpose(picture, in_place=True)
       return _to_rgb(picture), stored
   except PIL.UnidentifiedImageError as error:
@@ -162,22 +146,16 @@ def fit(
 ) -> np.ndarray:
   """Resizes and cuts out the middle, as evaluation on ImageNet does.
 
-  The picture is resized, bicubic, so that it just covers `size / crop`; of
-  that, the middle is kept. With a crop of 0 it is resized to `size` as it is,
-  whatever its shape.
-
-  Args:
-    picture: RGB.
-    size: Height and width to return.
-    crop: Part of the covered size that is kept, along a side; 0 keeps all of
-      the picture.
+  The RGB picture is resized, bicubic, so that it just covers `size / crop`,
+  and its middle of `size`, (height, width), is kept. With a crop of 0 the whole
+  picture is squeezed to `size`.
 
   Returns:
     uint8 `[h w 3]`.
   """
   height, width = size
   if not crop:
-    return np.asarray(_resize(picture, (width, height)))
+    return np.asarray(picture.resize((width, height), _BICUBIC))
   picture = _not_too_thin(picture)
   covered = round(width / crop), round(height / crop)
   # In whole numbers, and rounded down, as torchvision does.
@@ -186,7 +164,7 @@ def fit(
     resized = across, max(down, across * picture.height // picture.width)
   else:
     resized = max(across, down * picture.width // picture.height), down
-  picture = _resize(picture, resized)
+  picture = picture.resize(resized, _BICUBIC)
   left = round((picture.width - width) / 2)
   top = round((picture.height - height) / 2)
   box = (left, top, left + width, top + height)
@@ -202,14 +180,8 @@ def draw_box(
       w = round(sqrt(area ratio)),    h = round(sqrt(area / ratio))
 
   If it fits into the picture, its place is uniform. After ten that do not, it
-  is the largest box in the middle whose shape is allowed. (Szegedy et al. 2014,
-  section 6; as torchvision's RandomResizedCrop.)
-
-  Args:
-    width: Of the picture.
-    height: Of the picture.
-    how: Areas and shapes to draw from.
-    rng: Source of the draws.
+  is the largest central box of an allowed shape. (Szegedy et al. 2014, section
+  6; as torchvision's RandomResizedCrop.)
 
   Returns:
     Left, top, width and height in pixels.
@@ -237,13 +209,7 @@ def random_crop(
     how: RandomCrop,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, tuple[float, float, float, float]]:
-  """Resizes a box of `draw_box` to one size, bicubic.
-
-  Args:
-    picture: RGB.
-    size: Height and width to return.
-    how: Areas and shapes to draw from.
-    rng: Source of the draws.
+  """Resizes a box of `draw_box` to `size`, (height, width), bicubic.
 
   Returns:
     uint8 `[h w 3]`, and the box: top, left, height and width in fractions of
@@ -254,12 +220,7 @@ def random_crop(
   part = picture.crop((left, top, left + across, top + down))
   width, height = picture.size
   box = (top / height, left / width, down / height, across / width)
-  return np.asarray(_resize(part, size[::-1])), box
-
-
-def _resize(picture, size):
-  """Returns the picture at (width, height): antialiased, on eight bits."""
-  return picture.resize(size, PIL.Image.Resampling.BICUBIC)
+  return np.asarray(part.resize(size[::-1], _BICUBIC)), box
 
 
 def _not_too_thin(picture):

@@ -48,13 +48,7 @@ class Arrays:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-  """Records that are on the devices; batches hold their row numbers alone.
-
-  Attributes:
-    count: Number of records.
-    image_shape: Height, width and channels of an image.
-    source: What they were decoded from, if anything.
-  """
+  """Records that are on the devices; batches hold their row numbers alone."""
 
   count: int
   image_shape: tuple[int, int, int]
@@ -125,40 +119,30 @@ class Decoded:
     return pictures.fit(picture, self.size, self.crop)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Cropped:
-  """Records that are decoded and cropped at random when they are gathered.
+class Cropped(Decoded):
+  """Records that are decoded and cropped at random each time.
 
   Attributes:
-    source: The records as they are stored.
-    size: Height and width of the images.
     how: Areas and shapes of the crops.
-    workers: As in `Decoded`.
   """
 
-  source: Source
-  size: tuple[int, int]
-  how: pictures.RandomCrop
-  workers: int = 0
-
-  def __len__(self) -> int:
-    return len(self.source)
-
-  @property
-  def image_shape(self) -> tuple[int, int, int]:
-    """Height, width and channels of an image."""
-    return *self.size, 3
+  def __init__(
+      self,
+      source: Source,
+      size: tuple[int, int],
+      how: pictures.RandomCrop,
+      workers: int = 0,
+  ):
+    super().__init__(source, size, workers=workers)
+    self.how = how
 
   def gather(
       self, rows: Iterable[int], seed: int, positions: np.ndarray
   ) -> Batch:
     """Returns a batch whose crops depend on the seed and positions alone.
 
-    Args:
-      rows: Numbers of the records.
-      seed: The run's.
-      positions: Of each row in the stream of all records that training sees,
-        so that a record is cropped differently each time.
+    A position is the place of a row in the stream of all records that training
+    sees: a record is cropped differently each time.
 
     Returns:
       'image' uint8 [b h w 3], 'label' int32 [b] and 'box' float32 [b 4] (top,

@@ -57,11 +57,7 @@ class TfdsSource:
   """
 
   def __init__(self, builder: Any, split: str):
-    """Opens a split.
-
-    Args:
-      builder: The TFDS builder of the prepared data set.
-      split: One of its splits, or slices of them such as 'train[:90%]'.
+    """Opens a split of a TFDS builder, or slices such as 'train[:90%]'.
 
     Raises:
       UserError: If there is no such split; names those that there are.
@@ -134,9 +130,9 @@ class TfdsSource:
       yield from records
 
   def _name(self, row, record):
+    name = f'{self.folder.parent.name}: record {row} of {self.split!r}'
     file = _file(record)
-    file = f' ({file})' if file else ''
-    return f'{self.folder.parent.name}: record {row} of {self.split!r}{file}'
+    return f'{name} ({file})' if file else name
 
 
 # The records of one split in their stored order.

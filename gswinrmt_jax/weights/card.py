@@ -88,9 +88,6 @@ class Card:
     Above the card's size no margin is cut off: training at the card's size
     makes things appear larger than in evaluation. What makes an image longer
     than it is wide is still cut off.
-
-    Args:
-      image_size: Height and width.
     """
     larger = min(image_size) > min(self.image_size)
     return 1.0 if self.crop and larger else self.crop
@@ -143,11 +140,7 @@ def read(path: pathlib.Path) -> Card | None:
 
 
 def from_dict(fields: Mapping[str, Any], where: str) -> Card:
-  """Returns the card that `to_dict` wrote.
-
-  Args:
-    fields: The JSON object.
-    where: Its file, for the message.
+  """Returns the card that `to_dict` wrote; messages name the file `where`.
 
   Raises:
     UserError: If something is missing or of the wrong kind.

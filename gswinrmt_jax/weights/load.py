@@ -37,10 +37,10 @@ class Weights:
     card: The model they are for.
     origin: Where they come from, for messages.
     folder: Where files about them are written, such as evaluations.
-    step: Training step; None if they do not come from a run.
-    epoch: Likewise.
-    recipe: Likewise.
-    which: Likewise: 'raw', or 'ema' for their moving average.
+    step: Training step; None, as are the next, if they do not come from a run.
+    epoch: Training epoch.
+    recipe: Config of the run.
+    which: 'raw', or 'ema' for their moving average.
   """
 
   variables: Mapping[str, Any]
@@ -55,14 +55,10 @@ class Weights:
   def make_model(
       self, image_size: tuple[int, int] | None = None, dtype: str | None = None
   ) -> Backbone:
-    """Returns the model.
-
-    Args:
-      image_size: Height and width of the images to try it on; None: the card's.
-      dtype: Computation dtype; None: the card's.
+    """Returns the model, by default with the card's image size and dtype.
 
     Raises:
-      UserError: If it does not take such images.
+      UserError: If it does not take images of this height and width.
     """
     card = dataclasses.replace(self.card, dtype=dtype or self.card.dtype)
     return _model_and_shapes(card, image_size or card.image_size)[0]
@@ -96,14 +92,10 @@ def load(
     which: str | None = None,
     warn: Callable[[str], None] = print,
 ) -> Weights:
-  """Returns weights, a copy on each device.
+  """Returns weights, a copy on each device; arguments as of `load_model`.
 
-  Args:
-    path: As for `load_model`.
-    step: As for `load_model`.
-    which: As for `load_model`.
-    warn: Called with a line about damaged checkpoints, and about arrays that
-      are not used.
+  `warn` gets a line about damaged checkpoints, and about arrays that are not
+  used.
 
   Raises:
     UserError: If there are no weights that can be read.

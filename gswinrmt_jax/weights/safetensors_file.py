@@ -24,11 +24,7 @@ def write(
 ) -> None:
   """Writes weights and card, whole or not at all.
 
-  Args:
-    path: The file.
-    variables: Those of the card's model; names are paths, such as
-      'params/stem/conv0/kernel'.
-    card: The model they are for.
+  Arrays are named by their paths, such as 'params/stem/conv0/kernel'.
   """
   from safetensors import numpy as safetensors
 

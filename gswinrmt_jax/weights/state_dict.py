@@ -129,11 +129,7 @@ class Match:
 def match_state_dict(
     state_dict: Mapping[str, np.ndarray], model: Backbone
 ) -> Match:
-  """Finds each array of a model in a state dict of the released RMT.
-
-  Args:
-    state_dict: Arrays in PyTorch's layout by the released names.
-    model: An RMT.
+  """Finds each array of an RMT in a state dict by the released names.
 
   Raises:
     ValueError: If the model is not an RMT.
@@ -193,10 +189,6 @@ def to_torch_state_dict(
     variables: Mapping[str, Any], model: Backbone
 ) -> dict[str, np.ndarray]:
   """Returns a state dict that the released RMT code loads, strictly.
-
-  Args:
-    variables: Those of `model`.
-    model: An RMT.
 
   Raises:
     ValueError: If the model is not an RMT.

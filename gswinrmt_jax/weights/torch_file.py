@@ -75,11 +75,9 @@ def read(path: pathlib.Path) -> Any:
 
 
 def write(path: pathlib.Path, tree: Mapping[str, Any]) -> None:
-  """Writes dicts of arrays, whole or not at all; `torch.load` reads them.
+  """Writes nested dicts of float32 or int64 arrays for `torch.load`.
 
-  Args:
-    path: The file.
-    tree: Nested dicts of float32 or int64 arrays.
+  The file is written whole or not at all.
   """
   arrays = []
   program = b'\x80\x02' + _pickled(tree, arrays) + b'.'  # protocol 2
@@ -162,9 +160,7 @@ def _load(archive: zipfile.ZipFile, size: int) -> Any:
 def _run(program: bytes, storage: Callable[[Any], _Storage]) -> Any:
   """Returns the object that a pickle builds.
 
-  Args:
-    program: The pickle.
-    storage: Returns the storage that a persistent id refers to.
+  `storage` returns the storage that a persistent id refers to.
   """
   stack, marks, memo = [], [], {}
 

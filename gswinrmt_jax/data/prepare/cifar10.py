@@ -185,12 +185,12 @@ def _read(path: pathlib.Path) -> dict[str, Records]:
     ) from error
   records = {}
   for split, names in BATCHES.items():
-    for name in names:
-      if name not in batches:
-        raise UserError(
-            f'{path} is neither cifar-10-binary.tar.gz nor '
-            f'cifar-10-python.tar.gz: {name} is not in it'
-        )
+    missing = [name for name in names if name not in batches]
+    if missing:
+      raise UserError(
+          f'{path} is neither cifar-10-binary.tar.gz nor '
+          f'cifar-10-python.tar.gz: {missing[0]} is not in it'
+      )
     parts = zip(*(batches[name] for name in names), strict=True)
     images, labels = map(np.concatenate, parts)
     found = np.bincount(labels, minlength=10).tolist()

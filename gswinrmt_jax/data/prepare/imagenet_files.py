@@ -70,17 +70,11 @@ def find_classes(
     ignored: Counter,
     name: str,
 ) -> tuple[list[Picture], list[str]]:
-  """Returns the pictures of the wanted classes.
+  """Returns the pictures of the classes in `labels`.
 
   A class is a folder n01440764, or a tar n01440764.tar as ImageNet is released;
-  the classes lie in one folder, or in one tar of tars.
-
-  Args:
-    root: Directory that the pictures' names are relative to.
-    below: The folder or the tar of tars, relative to `root`.
-    labels: The wanted classes, and their labels.
-    ignored: Counts what is passed over.
-    name: Name of the data set, for the progress bar.
+  the classes lie in one folder `root / below`, or in one tar of tars. `ignored`
+  counts what is passed over; the progress bar shows `name`.
 
   Returns:
     The pictures in the order of the classes, and the identifiers of classes

@@ -56,12 +56,9 @@ def digest(content: bytes) -> int:
 def inspect_all(
     root: pathlib.Path, wanted: Sequence[Picture], jobs: int
 ) -> Iterator[tuple | str]:
-  """Yields what `inspect` finds in each picture, in order.
+  """Yields what `inspect` finds in each picture below `root`, in order.
 
-  Args:
-    root: Directory that their paths are relative to.
-    wanted: The pictures.
-    jobs: Processes; 1 for none but this one.
+  Works in `jobs` processes; with one job, in this process.
 
   Raises:
     UserError: If a process dies.

@@ -36,10 +36,8 @@ def find(
   train/; or class folders. If these are in train/, val/ and test/ that share
   their classes, that division stays; if not, the pictures are pooled.
 
-  Args:
-    root: Where the pictures are.
-    classes: A text file whose lines start with the 100 WordNet identifiers.
-    seed: Of the division; None for 0.
+  Lines of the file `classes` start with the 100 WordNet identifiers. `seed` is
+  that of the division, 0 if it is None.
 
   Raises:
     UserError: If there are not 100 classes, or files are missing.

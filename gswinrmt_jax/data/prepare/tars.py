@@ -18,12 +18,8 @@ def pictures(
   """Yields the pictures of a tar, each named ARCHIVE/MEMBER, labels 0.
 
   Those of a tar inside it are named ARCHIVE/INNER/MEMBER. Only headers are
-  read: a picture is known by the place of its bytes in the outer tar.
-
-  Args:
-    root: Directory that the names are relative to.
-    archive: The tar, relative to `root`.
-    ignored: Counts what is passed over, by suffix.
+  read: a picture is known by the place of its bytes in the outer tar. `archive`
+  is relative to `root`; `ignored` counts what is passed over, by suffix.
 
   Raises:
     UserError: If it is no uncompressed tar, is damaged, or has a member that
