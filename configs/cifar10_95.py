@@ -12,7 +12,7 @@ Cost (10 classes, 32x32; multiply-accumulates of the products of one image; a
 training step is three forward passes, of two operations each):
 
   model            parameters    multiply-accumulates    all 100 epochs
-  retention, swat  13,878,022             410,447,616    11.1 PFLOP
+  retention, swat  13,878,022             408,874,752    11.0 PFLOP
   rmt              11,763,514             355,987,200     9.6 PFLOP
 
 A tiny model for a few seconds, to see that all of it runs:

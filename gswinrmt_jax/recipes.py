@@ -6,6 +6,7 @@ A recipe is a `ConfigDict`; each field can be overridden on the command line,
 
 from collections.abc import Mapping
 import dataclasses
+import math
 import os
 from typing import Any
 
@@ -31,8 +32,8 @@ class Field:
   Attributes:
     default: Its value in the CIFAR-10 recipe; also its type.
     meaning: What it is, with its unit; `--help` prints it.
-    at_least: Smallest value.
-    at_most: Largest value.
+    at_least: Smallest value; a range begins above 0.
+    at_most: Largest value, of a range its end.
     below: Bound that the value must stay under.
     choices: The values that it can have.
     free: Whether a run may resume with another value, because it changes no
@@ -62,8 +63,11 @@ class Field:
       return '' if _is_text(value) else f'text of up to {_LONGEST:,} characters'
     if kind is tuple:
       pair = isinstance(value, tuple) and len(value) == 2
-      fits = pair and all(_is_number(each, float) for each in value)
-      return '' if fits else 'two numbers'
+      pair = pair and all(_is_number(each, float) for each in value)
+      if pair and 0 < value[0] <= value[1] <= (self.at_most or math.inf):
+        return ''
+      limit = f', which is not above {self.at_most}' if self.at_most else ''
+      return f'two numbers above 0, the first not above the second{limit}'
     if not _is_number(value, kind):
       return f'a {"whole " * (kind is int)}number, {self._range(kind)}'
     return '' if self._holds(value, kind) else self._range(kind)
@@ -88,92 +92,157 @@ field = Field
 # By path; the order is that of `--help`.
 FIELDS: Mapping[str, Field] = {
     # JAX's keys have 32 bits: larger seeds would repeat smaller ones.
-    'seed': field(0, 'of everything that is random', at_most=2**32 - 1),
-    'dtype': field('bfloat16', 'of the computation', choices=_DTYPES),
-    'remat': field('none', "'blocks' or 'elementwise' save memory", free=True),
-    'attention_impl': field('auto', 'speed only', choices=_FORMS, free=True),
-    'depthwise_impl': field('auto', 'speed only', choices=_CONVS, free=True),
-    'batch_size': field(128, 'images per step, all devices', at_least=1),
-    'accumulate_steps': field(1, 'parts of a batch, for memory', at_least=1),
-    'eval_batch_size': field(500, 'images; speed only', at_least=1, free=True),
-    'num_epochs': field(50, 'of the whole schedule', at_least=1),
-    'stop_after_epochs': field(0, 'schedule unchanged; 0: all', free=True),
-    'eval_every_epochs': field(1, 'validate, save and plot', at_least=1),
-    'checkpoint_every_steps': field(0, 'mid-epoch; 0: none', free=True),
-    'log_every_steps': field(50, 'host waits here', at_least=1, free=True),
-    'profile_steps': field('', "'FIRST:LAST', to RUN/profile", free=True),
+    'seed': field(0, 'seed of all random draws', at_most=2**32 - 1),
+    'dtype': field('bfloat16', 'dtype of activations', choices=_DTYPES),
+    'remat': field(
+        'none',
+        "'blocks' or 'elementwise': recompute activations to save memory",
+        free=True,
+    ),
+    'attention_impl': field(
+        'auto',
+        'how windows are computed; changes speed only',
+        choices=_FORMS,
+        free=True,
+    ),
+    'depthwise_impl': field(
+        'auto',
+        'how depthwise convolutions are computed; changes speed only',
+        choices=_CONVS,
+        free=True,
+    ),
+    'batch_size': field(128, 'images per step, over all devices', at_least=1),
+    'accumulate_steps': field(
+        1, 'parts of a batch computed in turn, to save memory', at_least=1
+    ),
+    'eval_batch_size': field(
+        500,
+        'images per evaluation step; changes speed only',
+        at_least=1,
+        free=True,
+    ),
+    'num_epochs': field(50, 'epochs of the whole schedule', at_least=1),
+    'stop_after_epochs': field(
+        0, 'end here, with the schedule unchanged; 0: after all', free=True
+    ),
+    'eval_every_epochs': field(
+        1, 'epochs between validations, checkpoints and plots', at_least=1
+    ),
+    'checkpoint_every_steps': field(
+        0, 'steps between mid-epoch checkpoints; 0: none', free=True
+    ),
+    'log_every_steps': field(
+        50, 'steps between log entries', at_least=1, free=True
+    ),
+    'profile_steps': field(
+        '', "steps 'FIRST:LAST' to trace into RUN/profile", free=True
+    ),
     # Changes nothing until a step is not finite.
     'nan_policy': field(
-        'stop', "'skip': no update", choices=('stop', 'skip'), free=True
+        'stop',
+        "at a loss or gradient that is not finite: end, or 'skip' the update",
+        choices=('stop', 'skip'),
+        free=True,
     ),
     'compile_effort': field(
         'full',
-        "'quick' starts sooner on a CPU",
+        "'quick' starts sooner on a CPU, but takes longer per step",
         choices=('full', 'quick'),
         free=True,
     ),
-    'ema_decay': field(0.0, 'of weights, per 512 images; 0: none', below=1),
-    'init_from': field('', 'run, weights or checkpoint to start from'),
-    'mesh.data': field(0, 'devices; 0: all there are', free=True),
-    'model.name': field('', 'a named model; None is its own value'),
+    'ema_decay': field(
+        0.0, 'decay of the average of weights, per 512 images; 0: none', below=1
+    ),
+    'init_from': field('', 'run, weights or checkpoint to fine-tune'),
+    'mesh.data': field(0, 'devices to use; 0: all', free=True),
+    'model.name': field('', 'model; None below keeps its own value'),
     'data.name': field('cifar10', 'data set'),
-    'data.dir': field('', 'default: TFDS_DATA_DIR', free=True),
-    'data.train_split': field('train[:45000]', 'trained on'),
-    'data.val_split': field('train[45000:]', 'chooses the best epoch'),
-    'data.test_split': field('test', 'read once, at the end', free=True),
-    'data.image_size': field(0, 'pixels; 0: as stored', at_most=2048),
-    'data.train_crop': field('resize', 'or drawn each time', choices=_CROPS),
-    'data.crop_scale': field((0.08, 1.0), 'share of the area, if drawn'),
-    'data.crop_ratio': field((0.75, 4 / 3), 'width / height, if drawn'),
-    'data.eval_crop': field(0.0, 'centre, of the side; 0: no crop', at_most=1),
-    'data.repeats': field(1, 'copies of an image, in a row', at_least=1),
+    'data.dir': field('', "its folder; '': $TFDS_DATA_DIR", free=True),
+    'data.train_split': field('train[:45000]', 'images to train on'),
+    'data.val_split': field(
+        'train[45000:]', 'images that choose the best epoch'
+    ),
+    'data.test_split': field('test', 'images to test on, once', free=True),
+    'data.image_size': field(
+        0, 'height and width in pixels; 0: as stored', at_most=2048
+    ),
+    'data.train_crop': field(
+        'resize', 'whole image, or a new random crop each time', choices=_CROPS
+    ),
+    'data.crop_scale': field(
+        (0.08, 1.0), "range of a random crop's share of the area", at_most=1
+    ),
+    'data.crop_ratio': field(
+        (0.75, 4 / 3), "range of a random crop's width / height"
+    ),
+    'data.eval_crop': field(
+        0.0, 'side of the centre crop / side of the image; 0: none', at_most=1
+    ),
+    'data.repeats': field(
+        1, 'copies of each image, augmented differently', at_least=1
+    ),
     # 'auto' is 'device' if they take a tenth of an accelerator.
     'data.storage': field(
-        'auto', 'of decoded images', choices=_STORAGES, free=True
+        'auto', 'where decoded images are kept', choices=_STORAGES, free=True
     ),
-    'data.workers': field(0, 'processes', at_most=1024, free=True),
+    'data.workers': field(
+        0, 'processes that decode images; 0: threads', at_most=1024, free=True
+    ),
     # The maps themselves are compared by RUN/data.json.
-    'data.label_maps': field('', 'folder, for token labels', free=True),
-    'augment.crop_padding': field(4, 'pixels on each side', at_most=4096),
-    'augment.flip': field(True, 'left to right, at even odds'),
-    'augment.rand_augment_set': field('timm', 'its ops', choices=_OP_SETS),
-    'augment.rand_augment_ops': field(2, 'drawn per image; 0: none'),
+    'data.label_maps': field('', 'folder of token-label maps', free=True),
+    'augment.crop_padding': field(
+        4, 'zeros around the image before the random crop, pixels', at_most=4096
+    ),
+    'augment.flip': field(True, 'mirror half of the images left to right'),
+    'augment.rand_augment_set': field(
+        'timm', 'whose RandAugment operations', choices=_OP_SETS
+    ),
+    'augment.rand_augment_ops': field(2, 'operations per image; 0: none'),
     'augment.rand_augment_magnitude': field(
-        9.0, "mean, of 10; torchvision's: of 30", at_most=30
+        9.0, "mean strength, 0 to 10; torchvision's: 0 to 30", at_most=30
     ),
-    'augment.rand_augment_std': field(0.5, 'of the magnitude'),
-    'augment.rand_augment_prob': field(0.5, 'of a drawn op', at_most=1),
-    'augment.erase_prob': field(0.25, 'of Random Erasing', at_most=1),
-    'augment.erase_area': field((0.02, 1 / 3), 'of the box, as a share'),
-    'augment.erase_aspect': field((0.3, 1 / 0.3), 'of the box, height / width'),
+    'augment.rand_augment_std': field(
+        0.5, 'standard deviation of the strength'
+    ),
+    'augment.rand_augment_prob': field(
+        0.5, 'probability that a drawn operation is applied', at_most=1
+    ),
+    'augment.erase_prob': field(
+        0.25, 'probability of Random Erasing', at_most=1
+    ),
+    'augment.erase_area': field(
+        (0.02, 1 / 3), 'range of the erased share of the area', at_most=1
+    ),
+    'augment.erase_aspect': field(
+        (0.3, 1 / 0.3), "range of the erased box's height / width"
+    ),
     'augment.erase_fill': field(
-        'noise', 'in the box', choices=('noise', 'zeros')
+        'noise', 'what fills the erased box', choices=('noise', 'zeros')
     ),
-    'augment.mixup_alpha': field(0.8, 'of Beta(alpha, alpha); 0: none'),
-    'augment.cutmix_alpha': field(1.0, 'of Beta(alpha, alpha); 0: none'),
-    'augment.mix_prob': field(1.0, 'share of batches mixed', at_most=1),
-    'augment.mix_off_epochs': field(0, 'at the end, without mixing'),
-    'label_smoothing': field(0.1, 'spread over all classes', at_most=1),
-    'token_label_weight': field(0.0, "of the tokens' loss; 0: none"),
-    'optimizer.learning_rate': field(1e-4, 'peak of AdamW'),
+    'augment.mixup_alpha': field(0.8, 'Mixup draws Beta(a, a); 0: no Mixup'),
+    'augment.cutmix_alpha': field(1.0, 'CutMix draws Beta(a, a); 0: no CutMix'),
+    'augment.mix_prob': field(
+        1.0, 'probability that a batch is mixed', at_most=1
+    ),
+    'augment.mix_off_epochs': field(0, 'last epochs, without mixing'),
+    'label_smoothing': field(
+        0.1, 'weight of the uniform distribution in targets', at_most=1
+    ),
+    'token_label_weight': field(0.0, 'weight of the token loss; 0: none'),
+    'optimizer.learning_rate': field(1e-4, 'peak learning rate of AdamW'),
     'optimizer.schedule': field(
-        'cosine', "by step; 'epochs' as RMT's", choices=('cosine', 'epochs')
+        'cosine',
+        "cosine by step, or by whole 'epochs' as RMT's",
+        choices=('cosine', 'epochs'),
     ),
-    'optimizer.warmup_epochs': field(5.0, 'linear to the peak'),
+    'optimizer.warmup_epochs': field(5.0, 'epochs of linear warm-up'),
     'optimizer.warmup_learning_rate': field(0.0, 'where the warm-up begins'),
     'optimizer.final_learning_rate': field(0.0, 'where the cosine ends'),
-    'optimizer.weight_decay': field(0.05, 'on kernels only'),
+    'optimizer.weight_decay': field(0.05, 'weight decay of kernels'),
     'optimizer.decay_layer_scale': field(False, 'decay LayerScale as well'),
-    'optimizer.b1': field(0.9, 'of the mean of gradients', below=1),
-    'optimizer.b2': field(0.999, 'of the mean of their squares', below=1),
-    'optimizer.eps': field(1e-8, "in the update's denominator"),
-}
-# Pairs of a smallest and a largest value, with the most that it may be.
-_RANGES = {
-    'data.crop_scale': 1,
-    'data.crop_ratio': _LARGEST[float],
-    'augment.erase_area': 1,
-    'augment.erase_aspect': _LARGEST[float],
+    'optimizer.b1': field(0.9, 'decay of the mean gradient', below=1),
+    'optimizer.b2': field(0.999, 'decay of the mean squared gradient', below=1),
+    'optimizer.eps': field(1e-8, "added to the update's denominator"),
 }
 # Readings of the augmentations that the paper's Table 2 names without settings.
 _READINGS = {
@@ -199,20 +268,28 @@ _READINGS = {
     },
 }
 _READING = 'deit'  # the default, until a measurement decides
-# Fields of earlier versions; they changed no result, or only rounding.
-_GONE = (
-    'steps_per_dispatch',
-    'mesh.fsdp',
-    'model.attention_impl',
-    'model.depthwise_impl',
-    'model.ffn_impl',
-)
+# Each must not be above the other.
+_AT_MOST = {
+    'stop_after_epochs': 'num_epochs',
+    'augment.mix_off_epochs': 'num_epochs',
+    'optimizer.warmup_learning_rate': 'optimizer.learning_rate',
+    'optimizer.final_learning_rate': 'optimizer.learning_rate',
+}
 
 
 def free_fields() -> frozenset[str]:
   """Returns the fields that a run may resume with other values of."""
   free = {path for path, declared in FIELDS.items() if declared.free}
-  return frozenset({*free, *_GONE})
+  return frozenset({*free, *_retired()})
+
+
+def _retired():
+  """Fields of earlier versions; they changed no result, or only rounding."""
+  # Only here: naming the recipes, or a help text, need not wait for JAX.
+  from gswinrmt_jax.models import factory
+
+  of_models = (f'model.{name}' for name in factory.RETIRED)
+  return ('steps_per_dispatch', 'mesh.fsdp', *of_models)
 
 
 def check(config: ml_collections.ConfigDict) -> None:
@@ -239,20 +316,14 @@ def check(config: ml_collections.ConfigDict) -> None:
 
 def _check_together(config):
   """Refuses values that contradict each other."""
-  data, optimizer = config.data, config.optimizer
-  if config.stop_after_epochs > config.num_epochs:
-    _refuse(
-        'stop_after_epochs',
-        config.stop_after_epochs,
-        f'at most config.num_epochs, {config.num_epochs}',
+  data = config.data
+  for path, other in _AT_MOST.items():
+    value, most = (
+        fields[name]
+        for fields, name in (_group(config, path), _group(config, other))
     )
-  for name in ('warmup_learning_rate', 'final_learning_rate'):
-    if optimizer[name] > optimizer.learning_rate:
-      _refuse(
-          f'optimizer.{name}',
-          optimizer[name],
-          f'at most config.optimizer.learning_rate, {optimizer.learning_rate}',
-      )
+    if value > most:
+      _refuse(path, value, f'at most config.{other}, {most}')
   # An image is resized to `image_size / eval_crop`: not to any size.
   if 0 < data.eval_crop < 0.1:
     _refuse('data.eval_crop', data.eval_crop, '0, or from 0.1 to 1')
@@ -264,25 +335,12 @@ def _check_together(config):
         'config.data.train_crop=random_resized needs config.data.storage='
         'decode and config.data.image_size'
     )
-  for path, most in _RANGES.items():
-    fields, name = _group(config, path)
-    low, high = fields[name]
-    if not 0 < low <= high <= most:
-      limit = ', which is not above 1' * (most == 1)
-      wanted = f'two numbers above 0, the first not above the second{limit}'
-      _refuse(path, fields[name], wanted)
   # In smaller batches copies of an image could be Mixup's partners.
   most = max(1, config.batch_size // 3)
   if data.repeats > most:
     third = f'a third of config.batch_size, {config.batch_size}'
     _refuse('data.repeats', data.repeats, f'from 1 to {third}')
   _check_rand_augment(config.augment)
-  if config.augment.mix_off_epochs > config.num_epochs:
-    _refuse(
-        'augment.mix_off_epochs',
-        config.augment.mix_off_epochs,
-        f'at most config.num_epochs, {config.num_epochs}',
-    )
   weight, maps = config.token_label_weight, data.label_maps
   if bool(weight) != bool(maps):
     raise UserError(
@@ -323,9 +381,8 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
   check(config)
   resolved = ml_collections.ConfigDict(config.to_dict())
-  name = config.model.name
-  overrides = {field: config.model[field] for field in config.model}
-  del overrides['name']
+  overrides = dict(config.model)
+  name = overrides.pop('name')
   try:
     resolved.model = {'name': name, **factory.resolve(name, overrides)}
   except ValueError as error:
@@ -345,7 +402,7 @@ def make_model(
   """
   from gswinrmt_jax.models import factory
 
-  fields = {name: config.model[name] for name in config.model}
+  fields = dict(config.model)
   name = fields.pop('name')
   try:
     model = factory.create_model(
@@ -387,7 +444,7 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
     group, name = _group(fields, path)
     older = declared.before
     group.setdefault(name, declared.default if older is None else older)
-  for path in _GONE:
+  for path in _retired():
     group, name = _group(fields, path)
     group.pop(name, None)
   try:
@@ -474,8 +531,7 @@ def _defaults(model_name):
     fields[name] = declared.default
   config.model.name = model_name
   for name, kind in factory.FIELDS.items():
-    if f'model.{name}' not in _GONE:
-      config.model[name] = config_dict.placeholder(kind)
+    config.model[name] = config_dict.placeholder(kind)
   # A recipe that sets a field nobody reads fails.
   return config.lock()
 
@@ -492,7 +548,7 @@ def small_images(
   """Returns a recipe of our own for CIFAR-10, not the paper's.
 
   Three stages with maps of 16x16, 8x8 and 4x4, where the paper's models start
-  at 8x8; windows of 8; ten times the learning rate; EMA; half of the batches
+  at 8x8; windows of 4; ten times the learning rate; EMA; half of the batches
   mixed, but none in the last epochs.
 
   Args:
@@ -525,7 +581,7 @@ def small_images(
   config.model.decay_ranges = (4.0, 4.0, 6.0)
   config.model.stem_strides = (2, 1, 1, 1)
   if named_model.window_size:
-    config.model.window_size = 8
+    config.model.window_size = 4  # of several a map but on the last
   else:
     config.model.full_stages = (3,)  # RMT: the last
   _augmentation(config, 'torchvision')

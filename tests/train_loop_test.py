@@ -24,7 +24,8 @@ from gswinrmt_jax.commands import train as train_command
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh, processes
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.evals import evaluate_run, evaluator
+from gswinrmt_jax.ops import equation
 from gswinrmt_jax.runs import metrics_log, progress, run_folder
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import losses, profiler, train_loop, train_step
@@ -627,3 +628,30 @@ def test_the_picture_of_the_first_batch_is_what_the_first_step_sees(tmp_path):
   np.testing.assert_array_equal(before['image'], batch['image'][:3])
   np.testing.assert_allclose(image, want[:3], rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(targets, want_targets[:3], rtol=1e-6)
+
+
+def test_both_steps_are_traced_with_the_forms_of_the_config(
+    tmp_path, monkeypatch
+):
+  seen = {}
+
+  def spy(module, name):
+    make = getattr(module, name)
+
+    def spied(*args, **kwargs):
+      step = make(*args, **kwargs)
+
+      def traced(*args):
+        seen[name] = tuple(map(equation.chosen, ('attention', 'depthwise')))
+        return step(*args)
+
+      return traced
+
+    monkeypatch.setattr(module, name, spied)
+
+  spy(train_step, 'make_train_step')
+  spy(evaluator, 'make_eval_step')
+  impls = {'attention_impl': 'cyclic', 'depthwise_impl': 'shift'}
+  _train(tmp_path, num_epochs=1, **{'optimizer.warmup_epochs': 0.5, **impls})
+  forms = 'cyclic', 'shift'
+  assert seen == {'make_train_step': forms, 'make_eval_step': forms}

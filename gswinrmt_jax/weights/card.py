@@ -18,8 +18,6 @@ from gswinrmt_jax.models.backbone import Backbone
 
 FILE = 'config.json'
 _LIBRARY = 'gswinrmt_jax'
-# Fields of earlier versions that chose how a model is computed, not which one.
-_IMPLEMENTATION = ('attention_impl', 'depthwise_impl', 'ffn_impl')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,7 +151,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
         fields={
             name: value
             for name, value in fields['model_args'].items()
-            if name not in _IMPLEMENTATION
+            if name not in factory.RETIRED
         },
         num_classes=int(fields['num_classes']),
         class_names=tuple(images.get('label_names') or ()),
