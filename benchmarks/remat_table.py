@@ -10,26 +10,20 @@ for this machine's default device or for an H200 that need not be here
 """
 
 import argparse
-import functools
 import itertools
 import json
 import pathlib
-from typing import Any
 
 import jax
-import ml_collections
 
-from gswinrmt_jax import recipes
-from gswinrmt_jax.benchmark import compiled
+from gswinrmt_jax.benchmark import compiled, models, programs
 from gswinrmt_jax.models import backbone
 
 
-def compiled_here(
-    config: ml_collections.ConfigDict, **how: Any
-) -> jax.stages.Compiled:
+def compiled_here(spec: programs.worker.Spec) -> jax.stages.Compiled:
   """Returns the step, compiled for the default device."""
-  step, shapes = compiled.training_step(config, **how)
-  return jax.jit(step, donate_argnums=0).lower(*shapes).compile()
+  _, step, arguments = programs.training_step(spec)
+  return step.lower(*arguments).compile()
 
 
 def main() -> None:
@@ -50,20 +44,18 @@ def main() -> None:
   for size, batch, remat in itertools.product(
       options.image_sizes, options.batches, options.remat
   ):
-    config = recipes.cifar10(options.model)
-    config.dtype, config.batch_size = options.dtype, batch
-    config.remat = remat
-    compile_step = compiled_here
-    if options.compiled_for:
-      compile_step = functools.partial(
-          compiled.compile_step, target=options.compiled_for
-      )
-    program = compile_step(
-        config,
+    spec = models.spec(
+        options.model,
+        'train',
+        batch=batch,
         image_size=size,
-        num_classes=options.classes,
-        augmented=True,
+        classes=options.classes,
     )
+    spec |= {'dtype': options.dtype, 'remat': remat}
+    if options.compiled_for:
+      program = compiled.compile_step(spec, options.compiled_for)
+    else:
+      program = compiled_here(spec)
     bytes_ = program.memory_analysis().temp_size_in_bytes
     row = {'image_size': size, 'batch': batch, 'remat': remat}
     rows.append({**row, 'temporaries': bytes_})

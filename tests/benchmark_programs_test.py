@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import json
 import multiprocessing
 
 import jax
@@ -14,12 +13,7 @@ import tiny
 import tiny_parts
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.benchmark import (
-    measure,
-    pipeline,
-    programs,
-    random_data,
-)
+from gswinrmt_jax.benchmark import pipeline, programs, random_data
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
@@ -111,7 +105,7 @@ def test_nothing_is_zero_and_targets_are_smoothed():
   assert 0.01 < float(jnp.abs(logits).mean()) < 100
 
 
-def test_an_unknown_task_is_told():
+def test_an_unknown_task_is_refused():
   with pytest.raises(KeyError):
     programs.build({'task': 'sing'})
 
@@ -221,58 +215,7 @@ def test_the_whole_program(monkeypatch, tmp_path, storage, workers):
   assert not multiprocessing.active_children()
 
 
-RATES = {'flops': 1e12, 'bytes': 1e10}
 MEASURED = {'model': 'm', 'batch': 4, 'image_size': 224, 'classes': 5}
-
-
-def _outcome(name, seconds, images):
-  return measure.Measured(
-      name,
-      {'task': 'pipeline'},
-      {'images': images},
-      measure.Timing(tuple(seconds), 7),
-      (3_000_000_000, 'device'),
-  )
-
-
-def _outcomes():
-  return [
-      _outcome('without', (1.0, 2.0, 4.0), images=20),
-      # Half as fast in each round but the last.
-      _outcome('disk', (0.8, 1.6, 1.6), images=8),
-      measure.Measured('decode', {'task': 'pipeline'}, error='no memory'),
-  ]
-
-
-def test_rows_are_compared_with_the_first():
-  rows = pipeline.rows(_outcomes(), RATES)
-  assert [row.get('of_without') for row in rows] == [
-      1.0,
-      pytest.approx(0.5),
-      None,
-  ]
-  assert [row.get('images_per_second') for row in rows] == [10, 5, None]
-  # 50,000 images at 10 and 5 a second.
-  assert rows[0]['seconds_of_50000_images'] == 5000
-  assert rows[1]['seconds_of_50000_images'] == 10000
-  assert rows[2]['not_measured'] == 'no memory'
-  json.dumps(rows)
-
-
-def test_no_ratio_where_the_first_failed():
-  rows = pipeline.rows(_outcomes()[::-1], RATES)
-  assert rows[1]['of_without'] is None
-  assert '|            |' in pipeline.table(rows)
-
-
-def test_the_table():
-  lines = pipeline.table(pipeline.rows(_outcomes(), RATES)).splitlines()
-  cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
-  assert cells[0][4:6] == ['of without', 's/50,000']
-  assert cells[3] == [
-      'disk', '1600', '12.5%', '5', '0.500', '10,000.0', '3.00 (device)'
-  ]  # fmt: skip
-  assert lines[-1] == 'decode: not measured: no memory'
 
 
 def test_each_storage_is_measured_on_images_of_the_size_needed(monkeypatch):
@@ -283,11 +226,16 @@ def test_each_storage_is_measured_on_images_of_the_size_needed(monkeypatch):
   monkeypatch.setattr(
       pipeline.record,
       'group',
-      lambda bench, specs, say, **how: measured.append(specs),
+      lambda bench, specs, say: measured.append(specs),
   )
-  pipelines = pipeline.Pipelines(('device', 'decode'), images=9, workers=2)
-  models = [MEASURED, {**MEASURED, 'image_size': 32}]
-  pipelines.measure(None, models, print)
+
+  def measure(*models):
+    storages = ('device', 'decode')
+    pipeline.measure(
+        None, models, print, storages=storages, images=9, workers=2
+    )
+
+  measure(MEASURED, {**MEASURED, 'image_size': 32})
   assert list(measured[0]) == ['m, without', 'm, device', 'm, decode']
   folder = made[0][0]
   assert not folder.exists()  # nothing stays
@@ -302,17 +250,17 @@ def test_each_storage_is_measured_on_images_of_the_size_needed(monkeypatch):
       (9, {'classes': 5, 'width': 32, 'height': 32}),
   ]
   with pytest.raises(UserError, match='--images 9: there are 10 classes'):
-    pipelines.measure(None, [{**MEASURED, 'classes': 10}], print)
+    measure({**MEASURED, 'classes': 10})
 
 
 def test_synthetic_images_are_a_data_set_of_so_many_classes(tmp_path):
-  mean = pipeline.make_data(tmp_path, 7, classes=3, width=50, height=40)
+  pipeline.make_data(tmp_path, 7, classes=3, width=50, height=40)
   assert [path.name for path in tmp_path.iterdir()] == [pipeline.DATA]
   info = datasets.info(pipeline.DATA, str(tmp_path))
   assert len(info.class_names) == 3
   found = datasets.load(pipeline.DATA, 'train', str(tmp_path))
   assert found.image.shape == (7, 40, 50, 3)
   assert sorted(found.label) == [0, 0, 0, 1, 1, 2, 2]
-  # Noise, each picture its own, and more than a few bytes.
-  assert found.image.std((1, 2, 3)).min() > 30 and mean > 2000
+  # Noise, each picture its own.
+  assert found.image.std((1, 2, 3)).min() > 30
   assert len(np.unique(found.image.reshape(7, -1), axis=0)) == 7

@@ -105,7 +105,7 @@ def test_the_learning_rate_follows_the_batch_unless_it_is_set():
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(spec, overrides, words):
+def test_mistakes_are_one_line(spec, overrides, words):
   with pytest.raises(UserError) as caught:
     recipe_files.load(spec, overrides)
   message = str(caught.value)

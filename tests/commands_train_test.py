@@ -32,7 +32,7 @@ def test_recipe_and_workdir_reach_the_loop(calls):
   assert other == pathlib.Path('a/b')
 
 
-def test_values_may_stand_behind_a_space(calls):
+def test_values_may_follow_a_space(calls):
   argv = [
       '--config.seed',
       '5',

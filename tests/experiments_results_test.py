@@ -89,7 +89,7 @@ def test_what_cannot_be_read_is_said(folder, tmp_path):
   assert all('\n' not in problem for problem in problems)
 
 
-def test_a_folder_without_runs_is_told(tmp_path):
+def test_a_folder_without_runs_is_refused(tmp_path):
   with pytest.raises(UserError, match='there is no run in'):
     results.gather([tmp_path])
   with pytest.raises(UserError, match='nowhere: no such file or folder'):
@@ -187,7 +187,7 @@ def test_of_two_runs_of_a_seed_the_one_that_got_further_counts(grouped):
   ]
 
 
-def test_the_paper_stands_beside_its_own_models_alone(grouped):
+def test_the_paper_is_compared_with_its_own_models_only(grouped):
   data = ['--config.data.name=tiny']
   settings, _ = grouped(
       ('cifar10_rmt', {}),

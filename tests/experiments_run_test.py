@@ -89,7 +89,7 @@ def test_smoke_has_what_a_report_needs_in_a_minute_a_run():
         ('table5', ['--config.sed=3'], 'did you mean seed'),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(name, overrides, said):
+def test_mistakes_stop_before_anything_runs(name, overrides, said):
   with pytest.raises(UserError, match=said):
     _jobs(name, overrides=overrides)
 
@@ -221,7 +221,7 @@ def test_a_damaged_run_does_not_hide_the_others(write):
   assert lines[3] == '1 of 2 runs are complete.'
 
 
-# Writes its arguments to a file, and fails if told to.
+# Writes its arguments to a file, and fails for one model.
 SCRIPT = """
 import pathlib, sys
 folder = [a.partition('=')[2] for a in sys.argv if a.startswith('--workdir')][0]
@@ -272,7 +272,7 @@ def test_what_is_complete_is_passed_over(jobs, tmp_path):
   )
   _, said, calls = _run(jobs, tmp_path)
   assert len(calls) == 2 and 'cifar10_rmt' not in calls[0]
-  assert said[0].endswith('rmt_s0: complete, passed over')
+  assert said[0].endswith('rmt_s0: complete, skipped')
 
 
 def test_a_folder_that_cannot_be_read_fails_alone(jobs, tmp_path):
@@ -289,7 +289,7 @@ def test_a_run_of_another_process_is_left_alone(jobs, tmp_path):
   with (folder.parent / f'.{folder.name}.lock').open('w') as file:
     fcntl.flock(file, fcntl.LOCK_EX)
     _, said, calls = _run(jobs, tmp_path)
-  assert len(calls) == 2 and 'another process is at it' in said[0]
+  assert len(calls) == 2 and 'another process is training it' in said[0]
   # Their own locks are gone with the runs.
   assert not list(folder.parent.glob('.*_swat_s0.lock'))
 

@@ -1,7 +1,5 @@
 """Each switch of the ablations builds, and changes what it says."""
 
-import dataclasses
-
 import jax
 import pytest
 
@@ -90,7 +88,8 @@ def test_a_switch_is_one_component_away_from_what_it_is_compared_with():
 @pytest.mark.parametrize('size', ['compact', 'large'])
 def test_a_run_is_recognized_by_its_config(size):
   for base, switch in [('bare', 'base'), ('rmt', 'sigmoid'), ('swat', 'gate')]:
-    assert switches.recognize(_model(base, switch, size)) == [(base, switch)]
+    name = switches.join(base, switch)
+    assert switches.label(_model(base, switch, size)) == name
   model = _model('retention', 'no_gate')
   assert switches.label(model) == 'retention,no_gate'
   assert switches.label(model | {'gate': True}) == 'retention'
@@ -116,19 +115,6 @@ def test_no_two_switches_make_the_same_model():
   assert len(made) == len(ALL)
 
 
-def test_what_is_left_out_is_refused_by_the_fields():
-  for (base, switch), (fields, _) in switches.LEFT_OUT.items():
-    assert switch not in switches.SWITCHES[base]
-    with pytest.raises(ValueError, match='over all pairs'):
-      dataclasses.replace(
-          named.MODELS['rmt_compact'], **switches.BASES[base].fields | fields
-      )
-  # And what decomposes stage 4 has to.
-  for fields in ({'score_fn': 'sigmoid'}, {'alibi': 'signed'}):
-    with pytest.raises(ValueError, match='over all pairs'):
-      dataclasses.replace(named.MODELS['rmt_compact'], **fields)
-
-
 def test_idle_switches_change_no_window_at_32_pixels():
   for base, switch in ALL:
     fields = switches.fields(base, switch)
@@ -147,7 +133,6 @@ def test_idle_switches_change_no_window_at_32_pixels():
         ('swatt,gate', "no base 'swatt': bare, rmt, retention, swat"),
         ('rmt,no_gate', "rmt has no switch 'no_gate': base, decomposed, gate"),
         ('rmt', "rmt has no switch '': base, decomposed, gate"),
-        ('rmt,rotary_split_half', 'is left out: its stage 4 attends over all'),
         ('rmt,gate,big', "unknown argument 'big'"),
     ],
 )

@@ -117,7 +117,7 @@ def test_every_figure_stands_in_the_paper():
 
 
 def _numbers(line):
-  """Returns the cells behind the first, if they are numbers."""
+  """Returns the cells after the first, if they are numbers."""
   try:
     return [float(cell) for cell in line.split('\t')[1:]]
   except ValueError:
@@ -213,16 +213,6 @@ def test_changes_are_paired_by_seed(paper_setting):
   assert _cells(table, 1)[3:] == [_DASH, '0', 'not measured']
 
 
-def test_paper_gaps(paper_setting):
-  table = tables.paper_gaps(paper_setting)
-  minus = '\N{MINUS SIGN}'
-  # 70 - 80 and 71 - 82.
-  assert _cells(table, 0)[1:] == [
-      '+0.08',
-      f'{minus}10.50 \N{PLUS-MINUS SIGN} 0.71',
-  ]
-
-
 def test_without_a_test_split_there_is_no_gap(tmp_path):
   folder = tmp_path / 'run'
   made_up_runs.write(folder, 'cifar10_rmt', CURVE, test=None)
@@ -237,12 +227,6 @@ def test_a_test_on_validation_data_has_no_gap(tmp_path):
   (run,), _ = results.gather([folder])
   assert run.test_accuracy == 0.5
   assert run.gap is None
-
-
-def test_figures_lead_to_runs(paper_setting):
-  assert tables.paper_sources(paper_setting) == (
-      'Ours are runs: RMT [3] [4] [5]; Retention [1] [2].'
-  )
 
 
 def test_the_paper_s_table_in_the_readme_is_made_from_results():
@@ -361,8 +345,7 @@ def test_how_latency_was_measured_is_said(setting, tmp_path):
     (tmp_path / name / 'latency.json').write_text(latency)
   (found,), _ = results.group(results.gather([tmp_path])[0])
   assert tables.latency_note(found) == (
-      'Latency is that of one image: A, float32, 2 threads; device unknown. '
-      'Half the distance of the quartiles of its rounds is at most 1.2 % of it.'
+      'Latency is that of one image: A, 2 threads; device unknown.'
   )
 
 
@@ -397,13 +380,6 @@ def test_the_tables_of_results_are_made_from_the_records():
       ).replace('%', ' %')
       in text
   )
-
-
-def test_small_models_have_a_smaller_unit(setting, monkeypatch):
-  monkeypatch.setattr(_Cost, 'macs', 2**30 - 2**20)
-  monkeypatch.setattr(results.cost, 'count', lambda *_: _Cost)
-  lines = tables.costs(setting).splitlines()
-  assert 'MACs / 2^20' in lines[0] and '| 1,234 | 1023 |' in lines[2]
 
 
 def test_costs(setting, monkeypatch):

@@ -1,7 +1,6 @@
 """Compiles the training step for a GPU that is not here, and counts."""
 
 import contextlib
-import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -10,19 +9,11 @@ import pathlib
 from typing import Any
 
 import jax
-import ml_collections
 
-from gswinrmt_jax import recipes
-from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.benchmark import hlo
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.benchmark import hlo, programs
+from gswinrmt_jax.benchmark.worker import Spec
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.train import losses, optimizer
-from gswinrmt_jax.train import schedule as schedule_lib
-from gswinrmt_jax.train import train_state as state_lib
-from gswinrmt_jax.train import train_step as step_lib
 
-TARGETS = ('h200',)  # each has its figures in a JSON file here
 _OLDEST_JAX = (0, 11)
 _PACKAGES = ('jax', 'jaxlib', 'jax-cuda12-pjrt', 'jax-cuda13-pjrt', 'flax')
 # Leave out work on machine code: nothing will run, and the counts stay.
@@ -32,112 +23,60 @@ _FASTER = {
     'xla_llvm_disable_expensive_passes': True,
     'xla_gpu_autotune_level': 0,
 }
-_NUM_EXAMPLES = 50000  # in an epoch; sets constants of the schedule
 
 
-def count_step(
-    config: ml_collections.ConfigDict,
-    *,
-    image_size: int,
-    num_classes: int,
-    augmented: bool,
-    target: str,
-) -> dict[str, Any]:
-  """Compiles a recipe's training step and counts launches and bytes.
+def count_step(spec: Spec, target: str) -> dict[str, Any]:
+  """Compiles a model's training step and counts launches and bytes.
 
   Args:
-    config: A recipe, resolved or not: model, optimizer, dtype, batch, EMA.
-    image_size: Height and width of the images, uint8.
-    num_classes: Number of logits.
-    augmented: Whether the step includes the recipe's augmentation; otherwise
-      it normalises images and smooths labels.
-    target: One of `TARGETS`.
+    spec: As `programs.training_step` takes it.
+    target: The GPU; its figures are in `TARGET.json` here.
 
   Returns:
     What was compiled, by which versions, and the counts of `hlo.Counts`;
     JSON-serialisable.
 
   Raises:
-    UserError: If JAX or its plugin cannot compile it, or the recipe is wrong.
+    UserError: If JAX or its plugin cannot compile it.
   """
-  program = compile_step(
-      config,
-      image_size=image_size,
-      num_classes=num_classes,
-      augmented=augmented,
-      target=target,
-  )
+  program = compile_step(spec, target)
   counts = hlo.count(program.as_text())
-  memory = program.memory_analysis()
-  return {
-      'model': config.model.name,
-      'fields': {
-          name: value
-          for name, value in config.model.items()
-          if name != 'name' and value is not None
-      },
-      'target': target,
-      'batch_size': config.batch_size,
-      'image_size': image_size,
-      'num_classes': num_classes,
-      'dtype': config.dtype,
-      'augmented': augmented,
-      'kernels': counts.kernels.total(),
-      'kernels_by_kind': dict(counts.kernels.most_common()),
-      'kernels_by_phase': dict(counts.phases.most_common()),
-      'bytes_read': counts.bytes_read,
-      'bytes_written': counts.bytes_written,
-      'bytes': counts.bytes_read + counts.bytes_written,
-      'temporary_bytes': memory.temp_size_in_bytes,
-      'argument_bytes': memory.argument_size_in_bytes,
-      'collectives': dict(counts.collectives),
-      'loops_of_unknown_length': counts.unknown_loops,
-      'versions': _versions(),
-  }
-
-
-def _versions():
-  installed = {}
+  versions = {}
   for name in _PACKAGES:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-      installed[name] = importlib.metadata.version(name)
-  return installed
+      versions[name] = importlib.metadata.version(name)
+  return {
+      **spec,
+      'target': target,
+      'kernels': counts.kernels.total(),
+      'kernels_by_kind': dict(counts.kernels.most_common()),
+      'bytes_read': counts.bytes_read,
+      'bytes_written': counts.bytes_written,
+      'temporary_bytes': program.memory_analysis().temp_size_in_bytes,
+      'versions': versions,
+  }
 
 
 def table(found: dict[str, Any]) -> str:
   """Returns the counts as lines for a terminal."""
-  by_kind, by_phase = (
-      ', '.join(f'{name} {number}' for name, number in found[key].items())
-      for key in ('kernels_by_kind', 'kernels_by_phase')
-  )
-  read, written, both, temporaries = (
+  kinds = ', '.join(f'{k} {n}' for k, n in found['kernels_by_kind'].items())
+  read, written, temporaries = (
       f'{found[name] / 1e9:.3f}'
-      for name in ('bytes_read', 'bytes_written', 'bytes', 'temporary_bytes')
+      for name in ('bytes_read', 'bytes_written', 'temporary_bytes')
   )
-  augmented = ', augmented' if found['augmented'] else ''
   rows = {
       found['model']: (
-          f'batch {found["batch_size"]}, {found["image_size"]} pixels, '
-          f'{found["dtype"]}{augmented}, for {found["target"]}'
+          f'batch {found["batch"]}, {found["image_size"]} pixels, '
+          f'{found["dtype"]}, for {found["target"]}'
       ),
-      'kernels': f'{found["kernels"]:,} ({by_kind})',
-      'of which': by_phase,
-      'GB read, written': f'{read}, {written}; together {both}',
+      'kernels': f'{found["kernels"]:,} ({kinds})',
+      'GB read, written': f'{read}, {written}',
       'GB temporaries': temporaries,
   }
-  if found['collectives']:
-    rows['collectives'] = str(found['collectives'])
   return '\n'.join(f'{name:<20}{text}' for name, text in rows.items())
 
 
-def compile_step(
-    config: ml_collections.ConfigDict,
-    *,
-    image_size: int,
-    num_classes: int,
-    augmented: bool,
-    target: str = 'h200',
-) -> jax.stages.Compiled:
+def compile_step(spec: Spec, target: str) -> jax.stages.Compiled:
   """Compiles the step for one such GPU, state donated; see `count_step`."""
   check_installed()
   # Without it the plugin refuses to load where CUDA is missing.
@@ -148,18 +87,12 @@ def compile_step(
       platform='cuda', target_config=target_config(target), topology='1x1x1'
   ).devices
   device = jax.sharding.SingleDeviceSharding(chip)
-  step, arguments = training_step(
-      config,
-      image_size=image_size,
-      num_classes=num_classes,
-      augmented=augmented,
-  )
-  arguments = jax.tree.map(
+  _, step, arguments = programs.training_step(spec)
+  shapes = jax.tree.map(
       lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=device),
       arguments,
   )
-  traced = jax.jit(step, donate_argnums=0).trace(*arguments)
-  lowered = traced.lower(lowering_platforms=('cuda',))
+  lowered = step.trace(*shapes).lower(lowering_platforms=('cuda',))
   return lowered.compile(compiler_options=_FASTER)
 
 
@@ -188,10 +121,9 @@ def check_installed() -> None:
 def target_config(name: str) -> str:
   """Returns a `stream_executor.GpuTargetConfigProto` in text form.
 
-  Args:
-    name: One of `TARGETS`. Its figures are those of OpenXLA's
-      `target_config/specs`; rates are `[element types, [clock in GHz, units
-      per core, operations per clock]]`, element types by XLA's numbers.
+  The figures of `NAME.json` are those of OpenXLA's `target_config/specs`; rates
+  are `[element types, [clock in GHz, units per core, operations per clock]]`,
+  element types by XLA's numbers.
   """
   path = pathlib.Path(__file__).with_name(f'{name}.json')
   figures = json.loads(path.read_text())
@@ -212,60 +144,3 @@ def target_config(name: str) -> str:
       'platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 patch: 0 } '
       f'device_description_str: "{figures["texts"]["name"]}"'
   )
-
-
-def training_step(
-    config: ml_collections.ConfigDict,
-    *,
-    image_size: int,
-    num_classes: int,
-    augmented: bool,
-) -> tuple[step_lib.TrainStep, tuple[Any, Any, Any]]:
-  """Returns a recipe's step and the shapes of its arguments.
-
-  The arguments are those of `count_step`.
-  """
-  config = recipes.resolve(config)
-  shape = (image_size, image_size, 3)
-  info = datasets.Info(
-      'shapes', tuple(map(str, range(num_classes))), (0.5,) * 3, (0.25,) * 3
-  )
-  model = recipes.make_model(config, num_classes, shape)
-  schedule = schedule_lib.from_config(
-      config, max(_NUM_EXAMPLES, config.batch_size)
-  )
-  _, tx = optimizer.from_config(config, schedule)
-  augmentation, _ = losses.augmentation_and_loss(
-      config, info, schedule, stride=1
-  )
-  ema_decay = state_lib.ema_decay_per_step(config.ema_decay, config.batch_size)
-  step = step_lib.make_train_step(
-      model,
-      tx,
-      augmentation if augmented else _normalization_alone(config, info),
-      ema_decay=ema_decay,
-      accumulate_steps=config.accumulate_steps,
-  )
-  key = jax.eval_shape(lambda: jax.random.key(0))
-  create = functools.partial(
-      state_lib.create, model, tx, image_shape=shape, ema=bool(ema_decay)
-  )
-  batch = {
-      'image': jax.ShapeDtypeStruct((config.batch_size, *shape), 'uint8'),
-      'label': jax.ShapeDtypeStruct((config.batch_size,), 'int32'),
-  }
-  return step, (jax.eval_shape(create, key), batch, key)
-
-
-def _normalization_alone(config, info):
-  normalize = functools.partial(
-      augment_lib.normalize, mean=info.mean, std=info.std
-  )
-  classes, smoothing = len(info.class_names), config.label_smoothing
-
-  def augment(key, batch):
-    del key
-    targets = jax.nn.one_hot(batch['label'], classes) * (1 - smoothing)
-    return normalize(batch['image']), targets + smoothing / classes
-
-  return augment

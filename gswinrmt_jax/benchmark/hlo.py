@@ -20,15 +20,13 @@ _FREE = set(
     'parameter partition-id replica-id tuple'.split()
 )
 _BRANCHING = {'call', 'conditional', 'while'}
-_COLLECTIVES = set(
-    'all-gather all-reduce all-to-all collective-broadcast collective-permute '
-    'reduce-scatter'.split()
-)
 
 
 @dataclasses.dataclass
 class Counts:
   """Sums over a program; the body of a loop counts once per iteration.
+
+  A loop whose trip count is unknown counts once.
 
   A launch is an instruction that the device executes as one operation: a
   fusion, a library call, a copy, or any other that stands alone. A library
@@ -37,23 +35,15 @@ class Counts:
 
   Attributes:
     kernels: Launches by kind: 'loop', 'reduce' (and transposes) and 'triton'
-      fusions, 'cudnn', 'cublas', 'copy', 'collective', or the name of the
-      operation or call.
-    phases: Launches of the 'forward' and 'backward' pass and of the 'rest'
-      (optimiser, metrics), by the name that JAX gave the operation.
+      fusions, 'cudnn', 'cublas', or the name of the operation or call.
     bytes_read: Bytes of the operands of all launches, also of an operand that
       a launch reads a slice of.
     bytes_written: Bytes of their results.
-    collectives: Launches of each collective operation.
-    unknown_loops: Loops whose trip count is unknown; they count once.
   """
 
   kernels: Counter = dataclasses.field(default_factory=Counter)
-  phases: Counter = dataclasses.field(default_factory=Counter)
   bytes_read: int = 0
   bytes_written: int = 0
-  collectives: Counter = dataclasses.field(default_factory=Counter)
-  unknown_loops: int = 0
 
 
 def count(text: str) -> Counts:
@@ -78,16 +68,11 @@ def _add_computation(computations, name, times, counts):
       trips = times
       if opcode == 'while':
         known = instruction.attribute(r'"known_trip_count":\{"n":"(\d+)"')
-        counts.unknown_loops += not known
         trips = times * int(known or 1)
       for called in instruction.called:
         _add_computation(computations, called, trips, counts)
     elif opcode not in _FREE and not opcode.endswith(('-done', '-update')):
-      kind = _kind(instruction)
-      counts.kernels[kind] += times
-      counts.phases[_phase(instruction)] += times
-      if kind == 'collective':
-        counts.collectives[opcode.removesuffix('-start')] += times
+      counts.kernels[_kind(instruction)] += times
       operands = (computation[operand] for operand in instruction.operands)
       counts.bytes_read += times * sum(one.num_bytes for one in operands)
       counts.bytes_written += times * instruction.num_bytes
@@ -95,8 +80,6 @@ def _add_computation(computations, name, times, counts):
 
 def _kind(instruction):
   opcode = instruction.opcode.removesuffix('-start')
-  if opcode in _COLLECTIVES:
-    return 'collective'
   if opcode == 'fusion':
     if '"kind":"__triton' in instruction.attributes:
       return 'triton'
@@ -107,13 +90,6 @@ def _kind(instruction):
     library = re.match(r'__(cudnn|cublas)\$', target)
     return library[1] if library else target
   return opcode
-
-
-def _phase(instruction):
-  name = instruction.attribute(r'op_name="([^"]*)"')
-  if 'transpose(' in name:
-    return 'backward'
-  return 'forward' if 'jvp(' in name else 'rest'
 
 
 @dataclasses.dataclass(frozen=True)

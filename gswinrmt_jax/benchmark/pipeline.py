@@ -1,8 +1,7 @@
 """Training with its input pipeline, beside training on one repeated batch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import concurrent.futures
-import dataclasses
 import pathlib
 import tempfile
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gswinrmt_jax.benchmark import measure, record
+from gswinrmt_jax.benchmark import measure as measure_lib
+from gswinrmt_jax.benchmark import record
 from gswinrmt_jax.benchmark.worker import Spec
 from gswinrmt_jax.data import parallel
 from gswinrmt_jax.data.prepare import class_folders, writer
@@ -18,71 +18,64 @@ from gswinrmt_jax.errors import UserError
 
 DATA = 'synthetic'  # name of the data set
 SMALL = 32  # pixels; such images are stored at the size they are trained on
-EPOCH = 50_000  # images; Mini-ImageNet's training split has as many
 _STORED = (500, 375)  # a common size of ImageNet's pictures
 _QUALITY = 95  # gives files of about ImageNet's size
-_HEAD = ('', 'ms/step', '±', 'img/s', 'of without', f's/{EPOCH:,}', 'peak GB')
 
 
-@dataclasses.dataclass(frozen=True)
-class Pipelines:
-  """The input pipelines to be measured.
+def measure(
+    bench: measure_lib.Bench,
+    specs: Sequence[Spec],
+    say: Callable[[str], None],
+    *,
+    storages: Sequence[str],
+    images: int,
+    workers: int | None,
+) -> dict[str, Any]:
+  """Measures each model without input pipeline, then with each storage.
 
-  Attributes:
+  Args:
+    bench: Where.
+    specs: Of models.
+    say: Receives tables.
     storages: Values of `config.data.storage`.
     images: How many synthetic images.
     workers: Processes that decode; None for the recipe's number.
+
+  Raises:
+    UserError: If there are fewer images than classes.
   """
-
-  storages: Sequence[str]
-  images: int
-  workers: int | None
-
-  def measure(
-      self,
-      bench: measure.Bench,
-      specs: Sequence[Spec],
-      say: Callable[[str], None],
-  ) -> dict[str, Any]:
-    """Measures each model without input pipeline, then with each storage.
-
-    Raises:
-      UserError: If there are fewer images than classes.
-    """
-    groups = []
-    for spec in specs:
-      classes, size = spec['classes'], spec['image_size']
-      if self.images < classes:
-        raise UserError(
-            f'--images {self.images}: there are {classes} classes, each of '
-            'which needs one; --classes takes fewer'
-        )
-      width, height = (size, size) if size <= SMALL else _STORED
-      with tempfile.TemporaryDirectory(prefix='gswinrmt_') as folder:
-        make_data(
-            pathlib.Path(folder),
-            self.images,
-            classes=classes,
-            width=width,
-            height=height,
-        )
-        found = self.specs(spec, folder)
-        groups.append(record.group(bench, found, say, rows=rows, table=table))
-    return {'groups': groups}
-
-  def specs(self, spec: Spec, folder: str) -> dict[str, Spec]:
-    """Returns the specs of a model by name; the first has no pipeline."""
-    shared = {**spec, 'dir': folder, 'workers': self.workers}
-    storages = {'without': None, **{name: name for name in self.storages}}
-    return {
-        f'{spec["model"]}, {name}': {**shared, 'storage': storage}
-        for name, storage in storages.items()
-    }
+  groups = []
+  for spec in specs:
+    classes, size = spec['classes'], spec['image_size']
+    if images < classes:
+      raise UserError(
+          f'--images {images}: there are {classes} classes, each of which '
+          'needs one; --classes takes fewer'
+      )
+    width, height = (size, size) if size <= SMALL else _STORED
+    with tempfile.TemporaryDirectory(prefix='gswinrmt_') as folder:
+      make_data(
+          pathlib.Path(folder),
+          images,
+          classes=classes,
+          width=width,
+          height=height,
+      )
+      shared = {**spec, 'dir': folder, 'workers': workers}
+      programs = {
+          f'{spec["model"]}, {storage or "without"}': {
+              **shared,
+              'storage': storage,
+          }
+          for storage in (None, *storages)
+      }
+      groups.append(record.group(bench, programs, say))
+  return {'groups': groups}
 
 
 def make_data(
     folder: pathlib.Path, count: int, *, classes: int, width: int, height: int
-) -> float:
+) -> None:
   """Makes JPEG files and prepares them as the data set `DATA`, split 'train'.
 
   Args:
@@ -91,30 +84,25 @@ def make_data(
     classes: How many classes, at most `count`.
     width: In pixels.
     height: In pixels.
-
-  Returns:
-    The mean size of a file in bytes.
   """
   with tempfile.TemporaryDirectory(dir=folder) as made:
     pictures = pathlib.Path(made)
-    names = [f'class{number:04}' for number in range(classes)]
-    for name in names:
-      (pictures / 'train' / name).mkdir(parents=True)
+    classes = [pictures / 'train' / f'class{k:04}' for k in range(classes)]
+    for place in classes:
+      place.mkdir(parents=True)
 
     def make(number):
-      path = pictures / 'train' / names[number % classes] / f'{number}.jpg'
+      path = classes[number % len(classes)] / f'{number}.jpg'
       rng = np.random.default_rng(number)
       _texture(rng, width, height).save(path, quality=_QUALITY)
-      return path.stat().st_size
 
     with concurrent.futures.ThreadPoolExecutor(parallel.cores()) as pool:
-      sizes = list(pool.map(make, range(count)))
+      list(pool.map(make, range(count)))
     writer.prepare(
         DATA,
         lambda: class_folders.find_and_divide(pictures),
         data_dir=str(folder),
     )
-  return sum(sizes) / count
 
 
 def _texture(rng, width, height):
@@ -125,39 +113,3 @@ def _texture(rng, width, height):
     scaled = Image.fromarray(noise).resize((width, height), Image.BICUBIC)
     total += (np.asarray(scaled) - 128.0) / cells**0.3
   return Image.fromarray(total.clip(0, 255).astype(np.uint8))
-
-
-def rows(
-    outcomes: Sequence[measure.Measured], rates: Mapping[str, float]
-) -> list[dict[str, Any]]:
-  """Returns `record.rows`, a call being one training step.
-
-  Each also has
-
-  - 'of_without': images per second over those of the first program
-  - 'seconds_of_50000_images'
-  """
-  found = record.rows(outcomes, rates)
-  for row, outcome in zip(found, outcomes, strict=True):
-    if outcome.timing:
-      row['of_without'] = outcome.times_as_fast_as(outcomes[0])
-      row['seconds_of_50000_images'] = EPOCH / row['images_per_second']
-  return found
-
-
-def table(found: Sequence[record.Row]) -> str:
-  """Returns rows as a Markdown table, with a line per failure below."""
-  return record.lay_out(found, _HEAD, _cells)
-
-
-def _cells(row):
-  of_without = row['of_without']
-  return (
-      row['program'],
-      f'{row["milliseconds"]:.4g}',
-      f'{row["spread"]:.1%}',
-      f'{row["images_per_second"]:.4g}',
-      f'{of_without:.3f}' if of_without else '',
-      f'{row["seconds_of_50000_images"]:,.1f}',
-      record.peak(row),
-  )

@@ -12,7 +12,9 @@ import contextlib
 import functools
 import importlib.metadata
 import itertools
+from typing import Any
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -55,8 +57,13 @@ def build(spec: worker.Spec) -> worker.Program:
   return program
 
 
-def _train(spec):
-  """The training step without augmentation, its state donated."""
+def training_step(
+    spec: worker.Spec,
+) -> tuple[nn.Module, jax.stages.Wrapped, tuple[Any, ...]]:
+  """Returns a model, its training step, and the step's first arguments.
+
+  The step donates its state and augments nothing. The spec may have 'remat'.
+  """
   model, values, batch = _model(spec)
   schedule = optimizer.warmup_cosine(1e-4, warmup_steps=1000, total_steps=10000)
   tx = optimizer.adamw(schedule, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.05)
@@ -69,10 +76,15 @@ def _train(spec):
       batch_stats=values['batch_stats'],
       opt_state=jax.jit(tx.init)(values['params']),
   )
-  key = jax.random.key(0)
-  step = _compiled(spec, jax.jit(step, donate_argnums=0), state, batch, key)
+  step = jax.jit(step, donate_argnums=0)
+  return model, step, (state, batch, jax.random.key(0))
+
+
+def _train(spec):
+  model, step, arguments = training_step(spec)
+  step = _compiled(spec, step, *arguments)
   return worker.Program(
-      _Training(step, state, batch, key), _facts(spec, model, passes=3)
+      _Training(step, *arguments), _facts(spec, model, passes=3)
   )
 
 
@@ -102,6 +114,7 @@ def _model(spec):
       spec['model'],
       num_classes=spec['classes'],
       dtype=spec['dtype'],
+      remat=spec.get('remat', 'none'),
       **spec['fields'],
   )
   size = spec['image_size']

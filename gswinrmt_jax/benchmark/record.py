@@ -1,6 +1,6 @@
 """Measured programs as JSON and as a table in Markdown."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import datetime
 import os
 import pathlib
@@ -16,7 +16,7 @@ from gswinrmt_jax.benchmark.worker import Spec
 Row = Mapping[str, Any]
 
 _VARIABLES = ('XLA_FLAGS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS')
-_HEAD = ('', 'ms', '±', 'img/s', 'ours is', 'MFU', 'peak GB')
+_HEAD = ('', 'ms', '±', 'img/s', 'relative', 'MFU', 'peak GB')
 
 
 def machine(facts: Mapping[str, Any], threads: int | None) -> dict[str, Any]:
@@ -28,12 +28,9 @@ def machine(facts: Mapping[str, Any], threads: int | None) -> dict[str, Any]:
       'platform': facts['platform'],
       'device': facts['device'],
       'processor': _processor(),
-      'cores': len(os.sched_getaffinity(0))
-      if hasattr(os, 'sched_getaffinity')
-      else os.cpu_count(),
+      'cores': os.cpu_count(),
       'threads': threads,
       'load_before': os.getloadavg()[0],
-      'python': platform.python_version(),
       'versions': facts['versions'],
       'environment': {
           name: value
@@ -47,7 +44,7 @@ def _processor():
   try:
     text = pathlib.Path('/proc/cpuinfo').read_text()
   except OSError:
-    return platform.processor()
+    text = ''
   found = re.search(r'^model name\s*: (.*)$', text, re.MULTILINE)
   return found[1] if found else platform.processor()
 
@@ -57,8 +54,8 @@ def rows(
 ) -> list[dict[str, Any]]:
   """Returns one row per program.
 
-  - 'ours_is': how many times as fast the first program is, in images per
-    second: the median over the rounds.
+  - 'relative': images per second over those of the first program: the median
+    over the rounds.
   - 'mfu': FLOP of the model's products (two per multiply-accumulate, three
     passes in training) per second, over the measured matmul rate.
 
@@ -81,7 +78,7 @@ def _row(outcome, first, rates):
       'repeats_ms': [1e3 * seconds for seconds in timing.seconds],
       'calls': timing.calls,
       'images_per_second': facts['images'] / timing.median,
-      'ours_is': first.times_as_fast_as(outcome),
+      'relative': outcome.times_as_fast_as(first),
       'peak_bytes': size,
       'peak_of': owner,
   }
@@ -92,47 +89,38 @@ def _row(outcome, first, rates):
 
 def table(found: Sequence[Row]) -> str:
   """Returns rows as a Markdown table, with a line per failure below."""
-  return lay_out(found, _HEAD, _cells)
+  measured = [_cells(row) for row in found if 'milliseconds' in row]
+  failures = [
+      f'{row["program"]}: not measured: {row["not_measured"]}'
+      for row in found
+      if 'not_measured' in row
+  ]
+  return '\n'.join([lay_out(_HEAD, measured), *failures])
 
 
 def _cells(row):
+  size, owner = row['peak_bytes'], row['peak_of']
   return (
       row['program'],
       f'{row["milliseconds"]:.4g}',
       f'{row["spread"]:.1%}',
       f'{row["images_per_second"]:.4g}',
-      f'{row["ours_is"]:.2f}x' if row['ours_is'] else '',
+      f'{row["relative"]:.3f}' if row['relative'] else '',
       f'{row["mfu"]:.1%}' if 'mfu' in row else '',
-      peak(row),
+      f'{size / 1e9:.2f} ({owner})' if size else owner,
   )
 
 
-def peak(row: Row) -> str:
-  """Returns the cell of a row's peak memory, in GB."""
-  size, owner = row['peak_bytes'], row['peak_of']
-  return f'{size / 1e9:.2f} ({owner})' if size else owner
-
-
-def lay_out(
-    found: Sequence[Row],
-    head: Sequence[str],
-    cells_of: Callable[[Row], Sequence[str]],
-) -> str:
-  """Returns a table of the measured rows, the other rows as lines below."""
-  cells = [head] + [cells_of(row) for row in found if 'milliseconds' in row]
+def lay_out(head: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
+  """Returns a Markdown table with columns of one width, aligned right."""
+  cells = [head, *cells]
   widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
   cells.insert(1, ['-' * width for width in widths])
   lines = []
-  for row in cells:
-    first, *rest = zip(row, widths, strict=True)
-    padded = [first[0].ljust(first[1])]
-    padded += [cell.rjust(width) for cell, width in rest]
+  for first, *rest in cells:
+    padded = [first.ljust(widths[0])]
+    padded += [c.rjust(w) for c, w in zip(rest, widths[1:], strict=True)]
     lines.append(f'| {" | ".join(padded)} |')
-  lines += [
-      f'{row["program"]}: not measured: {row["not_measured"]}'
-      for row in found
-      if 'not_measured' in row
-  ]
   return '\n'.join(lines)
 
 
@@ -140,9 +128,6 @@ def group(
     bench: measure.Bench,
     specs: Mapping[str, Spec],
     say: Callable[[str], None],
-    *,
-    rows: Callable[..., list[dict[str, Any]]] = rows,
-    table: Callable[[Sequence[Row]], str] = table,
 ) -> dict[str, Any]:
   """Measures programs in turn, says their table and returns their record."""
   outcomes, timings = bench.measure(specs)

@@ -1,8 +1,6 @@
 """How time grows with batch, resolution and depth."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-import dataclasses
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -12,18 +10,16 @@ from gswinrmt_jax.benchmark.worker import Spec
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import named
 
-# What is varied, and its unit.
-AXES = {'batch': 'images', 'resolution': 'pixels a side', 'depth': 'blocks'}
 _RESOLUTIONS = (1, 9 / 7, 11 / 7, 13 / 7, 16 / 7)  # 224, 288, 352, 416, 512
 _BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
 _DEPTHS = (0.5, 1, 1.5, 2)  # of the deepest stage
 
 
-def points(axis: str, spec: Mapping[str, Any]) -> dict[float, dict[str, Any]]:
+def points(axis: str, spec: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
   """Returns specs by their value on the axis.
 
   Args:
-    axis: One of `AXES`.
+    axis: 'batch' (images), 'resolution' (pixels a side) or 'depth' (blocks).
     spec: Of a model.
   """
   if axis == 'batch':
@@ -43,84 +39,42 @@ def points(axis: str, spec: Mapping[str, Any]) -> dict[float, dict[str, Any]]:
   return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Growth:
-  """Time against multiply-accumulates, point by point.
+def exponent(macs: Sequence[float], milliseconds: Sequence[float]) -> float:
+  """Returns `p` of the best fit `time = a * macs^p`.
 
-  Attributes:
-    axis: What was varied.
-    values: On the axis.
-    milliseconds: Of a call.
-    macs: Multiply-accumulates of a call.
+  Attention within windows of M tokens costs `O(H W M C)`, so the
+  multiply-accumulates grow linearly with tokens, images and blocks. At 1 the
+  time grows with them; below 1, part of the time is something else.
   """
-
-  axis: str
-  values: tuple[float, ...]
-  milliseconds: tuple[float, ...]
-  macs: tuple[float, ...]
-
-  @property
-  def exponent(self) -> float:
-    """`p` of the best fit `time = a * macs^p`.
-
-    Attention within windows of M tokens costs `O(H W M C)`, so the
-    multiply-accumulates grow linearly with tokens, images and blocks. At 1 the
-    time grows with them; below 1, part of the time is something else.
-    """
-    return float(np.polyfit(np.log(self.macs), np.log(self.milliseconds), 1)[0])
+  return float(np.polyfit(np.log(macs), np.log(milliseconds), 1)[0])
 
 
 def grow(
     bench: measure.Bench,
     axis: str,
     specs: Iterable[Spec],
-    picture: pathlib.Path,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-  """Measures how the time of models grows along an axis, and plots it.
+  """Measures how the time of models grows along an axis.
 
   Raises:
     UserError: If fewer than two points of a model can be measured.
   """
-  groups, growths = [], {}
+  groups = []
   for spec in specs:
-    at = points(axis, spec)
     name = f'{spec["model"]}, {spec["task"]}'
-    programs = {f'{name}, {axis} {value}': one for value, one in at.items()}
+    programs = {
+        f'{name}, {axis} {value}': one
+        for value, one in points(axis, spec).items()
+    }
     group = record.group(bench, programs, say)
-    measured = [
-        (value, row['milliseconds'], row['facts']['macs'] * row['batch'])
-        for value, row in zip(at, group['rows'], strict=True)
-        if 'milliseconds' in row
-    ]
-    if len(measured) < 2:
+    rows = [row for row in group['rows'] if 'milliseconds' in row]
+    if len(rows) < 2:
       raise UserError(f'{name}: fewer than two points could be measured')
-    growth = Growth(axis, *zip(*measured, strict=True))
-    say(f'{name}: time grows as (multiply-accumulates)^{growth.exponent:.2f}')
-    fields = {**dataclasses.asdict(growth), 'exponent': growth.exponent}
-    groups.append({**group, 'growth': fields})
-    growths[name] = growth
-  picture.parent.mkdir(parents=True, exist_ok=True)
-  plot(picture, '; '.join(growths), list(growths.values()))
-  say(f'wrote {picture}')
+    found = exponent(
+        [row['facts']['macs'] * row['batch'] for row in rows],
+        [row['milliseconds'] for row in rows],
+    )
+    say(f'{name}: time grows as (multiply-accumulates)^{found:.2f}')
+    groups.append({**group, 'axis': axis, 'exponent': found})
   return {'groups': groups}
-
-
-def plot(path: pathlib.Path, title: str, growths: Sequence[Growth]) -> None:
-  """Plots time, and a line proportional to the multiply-accumulates."""
-  from matplotlib import figure  # most benchmarks plot nothing
-
-  fig = figure.Figure(figsize=(5 * len(growths), 4), layout='constrained')
-  plots = fig.subplots(1, len(growths), squeeze=False)[0]
-  for axes, growth in zip(plots, growths, strict=True):
-    per_mac = growth.milliseconds[-1] / growth.macs[-1]
-    proportional = [per_mac * macs for macs in growth.macs]
-    label = 'as multiply-accumulates'
-    axes.plot(growth.values, proportional, '--', color='grey', label=label)
-    label = f'measured, exponent {growth.exponent:.2f}'
-    axes.plot(growth.values, growth.milliseconds, 'o-', label=label)
-    axes.set(xlabel=AXES[growth.axis], ylabel='ms a call')
-    axes.set_ylim(bottom=0)
-    axes.legend()
-  fig.suptitle(title)
-  fig.savefig(path, dpi=120)

@@ -1,7 +1,7 @@
 """Start-up time: imports, and training until its first step is logged."""
 
-from collections.abc import Sequence
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import gswinrmt_jax
-from gswinrmt_jax.benchmark import worker
+from gswinrmt_jax.benchmark import record, worker
 
 # Where new processes find the package.
 _ROOT = pathlib.Path(gswinrmt_jax.__file__).parent.parent
@@ -30,15 +30,12 @@ _POLL = 0.02  # seconds
 _LIMIT = 600.0  # seconds
 
 
-def measure(
-    repeats: int, threads: int | None, *, on_cpu: bool
-) -> list[dict[str, Any]]:
+def measure(repeats: int, threads: int | None) -> list[dict[str, Any]]:
   """Times fresh processes in turn: imports, and training until step 1.
 
   Args:
     repeats: Of each.
-    threads: Cores of each process; None for all.
-    on_cpu: Whether JAX computes on a CPU.
+    threads: Cores of each process, and of this one from now on; None for all.
 
   Returns:
     For each its name and seconds: of the import itself, or from the start of
@@ -47,29 +44,27 @@ def measure(
   Raises:
     worker.WorkerError: If a process fails.
   """
-  steps = dict(list(_STEPS.items())[: 2 if on_cpu else 1])
-  taken = {name: [] for name in [*_IMPORTS, *steps]}
-  with worker.running_on(worker.choose_cores(threads)):
-    for _ in range(repeats):
-      for name, statement in _IMPORTS.items():
-        taken[name].append(_import_seconds(statement))
-      for name, effort in steps.items():
-        taken[name].append(_first_step_seconds(effort))
+  if cores := worker.choose_cores(threads):
+    os.sched_setaffinity(0, cores)
+  taken = {name: [] for name in (*_IMPORTS, *_STEPS)}
+  for _ in range(repeats):
+    for name, statement in _IMPORTS.items():
+      taken[name].append(_import_seconds(statement))
+    for name, effort in _STEPS.items():
+      taken[name].append(_first_step_seconds(effort))
   return [
       {'what': name, 'seconds': statistics.median(seconds), 'repeats': seconds}
       for name, seconds in taken.items()
   ]
 
 
-def table(found: Sequence[dict[str, Any]]) -> str:
+def table(found: list[dict[str, Any]]) -> str:
   """Returns the rows as a Markdown table."""
-  lines = ['| | s | from | to |', '| --- | --- | --- | --- |']
+  cells = []
   for row in found:
-    low, high = min(row['repeats']), max(row['repeats'])
-    lines.append(
-        f'| {row["what"]} | {row["seconds"]:.2f} | {low:.2f} | {high:.2f} |'
-    )
-  return '\n'.join(lines)
+    seconds = (row['seconds'], min(row['repeats']), max(row['repeats']))
+    cells.append((row['what'], *(f'{one:.2f}' for one in seconds)))
+  return record.lay_out(('', 's', 'from', 'to'), cells)
 
 
 def _import_seconds(statement):
@@ -116,7 +111,6 @@ def _first_step_seconds(effort):
 
 
 def _logged(metrics):
-  line, newline, _ = (
-      metrics.read_text() if metrics.exists() else ''
-  ).partition('\n')
+  text = metrics.read_text() if metrics.exists() else ''
+  line, newline, _ = text.partition('\n')
   return bool(newline) and json.loads(line)['step'] == 1

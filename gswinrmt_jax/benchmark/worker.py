@@ -5,7 +5,7 @@ share threads. Nothing here imports a framework, so that a worker can choose
 its cores first.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import importlib
@@ -115,7 +115,7 @@ class Worker:
 
 
 def _serve(pipe, source, spec, cores):
-  """Is the worker: builds a program, then answers until the pipe closes.
+  """Builds a program in the worker, then answers until the pipe closes.
 
   A number of calls is answered by their seconds, 0 by the peak memory, each
   with '' or the error that ended the worker.
@@ -189,16 +189,3 @@ def choose_cores(threads: int | None) -> list[int] | None:
   if threads > len(allowed):
     raise UserError(f'--threads is {threads}: there are {len(allowed)} cores')
   return allowed[:threads]
-
-
-@contextlib.contextmanager
-def running_on(cores: Sequence[int] | None) -> Iterator[None]:
-  """Processes that are started inside run on these cores."""
-  before = os.sched_getaffinity(0) if cores else None
-  if cores:
-    os.sched_setaffinity(0, cores)
-  try:
-    yield
-  finally:
-    if cores:
-      os.sched_setaffinity(0, before)

@@ -24,6 +24,7 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
       '--step',
+      type=_step,
       default='best',
       metavar='best|latest|N',
       help='checkpoint of a run: best on validation data (default), latest, or '
@@ -38,17 +39,12 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def step(args: argparse.Namespace) -> int | str:
-  """Returns --step.
-
-  Raises:
-    UserError: If it is neither best, latest nor a number.
-  """
-  if args.step in ('best', 'latest'):
-    return args.step
-  if not args.step.isdecimal():
-    raise UserError(f"--step is best, latest or a number, not '{args.step}'")
-  return int(args.step)
+def _step(text):
+  if text in ('best', 'latest'):
+    return text
+  if not text.isdecimal():
+    raise UserError(f"--step is best, latest or a number, not '{text}'")
+  return int(text)
 
 
 def load_weights(args: argparse.Namespace) -> Any:
@@ -57,23 +53,25 @@ def load_weights(args: argparse.Namespace) -> Any:
 
   return load.load(
       pathlib.Path(args.weights),
-      step=step(args),
+      step=args.step,
       which=args.which,
       warn=guard.complain,
   )
 
 
-def add_image_size(parser: argparse.ArgumentParser, text: str) -> None:
-  """Declares --image-size."""
-  parser.add_argument('--image-size', type=int, metavar='N', help=text)
+def add_number(
+    parser: argparse._ActionsContainer, name: str, *, least: int = 1, **how: Any
+) -> None:
+  """Declares an option that is a whole number, `least` or more."""
 
+  def number(text):
+    value = int(text)
+    if value < least:
+      raise UserError(f'{name} must be at least {least}')
+    return value
 
-def check_positive(args: argparse.Namespace, *names: str) -> None:
-  """Raises `UserError` for a given number below 1."""
-  for name in names:
-    value = getattr(args, name)
-    if value is not None and value < 1:
-      raise UserError(f'--{name.replace("_", "-")} must be at least 1')
+  number.__name__ = 'int'  # for the message about other text
+  parser.add_argument(name, type=number, metavar='N', **how)
 
 
 def take_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -34,69 +34,31 @@ from gswinrmt_jax.errors import Stopped, UserError
 
 _TASKS = ('train', 'inference', 'latency')
 _STORAGES = ('device', 'disk', 'decode')
-_IMAGES = 2048
-# Options that --pipeline excludes.
-_OTHERS = (
-    *_TASKS,
-    'run',
-    'peers',
-    'scaling',
-    'depthwise',
-    'start',
-    'compiled_for',
-    'augmented',
-)
+_OTHERS = ('run', 'scaling', 'depthwise', 'start', 'pipeline', 'compiled_for')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   add = parser.add_argument
   add('--model', nargs='+', default=['retention_compact'], metavar='NAME')
-  add('--batch', type=int, default=128, metavar='N', help='images per step')
-  add(
+  arguments.add_number(parser, '--batch', default=128, help='images per step')
+  arguments.add_number(
+      parser,
       '--image-size',
-      type=int,
-      metavar='N',
       help='N x N pixels (default: as in the paper of each model)',
   )
-  add(
-      '--classes',
-      type=int,
-      metavar='N',
-      help='number of logits (default: likewise)',
-  )
-  add('--json', metavar='FILE', help='default: benchmarks/results/...')
-
-  add = parser.add_argument_group('measuring').add_argument
-  add('--train', action='store_true', help='the training step')
-  add('--inference', action='store_true', help='logits (default: both)')
-  add('--latency', action='store_true', help='logits of one image at a time')
-  add(
-      '--run',
-      nargs='+',
-      metavar='DIR',
-      help='with --latency: the models of these runs, in turn; writes their '
-      'latency.json',
+  arguments.add_number(
+      parser, '--classes', help='number of logits (default: likewise)'
   )
   add(
       '--dtype',
       choices=('float32', 'bfloat16'),
       help='default: bfloat16, on a CPU float32',
   )
-  add('--threads', type=int, metavar='N', help='cores of each process')
-  add('--peers', nargs='+', default=[], metavar='PEER', help='see above')
-  add(
-      '--scaling',
-      choices=('batch', 'resolution', 'depth'),
-      help='how time grows with it; also writes a plot',
+  arguments.add_number(parser, '--threads', help='cores of each process')
+  arguments.add_number(
+      parser, '--repeats', default=5, help='rounds (default: 5)'
   )
-  add(
-      '--depthwise',
-      action='store_true',
-      help='depthwise convolutions alone, in both forms',
-  )
-  add('--start', action='store_true', help='imports, and a first step')
-  add('--repeats', type=int, default=5, metavar='N', help='rounds (default: 5)')
   add(
       '--seconds',
       type=float,
@@ -104,8 +66,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       metavar='S',
       help='per program and round, and for its warm-up (default: 3)',
   )
+  add('--json', metavar='FILE', help='default: benchmarks/results/...')
 
-  add = parser.add_argument_group('measuring the input pipeline').add_argument
+  add = parser.add_argument_group('models beside each other').add_argument
+  add('--train', action='store_true', help='the training step')
+  add('--inference', action='store_true', help='logits (default: both)')
+  add('--latency', action='store_true', help='logits of one image at a time')
+  add('--peers', nargs='+', default=[], metavar='PEER', help='see above')
+
+  group = parser.add_argument_group('instead of models beside each other')
+  add = group.add_mutually_exclusive_group().add_argument
+  add(
+      '--run',
+      nargs='+',
+      metavar='DIR',
+      help='latency of the models of these runs; writes their latency.json',
+  )
+  add(
+      '--scaling',
+      choices=('batch', 'resolution', 'depth'),
+      help='how time grows with it',
+  )
+  add(
+      '--depthwise',
+      action='store_true',
+      help='depthwise convolutions alone, in both forms',
+  )
+  add('--start', action='store_true', help='imports, and a first step')
   add(
       '--pipeline',
       nargs='*',
@@ -114,31 +101,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='training with its input pipeline over training without, for each '
       f'config.data.storage (default: {" ".join(_STORAGES)})',
   )
-  add(
-      '--images',
-      type=int,
-      metavar='N',
-      help=f'number of synthetic images (default: {_IMAGES:,})',
-  )
-  add(
-      '--workers',
-      type=int,
-      metavar='N',
-      help="processes that decode (default: the recipe's, 0)",
-  )
+  add('--compiled-for', choices=('h200',), help='count, for this GPU')
 
-  add = parser.add_argument_group('counting').add_argument
-  add('--compiled-for', choices=('h200',), help='the GPU')
-  add(
-      '--augmented',
-      action='store_true',
-      help="count the step with CIFAR-10's augmentation inside",
+  group = parser.add_argument_group('with --pipeline')
+  arguments.add_number(
+      group,
+      '--images',
+      default=2048,
+      help='number of synthetic images (default: 2,048)',
+  )
+  arguments.add_number(
+      group,
+      '--workers',
+      least=0,
+      help="processes that decode (default: the recipe's, 0)",
   )
 
 
 def run(args: argparse.Namespace) -> int | None:
   """Runs the command; returns 1 if a model of ours could not be measured."""
-  _check(args)
+  if args.seconds <= 0:
+    raise UserError('--seconds must be above 0')
+  chosen = [
+      name for name in _OTHERS if getattr(args, name) not in (None, False)
+  ]
+  if chosen and args.peers:
+    raise UserError(f'--{chosen[0].replace("_", "-")} takes no --peers')
   if args.compiled_for:
     return _count(args)
 
@@ -162,30 +150,6 @@ def run(args: argparse.Namespace) -> int | None:
     raise UserError(str(error)) from error
 
 
-def _check(args):
-  """Raises `UserError` for numbers out of range and for excluded options."""
-  arguments.check_positive(
-      args, 'batch', 'image_size', 'classes', 'threads', 'repeats', 'images'
-  )
-  if args.seconds <= 0:
-    raise UserError('--seconds must be above 0')
-  if args.workers is not None and args.workers < 0:
-    raise UserError('--workers must be at least 0')
-  if args.compiled_for and len(args.model) > 1:
-    raise UserError('--compiled-for takes one --model')
-  for name in ('images', 'workers') if args.pipeline is None else ():
-    if getattr(args, name) is not None:
-      raise UserError(f'--{name} is for --pipeline')
-  for name in _OTHERS if args.pipeline is not None else ():
-    if getattr(args, name):
-      option = name.replace('_', '-')
-      raise UserError(f'--pipeline is measured by itself, without --{option}')
-  if args.run and not args.latency:
-    raise UserError('--run is for --latency')
-  if args.run and args.peers:
-    raise UserError('--run measures runs in turn with each other, no --peers')
-
-
 @contextlib.contextmanager
 def _ended_by_sigterm():
   """On SIGTERM, ends processes and removes synthetic images, as on Ctrl-C."""
@@ -200,30 +164,28 @@ def _ended_by_sigterm():
     signal.signal(signal.SIGTERM, before)
 
 
-def _setting(args, model):
-  """Returns image size and classes for a model."""
+def _spec(args, model, task):
+  from gswinrmt_jax.benchmark import models
+
   setting = summarize.setting(model)
-  return {
-      'image_size': args.image_size or setting.image_size,
-      'classes': args.classes or setting.num_classes,
-  }
+  return models.spec(
+      model,
+      task,
+      batch=args.batch,
+      image_size=args.image_size or setting.image_size,
+      classes=args.classes or setting.num_classes,
+  )
 
 
 def _count(args):
-  from gswinrmt_jax import files, recipes
+  from gswinrmt_jax import files
   from gswinrmt_jax.benchmark import compiled
 
-  (model,) = args.model
-  setting = _setting(args, model)
-  config = recipes.cifar10(model)
-  config.batch_size = args.batch
-  found = compiled.count_step(
-      config,
-      image_size=setting['image_size'],
-      num_classes=setting['classes'],
-      augmented=args.augmented,
-      target=args.compiled_for,
-  )
+  if len(args.model) > 1:
+    raise UserError('--compiled-for takes one --model')
+  spec = _spec(args, args.model[0], 'train')
+  spec['dtype'] = args.dtype or 'bfloat16'
+  found = compiled.count_step(spec, args.compiled_for)
   print(compiled.table(found))
   if args.json:
     files.write_json(pathlib.Path(args.json), found)
@@ -235,52 +197,44 @@ def _measure(args, bench, say):
 
   machine = record.machine(bench.facts, args.threads)
   tasks = [task for task in _TASKS if getattr(args, task)]
+  tasks = tasks or ['train', 'inference']
   if args.pipeline is not None:
     tasks = ['pipeline']
-  tasks = tasks or ['train', 'inference']
   words = [*args.model, *tasks]
-  specs = [
-      models.spec(model, task, batch=args.batch, **_setting(args, model))
-      for model in args.model
-      for task in tasks
-  ]
-  path = pathlib.Path(args.json) if args.json else None
+  specs = [_spec(args, model, task) for model in args.model for task in tasks]
   if args.start:
     words = ['start']
-    rows = start.measure(
-        args.repeats, args.threads, on_cpu=bench.platform == 'cpu'
-    )
-    say(start.table(rows))
-    found = {'rows': rows}
+    found = {'rows': start.measure(args.repeats, args.threads)}
+    say(start.table(found['rows']))
   elif args.depthwise:
     words = ['depthwise']
     found = models.depthwise(bench, say)
   elif args.pipeline is not None:
-    storages = tuple(dict.fromkeys(args.pipeline)) or _STORAGES
-    pipelines = pipeline.Pipelines(
-        storages, args.images or _IMAGES, args.workers
+    found = pipeline.measure(
+        bench,
+        specs,
+        say,
+        storages=args.pipeline or _STORAGES,
+        images=args.images,
+        workers=args.workers,
     )
-    found = pipelines.measure(bench, specs, say)
   elif args.scaling:
     words += ['by', args.scaling]
-    path = path or record.default_path(words, machine['device'])
-    picture = path.with_suffix('.png')
-    found = scaling.grow(bench, args.scaling, specs, picture, say)
+    found = scaling.grow(bench, args.scaling, specs, say)
   elif args.run:
     folders = [pathlib.Path(folder) for folder in args.run]
     words = ['latency', *(folder.name for folder in folders)]
     found = models.runs(bench, folders, machine, say)
   else:
     found = models.beside_peers(bench, specs, args.peers, say)
-  path = path or record.default_path(words, machine['device'])
+  path = record.default_path(words, machine['device'])
+  path = pathlib.Path(args.json or path)
   path.parent.mkdir(parents=True, exist_ok=True)
   files.write_json(path, {'machine': machine, **found})
   say(f'wrote {path}')
-  ours = slice(1 if args.pipeline is None else None)  # the others are peers
-  return int(
-      any(
-          'not_measured' in row
-          for group in found.get('groups', ())
-          for row in group['rows'][ours]
-      )
+  failed = (
+      'not_measured' in row and 'peer' not in row
+      for group in found.get('groups', ())
+      for row in group['rows']
   )
+  return int(any(failed))

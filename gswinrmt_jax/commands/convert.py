@@ -26,26 +26,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add(
       '--full-stages',
+      type=_stages,
       metavar='N,N',
       help='stages that attend over all pairs of tokens, for sizes other than '
       'the released (no array tells them)',
   )
 
 
+def _stages(text):
+  parts = [part for part in text.split(',') if part]
+  if not all(part.isdecimal() for part in parts):
+    raise UserError(f"--full-stages is like 3,4, not '{text}'")
+  return tuple(int(part) for part in parts)
+
+
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
-  stages = args.full_stages
-  if stages is not None:
-    parts = [part for part in stages.split(',') if part]
-    if not all(part.isdecimal() for part in parts):
-      raise UserError(f"--full-stages is like 3,4, not '{stages}'")
-    stages = tuple(int(part) for part in parts)
-
   from gswinrmt_jax.deploy import convert
 
   convert.convert(
       pathlib.Path(args.checkpoint),
       pathlib.Path(args.out),
       key=args.key,
-      full_stages=stages,
+      full_stages=args.full_stages,
   )

@@ -26,25 +26,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help="'train', 'val', 'test' as in the run's config (default: test), or "
       "a split of the data set, such as 'test[:1000]'",
   )
-  arguments.add_image_size(
+  arguments.add_number(
       parser,
-      "resize images to N x N, as `predict` does (default: the model's size)",
+      '--image-size',
+      help="resize images to N x N, as `predict` does (default: the model's "
+      'size)',
   )
-  add('--batch-size', type=int, metavar='N', help="default: the run's own")
+  arguments.add_number(parser, '--batch-size', help="default: the run's own")
   add('--data-dir', metavar='DIR', help="default: the run's own")
 
 
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
-  step = arguments.step(args)
-  arguments.check_positive(args, 'image_size', 'batch_size')
-
   from gswinrmt_jax.evals import evaluate_run
 
   evaluate_run.evaluate_run(
       pathlib.Path(args.weights),
       data=args.data,
-      step=step,
+      step=args.step,
       which=args.which,
       split=args.split,
       image_size=args.image_size,

@@ -24,11 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.set_defaults(overrides=[])  # takes --config.FIELD=VALUE
   add = parser.add_argument
   add('name', metavar='NAME', help='of the set')
-  add(
+  arguments.add_number(
+      parser,
       '--seeds',
-      type=int,
       default=3,
-      metavar='N',
       help='runs of each configuration, with seeds 0 to N - 1 (default: 3)',
   )
   add(
@@ -47,8 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the command; returns 1 if a run failed."""
-  arguments.check_positive(args, 'seeds')
-
   from gswinrmt_jax.experiments import run as run_lib
   from gswinrmt_jax.experiments import sets
 

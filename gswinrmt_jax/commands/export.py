@@ -14,7 +14,6 @@ import argparse
 import pathlib
 
 from gswinrmt_jax.commands import arguments
-from gswinrmt_jax.errors import UserError
 
 _FORMATS = ('safetensors', 'torch', 'stablehlo', 'onnx')
 
@@ -23,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   arguments.add_weights(parser)
   add = parser.add_argument
-  add('--format', required=True, metavar='|'.join(_FORMATS), help='see above')
+  add('--format', required=True, choices=_FORMATS, help='see above')
   add(
       '--out',
       metavar='DIR',
@@ -33,8 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
-  if args.format not in _FORMATS:
-    raise UserError(f"--format is {', '.join(_FORMATS)}, not '{args.format}'")
   weights = arguments.load_weights(args)
 
   from gswinrmt_jax.deploy import export

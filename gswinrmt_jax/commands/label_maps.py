@@ -22,17 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help="split of the data set, such as the recipe's train_split (default: "
       'train)',
   )
-  arguments.add_image_size(
-      parser, "resize images to N x N (default: the teacher's size)"
+  arguments.add_number(
+      parser,
+      '--image-size',
+      help="resize images to N x N (default: the teacher's size)",
   )
   add('--data-dir', default='', metavar='DIR', help='TFDS data directory')
 
 
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
-  arguments.step(args)
-  arguments.check_positive(args, 'image_size')
-
   from gswinrmt_jax.deploy import teacher
 
   teacher.write_label_maps(

@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   arguments.add_weights(parser)
   add = parser.add_argument
   add('images', metavar='IMAGE', nargs='+', help='image files')
-  add('--top', type=int, default=5, metavar='N', help='classes (default: 5)')
-  arguments.add_image_size(
-      parser, "resize to N x N (default: the model's size)"
+  arguments.add_number(parser, '--top', default=5, help='classes (default: 5)')
+  arguments.add_number(
+      parser, '--image-size', help="resize to N x N (default: the model's size)"
   )
   add(
       '--maps',
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add(
       '--point',
+      type=_point,
       metavar='X,Y',
       help="pixel of the model's image whose attention --maps shows (default: "
       'the middle)',
@@ -43,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the command; returns 1 if an image was skipped."""
-  arguments.step(args)
-  arguments.check_positive(args, 'top', 'image_size')
-  point = _point(args)
+  point = args.point
+  if point and not args.maps:
+    raise UserError('--point is for --maps')
 
   from gswinrmt_jax.deploy import predict
 
@@ -54,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
   height, width = predictor.image_size
   if point and not (point[0] < width and point[1] < height):
     raise UserError(
-        f'--point={args.point} is outside of the {width} x {height} pixels '
-        'that the model sees'
+        f'--point={point[0]},{point[1]} is outside of the {width} x {height} '
+        'pixels that the model sees'
     )
   paths, images = [], []
   for path in map(pathlib.Path, args.images):
@@ -90,13 +91,8 @@ def _folders(parent, paths):
     yield parent / f'{path.name}{again}'
 
 
-def _point(args):
-  """Returns --point as two numbers, or None."""
-  if args.point is None:
-    return None
-  if not args.maps:
-    raise UserError('--point is for --maps')
-  parts = args.point.split(',')
+def _point(text):
+  parts = text.split(',')
   if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
-    raise UserError(f"--point is like 112,80, not '{args.point}'")
+    raise UserError(f"--point is like 112,80, not '{text}'")
   return int(parts[0]), int(parts[1])

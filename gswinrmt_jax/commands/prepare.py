@@ -69,14 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='local cifar-10-binary.tar.gz or cifar-10-python.tar.gz to read '
       'instead of downloading',
   )
-  add = parser.add_argument_group(
-      'folder, imagenet, mini_imagenet'
-  ).add_argument
+  group = parser.add_argument_group('folder, imagenet, mini_imagenet')
+  add = group.add_argument
   add('--images', metavar='DIR', help='folder of the images')
-  add(
+  arguments.add_number(
+      group,
       '--jobs',
-      type=int,
-      metavar='N',
       help='processes that decode the images; default: one per core',
   )
   add(
@@ -141,7 +139,6 @@ def _prepare_images(args):
     class_folders.check_name(name)
   if not args.images:
     raise UserError(f'prepare {args.dataset} needs --images DIR')
-  arguments.check_positive(args, 'jobs')
   writer.prepare(
       name,
       lambda: _find(args),

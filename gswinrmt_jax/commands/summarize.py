@@ -17,8 +17,8 @@ from gswinrmt_jax.errors import UserError
 class Setting(NamedTuple):
   """Where a paper uses a model, and the figures it prints, '' for none."""
 
-  num_classes: int
-  image_size: int
+  num_classes: int = 1000
+  image_size: int = 224
   parameters: str = ''
   macs: str = ''
 
@@ -28,12 +28,12 @@ _SETTINGS = {
     'rmt_s': Setting(1000, 224, '27 M', '4.5'),
     'rmt_b': Setting(1000, 224, '54 M', '9.7'),
     'rmt_l': Setting(1000, 224, '95 M', '18.2'),
-    'rmt_s_tl': Setting(1000, 224),
-    'rmt_b_tl': Setting(1000, 224),
-    'rmt_l_tl': Setting(1000, 224),
-    'rmt_deit_s': Setting(1000, 224),
-    'rmt_swin_t': Setting(1000, 224),
-    'rmt_swin_s': Setting(1000, 224),
+    'rmt_s_tl': Setting(),
+    'rmt_b_tl': Setting(),
+    'rmt_l_tl': Setting(),
+    'rmt_deit_s': Setting(),
+    'rmt_swin_t': Setting(),
+    'rmt_swin_s': Setting(),
     'rmt_compact': Setting(10, 32, '11.5 M'),
     'retention_compact': Setting(10, 32, '15.3 M'),
     'swat_compact': Setting(10, 32, '15.3 M'),
@@ -48,8 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   names = ', '.join(_SETTINGS)
   parser.add_argument('models', metavar='MODEL', nargs='*', help=names)
   parser.add_argument('--all', action='store_true', help='every named model')
-  arguments.add_image_size(
-      parser, 'count on N x N pixels (default: as in the paper of each model)'
+  arguments.add_number(
+      parser,
+      '--image-size',
+      help='count on N x N pixels (default: as in the paper of each model)',
   )
 
 
@@ -68,7 +70,6 @@ def setting(name: str) -> Setting:
 
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
-  arguments.check_positive(args, 'image_size')
   names = list(_SETTINGS) if args.all else args.models
   if not names:
     raise UserError('name a model, or --all')

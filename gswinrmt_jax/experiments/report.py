@@ -1,4 +1,4 @@
-"""Writes a report: `report.md` and its pictures."""
+"""Writes a report: `report.md` and its plots."""
 
 from collections.abc import Iterator, Sequence
 import pathlib
@@ -14,7 +14,7 @@ def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
 
   Args:
     paths: As `results.gather` takes them.
-    out: Folder of `report.md` and its pictures.
+    out: Folder of `report.md` and its plots.
 
   Returns:
     The report.
@@ -49,26 +49,24 @@ def _legend(runs, settings):
       'reports, "best" the best on validation data. Test accuracy is of runs '
       "that finished the whole schedule. Intervals are those of Student's t "
       'over differences of the same seed, 95 %: what another seed would change '
-      'is in them, what other test images would is not. Times of epochs are by '
+      'is in them, what other test images would is not, and one in twenty is '
+      'off 0 by chance. Times of epochs are by '
       'the clock, whatever else the machine did.'
   )
 
 
 def _section(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
-  """Returns the parts of a setting, and draws its pictures."""
+  """Returns the parts of a setting, and draws its plots."""
   parts = [f'## {setting.title}', _protocol(setting)]
   benchmark = setting.benchmark
   if benchmark:
     parts += [
         f'### Table {benchmark.results}',
         tables.paper_results(setting),
-        tables.paper_sources(setting),
         f'### Table {benchmark.curves}: validation accuracy (%) by epoch',
         tables.paper_curves(setting),
         '### Tables 7 and 8: test accuracy (points)',
         tables.paper_changes(setting),
-        '### Validation and test',
-        tables.paper_gaps(setting),
     ]
   else:
     parts += ['### Validation accuracy (%) by epoch', tables.curves(setting)]
@@ -82,15 +80,8 @@ def _section(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
       continue
     parts.append(f'### {switches.BASES[base].label}, one component changed')
     parts.append(tables.ablation_table(base, changes))
-    found = [one.found for one in changes if one.found]
-    known = sum(one.more_than_noise is not None for one in found)
-    if known > 1:
-      parts.append(
-          f'Of {known} comparisons about {0.05 * known:.1g} are outside of '
-          'their noise by chance alone.'
-      )
   names = charts.draw(setting, out, stem)
-  return [*parts, '### Pictures', *(f'![{name}]({name})' for name in names)]
+  return [*parts, '### Plots', *(f'![{name}]({name})' for name in names)]
 
 
 def _protocol(setting):
@@ -136,22 +127,12 @@ def missing(setting: Setting) -> Iterator[str]:
         yield f'`{one.label}`, seed {run.config.seed}: {what} [{number}]'
   if alone := listed(one for one in variants if len(one.runs) == 1):
     yield f'one seed, so no deviation and no interval: {alone}'
-  changes = {base: tables.ablations(setting, base) for base in switches.BASES}
-  for change in (change for found in changes.values() for change in found):
-    if change.found is None:
+  for base in switches.BASES:
+    for change in tables.ablations(setting, base):
+      if change.found:
+        continue
       numbers = tables.references(change.variant.numbers)
       yield f'`{change.variant.label}` has nothing to compare with {numbers}'
-  at_32 = variants[0].runs[0].image_size == (32, 32)
-  for base, found in changes.items():
-    done = {change.variant.label for change in found}
-    absent = [
-        f'`{name}`'
-        for name, switch in switches.SWITCHES[base].items()
-        if name != switches.BASE and f'{base},{name}' not in done
-        if not (at_32 and switch.idle)
-    ]
-    if done and absent:
-      yield f'switches of {base} without a run: {", ".join(absent)}'
   if unknown := listed(one for one in variants if not one.cost):
     yield f'image size unknown (no data.json), so no cost: {unknown}'
   if all(run.latency is None for one in variants for run in one.runs):

@@ -20,18 +20,11 @@ from gswinrmt_jax.models import cost, factory
 from gswinrmt_jax.runs import metrics_log, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
 
-# Folders inside of a run that hold no runs.
+# Folders inside a run that hold no runs.
 _INNER = ('checkpoints', 'tensorboard', 'export')
-_COLLECTED = 'config epochs summary data latency environment'.split()
+_PARTS = ('config', 'summary', 'data', 'latency', 'environment')
 # What reading a damaged file raises.
-_DAMAGED = (
-    UserError,
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-)
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +38,8 @@ class Run:
     summary: None unless it is that of the last epoch.
     num_classes: None if unknown.
     image_size: Height and width; None if unknown.
-    latency: Milliseconds of `latency.json`; None if not measured.
-    latency_of: The rest of that file: device, threads, dtype, spread.
+    latency_of: Of `latency.json`: milliseconds, device, threads; empty if not
+      measured.
     device: Of the last start, '' if unknown.
   """
 
@@ -56,7 +49,6 @@ class Run:
   summary: Mapping[str, Any] | None = None
   num_classes: int | None = None
   image_size: tuple[int, int] | None = None
-  latency: float | None = None
   latency_of: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   device: str = ''
 
@@ -75,6 +67,11 @@ class Run:
   def curve(self) -> dict[int, float]:
     """Validation accuracy by epoch."""
     return {entry['epoch']: entry['val_accuracy'] for entry in self.epochs}
+
+  @property
+  def latency(self) -> float | None:
+    """Milliseconds for one image; None if not measured."""
+    return self.latency_of.get('milliseconds')
 
   @property
   def final_validation(self) -> float | None:
@@ -138,14 +135,12 @@ def gather(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
         continue
       seen.add(source.resolve())
       try:
-        run = _read(source)
+        runs += _read(source)
       except UserError as error:  # names the file
         problems.append(str(error))
       except _DAMAGED as error:
         said = f'{type(error).__name__}: {error}'
         problems.append(f'{source} cannot be read ({" ".join(said.split())})')
-      else:
-        runs += [run] if run else []
   if not runs and not problems:
     where = ', '.join(str(path) for path in paths)
     raise UserError(f'there is no run in {where}')
@@ -169,40 +164,27 @@ def _sources(path: pathlib.Path) -> Iterator[pathlib.Path]:
     yield from (here / name for name in sorted(names) if name.endswith('.json'))
 
 
-def _read(source: pathlib.Path) -> Run | None:
-  """Returns a run; None for a JSON file of something else."""
+def _read(source: pathlib.Path) -> list[Run]:
+  """Returns a run; nothing for a JSON file of something else."""
   if source.is_file():
-    fields = files.read_json(source)
-    if (
-        not isinstance(fields, dict)
-        or not {'config', 'epochs'} <= fields.keys()
-    ):
-      return None
-    return _make(source, **{name: fields.get(name) for name in _COLLECTED})
-  parts = {
-      name: files.read_json(path)
-      for name in _COLLECTED
-      if (path := source / f'{name}.json').exists()
-  }
-  parts['epochs'] = [
-      entry
-      for entry in metrics_log.read_metrics(source)
-      if entry['kind'] == 'epoch'
-  ]
-  return _make(source, **parts)
+    parts = files.read_json(source)
+    if not isinstance(parts, dict) or not {'config', 'epochs'} <= parts.keys():
+      return []
+  else:
+    parts = {
+        name: files.read_json(path)
+        for name in _PARTS
+        if (path := source / f'{name}.json').exists()
+    }
+    entries = metrics_log.read_metrics(source)
+    parts['epochs'] = [one for one in entries if one['kind'] == 'epoch']
+  return [_make(source, parts)]
 
 
-def _make(
-    source,
-    *,
-    config,
-    epochs,
-    summary=None,
-    data=None,
-    latency=None,
-    environment=None,
-):
-  config = recipes.from_json(config, str(source))
+def _make(source, parts):
+  config = recipes.from_json(parts['config'], str(source))
+  epochs = parts['epochs']
+  data, summary = parts.get('data'), parts.get('summary')
   if data is None and config.data.name in datasets.NAMES:
     data = dataclasses.asdict(datasets.info(config.data.name))
   if summary is not None:
@@ -215,9 +197,8 @@ def _make(
       summary=summary if current else None,
       num_classes=len(data['class_names']) if data else None,
       image_size=tuple(data['image_size']) if data else None,
-      latency=latency['milliseconds'] if latency else None,
-      latency_of=latency or {},
-      device=environment[-1]['device'] if environment else '',
+      latency_of=parts.get('latency') or {},
+      device=(parts.get('environment') or [{'device': ''}])[-1]['device'],
   )
 
 

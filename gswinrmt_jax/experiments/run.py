@@ -1,6 +1,6 @@
 """Runs an experiment, one run after another, and says how far each is."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import signal
@@ -25,8 +25,8 @@ def run(
   """Runs what is not complete; a failing run does not stop the others.
 
   Each run is a process of its own, so that its memory and that of the device
-  are free for the next, and a run that is killed takes no other along. This
-  process must not touch a device: JAX would take memory there.
+  are free for the next, and a killed run takes no other along. This process
+  must not touch a device: JAX would take memory there.
 
   Args:
     jobs: The runs, in order.
@@ -47,7 +47,7 @@ def run(
         if not _run_one(job, title, program, say):
           failed.append(job)
     except files.LockedError as holder:
-      say(f'{title}: {holder} is at it, passed over')
+      say(f'{title}: {holder} is training it, skipped')
   return failed
 
 
@@ -59,7 +59,7 @@ def _run_one(job, title, program, say):
     say(f'{title}: failed, its folder cannot be read: {error}')
     return False
   if before.complete:
-    say(f'{title}: complete, passed over')
+    say(f'{title}: complete, skipped')
     return True
   say(f'{title}: {before.state}')
   code = _wait(subprocess.Popen([*program, *job.arguments]))
@@ -90,29 +90,19 @@ class Status:
   """How far a run is.
 
   Attributes:
-    epoch: The last one that was validated, or 0.
-    epochs: Where the run is to end.
-    complete: Whether it ended there and has a summary.
-    differs: In which fields the folder belongs to another recipe, or ''.
+    state: In words.
     val_accuracy: After the last epoch, or None.
     test_accuracy: Of the last checkpoint, or None if not tested.
   """
 
-  epoch: int
-  epochs: int
-  complete: bool = False
-  differs: str = ''
+  state: str
   val_accuracy: float | None = None
   test_accuracy: float | None = None
 
   @property
-  def state(self) -> str:
-    """In words."""
-    if self.differs:
-      return f'of another config: {self.differs}'
-    if self.complete:
-      return _COMPLETE
-    return f'epoch {self.epoch} of {self.epochs}' if self.epoch else 'not begun'
+  def complete(self) -> bool:
+    """Whether the run ended where it was to end, and has a summary."""
+    return self.state == _COMPLETE
 
 
 def status(job: Job) -> Status:
@@ -122,47 +112,38 @@ def status(job: Job) -> Status:
     UserError: If the folder cannot be read.
   """
   config, folder = job.config, job.folder
-  epochs = config.stop_after_epochs or config.num_epochs
   if not (folder / 'config.json').exists():
-    return Status(0, epochs)
+    return Status('not begun')
   differing = run_folder.differences(run_folder.load_config(folder), config)
   if differing:
-    return Status(0, epochs, differs='; '.join(differing))
-  entries = [
-      entry
-      for entry in metrics_log.read_metrics(folder)
-      if entry['kind'] == 'epoch'
-  ]
+    return Status(f'of another config: {"; ".join(differing)}')
+  entries = metrics_log.read_metrics(folder)
+  entries = [entry for entry in entries if entry['kind'] == 'epoch']
   if not entries:
-    return Status(0, epochs)
-  last = entries[-1]
-  summary = summary_lib.load(folder)
-  current = summary is not None and summary['steps'] == last['step']
-  return Status(
-      last['epoch'],
-      epochs,
-      complete=current and last['epoch'] >= epochs,
-      val_accuracy=last.get('val_accuracy'),
-      test_accuracy=summary['last'].get('test_accuracy') if current else None,
-  )
+    return Status('not begun')
+  last, summary, test = entries[-1], summary_lib.load(folder), None
+  epochs = config.stop_after_epochs or config.num_epochs
+  state = f'epoch {last["epoch"]} of {epochs}'
+  if summary and summary['steps'] == last['step']:
+    test = summary['last'].get('test_accuracy')
+    state = _COMPLETE if last['epoch'] >= epochs else state
+  return Status(state, last.get('val_accuracy'), test)
 
 
-def status_table(jobs: Iterable[Job]) -> str:
+def status_table(jobs: Sequence[Job]) -> str:
   """Returns a line for each run, and how many are complete."""
-  found = [(job.folder.name, *_cells(job)) for job in jobs]
-  width = max((len(name) for name, *_ in found), default=0)
-  lines = [f'{"":<{width}}  {"validation":>10}{"test":>9}']
-  for name, figures, state in found:
-    lines.append(f'{name:<{width}}  {figures[0]:>10}{figures[1]:>9}  {state}')
-  done = sum(state == _COMPLETE for *_, state in found)
-  return '\n'.join([*lines, f'{done} of {len(found)} runs are complete.'])
-
-
-def _cells(job):
-  """Returns the figures of a run and its state, or why it cannot be read."""
-  try:
-    found = status(job)
-  except UserError as error:
-    return ('-', '-'), str(error)
-  figures = (found.val_accuracy, found.test_accuracy)
-  return ['-' if one is None else f'{one:.2%}' for one in figures], found.state
+  width = max((len(job.folder.name) for job in jobs), default=0)
+  lines, done = [f'{"":<{width}}  {"validation":>10}{"test":>9}'], 0
+  for job in jobs:
+    try:
+      found = status(job)
+    except UserError as error:
+      found = Status(str(error))
+    val, test = (
+        '-' if one is None else f'{one:.2%}'
+        for one in (found.val_accuracy, found.test_accuracy)
+    )
+    name = f'{job.folder.name:<{width}}'
+    lines.append(f'{name}  {val:>10}{test:>9}  {found.state}')
+    done += found.complete
+  return '\n'.join([*lines, f'{done} of {len(jobs)} runs are complete.'])

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
+import statistics
 
 CONFIDENCE = 0.95
 _LEAST = 3  # seeds: the interval of two can be as narrow as you like, by luck
@@ -10,12 +11,10 @@ _LEAST = 3  # seeds: the interval of two can be as narrow as you like, by luck
 
 @dataclasses.dataclass(frozen=True)
 class Mean:
-  """Mean and standard deviation of n values.
-
-      mean = sum x / n,    std = sqrt(sum (x - mean)^2 / (n - 1))
+  """Mean and standard deviation (n - 1) of n values.
 
   Attributes:
-    std: None of a single value.
+    std: None for a single value.
   """
 
   n: int
@@ -24,15 +23,11 @@ class Mean:
 
   @classmethod
   def of(cls, values: Sequence[float]) -> 'Mean | None':
-    """Returns that of some values, None of none."""
-    n = len(values)
-    if not n:
+    """Returns that of some values, None for no value."""
+    if not values:
       return None
-    mean = math.fsum(values) / n
-    if n == 1:
-      return cls(n, mean, None)
-    squares = math.fsum((value - mean) ** 2 for value in values)
-    return cls(n, mean, math.sqrt(squares / (n - 1)))
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return cls(len(values), statistics.fmean(values), std)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +52,7 @@ class Difference:
 
   @property
   def more_than_noise(self) -> bool | None:
-    """Whether the interval is on one side of 0; None of too few seeds."""
+    """Whether the interval is on one side of 0; None with too few seeds."""
     return None if self.n < _LEAST else self.low > 0 or self.high < 0
 
   @property
@@ -74,21 +69,15 @@ class Difference:
 def difference(
     first: Mapping[int, float], second: Mapping[int, float]
 ) -> Difference | None:
-  """Returns second less first, None without a seed that both have.
-
-  Args:
-    first: Values by seed.
-    second: Values by seed.
-  """
+  """Returns second less first, by seed; None without a seed that both have."""
   # Imported here: a help text need not wait for it.
   from scipy import stats
 
-  values = [
-      second[seed] - first[seed] for seed in sorted(first) if seed in second
-  ]
-  found = Mean.of(values)
+  found = Mean.of(
+      [second[seed] - first[seed] for seed in sorted(first) if seed in second]
+  )
   if found is None or found.std is None:
     return found and Difference(1, found.mean)
-  quantile = stats.t.ppf((1 + CONFIDENCE) / 2, found.n - 1)
-  half = float(quantile) * found.std / math.sqrt(found.n)
+  quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, found.n - 1))
+  half = quantile * found.std / math.sqrt(found.n)
   return Difference(found.n, found.mean, found.mean - half, found.mean + half)

@@ -20,7 +20,7 @@ class Base:
 
   Attributes:
     family: A named model, without its size.
-    label: In tables and pictures.
+    label: In tables.
     fields: Changed of the named model.
   """
 
@@ -34,20 +34,21 @@ class Switch:
   """One change of a base.
 
   Attributes:
-    label: In tables and pictures.
+    label: In tables.
     fields: Changed besides those of the base.
     against: The switch of the same base that it is compared with, which
       differs in the component in question alone.
-    idle: Why it changes no output at 32x32 pixels; '' if it does.
+    idle: Whether it changes no output at 32x32 pixels, where maps of at most
+      8x8 fit into a window of 14.
   """
 
   label: str
   fields: Mapping[str, Any]
   against: str = BASE
-  idle: str = ''
+  idle: bool = False
 
 
-def _switch(label, *, against=BASE, idle='', **fields):
+def _switch(label, *, against=BASE, idle=False, **fields):
   return Switch(label, fields, against, idle)
 
 
@@ -60,7 +61,6 @@ BASES = {
 }
 
 _NOTHING = {BASE: _switch('unchanged')}
-_FITS = 'maps of at most 8x8 fit into a window of 14'
 # RMT's last stage attends over all pairs at once, which takes neither sigmoid
 # nor ALiBi: with them it goes by rows and columns, and so does what they are
 # compared with.
@@ -84,7 +84,7 @@ _ADDED = {
     'learned_decay': _switch('learned decay', decay='learned'),
     'no_decay': _switch('without decay', decay='none'),
     'layer_scale': _switch('+ LayerScale', layer_scale=(1e-2,) * 4),
-    'window_14': _switch('+ windows of 14', window_size=14, idle=_FITS),
+    'window_14': _switch('+ windows of 14', window_size=14, idle=True),
     'window_7': _switch('+ windows of 7', window_size=7),
     'window_4': _switch('+ windows of 4', window_size=4),
 }
@@ -96,7 +96,7 @@ _CHANGED = {
     'no_rotary': _switch('without rotation', rotary='none'),
     'decay_fixed': _switch('fixed decay', decay='fixed'),
     'no_decay': _switch('without decay', decay='none'),
-    'no_shift': _switch('without shift', shift=False, idle=_FITS),
+    'no_shift': _switch('without shift', shift=False, idle=True),
     'window_7': _switch('windows of 7', window_size=7),
     'window_7_no_shift': _switch(
         'windows of 7, no shift',
@@ -144,15 +144,6 @@ SWITCHES: Mapping[str, Mapping[str, Switch]] = {
         **_CHANGED,
     },
 }
-# Switches that the model refuses: their fields, and why.
-LEFT_OUT: Mapping[tuple[str, str], tuple[Mapping[str, Any], str]] = {
-    (base, 'rotary_split_half'): (
-        {'rotary': 'split_half'},
-        'its stage 4 attends over all pairs, which have no axis to rotate on',
-    )
-    for base in ('bare', 'rmt')
-}
-
 # Fields that make a model of another size, not another system.
 _SIZES = frozenset('widths depths num_heads mlp_ratios drop_path_rate'.split())
 
@@ -165,10 +156,6 @@ def fields(base: str, switch: str) -> dict[str, Any]:
   """
   if base not in BASES:
     raise ValueError(f"no base '{base}': {', '.join(BASES)}")
-  if (base, switch) in LEFT_OUT:
-    raise ValueError(
-        f"'{base},{switch}' is left out: {LEFT_OUT[base, switch][1]}"
-    )
   if switch not in SWITCHES[base]:
     raise ValueError(
         f"{base} has no switch '{switch}': {', '.join(SWITCHES[base])}"
@@ -201,37 +188,26 @@ def _differing(model):
   }
 
 
-def recognize(model: Mapping[str, Any]) -> list[tuple[str, str]]:
-  """Returns the bases and switches that make this model, if any do."""
-  family, changed = model['name'].rpartition('_')[0], changes(model)
-  origin = named.MODELS[model['name']]
-  found = []
-  for base, switches in SWITCHES.items():
-    for switch in switches if BASES[base].family == family else ():
-      asked = {
-          key: value
-          for key, value in fields(base, switch).items()
-          if value != getattr(origin, key)
-      }
-      if asked == changed:
-        found.append((base, switch))
-  return found
-
-
 def label(model: Mapping[str, Any]) -> str:
   """Returns a model's name in tables: `retention,no_gate`, or the base alone.
 
   A model that no switch makes is named by its fields:
   `retention,window_size=4`.
   """
-  found = recognize(model)
-  if found:
-    base, switch = found[0]
-    return base if switch == BASE else f'{base},{switch}'
-  family = model['name'].rpartition('_')[0]
+  family, changed = model['name'].rpartition('_')[0], changes(model)
+  origin = named.MODELS[model['name']]
+  for base, switches in SWITCHES.items():
+    for switch in switches if BASES[base].family == family else ():
+      asked = fields(base, switch).items()
+      if changed == {k: v for k, v in asked if v != getattr(origin, k)}:
+        return join(base, switch)
   name = family if family in BASES else model['name']
-  changed = (f'{key}={_short(value)}' for key, value in changes(model).items())
-  return ','.join([name, *changed])
+  return ','.join([name, *(f'{k}={_short(v)}' for k, v in changed.items())])
+
+
+def join(base: str, switch: str) -> str:
+  """Returns `retention,no_gate`, or the base alone if nothing is changed."""
+  return base if switch == BASE else f'{base},{switch}'
 
 
 def _short(value):

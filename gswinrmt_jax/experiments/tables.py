@@ -7,10 +7,12 @@ import math
 from gswinrmt_jax.experiments import paper, switches
 from gswinrmt_jax.experiments.results import Setting, validation_at, Variant
 from gswinrmt_jax.experiments.statistics import Difference, difference, Mean
+from gswinrmt_jax.models import cost as cost_lib
 
 NOTHING = '\N{EN DASH}'  # not measured, or not printed
 _MINUS = '\N{MINUS SIGN}'
 _PLUS_MINUS = '\N{PLUS-MINUS SIGN}'
+MACS = 'MACs / 2^30'
 _COLUMNS = 10  # epochs in a table, at most
 
 
@@ -88,7 +90,7 @@ def paper_results(setting: Setting) -> str:
 
 
 def _ours(variant, printed, rmt):
-  """Returns our row and that of the difference to the paper's."""
+  """Returns our row, and one of how far it is from the paper's."""
   if variant is None:
     return [['', 'ours', '0', *[NOTHING] * 6]]
   val = variant.mean(lambda run: run.final_validation)
@@ -163,27 +165,6 @@ def paper_changes(setting: Setting) -> str:
   return table(head, rows)
 
 
-def paper_sources(setting: Setting) -> str:
-  """Returns which runs the figures of the whole models are from."""
-  found = [
-      f'{switches.BASES[base].label} {references(variant.numbers)}'
-      for base in setting.benchmark.models
-      if (variant := setting.find(base))
-  ]
-  return f'Ours are runs: {"; ".join(found) or "none"}.'
-
-
-def paper_gaps(setting: Setting) -> str:
-  """Returns validation less test accuracy, in points."""
-  rows = []
-  for base, printed in setting.benchmark.models.items():
-    variant = setting.find(base)
-    ours = variant and variant.mean(lambda run: run.gap)
-    label = switches.BASES[base].label
-    rows.append([label, signed(printed.val - printed.test), percent(ours)])
-  return table(['validation less test (points)', 'paper', 'ours'], rows)
-
-
 def variants(setting: Setting) -> str:
   """Returns every variant: how far, last and best checkpoint, gap, runs."""
   rows = []
@@ -229,61 +210,41 @@ def curves(setting: Setting) -> str:
   return table(['', *map(str, epochs)], rows)
 
 
-def macs_unit(setting: Setting) -> tuple[int, str]:
-  """Returns what multiply-accumulates are divided by, and the unit's name.
-
-  2^30, as in RMT's tables, unless all models are smaller than that.
-  """
-  counts = [one.cost.macs for one in setting.variants if one.cost]
-  power = 30 if max(counts, default=0) >= 2**30 else 20
-  return 2**power, f'MACs / 2^{power}'
+def macs(cost: cost_lib.Cost) -> float:
+  """Returns multiply-accumulates in units of 2^30, as RMT's tables have."""
+  return cost.macs / 2**30
 
 
 def costs(setting: Setting) -> str:
   """Returns parameters, multiply-accumulates and what was timed."""
-  rows, (divisor, unit) = [], macs_unit(setting)
+  rows = []
   for one in setting.variants:
     cost, devices = one.cost, {run.device for run in one.runs} - {''}
     rows.append(
         [
             f'`{one.label}`',
             f'{cost.parameters:,}' if cost else NOTHING,
-            f'{cost.macs / divisor:.4g}' if cost else NOTHING,
+            f'{macs(cost):.4g}' if cost else NOTHING,
             number(one.mean(lambda run: run.seconds_per_epoch), '.4g'),
             number(one.mean(lambda run: run.latency), '.3g'),
             ', '.join(sorted(devices)) or NOTHING,
         ]
     )
-  head = ['', 'parameters', unit, 'epoch (s)', 'latency (ms)', 'device']
+  head = ['', 'parameters', MACS, 'epoch (s)', 'latency (ms)', 'device']
   return table(head, rows)
 
 
 def latency_note(setting: Setting) -> str:
   """Returns how latencies were measured; '' if they were not."""
   runs = [run for one in setting.variants for run in one.runs if run.latency]
-  if not runs:
-    return ''
-  how = '; '.join(sorted({_how(run.latency_of) for run in runs}))
-  note = f'Latency is that of one image: {how}.'
-  spreads = [
-      run.latency_of['spread'] for run in runs if run.latency_of.get('spread')
-  ]
-  if spreads:
-    note += (
-        ' Half the distance of the quartiles of its rounds is at most '
-        f'{100 * max(spreads):.1f} % of it.'
-    )
-  return note
+  how = sorted({_how(run.latency_of) for run in runs})
+  return f'Latency is that of one image: {"; ".join(how)}.' if how else ''
 
 
 def _how(latency_of):
+  device = latency_of.get('device', 'device unknown')
   threads = latency_of.get('threads')
-  parts = [
-      latency_of.get('device', 'device unknown'),
-      latency_of.get('dtype'),
-      f'{threads} threads' if threads else '',
-  ]
-  return ', '.join(filter(None, parts))
+  return f'{device}, {threads} threads' if threads else device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,8 +271,7 @@ def ablations(setting: Setting, base: str) -> list[Change]:
     name, _, switch = one.label.partition(',')
     if name == base and switch in switches.SWITCHES[base]:
       against = switches.SWITCHES[base][switch].against
-      label = base if against == switches.BASE else f'{base},{against}'
-      found.append(_compare(one, setting.find(label)))
+      found.append(_compare(one, setting.find(switches.join(base, against))))
   return found
 
 
