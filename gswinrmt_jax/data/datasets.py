@@ -20,7 +20,7 @@ STORAGES = ('memory', 'disk', 'decode')
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-  """What is known of a data set before a record is read.
+  """A data set's properties that need no record to be read.
 
   Attributes:
     name: As in the config's `data.name`.

@@ -24,7 +24,7 @@ from gswinrmt_jax.data import records
 from gswinrmt_jax.data.records import Arrays, Decoded
 from gswinrmt_jax.errors import UserError
 
-_VERSION = 2  # of what is done to an image; part of the hash
+_VERSION = 2  # of the decoding; part of the hash
 _CHECKED = 8  # chunks that are read again on opening
 _INSTEAD = 'or set config.data.storage to memory or decode'
 

@@ -17,7 +17,7 @@ def classes() -> tuple[str, ...]:
 
   Labels are in the order of the WordNet identifiers. Of a synset's names the
   first is taken, 'tench' of 'tench, Tinca tinca'; the two that share it with
-  another synset (crane, maillot) get their identifier behind it.
+  another synset (crane, maillot) get their identifier after it.
   """
   firsts = [names.partition(',')[0] for _, names in _synsets()]
   count = Counter(firsts)

@@ -127,7 +127,7 @@ def open_maps(
 
 
 def _expected(name, split, data_dir):
-  """Returns what `meta.json` says of a split's maps."""
+  """Returns `meta.json` of a split's maps, without their checksum."""
   source = datasets.open_source(name, split, data_dir)
   class_names = datasets.info(name, data_dir).class_names
   listed = ''.join(f'{class_name}\n' for class_name in class_names)
@@ -143,7 +143,7 @@ def _expected(name, split, data_dir):
 
 
 def order_checksum(source: sources.Source) -> str:
-  """Returns what changes when records come in another order.
+  """Returns a checksum of which records there are and in which order.
 
   SHA-256 of `ROW TAB KEY NEWLINE` for 1000 rows, `floor(i n / 1000)`, or for
   all where there are fewer.

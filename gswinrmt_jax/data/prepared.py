@@ -27,7 +27,7 @@ def names(data_dir: str) -> list[str]:
 
 
 def command(name: str) -> str:
-  """Returns what has to be typed to prepare a data set."""
+  """Returns the command that prepares a data set."""
   own = name in ('cifar10', 'imagenet', 'mini_imagenet')
   return f'gswinrmt prepare {name if own else f"folder {name}"}'
 

@@ -17,7 +17,7 @@ _FETCHED = 64  # records that are held encoded at a time
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArraySource:
-  """Records in memory, which are of no data set.
+  """Records in memory that belong to no prepared data set.
 
   Attributes:
     image: uint8 `[n h w 3]`.
@@ -39,7 +39,7 @@ class ArraySource:
       yield PIL.Image.fromarray(self.image[row]), self.label[row]
 
   def name(self, row: int) -> str:
-    """Returns what to call a record in a message."""
+    """Returns a record's name for messages."""
     return f'record {row}'
 
   def keys(self, rows: Sequence[int]) -> list[str]:
@@ -52,7 +52,7 @@ class TfdsSource:
 
   Attributes:
     folder: The data set's directory.
-    split: As it was asked for, slices included.
+    split: As requested, slices included.
     version: Of the data set.
   """
 
@@ -97,7 +97,7 @@ class TfdsSource:
       yield pictures.decode(record['image'], name), int(record['label'])
 
   def name(self, row: int) -> str:
-    """Returns what to call a record in a message."""
+    """Returns a record's name for messages."""
     (record,) = self._fetch([row])
     return self._name(row, record)
 

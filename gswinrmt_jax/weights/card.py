@@ -75,7 +75,7 @@ class Card:
     )
 
   def class_name(self, label: int) -> str:
-    """Returns a class name for the terminal; 'class 7' if there are none."""
+    """Returns a class name for the terminal; 'class 7' if unknown."""
     if not self.class_names:
       return f'class {label}'
     return printable(self.class_names[label])

@@ -20,7 +20,7 @@ _CHECKSUMS = 'crc32'
 
 
 def is_one(folder: pathlib.Path) -> bool:
-  """Tells such a folder from that of a run."""
+  """Returns whether a folder is one of weights, not a run's."""
   return (folder / _WEIGHTS).is_dir()
 
 

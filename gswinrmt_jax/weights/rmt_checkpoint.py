@@ -86,9 +86,7 @@ def unwrap(
 ) -> tuple[str, dict[str, np.ndarray], int]:
   """Finds the state dict in the object that a checkpoint file holds.
 
-  Args:
-    loaded: As `torch_file.read` returns it.
-    key: Its entry to take; None takes the first of `WRAPPERS` there is.
+  `key` is its entry to take; None takes the first of `WRAPPERS` there is.
 
   Returns:
     Where it was ('' for the top), the arrays of the backbone and its head
@@ -136,12 +134,10 @@ def unwrap(
 def recognise(
     arrays: Mapping[str, np.ndarray], full_stages: Sequence[int] | None = None
 ) -> Recognised:
-  """Tells the model from names and shapes.
+  """Recognises the model by the names and shapes of its arrays.
 
-  Args:
-    arrays: A state dict by the released names.
-    full_stages: Stages that attend over all pairs of tokens. No array shows
-      them, so they have to be given for a model that is not in `RELEASED`.
+  No array shows which stages attend over all pairs of tokens. A model that is
+  not in `RELEASED` needs them given, as `full_stages`.
 
   Raises:
     UserError: If it is no RMT, or one of unknown sizes without `full_stages`.

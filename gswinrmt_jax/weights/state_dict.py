@@ -205,7 +205,7 @@ def to_torch_state_dict(
 
 
 def check_is_rmt(arch: Architecture) -> None:
-  """Refuses models that compute something else than the released RMT.
+  """Refuses models that compute anything but the released RMT.
 
   Raises:
     ValueError: Names the fields that differ.

@@ -51,7 +51,7 @@ def prepare(data_dir: str, archive: str | None = None) -> pathlib.Path:
     The data set's directory, prepared now or before.
 
   Raises:
-    UserError: If the archive, the network or the directory will not do.
+    UserError: If the archive cannot be used, or downloading or writing fails.
   """
   from tensorflow_datasets.image_classification import cifar
 
@@ -75,7 +75,7 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
   import tqdm
 
   class Builder(cifar.Cifar10, skip_registration=True):
-    """The official builder but for where its examples come from."""
+    """The official builder, with examples read without TensorFlow."""
 
     name = 'cifar10'
 
@@ -119,7 +119,7 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
 
 
 def _encode_png(planes: np.ndarray) -> bytes:
-  """Returns uint8 [3 h w] as PNG; TFDS would encode an array by TensorFlow."""
+  """Returns uint8 [3 h w] as PNG; TFDS would encode it with TensorFlow."""
   import PIL.Image
 
   png = io.BytesIO()

@@ -59,11 +59,8 @@ def find_and_divide(
 ) -> Collection:
   """Returns the pictures in class folders, divided if they are not yet.
 
-  Args:
-    root: As in `find`.
-    val: Part of each class for val, if `root` has no train/; None for a tenth.
-    test: Likewise for test.
-    seed: Of the division; None for 0.
+  `val` and `test` are the shares of each class if `root` has no train/, a tenth
+  by default; `seed` is that of the division, 0 by default.
 
   Raises:
     UserError: If the folders cannot be used, or they are divided already and a
@@ -196,11 +193,8 @@ def _parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
     return {UNDIVIDED: ''}
   ignored['folders beside train'] = len(folders) - len(found)
   _folders(root, ignored)
-  return {
-      split: found[split]
-      for split in ('train', 'val', 'test')
-      if split in found
-  }
+  order = ('train', 'val', 'test')
+  return {split: found[split] for split in order if split in found}
 
 
 def _folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
@@ -215,7 +209,7 @@ def _folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
 
 
 def outside(file_name: str) -> str:
-  """Returns what to count a file as that lies beside the class folders."""
+  """Returns the kind of a file beside the class folders, for the count."""
   suffix = suffix_of(file_name)
   kind = 'pictures' if suffix in SUFFIXES else suffix
   return f'{kind} outside class folders'

@@ -54,6 +54,11 @@ class Collection:
   def __len__(self) -> int:
     return sum(map(len, self.splits.values()))
 
+  @property
+  def pictures(self) -> list[Picture]:
+    """The pictures of all splits in turn."""
+    return [picture for part in self.splits.values() for picture in part]
+
   def counts(self, split: str) -> list[int]:
     """Returns how many pictures of a split each class has."""
     found = Counter(picture.label for picture in self.splits[split])

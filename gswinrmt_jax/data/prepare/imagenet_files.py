@@ -127,9 +127,9 @@ def _classes(root, below, ignored, labels, name):
       yield posixpath.basename(path), pictures
     return
   for entry in class_folders.visible(root / below, ignored):
-    is_folder = class_folders.is_folder(entry)
-    if is_folder or entry.name.endswith('.tar'):
-      wnid = entry.name if is_folder else entry.name.removesuffix('.tar')
+    is_tar = entry.name.endswith('.tar') and entry.is_file()
+    if is_tar or class_folders.is_folder(entry):
+      wnid = entry.name.removesuffix('.tar') if is_tar else entry.name
       path = f'{below}/{entry.name}'.lstrip('/')
       yield wnid, _pictures(root, path, ignored) if wnid in labels else ()
     else:

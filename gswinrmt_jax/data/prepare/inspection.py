@@ -91,7 +91,7 @@ def summarize(
     table: `FINDING` of each of them, of all splits in turn.
     problems: Why the others cannot be used, by file name.
   """
-  names = [p.file_name for part in collection.splits.values() for p in part]
+  names = [picture.file_name for picture in collection.pictures]
   formats, modes = table['format'].tolist(), table['mode'].tolist()
   first_of_mode = {}
   for name, mode in zip(names, modes, strict=True):

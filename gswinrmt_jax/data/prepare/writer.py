@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 import contextlib
 import hashlib
-import itertools
 import json
 import pathlib
 
@@ -90,7 +89,7 @@ def write_whole(
 
   Args:
     final: The directory, DIR/NAME/VERSION.
-    write: Writes what is to be in it to a directory that it is given.
+    write: Writes the contents into the directory that it is given.
 
   Raises:
     UserError: If the directory cannot be written.
@@ -122,19 +121,16 @@ def write_whole(
 
 
 def _inspected(name, collection, jobs):
-  """Decodes all pictures.
+  """Returns `inspection.FINDING` of the usable pictures, and others' problems.
 
-  Returns:
-    `inspection.FINDING` of each that can be used, of all splits in turn, and
-    why the others cannot, by file name.
+  Both are in the order of the splits; problems are keyed by file name.
   """
-  pictures = list(itertools.chain.from_iterable(collection.splits.values()))
+  pictures = collection.pictures
   table, problems = np.zeros(len(pictures), inspection.FINDING), {}
   findings = inspection.inspect_all(collection.root, pictures, jobs)
   with contextlib.closing(findings):
-    for row, finding in enumerate(
-        _with_bar(findings, f'{name} check', len(pictures))
-    ):
+    bar = _with_bar(findings, f'{name} check', len(pictures))
+    for row, finding in enumerate(bar):
       if isinstance(finding, str):
         problems[pictures[row].file_name] = finding
       else:
@@ -173,8 +169,7 @@ def _write_records(name, collection, table, folder):
           }
       ),
   )
-  # Shards of one size but for the last; TFDS's other writer needs TensorFlow
-  # for more than a gigabyte.
+  # TFDS's other writer needs TensorFlow for more than a gigabyte.
   mean_size = table['size'].mean()
   writer = tfds.core.SequentialWriter(
       info,
