@@ -6,6 +6,7 @@ A recipe is a `ConfigDict`; each field can be overridden on the command line,
 
 from collections.abc import Mapping
 import dataclasses
+import functools
 import math
 import os
 from typing import Any
@@ -38,7 +39,6 @@ class Field:
     choices: The values that it can have.
     free: Whether a run may resume with another value, because it changes no
       result, or only rounding.
-    before: Value of runs that are older than the field; None: the default.
   """
 
   default: Any
@@ -49,7 +49,6 @@ class Field:
   below: float | None = None
   choices: tuple[str, ...] = ()
   free: bool = False
-  before: Any = None
 
   def wanted(self, value: Any) -> str:
     """Returns what a value must be instead, '' if it is allowed."""
@@ -87,162 +86,143 @@ class Field:
     return f'at least {self.at_least:g}{limit}'
 
 
-field = Field
+# A field that a run may resume with another value of.
+_free = functools.partial(Field, free=True)
 
 # By path; the order is that of `--help`.
 FIELDS: Mapping[str, Field] = {
     # JAX's keys have 32 bits: larger seeds would repeat smaller ones.
-    'seed': field(0, 'seed of all random draws', at_most=2**32 - 1),
-    'dtype': field('bfloat16', 'dtype of activations', choices=_DTYPES),
-    'remat': field(
+    'seed': Field(0, 'seed of all random draws', at_most=2**32 - 1),
+    'dtype': Field(
+        'bfloat16',
+        'of the computation; parameters are float32',
+        choices=_DTYPES,
+    ),
+    'remat': _free(
         'none',
         "'blocks' or 'elementwise': recompute activations to save memory",
-        free=True,
     ),
-    'attention_impl': field(
-        'auto',
-        'how windows are computed; changes speed only',
-        choices=_FORMS,
-        free=True,
+    'attention_impl': _free(
+        'auto', 'how windows are computed; changes speed only', choices=_FORMS
     ),
-    'depthwise_impl': field(
+    'depthwise_impl': _free(
         'auto',
         'how depthwise convolutions are computed; changes speed only',
         choices=_CONVS,
-        free=True,
     ),
-    'batch_size': field(128, 'images per step, over all devices', at_least=1),
-    'accumulate_steps': field(
+    'batch_size': Field(128, 'images per step, over all devices', at_least=1),
+    'accumulate_steps': Field(
         1, 'parts of a batch computed in turn, to save memory', at_least=1
     ),
-    'eval_batch_size': field(
-        500,
-        'images per evaluation step; changes speed only',
-        at_least=1,
-        free=True,
+    'eval_batch_size': _free(
+        500, 'images per evaluation step; changes speed only', at_least=1
     ),
-    'num_epochs': field(50, 'epochs of the whole schedule', at_least=1),
-    'stop_after_epochs': field(
-        0, 'end here, with the schedule unchanged; 0: after all', free=True
+    'num_epochs': Field(50, 'epochs of the whole schedule', at_least=1),
+    'stop_after_epochs': _free(
+        0, 'end here, with the schedule unchanged; 0: after all'
     ),
-    'eval_every_epochs': field(
+    'eval_every_epochs': Field(
         1, 'epochs between validations, checkpoints and plots', at_least=1
     ),
-    'checkpoint_every_steps': field(
-        0, 'steps between mid-epoch checkpoints; 0: none', free=True
+    'checkpoint_every_steps': _free(
+        0, 'steps between mid-epoch checkpoints; 0: none'
     ),
-    'log_every_steps': field(
-        50, 'steps between log entries', at_least=1, free=True
-    ),
-    'profile_steps': field(
-        '', "steps 'FIRST:LAST' to trace into RUN/profile", free=True
-    ),
+    'log_every_steps': _free(50, 'steps between logs', at_least=1),
+    'profile_steps': _free('', "steps 'FIRST:LAST' to trace into RUN/profile"),
     # Changes nothing until a step is not finite.
-    'nan_policy': field(
+    'nan_policy': _free(
         'stop',
         "at a loss or gradient that is not finite: end, or 'skip' the update",
         choices=('stop', 'skip'),
-        free=True,
     ),
-    'compile_effort': field(
+    'compile_effort': _free(
         'full',
         "'quick' starts sooner on a CPU, but takes longer per step",
         choices=('full', 'quick'),
-        free=True,
     ),
-    'ema_decay': field(
+    'ema_decay': Field(
         0.0, 'decay of the average of weights, per 512 images; 0: none', below=1
     ),
-    'init_from': field('', 'run, weights or checkpoint to fine-tune'),
-    'mesh.data': field(0, 'devices to use; 0: all', free=True),
-    'model.name': field('', 'model; None below keeps its own value'),
-    'data.name': field('cifar10', 'data set'),
-    'data.dir': field('', "its folder; '': $TFDS_DATA_DIR", free=True),
-    'data.train_split': field('train[:45000]', 'images to train on'),
-    'data.val_split': field(
+    'init_from': Field('', 'run, weights or checkpoint to fine-tune'),
+    'mesh.data': _free(0, 'devices to use; 0: all'),
+    'model.name': Field('', 'model; None below keeps its own value'),
+    'data.name': Field('cifar10', 'data set'),
+    'data.dir': _free('', "its folder; '': $TFDS_DATA_DIR"),
+    'data.train_split': Field('train[:45000]', 'images to train on'),
+    'data.val_split': Field(
         'train[45000:]', 'images that choose the best epoch'
     ),
-    'data.test_split': field('test', 'images to test on, once', free=True),
-    'data.image_size': field(
+    'data.test_split': _free('test', 'images to test on, once'),
+    'data.image_size': Field(
         0, 'height and width in pixels; 0: as stored', at_most=2048
     ),
-    'data.train_crop': field(
+    'data.train_crop': Field(
         'resize', 'whole image, or a new random crop each time', choices=_CROPS
     ),
-    'data.crop_scale': field(
-        (0.08, 1.0), "range of a random crop's share of the area", at_most=1
+    'data.crop_scale': Field(
+        (0.08, 1.0), 'share of the area in a random crop', at_most=1
     ),
-    'data.crop_ratio': field(
-        (0.75, 4 / 3), "range of a random crop's width / height"
-    ),
-    'data.eval_crop': field(
+    'data.crop_ratio': Field((0.75, 4 / 3), 'width / height of a random crop'),
+    'data.eval_crop': Field(
         0.0, 'side of the centre crop / side of the image; 0: none', at_most=1
     ),
-    'data.repeats': field(
+    'data.repeats': Field(
         1, 'copies of each image, augmented differently', at_least=1
     ),
     # 'auto' is 'device' if they take a tenth of an accelerator.
-    'data.storage': field(
-        'auto', 'where decoded images are kept', choices=_STORAGES, free=True
+    'data.storage': _free(
+        'auto',
+        "where decoded images are kept; 'decode': nowhere",
+        choices=_STORAGES,
     ),
-    'data.workers': field(
-        0, 'processes that decode images; 0: threads', at_most=1024, free=True
+    'data.workers': _free(
+        0, 'processes that decode images; 0: threads', at_most=1024
     ),
     # The maps themselves are compared by RUN/data.json.
-    'data.label_maps': field('', 'folder of token-label maps', free=True),
-    'augment.crop_padding': field(
+    'data.label_maps': _free('', 'folder of token-label maps'),
+    'augment.crop_padding': Field(
         4, 'zeros around the image before the random crop, pixels', at_most=4096
     ),
-    'augment.flip': field(True, 'mirror half of the images left to right'),
-    'augment.rand_augment_set': field(
+    'augment.flip': Field(True, 'mirror half of the images left to right'),
+    'augment.rand_augment_set': Field(
         'timm', 'whose RandAugment operations', choices=_OP_SETS
     ),
-    'augment.rand_augment_ops': field(2, 'operations per image; 0: none'),
-    'augment.rand_augment_magnitude': field(
+    'augment.rand_augment_ops': Field(2, 'operations per image; 0: none'),
+    'augment.rand_augment_magnitude': Field(
         9.0, "mean strength, 0 to 10; torchvision's: 0 to 30", at_most=30
     ),
-    'augment.rand_augment_std': field(
-        0.5, 'standard deviation of the strength'
-    ),
-    'augment.rand_augment_prob': field(
+    'augment.rand_augment_std': Field(0.5, "strength's standard deviation"),
+    'augment.rand_augment_prob': Field(
         0.5, 'probability that a drawn operation is applied', at_most=1
     ),
-    'augment.erase_prob': field(
-        0.25, 'probability of Random Erasing', at_most=1
+    'augment.erase_prob': Field(0.25, 'chance of Random Erasing', at_most=1),
+    'augment.erase_area': Field(
+        (0.02, 1 / 3), 'share of the area erased', at_most=1
     ),
-    'augment.erase_area': field(
-        (0.02, 1 / 3), 'range of the erased share of the area', at_most=1
-    ),
-    'augment.erase_aspect': field(
-        (0.3, 1 / 0.3), "range of the erased box's height / width"
-    ),
-    'augment.erase_fill': field(
+    'augment.erase_aspect': Field((0.3, 1 / 0.3), 'height / width of the box'),
+    'augment.erase_fill': Field(
         'noise', 'what fills the erased box', choices=('noise', 'zeros')
     ),
-    'augment.mixup_alpha': field(0.8, 'Mixup draws Beta(a, a); 0: no Mixup'),
-    'augment.cutmix_alpha': field(1.0, 'CutMix draws Beta(a, a); 0: no CutMix'),
-    'augment.mix_prob': field(
-        1.0, 'probability that a batch is mixed', at_most=1
-    ),
-    'augment.mix_off_epochs': field(0, 'last epochs, without mixing'),
-    'label_smoothing': field(
-        0.1, 'weight of the uniform distribution in targets', at_most=1
-    ),
-    'token_label_weight': field(0.0, 'weight of the token loss; 0: none'),
-    'optimizer.learning_rate': field(1e-4, 'peak learning rate of AdamW'),
-    'optimizer.schedule': field(
+    'augment.mixup_alpha': Field(0.8, 'Mixup draws Beta(a, a); 0: no Mixup'),
+    'augment.cutmix_alpha': Field(1.0, 'CutMix draws Beta(a, a); 0: no CutMix'),
+    'augment.mix_prob': Field(1.0, 'share of batches mixed', at_most=1),
+    'augment.mix_off_epochs': Field(0, 'last epochs, without mixing'),
+    'label_smoothing': Field(0.1, 'uniform share of the targets', at_most=1),
+    'token_label_weight': Field(0.0, 'weight of the token loss; 0: none'),
+    'optimizer.learning_rate': Field(1e-4, 'peak learning rate of AdamW'),
+    'optimizer.schedule': Field(
         'cosine',
         "cosine by step, or by whole 'epochs' as RMT's",
         choices=('cosine', 'epochs'),
     ),
-    'optimizer.warmup_epochs': field(5.0, 'epochs of linear warm-up'),
-    'optimizer.warmup_learning_rate': field(0.0, 'where the warm-up begins'),
-    'optimizer.final_learning_rate': field(0.0, 'where the cosine ends'),
-    'optimizer.weight_decay': field(0.05, 'weight decay of kernels'),
-    'optimizer.decay_layer_scale': field(False, 'decay LayerScale as well'),
-    'optimizer.b1': field(0.9, 'decay of the mean gradient', below=1),
-    'optimizer.b2': field(0.999, 'decay of the mean squared gradient', below=1),
-    'optimizer.eps': field(1e-8, "added to the update's denominator"),
+    'optimizer.warmup_epochs': Field(5.0, 'epochs of linear warm-up'),
+    'optimizer.warmup_learning_rate': Field(0.0, 'where the warm-up begins'),
+    'optimizer.final_learning_rate': Field(0.0, 'where the cosine ends'),
+    'optimizer.weight_decay': Field(0.05, 'weight decay of kernels'),
+    'optimizer.decay_layer_scale': Field(False, 'decay LayerScale as well'),
+    'optimizer.b1': Field(0.9, 'decay of the mean gradient', below=1),
+    'optimizer.b2': Field(0.999, 'decay of the mean squared gradient', below=1),
+    'optimizer.eps': Field(1e-8, "added to the update's denominator"),
 }
 # Readings of the augmentations that the paper's Table 2 names without settings.
 _READINGS = {
@@ -442,8 +422,7 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
   fields = {**{name: {} for name in sections}, **_tuples(fields)}
   for path, declared in FIELDS.items():
     group, name = _group(fields, path)
-    older = declared.before
-    group.setdefault(name, declared.default if older is None else older)
+    group.setdefault(name, declared.default)
   for path in _retired():
     group, name = _group(fields, path)
     group.pop(name, None)
@@ -460,7 +439,9 @@ def describe(config: ml_collections.ConfigDict) -> str:
   lines = []
   for path, declared in FIELDS.items():
     fields, name = _group(config, path)
-    lines.append(f'config.{path} = {fields[name]!r}  # {declared.meaning}')
+    known = f' ({", ".join(declared.choices)})' if declared.choices else ''
+    said = declared.meaning + known
+    lines.append(f'config.{path} = {fields[name]!r}  # {said}')
   for name in sorted(set(config.model) - {'name'}):
     lines.append(f'config.model.{name} = {config.model[name]!r}')
   return '\n'.join(lines)
@@ -741,9 +722,8 @@ def with_argument(
     raise ValueError(f"unknown argument '{argument}' (known: {known})")
   small = digits(config.model.name)
   config.data = small.data
-  config.batch_size = small.batch_size
-  config.eval_batch_size = small.eval_batch_size
-  config.log_every_steps = small.log_every_steps
+  for name in ('batch_size', 'eval_batch_size', 'log_every_steps'):
+    config[name] = small[name]
   config.num_epochs = 1
   config.compile_effort = 'quick'  # which takes longer than all of its steps
   config.token_label_weight = 0.0  # there are no maps of the digits

@@ -96,22 +96,19 @@ def write_augmented_batch(
     batch: Mapping[str, np.ndarray],
     augmented: tuple[np.ndarray, np.ndarray],
     info: datasets.Info,
-    *,
-    count: int = DRAWN,
 ) -> None:
   """Draws images before and after augmentation, one above the other.
 
   Args:
     path: Where the PNG goes.
-    batch: As loaded.
-    augmented: Normalised images and soft targets.
+    batch: The images as loaded.
+    augmented: The same, augmented and normalised, and their soft targets.
     info: The data set.
-    count: Number of images to draw.
   """
-  image, targets = (np.asarray(part)[:count] for part in augmented)
+  image, targets = augmented
   write_before_after(
       path,
-      np.asarray(batch['image'])[:count],
+      np.asarray(batch['image']),
       denormalize(image, info.mean, info.std),
       [describe(target, info.class_names) for target in targets],
   )
