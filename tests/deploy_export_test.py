@@ -307,7 +307,7 @@ def test_a_run_can_start_from_it(folder):
   moved = fine_tuning.transfer(fresh, load.load(folder).variables)
   assert moved.fresh.keys() == {'params/head/kernel', 'params/head/bias'}
   assert (
-      'starts anew: params/head/bias (is (10,) in the weights, (4,) here)'
+      'starts afresh: params/head/bias (is (10,) in the weights, (4,) here)'
       in (moved.lines())
   )
   np.testing.assert_array_equal(
