@@ -61,8 +61,10 @@ def conv3x3_of_patches(x: Array, kernel: Array, *, stride: int) -> Array:
 def depthwise_by_shifts(x: Array, kernel: Array) -> Array:
   """`ops.depthwise_conv` as a sum of shifted products, one loop for XLA.
 
-  23 times faster than XLA's grouped convolution. By automatic differentiation
-  each tap of the kernel's gradient would be a pass over the map.
+  Forward and backward 9 to 23 times faster than XLA's grouped convolution on
+  one core (float32, 8x8 to 56x56; docs/performance.md). By automatic
+  differentiation each tap of the kernel's gradient would be a pass over the
+  map.
   """
   return _sum_of_shifts(x, kernel)
 
@@ -78,8 +80,8 @@ def _sum_of_shifts(x, kernel):
   return functools.reduce(operator.add, rows.values()).astype(x.dtype)
 
 
-# Neither calls what has a derivative by hand: so forward mode, over the reverse
-# one, goes through them.
+# Neither of the two calls a function with a custom derivative, so forward mode
+# over reverse mode works.
 def _forward(x, kernel):
   return _sum_of_shifts(x, kernel), (x, kernel)
 

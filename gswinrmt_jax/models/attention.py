@@ -20,7 +20,7 @@ _GATES = {'sigmoid': jax.nn.sigmoid, 'swish': jax.nn.silu}
 class Attention(nn.Module):
   r"""Projection, both passes of attention, local enhancement, gate, output.
 
-      q, k, v[, v2][, g] = x W           V = v or v1 * SiLU(v2)
+      q, k, v[, v2][, g] = x W_q, ...    V = v or v1 * SiLU(v2)
       O = A_h A_w V + LCE(V)             A from `score_fn`; A V over all pairs
                                          in a full stage; normalised by head
       y = (O or O * gate_fn(g)) W_o
@@ -93,7 +93,9 @@ class Attention(nn.Module):
         m.reshape(*m.shape[:-1], heads, channels // heads)
         for m in (query, key, value)
     )
-    if arch.rotary == 'interleaved':  # Eq. 4; by the position in the window.
+    if arch.rotary == 'interleaved':  # Eq. 4.
+      # By the position on the map: scores depend on differences alone, which
+      # are those of the positions in the window.
       stride, _ = axial.effective_window(width, window, 0)
       query, key = (
           ops.rotate_interleaved(m, stride=stride) for m in (query, key)

@@ -20,7 +20,7 @@ class FeedForward(nn.Module):
   Attributes:
     features: Hidden channels.
     use_conv: Whether there is a convolution.
-    use_norm: Whether the convolved branch is normalised (`ffn_sub_norm`).
+    use_norm: Whether the convolved branch is normalised (`ffn_norm`).
     dtype: Computation dtype.
   """
 

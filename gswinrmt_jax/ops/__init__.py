@@ -2,11 +2,11 @@
 
 Plain `jnp`, differentiated by JAX. Faster forms of some are in
 `gswinrmt_jax.fast` (see `ops.equation`); `with ops.plain():` computes what
-stands here and nothing else.
+stands here and nothing else. A file of an attention form makes it a `score_fn`
+of the models when it is imported here.
 """
 
-import functools
-
+from gswinrmt_jax.ops.axial import FORMS, FULL_FORMS
 from gswinrmt_jax.ops.equation import CHOICES, forms, plain, wide, wide_dtype
 from gswinrmt_jax.ops.layers import (
     add_bias,
@@ -28,20 +28,6 @@ from gswinrmt_jax.ops.linear import (
 from gswinrmt_jax.ops.positions import rotate_halves, rotate_interleaved
 from gswinrmt_jax.ops.retention import full_retention, retention
 from gswinrmt_jax.ops.swat import swat
-
-# Attention forms by name: a new one is a file here and a line in a table. All
-# take queries and keys as they are: a model rotates them first.
-FORMS = {
-    'softmax': retention,
-    'sigmoid': functools.partial(swat, rotary=False),
-    'linear': linear_retention,
-}
-# Those over all pairs of tokens at once, for `full_stages`.
-FULL_FORMS = {
-    'softmax': full_retention,
-    'linear': full_linear_retention,
-    'causal': causal_retention,
-}
 
 __all__ = [
     'CHOICES',

@@ -7,6 +7,8 @@ key side of its axis: `w` asks, `W` is asked.
 """
 
 from collections.abc import Callable
+import functools
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
@@ -21,6 +23,29 @@ MASKED = -1e30
 
 # (scores [b l n i j], axis, effective window, mask or None) -> weights
 Weigh = Callable[[Array, int, int, Array | None], Array]
+
+# Attention forms by their `score_fn`: along rows, then columns; and over all
+# pairs of tokens at once, for `full_stages`.
+FORMS: dict[str, Callable[..., Array]] = {}
+FULL_FORMS: dict[str, Callable[..., Array]] = {}
+
+
+def attention_form(
+    name: str, *, table: dict[str, Callable[..., Array]] = FORMS, **fixed: Any
+) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+  """Returns a decorator that makes a function the form of a `score_fn`.
+
+  Args:
+    name: The value of `score_fn`.
+    table: `FORMS` or `FULL_FORMS`.
+    **fixed: Arguments that models call it with, besides their own.
+  """
+
+  def enter(function):
+    table[name] = functools.partial(function, **fixed) if fixed else function
+    return function
+
+  return enter
 
 
 def axial_attention(

@@ -14,6 +14,7 @@ from gswinrmt_jax.ops.equation import equation
 from gswinrmt_jax.ops.layers import layer_norm
 
 
+@axial.attention_form('linear')
 @equation
 def linear_retention(
     query: Float[Array, 'b h w n d'],
@@ -73,6 +74,7 @@ def linear_retention(
   )
 
 
+@axial.attention_form('linear', table=axial.FULL_FORMS)
 @equation
 def full_linear_retention(
     query: Float[Array, 'b h w n d'],
@@ -100,6 +102,7 @@ def full_linear_retention(
   return _decayed(query, key, value, log_decay, scaled, distance)
 
 
+@axial.attention_form('causal', table=axial.FULL_FORMS)
 @equation
 def causal_retention(
     query: Float[Array, 'b h w n d'],

@@ -9,6 +9,7 @@ from gswinrmt_jax.ops import axial
 from gswinrmt_jax.ops.equation import equation
 
 
+@axial.attention_form('softmax')
 @equation
 def retention(
     query: Float[Array, 'b h w n d'],
@@ -67,6 +68,7 @@ def retention(
   )
 
 
+@axial.attention_form('softmax', table=axial.FULL_FORMS)
 @equation
 def full_retention(
     query: Float[Array, 'b h w n d'],

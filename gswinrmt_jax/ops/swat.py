@@ -9,6 +9,7 @@ from gswinrmt_jax.ops import axial, positions
 from gswinrmt_jax.ops.equation import equation
 
 
+@axial.attention_form('sigmoid', rotary=False)  # Models rotate first.
 @equation
 def swat(
     query: Float[Array, 'b h w n d'],
