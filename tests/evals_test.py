@@ -38,7 +38,7 @@ def _report(logits, label, mask):
   sums = _batch_sums(
       jnp.asarray(logits, jnp.float32), jnp.asarray(label), jnp.asarray(mask)
   )
-  return metrics.figures(
+  return metrics.scores(
       jax.tree.map(lambda leaf: np.asarray(leaf, float), sums)
   )
 
@@ -102,7 +102,7 @@ def test_a_split_that_is_parted_gives_the_same_figures():
       for rows in (slice(0, 4), slice(4, 11))
   ]
   sums = jax.tree.map(lambda a, b: np.asarray(a, float) + b, *parts)
-  for name, value in metrics.figures(sums).items():
+  for name, value in metrics.scores(sums).items():
     np.testing.assert_allclose(value, whole[name], rtol=1e-5, err_msg=name)
 
 

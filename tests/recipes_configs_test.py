@@ -88,7 +88,7 @@ def test_builds(name, smoke):
   steps = schedule.from_config(config, SIZES[config.data.name])
   assert steps.total_steps > 0
   model = recipes.make_model(resolved, len(info.class_names), (32, 32, 3))
-  _, tx = optimizer.from_config(config, steps)
+  tx = optimizer.from_config(config, schedule.learning_rate(config, steps))
   # Kept since the model was tried: tracing is what this test takes time for.
   params = factory.variable_shapes(model, (32, 32, 3))['params']
   count = _size(params)
@@ -106,7 +106,7 @@ def test_each_argument_is_the_named_model(argument):
   name = IMAGENET[argument]
   assert config.model.to_dict() == {'name': name, **factory.resolve(name, {})}
   steps = schedule.from_config(config, SIZES['imagenet'])
-  rate, _ = optimizer.from_config(config, steps)
+  rate = schedule.learning_rate(config, steps)
   assert rate(steps.total_steps // 2) > 0
   _, loss = losses.augmentation_and_loss(
       config, _info('imagenet'), steps, stride=32

@@ -4,7 +4,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import optax
 import pytest
@@ -12,11 +11,12 @@ import pytest
 from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.train import optimizer, schedule
+from gswinrmt_jax.train import optimizer
+from gswinrmt_jax.train import schedule as schedule_lib
 
 
 def test_schedule_value_by_value():
-  schedule = optimizer.warmup_cosine(2.0, warmup_steps=4, total_steps=10)
+  schedule = schedule_lib.warmup_cosine(2.0, warmup_steps=4, total_steps=10)
   warmup = [0.0, 0.5, 1.0, 1.5]
   cosine = [1 + math.cos(math.pi * t / 6) for t in range(7)]
   np.testing.assert_allclose(
@@ -27,7 +27,7 @@ def test_schedule_value_by_value():
 
 
 def test_schedule_without_warmup_starts_at_the_peak():
-  schedule = optimizer.warmup_cosine(2.0, warmup_steps=0, total_steps=4)
+  schedule = schedule_lib.warmup_cosine(2.0, warmup_steps=0, total_steps=4)
   np.testing.assert_allclose(
       [float(schedule(t)) for t in (0, 2, 4)], [2.0, 1.0, 0.0], atol=1e-6
   )
@@ -35,11 +35,11 @@ def test_schedule_without_warmup_starts_at_the_peak():
 
 def test_schedule_refuses_a_warmup_as_long_as_the_run():
   with pytest.raises(UserError, match='warmup_epochs'):
-    optimizer.warmup_cosine(1.0, warmup_steps=7, total_steps=7)
+    schedule_lib.warmup_cosine(1.0, warmup_steps=7, total_steps=7)
 
 
 def test_the_schedule_may_begin_and_end_above_zero():
-  schedule = optimizer.warmup_cosine(
+  schedule = schedule_lib.warmup_cosine(
       2.0, warmup_steps=4, total_steps=10, start=0.5, final=0.25
   )
   warmup = [0.5, 0.875, 1.25, 1.625]
@@ -51,7 +51,7 @@ def test_the_schedule_may_begin_and_end_above_zero():
 
 def test_the_learning_rates_of_epochs_are_those_of_the_released_logs():
   """What the authors' logs print, peak 2e-3 over 300 epochs, and by hand."""
-  rates = optimizer.epoch_learning_rates(
+  rates = schedule_lib.epoch_learning_rates(
       2e-3, warmup_epochs=5.0, num_epochs=300, start=1e-6, final=1e-5
   )
   assert len(rates) == 300
@@ -67,12 +67,12 @@ def test_the_learning_rates_of_epochs_are_those_of_the_released_logs():
 
 def test_the_epochs_refuse_a_warmup_as_long_as_the_run():
   with pytest.raises(UserError, match='of 7 epochs fills the whole run of 7'):
-    optimizer.epoch_learning_rates(1.0, warmup_epochs=7.0, num_epochs=7)
+    schedule_lib.epoch_learning_rates(1.0, warmup_epochs=7.0, num_epochs=7)
 
 
 def test_a_rate_holds_for_the_steps_of_its_epoch():
   """Ten records in batches of four: epochs end after 2, 5 and 7 updates."""
-  schedule = optimizer.piecewise([3.0, 1.0, 2.0], [2, 5, 7])
+  schedule = schedule_lib.piecewise([3.0, 1.0, 2.0], [2, 5, 7])
   rates = [float(jax.jit(schedule)(count)) for count in range(9)]
   assert rates == [3, 3, 1, 1, 1, 2, 2, 2, 2]
   assert [float(schedule(count)) for count in range(9)] == rates
@@ -202,7 +202,8 @@ def _config(**changes):
 
 
 def _rates(config, count):
-  rate, _ = optimizer.from_config(config, schedule.from_config(config, 10))
+  steps = schedule_lib.from_config(config, 10)
+  rate = schedule_lib.learning_rate(config, steps)
   return [float(rate(step)) for step in range(count)]
 
 
@@ -242,7 +243,9 @@ def test_the_cosine_takes_both_ends():
 
 
 def test_cifar10_by_the_paper():
-  found = schedule.from_config(_steps(batch_size=128, num_epochs=50), 45_000)
+  found = schedule_lib.from_config(
+      _steps(batch_size=128, num_epochs=50), 45_000
+  )
   assert found.total_steps == found.stop_step == 17_578
   assert found.epoch_end(1) == 351 and found.epoch_end(10) == 3515
   assert len(found.validated_epochs) == 50
@@ -250,52 +253,43 @@ def test_cifar10_by_the_paper():
 
 
 def test_epochs_end_at_the_floor():
-  found = schedule.from_config(_steps(), 7)
+  found = schedule_lib.from_config(_steps(), 7)
   assert found.validated_epochs == {1: 1, 3: 2, 5: 3, 7: 4, 8: 5, 10: 6}
 
 
 def test_more_steps_than_the_optimiser_counts():
   with pytest.raises(UserError, match=r'^2,147,483,648 steps are more than'):
-    schedule.from_config(_steps(batch_size=2, num_epochs=2**16), 2**16)
-  schedule.from_config(_steps(batch_size=2, num_epochs=2**16 - 1), 2**16)
+    schedule_lib.from_config(_steps(batch_size=2, num_epochs=2**16), 2**16)
+  schedule_lib.from_config(_steps(batch_size=2, num_epochs=2**16 - 1), 2**16)
 
 
 def test_stopping_early_keeps_the_schedule():
-  found = schedule.from_config(_steps(stop_after_epochs=3), 7)
+  found = schedule_lib.from_config(_steps(stop_after_epochs=3), 7)
   assert (found.stop_step, found.total_steps) == (5, 10)
 
 
 def test_the_last_step_is_validated_always():
-  found = schedule.from_config(_steps(eval_every_epochs=4), 7)
+  found = schedule_lib.from_config(_steps(eval_every_epochs=4), 7)
   assert found.validated_epochs == {7: 4, 10: 6}
 
 
 def test_epochs_shorter_than_a_step_have_no_validation():
-  found = schedule.from_config(_steps(batch_size=5), 2)
+  found = schedule_lib.from_config(_steps(batch_size=5), 2)
   assert found.validated_epochs == {1: 4, 2: 6}
 
 
 def _steps(**changes):
-  return ml_collections.ConfigDict(
-      {
-          'batch_size': 4,
-          'num_epochs': 6,
-          'stop_after_epochs': 0,
-          'eval_every_epochs': 1,
-          'checkpoint_every_steps': 0,
-          'log_every_steps': 3,
-          **changes,
-      }
-  )
+  fields = {'num_epochs': 6, 'eval_every_epochs': 1, 'log_every_steps': 3}
+  return _config(**fields | changes)
 
 
 def test_a_batch_larger_than_the_run_is_refused():
   with pytest.raises(UserError, match='do not fill one batch of 43'):
-    schedule.from_config(_steps(batch_size=43), 7)
+    schedule_lib.from_config(_steps(batch_size=43), 7)
 
 
 def test_metrics_are_read_before_every_checkpoint():
-  found = schedule.from_config(
+  found = schedule_lib.from_config(
       _steps(batch_size=1, log_every_steps=6, checkpoint_every_steps=4), 10
   )
   steps = range(1, 21)
@@ -303,10 +297,10 @@ def test_metrics_are_read_before_every_checkpoint():
   assert [s for s in steps if found.validates_at(s)] == [10, 20]
   logged = [s for s in steps if found.logs_at(s)]
   assert logged == [4, 6, 8, 10, 12, 16, 18, 20]
-  never = schedule.from_config(_steps(), 10)
+  never = schedule_lib.from_config(_steps(), 10)
   assert not any(never.saves_at(step) for step in steps)
 
 
 @pytest.mark.parametrize(('step', 'epoch'), [(2, 1), (3, 2), (5, 2), (15, 6)])
 def test_the_epoch_of_a_step(step, epoch):
-  assert schedule.from_config(_steps(), 10).epoch_of(step) == epoch
+  assert schedule_lib.from_config(_steps(), 10).epoch_of(step) == epoch

@@ -24,7 +24,7 @@ from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.benchmark import pipeline, random_data, worker
 from gswinrmt_jax.data import parallel
 from gswinrmt_jax.models import cost, factory
-from gswinrmt_jax.train import optimizer, setup
+from gswinrmt_jax.train import optimizer, schedule, setup
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
@@ -65,8 +65,8 @@ def training_step(
   The step donates its state and augments nothing. The spec may have 'remat'.
   """
   model, values, batch = _model(spec)
-  schedule = optimizer.warmup_cosine(1e-4, warmup_steps=1000, total_steps=10000)
-  tx = optimizer.adamw(schedule, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.05)
+  rate = schedule.warmup_cosine(1e-4, warmup_steps=1000, total_steps=10000)
+  tx = optimizer.adamw(rate, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.05)
   step = step_lib.make_train_step(
       model, tx, lambda key, batch: (batch['image'], batch['target'])
   )

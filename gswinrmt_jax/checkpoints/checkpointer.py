@@ -1,12 +1,12 @@
 """Checkpoints of a run, saved asynchronously and verified when restored.
 
     STEP/state           the arrays of the train state, by Orbax
-    STEP/meta/metadata   JSON: config, position in the data, validation
-                         accuracy, CRC-32 of each array and of this file
+    STEP/meta/metadata   JSON: config, step, epoch, validation accuracy,
+                         CRC-32 of each array and of this file
 
-A checkpoint is written whole or not at all. Kept are the latest, to resume, and
-the best on validation data. Of several processes the first writes, and decides
-which checkpoint all of them restore.
+A checkpoint is written whole or not at all. The latest and the best are kept:
+the latest to resume, the best by its validation accuracy. Of several processes
+the first writes, and decides which checkpoint all of them restore.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,7 +29,8 @@ from gswinrmt_jax.errors import interruption, RunError, UserError
 _STATE, _META = 'state', 'meta/metadata'
 _LATEST = 2  # kept of each kind: the newest could turn out to be damaged
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-# TensorStore raises `ValueError` for all; so it quotes an error of the system.
+# TensorStore raises `ValueError` for every failure, and quotes the error number
+# in its message if the operating system refused to read.
 _SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
 
 
@@ -103,8 +104,10 @@ class Checkpointer:
     self.wait()
     if not processes.is_first():
       return
-    # Copied: on a CPU these may be the very buffers that are donated next.
-    values = jax.tree.map(np.array, jax.device_get(fields(state)))
+    values = jax.device_get(fields(state))
+    if jax.default_backend() == 'cpu':
+      # These may be the very buffers that are donated next.
+      values = jax.tree.map(np.array, values)
     self._writing = threading.Thread(
         target=self._write,
         args=(values, {**meta, 'accuracy': accuracy}),
@@ -226,10 +229,10 @@ class Checkpointer:
     failure, self._failure = self._failure, None
     if not self.directory.parent.exists():
       raise RunError(
-          f'{self.directory.parent} was removed while it was trained in'
+          f'{self.directory.parent} was deleted during training'
       ) from failure
     steps = self.steps()
-    last = f'the last is that of step {steps[-1]}' if steps else 'none yet'
+    last = f'the last is that of step {steps[-1]:,}' if steps else 'none yet'
     raise RunError(
         f'cannot save a checkpoint in {self.directory} ({_reason(failure)}); '
         f'earlier ones are kept: {last}. The same command resumes from there'
@@ -287,7 +290,7 @@ class Checkpointer:
     """Reads a checkpoint, in all processes or in none.
 
     Raises:
-      DamagedError: If it is damaged, says the first process.
+      DamagedError: If process 0 found it damaged.
       UserError: If a process cannot read it for another reason.
     """
     restored = failure = None
@@ -300,14 +303,14 @@ class Checkpointer:
       return restored
     damaged = isinstance(failure, DamagedError)
     if processes.greatest(damaged and processes.is_first()):
-      raise failure if damaged else DamagedError('says the first process')
+      raise failure if damaged else DamagedError('found by process 0')
     ours = isinstance(failure, Exception) and not isinstance(failure, UserError)
     if failure and not ours:
       raise failure
     reason = _reason(failure) if failure else 'by another process'
     raise UserError(
         f'checkpoint {step} in {self.directory} cannot be read now ({reason}); '
-        'it stays where it is: try again when that is mended'
+        'it stays where it is: try again after fixing that'
     ) from failure
 
   def _tell(self, damaged):
@@ -333,7 +336,7 @@ class Checkpointer:
 def superseded(accuracies: Mapping[int, float | None]) -> list[int]:
   """Returns the steps that are no longer needed.
 
-  Kept are the best and the two latest validated checkpoints, and the two latest
+  The best and the two latest validated checkpoints are kept, and the two latest
   mid-epoch ones that are newer than those.
 
   Args:

@@ -1,7 +1,7 @@
 """Names of the raw weights and of their moving average (EMA).
 
 A checkpoint has the average beside the weights that are trained. Weights are
-called 'raw' or 'ema'; a figure of the average is `ema_NAME`, beside NAME of the
+called 'raw' or 'ema'; a score of the average is `ema_NAME`, beside NAME of the
 raw weights.
 """
 
@@ -28,22 +28,22 @@ def by_name(saved: Mapping[str, Any]) -> dict[str, Any]:
   return {RAW: raw, EMA: saved[EMA]} if EMA in saved else {RAW: raw}
 
 
-def merged(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-  """Returns figures of 'raw' and 'ema' in one table, with `ema_` prefixed."""
-  average = figures.get(EMA, {})
+def merged(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+  """Returns scores of 'raw' and 'ema' in one table, with `ema_` prefixed."""
+  average = scores.get(EMA, {})
   prefixed = {PREFIX + name: value for name, value in average.items()}
-  return {**figures[RAW], **prefixed}
+  return {**scores[RAW], **prefixed}
 
 
-def better(figures: Mapping[str, Any], split: str = '') -> tuple[float, str]:
-  """Returns the higher accuracy in merged figures, and 'raw' or 'ema'.
+def better(scores: Mapping[str, Any], split: str = '') -> tuple[float, str]:
+  """Returns the higher accuracy in merged scores, and 'raw' or 'ema'.
 
   Equal accuracies count as 'raw'.
 
   Args:
-    figures: As `merged` returns them.
+    scores: As `merged` returns them.
     split: Prefix of their names, such as 'val_'.
   """
-  raw = figures[f'{split}accuracy']
-  ema = figures.get(f'{split}{PREFIX}accuracy', -1.0)
+  raw = scores[f'{split}accuracy']
+  ema = scores.get(f'{split}{PREFIX}accuracy', -1.0)
   return (ema, EMA) if ema > raw else (raw, RAW)

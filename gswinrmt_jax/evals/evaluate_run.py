@@ -68,7 +68,7 @@ def evaluate_run(
   weights.check_classes(info)
   datasets.ensure(place.name, place.dir)
   size = (image_size, image_size) if image_size else weights.card.image_size
-  figures = _figures(weights, place, size, batch_size or place.batch_size)
+  scores = _scores(weights, place, size, batch_size or place.batch_size)
   report = {
       'step': weights.step,
       'epoch': weights.epoch,
@@ -76,7 +76,7 @@ def evaluate_run(
       'data': place.name,
       'split': place.split,
       'image_size': list(size),
-      **figures,
+      **scores,
       'class_names': list(info.class_names),
   }
   terminal.say(
@@ -84,7 +84,7 @@ def evaluate_run(
       f'{size[0]} x {size[1]} pixels'
   )
   terminal.say(metrics.table(report, info.class_names))
-  # Other data's figures do not go where the run's own on this split are.
+  # Other data's scores do not go where the run's own on this split are.
   own = weights.recipe is not None and place.name == weights.recipe.data.name
   named = split if own else f'{place.name}_{split}'
   path = weights.folder / _file_name(
@@ -95,7 +95,7 @@ def evaluate_run(
   return report
 
 
-def _figures(weights, place, size, batch_size):
+def _scores(weights, place, size, batch_size):
   """Goes through the images once."""
   # Each is needed once: there is no use in keeping it.
   records = datasets.load(
@@ -114,13 +114,13 @@ def _figures(weights, place, size, batch_size):
   eval_step = jax.jit(evaluator.make_eval_step(model, normalize))
   devices = devices_lib.Devices()
   batch_size = devices.rounded_up(batch_size)
-  figures = evaluator.evaluate(
+  scores = evaluator.evaluate(
       eval_step,
       {'': weights.variables},
       batches_lib.eval_batches(records, batch_size=batch_size),
       devices.put_batch,
   )
-  return figures['']
+  return scores['']
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,7 +41,7 @@ def evaluate(
     batches: Iterable[Mapping[str, np.ndarray]],
     place: Callable[[Any], Any] = jax.device_put,
 ) -> dict[str, dict[str, Any]]:
-  """Returns the figures of `metrics.figures` for several weights of one model.
+  """Returns the scores of `metrics.scores` for several weights of one model.
 
   The data are gone through once: loading them may take longer than the model
   does.
@@ -53,7 +53,7 @@ def evaluate(
     place: Puts a batch on the devices.
 
   Returns:
-    The figures of each of the weights, by name.
+    The scores of each of the weights, by name.
   """
   results = (
       {name: eval_step(variables, batch) for name, variables in weights.items()}
@@ -63,7 +63,7 @@ def evaluate(
   for sums in fetched(results):
     sums = jax.tree.map(np.float64, sums)
     total = sums if total is None else jax.tree.map(np.add, total, sums)
-  return {name: metrics.figures(sums) for name, sums in total.items()}
+  return {name: metrics.scores(sums) for name, sums in total.items()}
 
 
 def fetched(results: Iterable[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Sums over a data set, and the figures that are reported from them."""
+"""Sums over a data set, and the scores that are computed from them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -59,8 +59,8 @@ def batch_sums(
   }
 
 
-def figures(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  """Returns the reported figures, as plain numbers and lists.
+def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """Returns the reported scores, as plain numbers and lists.
 
   The expected calibration error is, over 15 equal bins of the confidence (the
   largest probability) holding `n_m` of `n` images,
@@ -87,7 +87,7 @@ def figures(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
-  """Returns the figures as text, for the terminal."""
+  """Returns the scores as text, for the terminal."""
   rows = [
       ('images', f'{report["count"]}'),
       ('top-1 accuracy', f'{report["accuracy"]:.2%}'),

@@ -123,7 +123,7 @@ class MetricsLog:
     first = step - len(finite) + 1
     if not (self._skip or finite.all()):
       raise NotFiniteError(
-          f'loss or gradient not finite at step {first + finite.argmin()} '
+          f'loss or gradient not finite at step {first + finite.argmin():,} '
           f'(seen when reading steps {first} to {step})'
       )
     entry = {
@@ -145,12 +145,12 @@ class MetricsLog:
     self._progress.interval(step, entry)
     self._restart_clock()
 
-  def write_epoch(self, step: int, figures: Mapping[str, Any]) -> None:
-    """Logs and tells an epoch, or several, with its validation figures.
+  def write_epoch(self, step: int, scores: Mapping[str, Any]) -> None:
+    """Logs and tells an epoch, or several, with its validation scores.
 
     Args:
       step: The epoch's last.
-      figures: As `Setup.validate` returns them.
+      scores: As `Setup.validate` returns them.
 
     Raises:
       RunError: If no step was finite, or the log cannot be written.
@@ -167,9 +167,9 @@ class MetricsLog:
         'epoch': epoch,
         **_train_means(intervals, epoch),
         **{
-            f'val_{name}': figures[name]
+            f'val_{name}': scores[name]
             for name in _VALIDATION
-            if name in figures
+            if name in scores
         },
         'steps': sum(steps for steps, _ in intervals),
         'seconds': sum(entry['seconds'] for _, entry in intervals),

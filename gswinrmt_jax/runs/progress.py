@@ -54,7 +54,7 @@ class Progress:
     schedule = self._schedule
     self._terminal.progress(
         f'epoch {schedule.epoch_of(step)}/{schedule.num_epochs}  '
-        f'step {step}/{schedule.total_steps}  {text}  '
+        f'step {step:,}/{schedule.total_steps:,}  {text}  '
         f'{entry["images_per_second"]:.0f} img/s  '
         f'data {entry["data_wait"]:.0%}  ETA {duration(self._time_left(step))}'
     )

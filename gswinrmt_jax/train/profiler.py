@@ -29,7 +29,7 @@ def parse(text: str, stop_step: int) -> range:
       return steps
   raise UserError(
       f"config.profile_steps is '{text}': must be FIRST:LAST, of steps 1 to "
-      f'{stop_step} of this run'
+      f'{stop_step:,} of this run'
   )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from flax import linen as nn
 import jax
 import ml_collections
+import numpy as np
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import batch as augment_lib
@@ -109,14 +110,14 @@ class Setup:
         yield ahead
 
   def validate(self, state: state_lib.TrainState) -> dict[str, Any]:
-    """Returns the validation figures of the weights and of their average."""
+    """Returns the validation scores of the weights and of their average."""
     weights = raw_and_ema.beside(state.variables, state.ema)
     return self.evaluate(weights, self.val_data)
 
   def evaluate(
       self, saved: Mapping[str, Any], data: Records, *, most: int | None = None
   ) -> dict[str, Any]:
-    """Returns the figures of weights and, as `ema_NAME`, of their average.
+    """Returns the scores of weights and, as `ema_NAME`, of their average.
 
     Args:
       saved: The weights, as a checkpoint has them.
@@ -128,39 +129,44 @@ class Setup:
         batch_size=self.devices.rounded_up(self.config.eval_batch_size),
         share=processes.share(),
     )
-    figures = evaluator.evaluate(
+    scores = evaluator.evaluate(
         self.eval_step,
         raw_and_ema.by_name(saved),
         batches,
         lambda batch: self._put(batch, data),
     )
-    return raw_and_ema.merged(figures)
+    return raw_and_ema.merged(scores)
 
-  def augmented(self, batch: Batch, count: int) -> tuple[Any, Any]:
-    """Returns images of the first batch before and after the augmentation.
+  def augmented(
+      self, batch: Batch, count: int
+  ) -> tuple[Batch, tuple[np.ndarray, np.ndarray]]:
+    """Returns rows of the first batch before and after the augmentation.
 
     All processes take part.
 
     Args:
       batch: The batch of step 1.
-      count: Number of images.
+      count: Number of rows.
+
+    Returns:
+      `batch, (image, targets)`, on the host: the rows as they were loaded, and
+      as the first train step sees them.
     """
 
-    def first(key, batch):
+    def augment(key, batch):
       image, targets = self.augmentation(key, batch)
       if self.maps:
         targets, _ = targets  # those of the images
-      shown = dict(batch), (image, targets)
-      return jax.tree.map(lambda rows: rows[:count], shown)
+      both = dict(batch), (image, targets)
+      return jax.tree.map(lambda rows: rows[:count], both)
 
-    first = jax.jit(
-        first,
+    arguments = step_lib.augment_key(self.key, 0), batch
+    traced = jax.jit(
+        augment,
         out_shardings=self.devices.replicated,
         compiler_options=mesh.quick_compilation(),
-    )
-    program = first.trace(step_lib.augment_key(self.key, 0), batch)
-    shown = compilation.compiled(program)
-    return jax.device_get(shown(step_lib.augment_key(self.key, 0), batch))
+    ).trace(*arguments)
+    return jax.device_get(compilation.compiled(traced)(*arguments))
 
   def _put(self, batch, source):
     if self.maps and source is self.train_data:
@@ -190,13 +196,17 @@ def build(config: ml_collections.ConfigDict) -> Setup:
 
   model = recipes.make_model(config, len(info.class_names), image_shape)
   schedule = schedule_lib.from_config(config, len(train_data))
-  learning_rate, tx = optimizer.from_config(config, schedule)
+  learning_rate = schedule_lib.learning_rate(config, schedule)
+  tx = optimizer.from_config(config, learning_rate)
   stride = model.arch.stride if config.token_label_weight else 1
   augmentation, loss = losses.augmentation_and_loss(
       config, info, schedule, stride=stride
   )
   key = jax.random.key(config.seed)
-  train_key = devices.replicate(jax.random.fold_in(key, _TRAIN))
+  # Not `devices.replicate`: keys of several processes cannot go through NumPy.
+  train_key = jax.jit(
+      lambda: jax.random.fold_in(key, _TRAIN), out_shardings=devices.replicated
+  )()
 
   def create():
     ema = config.ema_decay > 0
@@ -222,7 +232,7 @@ def build(config: ml_collections.ConfigDict) -> Setup:
       skip_nonfinite=config.nan_policy == 'skip',
       accumulate_steps=config.accumulate_steps,
   )
-  how = {
+  jit_options = {
       'out_shardings': devices.replicated,
       'compiler_options': (
           mesh.quick_compilation() if config.compile_effort == 'quick' else None
@@ -241,8 +251,8 @@ def build(config: ml_collections.ConfigDict) -> Setup:
       key=train_key,
       create=created,
       target=devices.target(created.out_info),
-      train_step=jax.jit(train_step, donate_argnums=0, **how),
-      eval_step=jax.jit(make_eval_step(model, info), **how),
+      train_step=jax.jit(train_step, donate_argnums=0, **jit_options),
+      eval_step=jax.jit(make_eval_step(model, info), **jit_options),
   )
 
 
@@ -258,10 +268,10 @@ def load_train(
     config: ml_collections.ConfigDict,
 ) -> batches_lib.Records | batches_lib.Cropped:
   """Returns the training records of a config."""
-  data, how = config.data, {'crop': 0.0}
+  data, crop = config.data, {'crop': 0.0}
   if data.train_crop == 'random_resized':
-    how['random_crop'] = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
-  return _load(config, data.train_split, **how)
+    crop['random_crop'] = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
+  return _load(config, data.train_split, **crop)
 
 
 def load_eval(
@@ -271,7 +281,7 @@ def load_eval(
   return _load(config, split, crop=config.data.eval_crop)
 
 
-def _load(config, split, **how):
+def _load(config, split, **crop):
   data = config.data
   # 'device' and 'auto' go through memory: `resident` takes them from there.
   in_memory = data.storage in ('device', 'auto')
@@ -282,7 +292,7 @@ def _load(config, split, **how):
       image_size=(data.image_size,) * 2 if data.image_size else None,
       storage='memory' if in_memory else data.storage,
       workers=data.workers,
-      **how,
+      **crop,
   )
 
 

@@ -65,26 +65,36 @@ def train(
             attention=config.attention_impl, depthwise=config.depthwise_impl
         )
     )
-    restored = run.checkpoints.restore_latest(run.setup.target)
-    start = restored.step if restored else 0
-    schedule = run.setup.schedule
-    # The test split is not read a second time. A summary of an earlier end does
-    # not matter, even if it is damaged.
-    complete = start >= schedule.stop_step
-    summary = summary_lib.read(folder, start) if complete else None
+    summary = _summary_of_finished(run)
     if summary:
       terminal.say(f'{folder} is complete.')
     else:
+      restored = run.checkpoints.restore_latest(run.setup.target)
+      start = restored.step if restored else 0
       stack.enter_context(run_has_begun())
       _announce(run, start)
       log = stack.enter_context(contextlib.closing(_open_log(run, start)))
-      if start < schedule.stop_step:
+      if start < run.setup.schedule.stop_step:
         state = _fit(run, log, restored, preemption)
       else:
         state = restored.tree
       summary = _summarize(run, log, state)
     terminal.say(summary_lib.table(summary))
     return summary
+
+
+def _summary_of_finished(run):
+  """Returns the summary of a run that is finished, without reading its state.
+
+  None if there are steps to train, or if the summary was not written yet.
+  """
+  newest = run.checkpoints.newest_meta()
+  step = int(newest[0].name) if newest else 0
+  if step < run.setup.schedule.stop_step:
+    return None
+  # Reuse the summary only if it belongs to this last step, so the test split
+  # is read once.
+  return summary_lib.read(run.folder, step)
 
 
 def _fit(run, log, restored, preemption):
@@ -103,7 +113,12 @@ def _fit(run, log, restored, preemption):
         setup.key,
         terminal=run.terminal,
     )
-    state = restored.tree if restored else _init_state(run, first[1])
+    if restored:
+      state = restored.tree
+    else:
+      state = _init_state(run)
+      run.init_from = None  # The host needs the memory no longer.
+      _write_augmented_batch(run, first[1])
     train_step = finish()
     preemption.check()
 
@@ -125,13 +140,13 @@ def _fit(run, log, restored, preemption):
       if schedule.logs_at(step) or stop:
         log.write_interval(step)  # waits for the devices
         run.checkpoints.check()
-      figures = setup.validate(state) if schedule.validates_at(step) else None
-      if figures:
-        log.write_epoch(step, figures)
+      scores = setup.validate(state) if schedule.validates_at(step) else None
+      if scores:
+        log.write_epoch(step, scores)
         curves.update(log.entries)
         stop = stop or preemption.requested(agree=True)
-      if figures or stop or schedule.saves_at(step):
-        _save(run, state, step, figures)  # asynchronous
+      if scores or stop or schedule.saves_at(step):
+        _save(run, state, step, scores)  # asynchronous
       if stop:
         _stop(run, step, stop)
     if step < schedule.stop_step:  # The signal ended the workers, too.
@@ -244,7 +259,7 @@ def _announce(run, start):
   setup, config = run.setup, run.setup.config
   count = summary_lib.parameter_count(setup.target)
   if start:
-    run.terminal.say(f'Going on from the checkpoint of step {start}.')
+    run.terminal.say(f'Going on from the checkpoint of step {start:,}.')
   run.terminal.say(
       f'{config.model.name}, {count:,} parameters, on {config.data.name}: '
       f'{len(setup.train_data):,} training and {len(setup.val_data):,} '
@@ -270,27 +285,30 @@ def _open_log(run, start):
   )
 
 
-def _init_state(run, batch):
-  """Returns the state before the first step; draws the first batch."""
+def _init_state(run):
+  """Returns the state before the first step, on the devices."""
   state = run.setup.init_state()
   if run.init_from is not None:
     state = fine_tuning.start(state, run.init_from, run.terminal.say)
     state = run.setup.devices.replicate(state)
-    run.init_from = None
+  return state
+
+
+def _write_augmented_batch(run, batch):
+  """Writes a picture of the first batch, before and after augmentation."""
   name = 'augmented_batch.png'
   before, after = run.setup.augmented(batch, plots.DRAWN)
   if processes.is_first():
     with run.terminal.sparing(name):
       path = run.folder / name
       plots.write_augmented_batch(path, before, after, run.setup.info)
-  return state
 
 
-def _save(run, state, step, figures):
-  """Saves a state; one without figures is mid-epoch."""
+def _save(run, state, step, scores):
+  """Saves a state; one without scores is mid-epoch."""
   accuracy, which = None, raw_and_ema.RAW
-  if figures:
-    accuracy, which = raw_and_ema.better(figures)
+  if scores:
+    accuracy, which = raw_and_ema.better(scores)
   config = run.setup.config
   run.checkpoints.save(
       state,
@@ -300,7 +318,6 @@ def _save(run, state, step, figures):
           'step': step,
           'epoch': run.setup.schedule.epoch_of(step),
           'weights': which,
-          'data': {'seed': config.seed, 'next_batch': step},
       },
   )
 
@@ -313,7 +330,7 @@ def _with_advice(run):
   except NotFiniteError as error:
     run.checkpoints.wait()
     steps = run.checkpoints.steps()
-    last = f'that of step {steps[-1]}' if steps else 'none yet'
+    last = f'that of step {steps[-1]:,}' if steps else 'none yet'
     raise RunError(
         f'{error}; last good checkpoint: {last}, in {run.folder}, from which '
         'the same command goes on: with --config.nan_policy=skip past single '
