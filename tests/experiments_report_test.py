@@ -1,6 +1,5 @@
 """A report: its parts, its pictures, and what it says is missing."""
 
-import json
 import pathlib
 import re
 
@@ -150,32 +149,16 @@ def test_runs_that_are_not_there_or_not_done(counted, lines):
       'no run of SWAT',
       '`rmt`, seed 1: epoch 50 of 50, not tested [2]',
       '`retention`, seed 0: epoch 1 of 50 [3]',
-      'one seed, so no deviation and no interval: `retention`',
-      'latency is not measured',
   ]
 
 
-def test_switches_need_what_they_are_compared_with(counted, lines, tmp_path):
+def test_switches_need_what_they_are_compared_with(counted, lines):
   overrides = ['--config.num_epochs=1', '--config.dtype=float32']
   how = {'accuracies': [0.5], 'test': 0.5, 'overrides': overrides}
   found = lines(('ablation:swat,window_4_no_shift', how))
   (line,) = (one for one in found if 'nothing to compare with' in one)
   assert '`swat,window_4_no_shift` has nothing to compare with [1]' in line
   assert sum('no run of' in one for one in found) == 3
-  assert not any('no cost' in one for one in found)
-  (tmp_path / '0' / 'latency.json').write_text('{"milliseconds": 2}')
-  assert not any('latency' in one for one in lines())
-
-
-def test_a_run_that_does_not_know_its_images(lines, tmp_path):
-  run = ('digits_rmt', {'accuracies': [0.5]})
-  assert not any('no cost' in one for one in lines(run))
-  config = json.loads((tmp_path / '0' / 'config.json').read_text())
-  config['data']['name'] = 'other'
-  (tmp_path / '0' / 'config.json').write_text(json.dumps(config))
-  (tmp_path / '0' / 'data.json').unlink()
-  (line,) = (one for one in lines() if 'no cost' in one)
-  assert line.endswith('image size unknown (no data.json), so no cost: `rmt`')
 
 
 RMT = (0, 114, 178)  # the colour of RMT

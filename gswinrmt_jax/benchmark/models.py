@@ -18,18 +18,16 @@ _TWINS = ('eager', 'compile')
 _TOGETHER = 8  # runs whose processes are alive at once
 
 
-def spec(
-    model: str, task: str, *, batch: int, image_size: int, classes: int
-) -> dict[str, Any]:
-  """Returns the spec of a named model; latency is that of one image."""
-  return {
-      'task': task,
-      'model': model,
-      'fields': {},
-      'batch': 1 if task == 'latency' else batch,
-      'image_size': image_size,
-      'classes': classes,
-  }
+def spec(model: str, task: str, **shape: int) -> dict[str, Any]:
+  """Returns the spec of a named model; latency is that of one image.
+
+  Args:
+    model: Name.
+    task: As in `programs`.
+    **shape: 'batch', 'image_size' and 'classes'.
+  """
+  found = {'task': task, 'model': model, 'fields': {}, **shape}
+  return {**found, 'batch': 1} if task == 'latency' else found
 
 
 def beside_peers(
@@ -95,14 +93,8 @@ def _run_spec(folder):
     raise UserError(
         f'{folder}: latency is measured on square images, not {height}x{width}'
     )
-  found = spec(
-      card.name,
-      'latency',
-      batch=1,
-      image_size=height,
-      classes=len(card.class_names),
-  )
-  return {**found, 'fields': card.fields}
+  shape = {'image_size': height, 'classes': len(card.class_names)}
+  return {**spec(card.name, 'latency', **shape), 'fields': card.fields}
 
 
 def depthwise(bench: measure.Bench, say: Say) -> dict[str, Any]:

@@ -159,7 +159,9 @@ def draw_costs(
     cost: str,
     accuracy: str,
 ) -> None:
-  """Draws accuracy against cost, and the Pareto front, whose points are named.
+  """Draws accuracy against cost, and the Pareto front.
+
+  All points have names; of many, those of the front.
 
   Args:
     path: The PNG to write.
@@ -190,7 +192,7 @@ def draw_costs(
         color=_COLORS.get(base, 'black'),
         label=None if switch else point.label,
     )
-    if point in best:
+    if point in best or len(points) <= MANY:
       style = {'textcoords': 'offset points', 'fontsize': 7}
       axes.annotate(point.label, place, (4, 4), **style)
   axes.set(xlabel=cost, ylabel=accuracy)

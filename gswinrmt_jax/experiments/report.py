@@ -110,33 +110,22 @@ def _protocol(setting):
 
 def missing(setting: Setting) -> Iterator[str]:
   """Yields a line for each thing that a report cannot say of a setting yet."""
-  variants = setting.variants
-
-  def listed(chosen):
-    return ', '.join(f'`{one.label}`' for one in chosen)
-
   for base in setting.benchmark.models if setting.benchmark else ():
     if not setting.find(base):
       yield f'no run of {switches.BASES[base].label}'
-  for one in variants:
+  for one in setting.variants:
     for run, number in zip(one.runs, one.numbers, strict=True):
       if not run.finished:
         what = f'epoch {run.epoch} of {run.config.num_epochs}'
         if run.epoch == run.config.num_epochs:
           what += ', not tested'
         yield f'`{one.label}`, seed {run.config.seed}: {what} [{number}]'
-  if alone := listed(one for one in variants if len(one.runs) == 1):
-    yield f'one seed, so no deviation and no interval: {alone}'
   for base in switches.BASES:
     for change in tables.ablations(setting, base):
       if change.found:
         continue
       numbers = tables.references(change.variant.numbers)
       yield f'`{change.variant.label}` has nothing to compare with {numbers}'
-  if unknown := listed(one for one in variants if not one.cost):
-    yield f'image size unknown (no data.json), so no cost: {unknown}'
-  if all(run.latency is None for one in variants for run in one.runs):
-    yield 'latency is not measured'
 
 
 def _runs(runs):
