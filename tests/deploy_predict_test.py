@@ -118,7 +118,7 @@ def test_maps_beside_the_prediction(digits, tmp_path, capsys):
 @pytest.mark.parametrize(
     ('argument', 'said'),
     [
-        ('--point=3', '--point is for --maps'),
+        ('--point=3,4', '--point is for --maps'),
         ('--top=0', '--top must be at least 1'),
         ('--step=first', "--step is best, latest or a number, not 'first'"),
         ('--image-size=8', 'at least 32x32'),
