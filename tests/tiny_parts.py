@@ -2,14 +2,19 @@
 
 from collections.abc import Iterator
 import contextlib
+import io
 import pathlib
+from typing import Any
 
 import jax
+import ml_collections
 import tiny
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import datasets, records, sources
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import train_loop
 
 # 25 images in batches of 4: epochs end at steps 6, 12, 18, 25.
 SPLITS = {
@@ -54,6 +59,23 @@ def recipe(**changes):
       }
   )
   return config
+
+
+def train(folder: pathlib.Path, **changes: Any) -> tuple[dict[str, Any], str]:
+  """Trains the recipe; returns the summary and what the terminal said."""
+  stream = io.StringIO()
+  summary = train_loop.train(recipe(**changes), folder, Terminal(stream))
+  return summary, stream.getvalue()
+
+
+def open_run(
+    config: ml_collections.ConfigDict,
+    folder: pathlib.Path,
+    stream: io.StringIO | None = None,
+) -> contextlib.AbstractContextManager[train_loop.Run]:
+  """Opens a run, without training."""
+  terminal = Terminal(stream or io.StringIO())
+  return train_loop.open_run(recipes.resolve(config), folder, terminal)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,5 @@
 """A run, with a tiny model and images in place of the real ones."""
 
-import gzip
-import io
 import json
 import os
 import pathlib
@@ -24,17 +22,15 @@ from gswinrmt_jax.commands import train as train_command
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh, processes
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.evals import evaluate_run, evaluator
+from gswinrmt_jax.evals import evaluator
 from gswinrmt_jax.ops import equation
-from gswinrmt_jax.runs import metrics_log, progress, run_folder
-from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.train import losses, profiler, train_loop, train_step
+from gswinrmt_jax.runs import metrics_log, progress
+from gswinrmt_jax.train import losses, train_loop, train_step
 from gswinrmt_jax.train import setup as setup_lib
 
 pytestmark = pytest.mark.usefixtures('usual_kernels')
 
 _ROOT = pathlib.Path(train_loop.__file__).parents[1]
-_GOLDEN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -44,28 +40,8 @@ def _compiled_once(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def _tiny(request, monkeypatch):
-  if 'real_model' not in request.fixturenames:
-    tiny_parts.install(monkeypatch)
-
-
-@pytest.fixture
-def real_model():
-  """For tests that train the recipe's own model on its own data."""
-
-
-def _train(folder, **changes):
-  stream = io.StringIO()
-  summary = train_loop.train(
-      tiny_parts.recipe(**changes), folder, Terminal(stream)
-  )
-  return summary, stream.getvalue()
-
-
-def _open(config, folder, stream=None):
-  """Opens a run, without training."""
-  terminal = Terminal(stream or io.StringIO())
-  return train_loop.open_run(recipes.resolve(config), folder, terminal)
+def _tiny(monkeypatch):
+  tiny_parts.install(monkeypatch)
 
 
 def _last_state(folder):
@@ -88,7 +64,7 @@ def unbroken(tmp_path_factory):
 def unbroken_run(unbroken):
   """The folder of a whole run; trained once."""
   if not (unbroken / 'summary.json').exists():
-    _train(unbroken)
+    tiny_parts.train(unbroken)
   return unbroken
 
 
@@ -122,10 +98,10 @@ def test_a_run_leaves_all_that_it_promises(unbroken_run):
 
 
 def test_cut_and_resumed_equals_unbroken_bit_for_bit(unbroken_run, tmp_path):
-  _train(tmp_path / 'cut', stop_after_epochs=2)
+  tiny_parts.train(tmp_path / 'cut', stop_after_epochs=2)
   # A damaged summary of an earlier end does not matter.
   (tmp_path / 'cut' / 'summary.json').write_text('{')
-  _, said = _train(tmp_path / 'cut')
+  _, said = tiny_parts.train(tmp_path / 'cut')
   assert 'Going on from the checkpoint of step 12.' in said
   chex.assert_trees_all_equal(
       _last_state(tmp_path / 'cut'), _last_state(unbroken_run)
@@ -136,7 +112,7 @@ def test_cut_and_resumed_equals_unbroken_bit_for_bit(unbroken_run, tmp_path):
 
 
 def test_images_on_the_device_change_no_bit(unbroken_run, tmp_path):
-  _train(tmp_path / 'run', **{'data.storage': 'device'})
+  tiny_parts.train(tmp_path / 'run', **{'data.storage': 'device'})
   assert tiny_runs.figures(tmp_path / 'run') == tiny_runs.figures(unbroken_run)
   chex.assert_trees_all_equal(
       _last_state(tmp_path / 'run'), _last_state(unbroken_run)
@@ -160,9 +136,9 @@ def test_a_failure_between_checkpoints_is_made_good(
 
   with monkeypatch.context() as patch, pytest.raises(CutOffError):
     patch.setattr(progress.Progress, 'interval', interval)
-    _train(tmp_path / 'run')
+    tiny_parts.train(tmp_path / 'run')
   assert metrics_log.read_metrics(tmp_path / 'run')[-1]['step'] == 10
-  _train(tmp_path / 'run')
+  tiny_parts.train(tmp_path / 'run')
   chex.assert_trees_all_equal(
       _last_state(tmp_path / 'run'), _last_state(unbroken_run)
   )
@@ -182,9 +158,11 @@ def loaded(monkeypatch):
   return names
 
 
-def test_a_complete_run_is_not_tested_again(unbroken_run, loaded):
+def test_a_complete_run_is_not_tested_again(unbroken_run, loaded, monkeypatch):
+  """Nor is its state read."""
+  monkeypatch.setattr(checkpointer, 'read', None)
   before = (unbroken_run / 'metrics.jsonl').read_bytes()
-  summary, said = _train(unbroken_run)
+  summary, said = tiny_parts.train(unbroken_run)
   assert 'is complete' in said and loaded == ['train', 'val']
   assert summary == json.loads((unbroken_run / 'summary.json').read_text())
   assert (unbroken_run / 'metrics.jsonl').read_bytes() == before
@@ -196,7 +174,7 @@ def test_a_run_that_ended_after_its_last_checkpoint_is_summed_up(
   folder = shutil.copytree(unbroken_run, tmp_path / unbroken_run.name)
   for name in ('summary.json', 'curves.png'):
     (folder / name).unlink()
-  _train(folder)
+  tiny_parts.train(folder)
   for name in ('summary.json', 'curves.png'):
     assert (folder / name).read_bytes() == (unbroken_run / name).read_bytes()
 
@@ -208,14 +186,14 @@ def test_a_damaged_summary_does_not_open_the_test_split_again(
   path = folder / 'summary.json'
   path.write_bytes(path.read_bytes()[:-20])
   with pytest.raises(UserError, match='put it back from a copy'):
-    _train(folder)
+    tiny_parts.train(folder)
   assert 'test' not in loaded
 
 
 def test_another_config_is_refused(unbroken_run, tmp_path):
   """By the folder, and by checkpoints that were put into another one."""
   with pytest.raises(UserError, match=r'optimizer\.b1 is 0\.9 there and 0\.8'):
-    _train(unbroken_run, **{'optimizer.b1': 0.8})
+    tiny_parts.train(unbroken_run, **{'optimizer.b1': 0.8})
   for name in ('checkpoints', 'config.json', 'data.json'):
     copy = shutil.copytree if name == 'checkpoints' else shutil.copy
     copy(unbroken_run / name, tmp_path / name)
@@ -223,7 +201,7 @@ def test_another_config_is_refused(unbroken_run, tmp_path):
   config['optimizer']['weight_decay'] = 0.5
   (tmp_path / 'config.json').write_text(json.dumps(config))
   with pytest.raises(UserError) as refused:
-    _train(tmp_path, **{'optimizer.weight_decay': 0.5})
+    tiny_parts.train(tmp_path, **{'optimizer.weight_decay': 0.5})
   message = str(refused.value)
   assert f'{tmp_path / "checkpoints" / "25"} belongs to another' in message
   assert 'optimizer.weight_decay is 0.05 there and 0.5 here' in message
@@ -231,7 +209,7 @@ def test_another_config_is_refused(unbroken_run, tmp_path):
 
 
 def test_the_seed_decides(unbroken_run, tmp_path):
-  _train(tmp_path / 'other', seed=1, stop_after_epochs=1)
+  tiny_parts.train(tmp_path / 'other', seed=1, stop_after_epochs=1)
   other = tiny_runs.checksums(tmp_path / 'other', 6)
   kept = tiny_runs.checksums(unbroken_run, 25)
   assert other.keys() == kept.keys()
@@ -244,11 +222,11 @@ def test_seeds_that_keys_cannot_tell_apart_are_refused(tmp_path):
   keys = [jax.random.key_data(jax.random.key(s)) for s in (0, 2**32 - 1)]
   assert (keys[0] != keys[1]).any()
   with pytest.raises(UserError, match='seed is 4294967296: must be from 0 to'):
-    _train(tmp_path, seed=2**32)
+    tiny_parts.train(tmp_path, seed=2**32)
 
 
 def test_no_test_split_no_test(tmp_path):
-  summary, said = _train(
+  summary, said = tiny_parts.train(
       tmp_path / 'run', **{'data.test_split': '', 'num_epochs': 2}
   )
   assert 'val_accuracy' in summary['best']
@@ -267,8 +245,8 @@ def test_a_state_that_cannot_be_made_ends_the_run_and_leaves_it_usable(
   with monkeypatch.context() as patch:
     patch.setattr(setup_lib.Setup, 'init_state', fail)
     with pytest.raises(UserError, match='no room for a state'):
-      _train(tmp_path)
-  summary, _ = _train(tmp_path)
+      tiny_parts.train(tmp_path)
+  summary, _ = tiny_parts.train(tmp_path)
   assert summary['last']['step'] == 25
 
 
@@ -340,7 +318,7 @@ def test_implicit_transfers_in_the_loop_are_refused(tmp_path, monkeypatch):
 
   monkeypatch.setattr(metrics_log.MetricsLog, 'add', careless)
   with pytest.raises(Exception, match='Disallowed host-to-device transfer'):
-    _train(tmp_path)
+    tiny_parts.train(tmp_path)
 
 
 def test_data_are_read_one_batch_ahead(tmp_path, monkeypatch):
@@ -351,7 +329,9 @@ def test_data_are_read_one_batch_ahead(tmp_path, monkeypatch):
       'put_batch',
       lambda self, batch: events.append('put') or put(self, batch),
   )
-  with _open(tiny_parts.recipe(stop_after_epochs=1), tmp_path / 'run') as run:
+  with tiny_parts.open_run(
+      tiny_parts.recipe(stop_after_epochs=1), tmp_path / 'run'
+  ) as run:
     for step, _ in run.setup.train_batches(0):
       events.append(step)
   # Steps 1 to 6: two batches before the first, one more before each other.
@@ -375,7 +355,7 @@ def test_an_error_of_the_feed_ends_a_run_with_status_1(
       yield step, batch
 
   monkeypatch.setattr(setup_lib.Setup, 'train_batches', failing)
-  status = guard.guarded(lambda: _train(tmp_path) and None)
+  status = guard.guarded(lambda: tiny_parts.train(tmp_path) and None)
   assert status == 1
   assert capsys.readouterr().err.startswith('gswinrmt: ')
   assert checkpointer.Checkpointer(tmp_path / 'checkpoints').steps() == [6]
@@ -396,12 +376,14 @@ def test_another_process_that_fails_ends_a_run_with_status_1(
 
   init = setup_lib.Setup.init_state
   monkeypatch.setattr(setup_lib.Setup, 'init_state', begin)
-  assert guard.guarded(lambda: _train(tmp_path) and None) == 1
+  assert guard.guarded(lambda: tiny_parts.train(tmp_path) and None) == 1
   assert 'another process could not go on' in capsys.readouterr().err
 
 
 def test_before_a_run_has_begun_the_status_is_2(tmp_path, capsys):
-  assert guard.guarded(lambda: _train(tmp_path, seed=-1) and None) == 2
+  assert (
+      guard.guarded(lambda: tiny_parts.train(tmp_path, seed=-1) and None) == 2
+  )
   assert 'seed is -1' in capsys.readouterr().err
 
 
@@ -449,175 +431,17 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
 
     return augment, loss
 
-  _train(tmp_path / 'run', stop_after_epochs=1)
+  tiny_parts.train(tmp_path / 'run', stop_after_epochs=1)
   monkeypatch.setattr(losses, 'augmentation_and_loss', broken)
   with pytest.raises(UserError) as caught:
-    _train(tmp_path / 'run')
+    tiny_parts.train(tmp_path / 'run')
   message = str(caught.value)
   assert 'not finite at step 7 (seen when reading steps 7 to 10)' in message
   assert 'last good checkpoint: that of step 6' in message
 
 
-# --- Traces.
-
-
-def test_the_steps_to_trace_are_read():
-  assert list(profiler.parse('10:13', 25)) == [10, 11, 12, 13]
-  assert list(profiler.parse('25:25', 25)) == [25]
-  assert not profiler.parse('', 25)
-
-
-@pytest.mark.parametrize(
-    'text', ['0:3', '3:2', '24:26', '5', '5:', 'a:b', '-1:2', '1:2:3', '1-2']
-)
-def test_other_steps_are_refused(text):
-  with pytest.raises(UserError, match=rf"'{text}': must be .* 1 to 25 of"):
-    profiler.parse(text, 25)
-
-
-def test_a_run_writes_its_trace(tmp_path):
-  _, said = _train(tmp_path / 'run', num_epochs=2, profile_steps='5:8')
-  folder = tmp_path / 'run' / 'profile'
-  assert f'Trace in {folder}.' in said
-  (path,) = folder.rglob('perfetto_trace.json.gz')
-  with gzip.open(path) as file:
-    events = json.load(file)['traceEvents']
-  numbers = {
-      int(event['args']['step_num'])
-      for event in events
-      if 'step_num' in event.get('args', {})
-  }
-  assert numbers == {5, 6, 7, 8}
-  assert list(folder.rglob('*.xplane.pb'))  # for TensorBoard and XProf
-
-
-# --- A run folder of version 0.1.0, made by `train.py
-# --config=configs/digits_retention.py:smoke` with `num_epochs=12`,
-# `eval_every_epochs=12`, `optimizer.warmup_epochs=1.0`.
-
-
-@pytest.fixture
-def golden(tmp_path):
-  return pathlib.Path(shutil.copytree(_GOLDEN, tmp_path / 'run'))
-
-
-def test_old_weights_give_the_figures_of_their_summary(golden, real_model):
-  summary = json.loads((golden / 'summary.json').read_text())['best']
-  report = evaluate_run.evaluate_run(golden, step='best')
-  assert report['step'] == summary['step']
-  assert report['accuracy'] == summary['test_accuracy']
-  assert report['loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
-
-
-def test_an_old_run_resumes(golden, real_model):
-  """The whole state is read and its checksums hold, optimizer and all."""
-  with _open(run_folder.load_config(golden), golden) as run:
-    restored = run.checkpoints.restore_latest(run.setup.target)
-  assert restored.step == restored.tree.step == 243
-  counts = [
-      leaf for leaf in jax.tree.leaves(restored.tree.opt_state) if not leaf.ndim
-  ]
-  assert counts and all(count == 243 for count in counts)
-
-
-# --- The moving average. Rough steps, of which sometimes the weights and
-# sometimes their average are the better: a decay of 0.85 per step of 4 images.
-
-_ROUGH = {'ema_decay': 1e-9, 'optimizer.learning_rate': 1.0}
-
-
-@pytest.fixture(scope='module')
-def averaged(tmp_path_factory):
-  return tmp_path_factory.mktemp('averaged') / 'run'
-
-
-@pytest.fixture
-def averaged_run(averaged):
-  """A whole run with an average; trained once."""
-  if not averaged.exists():
-    _, said = _train(averaged, **_ROUGH)
-    (averaged / 'said').write_text(said)
-  return averaged
-
-
-def _epochs(folder):
-  entries = metrics_log.read_metrics(folder)
-  return {e['step']: e for e in entries if e['kind'] == 'epoch'}
-
-
-def _meta(folder, step):
-  path = folder / 'checkpoints' / str(step) / 'meta' / 'metadata'
-  return json.loads(path.read_text())
-
-
-def _better(entry):
-  return 'ema' if entry['val_ema_accuracy'] > entry['val_accuracy'] else 'raw'
-
-
-def test_both_are_validated_and_either_may_be_the_best(averaged_run):
-  epochs = _epochs(averaged_run)
-  assert {_better(entry) for entry in epochs.values()} == {'raw', 'ema'}
-  assert all(e['val_ema_loss'] != e['val_loss'] for e in epochs.values())
-  top = {
-      step: max(entry['val_accuracy'], entry['val_ema_accuracy'])
-      for step, entry in epochs.items()
-  }
-  best = max(top, key=lambda step: (top[step], step))
-  summary = json.loads((averaged_run / 'summary.json').read_text())
-  assert summary['best']['step'] == best
-  assert summary['best']['weights'] == _better(epochs[best])
-  for step in {best, *sorted(epochs)[-2:]}:
-    assert _meta(averaged_run, step)['weights'] == _better(epochs[step])
-  said = (averaged_run / 'said').read_text()
-  entry = epochs[best]
-  line = f'EMA loss {entry["val_ema_loss"]:.3f}, accuracy '
-  assert line + f'{entry["val_ema_accuracy"]:.2%} (best ' in said
-
-
-def test_the_test_is_of_both(averaged_run):
-  """And `evaluate` finds the same, whichever it is told to take."""
-  summary = json.loads((averaged_run / 'summary.json').read_text())
-  quiet = Terminal(io.StringIO())
-  for name, step in (('last', 'latest'), ('best', 'best')):
-    for which, prefix in (('raw', ''), ('ema', 'ema_')):
-      report = evaluate_run.evaluate_run(
-          averaged_run, step=step, which=which, terminal=quiet
-      )
-      assert report['weights'] == which
-      for figure in ('accuracy', 'loss'):
-        assert report[figure] == pytest.approx(
-            summary[name][f'test_{prefix}{figure}'], rel=1e-6
-        )
-
-
-def test_an_average_resumes_bit_for_bit_and_changes_no_training(
-    averaged_run, tmp_path
-):
-  _train(tmp_path / 'cut', **_ROUGH, stop_after_epochs=2)
-  _train(tmp_path / 'cut', **_ROUGH)
-  with_it = _meta(averaged_run, 25)['crc32']
-  assert _meta(tmp_path / 'cut', 25)['crc32'] == with_it
-  _train(tmp_path / 'plain', **{**_ROUGH, 'ema_decay': 0.0})
-  without = _meta(tmp_path / 'plain', 25)['crc32']
-  assert not any(name.startswith('ema/') for name in without)
-  assert without.items() < with_it.items()
-
-
-def test_a_run_from_weights_starts_its_average_at_them(averaged_run, tmp_path):
-  config = tiny_parts.recipe(**_ROUGH, init_from=str(averaged_run))
-  with _open(config, tmp_path / 'second', stream := io.StringIO()) as run:
-    source = jax.device_get(run.init_from.variables)
-    state = train_loop._init_state(run)
-  assert f'Starting from {averaged_run}' in stream.getvalue()
-  jax.tree.map(np.testing.assert_array_equal, state.ema, source)
-  jax.tree.map(np.testing.assert_array_equal, state.variables, source)
-  # Buffers of their own: the step donates both.
-  buffers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
-  assert len(set(buffers)) == len(buffers)
-
-
 def test_the_picture_of_the_first_batch_is_what_the_first_step_sees(tmp_path):
-  with _open(tiny_parts.recipe(), tmp_path / 'run') as run:
+  with tiny_parts.open_run(tiny_parts.recipe(), tmp_path / 'run') as run:
     _, batch = next(run.setup.train_batches(0))
     before, (image, targets) = run.setup.augmented(batch, 3)
     key = train_step.augment_key(run.setup.key, 0)
@@ -649,6 +473,8 @@ def test_both_steps_are_traced_with_the_forms_of_the_config(
   spy(train_step, 'make_train_step')
   spy(evaluator, 'make_eval_step')
   impls = {'attention_impl': 'cyclic', 'depthwise_impl': 'shift'}
-  _train(tmp_path, num_epochs=1, **{'optimizer.warmup_epochs': 0.5, **impls})
+  tiny_parts.train(
+      tmp_path, num_epochs=1, **{'optimizer.warmup_epochs': 0.5, **impls}
+  )
   forms = 'cyclic', 'shift'
   assert seen == {'make_train_step': forms, 'make_eval_step': forms}

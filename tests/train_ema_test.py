@@ -1,0 +1,126 @@
+"""The moving average of the weights (EMA), from training to evaluation.
+
+Rough steps, of which sometimes the weights and sometimes their average are the
+better: a decay of 0.85 per step of 4 images.
+"""
+
+import io
+import json
+
+import jax
+import numpy as np
+import pytest
+import tiny_parts
+
+from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import train_loop
+
+pytestmark = pytest.mark.usefixtures('usual_kernels')
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _compiled_once(tmp_path_factory):
+  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+  tiny_parts.install(monkeypatch)
+
+
+_ROUGH = {'ema_decay': 1e-9, 'optimizer.learning_rate': 1.0}
+
+
+@pytest.fixture(scope='module')
+def averaged(tmp_path_factory):
+  return tmp_path_factory.mktemp('averaged') / 'run'
+
+
+@pytest.fixture
+def averaged_run(averaged):
+  """A whole run with an average; trained once."""
+  if not averaged.exists():
+    _, said = tiny_parts.train(averaged, **_ROUGH)
+    (averaged / 'said').write_text(said)
+  return averaged
+
+
+def _epochs(folder):
+  entries = metrics_log.read_metrics(folder)
+  return {e['step']: e for e in entries if e['kind'] == 'epoch'}
+
+
+def _meta(folder, step):
+  path = folder / 'checkpoints' / str(step) / 'meta' / 'metadata'
+  return json.loads(path.read_text())
+
+
+def _better(entry):
+  return 'ema' if entry['val_ema_accuracy'] > entry['val_accuracy'] else 'raw'
+
+
+def test_both_are_validated_and_either_may_be_the_best(averaged_run):
+  epochs = _epochs(averaged_run)
+  assert {_better(entry) for entry in epochs.values()} == {'raw', 'ema'}
+  assert all(e['val_ema_loss'] != e['val_loss'] for e in epochs.values())
+  top = {
+      step: max(entry['val_accuracy'], entry['val_ema_accuracy'])
+      for step, entry in epochs.items()
+  }
+  best = max(top, key=lambda step: (top[step], step))
+  summary = json.loads((averaged_run / 'summary.json').read_text())
+  assert summary['best']['step'] == best
+  assert summary['best']['weights'] == _better(epochs[best])
+  for step in {best, *sorted(epochs)[-2:]}:
+    assert _meta(averaged_run, step)['weights'] == _better(epochs[step])
+  said = (averaged_run / 'said').read_text()
+  entry = epochs[best]
+  line = f'EMA loss {entry["val_ema_loss"]:.3f}, accuracy '
+  assert line + f'{entry["val_ema_accuracy"]:.2%} (best ' in said
+
+
+def test_the_test_is_of_both(averaged_run):
+  """And `evaluate` finds the same, whichever it is told to take."""
+  summary = json.loads((averaged_run / 'summary.json').read_text())
+  quiet = Terminal(io.StringIO())
+  for name, step in (('last', 'latest'), ('best', 'best')):
+    for which, prefix in (('raw', ''), ('ema', 'ema_')):
+      report = evaluate_run.evaluate_run(
+          averaged_run, step=step, which=which, terminal=quiet
+      )
+      assert report['weights'] == which
+      for figure in ('accuracy', 'loss'):
+        assert report[figure] == pytest.approx(
+            summary[name][f'test_{prefix}{figure}'], rel=1e-6
+        )
+
+
+def test_an_average_resumes_bit_for_bit_and_changes_no_training(
+    averaged_run, tmp_path
+):
+  tiny_parts.train(tmp_path / 'cut', **_ROUGH, stop_after_epochs=2)
+  tiny_parts.train(tmp_path / 'cut', **_ROUGH)
+  with_it = _meta(averaged_run, 25)['crc32']
+  assert _meta(tmp_path / 'cut', 25)['crc32'] == with_it
+  tiny_parts.train(tmp_path / 'plain', **{**_ROUGH, 'ema_decay': 0.0})
+  without = _meta(tmp_path / 'plain', 25)['crc32']
+  assert not any(name.startswith('ema/') for name in without)
+  assert without.items() < with_it.items()
+
+
+def test_a_run_from_weights_starts_its_average_at_them(averaged_run, tmp_path):
+  config = tiny_parts.recipe(**_ROUGH, init_from=str(averaged_run))
+  with tiny_parts.open_run(
+      config, tmp_path / 'second', stream := io.StringIO()
+  ) as run:
+    source = jax.device_get(run.init_from.variables)
+    state = train_loop._init_state(run)
+  assert f'Starting from {averaged_run}' in stream.getvalue()
+  jax.tree.map(np.testing.assert_array_equal, state.ema, source)
+  jax.tree.map(np.testing.assert_array_equal, state.variables, source)
+  # Buffers of their own: the step donates both.
+  buffers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
+  assert len(set(buffers)) == len(buffers)

@@ -1,0 +1,55 @@
+"""The trace of some steps of a run."""
+
+import gzip
+import json
+
+import pytest
+import tiny_parts
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.train import profiler
+
+pytestmark = pytest.mark.usefixtures('usual_kernels')
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _compiled_once(tmp_path_factory):
+  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+    yield
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+  tiny_parts.install(monkeypatch)
+
+
+def test_the_steps_to_trace_are_read():
+  assert list(profiler.parse('10:13', 25)) == [10, 11, 12, 13]
+  assert list(profiler.parse('25:25', 25)) == [25]
+  assert not profiler.parse('', 25)
+
+
+@pytest.mark.parametrize(
+    'text', ['0:3', '3:2', '24:26', '5', '5:', 'a:b', '-1:2', '1:2:3', '1-2']
+)
+def test_other_steps_are_refused(text):
+  with pytest.raises(UserError, match=rf"'{text}': must be .* 1 to 25 of"):
+    profiler.parse(text, 25)
+
+
+def test_a_run_writes_its_trace(tmp_path):
+  _, said = tiny_parts.train(
+      tmp_path / 'run', num_epochs=2, profile_steps='5:8'
+  )
+  folder = tmp_path / 'run' / 'profile'
+  assert f'Trace in {folder}.' in said
+  (path,) = folder.rglob('perfetto_trace.json.gz')
+  with gzip.open(path) as file:
+    events = json.load(file)['traceEvents']
+  numbers = {
+      int(event['args']['step_num'])
+      for event in events
+      if 'step_num' in event.get('args', {})
+  }
+  assert numbers == {5, 6, 7, 8}
+  assert list(folder.rglob('*.xplane.pb'))  # for TensorBoard and XProf
