@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 import os
+import re
 from typing import Any
 
 import ml_collections
@@ -304,6 +305,9 @@ def _check_together(config):
     )
     if value > most:
       _refuse(path, value, f'at most config.{other}, {most}')
+  if not re.fullmatch(r'(\d+:\d+)?', config.profile_steps, re.ASCII):
+    wanted = 'FIRST:LAST, two numbers of steps'
+    _refuse('profile_steps', config.profile_steps, wanted)
   # An image is resized to `image_size / eval_crop`: not to any size.
   if 0 < data.eval_crop < 0.1:
     _refuse('data.eval_crop', data.eval_crop, '0, or from 0.1 to 1')

@@ -226,6 +226,8 @@ def test_every_field_is_declared_once():
         ('nan_policy', 'ignore', "must be 'stop' or 'skip'"),
         ('compile_effort', 'none', "must be 'full' or 'quick'"),
         ('stop_after_epochs', 13, 'must be at most config.num_epochs, 12'),
+        ('profile_steps', '1-2', 'must be FIRST:LAST'),
+        ('profile_steps', '5:', 'must be FIRST:LAST'),
         ('data.crop_scale', (0.5,), 'must be two numbers'),
         ('data.crop_scale', (0.5, 'a'), 'must be two numbers'),
         ('data.crop_scale', 0.5, 'must be two numbers'),

@@ -209,8 +209,9 @@ def open_run(
 ) -> Iterator[Run]:
   """Locks a run folder and builds what the run needs.
 
-  The folder is written to last, when everything fits together; what can be
-  refused at once is, before data are fetched and decoded.
+  The folder is written to last, when everything fits together. Fields and
+  folder are checked before data are fetched and decoded; what depends on the
+  number of images, such as the schedule, after that.
 
   Args:
     config: A resolved config.
