@@ -73,7 +73,7 @@ def test_the_learning_rate_follows_the_batch_unless_it_is_set():
         (
             'nowhere/x.py',
             [],
-            ['nowhere/x.py', 'available: ablation, cifar10_retention'],
+            ['nowhere/x.py', 'available: ablation, cifar10_95, '],
         ),
         ('digits_rmt:smok', [], ["'smok'", "'smoke'"]),
         ('imagenet_rmt', [], ['one of t, s, b, l', 'imagenet_rmt:t']),
