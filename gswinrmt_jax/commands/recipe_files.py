@@ -31,7 +31,7 @@ def find(name: str) -> pathlib.Path:
   """Returns the file of a recipe, given its path or its bare name.
 
   Raises:
-    UserError: If there is no such file; lists the names.
+    UserError: If there is no such file; names the nearest one, or all.
   """
   path = pathlib.Path(name)
   if path.is_file() and path.suffix == '.py':
@@ -40,9 +40,9 @@ def find(name: str) -> pathlib.Path:
   bare = path.parent in (pathlib.Path('.'), pathlib.Path('configs'))
   if bare and path.suffix in ('', '.py') and known.is_file():
     return known
+  nearest = _nearest(path.stem, names())
   raise UserError(
-      f'no config file {name}{_nearest(path.stem, names())}; available: '
-      f'{", ".join(names())}'
+      f'no config file {name}{nearest or "; available: " + ", ".join(names())}'
   )
 
 

@@ -47,8 +47,8 @@ _chosen = jax.make_user_context(_Chosen())
 
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
-  """What is traced inside computes the equations, whatever `forms` chooses."""
-  with _chosen(_Chosen(plain=True)):
+  """What is traced inside takes no form by itself, only what `forms` names."""
+  with _chosen(dataclasses.replace(_chosen.value, plain=True)):
     yield
 
 
@@ -79,7 +79,7 @@ def forms(
 
 def chosen(name: str) -> str:
   """Returns what `forms` chose for a name in `CHOICES`."""
-  return 'auto' if _chosen.value.plain else getattr(_chosen.value, name)
+  return getattr(_chosen.value, name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +151,6 @@ class Equation:
 
   def _compute(self, arrays, options):
     equation = functools.partial(self.function, **options)
-    if _chosen.value.plain:
-      return equation(*arrays)
     by_device = {}
     for form in self.forms:
       wanted = chosen(form.choice) if form.choice else 'auto'
@@ -161,7 +159,8 @@ class Equation:
       function = functools.partial(form.function, **options)
       if wanted == form.name:
         return function(*arrays)
-      by_device.setdefault(form.on, function)
+      if not _chosen.value.plain:
+        by_device.setdefault(form.on, function)
     if not by_device:
       return equation(*arrays)
     return lax.platform_dependent(*arrays, default=equation, **by_device)
