@@ -110,7 +110,7 @@ def test_mistakes_are_one_line(spec, overrides, words):
     recipe_files.load(spec, overrides)
   message = str(caught.value)
   assert '\n' not in message and 'Traceback' not in message
-  assert len(message) < 300, message
+  assert len(message) < 250, message
   for word in words:
     assert word in message
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 from jax.test_util import check_grads
+import jaxtyping
 import loops
 import numpy as np
 import pytest
@@ -638,8 +639,12 @@ def test_scores_weights_and_values_match_loops():
     ],
 )
 @pytest.mark.parametrize('form', ops.FORMS)
-def test_arguments_that_would_give_nonsense_are_refused(form, change, message):
+def test_arguments_that_would_give_nonsense_are_refused(
+    form, change, message, monkeypatch
+):
   """Windows of 0 gave NaN, decays of another shape a broadcast result."""
+  # Users do not have the annotations of shapes checked.
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   arguments = dict(zip(('query', 'key', 'value'), _maps(0), strict=True))
   arguments |= {'log_decay': None, 'slopes': None, 'window': 3, **change}
   with pytest.raises(ValueError, match=message):

@@ -14,6 +14,7 @@ _NEEDED = 'building needs hatchling (extra: test)'
 # Of the package besides Python files.
 _DATA = {
     'gswinrmt_jax/py.typed',
+    'gswinrmt_jax/benchmark/h200.json',
     'gswinrmt_jax/data/digits.npz',
     'gswinrmt_jax/data/digits.LICENSE.txt',
     'gswinrmt_jax/data/imagenet_classes.txt',
@@ -128,7 +129,7 @@ def test_it_is_imported_without_a_warning(installed, tmp_path):
 
 def test_a_recipe_is_found_by_its_name(installed, tmp_path):
   said = _run(installed, tmp_path, *_MAIN, '--config=cifar10_retention', '-h')
-  assert 'name: retention_compact' in said
+  assert "config.model.name = 'retention_compact'" in said
   assert not list(tmp_path.iterdir())
 
 
