@@ -307,7 +307,8 @@ def test_what_stops_us_stops_the_run(jobs, tmp_path):
           sys.executable,
           '-c',
           'import os, pathlib, sys, time\n'
-          'while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)\n'
+          'seen = pathlib.Path(sys.argv[1])\n'
+          'while not (seen.exists() and seen.read_text()): time.sleep(0.05)\n'
           f'os.kill({os.getpid()}, {int(signal.SIGTERM)})\n',
           str(seen),
       ]

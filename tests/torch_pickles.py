@@ -107,8 +107,14 @@ class _names:  # noqa: N801
     for name in _STORAGES.values():
       found[name] = type(name, (), {'__module__': 'torch'})
       setattr(torch, name, found[name])
-    sys.modules |= {'torch': torch, 'torch._utils': utils}
+    stand_ins = {'torch': torch, 'torch._utils': utils}
+    # PyTorch itself, if something imported it, cannot be imported again.
+    self._before = {name: sys.modules.get(name) for name in stand_ins}
+    sys.modules |= stand_ins
     return found
 
   def __exit__(self, *_):
-    del sys.modules['torch'], sys.modules['torch._utils']
+    for name, module in self._before.items():
+      del sys.modules[name]
+      if module is not None:
+        sys.modules[name] = module
