@@ -37,6 +37,16 @@ def test_the_campaign_of_record():
   assert where.count('evaluation') >= 3
 
 
+def test_the_short_campaign_with_signed_metadata():
+  """Repeated since checkpoints have a checksum of their metadata."""
+  path = ROOT / 'results' / 'kill_campaign_short.json'
+  report = json.loads(path.read_text())
+  _check(report)
+  assert report['totals']['killed'] == 34 and len(report['rounds']) == 38
+  assert report['compared']['arrays'] == 35
+  assert report['compared']['log_entries'] == 16  # intervals and epochs
+
+
 def test_the_campaign_on_the_digits():
   path = ROOT / 'results' / 'kill_campaign_digits.json'
   report = json.loads(path.read_text())

@@ -61,7 +61,7 @@ def conv3x3_of_patches(x: Array, kernel: Array, *, stride: int) -> Array:
 def depthwise_by_shifts(x: Array, kernel: Array) -> Array:
   """`ops.depthwise_conv` as a sum of shifted products, one loop for XLA.
 
-  Forward and backward 9 to 23 times faster than XLA's grouped convolution on
+  Forward and backward 9 to 21 times faster than XLA's grouped convolution on
   one core (float32, 8x8 to 56x56; docs/performance.md). By automatic
   differentiation each tap of the kernel's gradient would be a pass over the
   map.
