@@ -1,9 +1,9 @@
 """The equations of the papers: pure functions of arrays, each with its number.
 
 Plain `jnp`, differentiated by JAX. Faster forms of some are in
-`gswinrmt_jax.fast` (see `ops.equation`); `with ops.plain():` computes what
-stands here and nothing else. A file of an attention form makes it a `score_fn`
-of the models when it is imported here.
+`gswinrmt_jax.fast` (see `ops.equation`). Inside `with ops.plain():` no form is
+taken unless `ops.forms` names it. Importing the file of an attention form here
+makes it a `score_fn` of the models.
 """
 
 from gswinrmt_jax.ops.axial import FORMS, FULL_FORMS
