@@ -174,11 +174,24 @@ def test_links_and_paths_lead_somewhere(page):
       assert (ROOT / named).exists(), f'{page}: {named}'
 
 
-def test_the_readme_has_every_parameter_count():
+def test_models_has_every_parameter_count():
   import parameters_test
 
   for name, (_, count) in parameters_test.COUNTS.items():
-    assert re.search(rf'`{name}`.*{count:,}', README), name
+    assert re.search(rf'`{name}`.*{count:,}', _page('models')), name
+
+
+def test_the_command_line_has_every_command():
+  headings = re.findall(r'^## ([\w-]+)$', _page('cli'), re.MULTILINE)
+  printed = re.findall(r'{command-help} ([\w-]+)', _page('cli'))
+  assert headings == printed
+  assert sorted(headings) == sorted(main._COMMANDS)
+
+
+def test_configuration_has_every_section():
+  sections = {path.rpartition('.')[0] for path in recipes.FIELDS}
+  printed = re.findall(r'{config-fields} ?(\w*)', _page('config'))
+  assert sorted(printed) == sorted(sections)
 
 
 def test_reliability_names_tests_that_exist():

@@ -93,6 +93,7 @@ def test_the_sdist_builds_tests_and_tells(tmp_path):
       'CONTRIBUTING.md',
       'train.py',
       '.ci/run',
+      '.readthedocs.yaml',
       'docs/data.md',
       'tests/data/golden.npz',
       *_DATA,

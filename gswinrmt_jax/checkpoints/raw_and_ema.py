@@ -42,7 +42,7 @@ def better(scores: Mapping[str, Any], split: str = '') -> tuple[float, str]:
 
   Args:
     scores: As `merged` returns them.
-    split: Prefix of their names, such as 'val_'.
+    split: Prefix of their names, such as `'val_'`.
   """
   raw = scores[f'{split}accuracy']
   ema = scores.get(f'{split}{PREFIX}accuracy', -1.0)

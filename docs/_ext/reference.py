@@ -1,0 +1,147 @@
+"""Reference pages that are generated from the package.
+
+The directive `command-help` prints a command's own `--help`, and
+`config-fields` lists a section of `recipes.FIELDS`. `api/*.md` is written
+before each build, one page for each folder of the package.
+"""
+
+import contextlib
+import io
+import pathlib
+import pkgutil
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import gswinrmt_jax
+from gswinrmt_jax import recipes
+from gswinrmt_jax.commands import main
+
+# Commands have a page of their own.
+_LEFT_OUT = {'commands'}
+_TOP = 'package'
+
+
+class CommandHelp(SphinxDirective):
+  """```{command-help} evaluate``` prints `gswinrmt evaluate --help`."""
+
+  required_arguments = 0
+  optional_arguments = 1
+
+  def run(self):
+    """Returns the help as a literal block."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+      main.main([*self.arguments, '--help'])
+    text = said.getvalue().strip()
+    if not text:
+      raise self.error(f'no help of {self.arguments}')
+    block = nodes.literal_block(text, text)
+    block['language'] = 'none'
+    return [block]
+
+
+class ConfigFields(SphinxDirective):
+  """```{config-fields} optimizer``` lists the fields `config.optimizer.*`."""
+
+  required_arguments = 0
+  optional_arguments = 1
+
+  def run(self):
+    """Returns a table: name, default, meaning, values, free on resume."""
+    section = self.arguments[0] if self.arguments else ''
+    head = ['field', 'default', 'meaning', 'values', 'free']
+    rows = [
+        [
+            f'`config.{path}`',
+            f'`{_short(field.default)}`',
+            field.meaning.replace('|', '\\|'),
+            _values(field),
+            'yes' if field.free else '',
+        ]
+        for path, field in recipes.FIELDS.items()
+        if path.rpartition('.')[0] == section
+    ]
+    if not rows:
+      raise self.error(f'no fields in {section!r}')
+    lines = [f'| {" | ".join(row)} |' for row in [head, ['---'] * 5, *rows]]
+    return self.parse_text_to_nodes('\n'.join(lines))
+
+
+def _short(value):
+  """Returns a default as a recipe would spell it, rounded."""
+  if isinstance(value, tuple):
+    return f'({", ".join(_short(each) for each in value)})'
+  return f'{value:.4g}' if isinstance(value, float) else repr(value)
+
+
+def _values(field):
+  """Returns what a field may be, as short text."""
+  if field.choices:
+    return ', '.join(f'`{choice}`' for choice in field.choices)
+  if isinstance(field.default, bool):
+    return '`True`, `False`'
+  if isinstance(field.default, str):
+    return 'text'
+  kind = {int: 'integer', float: 'number', tuple: 'pair'}[type(field.default)]
+  low = '' if isinstance(field.default, tuple) else f' ≥ {field.at_least:g}'
+  if field.below is not None:
+    return f'{kind}{low}, < {field.below:g}'
+  return f'{kind}{low}' + (f', ≤ {field.at_most:,}' if field.at_most else '')
+
+
+def write_api_pages(app: Sphinx) -> None:
+  """Writes api/ROOM.md for each folder of the package, and removes others."""
+  folder = pathlib.Path(app.srcdir) / 'api'
+  folder.mkdir(exist_ok=True)
+  modules = {_TOP: ['gswinrmt_jax']}
+  for found in pkgutil.walk_packages(gswinrmt_jax.__path__, 'gswinrmt_jax.'):
+    room = found.name.split('.')[1]
+    alone = '.' not in found.name.partition('.')[2] and not found.ispkg
+    if room not in _LEFT_OUT:
+      modules.setdefault(_TOP if alone else room, []).append(found.name)
+  for room, names in modules.items():
+    title = 'gswinrmt_jax' if room == _TOP else f'gswinrmt_jax.{room}'
+    blocks = [f'# {title}']
+    for name in names:
+      heading = [] if name == title else [f'## {name.removeprefix(title)[1:]}']
+      directive = f'```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```'
+      blocks += [*heading, directive]
+    _write(folder / f'{room}.md', '\n\n'.join(blocks) + '\n')
+  for path in folder.glob('*.md'):
+    if path.stem not in modules:
+      path.unlink()
+
+
+def mark_formulas(app, what, name, obj, options, lines: list[str]) -> None:
+  """Makes indented blocks of a docstring literal, as they are meant.
+
+  What a section such as `Args:` lists follows its heading without a blank
+  line; a formula follows one.
+  """
+  del app, what, name, obj, options  # Of the event.
+  text, above = [], ''
+  for before, line in zip(['', *lines], lines, strict=False):
+    starts = line.startswith('    ') and not before.strip()
+    if starts and above and not above.startswith(' '):
+      text += ['::', '']
+    text.append(line)
+    above = line if line.strip() else above
+  lines[:] = text
+
+
+def _write(path, text):
+  """Leaves a page alone that says the same, so that it is not read again."""
+  if not path.exists() or path.read_text() != text:
+    path.write_text(text)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+  """Registers the directives and the API pages."""
+  app.add_directive('command-help', CommandHelp)
+  app.add_directive('config-fields', ConfigFields)
+  app.connect('builder-inited', write_api_pages)
+  # Before napoleon, which is at 500.
+  app.connect('autodoc-process-docstring', mark_formulas, priority=400)
+  return {'parallel_read_safe': True, 'parallel_write_safe': True}
