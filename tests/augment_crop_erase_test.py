@@ -7,43 +7,50 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gswinrmt_jax.augment import crop, draws, erase
+from gswinrmt_jax.augment import batch, erase, rand_augment
 
 H, W = 24, 40
 BOX = {'area': (0.02, 1 / 3), 'aspect': (0.3, 1 / 0.3)}
 LARGEST = 1 - 2.0**-23  # of what jax.random.uniform returns in float32
 
 
-def test_integer_covers_its_range_evenly():
-  uniform = jax.random.uniform(jax.random.key(0), (30_000,))
-  counts = np.bincount(draws.integer(uniform, 15), minlength=15)
-  assert len(counts) == 15
-  # Six deviations of a binomial count of 2,000.
-  np.testing.assert_allclose(counts, 2000, atol=6 * 43.2)
+def test_the_largest_draw_stays_in_range(monkeypatch):
+  """A product of float32 that rounded up would leave the range."""
 
+  def largest(key, shape=(), dtype=jnp.float32):
+    return jnp.full(shape, LARGEST, dtype)
 
-def test_integer_never_reaches_count():
-  count = jnp.array([1, 2, 9, 15, 225], jnp.int32)
-  top = draws.integer(jnp.full(5, LARGEST, jnp.float32), count)
-  np.testing.assert_array_equal(top, count - 1)
-  np.testing.assert_array_equal(draws.integer(jnp.zeros(5), count), 0)
+  monkeypatch.setattr(jax.random, 'uniform', largest)
+  moves = []
+  monkeypatch.setattr(batch, 'shift_and_flip', lambda *args: moves.append(args))
+  for padding in (1, 4, 7, 112):
+    batch.crop_and_flip(None, _image(1), padding=padding, flip=True)
+    assert int(moves[-1][1][0]) == int(moves[-1][2][0]) == padding
+  for size in (1, 9, 224, 225):
+    box = erase.random_box(
+        None, 1, height=size, width=size, area=(0.01, 0.01), aspect=(1.0, 1.0)
+    )
+    assert int(box[0, 0] + box[2, 0]) == int(box[1, 0] + box[3, 0]) == size
+  op, _, _ = rand_augment.draw_timm(None, (3,), magnitude=9, std=0, prob=1.0)
+  assert op.tolist() == [14] * 3
+  assert rand_augment.draw_torchvision(None, (3,))[0].tolist() == [15] * 3
 
 
 def test_normal_is_the_quantile_function():
   uniform = jnp.array([0.022750132, 0.158655254, 0.5, 0.841344746, 0.977249868])
   np.testing.assert_allclose(
-      draws.normal(uniform), [-2, -1, 0, 1, 2], atol=2e-6
+      rand_augment.normal(uniform), [-2, -1, 0, 1, 2], atol=2e-6
   )
 
 
 def test_normal_is_finite_and_symmetric_at_the_ends():
-  low, high = draws.normal(jnp.array([0.0, LARGEST], jnp.float32))
+  low, high = rand_augment.normal(jnp.array([0.0, LARGEST], jnp.float32))
   assert 5 < high < 5.5
   np.testing.assert_allclose(low, -high, rtol=1e-3)
 
 
 _crop_and_flip = jax.jit(
-    crop.crop_and_flip, static_argnames=('padding', 'flip')
+    batch.crop_and_flip, static_argnames=('padding', 'flip')
 )
 
 
@@ -57,7 +64,7 @@ def test_shift_and_flip_matches_pad_and_slices():
   down = np.array([0, -3, 2, 0, 0, 4, -4], np.int32)
   right = np.array([0, 0, 0, -2, 3, 4, -4], np.int32)
   flipped = np.array([0, 0, 1, 0, 1, 1, 0], bool)
-  out = jax.jit(crop.shift_and_flip)(image, down, right, flipped)
+  out = jax.jit(batch.shift_and_flip)(image, down, right, flipped)
   assert out.dtype == jnp.uint8
   padded = np.pad(image, ((0, 0), (4, 4), (4, 4), (0, 0)))
   for b in range(7):

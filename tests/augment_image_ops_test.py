@@ -6,7 +6,8 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps, ImageStat
 import pytest
 
-from gswinrmt_jax.augment import image_ops
+from gswinrmt_jax.augment import image_ops, rand_augment
+from gswinrmt_jax.augment.rand_augment import Op
 
 FACTORS = np.array(
     [0.1, 0.19, 0.253, 0.5, 0.7, 0.9, 1.0, 1.1, 1.3, 1.7, 1.81, 1.9],
@@ -14,9 +15,6 @@ FACTORS = np.array(
 )
 H, W = 21, 34
 FILL = (10, 128, 250)
-ZERO = dict.fromkeys(
-    ('degrees', 'shear_x', 'shear_y', 'translate_x', 'translate_y'), 0.0
-)
 
 
 # --- Packed pixels ---
@@ -283,23 +281,24 @@ def test_enhancements(degenerate, enhance):
     np.testing.assert_array_equal(out[i], expected, err_msg=str(factor))
 
 
-# --- Affine maps ---
+# --- Resampling; every move of RandAugment is held to Pillow in its test ---
 
 
 @jax.jit
-def _jitted_move(image, moves):
-  moves = {
-      name: jnp.array([value], jnp.float32) for name, value in moves.items()
-  }
+def _moved(image, op, level):
+  """Level 10 is 30 degrees, 0.3 of shear or 0.45 of a side."""
   _, height, width, _ = image.shape
-  x_in, y_in = image_ops.affine_places(height=height, width=width, **moves)
-  return image_ops.unpack(
-      image_ops.resample_bicubic(image_ops.pack(image), x_in, y_in, FILL)
+  operation = rand_augment.timm_operation(
+      jnp.full(1, op, jnp.int32),
+      jnp.full(1, level, jnp.float32),
+      jnp.ones(1, jnp.float32),
+      height=height,
+      width=width,
   )
-
-
-def _moved(image, **moves):
-  return np.asarray(_jitted_move(image[None], ZERO | moves)[0])
+  packed = image_ops.pack(image)
+  return image_ops.unpack(
+      image_ops.resample_bicubic(packed, operation.x_in, operation.y_in, FILL)
+  )
 
 
 def _waves(seed=0):
@@ -311,83 +310,39 @@ def _waves(seed=0):
   return np.clip(128 + 100 * waves + noise, 0, 255).astype(np.uint8)
 
 
-def _assert_close(actual, expected):
-  expected = np.asarray(expected).astype(int)
-  within = np.abs(actual.astype(int) - expected) <= 1
-  assert within.mean() >= 0.99
-  # Nearly all are equal: rounding to the nearest instead would not be.
-  assert (actual == expected).mean() >= 0.97
-
-
-def _pillow_transform(image, matrix):
-  return Image.fromarray(image).transform(
-      (W, H),
-      Image.Transform.AFFINE,
-      matrix,
-      Image.Resampling.BICUBIC,
-      fillcolor=FILL,
-  )
-
-
-def test_rotate():
-  for seed, degrees in enumerate([30.0, -30.0, 27.3, -3.0, 0.4]):
-    image = _waves(seed)
-    expected = Image.fromarray(image).rotate(
-        degrees, Image.Resampling.BICUBIC, fillcolor=FILL
-    )
-    _assert_close(_moved(image, degrees=degrees), expected)
-
-
-def test_shear():
-  for amount in (0.3, -0.3, 0.27, -0.013):
-    image = _waves()
-    expected = _pillow_transform(image, (1, amount, 0, 0, 1, 0))
-    _assert_close(_moved(image, shear_x=amount), expected)
-    expected = _pillow_transform(image, (1, 0, 0, amount, 1, 0))
-    _assert_close(_moved(image, shear_y=amount), expected)
-
-
-def test_translate():
-  for amount in (0.45, -0.45, 0.413, -0.02):
-    image = _waves()
-    expected = _pillow_transform(image, (1, 0, amount * W, 0, 1, 0))
-    _assert_close(_moved(image, translate_x=amount * W), expected)
-    expected = _pillow_transform(image, (1, 0, 0, 0, 1, amount * H))
-    _assert_close(_moved(image, translate_y=amount * H), expected)
-
-
 def test_whole_pixels_are_exact():
   image = _waves()
-  np.testing.assert_array_equal(_moved(image), image)
-  out = _moved(image, translate_x=5.0)
-  np.testing.assert_array_equal(out[:, :-5], image[:, 5:])
+  (out,) = _moved(image[None], Op.IDENTITY, 9.0)
+  np.testing.assert_array_equal(out, image)
+  image = np.pad(image, ((0, 0), (0, 6), (0, 0)), 'wrap')  # 40 pixels wide
+  (out,) = _moved(image[None], Op.TRANSLATE_X, 10.0)  # 18 pixels
+  np.testing.assert_array_equal(out[:, :-18], image[:, 18:])
   np.testing.assert_array_equal(
-      out[:, -5:], np.broadcast_to(np.uint8(FILL), (H, 5, 3))
+      out[:, -18:], np.broadcast_to(np.uint8(FILL), (H, 18, 3))
   )
 
 
 def test_a_flat_image_stays_flat():
   """Truncation would darken it by a level if the weights summed to 1 - 1e-7."""
-  flat = np.broadcast_to(np.uint8([1, 99, 254]), (H, W, 3))
-  out = _moved(flat, degrees=17.0)
+  flat = np.broadcast_to(np.uint8([1, 99, 254]), (1, H, W, 3))
+  out = _moved(flat, Op.ROTATE, 17 / 3)
   levels = np.unique(out.reshape(-1, 3), axis=0)
   np.testing.assert_array_equal(levels, [[1, 99, 254], FILL])
 
 
 def test_a_quarter_turn_is_counter_clockwise():
   image = _waves()[:, :H]
-  out = _moved(image, degrees=90.0)
-  difference = out.astype(int) - np.rot90(image)
+  (out,) = _moved(image[None], Op.ROTATE, 30.0)
+  difference = np.asarray(out, int) - np.rot90(image)
   assert (np.abs(difference[1:-1, 1:-1]) <= 1).mean() >= 0.99
 
 
 def test_places_of_a_shear_by_hand():
   """The middle of the pixel in row 2 is at 2.5: it reads 0.75 further right."""
-  values = {name: jnp.zeros((2, 1)) for name in ZERO}
-  values['shear_x'] = jnp.array([[0.3], [0.0]])
-  x_in, y_in = jax.jit(
-      image_ops.affine_places, static_argnames=('height', 'width')
-  )(height=3, width=4, **values)
+  op = jnp.array([[Op.SHEAR_X], [Op.IDENTITY]], jnp.int32)
+  level, sign = jnp.full((2, 1), 10.0), jnp.ones((2, 1))
+  moved = rand_augment.timm_operation(op, level, sign, height=3, width=4)
+  x_in, y_in = moved.x_in, moved.y_in
   assert x_in.shape == (2, 1, 3, 4)
   np.testing.assert_allclose(x_in[0, 0, 2], [1.25, 2.25, 3.25, 4.25], rtol=1e-6)
   np.testing.assert_allclose(y_in[0, 0, :, 0], [0.5, 1.5, 2.5])

@@ -5,10 +5,8 @@ import contextlib
 import itertools
 import multiprocessing
 import os
-import shutil
 import signal
 import threading
-import types
 
 import folder_data
 import numpy as np
@@ -195,7 +193,7 @@ def test_shares_are_the_batch_and_each_record_is_read_once(repeats, crop):
   records = numbered(20)
   if crop:
     source = sources.ArraySource(records.image, records.label)
-    records = records_lib.Cropped(source, (5, 4), pictures.RandomCrop())
+    records = records_lib.Decoded(source, (5, 4), pictures.RandomCrop())
   how = {'batch_size': 12, 'seed': 1, 'start_step': 2, 'repeats': repeats}
   whole = take(5, records=records, **how)
   parts = [take(5, records=records, **how, share=(i, 4)) for i in range(4)]
@@ -311,23 +309,6 @@ def test_a_killed_worker_is_one_line():
   assert '\n' not in str(caught.value)
 
 
-def test_too_little_shared_memory_is_said(monkeypatch, capsys):
-  monkeypatch.setattr(parallel, 'in_processes', lambda *args: (b for b in 'b'))
-  # 10 images of 5 x 4 x 3 bytes, two batches ahead, by three workers: 3600.
-  source = _decoded(40).source
-  for kind in (
-      _decoded(40, workers=3),
-      records_lib.Cropped(source, (5, 4), pictures.RandomCrop(), 3),
-  ):
-    for room, said in ((3599, True), (3600, False)):
-      usage = types.SimpleNamespace(free=room)
-      monkeypatch.setattr(shutil, 'disk_usage', lambda path, usage=usage: usage)
-      assert take(1, records=kind, batch_size=10, seed=0) == ['b']
-      out = capsys.readouterr().out
-      assert ('3 workers need up to' in out) == said
-      assert out.count('\n') == said
-
-
 def _source(count=9):
   rng = np.random.default_rng(0)
   image = rng.integers(0, 256, (count, 30, 40, 3), np.uint8)
@@ -336,7 +317,7 @@ def _source(count=9):
 
 def test_a_batch_says_what_was_cropped_of_which_record():
   source = _source()
-  records = records_lib.Cropped(source, (6, 5), pictures.RandomCrop())
+  records = records_lib.Decoded(source, (6, 5), pictures.RandomCrop())
   assert len(records) == 9 and records.image_shape == (6, 5, 3)
   (batch,) = take(1, records=records, batch_size=9, seed=3)
   assert batch['row'].dtype == np.int32 and batch['box'].dtype == np.float32
@@ -354,7 +335,7 @@ def test_a_batch_says_what_was_cropped_of_which_record():
 
 
 def test_every_position_of_the_stream_has_draws_of_its_own():
-  records = records_lib.Cropped(_source(), (6, 5), pictures.RandomCrop())
+  records = records_lib.Decoded(_source(), (6, 5), pictures.RandomCrop())
   # Twelve epochs, every record twice each time: no two boxes are the same.
   batches = take(12, records=records, batch_size=9, seed=3, repeats=2)
   boxes = np.concatenate([batch['box'] for batch in batches])
@@ -369,7 +350,7 @@ def test_every_position_of_the_stream_has_draws_of_its_own():
 
 @pytest.mark.parametrize('repeats', [1, 2])
 def test_it_starts_at_any_step(repeats):
-  records = records_lib.Cropped(_source(), (6, 5), pictures.RandomCrop())
+  records = records_lib.Decoded(_source(), (6, 5), pictures.RandomCrop())
   settings = {'batch_size': 4, 'seed': 1, 'repeats': repeats}
   unbroken = take(7, records=records, **settings)
   _assert_equal(
@@ -398,7 +379,7 @@ def test_workers_change_nothing(root):
               image_size=(6, 5),
               storage='decode',
               workers=workers,
-              random_crop=pictures.RandomCrop(),
+              crop=pictures.RandomCrop(),
           ),
           **settings,
       )
@@ -548,7 +529,7 @@ def test_training_without_workers_decodes_in_threads(kind, monkeypatch):
   records = (
       records_lib.Decoded(source)
       if kind == 'decoded'
-      else records_lib.Cropped(source, (6, 8), pictures.RandomCrop())
+      else records_lib.Decoded(source, (6, 8), pictures.RandomCrop())
   )
   want = take(3, records=records, batch_size=8, seed=0)
   object.__setattr__(source, 'read', wait_for_another)
@@ -557,7 +538,7 @@ def test_training_without_workers_decodes_in_threads(kind, monkeypatch):
 
 
 def test_all_bits_of_a_seed_count():
-  crops = records_lib.Cropped(_noise(20), (4, 4), pictures.RandomCrop())
+  crops = records_lib.Decoded(_noise(20), (4, 4), pictures.RandomCrop())
   for records in (numbered(20), crops):
     first, second = (
         take(1, records=records, batch_size=20, seed=seed)[0]

@@ -14,8 +14,8 @@ import pytest
 import tensorflow_datasets as tfds
 
 from gswinrmt_jax.commands import prepare
-from gswinrmt_jax.data import datasets, prepared
-from gswinrmt_jax.data.prepare import cifar10, mini_imagenet
+from gswinrmt_jax.data import datasets, sources
+from gswinrmt_jax.data.prepare import cifar10, imagenet
 from gswinrmt_jax.errors import UserError
 
 
@@ -61,8 +61,8 @@ def test_pictures_of_ones_own(tmp_path, capsys):
   arguments = ['--images', str(tmp_path / 'in'), '--dir', str(tmp_path / 'out')]
   options = ['--val=0.2', '--test=0', '--seed=4', '--jobs=1']
   assert run('folder', 'pets', *arguments, *options) == 0
-  assert 'pets: train 16, val 4 pictures' in capsys.readouterr().out
-  builder = prepared.open_newest('pets', str(tmp_path / 'out'))
+  assert 'pets: train 16, val 4 images' in capsys.readouterr().out
+  builder = sources.open_newest('pets', str(tmp_path / 'out'))
   skip = {'image': tfds.decode.SkipDecoding()}
   for record in builder.as_data_source('train', decoders=skip):
     name = record['file_name'].decode()
@@ -78,7 +78,7 @@ def test_damaged_pictures_are_skipped_if_asked(tmp_path, capsys):
   arguments = ['--images', str(tmp_path / 'in'), '--dir', str(tmp_path / 'out')]
   arguments += ['--jobs=1', 'folder', 'pets']
   for option in ([], ['--on-error=stop']):
-    with pytest.raises(UserError, match=r'1 of 20 pictures .* cat/3\.jpg'):
+    with pytest.raises(UserError, match=r'1 of 20 images .* cat/3\.jpg'):
       run(*arguments, *option)
   assert run(*arguments, '--on-error=skip') == 0
   assert 'left out as damaged: 1' in capsys.readouterr().out
@@ -87,12 +87,12 @@ def test_damaged_pictures_are_skipped_if_asked(tmp_path, capsys):
 @pytest.mark.parametrize('dataset', ['imagenet', 'mini_imagenet'])
 def test_known_collections_are_asked_for(dataset, tmp_path):
   arguments = [dataset, '--images', str(tmp_path), '--dir', str(tmp_path)]
-  with pytest.raises(UserError, match=r'ILSVRC2012_img_train|no class folders'):
+  with pytest.raises(UserError, match=r'ILSVRC2012_img_train|0 class folders'):
     run(*arguments)
 
 
 def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
-  monkeypatch.setattr(mini_imagenet, 'NUM_CLASSES', 2)
+  monkeypatch.setattr(imagenet, 'MINI_CLASSES', 2)
   folders = ('n01440764', 'n01443537', 'n01484850')
   image_files.write(tmp_path / 'in', image_files.names(*folders, count=12))
   (tmp_path / 'list').write_text('n01484850\nn01443537\n')
@@ -104,7 +104,7 @@ def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
       '--jobs=1',
       '--seed=3',
   )
-  builder = prepared.open_newest('mini_imagenet', str(tmp_path / 'out'))
+  builder = sources.open_newest('mini_imagenet', str(tmp_path / 'out'))
   names = builder.info.features['label'].names
   assert names == ['goldfish', 'great white shark']
   sizes = {k: v.num_examples for k, v in builder.info.splits.items()}
@@ -201,7 +201,7 @@ def test_bad_pictures_are_reported_by_name(tmp_path, capsys):
   damaged = _bad_pictures(tmp_path / 'in')
   arguments = ['folder', 'pets', f'--images={tmp_path / "in"}', '--jobs=1']
   arguments += [f'--dir={tmp_path / "out"}']
-  with pytest.raises(UserError, match='7 of 49 pictures') as caught:
+  with pytest.raises(UserError, match='7 of 49 images') as caught:
     run(*arguments)
   listed = re.search(r'all are in (\S+):', str(caught.value))[1]
   lines = pathlib.Path(listed).read_text('utf-8').splitlines()
@@ -221,7 +221,7 @@ def test_bad_pictures_are_reported_by_name(tmp_path, capsys):
       'in several classes: 1 times, first пёс/copy of a cat.jpg and 猫/0.jpg',
   ):
     assert line in out
-  builder = prepared.open_newest('pets', str(tmp_path / 'out'))
+  builder = sources.open_newest('pets', str(tmp_path / 'out'))
   assert builder.info.features['label'].names == ['dog', 'пёс', '猫']
   assert sum(s.num_examples for s in builder.info.splits.values()) == 42
   # All that was taken can be trained on.
@@ -240,12 +240,10 @@ def test_folders_that_will_not_do_are_one_line(tmp_path):
     return str(caught.value)
 
   image_files.write(tmp_path / 'one', image_files.names('猫', count=9))
-  assert "has one class only, '猫'" in said(tmp_path / 'one')
+  assert 'one has 1 class folders' in said(tmp_path / 'one')
   image_files.write(tmp_path / 'hole', image_files.names('a', 'b'))
   (tmp_path / 'hole' / 'empty').mkdir()
-  assert "hole has no pictures of class 'empty': remove" in said(
-      tmp_path / 'hole'
-  )
+  assert "class 'empty' has 0 images, of which" in said(tmp_path / 'hole')
   image_files.write(tmp_path / 'loop', image_files.names('a', 'b'))
   (tmp_path / 'loop' / 'a' / 'again').symlink_to('..')
   assert 'is a link to a folder that it is in' in said(tmp_path / 'loop')

@@ -7,7 +7,7 @@ import pytest
 
 from gswinrmt_jax.data import imagenet
 from gswinrmt_jax.data.prepare import collection as collections
-from gswinrmt_jax.data.prepare import imagenet_files
+from gswinrmt_jax.data.prepare import imagenet as finder
 from gswinrmt_jax.errors import UserError
 
 _WNIDS = imagenet.wnids()[:4]
@@ -27,8 +27,8 @@ def tiny(monkeypatch):
   names = imagenet.classes()[:4]
   monkeypatch.setattr(imagenet, 'wnids', lambda: _WNIDS)
   monkeypatch.setattr(imagenet, 'classes', lambda: names)
-  monkeypatch.setattr(imagenet_files, 'OFFICIAL', {'train': 8, 'val': 4})
-  monkeypatch.setattr(imagenet_files, '_val_wnids', lambda: [*_VAL.values()])
+  monkeypatch.setattr(finder, 'OFFICIAL', {'train': 8, 'val': 4})
+  monkeypatch.setattr(finder, '_val_wnids', lambda: [*_VAL.values()])
 
 
 def _bytes(name):
@@ -84,7 +84,7 @@ def _val_tar(root):
 def test_every_form_gives_the_same(train, val, tmp_path):
   train(tmp_path)
   val(tmp_path)
-  made = imagenet_files.find(tmp_path)
+  made = finder.find(tmp_path)
   assert made.class_names == imagenet.classes() and not made.notes
   contents = {
       split: {
@@ -110,12 +110,12 @@ def test_validation_folders_go_before_a_tar(tmp_path):
   _train_tars(tmp_path)
   _val_tar(tmp_path)
   _val_folders(tmp_path)
-  assert imagenet_files.find(tmp_path).source['val'] == 'val'
+  assert finder.find(tmp_path).source['val'] == 'val'
 
 
 def test_classes_of_the_validation_images_come_with_tfds(monkeypatch):
   monkeypatch.undo()
-  wnids = imagenet_files._val_wnids()
+  wnids = finder._val_wnids()
   assert wnids[:3] == ['n01751748', 'n09193705', 'n02105855']
   assert Counter(wnids) == dict.fromkeys(imagenet.wnids(), 50)
 
@@ -124,14 +124,14 @@ def test_other_numbers_are_said(tmp_path):
   _train_folders(tmp_path)
   _val_flat(tmp_path)
   (tmp_path / 'train' / _WNIDS[1] / _TRAIN[_WNIDS[1]][0]).unlink()
-  assert imagenet_files.find(tmp_path).notes == [
-      'train has 7 pictures, the release has 8'
+  assert finder.find(tmp_path).notes == [
+      'train has 7 images, the release has 8'
   ]
 
 
 def _refused(root):
   with pytest.raises(UserError) as caught:
-    imagenet_files.find(root)
+    finder.find(root)
   assert '\n' not in str(caught.value)
   return str(caught.value)
 
@@ -144,17 +144,15 @@ def test_what_is_missing_or_too_much(tmp_path):
   for name in ('ILSVRC2012_val_00000005.JPEG', 'x.JPEG'):
     path = tmp_path / 'val' / name
     path.write_bytes(_bytes('1.JPEG'))
-    assert f'val/{name} is no validation image' in _refused(tmp_path)
+    assert f'val/{name} is not a validation image' in _refused(tmp_path)
     path.unlink()
   (tmp_path / 'train' / 'n99999999').mkdir()
-  assert '1 classes that ImageNet-1k has not, the first n99999999' in _refused(
-      tmp_path
-  )
-  (tmp_path / 'train' / 'n99999999').rename(tmp_path / 'train' / 'notes')
+  (tmp_path / 'train' / 'notes').mkdir()
+  assert finder.find(tmp_path).ignored['other folders'] == 2
   for name in _TRAIN[_WNIDS[2]]:
     (tmp_path / 'train' / _WNIDS[2] / name).unlink()
   said = _refused(tmp_path)
-  assert '1 of 4 classes of ImageNet-1k have no pictures' in said
+  assert '1 of 4 classes have no images' in said
   assert said.endswith(f'the first {_WNIDS[2]}')
 
 
@@ -168,8 +166,8 @@ def test_wanted_classes_among_others(tmp_path):
   (tmp_path / 'in' / 'n00000004.tar').write_bytes(b'is not looked at')
   (tmp_path / 'in' / 'n00000005').mkdir()
   ignored = Counter()
-  found, unwanted = imagenet_files.find_classes(
-      tmp_path, 'in', {'n00000002': 0, 'n00000003': 1}, ignored, 'set'
+  found = finder.find_classes(
+      tmp_path, 'in', {'n00000002': 0, 'n00000003': 1}, ignored
   )
   assert [(p.file_name, p.label) for p in found] == [
       ('in/n00000002.tar/x.JPEG', 0),
@@ -177,32 +175,31 @@ def test_wanted_classes_among_others(tmp_path):
       ('in/n00000003/1.jpg', 1),
       ('in/n00000003/2.jpg', 1),
   ]
-  assert unwanted == ['n00000001', 'n00000004', 'n00000005']
   assert {k: v for k, v in ignored.items() if v} == {
       'hidden': 1,
-      'folders without a WordNet identifier': 1,
-      '.csv outside class folders': 1,
-      'without suffix outside class folders': 1,
+      'other folders': 4,
+      '.csv': 1,
+      'without suffix': 1,
   }
 
 
 def test_where_classes_are(tmp_path):
-  assert not imagenet_files.has_classes(tmp_path, 'in')
+  assert not finder._has_classes(tmp_path, 'in')
   image_files.write(tmp_path, image_files.names('in/dogs'))
-  assert not imagenet_files.has_classes(tmp_path, 'in')
+  assert not finder._has_classes(tmp_path, 'in')
   (tmp_path / 'in' / 'n00000001.tar').touch()
-  assert imagenet_files.has_classes(tmp_path, 'in')
+  assert finder._has_classes(tmp_path, 'in')
 
 
 def _find(root, below):
   labels = {'n00000001': 0, 'n00000002': 1}
-  return imagenet_files.find_classes(root, below, labels, Counter(), 'set')
+  return finder.find_classes(root, below, labels, Counter())
 
 
 def test_a_class_that_is_there_twice(tmp_path):
   content = image_files.tar({'x.JPEG': image_files.encoded(1)})
   image_files.write(tmp_path, image_files.names('in/n00000001', 'in/n00000002'))
-  assert len(_find(tmp_path, 'in')[0]) == 6
+  assert len(_find(tmp_path, 'in')) == 6
   (tmp_path / 'in' / 'n00000002.tar').write_bytes(content)
   with pytest.raises(UserError, match='the class n00000002 twice, as a fold'):
     _find(tmp_path, 'in')

@@ -5,7 +5,7 @@ import pytest
 
 from gswinrmt_jax.data import imagenet
 from gswinrmt_jax.data.prepare import collection as collections
-from gswinrmt_jax.data.prepare import mini_imagenet
+from gswinrmt_jax.data.prepare import imagenet as finder
 from gswinrmt_jax.data.prepare.collection import Collection, Picture
 from gswinrmt_jax.errors import UserError
 
@@ -16,8 +16,8 @@ _OF_TWELVE = {'train': 10, 'val': 1, 'test': 1}
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-  monkeypatch.setattr(mini_imagenet, 'NUM_CLASSES', 4)
-  monkeypatch.setattr(mini_imagenet, 'IMAGES_PER_CLASS', 12)
+  monkeypatch.setattr(finder, 'MINI_CLASSES', 4)
+  monkeypatch.setattr(finder, 'MINI_IMAGES', 12)
 
 
 def _lists(root, folder):
@@ -50,7 +50,7 @@ def _check(collection):
 def test_lists_of_the_few_shot_release(folder, tmp_path):
   _lists(tmp_path, folder)
   image_files.write(tmp_path, ['images/not_listed.jpg'])
-  _check(mini_imagenet.find(tmp_path, seed=5))
+  _check(finder.find_mini(tmp_path, seed=5))
 
 
 def test_lists_whose_file_names_repeat(tmp_path):
@@ -58,26 +58,26 @@ def test_lists_whose_file_names_repeat(tmp_path):
     image_files.write(tmp_path, image_files.names(*wnids, count=12))
     rows = [f'{i}.jpg,{wnid}\n' for wnid in wnids for i in range(12)]
     (tmp_path / f'{name}.csv').write_text(f'filename,label\n{"".join(rows)}')
-  _check(mini_imagenet.find(tmp_path, seed=5))
+  _check(finder.find_mini(tmp_path, seed=5))
 
 
 def test_lists_that_will_not_do(tmp_path):
   _lists(tmp_path, lambda wnid: 'images')
   (tmp_path / 'images' / f'{_WNIDS[0]}{3:08d}.jpg').unlink()
   with pytest.raises(UserError, match=r'^1 of the 48 .*00000003\.jpg$'):
-    mini_imagenet.find(tmp_path)
+    finder.find_mini(tmp_path)
   (tmp_path / 'val.csv').write_text('filename,label\na.jpg,n1\nb.jpg\n')
   with pytest.raises(UserError, match=r'val\.csv, line 3: not a file name and'):
-    mini_imagenet.find(tmp_path)
+    finder.find_mini(tmp_path)
   (tmp_path / 'val.csv').write_bytes(b'filename,label\n\xff.jpg,n1\n')
   with pytest.raises(UserError, match=r'cannot read .*val\.csv: .utf-8'):
-    mini_imagenet.find(tmp_path)
-  (tmp_path / 'val.csv').write_text('name;class\n')
-  with pytest.raises(UserError, match='does not start with filename,label'):
-    mini_imagenet.find(tmp_path)
+    finder.find_mini(tmp_path)
+  (tmp_path / 'val.csv').write_text('name;class\na.jpg;n1\n')
+  with pytest.raises(UserError, match="has no column 'filename'"):
+    finder.find_mini(tmp_path)
   (tmp_path / 'val.csv').unlink()
-  with pytest.raises(UserError, match=r'has no val\.csv'):
-    mini_imagenet.find(tmp_path)
+  with pytest.raises(UserError, match=r'No such file .*val\.csv'):
+    finder.find_mini(tmp_path)
 
 
 def _imagenet_folders(root):
@@ -105,9 +105,7 @@ def _classes(tmp_path, wnids=_WNIDS):
 @pytest.mark.parametrize('below', ['', 'train'])
 def test_from_imagenet(make, below, tmp_path):
   make(tmp_path / 'in' / below)
-  _check(
-      mini_imagenet.find(tmp_path / 'in', classes=_classes(tmp_path), seed=5)
-  )
+  _check(finder.find_mini(tmp_path / 'in', classes=_classes(tmp_path), seed=5))
 
 
 def test_from_imagenet_as_released(tmp_path):
@@ -116,24 +114,24 @@ def test_from_imagenet_as_released(tmp_path):
           {f'{w}.tar': _class_tar(w) for w in ('n01440764', *_WNIDS)}
       )
   )
-  _check(mini_imagenet.find(tmp_path, classes=_classes(tmp_path), seed=5))
+  _check(finder.find_mini(tmp_path, classes=_classes(tmp_path), seed=5))
 
 
 def test_classes_that_will_not_do(tmp_path):
   _imagenet_folders(tmp_path)
-  with pytest.raises(UserError, match='no pictures of class n00000001'):
-    mini_imagenet.find(
+  with pytest.raises(UserError, match=r'1 of 4 .* first n00000001'):
+    finder.find_mini(
         tmp_path, classes=_classes(tmp_path, (*_WNIDS[1:], 'n00000001'))
     )
-  with pytest.raises(UserError, match="starts with 'tench'"):
-    mini_imagenet.find(tmp_path, classes=_classes(tmp_path, ('tench',)))
+  with pytest.raises(UserError, match='have no images, the first tench'):
+    finder.find_mini(tmp_path, classes=_classes(tmp_path, ('tench',)))
   with pytest.raises(UserError, match='has 3 classes, mini-ImageNet has 4'):
-    mini_imagenet.find(tmp_path, classes=_classes(tmp_path, _WNIDS[1:]))
+    finder.find_mini(tmp_path, classes=_classes(tmp_path, _WNIDS[1:]))
   with pytest.raises(UserError, match='cannot read --classes'):
-    mini_imagenet.find(tmp_path, classes=tmp_path / 'none')
+    finder.find_mini(tmp_path, classes=tmp_path / 'none')
   (tmp_path / 'empty').mkdir()
-  with pytest.raises(UserError, match='has no folders n01440764'):
-    mini_imagenet.find(tmp_path / 'empty', classes=_classes(tmp_path))
+  with pytest.raises(UserError, match='4 of 4 classes have no images'):
+    finder.find_mini(tmp_path / 'empty', classes=_classes(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +140,7 @@ def test_classes_that_will_not_do(tmp_path):
 def test_class_folders_are_pooled(parts, tmp_path):
   folders = [part + wnid for part, wnid in zip(parts, _WNIDS, strict=True)]
   image_files.write(tmp_path, image_files.names(*folders, count=12))
-  _check(mini_imagenet.find(tmp_path, seed=5))
+  _check(finder.find_mini(tmp_path, seed=5))
 
 
 def test_splits_by_image_stay(tmp_path):
@@ -153,13 +151,13 @@ def test_splits_by_image_stay(tmp_path):
           *image_files.names(*(f'test/{w}' for w in _WNIDS), count=2),
       ],
   )
-  made = mini_imagenet.find(tmp_path)
+  made = finder.find_mini(tmp_path)
   assert {s: made.counts(s) for s in made.splits} == {
       'train': [3] * 4,
       'test': [2] * 4,
   }
   with pytest.raises(UserError, match='--seed has no use'):
-    mini_imagenet.find(tmp_path, seed=0)
+    finder.find_mini(tmp_path, seed=0)
 
 
 def test_another_number_of_images_is_said(tmp_path):
@@ -170,9 +168,9 @@ def test_another_number_of_images_is_said(tmp_path):
           *image_files.names(_WNIDS[3], count=24),
       ],
   )
-  made = mini_imagenet.find(tmp_path)
+  made = finder.find_mini(tmp_path)
   (note,) = made.notes
-  assert note.startswith('some classes have 24 to 24 pictures, not 12')
+  assert note.startswith('some classes have 24 to 24 images, not 12')
   assert sorted(made.counts('test')) == [1, 1, 1, 2]
   assert sorted(made.counts('train')) == [10, 10, 10, 20]
 
@@ -181,7 +179,9 @@ def test_shares_are_500_50_50():
   for count, expected in ((600, (500, 50, 50)), (1300, (1084, 108, 108))):
     pictures = [Picture(f'{i}.jpg', i % 2) for i in range(2 * count)]
     made = collections.divide(
-        Collection('/x', ('a', 'b'), {'': pictures}), mini_imagenet.SHARES, 0
+        Collection('/x', ('a', 'b'), {'': pictures}),
+        finder.MINI_SHARES,
+        0,
     )
     for split, number in zip(('train', 'val', 'test'), expected, strict=True):
       assert made.counts(split) == [number] * 2
@@ -190,10 +190,10 @@ def test_shares_are_500_50_50():
 def test_too_few_images_to_divide(tmp_path):
   image_files.write(tmp_path, image_files.names(*_WNIDS, count=5))
   with pytest.raises(UserError, match='test would get nothing') as caught:
-    mini_imagenet.find(tmp_path)
+    finder.find_mini(tmp_path)
   assert '--' not in str(caught.value)  # There are no options for it.
 
 
 def test_names_of_ones_own_stay(tmp_path):
   image_files.write(tmp_path, image_files.names('a', 'b', 'c', 'd', count=12))
-  assert mini_imagenet.find(tmp_path).class_names == ('a', 'b', 'c', 'd')
+  assert finder.find_mini(tmp_path).class_names == ('a', 'b', 'c', 'd')

@@ -161,7 +161,7 @@ def test_tokens_are_told_what_their_pixels_show():
   ramp = np.linspace(0, 255, 64).astype(np.uint8)
   red, green = np.broadcast_arrays(ramp[None], ramp[:, None])
   image = np.stack([red, green, np.zeros_like(red)], -1)[None].repeat(6, 0)
-  train = batches_lib.Cropped(
+  train = batches_lib.Decoded(
       sources.ArraySource(image, np.zeros(6, np.int32)),
       (32, 32),
       pictures.RandomCrop((0.2, 0.5), (0.6, 1.6)),

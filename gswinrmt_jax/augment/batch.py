@@ -4,9 +4,18 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Float32, Integer, PRNGKeyArray, UInt8
+from jaxtyping import (
+    Array,
+    Bool,
+    Float,
+    Float32,
+    Int32,
+    Integer,
+    PRNGKeyArray,
+    UInt8,
+)
 
-from gswinrmt_jax.augment import crop, erase, label_map, mix, rand_augment
+from gswinrmt_jax.augment import erase, image_ops, label_map, mix, rand_augment
 from gswinrmt_jax.errors import UserError
 
 # Must be 0 with label maps, which do not follow these changes.
@@ -60,13 +69,7 @@ def normalize(
 ) -> Float32[Array, 'b h w 3']:
   """Returns `(image / 255 - mean) / std`, channel by channel.
 
-  Args:
-    image: The images.
-    mean: Mean of the channels, of pixels / 255.
-    std: Standard deviation of the channels, of pixels / 255.
-
-  Returns:
-    Images of mean 0 and deviation 1 over the data set.
+  Mean and standard deviation are those of the data set's pixels / 255.
   """
   mean = jnp.array(mean, jnp.float32)[None, None, None]
   std = jnp.array(std, jnp.float32)[None, None, None]
@@ -153,11 +156,7 @@ def augment_with_map(
 
   Returns:
     Normalised images, and smoothed targets of class and dense logits.
-
-  Raises:
-    UserError: If the settings have padding or mixing.
   """
-  check_with_map(settings)
   image, flipped, _ = _augment_images(key, image, settings)
   return image, label_map.targets(
       whole,
@@ -173,7 +172,7 @@ def _augment_images(
 ) -> tuple[Float32[Array, 'b h w 3'], Bool[Array, ' b'], PRNGKeyArray]:
   """Augments each image by itself; also returns the flips and a key to mix."""
   crop_key, rand_key, erase_key, mix_key = jax.random.split(key, 4)
-  image, flipped = crop.crop_and_flip(
+  image, flipped = crop_and_flip(
       crop_key, image, padding=settings.crop_padding, flip=settings.flip
   )
   image = rand_augment.rand_augment(
@@ -196,3 +195,58 @@ def _augment_images(
       fill=settings.erase_fill,
   )
   return image, flipped, mix_key
+
+
+def crop_and_flip(
+    key: PRNGKeyArray,
+    image: UInt8[Array, 'b h w 3'],
+    *,
+    padding: int,
+    flip: bool,
+) -> tuple[UInt8[Array, 'b h w 3'], Bool[Array, ' b']]:
+  """Pads with zeros, crops back to the old size and flips, at random.
+
+  Args:
+    key: Source of the draws; each image has its own.
+    image: The images.
+    padding: Rows and columns of zeros on each side; all (2 padding + 1)^2
+      windows are equally likely. 0 for no crop.
+    flip: Whether an image is flipped left to right with probability 1/2.
+
+  Returns:
+    Images of the same size, and which of them are flipped.
+  """
+  batch = image.shape[0]
+  if not padding and not flip:
+    return image, jnp.zeros(batch, bool)
+  # One call for all draws: compiling a call for each took half of the time to
+  # the first batch.
+  uniform = jax.random.uniform(key, (3, batch), dtype=jnp.float32)
+  places = (uniform[:2] * (2 * padding + 1)).astype(jnp.int32)
+  down, right = places - padding
+  flipped = (uniform[2] < 0.5) & flip
+  return shift_and_flip(image, down, right, flipped), flipped
+
+
+def shift_and_flip(
+    image: UInt8[Array, 'b h w 3'],
+    down: Int32[Array, ' b'],
+    right: Int32[Array, ' b'],
+    flipped: Bool[Array, ' b'],
+) -> UInt8[Array, 'b h w 3']:
+  """Cuts a window of the image's size that starts at (down, right), then flips.
+
+      out[y, x] = image[y + down, x' + right],  x' = w - 1 - x where flipped
+
+  and 0 outside the image: no padded copy is made. Negative numbers lie above
+  the image or left of it.
+  """
+  _, height, width, _ = image.shape
+  column = jnp.arange(width, dtype=jnp.int32)[None]
+  column = jnp.where(flipped[:, None], width - 1 - column, column)
+  column = (column + right[:, None])[:, None, :]
+  row = (jnp.arange(height, dtype=jnp.int32)[None] + down[:, None])[:, :, None]
+  window = image_ops.resample_nearest(
+      image_ops.pack(image), column, row, fill=(0, 0, 0)
+  )
+  return image_ops.unpack(window)

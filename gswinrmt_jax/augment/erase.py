@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32, PRNGKeyArray
 
-from gswinrmt_jax.augment import draws
-
 # A box as high or as wide as the image is drawn again, up to so many times.
 _ATTEMPTS = 10
 
@@ -66,15 +64,8 @@ def random_box(
   The sides are sqrt(area aspect) and sqrt(area / aspect), rounded. The first of
   ten draws counts whose box is less high and less wide than the image; that
   favours boxes near to square, so the aspects of the result are not quite
-  log-uniform. All places are equally likely.
-
-  Args:
-    key: Source of the draws.
-    batch: Number of images.
-    height: Rows of the image.
-    width: Columns of the image.
-    area: Range of the area as a share of the image.
-    aspect: Range of height over width.
+  log-uniform. All places are equally likely. `area` and `aspect` are those of
+  `random_erase`.
 
   Returns:
     Top, left, height and width; height and width are 0 where no draw fits.
@@ -92,6 +83,6 @@ def random_box(
       jnp.take_along_axis(jnp.where(fits, side, 0), first, axis=0)[0]
       for side in (rows, columns)
   )
-  top = draws.integer(uniform[-2], height - rows + 1)
-  left = draws.integer(uniform[-1], width - columns + 1)
+  top = (uniform[-2] * (height - rows + 1)).astype(jnp.int32)
+  left = (uniform[-1] * (width - columns + 1)).astype(jnp.int32)
   return jnp.stack([top, left, rows, columns])

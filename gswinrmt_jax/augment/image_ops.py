@@ -1,7 +1,7 @@
 """Pillow's operations on batches of uint8 images, equal to the grey level.
 
 There are three kinds: tables of grey levels, blends with a degenerate image,
-and affine maps. A pixel is packed into one integer wherever it is read or
+and resampling. A pixel is packed into one integer wherever it is read or
 chosen, since a gather costs by the element: a third of the time on a CPU.
 """
 
@@ -43,9 +43,6 @@ def take(
     packed: Packed images.
     row: Rows, within [0, h).
     column: Columns, within [0, w); broadcast against the rows.
-
-  Returns:
-    Packed pixels.
   """
   batch, height, width = packed.shape
   place = row * width + column
@@ -254,12 +251,6 @@ def smooth(image: UInt8[Array, 'b h w 3']) -> Levels:
 
   The pixels of the border stay as they are. `(2 s + 13) // 26` rounds s / 13 to
   the nearest; 13 is odd, so there are no ties.
-
-  Args:
-    image: The images.
-
-  Returns:
-    Levels of the smoothed images.
   """
   _, height, width, _ = image.shape
   level = image.astype(jnp.int32)
@@ -299,53 +290,7 @@ def blend(
   return jnp.clip(out, 0.0, 255.0).astype(jnp.uint8)
 
 
-# --- Affine maps ---
-
-
-def affine_places(
-    *,
-    height: int,
-    width: int,
-    degrees: Float32[Array, '*shape'],
-    shear_x: Float32[Array, '*shape'],
-    shear_y: Float32[Array, '*shape'],
-    translate_x: Float32[Array, '*shape'],
-    translate_y: Float32[Array, '*shape'],
-) -> tuple[Float32[Array, '*shape h w'], Float32[Array, '*shape h w']]:
-  """Returns the place in the input that each pixel of the output shows.
-
-      x_in = cx + (x - cx) cos t - (y - cy) sin t + shear_x y + translate_x
-      y_in = cy + (x - cx) sin t + (y - cy) cos t + shear_y x + translate_y
-
-  with (cx, cy) the centre of the image; the middle of the first pixel is at
-  (0.5, 0.5). A rotation by the angle t turns the image counter-clockwise about
-  its centre; a shear keeps the upper left corner in place. At most one of the
-  five arguments of an image should differ from 0.
-
-  Args:
-    height: Rows of the image.
-    width: Columns of the image.
-    degrees: Angle of the rotation, t.
-    shear_x: Columns to read further right per row.
-    shear_y: Rows to read further down per column.
-    translate_x: Columns to read further right.
-    translate_y: Rows to read further down.
-
-  Returns:
-    Columns and rows, x_in and y_in.
-  """
-  lead = (1,) * degrees.ndim
-  x = jnp.arange(width, dtype=jnp.float32).reshape(*lead, 1, width) + 0.5
-  y = jnp.arange(height, dtype=jnp.float32).reshape(*lead, height, 1) + 0.5
-  degrees, shear_x, shear_y, translate_x, translate_y = (
-      a[..., None, None]
-      for a in (degrees, shear_x, shear_y, translate_x, translate_y)
-  )
-  cos, sin = jnp.cos(jnp.deg2rad(degrees)), jnp.sin(jnp.deg2rad(degrees))
-  right, down = x - width / 2, y - height / 2
-  x_in = width / 2 + right * cos - down * sin + shear_x * y + translate_x
-  y_in = height / 2 + right * sin + down * cos + shear_y * x + translate_y
-  return x_in, y_in
+# --- Resampling ---
 
 
 def resample_bicubic(
@@ -362,14 +307,11 @@ def resample_bicubic(
 
   Args:
     packed: Packed images.
-    x_in: Columns to read at, see `affine_places`. Compute them before a loop
-      over operations: inside it, a CPU computes them again for each of the
-      sixteen pixels and takes three times as long.
+    x_in: Columns to read at; the middle of the first pixel is at 0.5. Compute
+      them before a loop over operations: inside it, a CPU computes them again
+      for each of the sixteen pixels and takes three times as long.
     y_in: Rows to read at.
     fill: Colour outside the image, 0 to 255.
-
-  Returns:
-    Packed images.
   """
   _, height, width = packed.shape
   inside = (x_in >= 0) & (x_in < width) & (y_in >= 0) & (y_in < height)
@@ -407,9 +349,6 @@ def resample_nearest(
     column: Columns to read.
     row: Rows to read; broadcast against the columns.
     fill: Colour outside the image, 0 to 255.
-
-  Returns:
-    Packed images.
   """
   _, height, width = packed.shape
   inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)

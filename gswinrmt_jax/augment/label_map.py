@@ -141,15 +141,8 @@ def targets(
   The class target is the map read as one cell: what the teacher sees in the
   crop on average, rather than the label, which a crop need not show.
 
-  Args:
-    whole: As in `align`.
-    box: As in `align`.
-    flipped: As in `align`.
-    extents: Rows and columns of the model's last map.
-    smoothing: Weight `e` of the uniform distribution.
-
-  Returns:
-    Targets of each image and of its tokens.
+  Args as of `align`; `extents` are those of the model's last map, and
+  `smoothing` is the weight `e` of the uniform distribution.
   """
   image = align(whole, box, flipped, extents=(1, 1))[:, 0, 0]
   tokens = align(whole, box, flipped, extents=extents)

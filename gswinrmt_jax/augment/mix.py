@@ -17,13 +17,7 @@ def smooth_targets(
 ) -> Float32[Array, 'b k']:
   """Returns `(1 - smoothing) onehot(label) + smoothing / k`.
 
-  Args:
-    label: Class of each image.
-    num_classes: Number of classes, k.
-    smoothing: Weight of the uniform distribution.
-
-  Returns:
-    Targets that sum to 1.
+  The targets of an image sum to 1; k is `num_classes`.
   """
   off = smoothing / num_classes
   on = 1.0 - smoothing + off
@@ -108,7 +102,7 @@ def draw_lambda(
 def cutmix_box(
     key: PRNGKeyArray, share: Float32[Array, ''], *, height: int, width: int
 ) -> Bool[Array, 'h w']:
-  """Draws a box whose sides are `sqrt(1 - share)` of the image's.
+  """Draws a box, True inside, whose sides are `sqrt(1 - share)` of the image's.
 
   The centre is uniform over the image. Sides are rounded down to even numbers,
   and what sticks out of the image is cut off, so the box is often smaller than
@@ -119,9 +113,6 @@ def cutmix_box(
     share: Share of the area outside the box.
     height: Rows of the image.
     width: Columns of the image.
-
-  Returns:
-    True inside the box.
   """
   ratio = jnp.sqrt(1.0 - share)
   row_key, column_key = jax.random.split(key)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32, PRNGKeyArray, UInt8
 import numpy as np
 
-from gswinrmt_jax.augment import draws, image_ops
+from gswinrmt_jax.augment import image_ops
 
 
 class Op(enum.IntEnum):
@@ -44,15 +44,24 @@ class Op(enum.IntEnum):
   IDENTITY = 15
 
 
-_TABLES = (
-    Op.AUTO_CONTRAST,
-    Op.EQUALIZE,
-    Op.INVERT,
-    Op.POSTERIZE,
-    Op.SOLARIZE,
-    Op.SOLARIZE_ADD,
-)
-_BLENDS = (Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS)
+# Tables of grey levels, from the image's histogram and the amount.
+_TABLES = {
+    Op.AUTO_CONTRAST: lambda counts, _: image_ops.autocontrast_table(counts),
+    Op.EQUALIZE: lambda counts, _: image_ops.equalize_table(counts),
+    Op.INVERT: lambda *_: image_ops.invert_table(),
+    Op.POSTERIZE: lambda _, bits: image_ops.posterize_table(
+        jnp.minimum(bits, 8)
+    ),
+    Op.SOLARIZE: lambda _, threshold: image_ops.solarize_table(threshold),
+    Op.SOLARIZE_ADD: lambda _, add: image_ops.solarize_add_table(add),
+}
+# Levels of the image at factor 0.
+_BLENDS = {
+    Op.COLOR: image_ops.luma,
+    Op.CONTRAST: image_ops.mean_luma,
+    Op.BRIGHTNESS: lambda image: jnp.zeros((1, 1, 1, 1), jnp.int32),
+    Op.SHARPNESS: image_ops.smooth,
+}
 _MOVES = (Op.ROTATE, Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y)
 SETS = {
     'timm': tuple(Op)[:15],
@@ -145,7 +154,7 @@ def apply(
     moved = image_ops.resample_bicubic(packed, x_in, y_in, fill)
   else:
     moved = image_ops.resample_nearest(packed, x_in, y_in, (0, 0, 0))
-  kinds = [_is_one_of(op, ops) for ops in (_TABLES, _BLENDS, _MOVES)]
+  kinds = [_is_one_of(op, [*ops]) for ops in (_TABLES, _BLENDS, _MOVES)]
   one_hot = jnp.stack([op == Op.IDENTITY, *kinds], -1).astype(jnp.float32)
   return image_ops.choose(
       one_hot, packed, looked_up, image_ops.pack(blended), moved
@@ -154,34 +163,23 @@ def apply(
 
 def _table(image, operation, ops):
   """Table of each image, `b 256 3`; zeros where its operation needs none."""
-  op, amount = operation.op, operation.amount
   counts = image_ops.histogram(image)
-  tables = {
-      Op.AUTO_CONTRAST: image_ops.autocontrast_table(counts),
-      Op.EQUALIZE: image_ops.equalize_table(counts),
-      Op.INVERT: image_ops.invert_table(),
-      Op.POSTERIZE: image_ops.posterize_table(jnp.minimum(amount, 8)),
-      Op.SOLARIZE: image_ops.solarize_table(amount),
-      Op.SOLARIZE_ADD: image_ops.solarize_add_table(amount),
-  }
-  tables = {name: table for name, table in tables.items() if name in ops}
-  one_hot = jnp.stack([op == name for name in tables], axis=-1)
+  used = [name for name in _TABLES if name in ops]
+  tables = (_TABLES[name](counts, operation.amount) for name in used)
+  one_hot = jnp.stack([operation.op == name for name in used], axis=-1)
   return image_ops.choose(
       one_hot.astype(jnp.float32),
-      *(jnp.broadcast_to(table, counts.shape) for table in tables.values()),
+      *(jnp.broadcast_to(table, counts.shape) for table in tables),
   )
 
 
 def _degenerate(image, op):
   """Levels at factor 0 of each image's blend: `b h w 3`."""
-  choices = {
-      Op.COLOR: image_ops.luma(image),
-      Op.CONTRAST: image_ops.mean_luma(image),
-      Op.SHARPNESS: image_ops.smooth(image),
-  }
-  levels = jnp.zeros(image.shape, jnp.int32)  # black: brightness
-  for name, choice in choices.items():
-    levels = jnp.where((op == name)[:, None, None, None], choice, levels)
+  levels = jnp.zeros(image.shape, jnp.int32)
+  for name, at_zero in _BLENDS.items():
+    levels = jnp.where(
+        (op == name)[:, None, None, None], at_zero(image), levels
+    )
   return levels
 
 
@@ -212,11 +210,25 @@ def draw_timm(
   which, apply, strength, side = jax.random.uniform(
       key, (4, *shape), dtype=jnp.float32
   )
-  op = draws.integer(which, len(SETS['timm']))
+  op = (which * len(SETS['timm'])).astype(jnp.int32)
   op = jnp.where(apply < prob, op, Op.IDENTITY)
-  level = jnp.clip(magnitude + std * draws.normal(strength), 0.0, 10.0)
+  level = jnp.clip(magnitude + std * normal(strength), 0.0, 10.0)
   sign = jnp.where(side < 0.5, -1.0, 1.0).astype(jnp.float32)
   return op, level, sign
+
+
+def normal(uniform: Float32[Array, '*shape']) -> Float32[Array, '*shape']:
+  """Maps [0, 1) to the standard normal distribution by its quantile function.
+
+  Args:
+    uniform: Draws from [0, 1), multiples of 2^-23.
+
+  Returns:
+    Normal draws, within 5.3 of 0; symmetric, since each draw counts as the
+    middle of its step.
+  """
+  centred = 2 * (uniform + 2.0**-24) - 1
+  return math.sqrt(2) * jax.lax.erf_inv(centred)
 
 
 def timm_operation(
@@ -239,6 +251,16 @@ def timm_operation(
   | rotate                                  | by 0 -> +-30 degrees           |
   | shear                                   | by 0 -> +-0.3                  |
   | translate                               | by 0 -> +-0.45 of the side     |
+
+  The pixel at (x, y) of the output shows the input at
+
+      x_in = cx + (x - cx) cos t - (y - cy) sin t + shear_x y + translate_x
+      y_in = cy + (x - cx) sin t + (y - cy) cos t + shear_y x + translate_y
+
+  with (cx, cy) the centre of the image; the middle of the first pixel is at
+  (0.5, 0.5). A rotation by the angle t turns the image counter-clockwise about
+  its centre; a shear keeps the upper left corner in place. At most one of the
+  five differs from 0.
   """
   part = level / 10
 
@@ -246,17 +268,18 @@ def timm_operation(
     return value.astype(jnp.int32)
 
   def only(name, most):
-    return jnp.where(op == name, sign * part * most, 0.0)
+    return jnp.where(op == name, sign * part * most, 0.0)[..., None, None]
 
-  x_in, y_in = image_ops.affine_places(
-      height=height,
-      width=width,
-      degrees=only(Op.ROTATE, 30.0),
-      shear_x=only(Op.SHEAR_X, 0.3),
-      shear_y=only(Op.SHEAR_Y, 0.3),
-      translate_x=only(Op.TRANSLATE_X, 0.45 * width),
-      translate_y=only(Op.TRANSLATE_Y, 0.45 * height),
-  )
+  lead = (1,) * op.ndim
+  x = jnp.arange(width, dtype=jnp.float32).reshape(*lead, 1, width) + 0.5
+  y = jnp.arange(height, dtype=jnp.float32).reshape(*lead, height, 1) + 0.5
+  right, down = x - width / 2, y - height / 2
+  angle = jnp.deg2rad(only(Op.ROTATE, 30.0))
+  cos, sin = jnp.cos(angle), jnp.sin(angle)
+  x_in = width / 2 + right * cos - down * sin
+  x_in += only(Op.SHEAR_X, 0.3) * y + only(Op.TRANSLATE_X, 0.45 * width)
+  y_in = height / 2 + right * sin + down * cos
+  y_in += only(Op.SHEAR_Y, 0.3) * x + only(Op.TRANSLATE_Y, 0.45 * height)
   amount = jnp.where(op == Op.POSTERIZE, 4 - whole(part * 4), 0)
   amount = jnp.where(op == Op.SOLARIZE, 256 - whole(part * 256), amount)
   amount = jnp.where(op == Op.SOLARIZE_ADD, whole(part * 110), amount)
@@ -274,7 +297,7 @@ def draw_torchvision(
   which, side = jax.random.uniform(key, (2, *shape), dtype=jnp.float32)
   ops = jnp.array(SETS['torchvision'], jnp.int32)
   negative = (side < 0.5).astype(jnp.int32)
-  return ops[draws.integer(which, len(ops))], negative
+  return ops[(which * len(ops)).astype(jnp.int32)], negative
 
 
 def torchvision_operation(

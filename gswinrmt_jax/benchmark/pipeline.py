@@ -100,7 +100,7 @@ def make_data(
       list(pool.map(make, range(count)))
     writer.prepare(
         DATA,
-        lambda: class_folders.find_and_divide(pictures),
+        lambda: class_folders.find(pictures),
         data_dir=str(folder),
     )
 

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   arguments.add_number(
       group,
       '--jobs',
-      help='processes that decode the images; default: one per core',
+      help='threads that decode the images; default: one per core',
   )
   add(
       '--on-error',
@@ -149,23 +149,18 @@ def _prepare_images(args):
 
 
 def _find(args):
-  from gswinrmt_jax.data.prepare import (
-      class_folders,
-      imagenet_files,
-      mini_imagenet,
-  )
+  from gswinrmt_jax.data.prepare import class_folders, collection, imagenet
 
   root = _path(args.images)
   if not root.is_dir():
     raise UserError(f'--images {args.images}: no such directory')
   if args.dataset == 'imagenet':
-    return imagenet_files.find(root)
+    return imagenet.find(root)
   if args.dataset == 'mini_imagenet':
     classes = args.classes and _path(args.classes)
-    return mini_imagenet.find(root, classes=classes, seed=args.seed)
-  return class_folders.find_and_divide(
-      root, val=args.val, test=args.test, seed=args.seed
-  )
+    return imagenet.find_mini(root, classes=classes, seed=args.seed)
+  shares = {'val': args.val, 'test': args.test}
+  return collection.divide(class_folders.find(root), shares, args.seed)
 
 
 def _path(text):

@@ -3,19 +3,11 @@
 from collections.abc import Callable, Iterator
 import contextlib
 import itertools
-import shutil
 
 import numpy as np
 
 from gswinrmt_jax.data import parallel
-from gswinrmt_jax.data.records import (
-    Arrays,
-    Batch,
-    Cropped,
-    Decoded,
-    Records,
-    Rows,
-)
+from gswinrmt_jax.data.records import Arrays, Batch, Decoded, Records, Rows
 
 _PART = 64  # images that a thread decodes at a time
 _STEPS = 10**12  # more than any run has
@@ -53,7 +45,7 @@ def train_batches(
 
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and the record's number 'row'
-    int32 [b]; with `Cropped` records also 'box', with `Rows` only 'row'.
+    int32 [b]; with random crops also 'box', with `Rows` only 'row'.
 
   Raises:
     UserError: If a record cannot be decoded, or a worker is killed.
@@ -65,22 +57,22 @@ def train_batches(
   # Copies of a record are in places k, k + 1, ...: first come those that are
   # the first of their kind, counted from the batch's start, then the second.
   places = np.argsort(np.arange(batch_size) % repeats, kind='stable')
-  places = _part_of(places, share)
+  places = np.split(places, share[1])[share[0]]
 
   def gather(step, part):
     positions = step * batch_size + places[part]
     epochs, offsets = np.divmod(positions, count)
     indices = epochs * count + offsets // repeats
     rows = np.array([order[index] for index in indices.tolist()], np.int32)
-    if isinstance(records, Cropped):
-      return {**records.gather(rows, seed, positions), 'row': rows}
-    return {**records.gather(rows), 'row': rows}
+    if isinstance(records, Rows):
+      return {'row': rows}
+    drawn = (seed, positions) if isinstance(records, Decoded) else ()
+    return {**records.gather(rows, *drawn), 'row': rows}
 
   steps = range(start_step, _STEPS)
   if isinstance(records, (Arrays, Rows)):
     return (gather(step, slice(None)) for step in steps)
   if records.workers:
-    _warn_if_too_large(records, len(places))
     return parallel.in_processes(
         lambda index: gather(steps[index], slice(None)),
         len(steps),
@@ -114,7 +106,7 @@ def eval_batches(
     UserError: If a record cannot be decoded.
   """
   count = len(records)
-  places = _part_of(np.arange(batch_size), share)
+  places = np.split(np.arange(batch_size), share[1])[share[0]]
 
   def gather(step, part):
     positions = step * batch_size + places[part]
@@ -128,11 +120,6 @@ def eval_batches(
   if isinstance(records, Decoded):
     return _in_threads(gather, steps, len(places))
   return (gather(step, slice(None)) for step in steps)
-
-
-def _part_of(places: np.ndarray, share: tuple[int, int]) -> np.ndarray:
-  index, count = share
-  return np.split(places, count)[index]
 
 
 def _padded(batch: Batch, size: int) -> Batch:
@@ -163,20 +150,3 @@ def _in_threads(
           name: np.concatenate([part[name] for part in batch])
           for name in batch[0]
       }
-
-
-def _warn_if_too_large(records: Decoded, batch_size: int) -> None:
-  """Prints a line if the workers' batches will not fit into shared memory."""
-  try:
-    room = shutil.disk_usage('/dev/shm').free
-  except OSError:
-    return
-  image = int(np.prod(records.image_shape))
-  size = batch_size * image * parallel.AHEAD * records.workers
-  if size > room:
-    print(
-        f'{records.workers} workers need up to {size / 1e9:.1f} GB of '
-        f'/dev/shm, which has {room / 1e9:.1f} GB free: enlarge it, or lower '
-        'config.data.workers or config.batch_size',
-        flush=True,
-    )

@@ -9,13 +9,10 @@ from gswinrmt_jax.data import (
     digits,
     imagenet,
     pictures,
-    prepared,
     records,
     sources,
 )
 from gswinrmt_jax.errors import UserError
-
-STORAGES = ('memory', 'disk', 'decode')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Info:
 
   def __post_init__(self):
     if not all(isinstance(name, str) for name in self.class_names):
-      raise ValueError('a class name is no string')
+      raise ValueError('a class name is not a string')
     for values in (self.mean, self.std):
       if len(values) != 3 or not all(map(math.isfinite, values)):
         raise ValueError(f'{values!r:.80} must be 3 finite numbers')
@@ -99,10 +96,9 @@ def load(
     data_dir: str = '',
     *,
     image_size: tuple[int, int] | None = None,
-    crop: float = 0.0,
+    crop: float | pictures.RandomCrop = 0.0,
     storage: str = 'memory',
     workers: int = 0,
-    random_crop: pictures.RandomCrop | None = None,
 ) -> records.Records:
   """Returns a split of a prepared data set as images of one size.
 
@@ -114,12 +110,12 @@ def load(
       that, TFDS's own default. Digits need none.
     image_size: Height and width that images are brought to; None keeps them as
       they are stored, all of one size.
-    crop: Part of the resized image that is kept, as in `pictures.fit`.
-    storage: One of `STORAGES`; 'memory' and 'disk' decode once. The images are
-      the same. Digits, which are small, are always in memory unless decoded.
+    crop: Part of the resized image that is kept, as in `pictures.fit`; or what
+      to draw of each image, each time, which needs the storage 'decode' and an
+      image size.
+    storage: 'memory', 'disk' or 'decode'; the first two decode once. The images
+      are the same. Digits are in memory with 'disk', too.
     workers: Processes that decode, if storage is 'decode'; 0 for threads.
-    random_crop: What to draw of each image, each time; needs the storage
-      'decode' and an image size.
 
   Returns:
     The records, in the data set's own order.
@@ -128,13 +124,7 @@ def load(
     UserError: If the name or split is unknown, or the data are missing, half
       written or corrupt.
   """
-  if storage not in STORAGES:
-    raise UserError(
-        f'unknown storage {storage!r}: must be one of {", ".join(STORAGES)}'
-    )
   source = open_source(name, split, data_dir)
-  if random_crop is not None:
-    return records.Cropped(source, image_size, random_crop, workers)
   decoded = records.Decoded(source, image_size, crop, workers)
   if storage == 'decode':
     return decoded
@@ -156,7 +146,7 @@ def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
 
 def is_prepared(name: str, data_dir: str = '') -> bool:
   """Returns whether `load` will find the data; UserError if half written."""
-  return name == 'digits' or prepared.open_newest(name, data_dir) is not None
+  return name == 'digits' or sources.open_newest(name, data_dir) is not None
 
 
 def ensure(name: str, data_dir: str = '') -> None:
@@ -175,22 +165,21 @@ def ensure(name: str, data_dir: str = '') -> None:
 
 
 def _open(name, data_dir):
-  """Returns the TFDS builder of a prepared data set."""
-  builder = prepared.open_newest(name, data_dir)
+  builder = sources.open_newest(name, data_dir)
   if builder is None:
     raise _unknown(name, data_dir)
   return builder
 
 
 def _unknown(name: str, data_dir: str) -> UserError:
-  root = prepared.data_root(data_dir)
+  root = sources.data_root(data_dir)
   if name in ('cifar10', 'imagenet', 'mini_imagenet'):
     images = '' if name == 'cifar10' else ' --images DIR'
     return UserError(
         f'{name} is not prepared in {root}; run '
-        f'`{prepared.command(name)}{images}`'
+        f'`{sources.command(name)}{images}`'
     )
-  own = prepared.names(data_dir)
+  own = sources.names(data_dir)
   near = difflib.get_close_matches(name, [*NAMES, *own], n=1)
   hint = f'; did you mean {near[0]}?' if near else ''
   there = ', '.join(own) or 'none'

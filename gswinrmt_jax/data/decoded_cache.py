@@ -102,12 +102,11 @@ def _write(folder, decoded):
       part.mkdir()
       _write_arrays(part, shape, decoded)
   except OSError as error:
-    if folder.exists():  # A process on another machine was faster.
-      return
-    raise UserError(
-        f'cannot write decoded images to {folder.parent}: {error.strerror}; '
-        f'make room, {_INSTEAD}'
-    ) from error
+    if not folder.exists():  # Else a process on another machine was faster.
+      raise UserError(
+          f'cannot write decoded images to {folder.parent}: {error.strerror}; '
+          f'make room, {_INSTEAD}'
+      ) from error
 
 
 def _write_arrays(folder, shape, decoded):
@@ -137,20 +136,19 @@ def _open(folder, decoded):
     written = json.loads((folder / 'cache.json').read_text())
     image = np.load(folder / 'image.npy', mmap_mode='r')
     label = np.load(folder / 'label.npy')
-    whole = (
+    if not (
         (image.shape, image.dtype) == (shape, np.uint8)
         and (label.shape, label.dtype) == (shape[:1], np.int32)
         and zlib.crc32(label) == written['label_crc32']
         and _sample_is_whole(image, written['chunk'], written['image_crc32'])
-    )
-    problem = 'it changed since it was written'
+    ):
+      raise ValueError('it changed since it was written')
   except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-    whole, problem = False, str(error).split('\n')[0]
-  if not whole:
+    problem = str(error).split('\n')[0]
     raise UserError(
         f'{folder} is damaged ({problem}): remove that directory, and the '
         'images are decoded again'
-    )
+    ) from error
   return Arrays(image, label, decoded.source)
 
 

@@ -111,17 +111,13 @@ def open_maps(
       )
   if not isinstance(meta.get('checksum'), str):
     raise UserError(f'{folder} is damaged: {_META} has no checksum')
-  shape = index.shape
-  if (
-      (index.dtype, score.dtype) != (np.uint16, np.float16)
-      or len(shape) != 4
-      or shape != score.shape
-      or len(index) != expected['records']
-  ):
+  found = [(a.dtype, a.shape) for a in (index, score)]
+  shape = (expected['records'], *index.shape[1:])
+  if index.ndim != 4 or found != [(np.uint16, shape), (np.float16, shape)]:
     raise UserError(
-        f'{folder} is damaged: {_INDEX} is {index.dtype} {shape} and {_SCORE} '
-        f'{score.dtype} {score.shape}, not uint16 and float16 '
-        f'[{expected["records"]} s t m]'
+        f'{folder} is damaged: {_INDEX} is {index.dtype} {index.shape} and '
+        f'{_SCORE} {score.dtype} {score.shape}, not uint16 and float16 '
+        f'[{shape[0]} s t m]'
     )
   return LabelMaps(index, score, meta['checksum'])
 
@@ -146,9 +142,7 @@ def order_checksum(source: sources.Source) -> str:
   """Returns a checksum of which records there are and in which order.
 
   SHA-256 of `ROW TAB KEY NEWLINE` for 1000 rows, `floor(i n / 1000)`, or for
-  all where there are fewer.
-
-  Keys are those of `Source.keys`.
+  all where there are fewer. Keys are those of `Source.keys`.
   """
   count = len(source)
   checked = min(count, _CHECKED)
@@ -187,11 +181,10 @@ def _write_arrays(part, maps, count, num_classes):
 
 def _problem(classes, probabilities, index, num_classes):
   """Returns what is wrong with a map, '' if nothing is."""
-  if classes.ndim != 3 or classes.shape != probabilities.shape:
-    shapes = f'{classes.shape} and {probabilities.shape}'
-    return f'has shapes {shapes}, not [s t m] twice'
-  if classes.shape != index.shape[1:]:
-    return f'has the shape {classes.shape}, the first {index.shape[1:]}'
+  shapes = classes.shape, probabilities.shape
+  if classes.ndim != 3 or shapes != (index.shape[1:],) * 2:
+    said = f'has shapes {shapes[0]} and {shapes[1]}'
+    return f'{said}, not [s t m] twice, as the first record'
   if not (0 <= classes.min() and classes.max() < num_classes):
     return f'has classes outside of 0 to {num_classes - 1}'
   # Written so that NaN is out of range too.

@@ -23,14 +23,17 @@ def cores() -> int:
   return os.cpu_count() or 1
 
 
-def in_threads(read: Callable[[int], _T], count: int) -> Iterator[_T]:
+def in_threads(
+    read: Callable[[int], _T], count: int, threads: int | None = None
+) -> Iterator[_T]:
   """Yields `read(0)` to `read(count - 1)` in order, computed in threads.
 
-  There is a thread per core: Pillow releases Python's lock while it decodes.
+  There is a thread per core, unless another number is given: Pillow releases
+  Python's lock while it decodes.
   """
   import grain  # A second to import, which --help need not wait for.
 
-  threads = cores()
+  threads = threads or cores()
   dataset = grain.MapDataset.range(count).map(read)
   iterator = iter(
       dataset.to_iter_dataset(grain.ReadOptions(threads, AHEAD * threads))
@@ -58,7 +61,7 @@ def in_processes(
   iterator = iter(
       dataset.to_iter_dataset(grain.ReadOptions(0, 0)).mp_prefetch(
           grain.MultiprocessingOptions(workers, per_worker_buffer_size=AHEAD),
-          worker_init_fn=begin_worker,
+          worker_init_fn=_begin_worker,
       )
   )
   try:
@@ -79,7 +82,7 @@ def in_processes(
     gc.collect()
 
 
-def begin_worker(*_: int) -> None:
+def _begin_worker(*_: int) -> None:
   """Leaves Ctrl-C to the parent and exits with it, even if it is killed."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)
 

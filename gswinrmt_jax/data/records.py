@@ -1,12 +1,11 @@
 """The records of a split as arrays: decoded once, or each time."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import os
 
 import numpy as np
-import PIL.Image
 
 from gswinrmt_jax.data import parallel, pictures
 from gswinrmt_jax.data.sources import Source
@@ -31,7 +30,7 @@ class Arrays:
   label: np.ndarray
   source: Source | None = None
 
-  workers = 0  # There is nothing for them to do.
+  workers = 0  # There is nothing to decode.
 
   def __len__(self) -> int:
     return len(self.label)
@@ -59,11 +58,6 @@ class Rows:
   def __len__(self) -> int:
     return self.count
 
-  def gather(self, rows: np.ndarray) -> Batch:
-    """Returns nothing: every batch holds its rows anyway."""
-    del rows
-    return {}
-
 
 class Decoded:
   """Records that are decoded each time they are gathered.
@@ -72,7 +66,8 @@ class Decoded:
     source: The records as they are stored.
     size: Height and width that images are brought to; None keeps them as they
       are stored, all of one size.
-    crop: Part of the resized image that is kept, as in `pictures.fit`.
+    crop: Part of the resized image that is kept, as in `pictures.fit`, or a
+      `RandomCrop`, which needs a size.
     workers: Processes that decode; 0 for threads of this process.
     image_shape: Height, width and channels of an image.
   """
@@ -81,19 +76,34 @@ class Decoded:
       self,
       source: Source,
       size: tuple[int, int] | None = None,
-      crop: float = 0.0,
+      crop: float | pictures.RandomCrop = 0.0,
       workers: int = 0,
   ):
     self.source, self.size, self.crop = source, size, crop
     self.workers = workers
     ((first, _),) = source.read([0])
-    self.image_shape = self._fitted(first).shape
+    self.image_shape = (*(size or (first.height, first.width)), 3)
 
   def __len__(self) -> int:
     return len(self.source)
 
-  def gather(self, rows: Iterable[int]) -> Batch:
-    """Returns 'image' uint8 [b h w 3] and 'label' int32 [b] of these rows.
+  def gather(
+      self,
+      rows: Sequence[int],
+      seed: int = 0,
+      positions: np.ndarray | None = None,
+  ) -> Batch:
+    """Returns a batch, whose random crops depend on seed and positions alone.
+
+    Args:
+      rows: Numbers of the records.
+      seed: Seed of the random crops.
+      positions: With random crops, the place of each row in the stream of all
+        records that training sees: a record is cropped differently each time.
+
+    Returns:
+      'image' uint8 [b h w 3], 'label' int32 [b] and, with random crops, 'box'
+      float32 [b 4]: top, left, height and width in fractions of the image.
 
     Raises:
       UserError: If a record cannot be decoded, or has another size than the
@@ -101,8 +111,20 @@ class Decoded:
     """
     image = np.empty((len(rows), *self.image_shape), np.uint8)
     label = np.empty(len(rows), np.int32)
+    box = np.empty((len(rows), 4), np.float32)
+    drawn = isinstance(self.crop, pictures.RandomCrop)
     for index, (picture, number) in enumerate(self.source.read(rows)):
-      fitted = self._fitted(picture)
+      if drawn:
+        # A counter-based generator: its key alone determines what it draws.
+        key = np.array([seed, positions[index]], np.uint64)
+        rng = np.random.Generator(np.random.Philox(key=key))
+        fitted, box[index] = pictures.random_crop(
+            picture, self.size, self.crop, rng
+        )
+      elif self.size:
+        fitted = pictures.fit(picture, self.size, self.crop)
+      else:
+        fitted = np.asarray(picture)
       if fitted.shape != self.image_shape:
         height, width, _ = self.image_shape
         raise UserError(
@@ -111,58 +133,8 @@ class Decoded:
             'config.data.image_size'
         )
       image[index], label[index] = fitted, number
-    return {'image': image, 'label': label}
-
-  def _fitted(self, picture: PIL.Image.Image) -> np.ndarray:
-    if self.size is None:
-      return np.asarray(picture)
-    return pictures.fit(picture, self.size, self.crop)
-
-
-class Cropped(Decoded):
-  """Records that are decoded and cropped at random each time.
-
-  Attributes:
-    how: Areas and shapes of the crops.
-  """
-
-  def __init__(
-      self,
-      source: Source,
-      size: tuple[int, int],
-      how: pictures.RandomCrop,
-      workers: int = 0,
-  ):
-    super().__init__(source, size, workers=workers)
-    self.how = how
-
-  def gather(
-      self, rows: Iterable[int], seed: int, positions: np.ndarray
-  ) -> Batch:
-    """Returns a batch whose crops depend on the seed and positions alone.
-
-    A position is the place of a row in the stream of all records that training
-    sees: a record is cropped differently each time.
-
-    Returns:
-      'image' uint8 [b h w 3], 'label' int32 [b] and 'box' float32 [b 4] (top,
-      left, height, width in fractions of the picture).
-
-    Raises:
-      UserError: If a record cannot be decoded; names it.
-    """
-    image = np.empty((len(rows), *self.image_shape), np.uint8)
-    label = np.empty(len(rows), np.int32)
-    box = np.empty((len(rows), 4), np.float32)
-    for index, (picture, number) in enumerate(self.source.read(rows)):
-      # A counter-based generator: its key alone determines what it draws.
-      key = np.array([seed, positions[index]], np.uint64)
-      rng = np.random.Generator(np.random.Philox(key=key))
-      image[index], box[index] = pictures.random_crop(
-          picture, self.size, self.how, rng
-      )
-      label[index] = number
-    return {'image': image, 'label': label, 'box': box}
+    batch = {'image': image, 'label': label}
+    return {**batch, 'box': box} if drawn else batch
 
 
 Records = Arrays | Decoded
@@ -209,10 +181,6 @@ def decode_all(records: Decoded) -> Iterator[Batch]:
   stream = parallel.in_threads(
       lambda index: records.gather(chunks[index]), len(chunks)
   )
-  bar = tqdm.tqdm(
-      total=len(records), desc='decoding', unit='img', disable=None, delay=1
-  )
-  with contextlib.closing(stream), bar:
-    for chunk in stream:
-      bar.update(len(chunk['label']))
-      yield chunk
+  how = {'unit': 'img', 'unit_scale': _CHUNK, 'disable': None, 'delay': 1}
+  with contextlib.closing(stream):
+    yield from tqdm.tqdm(stream, 'decoding', len(chunks), **how)

@@ -1,18 +1,108 @@
-"""Records as they are stored: encoded images with their labels."""
+"""Data sets that TFDS keeps on disk: where they are, and their records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
+import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import pictures, prepared
+from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
 
 _FETCHED = 64  # records that are held encoded at a time
+_VERSION = re.compile(r'\d+\.\d+\.\d+')
+
+
+def data_root(data_dir: str) -> pathlib.Path:
+  """Returns the TFDS data directory; empty means TFDS's own default."""
+  root = data_dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
+  return pathlib.Path(root).expanduser().absolute()
+
+
+def names(data_dir: str) -> list[str]:
+  """Returns the names of the data sets that are prepared there."""
+  root = data_root(data_dir)
+  if not root.is_dir():
+    return []
+  found = (path.name for path in root.iterdir() if path.name[0] != '.')
+  return sorted(name for name in found if _versions(root / name))
+
+
+def command(name: str) -> str:
+  """Returns the command that prepares a data set."""
+  own = name in ('cifar10', 'imagenet', 'mini_imagenet')
+  return f'gswinrmt prepare {name if own else f"folder {name}"}'
+
+
+def open_newest(name: str, data_dir: str) -> Any | None:
+  """Returns the TFDS builder of the newest version, None if there is none.
+
+  Raises:
+    UserError: If it is half written or damaged, or is not images with one of
+      two or more classes each.
+  """
+  folder = data_root(data_dir) / name
+  plain = re.fullmatch(r'\w[\w.-]*', name)
+  versions = _versions(folder) if plain else []
+  if not versions:
+    return None
+  builder = open_version(folder / versions[-1])
+  path, features = builder.data_path, dict(builder.info.features.items())
+  classes = getattr(features.get('label'), 'num_classes', None) or 0
+  if 'image' not in features or classes < 2:
+    raise UserError(
+        f'{path} holds {", ".join(sorted(features))} and {classes} classes: '
+        'classification needs image and label, one of two classes or more'
+    )
+  return builder
+
+
+def open_version(folder: pathlib.Path) -> Any | None:
+  """Returns the TFDS builder of DIR/NAME/VERSION, None if it is not there.
+
+  Raises:
+    UserError: If the folder is half written, or holds another format than
+      array_record, the one that is read without TensorFlow.
+  """
+  import tensorflow_datasets as tfds
+
+  if not folder.exists():
+    return None
+  try:
+    builder = tfds.builder_from_directory(folder)
+    shards = [
+        path
+        for split in builder.info.splits.values()
+        for path in split.filepaths
+    ]
+    missing = [path.name for path in shards if not path.exists()]
+  except Exception as error:
+    # TFDS reports a missing or broken description in many ways.
+    missing = [str(error).strip().split('\n')[0] or type(error).__name__]
+  if missing:
+    raise UserError(
+        f'{folder} is half written or damaged ({missing[0]}); remove that '
+        f'directory and run `{command(folder.parent.name)}`'
+    )
+  if builder.info.file_format.value != 'array_record':
+    raise UserError(
+        f'{folder} holds {builder.info.file_format.value} files, which only '
+        'TensorFlow reads; choose another directory with --dir, '
+        '--config.data.dir or TFDS_DATA_DIR and prepare there'
+    )
+  return builder
+
+
+def _versions(folder: pathlib.Path) -> list[str]:
+  """Returns the versions in a data set's folder, the newest last."""
+  found = [path.parent.name for path in folder.glob('*.*.*/dataset_info.json')]
+  found = [version for version in found if _VERSION.fullmatch(version)]
+  return sorted(found, key=lambda v: [int(part) for part in v.split('.')])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,7 +215,7 @@ class TfdsSource:
         reason = str(error).split('\n')[0]
         raise UserError(
             f'{self.folder} is damaged ({reason}); remove that directory and '
-            f'run `{prepared.command(self.folder.parent.name)}`'
+            f'run `{command(self.folder.parent.name)}`'
         ) from error
       yield from records
 

@@ -90,7 +90,7 @@ class ImageSpec:
 def of_run(
     config: ml_collections.ConfigDict,
     info: datasets.Info,
-    train: batches_lib.Records | batches_lib.Cropped,
+    train: batches_lib.Records,
     val: batches_lib.Records,
     maps: label_maps.LabelMaps | None,
 ) -> ImageSpec:

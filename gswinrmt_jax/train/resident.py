@@ -31,10 +31,10 @@ class Resident(records.Rows):
 
 
 def place(
-    loaded: batches_lib.Records | batches_lib.Cropped,
+    loaded: batches_lib.Records,
     storage: str,
     replicate: Callable[[Any], Any],
-) -> batches_lib.Records | batches_lib.Cropped | Resident:
+) -> batches_lib.Records | Resident:
   """Puts records on the devices if they belong there.
 
   Args:

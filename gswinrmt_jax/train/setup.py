@@ -27,7 +27,7 @@ from gswinrmt_jax.train import train_step as step_lib
 # Streams of the seed: parameters, and all that is drawn while training.
 _INIT, _TRAIN = 0, 1
 
-Records = batches_lib.Records | batches_lib.Cropped | resident.Resident
+Records = batches_lib.Records | resident.Resident
 Batch = Mapping[str, jax.Array]
 
 
@@ -264,24 +264,22 @@ def make_eval_step(model: nn.Module, info: datasets.Info) -> evaluator.EvalStep:
   return evaluator.make_eval_step(model, normalize)
 
 
-def load_train(
-    config: ml_collections.ConfigDict,
-) -> batches_lib.Records | batches_lib.Cropped:
+def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
   """Returns the training records of a config."""
-  data, crop = config.data, {'crop': 0.0}
+  data, crop = config.data, 0.0
   if data.train_crop == 'random_resized':
-    crop['random_crop'] = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
-  return _load(config, data.train_split, **crop)
+    crop = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
+  return _load(config, data.train_split, crop)
 
 
 def load_eval(
     config: ml_collections.ConfigDict, split: str
 ) -> batches_lib.Records:
   """Returns the records of a split as a config's evaluation sees them."""
-  return _load(config, split, crop=config.data.eval_crop)
+  return _load(config, split, config.data.eval_crop)
 
 
-def _load(config, split, **crop):
+def _load(config, split, crop):
   data = config.data
   # 'device' and 'auto' go through memory: `resident` takes them from there.
   in_memory = data.storage in ('device', 'auto')
@@ -291,8 +289,8 @@ def _load(config, split, **crop):
       data.dir,
       image_size=(data.image_size,) * 2 if data.image_size else None,
       storage='memory' if in_memory else data.storage,
+      crop=crop,
       workers=data.workers,
-      **crop,
   )
 
 

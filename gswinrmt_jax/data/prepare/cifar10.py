@@ -7,7 +7,6 @@ that `tfds.data_source('cifar10')` reads the result anywhere.
 
 import contextlib
 import gzip
-import hashlib
 import io
 import os
 import pathlib
@@ -16,16 +15,12 @@ import tarfile
 import tempfile
 
 import numpy as np
+import PIL.Image
 
-from gswinrmt_jax.data import datasets, prepared
+from gswinrmt_jax.data import datasets, sources
 from gswinrmt_jax.data.prepare import writer
 from gswinrmt_jax.errors import UserError
 
-# Of the original archives: binary (TFDS has it too) and python.
-SHA256 = (
-    'c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd',
-    '6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce',
-)
 IMAGES_PER_CLASS = {'train': 5000, 'test': 1000}
 BATCHES = {
     'train': tuple(f'data_batch_{i}' for i in range(1, 6)),
@@ -56,12 +51,10 @@ def prepare(data_dir: str, archive: str | None = None) -> pathlib.Path:
   from tensorflow_datasets.image_classification import cifar
 
   version = str(cifar.Cifar10.VERSION)
-  final = prepared.data_root(data_dir) / 'cifar10' / version
-  if prepared.open_version(final):
+  final = sources.data_root(data_dir) / 'cifar10' / version
+  if sources.open_version(final):
     print(f'cifar10: already prepared in {final}, nothing done')
     return final
-  if archive is not None:
-    _warn_if_not_original(pathlib.Path(archive))
   print(f'cifar10: preparing {final}', flush=True)
   writer.write_whole(final, lambda folder: _build(folder, version, archive))
   print(f'cifar10: prepared {final}')
@@ -72,7 +65,6 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
   """Writes the data set's files into `folder`, which is empty."""
   import tensorflow_datasets as tfds
   from tensorflow_datasets.image_classification import cifar
-  import tqdm
 
   class Builder(cifar.Cifar10, skip_registration=True):
     """The official builder, with examples read without TensorFlow."""
@@ -90,10 +82,8 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
       }
 
     def _generate_examples(self, split, images, labels):
-      # No bar where there is no terminal to redraw it.
-      for index in tqdm.trange(
-          len(labels), desc=f'cifar10 {split}', unit='img', disable=None
-      ):
+      rows = range(len(labels))
+      for index in writer.with_bar(rows, f'cifar10 {split}', len(labels)):
         # TFDS orders the records by a hash of this key, the official one.
         yield index, {
             'id': f'{split}_{index:05d}',
@@ -104,7 +94,7 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
   config = tfds.download.DownloadConfig(
       try_download_gcs=False, force_checksums_validation=True
   )
-  # Hidden beside `folder`, and removed with it if this process is killed.
+  # Hidden next to `folder`, and removed with it if this process is killed.
   with tempfile.TemporaryDirectory(
       prefix='.work.', suffix='.part', dir=folder.parent
   ) as work:
@@ -120,8 +110,6 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
 
 def _encode_png(planes: np.ndarray) -> bytes:
   """Returns uint8 [3 h w] as PNG; TFDS would encode it with TensorFlow."""
-  import PIL.Image
-
   png = io.BytesIO()
   PIL.Image.fromarray(planes.transpose(1, 2, 0)).save(png, 'PNG')
   return png.getvalue()
@@ -148,22 +136,6 @@ def _download(dl_manager, url: str) -> str:
       'FILE`, or name a prepared directory by --config.data.dir or '
       'TFDS_DATA_DIR'
   )
-
-
-def _warn_if_not_original(archive: pathlib.Path) -> None:
-  """Prints a line if the file is none of the original archives."""
-  try:
-    with archive.open('rb') as file:
-      digest = hashlib.file_digest(file, 'sha256').hexdigest()
-  except OSError as error:
-    raise UserError(
-        f'cannot read the archive {archive}: {error.strerror}'
-    ) from error
-  if digest not in SHA256:
-    print(
-        f'cifar10: {archive} is not the original archive (SHA-256 {digest}); '
-        'results may differ from those on the original'
-    )
 
 
 def _read(path: pathlib.Path) -> dict[str, Records]:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from gswinrmt_jax.errors import UserError
 
-UNDIVIDED = ''  # the split of pictures that belong to none yet
+UNDIVIDED = ''  # the split of images that belong to none yet
+_SHARE = 0.1  # of a class, for val and for test, unless given
 
 
 class Picture(NamedTuple):
@@ -33,12 +34,12 @@ class Picture(NamedTuple):
 
 @dataclasses.dataclass
 class Collection:
-  """Pictures by split, and where they come from.
+  """Images by split, and where they come from.
 
   Attributes:
-    root: Directory that the pictures' paths are relative to.
+    root: Directory that the images' paths are relative to.
     class_names: By label.
-    splits: Pictures of train and any of val and test, or `UNDIVIDED`.
+    splits: Images of train and any of val and test, or `UNDIVIDED`.
     ignored: How many files were passed over, by their kind.
     source: How the splits came about, for the report.
     notes: What the user should know, a line each.
@@ -51,22 +52,19 @@ class Collection:
   source: dict = dataclasses.field(default_factory=dict)
   notes: list[str] = dataclasses.field(default_factory=list)
 
-  def __len__(self) -> int:
-    return sum(map(len, self.splits.values()))
-
   @property
   def pictures(self) -> list[Picture]:
-    """The pictures of all splits in turn."""
+    """The images of all splits, one split after another."""
     return [picture for part in self.splits.values() for picture in part]
 
   def counts(self, split: str) -> list[int]:
-    """Returns how many pictures of a split each class has."""
+    """Returns how many images of a split each class has."""
     found = Counter(picture.label for picture in self.splits[split])
     return [found[label] for label in range(len(self.class_names))]
 
 
 def read(root: pathlib.Path, picture: Picture) -> bytes:
-  """Returns a picture's bytes.
+  """Returns an image's bytes.
 
   Raises:
     OSError: If they cannot be read.
@@ -83,16 +81,10 @@ def check(collection: Collection) -> None:
   """Checks that the collection can be a data set.
 
   Raises:
-    UserError: If there are fewer than two classes, a name that TFDS cannot
-      keep, or a class without pictures to train with.
+    UserError: If there is a name that TFDS cannot keep, a split without images
+      or a class without images to train with.
   """
-  names = collection.class_names
-  if len(names) < 2:
-    raise UserError(
-        f'{collection.root} has one class only, {names[0]!r}: a data set needs '
-        'two or more'
-    )
-  for name in names:
+  for name in collection.class_names:
     # TFDS writes them as the lines of a text file, and strips those.
     if name != name.strip() or len(name.splitlines()) > 1:
       raise UserError(
@@ -101,54 +93,52 @@ def check(collection: Collection) -> None:
       )
   for split, pictures in collection.splits.items():
     if not pictures:
-      raise UserError(f'{collection.root}: no picture is left for {split}')
-  for name, count in zip(names, collection.counts('train'), strict=True):
-    if not count:
-      raise UserError(f'class {name!r} has no picture to train with')
-
-
-def keep_division(
-    collection: Collection, **options: float | None
-) -> Collection:
-  """Returns a collection whose folders are divided already.
-
-  Raises:
-    UserError: If an option of a random division is given, not None.
-  """
-  for name, value in options.items():
-    if value is not None:
-      raise UserError(
-          f'{collection.root} has its own train/, so --{name} has no use'
-      )
-  collection.source['division'] = 'as the folders are'
-  return collection
+      raise UserError(f'{collection.root}: no image is left for {split}')
+  counts = collection.counts('train')
+  if 0 in counts:
+    name = collection.class_names[counts.index(0)]
+    raise UserError(
+        f'{collection.root}: class {name!r} has no image to train with; remove '
+        'it, or look at the suffixes of its files'
+    )
 
 
 def divide(
     collection: Collection,
-    shares: Mapping[str, float],
-    seed: int,
+    shares: Mapping[str, float | None],
+    seed: int | None,
     *,
     options: bool = True,
 ) -> Collection:
-  """Divides the `UNDIVIDED` pictures of a collection at random, by class.
+  """Divides the `UNDIVIDED` images of a collection at random, by class.
 
-  Of a class of n pictures, `floor(n share + 1/2)` go to each split but train,
-  which gets the rest. The pictures of a class are in the order of the SHA-256
-  of 'SEED:FILE_NAME'; the first go to test, the next to val. So the division
-  is the same on every machine, and a picture more or less moves few others.
+  Of a class of n images, `floor(n share + 1/2)` go to each split but train,
+  which gets the rest. The images of a class are in the order of the SHA-256 of
+  'SEED:FILE_NAME'; the first go to test, the next to val. So the division is
+  the same on every machine, and one image more or less moves few others.
 
   Args:
-    collection: Is changed and returned.
-    shares: Of val and test, each from 0 to below 1; 0 makes no split.
-    seed: Of the order.
+    collection: Is changed and returned; left as it is if it has splits.
+    shares: Of val and test, each from 0 to below 1; 0 makes no split, None
+      means a tenth.
+    seed: Of the order; None means 0.
     options: Whether the shares are those of --val and --test, so that messages
       may name them.
 
   Raises:
-    UserError: If the shares leave train nothing, or no picture falls to one of
-      the other splits.
+    UserError: If there are splits already and an option is given, if the shares
+      leave train nothing, or if no image falls to one of the other splits.
   """
+  if UNDIVIDED not in collection.splits:
+    for name, value in {**(shares if options else {}), 'seed': seed}.items():
+      if value is not None:
+        raise UserError(
+            f'{collection.root} has its own train/, so --{name} has no use'
+        )
+    collection.source['division'] = 'as the folders are'
+    return collection
+  shares = {k: _SHARE if v is None else v for k, v in shares.items()}
+  seed = seed or 0
   if not all(0 <= share < 1 for share in shares.values()) or (
       sum(shares.values()) >= 1
   ):
@@ -168,7 +158,7 @@ def divide(
       start = stop
     if start >= len(pictures):
       raise UserError(
-          f'class {name!r} has {len(pictures)} pictures, of which none is left '
+          f'class {name!r} has {len(pictures)} images, of which none is left '
           f'for train: add some{", or lower --val and --test" * options}'
       )
     splits['train'] += pictures[start:]
@@ -177,7 +167,7 @@ def divide(
       advice = f', or raise --{split}, or set it to 0' if options else ''
       raise UserError(
           f'{split} would get nothing, as {shares[split]:.3g} of every class '
-          f'is less than half a picture: add some{advice}'
+          f'is less than half an image: add some{advice}'
       )
   collection.splits = {split: sorted(part) for split, part in splits.items()}
   collection.source |= {

@@ -1,12 +1,9 @@
-"""Decodes every picture once, as training will, and reports what is found."""
+"""Decodes every image once, as training will, and reports what is found."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-import concurrent.futures
-import functools
 import hashlib
 import itertools
-import multiprocessing
 import pathlib
 import statistics
 import warnings
@@ -14,35 +11,26 @@ import warnings
 import numpy as np
 
 from gswinrmt_jax.data import parallel, pictures
-from gswinrmt_jax.data.prepare import class_folders
 from gswinrmt_jax.data.prepare import collection as collections
+from gswinrmt_jax.data.prepare import walk
 from gswinrmt_jax.data.prepare.collection import Collection, Picture
-from gswinrmt_jax.errors import UserError
 
-# What is found in a picture that can be used: 64 bits of the BLAKE2 hash of its
+# What is found in an image that can be used: 64 bits of the BLAKE2 hash of its
 # bytes, their number, then what `pictures.Stored` has.
 FINDING = np.dtype(
-    [
-        ('digest', np.uint64),
-        ('size', np.int64),
-        ('width', np.int64),
-        ('height', np.int64),
-        ('mode', 'U8'),
-        ('format', 'U8'),
-        ('turned', np.bool_),
-    ]
+    {
+        'names': ['digest', 'size', *pictures.Stored._fields],
+        'formats': 'u8 i8 i8 i8 U8 U8 ?'.split(),
+    }
 )
-_CHUNK = 32  # pictures handed to a process at a time
-_EXAMPLES = 20  # of identical pictures and the like, in the JSON
+_EXAMPLES = 20  # of identical images and the like, in the JSON
 _PLAIN = ('RGB', 'L')  # modes that need no mention
 
 
 def inspect(content: bytes) -> tuple | str:
-  """Returns a picture's `FINDING`, or why it cannot be used."""
+  """Returns an image's `FINDING`, or why it cannot be used."""
   try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')
-      _, stored = pictures.open_rgb(content)
+    _, stored = pictures.open_rgb(content)
   except ValueError as error:
     return str(error)
   return digest(content), len(content), *stored
@@ -56,29 +44,20 @@ def digest(content: bytes) -> int:
 def inspect_all(
     root: pathlib.Path, wanted: Sequence[Picture], jobs: int
 ) -> Iterator[tuple | str]:
-  """Yields what `inspect` finds in each picture below `root`, in order.
+  """Yields what `inspect` finds in each image below `root`, in order.
 
-  Works in `jobs` processes; with one job, in this process.
-
-  Raises:
-    UserError: If a process dies.
+  Works in `jobs` threads.
   """
-  inspect_here = functools.partial(_inspect_file, root)
-  if jobs == 1:
-    yield from map(inspect_here, wanted)
-    return
-  # Not forked: threads of this process may hold locks.
-  spawn = multiprocessing.get_context('spawn')
-  try:
-    with concurrent.futures.ProcessPoolExecutor(
-        jobs, spawn, parallel.begin_worker
-    ) as pool:
-      yield from pool.map(inspect_here, wanted, chunksize=_CHUNK)
-  except concurrent.futures.BrokenExecutor as error:
-    raise UserError(
-        'a process that decodes pictures was killed (out of memory?): try a '
-        'smaller --jobs'
-    ) from error
+
+  def look(index):
+    try:
+      return inspect(collections.read(root, wanted[index]))
+    except OSError as error:
+      return error.strerror or str(error)
+
+  with warnings.catch_warnings():  # As a whole: filters are not per thread.
+    warnings.simplefilter('ignore')
+    yield from parallel.in_threads(look, len(wanted), jobs)
 
 
 def summarize(
@@ -87,20 +66,17 @@ def summarize(
   """Returns the report of a collection, as `report.json` has it.
 
   Args:
-    collection: The pictures that can be used.
-    table: `FINDING` of each of them, of all splits in turn.
+    collection: The images that can be used.
+    table: `FINDING` of each of them, one split after another.
     problems: Why the others cannot be used, by file name.
   """
   names = [picture.file_name for picture in collection.pictures]
   formats, modes = table['format'].tolist(), table['mode'].tolist()
-  first_of_mode = {}
-  for name, mode in zip(names, modes, strict=True):
-    first_of_mode.setdefault(mode, name)
   misnamed = [
       name
       for name, kind in zip(names, formats, strict=True)
-      # MPO is a JPEG with further pictures after it.
-      if kind.replace('MPO', 'JPEG') != class_folders.format_of(name)
+      # MPO is a JPEG with further images after it.
+      if kind.replace('MPO', 'JPEG') != walk.SUFFIXES[walk.suffix_of(name)]
   ]
   areas = table['width'] * table['height']
   extremes = {'smallest': areas.argmin(), 'largest': areas.argmax()}
@@ -118,14 +94,15 @@ def summarize(
           }
           for split, by_class in counts.items()
       },
-      'formats': _counted(formats),
-      'modes': _counted(modes),
+      'formats': dict(Counter(formats).most_common()),
+      'modes': dict(Counter(modes).most_common()),
       'width': _range(table['width'].tolist()),
       'height': _range(table['height'].tolist()),
       'turned_by_exif': int(table['turned'].sum()),
       'suffix_of_another_format': len(misnamed),
       'first': {
-          'by_mode': first_of_mode,
+          # The last one that is written under a mode is its first image.
+          'by_mode': dict(zip(reversed(modes), reversed(names), strict=True)),
           'suffix_of_another_format': misnamed[:_EXAMPLES],
           **{
               which: {
@@ -150,7 +127,7 @@ def lines(name: str, report: dict) -> Iterator[str]:
   splits, first = report['splits'].items(), report['first']
   sizes = ', '.join(f'{split} {v["images"]:,}' for split, v in splits)
   classes = len(report['class_names'])
-  yield f'{name}: {sizes} pictures of {classes:,} classes'
+  yield f'{name}: {sizes} images of {classes:,} classes'
   spread = (f'{split} {_spread(v["images_per_class"])}' for split, v in splits)
   yield f'  of a class (fewest / median / most): {", ".join(spread)}'
   formats, modes = _listed(report['formats']), _listed(report['modes'])
@@ -169,7 +146,7 @@ def lines(name: str, report: dict) -> Iterator[str]:
   if count := len(report['damaged']):
     yield f'  left out as damaged: {count:,} (report.json)'
   if count := report['turned_by_exif']:
-    yield f'  turned by their EXIF: {count:,}'
+    yield f'  rotated by their EXIF: {count:,}'
   if count := report['suffix_of_another_format']:
     example = first['suffix_of_another_format'][0]
     yield f'  with the suffix of another format: {count:,}, the first {example}'
@@ -179,28 +156,21 @@ def lines(name: str, report: dict) -> Iterator[str]:
     names = ' and '.join(report['identical']['examples_of_several_classes'][0])
     yield f'  the same bytes in several classes: {count:,} times, first {names}'
   if report['ignored']:
-    yield f'  passed over: {_listed(report["ignored"])}'
+    yield f'  skipped: {_listed(report["ignored"])}'
   for note in report['notes']:
     yield f'  {note}'
 
 
-def _inspect_file(root: pathlib.Path, picture: Picture) -> tuple | str:
-  try:
-    return inspect(collections.read(root, picture))
-  except OSError as error:
-    return error.strerror or str(error)
-
-
 def _identical(collection, digests):
-  """Returns what byte-identical pictures there are, within and across splits.
+  """Returns which images are byte for byte the same.
 
-  Of k identical pictures in one split k - 1 count as extra; of those in a later
+  Of k identical images in one split k - 1 count as extra; of those in a later
   split that an earlier one has too, all.
   """
+  groups = defaultdict(list)
+  members = ((s, p) for s, part in collection.splits.items() for p in part)
   values, counts = np.unique(digests, return_counts=True)
   shared = set(values[counts > 1].tolist())
-  members = ((s, p) for s, part in collection.splits.items() for p in part)
-  groups = defaultdict(list)
   for member, value in zip(members, digests.tolist(), strict=True):
     if value in shared:
       groups[value].append(member)
@@ -228,15 +198,8 @@ def _identical(collection, digests):
 
 
 def _range(values):
-  return {
-      'min': min(values),
-      'median': statistics.median_low(values),
-      'max': max(values),
-  }
-
-
-def _counted(values):
-  return dict(Counter(values).most_common())
+  median = statistics.median_low(values)
+  return {'min': min(values), 'median': median, 'max': max(values)}
 
 
 def _spread(value):

@@ -1,6 +1,6 @@
-"""Writes a TFDS data set of a collection of pictures, their bytes untouched."""
+"""Writes a TFDS data set of a collection of images, their bytes untouched."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import hashlib
 import json
@@ -9,14 +9,15 @@ import pathlib
 import numpy as np
 
 from gswinrmt_jax import files
-from gswinrmt_jax.data import parallel, prepared
+from gswinrmt_jax.data import parallel, sources
 from gswinrmt_jax.data.prepare import collection as collections
 from gswinrmt_jax.data.prepare import inspection
 from gswinrmt_jax.data.prepare.collection import Collection, Picture
 from gswinrmt_jax.errors import UserError
 
+_VERSION = '1.0.0'  # of every data set made from a user's image files
 _SHARD_BYTES = 256 * 2**20
-_DESCRIPTION = 'Pictures of a local directory; report.json has what they are.'
+_DESCRIPTION = 'Images of a local directory; report.json has what they are.'
 
 
 def prepare(
@@ -27,7 +28,7 @@ def prepare(
     jobs: int = 1,
     skip_damaged: bool = False,
 ) -> pathlib.Path:
-  """Writes the TFDS data set `name` of the pictures that `find` returns.
+  """Writes the TFDS data set `name` of the images that `find` returns.
 
   Features are `image` (the file's own bytes), `label` and `file_name`. Records
   are in the order of a hash of their file names, so that any slice of a split
@@ -35,33 +36,33 @@ def prepare(
 
   Args:
     name: Name of the data set.
-    find: Finds the pictures; called if the data set is not there yet.
+    find: Finds the images; called if the data set is not there yet.
     data_dir: The TFDS data directory; empty for TFDS's own default.
-    jobs: Processes that decode every picture to check it.
-    skip_damaged: Leave out the pictures that cannot be decoded.
+    jobs: Threads that decode every image to check it.
+    skip_damaged: Leave out the images that cannot be decoded.
 
   Returns:
     The data set's directory, prepared now or before.
 
   Raises:
-    UserError: If pictures are damaged and not to be left out, too little is
-      left, or the directory cannot be written.
+    UserError: If images are damaged and not to be left out, too little is left,
+      or the directory cannot be written.
   """
-  root = prepared.data_root(data_dir)
-  final = root / name / prepared.FOLDER_VERSION
-  if prepared.open_version(final):
+  root = sources.data_root(data_dir)
+  final = root / name / _VERSION
+  damaged = root / f'{name}-damaged.txt'
+
+  if sources.open_version(final):
     print(f'{name}: already prepared in {final}, nothing done')
     return final
-  print(f'{name}: looking for pictures', flush=True)
+  print(f'{name}: looking for images', flush=True)
   collection = find()
   collections.check(collection)
-  print(f'{name}: preparing {final}', flush=True)
-  damaged = root / f'{name}-damaged.txt'
 
   def write(folder):
     table, problems = _inspected(name, collection, jobs)
     if problems and not skip_damaged:
-      raise _refusal(problems, len(collection), damaged)
+      raise _refusal(problems, len(collection.pictures), damaged)
     for split, pictures in collection.splits.items():
       collection.splits[split] = [
           picture for picture in pictures if picture.file_name not in problems
@@ -73,6 +74,7 @@ def prepare(
     text = json.dumps(summary, indent=1, ensure_ascii=False)
     (folder / 'report.json').write_text(text + '\n', 'utf-8')
 
+  print(f'{name}: preparing {final}', flush=True)
   write_whole(final, write)
   damaged.unlink(missing_ok=True)
   print(f'{name}: prepared {final}')
@@ -98,7 +100,7 @@ def write_whole(
   try:
     root.mkdir(parents=True, exist_ok=True)
     with files.locked(root / f'.{parent.name}.lock', wait=True) as held:
-      if final.exists():
+      if final.exists():  # Another process was writing it.
         return
       parent.mkdir(exist_ok=True)
       if held:
@@ -121,7 +123,7 @@ def write_whole(
 
 
 def _inspected(name, collection, jobs):
-  """Returns `inspection.FINDING` of the usable pictures, and others' problems.
+  """Returns `inspection.FINDING` of the usable images, and others' problems.
 
   Both are in the order of the splits; problems are keyed by file name.
   """
@@ -129,7 +131,7 @@ def _inspected(name, collection, jobs):
   table, problems = np.zeros(len(pictures), inspection.FINDING), {}
   findings = inspection.inspect_all(collection.root, pictures, jobs)
   with contextlib.closing(findings):
-    bar = _with_bar(findings, f'{name} check', len(pictures))
+    bar = with_bar(findings, f'{name} check', len(pictures))
     for row, finding in enumerate(bar):
       if isinstance(finding, str):
         problems[pictures[row].file_name] = finding
@@ -139,35 +141,35 @@ def _inspected(name, collection, jobs):
 
 
 def _refusal(problems, count, path):
-  """Lists the damaged pictures in a file and returns the error."""
+  """Lists the damaged images in a file and returns the error."""
   lines = (f'{name}\t{problem}\n' for name, problem in problems.items())
   files.write_text(path, ''.join(lines))
   first, problem = next(iter(problems.items()))
   return UserError(
-      f'{len(problems):,} of {count:,} pictures cannot be used, the first '
-      f'{first} ({problem}); all are in {path}: mend or remove them, or leave '
-      'them out with --on-error=skip'
+      f'{len(problems):,} of {count:,} images cannot be used, the first '
+      f'{first} ({problem}); all are in {path}: repair or remove them, or '
+      'leave them out with --on-error=skip'
   )
 
 
 def _write_records(name, collection, table, folder):
   import tensorflow_datasets as tfds
 
+  features = {
+      'image': tfds.features.Image(),
+      'label': tfds.features.ClassLabel(names=collection.class_names),
+      'file_name': tfds.features.Text(),
+  }
+  identity = tfds.core.dataset_info.DatasetIdentity(
+      name=name,
+      version=tfds.core.Version(_VERSION),
+      data_dir=str(folder),
+      module_name='',
+  )
   info = tfds.core.DatasetInfo(
-      builder=tfds.core.dataset_info.DatasetIdentity(
-          name=name,
-          version=tfds.core.Version(prepared.FOLDER_VERSION),
-          data_dir=str(folder),
-          module_name='',
-      ),
+      builder=identity,
       description=_DESCRIPTION,
-      features=tfds.features.FeaturesDict(
-          {
-              'image': tfds.features.Image(),
-              'label': tfds.features.ClassLabel(names=collection.class_names),
-              'file_name': tfds.features.Text(),
-          }
-      ),
+      features=tfds.features.FeaturesDict(features),
   )
   # TFDS's other writer needs TensorFlow for more than a gigabyte.
   mean_size = table['size'].mean()
@@ -181,22 +183,22 @@ def _write_records(name, collection, table, folder):
   for split, pictures in collection.splits.items():
     pairs = [(picture, next(digests)) for picture in pictures]
     examples = _examples(collection.root, pairs)
-    bar = _with_bar(examples, f'{name} {split}', len(pairs))
+    bar = with_bar(examples, f'{name} {split}', len(pairs))
     writer.add_examples({split: bar})
   writer.close_all()
 
 
-def _with_bar(items, title, count):
+def with_bar(items: Iterable, title: str, count: int) -> Iterable:
+  """Returns the items, with a progress bar if there is a terminal."""
   import tqdm
 
-  # No bar where there is no terminal to redraw it.
   return tqdm.tqdm(items, desc=title, total=count, unit='img', disable=None)
 
 
 def _examples(
     root: pathlib.Path, pairs: list[tuple[Picture, int]]
 ) -> Iterator[dict]:
-  """Yields pictures as TFDS examples, in the order of their names' hashes."""
+  """Yields images as TFDS examples, in the order of their names' hashes."""
 
   def rank(pair):
     name = pair[0].file_name.encode()
@@ -206,16 +208,13 @@ def _examples(
     picture, digest = pairs[place]
     path = root / picture.file_name
     try:
-      content = collections.read(root, picture)
+      image = collections.read(root, picture)
     except OSError as error:
       raise UserError(f'{path}: {error.strerror or error}') from error
-    if inspection.digest(content) != digest:
+    if inspection.digest(image) != digest:
       raise UserError(f'{path} has changed since it was looked at: start again')
-    return {
-        'image': content,
-        'label': picture.label,
-        'file_name': picture.file_name,
-    }
+    name, label = picture.file_name, picture.label
+    return {'image': image, 'label': label, 'file_name': name}
 
   pairs.sort(key=rank)
   return parallel.in_threads(read, len(pairs))

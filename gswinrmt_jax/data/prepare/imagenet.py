@@ -1,0 +1,261 @@
+"""Finds the images of ImageNet-1k, and of mini-ImageNet in its various forms.
+
+Mini-ImageNet was made for few-shot learning: 100 classes of 600 images, 64, 16
+and 20 of them for train, validation and test. Here the 100 classes are pooled
+and each is divided, 500 / 50 / 50.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+import csv
+import functools
+from importlib import resources
+import itertools
+import os
+import pathlib
+import posixpath
+import re
+
+from gswinrmt_jax.data import imagenet
+from gswinrmt_jax.data.prepare import class_folders, walk
+from gswinrmt_jax.data.prepare import collection as collections
+from gswinrmt_jax.data.prepare.collection import Collection, Picture, UNDIVIDED
+from gswinrmt_jax.errors import UserError
+
+OFFICIAL = {'train': 1_281_167, 'val': 50_000}
+_TRAIN_TAR, _VAL_TAR = 'ILSVRC2012_img_train.tar', 'ILSVRC2012_img_val.tar'
+_TRAIN = (_TRAIN_TAR, 'train', 'ILSVRC2012_img_train')
+_VAL = (_VAL_TAR, 'val', 'validation', 'ILSVRC2012_img_val')
+_WNID = re.compile(r'n\d{8}')
+_VAL_NAME = re.compile(r'ILSVRC2012_val_(\d{8})')
+
+MINI_CLASSES = 100
+MINI_IMAGES = 600  # of a class
+MINI_SHARES = {'val': 50 / 600, 'test': 50 / 600}
+_CSV = ('train.csv', 'val.csv', 'test.csv')
+
+
+def find(root: pathlib.Path) -> Collection:
+  """Returns the images of ImageNet-1k; labels are in the order of wnids.
+
+  Train is ILSVRC2012_img_train.tar, read where it is, or train/ with a folder
+  n01440764 or a tar n01440764.tar for each class. Val is val/ with such
+  folders, or ILSVRC2012_img_val.tar or val/ with the images side by side, whose
+  classes come with TFDS.
+
+  Raises:
+    UserError: If any of it is missing.
+  """
+  labels = {wnid: label for label, wnid in enumerate(imagenet.wnids())}
+  ignored = Counter()
+  train = _first(root, _TRAIN, 'train/ with a folder for each class')
+  with_classes = (name for name in _VAL if _has_classes(root, name))
+  val = next(with_classes, None) or _first(root, _VAL, 'val/')
+  source = {'division': 'as released', 'train': train, 'val': val}
+  splits = {'train': find_classes(root, train, labels, ignored)}
+  if _has_classes(root, val):
+    splits['val'] = find_classes(root, val, labels, ignored, every=False)
+  else:
+    splits['val'] = [
+        picture._replace(label=labels[_val_wnid(picture.file_name)])
+        for picture in walk.images(root, val, ignored)
+    ]
+  notes = [
+      f'{split} has {len(splits[split]):,} images, the release has {count:,}'
+      for split, count in OFFICIAL.items()
+      if len(splits[split]) != count
+  ]
+  return Collection(root, imagenet.classes(), splits, ignored, source, notes)
+
+
+def find_mini(
+    root: pathlib.Path,
+    *,
+    classes: pathlib.Path | None = None,
+    seed: int | None = None,
+) -> Collection:
+  """Returns the images of mini-ImageNet, divided.
+
+  `root` has train.csv, val.csv and test.csv of the few-shot release, with its
+  images anywhere below; or, if `classes` is given, the classes of ImageNet's
+  train set as `find` reads them, in `root` or in its train/; or class folders.
+  If these are in train/, val/ and test/ that share their classes, that division
+  stays; otherwise the images are pooled.
+
+  Lines of the file `classes` start with the 100 WordNet identifiers. `seed` is
+  that of the division, 0 if it is None.
+
+  Raises:
+    UserError: If there are not 100 classes, or files are missing.
+  """
+  if classes is not None:
+    collection = _of_imagenet(root, classes)
+  elif any((root / name).exists() for name in _CSV):
+    collection = _of_lists(root)
+  else:
+    collection = class_folders.find(root, pool=True)
+  found = len(collection.class_names)
+  if found != MINI_CLASSES:
+    raise UserError(
+        f'{root} has {found} classes, mini-ImageNet has {MINI_CLASSES}; '
+        '`gswinrmt prepare folder` takes any number'
+    )
+  names = dict(zip(imagenet.wnids(), imagenet.classes(), strict=True))
+  if set(collection.class_names) <= names.keys():
+    collection.class_names = tuple(map(names.get, collection.class_names))
+  if UNDIVIDED in collection.splits:
+    other = {*collection.counts(UNDIVIDED)} - {MINI_IMAGES}
+    if other:
+      collection.notes.append(
+          f'some classes have {min(other):,} to {max(other):,} images, not '
+          f'{MINI_IMAGES}: divided in the same proportion, 10 : 1 : 1'
+      )
+  return collections.divide(collection, MINI_SHARES, seed, options=False)
+
+
+def find_classes(
+    root: pathlib.Path,
+    below: str,
+    labels: Mapping[str, int],
+    ignored: Counter,
+    *,
+    every: bool = True,
+) -> list[Picture]:
+  """Returns the images of the classes in `labels`, in their order.
+
+  A class is a folder n01440764, or a tar n01440764.tar as ImageNet is released;
+  the classes lie in one folder `root / below`, or in one tar of tars. `ignored`
+  counts what is skipped, other classes included.
+
+  Raises:
+    UserError: If a class is there twice, as a folder and as a tar, or if one
+      has no images although there must be `every` class.
+  """
+  found, seen = [], set()
+  for wnid, pictures in _classes(root, below, ignored, labels):
+    if wnid not in labels:
+      ignored['other folders'] += 1
+      continue
+    if wnid in seen:
+      raise UserError(
+          f'{root / below} has the class {wnid} twice, as a folder and as a '
+          'tar or in two tars: remove one'
+      )
+    seen.add(wnid)
+    found += (picture._replace(label=labels[wnid]) for picture in pictures)
+  there = {picture.label for picture in found}
+  missing = [wnid for wnid, label in labels.items() if label not in there]
+  if every and missing:
+    raise UserError(
+        f'{root / below}: {len(missing)} of {len(labels)} classes have no '
+        f'images, the first {missing[0]}'
+    )
+  return sorted(found)
+
+
+def _classes(root, below, ignored, labels):
+  """Yields identifier and images; other folders are not opened."""
+  import tqdm
+
+  if (root / below).is_file():
+    by_tar = itertools.groupby(
+        walk.images(root, below, ignored),
+        lambda picture: picture.file_name.split('.tar/')[-2],
+    )
+    bar = tqdm.tqdm(by_tar, 'list', len(labels), unit='class', disable=None)
+    for path, pictures in bar:
+      yield posixpath.basename(path), pictures
+    return
+  for name in walk.visible(root / below, ignored):
+    wnid, path = name.removesuffix('.tar'), f'{below}/{name}'.lstrip('/')
+    if wnid != name or os.path.isdir(root / path):
+      yield wnid, walk.images(root, path, ignored) if wnid in labels else ()
+    else:
+      ignored[walk.suffix_of(name)] += 1
+
+
+def _has_classes(root, below):
+  if not (root / below).is_dir():
+    return False
+  names = os.listdir(root / below)
+  return any(_WNID.fullmatch(name.removesuffix('.tar')) for name in names)
+
+
+def _first(root, names, folder):
+  for name in names:
+    if (root / name).exists():
+      return name
+  raise UserError(f'{root} has neither {names[0]} nor {folder}')
+
+
+def _val_wnid(file_name):
+  """Returns the class of a validation image, which is known by its number."""
+  wnids = _val_wnids()
+  match = _VAL_NAME.search(file_name)
+  number = int(match[1]) if match else 0
+  if not 1 <= number <= len(wnids):
+    raise UserError(
+        f'{file_name} is not a validation image of ImageNet-1k: these are '
+        f'ILSVRC2012_val_00000001 to ILSVRC2012_val_{len(wnids):08d}'
+    )
+  return wnids[number - 1]
+
+
+@functools.cache
+def _val_wnids() -> list[str]:
+  """Returns the classes of the validation images by number, from TFDS."""
+  folder = resources.files('tensorflow_datasets') / 'datasets/imagenet2012'
+  return (folder / 'validation_labels.txt').read_text().split()
+
+
+def _of_imagenet(root, path):
+  """Reads the classes that the file lists from ImageNet's train set."""
+  try:
+    lines = path.read_text('utf-8').splitlines()
+  except (OSError, UnicodeDecodeError) as error:
+    raise UserError(f'cannot read --classes {path}: {error}') from error
+  wnids = sorted({line.split()[0] for line in lines if line.strip()})
+  labels = {wnid: label for label, wnid in enumerate(wnids)}
+  ignored = Counter()
+  below = next((name for name in _TRAIN if (root / name).exists()), '')
+  pictures = find_classes(root, below, labels, ignored)
+  return Collection(root, tuple(wnids), {UNDIVIDED: pictures}, ignored)
+
+
+def _of_lists(root):
+  """Reads the few-shot release: `filename,label` in three files."""
+  rows = [row for name in _CSV for row in _read_list(root / name)]
+  ignored, places = Counter(), defaultdict(list)
+  for picture in walk.images(root, '', ignored):
+    places[posixpath.basename(picture.file_name)].append(picture)
+  names = sorted({label for _, label in rows})
+  pictures, missing = [], []
+  for name, label in rows:
+    found = places[posixpath.basename(name)]
+    if len(found) > 1:  # The same name in the folders of several classes.
+      found = [p for p in found if f'/{label}/' in f'/{p.file_name}']
+    if len(found) == 1:
+      pictures.append(found[0]._replace(label=names.index(label)))
+    else:
+      missing.append(name)
+  if missing:
+    raise UserError(
+        f'{len(missing):,} of the {len(rows):,} images that the lists name are '
+        f'not below {root}, or not once; the first: {missing[0]}'
+    )
+  return Collection(root, tuple(names), {UNDIVIDED: pictures}, ignored)
+
+
+def _read_list(path):
+  """Returns file name and label of each row."""
+  try:
+    with path.open(newline='', encoding='utf-8') as file:
+      rows = [(row['filename'], row['label']) for row in csv.DictReader(file)]
+  except KeyError as error:
+    raise UserError(f'{path} has no column {error}') from error
+  except (OSError, UnicodeDecodeError, csv.Error) as error:
+    raise UserError(f'cannot read {path}: {error}') from error
+  for number, row in enumerate(rows, 2):
+    if not all(row):
+      raise UserError(f'{path}, line {number}: not a file name and a label')
+  return rows

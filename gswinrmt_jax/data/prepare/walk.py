@@ -1,0 +1,143 @@
+"""Finds image files in folders, and in uncompressed tars without unpacking."""
+
+from collections import Counter
+from collections.abc import Iterator
+import os
+import pathlib
+import tarfile
+from typing import BinaryIO
+
+import PIL.Image
+
+from gswinrmt_jax.data import pictures
+from gswinrmt_jax.data.prepare.collection import Picture
+from gswinrmt_jax.errors import UserError
+
+# The format that each suffix stands for.
+SUFFIXES = {
+    suffix: kind
+    for suffix, kind in sorted(PIL.Image.registered_extensions().items())
+    if kind in pictures.FORMATS
+}
+
+
+def images(
+    root: pathlib.Path, below: str, ignored: Counter
+) -> Iterator[Picture]:
+  """Yields the images in a folder at any depth, or in a tar, with label 0.
+
+  Those in a folder are sorted by name; links are followed. Those in a tar are
+  named TAR/MEMBER, and TAR/INNER/MEMBER in a tar inside it. Of a tar only the
+  headers are read: an image is known by the place of its bytes in it.
+
+  Args:
+    root: Folder that names are relative to.
+    below: The folder or tar, relative to `root`.
+    ignored: Counts what is passed over, by suffix.
+
+  Raises:
+    UserError: If a link leads to a folder that it is in, a name is not UTF-8,
+      or a tar is compressed, damaged or has sparse files.
+  """
+  if (root / below).is_file():
+    with (root / below).open('rb') as file:
+      for name, offset, size in _in_tar(file, root, below, ignored):
+        if _is_image(name, ignored):
+          yield Picture(name, 0, below, offset, size)
+  else:
+    for name in _in_folder(root, below, ignored):
+      if _is_image(name, ignored):
+        yield Picture(name, 0)
+
+
+def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:
+  """Returns the names in a folder, sorted, without the hidden ones.
+
+  Raises:
+    UserError: If a name is not UTF-8.
+  """
+  names = sorted(os.listdir(folder))
+  for name in names:
+    _check_name(folder, name)
+  shown = [name for name in names if not name.startswith('.')]
+  ignored['hidden'] += len(names) - len(shown)
+  return shown
+
+
+def suffix_of(file_name: str) -> str:
+  """Returns '.jpg' of 'a/B.JPG', or 'without suffix'."""
+  return os.path.splitext(file_name)[1].lower() or 'without suffix'
+
+
+def _is_image(name, ignored):
+  if suffix_of(name) in SUFFIXES:
+    return True
+  ignored[suffix_of(name)] += 1
+  return False
+
+
+def _in_folder(root, below, ignored, above=()):
+  """Yields the files at any depth; `above` are the folders that lead here."""
+  here = os.stat(root / below)
+  here = here.st_dev, here.st_ino
+  if here in above:
+    raise UserError(f'{root / below} is a link to a folder that it is in')
+  for entry in visible(root / below, ignored):
+    name = f'{below}/{entry}'.lstrip('/')
+    if os.path.isdir(os.path.join(root, name)):
+      yield from _in_folder(root, name, ignored, (*above, here))
+    else:
+      yield name
+
+
+def _in_tar(file, root, below, ignored, start=0):
+  """Yields name, offset and size of the files in a tar, and in tars in it."""
+  for tar, member in _members(file, root / below):
+    name = f'{below}/{member.name.removeprefix("./")}'
+    place = start + member.offset_data
+    if os.path.basename(name).startswith('.'):
+      ignored['hidden'] += 1
+    elif suffix_of(name) == '.tar':
+      inner = tar.extractfile(member)
+      yield from _in_tar(inner, root, name, ignored, place)
+    else:
+      yield name, place, member.size
+
+
+def _members(
+    file: BinaryIO, path: pathlib.Path
+) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+  """Yields a tar's regular files, whose headers may say anything."""
+  end = file.seek(0, os.SEEK_END)
+  file.seek(0)
+  try:
+    with tarfile.open(fileobj=file, mode='r:') as tar:
+      while member := tar.next():
+        name, size = member.name, member.size
+        _check_name(path, name)
+        if member.issparse():
+          raise ValueError(f'{name!r} is sparse: pack it without --sparse')
+        # A negative size would lead back to headers that were read before.
+        if size < 0 or member.offset_data + size > end:
+          raise ValueError(f'{name!r} has {size} bytes in it')
+        if member.isfile():
+          yield tar, member
+      # tarfile stops at a damaged header as it does at the end: zeros.
+      file.seek(tar.offset)
+      if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise ValueError('it does not end as a tar does')
+  except UserError:
+    raise
+  except Exception as error:  # tarfile fails on bad bytes in many ways.
+    raise UserError(
+        f'{path} is damaged, or no uncompressed tar ({error})'
+    ) from error
+
+
+def _check_name(place, name):
+  try:
+    name.encode()
+  except UnicodeEncodeError:  # Python escapes bytes that are no text.
+    raise UserError(
+        f'{place} has a name that is not UTF-8, {name!r}: rename it'
+    ) from None
