@@ -615,13 +615,18 @@ def test_scores_weights_and_values_match_loops():
       weight = score * (1 + n) + 0.1 * (h * 5 + w)
       expected[b, h, w, n] += weight * value[b, row, column, n]
 
-  def weigh(scores):
-    assert scores.shape == (2, 2, 15, 15)
+  def weigh(scores, log_decay, mask, size):
+    assert scores.shape == (2, 2, 15, 15) and size == 15
+    assert log_decay is None and mask is None
     head = jnp.arange(1, 3)[None, :, None, None]
     return scores * head + 0.1 * jnp.arange(15)[None, None, :, None]
 
   actual = axial.all_pairs_attention(
-      *(jnp.asarray(x, jnp.float32) for x in (query, key, value)), weigh
+      *(jnp.asarray(x, jnp.float32) for x in (query, key, value)),
+      None,
+      weigh,
+      axial.manhattan(3, 5),
+      scaled=False,
   )
   np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 

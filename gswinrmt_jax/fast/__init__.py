@@ -4,6 +4,4 @@ Importing the package registers them. Each was measured on its device; what is
 only counted in a compiled program stays out.
 """
 
-from gswinrmt_jax.fast import cpu
-
-__all__ = ['cpu']
+from gswinrmt_jax.fast import cpu as cpu

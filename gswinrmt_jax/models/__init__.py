@@ -1,3 +1,14 @@
-"""Flax modules that arrange the equations into models."""
+"""Flax modules that arrange the equations into models.
+
+architecture   every component, a field each
+named          the models of the papers, a row each
+factory        `create_model`
+backbone       stem, stages, head
+stem           stem, patch embedding, downsampling
+block          CPE, residual branches, LayerScale, FFN
+attention      SwiGLU, rotation, attention form, LCE, gate
+layers         linear layers, convolutions, norms
+cost           parameters and multiply-accumulates
+"""
 
 from gswinrmt_jax import fast as fast  # Its forms are what a model runs.

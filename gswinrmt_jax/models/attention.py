@@ -1,4 +1,9 @@
-"""The attention module: one equation, whose parts the three systems choose."""
+"""The attention module: one equation, whose parts the three systems choose.
+
+In the order of the code, by the equations of the Gated-SwinRMT paper: SwiGLU
+of the values (8), rotation (4), the attention form (3, 7) in windows (9), local
+enhancement LCE (6), gate G1 (5). The attention forms are in `ops`.
+"""
 
 import functools
 
@@ -25,8 +30,6 @@ class Attention(nn.Module):
                                          in a full stage; normalised by head
       y = (O or O * gate_fn(g)) W_o
 
-  Equations are numbered as in the Gated-SwinRMT paper.
-
   Attributes:
     arch: The components.
     stage: Index of the stage, from 0.
@@ -49,13 +52,13 @@ class Attention(nn.Module):
     query, key, value = (
         linear(name=name)(x) for name in ('query', 'key', 'value')
     )
-    if arch.swiglu:  # Eq. 8.
+    if arch.swiglu:  # SwiGLU, eq. 8.
       value *= jax.nn.silu(linear(name='value_gate')(x))
     out = self.attend(query, key, value, self._log_decay())  # Eq. 3, 4, 7, 9.
     if arch.head_norm:  # RetNet's group norm.
       heads = out.reshape(*out.shape[:-1], arch.num_heads[self.stage], -1)
       out = ops.normalize_heads(heads).reshape(out.shape)
-    if arch.lce != 'none':  # Eq. 6.
+    if arch.lce != 'none':  # LCE, eq. 6.
       # On the whole map: inside windows it would see neighbours that the
       # cyclic shift wrapped around.
       local = DepthwiseConv(5, self.dtype, name='local')(value)
@@ -65,7 +68,7 @@ class Attention(nn.Module):
             local
         )
       out += local
-    if arch.gate:  # Eq. 5.
+    if arch.gate:  # G1, eq. 5.
       gate = _GATES[arch.gate_fn](linear(name='gate')(x))
       # Kept only for a caller who asks for 'intermediates'.
       self.sow('intermediates', 'gate_values', gate)

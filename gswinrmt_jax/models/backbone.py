@@ -83,13 +83,12 @@ class Backbone(nn.Module):
       self.stem = stem.PatchEmbedding(
           arch.widths[0], arch.patch_size, arch.stem == 'patch_norm', self.dtype
       )
-    merging = arch.downsample == 'merge'
-    down = stem.PatchMerging if merging else stem.Downsample
     for stage in range(arch.stages):
       blocks = Stage(arch, stage, self.dtype, self.remat)
       setattr(self, f'stage{stage + 1}', blocks)
     for index, width in enumerate(arch.widths[1:], start=1):
-      setattr(self, f'down{index}', down(width, self.dtype))
+      down = stem.Downsample(width, arch.downsample, self.dtype)
+      setattr(self, f'down{index}', down)
     if arch.feature_norm:
       for stage in range(arch.stages):
         norm_layer = layers.LayerNorm(epsilon=1e-5)
@@ -130,7 +129,7 @@ class Backbone(nn.Module):
     if self.num_classes and self.arch.dense_head:
       logits, tokens = self.class_and_dense_logits(x, train=train)
       return logits + _DENSE_SHARE * tokens.max((1, 2))
-    return self._classify(self._last_map(x, train, None), train)
+    return self._classify(self._last_map(x, train), train)
 
   def class_and_dense_logits(
       self,
@@ -172,21 +171,21 @@ class Backbone(nn.Module):
     pooled = wide(x).mean((1, 2))
     return self.head(pooled) if self.num_classes else pooled
 
-  def _last_map(self, x, train, box):
-    return self._maps(x, train, box)[f'stage{self.arch.stages}']
+  def _last_map(self, x, train, box=None):
+    return self.features(x, train=train, box=box)[f'stage{self.arch.stages}']
 
   def features(
-      self, x: Float[Array, 'b h w c'], *, train: bool
+      self,
+      x: Float[Array, 'b h w c'],
+      *,
+      train: bool,
+      box: Bool[Array, 'y x'] | None = None,
   ) -> dict[str, Float[Array, 'b _ _ _']]:
     """Returns the map after each stage, before its downsampling.
 
     Keys 'stage1', 'stage2' and so on, the strides those of the stem, then
-    doubling; arguments and errors as for a call.
+    doubling; arguments and errors as for `class_and_dense_logits`.
     """
-    return self._maps(x, train, None)
-
-  def _maps(self, x, train, box):
-    """Returns the maps of `features`; with a box, mixed after the stem."""
     _, height, width, channels = x.shape
     least = self.arch.stride
     if min(height, width) < least or channels != 3:

@@ -1,4 +1,4 @@
-"""The block, and the feed-forward network inside it."""
+"""The block: position convolution (CPE), attention, feed-forward (FFN)."""
 
 from flax import linen as nn
 from flax.typing import Dtype

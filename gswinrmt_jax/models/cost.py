@@ -54,10 +54,7 @@ class Cost:
   @property
   def flops(self) -> int:
     """Floating-point operations: two for a multiply-accumulate."""
-    return sum(
-        count * (2 if kind in _PRODUCTS else 1)
-        for kind, count in self.operations.items()
-    )
+    return self.macs + self.product_macs
 
 
 def count(model: Backbone, image_size: tuple[int, int]) -> Cost:

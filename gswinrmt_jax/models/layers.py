@@ -1,4 +1,4 @@
-"""The layers of the models: maps of tokens in, maps of tokens out.
+"""Linear layers, convolutions and norms; the papers' parts are in `attention`.
 
 Parameters are float32; a layer computes in `dtype`. Flax's own are not used
 where numbers would differ: its Dense sums the gradient of a bfloat16 bias in

@@ -1,4 +1,7 @@
-"""What changes the extents of a map: stems, and merging between stages."""
+"""Stems, and the downsampling between stages: what shrinks a map.
+
+`Stem` (Gated-SwinRMT, Table 1), `PatchEmbedding` (DeiT, Swin), `Downsample`.
+"""
 
 from flax import linen as nn
 from flax.typing import Dtype
@@ -41,26 +44,6 @@ class Stem(nn.Module):
     return x
 
 
-class Downsample(nn.Module):
-  """3x3 convolution of stride 2 and BN: patch merging between stages.
-
-  Attributes:
-    features: Channels of the next stage.
-    dtype: Computation dtype.
-  """
-
-  features: int
-  dtype: Dtype
-
-  @nn.compact
-  def __call__(
-      self, x: Float[Array, 'b h w c'], *, train: bool
-  ) -> Float[Array, 'b H W f']:
-    """Halves the extents, rounded up."""
-    x = layers.Conv3x3(self.features, 2, self.dtype, name='conv')(x)
-    return layers.BatchNorm(name='norm')(x, train=train)
-
-
 class PatchEmbedding(nn.Module):
   """A linear map of each patch: a convolution whose stride is its side.
 
@@ -84,13 +67,8 @@ class PatchEmbedding(nn.Module):
   def __call__(
       self, x: Float[Array, 'b h w 3'], *, train: bool
   ) -> Float[Array, 'b H W c']:
-    """Embeds the image at `1 / p` of its extents, rounded up.
-
-    Args:
-      x: The image; zeros fill up the patches at its right and lower edge.
-      train: Without effect; the convolutional stem asks for it.
-    """
-    del train
+    """Embeds the image; zeros fill up its last patches, right and below."""
+    del train  # There is no BN.
     x = _PatchConv(self.features, self.patch_size, self.dtype, name='conv')(x)
     return layers.LayerNorm(name='norm')(x) if self.use_norm else x
 
@@ -113,34 +91,36 @@ class _PatchConv(nn.Module):
     return ops.dense(patches, kernel.reshape(-1, self.features), bias)
 
 
-class PatchMerging(nn.Module):
-  """Swin's downsampling: LN and a linear map of each 2x2 neighbours.
+class Downsample(nn.Module):
+  """Halves the extents between stages, rounded up.
+
+  'conv' is a 3x3 convolution of stride 2 and BN (RMT; Gated-SwinRMT). 'merge'
+  is Swin's patch merging, LN and a linear map of each 2x2 neighbours; zeros
+  fill up an odd extent, at the right and lower edge:
 
       y[i, j] = LN([x[2i, 2j], x[2i+1, 2j], x[2i, 2j+1], x[2i+1, 2j+1]]) W
 
   Attributes:
     features: Channels of the next stage.
+    kind: 'conv' or 'merge'.
     dtype: Computation dtype.
   """
 
   features: int
+  kind: str
   dtype: Dtype
 
   @nn.compact
   def __call__(
       self, x: Float[Array, 'b h w c'], *, train: bool
   ) -> Float[Array, 'b H W f']:
-    """Halves the extents, rounded up.
-
-    Args:
-      x: The map; zeros fill up an odd extent, at the right and lower edge.
-      train: Without effect; the convolutional downsampling asks for it.
-    """
-    del train
+    """Returns the map of the next stage; `train` is for BN."""
+    if self.kind == 'conv':
+      x = layers.Conv3x3(self.features, 2, self.dtype, name='conv')(x)
+      return layers.BatchNorm(name='norm')(x, train=train)
     # Down, then right: the order of the channels in Swin's weights.
     x = _cut(x, 2).swapaxes(3, 4)
-    x = x.reshape(*x.shape[:3], -1)
-    x = layers.LayerNorm(name='norm')(x)
+    x = layers.LayerNorm(name='norm')(x.reshape(*x.shape[:3], -1))
     return layers.Dense(
         self.features, self.dtype, use_bias=False, name='linear'
     )(x)

@@ -1,9 +1,18 @@
 """The equations of the papers: pure functions of arrays, each with its number.
 
-Plain `jnp`, differentiated by JAX. Faster forms of some are in
-`gswinrmt_jax.fast` (see `ops.equation`). Inside `with ops.plain():` no form is
-taken unless `ops.forms` names it. Importing the file of an attention form here
-makes it a `score_fn` of the models.
+    retention   Gated-SwinRMT, eq. 3; RMT, eq. 5, over all pairs of tokens
+    swat        Gated-SwinRMT, eq. 7
+    linear      RMT, eq. 2 to 4: retention without softmax
+    axial       rows, then columns; shifted windows (Gated-SwinRMT, eq. 9)
+    positions   rotation (Gated-SwinRMT, eq. 4), decay (RMT, eq. 8), ALiBi
+    layers      linear layers, convolutions, norms, GELU
+    pairs       images mixed with their neighbours in the batch
+
+Equations 5, 6 and 8 (gate, LCE, SwiGLU) are in `models.attention`. All is plain
+`jnp`, differentiated by JAX. Faster forms of some are in `gswinrmt_jax.fast`
+(see `ops.equation`). Inside `with ops.plain():` no form is taken unless
+`ops.forms` names it. Importing the file of an attention form here makes it a
+`score_fn` of the models.
 """
 
 from gswinrmt_jax.ops.axial import FORMS, FULL_FORMS

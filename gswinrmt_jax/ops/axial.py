@@ -1,4 +1,7 @@
-"""What the attention forms share: two passes, all pairs, shifted windows.
+"""Two passes, all pairs, shifted windows: what the attention forms share.
+
+A form of its own is only how scores become weights (`Weigh`). Masks are those
+of Swin; windows adapt to the map by Gated-SwinRMT, eq. 9.
 
 Letters, here and in every einsum of the package: b batch (in the cyclic form
 with the windows folded in), h w rows and columns, n heads, d channels per head,
@@ -21,8 +24,10 @@ WIDTH, HEIGHT = 0, 1  # Rows of every `[2, n]` table: the pass they belong to.
 # Finite: with -inf, a window of padding alone makes the backward pass NaN.
 MASKED = -1e30
 
-# (scores [b l n i j], axis, effective window, mask or None) -> weights
-Weigh = Callable[[Array, int, int, Array | None], Array]
+# The equation of an attention form, `weigh(scores, log_decay, mask, size)`:
+# weights from scores `[... n i j]` (scaled, with ALiBi), `distance log(gamma)`
+# or None, the pairs that may attend or None for all, and the effective window.
+Weigh = Callable[[Array, Array | None, Array | None, int], Array]
 
 # Attention forms by their `score_fn`: along rows, then columns; and over all
 # pairs of tokens at once, for `full_stages`.
@@ -52,10 +57,14 @@ def axial_attention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, '...'] | None,
+    slopes: Float[Array, '...'] | None,
     weigh: Weigh,
     *,
     window: int | None,
     shift: int,
+    scaled: bool,
+    absolute: bool,
     impl: str,
 ) -> Float[Array, 'b h w n d']:
   """The width pass, whose output is the value of the height pass.
@@ -63,23 +72,12 @@ def axial_attention(
       V'[i, j] = sum_J A_w[i, j, J] V[i, J]
       O[i, j]  = sum_I A_h[j, i, I] V'[I, j]
 
-  Args:
-    query: Queries.
-    key: Keys.
-    value: Values.
-    weigh: The attention form: turns scores `q k^T` into weights.
-    window: Nominal window; None attends along the whole axis.
-    shift: Nominal shift.
-    impl: 'banded' or 'cyclic', as in `ops.forms`, which 'auto' asks. They agree
-      to rounding for every extent, window and shift.
-
-  Returns:
-    The mixed values, in `value.dtype`; scores are float32 at least.
-
-  Raises:
-    ValueError: If a shape, the window, the shift or `impl` is wrong.
+  with the weights `A` of `weigh`; the other arguments, result and errors are
+  those of `ops.retention`. Of `impl`, 'banded' and 'cyclic' agree to rounding
+  for every extent, window and shift; 'auto' asks `ops.forms`.
   """
   _check(query, key, value, window, shift)
+  _check_heads('log_decay', log_decay, (2, query.shape[3]))
   if impl not in equation.CHOICES['attention']:
     raise ValueError(
         f"attention {impl=} is not one of {equation.CHOICES['attention']}."
@@ -89,9 +87,19 @@ def axial_attention(
   height, width = extents = value.shape[1:3]
   rows, columns = (effective_window(each, window, shift) for each in extents)
   sizes = columns[0], rows[0]
+  scale = query.shape[-1] ** -0.5 if scaled else 1.0
+
+  def weights(scores, axis, mask):
+    scores = add_alibi(scores * scale, slopes, absolute)
+    distance = np.abs(offsets(scores.shape[-1]))
+    rates = None if log_decay is None else log_decay[axis]
+    return weigh(
+        scores, times_distance(rates, distance, scores), mask, sizes[axis]
+    )
+
   if impl != 'cyclic':
     masks = band_mask(width, *columns), band_mask(height, *rows)
-    return _two_passes(query, key, value, weigh, sizes, masks)
+    return _two_passes(query, key, value, weights, masks)
 
   batch = value.shape[0]
   windows, shifts = zip(rows, columns, strict=True)
@@ -107,12 +115,11 @@ def axial_attention(
       )
       for mask in (np.tile(mask_w, (down, 1, 1)), mask_h.repeat(across, axis=0))
   ]
-  out = _two_passes(query, key, value, weigh, sizes, masks)
-  return merge(out, extents, shifts)
+  return merge(_two_passes(query, key, value, weights, masks), extents, shifts)
 
 
-def _two_passes(query, key, value, weigh, sizes, masks):
-  """Both passes, over maps or windows; pairs are (width, height)."""
+def _two_passes(query, key, value, weights, masks):
+  """Both passes, over maps or windows; masks are (width, height)."""
   for axis in (WIDTH, HEIGHT):
     # Lines to the front by hand: products of maps as they lie took XLA's CPU
     # backend twice the time, forward and backward.
@@ -120,8 +127,8 @@ def _two_passes(query, key, value, weigh, sizes, masks):
     mask = masks[axis]
     if mask is not None:
       mask = jnp.expand_dims(mask, range(q.ndim - mask.ndim))
-    weights = weigh(_scores(q, k), axis, sizes[axis], mask)
-    value = _lines(_mix(weights, v), axis, back=True)
+    mixed = _mix(weights(_scores(q, k), axis, mask), v)
+    value = _lines(mixed, axis, back=True)
   return value
 
 
@@ -135,29 +142,29 @@ def all_pairs_attention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
-    weigh: Callable[[Array], Array],
+    log_decay: Float[Array, '...'] | None,
+    weigh: Weigh,
+    distance: np.ndarray,
+    *,
+    scaled: bool,
+    mask: np.ndarray | None = None,
 ) -> Float[Array, 'b h w n d']:
-  """Mixes the values of all tokens: `O[t] = sum_T weigh(q k^T)[t, T] V[T]`.
+  """Mixes the values of all tokens: `O[t] = sum_T A[t, T] V[T]`.
 
-  `t` counts the tokens row by row, `t = row W + column`.
-
-  Args:
-    query: Queries.
-    key: Keys.
-    value: Values.
-    weigh: The attention form: turns scores `[b n t T]` into weights.
-
-  Returns:
-    The mixed values, in `value.dtype`; scores are float32 at least.
-
-  Raises:
-    ValueError: If a shape is wrong.
+  `t` counts the tokens row by row, `t = row W + column`. The weights `A` are
+  those of `weigh`, with the decay of `distance[t, T]`, of pairs in `mask[t, T]`
+  (None: all). The other arguments, result and errors are those of
+  `ops.full_retention`.
   """
   _check(query, key, value, None, 0)
-  batch, height, width, heads, _ = query.shape
+  batch, height, width, heads, dim = query.shape
+  _check_heads('log_decay', log_decay, (heads,))
   tokens = (batch, height * width, heads, -1)
   q, k, v = (x.reshape(tokens).swapaxes(1, 2) for x in (query, key, value))
-  out = _mix(weigh(_scores(q, k)), v)
+  scores = _scores(q, k) * (dim**-0.5 if scaled else 1.0)
+  decay = times_distance(log_decay, distance, scores)
+  mask = None if mask is None else jnp.asarray(mask)[None, None]
+  out = _mix(weigh(scores, decay, mask, height * width), v)
   return out.swapaxes(1, 2).reshape(value.shape)
 
 
@@ -194,12 +201,8 @@ def _check(query, key, value, window, shift):
     raise ValueError(f'{shift=} must not be negative.')
 
 
-def check_heads(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
-  """Checks numbers of heads: a wrong shape would broadcast in silence.
-
-  Raises:
-    ValueError: If there are others than `shape`.
-  """
+def _check_heads(name, array, shape):
+  """Raises ValueError: a wrong shape would broadcast in silence."""
   if array is not None and array.shape != shape:
     raise ValueError(f'{name} must be of shape {shape}, not {array.shape}.')
 
@@ -217,9 +220,11 @@ def manhattan(height: int, width: int) -> np.ndarray:
 
 
 def times_distance(
-    per_head: Float[Array, ' n'], distance: np.ndarray, scores: Array
-) -> Float[Array, '*b n i j']:
+    per_head: Float[Array, ' n'] | None, distance: np.ndarray, scores: Array
+) -> Float[Array, '*b n i j'] | None:
   """`per_head[n] * distance[i, j]`, shaped and typed to meet `scores`."""
+  if per_head is None:
+    return None
   per_head = per_head.astype(scores.dtype)[:, None, None]
   table = per_head * jnp.asarray(distance, scores.dtype)[None]
   return jnp.expand_dims(table, range(scores.ndim - 3))
@@ -233,7 +238,7 @@ def add_alibi(
   """Adds the ALiBi bias `slope_n (i - j)`, or `slope_n |i - j|`."""
   if slopes is None:
     return scores
-  check_heads('slopes', slopes, scores.shape[-3:-2])
+  _check_heads('slopes', slopes, scores.shape[-3:-2])
   distance = offsets(scores.shape[-1])
   if absolute:
     distance = np.abs(distance)

@@ -14,6 +14,13 @@ from gswinrmt_jax.ops.equation import equation
 from gswinrmt_jax.ops.layers import layer_norm
 
 
+def _weigh(scores, log_decay, mask, size):
+  """`q k^T * gamma^distance`, or 0."""
+  del size  # Not normalised: see `normalize_heads`.
+  weights = scores if log_decay is None else scores * jnp.exp(log_decay)
+  return weights if mask is None else jnp.where(mask, weights, 0)
+
+
 @axial.attention_form('linear')
 @equation
 def linear_retention(
@@ -31,46 +38,24 @@ def linear_retention(
 ) -> Float[Array, 'b h w n d']:
   r"""Bidirectional retention along rows, then columns (RMT, eq. 3, per axis).
 
-      A = q k^T / sqrt(d) * gamma^|i - j|
+      A = (q k^T / sqrt(d) + slope (i - j)) * gamma^|i - j|
 
   in each pass; masked pairs are exactly 0. The decays of the two passes
   multiply to the Manhattan decay (eq. 4), the scores to a product of two
-  (eq. 6).
-
-  Args:
-    query: Queries, rotated already if they are to be.
-    key: Keys, likewise.
-    value: Values.
-    log_decay: `log(gamma)` per pass (width, height) and head; None for none.
-    slopes: ALiBi slopes per head, times the signed distance `i - j`, added to
-      the scores.
-    window: Nominal window; None for the whole row or column.
-    shift: Nominal shift of the windows.
-    scaled: Whether scores are divided by `sqrt(d)`.
-    absolute: Whether ALiBi takes `|i - j|` instead.
-    impl: 'auto', 'banded' or 'cyclic', see `axial.axial_attention`.
-
-  Returns:
-    The mixed values, in `value.dtype`; weights in float32 at least.
-
-  Raises:
-    ValueError: If a shape, the window, the shift or `impl` is wrong.
+  (eq. 6). Arguments, result and errors are those of `ops.retention`.
   """
-  axial.check_heads('log_decay', log_decay, (2, query.shape[3]))
-  scale = query.shape[-1] ** -0.5 if scaled else 1.0
-
-  def weigh(scores, axis, size, mask):
-    del size  # Not normalised: see `normalize_heads`.
-    weights = axial.add_alibi(scores * scale, slopes, absolute)
-    if log_decay is not None:
-      distance = np.abs(axial.offsets(scores.shape[-1]))
-      weights *= jnp.exp(
-          axial.times_distance(log_decay[axis], distance, scores)
-      )
-    return weights if mask is None else jnp.where(mask, weights, 0)
-
   return axial.axial_attention(
-      query, key, value, weigh, window=window, shift=shift, impl=impl
+      query,
+      key,
+      value,
+      log_decay,
+      slopes,
+      _weigh,
+      window=window,
+      shift=shift,
+      scaled=scaled,
+      absolute=absolute,
+      impl=impl,
   )
 
 
@@ -88,18 +73,12 @@ def full_linear_retention(
 
       A = q k^T / sqrt(d) * gamma^(|row - ROW| + |col - COL|)
 
-  Args:
-    query: Queries, rotated already if they are to be.
-    key: Keys, likewise.
-    value: Values.
-    log_decay: `log(gamma)` per head; None for none.
-    scaled: Whether scores are divided by `sqrt(d)`.
-
-  Returns:
-    The mixed values, in `value.dtype`; weights in float32 at least.
+  Arguments, result and errors are those of `ops.full_retention`.
   """
   distance = axial.manhattan(*query.shape[1:3])
-  return _decayed(query, key, value, log_decay, scaled, distance)
+  return axial.all_pairs_attention(
+      query, key, value, log_decay, _weigh, distance, scaled=scaled
+  )
 
 
 @axial.attention_form('causal', table=axial.FULL_FORMS)
@@ -116,29 +95,20 @@ def causal_retention(
 
       A[t, T] = q k^T / sqrt(d) * gamma^(t - T)  if t >= T,  else  0
 
-  in its parallel form, with `t = row W + column`.
-
-  Args:
-    query: Queries, rotated already by `t` if they are to be.
-    key: Keys, likewise.
-    value: Values.
-    log_decay: `log(gamma)` per head; None for the mask alone.
-    scaled: Whether scores are divided by `sqrt(d)`.
-
-  Returns:
-    The mixed values, in `value.dtype`; weights in float32 at least.
+  in its parallel form, with `t = row W + column`. Arguments, result and errors
+  are those of `ops.full_retention`; `query` and `key` are rotated by `t`.
   """
-  _, height, width, _, _ = query.shape
-  distance = axial.offsets(height * width)
-  return _decayed(
+  earlier = axial.offsets(query.shape[1] * query.shape[2])
+  return axial.all_pairs_attention(
       query,
       key,
       value,
       log_decay,
-      scaled,
+      _weigh,
       # The power of a later token would overflow before the mask.
-      np.maximum(distance, 0),
-      mask=distance >= 0,
+      np.maximum(earlier, 0),
+      scaled=scaled,
+      mask=earlier >= 0,
   )
 
 
@@ -154,18 +124,3 @@ def normalize_heads(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
     The normalised `x`, computed in float32 at least, in `x.dtype`.
   """
   return layer_norm(x)
-
-
-def _decayed(query, key, value, log_decay, scaled, distance, mask=None):
-  """Scores times the power of `distance[t, T]`, 0 outside of `mask[t, T]`."""
-  axial.check_heads('log_decay', log_decay, (query.shape[3],))
-
-  def weigh(scores):
-    weights = scores * query.shape[-1] ** -0.5 if scaled else scores
-    if log_decay is not None:
-      weights = weights * jnp.exp(
-          axial.times_distance(log_decay, distance, scores)
-      )
-    return weights if mask is None else jnp.where(mask[None, None], weights, 0)
-
-  return axial.all_pairs_attention(query, key, value, weigh)

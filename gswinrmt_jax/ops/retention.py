@@ -1,12 +1,24 @@
-"""Retention: softmax attention with a Manhattan decay in the logits."""
+"""Retention: softmax attention with a Manhattan decay in the logits.
+
+Gated-SwinRMT, eq. 3; over all pairs of tokens, RMT, eq. 5.
+"""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-import numpy as np
 
 from gswinrmt_jax.ops import axial
 from gswinrmt_jax.ops.equation import equation
+
+
+def _weigh(scores, log_decay, mask, size):
+  """`softmax(q k^T + distance log(gamma))` over the pairs of the mask."""
+  del size  # Rows are normalised by their own sum.
+  if log_decay is not None:
+    scores += log_decay
+  if mask is not None:
+    scores = jnp.where(mask, scores, axial.MASKED)
+  return jax.nn.softmax(scores)
 
 
 @axial.attention_form('softmax')
@@ -37,7 +49,8 @@ def retention(
     key: Keys, likewise.
     value: Values.
     log_decay: `log(gamma)` per pass (width, height) and head; None for none.
-    slopes: ALiBi slopes per head, times the signed distance `i - j`.
+    slopes: ALiBi slopes per head, shared by both passes, times the signed
+      distance `i - j`; None for none.
     window: Nominal window; None for the whole row or column.
     shift: Nominal shift of the windows.
     scaled: Whether scores are divided by `sqrt(d)`.
@@ -45,26 +58,23 @@ def retention(
     impl: 'auto', 'banded' or 'cyclic', see `axial.axial_attention`.
 
   Returns:
-    The mixed values, in `value.dtype`; softmax in float32 at least.
+    The mixed values, in `value.dtype`; weights in float32 at least.
 
   Raises:
     ValueError: If a shape, the window, the shift or `impl` is wrong.
   """
-  axial.check_heads('log_decay', log_decay, (2, query.shape[3]))
-  scale = query.shape[-1] ** -0.5 if scaled else 1.0
-
-  def weigh(scores, axis, size, mask):
-    del size  # Rows are normalised by their own sum.
-    scores = axial.add_alibi(scores * scale, slopes, absolute)
-    if log_decay is not None:
-      distance = np.abs(axial.offsets(scores.shape[-1]))
-      scores += axial.times_distance(log_decay[axis], distance, scores)
-    if mask is not None:
-      scores = jnp.where(mask, scores, axial.MASKED)
-    return jax.nn.softmax(scores)
-
   return axial.axial_attention(
-      query, key, value, weigh, window=window, shift=shift, impl=impl
+      query,
+      key,
+      value,
+      log_decay,
+      slopes,
+      _weigh,
+      window=window,
+      shift=shift,
+      scaled=scaled,
+      absolute=absolute,
+      impl=impl,
   )
 
 
@@ -90,20 +100,12 @@ def full_retention(
     scaled: Whether scores are divided by `sqrt(d)`.
 
   Returns:
-    The mixed values, in `value.dtype`; softmax in float32 at least.
+    The mixed values, in `value.dtype`; weights in float32 at least.
 
   Raises:
     ValueError: If a shape is wrong.
   """
-  _, height, width, heads, _ = query.shape
-  axial.check_heads('log_decay', log_decay, (heads,))
-  scale = query.shape[-1] ** -0.5 if scaled else 1.0
-
-  def weigh(scores):
-    scores = scores * scale
-    if log_decay is not None:
-      distance = axial.manhattan(height, width)
-      scores += axial.times_distance(log_decay, distance, scores)
-    return jax.nn.softmax(scores)
-
-  return axial.all_pairs_attention(query, key, value, weigh)
+  distance = axial.manhattan(*query.shape[1:3])
+  return axial.all_pairs_attention(
+      query, key, value, log_decay, _weigh, distance, scaled=scaled
+  )

@@ -1,12 +1,22 @@
-"""SWAT: sigmoid window attention with balanced ALiBi and a decay after it."""
+"""SWAT: sigmoid window attention, balanced ALiBi, a decay after the sigmoid.
+
+Gated-SwinRMT, eq. 7; its SwiGLU (eq. 8) is in `models.attention`.
+"""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-import numpy as np
 
 from gswinrmt_jax.ops import axial, positions
 from gswinrmt_jax.ops.equation import equation
+
+
+def _weigh(scores, log_decay, mask, size):
+  """`sigmoid(q k^T + slope (i - j)) / size * gamma^distance`, or 0."""
+  weights = jax.nn.sigmoid(scores) / size
+  if log_decay is not None:
+    weights *= jnp.exp(log_decay)
+  return weights if mask is None else jnp.where(mask, weights, 0)
 
 
 @axial.attention_form('sigmoid', rotary=False)  # Models rotate first.
@@ -32,41 +42,22 @@ def swat(
   with `w_s` the effective window of the axis, also where a region at the
   border of the map is smaller. Masked pairs are exactly 0.
 
-  Args:
-    query: Queries.
-    key: Keys.
-    value: Values.
-    log_decay: `log(gamma)` per pass (width, height) and head; None for none.
-    slopes: ALiBi slopes per head, shared by both passes; None for none.
-    window: Nominal window; None for the whole row or column.
-    shift: Nominal shift of the windows.
-    scaled: Whether scores are divided by `sqrt(d)`; eq. 7 does not.
-    absolute: Whether ALiBi takes `|i - j|` instead of `i - j`.
-    rotary: Whether queries and keys are rotated by their position along each
-      pass (section 3.3).
-    impl: 'auto', 'banded' or 'cyclic', see `axial.axial_attention`.
-
-  Returns:
-    The mixed values, in `value.dtype`; weights in float32 at least.
-
-  Raises:
-    ValueError: If a shape, the window, the shift or `impl` is wrong.
+  Arguments, result and errors are those of `ops.retention`, except that eq. 7
+  does not divide by `sqrt(d)` unless `scaled`, and that with `rotary` queries
+  and keys are rotated here, by their position along each pass (section 3.3).
   """
-  axial.check_heads('log_decay', log_decay, (2, query.shape[3]))
   if rotary:
     query, key = (positions.rotate_halves(x) for x in (query, key))
-  scale = query.shape[-1] ** -0.5 if scaled else 1.0
-
-  def weigh(scores, axis, size, mask):
-    scores = axial.add_alibi(scores * scale, slopes, absolute)
-    weights = jax.nn.sigmoid(scores) / size
-    if log_decay is not None:
-      distance = np.abs(axial.offsets(scores.shape[-1]))
-      weights *= jnp.exp(
-          axial.times_distance(log_decay[axis], distance, scores)
-      )
-    return weights if mask is None else jnp.where(mask, weights, 0)
-
   return axial.axial_attention(
-      query, key, value, weigh, window=window, shift=shift, impl=impl
+      query,
+      key,
+      value,
+      log_decay,
+      slopes,
+      _weigh,
+      window=window,
+      shift=shift,
+      scaled=scaled,
+      absolute=absolute,
+      impl=impl,
   )
