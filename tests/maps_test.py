@@ -119,7 +119,7 @@ def _finite_difference_cam(out, tree, config, stage, label):
             'rmt',
             {'full_stages': (3, 4), 'depths': (2, 1, 1, 1)},
             None,
-            {'blocks': (0, 0, 0, -1), 'cam_stage': 2},
+            {'cam_stage': 2},
         ),
     ],
 )
@@ -133,16 +133,13 @@ def test_maps_are_those_of_the_equations(
 
   np.testing.assert_allclose(got.logits, out['logits'][0], atol=1e-4)
   assert got.label == (out['logits'].argmax() if label is None else label)
-  # The last ones, or those asked for.
-  blocks = (0, 0, 0, 0) if 'blocks' in options else (0, 1, 0, 0)
-  for stage, (block, stage_maps) in enumerate(
-      zip(blocks, got.stages, strict=True), start=1
-  ):
-    parameters, x = inputs[stage, block]
+  for stage, stage_maps in enumerate(got.stages, start=1):
+    last = model.arch.depths[stage - 1] - 1
+    parameters, x = inputs[stage, last]
     weights, rates = _expected_weights(
-        model, system, parameters, x, stage, block
+        model, system, parameters, x, stage, last
     )
-    assert (stage_maps.block, stage_maps.token) == (block, TOKENS[stage - 1])
+    assert stage_maps.token == TOKENS[stage - 1]
     np.testing.assert_allclose(stage_maps.weights, weights, atol=2e-5)
     np.testing.assert_allclose(stage_maps.rates, rates, rtol=1e-5)
     reach = (np.array(stage_maps.kernel.shape[1:]) - 1) // 2
@@ -167,7 +164,7 @@ def test_maps_are_those_of_the_equations(
 
 
 def test_defaults(monkeypatch):
-  """The middle pixel, the last blocks, float32; no decay, so no kernel."""
+  """The middle pixel, float32; no decay, so no kernel."""
   asked = {}
 
   def run(model, variables, image, tokens, label, **options):
@@ -186,7 +183,6 @@ def test_defaults(monkeypatch):
   model = _model('rmt', decay='none', dtype='bfloat16')
   got = maps.compute(model, {}, np.zeros((*SIZE, 3)))
   assert asked == {
-      'blocks': (0, 1, 0, 0),
       'cam_stage': 1,
       'dtype': jnp.float32,
       'tokens': ((6, 4), (3, 2), (1, 1), (0, 0)),
@@ -211,9 +207,6 @@ def test_the_stage_of_grad_cam_has_enough_tokens():
         ({'point': (36, 0)}, 'point 36, 0 is outside .* 36 x 52'),
         ({'point': (0, -1)}, 'point 0, -1'),
         ({'label': 5}, 'class 5: the model has classes 0 to 4'),
-        ({'blocks': (0, 2, 0, 0)}, r'blocks \(0, 2, 0, 0\)'),
-        ({'blocks': (0, -3, 0, 0)}, 'blocks'),
-        ({'blocks': (0, 0, 0)}, 'blocks'),
         ({'cam_stage': 5}, 'stage 5: there are 1 to 4'),
     ],
 )
@@ -445,7 +438,6 @@ def _maps(*, gate=True, decay=True, cam=1.0):
     stages.append(
         maps.StageMaps(
             stride=stride,
-            block=stage,
             token=token,
             weights=weights,
             distance=10 * stage + np.arange(float(heads)),
@@ -472,7 +464,7 @@ def _titles(figure):
 def test_four_whole_pictures_in_a_new_directory(tmp_path):
   directory = tmp_path / 'new' / 'maps'
   paths = maps.write(directory, _maps(), PICTURE, title='a title ' * 20)
-  assert paths == [directory / f'{name}.png' for name in NAMES]
+  assert sorted(paths) == [directory / f'{name}.png' for name in NAMES]
   assert sorted(directory.iterdir()) == sorted(paths)
   for path in paths:
     drawn = np.asarray(Image.open(path).convert('RGB'))
@@ -485,7 +477,7 @@ def test_four_whole_pictures_in_a_new_directory(tmp_path):
 
 def test_a_failure_leaves_the_old_picture(tmp_path, monkeypatch):
   path = tmp_path / 'gate.png'
-  drawing._save(path, drawing._words('first'), 'a title')
+  drawing._save(path, drawing._figure(1, 1, 2, 1), 'a title')
   before = path.read_bytes()
 
   def print_png(self, where):
@@ -494,7 +486,7 @@ def test_a_failure_leaves_the_old_picture(tmp_path, monkeypatch):
 
   monkeypatch.setattr(backend_agg.FigureCanvasAgg, 'print_png', print_png)
   with pytest.raises(OSError, match='disk full'):
-    drawing._save(path, drawing._words('second'), 'a title')
+    drawing._save(path, drawing._figure(1, 1, 3, 1), 'a title')
   assert path.read_bytes() == before
 
 
@@ -506,7 +498,7 @@ def test_reach_has_a_row_a_stage_and_at_most_eight_heads():
   shown = [title.partition(':')[0] for title in _titles(figure)[11:19]]
   assert shown == [f'head {n}' for n in (0, 2, 4, 6, 9, 11, 13, 15)]
   assert _titles(figure)[1:3] == ['head 0: 20.00', 'head 1: 21.00']
-  assert panels[1].get_ylabel() == 'stage 2\nblock 2'
+  assert panels[1].get_ylabel() == 'stage 2'
   (frame,) = panels[1].patches
   assert frame.get_bbox().bounds == (31.5, 15.5, 8, 8)
   (cut,) = panels[-1].patches
@@ -550,15 +542,9 @@ def test_gates_share_a_scale_around_one_half():
     assert axes.get_title().endswith(f'mean {gate.mean():.3f}')
 
 
-def test_what_a_model_lacks_is_said():
-  figure = drawing._gate(_maps(gate=False), PICTURE)
-  assert [text.get_text() for text in figure.texts] == [
-      'This model has no gate.'
-  ]
-  figure = drawing._decay(_maps(decay=False))
-  assert [text.get_text() for text in figure.texts] == [
-      'This model has no decay by distance.'
-  ]
+def test_what_a_model_lacks_is_not_drawn(tmp_path):
+  paths = maps.write(tmp_path, _maps(gate=False, decay=False), PICTURE)
+  assert [path.stem for path in paths] == ['attention_reach', 'grad_cam']
 
 
 def test_grad_cam_is_drawn_over_its_largest_value():

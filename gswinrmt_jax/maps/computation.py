@@ -27,11 +27,10 @@ _MIN_CAM_EXTENT = 7
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageMaps:
-  """The maps of one block of a stage.
+  """The maps of the last block of a stage.
 
   Attributes:
     stride: Pixels from one token to the next.
-    block: Index of the block in its stage, from 0.
     token: Row and column of the token whose attention is shown.
     weights: The weight that its output gives to every token, per head; 0
       outside its window.
@@ -45,7 +44,6 @@ class StageMaps:
   """
 
   stride: int
-  block: int
   token: tuple[int, int]
   weights: Float[np.ndarray, 'n h w']
   distance: Float[np.ndarray, ' n']
@@ -86,7 +84,6 @@ def compute(
     *,
     point: tuple[int, int] | None = None,
     label: int | None = None,
-    blocks: tuple[int, ...] | None = None,
     cam_stage: int | None = None,
 ) -> Maps:
   """Computes the maps of one image, in float32 whatever the model's dtype.
@@ -100,13 +97,11 @@ def compute(
     image: The normalised image [h w 3], floating point, without a batch axis.
     point: The pixel (x, y) whose tokens are shown; None is the middle.
     label: The class of Grad-CAM; None is the predicted class.
-    blocks: The block of each stage, from 0; negative ones count from the end.
-      None is the last block of each.
     cam_stage: The stage of Grad-CAM, from 1; None is the deepest whose map has
       at least 7 x 7 tokens.
 
   Raises:
-    UserError: If the point, class, blocks or stage do not exist.
+    UserError: If the point, class or stage does not exist.
     ValueError: If the model does not take such an image.
   """
   if image.ndim != 3 or not jnp.issubdtype(image.dtype, jnp.floating):
@@ -120,13 +115,7 @@ def compute(
     point = width // 2, height // 2
   if cam_stage is None:
     cam_stage = _deepest(size, arch.strides)
-  if blocks is None:
-    blocks = (-1,) * arch.stages
-  _check(model, size, point, label, blocks, cam_stage)
-  blocks = tuple(
-      range(depth)[block]
-      for depth, block in zip(arch.depths, blocks, strict=True)
-  )
+  _check(model, size, point, label, cam_stage)
   tokens = tuple(token_at(point, stride) for stride in arch.strides)
   logits, label, cam, found = jax.device_get(
       _run(
@@ -135,7 +124,6 @@ def compute(
           jnp.asarray(image, jnp.float32),
           tokens,
           label,
-          blocks=blocks,
           cam_stage=cam_stage,
       )
   )
@@ -145,7 +133,7 @@ def compute(
       logits=logits,
       label=int(label),
       stages=tuple(
-          _stage_maps(arch, stage, blocks[stage], tokens[stage], *arrays)
+          _stage_maps(arch, stage, tokens[stage], *arrays)
           for stage, arrays in enumerate(found)
       ),
       cam_stage=cam_stage,
@@ -154,13 +142,13 @@ def compute(
   )
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'blocks', 'cam_stage'))
-def _run(model, variables, image, tokens, label, *, blocks, cam_stage):
-  """Returns logits, class, Grad-CAM and the arrays of one block per stage."""
+@functools.partial(jax.jit, static_argnames=('model', 'cam_stage'))
+def _run(model, variables, image, tokens, label, *, cam_stage):
+  """Returns logits, class, Grad-CAM and the arrays of each last block."""
   image = image[None]
   paths = [
-      (f'stage{stage}', f'block{block:02d}', 'attention')
-      for stage, block in enumerate(blocks, start=1)
+      (f'stage{stage}', f'block{depth - 1:02d}', 'attention')
+      for stage, depth in enumerate(model.arch.depths, start=1)
   ]
   attended = {}
   activations = {}
@@ -327,7 +315,7 @@ def upsample(
   return jax.image.resize(values, full, 'bilinear')[:height, :width]
 
 
-def _stage_maps(arch, stage, block, token, weights, log_decay, gate):
+def _stage_maps(arch, stage, token, weights, log_decay, gate):
   """Returns the maps of a stage, counted from 0."""
   rates = kernel = None
   if log_decay is not None and arch.score_fn != 'causal':
@@ -340,7 +328,6 @@ def _stage_maps(arch, stage, block, token, weights, log_decay, gate):
     kernel = decay_kernel(rates, (height, width))
   return StageMaps(
       stride=arch.strides[stage],
-      block=block,
       token=token,
       weights=weights,
       distance=mean_distance(weights, token),
@@ -360,7 +347,7 @@ def _deepest(size, strides):
   return max(enough, default=1)
 
 
-def _check(model, size, point, label, blocks, cam_stage):
+def _check(model, size, point, label, cam_stage):
   """Raises the errors of `compute`, in the words of its arguments."""
   if not model.num_classes:
     raise UserError('the model is a backbone: it has no class to explain')
@@ -373,13 +360,6 @@ def _check(model, size, point, label, blocks, cam_stage):
     raise UserError(
         f'class {label}: the model has classes 0 to {model.num_classes - 1}'
     )
-  depths = model.arch.depths
-  if len(blocks) != len(depths) or not all(
-      -depth <= block < depth
-      for depth, block in zip(depths, blocks, strict=True)
-  ):
-    raise UserError(f'blocks {blocks}: the stages have {depths} blocks')
-  if not 1 <= cam_stage <= len(depths):
-    raise UserError(
-        f'Grad-CAM of stage {cam_stage}: there are 1 to {len(depths)}'
-    )
+  stages = model.arch.stages
+  if not 1 <= cam_stage <= stages:
+    raise UserError(f'Grad-CAM of stage {cam_stage}: there are 1 to {stages}')

@@ -24,14 +24,15 @@ def write(
   """Draws reach, decay, gate and Grad-CAM, each file whole or not at all.
 
   Args:
-    directory: Folder for `attention_reach.png`, `decay_kernels.png`, `gate.png`
-      and `grad_cam.png`; created if it does not exist.
+    directory: Folder for `attention_reach.png`, `grad_cam.png` and, if the
+      model has such, `decay_kernels.png` and `gate.png`; created if it does not
+      exist.
     maps: The maps to draw.
     picture: uint8 [h w 3], the image of the maps before normalisation.
     title: Title of every picture, such as the file and the predicted class.
 
   Returns:
-    The four paths.
+    The paths.
 
   Raises:
     ValueError: If the picture has another type, or another size than the maps.
@@ -46,10 +47,12 @@ def write(
   directory.mkdir(parents=True, exist_ok=True)
   figures = {
       'attention_reach.png': _reach(maps, picture),
-      'decay_kernels.png': _decay(maps),
-      'gate.png': _gate(maps, picture),
       'grad_cam.png': _grad_cam(maps, picture),
   }
+  if maps.stages[0].kernel is not None:
+    figures['decay_kernels.png'] = _decay(maps)
+  if maps.stages[0].gate is not None:
+    figures['gate.png'] = _gate(maps, picture)
   return [
       _save(directory / name, figure, title) for name, figure in figures.items()
   ]
@@ -79,8 +82,6 @@ def _reach(maps, picture):
 
 def _decay(maps):
   """Rows of stages, columns of heads; zero offset in the middle."""
-  if maps.stages[0].kernel is None:
-    return _words('This model has no decay by distance.')
   ratio = max(_ratio(stage_maps.kernel[0]) for stage_maps in maps.stages)
   figure, panels = _panels_of_heads(maps, ratio)
   for axes, stage_maps, head in panels:
@@ -111,8 +112,6 @@ def _decay(maps):
 def _gate(maps, picture):
   """The image, then the gate of each stage on one scale around neutral."""
   gates = [stage_maps.gate for stage_maps in maps.stages]
-  if gates[0] is None:
-    return _words('This model has no gate.')
   figure, panels = _image_and(picture, len(gates))
   neutral = _NEUTRAL[maps.gate_fn]
   spread = max(np.abs(gate - neutral).max() for gate in gates)
@@ -150,8 +149,7 @@ def _panels_of_heads(maps, ratio):
       axes = figure.add_subplot(cells[row, column])
       panels.append((axes, stage_maps, head))
       if not column:
-        label = f'stage {row + 1}\nblock {stage_maps.block}'
-        axes.set_ylabel(label, fontsize=8)
+        axes.set_ylabel(f'stage {row + 1}', fontsize=8)
   return figure, panels
 
 
@@ -229,12 +227,6 @@ def _explained(figure, image, ticks, text, panels=None):
 
 def _wrap(figure, text):
   return textwrap.fill(text, int(figure.get_figwidth() * 13))
-
-
-def _words(text):
-  figure = _figure(1, 1, 3.5, 0.06)
-  figure.text(0.5, 0.2, text, ha='center', va='center')
-  return figure
 
 
 def _save(path, figure, title):
