@@ -15,6 +15,7 @@ import released_rmt
 import torch_pickles
 
 import gswinrmt_jax
+from gswinrmt_jax import files
 from gswinrmt_jax.commands import export as export_command
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.deploy import convert, export, model_card
@@ -286,6 +287,18 @@ def test_the_report_names_everything(checkpoint, folder, tmp_path, capsys):
 def test_nothing_is_written_over(checkpoint, folder):
   with pytest.raises(UserError, match='is there already'):
     _convert(checkpoint, folder, full_stages=(3, 4))
+
+
+def test_a_folder_that_cannot_be_written_is_none(
+    checkpoint, tmp_path, monkeypatch
+):
+  def write_json(path, value):
+    raise OSError('disk full')
+
+  monkeypatch.setattr(files, 'write_json', write_json)
+  with pytest.raises(OSError, match='disk full'):
+    _convert(checkpoint, tmp_path / 'a', full_stages=(3, 4))
+  assert not list(tmp_path.iterdir())
 
 
 def test_arguments_are_checked(capsys):

@@ -22,7 +22,6 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import train_loop
 from gswinrmt_jax.weights import card as card_lib
-from gswinrmt_jax.weights import folder as weights_folder
 from gswinrmt_jax.weights import hub, load, safetensors_file
 
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
@@ -36,7 +35,9 @@ def run():
 @pytest.fixture(scope='module')
 def folder(run, tmp_path_factory):
   out = tmp_path_factory.mktemp('weights') / 'digits'
-  weights_folder.write(out, run.variables, run.card)
+  out.mkdir()
+  safetensors_file.write(out / 'model.safetensors', run.variables, run.card)
+  files.write_json(out / 'config.json', run.card.to_dict())
   return out
 
 
@@ -116,44 +117,6 @@ def test_what_is_not_there(tmp_path):
     load.load(tmp_path / 'a.txt')
   with pytest.raises(UserError, match='is no run folder'):
     load.load(tmp_path)
-
-
-def test_a_folder_is_synced_before_it_has_its_name(run, tmp_path, monkeypatch):
-  synced = []
-
-  def sync(path):
-    assert not (tmp_path / 'weights').exists() or path == tmp_path
-    synced.append(path)
-
-  monkeypatch.setattr(files, 'sync', sync)
-  weights_folder.write(tmp_path / 'weights', run.variables, run.card)
-  names = {path.name for path in synced}
-  written = {path.name for path in (tmp_path / 'weights').rglob('*')}
-  assert written <= names and synced[-1] == tmp_path
-
-
-def test_a_folder_that_cannot_be_written_is_none(run, tmp_path, monkeypatch):
-  def write_json(path, value):
-    raise OSError('disk full')
-
-  monkeypatch.setattr(files, 'write_json', write_json)
-  with pytest.raises(OSError, match='disk full'):
-    weights_folder.write(tmp_path / 'weights', run.variables, run.card)
-  assert not list(tmp_path.iterdir())
-
-
-def test_a_damaged_folder(folder, tmp_path):
-  copy = shutil.copytree(folder, tmp_path / 'copy')
-  card = json.loads((copy / 'config.json').read_text())
-  for sums in ({**card['crc32'], 'params': 7}, {'params': 7}, 7):
-    (copy / 'config.json').write_text(json.dumps({**card, 'crc32': sums}))
-    with pytest.raises(UserError, match='damaged: their checksum differs'):
-      load.load(copy)
-  for path in (copy / 'weights').rglob('*'):
-    if path.is_file():
-      path.write_bytes(b'')
-  with pytest.raises(UserError, match='cannot be read'):
-    load.load(copy)
 
 
 _FIELDS = factory.resolve(

@@ -1,6 +1,6 @@
 """Converts a PyTorch checkpoint of the released RMT, without PyTorch.
 
-Writes a folder with an Orbax checkpoint and a config.json, for `evaluate`,
+Writes a folder with model.safetensors and config.json, for `evaluate`,
 `predict`, `export`, `label-maps` and `--config.init_from`. RMT-T, S, B and L,
 and the token-label models of the last three, are recognised by their shapes.
 Prints what was loaded, and the names of arrays that are missing, left over or

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 import pathlib
 
+from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.weights import folder as weights_folder
-from gswinrmt_jax.weights import rmt_checkpoint
+from gswinrmt_jax.weights import card as card_lib
+from gswinrmt_jax.weights import rmt_checkpoint, safetensors_file
 
 
 def convert(
@@ -22,7 +23,7 @@ def convert(
 
   Args:
     source: A file of `torch.save`.
-    folder: The folder to write.
+    folder: The folder to write, whole or not at all.
     key: Entry of the file to take; None finds it.
     full_stages: For a model that is not one of the released ones, see
       `rmt_checkpoint.recognise`.
@@ -55,7 +56,11 @@ def convert(
         f'{source} has not all of {card.name}: {len(match.missing)} arrays '
         f'missing, {len(match.mismatched)} that differ; nothing was written'
     )
-  weights_folder.write(folder, match.variables, card)
+  folder.parent.mkdir(parents=True, exist_ok=True)
+  with files.replaced(folder) as part:
+    part.mkdir()
+    safetensors_file.write(part / safetensors_file.NAME, match.variables, card)
+    files.write_json(part / card_lib.FILE, card.to_dict())
   height, width = card.image_size
   terminal.say(
       f'Written to {folder}, for images of {height} x {width} less '

@@ -24,7 +24,6 @@ from gswinrmt_jax.deploy import model_card
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import card as card_lib
-from gswinrmt_jax.weights import folder as weights_folder
 from gswinrmt_jax.weights import load, safetensors_file, state_dict, torch_file
 from gswinrmt_jax.weights.load import Weights
 
@@ -201,7 +200,7 @@ def _write_onnx(weights, path):
 
 # Format -> its file, its writer, and the tolerance of the logits.
 _FORMATS = {
-    'safetensors': ('model.safetensors', _write_safetensors, 0.0),
+    'safetensors': (safetensors_file.NAME, _write_safetensors, 0.0),
     'torch': ('pytorch_model.pth', _write_torch, 0.0),
     'stablehlo': ('model.stablehlo', _write_stablehlo, _ROUNDING),
     'onnx': ('model.onnx', _write_onnx, _ROUNDING),
@@ -212,10 +211,8 @@ FORMATS = tuple(_FORMATS)
 def _check_folder(folder):
   """Refuses a folder whose config.json or README.md is not of an export."""
   config, readme = folder / card_lib.FILE, folder / model_card.FILE
-  foreign = (
-      weights_folder.is_one(folder)
-      or (config.exists() and card_lib.read(config) is None)
-      or (readme.exists() and not model_card.is_one(readme))
+  foreign = (config.exists() and card_lib.read(config) is None) or (
+      readme.exists() and not model_card.is_one(readme)
   )
   if foreign:
     raise UserError(

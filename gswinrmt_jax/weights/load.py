@@ -17,7 +17,6 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.runs import dataset_record, run_folder, summary
 from gswinrmt_jax.weights import card as card_lib
-from gswinrmt_jax.weights import folder as weights_folder
 from gswinrmt_jax.weights import hub, rmt_checkpoint, safetensors_file
 
 _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
@@ -169,11 +168,7 @@ def run_card(
 
 def _from_folder(folder, warn):
   """Reads a folder that `convert` or `export` made."""
-  if weights_folder.is_one(folder):
-    variables, card = weights_folder.read(folder)
-    flat = traverse_util.flatten_dict(variables, sep='/')
-    return _checked(flat, card, folder)
-  for name in ('model.safetensors', 'pytorch_model.pth'):
+  for name in (safetensors_file.NAME, 'pytorch_model.pth'):
     if (folder / name).exists():
       return _from_file(folder / name, warn)
   raise UserError(
@@ -223,7 +218,7 @@ def _checked(flat, card, path):
       variables=mesh.Devices().replicate(variables),
       card=card,
       origin=str(path),
-      folder=path if path.is_dir() else path.parent,
+      folder=path.parent,
   )
 
 

@@ -14,6 +14,8 @@ from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.weights import card as card_lib
 
+NAME = 'model.safetensors'  # in a folder
+
 # Keys among the file's metadata.
 _CARD = 'config'
 _CHECKSUM = 'crc32'
