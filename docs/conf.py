@@ -32,6 +32,7 @@ autodoc_member_order = 'bysource'
 autodoc_preserve_defaults = True
 autodoc_typehints_format = 'short'
 python_use_unqualified_type_names = True
+maximum_signature_line_length = 72
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
@@ -45,6 +46,7 @@ html_theme_options = {
     'show_toc_level': 2,
     'home_page_in_toc': False,
     'use_download_button': False,
+    'navbar_persistent': [],
 }
 html_static_path = ['_static']
 html_css_files = ['site.css']

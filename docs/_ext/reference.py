@@ -6,6 +6,7 @@ before each build, one page for each folder of the package.
 """
 
 import contextlib
+import importlib
 import io
 import pathlib
 import pkgutil
@@ -17,6 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 import gswinrmt_jax
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import main
+from gswinrmt_jax.ops.equation import Equation
 
 # Commands have a page of their own.
 _LEFT_OUT = {'commands'}
@@ -54,7 +56,7 @@ class ConfigFields(SphinxDirective):
     head = ['field', 'default', 'meaning', 'values', 'free']
     rows = [
         [
-            f'`config.{path}`',
+            f'`{path.rpartition(".")[2]}`',
             f'`{_short(field.default)}`',
             field.meaning.replace('|', '\\|'),
             _values(field),
@@ -77,18 +79,19 @@ def _short(value):
 
 
 def _values(field):
-  """Returns what a field may be, as short text."""
+  """Returns what a field may be, as short text; '' for any text."""
   if field.choices:
     return ', '.join(f'`{choice}`' for choice in field.choices)
   if isinstance(field.default, bool):
     return '`True`, `False`'
   if isinstance(field.default, str):
-    return 'text'
-  kind = {int: 'integer', float: 'number', tuple: 'pair'}[type(field.default)]
-  low = '' if isinstance(field.default, tuple) else f' ≥ {field.at_least:g}'
+    return ''
+  most = f'{field.at_most:,}' if field.at_most else ''
+  if isinstance(field.default, tuple):
+    return f'pair in (0, {most}]' if most else 'pair above 0'
   if field.below is not None:
-    return f'{kind}{low}, < {field.below:g}'
-  return f'{kind}{low}' + (f', ≤ {field.at_most:,}' if field.at_most else '')
+    return f'{field.at_least:g} ≤ x < {field.below:g}'
+  return f'{field.at_least:g} to {most}' if most else f'≥ {field.at_least:g}'
 
 
 def write_api_pages(app: Sphinx) -> None:
@@ -106,12 +109,29 @@ def write_api_pages(app: Sphinx) -> None:
     blocks = [f'# {title}']
     for name in names:
       heading = [] if name == title else [f'## {name.removeprefix(title)[1:]}']
-      directive = f'```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```'
-      blocks += [*heading, directive]
+      blocks += [*heading, _directives(name)]
     _write(folder / f'{room}.md', '\n\n'.join(blocks) + '\n')
   for path in folder.glob('*.md'):
     if path.stem not in modules:
       path.unlink()
+
+
+def _directives(name):
+  """Documents a module; its equations are objects, but read as functions."""
+  lines = [f'.. automodule:: {name}', '   :members:']
+  for key, value in vars(importlib.import_module(name)).items():
+    if isinstance(value, Equation) and value.__module__ == name:
+      lines += ['', f'.. autofunction:: {name}.{key}']
+  return '\n'.join(['```{eval-rst}', *lines, '```'])
+
+
+def shorten_arrays(app, what, name, obj, options, signature, returned):
+  """Writes `Float[Array, 'b h w c']`, whatever module JAX's arrays are from."""
+  del app, what, name, obj, options  # Of the event.
+  return tuple(
+      text and text.replace('jaxlib._jax.', '')
+      for text in (signature, returned)
+  )
 
 
 def mark_formulas(app, what, name, obj, options, lines: list[str]) -> None:
@@ -142,6 +162,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
   app.add_directive('command-help', CommandHelp)
   app.add_directive('config-fields', ConfigFields)
   app.connect('builder-inited', write_api_pages)
+  app.connect('autodoc-process-signature', shorten_arrays)
   # Before napoleon, which is at 500.
   app.connect('autodoc-process-docstring', mark_formulas, priority=400)
   return {'parallel_read_safe': True, 'parallel_write_safe': True}
