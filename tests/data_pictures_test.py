@@ -93,7 +93,9 @@ def test_what_preparing_refuses_is_not_read(tmp_path, monkeypatch):
     pictures.read(path)
   # Pillow would run Ghostscript on it.
   PIL.Image.new('L', (5, 4)).save(path, 'EPS')
-  with pytest.raises(UserError, match=r'is no picture that can be read \(BMP'):
+  with pytest.raises(
+      UserError, match=r'is not an image that can be read \(BMP'
+  ):
     pictures.read(path)
 
 
@@ -124,7 +126,7 @@ def test_what_is_no_picture_is_one_line(tmp_path):
   with pytest.raises(UserError, match='does not exist'):
     pictures.read(path)
   path.write_bytes(b'no picture')
-  with pytest.raises(UserError, match=r'a\.png is no picture'):
+  with pytest.raises(UserError, match=r'a\.png is not an image'):
     pictures.read(path)
   noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
   _saved(tmp_path, PIL.Image.fromarray(noise))

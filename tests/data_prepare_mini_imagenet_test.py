@@ -6,7 +6,7 @@ import pytest
 from gswinrmt_jax.data import imagenet
 from gswinrmt_jax.data.prepare import collection as collections
 from gswinrmt_jax.data.prepare import imagenet as finder
-from gswinrmt_jax.data.prepare.collection import Collection, Picture
+from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
 from gswinrmt_jax.errors import UserError
 
 _WNIDS = (*imagenet.wnids()[200:202], *imagenet.wnids()[10:12])
@@ -177,7 +177,7 @@ def test_another_number_of_images_is_said(tmp_path):
 
 def test_shares_are_500_50_50():
   for count, expected in ((600, (500, 50, 50)), (1300, (1084, 108, 108))):
-    pictures = [Picture(f'{i}.jpg', i % 2) for i in range(2 * count)]
+    pictures = [ImageFile(f'{i}.jpg', i % 2) for i in range(2 * count)]
     made = collections.divide(
         Collection('/x', ('a', 'b'), {'': pictures}),
         finder.MINI_SHARES,

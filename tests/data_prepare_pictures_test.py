@@ -12,7 +12,7 @@ import pytest
 from gswinrmt_jax.data import pictures
 from gswinrmt_jax.data.prepare import class_folders, walk
 from gswinrmt_jax.data.prepare import collection as collections
-from gswinrmt_jax.data.prepare.collection import Collection, Picture
+from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
 from gswinrmt_jax.errors import UserError
 
 
@@ -110,7 +110,7 @@ def test_classes_that_differ_between_splits_are_pooled_if_asked(tmp_path):
   image_files.write(tmp_path, ('train/b/1.jpg', 'val/a/1.jpg', 'val/b/1.jpg'))
   made = class_folders.find(tmp_path, pool=True)
   assert made.class_names == ('a', 'b') and list(made.splits) == ['']
-  assert [(p.file_name, p.label) for p in made.pictures] == [
+  assert [(p.file_name, p.label) for p in made.images] == [
       ('train/b/1.jpg', 1),
       ('val/a/1.jpg', 0),
       ('val/b/1.jpg', 1),
@@ -213,7 +213,7 @@ def test_splits_of_ones_own_stay(tmp_path):
 
 def _divided(counts, val, test, seed=0, **how):
   pictures = [
-      Picture(f'{label}/{i}', label)
+      ImageFile(f'{label}/{i}', label)
       for label, count in enumerate(counts)
       for i in range(count)
   ]
@@ -297,7 +297,7 @@ def _made(names=('a', 'b'), train=(0, 1), **splits):
       names,
       {
           split: [
-              Picture(f'{split}/{i}', label) for i, label in enumerate(part)
+              ImageFile(f'{split}/{i}', label) for i, label in enumerate(part)
           ]
           for split, part in parts.items()
       },
@@ -313,8 +313,8 @@ def test_counts_are_by_class():
 def test_pictures_in_files_and_in_tars(tmp_path):
   (tmp_path / 'a.jpg').write_bytes(b'abc')
   (tmp_path / 'b.tar').write_bytes(b'0123456789')
-  file = Picture('a.jpg', 0)
-  member = Picture('b.tar/c.jpg', 0, 'b.tar', 3, 4)
+  file = ImageFile('a.jpg', 0)
+  member = ImageFile('b.tar/c.jpg', 0, 'b.tar', 3, 4)
   assert collections.read(tmp_path, file) == b'abc'
   assert collections.read(tmp_path, member) == b'3456'
 

@@ -25,7 +25,7 @@ import tensorflow_datasets as tfds
 from gswinrmt_jax.data import pictures, sources
 from gswinrmt_jax.data.prepare import class_folders, inspection, writer
 from gswinrmt_jax.data.prepare import collection as collections
-from gswinrmt_jax.data.prepare.collection import Collection, Picture
+from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
 from gswinrmt_jax.errors import UserError
 
 _NAMES = [
@@ -384,10 +384,10 @@ def test_pictures_that_cannot(monkeypatch):
 
   assert problem(b'') == 'is empty'
   assert problem(b'no picture') == (
-      'is no picture that can be read (BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP)'
+      'is not an image that can be read (BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP)'
   )
   # Pillow would run Ghostscript on it.
-  assert 'is no picture' in problem(image_files.encoded(1, 'EPS'))
+  assert 'is not an image' in problem(image_files.encoded(1, 'EPS'))
   whole = image_files.encoded(1)
   assert 'truncated' in problem(whole[:-40])
   assert 'truncated' in problem(image_files.encoded(1, 'PNG')[:-30])
@@ -426,7 +426,7 @@ def test_digest_is_of_every_byte():
 
 
 def _inspect(root, names, jobs):
-  wanted = [Picture(name, 0) for name in names]
+  wanted = [ImageFile(name, 0) for name in names]
   return list(inspection.inspect_all(root, wanted, jobs))
 
 
@@ -441,7 +441,7 @@ def test_several_threads_find_the_same_in_order(tmp_path):
     if name == 'a/none.jpg':
       assert finding == 'No such file or directory'
     elif name == names[71]:
-      assert 'is no picture' in finding
+      assert 'is not an image' in finding
     else:
       assert finding[0] == inspection.digest(contents[name])
 
@@ -458,7 +458,7 @@ def _summarized(notes=('a note',), ignored=('.txt', '.txt'), **splits):
       if isinstance(finding, str):
         problems[name] = finding
       else:
-        good[split].append(Picture(name, label))
+        good[split].append(ImageFile(name, label))
         rows.append(finding)
   collection = Collection('/x', ('a', 'b'), good, Counter(ignored))
   collection.ignored['hidden'] = 0

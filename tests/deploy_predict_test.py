@@ -89,7 +89,7 @@ def test_the_command(digits, tmp_path, capsys):
 
   assert main.main([*arguments, str(broken), '--json']) == 1
   printed = capsys.readouterr()
-  assert 'broken.png is no picture' in printed.err
+  assert 'broken.png is not an image' in printed.err
   report = json.loads(printed.out)
   assert [one['image'] for one in report] == [str(paths[0])]
   assert report[0]['predictions'][0]['label'] == labels[0]

@@ -51,15 +51,13 @@ class Info:
       raise ValueError(f'image_size {size!r:.80} must be 2 whole numbers')
 
 
+_CIFAR10 = 'airplane automobile bird cat deer dog frog horse ship truck'
 _BUILT_IN = {
     'digits': Info('digits', digits.CLASSES, digits.MEAN, digits.STD),
     'cifar10': Info(
         'cifar10',
         # Alphabetical, which for CIFAR-10 is also the order of the labels.
-        tuple(
-            'airplane automobile bird cat deer dog frog horse ship '
-            'truck'.split()
-        ),
+        tuple(_CIFAR10.split()),
         # Of the original train split, as commonly quoted.
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),

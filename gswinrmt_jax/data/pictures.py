@@ -20,13 +20,13 @@ FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
 _BICUBIC = PIL.Image.Resampling.BICUBIC  # antialiased, on eight bits
 _ORIENTATION = 0x0112  # EXIF tag
 _WHITE = (255, 255, 255, 255)
-_MAX_RATIO = 32  # of a picture's sides
+_MAX_RATIO = 32  # of an image's sides
 _TRIES = 10  # boxes that are drawn before the middle is taken
 _STRIP = 64  # rows that are converted at a time
 
 
 class Stored(NamedTuple):
-  """How a picture is stored: stored pixels, Pillow's mode and format."""
+  """How an image is stored: stored pixels, Pillow's mode and format."""
 
   width: int
   height: int
@@ -37,10 +37,10 @@ class Stored(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RandomCrop:
-  """What is drawn of a picture, to be resized to the model's images.
+  """What is drawn of an image, to be resized to the model's input size.
 
   Attributes:
-    scale: Least and greatest share of the picture's area.
+    scale: Least and greatest share of the image's area.
     ratio: Least and greatest width / height.
   """
 
@@ -49,10 +49,10 @@ class RandomCrop:
 
 
 def read(path: pathlib.Path) -> PIL.Image.Image:
-  """Returns the picture in a file, as `decode` does.
+  """Returns the image in a file, as `decode` does.
 
   Raises:
-    UserError: If it is no picture, or a damaged one.
+    UserError: If it is not an image, or a damaged one.
   """
   try:
     return decode(path.read_bytes(), str(path))
@@ -63,10 +63,10 @@ def read(path: pathlib.Path) -> PIL.Image.Image:
 
 
 def decode(encoded: bytes, name: str) -> PIL.Image.Image:
-  """Returns a picture as `open_rgb` does; messages name it `name`.
+  """Returns an image as `open_rgb` does; messages name it `name`.
 
   Raises:
-    UserError: If it is no picture, or a damaged one.
+    UserError: If it is not an image, or a damaged one.
   """
   try:
     return open_rgb(encoded)[0]
@@ -75,10 +75,10 @@ def decode(encoded: bytes, name: str) -> PIL.Image.Image:
 
 
 def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
-  """Returns a picture as RGB, turned as its EXIF says, and how it is stored.
+  """Returns an image as RGB, rotated as its EXIF says, and how it is stored.
 
   Transparent parts become white. More than eight bits are scaled to eight by
-  the type of the pixels alone, so that the darker of two pictures stays darker:
+  the type of the pixels alone, so that the darker of two images stays darker:
   integers are taken as 0 to 65535, as in PNG and PGM, floats as 0 to 1. A TIFF
   file whose pixels lie outside that range is refused.
 
@@ -88,19 +88,19 @@ def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
   if not encoded:
     raise ValueError('is empty')
   try:
-    with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as picture:
+    with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
       # Pillow itself refuses at twice as many, and warns before.
       most = PIL.Image.MAX_IMAGE_PIXELS
-      if most and picture.width * picture.height > most:
+      if most and image.width * image.height > most:
         raise PIL.Image.DecompressionBombError
-      picture.load()
-      turned = picture.getexif().get(_ORIENTATION, 1) > 1
-      stored = Stored(*picture.size, picture.mode, picture.format, turned)
-      PIL.ImageOps.exif_transpose(picture, in_place=True)
-      return _to_rgb(picture), stored
+      image.load()
+      turned = image.getexif().get(_ORIENTATION, 1) > 1
+      stored = Stored(*image.size, image.mode, image.format, turned)
+      PIL.ImageOps.exif_transpose(image, in_place=True)
+      return _to_rgb(image), stored
   except PIL.UnidentifiedImageError as error:
     raise ValueError(
-        f'is no picture that can be read ({", ".join(FORMATS)})'
+        f'is not an image that can be read ({", ".join(FORMATS)})'
     ) from error
   except (
       PIL.Image.DecompressionBombWarning,
@@ -113,62 +113,62 @@ def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
     raise ValueError(f'is damaged: {reason}') from error
 
 
-def _to_rgb(picture):
-  if picture.mode[0] in 'IF':  # more than 8 bits; `convert` would clip to 255
-    return _to_eight_bits(picture).convert('RGB')
-  if picture.has_transparency_data:
-    picture = picture.convert('RGBA')
-    paper = PIL.Image.new('RGBA', picture.size, _WHITE)
-    return PIL.Image.alpha_composite(paper, picture).convert('RGB')
-  return picture.convert('RGB')
+def _to_rgb(image):
+  if image.mode[0] in 'IF':  # more than 8 bits; `convert` would clip to 255
+    return _to_eight_bits(image).convert('RGB')
+  if image.has_transparency_data:
+    image = image.convert('RGBA')
+    paper = PIL.Image.new('RGBA', image.size, _WHITE)
+    return PIL.Image.alpha_composite(paper, image).convert('RGB')
+  return image.convert('RGB')
 
 
-def _to_eight_bits(picture):
-  """Returns the picture in grey; converts a strip at a time, to save memory."""
-  top = 1 if picture.mode == 'F' else 65535
-  extremes = [(strip.min(), strip.max()) for strip in _strips(picture)]
+def _to_eight_bits(image):
+  """Returns the image in grey; converts a strip at a time, to save memory."""
+  top = 1 if image.mode == 'F' else 65535
+  extremes = [(strip.min(), strip.max()) for strip in _strips(image)]
   least, most = np.min(extremes), np.max(extremes)
   if not (least >= 0 and most <= top):  # so that NaN is out of range too
     raise ValueError(f'pixels of {least:g} to {most:g}, not of 0 to {top}')
-  scaled = (np.float64(strip) * (255 / top) for strip in _strips(picture))
+  scaled = (np.float64(strip) * (255 / top) for strip in _strips(image))
   grey = [np.rint(strip).astype(np.uint8) for strip in scaled]
   return PIL.Image.fromarray(np.concatenate(grey))
 
 
-def _strips(picture):
-  for top in range(0, picture.height, _STRIP):
-    bottom = min(top + _STRIP, picture.height)
-    yield np.asarray(picture.crop((0, top, picture.width, bottom)))
+def _strips(image):
+  for top in range(0, image.height, _STRIP):
+    bottom = min(top + _STRIP, image.height)
+    yield np.asarray(image.crop((0, top, image.width, bottom)))
 
 
 def fit(
-    picture: PIL.Image.Image, size: tuple[int, int], crop: float
+    image: PIL.Image.Image, size: tuple[int, int], crop: float
 ) -> np.ndarray:
   """Resizes and cuts out the middle, as evaluation on ImageNet does.
 
-  The RGB picture is resized, bicubic, so that it just covers `size / crop`,
+  The RGB image is resized, bicubic, so that it just covers `size / crop`,
   and its middle of `size`, (height, width), is kept. With a crop of 0 the whole
-  picture is squeezed to `size`.
+  image is squeezed to `size`.
 
   Returns:
     uint8 `[h w 3]`.
   """
   height, width = size
   if not crop:
-    return np.asarray(picture.resize((width, height), _BICUBIC))
-  picture = _not_too_thin(picture)
+    return np.asarray(image.resize((width, height), _BICUBIC))
+  image = _not_too_thin(image)
   covered = round(width / crop), round(height / crop)
   # In whole numbers, and rounded down, as torchvision does.
   across, down = covered
-  if across * picture.height >= down * picture.width:
-    resized = across, max(down, across * picture.height // picture.width)
+  if across * image.height >= down * image.width:
+    resized = across, max(down, across * image.height // image.width)
   else:
-    resized = max(across, down * picture.width // picture.height), down
-  picture = picture.resize(resized, _BICUBIC)
-  left = round((picture.width - width) / 2)
-  top = round((picture.height - height) / 2)
+    resized = max(across, down * image.width // image.height), down
+  image = image.resize(resized, _BICUBIC)
+  left = round((image.width - width) / 2)
+  top = round((image.height - height) / 2)
   box = (left, top, left + width, top + height)
-  return np.asarray(picture.crop(box))
+  return np.asarray(image.crop(box))
 
 
 def draw_box(
@@ -179,7 +179,7 @@ def draw_box(
       area ~ U(scale) width height,   log ratio ~ U(log ratio)
       w = round(sqrt(area ratio)),    h = round(sqrt(area / ratio))
 
-  If it fits into the picture, its place is uniform. After ten that do not, it
+  If it fits into the image, its place is uniform. After ten that do not, it
   is the largest central box of an allowed shape. (Szegedy et al. 2014, section
   6; as torchvision's RandomResizedCrop.)
 
@@ -204,7 +204,7 @@ def draw_box(
 
 
 def random_crop(
-    picture: PIL.Image.Image,
+    image: PIL.Image.Image,
     size: tuple[int, int],
     how: RandomCrop,
     rng: np.random.Generator,
@@ -213,21 +213,21 @@ def random_crop(
 
   Returns:
     uint8 `[h w 3]`, and the box: top, left, height and width in fractions of
-    the picture's sides.
+    the image's sides.
   """
-  left, top, across, down = draw_box(*picture.size, how, rng)
-  # Cut first: what lies beside the box is not looked at.
-  part = picture.crop((left, top, left + across, top + down))
-  width, height = picture.size
+  left, top, across, down = draw_box(*image.size, how, rng)
+  # Cut first: what lies outside the box is not looked at.
+  part = image.crop((left, top, left + across, top + down))
+  width, height = image.size
   box = (top / height, left / width, down / height, across / width)
   return np.asarray(part.resize(size[::-1], _BICUBIC)), box
 
 
-def _not_too_thin(picture):
+def _not_too_thin(image):
   """Cuts what would be resized to millions of pixels and then thrown away."""
-  longest = _MAX_RATIO * min(picture.size)
-  if max(picture.size) <= longest:
-    return picture
-  width, height = (min(extent, longest) for extent in picture.size)
-  left, top = (picture.width - width) // 2, (picture.height - height) // 2
-  return picture.crop((left, top, left + width, top + height))
+  longest = _MAX_RATIO * min(image.size)
+  if max(image.size) <= longest:
+    return image
+  width, height = (min(extent, longest) for extent in image.size)
+  left, top = (image.width - width) // 2, (image.height - height) // 2
+  return image.crop((left, top, left + width, top + height))

@@ -124,7 +124,7 @@ class ArraySource:
     return len(self.label)
 
   def read(self, rows: Sequence[int]) -> Iterator[tuple[PIL.Image.Image, int]]:
-    """Yields picture and label of each row."""
+    """Yields image and label of each row."""
     for row in rows:
       yield PIL.Image.fromarray(self.image[row]), self.label[row]
 
@@ -175,7 +175,7 @@ class TfdsSource:
     return self._count
 
   def read(self, rows: Sequence[int]) -> Iterator[tuple[PIL.Image.Image, int]]:
-    """Yields picture and label of each row.
+    """Yields image and label of each row.
 
     Raises:
       UserError: If a record is damaged; names it.

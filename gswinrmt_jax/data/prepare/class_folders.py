@@ -73,22 +73,22 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
         f'{root} has {len(names)} class folders: two or more are needed, with '
         'the images of a class each'
     )
-  pictures = {
+  images = {
       split: [
-          picture._replace(label=labels[name])
+          image._replace(label=labels[name])
           for name, below in classes.items()
-          for picture in walk.images(root, below, ignored)
+          for image in walk.images(root, below, ignored)
       ]
       for split, classes in splits.items()
   }
-  collection = Collection(root, tuple(names), pictures, ignored)
+  collection = Collection(root, tuple(names), images, ignored)
   if len(own) < len(names):
     if not pool:
       extra = next(name for name in names if name not in own)
       raise UserError(
           f'{root}: train has no class {extra!r}, but another split has'
       )
-    collection.splits = {UNDIVIDED: collection.pictures}
+    collection.splits = {UNDIVIDED: collection.images}
   return collection
 
 

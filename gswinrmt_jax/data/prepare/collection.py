@@ -14,7 +14,7 @@ UNDIVIDED = ''  # the split of images that belong to none yet
 _SHARE = 0.1  # of a class, for val and for test, unless given
 
 
-class Picture(NamedTuple):
+class ImageFile(NamedTuple):
   """An image file, or a member of an uncompressed tar.
 
   Attributes:
@@ -40,41 +40,41 @@ class Collection:
     root: Directory that the images' paths are relative to.
     class_names: By label.
     splits: Images of train and any of val and test, or `UNDIVIDED`.
-    ignored: How many files were passed over, by their kind.
+    ignored: How many files were skipped, by their kind.
     source: How the splits came about, for the report.
     notes: What the user should know, a line each.
   """
 
   root: pathlib.Path
   class_names: tuple[str, ...]
-  splits: dict[str, list[Picture]]
+  splits: dict[str, list[ImageFile]]
   ignored: Counter = dataclasses.field(default_factory=Counter)
   source: dict = dataclasses.field(default_factory=dict)
   notes: list[str] = dataclasses.field(default_factory=list)
 
   @property
-  def pictures(self) -> list[Picture]:
+  def images(self) -> list[ImageFile]:
     """The images of all splits, one split after another."""
-    return [picture for part in self.splits.values() for picture in part]
+    return [image for part in self.splits.values() for image in part]
 
   def counts(self, split: str) -> list[int]:
     """Returns how many images of a split each class has."""
-    found = Counter(picture.label for picture in self.splits[split])
+    found = Counter(image.label for image in self.splits[split])
     return [found[label] for label in range(len(self.class_names))]
 
 
-def read(root: pathlib.Path, picture: Picture) -> bytes:
+def read(root: pathlib.Path, image: ImageFile) -> bytes:
   """Returns an image's bytes.
 
   Raises:
     OSError: If they cannot be read.
   """
-  path = os.path.join(root, picture.archive or picture.file_name)
+  path = os.path.join(root, image.archive or image.file_name)
   with open(path, 'rb') as file:
-    if not picture.archive:
+    if not image.archive:
       return file.read()
-    file.seek(picture.offset)
-    return file.read(picture.size)
+    file.seek(image.offset)
+    return file.read(image.size)
 
 
 def check(collection: Collection) -> None:
@@ -91,8 +91,8 @@ def check(collection: Collection) -> None:
           f'the class {name!r} has blanks at its ends or a line break in its '
           'name: rename it'
       )
-  for split, pictures in collection.splits.items():
-    if not pictures:
+  for split, images in collection.splits.items():
+    if not images:
       raise UserError(f'{collection.root}: no image is left for {split}')
   counts = collection.counts('train')
   if 0 in counts:
@@ -147,21 +147,21 @@ def divide(
   wanted = [split for split in ('test', 'val') if shares[split]]
   splits = {split: [] for split in ('train', *reversed(wanted))}
   classes = [[] for _ in collection.class_names]
-  for picture in collection.splits[UNDIVIDED]:
-    classes[picture.label].append(picture)
-  for name, pictures in zip(collection.class_names, classes, strict=True):
-    pictures.sort(key=lambda picture: _rank(picture, seed))
+  for image in collection.splits[UNDIVIDED]:
+    classes[image.label].append(image)
+  for name, images in zip(collection.class_names, classes, strict=True):
+    images.sort(key=lambda image: _rank(image, seed))
     start = 0
     for split in wanted:
-      stop = start + int(len(pictures) * shares[split] + 0.5)
-      splits[split] += pictures[start:stop]
+      stop = start + int(len(images) * shares[split] + 0.5)
+      splits[split] += images[start:stop]
       start = stop
-    if start >= len(pictures):
+    if start >= len(images):
       raise UserError(
-          f'class {name!r} has {len(pictures)} images, of which none is left '
+          f'class {name!r} has {len(images)} images, of which none is left '
           f'for train: add some{", or lower --val and --test" * options}'
       )
-    splits['train'] += pictures[start:]
+    splits['train'] += images[start:]
   for split in wanted:
     if not splits[split]:
       advice = f', or raise --{split}, or set it to 0' if options else ''
@@ -178,5 +178,5 @@ def divide(
   return collection
 
 
-def _rank(picture: Picture, seed: int) -> bytes:
-  return hashlib.sha256(f'{seed}:{picture.file_name}'.encode()).digest()
+def _rank(image: ImageFile, seed: int) -> bytes:
+  return hashlib.sha256(f'{seed}:{image.file_name}'.encode()).digest()

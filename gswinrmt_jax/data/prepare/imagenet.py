@@ -19,7 +19,7 @@ import re
 from gswinrmt_jax.data import imagenet
 from gswinrmt_jax.data.prepare import class_folders, walk
 from gswinrmt_jax.data.prepare import collection as collections
-from gswinrmt_jax.data.prepare.collection import Collection, Picture, UNDIVIDED
+from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
 from gswinrmt_jax.errors import UserError
 
 OFFICIAL = {'train': 1_281_167, 'val': 50_000}
@@ -57,8 +57,8 @@ def find(root: pathlib.Path) -> Collection:
     splits['val'] = find_classes(root, val, labels, ignored, every=False)
   else:
     splits['val'] = [
-        picture._replace(label=labels[_val_wnid(picture.file_name)])
-        for picture in walk.images(root, val, ignored)
+        image._replace(label=labels[_val_wnid(image.file_name)])
+        for image in walk.images(root, val, ignored)
     ]
   notes = [
       f'{split} has {len(splits[split]):,} images, the release has {count:,}'
@@ -103,8 +103,8 @@ def find_mini(
   names = dict(zip(imagenet.wnids(), imagenet.classes(), strict=True))
   if set(collection.class_names) <= names.keys():
     collection.class_names = tuple(map(names.get, collection.class_names))
-  if UNDIVIDED in collection.splits:
-    other = {*collection.counts(UNDIVIDED)} - {MINI_IMAGES}
+  if collections.UNDIVIDED in collection.splits:
+    other = {*collection.counts(collections.UNDIVIDED)} - {MINI_IMAGES}
     if other:
       collection.notes.append(
           f'some classes have {min(other):,} to {max(other):,} images, not '
@@ -120,7 +120,7 @@ def find_classes(
     ignored: Counter,
     *,
     every: bool = True,
-) -> list[Picture]:
+) -> list[ImageFile]:
   """Returns the images of the classes in `labels`, in their order.
 
   A class is a folder n01440764, or a tar n01440764.tar as ImageNet is released;
@@ -132,7 +132,7 @@ def find_classes(
       has no images although there must be `every` class.
   """
   found, seen = [], set()
-  for wnid, pictures in _classes(root, below, ignored, labels):
+  for wnid, images in _classes(root, below, ignored, labels):
     if wnid not in labels:
       ignored['other folders'] += 1
       continue
@@ -142,8 +142,8 @@ def find_classes(
           'tar or in two tars: remove one'
       )
     seen.add(wnid)
-    found += (picture._replace(label=labels[wnid]) for picture in pictures)
-  there = {picture.label for picture in found}
+    found += (image._replace(label=labels[wnid]) for image in images)
+  there = {image.label for image in found}
   missing = [wnid for wnid, label in labels.items() if label not in there]
   if every and missing:
     raise UserError(
@@ -160,11 +160,11 @@ def _classes(root, below, ignored, labels):
   if (root / below).is_file():
     by_tar = itertools.groupby(
         walk.images(root, below, ignored),
-        lambda picture: picture.file_name.split('.tar/')[-2],
+        lambda image: image.file_name.split('.tar/')[-2],
     )
     bar = tqdm.tqdm(by_tar, 'list', len(labels), unit='class', disable=None)
-    for path, pictures in bar:
-      yield posixpath.basename(path), pictures
+    for path, images in bar:
+      yield posixpath.basename(path), images
     return
   for name in walk.visible(root / below, ignored):
     wnid, path = name.removesuffix('.tar'), f'{below}/{name}'.lstrip('/')
@@ -175,10 +175,8 @@ def _classes(root, below, ignored, labels):
 
 
 def _has_classes(root, below):
-  if not (root / below).is_dir():
-    return False
-  names = os.listdir(root / below)
-  return any(_WNID.fullmatch(name.removesuffix('.tar')) for name in names)
+  found = (path.name for path in (root / below).glob('n*'))
+  return any(_WNID.fullmatch(name.removesuffix('.tar')) for name in found)
 
 
 def _first(root, names, folder):
@@ -218,24 +216,26 @@ def _of_imagenet(root, path):
   labels = {wnid: label for label, wnid in enumerate(wnids)}
   ignored = Counter()
   below = next((name for name in _TRAIN if (root / name).exists()), '')
-  pictures = find_classes(root, below, labels, ignored)
-  return Collection(root, tuple(wnids), {UNDIVIDED: pictures}, ignored)
+  images = find_classes(root, below, labels, ignored)
+  return Collection(
+      root, tuple(wnids), {collections.UNDIVIDED: images}, ignored
+  )
 
 
 def _of_lists(root):
   """Reads the few-shot release: `filename,label` in three files."""
   rows = [row for name in _CSV for row in _read_list(root / name)]
   ignored, places = Counter(), defaultdict(list)
-  for picture in walk.images(root, '', ignored):
-    places[posixpath.basename(picture.file_name)].append(picture)
+  for image in walk.images(root, '', ignored):
+    places[posixpath.basename(image.file_name)].append(image)
   names = sorted({label for _, label in rows})
-  pictures, missing = [], []
+  images, missing = [], []
   for name, label in rows:
     found = places[posixpath.basename(name)]
     if len(found) > 1:  # The same name in the folders of several classes.
       found = [p for p in found if f'/{label}/' in f'/{p.file_name}']
     if len(found) == 1:
-      pictures.append(found[0]._replace(label=names.index(label)))
+      images.append(found[0]._replace(label=names.index(label)))
     else:
       missing.append(name)
   if missing:
@@ -243,7 +243,9 @@ def _of_lists(root):
         f'{len(missing):,} of the {len(rows):,} images that the lists name are '
         f'not below {root}, or not once; the first: {missing[0]}'
     )
-  return Collection(root, tuple(names), {UNDIVIDED: pictures}, ignored)
+  return Collection(
+      root, tuple(names), {collections.UNDIVIDED: images}, ignored
+  )
 
 
 def _read_list(path):

@@ -13,7 +13,7 @@ import numpy as np
 from gswinrmt_jax.data import parallel, pictures
 from gswinrmt_jax.data.prepare import collection as collections
 from gswinrmt_jax.data.prepare import walk
-from gswinrmt_jax.data.prepare.collection import Collection, Picture
+from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
 
 # What is found in an image that can be used: 64 bits of the BLAKE2 hash of its
 # bytes, their number, then what `pictures.Stored` has.
@@ -42,7 +42,7 @@ def digest(content: bytes) -> int:
 
 
 def inspect_all(
-    root: pathlib.Path, wanted: Sequence[Picture], jobs: int
+    root: pathlib.Path, wanted: Sequence[ImageFile], jobs: int
 ) -> Iterator[tuple | str]:
   """Yields what `inspect` finds in each image below `root`, in order.
 
@@ -70,7 +70,7 @@ def summarize(
     table: `FINDING` of each of them, one split after another.
     problems: Why the others cannot be used, by file name.
   """
-  names = [picture.file_name for picture in collection.pictures]
+  names = [image.file_name for image in collection.images]
   formats, modes = table['format'].tolist(), table['mode'].tolist()
   misnamed = [
       name
@@ -177,8 +177,8 @@ def _identical(collection, digests):
   extra, labelled = Counter(), []
   for members in groups.values():
     by_label = {}
-    for _, picture in members:
-      by_label.setdefault(picture.label, picture.file_name)
+    for _, image in members:
+      by_label.setdefault(image.label, image.file_name)
     if len(by_label) > 1:
       labelled.append(list(by_label.values()))
     first, *later = count = Counter(split for split, _ in members)
@@ -190,7 +190,7 @@ def _identical(collection, digests):
       'extra': dict(extra),
       'of_several_classes': len(labelled),
       'examples': [
-          [picture.file_name for _, picture in members]
+          [image.file_name for _, image in members]
           for members in itertools.islice(groups.values(), _EXAMPLES)
       ],
       'examples_of_several_classes': labelled[:_EXAMPLES],

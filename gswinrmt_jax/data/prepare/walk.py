@@ -10,7 +10,7 @@ from typing import BinaryIO
 import PIL.Image
 
 from gswinrmt_jax.data import pictures
-from gswinrmt_jax.data.prepare.collection import Picture
+from gswinrmt_jax.data.prepare.collection import ImageFile
 from gswinrmt_jax.errors import UserError
 
 # The format that each suffix stands for.
@@ -23,7 +23,7 @@ SUFFIXES = {
 
 def images(
     root: pathlib.Path, below: str, ignored: Counter
-) -> Iterator[Picture]:
+) -> Iterator[ImageFile]:
   """Yields the images in a folder at any depth, or in a tar, with label 0.
 
   Those in a folder are sorted by name; links are followed. Those in a tar are
@@ -33,7 +33,7 @@ def images(
   Args:
     root: Folder that names are relative to.
     below: The folder or tar, relative to `root`.
-    ignored: Counts what is passed over, by suffix.
+    ignored: Counts what is skipped, by suffix.
 
   Raises:
     UserError: If a link leads to a folder that it is in, a name is not UTF-8,
@@ -43,11 +43,11 @@ def images(
     with (root / below).open('rb') as file:
       for name, offset, size in _in_tar(file, root, below, ignored):
         if _is_image(name, ignored):
-          yield Picture(name, 0, below, offset, size)
+          yield ImageFile(name, 0, below, offset, size)
   else:
     for name in _in_folder(root, below, ignored):
       if _is_image(name, ignored):
-        yield Picture(name, 0)
+        yield ImageFile(name, 0)
 
 
 def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:

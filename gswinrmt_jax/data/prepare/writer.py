@@ -12,7 +12,7 @@ from gswinrmt_jax import files
 from gswinrmt_jax.data import parallel, sources
 from gswinrmt_jax.data.prepare import collection as collections
 from gswinrmt_jax.data.prepare import inspection
-from gswinrmt_jax.data.prepare.collection import Collection, Picture
+from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
 from gswinrmt_jax.errors import UserError
 
 _VERSION = '1.0.0'  # of every data set made from a user's image files
@@ -62,10 +62,10 @@ def prepare(
   def write(folder):
     table, problems = _inspected(name, collection, jobs)
     if problems and not skip_damaged:
-      raise _refusal(problems, len(collection.pictures), damaged)
-    for split, pictures in collection.splits.items():
+      raise _refusal(problems, len(collection.images), damaged)
+    for split, images in collection.splits.items():
       collection.splits[split] = [
-          picture for picture in pictures if picture.file_name not in problems
+          image for image in images if image.file_name not in problems
       ]
     collections.check(collection)
     summary = inspection.summarize(collection, table, problems)
@@ -127,14 +127,14 @@ def _inspected(name, collection, jobs):
 
   Both are in the order of the splits; problems are keyed by file name.
   """
-  pictures = collection.pictures
-  table, problems = np.zeros(len(pictures), inspection.FINDING), {}
-  findings = inspection.inspect_all(collection.root, pictures, jobs)
+  images = collection.images
+  table, problems = np.zeros(len(images), inspection.FINDING), {}
+  findings = inspection.inspect_all(collection.root, images, jobs)
   with contextlib.closing(findings):
-    bar = with_bar(findings, f'{name} check', len(pictures))
+    bar = with_bar(findings, f'{name} check', len(images))
     for row, finding in enumerate(bar):
       if isinstance(finding, str):
-        problems[pictures[row].file_name] = finding
+        problems[images[row].file_name] = finding
       else:
         table[row] = finding
   return table[table['size'] > 0], problems
@@ -180,8 +180,8 @@ def _write_records(name, collection, table, folder):
   )
   writer.initialize_splits(list(collection.splits))
   digests = iter(table['digest'].tolist())
-  for split, pictures in collection.splits.items():
-    pairs = [(picture, next(digests)) for picture in pictures]
+  for split, images in collection.splits.items():
+    pairs = [(image, next(digests)) for image in images]
     examples = _examples(collection.root, pairs)
     bar = with_bar(examples, f'{name} {split}', len(pairs))
     writer.add_examples({split: bar})
@@ -196,7 +196,7 @@ def with_bar(items: Iterable, title: str, count: int) -> Iterable:
 
 
 def _examples(
-    root: pathlib.Path, pairs: list[tuple[Picture, int]]
+    root: pathlib.Path, pairs: list[tuple[ImageFile, int]]
 ) -> Iterator[dict]:
   """Yields images as TFDS examples, in the order of their names' hashes."""
 
@@ -205,16 +205,16 @@ def _examples(
     return hashlib.blake2b(name, digest_size=16).digest()
 
   def read(place):
-    picture, digest = pairs[place]
-    path = root / picture.file_name
+    image, digest = pairs[place]
+    path = root / image.file_name
     try:
-      image = collections.read(root, picture)
+      content = collections.read(root, image)
     except OSError as error:
       raise UserError(f'{path}: {error.strerror or error}') from error
-    if inspection.digest(image) != digest:
+    if inspection.digest(content) != digest:
       raise UserError(f'{path} has changed since it was looked at: start again')
-    name, label = picture.file_name, picture.label
-    return {'image': image, 'label': label, 'file_name': name}
+    name, label = image.file_name, image.label
+    return {'image': content, 'label': label, 'file_name': name}
 
   pairs.sort(key=rank)
   return parallel.in_threads(read, len(pairs))
