@@ -2,6 +2,9 @@
 
   python train.py --config=configs/cifar10_retention.py
 
+50 epochs of batches of 128, AdamW with a peak of 1e-4 (5 epochs of warm-up,
+cosine) and weight decay 0.05, label smoothing 0.1. `--help` lists all fields.
+
 Another reading of the table's augmentations, which have no settings there, is
 the argument `deit` (the default), `torchvision` or `plain` (crop and flip):
 

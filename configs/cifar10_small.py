@@ -1,4 +1,4 @@
-"""A small model on CIFAR-10, first map 16x16: a recipe of our own.
+"""A small model on CIFAR-10, first map 16x16: a recipe of this project.
 
   python train.py --config=configs/cifar10_small.py
 
@@ -31,9 +31,29 @@ from gswinrmt_jax import recipes
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """Returns the recipe; `arg` is `[MODEL][,smoke]`, after the colon."""
-  return recipes.small_images(
-      arg,
-      widths=(48, 96, 192),
-      depths=(2, 2, 4),
-      num_heads=(2, 4, 8),
+  model, rest = recipes.split_model(
+      arg, ('retention', 'rmt', 'swat'), default='retention'
   )
+  config = recipes.defaults(f'{model}_compact')
+  config.num_epochs = 50
+  config.ema_decay = 0.998
+  config.optimizer.learning_rate = 1e-3
+
+  # Three stages, with maps of 16x16, 8x8 and 4x4.
+  config.model.stem_strides = (2, 1, 1, 1)
+  config.model.widths = (48, 96, 192)
+  config.model.depths = (2, 2, 4)
+  config.model.num_heads = (2, 4, 8)
+  config.model.mlp_ratios = (3.0, 3.0, 3.0)
+  config.model.decay_ranges = (4.0, 4.0, 6.0)
+  if model == 'rmt':
+    config.model.layer_scale = (0.0, 0.0, 0.0)
+    config.model.full_stages = (3,)
+  else:
+    config.model.layer_scale = (1e-2, 1e-2, 1e-2)
+    config.model.window_size = 4
+
+  recipes.set_augmentation(config, 'torchvision')
+  config.augment.mix_prob = 0.5
+  config.augment.mix_off_epochs = 8
+  return recipes.with_argument(config, rest)

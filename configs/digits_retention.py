@@ -2,6 +2,10 @@
 
   python train.py --config=configs/digits_retention.py
 
+12 epochs of batches of 64 in float32, AdamW with a peak of 3e-3, widths 16 32
+48 64, depths 1 1 2 1. Images are shifted by up to a pixel, and not augmented
+otherwise. `--help` lists all fields.
+
 Result: 99.00 % test accuracy (297 of 300; seed 0, CPU, JAX 0.10 and 0.12).
 """
 

@@ -3,6 +3,9 @@
   gswinrmt prepare mini_imagenet --help
   python train.py --config=configs/mini_imagenet_swat.py
 
+40 epochs of batches of 128, AdamW with a peak of 1e-4 (5 epochs of warm-up,
+cosine) and weight decay 0.05, label smoothing 0.1. `--help` lists all fields.
+
 Any data set of the same shape does, by its name:
 
   python train.py --config=configs/mini_imagenet_swat.py \

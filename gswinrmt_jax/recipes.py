@@ -1,10 +1,11 @@
-"""Every field of a config, declared once, and the recipes of `configs/`.
+"""Every field of a config, declared once, and what recipes share.
 
-A recipe is a `ConfigDict`; each field can be overridden on the command line,
-`--config.optimizer.learning_rate=3e-4`. Nothing is read that is not named here.
+A recipe is a file of `configs/`, which returns a `ConfigDict`. Each field can
+be overridden on the command line, `--config.optimizer.learning_rate=3e-4`.
+Nothing is read that is not named here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -490,20 +491,28 @@ def _tuples(value):
 
 def cifar10(model_name: str) -> ml_collections.ConfigDict:
   """Returns the CIFAR-10 protocol of Table 2, for one of the named models."""
-  config = _defaults(model_name)
-  _augmentation(config, _READING)
+  config = defaults(model_name)
+  set_augmentation(config, _READING)
   return config
 
 
-def _augmentation(config, reading):
-  """Sets one reading of Table 2's augmentation; crop and flip stay."""
+def set_augmentation(config: ml_collections.ConfigDict, reading: str) -> None:
+  """Sets a reading of Table 2's augmentation; crop and flip stay as they are.
+
+  Args:
+    config: The recipe to change.
+    reading: 'deit', 'torchvision' or 'plain' (crop and flip alone).
+  """
   for name in {name for fields in _READINGS.values() for name in fields}:
     config.augment[name] = FIELDS[f'augment.{name}'].default
   config.augment.update(_READINGS[reading])
 
 
-def _defaults(model_name):
-  """Returns a config in which each field has its default."""
+def defaults(model_name: str) -> ml_collections.ConfigDict:
+  """Returns a config in which each field has its default, locked.
+
+  Those of the model are None, which keeps what the named model has.
+  """
   # Only here: naming the recipes, or a help text, need not wait for JAX.
   from gswinrmt_jax.models import factory
 
@@ -521,63 +530,6 @@ def _defaults(model_name):
   return config.lock()
 
 
-def small_images(
-    argument: str | None,
-    *,
-    widths: tuple[int, ...],
-    depths: tuple[int, ...],
-    num_heads: tuple[int, ...],
-    num_epochs: int = 50,
-    mix_off_epochs: int = 8,
-) -> ml_collections.ConfigDict:
-  """Returns a recipe of our own for CIFAR-10, not the paper's.
-
-  Three stages with maps of 16x16, 8x8 and 4x4, where the paper's models start
-  at 8x8; windows of 4; ten times the learning rate; EMA; half of the batches
-  mixed, but none in the last epochs.
-
-  Args:
-    argument: After the colon of `--config=FILE:ARGUMENT`: 'retention' (the
-      default), 'rmt' or 'swat', and 'smoke' as in `with_argument`.
-    widths: Channels of the three stages.
-    depths: Blocks of the stages.
-    num_heads: Attention heads of the stages.
-    num_epochs: Epochs of the schedule.
-    mix_off_epochs: Epochs at its end without mixing.
-
-  Raises:
-    ValueError: If the argument is another one.
-  """
-  from gswinrmt_jax.models import named
-
-  family, _, rest = (argument or 'retention').partition(',')
-  if family == 'smoke':
-    family, rest = 'retention', family
-  if family not in ('retention', 'rmt', 'swat'):
-    known = "'retention', 'rmt', 'swat', 'smoke'"
-    raise ValueError(f"unknown argument '{argument}' (known: {known})")
-  config = _defaults(f'{family}_compact')
-  named_model = named.MODELS[config.model.name]
-  config.model.widths = widths
-  config.model.depths = depths
-  config.model.num_heads = num_heads
-  config.model.mlp_ratios = (3.0, 3.0, 3.0)
-  config.model.layer_scale = named_model.layer_scale[:3]
-  config.model.decay_ranges = (4.0, 4.0, 6.0)
-  config.model.stem_strides = (2, 1, 1, 1)
-  if named_model.window_size:
-    config.model.window_size = 4  # of several a map but on the last
-  else:
-    config.model.full_stages = (3,)  # RMT: the last
-  _augmentation(config, 'torchvision')
-  config.augment.mix_prob = 0.5
-  config.augment.mix_off_epochs = mix_off_epochs
-  config.optimizer.learning_rate = 1e-3
-  config.num_epochs = num_epochs
-  config.ema_decay = 0.998
-  return with_argument(config, rest or None)
-
-
 def digits(model_name: str) -> ml_collections.ConfigDict:
   """Returns a minute's run on the packaged 8x8 digits, for a named model.
 
@@ -585,7 +537,7 @@ def digits(model_name: str) -> ml_collections.ConfigDict:
   it down on purpose (drop path, smoothing, mixing) is off. The augmentation
   keeps to shifts by a pixel of the 8x8, since a mirrored digit is no digit.
   """
-  config = _defaults(model_name)
+  config = defaults(model_name)
   config.dtype = 'float32'
   config.batch_size = 64
   config.eval_batch_size = 100
@@ -627,67 +579,28 @@ def mini_imagenet(model_name: str) -> ml_collections.ConfigDict:
   return config
 
 
-def imagenet(model_name: str) -> ml_collections.ConfigDict:
-  """Returns the training on ImageNet-1k that RMT was released with.
-
-  The comment on a field says where it is from: the script released with RMT
-  (its defaults count), the training logs beside it, or the paper (arXiv
-  2309.11523) where it says otherwise; "ours" changes no result, or has no
-  counterpart.
+def split_model(
+    argument: str | None, models: Sequence[str], default: str = ''
+) -> tuple[str, str | None]:
+  """Splits `MODEL[,REST]`, what follows the colon, into model and rest.
 
   Args:
-    model_name: One of the released sizes, each with its own stochastic depth;
-      the script's `--drop-path` has no effect.
+    argument: None, or 'smoke' alone, is for the default.
+    models: Those of the recipe.
+    default: One of them; '' if the model has to be named.
+
+  Raises:
+    ValueError: If it does not begin with one of the models.
   """
-  config = _defaults(model_name)  # its bfloat16: ours; script: float16, scaled
-  config.batch_size = 2048  # logs, by the rule below; paper: 1024
-  config.num_epochs = 300  # script
-  config.ema_decay = 0.99996  # script; 0.99984 a step at 2048
-
-  config.data.name = 'imagenet'  # as `gswinrmt prepare imagenet` makes it
-  config.data.train_split = 'train'  # script
-  config.data.val_split = 'val'  # script; the best epoch is chosen on it
-  config.data.test_split = ''  # the labels of the test images are secret
-  config.data.image_size = 224  # script
-  config.data.train_crop = 'random_resized'  # script, scale and ratio too
-  config.data.repeats = 3  # script, by default; the paper does not say
-  config.data.eval_crop = 0.875  # script: resized to 256, centre of 224
-  config.data.storage = 'decode'  # ours
-  config.data.workers = 8  # ours
-
-  # Script: flip, rand-m9-mstd0.5-inc1, erasing 0.25, smoothing 0.1, Mixup 0.8,
-  # CutMix 1.0, as for CIFAR-10; paper: the last two are probabilities.
-  config.augment.crop_padding = 0  # script: the crop above, instead
-
-  # Script: 5e-4 for 512 images. Logs: 2e-3, so 2,048 of them; the paper has
-  # 1e-3 and 1024. It follows the batch unless it is set itself.
-  rate = config.get_ref('batch_size').to_float() * (5e-4 / 512)
-  config.optimizer.learning_rate = rate
-  config.optimizer.schedule = 'epochs'  # script, logs
-  config.optimizer.warmup_epochs = 5.0  # script
-  config.optimizer.warmup_learning_rate = 1e-6  # script, logs
-  config.optimizer.final_learning_rate = 1e-5  # script, logs
-  config.optimizer.decay_layer_scale = True  # script: it has four axes there
-  return config
-
-
-def imagenet_token_labels(model_name: str) -> ml_collections.ConfigDict:
-  """Returns RMT's training on ImageNet-1k with token labels, as released.
-
-  As `imagenet` but for what is below. `config.data.label_maps` is to be set:
-  the maps that the authors' teacher made are not part of the release.
-
-  Args:
-    model_name: A released size with a dense head, 'rmt_s_tl'.
-  """
-  config = imagenet(model_name)
-  config.num_epochs = 310  # logs; script: 300
-  config.token_label_weight = 0.5  # script
-  config.augment.mixup_alpha = 0.0  # script
-  config.augment.cutmix_alpha = 0.0  # script
-  config.data.repeats = 1  # script: other loader, without repeats
-  config.data.eval_crop = 0.96  # script
-  return config
+  model, _, rest = (argument or default).partition(',')
+  if default and model == 'smoke':
+    model, rest = default, model
+  if model not in models:
+    raise ValueError(
+        f"'{model}' is no model of this recipe: one of {', '.join(models)} "
+        'follows the colon'
+    )
+  return model, rest or None
 
 
 def with_argument(
@@ -716,7 +629,7 @@ def with_argument(
   if table2 and argument:
     reading, _, rest = argument.partition(',')
     if reading in _READINGS:
-      _augmentation(config, reading)
+      set_augmentation(config, reading)
       argument = rest or None
   if argument is None:
     return config

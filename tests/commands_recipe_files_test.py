@@ -76,7 +76,7 @@ def test_the_learning_rate_follows_the_batch_unless_it_is_set():
             ['nowhere/x.py', 'available: ablation, cifar10_95, '],
         ),
         ('digits_rmt:smok', [], ["'smok'", "'smoke'"]),
-        ('imagenet_rmt', [], ['one of t, s, b, l', 'imagenet_rmt:t']),
+        ('imagenet_rmt', [], ['one of t, s, b, l follows the colon']),
         ('imagenet_rmt:m', [], ["'m' is no model"]),
         ('imagenet_rmt:smoke', [], ["'smoke' is no model"]),
         ('imagenet_rmt:t,token_label', [], ['T has no dense head']),

@@ -7,6 +7,7 @@ import fuzz
 import pytest
 
 from gswinrmt_jax import recipes
+from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
 
 
@@ -82,7 +83,7 @@ def test_digits_are_neither_mirrored_nor_mixed():
 
 @pytest.mark.parametrize('size', ['t', 's', 'b', 'l'])
 def test_imagenet_is_as_released(size):
-  config = recipes.imagenet(f'rmt_{size}')
+  config = recipe_files.load(f'imagenet_rmt:{size}', [])
   assert config.model.name == f'rmt_{size}'
   assert set(config.model.to_dict().values()) == {config.model.name, None}
   assert config.num_epochs == 300 and config.label_smoothing == 0.1
@@ -116,8 +117,8 @@ def test_imagenet_is_as_released(size):
 
 
 def test_token_labels_change_what_the_release_changes():
-  plain = recipes.imagenet('rmt_s')
-  config = recipes.imagenet_token_labels('rmt_s_tl')
+  plain = recipe_files.load('imagenet_rmt:s', [])
+  config = recipe_files.load('imagenet_rmt:s,token_label', [])
   changed = {
       field: value
       for field, value in _flat(config).items()
@@ -134,7 +135,8 @@ def test_token_labels_change_what_the_release_changes():
   }
   config.data.label_maps = 'maps'
   assert recipes.resolve(config).model.dense_head
-  smoke = recipes.resolve(recipes.with_argument(config, 'smoke'))
+  smoke = recipe_files.load('imagenet_rmt:s,token_label,smoke', [])
+  smoke = recipes.resolve(smoke)
   assert smoke.model.dense_head and not smoke.token_label_weight
 
 
@@ -147,8 +149,7 @@ def _flat(config, prefix=''):
 
 
 def test_the_smoke_run_of_imagenet_is_tiny_and_takes_the_same_path():
-  config = recipes.imagenet('rmt_l')
-  smoke = recipes.with_argument(config, 'smoke')
+  smoke = recipe_files.load('imagenet_rmt:l,smoke', [])
   assert smoke.data.name == 'digits' and smoke.batch_size == 64
   assert smoke.optimizer.learning_rate == pytest.approx(5e-4 / 8)
   assert smoke.ema_decay and smoke.optimizer.schedule == 'epochs'
@@ -167,6 +168,18 @@ def test_the_argument_is_smoke_or_refused():
   assert smoke.compile_effort == 'quick' and original.compile_effort == 'full'
   with pytest.raises(ValueError, match=r"unknown argument 'smok' .*'smoke'"):
     recipes.with_argument(config, 'smok')
+
+
+def test_the_model_of_the_argument_is_known_or_refused():
+  names = ('a', 'b')
+  assert recipes.split_model(None, names, 'a') == ('a', None)
+  assert recipes.split_model('smoke', names, 'a') == ('a', 'smoke')
+  assert recipes.split_model('b,x,y', names, 'a') == ('b', 'x,y')
+  for argument in (None, 'smoke', 'c'):
+    with pytest.raises(
+        ValueError, match=r'is no model .*: one of a, b follows'
+    ):
+      recipes.split_model(argument, names)
 
 
 def test_a_field_that_nobody_reads_is_refused():
