@@ -1,5 +1,6 @@
 """Figures by hand, passes over a data set, and evaluations of runs."""
 
+import dataclasses
 import functools
 import io
 import json
@@ -12,9 +13,11 @@ import pytest
 import tiny
 import tiny_parts
 
+from gswinrmt_jax import ops
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run, evaluator, metrics
+from gswinrmt_jax.ops import equation
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import train_loop
 
@@ -116,10 +119,6 @@ def test_table_names_every_figure_and_class():
   assert 'class0' not in wide
 
 
-def _normalize(image):
-  return image / 255.0
-
-
 def _variables(shape=(6, 7, 3)):
   init = jax.jit(functools.partial(tiny.Tiny().init, train=False))
   return init(jax.random.key(0), jnp.zeros((1, *shape)))
@@ -143,7 +142,9 @@ def test_a_few_results_are_under_way():
 def test_padding_is_ignored_whatever_the_batch_size():
   data, variables = tiny.arrays(0, 11), _variables()
   doubled = jax.tree.map(lambda leaf: 2 * leaf, variables)
-  eval_step = jax.jit(evaluator.make_eval_step(tiny.Tiny(), _normalize))
+  eval_step = jax.jit(
+      evaluator.make_eval_step(tiny.Tiny(), (0.0,) * 3, (1.0,) * 3)
+  )
 
   def figures(batch_size):
     batches = batches_lib.eval_batches(data, batch_size=batch_size)
@@ -163,7 +164,7 @@ def test_padding_is_ignored_whatever_the_batch_size():
 
 @pytest.fixture(scope='module', autouse=True)
 def _compiled_once(tmp_path_factory):
-  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
     yield
 
 
@@ -215,6 +216,39 @@ def test_split_batch_size_and_image_size(run):
   larger, said = _evaluate(run, split='train', image_size=9)
   assert larger['image_size'] == [9, 9] and '9 x 9 pixels' in said
   assert list(run.glob('evaluation_train_*_9px.json'))
+
+
+def test_a_run_is_evaluated_with_the_forms_of_its_config(
+    run, tmp_path, monkeypatch
+):
+  """Weights alone leave the forms to the caller."""
+  copy, seen = shutil.copytree(run, tmp_path / 'run'), []
+  config = json.loads((copy / 'config.json').read_text())
+  config |= {'attention_impl': 'cyclic', 'depthwise_impl': 'shift'}
+  (copy / 'config.json').write_text(json.dumps(config))
+  make = evaluator.make_eval_step
+
+  def spied(*args):
+    step = make(*args)
+
+    def traced(variables, batch):
+      seen.append(tuple(map(equation.chosen, ('attention', 'depthwise'))))
+      return step(variables, batch)
+
+    return traced
+
+  monkeypatch.setattr(evaluator, 'make_eval_step', spied)
+  _evaluate(copy)
+  assert seen == [('cyclic', 'shift')]
+  load = evaluate_run.weights_lib.load
+  monkeypatch.setattr(
+      evaluate_run.weights_lib,
+      'load',
+      lambda *args, **how: dataclasses.replace(load(*args, **how), recipe=None),
+  )
+  with ops.forms(depthwise='conv'):
+    _evaluate(copy, data='tiny', batch_size=6)
+  assert seen[1:] == [('auto', 'conv')]
 
 
 def test_a_step_that_is_not_there(run):

@@ -32,7 +32,7 @@ MAY_IMPORT = {
         'ops',
         'runs',
     },
-    'evals': {'augment', 'data', 'distributed', 'runs', 'weights'},
+    'evals': {'augment', 'data', 'distributed', 'ops', 'runs', 'weights'},
     'train': {
         'recipes',
         'augment',

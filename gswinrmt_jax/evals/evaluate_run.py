@@ -1,15 +1,13 @@
 """Evaluates weights on a split: those of a run, or others."""
 
-import dataclasses
-import functools
+import contextlib
 import pathlib
 import re
 from typing import Any
 
 import jax
 
-from gswinrmt_jax import files
-from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax import files, ops
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import compilation
@@ -63,94 +61,85 @@ def evaluate_run(
   weights = weights_lib.load(
       pathlib.Path(source), step=step, which=which, warn=terminal.say
   )
-  place = _place(weights, data, split, data_dir)
-  info = datasets.info(place.name, place.dir)
+  recipe = weights.recipe
+  if recipe is None and data is None:
+    raise UserError(
+        f'{weights.origin} does not say which data it is for: --data='
+        f'{", ".join(datasets.NAMES)} or a prepared one of your own'
+    )
+  name = data or recipe.data.name
+  own = recipe is not None and name == recipe.data.name
+  taken = split
+  if own:
+    # A recipe without a test split leaves it to the data to say so.
+    taken = recipe.data.get(f'{split}_split') or split
+    data_dir = recipe.data.dir if data_dir is None else data_dir
+  data_dir = data_dir or ''
+  info = datasets.info(name, data_dir)
   weights.check_classes(info)
-  datasets.ensure(place.name, place.dir)
+  datasets.ensure(name, data_dir)
   size = (image_size, image_size) if image_size else weights.card.image_size
-  scores = _scores(weights, place, size, batch_size or place.batch_size)
+  records = datasets.load(
+      name,
+      taken,
+      data_dir,
+      image_size=size,
+      crop=weights.card.crop_at(size),
+      # Each image is needed once: there is no use in keeping it.
+      storage='decode',
+  )
+  own_size = recipe.eval_batch_size if recipe else _BATCH_SIZE
+  with _forms(recipe):
+    scores = _scores(weights, records, size, batch_size or own_size)
   report = {
       'step': weights.step,
       'epoch': weights.epoch,
       'weights': weights.which,
-      'data': place.name,
-      'split': place.split,
+      'data': name,
+      'split': taken,
       'image_size': list(size),
       **scores,
       'class_names': list(info.class_names),
   }
   terminal.say(
-      f'{weights.origin}, {place.name} {place.split}, '
-      f'{size[0]} x {size[1]} pixels'
+      f'{weights.origin}, {name} {taken}, {size[0]} x {size[1]} pixels'
   )
   terminal.say(metrics.table(report, info.class_names))
   # Other data's scores do not go where the run's own on this split are.
-  own = weights.recipe is not None and place.name == weights.recipe.data.name
-  named = split if own else f'{place.name}_{split}'
   path = weights.folder / _file_name(
-      named, weights.step, weights.which, image_size
+      split if own else f'{name}_{split}',
+      weights.step,
+      weights.which,
+      image_size,
   )
   files.write_json(path, report)
   terminal.say(f'Written to {path}.')
   return report
 
 
-def _scores(weights, place, size, batch_size):
+def _forms(recipe):
+  """Returns the context in which a run's model is traced, as in training."""
+  if recipe is None:
+    return contextlib.nullcontext()
+  return ops.forms(
+      attention=recipe.attention_impl, depthwise=recipe.depthwise_impl
+  )
+
+
+def _scores(weights, records, size, batch_size):
   """Goes through the images once."""
-  # Each is needed once: there is no use in keeping it.
-  records = datasets.load(
-      place.name,
-      place.split,
-      place.dir,
-      image_size=size,
-      crop=weights.card.crop_at(size),
-      storage='decode',
+  card, devices = weights.card, devices_lib.Devices()
+  eval_step = evaluator.make_eval_step(
+      weights.make_model(size), card.mean, card.std
   )
-  card = weights.card
-  normalize = functools.partial(
-      augment_lib.normalize, mean=card.mean, std=card.std
-  )
-  model = weights.make_model(size)
-  eval_step = jax.jit(evaluator.make_eval_step(model, normalize))
-  devices = devices_lib.Devices()
   batch_size = devices.rounded_up(batch_size)
   scores = evaluator.evaluate(
-      eval_step,
+      jax.jit(eval_step),
       {'': weights.variables},
       batches_lib.eval_batches(records, batch_size=batch_size),
       devices.put_batch,
   )
   return scores['']
-
-
-@dataclasses.dataclass(frozen=True)
-class _Place:
-  """Where the records are, and how many to take at a time."""
-
-  name: str
-  split: str
-  dir: str
-  batch_size: int
-
-
-def _place(weights, data, split, data_dir):
-  """Fills in from the run what was not said."""
-  recipe = weights.recipe
-  if recipe is not None and data in (None, recipe.data.name):
-    own = f'{split}_split'
-    return _Place(
-        name=recipe.data.name,
-        # A recipe without a test split leaves it to the data to say so.
-        split=recipe.data.get(own) or split,
-        dir=recipe.data.dir if data_dir is None else data_dir,
-        batch_size=recipe.eval_batch_size,
-    )
-  if data is None:
-    raise UserError(
-        f'{weights.origin} does not say which data it is for: --data='
-        f'{", ".join(datasets.NAMES)} or a prepared one of your own'
-    )
-  return _Place(data, split, data_dir or '', _BATCH_SIZE)
 
 
 def _file_name(split, step, which, image_size):

@@ -8,6 +8,7 @@ from flax import linen as nn
 import jax
 import numpy as np
 
+from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.evals import metrics
 
 EvalStep = Callable[
@@ -18,17 +19,19 @@ _AHEAD = 8  # batches under way on the device while the host goes on
 
 def make_eval_step(
     model: nn.Module,
-    normalize: Callable[[jax.Array], jax.Array],
+    mean: tuple[float, float, float],
+    std: tuple[float, float, float],
 ) -> EvalStep:
   """Returns `(variables, batch) -> sums over the batch`; the caller jits it.
 
   Args:
     model: Called as `model(image, train=False)`; returns float32 logits.
-    normalize: Turns uint8 images into the model's input.
+    mean: What uint8 images are normalised with, see `batch.normalize`.
+    std: Likewise.
   """
 
   def eval_step(variables, batch):
-    image = normalize(batch['image'])
+    image = augment_lib.normalize(batch['image'], mean=mean, std=std)
     logits = model.apply(variables, image, train=False)
     return metrics.batch_sums(logits, batch['label'], batch['mask'])
 

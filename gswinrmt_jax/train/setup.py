@@ -6,13 +6,11 @@ import dataclasses
 import functools
 from typing import Any
 
-from flax import linen as nn
 import jax
 import ml_collections
 import numpy as np
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets, label_maps, pictures
@@ -114,15 +112,12 @@ class Setup:
     weights = raw_and_ema.beside(state.variables, state.ema)
     return self.evaluate(weights, self.val_data)
 
-  def evaluate(
-      self, saved: Mapping[str, Any], data: Records, *, most: int | None = None
-  ) -> dict[str, Any]:
+  def evaluate(self, saved: Mapping[str, Any], data: Records) -> dict[str, Any]:
     """Returns the scores of weights and, as `ema_NAME`, of their average.
 
     Args:
       saved: The weights, as a checkpoint has them.
       data: The records.
-      most: Number of batches to evaluate; None for all.
     """
     batches = batches_lib.eval_batches(
         data,
@@ -188,8 +183,13 @@ def build(config: ml_collections.ConfigDict) -> Setup:
   info = datasets.info(config.data.name, config.data.dir)
   datasets.ensure(config.data.name, config.data.dir)
   maps = _open_label_maps(config)
-  train_data = _place(config, load_train(config), devices)
-  val_data = _place(config, load_eval(config, config.data.val_split), devices)
+  train_data, val_data = (
+      resident.place(records, config.data.storage, devices.replicate)
+      for records in (
+          load_train(config),
+          load_eval(config, config.data.val_split),
+      )
+  )
   _check_data(config, train_data, val_data)
   image_shape = train_data.image_shape
   info = dataclasses.replace(info, image_size=image_shape[:2])
@@ -232,6 +232,7 @@ def build(config: ml_collections.ConfigDict) -> Setup:
       skip_nonfinite=config.nan_policy == 'skip',
       accumulate_steps=config.accumulate_steps,
   )
+  eval_step = evaluator.make_eval_step(model, info.mean, info.std)
   jit_options = {
       'out_shardings': devices.replicated,
       'compiler_options': (
@@ -252,16 +253,8 @@ def build(config: ml_collections.ConfigDict) -> Setup:
       create=created,
       target=devices.target(created.out_info),
       train_step=jax.jit(train_step, donate_argnums=0, **jit_options),
-      eval_step=jax.jit(make_eval_step(model, info), **jit_options),
+      eval_step=jax.jit(eval_step, **jit_options),
   )
-
-
-def make_eval_step(model: nn.Module, info: datasets.Info) -> evaluator.EvalStep:
-  """Returns the eval step of a model on a data set's uint8 images."""
-  normalize = functools.partial(
-      augment_lib.normalize, mean=info.mean, std=info.std
-  )
-  return evaluator.make_eval_step(model, normalize)
 
 
 def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
@@ -292,10 +285,6 @@ def _load(config, split, crop):
       crop=crop,
       workers=data.workers,
   )
-
-
-def _place(config, records, devices):
-  return resident.place(records, config.data.storage, devices.replicate)
 
 
 def _open_label_maps(config):
