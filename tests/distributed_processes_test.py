@@ -74,10 +74,16 @@ def test_one_that_fails_alone_takes_the_other_along(tmp_path):
     [
         (('host:1', '2', ''), '--process: missing, of all three'),
         (('', '2', ''), '--coordinator and --process: missing'),
-        (('host', '2', '0'), "HOST:PORT, not 'host'"),
-        (('host:', '2', '0'), "HOST:PORT, not 'host:'"),
-        (('host:1', 'two', '0'), "--processes is a number from 0, not 'two'"),
-        (('host:1', '2', '-1'), "--process is a number from 0, not '-1'"),
+        (
+            ('host', '2', '0'),
+            '=host --processes=2 --process=0: must be HOST:PORT and two',
+        ),
+        (('host:', '2', '0'), '=host: --processes'),
+        (('host:1', 'two', '0'), '--processes=two --process=0: must be'),
+        (
+            ('host:1', '2', '-1'),
+            '--process=-1: must be HOST:PORT and two numbers from 0',
+        ),
         (('host:1', '2', '2'), r'cannot join \(process_id must be less'),
     ],
 )

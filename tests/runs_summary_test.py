@@ -112,11 +112,10 @@ def test_the_average_has_rows_of_its_own():
   assert 'EMA' not in closing.table(_summary())
 
 
-def test_read_wants_the_same_step(tmp_path):
-  assert closing.read(tmp_path, 7) is None
+def test_a_summary_that_was_written_is_read(tmp_path):
+  assert closing.load(tmp_path) is None
   (tmp_path / 'summary.json').write_text(json.dumps(_summary()))
-  assert closing.read(tmp_path, 7)['best']['step'] == 5
-  assert closing.read(tmp_path, 8) is None
+  assert closing.load(tmp_path) == _summary()
 
 
 @pytest.mark.parametrize(
@@ -134,12 +133,11 @@ def test_read_wants_the_same_step(tmp_path):
 def test_a_damaged_summary_is_told(text, said, tmp_path):
   path = tmp_path / 'summary.json'
   path.write_text(text)
-  for read in (closing.load, lambda folder: closing.read(folder, 12)):
-    with pytest.raises(UserError) as caught:
-      read(tmp_path)
-    message = str(caught.value)
-    assert message.startswith(f'{path} {said}') and '\n' not in message
-    assert 'put it back from a copy, or remove it' in message
+  with pytest.raises(UserError) as caught:
+    closing.load(tmp_path)
+  message = str(caught.value)
+  assert message.startswith(f'{path} {said}') and '\n' not in message
+  assert 'put it back from a copy, or remove it' in message
 
 
 def test_parameter_count():

@@ -257,12 +257,6 @@ def test_epochs_end_at_the_floor():
   assert found.validated_epochs == {1: 1, 3: 2, 5: 3, 7: 4, 8: 5, 10: 6}
 
 
-def test_more_steps_than_the_optimiser_counts():
-  with pytest.raises(UserError, match=r'^2,147,483,648 steps are more than'):
-    schedule_lib.from_config(_steps(batch_size=2, num_epochs=2**16), 2**16)
-  schedule_lib.from_config(_steps(batch_size=2, num_epochs=2**16 - 1), 2**16)
-
-
 def test_stopping_early_keeps_the_schedule():
   found = schedule_lib.from_config(_steps(stop_after_epochs=3), 7)
   assert (found.stop_step, found.total_steps) == (5, 10)

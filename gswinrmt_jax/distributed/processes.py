@@ -52,10 +52,16 @@ def start(coordinator: str = '', count: str = '', index: str = '') -> None:
   elif missing:
     raise UserError(f'{" and ".join(missing)}: missing, of all three')
   else:
+    host, _, port = coordinator.rpartition(':')
+    if not (host and all(map(str.isdecimal, (port, count, index)))):
+      raise UserError(
+          f'--coordinator={coordinator} --processes={count} --process={index}: '
+          'must be HOST:PORT and two numbers from 0'
+      )
     who = {
-        'coordinator_address': _address(coordinator),
-        'num_processes': _number('--processes', count),
-        'process_id': _number('--process', index),
+        'coordinator_address': coordinator,
+        'num_processes': int(count),
+        'process_id': int(index),
         # Else a launcher's environment would give each one device.
         'cluster_detection_method': 'deactivate',
     }
@@ -75,19 +81,6 @@ def _launched():
       os.environ.get(count, '1') != '1' and told in os.environ
       for count, told in _LAUNCHERS
   )
-
-
-def _address(text):
-  host, colon, port = text.rpartition(':')
-  if not (host and colon and port.isdecimal()):
-    raise UserError(f'--coordinator is HOST:PORT, not {text!r}')
-  return text
-
-
-def _number(name, text):
-  if not text.isdecimal():
-    raise UserError(f'{name} is a number from 0, not {text!r}')
-  return int(text)
 
 
 def is_first() -> bool:

@@ -58,29 +58,27 @@ class ImageSpec:
           f'{self.info.name} is not what {folder} was begun on: in {_FILE} '
           f'{", ".join(differing)}; choose another --workdir'
       )
-    files.write_json(
-        path,
-        {
-            **dataclasses.asdict(self.info),
-            'crop': self.crop,
-            'label_maps': self.maps,
-            'splits': {
-                split: dataclasses.asdict(identity)
-                for split, identity in self.splits.items()
-            },
-        },
-    )
+    files.write_json(path, self._fields())
+
+  def _fields(self):
+    fields = dataclasses.asdict(self)
+    return {
+        **fields['info'],
+        'crop': self.crop,
+        'label_maps': self.maps,
+        'splits': fields['splits'],
+    }
 
   def _differences(self, before):
     """Lists what differs from an earlier record."""
-    old = {**vars(before.info), 'crop': before.crop, 'label_maps': before.maps}
-    new = {**vars(self.info), 'crop': self.crop, 'label_maps': self.maps}
+    old, new = before._fields(), self._fields()
+    old_splits, new_splits = old.pop('splits'), new.pop('splits')
     differing = [f'{name} differs' for name in old if old[name] != new[name]]
-    for split in sorted(self.splits.keys() & before.splits.keys()):
-      here = vars(self.splits[split])
-      for name, value in vars(before.splits[split]).items():
-        if value != here[name]:
-          said = f'is {value!r} there and {here[name]!r} here'
+    for split in sorted(old_splits.keys() & new_splits.keys()):
+      for name, value in old_splits[split].items():
+        here = new_splits[split][name]
+        if value != here:
+          said = f'is {value!r} there and {here!r} here'
           differing.append(
               f'{name} of {split} {"differs" if name == "order" else said}'
           )

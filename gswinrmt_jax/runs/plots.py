@@ -30,17 +30,15 @@ _SPLITS = {
 
 
 class Curves:
-  """Draws a run's curves in a thread as it goes on; a context manager."""
+  """Draws a run's curves in a thread while it trains."""
 
   def __init__(self, folder: pathlib.Path, terminal: Terminal):
     """Takes the run folder, and where it is told if nothing can be drawn."""
     self._folder, self._terminal = folder, terminal
     self._thread = threading.Thread()  # none yet
 
-  def __enter__(self) -> 'Curves':
-    return self
-
-  def __exit__(self, *_) -> None:
+  def wait(self) -> None:
+    """Waits until nothing is drawn any more."""
     if self._thread.ident:
       self._thread.join()
 

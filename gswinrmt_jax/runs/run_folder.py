@@ -8,16 +8,15 @@ checkpoints/STEP/    (`checkpoints.checkpointer`)
 summary.json         written at the end (`summary`)
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 import contextlib
 import pathlib
-from typing import Any
 
+from flax import traverse_util
 import ml_collections
 
 from gswinrmt_jax import files, recipes
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import provenance
 
 _CONFIG, _LOCK = 'config.json', '.lock'
 
@@ -62,60 +61,44 @@ def check_folder(
     UserError: If it belongs to another config; names the fields that differ.
   """
   if (folder / _CONFIG).exists():
-    _check_same(load_config(folder), config, folder)
+    check_same(load_config(folder), config, folder)
   elif (folder / 'checkpoints').exists():
     raise UserError(
         f'{folder} has checkpoints but no config.json: choose another --workdir'
     )
 
 
-def check_checkpoint(
-    fields: Any, config: ml_collections.ConfigDict, path: pathlib.Path
+def check_same(
+    found: ml_collections.ConfigDict,
+    config: ml_collections.ConfigDict,
+    path: pathlib.Path,
 ) -> None:
-  """Checks that a checkpoint belongs to this config.
+  """Checks that a config found in a run is this one, but for free fields.
 
   Args:
-    fields: The config in the checkpoint's metadata.
+    found: What the run has.
     config: The resolved config.
-    path: The checkpoint, for the message.
+    path: Where it was found, for the message.
 
   Raises:
-    UserError: If it belongs to another config; names the fields that differ.
+    UserError: If it is another config; names the fields that differ.
   """
-  _check_same(recipes.from_json(fields, str(path)), config, path)
+  if differing := differences(found, config):
+    raise UserError(
+        f'{path} belongs to another config: {"; ".join(differing)}; '
+        'choose another --workdir'
+    )
 
 
-def open_folder(
-    folder: pathlib.Path, config: ml_collections.ConfigDict
+def write_config(
+    folder: pathlib.Path,
+    config: ml_collections.ConfigDict,
+    *,
+    replace: bool = True,
 ) -> None:
-  """Makes a run folder, or checks that it belongs to this config.
-
-  Args:
-    folder: The run folder.
-    config: The resolved config; written to `config.json` if there is none.
-
-  Raises:
-    UserError: If it cannot be written, or belongs to another config.
-  """
-  try:
-    check_folder(folder, config)
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / _CONFIG).exists():
-      files.write_json(folder / _CONFIG, config.to_dict())
-  except OSError as error:
-    raise _cannot_write(folder, error) from error
-
-
-def record_start(
-    folder: pathlib.Path, config: ml_collections.ConfigDict, step: int
-) -> None:
-  """Adds this start to `environment.json`, see `provenance.record`.
-
-  Also writes `config.json`. Call it after restoring: restoring needs the config
-  that the checkpoint was saved with.
-  """
-  files.write_json(folder / _CONFIG, config.to_dict())
-  provenance.record(folder, config, step)
+  """Writes `config.json`; where there is one, only if it is to be replaced."""
+  if replace or not (folder / _CONFIG).exists():
+    files.write_json(folder / _CONFIG, config.to_dict())
 
 
 def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
@@ -136,22 +119,16 @@ def differences(
     old: ml_collections.ConfigDict, new: ml_collections.ConfigDict
 ) -> list[str]:
   """Lists `field is OLD there and NEW here`, for fields that change results."""
-  old, new = _flat(old.to_dict()), _flat(new.to_dict())
+  old, new = (
+      traverse_util.flatten_dict(config.to_dict(), sep='.')
+      for config in (old, new)
+  )
   free = recipes.free_fields()
   return [
       f'{field} is {value!r} there and {new.get(field)!r} here'
       for field, value in sorted(old.items())
       if field not in free and value != new.get(field)
   ]
-
-
-def _check_same(found, config, path):
-  differing = differences(found, config)
-  if differing:
-    raise UserError(
-        f'{path} belongs to another config: {"; ".join(differing)}; '
-        'choose another --workdir'
-    )
 
 
 def _cannot_write(folder, error):
@@ -164,13 +141,3 @@ def _cannot_write(folder, error):
 def _remove_if_empty(folder):
   with contextlib.suppress(OSError):
     folder.rmdir()
-
-
-def _flat(fields, prefix=''):
-  flat = {}
-  for name, value in fields.items():
-    if isinstance(value, Mapping):
-      flat |= _flat(value, f'{prefix}{name}.')
-    else:
-      flat[prefix + name] = value
-  return flat

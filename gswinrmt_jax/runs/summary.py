@@ -69,28 +69,16 @@ def summarize(
   if skipped:
     summary['skipped_steps'] = skipped
   for name, step in (('last', last), ('best', best)):
-    entry, figures = by_step.get(step, {}), tested.get(step, {})
+    entry = by_step.get(step, {})
+    figures = tested.get(step, {})
+    found = entry | {f'test_{name}': figures[name] for name in figures}
     summary[name] = {'step': step, 'epoch': schedule.epoch_of(step)}
     if entry:
       summary[name]['weights'] = raw_and_ema.better(entry, 'val_')[1]
-    for prefix in ('', raw_and_ema.PREFIX):
-      if f'val_{prefix}accuracy' in entry:
-        figure = f'val_{prefix}accuracy'
-        summary[name][figure] = entry[figure]
-      for figure in ('accuracy', 'top5_accuracy', 'loss', 'smoothed_loss'):
-        if prefix + figure in figures:
-          summary[name][f'test_{prefix}{figure}'] = figures[prefix + figure]
+    summary[name] |= {
+        figure: found[figure] for _, figure, _ in _rows() if figure in found
+    }
   return summary
-
-
-def read(folder: pathlib.Path, step: int) -> dict[str, Any] | None:
-  """Returns the summary of a run that ended at `step`, if it was written.
-
-  Raises:
-    UserError: If it is damaged.
-  """
-  summary = load(folder)
-  return summary if summary and summary['steps'] == step else None
 
 
 def load(folder: pathlib.Path) -> dict[str, Any] | None:

@@ -1,60 +1,18 @@
 """Starting a run from weights that another model was trained to."""
 
 from collections.abc import Callable, Mapping
-import dataclasses
-import pathlib
 from typing import Any
 
 from flax import traverse_util
 import jax.numpy as jnp
-import ml_collections
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train.train_state import TrainState
-from gswinrmt_jax.weights import load as weights
 from gswinrmt_jax.weights.load import Weights
 
 _SHOWN = 8  # names in a line
 _HEADS = ('params/head/', 'params/dense_head/')
-
-
-@dataclasses.dataclass(frozen=True)
-class Transfer:
-  """What was taken over; names are paths, 'params/head/kernel'.
-
-  Attributes:
-    variables: Those to start from.
-    taken: Arrays from the source.
-    fresh: Arrays that keep their initial value, with the reason.
-    unused: Arrays of the source that the model does not have.
-  """
-
-  variables: dict[str, Any]
-  taken: list[str]
-  fresh: dict[str, str]
-  unused: list[str]
-
-  def lines(self) -> list[str]:
-    """Returns the report, for the terminal."""
-    lines = [f'taken over: {len(self.taken)} arrays']
-    for name, why in self.fresh.items():
-      lines.append(f'starts afresh: {name} ({why})')
-    if self.unused:
-      names = ', '.join(self.unused[:_SHOWN])
-      more = f' and {len(self.unused) - _SHOWN} more'
-      names += more if len(self.unused) > _SHOWN else ''
-      lines.append(f'not used: {names}')
-    return lines
-
-
-def load(
-    config: ml_collections.ConfigDict, warn: Callable[[str], None]
-) -> Weights | None:
-  """Returns the weights that a recipe starts from, None if it has none."""
-  if not config.init_from:
-    return None
-  return weights.load(pathlib.Path(config.init_from), warn=warn)
 
 
 def check(target: Mapping[str, Any], source: Weights) -> None:
@@ -80,7 +38,9 @@ def check(target: Mapping[str, Any], source: Weights) -> None:
     )
 
 
-def transfer(initial: Mapping[str, Any], source: Mapping[str, Any]) -> Transfer:
+def transfer(
+    initial: Mapping[str, Any], source: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
   """Takes over every array of the source that the model has in that shape.
 
   The image size does not matter, since no array depends on it; a head for
@@ -89,6 +49,9 @@ def transfer(initial: Mapping[str, Any], source: Mapping[str, Any]) -> Transfer:
   Args:
     initial: Freshly initialised variables of the model.
     source: Variables of another model of the family.
+
+  Returns:
+    The variables to start from, and a report in lines.
   """
   new, old = _flat(initial), _flat(source)
   fresh = _fresh(new, old)
@@ -96,12 +59,13 @@ def transfer(initial: Mapping[str, Any], source: Mapping[str, Any]) -> Transfer:
       name: array if name in fresh else jnp.asarray(old[name], array.dtype)
       for name, array in new.items()
   }
-  return Transfer(
-      variables=traverse_util.unflatten_dict(merged, sep='/'),
-      taken=[name for name in new if name not in fresh],
-      fresh=fresh,
-      unused=[name for name in old if name not in new],
-  )
+  report = [f'taken over: {len(new) - len(fresh)} arrays']
+  report += [f'starts afresh: {name} ({why})' for name, why in fresh.items()]
+  unused = [name for name in old if name not in new]
+  if unused:
+    more = f' and {len(unused) - _SHOWN} more' if unused[_SHOWN:] else ''
+    report.append(f'not used: {", ".join(unused[:_SHOWN])}{more}')
+  return traverse_util.unflatten_dict(merged, sep='/'), report
 
 
 def start(
@@ -114,11 +78,11 @@ def start(
     source: Weights to start from.
     say: Told the report, line by line.
   """
-  moved = transfer(state.variables, source.variables)
+  variables, report = transfer(state.variables, source.variables)
   say(f'Starting from {source.origin}:')
-  for line in moved.lines():
+  for line in report:
     say(f'  {line}')
-  state = state.replace(**moved.variables)
+  state = state.replace(**variables)
   return state if state.ema is None else state_lib.restart_ema(state)
 
 

@@ -16,14 +16,9 @@ def from_config(
     config: ml_collections.ConfigDict, learning_rate: optax.Schedule
 ) -> optax.GradientTransformation:
   """Returns the AdamW of a config; the learning rate is `train.schedule`'s."""
-  fields = config.optimizer
+  names = ('b1', 'b2', 'eps', 'weight_decay', 'decay_layer_scale')
   return adamw(
-      learning_rate,
-      b1=fields.b1,
-      b2=fields.b2,
-      eps=fields.eps,
-      weight_decay=fields.weight_decay,
-      decay_layer_scale=fields.decay_layer_scale,
+      learning_rate, **{name: config.optimizer[name] for name in names}
   )
 
 

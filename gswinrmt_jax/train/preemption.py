@@ -63,8 +63,8 @@ class Preemption:
     """
     if self.received:
       raise Stopped(
-          f'stopped by {name(self.received)}; the same command goes on from '
-          'the last checkpoint',
+          f'stopped by {signal.Signals(self.received).name}; the same command '
+          'resumes from the last checkpoint',
           self.received,
       )
 
@@ -86,8 +86,8 @@ class Preemption:
     if not self._deferred:
       self.check()
     text = (
-        f'\n{name(number)}: ends after this step, with a checkpoint; once more '
-        'to stop at once\n'
+        f'\n{signal.Signals(number).name}: ends after this step, with a '
+        'checkpoint; once more to stop at once\n'
     )
     # Not by print, which may be interrupted here; nobody may be reading.
     with contextlib.suppress(OSError):
@@ -96,8 +96,3 @@ class Preemption:
   def _restore(self):
     for number, handler in self._before.items():
       signal.signal(number, handler)
-
-
-def name(number: int) -> str:
-  """Returns the name of a signal, 'SIGTERM'."""
-  return signal.Signals(number).name

@@ -12,8 +12,6 @@ import optax
 
 from gswinrmt_jax.errors import UserError
 
-_MOST_STEPS = 2**31 - 1  # that the optimizer counts
-
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
@@ -98,7 +96,7 @@ def from_config(
     num_examples: Records per epoch.
 
   Raises:
-    UserError: If there is no step, or there are more than can be counted.
+    UserError: If there is no step.
   """
   schedule = Schedule(
       num_examples=num_examples,
@@ -110,11 +108,6 @@ def from_config(
       checkpoint_every_steps=config.checkpoint_every_steps,
       mixed_epochs=_mixed_epochs(config),
   )
-  if schedule.total_steps > _MOST_STEPS:
-    raise UserError(
-        f'{schedule.total_steps:,} steps are more than {_MOST_STEPS:,}: lower '
-        'config.num_epochs or raise config.batch_size'
-    )
   if not schedule.stop_step:
     raise UserError(
         f'{schedule.stop_after_epochs} epochs of {num_examples} images do not '

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import itertools
 import pathlib
+import signal
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from gswinrmt_jax.errors import (
     Stopped,
     UserError,
 )
-from gswinrmt_jax.runs import dataset_record, plots, run_folder
+from gswinrmt_jax.runs import dataset_record, plots, provenance, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
 from gswinrmt_jax.runs.metrics_log import MetricsLog, NotFiniteError
 from gswinrmt_jax.terminal import Terminal
@@ -28,7 +29,7 @@ from gswinrmt_jax.train import fine_tuning, profiler
 from gswinrmt_jax.train import preemption as preemption_lib
 from gswinrmt_jax.train import setup as setup_lib
 from gswinrmt_jax.train.train_state import TrainState
-from gswinrmt_jax.weights.load import Weights
+from gswinrmt_jax.weights import load as weights
 
 
 def train(
@@ -59,7 +60,8 @@ def train(
     with processes.together():
       config = recipes.resolve(config)
       run = stack.enter_context(open_run(config, folder, terminal))
-    processes.check_same('configs or images', run.identity)
+    identity = [config.to_dict(), dataclasses.asdict(run.images)]
+    processes.check_same('configs or images', identity)
     stack.enter_context(
         ops.forms(
             attention=config.attention_impl, depthwise=config.depthwise_impl
@@ -94,7 +96,8 @@ def _summary_of_finished(run):
     return None
   # Reuse the summary only if it belongs to this last step, so the test split
   # is read once.
-  return summary_lib.read(run.folder, step)
+  summary = summary_lib.load(run.folder)
+  return summary if summary and summary['steps'] == step else None
 
 
 def _fit(run, log, restored, preemption):
@@ -126,7 +129,8 @@ def _fit(run, log, restored, preemption):
         setup.profiled, run.folder / 'profile', run.terminal
     )
     stack.callback(profile.close)
-    curves = stack.enter_context(plots.Curves(run.folder, run.terminal))
+    curves = plots.Curves(run.folder, run.terminal)
+    stack.callback(curves.wait)
     stack.enter_context(_with_advice(run))
     stack.enter_context(preemption.deferred())
     # What moves between host and devices does so explicitly.
@@ -171,7 +175,7 @@ def _while_workers_live(batches, preemption):
 def _stop(run, step, number):
   run.checkpoints.wait()
   raise Stopped(
-      f'stopped by {preemption_lib.name(number)} after step {step:,}, with a '
+      f'stopped by {signal.Signals(number).name} after step {step:,}, with a '
       'checkpoint of that step; the same command goes on from there',
       number,
   )
@@ -193,14 +197,9 @@ class Run:
   folder: pathlib.Path
   setup: setup_lib.Setup
   checkpoints: checkpointer.Checkpointer
-  init_from: Weights | None
+  init_from: weights.Weights | None
   images: dataset_record.ImageSpec
   terminal: Terminal
-
-  @property
-  def identity(self) -> list[Any]:
-    """What has to be the same in all processes."""
-    return [self.setup.config.to_dict(), dataclasses.asdict(self.images)]
 
 
 @contextlib.contextmanager
@@ -234,10 +233,12 @@ def open_run(
       checkpoints.clean()
     newest = checkpoints.newest_meta()
     if newest:
-      run_folder.check_checkpoint(newest[1]['config'], config, newest[0])
+      saved = recipes.from_json(newest[1]['config'], str(newest[0]))
+      run_folder.check_same(saved, config, newest[0])
     # A run that resumes has started from them already.
-    begun = bool(checkpoints.steps())
-    init_from = None if begun else fine_tuning.load(config, terminal.say)
+    init_from = None
+    if config.init_from and not checkpoints.steps():
+      init_from = weights.load(config.init_from, warn=terminal.say)
     setup = setup_lib.build(config)
     if init_from:
       fine_tuning.check(setup.target.variables, init_from)
@@ -245,8 +246,8 @@ def open_run(
         config, setup.info, setup.train_data, setup.val_data, setup.maps
     )
     if processes.is_first():
-      run_folder.open_folder(folder, config)
       images.write(folder)
+      run_folder.write_config(folder, config, replace=False)
     stack.callback(checkpoints.close)
     try:
       yield Run(folder, setup, checkpoints, init_from, images, terminal)
@@ -275,7 +276,9 @@ def _announce(run, start):
 
 def _open_log(run, start):
   if processes.is_first():
-    run_folder.record_start(run.folder, run.setup.config, start)
+    # Not before restoring, which needs the config that was saved with.
+    run_folder.write_config(run.folder, run.setup.config)
+    provenance.record(run.folder, run.setup.config, start)
   return MetricsLog(
       run.folder,
       step=start,
