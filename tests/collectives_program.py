@@ -54,7 +54,7 @@ _PLAIN = augment_lib.Augment(
     std=(0.25,) * 3,
 )
 _FULL = dataclasses.replace(
-    _PLAIN, crop_padding=4, flip=True, rand_augment_ops=2, erase_prob=0.25
+    _PLAIN, crop_padding=4, flip=True, rand_augment_ops=1, erase_prob=0.25
 )
 _UNMIXED = dataclasses.replace(_PLAIN, mixup_alpha=0.0, cutmix_alpha=0.0)
 

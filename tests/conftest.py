@@ -39,9 +39,9 @@ def usual_kernels():
     yield
 
 
-@pytest.fixture(scope='module')
+@pytest.fixture(scope='session')
 def launcher(tmp_path_factory):
-  """Starts runs of the tiny model as processes."""
+  """Starts runs of the tiny model as processes; one for all files."""
   import tiny_runs
 
   folder = tmp_path_factory.mktemp('launcher')
@@ -49,7 +49,7 @@ def launcher(tmp_path_factory):
     yield launcher
 
 
-@pytest.fixture(scope='module')
+@pytest.fixture(scope='session')
 def unbroken(launcher, tmp_path_factory):
   """The folder of a run that nothing happened to."""
   folder = tmp_path_factory.mktemp('runs') / 'unbroken'

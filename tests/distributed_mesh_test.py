@@ -60,7 +60,7 @@ def test_a_mesh_that_is_not_of_all_devices_is_refused(data):
 
 @pytest.fixture(scope='module', autouse=True)
 def _compiled_once(tmp_path_factory):
-  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
     yield
 
 

@@ -1,5 +1,6 @@
 """End to end on the digits: train, kill, resume, evaluate, as a user would."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -9,56 +10,61 @@ import sys
 import time
 
 import pytest
+import tiny_parts
+import tiny_runs
 
-from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.commands import main as commands
 
 ROOT = pathlib.Path(__file__).parent.parent
-TIMES = ('seconds', 'images_per_second', 'data_wait')
+# Two stages of the four, trained on the 200 images of the smallest split. Epochs
+# end at steps 3, 6, 9, 12, 15, 18, 21, 25, ...
+IMAGES, BATCH = 200, 64
+FIELDS = {
+    'num_epochs': 500,
+    'data.train_split': 'val',
+    'data.val_split': 'test',
+    'model.widths': '(8,16)',
+    'model.depths': '(1,1)',
+    'model.num_heads': '(1,1)',
+    'model.mlp_ratios': '(3.0,3.0)',
+    'model.layer_scale': '(1e-2,1e-2)',
+    'model.decay_ranges': '(4.0,4.0)',
+}
 
 
-@pytest.fixture(scope='module')
-def environment(tmp_path_factory):
-  """Later processes take over what the first has compiled."""
-  return {
-      **os.environ,
-      'JAX_COMPILATION_CACHE_DIR': str(tmp_path_factory.mktemp('compiled')),
-      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-  }
+@pytest.fixture
+def compiled(tmp_path):
+  """The folder in which all processes keep what they have compiled."""
+  folder = tmp_path / 'compiled'
+  with tiny_parts.compiled_once(folder):
+    yield folder
 
 
-def _command(folder, *overrides):
+def _arguments(folder, **fields):
   return [
-      sys.executable,
-      str(ROOT / 'train.py'),
       '--config=digits_retention:smoke',
       f'--workdir={folder}',
-      '--config.num_epochs=500',
-      *overrides,
+      *(f'--config.{name}={v}' for name, v in {**FIELDS, **fields}.items()),
   ]
 
 
-def _run(command, environment):
-  done = subprocess.run(
-      command,
-      cwd=ROOT,
-      env=environment,
-      capture_output=True,
-      text=True,
-      check=False,
-  )
-  assert done.returncode == 0, done.stderr
-  return done.stdout
-
-
-def _kill_in_an_epoch(folder, environment):
+def _kill_in_an_epoch(folder, compiled):
   """Starts a run and kills it after its second checkpoint."""
   with (folder.parent / 'output').open('w') as output:
     process = subprocess.Popen(
-        _command(folder), cwd=ROOT, env=environment, stdout=output
+        [sys.executable, str(ROOT / 'train.py'), *_arguments(folder)],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            'JAX_COMPILATION_CACHE_DIR': str(compiled),
+            'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+        },
+        stdout=output,
+        stderr=output,
     )
     try:
       deadline = time.monotonic() + 300
-      while not (folder / 'checkpoints' / '40').exists():
+      while not (folder / 'checkpoints' / '6').exists():
         assert process.poll() is None, (folder.parent / 'output').read_text()
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -67,45 +73,32 @@ def _kill_in_an_epoch(folder, environment):
       assert process.wait() == -signal.SIGKILL
 
 
-def _checksums(folder, step):
-  path = folder / 'checkpoints' / str(step) / 'meta' / 'metadata'
-  return json.loads(path.read_text())['crc32']
-
-
-def _figures(folder):
-  return [
-      {name: value for name, value in entry.items() if name not in TIMES}
-      for entry in metrics_log.read_metrics(folder)
-  ]
-
-
-def test_killed_resumed_and_evaluated(tmp_path, environment):
+def test_killed_resumed_and_evaluated(tmp_path, compiled, capsys):
   killed, unbroken = tmp_path / 'killed', tmp_path / 'unbroken'
-  _kill_in_an_epoch(killed, environment)
+  _kill_in_an_epoch(killed, compiled)
   steps = [
       int(path.name)
       for path in (killed / 'checkpoints').iterdir()
       if path.name.isdecimal()
   ]
-  # Each epoch has 20 steps or 21: 1,297 images in batches of 64.
-  epoch = max(steps) // 20 + 1
-  stop = f'--config.stop_after_epochs={epoch}'
-  said = _run(_command(killed, stop), environment)
-  assert f'Going on from the checkpoint of step {max(steps)}.' in said
-  _run(_command(unbroken, stop), environment)
+  ends = ((e, e * IMAGES // BATCH) for e in itertools.count(1))
+  epoch, last = next(end for end in ends if end[1] > max(steps))
+  for folder in (killed, unbroken):
+    arguments = _arguments(folder, stop_after_epochs=epoch)
+    assert commands.main(['train', *arguments]) == 0
+    said = capsys.readouterr().out
+    resumed = f'Going on from the checkpoint of step {max(steps)}.' in said
+    assert resumed == (folder == killed)
 
-  last = epoch * 1297 // 64
-  assert _checksums(killed, last) == _checksums(unbroken, last)
-  assert _figures(killed) == _figures(unbroken)
+  sums = [tiny_runs.checksums(run, last) for run in (killed, unbroken)]
+  assert sums[0] == sums[1]
+  assert tiny_runs.figures(killed) == tiny_runs.figures(unbroken)
 
-  # The command of an installed package.
-  evaluate = [sys.executable, '-m', 'gswinrmt_jax.commands.main', 'evaluate']
-  said = _run(
-      [*evaluate, str(killed), '--step=latest', '--split=val'], environment
-  )
-  assert 'images                             200' in said
+  evaluate = ['evaluate', str(killed), '--step=latest', '--split=val']
+  assert commands.main(evaluate) == 0
+  assert 'images                             300' in capsys.readouterr().out
   report = json.loads((killed / f'evaluation_val_{last}.json').read_text())
   summary = json.loads((unbroken / 'summary.json').read_text())
   assert report['accuracy'] == summary['last']['val_accuracy']
-  assert report['count'] == 200
+  assert report['count'] == 300
   assert 'test_accuracy' not in summary['last']  # stopped: not tested yet

@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 import ml_collections
 import tiny
 
@@ -80,15 +81,21 @@ def open_run(
 
 @contextlib.contextmanager
 def compiled_once(folder: pathlib.Path) -> Iterator[None]:
-  """Lets later runs of the same program take over what was compiled."""
+  """Lets later runs of the same program take over what was compiled.
+
+  Also of other processes, given the same folder. Without a reset JAX stays with
+  the first folder that it was given.
+  """
   settings = {
       'jax_compilation_cache_dir': str(folder),
       'jax_persistent_cache_min_compile_time_secs': 0.0,
       'jax_persistent_cache_min_entry_size_bytes': -1,
   }
   before = {name: getattr(jax.config, name) for name in settings}
+  compilation_cache.reset_cache()
   for name, value in settings.items():
     jax.config.update(name, value)
   yield
+  compilation_cache.reset_cache()
   for name, value in before.items():
     jax.config.update(name, value)

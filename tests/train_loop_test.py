@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import chex
@@ -25,6 +24,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
 from gswinrmt_jax.ops import equation
 from gswinrmt_jax.runs import metrics_log, progress
+from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import losses, train_loop, train_step
 from gswinrmt_jax.train import setup as setup_lib
 
@@ -35,7 +35,7 @@ _ROOT = pathlib.Path(train_loop.__file__).parents[1]
 
 @pytest.fixture(scope='module', autouse=True)
 def _compiled_once(tmp_path_factory):
-  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
     yield
 
 
@@ -226,9 +226,7 @@ def test_seeds_that_keys_cannot_tell_apart_are_refused(tmp_path):
 
 
 def test_no_test_split_no_test(tmp_path):
-  summary, said = tiny_parts.train(
-      tmp_path / 'run', **{'data.test_split': '', 'num_epochs': 2}
-  )
+  summary, said = tiny_parts.train(tmp_path / 'run', **{'data.test_split': ''})
   assert 'val_accuracy' in summary['best']
   assert not [name for name in summary['best'] if name.startswith('test')]
   assert 'test accuracy' not in said and 'not tested' not in said
@@ -246,8 +244,8 @@ def test_a_state_that_cannot_be_made_ends_the_run_and_leaves_it_usable(
     patch.setattr(setup_lib.Setup, 'init_state', fail)
     with pytest.raises(UserError, match='no room for a state'):
       tiny_parts.train(tmp_path)
-  summary, _ = tiny_parts.train(tmp_path)
-  assert summary['last']['step'] == 25
+  summary, _ = tiny_parts.train(tmp_path, stop_after_epochs=1)
+  assert summary['last']['step'] == 6
 
 
 def test_steps_and_validation_are_compiled_as_the_config_says(monkeypatch):
@@ -299,8 +297,12 @@ def test_few_frames_lie_between_the_command_and_the_update(
 
   monkeypatch.setattr(losses, 'augmentation_and_loss', seen)
   monkeypatch.setattr(os, '_exit', lambda status: None)
-  argv = ['--config=digits_rmt:smoke', f'--workdir={tmp_path / "run"}']
-  argv += ['--config.batch_size=4']
+  # The recipe of the other tests, whose programs are there already.
+  argv = ['--config=digits_retention', f'--workdir={tmp_path / "run"}']
+  argv += ['--config.batch_size=4', '--config.eval_batch_size=5']
+  argv += ['--config.num_epochs=4', '--config.log_every_steps=5']
+  argv += ['--config.optimizer.learning_rate=0.05']
+  argv += ['--config.stop_after_epochs=1']
   with pytest.raises(SystemExit) as ended:
     guard.exits(lambda: train_command.main(argv))
   assert not ended.value.code
@@ -389,33 +391,13 @@ def test_before_a_run_has_begun_the_status_is_2(tmp_path, capsys):
 
 def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
   """As in `gswinrmt train ... | head -1`."""
-  script = (
-      'import sys, pathlib, pytest, tiny_parts\n'
-      'from gswinrmt_jax.commands import guard\n'
-      'from gswinrmt_jax.train import train_loop\n'
-      'tiny_parts.install(pytest.MonkeyPatch())\n'
-      'folder = pathlib.Path(sys.argv[1])\n'
-      'guard.exits(lambda: guard.guarded(\n'
-      '    lambda: train_loop.train(tiny_parts.recipe(num_epochs=2), folder)\n'
-      '    and None))\n'
-  )
-  tests = pathlib.Path(__file__).parent
   reader, writer = os.pipe()
   os.close(reader)
   with os.fdopen(writer, 'w') as broken:
-    done = subprocess.run(
-        [sys.executable, '-c', script, str(tmp_path / 'run')],
-        stdout=broken,
-        stderr=subprocess.PIPE,
-        env={
-            **os.environ,
-            'JAX_PLATFORMS': 'cpu',
-            'PYTHONPATH': f'{tests.parent}{os.pathsep}{tests}',
-        },
-        check=False,
+    train_loop.train(
+        tiny_parts.recipe(stop_after_epochs=2), tmp_path, Terminal(broken)
     )
-  assert done.returncode == 0, done.stderr.decode()
-  assert (tmp_path / 'run' / 'summary.json').exists()
+  assert (tmp_path / 'summary.json').exists()
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
@@ -473,8 +455,6 @@ def test_both_steps_are_traced_with_the_forms_of_the_config(
   spy(train_step, 'make_train_step')
   spy(evaluator, 'make_eval_step')
   impls = {'attention_impl': 'cyclic', 'depthwise_impl': 'shift'}
-  tiny_parts.train(
-      tmp_path, num_epochs=1, **{'optimizer.warmup_epochs': 0.5, **impls}
-  )
+  tiny_parts.train(tmp_path, stop_after_epochs=1, **impls)
   forms = 'cyclic', 'shift'
   assert seen == {'make_train_step': forms, 'make_eval_step': forms}

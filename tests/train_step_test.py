@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures('usual_kernels')
 
 @pytest.fixture(scope='module', autouse=True)
 def _compiled_once(tmp_path_factory):
-  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
     yield
 
 

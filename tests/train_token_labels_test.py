@@ -189,7 +189,7 @@ def test_tokens_are_told_what_their_pixels_show():
 
 @pytest.fixture(scope='module')
 def _compiled_once(tmp_path_factory):
-  with tiny_parts.compiled_once(tmp_path_factory.mktemp('compiled')):
+  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
     yield
 
 
