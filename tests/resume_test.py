@@ -16,8 +16,8 @@ import tiny_runs
 from gswinrmt_jax.commands import main as commands
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Two stages of the four, trained on the 200 images of the smallest split. Epochs
-# end at steps 3, 6, 9, 12, 15, 18, 21, 25, ...
+# Two stages of the four, trained on the smallest split. Its epochs end at steps
+# 3, 6, 9, 12, 15, 18, 21, 25, ...
 IMAGES, BATCH = 200, 64
 FIELDS = {
     'num_epochs': 500,
