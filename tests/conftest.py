@@ -39,6 +39,15 @@ def usual_kernels():
     yield
 
 
+@pytest.fixture(scope='module')
+def compiled_once(tmp_path_factory):
+  """Runs take over what was compiled before, in other files as well."""
+  import tiny_parts
+
+  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
+    yield
+
+
 @pytest.fixture(scope='session')
 def launcher(tmp_path_factory):
   """Starts runs of the tiny model as processes; one for all files."""

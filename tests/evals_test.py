@@ -21,6 +21,8 @@ from gswinrmt_jax.ops import equation
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import train_loop
 
+pytestmark = pytest.mark.usefixtures('compiled_once')
+
 # Three classes; probabilities chosen, logits are their logarithms.
 PROBABILITIES = np.array(
     [
@@ -160,12 +162,6 @@ def test_padding_is_ignored_whatever_the_batch_size():
     assert np.isclose(whole['loss'], parted['loss'], rtol=1e-6)
   logits = tiny.Tiny().apply(variables, data.image / 255.0, train=False)
   assert whole['accuracy'] == np.mean(logits.argmax(-1) == data.label)
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _compiled_once(tmp_path_factory):
-  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
-    yield
 
 
 @pytest.fixture(autouse=True)

@@ -56,7 +56,12 @@ def said(*running: subprocess.Popen, status: int | None = 0) -> list[str]:
   return texts
 
 
-def two(program: str, *arguments, devices: int) -> list[subprocess.Popen]:
+def two(
+    program: str,
+    *arguments,
+    devices: int,
+    environment: Mapping[str, str] | None = None,
+) -> list[subprocess.Popen]:
   """Starts two processes that join: `JOIN` stands for how, in the arguments."""
   port = free_port()
   joins = [f'localhost:{port},2,{index}' for index in range(2)]
@@ -65,6 +70,7 @@ def two(program: str, *arguments, devices: int) -> list[subprocess.Popen]:
           program,
           *(join if a == 'JOIN' else a for a in arguments),
           devices=devices,
+          environment=environment,
       )
       for join in joins
   ]

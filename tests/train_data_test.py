@@ -238,8 +238,7 @@ def test_random_crops_are_of_the_training_records_alone(own_root):
   assert set(val.gather([0])) == {'image', 'label'}
 
 
-@pytest.mark.usefixtures('_tiny_model')
-@pytest.mark.usefixtures('_tiny_model')
+@pytest.mark.usefixtures('_tiny_model', 'compiled_once')
 def test_random_crops_are_trained_on_and_resumed(own_root, tmp_path):
   changes = _RANDOM | {'data.repeats': 2, 'num_epochs': 2, 'batch_size': 6}
   quiet = Terminal(io.StringIO())

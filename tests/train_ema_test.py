@@ -17,13 +17,7 @@ from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import train_loop
 
-pytestmark = pytest.mark.usefixtures('usual_kernels')
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _compiled_once(tmp_path_factory):
-  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
-    yield
+pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
 
 
 @pytest.fixture(autouse=True)

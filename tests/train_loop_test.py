@@ -28,15 +28,9 @@ from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import losses, train_loop, train_step
 from gswinrmt_jax.train import setup as setup_lib
 
-pytestmark = pytest.mark.usefixtures('usual_kernels')
+pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
 
 _ROOT = pathlib.Path(train_loop.__file__).parents[1]
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _compiled_once(tmp_path_factory):
-  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
-    yield
 
 
 @pytest.fixture(autouse=True)

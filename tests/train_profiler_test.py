@@ -9,13 +9,7 @@ import tiny_parts
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train import profiler
 
-pytestmark = pytest.mark.usefixtures('usual_kernels')
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _compiled_once(tmp_path_factory):
-  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
-    yield
+pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 import tiny
-import tiny_parts
 
 from gswinrmt_jax.augment import mix
 from gswinrmt_jax.models import layers
@@ -16,13 +15,7 @@ from gswinrmt_jax.train import losses, optimizer
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
-pytestmark = pytest.mark.usefixtures('usual_kernels')
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _compiled_once(tmp_path_factory):
-  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
-    yield
+pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
 
 
 def _augmentation(key, batch):

@@ -187,14 +187,8 @@ def test_tokens_are_told_what_their_pixels_show():
   assert 0 < falling.sum() < 8  # some are flipped, others are not
 
 
-@pytest.fixture(scope='module')
-def _compiled_once(tmp_path_factory):
-  with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
-    yield
-
-
 @pytest.fixture
-def tiny_data(_compiled_once, monkeypatch):
+def tiny_data(compiled_once, monkeypatch):
   """Images of 6 x 7 pixels in place of the digits; the model is a real one."""
   make_model, create = recipes.make_model, factory.create_model
   tiny_parts.install(monkeypatch)
