@@ -181,6 +181,15 @@ def test_models_has_every_parameter_count():
     assert re.search(rf'`{name}`.*{count:,}', _page('models')), name
 
 
+def test_the_version_is_the_same_everywhere():
+  version = gswinrmt_jax.__version__
+  assert f'\nversion: {version}\n' in (ROOT / 'CITATION.cff').read_text()
+  newest = re.search(
+      r'^## \[(.*?)\]', (ROOT / 'CHANGELOG.md').read_text(), re.M
+  )
+  assert newest[1] == version
+
+
 def test_the_command_line_has_every_command():
   headings = re.findall(r'^## ([\w-]+)$', _page('cli'), re.MULTILINE)
   printed = re.findall(r'{command-help} ([\w-]+)', _page('cli'))
