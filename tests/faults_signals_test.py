@@ -1,7 +1,6 @@
 """Signals to a run, a second process in its folder, and how it resumes."""
 
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -120,7 +119,7 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
 
 
 def test_an_experiment_that_is_stopped_stops_its_run_with_a_checkpoint(
-    tmp_path,
+    launcher, tmp_path
 ):
   """SIGTERM to the parent of a run that is a real one."""
   script = """
@@ -138,7 +137,7 @@ def slow(self, metrics):
   add(self, metrics)
 patch.setattr(metrics_log.MetricsLog, 'add', slow)
 (folder,) = [a.split('=')[1] for a in sys.argv if a.startswith('--workdir')]
-recipe, folder = tiny_parts.recipe(), pathlib.Path(folder)
+recipe, folder = tiny_parts.recipe(ema_decay=0.9), pathlib.Path(folder)
 sys.exit(guard.guarded(lambda: loop.train(recipe, folder) and None))
 """
   parent = """
@@ -149,12 +148,10 @@ jobs = sets.jobs('smoke', pathlib.Path(sys.argv[1]), seeds=1, overrides=[],
                  load=recipe_files.load)
 run.run(jobs, [sys.executable, '-c', sys.argv[2]])
 """
-  tests = pathlib.Path(__file__).parent
-  path = f'{tests.parent}{os.pathsep}{tests}'
   with (tmp_path / 'said').open('w') as said:
     process = subprocess.Popen(
         [sys.executable, '-c', parent, str(tmp_path / 'out'), script],
-        env={**os.environ, 'PYTHONPATH': path, 'JAX_PLATFORMS': 'cpu'},
+        env=launcher.environment,  # in which it is compiled already
         stdout=said,
         stderr=said,
     )

@@ -21,11 +21,15 @@ TIMES = ('seconds', 'images_per_second', 'data_wait')
 
 
 class Launcher:
-  """Starts runs; a context manager."""
+  """Starts runs; a context manager.
+
+  Attributes:
+    environment: Of its processes.
+  """
 
   def __init__(self, folder):
     """What is compiled is kept in the folder, for all runs."""
-    environment = {
+    self.environment = {
         **os.environ,
         'PYTHONPATH': f'{ROOT}{os.pathsep}{ROOT / "tests"}',
         'JAX_PLATFORMS': 'cpu',
@@ -39,7 +43,7 @@ class Launcher:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=environment,
+        env=self.environment,
         cwd=ROOT,
     )
 
