@@ -198,7 +198,7 @@ def _read(folder, name, text):
     try:
       config = run_folder.load_config(folder)
       dataset_record.read(folder, config)
-      summary.read(folder, 243)
+      summary.load(folder)
       metrics_log.read_metrics(folder)
     except UserError as error:
       fuzz.check_line(str(error))
