@@ -15,7 +15,7 @@ packaged digits:
   python train.py --config=configs/imagenet_rmt.py:t,smoke
 
 The comment on a field says where it is from: the script released with RMT (its
-defaults count), the training logs beside it, or the paper (arXiv 2309.11523)
+defaults count), its training logs, or the paper (arXiv 2309.11523)
 where it says otherwise; "ours" changes no result, or has no counterpart.
 
 Result: not measured. Published, the best of weights and moving average over all

@@ -665,10 +665,10 @@ def test_the_checksum_of_json_is_that_of_its_value():
 
 def test_names_of_raw_weights_and_average():
   raw, ema = {'params': 1, 'batch_stats': 2}, {'params': 3, 'batch_stats': 4}
-  both = raw_and_ema.beside(raw, ema)
+  both = raw_and_ema.joined(raw, ema)
   assert both == {**raw, 'ema': ema}
   assert raw_and_ema.by_name(both) == {'raw': raw, 'ema': ema}
-  assert raw_and_ema.by_name(raw_and_ema.beside(raw, None)) == {'raw': raw}
+  assert raw_and_ema.by_name(raw_and_ema.joined(raw, None)) == {'raw': raw}
   figures = raw_and_ema.merged({'raw': {'accuracy': 1}, 'ema': {'accuracy': 2}})
   assert figures == {'accuracy': 1, 'ema_accuracy': 2}
 

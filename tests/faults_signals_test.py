@@ -44,7 +44,7 @@ def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(
     assert status == 128 + number, said
     assert fault_runs.last_line(said) == (
         f'gswinrmt: stopped by {number.name} after step {stopped}, with a '
-        'checkpoint of that step; the same command goes on from there'
+        'checkpoint of that step; the same command resumes from there'
     )
     assert fault_runs.steps(folder)[-1] == stopped
     assert (

@@ -87,7 +87,7 @@ def test_killed_resumed_and_evaluated(tmp_path, compiled, capsys):
     arguments = _arguments(folder, stop_after_epochs=epoch)
     assert commands.main(['train', *arguments]) == 0
     said = capsys.readouterr().out
-    resumed = f'Going on from the checkpoint of step {max(steps)}.' in said
+    resumed = f'Resuming from the checkpoint of step {max(steps)}.' in said
     assert resumed == (folder == killed)
 
   sums = [tiny_runs.checksums(run, last) for run in (killed, unbroken)]

@@ -96,7 +96,7 @@ def test_cut_and_resumed_equals_unbroken_bit_for_bit(unbroken_run, tmp_path):
   # A damaged summary of an earlier end does not matter.
   (tmp_path / 'cut' / 'summary.json').write_text('{')
   _, said = tiny_parts.train(tmp_path / 'cut')
-  assert 'Going on from the checkpoint of step 12.' in said
+  assert 'Resuming from the checkpoint of step 12.' in said
   chex.assert_trees_all_equal(
       _last_state(tmp_path / 'cut'), _last_state(unbroken_run)
   )
@@ -373,7 +373,7 @@ def test_another_process_that_fails_ends_a_run_with_status_1(
   init = setup_lib.Setup.init_state
   monkeypatch.setattr(setup_lib.Setup, 'init_state', begin)
   assert guard.guarded(lambda: tiny_parts.train(tmp_path) and None) == 1
-  assert 'another process could not go on' in capsys.readouterr().err
+  assert 'another process failed' in capsys.readouterr().err
 
 
 def test_before_a_run_has_begun_the_status_is_2(tmp_path, capsys):

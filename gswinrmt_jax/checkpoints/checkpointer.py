@@ -165,7 +165,7 @@ class Checkpointer:
     """Restores the newest checkpoint; every process has to call this.
 
     A damaged one is named, left out and, unless read-only, moved to
-    `damaged_checkpoints` beside the directory.
+    `damaged_checkpoints` next to the directory.
 
     Args:
       target: Shapes, dtypes and shardings: of a whole state, or a dict of some
@@ -416,7 +416,7 @@ def read(folder: pathlib.Path, target: Any) -> Restored:
 
 
 def read_meta(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns what was saved beside a state, and its checksums.
+  """Returns what was saved with a state, and its checksums.
 
   Raises:
     DamagedError: If the file is missing or damaged.

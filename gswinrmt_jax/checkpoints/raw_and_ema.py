@@ -1,8 +1,8 @@
 """Names of the raw weights and of their moving average (EMA).
 
-A checkpoint has the average beside the weights that are trained. Weights are
-called 'raw' or 'ema'; a score of the average is `ema_NAME`, beside NAME of the
-raw weights.
+A checkpoint has the average next to the weights that are trained. Weights are
+called 'raw' or 'ema'. A score of the raw weights is NAME, of the average
+`ema_NAME`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ RAW, EMA = 'raw', 'ema'
 PREFIX = f'{EMA}_'
 
 
-def beside(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
+def joined(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
   """Returns weights and average in one tree, as a checkpoint has them.
 
   Args:
@@ -23,7 +23,7 @@ def beside(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
 
 
 def by_name(saved: Mapping[str, Any]) -> dict[str, Any]:
-  """Splits what `beside` returned into 'raw' and, if there is one, 'ema'."""
+  """Splits what `joined` returned into 'raw' and, if there is one, 'ema'."""
   raw = {name: tree for name, tree in saved.items() if name != EMA}
   return {RAW: raw, EMA: saved[EMA]} if EMA in saved else {RAW: raw}
 

@@ -11,7 +11,7 @@ _USAGE = """\
 usage: {program} --config=FILE_OR_NAME[:ARGUMENT] [--workdir=DIR]
            [--config.FIELD=VALUE ...]
 
-Trains a model. The same command goes on where an interrupted run ended.
+Trains a model. The same command resumes an interrupted run.
 
   --config=FILE_OR_NAME[:ARGUMENT]  the recipe: a Python file, or the name of
                                     one of those below
@@ -46,7 +46,7 @@ def main(
     The exit status.
   """
   argv = list(sys.argv[1:] if argv is None else argv)
-  again = 'interrupted; the same command goes on from the last checkpoint'
+  again = 'interrupted; the same command resumes from the last checkpoint'
   with guard.reported(again) as outcome:
     options, overrides = _split(argv)
     spec = options.get('config')

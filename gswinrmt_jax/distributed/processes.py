@@ -117,7 +117,7 @@ def together() -> Iterator[None]:
     greatest(1)
     raise
   if greatest(0):
-    raise UserError('another process could not go on; it says why')
+    raise UserError('another process failed; it says why')
 
 
 def check_same(what: str, value: Any) -> None:

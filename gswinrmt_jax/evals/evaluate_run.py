@@ -48,7 +48,7 @@ def evaluate_run(
     terminal: Where the table goes.
 
   Returns:
-    What was written to `evaluation_SPLIT_STEP.json` beside the weights: with
+    What was written to `evaluation_SPLIT_STEP.json` next to the weights: with
     the data's name before the split if it is not the run's, without step if
     there was no run, with `_ema` after the step for the average, with
     `_Npx` at the end at another image size.

@@ -14,7 +14,7 @@ from gswinrmt_jax.evals import metrics
 EvalStep = Callable[
     [Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]
 ]
-_AHEAD = 8  # batches under way on the device while the host goes on
+_AHEAD = 8  # batches that the host is ahead of the device
 
 
 def make_eval_step(

@@ -222,7 +222,7 @@ class _Events:
   """A TensorBoard event file, written to synchronously.
 
   Not tensorboardX's `SummaryWriter`: its thread ends when the disk is full, and
-  the run would wait for it for ever. Here the run goes on without events.
+  the run would wait for it for ever. Here the run continues without events.
   """
 
   def __init__(

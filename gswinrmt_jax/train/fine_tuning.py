@@ -23,8 +23,8 @@ def check(target: Mapping[str, Any], source: Weights) -> None:
     source: Weights to start from.
 
   Raises:
-    UserError: If, beside the heads, less than half of the model's numbers are
-      in the source.
+    UserError: If, apart from the heads, less than half of the model's numbers
+      are in the source.
   """
   new, old = _flat(target), _flat(source.variables)
   fresh = _fresh(new, old)

@@ -109,7 +109,7 @@ class Setup:
 
   def validate(self, state: state_lib.TrainState) -> dict[str, Any]:
     """Returns the validation scores of the weights and of their average."""
-    weights = raw_and_ema.beside(state.variables, state.ema)
+    weights = raw_and_ema.joined(state.variables, state.ema)
     return self.evaluate(weights, self.val_data)
 
   def evaluate(self, saved: Mapping[str, Any], data: Records) -> dict[str, Any]:

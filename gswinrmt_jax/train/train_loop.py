@@ -49,8 +49,8 @@ def train(
 
   Raises:
     UserError: If config, data or folder do not allow it.
-    RunError: If the run had begun and cannot go on: a loss that is not finite,
-      a full disk.
+    RunError: If the run had begun and cannot continue: a loss that is not
+      finite, a full disk.
     Stopped: If a signal ended it, with a checkpoint.
   """
   compilation.keep_programs()
@@ -176,7 +176,7 @@ def _stop(run, step, number):
   run.checkpoints.wait()
   raise Stopped(
       f'stopped by {signal.Signals(number).name} after step {step:,}, with a '
-      'checkpoint of that step; the same command goes on from there',
+      'checkpoint of that step; the same command resumes from there',
       number,
   )
 
@@ -261,7 +261,7 @@ def _announce(run, start):
   setup, config = run.setup, run.setup.config
   count = summary_lib.parameter_count(setup.target)
   if start:
-    run.terminal.say(f'Going on from the checkpoint of step {start:,}.')
+    run.terminal.say(f'Resuming from the checkpoint of step {start:,}.')
   run.terminal.say(
       f'{config.model.name}, {count:,} parameters, on {config.data.name}: '
       f'{len(setup.train_data):,} training and {len(setup.val_data):,} '
@@ -328,7 +328,7 @@ def _save(run, state, step, scores):
 
 @contextlib.contextmanager
 def _with_advice(run):
-  """Says how to go on after a loss that is not finite."""
+  """Says how to continue after a loss that is not finite."""
   try:
     yield
   except NotFiniteError as error:
@@ -337,9 +337,9 @@ def _with_advice(run):
     last = f'that of step {steps[-1]:,}' if steps else 'none yet'
     raise RunError(
         f'{error}; last good checkpoint: {last}, in {run.folder}, from which '
-        'the same command goes on: with --config.nan_policy=skip past single '
-        'steps that are not finite; if they go on, in another --workdir with a '
-        'lower config.optimizer.learning_rate or config.dtype=float32'
+        'the same command resumes: with --config.nan_policy=skip past single '
+        'steps that are not finite; if there are many, start another --workdir '
+        'with a lower config.optimizer.learning_rate or config.dtype=float32'
     ) from error
 
 
@@ -353,8 +353,8 @@ def _summarize(
   """
   setup, config = run.setup, run.setup.config
   run.checkpoints.wait()
-  saved = raw_and_ema.beside(last.variables, last.ema)
-  target = raw_and_ema.beside(setup.target.variables, setup.target.ema)
+  saved = raw_and_ema.joined(last.variables, last.ema)
+  target = raw_and_ema.joined(setup.target.variables, setup.target.ema)
   best = run.checkpoints.restore_best(target)
   step, tested = int(last.step), {}
   if step == setup.schedule.total_steps and config.data.test_split:

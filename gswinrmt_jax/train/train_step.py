@@ -20,7 +20,7 @@ Augmentation = Callable[[jax.Array, Batch], tuple[jax.Array, Any]]
 TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
 # Streams of the run's key. A new stream takes a new number, so that the
-# others go on drawing what they drew.
+# others draw what they drew before.
 _AUGMENT, _DROPOUT, _LOSS = 0, 1, 2
 
 

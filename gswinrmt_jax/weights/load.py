@@ -233,7 +233,7 @@ def _from_run(folder, step, which, warn):
   card = run_card(folder, recipe)
   _, shapes = _model_and_shapes(card, card.image_size)
   target = mesh.Devices().target(
-      raw_and_ema.beside(shapes, shapes if averaged else None)
+      raw_and_ema.joined(shapes, shapes if averaged else None)
   )
   checkpoints = checkpointer.Checkpointer(
       folder / 'checkpoints', read_only=True, warn=warn
