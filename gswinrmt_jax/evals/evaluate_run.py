@@ -79,18 +79,11 @@ def evaluate_run(
   weights.check_classes(info)
   datasets.ensure(name, data_dir)
   size = (image_size, image_size) if image_size else weights.card.image_size
-  records = datasets.load(
-      name,
-      taken,
-      data_dir,
-      image_size=size,
-      crop=weights.card.crop_at(size),
-      # Each image is needed once: there is no use in keeping it.
-      storage='decode',
-  )
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZE
   with _forms(recipe):
-    scores = _scores(weights, records, size, batch_size or own_size)
+    scores = _scores(
+        weights, (name, taken, data_dir), size, batch_size or own_size
+    )
   report = {
       'step': weights.step,
       'epoch': weights.epoch,
@@ -126,9 +119,13 @@ def _forms(recipe):
   )
 
 
-def _scores(weights, records, size, batch_size):
-  """Goes through the images once."""
+def _scores(weights, split, size, batch_size):
+  """Goes once through the images of a split: data set, name, folder."""
   card, devices = weights.card, devices_lib.Devices()
+  # Each is needed once: there is no use in keeping it.
+  records = datasets.load(
+      *split, image_size=size, crop=card.crop_at(size), storage='decode'
+  )
   eval_step = evaluator.make_eval_step(
       weights.make_model(size), card.mean, card.std
   )

@@ -246,8 +246,8 @@ def open_run(
         config, setup.info, setup.train_data, setup.val_data, setup.maps
     )
     if processes.is_first():
-      images.write(folder)
       run_folder.write_config(folder, config, replace=False)
+      images.write(folder)
     stack.callback(checkpoints.close)
     try:
       yield Run(folder, setup, checkpoints, init_from, images, terminal)
