@@ -28,6 +28,7 @@ myst_enable_extensions = ['colon_fence', 'attrs_inline']
 
 # Docstrings are plain English with `code` in single backticks.
 default_role = 'code'
+highlight_language = 'none'  # Formulas, mostly.
 autodoc_member_order = 'bysource'
 autodoc_preserve_defaults = True
 autodoc_typehints_format = 'short'

@@ -10,6 +10,7 @@ import importlib
 import io
 import pathlib
 import pkgutil
+import re
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -118,8 +119,12 @@ def write_api_pages(app: Sphinx) -> None:
 
 def _directives(name):
   """Documents a module; its equations are objects, but read as functions."""
-  lines = [f'.. automodule:: {name}', '   :members:']
-  for key, value in vars(importlib.import_module(name)).items():
+  module = importlib.import_module(name)
+  lines = [f'.. automodule:: {name}']
+  # What a folder offers is documented in its files.
+  if name == 'gswinrmt_jax' or not hasattr(module, '__path__'):
+    lines.append('   :members:')
+  for key, value in vars(module).items():
     if isinstance(value, Equation) and value.__module__ == name:
       lines += ['', f'.. autofunction:: {name}.{key}']
   return '\n'.join(['```{eval-rst}', *lines, '```'])
@@ -135,18 +140,20 @@ def shorten_arrays(app, what, name, obj, options, signature, returned):
 
 
 def mark_formulas(app, what, name, obj, options, lines: list[str]) -> None:
-  """Makes indented blocks of a docstring literal, as they are meant.
+  """Makes formulas and aligned lists of a docstring literal, as they are meant.
 
-  What a section such as `Args:` lists follows its heading without a blank
-  line; a formula follows one.
+  A formula is indented after a blank line; what a section such as `Args:` lists
+  follows its heading without one. A list has its second column aligned.
   """
   del app, what, name, obj, options  # Of the event.
-  text, above = [], ''
+  text, above, listed = [], '', False
   for before, line in zip(['', *lines], lines, strict=False):
-    starts = line.startswith('    ') and not before.strip()
-    if starts and above and not above.startswith(' '):
-      text += ['::', '']
-    text.append(line)
+    begins = bool(line.strip()) and not before.strip()
+    if begins:
+      listed = bool(re.match(r'\w+ {2,}\S', line))
+      if listed or (line.startswith('  ') and above and above[0] != ' '):
+        text += ['::', '']
+    text.append(f'    {line}' if listed and line.strip() else line)
     above = line if line.strip() else above
   lines[:] = text
 
