@@ -179,7 +179,7 @@ def test_above_the_cards_size_no_margin_is_cut_off():
         (lambda f: f['pretrained_cfg'].update(label_names=['a']), '1 names'),
         (
             lambda f: f['pretrained_cfg'].update(label_names=['a', 1, 'c']),
-            'no st',
+            'not a st',
         ),
         (
             lambda f: f['pretrained_cfg'].update(mean=[0.5, np.nan, 0.5]),
