@@ -1,4 +1,4 @@
-"""The programs in PyTorch that are timed beside those of this package.
+"""The programs in PyTorch that are timed next to those of this package.
 
 A spec is one of a model there, with a 'peer': 'eager' and 'compile' are the
 twin, anything else is a model of timm. 'platform' says where ours runs.

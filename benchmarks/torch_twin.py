@@ -1,4 +1,4 @@
-"""RMT and Gated-SwinRMT-Retention in PyTorch, to be timed beside ours.
+"""RMT and Gated-SwinRMT-Retention in PyTorch, to be timed next to ours.
 
 Written as PyTorch is written when it has to be fast: channels last throughout,
 so that a map is at once what convolutions and what linear layers want; one

@@ -24,7 +24,7 @@ class LockedError(Exception):
 def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Gives a temporary path that takes the place of `path` at the end.
 
-  The caller writes a file or makes a folder there. It lies beside `path`, so
+  The caller writes a file or makes a folder there. It is next to `path`, so
   that renaming it does not cross file systems, and every process gets a name of
   its own. Files, folders and the new name are on the disk when this returns. If
   writing fails, what was there before stays and the temporary path is removed.

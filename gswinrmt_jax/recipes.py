@@ -573,7 +573,7 @@ def mini_imagenet(model_name: str) -> ml_collections.ConfigDict:
   config.data.train_split = 'train'
   config.data.val_split = 'val'
   config.data.test_split = 'test'
-  config.data.image_size = 224  # the whole image, squeezed (section 4.1)
+  config.data.image_size = 224  # the whole image, resized (section 4.1)
   config.data.storage = 'disk'  # 7.5 GB, decoded once for all runs
   config.augment.crop_padding = 0
   return config

@@ -63,7 +63,7 @@ def mix(
   share, cut = draw_lambda(
       draw_key, mixup_alpha=mixup_alpha, cutmix_alpha=cutmix_alpha
   )
-  if prob < 1:  # a stream of its own: the other draws do not change
+  if prob < 1:  # a separate stream: the other draws do not change
     coin = jax.random.uniform(jax.random.fold_in(key, 2), dtype=jnp.float32)
     allowed = allowed & (coin < prob)
   # Lambda 1 is the image itself, and for CutMix an empty box.

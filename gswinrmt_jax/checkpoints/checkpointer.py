@@ -427,7 +427,7 @@ def read_meta(folder: pathlib.Path) -> dict[str, Any]:
     found = meta.pop('meta_crc32', None)  # not in old runs
     if found not in (None, checksums.of_json(meta)):
       raise ValueError('its checksum differs')
-    if 'accuracy' not in meta:  # an old run has it in a file of its own
+    if 'accuracy' not in meta:  # an old run has it in a separate file
       metrics = json.loads((folder / 'metrics' / 'metrics').read_bytes())
       meta['accuracy'] = float(metrics['accuracy'])
     return {**meta, 'crc32': dict(meta.get('crc32', {}))}

@@ -1,6 +1,6 @@
 """Checksums in a checkpoint's metadata: of each array, and of the metadata.
 
-Orbax has none of its own: it restores most flipped bits without an error.
+Orbax has none: it restores most flipped bits without an error.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The 1,797 UCI handwritten digits, which ship inside this package.
 
 Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak, CC BY 4.0
-(digits.LICENSE.txt beside this file): 8 x 8 pixels of 0 to 16, ten classes.
+(digits.LICENSE.txt in this folder): 8 x 8 pixels of 0 to 16, ten classes.
 
 The split is fixed, 1,297 / 200 / 300, and stored as indices. It was made with
 seed 0 and is stratified: test gets each class's share of its size, rounded by

@@ -1,4 +1,4 @@
-"""The `README.md` beside exported weights, as model hubs expect it."""
+"""The `README.md` of exported weights, as model hubs expect it."""
 
 from collections.abc import Iterator
 import pathlib

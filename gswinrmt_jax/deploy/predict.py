@@ -1,4 +1,4 @@
-"""Predicts the classes of pictures, and draws what the model looked at."""
+"""Predicts the classes of images, and draws what the model looked at."""
 
 from collections.abc import Iterator, Sequence
 import dataclasses
@@ -23,7 +23,7 @@ class Prediction:
   """The most probable classes of one picture, the most probable first.
 
   Attributes:
-    path: The picture.
+    path: The image.
     labels: Their numbers.
     names: Their names.
     probabilities: Softmax over all classes.
@@ -78,7 +78,7 @@ class Predictor:
     self._apply = jax.jit(self._probabilities)
 
   def read(self, path: pathlib.Path) -> np.ndarray:
-    """Returns a picture at the model's image size, uint8 `[h w 3]`."""
+    """Returns an image at the model's image size, uint8 `[h w 3]`."""
     return pictures.fit(pictures.read(path), self.image_size, self._crop)
 
   def normalized(self, image: jax.Array) -> jax.Array:
@@ -138,8 +138,8 @@ class Predictor:
     """Writes the maps of one picture, for its most probable class.
 
     Args:
-      prediction: The prediction for the picture.
-      image: The picture as `read` returned it.
+      prediction: The prediction for the image.
+      image: The image as `read` returned it.
       folder: Where the maps are written.
       point: Pixel (x, y) of the image whose attention is shown; None is the
         middle.

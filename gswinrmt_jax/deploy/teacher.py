@@ -34,7 +34,7 @@ def write_label_maps(
 ) -> None:
   """Writes the classes that the dense head sees in each record of a split.
 
-  Images are squeezed to one size, whatever their shape; a map is the softmax of
+  Images are resized to one size, ignoring aspect ratio; a map is the softmax of
   the dense logits, with one place for each token.
 
   Args:

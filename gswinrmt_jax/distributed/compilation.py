@@ -37,7 +37,7 @@ def start(
   Args:
     function: The training step, jitted.
     *args: Its arguments, or their shapes.
-    terminal: Is told how long it took.
+    terminal: Where the duration is printed.
 
   Returns:
     Function that waits for the compiled step and returns it.

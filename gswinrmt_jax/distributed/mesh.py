@@ -1,6 +1,6 @@
 """One data-parallel mesh, for one device or several, of one process or several.
 
-A batch is split over the devices, so that each has images of its own; of the
+A batch is split over the devices, so that each has separate images; of the
 state every device has a copy.
 """
 

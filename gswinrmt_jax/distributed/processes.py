@@ -1,7 +1,7 @@
 """Several processes that train one model together, on one host or on many.
 
 All of them run the same program. Each reads its own part of every batch; only
-the first writes logs and pictures; all take part in checkpoints. They decide
+the first writes logs and plots; all take part in checkpoints. They decide
 together: a process that left alone would leave the others waiting in the next
 sum.
 """

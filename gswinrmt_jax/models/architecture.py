@@ -46,9 +46,9 @@ class Architecture:
     head: 'norm' is LN, average pool, Linear; 'proj' is Linear, BN, SiLU,
       average pool, Linear, as in the released RMT.
     projection: Channels of the first Linear of the 'proj' head.
-    dense_head: A linear head at each position of the last map, beside the
+    dense_head: A linear head at each position of the last map, next to the
       head, for token labels; its maximum counts by half in the logits.
-    feature_norm: LayerNorm on each map of `features`, beside the path between
+    feature_norm: LayerNorm on each map of `features`, outside the path between
       the stages, as RMT's detection and segmentation backbones have it; for
       models without a head.
     drop_path_rate: Stochastic depth of the last block; linear from 0.
@@ -172,7 +172,7 @@ class Architecture:
 
   @property
   def stride(self) -> int:
-    """The stride of the last stage, which is the least image extent."""
+    """The stride of the last stage, which is the least image size."""
     return self.strides[-1]
 
   def drop_rate(self, block: int) -> float:

@@ -84,7 +84,7 @@ class Attention(nn.Module):
   ) -> Float[Array, 'b h w c']:
     """Splits heads, rotates, applies the attention form, joins heads.
 
-    Linear in the values, and a method without parameters of its own, so that
+    Linear in the values, and a method without parameters, so that
     `gswinrmt_jax.maps` can differentiate it inside a model at work.
     """
     arch = self.arch

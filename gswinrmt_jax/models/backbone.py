@@ -11,7 +11,7 @@ from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.block import Block
 from gswinrmt_jax.ops import pairs, wide, wide_dtype
 
-# Weight of the dense logits beside the class logits, as released.
+# Weight of the dense logits, relative to the class logits, as released.
 _DENSE_SHARE = 0.5
 
 # What is kept of a block for its gradient; the rest is computed again.
@@ -115,7 +115,7 @@ class Backbone(nn.Module):
         logits = class logits + 1/2 max_hw(dense logits)
 
     Args:
-      x: Images of any extents from the stride of the last stage, normalised.
+      x: Normalised images of any size from the stride of the last stage.
       train: Whether BN takes the batch's statistics (and updates the
         collection 'batch_stats') and stochastic depth acts (stream 'dropout').
 
@@ -124,7 +124,7 @@ class Backbone(nn.Module):
         averaged.
 
     Raises:
-      ValueError: If an extent is below that or there are not 3 channels.
+      ValueError: If a side is below that or there are not 3 channels.
     """
     if self.num_classes and self.arch.dense_head:
       logits, tokens = self.class_and_dense_logits(x, train=train)
@@ -197,7 +197,7 @@ class Backbone(nn.Module):
     if box is not None:
       side = 2 ** (self.arch.stages - 1)
       fine = box.repeat(side, axis=0).repeat(side, axis=1)
-      # Where the extents were rounded up, the last squares reach beyond.
+      # Where sizes were rounded up, the last squares reach beyond.
       x = pairs.swap_inside(x, fine[: x.shape[1], : x.shape[2]])
     maps = {}
     for stage in range(self.arch.stages):

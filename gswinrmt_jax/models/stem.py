@@ -31,7 +31,7 @@ class Stem(nn.Module):
   def __call__(
       self, x: Float[Array, 'b h w 3'], *, train: bool
   ) -> Float[Array, 'b H W c']:
-    """Embeds the image, its extents divided by the strides, rounded up."""
+    """Embeds the image; its size is divided by the strides, rounded up."""
     half = self.features // 2
     widths = half, half, self.features, self.features
     for index, (features, stride) in enumerate(
@@ -92,11 +92,11 @@ class _PatchConv(nn.Module):
 
 
 class Downsample(nn.Module):
-  """Halves the extents between stages, rounded up.
+  """Halves height and width between stages, rounded up.
 
   'conv' is a 3x3 convolution of stride 2 and BN (RMT; Gated-SwinRMT). 'merge'
   is Swin's patch merging, LN and a linear map of each 2x2 neighbours; zeros
-  fill up an odd extent, at the right and lower edge:
+  fill up an odd size, at the right and lower edge:
 
       y[i, j] = LN([x[2i, 2j], x[2i+1, 2j], x[2i, 2j+1], x[2i+1, 2j+1]]) W
 

@@ -1,6 +1,6 @@
 """Two passes, all pairs, shifted windows: what the attention forms share.
 
-A form of its own is only how scores become weights (`Weigh`). Masks are those
+A form defines only how scores become weights (`Weigh`). Masks are those
 of Swin; windows adapt to the map by Gated-SwinRMT, eq. 9.
 
 Letters, here and in every einsum of the package: b batch (in the cyclic form
@@ -74,7 +74,7 @@ def axial_attention(
 
   with the weights `A` of `weigh`; the other arguments, result and errors are
   those of `ops.retention`. Of `impl`, 'banded' and 'cyclic' agree to rounding
-  for every extent, window and shift; 'auto' asks `ops.forms`.
+  for every size, window and shift; 'auto' asks `ops.forms`.
   """
   _check(query, key, value, window, shift)
   _check_heads('log_decay', log_decay, (2, query.shape[3]))

@@ -168,7 +168,7 @@ def conv3x3(
       y[b, i, j] = sum_{u, v} x[b, s i + u - 1, s j + v - 1] kernel[u, v]
 
   Padded by 1 on every side: 'SAME' would shift a convolution of stride 2 by a
-  pixel at even extents, which released weights do not survive.
+  pixel at even sizes, which released weights do not survive.
 
   Args:
     x: The map, in the dtype of the computation.

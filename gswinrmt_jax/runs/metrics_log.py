@@ -1,4 +1,4 @@
-"""The metrics of a run: gathered on the device, told, and written down.
+"""The metrics of a run: gathered on the device, printed and logged.
 
 `metrics.jsonl` has one object a line, TensorBoard's event files the same
 numbers.
@@ -60,7 +60,7 @@ class MetricsLog:
       folder: The run folder.
       step: Updates made so far.
       schedule: The run's `train.schedule.Schedule`.
-      terminal: Where progress is told.
+      terminal: Where progress is printed.
       skip_nonfinite: Whether steps may be not finite.
       read_only: Whether another process does the writing.
     """

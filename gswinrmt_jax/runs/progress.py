@@ -23,7 +23,7 @@ class Progress:
 
     Args:
       schedule: The run's `train.schedule.Schedule`.
-      terminal: Where it is told.
+      terminal: Where it is printed.
       entries: Those of the log so far, which know the best epoch.
       start: Updates made so far.
     """

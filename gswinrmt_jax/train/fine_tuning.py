@@ -76,7 +76,7 @@ def start(
   Args:
     state: Freshly initialised; its average begins at what was taken over.
     source: Weights to start from.
-    say: Told the report, line by line.
+    say: Prints a line of the report.
   """
   variables, report = transfer(state.variables, source.variables)
   say(f'Starting from {source.origin}:')

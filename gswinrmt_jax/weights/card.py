@@ -1,4 +1,4 @@
-"""The `config.json` beside weights: their model, classes and images.
+"""The `config.json` of weights: their model, classes and images.
 
 The keys are those of timm's files on model hubs.
 """
@@ -33,7 +33,7 @@ class Card:
     mean: Mean of the channels of pixels / 255, subtracted from them.
     std: Standard deviation, by which the channels are divided.
     crop: Fraction of the resized image that evaluation keeps along each side;
-      0 if images are squeezed to the size, whatever their shape.
+      0 if images are resized to the size, ignoring aspect ratio.
     dtype: Computation dtype of the training.
     figures: Measured results, by name.
 

@@ -23,7 +23,7 @@ WRAPPERS = ('model', 'state_dict', 'model_ema', 'state_dict_ema', 'module')
 _PREFIXES = ('module.', '_orig_mod.', 'backbone.', 'encoder.')
 _MAX_DEPTH = 4
 _BLOCK = re.compile(r'layers\.(\d)\.blocks\.(\d{1,4})\.')
-# The fields by which the released models are told apart.
+# The fields that distinguish the released models.
 _SIZES = ('widths', 'depths', 'num_heads', 'mlp_ratios')
 
 
@@ -33,7 +33,7 @@ class RMTCheckpoint:
 
   Attributes:
     where: The entry of the file, '' for the top.
-    card: The model. Without a card beside the file, images are assumed to be
+    card: The model. Without a card next to the file, images are assumed to be
       prepared as those of ImageNet.
     match: Its arrays, and what does not fit.
     others: Number of arrays of other parts, such as a detector's neck.
@@ -62,7 +62,7 @@ def read(
   """Reads a file of `torch.save`.
 
   Args:
-    path: The file; a card beside it (`config.json`) says which model it is.
+    path: The file; a card next to it (`config.json`) says which model it is.
     key: Entry of the file to take; None finds it.
     full_stages: For a model without a card that is not one of the released
       ones, see `recognise`.
