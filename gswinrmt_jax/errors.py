@@ -1,4 +1,4 @@
-"""The exceptions that are meant for the person at the terminal."""
+"""Exceptions whose messages are for the user at the terminal."""
 
 from collections.abc import Iterator
 import contextlib

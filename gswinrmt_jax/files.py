@@ -22,7 +22,7 @@ class LockedError(Exception):
 
 @contextlib.contextmanager
 def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Gives a temporary path that takes the place of `path` at the end.
+  """Yields a temporary path that replaces `path` at the end.
 
   The caller writes a file or makes a folder there. It is next to `path`, so
   that renaming it does not cross file systems, and every process gets a name of
@@ -53,7 +53,7 @@ def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def remove(folder: pathlib.Path) -> None:
-  """Removes a folder; a process killed meanwhile leaves no half of it."""
+  """Removes a folder whole, even if the process is killed meanwhile."""
   gone = _beside(folder, _GONE)
   folder.rename(gone)
   _remove(gone)

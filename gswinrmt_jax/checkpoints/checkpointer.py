@@ -135,11 +135,11 @@ class Checkpointer:
     self._check()
 
   def abandon(self) -> None:
-    """Forgets what is being written: it may end with the process."""
+    """Stops waiting for a running save; it may end with the process."""
     self._writing = self._failure = None
 
   def clean(self) -> None:
-    """Removes what a killed run left half written, or had yet to remove."""
+    """Removes incomplete and superseded checkpoints of a killed run."""
     files.remove_leftovers(self.directory)
     accuracies, damaged = self._accuracies()
     if not damaged:

@@ -67,7 +67,7 @@ NAMES = tuple(_BUILT_IN)
 
 
 def info(name: str, data_dir: str = '') -> Info:
-  """Returns what is known of a data set.
+  """Returns the properties of a data set.
 
   Args:
     name: One of `NAMES`, or of a data set prepared below `data_dir`.

@@ -1,4 +1,4 @@
-"""What is known of ImageNet-1k: its classes, and how its images are seen."""
+"""ImageNet-1k: its classes, and how its images are prepared."""
 
 from collections import Counter
 import functools

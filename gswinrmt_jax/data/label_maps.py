@@ -1,4 +1,4 @@
-"""Label maps on disk: what a teacher sees where, for each record of a split.
+"""Label maps on disk: a teacher's classes by position, for each record.
 
 The format is described in docs/token_labels.md.
 """

@@ -1,4 +1,4 @@
-"""Threads and worker processes that decode ahead of whoever reads."""
+"""Threads and worker processes that decode ahead of the reader."""
 
 from collections.abc import Callable, Iterator
 import gc

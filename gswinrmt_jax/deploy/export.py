@@ -1,4 +1,4 @@
-"""Weights and models in the forms that other programs read, each checked.
+"""Weights and programs for other software, each checked.
 
 `model.stablehlo` runs without this package, on CPU and CUDA, for any batch:
 

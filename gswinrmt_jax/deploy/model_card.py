@@ -25,7 +25,7 @@ def write(folder: pathlib.Path, weights: Weights, form: str) -> None:
 
 
 def is_one(path: pathlib.Path) -> bool:
-  """Tells a model card that `write` made from another README."""
+  """Returns whether a README is a model card that `write` made."""
   return path.read_text(errors='replace').startswith('\n'.join(_HEAD))
 
 

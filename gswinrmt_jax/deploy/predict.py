@@ -20,7 +20,7 @@ _BATCH = 32
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-  """The most probable classes of one picture, the most probable first.
+  """The most probable classes of one image, the most probable first.
 
   Attributes:
     path: The image.
@@ -135,7 +135,7 @@ class Predictor:
       folder: pathlib.Path,
       point: tuple[int, int] | None = None,
   ) -> None:
-    """Writes the maps of one picture, for its most probable class.
+    """Writes the maps of one image, for its most probable class.
 
     Args:
       prediction: The prediction for the image.

@@ -32,7 +32,7 @@ def write_label_maps(
     image_size: int | None = None,
     terminal: Terminal | None = None,
 ) -> None:
-  """Writes the classes that the dense head sees in each record of a split.
+  """Writes the dense head's classes for each record of a split.
 
   Images are resized to one size, ignoring aspect ratio; a map is the softmax of
   the dense logits, with one place for each token.

@@ -1,4 +1,4 @@
-"""Compilation: of the training step ahead of time, and kept between runs."""
+"""Compilation of the training step ahead of time, and its cache on disk."""
 
 from collections.abc import Callable
 import concurrent.futures
@@ -13,7 +13,7 @@ from gswinrmt_jax.terminal import duration, Terminal
 
 
 def keep_programs() -> None:
-  """Has JAX keep programs for an accelerator in the user's cache folder.
+  """Caches programs for an accelerator in the user's cache folder.
 
   Compiling for one takes minutes, mostly for choosing among kernels. A place
   that was chosen before (`JAX_COMPILATION_CACHE_DIR`) stays, and

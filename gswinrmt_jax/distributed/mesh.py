@@ -63,7 +63,7 @@ class Devices:
     return _put(tree, self.replicated)
 
   def rounded_up(self, batch_size: int) -> int:
-    """Returns the least batch that divides over the devices, and is no less."""
+    """Returns the smallest batch, at least this large, that the devices divide."""
     return -(-batch_size // self._count) * self._count
 
   def check_batch_size(

@@ -84,7 +84,7 @@ def _launched():
 
 
 def is_first() -> bool:
-  """Whether this process writes what is written once."""
+  """Returns whether this is process 0, which writes shared files."""
   return jax.process_index() == 0
 
 
@@ -100,13 +100,13 @@ def terminal() -> Terminal:
 
 
 def greatest(number: int) -> int:
-  """Returns the greatest number of all processes, which all have to ask."""
+  """Returns the greatest number of all processes; all must call this."""
   return int(_gather(np.array(number, np.int32)).max())
 
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-  """Makes all processes fail if one does inside.
+  """Makes all processes fail if one fails inside.
 
   Raises:
     UserError: If another did.
@@ -121,7 +121,7 @@ def together() -> Iterator[None]:
 
 
 def check_same(what: str, value: Any) -> None:
-  """Refuses processes that were started on different things.
+  """Refuses processes that were started with different values.
 
   Args:
     what: Its name, for the message.

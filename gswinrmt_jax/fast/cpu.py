@@ -1,4 +1,4 @@
-"""Convolutions that a CPU computes faster than by XLA's own.
+"""Convolutions that run faster on a CPU than XLA's.
 
 XLA's CPU backend expands a grouped convolution densely, and is slow at dense
 ones where few positions are left. Times are of float32, forward and backward,
@@ -43,7 +43,7 @@ def _leaves_few_positions(x, kernel, *, stride):
 
 @ops.conv3x3.form('patches', on='cpu', when=_leaves_few_positions)
 def conv3x3_of_patches(x: Array, kernel: Array, *, stride: int) -> Array:
-  """`ops.conv3x3` as one product of all patches with the kernel."""
+  """`ops.conv3x3` as one matmul of all patches with the kernel."""
   height, width = (-(-extent // stride) for extent in x.shape[1:3])
   rows, columns = stride * (height - 1) + 1, stride * (width - 1) + 1
   padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))

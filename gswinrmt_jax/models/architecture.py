@@ -1,4 +1,4 @@
-"""What a model is made of: every component a field."""
+"""The components of a model, one field each."""
 
 import dataclasses
 import math

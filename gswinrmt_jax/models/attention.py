@@ -1,4 +1,4 @@
-"""The attention module: one equation, whose parts the three systems choose.
+"""The attention module of all three systems.
 
 In the order of the code, by the equations of the Gated-SwinRMT paper: SwiGLU
 of the values (8), rotation (4), the attention form (3, 7) in windows (9), local

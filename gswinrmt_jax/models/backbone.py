@@ -138,7 +138,7 @@ class Backbone(nn.Module):
       train: bool,
       box: Bool[Array, 'y x'] | None = None,
   ) -> tuple[Float[Array, 'b k'], Float[Array, 'b y x k']]:
-    """Returns what token labels train: logits of the image, and of its tokens.
+    """Returns the logits that token labels train: of the image and its tokens.
 
     Args:
       x: As for a call.

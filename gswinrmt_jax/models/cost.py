@@ -24,7 +24,7 @@ _PRODUCTS = ('convolution', 'linear', 'attention')
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-  """What one image costs.
+  """The cost of one image.
 
   Attributes:
     parameters: Trainable numbers.
@@ -48,7 +48,7 @@ class Cost:
 
   @property
   def product_macs(self) -> int:
-    """Those of the products alone, which a matrix unit could do."""
+    """Those of matmuls and convolutions alone, which a matrix unit could do."""
     return sum(self.operations.get(kind, 0) for kind in _PRODUCTS)
 
   @property
@@ -58,7 +58,7 @@ class Cost:
 
 
 def count(model: Backbone, image_size: tuple[int, int]) -> Cost:
-  """Counts a model on one image; nothing is computed.
+  """Counts the cost of a model for one image, without running it.
 
   Windows are counted as the windows they are ('cyclic', padding included),
   however the model computes them.

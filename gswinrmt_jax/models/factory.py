@@ -34,7 +34,7 @@ def create_model(
     remat: str = 'none',
     **overrides: Any,
 ) -> backbone.Backbone:
-  """Returns one of the papers' models, or a change of one.
+  """Returns one of the papers' models, with any field changed.
 
       model = create_model('retention_compact', num_classes=10)
       variables = model.init(jax.random.key(0), images, train=False)
@@ -91,7 +91,7 @@ def variable_shapes(
 
 
 def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns every field of the named model, with `overrides` laid over them.
+  """Returns every field of the named model, with `overrides` applied.
 
   Args:
     name: A name in `named.MODELS`.

@@ -1,4 +1,4 @@
-"""Stems, and the downsampling between stages: what shrinks a map.
+"""Stems, and the downsampling between stages.
 
 `Stem` (Gated-SwinRMT, Table 1), `PatchEmbedding` (DeiT, Swin), `Downsample`.
 """

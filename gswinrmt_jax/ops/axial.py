@@ -271,7 +271,7 @@ def effective_window(
 def block_index(
     position: Int[Array | np.ndarray, '*n'], window: int, shift: int
 ) -> Int[Array | np.ndarray, '*n']:
-  """Number of the shifted window a position is in.
+  """Index of the shifted window that a position is in.
 
       block(j) = floor((j - s + M) / M)  if s > 0,  else  floor(j / M)
 
@@ -292,7 +292,7 @@ def band_mask(extent: int, window: int, shift: int) -> np.ndarray | None:
 
 
 def cyclic_mask(extent: int, window: int, shift: int) -> np.ndarray:
-  """Which pairs may attend, after padding, rolling by `-shift`, cutting.
+  """Pairs that may attend, after padding, rolling by `-shift`, cutting.
 
   Returns:
     bool `[windows, i, j]`: the same block, and a key that is no padding.

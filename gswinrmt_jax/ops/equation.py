@@ -1,4 +1,4 @@
-"""The seam between an equation and faster forms of it.
+"""Equations, and the registry of their faster forms.
 
 An equation is plain `jnp`. A form is another function of the same arguments
 and results that some device computes faster; `gswinrmt_jax.fast` has them.
@@ -47,7 +47,7 @@ _chosen = jax.make_user_context(_Chosen())
 
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
-  """What is traced inside takes no form by itself, only what `forms` names."""
+  """Computes the equations alone: no faster form but those that `forms` names."""
   with _chosen(dataclasses.replace(_chosen.value, plain=True)):
     yield
 
@@ -56,7 +56,7 @@ def plain() -> Iterator[None]:
 def forms(
     *, attention: str = 'auto', depthwise: str = 'auto'
 ) -> Iterator[None]:
-  """Chooses how what is traced inside is computed; the results are the same.
+  """Selects how functions traced inside are computed; results are the same.
 
   Args:
     attention: How shifted windows are computed: 'banded' attends each whole

@@ -102,7 +102,7 @@ class MetricsLog:
     self._metrics.append(metrics)
 
   def write_interval(self, step: int) -> None:
-    """Waits for the steps since the last call; logs and tells their means.
+    """Waits for the steps since the last call; logs and prints their means.
 
     Args:
       step: Updates made so far.
@@ -146,7 +146,7 @@ class MetricsLog:
     self._restart_clock()
 
   def write_epoch(self, step: int, scores: Mapping[str, Any]) -> None:
-    """Logs and tells an epoch, or several, with its validation scores.
+    """Logs and prints an epoch, or several, with its validation scores.
 
     Args:
       step: The epoch's last.

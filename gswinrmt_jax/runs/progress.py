@@ -9,7 +9,7 @@ from gswinrmt_jax.terminal import duration, Terminal
 
 
 class Progress:
-  """Tells intervals of steps in the progress line, and epochs in lines."""
+  """Prints intervals of steps in the progress line, and epochs in lines."""
 
   def __init__(
       self,
@@ -36,11 +36,11 @@ class Progress:
         self._compare(entry)
 
   def start_clock(self) -> None:
-    """Starts the time that the estimate of the end follows from."""
+    """Starts the clock for the estimated time left."""
     self._began = time.perf_counter()
 
   def interval(self, step: int, entry: Mapping[str, Any]) -> None:
-    """Tells the entry of an interval that ended after `step`."""
+    """Prints the entry of an interval that ended after `step`."""
     self._skipped += entry.get('skipped', 0)
     text = 'no finite step'
     if 'loss' in entry:
@@ -60,7 +60,7 @@ class Progress:
     )
 
   def epoch(self, entry: Mapping[str, Any]) -> None:
-    """Tells the entry of an epoch."""
+    """Prints the entry of an epoch."""
     self._compare(entry)
     accuracy, best_epoch, whose = self._best
     ema = ''

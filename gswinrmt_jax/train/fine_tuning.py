@@ -1,4 +1,4 @@
-"""Starting a run from weights that another model was trained to."""
+"""Starting a run from the weights of another model."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,7 +41,7 @@ def check(target: Mapping[str, Any], source: Weights) -> None:
 def transfer(
     initial: Mapping[str, Any], source: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-  """Takes over every array of the source that the model has in that shape.
+  """Copies every array of the source that the model has in that shape.
 
   The image size does not matter, since no array depends on it; a head for
   another number of classes keeps its initial value.
@@ -71,7 +71,7 @@ def transfer(
 def start(
     state: TrainState, source: Weights, say: Callable[[str], None]
 ) -> TrainState:
-  """Takes over what fits of other weights; the optimizer starts afresh.
+  """Copies the weights that fit; the optimizer starts at zero.
 
   Args:
     state: Freshly initialised; its average begins at what was taken over.

@@ -45,7 +45,7 @@ def adamw(
 
 
 def decay_mask(params: Any, *, layer_scale: bool = False) -> Any:
-  """Tells which leaves decay: those named `kernel`, depthwise ones included.
+  """Returns which leaves decay: those named `kernel`, depthwise ones included.
 
   Biases, norms and the decay logits are left alone.
 
