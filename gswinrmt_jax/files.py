@@ -53,7 +53,7 @@ def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def remove(folder: pathlib.Path) -> None:
-  """Removes a folder whole, even if the process is killed meanwhile."""
+  """Removes a folder; a killed process leaves no half-removed folder."""
   gone = _beside(folder, _GONE)
   folder.rename(gone)
   _remove(gone)

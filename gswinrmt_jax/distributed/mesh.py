@@ -63,7 +63,7 @@ class Devices:
     return _put(tree, self.replicated)
 
   def rounded_up(self, batch_size: int) -> int:
-    """Returns the smallest batch, at least this large, that the devices divide."""
+    """Rounds a batch size up to a multiple of the number of devices."""
     return -(-batch_size // self._count) * self._count
 
   def check_batch_size(

@@ -47,7 +47,7 @@ _chosen = jax.make_user_context(_Chosen())
 
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
-  """Computes the equations alone: no faster form but those that `forms` names."""
+  """Takes no faster form of an equation inside, only those `forms` names."""
   with _chosen(dataclasses.replace(_chosen.value, plain=True)):
     yield
 
