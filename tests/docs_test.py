@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import re
+import runpy
 
 import pytest
 
@@ -179,6 +180,12 @@ def test_models_has_every_parameter_count():
 
   for name, (_, count) in parameters_test.COUNTS.items():
     assert re.search(rf'`{name}`.*{count:,}', _page('models')), name
+
+
+def test_the_architecture_is_drawn_by_its_script():
+  folder = ROOT / 'docs' / 'images'
+  script = runpy.run_path(str(folder / 'architecture.py'))
+  assert script['draw']() == (folder / 'architecture.svg').read_text()
 
 
 def test_the_version_is_the_same_everywhere():

@@ -243,8 +243,8 @@ def passes():
   return drawn
 
 
-def main():
-  """Writes the SVG next to this file."""
+def draw():
+  """Returns the SVG."""
   head = (
       '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
       f'markerHeight="7" orient="auto"><path d="M0 0 L8 4 L0 8 z" '
@@ -258,9 +258,9 @@ def main():
       f'<rect width="{WIDTH}" height="{HEIGHT}" rx="10" fill="{PANEL}"/>'
       f'{model()}{block()}{attention()}{passes()}</svg>\n'
   )
-  target = pathlib.Path(__file__).with_name('architecture.svg')
-  target.write_text(drawn.replace('><', '>\n<'), encoding='utf-8')
+  return drawn.replace('><', '>\n<')
 
 
 if __name__ == '__main__':
-  main()
+  target = pathlib.Path(__file__).with_name('architecture.svg')
+  target.write_text(draw(), encoding='utf-8')
