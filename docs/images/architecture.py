@@ -6,6 +6,9 @@ python docs/images/architecture.py
 import pathlib
 from xml.sax import saxutils
 
+from gswinrmt_jax.models import named
+
+MODEL, IMAGE = 'retention_large', 224
 WIDTH, HEIGHT = 1040, 680
 INK, LINE, PANEL = '#1f2933', '#52606d', '#ffffff'
 SHARED, GATED, RETENTION, SWAT = '#e4e7eb', '#cfe8d5', '#cfe0f7', '#fbdcc0'
@@ -77,20 +80,18 @@ def chain(x, y, height, parts, gap):
 
 def model():
   """Returns the first row: stem, stages, head."""
+  arch = named.MODELS[MODEL]
   parts = [(84, 'stem\n4 convolutions\nstride 4', SHARED, 11)]
-  stages = [
-      (2, 128, 56, '16 windows'),
-      (2, 256, 28, '4 windows'),
-      (14, 512, 14, '1 window'),
-      (2, 1024, 7, '1 window'),
-  ]
-  for stage, (blocks, width, side, windows) in enumerate(stages, 1):
+  for stage in range(arch.stages):
+    side = IMAGE // arch.strides[stage]
+    count = max(1, side // arch.window_size) ** 2
     words = (
-        f'stage {stage}\n{blocks} blocks\n{width} channels\n'
-        f'{side}×{side} tokens\n{windows}'
+        f'stage {stage + 1}\n{arch.depths[stage]} blocks\n'
+        f'{arch.widths[stage]} channels\n{side}×{side} tokens\n'
+        f'{count} window{"s" * (count > 1)}'
     )
     parts.append((104, words, SHARED, 12))
-    if stage < 4:
+    if stage + 1 < arch.stages:
       parts.append((30, '÷2', SHARED, 12))
   parts.append((74, 'head\nLN, mean,\nlinear', SHARED, 11))
   drawn, _, end = chain(82, 110, 92, parts, 14)
@@ -99,12 +100,13 @@ def model():
       + text(
           80,
           32,
-          'retention_large at 224×224: windows of 14×14 tokens, shifted by 7 '
-          'in every second block',
+          f'{MODEL} at {IMAGE}×{IMAGE}: windows of {arch.window_size}×'
+          f'{arch.window_size} tokens, shifted by {arch.window_size // 2} in '
+          'every second block',
           13,
           'start',
       )
-      + text(48, 107, 'image\n224×224', 12)
+      + text(48, 107, f'image\n{IMAGE}×{IMAGE}', 12)
       + drawn
       + text(end + 4, 114, 'logits', 12, 'start')
   )
