@@ -1,7 +1,7 @@
 """Makes class folders of images: a digit somewhere among scraps of others.
 
-  python examples/cluttered_digits.py pictures
-  gswinrmt prepare folder cluttered_digits --images pictures
+  python examples/cluttered_digits.py images
+  gswinrmt prepare folder cluttered_digits --images images
 
 To classify such an image, a model must find the digit, so its maps should show
 where it is. `boxes.json` in the folder has the true place of each digit: left,

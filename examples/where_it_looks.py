@@ -1,10 +1,11 @@
-"""Does Grad-CAM point at the digit? On images of `cluttered_digits.py`.
+"""Does the model look at the digit? On images of `cluttered_digits.py`.
 
-  python examples/where_it_looks.py runs/cluttered_digits pictures
+  python examples/where_it_looks.py runs/cluttered_digits images
 
-Counts over the test images how often the token with the largest value has its
-centre in the box of the digit ("pointing game", Zhang et al. 2016), and how
-often a random token would.
+Over the test images and for each stage: how often the token with the largest
+value of Grad-CAM has its centre in the box of the digit ("pointing game", Zhang
+et al. 2016), how often a random token would, and the mean gate (last block) on
+the tokens in the box and elsewhere. `--json FILE` writes the result.
 """
 
 import argparse
@@ -14,53 +15,77 @@ import pathlib
 import jax
 import numpy as np
 
+from gswinrmt_jax import files
 from gswinrmt_jax import maps as maps_lib
 from gswinrmt_jax.deploy import predict
 from gswinrmt_jax.weights import load
 
-STAGE = 2  # at 64 pixels a map of 8 x 8
-
 
 def main() -> None:
-  """Prints the two shares."""
+  """Prints and writes the shares."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
   parser.add_argument('run', type=pathlib.Path)
-  parser.add_argument('pictures', type=pathlib.Path)
+  parser.add_argument('images', type=pathlib.Path)
+  parser.add_argument('--json', type=pathlib.Path)
   args = parser.parse_args()
   predictor = predict.Predictor(load.load(args.run))
-  model, variables = predictor.model, predictor.variables
-  stride = model.arch.strides[STAGE - 1]
-
-  @jax.jit
-  def look(image):
-    image = predictor.normalized(image[None])
-    maps = model.apply(variables, image, train=False, method='features')
-    label = model.apply(variables, image, train=False)[0].argmax()
-    activation = maps[f'stage{STAGE}']
-    (cam,) = maps_lib.grad_cam(
-        model, variables, image, activation, label, STAGE
-    )
-    return cam
-
-  boxes = json.loads((args.pictures / 'boxes.json').read_text())
-  hits, chances = [], []
+  look = jax.jit(lambda image: _look(predictor, image))
+  boxes = json.loads((args.images / 'boxes.json').read_text())
+  boxes = {name: box for name, box in boxes.items() if name.startswith('test/')}
+  found = []
   for name, box in boxes.items():
-    if not name.startswith('test/'):
-      continue
-    cam = np.asarray(look(predictor.read(args.pictures / name)))
-    rows, columns = (stride * (np.arange(n) + 0.5) for n in cam.shape)
-    left, top, right, bottom = box
-    inside = ((top <= rows) & (rows < bottom))[:, None] & (
-        (left <= columns) & (columns < right)
-    )
-    hits.append(inside.flat[cam.argmax()])
-    chances.append(inside.mean())
-  print(
-      f'the largest value is on the digit in {np.mean(hits):.1%} of '
-      f'{len(hits)} pictures; at random {np.mean(chances):.1%}'
+    stages = jax.device_get(look(predictor.read(args.images / name)))
+    size = predictor.image_size
+    found.append([_scores(cam, gate, size, box) for cam, gate in stages])
+  names = ('cam_on_digit', 'random_on_digit', 'gate_on_digit', 'gate_elsewhere')
+  means = np.nanmean(found, axis=0)
+  result = {
+      'images': len(boxes),
+      'stages': [
+          dict(zip(names, map(float, row), strict=True)) for row in means
+      ],
+  }
+  print(json.dumps(result, indent=1))
+  if args.json:
+    files.write_json(args.json, result)
+
+
+def _look(predictor, image):
+  """Returns Grad-CAM of the predicted class and the gate, for each stage."""
+  model, variables = predictor.model, predictor.variables
+  image = predictor.normalized(image[None])
+  maps = model.apply(variables, image, train=False, method='features')
+  logits, sown = model.apply(
+      variables, image, train=False, mutable=['intermediates']
   )
+  label, stages = logits[0].argmax(), []
+  for stage in range(1, model.arch.stages + 1):
+    name = f'stage{stage}'
+    (cam,) = maps_lib.grad_cam(
+        model, variables, image, maps[name], label, stage
+    )
+    blocks = sown['intermediates'][name]
+    (gate,) = blocks[max(blocks)]['attention']['gate_values']
+    stages.append((cam, gate[0].mean(-1)))
+  return stages
+
+
+def _scores(cam, gate, size, box):
+  """Returns hit, chance of a hit, gate in the box and elsewhere (NaN: none)."""
+  rows, columns = (
+      pixels / count * (np.arange(count) + 0.5)
+      for pixels, count in zip(size, cam.shape, strict=True)
+  )
+  left, top, right, bottom = box
+  inside_rows = (top <= rows) & (rows < bottom)
+  inside = inside_rows[:, None] & ((left <= columns) & (columns < right))
+  gates = [
+      gate[where].mean() if where.any() else np.nan
+      for where in (inside, ~inside)
+  ]
+  return [inside.flat[cam.argmax()], inside.mean(), *gates]
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 """The documents say what the code does."""
 
 import contextlib
+import json
 import pathlib
 import re
 import runpy
@@ -180,6 +181,19 @@ def test_models_has_every_parameter_count():
 
   for name, (_, count) in parameters_test.COUNTS.items():
     assert re.search(rf'`{name}`.*{count:,}', _page('models')), name
+
+
+def test_models_tells_where_maps_were_measured_to_point():
+  found = json.loads((ROOT / 'results' / 'where_it_looks.json').read_text())
+  rows = _table(_page('models'), '| stage | tokens |').splitlines()[2:]
+  assert found['images'] == 500
+  assert [row.split(' | ', 2)[2] for row in rows] == [
+      f'{stage["cam_on_digit"]:.1%} | {stage["random_on_digit"]:.1%} | '
+      f'{stage["gate_on_digit"]:.2f} | {stage["gate_elsewhere"]:.2f} |'.replace(
+          '%', ' %'
+      )
+      for stage in found['stages']
+  ]
 
 
 def test_the_architecture_is_drawn_by_its_script():

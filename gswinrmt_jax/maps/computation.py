@@ -21,7 +21,7 @@ from gswinrmt_jax.models import backbone
 
 # Grad-CAM takes a map with at least this many tokens on each axis, unless a
 # stage is chosen: as many as the last stage of a model for ImageNet has. At 4
-# tokens it pointed next to the object more often than at it (docs/models.md).
+# tokens it pointed at the object far less often than at 8 (docs/models.md).
 _MIN_CAM_EXTENT = 7
 
 
