@@ -15,10 +15,9 @@ import pathlib
 import jax
 import numpy as np
 
+import gswinrmt_jax
 from gswinrmt_jax import files
 from gswinrmt_jax import maps as maps_lib
-from gswinrmt_jax.deploy import predict
-from gswinrmt_jax.weights import load
 
 
 def main() -> None:
@@ -30,14 +29,14 @@ def main() -> None:
   parser.add_argument('images', type=pathlib.Path)
   parser.add_argument('--json', type=pathlib.Path)
   args = parser.parse_args()
-  predictor = predict.Predictor(load.load(args.run))
-  look = jax.jit(lambda image: _look(predictor, image))
+  loaded = gswinrmt_jax.load_model(args.run)
+  look = jax.jit(lambda image: _look(loaded, image))
   boxes = json.loads((args.images / 'boxes.json').read_text())
   boxes = {name: box for name, box in boxes.items() if name.startswith('test/')}
   found = []
   for name, box in boxes.items():
-    stages = jax.device_get(look(predictor.read(args.images / name)))
-    size = predictor.image_size
+    stages = jax.device_get(look(loaded.preprocess(args.images / name)))
+    size = loaded.image_size
     found.append([_scores(cam, gate, size, box) for cam, gate in stages])
   names = ('cam_on_digit', 'random_on_digit', 'gate_on_digit', 'gate_elsewhere')
   means = np.nanmean(found, axis=0)
@@ -52,10 +51,10 @@ def main() -> None:
     files.write_json(args.json, result)
 
 
-def _look(predictor, image):
+def _look(loaded, image):
   """Returns Grad-CAM of the predicted class and the gate, for each stage."""
-  model, variables = predictor.model, predictor.variables
-  image = predictor.normalized(image[None])
+  model, variables = loaded.model, loaded.variables
+  image = image[None]
   maps = model.apply(variables, image, train=False, method='features')
   logits, sown = model.apply(
       variables, image, train=False, mutable=['intermediates']

@@ -1,23 +1,35 @@
 """Gated-SwinRMT and RMT vision transformers in JAX.
 
-    model = gswinrmt_jax.create_model('retention_compact', num_classes=10)
-    model, variables = gswinrmt_jax.load_model('runs/cifar10_retention')
+    loaded = gswinrmt_jax.load_model('digits_small')
+    print(loaded.predict('examples/images/digit_0.png'))
 
-Importing the package loads no JAX, so that `gswinrmt --help` is quick: the two
-functions are imported when they are first used.
+    model = gswinrmt_jax.create_model('retention_compact', num_classes=10)
+    variables = gswinrmt_jax.init(model, jax.random.key(0), (32, 32))
+    logits = model.apply(variables, images, train=False)
+
+Importing the package does not load JAX, so that `gswinrmt --help` is quick:
+each function is imported when it is first used.
 """
 
 import importlib
 from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
-  from gswinrmt_jax.models.factory import create_model
-  from gswinrmt_jax.weights.load import load_model
+  from gswinrmt_jax.deploy.loaded_model import load_model
+  from gswinrmt_jax.models.factory import create_model, init
+  from gswinrmt_jax.models.nnx_bridge import to_nnx
+  from gswinrmt_jax.weights.pretrained import list_models
 
 __version__ = '0.1.0'
-__all__ = ['create_model', 'load_model']
+__all__ = ['create_model', 'init', 'list_models', 'load_model', 'to_nnx']
 
-_MODULES = {'create_model': 'models.factory', 'load_model': 'weights.load'}
+_MODULES = {
+    'create_model': 'models.factory',
+    'init': 'models.factory',
+    'list_models': 'weights.pretrained',
+    'load_model': 'deploy.loaded_model',
+    'to_nnx': 'models.nnx_bridge',
+}
 
 
 def __getattr__(name: str) -> Any:

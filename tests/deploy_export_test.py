@@ -45,9 +45,9 @@ def test_safetensors_with_card_and_figures(digits, tmp_path):
   assert names == ['README.md', 'config.json', 'model.safetensors']
   # By folder and by file; what is there now is what the run has.
   for place in (path.parent, path):
-    _, variables = gswinrmt_jax.load_model(place)
+    loaded = gswinrmt_jax.load_model(place)
     jax.tree.map(
-        np.testing.assert_array_equal, variables, dict(digits.variables)
+        np.testing.assert_array_equal, loaded.variables, dict(digits.variables)
     )
   summary = json.loads((_RUN / 'summary.json').read_text())['best']
   text = (path.parent / 'README.md').read_text()
@@ -55,6 +55,37 @@ def test_safetensors_with_card_and_figures(digits, tmp_path):
   assert f'epoch {summary["epoch"]}; seed 0' in text
   card = json.loads((path.parent / 'config.json').read_text())
   assert card['pretrained_cfg']['label_names'] == [str(n) for n in range(10)]
+
+
+def test_half_precision_halves_the_file(digits, tmp_path):
+  about = model_card.About('cc-by-4.0', 'Trained on a desk.')
+  whole, _ = _export(digits, 'safetensors', tmp_path / 'whole')
+  half = export.export(
+      digits,
+      'safetensors-float16',
+      tmp_path / 'half',
+      Terminal(io.StringIO()),
+      about=about,
+  )
+  arrays = 4 * sum(a.size for a in jax.tree.leaves(digits.variables['params']))
+  saved = whole.stat().st_size - half.stat().st_size
+  assert saved == pytest.approx(arrays / 2, rel=0.02)
+  found = load.load(half.parent).variables
+  for new, old in zip(
+      jax.tree.leaves(found),
+      jax.tree.leaves(dict(digits.variables)),
+      strict=True,
+  ):
+    assert new.dtype == np.float32
+    np.testing.assert_allclose(new, old, rtol=2**-11, atol=2**-24)
+  jax.tree.map(
+      np.testing.assert_array_equal,
+      found['batch_stats'],
+      digits.variables['batch_stats'],
+  )
+  text = (half.parent / 'README.md').read_text()
+  assert 'license: cc-by-4.0' in text and 'Trained on a desk.' in text
+  assert 'modified: widths 8 8 16 16, ' in text and '19,358 parameters' in text
 
 
 def test_the_model_card_says_what_is_seen_of_a_picture(digits, tmp_path):
@@ -178,11 +209,13 @@ def test_the_command(tmp_path, capsys, monkeypatch):
   assert export_command._FORMATS == export.FORMATS
   calls = []
   monkeypatch.setattr(
-      export, 'export', lambda loaded, *rest: calls.append((loaded.step, *rest))
+      export,
+      'export',
+      lambda loaded, *rest, about: calls.append((loaded.step, *rest, about)),
   )
   arguments = ['export', str(_RUN), f'--out={tmp_path}']
   assert main.main([*arguments, '--format=torch', '--step=latest']) == 0
-  assert calls == [(243, 'torch', tmp_path)]
+  assert calls == [(243, 'torch', tmp_path, model_card.About())]
   assert main.main(['export', str(_RUN), '--format=onnx']) == 0
   assert calls[1][2] == _RUN / 'export'
   assert main.main([*arguments, '--format=keras']) == 2
@@ -206,7 +239,9 @@ def measured(digits):
 
 def _text(measured, **changes):
   changed = dataclasses.replace(measured, **changes)
-  return '\n'.join(model_card._lines(changed, 'safetensors'))
+  return '\n'.join(
+      model_card._lines(changed, 'safetensors', model_card.About())
+  )
 
 
 def test_the_figures_are_those_of_the_weights_that_were_taken(measured):

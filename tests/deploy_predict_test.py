@@ -1,25 +1,28 @@
-"""Prediction with the trained digits of `tests/data/golden_run`."""
+"""Prediction with the digits model that ships with the package."""
 
 import dataclasses
 import json
 import pathlib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import PIL.Image
 import pytest
 
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.data import datasets
-from gswinrmt_jax.deploy import predict
+from gswinrmt_jax.deploy import loaded_model
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.weights import load
 
-_RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+_NAME = 'digits_small'
+_EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples' / 'images'
 
 
 @pytest.fixture(scope='module')
-def predictor():
-  return predict.Predictor(load.load(_RUN))
+def loaded():
+  return loaded_model.load_model(_NAME)
 
 
 @pytest.fixture(scope='module')
@@ -32,46 +35,100 @@ def digits(tmp_path_factory):
   return sorted(folder.iterdir()), test.label[:12].tolist()
 
 
-def test_digits_are_named(predictor, digits):
+def test_digits_are_named(loaded, digits):
   paths, labels = digits
-  images = [predictor.read(path) for path in paths]
-  found = list(predictor.predict(paths, images, 3))
-  assert [one.path for one in found] == paths
-  right = [
-      one.labels[0] == label for one, label in zip(found, labels, strict=True)
-  ]
-  assert np.mean(right) >= 11 / 12
+  found = loaded.predict(paths, 3)
+  assert [one.image for one in found] == list(map(str, paths))
+  assert [one.labels[0] for one in found] == labels
   for one in found:
     assert len(one.labels) == 3
     assert sorted(one.probabilities, reverse=True) == list(one.probabilities)
     assert one.names == tuple(str(label) for label in one.labels)
-  everything = next(iter(predictor.predict(paths, images, 99)))
+  everything = loaded.predict(paths[0], 99)
   assert sum(everything.probabilities) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_examples_are_what_their_names_say(loaded):
+  paths = sorted(_EXAMPLES.glob('*.png'))
+  assert len(paths) == 5
+  for path, one in zip(paths, loaded.predict(paths), strict=True):
+    assert path.stem == f'digit_{one.names[0]}'
+
+
+def test_a_path_an_image_and_an_array_are_one(loaded, digits):
+  path = digits[0][0]
+  with PIL.Image.open(path) as opened:
+    image = opened.convert('RGB')
+  pixels = np.asarray(image)
+  want = loaded.predict(path)
+  for one in (str(path), image, pixels, jnp.asarray(pixels)):
+    assert loaded.predict(one).probabilities == want.probabilities
+  (many,) = loaded.predict(pixels[None])
+  assert many.probabilities == want.probabilities
+  assert loaded.predict([]) == []
+
+
+def test_what_is_preprocessed_is_the_models_input(loaded, digits):
+  """The whole way by hand: pixels / 255, less the mean, over the deviation."""
+  path = digits[0][0]
+  x = loaded.preprocess(path)
+  with PIL.Image.open(path) as opened:
+    pixels = np.asarray(opened.convert('RGB'), np.float32)
+  card = loaded.card
+  want = (pixels / 255 - np.float32(card.mean)) / np.float32(card.std)
+  assert x.dtype == np.float32 and x.shape == (32, 32, 3)
+  np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-6)
+  logits = loaded.model.apply(loaded.variables, x[None], train=False)
+  probabilities = jax.nn.softmax(logits)[0]
+  found = loaded.predict(path, 10)
+  np.testing.assert_allclose(
+      found.probabilities, probabilities[np.array(found.labels)], atol=1e-6
+  )
+
+
+def test_a_prediction_prints_as_a_table():
+  one = loaded_model.Prediction('a.png', (2, 7), ('cat', 'dog'), (0.875, 0.125))
+  assert str(one) == 'a.png\n   87.50%  cat\n   12.50%  dog'
 
 
 @pytest.mark.parametrize(
     'image',
     [
         np.zeros((32, 32, 3), np.float32),  # normalised already, or in 0 to 1
+        np.full((32, 32, 3), 200.0),
         np.zeros((32, 32, 3), np.int32),
-        np.zeros((32, 40, 3), np.uint8),
         np.zeros((32, 32), np.uint8),
+        np.zeros((1, 32, 32, 3), np.float32),
     ],
 )
-def test_images_that_are_no_pixels_are_refused(predictor, image):
-  path = pathlib.Path('a.png')
+@pytest.mark.parametrize('method', ['predict', 'features'])
+def test_images_that_are_no_pixels_are_refused(loaded, image, method):
   with pytest.raises(ValueError, match=r'must be pixels from 0 to 255, uint8'):
-    list(predictor.predict([path], [image], 1))
+    getattr(loaded, method)(image)
+  with pytest.raises(ValueError, match=r'must be pixels from 0 to 255, uint8'):
+    loaded.preprocess(image)
 
 
-def test_batches_do_not_matter(predictor, digits, monkeypatch):
+def test_images_of_any_size_and_a_model_of_another(loaded):
+  tall = PIL.Image.new('RGB', (50, 90))
+  assert loaded.pixels(tall).shape == (32, 32, 3)
+  larger = loaded_model.load_model(_NAME, image_size=(64, 96))
+  maps = larger.features([tall, tall])
+  assert {name: one.shape[:3] for name, one in maps.items()} == {
+      'stage1': (2, 16, 24),
+      'stage2': (2, 8, 12),
+      'stage3': (2, 4, 6),
+      'stage4': (2, 2, 3),
+  }
+
+
+def test_batches_do_not_matter(loaded, digits, monkeypatch):
   paths, _ = digits
-  images = [predictor.read(path) for path in paths[:5]]
-  whole = list(predictor.predict(paths[:5], images, 10))
-  monkeypatch.setattr(predict, '_BATCH', 2)
-  parts = list(predictor.predict(paths[:5], images, 10))
+  whole = loaded.predict(paths[:5], 10)
+  monkeypatch.setattr(loaded_model, '_BATCH', 2)
+  parts = loaded.predict(paths[:5], 10)
   for one, other in zip(whole, parts, strict=True):
-    assert (one.path, one.labels) == (other.path, other.labels)
+    assert (one.image, one.labels) == (other.image, other.labels)
     np.testing.assert_allclose(
         one.probabilities, other.probabilities, atol=1e-6
     )
@@ -80,16 +137,18 @@ def test_batches_do_not_matter(predictor, digits, monkeypatch):
 def test_the_command(digits, tmp_path, capsys):
   paths, labels = digits
   broken = tmp_path / 'broken.png'
-  broken.write_bytes(b'no picture')
-  arguments = ['predict', str(_RUN), str(paths[0]), '--top=2']
+  broken.write_bytes(b'not an image')
+  arguments = ['predict', _NAME, str(paths[0]), '--top=2']
   assert main.main(arguments) == 0
-  lines = capsys.readouterr().out.splitlines()
+  printed = capsys.readouterr()
+  lines = printed.out.splitlines()
   assert lines[0] == str(paths[0]) and len(lines) == 3
   assert lines[1].split()[1] == str(labels[0])
+  assert 'weights: digits_small' in printed.err
 
   assert main.main([*arguments, str(broken), '--json']) == 1
   printed = capsys.readouterr()
-  assert 'broken.png is not an image' in printed.err
+  assert 'broken.png' in printed.err
   report = json.loads(printed.out)
   assert [one['image'] for one in report] == [str(paths[0])]
   assert report[0]['predictions'][0]['label'] == labels[0]
@@ -98,10 +157,10 @@ def test_the_command(digits, tmp_path, capsys):
 def test_maps_beside_the_prediction(digits, tmp_path, capsys):
   path = str(digits[0][0])
   out = tmp_path / 'maps'
-  arguments = ['predict', str(_RUN), path, f'--maps={out}', '--point=20,9']
+  arguments = ['predict', _NAME, path, f'--maps={out}', '--point=20,9']
   assert main.main(arguments) == 0
-  pictures = sorted(file.name for file in (out / '00.png').iterdir())
-  assert pictures == [
+  drawn = sorted(file.name for file in (out / '00.png').iterdir())
+  assert drawn == [
       'attention_reach.png',
       'decay_kernels.png',
       'gate.png',
@@ -121,17 +180,26 @@ def test_maps_beside_the_prediction(digits, tmp_path, capsys):
         ('--point=3,4', '--point is for --maps'),
         ('--top=0', '--top must be at least 1'),
         ('--step=first', "--step is best, latest or a number, not 'first'"),
+        ('--step=3', 'it has no steps to choose from'),
         ('--image-size=8', 'at least 32x32'),
     ],
 )
 def test_mistakes_are_one_line(digits, capsys, argument, said):
-  assert main.main(['predict', str(_RUN), str(digits[0][0]), argument]) == 2
+  assert main.main(['predict', _NAME, str(digits[0][0]), argument]) == 2
   printed = capsys.readouterr().err
   assert said in printed and printed.count('\n') == 1
 
 
-def test_a_backbone_has_no_classes():
-  loaded = load.load(_RUN)
-  card = dataclasses.replace(loaded.card, num_classes=0, class_names=())
+def test_a_backbone_has_maps_and_no_classes(loaded):
+  weights = load.load(pathlib.Path(_NAME))
+  card = dataclasses.replace(weights.card, num_classes=0, class_names=())
+  params = {k: v for k, v in loaded.variables['params'].items() if k != 'head'}
+  variables = {**loaded.variables, 'params': params}
+  backbone = loaded_model.LoadedModel(
+      dataclasses.replace(weights, card=card, variables=variables)
+  )
+  path = next(_EXAMPLES.glob('*.png'))
+  for name, found in backbone.features(path).items():
+    np.testing.assert_allclose(found, loaded.features(path)[name], atol=1e-6)
   with pytest.raises(UserError, match='no classes'):
-    predict.Predictor(dataclasses.replace(loaded, card=card))
+    backbone.predict(path)

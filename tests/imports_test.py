@@ -176,8 +176,7 @@ def test_importing_the_package_loads_no_heavy_library():
 
 
 def test_the_package_has_what_it_promises_and_nothing_else():
-  assert callable(gswinrmt_jax.create_model)
-  assert callable(gswinrmt_jax.load_model)
-  assert {'create_model', 'load_model', '__version__'} <= {*dir(gswinrmt_jax)}
+  assert all(callable(getattr(gswinrmt_jax, n)) for n in gswinrmt_jax.__all__)
+  assert {*gswinrmt_jax.__all__, '__version__'} <= {*dir(gswinrmt_jax)}
   with pytest.raises(AttributeError, match='make_model'):
     gswinrmt_jax.make_model  # noqa: B018

@@ -18,6 +18,10 @@ _DATA = {
     'gswinrmt_jax/data/digits.npz',
     'gswinrmt_jax/data/digits.LICENSE.txt',
     'gswinrmt_jax/data/imagenet_classes.txt',
+    *(
+        path.relative_to(_ROOT).as_posix()
+        for path in (_ROOT / 'gswinrmt_jax' / 'pretrained').glob('*/*')
+    ),
 }
 
 

@@ -271,10 +271,12 @@ def test_what_is_exported_is_loaded_by_name(asked, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   run = load.load(_RUN)
   export.export(run, 'safetensors', tmp_path / 'snapshot', Terminal())
-  model, variables = gswinrmt_jax.load_model('hf-hub:me/digits@v1')
+  loaded = gswinrmt_jax.load_model('hf-hub:me/digits@v1')
   assert asked == [('me/digits', 'v1', ['config.json', 'model.safetensors'])]
-  assert model.arch == run.make_model().arch
-  jax.tree.map(np.testing.assert_array_equal, variables, dict(run.variables))
+  assert loaded.model.arch == run.make_model().arch
+  jax.tree.map(
+      np.testing.assert_array_equal, loaded.variables, dict(run.variables)
+  )
   found = load.load(pathlib.Path('hf-hub:me/digits'))
   assert asked[-1][:2] == ('me/digits', None)
   assert found.origin == 'hf-hub:me/digits'

@@ -19,8 +19,8 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
       'weights',
       metavar='RUN_OR_WEIGHTS',
-      help='run folder runs/NAME, folder of `convert`, .safetensors, .pth, or '
-      'hf-hub:OWNER/NAME',
+      help='run folder runs/NAME, folder of `convert`, .safetensors, .pth, '
+      'hf-hub:OWNER/NAME, or a name of weights that ship with the package',
   )
   parser.add_argument(
       '--step',
@@ -36,6 +36,23 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
       choices=('raw', 'ema'),
       help='for a run with a moving average of its weights (EMA): the weights '
       'or the average (default: the better on validation data)',
+  )
+
+
+def add_about(parser: argparse.ArgumentParser) -> None:
+  """Declares --license and --note, for the model card."""
+  add = parser.add_argument
+  add(
+      '--license',
+      default='',
+      metavar='NAME',
+      help='licence of the weights for the model card, such as apache-2.0',
+  )
+  add(
+      '--note',
+      default='',
+      metavar='TEXT',
+      help='what the model card says about data and training',
   )
 
 

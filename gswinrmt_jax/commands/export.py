@@ -1,6 +1,7 @@
 """Exports a model to a format for other software, and checks it.
 
   safetensors  model.safetensors, which `gswinrmt_jax.load_model` reads
+  safetensors-float16  the same with parameters in half precision
   torch        a PyTorch state dict that the released RMT loads (RMT only)
   stablehlo    a jax.export program for CPU and CUDA, any batch (extra: export)
   onnx         the program in float32 for other runtimes (extra: onnx)
@@ -15,7 +16,7 @@ import pathlib
 
 from gswinrmt_jax.commands import arguments
 
-_FORMATS = ('safetensors', 'torch', 'stablehlo', 'onnx')
+_FORMATS = ('safetensors', 'safetensors-float16', 'torch', 'stablehlo', 'onnx')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,13 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       metavar='DIR',
       help='folder to write into (default: export, beside the weights)',
   )
+  arguments.add_about(parser)
 
 
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
   weights = arguments.load_weights(args)
 
-  from gswinrmt_jax.deploy import export
+  from gswinrmt_jax.deploy import export, model_card
 
   folder = pathlib.Path(args.out) if args.out else weights.folder / 'export'
-  export.export(weights, args.format, folder)
+  about = model_card.About(args.license, args.note)
+  export.export(weights, args.format, folder, about=about)

@@ -21,6 +21,7 @@ _COMMANDS = {
     'benchmark': 'measure speed, or count what a step does on a GPU',
     'convert': 'convert weights of the released PyTorch RMT',
     'export': 'export a model to a format for other software',
+    'push': 'upload the weights of a run to the Hugging Face Hub',
     'label-maps': 'make label maps, with a token-label model as teacher',
     'experiment': 'train a named set of runs, such as a table of the paper',
     'report': 'compare runs with the figures of the paper',

@@ -48,44 +48,36 @@ def run(args: argparse.Namespace) -> int:
   if point and not args.maps:
     raise UserError('--point is for --maps')
 
-  from gswinrmt_jax.deploy import predict
+  from gswinrmt_jax.deploy import loaded_model
 
   weights = arguments.load_weights(args)
-  predictor = predict.Predictor(weights, args.image_size)
-  height, width = predictor.image_size
+  loaded = loaded_model.LoadedModel(weights, args.image_size)
+  height, width = loaded.image_size
   if point and not (point[0] < width and point[1] < height):
     raise UserError(
         f'--point={point[0]},{point[1]} is outside of the {width} x {height} '
         'pixels that the model sees'
     )
-  paths, images = [], []
-  for path in map(pathlib.Path, args.images):
-    try:
-      images.append(predictor.read(path))
-      paths.append(path)
-    except UserError as error:
-      guard.complain(str(error))
-  found = list(predictor.predict(paths, images, args.top)) if paths else []
-  print(f'weights: {weights.origin}', file=sys.stderr)
+  found = loaded.predict(args.images, args.top, skip=guard.complain)
+  print(f'weights: {loaded.origin}', file=sys.stderr)
   if args.json:
     print(json.dumps([one.to_dict() for one in found], indent=2))
   else:
     for one in found:
-      print(one.path)
-      for name, probability in zip(one.names, one.probabilities, strict=True):
-        print(f'  {probability:7.2%}  {name}')
+      print(one)
   if args.maps:
-    folders = _folders(pathlib.Path(args.maps), paths)
-    for one, image, folder in zip(found, images, folders, strict=True):
-      predictor.write_maps(one, image, folder, point)
-      print(f'{one.path}: maps in {folder}', file=sys.stderr)
-  return 0 if len(paths) == len(args.images) else 1
+    folders = _folders(pathlib.Path(args.maps), found)
+    for one, folder in zip(found, folders, strict=True):
+      loaded.write_maps(one, one.image, folder, point)
+      print(f'{one.image}: maps in {folder}', file=sys.stderr)
+  return 0 if len(found) == len(args.images) else 1
 
 
-def _folders(parent, paths):
+def _folders(parent, predictions):
   """Yields a folder for each image; a repeated name gets a number."""
   count = collections.Counter()
-  for path in paths:
+  for one in predictions:
+    path = pathlib.Path(one.image)
     count[path.name] += 1
     again = f'_{count[path.name]}' if count[path.name] > 1 else ''
     yield parent / f'{path.name}{again}'

@@ -30,6 +30,7 @@ from gswinrmt_jax.weights.load import Weights
 # Tolerance of the logits of programs, over the largest of them: other kernels
 # round differently, by about 1e-6.
 _ROUNDING = 5e-5
+_HALF_ROUNDING = 1e-2  # as above, of parameters in float16
 _PLATFORMS = ('cpu', 'cuda')  # of stablehlo
 
 Program = Callable[[UInt8[Array, 'b h w 3'], Any], Float[Array, 'b k']]
@@ -40,6 +41,8 @@ def export(
     form: str,
     folder: pathlib.Path,
     terminal: Terminal | None = None,
+    *,
+    about: model_card.About | None = None,
 ) -> pathlib.Path:
   """Writes weights in one format, with `config.json` and a model card.
 
@@ -48,6 +51,7 @@ def export(
     form: One of `FORMATS`.
     folder: Created if it does not exist; files of the same format are replaced.
     terminal: Where to print what was written, and how far its logits are off.
+    about: What the model card says that the weights do not know.
 
   Returns:
     The file.
@@ -80,7 +84,7 @@ def export(
       written.rename(part)
   path = folder / name
   files.write_json(folder / card_lib.FILE, weights.card.to_dict())
-  model_card.write(folder, weights, form)
+  model_card.write(folder, weights, form, about)
   terminal.say(
       f'{weights.origin}: written to {path} '
       f'({path.stat().st_size / 1e6:.1f} MB); logits differ by '
@@ -128,6 +132,17 @@ def _write_safetensors(weights, path):
   """Writes the arrays, with the card inside."""
   safetensors_file.write(path, weights.variables, weights.card)
   return model_logits(load.load(path))
+
+
+def _write_half(weights, path):
+  """Writes parameters in half precision, statistics as they are."""
+  half = jax.tree.map(
+      lambda leaf: np.asarray(leaf, np.float16), weights.variables['params']
+  )
+  variables = {**weights.variables, 'params': half}
+  return _write_safetensors(
+      dataclasses.replace(weights, variables=variables), path
+  )
 
 
 def _write_torch(weights, path):
@@ -201,6 +216,7 @@ def _write_onnx(weights, path):
 # Format -> its file, its writer, and the tolerance of the logits.
 _FORMATS = {
     'safetensors': (safetensors_file.NAME, _write_safetensors, 0.0),
+    'safetensors-float16': (safetensors_file.NAME, _write_half, _HALF_ROUNDING),
     'torch': ('pytorch_model.pth', _write_torch, 0.0),
     'stablehlo': ('model.stablehlo', _write_stablehlo, _ROUNDING),
     'onnx': ('model.onnx', _write_onnx, _ROUNDING),

@@ -1,10 +1,14 @@
 """The `README.md` of exported weights, as model hubs expect it."""
 
 from collections.abc import Iterator
+import dataclasses
 import pathlib
+
+import jax
 
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints.raw_and_ema import EMA, PREFIX
+from gswinrmt_jax.models import factory
 from gswinrmt_jax.weights.load import Weights
 
 FILE = 'README.md'
@@ -16,12 +20,35 @@ _FIGURES = (
     ('test cross-entropy', 'test_{}loss', '{:.4f}'),
 )
 # Formats that this package loads again; the others are programs.
-_LOADED = ('safetensors', 'torch')
+_LOADED = ('safetensors', 'safetensors-float16', 'torch')
+_CITATION = (
+    'Please cite gswinrmt_jax and the papers of Gated-SwinRMT and RMT: '
+    'CITATION.cff of its repository names them.'
+)
 
 
-def write(folder: pathlib.Path, weights: Weights, form: str) -> None:
+@dataclasses.dataclass(frozen=True)
+class About:
+  """What only the person who trained a model knows.
+
+  Attributes:
+    license: Licence of the weights, as hubs call it, such as 'apache-2.0'.
+    note: A paragraph about data and training.
+  """
+
+  license: str = ''
+  note: str = ''
+
+
+def write(
+    folder: pathlib.Path,
+    weights: Weights,
+    form: str,
+    about: About | None = None,
+) -> None:
   """Writes the model card; it describes the format exported last."""
-  files.write_text(folder / FILE, '\n'.join(_lines(weights, form)) + '\n')
+  lines = _lines(weights, form, about or About())
+  files.write_text(folder / FILE, '\n'.join(lines) + '\n')
 
 
 def is_one(path: pathlib.Path) -> bool:
@@ -29,7 +56,7 @@ def is_one(path: pathlib.Path) -> bool:
   return path.read_text(errors='replace').startswith('\n'.join(_HEAD))
 
 
-def _lines(weights: Weights, form: str) -> Iterator[str]:
+def _lines(weights: Weights, form: str, about: About) -> Iterator[str]:
   card = weights.card
   data = weights.recipe.data.name if weights.recipe is not None else None
   height, width = card.image_size
@@ -37,41 +64,81 @@ def _lines(weights: Weights, form: str) -> Iterator[str]:
   kept = 'to which evaluation squeezes them whatever their shape'
   if card.crop:
     kept = f'of which evaluation keeps {card.crop:.1%} along a side'
+  yield from _front_matter(weights, data, about)
+  yield from ('', f'# {card.name}', '')
+  leaves = jax.tree.leaves(weights.variables['params'])
+  parameters = sum(leaf.size for leaf in leaves)
+  yield (
+      f'{factory.describe(card.name, card.fields, parameters)}; {classes}, for '
+      f'RGB images of {height} x {width} pixels, bicubic, {kept}.'
+  )
+  yield from ('', '## Results', '', *_results(weights, data))
+  if about.note:
+    yield from ('', '## Training', '', about.note)
+  yield from ('', '## Use', '', *_use(card, form))
+  yield from ('', '## Licence and citation', '')
+  yield f'Weights: {about.license or "no licence was stated"}.'
+  yield _CITATION
+
+
+def _front_matter(weights, data, about):
+  """Yields the YAML that model hubs read."""
   yield from _HEAD
-  if card.num_classes:
+  if weights.card.num_classes:
     yield 'pipeline_tag: image-classification'
+  if about.license:
+    yield f'license: {about.license}'
   yield 'tags: [jax, flax, vision-transformer]'
   if data:
     yield f'datasets: [{data}]'
-  yield from ('---', '', f'# {card.name}', '')
-  yield (
-      f'`{card.name}` of gswinrmt_jax, {classes}, for RGB images of '
-      f'{height} x {width} pixels, bicubic, {kept}.'
-  )
-  yield from ('', '## Results', '', *_results(weights, data))
-  yield from ('', '## Use', '', *_use(card, form))
+  measured = list(_measured(weights))
+  if measured:
+    yield 'model-index:'
+    yield f'- name: {weights.card.name}'
+    yield '  results:'
+    yield '  - task: {type: image-classification}'
+    yield f'    dataset: {{name: {data}, type: {data}}}'
+    yield '    metrics:'
+    for label, _, value, _ in measured:
+      kind = 'accuracy' if 'accuracy' in label else 'loss'
+      yield f'    - {{type: {kind}, name: {label}, value: {value:.4f}}}'
+  yield '---'
+
+
+def _own_part(weights):
+  """Returns 'best' or 'last' and its figures; '' if neither is this step's."""
+  figures = weights.card.figures
+  for name in ('best', 'last'):
+    part = figures.get(name, {})
+    if weights.step is not None and part.get('step') == weights.step:
+      return name, part
+  return '', {}
+
+
+def _measured(weights):
+  """Yields label, name, value and format of what was measured."""
+  _, part = _own_part(weights)
+  prefix = PREFIX if weights.which == EMA else ''
+  for label, pattern, number in _FIGURES:
+    figure = pattern.format(prefix)
+    if figure in part:
+      yield label, figure, part[figure], number
 
 
 def _results(weights, data):
   """Yields what was measured of these weights, and nothing else."""
-  figures = weights.card.figures
-  parts = {name: figures.get(name, {}) for name in ('best', 'last')}
-  own = [name for name in parts if parts[name].get('step') == weights.step]
-  if weights.step is None or not own:
+  name, part = _own_part(weights)
+  if not name:
     yield 'Not measured.'
     return
-  name, part = own[0], parts[own[0]]
-  averaged = weights.which == EMA
   yield from (f'| on {data} | |', '| --- | --- |')
-  for label, pattern, number in _FIGURES:
-    figure = pattern.format(PREFIX if averaged else '')
-    if figure in part:
-      yield f'| {label} | {number.format(part[figure])} |'
-  kind = ', moving average of the weights' if averaged else ''
+  for label, _, value, number in _measured(weights):
+    yield f'| {label} | {number.format(value)} |'
+  kind = ', moving average of the weights' if weights.which == EMA else ''
   yield ''
   yield (
       f'The {name} checkpoint, epoch {part["epoch"]}{kind}; seed '
-      f'{figures["seed"]}.'
+      f'{weights.card.figures["seed"]}.'
   )
 
 
@@ -90,12 +157,16 @@ def _use(card, form):
       for values in (card.mean, card.std)
   )
   yield from ('```python', 'import gswinrmt_jax', '')
-  yield "model, variables = gswinrmt_jax.load_model('FOLDER')"
-  yield f'{result} = model.apply(variables, images, train=False)'
+  yield "loaded = gswinrmt_jax.load_model('FOLDER')"
+  if card.num_classes:
+    yield "print(loaded.predict('image.jpg'))"
+  yield (
+      f'{result} = loaded.model.apply(loaded.variables, images, train=False)'
+  )
   yield from ('```', '')
   yield (
-      f'`images` are float32 `[b, {height}, {width}, 3]`, of pixels / 255 less '
-      f'{mean}, over {std}.'
+      f'`images` are float32 `[b, {height}, {width}, 3]`, (pixels / 255 - '
+      f'{mean}) / {std}, as `loaded.preprocess(image)` returns each.'
   )
   if card.num_classes:
-    yield 'From a terminal: `gswinrmt predict FOLDER picture.jpg`.'
+    yield 'From a terminal: `gswinrmt predict FOLDER image.jpg`.'

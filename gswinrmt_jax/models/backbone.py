@@ -186,6 +186,11 @@ class Backbone(nn.Module):
     Keys 'stage1', 'stage2' and so on, the strides those of the stem, then
     doubling; arguments and errors as for `class_and_dense_logits`.
     """
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+      raise ValueError(
+          f'Images are {x.dtype}: must be floating point, '
+          '(pixels / 255 - mean) / std.'
+      )
     _, height, width, channels = x.shape
     least = self.arch.stride
     if min(height, width) < least or channels != 3:

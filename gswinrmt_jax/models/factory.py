@@ -19,6 +19,8 @@ DTYPES = ('float32', 'bfloat16')
 # weights folders and runs still have them.
 RETIRED = ('attention_impl', 'depthwise_impl', 'ffn_impl')
 
+_SHOWN = 3  # changed fields that `describe` names
+
 # Name of each field that `create_model` takes, with its type.
 FIELDS: Mapping[str, type] = {
     field.name: type(field.default)
@@ -37,11 +39,11 @@ def create_model(
   """Returns one of the papers' models, with any field changed.
 
       model = create_model('retention_compact', num_classes=10)
-      variables = model.init(jax.random.key(0), images, train=False)
+      variables = init(model, jax.random.key(0), (32, 32))
       logits = model.apply(variables, images, train=False)
 
   Args:
-    name: A name in `named.MODELS`.
+    name: A name in `list_models()`.
     num_classes: Number of logits; 0 for a backbone without a head.
     dtype: Computation dtype; parameters and statistics are float32, logits at
       least.
@@ -70,6 +72,64 @@ def create_model(
       dtype=jnp.dtype(dtype),
       remat=remat,
   )
+
+
+def init(
+    model: nn.Module, key: jax.Array, image_size: tuple[int, int] = (32, 32)
+) -> dict[str, Any]:
+  """Returns freshly initialised variables, equal to `model.init`'s.
+
+      variables = init(model, jax.random.key(0), (32, 32))
+
+  The images are never computed on, and parameters are drawn one by one:
+  `jax.jit(model.init)` takes several times as long, for compiling a program of
+  hundreds of random draws.
+
+  Args:
+    model: From `create_model`.
+    key: Seeds the parameters, `jax.random.key(SEED)`.
+    image_size: Height and width of images that the model must take; they change
+      no variable.
+
+  Returns:
+    `{'params', 'batch_stats'}`, float32, for `model.apply`.
+
+  Raises:
+    ValueError: If the model does not take images of this size.
+  """
+  image = jax.ShapeDtypeStruct((1, *image_size, 3), jnp.float32)
+  return model.lazy_init(key, image, train=False)
+
+
+def describe(
+    name: str, fields: Mapping[str, Any], parameters: int | None = None
+) -> str:
+  """Returns a model's name, with what differs from the model so named.
+
+      retention_compact, modified: widths 48 96 192, depths 2 2 4,
+      num_heads 2 4 8, ..., 2,386,874 parameters
+
+  Args:
+    name: A name in `named.MODELS`.
+    fields: Fields of `architecture.Architecture`.
+    parameters: Number of parameters; None leaves it out.
+  """
+  original = resolve(name, {})
+  changes = [
+      f'{field} {_plain(value)}'
+      for field, value in resolve(name, fields).items()
+      if value != original[field]
+  ]
+  if len(changes) > _SHOWN:
+    changes = [*changes[:_SHOWN], '...']
+  parts = [f'{name}, modified: {", ".join(changes)}' if changes else name]
+  if parameters is not None:
+    parts.append(f'{parameters:,} parameters')
+  return ', '.join(parts)
+
+
+def _plain(value):
+  return ' '.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 @functools.cache

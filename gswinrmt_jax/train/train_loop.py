@@ -21,6 +21,7 @@ from gswinrmt_jax.errors import (
     Stopped,
     UserError,
 )
+from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import dataset_record, plots, provenance, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
 from gswinrmt_jax.runs.metrics_log import MetricsLog, NotFiniteError
@@ -263,7 +264,7 @@ def _announce(run, start):
   if start:
     run.terminal.say(f'Resuming from the checkpoint of step {start:,}.')
   run.terminal.say(
-      f'{config.model.name}, {count:,} parameters, on {config.data.name}: '
+      f'{_model(config, count)}, on {config.data.name}: '
       f'{len(setup.train_data):,} training and {len(setup.val_data):,} '
       'validation images.'
   )
@@ -272,6 +273,11 @@ def _announce(run, start):
       f'{setup.schedule.total_steps:,}, {len(jax.devices())} x '
       f'{jax.devices()[0].device_kind}. Run folder: {run.folder}'
   )
+
+
+def _model(config, count):
+  fields = config.model.to_dict()
+  return factory.describe(fields.pop('name'), fields, count)
 
 
 def _open_log(run, start):

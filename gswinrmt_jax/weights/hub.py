@@ -24,25 +24,74 @@ def fetch(name: str) -> pathlib.Path:
     UserError: If it is no such name, the library is not installed, or the files
       cannot be fetched.
   """
+  repository, revision = check_name(name)
+  library = _library(name)
+  try:
+    folder = library.snapshot_download(
+        repository, revision=revision, allow_patterns=list(_FILES)
+    )
+  except Exception as error:  # Hub, network or disk.
+    raise UserError(f'{name} cannot be fetched ({_reason(error)})') from error
+  folder = pathlib.Path(folder)
+  missing = [file for file in _FILES if not (folder / file).exists()]
+  if missing:
+    raise UserError(f'{name} has no {" and no ".join(missing)}')
+  return folder
+
+
+def upload(
+    folder: pathlib.Path, repository: str, *, tag: str = '', private: bool
+) -> None:
+  """Uploads a folder of exported weights, with its model card.
+
+  Args:
+    folder: What `gswinrmt export --format safetensors` wrote.
+    repository: OWNER/NAME; created if it does not exist.
+    tag: A tag for the new revision; '' sets none.
+    private: Whether a repository that is created is private.
+
+  Raises:
+    UserError: If the library is not installed or the upload fails.
+  """
+  api = _library(repository).HfApi(library_name='gswinrmt_jax')
+  try:
+    api.create_repo(repository, private=private, exist_ok=True)
+    commit = api.upload_folder(
+        repo_id=repository,
+        folder_path=folder,
+        allow_patterns=[*_FILES, 'README.md'],
+        commit_message='Upload weights of gswinrmt_jax',
+    )
+    if tag:
+      api.create_tag(repository, tag=tag, revision=commit.oid)
+  except Exception as error:  # Hub, network, or a token without the right.
+    raise UserError(
+        f'{repository} cannot be uploaded ({_reason(error)})'
+    ) from error
+
+
+def check_name(name: str) -> tuple[str, str | None]:
+  """Returns OWNER/NAME and the revision, None if it names none.
+
+  Raises:
+    UserError: If it is not the name of a repository.
+  """
   match = _NAME.fullmatch(name.removeprefix(PREFIX))
   if not match:
     raise UserError(f'{name}: should be {PREFIX}OWNER/NAME[@REVISION]')
+  repository, revision = match.groups()
+  return repository, revision
+
+
+def _library(name):
   try:
     import huggingface_hub
   except ImportError as error:
     raise UserError(
         f"{name} needs huggingface_hub: pip install 'gswinrmt_jax[hub]'"
     ) from error
-  repository, revision = match.groups()
-  try:
-    folder = huggingface_hub.snapshot_download(
-        repository, revision=revision, allow_patterns=list(_FILES)
-    )
-  except Exception as error:  # Hub, network or disk.
-    reason = str(error).strip().split('\n')[0] or type(error).__name__
-    raise UserError(f'{name} cannot be fetched ({reason})') from error
-  folder = pathlib.Path(folder)
-  missing = [file for file in _FILES if not (folder / file).exists()]
-  if missing:
-    raise UserError(f'{name} has no {" and no ".join(missing)}')
-  return folder
+  return huggingface_hub
+
+
+def _reason(error):
+  return str(error).strip().split('\n')[0] or type(error).__name__

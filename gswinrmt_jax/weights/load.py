@@ -17,7 +17,12 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.runs import dataset_record, run_folder, summary
 from gswinrmt_jax.weights import card as card_lib
-from gswinrmt_jax.weights import hub, rmt_checkpoint, safetensors_file
+from gswinrmt_jax.weights import (
+    hub,
+    pretrained,
+    rmt_checkpoint,
+    safetensors_file,
+)
 
 _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
 _KINDS = {raw_and_ema.RAW: 'raw', raw_and_ema.EMA: 'EMA'}  # for messages
@@ -91,10 +96,15 @@ def load(
     which: str | None = None,
     warn: Callable[[str], None] = print,
 ) -> Weights:
-  """Returns weights, a copy on each device; arguments as of `load_model`.
+  """Returns weights, a copy on each device.
 
-  `warn` gets a line about damaged checkpoints, and about arrays that are not
-  used.
+  Args:
+    path: A run folder, one of its checkpoints, a folder or file of weights, a
+      name of weights that ship with the package, or `hf-hub:OWNER/NAME`.
+    step: For a run: 'best', 'latest' or a number.
+    which: For a run: 'raw', 'ema', or None for the better of the two.
+    warn: Gets a line about damaged checkpoints, and about arrays that are not
+      used.
 
   Raises:
     UserError: If there are no weights that can be read.
@@ -104,7 +114,14 @@ def load(
     found = load(hub.fetch(str(path)), step=step, which=which, warn=warn)
     return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
   if not path.exists():
-    raise UserError(f'{path} does not exist; it should be {_EXPECTED}')
+    shipped = pretrained.folder(str(path))
+    if shipped is None:
+      names = ', '.join(pretrained.list_models(pretrained=True))
+      raise UserError(
+          f'{path} does not exist; it should be {_EXPECTED}, or one of {names}'
+      )
+    found = load(shipped, step=step, which=which, warn=warn)
+    return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
     return _from_run(path.parent.parent, int(path.name), which, warn)
   if path.is_dir() and card_lib.read(path / card_lib.FILE) is None:
@@ -113,32 +130,6 @@ def load(
     what = 'averages' if which else 'steps'
     raise UserError(f'{path} is no run: it has no {what} to choose from')
   return _from_folder(path, warn) if path.is_dir() else _from_file(path, warn)
-
-
-def load_model(
-    path: str | pathlib.Path,
-    *,
-    step: int | str = 'best',
-    which: str | None = None,
-) -> tuple[Backbone, Mapping[str, Any]]:
-  """Returns a model and its variables, float32, a copy on each device.
-
-      model, variables = load_model('runs/cifar10_retention')
-      logits = model.apply(variables, images, train=False)
-
-  Args:
-    path: A run folder, one of its checkpoints (RUN/checkpoints/STEP), a folder
-      of weights, a `.safetensors` file, a `.pth` file of RMT, or the name of
-      a repository, `hf-hub:OWNER/NAME`.
-    step: For a run: 'best', 'latest' or a number.
-    which: For a run: 'raw', or 'ema' for the moving average; None takes the one
-      with the better validation accuracy at that step.
-
-  Raises:
-    UserError: If there are no weights that can be read.
-  """
-  found = load(pathlib.Path(path), step=step, which=which)
-  return found.make_model(), found.variables
 
 
 def run_card(

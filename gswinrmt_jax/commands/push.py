@@ -1,0 +1,38 @@
+"""Uploads the weights of a run to the Hugging Face Hub (extra: hub).
+
+  gswinrmt push runs/cifar10_retention OWNER/NAME --license apache-2.0
+
+Uploads model.safetensors, config.json and a model card with the measured
+results, and creates the repository if there is none. `hf auth login` stores the
+access token. Weights that were not trained here, such as converted RMT weights,
+are refused.
+"""
+
+import argparse
+
+from gswinrmt_jax.commands import arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments."""
+  arguments.add_weights(parser)
+  add = parser.add_argument
+  add('repository', metavar='OWNER/NAME', help='of the repository')
+  add('--revision', default='', metavar='TAG', help='tag this version')
+  add('--private', action='store_true', help='create a private repository')
+  arguments.add_about(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+  """Runs the command."""
+  weights = arguments.load_weights(args)
+
+  from gswinrmt_jax.deploy import model_card, push
+
+  push.push(
+      weights,
+      args.repository,
+      about=model_card.About(args.license, args.note),
+      tag=args.revision,
+      private=args.private,
+  )

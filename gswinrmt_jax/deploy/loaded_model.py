@@ -1,0 +1,320 @@
+"""A trained model with its preprocessing and class names."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Float32, UInt8
+import numpy as np
+import PIL.Image
+
+from gswinrmt_jax import maps
+from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax.data import pictures
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.weights import card as card_lib
+from gswinrmt_jax.weights import load as weights_lib
+
+_BATCH = 32
+
+# A path, a PIL image, or pixels from 0 to 255, uint8 [h w 3], of any size.
+Image = str | pathlib.Path | PIL.Image.Image | UInt8[np.ndarray, 'h w 3']
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+  """The most probable classes of one image, the most probable first.
+
+  Prints as a table of probabilities and names.
+
+  Attributes:
+    image: Its file, or 'image' if it was not read from one.
+    labels: Class numbers.
+    names: Class names.
+    probabilities: Softmax over all classes.
+  """
+
+  image: str
+  labels: tuple[int, ...]
+  names: tuple[str, ...]
+  probabilities: tuple[float, ...]
+
+  def __str__(self) -> str:
+    rows = zip(self.probabilities, self.names, strict=True)
+    return '\n'.join(
+        [self.image, *(f'  {share:7.2%}  {name}' for share, name in rows)]
+    )
+
+  def to_dict(self) -> dict[str, Any]:
+    """Returns JSON values."""
+    rows = zip(self.labels, self.names, self.probabilities, strict=True)
+    return {
+        'image': self.image,
+        'predictions': [
+            {'label': label, 'name': name, 'probability': probability}
+            for label, name, probability in rows
+        ],
+    }
+
+
+class LoadedModel:
+  """A model with its weights, for images of one size.
+
+      loaded = gswinrmt_jax.load_model('digits_small')
+      print(loaded.predict('examples/images/digit_0.png'))
+      x = jnp.stack([loaded.preprocess(path) for path in paths])
+      logits = loaded.model.apply(loaded.variables, x, train=False)
+
+  Attributes:
+    model: The Linen model.
+    variables: `{'params', 'batch_stats'}`, float32.
+    card: The card of the weights: architecture, mean and standard deviation of
+      the channels, measured results.
+    origin: Where the weights come from, in words.
+    image_size: Height and width of the images that the model sees.
+  """
+
+  model: Backbone
+  variables: Mapping[str, Any]
+  card: card_lib.Card
+  origin: str
+  image_size: tuple[int, int]
+
+  def __init__(
+      self,
+      weights: weights_lib.Weights,
+      image_size: int | tuple[int, int] | None = None,
+      dtype: str = 'float32',
+  ):
+    """Builds the model; arguments as in `load_model`."""
+    size = image_size or weights.card.image_size
+    self.image_size = (size, size) if isinstance(size, int) else tuple(size)
+    self.card, self.origin = weights.card, weights.origin
+    self.model = weights.make_model(self.image_size, dtype=dtype)
+    self.variables = weights.variables
+    self._crop = weights.card.crop_at(self.image_size)
+    self._probabilities = jax.jit(
+        lambda variables, pixels: jax.nn.softmax(
+            self.model.apply(variables, self._normalize(pixels), train=False)
+        )
+    )
+    self._features = jax.jit(
+        lambda variables, pixels: self.model.apply(
+            variables, self._normalize(pixels), train=False, method='features'
+        )
+    )
+
+  def __repr__(self) -> str:
+    height, width = self.image_size
+    return (
+        f'LoadedModel({self.origin!r}, {len(self.class_names)} classes, '
+        f'{height} x {width} pixels)'
+    )
+
+  @property
+  def class_names(self) -> tuple[str, ...]:
+    """Class names by label; 'class 7' where the weights name none."""
+    return tuple(map(self.card.class_name, range(self.card.num_classes)))
+
+  def pixels(self, image: Image) -> UInt8[np.ndarray, 'h w 3']:
+    """Returns an image as the model sees it: resized and cropped, uint8.
+
+    Args:
+      image: A path, a PIL image, or pixels from 0 to 255, uint8 `[h, w, 3]`, of
+        any size.
+
+    Raises:
+      UserError: If a file cannot be read.
+      ValueError: If an array is not uint8 `[h, w, 3]`.
+    """
+    if isinstance(image, (str, pathlib.Path)):
+      image = pictures.read(pathlib.Path(image))
+    elif not isinstance(image, PIL.Image.Image):
+      image = PIL.Image.fromarray(_checked(image))
+    return pictures.fit(image.convert('RGB'), self.image_size, self._crop)
+
+  def preprocess(self, image: Image) -> Float32[np.ndarray, 'h w 3']:
+    """Returns the model's input, `(pixels / 255 - mean) / std`.
+
+    Args:
+      image: As in `pixels`.
+
+    Returns:
+      The resized, cropped and normalised image; `np.stack` makes a batch.
+
+    Raises:
+      UserError: If a file cannot be read.
+      ValueError: If an array is not uint8 `[h, w, 3]`.
+    """
+    return np.asarray(self._normalize(self.pixels(image)[None])[0])
+
+  def predict(
+      self,
+      images: Image | Sequence[Image],
+      top: int = 5,
+      *,
+      skip: Callable[[str], Any] | None = None,
+  ) -> Prediction | list[Prediction]:
+    """Returns the `top` most probable classes of an image, or of each of many.
+
+    Args:
+      images: One image as in `pixels`, or a sequence of them, such as uint8
+        `[b, h, w, 3]`.
+      top: Number of classes; all, if there are fewer.
+      skip: Called with a message for each file of a sequence that cannot be
+        read, which is then left out; None raises.
+
+    Returns:
+      A prediction for one image, a list of them for a sequence.
+
+    Raises:
+      UserError: If the model has no head, or a file cannot be read.
+      ValueError: If an array is not uint8 pixels, for instance normalised.
+    """
+    if not self.card.num_classes:
+      raise UserError(f'{self.origin} is a backbone: it has no classes')
+    if not _is_many(images):
+      return self.predict([images], top)[0]
+    names, pixels = [], []
+    for image in images:
+      try:
+        pixels.append(self.pixels(image))
+        names.append(_name(image))
+      except UserError as error:
+        if skip is None:
+          raise
+        skip(str(error))
+    found = []
+    size = min(_BATCH, len(pixels))  # One shape compiles once.
+    for start in range(0, len(pixels), size or 1):
+      chunk = pixels[start : start + size]
+      padded = np.stack([*chunk, *[chunk[0]] * (size - len(chunk))])
+      rows = np.asarray(self._probabilities(self.variables, padded))
+      for name, row in zip(names[start:], rows[: len(chunk)], strict=False):
+        found.append(self._prediction(name, row, top))
+    return found
+
+  def features(
+      self, images: Image | Sequence[Image]
+  ) -> dict[str, Float[Array, 'b _ _ _']]:
+    """Returns the map after each stage: 'stage1', 'stage2' and so on.
+
+    Args:
+      images: As in `predict`.
+
+    Returns:
+      Maps `[b, h / stride, w / stride, c]`, rounded up; b is 1 for one image.
+
+    Raises:
+      UserError: If a file cannot be read.
+      ValueError: If an array is not uint8 pixels.
+    """
+    images = images if _is_many(images) else [images]
+    pixels = np.stack([self.pixels(image) for image in images])
+    return self._features(self.variables, pixels)
+
+  def write_maps(
+      self,
+      prediction: Prediction,
+      image: Image,
+      folder: pathlib.Path,
+      point: tuple[int, int] | None = None,
+  ) -> None:
+    """Writes the maps of one image, for its most probable class.
+
+    Args:
+      prediction: The prediction for the image.
+      image: The image, as in `pixels`.
+      folder: Where the maps are written.
+      point: Pixel (x, y) of the model's image whose attention is shown; None is
+        the middle.
+
+    Raises:
+      UserError: If the point is outside the image.
+    """
+    pixels = self.pixels(image)
+    found = maps.compute(
+        self.model,
+        self.variables,
+        self._normalize(jnp.asarray(pixels[None]))[0],
+        point=point,
+        label=prediction.labels[0],
+    )
+    name, probability = prediction.names[0], prediction.probabilities[0]
+    file = pathlib.Path(prediction.image).name
+    maps.write(
+        folder, found, pixels, title=f'{file}: {name} ({probability:.1%})'
+    )
+
+  def _normalize(self, pixels):
+    return augment_lib.normalize(pixels, mean=self.card.mean, std=self.card.std)
+
+  def _prediction(self, name, row, top):
+    labels = np.argsort(-row, kind='stable')[:top].tolist()
+    return Prediction(
+        image=name,
+        labels=tuple(labels),
+        names=tuple(map(self.card.class_name, labels)),
+        probabilities=tuple(float(row[label]) for label in labels),
+    )
+
+
+def load_model(
+    source: str | pathlib.Path,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    dtype: str = 'float32',
+    step: int | str = 'best',
+    which: str | None = None,
+) -> LoadedModel:
+  """Returns a trained model with its preprocessing and class names.
+
+      loaded = load_model('digits_small')
+      print(loaded.predict('examples/images/digit_0.png'))
+      logits = loaded.model.apply(loaded.variables, images, train=False)
+
+  Args:
+    source: A name in `list_models(pretrained=True)`, a run folder, one of its
+      checkpoints (RUN/checkpoints/STEP), a folder of weights, a `.safetensors`
+      file, a `.pth` file of RMT, or `hf-hub:OWNER/NAME[@REVISION]`. What exists
+      as a file or folder comes before a name.
+    image_size: Height and width that images are brought to, or one number for
+      both; None takes the size that the weights were trained for. Above it no
+      margin is cut off.
+    dtype: Computation dtype, 'float32' or 'bfloat16'.
+    step: For a run: 'best' on validation data, 'latest' or a number.
+    which: For a run: 'raw', or 'ema' for the moving average; None takes the one
+      with the better validation accuracy at that step.
+
+  Raises:
+    UserError: If there are no weights that can be read, or the model does not
+      take images of this size.
+  """
+  weights = weights_lib.load(pathlib.Path(source), step=step, which=which)
+  return LoadedModel(weights, image_size, dtype)
+
+
+def _checked(image):
+  """Returns uint8 pixels; refuses anything that could be normalised already."""
+  array = np.asarray(image)
+  if array.dtype != np.uint8 or array.ndim != 3 or array.shape[-1] != 3:
+    raise ValueError(
+        f'an image is {array.dtype} {array.shape}: must be pixels from 0 to '
+        '255, uint8 (h, w, 3); pass normalised images to model.apply'
+    )
+  return array
+
+
+def _is_many(images):
+  """Returns whether this is a sequence of images, not one."""
+  if isinstance(images, (str, pathlib.Path, PIL.Image.Image)):
+    return False
+  return getattr(images, 'ndim', 4) != 3
+
+
+def _name(image):
+  return str(image) if isinstance(image, (str, pathlib.Path)) else 'image'

@@ -1,0 +1,55 @@
+"""Uploads the weights of a run to the Hugging Face Hub."""
+
+import pathlib
+import tempfile
+
+from gswinrmt_jax.deploy import export, model_card
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.weights import hub
+from gswinrmt_jax.weights.load import Weights
+
+
+def push(
+    weights: Weights,
+    repository: str,
+    *,
+    about: model_card.About,
+    tag: str = '',
+    private: bool = False,
+    terminal: Terminal | None = None,
+) -> str:
+  """Uploads model.safetensors, config.json and README.md.
+
+  Args:
+    weights: The weights of a run.
+    repository: OWNER/NAME; created if it does not exist.
+    about: Licence and note for the model card.
+    tag: A tag for this revision; '' sets none.
+    private: Whether a repository that is created is private.
+    terminal: Where the result is printed.
+
+  Returns:
+    What `load_model` takes, `hf-hub:OWNER/NAME[@TAG]`.
+
+  Raises:
+    UserError: If the weights are not those of a run, the name is not one of a
+      repository, or the upload fails.
+  """
+  terminal = terminal or Terminal()
+  if weights.recipe is None:
+    raise UserError(
+        f'{weights.origin} is not a run: push uploads only weights that you '
+        'trained (released RMT weights have no licence that allows it)'
+    )
+  if '@' in repository:
+    raise UserError(f'{repository}: name the tag by --revision')
+  name = f'{hub.PREFIX}{repository}'
+  hub.check_name(name)
+  with tempfile.TemporaryDirectory() as place:
+    folder = pathlib.Path(place) / 'weights'
+    export.export(weights, 'safetensors', folder, terminal, about=about)
+    hub.upload(folder, repository, tag=tag, private=private)
+  name += f'@{tag}' if tag else ''
+  terminal.say(f'Uploaded: gswinrmt_jax.load_model({name!r})')
+  return name
