@@ -136,22 +136,13 @@ def test_experiments_lists_every_set_of_runs():
   }
 
 
-def _run_example(text):
-  block = re.search(r'```python\n(.*?)```', text, re.DOTALL)[1]
-  exec(compile(block, 'example', 'exec'), {})
-
-
-def test_the_readme_example_runs(capsys):
-  _run_example(README)
-  assert capsys.readouterr().out.splitlines() == ['(2, 10)', '(2, 4, 4, 128)']
-
-
-def test_the_train_loop_example_learns(capsys):
-  _run_example(_page('training'))
-  losses = [
-      float(row.split()[1]) for row in capsys.readouterr().out.splitlines()
-  ]
-  assert len(losses) == 10 and losses[-1] < losses[0]
+def test_the_readme_example_prints_what_it_says(capsys, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  block = re.search(r'```python\n(.*?)```\n\n```text\n(.*?)```', README, re.S)
+  exec(compile(block[1], 'example', 'exec'), {})
+  # Probabilities may differ in the last digit; docs_python_test.py holds them.
+  printed = re.sub(r'\d+\.\d+', '#', capsys.readouterr().out)
+  assert printed == re.sub(r'\d+\.\d+', '#', block[2])
 
 
 def _anchors(path):

@@ -30,7 +30,7 @@ def push(
     terminal: Where the result is printed.
 
   Returns:
-    What `load_model` takes, `hf-hub:OWNER/NAME[@TAG]`.
+    The argument for `load_model`: `hf-hub:OWNER/NAME[@TAG]`.
 
   Raises:
     UserError: If the weights are not those of a run, the name is not one of a
