@@ -147,7 +147,9 @@ FIELDS: Mapping[str, Field] = {
     ),
     'init_from': Field('', 'run, weights or checkpoint to fine-tune'),
     'mesh.data': _free(0, 'devices to use; 0: all'),
-    'model.name': Field('', 'model; None below keeps its own value'),
+    'model.name': Field(
+        '', 'named model; `gswinrmt summarize --all` lists them'
+    ),
     'data.name': Field('cifar10', 'data set'),
     'data.dir': _free('', "its folder; '': $TFDS_DATA_DIR"),
     'data.train_split': Field('train[:45000]', 'images to train on'),
@@ -437,19 +439,6 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
     raise UserError(f'{where}: {error}') from error
   except (ValueError, TypeError, AttributeError) as error:  # names of fields
     raise UserError(f'{where} is not the recipe of a run: {error}') from error
-
-
-def describe(config: ml_collections.ConfigDict) -> str:
-  """Returns the fields with their values and meanings, for `--help`."""
-  lines = []
-  for path, declared in FIELDS.items():
-    fields, name = _group(config, path)
-    known = f' ({", ".join(declared.choices)})' if declared.choices else ''
-    said = declared.meaning + known
-    lines.append(f'config.{path} = {fields[name]!r}  # {said}')
-  for name in sorted(set(config.model) - {'name'}):
-    lines.append(f'config.model.{name} = {config.model[name]!r}')
-  return '\n'.join(lines)
 
 
 def _group(config, path):

@@ -1,4 +1,4 @@
-"""Text at the terminal: lines, a progress line, durations."""
+"""Text at the terminal: lines, a progress line, elapsed time, durations."""
 
 from collections.abc import Iterator
 import contextlib
@@ -6,7 +6,12 @@ import errno
 import os
 import shutil
 import sys
+import threading
+import time
 from typing import TextIO
+
+_PATIENCE = 2.0  # seconds before the user is told what takes so long
+_TICK = 1.0  # seconds between two drawings of the elapsed time
 
 
 class Terminal:
@@ -19,24 +24,63 @@ class Terminal:
   def __init__(self, stream: TextIO | None = None):
     self._stream = stream or sys.stdout
     self._in_place = self._stream.isatty()
-    self._open = False
+    self._open = False  # whether the last line may still change
+    self._lock = threading.RLock()  # `busy` counts in a thread
 
   def say(self, text: str = '') -> None:
     """Prints lines that stay."""
-    if self._open:
-      self._open = False
-      self._print('\n')
-    self._print(f'{text}\n')
+    with self._lock:
+      self._close_line()
+      self._print(f'{text}\n')
 
   def progress(self, text: str) -> None:
     """Prints the progress line, over the last one on a terminal."""
     if not self._in_place:
-      self._print(f'{text}\n')
+      self.say(text)
       return
     # A line that wraps could not be drawn over.
     text = text[: shutil.get_terminal_size().columns - 1]
-    self._print(f'\r\x1b[K{text}')
-    self._open = True
+    with self._lock:
+      self._print(f'\r\x1b[K{text}')
+      self._open = True
+
+  @contextlib.contextmanager
+  def busy(self, what: str) -> Iterator[None]:
+    """Shows `WHAT ... 12s` if the code inside takes longer than two seconds.
+
+    On a terminal the seconds count up in place. Elsewhere it is one line: the
+    seconds follow at the end, unless something else was printed meanwhile.
+    """
+    ended = threading.Event()
+    counting = threading.Thread(
+        target=self._count, args=(f'{what} ...', ended), daemon=True
+    )
+    counting.start()
+    try:
+      yield
+    finally:
+      ended.set()
+      counting.join()
+
+  def _count(self, text, ended):
+    began = time.perf_counter()
+    if ended.wait(_PATIENCE):
+      return
+    if self._in_place:
+      while not ended.is_set():
+        self.progress(f'{text} {duration(time.perf_counter() - began)}')
+        ended.wait(_TICK)
+    else:
+      with self._lock:
+        self._close_line()
+        self._print(text)
+        self._open = True
+      ended.wait()
+    with self._lock:
+      if self._open:
+        start = f'\r\x1b[K{text}' if self._in_place else ''
+        self._print(f'{start} {duration(time.perf_counter() - began)}\n')
+        self._open = False
 
   @contextlib.contextmanager
   def sparing(self, what: str) -> Iterator[None]:
@@ -44,7 +88,12 @@ class Terminal:
     try:
       yield
     except OSError as error:
-      self.say(f'{what} is not written ({error.strerror or error})')
+      self.say(f'{what} was not written ({error.strerror or error})')
+
+  def _close_line(self):
+    if self._open:
+      self._open = False
+      self._print('\n')
 
   def _print(self, text):
     try:

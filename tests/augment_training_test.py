@@ -97,10 +97,16 @@ def test_the_progress_line_says_what_is_counted():
   )
   stream = io.StringIO()
   told = progress.Progress(schedule, terminal.Terminal(stream), [], start=0)
-  entry = {'loss': 1.0, 'accuracy': 0.5, 'images_per_second': 9, 'data_wait': 0}
+  entry = {
+      'loss': 1.0,
+      'accuracy': 0.5,
+      'images_per_second': 9,
+      'seconds': 1,
+      'data_wait': 0,
+  }
   for step in (3, 6, 9):
     told.interval(step, entry)
   first, across, last = stream.getvalue().splitlines()
-  assert 'acc, dominant label 50.0%' in first
-  assert 'acc, dominant label 50.0%' in across
+  assert 'acc (mixed) 50.0%' in first
+  assert 'acc (mixed) 50.0%' in across
   assert '  acc 50.0%' in last

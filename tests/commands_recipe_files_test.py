@@ -82,11 +82,25 @@ def test_the_learning_rate_follows_the_batch_unless_it_is_set():
         ('imagenet_rmt:t,token_label', [], ['T has no dense head']),
         ('imagenet_rmt:s,token_label,x', [], ["'x'", "'smoke'"]),
         ('imagenet_rmt:t,smok', [], ["'smok'", "'smoke'"]),
-        ('digits_rmt', ['--config.sed=1'], ['sed (did you mean seed?)']),
+        (
+            'digits_rmt',
+            ['--config.sed=1'],
+            ['sed (did you mean --config.seed?)'],
+        ),
         (
             'digits_rmt',
             ['--config.model.dephts=(1,)'],
-            ['model.dephts (did you mean depths?)'],
+            ['model.dephts (did you mean --config.model.depths?)'],
+        ),
+        (
+            'digits_rmt',
+            ['--config.learning_rate=1'],
+            ['(did you mean --config.optimizer.learning_rate?)'],
+        ),
+        (
+            'digits_rmt',
+            ['--config.optimizer.widths=(1,)'],
+            ['(did you mean --config.model.widths?)'],
         ),
         (
             'digits_rmt',

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import gswinrmt_jax
 from gswinrmt_jax.commands import main, summarize
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.models import named
@@ -19,6 +20,17 @@ def test_help_lists_every_command(capsys):
   for name in COMMANDS:
     assert f'\n  {name} ' in text
   assert main.main([]) == 2
+
+
+def test_the_package_is_a_program_and_has_a_version():
+  for program in ('gswinrmt_jax', 'gswinrmt_jax.commands.main'):
+    done = subprocess.run(
+        [sys.executable, '-m', program, '--version'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f'gswinrmt_jax {gswinrmt_jax.__version__}\n'
 
 
 @pytest.mark.parametrize('name', COMMANDS)
@@ -37,10 +49,16 @@ def test_each_command_has_a_help_that_fits_the_screen(capsys, name):
 @pytest.mark.parametrize(
     ('argv', 'said'),
     [
-        (['evalute'], "gswinrmt: no command 'evalute': did you mean evaluate?"),
-        (['xyz'], "gswinrmt: no command 'xyz': try train, prepare, evaluate"),
+        (
+            ['evalute'],
+            "gswinrmt: no command 'evalute' (did you mean evaluate?)",
+        ),
+        (['xyz'], "gswinrmt: no command 'xyz'; there are prepare, train, "),
         (['evaluate'], 'the following arguments are required: RUN'),
-        (['evaluate', 'x', '--stp=1'], 'unrecognized arguments: --stp=1'),
+        (
+            ['evaluate', 'x', '--stp=1'],
+            'unrecognized arguments: --stp=1 (did you mean --step?)',
+        ),
         (['evaluate', 'x', '--image-size=big'], "invalid int value: 'big'"),
         (['train', '--confg=a'], "gswinrmt: unknown argument '--confg=a'"),
     ],
@@ -93,17 +111,18 @@ def test_evaluate_defaults(calls):
               'image_size': None,
               'batch_size': None,
               'data_dir': None,
+              'out': None,
           },
       )
   ]
 
 
 def test_all_of_evaluate_can_be_chosen(calls):
-  argv = 'evaluate r --step 351 --split val --image-size 48 --batch-size 7'
-  assert (
-      main.main([*argv.split(), '--data=a', '--data-dir=d', '--weights=ema'])
-      == 0
+  argv = (
+      'evaluate r --step 351 --split val --image-size 48 --batch-size 7 '
+      '--data=a --data-dir=d --weights=ema --out=o.json'
   )
+  assert main.main(argv.split()) == 0
   assert calls[0][1] == {
       'step': 351,
       'which': 'ema',
@@ -112,6 +131,7 @@ def test_all_of_evaluate_can_be_chosen(calls):
       'image_size': 48,
       'batch_size': 7,
       'data_dir': 'd',
+      'out': pathlib.Path('o.json'),
   }
 
 
@@ -147,11 +167,14 @@ def test_a_row_of_summarize(capsys):
           '1000',
           '224',
           '14,334,216',
+          '2.651',
           '2.469',
           '5.288',
           '14',
           'M,',
           '2.5',
+          'x',
+          '2^30',
       ]
   )
   assert head.index('parameters') + len('parameters') == row.index('216') + 3
@@ -164,7 +187,7 @@ def test_a_row_of_summarize(capsys):
     ('arguments', 'said'),
     [
         ([], 'name a model, or --all'),
-        (['rmt_tt'], "no model 'rmt_tt': did you mean rmt_t?"),
+        (['rmt_tt'], "no model 'rmt_tt' (did you mean rmt_t?)"),
         (['rmt_t', '--image-size=8'], 'rmt_t: Images must be at least 32x32'),
     ],
 )

@@ -8,18 +8,23 @@ import sys
 import jax
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import guard, train
 from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import RunError, Stopped, UserError
+from gswinrmt_jax.models import factory
 from gswinrmt_jax.train import train_loop
 
 
 @pytest.fixture
 def calls(monkeypatch):
   found = []
-  monkeypatch.setattr(
-      train_loop, 'train', lambda config, folder: found.append((config, folder))
-  )
+
+  def note(config, folder):
+    found.append((config, folder))
+    return {'steps': 5, 'total_steps': 5 if len(found) == 1 else 9}
+
+  monkeypatch.setattr(train_loop, 'train', note)
   return found
 
 
@@ -30,6 +35,51 @@ def test_recipe_and_workdir_reach_the_loop(calls):
   assert first.seed == 5 and first.model.name == 'swat_compact'
   assert folder == pathlib.Path('runs/digits_swat_smoke')
   assert other == pathlib.Path('a/b')
+
+
+@pytest.mark.parametrize(
+    ('overrides', 'name'),
+    [
+        ([], 'digits_rmt'),
+        (['--config.seed=1'], 'digits_rmt-seed=1'),
+        # Changes no result: the run of before is resumed.
+        (['--config.stop_after_epochs=2'], 'digits_rmt'),
+        (
+            ['--config.model.widths=(8, 8)', '--config.optimizer.b1=.5'],
+            'digits_rmt-b1=0.5-widths=8,8',
+        ),
+        (
+            ['--config.model.name=rmt_t', '--config.data.name=a/b c'],
+            'digits_rmt-model=rmt_t-data=abc',
+        ),
+        (['--noconfig.augment.flip'], 'digits_rmt'),  # as in the recipe
+    ],
+)
+def test_a_folder_can_be_named_by_what_differs(calls, overrides, name):
+  train.main(['--config=digits_rmt', '--workdir=auto', *overrides])
+  assert calls[0][1] == pathlib.Path('runs') / name
+
+
+def test_long_names_of_folders_are_cut_and_still_differ(calls):
+  for last in (6, 7):
+    label = f'--config.init_from={"x" * 300}{last}'
+    train.main(['--config=digits_rmt', '--workdir=auto', label])
+  (_, first), (_, second) = calls
+  assert first != second and len(first.name) == len(second.name) < 140
+  assert first.name.startswith('digits_rmt-init_from=xxx')
+
+
+def test_the_next_steps_are_named(calls, capsys):
+  """Of a run that stopped early the test split stays unread."""
+  for _ in range(2):
+    train.main(['--config=digits_rmt', '--workdir=a'])
+  finished, stopped = capsys.readouterr().out.split('Next:\n')[1:]
+  assert finished.splitlines()[:3] == [
+      '  gswinrmt evaluate a',
+      '  gswinrmt predict a IMAGE --maps maps',
+      '  gswinrmt export a --format safetensors',
+  ]
+  assert stopped.startswith('  gswinrmt evaluate a --split val\n')
 
 
 def test_values_may_follow_a_space(calls):
@@ -62,7 +112,17 @@ def test_processes_join_before_anything_is_trained(calls, monkeypatch):
         (['--workdir=x'], '--config is missing'),
         (['--config=digits_rmt', '--process=1'], '--coordinator and --proce'),
         (['--config=digits_rmt', 'extra'], "unknown argument 'extra'"),
-        (['--config=digits_rmt', '--config.sed=1'], 'did you mean seed?'),
+        (['--config=digits_rmt', '--workdri=a'], 'did you mean --workdir?'),
+        (['--config=digits_rmt', '--seed=1'], 'did you mean --config.seed?'),
+        (['config=digits_rmt'], 'did you mean --config?'),
+        (
+            ['--config=digits_rmt', '--learning_rate', '1'],
+            'did you mean --config.optimizer.learning_rate?',
+        ),
+        (
+            ['--config=digits_rmt', '--config.sed=1'],
+            'did you mean --config.seed?',
+        ),
         (['--config=nothing'], 'no config file nothing'),
     ],
 )
@@ -74,10 +134,31 @@ def test_mistakes_are_one_line_and_nothing_starts(calls, capsys, argv, said):
 
 
 def test_help_with_a_recipe_lists_its_fields(calls, capsys):
-  assert train.main(['--config=digits_rmt', '--help']) == 0
+  """A line or more each, in columns; those of the model have its own values."""
+  argv = ['--config=digits_rmt', '--config.model.widths=(8,8,8,8)', '--help']
+  assert train.main(argv) == 0
   text = capsys.readouterr().out
-  assert text.startswith('usage: python train.py --config=')
-  assert 'config.optimizer.learning_rate = 0.003  # peak' in text
+  assert text.startswith('usage: python train.py --config=digits_rmt')
+  fields = {
+      line.split()[0]: line for line in text.splitlines() if line[:1].isalpha()
+  }
+  for path in (*recipes.FIELDS, *(f'model.{name}' for name in factory.FIELDS)):
+    assert len(fields[path].split()) > 2, path
+  assert ' 0.003  ' in fields['optimizer.learning_rate']
+  assert fields['optimizer.learning_rate'].endswith(
+      '  peak learning rate of AdamW'
+  )
+  assert ' (8,8,8,8)  ' in fields['model.widths']
+  assert ' (4,)  ' in fields['model.full_stages']
+  assert fields['model.decay'].split()[1] == 'fixed'
+  assert 'None' not in text
+  assert max(map(len, text.splitlines())) <= 100
+  columns = {
+      line.index(line.split(maxsplit=2)[2])
+      for path, line in fields.items()
+      if path.startswith('augment.')
+  }
+  assert len(columns) == 1
   assert not calls
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import PIL.Image
 import pytest
 
 from gswinrmt_jax.commands import main
+from gswinrmt_jax.commands import predict as predict_command
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.deploy import loaded_model
 from gswinrmt_jax.errors import UserError
@@ -159,7 +161,7 @@ def test_maps_beside_the_prediction(digits, tmp_path, capsys):
   out = tmp_path / 'maps'
   arguments = ['predict', _NAME, path, f'--maps={out}', '--point=20,9']
   assert main.main(arguments) == 0
-  drawn = sorted(file.name for file in (out / '00.png').iterdir())
+  drawn = sorted(file.name for file in (out / '00').iterdir())
   assert drawn == [
       'attention_reach.png',
       'decay_kernels.png',
@@ -203,3 +205,12 @@ def test_a_backbone_has_maps_and_no_classes(loaded):
     np.testing.assert_allclose(found, loaded.features(path)[name], atol=1e-6)
   with pytest.raises(UserError, match='no classes'):
     backbone.predict(path)
+
+
+def test_images_of_one_name_have_folders_of_their_own():
+  found = [
+      types.SimpleNamespace(image=name)
+      for name in ('a/x.png', 'b/x.jpg', 'y.png')
+  ]
+  folders = predict_command._folders(pathlib.Path('maps'), found)
+  assert [folder.name for folder in folders] == ['x', 'x_2', 'y']

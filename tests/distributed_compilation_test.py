@@ -8,8 +8,10 @@ import sys
 import threading
 
 import jax
+import numpy as np
 import pytest
 
+from gswinrmt_jax import terminal as terminal_lib
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.terminal import Terminal
 
@@ -54,12 +56,15 @@ def test_no_garbage_is_collected_while_tracing(fails, collects):
   was_enabled = gc.isenabled()
   (gc.enable if collects else gc.disable)()
   try:
+    background = compilation.in_background(
+        jax.jit(traced), 1, terminal=terminal
+    )
     if fails:
-      with pytest.raises(AttributeError):
-        compilation.start(jax.jit(traced), 1, terminal=terminal)
+      with pytest.raises(AttributeError), background:
+        pass
     else:
-      finish = compilation.start(jax.jit(traced), 1, terminal=terminal)
-      assert finish()(1) == 2
+      with background as compiled:
+        assert compiled()(1) == 2
     assert seen == [False] and gc.isenabled() == collects
   finally:
     (gc.enable if was_enabled else gc.disable)()
@@ -81,14 +86,33 @@ class _Step:
     return 'program'
 
 
-def test_something_can_be_done_while_it_compiles():
+def test_something_can_be_done_while_it_compiles(monkeypatch):
+  monkeypatch.setattr(terminal_lib, '_PATIENCE', 0)
   step, said = _Step(), io.StringIO()
-  finish = compilation.start(step, 1, terminal=Terminal(said))
-  assert step.began.wait(60)
-  assert 'Compiled' not in said.getvalue()
-  step.end.set()
-  assert finish() == 'program'
-  assert 'Compiled the training step in ' in said.getvalue()
+  with compilation.in_background(step, 1, terminal=Terminal(said)) as compiled:
+    assert step.began.wait(60)
+    step.end.set()
+    assert compiled() == 'program'
+  line = said.getvalue()
+  assert line.startswith('Compiling the training step (once) ... ')
+  assert line.endswith('s\n') and line.count('\n') == 1
+
+
+def test_the_first_call_alone_is_announced(monkeypatch):
+  monkeypatch.setattr(terminal_lib, '_PATIENCE', 0)
+  traced, said = [], io.StringIO()
+
+  @jax.jit
+  def double(x):
+    traced.append(x)
+    return 2 * x
+
+  call = compilation.announced(double, 'it', Terminal(said))
+  assert not said.getvalue() and not traced
+  assert call(2) == 4 and call(3) == 6
+  assert said.getvalue().count('Compiling it (once) ...') == 1
+  assert len(traced) == 1
+  np.testing.assert_array_equal(call(np.ones(3)), [2, 2, 2])
 
 
 _SIGNALLED = """
@@ -108,10 +132,12 @@ def stop(*_):
 
 signal.signal(signal.SIGALRM, stop)
 terminal = Terminal(io.StringIO())
-finish = compilation.start(jax.jit(step), jnp.ones(2000), terminal=terminal)
 try:
-  signal.setitimer(signal.ITIMER_REAL, 0.3)
-  finish()
+  with compilation.in_background(
+      jax.jit(step), jnp.ones(2000), terminal=terminal
+  ) as compiled:
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    compiled()
 except KeyboardInterrupt:
   sys.exit(130)
 """

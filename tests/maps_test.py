@@ -468,7 +468,7 @@ def test_four_whole_pictures_in_a_new_directory(tmp_path):
   assert sorted(directory.iterdir()) == sorted(paths)
   for path in paths:
     drawn = np.asarray(Image.open(path).convert('RGB'))
-    assert 200 < drawn.shape[0] < 1500 and 400 < drawn.shape[1] < 2000
+    assert 400 < drawn.shape[0] < 2000 and 800 < drawn.shape[1] < 3200
     assert drawn.std() > 20
     # Nothing runs off the picture.
     border = np.concatenate([drawn[0], drawn[-1], drawn[:, 0], drawn[:, -1]])
@@ -490,28 +490,53 @@ def test_a_failure_leaves_the_old_picture(tmp_path, monkeypatch):
   assert path.read_bytes() == before
 
 
-def test_reach_has_a_row_a_stage_and_at_most_eight_heads():
+def test_reach_has_the_image_and_at_most_eight_heads_of_a_stage():
   """Of 16 heads every second or so; each token framed on its own pixels."""
   figure = drawing._reach(_maps(), PICTURE)
-  *panels, colorbar = figure.axes
+  image, *panels, colorbar = figure.axes
   assert len(panels) == 1 + 2 + 8 + 8
-  shown = [title.partition(':')[0] for title in _titles(figure)[11:19]]
-  assert shown == [f'head {n}' for n in (0, 2, 4, 6, 9, 11, 13, 15)]
-  assert _titles(figure)[1:3] == ['head 0: 20.00', 'head 1: 21.00']
-  assert panels[1].get_ylabel() == 'stage 2'
+  np.testing.assert_array_equal(image.images[0].get_array(), PICTURE)
+  shown = [panel.get_title().partition('\n')[0] for panel in panels[11:]]
+  heads = (0, 2, 4, 6, 9, 11, 13, 15)
+  assert shown == [f'stage 4, head {n}' for n in heads]
+  assert [panel.get_title() for panel in panels[1:3]] == [
+      'stage 2, head 0\ndistance 20.00',
+      'stage 2, head 1\ndistance 21.00',
+  ]
   (frame,) = panels[1].patches
   assert frame.get_bbox().bounds == (31.5, 15.5, 8, 8)
   (cut,) = panels[-1].patches
   assert cut.get_bbox().bounds == (31.5, -0.5, 28, 32)
+  assert len(image.patches) == 4  # the token of each stage
   assert colorbar.get_ylim() == (0, 1)
+  # Twenty panels: four rows of five, none of them empty.
+  assert image.get_gridspec().get_geometry() == (4, 5)
+
+
+def test_stages_of_one_token_are_left_out_and_named():
+  found = _maps()
+  one = dataclasses.replace(
+      found.stages[3],
+      weights=np.ones((16, 1, 1)),
+      kernel=np.ones((16, 1, 1)),
+      gate=np.full((1, 1), 0.9),
+  )
+  found = dataclasses.replace(found, stages=(*found.stages[:3], one))
+  for figure in (
+      drawing._reach(found, PICTURE),
+      drawing._decay(found),
+      drawing._gate(found, PICTURE),
+  ):
+    assert 'stage 4' not in ' '.join(_titles(figure))
+    caption = ' '.join(figure.get_supxlabel().split())
+    assert caption.endswith('Not shown: stage 4, of one token.')
 
 
 def test_tokens_lie_over_their_pixels_and_the_last_are_cut():
   """Stage 3: 3 x 4 tokens of 16 pixels, on 40 x 60 pixels."""
   figure = drawing._reach(_maps(), PICTURE)
-  panel = figure.axes[3]
-  picture, weights = panel.images
-  assert picture.get_array().shape == DRAWN_SIZE
+  panel = figure.axes[4]
+  (weights,) = panel.images
   assert weights.get_extent() == [-0.5, 63.5, 47.5, -0.5]
   assert panel.get_xlim() == (-0.5, 59.5) and panel.get_ylim() == (39.5, -0.5)
   of_head = _maps().stages[2].weights[0]
@@ -527,19 +552,23 @@ def test_kernels_stand_around_zero_and_name_their_rates():
   assert panel.images[0].get_extent() == [-3.5, 3.5, 2.5, -2.5]
   assert panel.images[0].get_clim() == (0, 1)
   rates = _maps().stages[2].rates[:, 0]
-  assert panel.get_title() == f'head 0: {rates[0]:.3f} {rates[1]:.3f}'
-  assert len(_titles(figure)[11].split()) == 3  # one rate over all pairs
+  assert panel.get_title().endswith(f'{rates[0]:.3f}, {rates[1]:.3f}')
+  assert ',' not in _titles(figure)[11].partition('\n')[2]  # one, all pairs
 
 
-def test_gates_share_a_scale_around_one_half():
+def test_gates_are_drawn_over_the_image_and_alone_on_one_scale():
   figure = drawing._gate(_maps(), PICTURE)
   gates = [stage_maps.gate for stage_maps in _maps().stages]
   spread = max(np.abs(gate - 0.5).max() for gate in gates)
-  for axes, gate in zip(figure.axes[1:5], gates, strict=True):
-    np.testing.assert_allclose(
-        axes.images[1].get_clim(), (0.5 - spread, 0.5 + spread)
-    )
-    assert axes.get_title().endswith(f'mean {gate.mean():.3f}')
+  image, *panels, _ = figure.axes
+  assert len(image.images) == 1 and len(panels) == 8
+  for over, alone, gate in zip(panels[:4], panels[4:], gates, strict=True):
+    assert [len(over.images), len(alone.images)] == [2, 1]
+    assert over.images[0].get_array().shape == DRAWN_SIZE
+    for drawn in (over.images[1], alone.images[0]):
+      np.testing.assert_array_equal(drawn.get_array(), gate)
+      np.testing.assert_allclose(drawn.get_clim(), (0.5 - spread, 0.5 + spread))
+    assert over.get_title().endswith(f'mean {gate.mean():.2f}')
 
 
 def test_what_a_model_lacks_is_not_drawn(tmp_path):
@@ -548,11 +577,15 @@ def test_what_a_model_lacks_is_not_drawn(tmp_path):
 
 
 def test_grad_cam_is_drawn_over_its_largest_value():
-  panel = drawing._grad_cam(_maps(cam=1e-5), PICTURE).axes[1]
-  assert panel.images[1].get_array().max() == pytest.approx(1)
-  assert panel.get_title() == 'class 5, stage 2'
-  panel = drawing._grad_cam(_maps(cam=0.0), PICTURE).axes[1]
-  assert panel.get_title() == 'class 5, stage 2: no evidence'
+  figure = drawing._grad_cam(_maps(cam=1e-5), PICTURE)
+  _, over, alone, _ = figure.axes
+  for drawn in (over.images[1], alone.images[0]):
+    assert drawn.get_array().max() == pytest.approx(1)
+  assert 'for class 5 in the feature map of stage 2' in ' '.join(
+      figure.get_supxlabel().split()
+  )
+  figure = drawing._grad_cam(_maps(cam=0.0), PICTURE)
+  assert figure.get_supxlabel() == 'Stage 2 has no evidence for class 5.'
 
 
 @pytest.mark.parametrize(

@@ -320,12 +320,3 @@ def test_a_run_may_resume_with_other_free_fields_only():
   free = recipes.free_fields()
   assert {'data.dir', 'attention_impl', 'model.ffn_impl', 'mesh.fsdp'} <= free
   assert not free & {'seed', 'batch_size', 'dtype', 'model.name', 'ema_decay'}
-
-
-def test_help_names_every_field():
-  text = recipes.describe(recipes.cifar10('rmt_compact'))
-  for path in recipes.FIELDS:
-    assert f'config.{path} = ' in text
-  assert 'config.batch_size = 128  # images per step' in text
-  assert 'changes speed only (auto, banded, cyclic)\n' in text
-  assert 'config.model.widths = None' in text

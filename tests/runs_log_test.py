@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import re
 import resource
 import shutil
 import struct
@@ -234,8 +235,11 @@ def test_intervals_and_epochs_are_logged_and_told(tmp_path):
   found.write_epoch(3, _figures(0.5))
   found.close()
   first, second, third = stream.getvalue().splitlines()
-  assert first.startswith('epoch 1/6  step 2/15  loss 3.000  acc 37.5%  ')
-  assert ' img/s  data ' in first and '%  ETA ' in first
+  assert re.fullmatch(
+      r'epoch 1/6  step 2/15  loss 3\.000  acc 37\.5%  lr 5\.0e-01  '
+      r'[\d,]+ img/s  elapsed \S+  ETA \S+',
+      first,
+  )
   assert second.startswith('epoch 2/6  step 3/15')
   assert third.startswith('epoch 2/6 done in ')
   assert third.endswith(
@@ -269,12 +273,40 @@ def test_speed_and_the_wait_for_data_are_logged(tmp_path):
   assert 0.02 / entry['seconds'] <= entry['data_wait'] <= 1
 
 
-def test_the_time_left_follows_the_pace(tmp_path, monkeypatch):
-  clock = iter((90.0, 94.0, 99.0))
+def _shown(monkeypatch, clock, entries):
+  """The progress lines of intervals that end at these steps."""
+  clock = iter((90.0, *clock))
   monkeypatch.setattr(progress_lib.time, 'perf_counter', lambda: next(clock))
-  told = progress_lib.Progress(SCHEDULE, Terminal(io.StringIO()), [], start=0)
-  # Two steps in 4 seconds, 13 to go; three in 9, 12 to go.
-  assert told._time_left(2) == 26 and told._time_left(3) == 36
+  stream = io.StringIO()
+  shown = progress_lib.Progress(SCHEDULE, Terminal(stream), [], start=0)
+  for step, entry in entries:
+    shown.interval(step, {'data_wait': 0.0, **entry})
+  return stream.getvalue().splitlines()
+
+
+def test_the_time_left_follows_the_pace(monkeypatch):
+  """Two steps in 4 seconds, 13 to go; three in 9, 12 to go."""
+  entry = {'seconds': 1.0, 'images_per_second': 1.0}
+  first, second = _shown(monkeypatch, (94.0, 99.0), [(2, entry), (3, entry)])
+  assert first.endswith('elapsed 4.0s  ETA 26s')
+  assert second.endswith('elapsed 9.0s  ETA 36s')
+
+
+def test_the_speed_is_that_of_several_intervals(monkeypatch):
+  """40 images in 1 s, then 4 in 0.01 s; waiting is told if it is long."""
+  lines = _shown(
+      monkeypatch,
+      (91.0, 92.0),
+      [
+          (10, {'seconds': 1.0, 'images_per_second': 40.0}),
+          (
+              11,
+              {'seconds': 0.01, 'images_per_second': 400.0, 'data_wait': 0.25},
+          ),
+      ],
+  )
+  assert '  40 img/s  elapsed ' in lines[0]
+  assert '  44 img/s  waiting for data 25%  elapsed ' in lines[1]
 
 
 def test_the_best_epoch_is_remembered_and_of_equal_ones_the_later(tmp_path):
@@ -355,7 +387,7 @@ def test_steps_that_were_skipped_are_counted_and_have_no_say(tmp_path):
   assert epoch['train_loss'] == 5.0 and epoch['steps'] == 6
   lines = stream.getvalue().splitlines()
   assert 'no finite step  skipped 2' in lines[0]
-  assert 'loss 3.000  acc 37.5%  skipped 3' in lines[1]
+  assert 'loss 3.000  acc 37.5%  skipped 3  lr ' in lines[1]
   assert 'skipped 3' in again.getvalue()
 
 

@@ -2,8 +2,10 @@
 
 import io
 import pathlib
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -34,12 +36,63 @@ def test_the_progress_line_never_wraps(monkeypatch):
   assert screen.getvalue() == '\r\x1b[Kepoch 1/'
 
 
+@pytest.fixture
+def at_once(monkeypatch):
+  monkeypatch.setattr(terminal_lib, '_PATIENCE', 0)
+
+
+def test_a_long_wait_is_one_line_of_a_log_with_its_time(at_once):
+  log = io.StringIO()
+  terminal = terminal_lib.Terminal(log)
+  with terminal.busy('Compiling'):
+    _until(lambda: log.getvalue())
+    assert log.getvalue() == 'Compiling ...'
+  terminal.say('done')
+  assert re.fullmatch(r'Compiling \.\.\. 0\.\ds\ndone\n', log.getvalue())
+
+
+def test_what_is_said_meanwhile_has_a_line_of_its_own(at_once):
+  log = io.StringIO()
+  terminal = terminal_lib.Terminal(log)
+  with terminal.busy('Compiling'):
+    _until(lambda: log.getvalue())
+    terminal.say('meanwhile')
+  terminal.say('done')
+  assert log.getvalue() == 'Compiling ...\nmeanwhile\ndone\n'
+
+
+def test_the_seconds_count_up_in_place_on_a_terminal(at_once, monkeypatch):
+  monkeypatch.setattr(terminal_lib, '_TICK', 0.01)
+  screen = _Screen()
+  terminal = terminal_lib.Terminal(screen)
+  with terminal.busy('Compiling'):
+    _until(lambda: screen.getvalue().count('\r\x1b[KCompiling ... 0.') > 2)
+  terminal.say('done')
+  *_, last = screen.getvalue().split('\r\x1b[K')
+  assert re.fullmatch(r'Compiling \.\.\. \d\.\ds\ndone\n', last)
+
+
+def test_what_is_quick_says_nothing(monkeypatch):
+  monkeypatch.setattr(terminal_lib, '_PATIENCE', 60)
+  log = io.StringIO()
+  with terminal_lib.Terminal(log).busy('Compiling'):
+    pass
+  assert not log.getvalue()
+
+
+def _until(holds):
+  deadline = time.monotonic() + 60
+  while not holds():
+    assert time.monotonic() < deadline
+    time.sleep(0.001)
+
+
 def test_a_file_that_a_run_can_do_without_is_named():
   stream = io.StringIO()
   with terminal_lib.Terminal(stream).sparing('curves.png'):
     raise OSError(28, 'No space left on device')
   assert stream.getvalue() == (
-      'curves.png is not written (No space left on device)\n'
+      'curves.png was not written (No space left on device)\n'
   )
 
 

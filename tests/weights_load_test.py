@@ -58,8 +58,12 @@ def test_a_folder_of_weights(run, folder):
   assert sorted(path.name for path in folder.parent.iterdir()) == ['digits']
 
 
-def test_evaluation_of_weights_needs_the_data_named(folder, tmp_path):
-  copy = shutil.copytree(folder, tmp_path / 'copy')
+def test_evaluation_of_weights_needs_the_data_named(
+    folder, tmp_path, monkeypatch
+):
+  copy = shutil.copytree(folder, tmp_path / 'model' / 'export')
+  before = sorted(copy.iterdir())
+  monkeypatch.chdir(tmp_path)
   quiet = Terminal(io.StringIO())
   with pytest.raises(UserError, match='which data it is for: --data='):
     evaluate_run.evaluate_run(copy, terminal=quiet)
@@ -67,7 +71,9 @@ def test_evaluation_of_weights_needs_the_data_named(folder, tmp_path):
       copy, data='digits', split='val', terminal=quiet
   )
   assert report['accuracy'] > 0.9 and report['step'] is None
-  assert (copy / 'evaluation_digits_val.json').exists()
+  path = tmp_path / 'evaluation_model_export_digits_val.json'
+  assert json.loads(path.read_text()) == report
+  assert sorted(copy.iterdir()) == before
 
 
 def test_other_classes_are_refused(run, folder, monkeypatch):

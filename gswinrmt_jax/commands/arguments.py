@@ -4,7 +4,8 @@ Commands import what needs JAX when they run, so that --help does not wait.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+import difflib
 import pathlib
 from typing import Any
 
@@ -14,13 +15,20 @@ from gswinrmt_jax.errors import UserError
 _OVERRIDES = ('--config.', '--noconfig.', '-config.', '-noconfig.')
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+  """Returns ` (did you mean NAME?)` for a misspelt name, '' if none is near."""
+  near = difflib.get_close_matches(word, known, n=1)
+  return f' (did you mean {near[0]}?)' if near else ''
+
+
 def add_weights(parser: argparse.ArgumentParser) -> None:
   """Declares RUN_OR_WEIGHTS, --step and --weights."""
   parser.add_argument(
       'weights',
       metavar='RUN_OR_WEIGHTS',
-      help='run folder runs/NAME, folder of `convert`, .safetensors, .pth, '
-      'hf-hub:OWNER/NAME, or a name of weights that ship with the package',
+      help='run folder runs/NAME, folder made by `convert` or `export`, '
+      '.safetensors or .pth file, hf-hub:OWNER/NAME, or a name of weights that '
+      'ship with the package',
   )
   parser.add_argument(
       '--step',
@@ -28,14 +36,14 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
       default='best',
       metavar='best|latest|N',
       help='checkpoint of a run: best on validation data (default), latest, or '
-      'a step',
+      'a step number',
   )
   parser.add_argument(
       '--weights',
       dest='which',
       choices=('raw', 'ema'),
-      help='for a run with a moving average of its weights (EMA): the weights '
-      'or the average (default: the better on validation data)',
+      help='for a run with a moving average of its weights (EMA): the raw '
+      'weights or the average (default: the better on validation data)',
   )
 
 

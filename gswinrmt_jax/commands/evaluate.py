@@ -1,7 +1,8 @@
 """Evaluates a checkpoint of a run, or weights.
 
-Prints the figures as a table and writes them, with the confusion matrix, to
-RUN/evaluation_SPLIT_STEP.json (STEP_ema for the moving average). Every image of
+Prints a table of the results and writes them, with the confusion matrix, to a
+JSON file: RUN/evaluation_SPLIT_STEP.json for a run (STEP_ema for the moving
+average), ./evaluation_WEIGHTS_DATA_SPLIT.json for other weights. Every image of
 the split counts once.
 """
 
@@ -32,8 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help="resize images to N x N, as `predict` does (default: the model's "
       'size)',
   )
-  arguments.add_number(parser, '--batch-size', help="default: the run's own")
-  add('--data-dir', metavar='DIR', help="default: the run's own")
+  arguments.add_number(
+      parser, '--batch-size', help="images at a time (default: the run's own)"
+  )
+  add(
+      '--data-dir',
+      metavar='DIR',
+      help="folder of the data sets (default: the run's own)",
+  )
+  add('--out', metavar='FILE', help='JSON file to write (default: see above)')
 
 
 def run(args: argparse.Namespace) -> None:
@@ -49,4 +57,5 @@ def run(args: argparse.Namespace) -> None:
       image_size=args.image_size,
       batch_size=args.batch_size,
       data_dir=args.data_dir,
+      out=pathlib.Path(args.out) if args.out else None,
   )

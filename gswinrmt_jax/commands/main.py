@@ -2,29 +2,39 @@
 
 import argparse
 from collections.abc import Sequence
-import difflib
 import importlib
 import sys
 from typing import NoReturn
 
+import gswinrmt_jax
 from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.errors import UserError
 
-# Name -> what it does. Each is a module here with `add_arguments(parser)` and
-# `run(args)`, imported when it is called; `train` parses its own arguments.
+# Name -> what it does, by group. Each is a module here with
+# `add_arguments(parser)` and `run(args)`, imported when it is called; `train`
+# parses its own arguments.
+_GROUPS = {
+    'data and training': {
+        'prepare': 'prepare a data set: a download, or your own images',
+        'train': 'train a model by a recipe; resume a run',
+        'label-maps': 'make label maps with a token-label model as teacher',
+    },
+    'trained models': {
+        'evaluate': 'evaluate a run or other weights on a data set',
+        'predict': 'classify images, and draw what the model looks at',
+        'convert': 'convert weights of the released PyTorch RMT',
+        'export': 'write safetensors, PyTorch, StableHLO or ONNX files',
+        'push': 'upload the weights of a run to the Hugging Face Hub',
+    },
+    'studies': {
+        'summarize': 'list models with parameters and multiply-accumulates',
+        'benchmark': 'measure speed, or count what a step does on a GPU',
+        'experiment': 'train a set of runs, such as a table of the paper',
+        'report': 'compare runs with the results of the paper',
+    },
+}
 _COMMANDS = {
-    'train': 'train a model by a recipe',
-    'prepare': 'prepare a data set: a download, or images of your own',
-    'evaluate': 'evaluate a checkpoint of a run, or weights',
-    'predict': 'predict the classes of images',
-    'summarize': 'list models with parameters and multiply-accumulates',
-    'benchmark': 'measure speed, or count what a step does on a GPU',
-    'convert': 'convert weights of the released PyTorch RMT',
-    'export': 'export a model to a format for other software',
-    'push': 'upload the weights of a run to the Hugging Face Hub',
-    'label-maps': 'make label maps, with a token-label model as teacher',
-    'experiment': 'train a named set of runs, such as a table of the paper',
-    'report': 'compare runs with the figures of the paper',
+    name: text for group in _GROUPS.values() for name, text in group.items()
 }
 
 
@@ -39,15 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
   """
   argv = list(sys.argv[1:] if argv is None else argv)
   name = argv[0] if argv else ''
-  if name in ('', '-h', '--help'):
-    lines = [f'  {key:<12}{text}' for key, text in _COMMANDS.items()]
-    usage = 'usage: gswinrmt COMMAND ...   (gswinrmt COMMAND --help)'
-    print('\n'.join([usage, '', *lines]))
+  if name in ('', '-h', '--help', 'help'):
+    print(_usage())
     return 0 if name else 2
+  if name in ('-V', '--version'):
+    print(f'gswinrmt_jax {gswinrmt_jax.__version__}')
+    return 0
   if name not in _COMMANDS:
-    near = difflib.get_close_matches(name, _COMMANDS, n=1)
-    hint = f'did you mean {near[0]}?' if near else f'try {", ".join(_COMMANDS)}'
-    return guard.complain(f"no command '{name}': {hint}")
+    near = arguments.did_you_mean(name, _COMMANDS)
+    return guard.complain(
+        f"no command '{name}'{near or '; there are ' + ', '.join(_COMMANDS)}"
+    )
   file = name.replace('-', '_')
   module = importlib.import_module(f'gswinrmt_jax.commands.{file}')
   if name == 'train':
@@ -56,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       prog=f'gswinrmt {name}',
       description=module.__doc__,
       formatter_class=argparse.RawDescriptionHelpFormatter,
+      allow_abbrev=False,
   )
   module.add_arguments(parser)
   return guard.guarded(lambda: module.run(_parse(parser, argv[1:])))
@@ -64,6 +77,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 def console() -> NoReturn:
   """Runs `main` and ends the process with its status."""
   guard.exits(main)
+
+
+def _usage():
+  lines = ['usage: gswinrmt COMMAND ...', '']
+  for title, group in _GROUPS.items():
+    lines.append(f'{title}:')
+    lines += [f'  {name:<12}{text}' for name, text in group.items()]
+    lines.append('')
+  lines += [
+      'gswinrmt COMMAND --help   explains a command',
+      'gswinrmt --version        prints the version',
+      '',
+      'first steps, on data that comes with the package:',
+      '  gswinrmt train --config=digits_retention',
+      '  gswinrmt evaluate runs/digits_retention',
+  ]
+  return '\n'.join(lines)
 
 
 def _parse(parser, argv):
@@ -80,7 +110,11 @@ class _Parser(argparse.ArgumentParser):
   """Reports mistakes as `UserError`, in one line."""
 
   def error(self, message):
-    raise UserError(f'{message} ({self.prog} --help)')
+    prefix, unknown = 'unrecognized arguments: ', ''
+    if message.startswith(prefix):
+      unknown = message.removeprefix(prefix).split()[0].partition('=')[0]
+    near = arguments.did_you_mean(unknown, self._option_string_actions)
+    raise UserError(f'{message}{near} ({self.prog} --help)')
 
 
 if __name__ == '__main__':

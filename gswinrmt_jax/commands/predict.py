@@ -3,8 +3,7 @@
 Images may be of any size and format. They are resized and cropped as in
 evaluation: with the weights' own crop, or, where training did not crop, so that
 their middle fills the model's image. An image that cannot be read is named and
-skipped; the exit status is then 1. --maps also writes pictures of what the
-model attends to.
+skipped; the exit status is then 1. --maps also draws what the model looks at.
 """
 
 import argparse
@@ -15,6 +14,7 @@ import sys
 
 from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import Terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--maps',
       metavar='DIR',
-      help='write pictures to DIR/IMAGE: attention reach, decay kernels, gate, '
-      'Grad-CAM of the most probable class',
+      help='write plots to DIR/NAME for each image NAME.jpg: attention reach, '
+      'decay kernels, gate, Grad-CAM of the most probable class',
   )
   add(
       '--point',
@@ -58,8 +58,10 @@ def run(args: argparse.Namespace) -> int:
         f'--point={point[0]},{point[1]} is outside of the {width} x {height} '
         'pixels that the model sees'
     )
-  found = loaded.predict(args.images, args.top, skip=guard.complain)
-  print(f'weights: {loaded.origin}', file=sys.stderr)
+  terminal = Terminal(sys.stderr)  # stdout has the predictions alone.
+  terminal.say(f'weights: {loaded.origin}')
+  with terminal.busy('Compiling the model and classifying'):
+    found = loaded.predict(args.images, args.top, skip=guard.complain)
   if args.json:
     print(json.dumps([one.to_dict() for one in found], indent=2))
   else:
@@ -68,8 +70,9 @@ def run(args: argparse.Namespace) -> int:
   if args.maps:
     folders = _folders(pathlib.Path(args.maps), found)
     for one, folder in zip(found, folders, strict=True):
-      loaded.write_maps(one, one.image, folder, point)
-      print(f'{one.image}: maps in {folder}', file=sys.stderr)
+      with terminal.busy(f'Drawing the maps of {one.image}'):
+        loaded.write_maps(one, one.image, folder, point)
+      terminal.say(f'{one.image}: maps in {folder}')
   return 0 if len(found) == len(args.images) else 1
 
 
@@ -77,10 +80,10 @@ def _folders(parent, predictions):
   """Yields a folder for each image; a repeated name gets a number."""
   count = collections.Counter()
   for one in predictions:
-    path = pathlib.Path(one.image)
-    count[path.name] += 1
-    again = f'_{count[path.name]}' if count[path.name] > 1 else ''
-    yield parent / f'{path.name}{again}'
+    stem = pathlib.Path(one.image).stem
+    count[stem] += 1
+    again = f'_{count[stem]}' if count[stem] > 1 else ''
+    yield parent / f'{stem}{again}'
 
 
 def _point(text):

@@ -1,12 +1,14 @@
 """Loads `--config=FILE_OR_NAME[:ARGUMENT] --config.FIELD=VALUE`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import difflib
 import importlib.util
 import pathlib
+from typing import Any
 
 import ml_collections
 
+from gswinrmt_jax.commands import arguments
 from gswinrmt_jax.errors import UserError
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
@@ -40,9 +42,9 @@ def find(name: str) -> pathlib.Path:
   bare = path.parent in (pathlib.Path('.'), pathlib.Path('configs'))
   if bare and path.suffix in ('', '.py') and known.is_file():
     return known
-  nearest = _nearest(path.stem, names())
+  near = arguments.did_you_mean(path.stem, names())
   raise UserError(
-      f'no config file {name}{nearest or "; available: " + ", ".join(names())}'
+      f'no config file {name}{near or "; available: " + ", ".join(names())}'
   )
 
 
@@ -99,10 +101,8 @@ def _kind(config, override):
   here = config
   for section in [*sections, field]:
     if not isinstance(here, ml_collections.ConfigDict) or section not in here:
-      known = here if isinstance(here, ml_collections.ConfigDict) else ()
-      raise UserError(
-          f'there is no config field {path}{_nearest(section, known)}'
-      )
+      near = nearest_field(path, dict(leaves(config)))
+      raise UserError(f'there is no config field {path}{near}')
     parent, here = here, here[section]
   if isinstance(here, ml_collections.ConfigDict):
     raise UserError(
@@ -128,6 +128,33 @@ def _one_line(error):
   return ' '.join(str(error.args[0] if error.args else error).split())
 
 
-def _nearest(name, known):
-  near = difflib.get_close_matches(name, known, n=1)
-  return f' (did you mean {near[0]}?)' if near else ''
+def nearest_field(path: str, paths: Iterable[str]) -> str:
+  """Suggests the field meant, by its path or by its last word alone.
+
+  Args:
+    path: What was written, such as 'learning_rate' or 'model.dephts'.
+    paths: All fields, such as 'optimizer.learning_rate'.
+
+  Returns:
+    ` (did you mean --config.FIELD?)`, '' if no field is near.
+  """
+  paths = list(paths)
+  last = path.rpartition('.')[2]
+  by_last = {known.rpartition('.')[2]: known for known in reversed(paths)}
+  near = (
+      difflib.get_close_matches(path, paths, n=1, cutoff=0.8)
+      or [by_last[word] for word in difflib.get_close_matches(last, by_last, 1)]
+      or difflib.get_close_matches(path, paths, n=1)
+  )
+  return f' (did you mean --config.{near[0]}?)' if near else ''
+
+
+def leaves(
+    config: ml_collections.ConfigDict, prefix: str = ''
+) -> Iterator[tuple[str, Any]]:
+  """Yields the path and the value of each field."""
+  for name, value in config.items():
+    if isinstance(value, ml_collections.ConfigDict):
+      yield from leaves(value, f'{prefix}{name}.')
+    else:
+      yield f'{prefix}{name}', value

@@ -1,13 +1,13 @@
 """Lists models: parameters, multiply-accumulates, and the papers' figures.
 
-MACs are counted as the RMT paper's "GFLOPs" are: multiply-accumulates of
-convolutions, linear layers and attention, with 5 and 2 operations per element
-of a layer and a batch norm, in units of 2^30. GFLOP counts two operations for
-a multiply-accumulate, in units of 10^9. Windowed attention counts its windows.
+MACs are multiply-accumulates of convolutions, linear layers and attention, with
+5 and 2 operations per element of a layer norm and a batch norm. The RMT paper
+prints them in units of 2^30 and calls them GFLOPs; GMACs are units of 10^9.
+GFLOP counts two operations for a multiply-accumulate, in units of 10^9.
+Attention in windows is counted by its windows.
 """
 
 import argparse
-import difflib
 from typing import NamedTuple
 
 from gswinrmt_jax.commands import arguments
@@ -62,9 +62,10 @@ def setting(name: str) -> Setting:
     UserError: If there is no such model; suggests the nearest.
   """
   if name not in _SETTINGS:
-    near = difflib.get_close_matches(name, _SETTINGS, n=1)
-    hint = f'did you mean {near[0]}?' if near else ', '.join(_SETTINGS)
-    raise UserError(f"no model '{name}': {hint}")
+    near = arguments.did_you_mean(name, _SETTINGS)
+    raise UserError(
+        f"no model '{name}'{near or '; there are ' + ', '.join(_SETTINGS)}"
+    )
   return _SETTINGS[name]
 
 
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
 
   print(
       f'{"model":<20}{"classes":>8}{"pixels":>8}{"parameters":>13}'
-      f'{"MACs/2^30":>11}{"GFLOP":>9}   paper'
+      f'{"GMACs":>9}{"MACs/2^30":>11}{"GFLOP":>9}   paper'
   )
   for name, used in settings.items():
     size = args.image_size or used.image_size
@@ -90,10 +91,12 @@ def run(args: argparse.Namespace) -> None:
       raise UserError(f'{name}: {error}') from error
     # The paper's MACs are for its own image size.
     macs = used.macs if size == used.image_size else ''
+    macs = f'{macs} x 2^30' if macs else ''
     paper = ', '.join(filter(None, (used.parameters, macs)))
     print(
         f'{name:<20}{used.num_classes:>8}{size:>8}{counted.parameters:>13,}'
-        f'{counted.macs / 2**30:>11.3f}{counted.flops / 1e9:>9.3f}   '
+        f'{counted.macs / 1e9:>9.3f}{counted.macs / 2**30:>11.3f}'
+        f'{counted.flops / 1e9:>9.3f}   '
         f'{paper or "-"}',
         flush=True,
     )

@@ -1,36 +1,48 @@
 """`gswinrmt train`, which is also `python train.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import hashlib
+import inspect
 import pathlib
+import re
 import sys
+import textwrap
+from typing import Any
 
+import ml_collections
+
+from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import arguments, guard, recipe_files
 from gswinrmt_jax.errors import UserError
 
 _USAGE = """\
-usage: {program} --config=FILE_OR_NAME[:ARGUMENT] [--workdir=DIR]
+usage: {program} --config=RECIPE [--workdir=DIR]
            [--config.FIELD=VALUE ...]
 
 Trains a model. The same command resumes an interrupted run.
 
-  --config=FILE_OR_NAME[:ARGUMENT]  the recipe: a Python file, or the name of
-                                    one of those below
-  --config.FIELD=VALUE              changes a field of the recipe
-  --workdir=DIR                     run folder (default: runs/NAME)
-  --coordinator=HOST:PORT           of several processes that train together,
-  --processes=N --process=I         where no launcher says it (docs/scaling.md)
-  --help                            this text; with --config, also the
-                                    recipe's fields, values and meanings
+  --config=NAME[:ARGUMENT]   the recipe: one of those below, or a Python file
+  --config.FIELD=VALUE       changes a field of the recipe
+  --workdir=DIR              run folder (default: runs/NAME); `auto` names it by
+                             the changed fields, as in runs/digits_rmt-seed=1
+  --help                     this text; with --config, all fields of the recipe
+
+  --coordinator=HOST:PORT --processes=N --process=I
+                             joins processes that train together and have no
+                             launcher that says so (docs/scaling.md)
 
 recipes:
 {names}
 
 examples:
   {program} --config=digits_retention
-  {program} --config=cifar10_swat --config.batch_size=64"""
-
+  {program} --help --config=digits_retention
+  {program} --config=cifar10_swat --config.batch_size=64 --workdir=auto"""
 
 _JOINING = ('coordinator', 'processes', 'process')
+_OPTIONS = ('config', 'workdir', 'help', *_JOINING)
+_WIDTH = 100  # characters of a line of the list of fields
+_LONGEST = 120  # characters of a folder that is named by its fields
 
 
 def main(
@@ -56,24 +68,148 @@ def main(
         raise UserError('--config is missing')
       return 0
     config = recipe_files.load(spec, overrides)
-    folder = options.get('workdir') or recipe_files.default_workdir(spec)
+    folder = _workdir(options.get('workdir'), spec, config)
 
     # Imported here: the lines above need no JAX.
     from gswinrmt_jax.distributed import processes
     from gswinrmt_jax.train import train_loop
 
     processes.start(*(options.get(name, '') for name in _JOINING))
-    train_loop.train(config, pathlib.Path(folder))
+    summary = train_loop.train(config, folder)
+    processes.terminal().say(_next_steps(folder, summary))
   return outcome.status
 
 
-def _print_help(program, spec, overrides):
-  from gswinrmt_jax import recipes
+def _workdir(chosen, spec, config):
+  """Returns the folder of --workdir: 'auto', another one, or by default."""
+  default = recipe_files.default_workdir(spec)
+  if chosen != 'auto':
+    return pathlib.Path(chosen or default)
+  # Fields that change no result do not count: a run may resume with others.
+  free = recipes.free_fields()
+  before = dict(_leaves(recipe_files.load(spec, [])))
+  changed = (
+      f'-{_short(path)}={_text(value)}'
+      for path, value in _leaves(config)
+      if path not in free and value != before[path]
+  )
+  name = re.sub(r'[^\w.,=+-]', '', default.name + ''.join(changed))
+  if len(name) > _LONGEST:
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    name = f'{name[:_LONGEST]}-{digest}'
+  return default.with_name(name)
 
-  names = '\n'.join(f'  {name}' for name in recipe_files.names())
-  print(_USAGE.format(program=program, names=names))
-  if spec:
-    print(f'\n{recipes.describe(recipe_files.load(spec, overrides))}')
+
+def _short(path):
+  """Returns the last word of a path; of `model.name` and `data.name` both."""
+  section, _, name = path.rpartition('.')
+  return section if name == 'name' else name
+
+
+def _next_steps(folder: pathlib.Path, summary: Mapping[str, Any]) -> str:
+  """Returns the commands that usually follow a run."""
+  finished = summary['steps'] == summary['total_steps']
+  split = '' if finished else ' --split val'
+  return '\n'.join(
+      [
+          '',
+          'Next:',
+          f'  gswinrmt evaluate {folder}{split}',
+          f'  gswinrmt predict {folder} IMAGE --maps maps',
+          f'  gswinrmt export {folder} --format safetensors',
+      ]
+  )
+
+
+def _print_help(program, spec, overrides):
+  if not spec:
+    names = '\n'.join(f'  {name}' for name in recipe_files.names())
+    print(_USAGE.format(program=program, names=names))
+    return
+  config = recipe_files.load(spec, overrides)
+  print(f'usage: {program} --config={spec} [--config.FIELD=VALUE ...]')
+  print(f'\nfields of {spec}: value, meaning\n\n{describe(config)}')
+
+
+def describe(config: ml_collections.ConfigDict) -> str:
+  """Returns a table of the fields: value, meaning, choices.
+
+  Fields of the model have the named model's values, unless the config has
+  others.
+
+  Raises:
+    UserError: If the model does not exist.
+  """
+  from gswinrmt_jax.models import factory
+
+  overrides = dict(config.model)
+  name = overrides.pop('name')
+  try:
+    model = factory.resolve(name, overrides)
+  except ValueError as error:
+    raise UserError(f'config.model: {error}') from error
+  groups = {}
+  for path, value in _leaves(config):
+    if path in recipes.FIELDS:
+      declared = recipes.FIELDS[path]
+      choices = ', '.join(declared.choices)
+      meaning = declared.meaning + (f' ({choices})' if choices else '')
+      row = path, _text(value), meaning
+      groups.setdefault(path.rpartition('.')[0], []).append(row)
+  meanings = _architecture_meanings()
+  groups['model'] += [
+      (f'model.{field}', _text(value), meanings.get(field, ''))
+      for field, value in model.items()
+  ]
+  return '\n\n'.join(map(_columns, groups.values()))
+
+
+def _columns(rows):
+  """Aligns fields, values and meanings, which may take several lines."""
+  field, value = (max(len(row[column]) for row in rows) for column in (0, 1))
+  value = min(value, 26)
+  indent = field + value + 4
+  lines = []
+  for name, shown, meaning in rows:
+    first, *rest = textwrap.wrap(meaning, _WIDTH - indent) or ['']
+    lines.append(f'{name:<{field}}  {shown:<{value}}  {first}'.rstrip())
+    lines += [' ' * indent + line for line in rest]
+  return '\n'.join(lines)
+
+
+def _architecture_meanings():
+  """Returns the first sentence on each field in `Architecture`'s docstring."""
+  from gswinrmt_jax.models import architecture
+
+  text = inspect.getdoc(architecture.Architecture) or ''
+  found = re.findall(
+      r'^  (\w+): (.*(?:\n    .*)*)', text.partition('Attributes:')[2], re.M
+  )
+  meanings = {}
+  for name, meaning in found:
+    meaning = ' '.join(meaning.replace('`', '').split())
+    sentence = re.split(r'\.(?: (?=[A-Z])|$)', meaning)[0]
+    # Lower case, unless it begins with a name such as LayerNorm or FFN.
+    meanings[name] = re.sub(
+        r'^[A-Z](?=[a-z]* )', lambda first: first[0].lower(), sentence
+    )
+  return meanings
+
+
+def _leaves(config):
+  """Yields the path and value of each field, in the order of `FIELDS`."""
+  found = dict(recipe_files.leaves(config))
+  yield from ((path, found.pop(path)) for path in recipes.FIELDS)
+  yield from sorted(found.items())
+
+
+def _text(value):
+  """Returns a value as it can be written on the command line."""
+  if isinstance(value, tuple):
+    return f'({",".join(map(_text, value))}{"," * (len(value) == 1)})'
+  if isinstance(value, float):
+    return f'{value:.6g}'
+  return str(value) if value != '' else "''"
 
 
 def _split(argv):
@@ -94,5 +230,15 @@ def _split(argv):
         raise UserError(f'--{name} needs a value')
       options[name] = value
     else:
-      raise UserError(f"unknown argument '{argument}' (--help lists them)")
+      raise UserError(f"unknown argument '{argument}'{_meant(argument)}")
   return options, overrides
+
+
+def _meant(argument):
+  """Suggests an option, or a field that was written without `--config.`."""
+  name = argument.partition('=')[0].lstrip('-').removeprefix('config.')
+  if name in _OPTIONS:
+    return f' (did you mean --{name}?)'
+  near = arguments.did_you_mean(name, _OPTIONS).replace('mean ', 'mean --')
+  field = recipe_files.nearest_field(name, recipes.FIELDS)
+  return near or field or ' (--help lists the arguments)'

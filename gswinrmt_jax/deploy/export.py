@@ -71,7 +71,8 @@ def export(
       prefix=f'.{folder.name}.', dir=folder.parent
   ) as place:
     written = pathlib.Path(place) / name
-    found, expected = write(weights, written), model_logits(weights)
+    with terminal.busy(f'Writing {name} and comparing its logits'):
+      found, expected = write(weights, written), model_logits(weights)
     difference = float(np.abs(found - expected).max())
     # NaN has to fail this comparison.
     if not difference <= tolerance * float(np.abs(expected).max()):

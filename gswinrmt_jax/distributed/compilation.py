@@ -1,15 +1,15 @@
 """Compilation of the training step ahead of time, and its cache on disk."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import concurrent.futures
+import contextlib
 import gc
-import time
 from typing import Any
 
 import jax
 
 from gswinrmt_jax import files
-from gswinrmt_jax.terminal import duration, Terminal
+from gswinrmt_jax.terminal import Terminal
 
 
 def keep_programs() -> None:
@@ -26,42 +26,57 @@ def keep_programs() -> None:
   jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
-def start(
+@contextlib.contextmanager
+def in_background(
     function: Any, *args: Any, terminal: Terminal
-) -> Callable[[], Callable[..., Any]]:
-  """Traces a jitted function and starts compiling it in a thread.
+) -> Iterator[Callable[[], Callable[..., Any]]]:
+  """Traces the training step and compiles it in a thread.
 
-  Meanwhile other programs can be traced, compiled and run: XLA needs nothing of
+  Inside, other programs can be traced, compiled and run: XLA needs nothing of
   Python.
 
   Args:
     function: The training step, jitted.
     *args: Its arguments, or their shapes.
-    terminal: Where the duration is printed.
+    terminal: Where the elapsed time is shown.
 
-  Returns:
+  Yields:
     Function that waits for the compiled step and returns it.
   """
-  terminal.progress('Compiling the training step ...')
-  before = time.perf_counter()
-  # Tracing makes objects by the million, which Python would look through again
-  # and again: a fifth of the time.
-  was_enabled = gc.isenabled()
-  gc.disable()
-  try:
-    lowered = function.lower(*args)
-  finally:
-    if was_enabled:
-      gc.enable()
-  compiling = _in_thread(lowered.compile)
+  with terminal.busy('Compiling the training step (once)'):
+    # Tracing makes objects by the million, which Python would look through
+    # again and again: a fifth of the time.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+      lowered = function.lower(*args)
+    finally:
+      if was_enabled:
+        gc.enable()
+    yield _in_thread(lowered.compile).result
 
-  def finish():
-    program = compiling.result()
-    seconds = time.perf_counter() - before
-    terminal.say(f'Compiled the training step in {duration(seconds)}.')
-    return program
 
-  return finish
+def announced(
+    function: Any, name: str, terminal: Terminal
+) -> Callable[..., Any]:
+  """Returns a jitted function whose first call shows that it compiles.
+
+  Args:
+    function: The function, jitted.
+    name: What it is called in the message.
+    terminal: Where the elapsed time is shown.
+  """
+  known = False
+
+  def call(*args):
+    nonlocal known
+    if not known:
+      with terminal.busy(f'Compiling {name} (once)'):
+        compiled(function.trace(*args))
+      known = True
+    return function(*args)  # JAX finds the program that was compiled.
+
+  return call
 
 
 def compiled(traced: jax.stages.Traced) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from gswinrmt_jax.distributed import mesh as devices_lib
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator, metrics
 from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights import load as weights_lib
 
 _BATCH_SIZE = 100  # if no run says one
@@ -30,6 +31,7 @@ def evaluate_run(
     image_size: int | None = None,
     batch_size: int | None = None,
     data_dir: str | None = None,
+    out: pathlib.Path | None = None,
     terminal: Terminal | None = None,
 ) -> dict[str, Any]:
   """Evaluates a run's checkpoint, or weights, on any number of devices.
@@ -45,13 +47,15 @@ def evaluate_run(
       Above the card's no margin is cut off.
     batch_size: Images at a time; None takes the run's.
     data_dir: Where the data are; None takes the run's.
+    out: JSON file to write; None names it, see below.
     terminal: Where the table goes.
 
   Returns:
-    What was written to `evaluation_SPLIT_STEP.json` next to the weights: with
-    the data's name before the split if it is not the run's, without step if
-    there was no run, with `_ema` after the step for the average, with
-    `_Npx` at the end at another image size.
+    What was written: to `evaluation_SPLIT_STEP.json` in the run folder, with
+    the data's name before the split if it is not the run's, with `_ema` after
+    the step for the average, with `_Npx` at the end at another image size. Of
+    other weights to the current folder, with their name and the data's before
+    the split: an exported folder stays as it was.
 
   Raises:
     UserError: If weights or data do not allow it.
@@ -78,13 +82,21 @@ def evaluate_run(
   info = datasets.info(name, data_dir)
   weights.check_classes(info)
   datasets.ensure(name, data_dir)
+  if out is None:
+    out = _default_path(source, weights, name, split, image_size)
+  out.parent.mkdir(parents=True, exist_ok=True)
   size = (image_size, image_size) if image_size else weights.card.image_size
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZE
   with _forms(recipe):
     scores = _scores(
-        weights, (name, taken, data_dir), size, batch_size or own_size
+        weights,
+        (name, taken, data_dir),
+        size,
+        batch_size or own_size,
+        terminal,
     )
   report = {
+      'source': weights.origin,
       'step': weights.step,
       'epoch': weights.epoch,
       'weights': weights.which,
@@ -98,15 +110,8 @@ def evaluate_run(
       f'{weights.origin}, {name} {taken}, {size[0]} x {size[1]} pixels'
   )
   terminal.say(metrics.table(report, info.class_names))
-  # Other data's scores do not go where the run's own on this split are.
-  path = weights.folder / _file_name(
-      split if own else f'{name}_{split}',
-      weights.step,
-      weights.which,
-      image_size,
-  )
-  files.write_json(path, report)
-  terminal.say(f'Written to {path}.')
+  files.write_json(out, report)
+  terminal.say(f'Written to {out}.')
   return report
 
 
@@ -119,7 +124,7 @@ def _forms(recipe):
   )
 
 
-def _scores(weights, split, size, batch_size):
+def _scores(weights, split, size, batch_size, terminal):
   """Goes once through the images of a split: data set, name, folder."""
   card, devices = weights.card, devices_lib.Devices()
   # Each is needed once: there is no use in keeping it.
@@ -131,12 +136,26 @@ def _scores(weights, split, size, batch_size):
   )
   batch_size = devices.rounded_up(batch_size)
   scores = evaluator.evaluate(
-      jax.jit(eval_step),
+      compilation.announced(jax.jit(eval_step), 'the evaluation', terminal),
       {'': weights.variables},
       batches_lib.eval_batches(records, batch_size=batch_size),
       devices.put_batch,
   )
   return scores['']
+
+
+def _default_path(source, weights, data, split, image_size):
+  """Returns the file of a report whose place was not said."""
+  if weights.recipe is None:
+    source = pathlib.Path(str(source).removeprefix(hub.PREFIX))
+    source = source.with_suffix('') if source.is_file() else source
+    folder, words = pathlib.Path(), [*source.parts[-2:], data, split]
+  else:
+    own = data == weights.recipe.data.name
+    folder, words = weights.folder, [split] if own else [data, split]
+  return folder / _file_name(
+      '_'.join(words), weights.step, weights.which, image_size
+  )
 
 
 def _file_name(split, step, which, image_size):

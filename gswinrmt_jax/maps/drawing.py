@@ -1,17 +1,19 @@
-"""Pictures of the maps, drawn over their image."""
+"""Plots of the maps, over their image and alone."""
 
 from collections.abc import Sequence
+import math
 import pathlib
 import textwrap
 
 import numpy as np
 
 from gswinrmt_jax import files
-from gswinrmt_jax.maps.computation import Maps
+from gswinrmt_jax.maps.computation import Maps, StageMaps
 
 # The value of a gate at 0, neither open nor closed.
 _NEUTRAL = {'sigmoid': 0.5, 'swish': 0.0}
-MAX_HEADS = 8  # in a row; more would be too small to see
+MAX_HEADS = 8  # of a stage; more would be too small to see
+_DPI = 200
 
 
 def write(
@@ -29,7 +31,7 @@ def write(
       exist.
     maps: The maps to draw.
     picture: uint8 [h w 3], the image of the maps before normalisation.
-    title: Title of every picture, such as the file and the predicted class.
+    title: Title of every plot, such as the file and the predicted class.
 
   Returns:
     The paths.
@@ -59,32 +61,44 @@ def write(
 
 
 def _reach(maps, picture):
-  """Rows of stages, columns of heads; bright where the token takes from."""
-  figure, panels = _panels_of_heads(maps, _ratio(picture))
-  for axes, stage_maps, head in panels:
+  """The image, then the heads of all stages, stage by stage."""
+  stages, note = _with_several_tokens(maps)
+  panels = [(stage, head) for stage in stages for head in _heads_shown(stage)]
+  figure, (first, *rest) = _grid(1 + len(panels), _ratio(picture))
+  first.imshow(picture)
+  first.set_title('image, with the token\nof each stage', fontsize=8)
+  for axes, (stage_maps, head) in zip(rest, panels, strict=True):
     weights = np.abs(stage_maps.weights[head])
-    # No colour outside the window.
+    # Grey, no colour, outside the window.
     weights = np.ma.masked_equal(weights / (weights.max() or 1), 0)
-    stride = stage_maps.stride
-    image = _lay_over(axes, picture, weights, stride, 'inferno', (0, 1))
-    _frame(axes, stage_maps.token, stride)
-    distance = stage_maps.distance[head]
-    axes.set_title(f'head {head}: {distance:.2f}', fontsize=8)
+    image = _tokens(
+        axes, picture, weights, stage_maps.stride, 'inferno', (0, 1)
+    )
+    for panel in (axes, first) if head == 0 else (axes,):
+      _frame(panel, stage_maps.token, stage_maps.stride)
+    axes.set_title(
+        f'{_name(maps, stage_maps)}, head {head}\n'
+        f'distance {stage_maps.distance[head]:.2f}',
+        fontsize=8,
+    )
+  _hide_ticks([first, *rest])
   return _explained(
       figure,
       image,
       (0, 0.5, 1),
-      'What the framed token takes from every token, over the largest of the '
-      'head. No colour: nothing, as outside its window. After the head: mean '
-      'Manhattan distance in tokens.',
+      'Attention weights of the framed token, relative to the largest weight '
+      'of each head; grey where there are none, as outside the window. '
+      'Distance: mean Manhattan distance under the weights, in tokens.' + note,
   )
 
 
 def _decay(maps):
-  """Rows of stages, columns of heads; zero offset in the middle."""
-  ratio = max(_ratio(stage_maps.kernel[0]) for stage_maps in maps.stages)
-  figure, panels = _panels_of_heads(maps, ratio)
-  for axes, stage_maps, head in panels:
+  """The heads of all stages, stage by stage; zero offset in the middle."""
+  stages, note = _with_several_tokens(maps)
+  panels = [(stage, head) for stage in stages for head in _heads_shown(stage)]
+  ratio = max(_ratio(stage_maps.kernel[0]) for stage_maps in stages)
+  figure, grid = _grid(len(panels), ratio)
+  for axes, (stage_maps, head) in zip(grid, panels, strict=True):
     kernel = stage_maps.kernel[head]
     down, across = ((extent - 1) // 2 for extent in kernel.shape)
     image = axes.imshow(
@@ -98,69 +112,109 @@ def _decay(maps):
         xticks=sorted({-across, 0, across}), yticks=sorted({-down, 0, down})
     )
     axes.tick_params(labelsize=6)
-    rates = ' '.join(f'{rate:.3f}' for rate in stage_maps.rates[:, head])
-    axes.set_title(f'head {head}: {rates}', fontsize=8)
+    rates = ', '.join(f'{rate:.3f}' for rate in stage_maps.rates[:, head])
+    axes.set_title(
+        f'{_name(maps, stage_maps)}, head {head}\n$\\gamma$ {rates}', fontsize=8
+    )
   return _explained(
       figure,
       image,
       (0, 0.5, 1),
-      'Decay by the offset in tokens. After the head: gamma along the width '
-      'and the height, or one for both.',
+      r'Decay $\gamma^{|dx|+|dy|}$ by the offset (dx, dy) between two tokens. '
+      r'Two values of $\gamma$ are those along the width and the height.'
+      + note,
   )
 
 
 def _gate(maps, picture):
-  """The image, then the gate of each stage on one scale around neutral."""
-  gates = [stage_maps.gate for stage_maps in maps.stages]
-  figure, panels = _image_and(picture, len(gates))
+  """The image; the gate of each stage over it and alone, on one scale."""
+  stages, note = _with_several_tokens(maps)
+  figure, over, alone = _image_and_rows(picture, len(stages))
   neutral = _NEUTRAL[maps.gate_fn]
-  spread = max(np.abs(gate - neutral).max() for gate in gates)
+  spread = max(np.abs(stage_maps.gate - neutral).max() for stage_maps in stages)
   scale = (neutral - spread, neutral + spread)
-  for index, (axes, gate) in enumerate(zip(panels, gates, strict=True)):
-    stride = maps.stages[index].stride
-    image = _lay_over(axes, picture, gate, stride, 'RdBu_r', scale)
-    axes.set_title(f'stage {index + 1}: mean {gate.mean():.3f}', fontsize=9)
-  ticks = (scale[0], neutral, scale[1])
-  text = f'Gate ({maps.gate_fn}), mean over the channels.'
-  return _explained(figure, image, ticks, text, panels)
+  for upper, lower, stage_maps in zip(over, alone, stages, strict=True):
+    gate, stride = stage_maps.gate, stage_maps.stride
+    _lay_over(upper, picture, gate, stride, 'RdBu_r', scale)
+    image = _tokens(lower, picture, gate, stride, 'RdBu_r', scale)
+    upper.set_title(
+        f'{_name(maps, stage_maps)}\nmean {gate.mean():.2f}', fontsize=9
+    )
+  text = (
+      f'Output gate ({maps.gate_fn}), mean over channels: over the image, and '
+      f'alone. Red: open; blue: closed; white: {neutral:g}.{note}'
+  )
+  return _explained(figure, image, (scale[0], neutral, scale[1]), text)
 
 
 def _grad_cam(maps, picture):
-  """The image, and the evidence for the class over it."""
-  figure, panels = _image_and(picture, 1)
+  """The image; the evidence for the class over it and alone."""
+  figure = _figure(1, 3, 2.4, _ratio(picture))
+  first, over, alone = figure.subplots(1, 3)
+  first.imshow(picture)
   peak = maps.cam.max()
   strength = maps.cam / (peak or 1)
-  image = _lay_over(panels[0], picture, strength, 1, 'inferno', (0, 1))
-  title = f'class {maps.label}, stage {maps.cam_stage}'
-  panels[0].set_title(title if peak else f'{title}: no evidence', fontsize=9)
-  text = 'Grad-CAM over its largest value.'
-  return _explained(figure, image, (0, 0.5, 1), text, panels)
+  _lay_over(over, picture, strength, 1, 'inferno', (0, 1))
+  image = _tokens(alone, picture, strength, 1, 'inferno', (0, 1))
+  titles = ('image', 'Grad-CAM over it', 'Grad-CAM alone')
+  for axes, title in zip((first, over, alone), titles, strict=True):
+    axes.set_title(title, fontsize=9)
+  _hide_ticks((first, over, alone))
+  text = (
+      f'Evidence for class {maps.label} in the feature map of stage '
+      f'{maps.cam_stage}, relative to its largest value.'
+  )
+  if not peak:
+    text = f'Stage {maps.cam_stage} has no evidence for class {maps.label}.'
+  return _explained(figure, image, (0, 0.5, 1), text)
 
 
-def _panels_of_heads(maps, ratio):
-  """Returns a figure, and its panels with the maps of a stage and the head."""
-  heads = [_heads_shown(len(stage_maps.weights)) for stage_maps in maps.stages]
-  columns = max(map(len, heads))
-  figure = _figure(len(heads), columns, 1.5, ratio)
-  cells = figure.add_gridspec(len(heads), columns)
-  panels = []
-  for row, stage_maps in enumerate(maps.stages):
-    for column, head in enumerate(heads[row]):
-      axes = figure.add_subplot(cells[row, column])
-      panels.append((axes, stage_maps, head))
-      if not column:
-        axes.set_ylabel(f'stage {row + 1}', fontsize=8)
-  return figure, panels
+def _with_several_tokens(maps):
+  """Returns the stages that have a map, and a note on those that have none."""
+  several = [
+      stage_maps for stage_maps in maps.stages if stage_maps.weights[0].size > 1
+  ]
+  left_out = [
+      str(number)
+      for number, stage_maps in enumerate(maps.stages, start=1)
+      if stage_maps.weights[0].size == 1
+  ]
+  if not left_out:
+    return several, ''
+  return several, f' Not shown: stage {", ".join(left_out)}, of one token.'
 
 
-def _image_and(picture, count):
-  """Returns a figure that begins with the image, and panels beside it."""
-  figure = _figure(1, count + 1, 2.4, _ratio(picture))
-  first, *panels = figure.subplots(1, count + 1)
-  first.imshow(picture)
-  first.set(xticks=[], yticks=[])
-  first.set_title('image', fontsize=9)
-  return figure, panels
+def _name(maps, stage_maps):
+  """Returns 'stage 3'; stages count from 1."""
+  number = [each is stage_maps for each in maps.stages].index(True) + 1
+  return f'stage {number}'
+
+
+def _grid(count, ratio):
+  """Returns a figure and its panels, in rows that leave few places empty."""
+  columns = min(count, min(range(8, 4, -1), key=lambda wide: -count % wide))
+  rows = math.ceil(count / columns)
+  figure = _figure(rows, columns, 1.6, ratio)
+  cells = figure.add_gridspec(rows, columns)
+  return figure, [
+      figure.add_subplot(cells[divmod(index, columns)])
+      for index in range(count)
+  ]
+
+
+def _image_and_rows(picture, count):
+  """Returns a figure with a large image, and two rows of panels after it."""
+  figure = _figure(2, count + 2, 1.6, _ratio(picture))
+  cells = figure.add_gridspec(2, count + 2)
+  large = figure.add_subplot(cells[:, :2])
+  large.imshow(picture)
+  large.set_title('image', fontsize=9)
+  over, alone = (
+      [figure.add_subplot(cells[row, column + 2]) for column in range(count)]
+      for row in range(2)
+  )
+  _hide_ticks([large, *over, *alone])
+  return figure, over, alone
 
 
 def _figure(rows, columns, side, ratio):
@@ -168,12 +222,18 @@ def _figure(rows, columns, side, ratio):
   # Imported here, and without `pyplot`: no window, no global state.
   from matplotlib.figure import Figure
 
-  size = max(columns * side + 1, 4.5), rows * (side * ratio + 0.4) + 0.6
-  return Figure(figsize=size, layout='constrained')
+  size = max(columns * side + 1, 4.5), rows * (side * ratio + 0.4) + 0.8
+  return Figure(figsize=size, layout='constrained', dpi=_DPI)
 
 
-def _heads_shown(count: int) -> Sequence[int]:
+def _hide_ticks(panels):
+  for axes in panels:
+    axes.set(xticks=[], yticks=[])
+
+
+def _heads_shown(stage_maps: StageMaps) -> Sequence[int]:
   """Heads to show: all, or as many as fit, the first and last among them."""
+  count = len(stage_maps.weights)
   shown = min(count, MAX_HEADS)
   return np.linspace(0, count - 1, shown).round().astype(int).tolist()
 
@@ -184,22 +244,27 @@ def _ratio(array):
 
 
 def _lay_over(axes, picture, values, stride, colors, scale):
-  """Draws tokens over their pixels, clipped at the border of the image."""
-  height, width = picture.shape[:2]
-  rows, columns = (extent * stride for extent in values.shape)
-  # Grey and of little contrast, so that colour and light are the map's.
+  """Draws tokens over their pixels, which show through in grey."""
+  # Of little contrast, so that colour and light are the map's.
   grey = 60 + 0.35 * picture.mean(-1)
   axes.imshow(grey, cmap='gray', vmin=0, vmax=255)
+  return _tokens(axes, picture, values, stride, colors, scale, alpha=0.65)
+
+
+def _tokens(axes, picture, values, stride, colors, scale, alpha=1.0):
+  """Draws tokens at their pixels, clipped at the border of the image."""
+  height, width = picture.shape[:2]
+  rows, columns = (extent * stride for extent in values.shape)
   image = axes.imshow(
       values,
       cmap=colors,
-      alpha=0.65,
+      alpha=alpha,
       vmin=scale[0],
       vmax=scale[1],
       extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
       interpolation='nearest',
   )
-  axes.set(xticks=[], yticks=[])
+  axes.set_facecolor('0.8')  # where values are masked
   axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
   return image
 
@@ -217,10 +282,9 @@ def _frame(axes, token, stride):
   axes.add_patch(frame)
 
 
-def _explained(figure, image, ticks, text, panels=None):
+def _explained(figure, image, ticks, text):
   """Adds a colour bar, with ticks that fit into the layout, and a caption."""
-  panels = panels or figure.axes
-  figure.colorbar(image, ax=panels, shrink=0.6, ticks=ticks, format='%.2f')
+  figure.colorbar(image, ax=figure.axes, shrink=0.6, ticks=ticks, format='%.2f')
   figure.supxlabel(_wrap(figure, text), fontsize=9)
   return figure
 

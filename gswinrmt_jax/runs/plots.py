@@ -1,6 +1,7 @@
-"""Pictures of a run: its curves, and its first batch before and after."""
+"""Plots of a run: its curves, and its first batch before and after."""
 
 from collections.abc import Mapping, Sequence
+import itertools
 import math
 import pathlib
 import threading
@@ -9,18 +10,23 @@ from typing import Any
 import numpy as np
 
 from gswinrmt_jax import files
+from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.terminal import Terminal
 
-DRAWN = 32  # images of a batch
+DRAWN = 16  # images of a batch
 
+_DPI = 200
 _MIN_SIDE = 96  # pixels to which small images are enlarged
-_LINE, _GAP = 12, 4  # pixels of a line of text and between images
+_LINE, _GAP = 16, 4  # pixels of a line of text and between images
+_MARGIN = 80  # pixels to the left of a row of images, for its label
 
+# Key in the log, label of its axis, factor.
 _PANELS = {
-    'loss': 'cross-entropy',
-    'accuracy': 'accuracy',
-    'learning_rate': 'learning rate',
+    'loss': ('cross-entropy', 1),
+    'accuracy': ('accuracy (%)', 100),
+    'learning_rate': ('learning rate', 1),
+    'grad_norm': ('gradient norm', 1),
 }
 _SPLITS = {
     'train': ('tab:blue', 'train (augmented)'),
@@ -33,7 +39,7 @@ class Curves:
   """Draws a run's curves in a thread while it trains."""
 
   def __init__(self, folder: pathlib.Path, terminal: Terminal):
-    """Takes the run folder, and where it is told if nothing can be drawn."""
+    """Takes the run folder, and where to say that nothing can be drawn."""
     self._folder, self._terminal = folder, terminal
     self._thread = threading.Thread()  # none yet
 
@@ -55,13 +61,18 @@ def draw_curves(
     folder: pathlib.Path,
     entries: Sequence[Mapping[str, Any]],
     terminal: Terminal,
+    summary: Mapping[str, Any] | None = None,
 ) -> None:
-  """Draws loss, accuracy and learning rate over the epochs: `curves.png`.
+  """Draws the metrics over the epochs: `curves.png`.
+
+  Loss, accuracy, learning rate, gradient norm and, where decays are learned,
+  the range of gamma.
 
   Args:
     folder: The run folder; its name is the title.
     entries: Those of `metrics.jsonl`.
-    terminal: Says so if the picture cannot be written.
+    terminal: Says so if the plot cannot be written.
+    summary: That of the run, for the test results.
   """
   # Imported here, and without `pyplot`: no window, no global state.
   from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -69,24 +80,85 @@ def draw_curves(
 
   train = [entry for entry in entries if entry['kind'] == 'train']
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
-  figure = Figure(figsize=(12, 3.6), layout='constrained')
+  figure = Figure(figsize=(12, 6.4), layout='constrained', dpi=_DPI)
   canvas = FigureCanvasAgg(figure)
   figure.suptitle(folder.name)
-  for axes, name in zip(figure.subplots(1, 3), _PANELS, strict=True):
-    alone = name == 'learning_rate'
-    color = 'tab:blue' if alone else '0.75'
-    axes.plot(*_curve(train, name), color=color, lw=1, label='per interval')
-    for split, (color, label) in _SPLITS.items():
-      x, y = _curve(epochs, f'{split}_{name}')
-      if y:
-        axes.plot(x, y, 'o-', ms=3, color=color, label=label)
-    axes.set(xlabel='epoch', ylabel=_PANELS[name])
+  cells = figure.add_gridspec(2, 3)
+  panels = [figure.add_subplot(cells[divmod(place, 3)]) for place in range(4)]
+  for axes, name in zip(panels, _PANELS, strict=True):
+    _draw_metric(axes, name, train, epochs)
+  if any('gamma_min' in entry for entry in train):
+    panels.append(figure.add_subplot(cells[1, 1]))
+    _draw_gamma(panels[-1], train)
+  _mark_results(panels, epochs, summary)
+  for axes in panels:
+    axes.set_xlabel('epoch')
     axes.grid(alpha=0.3)
-    if not alone:
-      axes.legend(frameon=False)
+  lines, labels = panels[1].get_legend_handles_labels()
+  legend = figure.add_subplot(cells[1, len(panels) - 3 :])
+  legend.axis('off')
+  legend.legend(lines, labels, loc='center', frameon=False)
   path = folder / 'curves.png'
   with terminal.sparing(path.name), files.replaced(path) as part:
     canvas.print_png(part)
+
+
+def _draw_metric(axes, name, train, epochs):
+  """Draws a metric of intervals in grey, and of epochs by split."""
+  label, factor = _PANELS[name]
+  split_up = name in ('loss', 'accuracy')
+  x, y = _curve(train, name, factor)
+  color = '0.75' if split_up else 'tab:blue'
+  axes.plot(x, y, color=color, lw=1, label='train, per interval')
+  for split, (color, named) in _SPLITS.items() if split_up else ():
+    x, y = _curve(epochs, f'{split}_{name}', factor)
+    if y:
+      axes.plot(x, y, 'o-', ms=3, color=color, label=named)
+  axes.set_ylabel(label)
+  if name == 'learning_rate':
+    axes.ticklabel_format(axis='y', scilimits=(-2, 3))
+
+
+def _draw_gamma(axes, train):
+  """Draws the range of the learned decay rates over all heads."""
+  x, low = _curve(train, 'gamma_min')
+  _, high = _curve(train, 'gamma_max')
+  axes.fill_between(x, low, high, color='tab:blue', alpha=0.2, lw=0)
+  for values in (low, high):
+    axes.plot(x, values, color='tab:blue', lw=1)
+  axes.set_ylabel(r'decay $\gamma$, smallest and largest')
+
+
+def _mark_results(panels, epochs, summary):
+  """Marks the best epoch, and the test results if there are any."""
+  if not epochs:
+    return
+  best = max(
+      epochs, key=lambda one: (raw_and_ema.better(one, 'val_')[0], one['epoch'])
+  )
+  accuracy, whose = raw_and_ema.better(best, 'val_')
+  prefix = raw_and_ema.PREFIX if whose == raw_and_ema.EMA else ''
+  epoch = best['epoch']
+  for axes in panels:
+    axes.axvline(
+        epoch,
+        color='0.4',
+        ls=':',
+        label=f'best epoch: {epoch}, validation {accuracy:.2%}',
+    )
+  found = (summary or {}).get('best', {})
+  if f'test_{prefix}accuracy' not in found:
+    return
+  for axes, name in zip(panels, ('loss', 'accuracy'), strict=False):
+    value = found[f'test_{prefix}{name}']
+    axes.plot(
+        epoch,
+        value * _PANELS[name][1],
+        'D',
+        color='tab:red',
+        label=f'test at the best epoch: {value:.2%}',
+        zorder=3,
+    )
 
 
 def write_augmented_batch(
@@ -129,26 +201,35 @@ def write_before_after(
     titles: Text of one or more lines under each image, cut off at its width.
     columns: Images in a row.
   """
-  from PIL import Image, ImageDraw
+  from PIL import Image, ImageDraw, ImageFont
 
+  font = ImageFont.load_default(_LINE - 3)
   count, height, width, _ = before.shape
   columns = min(columns, count)
   scale = math.ceil(_MIN_SIDE / min(height, width))
   down, across = height * scale + _GAP, width * scale + _GAP
   lines = max(title.count('\n') + 1 for title in titles)
-  cell_height = 2 * down + lines * _LINE
-  size = columns * across, math.ceil(count / columns) * cell_height
+  cell_height = 2 * down + lines * _LINE + _GAP
+  rows = math.ceil(count / columns)
+  size = _MARGIN + columns * across, rows * cell_height
   grid = Image.new('RGB', size, 'white')
+  for row, (offset, label) in itertools.product(
+      range(rows),
+      ((down / 2, 'loaded'), (1.5 * down, 'augmented'), (2 * down, 'target')),
+  ):
+    anchor = 'la' if label == 'target' else 'lm'
+    place = _GAP, row * cell_height + offset
+    ImageDraw.Draw(grid).text(place, label, 'black', font, anchor)
   for i in range(count):
     # Each cell is drawn separately, so that it cuts off a long title.
     cell = Image.new('RGB', (across, cell_height), 'white')
     for top, image in ((0, before[i]), (down, after[i])):
       enlarged = np.repeat(np.repeat(image, scale, axis=0), scale, axis=1)
       cell.paste(Image.fromarray(enlarged), (_GAP // 2, top + _GAP // 2))
-    place = _GAP // 2, 2 * down - _GAP // 2
-    ImageDraw.Draw(cell).text(place, titles[i], fill='black', spacing=0)
+    place = _GAP // 2, 2 * down
+    ImageDraw.Draw(cell).text(place, titles[i], 'black', font, spacing=1)
     row, column = divmod(i, columns)
-    grid.paste(cell, (column * across, row * cell_height))
+    grid.paste(cell, (_MARGIN + column * across, row * cell_height))
   grid.save(path)
 
 
@@ -163,15 +244,24 @@ def denormalize(
 
 
 def describe(target: np.ndarray, class_names: Sequence[str]) -> str:
-  """Names the two heaviest classes of a target, one a line: `cat 0.71`."""
+  """Names the two heaviest classes of a target, one a line: `cat: 0.71`.
+
+  A name that is a number becomes `class 2`.
+  """
+
+  def named(label):
+    name = class_names[label]
+    name = f'class {name}' if name.isdecimal() else name
+    return f'{name}: {target[label]:.2f}'
+
   first, second = np.argsort(-np.asarray(target), kind='stable')[:2]
-  parts = [f'{class_names[first]} {target[first]:.2f}']
   others = np.sort(target)[:-1]
   if others[-1] > others[0]:  # otherwise it is only the smoothing
-    parts.append(f'{class_names[second]} {target[second]:.2f}')
-  return '\n'.join(parts)
+    return f'{named(first)}\n{named(second)}'
+  return named(first)
 
 
-def _curve(entries, name):
+def _curve(entries, name, factor=1):
   found = [entry for entry in entries if name in entry]
-  return [entry['epoch'] for entry in found], [entry[name] for entry in found]
+  x = [entry['epoch'] for entry in found]
+  return x, [factor * entry[name] for entry in found]

@@ -1,5 +1,6 @@
 """The progress of a run on the terminal: speed, time left, the best epoch."""
 
+import collections
 from collections.abc import Mapping, Sequence
 import time
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.terminal import duration, Terminal
 
+_WINDOW = 10  # intervals over which the speed is averaged
+_SLOW_DATA = 0.1  # share of the time spent waiting for data worth reporting
+
 
 class Progress:
-  """Prints intervals of steps in the progress line, and epochs in lines."""
+  """Shows intervals of steps in the progress line, and epochs in lines."""
 
   def __init__(
       self,
@@ -23,12 +27,13 @@ class Progress:
 
     Args:
       schedule: The run's `train.schedule.Schedule`.
-      terminal: Where it is printed.
+      terminal: Where it is shown.
       entries: Those of the log so far, which know the best epoch.
       start: Updates made so far.
     """
     self._schedule, self._terminal = schedule, terminal
     self._start, self._began = start, time.perf_counter()
+    self._window = collections.deque(maxlen=_WINDOW)  # images, seconds
     self._skipped = sum(entry.get('skipped', 0) for entry in entries)
     self._best = None  # accuracy, epoch, whose weights
     for entry in entries:
@@ -36,31 +41,41 @@ class Progress:
         self._compare(entry)
 
   def start_clock(self) -> None:
-    """Starts the clock for the estimated time left."""
+    """Starts the elapsed time, from which the estimate of the end follows."""
     self._began = time.perf_counter()
 
   def interval(self, step: int, entry: Mapping[str, Any]) -> None:
-    """Prints the entry of an interval that ended after `step`."""
+    """Shows the entry of an interval that ended after `step`."""
+    schedule = self._schedule
     self._skipped += entry.get('skipped', 0)
-    text = 'no finite step'
+    parts = [
+        f'epoch {schedule.epoch_of(step)}/{schedule.num_epochs}',
+        f'step {step:,}/{schedule.total_steps:,}',
+    ]
     if 'loss' in entry:
       # Of mixed images it is counted against the class of the larger share.
-      first = max(0, step - self._schedule.log_every_steps)
-      mixed = first < self._schedule.mixed_steps
-      counted = 'acc, dominant label' if mixed else 'acc'
-      text = f'loss {entry["loss"]:.3f}  {counted} {entry["accuracy"]:.1%}'
+      first = max(0, step - schedule.log_every_steps)
+      counted = 'acc (mixed)' if first < schedule.mixed_steps else 'acc'
+      parts += [
+          f'loss {entry["loss"]:.3f}',
+          f'{counted} {entry["accuracy"]:.1%}',
+      ]
+    else:
+      parts.append('no finite step')
     if self._skipped:
-      text += f'  skipped {self._skipped}'
-    schedule = self._schedule
-    self._terminal.progress(
-        f'epoch {schedule.epoch_of(step)}/{schedule.num_epochs}  '
-        f'step {step:,}/{schedule.total_steps:,}  {text}  '
-        f'{entry["images_per_second"]:.0f} img/s  '
-        f'data {entry["data_wait"]:.0%}  ETA {duration(self._time_left(step))}'
-    )
+      parts.append(f'skipped {self._skipped}')
+    if 'learning_rate' in entry:
+      parts.append(f'lr {entry["learning_rate"]:.1e}')
+    parts.append(f'{self._speed(entry):,.0f} img/s')
+    if entry['data_wait'] >= _SLOW_DATA:
+      parts.append(f'waiting for data {entry["data_wait"]:.0%}')
+    elapsed = time.perf_counter() - self._began
+    left = elapsed / (step - self._start) * (schedule.stop_step - step)
+    parts += [f'elapsed {duration(elapsed)}', f'ETA {duration(left)}']
+    self._terminal.progress('  '.join(parts))
 
   def epoch(self, entry: Mapping[str, Any]) -> None:
-    """Prints the entry of an epoch."""
+    """Shows the entry of an epoch."""
     self._compare(entry)
     accuracy, best_epoch, whose = self._best
     ema = ''
@@ -85,8 +100,12 @@ class Progress:
     if self._best is None or found[:2] > self._best[:2]:
       self._best = found
 
-  def _time_left(self, step):
-    """Returns seconds to the end at the pace so far, validation included."""
-    seconds = time.perf_counter() - self._began
-    steps_left = self._schedule.stop_step - step
-    return seconds / (step - self._start) * steps_left
+  def _speed(self, entry):
+    """Returns images per second over the last intervals, without validation.
+
+    A single interval may be of one step, and its figure off by a factor.
+    """
+    seconds = entry['seconds']
+    self._window.append((entry['images_per_second'] * seconds, seconds))
+    images, seconds = map(sum, zip(*self._window, strict=True))
+    return images / seconds

@@ -85,8 +85,8 @@ def check_same(
   """
   if differing := differences(found, config):
     raise UserError(
-        f'{path} belongs to another config: {"; ".join(differing)}; '
-        'choose another --workdir'
+        f'{path} belongs to another config: {"; ".join(differing)}; choose '
+        'another --workdir (--workdir=auto names one by what was changed)'
     )
 
 

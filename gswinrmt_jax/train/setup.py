@@ -17,6 +17,7 @@ from gswinrmt_jax.data import datasets, label_maps, pictures
 from gswinrmt_jax.distributed import compilation, mesh, processes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
+from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import losses, optimizer, profiler, resident
 from gswinrmt_jax.train import schedule as schedule_lib
 from gswinrmt_jax.train import train_state as state_lib
@@ -169,11 +170,14 @@ class Setup:
     return resident.gather(self.devices.put_batch(batch), source)
 
 
-def build(config: ml_collections.ConfigDict) -> Setup:
+def build(
+    config: ml_collections.ConfigDict, terminal: Terminal | None = None
+) -> Setup:
   """Builds what a run needs; fetches and decodes its data.
 
   Args:
     config: A resolved config.
+    terminal: Where the compilation of the eval step is shown.
 
   Raises:
     UserError: If config or data do not allow it.
@@ -253,7 +257,11 @@ def build(config: ml_collections.ConfigDict) -> Setup:
       create=created,
       target=devices.target(created.out_info),
       train_step=jax.jit(train_step, donate_argnums=0, **jit_options),
-      eval_step=jax.jit(eval_step, **jit_options),
+      eval_step=compilation.announced(
+          jax.jit(eval_step, **jit_options),
+          'the evaluation',
+          terminal or processes.terminal(),
+      ),
   )
 
 

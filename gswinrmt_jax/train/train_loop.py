@@ -110,20 +110,20 @@ def _fit(run, log, restored, preemption):
         contextlib.closing(setup.train_batches(start))
     )
     first = next(batches)
-    finish = compilation.start(
+    with compilation.in_background(
         setup.train_step,
         setup.target,
         first[1],
         setup.key,
         terminal=run.terminal,
-    )
-    if restored:
-      state = restored.tree
-    else:
-      state = _init_state(run)
-      run.init_from = None  # The host needs the memory no longer.
-      _write_augmented_batch(run, first[1])
-    train_step = finish()
+    ) as compiled_step:
+      if restored:
+        state = restored.tree
+      else:
+        state = _init_state(run)
+        run.init_from = None  # The host needs the memory no longer.
+        _write_augmented_batch(run, first[1])
+      train_step = compiled_step()
     preemption.check()
 
     profile = profiler.Profiler(
@@ -240,7 +240,7 @@ def open_run(
     init_from = None
     if config.init_from and not checkpoints.steps():
       init_from = weights.load(config.init_from, warn=terminal.say)
-    setup = setup_lib.build(config)
+    setup = setup_lib.build(config, terminal)
     if init_from:
       fine_tuning.check(setup.target.variables, init_from)
     images = dataset_record.of_run(
@@ -373,6 +373,6 @@ def _summarize(
   )
   summary['parameters'] = summary_lib.parameter_count(last)
   if processes.is_first():
-    plots.draw_curves(run.folder, log.entries, run.terminal)
+    plots.draw_curves(run.folder, log.entries, run.terminal, summary)
     files.write_json(run.folder / 'summary.json', summary)
   return summary
