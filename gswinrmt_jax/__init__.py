@@ -16,15 +16,24 @@ from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
   from gswinrmt_jax.deploy.loaded_model import load_model
+  from gswinrmt_jax.models.dense.segmenter import create_segmenter
   from gswinrmt_jax.models.factory import create_model, init
   from gswinrmt_jax.models.nnx_bridge import to_nnx
   from gswinrmt_jax.weights.pretrained import list_models
 
 __version__ = '0.1.0'
-__all__ = ['create_model', 'init', 'list_models', 'load_model', 'to_nnx']
+__all__ = [
+    'create_model',
+    'create_segmenter',
+    'init',
+    'list_models',
+    'load_model',
+    'to_nnx',
+]
 
 _MODULES = {
     'create_model': 'models.factory',
+    'create_segmenter': 'models.dense.segmenter',
     'init': 'models.factory',
     'list_models': 'weights.pretrained',
     'load_model': 'deploy.loaded_model',

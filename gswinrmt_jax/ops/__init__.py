@@ -35,6 +35,11 @@ from gswinrmt_jax.ops.linear import (
     normalize_heads,
 )
 from gswinrmt_jax.ops.positions import rotate_halves, rotate_interleaved
+from gswinrmt_jax.ops.resampling import (
+    adaptive_average_pool,
+    resize_bilinear,
+    resize_nearest,
+)
 from gswinrmt_jax.ops.retention import full_retention, retention
 from gswinrmt_jax.ops.swat import swat
 
@@ -42,6 +47,7 @@ __all__ = [
     'CHOICES',
     'FORMS',
     'FULL_FORMS',
+    'adaptive_average_pool',
     'add_bias',
     'batch_norm',
     'batch_statistics',
@@ -57,6 +63,8 @@ __all__ = [
     'linear_retention',
     'normalize_heads',
     'plain',
+    'resize_bilinear',
+    'resize_nearest',
     'retention',
     'rotate_halves',
     'rotate_interleaved',

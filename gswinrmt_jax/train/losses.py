@@ -1,4 +1,4 @@
-"""What is minimised: the cross-entropy of classes, or token labels."""
+"""What is minimised: cross-entropy of images, of their tokens, or pixels."""
 
 from collections.abc import Callable
 import functools
@@ -13,6 +13,7 @@ from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.augment import label_map, mix
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.evals import segmentation
 from gswinrmt_jax.train.schedule import Schedule
 
 # (apply, image, targets, key) -> (loss, (class logits, their targets, what
@@ -22,6 +23,9 @@ Loss = Callable[
     [Callable[..., Any], jax.Array, Any, jax.Array],
     tuple[jax.Array, tuple[jax.Array, jax.Array, Any]],
 ]
+
+# What the loss of pixels may be divided by.
+MEANS = ('labelled', 'all')
 
 
 def class_loss(
@@ -70,6 +74,71 @@ def token_label_loss(
   loss = optax.softmax_cross_entropy(logits, class_targets).mean()
   dense_loss = optax.softmax_cross_entropy(dense, token_targets).mean()
   return loss + weight * dense_loss, (logits, class_targets, updates)
+
+
+def pixel_loss(
+    apply: Callable[..., Any],
+    image: jax.Array,
+    labels: jax.Array,
+    key: jax.Array,
+    *,
+    mean_over: str,
+    auxiliary_weight: float,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, Any]]:
+  """Returns the loss of a segmenter.
+
+      L = CE(logits, labels) + auxiliary_weight CE(auxiliary, labels)
+
+  Args:
+    apply: The segmenter's, in training.
+    image: Normalised.
+    labels: Of each pixel [b h w], `IGNORED` where there is none.
+    key: Not used.
+    mean_over: As for `pixel_cross_entropy`.
+    auxiliary_weight: As released 0.4; 0 for a segmenter without an auxiliary
+      head.
+
+  Returns:
+    The loss, and logits [b h w k], the labels and updates of the model.
+  """
+  del key
+  if not auxiliary_weight:
+    logits, updates = apply(image)
+    loss = pixel_cross_entropy(logits, labels, mean_over=mean_over)
+    return loss, (logits, labels, updates)
+  (logits, auxiliary), updates = apply(image, method='logits_and_auxiliary')
+  loss, auxiliary_loss = (
+      pixel_cross_entropy(each, labels, mean_over=mean_over)
+      for each in (logits, auxiliary)
+  )
+  return loss + auxiliary_weight * auxiliary_loss, (logits, labels, updates)
+
+
+def pixel_cross_entropy(
+    logits: jax.Array, labels: jax.Array, *, mean_over: str
+) -> jax.Array:
+  """Returns the mean cross-entropy of pixels; ignored ones add nothing.
+
+  Args:
+    logits: float32 [b h w k].
+    labels: Integers [b h w] below k, or `IGNORED`.
+    mean_over: What the sum is divided by: 'labelled', the number of pixels
+      that have a label, or 'all', the number of all pixels, as in RMT's
+      released segmentation. The latter is smaller by the share of labelled
+      pixels, which is another one in each batch.
+
+  Raises:
+    ValueError: If `mean_over` is neither.
+  """
+  if mean_over not in MEANS:
+    raise ValueError(f'{mean_over=} is not one of {MEANS}.')
+  labelled = labels != segmentation.IGNORED
+  losses = optax.softmax_cross_entropy_with_integer_labels(
+      logits, jnp.where(labelled, labels, 0)
+  )
+  total = jnp.where(labelled, losses, 0.0).sum()
+  count = labels.size if mean_over == 'all' else labelled.sum()
+  return total / jnp.maximum(count, 1)
 
 
 def augmentation_and_loss(

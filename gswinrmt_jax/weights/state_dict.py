@@ -1,7 +1,8 @@
 """RMT weights under the names and in the layouts of the released PyTorch code.
 
 The released code stores Linear weights as (out, in), convolutions as OIHW and
-LayerScale as (1, 1, 1, C); here they are [in, out], HWIO and [C].
+LayerScale as (1, 1, 1, C); here they are [in, out], HWIO and [C]. Segmenters
+have the names of mmsegmentation: their backbone's begin with 'backbone.'.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ import numpy as np
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.segmenter import Segmenter
+from gswinrmt_jax.models.dense.upernet import POOLED
 from gswinrmt_jax.ops import positions
 
 # The fields that make a model an RMT: with other values the same arrays would
@@ -63,6 +66,7 @@ _LEAVES = {
     'ffn_scale': 'gamma_2',
 }
 _COUNTER = '.num_batches_tracked'
+_BACKBONE = 'backbone'  # of a segmenter
 # The released code computes its tables in float32: log(1 - 2^-k) near 0 keeps
 # the rounding error of its argument.
 _TABLE_ERROR = 1e-6
@@ -71,6 +75,18 @@ _TABLE_ERROR = 1e-6
 def _in_block(stage, index, module):
   block = f'layers.{int(stage) - 1}.blocks.{int(index)}'
   return block + _IN_BLOCK[module] if module in _IN_BLOCK else ''
+
+
+# The layers of a ConvBN, and a convolution alone.
+_LAYERS = {'/conv': 'conv', '/norm': 'bn', '': 'conv'}
+
+
+def _in_head(pattern, name):
+  """Adds to a pair of `_MODULES` the layers below a part of a segmenter."""
+  return (
+      pattern + '(/conv|/norm|)',
+      lambda *found: f'{name(*found[:-1])}.{_LAYERS[found[-1]]}',
+  )
 
 
 # Our module -> the released one; the first pattern that matches all of a name.
@@ -84,6 +100,26 @@ _MODULES = (
     (r'proj_norm', lambda: 'norm'),
     (r'dense_head', lambda: 'aux_head'),
     (r'(norm|proj|head)', str),
+    (r'(\w+_head)/classifier/conv', lambda head: f'{head}.conv_seg'),
+    _in_head(
+        r'(neck|decode_head)/lateral(\d)',
+        lambda part, i: f'{part}.lateral_convs.{int(i) - 1}',
+    ),
+    _in_head(
+        r'(neck|decode_head)/output(\d)',
+        lambda part, i: f'{part}.fpn_convs.{int(i) - 1}',
+    ),
+    _in_head(  # the odd places have the upsamplings
+        r'decode_head/level(\d)_conv(\d)',
+        lambda i, j: f'decode_head.scale_heads.{int(i) - 1}.{2 * int(j)}',
+    ),
+    _in_head(
+        r'decode_head/pool(\d)',
+        lambda bins: f'decode_head.psp_modules.{POOLED.index(int(bins))}.1',
+    ),
+    _in_head('decode_head/pyramid_pooling', lambda: 'decode_head.bottleneck'),
+    _in_head('decode_head/fusion', lambda: 'decode_head.fpn_bottleneck'),
+    _in_head('auxiliary_head/conv', lambda: 'auxiliary_head.convs.0'),
 )
 
 
@@ -127,7 +163,7 @@ class Match:
 
 
 def match_state_dict(
-    state_dict: Mapping[str, np.ndarray], model: Backbone
+    state_dict: Mapping[str, np.ndarray], model: Backbone | Segmenter
 ) -> Match:
   """Finds each array of an RMT in a state dict by the released names.
 
@@ -147,7 +183,7 @@ def match_state_dict(
       mismatched[key] = f'shape {array.shape}, the model has {wanted}'
     else:
       arrays[path] = np.ascontiguousarray(from_torch(key, array), np.float32)
-  for key, table in _tables(model.arch).items():
+  for key, table in _tables(model.arch, _inside(model)).items():
     expected.add(key)
     if key in state_dict:
       array = np.asarray(state_dict[key], np.float32)
@@ -164,13 +200,13 @@ def match_state_dict(
 
 
 def from_torch_state_dict(
-    state_dict: Mapping[str, np.ndarray], model: Backbone
+    state_dict: Mapping[str, np.ndarray], model: Backbone | Segmenter
 ) -> dict[str, Any]:
   """Returns a model's variables from a state dict of the released RMT.
 
   Args:
     state_dict: Arrays in PyTorch's layout by the released names.
-    model: An RMT of the same sizes.
+    model: An RMT of the same sizes, or a segmenter over one.
 
   Returns:
     `{'params', 'batch_stats'}`, float32, for `model.apply`.
@@ -186,7 +222,7 @@ def from_torch_state_dict(
 
 
 def to_torch_state_dict(
-    variables: Mapping[str, Any], model: Backbone
+    variables: Mapping[str, Any], model: Backbone | Segmenter
 ) -> dict[str, np.ndarray]:
   """Returns a state dict that the released RMT code loads, strictly.
 
@@ -201,7 +237,7 @@ def to_torch_state_dict(
     if key.endswith('.running_var'):
       counter = key.removesuffix('.running_var') + _COUNTER
       state_dict[counter] = np.zeros((), np.int64)
-  return state_dict | _tables(model.arch)
+  return state_dict | _tables(model.arch, _inside(model))
 
 
 def check_is_rmt(arch: Architecture) -> None:
@@ -231,6 +267,9 @@ def released_name(path: str) -> str:
   Raises:
     ValueError: If the released RMT has no such array.
   """
+  part, _, rest = path.partition('/')
+  if part == _BACKBONE:
+    return f'{_BACKBONE}.{released_name(rest)}'
   module, _, leaf = path.rpartition('/')
   for pattern, name in _MODULES:
     match = re.fullmatch(pattern, module)
@@ -269,10 +308,15 @@ def _released_names(model):
   }
 
 
-def _tables(arch: Architecture) -> dict[str, np.ndarray]:
+def _inside(model):
+  return f'{_BACKBONE}.' if isinstance(model, Segmenter) else ''
+
+
+def _tables(arch: Architecture, inside: str = '') -> dict[str, np.ndarray]:
   """Returns the buffers that the released code stores for each stage.
 
   `angle`: rotary angles of a head's channels; `decay`: `log gamma` of heads.
+  Their names begin with `inside`.
   """
   tables = {}
   for stage, (width, heads, spread) in enumerate(
@@ -280,7 +324,7 @@ def _tables(arch: Architecture) -> dict[str, np.ndarray]:
   ):
     angles = positions.interleaved_frequencies(width // heads).repeat(2)
     log_decay = np.log(positions.decay_rates(heads, spread))
-    prefix = f'layers.{stage}.Relpos'
+    prefix = f'{inside}layers.{stage}.Relpos'
     tables[f'{prefix}.angle'] = angles.astype(np.float32)
     tables[f'{prefix}.decay'] = log_decay.astype(np.float32)
   return tables

@@ -1,0 +1,94 @@
+"""Scores of segmentation, from one confusion matrix over all pixels.
+
+As mmsegmentation computes them: over the whole set at once, not image by image.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+IGNORED = 255  # the label of pixels that have none
+
+
+def batch_sums(
+    logits: jax.Array, labels: jax.Array, mask: jax.Array
+) -> dict[str, jax.Array]:
+  """Returns what a batch adds to the sums over a data set.
+
+  Args:
+    logits: `[b, h, w, k]`; the largest is the prediction.
+    labels: Integers `[b, h, w]` below k, or `IGNORED`: in no sum.
+    mask: `[b]`, 0 for padding rows: in no sum.
+
+  Returns:
+    `images`, their number, and `confusion`, `[k, k]`, the pixels by true class
+    (row) and predicted class (column); int32, since float32 stops counting at
+    16.8 million.
+  """
+  num_classes = logits.shape[-1]
+  real = mask > 0
+  counted = (labels != IGNORED) & real[:, None, None]
+  pair = labels.astype(jnp.int32) * num_classes + logits.argmax(-1)
+  # What is not counted gets an index that `bincount` drops.
+  pair = jnp.where(counted, pair, num_classes**2)
+  confusion = jnp.bincount(pair.ravel(), length=num_classes**2)
+  return {
+      'images': real.sum(),
+      'confusion': confusion.reshape(num_classes, num_classes),
+  }
+
+
+def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """Returns the reported scores, as plain numbers and lists.
+
+      IoU_k = C_kk / (sum_j C_kj + sum_i C_ik - C_kk)
+      accuracy_k = C_kk / sum_j C_kj
+
+  `mean_iou` is over the classes that are in a label or predicted anywhere;
+  `class_accuracy` is of those in a label. Those of other classes are None.
+
+  Args:
+    sums: Sums of `batch_sums` over a whole data set.
+  """
+  confusion = np.asarray(sums['confusion'], np.float64)
+  right, labelled = np.diag(confusion), confusion.sum(1)
+  union = labelled + confusion.sum(0) - right
+  with np.errstate(invalid='ignore'):
+    iou, accuracy = right / union, right / labelled
+  return {
+      'images': int(sums['images']),
+      'mean_iou': float(np.nanmean(iou)),
+      'pixel_accuracy': float(right.sum() / labelled.sum()),
+      'class_iou': _plain(iou),
+      'class_accuracy': _plain(accuracy),
+      'confusion': confusion.astype(int).tolist(),
+  }
+
+
+def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
+  """Returns the scores as text, for the terminal."""
+  width = max(16, *map(len, class_names)) + 2
+
+  def row(name, *shares):
+    cells = ('-' if share is None else f'{share:.2%}' for share in shares)
+    return f'{name:<{width}}' + ''.join(f'{cell:>10}' for cell in cells)
+
+  lines = [
+      f'{"images":<{width}}{report["images"]:>10}',
+      row('mean IoU', report['mean_iou']),
+      row('pixel accuracy', report['pixel_accuracy']),
+      '',
+      f'{"class":<{width}}{"IoU":>10}{"accuracy":>10}',
+  ]
+  for cells in zip(
+      class_names, report['class_iou'], report['class_accuracy'], strict=True
+  ):
+    lines.append(row(*cells))
+  return '\n'.join(lines)
+
+
+def _plain(shares):
+  return [None if np.isnan(share) else float(share) for share in shares]

@@ -1,0 +1,1 @@
+"""Dense prediction: necks and heads over the maps of a backbone."""

@@ -1,0 +1,103 @@
+"""The layers of necks and heads: convolutions that keep the extents."""
+
+from flax import linen as nn
+from flax.typing import Dtype
+import jax
+from jaxtyping import Array, Float
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.models.layers import BatchNorm, Initializer
+
+# Of convolutions before a BN and ReLU, and of those of the feature pyramid.
+he_normal = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
+xavier_uniform = nn.initializers.xavier_uniform()
+
+
+class Conv(nn.Module):
+  """A convolution of stride 1, 1x1 or, zero-padded by 1 on every side, 3x3.
+
+  Attributes:
+    features: Output channels.
+    side: Of the kernel, 1 or 3.
+    dtype: Computation dtype.
+    kernel_init: How the kernel starts; a bias starts at 0.
+    use_bias: Whether there is a bias.
+  """
+
+  features: int
+  side: int
+  dtype: Dtype
+  kernel_init: Initializer
+  use_bias: bool = True
+
+  @nn.compact
+  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w f']:
+    """Returns the convolved map."""
+    shape = (self.side, self.side, x.shape[-1], self.features)
+    kernel = self.param('kernel', self.kernel_init, shape)
+    x = x.astype(self.dtype)
+    if self.side == 1:
+      y = ops.dense(x, kernel[0, 0])
+    else:
+      y = ops.conv3x3(x, kernel, stride=1)
+    if not self.use_bias:
+      return y
+    bias = self.param('bias', nn.initializers.zeros, shape[-1:])
+    return ops.add_bias(y, bias)
+
+
+class ConvBN(nn.Module):
+  """`ReLU(BN(Conv(x)))`, the convolution without a bias.
+
+  Attributes:
+    features: Output channels.
+    side: Of the kernel, 1 or 3.
+    dtype: Computation dtype.
+  """
+
+  features: int
+  side: int
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(
+      self, x: Float[Array, 'b h w c'], *, train: bool
+  ) -> Float[Array, 'b h w f']:
+    """Returns the map; in training BN takes the batch's statistics."""
+    x = Conv(
+        self.features,
+        self.side,
+        self.dtype,
+        kernel_init=he_normal,
+        use_bias=False,
+        name='conv',
+    )(x)
+    return jax.nn.relu(BatchNorm(name='norm')(x, train=train))
+
+
+class PixelClassifier(nn.Module):
+  """Logits of each position: Dropout2d, then a 1x1 convolution.
+
+  Attributes:
+    num_classes: Number of logits.
+    dropout_rate: How often training drops a whole channel of an image.
+    dtype: Computation dtype; the logits are float32 at least.
+  """
+
+  num_classes: int
+  dropout_rate: float
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(
+      self, x: Float[Array, 'b h w c'], *, train: bool
+  ) -> Float[Array, 'b h w k']:
+    """Returns the logits; in training dropout takes the stream 'dropout'."""
+    dropout = nn.Dropout(self.dropout_rate, broadcast_dims=(1, 2))
+    return Conv(
+        self.num_classes,
+        1,
+        ops.wide_dtype(self.dtype),
+        kernel_init=nn.initializers.normal(0.01),
+        name='conv',
+    )(dropout(x, deterministic=not train))

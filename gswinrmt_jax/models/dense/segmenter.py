@@ -1,0 +1,204 @@
+"""Semantic segmentation: a backbone of the family and a decode head."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from flax import linen as nn
+from flax.typing import Dtype
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.architecture import Architecture
+from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.semantic_fpn import FPN, SemanticFPNHead
+from gswinrmt_jax.models.dense.upernet import FCNHead, UperNetHead
+
+# Channels of each decode head, its neck and the auxiliary head, as released; 0
+# for none.
+HEADS = {
+    'fpn': {'channels': 128, 'neck_channels': 256, 'auxiliary_channels': 0},
+    'uper': {'channels': 512, 'neck_channels': 0, 'auxiliary_channels': 256},
+}
+Logits = Float[Array, 'b h w k']
+
+
+class Segmenter(nn.Module):
+  """Logits of every pixel; made by `create_segmenter`.
+
+  Attributes:
+    arch: The components of the backbone.
+    decoder: A name in `HEADS`.
+    num_classes: Number of logits.
+    channels: Of the decode head.
+    neck_channels: Of the neck; 0 for none.
+    auxiliary_channels: Of the auxiliary head; 0 for none.
+    dropout_rate: How often training drops a channel before a classifier.
+    dtype: Computation dtype; parameters are float32, logits at least.
+    remat: As for `Backbone`.
+  """
+
+  arch: Architecture
+  decoder: str
+  num_classes: int
+  channels: int
+  neck_channels: int
+  auxiliary_channels: int
+  dropout_rate: float = 0.1
+  dtype: Dtype = jnp.float32
+  remat: str = 'none'
+
+  def setup(self):
+    """Makes every part; the attribute names are those of checkpoints."""
+    self.backbone = Backbone(self.arch, 0, self.dtype, self.remat)
+    if self.neck_channels:
+      self.neck = FPN(self.neck_channels, self.dtype)
+    head = SemanticFPNHead if self.decoder == 'fpn' else UperNetHead
+    settings = self.dropout_rate, self.dtype
+    self.decode_head = head(self.num_classes, self.channels, *settings)
+    if self.auxiliary_channels:
+      self.auxiliary_head = FCNHead(
+          self.num_classes, self.auxiliary_channels, *settings
+      )
+
+  def __call__(self, x: Float[Array, 'b h w 3'], *, train: bool) -> Logits:
+    """Classifies every pixel of normalised images.
+
+    Args:
+      x: Images of any extents from the stride of the last stage, normalised.
+      train: Whether BN takes the batch's statistics (and updates the
+        collection 'batch_stats'), and dropout and stochastic depth act (stream
+        'dropout').
+
+    Returns:
+      Logits at the extents of the images, float32 at least.
+
+    Raises:
+      ValueError: If an extent is below that or there are not 3 channels.
+    """
+    maps = self.maps(x, train=train)
+    if self.is_initializing() and self.auxiliary_channels:
+      self.auxiliary(maps, train=train)
+    return ops.resize_bilinear(
+        self.decode(maps, train=train), size=x.shape[1:3]
+    )
+
+  def logits_and_auxiliary(
+      self, x: Float[Array, 'b h w 3'], *, train: bool
+  ) -> tuple[Logits, Logits]:
+    """Returns what training compares with the labels of each pixel.
+
+    Args:
+      x: As for a call.
+      train: As for a call.
+
+    Returns:
+      Logits of the decode head and of the auxiliary head, as of a call.
+
+    Raises:
+      ValueError: As for a call.
+    """
+    maps = self.maps(x, train=train)
+    both = self.decode(maps, train=train), self.auxiliary(maps, train=train)
+    logits, auxiliary = (
+        ops.resize_bilinear(each, size=x.shape[1:3]) for each in both
+    )
+    return logits, auxiliary
+
+  def maps(
+      self, x: Float[Array, 'b h w 3'], *, train: bool
+  ) -> list[Float[Array, 'b _ _ _']]:
+    """Returns the maps of the backbone, from fine to coarse."""
+    return list(self.backbone.features(x, train=train).values())
+
+  def decode(
+      self, maps: Sequence[Float[Array, 'b _ _ _']], *, train: bool
+  ) -> Logits:
+    """Returns the decode head's logits, at the extents of the first map."""
+    if self.neck_channels:
+      maps = self.neck(maps)
+    return self.decode_head(maps, train=train)
+
+  def auxiliary(
+      self, maps: Sequence[Float[Array, 'b _ _ _']], *, train: bool
+  ) -> Logits:
+    """Returns the auxiliary head's, at the extents of the last map but one."""
+    return self.auxiliary_head(maps[-2], train=train)
+
+
+def create_segmenter(
+    name: str,
+    *,
+    head: str,
+    num_classes: int,
+    channels: int | None = None,
+    neck_channels: int | None = None,
+    auxiliary_channels: int | None = None,
+    dropout_rate: float = 0.1,
+    dtype: Dtype = jnp.float32,
+    remat: str = 'none',
+    **overrides: Any,
+) -> Segmenter:
+  """Returns a segmenter over one of the papers' models, or a change of one.
+
+      model = create_segmenter('rmt_s', head='uper', num_classes=150)
+      variables = model.init(jax.random.key(0), images, train=False)
+      logits = model.apply(variables, images, train=False)  # [b h w 150]
+
+  Args:
+    name: A name in `named.MODELS`.
+    head: 'fpn' for Semantic FPN, 'uper' for UperNet.
+    num_classes: Number of logits of a pixel.
+    channels: Of the decode head; None, here and below, for the released.
+    neck_channels: Of the feature pyramid of 'fpn'.
+    auxiliary_channels: Of the auxiliary head, which training alone uses; 0 for
+      none, as released with 'fpn'.
+    dropout_rate: How often training drops a channel before a classifier.
+    dtype: As for `create_model`.
+    remat: As for `create_model`.
+    **overrides: Fields of `architecture.Architecture`, but for its `head`.
+      `feature_norm` is True if not given, as released.
+
+  Raises:
+    ValueError: If a name, a field or a value is not one that exists.
+  """
+  if head not in HEADS:
+    raise ValueError(f'{head=} is not one of {tuple(HEADS)}.')
+  if num_classes < 1:
+    raise ValueError(f'{num_classes=} must be positive.')
+  if not 0 <= dropout_rate < 1:
+    raise ValueError(f'{dropout_rate=} must be in [0, 1).')
+  backbone = factory.create_model(
+      name,
+      num_classes=0,
+      dtype=dtype,
+      remat=remat,
+      **{'feature_norm': True} | overrides,
+  )
+  wanted = {
+      'channels': channels,
+      'neck_channels': neck_channels,
+      'auxiliary_channels': auxiliary_channels,
+  }
+  widths = HEADS[head] | {k: v for k, v in wanted.items() if v is not None}
+  least = {'channels': 1, 'neck_channels': int(head == 'fpn')}
+  for field, width in widths.items():
+    if width < (lowest := least.get(field, 0)):
+      raise ValueError(f'{field}={width} must be at least {lowest}.')
+  if head == 'uper' and widths['neck_channels']:
+    raise ValueError("neck_channels is for head='fpn': UperNet has no neck.")
+  if widths['auxiliary_channels'] and backbone.arch.stages < 2:
+    raise ValueError(
+        f'{name} has one map, and the auxiliary head takes the last but one: '
+        'set auxiliary_channels=0.'
+    )
+  return Segmenter(
+      arch=backbone.arch,
+      decoder=head,
+      num_classes=num_classes,
+      **widths,
+      dropout_rate=dropout_rate,
+      dtype=backbone.dtype,
+      remat=remat,
+  )

@@ -1,0 +1,93 @@
+"""Semantic FPN (Kirillov et al., 2019): a feature pyramid, its levels summed.
+
+As in RMT's released segmentation models: the pyramid has 256 channels, the
+head 128.
+"""
+
+from collections.abc import Sequence
+
+from flax import linen as nn
+from flax.typing import Dtype
+from jaxtyping import Array, Float
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.models.dense.layers import (
+    Conv,
+    ConvBN,
+    PixelClassifier,
+    xavier_uniform,
+)
+
+
+class FPN(nn.Module):
+  """Feature pyramid (Lin et al., 2017): coarse maps added to the finer ones.
+
+      m_i = Conv1x1(x_i) + nearest(m_{i+1}),    y_i = Conv3x3(m_i)
+
+  without norm or activation; the coarsest has no second term.
+
+  Attributes:
+    features: Channels of every map.
+    dtype: Computation dtype.
+  """
+
+  features: int
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(
+      self, maps: Sequence[Float[Array, 'b _ _ _']]
+  ) -> list[Float[Array, 'b _ _ f']]:
+    """Returns as many maps, of the same extents, from fine to coarse."""
+
+    def conv(side, name):
+      return Conv(self.features, side, self.dtype, xavier_uniform, name=name)
+
+    merged = [
+        conv(1, f'lateral{level}')(x) for level, x in enumerate(maps, start=1)
+    ]
+    for fine in reversed(range(len(maps) - 1)):
+      size = merged[fine].shape[1:3]
+      merged[fine] += ops.resize_nearest(merged[fine + 1], size=size)
+    return [
+        conv(3, f'output{level}')(x) for level, x in enumerate(merged, start=1)
+    ]
+
+
+class SemanticFPNHead(nn.Module):
+  """Brings every level to the finest, sums, and classifies each position.
+
+  Level i, from 0, is convolved once and i more times less one; from level 1 on
+  each of its convolutions is followed by bilinear upsampling by 2. At odd
+  extents twice the coarse one is not the fine one: only the result is resized
+  to the finest map.
+
+  Attributes:
+    num_classes: Number of logits.
+    features: Channels of the levels.
+    dropout_rate: Of the classifier.
+    dtype: Computation dtype.
+  """
+
+  num_classes: int
+  features: int
+  dropout_rate: float
+  dtype: Dtype
+
+  @nn.compact
+  def __call__(
+      self, maps: Sequence[Float[Array, 'b _ _ _']], *, train: bool
+  ) -> Float[Array, 'b h w k']:
+    """Returns logits at the extents of the first map of a pyramid."""
+    levels = []
+    for level, x in enumerate(maps):
+      for index in range(max(level, 1)):
+        name = f'level{level + 1}_conv{index}'
+        x = ConvBN(self.features, 3, self.dtype, name=name)(x, train=train)
+        if level:
+          doubled = 2 * x.shape[1], 2 * x.shape[2]
+          x = ops.resize_bilinear(x, size=doubled)
+      levels.append(ops.resize_bilinear(x, size=maps[0].shape[1:3]))
+    return PixelClassifier(
+        self.num_classes, self.dropout_rate, self.dtype, name='classifier'
+    )(sum(levels[1:], start=levels[0]), train=train)

@@ -1,0 +1,386 @@
+"""Necks and heads against mmsegmentation's, in float64."""
+
+import collections
+import functools
+import math
+
+from flax import linen as nn
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import random_variables
+import seg_heads
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.evals import segmentation
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.dense.segmenter import create_segmenter
+from gswinrmt_jax.train import losses
+from gswinrmt_jax.weights import state_dict as state_dict_lib
+
+_HEADS = ('fpn', 'uper')
+_HAS_ORIGINAL = pytest.mark.skipif(
+    not seg_heads.ORIGINAL.exists(), reason='the whole reference is not here'
+)
+_FILES = [
+    pytest.param(seg_heads.FILE, id='fixture'),
+    pytest.param(seg_heads.ORIGINAL, id='original', marks=_HAS_ORIGINAL),
+]
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+  with jax.enable_x64(True):
+    yield
+
+
+def _variables(head):
+  """Returns the weights of the heads, as a tree, and the rest of them."""
+  model, found = seg_heads.model(head), seg_heads.state_dict(head)
+  shapes = traverse_util.flatten_dict(
+      factory.variable_shapes(model, (64, 64, 3)), sep='/'
+  )
+  paths = [
+      path for path in shapes if not path.split('/')[1].startswith('backbone')
+  ]
+  names = {p: state_dict_lib.released_name(p.partition('/')[2]) for p in paths}
+  assert sorted(names.values()) == sorted(found)
+  flat = {}
+  for path, name in names.items():
+    flat[path] = jnp.asarray(state_dict_lib.from_torch(name, found[name]))
+    assert flat[path].shape == shapes[path].shape
+  return model, traverse_util.unflatten_dict(flat, sep='/')
+
+
+def _evaluated(head, image='b', path=seg_heads.FILE):
+  """Returns what the heads make of the maps, by the names of the file."""
+  model, variables = _variables(head)
+  maps = seg_heads.maps(image, path)
+
+  def apply(method, *args, **kwargs):
+    return model.apply(variables, *args, **kwargs, method=method)
+
+  got = {f'{head}/logits': apply('decode', maps, train=False)}
+  if head == 'uper':
+    got['uper/aux_logits'] = apply('auxiliary', maps, train=False)
+  else:
+    neck = apply(lambda model, maps: model.neck(maps), maps)
+    got |= {f'fpn/neck{level}': each for level, each in enumerate(neck)}
+  return {f'{image}/{name}': each for name, each in got.items()}
+
+
+@pytest.mark.parametrize('path', _FILES)
+@pytest.mark.parametrize('head', _HEADS)
+def test_evaluation(head, path):
+  want = seg_heads.arrays(path)
+  for image in {name[0] for name in want if name[1:] == '/map0'}:
+    for name, got in _evaluated(head, image, path).items():
+      assert got.dtype == np.float64
+      if name in want:  # the neck is stored of one image
+        seg_heads.compare(got, want[name], name, within=1e-10)
+
+
+def _trained(head, path=seg_heads.FILE, mean_over='all'):
+  """Returns a training step's results, by the names of the file."""
+  model, variables = _variables(head)
+  labels = jnp.asarray(seg_heads.arrays(path)['train/labels'])
+  has_auxiliary = bool(model.auxiliary_channels)
+
+  def loss_of(params, maps):
+    def apply(x, method=None):
+      """What `Segmenter.apply` does after its backbone."""
+      del x
+
+      def both(model, maps):
+        logits = [model.decode(maps, train=True)]
+        if has_auxiliary:
+          logits.append(model.auxiliary(maps, train=True))
+        return logits
+
+      logits, updates = model.apply(
+          {**variables, 'params': params},
+          maps,
+          method=both,
+          mutable=['batch_stats'],
+      )
+      assert (method == 'logits_and_auxiliary') == has_auxiliary
+      resized = [
+          ops.resize_bilinear(each, size=labels.shape[1:]) for each in logits
+      ]
+      got.update(zip(('logits', 'aux_logits'), logits, strict=False))
+      return (resized if has_auxiliary else resized[0]), updates
+
+    got = {}
+    loss, (_, _, updates) = losses.pixel_loss(
+        apply,
+        None,
+        labels,
+        None,
+        mean_over=mean_over,
+        auxiliary_weight=0.4 * has_auxiliary,
+    )
+    return loss, (got, updates)
+
+  step = jax.value_and_grad(loss_of, (0, 1), has_aux=True)
+  (loss, (got, updates)), (grads, grad_maps) = jax.jit(step)(
+      variables['params'], seg_heads.maps('b', path)
+  )
+  got['loss'] = loss
+  got |= {f'grad_map{i}': each for i, each in enumerate(grad_maps)}
+  for kind, tree in (('grad', grads), ('after', updates['batch_stats'])):
+    for path, array in traverse_util.flatten_dict(tree, sep='/').items():
+      name = state_dict_lib.released_name(path)
+      got[f'{kind}/{name}'] = state_dict_lib.to_torch(name, np.asarray(array))
+  return {f'train/{head}/{name}': each for name, each in got.items()}
+
+
+@pytest.mark.parametrize('path', _FILES)
+@pytest.mark.parametrize('head', _HEADS)
+def test_a_training_step(head, path):
+  """Losses, BN statistics, gradients of all weights and maps."""
+  want = seg_heads.arrays(path)
+  got = _trained(head, path)
+  beside = ('loss_decode', 'loss_decode_valid_mean', 'loss_aux')
+  assert got.keys() == {
+      name
+      for name in want
+      if name.startswith(f'train/{head}/')
+      and not name.endswith((*beside, 'num_batches_tracked'))
+  }
+  for name, array in got.items():
+    seg_heads.compare(array, want[name], name, within=1e-8)
+
+
+def test_the_parts_of_the_loss():
+  want = seg_heads.arrays()
+  labels = jnp.asarray(want['train/labels'])
+  for head in _HEADS:
+    model, variables = _variables(head)
+    maps = seg_heads.maps()
+    for name, method in (('decode', 'decode'), ('aux', 'auxiliary')):
+      if f'train/{head}/loss_{name}' not in want:
+        continue
+      logits, _ = model.apply(
+          variables, maps, train=True, method=method, mutable=['batch_stats']
+      )
+      logits = ops.resize_bilinear(logits, size=labels.shape[1:])
+      for mean_over, kind in (('all', ''), ('labelled', '_valid_mean')):
+        if f'train/{head}/loss_{name}{kind}' not in want:
+          continue
+        loss = losses.pixel_cross_entropy(logits, labels, mean_over=mean_over)
+        expected = want[f'train/{head}/loss_{name}{kind}']
+        np.testing.assert_allclose(loss, expected, rtol=0, atol=1e-10)
+  with pytest.raises(ValueError, match="mean_over='any' is not one of"):
+    losses.pixel_cross_entropy(logits, labels, mean_over='any')
+
+
+def test_resampling():
+  want = seg_heads.arrays()
+  cases = 0
+  for name, x in want.items():
+    if not name.startswith('ops/') or not name.endswith('/x'):
+      continue
+    cases += 1
+    x, start = jnp.float64(x), name.removesuffix('x')
+    for key in [k for k in want if k.startswith(start) and k != name]:
+      expected, size = want[key], want[key].shape[1:3]
+      if '/nearest/' in name:
+        got = ops.resize_nearest(x, size=size)
+      elif '/bilinear/' in name:
+        got = ops.resize_bilinear(x, size=size)
+      else:
+        got = ops.adaptive_average_pool(x, bins=int(key.rpartition('/s')[2]))
+      np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10, err_msg=key)
+  assert cases == 20
+
+
+def test_resampling_keeps_the_dtype_and_adds_up_in_float32():
+  x = jnp.full((1, 7, 5, 3), 1.01, jnp.bfloat16)
+  for y in (
+      ops.resize_nearest(x, size=(11, 9)),
+      ops.resize_bilinear(x, size=(11, 9)),
+      ops.adaptive_average_pool(x, bins=3),
+  ):
+    assert y.dtype == x.dtype
+    np.testing.assert_array_equal(y, x[0, 0, 0, 0])
+  assert ops.resize_bilinear(x, size=(7, 5)).shape == x.shape
+
+
+@pytest.mark.parametrize('head', _HEADS)
+def test_dropout_drops_whole_channels_of_an_image(head):
+  """Before the classifier, in training alone; kept ones are scaled."""
+  model = seg_heads.model(head, dropout_rate=0.5)
+  _, variables = _variables(head)
+  seen = []
+
+  def note(call, args, kwargs, context):
+    y = call(*args, **kwargs)
+    if isinstance(context.module, nn.Dropout):
+      seen.append((args[0], y))
+    return y
+
+  for train in (True, False):
+    with nn.intercept_methods(note):
+      model.apply(
+          variables,
+          seg_heads.maps(),
+          train=train,
+          method='decode',
+          rngs={'dropout': jax.random.key(3)},
+          mutable=['batch_stats'],
+      )
+  (x, y), (before, after) = seen
+  np.testing.assert_array_equal(before, after)
+  kept = np.asarray(y != 0).any((1, 2))  # b c
+  assert 0 < kept.sum() < kept.size and (kept[0] != kept[1]).any()
+  np.testing.assert_allclose(y, 2 * x * kept[:, None, None], rtol=1e-12)
+
+
+_SMALL = {
+    'widths': (8, 8, 16, 16),
+    'depths': (1, 1, 1, 1),
+    'num_heads': (1, 1, 2, 2),
+    'channels': 8,
+    'dtype': np.float64,
+}
+
+
+@pytest.mark.parametrize(
+    ('name', 'head', 'more'),
+    [
+        ('retention_compact', 'uper', {'auxiliary_channels': 6}),
+        ('swat_compact', 'fpn', {'window_size': 4, 'auxiliary_channels': 6}),
+        ('rmt_swin_t', 'uper', {'feature_norm': False}),
+    ],
+)
+def test_any_backbone_and_any_extents(name, head, more):
+  model = create_segmenter(name, head=head, num_classes=7, **_SMALL | more)
+  image = random_variables.image((2, 45, 71, 3)).astype(float)
+  variables = random_variables.nested(model, image.shape)
+  params = variables['params']
+  assert ('feature_norm4' in params['backbone']) == more.get(
+      'feature_norm', True
+  )
+  assert not {'norm', 'proj', 'head'} & params['backbone'].keys()
+
+  def run(model, image):
+    maps = model.backbone.features(image, train=False)
+    coarse = model.decode(list(maps.values()), train=False)
+    logits = model(image, train=False)
+    if not model.auxiliary_channels:
+      return coarse, logits, None
+    return coarse, logits, model.logits_and_auxiliary(image, train=False)
+
+  coarse, logits, both = jax.jit(functools.partial(model.apply, method=run))(
+      variables, image
+  )
+  assert coarse.shape == (2, 12, 18, 7)
+  assert logits.shape == (2, 45, 71, 7) and logits.dtype == np.float64
+  want = jax.image.resize(coarse, logits.shape, 'bilinear', antialias=False)
+  np.testing.assert_allclose(logits, want, rtol=0, atol=1e-9)
+  assert ('auxiliary_head' in params) == (both is not None)
+  if both:
+    np.testing.assert_allclose(both[0], logits, rtol=0, atol=1e-12)
+    assert both[1].shape == logits.shape and (both[1] != logits).all()
+
+
+def test_computing_in_bfloat16():
+  model, variables = _variables('fpn')
+  maps = seg_heads.maps()
+  exact = model.apply(variables, maps, train=False, method='decode')
+  half = model.clone(dtype=jnp.bfloat16)
+  logits = half.apply(variables, maps, train=False, method='decode')
+  assert logits.dtype == jnp.float32
+  np.testing.assert_allclose(logits, exact, atol=0.03 * abs(exact).max())
+
+
+def test_how_the_heads_start():
+  """As released: deviations and bounds of 9,000 numbers and more."""
+  maps = [x.astype(jnp.float32) for x in seg_heads.maps()]
+  fields = {'num_classes': 150, 'channels': 64, 'dtype': jnp.float32}
+
+  def start(model, method):
+    init = functools.partial(model.init, train=False, method=method)
+    return jax.jit(init)(jax.random.key(0), maps)['params']
+
+  parts = start(seg_heads.model('fpn', neck_channels=48, **fields), 'decode')
+  uper = seg_heads.model('uper', auxiliary_channels=64, **fields)
+  parts |= start(uper, 'auxiliary')
+  neck, fpn = parts['neck'], parts['decode_head']
+  kernel = neck['output1']['kernel']  # xavier, uniform
+  bound = math.sqrt(6 / (9 * 48 + 9 * 48))
+  assert 0.99 * bound < abs(kernel).max() <= bound
+  np.testing.assert_allclose(kernel.std(), bound / math.sqrt(3), rtol=0.02)
+  kernel = fpn['level1_conv0']['conv']['kernel']  # normal, by what goes out
+  np.testing.assert_allclose(kernel.std(), math.sqrt(2 / (9 * 64)), rtol=0.02)
+  assert abs(kernel).max() > 3.5 * kernel.std()
+  for head in (fpn, parts['auxiliary_head']):
+    last = head['classifier']['conv']
+    np.testing.assert_allclose(last['kernel'].std(), 0.01, rtol=0.04)
+    assert not last['bias'].any()
+  assert not neck['lateral3']['bias'].any()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'head': 'unet'}, "head='unet' is not one of"),
+        ({'num_classes': 0}, 'num_classes=0 must be positive'),
+        ({'channels': 0}, 'channels=0 must be at least 1'),
+        ({'neck_channels': 0}, 'neck_channels=0 must be at least 1'),
+        ({'auxiliary_channels': -1}, 'auxiliary_channels=-1 must be at least'),
+        ({'head': 'uper', 'neck_channels': 9}, 'UperNet has no neck'),
+        ({'dropout_rate': 1.0}, r'dropout_rate=1.0 must be in \[0, 1\)'),
+        ({'window': 7}, "did you mean 'window_size'"),
+    ],
+)
+def test_mistakes_are_named(options, message):
+  with pytest.raises(ValueError, match=message):
+    create_segmenter('rmt_t', **{'head': 'fpn', 'num_classes': 5} | options)
+
+
+def test_a_backbone_of_one_map():
+  fields = {'name': 'rmt_deit_s', 'head': 'uper', 'num_classes': 3}
+  with pytest.raises(ValueError, match='set auxiliary_channels=0'):
+    create_segmenter(**fields)
+  model = create_segmenter(**fields, auxiliary_channels=0, channels=8)
+  logits = jax.eval_shape(
+      functools.partial(model.apply, train=False),
+      factory.variable_shapes(model, (64, 48, 3)),
+      jax.ShapeDtypeStruct((1, 64, 48, 3), jnp.float32),
+  )
+  assert logits.shape == (1, 64, 48, 3)
+
+
+def test_scores_are_mmsegmentations():
+  """Batch by batch, with a padding row; one class is in no label."""
+  want = seg_heads.arrays()
+  prediction, label = want['miou/prediction'], want['miou/label']
+  logits = jax.nn.one_hot(prediction, 5)
+  total = collections.Counter()
+  for rows in ([0, 1], [2, 0]):
+    mask = jnp.array([1.0, float(rows[1] != 0)])
+    sums = segmentation.batch_sums(
+        logits[np.array(rows)], jnp.asarray(label[np.array(rows)]), mask
+    )
+    assert sums['confusion'].dtype.kind == 'i'
+    total.update(jax.device_get(sums))
+  np.testing.assert_array_equal(
+      np.diag(total['confusion']), want['miou/intersect'].sum(0)
+  )
+  np.testing.assert_array_equal(
+      total['confusion'].sum(1), want['miou/label_area'].sum(0)
+  )
+  report = segmentation.scores(total)
+  assert report['images'] == 3
+  for name, key in (('class_iou', 'IoU'), ('class_accuracy', 'Acc')):
+    got = np.array(report[name], float)  # None is NaN
+    np.testing.assert_allclose(got, want[f'miou/{key}'], rtol=1e-12)
+  np.testing.assert_allclose(report['mean_iou'], want['miou/mIoU'], rtol=1e-12)
+  np.testing.assert_allclose(
+      report['pixel_accuracy'], want['miou/aAcc'], rtol=1e-12
+  )
+  text = segmentation.table(report, [f'class {i}' for i in range(5)])
+  assert len({len(line) for line in text.splitlines() if line}) <= 2

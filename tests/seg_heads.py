@@ -1,0 +1,78 @@
+"""The heads of mmsegmentation in float64: Semantic FPN and UperNet.
+
+`tests/data/seg_heads.npz`: small heads with random weights under their PyTorch
+names (`fpn/sd/`, `uper/sd/`), the maps of an image of 73 x 107 pixels (`b/`),
+logits in evaluation, one training step without dropout (`train/`), the three
+ways of resampling (`ops/`), and a confusion of labels (`miou/`). Of a float64
+array of more than 200 numbers every 13th is kept, which meets each channel and
+each position. `ORIGINAL` has all of them, and a second image (`a/`).
+"""
+
+import functools
+import json
+import pathlib
+
+import jax
+import numpy as np
+
+from gswinrmt_jax.models.dense.segmenter import create_segmenter
+
+EVERY = 13
+FILE = pathlib.Path(__file__).parent / 'data' / 'seg_heads.npz'
+ORIGINAL = pathlib.Path('/work/shared/reference/seg_heads.npz')
+
+
+@functools.cache
+def arrays(path=FILE):
+  """Returns the file as `{name: array}`."""
+  with np.load(path) as file:
+    return {name: file[name] for name in file.files}
+
+
+def config():
+  """Returns the sizes of the heads."""
+  return json.loads(str(arrays()['config_json']))
+
+
+def model(head, **changes):
+  """Returns a segmenter that has the heads, without dropout."""
+  sizes, settings = config(), config()[head]
+  channels = settings.get('head_channels', settings.get('channels'))
+  fields = {
+      'head': head,
+      'num_classes': sizes['classes'],
+      'channels': channels,
+      'neck_channels': settings.get('neck_channels', 0),
+      'auxiliary_channels': settings.get('auxiliary_channels', 0),
+      'dropout_rate': 0.0,
+      'dtype': np.float64,
+      'widths': sizes['widths'],
+      'depths': (1, 1, 1, 1),
+      'num_heads': (1, 1, 1, 1),
+  }
+  return create_segmenter('rmt_t', **fields | changes)
+
+
+def state_dict(head):
+  """Returns the weights by their PyTorch names, in float64."""
+  prefix = f'{head}/sd/'
+  return {
+      name.removeprefix(prefix): np.float64(array)
+      for name, array in arrays().items()
+      if name.startswith(prefix)
+  }
+
+
+def maps(image='b', path=FILE):
+  """Returns the maps of an image, from fine to coarse."""
+  found = arrays(path)
+  return [jax.numpy.float64(found[f'{image}/map{i}']) for i in range(4)]
+
+
+def compare(got, want, name, *, within):
+  """Compares an array with one that may be thinned out."""
+  got = np.asarray(got)
+  if got.shape != want.shape:
+    assert want.shape == (-(-got.size // EVERY),), name
+    got = got.ravel()[::EVERY]
+  np.testing.assert_allclose(got, want, rtol=0, atol=within, err_msg=name)
