@@ -313,3 +313,23 @@ def test_without_the_library(monkeypatch):
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
   with pytest.raises(UserError, match=r'pip install .gswinrmt_jax\[hub\]'):
     hub.fetch('hf-hub:a/b')
+
+
+def test_weights_that_ship_are_loaded_by_name(tmp_path, monkeypatch, run):
+  monkeypatch.chdir(tmp_path)
+  found = load.load(pathlib.Path('digits_small'))
+  assert found.origin == 'digits_small' and found.folder == pathlib.Path()
+  assert load.load('digits_small').card == found.card  # as config.init_from
+  with pytest.raises(UserError, match=r'does not exist.* or one of digits_sm'):
+    load.load(pathlib.Path('digits_smal'))
+  # A folder of that name comes first.
+  (tmp_path / 'digits_small').mkdir()
+  safetensors_file.write(
+      tmp_path / 'digits_small' / 'model.safetensors', run.variables, run.card
+  )
+  (tmp_path / 'digits_small' / 'config.json').write_text(
+      json.dumps(run.card.to_dict())
+  )
+  assert (
+      load.load(pathlib.Path('digits_small')).card.fields != found.card.fields
+  )
