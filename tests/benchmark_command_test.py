@@ -10,7 +10,6 @@ from typing import ClassVar
 import pytest
 
 from gswinrmt_jax.benchmark import (
-    compiled,
     measure,
     models,
     pipeline,
@@ -18,7 +17,6 @@ from gswinrmt_jax.benchmark import (
     worker,
 )
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.errors import UserError
 
 FACTS = {
     'platform': 'cpu',
@@ -69,19 +67,27 @@ def _tasks(journal, kind):
 
 
 def test_programs_and_rates_share_the_rounds(journal):
-  bench = measure.Bench(repeats=2, seconds=1.0, say=lambda line: None)
+  said = []
+  bench = measure.Bench(repeats=2, seconds=1.0, say=said.append)
   programs = {
       'ours': {'task': 'train', 'batch': 2},
       'bad': {'task': 'train', 'peer': 'bad'},
       'eager': {'task': 'train', 'peer': 'eager', 'batch': 2},
   }
-  outcomes, rates = bench.measure(programs)
-  assert [one.error for one in outcomes] == ['', 'it fell over', '']
-  assert outcomes[0].spec['dtype'] == 'float32'
-  assert outcomes[2].timing.median == 2 and outcomes[2].peak[0] == 5e9
+  found = bench.measure(programs)
+  ours, bad, eager = found['rows']
+  assert ours['dtype'] == 'float32' and ours['relative'] == 1
+  assert ours['mfu'] == 1  # 1,000 FLOP in the second that a matmul needs
+  assert bad == {
+      'program': 'bad', 'task': 'train', 'peer': 'bad', 'dtype': 'float32',
+      'platform': 'cpu', 'not_measured': 'it fell over',
+  }  # fmt: skip
+  assert eager['milliseconds'] == 2000 and eager['peak_bytes'] == 5e9
+  assert found['rates'] == {'flops': 1000, 'bytes': 2000}
+  assert found['rates_spread'] == {'matmul': 0, 'copy': 0}
+  assert 'bad: not measured: it fell over' in said[-1]
   ran = _tasks(journal, 'run')
   assert ran[-8:] == ['train', 'eager', 'matmul', 'copy'] * 2
-  assert bench.rates(rates) == {'flops': 1000, 'bytes': 2000}
   # The programs have ended, those of the rates go on.
   assert sorted(_tasks(journal, 'close')) == ['eager', 'train']
   bench.close()
@@ -206,14 +212,13 @@ def test_mistakes_are_one_line(journal, capsys, tmp_path):
       (['--seconds=0'], '--seconds'),
       (['--run', 'x', '--peers', 'eager'], '--run takes no --peers'),
       (['--model', 'rmt_x'], 'rmt_'),
-      (['--compiled-for=h200', '--model', 'rmt_t', 'rmt_s'], 'one --model'),
       (['--threads=0'], '--threads'),
       (['--pipeline', '--images=0'], '--images'),
       (['--pipeline', '--workers=-1'], '--workers'),
       (['--pipeline', '--images=9'], 'there are 10 classes'),
       (['--pipeline', '--peers', 'plain'], '--pipeline takes no --peers'),
       (['--pipeline', '--scaling=depth'], 'not allowed with'),
-      (['--start', '--compiled-for=h200'], 'not allowed with'),
+      (['--start', '--depthwise'], 'not allowed with'),
   ):
     assert main.main(['benchmark', *options]) == 2
     printed = capsys.readouterr().err
@@ -234,77 +239,6 @@ def test_a_failure_of_ours_is_the_exit_status(journal, monkeypatch, tmp_path):
   assert found['groups'][0]['rows'][0]['not_measured'] == 'no memory'
 
 
-TEXT = """
-%twice (p: f32[500]) -> f32[500] {
-  %p = f32[500]{0} parameter(0)
-  ROOT %a = f32[500]{0} add(%p, %p)
-}
-
-ENTRY %main (x: f32[500]) -> f32[500] {
-  %x = f32[500]{0} parameter(0)
-  ROOT %f = f32[500]{0} fusion(%x), kind=kLoop, calls=%twice
-}
-"""
-
-
-class Program:
-  temp_size_in_bytes = 3_000_000
-
-  def as_text(self):
-    return TEXT
-
-  def memory_analysis(self):
-    return self
-
-
-@pytest.fixture
-def asked(monkeypatch):
-  """Compiles nothing, and keeps what was asked for."""
-  calls = []
-
-  def compile_step(spec, target):
-    calls.append((spec, target))
-    return Program()
-
-  monkeypatch.setattr(compiled, 'compile_step', compile_step)
-  return calls
-
-
-def test_it_prints_and_writes_the_counts(asked, capsys, tmp_path):
-  path = tmp_path / 'counts.json'
-  command = ['benchmark', '--compiled-for=h200', '--model=rmt_compact']
-  command += ['--batch=4', '--image-size=64', f'--json={path}']
-  assert main.main(command) == 0
-  ((spec, target),) = asked
-  assert spec == {
-      'task': 'train',
-      'model': 'rmt_compact',
-      'fields': {},
-      'batch': 4,
-      'image_size': 64,
-      'classes': 10,
-      'dtype': 'bfloat16',
-  }
-  assert target == 'h200'
-  lines = capsys.readouterr().out.splitlines()
-  assert lines[1].split() == ['kernels', '1', '(loop', '1)']
-  assert lines[-1].split() == ['GB', 'temporaries', '0.003']
-  found = json.loads(path.read_text())
-  assert (found['bytes_read'], found['bytes_written']) == (2000, 2000)
-  assert found['versions']['jax']
-
-
-def test_what_is_missing_to_compile_is_one_line(monkeypatch, capsys):
-  def refuse():
-    raise UserError('no plugin')
-
-  monkeypatch.setattr(compiled, 'check_installed', refuse)
-  for options, said in ((['--batch=0'], '--batch'), ([], 'no plugin')):
-    assert main.main(['benchmark', '--compiled-for=h200', *options]) == 2
-    printed = capsys.readouterr().err
-    assert said in printed and printed.count('\n') == 1
-
-
 def test_sigterm_ends_it_as_ctrl_c_does(monkeypatch, capsys):
   """The folders and processes of what is measured have an end of their own."""
   ended = []
@@ -312,7 +246,7 @@ def test_sigterm_ends_it_as_ctrl_c_does(monkeypatch, capsys):
   class Bench:
 
     def __init__(self, **settings):
-      self.facts = {}
+      self.facts, self.say = {}, settings['say']
 
     def close(self):
       ended.append(True)

@@ -25,10 +25,9 @@ def test_programs_take_turns():
   journal = []
   programs = [Clocked('a', 0.5, journal), Clocked('b', 0.25, journal)]
   said = []
-  first, second = measure.interleaved(programs, [2, 4], 3, said.append)
+  found = measure.interleaved(programs, [2, 4], 3, said.append)
   assert journal == [('a', 2), ('b', 4)] * 3
-  assert first.seconds == (0.5,) * 3 and second.seconds == (0.25,) * 3
-  assert (first.calls, second.calls) == (2, 4) and len(said) == 3
+  assert found == [[0.5] * 3, [0.25] * 3] and len(said) == 3
 
 
 def test_warm_up_lasts_and_tells_how_many_calls_fill_the_time():
@@ -41,14 +40,12 @@ def test_warm_up_lasts_and_tells_how_many_calls_fill_the_time():
   assert journal == [('a', 1), ('a', 1)]
 
 
-def test_median_spread_and_ratio():
-  slow = measure.Timing((4.0, 1.0, 2.0, 3.0, 5.0), 1)
-  assert slow.median == 3.0
-  assert slow.spread == pytest.approx((4 - 2) / 2 / 3)
-  # Round by round: 2, 1, 2, 3, 5 times, not 3 / 1 by the medians.
-  fast = measure.Timing((2.0, 1.0, 1.0, 1.0, 1.0), 1)
-  assert fast.times_as_fast_as(slow) == 2.0
-  assert measure.Timing((1.0,), 1).spread == 0.0
+def test_median_and_spread():
+  found = measure.figures((4.0, 1.0, 2.0, 3.0, 5.0))
+  assert found['milliseconds'] == 3000
+  assert found['spread'] == pytest.approx((4 - 2) / 2 / 3)
+  assert found['repeats_ms'] == [4000, 1000, 2000, 3000, 5000]
+  assert measure.figures((1.0,))['spread'] == 0.0
 
 
 PROGRAM = """
@@ -151,59 +148,65 @@ def test_the_device_s_peak_counts_where_there_is_one():
   assert worker.peak(program) == (123, 'device')
 
 
-RATES = {'flops': 1e12, 'bytes': 1e10}
+def _row(name, *seconds, images=4, **facts):
+  return {
+      'program': name,
+      **measure.figures(seconds),
+      'peak_bytes': 3_000_000_000,
+      'peak_of': 'device',
+      'facts': {'images': images, **facts},
+  }
 
 
-def _outcome(name, seconds, images=4, peak=(3_000_000_000, 'device'), **facts):
-  return measure.Measured(
-      name,
-      {'task': 'train'},
-      {'images': images, **facts},
-      measure.Timing((seconds, 2 * seconds, seconds), 7),
-      peak,
-  )
+def _absent():
+  return {'program': 'absent', 'not_measured': 'no wheel'}
 
 
 def test_rows_compare_others_with_the_first():
-  ours = _outcome('ours', 0.5, flops=1e11)
-  theirs = _outcome('theirs', 0.75)
-  absent = measure.Measured('absent', {'task': 'train'}, error='no wheel')
-  rows = record.rows([ours, theirs, absent], RATES)
-  assert rows[0]['milliseconds'] == 500 and rows[0]['calls'] == 7
-  assert rows[0]['images_per_second'] == 8
-  assert rows[0]['mfu'] == pytest.approx(0.1 / 0.5)
-  assert rows[1]['relative'] == pytest.approx(0.5 / 0.75)
-  assert 'mfu' not in rows[1]
-  assert rows[2] == {
-      'program': 'absent', 'task': 'train', 'not_measured': 'no wheel',
-  }  # fmt: skip
+  ours = _row('ours', 0.5, 1.0, 0.5, flops=1e11)
+  theirs = _row('theirs', 0.75, 1.5, 0.75)
+  rows = [ours, theirs, _absent()]
+  measure.compare(rows, 1e12)
+  assert ours['milliseconds'] == 500 and ours['images_per_second'] == 8
+  assert ours['mfu'] == pytest.approx(0.1 / 0.5)
+  assert theirs['relative'] == pytest.approx(0.5 / 0.75)
+  assert 'mfu' not in theirs and rows[2] == _absent()
   json.dumps(rows)
+
+
+def test_the_ratio_is_the_median_of_those_within_a_round():
+  """2, 1, 2, 3, 5 times as fast, not 3 by the medians."""
+  slow = _row('slow', 4.0, 1.0, 2.0, 3.0, 5.0)
+  fast = _row('fast', 2.0, 1.0, 1.0, 1.0, 1.0)
+  measure.compare([slow, fast], 1e12)
+  assert fast['relative'] == pytest.approx(2.0)
 
 
 def test_the_ratio_is_of_images_not_of_calls():
   """A peer that takes half the images a call is not twice as fast."""
-  rows = record.rows(
-      [_outcome('ours', 1.0, images=8), _outcome('half', 0.5, images=4)], RATES
-  )
-  assert rows[1]['relative'] == pytest.approx(1.0)
+  ours, half = _row('ours', 1.0, images=8), _row('half', 0.5, images=4)
+  measure.compare([ours, half], 1e12)
+  assert half['relative'] == pytest.approx(1.0)
+
+
+def test_without_a_first_all_others_are_compared_with_nothing():
+  rows = [_absent(), _row('theirs', 0.5)]
+  measure.compare(rows, 1e12)
+  assert rows[1]['relative'] is None and '|          |' in record.table(rows)
 
 
 def test_the_table():
-  rows = record.rows(
-      [
-          _outcome('ours', 0.5, flops=1e11),
-          _outcome('theirs', 0.75, peak=(None, 'not measured')),
-          measure.Measured('absent', {}, error='no wheel'),
-      ],
-      RATES,
-  )
+  theirs = {**_row('theirs', 0.75), 'peak_bytes': None, 'peak_of': 'not read'}
+  rows = [_row('ours', 0.5, 1.0, 0.5, flops=1e11), theirs, _absent()]
+  theirs['repeats_ms'] *= 3
+  measure.compare(rows, 1e12)
   lines = record.table(rows).splitlines()
   cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
   assert cells[0][:2] == ['', 'ms'] and len({len(c) for c in cells[:4]}) == 1
   assert cells[2] == [
       'ours', '500', '25.0%', '8', '1.000', '20.0%', '3.00 (device)'
   ]  # fmt: skip
-  assert cells[3][4] == '0.667' and cells[3][-1] == 'not measured'
+  assert cells[3][4] == '0.667' and cells[3][-1] == 'not read'
   assert lines[-1] == 'absent: not measured: no wheel'
 
 
@@ -294,9 +297,3 @@ def test_failures_are_reported(trained, monkeypatch):
   trained.write_text('')
   with pytest.raises(worker.WorkerError, match='no first step'):
     start._first_step_seconds('quick')
-
-
-def test_without_a_first_all_others_are_compared_with_nothing():
-  absent = measure.Measured('absent', {'task': 'train'}, error='no wheel')
-  rows = record.rows([absent, _outcome('theirs', 0.5)], RATES)
-  assert rows[1]['relative'] is None and '|          |' in record.table(rows)

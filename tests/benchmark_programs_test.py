@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import multiprocessing
+import types
 
 import jax
 import jax.numpy as jnp
@@ -157,10 +158,10 @@ def _rows(run, steps):
 
 
 def test_each_step_trains_on_the_next_batch(tiny_run):
-  training = programs.PipelineTraining(tiny_run, repeat=False)
-  training(2)
-  training.ready()  # there are no workers, so nothing is dropped
-  training(1)
+  program = programs.fed_training(tiny_run, repeat=False)
+  program.run(2)
+  program.ready()  # there are no workers, so nothing is dropped
+  program.run(1)
   # The first batch was used to compile.
   np.testing.assert_array_equal(
       tiny_run.train_step.rows, _rows(tiny_run, 4)[1:]
@@ -168,19 +169,25 @@ def test_each_step_trains_on_the_next_batch(tiny_run):
 
 
 def test_what_workers_prepared_meanwhile_is_dropped(tiny_run):
-  training = programs.PipelineTraining(tiny_run, repeat=False)
-  training._ahead = 2
-  training.ready()
-  training(1)
+  """One worker holds two batches ready."""
+  names = ('train_batches', 'train_step', 'target', 'key', 'init_state')
+  run = types.SimpleNamespace(
+      **{name: getattr(tiny_run, name) for name in names},
+      config=tiny_run.config,
+      train_data=types.SimpleNamespace(workers=1),
+  )
+  program = programs.fed_training(run, repeat=False)
+  program.ready()
+  program.run(1)
   np.testing.assert_array_equal(
       tiny_run.train_step.rows, _rows(tiny_run, 4)[3:]
   )
 
 
 def test_without_a_pipeline_the_first_batch_comes_again(tiny_run):
-  training = programs.PipelineTraining(tiny_run, repeat=True)
-  training.ready()
-  training(2)
+  program = programs.fed_training(tiny_run, repeat=True)
+  program.ready()
+  program.run(2)
   np.testing.assert_array_equal(
       tiny_run.train_step.rows, 2 * _rows(tiny_run, 1)
   )
@@ -223,17 +230,11 @@ def test_each_storage_is_measured_on_images_of_the_size_needed(monkeypatch):
   monkeypatch.setattr(
       pipeline, 'make_data', lambda *args, **how: made.append((*args, how))
   )
-  monkeypatch.setattr(
-      pipeline.record,
-      'group',
-      lambda bench, specs, say: measured.append(specs),
-  )
+  bench = types.SimpleNamespace(measure=measured.append)
 
   def measure(*models):
     storages = ('device', 'decode')
-    pipeline.measure(
-        None, models, print, storages=storages, images=9, workers=2
-    )
+    pipeline.measure(bench, models, storages=storages, images=9, workers=2)
 
   measure(MEASURED, {**MEASURED, 'image_size': 32})
   assert list(measured[0]) == ['m, without', 'm, device', 'm, decode']

@@ -18,13 +18,17 @@ import jax.numpy as jnp
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.benchmark import hlo
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.train import losses, optimizer, train_state, train_step
 
 CLASSES, IMAGE, BATCH = 10, (32, 32, 3), 32
-_EXCHANGES = ('all-', 'reduce-scatter', 'collective-')
+# `%name = SHAPES all-reduce(...`, of several arrays with SHAPES a tuple.
+_EXCHANGE = re.compile(
+    r'^\s+(?:ROOT )?%?[\w.\-]+ = (.+?) '
+    r'((?:all-|reduce-scatter|collective-)[\w-]*)\(',
+    re.MULTILINE,
+)
 _STAGES = {
     'widths': (8, 16),
     'depths': (2, 1),
@@ -93,14 +97,10 @@ def _exchanged(model, settings, *, tokens=False):
   step = jax.jit(update, donate_argnums=0, out_shardings=here.replicated)
   with ops.plain():
     lowered = step.lower(here.target(shapes), batch, key)
-  _, computations = hlo.parse(lowered.compile().as_text())
   found = collections.defaultdict(list)
-  for computation in computations.values():
-    for instruction in computation.values():
-      if instruction.opcode.startswith(_EXCHANGES):
-        found[instruction.opcode] += re.findall(
-            r'\w+\[[\d,]*\]', instruction.shape
-        )
+  text = lowered.compile().as_text()
+  for results, opcode in _EXCHANGE.findall(text):
+    found[opcode] += re.findall(r'\w+\[[\d,]*\]', results)
   return found
 
 

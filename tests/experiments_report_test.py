@@ -1,4 +1,4 @@
-"""A report: its parts, its pictures, and what it says is missing."""
+"""A report: its parts, its plots, and what it says is missing."""
 
 import pathlib
 import re
@@ -161,16 +161,9 @@ def test_switches_need_what_they_are_compared_with(counted, lines):
   assert sum('no run of' in one for one in found) == 3
 
 
-RMT = (0, 114, 178)  # the colour of RMT
-
-
 def _point(label, cost, accuracy):
-  return charts.Point(label, cost, Mean(1, accuracy, None))
-
-
-def _pixels(path, color):
-  image = np.asarray(Image.open(path).convert('RGB')).astype(int)
-  return (np.abs(image - color).max(-1) < 30).sum()
+  variant = results.Variant(label, [], [])
+  return charts.Point(variant, cost, Mean(1, accuracy))
 
 
 def test_front():
@@ -182,55 +175,16 @@ def test_front():
       _point('as good', 4.0, 0.8),
       _point('same cost, better', 1.0, 0.6),
   ]
-  assert [one.label for one in charts.front(points)] == [
+  assert [one.variant.label for one in charts.front(points)] == [
       'same cost, better',
       'dear',
   ]
   assert charts.front([]) == []
 
 
-def test_curves(tmp_path):
-  path = tmp_path / 'curves.png'
-
-  def drawn(epochs, printed):
-    curve = charts.Curve('rmt', epochs, printed)
-    charts.draw_curves(path, [curve], 'title')
-    return _pixels(path, RMT)
-
-  epochs = {1: Mean(1, 0.2, None), 2: Mean(1, 0.4, None), 3: Mean(2, 0.5, 0.1)}
-  empty, ours = drawn({}, {}), drawn(epochs, {})
-  both = drawn(epochs, {1: 45.0, 2: 25.0, 3: 30.0})
-  assert empty == 0 and ours > 200 and both > ours + 60
-  assert [file.name for file in tmp_path.iterdir()] == ['curves.png']
-
-
-def test_costs_are_drawn_in_the_colour_of_the_base(tmp_path):
-  path = tmp_path / 'costs.png'
-
-  def drawn(*switches):
-    points = [_point('rmt', 1.0, 0.5)]
-    points += [_point(f'rmt,{k}', 1.5, 0.4) for k in switches]
-    charts.draw_costs(path, points, 'title', cost='cost', accuracy='accuracy')
-    return np.asarray(Image.open(path).convert('RGB')).astype(int)
-
-  one, more = drawn(), drawn('gate')
-  assert _pixels(path, RMT) > 30
-  # A switch is drawn in the colour of its base, made lighter.
-  light = np.array(RMT) * 0.6 + 255 * 0.4
-  alone, with_switch = (
-      (np.abs(image - light).max(-1) < 12).sum() for image in (one, more)
-  )
-  assert with_switch > alone + 10
-
-
-def test_a_base_has_its_own_colour():
-  rmt, other, again = charts._colors(['rmt', 'rmt,gate', 'rmt,lce'])
-  assert rmt == '#0072b2' and len({rmt, other, again}) == 3
-
-
 @pytest.fixture
 def equal_costs(monkeypatch):
-  """Counting is tested where it is done; here a model costs as it is wide."""
+  """Counting is tested where it is done; here all models cost the same."""
 
   class Cost:
     parameters, macs = 1000, 3 * 2**30
@@ -239,36 +193,32 @@ def equal_costs(monkeypatch):
 
 
 @pytest.fixture
-def drawn(equal_costs, monkeypatch, tmp_path):
-  """Returns a function that draws runs, to what the pictures are made of."""
+def setting(equal_costs, tmp_path):
+  """Returns a function that makes runs and returns their setting."""
 
-  def draw(*runs):
+  def make(*runs):
     for number, (spec, accuracies, how) in enumerate(runs):
       made_up_runs.write(
-          tmp_path / 'runs' / f'{number}',
-          spec,
-          accuracies,
-          overrides=SHORT,
-          **how,
+          tmp_path / f'{number}', spec, accuracies, overrides=SHORT, **how
       )
-    found = {}
-    for name in ('draw_curves', 'draw_costs'):
-      monkeypatch.setattr(
-          charts,
-          name,
-          lambda path, shown, title, **how: found.setdefault(
-              path.stem, (shown, title, how)
-          ),
-      )
-    (setting,), _ = results.group(results.gather([tmp_path / 'runs'])[0])
-    names = charts.draw(setting, tmp_path, 'x')
-    assert names == [f'{stem}.png' for stem in found]
+    (found,), _ = results.group(results.gather([tmp_path])[0])
     return found
 
-  return draw
+  return make
 
 
-def test_what_is_drawn(drawn):
+def _lines(figure):
+  """Returns the points of each line that the legend names, and its colour."""
+  (axes,) = figure.axes
+  lines = {}
+  for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+    line = handle if hasattr(handle, 'get_xydata') else handle.lines[0]
+    lines[label] = (np.asarray(line.get_xydata(), float), line.get_color())
+  return lines
+
+
+@pytest.fixture
+def two_seeds(setting):
   runs = []
   for seed in range(2):
     how = {'seed': seed, 'test': 0.5}
@@ -276,46 +226,75 @@ def test_what_is_drawn(drawn):
         ('cifar10_rmt', [0.25, 0.5], how),
         ('ablation:retention,no_gate', [0.25, 0.5 + seed / 10], how),
     ]
-  found = drawn(*runs)
-  assert list(found) == ['curves_x', 'macs_x']
-  curves, title, _ = found['curves_x']
-  assert title == 'cifar10, compact models'
-  assert [one.label for one in curves] == ['rmt', 'retention,no_gate']
-  assert curves[0].printed[10] == 70.58
-  assert curves[1].epochs[2].mean == pytest.approx(0.55)
-  points, _, how = found['macs_x']
-  assert how == {'cost': 'MACs / 2^30', 'accuracy': 'test accuracy (%)'}
-  assert [one.cost for one in points] == [3, 3]
-  assert points[0].accuracy == Mean(2, 0.5, 0.0)
+  return setting(*runs)
 
 
-def test_accuracies_of_runs_that_go_on_are_of_an_epoch_that_all_have(drawn):
+def test_curves_are_drawn_with_the_deviation_and_the_paper_s_points(two_seeds):
+  figure = charts.learning_curves(two_seeds)
+  (axes,) = figure.axes
+  assert axes.get_title(loc='left') == 'cifar10, compact models'
+  lines = _lines(figure)
+  assert list(lines) == ['rmt, paper', 'rmt', 'retention,no_gate']
+  (points, color), (printed, papers) = lines['rmt'], lines['rmt, paper']
+  np.testing.assert_allclose(points, [[1, 25], [2, 50]])
+  np.testing.assert_allclose(printed[0], [10, 70.58])
+  assert color == papers == '#0072b2'
+  points, other = lines['retention,no_gate']
+  np.testing.assert_allclose(points, [[1, 25], [2, 55]])
+  assert other != color
+  bars = axes.containers[1].lines[2][0].get_segments()
+  half = 10 / 2**0.5  # of 50 and 60
+  np.testing.assert_allclose(bars[1][:, 1], [55 - half, 55 + half])
+
+
+def test_accuracy_is_drawn_over_the_cost(two_seeds):
+  figure = charts.accuracy_by(two_seeds, 'cost', lambda one: one.macs)
+  (axes,) = figure.axes
+  assert (axes.get_xlabel(), axes.get_ylabel()) == ('cost', 'test accuracy (%)')
+  assert [text.get_text() for text in axes.texts] == [
+      'rmt',
+      'retention,no_gate',
+  ]
+  rmt, switched = (container.lines[0] for container in axes.containers)
+  np.testing.assert_allclose(rmt.get_xydata(), [[3, 50]])
+  assert list(_lines(figure)) == ['rmt']
+  # A switch is drawn smaller, in the colour of its base, made lighter.
+  assert rmt.get_color() == '#0072b2' and switched.get_color() == '#d55e00'
+  assert switched.get_alpha() < 1 and switched.get_ms() < rmt.get_ms()
+
+
+def test_plots_that_have_nothing_to_compare_are_left_out(setting, tmp_path):
+  one = setting(('cifar10_rmt', [0.25, 0.5], {'test': 0.5}))
+  assert charts.draw(one, tmp_path, 'x') == ['curves_x.png']
+  with Image.open(tmp_path / 'curves_x.png') as image:
+    assert image.size == (1080, 540)
+
+
+def test_accuracies_of_unfinished_runs_are_of_an_epoch_that_all_have(setting):
   unfinished = {'summed_up': False}
-  found = drawn(
+  runs = setting(
       ('cifar10_rmt', [0.25, 0.5], {'test': 0.5}),
       ('cifar10_retention', [0.375], unfinished),
       ('cifar10_swat', [], unfinished),
       ('cifar10_swat', [0.25, 0.5], {'seed': 1, **unfinished}),
   )
-  points, _, how = found['macs_x']
-  assert how['accuracy'] == 'validation accuracy (%), epoch 1'
-  assert [one.accuracy.mean for one in points] == [0.25, 0.375, 0.25]
+  figure = charts.accuracy_by(runs, 'cost', lambda one: one.macs)
+  (axes,) = figure.axes
+  assert axes.get_ylabel() == 'validation accuracy (%), epoch 1'
+  drawn = [float(one.lines[0].get_ydata()[0]) for one in axes.containers]
+  assert drawn == [25, 37.5, 25]
 
 
-def test_of_one_variant_there_is_nothing_to_weigh_up(drawn):
-  found = drawn(('cifar10_rmt', [0.25, 0.5], {'test': 0.5}))
-  assert list(found) == ['curves_x']
-
-
-def test_of_many_variants_the_bases_have_curves(drawn):
+def test_of_many_variants_the_bases_have_curves(setting):
   names = [f'swat,{name}' for name in list(switches.SWITCHES['swat'])[:13]]
-  found = drawn(
+  runs = setting(
       *(
           (f'ablation:{name}', [0.5], {'summed_up': False})
           for name in [*names, 'rmt,base']
       )
   )
-  assert [one.label for one in found['curves_x'][0]] == ['rmt', 'swat']
+  lines = _lines(charts.learning_curves(runs))
+  assert [name for name in lines if 'paper' not in name] == ['rmt', 'swat']
 
 
 def test_folders_reach_the_report(monkeypatch, capsys):

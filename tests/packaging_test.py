@@ -15,7 +15,6 @@ _NEEDED = 'building needs hatchling (extra: test)'
 # Of the package besides Python files.
 _DATA = {
     'gswinrmt_jax/py.typed',
-    'gswinrmt_jax/benchmark/h200.json',
     'gswinrmt_jax/data/digits.npz',
     'gswinrmt_jax/data/digits.LICENSE.txt',
     'gswinrmt_jax/data/imagenet_classes.txt',

@@ -1,1 +1,1 @@
-"""How fast training is, and what its compiled program does."""
+"""How fast training and inference are."""

@@ -6,50 +6,15 @@ neighbour on the machine) is the usual cause of a wrong ratio.
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
-import dataclasses
-import statistics
 from typing import Any
 
-from gswinrmt_jax.benchmark import worker
+import numpy as np
+
+from gswinrmt_jax.benchmark import record, worker
 from gswinrmt_jax.benchmark.worker import Spec
 
 _MIN_CALLS = 2  # of a warm-up, however long a call takes
 _RATES = {'matmul': 'flops', 'copy': 'bytes'}  # task -> unit
-
-
-@dataclasses.dataclass(frozen=True)
-class Timing:
-  """Seconds per call, one figure for each round.
-
-  Attributes:
-    seconds: Mean over the calls of each round.
-    calls: In each round.
-  """
-
-  seconds: tuple[float, ...]
-  calls: int
-
-  @property
-  def median(self) -> float:
-    """Median over the rounds, in seconds."""
-    return statistics.median(self.seconds)
-
-  @property
-  def spread(self) -> float:
-    """Half the interquartile range, over the median."""
-    if len(self.seconds) < 2:
-      return 0.0
-    low, _, high = statistics.quantiles(self.seconds, n=4, method='inclusive')
-    return (high - low) / 2 / self.median
-
-  def times_as_fast_as(self, other: 'Timing') -> float:
-    """Returns the median over the rounds of `other's seconds / own seconds`.
-
-    The timings of a round are neighbours in time, so their ratio is steadier
-    than the ratio of two medians.
-    """
-    pairs = zip(self.seconds, other.seconds, strict=True)
-    return statistics.median(theirs / ours for ours, theirs in pairs)
 
 
 def warm_up(program: worker.Worker, seconds: float) -> int:
@@ -75,7 +40,7 @@ def interleaved(
     calls: Sequence[int],
     repeats: int,
     say: Callable[[str], None],
-) -> list[Timing]:
+) -> list[list[float]]:
   """Times warm programs in turn: A B C, A B C, and so on.
 
   Args:
@@ -83,53 +48,69 @@ def interleaved(
     calls: Of each program in a round.
     repeats: Number of rounds.
     say: Receives a line after each round.
+
+  Returns:
+    For each program its seconds per call, by round.
   """
   taken = [[] for _ in programs]
   for repeat in range(repeats):
     for program, count, seconds in zip(programs, calls, taken, strict=True):
       seconds.append(program.run(count) / count)
     say(f'round {repeat + 1} of {repeats}')
-  return [
-      Timing(tuple(seconds), count)
-      for seconds, count in zip(taken, calls, strict=True)
-  ]
+  return taken
 
 
-@dataclasses.dataclass
-class Measured:
-  """The outcome of one program.
+def figures(seconds: Sequence[float]) -> dict[str, Any]:
+  """Returns the median over the rounds, and half the quartiles' distance by it.
 
-  Attributes:
-    name: In tables.
-    spec: Of the program.
-    facts: From its worker.
-    timing: None if the program did not run.
-    peak: Bytes, and whether they are the device's or the process's.
-    error: Why it did not run.
+  Args:
+    seconds: Per call, one for each round.
   """
+  low, median, high = np.percentile(seconds, (25, 50, 75))
+  return {
+      'milliseconds': 1e3 * median,
+      'spread': (high - low) / 2 / median,
+      'repeats_ms': [1e3 * one for one in seconds],
+  }
 
-  name: str
-  spec: Spec
-  facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  timing: Timing | None = None
-  peak: tuple[int | None, str] = (None, 'not measured')
-  error: str = ''
 
-  def times_as_fast_as(self, other: 'Measured') -> float | None:
-    """Returns the ratio of images per second; None if either did not run."""
-    if self.timing is None or other.timing is None:
-      return None
-    images = self.facts['images'] / other.facts['images']
-    return images * self.timing.times_as_fast_as(other.timing)
+def compare(rows: Sequence[dict[str, Any]], flops: float) -> None:
+  """Adds what relates a measured row to the others and to the machine.
+
+  - 'relative': images per second over those of the first program: the median
+    of the ratios within a round. The timings of a round are neighbours in
+    time, so their ratio is steadier than the ratio of two medians.
+  - 'mfu': FLOP of the model's products (two per multiply-accumulate, three
+    passes in training) per second, over the measured matmul rate.
+
+  Args:
+    rows: With `figures` and 'facts', or 'not_measured'.
+    flops: The matmul rate, FLOP per second.
+  """
+  for row in rows:
+    if 'not_measured' in row:
+      continue
+    row['images_per_second'] = float(np.median(_rate(row)))
+    row['relative'] = None
+    if 'not_measured' not in rows[0]:
+      row['relative'] = float(np.median(_rate(row) / _rate(rows[0])))
+    if 'flops' in row['facts']:
+      seconds = row['milliseconds'] / 1e3
+      row['mfu'] = row['facts']['flops'] / seconds / flops
+
+
+def _rate(row):
+  """Returns images per second, by round."""
+  return 1e3 * row['facts']['images'] / np.array(row['repeats_ms'])
 
 
 class Bench:
   """Times groups of programs beside the machine's matmul and copy rates.
 
   Attributes:
-    platform: Where JAX runs: 'cpu', 'gpu' or 'tpu'.
-    dtype: Of the computation.
     facts: About the machine.
+    platform: Where JAX runs: 'cpu', 'gpu' or 'tpu'.
+    say: Receives progress and tables.
   """
 
   def __init__(
@@ -148,12 +129,12 @@ class Bench:
       seconds: Length of each program's turn in a round, and of its warm-up.
       threads: Cores of every process; None for all.
       dtype: Of the computation; None for the platform's default.
-      say: Receives lines about the progress.
+      say: Receives progress and tables.
 
     Raises:
       worker.WorkerError: If one does not run.
     """
-    self._repeats, self._seconds, self._say = repeats, seconds, say
+    self._repeats, self._seconds, self.say = repeats, seconds, say
     self._cores = worker.choose_cores(threads)
     with contextlib.ExitStack() as stack:
       self._rates = {
@@ -163,59 +144,60 @@ class Bench:
       self._stack = stack.pop_all()
     self.facts = self._rates['matmul'].facts
     self.platform = self.facts['platform']
-    self.dtype = self.facts['dtype']
 
   def close(self) -> None:
     """Ends the processes."""
     self._stack.close()
 
-  def measure(
-      self, specs: Mapping[str, Spec]
-  ) -> tuple[list[Measured], dict[str, Timing]]:
-    """Times programs in turn, and the rates in the same rounds.
-
-    A program that cannot be built or fails has an error instead of a timing.
+  def measure(self, specs: Mapping[str, Spec]) -> dict[str, Any]:
+    """Times programs in turn, and the rates in the same rounds; says a table.
 
     Args:
       specs: By name; dtype and platform are filled in.
 
     Returns:
-      An outcome for each program, and the timings of the rates.
+      'rows', one per program: its spec, then `figures` and `compare`, or
+      'not_measured' and why it could not be built or failed; 'rates', FLOP per
+      second of a matmul and bytes per second of a copy; 'rates_spread'.
     """
-    outcomes = [
-        Measured(name, {**spec, 'dtype': self.dtype, 'platform': self.platform})
-        for name, spec in specs.items()
-    ]
+    shared = {name: self.facts[name] for name in ('dtype', 'platform')}
+    rows, running = [], []
     with contextlib.ExitStack() as stack:
-      running, workers, calls = [], [], []
-      for outcome in outcomes:  # built and warmed up one by one, alone
-        self._say(f'{outcome.name}: building')
+      for name, spec in specs.items():  # built and warmed up one by one, alone
+        rows.append({'program': name, **spec, **shared})
+        self.say(f'{name}: building')
         try:
-          started = self._start(stack, outcome.spec)
-          calls.append(warm_up(started, self._seconds))
+          program = self._start(stack, {**spec, **shared})
+          calls = warm_up(program, self._seconds)
         except worker.WorkerError as error:
-          outcome.error = str(error)
-          self._say(f'{outcome.name}: {error}')
-          continue
-        outcome.facts = started.facts
-        running.append(outcome)
-        workers.append(started)
-      rates = list(self._rates.values())
-      seconds = self._seconds / 4  # rates vary less
-      calls += [warm_up(rate, seconds) for rate in rates]
-      timings = interleaved(workers + rates, calls, self._repeats, self._say)
-      for outcome, started, timing in zip(
-          running, workers, timings, strict=False
+          rows[-1]['not_measured'] = str(error)
+          self.say(f'{name}: {error}')
+        else:
+          running.append((rows[-1], program, calls))
+      rates = {task: {} for task in _RATES}
+      for task, program in self._rates.items():
+        calls = warm_up(program, self._seconds / 4)  # rates vary less
+        running.append((rates[task], program, calls))
+      found, programs, calls = zip(*running, strict=True)
+      timed = interleaved(programs, calls, self._repeats, self.say)
+      for row, program, count, seconds in zip(
+          found, programs, calls, timed, strict=True
       ):
-        outcome.timing, outcome.peak = timing, started.peak()
-    return outcomes, dict(zip(_RATES, timings[len(running) :], strict=True))
-
-  def rates(self, timings: Mapping[str, Timing]) -> dict[str, float]:
-    """Returns FLOP per second of products and bytes per second of a copy."""
-    return {
-        unit: self._rates[task].facts[unit] / timings[task].median
+        size, owner = program.peak()
+        row |= {**figures(seconds), 'calls': count, 'facts': program.facts}
+        row |= {'peak_bytes': size, 'peak_of': owner}
+    speed = {
+        unit: 1e3 * rates[task]['facts'][unit] / rates[task]['milliseconds']
         for task, unit in _RATES.items()
     }
+    compare(rows, speed['flops'])
+    self.say(
+        f'\n{record.table(rows)}\nmeasured rates: products '
+        f'{speed["flops"] / 1e12:.4g} TFLOP/s, copy '
+        f'{speed["bytes"] / 1e9:.4g} GB/s\n'
+    )
+    spreads = {task: row['spread'] for task, row in rates.items()}
+    return {'rows': rows, 'rates': speed, 'rates_spread': spreads}
 
   def _start(self, stack, spec):
     started = worker.Worker(spec, self._cores)

@@ -1,18 +1,16 @@
 """Which programs are timed beside each other: models, runs, convolutions."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import itertools
 import pathlib
 from typing import Any
 
 from gswinrmt_jax import files
-from gswinrmt_jax.benchmark import measure, record
+from gswinrmt_jax.benchmark import measure
 from gswinrmt_jax.benchmark.worker import Spec
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import run_folder
 from gswinrmt_jax.weights import load
-
-Say = Callable[[str], None]
 
 _TWINS = ('eager', 'compile')
 _TOGETHER = 8  # runs whose processes are alive at once
@@ -31,7 +29,7 @@ def spec(model: str, task: str, **shape: int) -> dict[str, Any]:
 
 
 def beside_peers(
-    bench: measure.Bench, specs: Iterable[Spec], peers: Sequence[str], say: Say
+    bench: measure.Bench, specs: Iterable[Spec], peers: Sequence[str]
 ) -> dict[str, Any]:
   """Measures each model beside its peers.
 
@@ -40,7 +38,6 @@ def beside_peers(
     specs: Of models.
     peers: 'plain', the same without the faster forms; 'eager' and 'compile',
       its twin in PyTorch; else models of timm.
-    say: Receives tables.
   """
   groups = []
   for one in specs:
@@ -52,7 +49,7 @@ def beside_peers(
       else:
         title = f'{name}: {peer}' if peer in _TWINS else peer
         programs[title] = {**one, 'peer': peer}
-    groups.append(record.group(bench, programs, say))
+    groups.append(bench.measure(programs))
   return {'groups': groups}
 
 
@@ -60,7 +57,6 @@ def runs(
     bench: measure.Bench,
     folders: Iterable[pathlib.Path],
     machine: Mapping[str, Any],
-    say: Say,
 ) -> dict[str, Any]:
   """Measures the latency of runs' models and writes their `latency.json`.
 
@@ -71,9 +67,7 @@ def runs(
   names, groups = list(specs), []
   for start in range(0, len(names), _TOGETHER):
     some = names[start : start + _TOGETHER]
-    groups.append(
-        record.group(bench, {name: specs[name] for name in some}, say)
-    )
+    groups.append(bench.measure({name: specs[name] for name in some}))
   for row in (row for group in groups for row in group['rows']):
     path = pathlib.Path(row['program'], 'latency.json')
     if 'not_measured' in row:
@@ -81,7 +75,7 @@ def runs(
     found = {name: row[name] for name in ('milliseconds', 'spread', 'dtype')}
     found |= {name: machine[name] for name in ('device', 'threads', 'versions')}
     files.write_json(path, found)
-    say(f'wrote {path}')
+    bench.say(f'wrote {path}')
   return {'groups': groups}
 
 
@@ -97,7 +91,7 @@ def _run_spec(folder):
   return {**spec(card.name, 'latency', **shape), 'fields': card.fields}
 
 
-def depthwise(bench: measure.Bench, say: Say) -> dict[str, Any]:
+def depthwise(bench: measure.Bench) -> dict[str, Any]:
   """Measures depthwise convolutions and their gradients in both forms.
 
   The maps are those of a large model's first stage and of CIFAR-10's second;
@@ -113,5 +107,5 @@ def depthwise(bench: measure.Bench, say: Say) -> dict[str, Any]:
         f'{name}, shifts': {**one, 'impl': 'shift'},
         f'{name}, feature_group_count': {**one, 'impl': 'conv'},
     }
-    groups.append(record.group(bench, programs, say))
+    groups.append(bench.measure(programs))
   return {'groups': groups}

@@ -1,6 +1,6 @@
 """Training with its input pipeline, beside training on one repeated batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import concurrent.futures
 import pathlib
 import tempfile
@@ -10,7 +10,6 @@ import numpy as np
 from PIL import Image
 
 from gswinrmt_jax.benchmark import measure as measure_lib
-from gswinrmt_jax.benchmark import record
 from gswinrmt_jax.benchmark.worker import Spec
 from gswinrmt_jax.data import parallel
 from gswinrmt_jax.data.prepare import class_folders, writer
@@ -25,7 +24,6 @@ _QUALITY = 95  # gives files of about ImageNet's size
 def measure(
     bench: measure_lib.Bench,
     specs: Sequence[Spec],
-    say: Callable[[str], None],
     *,
     storages: Sequence[str],
     images: int,
@@ -36,7 +34,6 @@ def measure(
   Args:
     bench: Where.
     specs: Of models.
-    say: Receives tables.
     storages: Values of `config.data.storage`.
     images: How many synthetic images.
     workers: Processes that decode; None for the recipe's number.
@@ -69,7 +66,7 @@ def measure(
           }
           for storage in (None, *storages)
       }
-      groups.append(record.group(bench, programs, say))
+      groups.append(bench.measure(programs))
   return {'groups': groups}
 
 

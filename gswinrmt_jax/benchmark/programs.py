@@ -81,23 +81,28 @@ def training_step(
 
 
 def _train(spec):
-  model, step, arguments = training_step(spec)
-  step = _compiled(spec, step, *arguments)
-  return worker.Program(
-      _Training(step, *arguments), _facts(spec, model, passes=3)
-  )
+  model, step, (state, batch, key) = training_step(spec)
+  step = _compiled(spec, step, state, batch, key)
+  training = Training(step, state, itertools.repeat(batch), key)
+  return worker.Program(training, _facts(spec, model, passes=3))
 
 
-class _Training:
-  """Trains on one batch, from call to call."""
+class Training:
+  """Trains from step to step, as the training loop does.
 
-  def __init__(self, step, state, batch, key):
-    self._step, self._batch, self._key = step, batch, key
+  Attributes:
+    state: After the steps so far.
+    metrics: Of the last step.
+  """
+
+  def __init__(self, step, state, batches, key):
+    self._step, self._batches, self._key = step, batches, key
     self.state, self.metrics = state, None
 
-  def __call__(self, calls):
-    for _ in range(calls):
-      self.state, self.metrics = self._step(self.state, self._batch, self._key)
+  def __call__(self, calls: int) -> None:
+    """Makes so many steps."""
+    for batch in itertools.islice(self._batches, calls):
+      self.state, self.metrics = self._step(self.state, batch, self._key)
     jax.block_until_ready((self.state, self.metrics))
 
 
@@ -202,11 +207,39 @@ def _depthwise(spec):
 def _pipeline(spec):
   """Training as a run does it: one call is one step, fed by its data."""
   run = setup.build(recipes.resolve(recipe(spec)))
-  training = PipelineTraining(run, repeat=spec['storage'] is None)
+  return fed_training(run, repeat=spec['storage'] is None)
+
+
+def fed_training(run: setup.Setup, *, repeat: bool) -> worker.Program:
+  """Returns the training of a run.
+
+  Before each timing it drops the batches that workers prepared meanwhile.
+
+  Args:
+    run: What a run trains with.
+    repeat: Whether to train on the first batch over and over.
+  """
+  fed = run.train_batches(0)
+  try:
+    _, first = next(fed)
+    step = run.train_step.lower(run.target, first, run.key).compile()
+    state = run.init_state()
+  except BaseException:
+    fed.close()  # ends the workers
+    raise
+  batches = (batch for _, batch in fed)
+  ahead = parallel.AHEAD * run.train_data.workers
+  if repeat:
+    fed.close()
+    batches, ahead = itertools.repeat(first), 0
+
+  def ready():
+    for _ in itertools.islice(batches, ahead):
+      pass
+
+  training = Training(step, state, batches, run.key)
   facts = {'images': run.config.batch_size}
-  return worker.Program(
-      training, facts, ready=training.ready, close=training.close
-  )
+  return worker.Program(training, facts, ready=ready, close=fed.close)
 
 
 def recipe(spec: worker.Spec) -> ml_collections.ConfigDict:
@@ -234,52 +267,6 @@ def recipe(spec: worker.Spec) -> ml_collections.ConfigDict:
   if spec['workers'] is not None:
     config.data.workers = spec['workers']
   return config
-
-
-class PipelineTraining:
-  """Trains from step to step as the training loop does.
-
-  Attributes:
-    state: After the steps so far.
-  """
-
-  def __init__(self, run: setup.Setup, *, repeat: bool):
-    """Compiles the step.
-
-    Args:
-      run: What a run trains with.
-      repeat: Whether to train on the first batch over and over.
-    """
-    self._opened = self._batches = run.train_batches(0)
-    self._ahead = parallel.AHEAD * run.train_data.workers
-    first = next(self._opened)
-    if repeat:
-      self._opened.close()
-      self._batches, self._ahead = itertools.repeat(first), 0
-    self._key = run.key
-    try:
-      self._step = run.train_step.lower(
-          run.target, first[1], self._key
-      ).compile()
-      self.state = run.init_state()
-    except BaseException:
-      self.close()
-      raise
-
-  def __call__(self, calls: int) -> None:
-    """Makes so many steps."""
-    for _, batch in itertools.islice(self._batches, calls):
-      self.state, _ = self._step(self.state, batch, self._key)
-    jax.block_until_ready(self.state)
-
-  def ready(self) -> None:
-    """Drops the batches that workers prepared while nothing was timed."""
-    for _ in range(self._ahead):
-      next(self._batches)
-
-  def close(self) -> None:
-    """Ends the workers."""
-    self._opened.close()
 
 
 _TASKS = {

@@ -1,11 +1,11 @@
 """How time grows with batch, resolution and depth."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gswinrmt_jax.benchmark import measure, record
+from gswinrmt_jax.benchmark import measure
 from gswinrmt_jax.benchmark.worker import Spec
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import named
@@ -50,10 +50,7 @@ def exponent(macs: Sequence[float], milliseconds: Sequence[float]) -> float:
 
 
 def grow(
-    bench: measure.Bench,
-    axis: str,
-    specs: Iterable[Spec],
-    say: Callable[[str], None],
+    bench: measure.Bench, axis: str, specs: Iterable[Spec]
 ) -> dict[str, Any]:
   """Measures how the time of models grows along an axis.
 
@@ -67,7 +64,7 @@ def grow(
         f'{name}, {axis} {value}': one
         for value, one in points(axis, spec).items()
     }
-    group = record.group(bench, programs, say)
+    group = bench.measure(programs)
     rows = [row for row in group['rows'] if 'milliseconds' in row]
     if len(rows) < 2:
       raise UserError(f'{name}: fewer than two points could be measured')
@@ -75,6 +72,6 @@ def grow(
         [row['facts']['macs'] * row['batch'] for row in rows],
         [row['milliseconds'] for row in rows],
     )
-    say(f'{name}: time grows as (multiply-accumulates)^{found:.2f}')
+    bench.say(f'{name}: time grows as (multiply-accumulates)^{found:.2f}')
     groups.append({**group, 'axis': axis, 'exponent': found})
   return {'groups': groups}

@@ -1,4 +1,4 @@
-"""Measures how fast models are, or counts what a step does on a GPU.
+"""Measures how fast models are.
 
   gswinrmt benchmark --model rmt_t --batch 8 --threads 1 --peers eager
 
@@ -17,15 +17,12 @@ medians over the rounds, on random data. Each program has its own process.
 times training as a run does it, augmentation included: on one repeated batch,
 then with images on the device, in files, and decoded from JPEG when needed.
 
-  gswinrmt benchmark --compiled-for h200 --model retention_compact
-
-compiles the training step for that GPU, on any machine, and reads the program:
-kernel launches, bytes that they read and write. Nothing is measured.
-docs/performance.md explains both.
+docs/performance.md says what is timed, and what was found.
 """
 
 import argparse
 import contextlib
+import functools
 import pathlib
 import signal
 
@@ -34,7 +31,7 @@ from gswinrmt_jax.errors import Stopped, UserError
 
 _TASKS = ('train', 'inference', 'latency')
 _STORAGES = ('device', 'disk', 'decode')
-_OTHERS = ('run', 'scaling', 'depthwise', 'start', 'pipeline', 'compiled_for')
+_OTHERS = ('run', 'scaling', 'depthwise', 'start', 'pipeline')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +98,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='training with its input pipeline over training without, for each '
       f'config.data.storage (default: {" ".join(_STORAGES)})',
   )
-  add('--compiled-for', choices=('h200',), help='count, for this GPU')
 
   group = parser.add_argument_group('with --pipeline')
   arguments.add_number(
@@ -127,13 +123,8 @@ def run(args: argparse.Namespace) -> int | None:
   ]
   if chosen and args.peers:
     raise UserError(f'--{chosen[0].replace("_", "-")} takes no --peers')
-  if args.compiled_for:
-    return _count(args)
 
   from gswinrmt_jax.benchmark import measure, worker
-
-  def say(line):
-    print(line, flush=True)
 
   try:
     with _ended_by_sigterm():
@@ -142,10 +133,10 @@ def run(args: argparse.Namespace) -> int | None:
           seconds=args.seconds,
           threads=args.threads,
           dtype=args.dtype,
-          say=say,
+          say=functools.partial(print, flush=True),
       )
       with contextlib.closing(bench):
-        return _measure(args, bench, say)
+        return _measure(args, bench)
   except worker.WorkerError as error:
     raise UserError(str(error)) from error
 
@@ -177,21 +168,7 @@ def _spec(args, model, task):
   )
 
 
-def _count(args):
-  from gswinrmt_jax import files
-  from gswinrmt_jax.benchmark import compiled
-
-  if len(args.model) > 1:
-    raise UserError('--compiled-for takes one --model')
-  spec = _spec(args, args.model[0], 'train')
-  spec['dtype'] = args.dtype or 'bfloat16'
-  found = compiled.count_step(spec, args.compiled_for)
-  print(compiled.table(found))
-  if args.json:
-    files.write_json(pathlib.Path(args.json), found)
-
-
-def _measure(args, bench, say):
+def _measure(args, bench):
   from gswinrmt_jax import files
   from gswinrmt_jax.benchmark import models, pipeline, record, scaling, start
 
@@ -205,33 +182,32 @@ def _measure(args, bench, say):
   if args.start:
     words = ['start']
     found = {'rows': start.measure(args.repeats, args.threads)}
-    say(start.table(found['rows']))
+    bench.say(start.table(found['rows']))
   elif args.depthwise:
     words = ['depthwise']
-    found = models.depthwise(bench, say)
+    found = models.depthwise(bench)
   elif args.pipeline is not None:
     found = pipeline.measure(
         bench,
         specs,
-        say,
         storages=args.pipeline or _STORAGES,
         images=args.images,
         workers=args.workers,
     )
   elif args.scaling:
     words += ['by', args.scaling]
-    found = scaling.grow(bench, args.scaling, specs, say)
+    found = scaling.grow(bench, args.scaling, specs)
   elif args.run:
     folders = [pathlib.Path(folder) for folder in args.run]
     words = ['latency', *(folder.name for folder in folders)]
-    found = models.runs(bench, folders, machine, say)
+    found = models.runs(bench, folders, machine)
   else:
-    found = models.beside_peers(bench, specs, args.peers, say)
+    found = models.beside_peers(bench, specs, args.peers)
   path = record.default_path(words, machine['device'])
   path = pathlib.Path(args.json or path)
   path.parent.mkdir(parents=True, exist_ok=True)
   files.write_json(path, {'machine': machine, **found})
-  say(f'wrote {path}')
+  bench.say(f'wrote {path}')
   failed = (
       'not_measured' in row and 'peer' not in row
       for group in found.get('groups', ())

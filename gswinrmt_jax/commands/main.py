@@ -28,7 +28,7 @@ _GROUPS = {
     },
     'studies': {
         'summarize': 'list models with parameters and multiply-accumulates',
-        'benchmark': 'measure speed, or count what a step does on a GPU',
+        'benchmark': 'measure how fast models train and predict',
         'experiment': 'train a set of runs, such as a table of the paper',
         'report': 'compare runs with the results of the paper',
     },

@@ -1,13 +1,13 @@
 """The plots of a report: learning curves, and accuracy against cost."""
 
-from collections.abc import Iterator, Mapping, Sequence
-import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 import itertools
 import pathlib
+from typing import Any, NamedTuple
 
 from gswinrmt_jax import files
 from gswinrmt_jax.experiments import tables
-from gswinrmt_jax.experiments.results import Setting, validation_at
+from gswinrmt_jax.experiments.results import Setting, validation_at, Variant
 from gswinrmt_jax.experiments.statistics import Mean
 
 MANY = 12  # variants that one plot can name
@@ -21,30 +21,6 @@ _COLORS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Curve:
-  """One line of learning curves.
-
-  Attributes:
-    label: In the legend; a base has a colour of its own.
-    epochs: Validation accuracy by epoch, over the seeds.
-    printed: The paper's points, %, in the same colour.
-  """
-
-  label: str
-  epochs: Mapping[int, Mean]
-  printed: Mapping[int, float] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Point:
-  """One variant in a plot of accuracy against cost."""
-
-  label: str
-  cost: float
-  accuracy: Mean
-
-
 def draw(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
   """Draws a setting's learning curves, and its accuracy against its costs.
 
@@ -56,149 +32,120 @@ def draw(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
   Returns:
     Their names.
   """
-  names = [f'curves_{stem}.png']
-  shown = setting.variants
-  if len(shown) > MANY:
-    shown = [one for one in shown if ',' not in one.label]
-  curves = [_curve(setting, one) for one in shown]
-  draw_curves(out / names[0], curves, setting.title)
-  for name, label, cost in (
-      ('macs', tables.MACS, lambda one: one.cost and tables.macs(one.cost)),
-      ('latency', 'latency (ms)', _latency),
-  ):
-    points, accuracy = _points(setting, cost)
-    if len(points) > 1:
+  figures = {
+      'curves': learning_curves(setting),
+      'macs': accuracy_by(setting, tables.MACS, lambda one: one.macs),
+      'latency': accuracy_by(setting, 'latency (ms)', _latency),
+  }
+  names = []
+  for name, figure in figures.items():
+    if figure:
       names.append(f'{name}_{stem}.png')
-      path = out / names[-1]
-      draw_costs(path, points, setting.title, cost=label, accuracy=accuracy)
+      with files.replaced(out / names[-1]) as part:
+        figure.savefig(part, format='png')
   return names
 
 
-def _curve(setting, variant):
-  printed = {}
-  if setting.benchmark and variant.label in setting.benchmark.models:
-    printed = setting.benchmark.models[variant.label].curve
-  epochs = {
-      epoch: variant.mean(validation_at(epoch)) for epoch in variant.epochs
-  }
-  return Curve(variant.label, epochs, printed)
+def learning_curves(setting: Setting) -> Any:
+  """Returns the figure of validation accuracy over the epochs.
+
+  With the deviation of the seeds and, in the same colour, the paper's points.
+  Of many variants it shows the whole models.
+  """
+  shown = setting.variants
+  if len(shown) > MANY:
+    shown = [one for one in shown if not one.switch]
+  figure, axes = _figure(setting.title)
+  printed = setting.benchmark.models if setting.benchmark else {}
+  for one, color in zip(shown, _colors(shown), strict=False):
+    if one.epochs:
+      means = [one.mean(validation_at(epoch)) for epoch in one.epochs]
+      axes.errorbar(
+          one.epochs,
+          [100 * mean.mean for mean in means],
+          yerr=[100 * (mean.std or 0) for mean in means],
+          fmt='o-' if len(means) <= _DOTS else '-',
+          ms=3,
+          lw=1.4,
+          elinewidth=0.6,
+          color=color,
+          label=one.label,
+      )
+    if one.epochs and one.label in printed:
+      curve = printed[one.label].curve
+      style = {'ms': 6, 'lw': 0.6, 'color': color}
+      label = f'{one.label}, paper'
+      axes.plot(curve.keys(), curve.values(), 'x--', label=label, **style)
+  axes.set(xlabel='epoch', ylabel='validation accuracy (%)')
+  axes.xaxis.get_major_locator().set_params(integer=True)
+  return _with_legend(figure, axes)
+
+
+class Point(NamedTuple):
+  """One variant in a plot of accuracy against cost."""
+
+  variant: Variant
+  cost: float
+  accuracy: Mean
+
+
+def accuracy_by(
+    setting: Setting, label: str, cost: Callable[[Variant], float | None]
+) -> Any:
+  """Returns the figure of accuracy against a cost, with the Pareto front.
+
+  On test data if all variants have some, else on validation data at the last
+  epoch that all runs have. All points have names; of many, those of the front.
+
+  Args:
+    setting: What was run.
+    label: Of the cost, with its unit.
+    cost: Returns that of a variant, or None.
+
+  Returns:
+    None with fewer than two variants whose cost is known.
+  """
+  known = [one for one in setting.variants if cost(one) and one.epochs]
+  accuracy, name = (lambda run: run.test_accuracy), 'test accuracy (%)'
+  if not all(one.mean(accuracy) for one in known):
+    epoch = min(run.epoch for one in known for run in one.runs if run.epoch)
+    accuracy = validation_at(epoch)
+    name = f'validation accuracy (%), epoch {epoch}'
+  points = [
+      Point(one, cost(one), one.mean(accuracy))
+      for one in known
+      if one.mean(accuracy)
+  ]
+  if len(points) < 2:
+    return None
+  figure, axes = _figure(setting.title)
+  best = front(points)
+  places = [(point.cost, 100 * point.accuracy.mean) for point in best]
+  axes.plot(*zip(*places, strict=True), color='0.7', lw=1, zorder=1)
+  for point in points:
+    one, place = point.variant, (point.cost, 100 * point.accuracy.mean)
+    axes.errorbar(
+        *place,
+        yerr=100 * (point.accuracy.std or 0) or None,
+        fmt='o',
+        ms=4 if one.switch else 7,
+        capsize=2,
+        alpha=0.6 if one.switch else 1,
+        color=_COLORS.get(one.base, 'black'),
+        label=None if one.switch else one.label,
+    )
+    if point in best or len(points) <= MANY:
+      style = {'textcoords': 'offset points', 'fontsize': 7}
+      axes.annotate(one.label, place, (4, 4), **style)
+  axes.set(xlabel=label, ylabel=name)
+  axes.margins(0.1)
+  axes.locator_params(axis='x', nbins=6)
+  return _with_legend(figure, axes)
 
 
 def _latency(variant):
   found = variant.mean(lambda run: run.latency)
   return found and found.mean
-
-
-def _points(setting, cost):
-  """Returns the variants whose cost is known, and the name of the accuracy.
-
-  On test data if all variants have some, else on validation data at the last
-  epoch that all runs have.
-  """
-
-  def accuracy(run):
-    return run.test_accuracy
-
-  name = 'test accuracy (%)'
-  known = [one for one in setting.variants if cost(one) and one.epochs]
-  if not all(one.mean(accuracy) for one in known):
-    epoch = min(run.epoch for one in known for run in one.runs if run.epoch)
-    name = f'validation accuracy (%), epoch {epoch}'
-    accuracy = validation_at(epoch)
-  points = [
-      Point(one.label, cost(one), one.mean(accuracy))
-      for one in known
-      if one.mean(accuracy)
-  ]
-  return points, name
-
-
-def draw_curves(
-    path: pathlib.Path, curves: Sequence[Curve], title: str
-) -> None:
-  """Draws accuracy over the epochs, with the deviation of the seeds.
-
-  Args:
-    path: The PNG to write.
-    curves: In the order of the legend.
-    title: Of the plot.
-  """
-  figure, axes = _figure(title)
-  colors = _colors([curve.label for curve in curves])
-  for curve, color in zip(curves, colors, strict=True):
-    epochs = sorted(curve.epochs)
-    if not epochs:
-      continue
-    means = [100 * curve.epochs[epoch].mean for epoch in epochs]
-    spread = [100 * (curve.epochs[epoch].std or 0) for epoch in epochs]
-    axes.errorbar(
-        epochs,
-        means,
-        yerr=spread if any(spread) else None,
-        fmt='o-' if len(epochs) <= _DOTS else '-',
-        ms=3,
-        lw=1.4,
-        elinewidth=0.6,
-        color=color,
-        label=curve.label,
-    )
-    if curve.printed:
-      points = list(curve.printed), list(curve.printed.values())
-      label = f'{curve.label}, paper'
-      axes.plot(*points, 'x--', ms=6, lw=0.6, color=color, label=label)
-  axes.set(xlabel='epoch', ylabel='validation accuracy (%)')
-  axes.xaxis.get_major_locator().set_params(integer=True)
-  _write(path, figure)
-
-
-def draw_costs(
-    path: pathlib.Path,
-    points: Sequence[Point],
-    title: str,
-    *,
-    cost: str,
-    accuracy: str,
-) -> None:
-  """Draws accuracy against cost, and the Pareto front.
-
-  All points have names; of many, those of the front.
-
-  Args:
-    path: The PNG to write.
-    points: One per variant, in the colour of its base.
-    title: Of the plot.
-    cost: Label of the horizontal axis.
-    accuracy: Label of the vertical axis.
-  """
-  figure, axes = _figure(title)
-  best = front(points)
-  axes.plot(
-      [point.cost for point in best],
-      [100 * point.accuracy.mean for point in best],
-      color='0.7',
-      lw=1,
-      zorder=1,
-  )
-  for point in points:
-    base, _, switch = point.label.partition(',')
-    place = (point.cost, 100 * point.accuracy.mean)
-    axes.errorbar(
-        *place,
-        yerr=100 * (point.accuracy.std or 0) or None,
-        fmt='o',
-        ms=4 if switch else 7,
-        capsize=2,
-        alpha=0.6 if switch else 1,
-        color=_COLORS.get(base, 'black'),
-        label=None if switch else point.label,
-    )
-    if point in best or len(points) <= MANY:
-      style = {'textcoords': 'offset points', 'fontsize': 7}
-      axes.annotate(point.label, place, (4, 4), **style)
-  axes.set(xlabel=cost, ylabel=accuracy)
-  axes.margins(0.1)
-  axes.locator_params(axis='x', nbins=6)
-  _write(path, figure)
 
 
 def front(points: Sequence[Point]) -> list[Point]:
@@ -210,24 +157,22 @@ def front(points: Sequence[Point]) -> list[Point]:
   return found
 
 
-def _colors(labels: Sequence[str]) -> Iterator:
+def _colors(variants: Sequence[Variant]) -> Iterator:
   """Yields a colour for each; a base has its own."""
   from matplotlib import colormaps
 
   # First those that are least like the bases', then their lighter ones.
   colors = colormaps['tab20'].colors
   others = itertools.cycle([*colors[8::2], *colors[9::2]])
-  for label in labels:
-    yield _COLORS.get(label) or next(others)
+  for one in variants:
+    yield _COLORS.get(one.label) or next(others)
 
 
 def _figure(title):
   # Without `pyplot`: no window, no global state. Imported when needed.
-  from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
 
   figure = Figure(figsize=(9, 4.5), layout='constrained', dpi=120)
-  FigureCanvasAgg(figure)
   axes = figure.subplots()
   axes.set_title(title, fontsize=11, loc='left')
   axes.grid(alpha=0.3)
@@ -235,9 +180,7 @@ def _figure(title):
   return figure, axes
 
 
-def _write(path, figure):
-  (axes,) = figure.axes
+def _with_legend(figure, axes):
   if axes.get_legend_handles_labels()[0]:
     axes.legend(frameon=False, loc='center left', bbox_to_anchor=(1.01, 0.5))
-  with files.replaced(path) as part:
-    figure.canvas.print_png(part)
+  return figure

@@ -122,7 +122,7 @@ def missing(setting: Setting) -> Iterator[str]:
         yield f'`{one.label}`, seed {run.config.seed}: {what} [{number}]'
   for base in switches.BASES:
     for change in tables.ablations(setting, base):
-      if change.found:
+      if change.change:
         continue
       numbers = tables.references(change.variant.numbers)
       yield f'`{change.variant.label}` has nothing to compare with {numbers}'

@@ -135,7 +135,7 @@ def gather(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
         continue
       seen.add(source.resolve())
       try:
-        runs += _read(source)
+        runs += filter(None, [read(source)])
       except UserError as error:  # names the file
         problems.append(str(error))
       except _DAMAGED as error:
@@ -164,12 +164,18 @@ def _sources(path: pathlib.Path) -> Iterator[pathlib.Path]:
     yield from (here / name for name in sorted(names) if name.endswith('.json'))
 
 
-def _read(source: pathlib.Path) -> list[Run]:
-  """Returns a run; nothing for a JSON file of something else."""
+def read(source: pathlib.Path) -> Run | None:
+  """Returns the run of a folder or of a file of `results/collect.py`.
+
+  None for a JSON file of something else.
+
+  Raises:
+    UserError: If a file is damaged.
+  """
   if source.is_file():
     parts = files.read_json(source)
     if not isinstance(parts, dict) or not {'config', 'epochs'} <= parts.keys():
-      return []
+      return None
   else:
     parts = {
         name: files.read_json(path)
@@ -178,10 +184,6 @@ def _read(source: pathlib.Path) -> list[Run]:
     }
     entries = metrics_log.read_metrics(source)
     parts['epochs'] = [one for one in entries if one['kind'] == 'epoch']
-  return [_make(source, parts)]
-
-
-def _make(source, parts):
   config = recipes.from_json(parts['config'], str(source))
   epochs = parts['epochs']
   data, summary = parts.get('data'), parts.get('summary')
@@ -222,6 +224,11 @@ class Variant:
     return self.label.partition(',')[0]
 
   @property
+  def switch(self) -> str:
+    """What is changed of the base; '' for nothing."""
+    return self.label.partition(',')[2]
+
+  @property
   def epochs(self) -> list[int]:
     """Every epoch that some run was validated at."""
     return sorted({epoch for run in self.runs for epoch in run.curve})
@@ -233,22 +240,24 @@ class Variant:
 
   def mean(self, figure: Figure) -> Mean | None:
     """Returns the mean of a figure over the runs that have it."""
-    return Mean.of(list(self.by_seed(figure).values()))
+    return Mean.of(self.by_seed(figure).values())
 
   @functools.cached_property
   def cost(self) -> cost.Cost | None:
     """Parameters and multiply-accumulates; None without an image size."""
-    config = self.runs[0].config
     known = [run for run in self.runs if run.image_size]
     if not known:
       return None
-    fields = {
-        key: value for key, value in config.model.items() if key != 'name'
-    }
+    run, fields = known[0], known[0].config.model.to_dict()
     model = factory.create_model(
-        config.model.name, num_classes=known[0].num_classes, **fields
+        fields.pop('name'), num_classes=run.num_classes, **fields
     )
-    return cost.count(model, known[0].image_size)
+    return cost.count(model, run.image_size)
+
+  @property
+  def macs(self) -> float | None:
+    """Multiply-accumulates in units of 2^30, as RMT's tables have them."""
+    return self.cost and self.cost.macs / 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,14 +281,12 @@ class Setting:
   @property
   def benchmark(self) -> paper.Benchmark | None:
     """The paper's figures that can be compared with these, if any."""
-    config, recipe = self.config, self.recipe
-    if switches.sizes(config.model):
-      return None
-    if recipe is paper.CIFAR10 and config.data.name == 'cifar10':
-      return recipe
-    if recipe is paper.MINI_IMAGENET and config.data.image_size == 224:
-      return recipe
-    return None
+    data = self.config.data
+    same_data = data.image_size == 224
+    if self.recipe is paper.CIFAR10:
+      same_data = data.name == 'cifar10'
+    resized = switches.sizes(self.config.model)
+    return self.recipe if same_data and not resized else None
 
   @property
   def recipe(self) -> paper.Benchmark | None:
@@ -359,10 +366,10 @@ def _make_setting(variants):
 
 def _order(variant):
   """Whole models first; the rest by base, in the order of the tables."""
-  base, _, switch = variant.label.partition(',')
   bases = list(switches.SWITCHES)
-  if base not in bases:
+  if variant.base not in bases:
     return (2, len(bases), 0, variant.label)
-  names = list(switches.SWITCHES[base])
-  place = names.index(switch) if switch in names else 0
-  return (int(bool(switch)), bases.index(base), place, variant.label)
+  names = list(switches.SWITCHES[variant.base])
+  place = names.index(variant.switch) if variant.switch in names else 0
+  base = bases.index(variant.base)
+  return (int(bool(variant.switch)), base, place, variant.label)

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Sequence
 import contextlib
-import dataclasses
 import signal
 import subprocess
 import sys
+from typing import NamedTuple
 
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.experiments import results
 from gswinrmt_jax.experiments.sets import Job
-from gswinrmt_jax.runs import metrics_log, run_folder
-from gswinrmt_jax.runs import summary as summary_lib
+from gswinrmt_jax.runs import run_folder
 
 _COMPLETE = 'complete'
 _PATIENCE = 60  # seconds for an interrupted run to end by itself
@@ -85,8 +85,7 @@ def _wait(process: subprocess.Popen) -> int:
       process.wait()
 
 
-@dataclasses.dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
   """How far a run is.
 
   Attributes:
@@ -111,23 +110,18 @@ def status(job: Job) -> Status:
   Raises:
     UserError: If the folder cannot be read.
   """
-  config, folder = job.config, job.folder
-  if not (folder / 'config.json').exists():
+  if not (job.folder / 'config.json').exists():
     return Status('not begun')
-  differing = run_folder.differences(run_folder.load_config(folder), config)
+  found = results.read(job.folder)
+  differing = run_folder.differences(found.config, job.config)
   if differing:
     return Status(f'of another config: {"; ".join(differing)}')
-  entries = metrics_log.read_metrics(folder)
-  entries = [entry for entry in entries if entry['kind'] == 'epoch']
-  if not entries:
+  if not found.epochs:
     return Status('not begun')
-  last, summary, test = entries[-1], summary_lib.load(folder), None
-  epochs = config.stop_after_epochs or config.num_epochs
-  state = f'epoch {last["epoch"]} of {epochs}'
-  if summary and summary['steps'] == last['step']:
-    test = summary['last'].get('test_accuracy')
-    state = _COMPLETE if last['epoch'] >= epochs else state
-  return Status(state, last.get('val_accuracy'), test)
+  epochs = job.config.stop_after_epochs or job.config.num_epochs
+  complete = found.summary and found.epoch >= epochs
+  state = _COMPLETE if complete else f'epoch {found.epoch} of {epochs}'
+  return Status(state, found.curve[found.epoch], found.test_accuracy)
 
 
 def status_table(jobs: Sequence[Job]) -> str:
@@ -139,10 +133,7 @@ def status_table(jobs: Sequence[Job]) -> str:
       found = status(job)
     except UserError as error:
       found = Status(str(error))
-    val, test = (
-        '-' if one is None else f'{one:.2%}'
-        for one in (found.val_accuracy, found.test_accuracy)
-    )
+    val, test = ('-' if one is None else f'{one:.2%}' for one in found[1:])
     name = f'{job.folder.name:<{width}}'
     lines.append(f'{name}  {val:>10}{test:>9}  {found.state}')
     done += found.complete

@@ -1,6 +1,6 @@
 """Means over seeds, and whether a difference is more than noise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 import dataclasses
 import math
 import statistics
@@ -19,65 +19,50 @@ class Mean:
 
   n: int
   mean: float
-  std: float | None
+  std: float | None = None
 
   @classmethod
-  def of(cls, values: Sequence[float]) -> 'Mean | None':
+  def of(cls, values: Iterable[float]) -> 'Mean | None':
     """Returns that of some values, None for no value."""
+    values = list(values)
     if not values:
       return None
     std = statistics.stdev(values) if len(values) > 1 else None
     return cls(len(values), statistics.fmean(values), std)
 
+  @property
+  def interval(self) -> tuple[float, float] | None:
+    """Ends of the confidence interval of the mean; None for a single value.
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-  """Of two variants, seed by seed, with a confidence interval (Student's t).
+    Student's t: `mean -+ t(0.975, n - 1) std / sqrt(n)`.
+    """
+    if self.std is None:
+      return None
+    # Imported here: a help text need not wait for it.
+    from scipy import stats
 
-      d_s = second_s - first_s,    mean(d) -+ t(0.975, n - 1) std(d) / sqrt(n)
-
-  Pairing by seed takes out what two runs of a seed share: the order of the
-  data and what is drawn while training.
-
-  Attributes:
-    n: Seeds that both have.
-    low: Lower end of the interval; None with one seed.
-    high: Upper end, likewise.
-  """
-
-  n: int
-  mean: float
-  low: float | None = None
-  high: float | None = None
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, self.n - 1))
+    half = quantile * self.std / math.sqrt(self.n)
+    return self.mean - half, self.mean + half
 
   @property
-  def more_than_noise(self) -> bool | None:
-    """Whether the interval is on one side of 0; None with too few seeds."""
-    return None if self.n < _LEAST else self.low > 0 or self.high < 0
-
-  @property
-  def sentence(self) -> str:
-    """In words."""
-    if self.more_than_noise is None:
+  def verdict(self) -> str:
+    """Of differences: whether their interval is on one side of 0."""
+    if self.n < _LEAST:
       seeds = 'one seed' if self.n == 1 else f'{self.n} seeds'
       return f'{seeds}: it cannot be told from noise'
-    if self.more_than_noise:
-      return f'more than noise: {"better" if self.mean > 0 else "worse"}'
-    return 'not more than noise'
+    low, high = self.interval
+    if low <= 0 <= high:
+      return 'not more than noise'
+    return f'more than noise: {"better" if low > 0 else "worse"}'
 
 
 def difference(
     first: Mapping[int, float], second: Mapping[int, float]
-) -> Difference | None:
-  """Returns second less first, by seed; None without a seed that both have."""
-  # Imported here: a help text need not wait for it.
-  from scipy import stats
+) -> Mean | None:
+  """Returns the mean of second less first, seed by seed.
 
-  found = Mean.of(
-      [second[seed] - first[seed] for seed in sorted(first) if seed in second]
-  )
-  if found is None or found.std is None:
-    return found and Difference(1, found.mean)
-  quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, found.n - 1))
-  half = quantile * found.std / math.sqrt(found.n)
-  return Difference(found.n, found.mean, found.mean - half, found.mean + half)
+  Pairing by seed takes out what two runs of a seed share: the order of the
+  data and what is drawn while training. None without a seed that both have.
+  """
+  return Mean.of(second[seed] - first[seed] for seed in first.keys() & second)

@@ -1,13 +1,12 @@
 """The tables of a report, in Markdown: the paper's beside ours, and our own."""
 
-from collections.abc import Iterable, Sequence
-import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 import math
+from typing import NamedTuple
 
 from gswinrmt_jax.experiments import paper, switches
 from gswinrmt_jax.experiments.results import Setting, validation_at, Variant
-from gswinrmt_jax.experiments.statistics import Difference, difference, Mean
-from gswinrmt_jax.models import cost as cost_lib
+from gswinrmt_jax.experiments.statistics import difference, Mean
 
 NOTHING = '\N{EN DASH}'  # not measured, or not printed
 _MINUS = '\N{MINUS SIGN}'
@@ -24,37 +23,35 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
   return '\n'.join(f'|{"|".join(line)}|' for line in cells)
 
 
+def number(mean: Mean | None, form: str, scale: float = 1) -> str:
+  """Returns `85.90` or, over several runs, `85.90 +- 0.12`."""
+  if mean is None:
+    return NOTHING
+  text = f'{scale * mean.mean:{form}}'.replace('-', _MINUS)
+  if mean.std is None:
+    return text
+  return f'{text} {_PLUS_MINUS} {scale * mean.std:{form}}'
+
+
 def percent(mean: Mean | None) -> str:
-  """Returns `85.90` or, over several runs, `85.90 +- 0.12`, of a share."""
-  if mean is None:
-    return NOTHING
-  std = None if mean.std is None else 100 * mean.std
-  return number(Mean(mean.n, 100 * mean.mean, std), '.2f')
-
-
-def number(mean: Mean | None, form: str) -> str:
-  """Returns a mean, with its deviation if there is one."""
-  if mean is None:
-    return NOTHING
-  text = f'{mean.mean:{form}}'.replace('-', _MINUS)
-  return text if mean.std is None else f'{text} {_PLUS_MINUS} {mean.std:{form}}'
+  """Returns a share, %."""
+  return number(mean, '.2f', scale=100)
 
 
 def signed(value: float | None, digits: int = 2) -> str:
-  """Returns a difference with its sign, in the width of a minus."""
-  if value is None:
-    return NOTHING
-  return f'{value:+.{digits}f}'.replace('-', _MINUS)
+  """Returns a difference with its sign."""
+  return number(None if value is None else Mean(1, value), f'+.{digits}f')
 
 
-def points(found: Difference | None) -> str:
+def points(change: Mean | None) -> str:
   """Returns a difference of shares in points, with its interval."""
-  if found is None:
+  if change is None:
     return NOTHING
-  text = signed(100 * found.mean)
-  if found.low is None:
+  text = signed(100 * change.mean)
+  if change.interval is None:
     return text
-  return f'{text} ({signed(100 * found.low)} to {signed(100 * found.high)})'
+  low, high = (signed(100 * end) for end in change.interval)
+  return f'{text} ({low} to {high})'
 
 
 def references(numbers: Iterable[int]) -> str:
@@ -142,58 +139,64 @@ def paper_curves(setting: Setting) -> str:
 
 def paper_changes(setting: Setting) -> str:
   """Returns Tables 7 and 8: whole models compared, paired by seed."""
-  rows = []
-  for first, second, printed in setting.benchmark.changes:
-    one, other = setting.find(first), setting.find(second)
-    found = None
-    if one and other:
-      found = difference(
-          *(v.by_seed(lambda run: run.test_accuracy) for v in (one, other))
-      )
+  rows, models = [], setting.benchmark.models
+  for (first, second), components in paper.CHANGES.items():
+    change = None
+    if (one := setting.find(first)) and (other := setting.find(second)):
+      tests = (v.by_seed(lambda run: run.test_accuracy) for v in (one, other))
+      change = difference(*tests)
     names = [switches.BASES[base].label for base in (first, second)]
     rows.append(
         [
-            paper.COMPONENTS[first, second],
+            components,
             ' to '.join(names),
-            signed(printed),
-            points(found),
-            str(found.n if found else 0),
-            found.sentence if found else 'not measured',
+            signed(models[second].test - models[first].test),
+            *_change_cells(change, 'not measured'),
         ]
     )
   head = ['components', 'models', 'paper', 'ours (95 % interval)', 'seeds', '']
   return table(head, rows)
 
 
+def _change_cells(change, otherwise):
+  """Returns difference, seeds and verdict; for no difference why."""
+  if change is None:
+    return [NOTHING, '0', otherwise]
+  return [points(change), str(change.n), change.verdict]
+
+
+def _by_variant(
+    setting: Setting,
+    head: Sequence[str],
+    cells: Callable[[Variant], Sequence[str]],
+) -> str:
+  """Returns a table with a row for each variant."""
+  rows = ([f'`{one.label}`', *cells(one)] for one in setting.variants)
+  return table(['', *head], rows)
+
+
 def variants(setting: Setting) -> str:
   """Returns every variant: how far, last and best checkpoint, gap, runs."""
-  rows = []
-  for one in setting.variants:
-    last = max(one.epochs, default=0)
-
-    def best(run, last=last):  # of runs that are as far as the others
-      return (
-          max(run.curve.values(), default=None) if run.epoch == last else None
-      )
-
-    rows.append(
-        [
-            f'`{one.label}`',
-            ', '.join(f'{run.epoch}' for run in one.runs),
-            percent(one.mean(validation_at(last))),
-            percent(one.mean(best)),
-            percent(one.mean(lambda run: run.test_accuracy)),
-            percent(one.mean(lambda run: run.tested('accuracy', 'best'))),
-            number(one.mean(lambda run: run.tested('loss')), '.4f'),
-            number(one.mean(lambda run: run.tested('smoothed_loss')), '.4f'),
-            percent(one.mean(lambda run: run.gap)),
-            references(one.numbers),
-        ]
-    )
-  head = ['', 'epochs', 'validation, last (%)', 'validation, best']
+  head = ['epochs', 'validation, last (%)', 'validation, best']
   head += ['test, last (%)', 'test, best', 'test loss', 'smoothed']
   head += ['validation less test (points)', 'runs']
-  return table(head, rows)
+
+  def cells(one):
+    last = max(one.epochs, default=0)
+    ended = [run for run in one.runs if run.curve and run.epoch == last]
+    return [
+        ', '.join(f'{run.epoch}' for run in one.runs),
+        percent(one.mean(validation_at(last))),
+        percent(Mean.of(max(run.curve.values()) for run in ended)),
+        percent(one.mean(lambda run: run.test_accuracy)),
+        percent(one.mean(lambda run: run.tested('accuracy', 'best'))),
+        number(one.mean(lambda run: run.tested('loss')), '.4f'),
+        number(one.mean(lambda run: run.tested('smoothed_loss')), '.4f'),
+        percent(one.mean(lambda run: run.gap)),
+        references(one.numbers),
+    ]
+
+  return _by_variant(setting, head, cells)
 
 
 def curves(setting: Setting) -> str:
@@ -203,35 +206,28 @@ def curves(setting: Setting) -> str:
   """
   epochs = sorted({epoch for one in setting.variants for epoch in one.epochs})
   epochs = epochs[:: -math.ceil(len(epochs) / _COLUMNS) or -1][::-1]
-  rows = []
-  for one in setting.variants:
-    cells = [percent(one.mean(validation_at(epoch))) for epoch in epochs]
-    rows.append([f'`{one.label}`', *cells])
-  return table(['', *map(str, epochs)], rows)
-
-
-def macs(cost: cost_lib.Cost) -> float:
-  """Returns multiply-accumulates in units of 2^30, as RMT's tables have."""
-  return cost.macs / 2**30
+  return _by_variant(
+      setting,
+      [*map(str, epochs)],
+      lambda one: [percent(one.mean(validation_at(epoch))) for epoch in epochs],
+  )
 
 
 def costs(setting: Setting) -> str:
   """Returns parameters, multiply-accumulates and what was timed."""
-  rows = []
-  for one in setting.variants:
-    cost, devices = one.cost, {run.device for run in one.runs} - {''}
-    rows.append(
-        [
-            f'`{one.label}`',
-            f'{cost.parameters:,}' if cost else NOTHING,
-            f'{macs(cost):.4g}' if cost else NOTHING,
-            number(one.mean(lambda run: run.seconds_per_epoch), '.4g'),
-            number(one.mean(lambda run: run.latency), '.3g'),
-            ', '.join(sorted(devices)) or NOTHING,
-        ]
-    )
-  head = ['', 'parameters', MACS, 'epoch (s)', 'latency (ms)', 'device']
-  return table(head, rows)
+
+  def cells(one):
+    devices = {run.device for run in one.runs} - {''}
+    return [
+        f'{one.cost.parameters:,}' if one.cost else NOTHING,
+        f'{one.macs:.4g}' if one.cost else NOTHING,
+        number(one.mean(lambda run: run.seconds_per_epoch), '.4g'),
+        number(one.mean(lambda run: run.latency), '.3g'),
+        ', '.join(sorted(devices)) or NOTHING,
+    ]
+
+  head = ['parameters', MACS, 'epoch (s)', 'latency (ms)', 'device']
+  return _by_variant(setting, head, cells)
 
 
 def latency_note(setting: Setting) -> str:
@@ -247,30 +243,28 @@ def _how(latency_of):
   return f'{device}, {threads} threads' if threads else device
 
 
-@dataclasses.dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
   """A variant and the one that it is compared with.
 
   Attributes:
     variant: With one component changed.
     against: Compared with; None if not run.
-    figure: Which accuracy is compared, in words; '' if none.
-    found: The difference; None without a common seed.
+    figure: Which accuracy is compared, in words.
+    change: Of the accuracy, over the seeds; None without a common seed.
   """
 
   variant: Variant
   against: Variant | None
-  figure: str = ''
-  found: Difference | None = None
+  figure: str = NOTHING
+  change: Mean | None = None
 
 
 def ablations(setting: Setting, base: str) -> list[Change]:
   """Returns the switches of a base that were run, each with its comparison."""
   found = []
   for one in setting.variants:
-    name, _, switch = one.label.partition(',')
-    if name == base and switch in switches.SWITCHES[base]:
-      against = switches.SWITCHES[base][switch].against
+    if one.base == base and one.switch in switches.SWITCHES[base]:
+      against = switches.SWITCHES[base][one.switch].against
       found.append(_compare(one, setting.find(switches.join(base, against))))
   return found
 
@@ -283,28 +277,23 @@ def _compare(one, other):
   for epoch in sorted(set(one.epochs) & set(other.epochs), reverse=True):
     figures[f'validation, epoch {epoch}'] = validation_at(epoch)
   for name, figure in figures.items():
-    found = difference(other.by_seed(figure), one.by_seed(figure))
-    if found:
-      return Change(one, other, name, found)
+    change = difference(other.by_seed(figure), one.by_seed(figure))
+    if change:
+      return Change(one, other, name, change)
   return Change(one, other)
 
 
 def ablation_table(base: str, changes: list[Change]) -> str:
   """Returns the table of a base."""
-  rows = []
-  for change in changes:
-    switch = change.variant.label.partition(',')[2]
-    found, against = change.found, change.against
-    rows.append(
-        [
-            f'`{switch}`',
-            switches.SWITCHES[base][switch].label,
-            f'`{against.label}`' if against else NOTHING,
-            change.figure or NOTHING,
-            points(found),
-            str(found.n if found else 0),
-            found.sentence if found else 'nothing to compare with',
-        ]
-    )
+  rows = [
+      [
+          f'`{one.variant.switch}`',
+          switches.SWITCHES[base][one.variant.switch].label,
+          f'`{one.against.label}`' if one.against else NOTHING,
+          one.figure,
+          *_change_cells(one.change, 'nothing to compare with'),
+      ]
+      for one in changes
+  ]
   head = ['switch', '', 'against', 'accuracy', 'change (95 % interval)']
   return table([*head, 'seeds', ''], rows)
