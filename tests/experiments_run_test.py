@@ -86,7 +86,7 @@ def test_smoke_has_what_a_report_needs_in_a_minute_a_run():
     [
         ('table6', [], "no experiment 'table6': table5, table3"),
         ('table5', ['--config.seed=3'], 'the seeds of an experiment are'),
-        ('table5', ['--config.sed=3'], 'did you mean seed'),
+        ('table5', ['--config.sed=3'], 'did you mean --config.seed'),
     ],
 )
 def test_mistakes_stop_before_anything_runs(name, overrides, said):

@@ -1,21 +1,10 @@
-"""`gswinrmt prepare`: downloads a data set, or takes a local copy."""
+"""Writes a data set in the format that training and TFDS read.
 
-import argparse
-import difflib
-import pathlib
+TFDS is TensorFlow Datasets. Training prepares cifar10 by itself when it is
+missing. Images of your own, ImageNet and mini-ImageNet are prepared from local
+copies: every image is decoded once to check it, and its bytes are stored
+unchanged.
 
-from gswinrmt_jax.commands import arguments
-from gswinrmt_jax.errors import UserError
-
-DESCRIPTION = """\
-Writes a data set in the format that training and TensorFlow Datasets (TFDS)
-read. Training prepares cifar10 by itself when it is missing. Images of your
-own, ImageNet and mini-ImageNet are prepared from local copies: every image is
-decoded once to check it, and its bytes are stored unchanged.
-"""
-
-EXAMPLES = """\
-examples:
   gswinrmt prepare cifar10                       download (170 MB)
   gswinrmt prepare cifar10 --archive cifar-10-binary.tar.gz
   gswinrmt prepare cifar10 --dir /data/tfds      then train.py with
@@ -26,8 +15,15 @@ examples:
   gswinrmt prepare folder birds --images DIR --val 0.2 --test 0 --seed 1
   gswinrmt prepare imagenet --images DIR         official tars, or class folders
   gswinrmt prepare mini_imagenet --images DIR    few-shot release, or folders
+
 docs/data.md says what DIR may look like, and what is checked.
 """
+
+import argparse
+import pathlib
+
+from gswinrmt_jax.commands import arguments
+from gswinrmt_jax.errors import UserError
 
 _IMAGES = ('images', 'jobs', 'on_error')
 # Which options belong to which data set.
@@ -42,7 +38,6 @@ _OPTIONS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
-  parser.description, parser.epilog = DESCRIPTION, EXAMPLES
   add = parser.add_argument
   add(
       'dataset',
@@ -115,13 +110,11 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_options(args):
   if args.dataset not in _OPTIONS:
-    near = difflib.get_close_matches(args.dataset, _OPTIONS, n=1)
-    known = (
-        f'did you mean {near[0]}?' if near else f'known: {", ".join(_OPTIONS)}'
-    )
+    near = arguments.did_you_mean(args.dataset, _OPTIONS)
+    said = near or f'; known: {", ".join(_OPTIONS)}'
     if args.images:
-      known += f'; for your own pictures: `prepare folder {args.dataset}`'
-    raise UserError(f'unknown data set {args.dataset!r}; {known}')
+      said += f'; for your own images: `prepare folder {args.dataset}`'
+    raise UserError(f'unknown data set {args.dataset!r}{said}')
   for key, value in vars(args).items():
     if key in ('dataset', 'dir', *_OPTIONS[args.dataset]) or value is None:
       continue

@@ -317,22 +317,23 @@ def group(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
     The settings, and a line for each run that is left out because another of
     its seed got further.
   """
-  found, left_out = {}, []
-  for number, run in enumerate(runs, 1):
+  found, left_out = {}, {}
+  furthest_first = sorted(
+      enumerate(runs, 1),
+      key=lambda one: (one[1].finished, one[1].epoch),
+      reverse=True,
+  )
+  for number, run in furthest_first:
     variants = found.setdefault(_setting_key(run), {})
     seeds = variants.setdefault(switches.label(run.config.model), {})
-    one = (run, number)
-    other = seeds.setdefault(run.config.seed, one)
-    if other is one:
-      continue
-    if (run.finished, run.epoch) > (other[0].finished, other[0].epoch):
-      seeds[run.config.seed], one, other = one, other, one
-    left_out.append(
-        f'[{one[1]}] is of the same seed as [{other[1]}], which counts'
-    )
-  return [
-      _make_setting(variants) for _, variants in sorted(found.items())
-  ], left_out
+    counts, other = seeds.setdefault(run.config.seed, (run, number))
+    if counts is not run:
+      left_out[number] = other
+  settings = [_make_setting(variants) for _, variants in sorted(found.items())]
+  return settings, [
+      f'[{number}] is of the same seed as [{other}], which counts'
+      for number, other in sorted(left_out.items())
+  ]
 
 
 def _setting_key(run):

@@ -1,9 +1,10 @@
 """Named sets of runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-import dataclasses
 import fnmatch
+import itertools
 import pathlib
+from typing import NamedTuple
 
 import ml_collections
 
@@ -12,8 +13,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import switches
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
   """One configuration of a set.
 
   Attributes:
@@ -27,8 +27,7 @@ class Entry:
   overrides: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
   """One run of a set.
 
   Attributes:
@@ -130,31 +129,23 @@ def jobs(
     if override.partition('=')[0].lstrip('-') == 'config.seed':
       raise UserError(f'{override}: the seeds of an experiment are --seeds')
   found = []
-  for seed in range(seeds):
-    for entry in entries:
-      fields = (*entry.overrides, *overrides, f'--config.seed={seed}')
-      folder = out / name / f'{entry.name}_s{seed}'
-      found.append(
-          Job(
-              folder,
-              (f'--config={entry.spec}', f'--workdir={folder}', *fields),
-              recipes.resolve(load(entry.spec, fields)),
-          )
-      )
+  for seed, entry in itertools.product(range(seeds), entries):
+    fields = (*entry.overrides, *overrides, f'--config.seed={seed}')
+    folder = out / name / f'{entry.name}_s{seed}'
+    words = (f'--config={entry.spec}', f'--workdir={folder}', *fields)
+    config = recipes.resolve(load(entry.spec, fields))
+    found.append(Job(folder, words, config))
   return found
 
 
 def _chosen(entries, only):
   """Returns the entries whose names match one of the patterns, in order."""
-  patterns = [pattern.strip() for pattern in only.split(',')]
-  for pattern in patterns:
-    if not fnmatch.filter([entry.name for entry in entries], pattern):
+  names, chosen = [entry.name for entry in entries], set()
+  for pattern in only.split(','):
+    matching = fnmatch.filter(names, pattern.strip())
+    if not matching:
       raise UserError(
-          f"no run '{pattern}' in the set: "
-          f'{", ".join(entry.name for entry in entries)}'
+          f"no run '{pattern.strip()}' in the set: {', '.join(names)}"
       )
-  return [
-      entry
-      for entry in entries
-      if any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in patterns)
-  ]
+    chosen.update(matching)
+  return [entry for entry in entries if entry.name in chosen]

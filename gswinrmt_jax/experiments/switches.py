@@ -173,12 +173,6 @@ def sizes(model: Mapping[str, Any]) -> dict[str, Any]:
   return {key: differing[key] for key in sorted(_SIZES & differing.keys())}
 
 
-def changes(model: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the components in which a model differs from its named one."""
-  differing = _differing(model).items()
-  return {key: value for key, value in differing if key not in _SIZES}
-
-
 def _differing(model):
   origin = named.MODELS[model['name']]
   return {
@@ -194,15 +188,15 @@ def label(model: Mapping[str, Any]) -> str:
   A model that no switch makes is named by its fields:
   `retention,window_size=4`.
   """
-  family, changed = model['name'].rpartition('_')[0], changes(model)
-  origin = named.MODELS[model['name']]
+  name, family = model['name'], model['name'].rpartition('_')[0]
+  differing = _differing(model).items()
+  changed = {key: value for key, value in differing if key not in _SIZES}
   for base, switches in SWITCHES.items():
     for switch in switches if BASES[base].family == family else ():
-      asked = fields(base, switch).items()
-      if changed == {k: v for k, v in asked if v != getattr(origin, k)}:
+      if changed == _differing({'name': name, **fields(base, switch)}):
         return join(base, switch)
-  name = family if family in BASES else model['name']
-  return ','.join([name, *(f'{k}={_short(v)}' for k, v in changed.items())])
+  words = [family if family in BASES else name]
+  return ','.join(words + [f'{k}={_short(v)}' for k, v in changed.items()])
 
 
 def join(base: str, switch: str) -> str:
