@@ -160,9 +160,9 @@ def _run(model, variables, image, tokens, label, *, cam_stage):
       return out
     if module.path not in paths or context.method_name != 'attend':
       return next_function(*args, **kwargs)
-    query, key, value, log_decay = args
+    query, key, value, log_decay, *rest = args
     out, weights = effective_weights(
-        lambda value: next_function(query, key, value, log_decay),
+        lambda value: next_function(query, key, value, log_decay, *rest),
         value,
         model.arch.num_heads[module.stage],
         tokens[module.stage],

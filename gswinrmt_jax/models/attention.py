@@ -17,7 +17,7 @@ import numpy as np
 from gswinrmt_jax import ops
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.layers import Dense, DepthwiseConv, uniform_fan_in
-from gswinrmt_jax.ops import axial, positions
+from gswinrmt_jax.ops import axial, padding, positions
 
 _GATES = {'sigmoid': jax.nn.sigmoid, 'swish': jax.nn.silu}
 
@@ -43,7 +43,9 @@ class Attention(nn.Module):
   dtype: Dtype
 
   @nn.compact
-  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
+  def __call__(
+      self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
+  ) -> Float[Array, 'b h w c']:
     """Mixes the tokens of the block's normalised input."""
     arch = self.arch
     channels = x.shape[-1]
@@ -54,14 +56,15 @@ class Attention(nn.Module):
     )
     if arch.swiglu:  # SwiGLU, eq. 8.
       value *= jax.nn.silu(linear(name='value_gate')(x))
-    out = self.attend(query, key, value, self._log_decay())  # Eq. 3, 4, 7, 9.
+    # Eq. 3, 4, 7, 9.
+    out = self.attend(query, key, value, self._log_decay(), extents)
     if arch.head_norm:  # RetNet's group norm.
       heads = out.reshape(*out.shape[:-1], arch.num_heads[self.stage], -1)
       out = ops.normalize_heads(heads).reshape(out.shape)
     if arch.lce != 'none':  # LCE, eq. 6.
       # On the whole map: inside windows it would see neighbours that the
       # cyclic shift wrapped around.
-      local = DepthwiseConv(5, self.dtype, name='local')(value)
+      local = DepthwiseConv(5, self.dtype, name='local')(value, extents)
       if arch.lce == 'pointwise':  # A convolution, which starts as one.
         init = uniform_fan_in(channels)
         local = linear(kernel_init=init, bias_init=init, name='local_point')(
@@ -81,6 +84,7 @@ class Attention(nn.Module):
       key: Float[Array, 'b h w c'],
       value: Float[Array, 'b h w c'],
       log_decay: Float[Array, 'passes n'] | None,
+      extents: padding.Extents = None,
   ) -> Float[Array, 'b h w c']:
     """Splits heads, rotates, applies the attention form, joins heads.
 
@@ -100,8 +104,9 @@ class Attention(nn.Module):
       # By the position on the map: scores depend on differences alone, which
       # are those of the positions in the window.
       stride, _ = axial.effective_window(width, window, 0)
+      widths = None if extents is None else extents[:, 1]
       query, key = (
-          ops.rotate_interleaved(m, stride=stride) for m in (query, key)
+          ops.rotate_interleaved(m, widths, stride=stride) for m in (query, key)
       )
     elif arch.rotary == 'split_half':
       query, key = (ops.rotate_halves(m) for m in (query, key))
@@ -111,6 +116,7 @@ class Attention(nn.Module):
           key,
           value,
           None if log_decay is None else log_decay[0],
+          extents,
           scaled=arch.scaled,
       )
     else:
@@ -125,6 +131,7 @@ class Attention(nn.Module):
           value,
           log_decay,
           slopes,
+          extents,
           window=window,
           shift=arch.window_size // 2 if self.shifted else 0,
           scaled=arch.scaled,

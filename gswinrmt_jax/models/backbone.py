@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from gswinrmt_jax.models import layers, stem
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.block import Block
-from gswinrmt_jax.ops import pairs, wide, wide_dtype
+from gswinrmt_jax.ops import padding, pairs, wide, wide_dtype
 
 # Weight of the dense logits, relative to the class logits, as released.
 _DENSE_SHARE = 0.5
@@ -39,7 +39,11 @@ class Stage(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w c'], *, train: bool
+      self,
+      x: Float[Array, 'b h w c'],
+      extents: padding.Extents = None,
+      *,
+      train: bool,
   ) -> Float[Array, 'b h w c']:
     """Applies the blocks; in training stochastic depth acts."""
     arch, policy = self.arch, REMAT[self.remat]
@@ -53,7 +57,7 @@ class Stage(nn.Module):
           dtype=self.dtype,
           drop_rate=arch.drop_rate(first + index) if train else 0.0,
           name=f'block{index:02d}',
-      )(x)
+      )(x, extents)
     return x
 
 
@@ -105,7 +109,11 @@ class Backbone(nn.Module):
       self.dense_head = layers.Dense(self.num_classes, wide_dtype(self.dtype))
 
   def __call__(
-      self, x: Float[Array, 'b h w c'], *, train: bool
+      self,
+      x: Float[Array, 'b h w c'],
+      *,
+      train: bool,
+      extents: padding.Extents = None,
   ) -> Float[Array, 'b k']:
     """Classifies normalised images.
 
@@ -118,6 +126,8 @@ class Backbone(nn.Module):
       x: Normalised images of any size from the stride of the last stage.
       train: Whether BN takes the batch's statistics (and updates the
         collection 'batch_stats') and stochastic depth acts (stream 'dropout').
+      extents: Height and width of each image in pixels, where the rest is
+        padding on the right and below: it changes nothing. None for none.
 
     Returns:
       Logits, float32 at least; without a head the last map of `features`,
@@ -126,10 +136,13 @@ class Backbone(nn.Module):
     Raises:
       ValueError: If a side is below that or there are not 3 channels.
     """
+    last = self._last_map(x, train, extents=extents)
+    extents = padding.strided(extents, self.arch.stride)
+    logits = self._classify(last, train, extents)
     if self.num_classes and self.arch.dense_head:
-      logits, tokens = self.class_and_dense_logits(x, train=train)
-      return logits + _DENSE_SHARE * tokens.max((1, 2))
-    return self._classify(self._last_map(x, train), train)
+      tokens = padding.fill(self.dense_head(last), extents, -jnp.inf)
+      logits += _DENSE_SHARE * tokens.max((1, 2))
+    return logits
 
   def class_and_dense_logits(
       self,
@@ -162,17 +175,18 @@ class Backbone(nn.Module):
       tokens = pairs.swap_inside(tokens, box)
     return self._classify(last, train), tokens
 
-  def _classify(self, x, train):
+  def _classify(self, x, train, extents=None):
     """Applies the head to the last map; without one, averages the map."""
     if self.num_classes and self.arch.head == 'proj':
-      x = jax.nn.silu(self.proj_norm(self.proj(x), train=train))
+      x = jax.nn.silu(self.proj_norm(self.proj(x), extents, train=train))
     elif self.num_classes:
       x = self.norm(x)
-    pooled = wide(x).mean((1, 2))
+    pooled = padding.mean(wide(x), extents)
     return self.head(pooled) if self.num_classes else pooled
 
-  def _last_map(self, x, train, box=None):
-    return self.features(x, train=train, box=box)[f'stage{self.arch.stages}']
+  def _last_map(self, x, train, box=None, extents=None):
+    maps = self.features(x, train=train, box=box, extents=extents)
+    return maps[f'stage{self.arch.stages}']
 
   def features(
       self,
@@ -180,11 +194,13 @@ class Backbone(nn.Module):
       *,
       train: bool,
       box: Bool[Array, 'y x'] | None = None,
+      extents: padding.Extents = None,
   ) -> dict[str, Float[Array, 'b _ _ _']]:
     """Returns the map after each stage, before its downsampling.
 
     Keys 'stage1', 'stage2' and so on, the strides those of the stem, then
-    doubling; arguments and errors as for `class_and_dense_logits`.
+    doubling; arguments and errors as for a call and `class_and_dense_logits`.
+    Where there are `extents`, padding is 0 in the maps.
     """
     if not jnp.issubdtype(x.dtype, jnp.floating):
       raise ValueError(
@@ -198,19 +214,25 @@ class Backbone(nn.Module):
           f'Images must be at least {least}x{least} with 3 channels, not '
           f'{height}x{width} with {channels}.'
       )
-    x = self.stem(x.astype(self.dtype), train=train)
+    if extents is not None and extents.shape != (len(x), 2):
+      raise ValueError(
+          f'extents must be [{len(x)}, 2], a height and a width of each image, '
+          f'not {list(extents.shape)}.'
+      )
+    x = self.stem(x.astype(self.dtype), extents, train=train)
     if box is not None:
       side = 2 ** (self.arch.stages - 1)
       fine = box.repeat(side, axis=0).repeat(side, axis=1)
       # Where sizes were rounded up, the last squares reach beyond.
       x = pairs.swap_inside(x, fine[: x.shape[1], : x.shape[2]])
-    maps = {}
+    maps, valid = {}, extents
     for stage in range(self.arch.stages):
       if stage:
-        x = getattr(self, f'down{stage}')(x, train=train)
+        x = getattr(self, f'down{stage}')(x, valid, train=train)
+      valid = padding.strided(extents, self.arch.strides[stage])
       name = f'stage{stage + 1}'
-      x = getattr(self, name)(x, train=train)
-      maps[name] = x
-      if self.arch.feature_norm:
-        maps[name] = getattr(self, f'feature_norm{stage + 1}')(x)
+      x = getattr(self, name)(x, valid, train=train)
+      norm = f'feature_norm{stage + 1}'
+      out = getattr(self, norm)(x) if self.arch.feature_norm else x
+      maps[name] = padding.fill(out, valid)
     return maps

@@ -8,6 +8,7 @@ from gswinrmt_jax import ops
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.attention import Attention
 from gswinrmt_jax.models.layers import Dense, DepthwiseConv, LayerNorm
+from gswinrmt_jax.ops import padding
 
 
 class FeedForward(nn.Module):
@@ -30,11 +31,13 @@ class FeedForward(nn.Module):
   dtype: Dtype
 
   @nn.compact
-  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
+  def __call__(
+      self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
+  ) -> Float[Array, 'b h w c']:
     """Applies the network to the block's normalised input."""
     hidden = ops.gelu(Dense(self.features, self.dtype, name='up')(x))
     if self.use_conv:
-      local = DepthwiseConv(3, self.dtype, name='position')(hidden)
+      local = DepthwiseConv(3, self.dtype, name='position')(hidden, extents)
       hidden += LayerNorm(name='norm')(local) if self.use_norm else local
     return Dense(x.shape[-1], self.dtype, name='down')(hidden)
 
@@ -63,15 +66,17 @@ class Block(nn.Module):
   drop_rate: float = 0.0
 
   @nn.compact
-  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
+  def __call__(
+      self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
+  ) -> Float[Array, 'b h w c']:
     """Applies the block."""
     arch = self.arch
     if arch.position_conv:
-      x += DepthwiseConv(3, self.dtype, name='position')(x)
+      x += DepthwiseConv(3, self.dtype, name='position')(x, extents)
     attend = Attention(
         arch, self.stage, self.shifted, self.dtype, name='attention'
     )
-    x += self._branch('attention', attend, x)
+    x += self._branch('attention', attend, x, extents)
     feed_forward = FeedForward(
         round(arch.mlp_ratios[self.stage] * x.shape[-1]),
         arch.ffn_conv,
@@ -79,11 +84,11 @@ class Block(nn.Module):
         self.dtype,
         name='ffn',
     )
-    return x + self._branch('ffn', feed_forward, x)
+    return x + self._branch('ffn', feed_forward, x, extents)
 
-  def _branch(self, name, layer, x):
+  def _branch(self, name, layer, x, extents):
     """`DropPath(gamma * layer(LN(x)))`, without gamma where it starts at 0."""
-    x = layer(LayerNorm(name=f'{name}_norm')(x))
+    x = layer(LayerNorm(name=f'{name}_norm')(x), extents)
     initial = self.arch.layer_scale[self.stage]
     if initial:
       init = nn.initializers.constant(initial)

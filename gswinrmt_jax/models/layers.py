@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
+from gswinrmt_jax.ops import padding
 
 Initializer = jax.nn.initializers.Initializer
 
@@ -89,12 +90,15 @@ class Conv3x3(nn.Module):
   dtype: Dtype
 
   @nn.compact
-  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b H W f']:
+  def __call__(
+      self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
+  ) -> Float[Array, 'b H W f']:
     """Convolves to `ceil(extent / stride)` rows and columns."""
     init = uniform_fan_in(9 * x.shape[-1])
     shape = (3, 3, x.shape[-1], self.features)
     kernel = self.param('kernel', init, shape)
     bias = self.param('bias', init, shape[-1:])
+    x = padding.fill(x, extents)
     y = ops.conv3x3(x.astype(self.dtype), kernel, stride=self.stride)
     return ops.add_bias(y, bias)
 
@@ -111,8 +115,11 @@ class DepthwiseConv(nn.Module):
   dtype: Dtype
 
   @nn.compact
-  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w c']:
+  def __call__(
+      self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
+  ) -> Float[Array, 'b h w c']:
     """Returns the convolved map."""
+    x = padding.fill(x, extents)
     side = self.kernel_size
     init = uniform_fan_in(side**2)
     kernel = self.param('kernel', init, (side, side, 1, x.shape[-1]))
@@ -153,7 +160,11 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w c'], *, train: bool
+      self,
+      x: Float[Array, 'b h w c'],
+      extents: padding.Extents = None,
+      *,
+      train: bool,
   ) -> Float[Array, 'b h w c']:
     """Normalises by the batch's statistics in training, else the running."""
     shape = x.shape[-1:]
@@ -163,11 +174,11 @@ class BatchNorm(nn.Module):
     running_var = self.variable('batch_stats', 'var', jnp.ones, shape)
     mean, var = running_mean.value, running_var.value
     if train:
-      mean, var = ops.batch_statistics(x)
+      mean, var = ops.batch_statistics(x, extents)
       if not self.is_initializing():
-        count = x.size // x.shape[-1]
+        count = padding.count(x, extents)
         self._update(running_mean, mean)
-        self._update(running_var, var * (count / max(count - 1, 1)))
+        self._update(running_var, var * (count / (count - (count > 1))))
     return ops.batch_norm(x, mean, var, scale, bias, epsilon=self.epsilon)
 
   def _update(self, running, value):

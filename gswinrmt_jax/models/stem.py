@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models import layers
+from gswinrmt_jax.ops import padding
 
 
 class Stem(nn.Module):
@@ -29,7 +30,11 @@ class Stem(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w 3'], *, train: bool
+      self,
+      x: Float[Array, 'b h w 3'],
+      extents: padding.Extents = None,
+      *,
+      train: bool,
   ) -> Float[Array, 'b H W c']:
     """Embeds the image; its size is divided by the strides, rounded up."""
     half = self.features // 2
@@ -39,8 +44,10 @@ class Stem(nn.Module):
     ):
       if index:
         x = ops.gelu(x)
-      x = layers.Conv3x3(features, stride, self.dtype, name=f'conv{index}')(x)
-      x = layers.BatchNorm(name=f'norm{index}')(x, train=train)
+      conv = layers.Conv3x3(features, stride, self.dtype, name=f'conv{index}')
+      x = conv(x, extents)
+      extents = padding.strided(extents, stride)
+      x = layers.BatchNorm(name=f'norm{index}')(x, extents, train=train)
     return x
 
 
@@ -65,10 +72,15 @@ class PatchEmbedding(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w 3'], *, train: bool
+      self,
+      x: Float[Array, 'b h w 3'],
+      extents: padding.Extents = None,
+      *,
+      train: bool,
   ) -> Float[Array, 'b H W c']:
     """Embeds the image; zeros fill up its last patches, right and below."""
     del train  # There is no BN.
+    x = padding.fill(x, extents)
     x = _PatchConv(self.features, self.patch_size, self.dtype, name='conv')(x)
     return layers.LayerNorm(name='norm')(x) if self.use_norm else x
 
@@ -112,14 +124,19 @@ class Downsample(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w c'], *, train: bool
+      self,
+      x: Float[Array, 'b h w c'],
+      extents: padding.Extents = None,
+      *,
+      train: bool,
   ) -> Float[Array, 'b H W f']:
     """Returns the map of the next stage; `train` is for BN."""
     if self.kind == 'conv':
-      x = layers.Conv3x3(self.features, 2, self.dtype, name='conv')(x)
-      return layers.BatchNorm(name='norm')(x, train=train)
+      x = layers.Conv3x3(self.features, 2, self.dtype, name='conv')(x, extents)
+      extents = padding.strided(extents, 2)
+      return layers.BatchNorm(name='norm')(x, extents, train=train)
     # Down, then right: the order of the channels in Swin's weights.
-    x = _cut(x, 2).swapaxes(3, 4)
+    x = _cut(padding.fill(x, extents), 2).swapaxes(3, 4)
     x = layers.LayerNorm(name='norm')(x.reshape(*x.shape[:3], -1))
     return layers.Dense(
         self.features, self.dtype, use_bias=False, name='linear'

@@ -6,6 +6,7 @@
     axial       rows, then columns; shifted windows (Gated-SwinRMT, eq. 9)
     positions   rotation (Gated-SwinRMT, eq. 4), decay (RMT, eq. 8), ALiBi
     layers      linear layers, convolutions, norms, GELU
+    padding     images of several sizes in one batch
     pairs       images mixed with their neighbours in the batch
 
 Equations 5, 6 and 8 (gate, LCE, SwiGLU) are in `models.attention`. All is plain

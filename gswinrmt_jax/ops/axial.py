@@ -14,10 +14,10 @@ import functools
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 import numpy as np
 
-from gswinrmt_jax.ops import equation
+from gswinrmt_jax.ops import equation, padding
 
 WIDTH, HEIGHT = 0, 1  # Rows of every `[2, n]` table: the pass they belong to.
 
@@ -59,6 +59,7 @@ def axial_attention(
     value: Float[Array, 'b h w n d'],
     log_decay: Float[Array, '...'] | None,
     slopes: Float[Array, '...'] | None,
+    extents: padding.Extents,
     weigh: Weigh,
     *,
     window: int | None,
@@ -84,8 +85,8 @@ def axial_attention(
     )
   if impl == 'auto':
     impl = equation.chosen('attention')
-  height, width = extents = value.shape[1:3]
-  rows, columns = (effective_window(each, window, shift) for each in extents)
+  height, width = lengths = value.shape[1:3]
+  rows, columns = (effective_window(each, window, shift) for each in lengths)
   sizes = columns[0], rows[0]
   scale = query.shape[-1] ** -0.5 if scaled else 1.0
 
@@ -97,6 +98,13 @@ def axial_attention(
         scores, times_distance(rates, distance, scores), mask, sizes[axis]
     )
 
+  if extents is not None:  # Each image has windows of its own.
+    (tall, mask_h), (broad, mask_w) = (
+        own_windows(length, window, shift, extents[:, axis])
+        for axis, length in enumerate((height, width))
+    )
+    sizes = broad, tall
+    return _two_passes(query, key, value, weights, (mask_w, mask_h))
   if impl != 'cyclic':
     masks = band_mask(width, *columns), band_mask(height, *rows)
     return _two_passes(query, key, value, weights, masks)
@@ -115,7 +123,7 @@ def axial_attention(
       )
       for mask in (np.tile(mask_w, (down, 1, 1)), mask_h.repeat(across, axis=0))
   ]
-  return merge(_two_passes(query, key, value, weights, masks), extents, shifts)
+  return merge(_two_passes(query, key, value, weights, masks), lengths, shifts)
 
 
 def _two_passes(query, key, value, weights, masks):
@@ -143,8 +151,9 @@ def all_pairs_attention(
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
     log_decay: Float[Array, '...'] | None,
+    extents: padding.Extents,
     weigh: Weigh,
-    distance: np.ndarray,
+    distance: np.ndarray | Array,
     *,
     scaled: bool,
     mask: np.ndarray | None = None,
@@ -164,6 +173,9 @@ def all_pairs_attention(
   scores = _scores(q, k) * (dim**-0.5 if scaled else 1.0)
   decay = times_distance(log_decay, distance, scores)
   mask = None if mask is None else jnp.asarray(mask)[None, None]
+  if extents is not None:
+    keys = padding.valid(extents, height, width).reshape(batch, 1, 1, -1)
+    mask = keys if mask is None else keys & mask
   out = _mix(weigh(scores, decay, mask, height * width), v)
   return out.swapaxes(1, 2).reshape(value.shape)
 
@@ -220,14 +232,17 @@ def manhattan(height: int, width: int) -> np.ndarray:
 
 
 def times_distance(
-    per_head: Float[Array, ' n'] | None, distance: np.ndarray, scores: Array
+    per_head: Float[Array, ' n'] | None,
+    distance: np.ndarray | Array,
+    scores: Array,
 ) -> Float[Array, '*b n i j'] | None:
   """`per_head[n] * distance[i, j]`, shaped and typed to meet `scores`."""
   if per_head is None:
     return None
   per_head = per_head.astype(scores.dtype)[:, None, None]
-  table = per_head * jnp.asarray(distance, scores.dtype)[None]
-  return jnp.expand_dims(table, range(scores.ndim - 3))
+  distance = jnp.asarray(distance, scores.dtype)[..., None, :, :]
+  table = jnp.expand_dims(per_head, range(distance.ndim - 3)) * distance
+  return jnp.expand_dims(table, range(scores.ndim - table.ndim))
 
 
 def add_alibi(
@@ -289,6 +304,27 @@ def band_mask(extent: int, window: int, shift: int) -> np.ndarray | None:
     return None
   block = block_index(np.arange(extent), window, shift)
   return block[:, None] == block[None, :]
+
+
+def own_windows(
+    length: int, window: int | None, shift: int, extents: Int[Array, ' b']
+) -> tuple[Int[Array, 'b 1 1 1 1'], Bool[Array, 'b 1 1 i j']]:
+  """Effective windows and masks of maps that end at `extents` on an axis.
+
+  What `effective_window` and `band_mask` say of each map without its padding,
+  in one program for all of them; no key is padding.
+
+  Returns:
+    Windows and masks, shaped to meet scores `[b l n i j]`.
+  """
+  window = length if window is None else window
+  ends, position = extents[:, None], jnp.arange(length)[None]
+  shift = jnp.where(ends > window, min(shift, window // 2), 0)
+  block = (position - shift + window) // window
+  mask = block[:, :, None] == block[:, None, :]
+  mask &= (position < ends)[:, None, :]
+  sizes = jnp.minimum(extents, window)
+  return sizes[:, None, None, None, None], mask[:, None, None]
 
 
 def cyclic_mask(extent: int, window: int, shift: int) -> np.ndarray:

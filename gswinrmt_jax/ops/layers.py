@@ -14,6 +14,7 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gswinrmt_jax.ops import padding
 from gswinrmt_jax.ops.equation import equation, wide
 
 
@@ -113,15 +114,24 @@ def layer_norm(
 
 @equation
 def batch_statistics(
-    x: Float[Array, 'b h w c'],
+    x: Float[Array, 'b h w c'], extents: padding.Extents = None
 ) -> tuple[Float[Array, ' c'], Float[Array, ' c']]:
-  """Mean and biased variance of each channel over the batch, in two passes."""
+  """Mean and biased variance of each channel over the batch, in two passes.
+
+  Of maps that are valid within `extents` (`ops.padding`) only these positions.
+  """
+
+  def average(x):
+    if extents is None:
+      return x.mean((0, 1, 2))
+    total = padding.fill(x, extents).sum((0, 1, 2))
+    return total / padding.count(x, extents)
 
   @jax.checkpoint
   def variance(x, mean):
-    return jnp.square(wide(x) - _along_channels(mean, x)).mean((0, 1, 2))
+    return average(jnp.square(wide(x) - _along_channels(mean, x)))
 
-  mean = wide(x).mean((0, 1, 2))
+  mean = average(wide(x))
   return mean, variance(x, mean)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import axial
+from gswinrmt_jax.ops import axial, padding
 from gswinrmt_jax.ops.equation import equation
 from gswinrmt_jax.ops.layers import layer_norm
 
@@ -29,6 +29,7 @@ def linear_retention(
     value: Float[Array, 'b h w n d'],
     log_decay: Float[Array, '...'] | None,
     slopes: Float[Array, '...'] | None = None,
+    extents: padding.Extents = None,
     *,
     window: int | None = None,
     shift: int = 0,
@@ -50,6 +51,7 @@ def linear_retention(
       value,
       log_decay,
       slopes,
+      extents,
       _weigh,
       window=window,
       shift=shift,
@@ -66,6 +68,7 @@ def full_linear_retention(
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
     log_decay: Float[Array, '...'] | None,
+    extents: padding.Extents = None,
     *,
     scaled: bool = True,
 ) -> Float[Array, 'b h w n d']:
@@ -77,7 +80,7 @@ def full_linear_retention(
   """
   distance = axial.manhattan(*query.shape[1:3])
   return axial.all_pairs_attention(
-      query, key, value, log_decay, _weigh, distance, scaled=scaled
+      query, key, value, log_decay, extents, _weigh, distance, scaled=scaled
   )
 
 
@@ -88,6 +91,7 @@ def causal_retention(
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
     log_decay: Float[Array, '...'] | None,
+    extents: padding.Extents = None,
     *,
     scaled: bool = True,
 ) -> Float[Array, 'b h w n d']:
@@ -98,15 +102,21 @@ def causal_retention(
   in its parallel form, with `t = row W + column`. Arguments, result and errors
   are those of `ops.full_retention`; `query` and `key` are rotated by `t`.
   """
-  earlier = axial.offsets(query.shape[1] * query.shape[2])
+  _, height, width, _, _ = query.shape
+  earlier = distance = axial.offsets(height * width)
+  if extents is not None:  # `t` counts valid tokens only.
+    row, column = np.divmod(np.arange(height * width), width)
+    place = row[None] * extents[:, 1:] + column[None]
+    distance = place[:, :, None] - place[:, None, :]
   return axial.all_pairs_attention(
       query,
       key,
       value,
       log_decay,
+      extents,
       _weigh,
       # The power of a later token would overflow before the mask.
-      np.maximum(earlier, 0),
+      (np if extents is None else jnp).maximum(distance, 0),
       scaled=scaled,
       mask=earlier >= 0,
   )

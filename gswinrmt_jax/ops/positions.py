@@ -1,7 +1,7 @@
 """Where tokens are: rotary embedding, decay rates, ALiBi slopes."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 import numpy as np
 
 from gswinrmt_jax.ops.equation import equation, wide, wide_dtype
@@ -9,7 +9,10 @@ from gswinrmt_jax.ops.equation import equation, wide, wide_dtype
 
 @equation
 def rotate_interleaved(
-    x: Float[Array, 'b h w n d'], *, stride: int
+    x: Float[Array, 'b h w n d'],
+    widths: Int[Array, ' b'] | None = None,
+    *,
+    stride: int,
 ) -> Float[Array, 'b h w n d']:
   """RMT's and the Retention form's rotation (Gated-SwinRMT, eq. 4).
 
@@ -18,12 +21,18 @@ def rotate_interleaved(
 
   Args:
     x: Queries or keys.
+    widths: Valid columns of each map, where they differ: the largest stride.
     stride: Positions from one row to the next: the width of the window.
 
   Returns:
     The rotated `x`, computed in float32 at least, in `x.dtype`.
   """
-  return _rotate(x, (stride, 1), interleaved_frequencies(x.shape[-1]), -1)
+  frequencies = interleaved_frequencies(x.shape[-1])
+  if widths is None:
+    return _rotate(x, _places(x, stride), frequencies, -1)
+  # Of each image its own strides, within the same table of angles.
+  strides = jnp.minimum(widths, stride)[:, None, None]
+  return _rotate(x, _places(x, strides), frequencies, -1)
 
 
 @equation
@@ -41,21 +50,31 @@ def rotate_halves(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
   Returns:
     The rotated `x`, computed in float32 at least, in `x.dtype`.
   """
-  return _rotate(x, (1, 1), half_frequencies(x.shape[-1]), -2)
+  return _rotate(x, _places(x, 1), half_frequencies(x.shape[-1]), -2)
 
 
-def _rotate(x, strides, frequencies, axis):
+def _places(x, stride):
+  """`row * stride + column`, on the host unless the stride is an image's."""
+  _, height, width, _, _ = x.shape
+  row, column = np.indices((1, height, width))[1:]
+  return row * stride + column
+
+
+def _rotate(x, position, frequencies, axis):
   """`(x_0, x_1) -> (x_0 cos - x_1 sin, x_1 cos + x_0 sin)`, of pairs."""
   _, height, width, _, _ = x.shape
-  down, across = strides
-  position = np.arange(height)[:, None] * down + np.arange(width) * across
-  # On the host in float64: positions reach thousands, where float32 angles
-  # lose four digits. `[1 h w 1 ...]`, and the pair where `axis` says.
-  angle = (position[..., None] * frequencies)[None, :, :, None]
-  cos, sin = (
-      jnp.asarray(np.expand_dims(table, axis), wide_dtype(x.dtype))
-      for table in (np.cos(angle), np.sin(angle))
-  )
+  on_host = isinstance(position, np.ndarray)
+  shape = (*position.shape, 1, *((-1, 1) if axis == -1 else (1, -1)))
+
+  def angles(function):
+    """On the host in float64: float32 would lose four digits of thousands."""
+    places = position if on_host else np.arange(height * width)
+    table = function(places[..., None] * frequencies)
+    if not on_host:
+      table = jnp.asarray(table, wide_dtype(x.dtype))[position]
+    return jnp.asarray(table.reshape(shape), wide_dtype(x.dtype))
+
+  cos, sin = angles(np.cos), angles(np.sin)
   pairs = (-1, 2) if axis == -1 else (2, -1)
   first, second = jnp.split(wide(x).reshape(*x.shape[:-1], *pairs), 2, axis)
   turned = jnp.concatenate(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.ops import axial
+from gswinrmt_jax.ops import axial, padding
 from gswinrmt_jax.ops.equation import equation
 
 
@@ -29,6 +29,7 @@ def retention(
     value: Float[Array, 'b h w n d'],
     log_decay: Float[Array, '...'] | None,
     slopes: Float[Array, '...'] | None = None,
+    extents: padding.Extents = None,
     *,
     window: int | None = None,
     shift: int = 0,
@@ -51,6 +52,8 @@ def retention(
     log_decay: `log(gamma)` per pass (width, height) and head; None for none.
     slopes: ALiBi slopes per head, shared by both passes, times the signed
       distance `i - j`; None for none.
+    extents: Valid rows and columns of each map, see `ops.padding`: what the
+      map gives by itself. Always computed as 'banded'.
     window: Nominal window; None for the whole row or column.
     shift: Nominal shift of the windows.
     scaled: Whether scores are divided by `sqrt(d)`.
@@ -69,6 +72,7 @@ def retention(
       value,
       log_decay,
       slopes,
+      extents,
       _weigh,
       window=window,
       shift=shift,
@@ -85,6 +89,7 @@ def full_retention(
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
     log_decay: Float[Array, '...'] | None,
+    extents: padding.Extents = None,
     *,
     scaled: bool = True,
 ) -> Float[Array, 'b h w n d']:
@@ -97,6 +102,7 @@ def full_retention(
     key: Keys, likewise.
     value: Values.
     log_decay: `log(gamma)` per head; None for none.
+    extents: Valid rows and columns of each map, see `ops.padding`.
     scaled: Whether scores are divided by `sqrt(d)`.
 
   Returns:
@@ -107,5 +113,5 @@ def full_retention(
   """
   distance = axial.manhattan(*query.shape[1:3])
   return axial.all_pairs_attention(
-      query, key, value, log_decay, _weigh, distance, scaled=scaled
+      query, key, value, log_decay, extents, _weigh, distance, scaled=scaled
   )

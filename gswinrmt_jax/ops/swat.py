@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.ops import axial, positions
+from gswinrmt_jax.ops import axial, padding, positions
 from gswinrmt_jax.ops.equation import equation
 
 
@@ -27,6 +27,7 @@ def swat(
     value: Float[Array, 'b h w n d'],
     log_decay: Float[Array, '...'] | None,
     slopes: Float[Array, '...'] | None,
+    extents: padding.Extents = None,
     *,
     window: int | None,
     shift: int = 0,
@@ -54,6 +55,7 @@ def swat(
       value,
       log_decay,
       slopes,
+      extents,
       _weigh,
       window=window,
       shift=shift,

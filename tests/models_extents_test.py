@@ -1,0 +1,235 @@
+"""Padded images: each gives what it gives by itself, in one program."""
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import random_variables
+
+import gswinrmt_jax
+from gswinrmt_jax.ops import padding
+
+_TINY = {
+    'widths': (8, 8, 12, 16),
+    'depths': (2, 1, 2, 1),
+    'num_heads': (1, 2, 3, 4),
+    'drop_path_rate': 0.0,
+}
+_MODELS = {
+    'rmt': ('rmt_t', {}, {'head': 'proj', 'full_stages': (3, 4)}),
+    'retention': ('retention_compact', {'window_size': 5}, {'head': 'norm'}),
+    'swat': ('swat_compact', {'window_size': 5}, {'head': 'norm'}),
+}
+_SIDE = 96
+
+
+def _model(system, **fields):
+  name, own, _ = _MODELS[system]
+  return gswinrmt_jax.create_model(name, num_classes=3, **_TINY | own | fields)
+
+
+def _padded(images, rng):
+  """Images in the upper left corners of a batch that is noise elsewhere."""
+  batch = rng.normal(size=(len(images), _SIDE, _SIDE, 3)).astype(np.float32)
+  for row, image in zip(batch, images, strict=True):
+    row[: image.shape[0], : image.shape[1]] = image
+  extents = np.array([image.shape[:2] for image in images], np.int32)
+  return jnp.asarray(batch), jnp.asarray(extents)
+
+
+def _images(rng, count):
+  return [
+      rng.normal(size=(*rng.integers(33, _SIDE + 1, 2), 3)).astype(np.float32)
+      for _ in range(count)
+  ]
+
+
+@pytest.mark.parametrize('system', _MODELS)
+def test_a_padded_image_gives_what_it_gives_by_itself(system):
+  """Against the oracle on each bare image; two batches, one compilation."""
+  model, rng = _model(system), np.random.default_rng(0)
+  shape = (1, _SIDE, _SIDE, 3)
+  variables = random_variables.nested(model, shape)
+  flat = random_variables.flat(model, shape)
+  config = {
+      'system': system,
+      'depths': model.arch.depths,
+      'num_heads': model.arch.num_heads,
+      'window_size': model.arch.window_size,
+      'decay_range': model.arch.decay_ranges,
+      **_MODELS[system][2],
+  }
+
+  @jax.jit
+  def run(x, extents):
+    options = {'train': False, 'extents': extents}
+    maps = model.apply(variables, x, **options, method='features')
+    return maps | {'logits': model.apply(variables, x, **options)}
+
+  for _ in range(2):
+    images = _images(rng, 25)
+    got = run(*_padded(images, rng))
+    for index, image in enumerate(images):
+      for key, want in oracle.forward(flat, image[None], config).items():
+        if key != 'stem':
+          found = got[key][index]
+          if key != 'logits':
+            height, width = want.shape[1:3]
+            assert not found[height:].any() and not found[:, width:].any()
+            found = found[:height, :width]
+          error = np.abs(found - want[0]).max() / np.abs(want).max()
+          assert error < 1e-5, (key, image.shape, error)
+  assert run._cache_size() == 1
+
+
+_TWO_STAGES = {
+    'widths': (8, 12),
+    'depths': (2, 1),
+    'num_heads': (2, 3),
+    'mlp_ratios': (2.0, 2.0),
+    'layer_scale': (0.0, 0.5),
+    'decay_ranges': (4.0, 6.0),
+}
+_SMALL = {
+    'rmt': {'full_stages': (2,)},
+    'retention': {'full_stages': ()},
+    'swat': {'full_stages': ()},
+}
+
+
+def _small(system, **fields):
+  return _model(system, **_TWO_STAGES | _SMALL[system] | fields)
+
+
+@pytest.mark.parametrize('system', _MODELS)
+def test_gradients_and_statistics_of_training(system):
+  """Of two images of one size, so that they can be a batch by themselves."""
+  model, rng = _small(system), np.random.default_rng(1)
+  images = [rng.normal(size=(41, 57, 3)).astype(np.float32) for _ in range(2)]
+  variables = random_variables.nested(model, (2, _SIDE, _SIDE, 3))
+
+  @jax.jit
+  def run(variables, x, extents):
+    def loss(params, x):
+      logits, state = model.apply(
+          variables | {'params': params},
+          x,
+          train=True,
+          extents=extents,
+          mutable=['batch_stats'],
+      )
+      return jnp.square(logits - 1).sum(), (logits, state)
+
+    grad = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+    return grad(variables['params'], x)
+
+  batch, extents = _padded(images, rng)
+  got_value, (got, image) = run(variables, batch, extents)
+  want_value, (want, bare) = run(variables, jnp.stack(images), None)
+  image = np.asarray(image)
+  np.testing.assert_allclose(image[:, :41, :57], bare, rtol=0, atol=1e-5)
+  assert not image[:, 41:].any() and not image[:, :, 57:].any()
+
+  def check(a, b):
+    assert np.abs(a - b).max() <= 1e-5 * max(1, np.abs(b).max())
+
+  jax.tree.map(check, (got_value, got), (want_value, want))
+
+
+def _difference(model, forget=None, key='stage2'):
+  """How far a padded image's map is from the bare one's, over its largest."""
+  rng = np.random.default_rng(2)
+  images = [rng.normal(size=(37, 60, 3)).astype(np.float32) for _ in range(2)]
+  variables = random_variables.nested(model, (2, _SIDE, _SIDE, 3))
+
+  def run(x, extents=None):
+    options = {'train': True, 'mutable': ['batch_stats'], 'extents': extents}
+    maps, _ = model.apply(variables, x, **options, method='features')
+    logits, _ = model.apply(variables, x, **options)
+    return maps | {'logits': logits}
+
+  def drop_extents(call, args, kwargs, context):
+    """Takes the extents from one kind of module, so that it sees padding."""
+    module = context.module
+    if forget and forget(module, context.method_name):
+      args = [None if _is_extents(a) else a for a in args]
+    return call(*args, **kwargs)
+
+  batch, extents = _padded(images, rng)
+  want = run(jnp.stack(images))[key]
+  with nn.intercept_methods(drop_extents):
+    got = run(batch, extents)[key]
+  if key != 'logits':
+    got = got[:, : want.shape[1], : want.shape[2]]
+  return np.abs(got - want).max() / np.abs(want).max()
+
+
+def _is_extents(argument):
+  return getattr(argument, 'dtype', None) == jnp.int32
+
+
+@pytest.mark.parametrize(
+    'where',
+    [
+        ('stem', 'conv1'),
+        ('down1', 'conv'),
+        ('stage1', 'block00', 'position'),
+        ('stage1', 'block00', 'attention', 'local'),
+        ('stage1', 'block00', 'ffn', 'position'),
+        ('stem', 'norm0'),
+        ('stage1', 'block00', 'attention'),
+        ('stage2', 'block00', 'attention'),
+    ],
+)
+def test_each_mask_counts(where):
+  """Forgotten in one module alone, the last map changes by percents."""
+
+  def forget(module, method):
+    attends = where[-1] != 'attention' or method == 'attend'
+    return module.path == where and attends
+
+  model = _small('rmt')
+  assert _difference(model) < 1e-5
+  assert _difference(model, forget) > 0.01
+
+
+@pytest.mark.parametrize(
+    'fields',
+    [
+        {'dense_head': True},
+        {'head': 'norm', 'stem': 'patch_norm', 'downsample': 'merge'},
+        {'score_fn': 'linear', 'full_stages': (2,)},
+        {'score_fn': 'causal', 'full_stages': (1, 2)},
+        {'alibi': 'signed', 'full_stages': (), 'window_size': 4},
+    ],
+)
+def test_every_form_of_a_model_takes_extents(fields):
+  assert _difference(_small('rmt', **fields), key='logits') < 1e-5
+
+
+def test_without_extents_nothing_is_computed(monkeypatch):
+  def valid(*args):
+    raise AssertionError('a mask of nothing')
+
+  monkeypatch.setattr(padding, 'valid', valid)
+  for system in _MODELS:
+    model = _small(system)
+    variables = random_variables.nested(model, (1, 32, 32, 3))
+    jax.eval_shape(
+        lambda v, x, m=model: m.apply(v, x, train=False),
+        variables,
+        jnp.zeros((1, 32, 32, 3)),
+    )
+
+
+def test_extents_of_another_shape_are_refused():
+  model = _small('rmt')
+  with pytest.raises(ValueError, match=r'extents must be \[1, 2\]'):
+    model.init(
+        jax.random.key(0),
+        jnp.zeros((1, 32, 32, 3)),
+        train=False,
+        extents=jnp.ones((2, 2), jnp.int32),
+    )
