@@ -624,6 +624,7 @@ def test_scores_weights_and_values_match_loops():
   actual = axial.all_pairs_attention(
       *(jnp.asarray(x, jnp.float32) for x in (query, key, value)),
       None,
+      None,
       weigh,
       axial.manhattan(3, 5),
       scaled=False,
