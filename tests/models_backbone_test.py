@@ -240,9 +240,11 @@ def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32():
   }
 
 
+@jax.enable_x64(True)
 def test_a_backbone_without_a_head_has_normalised_features():
-  """Beside the path: the next stage reads the map as it was."""
+  """LN with an epsilon of 1e-5; the next stage reads the map as it was."""
   fields = {
+      'dtype': np.float64,
       'widths': (8, 8, 16, 16),
       'depths': (1, 1, 1, 1),
       'num_heads': (1, 1, 2, 2),
@@ -253,7 +255,7 @@ def test_a_backbone_without_a_head_has_normalised_features():
   )
   plain = gswinrmt_jax.create_model('rmt_t', num_classes=0, **fields)
   variables = random_variables.nested(model, shape)
-  image = random_variables.image(shape)
+  image = random_variables.image(shape).astype(float)
 
   @jax.jit
   def run(variables):
@@ -265,13 +267,15 @@ def test_a_backbone_without_a_head_has_normalised_features():
 
   out, normalised, raw = run(variables)
   for stage in range(1, 5):
-    x = np.asarray(raw[f'stage{stage}'], np.float64)
+    x = np.asarray(raw[f'stage{stage}'])
     affine = variables['params'][f'feature_norm{stage}']
     deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     x = (x - x.mean(-1, keepdims=True)) / deviation
     x = x * np.asarray(affine['scale']) + np.asarray(affine['bias'])
-    np.testing.assert_allclose(normalised[f'stage{stage}'], x, atol=1e-5)
-  np.testing.assert_allclose(out, x.mean((1, 2)), atol=1e-5)
+    np.testing.assert_allclose(
+        normalised[f'stage{stage}'], x, rtol=0, atol=1e-9
+    )
+  np.testing.assert_allclose(out, x.mean((1, 2)), rtol=0, atol=1e-9)
 
 
 def test_blocks_of_a_stage_share_their_programs():

@@ -8,6 +8,7 @@ import pytest
 import gswinrmt_jax
 from gswinrmt_jax import ops
 from gswinrmt_jax.models import factory, named
+from gswinrmt_jax.models.dense.segmenter import create_segmenter
 
 # name -> (classes, parameters). The first seven are the released RMT's (those
 # with a dense head as its logs of B and L have it); the next three are derived
@@ -50,6 +51,28 @@ def test_parameter_count(name):
   leaves = jax.tree.leaves(_shapes(name, classes)['params'])
   assert sum(leaf.size for leaf in leaves) == count
   assert {leaf.dtype for leaf in leaves} == {jnp.dtype('float32')}
+
+
+@pytest.mark.parametrize(
+    ('name', 'head', 'count'),
+    [
+        ('rmt_t', 'fpn', 17_034_038),
+        ('rmt_s', 'fpn', 29_667_062),
+        ('rmt_b', 'fpn', 56_883_614),
+        ('rmt_l', 'fpn', 98_153_326),
+        ('rmt_s', 'uper', 55_724_428),
+        ('rmt_b', 'uper', 83_117_108),
+        ('rmt_l', 'uper', 125_558_276),
+    ],
+)
+def test_parameter_count_of_the_released_segmenters(name, head, count):
+  """For the 150 classes of ADE20K, with UperNet's auxiliary head.
+
+  RMT's paper prints 17.0, 30, 57 and 98, and 56, 83 and 125 million.
+  """
+  model = create_segmenter(name, head=head, num_classes=150)
+  params = factory.variable_shapes(model, (32, 32, 3))['params']
+  assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
 
 
 def _plain_block(c):
