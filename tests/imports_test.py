@@ -68,7 +68,9 @@ MAY_IMPORT = {
         'weights',
     },
     'experiments': {'runs', 'data', 'models', 'recipes'},
+    'analysis': {'augment', 'data', 'evals', 'models', 'ops', 'weights'},
     'commands': {
+        'analysis',
         'experiments',
         'deploy',
         'distributed',

@@ -21,10 +21,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
   return f' (did you mean {near[0]}?)' if near else ''
 
 
-def add_weights(parser: argparse.ArgumentParser) -> None:
-  """Declares RUN_OR_WEIGHTS, --step and --weights."""
+def add_weights(parser: argparse.ArgumentParser, many: bool = False) -> None:
+  """Declares RUN_OR_WEIGHTS, one or a list, --step and --weights."""
   parser.add_argument(
       'weights',
+      **({'nargs': '+'} if many else {}),
       metavar='RUN_OR_WEIGHTS',
       help='run folder runs/NAME, folder made by `convert` or `export`, '
       '.safetensors or .pth file, hf-hub:OWNER/NAME, or a name of weights that '

@@ -27,6 +27,7 @@ _GROUPS = {
         'push': 'upload the weights of a run to the Hugging Face Hub',
     },
     'studies': {
+        'analyze': 'measure what attention and gates of trained models do',
         'summarize': 'list models with parameters and multiply-accumulates',
         'benchmark': 'measure how fast models train and predict',
         'experiment': 'train a set of runs, such as a table of the paper',

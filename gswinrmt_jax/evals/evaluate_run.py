@@ -66,22 +66,8 @@ def evaluate_run(
       pathlib.Path(source), step=step, which=which, warn=terminal.say
   )
   recipe = weights.recipe
-  if recipe is None and data is None:
-    raise UserError(
-        f'{weights.origin} does not say which data it is for: --data='
-        f'{", ".join(datasets.NAMES)} or a prepared one of your own'
-    )
-  name = data or recipe.data.name
-  own = recipe is not None and name == recipe.data.name
-  taken = split
-  if own:
-    # A recipe without a test split leaves it to the data to say so.
-    taken = recipe.data.get(f'{split}_split') or split
-    data_dir = recipe.data.dir if data_dir is None else data_dir
-  data_dir = data_dir or ''
+  name, taken, data_dir = data_of(weights, data, split, data_dir)
   info = datasets.info(name, data_dir)
-  weights.check_classes(info)
-  datasets.ensure(name, data_dir)
   if out is None:
     out = _default_path(source, weights, name, split, image_size)
   out.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +99,37 @@ def evaluate_run(
   files.write_json(out, report)
   terminal.say(f'Written to {out}.')
   return report
+
+
+def data_of(
+    weights: weights_lib.Weights,
+    data: str | None,
+    split: str,
+    data_dir: str | None,
+) -> tuple[str, str, str]:
+  """Returns data set, split and folder, by the run where nothing is said.
+
+  The data set is prepared if it can be, and has the classes of the weights.
+  Arguments are those of `evaluate_run`.
+
+  Raises:
+    UserError: If there is no such data set, or it has other classes.
+  """
+  recipe = weights.recipe
+  if recipe is None and data is None:
+    raise UserError(
+        f'{weights.origin} does not say which data it is for: --data='
+        f'{", ".join(datasets.NAMES)} or a prepared one of your own'
+    )
+  name = data or recipe.data.name
+  if recipe is not None and name == recipe.data.name:
+    # A recipe without a test split leaves it to the data to say so.
+    split = recipe.data.get(f'{split}_split') or split
+    data_dir = recipe.data.dir if data_dir is None else data_dir
+  data_dir = data_dir or ''
+  weights.check_classes(datasets.info(name, data_dir))
+  datasets.ensure(name, data_dir)
+  return name, split, data_dir
 
 
 def _forms(recipe):

@@ -9,7 +9,9 @@ l lines: rows in the width pass, columns in the height pass. A capital is the
 key side of its axis: `w` asks, `W` is asked.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
+import contextvars
 import functools
 from typing import Any
 
@@ -34,6 +36,8 @@ Weigh = Callable[[Array, Array | None, Array | None, int], Array]
 FORMS: dict[str, Callable[..., Array]] = {}
 FULL_FORMS: dict[str, Callable[..., Array]] = {}
 
+_watcher = contextvars.ContextVar('watcher', default=None)
+
 
 def attention_form(
     name: str, *, table: dict[str, Callable[..., Array]] = FORMS, **fixed: Any
@@ -51,6 +55,28 @@ def attention_form(
     return function
 
   return enter
+
+
+@contextlib.contextmanager
+def watching(
+    see: Callable[[int | None, Array, Array | None], None],
+) -> Iterator[None]:
+  """Inside, `see(axis, weights, mask)` is shown the weights of every pass.
+
+  They are `[b l n i j]` with the axis of the pass, or `[b n t T]` and None over
+  all pairs. Outside of `jax.disable_jit()` it is shown tracers.
+  """
+  token = _watcher.set(see)
+  try:
+    yield
+  finally:
+    _watcher.reset(token)
+
+
+def _shown(axis, weights, mask):
+  if see := _watcher.get():
+    see(axis, weights, mask)
+  return weights
 
 
 def axial_attention(
@@ -135,7 +161,7 @@ def _two_passes(query, key, value, weights, masks):
     mask = masks[axis]
     if mask is not None:
       mask = jnp.expand_dims(mask, range(q.ndim - mask.ndim))
-    mixed = _mix(weights(_scores(q, k), axis, mask), v)
+    mixed = _mix(_shown(axis, weights(_scores(q, k), axis, mask), mask), v)
     value = _lines(mixed, axis, back=True)
   return value
 
@@ -176,7 +202,8 @@ def all_pairs_attention(
   if extents is not None:
     keys = padding.valid(extents, height, width).reshape(batch, 1, 1, -1)
     mask = keys if mask is None else keys & mask
-  out = _mix(weigh(scores, decay, mask, height * width), v)
+  weights = _shown(None, weigh(scores, decay, mask, height * width), mask)
+  out = _mix(weights, v)
   return out.swapaxes(1, 2).reshape(value.shape)
 
 

@@ -1,0 +1,1 @@
+"""What trained models do inside, measured over a data set."""

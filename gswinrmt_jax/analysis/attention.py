@@ -1,0 +1,343 @@
+"""What attention and gates of a trained model do, measured over a data set.
+
+The Gated-SwinRMT paper argues that a softmax inside a small window has to
+attend to something even where there is nothing to see, and that its gates
+(eq. 5 and 8) undo that. This file measures what can be measured of it. Tokens
+are grouped by the variance of the image under their window: ten deciles, from
+flat to informative, and one more group for windows that the border or the shift
+cuts smaller. For each stage and group it gives:
+
+  entropy   of the rows of A_w and A_h, normalised to a sum of 1, over the
+            logarithm of the number of keys: 1 is a uniform row
+  row_sum   sum of such a row before that; 1 for a softmax
+  gate      mean of G1 = sigmoid(x W_g), and the share of it below 0.1
+  passed    sum |O * G1| / sum |O|: the share of attention that the gate passes
+  swiglu    mean of |v1 SiLU(v2)|, and the share below a tenth of that mean
+
+For each stage it also gives gamma and its reach -1 / log(gamma), in tokens, at
+the start of training and now; and the effective rank of each head's W_V W_O,
+and of W_V diag(g) W_O with the gate g of single tokens. The effective rank is
+the exponential of the entropy of the singular values (Roy and Vetterli, 2007).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import functools
+import math
+from typing import Any
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int, UInt8
+import numpy as np
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models.architecture import Architecture
+from gswinrmt_jax.models.attention import Attention
+from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.layers import Dense
+from gswinrmt_jax.ops import axial, positions
+
+DECILES = 10
+GROUPS = DECILES + 1  # The last: windows cut smaller.
+
+_PASSES = {axial.WIDTH: 'width', axial.HEIGHT: 'height', None: 'pairs'}
+_CLOSED = 0.1  # A gate below it counts as closed.
+_SAMPLED = 64  # Tokens of a block whose gates the effective rank takes.
+_FORMS = ('softmax', 'sigmoid')
+
+
+def analyze(
+    model: Backbone,
+    variables: Mapping[str, Any],
+    batches: Sequence[UInt8[np.ndarray, 'b h w 3']],
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[dict[str, Any]]:
+  """Measures a model over images.
+
+  Args:
+    model: Computing in float32.
+    variables: Its 'params' and 'batch_stats'.
+    batches: Images of one size, pixels from 0 to 255.
+    mean: Normalises the images, by channel.
+    std: Likewise.
+    progress: Called with the number of batches done, and of all.
+
+  Returns:
+    For each stage a dictionary of JSON values: 'tokens', 'window', and the
+    quantities of this module. What depends on the group is a list of 11, the
+    deciles and the windows cut smaller, with None for a group without tokens;
+    for entropies and row sums one such list per pass and head.
+
+  Raises:
+    UserError: If the attention weights of the model may be negative.
+  """
+  arch = model.arch
+  if arch.score_fn not in _FORMS:
+    raise UserError(
+        f"score_fn='{arch.score_fn}' has weights of both signs, which have no "
+        f'entropy; analyze takes {" and ".join(_FORMS)}'
+    )
+  stages = [
+      _Stage(arch, stage, batches[0].shape[1:3]) for stage in range(arch.stages)
+  ]
+  for stage in stages:
+    stage.find_deciles(batches)
+
+  def record(next_function, args, kwargs, context):
+    module, parent = context.module, context.module.parent
+    if isinstance(module, Attention) and context.method_name == 'attend':
+      stage = stages[module.stage]
+      if arch.swiglu:
+        stage.see_value(module.shifted, args[2])
+      with axial.watching(functools.partial(stage.see, module.shifted)):
+        return next_function(*args, **kwargs)
+    out = next_function(*args, **kwargs)
+    if isinstance(module, Dense) and isinstance(parent, Attention):
+      stage = stages[parent.stage]
+      if module.name == 'value_gate':
+        stage.sample(parent.path[1], jax.nn.silu(out))
+      elif module.name == 'out' and arch.gate:
+        gate = parent.get_variable('intermediates', 'gate_values')[-1]
+        stage.see_gate(parent.shifted, gate, args[0])
+        stage.sample(parent.path[1], gate)
+    return out
+
+  for done, images in enumerate(batches, start=1):
+    for stage in stages:
+      stage.group(images)
+    pixels = augment_lib.normalize(jnp.asarray(images), mean=mean, std=std)
+    # Operation by operation, so that every value can be seen.
+    with jax.disable_jit(), ops.plain(), nn.intercept_methods(record):
+      model.apply(variables, pixels, train=False, mutable=['intermediates'])
+    progress(done, len(batches))
+  return [stage.result(variables['params']) for stage in stages]
+
+
+def effective_rank(matrix: Float[np.ndarray, 'i j']) -> float:
+  """Returns `exp(-sum p log p)`, `p` the singular values over their sum."""
+  values = np.linalg.svd(matrix, compute_uv=False)
+  share = values / max(values.sum(), np.finfo(float).tiny)
+  return float(np.exp(-np.sum(share * np.log(np.maximum(share, 1e-30)))))
+
+
+def window_variance(
+    images: UInt8[np.ndarray, 'b h w 3'],
+    blocks: tuple[Int[np.ndarray, ' y'], Int[np.ndarray, ' x']],
+    stride: int,
+) -> Float[np.ndarray, 'b y x']:
+  """Variance of the grey image under the window of each token.
+
+  Args:
+    images: Pixels from 0 to 255; grey is the mean of the channels over 255.
+    blocks: The number of the window that a row, a column of tokens is in.
+    stride: Pixels from one token to the next.
+  """
+  grey = images.mean(-1) / 255
+  # [window, pixel], 1 where the pixel is in the window.
+  inside = [
+      np.arange(block[-1] + 1)[:, None] == block.repeat(stride)[:extent]
+      for block, extent in zip(blocks, grey.shape[1:], strict=True)
+  ]
+  down, across = (table.astype(np.float64) for table in inside)
+  area = down.sum(1)[:, None] * across.sum(1)
+  first, second = (down @ x @ across.T / area for x in (grey, grey**2))
+  variance = np.maximum(second - first**2, 0)
+  return variance[:, blocks[0]][:, :, blocks[1]]
+
+
+class _Stage:
+  """The sums over all images and blocks of one stage."""
+
+  def __init__(self, arch: Architecture, stage: int, size: tuple[int, int]):
+    self._arch, self._index = arch, stage
+    self._stride = arch.strides[stage]
+    self._tokens = tuple(-(-extent // self._stride) for extent in size)
+    full = stage + 1 in arch.full_stages
+    self._window = None if full else arch.window_size or None
+    self._shifts = (False, True)[: 1 + (arch.shift and arch.depths[stage] > 1)]
+    self._edges = np.zeros(DECILES - 1)
+    self._groups: dict[bool, np.ndarray] = {}  # one-hot, [token, group]
+    self._sums: dict[str, list[np.ndarray]] = {}
+    self._gates: dict[str, np.ndarray] = {}
+
+  def find_deciles(self, batches):
+    """Sets the variances between the deciles of all whole windows."""
+    variance = [
+        window_variance(images, self._blocks(shifted), self._stride)[
+            :, ~self._cut(shifted)
+        ].ravel()
+        for images in batches
+        for shifted in self._shifts
+    ]
+    every = np.concatenate(variance)
+    if every.size:
+      inner = np.arange(1, DECILES) / DECILES
+      self._edges = np.quantile(every, inner)
+
+  def group(self, images):
+    """Puts the tokens of a batch into groups."""
+    for shifted in self._shifts:
+      variance = window_variance(images, self._blocks(shifted), self._stride)
+      group = np.digitize(variance, self._edges)
+      group[:, self._cut(shifted)] = DECILES
+      self._groups[shifted] = np.eye(GROUPS)[group.ravel()]
+
+  def see(self, shifted, axis, weights, mask):
+    """Takes the weights of a pass; see `axial.watching`."""
+    weights = np.asarray(weights, np.float64)
+    keys = np.array(weights.shape[-1])
+    if mask is not None:
+      keys = np.asarray(mask).sum(-1).squeeze()
+    row_sum = weights.sum(-1)
+    share = weights / np.maximum(row_sum, 1e-30)[..., None]
+    nats = -(share * np.log(np.maximum(share, 1e-30))).sum(-1)
+    # A row of one key has no choice: its entropy does not count.
+    choice = np.broadcast_to(keys > 1, nats.shape)
+    entropy = nats / np.log(np.maximum(keys, 2))
+    name = _PASSES[axis]
+    by_token = self._by_token(axis)
+    rows = by_token(entropy), by_token(choice)
+    self._add(f'entropy {name}', shifted, *rows)
+    self._add(f'row_sum {name}', shifted, by_token(row_sum))
+
+  def see_gate(self, shifted, gate, passed):
+    """Takes the gate's values and what is left of `O` after it, `[b h w c]`."""
+    gate, passed = (np.asarray(x, np.float64) for x in (gate, passed))
+    flat = gate.reshape(-1, gate.shape[-1])
+    self._add('gate mean', shifted, flat)
+    self._add('gate closed', shifted, flat < _CLOSED)
+    passed = np.abs(passed.reshape(flat.shape))
+    whole = passed / np.maximum(np.abs(flat), 1e-30)
+    self._add('passed', shifted, passed.sum(1)[:, None], whole.sum(1)[:, None])
+
+  def see_value(self, shifted, value):
+    """Takes `v1 SiLU(v2)` of eq. 8, `[b h w c]`."""
+    value = np.abs(np.asarray(value, np.float64))
+    flat = value.reshape(-1, value.shape[-1])
+    self._add('swiglu mean', shifted, flat)
+    self._add('swiglu closed', shifted, flat < _CLOSED * flat.mean())
+
+  def sample(self, block, gate):
+    """Keeps the gates of some tokens of a block, of the first batch."""
+    flat = np.asarray(gate, np.float64).reshape(-1, gate.shape[-1])
+    step = max(1, len(flat) // _SAMPLED)
+    self._gates.setdefault(block, flat[::step][:_SAMPLED])
+
+  def result(self, params) -> dict[str, Any]:
+    """Returns the quantities as JSON values."""
+    means = {
+        name: np.where(count > 0, total / np.maximum(count, 1e-30), np.nan)
+        for name, (total, count) in self._sums.items()
+    }
+    found: dict[str, Any] = {
+        'stride': self._stride,
+        'tokens': list(self._tokens),
+        'window': self._window,
+        'entropy': {},
+        'row_sum': {},
+    }
+    for name, table in means.items():
+      kind, _, part = name.partition(' ')
+      if kind in ('entropy', 'row_sum'):
+        found[kind][part] = [_json(row) for row in table.T]
+      elif part:
+        found.setdefault(kind, {})[part] = _json(table.mean(1))
+      else:
+        found[kind] = _json(table[:, 0])
+    blocks = params[f'stage{self._index + 1}']
+    found['decay'] = self._decay(blocks)
+    found['rank'] = self._rank(blocks)
+    return found
+
+  def _blocks(self, shifted):
+    """Window numbers of the rows and of the columns of tokens."""
+    numbers = []
+    for extent in self._tokens:
+      shift = self._arch.window_size // 2 if shifted else 0
+      window, shift = axial.effective_window(extent, self._window, shift)
+      block = axial.block_index(np.arange(extent), window, shift)
+      numbers.append(block - block[0])
+    return tuple(numbers)
+
+  def _cut(self, shifted):
+    """Which tokens, `[y x]`, are in a window smaller than the others."""
+    sizes = []
+    for block, extent in zip(self._blocks(shifted), self._tokens, strict=True):
+      whole, _ = axial.effective_window(extent, self._window, 0)
+      sizes.append(np.bincount(block)[block] < whole)
+    return sizes[0][:, None] | sizes[1]
+
+  def _by_token(self, axis):
+    """Returns a function from rows of a pass to `[token, head]`."""
+    order = {
+        axial.WIDTH: (0, 1, 3, 2),  # b row n column
+        axial.HEIGHT: (0, 3, 1, 2),  # b column n row
+        None: (0, 2, 1),  # b n token
+    }[axis]
+    return lambda x: x.transpose(order).reshape(-1, self._heads())
+
+  def _heads(self):
+    return self._arch.num_heads[self._index]
+
+  def _add(self, name, shifted, values, weights=None):
+    """Adds `[token, k]` to the sums `[group, k]` of its numerator and weight.
+
+    The mean is `sum(values) / sum(weights)`; where weights say whether a value
+    counts, the others count as 0.
+    """
+    group = self._groups[shifted]
+    if weights is None:
+      weights = np.ones_like(values, np.float64)
+    elif weights.dtype == bool:
+      values = values * weights
+    added = group.T @ values, group.T @ weights
+    old = self._sums.get(name, (0, 0))
+    self._sums[name] = [a + b for a, b in zip(old, added, strict=True)]
+
+  def _decay(self, blocks):
+    """Rates gamma and their reach by head: the mean of passes and blocks."""
+    arch = self._arch
+    if arch.decay == 'none':
+      return None
+    start = positions.decay_rates(self._heads(), arch.decay_ranges[self._index])
+    now = start
+    if arch.decay == 'learned':
+      logits = [block['attention']['decay_logit'] for block in blocks.values()]
+      now = (1 / (1 + np.exp(-np.asarray(logits, np.float64)))).mean((0, 1))
+    return {
+        when: {'gamma': _json(gamma), 'reach': _json(-1 / np.log(gamma))}
+        for when, gamma in (('start', start), ('now', now))
+    }
+
+  def _rank(self, blocks):
+    """Mean effective ranks over heads and blocks; the most is channels/head."""
+    without, gated = [], []
+    for name, block in blocks.items():
+      w_v, w_o = (
+          np.asarray(block['attention'][each]['kernel'], np.float64)
+          for each in ('value', 'out')
+      )
+      for head in np.split(np.arange(len(w_v)), self._heads()):
+        # Small factors with the same singular values.
+        right = np.linalg.qr(w_v[:, head], mode='r')
+        left = np.linalg.qr(w_o[head].T, mode='r')
+        without.append(effective_rank(right @ left.T))
+        gated += [
+            effective_rank(right * gate[head] @ left.T)
+            for gate in self._gates.get(name, ())
+        ]
+    return {
+        'most': len(w_v) // self._heads(),
+        'plain': float(np.mean(without)),
+        'gated': float(np.mean(gated)) if gated else None,
+    }
+
+
+def _json(values: np.ndarray) -> list[float | None]:
+  return [None if math.isnan(value) else float(value) for value in values]

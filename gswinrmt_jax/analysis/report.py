@@ -1,0 +1,247 @@
+"""Analyses of trained models: JSON, a page of plots each, one table of all."""
+
+from collections.abc import Sequence
+import itertools
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from gswinrmt_jax import files
+from gswinrmt_jax.analysis import attention
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.weights import load as weights_lib
+
+_BATCH_SIZE = 50
+_COLORS = ('C0', 'C1')  # the two passes; attention over all pairs has one
+_COLUMNS = (
+    'stage',
+    'entropy',
+    'row sum',
+    'gate',
+    'passed',
+    'reach',
+    'rank',
+)
+
+
+def analyze_runs(
+    sources: Sequence[str],
+    *,
+    step: int | str = 'best',
+    which: str | None = None,
+    data: str | None = None,
+    split: str = 'val',
+    data_dir: str | None = None,
+    images: int = 1000,
+    out: pathlib.Path | None = None,
+    terminal: Terminal | None = None,
+) -> list[dict[str, Any]]:
+  """Analyzes models, writes a report of each, and prints a table of all.
+
+  Args:
+    sources: Runs or weights, as `evaluate_run` takes them.
+    step: As for `evaluate_run`, as are the next four.
+    which: See there.
+    data: See there.
+    split: See there.
+    data_dir: See there.
+    images: How many images to measure, from the start of the split.
+    out: Folder of the reports; None takes that of each run, or the current one
+      for weights that are not a run.
+    terminal: Where progress and table go.
+
+  Returns:
+    The reports: where the weights are from, and the stages of
+    `attention.analyze`. Each is written to `analysis_SPLIT.json` with a page of
+    plots in `analysis_SPLIT.png`; of several models in one `out`, after their
+    names.
+
+  Raises:
+    UserError: If weights, data or the attention form do not allow it.
+  """
+  terminal = terminal or Terminal()
+  reports = []
+  for source in sources:
+    report, folder = _analyze(
+        source, step, which, data, split, data_dir, images, terminal
+    )
+    name = f'analysis_{report["split_name"]}'
+    if out is not None and len(sources) > 1:
+      name = f'{pathlib.Path(source).name}_{name}'
+    folder = folder if out is None else out
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(folder / f'{name}.json', report)
+    with files.replaced(folder / f'{name}.png') as part:
+      draw(report).savefig(part, format='png')
+    terminal.say(f'{report["source"]}: {folder / name}.json and .png')
+    reports.append(report)
+  terminal.say(table(reports))
+  return reports
+
+
+def table(reports: Sequence[dict[str, Any]]) -> str:
+  """Returns the text table of several reports, one line per stage.
+
+  Two values joined by an arrow are the flattest and the most informative
+  decile; of the reach, the start of training and now; of the rank, without and
+  with the gate.
+  """
+  rows = [('', *_COLUMNS)]
+  for report in reports:
+    for number, stage in enumerate(report['stages'], start=1):
+      rows.append(
+          (
+              pathlib.Path(report['source']).name if number == 1 else '',
+              str(number),
+              _ends(_mean(stage['entropy'])),
+              _ends(_mean(stage['row_sum'])),
+              _ends(stage.get('gate', {}).get('mean')),
+              _ends(stage.get('passed')),
+              _reach(stage['decay']),
+              _arrow(stage['rank']['plain'], stage['rank']['gated']),
+          )
+      )
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  return '\n'.join(
+      '  '.join(
+          cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+      ).rstrip()
+      for row in rows
+  )
+
+
+def draw(report: dict[str, Any]) -> Any:
+  """Returns the page of plots of a report: a row per stage."""
+  # Without `pyplot`: no window, no global state. Imported when needed.
+  from matplotlib.figure import Figure
+
+  stages = report['stages']
+  figure = Figure(figsize=(15, 3 * len(stages)), layout='constrained', dpi=120)
+  figure.suptitle(
+      f'{report["source"]}: {report["images"]} images of {report["data"]} '
+      f'{report["split"]}'
+  )
+  grid = figure.subplots(len(stages), 4, squeeze=False)
+  for number, (row, stage) in enumerate(zip(grid, stages, strict=True), 1):
+    entropy, sums, gate, reach = row
+    for axes, kind in ((entropy, 'entropy'), (sums, 'row_sum')):
+      for color, (name, heads) in zip(
+          _COLORS, stage[kind].items(), strict=False
+      ):
+        _by_group(axes, _mean({name: heads}), color, f'{name}, all heads', 2)
+        for head in heads:
+          _by_group(axes, head, color, None, 0.5)
+      axes.set_ylim(bottom=0)
+    entropy.set_ylabel('entropy / log(keys)')
+    entropy.set_title(f'stage {number}: rows of attention', fontsize=9)
+    sums.set_title('sum of a row of weights', fontsize=9)
+    if 'gate' in stage:
+      _by_group(gate, stage['gate']['mean'], 'C2', 'mean of G1', 2)
+      _by_group(gate, stage['gate']['closed'], 'C3', 'share of G1 < 0.1', 2)
+      _by_group(gate, stage['passed'], 'C4', 'share passed', 2)
+      gate.set_title('gate', fontsize=9)
+    elif 'swiglu' in stage:
+      closed = stage['swiglu']['closed']
+      _by_group(gate, closed, 'C3', 'share near 0', 2)
+      gate.set_title('v1 SiLU(v2)', fontsize=9)
+    else:
+      gate.set_axis_off()
+    for axes in (entropy, sums, gate):
+      axes.set_xlabel('variance under the window, decile (c: cut window)')
+      axes.set_xticks(
+          range(attention.GROUPS), [*range(1, attention.DECILES + 1), 'c']
+      )
+      if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7, frameon=False)
+    if stage['decay']:
+      heads = np.arange(len(stage['decay']['now']['reach']))
+      for when, offset in (('start', -0.2), ('now', 0.2)):
+        values = stage['decay'][when]['reach']
+        reach.bar(heads + offset, values, 0.4, label=when)
+      reach.set(xlabel='head', ylabel='tokens', xticks=heads, yscale='log')
+      reach.set_title('reach of the decay, -1 / log(gamma)', fontsize=9)
+      reach.legend(fontsize=7, frameon=False)
+    else:
+      reach.set_axis_off()
+  return figure
+
+
+def _analyze(source, step, which, data, split, data_dir, images, terminal):
+  """Returns the report of one model, and the folder it belongs to."""
+  weights = weights_lib.load(
+      pathlib.Path(source), step=step, which=which, warn=terminal.say
+  )
+  name, taken, folder = evaluate_run.data_of(weights, data, split, data_dir)
+  card = weights.card
+  size = card.image_size
+  records = datasets.load(
+      name,
+      taken,
+      folder,
+      image_size=size,
+      crop=card.crop_at(size),
+      storage='decode',
+  )
+  images = min(images, len(records))
+  batches, left = [], images
+  for batch in batches_lib.eval_batches(records, batch_size=_BATCH_SIZE):
+    batches.append(batch['image'][: min(left, _BATCH_SIZE)])
+    left -= len(batches[-1])
+    if not left:
+      break
+  stages = attention.analyze(
+      weights.make_model(size, dtype='float32'),
+      weights.variables,
+      batches,
+      mean=card.mean,
+      std=card.std,
+      progress=lambda done, total: terminal.progress(
+          f'{weights.origin}: batch {done}/{total}'
+      ),
+  )
+  report = {
+      'source': weights.origin,
+      'step': weights.step,
+      'weights': weights.which,
+      'data': name,
+      'split': taken,
+      'split_name': split if split.isidentifier() else 'split',
+      'images': images,
+      'stages': stages,
+  }
+  return report, weights.folder if weights.recipe else pathlib.Path()
+
+
+def _by_group(axes, values, color, label, width):
+  """Draws the deciles as a line, cut windows as a point."""
+  values = np.array([np.nan if v is None else v for v in values])
+  deciles = np.arange(attention.DECILES)
+  axes.plot(deciles, values[:-1], color=color, lw=width, label=label)
+  axes.plot([attention.DECILES], values[-1:], 'o', ms=3, color=color)
+
+
+def _mean(passes):
+  """Mean over passes and heads of each group."""
+  rows = np.array(list(itertools.chain(*passes.values())), float)
+  return [None if np.isnan(value) else value for value in rows.mean(0)]
+
+
+def _ends(values):
+  return _arrow(values[0], values[attention.DECILES - 1]) if values else ''
+
+
+def _reach(decay):
+  if not decay:
+    return ''
+  return _arrow(*(np.mean(decay[when]['reach']) for when in ('start', 'now')))
+
+
+def _arrow(first, second):
+  texts = [
+      '-' if value is None else f'{value:.2f}' for value in (first, second)
+  ]
+  return ' -> '.join(texts)

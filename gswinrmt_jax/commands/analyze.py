@@ -1,0 +1,54 @@
+"""Measures what attention and gates of trained models do over a data set.
+
+For each stage: the entropy of attention rows in flat and in informative
+windows, the sum of sigmoid weights, the gate and what it passes, the reach of
+the learned decay next to its start, and effective ranks (docs/analysis.md).
+Writes analysis_SPLIT.json and analysis_SPLIT.png for each model, into its run
+folder, and prints one table of all.
+"""
+
+import argparse
+import pathlib
+
+from gswinrmt_jax.commands import arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments."""
+  arguments.add_weights(parser, many=True)
+  add = parser.add_argument
+  add(
+      '--data',
+      metavar='NAME',
+      help="data set (default: the run's own; required for weights alone)",
+  )
+  add(
+      '--split',
+      default='val',
+      help="'train', 'val', 'test' as in the run's config (default: val), or "
+      'a split of the data set',
+  )
+  add('--data-dir', metavar='DIR', help='folder of the data sets')
+  arguments.add_number(
+      parser,
+      '--images',
+      default=1000,
+      help='images to measure, from the start of the split (default: 1000)',
+  )
+  add('--out', metavar='DIR', help='folder to write into')
+
+
+def run(args: argparse.Namespace) -> None:
+  """Runs the command."""
+  from gswinrmt_jax.analysis import report
+
+  report.analyze_runs(
+      args.weights,
+      step=args.step,
+      which=args.which,
+      data=args.data,
+      split=args.split,
+      data_dir=args.data_dir,
+      images=args.images,
+      out=pathlib.Path(args.out) if args.out else None,
+  )

@@ -1,0 +1,180 @@
+"""The analysis of attention and gates, against numbers by hand."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from gswinrmt_jax.analysis import attention
+from gswinrmt_jax.commands import main
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import factory
+
+_SMALL = {
+    'widths': (8, 16),
+    'depths': (2, 1),
+    'num_heads': (2, 2),
+    'mlp_ratios': (1.0, 1.0),
+    'layer_scale': (0.0, 0.0),
+    'decay_ranges': (4.0, 4.0),
+    'window_size': 3,
+}
+_KEY = jax.random.key(0)
+
+
+def _images():
+  """Half of each image is flat, the other noise; two sides of 32 and 28."""
+  images = np.random.default_rng(0).integers(0, 256, (3, 32, 28, 3), np.uint8)
+  images[:, :16] = 90
+  return images
+
+
+def _analyzed(name, change=lambda params: params, **fields):
+  model = factory.create_model(name, num_classes=4, **{**_SMALL, **fields})
+  variables = model.init(
+      _KEY, np.zeros((1, 32, 28, 3), np.float32), train=False
+  )
+  params = change(jax.tree.map(np.array, variables['params']))
+  return attention.analyze(
+      model,
+      {**variables, 'params': params},
+      [_images()],
+      mean=(0.5,) * 3,
+      std=(0.25,) * 3,
+  )
+
+
+def _zeroed(*names):
+  """Sets linear layers of every attention to 0."""
+
+  def change(params):
+    for stage in ('stage1', 'stage2'):
+      for block in params[stage].values():
+        for name in names:
+          layer = block['attention'][name]
+          layer['kernel'][...] = 0
+          layer['bias'][...] = 0
+    return params
+
+  return change
+
+
+def _known(values):
+  return [value for value in values if value is not None]
+
+
+class TestAnalyze:
+
+  def test_equal_scores_have_uniform_rows_and_half_open_gates(self):
+    stage = _analyzed(
+        'retention_compact', _zeroed('query', 'gate'), decay='none'
+    )[0]
+    for heads in stage['entropy'].values():
+      for head in heads:
+        np.testing.assert_allclose(_known(head), 1, rtol=1e-6)
+    for heads in stage['row_sum'].values():
+      np.testing.assert_allclose(_known(heads[0]), 1, rtol=1e-6)
+    np.testing.assert_allclose(_known(stage['gate']['mean']), 0.5)
+    np.testing.assert_allclose(_known(stage['passed']), 0.5, rtol=1e-6)
+    assert stage['decay'] is None
+
+  def test_decay_narrows_rows_and_reach_is_that_of_its_rate(self):
+    stage = _analyzed('retention_compact', _zeroed('query'))[0]
+    # A row of a whole window of 3 from gamma = 0.75 alone, its head's.
+    entropies = []
+    for i in range(3):
+      row = 0.75 ** np.abs(i - np.arange(3.0))
+      row /= row.sum()
+      entropies.append(-(row * np.log(row)).sum() / np.log(3))
+    found = _known(stage['entropy']['width'][0][: attention.DECILES])
+    assert min(entropies) - 1e-6 < min(found) < max(found) < max(entropies)
+    assert max(found) < 0.99 < min(_known(stage['entropy']['width'][1]))
+    np.testing.assert_allclose(stage['decay']['now']['gamma'][0], 0.75)
+    np.testing.assert_allclose(
+        stage['decay']['start']['reach'][0], -1 / np.log(0.75)
+    )
+
+  def test_sigmoid_rows_of_zero_scores_sum_to_half_their_share(self):
+    stage = _analyzed(
+        'swat_compact', _zeroed('query'), decay='none', alibi='none'
+    )[0]
+    # sigmoid(0) / 3 for each of the 3 keys of a whole window.
+    for heads in stage['row_sum'].values():
+      np.testing.assert_allclose(_known(heads[0][:-1]), 0.5, rtol=1e-6)
+      assert heads[0][-1] < 0.5  # fewer keys, the same divisor
+
+  def test_a_gate_that_follows_the_image_is_seen_in_the_deciles(self):
+    def change(params):
+      gate = params['stage1']['block00']['attention']['gate']
+      gate['kernel'][...] = 0
+      gate['bias'][...] = -4
+      return params
+
+    stage = _analyzed('retention_compact', change, depths=(1, 1))[0]
+    closed = _known(stage['gate']['closed'])
+    np.testing.assert_allclose(closed, 1)
+    np.testing.assert_allclose(
+        _known(stage['passed']), 1 / (1 + np.exp(4)), rtol=1e-4
+    )
+
+  def test_weights_of_both_signs_are_refused(self):
+    with pytest.raises(UserError, match="score_fn='linear'"):
+      _analyzed('rmt_compact', score_fn='linear', full_stages=())
+
+
+class TestWindowVariance:
+
+  def test_it_is_that_of_the_pixels_under_the_window(self):
+    images = _images()
+    blocks = np.array([0, 0, 0, 1, 1, 1, 2, 2]), np.array([0, 0, 1, 1, 1, 2, 2])
+    found = attention.window_variance(images, blocks, 4)
+    grey = images.mean(-1) / 255
+    assert found.shape == (3, 8, 7)
+    np.testing.assert_allclose(
+        found[1, 4, 3], grey[1, 12:24, 8:20].var(), rtol=1e-9
+    )
+    np.testing.assert_allclose(found[:, 0], 0, atol=1e-12)
+
+  def test_the_last_window_ends_with_the_image(self):
+    found = attention.window_variance(
+        _images()[:, :30, :27], (np.repeat([0, 1], 4), np.zeros(7, int)), 4
+    )
+    grey = _images()[:, :30, :27].mean(-1) / 255
+    np.testing.assert_allclose(found[2, 7, 6], grey[2, 16:].var(), rtol=1e-9)
+
+
+def test_effective_rank_counts_equal_directions():
+  assert attention.effective_rank(np.eye(5)) == pytest.approx(5)
+  assert attention.effective_rank(np.diag([3.0, 3, 0, 0])) == pytest.approx(2)
+
+
+def test_gate_of_ones_leaves_the_rank():
+  def change(params):
+    for stage in ('stage1', 'stage2'):
+      for block in params[stage].values():
+        block['attention']['gate']['kernel'][...] = 0
+        block['attention']['gate']['bias'][...] = 2
+    return params
+
+  rank = _analyzed('retention_compact', change)[1]['rank']
+  assert rank['gated'] == pytest.approx(rank['plain'], rel=1e-6)
+  assert 1 < rank['plain'] < rank['most'] == 8
+
+
+def test_command_writes_a_report_of_shipped_weights(tmp_path, capsys):
+  status = main.main(
+      [
+          'analyze',
+          'digits_small',
+          '--data=digits',
+          '--images=4',
+          f'--out={tmp_path}',
+      ]
+  )
+  assert status == 0
+  report = json.loads((tmp_path / 'analysis_val.json').read_text())
+  assert report['images'] == 4
+  assert [len(stage['gate']['mean']) for stage in report['stages']]
+  assert (tmp_path / 'analysis_val.png').stat().st_size > 10_000
+  assert 'entropy' in capsys.readouterr().out
