@@ -54,21 +54,27 @@ def _variables(head):
   return model, traverse_util.unflatten_dict(flat, sep='/')
 
 
-def _evaluated(head, image='b', path=seg_heads.FILE):
+def _maps(image):
+  """Returns the maps of an image; only the whole reference has image 'a'."""
+  return seg_heads.maps(
+      image, seg_heads.FILE if image == 'b' else seg_heads.ORIGINAL
+  )
+
+
+@functools.cache
+def _evaluated(head, image='b'):
   """Returns what the heads make of the maps, by the names of the file."""
   model, variables = _variables(head)
-  maps = seg_heads.maps(image, path)
 
-  def apply(method, *args, **kwargs):
-    return model.apply(variables, *args, **kwargs, method=method)
+  def parts(model, maps):
+    found = {'logits': model.decode(maps, train=False)}
+    if head == 'uper':
+      return found | {'aux_logits': model.auxiliary(maps, train=False)}
+    return found | {f'neck{i}': y for i, y in enumerate(model.neck(maps))}
 
-  got = {f'{head}/logits': apply('decode', maps, train=False)}
-  if head == 'uper':
-    got['uper/aux_logits'] = apply('auxiliary', maps, train=False)
-  else:
-    neck = apply(lambda model, maps: model.neck(maps), maps)
-    got |= {f'fpn/neck{level}': each for level, each in enumerate(neck)}
-  return {f'{image}/{name}': each for name, each in got.items()}
+  run = jax.jit(functools.partial(model.apply, method=parts))
+  found = run(variables, _maps(image))
+  return {f'{image}/{head}/{name}': each for name, each in found.items()}
 
 
 @pytest.mark.parametrize('path', _FILES)
@@ -76,16 +82,19 @@ def _evaluated(head, image='b', path=seg_heads.FILE):
 def test_evaluation(head, path):
   want = seg_heads.arrays(path)
   for image in {name[0] for name in want if name[1:] == '/map0'}:
-    for name, got in _evaluated(head, image, path).items():
+    for level, x in enumerate(_maps(image)):
+      np.testing.assert_array_equal(x, want[f'{image}/map{level}'])
+    for name, got in _evaluated(head, image).items():
       assert got.dtype == np.float64
       if name in want:  # the neck is stored of one image
         seg_heads.compare(got, want[name], name, within=1e-10)
 
 
-def _trained(head, path=seg_heads.FILE, mean_over='all'):
+@functools.cache
+def _trained(head):
   """Returns a training step's results, by the names of the file."""
   model, variables = _variables(head)
-  labels = jnp.asarray(seg_heads.arrays(path)['train/labels'])
+  labels = jnp.asarray(seg_heads.arrays()['train/labels'])
   has_auxiliary = bool(model.auxiliary_channels)
 
   def loss_of(params, maps):
@@ -118,14 +127,14 @@ def _trained(head, path=seg_heads.FILE, mean_over='all'):
         None,
         labels,
         None,
-        mean_over=mean_over,
+        mean_over='all',
         auxiliary_weight=0.4 * has_auxiliary,
     )
     return loss, (got, updates)
 
   step = jax.value_and_grad(loss_of, (0, 1), has_aux=True)
   (loss, (got, updates)), (grads, grad_maps) = jax.jit(step)(
-      variables['params'], seg_heads.maps('b', path)
+      variables['params'], _maps('b')
   )
   got['loss'] = loss
   got |= {f'grad_map{i}': each for i, each in enumerate(grad_maps)}
@@ -141,7 +150,10 @@ def _trained(head, path=seg_heads.FILE, mean_over='all'):
 def test_a_training_step(head, path):
   """Losses, BN statistics, gradients of all weights and maps."""
   want = seg_heads.arrays(path)
-  got = _trained(head, path)
+  got = _trained(head)
+  np.testing.assert_array_equal(
+      seg_heads.arrays()['train/labels'], want['train/labels']
+  )
   beside = ('loss_decode', 'loss_decode_valid_mean', 'loss_aux')
   assert got.keys() == {
       name
@@ -162,9 +174,10 @@ def test_the_parts_of_the_loss():
     for name, method in (('decode', 'decode'), ('aux', 'auxiliary')):
       if f'train/{head}/loss_{name}' not in want:
         continue
-      logits, _ = model.apply(
-          variables, maps, train=True, method=method, mutable=['batch_stats']
+      run = functools.partial(
+          model.apply, train=True, method=method, mutable=['batch_stats']
       )
+      logits, _ = jax.jit(run)(variables, maps)
       logits = ops.resize_bilinear(logits, size=labels.shape[1:])
       for mean_over, kind in (('all', ''), ('labelled', '_valid_mean')):
         if f'train/{head}/loss_{name}{kind}' not in want:
@@ -267,11 +280,18 @@ def test_any_backbone_and_any_extents(name, head, more):
 
   def run(model, image):
     maps = model.backbone.features(image, train=False)
-    coarse = model.decode(list(maps.values()), train=False)
-    logits = model(image, train=False)
-    if not model.auxiliary_channels:
-      return coarse, logits, None
-    return coarse, logits, model.logits_and_auxiliary(image, train=False)
+
+    def known(call, args, kwargs, context):  # compiled once, not three times
+      return (
+          maps if context.method_name == 'features' else call(*args, **kwargs)
+      )
+
+    with nn.intercept_methods(known):
+      coarse = model.decode(list(maps.values()), train=False)
+      logits = model(image, train=False)
+      if not model.auxiliary_channels:
+        return coarse, logits, None
+      return coarse, logits, model.logits_and_auxiliary(image, train=False)
 
   coarse, logits, both = jax.jit(functools.partial(model.apply, method=run))(
       variables, image
@@ -288,22 +308,23 @@ def test_any_backbone_and_any_extents(name, head, more):
 
 def test_computing_in_bfloat16():
   model, variables = _variables('fpn')
-  maps = seg_heads.maps()
-  exact = model.apply(variables, maps, train=False, method='decode')
+  exact = _evaluated('fpn')['b/fpn/logits']
   half = model.clone(dtype=jnp.bfloat16)
-  logits = half.apply(variables, maps, train=False, method='decode')
+  run = functools.partial(half.apply, train=False, method='decode')
+  logits = jax.jit(run)(variables, _maps('b'))
   assert logits.dtype == jnp.float32
   np.testing.assert_allclose(logits, exact, atol=0.03 * abs(exact).max())
 
 
 def test_how_the_heads_start():
   """As released: deviations and bounds of 9,000 numbers and more."""
-  maps = [x.astype(jnp.float32) for x in seg_heads.maps()]
+  maps = [jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in seg_heads.maps()]
   fields = {'num_classes': 150, 'channels': 64, 'dtype': jnp.float32}
 
   def start(model, method):
-    init = functools.partial(model.init, train=False, method=method)
-    return jax.jit(init)(jax.random.key(0), maps)['params']
+    key = jax.random.key(0)
+    variables = model.lazy_init(key, maps, train=False, method=method)
+    return jax.device_get(variables['params'])
 
   parts = start(seg_heads.model('fpn', neck_channels=48, **fields), 'decode')
   uper = seg_heads.model('uper', auxiliary_channels=64, **fields)
@@ -328,9 +349,19 @@ def test_how_the_heads_start():
     [
         ({'head': 'unet'}, "head='unet' is not one of"),
         ({'num_classes': 0}, 'num_classes=0 must be positive'),
-        ({'channels': 0}, 'channels=0 must be at least 1'),
-        ({'neck_channels': 0}, 'neck_channels=0 must be at least 1'),
-        ({'auxiliary_channels': -1}, 'auxiliary_channels=-1 must be at least'),
+        ({'channels': 0}, 'channels=0 must be a whole number of at least 1'),
+        (
+            {'neck_channels': 0},
+            'neck_channels=0 must be a whole number of at least 1',
+        ),
+        (
+            {'auxiliary_channels': -1},
+            'auxiliary_channels=-1 must be a whole number',
+        ),
+        (
+            {'channels': 2.5},
+            'channels=2.5 must be a whole number of at least 1',
+        ),
         ({'head': 'uper', 'neck_channels': 9}, 'UperNet has no neck'),
         ({'dropout_rate': 1.0}, r'dropout_rate=1.0 must be in \[0, 1\)'),
         ({'window': 7}, "did you mean 'window_size'"),

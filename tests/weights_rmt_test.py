@@ -230,7 +230,8 @@ def test_a_detection_backbone():
       },
   }
   where, found, others = rmt_checkpoint.unwrap(checkpoint)
-  assert where == 'state_dict' and others == 2
+  assert where == 'state_dict'
+  assert others == ['neck.conv.weight', 'bbox_head.conv.weight']
   assert found.keys() == arrays.keys()
   model = rmt_checkpoint.recognise(found)
   assert model == rmt_checkpoint.Recognised('rmt_t', {'feature_norm': True}, 0)
@@ -238,7 +239,7 @@ def test_a_detection_backbone():
 
 def test_wrappers_prefixes_and_entries():
   arrays = {'head.weight': np.zeros((2, 3))}
-  assert rmt_checkpoint.unwrap(arrays) == ('', arrays, 0)
+  assert rmt_checkpoint.unwrap(arrays) == ('', arrays, [])
   parallel = {'module.head.weight': arrays['head.weight']}
   wrapped = {'model': parallel, 'model_ema': {'state_dict': arrays}}
   where, found, _ = rmt_checkpoint.unwrap(wrapped)
@@ -281,7 +282,7 @@ def test_odd_shapes_are_one_line(key, array):
 def test_names_without_end():
   array = np.zeros(1, np.float32)
   name = 'module.' * 100_000 + 'a'
-  assert rmt_checkpoint.unwrap({name: array})[2] == 0
+  assert rmt_checkpoint.unwrap({name: array})[2] == []
   with pytest.raises(UserError, match=r'no weights .*\(entries: ') as caught:
     rmt_checkpoint.unwrap({name: 7, '\n\x1b[2J': 8})
   assert len(str(caught.value)) < 200 and '\x1b' not in str(caught.value)

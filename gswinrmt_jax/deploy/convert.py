@@ -6,6 +6,7 @@ import pathlib
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.dense import segmenter
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import rmt_checkpoint, safetensors_file
@@ -45,12 +46,14 @@ def convert(
   )
   entry = f', entry {found.where}' if found.where else ''
   head = f'{card.num_classes} classes' if card.num_classes else 'no head'
+  if card.segmenter is not None:
+    head = f'{segmenter.TITLES[card.segmenter["head"]]}, {head}'
   changed = f' ({changed})' if changed else ''
   terminal.say(f'{source}{entry}: {card.name}, {head}{changed}')
   for line in match.lines():
     terminal.say(line)
-  if found.others:
-    terminal.say(f'left out: {found.others} arrays of other parts')
+  for name in found.others:
+    terminal.say(f'left out: {card_lib.printable(name)}')
   if not match.is_whole:
     raise UserError(
         f'{source} has not all of {card.name}: {len(match.missing)} arrays '

@@ -62,6 +62,7 @@ def export(
       the folder is as it was.
   """
   terminal = terminal or Terminal()
+  weights.check_is_no_segmenter()
   _check_folder(folder)
   name, write, tolerance = _FORMATS[form]
   folder = folder.absolute()

@@ -91,6 +91,7 @@ class LoadedModel:
       dtype: str = 'float32',
   ):
     """Builds the model; arguments as in `load_model`."""
+    weights.check_is_no_segmenter()
     size = image_size or weights.card.image_size
     self.image_size = (size, size) if isinstance(size, int) else tuple(size)
     self.card, self.origin = weights.card, weights.origin
@@ -291,8 +292,8 @@ def load_model(
       with the better validation accuracy at that step.
 
   Raises:
-    UserError: If there are no weights that can be read, or the model does not
-      take images of this size.
+    UserError: If there are no weights that can be read, they are those of a
+      segmenter, or the model does not take images of this size.
   """
   weights = weights_lib.load(pathlib.Path(source), step=step, which=which)
   return LoadedModel(weights, image_size, dtype)

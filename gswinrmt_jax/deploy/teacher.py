@@ -50,6 +50,7 @@ def write_label_maps(
     UserError: If the teacher has no dense head, has other classes than the data
       or tokens that do not divide the images, or if writing fails.
   """
+  weights.check_is_no_segmenter()
   size = (image_size, image_size) if image_size else weights.card.image_size
   model = weights.make_model(size, dtype='float32')
   if not (model.num_classes and model.arch.dense_head):

@@ -65,6 +65,7 @@ def evaluate_run(
   weights = weights_lib.load(
       pathlib.Path(source), step=step, which=which, warn=terminal.say
   )
+  weights.check_is_no_segmenter()
   recipe = weights.recipe
   name, taken, data_dir = data_of(weights, data, split, data_dir)
   info = datasets.info(name, data_dir)

@@ -15,6 +15,7 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.segmenter import create_segmenter, Segmenter
 
 FILE = 'config.json'
 _LIBRARY = 'gswinrmt_jax'
@@ -28,6 +29,9 @@ class Card:
     name: The named model.
     fields: Every field of its `Architecture`.
     num_classes: Number of logits; 0 for a backbone without a head.
+    segmenter: For a segmenter, the arguments `head`, `channels`,
+      `neck_channels` and `auxiliary_channels` of `create_segmenter`; None for
+      other models.
     class_names: By label; empty if unknown.
     image_size: Height and width that the weights were trained for.
     mean: Mean of the channels of pixels / 255, subtracted from them.
@@ -45,6 +49,7 @@ class Card:
   name: str
   fields: Mapping[str, Any]
   num_classes: int
+  segmenter: Mapping[str, Any] | None = None
   class_names: tuple[str, ...] = ()
   image_size: tuple[int, int]
   mean: tuple[float, float, float]
@@ -61,17 +66,19 @@ class Card:
     if not 0 <= self.crop <= 1:
       raise ValueError(f'crop {self.crop} must be from 0 to 1')
 
-  def make_model(self) -> Backbone:
+  def make_model(self) -> Backbone | Segmenter:
     """Returns the model.
 
     Raises:
       ValueError: If there is no such model.
+      TypeError: If the entry of a segmenter has other arguments.
     """
-    return factory.create_model(
-        self.name,
-        num_classes=self.num_classes,
-        dtype=self.dtype,
-        **self.fields,
+    create, fields = factory.create_model, dict(self.fields)
+    if self.segmenter is not None:
+      fields.pop('head', None)  # of classifiers
+      create, fields = create_segmenter, fields | dict(self.segmenter)
+    return create(
+        self.name, num_classes=self.num_classes, dtype=self.dtype, **fields
     )
 
   def class_name(self, label: int) -> str:
@@ -92,6 +99,7 @@ class Card:
 
   def to_dict(self) -> dict[str, Any]:
     """Returns the JSON object to write."""
+    entry = {} if self.segmenter is None else {'segmenter': self.segmenter}
     return {
         'library_name': _LIBRARY,
         'library_version': gswinrmt_jax.__version__,
@@ -99,6 +107,7 @@ class Card:
         'num_classes': self.num_classes,
         'dtype': self.dtype,
         'model_args': dict(self.fields),
+        **entry,
         'pretrained_cfg': {
             'input_size': [3, *self.image_size],
             'mean': list(self.mean),
@@ -154,6 +163,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
             if name not in factory.RETIRED
         },
         num_classes=int(fields['num_classes']),
+        segmenter=fields.get('segmenter'),
         class_names=tuple(images.get('label_names') or ()),
         image_size=tuple(map(int, images['input_size'][1:])),
         mean=tuple(map(float, images['mean'])),

@@ -15,6 +15,7 @@ from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.runs import dataset_record, run_folder, summary
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import (
@@ -58,7 +59,7 @@ class Weights:
 
   def make_model(
       self, image_size: tuple[int, int] | None = None, dtype: str | None = None
-  ) -> Backbone:
+  ) -> Backbone | Segmenter:
     """Returns the model, by default with the card's image size and dtype.
 
     Raises:
@@ -66,6 +67,18 @@ class Weights:
     """
     card = dataclasses.replace(self.card, dtype=dtype or self.card.dtype)
     return _model_and_shapes(card, image_size or card.image_size)[0]
+
+  def check_is_no_segmenter(self) -> None:
+    """Refuses segmenters, for what works with a class per image.
+
+    Raises:
+      UserError: If the model is a segmenter.
+    """
+    if self.card.segmenter is not None:
+      raise UserError(
+          f'{self.origin} is a segmenter; only classifiers are accepted here '
+          '(in Python, gswinrmt_jax.weights.load.load reads it)'
+      )
 
   def check_classes(self, info: datasets.Info) -> None:
     """Checks that a data set has the classes of the weights.

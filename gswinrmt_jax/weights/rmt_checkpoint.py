@@ -20,8 +20,15 @@ RELEASED = (
 )
 # Entries in which training scripts store the weights, in this order.
 WRAPPERS = ('model', 'state_dict', 'model_ema', 'state_dict_ema', 'module')
-_PREFIXES = ('module.', '_orig_mod.', 'backbone.', 'encoder.')
+_BACKBONE = 'backbone.'
+_PREFIXES = ('module.', '_orig_mod.', _BACKBONE, 'encoder.')
 _MAX_DEPTH = 4
+# Array that only the decode head has -> the head.
+_DECODE_HEADS = {
+    'decode_head.scale_heads.0.0.conv.weight': 'fpn',
+    'decode_head.fpn_bottleneck.conv.weight': 'uper',
+}
+_CROP = (512, 512)  # height and width, of the training of released segmenters
 _BLOCK = re.compile(r'layers\.(\d)\.blocks\.(\d{1,4})\.')
 # The fields that distinguish the released models.
 _SIZES = ('widths', 'depths', 'num_heads', 'mlp_ratios')
@@ -36,21 +43,29 @@ class RMTCheckpoint:
     card: The model. Without a card next to the file, images are assumed to be
       prepared as those of ImageNet.
     match: Its arrays, and what does not fit.
-    others: Number of arrays of other parts, such as a detector's neck.
+    others: Names of arrays of other parts, such as a detector's neck.
   """
 
   where: str
   card: card_lib.Card
   match: state_dict.Match
-  others: int
+  others: list[str]
 
 
 class Recognised(NamedTuple):
-  """A named model, its fields to change, and its classes (0: no head)."""
+  """What the arrays of a state dict tell about their model.
+
+  Attributes:
+    name: The named model.
+    fields: Its fields to change.
+    num_classes: Number of logits; 0 for a backbone.
+    segmenter: As for `Card`; None for classifiers and backbones.
+  """
 
   name: str
   fields: dict[str, Any]
   num_classes: int
+  segmenter: dict[str, Any] | None = None
 
 
 def read(
@@ -83,15 +98,15 @@ def read(
 
 def unwrap(
     loaded: Any, key: str | None = None
-) -> tuple[str, dict[str, np.ndarray], int]:
+) -> tuple[str, dict[str, np.ndarray], list[str]]:
   """Finds the state dict in the object that a checkpoint file holds.
 
   `key` is its entry to take; None takes the first of `WRAPPERS` there is.
 
   Returns:
-    Where it was ('' for the top), the arrays of the backbone and its head
-    without prefixes such as 'module.', and the number of arrays of other parts
-    (a detector's neck and heads), which are left out.
+    Where it was ('' for the top); the arrays of a classifier or a segmenter,
+    or else of the backbone, without prefixes such as 'module.'; and the names
+    of other arrays (a detector's neck and heads), which are left out.
 
   Raises:
     UserError: If there are no arrays, or no entry `key`.
@@ -114,15 +129,17 @@ def unwrap(
       if isinstance(name, str) and isinstance(value, np.ndarray)
   }
   if arrays and key is None:
-    inside = arrays
+    inside, others = arrays, []
     for prefix in _PREFIXES * _MAX_DEPTH:
       stripped = {
           name.removeprefix(prefix): array
           for name, array in inside.items()
           if name.startswith(prefix)
       }
-      inside = stripped or inside
-    return where, inside, len(arrays) - len(inside)
+      if stripped and not _decode_head(inside):
+        others += [name for name in inside if not name.startswith(prefix)]
+        inside = stripped
+    return where, inside, others
   # Keys of a crafted file that are no strings might print without end.
   names = [ascii(n[:40])[1:-1] for n in entries if isinstance(n, str)][:10]
   wanted = f'no entry {key}' if key else 'no weights'
@@ -142,8 +159,17 @@ def recognise(
   Raises:
     UserError: If it is no RMT, or one of unknown sizes without `full_stages`.
   """
+  segmenter = None
   try:
+    if _decode_head(arrays):
+      segmenter, classes = _segmenter(arrays)
+      arrays = {
+          name.removeprefix(_BACKBONE): array
+          for name, array in arrays.items()
+          if name.startswith(_BACKBONE)
+      }
     fields, num_classes = _sizes(arrays)
+    num_classes = classes if segmenter else num_classes
   except KeyError as error:
     raise UserError(f'the checkpoint is no RMT: it has no {error}') from None
   except (IndexError, TypeError, ValueError, ZeroDivisionError) as error:
@@ -157,11 +183,11 @@ def recognise(
     arch = named.MODELS[name]
     changed = {k: v for k, v in fields.items() if v != getattr(arch, k)}
     if not changed.keys() & set(_SIZES):
-      found.append(Recognised(name, changed, num_classes))
+      found.append(Recognised(name, changed, num_classes, segmenter))
   if found:  # with and without a dense head
     return min(found, key=lambda known: len(known.fields))
   if 'num_heads' in fields and full_stages is not None:
-    return Recognised('rmt_t', fields, num_classes)
+    return Recognised('rmt_t', fields, num_classes, segmenter)
   unknown = (
       f'an RMT of widths {fields["widths"]} and depths {fields["depths"]} is '
       f'none of {", ".join(RELEASED)}'
@@ -175,6 +201,29 @@ def recognise(
       f'{unknown}; say which of its stages attend over all pairs of tokens: '
       '--full-stages 3,4'
   )
+
+
+def _decode_head(arrays):
+  """Returns the decode head of a segmenter of RMT; None if it is no such."""
+  found = [head for name, head in _DECODE_HEADS.items() if name in arrays]
+  return found[0] if found else None
+
+
+def _segmenter(arrays):
+  """Returns a `Card`'s entry of a segmenter, and its number of classes."""
+  shapes = {name: array.shape for name, array in arrays.items()}
+  head = _decode_head(arrays)
+  classes, channels, _, _ = shapes['decode_head.conv_seg.weight']
+  auxiliary = shapes.get('auxiliary_head.conv_seg.weight', (classes, 0))
+  has_neck = head == 'fpn'
+  return {
+      'head': head,
+      'channels': channels,
+      'neck_channels': (
+          shapes['neck.fpn_convs.0.conv.weight'][0] if has_neck else 0
+      ),
+      'auxiliary_channels': auxiliary[1],
+  }, classes
 
 
 def _sizes(arrays):
@@ -225,14 +274,16 @@ def _decay_range(log_decay: np.ndarray) -> float:
 
 
 def _imagenet_card(found):
-  known = found.num_classes == imagenet.NUM_CLASSES
+  segmenter = found.segmenter
+  known = found.num_classes == imagenet.NUM_CLASSES and not segmenter
   return card_lib.Card(
       name=found.name,
       fields=factory.resolve(found.name, found.fields),
       num_classes=found.num_classes,
       class_names=imagenet.classes() if known else (),
-      image_size=imagenet.IMAGE_SIZE,
+      segmenter=segmenter,
+      image_size=_CROP if segmenter else imagenet.IMAGE_SIZE,
       mean=imagenet.MEAN,
       std=imagenet.STD,
-      crop=imagenet.CROP,
+      crop=1.0 if segmenter else imagenet.CROP,
   )

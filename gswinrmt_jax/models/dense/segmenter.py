@@ -21,6 +21,7 @@ HEADS = {
     'fpn': {'channels': 128, 'neck_channels': 256, 'auxiliary_channels': 0},
     'uper': {'channels': 512, 'neck_channels': 0, 'auxiliary_channels': 256},
 }
+TITLES = {'fpn': 'Semantic FPN', 'uper': 'UperNet'}
 Logits = Float[Array, 'b h w k']
 
 
@@ -184,8 +185,11 @@ def create_segmenter(
   widths = HEADS[head] | {k: v for k, v in wanted.items() if v is not None}
   least = {'channels': 1, 'neck_channels': int(head == 'fpn')}
   for field, width in widths.items():
-    if width < (lowest := least.get(field, 0)):
-      raise ValueError(f'{field}={width} must be at least {lowest}.')
+    lowest = least.get(field, 0)
+    if not isinstance(width, int) or width < lowest:
+      raise ValueError(
+          f'{field}={width!r} must be a whole number of at least {lowest}.'
+      )
   if head == 'uper' and widths['neck_channels']:
     raise ValueError("neck_channels is for head='fpn': UperNet has no neck.")
   if widths['auxiliary_channels'] and backbone.arch.stages < 2:

@@ -1,0 +1,228 @@
+"""Segmenters in PyTorch files: converted, loaded, refused, named."""
+
+import functools
+import io
+import json
+
+from flax import traverse_util
+import jax
+import numpy as np
+import pytest
+import random_variables
+import seg_heads
+import torch_pickles
+
+from gswinrmt_jax import weights
+from gswinrmt_jax.commands import main
+from gswinrmt_jax.deploy import convert, export
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.dense.segmenter import create_segmenter
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.weights import card as card_lib
+from gswinrmt_jax.weights import load, rmt_checkpoint
+
+_HEADS = ('fpn', 'uper')
+
+
+@functools.cache
+def _state_dict(head):
+  """Returns random weights of a backbone and mmsegmentation's of the heads."""
+  model = seg_heads.model(head, dtype='float32')
+  variables = random_variables.nested(model, (1, 32, 32, 3))
+  found = weights.to_torch_state_dict(variables, model)
+  heads = seg_heads.state_dict(head)
+  # The file of the heads does not have the counters of BN.
+  named = {key for key in found if not key.endswith('num_batches_tracked')}
+  assert heads.keys() == {k for k in named if not k.startswith('backbone.')}
+  return found | {key: np.float32(array) for key, array in heads.items()}
+
+
+def _saved(path, state_dict):
+  """Writes what mmsegmentation stores."""
+  contents = {
+      'meta': {'epoch': 1, 'iter': 80_000, 'CLASSES': ['wall', 'sky']},
+      'state_dict': state_dict,
+      'optimizer': {'state': {0: {'step': 3, 'exp_avg': np.float32([1, 2])}}},
+  }
+  torch_pickles.save(path, contents)
+  return path
+
+
+def _converted(source, out):
+  said = io.StringIO()
+  convert.convert(source, out, full_stages=(3, 4), terminal=Terminal(said))
+  return said.getvalue()
+
+
+@pytest.fixture(name='folders', scope='module')
+def _folders(tmp_path_factory):
+  """Returns `{head: folder}` and `{head: what the conversion printed}`."""
+  place, said = tmp_path_factory.mktemp('segmenters'), {}
+  for head in _HEADS:
+    source = _saved(place / f'{head}.pth', _state_dict(head))
+    said[head] = _converted(source, place / head)
+  return {head: place / head for head in _HEADS}, said
+
+
+@pytest.mark.parametrize('head', _HEADS)
+def test_a_converted_segmenter(head, folders):
+  """Its classes and channels, every array, and mmsegmentation's logits."""
+  folders, said = folders
+  found = load.load(folders[head])
+  model, want = found.make_model(), seg_heads.model(head)
+  for field in (
+      'decoder',
+      'num_classes',
+      'channels',
+      'neck_channels',
+      'auxiliary_channels',
+  ):
+    assert getattr(model, field) == getattr(want, field), field
+  assert model.arch.feature_norm and model.arch.widths == want.arch.widths
+  assert found.card.image_size == (512, 512) and not found.card.class_names
+  title = {'fpn': 'Semantic FPN', 'uper': 'UperNet'}[head]
+  classes = seg_heads.config()['classes']
+  assert f'entry state_dict: rmt_t, {title}, {classes} classes' in said[head]
+  assert 'unexpected' not in said[head] and 'left out' not in said[head]
+
+  state_dict = _state_dict(head)
+  back = weights.to_torch_state_dict(found.variables, model)
+  assert back.keys() == state_dict.keys()
+  for key, array in back.items():
+    if 'Relpos' not in key and 'num_batches' not in key:
+      np.testing.assert_array_equal(array, state_dict[key], err_msg=key)
+
+  decode = functools.partial(model.apply, train=False, method='decode')
+  want = seg_heads.arrays()
+  maps = [np.float32(want[f'b/map{level}']) for level in range(4)]
+  logits = jax.jit(decode)(found.variables, maps)
+  seg_heads.compare(logits, want[f'b/{head}/logits'], head, within=5e-5)
+
+
+def test_a_pytorch_file_is_loaded_as_it_is(folders, tmp_path):
+  """With the card next to it, which says what its arrays do not."""
+  folder = folders[0]['uper']
+  (tmp_path / 'config.json').write_bytes((folder / 'config.json').read_bytes())
+  found = load.load(_saved(tmp_path / 'a.pth', _state_dict('uper')))
+  assert found.make_model() == load.load(folder).make_model()
+
+
+@pytest.mark.parametrize('head', _HEADS)
+def test_the_released_segmenters_are_recognised(head):
+  model = create_segmenter('rmt_s', head=head, num_classes=150)
+  shapes = factory.variable_shapes(model, (32, 32, 3))
+  zeros = jax.tree.map(
+      lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), shapes
+  )
+  arrays = weights.to_torch_state_dict(zeros, model)
+  parallel = {f'module.{name}': array for name, array in arrays.items()}
+  where, inside, others = rmt_checkpoint.unwrap({'state_dict': parallel})
+  assert (where, others) == ('state_dict', [])
+  assert inside.keys() == arrays.keys()
+  sizes = {
+      'fpn': (128, 256, 0),
+      'uper': (512, 0, 256),
+  }[head]
+  names = ('channels', 'neck_channels', 'auxiliary_channels')
+  entry = {'head': head, **dict(zip(names, sizes, strict=True))}
+  assert rmt_checkpoint.recognise(inside) == rmt_checkpoint.Recognised(
+      'rmt_s', {'feature_norm': True}, 150, entry
+  )
+
+
+def test_without_an_auxiliary_head():
+  """Files for use alone may leave it out, and training alone uses it."""
+  arrays = {
+      name: array
+      for name, array in _state_dict('uper').items()
+      if not name.startswith('auxiliary_head')
+  }
+  found = rmt_checkpoint.recognise(arrays, full_stages=(3, 4))
+  assert found.segmenter['auxiliary_channels'] == 0
+
+
+def test_what_is_missing_is_named(tmp_path, capsys):
+  arrays = dict(_state_dict('uper'))
+  del arrays['decode_head.psp_modules.2.1.conv.weight']
+  arrays['decode_head.more'] = np.zeros(3, np.float32)
+  path = _saved(tmp_path / 'a.pth', arrays)
+  arguments = ['convert', str(path), str(tmp_path / 'out')]
+  assert main.main([*arguments, '--full-stages=3,4']) == 2
+  printed = capsys.readouterr()
+  assert 'missing: decode_head.psp_modules.2.1.conv.weight' in printed.out
+  assert 'unexpected: decode_head.more' in printed.out
+  assert 'nothing was written' in printed.err
+  assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize(
+    ('key', 'array', 'said'),
+    [
+        ('decode_head.conv_seg.weight', None, 'has no .decode_head.conv_seg'),
+        ('neck.fpn_convs.0.conv.weight', None, 'has no .neck.fpn_convs.0'),
+        ('decode_head.conv_seg.weight', np.zeros(3), 'have other shapes'),
+        ('neck.fpn_convs.0.conv.weight', np.zeros(()), 'have other shapes'),
+    ],
+)
+def test_odd_heads_are_one_line(key, array, said):
+  arrays = {**_state_dict('fpn'), key: array}
+  if array is None:
+    del arrays[key]
+  with pytest.raises(UserError, match=f'is no RMT: .*{said}'):
+    rmt_checkpoint.recognise(arrays, full_stages=(3, 4))
+
+
+def test_a_detector_gives_its_backbone(tmp_path):
+  others = ['neck.lateral_convs.0.conv.weight', 'rpn_head.rpn_cls.\x1b[2J']
+  arrays = {
+      key: array
+      for key, array in _state_dict('fpn').items()
+      if key.startswith('backbone.')
+  } | dict.fromkeys(others, np.zeros(3, np.float32))
+  said = _converted(_saved(tmp_path / 'a.pth', arrays), tmp_path / 'out')
+  assert 'rmt_t, no head' in said
+  assert f'left out: {others[0]}\nleft out: rpn_head.rpn_cls.\\x1b[2J' in said
+  found = load.load(tmp_path / 'out')
+  assert found.card.segmenter is None and found.card.num_classes == 0
+  flat = traverse_util.flatten_dict(dict(found.variables), sep='/')
+  np.testing.assert_array_equal(
+      flat['params/feature_norm2/bias'],
+      arrays['backbone.extra_norms.1.bias'],
+  )
+
+
+def test_segmenters_are_refused_where_classifiers_are_needed(
+    folders, tmp_path, capsys
+):
+  folder = str(folders[0]['fpn'])
+  for arguments in (
+      ['predict', folder, 'a.png'],
+      ['evaluate', folder, '--data=digits'],
+      ['export', folder, '--format=safetensors', f'--out={tmp_path / "a"}'],
+  ):
+    assert main.main(arguments) == 2
+    error = capsys.readouterr().err.strip()
+    assert 'is a segmenter; only classifiers are accepted here' in error
+    assert '\n' not in error
+  with pytest.raises(UserError, match='is a segmenter'):
+    export.export(load.load(folder), 'torch', tmp_path / 'a')
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ('segmenter', 'said'),
+    [
+        ('fpn', 'there: '),
+        ([], 'head'),
+        ({'head': 'unet'}, "head='unet' is not one of"),
+        ({'head': ['fpn']}, 'there: '),
+        ({'head': 'fpn', 'channels': 0.5}, 'channels=0.5 must be a whole'),
+        ({'head': 'fpn', 'width': 3}, "has no field 'width'"),
+        ({'head': 'fpn', 'num_classes': 3}, 'num_classes'),
+    ],
+)
+def test_a_wrong_card_is_one_line(folders, segmenter, said):
+  text = (folders[0]['fpn'] / 'config.json').read_text()
+  with pytest.raises(UserError, match=said):
+    card_lib.from_dict({**json.loads(text), 'segmenter': segmenter}, 'there')
