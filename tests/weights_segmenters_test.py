@@ -142,6 +142,14 @@ def test_without_an_auxiliary_head():
   assert found.segmenter['auxiliary_channels'] == 0
 
 
+def test_a_thousand_classes_of_pixels_are_not_imagenets():
+  entry = {'head': 'fpn', 'channels': 8, 'neck_channels': 8}
+  for segmenter, count in ((None, 1000), (entry, 0)):
+    found = rmt_checkpoint.Recognised('rmt_t', {}, 1000, segmenter)
+    card = rmt_checkpoint._imagenet_card(found)
+    assert len(card.class_names) == count
+
+
 def test_what_is_missing_is_named(tmp_path, capsys):
   arrays = dict(_state_dict('uper'))
   del arrays['decode_head.psp_modules.2.1.conv.weight']
