@@ -1,5 +1,6 @@
 """Segmenters in PyTorch files: converted, loaded, refused, named."""
 
+import dataclasses
 import functools
 import io
 import json
@@ -19,6 +20,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense.segmenter import create_segmenter
 from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import fine_tuning
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load, rmt_checkpoint
 
@@ -234,3 +236,14 @@ def test_a_wrong_card_is_one_line(folders, segmenter, said):
   text = (folders[0]['fpn'] / 'config.json').read_text()
   with pytest.raises(UserError, match=said):
     card_lib.from_dict({**json.loads(text), 'segmenter': segmenter}, 'there')
+
+
+def test_training_does_not_start_from_a_segmenter(folders):
+  """The arrays of its backbone have other names than a classifier's."""
+  found = load.load(folders[0]['fpn'])
+  card = dataclasses.replace(found.card, segmenter=None, num_classes=3)
+  fields = {**card.fields, 'feature_norm': False}
+  classifier = dataclasses.replace(card, fields=fields).make_model()
+  target = factory.variable_shapes(classifier, (32, 32, 3))
+  with pytest.raises(UserError, match='is for another model: only 0% of the'):
+    fine_tuning.check(target, found)
