@@ -21,19 +21,20 @@ def test_the_largest_draw_stays_in_range(monkeypatch):
     return jnp.full(shape, LARGEST, dtype)
 
   monkeypatch.setattr(jax.random, 'uniform', largest)
-  moves = []
+  key, moves = jax.random.key(0), []
   monkeypatch.setattr(batch, 'shift_and_flip', lambda *args: moves.append(args))
   for padding in (1, 4, 7, 112):
-    batch.crop_and_flip(None, _image(1), padding=padding, flip=True)
+    image = jnp.asarray(_image(1))
+    batch.crop_and_flip(key, image, padding=padding, flip=True)
     assert int(moves[-1][1][0]) == int(moves[-1][2][0]) == padding
   for size in (1, 9, 224, 225):
     box = erase.random_box(
-        None, 1, height=size, width=size, area=(0.01, 0.01), aspect=(1.0, 1.0)
+        key, 1, height=size, width=size, area=(0.01, 0.01), aspect=(1.0, 1.0)
     )
     assert int(box[0, 0] + box[2, 0]) == int(box[1, 0] + box[3, 0]) == size
-  op, _, _ = rand_augment.draw_timm(None, (3,), magnitude=9, std=0, prob=1.0)
+  op, _, _ = rand_augment.draw_timm(key, (3,), magnitude=9, std=0, prob=1.0)
   assert op.tolist() == [14] * 3
-  assert rand_augment.draw_torchvision(None, (3,))[0].tolist() == [15] * 3
+  assert rand_augment.draw_torchvision(key, (3,))[0].tolist() == [15] * 3
 
 
 def test_normal_is_the_quantile_function():

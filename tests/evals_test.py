@@ -243,7 +243,8 @@ def test_a_run_is_evaluated_with_the_forms_of_its_config(
       lambda *args, **how: dataclasses.replace(load(*args, **how), recipe=None),
   )
   with ops.forms(depthwise='conv'):
-    _evaluate(copy, data='tiny', batch_size=6)
+    out = tmp_path / 'weights.json'
+    _evaluate(copy, data='tiny', batch_size=6, out=out)
   assert seen[1:] == [('auto', 'conv')]
 
 

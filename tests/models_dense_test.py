@@ -122,7 +122,7 @@ def _trained(head):
       return (resized if has_auxiliary else resized[0]), updates
 
     got = {}
-    loss, (_, _, updates) = losses.pixel_loss(
+    loss, (_, updates) = losses.pixel_loss(
         apply,
         None,
         labels,

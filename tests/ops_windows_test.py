@@ -47,7 +47,7 @@ def test_block_index_by_hand():
   )
   # Shifted by 1: the first token alone, then fours from position 1.
   np.testing.assert_array_equal(
-      axial.block_index(position, 4, 1), [0, 1, 1, 1, 1, 2, 2, 2, 2, 3]
+      axial.block_index(position, 4, 1), [-1, 0, 0, 0, 0, 1, 1, 1, 1, 2]
   )
 
 

@@ -241,7 +241,7 @@ class LoadedModel:
     found = maps.compute(
         self.model,
         self.variables,
-        self._normalize(jnp.asarray(pixels[None]))[0],
+        self._normalize(pixels[None])[0],
         point=point,
         label=prediction.labels[0],
     )
@@ -252,7 +252,10 @@ class LoadedModel:
     )
 
   def _normalize(self, pixels):
-    return augment_lib.normalize(pixels, mean=self.card.mean, std=self.card.std)
+    card = self.card
+    return augment_lib.normalize(
+        jnp.asarray(pixels), mean=card.mean, std=card.std
+    )
 
   def _prediction(self, name, row, top):
     labels = np.argsort(-row, kind='stable')[:top].tolist()

@@ -12,7 +12,6 @@ _CHOICES = {
     'stem': ('conv', 'patch', 'patch_norm'),
     'downsample': ('conv', 'merge'),
     'head': ('norm', 'proj'),
-    'score_fn': tuple(ops.FORMS | ops.FULL_FORMS),
     'rotary': ('none', 'interleaved', 'split_half'),
     'alibi': ('none', 'signed', 'absolute'),
     'decay': ('none', 'fixed', 'learned'),
@@ -115,7 +114,8 @@ class Architecture:
     Raises:
       ValueError: If a field is out of range or two contradict each other.
     """
-    for name, choices in _CHOICES.items():
+    forms = tuple(ops.FORMS | ops.FULL_FORMS)  # also those of a user's file
+    for name, choices in {**_CHOICES, 'score_fn': forms}.items():
       if getattr(self, name) not in choices:
         raise ValueError(
             f'{name}={getattr(self, name)!r} is not one of {choices}.'

@@ -26,9 +26,9 @@ class Attention(nn.Module):
   r"""Projection, both passes of attention, local enhancement, gate, output.
 
       q, k, v[, v2][, g] = x W_q, ...    V = v or v1 * SiLU(v2)
-      O = A_h A_w V + LCE(V)             A from `score_fn`; A V over all pairs
-                                         in a full stage; normalised by head
-      y = (O or O * gate_fn(g)) W_o
+      O = norm?(A_h A_w V) + LCE(V)      A from `score_fn`; A V over all pairs
+                                         in a full stage
+      y = O W_o or (O * gate_fn(g)) W_o
 
   Attributes:
     arch: The components.

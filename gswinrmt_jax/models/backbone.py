@@ -134,7 +134,8 @@ class Backbone(nn.Module):
         averaged.
 
     Raises:
-      ValueError: If a side is below that or there are not 3 channels.
+      ValueError: If a side is below the stride of the last stage, or there are
+        not 3 channels.
     """
     last = self._last_map(x, train, extents=extents)
     extents = padding.strided(extents, self.arch.stride)

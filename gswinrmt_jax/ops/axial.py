@@ -3,10 +3,9 @@
 A form defines only how scores become weights (`Weigh`). Masks are those
 of Swin; windows adapt to the map by Gated-SwinRMT, eq. 9.
 
-Letters, here and in every einsum of the package: b batch (in the cyclic form
-with the windows folded in), h w rows and columns, n heads, d channels per head,
-l lines: rows in the width pass, columns in the height pass. A capital is the
-key side of its axis: `w` asks, `W` is asked.
+Letters of shapes: b batch (in the cyclic form with the windows folded in), h w
+rows and columns, n heads, d channels per head, l lines: rows in the width pass,
+columns in the height pass. Of a pair `[i, j]`, i is the query and j the key.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,10 +25,11 @@ WIDTH, HEIGHT = 0, 1  # Rows of every `[2, n]` table: the pass they belong to.
 # Finite: with -inf, a window of padding alone makes the backward pass NaN.
 MASKED = -1e30
 
-# The equation of an attention form, `weigh(scores, log_decay, mask, size)`:
-# weights from scores `[... n i j]` (scaled, with ALiBi), `distance log(gamma)`
-# or None, the pairs that may attend or None for all, and the effective window.
-Weigh = Callable[[Array, Array | None, Array | None, int], Array]
+# The equation of an attention form, `weigh(scores, decay, mask, size)`: weights
+# from scores `[... n i j]` (scaled, with ALiBi), `distance log(gamma)` or None,
+# the pairs that may attend or None for all, and the effective window, one of
+# each image where they differ.
+Weigh = Callable[[Array, Array | None, Array | None, int | Array], Array]
 
 # Attention forms by their `score_fn`: along rows, then columns; and over all
 # pairs of tokens at once, for `full_stages`.
@@ -290,11 +290,11 @@ def add_alibi(
 def effective_window(
     extent: int, window: int | None, shift: int
 ) -> tuple[int, int]:
-  """Adapts window and shift to an axis (Gated-SwinRMT, eq. 9), per axis.
+  """Adapts window and shift to the map (Gated-SwinRMT, eq. 9), by axis.
 
       M^ = min(M, extent),    s^ = min(s, floor(M^ / 2))
 
-  and `s^ = 0` where a single window covers the axis: a shift would cut the
+  Eq. 9 takes one minimum over both axes. `s^ = 0` where a single window covers the axis: a shift would cut the
   global attention that the paper asks for there.
 
   Args:
@@ -313,16 +313,14 @@ def effective_window(
 def block_index(
     position: Int[Array | np.ndarray, '*n'], window: int, shift: int
 ) -> Int[Array | np.ndarray, '*n']:
-  """Index of the shifted window that a position is in.
+  """Index of the shifted window that a position is in, from -1 or 0.
 
-      block(j) = floor((j - s + M) / M)  if s > 0,  else  floor(j / M)
+      block(j) = floor((j - s) / M)
 
   Equal numbers are exactly the pairs that Swin's cyclic shift with its mask
   lets attend to each other, in coordinates of the un-shifted map.
   """
-  if shift:
-    return (position - shift + window) // window
-  return position // window
+  return (position - shift) // window
 
 
 def band_mask(extent: int, window: int, shift: int) -> np.ndarray | None:
@@ -347,7 +345,7 @@ def own_windows(
   window = length if window is None else window
   ends, position = extents[:, None], jnp.arange(length)[None]
   shift = jnp.where(ends > window, min(shift, window // 2), 0)
-  block = (position - shift + window) // window
+  block = block_index(position, window, shift)
   mask = block[:, :, None] == block[:, None, :]
   mask &= (position < ends)[:, None, :]
   sizes = jnp.minimum(extents, window)

@@ -14,10 +14,10 @@ from gswinrmt_jax.ops.equation import equation
 from gswinrmt_jax.ops.layers import layer_norm
 
 
-def _weigh(scores, log_decay, mask, size):
+def _weigh(scores, decay, mask, size):
   """`q k^T * gamma^distance`, or 0."""
   del size  # Not normalised: see `normalize_heads`.
-  weights = scores if log_decay is None else scores * jnp.exp(log_decay)
+  weights = scores if decay is None else scores * jnp.exp(decay)
   return weights if mask is None else jnp.where(mask, weights, 0)
 
 

@@ -11,11 +11,11 @@ from gswinrmt_jax.ops import axial, padding
 from gswinrmt_jax.ops.equation import equation
 
 
-def _weigh(scores, log_decay, mask, size):
+def _weigh(scores, decay, mask, size):
   """`softmax(q k^T + distance log(gamma))` over the pairs of the mask."""
   del size  # Rows are normalised by their own sum.
-  if log_decay is not None:
-    scores += log_decay
+  if decay is not None:
+    scores += decay
   if mask is not None:
     scores = jnp.where(mask, scores, axial.MASKED)
   return jax.nn.softmax(scores)

@@ -11,11 +11,11 @@ from gswinrmt_jax.ops import axial, padding, positions
 from gswinrmt_jax.ops.equation import equation
 
 
-def _weigh(scores, log_decay, mask, size):
+def _weigh(scores, decay, mask, size):
   """`sigmoid(q k^T + slope (i - j)) / size * gamma^distance`, or 0."""
   weights = jax.nn.sigmoid(scores) / size
-  if log_decay is not None:
-    weights *= jnp.exp(log_decay)
+  if decay is not None:
+    weights *= jnp.exp(decay)
   return weights if mask is None else jnp.where(mask, weights, 0)
 
 

@@ -16,12 +16,11 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import segmentation
 from gswinrmt_jax.train.schedule import Schedule
 
-# (apply, image, targets, key) -> (loss, (class logits, their targets, what
-# apply updated)); apply is the model's, in training, with everything but the
-# image.
+# (apply, image, targets, key) -> (loss, (accuracy, what apply updated)); apply
+# is the model's, in training, with everything but the image.
 Loss = Callable[
     [Callable[..., Any], jax.Array, Any, jax.Array],
-    tuple[jax.Array, tuple[jax.Array, jax.Array, Any]],
+    tuple[jax.Array, tuple[jax.Array, Any]],
 ]
 
 # What the loss of pixels may be divided by.
@@ -30,12 +29,17 @@ MEANS = ('labelled', 'all')
 
 def class_loss(
     apply: Callable[..., Any], image: jax.Array, targets: Any, key: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, Any]]:
+) -> tuple[jax.Array, tuple[jax.Array, Any]]:
   """Returns the mean cross-entropy with the soft targets, in float32."""
   del key
   logits, updates = apply(image)
   loss = optax.softmax_cross_entropy(logits, targets).mean()
-  return loss, (logits, targets, updates)
+  return loss, (_accuracy(logits, targets), updates)
+
+
+def _accuracy(logits, targets):
+  """Against the class with the largest weight in the target."""
+  return jnp.mean(logits.argmax(-1) == targets.argmax(-1))
 
 
 def token_label_loss(
@@ -45,7 +49,7 @@ def token_label_loss(
     key: jax.Array,
     *,
     weight: float,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, Any]]:
+) -> tuple[jax.Array, tuple[jax.Array, Any]]:
   """Returns the loss of token labels (LV-ViT, as in the released RMT).
 
       L = CE(class logits, mixed target) + weight mean_hw CE(dense, target_hw)
@@ -61,7 +65,7 @@ def token_label_loss(
     weight: Weight of the dense logits' loss.
 
   Returns:
-    The loss, and class logits, their mixed targets and updates of the model.
+    The loss, the accuracy of the class logits and updates of the model.
   """
   class_targets, token_targets = targets
   height, width = token_targets.shape[1:3]
@@ -73,7 +77,8 @@ def token_label_loss(
   class_targets = mix.blend_with_partner(class_targets, share)
   loss = optax.softmax_cross_entropy(logits, class_targets).mean()
   dense_loss = optax.softmax_cross_entropy(dense, token_targets).mean()
-  return loss + weight * dense_loss, (logits, class_targets, updates)
+  accuracy = _accuracy(logits, class_targets)
+  return loss + weight * dense_loss, (accuracy, updates)
 
 
 def pixel_loss(
@@ -84,7 +89,7 @@ def pixel_loss(
     *,
     mean_over: str,
     auxiliary_weight: float,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, Any]]:
+) -> tuple[jax.Array, tuple[jax.Array, Any]]:
   """Returns the loss of a segmenter.
 
       L = CE(logits, labels) + auxiliary_weight CE(auxiliary, labels)
@@ -99,19 +104,21 @@ def pixel_loss(
       head.
 
   Returns:
-    The loss, and logits [b h w k], the labels and updates of the model.
+    The loss, the accuracy over labelled pixels and updates of the model.
   """
   del key
-  if not auxiliary_weight:
+  if auxiliary_weight:
+    (logits, auxiliary), updates = apply(image, method='logits_and_auxiliary')
+  else:
     logits, updates = apply(image)
-    loss = pixel_cross_entropy(logits, labels, mean_over=mean_over)
-    return loss, (logits, labels, updates)
-  (logits, auxiliary), updates = apply(image, method='logits_and_auxiliary')
-  loss, auxiliary_loss = (
-      pixel_cross_entropy(each, labels, mean_over=mean_over)
-      for each in (logits, auxiliary)
-  )
-  return loss + auxiliary_weight * auxiliary_loss, (logits, labels, updates)
+  loss = pixel_cross_entropy(logits, labels, mean_over=mean_over)
+  if auxiliary_weight:
+    loss += auxiliary_weight * pixel_cross_entropy(
+        auxiliary, labels, mean_over=mean_over
+    )
+  labelled = labels != segmentation.IGNORED
+  right = ((logits.argmax(-1) == labels) & labelled).sum()
+  return loss, (right / jnp.maximum(labelled.sum(), 1), updates)
 
 
 def pixel_cross_entropy(

@@ -76,8 +76,7 @@ def make_train_step(
           rngs={'dropout': dropout_key},
           mutable=['batch_stats'],
       )
-      value, (logits, wanted, updated) = loss(apply, image, targets, loss_key)
-      accuracy = jnp.mean(logits.argmax(-1) == wanted.argmax(-1))
+      value, (accuracy, updated) = loss(apply, image, targets, loss_key)
       return value, (accuracy, updated['batch_stats'])
 
     gradient = jax.value_and_grad(loss_of, has_aux=True)
