@@ -22,17 +22,22 @@ def test_the_largest_draw_stays_in_range(monkeypatch):
 
   monkeypatch.setattr(jax.random, 'uniform', largest)
   key, moves = jax.random.key(0), []
-  monkeypatch.setattr(batch, 'shift_and_flip', lambda *args: moves.append(args))
+
+  def recorded(image, *args):
+    moves.append(args)
+    return image
+
+  monkeypatch.setattr(batch, 'shift_and_flip', recorded)
   for padding in (1, 4, 7, 112):
     image = jnp.asarray(_image(1))
     batch.crop_and_flip(key, image, padding=padding, flip=True)
-    assert int(moves[-1][1][0]) == int(moves[-1][2][0]) == padding
+    assert int(moves[-1][0][0]) == int(moves[-1][1][0]) == padding
   for size in (1, 9, 224, 225):
     box = erase.random_box(
         key, 1, height=size, width=size, area=(0.01, 0.01), aspect=(1.0, 1.0)
     )
     assert int(box[0, 0] + box[2, 0]) == int(box[1, 0] + box[3, 0]) == size
-  op, _, _ = rand_augment.draw_timm(key, (3,), magnitude=9, std=0, prob=1.0)
+  op, _, _ = rand_augment.draw_timm(key, (3,), magnitude=9.0, std=0.0, prob=1.0)
   assert op.tolist() == [14] * 3
   assert rand_augment.draw_torchvision(key, (3,))[0].tolist() == [15] * 3
 

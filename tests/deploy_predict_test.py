@@ -80,7 +80,9 @@ def test_what_is_preprocessed_is_the_models_input(loaded, digits):
   want = (pixels / 255 - np.float32(card.mean)) / np.float32(card.std)
   assert x.dtype == np.float32 and x.shape == (32, 32, 3)
   np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-6)
-  logits = loaded.model.apply(loaded.variables, x[None], train=False)
+  logits = loaded.model.apply(
+      loaded.variables, jnp.asarray(x)[None], train=False
+  )
   probabilities = jax.nn.softmax(logits)[0]
   found = loaded.predict(path, 10)
   np.testing.assert_allclose(

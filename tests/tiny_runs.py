@@ -142,7 +142,7 @@ def _serve():
     print(json.dumps(answer), file=answers, flush=True)
 
 
-def _write_something(folder, entries, terminal, summary):
+def _write_something(folder, entries, terminal, summary=None):
   from gswinrmt_jax import files
 
   with terminal.sparing('curves.png'):

@@ -294,8 +294,8 @@ def effective_window(
 
       M^ = min(M, extent),    s^ = min(s, floor(M^ / 2))
 
-  Eq. 9 takes one minimum over both axes. `s^ = 0` where a single window covers the axis: a shift would cut the
-  global attention that the paper asks for there.
+  Eq. 9 takes one minimum over both axes. `s^ = 0` where a single window covers
+  the axis: a shift would cut the global attention that the paper asks for.
 
   Args:
     extent: Tokens along the axis.
