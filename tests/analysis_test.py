@@ -3,6 +3,7 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -32,13 +33,11 @@ def _images():
 
 def _analyzed(name, change=lambda params: params, **fields):
   model = factory.create_model(name, num_classes=4, **{**_SMALL, **fields})
-  variables = model.init(
-      _KEY, np.zeros((1, 32, 28, 3), np.float32), train=False
-  )
+  variables = model.init(_KEY, jnp.zeros((1, 32, 28, 3)), train=False)
   params = change(jax.tree.map(np.array, variables['params']))
   return attention.analyze(
       model,
-      {**variables, 'params': params},
+      {**variables, 'params': jax.tree.map(jnp.asarray, params)},
       [_images()],
       mean=(0.5,) * 3,
       std=(0.25,) * 3,

@@ -8,6 +8,7 @@ from flax import linen as nn
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 import random_variables
@@ -374,7 +375,9 @@ def test_how_the_heads_start():
         ({'window': 7}, "did you mean 'window_size'"),
     ],
 )
-def test_mistakes_are_named(options, message):
+def test_mistakes_are_named(options, message, monkeypatch):
+  # Users do not have the annotations checked.
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   with pytest.raises(ValueError, match=message):
     create_segmenter('rmt_t', **{'head': 'fpn', 'num_classes': 5} | options)
 

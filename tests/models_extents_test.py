@@ -3,6 +3,7 @@
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import oracle
 import pytest
@@ -69,7 +70,7 @@ def test_a_padded_image_gives_what_it_gives_by_itself(system):
     return maps | {'logits': model.apply(variables, x, **options)}
 
   for _ in range(2):
-    images = _images(rng, 25)
+    images = _images(rng, 6)
     got = run(*_padded(images, rng))
     for index, image in enumerate(images):
       for key, want in oracle.forward(flat, image[None], config).items():
@@ -190,14 +191,13 @@ def test_each_mask_counts(where):
     attends = where[-1] != 'attention' or method == 'attend'
     return module.path == where and attends
 
-  model = _small('rmt')
-  assert _difference(model) < 1e-5
-  assert _difference(model, forget) > 0.01
+  assert _difference(_small('rmt'), forget) > 0.01
 
 
 @pytest.mark.parametrize(
     'fields',
     [
+        {},
         {'dense_head': True},
         {'head': 'norm', 'stem': 'patch_norm', 'downsample': 'merge'},
         {'score_fn': 'linear', 'full_stages': (2,)},
@@ -224,7 +224,9 @@ def test_without_extents_nothing_is_computed(monkeypatch):
     )
 
 
-def test_extents_of_another_shape_are_refused():
+def test_extents_of_another_shape_are_refused(monkeypatch):
+  # Users do not have the annotations checked.
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   model = _small('rmt')
   with pytest.raises(ValueError, match=r'extents must be \[1, 2\]'):
     model.init(

@@ -7,6 +7,7 @@ import json
 
 from flax import traverse_util
 import jax
+import jaxtyping
 import numpy as np
 import pytest
 import random_variables
@@ -232,7 +233,9 @@ def test_segmenters_are_refused_where_classifiers_are_needed(
         ({'head': 'fpn', 'num_classes': 3}, 'num_classes'),
     ],
 )
-def test_a_wrong_card_is_one_line(folders, segmenter, said):
+def test_a_wrong_card_is_one_line(folders, segmenter, said, monkeypatch):
+  # Users do not have the annotations checked.
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   text = (folders[0]['fpn'] / 'config.json').read_text()
   with pytest.raises(UserError, match=said):
     card_lib.from_dict({**json.loads(text), 'segmenter': segmenter}, 'there')

@@ -6,8 +6,9 @@ factory        `create_model`
 backbone       stem, stages, head
 stem           stem, patch embedding, downsampling
 block          CPE, residual branches, LayerScale, FFN
-attention      SwiGLU, rotation, attention form, LCE, gate
-layers         linear layers, convolutions, norms
+attention      SwiGLU, rotation, attention form, gate
+layers         linear layers, convolutions, LCE, norms
+dense          segmentation: necks, heads, `create_segmenter`
 cost           parameters and multiply-accumulates
 """
 

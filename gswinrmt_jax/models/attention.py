@@ -2,7 +2,8 @@
 
 In the order of the code, by the equations of the Gated-SwinRMT paper: SwiGLU
 of the values (8), rotation (4), the attention form (3, 7) in windows (9), local
-enhancement LCE (6), gate G1 (5). The attention forms are in `ops`.
+enhancement LCE (6), gate G1 (5). The attention forms are in `ops`, LCE is in
+`layers`.
 """
 
 import functools
@@ -16,7 +17,7 @@ import numpy as np
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.models.layers import Dense, DepthwiseConv, uniform_fan_in
+from gswinrmt_jax.models.layers import Dense, local_enhancement
 from gswinrmt_jax.ops import axial, padding, positions
 
 _GATES = {'sigmoid': jax.nn.sigmoid, 'swish': jax.nn.silu}
@@ -62,15 +63,9 @@ class Attention(nn.Module):
       heads = out.reshape(*out.shape[:-1], arch.num_heads[self.stage], -1)
       out = ops.normalize_heads(heads).reshape(out.shape)
     if arch.lce != 'none':  # LCE, eq. 6.
-      # On the whole map: inside windows it would see neighbours that the
-      # cyclic shift wrapped around.
-      local = DepthwiseConv(5, self.dtype, name='local')(value, extents)
-      if arch.lce == 'pointwise':  # A convolution, which starts as one.
-        init = uniform_fan_in(channels)
-        local = linear(kernel_init=init, bias_init=init, name='local_point')(
-            local
-        )
-      out += local
+      out += local_enhancement(
+          value, extents, pointwise=arch.lce == 'pointwise', dtype=self.dtype
+      )
     if arch.gate:  # G1, eq. 5.
       gate = _GATES[arch.gate_fn](linear(name='gate')(x))
       # Kept only for a caller who asks for 'intermediates'.

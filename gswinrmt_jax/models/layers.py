@@ -1,4 +1,4 @@
-"""Linear layers, convolutions and norms; the papers' parts are in `attention`.
+"""Linear layers, convolutions, local enhancement (LCE) and norms.
 
 Parameters are float32; a layer computes in `dtype`. Flax's own are not used
 where numbers would differ: its Dense sums the gradient of a bfloat16 bias in
@@ -125,6 +125,36 @@ class DepthwiseConv(nn.Module):
     kernel = self.param('kernel', init, (side, side, 1, x.shape[-1]))
     bias = self.param('bias', init, x.shape[-1:])
     return ops.add_bias(ops.depthwise_conv(x.astype(self.dtype), kernel), bias)
+
+
+def local_enhancement(
+    value: Float[Array, 'b h w c'],
+    extents: padding.Extents = None,
+    *,
+    pointwise: bool,
+    dtype: Dtype,
+) -> Float[Array, 'b h w c']:
+  """LCE (Gated-SwinRMT, eq. 6): `PWConv1x1(DWConv5x5(V))`, or without PWConv.
+
+  It sees the whole map: inside windows it would see neighbours that the cyclic
+  shift wrapped around. Call it in the compact method of a module, whose layers
+  'local' and 'local_point' it makes.
+
+  Args:
+    value: The values `V` of attention.
+    extents: Valid rows and columns, see `ops.padding`.
+    pointwise: Whether there is a 1x1 convolution.
+    dtype: Computation dtype.
+  """
+  local = DepthwiseConv(5, dtype, name='local')(value, extents)
+  if not pointwise:
+    return local
+  channels = value.shape[-1]
+  init = uniform_fan_in(channels)  # It starts as a convolution does.
+  point = Dense(
+      channels, dtype, kernel_init=init, bias_init=init, name='local_point'
+  )
+  return point(local)
 
 
 class LayerNorm(nn.Module):

@@ -311,8 +311,10 @@ def effective_window(
 
 
 def block_index(
-    position: Int[Array | np.ndarray, '*n'], window: int, shift: int
-) -> Int[Array | np.ndarray, '*n']:
+    position: Int[Array | np.ndarray, '...'],
+    window: int,
+    shift: int | Int[Array, '...'],
+) -> Int[Array | np.ndarray, '...']:
   """Index of the shifted window that a position is in, from -1 or 0.
 
       block(j) = floor((j - s) / M)
