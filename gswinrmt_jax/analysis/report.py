@@ -135,7 +135,7 @@ def draw(report: dict[str, Any]) -> Any:
         _by_group(axes, _mean({name: heads}), color, f'{name}, all heads', 2)
         for head in heads:
           _by_group(axes, head, color, None, 0.5)
-      axes.set_ylim(bottom=0)
+      axes.set_ylim(0, 1.05)
     entropy.set_ylabel('entropy / log(keys)')
     entropy.set_title(f'stage {number}: rows of attention', fontsize=9)
     sums.set_title('sum of a row of weights', fontsize=9)
