@@ -11,6 +11,7 @@ from gswinrmt_jax.analysis import attention
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.ops import axial
 
 _SMALL = {
     'widths': (8, 16),
@@ -103,7 +104,7 @@ class TestAnalyze:
       np.testing.assert_allclose(_known(heads[0][:-1]), 0.5, rtol=1e-6)
       assert heads[0][-1] < 0.5  # fewer keys, the same divisor
 
-  def test_a_gate_that_follows_the_image_is_seen_in_the_deciles(self):
+  def test_a_closed_gate_passes_its_value(self):
     def change(params):
       gate = params['stage1']['block00']['attention']['gate']
       gate['kernel'][...] = 0
@@ -120,6 +121,46 @@ class TestAnalyze:
   def test_weights_of_both_signs_are_refused(self):
     with pytest.raises(UserError, match="score_fn='linear'"):
       _analyzed('rmt_compact', score_fn='linear', full_stages=())
+
+
+class TestGroups:
+  """Rows of tokens 0 to 2 of 8 have flat windows; all that is seen is there."""
+
+  @pytest.fixture
+  def stage(self):
+    arch = factory.create_model(
+        'retention_compact', num_classes=4, **_SMALL
+    ).arch
+    stage = attention._Stage(arch, 0, (32, 28))
+    stage.find_deciles([_images()])
+    stage.group(_images())
+    return stage
+
+  @pytest.mark.parametrize('axis', [axial.WIDTH, axial.HEIGHT])
+  def test_rows_of_a_pass_belong_to_their_token(self, stage, axis):
+    flat = np.zeros((3, 8, 7, 2))  # b y x n
+    flat[:, :3] = (1.0, 2.0)
+    lines = flat if axis == axial.WIDTH else flat.swapaxes(1, 2)
+    weights = lines.swapaxes(2, 3)[..., None]  # b l n i, and one key
+    stage.see(False, axis, weights, None)
+    total, count = stage._sums[f'row_sum {attention._PASSES[axis]}']
+    assert total[0].tolist() == [3 * 18.0, 3 * 36.0]  # whole windows, 3 x 6
+    assert total[1 : attention.DECILES].sum() == 0
+    assert total[-1].tolist() == [3 * 3.0, 3 * 6.0]  # the column that is cut
+    assert count.sum(0).tolist() == [3 * 56, 3 * 56]
+
+  def test_what_the_gate_passes(self, stage):
+    gate = np.full((3, 8, 7, 8), 0.75)
+    gate[:, :3] = 0.05
+    stage.see_gate(False, gate, gate * 2)
+    (total, count), (left, whole) = (
+        stage._sums[name] for name in ('gate closed', 'passed')
+    )
+    np.testing.assert_array_equal(total[0], count[0])
+    assert total[1 : attention.DECILES].sum() == 0
+    np.testing.assert_allclose(left[0] / whole[0], 0.05)
+    rest = slice(1, attention.DECILES)
+    np.testing.assert_allclose(left[rest].sum() / whole[rest].sum(), 0.75)
 
 
 class TestWindowVariance:

@@ -19,7 +19,8 @@ from gswinrmt_jax.models.dense.segmenter import create_segmenter
 
 EVERY = 13
 FILE = pathlib.Path(__file__).parent / 'data' / 'seg_heads.npz'
-ORIGINAL = pathlib.Path('/work/shared/reference/seg_heads.npz')
+SHARED = pathlib.Path(__file__).resolve().parents[2] / 'shared'
+ORIGINAL = SHARED / 'reference' / 'seg_heads.npz'
 
 
 @functools.cache

@@ -12,7 +12,8 @@ cuts smaller. For each stage and group it gives:
   row_sum   sum of such a row before that; 1 for a softmax
   gate      mean of G1 = sigmoid(x W_g), and the share of it below 0.1
   passed    sum |O * G1| / sum |O|: the share of attention that the gate passes
-  swiglu    mean of |v1 SiLU(v2)|, and the share below a tenth of that mean
+  swiglu    mean of |v1 SiLU(v2)|, and the share below a tenth of the mean of
+            the block over the batch
 
 For each stage it also gives gamma and its reach -1 / log(gamma), in tokens, at
 the start of training and now; and the effective rank of each head's W_V W_O,
@@ -138,7 +139,8 @@ def window_variance(
     blocks: The number of the window that a row, a column of tokens is in.
     stride: Pixels from one token to the next.
   """
-  grey = images.mean(-1) / 255
+  # Whole numbers: a flat window has exactly no variance.
+  grey = images.sum(-1, dtype=np.float64)
   # [window, pixel], 1 where the pixel is in the window.
   inside = [
       np.arange(block[-1] + 1)[:, None] == block.repeat(stride)[:extent]
@@ -146,8 +148,8 @@ def window_variance(
   ]
   down, across = (table.astype(np.float64) for table in inside)
   area = down.sum(1)[:, None] * across.sum(1)
-  first, second = (down @ x @ across.T / area for x in (grey, grey**2))
-  variance = np.maximum(second - first**2, 0)
+  first, second = (down @ x @ across.T for x in (grey, grey**2))
+  variance = (area * second - first**2) / (area * 3 * 255) ** 2
   return variance[:, blocks[0]][:, :, blocks[1]]
 
 
@@ -184,7 +186,8 @@ class _Stage:
     """Puts the tokens of a batch into groups."""
     for shifted in self._shifts:
       variance = window_variance(images, self._blocks(shifted), self._stride)
-      group = np.digitize(variance, self._edges)
+      # A decile holds its upper end: windows without variance are in the first.
+      group = np.digitize(variance, self._edges, right=True)
       group[:, self._cut(shifted)] = DECILES
       self._groups[shifted] = np.eye(GROUPS)[group.ravel()]
 

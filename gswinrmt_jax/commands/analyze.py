@@ -16,26 +16,16 @@ from gswinrmt_jax.commands import arguments
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   arguments.add_weights(parser, many=True)
-  add = parser.add_argument
-  add(
-      '--data',
-      metavar='NAME',
-      help="data set (default: the run's own; required for weights alone)",
-  )
-  add(
-      '--split',
-      default='val',
-      help="'train', 'val', 'test' as in the run's config (default: val), or "
-      'a split of the data set',
-  )
-  add('--data-dir', metavar='DIR', help='folder of the data sets')
+  arguments.add_data(parser, split='val')
   arguments.add_number(
       parser,
       '--images',
       default=1000,
       help='images to measure, from the start of the split (default: 1000)',
   )
-  add('--out', metavar='DIR', help='folder to write into')
+  parser.add_argument(
+      '--out', metavar='DIR', help='folder to write into (default: see above)'
+  )
 
 
 def run(args: argparse.Namespace) -> None:

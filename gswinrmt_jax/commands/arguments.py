@@ -48,6 +48,27 @@ def add_weights(parser: argparse.ArgumentParser, many: bool = False) -> None:
   )
 
 
+def add_data(parser: argparse.ArgumentParser, split: str) -> None:
+  """Declares --data, --split, which has a default, and --data-dir."""
+  add = parser.add_argument
+  add(
+      '--data',
+      metavar='NAME',
+      help="data set (default: the run's own; required for weights alone)",
+  )
+  add(
+      '--split',
+      default=split,
+      help="'train', 'val', 'test' as in the run's config, or a split of the "
+      f"data set, such as 'test[:1000]' (default: {split})",
+  )
+  add(
+      '--data-dir',
+      metavar='DIR',
+      help="folder of the data sets (default: the run's own)",
+  )
+
+
 def add_about(parser: argparse.ArgumentParser) -> None:
   """Declares --license and --note, for the model card."""
   add = parser.add_argument

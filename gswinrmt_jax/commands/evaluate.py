@@ -15,18 +15,7 @@ from gswinrmt_jax.commands import arguments
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   arguments.add_weights(parser)
-  add = parser.add_argument
-  add(
-      '--data',
-      metavar='NAME',
-      help="data set (default: the run's own; required for weights alone)",
-  )
-  add(
-      '--split',
-      default='test',
-      help="'train', 'val', 'test' as in the run's config (default: test), or "
-      "a split of the data set, such as 'test[:1000]'",
-  )
+  arguments.add_data(parser, split='test')
   arguments.add_number(
       parser,
       '--image-size',
@@ -36,12 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   arguments.add_number(
       parser, '--batch-size', help="images at a time (default: the run's own)"
   )
-  add(
-      '--data-dir',
-      metavar='DIR',
-      help="folder of the data sets (default: the run's own)",
+  parser.add_argument(
+      '--out', metavar='FILE', help='JSON file to write (default: see above)'
   )
-  add('--out', metavar='FILE', help='JSON file to write (default: see above)')
 
 
 def run(args: argparse.Namespace) -> None:

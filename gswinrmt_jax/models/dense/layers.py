@@ -1,4 +1,4 @@
-"""The layers of necks and heads: convolutions that keep the extents."""
+"""The layers of necks and heads: convolutions that keep the size."""
 
 from flax import linen as nn
 from flax.typing import Dtype

@@ -67,16 +67,17 @@ class Segmenter(nn.Module):
     """Classifies every pixel of normalised images.
 
     Args:
-      x: Images of any extents from the stride of the last stage, normalised.
+      x: Normalised images of any size from the stride of the last stage.
       train: Whether BN takes the batch's statistics (and updates the
         collection 'batch_stats'), and dropout and stochastic depth act (stream
         'dropout').
 
     Returns:
-      Logits at the extents of the images, float32 at least.
+      Logits at the size of the images, float32 at least.
 
     Raises:
-      ValueError: If an extent is below that or there are not 3 channels.
+      ValueError: If a side is below the stride of the last stage, or there are
+        not 3 channels.
     """
     maps = self.maps(x, train=train)
     if self.is_initializing() and self.auxiliary_channels:
@@ -116,7 +117,7 @@ class Segmenter(nn.Module):
   def decode(
       self, maps: Sequence[Float[Array, 'b _ _ _']], *, train: bool
   ) -> Logits:
-    """Returns the decode head's logits, at the extents of the first map."""
+    """Returns the decode head's logits, at the size of the first map."""
     if self.neck_channels:
       maps = self.neck(maps)
     return self.decode_head(maps, train=train)
@@ -124,7 +125,7 @@ class Segmenter(nn.Module):
   def auxiliary(
       self, maps: Sequence[Float[Array, 'b _ _ _']], *, train: bool
   ) -> Logits:
-    """Returns the auxiliary head's, at the extents of the last map but one."""
+    """Returns the auxiliary logits, at the size of the last map but one."""
     return self.auxiliary_head(maps[-2], train=train)
 
 

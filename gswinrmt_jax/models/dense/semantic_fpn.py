@@ -38,7 +38,7 @@ class FPN(nn.Module):
   def __call__(
       self, maps: Sequence[Float[Array, 'b _ _ _']]
   ) -> list[Float[Array, 'b _ _ f']]:
-    """Returns as many maps, of the same extents, from fine to coarse."""
+    """Returns as many maps, of the same sizes, from fine to coarse."""
 
     def conv(side, name):
       return Conv(self.features, side, self.dtype, xavier_uniform, name=name)
@@ -59,8 +59,8 @@ class SemanticFPNHead(nn.Module):
 
   Level i, from 0, is convolved once and i more times less one; from level 1 on
   each of its convolutions is followed by bilinear upsampling by 2. At odd
-  extents twice the coarse one is not the fine one: only the result is resized
-  to the finest map.
+  sizes, twice the coarse map is not the fine one: only the result is resized to
+  the finest map.
 
   Attributes:
     num_classes: Number of logits.
@@ -78,7 +78,7 @@ class SemanticFPNHead(nn.Module):
   def __call__(
       self, maps: Sequence[Float[Array, 'b _ _ _']], *, train: bool
   ) -> Float[Array, 'b h w k']:
-    """Returns logits at the extents of the first map of a pyramid."""
+    """Returns logits at the size of the first map of a pyramid."""
     levels = []
     for level, x in enumerate(maps):
       for index in range(max(level, 1)):

@@ -18,7 +18,7 @@ POOLED = (1, 2, 3, 6)  # bins along each axis
 
 
 class UperNetHead(nn.Module):
-  """Every map at the finest extents, joined, and each position classified.
+  """Every map at the finest size, joined, and each position classified.
 
       p   = ConvBN3x3([x_n, resized ConvBN1x1(pool_k(x_n)) for k = 1, 2, 3, 6])
       m_n = p,    m_i = ConvBN1x1(x_i) + resized m_{i+1}
@@ -43,7 +43,7 @@ class UperNetHead(nn.Module):
   def __call__(
       self, maps: Sequence[Float[Array, 'b _ _ _']], *, train: bool
   ) -> Float[Array, 'b h w k']:
-    """Returns logits at the extents of the first map, the finest."""
+    """Returns logits at the size of the first map, the finest."""
 
     def conv(x, side, name):
       layer = ConvBN(self.features, side, self.dtype, name=name)
