@@ -91,8 +91,8 @@ def test_swat_is_its_equations():
   query, key = (_heads(_linear(p[name], X)) for name in ('query', 'key'))
   value = _linear(p['value'], X) * jax.nn.silu(_linear(p['value_gate'], X))
   out = ops.swat(
-      query,
-      key,
+      ops.rotate_halves(query),
+      ops.rotate_halves(key),
       _heads(value),
       jnp.log(jax.nn.sigmoid(p['decay_logit'])),
       jnp.array([-0.5, 0.5, 0.0]),

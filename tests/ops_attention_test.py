@@ -38,13 +38,13 @@ def _retained(maps, window, shift, *, scale=0.5, slopes=(0, 0, 0)):
 )
 def test_retention_matches_loops(window, shift, impl):
   maps = _maps(0)
-  actual = ops.retention(
-      *map(jnp.asarray, maps),
-      jnp.float32(np.log(RATES)),
-      window=window,
-      shift=shift,
-      impl=impl,
-  )
+  with ops.forms(attention=impl):
+    actual = ops.retention(
+        *map(jnp.asarray, maps),
+        jnp.float32(np.log(RATES)),
+        window=window,
+        shift=shift,
+    )
   np.testing.assert_allclose(actual, _retained(maps, window, shift), atol=2e-6)
 
 
@@ -193,9 +193,10 @@ def test_extreme_scores_of_retention_stay_finite(impl):
 
   def loss(theta, *maps):
     log_decay = jax.nn.log_sigmoid(theta)
-    return ops.retention(*maps, log_decay, window=3, shift=1, impl=impl).sum()
+    return ops.retention(*maps, log_decay, window=3, shift=1).sum()
 
-  value, grads = jax.jit(jax.value_and_grad(loss, range(4)))(theta, *maps)
+  with ops.forms(attention=impl):
+    value, grads = jax.jit(jax.value_and_grad(loss, range(4)))(theta, *maps)
   assert np.isfinite(value)
   assert all(np.isfinite(g).all() for g in grads)
 
@@ -238,13 +239,16 @@ def _tables():
 )
 def test_swat_matches_loops(window, shift, impl):
   maps = _maps(0)
-  actual = ops.swat(
-      *map(jnp.asarray, maps),
-      *_tables(),
-      window=window,
-      shift=shift,
-      impl=impl,
-  )
+  query, key, value = map(jnp.asarray, maps)
+  with ops.forms(attention=impl):
+    actual = ops.swat(
+        ops.rotate_halves(query),
+        ops.rotate_halves(key),
+        value,
+        *_tables(),
+        window=window,
+        shift=shift,
+    )
   np.testing.assert_allclose(actual, _swatted(maps, window, shift), atol=2e-6)
 
 
@@ -253,11 +257,11 @@ def test_switches_of_swat_match_loops():
   arrays = [jnp.asarray(m) for m in maps]
   np.testing.assert_allclose(
       ops.swat(*arrays, *_tables(), window=3, scaled=True),
-      _swatted(maps, 3, 0, scale=D**-0.5),
+      _swatted(maps, 3, 0, scale=D**-0.5, rotated=False),
       atol=2e-6,
   )
   np.testing.assert_allclose(
-      ops.swat(*arrays, *_tables(), window=3, rotary=False),
+      ops.swat(*arrays, *_tables(), window=3),
       _swatted(maps, 3, 0, rotated=False),
       atol=2e-6,
   )
@@ -306,7 +310,8 @@ def test_a_positive_slope_prefers_keys_on_the_left():
 @pytest.mark.parametrize('impl', ['banded', 'cyclic'])
 def test_partial_regions_divide_by_the_whole_window(impl):
   """Five columns, window 4, shift 2: regions of 2 and 3, all over 4."""
-  weights = _swat_weights(None, None, 5, window=4, shift=2, impl=impl)
+  with ops.forms(attention=impl):
+    weights = _swat_weights(None, None, 5, window=4, shift=2)
   expected = np.zeros((5, 5))
   expected[:2, :2] = expected[2:, 2:] = 1 / 8
   np.testing.assert_array_equal(weights, expected)
@@ -533,16 +538,16 @@ def test_implementations_agree_forward_and_backward(
 
     def run(impl):
       def loss(query, key, value, log_decay, slopes):
-        out = ops.FORMS[form](
-            query,
-            key,
-            value,
-            log_decay,
-            slopes=slopes,
-            window=window,
-            shift=shift,
-            impl=impl,
-        )
+        with ops.forms(attention=impl):
+          out = ops.FORMS[form](
+              query,
+              key,
+              value,
+              log_decay,
+              slopes=slopes,
+              window=window,
+              shift=shift,
+          )
         return jnp.sum(jnp.sin(out)), out
 
       (_, out), grads = jax.value_and_grad(loss, range(5), has_aux=True)(
@@ -586,7 +591,8 @@ def test_bias_signed_absolute_and_none():
 
 def test_unknown_implementation_is_refused():
   with pytest.raises(ValueError, match='rolled'):
-    ops.retention(*map(jnp.asarray, _maps(0)), None, impl='rolled')
+    with ops.forms(attention='rolled'):
+      pass
 
 
 def test_manhattan_by_hand():

@@ -11,8 +11,6 @@ columns in the height pass. Of a pair `[i, j]`, i is the query and j the key.
 from collections.abc import Callable, Iterator
 import contextlib
 import contextvars
-import functools
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
@@ -40,18 +38,17 @@ _watcher = contextvars.ContextVar('watcher', default=None)
 
 
 def attention_form(
-    name: str, *, table: dict[str, Callable[..., Array]] = FORMS, **fixed: Any
+    name: str, *, table: dict[str, Callable[..., Array]] = FORMS
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
   """Returns a decorator that makes a function the form of a `score_fn`.
 
   Args:
     name: The value of `score_fn`.
     table: `FORMS` or `FULL_FORMS`.
-    **fixed: Arguments that models call it with, besides their own.
   """
 
   def enter(function):
-    table[name] = functools.partial(function, **fixed) if fixed else function
+    table[name] = function
     return function
 
   return enter
@@ -92,7 +89,6 @@ def axial_attention(
     shift: int,
     scaled: bool,
     absolute: bool,
-    impl: str,
 ) -> Float[Array, 'b h w n d']:
   """The width pass, whose output is the value of the height pass.
 
@@ -100,17 +96,11 @@ def axial_attention(
       O[i, j]  = sum_I A_h[j, i, I] V'[I, j]
 
   with the weights `A` of `weigh`; the other arguments, result and errors are
-  those of `ops.retention`. Of `impl`, 'banded' and 'cyclic' agree to rounding
-  for every size, window and shift; 'auto' asks `ops.forms`.
+  those of `ops.retention`. `ops.forms` chooses between 'banded' and 'cyclic',
+  which agree to rounding for every size, window and shift.
   """
   _check(query, key, value, window, shift)
   _check_heads('log_decay', log_decay, (2, query.shape[3]))
-  if impl not in equation.CHOICES['attention']:
-    raise ValueError(
-        f"attention {impl=} is not one of {equation.CHOICES['attention']}."
-    )
-  if impl == 'auto':
-    impl = equation.chosen('attention')
   height, width = lengths = value.shape[1:3]
   rows, columns = (effective_window(each, window, shift) for each in lengths)
   sizes = columns[0], rows[0]
@@ -131,7 +121,7 @@ def axial_attention(
     )
     sizes = broad, tall
     return _two_passes(query, key, value, weights, (mask_w, mask_h))
-  if impl != 'cyclic':
+  if equation.chosen('attention') != 'cyclic':
     masks = band_mask(width, *columns), band_mask(height, *rows)
     return _two_passes(query, key, value, weights, masks)
 

@@ -35,7 +35,6 @@ def linear_retention(
     shift: int = 0,
     scaled: bool = True,
     absolute: bool = False,
-    impl: str = 'auto',
 ) -> Float[Array, 'b h w n d']:
   r"""Bidirectional retention along rows, then columns (RMT, eq. 3, per axis).
 
@@ -57,7 +56,6 @@ def linear_retention(
       shift=shift,
       scaled=scaled,
       absolute=absolute,
-      impl=impl,
   )
 
 

@@ -35,7 +35,6 @@ def retention(
     shift: int = 0,
     scaled: bool = True,
     absolute: bool = False,
-    impl: str = 'auto',
 ) -> Float[Array, 'b h w n d']:
   r"""Decomposed Manhattan self-attention (Gated-SwinRMT, eq. 3), both passes.
 
@@ -58,13 +57,12 @@ def retention(
     shift: Nominal shift of the windows.
     scaled: Whether scores are divided by `sqrt(d)`.
     absolute: Whether ALiBi takes `|i - j|` instead.
-    impl: 'auto', 'banded' or 'cyclic', see `axial.axial_attention`.
 
   Returns:
     The mixed values, in `value.dtype`; weights in float32 at least.
 
   Raises:
-    ValueError: If a shape, the window, the shift or `impl` is wrong.
+    ValueError: If a shape, the window or the shift is wrong.
   """
   return axial.axial_attention(
       query,
@@ -78,7 +76,6 @@ def retention(
       shift=shift,
       scaled=scaled,
       absolute=absolute,
-      impl=impl,
   )
 
 

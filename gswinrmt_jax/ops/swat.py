@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.ops import axial, padding, positions
+from gswinrmt_jax.ops import axial, padding
 from gswinrmt_jax.ops.equation import equation
 
 
@@ -19,7 +19,7 @@ def _weigh(scores, decay, mask, size):
   return weights if mask is None else jnp.where(mask, weights, 0)
 
 
-@axial.attention_form('sigmoid', rotary=False)  # Models rotate first.
+@axial.attention_form('sigmoid')
 @equation
 def swat(
     query: Float[Array, 'b h w n d'],
@@ -33,22 +33,19 @@ def swat(
     shift: int = 0,
     scaled: bool = False,
     absolute: bool = False,
-    rotary: bool = True,
-    impl: str = 'auto',
 ) -> Float[Array, 'b h w n d']:
   r"""Sigmoid attention along rows, then columns (Gated-SwinRMT, eq. 7).
 
       A = sigmoid(q k^T + slope (i - j) + mask) / w_s * gamma^|i - j|
 
   with `w_s` the effective window of the axis, also where a region at the
-  border of the map is smaller. Masked pairs are exactly 0.
+  border of the map is smaller. Masked pairs are exactly 0. `q` and `k` come
+  rotated by their position along the pass (section 3.3), by
+  `ops.rotate_halves`.
 
   Arguments, result and errors are those of `ops.retention`, except that eq. 7
-  does not divide by `sqrt(d)` unless `scaled`, and that with `rotary` queries
-  and keys are rotated here, by their position along each pass (section 3.3).
+  does not divide by `sqrt(d)` unless `scaled`.
   """
-  if rotary:
-    query, key = (positions.rotate_halves(x) for x in (query, key))
   return axial.axial_attention(
       query,
       key,
@@ -61,5 +58,4 @@ def swat(
       shift=shift,
       scaled=scaled,
       absolute=absolute,
-      impl=impl,
   )
