@@ -142,7 +142,7 @@ def _fit(run, log, restored, preemption):
         state, metrics = train_step(state, batch, setup.key)
         log.add(metrics)  # stays on the devices
       stop = preemption.requested(agree=schedule.logs_at(step))
-      if schedule.logs_at(step) or stop:
+      if schedule.logs_at(step):
         log.write_interval(step)  # waits for the devices
         run.checkpoints.check()
       scores = setup.validate(state) if schedule.validates_at(step) else None
@@ -150,16 +150,17 @@ def _fit(run, log, restored, preemption):
         log.write_epoch(step, scores)
         curves.update(log.entries)
         stop = stop or preemption.requested(agree=True)
-      if scores or stop or schedule.saves_at(step):
+      if scores or schedule.saves_at(step):
         _save(run, state, step, scores)  # asynchronous
       if stop:
-        _stop(run, step, stop)
-    if step < schedule.stop_step:  # The signal ended the workers, too.
+        break
+    # A signal may have ended the workers, too, and so the batches.
+    if stop or step < schedule.stop_step:
       if not schedule.logs_at(step):
         log.write_interval(step)
       if not (schedule.validates_at(step) or schedule.saves_at(step)):
         _save(run, state, step, None)
-      _stop(run, step, preemption.received)
+      _stop(run, step, stop or preemption.received)
   return state
 
 
