@@ -6,6 +6,7 @@ Nothing is read that is not named here.
 """
 
 from collections.abc import Mapping, Sequence
+import contextlib
 import dataclasses
 import functools
 import math
@@ -403,6 +404,22 @@ def make_model(
   except ValueError as error:
     raise UserError(f'{name}: {error}') from error
   return model
+
+
+def implementations(
+    config: ml_collections.ConfigDict,
+) -> contextlib.AbstractContextManager[None]:
+  """Returns the context in which a run's model is traced: `attention_impl` etc.
+
+  Training, evaluation, prediction and export of a run all use it. 'auto' keeps
+  what an enclosing `ops.implementations` selected.
+  """
+  from gswinrmt_jax import ops
+
+  named = {name: config[f'{name}_impl'] for name in ops.CHOICES}
+  return ops.implementations(
+      **{name: None if impl == 'auto' else impl for name, impl in named.items()}
+  )
 
 
 def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:

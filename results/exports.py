@@ -60,25 +60,27 @@ pixels = np.load(pixels)
 """
 
 
-def difference(run: load.Weights, form: str, folder: pathlib.Path) -> float:
+def difference(
+    run: load.Weights, file_format: str, folder: pathlib.Path
+) -> float:
   """Returns the largest difference of logits after exporting and reading.
 
   Args:
     run: The weights.
-    form: One of `export.FORMATS`.
+    file_format: One of `export.FORMATS`.
     folder: To write into.
 
   Raises:
     UserError: If the weights cannot be exported, or the file not be read.
   """
-  path = export.export(run, form, folder, Terminal(sys.stderr))
+  path = export.export(run, file_format, folder, Terminal(sys.stderr))
   height, width = run.card.image_size
   rng = np.random.default_rng(1)
   pixels = rng.integers(0, 256, (5, height, width, 3), np.uint8)
   np.save(folder / 'pixels.npy', pixels)
   files = [path, folder / 'pixels.npy', folder / 'read.npz']
   done = subprocess.run(
-      [sys.executable, '-c', _BEGIN + _READERS[form], *map(str, files)],
+      [sys.executable, '-c', _BEGIN + _READERS[file_format], *map(str, files)],
       stderr=subprocess.PIPE,
       text=True,
   )
@@ -86,7 +88,7 @@ def difference(run: load.Weights, form: str, folder: pathlib.Path) -> float:
     raise UserError(f'cannot be read: {done.stderr.splitlines()[-1]}')
   read = dict(np.load(files[-1]))
   program = jax.jit(export.make_program(run))
-  if form == 'torch':
+  if file_format == 'torch':
     variables = state_dict.from_torch_state_dict(read, run.make_model())
     read['logits'] = program(pixels, variables)
   return float(np.abs(read['logits'] - program(pixels, run.variables)).max())
@@ -95,13 +97,13 @@ def difference(run: load.Weights, form: str, folder: pathlib.Path) -> float:
 def main(source: str) -> None:
   """Prints a line for each format."""
   run = load.load(pathlib.Path(source), warn=Terminal(sys.stderr).say)
-  for form in export.FORMATS:
+  for file_format in export.FORMATS:
     with tempfile.TemporaryDirectory() as folder:
       try:
-        said = f'{difference(run, form, pathlib.Path(folder)):.2g}'
+        said = f'{difference(run, file_format, pathlib.Path(folder)):.2g}'
       except UserError as error:
         said = f'skipped: {error}'
-    print(f'{form:<12} {said}', flush=True)
+    print(f'{file_format:<12} {said}', flush=True)
 
 
 if __name__ == '__main__':

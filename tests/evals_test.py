@@ -214,10 +214,8 @@ def test_split_batch_size_and_image_size(run):
   assert list(run.glob('evaluation_train_*_9px.json'))
 
 
-def test_a_run_is_evaluated_with_the_forms_of_its_config(
-    run, tmp_path, monkeypatch
-):
-  """Weights alone leave the forms to the caller."""
+def test_a_run_is_evaluated_as_its_config_says(run, tmp_path, monkeypatch):
+  """Weights alone leave the implementations to the caller."""
   copy, seen = shutil.copytree(run, tmp_path / 'run'), []
   config = json.loads((copy / 'config.json').read_text())
   config |= {'attention_impl': 'cyclic', 'depthwise_impl': 'shift'}
@@ -242,7 +240,7 @@ def test_a_run_is_evaluated_with_the_forms_of_its_config(
       'load',
       lambda *args, **how: dataclasses.replace(load(*args, **how), recipe=None),
   )
-  with ops.forms(depthwise='conv'):
+  with ops.implementations(depthwise='conv'):
     out = tmp_path / 'weights.json'
     _evaluate(copy, data='tiny', batch_size=6, out=out)
   assert seen[1:] == [('auto', 'conv')]

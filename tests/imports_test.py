@@ -55,7 +55,7 @@ MAY_IMPORT = {
         'ops',
         'recipes',
     },
-    'recipes': {'models'},
+    'recipes': {'models', 'ops'},
     'deploy': {
         'ops',
         'augment',

@@ -246,7 +246,7 @@ def _attention(name, impl, *, stage=0, shifted=True, **fields):
   rates = RATES[:1] if stage == 3 and arch.full_stages else RATES
 
   def mix(value):
-    with ops.forms(attention=impl):
+    with ops.implementations(attention=impl):
       return module.attend(query, key, value, jnp.float32(np.log(rates)))
 
   return mix, np.asarray(query[0]), np.asarray(key[0]), value, rates

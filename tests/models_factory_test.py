@@ -49,7 +49,7 @@ def test_dtype_by_name():
         ('rmt_t', {'window_size': True}, 'window_size takes int'),
         ('rmt_t', {'dtype': 'float16'}, 'float16'),
         ('rmt_t', {'dtype': jnp.int32}, 'dtype=int32 is no floating-point'),
-        ('rmt_t', {'attention_impl': 'cyclic'}, 'compute within ops.forms'),
+        ('rmt_t', {'attention_impl': 'cyclic'}, 'use ops.implementations'),
         ('rmt_t', {'remat': 'all'}, "remat='all' is not one of"),
         ('rmt_t', {'num_classes': -1}, 'negative'),
         ('rmt_t', {'feature_norm': True}, 'without a head'),

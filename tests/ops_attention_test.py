@@ -38,7 +38,7 @@ def _retained(maps, window, shift, *, scale=0.5, slopes=(0, 0, 0)):
 )
 def test_retention_matches_loops(window, shift, impl):
   maps = _maps(0)
-  with ops.forms(attention=impl):
+  with ops.implementations(attention=impl):
     actual = ops.retention(
         *map(jnp.asarray, maps),
         jnp.float32(np.log(RATES)),
@@ -195,7 +195,7 @@ def test_extreme_scores_of_retention_stay_finite(impl):
     log_decay = jax.nn.log_sigmoid(theta)
     return ops.retention(*maps, log_decay, window=3, shift=1).sum()
 
-  with ops.forms(attention=impl):
+  with ops.implementations(attention=impl):
     value, grads = jax.jit(jax.value_and_grad(loss, range(4)))(theta, *maps)
   assert np.isfinite(value)
   assert all(np.isfinite(g).all() for g in grads)
@@ -240,7 +240,7 @@ def _tables():
 def test_swat_matches_loops(window, shift, impl):
   maps = _maps(0)
   query, key, value = map(jnp.asarray, maps)
-  with ops.forms(attention=impl):
+  with ops.implementations(attention=impl):
     actual = ops.swat(
         ops.rotate_halves(query),
         ops.rotate_halves(key),
@@ -310,7 +310,7 @@ def test_a_positive_slope_prefers_keys_on_the_left():
 @pytest.mark.parametrize('impl', ['banded', 'cyclic'])
 def test_partial_regions_divide_by_the_whole_window(impl):
   """Five columns, window 4, shift 2: regions of 2 and 3, all over 4."""
-  with ops.forms(attention=impl):
+  with ops.implementations(attention=impl):
     weights = _swat_weights(None, None, 5, window=4, shift=2)
   expected = np.zeros((5, 5))
   expected[:2, :2] = expected[2:, 2:] = 1 / 8
@@ -538,7 +538,7 @@ def test_implementations_agree_forward_and_backward(
 
     def run(impl):
       def loss(query, key, value, log_decay, slopes):
-        with ops.forms(attention=impl):
+        with ops.implementations(attention=impl):
           out = ops.FORMS[form](
               query,
               key,
@@ -591,7 +591,7 @@ def test_bias_signed_absolute_and_none():
 
 def test_unknown_implementation_is_refused():
   with pytest.raises(ValueError, match='rolled'):
-    with ops.forms(attention='rolled'):
+    with ops.implementations(attention='rolled'):
       pass
 
 

@@ -1,4 +1,4 @@
-"""The seam: one program for a shape, and forms that equal their equations."""
+"""One program for each shape, and implementations equal to their equations."""
 
 import chex
 import jax
@@ -16,7 +16,7 @@ _EQUATIONS = {
     for name, value in vars(ops).items()
     if isinstance(value, Equation)
 }
-# Arguments by which a form differs inside: (shapes, options).
+# Arguments by which an implementation differs inside: (shapes, options).
 _CASES = {
     'patches': [
         ([(2, 4, 6, 3), (3, 3, 3, 5)], {'stride': 2}),
@@ -40,11 +40,11 @@ _CASES = {
 
 
 @pytest.mark.parametrize('seam', _EQUATIONS.values(), ids=_EQUATIONS)
-def test_every_form_is_its_equation(seam):
+def test_every_implementation_is_its_equation(seam):
   """Values and gradients, in float64; once, gradients of gradients."""
   rng = np.random.default_rng(0)
-  for form in seam.forms:
-    for index, (shapes, options) in enumerate(_CASES[form.name]):
+  for other in seam.implementations:
+    for index, (shapes, options) in enumerate(_CASES[other.name]):
 
       def outputs(function, arrays, options=options, twice=index == 0):
         def loss(*arrays):
@@ -60,18 +60,22 @@ def test_every_form_is_its_equation(seam):
 
       with jax.enable_x64(True):
         arrays = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
-        assert form.when(*arrays, **options)
+        assert other.when(*arrays, **options)
         run = jax.jit(outputs, static_argnums=0)
         chex.assert_trees_all_close(
-            run(form.function, arrays),
+            run(other.function, arrays),
             run(seam.function, arrays),
             rtol=1e-10,
             atol=1e-10,
         )
 
 
-def test_the_cases_are_those_of_the_forms():
-  registered = {f.name for each in _EQUATIONS.values() for f in each.forms}
+def test_the_cases_are_those_of_the_implementations():
+  registered = {
+      other.name
+      for each in _EQUATIONS.values()
+      for other in each.implementations
+  }
   assert registered == _CASES.keys() and fast.cpu
 
 
@@ -89,21 +93,25 @@ def _grouped(platform):
   return 'stablehlo.convolution' in text
 
 
-def test_a_program_takes_the_forms_of_where_it_runs():
+def test_a_program_uses_the_implementation_for_its_device():
   """However it was traced, here on a CPU; a TPU computes the equations."""
   assert not _grouped('cpu')
   assert _grouped('cuda') and _grouped('tpu')
 
 
-def test_forms_are_chosen_or_left_out():
+def test_implementations_are_chosen_or_left_out():
   with ops.plain():
     assert _grouped('cpu')
-    with ops.forms(depthwise='shift'):
+    with ops.implementations(depthwise='shift'):
       assert not _grouped('cpu')
-  with ops.forms(depthwise='conv'):
+  with ops.implementations(depthwise='conv'):
     assert _grouped('cpu')
-  with ops.forms(depthwise='shift'):
+  with ops.implementations(depthwise='shift'):
     assert not _grouped('cuda')
+    with ops.implementations(attention='cyclic'):  # None keeps the outer choice
+      assert not _grouped('cuda')
+    with ops.implementations(depthwise='auto'):
+      assert _grouped('cuda')
   assert not _grouped('cpu')
 
 
@@ -116,7 +124,7 @@ def test_windows_are_computed_as_chosen():
     )
 
   banded = text()
-  with ops.forms(attention='cyclic'):
+  with ops.implementations(attention='cyclic'):
     assert text() != banded
     with ops.plain():
       assert text() != banded
@@ -126,12 +134,12 @@ def test_windows_are_computed_as_chosen():
 @pytest.mark.parametrize('name', ['attention', 'depthwise'])
 def test_an_unknown_choice_is_refused(name):
   with pytest.raises(ValueError, match=f"{name}='rolled' is not one of"):
-    with ops.forms(**{name: 'rolled'}):
+    with ops.implementations(**{name: 'rolled'}):
       pass
 
 
 def test_an_exported_program_serves_all_devices():
-  """With its gradient, and forms within; run here."""
+  """With its gradient, and implementations inside; run here."""
   gradient = jax.jit(jax.grad(_conv, (0, 1)))
   program = export.export(gradient, platforms=('cpu', 'cuda', 'tpu'))(*_ARRAYS)
   program = export.deserialize(program.serialize(vjp_order=0))
@@ -181,8 +189,10 @@ def test_what_makes_another_program_is_traced_again(scaled):
   ]
 
 
-def test_a_form_is_for_its_device_and_arguments(scaled):
-  @scaled.form('sums', on='cpu', when=lambda x, shift, *, factor: factor == 2)
+def test_an_implementation_is_for_its_device_and_arguments(scaled):
+  @scaled.implementation(
+      'sums', on='cpu', when=lambda x, shift, *, factor: factor == 2
+  )
   def doubled(x, shift, *, factor):
     del shift, factor
     return x + x

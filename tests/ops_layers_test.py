@@ -213,7 +213,7 @@ def _convolved(x, kernel, stride):
   return y
 
 
-@pytest.mark.parametrize('computed', [ops.plain, ops.forms])
+@pytest.mark.parametrize('computed', [ops.plain, ops.implementations])
 @pytest.mark.parametrize('stride', [1, 2])
 @pytest.mark.parametrize(('height', 'width'), [(1, 2), (3, 4), (7, 10)])
 def test_conv3x3_matches_loops(height, width, stride, computed):
@@ -228,7 +228,7 @@ def test_conv3x3_matches_loops(height, width, stride, computed):
 @pytest.mark.parametrize('size', [3, 5])
 def test_depthwise_conv_matches_loops(size, depthwise):
   x, kernel = X, RNG.normal(size=(size, size, 1, 6))
-  with ops.forms(depthwise=depthwise):
+  with ops.implementations(depthwise=depthwise):
     y = ops.depthwise_conv(jnp.float32(x), jnp.float32(kernel))
   np.testing.assert_allclose(y, _convolved(x, kernel, 1), atol=2e-5)
 

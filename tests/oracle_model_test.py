@@ -83,7 +83,7 @@ def _case(name, window, size, depths):
 def test_model_agrees_with_the_oracle(name, window, size, depths, attention):
   flat, image, want = _case(name, window, size, depths)
   model = _model(name, window, depths)
-  with jax.enable_x64(True), ops.forms(attention=attention):
+  with jax.enable_x64(True), ops.implementations(attention=attention):
     logits, maps = _answer(model.clone(dtype=jnp.float64), flat, image)
   assert logits.dtype == jnp.float64
   assert sorted(maps) == ['stage1', 'stage2', 'stage3', 'stage4']
@@ -95,7 +95,7 @@ def test_model_agrees_with_the_oracle(name, window, size, depths, attention):
 
 
 def test_the_equations_alone_do_so_too():
-  """Without the forms that a CPU takes."""
+  """Without the implementations that a CPU uses."""
   name, window, size, depths = 'retention_compact', 3, (64, 96), (2, 1, 2, 1)
   flat, image, want = _case(name, window, size, depths)
   model = _model(name, window, depths).clone(dtype=jnp.float64)

@@ -212,7 +212,7 @@ def test_names_outside_of_the_stages():
 def test_how_it_is_computed_changes_no_name(name):
   reference = _shapes(name, 10)
   factory.variable_shapes.cache_clear()
-  with ops.forms(attention='cyclic', depthwise='shift'):
+  with ops.implementations(attention='cyclic', depthwise='shift'):
     assert _shapes(name, 10) == reference
   with ops.plain():
     assert _shapes(name, 10, size=(75, 106)) == reference

@@ -450,5 +450,5 @@ def test_both_steps_are_traced_with_the_forms_of_the_config(
   spy(evaluator, 'make_eval_step')
   impls = {'attention_impl': 'cyclic', 'depthwise_impl': 'shift'}
   tiny_parts.train(tmp_path, stop_after_epochs=1, **impls)
-  forms = 'cyclic', 'shift'
-  assert seen == {'make_train_step': forms, 'make_eval_step': forms}
+  named = 'cyclic', 'shift'
+  assert seen == {'make_train_step': named, 'make_eval_step': named}

@@ -36,8 +36,8 @@ def beside_peers(
   Args:
     bench: Where.
     specs: Of models.
-    peers: 'plain', the same without the faster forms; 'eager' and 'compile',
-      its twin in PyTorch; else models of timm.
+    peers: 'plain', the same without faster implementations; 'eager' and
+      'compile', its twin in PyTorch; else models of timm.
   """
   groups = []
   for one in specs:
@@ -92,7 +92,7 @@ def _run_spec(folder):
 
 
 def depthwise(bench: measure.Bench) -> dict[str, Any]:
-  """Measures depthwise convolutions and their gradients in both forms.
+  """Measures depthwise convolutions and their gradients, both ways.
 
   The maps are those of a large model's first stage and of CIFAR-10's second;
   on an accelerator, of a whole batch.

@@ -2,9 +2,9 @@
 
 A spec has a 'task' and, for a model, 'model', 'fields', 'batch', 'image_size',
 'classes', 'dtype' (None: bfloat16, on a CPU float32) and 'plain' (the model as
-its equations are written, without the faster forms). Task 'pipeline' trains as
-a run does, and its spec also has 'storage' (as `config.data.storage`; None to
-repeat one batch), 'workers' (None: the recipe's) and 'dir', where
+its equations are written, without faster implementations). Task 'pipeline'
+trains as a run does, and its spec also has 'storage' (as `config.data.storage`;
+None to repeat one batch), 'workers' (None: the recipe's) and 'dir', where
 `pipeline.make_data` has put its images.
 """
 
@@ -196,7 +196,7 @@ def _depthwise(spec):
 
   @jax.jit
   def both(x, kernel, cotangent):
-    with ops.forms(depthwise=spec['impl']):
+    with ops.implementations(depthwise=spec['impl']):
       y, backward = jax.vjp(ops.depthwise_conv, x, kernel)
       return y, backward(cotangent)
 

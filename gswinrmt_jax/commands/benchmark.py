@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--depthwise',
       action='store_true',
-      help='depthwise convolutions alone, in both forms',
+      help='depthwise convolutions alone, in both implementations',
   )
   add('--start', action='store_true', help='imports, and a first step')
   add(

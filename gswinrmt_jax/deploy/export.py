@@ -38,7 +38,7 @@ Program = Callable[[UInt8[Array, 'b h w 3'], Any], Float[Array, 'b k']]
 
 def export(
     weights: Weights,
-    form: str,
+    file_format: str,
     folder: pathlib.Path,
     terminal: Terminal | None = None,
     *,
@@ -48,7 +48,7 @@ def export(
 
   Args:
     weights: What to write.
-    form: One of `FORMATS`.
+    file_format: One of `FORMATS`.
     folder: Created if it does not exist; files of the same format are replaced.
     terminal: Where to print what was written, and how far its logits are off.
     about: What the model card says that the weights do not know.
@@ -57,14 +57,14 @@ def export(
     The file.
 
   Raises:
-    UserError: If the model has no such form, a library is missing, the folder
+    UserError: If the model has no such format, a library is missing, the folder
       holds something else, or the file gives other logits than the model. Then
       the folder is as it was.
   """
   terminal = terminal or Terminal()
   weights.check_is_no_segmenter()
   _check_folder(folder)
-  name, write, tolerance = _FORMATS[form]
+  name, write, tolerance = _FORMATS[file_format]
   folder = folder.absolute()
   folder.parent.mkdir(parents=True, exist_ok=True)
   # Only a file that was checked replaces the one before.
@@ -86,7 +86,7 @@ def export(
       written.rename(part)
   path = folder / name
   files.write_json(folder / card_lib.FILE, weights.card.to_dict())
-  model_card.write(folder, weights, form, about)
+  model_card.write(folder, weights, file_format, about)
   terminal.say(
       f'{weights.origin}: written to {path} '
       f'({path.stat().st_size / 1e6:.1f} MB); logits differ by '
@@ -108,7 +108,8 @@ def make_program(weights: Weights) -> Program:
 
   def program(pixels, variables):
     image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)
-    return model.apply(variables, image, train=False)
+    with weights.implementations():
+      return model.apply(variables, image, train=False)
 
   return program
 

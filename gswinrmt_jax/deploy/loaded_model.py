@@ -98,15 +98,12 @@ class LoadedModel:
     self.model = weights.make_model(self.image_size, dtype=dtype)
     self.variables = weights.variables
     self._crop = weights.card.crop_at(self.image_size)
+    self._implementations = weights.implementations
     self._probabilities = jax.jit(
-        lambda variables, pixels: jax.nn.softmax(
-            self.model.apply(variables, self._normalize(pixels), train=False)
-        )
+        lambda *args: jax.nn.softmax(self._apply(*args))
     )
     self._features = jax.jit(
-        lambda variables, pixels: self.model.apply(
-            variables, self._normalize(pixels), train=False, method='features'
-        )
+        lambda *args: self._apply(*args, method='features')
     )
 
   def __repr__(self) -> str:
@@ -238,18 +235,24 @@ class LoadedModel:
       UserError: If the point is outside the image.
     """
     pixels = self.pixels(image)
-    found = maps.compute(
-        self.model,
-        self.variables,
-        self._normalize(pixels[None])[0],
-        point=point,
-        label=prediction.labels[0],
-    )
+    with self._implementations():
+      found = maps.compute(
+          self.model,
+          self.variables,
+          self._normalize(pixels[None])[0],
+          point=point,
+          label=prediction.labels[0],
+      )
     name, probability = prediction.names[0], prediction.probabilities[0]
     file = pathlib.Path(prediction.image).name
     maps.write(
         folder, found, pixels, title=f'{file}: {name} ({probability:.1%})'
     )
+
+  def _apply(self, variables, pixels, **how):
+    image = self._normalize(pixels)
+    with self._implementations():
+      return self.model.apply(variables, image, train=False, **how)
 
   def _normalize(self, pixels):
     card = self.card

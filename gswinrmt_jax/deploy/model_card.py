@@ -43,11 +43,11 @@ class About:
 def write(
     folder: pathlib.Path,
     weights: Weights,
-    form: str,
+    file_format: str,
     about: About | None = None,
 ) -> None:
   """Writes the model card; it describes the format exported last."""
-  lines = _lines(weights, form, about or About())
+  lines = _lines(weights, file_format, about or About())
   files.write_text(folder / FILE, '\n'.join(lines) + '\n')
 
 
@@ -56,7 +56,7 @@ def is_one(path: pathlib.Path) -> bool:
   return path.read_text(errors='replace').startswith('\n'.join(_HEAD))
 
 
-def _lines(weights: Weights, form: str, about: About) -> Iterator[str]:
+def _lines(weights: Weights, file_format: str, about: About) -> Iterator[str]:
   card = weights.card
   data = weights.recipe.data.name if weights.recipe is not None else None
   height, width = card.image_size
@@ -75,7 +75,7 @@ def _lines(weights: Weights, form: str, about: About) -> Iterator[str]:
   yield from ('', '## Results', '', *_results(weights, data))
   if about.note:
     yield from ('', '## Training', '', about.note)
-  yield from ('', '## Use', '', *_use(card, form))
+  yield from ('', '## Use', '', *_use(card, file_format))
   yield from ('', '## Licence and citation', '')
   yield f'Weights: {about.license or "no licence was stated"}.'
   yield _CITATION
@@ -142,11 +142,11 @@ def _results(weights, data):
   )
 
 
-def _use(card, form):
+def _use(card, file_format):
   """Yields how to call what was written."""
   height, width = card.image_size
   result = 'logits' if card.num_classes else 'features'
-  if form not in _LOADED:
+  if file_format not in _LOADED:
     yield (
         f'A program: uint8 RGB pixels `[b, {height}, {width}, 3]` in, {result} '
         'out; the normalisation is inside.'

@@ -90,9 +90,10 @@ def _see(
   @jax.jit
   def see(variables, image):
     pixels = augment_lib.normalize(image, mean=card.mean, std=card.std)
-    _, dense = model.apply(
-        variables, pixels, train=False, method='class_and_dense_logits'
-    )
+    with weights.implementations():
+      _, dense = model.apply(
+          variables, pixels, train=False, method='class_and_dense_logits'
+      )
     return jax.lax.top_k(jax.nn.softmax(dense), top)
 
   place = mesh.Devices()

@@ -1,13 +1,12 @@
 """Evaluates weights on a split: those of a run, or others."""
 
-import contextlib
 import pathlib
 import re
 from typing import Any
 
 import jax
 
-from gswinrmt_jax import files, ops
+from gswinrmt_jax import files
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import compilation
@@ -74,7 +73,7 @@ def evaluate_run(
   out.parent.mkdir(parents=True, exist_ok=True)
   size = (image_size, image_size) if image_size else weights.card.image_size
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZE
-  with _forms(recipe):
+  with weights.implementations():
     scores = _scores(
         weights,
         (name, taken, data_dir),
@@ -131,15 +130,6 @@ def data_of(
   weights.check_classes(datasets.info(name, data_dir))
   datasets.ensure(name, data_dir)
   return name, split, data_dir
-
-
-def _forms(recipe):
-  """Returns the context in which a run's model is traced, as in training."""
-  if recipe is None:
-    return contextlib.nullcontext()
-  return ops.forms(
-      attention=recipe.attention_impl, depthwise=recipe.depthwise_impl
-  )
 
 
 def _scores(weights, split, size, batch_size, terminal):

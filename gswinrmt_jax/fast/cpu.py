@@ -31,7 +31,8 @@ _TERMS, _TAPS = 8, 9
 # Of maps of at most so many tokens the first stage sums a whole map, or a row
 # of a tiny one, of so many channels: a LayerNorm after the convolution has its
 # gradient computed within these sums, and LLVM then finds no vectors in the
-# other form. The gradient of `retention_compact` took 1.2 times as long.
+# other way of summing. The gradient of `retention_compact` took 1.2 times as
+# long.
 _SMALL_MAP, _TINY_ROW, _GROUP = 64, 4, 16
 
 
@@ -41,7 +42,7 @@ def _leaves_few_positions(x, kernel, *, stride):
   return height * width <= _FEW_POSITIONS
 
 
-@ops.conv3x3.form('patches', on='cpu', when=_leaves_few_positions)
+@ops.conv3x3.implementation('patches', on='cpu', when=_leaves_few_positions)
 def conv3x3_of_patches(x: Array, kernel: Array, *, stride: int) -> Array:
   """`ops.conv3x3` as one matmul of all patches with the kernel."""
   height, width = (-(-extent // stride) for extent in x.shape[1:3])
@@ -56,7 +57,7 @@ def conv3x3_of_patches(x: Array, kernel: Array, *, stride: int) -> Array:
   return jnp.concatenate(patches, axis=-1) @ kernel
 
 
-@ops.depthwise_conv.form('shift', on='cpu', choice='depthwise')
+@ops.depthwise_conv.implementation('shift', on='cpu', choice='depthwise')
 @jax.custom_vjp
 def depthwise_by_shifts(x: Array, kernel: Array) -> Array:
   """`ops.depthwise_conv` as a sum of shifted products, one loop for XLA.

@@ -12,4 +12,4 @@ dense          segmentation: necks, heads, `create_segmenter`
 cost           parameters and multiply-accumulates
 """
 
-from gswinrmt_jax import fast as fast  # Its forms are what a model runs.
+from gswinrmt_jax import fast as fast  # Models run its implementations.

@@ -81,7 +81,7 @@ def count(model: Backbone, image_size: tuple[int, int]) -> Cost:
       operations[kind[0]] += kind[1] * y.size
     return y
 
-  as_windows = ops.forms(attention='cyclic')
+  as_windows = ops.implementations(attention='cyclic')
   with nn.intercept_methods(count_norm), ops.plain(), as_windows:
     program = jax.make_jaxpr(
         lambda variables, image: model.apply(variables, image, train=False)

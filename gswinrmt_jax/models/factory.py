@@ -167,7 +167,7 @@ def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
   for key, value in overrides.items():
     if key in RETIRED:
       raise ValueError(
-          f'{key!r} is no field of a model: compute within ops.forms().'
+          f'{key!r} is not a field of a model: use ops.implementations().'
       )
     if key not in FIELDS:
       raise ValueError(f'A model has no field {key!r}{_nearest(key, FIELDS)}')

@@ -10,14 +10,20 @@
     pairs       images mixed with their neighbours in the batch
 
 Equations 5, 6 and 8 (gate, LCE, SwiGLU) are in `models.attention`. All is plain
-`jnp`, differentiated by JAX. Faster forms of some are in `gswinrmt_jax.fast`
-(see `ops.equation`). Inside `with ops.plain():` no form is taken unless
-`ops.forms` names it. Importing the file of an attention form here makes it a
-`score_fn` of the models.
+`jnp`, differentiated by JAX. `gswinrmt_jax.fast` has faster implementations of
+some (see `ops.equation`). Inside `with ops.plain():` only implementations that
+`ops.implementations` names are used. Importing the file of an attention form
+here makes it a `score_fn` of the models.
 """
 
 from gswinrmt_jax.ops.axial import FORMS, FULL_FORMS
-from gswinrmt_jax.ops.equation import CHOICES, forms, plain, wide, wide_dtype
+from gswinrmt_jax.ops.equation import (
+    CHOICES,
+    implementations,
+    plain,
+    wide,
+    wide_dtype,
+)
 from gswinrmt_jax.ops.layers import (
     add_bias,
     batch_norm,
@@ -56,10 +62,10 @@ __all__ = [
     'conv3x3',
     'dense',
     'depthwise_conv',
-    'forms',
     'full_linear_retention',
     'full_retention',
     'gelu',
+    'implementations',
     'layer_norm',
     'linear_retention',
     'normalize_heads',

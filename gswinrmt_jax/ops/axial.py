@@ -3,8 +3,8 @@
 A form defines only how scores become weights (`Weigh`). Masks are those
 of Swin; windows adapt to the map by Gated-SwinRMT, eq. 9.
 
-Letters of shapes: b batch (in the cyclic form with the windows folded in), h w
-rows and columns, n heads, d channels per head, l lines: rows in the width pass,
+Letters of shapes: b batch (times windows if `impl` is 'cyclic'), h w rows and
+columns, n heads, d channels per head, l lines: rows in the width pass,
 columns in the height pass. Of a pair `[i, j]`, i is the query and j the key.
 """
 
@@ -96,8 +96,8 @@ def axial_attention(
       O[i, j]  = sum_I A_h[j, i, I] V'[I, j]
 
   with the weights `A` of `weigh`; the other arguments, result and errors are
-  those of `ops.retention`. `ops.forms` chooses between 'banded' and 'cyclic',
-  which agree to rounding for every size, window and shift.
+  those of `ops.retention`. `ops.implementations` chooses between 'banded' and
+  'cyclic', which agree to rounding for every size, window and shift.
   """
   _check(query, key, value, window, shift)
   _check_heads('log_decay', log_decay, (2, query.shape[3]))

@@ -1,18 +1,19 @@
-"""Equations, and the registry of their faster forms.
+"""Equations, and the registry of their faster implementations.
 
-An equation is plain `jnp`. A form is another function of the same arguments
-and results that some device computes faster; `gswinrmt_jax.fast` has them.
+An equation is plain `jnp`. An implementation is another function of the same
+arguments and results that some device computes faster; they are in
+`gswinrmt_jax.fast`.
 
     @equation
     def depthwise_conv(x, kernel):
       ...
 
-    @depthwise_conv.form('shift', on='cpu', choice='depthwise')
+    @depthwise_conv.implementation('shift', on='cpu', choice='depthwise')
     def by_shifts(x, kernel):
       ...
 
-A program takes a form on its device, wherever it was traced or compiled, unless
-`plain` or `forms` say otherwise.
+A program uses the implementation for the device it runs on, wherever it was
+traced or compiled, unless `plain` or `implementations` say otherwise.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,14 +48,14 @@ _chosen = jax.make_user_context(_Chosen())
 
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
-  """Takes no faster form of an equation inside, only those `forms` names."""
+  """Inside, only implementations that `implementations` names are used."""
   with _chosen(dataclasses.replace(_chosen.value, plain=True)):
     yield
 
 
 @contextlib.contextmanager
-def forms(
-    *, attention: str = 'auto', depthwise: str = 'auto'
+def implementations(
+    *, attention: str | None = None, depthwise: str | None = None
 ) -> Iterator[None]:
   """Selects how functions traced inside are computed; results are the same.
 
@@ -66,32 +67,35 @@ def forms(
       products, 'conv' is XLA's grouped convolution. 'auto' is 'shift' on a CPU
       and 'conv' elsewhere.
 
+  None keeps what an enclosing `implementations` selected, or else 'auto'.
+
   Raises:
     ValueError: If one is not known.
   """
-  chosen = {'attention': attention, 'depthwise': depthwise}
-  for name, value in chosen.items():
+  named = {'attention': attention, 'depthwise': depthwise}
+  named = {name: value for name, value in named.items() if value is not None}
+  for name, value in named.items():
     if value not in CHOICES[name]:
       raise ValueError(f'{name}={value!r} is not one of {CHOICES[name]}.')
-  with _chosen(dataclasses.replace(_chosen.value, **chosen)):
+  with _chosen(dataclasses.replace(_chosen.value, **named)):
     yield
 
 
 def chosen(name: str) -> str:
-  """Returns what `forms` chose for a name in `CHOICES`."""
+  """Returns what `implementations` selected for a name in `CHOICES`."""
   return getattr(_chosen.value, name)
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class Implementation:
   """Another way to compute an equation.
 
   Attributes:
     name: Its name, among the values of `choice` if it has one.
     function: Takes the arguments of the equation.
-    on: The kind of device that it is faster on, as JAX names it.
-    when: Whether it is for these arguments.
-    choice: The argument of `forms` that chooses it; '' for none.
+    on: The kind of device on which it is faster, as JAX names it.
+    when: Returns whether it is used for these arguments.
+    choice: The argument of `implementations` that selects it; '' for none.
   """
 
   name: str
@@ -102,18 +106,18 @@ class Form:
 
 
 class Equation:
-  """A function of arrays, traced once for each shape, with its forms.
+  """A function of arrays, traced once for each shape, with its implementations.
 
   Attributes:
     function: The equation itself.
-    forms: The other forms; the first that fits is taken.
+    implementations: The others; the first that fits is used.
   """
 
   def __init__(self, function: Callable[..., Any]):
     """Wraps the equation; see `equation`."""
     functools.update_wrapper(self, function)
     self.function = function
-    self.forms: list[Form] = []
+    self.implementations: list[Implementation] = []
     self._signature = inspect.signature(function)
     static = [
         name
@@ -128,12 +132,12 @@ class Equation:
     self._traced = jax.jit(traced, static_argnames=static)
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
-    """Computes the equation, by the form that fits where it runs."""
+    """Computes the equation, by the implementation for the device."""
     bound = self._signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return self._traced(*bound.args, **bound.kwargs)
 
-  def form(
+  def implementation(
       self,
       name: str,
       *,
@@ -141,10 +145,12 @@ class Equation:
       when: Callable[..., bool] = lambda *arrays, **options: True,
       choice: str = '',
   ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns a decorator that adds a form; arguments as in `Form`."""
+    """Returns a decorator that adds one; see `Implementation`."""
 
     def add(function):
-      self.forms.append(Form(name, function, on, when, choice))
+      self.implementations.append(
+          Implementation(name, function, on, when, choice)
+      )
       return function
 
     return add
@@ -152,22 +158,23 @@ class Equation:
   def _compute(self, arrays, options):
     equation = functools.partial(self.function, **options)
     by_device = {}
-    for form in self.forms:
-      wanted = chosen(form.choice) if form.choice else 'auto'
-      if not form.when(*arrays, **options) or wanted not in ('auto', form.name):
+    for other in self.implementations:
+      wanted = chosen(other.choice) if other.choice else 'auto'
+      fits = other.when(*arrays, **options)
+      if not fits or wanted not in ('auto', other.name):
         continue
-      function = functools.partial(form.function, **options)
-      if wanted == form.name:
+      function = functools.partial(other.function, **options)
+      if wanted == other.name:
         return function(*arrays)
       if not _chosen.value.plain:
-        by_device.setdefault(form.on, function)
+        by_device.setdefault(other.on, function)
     if not by_device:
       return equation(*arrays)
     return lax.platform_dependent(*arrays, default=equation, **by_device)
 
 
 def equation(function: Callable[..., Any]) -> Equation:
-  """Decorates an equation: traced once for each shape, open to other forms.
+  """Decorates an equation: one trace for each shape, and implementations.
 
   A model calls an equation in every layer. Traced again for each, a deep model
   takes seconds of Python before XLA begins.

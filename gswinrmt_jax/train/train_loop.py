@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import ml_collections
 
-from gswinrmt_jax import files, ops, recipes
+from gswinrmt_jax import files, recipes
 from gswinrmt_jax.checkpoints import checkpointer, raw_and_ema
 from gswinrmt_jax.distributed import compilation, processes
 from gswinrmt_jax.errors import (
@@ -63,11 +63,7 @@ def train(
       run = stack.enter_context(open_run(config, folder, terminal))
     identity = [config.to_dict(), dataclasses.asdict(run.images)]
     processes.check_same('configs or images', identity)
-    stack.enter_context(
-        ops.forms(
-            attention=config.attention_impl, depthwise=config.depthwise_impl
-        )
-    )
+    stack.enter_context(recipes.implementations(config))
     summary = _summary_of_finished(run)
     if summary:
       terminal.say(f'{folder} is complete.')

@@ -1,6 +1,7 @@
 """Weights from a run, a folder of weights, a file or the hub."""
 
 from collections.abc import Callable, Mapping
+import contextlib
 import dataclasses
 import pathlib
 from typing import Any
@@ -9,6 +10,7 @@ from flax import traverse_util
 import jax.numpy as jnp
 import ml_collections
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer, raw_and_ema
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
@@ -67,6 +69,16 @@ class Weights:
     """
     card = dataclasses.replace(self.card, dtype=dtype or self.card.dtype)
     return _model_and_shapes(card, image_size or card.image_size)[0]
+
+  def implementations(self) -> contextlib.AbstractContextManager[None]:
+    """Returns the context in which the model is traced as in its run.
+
+    See `recipes.implementations`. Weights that are not of a run leave the
+    choice to the caller.
+    """
+    if self.recipe is None:
+      return contextlib.nullcontext()
+    return recipes.implementations(self.recipe)
 
   def check_is_no_segmenter(self) -> None:
     """Refuses segmenters, for what works with a class per image.
