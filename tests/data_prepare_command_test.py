@@ -49,7 +49,7 @@ def test_cifar10_from_an_archive_into_a_directory(
 def test_unknown_data_set():
   with pytest.raises(UserError, match='did you mean cifar10'):
     run('cifar')
-  with pytest.raises(UserError, match='known: folder, imagenet, mini_imagenet'):
+  with pytest.raises(UserError, match='known: folder, segmentation, imagenet'):
     run('xyz')
   with pytest.raises(UserError, match='images: `prepare folder xyz`'):
     run('xyz', '--images', 'in')

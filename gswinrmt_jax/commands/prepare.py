@@ -3,7 +3,8 @@
 TFDS is TensorFlow Datasets. Training prepares cifar10 by itself when it is
 missing. Images of your own, ImageNet and mini-ImageNet are prepared from local
 copies: every image is decoded once to check it, and its bytes are stored
-unchanged.
+unchanged. For segmentation, an image and the file that labels its pixels have
+the same name, up to the suffix.
 
   gswinrmt prepare cifar10                       download (170 MB)
   gswinrmt prepare cifar10 --archive cifar-10-binary.tar.gz
@@ -13,6 +14,9 @@ unchanged.
   gswinrmt prepare folder birds --images DIR     class folders in DIR, or in
                                                  DIR/train, DIR/val, DIR/test
   gswinrmt prepare folder birds --images DIR --val 0.2 --test 0 --seed 1
+  gswinrmt prepare segmentation streets --images DIR --labels DIR
+                                                 both with train/, val/, test/,
+                                                 or both without
   gswinrmt prepare imagenet --images DIR         official tars, or class folders
   gswinrmt prepare mini_imagenet --images DIR    few-shot release, or folders
 
@@ -29,6 +33,17 @@ _IMAGES = ('images', 'jobs', 'on_error')
 # Which options belong to which data set.
 _OPTIONS = {
     'folder': ('name', *_IMAGES, 'val', 'test', 'seed'),
+    'segmentation': (
+        'name',
+        *_IMAGES,
+        'labels',
+        'classes',
+        'void',
+        'zero_is_void',
+        'val',
+        'test',
+        'seed',
+    ),
     'imagenet': _IMAGES,
     'mini_imagenet': (*_IMAGES, 'classes', 'seed'),
     'cifar10': ('archive',),
@@ -42,14 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       'dataset',
       metavar='DATASET',
-      help='cifar10, digits (built in), folder (your own images), imagenet or '
-      'mini_imagenet',
+      help='cifar10, digits (built in), folder (your own images), segmentation '
+      '(images with label images), imagenet or mini_imagenet',
   )
   add(
       'name',
       nargs='?',
       metavar='NAME',
-      help='with `folder`: the name for config.data.name',
+      help='with `folder` and `segmentation`: the name for config.data.name',
   )
   add(
       '--dir',
@@ -64,7 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='local cifar-10-binary.tar.gz or cifar-10-python.tar.gz to read '
       'instead of downloading',
   )
-  group = parser.add_argument_group('folder, imagenet, mini_imagenet')
+  group = parser.add_argument_group(
+      'folder, segmentation, imagenet, mini_imagenet'
+  )
   add = group.add_argument
   add('--images', metavar='DIR', help='folder of the images')
   arguments.add_number(
@@ -81,8 +98,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--classes',
       metavar='FILE',
-      help="for mini_imagenet from ImageNet's train set: the 100 WordNet "
-      'identifiers, one per line',
+      help='with segmentation: names of the classes, in order, one per line '
+      "(default: their numbers); for mini_imagenet from ImageNet's train set: "
+      'the 100 WordNet identifiers, one per line',
+  )
+  add = parser.add_argument_group('segmentation').add_argument
+  add('--labels', metavar='DIR', help='folder of the label images')
+  add(
+      '--void',
+      type=int,
+      metavar='N',
+      help='value of pixels without a class, in addition to 255',
+  )
+  add(
+      '--zero-is-void',
+      action='store_true',
+      default=None,
+      help='0 has no class, and 1 is the first class (ADE20K)',
   )
   add = parser.add_argument_group('images that have no splits yet').add_argument
   for name in ('val', 'test'):
@@ -90,7 +122,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f'--{name}',
         type=float,
         metavar='SHARE',
-        help=f'with folder: share of each class for {name}; default 0.1',
+        help=f'share of each class for {name}, with segmentation of all '
+        'images; default 0.1',
     )
   add('--seed', type=int, metavar='N', help='of the random split; default 0')
 
@@ -113,7 +146,8 @@ def _check_options(args):
     near = arguments.did_you_mean(args.dataset, _OPTIONS)
     said = near or f'; known: {", ".join(_OPTIONS)}'
     if args.images:
-      said += f'; for your own images: `prepare folder {args.dataset}`'
+      kind = 'segmentation' if args.labels else 'folder'
+      said += f'; for your own images: `prepare {kind} {args.dataset}`'
     raise UserError(f'unknown data set {args.dataset!r}{said}')
   for key, value in vars(args).items():
     if key in ('dataset', 'dir', *_OPTIONS[args.dataset]) or value is None:
@@ -127,11 +161,14 @@ def _prepare_images(args):
   from gswinrmt_jax.data import parallel
   from gswinrmt_jax.data.prepare import class_folders, writer
 
-  name = args.name if args.dataset == 'folder' else args.dataset
-  if args.dataset == 'folder':
-    class_folders.check_name(name)
+  own = 'name' in _OPTIONS[args.dataset]
+  name = args.name if own else args.dataset
+  if own:
+    class_folders.check_name(name, args.dataset)
   if not args.images:
     raise UserError(f'prepare {args.dataset} needs --images DIR')
+  if args.dataset == 'segmentation' and not args.labels:
+    raise UserError('prepare segmentation needs --labels DIR')
   writer.prepare(
       name,
       lambda: _find(args),
@@ -142,18 +179,38 @@ def _prepare_images(args):
 
 
 def _find(args):
-  from gswinrmt_jax.data.prepare import class_folders, collection, imagenet
+  from gswinrmt_jax.data.prepare import (
+      class_folders,
+      collection,
+      imagenet,
+      label_images,
+  )
 
-  root = _path(args.images)
-  if not root.is_dir():
-    raise UserError(f'--images {args.images}: no such directory')
+  root = _folder('--images', args.images)
   if args.dataset == 'imagenet':
     return imagenet.find(root)
   if args.dataset == 'mini_imagenet':
     classes = args.classes and _path(args.classes)
     return imagenet.find_mini(root, classes=classes, seed=args.seed)
+  if args.dataset == 'segmentation':
+    found = label_images.find(
+        root,
+        _folder('--labels', args.labels),
+        classes=args.classes and _path(args.classes),
+        void=args.void,
+        zero_is_void=bool(args.zero_is_void),
+    )
+  else:
+    found = class_folders.find(root)
   shares = {'val': args.val, 'test': args.test}
-  return collection.divide(class_folders.find(root), shares, args.seed)
+  return collection.divide(found, shares, args.seed)
+
+
+def _folder(option, text):
+  path = _path(text)
+  if not path.is_dir():
+    raise UserError(f'{option} {text}: no such directory')
+  return path
 
 
 def _path(text):

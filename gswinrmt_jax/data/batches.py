@@ -6,15 +6,18 @@ import itertools
 
 import numpy as np
 
-from gswinrmt_jax.data import parallel
-from gswinrmt_jax.data.records import Arrays, Batch, Decoded, Records, Rows
+from gswinrmt_jax.data import parallel, segmentation
+from gswinrmt_jax.data.records import Arrays, Batch, Records, Rows
+
+# What batches are made of.
+Stream = Records | Rows | segmentation.Decoded
 
 _PART = 64  # images that a thread decodes at a time
 _STEPS = 10**12  # more than any run has
 
 
 def train_batches(
-    records: Records | Rows,
+    records: Stream,
     *,
     batch_size: int,
     seed: int,
@@ -45,7 +48,8 @@ def train_batches(
 
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and the record's number 'row'
-    int32 [b]; with random crops also 'box', with `Rows` only 'row'.
+    int32 [b]; with random crops also 'box', with `Rows` only 'row'. The records
+    of segmentation have labels of pixels, see `segmentation.Decoded`.
 
   Raises:
     UserError: If a record cannot be decoded, or a worker is killed.
@@ -66,7 +70,7 @@ def train_batches(
     rows = np.array([order[index] for index in indices.tolist()], np.int32)
     if isinstance(records, Rows):
       return {'row': rows}
-    drawn = (seed, positions) if isinstance(records, Decoded) else ()
+    drawn = () if isinstance(records, Arrays) else (seed, positions)
     return {**records.gather(rows, *drawn), 'row': rows}
 
   steps = range(start_step, _STEPS)
@@ -82,7 +86,7 @@ def train_batches(
 
 
 def eval_batches(
-    records: Records | Rows,
+    records: Stream,
     *,
     batch_size: int,
     share: tuple[int, int] = (0, 1),
@@ -100,7 +104,9 @@ def eval_batches(
 
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b]; with
-    `Rows` 'row' int32 [b] in place of the first two, n where padded.
+    `Rows` 'row' int32 [b] in place of the first two, n where padded; for
+    segmentation the labels of pixels and 'extents' int32 [b 2], see
+    `segmentation.Decoded`.
 
   Raises:
     UserError: If a record cannot be decoded.
@@ -117,20 +123,23 @@ def eval_batches(
     return {**_padded(batch, len(positions)), 'mask': mask}
 
   steps = range(-(-count // batch_size))
-  if isinstance(records, Decoded):
-    return _in_threads(gather, steps, len(places))
-  return (gather(step, slice(None)) for step in steps)
+  if isinstance(records, (Arrays, Rows)):
+    return (gather(step, slice(None)) for step in steps)
+  return _in_threads(gather, steps, len(places))
 
 
 def _padded(batch: Batch, size: int) -> Batch:
-  """Returns the batch, filled up with zeros to `size` records."""
+  """Returns the batch, filled up with black images to `size` records."""
   missing = size - len(batch['label'])
   if not missing:
     return batch
-  return {
+  padded = {
       name: np.pad(array, ((0, missing),) + ((0, 0),) * (array.ndim - 1))
       for name, array in batch.items()
   }
+  if 'extents' in padded:  # A mean over no pixels would not be a number.
+    padded['extents'][-missing:] = padded['image'].shape[1:3]
+  return padded
 
 
 def _in_threads(

@@ -10,6 +10,7 @@ from gswinrmt_jax.data import (
     imagenet,
     pictures,
     records,
+    segmentation,
     sources,
 )
 from gswinrmt_jax.errors import UserError
@@ -26,6 +27,7 @@ class Info:
       data sets of the user's own.
     std: Likewise.
     image_size: Height and width as stored; zeros where they may differ.
+    task: 'classification', or 'segmentation' if every pixel has a class.
 
   Raises:
     ValueError: If a class name is no string, or images cannot be normalised by
@@ -37,6 +39,7 @@ class Info:
   mean: tuple[float, float, float]
   std: tuple[float, float, float]
   image_size: tuple[int, int] = (32, 32)
+  task: str = 'classification'
 
   def __post_init__(self):
     if not all(isinstance(name, str) for name in self.class_names):
@@ -78,13 +81,16 @@ def info(name: str, data_dir: str = '') -> Info:
   """
   if name in _BUILT_IN:
     return _BUILT_IN[name]
-  features = _open(name, data_dir).info.features
+  builder = _open(name, data_dir)
+  features, task = builder.info.features, sources.task(builder)
+  label = 'label' if task == 'classification' else 'segmentation_mask'
   return Info(
       name=name,
-      class_names=tuple(features['label'].names),
+      class_names=tuple(features[label].names),
       mean=imagenet.MEAN,
       std=imagenet.STD,
       image_size=tuple(side or 0 for side in features['image'].shape[:2]),
+      task=task,
   )
 
 
@@ -120,7 +126,7 @@ def load(
 
   Raises:
     UserError: If the name or split is unknown, or the data are missing, half
-      written or corrupt.
+      written, corrupt or for segmentation.
   """
   source = open_source(name, split, data_dir)
   decoded = records.Decoded(source, image_size, crop, workers)
@@ -131,6 +137,43 @@ def load(
   return records.to_memory(decoded)
 
 
+def load_segmentation(
+    name: str,
+    split: str,
+    data_dir: str = '',
+    *,
+    image_size: tuple[int, int] | None = None,
+    crop: segmentation.Crop | None = None,
+    workers: int = 0,
+) -> segmentation.Decoded:
+  """Returns a split of a data set whose pixels have classes.
+
+  Args:
+    name: As in `info`.
+    split: As in `load`.
+    data_dir: As in `load`.
+    image_size: Longest long and longest short side, in pixels, that images are
+      resized to, keeping their aspect ratio; None keeps their size.
+    crop: What training draws of each image, each time; None for evaluation,
+      which sees the images whole.
+    workers: Processes that decode training batches; 0 for threads.
+
+  Returns:
+    The records, in the data set's own order.
+
+  Raises:
+    UserError: As `load`, or if the data set is for classification.
+  """
+  builder = _open(name, data_dir) if name not in NAMES else None
+  if builder is None or sources.task(builder) != 'segmentation':
+    raise UserError(
+        f'{name} is a data set for classification: segmentation needs images '
+        'with label images (gswinrmt prepare segmentation NAME)'
+    )
+  source = sources.SegmentationSource(builder, split)
+  return segmentation.Decoded(source, image_size, crop, workers)
+
+
 def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
   """Returns the records of a split as they are stored; arguments as of `load`.
 
@@ -139,7 +182,13 @@ def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
   """
   if name == 'digits':
     return sources.ArraySource(*digits.read(split))
-  return sources.TfdsSource(_open(name, data_dir), split)
+  builder = _open(name, data_dir)
+  if sources.task(builder) == 'segmentation':
+    raise UserError(
+        f'{name} is a data set for segmentation: classification needs one '
+        'class for each image (gswinrmt prepare folder NAME)'
+    )
+  return sources.TfdsSource(builder, split)
 
 
 def is_prepared(name: str, data_dir: str = '') -> bool:

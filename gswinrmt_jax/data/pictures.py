@@ -3,11 +3,13 @@
 Preparation, training, evaluation and prediction decode here, and nowhere else.
 """
 
+from collections.abc import Callable
 import dataclasses
+import functools
 import io
 import math
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import PIL.Image
@@ -17,12 +19,17 @@ from gswinrmt_jax.errors import UserError
 
 # Pillow has more, and would run other programs on some of them.
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
+VOID = 255  # the label of a pixel that has no class
+MAX_CLASSES = 254  # of pixels
+_UNKNOWN = 254  # in place of a value that stands for no class
 _BICUBIC = PIL.Image.Resampling.BICUBIC  # antialiased, on eight bits
 _ORIENTATION = 0x0112  # EXIF tag
 _WHITE = (255, 255, 255, 255)
 _MAX_RATIO = 32  # of an image's sides
 _TRIES = 10  # boxes that are drawn before the middle is taken
 _STRIP = 64  # rows that are converted at a time
+_LOSSY = ('JPEG', 'MPO', 'WEBP')
+_ONE_CHANNEL = ('1', 'L', 'P', 'I', 'I;16')  # bits, bytes, palettes, integers
 
 
 class Stored(NamedTuple):
@@ -85,6 +92,88 @@ def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
   Raises:
     ValueError: If it cannot be used; the message continues 'it ...'.
   """
+  return _open(encoded, _to_rgb)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelCoding:
+  """What the values in a label image mean; those of a palette are indices.
+
+  A value is the class. `VOID` (255) and `void` mean that a pixel has none. With
+  `zero_is_void` (ADE20K's) 0 means it, too, and the class is one less than the
+  value.
+  """
+
+  num_classes: int = MAX_CLASSES
+  void: int | None = None
+  zero_is_void: bool = False
+
+  def decode(self, values: np.ndarray) -> np.ndarray:
+    """Returns the classes `[h w]`, uint8, `VOID` where there is none.
+
+    Raises:
+      ValueError: If a value stands for no class; the message continues 'it'.
+    """
+    known = (0 <= values) & (values < 256)
+    classes = self._table[np.where(known, values, 0)]
+    known &= classes != _UNKNOWN
+    if known.all():
+      return classes
+    first = int(self.zero_is_void)
+    none = np.flatnonzero(self._table == VOID)
+    raise ValueError(
+        f'has the value {values[~known][0]}: classes are {first} to '
+        f'{first + self.num_classes - 1}, and '
+        f'{" and ".join(map(str, none))} no class'
+    )
+
+  @functools.cached_property
+  def _table(self):
+    """Returns the class of each value from 0 to 255."""
+    first = int(self.zero_is_void)
+    table = np.full(256, _UNKNOWN, np.uint8)
+    table[first : first + self.num_classes] = np.arange(self.num_classes)
+    table[:first] = VOID
+    table[[VOID] if self.void is None else [VOID, self.void]] = VOID
+    return table
+
+
+def open_label(encoded: bytes, coding: LabelCoding) -> np.ndarray:
+  """Returns the classes of an image's pixels from an encoded label image.
+
+  Returns:
+    uint8 `[h w]`, `VOID` where there is none.
+
+  Raises:
+    ValueError: If it cannot be used; the message continues 'it ...'.
+  """
+  values, stored = _open(encoded, np.asarray)
+  if stored.format in _LOSSY:
+    raise ValueError(f'is {stored.format}, which changes values: use PNG')
+  if stored.mode not in _ONE_CHANNEL:
+    raise ValueError(
+        f'has the mode {stored.mode}: labels need one channel, the class of '
+        'each pixel as its grey level or index in a palette'
+    )
+  return coding.decode(values.astype(np.int32))
+
+
+def decode_label(encoded: bytes, coding: LabelCoding, name: str) -> np.ndarray:
+  """Returns classes as `open_label` does; messages name it `name`.
+
+  Raises:
+    UserError: If it is no label image, or a damaged one.
+  """
+  try:
+    return open_label(encoded, coding)
+  except ValueError as error:
+    raise UserError(f'{name}: its label image {error}') from error
+
+
+def _open(
+    encoded: bytes, convert: Callable[[PIL.Image.Image], Any]
+) -> tuple[Any, Stored]:
+  """Returns what `convert` makes of an image, and how it is stored."""
   if not encoded:
     raise ValueError('is empty')
   try:
@@ -97,7 +186,7 @@ def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
       turned = image.getexif().get(_ORIENTATION, 1) > 1
       stored = Stored(*image.size, image.mode, image.format, turned)
       PIL.ImageOps.exif_transpose(image, in_place=True)
-      return _to_rgb(image), stored
+      return convert(image), stored
   except PIL.UnidentifiedImageError as error:
     raise ValueError(
         f'is not an image that can be read ({", ".join(FORMATS)})'

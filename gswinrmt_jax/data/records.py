@@ -115,9 +115,7 @@ class Decoded:
     drawn = isinstance(self.crop, pictures.RandomCrop)
     for index, (picture, number) in enumerate(self.source.read(rows)):
       if drawn:
-        # A counter-based generator: its key alone determines what it draws.
-        key = np.array([seed, positions[index]], np.uint64)
-        rng = np.random.Generator(np.random.Philox(key=key))
+        rng = generator(seed, positions[index])
         fitted, box[index] = pictures.random_crop(
             picture, self.size, self.crop, rng
         )
@@ -138,6 +136,13 @@ class Decoded:
 
 
 Records = Arrays | Decoded
+
+
+def generator(seed: int, position: int) -> np.random.Generator:
+  """Returns the source of what is drawn for a place in training's stream."""
+  # Counter-based: the key alone determines what it draws.
+  key = np.array([seed, position], np.uint64)
+  return np.random.Generator(np.random.Philox(key=key))
 
 
 def to_memory(records: Decoded) -> Arrays:

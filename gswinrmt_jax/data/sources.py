@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
+import io
 import os
 import pathlib
 import re
@@ -15,6 +16,7 @@ from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
 
 _FETCHED = 64  # records that are held encoded at a time
+_MASK = 'segmentation_mask'
 _VERSION = re.compile(r'\d+\.\d+\.\d+')
 
 
@@ -35,16 +37,16 @@ def names(data_dir: str) -> list[str]:
 
 def command(name: str) -> str:
   """Returns the command that prepares a data set."""
-  own = name in ('cifar10', 'imagenet', 'mini_imagenet')
-  return f'gswinrmt prepare {name if own else f"folder {name}"}'
+  known = name in ('cifar10', 'imagenet', 'mini_imagenet')
+  return f'gswinrmt prepare {name if known else f"folder {name}"}'
 
 
 def open_newest(name: str, data_dir: str) -> Any | None:
   """Returns the TFDS builder of the newest version, None if there is none.
 
   Raises:
-    UserError: If it is half written or damaged, or is not images with one of
-      two or more classes each.
+    UserError: If it is half written or damaged, or if neither its images nor
+      their pixels have one of two or more classes each.
   """
   folder = data_root(data_dir) / name
   plain = re.fullmatch(r'\w[\w.-]*', name)
@@ -53,13 +55,23 @@ def open_newest(name: str, data_dir: str) -> Any | None:
     return None
   builder = open_version(folder / versions[-1])
   path, features = builder.data_path, dict(builder.info.features.items())
-  classes = getattr(features.get('label'), 'num_classes', None) or 0
+  name = _MASK if task(builder) == 'segmentation' else 'label'
+  classes = getattr(features.get(name), 'num_classes', None) or 0
   if 'image' not in features or classes < 2:
     raise UserError(
         f'{path} holds {", ".join(sorted(features))} and {classes} classes: '
-        'classification needs image and label, one of two classes or more'
+        'classification needs image and label, one of two classes or more, '
+        f'segmentation image and {_MASK}'
     )
   return builder
+
+
+def task(builder: Any) -> str:
+  """Returns what a data set is for: 'classification' or 'segmentation'."""
+  # In some data sets of TFDS a mask has no classes, and each image has one.
+  mask = dict(builder.info.features.items()).get(_MASK)
+  named = getattr(mask, 'num_classes', None)
+  return 'segmentation' if named else 'classification'
 
 
 def open_version(folder: pathlib.Path) -> Any | None:
@@ -146,6 +158,8 @@ class TfdsSource:
     version: Of the data set.
   """
 
+  _label = 'label'
+
   def __init__(self, builder: Any, split: str):
     """Opens a split of a TFDS builder, or slices such as 'train[:90%]'.
 
@@ -159,7 +173,12 @@ class TfdsSource:
     self.version = str(builder.info.version)
     # Decoded here: TFDS takes half as long again, warns about OpenCV and takes
     # the indices of a palette for grey levels.
-    skip = {'image': tfds.decode.SkipDecoding()}
+    features = builder.info.features
+    skip = {
+        name: tfds.decode.SkipDecoding()
+        for name in ('image', _MASK)
+        if name in features
+    }
     try:
       self._records = builder.as_data_source(split, decoders=skip)
       self._count = len(self._records)
@@ -169,7 +188,7 @@ class TfdsSource:
           f'{" or ".join(builder.info.splits)}, or slices of them such as '
           "'train[:90%]'"
       ) from error
-    self._classes = builder.info.features['label'].num_classes
+    self._classes = features[self._label].num_classes
 
   def __len__(self) -> int:
     return self._count
@@ -223,6 +242,42 @@ class TfdsSource:
     name = f'{self.folder.parent.name}: record {row} of {self.split!r}'
     file = _file(record)
     return f'{name} ({file})' if file else name
+
+
+class SegmentationSource(TfdsSource):
+  """A split of a data set whose pixels have classes."""
+
+  _label = _MASK
+
+  def __init__(self, builder: Any, split: str):
+    """Opens a split, as `TfdsSource`."""
+    super().__init__(builder, split)
+    said = builder.info.metadata
+    self._coding = pictures.LabelCoding(
+        self._classes, said.get('void'), said.get('zero_is_void', False)
+    )
+
+  def read(
+      self, rows: Sequence[int]
+  ) -> Iterator[tuple[PIL.Image.Image, np.ndarray]]:
+    """Yields image and label, uint8 `[h w]`, of each row.
+
+    A pixel's label is its class, or `pictures.VOID`.
+
+    Raises:
+      UserError: If a record is damaged; names it.
+    """
+    for row, record in zip(rows, self._fetch(rows), strict=True):
+      name = self._name(row, record)
+      label = pictures.decode_label(record[_MASK], self._coding, name)
+      yield pictures.decode(record['image'], name), label
+
+  def sizes(self) -> Iterator[tuple[int, int]]:
+    """Yields width and height of all records; nothing is decoded."""
+    for record in self._fetch(range(len(self))):
+      # Not of the image, which may have to be rotated.
+      with PIL.Image.open(io.BytesIO(record[_MASK])) as label:
+        yield label.size
 
 
 # The records of one split in their stored order.

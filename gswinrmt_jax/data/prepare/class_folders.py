@@ -1,6 +1,7 @@
 """Finds the images in class folders, which may be divided into splits."""
 
 from collections import Counter
+from collections.abc import Iterable
 import os
 import pathlib
 import re
@@ -11,23 +12,29 @@ from gswinrmt_jax.errors import UserError
 
 _SPLITS = {
     'train': 'train',
+    'training': 'train',
     'val': 'val',
     'validation': 'val',
     'valid': 'val',
     'test': 'test',
+    'testing': 'test',
 }
 _TAKEN = ('cifar10', 'digits', 'imagenet', 'mini_imagenet', 'downloads')
 
 
-def check_name(name: str | None) -> None:
+def check_name(name: str | None, dataset: str = 'folder') -> None:
   """Checks that a user's data set may have this name.
+
+  Args:
+    name: The name.
+    dataset: What is prepared, as the command is told.
 
   Raises:
     UserError: If TFDS would change it, or it means something else.
   """
   if not name:
     raise UserError(
-        'a NAME is needed: gswinrmt prepare folder NAME --images DIR'
+        f'a NAME is needed: gswinrmt prepare {dataset} NAME --images DIR'
     )
   if not re.fullmatch('[a-z][a-z0-9_]*', name):
     raise UserError(
@@ -61,7 +68,7 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
   splits = {
       split: {
           name: f'{part}/{name}'.lstrip('/')
-          for name in _folders(root / part, ignored)
+          for name in folders(root / part, ignored)
       }
       for split, part in parts.items()
   }
@@ -92,36 +99,47 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
   return collection
 
 
-def _parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
-  """Returns {split: name of its folder}, {UNDIVIDED: ''} without splits."""
-  folders = _folders(root, Counter())
+def split_folders(root: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
+  """Returns {split: folder} of the folders whose names mean a split, in order.
+
+  Raises:
+    UserError: If two of them mean the same.
+  """
   found = {}
-  for name in folders:
+  for name in names:
     split = _SPLITS.get(name)
-    if not split or not _folders(root / name, Counter()):
-      continue
     if split in found:
       raise UserError(
           f'{root} has both {found[split]}/ and {name}/, which mean {split}: '
           'remove or rename one'
       )
-    found[split] = name
-  if 'train' not in found:
-    if folders and set(folders) <= set(_SPLITS):
-      raise UserError(
-          f'{root} has {", ".join(f"{name}/" for name in folders)} but no '
-          'train/ with a folder of images for each class'
-      )
-    return {UNDIVIDED: ''}
-  ignored['other folders'] = len(folders) - len(found)
-  _folders(root, ignored)
+    if split:
+      found[split] = name
   order = ('train', 'val', 'test')
   return {split: found[split] for split in order if split in found}
 
 
-def _folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
+def _parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
+  """Returns {split: name of its folder}, {UNDIVIDED: ''} without splits."""
+  names = folders(root, Counter())
+  found = split_folders(
+      root, [name for name in names if folders(root / name, Counter())]
+  )
+  if 'train' not in found:
+    if names and set(names) <= set(_SPLITS):
+      raise UserError(
+          f'{root} has {", ".join(f"{name}/" for name in names)} but no '
+          'train/ with a folder of images for each class'
+      )
+    return {UNDIVIDED: ''}
+  ignored['other folders'] = len(names) - len(found)
+  folders(root, ignored)
+  return found
+
+
+def folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
   """Returns the names of the folders in a folder; counts what else is in it."""
   names = walk.visible(folder, ignored)
-  folders = [n for n in names if os.path.isdir(os.path.join(folder, n))]
-  ignored.update(walk.suffix_of(n) for n in set(names) - set(folders))
-  return folders
+  found = [n for n in names if os.path.isdir(os.path.join(folder, n))]
+  ignored.update(walk.suffix_of(n) for n in set(names) - set(found))
+  return found

@@ -8,6 +8,7 @@ import os
 import pathlib
 from typing import NamedTuple
 
+from gswinrmt_jax.data.pictures import LabelCoding
 from gswinrmt_jax.errors import UserError
 
 UNDIVIDED = ''  # the split of images that belong to none yet
@@ -23,6 +24,8 @@ class ImageFile(NamedTuple):
     archive: The tar that holds it, relative to the root; empty for a file.
     offset: Where in the tar its bytes start.
     size: Its length in the tar; zero for a file.
+    label_file: The file that labels its pixels, relative to the root of the
+      label images; empty if the image as a whole has a label.
   """
 
   file_name: str
@@ -30,6 +33,20 @@ class ImageFile(NamedTuple):
   archive: str = ''
   offset: int = 0
   size: int = 0
+  label_file: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelImages:
+  """The files that label the pixels of a collection's images.
+
+  Attributes:
+    root: Directory that their paths are relative to.
+    coding: What their values mean.
+  """
+
+  root: pathlib.Path
+  coding: LabelCoding
 
 
 @dataclasses.dataclass
@@ -38,11 +55,14 @@ class Collection:
 
   Attributes:
     root: Directory that the images' paths are relative to.
-    class_names: By label.
+    class_names: By label; empty for label images whose classes have no names,
+      until the labels are inspected.
     splits: Images of train and any of val and test, or `UNDIVIDED`.
     ignored: How many files were skipped, by their kind.
     source: How the splits came about, for the report.
     notes: What the user should know, a line each.
+    label_images: The labels of pixels; None if each image has a label.
+    unpaired: Why files are left out that have no label image, or no image.
   """
 
   root: pathlib.Path
@@ -51,6 +71,8 @@ class Collection:
   ignored: Counter = dataclasses.field(default_factory=Counter)
   source: dict = dataclasses.field(default_factory=dict)
   notes: list[str] = dataclasses.field(default_factory=list)
+  label_images: LabelImages | None = None
+  unpaired: dict[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def images(self) -> list[ImageFile]:
@@ -94,6 +116,8 @@ def check(collection: Collection) -> None:
   for split, images in collection.splits.items():
     if not images:
       raise UserError(f'{collection.root}: no image is left for {split}')
+  if collection.label_images:
+    return  # Of pixels, a class may be missing.
   counts = collection.counts('train')
   if 0 in counts:
     name = collection.class_names[counts.index(0)]
@@ -115,7 +139,8 @@ def divide(
   Of a class of n images, `floor(n share + 1/2)` go to each split but train,
   which gets the rest. The images of a class are in the order of the SHA-256 of
   'SEED:FILE_NAME'; the first go to test, the next to val. So the division is
-  the same on every machine, and one image more or less moves few others.
+  the same on every machine, and one image more or less moves few others. Images
+  whose pixels are labelled are divided as if they were of one class.
 
   Args:
     collection: Is changed and returned; left as it is if it has splits.
@@ -146,10 +171,13 @@ def divide(
     raise UserError(f'{given}: must not be negative, and together below 1')
   wanted = [split for split in ('test', 'val') if shares[split]]
   splits = {split: [] for split in ('train', *reversed(wanted))}
-  classes = [[] for _ in collection.class_names]
+  groups = [f'class {name!r}' for name in collection.class_names]
+  if collection.label_images:
+    groups = [str(collection.root)]
+  classes = [[] for _ in groups]
   for image in collection.splits[UNDIVIDED]:
     classes[image.label].append(image)
-  for name, images in zip(collection.class_names, classes, strict=True):
+  for name, images in zip(groups, classes, strict=True):
     images.sort(key=lambda image: _rank(image, seed))
     start = 0
     for split in wanted:
@@ -158,20 +186,21 @@ def divide(
       start = stop
     if start >= len(images):
       raise UserError(
-          f'class {name!r} has {len(images)} images, of which none is left '
+          f'{name} has {len(images)} images, of which none is left '
           f'for train: add some{", or lower --val and --test" * options}'
       )
     splits['train'] += images[start:]
   for split in wanted:
     if not splits[split]:
       advice = f', or raise --{split}, or set it to 0' if options else ''
+      whole = 'the images' if collection.label_images else 'every class'
       raise UserError(
-          f'{split} would get nothing, as {shares[split]:.3g} of every class '
+          f'{split} would get nothing, as {shares[split]:.3g} of {whole} '
           f'is less than half an image: add some{advice}'
       )
   collection.splits = {split: sorted(part) for split, part in splits.items()}
   collection.source |= {
-      'division': 'random, per class',
+      'division': 'random' + ', per class' * (not collection.label_images),
       'seed': seed,
       'shares': {split: shares[split] for split in wanted},
   }

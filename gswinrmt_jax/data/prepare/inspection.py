@@ -13,7 +13,11 @@ import numpy as np
 from gswinrmt_jax.data import parallel, pictures
 from gswinrmt_jax.data.prepare import collection as collections
 from gswinrmt_jax.data.prepare import walk
-from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
+from gswinrmt_jax.data.prepare.collection import (
+    Collection,
+    ImageFile,
+    LabelImages,
+)
 
 # What is found in an image that can be used: 64 bits of the BLAKE2 hash of its
 # bytes, their number, then what `pictures.Stored` has.
@@ -22,6 +26,16 @@ FINDING = np.dtype(
         'names': ['digest', 'size', *pictures.Stored._fields],
         'formats': 'u8 i8 i8 i8 U8 U8 ?'.split(),
     }
+)
+# What is found in an image and its label image. Of the latter it is the file's
+# hash and size, and how many pixels each class has and `pictures.VOID`.
+LABELLED = np.dtype(
+    [
+        *((name, FINDING[name]) for name in FINDING.names),
+        ('label_digest', 'u8'),
+        ('label_size', 'i8'),
+        ('pixels', 'u4', (256,)),
+    ]
 )
 _EXAMPLES = 20  # of identical images and the like, in the JSON
 _PLAIN = ('RGB', 'L')  # modes that need no mention
@@ -36,22 +50,56 @@ def inspect(content: bytes) -> tuple | str:
   return digest(content), len(content), *stored
 
 
+def inspect_labelled(
+    content: bytes, label_content: bytes, coding: pictures.LabelCoding
+) -> tuple | str:
+  """Returns `LABELLED` of an image and its label image, or why not."""
+  try:
+    image, stored = pictures.open_rgb(content)
+  except ValueError as error:
+    return str(error)
+  try:
+    label = pictures.open_label(label_content, coding)
+  except ValueError as error:
+    return f'its label image {error}'
+  if label.shape != (image.height, image.width):
+    return (
+        f'its label image has {label.shape[1]} x {label.shape[0]} pixels, the '
+        f'image {image.width} x {image.height}'
+    )
+  pixels = np.bincount(label.ravel(), minlength=256)
+  finding = digest(content), len(content), *stored
+  return *finding, digest(label_content), len(label_content), pixels
+
+
 def digest(content: bytes) -> int:
   """Returns 64 bits that differ between files; one chance in 10^7 for 10^6."""
   return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest())
 
 
 def inspect_all(
-    root: pathlib.Path, wanted: Sequence[ImageFile], jobs: int
+    root: pathlib.Path,
+    wanted: Sequence[ImageFile],
+    jobs: int,
+    labels: LabelImages | None = None,
 ) -> Iterator[tuple | str]:
-  """Yields what `inspect` finds in each image below `root`, in order.
+  """Yields what is found in each image below `root`, in order.
 
-  Works in `jobs` threads.
+  Args:
+    root: Directory that the images' names are relative to.
+    wanted: The images.
+    jobs: Threads that work at it.
+    labels: The labels of their pixels, if they have any.
   """
 
   def look(index):
+    image = wanted[index]
     try:
-      return inspect(collections.read(root, wanted[index]))
+      content = collections.read(root, image)
+      if not labels:
+        return inspect(content)
+      label_content = (labels.root / image.label_file).read_bytes()
+      return inspect_labelled(content, label_content, labels.coding)
     except OSError as error:
       return error.strerror or str(error)
 
@@ -67,7 +115,7 @@ def summarize(
 
   Args:
     collection: The images that can be used.
-    table: `FINDING` of each of them, one split after another.
+    table: `FINDING` of each of them, or `LABELLED`, one split after another.
     problems: Why the others cannot be used, by file name.
   """
   names = [image.file_name for image in collection.images]
@@ -80,20 +128,12 @@ def summarize(
   ]
   areas = table['width'] * table['height']
   extremes = {'smallest': areas.argmin(), 'largest': areas.argmax()}
-  counts = {split: collection.counts(split) for split in collection.splits}
   return {
       'images': str(collection.root),
       'source': collection.source,
       'notes': collection.notes,
       'class_names': list(collection.class_names),
-      'splits': {
-          split: {
-              'images': sum(by_class),
-              'images_per_class': _range(by_class),
-              'by_class': by_class,
-          }
-          for split, by_class in counts.items()
-      },
+      'splits': _splits(collection, table),
       'formats': dict(Counter(formats).most_common()),
       'modes': dict(Counter(modes).most_common()),
       'width': _range(table['width'].tolist()),
@@ -122,14 +162,34 @@ def summarize(
   }
 
 
+def _splits(collection, table):
+  """Returns how many images, and of each class images or pixels, there are."""
+  found, start = {}, 0
+  for split, images in collection.splits.items():
+    found[split] = {'images': len(images)}
+    if collection.label_images:
+      pixels = table['pixels'][start : start + len(images)].sum(0, np.int64)
+      found[split] |= {
+          'pixels_by_class': pixels[: len(collection.class_names)].tolist(),
+          'pixels_without_class': int(pixels[pictures.VOID]),
+      }
+    else:
+      by_class = collection.counts(split)
+      found[split] |= {
+          'images_per_class': _range(by_class),
+          'by_class': by_class,
+      }
+    start += len(images)
+  return found
+
+
 def lines(name: str, report: dict) -> Iterator[str]:
   """Yields the report as it is printed."""
   splits, first = report['splits'].items(), report['first']
   sizes = ', '.join(f'{split} {v["images"]:,}' for split, v in splits)
   classes = len(report['class_names'])
   yield f'{name}: {sizes} images of {classes:,} classes'
-  spread = (f'{split} {_spread(v["images_per_class"])}' for split, v in splits)
-  yield f'  of a class (fewest / median / most): {", ".join(spread)}'
+  yield from _class_lines(report)
   formats, modes = _listed(report['formats']), _listed(report['modes'])
   yield f'  formats: {formats}; modes: {modes}'
   width, height = _spread(report['width']), _spread(report['height'])
@@ -159,6 +219,37 @@ def lines(name: str, report: dict) -> Iterator[str]:
     yield f'  skipped: {_listed(report["ignored"])}'
   for note in report['notes']:
     yield f'  {note}'
+
+
+def _class_lines(report):
+  """Yields what the printed report has on classes."""
+  splits, names = report['splits'], report['class_names']
+  if 'by_class' in splits['train']:
+    spread = [
+        f'{k} {_spread(v["images_per_class"])}' for k, v in splits.items()
+    ]
+    yield f'  of a class (fewest / median / most): {", ".join(spread)}'
+    return
+  void = {
+      split: v['pixels_without_class']
+      / (v['pixels_without_class'] + sum(v['pixels_by_class']))
+      for split, v in splits.items()
+  }
+  shares = (f'{split} {share:.1%}' for split, share in void.items())
+  yield f'  pixels without a class: {", ".join(shares)}'
+  pixels = splits['train']['pixels_by_class']
+  total = max(1, sum(pixels))
+  found = sorted((count / total, i) for i, count in enumerate(pixels))
+  (least, rarest), (most, common) = found[0], found[-1]
+  yield (
+      f'  of the others in train: {names[common]} {most:.2%} (most) to '
+      f'{names[rarest]} {least:.2%} (least)'
+  )
+  if missing := [names[i] for share, i in found if not share]:
+    yield (
+        f'  without a pixel in train: {len(missing):,} classes, the first '
+        f'{missing[0]}'
+    )
 
 
 def _identical(collection, digests):

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 
 from gswinrmt_jax import files
-from gswinrmt_jax.data import parallel, sources
+from gswinrmt_jax.data import parallel, pictures, sources
 from gswinrmt_jax.data.prepare import collection as collections
 from gswinrmt_jax.data.prepare import inspection
 from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
@@ -30,9 +30,11 @@ def prepare(
 ) -> pathlib.Path:
   """Writes the TFDS data set `name` of the images that `find` returns.
 
-  Features are `image` (the file's own bytes), `label` and `file_name`. Records
-  are in the order of a hash of their file names, so that any slice of a split
-  is a mixed sample.
+  Features are `image` (the file's own bytes), `label` and `file_name`. If
+  pixels are labelled, `segmentation_mask` (the label file's own bytes) replaces
+  `label`, and the metadata say which values mean no class. Records are in the
+  order of a hash of their file names, so that any slice of a split is a mixed
+  sample.
 
   Args:
     name: Name of the data set.
@@ -61,13 +63,17 @@ def prepare(
 
   def write(folder):
     table, problems = _inspected(name, collection, jobs)
+    problems = collection.unpaired | problems
     if problems and not skip_damaged:
-      raise _refusal(problems, len(collection.images), damaged)
+      count = len(collection.images) + len(collection.unpaired)
+      raise _refusal(problems, count, damaged)
     for split, images in collection.splits.items():
       collection.splits[split] = [
           image for image in images if image.file_name not in problems
       ]
     collections.check(collection)
+    if not collection.class_names:
+      collection.class_names = _numbers(table)
     summary = inspection.summarize(collection, table, problems)
     print('\n'.join(inspection.lines(name, summary)), flush=True)
     _write_records(name, collection, table, folder)
@@ -123,13 +129,16 @@ def write_whole(
 
 
 def _inspected(name, collection, jobs):
-  """Returns `inspection.FINDING` of the usable images, and others' problems.
+  """Returns the table of the usable images, and others' problems.
+
+  The table is of `inspection.LABELLED` if pixels are labelled, else `FINDING`.
 
   Both are in the order of the splits; problems are keyed by file name.
   """
-  images = collection.images
-  table, problems = np.zeros(len(images), inspection.FINDING), {}
-  findings = inspection.inspect_all(collection.root, images, jobs)
+  images, labels = collection.images, collection.label_images
+  kind = inspection.LABELLED if labels else inspection.FINDING
+  table, problems = np.zeros(len(images), kind), {}
+  findings = inspection.inspect_all(collection.root, images, jobs, labels)
   with contextlib.closing(findings):
     bar = with_bar(findings, f'{name} check', len(images))
     for row, finding in enumerate(bar):
@@ -138,6 +147,18 @@ def _inspected(name, collection, jobs):
       else:
         table[row] = finding
   return table[table['size'] > 0], problems
+
+
+def _numbers(table):
+  """Returns names of classes that have none: the numbers that occur."""
+  found = table['pixels'].any(0)
+  found[pictures.VOID] = False
+  count = int(found.nonzero()[0].max(initial=0)) + 1
+  if count < 2:
+    raise UserError(
+        'the label images have no class but 0: two classes or more are needed'
+    )
+  return tuple(map(str, range(count)))
 
 
 def _refusal(problems, count, path):
@@ -155,11 +176,19 @@ def _refusal(problems, count, path):
 def _write_records(name, collection, table, folder):
   import tensorflow_datasets as tfds
 
+  names, labels = list(collection.class_names), collection.label_images
   features = {
       'image': tfds.features.Image(),
-      'label': tfds.features.ClassLabel(names=collection.class_names),
       'file_name': tfds.features.Text(),
+      **(
+          {'segmentation_mask': tfds.features.LabeledImage(labels=names)}
+          if labels
+          else {'label': tfds.features.ClassLabel(names=names)}
+      ),
   }
+  coding = labels and tfds.core.MetadataDict(
+      void=labels.coding.void, zero_is_void=labels.coding.zero_is_void
+  )
   identity = tfds.core.dataset_info.DatasetIdentity(
       name=name,
       version=tfds.core.Version(_VERSION),
@@ -170,19 +199,20 @@ def _write_records(name, collection, table, folder):
       builder=identity,
       description=_DESCRIPTION,
       features=tfds.features.FeaturesDict(features),
+      metadata=coding,
   )
   # TFDS's other writer needs TensorFlow for more than a gigabyte.
-  mean_size = table['size'].mean()
+  sizes = table['size'] + (table['label_size'] if labels else 0)
   writer = tfds.core.SequentialWriter(
       info,
-      max_examples_per_shard=max(1, int(_SHARD_BYTES // mean_size)),
+      max_examples_per_shard=max(1, int(_SHARD_BYTES // sizes.mean())),
       file_format='array_record',
   )
   writer.initialize_splits(list(collection.splits))
-  digests = iter(table['digest'].tolist())
+  findings = iter(table)
   for split, images in collection.splits.items():
-    pairs = [(image, next(digests)) for image in images]
-    examples = _examples(collection.root, pairs)
+    pairs = [(image, next(findings)) for image in images]
+    examples = _examples(collection, pairs)
     bar = with_bar(examples, f'{name} {split}', len(pairs))
     writer.add_examples({split: bar})
   writer.close_all()
@@ -196,25 +226,38 @@ def with_bar(items: Iterable, title: str, count: int) -> Iterable:
 
 
 def _examples(
-    root: pathlib.Path, pairs: list[tuple[ImageFile, int]]
+    collection: Collection, pairs: list[tuple[ImageFile, np.void]]
 ) -> Iterator[dict]:
   """Yields images as TFDS examples, in the order of their names' hashes."""
+  labels = collection.label_images
 
   def rank(pair):
     name = pair[0].file_name.encode()
     return hashlib.blake2b(name, digest_size=16).digest()
 
   def read(place):
-    image, digest = pairs[place]
-    path = root / image.file_name
-    try:
-      content = collections.read(root, image)
-    except OSError as error:
-      raise UserError(f'{path}: {error.strerror or error}') from error
-    if inspection.digest(content) != digest:
-      raise UserError(f'{path} has changed since it was looked at: start again')
-    name, label = image.file_name, image.label
-    return {'image': content, 'label': label, 'file_name': name}
+    image, finding = pairs[place]
+    example = {
+        'image': _unchanged(collection.root, image, finding['digest']),
+        'file_name': image.file_name,
+    }
+    if not labels:
+      return {**example, 'label': image.label}
+    file = ImageFile(image.label_file, 0)
+    mask = _unchanged(labels.root, file, finding['label_digest'])
+    return {**example, 'segmentation_mask': mask}
 
   pairs.sort(key=rank)
   return parallel.in_threads(read, len(pairs))
+
+
+def _unchanged(root, image, digest):
+  """Returns an image's bytes, which are those that were inspected."""
+  path = root / image.file_name
+  try:
+    content = collections.read(root, image)
+  except OSError as error:
+    raise UserError(f'{path}: {error.strerror or error}') from error
+  if inspection.digest(content) != digest:
+    raise UserError(f'{path} has changed since it was looked at: start again')
+  return content

@@ -1,0 +1,238 @@
+"""Images whose pixels have classes: random crops, or whole images, padded.
+
+As in mmsegmentation, with two differences. Images that shrink are resized with
+antialiasing, and a label is read at the centre of each new pixel, where the
+image is, rather than half a pixel to the upper left.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+
+import numpy as np
+import PIL.Image
+
+from gswinrmt_jax.data import imagenet, pictures
+from gswinrmt_jax.data.records import Batch, generator
+from gswinrmt_jax.data.sources import SegmentationSource
+
+_BILINEAR = PIL.Image.Resampling.BILINEAR
+_TRIES = 10  # crops that are drawn before the next is taken as it is
+_MULTIPLE = 32  # of padded sides: the stride of the last map
+_PADDING = tuple(round(255 * mean) for mean in imagenet.MEAN)
+
+
+@dataclasses.dataclass(frozen=True)
+class Crop:
+  """What training draws of an image and its label.
+
+  Attributes:
+    size: Height and width of the crop. Where the image is smaller, it is padded
+      at the bottom and on the right.
+    scale: Least and greatest factor that the image's size is multiplied by.
+    max_class_share: Of the pixels that have a class, the share that one class
+      must stay below; 1 for any crop.
+    flip: Whether half of the crops are mirrored, left to right.
+  """
+
+  size: tuple[int, int]
+  scale: tuple[float, float] = (0.5, 2.0)
+  max_class_share: float = 0.75
+  flip: bool = True
+
+
+class Decoded:
+  """Records that are decoded each time they are gathered.
+
+  Attributes:
+    source: The records as they are stored.
+    image_size: Longest long and longest short side that images are resized to;
+      None keeps their size.
+    crop: What training draws; None for whole images.
+    workers: Processes that decode training batches; 0 for threads.
+    image_shape: Height, width and channels of an image in a batch. Whole images
+      of several sizes are padded to the greatest height and width of the split,
+      each rounded up to a multiple of 32.
+  """
+
+  def __init__(
+      self,
+      source: SegmentationSource,
+      image_size: tuple[int, int] | None = None,
+      crop: Crop | None = None,
+      workers: int = 0,
+  ):
+    self.source, self.image_size, self.crop = source, image_size, crop
+    self.workers = workers
+    if crop:
+      self.image_shape = (*crop.size, 3)
+    else:
+      sizes = {fit(size, image_size) for size in source.sizes()}
+      multiple = _MULTIPLE if len(sizes) > 1 else 1
+      width, height = -(-np.max([*sizes], 0) // multiple) * multiple
+      self.image_shape = (int(height), int(width), 3)
+
+  def __len__(self) -> int:
+    return len(self.source)
+
+  def gather(
+      self,
+      rows: Sequence[int],
+      seed: int = 0,
+      positions: np.ndarray | None = None,
+  ) -> Batch:
+    """Returns a batch, whose crops depend on seed and positions alone.
+
+    Args:
+      rows: Numbers of the records.
+      seed: Seed of the crops.
+      positions: With crops, the place of each row in the stream of all records
+        that training sees.
+
+    Returns:
+      'image' uint8 [b h w 3] and 'label' uint8 [b h w], `pictures.VOID` where a
+      pixel has no class and in the padding, which has ImageNet's mean colour.
+      Whole images also have 'extents' int32 [b 2], the height and width that
+      are not padding.
+
+    Raises:
+      UserError: If a record cannot be decoded; names it.
+    """
+    height, width, _ = self.image_shape
+    batch = {
+        'image': np.empty((len(rows), height, width, 3), np.uint8),
+        'label': np.full((len(rows), height, width), pictures.VOID, np.uint8),
+    }
+    batch['image'][:] = _PADDING
+    extents = np.empty((len(rows), 2), np.int32)
+    for index, (image, label) in enumerate(self.source.read(rows)):
+      if self.crop:
+        rng = generator(seed, positions[index])
+        image, label = draw(image, label, self.image_size, self.crop, rng)
+      else:
+        size = fit(image.size, self.image_size)
+        image, label = resize_image(image, size), resize_label(label, size)
+      down, across = extents[index] = label.shape
+      batch['image'][index, :down, :across] = image
+      batch['label'][index, :down, :across] = label
+    return batch if self.crop else {**batch, 'extents': extents}
+
+
+def fit(
+    size: tuple[int, int],
+    within: tuple[int, int] | None,
+    factor: float = 1.0,
+) -> tuple[int, int]:
+  """Returns the width and height that an image is resized to.
+
+      s = min(long / max(w, h), short / min(w, h)),  w' = floor(s w + 1/2)
+
+  Args:
+    size: Width and height.
+    within: Longest long side and longest short side, which are multiplied by
+      `factor` and rounded down; None: s is the factor.
+    factor: Makes images larger or smaller.
+  """
+  scale = factor
+  if within:
+    long, short = (int(side * factor) for side in within)
+    scale = min(long / max(size), short / min(size))
+  width, height = (max(1, int(side * scale + 0.5)) for side in size)
+  return width, height
+
+
+def resize_image(
+    image: PIL.Image.Image,
+    size: tuple[int, int],
+    box: tuple[int, int, int, int] | None = None,
+) -> np.ndarray:
+  """Resizes an image, bilinear, and returns a part of the result.
+
+  Args:
+    image: The image.
+    size: Width and height that the whole is resized to.
+    box: Left, top, right and bottom of the part, which alone is computed; None
+      for the whole.
+
+  Returns:
+    uint8 `[y x 3]`.
+  """
+  left, top, right, bottom = box or (0, 0, *size)
+  (width, height), (across, down) = image.size, size
+  source = (
+      left * width / across,
+      top * height / down,
+      right * width / across,
+      bottom * height / down,
+  )
+  shape = (right - left, bottom - top)
+  return np.asarray(image.resize(shape, _BILINEAR, source))
+
+
+def resize_label(label: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+  """Returns the label `[h w]` at another width and height, never interpolated.
+
+  A new pixel has the class of the old one that its centre lies in.
+  """
+  columns, rows = (
+      (2 * np.arange(new) + 1) * old // (2 * new)
+      for old, new in zip(label.shape[::-1], size, strict=True)
+  )
+  return label[np.ix_(rows, columns)]
+
+
+def draw(
+    image: PIL.Image.Image,
+    label: np.ndarray,
+    image_size: tuple[int, int] | None,
+    crop: Crop,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Resizes at random, cuts out a random part and mirrors it or not.
+
+  Up to ten parts are drawn until no class has too large a share; after ten that
+  have, the next is taken.
+
+  Args:
+    image: The image.
+    label: uint8 `[h w]`.
+    image_size: As in `fit`.
+    crop: What to draw.
+    rng: Source of the draws.
+
+  Returns:
+    uint8 `[y x 3]` and `[y x]`, at most of the crop's size.
+  """
+  low, high = crop.scale
+  size = fit(image.size, image_size, low + (high - low) * rng.random())
+  label = resize_label(label, size)
+  for _ in range(_TRIES):
+    box = _draw_box(size, crop.size, rng)
+    left, top, right, bottom = box
+    share = largest_share(label[top:bottom, left:right])
+    if crop.max_class_share >= 1 or share < crop.max_class_share:
+      break
+  else:
+    box = _draw_box(size, crop.size, rng)
+  left, top, right, bottom = box
+  label = label[top:bottom, left:right]
+  image = resize_image(image, size, box)
+  if crop.flip and rng.random() < 0.5:
+    image, label = image[:, ::-1], label[:, ::-1]
+  return image, label
+
+
+def _draw_box(size, crop, rng):
+  """Returns left, top, right and bottom of a crop; its place is uniform."""
+  (width, height), (down, across) = size, crop
+  top = rng.integers(max(height - down, 0) + 1)
+  left = rng.integers(max(width - across, 0) + 1)
+  return left, top, min(left + across, width), min(top + down, height)
+
+
+def largest_share(label: np.ndarray) -> float:
+  """Returns the largest class's share of the pixels that have a class.
+
+  If none has, it is 1.
+  """
+  counts = np.bincount(label.ravel(), minlength=256)[: pictures.VOID]
+  return counts.max() / counts.sum() if counts.any() else 1.0
