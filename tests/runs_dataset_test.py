@@ -40,6 +40,7 @@ def test_what_is_written_is_read(tmp_path):
   _spec().write(tmp_path)
   assert json.loads((tmp_path / 'data.json').read_text()) == {
       **_OLD,
+      'task': 'classification',
       'label_maps': '',
       'splits': {
           'train': {'version': '1.0.0', 'records': 12, 'order': 'abc'},

@@ -1,0 +1,92 @@
+"""Photometric distortion, against Python's own colour conversion."""
+
+import colorsys
+
+import jax
+import numpy as np
+import pytest
+
+from gswinrmt_jax.augment import photometric
+from gswinrmt_jax.augment.photometric import Distortion
+
+
+def _distorted(image, brightness, contrast, first, saturation, hue):
+  """One image, pixel by pixel, with `colorsys`."""
+  image = np.clip(np.float64(image) + brightness, 0, 255)
+  if first:
+    image = np.clip(image * contrast, 0, 255)
+  pixels = []
+  for pixel in image.reshape(-1, 3):
+    turn, share, value = colorsys.rgb_to_hsv(*pixel / 255)
+    share = min(share * saturation, 1)
+    pixels.append(colorsys.hsv_to_rgb((turn + hue / 360) % 1, share, value))
+  image = 255 * np.reshape(pixels, image.shape)
+  return image if first else np.clip(image * contrast, 0, 255)
+
+
+# Grey, black, white, full colours and ties of two channels are among them.
+_COLOURS = [(0, 0, 0), (255, 255, 255), (90, 90, 90), (255, 0, 0), (0, 255, 0)]
+_COLOURS += [(0, 0, 255), (80, 80, 10), (10, 80, 80), (80, 10, 80)]
+
+
+@pytest.mark.parametrize('first', [False, True])
+def test_as_pixel_by_pixel(first):
+  rng = np.random.default_rng(0)
+  noise = rng.integers(0, 256, (4, 5, 9, 3))
+  noise[:, 0] = _COLOURS
+  # Nothing; a dark and pale; a bright and full; only hue, past a whole turn.
+  changes = {
+      'brightness': (0, -31, 25, 0),
+      'contrast': (1, 0.6, 1.4, 1),
+      'contrast_first': (first,) * 4,
+      'saturation': (1, 0.5, 1.5, 1),
+      'hue': (0, -36, 30, -20),
+  }
+  how = Distortion(*(np.array(v, np.float32) for v in changes.values()))
+  how = how._replace(contrast_first=np.array(changes['contrast_first']))
+  got = photometric.distort(noise.astype(np.float32), how)
+  want = [
+      _distorted(image, *values)
+      for image, *values in zip(noise, *changes.values(), strict=True)
+  ]
+  np.testing.assert_allclose(got, want, atol=2e-3)
+  np.testing.assert_allclose(got[0], noise[0], atol=2e-3)
+
+
+def test_what_is_drawn():
+  how = photometric.draw(jax.random.key(0), 4000)
+  for name, neutral, low, high in (
+      ('brightness', 0, -32, 32),
+      ('contrast', 1, 0.5, 1.5),
+      ('saturation', 1, 0.5, 1.5),
+      ('hue', 0, -36, 36),
+  ):
+    values = np.asarray(getattr(how, name))
+    changed = values[values != neutral]
+    assert abs(len(changed) / 4000 - 0.5) < 0.04, name  # 5 deviations
+    spread = np.quantile(changed, [0, 0.25, 0.75, 1])
+    want = low + (high - low) * np.array([0, 0.25, 0.75, 1])
+    np.testing.assert_allclose(spread, want, atol=0.05 * (high - low))
+  assert abs(np.mean(how.contrast_first) - 0.5) < 0.04
+  # The changes are made independently of each other.
+  done = np.stack(
+      [
+          how.brightness != 0,
+          how.contrast != 1,
+          how.saturation != 1,
+          how.hue != 0,
+          how.contrast_first,
+      ]
+  )
+  assert np.abs(np.corrcoef(done) - np.eye(5)).max() < 0.08
+
+
+def test_each_image_has_its_own_draws_from_the_key_alone():
+  image = np.random.default_rng(1).uniform(0, 255, (1, 3, 4, 3))
+  image = image.repeat(8, 0).astype(np.float32)
+  distort = jax.jit(photometric.photometric_distortion)
+  got = np.asarray(distort(jax.random.key(3), image))
+  assert len(np.unique(got.reshape(8, -1), axis=0)) > 4
+  assert 0 <= got.min() and got.max() <= 255
+  np.testing.assert_array_equal(got, distort(jax.random.key(3), image))
+  assert not np.array_equal(got, distort(jax.random.key(4), image))
