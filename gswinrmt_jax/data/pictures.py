@@ -122,9 +122,9 @@ class LabelCoding:
     first = int(self.zero_is_void)
     none = np.flatnonzero(self._table == VOID)
     raise ValueError(
-        f'has the value {values[~known][0]}: classes are {first} to '
-        f'{first + self.num_classes - 1}, and '
-        f'{" and ".join(map(str, none))} no class'
+        f'has the value {values[~known][0]}: a class is {first} to '
+        f'{first + self.num_classes - 1}, none is '
+        f'{" or ".join(map(str, none))}'
     )
 
   @functools.cached_property
