@@ -1,0 +1,314 @@
+"""From images and label images to a data set, and what is refused."""
+
+import argparse
+import io
+import itertools
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import image_files
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow_datasets as tfds
+
+from gswinrmt_jax.commands import prepare
+from gswinrmt_jax.data import batches, datasets, segmentation
+from gswinrmt_jax.errors import UserError
+
+_EXAMPLE = pathlib.Path(__file__).parents[1] / 'examples' / 'digit_scenes.py'
+
+
+def _label(seed, high=3, size=(5, 7)):
+  """Returns the bytes of a label image with classes below `high`."""
+  rng = np.random.default_rng(seed)
+  file = io.BytesIO()
+  PIL.Image.fromarray(rng.integers(0, high, size, np.uint8)).save(file, 'PNG')
+  return file.getvalue()
+
+
+def _write(root, *names, high=3):
+  """Writes images and their label images; returns {file name: both bytes}."""
+  images = image_files.write(root / 'images', [f'{n}.jpg' for n in names])
+  labels = {f'{name}.png': _label(i, high) for i, name in enumerate(names)}
+  for name, content in labels.items():
+    (root / 'labels' / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / 'labels' / name).write_bytes(content)
+  return {
+      name: (content, label)
+      for (name, content), label in zip(
+          images.items(), labels.values(), strict=True
+      )
+  }
+
+
+def _prepare(arguments):
+  parser = argparse.ArgumentParser()
+  prepare.add_arguments(parser)
+  prepare.run(parser.parse_args(arguments))
+
+
+def _run(root, *options):
+  """Prepares the data set `scenes`."""
+  arguments = ['segmentation', 'scenes', '--jobs=1']
+  arguments += [f'--images={root}/images', f'--labels={root}/labels']
+  _prepare([*arguments, f'--dir={root}/out', *options])
+
+
+def _said(root, *options):
+  """Returns the one line of the error; nothing is written but a list."""
+  with pytest.raises(UserError) as caught:
+    _run(root, *options)
+  written = os.listdir(root / 'out') if (root / 'out').exists() else []
+  assert set(written) <= {'scenes-damaged.txt'}
+  assert '\n' not in str(caught.value)
+  return str(caught.value)
+
+
+_SPLITS = ('train/a', 'train/sub/b', 'train/c', 'val/a')
+
+
+def test_both_files_bytes_are_kept(tmp_path, capsys):
+  contents = _write(tmp_path, *_SPLITS)
+  (tmp_path / 'names').write_text('sky\nroad\n the car \n')
+  _run(tmp_path, f'--classes={tmp_path}/names')
+  said = capsys.readouterr().out
+  assert 'scenes: train 3, val 1 images of 3 classes' in said
+  assert 'pixels without a class: train 0.0%, val 0.0%' in said
+  folder = tmp_path / 'out/scenes/1.0.0'
+  builder = tfds.builder_from_directory(folder)
+  assert builder.info.features['segmentation_mask'].names == [
+      'sky', 'road', 'the car',
+  ]  # fmt: skip
+  skip = tfds.decode.SkipDecoding()
+  found = {
+      record['file_name'].decode(): (
+          record['image'], record['segmentation_mask'],
+      )
+      for split in ('train', 'val')
+      for record in builder.as_data_source(
+          split, decoders={'image': skip, 'segmentation_mask': skip}
+      )
+  }  # fmt: skip
+  assert found == contents
+  report = json.loads((folder / 'report.json').read_text('utf-8'))
+  assert sum(report['splits']['train']['pixels_by_class']) == 3 * 35
+  info = datasets.info('scenes', str(tmp_path / 'out'))
+  assert info.task == 'segmentation'
+  assert info.class_names == ('sky', 'road', 'the car')
+  # TFDS decodes both by itself.
+  record = next(iter(builder.as_data_source('val')))
+  assert record['segmentation_mask'].shape == (5, 7, 1)
+
+
+def test_values_without_a_class_are_applied_on_reading(tmp_path, capsys):
+  _write(tmp_path, 'training/a', 'training/b', 'validation/a', high=5)
+  _run(tmp_path, '--zero-is-void', '--void=4')
+  assert re.search(r'without a class: train \d\d\.\d%', capsys.readouterr().out)
+  data_dir = str(tmp_path / 'out')
+  # Without names: the numbers up to the largest.
+  assert datasets.info('scenes', data_dir).class_names == ('0', '1', '2')
+  records = datasets.load_segmentation('scenes', 'val', data_dir)
+  stored = np.asarray(
+      PIL.Image.open(tmp_path / 'labels/validation/a.png'), np.int32
+  )
+  want = np.where((stored == 0) | (stored == 4), 255, stored - 1)
+  np.testing.assert_array_equal(records.gather([0])['label'][0], want)
+
+
+def test_undivided_images_are_divided_and_their_labels_with_them(tmp_path):
+  contents = _write(tmp_path, *(f'{i:02}' for i in range(20)))
+  _run(tmp_path, '--val=0.25', '--test=0', '--seed=3')
+  data_dir = str(tmp_path / 'out')
+  sizes = []
+  for split in ('train', 'val'):
+    records = datasets.load_segmentation('scenes', split, data_dir)
+    sizes.append(len(records))
+    names = records.source.keys(range(len(records)))
+    for row, name in enumerate(names):
+      label = PIL.Image.open(io.BytesIO(contents[name][1]))
+      got = records.gather([row])['label'][0]
+      np.testing.assert_array_equal(got, np.asarray(label))
+  assert sizes == [15, 5]
+
+
+def test_images_and_labels_without_each_other(tmp_path, capsys):
+  _write(tmp_path, *_SPLITS)
+  (tmp_path / 'labels/train/c.png').rename(tmp_path / 'labels/train/d.png')
+  said = _said(tmp_path)
+  assert said.startswith(
+      '2 of 5 images cannot be used, the first train/c.jpg (has no label image '
+      f'in {tmp_path}/labels); all are in '
+  )
+  listed = (tmp_path / 'out/scenes-damaged.txt').read_text('utf-8')
+  assert f'{tmp_path}/labels/train/d.png\tis a label without an' in listed
+  _run(tmp_path, '--on-error=skip')
+  said = capsys.readouterr().out
+  assert 'train 2, val 1' in said and 'left out as damaged: 2' in said
+
+
+def test_bad_files_are_named(tmp_path, capsys):
+  _write(tmp_path, *_SPLITS, 'train/d', 'train/e', 'train/f')
+  labels = tmp_path / 'labels/train'
+  (labels / 'a.png').write_bytes(_label(0, size=(7, 5)))
+  (labels / 'c.png').write_bytes(_label(0)[:-30])
+  (labels / 'd.png').write_bytes(_label(1, high=9))
+  (labels / 'e.png').write_bytes(image_files.encoded(0, 'PNG'))
+  (tmp_path / 'images/train/f.jpg').write_bytes(b'')
+  (tmp_path / 'names').write_text('a\nb\nc\n')
+  options = [f'--classes={tmp_path}/names']
+  assert _said(tmp_path, *options).startswith('5 of 7 images cannot be used')
+  listed = (tmp_path / 'out/scenes-damaged.txt').read_text('utf-8')
+  for line, want in zip(
+      listed.splitlines(),
+      (
+          r'a\.jpg\tits label image has 5 x 7 pixels, the image 7 x 5',
+          r'c\.jpg\tits label image is damaged',
+          r'd\.jpg\tits label image has the value \d: a class is 0 to 2, none',
+          r'e\.jpg\tits label image has the mode RGB',
+          r'f\.jpg\tis empty',
+      ),
+      strict=True,
+  ):
+    assert re.search(want, line)
+  _run(tmp_path, *options, '--on-error=skip')
+  assert 'left out as damaged: 5' in capsys.readouterr().out
+  assert not (tmp_path / 'out/scenes-damaged.txt').exists()
+
+
+def test_a_label_that_changes_meanwhile_stops_it(tmp_path, monkeypatch):
+  from gswinrmt_jax.data.prepare import inspection
+
+  _write(tmp_path, *_SPLITS)
+  summarize = inspection.summarize
+
+  def change(*arguments):
+    (tmp_path / 'labels/val/a.png').write_bytes(_label(77))
+    return summarize(*arguments)
+
+  monkeypatch.setattr(inspection, 'summarize', change)
+  assert 'labels/val/a.png has changed since' in _said(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        (
+            lambda root: (root / 'labels/val').rename(root / 'labels/other'),
+            r'images has train/, val/, .*labels train/: .* in the same way',
+        ),
+        (
+            lambda root: (root / 'images/train').rename(root / 'images/more'),
+            'images has val/ but no train/',
+        ),
+        (
+            lambda root: (root / 'labels/train/a.tif').write_bytes(b''),
+            r'train/a\.png and train/a\.tif have the same name|a\.tif and',
+        ),
+        (
+            lambda root: (root / 'labels/validation').mkdir(),
+            'labels has both val/ and validation/',
+        ),
+    ],
+)
+def test_folders_that_do_not_match(change, said, tmp_path):
+  _write(tmp_path, *_SPLITS)
+  change(tmp_path)
+  assert re.search(said, _said(tmp_path))
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('a\n', 'must have from 2 to 254 .* it has 1 lines'),
+        ('a\nb\na\n', "it has 3 lines, 'a' more than once"),
+        ('a\n\nb\n', 'different names, one per line: it has 3 lines'),
+        (None, 'names cannot be read'),
+    ],
+)
+def test_names_of_classes_that_will_not_do(text, said, tmp_path):
+  _write(tmp_path, *_SPLITS)
+  if text is not None:
+    (tmp_path / 'names').write_text(text)
+  assert re.search(said, _said(tmp_path, f'--classes={tmp_path}/names'))
+
+
+def test_too_few_classes_or_images(tmp_path):
+  _write(tmp_path, 'train/a', high=1)
+  assert 'the label images have no class but 0' in _said(tmp_path)
+  _write(tmp_path / 'few', 'a', 'b')
+  assert 'images is less than half an image' in _said(tmp_path / 'few')
+  said = _said(tmp_path / 'few', '--val=0.4', '--test=0.5')
+  assert re.search('few/images has 2 images, of which none is left', said)
+
+
+@pytest.mark.parametrize(
+    'arguments, said',
+    [
+        ('segmentation x --images .', 'segmentation needs --labels DIR'),
+        ('segmentation x --labels .', 'segmentation needs --images DIR'),
+        ('segmentation --images .', 'prepare segmentation NAME --images'),
+        ('segmentation x --images . --labels /no', '--labels /no: no such'),
+        ('segmentation x --images . --labels . --void 256', '--void 256: valu'),
+        ('folder x --images . --labels .', 'folder takes no --labels'),
+        ('folder x --images . --zero-is-void', 'takes no --zero-is-void'),
+        ('streets --images . --labels .', '`prepare segmentation streets`'),
+    ],
+)
+def test_options_that_do_not_belong(arguments, said, tmp_path):
+  with pytest.raises(UserError, match=said):
+    _prepare([*arguments.split(), f'--dir={tmp_path}'])
+
+
+def test_a_data_set_is_for_one_task(tmp_path):
+  _write(tmp_path, *_SPLITS)
+  _run(tmp_path)
+  data_dir = str(tmp_path / 'out')
+  for load in (datasets.load, datasets.open_source):
+    with pytest.raises(UserError, match='scenes is a data set for segmentatio'):
+      load('scenes', 'train', data_dir)
+  image_files.write(tmp_path / 'pets', image_files.names('a/1', 'b/1'))
+  folder = ['folder', 'pets', f'--images={tmp_path}/pets', f'--dir={data_dir}']
+  _prepare([*folder, '--val=0', '--test=0.2'])
+  for name in ('pets', 'digits'):
+    assert datasets.info(name, data_dir).task == 'classification'
+    with pytest.raises(UserError, match=f'{name} is a data set for classific'):
+      datasets.load_segmentation(name, 'train', data_dir)
+
+
+def test_the_example_is_prepared_and_workers_crop_as_threads_do(tmp_path):
+  code = f'import sys; sys.path.insert(0, {str(_EXAMPLE.parent)!r}); '
+  code += 'import pathlib, digit_scenes; '
+  code += f'digit_scenes.write(pathlib.Path({str(tmp_path)!r}), '
+  code += "{'train': 6, 'val': 3})"
+  subprocess.run([sys.executable, '-c', code], check=True)
+  _run(tmp_path, f'--classes={tmp_path}/classes.txt')
+  data_dir = str(tmp_path / 'out')
+  assert datasets.info('scenes', data_dir).class_names[:2] == (
+      'background',
+      '0',
+  )
+  streams = [
+      batches.train_batches(
+          datasets.load_segmentation(
+              'scenes',
+              'train',
+              data_dir,
+              crop=segmentation.Crop((32, 48)),
+              workers=workers,
+          ),
+          batch_size=4,
+          seed=0,
+          start_step=1,
+      )
+      for workers in (0, 1)
+  ]
+  for want, got in itertools.islice(zip(*streams, strict=True), 2):
+    for name in ('image', 'label', 'row'):
+      np.testing.assert_array_equal(got[name], want[name])
+  for stream in streams:
+    stream.close()
