@@ -71,7 +71,9 @@ def _evaluated(head, image='b'):
     found = {'logits': model.decode(maps, train=False)}
     if head == 'uper':
       return found | {'aux_logits': model.auxiliary(maps, train=False)}
-    return found | {f'neck{i}': y for i, y in enumerate(model.neck(maps))}
+    return found | {
+        f'neck{i}': y for i, y in enumerate(model.neck(maps, [None] * 4))
+    }
 
   run = jax.jit(functools.partial(model.apply, method=parts))
   found = run(variables, _maps(image))

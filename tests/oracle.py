@@ -347,6 +347,13 @@ def forward(variables, image, config):
   """
   tree = nest(variables)
   params, statistics = tree['params'], tree['batch_stats']
+  out = features(params, statistics, image, config)
+  out['logits'] = classify(params, statistics, out['stage4'], config['head'])
+  return out
+
+
+def features(params, statistics, image, config):
+  """The maps of `forward`, from its two trees."""
   out = {}
   x = np.asarray(image, np.float64)
   for i, stride in enumerate((2, 1, 2, 1)):  # Table 1
@@ -366,6 +373,4 @@ def forward(variables, image, config):
       down = f'down{stage}'
       x = conv(params[down]['conv'], x, stride=2)
       x = batch_norm(params[down]['norm'], statistics[down]['norm'], x)
-
-  out['logits'] = classify(params, statistics, x, config['head'])
   return out

@@ -1,11 +1,12 @@
 """Maps at other extents: nearest, bilinear, and adaptive average pooling.
 
-Each is a product with one constant matrix per axis,
+Each is a product with one matrix per axis,
 
     y[b, I, J, c] = sum_{i, j} R[I, i] C[J, j] x[b, i, j, c]
 
 and follows PyTorch's rule, which `jax.image.resize` does for bilinear only
-(with `antialias=False`).
+(with `antialias=False`). The matrices are constants, unless the maps have
+valid extents (`ops.padding`): then each image has its own.
 """
 
 from collections.abc import Callable
@@ -14,12 +15,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
+from gswinrmt_jax.ops import padding
 from gswinrmt_jax.ops.equation import equation, wide
 
 
 @equation
 def resize_nearest(
-    x: Float[Array, 'b h w c'], *, size: tuple[int, int]
+    x: Float[Array, 'b h w c'],
+    extents: padding.Extents = None,
+    target: padding.Extents = None,
+    *,
+    size: tuple[int, int],
 ) -> Float[Array, 'b H W c']:
   """Nearest neighbour by the corner, `y[I] = x[floor(I h / H)]`.
 
@@ -28,32 +34,36 @@ def resize_nearest(
 
   Args:
     x: The map.
-    size: Its new rows `H` and columns `W`.
+    extents: Its valid rows `h` and columns; None for all.
+    target: Valid rows `H` and columns of the result; None for all.
+    size: Rows and columns of the result, padding included.
   """
-  return _resample(x, size, nearest_matrix)
+  return _resample(x, extents, target, size, _nearest)
 
 
 @equation
 def resize_bilinear(
-    x: Float[Array, 'b h w c'], *, size: tuple[int, int]
+    x: Float[Array, 'b h w c'],
+    extents: padding.Extents = None,
+    target: padding.Extents = None,
+    *,
+    size: tuple[int, int],
 ) -> Float[Array, 'b H W c']:
   """Bilinear interpolation between pixel centres, without antialiasing.
 
       s = (I + 1/2) h / H - 1/2, between 0 and h - 1
       y[I] = (1 - s + floor(s)) x[floor(s)] + (s - floor(s)) x[floor(s) + 1]
 
-  along each axis: `align_corners=False`.
-
-  Args:
-    x: The map.
-    size: Its new rows `H` and columns `W`.
+  along each axis: `align_corners=False`. Arguments as of `resize_nearest`.
   """
-  return x if x.shape[1:3] == size else _resample(x, size, bilinear_matrix)
+  if extents is None and target is None and x.shape[1:3] == size:
+    return x
+  return _resample(x, extents, target, size, _bilinear)
 
 
 @equation
 def adaptive_average_pool(
-    x: Float[Array, 'b h w c'], *, bins: int
+    x: Float[Array, 'b h w c'], extents: padding.Extents = None, *, bins: int
 ) -> Float[Array, 'b {bins} {bins} c']:
   """Averages over `bins x bins` rectangles that cover the map.
 
@@ -63,42 +73,52 @@ def adaptive_average_pool(
 
   Args:
     x: The map.
+    extents: Its valid rows `h` and columns; None for all.
     bins: Bins along each axis.
   """
-  return _resample(x, (bins, bins), pooling_matrix)
+  return _resample(x, extents, None, (bins, bins), _pooling)
 
 
-def nearest_matrix(extent: int, size: int) -> Float[np.ndarray, 'm n']:
-  """Returns the matrix of `resize_nearest`, from n=extent to m=size rows."""
-  source = np.arange(size) * extent // size
-  return (source[:, None] == np.arange(extent)).astype(float)
+# Entries of the matrices, in row i of m and column j of n, for maps resampled
+# from n rows to m. All are whole numbers, and exact, up to the last division.
+# Columns of padding, j >= n, are 0.
 
 
-def bilinear_matrix(extent: int, size: int) -> Float[np.ndarray, 'm n']:
-  """Returns the matrix of `resize_bilinear`, from n=extent to m=size rows."""
-  source = (np.arange(size) + 0.5) * extent / size - 0.5
-  source = source.clip(0, extent - 1)
-  return (1 - np.abs(source[:, None] - np.arange(extent))).clip(min=0)
+def _nearest(i, m, j, n):
+  return i * n // m == j
 
 
-def pooling_matrix(extent: int, bins: int) -> Float[np.ndarray, 'm n']:
-  """Returns the matrix of `adaptive_average_pool`, n=extent rows, m=bins."""
-  index, row = np.arange(bins)[:, None], np.arange(extent)
-  first, end = index * extent // bins, -(-(index + 1) * extent // bins)
-  inside = (first <= row) & (row < end)
-  return inside / inside.sum(1, keepdims=True)
+def _bilinear(i, m, j, n):
+  source = ((2 * i + 1) * n - m).clip(0, 2 * m * (n - 1))  # s, times 2 m
+  return (2 * m - abs(source - 2 * m * j)).clip(0) / (2 * m)
+
+
+def _pooling(i, m, j, n):
+  first, end = i * n // m, -(-(i + 1) * n // m)
+  return ((first <= j) & (j < end)) / (end - first)
 
 
 def _resample(
     x: Float[Array, 'b h w c'],
+    extents: padding.Extents,
+    target: padding.Extents,
     size: tuple[int, int],
-    matrix: Callable[[int, int], np.ndarray],
+    entry: Callable[..., np.ndarray | Array],
 ) -> Float[Array, 'b H W c']:
   """Applies the matrix of each axis, in float32 at least."""
   values = wide(x)
-  rows, columns = (
-      jnp.asarray(matrix(extent, wanted), values.dtype)
-      for extent, wanted in zip(x.shape[1:3], size, strict=True)
+
+  def matrix(axis):
+    """`[H, h]`, or `[b, H, h]` where images have matrices of their own."""
+    m, n = size[axis], x.shape[1 + axis]
+    i, j = np.arange(m)[None, :, None], np.arange(n)[None, None]
+    m = m if target is None else target[:, axis, None, None]
+    n = n if extents is None else extents[:, axis, None, None]
+    entries = jnp.asarray(entry(i, m, j, n), values.dtype)
+    return entries[0] if len(entries) == 1 else entries
+
+  rows, columns = matrix(0), matrix(1)
+  y = jnp.einsum(
+      '...Hh,...hwc,...Ww->...HWc', rows, values, columns, precision='highest'
   )
-  y = jnp.einsum('Hh,bhwc,Ww->bHWc', rows, values, columns, precision='highest')
   return y.astype(x.dtype)

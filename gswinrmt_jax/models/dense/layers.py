@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models.layers import BatchNorm, Initializer
+from gswinrmt_jax.ops import padding
 
 # Of convolutions before a BN and ReLU, and of those of the feature pyramid.
 he_normal = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
@@ -31,15 +32,17 @@ class Conv(nn.Module):
   use_bias: bool = True
 
   @nn.compact
-  def __call__(self, x: Float[Array, 'b h w c']) -> Float[Array, 'b h w f']:
-    """Returns the convolved map."""
+  def __call__(
+      self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
+  ) -> Float[Array, 'b h w f']:
+    """Returns the convolved map; what lies beyond `extents` counts as 0."""
     shape = (self.side, self.side, x.shape[-1], self.features)
     kernel = self.param('kernel', self.kernel_init, shape)
     x = x.astype(self.dtype)
     if self.side == 1:
       y = ops.dense(x, kernel[0, 0])
     else:
-      y = ops.conv3x3(x, kernel, stride=1)
+      y = ops.conv3x3(padding.fill(x, extents), kernel, stride=1)
     if not self.use_bias:
       return y
     bias = self.param('bias', nn.initializers.zeros, shape[-1:])
@@ -61,7 +64,11 @@ class ConvBN(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w c'], *, train: bool
+      self,
+      x: Float[Array, 'b h w c'],
+      extents: padding.Extents = None,
+      *,
+      train: bool,
   ) -> Float[Array, 'b h w f']:
     """Returns the map; in training BN takes the batch's statistics."""
     x = Conv(
@@ -71,8 +78,8 @@ class ConvBN(nn.Module):
         kernel_init=he_normal,
         use_bias=False,
         name='conv',
-    )(x)
-    return jax.nn.relu(BatchNorm(name='norm')(x, train=train))
+    )(x, extents)
+    return jax.nn.relu(BatchNorm(name='norm')(x, extents, train=train))
 
 
 class PixelClassifier(nn.Module):

@@ -14,6 +14,7 @@ from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.semantic_fpn import FPN, SemanticFPNHead
 from gswinrmt_jax.models.dense.upernet import FCNHead, UperNetHead
+from gswinrmt_jax.ops import padding
 
 # Channels of each decode head, its neck and the auxiliary head, as released; 0
 # for none.
@@ -63,7 +64,13 @@ class Segmenter(nn.Module):
           self.num_classes, self.auxiliary_channels, *settings
       )
 
-  def __call__(self, x: Float[Array, 'b h w 3'], *, train: bool) -> Logits:
+  def __call__(
+      self,
+      x: Float[Array, 'b h w 3'],
+      *,
+      train: bool,
+      extents: padding.Extents = None,
+  ) -> Logits:
     """Classifies every pixel of normalised images.
 
     Args:
@@ -71,29 +78,37 @@ class Segmenter(nn.Module):
       train: Whether BN takes the batch's statistics (and updates the
         collection 'batch_stats'), and dropout and stochastic depth act (stream
         'dropout').
+      extents: Height and width of each image in pixels, at least 1, where the
+        rest is padding on the right and below: it changes nothing. None for
+        none.
 
     Returns:
-      Logits at the size of the images, float32 at least.
+      Logits at the size of the images, float32 at least; those of padding are
+      without meaning.
 
     Raises:
       ValueError: If a side is below the stride of the last stage, or there are
         not 3 channels.
     """
-    maps = self.maps(x, train=train)
+    maps = self.maps(x, train=train, extents=extents)
     if self.is_initializing() and self.auxiliary_channels:
-      self.auxiliary(maps, train=train)
-    return ops.resize_bilinear(
-        self.decode(maps, train=train), size=x.shape[1:3]
-    )
+      self.auxiliary(maps, train=train, extents=extents)
+    logits = self.decode(maps, train=train, extents=extents)
+    return self._at_pixels(logits, x, extents, stage=0)
 
   def logits_and_auxiliary(
-      self, x: Float[Array, 'b h w 3'], *, train: bool
+      self,
+      x: Float[Array, 'b h w 3'],
+      *,
+      train: bool,
+      extents: padding.Extents = None,
   ) -> tuple[Logits, Logits]:
     """Returns what training compares with the labels of each pixel.
 
     Args:
       x: As for a call.
       train: As for a call.
+      extents: As for a call.
 
     Returns:
       Logits of the decode head and of the auxiliary head, as of a call.
@@ -101,32 +116,53 @@ class Segmenter(nn.Module):
     Raises:
       ValueError: As for a call.
     """
-    maps = self.maps(x, train=train)
-    both = self.decode(maps, train=train), self.auxiliary(maps, train=train)
-    logits, auxiliary = (
-        ops.resize_bilinear(each, size=x.shape[1:3]) for each in both
+    maps = self.maps(x, train=train, extents=extents)
+    logits = self.decode(maps, train=train, extents=extents)
+    auxiliary = self.auxiliary(maps, train=train, extents=extents)
+    return (
+        self._at_pixels(logits, x, extents, stage=0),
+        self._at_pixels(auxiliary, x, extents, stage=-2),
     )
-    return logits, auxiliary
 
   def maps(
-      self, x: Float[Array, 'b h w 3'], *, train: bool
+      self,
+      x: Float[Array, 'b h w 3'],
+      *,
+      train: bool,
+      extents: padding.Extents = None,
   ) -> list[Float[Array, 'b _ _ _']]:
     """Returns the maps of the backbone, from fine to coarse."""
-    return list(self.backbone.features(x, train=train).values())
+    found = self.backbone.features(x, train=train, extents=extents)
+    return list(found.values())
 
   def decode(
-      self, maps: Sequence[Float[Array, 'b _ _ _']], *, train: bool
+      self,
+      maps: Sequence[Float[Array, 'b _ _ _']],
+      *,
+      train: bool,
+      extents: padding.Extents = None,
   ) -> Logits:
     """Returns the decode head's logits, at the size of the first map."""
+    valid = [padding.strided(extents, s) for s in self.arch.strides]
     if self.neck_channels:
-      maps = self.neck(maps)
-    return self.decode_head(maps, train=train)
+      maps = self.neck(maps, valid)
+    return self.decode_head(maps, valid, train=train)
 
   def auxiliary(
-      self, maps: Sequence[Float[Array, 'b _ _ _']], *, train: bool
+      self,
+      maps: Sequence[Float[Array, 'b _ _ _']],
+      *,
+      train: bool,
+      extents: padding.Extents = None,
   ) -> Logits:
     """Returns the auxiliary logits, at the size of the last map but one."""
-    return self.auxiliary_head(maps[-2], train=train)
+    valid = padding.strided(extents, self.arch.strides[-2])
+    return self.auxiliary_head(maps[-2], valid, train=train)
+
+  def _at_pixels(self, logits, x, extents, stage):
+    """Resizes the logits of a stage's map to the images."""
+    valid = padding.strided(extents, self.arch.strides[stage])
+    return ops.resize_bilinear(logits, valid, extents, size=x.shape[1:3])
 
 
 def create_segmenter(

@@ -17,6 +17,7 @@ from gswinrmt_jax.models.dense.layers import (
     PixelClassifier,
     xavier_uniform,
 )
+from gswinrmt_jax.ops import padding
 
 
 class FPN(nn.Module):
@@ -36,9 +37,16 @@ class FPN(nn.Module):
 
   @nn.compact
   def __call__(
-      self, maps: Sequence[Float[Array, 'b _ _ _']]
+      self,
+      maps: Sequence[Float[Array, 'b _ _ _']],
+      extents: Sequence[padding.Extents],
   ) -> list[Float[Array, 'b _ _ f']]:
-    """Returns as many maps, of the same sizes, from fine to coarse."""
+    """Returns as many maps, of the same sizes, from fine to coarse.
+
+    Args:
+      maps: From fine to coarse.
+      extents: Of each map.
+    """
 
     def conv(side, name):
       return Conv(self.features, side, self.dtype, xavier_uniform, name=name)
@@ -47,10 +55,17 @@ class FPN(nn.Module):
         conv(1, f'lateral{level}')(x) for level, x in enumerate(maps, start=1)
     ]
     for fine in reversed(range(len(maps) - 1)):
-      size = merged[fine].shape[1:3]
-      merged[fine] += ops.resize_nearest(merged[fine + 1], size=size)
+      merged[fine] += ops.resize_nearest(
+          merged[fine + 1],
+          extents[fine + 1],
+          extents[fine],
+          size=merged[fine].shape[1:3],
+      )
     return [
-        conv(3, f'output{level}')(x) for level, x in enumerate(merged, start=1)
+        conv(3, f'output{level}')(x, valid)
+        for level, (x, valid) in enumerate(
+            zip(merged, extents, strict=True), start=1
+        )
     ]
 
 
@@ -76,18 +91,33 @@ class SemanticFPNHead(nn.Module):
 
   @nn.compact
   def __call__(
-      self, maps: Sequence[Float[Array, 'b _ _ _']], *, train: bool
+      self,
+      maps: Sequence[Float[Array, 'b _ _ _']],
+      extents: Sequence[padding.Extents],
+      *,
+      train: bool,
   ) -> Float[Array, 'b h w k']:
-    """Returns logits at the size of the first map of a pyramid."""
+    """Returns logits at the size of the first map of a pyramid.
+
+    Args:
+      maps: The pyramid, from fine to coarse.
+      extents: Of each map.
+      train: Whether BN takes the batch's statistics and dropout acts.
+    """
     levels = []
-    for level, x in enumerate(maps):
+    for level, (x, valid) in enumerate(zip(maps, extents, strict=True)):
       for index in range(max(level, 1)):
         name = f'level{level + 1}_conv{index}'
-        x = ConvBN(self.features, 3, self.dtype, name=name)(x, train=train)
+        conv = ConvBN(self.features, 3, self.dtype, name=name)
+        x = conv(x, valid, train=train)
         if level:
+          coarse, valid = valid, None if valid is None else 2 * valid
           doubled = 2 * x.shape[1], 2 * x.shape[2]
-          x = ops.resize_bilinear(x, size=doubled)
-      levels.append(ops.resize_bilinear(x, size=maps[0].shape[1:3]))
+          x = ops.resize_bilinear(x, coarse, valid, size=doubled)
+      if level:
+        size = maps[0].shape[1:3]
+        x = ops.resize_bilinear(x, valid, extents[0], size=size)
+      levels.append(x)
     return PixelClassifier(
         self.num_classes, self.dropout_rate, self.dtype, name='classifier'
     )(sum(levels[1:], start=levels[0]), train=train)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models.dense.layers import ConvBN, PixelClassifier
+from gswinrmt_jax.ops import padding
 
 POOLED = (1, 2, 3, 6)  # bins along each axis
 
@@ -41,34 +42,56 @@ class UperNetHead(nn.Module):
 
   @nn.compact
   def __call__(
-      self, maps: Sequence[Float[Array, 'b _ _ _']], *, train: bool
+      self,
+      maps: Sequence[Float[Array, 'b _ _ _']],
+      extents: Sequence[padding.Extents],
+      *,
+      train: bool,
   ) -> Float[Array, 'b h w k']:
-    """Returns logits at the size of the first map, the finest."""
+    """Returns logits at the size of the first map, the finest.
 
-    def conv(x, side, name):
+    Args:
+      maps: From fine to coarse.
+      extents: Of each map.
+      train: Whether BN takes the batch's statistics and dropout acts.
+    """
+    coarsest = len(maps) - 1
+
+    def conv(x, extents, side, name):
       layer = ConvBN(self.features, side, self.dtype, name=name)
-      return layer(x, train=train)
+      return layer(x, extents, train=train)
 
-    *fine, last = maps
-    context = [last]
+    def resized(x, valid, level):
+      size = maps[level].shape[1:3]
+      return ops.resize_bilinear(x, valid, extents[level], size=size)
+
+    context = [maps[-1]]
     for bins in POOLED:
-      pooled = ops.adaptive_average_pool(last, bins=bins)
-      context.append(_resized(conv(pooled, 1, f'pool{bins}'), last))
+      pooled = ops.adaptive_average_pool(maps[-1], extents[-1], bins=bins)
+      pooled = conv(pooled, None, 1, f'pool{bins}')  # All bins are valid.
+      context.append(resized(pooled, None, coarsest))
     merged = [
-        conv(x, 1, f'lateral{level}') for level, x in enumerate(fine, start=1)
+        conv(maps[level], extents[level], 1, f'lateral{level + 1}')
+        for level in range(coarsest)
     ]
-    merged.append(conv(jnp.concatenate(context, -1), 3, 'pyramid_pooling'))
-    for level in reversed(range(len(fine))):
-      merged[level] += _resized(merged[level + 1], merged[level])
+    context = jnp.concatenate(context, -1)
+    merged.append(conv(context, extents[-1], 3, 'pyramid_pooling'))
+    for level in reversed(range(coarsest)):
+      coarse = level + 1
+      merged[level] += resized(merged[coarse], extents[coarse], level)
     outputs = [
-        conv(x, 3, f'output{level}')
-        for level, x in enumerate(merged[:-1], start=1)
+        conv(merged[level], extents[level], 3, f'output{level + 1}')
+        for level in range(coarsest)
     ]
     outputs.append(merged[-1])
-    joined = jnp.concatenate([_resized(y, maps[0]) for y in outputs], -1)
+    joined = outputs[:1] + [
+        resized(outputs[level], extents[level], 0)
+        for level in range(1, len(maps))
+    ]
+    joined = jnp.concatenate(joined, -1)
     return PixelClassifier(
         self.num_classes, self.dropout_rate, self.dtype, name='classifier'
-    )(conv(joined, 3, 'fusion'), train=train)
+    )(conv(joined, extents[0], 3, 'fusion'), train=train)
 
 
 class FCNHead(nn.Module):
@@ -88,14 +111,15 @@ class FCNHead(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: Float[Array, 'b h w c'], *, train: bool
+      self,
+      x: Float[Array, 'b h w c'],
+      extents: padding.Extents = None,
+      *,
+      train: bool,
   ) -> Float[Array, 'b h w k']:
     """Returns the logits of each position."""
-    x = ConvBN(self.features, 3, self.dtype, name='conv')(x, train=train)
+    conv = ConvBN(self.features, 3, self.dtype, name='conv')
+    x = conv(x, extents, train=train)
     return PixelClassifier(
         self.num_classes, self.dropout_rate, self.dtype, name='classifier'
     )(x, train=train)
-
-
-def _resized(x, like):
-  return ops.resize_bilinear(x, size=like.shape[1:3])

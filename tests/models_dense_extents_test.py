@@ -1,0 +1,209 @@
+"""Padded images through segmenters: each gives what it gives by itself."""
+
+import functools
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle_segmenter
+import pytest
+import random_variables
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.models.dense.segmenter import create_segmenter
+
+_TINY = {
+    'num_classes': 3,
+    'channels': 8,
+    'dropout_rate': 0.0,
+    'widths': (8, 8, 12, 16),
+    'depths': (1, 1, 1, 1),
+    'num_heads': (1, 2, 3, 4),
+    'drop_path_rate': 0.0,
+}
+_FPN = {'head': 'fpn', 'neck_channels': 6, 'auxiliary_channels': 4}
+_UPER = {'head': 'uper', 'auxiliary_channels': 4}
+_SIDE = 128
+
+
+def _model(name, **fields):
+  return create_segmenter(name, **_TINY | fields)
+
+
+def _padded(images):
+  """Images in the upper left corners of a batch that is noise elsewhere."""
+  rng = np.random.default_rng(7)
+  batch = rng.normal(size=(len(images), _SIDE, _SIDE, 3)).astype(np.float32)
+  for row, image in zip(batch, images, strict=True):
+    row[: image.shape[0], : image.shape[1]] = image
+  extents = np.array([image.shape[:2] for image in images], np.int32)
+  return jnp.asarray(batch), jnp.asarray(extents)
+
+
+def _images(*sizes):
+  rng = np.random.default_rng(sum(map(sum, sizes)))
+  return [rng.normal(size=(*size, 3)).astype(np.float32) for size in sizes]
+
+
+# A side of 33 has two rows on the last map, and one of 32 has one: all bins of
+# pooling are that row.
+_BATCHES = (
+    ((33, 128), (97, 71), (32, 45)),
+    ((64, 96), (127, 65), (77, 32)),
+)
+
+
+@pytest.mark.parametrize(
+    ('name', 'system', 'head'),
+    [
+        ('rmt_t', 'rmt', {**_FPN, 'auxiliary_channels': 0}),
+        ('retention_compact', 'retention', _UPER),
+        ('swat_compact', 'swat', {**_UPER, 'num_classes': 1}),
+    ],
+)
+def test_a_padded_image_gives_what_it_gives_by_itself(name, system, head):
+  """Against numpy on each bare image; two batches, one compilation."""
+  window = {} if system == 'rmt' else {'window_size': 3}
+  model, shape = _model(name, **head, **window), (1, _SIDE, _SIDE, 3)
+  variables = random_variables.nested(model, shape)
+  flat = random_variables.flat(model, shape)
+  config = {
+      'system': system,
+      'depths': model.arch.depths,
+      'num_heads': model.arch.num_heads,
+      'window_size': model.arch.window_size,
+      'decay_range': model.arch.decay_ranges,
+      'full_stages': model.arch.full_stages,
+  }
+
+  @jax.jit
+  def run(x, extents):
+    apply = functools.partial(model.apply, variables, x, train=False)
+    if not model.auxiliary_channels:
+      return {'logits': apply(extents=extents)}
+    found = apply(extents=extents, method='logits_and_auxiliary')
+    return dict(zip(('logits', 'auxiliary'), found, strict=True))
+
+  for sizes in _BATCHES:
+    images = _images(*sizes)
+    found = run(*_padded(images))
+    for index, image in enumerate(images):
+      want = oracle_segmenter.forward(flat, image[None], config)
+      height, width = image.shape[:2]
+      assert found.keys() == want.keys()
+      for key, got in found.items():
+        error = np.abs(got[index, :height, :width] - want[key][0]).max()
+        assert error < 1e-5 * np.abs(want[key]).max(), (key, image.shape)
+  assert run._cache_size() == 1
+
+
+# Height and width of images, on the maps of 64 x 96 pixels.
+_VALID, _MAPS = (37, 60), ((16, 24), (8, 12), (4, 6), (2, 3))
+
+
+def _heads(head, count):
+  """Returns a segmenter, its variables, and random maps and extents."""
+  model = _model('rmt_t', **head)
+  shapes = [
+      (count, *size, width)
+      for size, width in zip(_MAPS, model.arch.widths, strict=True)
+  ]
+  maps = [random_variables.image(shape) for shape in shapes]
+  variables = random_variables.nested(model, (1, 64, 96, 3))
+  return model, variables, maps, jnp.array([_VALID] * count)
+
+
+def _bare(maps):
+  sides = [[-(-side // stride) for side in _VALID] for stride in (4, 8, 16, 32)]
+  return [x[:, :h, :w] for x, (h, w) in zip(maps, sides, strict=True)]
+
+
+def _trained(model, variables, maps, extents=None):
+  """Returns logits and auxiliary logits of the maps, and BN's statistics."""
+
+  def both(model, maps):
+    options = {'train': True, 'extents': extents}
+    logits = model.decode(maps, **options)
+    auxiliary = model.auxiliary(maps, **options)
+    return logits[:, :10, :15], auxiliary[:, :3, :4]
+
+  return model.apply(variables, maps, method=both, mutable=['batch_stats'])
+
+
+@pytest.mark.parametrize(('head', 'count'), [(_FPN, 2), (_UPER, 2), (_UPER, 1)])
+def test_gradients_and_statistics_of_training(head, count):
+  """With one image, BN of the map pooled to one bin sees one position."""
+  model, variables, maps, extents = _heads(head, count)
+
+  @jax.jit
+  def run(variables, maps, extents):
+    def loss(params, maps):
+      found = _trained(model, {**variables, 'params': params}, maps, extents)
+      return sum(jnp.square(y - 1).sum() for y in found[0]), found
+
+    grad = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+    return grad(variables['params'], maps)
+
+  value, (params, grad_maps) = run(variables, maps, extents)
+  want, (want_params, want_maps) = run(variables, _bare(maps), None)
+  for got, bare in zip(grad_maps, want_maps, strict=True):
+    _, height, width, _ = bare.shape
+    assert not got[:, height:].any() and not got[:, :, width:].any()
+  got = value, params, _bare(grad_maps)
+
+  def check(a, b):
+    assert np.abs(a - b).max() <= 1e-5 * max(1, np.abs(b).max())
+
+  jax.tree.map(check, got, (want, want_params, want_maps))
+
+
+def _without(name, *places):
+  """Returns an operation that does not know of these extents."""
+  function = getattr(ops, name)
+
+  def forgetful(*args, **kwargs):
+    args = [None if i in places else each for i, each in enumerate(args)]
+    return function(*args, **kwargs)
+
+  return name, forgetful
+
+
+@pytest.mark.parametrize(
+    ('head', 'forgotten'),
+    [
+        (_FPN, ('neck', 'output1')),
+        (_FPN, ('decode_head', 'level4_conv2', 'conv')),
+        (_FPN, ('decode_head', 'level2_conv0', 'norm')),
+        (_FPN, _without('resize_nearest', 1)),
+        (_FPN, _without('resize_nearest', 2)),
+        (_FPN, _without('resize_bilinear', 1)),
+        (_FPN, _without('resize_bilinear', 2)),
+        (_UPER, ('decode_head', 'pyramid_pooling', 'conv')),
+        (_UPER, ('decode_head', 'lateral1', 'norm')),
+        (_UPER, ('decode_head', 'fusion', 'conv')),
+        (_UPER, ('auxiliary_head', 'conv', 'conv')),
+        (_UPER, _without('adaptive_average_pool', 1)),
+        (_UPER, _without('resize_bilinear', 1)),
+        (_UPER, _without('resize_bilinear', 2)),
+    ],
+)
+def test_each_extent_counts(head, forgotten, monkeypatch):
+  """Forgotten in one place alone, the logits change by percents."""
+  *run, maps, extents = _heads(head, 2)
+  want, _ = _trained(*run, _bare(maps))
+
+  def forget(call, args, kwargs, context):
+    if (context.module.path, context.method_name) == (forgotten, '__call__'):
+      args = args[:1]
+    return call(*args, **kwargs)
+
+  if callable(forgotten[1]):
+    monkeypatch.setattr(ops, *forgotten)
+  with nn.intercept_methods(forget):
+    got, _ = _trained(*run, maps, extents)
+  errors = [
+      np.abs(a - b).max() / np.abs(b).max()
+      for a, b in zip(got, want, strict=True)
+  ]
+  assert max(errors) > 0.01
