@@ -30,20 +30,12 @@ from gswinrmt_jax.commands import arguments
 from gswinrmt_jax.errors import UserError
 
 _IMAGES = ('images', 'jobs', 'on_error')
+_OWN = ('name', *_IMAGES, 'val', 'test', 'seed')
+_LABELS = ('labels', 'classes', 'void', 'zero_is_void')
 # Which options belong to which data set.
 _OPTIONS = {
-    'folder': ('name', *_IMAGES, 'val', 'test', 'seed'),
-    'segmentation': (
-        'name',
-        *_IMAGES,
-        'labels',
-        'classes',
-        'void',
-        'zero_is_void',
-        'val',
-        'test',
-        'seed',
-    ),
+    'folder': _OWN,
+    'segmentation': (*_OWN, *_LABELS),
     'imagenet': _IMAGES,
     'mini_imagenet': (*_IMAGES, 'classes', 'seed'),
     'cifar10': ('archive',),

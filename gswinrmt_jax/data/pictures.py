@@ -158,18 +158,6 @@ def open_label(encoded: bytes, coding: LabelCoding) -> np.ndarray:
   return coding.decode(values.astype(np.int32))
 
 
-def decode_label(encoded: bytes, coding: LabelCoding, name: str) -> np.ndarray:
-  """Returns classes as `open_label` does; messages name it `name`.
-
-  Raises:
-    UserError: If it is no label image, or a damaged one.
-  """
-  try:
-    return open_label(encoded, coding)
-  except ValueError as error:
-    raise UserError(f'{name}: its label image {error}') from error
-
-
 def _open(
     encoded: bytes, convert: Callable[[PIL.Image.Image], Any]
 ) -> tuple[Any, Stored]:

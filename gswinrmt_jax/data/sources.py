@@ -269,7 +269,10 @@ class SegmentationSource(TfdsSource):
     """
     for row, record in zip(rows, self._fetch(rows), strict=True):
       name = self._name(row, record)
-      label = pictures.decode_label(record[_MASK], self._coding, name)
+      try:
+        label = pictures.open_label(record[_MASK], self._coding)
+      except ValueError as error:
+        raise UserError(f'{name}: its label image {error}') from error
       yield pictures.decode(record['image'], name), label
 
   def sizes(self) -> Iterator[tuple[int, int]]:

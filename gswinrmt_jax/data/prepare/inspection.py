@@ -41,23 +41,28 @@ _EXAMPLES = 20  # of identical images and the like, in the JSON
 _PLAIN = ('RGB', 'L')  # modes that need no mention
 
 
-def inspect(content: bytes) -> tuple | str:
-  """Returns an image's `FINDING`, or why it cannot be used."""
-  try:
-    _, stored = pictures.open_rgb(content)
-  except ValueError as error:
-    return str(error)
-  return digest(content), len(content), *stored
-
-
-def inspect_labelled(
-    content: bytes, label_content: bytes, coding: pictures.LabelCoding
+def inspect(
+    content: bytes,
+    label_content: bytes = b'',
+    coding: pictures.LabelCoding | None = None,
 ) -> tuple | str:
-  """Returns `LABELLED` of an image and its label image, or why not."""
+  """Returns what is found in an image, or why it cannot be used.
+
+  Args:
+    content: The image file.
+    label_content: The file that labels its pixels, if `coding` is given.
+    coding: What the values in that mean.
+
+  Returns:
+    A row of `FINDING`; with a label image, of `LABELLED`.
+  """
   try:
     image, stored = pictures.open_rgb(content)
   except ValueError as error:
     return str(error)
+  finding = digest(content), len(content), *stored
+  if not coding:
+    return finding
   try:
     label = pictures.open_label(label_content, coding)
   except ValueError as error:
@@ -68,7 +73,6 @@ def inspect_labelled(
         f'image {image.width} x {image.height}'
     )
   pixels = np.bincount(label.ravel(), minlength=256)
-  finding = digest(content), len(content), *stored
   return *finding, digest(label_content), len(label_content), pixels
 
 
@@ -99,7 +103,7 @@ def inspect_all(
       if not labels:
         return inspect(content)
       label_content = (labels.root / image.label_file).read_bytes()
-      return inspect_labelled(content, label_content, labels.coding)
+      return inspect(content, label_content, labels.coding)
     except OSError as error:
       return error.strerror or str(error)
 
@@ -230,26 +234,19 @@ def _class_lines(report):
     ]
     yield f'  of a class (fewest / median / most): {", ".join(spread)}'
     return
-  void = {
-      split: v['pixels_without_class']
-      / (v['pixels_without_class'] + sum(v['pixels_by_class']))
-      for split, v in splits.items()
-  }
-  shares = (f'{split} {share:.1%}' for split, share in void.items())
-  yield f'  pixels without a class: {", ".join(shares)}'
+  void = []
+  for split, found in splits.items():
+    none = found['pixels_without_class']
+    share = none / (none + sum(found['pixels_by_class']))
+    void.append(f'{split} {share:.1%}')
+  yield f'  pixels without a class: {", ".join(void)}'
   pixels = splits['train']['pixels_by_class']
-  total = max(1, sum(pixels))
-  found = sorted((count / total, i) for i, count in enumerate(pixels))
-  (least, rarest), (most, common) = found[0], found[-1]
-  yield (
-      f'  of the others in train: {names[common]} {most:.2%} (most) to '
-      f'{names[rarest]} {least:.2%} (least)'
+  ranked = sorted(zip(pixels, names, strict=True))
+  least, most = (
+      f'{name} {count / max(1, sum(pixels)):.2%}'
+      for count, name in (ranked[0], ranked[-1])
   )
-  if missing := [names[i] for share, i in found if not share]:
-    yield (
-        f'  without a pixel in train: {len(missing):,} classes, the first '
-        f'{missing[0]}'
-    )
+  yield f'  of the others in train: {most} (most) to {least} (least)'
 
 
 def _identical(collection, digests):
