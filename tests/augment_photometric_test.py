@@ -1,6 +1,7 @@
 """Photometric distortion, against Python's own colour conversion."""
 
 import colorsys
+import itertools
 
 import jax
 import numpy as np
@@ -34,10 +35,10 @@ def test_as_pixel_by_pixel(first):
   rng = np.random.default_rng(0)
   noise = rng.integers(0, 256, (4, 5, 9, 3))
   noise[:, 0] = _COLOURS
-  # Nothing; a dark and pale; a bright and full; only hue, past a whole turn.
+  # Nothing; darker and paler; brighter and fuller; only the hue, past a turn.
   changes = {
       'brightness': (0, -31, 25, 0),
-      'contrast': (1, 0.6, 1.4, 1),
+      'contrast': (1, 1.4, 0.6, 1),
       'contrast_first': (first,) * 4,
       'saturation': (1, 0.5, 1.5, 1),
       'hue': (0, -36, 30, -20),
@@ -68,17 +69,14 @@ def test_what_is_drawn():
     want = low + (high - low) * np.array([0, 0.25, 0.75, 1])
     np.testing.assert_allclose(spread, want, atol=0.05 * (high - low))
   assert abs(np.mean(how.contrast_first) - 0.5) < 0.04
-  # The changes are made independently of each other.
-  done = np.stack(
-      [
-          how.brightness != 0,
-          how.contrast != 1,
-          how.saturation != 1,
-          how.hue != 0,
-          how.contrast_first,
-      ]
-  )
+  # Whether and how strongly: each change is independent of the others.
+  done = [how.brightness != 0, how.contrast != 1, how.saturation != 1]
+  done = np.array([*done, how.hue != 0, how.contrast_first])
   assert np.abs(np.corrcoef(done) - np.eye(5)).max() < 0.08
+  amounts = np.array([how.brightness, how.contrast, how.saturation, how.hue])
+  for one, other in itertools.combinations(range(4), 2):
+    both = amounts[:, done[one] & done[other]]  # about 1000
+    assert abs(np.corrcoef(both[one], both[other])[0, 1]) < 0.15
 
 
 def test_each_image_has_its_own_draws_from_the_key_alone():

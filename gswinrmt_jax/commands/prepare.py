@@ -84,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--on-error',
       choices=('stop', 'skip'),
-      help='if images are damaged: stop once all have been checked (default), '
-      'or leave them out',
+      help='if images are damaged, or lack a label image: stop once all have '
+      'been checked (default), or leave them out',
   )
   add(
       '--classes',

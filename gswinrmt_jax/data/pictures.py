@@ -114,24 +114,23 @@ class LabelCoding:
     Raises:
       ValueError: If a value stands for no class; the message continues 'it'.
     """
-    known = (0 <= values) & (values < 256)
-    classes = self._table[np.where(known, values, 0)]
-    known &= classes != _UNKNOWN
-    if known.all():
+    classes = self._table[np.clip(values, -1, 256)]
+    unknown = classes == _UNKNOWN
+    if not unknown.any():
       return classes
     first = int(self.zero_is_void)
     none = np.flatnonzero(self._table == VOID)
     raise ValueError(
-        f'has the value {values[~known][0]}: a class is {first} to '
+        f'has the value {values[unknown][0]}: a class is {first} to '
         f'{first + self.num_classes - 1}, none is '
         f'{" or ".join(map(str, none))}'
     )
 
   @functools.cached_property
   def _table(self):
-    """Returns the class of each value from 0 to 255."""
+    """Classes of the values 0 to 255, and of 256, which -1 reads, too."""
     first = int(self.zero_is_void)
-    table = np.full(256, _UNKNOWN, np.uint8)
+    table = np.full(257, _UNKNOWN, np.uint8)
     table[first : first + self.num_classes] = np.arange(self.num_classes)
     table[:first] = VOID
     table[[VOID] if self.void is None else [VOID, self.void]] = VOID
