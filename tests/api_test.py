@@ -127,7 +127,7 @@ def test_an_nnx_step_is_ours(model, variables, images):
     )
     return _loss(logits, labels), updates['batch_stats']
 
-  grads, stats = jax.grad(loss_of, has_aux=True)(variables['params'])
+  grads, stats = jax.jit(jax.grad(loss_of, has_aux=True))(variables['params'])
   updates, _ = tx.update(
       grads, tx.init(variables['params']), variables['params']
   )
@@ -135,7 +135,8 @@ def test_an_nnx_step_is_ours(model, variables, images):
 
   module = gswinrmt_jax.to_nnx(model, variables)
   optimizer = nnx.Optimizer(module, tx, wrt=nnx.Param)
-  grads = nnx.grad(lambda m: _loss(m(images, train=True), labels))(module)
+  loss = nnx.grad(lambda m: _loss(m(images, train=True), labels))
+  grads = nnx.jit(loss)(module)
   optimizer.update(module, grads)
 
   for kind, want in ((nnx.Param, params), (nnx.BatchStat, stats)):
