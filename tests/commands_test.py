@@ -183,9 +183,30 @@ def test_a_row_of_summarize(capsys):
   assert capsys.readouterr().out.splitlines()[1].endswith('   14 M')
 
 
+def test_dense_models_of_summarize(capsys):
+  """Exact parameters, and the paper's figures: MACs without attention."""
+  assert main.main(['summarize', 'rmt_t', '--dense']) == 0
+  head, *rows = capsys.readouterr().out.splitlines()
+  assert (
+      head.index('parameters') + len('parameters') == rows[0].index('038') + 3
+  )
+  for row, found in zip(
+      rows,
+      [
+          'Semantic FPN rmt_t 150 512x512 17,034,038 33.7 39.5 17.0 M, 33.7',
+          'RetinaNet rmt_t 80 800x1280 23,017,364 199.4 277.7 23 M, 199',
+          'Mask R-CNN rmt_t 80 800x1280 32,934,800 218.0 296.2 33 M, 218',
+      ],
+      strict=True,
+  ):
+    assert ' '.join(row.split()) == found
+
+
 @pytest.mark.parametrize(
     ('arguments', 'said'),
     [
+        (['--dense', '--image-size=64'], 'has the image sizes of the paper'),
+        (['--dense', 'rmt_large'], 'over rmt_t, rmt_s, rmt_b, rmt_l only'),
         ([], 'name a model, or --all'),
         (['rmt_tt'], "no model 'rmt_tt' (did you mean rmt_t?)"),
         (['rmt_t', '--image-size=8'], 'rmt_t: Images must be at least 32x32'),

@@ -14,8 +14,8 @@ _BLOCKS = re.findall(
 
 
 def test_the_page_has_its_examples():
-  assert len(_BLOCKS) == 6
-  assert sum(bool(output) for _, output in _BLOCKS) == 5
+  assert len(_BLOCKS) == 7
+  assert sum(bool(output) for _, output in _BLOCKS) == 6
 
 
 @pytest.mark.parametrize('index', range(len(_BLOCKS)))

@@ -3,7 +3,10 @@
 import pytest
 
 import gswinrmt_jax
-from gswinrmt_jax.models import cost
+from gswinrmt_jax.commands import summarize
+from gswinrmt_jax.models import cost, named
+from gswinrmt_jax.models.dense import detectors
+from gswinrmt_jax.models.dense.segmenter import create_segmenter
 
 # fvcore's counts of the authors' code at 224 x 224; over 2^30 they are the
 # 2.5, 4.5, 9.7 and 18.2 that the paper prints.
@@ -48,6 +51,89 @@ def test_the_released_models_to_the_unit(name):
   assert round(counted.macs / 2**30, 3) == _PRINTED[name]
 
 
+# Backbones with `feature_norm` at 800 x 1280: parameters, and operations that
+# are not of attention.
+_BACKBONES = {
+    'rmt_t': (12_783_776, 47_980_032_000),
+    'rmt_s': (25_416_800, 92_537_344_000),
+    'rmt_b': (52_604_680, 202_964_480_000),
+    'rmt_l': (93_784_280, 385_629_568_000),
+}
+# Parameters of mmdetection's models with the released configurations.
+_DETECTORS = {
+    ('RetinaNet', 'rmt_t'): 23_017_364,
+    ('RetinaNet', 'rmt_s'): 35_650_388,
+    ('RetinaNet', 'rmt_b'): 62_862_844,
+    ('RetinaNet', 'rmt_l'): 104_419_276,
+    ('Mask R-CNN', 'rmt_t'): 32_934_800,
+    ('Mask R-CNN', 'rmt_s'): 45_567_824,
+    ('Mask R-CNN', 'rmt_b'): 72_784_376,
+    ('Mask R-CNN', 'rmt_l'): 114_054_088,
+    ('Cascade Mask R-CNN', 'rmt_s'): 83_403_026,
+    ('Cascade Mask R-CNN', 'rmt_b'): 110_619_578,
+}
+
+
+def _check_printed(counted, row):
+  """The paper rounds a figure, or truncates it."""
+  for value, text in (
+      (counted.parameters / 1e6, row.parameters),
+      (counted.macs_without_attention / 1e9, row.macs),
+  ):
+    unit = 10.0 ** -len(text.partition('.')[2])
+    low, high = -unit / 2, unit  # of 30: 29.5 and 31
+    assert low <= value - float(text) < high, row
+
+
+def test_the_detectors_of_the_paper():
+  rows = [row for row in summarize._DENSE if row.head in detectors.DETECTORS]
+  assert {(row.head, row.model) for row in rows} == _DETECTORS.keys()
+  for row in rows:
+    parameters, operations = _BACKBONES[row.model]
+    backbone = cost.Cost(parameters, {'linear': operations})
+    heads = detectors.heads(row.head, named.MODELS[row.model], row.size)
+    counted = cost.total([backbone, heads])
+    assert counted.parameters == _DETECTORS[row.head, row.model]
+    _check_printed(counted, row)
+
+
+def test_a_segmenter_of_the_paper():
+  """Its operations are without the auxiliary head."""
+  (row,) = (
+      r for r in summarize._DENSE if (r.head, r.model) == ('uper', 'rmt_s')
+  )
+  _, counted = summarize.dense_cost(row)
+  _check_printed(counted, row)
+
+
+def test_resampling_is_not_counted():
+  """A small UperNet by hand: its head on maps of 16 x 24 to 2 x 3."""
+  fields = {'depths': (1, 1, 1, 1), 'widths': (4, 8, 12, 16)}
+  fields |= {'num_heads': (1, 1, 1, 1), 'feature_norm': True}
+  model = create_segmenter(
+      'rmt_t', head='uper', num_classes=5, channels=6, **fields
+  )
+  backbone = gswinrmt_jax.create_model('rmt_t', num_classes=0, **fields)
+  sizes = 16 * 24, 8 * 12, 4 * 6, 2 * 3
+  pooled = 1 + 4 + 9 + 36
+  linear = 6 * (
+      16 * pooled
+      + sum(c * n for c, n in zip((4, 8, 12), sizes[:3], strict=True))
+  )
+  linear += 6 * 5 * sizes[0]  # the classifier
+  convolution = 9 * 6 * (16 + 4 * 6) * sizes[3]  # of the pooled maps
+  convolution += 9 * 6 * 6 * sum(sizes[:3]) + 9 * 6 * 24 * sizes[0]
+  norms = pooled + 2 * sum(sizes[:3]) + sizes[3] + sizes[0]
+  want = cost.count(backbone, (64, 96)).operations
+  for kind, more in (
+      ('linear', linear),
+      ('convolution', convolution),
+      ('batch norm', 2 * 6 * norms),
+  ):
+    want[kind] += more
+  assert cost.count(model, (64, 96)).operations == want
+
+
 def test_a_dense_head_costs_a_linear_map_of_each_position():
   counts = {}
   for name in ('rmt_s', 'rmt_s_tl'):
@@ -87,6 +173,9 @@ def test_flops_and_parameters():
       operations={'convolution': 10, 'linear': 20, 'layer norm': 5},
   )
   assert counted.macs == 35 and counted.flops == 65
+  both = cost.total([counted, cost.Cost(2, {'attention': 7, 'linear': 1})])
+  assert both.parameters == 3 and both.operations['linear'] == 21
+  assert both.macs == 43 and both.macs_without_attention == 36
   model = gswinrmt_jax.create_model('rmt_compact', num_classes=10)
   counted = cost.count(model, (32, 32))
   assert counted.parameters == 11_455_018

@@ -5,10 +5,18 @@ MACs are multiply-accumulates of convolutions, linear layers and attention, with
 prints them in units of 2^30 and calls them GFLOPs; GMACs are units of 10^9.
 GFLOP counts two operations for a multiply-accumulate, in units of 10^9.
 Attention in windows is counted by its windows.
+
+--dense lists the segmenters and detectors of the RMT paper. Its FLOPs of these
+are MACs in units of 10^9 without attention, which the counters of
+mmsegmentation and mmdetection do not see; the next column counts all. The paper
+rounds its figures or truncates them. Parameters of UperNet include its
+auxiliary head, which acts in training alone. Detectors are counted, not built.
 """
 
 import argparse
-from typing import NamedTuple
+from collections.abc import Sequence
+import functools
+from typing import Any, NamedTuple
 
 from gswinrmt_jax.commands import arguments
 from gswinrmt_jax.errors import UserError
@@ -42,12 +50,60 @@ _SETTINGS = {
     'swat_large': Setting(100, 224, '78.6 M'),
 }
 
+_ADE20K_CLASSES = 150
+_COCO_SIZE = (800, 1280)
+
+
+class Dense(NamedTuple):
+  """A segmenter or a detector of the paper, with the figures it prints.
+
+  Attributes:
+    head: A head of `create_segmenter`, or a name in `detectors.DETECTORS`.
+    model: The backbone.
+    size: Height and width that the operations are for.
+    parameters: In millions.
+    macs: In units of 10^9.
+  """
+
+  head: str
+  model: str
+  size: tuple[int, int]
+  parameters: str
+  macs: str
+
+
+_DENSE = (
+    Dense('fpn', 'rmt_t', (512, 512), '17.0', '33.7'),
+    Dense('fpn', 'rmt_s', (512, 2048), '30', '180'),
+    Dense('fpn', 'rmt_b', (512, 2048), '57', '294'),
+    Dense('fpn', 'rmt_l', (512, 2048), '98', '482'),
+    Dense('uper', 'rmt_s', (512, 2048), '56', '937'),
+    Dense('uper', 'rmt_b', (512, 2048), '83', '1051'),
+    Dense('uper', 'rmt_l', (512, 2048), '125', '1241'),
+    Dense('RetinaNet', 'rmt_t', _COCO_SIZE, '23', '199'),
+    Dense('RetinaNet', 'rmt_s', _COCO_SIZE, '36', '244'),
+    Dense('RetinaNet', 'rmt_b', _COCO_SIZE, '63', '355'),
+    Dense('RetinaNet', 'rmt_l', _COCO_SIZE, '104', '537'),
+    Dense('Mask R-CNN', 'rmt_t', _COCO_SIZE, '33', '218'),
+    Dense('Mask R-CNN', 'rmt_s', _COCO_SIZE, '46', '262'),
+    Dense('Mask R-CNN', 'rmt_b', _COCO_SIZE, '73', '373'),
+    Dense('Mask R-CNN', 'rmt_l', _COCO_SIZE, '114', '557'),
+    Dense('Cascade Mask R-CNN', 'rmt_s', _COCO_SIZE, '83', '741'),
+    Dense('Cascade Mask R-CNN', 'rmt_b', _COCO_SIZE, '111', '852'),
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   names = ', '.join(_SETTINGS)
-  parser.add_argument('models', metavar='MODEL', nargs='*', help=names)
-  parser.add_argument('--all', action='store_true', help='every named model')
+  add = parser.add_argument
+  add('models', metavar='MODEL', nargs='*', help=names)
+  add('--all', action='store_true', help='every named model')
+  add(
+      '--dense',
+      action='store_true',
+      help='segmenters and detectors over these models (default: over all)',
+  )
   arguments.add_number(
       parser,
       '--image-size',
@@ -71,10 +127,16 @@ def setting(name: str) -> Setting:
 
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
-  names = list(_SETTINGS) if args.all else args.models
+  everything = args.all or (args.dense and not args.models)
+  names = list(_SETTINGS) if everything else args.models
   if not names:
     raise UserError('name a model, or --all')
   settings = {name: setting(name) for name in names}
+  if args.dense:
+    if args.image_size:
+      raise UserError('--dense has the image sizes of the paper')
+    _print_dense(names)
+    return
 
   from gswinrmt_jax.models import cost, factory
 
@@ -100,3 +162,51 @@ def run(args: argparse.Namespace) -> None:
         f'{paper or "-"}',
         flush=True,
     )
+
+
+def _print_dense(names: Sequence[str]) -> None:
+  """Prints the segmenters and detectors over the named models."""
+  rows = [row for row in _DENSE if row.model in names]
+  if not rows:
+    known = ', '.join(dict.fromkeys(row.model for row in _DENSE))
+    raise UserError(f'the paper has dense models over {known} only')
+
+  from gswinrmt_jax.models.dense import segmenter
+
+  print(
+      f'{"head":<20}{"model":<7}{"classes":>8}{"pixels":>11}{"parameters":>13}'
+      f'{"GMACs":>9}{"+ attention":>13}   paper'
+  )
+  for row in rows:
+    classes, counted = dense_cost(row)
+    height, width = row.size
+    print(
+        f'{segmenter.TITLES.get(row.head, row.head):<20}{row.model:<7}'
+        f'{classes:>8}{f"{height}x{width}":>11}{counted.parameters:>13,}'
+        f'{counted.macs_without_attention / 1e9:>9.1f}'
+        f'{counted.macs / 1e9:>13.1f}   {row.parameters} M, {row.macs}',
+        flush=True,
+    )
+
+
+def dense_cost(row: Dense) -> tuple[int, Any]:
+  """Returns the number of classes and the `cost.Cost` of a dense model."""
+  from gswinrmt_jax.models import cost, factory
+  from gswinrmt_jax.models.dense import detectors, segmenter
+
+  if row.head in segmenter.HEADS:
+    model = segmenter.create_segmenter(
+        row.model, head=row.head, num_classes=_ADE20K_CLASSES
+    )
+    return _ADE20K_CLASSES, cost.count(model, row.size)
+  model = factory.create_model(row.model, num_classes=0, feature_norm=True)
+  heads = detectors.heads(row.head, model.arch, row.size)
+  counted = cost.total([_backbone_cost(model, row.size), heads])
+  return detectors.CLASSES, counted
+
+
+@functools.cache
+def _backbone_cost(model, size):
+  from gswinrmt_jax.models import cost
+
+  return cost.count(model, size)

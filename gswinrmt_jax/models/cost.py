@@ -1,7 +1,7 @@
 """Parameters and multiply-accumulates of a model, counted on its program."""
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import dataclasses
 import math
 from typing import Any
@@ -13,12 +13,15 @@ import jax.numpy as jnp
 from gswinrmt_jax import ops
 from gswinrmt_jax.models import factory, layers
 from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.segmenter import Segmenter
 
 # Operations per element, as fvcore has them.
 _NORMS = {
     layers.LayerNorm: ('layer norm', 5),
     layers.BatchNorm: ('batch norm', 2),
 }
+# Equations that are written as products with matrices of mostly zeros.
+_RESAMPLING = ('resize_nearest', 'resize_bilinear', 'adaptive_average_pool')
 _PRODUCTS = ('convolution', 'linear', 'attention')
 
 
@@ -42,9 +45,18 @@ class Cost:
 
     RMT's 'GFLOPs' are these over 2^30: multiply-accumulates of the products,
     with 5 and 2 operations per element of a layer and a batch norm; softmax,
-    activations, rotation and decay are not counted.
+    activations, rotation, decay and resampling are not counted.
     """
     return sum(self.operations.values())
+
+  @property
+  def macs_without_attention(self) -> int:
+    """All operations but products of two maps.
+
+    RMT's 'FLOPs' of detectors and segmenters are these in units of 10^9: the
+    counters of mmdetection and mmsegmentation see layers, not products.
+    """
+    return self.macs - self.operations.get('attention', 0)
 
   @property
   def product_macs(self) -> int:
@@ -57,11 +69,21 @@ class Cost:
     return self.macs + self.product_macs
 
 
-def count(model: Backbone, image_size: tuple[int, int]) -> Cost:
+def total(parts: Iterable[Cost]) -> Cost:
+  """Returns the cost of all parts together."""
+  parameters, operations = 0, collections.Counter()
+  for part in parts:
+    parameters += part.parameters
+    operations.update(part.operations)
+  return Cost(parameters, dict(operations))
+
+
+def count(model: Backbone | Segmenter, image_size: tuple[int, int]) -> Cost:
   """Counts the cost of a model for one image, without running it.
 
   Windows are counted as the windows they are ('cyclic', padding included),
-  however the model computes them.
+  however the model computes them. The auxiliary head of a segmenter has
+  parameters, but no operations: it acts in training alone.
 
   Args:
     model: Any of the family.
@@ -116,6 +138,8 @@ def _product(equation) -> tuple[str, int]:
 def _equations(jaxpr: Any) -> Iterator[Any]:
   """Yields the equations of a program, those inside of others too."""
   for equation in jaxpr.eqns:
+    if equation.params.get('name') in _RESAMPLING:
+      continue
     yield equation
     for value in jax.tree.leaves(
         equation.params, is_leaf=lambda leaf: hasattr(leaf, 'eqns')
