@@ -1,7 +1,8 @@
 """Exceptions whose messages are for the user at the terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import contextlib
+import difflib
 
 
 class UserError(Exception):
@@ -31,6 +32,8 @@ class Stopped(KeyboardInterrupt):
 
 def explain(error: Exception) -> str:
   """Returns the line for an error that a user can mend, '' for a defect."""
+  if isinstance(error, OSError) and error.filename and error.strerror:
+    return f'{error.filename}: {error.strerror}'
   if isinstance(error, (UserError, OSError)):
     return str(error)
   if isinstance(error, MemoryError):
@@ -42,6 +45,12 @@ def explain(error: Exception) -> str:
         'config.eval_batch_size, --batch-size)'
     )
   return ''
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+  """Returns ` (did you mean NAME?)` for a misspelt name, '' if none is near."""
+  near = difflib.get_close_matches(word, known, n=1)
+  return f' (did you mean {near[0]}?)' if near else ''
 
 
 @contextlib.contextmanager

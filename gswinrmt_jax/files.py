@@ -78,6 +78,32 @@ def sync(path: pathlib.Path) -> None:
     os.close(descriptor)
 
 
+def check_can_write(path: pathlib.Path) -> None:
+  """Refuses a file that cannot be written; leaves nothing behind.
+
+  Call it before the work whose result the file will hold.
+
+  Raises:
+    UserError: If there is a folder of that name, or none can be made for it.
+  """
+  if path.is_dir():
+    raise UserError(f'cannot write {path}: it is a folder')
+  part = _beside(path, _PART)
+  missing = [folder for folder in path.parents if not folder.exists()]
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part.touch()
+    part.unlink()
+  except (FileExistsError, NotADirectoryError):
+    raise UserError(f'cannot write {path}: a file is in the way') from None
+  except OSError as error:
+    raise UserError(f'cannot write {path}: {error.strerror}') from error
+  finally:
+    for folder in missing:
+      with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def write_text(path: pathlib.Path, text: str) -> None:
   """Writes a text file, whole or not at all."""
   with replaced(path) as part:

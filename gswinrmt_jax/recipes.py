@@ -17,7 +17,7 @@ from typing import Any
 import ml_collections
 from ml_collections import config_dict
 
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import did_you_mean, UserError
 
 _LONGEST = 1024  # characters of a name or path
 _LARGEST = {int: 2**31 - 1, float: 3.4e38}  # of int32 and float32
@@ -57,7 +57,10 @@ class Field:
     """Returns what a value must be instead, '' if it is allowed."""
     if self.choices:
       known = isinstance(value, str) and value in self.choices
-      return '' if known else ' or '.join(f"'{one}'" for one in self.choices)
+      if known:
+        return ''
+      near = did_you_mean(str(value), self.choices)
+      return ' or '.join(f"'{one}'" for one in self.choices) + near
     kind = type(self.default)
     if kind is bool:
       return '' if isinstance(value, bool) else 'True or False'
@@ -402,7 +405,7 @@ def make_model(
     )
     factory.variable_shapes(model, image_shape)
   except ValueError as error:
-    raise UserError(f'{name}: {error}') from error
+    raise UserError(f'config.model, {name}: {error}') from error
   return model
 
 
@@ -603,8 +606,8 @@ def split_model(
     model, rest = default, model
   if model not in models:
     raise ValueError(
-        f"'{model}' is no model of this recipe: one of {', '.join(models)} "
-        'follows the colon'
+        f"the model '{model}' is unknown: name one of {', '.join(models)} "
+        f'after the colon, such as NAME:{models[0]}'
     )
   return model, rest or None
 

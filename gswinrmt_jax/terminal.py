@@ -33,13 +33,21 @@ class Terminal:
       self._close_line()
       self._print(f'{text}\n')
 
-  def progress(self, text: str) -> None:
-    """Prints the progress line, over the last one on a terminal."""
+  def progress(self, text: str, *shorter: str) -> None:
+    """Prints the progress line, over the last one on a terminal.
+
+    Args:
+      text: The line.
+      *shorter: Versions of it for narrow terminals, each shorter than the one
+        before; the first that fits is shown.
+    """
     if not self._in_place:
       self.say(text)
       return
     # A line that wraps could not be drawn over.
-    text = text[: shutil.get_terminal_size().columns - 1]
+    room = shutil.get_terminal_size().columns - 1
+    lines = [text, *shorter]
+    text = next((line for line in lines if len(line) <= room), lines[-1][:room])
     with self._lock:
       self._print(f'\r\x1b[K{text}')
       self._open = True

@@ -107,6 +107,6 @@ def test_the_progress_line_says_what_is_counted():
   for step in (3, 6, 9):
     told.interval(step, entry)
   first, across, last = stream.getvalue().splitlines()
-  assert 'acc (mixed) 50.0%' in first
-  assert 'acc (mixed) 50.0%' in across
+  assert 'mixed acc 50.0%' in first
+  assert 'mixed acc 50.0%' in across
   assert '  acc 50.0%' in last

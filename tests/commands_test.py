@@ -59,7 +59,10 @@ def test_each_command_has_a_help_that_fits_the_screen(capsys, name):
             ['evaluate', 'x', '--stp=1'],
             'unrecognized arguments: --stp=1 (did you mean --step?)',
         ),
-        (['evaluate', 'x', '--image-size=big'], "invalid int value: 'big'"),
+        (
+            ['evaluate', 'x', '--image-size=big'],
+            "--image-size is 'big': must be a whole number, at least 1",
+        ),
         (['train', '--confg=a'], "gswinrmt: unknown argument '--confg=a'"),
     ],
 )
@@ -138,13 +141,22 @@ def test_all_of_evaluate_can_be_chosen(calls):
 @pytest.mark.parametrize(
     ('argument', 'said'),
     [
-        ('--step=first', "--step is best, latest or a number, not 'first'"),
-        ('--image-size=0', '--image-size must be at least 1'),
-        ('--batch-size=-3', '--batch-size must be at least 1'),
+        (
+            '--step=bst',
+            "--step is 'bst': must be best, latest or N"
+            ' (did you mean best?)',
+        ),
+        (
+            '--image-size=0',
+            "--image-size is '0': must be a whole number, at least 1",
+        ),
+        (
+            '--batch-size=-3',
+            "--batch-size is '-3': must be a whole number, " 'at least 1',
+        ),
         (
             '--weights=mean',
-            "argument --weights: invalid choice: 'mean' (choose from 'raw', "
-            "'ema') (gswinrmt evaluate --help)",
+            "--weights is 'mean': must be raw or ema",
         ),
     ],
 )

@@ -173,7 +173,7 @@ def _raise(error):
         (
             PermissionError(13, 'Denied', 'f'),
             2,
-            "gswinrmt: [Errno 13] Denied: 'f'\n",
+            'gswinrmt: f: Denied\n',
         ),
         (
             RuntimeError('RESOURCE_EXHAUSTED: Out of memory while trying'),

@@ -124,7 +124,7 @@ def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
         ('folder birds --images x --archive y', 'folder takes no --archive'),
         ('folder --images x', 'a NAME is needed'),
         ('folder birds', 'folder needs --images DIR'),
-        ('folder birds --images x --jobs 0', '--jobs must be at least 1'),
+        ('folder birds --images x --jobs 0', "--jobs is '0': must be"),
         ('folder birds --images /no/such', '/no/such: no such directory'),
         ('folder cifar10 --images x', 'the name cifar10 is taken'),
     ],
@@ -240,7 +240,7 @@ def test_folders_that_will_not_do_are_one_line(tmp_path):
     return str(caught.value)
 
   image_files.write(tmp_path / 'one', image_files.names('猫', count=9))
-  assert 'one has 1 class folders' in said(tmp_path / 'one')
+  assert 'one has 1 class folder:' in said(tmp_path / 'one')
   image_files.write(tmp_path / 'hole', image_files.names('a', 'b'))
   (tmp_path / 'hole' / 'empty').mkdir()
   assert "class 'empty' has 0 images, of which" in said(tmp_path / 'hole')

@@ -96,7 +96,7 @@ def test_what_is_passed_over_is_counted(tmp_path):
             'both val/ and valid/|both valid/ and val/',
         ),
         (['1.jpg'], 'has 0 class folders: two or more'),
-        (['train/a/1.jpg', 'val/a/1.jpg'], 'has 1 class folders'),
+        (['train/a/1.jpg', 'val/a/1.jpg'], 'has 1 class folder:'),
     ],
 )
 def test_folders_that_will_not_do(names, said, tmp_path):

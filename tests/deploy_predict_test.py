@@ -230,7 +230,7 @@ def test_maps_beside_the_prediction(digits, tmp_path, capsys):
     ('argument', 'said'),
     [
         ('--point=3,4', '--point is for --maps'),
-        ('--top=0', '--top must be at least 1'),
+        ('--top=0', "--top is '0': must be a whole number"),
         ('--step=first', "--step is best, latest or a number, not 'first'"),
         ('--step=3', 'it has no steps to choose from'),
         ('--image-size=8', 'at least 32x32'),

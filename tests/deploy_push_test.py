@@ -1,92 +1,172 @@
-"""Uploading to the hub, with a stub in place of `huggingface_hub.HfApi`."""
+"""Uploading to a hub: `huggingface_hub` against a server of this process."""
 
+import base64
+import http.server
+import json
 import pathlib
-import shutil
-import sys
-import types
+import threading
 
+import jax
+import numpy as np
 import pytest
+import yaml
 
 from gswinrmt_jax.commands import main
+from gswinrmt_jax.deploy import export
 from gswinrmt_jax.weights import load, safetensors_file
 
+constants = pytest.importorskip(
+    'huggingface_hub.constants', reason='extra: hub'
+)
+
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+_FILES = {'README.md', 'config.json', 'model.safetensors'}
+_COMMIT = 'c0ffee' * 6 + 'c0ff'
 
 
-@pytest.fixture(name='calls')
-def _calls(tmp_path, monkeypatch):
-  """What the hub was asked to do; uploads are copied to `uploaded`."""
-  calls = []
+class _Hub(http.server.BaseHTTPRequestHandler):
+  """The few answers that an upload of small files needs."""
 
-  class Api:
+  def do_POST(self):
+    body = self.rfile.read(int(self.headers['Content-Length']))
+    found = self.server.found
+    _, _, what = self.path.partition('/api/')
+    token = self.headers['Authorization']
+    found.requests.append(what)
+    if token != 'Bearer hf_secret' or 'nobody' in self.path + body.decode():
+      self._answer({'error': 'Invalid username or password.'}, 401)
+    elif what == 'repos/create':
+      found.created = json.loads(body)
+      self._answer({'url': f'{self.server.url}/me/digits'})
+    elif what == 'validate-yaml':
+      self._answer({'warnings': [], 'errors': []})
+    elif what == 'models/me/digits/preupload/main':
+      names = [one['path'] for one in json.loads(body)['files']]
+      self._answer(
+          {
+              'files': [
+                  {'path': name, 'uploadMode': 'regular', 'shouldIgnore': False}
+                  for name in names
+              ]
+          }
+      )
+    elif what == 'models/me/digits/commit/main':
+      header, *entries = map(json.loads, body.splitlines())
+      found.message = header['value']['summary']
+      found.files = {
+          one['value']['path']: base64.b64decode(one['value']['content'])
+          for one in entries
+          if one['key'] == 'file'
+      }
+      url = f'{self.server.url}/me/digits/commit/{_COMMIT}'
+      self._answer({'commitUrl': url, 'commitOid': _COMMIT})
+    elif what == f'models/me/digits/tag/{_COMMIT}':
+      found.tag = json.loads(body)['tag']
+      self._answer({})
+    else:
+      self._answer({'error': f'{self.path} is unexpected'}, 404)
 
-    def __init__(self, library_name):
-      assert library_name == 'gswinrmt_jax'
+  def do_GET(self):
+    self._answer({'error': 'Invalid username or password.'}, 401)
 
-    def create_repo(self, repository, *, private, exist_ok):
-      assert exist_ok
-      calls.append(('create', repository, private))
-      if repository.startswith('nobody/'):
-        raise RuntimeError('401: no right to write\nRequest ID: 7')
+  def _answer(self, value, status=200):
+    body = json.dumps(value).encode()
+    self.send_response(status)
+    self.send_header('Content-Type', 'application/json')
+    self.send_header('Content-Length', str(len(body)))
+    self.end_headers()
+    self.wfile.write(body)
 
-    def upload_folder(
-        self, *, repo_id, folder_path, allow_patterns, commit_message
-    ):
-      assert commit_message
-      calls.append(('upload', repo_id, sorted(allow_patterns)))
-      shutil.copytree(folder_path, tmp_path / 'uploaded')
-      return types.SimpleNamespace(oid='abc')
-
-    def create_tag(self, repository, *, tag, revision):
-      calls.append(('tag', repository, tag, revision))
-
-  module = types.SimpleNamespace(HfApi=Api)
-  monkeypatch.setitem(sys.modules, 'huggingface_hub', module)
-  return calls
+  def log_message(self, *args):
+    """Prints nothing."""
 
 
-def test_a_run_is_uploaded_with_its_card(calls, tmp_path, capsys):
+class _Found:
+  """What the server was sent."""
+
+  def __init__(self):
+    self.requests, self.files = [], {}
+    self.created = self.message = self.tag = None
+
+
+@pytest.fixture(name='found')
+def _found(monkeypatch):
+  server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), _Hub)
+  server.url = f'http://127.0.0.1:{server.server_port}'
+  server.found = _Found()
+  threading.Thread(target=server.serve_forever, daemon=True).start()
+  # Read from HF_ENDPOINT when the library is imported.
+  monkeypatch.setattr(constants, 'ENDPOINT', server.url)
+  monkeypatch.setenv('HF_TOKEN', 'hf_secret')
+  monkeypatch.setenv('NO_PROXY', '127.0.0.1')
+  # deploy_export_test.py compares logits; here nothing need be computed.
+  monkeypatch.setattr(export, 'model_logits', lambda weights: np.zeros((2, 10)))
+  yield server.found
+  server.shutdown()
+  server.server_close()
+
+
+def test_a_run_is_uploaded_with_its_card(found, tmp_path, capsys):
   arguments = ['push', str(_RUN), 'me/digits', '--license=cc-by-4.0']
   assert main.main([*arguments, '--revision=v1', '--private']) == 0
-  files = ['README.md', 'config.json', 'model.safetensors']
-  assert calls == [
-      ('create', 'me/digits', True),
-      ('upload', 'me/digits', files),
-      ('tag', 'me/digits', 'v1', 'abc'),
-  ]
-  folder = tmp_path / 'uploaded'
-  assert sorted(path.name for path in folder.iterdir()) == files
-  assert load.load(folder).card.class_names == tuple('0123456789')
-  head = (folder / 'README.md').read_text().split('---')[1].splitlines()
-  assert head[1:6] == [
-      'library_name: gswinrmt_jax',
-      'pipeline_tag: image-classification',
-      'license: cc-by-4.0',
-      'tags: [jax, flax, vision-transformer]',
-      'datasets: [digits]',
-  ]
-  assert 'model-index:' in head
-  assert '    - {type: accuracy, name: test accuracy, value: 0.9733}' in head
-  assert "load_model('hf-hub:me/digits@v1')" in capsys.readouterr().out
+  said = capsys.readouterr()
+  assert "load_model('hf-hub:me/digits@v1')" in said.out
+  assert found.created['name'] == 'digits'
+  assert found.created['organization'] == 'me'
+  assert found.created.get('visibility', 'private') == 'private'
+  assert found.tag == 'v1' and 'gswinrmt_jax' in found.message
+  assert found.files.keys() == _FILES
+  for name, content in found.files.items():
+    (tmp_path / name).write_bytes(content)
+  here, there = load.load(_RUN), load.load(tmp_path)
+  assert json.dumps(there.card.to_dict()) == json.dumps(here.card.to_dict())
+  jax.tree.map(np.testing.assert_array_equal, there.variables, here.variables)
+
+  head = yaml.safe_load(found.files['README.md'].decode().split('---')[1])
+  (index,) = head.pop('model-index')
+  assert head == {
+      'library_name': 'gswinrmt_jax',
+      'pipeline_tag': 'image-classification',
+      'license': 'cc-by-4.0',
+      'tags': ['jax', 'flax', 'vision-transformer'],
+      'datasets': ['digits'],
+  }
+  assert index['name'] == 'retention_compact'
+  (result,) = index['results']
+  assert result['task'] == {'type': 'image-classification'}
+  assert result['dataset'] == {'name': 'digits', 'type': 'digits'}
+  by_name = {one['name']: one for one in result['metrics']}
+  assert by_name['test accuracy'] == {
+      'type': 'accuracy',
+      'name': 'test accuracy',
+      'value': 0.9733,
+  }
 
 
-def test_weights_of_others_are_not(calls, tmp_path, capsys):
+def test_weights_of_others_are_not(found, tmp_path, capsys):
   run = load.load(_RUN)
   safetensors_file.write(tmp_path / 'a.safetensors', run.variables, run.card)
   assert main.main(['push', str(tmp_path / 'a.safetensors'), 'me/rmt']) == 2
   assert 'is not a run: push uploads only' in capsys.readouterr().err
-  assert not calls
+  assert not found.requests
 
 
 @pytest.mark.parametrize(
-    ('repository', 'said'),
+    ('repository', 'token', 'said'),
     [
-        ('digits', 'should be hf-hub:OWNER/NAME'),
-        ('me/digits@v1', 'name the tag by --revision'),
-        ('nobody/x', 'nobody/x cannot be uploaded (401: no right to write)'),
+        ('digits', 'hf_secret', 'digits does not name a repository: must be O'),
+        ('me/digits@v1', 'hf_secret', 'name the tag by --revision'),
+        ('nobody/x', 'hf_secret', 'nobody/x cannot be uploaded ('),
+        ('me/digits', 'wrong', 'me/digits cannot be uploaded ('),
     ],
 )
-def test_what_fails_is_one_line(calls, capsys, repository, said):
+def test_what_fails_is_one_line(
+    found, monkeypatch, capsys, repository, token, said
+):
+  monkeypatch.setenv('HF_TOKEN', token)
   assert main.main(['push', str(_RUN), repository]) == 2
-  assert said in capsys.readouterr().err
-  assert ('create', repository, False) in calls or not calls
+  error = capsys.readouterr().err
+  assert error.startswith('gswinrmt: ') and error.count('\n') == 1
+  assert said in error and not found.files
+  if 'uploaded' in said:
+    assert '401' in error and 'hf auth login' in error

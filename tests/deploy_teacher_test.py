@@ -93,8 +93,12 @@ def test_maps_are_the_softmax_of_the_dense_logits(
     ('changes', 'size', 'said'),
     [
         ({'fields': None}, None, 'has no dense head'),
-        ({'num_classes': 4}, None, '4 classes apart'),
-        ({'class_names': ('a', 'c', 'b')}, None, 'knows a, c, b ..., tiny has'),
+        ({'num_classes': 4}, None, 'has 4 classes'),
+        (
+            {'class_names': ('a', 'c', 'b')},
+            None,
+            'classes a, c, b ..., tiny has',
+        ),
         ({'image_size': (8, 10)}, None, 'images of 10 x 8 .* multiples of 4'),
         ({}, 10, 'images of 10 x 10 pixels are not a whole number of tokens'),
     ],

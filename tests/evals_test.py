@@ -264,7 +264,7 @@ def test_an_unreadable_latest_falls_back_and_says_so(run, tmp_path):
 
 
 def test_no_run_and_no_checkpoint(tmp_path, run):
-  with pytest.raises(UserError, match='is no run folder'):
+  with pytest.raises(UserError, match='is neither a run folder'):
     _evaluate(tmp_path)
   shutil.copy(run / 'config.json', tmp_path)
   with pytest.raises(UserError, match='no checkpoints yet'):

@@ -313,6 +313,7 @@ def test_folders_reach_the_report(monkeypatch, capsys):
 def test_mistakes_are_one_line(capsys, tmp_path):
   assert main.main(['report', str(tmp_path)]) == 2
   assert capsys.readouterr().err == (
-      f'gswinrmt: there is no run in {tmp_path}\n'
+      f'gswinrmt: there is no run in {tmp_path}: name run folders, or '
+      'folders of them\n'
   )
   assert main.main(['report']) == 2

@@ -84,7 +84,7 @@ def test_what_cannot_be_read_is_said(folder, tmp_path):
   (lost / 'summary.json').write_text('{"steps": 10, "total_steps": 10}')
   runs, problems = results.gather([tmp_path])
   assert len(runs) == 1 and len(problems) == 3
-  assert f"{lost} is no whole summary: 'last' is not in it" in problems
+  assert f"{lost} is not a complete summary: 'last' is not in it" in problems
   assert any(str(other) in problem for problem in problems)
   assert all('\n' not in problem for problem in problems)
 

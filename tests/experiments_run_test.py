@@ -353,7 +353,7 @@ def test_status_runs_nothing(capsys, tmp_path):
     ('argv', 'said'),
     [
         (['tabel5'], "no experiment 'tabel5'"),
-        (['table5', '--seeds=0'], '--seeds must be at least 1'),
+        (['table5', '--seeds=0'], "--seeds is '0': must be"),
         (['table5', '--sedes=1'], 'unrecognized arguments: --sedes=1'),
         (['table5', '--config.sede=1'], 'no config field sede'),
     ],

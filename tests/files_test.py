@@ -26,6 +26,17 @@ def test_a_file_is_made_and_replaced(tmp_path):
   assert os.listdir(tmp_path) == ['a.json']
 
 
+def test_a_file_that_can_be_written_leaves_nothing_behind(tmp_path):
+  (tmp_path / 'file').touch()
+  files.check_can_write(tmp_path / 'new' / 'folder' / 'a.json')
+  files.check_can_write(tmp_path / 'file')
+  with pytest.raises(UserError, match=r'a\.json: a file is in the way'):
+    files.check_can_write(tmp_path / 'file' / 'new' / 'a.json')
+  with pytest.raises(UserError, match='it is a folder'):
+    files.check_can_write(tmp_path)
+  assert os.listdir(tmp_path) == ['file']
+
+
 def test_a_folder_is_made_once(tmp_path):
   path = tmp_path / 'a'
 

@@ -48,7 +48,7 @@ def test_dtype_by_name():
         ('rmt_t', {'gate': 1}, 'must be a bool'),
         ('rmt_t', {'window_size': True}, 'window_size takes int'),
         ('rmt_t', {'dtype': 'float16'}, 'float16'),
-        ('rmt_t', {'dtype': jnp.int32}, 'dtype=int32 is no floating-point'),
+        ('rmt_t', {'dtype': jnp.int32}, 'dtype=int32 is not a floating'),
         ('rmt_t', {'attention_impl': 'cyclic'}, 'use ops.implementations'),
         ('rmt_t', {'remat': 'all'}, "remat='all' is not one of"),
         ('rmt_t', {'num_classes': -1}, 'negative'),

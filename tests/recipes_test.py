@@ -176,9 +176,7 @@ def test_the_model_of_the_argument_is_known_or_refused():
   assert recipes.split_model('smoke', names, 'a') == ('a', 'smoke')
   assert recipes.split_model('b,x,y', names, 'a') == ('b', 'x,y')
   for argument in (None, 'smoke', 'c'):
-    with pytest.raises(
-        ValueError, match=r'is no model .*: one of a, b follows'
-    ):
+    with pytest.raises(ValueError, match=r'is unknown: name one of a, b after'):
       recipes.split_model(argument, names)
 
 

@@ -110,7 +110,7 @@ def test_checkpoints_of_unknown_config_are_refused(tmp_path):
 
 
 def test_no_run_folder_and_a_broken_one(tmp_path):
-  with pytest.raises(UserError, match='is no run folder'):
+  with pytest.raises(UserError, match='is not a run folder'):
     run_folder.load_config(tmp_path)
   (tmp_path / 'config.json').write_text('{"seed": ')
   with pytest.raises(UserError, match='cannot be read'):

@@ -236,8 +236,8 @@ def test_intervals_and_epochs_are_logged_and_told(tmp_path):
   found.close()
   first, second, third = stream.getvalue().splitlines()
   assert re.fullmatch(
-      r'epoch 1/6  step 2/15  loss 3\.000  acc 37\.5%  lr 5\.0e-01  '
-      r'[\d,]+ img/s  elapsed \S+  ETA \S+',
+      r'epoch 1/6  step 2/15  loss 3\.000  acc 37\.5%  lr 5\.0e-1  '
+      r'[\d,]+ img/s  ETA \S+  elapsed \S+',
       first,
   )
   assert second.startswith('epoch 2/6  step 3/15')
@@ -288,8 +288,32 @@ def test_the_time_left_follows_the_pace(monkeypatch):
   """Two steps in 4 seconds, 13 to go; three in 9, 12 to go."""
   entry = {'seconds': 1.0, 'images_per_second': 1.0}
   first, second = _shown(monkeypatch, (94.0, 99.0), [(2, entry), (3, entry)])
-  assert first.endswith('elapsed 4.0s  ETA 26s')
-  assert second.endswith('elapsed 9.0s  ETA 36s')
+  assert first.endswith('ETA 26s  elapsed 4.0s')
+  assert second.endswith('ETA 36s  elapsed 9.0s')
+
+
+def test_a_narrow_terminal_shows_what_matters(monkeypatch):
+  """All but the elapsed time, then the number of all steps, is kept."""
+  seen = []
+  monkeypatch.setattr(
+      Terminal, 'progress', lambda self, *texts: seen.append(texts)
+  )
+  entry = {
+      'seconds': 1.0,
+      'images_per_second': 9.0,
+      'loss': 6.931,
+      'accuracy': 0.125,
+      'learning_rate': 1e-3,
+  }
+  _shown(monkeypatch, (94.0,), [(2, entry)])
+  (texts,) = seen
+  rest = 'loss 6.931  acc 12.5%  lr 1.0e-3  9 img/s  ETA 26s'
+  assert texts == (
+      f'epoch 1/6  step 2/15  {rest}  elapsed 4.0s',
+      f'epoch 1/6  step 2/15  {rest}',
+      f'epoch 1/6  step 2  {rest}',
+      f'epoch 1/6  step 2  {rest}'.replace('  ', ' '),
+  )
 
 
 def test_the_speed_is_that_of_several_intervals(monkeypatch):
@@ -305,8 +329,8 @@ def test_the_speed_is_that_of_several_intervals(monkeypatch):
           ),
       ],
   )
-  assert '  40 img/s  elapsed ' in lines[0]
-  assert '  44 img/s  waiting for data 25%  elapsed ' in lines[1]
+  assert '  40 img/s  ETA ' in lines[0]
+  assert '  44 img/s  waiting for data 25%  ETA ' in lines[1]
 
 
 def test_the_best_epoch_is_remembered_and_of_equal_ones_the_later(tmp_path):

@@ -123,10 +123,10 @@ def test_a_summary_that_was_written_is_read(tmp_path):
     [
         ('', 'cannot be read: '),
         ('{"steps": 12', 'cannot be read: '),
-        ('[12]', "is no whole summary: 'steps' is not in it"),
+        ('[12]', "is not a complete summary: 'steps' is not in it"),
         (
             '{"steps": 12, "total_steps": 12, "last": {}, "best": null}',
-            "is no whole summary: 'best' is not in it",
+            "is not a complete summary: 'best' is not in it",
         ),
     ],
 )

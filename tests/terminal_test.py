@@ -18,6 +18,16 @@ class _Screen(io.StringIO):
     return True
 
 
+@pytest.mark.parametrize(
+    ('columns', 'shown'), [(21, 'a' * 20), (20, 'b' * 15), (9, 'c' * 8)]
+)
+def test_progress_fits_the_terminal(monkeypatch, columns, shown):
+  monkeypatch.setenv('COLUMNS', str(columns))
+  screen = _Screen()
+  terminal_lib.Terminal(screen).progress('a' * 20, 'b' * 15, 'c' * 10)
+  assert screen.getvalue() == f'\r\x1b[K{shown}'
+
+
 def test_progress_is_redrawn_on_a_terminal_and_said_elsewhere():
   screen, pipe = _Screen(), io.StringIO()
   for stream in (screen, pipe):

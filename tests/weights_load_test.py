@@ -65,7 +65,7 @@ def test_evaluation_of_weights_needs_the_data_named(
   before = sorted(copy.iterdir())
   monkeypatch.chdir(tmp_path)
   quiet = Terminal(io.StringIO())
-  with pytest.raises(UserError, match='which data it is for: --data='):
+  with pytest.raises(UserError, match='which data it is for: name them by --'):
     evaluate_run.evaluate_run(copy, terminal=quiet)
   report = evaluate_run.evaluate_run(
       copy, data='digits', split='val', terminal=quiet
@@ -80,7 +80,7 @@ def test_other_classes_are_refused(run, folder, monkeypatch):
   card = dataclasses.replace(run.card, num_classes=7, class_names=())
   other = dataclasses.replace(run, card=card)
   monkeypatch.setattr(load, 'load', lambda *args, **kwargs: other)
-  with pytest.raises(UserError, match='7 classes apart, digits has 10'):
+  with pytest.raises(UserError, match='7 classes, digits has 10'):
     evaluate_run.evaluate_run(folder, data='digits')
 
 
@@ -88,7 +88,7 @@ def test_other_names_are_refused(run, folder, monkeypatch):
   card = dataclasses.replace(run.card, class_names=tuple('abcdefghij'))
   other = dataclasses.replace(run, card=card)
   monkeypatch.setattr(load, 'load', lambda *args, **kwargs: other)
-  with pytest.raises(UserError, match=r'knows a, b, c \.\.\., digits has 0, 1'):
+  with pytest.raises(UserError, match=r'classes a, b, c \.\.\., digits has 0'):
     evaluate_run.evaluate_run(folder, data='digits')
 
 
@@ -99,7 +99,7 @@ def test_arrays_and_card_that_do_not_belong_together(run, folder, tmp_path):
   safetensors_file.write(path, run.variables, card)
   with pytest.raises(UserError, match='has not the arrays of the retention_c'):
     load.load(path)
-  with pytest.raises(UserError, match='is no run: it has no steps'):
+  with pytest.raises(UserError, match='is not a run: it has no steps'):
     load.load(folder, step=3)
 
 
@@ -116,12 +116,12 @@ def test_a_wrong_source_leaves_no_folder(folder, tmp_path):
 
 
 def test_what_is_not_there(tmp_path):
-  with pytest.raises(UserError, match='does not exist; it should be a run'):
+  with pytest.raises(UserError, match='does not exist: name a run folder'):
     load.load(tmp_path / 'a')
   (tmp_path / 'a.txt').write_text('')
-  with pytest.raises(UserError, match=r'a\.txt is not a run'):
+  with pytest.raises(UserError, match=r'a\.txt does not hold weights'):
     load.load(tmp_path / 'a.txt')
-  with pytest.raises(UserError, match='is no run folder'):
+  with pytest.raises(UserError, match='is neither a run folder'):
     load.load(tmp_path)
 
 
@@ -304,7 +304,7 @@ def test_a_repository_that_is_not_there_is_one_line(asked):
 
 @pytest.mark.parametrize('name', ['', 'digits', 'a/b/c', 'a/b@', '../b c'])
 def test_what_is_no_name_is_not_asked_for(name, asked):
-  with pytest.raises(UserError, match='should be hf-hub:OWNER/NAME'):
+  with pytest.raises(UserError, match='must be hf-hub:OWNER/NAME'):
     hub.fetch(f'hf-hub:{name}')
   assert not asked
 
@@ -320,7 +320,7 @@ def test_weights_that_ship_are_loaded_by_name(tmp_path, monkeypatch, run):
   found = load.load(pathlib.Path('digits_small'))
   assert found.origin == 'digits_small' and found.folder == pathlib.Path()
   assert load.load('digits_small').card == found.card  # as config.init_from
-  with pytest.raises(UserError, match=r'does not exist.* or one of digits_sm'):
+  with pytest.raises(UserError, match=r'did you mean digits_small'):
     load.load(pathlib.Path('digits_smal'))
   # A folder of that name comes first.
   (tmp_path / 'digits_small').mkdir()

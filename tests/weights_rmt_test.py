@@ -261,7 +261,7 @@ def test_wrappers_prefixes_and_entries():
 
 
 def test_something_else_is_no_rmt():
-  with pytest.raises(UserError, match='is no RMT'):
+  with pytest.raises(UserError, match='is not an RMT'):
     rmt_checkpoint.recognise({'conv1.weight': np.zeros((64, 3, 7, 7))})
 
 

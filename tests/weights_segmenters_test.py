@@ -180,7 +180,7 @@ def test_odd_heads_are_one_line(key, array, said):
   arrays = {**_state_dict('fpn'), key: array}
   if array is None:
     del arrays[key]
-  with pytest.raises(UserError, match=f'is no RMT: .*{said}'):
+  with pytest.raises(UserError, match=f'is not an RMT: .*{said}'):
     rmt_checkpoint.recognise(arrays, full_stages=(3, 4))
 
 

@@ -64,11 +64,19 @@ def analyze_runs(
     UserError: If weights, data or the attention form do not allow it.
   """
   terminal = terminal or Terminal()
-  reports = []
-  for source in sources:
-    report, folder = _analyze(
-        source, step, which, data, split, data_dir, images, terminal
+  if out is not None:
+    files.check_can_write(out / 'analysis.json')
+  loaded = []
+  for source in sources:  # All are checked before the first is measured.
+    weights = weights_lib.load(
+        pathlib.Path(source), step=step, which=which, warn=terminal.say
     )
+    named = evaluate_run.data_of(weights, data, split, data_dir)
+    loaded.append((source, weights, named))
+  reports = []
+  for source, weights, named in loaded:
+    report = _analyze(weights, named, split, images, terminal)
+    folder = weights.folder if weights.recipe else pathlib.Path()
     name = f'analysis_{report["split_name"]}'
     if out is not None and len(sources) > 1:
       name = f'{pathlib.Path(source).name}_{name}'
@@ -170,12 +178,9 @@ def draw(report: dict[str, Any]) -> Any:
   return figure
 
 
-def _analyze(source, step, which, data, split, data_dir, images, terminal):
-  """Returns the report of one model, and the folder it belongs to."""
-  weights = weights_lib.load(
-      pathlib.Path(source), step=step, which=which, warn=terminal.say
-  )
-  name, taken, folder = evaluate_run.data_of(weights, data, split, data_dir)
+def _analyze(weights, named, split, images, terminal):
+  """Returns the report of one model on `named`: data set, split and folder."""
+  name, taken, folder = named
   card = weights.card
   size = card.image_size
   records = datasets.load(
@@ -203,7 +208,7 @@ def _analyze(source, step, which, data, split, data_dir, images, terminal):
           f'{weights.origin}: batch {done}/{total}'
       ),
   )
-  report = {
+  return {
       'source': weights.origin,
       'step': weights.step,
       'weights': weights.which,
@@ -213,7 +218,6 @@ def _analyze(source, step, which, data, split, data_dir, images, terminal):
       'images': images,
       'stages': stages,
   }
-  return report, weights.folder if weights.recipe else pathlib.Path()
 
 
 def _by_group(axes, values, color, label, width):

@@ -4,21 +4,14 @@ Commands import what needs JAX when they run, so that --help does not wait.
 """
 
 import argparse
-from collections.abc import Iterable, Sequence
-import difflib
+from collections.abc import Sequence
 import pathlib
 from typing import Any
 
 from gswinrmt_jax.commands import guard
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import did_you_mean, UserError
 
 _OVERRIDES = ('--config.', '--noconfig.', '-config.', '-noconfig.')
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-  """Returns ` (did you mean NAME?)` for a misspelt name, '' if none is near."""
-  near = difflib.get_close_matches(word, known, n=1)
-  return f' (did you mean {near[0]}?)' if near else ''
 
 
 def add_weights(parser: argparse.ArgumentParser, many: bool = False) -> None:
@@ -90,7 +83,8 @@ def _step(text):
   if text in ('best', 'latest'):
     return text
   if not text.isdecimal():
-    raise UserError(f"--step is best, latest or a number, not '{text}'")
+    near = did_you_mean(text, ('best', 'latest'))
+    raise UserError(f"--step is '{text}': must be best, latest or N{near}")
   return int(text)
 
 
@@ -112,12 +106,15 @@ def add_number(
   """Declares an option that is a whole number, `least` or more."""
 
   def number(text):
-    value = int(text)
+    try:
+      value = int(text)
+    except ValueError:
+      value = least - 1
     if value < least:
-      raise UserError(f'{name} must be at least {least}')
+      wanted = f'a whole number, at least {least}'
+      raise UserError(f"{name} is '{text}': must be {wanted}")
     return value
 
-  number.__name__ = 'int'  # for the message about other text
   parser.add_argument(name, type=number, metavar='N', **how)
 
 

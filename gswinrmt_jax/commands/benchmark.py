@@ -23,12 +23,14 @@ docs/performance.md says what is timed, and what was found.
 import argparse
 import contextlib
 import functools
+import importlib.util
 import pathlib
 import signal
 
 from gswinrmt_jax.commands import arguments, summarize
-from gswinrmt_jax.errors import Stopped, UserError
+from gswinrmt_jax.errors import did_you_mean, Stopped, UserError
 
+_PEERS = ('plain', 'eager', 'compile')
 _TASKS = ('train', 'inference', 'latency')
 _STORAGES = ('device', 'disk', 'decode')
 _OTHERS = ('run', 'scaling', 'depthwise', 'start', 'pipeline')
@@ -123,6 +125,9 @@ def run(args: argparse.Namespace) -> int | None:
   ]
   if chosen and args.peers:
     raise UserError(f'--{chosen[0].replace("_", "-")} takes no --peers')
+  for model in args.model:
+    summarize.setting(model)
+  _check_peers(args.peers)
 
   from gswinrmt_jax.benchmark import measure, worker
 
@@ -139,6 +144,17 @@ def run(args: argparse.Namespace) -> int | None:
         return _measure(args, bench)
   except worker.WorkerError as error:
     raise UserError(str(error)) from error
+
+
+def _check_peers(peers):
+  """Refuses a peer that is not known, before anything is measured."""
+  others = [peer for peer in peers if peer not in _PEERS]
+  if others and not importlib.util.find_spec('timm'):
+    near = did_you_mean(others[0], _PEERS)
+    raise UserError(
+        f"--peers is '{others[0]}': must be {', '.join(_PEERS)}{near}, or a "
+        'model of timm, which is not installed (pip install timm)'
+    )
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import gswinrmt_jax
 from gswinrmt_jax.commands import arguments, guard
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import did_you_mean, UserError
 
 # Name -> what it does, by group. Each is a module here with
 # `add_arguments(parser)` and `run(args)`, imported when it is called; `train`
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f'gswinrmt_jax {gswinrmt_jax.__version__}')
     return 0
   if name not in _COMMANDS:
-    near = arguments.did_you_mean(name, _COMMANDS)
+    near = did_you_mean(name, _COMMANDS)
     return guard.complain(
         f"no command '{name}'{near or '; there are ' + ', '.join(_COMMANDS)}"
     )
@@ -114,8 +114,16 @@ class _Parser(argparse.ArgumentParser):
     prefix, unknown = 'unrecognized arguments: ', ''
     if message.startswith(prefix):
       unknown = message.removeprefix(prefix).split()[0].partition('=')[0]
-    near = arguments.did_you_mean(unknown, self._option_string_actions)
+    near = did_you_mean(unknown, self._option_string_actions)
     raise UserError(f'{message}{near} ({self.prog} --help)')
+
+  def _check_value(self, action, value):
+    if action.choices is not None and value not in action.choices:
+      near = did_you_mean(str(value), action.choices)
+      raise UserError(
+          f"{action.option_strings[0]} is '{value}': must be "
+          f'{" or ".join(action.choices)}{near}'
+      )
 
 
 if __name__ == '__main__':

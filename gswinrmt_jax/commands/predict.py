@@ -12,9 +12,12 @@ import json
 import pathlib
 import sys
 
+from gswinrmt_jax import files
 from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
+
+_IMAGES = ('.jpg', '.jpeg', '.png', '.webp', '.gif', '.bmp', '.tif', '.tiff')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +50,13 @@ def run(args: argparse.Namespace) -> int:
   point = args.point
   if point and not args.maps:
     raise UserError('--point is for --maps')
+  if pathlib.Path(args.weights).suffix.lower() in _IMAGES:
+    raise UserError(
+        f'{args.weights} is an image: the run or weights come first, gswinrmt '
+        'predict RUN_OR_WEIGHTS IMAGE'
+    )
+  if args.maps:
+    files.check_can_write(pathlib.Path(args.maps) / 'map.png')
 
   from gswinrmt_jax.deploy import loaded_model
 
@@ -89,5 +99,5 @@ def _folders(parent, predictions):
 def _point(text):
   parts = text.split(',')
   if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
-    raise UserError(f"--point is like 112,80, not '{text}'")
+    raise UserError(f"--point is '{text}': must be X,Y such as 112,80")
   return int(parts[0]), int(parts[1])

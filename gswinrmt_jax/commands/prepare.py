@@ -27,7 +27,7 @@ import argparse
 import pathlib
 
 from gswinrmt_jax.commands import arguments
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import did_you_mean, UserError
 
 _IMAGES = ('images', 'jobs', 'on_error')
 _OWN = ('name', *_IMAGES, 'val', 'test', 'seed')
@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_options(args):
   if args.dataset not in _OPTIONS:
-    near = arguments.did_you_mean(args.dataset, _OPTIONS)
+    near = did_you_mean(args.dataset, _OPTIONS)
     said = near or f'; known: {", ".join(_OPTIONS)}'
     if args.images:
       kind = 'segmentation' if args.labels else 'folder'

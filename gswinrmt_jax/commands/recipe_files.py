@@ -8,9 +8,15 @@ from typing import Any
 
 import ml_collections
 
-from gswinrmt_jax.commands import arguments
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import did_you_mean, UserError
 
+_KINDS = {
+    bool: 'True or False',
+    int: 'a whole number',
+    float: 'a number',
+    str: 'text',
+    tuple: 'a tuple, such as (1,2)',
+}
 _PACKAGE = pathlib.Path(__file__).parent.parent
 
 
@@ -42,7 +48,12 @@ def find(name: str) -> pathlib.Path:
   bare = path.parent in (pathlib.Path('.'), pathlib.Path('configs'))
   if bare and path.suffix in ('', '.py') and known.is_file():
     return known
-  near = arguments.did_you_mean(path.stem, names())
+  if path.exists():
+    raise UserError(
+        f'--config={name}: must be a Python file, NAME.py, or one of '
+        f'{", ".join(names())}'
+    )
+  near = did_you_mean(path.stem, names())
   raise UserError(
       f'no config file {name}{near or "; available: " + ", ".join(names())}'
   )
@@ -85,7 +96,7 @@ def load(spec: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
     for override, kind in kinds.items():
       if override.partition('=')[0] in str(error):
         said = override if len(override) < 99 else f'{override[:99]} ...'
-        raise UserError(f'{said!r} is no {kind.__name__}') from error
+        raise UserError(f'{said}: must be {_KINDS[kind]}') from error
     raise UserError(_one_line(error)) from error
   return values.config
 
@@ -118,6 +129,8 @@ def _get_config(path, argument):
   try:
     module_spec.loader.exec_module(module)
     return module.get_config(argument)
+  except ValueError as error:  # refuses the argument
+    raise UserError(f'{path.name}: {_one_line(error)}') from error
   except Exception as error:
     raise UserError(
         f'{path}: {type(error).__name__}: {_one_line(error)}'
@@ -143,6 +156,7 @@ def nearest_field(path: str, paths: Iterable[str]) -> str:
   by_last = {known.rpartition('.')[2]: known for known in reversed(paths)}
   near = (
       difflib.get_close_matches(path, paths, n=1, cutoff=0.8)
+      or [each for each in paths if last in each.rpartition('.')[2].split('_')]
       or [by_last[word] for word in difflib.get_close_matches(last, by_last, 1)]
       or difflib.get_close_matches(path, paths, n=1)
   )

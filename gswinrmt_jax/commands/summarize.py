@@ -19,7 +19,7 @@ import functools
 from typing import Any, NamedTuple
 
 from gswinrmt_jax.commands import arguments
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import did_you_mean, UserError
 
 
 class Setting(NamedTuple):
@@ -118,7 +118,7 @@ def setting(name: str) -> Setting:
     UserError: If there is no such model; suggests the nearest.
   """
   if name not in _SETTINGS:
-    near = arguments.did_you_mean(name, _SETTINGS)
+    near = did_you_mean(name, _SETTINGS)
     raise UserError(
         f"no model '{name}'{near or '; there are ' + ', '.join(_SETTINGS)}"
     )

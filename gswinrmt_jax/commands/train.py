@@ -1,6 +1,7 @@
 """`gswinrmt train`, which is also `python train.py`."""
 
 from collections.abc import Mapping, Sequence
+import difflib
 import hashlib
 import inspect
 import pathlib
@@ -239,6 +240,9 @@ def _meant(argument):
   name = argument.partition('=')[0].lstrip('-').removeprefix('config.')
   if name in _OPTIONS:
     return f' (did you mean --{name}?)'
-  near = arguments.did_you_mean(name, _OPTIONS).replace('mean ', 'mean --')
   field = recipe_files.nearest_field(name, recipes.FIELDS)
+  near = difflib.get_close_matches(name, _OPTIONS, 1, cutoff=0.75)
+  near = f' (did you mean --{near[0]}?)' if near else ''
+  if not argument.startswith('-'):
+    return ': arguments are --NAME=VALUE (--help lists them)'
   return near or field or ' (--help lists the arguments)'

@@ -65,6 +65,8 @@ def read(path: pathlib.Path) -> PIL.Image.Image:
     return decode(path.read_bytes(), str(path))
   except FileNotFoundError:
     raise UserError(f'{path} does not exist') from None
+  except IsADirectoryError:
+    raise UserError(f'{path} is a folder: name image files in it') from None
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error.strerror}') from error
 

@@ -64,6 +64,7 @@ def export(
   terminal = terminal or Terminal()
   weights.check_is_no_segmenter()
   _check_folder(folder)
+  files.check_can_write(folder / _FORMATS[file_format][0])
   name, write, tolerance = _FORMATS[file_format]
   folder = folder.absolute()
   folder.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +155,7 @@ def _write_torch(weights, path):
   try:
     state_dict.check_is_rmt(model.arch)
   except ValueError as error:
-    raise UserError(str(error)) from error
+    raise UserError(f'{error} Choose another --format.') from error
   if weights.card.num_classes and model.arch.head != 'proj':
     raise UserError(
         f'the released RMT code has no head like that of {weights.card.name}: '
@@ -230,10 +231,12 @@ FORMATS = tuple(_FORMATS)
 def _check_folder(folder):
   """Refuses a folder whose config.json or README.md is not of an export."""
   config, readme = folder / card_lib.FILE, folder / model_card.FILE
-  foreign = (config.exists() and card_lib.read(config) is None) or (
-      readme.exists() and not model_card.is_one(readme)
-  )
+  foreign = None
+  if config.exists() and card_lib.read(config) is None:
+    foreign = config
+  elif readme.exists() and not model_card.is_one(readme):
+    foreign = readme
   if foreign:
     raise UserError(
-        f'{folder} has files of something else: choose another --out'
+        f'{foreign} was not written by an export: choose another --out'
     )

@@ -44,12 +44,11 @@ def push(
     )
   if '@' in repository:
     raise UserError(f'{repository}: name the tag by --revision')
-  name = f'{hub.PREFIX}{repository}'
-  hub.check_name(name)
+  hub.check_name(repository)
   with tempfile.TemporaryDirectory() as place:
     folder = pathlib.Path(place) / 'weights'
     export.export(weights, 'safetensors', folder, terminal, about=about)
     hub.upload(folder, repository, tag=tag, private=private)
-  name += f'@{tag}' if tag else ''
+  name = f'{hub.PREFIX}{repository}' + (f'@{tag}' if tag else '')
   terminal.say(f'Uploaded: gswinrmt_jax.load_model({name!r})')
   return name

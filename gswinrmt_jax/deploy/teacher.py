@@ -55,8 +55,8 @@ def write_label_maps(
   model = weights.make_model(size, dtype='float32')
   if not (model.num_classes and model.arch.dense_head):
     raise UserError(
-        f'{weights.origin} has no dense head: only token-label models see what '
-        'lies where'
+        f'{weights.origin} has no dense head: the teacher must be a '
+        'token-label model, such as rmt_s_tl'
     )
   label_map.extents(size, model.arch.stride)
   weights.check_classes(datasets.info(name, data_dir))

@@ -50,7 +50,11 @@ def start(coordinator: str = '', count: str = '', index: str = '') -> None:
       return
     who = {}
   elif missing:
-    raise UserError(f'{" and ".join(missing)}: missing, of all three')
+    verb = 'is' if len(missing) == 1 else 'are'
+    raise UserError(
+        f'{" and ".join(missing)} {verb} missing: --coordinator, --processes '
+        'and --process go together'
+    )
   else:
     host, _, port = coordinator.rpartition(':')
     if not (host and all(map(str.isdecimal, (port, count, index)))):

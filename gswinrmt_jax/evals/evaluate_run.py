@@ -70,7 +70,7 @@ def evaluate_run(
   info = datasets.info(name, data_dir)
   if out is None:
     out = _default_path(source, weights, name, split, image_size)
-  out.parent.mkdir(parents=True, exist_ok=True)
+  files.check_can_write(out)
   size = (image_size, image_size) if image_size else weights.card.image_size
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZE
   with weights.implementations():
@@ -96,6 +96,7 @@ def evaluate_run(
       f'{weights.origin}, {name} {taken}, {size[0]} x {size[1]} pixels'
   )
   terminal.say(metrics.table(report, info.class_names))
+  out.parent.mkdir(parents=True, exist_ok=True)
   files.write_json(out, report)
   terminal.say(f'Written to {out}.')
   return report
@@ -118,8 +119,8 @@ def data_of(
   recipe = weights.recipe
   if recipe is None and data is None:
     raise UserError(
-        f'{weights.origin} does not say which data it is for: --data='
-        f'{", ".join(datasets.NAMES)} or a prepared one of your own'
+        f'{weights.origin} does not say which data it is for: name them by '
+        f'--data={"|".join(datasets.NAMES)}, or a data set that you prepared'
     )
   name = data or recipe.data.name
   if recipe is not None and name == recipe.data.name:

@@ -141,9 +141,10 @@ def gather(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
       except _DAMAGED as error:
         said = f'{type(error).__name__}: {error}'
         problems.append(f'{source} cannot be read ({" ".join(said.split())})')
-  if not runs and not problems:
+  if not runs:
     where = ', '.join(str(path) for path in paths)
-    raise UserError(f'there is no run in {where}')
+    hint = '; '.join(problems) or 'name run folders, or folders of them'
+    raise UserError(f'there is no run in {where}: {hint}')
   return runs, problems
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import ml_collections
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import did_you_mean, UserError
 from gswinrmt_jax.experiments import switches
 
 
@@ -123,7 +123,8 @@ def jobs(
       override.
   """
   if name not in SETS:
-    raise UserError(f"no experiment '{name}': {', '.join(SETS)}")
+    near = did_you_mean(name, SETS) or f'; there are {", ".join(SETS)}'
+    raise UserError(f"no experiment '{name}'{near}")
   entries = _chosen(SETS[name], only)
   for override in overrides:
     if override.partition('=')[0].lstrip('-') == 'config.seed':
@@ -145,7 +146,8 @@ def _chosen(entries, only):
     matching = fnmatch.filter(names, pattern.strip())
     if not matching:
       raise UserError(
-          f"no run '{pattern.strip()}' in the set: {', '.join(names)}"
+          f"no run '{pattern.strip()}' in the set; there are "
+          f'{", ".join(names)}'
       )
     chosen.update(matching)
   return [entry for entry in entries if entry.name in chosen]

@@ -57,7 +57,7 @@ def create_model(
   if isinstance(dtype, str) and dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r} is not one of {DTYPES}.')
   if not jnp.issubdtype(dtype, jnp.floating):
-    raise ValueError(f'dtype={jnp.dtype(dtype)} is no floating-point type.')
+    raise ValueError(f'dtype={jnp.dtype(dtype)} is not a floating-point type.')
   if remat not in backbone.REMAT:
     raise ValueError(f'{remat=} is not one of {tuple(backbone.REMAT)}.')
   if num_classes < 0:

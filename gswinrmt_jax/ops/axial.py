@@ -3,7 +3,7 @@
 A form defines only how scores become weights (`Weigh`). Masks are those
 of Swin; windows adapt to the map by Gated-SwinRMT, eq. 9.
 
-Letters of shapes: b batch (times windows if `impl` is 'cyclic'), h w rows and
+Letters of shapes: b batch (times windows if 'cyclic'), h w rows and
 columns, n heads, d channels per head, l lines: rows in the width pass,
 columns in the height pass. Of a pair `[i, j]`, i is the query and j the key.
 """

@@ -48,14 +48,13 @@ class Progress:
     """Shows the entry of an interval that ended after `step`."""
     schedule = self._schedule
     self._skipped += entry.get('skipped', 0)
-    parts = [
-        f'epoch {schedule.epoch_of(step)}/{schedule.num_epochs}',
-        f'step {step:,}/{schedule.total_steps:,}',
-    ]
+    epoch = f'epoch {schedule.epoch_of(step)}/{schedule.num_epochs}'
+    number = f'step {step:,}'
+    parts = []
     if 'loss' in entry:
       # Of mixed images it is counted against the class of the larger share.
       first = max(0, step - schedule.log_every_steps)
-      counted = 'acc (mixed)' if first < schedule.mixed_steps else 'acc'
+      counted = 'mixed acc' if first < schedule.mixed_steps else 'acc'
       parts += [
           f'loss {entry["loss"]:.3f}',
           f'{counted} {entry["accuracy"]:.1%}',
@@ -65,14 +64,22 @@ class Progress:
     if self._skipped:
       parts.append(f'skipped {self._skipped}')
     if 'learning_rate' in entry:
-      parts.append(f'lr {entry["learning_rate"]:.1e}')
+      rate = f'{entry["learning_rate"]:.1e}'.replace('e-0', 'e-')
+      parts.append(f'lr {rate}')
     parts.append(f'{self._speed(entry):,.0f} img/s')
     if entry['data_wait'] >= _SLOW_DATA:
       parts.append(f'waiting for data {entry["data_wait"]:.0%}')
     elapsed = time.perf_counter() - self._began
     left = elapsed / (step - self._start) * (schedule.stop_step - step)
-    parts += [f'elapsed {duration(elapsed)}', f'ETA {duration(left)}']
-    self._terminal.progress('  '.join(parts))
+    parts.append(f'ETA {duration(left)}')
+    long = [epoch, f'{number}/{schedule.total_steps:,}', *parts]
+    short = [epoch, number, *parts]
+    self._terminal.progress(
+        '  '.join([*long, f'elapsed {duration(elapsed)}']),
+        '  '.join(long),
+        '  '.join(short),
+        ' '.join(short),
+    )
 
   def epoch(self, entry: Mapping[str, Any]) -> None:
     """Shows the entry of an epoch."""

@@ -19,6 +19,7 @@ from gswinrmt_jax import files, recipes
 from gswinrmt_jax.errors import UserError
 
 _CONFIG, _LOCK = 'config.json', '.lock'
+_SHOWN = 3  # differing fields that a message names
 
 
 @contextlib.contextmanager
@@ -84,6 +85,8 @@ def check_same(
     UserError: If it is another config; names the fields that differ.
   """
   if differing := differences(found, config):
+    if len(differing) > _SHOWN:
+      differing[_SHOWN:] = [f'and {len(differing) - _SHOWN} more']
     raise UserError(
         f'{path} belongs to another config: {"; ".join(differing)}; choose '
         'another --workdir (--workdir=auto names one by what was changed)'
@@ -111,7 +114,9 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
   try:
     fields = files.read_json(path)
   except FileNotFoundError:
-    raise UserError(f'{folder} is no run folder: it has no {_CONFIG}') from None
+    raise UserError(
+        f'{folder} is not a run folder, such as runs/NAME: it has no {_CONFIG}'
+    ) from None
   return recipes.from_json(fields, str(path))
 
 

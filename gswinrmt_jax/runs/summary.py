@@ -115,7 +115,9 @@ def check(summary: Any, where: str) -> dict[str, Any]:
   for name, kind in _PARTS.items():
     found = summary.get(name) if isinstance(summary, dict) else None
     if not isinstance(found, kind):
-      raise UserError(f"{where} is no whole summary: '{name}' is not in it")
+      raise UserError(
+          f"{where} is not a complete summary: '{name}' is not in it"
+      )
   return summary
 
 

@@ -67,6 +67,7 @@ def upload(
   except Exception as error:  # Hub, network, or a token without the right.
     raise UserError(
         f'{repository} cannot be uploaded ({_reason(error)})'
+        f'{_what_to_do(error)}'
     ) from error
 
 
@@ -78,7 +79,10 @@ def check_name(name: str) -> tuple[str, str | None]:
   """
   match = _NAME.fullmatch(name.removeprefix(PREFIX))
   if not match:
-    raise UserError(f'{name}: should be {PREFIX}OWNER/NAME[@REVISION]')
+    raise UserError(
+        f'{name} does not name a repository: must be '
+        f'{PREFIX if name.startswith(PREFIX) else ""}OWNER/NAME[@REVISION]'
+    )
   repository, revision = match.groups()
   return repository, revision
 
@@ -91,6 +95,13 @@ def _library(name):
         f"{name} needs huggingface_hub: pip install 'gswinrmt_jax[hub]'"
     ) from error
   return huggingface_hub
+
+
+def _what_to_do(error):
+  response = getattr(error, 'response', None)
+  if getattr(response, 'status_code', None) in (401, 403):
+    return ': `hf auth login` stores a token that may write there'
+  return ''
 
 
 def _reason(error):

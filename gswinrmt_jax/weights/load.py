@@ -14,7 +14,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer, raw_and_ema
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import did_you_mean, UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.segmenter import Segmenter
@@ -30,8 +30,8 @@ from gswinrmt_jax.weights import (
 _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
 _KINDS = {raw_and_ema.RAW: 'raw', raw_and_ema.EMA: 'EMA'}  # for messages
 _EXPECTED = (
-    'a run, a folder of weights, a .safetensors file, a .pth file or '
-    f'{hub.PREFIX}OWNER/NAME'
+    'a run folder (runs/NAME), a folder of weights, a .safetensors or .pth '
+    f'file, {hub.PREFIX}OWNER/NAME, or a name of weights that ship: '
 )
 
 
@@ -101,8 +101,8 @@ class Weights:
     card = self.card
     if card.num_classes != len(info.class_names):
       raise UserError(
-          f'{self.origin} tells {card.num_classes} classes apart, {info.name} '
-          f'has {len(info.class_names)}'
+          f'{self.origin} has {card.num_classes} classes, {info.name} has '
+          f'{len(info.class_names)}: choose a data set with the same classes'
       )
     if card.class_names and card.class_names != info.class_names:
       own, data = (
@@ -110,7 +110,8 @@ class Weights:
           for names in (card.class_names, info.class_names)
       )
       raise UserError(
-          f'{self.origin} knows {own} ..., {info.name} has {data} ...'
+          f'{self.origin} has the classes {own} ..., {info.name} has {data} '
+          '...: choose a data set with the same classes'
       )
 
 
@@ -141,20 +142,34 @@ def load(
   if not path.exists():
     shipped = pretrained.folder(str(path))
     if shipped is None:
-      names = ', '.join(pretrained.list_models(pretrained=True))
-      raise UserError(
-          f'{path} does not exist; it should be {_EXPECTED}, or one of {names}'
-      )
+      names = pretrained.list_models(pretrained=True)
+      near = did_you_mean(str(path), names)
+      said = near or f': name {_EXPECTED}{", ".join(names)}'
+      raise UserError(f'{path} does not exist{said}')
     found = load(shipped, step=step, which=which, warn=warn)
     return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
     return _from_run(path.parent.parent, int(path.name), which, warn)
   if path.is_dir() and card_lib.read(path / card_lib.FILE) is None:
+    _check_is_run(path)
     return _from_run(path, step, which, warn)
   if step != 'best' or which:
     what = 'averages' if which else 'steps'
-    raise UserError(f'{path} is no run: it has no {what} to choose from')
+    raise UserError(f'{path} is not a run: it has no {what} to choose from')
   return _from_folder(path, warn) if path.is_dir() else _from_file(path, warn)
+
+
+def _check_is_run(folder):
+  """Refuses a folder that is neither a run nor one of weights."""
+  if (folder / card_lib.FILE).exists():
+    return
+  near = [folder.parent / card_lib.FILE, *folder.glob(f'*/{card_lib.FILE}')]
+  near = [path.parent for path in near if path.exists()]
+  hint = f' (did you mean {near[0]}?)' if near else ''
+  raise UserError(
+      f'{folder} is neither a run folder, such as runs/NAME, nor a folder of '
+      f'weights: it has no {card_lib.FILE}{hint}'
+  )
 
 
 def run_card(
@@ -197,7 +212,8 @@ def _from_file(path, warn):
   if path.suffix == '.safetensors':
     return _checked(*safetensors_file.read(path), path)
   if path.suffix not in _TORCH_SUFFIXES:
-    raise UserError(f'{path} is not {_EXPECTED}')
+    names = ', '.join(pretrained.list_models(pretrained=True))
+    raise UserError(f'{path} does not hold weights: name {_EXPECTED}{names}')
   found = rmt_checkpoint.read(path)
   if not found.match.is_whole:
     raise UserError(

@@ -171,10 +171,12 @@ def recognise(
     fields, num_classes = _sizes(arrays)
     num_classes = classes if segmenter else num_classes
   except KeyError as error:
-    raise UserError(f'the checkpoint is no RMT: it has no {error}') from None
+    raise UserError(
+        f'the checkpoint is not an RMT: it has no {error}'
+    ) from None
   except (IndexError, TypeError, ValueError, ZeroDivisionError) as error:
     raise UserError(
-        'the checkpoint is no RMT: its arrays have other shapes'
+        'the checkpoint is not an RMT: its arrays have other shapes'
     ) from error
   if full_stages is not None:
     fields['full_stages'] = tuple(full_stages)

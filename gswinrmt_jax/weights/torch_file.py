@@ -61,13 +61,13 @@ def read(path: pathlib.Path) -> Any:
     raise UserError(f'{path} does not exist') from None
   except zipfile.BadZipFile as error:
     raise UserError(
-        f'{path} is no PyTorch checkpoint, or a cut one ({error}); files from '
-        'before PyTorch 1.6 have to be loaded and saved again with a newer one'
+        f'{path} is not a PyTorch checkpoint, or it is truncated ({error}); '
+        'files from before PyTorch 1.6 must be saved again with a newer version'
     ) from error
   except _RefusedError as error:
     raise UserError(f'{path} is refused: {error}') from error
   except OSError as error:
-    raise UserError(f'{path} cannot be read: {error}') from error
+    raise UserError(f'{path} cannot be read: {error.strerror}') from error
   except Exception as error:  # Damaged bytes may raise anything.
     # Some messages quote what they could not read, whatever its length.
     said = ' '.join(f'{type(error).__name__}: {error}'[:160].split())

@@ -77,8 +77,8 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
   labels = {name: label for label, name in enumerate(names)}
   if len(names) < 2:
     raise UserError(
-        f'{root} has {len(names)} class folders: two or more are needed, with '
-        'the images of a class each'
+        f'{root} has {len(names)} class folder{"s" * (not names)}: two or more '
+        'are needed, each with the images of one class'
     )
   images = {
       split: [

@@ -1,0 +1,210 @@
+"""Wrong calls: one line that says what, where and what to do; status 2."""
+
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+import gswinrmt_jax
+from gswinrmt_jax.commands import main
+from gswinrmt_jax.deploy import export, loaded_model
+from gswinrmt_jax.errors import UserError
+
+_TESTS = pathlib.Path(__file__).parent
+_DIGIT = str(_TESTS.parent / 'examples' / 'images' / 'digit_4.png')
+
+
+@pytest.fixture(scope='module', name='place')
+def _place(tmp_path_factory):
+  """A run, damaged copies of it, and files that are something else."""
+  folder = tmp_path_factory.mktemp('place')
+  run = shutil.copytree(_TESTS / 'data' / 'golden_run', folder / 'run')
+  shutil.copytree(run, folder / 'cut')
+  (folder / 'cut' / 'config.json').write_text('{"a": ')
+  shutil.copytree(run, folder / 'none')
+  shutil.rmtree(folder / 'none' / 'checkpoints')
+  for name in ('empty', 'other', 'images/one'):
+    (folder / name).mkdir(parents=True)
+  (folder / 'other' / 'config.json').write_text('{"x": 1}')
+  shutil.copy(_DIGIT, folder / 'images' / 'one')
+  (folder / 'notes.txt').write_text('x')
+  (folder / 'cut.png').write_bytes(pathlib.Path(_DIGIT).read_bytes()[:60])
+  (folder / 'w.safetensors').write_bytes(b'abc' * 10)
+  (folder / 'w.pth').write_bytes(b'PK\x03\x04garbage')
+  return folder
+
+
+@pytest.fixture(autouse=True)
+def _inside(place, monkeypatch):
+  """Nothing is computed: what is wrong is found before."""
+
+  def computed(*args, **how):
+    raise AssertionError('a model ran')
+
+  monkeypatch.chdir(place)
+  monkeypatch.setenv('TFDS_DATA_DIR', str(place / 'tfds'))
+  monkeypatch.setattr(loaded_model.LoadedModel, '_apply', computed)
+  monkeypatch.setattr(export, 'model_logits', computed)
+
+
+_RECIPE = 'train --config=digits_rmt --workdir=new'
+
+
+@pytest.mark.parametrize(
+    ('call', 'said'),
+    [
+        ('train --config=notes.txt', 'must be a Python file, NAME.py, or one'),
+        ('train --config=digits_rmt:smok', "digits_rmt.py: unknown argument '"),
+        (f'{_RECIPE} extra', "'extra': arguments are --NAME=VALUE (--help"),
+        (f'{_RECIPE} --epochs=3', '(did you mean --config.num_epochs?)'),
+        (
+            f'{_RECIPE} --config.augment.rand_augment_set=timn',
+            "is 'timn': must be 'timm' or 'torchvision' (did you mean timm?)",
+        ),
+        (f'{_RECIPE} --config.dtype=bf16', '(did you mean bfloat16?)'),
+        (
+            f'{_RECIPE} --config.num_epochs=many',
+            '--config.num_epochs=many: must be a whole number',
+        ),
+        (
+            f'{_RECIPE} --config.model.name=rmt_compct',
+            "config.model: No model is called 'rmt_compct'; did you mean 'rmt_",
+        ),
+        (
+            f'{_RECIPE} --config.model.depths=2',
+            'config.model, rmt_compact: depths=(2,) needs 4 entries',
+        ),
+        (f'{_RECIPE} --config.data.name=cifar11', 'did you mean cifar10?'),
+        (f'{_RECIPE} --config.data.train_split=trian', "no split 'trian': it"),
+        (f'{_RECIPE} --config.init_from=nowhere', 'nowhere does not exist: na'),
+        (f'{_RECIPE} --coordinator=a:1', 'missing: --coordinator, --proces'),
+        ('train --config=digits_rmt --workdir=run', 'more; choose another --w'),
+        (
+            'train --config=digits_rmt --workdir=notes.txt',
+            'Not a directory; c',
+        ),
+        ('train --config=imagenet_rmt:s', 'run `gswinrmt prepare imagenet --'),
+        ('evaluate empty', 'empty is neither a run folder, such as runs/NAME,'),
+        ('evaluate run/checkpoints', 'no config.json (did you mean run?)'),
+        ('evaluate .', 'no config.json (did you mean '),
+        ('evaluate cut', 'cut/config.json cannot be read: Expecting value'),
+        ('evaluate none', 'none has no checkpoints yet'),
+        ('evaluate other', 'other/config.json is not the recipe of a run'),
+        ('evaluate notes.txt', 'notes.txt does not hold weights: name a run'),
+        ('evaluate w.safetensors', 'w.safetensors is damaged: '),
+        ('evaluate w.pth', 'w.pth is not a PyTorch checkpoint, or it is trunc'),
+        ('evaluate digts_small', 'exist (did you mean digits_small?)'),
+        ('evaluate digits_small', 'name them by --data=digits|cifar10, or'),
+        ('evaluate run --data cifar10', 'has airplane, automobile, bird ...: '),
+        ('evaluate run --split tset', "digits has no split 'tset': it has tr"),
+        ('evaluate run --step 7', 'no checkpoint 7 in '),
+        ('evaluate run --out empty', 'cannot write empty: it is a folder'),
+        ('evaluate run --out notes.txt/x', 'cannot write notes.txt/x: '),
+        (f'predict {_DIGIT} run', 'is an image: the run or weights come first'),
+        ('predict run x.png --maps notes.txt', 'notes.txt/map.png: a file is'),
+        ('predict run x.png --point 3', "--point is '3': must be X,Y such as"),
+        ('predict hf-hub:foo x.png', 'not name a repository: must be hf-hub:O'),
+        ('export run --format onx', 'stablehlo or onnx (did you mean onnx?)'),
+        ('export run --format torch', 'Choose another --format.'),
+        (
+            'export run --format safetensors --out other',
+            'other/config.json was not written by an export: choose another',
+        ),
+        (
+            'export run --format safetensors --out notes.txt',
+            'cannot write notes.txt/model.safetensors: ',
+        ),
+        ('convert run out', 'run cannot be read: Is a directory'),
+        ('push run digits', 'digits does not name a repository: must be OWNER'),
+        ('push digits_small me/x', 'digits_small is not a run: push uploads'),
+        ('label-maps run maps --data digits', 'must be a token-label model, s'),
+        ('benchmark --model rmt_tt', "no model 'rmt_tt' (did you mean rmt_t?)"),
+        ('benchmark --peers egaer', 'eager, compile (did you mean eager?), or'),
+        ('experiment table6', "no experiment 'table6' (did you mean table"),
+        ('experiment smoke --only x', "no run 'x' in the set; there are rmt, "),
+        ('report notes.txt', 'no run in notes.txt: notes.txt cannot be read'),
+        ('report empty', 'no run in empty: name run folders, or folders of t'),
+        ('analyze run empty', 'empty is neither a run folder'),
+        ('prepare folder birds --images images', 'has 1 class folder: two or'),
+        ('prepare folder birds --images no', '--images no: no such directory'),
+        ('summarize run', "no model 'run'; there are rmt_t, rmt_s, "),
+    ],
+)
+def test_a_wrong_call_is_one_line(call, said, capsys):
+  assert main.main(call.split()) == 2
+  error = capsys.readouterr().err
+  assert error.startswith('gswinrmt: ') and error.count('\n') == 1
+  assert said in error
+  assert len(error) < 420 and '[Errno' not in error and '.part' not in error
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason='root may write everywhere')
+def test_a_read_only_folder(tmp_path, capsys):
+  (tmp_path / 'fixed').mkdir(mode=0o500)
+  assert main.main(f'evaluate run --out {tmp_path}/fixed/x'.split()) == 2
+  assert f'cannot write {tmp_path}/fixed/x: Perm' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('image', ['x.png', 'cut.png', 'notes.txt', 'empty'])
+def test_what_is_not_an_image_is_skipped(image):
+  """Named in one line; the other images are classified."""
+  loaded = gswinrmt_jax.load_model('digits_small')
+  lines = []
+  assert loaded.predict([image], skip=lines.append) == []
+  said = {
+      'x.png': 'x.png does not exist',
+      'cut.png': 'cut.png is damaged: ',
+      'notes.txt': 'notes.txt is not an image that can be read (BMP, ',
+      'empty': 'empty is a folder: name image files in it',
+  }
+  assert len(lines) == 1 and lines[0].startswith(said[image])
+
+
+_PIXELS = np.zeros((8, 8, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ('call', 'said'),
+    [
+        (lambda g: g.load_model('digts_small'), 'did you mean digits_small'),
+        (
+            lambda g: g.load_model('digits_small', step=3),
+            'is not a run: it has',
+        ),
+        (
+            lambda g: g.load_model('digits_small', image_size=4),
+            'at least 32x32 with 3 channels, not 4x4',
+        ),
+        (
+            lambda g: g.load_model('digits_small').pixels(_PIXELS / 255),
+            r'float64 \(8, 8, 3\): must be pixels from 0 to 255, uint8',
+        ),
+        (
+            lambda g: g.load_model('digits_small').preprocess(_PIXELS[..., 0]),
+            r'uint8 \(8, 8\): must be pixels',
+        ),
+        (
+            lambda g: g.create_model('rmt_compct', num_classes=2),
+            "'rmt_compct'; did you mean 'rmt_compact'?",
+        ),
+        (
+            lambda g: g.create_model('rmt_t', num_classes=2, dephts=(1,)),
+            "no field 'dephts'; did you mean 'depths'?",
+        ),
+        (
+            lambda g: g.create_model('rmt_t', num_classes=2, dtype='float16'),
+            "dtype='float16' is not one of",
+        ),
+        (
+            lambda g: g.create_model('rmt_t', num_classes=2, score_fn='softmx'),
+            "score_fn='softmx' is not one of",
+        ),
+    ],
+)
+def test_a_wrong_call_in_python(call, said):
+  with pytest.raises(Exception, match=said) as caught:
+    call(gswinrmt_jax)
+  assert '\n' not in str(caught.value)
+  assert isinstance(caught.value, (ValueError, UserError))
