@@ -280,6 +280,15 @@ def test_a_data_set_is_for_one_task(tmp_path):
       datasets.load_segmentation(name, 'train', data_dir)
 
 
+def test_a_damaged_data_set_is_named_with_the_command_for_it(tmp_path):
+  _write(tmp_path, *_SPLITS)
+  _run(tmp_path)
+  (shard,) = (tmp_path / 'out/scenes/1.0.0').glob('*-val.array_record*')
+  shard.unlink()
+  with pytest.raises(UserError, match='run `gswinrmt prepare segmentation sce'):
+    datasets.load_segmentation('scenes', 'train', str(tmp_path / 'out'))
+
+
 def test_the_example_is_prepared_and_workers_crop_as_threads_do(tmp_path):
   code = f'import sys; sys.path.insert(0, {str(_EXAMPLE.parent)!r}); '
   code += 'import pathlib, digit_scenes; '

@@ -332,10 +332,15 @@ def test_values_that_are_no_classes(values, coding, said):
     pictures.open_label(_png(values), coding)
 
 
-def test_labels_that_are_not_kept_exactly_or_damaged():
+def test_labels_that_are_not_kept_exactly_or_turned_or_damaged():
   encoded = _png(np.uint8([[0, 1]]), kind='JPEG')
   with pytest.raises(ValueError, match='is JPEG, which changes values'):
     pictures.open_label(encoded, LabelCoding(2))
+  turned, exif = io.BytesIO(), PIL.Image.Exif()
+  exif[0x0112] = 6
+  PIL.Image.new('L', (3, 2)).save(turned, 'PNG', exif=exif)
+  with pytest.raises(ValueError, match='is rotated by its EXIF'):
+    pictures.open_label(turned.getvalue(), LabelCoding(2))
   noise = np.random.default_rng(0).integers(0, 2, (20, 20), np.uint8)
   with pytest.raises(ValueError, match='is damaged'):
     pictures.open_label(_png(noise)[:-30], LabelCoding(2))

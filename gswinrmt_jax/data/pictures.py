@@ -151,6 +151,8 @@ def open_label(encoded: bytes, coding: LabelCoding) -> np.ndarray:
   values, stored = _open(encoded, np.asarray)
   if stored.format in _LOSSY:
     raise ValueError(f'is {stored.format}, which changes values: use PNG')
+  if stored.turned:
+    raise ValueError('is rotated by its EXIF: store it as it is to be seen')
   if stored.mode not in _ONE_CHANNEL:
     raise ValueError(
         f'has the mode {stored.mode}: labels need one channel, the class of '

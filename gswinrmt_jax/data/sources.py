@@ -35,10 +35,10 @@ def names(data_dir: str) -> list[str]:
   return sorted(name for name in found if _versions(root / name))
 
 
-def command(name: str) -> str:
-  """Returns the command that prepares a data set."""
+def command(name: str, kind: str = 'folder') -> str:
+  """Returns the command that prepares a data set; `kind` is of one's own."""
   known = name in ('cifar10', 'imagenet', 'mini_imagenet')
-  return f'gswinrmt prepare {name if known else f"folder {name}"}'
+  return f'gswinrmt prepare {name if known else f"{kind} {name}"}'
 
 
 def open_newest(name: str, data_dir: str) -> Any | None:
@@ -98,8 +98,7 @@ def open_version(folder: pathlib.Path) -> Any | None:
     missing = [str(error).strip().split('\n')[0] or type(error).__name__]
   if missing:
     raise UserError(
-        f'{folder} is half written or damaged ({missing[0]}); remove that '
-        f'directory and run `{command(folder.parent.name)}`'
+        f'{folder} is half written or damaged ({missing[0]}); {_again(folder)}'
     )
   if builder.info.file_format.value != 'array_record':
     raise UserError(
@@ -108,6 +107,13 @@ def open_version(folder: pathlib.Path) -> Any | None:
         '--config.data.dir or TFDS_DATA_DIR and prepare there'
     )
   return builder
+
+
+def _again(folder):
+  # Of the user's own data sets, only those for segmentation have metadata.
+  kind = 'segmentation' if (folder / 'metadata.json').exists() else 'folder'
+  prepare = command(folder.parent.name, kind)
+  return f'remove that directory and run `{prepare}`'
 
 
 def _versions(folder: pathlib.Path) -> list[str]:
@@ -233,8 +239,7 @@ class TfdsSource:
       except (RuntimeError, ValueError, OSError) as error:
         reason = str(error).split('\n')[0]
         raise UserError(
-            f'{self.folder} is damaged ({reason}); remove that directory and '
-            f'run `{command(self.folder.parent.name)}`'
+            f'{self.folder} is damaged ({reason}); {_again(self.folder)}'
         ) from error
       yield from records
 
