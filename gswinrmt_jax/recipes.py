@@ -27,6 +27,10 @@ _CONVS = ('auto', 'shift', 'conv')
 _CROPS = ('resize', 'random_resized')
 _OP_SETS = ('timm', 'torchvision')
 _STORAGES = ('memory', 'disk', 'decode', 'device', 'auto')
+_HEADS = ('', 'fpn', 'uper')
+_MEANS = ('labelled', 'all')
+_DECAYS = ('kernels', 'all', 'not_norms')
+_SCHEDULES = ('cosine', 'epochs', 'poly')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +38,8 @@ class Field:
   """One field of a config.
 
   Attributes:
-    default: Its value in the CIFAR-10 recipe; also its type.
+    default: Its value in the CIFAR-10 recipe; also its type. Two whole numbers
+      are sides in pixels; two other numbers are the ends of a range.
     meaning: What it is, with its unit; `--help` prints it.
     at_least: Smallest value; a range begins above 0.
     at_most: Largest value, of a range its end.
@@ -67,15 +72,23 @@ class Field:
     if kind is str:
       return '' if _is_text(value) else f'text of up to {_LONGEST:,} characters'
     if kind is tuple:
-      pair = isinstance(value, tuple) and len(value) == 2
-      pair = pair and all(_is_number(each, float) for each in value)
-      if pair and 0 < value[0] <= value[1] <= (self.at_most or math.inf):
-        return ''
-      limit = f', which is not above {self.at_most}' if self.at_most else ''
-      return f'two numbers above 0, the first not above the second{limit}'
+      return self._wanted_pair(value)
     if not _is_number(value, kind):
       return f'a {"whole " * (kind is int)}number, {self._range(kind)}'
     return '' if self._holds(value, kind) else self._range(kind)
+
+  def _wanted_pair(self, value):
+    pair = isinstance(value, tuple) and len(value) == 2
+    if isinstance(self.default[0], int):
+      sides = pair and all(_is_number(side, int) for side in value)
+      if sides and all(self._holds(side, int) for side in value):
+        return ''
+      return f'two whole numbers, each {self._range(int)}'
+    pair = pair and all(_is_number(each, float) for each in value)
+    if pair and 0 < value[0] <= value[1] <= (self.at_most or math.inf):
+      return ''
+    limit = f', which is not above {self.at_most}' if self.at_most else ''
+    return f'two numbers above 0, the first not above the second{limit}'
 
   def _holds(self, value, kind):
     most = _LARGEST[kind] if self.at_most is None else self.at_most
@@ -123,7 +136,8 @@ FIELDS: Mapping[str, Field] = {
     'eval_batch_size': _free(
         500, 'images per evaluation step; changes speed only', at_least=1
     ),
-    'num_epochs': Field(50, 'epochs of the whole schedule', at_least=1),
+    'num_epochs': Field(50, 'epochs of the whole schedule; 0: num_steps'),
+    'num_steps': Field(0, 'steps of the whole schedule; 0: num_epochs'),
     'stop_after_epochs': _free(
         0, 'end here, with the schedule unchanged; 0: after all'
     ),
@@ -154,6 +168,24 @@ FIELDS: Mapping[str, Field] = {
     'model.name': Field(
         '', 'named model; `gswinrmt summarize --all` lists them'
     ),
+    'segmenter.head': Field(
+        '', "decode head of a segmenter; '': a classifier", choices=_HEADS
+    ),
+    'segmenter.channels': Field(
+        -1, 'of the decode head; -1, also below: as released', at_least=-1
+    ),
+    'segmenter.neck_channels': Field(
+        -1, "of the feature pyramid of 'fpn'", at_least=-1
+    ),
+    'segmenter.auxiliary_channels': Field(
+        -1, 'of the auxiliary head; 0: none', at_least=-1
+    ),
+    'segmenter.auxiliary_weight': Field(
+        0.4, "weight of the auxiliary head's loss"
+    ),
+    'segmenter.mean_over': Field(
+        'labelled', 'pixels that the loss is the mean of', choices=_MEANS
+    ),
     'data.name': Field('cifar10', 'data set'),
     'data.dir': _free('', "its folder; '': $TFDS_DATA_DIR"),
     'data.train_split': Field('train[:45000]', 'images to train on'),
@@ -163,6 +195,19 @@ FIELDS: Mapping[str, Field] = {
     'data.test_split': _free('test', 'images to test on, once'),
     'data.image_size': Field(
         0, 'height and width in pixels; 0: as stored', at_most=2048
+    ),
+    'data.fit_within': Field(
+        (0, 0),
+        'longer and shorter side that images of a segmenter are brought '
+        'within, keeping their shape, in pixels; 0, 0: as stored',
+        at_most=8192,
+    ),
+    'data.crop_size': Field(
+        (512, 512),
+        'height and width of the crops that a segmenter is trained on, in '
+        'pixels',
+        at_least=1,
+        at_most=4096,
     ),
     'data.train_crop': Field(
         'resize', 'whole image, or a new random crop each time', choices=_CROPS
@@ -192,6 +237,17 @@ FIELDS: Mapping[str, Field] = {
         4, 'zeros around the image before the random crop, pixels', at_most=4096
     ),
     'augment.flip': Field(True, 'mirror half of the images left to right'),
+    'augment.resize': Field(
+        (0.5, 2.0), 'factor by which a segmenter resizes before it crops'
+    ),
+    'augment.max_class_share': Field(
+        0.75,
+        'share of a crop that one class may take, if ten tries allow',
+        at_most=1,
+    ),
+    'augment.photometric': Field(
+        False, 'distort brightness, contrast, saturation and hue'
+    ),
     'augment.rand_augment_set': Field(
         'timm', 'whose RandAugment operations', choices=_OP_SETS
     ),
@@ -220,13 +276,23 @@ FIELDS: Mapping[str, Field] = {
     'optimizer.learning_rate': Field(1e-4, 'peak learning rate of AdamW'),
     'optimizer.schedule': Field(
         'cosine',
-        "cosine by step, or by whole 'epochs' as RMT's",
-        choices=('cosine', 'epochs'),
+        "cosine by step, or by whole 'epochs' as RMT's; or 'poly'",
+        choices=_SCHEDULES,
     ),
+    'optimizer.power': Field(1.0, "exponent of 'poly'"),
     'optimizer.warmup_epochs': Field(5.0, 'epochs of linear warm-up'),
+    'optimizer.warmup_steps': Field(
+        0, 'steps of linear warm-up, if not in epochs'
+    ),
     'optimizer.warmup_learning_rate': Field(0.0, 'where the warm-up begins'),
-    'optimizer.final_learning_rate': Field(0.0, 'where the cosine ends'),
-    'optimizer.weight_decay': Field(0.05, 'weight decay of kernels'),
+    'optimizer.final_learning_rate': Field(0.0, 'where the schedule ends'),
+    'optimizer.weight_decay': Field(0.05, 'weight decay'),
+    'optimizer.decay': Field(
+        'kernels',
+        "what decays: kernels alone, all parameters, or all without 'norm' in "
+        'their released name; decay logits never do',
+        choices=_DECAYS,
+    ),
     'optimizer.decay_layer_scale': Field(False, 'decay LayerScale as well'),
     'optimizer.b1': Field(0.9, 'decay of the mean gradient', below=1),
     'optimizer.b2': Field(0.999, 'decay of the mean squared gradient', below=1),
@@ -256,6 +322,28 @@ _READINGS = {
     },
 }
 _READING = 'deit'  # the default, until a measurement decides
+# What a segmenter is trained without: the only value there.
+_OFF_FOR_SEGMENTERS = {
+    'label_smoothing': 0.0,
+    'token_label_weight': 0.0,
+    'data.image_size': 0,
+    'data.train_crop': 'resize',
+    'data.eval_crop': 0.0,
+    'data.storage': 'decode',
+    'augment.crop_padding': 0,
+    'augment.rand_augment_ops': 0,
+    'augment.erase_prob': 0.0,
+    'augment.mixup_alpha': 0.0,
+    'augment.cutmix_alpha': 0.0,
+}
+# What only a segmenter is trained with, next to its own group.
+_OF_SEGMENTERS = (
+    'data.fit_within',
+    'data.crop_size',
+    'augment.resize',
+    'augment.max_class_share',
+    'augment.photometric',
+)
 # Each must not be above the other.
 _AT_MOST = {
     'stop_after_epochs': 'num_epochs',
@@ -310,14 +398,23 @@ def _check_together(config):
         fields[name]
         for fields, name in (_group(config, path), _group(config, other))
     )
-    if value > most:
+    if value > most and not (other == 'num_epochs' and config.num_steps):
       _refuse(path, value, f'at most config.{other}, {most}')
+  if bool(config.num_epochs) == bool(config.num_steps):
+    raise UserError(
+        f'config.num_epochs is {config.num_epochs} and config.num_steps '
+        f'{config.num_steps}: one of them must be 0, the other not'
+    )
   if not re.fullmatch(r'(\d+:\d+)?', config.profile_steps, re.ASCII):
     wanted = 'FIRST:LAST, two numbers of steps'
     _refuse('profile_steps', config.profile_steps, wanted)
   # An image is resized to `image_size / eval_crop`: not to any size.
   if 0 < data.eval_crop < 0.1:
     _refuse('data.eval_crop', data.eval_crop, '0, or from 0.1 to 1')
+  if any(data.fit_within) != all(data.fit_within):
+    _refuse(
+        'data.fit_within', data.fit_within, 'two numbers above 0, or (0, 0)'
+    )
   if data.eval_crop and not data.image_size:
     raise UserError('config.data.eval_crop needs config.data.image_size')
   drawn = data.train_crop == 'random_resized'
@@ -332,6 +429,8 @@ def _check_together(config):
     third = f'a third of config.batch_size, {config.batch_size}'
     _refuse('data.repeats', data.repeats, f'from 1 to {third}')
   _check_rand_augment(config.augment)
+  _check_optimizer(config.optimizer)
+  _check_task(config)
   weight, maps = config.token_label_weight, data.label_maps
   if bool(weight) != bool(maps):
     raise UserError(
@@ -359,6 +458,56 @@ def _check_rand_augment(augment):
     _refuse(f'augment.{name}', augment[name], value and said)
 
 
+def _check_optimizer(optimizer):
+  """Refuses settings without effect."""
+  if optimizer.warmup_steps and optimizer.warmup_epochs:
+    raise UserError(
+        f'config.optimizer.warmup_steps is {optimizer.warmup_steps} and '
+        f'config.optimizer.warmup_epochs {optimizer.warmup_epochs:g}: one of '
+        'them must be 0'
+    )
+  if optimizer.warmup_steps and optimizer.schedule == 'epochs':
+    _refuse(
+        'optimizer.warmup_steps',
+        optimizer.warmup_steps,
+        "0 with config.optimizer.schedule='epochs'",
+    )
+  if optimizer.decay_layer_scale and optimizer.decay != 'kernels':
+    _refuse(
+        'optimizer.decay', optimizer.decay, "'kernels' with decay_layer_scale"
+    )
+
+
+def _check_task(config):
+  """Refuses what is for classifiers in a segmenter, and the reverse."""
+  if config.segmenter.head:
+    wanted = {
+        path: (off, 'for a segmenter')
+        for path, off in _OFF_FOR_SEGMENTERS.items()
+    }
+  else:
+    wanted = {
+        path: (field.default, 'without config.segmenter.head')
+        for path, field in FIELDS.items()
+        if path.startswith('segmenter.') or path in _OF_SEGMENTERS
+    }
+  for path, (value, when) in wanted.items():
+    fields, name = _group(config, path)
+    if fields[name] != value:
+      _refuse(path, fields[name], f'{value!r} {when}')
+  if (
+      config.segmenter.head
+      and config.accumulate_steps > 1
+      and config.segmenter.mean_over != 'all'
+  ):
+    _refuse(
+        'accumulate_steps',
+        config.accumulate_steps,
+        "1 unless config.segmenter.mean_over='all': parts of a batch have "
+        'different numbers of labelled pixels',
+    )
+
+
 def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   """Returns a copy in which every field of the model has its value.
 
@@ -374,11 +523,36 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   resolved = ml_collections.ConfigDict(config.to_dict())
   overrides = dict(config.model)
   name = overrides.pop('name')
+  if config.segmenter.head:
+    resolved.segmenter.update(segmenter_fields(config))
+    if overrides.get('feature_norm') is None:
+      overrides['feature_norm'] = True  # as `create_segmenter` has it
   try:
     resolved.model = {'name': name, **factory.resolve(name, overrides)}
   except ValueError as error:
     raise UserError(f'config.model: {error}') from error
   return resolved.lock()
+
+
+def task(config: ml_collections.ConfigDict) -> str:
+  """Returns 'segmentation' or 'classification'."""
+  return 'segmentation' if config.segmenter.head else 'classification'
+
+
+def segmenter_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the arguments of `create_segmenter` that say which head.
+
+  Args:
+    config: A checked config with a decode head.
+  """
+  from gswinrmt_jax.models.dense import segmenter
+
+  released = segmenter.HEADS[config.segmenter.head]
+  wanted = {name: config.segmenter[name] for name in released}
+  return {'head': config.segmenter.head} | {
+      name: released[name] if width < 0 else width
+      for name, width in wanted.items()
+  }
 
 
 def make_model(
@@ -392,11 +566,16 @@ def make_model(
     UserError: If the model cannot be built so, or not for such images.
   """
   from gswinrmt_jax.models import factory
+  from gswinrmt_jax.models.dense import segmenter
 
-  fields = dict(config.model)
+  fields, create = dict(config.model), factory.create_model
   name = fields.pop('name')
+  if config.segmenter.head:
+    create = segmenter.create_segmenter
+    del fields['head']  # of classifiers
+    fields |= segmenter_fields(config)
   try:
-    model = factory.create_model(
+    model = create(
         name,
         num_classes=num_classes,
         dtype=config.dtype,
@@ -588,6 +767,46 @@ def mini_imagenet(model_name: str) -> ml_collections.ConfigDict:
   return config
 
 
+def segmentation(model_name: str, head: str) -> ml_collections.ConfigDict:
+  """Returns defaults for a segmenter: what it is trained without is off.
+
+  Args:
+    model_name: The backbone, a named model.
+    head: Its decode head, 'fpn' or 'uper'.
+  """
+  config = defaults(model_name)
+  for path, value in _OFF_FOR_SEGMENTERS.items():
+    fields, name = _group(config, path)
+    fields[name] = value
+  config.segmenter.head = head
+  config.data.train_split = 'train'
+  config.data.val_split = 'val'
+  return config
+
+
+def ade20k(model_name: str, head: str) -> ml_collections.ConfigDict:
+  """Returns what RMT's released segmenters on ADE20K have in common.
+
+  Args:
+    model_name: The backbone, a named model.
+    head: 'fpn' or 'uper'.
+  """
+  config = segmentation(model_name, head)
+  config.batch_size = 16  # on 8 GPUs, with the BatchNorm of all of them
+  config.eval_batch_size = 8
+  config.num_epochs = 0
+  config.eval_every_epochs = 6  # some 7,600 steps; released: 8,000
+  config.segmenter.mean_over = 'all'
+  config.data.name = 'ade20k'
+  config.data.test_split = ''  # the labels of the test images are secret
+  config.data.fit_within = (2048, 512)
+  config.data.workers = 8  # ours
+  config.augment.photometric = True
+  config.optimizer.schedule = 'poly'
+  config.optimizer.warmup_epochs = 0.0
+  return config
+
+
 def split_model(
     argument: str | None, models: Sequence[str], default: str = ''
 ) -> tuple[str, str | None]:
@@ -623,10 +842,11 @@ def with_argument(
   Args:
     config: A full recipe; its model is kept, narrower.
     argument: None for the recipe itself; 'smoke' for one epoch of a tiny model
-      on the packaged digits, with the recipe's own augmentation and precision
-      and quick compilation, to see in seconds that all of it runs. A recipe of
-      Table 2 also takes a reading of the augmentation, 'deit', 'torchvision' or
-      'plain' (crop and flip alone), and 'READING,smoke'.
+      on the packaged digits, of a segmenter on their pixels, with the recipe's
+      own augmentation and precision and quick compilation, to see in seconds
+      that all of it runs. A recipe of Table 2 also takes a reading of the
+      augmentation, 'deit', 'torchvision' or 'plain' (crop and flip alone), and
+      'READING,smoke'.
     table2: Whether the recipe is of Table 2.
 
   Returns:
@@ -647,14 +867,20 @@ def with_argument(
     known = ', '.join(f"'{name}'" for name in names)
     raise ValueError(f"unknown argument '{argument}' (known: {known})")
   small = digits(config.model.name)
+  if config.segmenter.head:
+    small.data.update(name='digit_masks', storage='decode', crop_size=(32, 32))
+    for name in ('channels', 'neck_channels', 'auxiliary_channels'):
+      released = segmenter_fields(config)[name]
+      config.segmenter[name] = min(16, released)
   config.data = small.data
   for name in ('batch_size', 'eval_batch_size', 'log_every_steps'):
     config[name] = small[name]
-  config.num_epochs = 1
+  config.num_epochs, config.num_steps = 1, 0
   config.compile_effort = 'quick'  # which takes longer than all of its steps
   config.token_label_weight = 0.0  # there are no maps of the digits
   config.augment.mix_off_epochs = 0  # of the one
   config.optimizer.warmup_epochs = 0.25
+  config.optimizer.warmup_steps = 0
   _shrink(config, widths=(8, 8, 16, 16), depths=(1, 1, 1, 1))
   return config
 

@@ -151,6 +151,9 @@ def test_fields_are_those_of_the_augmentation():
   fields = {field.name for field in dataclasses.fields(batch.Augment)}
   others = {'label_smoothing', 'num_classes', 'mean', 'std'}
   config = recipes.cifar10('rmt_compact')
-  assert fields - others == set(config.augment) - {'mix_off_epochs'}
+  assert fields - others == set(batch.SETTINGS)
+  of_segmenters = {'resize', 'max_class_share', 'photometric'}
+  elsewhere = {'mix_off_epochs'} | of_segmenters
+  assert set(config.augment) - elsewhere == set(batch.SETTINGS)
   sets = recipes.FIELDS['augment.rand_augment_set'].choices
   assert set(sets) == set(rand_augment.SETS)

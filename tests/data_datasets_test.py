@@ -47,8 +47,8 @@ def own(tmp_path_factory):
 
 
 def test_info_of_every_data_set():
-  assert datasets.NAMES == ('digits', 'cifar10')
-  for name in datasets.NAMES:
+  assert datasets.NAMES == ('digits', 'digit_masks', 'cifar10')
+  for name in ('digits', 'cifar10'):
     info = datasets.info(name)
     assert info.name == name
     assert len(info.class_names) == len(info.mean) + 7 == len(info.std) + 7
@@ -65,7 +65,8 @@ def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
   with pytest.raises(UserError) as caught:
     datasets.load('xyz', 'train', str(own))
   assert str(caught.value) == (
-      f"unknown data set 'xyz' (built in: digits, cifar10; in {own}: own)"
+      "unknown data set 'xyz' (built in: digits, digit_masks, cifar10; in "
+      f'{own}: own)'
   )
   with pytest.raises(UserError, match='did you mean own'):
     datasets.ensure('onw', str(own))

@@ -262,5 +262,5 @@ def test_images_of_one_name_have_folders_of_their_own():
       types.SimpleNamespace(image=name)
       for name in ('a/x.png', 'b/x.jpg', 'y.png')
   ]
-  folders = predict_command._folders(pathlib.Path('maps'), found)
+  folders = predict_command._places(pathlib.Path('maps'), found)
   assert [folder.name for folder in folders] == ['x', 'x_2', 'y']

@@ -22,6 +22,15 @@ COUNTS = {
     'digits_retention': 212_492,
     'digits_swat': 212_492,
 }
+# Segmenters, and their number of parameters: those of RMT's paper on ADE20K.
+SEGMENTERS = {
+    'ade20k_fpn:t': 17_034_038,
+    'ade20k_uper:s': 55_724_428,
+    'camvid:rmt': 1_165_307,
+    'camvid:retention': 1_265_723,
+    'camvid:swat': 1_265_723,
+    'camvid:conv': 1_165_307,
+}
 # Recipes of named models, whose parameters are counted in parameters_test.
 NAMED = {
     'cifar10_rmt': 'rmt_compact',
@@ -43,8 +52,13 @@ SIZES = {
     'digits': 1_297,
     'imagenet': 1_281_167,
     'mini_imagenet': 50_000,
+    'ade20k': 20_210,
+    'camvid': 367,
+    'digit_masks': 1_297,
 }
-NAMES = sorted({name.partition(':')[0] for name in (*COUNTS, *NAMED)})
+NAMES = sorted(
+    {name.partition(':')[0] for name in (*COUNTS, *NAMED, *SEGMENTERS)}
+)
 
 
 def test_the_table_is_complete():
@@ -52,6 +66,9 @@ def test_the_table_is_complete():
 
 
 def _info(name):
+  if name in ('ade20k', 'camvid'):
+    classes = tuple(map(str, range({'ade20k': 150, 'camvid': 11}[name])))
+    return datasets.Info(name, classes, imagenet.MEAN, imagenet.STD)
   if not name.endswith('imagenet'):
     return datasets.info(name)
   # They need not be prepared here.
@@ -100,12 +117,30 @@ def _parameters(name):
   return count
 
 
-@pytest.mark.parametrize('name', COUNTS)
+@pytest.mark.parametrize('name', [*COUNTS, *SEGMENTERS])
 def test_builds(name):
-  assert _parameters(name) == COUNTS[name]
+  assert _parameters(name) == (COUNTS | SEGMENTERS)[name]
 
 
-@pytest.mark.parametrize('name', [*COUNTS, *NAMED])
+@pytest.mark.parametrize('name', SEGMENTERS)
+def test_a_segmenter_is_trained_on_pixels(name):
+  config = recipes.resolve(_load(name))
+  steps = schedule.from_config(config, SIZES[config.data.name])
+  released = {'ade20k_fpn': 80_000, 'ade20k_uper': 160_000, 'camvid': 2_752}
+  assert steps.total_steps == steps.stop_step == released[name.split(':')[0]]
+  assert steps.validated_epochs[steps.total_steps] == steps.num_epochs
+  _, loss = losses.augmentation_and_loss(
+      config, _info(config.data.name), steps, stride=32
+  )
+  auxiliary = 0.4 if 'uper' in name else 0
+  assert loss.func is losses.pixel_loss
+  assert loss.keywords == {
+      'mean_over': 'labelled' if 'camvid' in name else 'all',
+      'auxiliary_weight': auxiliary,
+  }
+
+
+@pytest.mark.parametrize('name', [*COUNTS, *NAMED, *SEGMENTERS])
 def test_its_smoke_run_builds(name):
   tail = ',smoke' if ':' in name else ':smoke'
   assert _parameters(name + tail) < 80_000

@@ -18,10 +18,13 @@ def test_cifar10_is_table_2():
   assert config.optimizer.to_dict() == {
       'learning_rate': 1e-4,
       'schedule': 'cosine',
+      'power': 1.0,
       'warmup_epochs': 5.0,
+      'warmup_steps': 0,
       'warmup_learning_rate': 0.0,
       'final_learning_rate': 0.0,
       'weight_decay': 0.05,
+      'decay': 'kernels',
       'decay_layer_scale': False,
       'b1': 0.9,
       'b2': 0.999,
@@ -30,6 +33,9 @@ def test_cifar10_is_table_2():
   assert config.augment.to_dict() == {
       'crop_padding': 4,
       'flip': True,
+      'resize': (0.5, 2.0),
+      'max_class_share': 0.75,
+      'photometric': False,
       'rand_augment_set': 'timm',
       'rand_augment_ops': 2,
       'rand_augment_magnitude': 9.0,
@@ -92,10 +98,13 @@ def test_imagenet_is_as_released(size):
   assert optimizer.pop('learning_rate') == pytest.approx(2e-3, rel=1e-12)
   assert optimizer == {
       'schedule': 'epochs',
+      'power': 1.0,
       'warmup_epochs': 5.0,
+      'warmup_steps': 0,
       'warmup_learning_rate': 1e-6,
       'final_learning_rate': 1e-5,
       'weight_decay': 0.05,
+      'decay': 'kernels',
       'decay_layer_scale': True,
       'b1': 0.9,
       'b2': 0.999,
@@ -146,6 +155,85 @@ def _flat(config, prefix=''):
     inner = isinstance(value, type(config))
     flat |= _flat(value, f'{name}.') if inner else {prefix + name: value}
   return flat
+
+
+@pytest.mark.parametrize(
+    ('name', 'changes'),
+    [
+        (
+            'ade20k_fpn:l',
+            {
+                'num_steps': 80_000,
+                'dtype': 'float32',
+                'optimizer.learning_rate': 1e-4,
+                'optimizer.power': 0.9,
+                'optimizer.warmup_steps': 0,
+                'optimizer.final_learning_rate': 1e-6,
+                'optimizer.weight_decay': 1e-4,
+                'optimizer.decay': 'all',
+            },
+        ),
+        (
+            'ade20k_uper:l',
+            {
+                'num_steps': 160_000,
+                'dtype': 'bfloat16',
+                'optimizer.learning_rate': 6e-5,
+                'optimizer.power': 1.0,
+                'optimizer.warmup_steps': 1500,
+                'optimizer.warmup_learning_rate': pytest.approx(6e-11),
+                'optimizer.final_learning_rate': 0.0,
+                'optimizer.weight_decay': 0.01,
+                'optimizer.decay': 'not_norms',
+            },
+        ),
+    ],
+)
+def test_ade20k_is_as_released(name, changes):
+  config = recipes.resolve(recipe_files.load(name, []))
+  found = _flat(config)
+  both = {
+      'batch_size': 16,
+      'optimizer.schedule': 'poly',
+      'segmenter.mean_over': 'all',
+      'segmenter.auxiliary_weight': 0.4,
+      'data.fit_within': (2048, 512),
+      'data.crop_size': (512, 512),
+      'augment.resize': (0.5, 2.0),
+      'augment.max_class_share': 0.75,
+      'augment.flip': True,
+      'augment.photometric': True,
+      'model.name': 'rmt_l',
+      'model.drop_path_rate': 0.5,
+      'model.feature_norm': True,
+  }
+  wanted = both | changes
+  assert {field: found[field] for field in wanted} == wanted
+  heads = {
+      'fpn': {'channels': 128, 'neck_channels': 256, 'auxiliary_channels': 0},
+      'uper': {'channels': 512, 'neck_channels': 0, 'auxiliary_channels': 256},
+  }
+  fields = recipes.segmenter_fields(config)
+  assert fields == {'head': fields['head'], **heads[fields['head']]}
+
+
+@pytest.mark.parametrize(
+    ('field', 'value', 'said'),
+    [
+        ('label_smoothing', 0.1, 'must be 0.0 for a segmenter'),
+        ('augment.mixup_alpha', 0.8, 'must be 0.0 for a segmenter'),
+        ('augment.rand_augment_ops', 2, 'must be 0 for a segmenter'),
+        ('data.storage', 'memory', "must be 'decode' for a segmenter"),
+        ('data.image_size', 224, 'must be 0 for a segmenter'),
+        ('accumulate_steps', 2, "1 unless config.segmenter.mean_over='all'"),
+    ],
+)
+def test_what_a_segmenter_is_not_trained_with_is_refused(field, value, said):
+  config = recipes.segmentation('rmt_compact', 'fpn')
+  recipes.check(config)
+  config.update_from_flattened_dict({field: value})
+  with pytest.raises(UserError, match=said):
+    recipes.check(config)
 
 
 def test_the_smoke_run_of_imagenet_is_tiny_and_takes_the_same_path():
@@ -231,7 +319,18 @@ def test_every_field_is_declared_once():
         ('optimizer.learning_rate', 1e39, 'must be a number'),
         ('optimizer.weight_decay', -0.05, 'must be at least 0'),
         ('optimizer.b1', 1.0, 'below 1'),
-        ('optimizer.schedule', 'cosin', "must be 'cosine' or 'epochs'"),
+        ('optimizer.schedule', 'cosin', "must be 'cosine' or 'epochs' or 'po"),
+        ('optimizer.warmup_steps', 3, 'one of them must be 0'),
+        ('optimizer.decay', 'norms', "must be 'kernels' or 'all' or 'not_no"),
+        ('num_steps', 3, 'one of them must be 0, the other not'),
+        ('num_epochs', 0, 'one of them must be 0, the other not'),
+        ('segmenter.head', 'unet', "must be '' or 'fpn' or 'uper'"),
+        ('segmenter.channels', 64, 'must be -1 without config.segmenter.head'),
+        ('augment.photometric', True, 'must be False without config.segment'),
+        ('data.crop_size', (32,), 'two whole numbers, each from 1 to 4,096'),
+        ('data.crop_size', (0, 32), 'two whole numbers, each from 1 to 4,096'),
+        ('data.crop_size', (32.0, 32), 'two whole numbers'),
+        ('data.fit_within', (240, 0), r'two numbers above 0, or \(0, 0\)'),
         ('optimizer.warmup_learning_rate', 1.0, 'at most config.optimizer.le'),
         ('optimizer.final_learning_rate', 1.0, 'at most config.optimizer.le'),
         ('nan_policy', 'ignore', "must be 'stop' or 'skip'"),

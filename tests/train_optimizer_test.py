@@ -103,12 +103,12 @@ def _paths(tree):
 
 
 def test_only_kernels_decay_by_path():
-  mask = _paths(optimizer.decay_mask(PARAMS))
+  mask = _paths(optimizer.decay_mask('kernels', PARAMS))
   assert {path for path, decays in mask.items() if decays} == KERNELS
 
 
 def test_layer_scale_decays_if_asked_to():
-  mask = _paths(optimizer.decay_mask(PARAMS, layer_scale=True))
+  mask = _paths(optimizer.decay_mask('kernels', PARAMS, layer_scale=True))
   scales = {f'stage1/block00/{name}_scale' for name in ('attention', 'ffn')}
   assert {path for path, decays in mask.items() if decays} == KERNELS | scales
 
@@ -125,7 +125,7 @@ RELEASED = {
 def test_what_decays_is_what_decays_in_the_released_code(name):
   model = factory.create_model(name, num_classes=1000)
   params = factory.variable_shapes(model, (32, 32, 3))['params']
-  mask = optimizer.decay_mask(params, layer_scale=True)
+  mask = optimizer.decay_mask('kernels', params, layer_scale=True)
   sizes = {True: [], False: []}
   for leaf, decays in zip(
       jax.tree.leaves(params), jax.tree.leaves(mask), strict=True

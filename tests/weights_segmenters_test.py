@@ -207,14 +207,20 @@ def test_segmenters_are_refused_where_classifiers_are_needed(
     folders, tmp_path, capsys
 ):
   folder = str(folders[0]['fpn'])
-  for arguments in (
-      ['predict', folder, 'a.png'],
-      ['evaluate', folder, '--data=digits'],
-      ['export', folder, '--format=safetensors', f'--out={tmp_path / "a"}'],
+  out = f'--out={tmp_path / "a"}'
+  for arguments, said in (
+      (['predict', folder, 'a.png', '--maps=x'], '--maps is for classifiers'),
+      (['predict', folder, 'a.png', '--top=2'], '--top is for classifiers'),
+      (['predict', 'digits_small', 'a.png', out], '--out is for segmenters'),
+      (['evaluate', folder, '--data=digits'], 'classes apart, digits has 10'),
+      (
+          ['export', folder, '--format=safetensors', out],
+          'is a segmenter; only classifiers are accepted here',
+      ),
   ):
     assert main.main(arguments) == 2
     error = capsys.readouterr().err.strip()
-    assert 'is a segmenter; only classifiers are accepted here' in error
+    assert said in error
     assert '\n' not in error
   with pytest.raises(UserError, match='is a segmenter'):
     export.export(load.load(folder), 'torch', tmp_path / 'a')

@@ -62,8 +62,16 @@ class Augment:
     return red, green, blue
 
 
+# The fields of `config.augment` that are settings of `augment`.
+SETTINGS = tuple(
+    field.name
+    for field in dataclasses.fields(Augment)
+    if field.name not in ('label_smoothing', 'num_classes', 'mean', 'std')
+)
+
+
 def normalize(
-    image: UInt8[Array, 'b h w 3'],
+    image: UInt8[Array, 'b h w 3'] | Float[Array, 'b h w 3'],
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
 ) -> Float32[Array, 'b h w 3']:

@@ -94,8 +94,9 @@ class Checkpointer:
     Args:
       state: A dataclass or mapping of array trees, with `step`; each process
         has all of it. Fields that are None are left out.
-      accuracy: On validation data; decides which checkpoint is the best. None
-        for a mid-epoch checkpoint, which goes when an epoch's is complete.
+      accuracy: On validation data, of a segmenter its mean IoU; decides which
+        checkpoint is the best. None for a mid-epoch checkpoint, which goes when
+        an epoch's is complete.
       meta: JSON values.
 
     Raises:

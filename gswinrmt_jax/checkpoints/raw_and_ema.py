@@ -10,6 +10,8 @@ from typing import Any
 
 RAW, EMA = 'raw', 'ema'
 PREFIX = f'{EMA}_'
+# What decides which weights are better: of segmenters, and of classifiers.
+_DECIDING = ('mean_iou', 'accuracy')
 
 
 def joined(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
@@ -36,14 +38,16 @@ def merged(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def better(scores: Mapping[str, Any], split: str = '') -> tuple[float, str]:
-  """Returns the higher accuracy in merged scores, and 'raw' or 'ema'.
+  """Returns the higher score in merged scores, and 'raw' or 'ema'.
 
-  Equal accuracies count as 'raw'.
+  The score is the accuracy, of a segmenter the mean IoU. Equal ones count as
+  'raw'.
 
   Args:
     scores: As `merged` returns them.
     split: Prefix of their names, such as `'val_'`.
   """
-  raw = scores[f'{split}accuracy']
-  ema = scores.get(f'{split}{PREFIX}accuracy', -1.0)
+  name = next(name for name in _DECIDING if f'{split}{name}' in scores)
+  raw = scores[f'{split}{name}']
+  ema = scores.get(f'{split}{PREFIX}{name}', -1.0)
   return (ema, EMA) if ema > raw else (raw, RAW)

@@ -1,9 +1,14 @@
-"""Predicts the classes of images, the most probable first.
+"""Predicts the classes of images, the most probable first, or of their pixels.
 
 Images may be of any size and format. They are resized and cropped as in
 evaluation: with the weights' own crop, or, where training did not crop, so that
 their middle fills the model's image. An image that cannot be read is named and
 skipped; the exit status is then 1. --maps also draws what the model looks at.
+
+For each image NAME.jpg a segmenter writes NAME_overlay.png, the image in the
+colours of its classes with a legend, and NAME_labels.png, whose values are the
+classes, and prints the share of each class. --image-size is then the shorter
+side, and --top and --maps do not apply.
 """
 
 import argparse
@@ -25,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   arguments.add_weights(parser)
   add = parser.add_argument
   add('images', metavar='IMAGE', nargs='+', help='image files')
-  arguments.add_number(parser, '--top', default=5, help='classes (default: 5)')
+  arguments.add_number(parser, '--top', help='classes (default: 5)')
   arguments.add_number(
       parser, '--image-size', help="resize to N x N (default: the model's size)"
   )
@@ -41,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       metavar='X,Y',
       help="pixel of the model's image whose attention --maps shows (default: "
       'the middle)',
+  )
+  add(
+      '--out',
+      metavar='DIR',
+      help='of a segmenter: where its images go (default: predictions)',
   )
   add('--json', action='store_true', help='print JSON instead of a table')
 
@@ -61,24 +71,32 @@ def run(args: argparse.Namespace) -> int:
   from gswinrmt_jax.deploy import loaded_model
 
   weights = arguments.load_weights(args)
-  loaded = loaded_model.LoadedModel(weights, args.image_size)
-  height, width = loaded.image_size
-  if point and not (point[0] < width and point[1] < height):
-    raise UserError(
-        f'--point={point[0]},{point[1]} is outside of the {width} x {height} '
-        'pixels that the model sees'
-    )
+  segments = weights.task == 'segmentation'
+  other = ('top', 'maps') if segments else ('out',)
+  for name in other:
+    if getattr(args, name) is not None:
+      kind = 'classifiers' if segments else 'segmenters'
+      raise UserError(f'--{name} is for {kind}')
+  loaded = loaded_model.from_weights(weights, args.image_size)
+  if point and not segments:
+    _check_point(point, loaded.image_size)
   terminal = Terminal(sys.stderr)  # stdout has the predictions alone.
   terminal.say(f'weights: {loaded.origin}')
-  with terminal.busy('Compiling the model and classifying'):
-    found = loaded.predict(args.images, args.top, skip=guard.complain)
+  options = {} if segments else {'top': args.top or 5}
+  with terminal.busy('Compiling the model and predicting'):
+    found = loaded.predict(args.images, skip=guard.complain, **options)
   if args.json:
     print(json.dumps([one.to_dict() for one in found], indent=2))
   else:
     for one in found:
       print(one)
-  if args.maps:
-    folders = _folders(pathlib.Path(args.maps), found)
+  if segments:
+    folder = pathlib.Path(args.out or 'predictions')
+    for one, path in zip(found, _places(folder, found), strict=True):
+      one.write(path)
+      terminal.say(f'{one.image}: {path}_overlay.png and _labels.png')
+  elif args.maps:
+    folders = _places(pathlib.Path(args.maps), found)
     for one, folder in zip(found, folders, strict=True):
       with terminal.busy(f'Drawing the maps of {one.image}'):
         loaded.write_maps(one, one.image, folder, point)
@@ -86,8 +104,17 @@ def run(args: argparse.Namespace) -> int:
   return 0 if len(found) == len(args.images) else 1
 
 
-def _folders(parent, predictions):
-  """Yields a folder for each image; a repeated name gets a number."""
+def _check_point(point, image_size):
+  height, width = image_size
+  if not (point[0] < width and point[1] < height):
+    raise UserError(
+        f'--point={point[0]},{point[1]} is outside of the {width} x {height} '
+        'pixels that the model sees'
+    )
+
+
+def _places(parent, predictions):
+  """Yields a path for each image; a repeated name gets a number."""
   count = collections.Counter()
   for one in predictions:
     stem = pathlib.Path(one.image).stem

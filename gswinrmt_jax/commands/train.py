@@ -77,7 +77,7 @@ def main(
 
     processes.start(*(options.get(name, '') for name in _JOINING))
     summary = train_loop.train(config, folder)
-    processes.terminal().say(_next_steps(folder, summary))
+    processes.terminal().say(_next_steps(folder, summary, config))
   return outcome.status
 
 
@@ -107,19 +107,24 @@ def _short(path):
   return section if name == 'name' else name
 
 
-def _next_steps(folder: pathlib.Path, summary: Mapping[str, Any]) -> str:
+def _next_steps(
+    folder: pathlib.Path,
+    summary: Mapping[str, Any],
+    config: ml_collections.ConfigDict,
+) -> str:
   """Returns the commands that usually follow a run."""
   finished = summary['steps'] == summary['total_steps']
-  split = '' if finished else ' --split val'
-  return '\n'.join(
-      [
-          '',
-          'Next:',
-          f'  gswinrmt evaluate {folder}{split}',
-          f'  gswinrmt predict {folder} IMAGE --maps maps',
-          f'  gswinrmt export {folder} --format safetensors',
-      ]
+  tested = finished and config.data.test_split
+  lines = ['', 'Next:']
+  lines.append(
+      f'  gswinrmt evaluate {folder}{"" if tested else " --split val"}'
   )
+  if config.segmenter.head:
+    lines.append(f'  gswinrmt predict {folder} IMAGE --out predictions')
+  else:
+    lines.append(f'  gswinrmt predict {folder} IMAGE --maps maps')
+    lines.append(f'  gswinrmt export {folder} --format safetensors')
+  return '\n'.join(lines)
 
 
 def _print_help(program, spec, overrides):

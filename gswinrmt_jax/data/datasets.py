@@ -57,6 +57,13 @@ class Info:
 _CIFAR10 = 'airplane automobile bird cat deer dog frog horse ship truck'
 _BUILT_IN = {
     'digits': Info('digits', digits.CLASSES, digits.MEAN, digits.STD),
+    'digit_masks': Info(
+        'digit_masks',
+        (*digits.CLASSES, 'background'),
+        digits.MEAN,
+        digits.STD,
+        task='segmentation',
+    ),
     'cifar10': Info(
         'cifar10',
         # Alphabetical, which for CIFAR-10 is also the order of the labels.
@@ -164,6 +171,9 @@ def load_segmentation(
   Raises:
     UserError: As `load`, or if the data set is for classification.
   """
+  if name == 'digit_masks':
+    source = sources.ArraySource(*digits.read_masks(split))
+    return segmentation.Decoded(source, image_size, crop, workers)
   builder = _open(name, data_dir) if name not in NAMES else None
   if builder is None or sources.task(builder) != 'segmentation':
     raise UserError(
@@ -182,8 +192,8 @@ def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
   """
   if name == 'digits':
     return sources.ArraySource(*digits.read(split))
-  builder = _open(name, data_dir)
-  if sources.task(builder) == 'segmentation':
+  builder = _open(name, data_dir) if name != 'digit_masks' else None
+  if builder is None or sources.task(builder) == 'segmentation':
     raise UserError(
         f'{name} is a data set for segmentation: classification needs one '
         'class for each image (gswinrmt prepare folder NAME)'
@@ -193,7 +203,10 @@ def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
 
 def is_prepared(name: str, data_dir: str = '') -> bool:
   """Returns whether `load` will find the data; UserError if half written."""
-  return name == 'digits' or sources.open_newest(name, data_dir) is not None
+  return (
+      name in ('digits', 'digit_masks')
+      or sources.open_newest(name, data_dir) is not None
+  )
 
 
 def ensure(name: str, data_dir: str = '') -> None:

@@ -25,6 +25,27 @@ STD = (0.3755,) * 3
 _REPEAT = 4  # 8 x 8 pixels become 32 x 32, the size the models are made for.
 
 
+def read_masks(split: str) -> tuple[np.ndarray, np.ndarray]:
+  """Returns one split as images and the class of each pixel.
+
+  Where there is ink, 8 of 16 or more, a pixel has the class of the digit, and
+  where there is none that of the background, 10. Between them it has none, 255.
+
+  Args:
+    split: One of `SPLITS`.
+
+  Returns:
+    uint8 images [n 32 32 3] and labels [n 32 32].
+
+  Raises:
+    UserError: If there is no such split.
+  """
+  image, label = read(split)
+  ink = image[..., 0]
+  mask = np.where(ink >= 128, label[:, None, None], 255)
+  return image, np.where(ink == 0, len(CLASSES), mask).astype(np.uint8)
+
+
 def read(split: str) -> tuple[np.ndarray, np.ndarray]:
   """Returns one split as images and labels.
 

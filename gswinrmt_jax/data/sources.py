@@ -129,7 +129,7 @@ class ArraySource:
 
   Attributes:
     image: uint8 `[n h w 3]`.
-    label: int32 `[n]`.
+    label: int32 `[n]`, or of each pixel, uint8 `[n h w]`.
     version: Empty.
   """
 
@@ -149,6 +149,10 @@ class ArraySource:
   def name(self, row: int) -> str:
     """Returns a record's name for messages."""
     return f'record {row}'
+
+  def sizes(self) -> list[tuple[int, int]]:
+    """Returns width and height of all records."""
+    return [self.image.shape[2:0:-1]]
 
   def keys(self, rows: Sequence[int]) -> list[str]:
     """Returns the SHA-256 of each row's pixels: there are no names."""

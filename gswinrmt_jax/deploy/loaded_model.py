@@ -1,4 +1,4 @@
-"""A trained model with its preprocessing and class names."""
+"""A trained classifier or segmenter with preprocessing and class names."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -11,11 +11,13 @@ from jaxtyping import Array, Float, Float32, UInt8
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax import maps
+from gswinrmt_jax import maps, ops
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.data import pictures
+from gswinrmt_jax.data import pictures, segmentation
+from gswinrmt_jax.deploy.label_map import LabelMap
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
 
@@ -129,11 +131,7 @@ class LoadedModel:
       UserError: If a file cannot be read.
       ValueError: If an array is not uint8 `[h, w, 3]`.
     """
-    if isinstance(image, (str, pathlib.Path)):
-      image = pictures.read(pathlib.Path(image))
-    elif not isinstance(image, PIL.Image.Image):
-      image = PIL.Image.fromarray(_checked(image))
-    return pictures.fit(image.convert('RGB'), self.image_size, self._crop)
+    return pictures.fit(_picture(image), self.image_size, self._crop)
 
   def preprocess(self, image: Image) -> Float32[np.ndarray, 'h w 3']:
     """Returns the model's input, `(pixels / 255 - mean) / std`.
@@ -178,14 +176,9 @@ class LoadedModel:
     if not _is_many(images):
       return self.predict([images], top)[0]
     names, pixels = [], []
-    for image in images:
-      try:
-        pixels.append(self.pixels(image))
-        names.append(_name(image))
-      except UserError as error:
-        if skip is None:
-          raise
-        skip(str(error))
+    for image, seen in _readable(images, self.pixels, skip):
+      pixels.append(seen)
+      names.append(_name(image))
     found = []
     size = min(_BATCH, len(pixels))  # One shape compiles once.
     for start in range(0, len(pixels), size or 1):
@@ -270,6 +263,117 @@ class LoadedModel:
     )
 
 
+class LoadedSegmenter:
+  """A segmenter with its weights, for images of any size.
+
+      loaded = gswinrmt_jax.load_model('runs/camvid_rmt')
+      found = loaded.predict('street.png')
+      print(found)
+      found.overlay().show()
+
+  Attributes:
+    model: The Linen model.
+    variables: `{'params', 'batch_stats'}`, float32.
+    card: The card of the weights.
+    origin: Where the weights come from, in words.
+    fit_within: Longer and shorter side that images are brought within; None for
+      images as they are.
+  """
+
+  model: Segmenter
+  variables: Mapping[str, Any]
+  card: card_lib.Card
+  origin: str
+  fit_within: tuple[int, int] | None
+
+  def __init__(
+      self,
+      weights: weights_lib.Weights,
+      image_size: int | None = None,
+      dtype: str = 'float32',
+  ):
+    """Builds the model; arguments as in `load_model`."""
+    self.card, self.origin = weights.card, weights.origin
+    self.fit_within = weights.fit_within(image_size)
+    self.model = weights.make_model(dtype=dtype)
+    self.variables = weights.variables
+    self._implementations = weights.implementations
+    self._logits = jax.jit(self._apply)
+    self._label = jax.jit(_label, static_argnames=('extents', 'size'))
+
+  def __repr__(self) -> str:
+    return f'LoadedSegmenter({self.origin!r}, {len(self.class_names)} classes)'
+
+  @property
+  def class_names(self) -> tuple[str, ...]:
+    """Class names by label; 'class 7' where the weights name none."""
+    return tuple(map(self.card.class_name, range(self.card.num_classes)))
+
+  def predict(
+      self,
+      images: Image | Sequence[Image],
+      *,
+      skip: Callable[[str], Any] | None = None,
+  ) -> LabelMap | list[LabelMap]:
+    """Returns the class of each pixel of an image, or of each of many.
+
+    The image is resized as in evaluation, and the logits back to its own size.
+
+    Args:
+      images: One image, or a sequence of them: paths, PIL images, or pixels
+        from 0 to 255, uint8 `[h, w, 3]`.
+      skip: Called with a message for each file of a sequence that cannot be
+        read, which is then left out; None raises.
+
+    Returns:
+      A label map for one image, a list of them for a sequence.
+
+    Raises:
+      UserError: If a file cannot be read.
+      ValueError: If an array is not uint8 pixels.
+    """
+    if not _is_many(images):
+      return self.predict([images])[0]
+    return [
+        LabelMap(
+            _name(image),
+            np.asarray(seen),
+            self._segment(seen),
+            self.class_names,
+        )
+        for image, seen in _readable(images, _picture, skip)
+    ]
+
+  def _segment(self, image):
+    size = segmentation.fit(image.size, self.fit_within)
+    pixels = segmentation.resize_image(image, size)
+    extents = pixels.shape[:2]
+    # Padded, so that many sizes are one program.
+    stride = self.model.arch.stride
+    rest = [(0, -side % stride) for side in extents]
+    logits = self._logits(
+        self.variables,
+        np.pad(pixels, [*rest, (0, 0)])[None],
+        np.array([extents], np.int32),
+    )
+    return np.asarray(
+        self._label(logits, extents=extents, size=image.size[::-1])
+    )
+
+  def _apply(self, variables, pixels, extents):
+    card = self.card
+    image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)
+    with self._implementations():
+      return self.model.apply(variables, image, train=False, extents=extents)
+
+
+def _label(logits, *, extents, size):
+  """Returns the classes, uint8 `[h w]`, from the logits of one padded image."""
+  height, width = extents
+  logits = ops.resize_bilinear(logits[:, :height, :width], size=size)
+  return logits[0].argmax(-1).astype(jnp.uint8)
+
+
 def load_model(
     source: str | pathlib.Path,
     *,
@@ -277,7 +381,7 @@ def load_model(
     dtype: str = 'float32',
     step: int | str = 'best',
     which: str | None = None,
-) -> LoadedModel:
+) -> LoadedModel | LoadedSegmenter:
   """Returns a trained model with its preprocessing and class names.
 
       loaded = load_model('digits_small')
@@ -291,18 +395,59 @@ def load_model(
       as a file or folder comes before a name.
     image_size: Height and width that images are brought to, or one number for
       both; None takes the size that the weights were trained for. Above it no
-      margin is cut off.
+      margin is cut off. For a segmenter one number, the shorter side of the
+      images, whose longer is at most four times as long.
     dtype: Computation dtype, 'float32' or 'bfloat16'.
     step: For a run: 'best' on validation data, 'latest' or a number.
     which: For a run: 'raw', or 'ema' for the moving average; None takes the one
       with the better validation accuracy at that step.
 
   Raises:
-    UserError: If there are no weights that can be read, they are those of a
-      segmenter, or the model does not take images of this size.
+    UserError: If there are no weights that can be read, or the model does not
+      take images of this size.
   """
   weights = weights_lib.load(pathlib.Path(source), step=step, which=which)
-  return LoadedModel(weights, image_size, dtype)
+  return from_weights(weights, image_size, dtype)
+
+
+def from_weights(
+    weights: weights_lib.Weights,
+    image_size: int | tuple[int, int] | None = None,
+    dtype: str = 'float32',
+) -> LoadedModel | LoadedSegmenter:
+  """Returns what `load_model` returns, for weights that were read.
+
+  Raises:
+    UserError: If the model does not take images of this size.
+  """
+  if weights.task == 'classification':
+    return LoadedModel(weights, image_size, dtype)
+  if isinstance(image_size, tuple):
+    raise UserError(
+        f'image_size is {image_size}: must be one number for a segmenter, the '
+        'shorter side'
+    )
+  return LoadedSegmenter(weights, image_size, dtype)
+
+
+def _readable(images, read, skip):
+  """Yields images with what `read` makes of them, but for unreadable ones."""
+  for image in images:
+    try:
+      yield image, read(image)
+    except UserError as error:
+      if skip is None:
+        raise
+      skip(str(error))
+
+
+def _picture(image):
+  """Returns a path, a PIL image or pixels as a PIL image in RGB."""
+  if isinstance(image, (str, pathlib.Path)):
+    image = pictures.read(pathlib.Path(image))
+  elif not isinstance(image, PIL.Image.Image):
+    image = PIL.Image.fromarray(_checked(image))
+  return image.convert('RGB')
 
 
 def _checked(image):

@@ -12,12 +12,13 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.distributed import mesh as devices_lib
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.evals import evaluator, metrics
+from gswinrmt_jax.evals import evaluator
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights import load as weights_lib
 
-_BATCH_SIZE = 100  # if no run says one
+# If no run says one.
+_BATCH_SIZES = {'classification': 100, 'segmentation': 8}
 
 
 def evaluate_run(
@@ -43,7 +44,8 @@ def evaluate_run(
     split: 'train', 'val' or 'test' as the run has them, or a split of the data
       set.
     image_size: Height and width to bring images to; None takes the card's.
-      Above the card's no margin is cut off.
+      Above the card's no margin is cut off. Of a segmenter see
+      `Weights.fit_within`.
     batch_size: Images at a time; None takes the run's.
     data_dir: Where the data are; None takes the run's.
     out: JSON file to write; None names it, see below.
@@ -64,15 +66,19 @@ def evaluate_run(
   weights = weights_lib.load(
       pathlib.Path(source), step=step, which=which, warn=terminal.say
   )
-  weights.check_is_no_segmenter()
   recipe = weights.recipe
   name, taken, data_dir = data_of(weights, data, split, data_dir)
   info = datasets.info(name, data_dir)
   if out is None:
     out = _default_path(source, weights, name, split, image_size)
   files.check_can_write(out)
-  size = (image_size, image_size) if image_size else weights.card.image_size
-  own_size = recipe.eval_batch_size if recipe else _BATCH_SIZE
+  if weights.task == 'segmentation':
+    size = weights.fit_within(image_size)
+    pixels = f'within {size[0]} x {size[1]} pixels' if size else 'as stored'
+  else:
+    size = (image_size, image_size) if image_size else weights.card.image_size
+    pixels = f'{size[0]} x {size[1]} pixels'
+  own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]
   with weights.implementations():
     scores = _scores(
         weights,
@@ -88,14 +94,13 @@ def evaluate_run(
       'weights': weights.which,
       'data': name,
       'split': taken,
-      'image_size': list(size),
+      'image_size': size and list(size),
       **scores,
       'class_names': list(info.class_names),
   }
-  terminal.say(
-      f'{weights.origin}, {name} {taken}, {size[0]} x {size[1]} pixels'
-  )
-  terminal.say(metrics.table(report, info.class_names))
+  terminal.say(f'{weights.origin}, {name} {taken}, {pixels}')
+  table = evaluator.TASKS[weights.task].table
+  terminal.say(table(report, info.class_names))
   out.parent.mkdir(parents=True, exist_ok=True)
   files.write_json(out, report)
   terminal.say(f'Written to {out}.')
@@ -137,18 +142,21 @@ def _scores(weights, split, size, batch_size, terminal):
   """Goes once through the images of a split: data set, name, folder."""
   card, devices = weights.card, devices_lib.Devices()
   # Each is needed once: there is no use in keeping it.
-  records = datasets.load(
-      *split, image_size=size, crop=card.crop_at(size), storage='decode'
-  )
-  eval_step = evaluator.make_eval_step(
-      weights.make_model(size), card.mean, card.std
-  )
+  if weights.task == 'segmentation':
+    records = datasets.load_segmentation(*split, image_size=size)
+  else:
+    records = datasets.load(
+        *split, image_size=size, crop=card.crop_at(size), storage='decode'
+    )
+  model = weights.make_model(records.image_shape[:2])
+  eval_step = evaluator.make_eval_step(model, card.mean, card.std, weights.task)
   batch_size = devices.rounded_up(batch_size)
   scores = evaluator.evaluate(
       compilation.announced(jax.jit(eval_step), 'the evaluation', terminal),
       {'': weights.variables},
       batches_lib.eval_batches(records, batch_size=batch_size),
       devices.put_batch,
+      weights.task,
   )
   return scores['']
 

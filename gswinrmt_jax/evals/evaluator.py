@@ -9,8 +9,10 @@ import jax
 import numpy as np
 
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.evals import metrics
+from gswinrmt_jax.evals import metrics, segmentation
 
+# What computes the sums and the scores of a task.
+TASKS = {'classification': metrics, 'segmentation': segmentation}
 EvalStep = Callable[
     [Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]
 ]
@@ -21,19 +23,23 @@ def make_eval_step(
     model: nn.Module,
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
+    task: str = 'classification',
 ) -> EvalStep:
   """Returns `(variables, batch) -> sums over the batch`; the caller jits it.
 
   Args:
-    model: Called as `model(image, train=False)`; returns float32 logits.
+    model: Called as `model(image, train=False)`, and with `extents=` if batches
+      have them; returns float32 logits.
     mean: What uint8 images are normalised with, see `batch.normalize`.
     std: Likewise.
+    task: A name in `TASKS`.
   """
 
   def eval_step(variables, batch):
     image = augment_lib.normalize(batch['image'], mean=mean, std=std)
-    logits = model.apply(variables, image, train=False)
-    return metrics.batch_sums(logits, batch['label'], batch['mask'])
+    padding = {'extents': batch['extents']} if 'extents' in batch else {}
+    logits = model.apply(variables, image, train=False, **padding)
+    return TASKS[task].batch_sums(logits, batch['label'], batch['mask'])
 
   return eval_step
 
@@ -43,8 +49,9 @@ def evaluate(
     weights: Mapping[str, Mapping[str, Any]],
     batches: Iterable[Mapping[str, np.ndarray]],
     place: Callable[[Any], Any] = jax.device_put,
+    task: str = 'classification',
 ) -> dict[str, dict[str, Any]]:
-  """Returns the scores of `metrics.scores` for several weights of one model.
+  """Returns the scores of several weights of one model.
 
   The data are gone through once: loading them may take longer than the model
   does.
@@ -54,6 +61,7 @@ def evaluate(
     weights: The model's variables, by name.
     batches: Each record once; padding has mask 0.
     place: Puts a batch on the devices.
+    task: As for `make_eval_step`.
 
   Returns:
     The scores of each of the weights, by name.
@@ -66,7 +74,7 @@ def evaluate(
   for sums in fetched(results):
     sums = jax.tree.map(np.float64, sums)
     total = sums if total is None else jax.tree.map(np.add, total, sums)
-  return {name: metrics.scores(sums) for name, sums in total.items()}
+  return {name: TASKS[task].scores(sums) for name, sums in total.items()}
 
 
 def fetched(results: Iterable[Any]) -> Iterator[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 IGNORED = 255  # the label of pixels that have none
 
@@ -24,9 +25,9 @@ def batch_sums(
     mask: `[b]`, 0 for padding rows: in no sum.
 
   Returns:
-    `images`, their number, and `confusion`, `[k, k]`, the pixels by true class
-    (row) and predicted class (column); int32, since float32 stops counting at
-    16.8 million.
+    `images`, their number; `loss`, the cross-entropy of labelled pixels; and
+    `confusion`, `[k, k]`, the pixels by true class (row) and predicted class
+    (column); int32, since float32 stops counting at 16.8 million.
   """
   num_classes = logits.shape[-1]
   real = mask > 0
@@ -35,8 +36,12 @@ def batch_sums(
   # What is not counted gets an index that `bincount` drops.
   pair = jnp.where(counted, pair, num_classes**2)
   confusion = jnp.bincount(pair.ravel(), length=num_classes**2)
+  losses = optax.softmax_cross_entropy_with_integer_labels(
+      logits, jnp.where(counted, labels, 0).astype(jnp.int32)
+  )
   return {
       'images': real.sum(),
+      'loss': jnp.where(counted, losses, 0.0).sum(),
       'confusion': confusion.reshape(num_classes, num_classes),
   }
 
@@ -62,6 +67,7 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
       'images': int(sums['images']),
       'mean_iou': float(np.nanmean(iou)),
       'pixel_accuracy': float(right.sum() / labelled.sum()),
+      'loss': float(sums['loss'] / labelled.sum()),
       'class_iou': _plain(iou),
       'class_accuracy': _plain(accuracy),
       'confusion': confusion.astype(int).tolist(),
@@ -80,6 +86,7 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
       f'{"images":<{width}}{report["images"]:>10}',
       row('mean IoU', report['mean_iou']),
       row('pixel accuracy', report['pixel_accuracy']),
+      f'{"cross-entropy":<{width}}{report["loss"]:>10.4f}',
       '',
       f'{"class":<{width}}{"IoU":>10}{"accuracy":>10}',
   ]

@@ -24,7 +24,14 @@ from gswinrmt_jax.terminal import Terminal
 
 # Metrics of which an interval has the last value, not the mean.
 _LAST = ('learning_rate', 'gamma_min', 'gamma_max')
-_FIGURES = ('loss', 'smoothed_loss', 'accuracy', 'top5_accuracy')
+_FIGURES = (
+    'loss',
+    'smoothed_loss',
+    'accuracy',
+    'top5_accuracy',
+    'mean_iou',
+    'pixel_accuracy',
+)
 # Of the weights, and of their average where one is kept.
 _VALIDATION = (*_FIGURES, *(raw_and_ema.PREFIX + name for name in _FIGURES))
 _DIGITS = 8  # of an epoch's means: the same wherever its intervals were cut
@@ -316,7 +323,8 @@ def _train_means(intervals, epoch):
   weights = [count for count, _ in updates]
   means = {
       name: np.average([entry[name] for _, entry in updates], weights=weights)
-      for name in ('loss', 'accuracy')
+      for name in ('loss', 'accuracy', 'pixel_accuracy')
+      if name in updates[0][1]
   }
   return {
       f'train_{name}': round(float(mean), _DIGITS)

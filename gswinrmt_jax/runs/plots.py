@@ -11,7 +11,7 @@ import numpy as np
 
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import datasets, label_colors
 from gswinrmt_jax.terminal import Terminal
 
 DRAWN = 16  # images of a batch
@@ -25,9 +25,13 @@ _MARGIN = 80  # pixels to the left of a row of images, for its label
 _PANELS = {
     'loss': ('cross-entropy', 1),
     'accuracy': ('accuracy (%)', 100),
+    'pixel_accuracy': ('mean IoU, pixel accuracy (%)', 100),
     'learning_rate': ('learning rate', 1),
     'grad_norm': ('gradient norm', 1),
 }
+# Panels of a classifier; of a segmenter, whose second has the mean IoU, too.
+_CLASSIFIER = ('loss', 'accuracy', 'learning_rate', 'grad_norm')
+_SEGMENTER = ('loss', 'pixel_accuracy', 'learning_rate', 'grad_norm')
 _SPLITS = {
     'train': ('tab:blue', 'train (augmented)'),
     'val': ('tab:orange', 'validation'),
@@ -65,8 +69,8 @@ def draw_curves(
 ) -> None:
   """Draws the metrics over the epochs: `curves.png`.
 
-  Loss, accuracy, learning rate, gradient norm and, where decays are learned,
-  the range of gamma.
+  Loss, accuracy (of a segmenter mean IoU and accuracy of pixels), learning
+  rate, gradient norm and, where decays are learned, the range of gamma.
 
   Args:
     folder: The run folder; its name is the title.
@@ -85,8 +89,12 @@ def draw_curves(
   figure.suptitle(folder.name)
   cells = figure.add_gridspec(2, 3)
   panels = [figure.add_subplot(cells[divmod(place, 3)]) for place in range(4)]
-  for axes, name in zip(panels, _PANELS, strict=True):
+  pixels = any('pixel_accuracy' in entry for entry in train)
+  names = _SEGMENTER if pixels else _CLASSIFIER
+  for axes, name in zip(panels, names, strict=True):
     _draw_metric(axes, name, train, epochs)
+  if pixels:
+    _draw_mean_iou(panels[1], epochs)
   if any('gamma_min' in entry for entry in train):
     panels.append(figure.add_subplot(cells[1, 1]))
     _draw_gamma(panels[-1], train)
@@ -106,7 +114,7 @@ def draw_curves(
 def _draw_metric(axes, name, train, epochs):
   """Draws a metric of intervals in grey, and of epochs by split."""
   label, factor = _PANELS[name]
-  split_up = name in ('loss', 'accuracy')
+  split_up = name not in ('learning_rate', 'grad_norm')
   x, y = _curve(train, name, factor)
   color = '0.75' if split_up else 'tab:blue'
   axes.plot(x, y, color=color, lw=1, label='train, per interval')
@@ -117,6 +125,15 @@ def _draw_metric(axes, name, train, epochs):
   axes.set_ylabel(label)
   if name == 'learning_rate':
     axes.ticklabel_format(axis='y', scilimits=(-2, 3))
+
+
+def _draw_mean_iou(axes, epochs):
+  """Draws what chooses a segmenter's best epoch, dashed."""
+  for split, (color, named) in _SPLITS.items():
+    x, y = _curve(epochs, f'{split}_mean_iou', 100)
+    if y:
+      label = f'{named}, mean IoU'
+      axes.plot(x, y, 's--', ms=3, color=color, label=label)
 
 
 def _draw_gamma(axes, train):
@@ -136,7 +153,7 @@ def _mark_results(panels, epochs, summary):
   best = max(
       epochs, key=lambda one: (raw_and_ema.better(one, 'val_')[0], one['epoch'])
   )
-  accuracy, whose = raw_and_ema.better(best, 'val_')
+  score, whose = raw_and_ema.better(best, 'val_')
   prefix = raw_and_ema.PREFIX if whose == raw_and_ema.EMA else ''
   epoch = best['epoch']
   for axes in panels:
@@ -144,16 +161,17 @@ def _mark_results(panels, epochs, summary):
         epoch,
         color='0.4',
         ls=':',
-        label=f'best epoch: {epoch}, validation {accuracy:.2%}',
+        label=f'best epoch: {epoch}, validation {score:.2%}',
     )
   found = (summary or {}).get('best', {})
-  if f'test_{prefix}accuracy' not in found:
+  chosen = 'mean_iou' if 'val_mean_iou' in best else 'accuracy'
+  if f'test_{prefix}{chosen}' not in found:
     return
-  for axes, name in zip(panels, ('loss', 'accuracy'), strict=False):
+  for axes, name in zip(panels, ('loss', chosen), strict=False):
     value = found[f'test_{prefix}{name}']
     axes.plot(
         epoch,
-        value * _PANELS[name][1],
+        value * (1 if name == 'loss' else 100),
         'D',
         color='tab:red',
         label=f'test at the best epoch: {value:.2%}',
@@ -172,15 +190,23 @@ def write_augmented_batch(
   Args:
     path: Where the PNG goes.
     batch: The images as loaded.
-    augmented: The same, augmented and normalised, and their soft targets.
+    augmented: The same, augmented and normalised, and their soft targets; or
+      the label of each pixel, whose colour then covers half of it.
     info: The data set.
   """
   image, targets = augmented
+  image, names = denormalize(image, info.mean, info.std), info.class_names
+  if targets.ndim == 3:
+    image = label_colors.overlay(image, targets, len(names))
+    targets = [
+        np.bincount(label.ravel(), minlength=256)[: len(names)] / label.size
+        for label in targets
+    ]
   write_before_after(
       path,
       np.asarray(batch['image']),
-      denormalize(image, info.mean, info.std),
-      [describe(target, info.class_names) for target in targets],
+      image,
+      [describe(target, names) for target in targets],
   )
 
 

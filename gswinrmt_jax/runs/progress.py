@@ -35,7 +35,7 @@ class Progress:
     self._start, self._began = start, time.perf_counter()
     self._window = collections.deque(maxlen=_WINDOW)  # images, seconds
     self._skipped = sum(entry.get('skipped', 0) for entry in entries)
-    self._best = None  # accuracy, epoch, whose weights
+    self._best = None  # accuracy or mean IoU, epoch, whose weights
     for entry in entries:
       if entry['kind'] == 'epoch':
         self._compare(entry)
@@ -52,13 +52,14 @@ class Progress:
     number = f'step {step:,}'
     parts = []
     if 'loss' in entry:
+      parts.append(f'loss {entry["loss"]:.3f}')
       # Of mixed images it is counted against the class of the larger share.
       first = max(0, step - schedule.log_every_steps)
       counted = 'mixed acc' if first < schedule.mixed_steps else 'acc'
-      parts += [
-          f'loss {entry["loss"]:.3f}',
-          f'{counted} {entry["accuracy"]:.1%}',
-      ]
+      if 'accuracy' in entry:
+        parts.append(f'{counted} {entry["accuracy"]:.1%}')
+      else:
+        parts.append(f'pixel acc {entry["pixel_accuracy"]:.1%}')
     else:
       parts.append('no finite step')
     if self._skipped:
@@ -84,26 +85,22 @@ class Progress:
   def epoch(self, entry: Mapping[str, Any]) -> None:
     """Shows the entry of an epoch."""
     self._compare(entry)
-    accuracy, best_epoch, whose = self._best
+    best, best_epoch, whose = self._best
     ema = ''
-    if 'val_ema_accuracy' in entry:
-      ema = (
-          f', EMA loss {entry["val_ema_loss"]:.3f}, accuracy '
-          f'{entry["val_ema_accuracy"]:.2%}'
-      )
+    if 'val_ema_loss' in entry:
+      ema = f', EMA {_scores(entry, "val_ema_")}'
     of_ema = ', EMA' if whose == raw_and_ema.EMA else ''
     self._terminal.say(
         f'epoch {entry["epoch"]}/{self._schedule.num_epochs} done in '
         f'{duration(entry["seconds"])}: train loss {entry["train_loss"]:.3f}, '
-        f'validation loss {entry["val_loss"]:.3f}, accuracy '
-        f'{entry["val_accuracy"]:.2%}{ema} (best {accuracy:.2%}, epoch '
+        f'validation {_scores(entry, "val_")}{ema} (best {best:.2%}, epoch '
         f'{best_epoch}{of_ema})'
     )
 
   def _compare(self, entry):
-    accuracy, whose = raw_and_ema.better(entry, 'val_')
-    found = accuracy, entry['epoch'], whose
-    # Of equal accuracies the later epoch is the best.
+    score, whose = raw_and_ema.better(entry, 'val_')
+    found = score, entry['epoch'], whose
+    # Of equal scores the later epoch is the best.
     if self._best is None or found[:2] > self._best[:2]:
       self._best = found
 
@@ -116,3 +113,18 @@ class Progress:
     self._window.append((entry['images_per_second'] * seconds, seconds))
     images, seconds = map(sum, zip(*self._window, strict=True))
     return images / seconds
+
+
+def _scores(entry, prefix):
+  """Returns the scores of an epoch, the one that decides first."""
+  words = {
+      'mean_iou': 'mean IoU',
+      'pixel_accuracy': 'pixel accuracy',
+      'accuracy': 'accuracy',
+  }
+  shares = [
+      f'{word} {entry[prefix + name]:.2%}'
+      for name, word in words.items()
+      if prefix + name in entry
+  ]
+  return ', '.join([f'loss {entry[f"{prefix}loss"]:.3f}', *shares])

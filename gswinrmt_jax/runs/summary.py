@@ -12,7 +12,12 @@ from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.errors import UserError
 
+# Those that a run has: of a segmenter the first four and the cross-entropy.
 _FIGURES = (
+    ('validation mean IoU', 'val_mean_iou', '.2%'),
+    ('validation pixel accuracy', 'val_pixel_accuracy', '.2%'),
+    ('test mean IoU', 'test_mean_iou', '.2%'),
+    ('test pixel accuracy', 'test_pixel_accuracy', '.2%'),
     ('validation accuracy', 'val_accuracy', '.2%'),
     ('test accuracy', 'test_accuracy', '.2%'),
     ('test top-5 accuracy', 'test_top5_accuracy', '.2%'),
@@ -47,8 +52,9 @@ def summarize(
     tested: Figures on the test split, by step; empty if the schedule was not
       finished. Those of the average are called `ema_NAME`.
     last: The last step.
-    best: The step with the best validation accuracy, of the raw weights or of
-      their average: `weights` says which of them is better at a step.
+    best: The step with the best validation accuracy or mean IoU, of the raw
+      weights or of their average: `weights` says which of them is better at a
+      step.
   """
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
   # Somebody may have cut the log: then a checkpoint has no entry.
@@ -134,7 +140,7 @@ def table(summary: Mapping[str, Any]) -> str:
       for label, name, form in _rows()
       if name in last and name in best
   ]
-  if 'val_ema_accuracy' in last and 'weights' in best:
+  if {'val_ema_accuracy', 'val_ema_mean_iou'} & {*last} and 'weights' in best:
     label = 'better on validation data'
     lines.append(f'{label:<34}{last["weights"]:>10}{best["weights"]:>10}')
   lines.append(f'{"parameters":<34}{summary["parameters"]:>10,}')

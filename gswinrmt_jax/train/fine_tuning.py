@@ -12,7 +12,11 @@ from gswinrmt_jax.train.train_state import TrainState
 from gswinrmt_jax.weights.load import Weights
 
 _SHOWN = 8  # names in a line
-_HEADS = ('params/head/', 'params/dense_head/')
+_HEADS = tuple(
+    f'params/{part}/'
+    for part in 'head dense_head neck decode_head auxiliary_head'.split()
+)
+_BACKBONE = 'backbone'  # of a segmenter
 
 
 def check(target: Mapping[str, Any], source: Weights) -> None:
@@ -26,7 +30,7 @@ def check(target: Mapping[str, Any], source: Weights) -> None:
     UserError: If, apart from the heads, less than half of the model's numbers
       are in the source.
   """
-  new, old = _flat(target), _flat(source.variables)
+  new, old = _flat(target), _flat(_placed(source.variables, target))
   fresh = _fresh(new, old)
   body = {n: a.size for n, a in new.items() if not n.startswith(_HEADS)}
   share = sum(body[n] for n in body if n not in fresh) / sum(body.values())
@@ -44,7 +48,8 @@ def transfer(
   """Copies every array of the source that the model has in that shape.
 
   The image size does not matter, since no array depends on it; a head for
-  another number of classes keeps its initial value.
+  another number of classes keeps its initial value. A segmenter takes a
+  classifier, or a backbone alone, for its backbone.
 
   Args:
     initial: Freshly initialised variables of the model.
@@ -53,14 +58,17 @@ def transfer(
   Returns:
     The variables to start from, and a report in lines.
   """
-  new, old = _flat(initial), _flat(source)
+  new, old = _flat(initial), _flat(_placed(source, initial))
   fresh = _fresh(new, old)
   merged = {
       name: array if name in fresh else jnp.asarray(old[name], array.dtype)
       for name, array in new.items()
   }
   report = [f'taken over: {len(new) - len(fresh)} arrays']
-  report += [f'starts afresh: {name} ({why})' for name, why in fresh.items()]
+  lines = [f'starts afresh: {name} ({why})' for name, why in fresh.items()]
+  report += lines[:_SHOWN]
+  if lines[_SHOWN:]:
+    report.append(f'starts afresh: {len(lines) - _SHOWN} more arrays')
   unused = [name for name in old if name not in new]
   if unused:
     more = f' and {len(unused) - _SHOWN} more' if unused[_SHOWN:] else ''
@@ -84,6 +92,13 @@ def start(
     say(f'  {line}')
   state = state.replace(**variables)
   return state if state.ema is None else state_lib.restart_ema(state)
+
+
+def _placed(source, target):
+  """Returns a source without a backbone as the backbone of a segmenter."""
+  if _BACKBONE not in target['params'] or _BACKBONE in source['params']:
+    return source
+  return {kind: {_BACKBONE: tree} for kind, tree in source.items()}
 
 
 def _flat(variables):

@@ -10,7 +10,7 @@ import ml_collections
 import optax
 
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.augment import label_map, mix
+from gswinrmt_jax.augment import label_map, mix, photometric
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import segmentation
@@ -168,10 +168,10 @@ def augmentation_and_loss(
       head, the augmentation would not move the labels along, or images are no
       whole number of tokens.
   """
-  fields = config.augment.to_dict()
-  del fields['mix_off_epochs']  # in `schedule.mixed_steps`
+  if config.segmenter.head:
+    return _of_segmenters(config, info)
   settings = augment_lib.Augment(
-      **fields,
+      **{name: config.augment[name] for name in augment_lib.SETTINGS},
       mean=info.mean,
       std=info.std,
       num_classes=len(info.class_names),
@@ -198,6 +198,27 @@ def augmentation_and_loss(
   label_map.extents(info.image_size, stride)
   loss = functools.partial(token_label_loss, weight=config.token_label_weight)
   return functools.partial(_augment_with_maps, settings, stride), loss
+
+
+def _of_segmenters(config, info):
+  """Returns augmentation and loss; crops and flips are made when decoding."""
+
+  def augmentation(key, batch):
+    image = batch['image']
+    if config.augment.photometric:
+      image = photometric.photometric_distortion(key, image.astype(jnp.float32))
+    image = augment_lib.normalize(image, mean=info.mean, std=info.std)
+    return image, batch['label'].astype(jnp.int32)
+
+  segmenter = config.segmenter
+  loss = functools.partial(
+      pixel_loss,
+      mean_over=segmenter.mean_over,
+      auxiliary_weight=(
+          segmenter.auxiliary_channels and segmenter.auxiliary_weight
+      ),
+  )
+  return augmentation, loss
 
 
 def _augment_with_maps(settings, stride, key, batch):

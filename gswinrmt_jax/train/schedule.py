@@ -26,6 +26,8 @@ class Schedule:
     log_every_steps: Steps between readings of the metrics.
     checkpoint_every_steps: Steps between mid-epoch checkpoints; 0: none.
     mixed_epochs: First epochs, in which batches are mixed; 0: in none.
+    num_steps: Steps of the whole schedule, if it ends within its last epoch; 0:
+      it does not.
   """
 
   num_examples: int
@@ -36,10 +38,12 @@ class Schedule:
   log_every_steps: int
   checkpoint_every_steps: int = 0
   mixed_epochs: int = 0
+  num_steps: int = 0
 
   def epoch_end(self, epoch: int) -> int:
-    """Returns the last step of an epoch, `floor(epoch n / B)`."""
-    return epoch * self.num_examples // self.batch_size
+    """Returns the last step of an epoch, `floor(epoch n / B)` at most."""
+    step = epoch * self.num_examples // self.batch_size
+    return min(step, self.num_steps or step)
 
   def epoch_of(self, step: int) -> int:
     """Returns the epoch that a step belongs to, both counted from 1."""
@@ -98,15 +102,19 @@ def from_config(
   Raises:
     UserError: If there is no step.
   """
+  records = config.num_steps * config.batch_size
+  # Either of the two is 0.
+  num_epochs = config.num_epochs or -(-records // num_examples)
   schedule = Schedule(
       num_examples=num_examples,
       batch_size=config.batch_size,
-      num_epochs=config.num_epochs,
-      stop_after_epochs=config.stop_after_epochs or config.num_epochs,
+      num_epochs=num_epochs,
+      stop_after_epochs=min(config.stop_after_epochs or num_epochs, num_epochs),
       eval_every_epochs=config.eval_every_epochs,
       log_every_steps=config.log_every_steps,
       checkpoint_every_steps=config.checkpoint_every_steps,
-      mixed_epochs=_mixed_epochs(config),
+      mixed_epochs=_mixed_epochs(config, num_epochs),
+      num_steps=config.num_steps,
   )
   if not schedule.stop_step:
     raise UserError(
@@ -116,13 +124,13 @@ def from_config(
   return schedule
 
 
-def _mixed_epochs(config):
+def _mixed_epochs(config, num_epochs):
   if config.token_label_weight:  # whose boxes are mixed to the end
-    return config.num_epochs
+    return num_epochs
   augment = config.augment
   if not augment.mix_prob or not (augment.mixup_alpha or augment.cutmix_alpha):
     return 0
-  return config.num_epochs - augment.mix_off_epochs
+  return num_epochs - augment.mix_off_epochs
 
 
 def learning_rate(
@@ -132,7 +140,8 @@ def learning_rate(
 
   Args:
     config: A checked config.
-    schedule: Its steps; a warm-up ends at step `floor(warmup_epochs n / B)`.
+    schedule: Its steps; a warm-up ends at step `warmup_steps`, or
+      `floor(warmup_epochs n / B)`.
 
   Raises:
     UserError: If the warm-up fills the run.
@@ -142,13 +151,16 @@ def learning_rate(
       'start': fields.warmup_learning_rate,
       'final': fields.final_learning_rate,
   }
+  warmup = fields.warmup_epochs * schedule.num_examples / schedule.batch_size
+  steps = {
+      'warmup_steps': fields.warmup_steps or int(warmup),
+      'total_steps': schedule.total_steps,
+  }
   if fields.schedule == 'cosine':
-    warmup = fields.warmup_epochs * schedule.num_examples / schedule.batch_size
-    return warmup_cosine(
-        fields.learning_rate,
-        warmup_steps=int(warmup),
-        total_steps=schedule.total_steps,
-        **ends,
+    return warmup_cosine(fields.learning_rate, **steps, **ends)
+  if fields.schedule == 'poly':
+    return warmup_poly(
+        fields.learning_rate, power=fields.power, **steps, **ends
     )
   rates = epoch_learning_rates(
       fields.learning_rate,
@@ -192,6 +204,42 @@ def warmup_cosine(
       total_steps,
       end_value=final,
   )
+
+
+def warmup_poly(
+    peak: float,
+    *,
+    power: float,
+    warmup_steps: int,
+    total_steps: int,
+    start: float = 0.0,
+    final: float = 0.0,
+) -> optax.Schedule:
+  r"""A power of the share of steps left, as RMT's segmenters were trained.
+
+      lr(t) = final + (peak - final) (1 - t / T)^power                t >= W
+      lr(t) = (r + (1 - r) t / W) (the same), r = start / peak        t < W
+
+  As in mmcv the warm-up is not taken off the decay, which begins at step 0.
+
+  Args:
+    peak: Where the decay begins; with a warm-up it is not reached.
+    power: Exponent; 1 is a line.
+    warmup_steps: `W`; 0 for no warm-up.
+    total_steps: `T`, warm-up included.
+    start: Where the warm-up begins.
+    final: Where the decay ends.
+
+  Raises:
+    UserError: If the warm-up leaves no step after it.
+  """
+  _check_warmup(warmup_steps, total_steps, 'steps')
+  decay = optax.polynomial_schedule(peak, final, power, total_steps)
+  if not warmup_steps:
+    return decay
+  begin = start / peak if peak else 1.0
+  factor = optax.linear_schedule(begin, 1.0, warmup_steps)
+  return lambda step: factor(step) * decay(step)
 
 
 def epoch_learning_rates(
@@ -258,5 +306,5 @@ def _check_warmup(warmup, total, unit):
   if warmup >= total:
     raise UserError(
         f'the warm-up of {warmup:g} {unit} fills the whole run of {total}: '
-        'lower config.optimizer.warmup_epochs or raise config.num_epochs'
+        'lower config.optimizer.warmup_epochs or warmup_steps, or train longer'
     )

@@ -13,7 +13,7 @@ import numpy as np
 from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, label_maps, pictures
+from gswinrmt_jax.data import datasets, label_maps, pictures, segmentation
 from gswinrmt_jax.distributed import compilation, mesh, processes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
@@ -130,6 +130,7 @@ class Setup:
         raw_and_ema.by_name(saved),
         batches,
         lambda batch: self._put(batch, data),
+        recipes.task(self.config),
     )
     return raw_and_ema.merged(scores)
 
@@ -227,6 +228,7 @@ def build(
       tx,
       augmentation,
       loss,
+      accuracy_name='pixel_accuracy' if config.segmenter.head else 'accuracy',
       learning_rate=functools.partial(
           optimizer.last_learning_rate, learning_rate
       ),
@@ -236,7 +238,9 @@ def build(
       skip_nonfinite=config.nan_policy == 'skip',
       accumulate_steps=config.accumulate_steps,
   )
-  eval_step = evaluator.make_eval_step(model, info.mean, info.std)
+  eval_step = evaluator.make_eval_step(
+      model, info.mean, info.std, recipes.task(config)
+  )
   jit_options = {
       'out_shardings': devices.replicated,
       'compiler_options': (
@@ -268,6 +272,14 @@ def build(
 def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
   """Returns the training records of a config."""
   data, crop = config.data, 0.0
+  if config.segmenter.head:
+    crop = segmentation.Crop(
+        data.crop_size,
+        scale=config.augment.resize,
+        max_class_share=config.augment.max_class_share,
+        flip=config.augment.flip,
+    )
+    return _load_segmentation(config, data.train_split, crop)
   if data.train_crop == 'random_resized':
     crop = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
   return _load(config, data.train_split, crop)
@@ -277,7 +289,21 @@ def load_eval(
     config: ml_collections.ConfigDict, split: str
 ) -> batches_lib.Records:
   """Returns the records of a split as a config's evaluation sees them."""
+  if config.segmenter.head:
+    return _load_segmentation(config, split, None)
   return _load(config, split, config.data.eval_crop)
+
+
+def _load_segmentation(config, split, crop):
+  data = config.data
+  return datasets.load_segmentation(
+      data.name,
+      split,
+      data.dir,
+      image_size=data.fit_within if all(data.fit_within) else None,
+      crop=crop,
+      workers=data.workers,
+  )
 
 
 def _load(config, split, crop):
@@ -309,7 +335,8 @@ def _open_label_maps(config):
 def _check_data(config, train, val):
   """Refuses data that could not be validated or tested with."""
   data = config.data
-  if train.image_shape != val.image_shape:
+  # A segmenter is trained on crops and evaluated on whole images.
+  if not config.segmenter.head and train.image_shape != val.image_shape:
     sizes = [
         f'{records.image_shape[1]} x {records.image_shape[0]}'
         for records in (train, val)
@@ -320,6 +347,9 @@ def _check_data(config, train, val):
     )
   if data.test_split:
     try:
-      datasets.open_source(data.name, data.test_split, data.dir)
+      if config.segmenter.head:
+        load_eval(config, data.test_split)
+      else:  # Nothing is decoded yet.
+        datasets.open_source(data.name, data.test_split, data.dir)
     except UserError as error:
       raise UserError(f'config.data.test_split: {error}') from error

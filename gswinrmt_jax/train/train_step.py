@@ -30,6 +30,7 @@ def make_train_step(
     augmentation: Augmentation,
     loss: Loss = class_loss,
     *,
+    accuracy_name: str = 'accuracy',
     learning_rate: Callable[[optax.OptState], jax.Array] | None = None,
     ema_decay: float = 0.0,
     skip_nonfinite: bool = False,
@@ -45,6 +46,7 @@ def make_train_step(
     tx: The optimizer, learning rate included.
     augmentation: Makes the model's input and the targets of the loss.
     loss: What is minimised.
+    accuracy_name: What the loss's accuracy is called in the metrics.
     learning_rate: Reads the rate of the last update from the optimizer's
       state, for the metrics.
     ema_decay: Decay per step of the state's average; 0 if it keeps none.
@@ -106,7 +108,7 @@ def make_train_step(
       )
     metrics = {
         'loss': value,
-        'accuracy': accuracy,
+        accuracy_name: accuracy,
         'grad_norm': grad_norm,
         'finite': finite,
         **state_lib.decay_range(new_state.params),

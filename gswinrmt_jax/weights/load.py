@@ -80,6 +80,27 @@ class Weights:
       return contextlib.nullcontext()
     return recipes.implementations(self.recipe)
 
+  @property
+  def task(self) -> str:
+    """'segmentation' or 'classification'."""
+    return 'classification' if self.card.segmenter is None else 'segmentation'
+
+  def fit_within(self, image_size: int | None = None) -> tuple[int, int] | None:
+    """Returns the sides that a segmenter's images are brought within.
+
+    Args:
+      image_size: The shorter; None for that of the run, if they are of one, or
+        of the training crops. The longer is four times as long, as released.
+
+    Returns:
+      The longer and the shorter; None for images as they are stored.
+    """
+    if image_size is None and self.recipe is not None:
+      sides = self.recipe.data.fit_within
+      return sides if all(sides) else None
+    short = image_size or min(self.card.image_size)
+    return 4 * short, short
+
   def check_is_no_segmenter(self) -> None:
     """Refuses segmenters, for what works with a class per image.
 
@@ -89,7 +110,7 @@ class Weights:
     if self.card.segmenter is not None:
       raise UserError(
           f'{self.origin} is a segmenter; only classifiers are accepted here '
-          '(in Python, gswinrmt_jax.weights.load.load reads it)'
+          '(`gswinrmt evaluate` and `predict` take it)'
       )
 
   def check_classes(self, info: datasets.Info) -> None:
@@ -183,10 +204,12 @@ def run_card(
   spec = dataset_record.read(folder, recipe)
   info = spec.info
   fields = recipe.model.to_dict()
+  head = recipe.segmenter.head
   return card_lib.Card(
       name=fields.pop('name'),
       fields=fields,
       num_classes=len(info.class_names),
+      segmenter=recipes.segmenter_fields(recipe) if head else None,
       class_names=info.class_names,
       image_size=info.image_size,
       mean=info.mean,

@@ -1,0 +1,63 @@
+"""Small segmenters on CamVid: a recipe of this project, for two CPU cores.
+
+  gswinrmt prepare segmentation camvid --images DIR --labels DIR \
+    --classes FILE --void 11
+  python train.py --config=configs/camvid.py:rmt
+
+CamVid has 367 training images of streets, 480 x 360 pixels with 11 classes,
+for non-commercial use. They are halved, and crops of 160 x 224 are trained on
+in batches of 8, for 60 epochs of AdamW with a peak of 1e-3. The backbone has
+widths 32 64 96 128 and depths 1 1 3 1, the Semantic FPN head 64 channels;
+nothing is pretrained.
+
+The argument is the backbone: `rmt` (the default), `retention`, `swat`, or
+`conv`, the skeleton of RMT without attention: in windows of one token each
+weight is 1, and the convolutions alone look at neighbours.
+
+A tiny model for a few seconds, to see that all of it runs:
+
+  python train.py --config=configs/camvid.py:smoke
+
+Result: not measured.
+"""
+
+import ml_collections
+
+from gswinrmt_jax import recipes
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """Returns the recipe; `arg` is `[MODEL][,smoke]`, after the colon."""
+  model, rest = recipes.split_model(
+      arg, ('rmt', 'retention', 'swat', 'conv'), default='rmt'
+  )
+  family = 'rmt' if model == 'conv' else model
+  config = recipes.segmentation(f'{family}_compact', 'fpn')
+  config.dtype = 'float32'
+  config.batch_size = 8
+  config.eval_batch_size = 8
+  config.num_epochs = 60
+  config.eval_every_epochs = 4
+  config.log_every_steps = 20
+
+  config.model.widths = (32, 64, 96, 128)
+  config.model.depths = (1, 1, 3, 1)
+  config.model.num_heads = (2, 4, 6, 8)
+  config.model.mlp_ratios = (3.0, 3.0, 3.0, 3.0)
+  config.model.drop_path_rate = 0.0
+  if model == 'conv':
+    config.model.full_stages = ()
+    config.model.window_size = 1
+  config.segmenter.channels = 64
+  config.segmenter.neck_channels = 64
+
+  config.data.name = 'camvid'
+  config.data.test_split = 'test'
+  config.data.fit_within = (240, 180)
+  config.data.crop_size = (160, 224)
+  config.augment.resize = (0.75, 1.5)
+  config.augment.photometric = True
+
+  config.optimizer.learning_rate = 1e-3
+  config.optimizer.warmup_epochs = 2.0
+  return recipes.with_argument(config, rest)

@@ -1,0 +1,34 @@
+"""Label maps as colours over an image."""
+
+import numpy as np
+
+_LEVELS = 3  # bits of a channel that a class number sets
+
+
+def palette(num_classes: int) -> np.ndarray:
+  """Returns the colour of each class, uint8 `[k, 3]`, as PASCAL VOC has them.
+
+  The bits of `k + 1` go to red, green and blue in turn, to the highest bit of
+  each first. No class is black.
+  """
+  bits = np.arange(1, num_classes + 1)[:, None] >> np.arange(3 * _LEVELS) & 1
+  levels = (
+      bits.reshape(num_classes, _LEVELS, 3) << (7 - np.arange(_LEVELS))[:, None]
+  )
+  return levels.sum(1).astype(np.uint8)
+
+
+def overlay(
+    image: np.ndarray, label: np.ndarray, num_classes: int
+) -> np.ndarray:
+  """Returns an image half covered by the colours of its classes.
+
+  Args:
+    image: uint8 `[..., h, w, 3]`.
+    label: Classes `[..., h, w]`; pixels with another number stay as they are.
+    num_classes: Number of classes.
+  """
+  known = label < num_classes
+  colors = palette(num_classes)[np.where(known, label, 0)]
+  mixed = (image.astype(np.uint16) + colors + 1) // 2
+  return np.where(known[..., None], mixed, image).astype(np.uint8)

@@ -1,0 +1,93 @@
+"""The class of each pixel of an image, as numbers, as a table and drawn."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from gswinrmt_jax.data import label_colors
+
+_LINE, _GAP = 22, 8  # pixels of a line of the legend, and around it
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelMap:
+  """The class of each pixel of one image.
+
+  Prints as a table of the classes that there are, the largest first.
+
+  Attributes:
+    image: Its file, or 'image' if it was not read from one.
+    pixels: The image, uint8 `[h w 3]`.
+    label: The class of each pixel, uint8 `[h w]`.
+    names: Names of all classes, by number.
+  """
+
+  image: str
+  pixels: np.ndarray
+  label: np.ndarray
+  names: tuple[str, ...]
+
+  def shares(self) -> list[tuple[int, float]]:
+    """Returns the classes that there are, and their shares of the pixels."""
+    counts = np.bincount(self.label.ravel())
+    order = np.argsort(-counts, kind='stable')
+    return [(int(k), counts[k] / self.label.size) for k in order if counts[k]]
+
+  def __str__(self) -> str:
+    rows = (f'  {share:7.2%}  {self.names[k]}' for k, share in self.shares())
+    return '\n'.join([self.image, *rows])
+
+  def to_dict(self) -> dict[str, Any]:
+    """Returns JSON values: the image, and the share of each class."""
+    return {
+        'image': self.image,
+        'classes': [
+            {'label': k, 'name': self.names[k], 'share': share}
+            for k, share in self.shares()
+        ],
+    }
+
+  def labels_image(self) -> Image.Image:
+    """Returns the label map as an image whose values are the classes.
+
+    Its palette has the colours of `overlay`.
+    """
+    image = Image.fromarray(self.label, 'P')
+    image.putpalette(label_colors.palette(len(self.names)).tobytes())
+    return image
+
+  def overlay(self) -> Image.Image:
+    """Returns the image half covered by the colours of its classes.
+
+    To the right are the colour, the share and the name of each class that there
+    is, as many as fit.
+    """
+    covered = label_colors.overlay(self.pixels, self.label, len(self.names))
+    font = ImageFont.load_default(_LINE - 8)
+    height, width = self.label.shape
+    lines = self.shares()[: max(1, (height - _GAP) // _LINE)]
+    texts = [f'{share:6.1%}  {self.names[k]}' for k, share in lines]
+    left = width + 2 * _GAP + _LINE
+    across = left + int(max(map(font.getlength, texts))) + _GAP
+    drawn = Image.new(
+        'RGB', (across, max(height, _LINE * len(lines) + _GAP)), 'white'
+    )
+    drawn.paste(Image.fromarray(covered))
+    draw = ImageDraw.Draw(drawn)
+    colors = label_colors.palette(len(self.names)).tolist()
+    for row, ((k, _), text) in enumerate(zip(lines, texts, strict=True)):
+      top = row * _LINE + _GAP
+      box = width + _GAP, top, width + _LINE, top + _LINE - _GAP
+      draw.rectangle(box, fill=tuple(colors[k]))
+      middle = top + (_LINE - _GAP) // 2
+      draw.text((left, middle), text, 'black', font, 'lm')
+    return drawn
+
+  def write(self, path: pathlib.Path) -> None:
+    """Writes `PATH_overlay.png` and `PATH_labels.png`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    self.overlay().save(path.with_name(f'{path.name}_overlay.png'))
+    self.labels_image().save(path.with_name(f'{path.name}_labels.png'))
