@@ -92,8 +92,7 @@ def test_model(name, start):
   if start == 'random':
     variables = random_variables.nested(models['float32'], x.shape)
   else:
-    init = jax.jit(models['float32'].init, static_argnames='train')
-    variables = init(jax.random.key(0), x, train=False)
+    variables = gswinrmt_jax.init(models['float32'], jax.random.key(0))
 
   def maps(dtype):
     apply = jax.jit(

@@ -23,12 +23,24 @@ def exits(main: Callable[[], int]) -> NoReturn:
   if not status:
     sys.exit()
   try:
+    _keep_backends()
     # Python calls them only when the threads of executors have ended.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
   finally:  # Nobody may read any more.
     os._exit(status)
+
+
+def _keep_backends():
+  """Has JAX leave its devices alone at exit, and only part from other hosts.
+
+  A thread of XLA may still compile, and crashes if its device goes away.
+  """
+  clean_up = getattr(sys.modules.get('jax._src.api'), 'clean_up', None)
+  if clean_up:
+    atexit.unregister(clean_up)
+    sys.modules['jax'].distributed.shutdown()
 
 
 class Outcome:
