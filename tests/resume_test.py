@@ -16,19 +16,19 @@ import tiny_runs
 from gswinrmt_jax.commands import main as commands
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Two stages of the four, trained on the smallest split. Its epochs end at steps
+# One stage of the four, trained on the smallest split. Its epochs end at steps
 # 3, 6, 9, 12, 15, 18, 21, 25, ...
 IMAGES, BATCH = 200, 64
 FIELDS = {
     'num_epochs': 500,
     'data.train_split': 'val',
     'data.val_split': 'test',
-    'model.widths': '(8,16)',
-    'model.depths': '(1,1)',
-    'model.num_heads': '(1,1)',
-    'model.mlp_ratios': '(3.0,3.0)',
-    'model.layer_scale': '(1e-2,1e-2)',
-    'model.decay_ranges': '(4.0,4.0)',
+    'model.widths': '(8,)',
+    'model.depths': '(1,)',
+    'model.num_heads': '(2,)',
+    'model.mlp_ratios': '(3.0,)',
+    'model.layer_scale': '(1e-2,)',
+    'model.decay_ranges': '(4.0,)',
 }
 
 
