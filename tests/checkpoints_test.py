@@ -675,6 +675,9 @@ def test_names_of_raw_weights_and_average():
 
 def test_the_better_of_raw_and_average():
   assert raw_and_ema.better({'accuracy': 0.5}) == (0.5, 'raw')
+  pixels = {'val_pixel_accuracy': 0.9, 'val_ema_pixel_accuracy': 0.8}
+  iou = {'val_mean_iou': 0.3, 'val_ema_mean_iou': 0.4}
+  assert raw_and_ema.better({**pixels, **iou}, 'val_') == (0.4, 'ema')
   for raw, ema, which in ((2, 3, 'ema'), (3, 2, 'raw'), (3, 3, 'raw')):
     figures = {'val_accuracy': raw, 'val_ema_accuracy': ema}
     found = raw_and_ema.better(figures, 'val_')

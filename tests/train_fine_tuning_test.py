@@ -35,6 +35,31 @@ def test_everything_that_fits_is_taken():
   ]
 
 
+def test_a_classifier_becomes_the_backbone_of_a_segmenter():
+  initial = {
+      'params': {
+          'backbone': {'stem': _variables(3, 0.0)['params']['stem']},
+          'decode_head': {'kernel': np.zeros((2, 3), np.float32)},
+      },
+      'batch_stats': {'backbone': _variables(3, 0.0)['batch_stats']},
+  }
+  source = _variables(3, 7.0)
+  weights = types.SimpleNamespace(variables=source, origin='there')
+  fine_tuning.check(initial, weights)
+  moved, report = fine_tuning.transfer(initial, source)
+  assert (moved['params']['backbone']['stem']['kernel'] == 7).all()
+  assert (moved['batch_stats']['backbone']['norm']['mean'] == 7).all()
+  assert not moved['params']['decode_head']['kernel'].any()
+  assert report == [
+      'taken over: 2 arrays',
+      'starts afresh: params/decode_head/kernel (not in the weights)',
+      'not used: params/backbone/head/kernel',
+  ]
+  again, report = fine_tuning.transfer(initial, moved)
+  assert report == ['taken over: 3 arrays']
+  assert (again['params']['backbone']['stem']['kernel'] == 7).all()
+
+
 def test_a_head_of_the_same_classes_is_taken():
   moved, report = fine_tuning.transfer(_variables(3, 0.0), _variables(3, 7.0))
   assert report == ['taken over: 3 arrays']

@@ -11,6 +11,7 @@ import pytest
 from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.dense import segmenter
 from gswinrmt_jax.train import optimizer
 from gswinrmt_jax.train import schedule as schedule_lib
 
@@ -111,6 +112,49 @@ def test_layer_scale_decays_if_asked_to():
   mask = _paths(optimizer.decay_mask('kernels', PARAMS, layer_scale=True))
   scales = {f'stage1/block00/{name}_scale' for name in ('attention', 'ffn')}
   assert {path for path, decays in mask.items() if decays} == KERNELS | scales
+
+
+# By released name: what decays where a rule is by the name.
+_NOT_NORMS = {
+    'backbone/stem/conv0/bias': True,
+    'backbone/stem/norm0/scale': True,  # patch_embed.proj.1
+    'backbone/stage3/block00/attention_norm/scale': False,
+    'backbone/stage3/block00/ffn/up/bias': True,
+    'backbone/stage3/block00/attention_scale': True,  # gamma_1
+    'backbone/down1/conv/kernel': True,
+    'backbone/down1/norm/scale': False,
+    'backbone/feature_norm4/bias': False,
+    'decode_head/lateral1/norm/scale': True,  # lateral_convs.0.bn
+    'decode_head/classifier/conv/bias': True,
+    'auxiliary_head/conv/norm/bias': True,
+}
+
+
+def test_what_decays_in_the_released_segmenters():
+  model = segmenter.create_segmenter(
+      'rmt_b', head='uper', num_classes=150, depths=(1, 1, 1, 1)
+  )
+  params = factory.variable_shapes(model, (32, 32, 3))['params']
+  everything = _paths(optimizer.decay_mask('all', params))
+  assert all(everything.values())
+  mask = _paths(optimizer.decay_mask('not_norms', params))
+  assert {path: mask[path] for path in _NOT_NORMS} == _NOT_NORMS
+  # Two norms of a block, three of the downsamplings and four of the maps, each
+  # with scale and bias.
+  assert list(mask.values()).count(False) == 2 * (4 * 2 + 3 + 4)
+
+
+def test_decay_logits_never_decay_and_other_models_have_our_names():
+  params = {'attention': PARAMS['stage1']['block00']['attention']}
+  params['attention'] |= {'gate': {'bias': jnp.ones(3)}}
+  params['attention'] |= {'head_norm': {'scale': jnp.ones(3)}}
+  for rule, norm in (('all', True), ('not_norms', False)):
+    mask = optimizer.decay_mask(rule, {'stage1': {'block00': params}})
+    assert mask['stage1']['block00']['attention'] == {
+        'decay_logit': False,
+        'gate': {'bias': True},
+        'head_norm': {'scale': norm},
+    }
 
 
 # name -> tensors and values without decay, and with, in the authors' code.
@@ -240,6 +284,50 @@ def test_the_cosine_takes_both_ends():
   rates = _rates(_config(**_ENDS), 11)
   found = [rates[step] for step in (0, 1, 5, 10)]
   np.testing.assert_allclose(found, [0.25, 0.3, 0.5, 0.125], rtol=1e-6)
+
+
+def test_the_rates_of_the_released_segmenters():
+  """mmcv's formulas: the warm-up multiplies the rate of the decay."""
+  fpn = schedule_lib.warmup_poly(
+      1e-4, power=0.9, warmup_steps=0, total_steps=80_000, final=1e-6
+  )
+  uper = schedule_lib.warmup_poly(
+      6e-5,
+      power=1.0,
+      warmup_steps=1500,
+      total_steps=160_000,
+      start=6e-5 * 1e-6,
+  )
+  for step in (0, 1, 1499, 1500, 40_000, 79_999, 80_000, 160_000):
+    left = max(1 - step / 80_000, 0)
+    expected = (1e-4 - 1e-6) * left**0.9 + 1e-6
+    np.testing.assert_allclose(float(fpn(step)), expected, rtol=1e-4)
+    expected = 6e-5 * (1 - step / 160_000)
+    if step < 1500:
+      expected *= 1 - (1 - step / 1500) * (1 - 1e-6)
+    np.testing.assert_allclose(
+        float(uper(step)), expected, rtol=1e-4, atol=2e-12
+    )
+  with pytest.raises(UserError, match='of 9 steps fills the whole run of 9'):
+    schedule_lib.warmup_poly(1.0, power=1.0, warmup_steps=9, total_steps=9)
+
+
+def test_a_schedule_may_be_given_in_steps():
+  """80,000 of 16 images are 63.3 epochs of ADE20K's 20,210."""
+  found = schedule_lib.from_config(
+      _steps(batch_size=16, num_epochs=0, num_steps=80_000), 20_210
+  )
+  assert found.total_steps == found.stop_step == 80_000
+  assert found.num_epochs == found.epoch_of(80_000) == 64
+  assert found.epoch_end(63) == 79_576 and found.validates_at(80_000)
+  assert found.validated_epochs[80_000] == 64
+  stopped = schedule_lib.from_config(
+      _steps(
+          batch_size=16, num_epochs=0, num_steps=80_000, stop_after_epochs=99
+      ),
+      20_210,
+  )
+  assert stopped == found
 
 
 def test_cifar10_by_the_paper():

@@ -1,0 +1,134 @@
+"""A segmenter of a few hundred parameters, and images of several sizes.
+
+`python tests/tiny_segments.py RUN OUT` evaluates a run of it, by the command.
+"""
+
+import sys
+import types
+
+from flax import linen as nn
+import numpy as np
+import PIL.Image
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.commands import guard
+from gswinrmt_jax.commands import main as commands
+from gswinrmt_jax.data import datasets, segmentation
+from gswinrmt_jax.ops import padding
+from gswinrmt_jax.weights import card
+
+NAMES = ('road', 'tree', 'sky')
+VOID = 255
+
+
+class Segmenter(nn.Module):
+  """Convolution, BatchNorm, dropout, Linear; padding changes nothing."""
+
+  arch = types.SimpleNamespace(stride=4)
+
+  @nn.compact
+  def __call__(self, x, *, train, extents=None):
+    x = nn.Conv(5, (3, 3), name='conv')(padding.fill(x, extents))
+    x = nn.BatchNorm(use_running_average=not train, name='norm')(x)
+    x = nn.Dropout(0.1, deterministic=not train)(nn.relu(x))
+    return nn.Dense(len(NAMES), name='head')(x)
+
+
+class Source:
+  """Images whose brightness tells the class of a pixel; the first row's none.
+
+  Attributes:
+    images: uint8 [h w 3], of 9 to 16 pixels a side.
+    labels: uint8 [h w].
+  """
+
+  version = ''
+
+  def __init__(self, seed, count):
+    rng = np.random.default_rng(seed)
+    self.images, self.labels = [], []
+    for height, width in rng.integers(9, 17, (count, 2)):
+      label = rng.integers(len(NAMES), size=(height, 2)).repeat(8, 1)[:, :width]
+      noise = rng.integers(0, 60, (height, width, 3))
+      self.images.append((noise + 80 * label[..., None]).astype(np.uint8))
+      label[0] = VOID
+      self.labels.append(label.astype(np.uint8))
+
+  def __len__(self):
+    return len(self.labels)
+
+  def read(self, rows):
+    for row in rows:
+      yield PIL.Image.fromarray(self.images[row]), self.labels[row]
+
+  def sizes(self):
+    return [label.shape[::-1] for label in self.labels]
+
+  def keys(self, rows):
+    return [self.name(row) for row in rows]
+
+  def name(self, row):
+    return f'record {row}'
+
+
+# Ten in batches of four: epochs end at steps 2, 5, 7.
+SPLITS = {'train': Source(0, 10), 'val': Source(1, 7), 'test': Source(2, 5)}
+
+
+def install(monkeypatch):
+  """Puts the tiny segmenter and its images in place of the real ones."""
+  info = datasets.Info(
+      'segments', NAMES, (0.4,) * 3, (0.3,) * 3, task='segmentation'
+  )
+  monkeypatch.setattr(datasets, 'info', lambda name, data_dir: info)
+  monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
+  monkeypatch.setattr(datasets, 'load_segmentation', _load)
+  monkeypatch.setattr(recipes, 'make_model', lambda *args: Segmenter())
+  monkeypatch.setattr(
+      card, 'create_segmenter', lambda *args, **how: Segmenter()
+  )
+
+
+def _load(name, split, data_dir, *, image_size=None, crop=None, workers=0):
+  return segmentation.Decoded(SPLITS[split], image_size, crop, workers)
+
+
+def recipe(**changes):
+  """Returns a recipe of three epochs."""
+  config = recipes.segmentation('rmt_compact', 'fpn')
+  config.update_from_flattened_dict(
+      {
+          'dtype': 'float32',
+          'compile_effort': 'quick',
+          'batch_size': 4,
+          'eval_batch_size': 3,
+          'num_epochs': 3,
+          'log_every_steps': 2,
+          'data.name': 'segments',
+          'data.test_split': 'test',
+          'data.crop_size': (8, 12),
+          'augment.photometric': True,
+          'optimizer.learning_rate': 0.05,
+          'optimizer.warmup_epochs': 0.0,
+          **changes,
+      }
+  )
+  return config
+
+
+def evaluate(folder, out) -> int:
+  """Evaluates the last checkpoint on the validation images."""
+  argv = ['evaluate', str(folder), '--step=latest', '--split=val']
+  return commands.main([*argv, f'--out={out}'])
+
+
+def main(folder, out):
+  """Evaluates a run, whatever devices there are."""
+  with pytest.MonkeyPatch.context() as monkeypatch:
+    install(monkeypatch)
+    return evaluate(folder, out)
+
+
+if __name__ == '__main__':
+  sys.exit(guard.guarded(lambda: main(*sys.argv[1:])))

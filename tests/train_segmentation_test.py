@@ -1,0 +1,195 @@
+"""Segmenters trained, killed, resumed, evaluated and predicted with."""
+
+import json
+import pathlib
+import signal
+
+import jax
+import numpy as np
+import PIL.Image
+import pytest
+import several
+import tiny_runs
+import tiny_segments
+
+from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax.commands import main as commands
+from gswinrmt_jax.data import label_colors, pictures
+from gswinrmt_jax.deploy import loaded_model
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.weights import load
+
+_INSTALL = """
+import tiny_parts, tiny_segments
+tiny_segments.install(patch)
+patch.setattr(tiny_parts, 'recipe', tiny_segments.recipe)
+"""
+# Of epochs that end at steps 2, 5 and 7, in the second.
+_KILL = """
+import os, signal
+from gswinrmt_jax.checkpoints.checkpointer import Checkpointer
+from gswinrmt_jax.runs.metrics_log import MetricsLog
+save, write = Checkpointer.save, MetricsLog.write_interval
+def waits(self, *args, **how):
+  save(self, *args, **how)
+  self.wait()
+def dies(self, step):
+  write(self, step)
+  if step == 4:
+    os.kill(os.getpid(), signal.SIGKILL)
+patch.setattr(Checkpointer, 'save', waits)
+patch.setattr(MetricsLog, 'write_interval', dies)
+"""
+_EVERY = {'checkpoint_every_steps': 3}
+
+
+@pytest.fixture(name='runs', scope='module')
+def _runs(launcher, tmp_path_factory):
+  """One that was killed and resumed, and one that nothing happened to."""
+  folder = tmp_path_factory.mktemp('segmenters')
+  killed, unbroken = folder / 'killed', folder / 'unbroken'
+  status, said = launcher.run(killed, _INSTALL + _KILL, **_EVERY)
+  assert status == -signal.SIGKILL, said
+  status, said = launcher.run(killed, _INSTALL, **_EVERY)
+  assert status == 0, said
+  assert 'Resuming from the checkpoint of step 3.' in said
+  status, said = launcher.run(unbroken, _INSTALL)
+  assert status == 0, said
+  return killed, unbroken, said
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+  tiny_segments.install(monkeypatch)
+
+
+def test_a_killed_run_resumes_bit_for_bit(runs):
+  killed, unbroken, _ = runs
+  sums = [tiny_runs.checksums(run, 7) for run in (killed, unbroken)]
+  assert sums[0] == sums[1]
+  epochs = [
+      [entry for entry in tiny_runs.figures(run) if entry['kind'] == 'epoch']
+      for run in (killed, unbroken)
+  ]
+  assert epochs[0] == epochs[1]
+
+
+def test_the_best_epoch_has_the_highest_mean_iou(runs):
+  _, run, said = runs
+  entries = metrics_log.read_metrics(run)
+  epochs = [entry for entry in entries if entry['kind'] == 'epoch']
+  best = max(epochs, key=lambda entry: (entry['val_mean_iou'], entry['epoch']))
+  summary = json.loads((run / 'summary.json').read_text())
+  assert summary['best']['epoch'] == best['epoch']
+  assert summary['best']['val_mean_iou'] == best['val_mean_iou'] > 0.3
+  names = {'mean_iou', 'pixel_accuracy', 'loss'}
+  assert {f'val_{name}' for name in names} <= epochs[0].keys()
+  assert {f'test_{name}' for name in names} <= summary['last'].keys()
+  assert 'train_pixel_accuracy' in epochs[0] and 'val_accuracy' not in epochs[0]
+  found = f'mean IoU {epochs[0]["val_mean_iou"]:.2%}, pixel accuracy'
+  assert found in said and '\nvalidation mean IoU' in said
+  assert (run / 'augmented_batch.png').exists()
+
+
+def _by_hand(run):
+  """Returns the confusion matrix and the loss, one image after another."""
+  weights = load.load(run, step='latest')
+  confusion, losses = np.zeros((3, 3), int), []
+  source = tiny_segments.SPLITS['val']
+  for image, label in zip(source.images, source.labels, strict=True):
+    logits = _logits(weights, image)
+    log_share = jax.nn.log_softmax(logits)
+    for y, x in zip(*np.nonzero(label != 255), strict=True):
+      confusion[label[y, x], logits[y, x].argmax()] += 1
+      losses.append(-log_share[y, x, label[y, x]])
+  return confusion, np.mean(losses)
+
+
+def _logits(weights, image):
+  """Of an image without padding."""
+  card = weights.card
+  image = augment_lib.normalize(image[None], card.mean, card.std)
+  (logits,) = weights.make_model().apply(weights.variables, image, train=False)
+  return np.asarray(logits)
+
+
+def test_every_pixel_counts_once_on_any_number_of_devices(runs, tmp_path):
+  """Seven images of several sizes, padded, in batches of three and eight."""
+  run = runs[1]
+  on_eight = several.start(
+      'tiny_segments.py', run, tmp_path / '8.json', devices=8
+  )
+  assert tiny_segments.evaluate(run, tmp_path / '1.json') == 0
+  several.said(on_eight)
+  confusion, loss = _by_hand(run)
+  right = np.diag(confusion)
+  iou = right / (confusion.sum(0) + confusion.sum(1) - right)
+  for name in ('1.json', '8.json'):
+    report = json.loads((tmp_path / name).read_text())
+    assert report['images'] == 7
+    assert report['confusion'] == confusion.tolist()
+    assert report['class_iou'] == pytest.approx(iou.tolist())
+    assert report['mean_iou'] == pytest.approx(iou.mean())
+    assert report['pixel_accuracy'] == right.sum() / confusion.sum()
+    assert report['loss'] == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_label_map_is_of_the_bare_image(runs):
+  run, image = runs[1], tiny_segments.SPLITS['val'].images[0]
+  loaded = loaded_model.load_model(run)
+  found = loaded.predict(image)
+  weights = load.load(run)
+  np.testing.assert_array_equal(found.label, _logits(weights, image).argmax(-1))
+  shares = dict(found.shares())
+  assert list(shares.values()) == sorted(shares.values(), reverse=True)
+  assert shares[0] == (found.label == 0).mean()
+  smaller = loaded_model.load_model(run, image_size=8).predict([image])[0]
+  assert smaller.label.shape == image.shape[:2]
+  assert (smaller.label == found.label).mean() > 0.5
+  with pytest.raises(UserError, match='must be one number for a segmenter'):
+    loaded_model.load_model(run, image_size=(8, 8))
+
+
+def test_the_command_writes_overlay_and_labels(runs, tmp_path, capsys):
+  image, path = tiny_segments.SPLITS['val'].images[0], tmp_path / 'a.png'
+  PIL.Image.fromarray(image).save(path)
+  out = tmp_path / 'out'
+  argv = ['predict', str(runs[1]), str(path), f'--out={out}']
+  assert commands.main(argv) == 0
+  printed = capsys.readouterr().out
+  assert commands.main([*argv, '--json']) == 0
+  (report,) = json.loads(capsys.readouterr().out)
+  assert sum(one['share'] for one in report['classes']) == pytest.approx(1)
+  first = report['classes'][0]
+  assert f'{first["share"]:7.2%}  {first["name"]}' in printed
+  encoded = (out / 'a_labels.png').read_bytes()
+  label = pictures.open_label(encoded, pictures.LabelCoding(3))
+  shares = np.bincount(label.ravel(), minlength=3) / label.size
+  assert shares[first['label']] == first['share']
+  overlay = np.asarray(PIL.Image.open(out / 'a_overlay.png'))
+  height, width, _ = image.shape
+  covered = label_colors.overlay(image, label, 3)
+  np.testing.assert_array_equal(overlay[:height, :width], covered)
+  color = label_colors.palette(3)[first['label']]
+  assert (overlay[:, width:] == color).all(-1).sum() >= 100  # in the legend
+
+
+def test_colours_are_pascal_vocs():
+  colors = label_colors.palette(21).tolist()
+  assert colors[:4] == [[128, 0, 0], [0, 128, 0], [128, 128, 0], [0, 0, 128]]
+  assert colors[7] == [64, 0, 0] and len({*map(tuple, colors)}) == 21
+  image = np.full((1, 2, 3), 101, np.uint8)
+  covered = label_colors.overlay(image, np.array([[0, 255]]), 21)
+  assert covered.tolist() == [[[115, 51, 51], [101, 101, 101]]]
+
+
+def test_a_run_of_another_task_is_refused(monkeypatch, capsys):
+  monkeypatch.undo()
+  argv = ['train', '--config=camvid:smoke', '--config.data.name=digits']
+  assert commands.main([*argv, '--workdir=x']) == 2
+  assert 'digits is a data set for classification' in capsys.readouterr().err
+  argv = ['train', '--config=digits_rmt', '--config.data.name=digit_masks']
+  assert commands.main([*argv, '--workdir=x']) == 2
+  assert 'is a data set for segmentation' in capsys.readouterr().err
+  assert not pathlib.Path('x').exists()
