@@ -6,6 +6,7 @@ import pathlib
 import made_up_runs
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import paper, results
 
@@ -35,6 +36,14 @@ def test_reads_a_run_folder(folder, tmp_path):
   assert (run.num_classes, run.image_size) == (10, (32, 32))
   assert run.latency == 1.5 and run.device == 'B'
   assert run.config.model.window_size == 0
+
+
+def test_a_run_of_a_segmenter_is_named(folder):
+  path = folder / 'config.json'
+  config = recipes.resolve(recipes.segmentation('rmt_compact', 'fpn'))
+  path.write_text(json.dumps(config.to_dict()))
+  with pytest.raises(UserError, match='is of a segmenter: reports are of cla'):
+    results.read(folder)
 
 
 def test_a_run_that_is_not_finished_was_not_tested(tmp_path):

@@ -4,9 +4,10 @@ import json
 import pathlib
 
 import fuzz
+import numpy as np
 import pytest
 
-from gswinrmt_jax import recipes
+from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
 
@@ -215,6 +216,21 @@ def test_ade20k_is_as_released(name, changes):
   }
   fields = recipes.segmenter_fields(config)
   assert fields == {'head': fields['head'], **heads[fields['head']]}
+
+
+def test_the_skeleton_without_attention_takes_the_values_as_they_are():
+  """Whatever queries and keys are: in windows of one token."""
+  rmt, conv = (
+      recipes.resolve(recipe_files.load(f'camvid:{name}', [])).model.to_dict()
+      for name in ('rmt', 'conv')
+  )
+  differing = {field: conv[field] for field in rmt if conv[field] != rmt[field]}
+  assert differing == {'window_size': 1, 'full_stages': ()}
+  query, key, value = np.random.default_rng(0).normal(size=(3, 1, 5, 4, 2, 6))
+  decay = np.log([[0.5, 0.75]] * 2)  # per axis
+  for shift in (0, 1):
+    found = ops.retention(query, key, value, decay, window=1, shift=shift)
+    np.testing.assert_allclose(found, value, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,48 @@ def test_the_average_has_a_curve_of_its_own(tmp_path, drawn):
   assert 'test at the best epoch: 87.50%' in lines
 
 
+def test_a_segmenter_has_mean_iou_and_accuracy_of_pixels(tmp_path, drawn):
+  train = {**ENTRIES[0], 'pixel_accuracy': 0.375}
+  epoch = {
+      'kind': 'epoch',
+      'epoch': 1,
+      'train_loss': 1.5,
+      'train_pixel_accuracy': 0.5,
+      'val_loss': 1.25,
+      'val_pixel_accuracy': 0.75,
+      'val_mean_iou': 0.25,
+  }
+  del train['accuracy']
+  summary = {'best': {'test_mean_iou': 0.125, 'test_loss': 2.0}}
+  plots.draw_curves(tmp_path, [train, epoch], Terminal(), summary)
+  axes = drawn[0].axes[1]
+  assert axes.get_ylabel() == 'mean IoU, pixel accuracy (%)'
+  lines = {line.get_label(): line for line in axes.get_lines()}
+  for label, value in (
+      ('train, per interval', 37.5),
+      ('train (augmented)', 50),
+      ('validation', 75),
+      ('validation, mean IoU', 25),
+      ('test at the best epoch: 12.50%', 12.5),
+  ):
+    assert list(lines[label].get_ydata()) == [value]
+  assert 'best epoch: 1, validation 25.00%' in lines
+
+
+def test_labels_of_pixels_are_drawn_over_the_augmented_batch(tmp_path):
+  """Half of the pixels have a class: 128, 0, 0 and a grey of 100."""
+  info = datasets.Info('x', ('road', 'sky'), (0.5,) * 3, (0.25,) * 3)
+  batch = {'image': np.full((2, 96, 96, 3), 204, np.uint8)}
+  image = np.full((2, 96, 96, 3), (100 / 255 - 0.5) / 0.25, np.float32)
+  label = np.tile(np.int32([0] * 48 + [255] * 48), (2, 96, 1))
+  path = tmp_path / 'batch.png'
+  plots.write_augmented_batch(path, batch, (image, label), info)
+  drawn = np.asarray(Image.open(path).convert('RGB'))
+  for color in ((114, 50, 50), (100, 100, 100)):
+    pixels = (drawn == color).all(-1).sum()
+    assert 0 <= pixels - 2 * 96 * 48 < 100
+
+
 def test_the_augmented_batch_is_drawn_as_it_was_and_became(tmp_path):
   """An image of one grey becomes darker."""
   info = datasets.Info('x', ('cat', 'dog', 'hen'), (0.5,) * 3, (0.25,) * 3)

@@ -212,7 +212,8 @@ def test_segmenters_are_refused_where_classifiers_are_needed(
       (['predict', folder, 'a.png', '--maps=x'], '--maps is for classifiers'),
       (['predict', folder, 'a.png', '--top=2'], '--top is for classifiers'),
       (['predict', 'digits_small', 'a.png', out], '--out is for segmenters'),
-      (['evaluate', folder, '--data=digits'], 'classes apart, digits has 10'),
+      (['evaluate', folder, '--data=digits'], 'has 5 classes, digits has 10'),
+      (['analyze', folder, '--data=digits'], 'only classifiers are accepted'),
       (
           ['export', folder, '--format=safetensors', out],
           'is a segmenter; only classifiers are accepted here',

@@ -71,6 +71,7 @@ def analyze_runs(
     weights = weights_lib.load(
         pathlib.Path(source), step=step, which=which, warn=terminal.say
     )
+    weights.check_is_no_segmenter()
     named = evaluate_run.data_of(weights, data, split, data_dir)
     loaded.append((source, weights, named))
   reports = []

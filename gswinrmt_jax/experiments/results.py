@@ -171,7 +171,7 @@ def read(source: pathlib.Path) -> Run | None:
   None for a JSON file of something else.
 
   Raises:
-    UserError: If a file is damaged.
+    UserError: If a file is damaged, or the run is of a segmenter.
   """
   if source.is_file():
     parts = files.read_json(source)
@@ -186,6 +186,8 @@ def read(source: pathlib.Path) -> Run | None:
     entries = metrics_log.read_metrics(source)
     parts['epochs'] = [one for one in entries if one['kind'] == 'epoch']
   config = recipes.from_json(parts['config'], str(source))
+  if config.segmenter.head:
+    raise UserError(f'{source} is of a segmenter: reports are of classifiers')
   epochs = parts['epochs']
   data, summary = parts.get('data'), parts.get('summary')
   if data is None and config.data.name in datasets.NAMES:
