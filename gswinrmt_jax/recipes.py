@@ -114,7 +114,7 @@ FIELDS: Mapping[str, Field] = {
     'seed': Field(0, 'seed of all random draws', at_most=2**32 - 1),
     'dtype': Field(
         'bfloat16',
-        'of the computation; parameters are float32',
+        'dtype of the computation; parameters are float32',
         choices=_DTYPES,
     ),
     'remat': _free(
@@ -122,16 +122,18 @@ FIELDS: Mapping[str, Field] = {
         "'blocks' or 'elementwise': recompute activations to save memory",
     ),
     'attention_impl': _free(
-        'auto', 'how windows are computed; changes speed only', choices=_FORMS
+        'auto',
+        'implementation of shifted windows; changes speed only',
+        choices=_FORMS,
     ),
     'depthwise_impl': _free(
         'auto',
-        'how depthwise convolutions are computed; changes speed only',
+        'implementation of depthwise convolutions; changes speed only',
         choices=_CONVS,
     ),
     'batch_size': Field(128, 'images per step, over all devices', at_least=1),
     'accumulate_steps': Field(
-        1, 'parts of a batch computed in turn, to save memory', at_least=1
+        1, 'parts into which a batch is split, to save memory', at_least=1
     ),
     'eval_batch_size': _free(
         500, 'images per evaluation step; changes speed only', at_least=1
@@ -139,7 +141,7 @@ FIELDS: Mapping[str, Field] = {
     'num_epochs': Field(50, 'epochs of the whole schedule; 0: num_steps'),
     'num_steps': Field(0, 'steps of the whole schedule; 0: num_epochs'),
     'stop_after_epochs': _free(
-        0, 'end here, with the schedule unchanged; 0: after all'
+        0, 'stop after so many, with the schedule unchanged; 0: never'
     ),
     'eval_every_epochs': Field(
         1, 'epochs between validations, checkpoints and plots', at_least=1
@@ -152,7 +154,7 @@ FIELDS: Mapping[str, Field] = {
     # Changes nothing until a step is not finite.
     'nan_policy': _free(
         'stop',
-        "at a loss or gradient that is not finite: end, or 'skip' the update",
+        "if loss or gradient is not finite: end the run, or 'skip' the update",
         choices=('stop', 'skip'),
     ),
     'compile_effort': _free(
@@ -161,7 +163,9 @@ FIELDS: Mapping[str, Field] = {
         choices=('full', 'quick'),
     ),
     'ema_decay': Field(
-        0.0, 'decay of the average of weights, per 512 images; 0: none', below=1
+        0.0,
+        'decay of the moving average of the weights, per 512 images; 0: none',
+        below=1,
     ),
     'init_from': Field('', 'run, weights or checkpoint to fine-tune'),
     'mesh.data': _free(0, 'devices to use; 0: all'),
@@ -187,12 +191,12 @@ FIELDS: Mapping[str, Field] = {
         'labelled', 'pixels that the loss is the mean of', choices=_MEANS
     ),
     'data.name': Field('cifar10', 'data set'),
-    'data.dir': _free('', "its folder; '': $TFDS_DATA_DIR"),
-    'data.train_split': Field('train[:45000]', 'images to train on'),
+    'data.dir': _free('', "folder of the data sets; '': $TFDS_DATA_DIR"),
+    'data.train_split': Field('train[:45000]', 'images for training'),
     'data.val_split': Field(
-        'train[45000:]', 'images that choose the best epoch'
+        'train[45000:]', 'images for validation, which selects the best epoch'
     ),
-    'data.test_split': _free('test', 'images to test on, once'),
+    'data.test_split': _free('test', 'images for the test after training'),
     'data.image_size': Field(
         0, 'height and width in pixels; 0: as stored', at_most=2048
     ),
@@ -210,22 +214,24 @@ FIELDS: Mapping[str, Field] = {
         at_most=4096,
     ),
     'data.train_crop': Field(
-        'resize', 'whole image, or a new random crop each time', choices=_CROPS
+        'resize',
+        'resize the whole image, or a new random crop in each epoch',
+        choices=_CROPS,
     ),
     'data.crop_scale': Field(
-        (0.08, 1.0), 'share of the area in a random crop', at_most=1
+        (0.08, 1.0), 'area of a random crop / area of the image', at_most=1
     ),
     'data.crop_ratio': Field((0.75, 4 / 3), 'width / height of a random crop'),
     'data.eval_crop': Field(
         0.0, 'side of the centre crop / side of the image; 0: none', at_most=1
     ),
     'data.repeats': Field(
-        1, 'copies of each image, augmented differently', at_least=1
+        1, 'copies of each image in a batch, augmented differently', at_least=1
     ),
     # 'auto' is 'device' if they take a tenth of an accelerator.
     'data.storage': _free(
         'auto',
-        "where decoded images are kept; 'decode': nowhere",
+        "where decoded images are stored; 'decode': nowhere",
         choices=_STORAGES,
     ),
     'data.workers': _free(
@@ -234,7 +240,9 @@ FIELDS: Mapping[str, Field] = {
     # The maps themselves are compared by RUN/data.json.
     'data.label_maps': _free('', 'folder of token-label maps'),
     'augment.crop_padding': Field(
-        4, 'zeros around the image before the random crop, pixels', at_most=4096
+        4,
+        'pixels of zeros added on each side before the random crop',
+        at_most=4096,
     ),
     'augment.flip': Field(True, 'mirror half of the images left to right'),
     'augment.resize': Field(
@@ -249,54 +257,72 @@ FIELDS: Mapping[str, Field] = {
         False, 'distort brightness, contrast, saturation and hue'
     ),
     'augment.rand_augment_set': Field(
-        'timm', 'whose RandAugment operations', choices=_OP_SETS
+        'timm', 'RandAugment as in this library', choices=_OP_SETS
     ),
     'augment.rand_augment_ops': Field(2, 'operations per image; 0: none'),
     'augment.rand_augment_magnitude': Field(
-        9.0, "mean strength, 0 to 10; torchvision's: 0 to 30", at_most=30
+        9.0, 'mean magnitude: 0 to 10, with torchvision 0 to 30', at_most=30
     ),
-    'augment.rand_augment_std': Field(0.5, "strength's standard deviation"),
+    'augment.rand_augment_std': Field(
+        0.5, 'standard deviation of the magnitude'
+    ),
     'augment.rand_augment_prob': Field(
         0.5, 'probability that a drawn operation is applied', at_most=1
     ),
-    'augment.erase_prob': Field(0.25, 'chance of Random Erasing', at_most=1),
-    'augment.erase_area': Field(
-        (0.02, 1 / 3), 'share of the area erased', at_most=1
+    'augment.erase_prob': Field(
+        0.25, 'probability of Random Erasing', at_most=1
     ),
-    'augment.erase_aspect': Field((0.3, 1 / 0.3), 'height / width of the box'),
+    'augment.erase_area': Field(
+        (0.02, 1 / 3), 'erased area / area of the image', at_most=1
+    ),
+    'augment.erase_aspect': Field(
+        (0.3, 1 / 0.3), 'height / width of the erased box'
+    ),
     'augment.erase_fill': Field(
         'noise', 'what fills the erased box', choices=('noise', 'zeros')
     ),
     'augment.mixup_alpha': Field(0.8, 'Mixup draws Beta(a, a); 0: no Mixup'),
     'augment.cutmix_alpha': Field(1.0, 'CutMix draws Beta(a, a); 0: no CutMix'),
-    'augment.mix_prob': Field(1.0, 'share of batches mixed', at_most=1),
-    'augment.mix_off_epochs': Field(0, 'last epochs, without mixing'),
-    'label_smoothing': Field(0.1, 'uniform share of the targets', at_most=1),
-    'token_label_weight': Field(0.0, 'weight of the token loss; 0: none'),
+    'augment.mix_prob': Field(
+        1.0, 'share of batches that are mixed', at_most=1
+    ),
+    'augment.mix_off_epochs': Field(0, 'number of last epochs without mixing'),
+    'label_smoothing': Field(
+        0.1, 'share of the target that is spread over all classes', at_most=1
+    ),
+    'token_label_weight': Field(0.0, 'weight of the token-label loss; 0: none'),
     'optimizer.learning_rate': Field(1e-4, 'peak learning rate of AdamW'),
     'optimizer.schedule': Field(
         'cosine',
-        "cosine by step, or by whole 'epochs' as RMT's; or 'poly'",
+        "cosine, updated every step or every 'epochs' as in RMT; or 'poly'",
         choices=_SCHEDULES,
     ),
     'optimizer.power': Field(1.0, "exponent of 'poly'"),
     'optimizer.warmup_epochs': Field(5.0, 'epochs of linear warm-up'),
     'optimizer.warmup_steps': Field(
-        0, 'steps of linear warm-up, if not in epochs'
+        0, 'steps of linear warm-up, in place of epochs'
     ),
-    'optimizer.warmup_learning_rate': Field(0.0, 'where the warm-up begins'),
-    'optimizer.final_learning_rate': Field(0.0, 'where the schedule ends'),
+    'optimizer.warmup_learning_rate': Field(
+        0.0, 'learning rate at the start of the warm-up'
+    ),
+    'optimizer.final_learning_rate': Field(
+        0.0, 'learning rate at the end of the schedule'
+    ),
     'optimizer.weight_decay': Field(0.05, 'weight decay'),
     'optimizer.decay': Field(
         'kernels',
-        "what decays: kernels alone, all parameters, or all without 'norm' in "
-        'their released name; decay logits never do',
+        'what weight decay applies to: kernels, all parameters, or all without '
+        "'norm' in their released name; never to decay logits",
         choices=_DECAYS,
     ),
-    'optimizer.decay_layer_scale': Field(False, 'decay LayerScale as well'),
-    'optimizer.b1': Field(0.9, 'decay of the mean gradient', below=1),
-    'optimizer.b2': Field(0.999, 'decay of the mean squared gradient', below=1),
-    'optimizer.eps': Field(1e-8, "added to the update's denominator"),
+    'optimizer.decay_layer_scale': Field(
+        False, 'apply weight decay to LayerScale, too'
+    ),
+    'optimizer.b1': Field(0.9, 'decay of the first moment of AdamW', below=1),
+    'optimizer.b2': Field(
+        0.999, 'decay of the second moment of AdamW', below=1
+    ),
+    'optimizer.eps': Field(1e-8, 'added to the denominator of the update'),
 }
 # Readings of the augmentations that the paper's Table 2 names without settings.
 _READINGS = {
@@ -612,7 +638,7 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
     where: The file's name, for the message.
 
   Raises:
-    UserError: If it is no config, or one that this version does not know.
+    UserError: If it is not a config, or not one that this version knows.
   """
   sections = {path.partition('.')[0] for path in FIELDS if '.' in path}
   if not isinstance(fields, dict) or not all(
@@ -723,7 +749,7 @@ def digits(model_name: str) -> ml_collections.ConfigDict:
 
   The model is the named one, narrower, and the training is short: what slows
   it down on purpose (drop path, smoothing, mixing) is off. The augmentation
-  keeps to shifts by a pixel of the 8x8, since a mirrored digit is no digit.
+  keeps to shifts by a pixel of the 8x8, since a mirrored digit is not a digit.
   """
   config = defaults(model_name)
   config.dtype = 'float32'

@@ -216,10 +216,10 @@ def _changed(row, **changes):
         ),
         (
             _changed(0, score=np.full((S, T, M), 0.6)),
-            'record 0 has scores that are no probabilities',
+            'record 0 has scores that are not probabilities',
         ),
-        (_changed(0, score=np.full((S, T, M), np.nan)), 'no probabilities'),
-        (_changed(0, score=-np.ones((S, T, M))), 'no probabilities'),
+        (_changed(0, score=np.full((S, T, M), np.nan)), 'not probabilities'),
+        (_changed(0, score=-np.ones((S, T, M))), 'not probabilities'),
         (_changed(0, classes=np.zeros((S, T))), r'not \[s t m\] twice'),
         (
             _changed(2, classes=np.zeros((1, 1, M)), score=np.zeros((1, 1, M))),

@@ -95,7 +95,7 @@ def test_the_model_card_says_what_is_seen_of_a_picture(digits, tmp_path):
   card = dataclasses.replace(digits.card, crop=0.0)
   squeezed = dataclasses.replace(digits, card=card)
   model_card.write(tmp_path, squeezed, 'safetensors')
-  assert 'squeezes them whatever their shape' in (
+  assert 'resizes them, ignoring aspect ratio' in (
       tmp_path / 'README.md'
   ).read_text().replace('\n', ' ')
 

@@ -241,11 +241,8 @@ def test_intervals_and_epochs_are_logged_and_told(tmp_path):
       first,
   )
   assert second.startswith('epoch 2/6  step 3/15')
-  assert third.startswith('epoch 2/6 done in ')
-  assert third.endswith(
-      ': train loss 4.000, validation loss 0.500, accuracy 50.00% (best '
-      '50.00%, epoch 2)'
-  )
+  assert third.startswith('epoch 2/6 in ')
+  assert third.endswith(': loss 4.000, val loss 0.500, val acc 50.00% (best)')
   interval, _, epoch = found.entries
   assert interval['epoch'] == 0.8 and interval['learning_rate'] == 0.5
   # The mean over steps, not over intervals: (2 + 4 + 6) / 3.
@@ -313,6 +310,7 @@ def test_a_narrow_terminal_shows_what_matters(monkeypatch):
       f'epoch 1/6  step 2/15  {rest}',
       f'epoch 1/6  step 2  {rest}',
       f'epoch 1/6  step 2  {rest}'.replace('  ', ' '),
+      f'epoch 1/6  step 2  {rest}'.replace('  ', ' '),
   )
 
 
@@ -330,7 +328,8 @@ def test_the_speed_is_that_of_several_intervals(monkeypatch):
       ],
   )
   assert '  40 img/s  ETA ' in lines[0]
-  assert '  44 img/s  waiting for data 25%  ETA ' in lines[1]
+  assert '  44 img/s  ETA ' in lines[1]
+  assert '  data wait 25%  elapsed ' in lines[1]
 
 
 def test_the_best_epoch_is_remembered_and_of_equal_ones_the_later(tmp_path):
@@ -354,10 +353,10 @@ def test_the_average_is_told_beside_and_may_be_the_best(tmp_path):
   found.close()
   lines = stream.getvalue().splitlines()
   assert lines[1].endswith(
-      'accuracy 25.00%, EMA loss 0.500, accuracy 75.00% (best 75.00%, epoch 1, '
-      'EMA)'
+      'val acc 25.00%, EMA val loss 0.500, val acc 75.00% (best 75.00%, epoch '
+      '1, EMA)'
   )
-  assert lines[3].endswith('accuracy 25.00% (best 75.00%, epoch 1, EMA)')
+  assert lines[3].endswith('val acc 25.00% (best 75.00%, epoch 1, EMA)')
   entry = found.entries[-1]
   assert entry['val_ema_accuracy'] == 0.25 and entry['val_accuracy'] == 0.5
 

@@ -66,7 +66,7 @@ def analyze(
     variables: Its 'params' and 'batch_stats'.
     batches: Images of one size, pixels from 0 to 255.
     mean: Normalises the images, by channel.
-    std: Likewise.
+    std: Standard deviation of the channels.
     progress: Called with the number of batches done, and of all.
 
   Returns:

@@ -80,7 +80,7 @@ class Operation(NamedTuple):
     factor: Weight of the image in a blend.
     x_in: Columns that a geometric operation reads: places for timm's bicubic
       filter, whole pixels for torchvision's nearest.
-    y_in: Rows, likewise.
+    y_in: The same for rows.
   """
 
   op: Int32[Array, '*b']

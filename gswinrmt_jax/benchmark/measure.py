@@ -105,7 +105,7 @@ def _rate(row):
 
 
 class Bench:
-  """Times groups of programs beside the machine's matmul and copy rates.
+  """Times groups of programs, and the machine's matmul and copy rates.
 
   Attributes:
     facts: About the machine.

@@ -1,4 +1,4 @@
-"""Which programs are timed beside each other: models, runs, convolutions."""
+"""Which programs are timed together: models, runs, convolutions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import itertools
@@ -31,7 +31,7 @@ def spec(model: str, task: str, **shape: int) -> dict[str, Any]:
 def beside_peers(
     bench: measure.Bench, specs: Iterable[Spec], peers: Sequence[str]
 ) -> dict[str, Any]:
-  """Measures each model beside its peers.
+  """Measures each model together with its peers.
 
   Args:
     bench: Where.
@@ -61,7 +61,7 @@ def runs(
   """Measures the latency of runs' models and writes their `latency.json`.
 
   Raises:
-    UserError: If a folder is no run or its model cannot be measured.
+    UserError: If a folder is not a run or its model cannot be measured.
   """
   specs = {str(folder): _run_spec(folder) for folder in folders}
   names, groups = list(specs), []

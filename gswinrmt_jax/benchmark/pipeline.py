@@ -1,4 +1,4 @@
-"""Training with its input pipeline, beside training on one repeated batch."""
+"""Training with its input pipeline, compared with one repeated batch."""
 
 from collections.abc import Sequence
 import concurrent.futures

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='N x N pixels (default: as in the paper of each model)',
   )
   arguments.add_number(
-      parser, '--classes', help='number of logits (default: likewise)'
+      parser, '--classes', help='number of logits (default: as in the paper)'
   )
   add(
       '--dtype',
@@ -67,13 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add('--json', metavar='FILE', help='default: benchmarks/results/...')
 
-  add = parser.add_argument_group('models beside each other').add_argument
+  add = parser.add_argument_group('models and their peers').add_argument
   add('--train', action='store_true', help='the training step')
   add('--inference', action='store_true', help='logits (default: both)')
   add('--latency', action='store_true', help='logits of one image at a time')
   add('--peers', nargs='+', default=[], metavar='PEER', help='see above')
 
-  group = parser.add_argument_group('instead of models beside each other')
+  group = parser.add_argument_group('instead of models and their peers')
   add = group.add_mutually_exclusive_group().add_argument
   add(
       '--run',

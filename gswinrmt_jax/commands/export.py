@@ -7,8 +7,8 @@
   onnx         the program in float32 for other runtimes (extra: onnx)
 
 The programs take uint8 pixels [b, h, w, 3] and return logits. config.json and a
-model card with the measured figures go beside the file. The file is read back,
-and its logits are compared with the model's own.
+model card with the measured results are written next to it. The file is read
+back, and its logits are compared with the model's own.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--out',
       metavar='DIR',
-      help='folder to write into (default: export, beside the weights)',
+      help='folder to write into (default: export, next to the weights)',
   )
   arguments.add_about(parser)
 

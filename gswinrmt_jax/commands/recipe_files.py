@@ -21,7 +21,7 @@ _PACKAGE = pathlib.Path(__file__).parent.parent
 
 
 def folder() -> pathlib.Path:
-  """Returns where the recipes are: in the package, or beside it in a clone."""
+  """Returns where the recipes are: in the package, or next to it in a clone."""
   inside = _PACKAGE / 'configs'
   return inside if inside.is_dir() else _PACKAGE.parent / 'configs'
 
@@ -84,7 +84,7 @@ def load(spec: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   name, _, argument = spec.partition(':')
   config = _get_config(find(name), argument or None)
   kinds = {override: _kind(config, override) for override in overrides}
-  # Flags of our own: nothing of another library's is accepted or listed.
+  # Separate flags: nothing of another library's is accepted or listed.
   values = flags.FlagValues()
   argv = ['train', *overrides]
   try:

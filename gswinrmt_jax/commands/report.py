@@ -1,6 +1,6 @@
-"""Compares runs with the figures of the paper.
+"""Compares runs with the results of the paper.
 
-Writes report.md, with tables and pictures, into a folder. DIR is a run folder,
+Writes report.md, with tables and plots, into a folder. DIR is a run folder,
 a folder of them (such as the OUT/NAME of `experiment`), or a folder of JSON
 files made by results/collect.py. Runs need not be complete: the report says
 what is missing.

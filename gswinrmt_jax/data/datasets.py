@@ -25,13 +25,13 @@ class Info:
     class_names: By label.
     mean: Per channel, of pixels / 255 of the train split; ImageNet's for
       data sets of the user's own.
-    std: Likewise.
+    std: Standard deviation of the channels.
     image_size: Height and width as stored; zeros where they may differ.
     task: 'classification', or 'segmentation' if every pixel has a class.
 
   Raises:
-    ValueError: If a class name is no string, or images cannot be normalised by
-      `mean` and `std`.
+    ValueError: If a class name is not a string, or images cannot be normalised
+      by `mean` and `std`.
   """
 
   name: str

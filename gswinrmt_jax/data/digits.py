@@ -5,9 +5,9 @@ Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak, CC BY 4.0
 
 The split is fixed, 1,297 / 200 / 300, and stored as indices. It was made with
 seed 0 and is stratified: test gets each class's share of its size, rounded by
-largest remainders, then val likewise of what is left; within a class the images
-are ordered by the SHA-256 of 'SEED:INDEX' and the first go to test, the next to
-val, the rest to train. The writers are not known: each split may hold any.
+largest remainders, then val in the same way from what is left. The images of a
+class are ordered by the SHA-256 of 'SEED:INDEX'; the first go to test, the next
+to val, the rest to train. The writers are not known: each split may hold any.
 """
 
 from importlib import resources

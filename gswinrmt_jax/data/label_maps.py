@@ -192,5 +192,5 @@ def _problem(classes, probabilities, index, num_classes):
       probabilities.min() >= 0
       and probabilities.astype(np.float64).sum(-1).max() <= 1 + _EXCESS
   ):
-    return 'has scores that are no probabilities'
+    return 'has scores that are not probabilities'
   return ''

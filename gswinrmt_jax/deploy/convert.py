@@ -31,7 +31,8 @@ def convert(
     terminal: Where the report is printed.
 
   Raises:
-    UserError: If the file cannot be read, is no RMT, or lacks arrays of one.
+    UserError: If the file cannot be read, is not an RMT, or lacks
+      arrays of one.
   """
   terminal = terminal or Terminal()
   if folder.exists():

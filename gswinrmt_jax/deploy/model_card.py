@@ -61,7 +61,7 @@ def _lines(weights: Weights, file_format: str, about: About) -> Iterator[str]:
   data = weights.recipe.data.name if weights.recipe is not None else None
   height, width = card.image_size
   classes = f'{card.num_classes} classes' if card.num_classes else 'no head'
-  kept = 'to which evaluation squeezes them whatever their shape'
+  kept = 'to which evaluation resizes them, ignoring aspect ratio'
   if card.crop:
     kept = f'of which evaluation keeps {card.crop:.1%} along a side'
   yield from _front_matter(weights, data, about)

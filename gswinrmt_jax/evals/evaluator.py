@@ -31,7 +31,7 @@ def make_eval_step(
     model: Called as `model(image, train=False)`, and with `extents=` if batches
       have them; returns float32 logits.
     mean: What uint8 images are normalised with, see `batch.normalize`.
-    std: Likewise.
+    std: Standard deviation of the channels.
     task: A name in `TASKS`.
   """
 

@@ -11,7 +11,7 @@ from gswinrmt_jax.experiments.results import Setting, validation_at, Variant
 from gswinrmt_jax.experiments.statistics import Mean
 
 MANY = 12  # variants that one plot can name
-_DOTS = 20  # epochs that can be told apart on a line
+_DOTS = 20  # epochs that can be distinguished on a line
 # Colours of the whole models, distinct to all eyes.
 _COLORS = {
     'rmt': '#0072b2',

@@ -265,7 +265,7 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """Variants that were trained alike, on the same data.
+  """Variants with the same training, on the same data.
 
   Attributes:
     title: Data set and size of the models.

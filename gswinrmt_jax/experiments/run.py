@@ -39,7 +39,7 @@ def run(
   failed = []
   for number, job in enumerate(jobs, 1):
     title = f'[{number}/{len(jobs)}] {job.folder}'
-    # Beside the folder, since the run itself holds the lock inside.
+    # Next to the folder, since the run itself holds the lock inside.
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     lock = job.folder.parent / f'.{job.folder.name}.lock'
     try:

@@ -205,6 +205,6 @@ def join(base: str, switch: str) -> str:
 
 
 def _short(value):
-  """Returns a value as text; one for each stage, all alike, as that one."""
-  alike = isinstance(value, tuple) and len(set(value)) == 1
-  return f'{value[0] if alike else value}'.replace(' ', '')
+  """Returns a value as text; equal values of all stages as one."""
+  equal = isinstance(value, tuple) and len(set(value)) == 1
+  return f'{value[0] if equal else value}'.replace(' ', '')

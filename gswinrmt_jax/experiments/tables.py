@@ -1,4 +1,4 @@
-"""The tables of a report, in Markdown: the paper's beside ours, and our own."""
+"""The tables of a report, in Markdown: the paper's next to ours, and others."""
 
 from collections.abc import Callable, Iterable, Sequence
 import math

@@ -89,7 +89,7 @@ def compute(
   """Computes the maps of one image, in float32 whatever the model's dtype.
 
       maps = compute(model, variables, image, point=(16, 8))
-      paths = write('maps', maps, picture)
+      paths = write('maps', maps, pixels)
 
   Args:
     model: From `create_model`.

@@ -19,7 +19,7 @@ _DPI = 200
 def write(
     directory: str | pathlib.Path,
     maps: Maps,
-    picture: np.ndarray,
+    pixels: np.ndarray,
     *,
     title: str = '',
 ) -> list[pathlib.Path]:
@@ -30,50 +30,48 @@ def write(
       model has such, `decay_kernels.png` and `gate.png`; created if it does not
       exist.
     maps: The maps to draw.
-    picture: uint8 [h w 3], the image of the maps before normalisation.
+    pixels: uint8 [h w 3], the image of the maps before normalisation.
     title: Title of every plot, such as the file and the predicted class.
 
   Returns:
     The paths.
 
   Raises:
-    ValueError: If the picture has another type, or another size than the maps.
+    ValueError: If the pixels has another type, or another size than the maps.
   """
-  picture = np.asarray(picture)
-  if picture.dtype != np.uint8 or picture.shape != (*maps.size, 3):
+  pixels = np.asarray(pixels)
+  if pixels.dtype != np.uint8 or pixels.shape != (*maps.size, 3):
     raise ValueError(
-        f'the picture is {picture.dtype} {picture.shape}, not uint8 '
+        f'the pixels is {pixels.dtype} {pixels.shape}, not uint8 '
         f'{(*maps.size, 3)}'
     )
   directory = pathlib.Path(directory)
   directory.mkdir(parents=True, exist_ok=True)
   figures = {
-      'attention_reach.png': _reach(maps, picture),
-      'grad_cam.png': _grad_cam(maps, picture),
+      'attention_reach.png': _reach(maps, pixels),
+      'grad_cam.png': _grad_cam(maps, pixels),
   }
   if maps.stages[0].kernel is not None:
     figures['decay_kernels.png'] = _decay(maps)
   if maps.stages[0].gate is not None:
-    figures['gate.png'] = _gate(maps, picture)
+    figures['gate.png'] = _gate(maps, pixels)
   return [
       _save(directory / name, figure, title) for name, figure in figures.items()
   ]
 
 
-def _reach(maps, picture):
+def _reach(maps, pixels):
   """The image, then the heads of all stages, stage by stage."""
   stages, note = _with_several_tokens(maps)
   panels = [(stage, head) for stage in stages for head in _heads_shown(stage)]
-  figure, (first, *rest) = _grid(1 + len(panels), _ratio(picture))
-  first.imshow(picture)
+  figure, (first, *rest) = _grid(1 + len(panels), _ratio(pixels))
+  first.imshow(pixels)
   first.set_title('image, with the token\nof each stage', fontsize=8)
   for axes, (stage_maps, head) in zip(rest, panels, strict=True):
     weights = np.abs(stage_maps.weights[head])
     # Grey, no colour, outside the window.
     weights = np.ma.masked_equal(weights / (weights.max() or 1), 0)
-    image = _tokens(
-        axes, picture, weights, stage_maps.stride, 'inferno', (0, 1)
-    )
+    image = _tokens(axes, pixels, weights, stage_maps.stride, 'inferno', (0, 1))
     for panel in (axes, first) if head == 0 else (axes,):
       _frame(panel, stage_maps.token, stage_maps.stride)
     axes.set_title(
@@ -126,17 +124,17 @@ def _decay(maps):
   )
 
 
-def _gate(maps, picture):
+def _gate(maps, pixels):
   """The image; the gate of each stage over it and alone, on one scale."""
   stages, note = _with_several_tokens(maps)
-  figure, over, alone = _image_and_rows(picture, len(stages))
+  figure, over, alone = _image_and_rows(pixels, len(stages))
   neutral = _NEUTRAL[maps.gate_fn]
   spread = max(np.abs(stage_maps.gate - neutral).max() for stage_maps in stages)
   scale = (neutral - spread, neutral + spread)
   for upper, lower, stage_maps in zip(over, alone, stages, strict=True):
     gate, stride = stage_maps.gate, stage_maps.stride
-    _lay_over(upper, picture, gate, stride, 'RdBu_r', scale)
-    image = _tokens(lower, picture, gate, stride, 'RdBu_r', scale)
+    _lay_over(upper, pixels, gate, stride, 'RdBu_r', scale)
+    image = _tokens(lower, pixels, gate, stride, 'RdBu_r', scale)
     upper.set_title(
         f'{_name(maps, stage_maps)}\nmean {gate.mean():.2f}', fontsize=9
     )
@@ -147,15 +145,15 @@ def _gate(maps, picture):
   return _explained(figure, image, (scale[0], neutral, scale[1]), text)
 
 
-def _grad_cam(maps, picture):
+def _grad_cam(maps, pixels):
   """The image; the evidence for the class over it and alone."""
-  figure = _figure(1, 3, 2.4, _ratio(picture))
+  figure = _figure(1, 3, 2.4, _ratio(pixels))
   first, over, alone = figure.subplots(1, 3)
-  first.imshow(picture)
+  first.imshow(pixels)
   peak = maps.cam.max()
   strength = maps.cam / (peak or 1)
-  _lay_over(over, picture, strength, 1, 'inferno', (0, 1))
-  image = _tokens(alone, picture, strength, 1, 'inferno', (0, 1))
+  _lay_over(over, pixels, strength, 1, 'inferno', (0, 1))
+  image = _tokens(alone, pixels, strength, 1, 'inferno', (0, 1))
   titles = ('image', 'Grad-CAM over it', 'Grad-CAM alone')
   for axes, title in zip((first, over, alone), titles, strict=True):
     axes.set_title(title, fontsize=9)
@@ -202,12 +200,12 @@ def _grid(count, ratio):
   ]
 
 
-def _image_and_rows(picture, count):
+def _image_and_rows(pixels, count):
   """Returns a figure with a large image, and two rows of panels after it."""
-  figure = _figure(2, count + 2, 1.6, _ratio(picture))
+  figure = _figure(2, count + 2, 1.6, _ratio(pixels))
   cells = figure.add_gridspec(2, count + 2)
   large = figure.add_subplot(cells[:, :2])
-  large.imshow(picture)
+  large.imshow(pixels)
   large.set_title('image', fontsize=9)
   over, alone = (
       [figure.add_subplot(cells[row, column + 2]) for column in range(count)]
@@ -243,17 +241,17 @@ def _ratio(array):
   return array.shape[0] / array.shape[1]
 
 
-def _lay_over(axes, picture, values, stride, colors, scale):
+def _lay_over(axes, pixels, values, stride, colors, scale):
   """Draws tokens over their pixels, which show through in grey."""
   # Of little contrast, so that colour and light are the map's.
-  grey = 60 + 0.35 * picture.mean(-1)
+  grey = 60 + 0.35 * pixels.mean(-1)
   axes.imshow(grey, cmap='gray', vmin=0, vmax=255)
-  return _tokens(axes, picture, values, stride, colors, scale, alpha=0.65)
+  return _tokens(axes, pixels, values, stride, colors, scale, alpha=0.65)
 
 
-def _tokens(axes, picture, values, stride, colors, scale, alpha=1.0):
+def _tokens(axes, pixels, values, stride, colors, scale, alpha=1.0):
   """Draws tokens at their pixels, clipped at the border of the image."""
-  height, width = picture.shape[:2]
+  height, width = pixels.shape[:2]
   rows, columns = (extent * stride for extent in values.shape)
   image = axes.imshow(
       values,

@@ -348,7 +348,7 @@ def cyclic_mask(extent: int, window: int, shift: int) -> np.ndarray:
   """Pairs that may attend, after padding, rolling by `-shift`, cutting.
 
   Returns:
-    bool `[windows, i, j]`: the same block, and a key that is no padding.
+    bool `[windows, i, j]`: the same block, and a key that is not padding.
   """
   padded = -(-extent // window) * window
   position = (np.arange(padded) + shift) % padded

@@ -99,7 +99,7 @@ def layer_norm(
   @jax.checkpoint
   def compute(x, scale, bias):
     # Two passes: `E[x^2] - E[x]^2` has no digit left where the mean is large
-    # beside the deviation.
+    # next to the deviation.
     centred = wide(x) - wide(x).mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
     y = centred * lax.rsqrt(variance + epsilon)

@@ -30,7 +30,7 @@ def resize_nearest(
   """Nearest neighbour by the corner, `y[I] = x[floor(I h / H)]`.
 
   `jax.image.resize` rounds to the nearest centre instead, which is another
-  neighbour wherever `H` is no multiple of `h`.
+  neighbour wherever `H` is not a multiple of `h`.
 
   Args:
     x: The map.
@@ -68,8 +68,8 @@ def adaptive_average_pool(
   """Averages over `bins x bins` rectangles that cover the map.
 
   Bin I has the rows from `floor(I h / bins)` up to, and without,
-  `ceil((I + 1) h / bins)`; columns likewise. Neighbouring bins share a row
-  wherever `bins` does not divide `h`.
+  `ceil((I + 1) h / bins)`; columns in the same way. Neighbouring bins share
+  a row wherever `bins` does not divide `h`.
 
   Args:
     x: The map.

@@ -46,7 +46,7 @@ def retention(
 
   Args:
     query: Queries, rotated already if they are to be.
-    key: Keys, likewise.
+    key: Keys of the same shape.
     value: Values.
     log_decay: `log(gamma)` per pass (width, height) and head; None for none.
     slopes: ALiBi slopes per head, shared by both passes, times the signed
@@ -96,7 +96,7 @@ def full_retention(
 
   Args:
     query: Queries, rotated already if they are to be.
-    key: Keys, likewise.
+    key: Keys of the same shape.
     value: Values.
     log_decay: `log(gamma)` per head; None for none.
     extents: Valid rows and columns of each map, see `ops.padding`.

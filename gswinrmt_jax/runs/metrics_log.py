@@ -91,7 +91,7 @@ class MetricsLog:
   def timing(self, batches: Iterable[Any]) -> Iterator[Any]:
     """Yields batches; the time that the host waits for them is logged.
 
-    The clock starts here: compiling is no part of the first interval.
+    The clock starts here: compiling is not part of the first interval.
     """
     self._restart_clock()
     self._progress.start_clock()
@@ -183,7 +183,7 @@ class MetricsLog:
     }
     self.write('epoch', step, entry)
     self._progress.epoch(entry)
-    self._restart_clock()  # The validation is no part of the next interval.
+    self._restart_clock()  # Validation is not part of the next interval.
 
   def close(self) -> None:
     """Closes the files."""

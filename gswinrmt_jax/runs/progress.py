@@ -68,17 +68,19 @@ class Progress:
       rate = f'{entry["learning_rate"]:.1e}'.replace('e-0', 'e-')
       parts.append(f'lr {rate}')
     parts.append(f'{self._speed(entry):,.0f} img/s')
-    if entry['data_wait'] >= _SLOW_DATA:
-      parts.append(f'waiting for data {entry["data_wait"]:.0%}')
     elapsed = time.perf_counter() - self._began
     left = elapsed / (step - self._start) * (schedule.stop_step - step)
     parts.append(f'ETA {duration(left)}')
-    long = [epoch, f'{number}/{schedule.total_steps:,}', *parts]
+    waited = []
+    if entry['data_wait'] >= _SLOW_DATA:
+      waited.append(f'data wait {entry["data_wait"]:.0%}')
+    long = [epoch, f'{number}/{schedule.total_steps:,}', *parts, *waited]
     short = [epoch, number, *parts]
     self._terminal.progress(
         '  '.join([*long, f'elapsed {duration(elapsed)}']),
         '  '.join(long),
-        '  '.join(short),
+        '  '.join([*short, *waited]),
+        ' '.join([*short, *waited]),
         ' '.join(short),
     )
 
@@ -89,12 +91,14 @@ class Progress:
     ema = ''
     if 'val_ema_loss' in entry:
       ema = f', EMA {_scores(entry, "val_ema_")}'
-    of_ema = ', EMA' if whose == raw_and_ema.EMA else ''
+    said = 'best'
+    if best_epoch != entry['epoch'] or ema:
+      said += f' {best:.2%}, epoch {best_epoch}'
+      said += ', EMA' if whose == raw_and_ema.EMA else ''
     self._terminal.say(
-        f'epoch {entry["epoch"]}/{self._schedule.num_epochs} done in '
-        f'{duration(entry["seconds"])}: train loss {entry["train_loss"]:.3f}, '
-        f'validation {_scores(entry, "val_")}{ema} (best {best:.2%}, epoch '
-        f'{best_epoch}{of_ema})'
+        f'epoch {entry["epoch"]}/{self._schedule.num_epochs} in '
+        f'{duration(entry["seconds"])}: loss {entry["train_loss"]:.3f}, '
+        f'{_scores(entry, "val_")}{ema} ({said})'
     )
 
   def _compare(self, entry):
@@ -116,15 +120,15 @@ class Progress:
 
 
 def _scores(entry, prefix):
-  """Returns the scores of an epoch, the one that decides first."""
+  """Returns the validation scores of an epoch, the decisive one first."""
   words = {
       'mean_iou': 'mean IoU',
       'pixel_accuracy': 'pixel accuracy',
-      'accuracy': 'accuracy',
+      'accuracy': 'val acc',
   }
   shares = [
       f'{word} {entry[prefix + name]:.2%}'
       for name, word in words.items()
       if prefix + name in entry
   ]
-  return ', '.join([f'loss {entry[f"{prefix}loss"]:.3f}', *shares])
+  return ', '.join([f'val loss {entry[f"{prefix}loss"]:.3f}', *shares])

@@ -38,7 +38,7 @@ class Setup:
     config: The resolved config.
     info: The data set, its image size that of the records.
     train_data: The training records, wherever they are.
-    val_data: The validation records, likewise.
+    val_data: The validation records.
     maps: Label maps of the training records, or None.
     schedule: The steps after which the run logs, validates, saves and ends.
     profiled: The steps to trace.

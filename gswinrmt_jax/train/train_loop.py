@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import pathlib
 import signal
+import textwrap
 from typing import Any
 
 import jax
@@ -260,11 +261,12 @@ def _announce(run, start):
   count = summary_lib.parameter_count(setup.target)
   if start:
     run.terminal.say(f'Resuming from the checkpoint of step {start:,}.')
-  run.terminal.say(
+  what = (
       f'{_model(config, count)}, on {config.data.name}: '
       f'{len(setup.train_data):,} training and {len(setup.val_data):,} '
       'validation images.'
   )
+  run.terminal.say(textwrap.fill(what, 80))
   run.terminal.say(
       f'Steps {start:,} to {setup.schedule.stop_step:,} of '
       f'{setup.schedule.total_steps:,}, {len(jax.devices())} x '
@@ -302,7 +304,7 @@ def _init_state(run):
 
 
 def _write_augmented_batch(run, batch):
-  """Writes a picture of the first batch, before and after augmentation."""
+  """Plots the first batch, before and after augmentation."""
   name = 'augmented_batch.png'
   before, after = run.setup.augmented(batch, plots.DRAWN)
   if processes.is_first():

@@ -154,7 +154,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
   """
   try:
     images = fields['pretrained_cfg']
-    squeezed = images.get('crop_mode') == 'squash'
+    squashed = images.get('crop_mode') == 'squash'
     card = Card(
         name=fields['architecture'],
         fields={
@@ -168,7 +168,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
         image_size=tuple(map(int, images['input_size'][1:])),
         mean=tuple(map(float, images['mean'])),
         std=tuple(map(float, images['std'])),
-        crop=0.0 if squeezed else float(images.get('crop_pct', 1.0)),
+        crop=0.0 if squashed else float(images.get('crop_pct', 1.0)),
         dtype=fields.get('dtype', 'float32'),
         figures=fields.get('figures', {}),
     )

@@ -21,8 +21,8 @@ def fetch(name: str) -> pathlib.Path:
       `hf-hub:OWNER/NAME@REVISION`.
 
   Raises:
-    UserError: If it is no such name, the library is not installed, or the files
-      cannot be fetched.
+    UserError: If the name is not of this form, the library is not installed, or
+      the files cannot be fetched.
   """
   repository, revision = check_name(name)
   library = _library(name)

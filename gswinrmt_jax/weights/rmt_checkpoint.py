@@ -83,7 +83,7 @@ def read(
       ones, see `recognise`.
 
   Raises:
-    UserError: If the file cannot be read or is no RMT.
+    UserError: If the file cannot be read or is not an RMT.
   """
   where, arrays, others = unwrap(torch_file.read(path), key)
   card = card_lib.read(path.with_name(card_lib.FILE))
@@ -140,7 +140,7 @@ def unwrap(
         others += [name for name in inside if not name.startswith(prefix)]
         inside = stripped
     return where, inside, others
-  # Keys of a crafted file that are no strings might print without end.
+  # Keys of a crafted file that are not strings might print without end.
   names = [ascii(n[:40])[1:-1] for n in entries if isinstance(n, str)][:10]
   wanted = f'no entry {key}' if key else 'no weights'
   raise UserError(
@@ -157,7 +157,8 @@ def recognise(
   not in `RELEASED` needs them given, as `full_stages`.
 
   Raises:
-    UserError: If it is no RMT, or one of unknown sizes without `full_stages`.
+    UserError: If it is not an RMT, or one of unknown sizes without
+      `full_stages`.
   """
   segmenter = None
   try:
@@ -206,7 +207,7 @@ def recognise(
 
 
 def _decode_head(arrays):
-  """Returns the decode head of a segmenter of RMT; None if it is no such."""
+  """Returns the decode head of a segmenter of RMT; None if it is not one."""
   found = [head for name, head in _DECODE_HEADS.items() if name in arrays]
   return found[0] if found else None
 

@@ -50,7 +50,7 @@ def write(
 def read(
     path: pathlib.Path,
 ) -> tuple[dict[str, np.ndarray], card_lib.Card]:
-  """Returns arrays by path and card; the card may be in a `config.json` beside.
+  """Returns arrays by path and card; a `config.json` next to it may hold it.
 
   Raises:
     UserError: If the file cannot be read, is not as it was written, or has no
@@ -85,7 +85,7 @@ def read(
   if card is None:
     raise UserError(
         f'{path} does not say which model it is for, and there is no '
-        f'{card_lib.FILE} of gswinrmt_jax beside it'
+        f'{card_lib.FILE} of gswinrmt_jax next to it'
     )
   return arrays, card
 

@@ -213,7 +213,7 @@ def _run(program: bytes, storage: Callable[[Any], _Storage]) -> Any:
 
 def _set_items(target, items):
   if not isinstance(target, dict):
-    raise _RefusedError('it puts items into something that is no dict')
+    raise _RefusedError('it puts items into something that is not a dict')
   for key, value in zip(items[::2], items[1::2], strict=True):
     # Hashing tuples of tuples of tuples, or huge numbers, would take for ever.
     if not isinstance(key, str) and not (
@@ -227,7 +227,7 @@ def _stand_in(module, name):
   full = f'{module}.{name}'
   if full not in _STAND_INS:
     raise _RefusedError(
-        f'it names {full[:80]!a}, which is no tensor and no container'
+        f'it names {full[:80]!a}, which is neither a tensor nor a container'
     )
   return _STAND_INS[full]
 

@@ -137,7 +137,7 @@ def _members(
 def _check_name(place, name):
   try:
     name.encode()
-  except UnicodeEncodeError:  # Python escapes bytes that are no text.
+  except UnicodeEncodeError:  # Python escapes bytes that are not text.
     raise UserError(
         f'{place} has a name that is not UTF-8, {name!r}: rename it'
     ) from None
