@@ -42,9 +42,12 @@ def test_verdicts():
     zero = dict.fromkeys(range(len(values)), 0.0)
     return difference(zero, dict(enumerate(values))).verdict
 
-  assert verdict(0.5) == 'one seed: it cannot be told from noise'
+  assert verdict(0.5) == 'one seed: it cannot be distinguished from seed noise'
   # Two may be alike by chance: the interval of 1.0 and 1.001 is far from 0.
-  assert verdict(1.0, 1.001) == '2 seeds: it cannot be told from noise'
+  assert (
+      verdict(1.0, 1.001)
+      == '2 seeds: it cannot be distinguished from seed noise'
+  )
   assert verdict(1.0, 1.1, 0.9) == 'more than noise: better'
   assert verdict(-1.0, -1.1, -0.9) == 'more than noise: worse'
   assert verdict(1.0, 1.1, -0.9) == 'not more than noise'
@@ -215,7 +218,7 @@ def test_changes_are_paired_by_seed(paper_setting):
       '+0.56',
       '+3.00',
       '1',
-      'one seed: it cannot be told from noise',
+      'one seed: it cannot be distinguished from seed noise',
   ]
   assert _cells(table, 1)[3:] == [_DASH, '0', 'not measured']
 

@@ -21,8 +21,8 @@ def add_weights(parser: argparse.ArgumentParser, many: bool = False) -> None:
       **({'nargs': '+'} if many else {}),
       metavar='RUN_OR_WEIGHTS',
       help='run folder runs/NAME, folder made by `convert` or `export`, '
-      '.safetensors or .pth file, hf-hub:OWNER/NAME, or a name of weights that '
-      'ship with the package',
+      '.safetensors or .pth file, name of weights that ship with the package, '
+      'or hf-hub:OWNER/NAME',
   )
   parser.add_argument(
       '--step',

@@ -2,8 +2,8 @@
 
   gswinrmt benchmark --model rmt_t --batch 8 --threads 1 --peers eager
 
-times the training step and inference on JAX's device, in turn with those of
-other frameworks and with the rates of matrix products and of memory copies:
+times the training step and inference on JAX's device, interleaved with those of
+other frameworks and with the rates of matmuls and of memory copies:
 medians over the rounds, on random data. Each program has its own process.
 
   --peers plain     the same model as its equations are written, without the

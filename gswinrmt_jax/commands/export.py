@@ -1,14 +1,14 @@
 """Exports a model to a format for other software, and checks it.
 
-  safetensors  model.safetensors, which `gswinrmt_jax.load_model` reads
+  safetensors          arrays that `gswinrmt_jax.load_model` reads
   safetensors-float16  the same with parameters in half precision
-  torch        a PyTorch state dict that the released RMT loads (RMT only)
-  stablehlo    a jax.export program for CPU and CUDA, any batch (extra: export)
-  onnx         the program in float32 for other runtimes (extra: onnx)
+  torch                a PyTorch state dict for the released RMT (RMT only)
+  stablehlo            a jax.export program for CPU and CUDA (extra: export)
+  onnx                 a float32 program for other runtimes (extra: onnx)
 
-The programs take uint8 pixels [b, h, w, 3] and return logits. config.json and a
-model card with the measured results are written next to it. The file is read
-back, and its logits are compared with the model's own.
+The programs take uint8 pixels [b, h, w, 3], any b, and return logits.
+config.json and a model card with the measured results are written next to the
+file. The file is read back, and its logits are compared with the model's own.
 """
 
 import argparse

@@ -50,7 +50,7 @@ class Mean:
     """Of differences: whether their interval is on one side of 0."""
     if self.n < _LEAST:
       seeds = 'one seed' if self.n == 1 else f'{self.n} seeds'
-      return f'{seeds}: it cannot be told from noise'
+      return f'{seeds}: it cannot be distinguished from seed noise'
     low, high = self.interval
     if low <= 0 <= high:
       return 'not more than noise'

@@ -44,7 +44,7 @@ def train(
   Args:
     config: A config.
     folder: The run folder.
-    terminal: Where progress is told.
+    terminal: Where progress is printed.
 
   Returns:
     The summary, as in `summary.json`.
@@ -190,7 +190,7 @@ class Run:
     checkpoints: Its checkpoints.
     init_from: Weights to start from, if it has not begun; or None.
     images: What its images are.
-    terminal: Where progress is told.
+    terminal: Where progress is printed.
   """
 
   folder: pathlib.Path
@@ -214,7 +214,7 @@ def open_run(
   Args:
     config: A resolved config.
     folder: The run folder.
-    terminal: Where progress is told.
+    terminal: Where progress is printed.
 
   Raises:
     UserError: If config, data or folder do not allow it.

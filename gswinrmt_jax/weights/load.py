@@ -196,7 +196,7 @@ def _check_is_run(folder):
 def run_card(
     folder: pathlib.Path, recipe: ml_collections.ConfigDict
 ) -> card_lib.Card:
-  """Returns the card of a run's weights, with the figures of its summary.
+  """Returns the card of a run's weights, with the results of its summary.
 
   Raises:
     UserError: If the run does not say which images it is for.

@@ -1,4 +1,4 @@
-"""Finds the images of ImageNet-1k, and of mini-ImageNet in its various forms.
+"""Finds the images of ImageNet-1k, and of mini-ImageNet in its various layouts.
 
 Mini-ImageNet was made for few-shot learning: 100 classes of 600 images, 64, 16
 and 20 of them for train, validation and test. Here the 100 classes are pooled
