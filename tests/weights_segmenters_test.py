@@ -19,11 +19,11 @@ from gswinrmt_jax.commands import main
 from gswinrmt_jax.deploy import convert, export
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.models.dense.segmenter import create_segmenter
+from gswinrmt_jax.models.dense.segmenter import create_segmenter, TITLES
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import fine_tuning
 from gswinrmt_jax.weights import card as card_lib
-from gswinrmt_jax.weights import load, rmt_checkpoint
+from gswinrmt_jax.weights import load, rmt_checkpoint, torch_file
 
 _HEADS = ('fpn', 'uper')
 
@@ -207,15 +207,18 @@ def test_segmenters_are_refused_where_classifiers_are_needed(
     folders, tmp_path, capsys
 ):
   folder = str(folders[0]['fpn'])
-  out = f'--out={tmp_path / "a"}'
+  maps = str(tmp_path / 'a')
   for arguments, said in (
       (['predict', folder, 'a.png', '--maps=x'], '--maps is for classifiers'),
       (['predict', folder, 'a.png', '--top=2'], '--top is for classifiers'),
-      (['predict', 'digits_small', 'a.png', out], '--out is for segmenters'),
+      (
+          ['predict', 'digits_small', 'a.png', f'--out={maps}'],
+          '--out is for segmenters',
+      ),
       (['evaluate', folder, '--data=digits'], 'has 5 classes, digits has 10'),
       (['analyze', folder, '--data=digits'], 'only classifiers are accepted'),
       (
-          ['export', folder, '--format=safetensors', out],
+          ['label-maps', folder, maps, '--data=digits'],
           'is a segmenter; only classifiers are accepted here',
       ),
   ):
@@ -223,9 +226,73 @@ def test_segmenters_are_refused_where_classifiers_are_needed(
     error = capsys.readouterr().err.strip()
     assert said in error
     assert '\n' not in error
-  with pytest.raises(UserError, match='is a segmenter'):
-    export.export(load.load(folder), 'torch', tmp_path / 'a')
   assert not list(tmp_path.iterdir())
+
+
+# Names of the layers, as mmsegmentation stores them; `bn` has four arrays.
+_NAMES = {
+    'fpn': [
+        *(f'neck.lateral_convs.{i}.conv' for i in range(4)),
+        *(f'neck.fpn_convs.{i}.conv' for i in range(4)),
+        *(
+            f'decode_head.scale_heads.{i}.{2 * j}.{part}'
+            for i in range(4)
+            for j in range(max(i, 1))
+            for part in ('conv', 'bn')
+        ),
+        'decode_head.conv_seg',
+    ],
+    'uper': [
+        f'{layer}.{part}'
+        for layer in (
+            *(f'decode_head.psp_modules.{i}.1' for i in range(4)),
+            'decode_head.bottleneck',
+            *(f'decode_head.lateral_convs.{i}' for i in range(3)),
+            *(f'decode_head.fpn_convs.{i}' for i in range(3)),
+            'decode_head.fpn_bottleneck',
+            'auxiliary_head.convs.0',
+        )
+        for part in ('conv', 'bn')
+    ]
+    + ['decode_head.conv_seg', 'auxiliary_head.conv_seg'],
+}
+
+
+@pytest.mark.parametrize('head', _HEADS)
+def test_an_exported_segmenter_is_converted_to_itself(head, folders, tmp_path):
+  """To the bit, by mmsegmentation's names, with and without its card."""
+  source = load.load(folders[0][head])
+  # Whole classes and images as small as they come: the export computes logits.
+  names = tuple(f'class {i}' for i in range(source.card.num_classes))
+  card = dataclasses.replace(
+      source.card, image_size=(40, 33), class_names=names
+  )
+  source = dataclasses.replace(source, card=card)
+  said = io.StringIO()
+  path = export.export(source, 'torch', tmp_path / 'a', Terminal(said))
+  assert "logits differ by 0 from the model's own" in said.getvalue()
+  state_dict = torch_file.read(path)['state_dict']
+  layers = {name.rpartition('.')[0] for name in state_dict}
+  assert {n for n in layers if not n.startswith('backbone.')} == {*_NAMES[head]}
+  norms = [f'backbone.extra_norms.{i}' for i in range(4)]
+  assert {n for n in layers if 'extra_norms' in n} == {*norms}
+  readme = (tmp_path / 'a' / 'README.md').read_text()
+  assert 'pipeline_tag: image-segmentation' in readme
+  classes = f'{card.num_classes} classes of pixels'
+  assert f'; {TITLES[head]}, {classes}, for RGB images of any size' in readme
+
+  _converted(path, tmp_path / 'b')
+  path.with_name('config.json').unlink()
+  _converted(path, tmp_path / 'c')
+  for folder, class_names in (('b', names), ('c', ())):
+    found = load.load(tmp_path / folder)
+    assert found.card.segmenter == card.segmenter
+    assert found.card.class_names == class_names
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        found.variables,
+        dict(source.variables),
+    )
 
 
 @pytest.mark.parametrize(

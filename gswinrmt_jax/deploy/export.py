@@ -33,7 +33,8 @@ _ROUNDING = 5e-5
 _HALF_ROUNDING = 1e-2  # as above, of parameters in float16
 _PLATFORMS = ('cpu', 'cuda')  # of stablehlo
 
-Program = Callable[[UInt8[Array, 'b h w 3'], Any], Float[Array, 'b k']]
+# Logits of an image are [b k], of its pixels [b h w k].
+Program = Callable[[UInt8[Array, 'b h w 3'], Any], Float[Array, 'b *hw k']]
 
 
 def export(
@@ -62,7 +63,6 @@ def export(
       the folder is as it was.
   """
   terminal = terminal or Terminal()
-  weights.check_is_no_segmenter()
   _check_folder(folder)
   files.check_can_write(folder / _FORMATS[file_format][0])
   name, write, tolerance = _FORMATS[file_format]
@@ -103,7 +103,8 @@ def make_program(weights: Weights) -> Program:
     weights: The model. Mean and standard deviation of its card are inside.
 
   Returns:
-    `(uint8 [b h w 3], variables) -> float32 [b k]`, computed in float32.
+    `(uint8 [b h w 3], variables) -> float32 [b k]`, or `[b h w k]` from a
+    segmenter; computed in float32.
   """
   card, model = weights.card, weights.make_model(dtype='float32')
 
@@ -150,21 +151,27 @@ def _write_half(weights, path):
 
 
 def _write_torch(weights, path):
-  """Writes a state dict that the released RMT code loads."""
+  """Writes a state dict that the released RMT code loads.
+
+  That of a segmenter has the names, and is under the key, of mmsegmentation.
+  """
   model = weights.make_model()
+  is_segmenter = weights.card.segmenter is not None
+  entry = 'state_dict' if is_segmenter else 'model'
   try:
     state_dict.check_is_rmt(model.arch)
   except ValueError as error:
     raise UserError(f'{error} Choose another --format.') from error
-  if weights.card.num_classes and model.arch.head != 'proj':
+  has_head = weights.card.num_classes and not is_segmenter
+  if has_head and model.arch.head != 'proj':
     raise UserError(
         f'the released RMT code has no head like that of {weights.card.name}: '
         'only head=proj can be written'
     )
   arrays = state_dict.to_torch_state_dict(weights.variables, model)
-  torch_file.write(path, {'model': arrays})
+  torch_file.write(path, {entry: arrays})
   variables = state_dict.from_torch_state_dict(
-      torch_file.read(path)['model'], model
+      torch_file.read(path)[entry], model
   )
   return model_logits(dataclasses.replace(weights, variables=variables))
 

@@ -9,11 +9,16 @@ import jax
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints.raw_and_ema import EMA, PREFIX
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.dense import segmenter
 from gswinrmt_jax.weights.load import Weights
 
 FILE = 'README.md'
 _HEAD = ('---', 'library_name: gswinrmt_jax')
 _FIGURES = (
+    ('validation mean IoU', 'val_{}mean_iou', '{:.2%}'),
+    ('validation pixel accuracy', 'val_{}pixel_accuracy', '{:.2%}'),
+    ('test mean IoU', 'test_{}mean_iou', '{:.2%}'),
+    ('test pixel accuracy', 'test_{}pixel_accuracy', '{:.2%}'),
     ('validation accuracy', 'val_{}accuracy', '{:.2%}'),
     ('test accuracy', 'test_{}accuracy', '{:.2%}'),
     ('test top-5 accuracy', 'test_{}top5_accuracy', '{:.2%}'),
@@ -61,16 +66,25 @@ def _lines(weights: Weights, file_format: str, about: About) -> Iterator[str]:
   data = weights.recipe.data.name if weights.recipe is not None else None
   height, width = card.image_size
   classes = f'{card.num_classes} classes' if card.num_classes else 'no head'
-  kept = 'to which evaluation resizes them, ignoring aspect ratio'
-  if card.crop:
-    kept = f'of which evaluation keeps {card.crop:.1%} along a side'
+  images = f'RGB images of {height} x {width} pixels'
+  if card.segmenter is not None:
+    classes = f'{segmenter.TITLES[card.segmenter["head"]]}, {classes} of pixels'
+    images = f'RGB images of any size, trained with {height} x {width} pixels'
+  elif card.crop:
+    images += (
+        f', bicubic, of which evaluation keeps {card.crop:.1%} along a side'
+    )
+  else:
+    images += (
+        ', bicubic, to which evaluation resizes them, ignoring aspect ratio'
+    )
   yield from _front_matter(weights, data, about)
   yield from ('', f'# {card.name}', '')
   leaves = jax.tree.leaves(weights.variables['params'])
   parameters = sum(leaf.size for leaf in leaves)
   yield (
       f'{factory.describe(card.name, card.fields, parameters)}; {classes}, for '
-      f'RGB images of {height} x {width} pixels, bicubic, {kept}.'
+      f'{images}.'
   )
   yield from ('', '## Results', '', *_results(weights, data))
   if about.note:
@@ -84,8 +98,10 @@ def _lines(weights: Weights, file_format: str, about: About) -> Iterator[str]:
 def _front_matter(weights, data, about):
   """Yields the YAML that model hubs read."""
   yield from _HEAD
+  segments = weights.card.segmenter is not None
+  task = 'image-segmentation' if segments else 'image-classification'
   if weights.card.num_classes:
-    yield 'pipeline_tag: image-classification'
+    yield f'pipeline_tag: {task}'
   if about.license:
     yield f'license: {about.license}'
   yield 'tags: [jax, flax, vision-transformer]'
@@ -96,11 +112,12 @@ def _front_matter(weights, data, about):
     yield 'model-index:'
     yield f'- name: {weights.card.name}'
     yield '  results:'
-    yield '  - task: {type: image-classification}'
+    yield f'  - task: {{type: {task}}}'
     yield f'    dataset: {{name: {data}, type: {data}}}'
     yield '    metrics:'
-    for label, _, value, _ in measured:
-      kind = 'accuracy' if 'accuracy' in label else 'loss'
+    for label, figure, value, _ in measured:
+      kinds = ('mean_iou', 'accuracy', 'loss')
+      kind = next(kind for kind in kinds if figure.endswith(kind))
       yield f'    - {{type: {kind}, name: {label}, value: {value:.4f}}}'
   yield '---'
 
@@ -164,9 +181,16 @@ def _use(card, file_format):
       f'{result} = loaded.model.apply(loaded.variables, images, train=False)'
   )
   yield from ('```', '')
-  yield (
-      f'`images` are float32 `[b, {height}, {width}, 3]`, (pixels / 255 - '
-      f'{mean}) / {std}, as `loaded.preprocess(image)` returns each.'
-  )
+  normalised = f'(pixels / 255 - {mean}) / {std}'
+  if card.segmenter is None:
+    yield (
+        f'`images` are float32 `[b, {height}, {width}, 3]`, {normalised}, as '
+        '`loaded.preprocess(image)` returns each.'
+    )
+  else:
+    yield (
+        f'`images` are float32 `[b, h, w, 3]` of any size, {normalised}; '
+        'logits are `[b, h, w, k]`.'
+    )
   if card.num_classes:
     yield 'From a terminal: `gswinrmt predict FOLDER image.jpg`.'
