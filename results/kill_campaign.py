@@ -3,7 +3,8 @@
     nice python results/kill_campaign.py --out=results/kill_campaign.json
 
 --run=smoke takes a larger model on the digits. --signal=SIGTERM sends another
-signal: once a step is logged, the process has to end with its exit status.
+signal: from the first logged step to the summary, the process has to end with
+its exit status.
 
 Each round starts training in a new folder, kills it, resumes it to the end, and
 compares everything: the checksum of each array of the state (parameters,
@@ -153,9 +154,10 @@ class Run:
     if not self.ended():
       os.kill(self._pid, number)
       self.wait()
-    # A signal that comes before its handler ends the process by itself.
+    # Before its handler is there, and after, a signal itself ends the process.
     begun = metrics_log.read_metrics(self._folder)
-    by_itself = number == signal.SIGKILL or not begun
+    over = (self._folder / 'summary.json').exists()
+    by_itself = number == signal.SIGKILL or not begun or over
     expected = {0, -number} if by_itself else {0}
     if number != signal.SIGKILL:
       expected.add(128 + number)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import sys
 
 import chex
@@ -20,10 +21,10 @@ from gswinrmt_jax.commands import guard
 from gswinrmt_jax.commands import train as train_command
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh, processes
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import Stopped, UserError
 from gswinrmt_jax.evals import evaluator
 from gswinrmt_jax.ops import equation
-from gswinrmt_jax.runs import metrics_log, progress
+from gswinrmt_jax.runs import metrics_log, plots, progress
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import losses, train_loop, train_step
 from gswinrmt_jax.train import setup as setup_lib
@@ -224,6 +225,24 @@ def test_no_test_split_no_test(tmp_path):
   assert 'val_accuracy' in summary['best']
   assert not [name for name in summary['best'] if name.startswith('test')]
   assert 'test accuracy' not in said and 'not tested' not in said
+
+
+def test_a_signal_after_the_last_step_ends_the_run(tmp_path, monkeypatch):
+  """It comes while the last curves are drawn; nothing is tested any more."""
+  wait = plots.Curves.wait
+
+  def interrupted(curves):
+    signal.raise_signal(signal.SIGTERM)
+    wait(curves)
+
+  monkeypatch.setattr(plots.Curves, 'wait', interrupted)
+  with pytest.raises(Stopped, match='stopped by SIGTERM'):
+    tiny_parts.train(tmp_path / 'run')
+  assert not (tmp_path / 'run' / 'summary.json').exists()
+  monkeypatch.undo()
+  tiny_parts.install(monkeypatch)
+  summary, _ = tiny_parts.train(tmp_path / 'run')
+  assert 'test_accuracy' in summary['last']
 
 
 def test_a_state_that_cannot_be_made_ends_the_run_and_leaves_it_usable(

@@ -76,6 +76,7 @@ def train(
       log = stack.enter_context(contextlib.closing(_open_log(run, start)))
       if start < run.setup.schedule.stop_step:
         state = _fit(run, log, restored, preemption)
+        preemption.check()  # It may have come after the last step.
       else:
         state = restored.tree
       summary = _summarize(run, log, state)
