@@ -96,7 +96,7 @@ _RECIPE = 'train --config=digits_rmt --workdir=new'
         ('evaluate w.safetensors', 'w.safetensors is damaged: '),
         ('evaluate w.pth', 'w.pth is not a PyTorch checkpoint, or it is trunc'),
         ('evaluate digts_small', 'exist (did you mean digits_small?)'),
-        ('evaluate digits_small', 'name them by --data=digits|cifar10, or'),
+        ('evaluate digits_small', 'name them by --data=digits|'),
         ('evaluate run --data cifar10', 'has airplane, automobile, bird ...: '),
         ('evaluate run --split tset', "digits has no split 'tset': it has tr"),
         ('evaluate run --step 7', 'no checkpoint 7 in '),
