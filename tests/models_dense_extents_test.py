@@ -98,6 +98,35 @@ def test_a_padded_image_gives_what_it_gives_by_itself(name, system, head):
   assert run._cache_size() == 1
 
 
+def test_resampling_by_extents():
+  """Of 50 maps, each from its own size to its own size; noise is padding."""
+  rng = np.random.default_rng(3)
+  x = rng.normal(size=(50, 23, 29, 2)).astype(np.float32)
+  extents = rng.integers(1, (24, 30), (50, 2))
+  target = rng.integers(1, (42, 38), (50, 2))
+  cases = [
+      (ops.resize_nearest(x, extents, target, size=(41, 37)), 'nearest', None),
+      (
+          ops.resize_bilinear(x, extents, target, size=(41, 37)),
+          'bilinear',
+          None,
+      ),
+  ]
+  for bins in (1, 2, 3, 6):
+    y = ops.adaptive_average_pool(x, extents, bins=bins)
+    cases.append((y, 'pooled', (bins, bins)))
+  for got, rule, bins in cases:
+    for image, y, (h, w), size in zip(x, got, extents, target, strict=True):
+      height, width = bins or size
+      bare = image[None, :h, :w].astype(float)
+      want = oracle_segmenter.resized(
+          bare, height, width, getattr(oracle_segmenter, rule)
+      )
+      np.testing.assert_allclose(
+          y[None, :height, :width], want, rtol=0, atol=1e-5, err_msg=rule
+      )
+
+
 # Height and width of images, on the maps of 64 x 96 pixels.
 _VALID, _MAPS = (37, 60), ((16, 24), (8, 12), (4, 6), (2, 3))
 
