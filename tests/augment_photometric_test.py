@@ -4,6 +4,7 @@ import colorsys
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -43,9 +44,9 @@ def test_as_pixel_by_pixel(first):
       'saturation': (1, 0.5, 1.5, 1),
       'hue': (0, -36, 30, -20),
   }
-  how = Distortion(*(np.array(v, np.float32) for v in changes.values()))
-  how = how._replace(contrast_first=np.array(changes['contrast_first']))
-  got = photometric.distort(noise.astype(np.float32), how)
+  how = Distortion(*(jnp.array(v, jnp.float32) for v in changes.values()))
+  how = how._replace(contrast_first=jnp.array(changes['contrast_first']))
+  got = photometric.distort(jnp.asarray(noise, jnp.float32), how)
   want = [
       _distorted(image, *values)
       for image, *values in zip(noise, *changes.values(), strict=True)

@@ -31,12 +31,12 @@ FACTS = {
 
 
 class Process:
-  """Each call takes a second, of a peer two; a model called 'bad' fails."""
+  """Each call takes a second, of a peer two; the peer 'compile' fails."""
 
   journal: ClassVar[list] = []
 
   def __init__(self, spec, cores):
-    if spec.get('peer') == 'bad':
+    if spec.get('peer') == 'compile':
       raise worker.WorkerError('it fell over')
     self.spec, self.cores = spec, cores
     self.facts = {**FACTS, 'images': spec.get('batch', 1)}
@@ -71,7 +71,7 @@ def test_programs_and_rates_share_the_rounds(journal):
   bench = measure.Bench(repeats=2, seconds=1.0, say=said.append)
   programs = {
       'ours': {'task': 'train', 'batch': 2},
-      'bad': {'task': 'train', 'peer': 'bad'},
+      'bad': {'task': 'train', 'peer': 'compile'},
       'eager': {'task': 'train', 'peer': 'eager', 'batch': 2},
   }
   found = bench.measure(programs)
@@ -79,7 +79,7 @@ def test_programs_and_rates_share_the_rounds(journal):
   assert ours['dtype'] == 'float32' and ours['relative'] == 1
   assert ours['mfu'] == 1  # 1,000 FLOP in the second that a matmul needs
   assert bad == {
-      'program': 'bad', 'task': 'train', 'peer': 'bad', 'dtype': 'float32',
+      'program': 'bad', 'task': 'train', 'peer': 'compile', 'dtype': 'float32',
       'platform': 'cpu', 'not_measured': 'it fell over',
   }  # fmt: skip
   assert eager['milliseconds'] == 2000 and eager['peak_bytes'] == 5e9
@@ -106,7 +106,7 @@ def _run(tmp_path, *options):
 def test_the_command_measures_models_beside_peers(journal, capsys, tmp_path):
   status, found = _run(
       tmp_path, '--model', 'rmt_t', 'rmt_compact', '--batch=4', '--train',
-      '--peers', 'eager', 'plain', 'bad',
+      '--peers', 'eager', 'plain', 'compile',
   )  # fmt: skip
   assert status == 0
   sizes = [group['rows'][0]['image_size'] for group in found['groups']]

@@ -133,7 +133,7 @@ def test_what_is_no_picture_is_one_line(tmp_path):
   path.write_bytes(path.read_bytes()[:5000])
   with pytest.raises(UserError, match=r'a\.png is damaged'):
     pictures.read(path)
-  with pytest.raises(UserError, match='cannot be read: Is a directory'):
+  with pytest.raises(UserError, match='is a folder: name image files in it'):
     pictures.read(tmp_path)
 
 

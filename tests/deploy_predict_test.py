@@ -164,7 +164,7 @@ def test_a_run_computes_as_its_config_says(tmp_path, monkeypatch):
     found = loaded.predict(image)
     loaded.features(image)
     loaded.write_maps(found, image, tmp_path)
-    export.make_program(weights)(image[None], weights.variables)
+    export.make_program(weights)(jnp.asarray(image[None]), weights.variables)
     return model.seen
 
   assert seen(of_run) == [('cyclic', 'auto')] * 4
@@ -231,7 +231,7 @@ def test_maps_beside_the_prediction(digits, tmp_path, capsys):
     [
         ('--point=3,4', '--point is for --maps'),
         ('--top=0', "--top is '0': must be a whole number"),
-        ('--step=first', "--step is best, latest or a number, not 'first'"),
+        ('--step=first', "--step is 'first': must be best, latest or N"),
         ('--step=3', 'it has no steps to choose from'),
         ('--image-size=8', 'at least 32x32'),
     ],

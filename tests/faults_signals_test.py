@@ -157,7 +157,7 @@ run.run(jobs, [sys.executable, '-c', sys.argv[2]])
     )
   try:
     deadline = time.monotonic() + 100
-    while 'epoch 1/4 done' not in (tmp_path / 'said').read_text():
+    while 'epoch 1/4 in' not in (tmp_path / 'said').read_text():
       assert time.monotonic() < deadline and process.poll() is None
       time.sleep(0.05)
     process.terminate()

@@ -72,7 +72,7 @@ def test_both_are_validated_and_either_may_be_the_best(averaged_run):
     assert _meta(averaged_run, step)['weights'] == _better(epochs[step])
   said = (averaged_run / 'said').read_text()
   entry = epochs[best]
-  line = f'EMA loss {entry["val_ema_loss"]:.3f}, accuracy '
+  line = f'EMA val loss {entry["val_ema_loss"]:.3f}, val acc '
   assert line + f'{entry["val_ema_accuracy"]:.2%} (best ' in said
 
 

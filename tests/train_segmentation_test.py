@@ -5,6 +5,7 @@ import pathlib
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import PIL.Image
 import pytest
@@ -109,7 +110,8 @@ def _by_hand(run):
 def _logits(weights, image):
   """Of an image without padding."""
   card = weights.card
-  image = augment_lib.normalize(image[None], card.mean, card.std)
+  image = jnp.asarray(image[None])
+  image = augment_lib.normalize(image, card.mean, card.std)
   (logits,) = weights.make_model().apply(weights.variables, image, train=False)
   return np.asarray(logits)
 

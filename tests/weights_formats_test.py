@@ -244,7 +244,7 @@ def test_a_tensor_is_no_storage(tmp_path):
     ('program', 'said'),
     [
         (b'\x80\x02}' + b')' + b'\x85' * 60 + b'K\x01s.', 'a key is neither'),
-        (b'\x80\x02]X\x01\x00\x00\x00aK\x01s.', 'no dict'),
+        (b'\x80\x02]X\x01\x00\x00\x00aK\x01s.', 'is not a dict'),
         (b'\x80\x02ccollections\nOrderedDict\n}\x85R.', 'is damaged'),
         (b'\x80\x02(X\x01\x00\x00\x00aK\x01K\x01K\x01K\x01tQ.', 'outside'),
         (b'\x80\x04\x96\xff\xff\xff\xff\xff\x00\x00\x00.', 'is damaged'),
@@ -291,7 +291,9 @@ def test_damage_is_one_line(tmp_path):
   with pytest.raises(UserError, match='does not exist'):
     torch_file.read(path)
   path.write_bytes(b'\x80\x02}q\x00.')  # before PyTorch 1.6: a bare pickle
-  with pytest.raises(UserError, match=r'no PyTorch checkpoint.*before PyTorch'):
+  with pytest.raises(
+      UserError, match=r'not a PyTorch checkpoint.*before PyTorch'
+  ):
     torch_file.read(path)
 
   value = {'w': np.arange(4, dtype=np.float32)}
