@@ -18,7 +18,7 @@ A tiny model for a few seconds, to see that all of it runs:
 
   python train.py --config=configs/camvid.py:smoke
 
-Result: not measured.
+Result: docs/segmentation.md, "CamVid".
 """
 
 import ml_collections
