@@ -17,6 +17,7 @@ _CHOICES = {
     'decay': ('none', 'fixed', 'learned'),
     'lce': ('none', 'depthwise', 'pointwise'),
     'gate_fn': ('sigmoid', 'swish'),
+    'linear_start': ('normal', 'uniform'),
 }
 
 
@@ -74,6 +75,9 @@ class Architecture:
       instead of rows, then columns (not 'sigmoid'; no windows).
     ffn_conv: Whether the FFN has its depthwise convolution.
     ffn_norm: LayerNorm inside the FFN, after its depthwise convolution.
+    linear_start: How linear layers start: 'normal', N(0, 0.02^2) with zero
+      bias, as released; 'uniform', within `+-1 / sqrt(fan_in)`, PyTorch's
+      default.
   """
 
   widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -107,6 +111,7 @@ class Architecture:
   full_stages: tuple[int, ...] = ()
   ffn_conv: bool = True
   ffn_norm: bool = True
+  linear_start: str = 'normal'
 
   def __post_init__(self):
     """Refuses what cannot be built, naming the field.

@@ -50,7 +50,9 @@ class Attention(nn.Module):
     """Mixes the tokens of the block's normalised input."""
     arch = self.arch
     channels = x.shape[-1]
-    linear = functools.partial(Dense, channels, self.dtype)
+    linear = functools.partial(
+        Dense, channels, self.dtype, start=arch.linear_start
+    )
 
     query, key, value = (
         linear(name=name)(x) for name in ('query', 'key', 'value')

@@ -1,5 +1,7 @@
 """The hierarchical model: stem, stages, head."""
 
+import functools
+
 from flax import linen as nn
 from flax.typing import Dtype
 import jax
@@ -91,7 +93,9 @@ class Backbone(nn.Module):
       blocks = Stage(arch, stage, self.dtype, self.remat)
       setattr(self, f'stage{stage + 1}', blocks)
     for index, width in enumerate(arch.widths[1:], start=1):
-      down = stem.Downsample(width, arch.downsample, self.dtype)
+      down = stem.Downsample(
+          width, arch.downsample, self.dtype, arch.linear_start
+      )
       setattr(self, f'down{index}', down)
     if arch.feature_norm:
       for stage in range(arch.stages):
@@ -99,14 +103,15 @@ class Backbone(nn.Module):
         setattr(self, f'feature_norm{stage + 1}', norm_layer)
     if not self.num_classes:
       return
+    linear = functools.partial(layers.Dense, start=arch.linear_start)
     if arch.head == 'proj':
-      self.proj = layers.Dense(arch.projection, self.dtype)
+      self.proj = linear(arch.projection, self.dtype)
       self.proj_norm = layers.BatchNorm()
     else:
       self.norm = layers.LayerNorm()
-    self.head = layers.Dense(self.num_classes, wide_dtype(self.dtype))
+    self.head = linear(self.num_classes, wide_dtype(self.dtype))
     if arch.dense_head:
-      self.dense_head = layers.Dense(self.num_classes, wide_dtype(self.dtype))
+      self.dense_head = linear(self.num_classes, wide_dtype(self.dtype))
 
   def __call__(
       self,

@@ -1,5 +1,7 @@
 """The block: position convolution (CPE), attention, feed-forward (FFN)."""
 
+import functools
+
 from flax import linen as nn
 from flax.typing import Dtype
 from jaxtyping import Array, Float
@@ -23,23 +25,26 @@ class FeedForward(nn.Module):
     use_conv: Whether there is a convolution.
     use_norm: Whether the convolved branch is normalised (`ffn_norm`).
     dtype: Computation dtype.
+    start: How the linear layers start, see `Dense`.
   """
 
   features: int
   use_conv: bool
   use_norm: bool
   dtype: Dtype
+  start: str = 'normal'
 
   @nn.compact
   def __call__(
       self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
   ) -> Float[Array, 'b h w c']:
     """Applies the network to the block's normalised input."""
-    hidden = ops.gelu(Dense(self.features, self.dtype, name='up')(x))
+    linear = functools.partial(Dense, dtype=self.dtype, start=self.start)
+    hidden = ops.gelu(linear(self.features, name='up')(x))
     if self.use_conv:
       local = DepthwiseConv(3, self.dtype, name='position')(hidden, extents)
       hidden += LayerNorm(name='norm')(local) if self.use_norm else local
-    return Dense(x.shape[-1], self.dtype, name='down')(hidden)
+    return linear(x.shape[-1], name='down')(hidden)
 
 
 class Block(nn.Module):
@@ -82,6 +87,7 @@ class Block(nn.Module):
         arch.ffn_conv,
         arch.ffn_norm,
         self.dtype,
+        arch.linear_start,
         name='ffn',
     )
     return x + self._branch('ffn', feed_forward, x, extents)

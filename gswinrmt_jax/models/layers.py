@@ -55,24 +55,26 @@ class Dense(nn.Module):
     features: Output channels.
     dtype: Computation dtype.
     use_bias: Whether there is a `b`.
-    kernel_init: How `W` starts.
-    bias_init: How `b` starts.
+    start: 'normal' for `W` of N(0, 0.02^2) and `b = 0`, as in RMT; 'uniform'
+      for both within `+-1 / sqrt(c)`, PyTorch's default.
   """
 
   features: int
   dtype: Dtype
   use_bias: bool = True
-  kernel_init: Initializer = linear_init
-  bias_init: Initializer = nn.initializers.zeros
+  start: str = 'normal'
 
   @nn.compact
   def __call__(self, x: Float[Array, '*b c']) -> Float[Array, '*b f']:
     """Returns the tokens in `features` channels."""
     shape = (x.shape[-1], self.features)
-    kernel = self.param('kernel', self.kernel_init, shape)
+    kernel_init, bias_init = linear_init, nn.initializers.zeros
+    if self.start == 'uniform':
+      kernel_init = bias_init = uniform_fan_in(x.shape[-1])
+    kernel = self.param('kernel', kernel_init, shape)
     bias = None
     if self.use_bias:
-      bias = self.param('bias', self.bias_init, shape[1:])
+      bias = self.param('bias', bias_init, shape[1:])
     return ops.dense(x.astype(self.dtype), kernel, bias)
 
 
@@ -149,11 +151,8 @@ def local_enhancement(
   local = DepthwiseConv(5, dtype, name='local')(value, extents)
   if not pointwise:
     return local
-  channels = value.shape[-1]
-  init = uniform_fan_in(channels)  # It starts as a convolution does.
-  point = Dense(
-      channels, dtype, kernel_init=init, bias_init=init, name='local_point'
-  )
+  # It starts as a convolution does.
+  point = Dense(value.shape[-1], dtype, start='uniform', name='local_point')
   return point(local)
 
 

@@ -116,11 +116,13 @@ class Downsample(nn.Module):
     features: Channels of the next stage.
     kind: 'conv' or 'merge'.
     dtype: Computation dtype.
+    start: How the linear layer of 'merge' starts, see `Dense`.
   """
 
   features: int
   kind: str
   dtype: Dtype
+  start: str = 'normal'
 
   @nn.compact
   def __call__(
@@ -138,9 +140,10 @@ class Downsample(nn.Module):
     # Down, then right: the order of the channels in Swin's weights.
     x = _cut(padding.fill(x, extents), 2).swapaxes(3, 4)
     x = layers.LayerNorm(name='norm')(x.reshape(*x.shape[:3], -1))
-    return layers.Dense(
-        self.features, self.dtype, use_bias=False, name='linear'
-    )(x)
+    linear = layers.Dense(
+        self.features, self.dtype, False, self.start, name='linear'
+    )
+    return linear(x)
 
 
 def _cut(
