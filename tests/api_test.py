@@ -165,5 +165,6 @@ def test_weights_that_ship_are_small_and_say_what_they_are():
     folder = pathlib.Path(gswinrmt_jax.__file__).parent / 'pretrained' / name
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 5e6
     text = (folder / 'README.md').read_text()
-    for part in ('license: ', 'epochs', '| test accuracy |', 'parameters;'):
+    parts = 'license: ', 'epochs', '| test accuracy |', 'parameters;'
+    for part in (*parts, 'Please cite gswinrmt_jax and the papers'):
       assert part in text, (name, part)

@@ -131,7 +131,6 @@ def test_torchvisions_operations_have_no_spread(changes, text):
 def test_recipes_for_small_images_cost_what_they_say(name):
   path = recipe_files.folder() / f'{name.partition(":")[0]}.py'
   config = recipes.resolve(recipe_files.load(name, []))
-  assert config.augment.mix_prob == 0.5
   fields = {k: v for k, v in config.model.items() if k != 'name'}
   model = factory.create_model(config.model.name, num_classes=10, **fields)
   assert model.arch.strides == (2, 4, 8)

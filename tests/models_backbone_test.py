@@ -5,6 +5,7 @@ import math
 
 import chex
 from flax import linen as nn
+from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,6 +102,41 @@ def test_strides_of_the_stem_change_maps_but_no_parameter(strides):
       factory.variable_shapes(model, (32, 32, 3)) for model in (plain, fine)
   ]
   assert shapes[0] == shapes[1]
+
+
+_WITH_LINEAR_LAYERS = (
+    {'name': 'retention_compact', 'head': 'proj', 'projection': 40},
+    {'name': 'swat_compact', 'downsample': 'merge', 'dense_head': True},
+)
+
+
+@pytest.mark.parametrize('start', ['normal', 'uniform'])
+@pytest.mark.parametrize('fields', _WITH_LINEAR_LAYERS, ids=['proj', 'merge'])
+def test_every_linear_layer_starts_as_the_field_says(start, fields):
+  """PyTorch's default is uniform within 1 / sqrt(fan_in), biases as well."""
+  model = _tiny(**fields, linear_start=start)
+  params = gswinrmt_jax.init(model, jax.random.key(0), (32, 32))['params']
+  found = 0
+  for path, leaf in traverse_util.flatten_dict(params).items():
+    kernel = params
+    for name in path[:-1]:
+      kernel = kernel[name]
+    kernel = kernel.get('kernel')
+    if path[-1] not in ('kernel', 'bias') or kernel is None or kernel.ndim != 2:
+      continue
+    found += 1
+    # The 1x1 convolution of LCE starts as a convolution in both.
+    if start == 'uniform' or path[-2] == 'local_point':
+      bound = 1 / math.sqrt(len(kernel))
+      assert np.abs(leaf).max() <= bound, path
+      deviation = bound / math.sqrt(3)
+    else:
+      deviation = 0.02 if path[-1] == 'kernel' else 0
+    if path[-1] == 'kernel':
+      np.testing.assert_allclose(leaf.std(), deviation, rtol=0.25)
+    else:
+      assert (np.abs(leaf).max() > 0) == (deviation > 0), path
+  assert found > 50
 
 
 def test_the_number_of_stages_follows_the_widths():

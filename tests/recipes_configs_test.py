@@ -16,8 +16,8 @@ from gswinrmt_jax.train import losses, optimizer, schedule
 COUNTS = {
     'ablation:retention,no_gate': 14_377_698,  # 961,408 of the gate
     'cifar10_95': 13_878_022,
-    'cifar10_small': 2_386_874,
-    'cifar10_small:rmt': 2_041_570,
+    'cifar10_small': 2_378_426,
+    'cifar10_small:rmt': 2_035_234,
     'digits_rmt': 168_994,
     'digits_retention': 212_492,
     'digits_swat': 212_492,
