@@ -6,11 +6,6 @@ import os
 import compiling
 
 os.environ.setdefault('XLA_FLAGS', compiling.quick_flags())
-# Has commands that run here leave malloc as it is (`training/allocation.py`).
-os.environ.setdefault('MALLOC_PERTURB_', '0')
-# A plugin may be there to compile with (`benchmark/compiled.py`) without CUDA's
-# libraries: JAX is not to refuse it, whichever test starts it.
-os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')
 
 import jax
 from jaxtyping import install_import_hook
