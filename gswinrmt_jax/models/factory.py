@@ -1,4 +1,4 @@
-"""Named models, and the fields that change them."""
+"""Creates the named models, with any field changed."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -15,13 +15,13 @@ from gswinrmt_jax.models import architecture, backbone, named
 
 DTYPES = ('float32', 'bfloat16')
 
-# Fields of earlier versions that chose how a model was computed, never what;
-# weights folders and runs still have them.
+# Fields of earlier versions that selected an implementation, without changing
+# the model. Runs and weights folders still contain them.
 RETIRED = ('attention_impl', 'depthwise_impl', 'ffn_impl')
 
 _SHOWN = 3  # changed fields that `describe` names
 
-# Name of each field that `create_model` takes, with its type.
+# Name and type of each field that `create_model` takes.
 FIELDS: Mapping[str, type] = {
     field.name: type(field.default)
     for field in dataclasses.fields(architecture.Architecture)
@@ -45,14 +45,14 @@ def create_model(
   Args:
     name: A name in `list_models()`.
     num_classes: Number of logits; 0 for a backbone without a head.
-    dtype: Computation dtype; parameters and statistics are float32, logits at
-      least.
-    remat: What training computes again for less memory, as `Backbone` has it.
+    dtype: Computation dtype. Parameters and statistics are float32, logits at
+      least float32.
+    remat: What the backward pass recomputes to save memory, see `Backbone`.
     **overrides: Fields of `architecture.Architecture`, such as `widths` or
       `window_size`.
 
   Raises:
-    ValueError: If the name, a field or a value is not one that exists.
+    ValueError: If a name or field does not exist, or a value is invalid.
   """
   if isinstance(dtype, str) and dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r} is not one of {DTYPES}.')
@@ -81,21 +81,21 @@ def init(
 
       variables = init(model, jax.random.key(0), (32, 32))
 
-  The images are never computed on, and parameters are drawn one by one:
-  `jax.jit(model.init)` takes several times as long, for compiling a program of
-  hundreds of random draws.
+  No images are computed, and parameters are drawn one by one.
+  `jax.jit(model.init)` takes several times as long, because it compiles a
+  program with hundreds of random draws.
 
   Args:
     model: From `create_model`.
-    key: Seeds the parameters, `jax.random.key(SEED)`.
-    image_size: Height and width of images that the model must take; they change
-      no variable.
+    key: Random key of the parameters, `jax.random.key(SEED)`.
+    image_size: Height and width, in pixels, of images that the model must
+      accept. They do not affect the variables.
 
   Returns:
     `{'params', 'batch_stats'}`, float32, for `model.apply`.
 
   Raises:
-    ValueError: If the model does not take images of this size.
+    ValueError: If the model does not accept images of this size.
   """
   image = jax.ShapeDtypeStruct((1, *image_size, 3), jnp.float32)
   return model.lazy_init(key, image, train=False)
@@ -104,15 +104,15 @@ def init(
 def describe(
     name: str, fields: Mapping[str, Any], parameters: int | None = None
 ) -> str:
-  """Returns a model's name, with what differs from the model so named.
+  """Returns a model's name and its differences from the model of that name.
 
       retention_compact, modified: widths 48 96 192, depths 2 2 4,
-      num_heads 2 4 8, ..., 2,386,874 parameters
+      num_heads 2 4 8, ..., 2,378,426 parameters
 
   Args:
     name: A name in `named.MODELS`.
     fields: Fields of `architecture.Architecture`.
-    parameters: Number of parameters; None leaves it out.
+    parameters: Number of parameters; None omits it.
   """
   original = resolve(name, {})
   changes = [
@@ -136,12 +136,12 @@ def _plain(value):
 def variable_shapes(
     model: nn.Module, image_shape: tuple[int, int, int]
 ) -> dict[str, Any]:
-  """Returns the shapes of a model's variables; nothing is allocated.
+  """Returns the shapes of a model's variables without allocating them.
 
   Args:
-    model: Called as `model(image, train=False)`.
-    image_shape: Height, width and channels; they change no shape here, but a
-      model may refuse them.
+    model: Module that is called as `model(image, train=False)`.
+    image_shape: Height, width and channels. They do not affect the variables,
+      but a model may reject them.
   """
   return jax.eval_shape(
       functools.partial(model.init, train=False),
@@ -158,7 +158,8 @@ def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     overrides: Fields to change; None keeps the named model's value.
 
   Raises:
-    ValueError: If the name or a field does not exist; the nearest is named.
+    ValueError: If the name or a field does not exist (the message suggests the
+      closest), or a value has a wrong type.
   """
   table = named.MODELS
   if name not in table:
@@ -177,7 +178,7 @@ def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _typed(key: str, value: Any) -> Any:
-  """Returns `value` as the field's type: JSON and flags know fewer types."""
+  """Converts `value` to the field's type; JSON and flags have fewer types."""
   default = getattr(architecture.Architecture, key)
   if isinstance(default, tuple):
     if not isinstance(value, (list, tuple)):
@@ -192,7 +193,7 @@ def _typed(key: str, value: Any) -> Any:
 
 
 def _number(key: str, value: Any, expected: type) -> int | float:
-  """Takes an int for a float, nothing else for anything else."""
+  """Converts an int where a float is expected; rejects any other mismatch."""
   allowed = (int, float) if expected is float else int
   if isinstance(value, bool) or not isinstance(value, allowed):
     raise ValueError(f'{key} takes {expected.__name__}, not {value!r}.')
