@@ -24,13 +24,13 @@ class LockedError(Exception):
 def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary path that replaces `path` at the end.
 
-  The caller writes a file or makes a folder there. It is next to `path`, so
-  that renaming it does not cross file systems, and every process gets a name of
-  its own. Files, folders and the new name are on the disk when this returns. If
-  writing fails, what was there before stays and the temporary path is removed.
+  The caller writes a file or creates a folder there. It is next to `path`, so
+  that renaming it does not cross file systems, and its name is unique. On
+  return, contents and new name are on disk. If writing fails, the previous file
+  stays and the temporary path is removed.
 
-  A file replaces the file before it. A folder needs a free name: replacing a
-  folder that is not empty raises `OSError`.
+  A file replaces an existing file. Replacing a folder that is not empty raises
+  `OSError`.
 
   Args:
     path: The file or folder to write.
@@ -41,7 +41,7 @@ def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
   part = _beside(path, _PART)
   try:
     yield part
-    # A rename may reach the disk before the bytes that it names.
+    # Without syncing, the rename may reach the disk before the contents.
     for written in (*part.rglob('*'), part):
       sync(written)
     os.replace(part, path)
@@ -62,7 +62,7 @@ def remove(folder: pathlib.Path) -> None:
 def remove_leftovers(folder: pathlib.Path) -> None:
   """Removes what processes killed in `replaced` or `remove` left in a folder.
 
-  Call it only while no other process writes there: hold its lock.
+  Hold the folder's lock: no other process may write there meanwhile.
   """
   for suffix in (_PART, _GONE):
     for path in folder.glob(f'.*{suffix}'):
@@ -70,7 +70,7 @@ def remove_leftovers(folder: pathlib.Path) -> None:
 
 
 def sync(path: pathlib.Path) -> None:
-  """Waits until a file, or the list of names in a folder, is on the disk."""
+  """Waits until a file, or a folder's list of names, is on disk."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
@@ -79,12 +79,13 @@ def sync(path: pathlib.Path) -> None:
 
 
 def check_can_write(path: pathlib.Path) -> None:
-  """Refuses a file that cannot be written; leaves nothing behind.
+  """Refuses a file that cannot be written, and leaves no trace.
 
   Call it before the work whose result the file will hold.
 
   Raises:
-    UserError: If there is a folder of that name, or none can be made for it.
+    UserError: If `path` is a folder, or its parent cannot be created or written
+      to.
   """
   if path.is_dir():
     raise UserError(f'cannot write {path}: it is a folder')
@@ -116,7 +117,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 
 def read_json(path: pathlib.Path) -> Any:
-  """Returns the value in a JSON file, whatever it is.
+  """Returns the value in a JSON file, of any type.
 
   Raises:
     FileNotFoundError: If there is no such file.
@@ -126,13 +127,13 @@ def read_json(path: pathlib.Path) -> Any:
     return json.loads(path.read_bytes())
   except FileNotFoundError:
     raise
-  # RecursionError: brackets nested too deep.
+  # RecursionError: brackets are nested too deeply.
   except (OSError, ValueError, RecursionError) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
 
 
 def user_cache() -> pathlib.Path:
-  """Returns this user's folder for files that can be written again."""
+  """Returns the user's cache folder for this package."""
   root = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
   return pathlib.Path(root).expanduser() / 'gswinrmt_jax'
 
@@ -141,16 +142,15 @@ def user_cache() -> pathlib.Path:
 def locked(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
   """Holds a lock file, which names the process that holds it.
 
-  The lock is the operating system's (flock), so that it ends with the process,
-  by kill -9 too. The file is removed at the end; one that is left over locks
-  nothing.
+  The lock is the operating system's (flock), so it ends with the process, even
+  by kill -9. The file is removed at the end. A leftover file locks nothing.
 
   Args:
     path: The lock file; its folder exists.
-    wait: Whether to wait for another process, which is printed, or to raise.
+    wait: Whether to print a message and wait for another process, or to raise.
 
   Yields:
-    Whether anything is locked: not on file systems without locks.
+    Whether the lock is effective: False on file systems without locks.
 
   Raises:
     LockedError: If another process holds the lock, 'process 12 on HOST'.
@@ -168,12 +168,12 @@ def locked(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
 
 
 def _open_locked(path, wait):
-  """Returns the lock file, opened, and whether it could be locked."""
+  """Returns the open lock file, and whether it could be locked."""
   while True:
-    file = path.open('a+')  # Not emptied: it says who holds it.
+    file = path.open('a+')  # Not truncated, since it names the holder.
     try:
       held = _lock(file, wait)
-      # The process that held it may have removed it since it was opened here.
+      # The previous holder may have removed the file since it was opened here.
       with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(file.fileno()), path.stat()):
           return file, held

@@ -1,4 +1,4 @@
-"""Text at the terminal: lines, a progress line, elapsed time, durations."""
+"""Terminal output: lines, a progress line, elapsed time, durations."""
 
 from collections.abc import Iterator
 import contextlib
@@ -10,15 +10,15 @@ import threading
 import time
 from typing import TextIO
 
-_PATIENCE = 2.0  # seconds before the user is told what takes so long
-_TICK = 1.0  # seconds between two drawings of the elapsed time
+_PATIENCE = 2.0  # seconds before a slow operation is shown
+_TICK = 1.0  # seconds between updates of the elapsed time
 
 
 class Terminal:
   """Prints lines; on a terminal the progress line is redrawn in place.
 
-  If whoever reads goes away, as `| head` or a lost SSH session does, the rest
-  is printed nowhere: a run does not end for it.
+  If the reader goes away, such as `| head` or a lost SSH session, further
+  output is discarded and the run continues.
   """
 
   def __init__(self, stream: TextIO | None = None):
@@ -34,17 +34,17 @@ class Terminal:
       self._print(f'{text}\n')
 
   def progress(self, text: str, *shorter: str) -> None:
-    """Prints the progress line, over the last one on a terminal.
+    """Prints the progress line; on a terminal it replaces the last one.
 
     Args:
       text: The line.
-      *shorter: Versions of it for narrow terminals, each shorter than the one
-        before; the first that fits is shown.
+      *shorter: Ever shorter versions of it for narrow terminals; the first that
+        fits is shown.
     """
     if not self._in_place:
       self.say(text)
       return
-    # A line that wraps could not be drawn over.
+    # A wrapped line could not be redrawn in place.
     room = shutil.get_terminal_size().columns - 1
     lines = [text, *shorter]
     text = next((line for line in lines if len(line) <= room), lines[-1][:room])
@@ -56,8 +56,9 @@ class Terminal:
   def busy(self, what: str) -> Iterator[None]:
     """Shows `WHAT ... 12s` if the code inside takes longer than two seconds.
 
-    On a terminal the seconds count up in place. Elsewhere it is one line: the
-    seconds follow at the end, unless something else was printed meanwhile.
+    On a terminal the seconds count up in place. Elsewhere the line is printed
+    once, and the seconds follow at the end unless something else was printed
+    meanwhile.
     """
     ended = threading.Event()
     counting = threading.Thread(
@@ -92,7 +93,7 @@ class Terminal:
 
   @contextlib.contextmanager
   def sparing(self, what: str) -> Iterator[None]:
-    """Says in one line that a file which a run can do without is missing."""
+    """Prints one line instead of raising if an optional file is not written."""
     try:
       yield
     except OSError as error:
@@ -109,7 +110,7 @@ class Terminal:
     except OSError as error:
       if error.errno not in (errno.EPIPE, errno.EIO):
         raise
-      # The descriptor, too: what is buffered is written once more at exit.
+      # Redirects the descriptor, since buffered text is written again at exit.
       nowhere = os.open(os.devnull, os.O_WRONLY)
       os.dup2(nowhere, self._stream.fileno())
       os.close(nowhere)

@@ -1,1 +1,1 @@
-"""Checkpoints of a training state: written, kept, verified, restored."""
+"""Checkpoints of the train state: saving, retention, checksums, restoring."""

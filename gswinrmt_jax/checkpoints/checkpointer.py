@@ -4,9 +4,9 @@
     STEP/meta/metadata   JSON: config, step, epoch, validation accuracy,
                          CRC-32 of each array and of this file
 
-A checkpoint is written whole or not at all. The latest and the best are kept:
-the latest to resume, the best by its validation accuracy. Of several processes
-the first writes, and decides which checkpoint all of them restore.
+A checkpoint is written whole or not at all. The latest are kept to resume from,
+and the one with the best validation accuracy. With several processes, process 0
+writes, and decides which checkpoint all of them restore.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,10 +27,10 @@ from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import interruption, RunError, UserError
 
 _STATE, _META = 'state', 'meta/metadata'
-_LATEST = 2  # kept of each kind: the newest could turn out to be damaged
+_LATEST = 2  # kept of each kind, in case the newest is damaged
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-# TensorStore raises `ValueError` for every failure, and quotes the error number
-# in its message if the operating system refused to read.
+# TensorStore raises `ValueError` for every failure. If the operating system
+# refused to read, the message quotes its error number.
 _SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
 
 
@@ -40,7 +40,7 @@ class DamagedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-  """A checkpoint that was read: `tree` like the target, `meta` as saved."""
+  """A restored checkpoint: `tree` as in the target, `meta` as saved."""
 
   tree: Any
   meta: dict[str, Any]
@@ -50,9 +50,9 @@ class Restored:
 class Checkpointer:
   """Saves and restores the checkpoints of one run folder.
 
-  Not `orbax.checkpoint.CheckpointManager`: it removes an old checkpoint file by
-  file under its own name, so that a process killed there leaves half a one, and
-  it renames what it has not synced to the disk.
+  It replaces `orbax.checkpoint.CheckpointManager`, which deletes an old
+  checkpoint file by file in place, so that a kill leaves half of it, and which
+  renames checkpoints before they are synced to disk.
   """
 
   def __init__(
@@ -62,17 +62,17 @@ class Checkpointer:
       read_only: bool = False,
       warn: Callable[[str], None] = print,
   ):
-    """Looks at a directory, which is made when something is saved.
+    """Takes the directory, which the first save creates.
 
     Args:
-      directory: Where the steps are.
+      directory: Has a folder for each step.
       read_only: Whether damaged checkpoints stay where they are.
-      warn: Called with a line for each checkpoint that is left out.
+      warn: Called with a line for each damaged checkpoint that is skipped.
 
     Raises:
-      UserError: If it is a file.
+      UserError: If the directory is a file.
     """
-    self.directory = directory.absolute()  # Orbax needs that.
+    self.directory = directory.absolute()  # Orbax requires it.
     self._read_only = read_only
     self._warn = warn
     self._writing = None
@@ -86,68 +86,68 @@ class Checkpointer:
   def save(
       self, state: Any, *, accuracy: float | None, meta: Mapping[str, Any]
   ) -> None:
-    """Copies a state to the host and starts to write it, under its step.
+    """Copies a state to the host and writes it asynchronously, under its step.
 
-    Every process has to call this. It waits for the save before, and returns
+    Every process has to call this. It waits for the previous save, and returns
     when the arrays may be donated.
 
     Args:
-      state: A dataclass or mapping of array trees, with `step`; each process
-        has all of it. Fields that are None are left out.
-      accuracy: On validation data, of a segmenter its mean IoU; decides which
-        checkpoint is the best. None for a mid-epoch checkpoint, which goes when
-        an epoch's is complete.
-      meta: JSON values.
+      state: A dataclass or mapping of array trees, including `step`; each
+        process has all of it. Fields that are None are left out.
+      accuracy: Validation accuracy, or the mean IoU of a segmenter; decides
+        which checkpoint is the best. None for a mid-epoch checkpoint, which is
+        removed once an epoch's checkpoint is complete.
+      meta: JSON values to store with the state.
 
     Raises:
-      RunError: If the save before failed.
+      RunError: If the previous save failed.
     """
     self.wait()
     if not processes.is_first():
       return
     values = jax.device_get(fields(state))
     if jax.default_backend() == 'cpu':
-      # These may be the very buffers that are donated next.
+      # The arrays may share buffers with the state, which is donated next.
       values = jax.tree.map(np.array, values)
     self._writing = threading.Thread(
         target=self._write,
         args=(values, {**meta, 'accuracy': accuracy}),
-        daemon=True,  # A second Ctrl-C ends the process while it writes.
+        daemon=True,  # A second Ctrl-C ends the process even during a write.
     )
     self._writing.start()
 
   def wait(self) -> None:
-    """Waits until all is on the disk; every process has to call this.
+    """Waits until the save is on disk; every process has to call this.
 
     Raises:
-      RunError: If something could not be written.
+      RunError: If the save failed.
     """
     self._join()
     self.check()
 
   def check(self) -> None:
-    """Raises the error of a save that failed; every process has to call it."""
+    """Raises the error of a failed save; every process has to call this."""
     with processes.together():
       self._check()
 
   def close(self) -> None:
-    """Waits until what this process writes is on the disk."""
+    """Waits until the save of this process, if any, is on disk."""
     self._join()
     self._check()
 
   def abandon(self) -> None:
-    """Stops waiting for a running save; it may end with the process."""
+    """Stops waiting for a running save, which may end with the process."""
     self._writing = self._failure = None
 
   def clean(self) -> None:
-    """Removes incomplete and superseded checkpoints of a killed run."""
+    """Removes incomplete and superseded checkpoints left by a killed run."""
     files.remove_leftovers(self.directory)
     accuracies, damaged = self._accuracies()
     if not damaged:
       self._remove_superseded(accuracies)
 
   def steps(self) -> list[int]:
-    """Returns the steps that are on the disk, in order."""
+    """Returns the steps that have a checkpoint on disk, in order."""
     if not self.directory.is_dir():
       return []
     names = [path.name for path in self.directory.iterdir() if path.is_dir()]
@@ -159,18 +159,18 @@ class Checkpointer:
       try:
         return self._folder(step), read_meta(self._folder(step))
       except DamagedError:
-        continue  # `restore_latest` says so.
+        continue  # `restore_latest` reports it.
     return None
 
   def restore_latest(self, target: Any) -> Restored | None:
     """Restores the newest checkpoint; every process has to call this.
 
-    A damaged one is named, left out and, unless read-only, moved to
+    Damaged checkpoints are reported, skipped and, unless read-only, moved to
     `damaged_checkpoints` next to the directory.
 
     Args:
-      target: Shapes, dtypes and shardings: of a whole state, or a dict of some
-        of its fields, such as `{'params', 'batch_stats', 'ema'}`.
+      target: Shapes, dtypes and shardings of a whole state, or of a dict with
+        some of its fields, such as `{'params', 'batch_stats', 'ema'}`.
 
     Returns:
       The checkpoint; None if there is none.
@@ -183,8 +183,8 @@ class Checkpointer:
   def restore_best(self, target: Any) -> Restored | None:
     """Restores the best checkpoint; otherwise like `restore_latest`.
 
-    It has the highest validation accuracy, and is the latest of equal ones. A
-    mid-epoch checkpoint, which has none, is better than nothing.
+    The best has the highest validation accuracy; a tie goes to the latest.
+    Mid-epoch checkpoints, which have no accuracy, come last.
     """
     with processes.together():
       accuracies, damaged = self._accuracies()
@@ -200,7 +200,7 @@ class Checkpointer:
     """Restores the checkpoint of one step; `target` as in `restore_latest`.
 
     Raises:
-      UserError: If there is none, or it cannot be read.
+      UserError: If it does not exist or cannot be read.
     """
     others = [str(other) for other in self.steps() if other != step]
     known = ', '.join(others) or 'none'
@@ -240,9 +240,9 @@ class Checkpointer:
     ) from failure
 
   def _write(self, tree, meta):
-    """Writes a checkpoint, then removes what it supersedes; in a thread."""
+    """Writes a checkpoint and removes those it supersedes; runs in a thread."""
     try:
-      # Without its parents: a run folder that was removed is not made again.
+      # Without parents: a run folder that was deleted is not created again.
       self.directory.mkdir(exist_ok=True)
       accuracies, damaged = self._accuracies()
       self._tell(damaged)
@@ -258,7 +258,7 @@ class Checkpointer:
       files.remove(self._folder(step))
 
   def _accuracies(self):
-    """Returns the accuracies by step, and why the meta of others is damaged."""
+    """Returns accuracies by step, and errors by step where meta is damaged."""
     accuracies, damaged = {}, {}
     for step in self.steps():
       try:
@@ -277,7 +277,7 @@ class Checkpointer:
         self._tell({step: error})
         damaged.append(step)
       else:
-        # Only now: if none can be read, the cause may lie elsewhere.
+        # Only after a success: if none can be read, the cause may be another.
         self._set_aside(damaged)
         return restored
     if damaged:
@@ -288,7 +288,7 @@ class Checkpointer:
     return None
 
   def _restore(self, step, target):
-    """Reads a checkpoint, in all processes or in none.
+    """Restores a checkpoint in all processes or in none.
 
     Raises:
       DamagedError: If process 0 found it damaged.
@@ -298,7 +298,7 @@ class Checkpointer:
     try:
       restored = read(self._folder(step), target)
     except BaseException as error:
-      # Code in C turns the exception of a signal into a SystemError.
+      # C code turns the exception of a signal handler into a SystemError.
       failure = interruption(error) or error
     if not processes.greatest(failure is not None):
       return restored
@@ -322,7 +322,7 @@ class Checkpointer:
       )
 
   def _set_aside(self, steps):
-    """Makes room: a step that is there could not be saved again."""
+    """Moves checkpoints away, so that their steps can be saved again."""
     if self._read_only:
       return
     for step in steps:
@@ -335,14 +335,14 @@ class Checkpointer:
 
 
 def superseded(accuracies: Mapping[int, float | None]) -> list[int]:
-  """Returns the steps that are no longer needed.
+  """Returns the steps whose checkpoints are no longer needed.
 
-  The best and the two latest validated checkpoints are kept, and the two latest
-  mid-epoch ones that are newer than those.
+  The best and the two latest validated checkpoints are kept. Of the two latest
+  mid-epoch checkpoints, those newer than every validated one are kept.
 
   Args:
-    accuracies: On validation data, by step; None for a mid-epoch checkpoint.
-      The latest of several with the highest accuracy is the best.
+    accuracies: Validation accuracy by step; None for a mid-epoch checkpoint. Of
+      several steps with the highest accuracy, the latest is the best.
   """
   validated = sorted(s for s, value in accuracies.items() if value is not None)
   mid_epoch = sorted(accuracies.keys() - set(validated))
@@ -357,10 +357,10 @@ def superseded(accuracies: Mapping[int, float | None]) -> list[int]:
 def write(
     folder: pathlib.Path, tree: Mapping[str, Any], meta: Mapping[str, Any]
 ) -> None:
-  """Writes a checkpoint, whole or not at all, by this process alone.
+  """Writes a checkpoint whole or not at all, in this process alone.
 
   Args:
-    folder: Where to; not there yet.
+    folder: The checkpoint's folder, which must not exist yet.
     tree: Arrays on the host.
     meta: JSON values.
   """
@@ -377,15 +377,15 @@ def write(
 
 
 def read(folder: pathlib.Path, target: Any) -> Restored:
-  """Reads a checkpoint, by this process alone, and compares its checksums.
+  """Reads a checkpoint in this process alone, and verifies its checksums.
 
   Args:
-    folder: Where it is; its name is the step.
+    folder: The checkpoint's folder, whose name is the step.
     target: As in `Checkpointer.restore_latest`.
 
   Raises:
-    DamagedError: If it is damaged.
-    UserError: If it has no values for the target.
+    DamagedError: If the checkpoint is damaged.
+    UserError: If it lacks an array of the target.
     Exception: Of any kind, if it cannot be read for another reason.
   """
   import orbax.checkpoint as ocp
@@ -417,7 +417,7 @@ def read(folder: pathlib.Path, target: Any) -> Restored:
 
 
 def read_meta(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns what was saved with a state, and its checksums.
+  """Returns the metadata saved with a state, including its checksums.
 
   Raises:
     DamagedError: If the file is missing or damaged.
@@ -439,7 +439,7 @@ def read_meta(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _orbax():
-  """Returns Orbax's checkpointer for arrays; it waits for no other process."""
+  """Returns an Orbax checkpointer that does not wait for other processes."""
   import orbax.checkpoint as ocp
 
   alone = ocp.options.MultiprocessingOptions(
@@ -454,7 +454,7 @@ def _orbax():
 
 
 def fields(state: Any) -> dict[str, Any]:
-  """Returns a state as a dict, without the fields that it does not keep."""
+  """Returns a state as a dict, without the fields that are None."""
   if not isinstance(state, Mapping):
     names = [field.name for field in dataclasses.fields(state)]
     state = {name: getattr(state, name) for name in names}
@@ -462,16 +462,16 @@ def fields(state: Any) -> dict[str, Any]:
 
 
 def _as_the_first_process(steps: Iterable[int]) -> Iterator[int]:
-  """Yields, in all processes, the steps that the first one goes through."""
+  """Yields, in all processes, the steps that process 0 goes through."""
   own = iter(steps if processes.is_first() else ())
   while (step := processes.greatest(next(own, -1))) >= 0:
     yield step
 
 
 def _is_damage(error: Exception) -> bool:
-  """Whether an error in reading tells of damage.
+  """Returns whether a read error means that the checkpoint is damaged.
 
-  It does not if the system or the memory failed: the files may be intact.
+  If the operating system failed or memory ran out, the files may be intact.
   """
   if isinstance(error, _MISSING):
     return True
@@ -483,7 +483,7 @@ def _is_damage(error: Exception) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-  """Returns one line; if the system said something, only that."""
+  """Returns an error in one line, as worded by the system if it caused it."""
   text = getattr(error, 'strerror', None) or str(error).strip()
   if found := _SYSTEM.search(text):
     return os.strerror(int(found.group(1)))

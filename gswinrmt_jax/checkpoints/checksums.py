@@ -1,6 +1,6 @@
 """Checksums in a checkpoint's metadata: of each array, and of the metadata.
 
-Orbax has none: it restores most flipped bits without an error.
+Orbax has no checksums: it restores most flipped bits without an error.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def checksum(tree: Any) -> int:
-  """Returns the CRC-32 of all values, leaf after leaf."""
+  """Returns the CRC-32 of all values of a tree, leaf after leaf."""
   total = 0
   for leaf in jax.tree.leaves(tree):
     total = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)), total)
@@ -21,7 +21,7 @@ def checksum(tree: Any) -> int:
 
 
 def names(tree: Any) -> list[str]:
-  """Returns the path of each array, 'params/head/kernel'."""
+  """Returns the path of each array, such as 'params/head/kernel'."""
   return [
       jax.tree_util.keystr(path, simple=True, separator='/')
       for path, _ in jax.tree.leaves_with_path(tree)
@@ -35,12 +35,12 @@ def by_name(tree: Any) -> dict[str, int]:
 
 
 def differing(saved: Mapping[str, int], tree: Mapping[str, Any]) -> list[str]:
-  """Returns the names in `saved` whose values are not as they were saved.
+  """Returns the names in `saved` whose values in `tree` have changed.
 
   Args:
-    saved: As `by_name` returned it; or, in old runs, a checksum for each field
-      of the state as a whole.
-    tree: The values that were read, all of them or some fields.
+    saved: Checksums from `by_name`; in old runs, one for each whole field of
+      the state.
+    tree: The values that were read: all fields or some.
   """
   found = by_name(tree)
   found |= {name: checksum(part) for name, part in tree.items()}
@@ -48,5 +48,5 @@ def differing(saved: Mapping[str, int], tree: Mapping[str, Any]) -> list[str]:
 
 
 def of_json(value: Any) -> int:
-  """Returns the CRC-32 of a JSON value, however it is laid out in a file."""
+  """Returns the CRC-32 of a JSON value, independent of a file's layout."""
   return zlib.crc32(json.dumps(value, sort_keys=True).encode())

@@ -1,8 +1,8 @@
-"""Names of the raw weights and of their moving average (EMA).
+"""Names of the raw weights and of their exponential moving average (EMA).
 
-A checkpoint has the average next to the weights that are trained. Weights are
-called 'raw' or 'ema'. A score of the raw weights is NAME, of the average
-`ema_NAME`.
+A checkpoint stores the EMA next to the trained weights. The weights are called
+'raw' or 'ema'. A score is called `NAME` for the raw weights and `ema_NAME` for
+the EMA.
 """
 
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from typing import Any
 
 RAW, EMA = 'raw', 'ema'
 PREFIX = f'{EMA}_'
-# What decides which weights are better: of segmenters, and of classifiers.
+# Scores that decide which weights are better, of segmenters and of classifiers.
 _DECIDING = ('mean_iou', 'accuracy')
 
 
 def joined(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
-  """Returns weights and average in one tree, as a checkpoint has them.
+  """Returns raw weights and EMA in one tree, as a checkpoint stores them.
 
   Args:
     variables: The raw weights, `{'params', 'batch_stats'}`.
-    average: Their average, or None if none is kept.
+    average: Their EMA, or None if none is kept.
   """
   return dict(variables) if average is None else {**variables, EMA: average}
 
@@ -31,16 +31,16 @@ def by_name(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-  """Returns scores of 'raw' and 'ema' in one table, with `ema_` prefixed."""
+  """Merges the scores of 'raw' and 'ema'; the latter get the prefix `ema_`."""
   average = scores.get(EMA, {})
   prefixed = {PREFIX + name: value for name, value in average.items()}
   return {**scores[RAW], **prefixed}
 
 
 def better(scores: Mapping[str, Any], split: str = '') -> tuple[float, str]:
-  """Returns the higher score in merged scores, and 'raw' or 'ema'.
+  """Returns the higher score in merged scores, and whether 'raw' or 'ema'.
 
-  The score is the accuracy, of a segmenter the mean IoU. Equal ones count as
+  The score is the accuracy, or the mean IoU of a segmenter. A tie counts as
   'raw'.
 
   Args:

@@ -1,4 +1,4 @@
-"""Compilation of the training step ahead of time, and its cache on disk."""
+"""Ahead-of-time compilation of the train step, and the compilation cache."""
 
 from collections.abc import Callable, Iterator
 import concurrent.futures
@@ -15,10 +15,10 @@ from gswinrmt_jax.terminal import Terminal
 def keep_programs() -> None:
   """Caches programs for an accelerator in the user's cache folder.
 
-  Compiling for one takes minutes, mostly for choosing among kernels. A place
-  that was chosen before (`JAX_COMPILATION_CACHE_DIR`) stays, and
-  `JAX_ENABLE_COMPILATION_CACHE=false` keeps none. On a CPU nothing is kept:
-  what JAX 0.10 would keep there runs on one core.
+  Compiling for an accelerator takes minutes, mostly to choose among kernels. A
+  cache folder that is already set (`JAX_COMPILATION_CACHE_DIR`) is kept, and
+  `JAX_ENABLE_COMPILATION_CACHE=false` turns the cache off. On a CPU nothing is
+  cached: programs that JAX 0.10 makes for the cache run on one core.
   """
   if jax.default_backend() == 'cpu' or jax.config.jax_compilation_cache_dir:
     return
@@ -30,13 +30,13 @@ def keep_programs() -> None:
 def in_background(
     function: Any, *args: Any, terminal: Terminal
 ) -> Iterator[Callable[[], Callable[..., Any]]]:
-  """Traces the training step and compiles it in a thread.
+  """Traces the train step and compiles it in a thread.
 
-  Inside, other programs can be traced, compiled and run: XLA needs nothing of
-  Python.
+  Meanwhile, the code inside can trace, compile and run other programs, since
+  XLA does not need Python.
 
   Args:
-    function: The training step, jitted.
+    function: The jitted train step.
     *args: Its arguments, or their shapes.
     terminal: Where the elapsed time is shown.
 
@@ -44,8 +44,8 @@ def in_background(
     Function that waits for the compiled step and returns it.
   """
   with terminal.busy('Compiling the training step (once)'):
-    # Tracing makes objects by the million, which Python would look through
-    # again and again: a fifth of the time.
+    # Tracing creates millions of objects. The garbage collector would scan them
+    # again and again, for a fifth of the time.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -59,11 +59,11 @@ def in_background(
 def announced(
     function: Any, name: str, terminal: Terminal
 ) -> Callable[..., Any]:
-  """Returns a jitted function whose first call shows that it compiles.
+  """Wraps a jitted function so that its first call shows its compilation.
 
   Args:
-    function: The function, jitted.
-    name: What it is called in the message.
+    function: The jitted function.
+    name: Its name in the message.
     terminal: Where the elapsed time is shown.
   """
   known = False
@@ -74,7 +74,7 @@ def announced(
       with terminal.busy(f'Compiling {name} (once)'):
         compiled(function.trace(*args))
       known = True
-    return function(*args)  # JAX finds the program that was compiled.
+    return function(*args)  # JAX finds the compiled program.
 
   return call
 
@@ -82,17 +82,17 @@ def announced(
 def compiled(traced: jax.stages.Traced) -> Callable[..., Any]:
   """Compiles a traced function in a thread and waits for it.
 
-  Where XLA compiles in the main thread, JAX 0.12 hears no signal until it is
-  done.
+  If XLA compiled in the main thread, JAX 0.12 would handle no signal until it
+  is done.
   """
   return _in_thread(traced.lower().compile).result()
 
 
 def _in_thread(function: Callable[[], Any]) -> concurrent.futures.Future:
-  """Calls a function in a thread that nothing but the interpreter waits for.
+  """Calls a function in a thread that only the interpreter's exit waits for.
 
-  XLA does not stop for a signal, and exiting under the compiler crashes, so
-  Python waits for the thread before it exits; `guard.exits` does not.
+  XLA does not stop for a signal, and exiting while it compiles crashes, so
+  Python waits for the thread before it exits. `guard.exits` does not wait.
   """
   executor = concurrent.futures.ThreadPoolExecutor(1)
   called = executor.submit(function)

@@ -1,7 +1,6 @@
-"""One data-parallel mesh, for one device or several, of one process or several.
+"""The data-parallel mesh over all devices of all processes.
 
-A batch is split over the devices, so that each has separate images; of the
-state every device has a copy.
+A batch is sharded over the devices. The state is replicated on every device.
 """
 
 from typing import Any
@@ -19,20 +18,20 @@ class Devices:
   """Puts batches and states on all devices of all processes.
 
   Attributes:
-    replicated: The sharding of arrays that each device has a copy of.
-    split: The sharding of batches: each device has a run of the images, in the
-      order of the devices, so that a process has one too.
+    replicated: Sharding of arrays with a copy on each device.
+    split: Sharding of batches. Each device has a contiguous slice of the
+      images, in the order of the devices; so does each process.
   """
 
   def __init__(self, data: int = 0):
-    """Makes the mesh.
+    """Creates the mesh.
 
     Args:
-      data: Number of devices, as a check; 0 takes all there are.
+      data: Expected number of devices; 0 skips the check.
 
     Raises:
       UserError: If that is not the number of devices, or processes have
-        different numbers of them.
+        different numbers of devices.
     """
     self._count = len(jax.devices())
     if data not in (0, self._count):
@@ -51,15 +50,15 @@ class Devices:
     self.split = NamedSharding(mesh, PartitionSpec(_AXIS))
 
   def put_batch(self, batch: Any) -> Any:
-    """Splits a batch over the devices, which have to divide it.
+    """Shards a batch over the devices, whose number must divide its size.
 
     Args:
-      batch: Of several processes, each has its own run of the rows.
+      batch: The batch; with several processes, each passes its own slice.
     """
     return _put(batch, self.split)
 
   def replicate(self, tree: Any) -> Any:
-    """Puts a copy of all arrays, which each process has, on each device."""
+    """Copies all arrays to each device; each process must have them."""
     return _put(tree, self.replicated)
 
   def rounded_up(self, batch_size: int) -> int:
@@ -71,11 +70,11 @@ class Devices:
   ) -> None:
     """Checks that a training batch divides into whole pairs of images.
 
-    Mixing pairs neighbours: no image then moves from one device to another.
+    Mixing pairs neighbours. With whole pairs, no image moves between devices.
 
     Args:
       batch_size: Images per step.
-      accumulate_steps: Parts that a step takes them in.
+      accumulate_steps: Number of parts for gradient accumulation.
 
     Raises:
       UserError: If it does not.
@@ -89,7 +88,7 @@ class Devices:
       )
 
   def target(self, shapes: Any) -> Any:
-    """Returns the shapes of a state as restore targets, one copy a device."""
+    """Returns the shapes of a state as restore targets, with shardings."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             leaf.shape, leaf.dtype, sharding=self.replicated
@@ -101,7 +100,7 @@ class Devices:
 def _put(tree, sharding):
   if jax.process_count() == 1:
     return jax.device_put(tree, sharding)
-  # JAX counts this one as an implicit transfer.
+  # JAX counts this call as an implicit transfer.
   with jax.transfer_guard('allow'):
     return jax.tree.map(
         lambda local: jax.make_array_from_process_local_data(
@@ -114,10 +113,11 @@ def _put(tree, sharding):
 def quick_compilation() -> dict[str, int | bool] | None:
   """Returns compiler options for programs that compile longer than they run.
 
-  On a CPU LLVM then optimises nothing and, in JAX 0.10, which has two ways to
-  make kernels, XLA takes the older: a third of the work for a training step.
-  Nor does it cut a program into parts for LLVM, a tenth of what is left: other
-  cores have another program to compile. Elsewhere there are none.
+  On a CPU, they turn off LLVM's optimisation and, in JAX 0.10, select the older
+  of two ways to generate kernels. Compiling a train step then takes a third of
+  the work. They also keep XLA from splitting a program into parts for LLVM,
+  which saves a tenth of the rest: the other cores have another program to
+  compile. For other devices, returns None.
   """
   if jax.default_backend() != 'cpu':
     return None

@@ -1,9 +1,9 @@
 """Several processes that train one model together, on one host or on many.
 
-All of them run the same program. Each reads its own part of every batch; only
-the first writes logs and plots; all take part in checkpoints. They decide
-together: a process that left alone would leave the others waiting in the next
-sum.
+All of them run the same program. Each reads its own part of every batch. Only
+process 0 writes logs and plots; all take part in checkpoints. They decide
+together when to end: if one left alone, the others would wait for it in the
+next collective operation.
 """
 
 from collections.abc import Iterator
@@ -19,26 +19,26 @@ import numpy as np
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 
-# The number of processes, and a variable that only launched processes have: in
-# a batch script of SLURM nothing was launched.
+# Variables with the number of processes, and variables that only launched
+# processes have: the batch script of SLURM itself has only the first.
 _LAUNCHERS = (
     ('SLURM_NTASKS', 'SLURM_STEP_NODELIST'),
     ('OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_RANK'),
 )
-_LEAVE_SECONDS = 30  # wait for the others at the end
+_LEAVE_SECONDS = 30  # timeout for the other processes at the end
 
 
 def start(coordinator: str = '', count: str = '', index: str = '') -> None:
-  """Joins the other processes, before anything is done on a device.
+  """Joins the other processes; call it before any device is used.
 
-  Without arguments the launcher's environment says who they are: that of SLURM
-  or of Open MPI, which start one process for each device. Without either, or
-  with only one process, nothing is done.
+  Without arguments, the launcher's environment identifies the processes. The
+  launcher is SLURM or Open MPI, with one process per device. Without a
+  launcher, or with only one process, this does nothing.
 
   Args:
     coordinator: `HOST:PORT` of the first process, with a free port.
     count: Number of processes.
-    index: Of this one, from 0.
+    index: Index of this process, from 0.
 
   Raises:
     UserError: If only some are given, or the others cannot be reached.
@@ -66,10 +66,10 @@ def start(coordinator: str = '', count: str = '', index: str = '') -> None:
         'coordinator_address': coordinator,
         'num_processes': int(count),
         'process_id': int(index),
-        # Else a launcher's environment would give each one device.
+        # A launcher's environment would give each process only one device.
         'cluster_detection_method': 'deactivate',
     }
-  # It would take SIGTERM for itself.
+  # That service would intercept SIGTERM.
   jax.config.update('jax_enable_preemption_service', False)
   try:
     jax.distributed.initialize(**who, shutdown_timeout_seconds=_LEAVE_SECONDS)
@@ -93,18 +93,18 @@ def is_first() -> bool:
 
 
 def share() -> tuple[int, int]:
-  """Returns which part of each batch this process reads, and of how many."""
+  """Returns the part of each batch to read here, and the number of parts."""
   return jax.process_index(), jax.process_count()
 
 
 def terminal() -> Terminal:
-  """Returns the terminal; only the first process prints to it."""
-  # The null device stays open as long as the process lives.
+  """Returns the terminal; only process 0 prints to it."""
+  # The null device stays open until the process ends.
   return Terminal(None if is_first() else open(os.devnull, 'w'))
 
 
 def greatest(number: int) -> int:
-  """Returns the greatest number of all processes; all must call this."""
+  """Returns the greatest number of any process; all have to call this."""
   return int(_gather(np.array(number, np.int32)).max())
 
 
@@ -113,7 +113,7 @@ def together() -> Iterator[None]:
   """Makes all processes fail if one fails inside.
 
   Raises:
-    UserError: If another did.
+    UserError: If another process failed.
   """
   try:
     yield
@@ -128,11 +128,11 @@ def check_same(what: str, value: Any) -> None:
   """Refuses processes that were started with different values.
 
   Args:
-    what: Its name, for the message.
-    value: Something that JSON can write.
+    what: Name of the value, in the plural, for the message.
+    value: A JSON value.
 
   Raises:
-    UserError: If it is not the same in all.
+    UserError: If the processes have different values.
   """
   sums = _gather(np.array(zlib.crc32(json.dumps(value).encode()), np.uint32))
   if (sums != sums[0]).any():
@@ -140,11 +140,11 @@ def check_same(what: str, value: Any) -> None:
 
 
 def _gather(value):
-  """Returns the value of each process."""
+  """Returns the values of all processes."""
   if jax.process_count() == 1:
     return value[None]
   from jax.experimental import multihost_utils
 
-  # The value moves to the devices and back, which is the point of it.
+  # The value has to move to the devices and back.
   with jax.transfer_guard('allow'):
     return np.asarray(multihost_utils.process_allgather(value))

@@ -1,4 +1,4 @@
-"""Evaluates weights on a split: those of a run, or others."""
+"""Evaluates the weights of a run, or other weights, on a split."""
 
 import pathlib
 import re
@@ -17,7 +17,7 @@ from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights import load as weights_lib
 
-# If no run says one.
+# Defaults for weights that do not come from a run.
 _BATCH_SIZES = {'classification': 100, 'segmentation': 8}
 
 
@@ -38,28 +38,29 @@ def evaluate_run(
 
   Args:
     source: A run folder, or weights as `weights.load` takes them.
-    step: Of a run: 'best', 'latest' or a step.
-    which: Of a run: 'raw', 'ema', or None for the better of the two.
-    data: The data set; None takes the run's.
-    split: 'train', 'val' or 'test' as the run has them, or a split of the data
-      set.
-    image_size: Height and width to bring images to; None takes the card's.
-      Above the card's no margin is cut off. Of a segmenter see
+    step: Checkpoint of a run: 'best', 'latest' or a step.
+    which: Weights of a run: 'raw', 'ema', or None for the better of the two.
+    data: The data set; None for the run's.
+    split: 'train', 'val' or 'test' as the run defines them, or a split of the
+      data set.
+    image_size: Height and width, in pixels, to resize images to; None for the
+      card's. Above the card's size, no margin is cropped. For a segmenter, see
       `Weights.fit_within`.
-    batch_size: Images at a time; None takes the run's.
-    data_dir: Where the data are; None takes the run's.
-    out: JSON file to write; None names it, see below.
-    terminal: Where the table goes.
+    batch_size: Images per batch; None for the run's, or a default by task.
+    data_dir: Folder of the data; None for the run's.
+    out: JSON file to write; None for the default name below.
+    terminal: Where the table is printed.
 
   Returns:
-    What was written: to `evaluation_SPLIT_STEP.json` in the run folder, with
-    the data's name before the split if it is not the run's, with `_ema` after
-    the step for the average, with `_Npx` at the end at another image size. Of
-    other weights to the current folder, with their name and the data's before
-    the split: an exported folder stays as it was.
+    The report that was written. Its default file for a run is
+    `evaluation_SPLIT_STEP.json` in the run folder. The data set's name precedes
+    the split if it is not the run's, `_ema` follows the step for the EMA, and a
+    given image size adds `_Npx` at the end. Reports on other weights go to the
+    current folder, so that an exported folder stays unchanged; the names of the
+    weights and the data set precede the split.
 
   Raises:
-    UserError: If weights or data do not allow it.
+    UserError: If the weights or the data are unsuitable.
   """
   compilation.keep_programs()
   terminal = terminal or Terminal()
@@ -113,10 +114,10 @@ def data_of(
     split: str,
     data_dir: str | None,
 ) -> tuple[str, str, str]:
-  """Returns data set, split and folder, by the run where nothing is said.
+  """Returns data set, split and folder, which default to the run's.
 
-  The data set is prepared if it can be, and has the classes of the weights.
-  Arguments are those of `evaluate_run`.
+  Checks that the data set has the classes of the weights, and prepares it if
+  possible. The arguments are those of `evaluate_run`.
 
   Raises:
     UserError: If there is no such data set, or it has other classes.
@@ -129,7 +130,7 @@ def data_of(
     )
   name = data or recipe.data.name
   if recipe is not None and name == recipe.data.name:
-    # A recipe without a test split leaves it to the data to say so.
+    # If the recipe names no test split, the data says whether there is one.
     split = recipe.data.get(f'{split}_split') or split
     data_dir = recipe.data.dir if data_dir is None else data_dir
   data_dir = data_dir or ''
@@ -139,9 +140,9 @@ def data_of(
 
 
 def _scores(weights, split, size, batch_size, terminal):
-  """Goes once through the images of a split: data set, name, folder."""
+  """Returns the scores on a split, given as data set, name and folder."""
   card, devices = weights.card, devices_lib.Devices()
-  # Each is needed once: there is no use in keeping it.
+  # Each image is needed only once, so none is kept.
   if weights.task == 'segmentation':
     records = datasets.load_segmentation(*split, image_size=size)
   else:
@@ -162,7 +163,7 @@ def _scores(weights, split, size, batch_size, terminal):
 
 
 def _default_path(source, weights, data, split, image_size):
-  """Returns the file of a report whose place was not said."""
+  """Returns the default file of a report."""
   if weights.recipe is None:
     source = pathlib.Path(str(source).removeprefix(hub.PREFIX))
     source = source.with_suffix('') if source.is_file() else source
@@ -176,7 +177,7 @@ def _default_path(source, weights, data, split, image_size):
 
 
 def _file_name(split, step, which, image_size):
-  """Slices differ in where the colon stands, so it stays as `-`."""
+  """Returns a file name; `-` keeps the place of the colon in a slice."""
   split = split.replace(':', '-').replace('%', 'pct')
   plain = re.sub(r'[^\w.-]+', '_', split).strip('_')
   size = f'_{image_size}px' if image_size else ''

@@ -1,4 +1,4 @@
-"""A pass over a data set: every image once."""
+"""Evaluation in one pass over a data set."""
 
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,12 +11,12 @@ import numpy as np
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.evals import metrics, segmentation
 
-# What computes the sums and the scores of a task.
+# Modules that compute the sums and scores of each task.
 TASKS = {'classification': metrics, 'segmentation': segmentation}
 EvalStep = Callable[
     [Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]
 ]
-_AHEAD = 8  # batches that the host is ahead of the device
+_AHEAD = 8  # batches by which the host may be ahead of the device
 
 
 def make_eval_step(
@@ -30,8 +30,8 @@ def make_eval_step(
   Args:
     model: Called as `model(image, train=False)`, and with `extents=` if batches
       have them; returns float32 logits.
-    mean: What uint8 images are normalised with, see `batch.normalize`.
-    std: Standard deviation of the channels.
+    mean: Mean of each channel, for `augment.batch.normalize`.
+    std: Standard deviation of each channel.
     task: A name in `TASKS`.
   """
 
@@ -51,20 +51,19 @@ def evaluate(
     place: Callable[[Any], Any] = jax.device_put,
     task: str = 'classification',
 ) -> dict[str, dict[str, Any]]:
-  """Returns the scores of several weights of one model.
+  """Returns the scores of several sets of weights of one model.
 
-  The data are gone through once: loading them may take longer than the model
-  does.
+  Loads the data only once, since loading may take longer than the model does.
 
   Args:
-    eval_step: A jitted `make_eval_step`.
-    weights: The model's variables, by name.
-    batches: Each record once; padding has mask 0.
+    eval_step: The jitted result of `make_eval_step`.
+    weights: The sets of weights, each with the model's variables, by name.
+    batches: Batches with each record once; padding has mask 0.
     place: Puts a batch on the devices.
     task: As for `make_eval_step`.
 
   Returns:
-    The scores of each of the weights, by name.
+    The scores of each set of weights, by name.
   """
   results = (
       {name: eval_step(variables, batch) for name, variables in weights.items()}
@@ -80,8 +79,8 @@ def evaluate(
 def fetched(results: Iterable[Any]) -> Iterator[Any]:
   """Yields results on the host, in order, while the device computes the next.
 
-  A few batches ahead and no more: a confusion matrix of many classes, or the
-  maps of a batch, are large.
+  Only a few batches are computed ahead, since results may be large: a confusion
+  matrix of many classes, or the maps of a batch.
   """
   under_way = collections.deque()
   for result in results:

@@ -1,4 +1,4 @@
-"""Sums over a data set, and the scores that are computed from them."""
+"""Scores of classification, computed from sums over a data set."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ NUM_BINS = 15
 def batch_sums(
     logits: jax.Array, label: jax.Array, mask: jax.Array
 ) -> dict[str, jax.Array]:
-  """Returns what a batch adds to the sums over a data set.
+  """Returns a batch's contribution to the sums over a data set.
 
   Args:
     logits: float32 `[b, k]`.
@@ -39,7 +39,7 @@ def batch_sums(
   in_bin = mask[:, None] * jax.nn.one_hot(bins.astype(int), NUM_BINS)  # b 15
 
   def total(values):
-    # Padding rows may hold anything, so they are left out, not multiplied.
+    # Padding may hold non-finite values, which multiplying by 0 would keep.
     return jnp.sum(jnp.where(mask > 0, values, 0.0))
 
   return {
@@ -62,8 +62,8 @@ def batch_sums(
 def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
   """Returns the reported scores, as plain numbers and lists.
 
-  The expected calibration error is, over 15 equal bins of the confidence (the
-  largest probability) holding `n_m` of `n` images,
+  The expected calibration error uses 15 bins of equal width for the confidence,
+  the largest probability. With `n_m` of `n` images in bin m,
 
       ECE = sum_m (n_m / n) |accuracy_m - confidence_m|
 
@@ -109,7 +109,7 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
 
 
 def _confusion_lines(report, class_names):
-  """Lists each class: its accuracy, and what its images were taken for."""
+  """Yields a header and, for each class, its accuracy and predictions."""
   wide = max(8, *(len(name) for name in class_names)) + 2
   yield f'{"true class":<{max(wide, 12)}}{"accuracy":>9}   predicted as'
   header = ''.join(f'{name[:6]:>7}' for name in class_names)

@@ -1,6 +1,7 @@
 """Scores of segmentation, from one confusion matrix over all pixels.
 
-As mmsegmentation computes them: over the whole set at once, not image by image.
+As in mmsegmentation, they are computed over the whole data set at once and not
+averaged over images.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,29 +12,29 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-IGNORED = 255  # the label of pixels that have none
+IGNORED = 255  # label of pixels without a class
 
 
 def batch_sums(
     logits: jax.Array, labels: jax.Array, mask: jax.Array
 ) -> dict[str, jax.Array]:
-  """Returns what a batch adds to the sums over a data set.
+  """Returns a batch's contribution to the sums over a data set.
 
   Args:
     logits: `[b, h, w, k]`; the largest is the prediction.
-    labels: Integers `[b, h, w]` below k, or `IGNORED`: in no sum.
-    mask: `[b]`, 0 for padding rows: in no sum.
+    labels: Integers `[b, h, w]` below k, or `IGNORED`, which no sum includes.
+    mask: `[b]`, 0 for padding rows, which no sum includes.
 
   Returns:
-    `images`, their number; `loss`, the cross-entropy of labelled pixels; and
-    `confusion`, `[k, k]`, the pixels by true class (row) and predicted class
-    (column); int32, since float32 stops counting at 16.8 million.
+    `images`, the number of images; `loss`, the summed cross-entropy of labelled
+    pixels; and `confusion`, `[k, k]`, pixels by true class (row) and predicted
+    class (column). Counts are int32, since float32 stops at 16.8 million.
   """
   num_classes = logits.shape[-1]
   real = mask > 0
   counted = (labels != IGNORED) & real[:, None, None]
   pair = labels.astype(jnp.int32) * num_classes + logits.argmax(-1)
-  # What is not counted gets an index that `bincount` drops.
+  # Pixels that do not count get an index that `bincount` drops.
   pair = jnp.where(counted, pair, num_classes**2)
   confusion = jnp.bincount(pair.ravel(), length=num_classes**2)
   losses = optax.softmax_cross_entropy_with_integer_labels(
@@ -52,8 +53,8 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
       IoU_k = C_kk / (sum_j C_kj + sum_i C_ik - C_kk)
       accuracy_k = C_kk / sum_j C_kj
 
-  `mean_iou` is over the classes that are in a label or predicted anywhere;
-  `class_accuracy` is of those in a label. Those of other classes are None.
+  A class that occurs in no label and no prediction has the IoU None, and
+  `mean_iou` leaves it out. One that occurs in no label has the accuracy None.
 
   Args:
     sums: Sums of `batch_sums` over a whole data set.

@@ -1,4 +1,4 @@
-"""The data set that a run is trained on, and its records: `data.json`."""
+"""Identifies the data set and records that a run trains on: `data.json`."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -31,13 +31,13 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True)
 class ImageSpec:
-  """The images that a run's weights are for.
+  """Specification of the images that a run's weights are for.
 
   Attributes:
     info: The data set, with the image size that the model sees.
     crop: Share of the resized image that evaluation keeps, see `pictures.fit`.
-    splits: The records of 'train' and 'val'; empty in old runs.
-    maps: Checksum of the label maps that it is trained with, '' if none.
+    splits: Identities of 'train' and 'val'; empty in old runs.
+    maps: Checksum of the label maps used in training; '' if none.
   """
 
   info: datasets.Info
@@ -92,16 +92,16 @@ def of_run(
     val: batches_lib.Records,
     maps: label_maps.LabelMaps | None,
 ) -> ImageSpec:
-  """Returns the record of a run on this data, whose keys it reads."""
+  """Returns the record of a run; reads keys of its data for checksums."""
   splits = {'train': _identity(train.source), 'val': _identity(val.source)}
   checksum = maps.checksum if maps else ''
-  # Training images of the stored shape are evaluated whole.
+  # Without resizing, images are evaluated whole.
   crop = config.data.eval_crop if config.data.image_size else 1.0
   return ImageSpec(info, crop, splits, checksum)
 
 
 def read(folder: pathlib.Path, recipe: ml_collections.ConfigDict) -> ImageSpec:
-  """Returns the record of a run; the data need not be there.
+  """Returns the record of a run; does not need the data itself.
 
   Raises:
     UserError: If it is damaged, or missing and the data set is unknown.

@@ -1,7 +1,7 @@
-"""The metrics of a run: gathered on the device, printed and logged.
+"""The metrics of a run: collected on the device, printed and logged.
 
-`metrics.jsonl` has one object a line, TensorBoard's event files the same
-numbers.
+`metrics.jsonl` has one JSON object per line. TensorBoard's event files have the
+same values.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ from gswinrmt_jax.errors import RunError
 from gswinrmt_jax.runs.progress import Progress
 from gswinrmt_jax.terminal import Terminal
 
-# Metrics of which an interval has the last value, not the mean.
+# Metrics for which an interval logs the last value instead of the mean.
 _LAST = ('learning_rate', 'gamma_min', 'gamma_max')
 _FIGURES = (
     'loss',
@@ -32,9 +32,10 @@ _FIGURES = (
     'mean_iou',
     'pixel_accuracy',
 )
-# Of the weights, and of their average where one is kept.
+# Scores of the raw weights and, if one is kept, of their EMA.
 _VALIDATION = (*_FIGURES, *(raw_and_ema.PREFIX + name for name in _FIGURES))
-_DIGITS = 8  # of an epoch's means: the same wherever its intervals were cut
+# Rounding makes an epoch's means independent of how it is split into intervals.
+_DIGITS = 8
 
 
 class NotFiniteError(RunError):
@@ -45,7 +46,7 @@ class MetricsLog:
   """The log of a run.
 
   Attributes:
-    entries: All entries so far, of earlier starts of the run too.
+    entries: All entries so far, including those of the run's earlier starts.
   """
 
   def __init__(
@@ -60,16 +61,16 @@ class MetricsLog:
   ):
     """Opens the log of a run that resumes after `step`.
 
-    Entries past `step`, left by a run that was cut off, are removed, so that
-    nothing counts twice.
+    Removes entries after `step`, which an interrupted run left, so that nothing
+    counts twice.
 
     Args:
       folder: The run folder.
-      step: Updates made so far.
+      step: Number of updates already made.
       schedule: The run's `train.schedule.Schedule`.
       terminal: Where progress is printed.
-      skip_nonfinite: Whether steps may be not finite.
-      read_only: Whether another process does the writing.
+      skip_nonfinite: Whether non-finite steps are allowed.
+      read_only: Whether another process writes the log.
     """
     self._path = folder / 'metrics.jsonl'
     self._schedule, self._skip = schedule, skip_nonfinite
@@ -79,7 +80,7 @@ class MetricsLog:
     if not read_only:
       lines = [json.dumps(entry) + '\n' for entry in self.entries]
       files.write_text(self._path, ''.join(lines))
-      # Without a buffer: what could not be written is not tried again later.
+      # Unbuffered, so that a failed write is not tried again later.
       self._file = self._path.open('ab', buffering=0)
       self._events = _Events(
           folder / 'tensorboard', step=step, warn=terminal.say
@@ -89,9 +90,9 @@ class MetricsLog:
     self._restart_clock()
 
   def timing(self, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields batches; the time that the host waits for them is logged.
+    """Yields batches and measures the time that the host waits for them.
 
-    The clock starts here: compiling is not part of the first interval.
+    The clock starts here, so that the first interval excludes compilation.
     """
     self._restart_clock()
     self._progress.start_clock()
@@ -112,11 +113,11 @@ class MetricsLog:
     """Waits for the steps since the last call; logs and prints their means.
 
     Args:
-      step: Updates made so far.
+      step: Number of updates made.
 
     Raises:
-      NotFiniteError: If a loss or gradient is not finite and may not be; names
-        the step.
+      NotFiniteError: If a loss or gradient is not finite, unless such steps are
+        allowed; names the step.
       RunError: If the log cannot be written.
     """
     steps = jax.device_get(self._metrics)
@@ -153,10 +154,10 @@ class MetricsLog:
     self._restart_clock()
 
   def write_epoch(self, step: int, scores: Mapping[str, Any]) -> None:
-    """Logs and prints an epoch, or several, with its validation scores.
+    """Logs and prints the epochs since the last validation, with new scores.
 
     Args:
-      step: The epoch's last.
+      step: Last step of the epoch.
       scores: As `Setup.validate` returns them.
 
     Raises:
@@ -199,7 +200,7 @@ class MetricsLog:
 
     Args:
       kind: 'train' (an interval of steps) or 'epoch'.
-      step: Updates made so far.
+      step: Number of updates made.
       values: Numbers by name.
 
     Raises:
@@ -221,22 +222,22 @@ class MetricsLog:
   def _append(self, line):
     if not os.fstat(self._file.fileno()).st_nlink:
       raise FileNotFoundError('it was removed')
-    while line:  # On a disk that is nearly full a part may fit.
+    while line:  # A nearly full disk may take only a part.
       line = line[self._file.write(line) :]
 
 
 class _Events:
-  """A TensorBoard event file, written to synchronously.
+  """A TensorBoard event file that is written synchronously.
 
-  Not tensorboardX's `SummaryWriter`: its thread ends when the disk is full, and
-  the run would wait for it for ever. Here the run continues without events.
+  It replaces tensorboardX's `SummaryWriter`, whose thread ends when the disk is
+  full, so that the run waits forever. Here the run continues without events.
   """
 
   def __init__(
       self, folder: pathlib.Path, *, step: int, warn: Callable[[str], None]
   ):
-    """Opens a file; events after `step`, in earlier files, become void."""
-    # Imported here: a help text need not wait for it.
+    """Opens a new file; voids events after `step` in earlier files."""
+    # Imported here, so that --help does not wait for it.
     from tensorboardX import record_writer
     from tensorboardX.proto import event_pb2, summary_pb2
 
@@ -252,7 +253,7 @@ class _Events:
       self._add(step + 1, session_log=start)
 
   def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-    """Adds scalars, called `KIND/NAME`."""
+    """Adds scalars named `KIND/NAME`."""
     scalars = [
         self._summary.Value(tag=f'{kind}/{name}', simple_value=value)
         for name, value in values.items()
@@ -279,7 +280,7 @@ class _Events:
     except OSError as error:
       writer, self._writer = self._writer, None
       with contextlib.suppress(OSError, AttributeError):
-        writer.close()  # It tries to write once more.
+        writer.close()  # This tries to write once more.
       self._warn(
           f'no more TensorBoard events are written ({error.strerror}); '
           'metrics.jsonl has the same values'
@@ -287,7 +288,7 @@ class _Events:
 
 
 def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the entries of `metrics.jsonl` but for those half written."""
+  """Returns the entries of `metrics.jsonl`, except half-written ones."""
   path = folder / 'metrics.jsonl'
   entries = []
   for line in path.read_bytes().splitlines() if path.exists() else ():
@@ -301,7 +302,7 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _is_entry(entry):
-  """Whether it names its kind and step; the file may have been edited."""
+  """Returns whether an entry is valid; the file may have been edited."""
   kind, step = entry.get('kind'), entry.get('step')
   if kind == 'epoch' and not isinstance(entry.get('epoch'), int):
     return False
@@ -309,7 +310,7 @@ def _is_entry(entry):
 
 
 def _train_means(intervals, epoch):
-  """Returns the means over all updates of the intervals."""
+  """Returns the means of the metrics over all updates of the intervals."""
   updates = [
       (steps - entry.get('skipped', 0), entry)
       for steps, entry in intervals

@@ -1,4 +1,4 @@
-"""Plots of a run: its curves, and its first batch before and after."""
+"""Plots of a run: its curves, and its first batch with augmentation."""
 
 from collections.abc import Mapping, Sequence
 import itertools
@@ -14,14 +14,14 @@ from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.data import datasets, label_colors
 from gswinrmt_jax.terminal import Terminal
 
-DRAWN = 16  # images of a batch
+DRAWN = 16  # images of a batch that are drawn
 
 _DPI = 200
-_MIN_SIDE = 96  # pixels to which small images are enlarged
-_LINE, _GAP = 16, 4  # pixels of a line of text and between images
-_MARGIN = 80  # pixels to the left of a row of images, for its label
+_MIN_SIDE = 96  # pixels; smaller images are enlarged
+_LINE, _GAP = 16, 4  # height of a text line, gap between images, in pixels
+_MARGIN = 80  # pixels for the label to the left of a row of images
 
-# Key in the log, label of its axis, factor.
+# Metric in the log: axis label, scale factor.
 _PANELS = {
     'loss': ('cross-entropy', 1),
     'accuracy': ('accuracy (%)', 100),
@@ -29,7 +29,7 @@ _PANELS = {
     'learning_rate': ('learning rate', 1),
     'grad_norm': ('gradient norm', 1),
 }
-# Panels of a classifier; of a segmenter, whose second has the mean IoU, too.
+# Panels of each task. The second of a segmenter also shows the mean IoU.
 _CLASSIFIER = ('loss', 'accuracy', 'learning_rate', 'grad_norm')
 _SEGMENTER = ('loss', 'pixel_accuracy', 'learning_rate', 'grad_norm')
 _SPLITS = {
@@ -43,17 +43,17 @@ class Curves:
   """Draws a run's curves in a thread while it trains."""
 
   def __init__(self, folder: pathlib.Path, terminal: Terminal):
-    """Takes the run folder, and where to say that nothing can be drawn."""
+    """Takes the run folder, and the terminal that reports failures."""
     self._folder, self._terminal = folder, terminal
     self._thread = threading.Thread()  # none yet
 
   def wait(self) -> None:
-    """Waits until nothing is drawn any more."""
+    """Waits until the current drawing is finished."""
     if self._thread.ident:
       self._thread.join()
 
   def update(self, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Draws the entries of `metrics.jsonl`, unless it is still drawing."""
+    """Starts to draw the entries of `metrics.jsonl` unless still drawing."""
     if not self._thread.is_alive():
       self._thread = threading.Thread(
           target=draw_curves, args=(self._folder, [*entries], self._terminal)
@@ -67,16 +67,17 @@ def draw_curves(
     terminal: Terminal,
     summary: Mapping[str, Any] | None = None,
 ) -> None:
-  """Draws the metrics over the epochs: `curves.png`.
+  """Plots the metrics over the epochs in `curves.png`.
 
-  Loss, accuracy (of a segmenter mean IoU and accuracy of pixels), learning
-  rate, gradient norm and, where decays are learned, the range of gamma.
+  The panels show the loss, the accuracy (mean IoU and pixel accuracy of a
+  segmenter), the learning rate, the gradient norm and, if decays are learned,
+  the range of gamma.
 
   Args:
     folder: The run folder; its name is the title.
-    entries: Those of `metrics.jsonl`.
-    terminal: Says so if the plot cannot be written.
-    summary: That of the run, for the test results.
+    entries: The entries of `metrics.jsonl`.
+    terminal: Reports a plot that cannot be written.
+    summary: The run's summary, for the test results.
   """
   # Imported here, and without `pyplot`: no window, no global state.
   from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -112,7 +113,7 @@ def draw_curves(
 
 
 def _draw_metric(axes, name, train, epochs):
-  """Draws a metric of intervals in grey, and of epochs by split."""
+  """Draws a metric per interval and, by split, per epoch."""
   label, factor = _PANELS[name]
   split_up = name not in ('learning_rate', 'grad_norm')
   x, y = _curve(train, name, factor)
@@ -128,7 +129,7 @@ def _draw_metric(axes, name, train, epochs):
 
 
 def _draw_mean_iou(axes, epochs):
-  """Draws what chooses a segmenter's best epoch, dashed."""
+  """Draws the mean IoU, which selects a segmenter's best epoch, dashed."""
   for split, (color, named) in _SPLITS.items():
     x, y = _curve(epochs, f'{split}_mean_iou', 100)
     if y:
@@ -188,10 +189,10 @@ def write_augmented_batch(
   """Draws images before and after augmentation, one above the other.
 
   Args:
-    path: Where the PNG goes.
+    path: PNG file to write.
     batch: The images as loaded.
-    augmented: The same, augmented and normalised, and their soft targets; or
-      the label of each pixel, whose colour then covers half of it.
+    augmented: The same images, augmented and normalised, and either their soft
+      targets or the label of each pixel, drawn in half-transparent colours.
     info: The data set.
   """
   image, targets = augmented
@@ -221,11 +222,11 @@ def write_before_after(
   """Writes each image above its augmented one, row by row.
 
   Args:
-    path: File to write; its suffix says the format, for example `.png`.
+    path: File to write; its suffix sets the format, for example `.png`.
     before: uint8 [n h w 3].
     after: uint8 [n h w 3].
-    titles: Text of one or more lines under each image, cut off at its width.
-    columns: Images in a row.
+    titles: Text under each image, in one or more lines, cut off at its width.
+    columns: Images per row.
   """
   from PIL import Image, ImageDraw, ImageFont
 
@@ -247,7 +248,7 @@ def write_before_after(
     place = _GAP, row * cell_height + offset
     ImageDraw.Draw(grid).text(place, label, 'black', font, anchor)
   for i in range(count):
-    # Each cell is drawn separately, so that it cuts off a long title.
+    # Each cell is drawn separately to cut off a long title.
     cell = Image.new('RGB', (across, cell_height), 'white')
     for top, image in ((0, before[i]), (down, after[i])):
       enlarged = np.repeat(np.repeat(image, scale, axis=0), scale, axis=1)
@@ -270,9 +271,9 @@ def denormalize(
 
 
 def describe(target: np.ndarray, class_names: Sequence[str]) -> str:
-  """Names the two heaviest classes of a target, one a line: `cat: 0.71`.
+  """Lists the one or two heaviest classes of a target, such as `cat: 0.71`.
 
-  A name that is a number becomes `class 2`.
+  Each class has its own line. A numeric name such as `2` becomes `class 2`.
   """
 
   def named(label):

@@ -9,11 +9,11 @@ from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.terminal import duration, Terminal
 
 _WINDOW = 10  # intervals over which the speed is averaged
-_SLOW_DATA = 0.1  # share of the time spent waiting for data worth reporting
+_SLOW_DATA = 0.1  # share of the time spent waiting for data that is reported
 
 
 class Progress:
-  """Shows intervals of steps in the progress line, and epochs in lines."""
+  """Shows intervals in the progress line, and each epoch in its own line."""
 
   def __init__(
       self,
@@ -23,25 +23,25 @@ class Progress:
       *,
       start: int,
   ):
-    """Begins now.
+    """Starts the clock.
 
     Args:
       schedule: The run's `train.schedule.Schedule`.
-      terminal: Where it is shown.
-      entries: Those of the log so far, which know the best epoch.
-      start: Updates made so far.
+      terminal: Where progress is shown.
+      entries: The log so far, which determines the best epoch.
+      start: Number of updates already made.
     """
     self._schedule, self._terminal = schedule, terminal
     self._start, self._began = start, time.perf_counter()
     self._window = collections.deque(maxlen=_WINDOW)  # images, seconds
     self._skipped = sum(entry.get('skipped', 0) for entry in entries)
-    self._best = None  # accuracy or mean IoU, epoch, whose weights
+    self._best = None  # accuracy or mean IoU, epoch, raw or EMA
     for entry in entries:
       if entry['kind'] == 'epoch':
         self._compare(entry)
 
   def start_clock(self) -> None:
-    """Starts the elapsed time, from which the estimate of the end follows."""
+    """Restarts the clock from which the remaining time is estimated."""
     self._began = time.perf_counter()
 
   def interval(self, step: int, entry: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ class Progress:
     parts = []
     if 'loss' in entry:
       parts.append(f'loss {entry["loss"]:.3f}')
-      # Of mixed images it is counted against the class of the larger share.
+      # For mixed images, the class with the larger share counts as correct.
       first = max(0, step - schedule.log_every_steps)
       counted = 'mixed acc' if first < schedule.mixed_steps else 'acc'
       if 'accuracy' in entry:
@@ -104,14 +104,14 @@ class Progress:
   def _compare(self, entry):
     score, whose = raw_and_ema.better(entry, 'val_')
     found = score, entry['epoch'], whose
-    # Of equal scores the later epoch is the best.
+    # A tie goes to the later epoch.
     if self._best is None or found[:2] > self._best[:2]:
       self._best = found
 
   def _speed(self, entry):
     """Returns images per second over the last intervals, without validation.
 
-    A single interval may be of one step, and its figure off by a factor.
+    A single interval may have only one step, whose speed may be far off.
     """
     seconds = entry['seconds']
     self._window.append((entry['images_per_second'] * seconds, seconds))

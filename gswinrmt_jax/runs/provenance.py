@@ -1,4 +1,4 @@
-"""What a run was trained by and on: `environment.json`, one entry per start."""
+"""Provenance of a run: `environment.json`, with one entry per start."""
 
 import datetime
 import importlib.metadata
@@ -17,7 +17,7 @@ from gswinrmt_jax.errors import UserError
 _PACKAGES = (
     'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
 ).split()
-# Environment variables that change results, or how they round.
+# Prefixes of environment variables that change results or their rounding.
 _PREFIXES = ('XLA_', 'JAX_', 'NVIDIA_TF32', 'TF_CUDNN', 'CUBLAS_', 'LIBTPU_')
 _SETTINGS = (
     'jax_default_matmul_precision',
@@ -34,7 +34,7 @@ def record(
   Args:
     folder: The run folder.
     config: The resolved config.
-    step: Updates made before this start.
+    step: Number of updates made before this start.
   """
   path = folder / 'environment.json'
   device = jax.devices()[0]
@@ -64,7 +64,7 @@ def record(
 
 
 def _earlier_starts(path):
-  """Returns the entries so far; a damaged file of them stops no run."""
+  """Returns the entries so far; a damaged file must not stop a run."""
   try:
     starts = files.read_json(path)
   except (FileNotFoundError, UserError):
@@ -80,7 +80,7 @@ def _version(package):
 
 
 def _commit():
-  """Returns the commit of the source tree; None outside of one."""
+  """Returns the commit of the source tree; None outside a Git repository."""
   try:
     done = subprocess.run(
         ['git', 'describe', '--always', '--dirty', '--abbrev=40'],

@@ -1,9 +1,9 @@
 """The folder of a run: its config, and the process that trains in it.
 
 config.json          the resolved config
-environment.json     what each start ran on (`provenance`)
+environment.json     software and hardware of each start (`provenance`)
 data.json            the data set and its splits (`dataset_record`)
-metrics.jsonl        figures of each interval and epoch (`metrics_log`)
+metrics.jsonl        metrics of each interval and epoch (`metrics_log`)
 checkpoints/STEP/    (`checkpoints.checkpointer`)
 summary.json         written at the end (`summary`)
 """
@@ -19,15 +19,15 @@ from gswinrmt_jax import files, recipes
 from gswinrmt_jax.errors import UserError
 
 _CONFIG, _LOCK = 'config.json', '.lock'
-_SHOWN = 3  # differing fields that a message names
+_SHOWN = 3  # most differing fields that a message names
 
 
 @contextlib.contextmanager
 def held(folder: pathlib.Path) -> Iterator[None]:
-  """Makes a run folder if it is missing, and holds its lock.
+  """Creates a run folder if it is missing, and holds its lock.
 
-  Leftovers of a killed process are removed. A folder that is still empty at the
-  end is removed again.
+  Removes leftovers of a killed process. At the end, removes a folder created
+  here if it is still empty.
 
   Raises:
     UserError: If another process trains there, or it cannot be written to.
@@ -74,15 +74,15 @@ def check_same(
     config: ml_collections.ConfigDict,
     path: pathlib.Path,
 ) -> None:
-  """Checks that a config found in a run is this one, but for free fields.
+  """Checks that a run's config is this one, apart from free fields.
 
   Args:
-    found: What the run has.
+    found: The run's config.
     config: The resolved config.
-    path: Where it was found, for the message.
+    path: Where `found` was read from, for the message.
 
   Raises:
-    UserError: If it is another config; names the fields that differ.
+    UserError: If the configs differ; names the fields.
   """
   if differing := differences(found, config):
     if len(differing) > _SHOWN:
@@ -99,13 +99,13 @@ def write_config(
     *,
     replace: bool = True,
 ) -> None:
-  """Writes `config.json`; where there is one, only if it is to be replaced."""
+  """Writes `config.json`, over an existing one only if `replace` is set."""
   if replace or not (folder / _CONFIG).exists():
     files.write_json(folder / _CONFIG, config.to_dict())
 
 
 def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
-  """Returns the resolved config of a run folder, of earlier versions too.
+  """Returns the resolved config of a run folder, even of an earlier version.
 
   Raises:
     UserError: If there is none, or it cannot be read.

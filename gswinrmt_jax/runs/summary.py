@@ -12,7 +12,8 @@ from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.errors import UserError
 
-# Those that a run has: of a segmenter the first four and the cross-entropy.
+# Label, name, format. Rows appear only if the run has them: a segmenter has the
+# first four and the cross-entropy.
 _FIGURES = (
     ('validation mean IoU', 'val_mean_iou', '.2%'),
     ('validation pixel accuracy', 'val_pixel_accuracy', '.2%'),
@@ -25,7 +26,7 @@ _FIGURES = (
     ('test cross-entropy, smoothing 0.1', 'test_smoothed_loss', '.4f'),
 )
 _FILE = 'summary.json'
-# What every summary has.
+# Parts that every summary has.
 _PARTS = {'steps': int, 'total_steps': int, 'last': dict, 'best': dict}
 
 
@@ -43,21 +44,23 @@ def summarize(
     last: int,
     best: int,
 ) -> dict[str, Any]:
-  """Returns the figures of the last and of the best checkpoint.
+  """Returns the results of the last and of the best checkpoint.
+
+  In each result, `weights` says whether the raw weights or their EMA are better
+  on validation data.
 
   Args:
     config: The resolved config.
     schedule: The run's `train.schedule.Schedule`.
-    entries: Those of `metrics.jsonl`.
-    tested: Figures on the test split, by step; empty if the schedule was not
-      finished. Those of the average are called `ema_NAME`.
+    entries: The entries of `metrics.jsonl`.
+    tested: Scores on the test split by step; empty if the schedule was not
+      finished. Those of the EMA are called `ema_NAME`.
     last: The last step.
     best: The step with the best validation accuracy or mean IoU, of the raw
-      weights or of their average: `weights` says which of them is better at a
-      step.
+      weights or of their EMA.
   """
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
-  # Somebody may have cut the log: then a checkpoint has no entry.
+  # If somebody truncated the log, a checkpoint may have no entry.
   by_step = {entry['step']: entry for entry in epochs}
   per_epoch = schedule.num_examples / schedule.batch_size
   summary = {
@@ -90,8 +93,8 @@ def summarize(
 def load(folder: pathlib.Path) -> dict[str, Any] | None:
   """Returns the last summary; None if none was written.
 
-  A damaged one does not count as none: the run would be summed up again, and
-  the test split is read only once.
+  A damaged summary is an error: summarising the run again would read the test
+  split a second time.
 
   Raises:
     UserError: If it is damaged.
@@ -109,7 +112,7 @@ def load(folder: pathlib.Path) -> dict[str, Any] | None:
 
 
 def check(summary: Any, where: str) -> dict[str, Any]:
-  """Returns a summary that was read, if it is one.
+  """Returns a summary read from a file after checking its parts.
 
   Args:
     summary: The value in the file.
@@ -159,7 +162,7 @@ def table(summary: Mapping[str, Any]) -> str:
 
 
 def _rows():
-  """Yields the rows of the table: each figure, and below it the average's."""
+  """Yields the rows of the table: each score, and below it that of the EMA."""
   for label, name, form in _FIGURES:
     yield label, name, form
     split, _, figure = name.partition('_')

@@ -1,1 +1,1 @@
-"""Training: the loop, the update, the optimizer, stopping and resuming."""
+"""Training: train loop, train step, optimizer, stopping and resuming."""

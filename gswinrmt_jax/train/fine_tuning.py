@@ -11,24 +11,24 @@ from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train.train_state import TrainState
 from gswinrmt_jax.weights.load import Weights
 
-_SHOWN = 8  # names in a line
+_SHOWN = 8  # most names that a report lists
 _HEADS = tuple(
     f'params/{part}/'
     for part in 'head dense_head neck decode_head auxiliary_head'.split()
 )
-_BACKBONE = 'backbone'  # of a segmenter
+_BACKBONE = 'backbone'  # submodule of a segmenter
 
 
 def check(target: Mapping[str, Any], source: Weights) -> None:
-  """Refuses weights of another model, by shapes alone.
+  """Refuses weights of another model, judging by shapes alone.
 
   Args:
     target: Shapes of the model's variables.
     source: Weights to start from.
 
   Raises:
-    UserError: If, apart from the heads, less than half of the model's numbers
-      are in the source.
+    UserError: If, apart from the heads, the source has arrays for less than
+      half of the model's elements.
   """
   new, old = _flat(target), _flat(_placed(source.variables, target))
   fresh = _fresh(new, old)
@@ -45,18 +45,18 @@ def check(target: Mapping[str, Any], source: Weights) -> None:
 def transfer(
     initial: Mapping[str, Any], source: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-  """Copies every array of the source that the model has in that shape.
+  """Copies every array of the source that the model has in the same shape.
 
-  The image size does not matter, since no array depends on it; a head for
-  another number of classes keeps its initial value. A segmenter takes a
-  classifier, or a backbone alone, for its backbone.
+  The image size may differ, since no array depends on it. A head for another
+  number of classes keeps its initial values. A segmenter initialises its
+  backbone from a classifier or from a backbone alone.
 
   Args:
     initial: Freshly initialised variables of the model.
     source: Variables of another model of the family.
 
   Returns:
-    The variables to start from, and a report in lines.
+    The variables to start from, and a report as a list of lines.
   """
   new, old = _flat(initial), _flat(_placed(source, initial))
   fresh = _fresh(new, old)
@@ -79,10 +79,10 @@ def transfer(
 def start(
     state: TrainState, source: Weights, say: Callable[[str], None]
 ) -> TrainState:
-  """Copies the weights that fit; the optimizer starts at zero.
+  """Copies the weights that fit into a state; the optimizer starts afresh.
 
   Args:
-    state: Freshly initialised; its average begins at what was taken over.
+    state: Freshly initialised state; its EMA restarts at the copied weights.
     source: Weights to start from.
     say: Prints a line of the report.
   """
@@ -95,7 +95,7 @@ def start(
 
 
 def _placed(source, target):
-  """Returns a source without a backbone as the backbone of a segmenter."""
+  """Nests a source without a backbone as the backbone of a segmenter."""
   if _BACKBONE not in target['params'] or _BACKBONE in source['params']:
     return source
   return {kind: {_BACKBONE: tree} for kind, tree in source.items()}
@@ -106,7 +106,7 @@ def _flat(variables):
 
 
 def _fresh(new, old):
-  """Returns what the source has not, or not in that shape, and why."""
+  """Returns the arrays that the source cannot provide, and why."""
   fresh = {}
   for name, array in new.items():
     if name not in old:

@@ -1,4 +1,4 @@
-"""What is minimised: cross-entropy of images, of their tokens, or pixels."""
+"""Losses: cross-entropy of images, of their tokens, or of pixels."""
 
 from collections.abc import Callable
 import functools
@@ -16,14 +16,14 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import segmentation
 from gswinrmt_jax.train.schedule import Schedule
 
-# (apply, image, targets, key) -> (loss, (accuracy, what apply updated)); apply
-# is the model's, in training, with everything but the image.
+# (apply, image, targets, key) -> (loss, (accuracy, updated collections)).
+# `apply` is the model's in training mode, bound to everything but the image.
 Loss = Callable[
     [Callable[..., Any], jax.Array, Any, jax.Array],
     tuple[jax.Array, tuple[jax.Array, Any]],
 ]
 
-# What the loss of pixels may be divided by.
+# Choices of `mean_over`, the divisor of the pixel loss.
 MEANS = ('labelled', 'all')
 
 
@@ -38,7 +38,7 @@ def class_loss(
 
 
 def _accuracy(logits, targets):
-  """Against the class with the largest weight in the target."""
+  """Returns the accuracy against the class with the largest target weight."""
   return jnp.mean(logits.argmax(-1) == targets.argmax(-1))
 
 
@@ -50,22 +50,22 @@ def token_label_loss(
     *,
     weight: float,
 ) -> tuple[jax.Array, tuple[jax.Array, Any]]:
-  """Returns the loss of token labels (LV-ViT, as in the released RMT).
+  """Returns the token labelling loss (LV-ViT, as in the released RMT).
 
       L = CE(class logits, mixed target) + weight mean_hw CE(dense, target_hw)
 
-  Images are mixed in a box after the stem and their dense logits swapped back
-  in the model; the class logits are of the mixed image, and so is their target.
+  The model mixes images within a box after the stem and swaps the dense logits
+  back. Class logits belong to the mixed image, so their target is mixed, too.
 
   Args:
-    apply: The model's, in training.
-    image: Normalised.
-    targets: Soft, of images [b k] and of their tokens [b h w k].
-    key: Draws the box.
+    apply: The model's `apply` in training mode.
+    image: Normalised images.
+    targets: Soft targets of images [b k] and of their tokens [b h w k].
+    key: PRNG key for the box.
     weight: Weight of the dense logits' loss.
 
   Returns:
-    The loss, the accuracy of the class logits and updates of the model.
+    The loss, the accuracy of the class logits and the model's updates.
   """
   class_targets, token_targets = targets
   height, width = token_targets.shape[1:3]
@@ -95,16 +95,16 @@ def pixel_loss(
       L = CE(logits, labels) + auxiliary_weight CE(auxiliary, labels)
 
   Args:
-    apply: The segmenter's, in training.
-    image: Normalised.
-    labels: Of each pixel [b h w], `IGNORED` where there is none.
+    apply: The segmenter's `apply` in training mode.
+    image: Normalised images.
+    labels: Label of each pixel [b h w], `IGNORED` where there is none.
     key: Not used.
     mean_over: As for `pixel_cross_entropy`.
-    auxiliary_weight: As released 0.4; 0 for a segmenter without an auxiliary
-      head.
+    auxiliary_weight: Weight of the auxiliary head's loss, 0.4 in the released
+      code; 0 for a segmenter without an auxiliary head.
 
   Returns:
-    The loss, the accuracy over labelled pixels and updates of the model.
+    The loss, the accuracy over labelled pixels and the segmenter's updates.
   """
   del key
   if auxiliary_weight:
@@ -124,15 +124,15 @@ def pixel_loss(
 def pixel_cross_entropy(
     logits: jax.Array, labels: jax.Array, *, mean_over: str
 ) -> jax.Array:
-  """Returns the mean cross-entropy of pixels; ignored ones add nothing.
+  """Returns the mean cross-entropy of pixels; ignored pixels add nothing.
 
   Args:
     logits: float32 [b h w k].
     labels: Integers [b h w] below k, or `IGNORED`.
-    mean_over: What the sum is divided by: 'labelled', the number of pixels
-      that have a label, or 'all', the number of all pixels, as in RMT's
-      released segmentation. The latter is smaller by the share of labelled
-      pixels, which is another one in each batch.
+    mean_over: Divisor of the sum: 'labelled', the number of labelled pixels, or
+      'all', the number of all pixels, as in RMT's released segmentation. With
+      'all' the loss is scaled by the share of labelled pixels, which varies
+      from batch to batch.
 
   Raises:
     ValueError: If `mean_over` is neither.
@@ -159,14 +159,14 @@ def augmentation_and_loss(
 
   Args:
     config: A resolved config.
-    info: The data set, its image size that of the records.
-    schedule: Its steps; the last epochs may go without mixing.
-    stride: Stride of the model's last map, for token labels.
+    info: The data set; its image size is that of the records.
+    schedule: The run's schedule, which says when mixing ends.
+    stride: Stride of the model's last feature map, for token labels.
 
   Raises:
-    UserError: If token labels cannot be trained with: the model has no dense
-      head, the augmentation would not move the labels along, or images are no
-      whole number of tokens.
+    UserError: If token labels cannot be used: the model has no dense head, the
+      augmentation would not move the labels along with the image, or an image
+      is not a whole number of tokens.
   """
   if config.segmenter.head:
     return _of_segmenters(config, info)
@@ -180,7 +180,7 @@ def augmentation_and_loss(
   if not config.token_label_weight:
 
     def augmentation(key, batch):
-      # A batch has its step in training alone.
+      # Only the train step adds a 'step' to the batch.
       mixing = batch.get('step', 0) < schedule.mixed_steps
       return augment_lib.augment(
           key, batch['image'], batch['label'], settings, mixing=mixing
@@ -201,7 +201,7 @@ def augmentation_and_loss(
 
 
 def _of_segmenters(config, info):
-  """Returns augmentation and loss; crops and flips are made when decoding."""
+  """Returns augmentation and loss; decoding has already cropped and flipped."""
 
   def augmentation(key, batch):
     image = batch['image']
@@ -222,10 +222,10 @@ def _of_segmenters(config, info):
 
 
 def _augment_with_maps(settings, stride, key, batch):
-  """Returns the image, and targets of images and of their tokens."""
+  """Returns augmented images, and targets of images and of their tokens."""
   image = batch['image']
   count, height, width, _ = image.shape
-  # A batch without boxes has whole images.
+  # Without boxes, the images are whole.
   whole = jnp.tile(jnp.array([[0.0, 0.0, 1.0, 1.0]]), (count, 1))
   return augment_lib.augment_with_map(
       key,

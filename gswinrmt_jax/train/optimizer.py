@@ -1,4 +1,4 @@
-"""AdamW, and which parameters decay."""
+"""AdamW and its weight decay mask."""
 
 import functools
 from typing import Any
@@ -10,7 +10,7 @@ import optax
 
 from gswinrmt_jax.weights import state_dict
 
-# Parameters of `models.block` that scale a branch.
+# Parameters of `models.block` that scale a residual branch.
 _LAYER_SCALE = ('attention_scale', 'ffn_scale')
 _DECAY_LOGIT = 'decay_logit'
 
@@ -18,7 +18,7 @@ _DECAY_LOGIT = 'decay_logit'
 def from_config(
     config: ml_collections.ConfigDict, learning_rate: optax.Schedule
 ) -> optax.GradientTransformation:
-  """Returns the AdamW of a config; the learning rate is `train.schedule`'s."""
+  """Returns AdamW as configured, with a rate from `schedule.learning_rate`."""
   names = 'b1 b2 eps weight_decay decay decay_layer_scale'.split()
   return adamw(
       learning_rate, **{name: config.optimizer[name] for name in names}
@@ -35,9 +35,9 @@ def adamw(
     decay: str = 'kernels',
     decay_layer_scale: bool = False,
 ) -> optax.GradientTransformation:
-  """Returns AdamW whose weight decay spares what `decay_mask` says."""
-  # Not within `inject_hyperparams`: it takes the mask for a schedule and
-  # turns the decay off without a word.
+  """Returns AdamW that decays only the weights selected by `decay_mask`."""
+  # Not wrapped in `inject_hyperparams`, which would take the mask for a
+  # schedule and silently turn weight decay off.
   return optax.adamw(
       learning_rate,
       b1=b1,
@@ -49,18 +49,18 @@ def adamw(
 
 
 def decay_mask(decay: str, params: Any, *, layer_scale: bool = False) -> Any:
-  """Returns which leaves decay; the decay logits never do.
+  """Returns the weight decay mask; it never includes the decay logits.
 
   Args:
-    decay: 'kernels', all that are named so, depthwise ones included, but no
-      bias or norm; 'all', everything, as RMT with Semantic FPN was trained;
-      'not_norms', everything without 'norm' in its released name, as RMT with
-      UperNet: the norms of blocks, downsampling and feature maps do not decay,
-      but other biases and the BatchNorms of stem and heads do.
+    decay: Which leaves decay. 'kernels': kernels, including depthwise ones, but
+      no bias or norm. 'all': everything, as for RMT with Semantic FPN.
+      'not_norms': everything without 'norm' in its released name, as for RMT
+      with UperNet. Norms of blocks, downsampling and feature maps then do not
+      decay, but other biases and the BatchNorms of stem and heads do.
     params: The parameters.
-    layer_scale: Whether LayerScale decays with the kernels. In the released RMT
-      it is stored with four axes, and only arrays with one axis do not decay
-      there.
+    layer_scale: Whether LayerScale decays with the kernels. The released RMT
+      decays it: only arrays with one axis are exempt there, and LayerScale is
+      stored with four.
   """
   kernels = {'kernel', *(_LAYER_SCALE if layer_scale else ())}
 
@@ -74,7 +74,7 @@ def decay_mask(decay: str, params: Any, *, layer_scale: bool = False) -> Any:
 
 
 def _released(path):
-  """Returns the released name, our own where RMT has no such array."""
+  """Returns the released name of a path, or the path if RMT has none."""
   try:
     return state_dict.released_name(path)
   except ValueError:
@@ -84,10 +84,10 @@ def _released(path):
 def last_learning_rate(
     learning_rate: optax.Schedule, opt_state: optax.OptState
 ) -> jax.Array:
-  """Returns the learning rate of the last update; of the first, before it.
+  """Returns the learning rate of the last update; before any, of the first.
 
   Args:
-    learning_rate: That of the optimizer.
+    learning_rate: The optimizer's schedule.
     opt_state: State of `adamw`.
   """
   *_, scheduled = opt_state

@@ -1,4 +1,4 @@
-"""SIGTERM, Ctrl-C and a lost session end a run between steps."""
+"""Preemption: SIGTERM, Ctrl-C and a lost session end a run between steps."""
 
 from collections.abc import Iterator
 import contextlib
@@ -14,16 +14,16 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Preemption:
-  """Listens for signals that ask a run to end; a context manager.
+  """A context manager that handles signals asking a run to end.
 
-  The first signal raises `Stopped` at once, unless `deferred`. After it the
-  handlers are those of before: a second signal ends the process. A signal that
-  was ignored stays so, such as SIGHUP after `nohup` and Ctrl-C after `&`.
+  The first signal raises `Stopped` at once, unless `deferred`. It also restores
+  the previous handlers, so that a second signal ends the process. A signal that
+  was ignored stays ignored, such as SIGHUP after `nohup` and Ctrl-C after `&`.
 
-  Only the main thread can listen; in another one nothing is changed.
+  Only the main thread can handle signals; in another, this does nothing.
 
   Attributes:
-    received: The signal's number; None as long as there was none.
+    received: Number of the signal received, or None.
   """
 
   def __init__(self):
@@ -48,7 +48,7 @@ class Preemption:
 
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
-    """Inside, the first signal is noted in `received` and nothing is raised."""
+    """Inside, the first signal only sets `received` and raises nothing."""
     self._deferred = True
     try:
       yield
@@ -56,10 +56,10 @@ class Preemption:
       self._deferred = False
 
   def check(self) -> None:
-    """Raises `Stopped` if there was a signal.
+    """Raises `Stopped` if a signal was received.
 
-    Python drops what a handler raises inside a destructor or the garbage
-    collector, so `received` is looked at again where a run can end.
+    Python discards an exception that a handler raises inside a destructor or
+    the garbage collector, so `received` is checked again where a run can end.
     """
     if self.received:
       raise Stopped(
@@ -69,11 +69,11 @@ class Preemption:
       )
 
   def requested(self, *, agree: bool) -> int:
-    """Returns the number of a signal that asks to end now, or 0.
+    """Returns the number of the signal to stop for now, or 0.
 
     Args:
-      agree: Whether several processes may wait for each other here: they have
-        to end after the same step.
+      agree: Whether processes may wait for each other here. Several processes
+        have to stop after the same step.
     """
     if processes.share()[1] == 1:
       return self.received or 0
@@ -89,7 +89,7 @@ class Preemption:
         f'\n{signal.Signals(number).name}: ends after this step, with a '
         'checkpoint; once more to stop at once\n'
     )
-    # Not by print, which may be interrupted here; nobody may be reading.
+    # The signal may have interrupted `print`. Nobody may be reading.
     with contextlib.suppress(OSError):
       os.write(2, text.encode())
 

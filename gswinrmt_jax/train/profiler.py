@@ -1,4 +1,4 @@
-"""A trace of some steps of a run, for a viewer: `RUN/profile`."""
+"""Profiling: writes a trace of some steps of a run to `RUN/profile`."""
 
 from collections.abc import Iterator
 import contextlib
@@ -11,11 +11,11 @@ from gswinrmt_jax.terminal import Terminal
 
 
 def parse(text: str, stop_step: int) -> range:
-  """Returns the steps of `config.profile_steps`, none if it is empty.
+  """Returns the steps in `config.profile_steps`; no steps if it is empty.
 
   Args:
-    text: 'FIRST:LAST', as `recipes.check` wants it; both are traced, counted
-      from 1.
+    text: 'FIRST:LAST', counted from 1 and both included, in the format that
+      `recipes.check` requires.
     stop_step: The run's last step.
 
   Raises:
@@ -33,16 +33,16 @@ def parse(text: str, stop_step: int) -> range:
 
 
 class Profiler:
-  """Traces some of the steps."""
+  """Traces selected steps."""
 
   def __init__(self, steps: range, folder: pathlib.Path, terminal: Terminal):
-    """Takes the steps to trace, none for no trace, and where it goes."""
+    """Takes the steps to trace, which may be empty, and the output folder."""
     self._steps, self._folder, self._terminal = steps, folder, terminal
     self._running = False
 
   @contextlib.contextmanager
   def step(self, step: int) -> Iterator[None]:
-    """Traces what is called inside if the step is one to trace."""
+    """Traces the code inside if the step is selected."""
     if step in self._steps and not self._running:
       jax.profiler.start_trace(str(self._folder), create_perfetto_trace=True)
       self._running = True

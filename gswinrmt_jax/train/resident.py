@@ -1,4 +1,4 @@
-"""Images that stay on the devices: batches are gathered there."""
+"""Images kept in device memory, where batches are gathered."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,11 @@ from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import records
 from gswinrmt_jax.errors import UserError
 
-_SHARE = 0.1  # of a device's memory that images take without being asked to
+_SHARE = 0.1  # largest share of free device memory that 'auto' uses for images
 
 
 class Resident(records.Rows):
-  """Records on the devices, a copy on each; batches name the rows.
+  """Records replicated on every device; batches only name rows.
 
   Attributes:
     arrays: 'image' uint8 [n h w 3] and 'label' int32 [n].
@@ -23,8 +23,8 @@ class Resident(records.Rows):
     """Copies records to the devices.
 
     Args:
-      source: The records, which need not be kept.
-      replicate: Puts arrays on each device.
+      source: The records; the host copy may be freed afterwards.
+      replicate: Copies arrays to every device.
     """
     super().__init__(len(source), source.image_shape, source.source)
     self.arrays = replicate({'image': source.image, 'label': source.label})
@@ -35,16 +35,16 @@ def place(
     storage: str,
     replicate: Callable[[Any], Any],
 ) -> batches_lib.Records | Resident:
-  """Puts records on the devices if they belong there.
+  """Copies records to the devices if `storage` asks for it.
 
   Args:
-    loaded: Records in host memory, or decoded as needed.
-    storage: `config.data.storage`: 'device'; or 'auto', which puts them there
-      if there is an accelerator of which they take a tenth at most.
-    replicate: Puts arrays on each device.
+    loaded: Records in host memory, or decoded on demand.
+    storage: `config.data.storage`. 'device' copies the records; 'auto' copies
+      them if they take at most a tenth of an accelerator's free memory.
+    replicate: Copies arrays to every device.
 
   Raises:
-    UserError: If the devices have no room.
+    UserError: If the records do not fit into a device's free memory.
   """
   if storage not in ('device', 'auto'):
     return loaded
@@ -62,12 +62,12 @@ def place(
 
 
 def gather(batch: dict[str, jax.Array], source: Any) -> dict[str, jax.Array]:
-  """Returns a batch, on the devices, with the images that it names.
+  """Adds images and labels to a batch on the devices, if they are resident.
 
   Args:
-    batch: Has 'row' [b] if the records are resident; a row after the last one
+    batch: Has 'row' [b] if the records are resident; a row past the last record
       gets zeros.
-    source: The records, wherever they are.
+    source: The records, in any storage.
   """
   if not isinstance(source, Resident):
     return batch
@@ -83,7 +83,7 @@ def _rows(arrays, row):
 
 
 def _room():
-  """Returns the free bytes of an accelerator's memory, None for a CPU."""
+  """Returns the free memory of an accelerator in bytes; None for a CPU."""
   stats = jax.local_devices()[0].memory_stats()
   if not stats or 'bytes_limit' not in stats:
     return None

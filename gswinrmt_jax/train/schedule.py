@@ -1,4 +1,4 @@
-"""What happens at which step: learning rate, logs, validation, saves, end."""
+"""The schedule of a run: learning rate, logging, validation, saving, end."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -15,7 +15,9 @@ from gswinrmt_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-  """Epochs in steps. Batches straddle epochs and no record is dropped.
+  """Converts epochs to steps, and says what follows each step.
+
+  Batches straddle epochs, and no record is dropped.
 
   Attributes:
     num_examples: Records per epoch.
@@ -24,10 +26,10 @@ class Schedule:
     stop_after_epochs: Epoch after which this run ends.
     eval_every_epochs: Epochs between validations.
     log_every_steps: Steps between readings of the metrics.
-    checkpoint_every_steps: Steps between mid-epoch checkpoints; 0: none.
-    mixed_epochs: First epochs, in which batches are mixed; 0: in none.
-    num_steps: Steps of the whole schedule, if it ends within its last epoch; 0:
-      it does not.
+    checkpoint_every_steps: Steps between mid-epoch checkpoints; 0 for none.
+    mixed_epochs: Initial epochs in which batches are mixed; 0 for none.
+    num_steps: Steps of the whole schedule if its last epoch is cut short; 0 if
+      it ends with an epoch.
   """
 
   num_examples: int
@@ -41,12 +43,12 @@ class Schedule:
   num_steps: int = 0
 
   def epoch_end(self, epoch: int) -> int:
-    """Returns the last step of an epoch, `floor(epoch n / B)` at most."""
+    """Returns the last step of an epoch, at most `floor(epoch n / B)`."""
     step = epoch * self.num_examples // self.batch_size
     return min(step, self.num_steps or step)
 
   def epoch_of(self, step: int) -> int:
-    """Returns the epoch that a step belongs to, both counted from 1."""
+    """Returns the epoch of a step, both counted from 1."""
     epoch = -(-step * self.batch_size // self.num_examples)
     return min(epoch, self.num_epochs)
 
@@ -57,7 +59,7 @@ class Schedule:
 
   @property
   def mixed_steps(self) -> int:
-    """Steps before mixing ends."""
+    """Number of initial steps with mixed batches."""
     return self.epoch_end(self.mixed_epochs)
 
   @property
@@ -67,25 +69,25 @@ class Schedule:
 
   @functools.cached_property
   def validated_epochs(self) -> dict[int, int]:
-    """The epochs that end with a validation, by their last step."""
+    """Maps the last step of each validated epoch to that epoch."""
     every = self.eval_every_epochs
     epochs = range(every, self.stop_after_epochs + 1, every)
     steps = {self.epoch_end(epoch): epoch for epoch in epochs}
     steps[self.stop_step] = self.stop_after_epochs
-    steps.pop(0, None)  # epochs shorter than a step
+    steps.pop(0, None)  # epochs that end before the first step
     return steps
 
   def logs_at(self, step: int) -> bool:
-    """Whether metrics are read after a step: before every checkpoint, too."""
+    """Whether metrics are read after a step; always before a checkpoint."""
     due = step % self.log_every_steps == 0
     return due or self.validates_at(step) or self.saves_at(step)
 
   def validates_at(self, step: int) -> bool:
-    """Whether a step is followed by a validation, and a checkpoint."""
+    """Whether a validation and a checkpoint follow a step."""
     return step in self.validated_epochs
 
   def saves_at(self, step: int) -> bool:
-    """Whether a step is followed by a checkpoint wherever in its epoch."""
+    """Whether a periodic checkpoint follows a step, anywhere in its epoch."""
     every = self.checkpoint_every_steps
     return every > 0 and step % every == 0
 
@@ -100,10 +102,10 @@ def from_config(
     num_examples: Records per epoch.
 
   Raises:
-    UserError: If there is no step.
+    UserError: If the epochs do not fill a single batch.
   """
   records = config.num_steps * config.batch_size
-  # Either of the two is 0.
+  # One of `num_epochs` and `num_steps` is 0.
   num_epochs = config.num_epochs or -(-records // num_examples)
   schedule = Schedule(
       num_examples=num_examples,
@@ -125,7 +127,7 @@ def from_config(
 
 
 def _mixed_epochs(config, num_epochs):
-  if config.token_label_weight:  # whose boxes are mixed to the end
+  if config.token_label_weight:  # Token labelling mixes boxes until the end.
     return num_epochs
   augment = config.augment
   if not augment.mix_prob or not (augment.mixup_alpha or augment.cutmix_alpha):
@@ -136,11 +138,11 @@ def _mixed_epochs(config, num_epochs):
 def learning_rate(
     config: ml_collections.ConfigDict, schedule: Schedule
 ) -> optax.Schedule:
-  """Returns the learning rate of a config, by updates made before.
+  """Returns the learning rate of a config, by the number of updates made.
 
   Args:
     config: A checked config.
-    schedule: Its steps; a warm-up ends at step `warmup_steps`, or
+    schedule: The run's schedule. The warm-up ends at step `warmup_steps`, or
       `floor(warmup_epochs n / B)`.
 
   Raises:
@@ -180,7 +182,7 @@ def warmup_cosine(
     start: float = 0.0,
     final: float = 0.0,
 ) -> optax.Schedule:
-  r"""Linear from the start to the peak, then half a cosine to the end.
+  r"""Returns a linear warm-up followed by half a cosine.
 
       lr(t) = start + (peak - start) t / W                            t < W
       lr(t) = final + (peak - final) (1 + cos(pi (t - W) / (T - W))) / 2
@@ -189,9 +191,9 @@ def warmup_cosine(
   Args:
     peak: Largest learning rate.
     warmup_steps: `W`; 0 starts at the peak.
-    total_steps: `T`, warm-up included.
-    start: Where the warm-up begins.
-    final: Where the cosine ends.
+    total_steps: `T`, including the warm-up.
+    start: Learning rate at the start of the warm-up.
+    final: Learning rate at the end of the cosine.
 
   Raises:
     UserError: If the warm-up leaves no step for the cosine.
@@ -215,23 +217,24 @@ def warmup_poly(
     start: float = 0.0,
     final: float = 0.0,
 ) -> optax.Schedule:
-  r"""A power of the share of steps left, as RMT's segmenters were trained.
+  r"""Returns a polynomial decay with warm-up, as used for RMT's segmenters.
 
-      lr(t) = final + (peak - final) (1 - t / T)^power                t >= W
-      lr(t) = (r + (1 - r) t / W) (the same), r = start / peak        t < W
+      decay(t) = final + (peak - final) (1 - t / T)^power
+      lr(t) = (r + (1 - r) t / W) decay(t), r = start / peak          t < W
+      lr(t) = decay(t)                                                t >= W
 
-  As in mmcv the warm-up is not taken off the decay, which begins at step 0.
+  As in mmcv, the decay already begins at step 0, during the warm-up.
 
   Args:
-    peak: Where the decay begins; with a warm-up it is not reached.
-    power: Exponent; 1 is a line.
+    peak: Learning rate at the start of the decay; not reached with a warm-up.
+    power: Exponent; 1 is linear.
     warmup_steps: `W`; 0 for no warm-up.
-    total_steps: `T`, warm-up included.
-    start: Where the warm-up begins.
-    final: Where the decay ends.
+    total_steps: `T`, including the warm-up.
+    start: Learning rate at the start of the warm-up.
+    final: Learning rate at the end of the decay.
 
   Raises:
-    UserError: If the warm-up leaves no step after it.
+    UserError: If the warm-up leaves no step for the rest.
   """
   _check_warmup(warmup_steps, total_steps, 'steps')
   decay = optax.polynomial_schedule(peak, final, power, total_steps)
@@ -250,23 +253,23 @@ def epoch_learning_rates(
     start: float = 0.0,
     final: float = 0.0,
 ) -> list[float]:
-  r"""Returns the learning rate of each epoch, as RMT was trained.
+  r"""Returns the learning rate of each epoch, as used for RMT.
 
       lr(e) = start + (peak - start) t / W                            t < W
       lr(e) = final + (peak - final) (1 + cos(pi t / T)) / 2          t >= W
       t = max(e - 1, 0)
 
-  The released code sets the rate after an epoch, with the number of the epoch
-  just finished, so epochs 0 and 1 share the first value, and the warm-up is not
-  taken off the cosine, which begins past its peak. This gives what its training
-  logs print, digit by digit.
+  The released code sets the rate after each epoch, from the number of the epoch
+  just finished, so epochs 0 and 1 share the first value. Its cosine starts with
+  the warm-up, so it is past its peak when the warm-up ends. The rates equal
+  those in the released training logs, digit by digit.
 
   Args:
-    peak: Where the warm-up leads.
+    peak: Learning rate that the warm-up leads to.
     warmup_epochs: `W`; 0 starts at the peak.
     num_epochs: `T`.
-    start: Where the warm-up begins.
-    final: Where the cosine would end, at epoch `T + 1`.
+    start: Learning rate at the start of the warm-up.
+    final: Learning rate that the cosine would reach at epoch `T + 1`.
 
   Raises:
     UserError: If the warm-up leaves no epoch for the cosine.
@@ -284,15 +287,15 @@ def epoch_learning_rates(
 
 
 def piecewise(rates: Sequence[float], ends: Sequence[int]) -> optax.Schedule:
-  """Returns the schedule that is `rates[e]` in the steps of epoch e.
+  """Returns a schedule that is `rates[e]` throughout epoch e.
 
   Args:
-    rates: One for each epoch.
-    ends: Last step of each epoch: update `ends[e]`, counted from 0, is the
-      first of epoch e + 1.
+    rates: Learning rate of each epoch.
+    ends: Last step of each epoch, counted from 1. Update `ends[e]`, counted
+      from 0, is the first of epoch e + 1.
   """
   values = np.asarray(rates, np.float32)
-  # The last epoch has no end here: its rate stays.
+  # The last epoch's rate also applies after its end.
   edges = np.asarray(ends[:-1], np.int32)
 
   def rate(count):

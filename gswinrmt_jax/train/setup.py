@@ -23,7 +23,7 @@ from gswinrmt_jax.train import schedule as schedule_lib
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
-# Streams of the seed: parameters, and all that is drawn while training.
+# Random streams of the seed: parameter initialisation, and training.
 _INIT, _TRAIN = 0, 1
 
 Records = batches_lib.Records | resident.Resident
@@ -36,16 +36,16 @@ class Setup:
 
   Attributes:
     config: The resolved config.
-    info: The data set, its image size that of the records.
-    train_data: The training records, wherever they are.
+    info: The data set; its image size is that of the records.
+    train_data: The training records, in any storage.
     val_data: The validation records.
     maps: Label maps of the training records, or None.
     schedule: The steps after which the run logs, validates, saves and ends.
     profiled: The steps to trace.
-    devices: The mesh.
+    devices: The device mesh.
     augmentation: `(key, batch) -> (image, targets)`, as in the train step.
-    key: Key of all that is drawn while training.
-    create: Function that returns the state before the first step, traced.
+    key: PRNG key for everything random in training.
+    create: Traced function that returns the state before the first step.
     target: Shapes of that state, with shardings.
     train_step: `(state, batch, key) -> (state, metrics)`, jitted; donates the
       state.
@@ -72,13 +72,13 @@ class Setup:
     return compilation.compiled(self.create)()
 
   def train_batches(self, start: int) -> Iterator[tuple[int, Batch]]:
-    """Yields each step with its batch, on the devices, to the end of the run.
+    """Yields each step and its batch, on the devices, until the run ends.
 
-    One batch ahead: the next batch is on its way to the devices while they
-    compute a step. Batches are the same wherever the records are.
+    Prefetches one batch: it moves to the devices while they compute a step. The
+    batches do not depend on where the records are stored.
 
     Args:
-      start: Updates made before.
+      start: Number of updates already made.
 
     Raises:
       UserError: If a record cannot be decoded, or a worker is killed.
@@ -97,8 +97,8 @@ class Setup:
         try:
           upcoming = step, self._put(next(batches), self.train_data)
         except UserError:
-          # A signal may have ended the workers, too: the step that has its
-          # batch is still made, and the run ends after it with a checkpoint.
+          # A signal may also have killed the workers. The prefetched batch is
+          # still trained on; then the run ends with a checkpoint.
           if ahead:
             yield ahead
           raise
@@ -109,16 +109,16 @@ class Setup:
         yield ahead
 
   def validate(self, state: state_lib.TrainState) -> dict[str, Any]:
-    """Returns the validation scores of the weights and of their average."""
+    """Returns the validation scores of the raw weights and of their EMA."""
     weights = raw_and_ema.joined(state.variables, state.ema)
     return self.evaluate(weights, self.val_data)
 
   def evaluate(self, saved: Mapping[str, Any], data: Records) -> dict[str, Any]:
-    """Returns the scores of weights and, as `ema_NAME`, of their average.
+    """Returns the scores of raw weights and, as `ema_NAME`, of their EMA.
 
     Args:
-      saved: The weights, as a checkpoint has them.
-      data: The records.
+      saved: The weights, as stored in a checkpoint.
+      data: The records to evaluate on.
     """
     batches = batches_lib.eval_batches(
         data,
@@ -137,23 +137,23 @@ class Setup:
   def augmented(
       self, batch: Batch, count: int
   ) -> tuple[Batch, tuple[np.ndarray, np.ndarray]]:
-    """Returns rows of the first batch before and after the augmentation.
+    """Returns rows of the first batch before and after augmentation.
 
-    All processes take part.
+    Every process has to call this.
 
     Args:
       batch: The batch of step 1.
       count: Number of rows.
 
     Returns:
-      `batch, (image, targets)`, on the host: the rows as they were loaded, and
-      as the first train step sees them.
+      `batch, (image, targets)`, on the host: the rows as loaded, and as the
+      first train step sees them.
     """
 
     def augment(key, batch):
       image, targets = self.augmentation(key, batch)
       if self.maps:
-        targets, _ = targets  # those of the images
+        targets, _ = targets  # of images, not of tokens
       both = dict(batch), (image, targets)
       return jax.tree.map(lambda rows: rows[:count], both)
 
@@ -181,7 +181,7 @@ def build(
     terminal: Where the compilation of the eval step is shown.
 
   Raises:
-    UserError: If config or data do not allow it.
+    UserError: If the config or the data is unsuitable.
   """
   devices = mesh.Devices(config.mesh.data)
   devices.check_batch_size(config.batch_size, config.accumulate_steps)
@@ -208,7 +208,8 @@ def build(
       config, info, schedule, stride=stride
   )
   key = jax.random.key(config.seed)
-  # Not `devices.replicate`: keys of several processes cannot go through NumPy.
+  # Not `devices.replicate`, which passes arrays of several processes through
+  # NumPy: keys cannot be converted.
   train_key = jax.jit(
       lambda: jax.random.fold_in(key, _TRAIN), out_shardings=devices.replicated
   )()
@@ -288,7 +289,7 @@ def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
 def load_eval(
     config: ml_collections.ConfigDict, split: str
 ) -> batches_lib.Records:
-  """Returns the records of a split as a config's evaluation sees them."""
+  """Returns the records of a split, prepared as configured for evaluation."""
   if config.segmenter.head:
     return _load_segmentation(config, split, None)
   return _load(config, split, config.data.eval_crop)
@@ -308,7 +309,7 @@ def _load_segmentation(config, split, crop):
 
 def _load(config, split, crop):
   data = config.data
-  # 'device' and 'auto' go through memory: `resident` takes them from there.
+  # 'device' and 'auto' load into host memory; `resident` copies from there.
   in_memory = data.storage in ('device', 'auto')
   return datasets.load(
       data.name,
@@ -333,7 +334,7 @@ def _open_label_maps(config):
 
 
 def _check_data(config, train, val):
-  """Refuses data that could not be validated or tested with."""
+  """Refuses data that the run could not be validated or tested on."""
   data = config.data
   # A segmenter is trained on crops and evaluated on whole images.
   if not config.segmenter.head and train.image_shape != val.image_shape:
@@ -349,7 +350,7 @@ def _check_data(config, train, val):
     try:
       if config.segmenter.head:
         load_eval(config, data.test_split)
-      else:  # Nothing is decoded yet.
+      else:  # Opens the split without decoding anything.
         datasets.open_source(data.name, data.test_split, data.dir)
     except UserError as error:
       raise UserError(f'config.data.test_split: {error}') from error

@@ -1,4 +1,4 @@
-"""A run: from its folder, or from nothing, to its summary."""
+"""The train loop: starts or resumes a run and writes its summary."""
 
 from collections.abc import Iterator, Mapping
 import contextlib
@@ -39,7 +39,7 @@ def train(
     folder: pathlib.Path,
     terminal: Terminal | None = None,
 ) -> dict[str, Any]:
-  """Trains as a config says, from the folder's last checkpoint if it has one.
+  """Trains as configured, resuming from the folder's latest checkpoint if any.
 
   Args:
     config: A config.
@@ -50,10 +50,10 @@ def train(
     The summary, as in `summary.json`.
 
   Raises:
-    UserError: If config, data or folder do not allow it.
-    RunError: If the run had begun and cannot continue: a loss that is not
-      finite, a full disk.
-    Stopped: If a signal ended it, with a checkpoint.
+    UserError: If the config, the data or the folder is unsuitable.
+    RunError: If a run that has begun cannot continue, for example after a
+      non-finite loss or on a full disk.
+    Stopped: If a signal ended the run. Completed steps are in a checkpoint.
   """
   compilation.keep_programs()
   terminal = terminal or processes.terminal()
@@ -76,7 +76,7 @@ def train(
       log = stack.enter_context(contextlib.closing(_open_log(run, start)))
       if start < run.setup.schedule.stop_step:
         state = _fit(run, log, restored, preemption)
-        preemption.check()  # It may have come after the last step.
+        preemption.check()  # A signal may have come after the last step.
       else:
         state = restored.tree
       summary = _summarize(run, log, state)
@@ -85,16 +85,15 @@ def train(
 
 
 def _summary_of_finished(run):
-  """Returns the summary of a run that is finished, without reading its state.
+  """Returns the summary of a finished run without restoring its state.
 
-  None if there are steps to train, or if the summary was not written yet.
+  Returns None if steps remain or if the summary has not been written yet.
   """
   newest = run.checkpoints.newest_meta()
   step = int(newest[0].name) if newest else 0
   if step < run.setup.schedule.stop_step:
     return None
-  # Reuse the summary only if it belongs to this last step, so the test split
-  # is read once.
+  # A summary of this last step is reused, so that the test split is read once.
   summary = summary_lib.load(run.folder)
   return summary if summary and summary['steps'] == step else None
 
@@ -119,7 +118,7 @@ def _fit(run, log, restored, preemption):
         state = restored.tree
       else:
         state = _init_state(run)
-        run.init_from = None  # The host needs the memory no longer.
+        run.init_from = None  # frees host memory
         _write_augmented_batch(run, first[1])
       train_step = compiled_step()
     preemption.check()
@@ -132,7 +131,7 @@ def _fit(run, log, restored, preemption):
     stack.callback(curves.wait)
     stack.enter_context(_with_advice(run))
     stack.enter_context(preemption.deferred())
-    # What moves between host and devices does so explicitly.
+    # All transfers between host and devices must be explicit.
     stack.enter_context(jax.transfer_guard('disallow'))
     batches = _while_workers_live(itertools.chain([first], batches), preemption)
     for step, batch in log.timing(batches):
@@ -152,7 +151,7 @@ def _fit(run, log, restored, preemption):
         _save(run, state, step, scores)  # asynchronous
       if stop:
         break
-    # A signal may have ended the workers, too, and so the batches.
+    # The batches end early if the signal has also killed the data workers.
     if stop or step < schedule.stop_step:
       if not schedule.logs_at(step):
         log.write_interval(step)
@@ -163,7 +162,7 @@ def _fit(run, log, restored, preemption):
 
 
 def _while_workers_live(batches, preemption):
-  """Yields batches; ends early if a signal has ended the workers, too."""
+  """Yields batches, ending early if a signal has also killed the workers."""
   try:
     yield from batches
   except UserError:
@@ -187,10 +186,10 @@ class Run:
 
   Attributes:
     folder: The run folder.
-    setup: What it trains with.
-    checkpoints: Its checkpoints.
-    init_from: Weights to start from, if it has not begun; or None.
-    images: What its images are.
+    setup: Its data and compiled functions.
+    checkpoints: Saves and restores its checkpoints.
+    init_from: Weights that a new run starts from, or None.
+    images: Specification of its images.
     terminal: Where progress is printed.
   """
 
@@ -208,9 +207,9 @@ def open_run(
 ) -> Iterator[Run]:
   """Locks a run folder and builds what the run needs.
 
-  The folder is written to last, when everything fits together. Fields and
-  folder are checked before data are fetched and decoded; what depends on the
-  number of images, such as the schedule, after that.
+  Config fields and folder are checked before the data is fetched and decoded.
+  Whatever depends on the number of images, such as the schedule, is checked
+  afterwards. Config and data record are written once all checks have passed.
 
   Args:
     config: A resolved config.
@@ -218,7 +217,7 @@ def open_run(
     terminal: Where progress is printed.
 
   Raises:
-    UserError: If config, data or folder do not allow it.
+    UserError: If the config, the data or the folder is unsuitable.
   """
   with contextlib.ExitStack() as stack:
     if processes.is_first():
@@ -235,7 +234,7 @@ def open_run(
     if newest:
       saved = recipes.from_json(newest[1]['config'], str(newest[0]))
       run_folder.check_same(saved, config, newest[0])
-    # A run that resumes has started from them already.
+    # A resumed run has already started from these weights.
     init_from = None
     if config.init_from and not checkpoints.steps():
       init_from = weights.load(config.init_from, warn=terminal.say)
@@ -282,7 +281,7 @@ def _model(config, count):
 
 def _open_log(run, start):
   if processes.is_first():
-    # Not before restoring, which needs the config that was saved with.
+    # After restoring, which needs the config saved with the checkpoint.
     run_folder.write_config(run.folder, run.setup.config)
     provenance.record(run.folder, run.setup.config, start)
   return MetricsLog(
@@ -315,7 +314,7 @@ def _write_augmented_batch(run, batch):
 
 
 def _save(run, state, step, scores):
-  """Saves a state; one without scores is mid-epoch."""
+  """Saves a state; without scores, as a mid-epoch checkpoint."""
   accuracy, which = None, raw_and_ema.RAW
   if scores:
     accuracy, which = raw_and_ema.better(scores)
@@ -334,7 +333,7 @@ def _save(run, state, step, scores):
 
 @contextlib.contextmanager
 def _with_advice(run):
-  """Says how to continue after a loss that is not finite."""
+  """Adds to a `NotFiniteError` how the run can be continued."""
   try:
     yield
   except NotFiniteError as error:
@@ -352,10 +351,10 @@ def _with_advice(run):
 def _summarize(
     run: Run, log: MetricsLog, last: TrainState
 ) -> Mapping[str, Any]:
-  """Writes `summary.json`.
+  """Evaluates the test split, if there is one, and writes `summary.json`.
 
-  The test split, if there is one, is read here, once, at the end of the whole
-  schedule: a run that stops early is judged on validation data alone.
+  The test split is read only here, once, after the whole schedule. A run that
+  stops early is judged on validation data alone.
   """
   setup, config = run.setup, run.setup.config
   run.checkpoints.wait()

@@ -1,4 +1,4 @@
-"""The state of a training, and the moving average of its weights (EMA)."""
+"""The train state and the exponential moving average (EMA) of its weights."""
 
 from typing import Any
 
@@ -8,19 +8,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
-_EMA_IMAGES = 512  # `config.ema_decay` is the decay per so many images
+_EMA_IMAGES = 512  # `config.ema_decay` is the decay per this many images
 
 
 class TrainState(struct.PyTreeNode):
   """Everything that one update changes.
 
   Attributes:
-    step: Updates made so far, int32.
+    step: Number of updates made, int32.
     params: The model's parameters, float32.
     batch_stats: Running statistics of the BatchNorms.
-    opt_state: The optimizer's moments and count.
-    ema: Moving average of parameters and statistics, `{'params',
-      'batch_stats'}`; None if none is kept. Nothing is trained from it.
+    opt_state: Moments and update count of the optimizer.
+    ema: EMA of parameters and statistics, `{'params', 'batch_stats'}`, or None
+      if none is kept. Training does not use it.
   """
 
   step: jax.Array
@@ -31,7 +31,7 @@ class TrainState(struct.PyTreeNode):
 
   @property
   def variables(self) -> dict[str, Any]:
-    """What `model.apply` takes."""
+    """The variables for `model.apply`."""
     return {'params': self.params, 'batch_stats': self.batch_stats}
 
 
@@ -48,9 +48,9 @@ def create(
   Args:
     model: Called as `model(image, train=False)`.
     tx: The optimizer.
-    key: Seeds the parameters.
+    key: PRNG key for the parameters.
     image_shape: Height, width and channels of one image.
-    ema: Whether to keep an average; takes as much memory as the parameters.
+    ema: Whether to keep an EMA; it takes as much memory as the parameters.
   """
   # One image: no parameter's shape or value depends on the batch.
   image = jnp.zeros((1, *image_shape), jnp.float32)
@@ -65,15 +65,15 @@ def create(
 
 
 def restart_ema(state: TrainState) -> TrainState:
-  """Starts the average at the state's own weights, without a warm-up."""
-  # A copy: a step donates both, and one buffer cannot be donated twice.
+  """Restarts the EMA at the state's own weights, without a warm-up."""
+  # A copy: the step donates both, and a buffer cannot be donated twice.
   return state.replace(ema=jax.tree.map(jnp.copy, state.variables))
 
 
 def ema_decay_per_step(decay: float, batch_size: int) -> float:
   """Returns `decay ** (batch_size / 512)`.
 
-  So the average reaches back over as many images whatever the batch size.
+  The EMA then averages over the same number of images at any batch size.
   """
   return decay ** (batch_size / _EMA_IMAGES)
 
@@ -81,12 +81,12 @@ def ema_decay_per_step(decay: float, batch_size: int) -> float:
 def update_ema(ema: Any, variables: Any, decay: float) -> Any:
   """Returns `ema <- decay ema + (1 - decay) variables`.
 
-  Written as a step towards the variables: `decay` is so close to 1 that its
-  rounding would matter. What would move by less than half of a float32's last
-  digit stays.
+  Computed as `ema + (1 - decay) (variables - ema)`, since `decay` is so close
+  to 1 that its rounding would matter. A change of less than half a unit in the
+  last place of float32 is lost.
 
   Args:
-    ema: The average before the step.
+    ema: The EMA before the step.
     variables: Parameters and statistics after the step.
     decay: Decay per step.
   """
@@ -97,13 +97,13 @@ def update_ema(ema: Any, variables: Any, decay: float) -> Any:
 
 
 def decay_range(params: Any) -> dict[str, jax.Array]:
-  """Returns the least and greatest learnable decay, `gamma = sigmoid(theta)`.
+  """Returns the smallest and largest learned decay, `gamma = sigmoid(theta)`.
 
   Args:
-    params: Any tree; its leaves named `decay_logit` are the thetas.
+    params: Any tree; its leaves named `decay_logit` hold theta.
 
   Returns:
-    `gamma_min` and `gamma_max`, or nothing where no decay is learned.
+    `gamma_min` and `gamma_max`; an empty dict if no decay is learned.
   """
   thetas = [
       leaf.ravel()

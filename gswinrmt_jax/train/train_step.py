@@ -1,4 +1,4 @@
-"""One update, as a pure function of state, batch and key."""
+"""The train step: one update as a pure function of state, batch and key."""
 
 from collections.abc import Callable, Mapping
 import functools
@@ -19,8 +19,8 @@ Metrics = dict[str, jax.Array]
 Augmentation = Callable[[jax.Array, Batch], tuple[jax.Array, Any]]
 TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
-# Streams of the run's key. A new stream takes a new number, so that the
-# others draw what they drew before.
+# Random streams of the run's key. A new stream needs a new number, so that the
+# others stay the same.
 _AUGMENT, _DROPOUT, _LOSS = 0, 1, 2
 
 
@@ -36,30 +36,31 @@ def make_train_step(
     skip_nonfinite: bool = False,
     accumulate_steps: int = 1,
 ) -> TrainStep:
-  """Returns the update `(state, batch, key) -> (state, metrics)`.
+  """Returns the train step `(state, batch, key) -> (state, metrics)`.
 
   The caller jits it. The key is the same for the whole run: the step number is
-  folded in here, so a resumed run draws what the unbroken one would have.
+  folded in here, so a resumed run draws the same random numbers as an
+  uninterrupted one.
 
   Args:
     model: Called as `model(image, train=True)`; returns float32 logits.
-    tx: The optimizer, learning rate included.
-    augmentation: Makes the model's input and the targets of the loss.
-    loss: What is minimised.
-    accuracy_name: What the loss's accuracy is called in the metrics.
+    tx: The optimizer, including the learning rate.
+    augmentation: Returns the model's input and the targets of the loss.
+    loss: The loss to minimise.
+    accuracy_name: Name of the loss's accuracy in the metrics.
     learning_rate: Reads the rate of the last update from the optimizer's
       state, for the metrics.
-    ema_decay: Decay per step of the state's average; 0 if it keeps none.
+    ema_decay: EMA decay per step; 0 if the state keeps no EMA.
     skip_nonfinite: Whether a step whose loss or gradient is not finite changes
-      nothing but the number of the step.
-    accumulate_steps: Parts that the batch is taken in, see `_accumulated`.
+      only the step number.
+    accumulate_steps: Number of parts for gradient accumulation.
 
   Returns:
-    The update. Its metrics are scalars: `loss`, `accuracy` (of the augmented
-    images, against the class with the largest weight in their targets: the
-    label itself where they are not mixed), `grad_norm` (global, l2), `finite`
-    (whether loss and gradient are), after the update `learning_rate` and, where
-    decays are learned, `gamma_min` and `gamma_max`.
+    The train step. Its metrics are scalars: `loss`, `accuracy`, `grad_norm`
+    (global l2 norm), `finite` (whether loss and gradient are), `learning_rate`
+    and, if decays are learned, `gamma_min` and `gamma_max` after the update.
+    `accuracy` is on the augmented images, against the class with the largest
+    weight in their targets: the label itself in unmixed batches.
   """
 
   def train_step(state, batch, key):
@@ -121,11 +122,11 @@ def make_train_step(
 
 
 def augment_key(key: jax.Array, step: int | jax.Array) -> jax.Array:
-  """Returns the key that the augmentation of one step gets.
+  """Returns the augmentation key of one step.
 
   Args:
-    key: The run's.
-    step: Updates made before.
+    key: The run's key.
+    step: Number of updates already made.
   """
   return _stream_key(key, _AUGMENT, step)
 
@@ -135,12 +136,12 @@ def split_batch(batch: Any, steps: int) -> Any:
 
       part[a, 2 p + q] = batch[2 (p steps + a) + q],   q = 0, 1
 
-  Neighbours stay together, since mixing pairs them, and each part has rows from
-  all over the batch. So it does not depend on how many devices share the batch
-  which rows form a part, and no row moves from one device to another.
+  Neighbours stay together, since mixing pairs them. Each part takes rows from
+  the whole batch, so that the parts do not depend on the number of devices and
+  no row moves from one device to another.
 
   Args:
-    batch: Arrays [b ...], b a multiple of `2 steps`.
+    batch: Arrays [b ...] with b a multiple of `2 steps`.
     steps: Number of parts.
 
   Returns:
@@ -156,13 +157,13 @@ def split_batch(batch: Any, steps: int) -> Any:
 
 
 def _accumulated(gradient, steps):
-  """Returns `gradient` computed from one part of the batch after another.
+  """Returns `gradient` accumulated over A = `steps` parts of the batch.
 
       L = 1/A sum_a L_a,   g = 1/A sum_a g_a
 
-  Equal to the gradient of the whole batch for a model without BatchNorm. A
-  BatchNorm normalises each part by the part's own statistics, and moves its
-  running ones once for each part.
+  Without BatchNorm, this equals the gradient of the whole batch. BatchNorm
+  normalises each part by the part's own statistics, and updates its running
+  statistics once per part.
   """
 
   def accumulated(params, batch_stats, batch, key):
@@ -180,8 +181,8 @@ def _accumulated(gradient, steps):
         add,
         (batch_stats, zeros),
         (split_batch(batch, steps), jnp.arange(steps)),
-        # In a loop, gradients of convolutions are 10 to 40 times slower on a
-        # CPU (jax-ml/jax#12868).
+        # On a CPU, gradients of convolutions are 10 to 40 times slower in a
+        # loop (jax-ml/jax#12868).
         unroll=jax.default_backend() == 'cpu',
     )
     loss, accuracy, grads = jax.tree.map(lambda each: each / steps, total)
