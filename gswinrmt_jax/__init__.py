@@ -7,8 +7,8 @@
     variables = gswinrmt_jax.init(model, jax.random.key(0), (32, 32))
     logits = model.apply(variables, images, train=False)
 
-Importing the package does not load JAX, so that `gswinrmt --help` is quick:
-each function is imported when it is first used.
+Each public function is imported on first use. Importing the package does not
+load JAX, which keeps `gswinrmt --help` fast.
 """
 
 import importlib
@@ -42,7 +42,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-  """Imports a public function at its first use."""
+  """Imports a public function on first use."""
   if name in _MODULES:
     module = importlib.import_module(f'gswinrmt_jax.{_MODULES[name]}')
     return getattr(module, name)
@@ -50,5 +50,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-  """Lists the public functions, too, for `dir()` and completion."""
+  """Includes the public functions, for `dir()` and completion."""
   return sorted({*globals(), *__all__})

@@ -1,8 +1,8 @@
 """Convolutions that run faster on a CPU than XLA's.
 
-XLA's CPU backend expands a grouped convolution densely, and is slow at dense
-ones where few positions are left. Times are of float32, forward and backward,
-unless said otherwise.
+XLA's CPU backend expands a grouped convolution into a dense one, and its dense
+convolutions are slow where few output positions are left. Times below are for
+the forward and backward pass in float32, unless stated otherwise.
 """
 
 import functools
@@ -16,23 +16,23 @@ from jaxtyping import Array
 from gswinrmt_jax import ops
 from gswinrmt_jax.ops import wide
 
-# Forward and backward at 2x2 -> 1x1, 256 to 512 channels, batch 128, took
-# 313 ms against 18 ms; 4x4 -> 2x2 67 against 11 (two cores); 6x4 -> 3x2 172
-# against 16, 6x6 -> 3x3 32 against 33 (one core).
+# Output positions up to which patches are faster than XLA's convolution, ms:
+# 2x2 -> 1x1, 256 to 512 channels, batch 128: 313 -> 18; 4x4 -> 2x2: 67 -> 11
+# (two cores); 6x4 -> 3x2: 172 -> 16; 6x6 -> 3x3: 32 -> 33 (one core).
 _FEW_POSITIONS = 8
 
-# The kernel's gradient is summed in two stages, the first of at most so many
-# rows or images and of so many taps at a time. XLA has the channels in the
-# outer loop; LLVM makes vectors of them only if it unrolls the inner one, which
-# it does up to eight terms, and the sums of nine taps fit into registers.
-# Against sums of whole rows, in ms on one core: (8, 56, 56, 192) 3x3 31 -> 13,
-# (8, 14, 14, 768) 3x3 11 -> 3, (8, 56, 56, 64) 5x5 24 -> 10.
+# The kernel's gradient is summed in two stages. The first adds at most `_TERMS`
+# rows or images, for `_TAPS` taps at a time. XLA's outer loop is over channels;
+# LLVM vectorises it only if it unrolls the inner loop, which it does up to
+# eight terms. The sums of nine taps fit into registers. Compared with summing
+# whole rows, in ms on one core: (8, 56, 56, 192) 3x3: 31 -> 13;
+# (8, 14, 14, 768) 3x3: 11 -> 3; (8, 56, 56, 64) 5x5: 24 -> 10.
 _TERMS, _TAPS = 8, 9
-# Of maps of at most so many tokens the first stage sums a whole map, or a row
-# of a tiny one, of so many channels: a LayerNorm after the convolution has its
-# gradient computed within these sums, and LLVM then finds no vectors in the
-# other way of summing. The gradient of `retention_compact` took 1.2 times as
-# long.
+# On maps of at most `_SMALL_MAP` tokens, the first stage sums a whole map, or a
+# row of at most `_TINY_ROW` tokens, for `_GROUP` channels. XLA computes the
+# gradient of a LayerNorm after the convolution within these sums, and LLVM then
+# fails to vectorise sums by rows: the gradient of `retention_compact` took 1.2
+# times as long.
 _SMALL_MAP, _TINY_ROW, _GROUP = 64, 4, 16
 
 
@@ -44,7 +44,7 @@ def _leaves_few_positions(x, kernel, *, stride):
 
 @ops.conv3x3.implementation('patches', on='cpu', when=_leaves_few_positions)
 def conv3x3_of_patches(x: Array, kernel: Array, *, stride: int) -> Array:
-  """`ops.conv3x3` as one matmul of all patches with the kernel."""
+  """Computes `ops.conv3x3` as one matmul of all patches with the kernel."""
   height, width = (-(-extent // stride) for extent in x.shape[1:3])
   rows, columns = stride * (height - 1) + 1, stride * (width - 1) + 1
   padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
@@ -60,11 +60,11 @@ def conv3x3_of_patches(x: Array, kernel: Array, *, stride: int) -> Array:
 @ops.depthwise_conv.implementation('shift', on='cpu', choice='depthwise')
 @jax.custom_vjp
 def depthwise_by_shifts(x: Array, kernel: Array) -> Array:
-  """`ops.depthwise_conv` as a sum of shifted products, one loop for XLA.
+  """Computes `ops.depthwise_conv` as a sum of shifted products, in one loop.
 
-  Forward and backward 9 to 21 times faster than XLA's grouped convolution on
-  one core (float32, 8x8 to 56x56; docs/performance.md). By automatic
-  differentiation each tap of the kernel's gradient would be a pass over the
+  On one core it is 9 to 21 times faster than XLA's grouped convolution, forward
+  and backward (float32, 8x8 to 56x56; docs/performance.md). With automatic
+  differentiation, each tap of the kernel's gradient would take a pass over the
   map.
   """
   return _sum_of_shifts(x, kernel)
@@ -72,17 +72,18 @@ def depthwise_by_shifts(x: Array, kernel: Array) -> Array:
 
 def _sum_of_shifts(x, kernel):
   rows = {}
-  # Cast before they are cut: slices of 16 bits are not read as vectors, 12 ms
-  # against 7.
+  # Cast before slicing: slices of 16-bit elements are not read as vectors
+  # (12 ms instead of 7 ms).
   for (u, v), view in _shifted_views(wide(x), kernel.shape[0]):
     product = view * wide(kernel[u, v])[None, None]
-    # Row by row: in one sum of 25, each tap waits for that before (6 -> 4 ms).
+    # One sum per kernel row: in a single sum of 25 taps, each addition waits
+    # for the previous one (6 ms instead of 4 ms).
     rows[u] = rows[u] + product if u in rows else product
   return functools.reduce(operator.add, rows.values()).astype(x.dtype)
 
 
-# Neither of the two calls a function with a custom derivative, so forward mode
-# over reverse mode works.
+# Neither function calls one with a custom derivative, so forward-over-reverse
+# differentiation works.
 def _forward(x, kernel):
   return _sum_of_shifts(x, kernel), (x, kernel)
 
@@ -97,10 +98,11 @@ depthwise_by_shifts.defvjp(_forward, _backward)
 
 
 def _shifted_views(x, size):
-  """Each tap `(u, v)` that meets the map, with the map as that tap sees it.
+  """Returns each tap `(u, v)` that meets the map, with the map it reads.
 
-  Taps farther from the centre than the map `[..., h, w, c]` is wide see zeros
-  only and are left out: of a 5x5 kernel, 16 taps on a 2x2 map.
+  A tap whose offset from the centre is at least the size of the map
+  `[..., h, w, c]` reads only zeros and is skipped: 16 of the 25 taps of a 5x5
+  kernel on a 2x2 map.
   """
   *batch, height, width, _ = x.shape
   radius = size // 2
@@ -116,25 +118,25 @@ def _shifted_views(x, size):
 def _kernel_gradient(x, dy, size):
   """`dkernel[u, v] = sum_{b, i, j} x[b, i + u - r, j + v - r] dy[b, i, j]`.
 
-  In float32 at least: in bfloat16 it was 16 % off.
+  The sum is in at least float32: in bfloat16 it was off by 16 %.
   """
-  # Cast before they are cut: bfloat16 slices took 92 ms, not 13.
+  # Cast before slicing: with bfloat16 slices this took 92 ms instead of 13 ms.
   x, dy = wide(x), wide(dy)
   if x.shape[1] * x.shape[2] <= _SMALL_MAP:
     sums = _sums_by_channel_groups(x, dy, size)
   else:
     sums = _sums_by_rows(x, dy, size)
-  # Taps that meet the map are a rectangle in the middle.
+  # The taps that meet the map form a centred rectangle; the others are 0.
   rows, columns = (min(size, 2 * extent - 1) for extent in x.shape[1:3])
   pads = [((size - n) // 2,) * 2 for n in (rows, columns)]
   return jnp.pad(sums.reshape(rows, columns, 1, -1), (*pads, (0, 0), (0, 0)))
 
 
 def _sums_by_rows(x, dy, size):
-  """All taps `[t, c]`, nine to a reduction, which reads the maps once.
+  """Returns all taps `[t, c]`; each reduction reads the maps once for 9 taps.
 
-  The first stage adds a few rows, or images, up; all rows where neither can be
-  divided.
+  The first stage adds a few rows or images, or all rows if neither number has a
+  divisor from 2 to `_TERMS`.
   """
   shape = list(x.shape)
   terms, axis = max(
@@ -155,7 +157,7 @@ def _sums_by_rows(x, dy, size):
 
 
 def _sums_by_channel_groups(x, dy, size):
-  """All taps `[t, c]`, for groups of channels that the nearest cache holds."""
+  """Returns all taps `[t, c]`, by groups of channels that fit into L1 cache."""
   rows = x.shape[2] <= _TINY_ROW
   x, dy = map(_channel_groups, (x, dy))
   products = [view * dy for _, view in _shifted_views(x, size)]
@@ -165,16 +167,16 @@ def _sums_by_channel_groups(x, dy, size):
 
 
 def _channel_groups(x):
-  """Splits channels into `[b, groups, h, w, 16]`, or one group."""
+  """Reshapes to `[b, groups, h, w, 16]`; one group if 16 does not divide c."""
   *rest, channels = x.shape
   size = _GROUP if channels % _GROUP == 0 else channels
   return jnp.moveaxis(x.reshape(*rest, channels // size, size), -2, 1)
 
 
 def _sum_together(maps, axes):
-  """Adds maps of one shape up along axes, in one reduction.
+  """Sums several maps of one shape along axes, in one reduction.
 
-  Separate sums are three to eight times slower and compile far longer.
+  Separate sums are three to eight times slower and take far longer to compile.
   """
   return lax.reduce(
       maps,

@@ -1,4 +1,4 @@
-"""What a model does with one image, as arrays and as plots."""
+"""Attention, decay, gate and Grad-CAM maps of an image: arrays and plots."""
 
 from gswinrmt_jax.maps.computation import compute, grad_cam, Maps, StageMaps
 from gswinrmt_jax.maps.drawing import write

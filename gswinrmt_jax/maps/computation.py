@@ -1,7 +1,7 @@
 """Attention reach, decay kernels, gates and Grad-CAM of one image.
 
-Token `i` of a stage with stride `s` stands for the pixels `[s i, s (i + 1))`:
-the tokens tile the image, and the last row and column may reach beyond it.
+Token `i` of a stage with stride `s` covers the pixels `[s i, s (i + 1))`. The
+tokens tile the image; the last row and column may extend beyond it.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,9 +19,9 @@ import numpy as np
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import backbone
 
-# Grad-CAM takes a map with at least this many tokens on each axis, unless a
-# stage is chosen: as many as the last stage of a model for ImageNet has. At 4
-# tokens it pointed at the object far less often than at 8 (docs/models.md).
+# Unless a stage is given, Grad-CAM uses a map with at least this many tokens
+# per axis, as in the last stage of an ImageNet model. With 4 tokens it pointed
+# at the object far less often than with 8 (docs/models.md).
 _MIN_CAM_EXTENT = 7
 
 
@@ -30,17 +30,16 @@ class StageMaps:
   """The maps of the last block of a stage.
 
   Attributes:
-    stride: Pixels from one token to the next.
+    stride: Pixels between neighbouring tokens.
     token: Row and column of the token whose attention is shown.
-    weights: The weight that its output gives to every token, per head; 0
-      outside its window.
-    distance: Mean Manhattan distance of these tokens, in tokens, per head.
-    rates: `gamma` of the (width, height) pass per head, or one for both; None
-      without decay.
-    kernel: `gamma ** (|dx| + |dy|)` per head, as far as a window reaches, with
-      zero offset in the middle. None without decay, and if the decay follows
-      reading order.
-    gate: Mean of the gate over the channels; None without gate.
+    weights: Weight that the output of this token gives to every token, per
+      head; 0 outside its window.
+    distance: Mean Manhattan distance under these weights, in tokens, per head.
+    rates: `gamma` of the (width, height) pass per head, or one row for both.
+      None without decay, and if the decay follows reading order.
+    kernel: `gamma ** (|dx| + |dy|)` per head, up to the largest offset in a
+      window, with zero offset in the middle. None if `rates` is None.
+    gate: Mean of the gate over channels; None without a gate.
   """
 
   stride: int
@@ -57,12 +56,12 @@ class Maps:
   """All maps of one image.
 
   Attributes:
-    size: Height and width of the image.
-    point: The pixel (x, y) whose tokens are shown.
+    size: Height and width of the image, in pixels.
+    point: Pixel (x, y) whose tokens are shown.
     logits: The model's logits.
-    label: The class of Grad-CAM.
-    stages: By stage.
-    cam_stage: The stage of Grad-CAM, from 1.
+    label: Class that Grad-CAM explains.
+    stages: Maps of each stage.
+    cam_stage: Stage of Grad-CAM, counted from 1.
     cam: Grad-CAM, upsampled to the image.
     gate_fn: 'sigmoid' (G1) or 'swish'.
   """
@@ -86,23 +85,24 @@ def compute(
     label: int | None = None,
     cam_stage: int | None = None,
 ) -> Maps:
-  """Computes the maps of one image, in float32 whatever the model's dtype.
+  """Computes the maps of one image, in float32 regardless of the model's dtype.
 
       maps = compute(model, variables, image, point=(16, 8))
       paths = write('maps', maps, pixels)
 
   Args:
-    model: From `create_model`.
+    model: Classifier from `create_model`.
     variables: Its 'params' and 'batch_stats'.
-    image: The normalised image [h w 3], floating point, without a batch axis.
-    point: The pixel (x, y) whose tokens are shown; None is the middle.
-    label: The class of Grad-CAM; None is the predicted class.
-    cam_stage: The stage of Grad-CAM, from 1; None is the deepest whose map has
-      at least 7 x 7 tokens.
+    image: Normalised image [h w 3], floating point, without a batch axis.
+    point: Pixel (x, y) whose tokens are shown; None is the centre.
+    label: Class that Grad-CAM explains; None is the predicted class.
+    cam_stage: Stage of Grad-CAM, counted from 1. None is the deepest stage
+      whose map has at least 7 x 7 tokens, or else stage 1.
 
   Raises:
-    UserError: If the point, class or stage does not exist.
-    ValueError: If the model does not take such an image.
+    UserError: If the point, class or stage does not exist, or the model has no
+      head.
+    ValueError: If the model does not accept such an image.
   """
   if image.ndim != 3 or not jnp.issubdtype(image.dtype, jnp.floating):
     raise ValueError(
@@ -144,7 +144,7 @@ def compute(
 
 @functools.partial(jax.jit, static_argnames=('model', 'cam_stage'))
 def _run(model, variables, image, tokens, label, *, cam_stage):
-  """Returns logits, class, Grad-CAM and the arrays of each last block."""
+  """Returns logits, class, Grad-CAM and each stage's arrays (last block)."""
   image = image[None]
   paths = [
       (f'stage{stage}', f'block{depth - 1:02d}', 'attention')
@@ -192,24 +192,24 @@ def effective_weights(
     heads: int,
     token: tuple[Array | int, Array | int],
 ) -> tuple[Float[Array, 'b h w c'], Float[Array, 'b n h w']]:
-  r"""Weights that the output of one token gives to the values of all tokens.
+  r"""Returns the weights that one token's output gives to all tokens' values.
 
       O[i, j] = sum_I A_h[j, i, I] sum_J A_w[I, j, J] V[I, J]
       a[I, J] = A_h[j, i, I] A_w[I, j, J] = dO[i, j] / dV[I, J]
 
-  per head, for the decomposed passes; the row of `A` for attention over all
-  pairs. Attention is linear in its values and the same for all channels of a
-  head, so the derivative of one channel is exactly the weights, whatever the
-  form, windows, shift or implementation: no equation is repeated here.
+  per head, for the decomposed passes. For attention over all pairs, `a` is a
+  row of `A`. Attention is linear in its values and identical for all channels
+  of a head. The derivative of one channel therefore equals the weights, for any
+  form, window, shift and implementation, and no equation is repeated here.
 
   Args:
     mix: Attention as a function of its values.
-    value: The values; heads are blocks of channels.
-    heads: `n`.
+    value: Values; heads are blocks of channels.
+    heads: Number of heads `n`.
     token: Row and column of the token, `(i, j)`.
 
   Returns:
-    `mix(value)`, and the weights, 0 outside the token's window.
+    `mix(value)` and the weights, which are 0 outside the token's window.
   """
   row, column = token
   dim = value.shape[-1] // heads
@@ -222,10 +222,10 @@ def effective_weights(
 def mean_distance(
     weights: Float[np.ndarray, 'n h w'], token: tuple[int, int]
 ) -> Float[np.ndarray, ' n']:
-  """Mean Manhattan distance from `token`, in tokens, under the weights.
+  """Returns the mean Manhattan distance from `token` per head, in tokens.
 
-  Weights are normalised here, since those of a sigmoid need not sum to one.
-  Linear attention may have negative weights; their absolute value counts.
+  The mean is under the weights, normalised here because sigmoid weights need
+  not sum to one. Negative weights of linear attention count by absolute value.
   """
   row, column = np.indices(weights.shape[1:])
   distance = np.abs(row - token[0]) + np.abs(column - token[1])
@@ -238,14 +238,14 @@ def mean_distance(
 def decay_kernel(
     rates: Float[np.ndarray, 'passes n'], reach: tuple[int, int]
 ) -> Float[np.ndarray, 'n _ _']:
-  """`gamma_h ** |dy| * gamma_w ** |dx|`: how each head fades with distance.
+  """Returns the decay by offset, `gamma_h ** |dy| * gamma_w ** |dx|`, per head.
 
   Args:
-    rates: `gamma` of the (width, height) pass, or one for both.
-    reach: Largest `|dy|` and `|dx|`.
+    rates: `gamma` of the (width, height) pass, or one row for both.
+    reach: Largest `|dy|` and `|dx|`, in tokens.
 
   Returns:
-    Rows from `dy = -reach[0]`, columns from `dx = -reach[1]`.
+    Rows start at `dy = -reach[0]`, columns at `dx = -reach[1]`.
   """
   dy, dx = (np.abs(np.arange(-r, r + 1)) for r in reach)
   down = rates[-1, :, None, None] ** dy[:, None]
@@ -261,24 +261,24 @@ def grad_cam(
     label: Int[Array, ''] | int,
     stage: int,
 ) -> Float[Array, 'b y x']:
-  """Grad-CAM of a class on the map of a stage (arXiv 1610.02391, eq. 1, 2).
+  """Computes Grad-CAM of a class on a stage's map (arXiv 1610.02391, eq. 1, 2).
 
       cam = ReLU(sum_c mean_hw(dlogit / dA_c) A_c)
 
   Args:
     model: The classifier.
     variables: Its variables.
-    image: Normalised; only its shape matters.
-    activation: `A`, the output of the stage for the image.
+    image: Normalised images; only their shape matters.
+    activation: `A`, the output of the stage for these images.
     label: The class.
-    stage: The stage, from 1.
+    stage: The stage, counted from 1.
 
   Returns:
-    One value per token, not negative.
+    One non-negative value per token.
   """
 
   def logit(activation):
-    """The logit of the class, with `activation` as the stage's output."""
+    """Returns the class logit, with `activation` as the stage's output."""
 
     def replace(next_function, args, kwargs, context):
       module = context.module
@@ -289,7 +289,7 @@ def grad_cam(
 
     with nn.intercept_methods(replace):
       logits = model.apply(variables, image, train=False)
-    return logits[:, label].sum()  # Each image depends on its own map only.
+    return logits[:, label].sum()  # Each image depends only on its own map.
 
   gradient = jax.grad(logit)(activation)
   importance = gradient.mean((1, 2), keepdims=True)
@@ -297,7 +297,7 @@ def grad_cam(
 
 
 def token_at(point: tuple[int, int], stride: int) -> tuple[int, int]:
-  """Returns row and column of the token that holds the pixel (x, y)."""
+  """Returns row and column of the token that contains the pixel (x, y)."""
   x, y = point
   return y // stride, x // stride
 
@@ -307,8 +307,8 @@ def upsample(
 ) -> Float[Array, '_ _']:
   """Upsamples a map to the image's (height, width), bilinearly.
 
-  Each value stands at the middle of its token's pixels; beyond the outermost
-  middles the map is constant.
+  Each value is placed at the centre of its token's pixels. Beyond the outermost
+  centres the map is constant.
   """
   full = tuple(extent * stride for extent in values.shape)
   height, width = size
@@ -316,7 +316,7 @@ def upsample(
 
 
 def _stage_maps(arch, stage, token, weights, log_decay, gate):
-  """Returns the maps of a stage, counted from 0."""
+  """Returns the maps of `stage`, which counts from 0."""
   rates = kernel = None
   if log_decay is not None and arch.score_fn != 'causal':
     rates = np.exp(log_decay)
@@ -338,7 +338,7 @@ def _stage_maps(arch, stage, token, weights, log_decay, gate):
 
 
 def _deepest(size, strides):
-  """Returns the deepest stage whose map has enough tokens, else the first."""
+  """Returns the deepest stage with enough tokens for Grad-CAM, else stage 1."""
   enough = [
       stage
       for stage, stride in enumerate(strides, start=1)
@@ -348,7 +348,7 @@ def _deepest(size, strides):
 
 
 def _check(model, size, point, label, cam_stage):
-  """Raises the errors of `compute`, in the words of its arguments."""
+  """Raises UserError for an invalid argument of `compute`."""
   if not model.num_classes:
     raise UserError('the model is a backbone: it has no class to explain')
   (height, width), (x, y) = size, point

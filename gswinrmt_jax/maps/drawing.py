@@ -1,4 +1,4 @@
-"""Plots of the maps, over their image and alone."""
+"""Plots of the maps, over the image and alone."""
 
 from collections.abc import Sequence
 import math
@@ -10,9 +10,9 @@ import numpy as np
 from gswinrmt_jax import files
 from gswinrmt_jax.maps.computation import Maps, StageMaps
 
-# The value of a gate at 0, neither open nor closed.
+# Value of each gate function at 0: the gate is neither open nor closed.
 _NEUTRAL = {'sigmoid': 0.5, 'swish': 0.0}
-MAX_HEADS = 8  # of a stage; more would be too small to see
+MAX_HEADS = 8  # per stage; more would be too small to see
 _DPI = 200
 
 
@@ -23,21 +23,21 @@ def write(
     *,
     title: str = '',
 ) -> list[pathlib.Path]:
-  """Draws reach, decay, gate and Grad-CAM, each file whole or not at all.
+  """Draws reach, decay, gate and Grad-CAM; each file is written atomically.
 
   Args:
     directory: Folder for `attention_reach.png`, `grad_cam.png` and, if the
-      model has such, `decay_kernels.png` and `gate.png`; created if it does not
-      exist.
+      model has a decay or a gate, `decay_kernels.png` and `gate.png`. It is
+      created if it does not exist.
     maps: The maps to draw.
-    pixels: uint8 [h w 3], the image of the maps before normalisation.
-    title: Title of every plot, such as the file and the predicted class.
+    pixels: Image of the maps before normalisation, uint8 [h w 3].
+    title: Title of every plot, such as the file name and the predicted class.
 
   Returns:
-    The paths.
+    The paths of the files.
 
   Raises:
-    ValueError: If the pixels has another type, or another size than the maps.
+    ValueError: If `pixels` is not uint8 or not of the same size as the maps.
   """
   pixels = np.asarray(pixels)
   if pixels.dtype != np.uint8 or pixels.shape != (*maps.size, 3):
@@ -61,7 +61,7 @@ def write(
 
 
 def _reach(maps, pixels):
-  """The image, then the heads of all stages, stage by stage."""
+  """Draws the image, then the heads of each stage."""
   stages, note = _with_several_tokens(maps)
   panels = [(stage, head) for stage in stages for head in _heads_shown(stage)]
   figure, (first, *rest) = _grid(1 + len(panels), _ratio(pixels))
@@ -69,7 +69,7 @@ def _reach(maps, pixels):
   first.set_title('image, with the token\nof each stage', fontsize=8)
   for axes, (stage_maps, head) in zip(rest, panels, strict=True):
     weights = np.abs(stage_maps.weights[head])
-    # Grey, no colour, outside the window.
+    # Masked weights, as outside the window, are drawn in grey.
     weights = np.ma.masked_equal(weights / (weights.max() or 1), 0)
     image = _tokens(axes, pixels, weights, stage_maps.stride, 'inferno', (0, 1))
     for panel in (axes, first) if head == 0 else (axes,):
@@ -91,7 +91,7 @@ def _reach(maps, pixels):
 
 
 def _decay(maps):
-  """The heads of all stages, stage by stage; zero offset in the middle."""
+  """Draws the decay of each stage's heads, with zero offset in the middle."""
   stages, note = _with_several_tokens(maps)
   panels = [(stage, head) for stage in stages for head in _heads_shown(stage)]
   ratio = max(_ratio(stage_maps.kernel[0]) for stage_maps in stages)
@@ -125,7 +125,7 @@ def _decay(maps):
 
 
 def _gate(maps, pixels):
-  """The image; the gate of each stage over it and alone, on one scale."""
+  """Draws the image, and each stage's gate over it and alone, on one scale."""
   stages, note = _with_several_tokens(maps)
   figure, over, alone = _image_and_rows(pixels, len(stages))
   neutral = _NEUTRAL[maps.gate_fn]
@@ -146,7 +146,7 @@ def _gate(maps, pixels):
 
 
 def _grad_cam(maps, pixels):
-  """The image; the evidence for the class over it and alone."""
+  """Draws the image, and Grad-CAM over it and alone."""
   figure = _figure(1, 3, 2.4, _ratio(pixels))
   first, over, alone = figure.subplots(1, 3)
   first.imshow(pixels)
@@ -168,7 +168,7 @@ def _grad_cam(maps, pixels):
 
 
 def _with_several_tokens(maps):
-  """Returns the stages that have a map, and a note on those that have none."""
+  """Returns the stages of several tokens, and a note on those of one token."""
   several = [
       stage_maps for stage_maps in maps.stages if stage_maps.weights[0].size > 1
   ]
@@ -183,13 +183,13 @@ def _with_several_tokens(maps):
 
 
 def _name(maps, stage_maps):
-  """Returns 'stage 3'; stages count from 1."""
+  """Returns a name such as 'stage 3'; stages count from 1."""
   number = [each is stage_maps for each in maps.stages].index(True) + 1
   return f'stage {number}'
 
 
 def _grid(count, ratio):
-  """Returns a figure and its panels, in rows that leave few places empty."""
+  """Returns a figure and its panels, in rows that leave few cells empty."""
   columns = min(count, min(range(8, 4, -1), key=lambda wide: -count % wide))
   rows = math.ceil(count / columns)
   figure = _figure(rows, columns, 1.6, ratio)
@@ -201,7 +201,7 @@ def _grid(count, ratio):
 
 
 def _image_and_rows(pixels, count):
-  """Returns a figure with a large image, and two rows of panels after it."""
+  """Returns a figure with a large image and two rows of panels right of it."""
   figure = _figure(2, count + 2, 1.6, _ratio(pixels))
   cells = figure.add_gridspec(2, count + 2)
   large = figure.add_subplot(cells[:, :2])
@@ -216,7 +216,7 @@ def _image_and_rows(pixels, count):
 
 
 def _figure(rows, columns, side, ratio):
-  """An empty figure for panels `side` inches wide, `ratio` times as high."""
+  """Returns a figure for panels `side` inches wide, `side * ratio` high."""
   # Imported here, and without `pyplot`: no window, no global state.
   from matplotlib.figure import Figure
 
@@ -230,27 +230,27 @@ def _hide_ticks(panels):
 
 
 def _heads_shown(stage_maps: StageMaps) -> Sequence[int]:
-  """Heads to show: all, or as many as fit, the first and last among them."""
+  """Returns the heads to show: all, or `MAX_HEADS` with the first and last."""
   count = len(stage_maps.weights)
   shown = min(count, MAX_HEADS)
   return np.linspace(0, count - 1, shown).round().astype(int).tolist()
 
 
 def _ratio(array):
-  """Height over width."""
+  """Returns height over width."""
   return array.shape[0] / array.shape[1]
 
 
 def _lay_over(axes, pixels, values, stride, colors, scale):
   """Draws tokens over their pixels, which show through in grey."""
-  # Of little contrast, so that colour and light are the map's.
+  # Low contrast, so that the map determines colour and brightness.
   grey = 60 + 0.35 * pixels.mean(-1)
   axes.imshow(grey, cmap='gray', vmin=0, vmax=255)
   return _tokens(axes, pixels, values, stride, colors, scale, alpha=0.65)
 
 
 def _tokens(axes, pixels, values, stride, colors, scale, alpha=1.0):
-  """Draws tokens at their pixels, clipped at the border of the image."""
+  """Draws tokens at their pixels, clipped to the image."""
   height, width = pixels.shape[:2]
   rows, columns = (extent * stride for extent in values.shape)
   image = axes.imshow(
@@ -268,20 +268,20 @@ def _tokens(axes, pixels, values, stride, colors, scale, alpha=1.0):
 
 
 def _frame(axes, token, stride):
-  """Frames the pixels of a token, as far as the image reaches."""
+  """Frames the pixels of a token, clipped to the image."""
   from matplotlib.patches import Rectangle
 
   top, left = (index * stride - 0.5 for index in token)
   width = min(stride, axes.get_xlim()[1] - left)
   height = min(stride, axes.get_ylim()[0] - top)
   frame = Rectangle((left, top), width, height, fill=False, color='cyan')
-  # At the border of the image, half of the line would be clipped.
+  # With clipping, half of the line would vanish at the border of the image.
   frame.set(clip_on=False, zorder=3, linewidth=1.5)
   axes.add_patch(frame)
 
 
 def _explained(figure, image, ticks, text):
-  """Adds a colour bar, with ticks that fit into the layout, and a caption."""
+  """Adds a colour bar with the given ticks, and a caption."""
   figure.colorbar(image, ax=figure.axes, shrink=0.6, ticks=ticks, format='%.2f')
   figure.supxlabel(_wrap(figure, text), fontsize=9)
   return figure

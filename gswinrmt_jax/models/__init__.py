@@ -1,15 +1,15 @@
-"""Flax modules that arrange the equations into models.
+"""Flax modules that assemble the equations into models.
 
-architecture   every component, a field each
-named          the models of the papers, a row each
-factory        `create_model`
+architecture   all components, one field each
+named          the models of the papers
+factory        `create_model`, `init`
 backbone       stem, stages, head
 stem           stem, patch embedding, downsampling
 block          CPE, residual branches, LayerScale, FFN
-attention      SwiGLU, rotation, attention form, gate
+attention      SwiGLU, rotation, attention form, LCE, gate
 layers         linear layers, convolutions, LCE, norms
 dense          segmentation: necks, heads, `create_segmenter`
 cost           parameters and multiply-accumulates
 """
 
-from gswinrmt_jax import fast as fast  # Models run its implementations.
+from gswinrmt_jax import fast as fast  # Registers its implementations.

@@ -5,8 +5,8 @@ import math
 
 from gswinrmt_jax import ops
 
-_LARGEST = 2**20  # of any number of a model, far beyond what could be computed
-_MOST_BLOCKS = 2**8  # of a stage; each takes its time to trace
+_LARGEST = 2**20  # bound on numeric fields, far beyond what can be computed
+_MOST_BLOCKS = 2**8  # per stage; tracing takes time for each block
 
 _CHOICES = {
     'stem': ('conv', 'patch', 'patch_norm'),
@@ -25,59 +25,62 @@ _CHOICES = {
 class Architecture:
   """The components of a model; the defaults are Gated-SwinRMT-Retention's.
 
-  Tuples have one entry per stage, of which there are as many as `widths`. Any
-  field can be changed by itself, which is how one-component ablations are made.
+  Tuples have one entry per stage, as many as `widths`, unless stated otherwise.
+  Any field can be changed by itself, for ablations of one component. Equation
+  numbers are those of the Gated-SwinRMT paper, unless RMT is named.
 
   Attributes:
     widths: Channels `C`.
     depths: Number of blocks.
-    num_heads: Attention heads `N`; each must divide its width into heads of
-      an even number of channels.
-    mlp_ratios: Hidden channels of the FFN over `C`.
-    stem: 'conv' is four 3x3 convolutions, 'patch' one linear map of each patch
-      (DeiT), 'patch_norm' that and LN (Swin).
-    stem_strides: Strides, 1 or 2, of the convolutions of 'conv'; their product
-      is the stride of the first stage. With (2, 1, 1, 1) images of 32 pixels
-      have a first map of 16x16.
-    patch_size: Side of a patch, and stride of the first stage, of the other
-      stems.
-    downsample: 'conv' is a 3x3 convolution of stride 2 and BN, 'merge' LN and
-      a linear map of each 2x2 neighbours (Swin).
+    num_heads: Attention heads `N`, which must divide `C`; `C / N` must be even
+      for rotary embedding.
+    mlp_ratios: Hidden channels of the FFN, divided by `C`.
+    stem: 'conv' is four 3x3 convolutions, 'patch' a linear map of each patch
+      (DeiT), 'patch_norm' the same followed by LN (Swin).
+    stem_strides: Strides (1 or 2) of the four convolutions of 'conv'; their
+      product is the stride of the first stage. With (2, 1, 1, 1), an image of
+      32x32 pixels has a first map of 16x16.
+    patch_size: Side of a patch in pixels, and stride of the first stage, of the
+      stems 'patch' and 'patch_norm'.
+    downsample: 'conv' is a 3x3 convolution of stride 2 and BN, 'merge' is LN
+      and a linear map of each 2x2 neighbourhood (Swin).
     head: 'norm' is LN, average pool, Linear; 'proj' is Linear, BN, SiLU,
       average pool, Linear, as in the released RMT.
-    projection: Channels of the first Linear of the 'proj' head.
-    dense_head: A linear head at each position of the last map, next to the
-      head, for token labels; its maximum counts by half in the logits.
-    feature_norm: LayerNorm on each map of `features`, outside the path between
-      the stages, as RMT's detection and segmentation backbones have it; for
+    projection: Output channels of the first Linear of the 'proj' head.
+    dense_head: Adds a linear head at each position of the last map, for token
+      labels; half of its maximum over the map is added to the logits.
+    feature_norm: LayerNorm on each map of `features` but not on the input of
+      the next stage, as in RMT's detection and segmentation backbones; only for
       models without a head.
-    drop_path_rate: Stochastic depth of the last block; linear from 0.
-    layer_scale: Initial LayerScale of both branches; 0 leaves it out.
+    drop_path_rate: Rate of stochastic depth at the last block; rates increase
+      linearly from 0 at the first.
+    layer_scale: Initial LayerScale of both branches; 0 omits it.
     position_conv: Depthwise 3x3 position encoding (CPE) before attention.
-    score_fn: 'softmax' weights (eq. 3), 'sigmoid' weights over the window
-      size (eq. 7), 'linear' for scores times decay (RMT, eq. 3), 'causal' for
-      the same over earlier tokens only (RMT, eq. 2; all stages full).
+    score_fn: Attention form: 'softmax' (eq. 3), 'sigmoid', divided by the
+      window size (eq. 7), 'linear', scores times decay (RMT, eq. 3), or
+      'causal', the same without later tokens (RMT, eq. 2; all stages full).
     scaled: Whether scores are divided by `sqrt(d)`.
-    rotary: 'interleaved' by flattened position (eq. 4), 'split_half' along
-      the axis of each pass (section 3.3), or 'none'.
-    alibi: Bias `slope * (i - j)` ('signed'), `slope * |i - j|` ('absolute').
+    rotary: Rotary embedding: 'interleaved' by flattened position (eq. 4),
+      'split_half' along the axis of each pass (section 3.3), or 'none'.
+    alibi: ALiBi bias: `slope * (i - j)` ('signed'), `slope * |i - j|`
+      ('absolute'), or 'none'.
     decay: `gamma` per head: 'learned', 'fixed' at RMT's values, or 'none'.
-    decay_ranges: `r` in `gamma_n = 1 - 2 ** (-2 - r n / N)`.
-    lce: Local enhancement of V: 'depthwise' 5x5, 'pointwise' adds a 1x1
-      convolution after it (eq. 6), or 'none'.
-    head_norm: Normalises each head's channels after the weights (RetNet).
-    gate: Gate on the attention output (eq. 5).
-    gate_fn: What `gate` makes of `x W_g`: 'sigmoid' (G1) or 'swish' (RetNet).
-    swiglu: `V = v1 * SiLU(v2)` (eq. 8).
-    window_size: Nominal window `M`; 0 attends over the whole map.
+    decay_ranges: Range `r` in `gamma_n = 1 - 2 ** (-2 - r n / N)` (RMT, eq. 8).
+    lce: Local context enhancement of V: 'depthwise' is a 5x5 convolution,
+      'pointwise' adds a 1x1 convolution after it (eq. 6), 'none' omits both.
+    head_norm: Normalises the attention output of each head (RetNet).
+    gate: Gates the attention output before the output projection (eq. 5).
+    gate_fn: Activation of the gate `x W_g`: 'sigmoid' (G1) or 'swish' (RetNet).
+    swiglu: Gates the values: `V = v1 * SiLU(v2)` (eq. 8).
+    window_size: Nominal window `M` in tokens; 0 attends over the whole map.
     shift: Whether odd blocks of a stage shift their windows by `M // 2`.
-    full_stages: Stages, from 1, that attend over all pairs of tokens at once
-      instead of rows, then columns (not 'sigmoid'; no windows).
-    ffn_conv: Whether the FFN has its depthwise convolution.
+    full_stages: Stages (counted from 1) that attend over all pairs of tokens at
+      once instead of along rows, then columns (no windows; not 'sigmoid').
+    ffn_conv: Whether the FFN has a depthwise convolution.
     ffn_norm: LayerNorm inside the FFN, after its depthwise convolution.
-    linear_start: How linear layers start: 'normal', N(0, 0.02^2) with zero
-      bias, as released; 'uniform', within `+-1 / sqrt(fan_in)`, PyTorch's
-      default.
+    linear_start: Initialisation of linear layers: 'normal' draws from
+      N(0, 0.02^2) with zero bias, as in RMT; 'uniform' draws within
+      `+-1 / sqrt(fan_in)`, PyTorch's default.
   """
 
   widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -114,12 +117,12 @@ class Architecture:
   linear_start: str = 'normal'
 
   def __post_init__(self):
-    """Refuses what cannot be built, naming the field.
+    """Rejects a model that cannot be built, naming the field.
 
     Raises:
       ValueError: If a field is out of range or two contradict each other.
     """
-    forms = tuple(ops.FORMS | ops.FULL_FORMS)  # also those of a user's file
+    forms = tuple(ops.FORMS | ops.FULL_FORMS)  # includes a user's own forms
     for name, choices in {**_CHOICES, 'score_fn': forms}.items():
       if getattr(self, name) not in choices:
         raise ValueError(
@@ -170,25 +173,26 @@ class Architecture:
 
   @property
   def strides(self) -> tuple[int, ...]:
-    """Pixels from one token to the next, by stage."""
+    """Pixels between neighbouring tokens, per stage."""
     conv = self.stem == 'conv'
     first = math.prod(self.stem_strides) if conv else self.patch_size
     return tuple(first * 2**stage for stage in range(self.stages))
 
   @property
   def stride(self) -> int:
-    """The stride of the last stage, which is the least image size."""
+    """Stride of the last stage: the smallest image size, in pixels."""
     return self.strides[-1]
 
   def drop_rate(self, block: int) -> float:
-    """Stochastic depth of a block, counted through all stages from 0.
+    """Returns the stochastic-depth rate of a block, counted from 0.
 
-    `drop_path_rate i / (L - 1)` for block i of L in all.
+    The rate is `drop_path_rate i / (L - 1)` for block i of the L blocks of all
+    stages (Gated-SwinRMT, section 3.5).
     """
     return self.drop_path_rate * block / max(sum(self.depths) - 1, 1)
 
   def _check_extents(self):
-    """Refuses numbers that no machine could work with, and NaN."""
+    """Rejects NaN and numbers too large for any machine."""
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       most = _MOST_BLOCKS if field.name == 'depths' else _LARGEST
@@ -221,7 +225,7 @@ class Architecture:
       raise ValueError(
           f'stem_strides={self.stem_strides} must be four numbers, 1 or 2.'
       )
-    # A field without effect is a mistake.
+    # Changing a field that has no effect is a mistake.
     if self.stem == 'conv' and self.patch_size != _default('patch_size'):
       raise ValueError(
           "stem='conv' has no patches: set stem='patch' or 'patch_norm' with "

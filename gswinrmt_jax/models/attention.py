@@ -1,9 +1,9 @@
-"""The attention module of all three systems.
+"""The attention module of RMT and both Gated-SwinRMT variants.
 
-In the order of the code, by the equations of the Gated-SwinRMT paper: SwiGLU
-of the values (8), rotation (4), the attention form (3, 7) in windows (9), local
-enhancement LCE (6), gate G1 (5). The attention forms are in `ops`, LCE is in
-`layers`.
+In the order of the code, with the equations of the Gated-SwinRMT paper: SwiGLU
+of the values (8), rotation (4), the attention form (3, 7) in adaptive windows
+(9), local context enhancement LCE (6), gate G1 (5). The attention forms are in
+`ops`, LCE is in `layers`.
 """
 
 import functools
@@ -24,12 +24,15 @@ _GATES = {'sigmoid': jax.nn.sigmoid, 'swish': jax.nn.silu}
 
 
 class Attention(nn.Module):
-  r"""Projection, both passes of attention, local enhancement, gate, output.
+  r"""Projections, attention, LCE, gate and output projection.
 
-      q, k, v[, v2][, g] = x W_q, ...    V = v or v1 * SiLU(v2)
-      O = norm?(A_h A_w V) + LCE(V)      A from `score_fn`; A V over all pairs
-                                         in a full stage
-      y = O W_o or (O * gate_fn(g)) W_o
+      q, k, v1[, v2][, g] = x W_q, ...
+      V = v1 or v1 * SiLU(v2)              eq. 8
+      O = norm?(A_h A_w V) + LCE(V)        A: eq. 3 or 7, LCE: eq. 6
+      y = O W_o or (O * gate_fn(g)) W_o    eq. 5
+
+  `score_fn` defines the weights `A`. In a full stage, a single `A` over all
+  pairs of tokens replaces `A_h A_w`.
 
   Attributes:
     arch: The components.
@@ -70,7 +73,7 @@ class Attention(nn.Module):
       )
     if arch.gate:  # G1, eq. 5.
       gate = _GATES[arch.gate_fn](linear(name='gate')(x))
-      # Kept only for a caller who asks for 'intermediates'.
+      # Stored only if the caller asks for 'intermediates'.
       self.sow('intermediates', 'gate_values', gate)
       out *= gate
     return linear(name='out')(out)
@@ -85,8 +88,8 @@ class Attention(nn.Module):
   ) -> Float[Array, 'b h w c']:
     """Splits heads, rotates, applies the attention form, joins heads.
 
-    Linear in the values, and a method without parameters, so that
-    `gswinrmt_jax.maps` can differentiate it inside a model at work.
+    The method is linear in the values and has no parameters, so that
+    `gswinrmt_jax.maps` can differentiate it inside a running model.
     """
     arch = self.arch
     *_, width, channels = value.shape
@@ -98,8 +101,8 @@ class Attention(nn.Module):
         for m in (query, key, value)
     )
     if arch.rotary == 'interleaved':  # Eq. 4.
-      # By the position on the map: scores depend on differences alone, which
-      # are those of the positions in the window.
+      # Positions are those on the map. Scores depend only on differences of
+      # positions, which are the same within the window.
       stride, _ = axial.effective_window(width, window, 0)
       widths = None if extents is None else extents[:, 1]
       query, key = (
@@ -140,7 +143,7 @@ class Attention(nn.Module):
     return self.stage + 1 in self.arch.full_stages
 
   def _log_decay(self) -> Float[Array, 'passes n'] | None:
-    """`log gamma`: `log_sigmoid(theta)` with theta learned, or RMT's values."""
+    """Returns `log gamma`: `log_sigmoid(theta)`, or RMT's fixed values."""
     arch = self.arch
     if arch.decay == 'none':
       return None

@@ -13,10 +13,10 @@ from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.block import Block
 from gswinrmt_jax.ops import padding, pairs, wide, wide_dtype
 
-# Weight of the dense logits, relative to the class logits, as released.
+# Weight of the dense logits relative to the class logits, as in RMT's release.
 _DENSE_SHARE = 0.5
 
-# What is kept of a block for its gradient; the rest is computed again.
+# What the forward pass saves of a block; the backward pass recomputes the rest.
 REMAT = {
     'none': None,
     'elementwise': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -25,7 +25,7 @@ REMAT = {
 
 
 class Stage(nn.Module):
-  """Blocks of one width; the odd ones shift their windows.
+  """The blocks of one stage; odd ones, counted from 0, shift their windows.
 
   Attributes:
     arch: The components.
@@ -47,7 +47,7 @@ class Stage(nn.Module):
       *,
       train: bool,
   ) -> Float[Array, 'b h w c']:
-    """Applies the blocks; in training stochastic depth acts."""
+    """Applies the blocks, with stochastic depth in training."""
     arch, policy = self.arch, REMAT[self.remat]
     block = Block if policy is None else nn.remat(Block, policy=policy)
     first = sum(arch.depths[: self.stage])
@@ -64,15 +64,15 @@ class Stage(nn.Module):
 
 
 class Backbone(nn.Module):
-  """A classifier of the family; made by `create_model`.
+  """RMT or Gated-SwinRMT, a classifier or backbone; built by `create_model`.
 
   Attributes:
     arch: The components.
-    num_classes: Number of logits; 0 leaves the heads out.
-    dtype: Computation dtype; parameters are float32, logits at least.
-    remat: What of the blocks is computed again for their gradient, a name in
-      `REMAT`: 'none'; 'elementwise', all but linear layers; or 'blocks', all of
-      them, of which only the input is kept. Changes no parameter.
+    num_classes: Number of logits; 0 omits the heads.
+    dtype: Computation dtype. Parameters are float32, logits at least float32.
+    remat: What the backward pass recomputes, a name in `REMAT`: 'none';
+      'elementwise', all but the outputs of linear layers; or 'blocks', all but
+      the input of each block. Parameters are the same.
   """
 
   arch: Architecture
@@ -81,7 +81,7 @@ class Backbone(nn.Module):
   remat: str = 'none'
 
   def setup(self):
-    """Makes every part; the attribute names are those of checkpoints."""
+    """Creates the submodules; checkpoints have their attribute names."""
     arch = self.arch
     if arch.stem == 'conv':
       self.stem = stem.Stem(arch.widths[0], self.dtype, arch.stem_strides)
@@ -122,25 +122,25 @@ class Backbone(nn.Module):
   ) -> Float[Array, 'b k']:
     """Classifies normalised images.
 
-    A dense head has its share in training as well: what `train` changes is in
-    the layers, not in what the logits mean.
+    With a dense head, in training and in evaluation,
 
         logits = class logits + 1/2 max_hw(dense logits)
 
     Args:
-      x: Normalised images of any size from the stride of the last stage.
-      train: Whether BN takes the batch's statistics (and updates the
-        collection 'batch_stats') and stochastic depth acts (stream 'dropout').
-      extents: Height and width of each image in pixels, where the rest is
-        padding on the right and below: it changes nothing. None for none.
+      x: Normalised images; each side is at least the stride of the last stage.
+      train: Whether BN uses the batch's statistics (and updates the collection
+        'batch_stats') and stochastic depth is active (RNG stream 'dropout').
+      extents: Height and width of each image in pixels. The rest, on the right
+        and at the bottom, is padding and has no effect. None if there is none.
 
     Returns:
-      Logits, float32 at least; without a head the last map of `features`,
-        averaged.
+      Logits in at least float32. Without a head, the last map of `features`,
+        averaged over its positions.
 
     Raises:
-      ValueError: If a side is below the stride of the last stage, or there are
-        not 3 channels.
+      ValueError: If a side is smaller than the stride of the last stage, there
+        are not 3 channels, `x` is not floating point, or `extents` has a wrong
+        shape.
     """
     last = self._last_map(x, train, extents=extents)
     extents = padding.strided(extents, self.arch.stride)
@@ -157,21 +157,21 @@ class Backbone(nn.Module):
       train: bool,
       box: Bool[Array, 'y x'] | None = None,
   ) -> tuple[Float[Array, 'b k'], Float[Array, 'b y x k']]:
-    """Returns the logits that token labels train: of the image and its tokens.
+    """Returns the logits of the image and its tokens, to train on token labels.
 
     Args:
-      x: As for a call.
-      train: As for a call.
-      box: Tokens of the last map that each image takes from its partner, on
-        the map after the stem (`ops.pairs.swap_inside`; a token of the last
-        map is a square of that one). The dense logits are swapped back, so
-        that they belong to the image they are listed under. None mixes nothing.
+      x: As in `__call__`.
+      train: As in `__call__`.
+      box: Tokens of the last map that each image takes from its partner. They
+        are swapped on the map after the stem (`ops.pairs.swap_inside`), where
+        each is a square of tokens. The dense logits are swapped back, to belong
+        to the image that they are listed under. None mixes nothing.
 
     Returns:
-      Class logits, of the mixed image, and dense logits; float32 at least.
+      Class logits of the mixed image, and dense logits; in at least float32.
 
     Raises:
-      ValueError: As for a call, and if the model has no dense head.
+      ValueError: As in `__call__`, and if the model has no dense head.
     """
     if not (self.num_classes and self.arch.dense_head):
       raise ValueError('There are no dense logits: set dense_head=True.')
@@ -182,7 +182,7 @@ class Backbone(nn.Module):
     return self._classify(last, train), tokens
 
   def _classify(self, x, train, extents=None):
-    """Applies the head to the last map; without one, averages the map."""
+    """Applies the head to the last map; without a head, averages the map."""
     if self.num_classes and self.arch.head == 'proj':
       x = jax.nn.silu(self.proj_norm(self.proj(x), extents, train=train))
     elif self.num_classes:
@@ -202,11 +202,11 @@ class Backbone(nn.Module):
       box: Bool[Array, 'y x'] | None = None,
       extents: padding.Extents = None,
   ) -> dict[str, Float[Array, 'b _ _ _']]:
-    """Returns the map after each stage, before its downsampling.
+    """Returns the map of each stage, before downsampling, from fine to coarse.
 
-    Keys 'stage1', 'stage2' and so on, the strides those of the stem, then
-    doubling; arguments and errors as for a call and `class_and_dense_logits`.
-    Where there are `extents`, padding is 0 in the maps.
+    Keys are 'stage1', 'stage2' and so on; strides are `arch.strides`. Arguments
+    and errors are those of `__call__` and `class_and_dense_logits`. With
+    `extents`, padding is 0 in the maps.
     """
     if not jnp.issubdtype(x.dtype, jnp.floating):
       raise ValueError(
@@ -229,7 +229,7 @@ class Backbone(nn.Module):
     if box is not None:
       side = 2 ** (self.arch.stages - 1)
       fine = box.repeat(side, axis=0).repeat(side, axis=1)
-      # Where sizes were rounded up, the last squares reach beyond.
+      # Where sizes were rounded up, the last squares extend beyond the map.
       x = pairs.swap_inside(x, fine[: x.shape[1], : x.shape[2]])
     maps, valid = {}, extents
     for stage in range(self.arch.stages):

@@ -18,14 +18,14 @@ class FeedForward(nn.Module):
 
       y = W2 (h + LN?(DWConv3x3(h))),    h = GELU(W1 x)
 
-  or `y = W2 h`, without it.
+  or `y = W2 h` without the convolution.
 
   Attributes:
     features: Hidden channels.
     use_conv: Whether there is a convolution.
-    use_norm: Whether the convolved branch is normalised (`ffn_norm`).
+    use_norm: Whether LN follows the convolution (`ffn_norm`).
     dtype: Computation dtype.
-    start: How the linear layers start, see `Dense`.
+    start: Initialisation of the linear layers, see `Dense`.
   """
 
   features: int
@@ -48,7 +48,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-  """Position convolution, attention and feed-forward, each a residual.
+  """CPE, attention and FFN, each a residual branch.
 
       x = x + DWConv3x3(x)
       x = x + DropPath(gamma_1 * Attention(LN(x)))
@@ -59,9 +59,9 @@ class Block(nn.Module):
     stage: Index of the stage, from 0.
     shifted: Whether this block shifts its windows.
     dtype: Computation dtype.
-    drop_rate: Stochastic depth: how often a sample's branch is dropped; needs
-      the stream 'dropout' unless 0. Branches kept are scaled by
-      `1 / (1 - rate)`, so the mean stays.
+    drop_rate: Stochastic depth: probability that a sample's branch is dropped.
+      Unless it is 0, the RNG stream 'dropout' is needed. Other branches are
+      scaled by `1 / (1 - rate)`, which preserves the mean.
   """
 
   arch: Architecture
@@ -93,7 +93,7 @@ class Block(nn.Module):
     return x + self._branch('ffn', feed_forward, x, extents)
 
   def _branch(self, name, layer, x, extents):
-    """`DropPath(gamma * layer(LN(x)))`, without gamma where it starts at 0."""
+    """Returns `DropPath(gamma * layer(LN(x)))`; no gamma if it starts at 0."""
     x = layer(LayerNorm(name=f'{name}_norm')(x), extents)
     initial = self.arch.layer_scale[self.stage]
     if initial:

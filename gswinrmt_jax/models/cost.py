@@ -1,4 +1,4 @@
-"""Parameters and multiply-accumulates of a model, counted on its program."""
+"""Parameters and multiply-accumulates of a model, counted in its jaxpr."""
 
 import collections
 from collections.abc import Iterable, Iterator
@@ -15,12 +15,12 @@ from gswinrmt_jax.models import factory, layers
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.segmenter import Segmenter
 
-# Operations per element, as fvcore has them.
+# Operations per element, as fvcore counts them.
 _NORMS = {
     layers.LayerNorm: ('layer norm', 5),
     layers.BatchNorm: ('batch norm', 2),
 }
-# Equations that are written as products with matrices of mostly zeros.
+# Not counted: these equations are written as matmuls with mostly zero matrices.
 _RESAMPLING = ('resize_nearest', 'resize_bilinear', 'adaptive_average_pool')
 _PRODUCTS = ('convolution', 'linear', 'attention')
 
@@ -30,10 +30,10 @@ class Cost:
   """The cost of one image.
 
   Attributes:
-    parameters: Trainable numbers.
+    parameters: Number of trainable parameters.
     operations: Multiply-accumulates of 'convolution', 'linear' (products with
-      a weight) and 'attention' (products of two maps); operations of
-      'layer norm' and 'batch norm'. Only those that the model has.
+      a weight) and 'attention' (products of two feature maps); operations of
+      'layer norm' and 'batch norm'. Kinds that the model lacks are left out.
   """
 
   parameters: int
@@ -43,34 +43,35 @@ class Cost:
   def macs(self) -> int:
     """All operations, as the papers count them.
 
-    RMT's 'GFLOPs' are these over 2^30: multiply-accumulates of the products,
-    with 5 and 2 operations per element of a layer and a batch norm; softmax,
-    activations, rotation, decay and resampling are not counted.
+    RMT's 'GFLOPs' are this number over 2^30: multiply-accumulates of matmuls
+    and convolutions, plus 5 operations per element of a layer norm and 2 of a
+    batch norm. Softmax, activations, rotation, decay and resampling are not
+    counted.
     """
     return sum(self.operations.values())
 
   @property
   def macs_without_attention(self) -> int:
-    """All operations but products of two maps.
+    """All operations except products of two feature maps.
 
-    RMT's 'FLOPs' of detectors and segmenters are these in units of 10^9: the
-    counters of mmdetection and mmsegmentation see layers, not products.
+    RMT's 'FLOPs' of detectors and segmenters are this number, in units of 10^9:
+    the counters of mmdetection and mmsegmentation see only layers.
     """
     return self.macs - self.operations.get('attention', 0)
 
   @property
   def product_macs(self) -> int:
-    """Those of matmuls and convolutions alone, which a matrix unit could do."""
+    """Multiply-accumulates that a matrix unit can do: matmuls, convolutions."""
     return sum(self.operations.get(kind, 0) for kind in _PRODUCTS)
 
   @property
   def flops(self) -> int:
-    """Floating-point operations: two for a multiply-accumulate."""
+    """Floating-point operations: two per multiply-accumulate."""
     return self.macs + self.product_macs
 
 
 def total(parts: Iterable[Cost]) -> Cost:
-  """Returns the cost of all parts together."""
+  """Returns the total cost of all parts."""
   parameters, operations = 0, collections.Counter()
   for part in parts:
     parameters += part.parameters
@@ -81,16 +82,16 @@ def total(parts: Iterable[Cost]) -> Cost:
 def count(model: Backbone | Segmenter, image_size: tuple[int, int]) -> Cost:
   """Counts the cost of a model for one image, without running it.
 
-  Windows are counted as the windows they are ('cyclic', padding included),
-  however the model computes them. The auxiliary head of a segmenter has
-  parameters, but no operations: it acts in training alone.
+  Windows are counted as in the 'cyclic' implementation, padding included,
+  whichever one the model uses. The auxiliary head of a segmenter counts for
+  parameters but not for operations, because only training uses it.
 
   Args:
-    model: Any of the family.
-    image_size: Height and width.
+    model: A backbone or segmenter.
+    image_size: Height and width, in pixels.
 
   Raises:
-    ValueError: If the model does not take such images.
+    ValueError: If the model does not accept images of this size.
   """
   shape = (*image_size, 3)
   variables = factory.variable_shapes(model, shape)
@@ -119,7 +120,7 @@ def count(model: Backbone | Segmenter, image_size: tuple[int, int]) -> Cost:
 
 
 def _product(equation) -> tuple[str, int]:
-  """Returns what kind of product an equation is, '' for none, and its size."""
+  """Returns the kind of product ('' for none) and its multiply-accumulates."""
   if equation.primitive.name == 'dot_general':
     (contracted, _), (batch, _) = equation.params['dimension_numbers']
     left = equation.invars[0].aval.shape
@@ -136,7 +137,7 @@ def _product(equation) -> tuple[str, int]:
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
-  """Yields the equations of a program, those inside of others too."""
+  """Yields the equations of a program, including nested ones."""
   for equation in jaxpr.eqns:
     if equation.params.get('name') in _RESAMPLING:
       continue
@@ -144,6 +145,6 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
     for value in jax.tree.leaves(
         equation.params, is_leaf=lambda leaf: hasattr(leaf, 'eqns')
     ):
-      inner = getattr(value, 'jaxpr', value)  # closed ones have one inside
+      inner = getattr(value, 'jaxpr', value)  # a ClosedJaxpr wraps a Jaxpr
       if hasattr(inner, 'eqns'):
         yield from _equations(inner)

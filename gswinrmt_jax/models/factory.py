@@ -81,7 +81,7 @@ def init(
 
       variables = init(model, jax.random.key(0), (32, 32))
 
-  No images are computed, and parameters are drawn one by one.
+  The forward pass is not computed, and parameters are drawn one by one.
   `jax.jit(model.init)` takes several times as long, because it compiles a
   program with hundreds of random draws.
 

@@ -1,8 +1,8 @@
-"""Linear layers, convolutions, local enhancement (LCE) and norms.
+"""Linear layers, convolutions, local context enhancement (LCE) and norms.
 
-Parameters are float32; a layer computes in `dtype`. Flax's own are not used
-where numbers would differ: its Dense sums the gradient of a bfloat16 bias in
-bfloat16, and its BatchNorm keeps the biased variance.
+Parameters are float32; a layer computes in `dtype`. Flax's layers are not used
+where results would differ: its Dense sums the gradient of a bfloat16 bias in
+bfloat16, and its BatchNorm stores the biased variance.
 """
 
 import functools
@@ -21,12 +21,12 @@ Initializer = jax.nn.initializers.Initializer
 
 
 def linear_init(key, shape, dtype=jnp.float32):
-  """Normal, sigma 0.02: PyTorch's truncation at +-2 is 100 sigma away."""
+  """Draws from N(0, 0.02^2); PyTorch truncates at +-2, which is 100 sigma."""
   return 0.02 * _draw(jax.random.normal, key, shape, dtype)
 
 
 def uniform_fan_in(fan_in: int) -> Initializer:
-  """PyTorch's default for convolutions: uniform within `+-1 / sqrt(fan_in)`."""
+  """Returns PyTorch's default initialiser: uniform, `+-1 / sqrt(fan_in)`."""
   bound = 1 / math.sqrt(fan_in)
 
   def init(key, shape, dtype=jnp.float32):
@@ -37,11 +37,11 @@ def uniform_fan_in(fan_in: int) -> Initializer:
 
 
 def _draw(draw, key, shape, dtype):
-  """Returns `draw(key, shape, dtype)` from a program that few shapes share.
+  """Returns `draw(key, shape, dtype)` with few programs to compile.
 
-  Element i of a draw depends on the key and on i alone, so a longer draw begins
-  with the same elements. A program that draws takes a third of a second to
-  compile; with lengths that are powers of 4, a model has a dozen of them.
+  Element i of a draw depends only on the key and i, so a longer draw begins
+  with the same elements. Each length needs its own program, which takes a third
+  of a second to compile. With powers of 4, a model has a dozen lengths.
   """
   size = math.prod(shape)
   digits = ((size - 1).bit_length() + 1) // 2  # in base 4
@@ -55,8 +55,8 @@ class Dense(nn.Module):
     features: Output channels.
     dtype: Computation dtype.
     use_bias: Whether there is a `b`.
-    start: 'normal' for `W` of N(0, 0.02^2) and `b = 0`, as in RMT; 'uniform'
-      for both within `+-1 / sqrt(c)`, PyTorch's default.
+    start: Initialisation: 'normal' draws `W` from N(0, 0.02^2) with `b = 0`, as
+      in RMT; 'uniform' draws both within `+-1 / sqrt(c)`, PyTorch's default.
   """
 
   features: int
@@ -66,7 +66,7 @@ class Dense(nn.Module):
 
   @nn.compact
   def __call__(self, x: Float[Array, '*b c']) -> Float[Array, '*b f']:
-    """Returns the tokens in `features` channels."""
+    """Applies the layer to the channels of each token."""
     shape = (x.shape[-1], self.features)
     kernel_init, bias_init = linear_init, nn.initializers.zeros
     if self.start == 'uniform':
@@ -79,7 +79,7 @@ class Dense(nn.Module):
 
 
 class Conv3x3(nn.Module):
-  """3x3 convolution with bias, padded by 1 on every side.
+  """3x3 convolution with bias, zero-padded by 1 on every side.
 
   Attributes:
     features: Output channels.
@@ -95,7 +95,7 @@ class Conv3x3(nn.Module):
   def __call__(
       self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
   ) -> Float[Array, 'b H W f']:
-    """Convolves to `ceil(extent / stride)` rows and columns."""
+    """Returns a map of `ceil(h / stride)` rows, `ceil(w / stride)` columns."""
     init = uniform_fan_in(9 * x.shape[-1])
     shape = (3, 3, x.shape[-1], self.features)
     kernel = self.param('kernel', init, shape)
@@ -106,10 +106,10 @@ class Conv3x3(nn.Module):
 
 
 class DepthwiseConv(nn.Module):
-  """Depthwise convolution to the same size, with bias.
+  """Depthwise convolution with bias, zero-padded to the same size.
 
   Attributes:
-    kernel_size: Odd side of the kernels.
+    kernel_size: Side of the kernels, odd.
     dtype: Computation dtype.
   """
 
@@ -136,22 +136,24 @@ def local_enhancement(
     pointwise: bool,
     dtype: Dtype,
 ) -> Float[Array, 'b h w c']:
-  """LCE (Gated-SwinRMT, eq. 6): `PWConv1x1(DWConv5x5(V))`, or without PWConv.
+  """Applies local context enhancement (LCE; Gated-SwinRMT, eq. 6).
 
-  It sees the whole map: inside windows it would see neighbours that the cyclic
-  shift wrapped around. Call it in the compact method of a module, whose layers
-  'local' and 'local_point' it makes.
+      PWConv1x1(DWConv5x5(V)), or DWConv5x5(V)
+
+  The convolution reads the whole map: within windows, it would read neighbours
+  that the cyclic shift wrapped around. Call it in the compact method of a
+  module, which gets the layers 'local' and 'local_point'.
 
   Args:
     value: The values `V` of attention.
     extents: Valid rows and columns, see `ops.padding`.
-    pointwise: Whether there is a 1x1 convolution.
+    pointwise: Whether the 1x1 convolution follows.
     dtype: Computation dtype.
   """
   local = DepthwiseConv(5, dtype, name='local')(value, extents)
   if not pointwise:
     return local
-  # It starts as a convolution does.
+  # Initialised as the 1x1 convolution that it is.
   point = Dense(value.shape[-1], dtype, start='uniform', name='local_point')
   return point(local)
 
@@ -167,17 +169,17 @@ class LayerNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: Float[Array, '*b c']) -> Float[Array, '*b c']:
-    """Returns the normalised map, in its dtype."""
+    """Returns the normalised tokens, in the dtype of `x`."""
     scale = self.param('scale', nn.initializers.ones, x.shape[-1:])
     bias = self.param('bias', nn.initializers.zeros, x.shape[-1:])
     return ops.layer_norm(x, scale, bias, epsilon=self.epsilon)
 
 
 class BatchNorm(nn.Module):
-  """Batch normalisation with PyTorch's bookkeeping, as RMT's weights expect.
+  """Batch normalisation with PyTorch's running statistics, for RMT's weights.
 
-  The running variance takes the unbiased batch variance; statistics are over
-  the global batch, whatever the device count, and in two passes.
+  The running variance is updated with the unbiased batch variance. Statistics
+  are those of the global batch, for any number of devices, in two passes.
 
   Attributes:
     momentum: Weight of the old running statistics.
@@ -195,7 +197,7 @@ class BatchNorm(nn.Module):
       *,
       train: bool,
   ) -> Float[Array, 'b h w c']:
-    """Normalises by the batch's statistics in training, else the running."""
+    """Normalises by batch statistics in training, else by running ones."""
     shape = x.shape[-1:]
     scale = self.param('scale', nn.initializers.ones, shape)
     bias = self.param('bias', nn.initializers.zeros, shape)

@@ -1,4 +1,4 @@
-"""The models of the papers, a row each."""
+"""The models of the papers, one entry each."""
 
 import dataclasses
 
@@ -14,7 +14,8 @@ _SWAT = dataclasses.replace(
     gate=False,
     swiglu=True,
 )
-# RMT as released. The four sizes of its own paper change the head and the FFN.
+# The RMT baseline of the Gated-SwinRMT paper. The four sizes that RMT released
+# have another head and no LayerNorm in the FFN.
 _RMT = dataclasses.replace(
     _RETENTION,
     mlp_ratios=(3.0, 3.0, 3.0, 3.0),
@@ -26,8 +27,8 @@ _RMT = dataclasses.replace(
     full_stages=(4,),
 )
 _RMT_RELEASED = dataclasses.replace(_RMT, head='proj', ffn_norm=False)
-# The skeletons of Swin and DeiT, nothing of their attention in them (RMT,
-# section 4.4, "strict comparison"; appendix A).
+# RMT's attention in the skeletons of Swin and DeiT (RMT, section 4.4, "strict
+# comparison"; appendix A).
 _RMT_SWIN = dataclasses.replace(
     _RMT,
     widths=(96, 192, 384, 768),
@@ -48,8 +49,8 @@ _LARGE = {
     'mlp_ratios': (3.0, 3.0, 3.0, 3.0),
 }
 
-# The Gated-SwinRMT paper prints parameter counts, no sizes: widths and depths
-# were inferred from the counts, 32 channels a head is a choice.
+# The Gated-SwinRMT paper prints parameter counts, but no widths: widths and
+# depths were inferred from the counts, and 32 channels per head is a choice.
 MODELS = {
     'rmt_t': dataclasses.replace(
         _RMT_RELEASED,

@@ -1,4 +1,4 @@
-"""The models as NNX modules, over `flax.nnx.bridge`."""
+"""The models as NNX modules, through `flax.nnx.bridge`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,18 +11,18 @@ _KINDS = {'params': nnx.Param, 'batch_stats': nnx.BatchStat}
 
 
 class NNXModel(nnx.bridge.ToNNX):
-  """A Linen model as an NNX module that holds its own variables."""
+  """An NNX module that wraps a Linen model and holds its variables."""
 
   def __call__(self, x: Array, *, train: bool = False, **kwargs: Any) -> Any:
-    """Returns what the Linen model returns.
+    """Applies the Linen model and returns its output.
 
     Args:
       x: Normalised images, float `[b, h, w, 3]`.
-      train: Whether to train: BatchNorm then updates its running statistics in
-        this module, and stochastic depth draws from the stream 'dropout'.
+      train: Training mode: BatchNorm updates its running statistics in this
+        module, and stochastic depth draws from the RNG stream 'dropout'.
       **kwargs: `method='features'` for the maps of all stages; `rngs`.
     """
-    # Without `mutable` the bridge would drop the new statistics without a word.
+    # Without `mutable` the bridge would silently drop the new statistics.
     mutable = ['batch_stats'] if train else None
     return super().__call__(x, train=train, mutable=mutable, **kwargs)
 
@@ -33,7 +33,7 @@ def to_nnx(
     *,
     rngs: nnx.Rngs | None = None,
 ) -> NNXModel:
-  """Returns a model with its variables as an NNX module.
+  """Wraps a Linen model and its variables as an NNX module.
 
       module = to_nnx(model, variables, rngs=nnx.Rngs(dropout=0))
       optimizer = nnx.Optimizer(module, tx, wrt=nnx.Param)
@@ -50,7 +50,7 @@ def to_nnx(
     its statistics in place.
 
   Raises:
-    ValueError: If there are other collections than these two.
+    ValueError: If `variables` has any other collection.
   """
   unknown = variables.keys() - _KINDS.keys()
   if unknown:

@@ -21,7 +21,7 @@ class Stem(nn.Module):
   Attributes:
     features: Channels `C` of the first stage.
     dtype: Computation dtype.
-    strides: Of the convolutions.
+    strides: Strides of the convolutions.
   """
 
   features: int
@@ -36,7 +36,7 @@ class Stem(nn.Module):
       *,
       train: bool,
   ) -> Float[Array, 'b H W c']:
-    """Embeds the image; its size is divided by the strides, rounded up."""
+    """Embeds the image; each stride divides its size, rounded up."""
     half = self.features // 2
     widths = half, half, self.features, self.features
     for index, (features, stride) in enumerate(
@@ -52,11 +52,11 @@ class Stem(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-  """A linear map of each patch: a convolution whose stride is its side.
+  """Linear map of each patch: a convolution whose stride is its kernel size.
 
       y[i, j] = sum_{u, v} x[p i + u, p j + v] kernel[u, v] + bias,  then LN?
 
-  Initialised as the convolution that DeiT and Swin make it.
+  It is initialised as a convolution, as in DeiT and Swin.
 
   Attributes:
     features: Channels of the first stage.
@@ -78,7 +78,7 @@ class PatchEmbedding(nn.Module):
       *,
       train: bool,
   ) -> Float[Array, 'b H W c']:
-    """Embeds the image; zeros fill up its last patches, right and below."""
+    """Embeds the image, zero-padded on the right and at the bottom."""
     del train  # There is no BN.
     x = padding.fill(x, extents)
     x = _PatchConv(self.features, self.patch_size, self.dtype, name='conv')(x)
@@ -86,7 +86,7 @@ class PatchEmbedding(nn.Module):
 
 
 class _PatchConv(nn.Module):
-  """The convolution of an RGB image, as a product of its patches."""
+  """The convolution of an RGB image, as a matmul of its patches."""
 
   features: int
   side: int
@@ -106,9 +106,9 @@ class _PatchConv(nn.Module):
 class Downsample(nn.Module):
   """Halves height and width between stages, rounded up.
 
-  'conv' is a 3x3 convolution of stride 2 and BN (RMT; Gated-SwinRMT). 'merge'
-  is Swin's patch merging, LN and a linear map of each 2x2 neighbours; zeros
-  fill up an odd size, at the right and lower edge:
+  'conv' is a 3x3 convolution of stride 2 and BN (RMT; Gated-SwinRMT, section
+  3.5). 'merge' is Swin's patch merging, LN and a linear map of each 2x2
+  neighbourhood; an odd size is zero-padded on the right or at the bottom:
 
       y[i, j] = LN([x[2i, 2j], x[2i+1, 2j], x[2i, 2j+1], x[2i+1, 2j+1]]) W
 
@@ -116,7 +116,7 @@ class Downsample(nn.Module):
     features: Channels of the next stage.
     kind: 'conv' or 'merge'.
     dtype: Computation dtype.
-    start: How the linear layer of 'merge' starts, see `Dense`.
+    start: Initialisation of the linear layer of 'merge', see `Dense`.
   """
 
   features: int
@@ -132,12 +132,12 @@ class Downsample(nn.Module):
       *,
       train: bool,
   ) -> Float[Array, 'b H W f']:
-    """Returns the map of the next stage; `train` is for BN."""
+    """Returns the input of the next stage; `train` is for BN."""
     if self.kind == 'conv':
       x = layers.Conv3x3(self.features, 2, self.dtype, name='conv')(x, extents)
       extents = padding.strided(extents, 2)
       return layers.BatchNorm(name='norm')(x, extents, train=train)
-    # Down, then right: the order of the channels in Swin's weights.
+    # Swin's weights order the channels of the neighbours down, then right.
     x = _cut(padding.fill(x, extents), 2).swapaxes(3, 4)
     x = layers.LayerNorm(name='norm')(x.reshape(*x.shape[:3], -1))
     linear = layers.Dense(
@@ -149,7 +149,7 @@ class Downsample(nn.Module):
 def _cut(
     x: Float[Array, 'b h w c'], side: int
 ) -> Float[Array, 'b H W {side} {side} c']:
-  """Cuts into patches `[b, H, W, row in it, column in it, c]`, zero-padded."""
+  """Cuts a map, zero-padded, into patches `[b, H, W, row, column, c]`."""
   batch, height, width, channels = x.shape
   x = jnp.pad(x, ((0, 0), (0, -height % side), (0, -width % side), (0, 0)))
   rows, columns = x.shape[1] // side, x.shape[2] // side

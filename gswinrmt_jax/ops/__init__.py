@@ -1,4 +1,4 @@
-"""The equations of the papers: pure functions of arrays, each with its number.
+"""The equations of the papers, numbered, as pure functions of arrays.
 
     retention   Gated-SwinRMT, eq. 3; RMT, eq. 5, over all pairs of tokens
     swat        Gated-SwinRMT, eq. 7
@@ -6,14 +6,15 @@
     axial       rows, then columns; shifted windows (Gated-SwinRMT, eq. 9)
     positions   rotation (Gated-SwinRMT, eq. 4), decay (RMT, eq. 8), ALiBi
     layers      linear layers, convolutions, norms, GELU
+    resampling  nearest, bilinear, adaptive average pooling
     padding     images of several sizes in one batch
     pairs       images mixed with their neighbours in the batch
 
-Equations 5, 6 and 8 (gate, LCE, SwiGLU) are in `models.attention`. All is plain
-`jnp`, differentiated by JAX. `gswinrmt_jax.fast` has faster implementations of
-some (see `ops.equation`). Inside `with ops.plain():` only implementations that
-`ops.implementations` names are used. Importing the file of an attention form
-here makes it a `score_fn` of the models.
+Equations 5, 6 and 8 (gate, LCE, SwiGLU) are in `models.attention`. All are
+plain `jnp`, differentiated by JAX. `gswinrmt_jax.fast` has faster
+implementations of some (see `ops.equation`). Inside `with ops.plain():`, only
+implementations that `ops.implementations` names are used. Importing the file of
+an attention form here makes it a `score_fn` of the models.
 """
 
 from gswinrmt_jax.ops.axial import FORMS, FULL_FORMS

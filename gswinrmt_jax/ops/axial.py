@@ -1,11 +1,12 @@
-"""Two passes, all pairs, shifted windows: what the attention forms share.
+"""Attention in two passes or over all pairs, with shifted windows.
 
-A form defines only how scores become weights (`Weigh`). Masks are those
-of Swin; windows adapt to the map by Gated-SwinRMT, eq. 9.
+Attention forms share this code. A form defines only how scores become weights
+(`Weigh`). Masks are those of Swin. Windows adapt to the map (Gated-SwinRMT,
+eq. 9).
 
-Letters of shapes: b batch (times windows if 'cyclic'), h w rows and
-columns, n heads, d channels per head, l lines: rows in the width pass,
-columns in the height pass. Of a pair `[i, j]`, i is the query and j the key.
+Shapes: b batch (times windows if 'cyclic'), h w rows and columns, n heads, d
+channels per head, l lines: rows in the width pass, columns in the height pass.
+In a pair `[i, j]`, i is the query and j the key.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,19 +19,19 @@ import numpy as np
 
 from gswinrmt_jax.ops import equation, padding
 
-WIDTH, HEIGHT = 0, 1  # Rows of every `[2, n]` table: the pass they belong to.
+WIDTH, HEIGHT = 0, 1  # The passes, and their rows in every `[2, n]` table.
 
-# Finite: with -inf, a window of padding alone makes the backward pass NaN.
+# Finite: with -inf, gradients of a window that is all padding would be NaN.
 MASKED = -1e30
 
-# The equation of an attention form, `weigh(scores, decay, mask, size)`: weights
-# from scores `[... n i j]` (scaled, with ALiBi), `distance log(gamma)` or None,
-# the pairs that may attend or None for all, and the effective window, one of
-# each image where they differ.
+# The equation of an attention form, `weigh(scores, decay, mask, size)`. It
+# computes weights from scores `[... n i j]` (scaled, with ALiBi), the decay
+# `distance log(gamma)` or None, the mask of pairs that may attend or None for
+# all, and the effective window size, one per image if they differ.
 Weigh = Callable[[Array, Array | None, Array | None, int | Array], Array]
 
-# Attention forms by their `score_fn`: along rows, then columns; and over all
-# pairs of tokens at once, for `full_stages`.
+# Attention forms by `score_fn`: along rows, then columns; and, for
+# `full_stages`, over all pairs of tokens at once.
 FORMS: dict[str, Callable[..., Array]] = {}
 FULL_FORMS: dict[str, Callable[..., Array]] = {}
 
@@ -40,10 +41,10 @@ _watcher = contextvars.ContextVar('watcher', default=None)
 def attention_form(
     name: str, *, table: dict[str, Callable[..., Array]] = FORMS
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-  """Returns a decorator that makes a function the form of a `score_fn`.
+  """Returns a decorator that registers a function as an attention form.
 
   Args:
-    name: The value of `score_fn`.
+    name: The value of `score_fn` that selects it.
     table: `FORMS` or `FULL_FORMS`.
   """
 
@@ -58,10 +59,10 @@ def attention_form(
 def watching(
     see: Callable[[int | None, Array, Array | None], None],
 ) -> Iterator[None]:
-  """Inside, `see(axis, weights, mask)` is shown the weights of every pass.
+  """Calls `see(axis, weights, mask)` for each attention pass that runs inside.
 
-  They are `[b l n i j]` with the axis of the pass, or `[b n t T]` and None over
-  all pairs. Outside of `jax.disable_jit()` it is shown tracers.
+  Weights are `[b l n i j]`, with the axis of the pass, or `[b n t T]` over all
+  pairs, with axis None. Without `jax.disable_jit()`, they are tracers.
   """
   token = _watcher.set(see)
   try:
@@ -90,14 +91,15 @@ def axial_attention(
     scaled: bool,
     absolute: bool,
 ) -> Float[Array, 'b h w n d']:
-  """The width pass, whose output is the value of the height pass.
+  """Computes decomposed attention: the width pass, then the height pass.
 
       V'[i, j] = sum_J A_w[i, j, J] V[i, J]
       O[i, j]  = sum_I A_h[j, i, I] V'[I, j]
 
-  with the weights `A` of `weigh`; the other arguments, result and errors are
-  those of `ops.retention`. `ops.implementations` chooses between 'banded' and
-  'cyclic', which agree to rounding for every size, window and shift.
+  where `weigh` computes the weights `A` (RMT, eq. 6). Other arguments, result
+  and errors are those of `ops.retention`. `ops.implementations` selects
+  'banded' or 'cyclic', which agree to rounding for every size, window and
+  shift.
   """
   _check(query, key, value, window, shift)
   _check_heads('log_decay', log_decay, (2, query.shape[3]))
@@ -114,7 +116,7 @@ def axial_attention(
         scores, times_distance(rates, distance, scores), mask, sizes[axis]
     )
 
-  if extents is not None:  # Each image has windows of its own.
+  if extents is not None:  # Each image has its own windows.
     (tall, mask_h), (broad, mask_w) = (
         own_windows(length, window, shift, extents[:, axis])
         for axis, length in enumerate((height, width))
@@ -130,7 +132,7 @@ def axial_attention(
   query, key, value = (
       partition(x, windows, shifts) for x in (query, key, value)
   )
-  # One mask for each window of an image, row-major like the windows.
+  # One mask per window of an image, in row-major order like the windows.
   mask_w, mask_h = cyclic_mask(width, *columns), cyclic_mask(height, *rows)
   down, across = len(mask_h), len(mask_w)
   masks = [
@@ -143,10 +145,10 @@ def axial_attention(
 
 
 def _two_passes(query, key, value, weights, masks):
-  """Both passes, over maps or windows; masks are (width, height)."""
+  """Runs both passes over maps or windows; masks are (width, height)."""
   for axis in (WIDTH, HEIGHT):
-    # Lines to the front by hand: products of maps as they lie took XLA's CPU
-    # backend twice the time, forward and backward.
+    # Explicit transposition: with matmuls in the original layout, XLA's CPU
+    # backend took twice as long, forward and backward.
     q, k, v = (_lines(x, axis) for x in (query, key, value))
     mask = masks[axis]
     if mask is not None:
@@ -157,7 +159,7 @@ def _two_passes(query, key, value, weights, masks):
 
 
 def _lines(x, axis, *, back=False):
-  """Rows (axis 0) or columns with their heads, `[b l n i d]`; or back."""
+  """Transposes a map to rows (axis 0) or columns, `[b l n i d]`, or back."""
   order = (0, 1, 3, 2, 4) if axis == WIDTH else (0, 2, 3, 1, 4)
   return x.transpose(np.argsort(order) if back else order)
 
@@ -174,11 +176,11 @@ def all_pairs_attention(
     scaled: bool,
     mask: np.ndarray | None = None,
 ) -> Float[Array, 'b h w n d']:
-  """Mixes the values of all tokens: `O[t] = sum_T A[t, T] V[T]`.
+  """Attends over all pairs of tokens: `O[t] = sum_T A[t, T] V[T]`.
 
-  `t` counts the tokens row by row, `t = row W + column`. The weights `A` are
-  those of `weigh`, with the decay of `distance[t, T]`, of pairs in `mask[t, T]`
-  (None: all). The other arguments, result and errors are those of
+  `t` counts the tokens row by row, `t = row W + column`. `weigh` computes the
+  weights `A`, with the decay of `distance[t, T]`, for the pairs in `mask[t, T]`
+  (None: all). Other arguments, result and errors are those of
   `ops.full_retention`.
   """
   _check(query, key, value, None, 0)
@@ -216,7 +218,7 @@ def _mix(weights, value):
 
 
 def _check(query, key, value, window, shift):
-  """Raises ValueError where an attention form would compute nonsense."""
+  """Raises ValueError for a wrong shape, window or shift."""
   if query.shape != key.shape or query.shape[:4] != value.shape[:4]:
     raise ValueError(
         'Queries, keys and values must be maps [b, h, w, n, d] of one shape, '
@@ -231,19 +233,19 @@ def _check(query, key, value, window, shift):
 
 
 def _check_heads(name, array, shape):
-  """Raises ValueError: a wrong shape would broadcast in silence."""
+  """Raises ValueError for a wrong shape, which would broadcast silently."""
   if array is not None and array.shape != shape:
     raise ValueError(f'{name} must be of shape {shape}, not {array.shape}.')
 
 
 def offsets(length: int) -> np.ndarray:
-  """Signed distances `i - j` of query `i` and key `j`, `[i, j]`."""
+  """Returns signed distances `i - j` of query `i` and key `j`, `[i, j]`."""
   position = np.arange(length)
   return position[:, None] - position[None, :]
 
 
 def manhattan(height: int, width: int) -> np.ndarray:
-  """Distances `|row - ROW| + |column - COLUMN|` of all pairs, `[t, T]`."""
+  """Returns `|row - ROW| + |column - COLUMN|` of all pairs, `[t, T]`."""
   row, column = np.divmod(np.arange(height * width), width)
   return sum(np.abs(p[:, None] - p[None, :]) for p in (row, column))
 
@@ -253,7 +255,7 @@ def times_distance(
     distance: np.ndarray | Array,
     scores: Array,
 ) -> Float[Array, '*b n i j'] | None:
-  """`per_head[n] * distance[i, j]`, shaped and typed to meet `scores`."""
+  """Returns `per_head[n] * distance[i, j]`, to broadcast with `scores`."""
   if per_head is None:
     return None
   per_head = per_head.astype(scores.dtype)[:, None, None]
@@ -280,17 +282,17 @@ def add_alibi(
 def effective_window(
     extent: int, window: int | None, shift: int
 ) -> tuple[int, int]:
-  """Adapts window and shift to the map (Gated-SwinRMT, eq. 9), by axis.
+  """Adapts window and shift to one axis of the map (Gated-SwinRMT, eq. 9).
 
       M^ = min(M, extent),    s^ = min(s, floor(M^ / 2))
 
-  Eq. 9 takes one minimum over both axes. `s^ = 0` where a single window covers
-  the axis: a shift would cut the global attention that the paper asks for.
+  Eq. 9 takes one minimum over both axes. Where a single window covers the axis,
+  `s^ = 0`: a shift would cut the global attention that the paper asks for.
 
   Args:
     extent: Tokens along the axis.
-    window: Nominal window `M`; None is the whole axis.
-    shift: Nominal shift `s`.
+    window: Nominal window `M` in tokens; None is the whole axis.
+    shift: Nominal shift `s` in tokens.
 
   Returns:
     `(M^, s^)`.
@@ -305,18 +307,18 @@ def block_index(
     window: int,
     shift: int | Int[Array, '...'],
 ) -> Int[Array | np.ndarray, '...']:
-  """Index of the shifted window that a position is in, from -1 or 0.
+  """Returns the index of the shifted window that contains a position.
 
-      block(j) = floor((j - s) / M)
+      block(j) = floor((j - s) / M), counted from -1 or 0
 
-  Equal numbers are exactly the pairs that Swin's cyclic shift with its mask
-  lets attend to each other, in coordinates of the un-shifted map.
+  Two positions of the unshifted map have equal indices exactly if Swin's cyclic
+  shift and mask let them attend to each other.
   """
   return (position - shift) // window
 
 
 def band_mask(extent: int, window: int, shift: int) -> np.ndarray | None:
-  """Which pairs `[i, j]` of an axis share a window; None if all do."""
+  """Returns which pairs `[i, j]` of an axis share a window; None if all do."""
   if window >= extent:
     return None
   block = block_index(np.arange(extent), window, shift)
@@ -326,13 +328,13 @@ def band_mask(extent: int, window: int, shift: int) -> np.ndarray | None:
 def own_windows(
     length: int, window: int | None, shift: int, extents: Int[Array, ' b']
 ) -> tuple[Int[Array, 'b 1 1 1 1'], Bool[Array, 'b 1 1 i j']]:
-  """Effective windows and masks of maps that end at `extents` on an axis.
+  """Returns windows and masks of maps that end at `extents` along an axis.
 
-  What `effective_window` and `band_mask` say of each map without its padding,
-  in one program for all of them; no key is padding.
+  They equal `effective_window` and `band_mask` of each map without its padding,
+  in one program for all maps. Padding is never a key.
 
   Returns:
-    Windows and masks, shaped to meet scores `[b l n i j]`.
+    Effective windows and masks, to broadcast with scores `[b l n i j]`.
   """
   window = length if window is None else window
   ends, position = extents[:, None], jnp.arange(length)[None]
@@ -345,10 +347,10 @@ def own_windows(
 
 
 def cyclic_mask(extent: int, window: int, shift: int) -> np.ndarray:
-  """Pairs that may attend, after padding, rolling by `-shift`, cutting.
+  """Returns Swin's mask: the pairs that may attend after `partition`.
 
   Returns:
-    bool `[windows, i, j]`: the same block, and a key that is not padding.
+    bool `[windows, i, j]`: both in the same block, and the key not padding.
   """
   padded = -(-extent // window) * window
   position = (np.arange(padded) + shift) % padded
@@ -366,9 +368,9 @@ def partition(
   """Pads to multiples of the window, rolls by `-shift`, cuts into windows.
 
   Args:
-    x: A map; axes below are (height, width).
-    window: Effective window sizes.
-    shift: Effective shifts.
+    x: A map.
+    window: Effective window (height, width) in tokens.
+    shift: Effective shift (height, width) in tokens.
 
   Returns:
     Windows in row-major order within each image: `B = b * y * x`.

@@ -1,7 +1,7 @@
-"""Equations, and the registry of their faster implementations.
+"""Equations and the registry of their faster implementations.
 
-An equation is plain `jnp`. An implementation is another function of the same
-arguments and results that some device computes faster; they are in
+An equation is plain `jnp`. An implementation is another function with the same
+arguments and results that is faster on some device. Implementations are in
 `gswinrmt_jax.fast`.
 
     @equation
@@ -12,8 +12,8 @@ arguments and results that some device computes faster; they are in
     def by_shifts(x, kernel):
       ...
 
-A program uses the implementation for the device it runs on, wherever it was
-traced or compiled, unless `plain` or `implementations` say otherwise.
+A program uses the implementation for the device that it runs on, regardless of
+where it was traced or compiled, unless `plain` or `implementations` is used.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,13 +42,13 @@ class _Chosen:
   depthwise: str = 'auto'
 
 
-# JAX traces a jitted function again where this has another value.
+# JAX retraces a jitted function when this value differs.
 _chosen = jax.make_user_context(_Chosen())
 
 
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
-  """Inside, only implementations that `implementations` names are used."""
+  """Computes the equations, except where `implementations` names another."""
   with _chosen(dataclasses.replace(_chosen.value, plain=True)):
     yield
 
@@ -59,18 +59,18 @@ def implementations(
 ) -> Iterator[None]:
   """Selects how functions traced inside are computed; results are the same.
 
+  None keeps the selection of an enclosing `implementations`, or else 'auto'.
+
   Args:
-    attention: How shifted windows are computed: 'banded' attends each whole
-      row and column under a block-diagonal mask; 'cyclic' pads, rolls, cuts
-      into windows, attends and undoes it. 'auto' is 'banded'.
+    attention: How shifted windows are computed: 'banded' attends along whole
+      rows and columns under a block-diagonal mask; 'cyclic' pads, rolls, cuts
+      into windows, attends and reverses these steps. 'auto' is 'banded'.
     depthwise: How depthwise convolutions are computed: 'shift' adds shifted
       products, 'conv' is XLA's grouped convolution. 'auto' is 'shift' on a CPU
       and 'conv' elsewhere.
 
-  None keeps what an enclosing `implementations` selected, or else 'auto'.
-
   Raises:
-    ValueError: If one is not known.
+    ValueError: If a value is unknown.
   """
   named = {'attention': attention, 'depthwise': depthwise}
   named = {name: value for name, value in named.items() if value is not None}
@@ -82,7 +82,7 @@ def implementations(
 
 
 def chosen(name: str) -> str:
-  """Returns what `implementations` selected for a name in `CHOICES`."""
+  """Returns the selected implementation for a name in `CHOICES`."""
   return getattr(_chosen.value, name)
 
 
@@ -91,11 +91,11 @@ class Implementation:
   """Another way to compute an equation.
 
   Attributes:
-    name: Its name, among the values of `choice` if it has one.
-    function: Takes the arguments of the equation.
-    on: The kind of device on which it is faster, as JAX names it.
-    when: Returns whether it is used for these arguments.
-    choice: The argument of `implementations` that selects it; '' for none.
+    name: Its name, which is a value of `choice` if there is one.
+    function: Function that takes the arguments of the equation.
+    on: Platform on which it is faster, as JAX names it.
+    when: Function that returns whether to use it for these arguments.
+    choice: Argument of `implementations` that selects it; '' for none.
   """
 
   name: str
@@ -106,11 +106,11 @@ class Implementation:
 
 
 class Equation:
-  """A function of arrays, traced once for each shape, with its implementations.
+  """A function of arrays, traced once per shape, with its implementations.
 
   Attributes:
     function: The equation itself.
-    implementations: The others; the first that fits is used.
+    implementations: Its other implementations; the first that fits is used.
   """
 
   def __init__(self, function: Callable[..., Any]):
@@ -132,7 +132,7 @@ class Equation:
     self._traced = jax.jit(traced, static_argnames=static)
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
-    """Computes the equation, by the implementation for the device."""
+    """Computes the equation with the implementation for the device."""
     bound = self._signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return self._traced(*bound.args, **bound.kwargs)
@@ -145,7 +145,7 @@ class Equation:
       when: Callable[..., bool] = lambda *arrays, **options: True,
       choice: str = '',
   ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns a decorator that adds one; see `Implementation`."""
+    """Returns a decorator that registers an `Implementation`."""
 
     def add(function):
       self.implementations.append(
@@ -174,23 +174,23 @@ class Equation:
 
 
 def equation(function: Callable[..., Any]) -> Equation:
-  """Decorates an equation: one trace for each shape, and implementations.
+  """Decorates a function as an `Equation`, which is traced once per shape.
 
-  A model calls an equation in every layer. Traced again for each, a deep model
-  takes seconds of Python before XLA begins.
+  A model calls an equation in every layer. Tracing it again for each layer of a
+  deep model takes seconds of Python before XLA starts.
 
   Args:
-    function: Arrays, or None, are its positional parameters; those that are
-      keyword-only are hashable and part of the program.
+    function: Its positional parameters are arrays or None. Its keyword-only
+      parameters are hashable and static.
   """
   return Equation(function)
 
 
 def wide_dtype(dtype: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
-  """Returns the dtype of sums and constants: float32 at least."""
+  """Returns the dtype of sums and constants: at least float32."""
   return jnp.promote_types(dtype, jnp.float32)
 
 
 def wide(x: Float[Array | np.ndarray, '*b']) -> Float[Array, '*b']:
-  """Returns the array in float32 at least."""
+  """Returns the array in at least float32."""
   return jnp.asarray(x, wide_dtype(x.dtype))

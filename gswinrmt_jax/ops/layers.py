@@ -1,10 +1,10 @@
 """The layers around attention: linear maps, convolutions, norms, GELU.
 
-All of them compute in float32 at least and return the dtype of `x`; a product
-takes its operands in that dtype and adds up in float32.
+All of them compute in at least float32 and return the dtype of `x`. Matmuls and
+convolutions take operands in that dtype and accumulate in float32.
 
-`jax.checkpoint` has the derivatives of norms and GELU keep their input alone,
-which is in memory anyway, instead of several maps of float32.
+With `jax.checkpoint`, the gradients of norms and GELU save only their input,
+which is in memory anyway, instead of several float32 maps.
 """
 
 import math
@@ -24,15 +24,15 @@ def dense(
     kernel: Float[Array, 'c f'],
     bias: Float[Array, ' f'] | None = None,
 ) -> Float[Array, '*b f']:
-  """A linear layer of each token, `y = x W + b`.
+  """Applies a linear layer to each token, `y = x W + b`.
 
   Args:
     x: Tokens, in the dtype of the computation.
     kernel: `W`, cast to `x.dtype`.
     bias: `b`, as in `add_bias`; None for none.
   """
-  # All tokens as the rows of one matrix: with their axes XLA's CPU backend
-  # transposes the gradient in memory before the product for the kernel.
+  # All tokens are the rows of one matrix: with separate axes, XLA's CPU backend
+  # transposes the gradient in memory before the matmul for the kernel.
   y = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
   y = y.reshape(*x.shape[:-1], kernel.shape[-1])
   return y if bias is None else _add_bias(y, bias)
@@ -42,10 +42,10 @@ def dense(
 def add_bias(
     x: Float[Array, '*b c'], bias: Float[Array, ' c']
 ) -> Float[Array, '*b c']:
-  """Adds one number to each channel.
+  """Adds a bias to each channel.
 
-  In float32, so that its gradient is summed in float32: in bfloat16 a sum of
-  25,088 ones ends at 1,024 on a CPU.
+  The addition is in float32, so that the gradient of the bias is summed in
+  float32: in bfloat16, a sum of 25,088 ones ends at 1,024 on a CPU.
   """
   return _add_bias(x, bias)
 
@@ -58,20 +58,20 @@ def _add_bias(x, bias):
 def scale_channels(
     x: Float[Array, '*b c'], scale: Float[Array, ' c']
 ) -> Float[Array, '*b c']:
-  """Multiplies each channel by a number (LayerScale), as `add_bias` adds it."""
+  """Multiplies each channel by a scale (LayerScale), in float32."""
   return (wide(x) * _along_channels(scale, x)).astype(x.dtype)
 
 
 @equation
 def gelu(x: Float[Array, '*b']) -> Float[Array, '*b']:
-  """GELU, `x Phi(x)` with the normal distribution function itself."""
+  """Computes the exact GELU, `x Phi(x)` with the normal CDF `Phi`."""
 
   @jax.checkpoint
   def compute(x):
     z = wide(x)
-    # As PyTorch has it. By erfc the lower tail would keep its digits, all of
-    # them far below the rounding of what they are added to, at several times
-    # the cost.
+    # As in PyTorch. With erfc, the lower tail would keep its digits at several
+    # times the cost, but they are far below the rounding of what they are added
+    # to.
     return (0.5 * z * (1 + lax.erf(z * math.sqrt(0.5)))).astype(x.dtype)
 
   return compute(x)
@@ -85,21 +85,21 @@ def layer_norm(
     *,
     epsilon: float = 1e-6,
 ) -> Float[Array, '*b c']:
-  """LayerNorm over channels.
+  """Applies LayerNorm over channels.
 
       y = (x - mean_c x) / sqrt(var_c x + epsilon) * scale + bias
 
   Args:
     x: Tokens.
-    scale: Of the normalised channels; None for 1.
-    bias: Added to them; None for 0.
+    scale: Scale of each channel; None for 1.
+    bias: Bias of each channel; None for 0.
     epsilon: Added to the variance.
   """
 
   @jax.checkpoint
   def compute(x, scale, bias):
-    # Two passes: `E[x^2] - E[x]^2` has no digit left where the mean is large
-    # next to the deviation.
+    # Two passes: `E[x^2] - E[x]^2` loses all digits where the mean is much
+    # larger than the standard deviation.
     centred = wide(x) - wide(x).mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
     y = centred * lax.rsqrt(variance + epsilon)
@@ -116,9 +116,9 @@ def layer_norm(
 def batch_statistics(
     x: Float[Array, 'b h w c'], extents: padding.Extents = None
 ) -> tuple[Float[Array, ' c'], Float[Array, ' c']]:
-  """Mean and biased variance of each channel over the batch, in two passes.
+  """Returns mean and biased variance of each channel over the batch.
 
-  Of maps that are valid within `extents` (`ops.padding`) only these positions.
+  They take two passes, over the positions within `extents` (`ops.padding`).
   """
 
   def average(x):
@@ -145,16 +145,16 @@ def batch_norm(
     *,
     epsilon: float = 1e-5,
 ) -> Float[Array, 'b h w c']:
-  """BatchNorm by the batch's statistics, or by running ones.
+  """Applies BatchNorm with the given statistics, the batch's or running ones.
 
       y = (x - mean) / sqrt(variance + epsilon) * scale + bias
 
   Args:
     x: Maps.
-    mean: Of each channel.
-    variance: Of each channel.
-    scale: Of the normalised channels.
-    bias: Added to them.
+    mean: Mean of each channel.
+    variance: Variance of each channel.
+    scale: Scale of each channel.
+    bias: Bias of each channel.
     epsilon: Added to the variance.
   """
 
@@ -173,17 +173,17 @@ def batch_norm(
 def conv3x3(
     x: Float[Array, 'b h w c'], kernel: Float[Array, '3 3 c f'], *, stride: int
 ) -> Float[Array, 'b H W f']:
-  """Convolves to `ceil(extent / stride)` rows and columns.
+  """Convolves to `ceil(h / stride)` rows and `ceil(w / stride)` columns.
 
       y[b, i, j] = sum_{u, v} x[b, s i + u - 1, s j + v - 1] kernel[u, v]
 
-  Padded by 1 on every side: 'SAME' would shift a convolution of stride 2 by a
-  pixel at even sizes, which released weights do not survive.
+  The map is zero-padded by 1 on every side. 'SAME' would shift a convolution of
+  stride 2 by a pixel at even sizes, which breaks released weights.
 
   Args:
     x: The map, in the dtype of the computation.
-    kernel: Cast to `x.dtype`.
-    stride: 1 or 2.
+    kernel: The kernel, cast to `x.dtype`.
+    stride: The stride `s`, 1 or 2.
   """
   return lax.conv_general_dilated(
       x,
@@ -225,5 +225,5 @@ def depthwise_conv(
 
 
 def _along_channels(vector, x):
-  """Returns the vector with as many axes as `x`, in float32 at least."""
+  """Returns the vector with as many axes as `x`, in at least float32."""
   return jnp.expand_dims(wide(vector), range(x.ndim - 1))

@@ -1,8 +1,8 @@
-"""Retention without softmax: scores times decay, as RetNet has it.
+"""Retention without softmax: scores times decay, as in RetNet.
 
-RMT, section 3.1 and eq. 2 to 4. What RetNet puts after it, and RMT's
-ablations instead of the softmax, are a norm of each head, `normalize_heads`,
-and a swish gate.
+See RMT, section 3.1 and eq. 2 to 4. In RetNet, and in RMT's ablations that
+replace the softmax, a norm of each head (`normalize_heads`) and a swish gate
+follow.
 """
 
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from gswinrmt_jax.ops.layers import layer_norm
 
 
 def _weigh(scores, decay, mask, size):
-  """`q k^T * gamma^distance`, or 0."""
+  """Returns `q k^T * gamma^distance`, or 0 where masked."""
   del size  # Not normalised: see `normalize_heads`.
   weights = scores if decay is None else scores * jnp.exp(decay)
   return weights if mask is None else jnp.where(mask, weights, 0)
@@ -36,13 +36,13 @@ def linear_retention(
     scaled: bool = True,
     absolute: bool = False,
 ) -> Float[Array, 'b h w n d']:
-  r"""Bidirectional retention along rows, then columns (RMT, eq. 3, per axis).
+  r"""Computes bidirectional retention along rows, then columns (RMT, eq. 3).
 
       A = (q k^T / sqrt(d) + slope (i - j)) * gamma^|i - j|
 
-  in each pass; masked pairs are exactly 0. The decays of the two passes
-  multiply to the Manhattan decay (eq. 4), the scores to a product of two
-  (eq. 6). Arguments, result and errors are those of `ops.retention`.
+  in each pass. Weights of masked pairs are exactly 0. As in RMT, eq. 6, the
+  weights of both passes multiply; their decays give the Manhattan decay
+  (eq. 4). Arguments, result and errors are those of `ops.retention`.
   """
   return axial.axial_attention(
       query,
@@ -70,7 +70,7 @@ def full_linear_retention(
     *,
     scaled: bool = True,
 ) -> Float[Array, 'b h w n d']:
-  r"""Retention with the Manhattan decay over all tokens (RMT, eq. 3 and 4).
+  r"""Computes retention over all pairs of tokens (RMT, eq. 3 and 4).
 
       A = q k^T / sqrt(d) * gamma^(|row - ROW| + |col - COL|)
 
@@ -93,7 +93,7 @@ def causal_retention(
     *,
     scaled: bool = True,
 ) -> Float[Array, 'b h w n d']:
-  r"""RetNet's own retention over the tokens in reading order (RMT, eq. 2).
+  r"""Computes RetNet's causal retention, in reading order (RMT, eq. 2).
 
       A[t, T] = q k^T / sqrt(d) * gamma^(t - T)  if t >= T,  else  0
 
@@ -113,7 +113,7 @@ def causal_retention(
       log_decay,
       extents,
       _weigh,
-      # The power of a later token would overflow before the mask.
+      # Without it, the decay of later tokens would overflow before the mask.
       (np if extents is None else jnp).maximum(distance, 0),
       scaled=scaled,
       mask=earlier >= 0,
@@ -121,14 +121,14 @@ def causal_retention(
 
 
 def normalize_heads(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
-  r"""RetNet's group norm: one group per head and token, nothing learned.
+  r"""Applies RetNet's group norm: one group per head and token, not learned.
 
       y = (x - mean_d x) / sqrt(var_d x + 1e-6)
 
-  Over all pairs a factor on all weights of a query changes nothing after it,
-  up to the epsilon, so RetNet's normalisations of the scores are left out.
+  Over all pairs, this norm removes any common factor of a query's weights, up
+  to the epsilon. RetNet's normalisations of the scores are therefore omitted.
 
   Returns:
-    The normalised `x`, computed in float32 at least, in `x.dtype`.
+    The normalised `x`, in `x.dtype`, computed in at least float32.
   """
   return layer_norm(x)

@@ -1,4 +1,4 @@
-"""A batch in pairs: each image and the neighbour that it is mixed with."""
+"""Pairs of neighbouring images in a batch, which are mixed."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -7,8 +7,8 @@ from jaxtyping import Array, Bool, Float
 def partner(array: Float[Array, 'b ...']) -> Float[Array, 'b ...']:
   """Swaps neighbours: row i of the result is row i^1; an odd last one stays.
 
-  Neighbours lie on the same device of a batch that is spread over several, and
-  never meet where the reverse of the batch would pair an image with itself.
+  In a batch that is sharded over devices, neighbours are on the same device, so
+  mixing them needs no communication.
 
   Args:
     array: Images, maps or targets.
@@ -25,11 +25,11 @@ def partner(array: Float[Array, 'b ...']) -> Float[Array, 'b ...']:
 def swap_inside(
     x: Float[Array, 'b h w c'], box: Bool[Array, 'h w']
 ) -> Float[Array, 'b h w c']:
-  """Gives each map its partner's inside of the box: token labeling's mixing.
+  """Replaces each map inside the box by its partner's, for token labeling.
 
-      y[i, p] = x[i^1, p] inside of the box, else x[i, p]
+      y[i, p] = x[i^1, p] inside the box, else x[i, p]
 
-  Done twice with one box it undoes itself, so it un-mixes too.
+  Applying it twice with the same box restores the maps.
 
   Args:
     x: Maps.

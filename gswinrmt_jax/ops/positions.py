@@ -1,4 +1,4 @@
-"""Where tokens are: rotary embedding, decay rates, ALiBi slopes."""
+"""Position information: rotary embedding, decay rates, ALiBi slopes."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -14,60 +14,60 @@ def rotate_interleaved(
     *,
     stride: int,
 ) -> Float[Array, 'b h w n d']:
-  """RMT's and the Retention form's rotation (Gated-SwinRMT, eq. 4).
+  """Applies the rotation of RMT and Retention (Gated-SwinRMT, eq. 4).
 
-  Turns channels (2m, 2m + 1) by `(row * stride + column) frequency_m`, for
-  `frequency_m` of `interleaved_frequencies`.
+  Rotates channels (2m, 2m + 1) by `(row * stride + column) frequency_m`, with
+  `frequency_m` from `interleaved_frequencies`.
 
   Args:
     x: Queries or keys.
-    widths: Valid columns of each map, where they differ: the largest stride.
+    widths: Valid columns of each map, if they differ; they bound the stride.
     stride: Positions from one row to the next: the width of the window.
 
   Returns:
-    The rotated `x`, computed in float32 at least, in `x.dtype`.
+    The rotated `x`, in `x.dtype`, computed in at least float32.
   """
   frequencies = interleaved_frequencies(x.shape[-1])
   if widths is None:
     return _rotate(x, _places(x, stride), frequencies, -1)
-  # Of each image its own strides, within the same table of angles.
+  # Each image has its own stride; all use the same table of angles.
   strides = jnp.minimum(widths, stride)[:, None, None]
   return _rotate(x, _places(x, strides), frequencies, -1)
 
 
 @equation
 def rotate_halves(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
-  """The SWAT form's rotation (Gated-SwinRMT, section 3.3), for both passes.
+  """Applies the rotation of SWAT (Gated-SwinRMT, section 3.3), for both passes.
 
-  Turns channels (m, m + d / 2) by `(row + column) frequency_m`, for
-  `frequency_m` of `half_frequencies`. Scores depend on the difference of two
-  positions alone, which in a row is that of the columns, and in a column that
-  of the rows: so this is the rotation by the position along each pass.
+  Rotates channels (m, m + d / 2) by `(row + column) frequency_m`, with
+  `frequency_m` from `half_frequencies`. Scores depend only on the difference of
+  two positions: that of the columns within a row, that of the rows within a
+  column. So this equals rotation by the position along each pass.
 
   Args:
     x: Queries or keys.
 
   Returns:
-    The rotated `x`, computed in float32 at least, in `x.dtype`.
+    The rotated `x`, in `x.dtype`, computed in at least float32.
   """
   return _rotate(x, _places(x, 1), half_frequencies(x.shape[-1]), -2)
 
 
 def _places(x, stride):
-  """`row * stride + column`, on the host unless the stride is an image's."""
+  """Returns `row * stride + column`, in NumPy unless the stride is traced."""
   _, height, width, _, _ = x.shape
   row, column = np.indices((1, height, width))[1:]
   return row * stride + column
 
 
 def _rotate(x, position, frequencies, axis):
-  """`(x_0, x_1) -> (x_0 cos - x_1 sin, x_1 cos + x_0 sin)`, of pairs."""
+  """Rotates pairs `(x_0, x_1)` to `(x_0 cos - x_1 sin, x_1 cos + x_0 sin)`."""
   _, height, width, _, _ = x.shape
   on_host = isinstance(position, np.ndarray)
   shape = (*position.shape, 1, *((-1, 1) if axis == -1 else (1, -1)))
 
   def angles(function):
-    """On the host in float64: float32 would lose four digits of thousands."""
+    """Tabulates in float64: at thousands of radians, float32 loses 4 digits."""
     places = position if on_host else np.arange(height * width)
     table = function(places[..., None] * frequencies)
     if not on_host:
@@ -84,7 +84,7 @@ def _rotate(x, position, frequencies, axis):
 
 
 def interleaved_frequencies(head_dim: int) -> np.ndarray:
-  """RMT's angles `10000 ** -linspace(0, 1, d / 2)`, end point included.
+  """Returns RMT's frequencies, `10000 ** -linspace(0, 1, d / 2)`, end included.
 
   Returns:
     float64 `[d / 2]`, radians per position, from 1 down to 1e-4.
@@ -93,7 +93,7 @@ def interleaved_frequencies(head_dim: int) -> np.ndarray:
 
 
 def half_frequencies(head_dim: int) -> np.ndarray:
-  """The usual angles `10000 ** (-2 j / d)` (Gated-SwinRMT, section 3.3).
+  """Returns RoPE's `theta_j = 10000 ** (-2 j / d)` (Gated-SwinRMT, sec. 3.3).
 
   Returns:
     float64 `[d / 2]`, radians per position.
@@ -110,33 +110,33 @@ def _pairs(head_dim):
 
 
 def decay_rates(num_heads: int, decay_range: float) -> np.ndarray:
-  """RMT's decays `gamma_n = 1 - 2 ** (-2 - r n / N)`, n = 0 ... N - 1.
+  """Returns RMT's decays `gamma_n = 1 - 2 ** (-2 - r n / N)`, n = 0 ... N - 1.
 
-  RMT, eq. 8 with a = 2 and b = 2 + r; the end `b` itself is never reached.
+  This is RMT, eq. 8 with a = 2 and b = 2 + r; the end `b` is never reached.
 
   Args:
-    num_heads: `N`.
-    decay_range: `r`, how far the exponents spread over the heads.
+    num_heads: Number of heads `N`.
+    decay_range: Spread `r` of the exponents over the heads.
 
   Returns:
-    float64 `[n]` in (0, 1); the first is 0.75, later heads see farther.
+    float64 `[n]` in (0, 1). The first is 0.75; later heads see farther.
   """
   exponent = 2 + decay_range * np.arange(num_heads) / num_heads
   return 1 - 2.0**-exponent
 
 
 def decay_logits(num_heads: int, decay_range: float) -> np.ndarray:
-  """`theta_0` with `sigmoid(theta_0) = decay_rates(...)`, float64 `[n]`."""
+  """Returns `theta_0`, float64 `[n]`: `sigmoid(theta_0) = decay_rates(...)`."""
   rates = decay_rates(num_heads, decay_range)
   return np.log(rates / (1 - rates))
 
 
 def balanced_slopes(num_heads: int) -> np.ndarray:
-  """ALiBi slopes of both signs: heads 2k - 2 and 2k - 1 get -2**-k and +2**-k.
+  """Returns balanced ALiBi slopes (Gated-SwinRMT, section 3.3).
 
-  Gated-SwinRMT, section 3.3, for k = 1 ... floor(N / 2). The signs alternate,
-  because listing all negative slopes first would tie the heads of short reach
-  to one direction. The last of an odd number of heads gets 0.
+  Heads 2k - 2 and 2k - 1 get -2**-k and +2**-k, for k = 1 ... floor(N / 2). The
+  last of an odd number of heads gets 0. The signs alternate, because listing
+  all negative slopes first would tie the short-range heads to one direction.
 
   Returns:
     float64 `[n]`.

@@ -1,12 +1,12 @@
-"""Maps at other extents: nearest, bilinear, and adaptive average pooling.
+"""Resizing of maps: nearest, bilinear, and adaptive average pooling.
 
-Each is a product with one matrix per axis,
+Each is a matmul with one matrix per axis,
 
     y[b, I, J, c] = sum_{i, j} R[I, i] C[J, j] x[b, i, j, c]
 
-and follows PyTorch's rule, which `jax.image.resize` does for bilinear only
-(with `antialias=False`). The matrices are constants, unless the maps have
-valid extents (`ops.padding`): then each image has its own.
+and follows PyTorch's rule; `jax.image.resize` follows it only for bilinear
+(with `antialias=False`). The matrices are constants, unless the maps have valid
+extents (`ops.padding`). Then each image has its own.
 """
 
 from collections.abc import Callable
@@ -27,14 +27,14 @@ def resize_nearest(
     *,
     size: tuple[int, int],
 ) -> Float[Array, 'b H W c']:
-  """Nearest neighbour by the corner, `y[I] = x[floor(I h / H)]`.
+  """Resizes by nearest neighbour of the corner, `y[I] = x[floor(I h / H)]`.
 
-  `jax.image.resize` rounds to the nearest centre instead, which is another
+  `jax.image.resize` takes the nearest centre instead, which is another
   neighbour wherever `H` is not a multiple of `h`.
 
   Args:
     x: The map.
-    extents: Its valid rows `h` and columns; None for all.
+    extents: Valid rows `h` and columns of `x`; None for all.
     target: Valid rows `H` and columns of the result; None for all.
     size: Rows and columns of the result, padding included.
   """
@@ -49,12 +49,13 @@ def resize_bilinear(
     *,
     size: tuple[int, int],
 ) -> Float[Array, 'b H W c']:
-  """Bilinear interpolation between pixel centres, without antialiasing.
+  """Interpolates bilinearly between pixel centres, without antialiasing.
 
-      s = (I + 1/2) h / H - 1/2, between 0 and h - 1
+      s = (I + 1/2) h / H - 1/2, clipped to 0 ... h - 1
       y[I] = (1 - s + floor(s)) x[floor(s)] + (s - floor(s)) x[floor(s) + 1]
 
-  along each axis: `align_corners=False`. Arguments as of `resize_nearest`.
+  along each axis, as PyTorch does with `align_corners=False`. Arguments are
+  those of `resize_nearest`.
   """
   if extents is None and target is None and x.shape[1:3] == size:
     return x
@@ -67,21 +68,21 @@ def adaptive_average_pool(
 ) -> Float[Array, 'b {bins} {bins} c']:
   """Averages over `bins x bins` rectangles that cover the map.
 
-  Bin I has the rows from `floor(I h / bins)` up to, and without,
-  `ceil((I + 1) h / bins)`; columns in the same way. Neighbouring bins share
-  a row wherever `bins` does not divide `h`.
+  Bin I has the rows from `floor(I h / bins)` up to, but excluding,
+  `ceil((I + 1) h / bins)`; columns likewise. Neighbouring bins share a row
+  where their boundary, `(I + 1) h / bins`, is not a whole number.
 
   Args:
     x: The map.
-    extents: Its valid rows `h` and columns; None for all.
+    extents: Valid rows `h` and columns of `x`; None for all.
     bins: Bins along each axis.
   """
   return _resample(x, extents, None, (bins, bins), _pooling)
 
 
-# Entries of the matrices, in row i of m and column j of n, for maps resampled
-# from n rows to m. All are whole numbers, and exact, up to the last division.
-# Columns of padding, j >= n, are 0.
+# Entries of the matrices, in row i of m and column j of n, that resample n rows
+# to m. They are computed in whole numbers, hence exactly, up to the final
+# division. Columns of padding, j >= n, are 0.
 
 
 def _nearest(i, m, j, n):
@@ -105,11 +106,11 @@ def _resample(
     size: tuple[int, int],
     entry: Callable[..., np.ndarray | Array],
 ) -> Float[Array, 'b H W c']:
-  """Applies the matrix of each axis, in float32 at least."""
+  """Applies the matrix of each axis, in at least float32."""
   values = wide(x)
 
   def matrix(axis):
-    """`[H, h]`, or `[b, H, h]` where images have matrices of their own."""
+    """Returns `[H, h]`, or `[b, H, h]` if each image has its own matrix."""
     m, n = size[axis], x.shape[1 + axis]
     i, j = np.arange(m)[None, :, None], np.arange(n)[None, None]
     m = m if target is None else target[:, axis, None, None]

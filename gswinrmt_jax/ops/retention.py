@@ -12,7 +12,7 @@ from gswinrmt_jax.ops.equation import equation
 
 
 def _weigh(scores, decay, mask, size):
-  """`softmax(q k^T + distance log(gamma))` over the pairs of the mask."""
+  """Returns `softmax(q k^T + distance log(gamma))` over unmasked pairs."""
   del size  # Rows are normalised by their own sum.
   if decay is not None:
     scores += decay
@@ -36,30 +36,33 @@ def retention(
     scaled: bool = True,
     absolute: bool = False,
 ) -> Float[Array, 'b h w n d']:
-  r"""Decomposed Manhattan self-attention (Gated-SwinRMT, eq. 3), both passes.
+  r"""Computes decomposed Manhattan self-attention (Gated-SwinRMT, eq. 3).
 
       A = softmax(q k^T / sqrt(d) + |i - j| log(gamma) + mask)
 
   along each row of a window, then along each column. Without a window this is
-  RMT's decomposed form. RMT's paper multiplies by the decay after the softmax;
-  its released code adds the logarithm before it, as here, so rows sum to one.
+  RMT's decomposed form (RMT, eq. 6). RMT's paper multiplies by the decay after
+  the softmax. Its released code adds the logarithm before the softmax, as done
+  here, so rows sum to one.
 
   Args:
-    query: Queries, rotated already if they are to be.
+    query: Queries, already rotated if they should be.
     key: Keys of the same shape.
     value: Values.
-    log_decay: `log(gamma)` per pass (width, height) and head; None for none.
-    slopes: ALiBi slopes per head, shared by both passes, times the signed
-      distance `i - j`; None for none.
-    extents: Valid rows and columns of each map, see `ops.padding`: what the
-      map gives by itself. Always computed as 'banded'.
-    window: Nominal window; None for the whole row or column.
-    shift: Nominal shift of the windows.
+    log_decay: `log(gamma)` per pass (width, height) and head; None for no
+      decay.
+    slopes: ALiBi slopes per head, shared by both passes, that multiply the
+      signed distance `i - j`; None for no bias.
+    extents: Valid rows and columns of each map, see `ops.padding`. The result
+      is that of the map without padding. Always computed as 'banded'.
+    window: Nominal window in tokens; None for whole rows and columns.
+    shift: Nominal shift of the windows, in tokens.
     scaled: Whether scores are divided by `sqrt(d)`.
-    absolute: Whether ALiBi takes `|i - j|` instead.
+    absolute: Whether ALiBi uses `|i - j|` instead of `i - j`.
 
   Returns:
-    The mixed values, in `value.dtype`; weights in float32 at least.
+    The output `A_h A_w V`, in `value.dtype`; weights are computed in at least
+    float32.
 
   Raises:
     ValueError: If a shape, the window or the shift is wrong.
@@ -90,20 +93,23 @@ def full_retention(
     *,
     scaled: bool = True,
 ) -> Float[Array, 'b h w n d']:
-  r"""Manhattan self-attention over all tokens (RMT, eq. 5, as released).
+  r"""Computes Manhattan self-attention (MaSA; RMT, eq. 5, as released).
 
       A = softmax(q k^T / sqrt(d) + (|row - ROW| + |col - COL|) log(gamma))
 
+  over all pairs of tokens.
+
   Args:
-    query: Queries, rotated already if they are to be.
+    query: Queries, already rotated if they should be.
     key: Keys of the same shape.
     value: Values.
-    log_decay: `log(gamma)` per head; None for none.
+    log_decay: `log(gamma)` per head; None for no decay.
     extents: Valid rows and columns of each map, see `ops.padding`.
     scaled: Whether scores are divided by `sqrt(d)`.
 
   Returns:
-    The mixed values, in `value.dtype`; weights in float32 at least.
+    The output `A V`, in `value.dtype`; weights are computed in at least
+    float32.
 
   Raises:
     ValueError: If a shape is wrong.

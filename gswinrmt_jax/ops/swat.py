@@ -1,4 +1,4 @@
-"""SWAT: sigmoid window attention, balanced ALiBi, a decay after the sigmoid.
+"""SWAT: sigmoid window attention, balanced ALiBi, decay after the sigmoid.
 
 Gated-SwinRMT, eq. 7; its SwiGLU (eq. 8) is in `models.attention`.
 """
@@ -12,7 +12,7 @@ from gswinrmt_jax.ops.equation import equation
 
 
 def _weigh(scores, decay, mask, size):
-  """`sigmoid(q k^T + slope (i - j)) / size * gamma^distance`, or 0."""
+  """Returns `sigmoid(scores) / size * gamma^distance`, or 0 where masked."""
   weights = jax.nn.sigmoid(scores) / size
   if decay is not None:
     weights *= jnp.exp(decay)
@@ -34,17 +34,16 @@ def swat(
     scaled: bool = False,
     absolute: bool = False,
 ) -> Float[Array, 'b h w n d']:
-  r"""Sigmoid attention along rows, then columns (Gated-SwinRMT, eq. 7).
+  r"""Computes sigmoid window attention, axis by axis (Gated-SwinRMT, eq. 7).
 
       A = sigmoid(q k^T + slope (i - j) + mask) / w_s * gamma^|i - j|
 
-  with `w_s` the effective window of the axis, also where a region at the
-  border of the map is smaller. Masked pairs are exactly 0. `q` and `k` come
-  rotated by their position along the pass (section 3.3), by
-  `ops.rotate_halves`.
+  where `w_s` is the effective window of the axis, even where a region at the
+  border of the map is smaller. Weights of masked pairs are exactly 0. `query`
+  and `key` must already be rotated by `ops.rotate_halves` (section 3.3).
 
-  Arguments, result and errors are those of `ops.retention`, except that eq. 7
-  does not divide by `sqrt(d)` unless `scaled`.
+  Arguments, result and errors are those of `ops.retention`, except that scores
+  are not divided by `sqrt(d)` by default.
   """
   return axial.axial_attention(
       query,

@@ -1,1 +1,1 @@
-"""Dense prediction: necks and heads over the maps of a backbone."""
+"""Dense prediction: necks and heads on the feature maps of a backbone."""

@@ -1,4 +1,4 @@
-"""What the detectors of RMT's paper cost; none of them is built here.
+"""Cost of the detectors in RMT's paper, which are not implemented here.
 
 RetinaNet, Mask R-CNN and Cascade Mask R-CNN with the settings of mmdetection:
 80 classes, 256 channels in pyramid and heads, 1000 proposals, 100 masks. They
@@ -14,11 +14,11 @@ from gswinrmt_jax.models.cost import Cost
 CLASSES = 80
 _WIDTH = 256
 _PROPOSALS, _MASKS = 1000, 100
-_BOX, _MASK = 7 * 7, 14 * 14  # positions of the map cut out for each
+_BOX, _MASK = 7 * 7, 14 * 14  # positions of the map pooled for each
 
 
 def _conv(side, inputs, outputs, positions, *, norm=False):
-  """A convolution with bias, or with BN instead."""
+  """Returns the cost of a convolution with bias, or with BN instead."""
   weights = side**2 * inputs * outputs
   operations = {'convolution': weights * positions}
   if norm:
@@ -32,14 +32,14 @@ def _linear(inputs, outputs, times):
 
 
 def _pyramid(widths, sizes):
-  """A lateral and an output convolution of each map."""
+  """Yields a lateral and an output convolution per map."""
   for width, positions in zip(widths, sizes, strict=True):
     yield _conv(1, width, _WIDTH, positions)
     yield _conv(3, _WIDTH, _WIDTH, positions)
 
 
 def _retina_net(widths, sizes):
-  """Maps 2 to 4, two more by strides; two towers, 9 anchors a position."""
+  """Yields maps 2 to 4, two coarser ones, and two towers with 9 anchors."""
   *_, sixth, seventh = sizes
   every = sum(sizes[1:])
   yield from _pyramid(widths[1:], sizes[1:4])
@@ -51,7 +51,7 @@ def _retina_net(widths, sizes):
 
 
 def _proposals(widths, sizes):
-  """The pyramid, pooled once more, and the RPN: 3 anchors a position."""
+  """Yields the pyramid, with a fifth map by pooling, and RPN with 3 anchors."""
   every = sum(sizes[:5])
   yield from _pyramid(widths, sizes[:4])
   yield _conv(3, _WIDTH, _WIDTH, every)
@@ -60,7 +60,7 @@ def _proposals(widths, sizes):
 
 
 def _boxes(*hidden):
-  """Hidden layers, then classes with background, and a box for each class."""
+  """Yields hidden layers, classes with background, and a box per class."""
   yield from hidden
   yield _linear(1024, CLASSES + 1, _PROPOSALS)
   yield _linear(1024, 4 * CLASSES, _PROPOSALS)
@@ -82,7 +82,7 @@ def _mask_rcnn(widths, sizes):
 
 
 def _cascade(widths, sizes):
-  """Three heads for boxes, of convolutions and a layer, and three for masks."""
+  """Yields three box heads of convolutions and a layer, three mask heads."""
   conv = _conv(3, _WIDTH, _WIDTH, _BOX * _PROPOSALS, norm=True)
   yield from _proposals(widths, sizes)
   for _ in range(3):
@@ -90,8 +90,8 @@ def _cascade(widths, sizes):
     yield from _masks()
 
 
-# Detector -> what each of its layers after the backbone costs, from the widths
-# of the maps and the number of positions on each of them and of two more.
+# Detector -> function that yields the cost of each layer after the backbone,
+# given the widths of the maps and the positions of these and two coarser maps.
 _Layers = Callable[[Sequence[int], Sequence[int]], Iterator[Cost]]
 DETECTORS: dict[str, _Layers] = {
     'RetinaNet': _retina_net,
@@ -105,8 +105,8 @@ def heads(name: str, arch: Architecture, image_size: tuple[int, int]) -> Cost:
 
   Args:
     name: A name in `DETECTORS`.
-    arch: The backbone, of four stages.
-    image_size: Height and width.
+    arch: Components of the backbone, which has four stages.
+    image_size: Height and width, in pixels.
   """
   strides = [*arch.strides, 2 * arch.stride, 4 * arch.stride]
   height, width = image_size

@@ -1,4 +1,4 @@
-"""The layers of necks and heads: convolutions that keep the size."""
+"""Layers of necks and heads: convolutions that keep the size of a map."""
 
 from flax import linen as nn
 from flax.typing import Dtype
@@ -9,19 +9,19 @@ from gswinrmt_jax import ops
 from gswinrmt_jax.models.layers import BatchNorm, Initializer
 from gswinrmt_jax.ops import padding
 
-# Of convolutions before a BN and ReLU, and of those of the feature pyramid.
+# For convolutions before BN and ReLU, and for those of the feature pyramid.
 he_normal = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
 xavier_uniform = nn.initializers.xavier_uniform()
 
 
 class Conv(nn.Module):
-  """A convolution of stride 1, 1x1 or, zero-padded by 1 on every side, 3x3.
+  """1x1 convolution, or 3x3 with zero padding of 1; the stride is 1.
 
   Attributes:
     features: Output channels.
-    side: Of the kernel, 1 or 3.
+    side: Side of the kernel, 1 or 3.
     dtype: Computation dtype.
-    kernel_init: How the kernel starts; a bias starts at 0.
+    kernel_init: Initialiser of the kernel; the bias starts at 0.
     use_bias: Whether there is a bias.
   """
 
@@ -35,7 +35,7 @@ class Conv(nn.Module):
   def __call__(
       self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
   ) -> Float[Array, 'b h w f']:
-    """Returns the convolved map; what lies beyond `extents` counts as 0."""
+    """Returns the convolved map; positions beyond `extents` count as 0."""
     shape = (self.side, self.side, x.shape[-1], self.features)
     kernel = self.param('kernel', self.kernel_init, shape)
     x = x.astype(self.dtype)
@@ -50,11 +50,11 @@ class Conv(nn.Module):
 
 
 class ConvBN(nn.Module):
-  """`ReLU(BN(Conv(x)))`, the convolution without a bias.
+  """`ReLU(BN(Conv(x)))`, where the convolution has no bias.
 
   Attributes:
     features: Output channels.
-    side: Of the kernel, 1 or 3.
+    side: Side of the kernel, 1 or 3.
     dtype: Computation dtype.
   """
 
@@ -70,7 +70,7 @@ class ConvBN(nn.Module):
       *,
       train: bool,
   ) -> Float[Array, 'b h w f']:
-    """Returns the map; in training BN takes the batch's statistics."""
+    """Returns the map; in training, BN uses the batch's statistics."""
     x = Conv(
         self.features,
         self.side,
@@ -87,8 +87,8 @@ class PixelClassifier(nn.Module):
 
   Attributes:
     num_classes: Number of logits.
-    dropout_rate: How often training drops a whole channel of an image.
-    dtype: Computation dtype; the logits are float32 at least.
+    dropout_rate: Probability that training drops a channel of an image.
+    dtype: Computation dtype; the logits are at least float32.
   """
 
   num_classes: int
@@ -99,7 +99,7 @@ class PixelClassifier(nn.Module):
   def __call__(
       self, x: Float[Array, 'b h w c'], *, train: bool
   ) -> Float[Array, 'b h w k']:
-    """Returns the logits; in training dropout takes the stream 'dropout'."""
+    """Returns the logits; training needs the RNG stream 'dropout'."""
     dropout = nn.Dropout(self.dropout_rate, broadcast_dims=(1, 2))
     return Conv(
         self.num_classes,

@@ -1,4 +1,4 @@
-"""Semantic segmentation: a backbone of the family and a decode head."""
+"""Semantic segmentation: a backbone and a decode head."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +16,8 @@ from gswinrmt_jax.models.dense.semantic_fpn import FPN, SemanticFPNHead
 from gswinrmt_jax.models.dense.upernet import FCNHead, UperNetHead
 from gswinrmt_jax.ops import padding
 
-# Channels of each decode head, its neck and the auxiliary head, as released; 0
-# for none.
+# Channels of each decode head, its neck and its auxiliary head, as in RMT's
+# release; 0 for none.
 HEADS = {
     'fpn': {'channels': 128, 'neck_channels': 256, 'auxiliary_channels': 0},
     'uper': {'channels': 512, 'neck_channels': 0, 'auxiliary_channels': 256},
@@ -27,18 +27,18 @@ Logits = Float[Array, 'b h w k']
 
 
 class Segmenter(nn.Module):
-  """Logits of every pixel; made by `create_segmenter`.
+  """A backbone with a decode head; built by `create_segmenter`.
 
   Attributes:
     arch: The components of the backbone.
     decoder: A name in `HEADS`.
-    num_classes: Number of logits.
-    channels: Of the decode head.
-    neck_channels: Of the neck; 0 for none.
-    auxiliary_channels: Of the auxiliary head; 0 for none.
-    dropout_rate: How often training drops a channel before a classifier.
-    dtype: Computation dtype; parameters are float32, logits at least.
-    remat: As for `Backbone`.
+    num_classes: Number of logits per pixel.
+    channels: Channels of the decode head.
+    neck_channels: Channels of the neck; 0 for none.
+    auxiliary_channels: Channels of the auxiliary head; 0 for none.
+    dropout_rate: Probability that training drops a channel before a classifier.
+    dtype: Computation dtype. Parameters are float32, logits at least float32.
+    remat: What the backward pass recomputes, see `Backbone`.
   """
 
   arch: Architecture
@@ -52,7 +52,7 @@ class Segmenter(nn.Module):
   remat: str = 'none'
 
   def setup(self):
-    """Makes every part; the attribute names are those of checkpoints."""
+    """Creates the submodules; checkpoints have their attribute names."""
     self.backbone = Backbone(self.arch, 0, self.dtype, self.remat)
     if self.neck_channels:
       self.neck = FPN(self.neck_channels, self.dtype)
@@ -74,21 +74,22 @@ class Segmenter(nn.Module):
     """Classifies every pixel of normalised images.
 
     Args:
-      x: Normalised images of any size from the stride of the last stage.
-      train: Whether BN takes the batch's statistics (and updates the
-        collection 'batch_stats'), and dropout and stochastic depth act (stream
+      x: Normalised images; each side is at least the stride of the last stage.
+      train: Whether BN uses the batch's statistics (and updates the collection
+        'batch_stats'), and dropout and stochastic depth are active (RNG stream
         'dropout').
-      extents: Height and width of each image in pixels, at least 1, where the
-        rest is padding on the right and below: it changes nothing. None for
-        none.
+      extents: Height and width of each image in pixels, at least 1. The rest,
+        on the right and at the bottom, is padding and has no effect. None if
+        there is none.
 
     Returns:
-      Logits at the size of the images, float32 at least; those of padding are
-      without meaning.
+      Logits at the size of the images, in at least float32; those of padding
+      are meaningless.
 
     Raises:
-      ValueError: If a side is below the stride of the last stage, or there are
-        not 3 channels.
+      ValueError: If a side is smaller than the stride of the last stage, there
+        are not 3 channels, `x` is not floating point, or `extents` has a wrong
+        shape.
     """
     maps = self.maps(x, train=train, extents=extents)
     if self.is_initializing() and self.auxiliary_channels:
@@ -103,18 +104,19 @@ class Segmenter(nn.Module):
       train: bool,
       extents: padding.Extents = None,
   ) -> tuple[Logits, Logits]:
-    """Returns what training compares with the labels of each pixel.
+    """Returns the logits of both heads at every pixel, for training.
 
     Args:
-      x: As for a call.
-      train: As for a call.
-      extents: As for a call.
+      x: As in `__call__`.
+      train: As in `__call__`.
+      extents: As in `__call__`.
 
     Returns:
-      Logits of the decode head and of the auxiliary head, as of a call.
+      Logits of the decode head and of the auxiliary head, each as in
+      `__call__`.
 
     Raises:
-      ValueError: As for a call.
+      ValueError: As in `__call__`.
     """
     maps = self.maps(x, train=train, extents=extents)
     logits = self.decode(maps, train=train, extents=extents)
@@ -142,7 +144,7 @@ class Segmenter(nn.Module):
       train: bool,
       extents: padding.Extents = None,
   ) -> Logits:
-    """Returns the decode head's logits, at the size of the first map."""
+    """Returns the decode head's logits at the size of the first map."""
     valid = [padding.strided(extents, s) for s in self.arch.strides]
     if self.neck_channels:
       maps = self.neck(maps, valid)
@@ -155,12 +157,12 @@ class Segmenter(nn.Module):
       train: bool,
       extents: padding.Extents = None,
   ) -> Logits:
-    """Returns the auxiliary logits, at the size of the last map but one."""
+    """Returns the auxiliary logits at the size of the second-to-last map."""
     valid = padding.strided(extents, self.arch.strides[-2])
     return self.auxiliary_head(maps[-2], valid, train=train)
 
   def _at_pixels(self, logits, x, extents, stage):
-    """Resizes the logits of a stage's map to the images."""
+    """Resizes the logits of a stage's map to the size of the images."""
     valid = padding.strided(extents, self.arch.strides[stage])
     return ops.resize_bilinear(logits, valid, extents, size=x.shape[1:3])
 
@@ -178,7 +180,7 @@ def create_segmenter(
     remat: str = 'none',
     **overrides: Any,
 ) -> Segmenter:
-  """Returns a segmenter over one of the papers' models, or a change of one.
+  """Returns a segmenter on one of the papers' models, with any field changed.
 
       model = create_segmenter('rmt_s', head='uper', num_classes=150)
       variables = model.init(jax.random.key(0), images, train=False)
@@ -187,19 +189,20 @@ def create_segmenter(
   Args:
     name: A name in `named.MODELS`.
     head: 'fpn' for Semantic FPN, 'uper' for UperNet.
-    num_classes: Number of logits of a pixel.
-    channels: Of the decode head; None, here and below, for the released.
-    neck_channels: Of the feature pyramid of 'fpn'.
-    auxiliary_channels: Of the auxiliary head, which training alone uses; 0 for
-      none, as released with 'fpn'.
-    dropout_rate: How often training drops a channel before a classifier.
-    dtype: As for `create_model`.
-    remat: As for `create_model`.
-    **overrides: Fields of `architecture.Architecture`, but for its `head`.
-      `feature_norm` is True if not given, as released.
+    num_classes: Number of logits per pixel.
+    channels: Channels of the decode head. Here and below, None means the number
+      of RMT's release.
+    neck_channels: Channels of the feature pyramid of 'fpn'.
+    auxiliary_channels: Channels of the auxiliary head, which is used only in
+      training. 0 for none, as in the release with 'fpn'.
+    dropout_rate: Probability that training drops a channel before a classifier.
+    dtype: As in `create_model`.
+    remat: As in `create_model`.
+    **overrides: Fields of `architecture.Architecture`, except `head`. The
+      default of `feature_norm` is True here, as in the release.
 
   Raises:
-    ValueError: If a name, a field or a value is not one that exists.
+    ValueError: If a name or field does not exist, or a value is invalid.
   """
   if head not in HEADS:
     raise ValueError(f'{head=} is not one of {tuple(HEADS)}.')

@@ -1,4 +1,4 @@
-"""Semantic FPN (Kirillov et al., 2019): a feature pyramid, its levels summed.
+"""Semantic FPN (Kirillov et al., 2019): a feature pyramid with summed levels.
 
 As in RMT's released segmentation models: the pyramid has 256 channels, the
 head 128.
@@ -21,11 +21,11 @@ from gswinrmt_jax.ops import padding
 
 
 class FPN(nn.Module):
-  """Feature pyramid (Lin et al., 2017): coarse maps added to the finer ones.
+  """Feature pyramid (Lin et al., 2017): coarse maps are added to finer ones.
 
       m_i = Conv1x1(x_i) + nearest(m_{i+1}),    y_i = Conv3x3(m_i)
 
-  without norm or activation; the coarsest has no second term.
+  without norm or activation. The coarsest map has no second term.
 
   Attributes:
     features: Channels of every map.
@@ -41,11 +41,11 @@ class FPN(nn.Module):
       maps: Sequence[Float[Array, 'b _ _ _']],
       extents: Sequence[padding.Extents],
   ) -> list[Float[Array, 'b _ _ f']]:
-    """Returns as many maps, of the same sizes, from fine to coarse.
+    """Returns one map per input map, of the same size.
 
     Args:
-      maps: From fine to coarse.
-      extents: Of each map.
+      maps: Maps of the backbone, from fine to coarse.
+      extents: Valid rows and columns of each map.
     """
 
     def conv(side, name):
@@ -70,17 +70,16 @@ class FPN(nn.Module):
 
 
 class SemanticFPNHead(nn.Module):
-  """Brings every level to the finest, sums, and classifies each position.
+  """Resizes all levels to the finest, sums them, classifies each position.
 
-  Level i, from 0, is convolved once and i more times less one; from level 1 on
-  each of its convolutions is followed by bilinear upsampling by 2. At odd
-  sizes, twice the coarse map is not the fine one: only the result is resized to
-  the finest map.
+  Level i, counted from 0, has max(i, 1) convolutions. From level 1 on, bilinear
+  upsampling by 2 follows each convolution. At odd sizes, twice the coarse size
+  is not the fine size, so the result is resized to the finest map.
 
   Attributes:
     num_classes: Number of logits.
     features: Channels of the levels.
-    dropout_rate: Of the classifier.
+    dropout_rate: Dropout rate of the classifier.
     dtype: Computation dtype.
   """
 
@@ -101,8 +100,8 @@ class SemanticFPNHead(nn.Module):
 
     Args:
       maps: The pyramid, from fine to coarse.
-      extents: Of each map.
-      train: Whether BN takes the batch's statistics and dropout acts.
+      extents: Valid rows and columns of each map.
+      train: Whether BN uses the batch's statistics and dropout is active.
     """
     levels = []
     for level, (x, valid) in enumerate(zip(maps, extents, strict=True)):

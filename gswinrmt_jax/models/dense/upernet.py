@@ -1,7 +1,7 @@
 """UperNet (Xiao et al., 2018): pyramid pooling on top of a feature pyramid.
 
-As in RMT's released segmentation models: 512 channels, and in training an
-auxiliary head of 256.
+As in RMT's released segmentation models: the head has 512 channels, and an
+auxiliary head for training has 256.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ POOLED = (1, 2, 3, 6)  # bins along each axis
 
 
 class UperNetHead(nn.Module):
-  """Every map at the finest size, joined, and each position classified.
+  """Resizes all maps to the finest, concatenates, classifies each position.
 
       p   = ConvBN3x3([x_n, resized ConvBN1x1(pool_k(x_n)) for k = 1, 2, 3, 6])
       m_n = p,    m_i = ConvBN1x1(x_i) + resized m_{i+1}
@@ -30,8 +30,8 @@ class UperNetHead(nn.Module):
 
   Attributes:
     num_classes: Number of logits.
-    features: Channels of every convolution.
-    dropout_rate: Of the classifier.
+    features: Output channels of every convolution.
+    dropout_rate: Dropout rate of the classifier.
     dtype: Computation dtype.
   """
 
@@ -51,9 +51,9 @@ class UperNetHead(nn.Module):
     """Returns logits at the size of the first map, the finest.
 
     Args:
-      maps: From fine to coarse.
-      extents: Of each map.
-      train: Whether BN takes the batch's statistics and dropout acts.
+      maps: Maps of the backbone, from fine to coarse.
+      extents: Valid rows and columns of each map.
+      train: Whether BN uses the batch's statistics and dropout is active.
     """
     coarsest = len(maps) - 1
 
@@ -95,12 +95,12 @@ class UperNetHead(nn.Module):
 
 
 class FCNHead(nn.Module):
-  """One 3x3 ConvBN and the classifier: the auxiliary head of training.
+  """The auxiliary head for training: a 3x3 ConvBN and the classifier.
 
   Attributes:
     num_classes: Number of logits.
-    features: Channels of the convolution.
-    dropout_rate: Of the classifier.
+    features: Output channels of the convolution.
+    dropout_rate: Dropout rate of the classifier.
     dtype: Computation dtype.
   """
 
