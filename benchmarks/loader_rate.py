@@ -1,17 +1,17 @@
-"""How many training images a second the host can feed, without a model.
+"""Measures how many training images per second the host can feed, no model.
 
     python benchmarks/loader_rate.py --images 50000 --size 32
     python benchmarks/loader_rate.py --images 1000 --size 224 --batch 32 \
       --pictures 500x375 --workers 1 2 --train rmt_t --train-batch 8
 
-In turn: images gathered on the host and sent, `config.data.storage='memory'`,
-and rows sent, of which the device gathers the images, 'device'. Medians of some
-repeats, on random images.
+Two storages are interleaved: with `config.data.storage='memory'`, the host
+gathers images and sends them; with 'device', it sends row numbers, and the
+device gathers the images. Results are medians over repeats, on random images.
 
-`--pictures` makes JPEG files of that size, prepares them as a data set and
-feeds them as the recipe of Mini-ImageNet does, from decoded files ('disk'), and
-decoding each time ('decode'), by itself and then with workers. `--train` adds
-what a model takes: its training step alone, on the same cores.
+`--pictures` generates JPEG files of that size, prepares them as a data set and
+feeds them as the recipe of Mini-ImageNet does: from decoded files ('disk') and
+by decoding each time ('decode'), first without and then with workers. `--train`
+adds the rate of a model: its training step alone, on the same cores.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from gswinrmt_jax.train import resident, setup
 
 
 def _open(images, storage: str, batch: int) -> Iterator[Any]:
-  """Yields batches of these images on the devices, as a run has them."""
+  """Yields batches of these images on the devices, as in a run."""
   devices = mesh.Devices()
   placed = resident.place(images, storage, devices.replicate)
   batches = batches_lib.train_batches(placed, batch_size=batch, seed=0)
@@ -61,9 +61,9 @@ def _load(folder: pathlib.Path, size: int, storage: str, workers: int):
 
 
 def _rate(opened: Iterator[Any], batch: int, count: int) -> tuple[float, float]:
-  """Returns images a second, by the clock and by this process's CPU time.
+  """Returns images per second of wall time and of this process's CPU time.
 
-  All of them are on the device as a step has them.
+  All images reach the device in the form that a step takes.
   """
   before, spent, images = time.perf_counter(), time.process_time(), 0
   while images < count:
@@ -77,11 +77,11 @@ def _rate(opened: Iterator[Any], batch: int, count: int) -> tuple[float, float]:
 def _measure(
     feeds: Mapping[str, Iterator[Any]], options, workers: int = 0
 ) -> None:
-  """Times feeds in turn, prints the medians, and ends them."""
+  """Times interleaved feeds, prints the medians and closes the feeds."""
   rates = {name: [] for name in feeds}
   for repeat in range(options.repeats + 1):
     for name, opened in feeds.items():
-      for _ in range(parallel.AHEAD * workers):  # made before the clock runs
+      for _ in range(parallel.AHEAD * workers):  # prefetched before the timing
         next(opened)
       found = _rate(opened, options.batch, options.images)
       if repeat:  # the first compiles

@@ -1,9 +1,9 @@
-"""Memory of a training step by `config.remat`, batch and image size.
+"""Lists the memory of a training step by `config.remat`, batch and image size.
 
     python benchmarks/remat_table.py --model retention_compact --batches 128
 
-Prints the temporaries of the step compiled for JAX's default device, without
-state and batch. Nothing is run.
+Prints the size of the temporaries of the compiled step on JAX's default device,
+without state and batch. The step is not run.
 """
 
 import argparse
@@ -18,14 +18,14 @@ from gswinrmt_jax.models import backbone
 
 
 def temporaries(spec: programs.worker.Spec) -> int:
-  """Returns the bytes that the compiled step needs besides its arguments."""
+  """Returns the bytes that the compiled step needs on top of its arguments."""
   _, step, arguments = programs.training_step(spec)
   compiled = step.lower(*arguments).compile()
   return compiled.memory_analysis().temp_size_in_bytes
 
 
 def main() -> None:
-  """Prints the table; writes JSON if it is told where."""
+  """Prints the table; with --json, also writes it."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--model', default='retention_compact')
   parser.add_argument('--batches', type=int, nargs='+', default=[128])

@@ -1,4 +1,4 @@
-"""Whether the twin is the model: compared before it is timed, every time."""
+"""Checks that the PyTorch twin equals the model, each time before timing it."""
 
 import dataclasses
 
@@ -13,17 +13,17 @@ import torch_twin
 from gswinrmt_jax.benchmark import random_data
 from gswinrmt_jax.models.backbone import Backbone
 
-# Windows, shifts and odd extents all take part at this size.
+# This size involves windows, shifts and odd extents.
 _IMAGE = (72, 56, 3)
 _BATCH = 2
-_TOLERANCE = 2e-4  # of the largest logit, and of the loss
+_TOLERANCE = 2e-4  # relative to the largest logit, and to the loss
 
 
 def checked_twin(model: Backbone) -> torch_twin.Twin:
-  """Returns a twin with random weights of the model, equal to it.
+  """Returns a twin with random weights that was checked to equal the model.
 
-  Compared in float32 on the CPU: logits with the running statistics, then the
-  loss with those of the batch, without stochastic depth.
+  Logits and loss are compared in float32 on the CPU, with running statistics
+  and then with those of the batch, without stochastic depth.
 
   Raises:
     ValueError: If logits or loss differ.
@@ -59,7 +59,7 @@ def _flax_logits(model, values, image, train):
 
   compiled = (
       jax.jit(apply).lower(values, image)
-      # It runs once: optimising takes longer than it saves.
+      # The program runs once, so optimising it takes longer than it saves.
       .compile(compiler_options={'xla_backend_optimization_level': 0})
   )
   return compiled(values, image)

@@ -1,7 +1,8 @@
-"""The programs in PyTorch that are timed next to those of this package.
+"""The PyTorch programs that are timed next to those of this package.
 
-A spec is one of a model there, with a 'peer': 'eager' and 'compile' are the
-twin, anything else is a model of timm. 'platform' says where ours runs.
+A spec is that of a model in `gswinrmt_jax.benchmark.programs`, with a 'peer':
+'eager' and 'compile' are the twin, any other name is a model of timm. Its
+'platform' is where JAX runs.
 """
 
 import importlib.metadata
@@ -13,7 +14,7 @@ from gswinrmt_jax.benchmark import random_data, worker
 from gswinrmt_jax.models import factory
 
 _TWINS = ('eager', 'compile')
-_DROP_PATH = 0.1  # as ours have it
+_DROP_PATH = 0.1  # as in our models
 _TIMM_SIZE = 224
 
 
@@ -34,7 +35,7 @@ def build(spec: worker.Spec) -> worker.Program:
   image, target = (
       torch.from_numpy(batch[name]).to(device) for name in ('image', 'target')
   )
-  image = image.permute(0, 3, 1, 2)  # channels last in memory, as it was
+  image = image.permute(0, 3, 1, 2)  # memory stays channels last
   autocast = torch.autocast(
       device.type, torch.bfloat16, enabled=spec['dtype'] == 'bfloat16'
   )
@@ -45,7 +46,7 @@ def build(spec: worker.Spec) -> worker.Program:
   parameters = sum(p.numel() for p in model.parameters())
   if spec['peer'] == 'compile':
     with torch.no_grad():
-      model.eval()(image[:1])  # its tables are made outside of the graph
+      model.eval()(image[:1])  # builds its tables outside of the graph
     model = torch.compile(model)
   run = make(model, image, target, autocast, wait, each)
   versions = {'torch': torch.__version__}
@@ -67,7 +68,7 @@ def build(spec: worker.Spec) -> worker.Program:
 
 def _model(spec):
   if spec['peer'] in _TWINS:
-    # Here, since they need more than PyTorch.
+    # Imported here, since they need more than PyTorch.
     import torch_agreement
     import torch_twin
 
@@ -105,7 +106,7 @@ def _train(model, image, target, autocast, wait, each):
 
 
 def _adamw(model):
-  """Fused; decay on kernels alone, which is where ours has it."""
+  """Returns a fused AdamW with weight decay only on kernels, as in ours."""
   kernels, others = [], []
   for name, parameter in model.named_parameters():
     decays = parameter.ndim > 1 and not name.endswith('decay_logit')

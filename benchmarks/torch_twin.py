@@ -1,11 +1,10 @@
 """RMT and Gated-SwinRMT-Retention in PyTorch, to be timed next to ours.
 
-Written as PyTorch is written when it has to be fast: channels last throughout,
-so that a map is at once what convolutions and what linear layers want; one
-product for all projections; fused attention with the decay and the windows in
-its bias, so that nothing is rolled, cut or materialised; autocast-friendly. It
-takes the weights of the Flax model (`load`) and is compared with it before it
-is timed.
+The code follows PyTorch's rules for speed. Channels are last throughout, which
+suits both convolutions and linear layers. One matmul computes all projections.
+Fused attention has the decay and the windows in its bias, so that nothing is
+rolled, cut or materialised. Autocast is supported. The twin takes the weights
+of the Flax model (`load`) and is compared with it before it is timed.
 """
 
 from collections.abc import Mapping
@@ -25,10 +24,10 @@ _MASKED = -1e4
 
 
 class Twin(nn.Module):
-  """The model of `gswinrmt_jax.models.backbone`, as far as the two need it."""
+  """The model of `gswinrmt_jax.models.backbone`, reduced to these two kinds."""
 
   def __init__(self, arch: Architecture, num_classes: int):
-    """Builds the layers, with PyTorch's initialisation: weights are loaded.
+    """Builds the layers with PyTorch's initialisation; `load` replaces it.
 
     Raises:
       ValueError: If the model is not of the two kinds.
@@ -93,10 +92,10 @@ class Twin(nn.Module):
 
 @torch.no_grad()
 def load(twin: Twin, variables: Mapping[str, Any]) -> None:
-  """Copies the weights of the Flax model; every array has to find its place.
+  """Copies the weights of the Flax model to the twin.
 
   Raises:
-    ValueError: If an array is left on either side.
+    ValueError: If an array of the twin gets no value.
   """
   wanted = {**dict(twin.named_parameters()), **dict(twin.named_buffers())}
   wanted = {
@@ -139,7 +138,7 @@ _LEAVES = {
 
 
 def _place(path):
-  """Returns the twin's name of an array, and which part of it that is."""
+  """Returns the twin's name of an array, and the index of its part there."""
   _, first, *rest = path.split('/')
   leaf = _LEAVES.get(rest[-1])
   if first == 'stem':
@@ -151,7 +150,7 @@ def _place(path):
   if not first.startswith('stage'):
     return f'{first.replace("proj_norm", "norm")}.{leaf}', 0
   block = f'stages.{int(first[-1]) - 1}.{int(rest[0][-2:])}'
-  if leaf is None:  # a parameter of the block's own, or of its attention
+  if leaf is None:  # a parameter directly in the block or its attention
     return f'{block}.{".".join(rest[1:])}', 0
   module = '/'.join(rest[1:-1])
   if module.startswith('attention/') and rest[2] in _PROJECTED:
@@ -166,7 +165,7 @@ def _as_torch(path, array):
 
 
 class Block(nn.Module):
-  """Position convolution, attention, feed-forward; maps are `[b h w c]`."""
+  """Position convolution, attention and FFN; feature maps are `[b h w c]`."""
 
   def __init__(self, arch, stage, shifted, drop_rate):
     super().__init__()
@@ -210,7 +209,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-  """Both passes, or all pairs at once, by PyTorch's fused attention."""
+  """Both passes, or all pairs at once, with PyTorch's fused attention."""
 
   def __init__(self, arch, stage, shifted):
     super().__init__()
@@ -264,7 +263,7 @@ class Attention(nn.Module):
     return _attend(*turned, biases[1]).transpose(1, 2)
 
   def _of_size(self, height, width, device):
-    """Tables of the rotation, and distances and mask of each pass."""
+    """Returns the rotation table, and distances and mask of each pass."""
     name = height, width
     if name not in self._tables:
       stride, _ = axial.effective_window(width, self.window, 0)
@@ -303,7 +302,7 @@ def _on_device(distance, mask, device):
 
 
 def _attend(query, key, value, bias):
-  """`softmax(q k / sqrt(d) + bias) v` over `[... i n d]`."""
+  """Returns `softmax(q k / sqrt(d) + bias) v` over `[... i n d]`."""
   leading = query.shape[:-3]
   query, key, value = (
       m.reshape(-1, *m.shape[-3:]).transpose(1, 2) for m in (query, key, value)
@@ -315,9 +314,9 @@ def _attend(query, key, value, bias):
 
 
 def _rotated(x, turn):
-  """Turns channels (2m, 2m + 1), in float32 as ours."""
+  """Rotates the channel pairs (2m, 2m + 1), in float32 as in ours."""
   pairs = x.float().unflatten(-1, (-1, 2))
-  if torch.compiler.is_compiling():  # which fuses this, and nothing complex
+  if torch.compiler.is_compiling():  # it fuses this, but not complex numbers
     cos, sin = turn.real, turn.imag
     even, odd = pairs.unbind(-1)
     turned = (even * cos - odd * sin, even * sin + odd * cos)

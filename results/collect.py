@@ -2,10 +2,10 @@
 
   python results/collect.py RUN > results/NAME.json
 
-They are the recipe, the environment (device, versions, commit), the figures of
-every epoch, the summary if the run has ended, its image size and classes, and
-its latency if measured. Paths of run and data are left out. `gswinrmt report`
-reads such files like run folders.
+The file holds the recipe, the environment (device, versions, commit), the
+metrics of every epoch, the summary if the run has ended, the image size and
+classes, and the latency if measured. Paths of run and data are left out.
+`gswinrmt report` reads such files like run folders.
 """
 
 import json
@@ -16,7 +16,7 @@ _PLACES = ('--workdir', '--config.data.dir')
 
 
 def collect(run: pathlib.Path) -> dict:
-  """Returns the run's recipe, surroundings, epochs and summary."""
+  """Returns the contents of the file as a dictionary."""
 
   def read(name):
     path = run / name
@@ -30,7 +30,7 @@ def collect(run: pathlib.Path) -> dict:
         pathlib.Path(program).name,
         *(word for word in words if not word.startswith(_PLACES)),
     ]
-    # The recipe of this start; environments of earlier versions lack it.
+    # The recipe of this start, which earlier versions did not record.
     start.get('config', {'data': {}})['data'].pop('dir', None)
   lines = (run / 'metrics.jsonl').read_text().splitlines()
   entries = [json.loads(line) for line in lines]

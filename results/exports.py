@@ -2,9 +2,9 @@
 
   python results/exports.py RUN
 
-Prints for each format the largest difference to the model's own logits on five
-images of noise, or why there is none: the model cannot be exported so, or a
-library is missing. docs/weights.md has the table.
+Prints for each format the largest difference from the model's own logits on
+five noise images, or why there is none: the model does not support the format,
+or a library is missing. docs/weights.md has the table.
 """
 
 import pathlib
@@ -20,8 +20,8 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import load, state_dict
 
-# Programs that read a file at `path` and save its logits of `pixels`, or its
-# arrays, as `result`; all but the first without this package.
+# Programs that read the file `path` and save its logits for `pixels`, or its
+# arrays, to `result`. All but the first run without this package.
 _READERS = {
     'safetensors': """
 import json, pathlib
@@ -68,10 +68,10 @@ def difference(
   Args:
     run: The weights.
     file_format: One of `export.FORMATS`.
-    folder: To write into.
+    folder: Folder for the files.
 
   Raises:
-    UserError: If the weights cannot be exported, or the file not be read.
+    UserError: If the weights cannot be exported, or the file cannot be read.
   """
   path = export.export(run, file_format, folder, Terminal(sys.stderr))
   height, width = run.card.image_size

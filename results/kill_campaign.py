@@ -1,25 +1,25 @@
-"""Kills runs, resumes them, and compares them with an unbroken one.
+"""Kills runs, resumes them, and compares them with an uninterrupted run.
 
     nice python results/kill_campaign.py --out=results/kill_campaign.json
 
 --run=smoke takes a larger model on the digits. --signal=SIGTERM sends another
-signal: from the first logged step to the summary, the process has to end with
-its exit status.
+signal: from the first logged step to the summary, the process must then end
+with the exit status of that signal.
 
 Each round starts training in a new folder, kills it, resumes it to the end, and
 compares everything: the checksum of each array of the state (parameters,
 statistics, optimiser, average), the metrics log and the summary without their
 times, and the names of all files. The moment of the kill is
 
-  uniform     after a time drawn from the wall time of the unbroken run
-  write       as soon as an unfinished checkpoint is seen, in an epoch that is
-              drawn
-  evaluation  as soon as the last interval of an epoch has been logged, in an
-              epoch that is drawn or later
+  uniform     after a random fraction of the wall time of the uninterrupted run
+  write       as soon as an unfinished checkpoint is seen, in or after a random
+              epoch
+  evaluation  as soon as the last interval of an epoch has been logged, in or
+              after a random epoch
 
-Where it hit is read from the disk when the process is dead: inside a write if
-there is an unfinished checkpoint; inside an evaluation if the log ends with an
-epoch's last interval, without the epoch. It may be both.
+The part that was hit is read from the disk after the process has died. It is a
+checkpoint write if there is an unfinished checkpoint, and an evaluation if the
+log ends with an epoch's last interval, without the epoch. It may be both.
 
 A run does what `gswinrmt train` does, in a process forked from one that has
 done the slow imports.
@@ -68,11 +68,11 @@ _SMOKE = (
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """What is trained.
+  """A kind of run.
 
   Attributes:
-    name: For the log.
-    recipe: Makes the recipe, in the process of the run.
+    name: Name for the log.
+    recipe: Returns the recipe, in the process of the run.
     ends: The last step of each epoch.
   """
 
@@ -86,7 +86,7 @@ def _smoke():
 
 
 def _tiny():
-  """The model of 170 parameters and the 25 images of the tests."""
+  """Returns the tests' recipe: a model of 170 parameters, 25 images."""
   sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
   import pytest
   import tiny_parts
@@ -108,10 +108,10 @@ _KINDS = {
 
 
 class Run:
-  """A training in a process of its own."""
+  """A training run in a process of its own."""
 
   def __init__(self, kind: Kind, folder: pathlib.Path):
-    """Begins, or goes on; what it says goes to `FOLDER.said`."""
+    """Starts or resumes the run; its output goes to `FOLDER.said`."""
     self._kind, self._folder = kind, folder
     self.status = None
     self.begun = time.monotonic()
@@ -120,7 +120,7 @@ class Run:
       self._be()
 
   def _be(self):
-    """Does not return."""
+    """Trains in the forked process; does not return."""
     status = 1
     try:
       how = os.O_CREAT | os.O_APPEND | os.O_WRONLY
@@ -134,27 +134,27 @@ class Run:
       os._exit(status)
 
   def ended(self) -> bool:
-    """Returns whether it has ended."""
+    """Returns whether the process has ended."""
     if self.status is None:
       pid, status = os.waitpid(self._pid, os.WNOHANG)
       self.status = os.waitstatus_to_exitcode(status) if pid else None
     return self.status is not None
 
   def wait(self, seconds: float = float('inf')) -> None:
-    """Waits for its end, so long at most."""
+    """Waits for the end, at most `seconds` after the start."""
     while not self.ended() and time.monotonic() - self.begun < seconds:
       time.sleep(0.001)
 
   def kill(self, number: signal.Signals) -> bool:
-    """Sends a signal; returns whether that is how it ended.
+    """Sends a signal; returns whether it ended the process.
 
     Raises:
-      RuntimeError: If it ended in a way in which it must not.
+      RuntimeError: If the exit status is not one of those expected.
     """
     if not self.ended():
       os.kill(self._pid, number)
       self.wait()
-    # Before its handler is there, and after, a signal itself ends the process.
+    # Without the run's signal handler, the signal itself ends the process.
     begun = metrics_log.read_metrics(self._folder)
     over = (self._folder / 'summary.json').exists()
     by_itself = number == signal.SIGKILL or not begun or over
@@ -168,7 +168,7 @@ class Run:
 
 
 def finish(kind: Kind, folder: pathlib.Path) -> float:
-  """Runs to the end; returns the seconds."""
+  """Runs to the end and returns the seconds it took."""
   run = Run(kind, folder)
   run.wait()
   if run.status:
@@ -181,7 +181,8 @@ def outcome(
 ) -> dict[str, Any]:
   """Returns everything that must be equal in every run.
 
-  A run that ends in order logs one more interval, that before its end.
+  A run that ends in order also logs the interval before its end, so intervals
+  are compared only after SIGKILL.
   """
   meta = folder / 'checkpoints' / str(kind.ends[-1]) / 'meta' / 'metadata'
   entries = metrics_log.read_metrics(folder)
@@ -205,7 +206,7 @@ def _without_times(entry):
 
 
 def unfinished(folder: pathlib.Path) -> list[str]:
-  """Returns the checkpoints that are half written or half removed."""
+  """Returns the checkpoints that are partly written or partly removed."""
   directory = folder / 'checkpoints'
   names = [p.name for p in directory.iterdir()] if directory.exists() else []
   return sorted(name for name in names if not name.isdecimal())
@@ -228,12 +229,12 @@ def state_on_disk(kind: Kind, folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _until_seen(kind, moment, folder, run, draw):
-  """Waits for the moment of a round that is not uniform."""
+  """Waits for the moment 'write' or 'evaluation' of a round."""
   epoch = draw.randrange(_EPOCHS)
   begins, ends = (0, *kind.ends)[epoch], kind.ends[epoch]
   while not run.ended():
     if moment == 'write':
-      # '.18.0a1b2c3d.part' is to become checkpoint 18.
+      # '.18.0a1b2c3d.part' will become checkpoint 18.
       names = [name.split('.') for name in unfinished(folder)]
       if any(name[-1] == 'part' and int(name[1]) > begins for name in names):
         return
@@ -253,7 +254,7 @@ def play(
     seed: str,
     number: signal.Signals,
 ) -> dict[str, Any]:
-  """Starts, kills and finishes a run; returns the round but for the verdict."""
+  """Starts, kills and finishes a run; returns the round without its verdict."""
   draw = random.Random(seed)
   run = Run(kind, folder)
   if moment == 'uniform':
@@ -277,7 +278,7 @@ def play(
 
 
 def main() -> None:
-  """Plays all rounds and writes their log after each."""
+  """Plays all rounds and writes the log after each."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--uniform', type=int, default=30)
   parser.add_argument('--write', type=int, default=5)
@@ -299,7 +300,7 @@ def main() -> None:
 
 def _campaign(place, moments, args):
   kind, seed, number = _KINDS[args.run], args.seed, signal.Signals[args.signal]
-  # A start takes over what the first has compiled. No device is begun here.
+  # Later starts reuse what the first compiled. No device is initialised here.
   jax.config.update('jax_platforms', 'cpu')
   jax.config.update('jax_compilation_cache_dir', str(place / 'compiled'))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)

@@ -1,4 +1,4 @@
-"""The analysis of attention and gates, against numbers by hand."""
+"""Tests the analysis of attention and gates against hand-computed values."""
 
 import json
 
@@ -26,7 +26,7 @@ _KEY = jax.random.key(0)
 
 
 def _images():
-  """Half of each image is flat, the other noise; two sides of 32 and 28."""
+  """Returns 32 x 28 images; the upper half is flat, the lower is noise."""
   images = np.random.default_rng(0).integers(0, 256, (3, 32, 28, 3), np.uint8)
   images[:, :16] = 90
   return images
@@ -46,7 +46,7 @@ def _analyzed(name, change=lambda params: params, **fields):
 
 
 def _zeroed(*names):
-  """Sets linear layers of every attention to 0."""
+  """Returns a change that zeroes these linear layers in every attention."""
 
   def change(params):
     for stage in ('stage1', 'stage2'):
@@ -81,7 +81,7 @@ class TestAnalyze:
 
   def test_decay_narrows_rows_and_reach_is_that_of_its_rate(self):
     stage = _analyzed('retention_compact', _zeroed('query'))[0]
-    # A row of a whole window of 3 from gamma = 0.75 alone, its head's.
+    # Rows of a full window of 3, from the head's gamma = 0.75 alone.
     entropies = []
     for i in range(3):
       row = 0.75 ** np.abs(i - np.arange(3.0))
@@ -99,7 +99,7 @@ class TestAnalyze:
     stage = _analyzed(
         'swat_compact', _zeroed('query'), decay='none', alibi='none'
     )[0]
-    # sigmoid(0) / 3 for each of the 3 keys of a whole window.
+    # sigmoid(0) / 3 for each of the 3 keys of a full window.
     for heads in stage['row_sum'].values():
       np.testing.assert_allclose(_known(heads[0][:-1]), 0.5, rtol=1e-6)
       assert heads[0][-1] < 0.5  # fewer keys, the same divisor
@@ -124,7 +124,7 @@ class TestAnalyze:
 
 
 class TestGroups:
-  """Rows of tokens 0 to 2 of 8 have flat windows; all that is seen is there."""
+  """Token rows 0 to 2 of 8 have flat windows; the tests mark their values."""
 
   @pytest.fixture
   def stage(self):
@@ -144,9 +144,9 @@ class TestGroups:
     weights = lines.swapaxes(2, 3)[..., None]  # b l n i, and one key
     stage.see(False, axis, weights, None)
     total, count = stage._sums[f'row_sum {attention._PASSES[axis]}']
-    assert total[0].tolist() == [3 * 18.0, 3 * 36.0]  # whole windows, 3 x 6
+    assert total[0].tolist() == [3 * 18.0, 3 * 36.0]  # full windows, 3 x 6
     assert total[1 : attention.DECILES].sum() == 0
-    assert total[-1].tolist() == [3 * 3.0, 3 * 6.0]  # the column that is cut
+    assert total[-1].tolist() == [3 * 3.0, 3 * 6.0]  # the cut window
     assert count.sum(0).tolist() == [3 * 56, 3 * 56]
 
   def test_what_the_gate_passes(self, stage):

@@ -1,4 +1,4 @@
-"""The public functions of the package: models by name, init, NNX."""
+"""Tests the public API: models by name, init against Flax's, and NNX."""
 
 import dataclasses
 import functools
@@ -61,7 +61,7 @@ def test_models_are_listed():
 
 
 def test_init_equals_flaxs_own(model, variables, images):
-  """Bit for bit, where Flax runs the whole model to initialise it."""
+  """Bit for bit, although Flax runs the whole model to initialise it."""
   want = model.init(jax.random.key(1), images[:1], train=False)
   assert jax.tree.structure(variables) == jax.tree.structure(want)
   jax.tree.map(np.testing.assert_array_equal, variables, want)
@@ -146,7 +146,7 @@ def test_an_nnx_step_is_ours(model, variables, images):
         found,
         want,
     )
-  # The statistics have moved, which the bridge alone would not do.
+  # nnx.bridge.ToNNX alone would leave the batch statistics unchanged.
   moved = jax.tree.map(
       lambda new, old: bool((new != old).any()),
       stats,

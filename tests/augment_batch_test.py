@@ -1,4 +1,4 @@
-"""The augmentation as a whole."""
+"""Tests the whole augmentation against its stages, applied one by one."""
 
 import dataclasses
 
@@ -83,7 +83,7 @@ def test_the_key_decides():
 
 
 def test_float32_and_int32_also_under_x64():
-  """By shape alone, with the types of every function on the way checked."""
+  """Traces only; the dtypes of every function on the way are checked."""
   with jax.enable_x64(True):
     pixels, target = jax.eval_shape(
         lambda key, *args: batch.augment(key, *args, ON),
@@ -94,7 +94,7 @@ def test_float32_and_int32_also_under_x64():
 
 
 def test_each_image_has_draws_of_its_own():
-  """Copies of an image become as many images."""
+  """Copies of one image all come out different."""
   image, _ = _batch()
   copies = np.repeat(image[:1], B, axis=0)
   pixels, target = _augment(
@@ -107,7 +107,7 @@ def test_each_image_has_draws_of_its_own():
 
 
 def test_erasing_comes_after_normalising():
-  """Its noise has deviation 1, whatever the deviation of the data set."""
+  """The noise has standard deviation 1, whatever the data set's is."""
   image = np.zeros((200, 16, 16, 3), np.uint8)
   settings = dataclasses.replace(OFF, erase_prob=1.0)
   pixels, _ = _augment(
@@ -120,11 +120,11 @@ def test_erasing_comes_after_normalising():
 
 
 def test_fill_is_the_mean_colour():
-  assert ON.fill == (128, 102, 76)  # 127.5 to the even, 102, 76.5 to the even
+  assert ON.fill == (128, 102, 76)  # 127.5 and 76.5 round to even
 
 
 def test_a_label_map_is_flipped_with_its_image():
-  """Dark on the left, where class 0 lies; bright on the right, class 1."""
+  """The dark left column is class 0, the bright right column class 1."""
   count = 30
   row = np.array([50, 200], np.uint8)[:, None]
   image = jnp.asarray(np.broadcast_to(row, (count, 4, 2, 3)))
@@ -190,7 +190,7 @@ def test_the_chain_is_its_stages_in_order():
 
 
 def test_every_setting_reaches_its_stage():
-  """torchvision's reading, without a mixed batch."""
+  """With torchvision's operations, mixing off and other erasing settings."""
   image, label = _batch()
   settings = dataclasses.replace(
       ON,
@@ -242,9 +242,9 @@ def test_every_setting_reaches_its_stage():
 
 
 def test_draws_are_those_of_earlier_versions():
-  """A resumed run goes on with the augmentation that it began with."""
+  """A resumed run must continue with the augmentation it began with."""
   key = jax.random.key(7)
-  # Each pixel is numbered; the one in the middle of the window tells it.
+  # Pixels are numbered: the one in the middle identifies the crop window.
   numbers = np.arange(1, 129, 2, dtype=np.uint8).reshape(8, 8, 1)
   image = jnp.asarray(np.broadcast_to(numbers, (4, 8, 8, 3)))
   erased = {'area': (0.02, 1 / 3), 'aspect': (0.3, 1 / 0.3)}

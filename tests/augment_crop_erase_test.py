@@ -1,4 +1,4 @@
-"""Random crop, flip and erasing, and the draws of all of them."""
+"""Tests random crop, flip and erasing, and their draws, against loops."""
 
 import math
 import random
@@ -11,11 +11,11 @@ from gswinrmt_jax.augment import batch, erase, rand_augment
 
 H, W = 24, 40
 BOX = {'area': (0.02, 1 / 3), 'aspect': (0.3, 1 / 0.3)}
-LARGEST = 1 - 2.0**-23  # of what jax.random.uniform returns in float32
+LARGEST = 1 - 2.0**-23  # of jax.random.uniform, float32
 
 
 def test_the_largest_draw_stays_in_range(monkeypatch):
-  """A product of float32 that rounded up would leave the range."""
+  """A float32 product that rounds up would leave the range."""
 
   def largest(key, shape=(), dtype=jnp.float32):
     return jnp.full(shape, LARGEST, dtype)
@@ -81,7 +81,7 @@ def test_shift_and_flip_matches_pad_and_slices():
 
 
 def test_all_windows_and_both_sides_are_equally_likely():
-  """Nine windows, flipped or not: 18 outcomes of 1/18 each."""
+  """Nine windows, flipped or not: 18 outcomes of probability 1/18."""
   count = 3600
   image = jnp.asarray(np.repeat(_image(1), count, axis=0))
   out, _ = _crop_and_flip(jax.random.key(0), image, padding=1, flip=True)
@@ -89,7 +89,7 @@ def test_all_windows_and_both_sides_are_equally_likely():
       np.asarray(out).reshape(count, -1), axis=0, return_counts=True
   )
   assert len(kinds) == 18
-  # Six deviations of a binomial count of 200.
+  # Six standard deviations of a binomial count with mean 200.
   np.testing.assert_allclose(counts, 200, atol=6 * 13.7)
 
 
@@ -107,7 +107,7 @@ def test_off_and_parts():
 
 
 def _boxes_by_loops(count):
-  """Draws boxes one by one: the procedure of timm, with Python's generator."""
+  """Draws boxes one by one as timm does, with Python's generator."""
   rng = random.Random(0)
   boxes = []
   for _ in range(count):
@@ -133,7 +133,7 @@ def test_boxes_have_the_distribution_of_the_loops():
   drawn, loops = np.asarray(boxes), _boxes_by_loops(count)
   names = ('top', 'left', 'tall', 'wide')
   for name, a, b in zip(names, drawn, loops, strict=True):
-    # Five deviations of the difference of two means.
+    # Five standard deviations of the difference of two means.
     slack = 5 * math.sqrt(2 / count) * b.std()
     assert abs(a.mean() - b.mean()) < slack, name
     np.testing.assert_allclose(a.std(), b.std(), rtol=0.05, err_msg=name)
@@ -143,14 +143,14 @@ def test_boxes_have_the_distribution_of_the_loops():
   top, left, tall, wide = drawn
   assert (top >= 0).all() and (left >= 0).all()
   assert (top + tall <= H).all() and (left + wide <= W).all()
-  # Both the first and the last places are reached.
+  # Boxes reach the first and the last positions.
   assert (
       (top == 0).any() and (top + tall == H).any() and (left + wide == W).any()
   )
 
 
 def test_areas_and_aspects_stay_in_range():
-  """On an image so large that rounding to pixels does not show."""
+  """The image is so large that rounding to pixels does not matter."""
   boxes = jax.jit(
       lambda key: erase.random_box(key, 5000, height=2000, width=3000, **BOX)
   )(jax.random.key(1))
@@ -174,7 +174,7 @@ def test_erase_fills_boxes_with_noise():
   hit = (out != 7).all(axis=-1)
   np.testing.assert_array_equal(hit, (out != 7).any(axis=-1))
   share = hit.mean(axis=(1, 2))
-  # Five deviations of a binomial share.
+  # Five standard deviations of a binomial share.
   np.testing.assert_allclose((share > 0).mean(), prob, atol=5 * 0.0112)
   assert share.max() < 0.37
   for mask in hit[share > 0][:50]:

@@ -1,4 +1,4 @@
-"""Tables, blends and affine maps, against Pillow to the grey level."""
+"""Tests tables, blends and affine maps against Pillow, grey level by level."""
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +66,7 @@ def test_choose_is_exact_up_to_the_largest_pixel():
 
 
 def _level_images():
-  """Noise of many ranges, and channels of one, two and a few levels."""
+  """Returns noise of many ranges, and channels of one, two and three levels."""
   rng = np.random.default_rng(0)
   images = []
   for low, high in [(0, 256), (0, 255), (37, 201), (100, 117), (5, 90)]:
@@ -80,7 +80,7 @@ def _level_images():
 
 
 def _many_pixels():
-  """More pixels than 255 times the brightest: `step` exceeds 1."""
+  """Returns images with so many pixels that equalize's step exceeds 1."""
   rng = np.random.default_rng(1)
   noise = rng.normal(120, 40, (3, 64, 81, 3))
   noise[1, :50] = 13
@@ -120,7 +120,7 @@ def test_autocontrast(images):
 
 
 def test_autocontrast_of_every_range():
-  """Pillow's own expression in float64, for all 32,640 pairs of lo and hi."""
+  """Against Pillow's float64 expression, for all 32,640 pairs of lo and hi."""
   low, high = np.triu_indices(256, 1)
   counts = np.zeros((len(low), 256), np.int32)
   counts[np.arange(len(low)), low] = 1
@@ -136,14 +136,14 @@ def test_autocontrast_of_every_range():
       np.asarray(actual)[..., 0][occurs], expected[occurs]
   )
   exact = (level - low[:, None]) * 255 // (high - low)[:, None]
-  assert (expected != exact)[occurs].sum() == 12094  # the corrected ones
+  assert (expected != exact)[occurs].sum() == 12094  # inexact in Pillow
 
 
 @pytest.mark.parametrize('images', [_level_images(), _many_pixels()])
 def test_equalize(images):
   actual = _apply(image_ops.equalize_table, images)
   _assert_same(actual, images, ImageOps.equalize)
-  # 209 pixels are too few: 209 // 255 is 0, and that is the identity.
+  # With only 209 pixels the step, 209 // 255, is 0: the identity.
   assert (actual != images).any() == (images.shape[1] > 11)
 
 
@@ -167,7 +167,7 @@ def test_posterize():
 
 
 def test_posterize_to_no_bits_is_black():
-  """Black, as Pillow once made it; now it refuses to keep 0 bits."""
+  """Pillow used to return black; it now refuses to keep 0 bits."""
   table = image_ops.posterize_table(jnp.array([0, 1], jnp.int32))
   np.testing.assert_array_equal(table[0, :, 0], 0)
   np.testing.assert_array_equal(np.unique(table[1]), [0, 128])
@@ -220,7 +220,7 @@ def test_mean_luma_rounds_half_up():
   image = _noise(5)
   image[3] //= 3
   image[4] = 7
-  image[4, :, :6] = 8  # 6 of 13 columns: 7.46
+  image[4, :, :6] = 8  # 6 of 13 columns: mean 7.46
   mean = jax.jit(image_ops.mean_luma)(image)[:, 0, 0, 0]
   for i in range(5):
     grey = Image.fromarray(image[i]).convert('L')
@@ -239,7 +239,7 @@ def test_smooth(shape):
 
 
 def test_blend_of_all_pairs_of_levels():
-  """256 x 256 levels by every factor: no contraction, no other rounding."""
+  """A fused multiply-add, or other rounding, would change some of them."""
   low, high = np.meshgrid(np.arange(256), np.arange(256), indexing='ij')
   low, high = (
       np.repeat(a.astype(np.uint8)[None, :, :, None], 3, axis=-1)
@@ -281,12 +281,12 @@ def test_enhancements(degenerate, enhance):
     np.testing.assert_array_equal(out[i], expected, err_msg=str(factor))
 
 
-# --- Resampling; every move of RandAugment is held to Pillow in its test ---
+# --- Resampling (augment_rand_augment_test.py compares moves to Pillow) ---
 
 
 @jax.jit
 def _moved(image, op, level):
-  """Level 10 is 30 degrees, 0.3 of shear or 0.45 of a side."""
+  """Applies a move; level 10 is 30 degrees, shear 0.3 or 0.45 of a side."""
   _, height, width, _ = image.shape
   operation = rand_augment.timm_operation(
       jnp.full(1, op, jnp.int32),
@@ -302,7 +302,7 @@ def _moved(image, op, level):
 
 
 def _waves(seed=0):
-  """Waves and noise: smooth parts, and parts in which the filter overshoots."""
+  """Returns smooth waves, and noise in which the filter overshoots."""
   rng = np.random.default_rng(seed)
   y, x = np.mgrid[:H, :W]
   waves = np.stack([np.sin(x / 3), np.cos(y / 2), np.sin((x + y) / 5)], -1)
@@ -338,7 +338,7 @@ def test_a_quarter_turn_is_counter_clockwise():
 
 
 def test_places_of_a_shear_by_hand():
-  """The middle of the pixel in row 2 is at 2.5: it reads 0.75 further right."""
+  """Row 2 has its centre at y = 2.5, so it reads 0.75 pixels further right."""
   op = jnp.array([[Op.SHEAR_X], [Op.IDENTITY]], jnp.int32)
   level, sign = jnp.full((2, 1), 10.0), jnp.ones((2, 1))
   moved = rand_augment.timm_operation(op, level, sign, height=3, width=4)

@@ -1,4 +1,4 @@
-"""Label maps through crop and flip, against loops in float64."""
+"""Tests the crop and flip of label maps against float64 loops."""
 
 import functools
 
@@ -11,7 +11,7 @@ from gswinrmt_jax.augment import label_map
 
 B, S, T, M, K = 3, 5, 4, 2, 7
 EXTENTS = (3, 2)
-# Top, left, height, width; the last lies in a corner.
+# Top, left, height, width; the last box lies in a corner.
 BOX = np.array(
     [[0, 0, 1, 1], [0.1, 0.35, 0.6, 0.5], [0.7, 0.75, 0.3, 0.25]], np.float32
 )
@@ -26,7 +26,7 @@ def _sparse():
 
 
 def _spread(index, score):
-  """One class at a time."""
+  """Spreads the stored scores over all classes, one class at a time."""
   whole = np.zeros((B, S, T, K))
   for b, s, t in np.ndindex(B, S, T):
     named = score[b, s, t].astype(np.float64)
@@ -37,7 +37,7 @@ def _spread(index, score):
 
 
 def _at(plane, y, x):
-  """Bilinear, between the centres of cells; the borders go on outwards."""
+  """Interpolates between cell centres; repeats the border outside them."""
   y = min(max(y, 0), plane.shape[0] - 1)
   x = min(max(x, 0), plane.shape[1] - 1)
   top, left = int(y), int(x)
@@ -48,7 +48,7 @@ def _at(plane, y, x):
 
 
 def _roi_align(whole, box, flipped, extents):
-  """The mean of evenly spaced points in each cell of the crop."""
+  """Averages evenly spaced points in each cell of the crop."""
   out = np.zeros((B, *extents, K))
   down, across = -(-S // extents[0]), -(-T // extents[1])
   for b, i, j in np.ndindex(B, *extents):
@@ -73,7 +73,7 @@ def test_spread_against_loops():
 
 
 def test_scores_that_sum_to_more_than_one_are_brought_down_to_it():
-  """As far above as `label_maps.write` lets them be."""
+  """A sum of 1.01 is the most that `label_maps.write` allows."""
   score = jnp.array([[[[0.505, 0.505]], [[0.8, 0.1]]]], jnp.float16)
   index = jnp.array([[[[0, 2]], [[0, 2]]]], jnp.uint16)
   whole = label_map.spread(index, score, num_classes=4)
@@ -84,7 +84,7 @@ def test_scores_that_sum_to_more_than_one_are_brought_down_to_it():
 
 @pytest.mark.parametrize('extents', [EXTENTS, (1, 1), (6, 9)])
 def test_align_against_loops(extents):
-  """Fewer cells than the whole has, one, and more."""
+  """With fewer cells than the whole map, one cell, and more."""
   whole = _spread(*_sparse())
   out = jax.jit(functools.partial(label_map.align, extents=extents))(
       whole.astype(np.float32), BOX, FLIPPED
@@ -105,7 +105,7 @@ def test_the_whole_image_on_its_own_grid_is_the_map():
 
 
 def test_targets_are_smoothed():
-  """0.9 p + 0.1 / 7, of the tokens and of the crop as one."""
+  """0.9 p + 0.1 / 7, for each token and for the crop as a whole."""
   whole = _spread(*_sparse()).astype(np.float32)
   image, tokens = jax.jit(
       functools.partial(label_map.targets, extents=EXTENTS, smoothing=0.1)

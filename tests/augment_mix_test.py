@@ -1,4 +1,4 @@
-"""Mixup, CutMix, MixToken and the targets."""
+"""Tests Mixup, CutMix, MixToken and their targets against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ B, H, W, K = 5, 8, 12, 7  # an odd batch: the last image has no neighbour
 
 
 def test_smooth_targets_by_hand():
-  """Off: 0.1 / 4. On: 0.9 more."""
+  """Each class gets 0.1 / 4; the labelled one gets 0.9 more."""
   target = mix.smooth_targets(jnp.array([2, 0]), num_classes=4, smoothing=0.1)
   assert target.dtype == jnp.float32
   expected = [[0.025, 0.025, 0.925, 0.025], [0.925, 0.025, 0.025, 0.025]]
@@ -38,7 +38,7 @@ def test_lambda_has_the_moments_of_its_beta():
 
 
 def test_cutmix_box_is_the_clipped_box():
-  """At share 0.75 the sides are half: 4 of 8 rows, 6 of 12 columns."""
+  """A share of 0.75 halves the sides: 4 of 8 rows, 6 of 12 columns."""
   keys = jax.random.split(jax.random.key(1), 600)
   masks = np.asarray(
       jax.jit(
@@ -60,7 +60,7 @@ def test_cutmix_box_is_the_clipped_box():
   for seen, expected in (rows, spans(H, 2)), (columns, spans(W, 3)):
     kinds = {tuple(row) for row in expected}
     assert {tuple(row) for row in seen} == kinds
-    # All centres are equally likely: five deviations.
+    # All centres are equally likely, within five standard deviations.
     counts = [(seen == row).all(axis=1).sum() for row in expected]
     mean = 600 / len(expected)
     np.testing.assert_allclose(counts, mean, atol=5 * np.sqrt(mean))
@@ -91,7 +91,7 @@ def _own_share(target, mixed_target):
 
 @pytest.fixture(scope='module')
 def mixed():
-  """A batch, and what 60 keys make of it; both mixings are on."""
+  """Returns a batch, and its mixtures under 60 keys with both methods on."""
   image, target = _batch()
   images, targets = jax.jit(
       jax.vmap(
@@ -126,7 +126,7 @@ def test_cutmix_counts_the_pixels_that_stayed(mixed):
   images, targets, share = images[cut], targets[cut], share[cut]
   own = images == image
   np.testing.assert_allclose(own[:, 0].mean(axis=(1, 2, 3)), share, atol=1e-5)
-  np.testing.assert_array_equal(own[:, 0], own[:, 3])  # one box for all
+  np.testing.assert_array_equal(own[:, 0], own[:, 3])  # same box for all
   assert own[:, 4].all() and share.min() < 0.6
   expected = np.broadcast_to(target[4], targets[:, 4].shape)
   np.testing.assert_allclose(targets[:, 4], expected, rtol=1e-5)
@@ -143,7 +143,7 @@ def test_the_only_one_that_is_on_is_always_used(alphas):
 
 
 def test_a_share_of_the_batches_is_mixed():
-  """The other draws are those of a run that mixes every batch."""
+  """The probability must not change the other draws."""
   image, target = _batch()
   keys = jax.random.split(jax.random.key(4), 200)
 
@@ -168,7 +168,7 @@ def test_a_share_of_the_batches_is_mixed():
   same = (some == every).all(axis=(1, 2, 3, 4))
   kept = (some == image).all(axis=(1, 2, 3, 4))
   assert (same | kept).all()
-  np.testing.assert_allclose((~kept).mean(), 0.3, atol=0.13)  # 4 deviations
+  np.testing.assert_allclose((~kept).mean(), 0.3, atol=0.13)  # 4 sigma
   np.testing.assert_array_equal(some_targets[~kept], targets[~kept])
   expected = np.broadcast_to(target, some_targets[kept].shape)
   np.testing.assert_array_equal(some_targets[kept], expected)
@@ -191,7 +191,7 @@ def test_a_batch_that_may_not_be_mixed_stays(alphas):
     same_image, same_target = mixed(jax.random.key(seed), False)
     np.testing.assert_array_equal(same_image, image)
     np.testing.assert_array_equal(same_target, target)
-  # A box of CutMix may be empty, but not each.
+  # A CutMix box may be empty, but not for every seed.
   changed = [mixed(jax.random.key(seed), True)[1] for seed in range(4)]
   assert any((targets != target).any() for targets in changed)
 
@@ -205,7 +205,7 @@ def test_off():
 
 
 def test_token_boxes_have_the_sizes_and_places_of_lambda():
-  """7 rows, 9 columns: sides int(7 r), int(9 r) made even, r^2 ~ U(0, 1)."""
+  """Sides are int(7 r) and int(9 r), rounded down to even; r^2 ~ U(0, 1)."""
   keys = jax.random.split(jax.random.key(0), 2000)
   boxes = np.asarray(
       jax.jit(jax.vmap(lambda key: mix.token_box(key, height=7, width=9)))(keys)
@@ -213,11 +213,11 @@ def test_token_boxes_have_the_sizes_and_places_of_lambda():
   assert boxes.shape == (2000, 7, 9)
   rows, columns = boxes.any(axis=2), boxes.any(axis=1)
   np.testing.assert_array_equal(boxes, rows[:, :, None] & columns[:, None])
-  # Mean and mean square of the share that is swapped, in loops over lambda and
-  # the centres.
+  # Mean and mean square of the swapped share, by loops over lambda and the
+  # box centres.
   steps, expected = 2000, np.zeros(2)
   for step in range(steps):
-    ratio = np.sqrt((step + 0.5) / steps)  # 1 - lambda is as uniform as lambda
+    ratio = np.sqrt((step + 0.5) / steps)  # 1 - lambda is uniform as well
     moments = np.ones(2)
     for side in (7, 9):
       half = int(side * ratio) // 2
@@ -230,9 +230,9 @@ def test_token_boxes_have_the_sizes_and_places_of_lambda():
     expected += moments / steps
   share = boxes.mean((1, 2))
   found = [share.mean(), (share**2).mean()]
-  # Two deviations of the mean of 2000, with one key.
+  # Two standard deviations of a mean of 2000 draws; the key is fixed.
   np.testing.assert_allclose(found, expected, atol=2 * share.std() / 2000**0.5)
-  # Both ends are reached.
+  # Boxes reach both corners.
   assert boxes[:, 0, 0].any() and boxes[:, -1, -1].any()
 
 

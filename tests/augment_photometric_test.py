@@ -1,4 +1,4 @@
-"""Photometric distortion, against Python's own colour conversion."""
+"""Tests photometric distortion against Python's `colorsys`."""
 
 import colorsys
 import itertools
@@ -13,7 +13,7 @@ from gswinrmt_jax.augment.photometric import Distortion
 
 
 def _distorted(image, brightness, contrast, first, saturation, hue):
-  """One image, pixel by pixel, with `colorsys`."""
+  """Distorts one image pixel by pixel with `colorsys`."""
   image = np.clip(np.float64(image) + brightness, 0, 255)
   if first:
     image = np.clip(image * contrast, 0, 255)
@@ -26,7 +26,7 @@ def _distorted(image, brightness, contrast, first, saturation, hue):
   return image if first else np.clip(image * contrast, 0, 255)
 
 
-# Grey, black, white, full colours and ties of two channels are among them.
+# Black, white, grey, saturated colours, and ties between two channels.
 _COLOURS = [(0, 0, 0), (255, 255, 255), (90, 90, 90), (255, 0, 0), (0, 255, 0)]
 _COLOURS += [(0, 0, 255), (80, 80, 10), (10, 80, 80), (80, 10, 80)]
 
@@ -36,7 +36,7 @@ def test_as_pixel_by_pixel(first):
   rng = np.random.default_rng(0)
   noise = rng.integers(0, 256, (4, 5, 9, 3))
   noise[:, 0] = _COLOURS
-  # Nothing; darker and paler; brighter and fuller; only the hue, past a turn.
+  # Unchanged; darker and paler; brighter and more saturated; hue alone, past 0.
   changes = {
       'brightness': (0, -31, 25, 0),
       'contrast': (1, 1.4, 0.6, 1),
@@ -65,12 +65,12 @@ def test_what_is_drawn():
   ):
     values = np.asarray(getattr(how, name))
     changed = values[values != neutral]
-    assert abs(len(changed) / 4000 - 0.5) < 0.04, name  # 5 deviations
+    assert abs(len(changed) / 4000 - 0.5) < 0.04, name  # 5 sigma
     spread = np.quantile(changed, [0, 0.25, 0.75, 1])
     want = low + (high - low) * np.array([0, 0.25, 0.75, 1])
     np.testing.assert_allclose(spread, want, atol=0.05 * (high - low))
   assert abs(np.mean(how.contrast_first) - 0.5) < 0.04
-  # Whether and how strongly: each change is independent of the others.
+  # Changes are independent in whether they happen and in their strength.
   done = [how.brightness != 0, how.contrast != 1, how.saturation != 1]
   done = np.array([*done, how.hue != 0, how.contrast_first])
   assert np.abs(np.corrcoef(done) - np.eye(5)).max() < 0.08

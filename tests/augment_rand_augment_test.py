@@ -1,4 +1,4 @@
-"""RandAugment: every operation against the call of Pillow, and the draws."""
+"""Tests RandAugment's operations against Pillow, and its draws."""
 
 import itertools
 import math
@@ -37,7 +37,7 @@ def _factor(level, sign):
 
 
 def _timm(image, op, level, sign):
-  """The call of Pillow that timm makes, its level worked out as timm does."""
+  """Makes timm's call to Pillow, with the level computed as timm does."""
   picture = Image.fromarray(image)
   part = level / 10
 
@@ -88,7 +88,7 @@ def _timm(image, op, level, sign):
 
 
 def _torchvision(image, op, magnitude, sign):
-  """The call of Pillow that torchvision makes, as its source works it out."""
+  """Makes torchvision's call to Pillow, computed as in its source."""
   picture = Image.fromarray(image)
 
   def at(most, first=0.0):
@@ -140,7 +140,7 @@ def _torchvision(image, op, magnitude, sign):
 
 @pytest.fixture(scope='module')
 def timm_applied():
-  """Every operation at every level and sign, in one batch."""
+  """Applies every operation at every level and sign, in one batch."""
   cases = list(itertools.product(SETS['timm'], LEVELS, (1.0, -1.0)))
   images = _images(len(cases))
   op, level, sign = (np.array(a) for a in zip(*cases, strict=True))
@@ -148,7 +148,7 @@ def timm_applied():
   @jax.jit
   def run(images, op, level, sign, factor):
     operation = rand_augment.timm_operation(op, level, sign, height=H, width=W)
-    # Rounded once from float64, as Pillow gets it.
+    # Rounded once from float64, as for Pillow.
     operation = operation._replace(factor=factor)
     return image_ops.unpack(
         rand_augment.apply(
@@ -193,7 +193,7 @@ def test_blend_factor_is_timms():
 
 @pytest.mark.parametrize('magnitude', [0, 1, 9, 14, 23, 30])
 def test_torchvision_operations_are_pillows(magnitude):
-  """To the grey level, rotated and sheared images as well."""
+  """Exactly, including rotated and sheared images."""
   cases = list(itertools.product(SETS['torchvision'], (0, 1)))
   assert len(cases) == 28
   images = _images(len(cases))
@@ -224,13 +224,13 @@ def test_draws_of_timm_have_their_distributions():
       )
   )(jax.random.key(0))
   op, level, sign = (np.asarray(a).ravel() for a in (op, level, sign))
-  # Five deviations of the counts.
+  # Five standard deviations of the counts.
   counts = np.bincount(op, minlength=16)
   np.testing.assert_allclose(counts[:15], 1200, atol=5 * 34)
   np.testing.assert_allclose(counts[15] / count, 0.7, atol=5 * 0.0019)
   np.testing.assert_allclose(sign.mean(), 0, atol=5 * 0.0041)
   assert set(np.unique(sign)) == {-1.0, 1.0} and level.max() == 10
-  # Beyond 10, two deviations up, the level is clipped: 2.3 % of the draws.
+  # Levels are clipped at 10, two standard deviations up: 2.3 % of the draws.
   np.testing.assert_allclose((level == 10).mean(), 0.0228, atol=5 * 0.0006)
   np.testing.assert_allclose(np.median(level), 9.0, atol=0.02)
   np.testing.assert_allclose((level < 8.5).mean(), 0.1587, atol=5 * 0.0015)
@@ -250,14 +250,14 @@ def test_draws_of_torchvision_have_their_distributions():
   counts = np.bincount(op, minlength=16)
   assert counts[Op.INVERT] == counts[Op.SOLARIZE_ADD] == 0
   drawn = counts[list(SETS['torchvision'])]
-  # Five deviations of a binomial count.
+  # Five standard deviations of a binomial count.
   np.testing.assert_allclose(drawn, 4000, atol=5 * 61)
   np.testing.assert_allclose(negative.mean(), 0.5, atol=5 * 0.0021)
   assert np.abs(np.corrcoef(op, negative)[0, 1]) < 0.02
 
 
 def test_rand_augment_chains_its_layers():
-  """Two layers of the loop are the two operations drawn, one after another."""
+  """Two layers apply the two drawn operations, one after the other."""
   count, key = 24, jax.random.key(3)
   images = _images(count)
   settings = {'magnitude': 9.0, 'std': 0.5, 'prob': 0.5}
@@ -273,7 +273,7 @@ def test_rand_augment_chains_its_layers():
       if op[b] != Op.IDENTITY:
         expected = _timm(expected, op[b], float(level[b]), float(sign[b]))
     off = np.abs(np.asarray(out[b], int) - expected)
-    # A level off in a first, geometric layer may grow in the second.
+    # An error of one level in a geometric first layer may grow in the second.
     assert (off <= 2).mean() >= 0.99, (b, drawn)
   unchanged = (np.asarray(out) == images).all(axis=(1, 2, 3))
   neither = (drawn[0] == Op.IDENTITY).all(axis=0)
@@ -281,7 +281,7 @@ def test_rand_augment_chains_its_layers():
 
 
 def test_rand_augment_with_torchvisions_set_chains_its_layers():
-  """Magnitude 9; what was drawn by one loop over layers is what is applied."""
+  """Exactly, at magnitude 9: the operations applied are those drawn."""
   count, key = 24, jax.random.key(3)
   images = _images(count)
   out = jax.jit(

@@ -1,4 +1,4 @@
-"""The augmentation's fields of a recipe, and the readings of Table 2."""
+"""Tests the augmentation fields of recipes, and the readings of Table 2."""
 
 import ast
 import dataclasses
@@ -17,7 +17,7 @@ TABLE2 = [
     for data in ('cifar10', 'mini_imagenet')
     for model in ('rmt', 'retention', 'swat')
 ]
-# Ops, their set and strength; erasing; Mixup, CutMix and the share of both.
+# In the order of `_values`.
 READINGS = {
     'deit': (2, 'timm', 9, 0.5, 0.5, 0.25, 'noise', 0.8, 1.0, 1.0),
     'torchvision': (2, 'torchvision', 9, 0, 1, 0.25, 'zeros', 0.8, 1.0, 0.2),
@@ -43,7 +43,7 @@ def test_an_argument_chooses_the_reading(name, reading):
   config = recipe_files.load(f'{name}:{reading}', [])
   recipes.check(config)
   assert _values(config) == READINGS[reading]
-  # Nothing else changes: neither crop and flip, nor the rest of the recipe.
+  # Nothing else in the recipe changes, crop and flip included.
   plain = recipe_files.load(name, [])
   for field in ('crop_padding', 'flip', 'mix_off_epochs'):
     assert config.augment[field] == plain.augment[field]
@@ -54,7 +54,7 @@ def test_an_argument_chooses_the_reading(name, reading):
 
 def test_without_an_argument_the_reading_is_the_default():
   assert _values(recipe_files.load('cifar10_rmt', [])) == READINGS['deit']
-  # Whatever that is: the recipe of the release does not follow it.
+  # The recipe of the release does not follow the default.
   released = recipe_files.load('imagenet_rmt:t', [])
   assert _values(released) == READINGS['deit']
 
@@ -121,7 +121,7 @@ def test_torchvisions_operations_have_no_spread(changes, text):
     return
   with pytest.raises(UserError, match=text):
     recipes.check(config)
-  config.augment.rand_augment_ops = 0  # then nobody asks
+  config.augment.rand_augment_ops = 0  # then it is unused
   recipes.check(config)
 
 

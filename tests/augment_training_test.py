@@ -1,4 +1,4 @@
-"""What training makes of mixed batches: when they end, and their accuracy."""
+"""Tests training on mixed batches: when mixing ends, how accuracy counts."""
 
 import io
 
@@ -47,7 +47,7 @@ def test_the_last_epochs_are_not_mixed():
       'image': jnp.zeros((4, 8, 8, 3), jnp.uint8),
       'label': jnp.array([0, 1, 2, 3]),
   }
-  last = 3 * 1297 // 64  # updates made before the last epoch's first
+  last = 3 * 1297 // 64  # updates before the last epoch
   run = jax.jit(lambda step: augmentation(jax.random.key(0), batch | step)[1])
   mixed, plain = run({'step': last - 1}), run({'step': last})
   np.testing.assert_array_equal(plain, np.eye(10)[:4])
@@ -55,7 +55,7 @@ def test_the_last_epochs_are_not_mixed():
 
 
 class _Constant:
-  """A model that always names class 1; its parameter only has a gradient."""
+  """Always predicts class 1; its parameter exists only to have a gradient."""
 
   def apply(self, variables, image, **options):
     logits = jnp.tile(jnp.array([0.0, 1.0, 0.5]), (len(image), 1))
@@ -63,7 +63,7 @@ class _Constant:
 
 
 def test_training_accuracy_counts_the_dominant_label():
-  """The larger share of a mixed target; the label of an unmixed one."""
+  """It is the class with the largest share of the target."""
   tx, params = optax.sgd(0.0), {'w': jnp.float32(1.0)}
   state = state_lib.TrainState(
       step=jnp.int32(0),
@@ -81,11 +81,11 @@ def test_training_accuracy_counts_the_dominant_label():
 
   update = train_step.make_train_step(_Constant(), tx, augmentation)
   _, metrics = update(state, batch, jax.random.key(0))
-  assert metrics['accuracy'] == 0.75  # against the labels, 0.25
+  assert metrics['accuracy'] == 0.75  # 0.25 against the labels
 
 
 def test_the_progress_line_says_what_is_counted():
-  """Two of six epochs are mixed, 5 steps; an interval has 3."""
+  """Mixing ends after 2 of 6 epochs, at step 5; an interval has 3 steps."""
   schedule = schedule_lib.Schedule(
       num_examples=5,
       batch_size=2,

@@ -1,4 +1,4 @@
-"""`gswinrmt benchmark`: what it measures, prints and writes."""
+"""Tests what `gswinrmt benchmark` measures, prints and writes, on fakes."""
 
 import json
 import os
@@ -31,7 +31,7 @@ FACTS = {
 
 
 class Process:
-  """Each call takes a second, of a peer two; the peer 'compile' fails."""
+  """A fake worker: a call takes 1 s, a peer's 2 s; peer 'compile' fails."""
 
   journal: ClassVar[list] = []
 
@@ -77,7 +77,7 @@ def test_programs_and_rates_share_the_rounds(journal):
   found = bench.measure(programs)
   ours, bad, eager = found['rows']
   assert ours['dtype'] == 'float32' and ours['relative'] == 1
-  assert ours['mfu'] == 1  # 1,000 FLOP in the second that a matmul needs
+  assert ours['mfu'] == 1  # 1,000 FLOP/s, as many as the matmul
   assert bad == {
       'program': 'bad', 'task': 'train', 'peer': 'compile', 'dtype': 'float32',
       'platform': 'cpu', 'not_measured': 'it fell over',
@@ -88,7 +88,7 @@ def test_programs_and_rates_share_the_rounds(journal):
   assert 'bad: not measured: it fell over' in said[-1]
   ran = _tasks(journal, 'run')
   assert ran[-8:] == ['train', 'eager', 'matmul', 'copy'] * 2
-  # The programs have ended, those of the rates go on.
+  # The programs have ended; matmul and copy, which give the rates, still run.
   assert sorted(_tasks(journal, 'close')) == ['eager', 'train']
   bench.close()
   assert sorted(_tasks(journal, 'close')) == [
@@ -110,7 +110,7 @@ def test_the_command_measures_models_beside_peers(journal, capsys, tmp_path):
   )  # fmt: skip
   assert status == 0
   sizes = [group['rows'][0]['image_size'] for group in found['groups']]
-  assert sizes == [224, 32]  # as in the paper of each
+  assert sizes == [224, 32]  # each as in its paper
   rows = found['groups'][0]['rows']
   assert [row.get('relative') for row in rows] == [1.0, 0.5, 1.0, None]
   assert rows[2]['plain']
@@ -124,7 +124,7 @@ def test_the_command_measures_how_time_grows(journal, tmp_path):
   (group,) = found['groups']
   assert status == 0 and group['axis'] == 'batch'
   assert [row['batch'] for row in group['rows']] == [1, 2, 4, 8, 16]
-  assert group['exponent'] == pytest.approx(0.0)  # made-up time is constant
+  assert group['exponent'] == pytest.approx(0.0)  # the fake time is constant
 
 
 def test_the_command_times_depthwise_convolutions(journal, tmp_path):
@@ -154,12 +154,12 @@ def test_the_command_compares_a_feed_with_none(journal, monkeypatch, tmp_path):
   monkeypatch.setattr(Process, '__init__', fed)
   options = ['--model', 'rmt_compact', 'rmt_t', '--batch=6', '--images=1000']
   status, found = _run(tmp_path, '--pipeline', '--workers=3', *options)
-  assert status == 1  # all are ours, and one was not measured
+  assert status == 1  # one of our own was not measured
   rows = found['groups'][1]['rows']
   assert [row['storage'] for row in rows] == [None, 'device', 'disk', 'decode']
   assert [row.get('relative') for row in rows] == [1.0, 0.5, 0.5, None]
   assert {row['workers'] for row in rows} == {3}
-  # Made once for all programs of a model, and gone.
+  # Written once for all programs of a model, and removed.
   assert [count for _, count in prepared] == [1000, 1000]
   assert not any(folder.exists() for folder, _ in prepared)
   status, found = _run(tmp_path, '--pipeline', 'memory')
@@ -183,7 +183,7 @@ def test_latency_is_written_where_the_report_looks(
   assert status == 0 and row['batch'] == 1 and row['image_size'] == 32
   runs, problems = results.gather([tmp_path / 'runs'])
   assert [run.latency for run in runs] == [1000.0] * 2 and not problems
-  # In turn with each other, in the rounds of the rates.
+  # Interleaved with each other and with the rates in each round.
   calls = [spec for what, spec in journal if what == 'run']
   ran = [spec.get('model', spec['task']) for spec in calls]
   assert ran[-4:] == ['swat_compact', 'rmt_compact', 'matmul', 'copy']
@@ -202,7 +202,7 @@ def test_few_runs_are_alive_at_once(journal, monkeypatch, tmp_path):
 
 
 def test_latency_is_that_of_one_image(journal, tmp_path):
-  """Whatever the batch of the others."""
+  """Whatever --batch is."""
   _, found = _run(tmp_path, '--latency', '--batch=4', '--model=rmt_compact')
   assert found['groups'][0]['rows'][0]['batch'] == 1
 
@@ -240,7 +240,7 @@ def test_a_failure_of_ours_is_the_exit_status(journal, monkeypatch, tmp_path):
 
 
 def test_sigterm_ends_it_as_ctrl_c_does(monkeypatch, capsys):
-  """The folders and processes of what is measured have an end of their own."""
+  """SIGTERM must reach `close`, which ends processes and removes folders."""
   ended = []
 
   class Bench:

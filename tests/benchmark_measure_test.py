@@ -1,4 +1,4 @@
-"""Timing in turn, worker processes, records and tables."""
+"""Tests interleaved timing, worker processes, records and tables."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from gswinrmt_jax.errors import UserError
 
 
 class Clocked:
-  """Takes the same time for each call, and keeps what was asked."""
+  """A program that takes constant time per call and logs its calls."""
 
   def __init__(self, name, seconds, journal):
     self.name, self.seconds, self.journal = name, seconds, journal
@@ -34,7 +34,7 @@ def test_warm_up_lasts_and_tells_how_many_calls_fill_the_time():
   journal = []
   assert measure.warm_up(Clocked('a', 0.1, journal), 1.0) == 10
   assert sum(calls for _, calls in journal) >= 10
-  # A slow program runs twice at least, and once in a repeat.
+  # A slow program warms up for two calls, and runs once per repeat.
   journal.clear()
   assert measure.warm_up(Clocked('a', 5.0, journal), 1.0) == 1
   assert journal == [('a', 1), ('a', 1)]
@@ -92,7 +92,7 @@ def test_a_worker_builds_runs_and_ends(spec, capfd):
   process = worker.Worker(spec, worker.choose_cores(1))
   assert process.facts['build_seconds'] > 0
   assert (process.facts['cores'], process.facts['omp']) == (1, '1')
-  assert not process.facts['jax']  # it chose its cores before any framework
+  assert not process.facts['jax']  # it chose cores before any import
   assert process.run(5) > 0
   size, owner = process.peak()
   assert size > 1e6 and owner == 'process'
@@ -175,7 +175,7 @@ def test_rows_compare_others_with_the_first():
 
 
 def test_the_ratio_is_the_median_of_those_within_a_round():
-  """2, 1, 2, 3, 5 times as fast, not 3 by the medians."""
+  """The median of 2, 1, 2, 3, 5 is 2; the ratio of medians would be 3."""
   slow = _row('slow', 4.0, 1.0, 2.0, 3.0, 5.0)
   fast = _row('fast', 2.0, 1.0, 1.0, 1.0, 1.0)
   measure.compare([slow, fast], 1e12)
@@ -183,7 +183,7 @@ def test_the_ratio_is_the_median_of_those_within_a_round():
 
 
 def test_the_ratio_is_of_images_not_of_calls():
-  """A peer that takes half the images a call is not twice as fast."""
+  """A peer that takes half as many images per call is not twice as fast."""
   ours, half = _row('ours', 1.0, images=8), _row('half', 0.5, images=4)
   measure.compare([ours, half], 1e12)
   assert half['relative'] == pytest.approx(1.0)
@@ -248,7 +248,7 @@ def test_the_exponent_is_that_of_the_power_law():
   assert scaling.exponent(macs, [3.0] * 4) == pytest.approx(0.0)
 
 
-# In place of `gswinrmt train`: logs step 1 when it has waited, and goes on.
+# Replaces `gswinrmt train`: logs step 1 after a while, and keeps running.
 TRAINING = """
 import pathlib, sys, time
 (workdir,) = [a.partition('=')[2] for a in sys.argv if 'workdir' in a]
@@ -283,7 +283,7 @@ def test_it_times_until_the_first_step_is_logged_whole(trained):
 
 
 def test_the_row_says_how_it_was_compiled(trained):
-  """The program fails but for the effort that it is asked for."""
+  """The fake training fails unless it gets the effort that it expects."""
   for effort in start._STEPS.values():
     asked = f'assert "--config.compile_effort={effort}" in sys.argv'
     trained.write_text(TRAINING.replace('time\n', f'time\n{asked}\n', 1))

@@ -1,4 +1,4 @@
-"""The programs that are timed are those of training, on random data."""
+"""Tests that the timed programs are those of training, on random data."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ def test_the_training_step_learns_what_it_is_timed_on():
   counted = cost.count(model, (32, 32))
   assert program.facts['dtype'] == 'float32'
   assert program.facts['parameters'] == counted.parameters
-  # Forward and twice that backward; two operations; two images.
+  # Backward costs twice forward; 2 operations per MAC; 2 images.
   products = sum(
       counted.operations[kind]
       for kind in ('convolution', 'linear', 'attention')
@@ -66,7 +66,7 @@ def test_latency_is_inference():
 
 
 def test_plain_takes_none_of_our_forms():
-  """Grouped convolutions, no shifted sums."""
+  """It uses grouped convolutions, not shifted sums."""
   texts = {}
   for plain in (False, True):
     spec = {**SPEC, 'dtype': 'float32', 'task': 'inference', 'plain': plain}
@@ -126,7 +126,7 @@ PIPELINE = {
 
 
 class Step:
-  """A step that compiles nothing and keeps the rows of its batches."""
+  """A train step that compiles nothing and records the rows of its batches."""
 
   def __init__(self):
     self.rows = []
@@ -150,7 +150,7 @@ def tiny_run(monkeypatch):
 
 
 def _rows(run, steps):
-  """Rows of the first batches, by the definition of the order."""
+  """Returns the rows of the first batches in training order."""
   batches = batches_lib.train_batches(
       run.train_data, batch_size=4, seed=run.config.seed
   )
@@ -169,7 +169,7 @@ def test_each_step_trains_on_the_next_batch(tiny_run):
 
 
 def test_what_workers_prepared_meanwhile_is_dropped(tiny_run):
-  """One worker holds two batches ready."""
+  """One worker prefetches two batches."""
   names = ('train_batches', 'train_step', 'target', 'key', 'init_state')
   run = types.SimpleNamespace(
       **{name: getattr(tiny_run, name) for name in names},
@@ -239,7 +239,7 @@ def test_each_storage_is_measured_on_images_of_the_size_needed(monkeypatch):
   measure(MEASURED, {**MEASURED, 'image_size': 32})
   assert list(measured[0]) == ['m, without', 'm, device', 'm, decode']
   folder = made[0][0]
-  assert not folder.exists()  # nothing stays
+  assert not folder.exists()  # nothing is left
   for specs in measured[:1]:
     found = list(specs.values())
     assert [one['storage'] for one in found] == [None, 'device', 'decode']
@@ -262,6 +262,6 @@ def test_synthetic_images_are_a_data_set_of_so_many_classes(tmp_path):
   found = datasets.load(pipeline.DATA, 'train', str(tmp_path))
   assert found.image.shape == (7, 40, 50, 3)
   assert sorted(found.label) == [0, 0, 0, 1, 1, 2, 2]
-  # Noise, each picture its own.
+  # Each image is different noise.
   assert found.image.std((1, 2, 3)).min() > 30
   assert len(np.unique(found.image.reshape(7, -1), axis=0)) == 7

@@ -1,4 +1,4 @@
-"""PyTorch's twin is the model: logits, loss, gradients, running statistics."""
+"""Tests the PyTorch twin's logits, loss, gradients and running statistics."""
 
 import dataclasses
 import pathlib

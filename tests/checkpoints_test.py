@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, what is restored, what damage is noticed."""
+"""Tests checkpoints: which are kept, what is restored, damage that is found."""
 
 import errno
 import json
@@ -21,14 +21,14 @@ from gswinrmt_jax.checkpoints import checkpointer, checksums, raw_and_ema
 from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import RunError, Stopped, UserError
 
-# TensorStore's other reads end after the first failure has been raised.
+# TensorStore's other reads end after the first failure is raised.
 pytestmark = pytest.mark.filterwarnings(
     'ignore::pytest.PytestUnraisableExceptionWarning'
 )
 
 
 class State(struct.PyTreeNode):
-  """What a train state is made of, smaller."""
+  """A small train state."""
 
   step: jax.Array
   params: Any
@@ -38,7 +38,7 @@ class State(struct.PyTreeNode):
 
 
 def _state(step):
-  """A state whose values tell its step."""
+  """Returns a state whose values depend on its step."""
   conv = {'kernel': jnp.arange(24.0).reshape(4, 6) + step, 'bias': jnp.ones(3)}
   params = {'conv': conv, 'head': {'kernel': jnp.full((300, 100), step / 8)}}
   return State(
@@ -72,7 +72,7 @@ def _save(folder, accuracies):
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory):
-  """A run folder with checkpoints 4, the best, and 5."""
+  """A run folder with checkpoints 4 (the best) and 5."""
   folder = tmp_path_factory.mktemp('two')
   _save(folder / 'checkpoints', {4: 0.75, 5: 0.5}).close()
   return folder
@@ -80,7 +80,7 @@ def two(tmp_path_factory):
 
 @pytest.fixture
 def folder(two, tmp_path):
-  """A copy of its checkpoints, to damage."""
+  """A copy of those checkpoints, for damaging."""
   return pathlib.Path(
       shutil.copytree(two / 'checkpoints', tmp_path / 'checkpoints')
   )
@@ -101,7 +101,7 @@ def _flip(path, position=None):
   path.write_bytes(bytes(data))
 
 
-# Kept and removed.
+# Retention.
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def _flip(path, position=None):
         ({}, []),
         ({1: 0.5}, []),
         ({1: 0.1, 2: 0.9, 3: 0.3, 4: 0.2, 5: 0.4}, [1, 3]),
-        ({1: 0.5, 2: 0.5, 3: 0.2, 4: 0.2}, [1]),  # the later is the best
+        ({1: 0.5, 2: 0.5, 3: 0.2, 4: 0.2}, [1]),  # the later one is best
         ({1: 0.0, 2: 0.0, 3: 0.0}, [1]),
-        # Mid-epoch: two, and only while they are the newest.
+        # Mid-epoch: the latest two, and only while they are the newest.
         ({1: None, 2: None, 3: None}, [1]),
         ({1: 0.5, 2: 0.1, 3: 0.1, 4: None, 5: None, 6: None}, [4]),
         ({1: 0.5, 2: None, 3: 0.1, 4: None}, [2]),
@@ -179,7 +179,7 @@ def test_what_a_killed_run_had_yet_to_remove_is_removed(tmp_path, monkeypatch):
 
 
 def test_saving_copies_the_state_and_writes_in_a_thread(tmp_path, monkeypatch):
-  """The step that comes next takes over the buffers of the state."""
+  """The next train step donates the buffers of the state."""
   held, write = threading.Event(), checkpointer.write
 
   def slow(*what):
@@ -269,7 +269,7 @@ def test_a_mid_epoch_one_is_worse_than_the_worst(tmp_path):
 
 
 def test_the_layout_of_before_is_restored(folder):
-  """With a list of files, and no checksum of the metadata."""
+  """It had a list of files, and no checksum of the metadata."""
   path = folder / '5' / 'meta' / 'metadata'
   meta = json.loads(path.read_text())
   del meta['meta_crc32']
@@ -311,7 +311,7 @@ def _truncate(folder):
 
 
 def _flip_a_bit(folder):
-  """In array data: what Orbax reads without a complaint."""
+  """Flips a bit of array data, which Orbax reads without an error."""
   for path in _arrays(folder, 5):
     _flip(path)
 
@@ -331,7 +331,7 @@ def _empty_step(folder):
 
 
 def _empty_all_files(folder):
-  """What a loss of power leaves."""
+  """Leaves empty files, as a power failure does."""
   for path in _files(folder, 5):
     path.write_bytes(b'')
 
@@ -359,7 +359,7 @@ def test_a_damaged_checkpoint_is_named_skipped_and_kept(
   (line,) = said
   assert re.search(rf'checkpoint {bad} .* is damaged \({reason}', line), line
   assert (folder.parent / 'damaged_checkpoints' / str(bad)).is_dir()
-  # Training comes to the bad step again, and can save it.
+  # Training reaches the bad step again, and can save it.
   checkpoints.save(_state(bad), accuracy=0.5, meta={})
   checkpoints.wait()
   assert checkpoints.restore_latest(_target()).step == bad
@@ -377,9 +377,9 @@ def test_what_is_set_aside_takes_no_others_place(folder):
 
 @pytest.mark.parametrize('kind', ['taken', 'cut', 'flipped'])
 def test_any_one_file_is_damage_or_was_not_needed(folder, kind):
-  """All values have checksums: where they can be read they are the right ones.
+  """All values have checksums: a checkpoint that can be read is correct.
 
-  Orbax's own marks are among the files that are not needed.
+  Orbax's own markers are among the files that are not needed.
   """
   checkpoints = checkpointer.Checkpointer(folder, read_only=True)
   damaged = []
@@ -405,7 +405,7 @@ def test_any_one_file_is_damage_or_was_not_needed(folder, kind):
 
 
 def test_flipped_bits_in_the_metadata_of_the_best_are_said(folder):
-  """None makes it silently another checkpoint, or one with other values."""
+  """No flip may silently change its values, or which checkpoint is best."""
   path = folder / '4' / 'meta' / 'metadata'
   whole, draw, noticed = path.read_bytes(), random.Random(0), 0
   intact = checkpointer.read_meta(folder / '4')
@@ -416,11 +416,11 @@ def test_flipped_bits_in_the_metadata_of_the_best_are_said(folder):
     except checkpointer.DamagedError:
       noticed += 1
     else:
-      assert {**meta, **intact} == meta  # at most the checksum's own name
+      assert {**meta, **intact} == meta  # at most the checksum's key
     path.write_bytes(whole)
   assert noticed > 100
   accuracy = whole.index(b'"accuracy"') + len('"accuracy": 0')
-  _flip(path, accuracy * 8 + 8 + 1)  # 0.75 is 0.55
+  _flip(path, accuracy * 8 + 8 + 1)  # 0.75 becomes 0.55
   said = []
   checkpoints = checkpointer.Checkpointer(
       folder, read_only=True, warn=said.append
@@ -469,7 +469,7 @@ def test_if_all_are_damaged_all_stay_and_it_says_so(folder, damage):
   assert (folder / '5').is_dir()
 
 
-# Errors that are no damage.
+# Errors that are not damage.
 
 
 def _denied(*args, **kwargs):
@@ -518,7 +518,7 @@ def test_what_the_system_refuses_is_no_damage(folder, monkeypatch, read, said):
 
 
 def test_a_signal_while_one_is_read_is_no_damage(folder, monkeypatch):
-  """Not if code in C hides it, either."""
+  """Even if C code hides the signal in a SystemError."""
 
   def read(*args):
     raise SystemError('returned a result with an exception set') from (
@@ -536,7 +536,7 @@ def test_a_signal_while_one_is_read_is_no_damage(folder, monkeypatch):
   assert checkpoints.steps() == [4, 5]
 
 
-# Several processes, as threads.
+# Several processes, simulated by threads.
 
 
 def _in_two_processes(monkeypatch, work):
@@ -570,7 +570,7 @@ def _in_two_processes(monkeypatch, work):
 
 
 def _read_with(monkeypatch, errors):
-  """Has reading `(process, step)` raise an error."""
+  """Makes the read of each `(process, step)` in `errors` raise its error."""
   read = checkpointer.read
 
   def failing(folder, target):
@@ -649,8 +649,8 @@ def test_what_differs_is_named():
   assert list(saved) == ['a', 'b/0', 'b/1']
   assert checksums.differing(saved, tree) == []
   assert checksums.differing(saved, other) == ['a']
-  assert checksums.differing(saved, {'b': tree['b']}) == []  # not read
-  # As in old runs: of each field.
+  assert checksums.differing(saved, {'b': tree['b']}) == []  # `a` is not read
+  # Old runs have one checksum per field.
   fields = {name: checksums.checksum(part) for name, part in tree.items()}
   assert checksums.differing(fields, tree) == []
   assert checksums.differing(fields, other) == ['a']

@@ -1,4 +1,4 @@
-"""Archives of CIFAR-10 with fifty and twenty images, as both are released."""
+"""Archives of CIFAR-10 with 50 + 20 images, in both released formats."""
 
 import functools
 import io
@@ -13,7 +13,7 @@ TINY = {'train': 50, 'test': 20}
 
 @functools.cache
 def tiny_records():
-  """Returns {split: (uint8 [n 32 32 3], labels [n])}, classes interleaved."""
+  """Returns {split: (uint8 [n 32 32 3], labels [n])}, in random order."""
   rng = np.random.default_rng(5)
   return {
       split: (
@@ -41,7 +41,7 @@ def binary_batch(planes, labels):
 
 
 def python_batch(planes, labels):
-  """Returns the batch as Python 2 and numpy of 2009 pickled it, by opcode."""
+  """Returns the batch as Python 2 and NumPy pickled it in 2009, by opcode."""
 
   def text(value):
     return b'U' + bytes([len(value)]) + value

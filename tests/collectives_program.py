@@ -1,9 +1,9 @@
-"""Prints what eight devices exchange in the loop of steps, once compiled.
+"""Prints the collectives of a compiled train step on all devices.
 
   python tests/collectives_program.py CASE [CASE ...]
 
-As JSON: for each case of `CASES`, the shapes that each kind of exchange has as
-its results.
+The output is JSON: for each case of `CASES`, the result shapes of each kind of
+collective.
 """
 
 import collections
@@ -23,7 +23,7 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.train import losses, optimizer, train_state, train_step
 
 CLASSES, IMAGE, BATCH = 10, (32, 32, 3), 32
-# `%name = SHAPES all-reduce(...`, of several arrays with SHAPES a tuple.
+# Matches `%name = SHAPES all-reduce(...`; SHAPES of several arrays is a tuple.
 _EXCHANGE = re.compile(
     r'^\s+(?:ROOT )?%?[\w.\-]+ = (.+?) '
     r'((?:all-|reduce-scatter|collective-)[\w-]*)\(',
@@ -64,7 +64,7 @@ _UNMIXED = dataclasses.replace(_PLAIN, mixup_alpha=0.0, cutmix_alpha=0.0)
 
 
 def _exchanged(model, settings, *, tokens=False):
-  """Compiles a step and lists the shapes of what is exchanged, by kind."""
+  """Compiles a train step; returns the shapes of its collectives, by kind."""
   here = mesh.Devices()
   tx = optimizer.adamw(lambda step: 1e-3)
 

@@ -1,4 +1,4 @@
-"""From command-line words to a recipe; each mistake is one clear line."""
+"""Tests recipes made from command-line words; a mistake is one clear line."""
 
 import json
 import pathlib
@@ -46,11 +46,11 @@ def test_overrides_have_the_type_of_their_field():
   assert config.model.depths == (1, 2, 3, 4)
   assert config.model.drop_path_rate == 0.5 and config.model.window_size == 7
   assert config.model.gate is False and config.augment.flip is False
-  assert config.model.widths is None  # still the named model's own
+  assert config.model.widths is None  # the named model's default
 
 
 def test_the_learning_rate_follows_the_batch_unless_it_is_set():
-  """5e-4 for 512 images, whichever way it gets to the run folder."""
+  """It is 5e-4 per 512 images, also after a round trip through JSON."""
   rate = '--config.optimizer.learning_rate=3e-4'
   for overrides, expected in (
       ([], 2e-3),

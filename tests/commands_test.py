@@ -1,4 +1,4 @@
-"""The console command, its help, and the arguments of its sub-commands."""
+"""Tests the console command, its help, and its subcommands' arguments."""
 
 import pathlib
 import subprocess
@@ -37,7 +37,7 @@ def test_the_package_is_a_program_and_has_a_version():
 def test_each_command_has_a_help_that_fits_the_screen(capsys, name):
   try:
     status = main.main([name, '--help'])
-  except SystemExit as stop:  # argparse's way
+  except SystemExit as stop:  # argparse exits
     status = stop.code
   assert not status
   text = capsys.readouterr().out
@@ -190,13 +190,13 @@ def test_a_row_of_summarize(capsys):
       ]
   )
   assert head.index('parameters') + len('parameters') == row.index('216') + 3
-  # The printed multiply-accumulates are for 224 pixels.
+  # The paper's multiply-accumulates hold for 224 pixels only.
   assert main.main(['summarize', 'rmt_t', '--image-size=64']) == 0
   assert capsys.readouterr().out.splitlines()[1].endswith('   14 M')
 
 
 def test_dense_models_of_summarize(capsys):
-  """Exact parameters, and the paper's figures: MACs without attention."""
+  """Checks parameters, and the paper's figures: its MACs exclude attention."""
   assert main.main(['summarize', 'rmt_t', '--dense']) == 0
   head, *rows = capsys.readouterr().out.splitlines()
   assert (

@@ -1,4 +1,4 @@
-"""`train`: its arguments, exit status and the one line."""
+"""Tests the arguments, exit status and one-line errors of `train`."""
 
 import os
 import pathlib
@@ -42,7 +42,7 @@ def test_recipe_and_workdir_reach_the_loop(calls):
     [
         ([], 'digits_rmt'),
         (['--config.seed=1'], 'digits_rmt-seed=1'),
-        # Changes no result: the run of before is resumed.
+        # This changes no result, so the earlier run is resumed.
         (['--config.stop_after_epochs=2'], 'digits_rmt'),
         (
             ['--config.model.widths=(8, 8)', '--config.optimizer.b1=.5'],
@@ -70,7 +70,7 @@ def test_long_names_of_folders_are_cut_and_still_differ(calls):
 
 
 def test_the_next_steps_are_named(calls, capsys):
-  """Of a run that stopped early the test split stays unread."""
+  """A run that stopped early is not to be evaluated on the test split."""
   for _ in range(2):
     train.main(['--config=digits_rmt', '--workdir=a'])
   finished, stopped = capsys.readouterr().out.split('Next:\n')[1:]
@@ -134,7 +134,7 @@ def test_mistakes_are_one_line_and_nothing_starts(calls, capsys, argv, said):
 
 
 def test_help_with_a_recipe_lists_its_fields(calls, capsys):
-  """A line or more each, in columns; those of the model have its own values."""
+  """In columns; fields of the model show the named model's own values."""
   argv = ['--config=digits_rmt', '--config.model.widths=(8,8,8,8)', '--help']
   assert train.main(argv) == 0
   text = capsys.readouterr().out
@@ -197,7 +197,7 @@ def test_what_the_user_can_mend_is_one_line(capsys, error, status, said):
 
 
 def test_a_signal_amid_code_in_c(capsys):
-  """An error without a line of ours, raised from that of the signal."""
+  """C code may hide the signal in a SystemError that is raised from it."""
 
   def command():
     raise SystemError('returned a result with an exception set') from (
@@ -267,7 +267,7 @@ guard.exits(lambda: guard.guarded(run))
     ],
 )
 def test_a_signal_ends_the_process_before_the_compiler_does(compile_it):
-  """Python alone waits for XLA, or crashes as that goes on."""
+  """Plain Python waits for XLA, or crashes while XLA still compiles."""
   done = subprocess.run(
       [sys.executable, '-c', _COMPILES % compile_it],
       env={**os.environ, 'JAX_PLATFORMS': 'cpu'},
@@ -296,7 +296,7 @@ def test_exit_functions_are_called_and_all_is_written(status):
 
 @pytest.mark.parametrize('stdout', [subprocess.PIPE, None])
 def test_what_fails_waits_for_no_thread(stdout):
-  """Nor if nobody reads what it has to say."""
+  """Not even if nobody reads its output."""
   program = (
       'import concurrent.futures, time; '
       'from gswinrmt_jax.commands import guard; '

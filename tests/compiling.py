@@ -1,10 +1,9 @@
-"""How tests have XLA compile: quickly, since nearly all of their time is that.
+"""XLA flags for tests: fast compilation, which is nearly all of their time.
 
-XLA's own passes, fusion among them, stay; LLVM's are left out, and it gets a
-program in one part. Where there is a choice, in JAX 0.10, kernels are made the
-old way, in two thirds of the time. In these, the same sums in two programs may
-differ in their last bit, so what is to change no bit is tested with the usual
-ones.
+XLA's own passes, such as fusion, stay on. LLVM's passes are off, and LLVM gets
+each program in one part. JAX 0.10 can still build kernels in the old way, which
+takes two thirds of the time. In old kernels, the same sum in two programs may
+differ in its last bit, so tests of bitwise equality use the usual kernels.
 """
 
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ _OLD = f'--{_USUAL}=false'
 
 
 def quick_flags() -> str:
-  """Returns `XLA_FLAGS`, to be set before JAX starts; for processes as well."""
+  """Returns `XLA_FLAGS` to set before JAX starts, in child processes too."""
   flags = [*_QUICK]
   if importlib.metadata.version('jaxlib').startswith('0.10.'):
     flags.append(_OLD)
@@ -30,13 +29,13 @@ def quick_flags() -> str:
 
 
 def usual_flags() -> str:
-  """Returns `XLA_FLAGS` of a process with the usual kernels."""
+  """Returns `XLA_FLAGS` for a process with the usual kernels."""
   return os.environ.get('XLA_FLAGS', '').replace(_OLD, '')
 
 
 @contextlib.contextmanager
 def usual_kernels() -> Iterator[None]:
-  """Has `jax.jit` make the usual kernels of what it is given meanwhile."""
+  """Makes `jax.jit` build the usual kernels within the context."""
   import jax
 
   if _OLD not in os.environ.get('XLA_FLAGS', ''):

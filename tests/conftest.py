@@ -1,4 +1,4 @@
-"""Settings every test runs under."""
+"""Settings and fixtures for all tests."""
 
 import gc
 import os
@@ -11,13 +11,13 @@ import jax
 from jaxtyping import install_import_hook
 import pytest
 
-# Tracing makes objects by the million, which Python else looks through after
-# every 700: a tenth of the tests' time.
+# Tracing allocates millions of objects. Collecting garbage after every 700 of
+# them, Python's default, takes a tenth of the tests' time.
 gc.set_threshold(50_000)
-# A missing axis fails here instead of broadcasting in silence.
+# A missing axis raises an error instead of broadcasting silently.
 jax.config.update('jax_numpy_rank_promotion', 'raise')
-# Annotated shapes are checked. Only here: a train state is a tree, and tree
-# maps fill its fields with things that are no arrays.
+# Checks annotated shapes, in these packages only: elsewhere, tree maps fill the
+# fields of a train state with values that are not arrays.
 install_import_hook(
     [
         f'gswinrmt_jax.{part}'
@@ -29,14 +29,14 @@ install_import_hook(
 
 @pytest.fixture(scope='module')
 def usual_kernels():
-  """For tests of what is to change no bit."""
+  """For tests of bitwise equality."""
   with compiling.usual_kernels():
     yield
 
 
 @pytest.fixture(scope='module')
 def compiled_once(tmp_path_factory):
-  """Runs take over what was compiled before, in other files as well."""
+  """Lets runs reuse compiled programs, also those of other test files."""
   import tiny_parts
 
   with tiny_parts.compiled_once(tmp_path_factory.getbasetemp() / 'compiled'):
@@ -45,7 +45,7 @@ def compiled_once(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def launcher(tmp_path_factory):
-  """Starts runs of the tiny model as processes; one for all files."""
+  """Starts runs of the tiny model as processes; shared by all test files."""
   import tiny_runs
 
   folder = tmp_path_factory.mktemp('launcher')
@@ -55,7 +55,7 @@ def launcher(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def unbroken(launcher, tmp_path_factory):
-  """The folder of a run that nothing happened to."""
+  """The folder of an uninterrupted run."""
   folder = tmp_path_factory.mktemp('runs') / 'unbroken'
   status, said = launcher.run(folder, ema_decay=0.9)
   assert status == 0, said

@@ -1,4 +1,4 @@
-"""Records to batches: order, shares, crops, threads and workers."""
+"""Tests batches of records: order, shares, crops, threads and workers."""
 
 import collections
 import contextlib
@@ -25,7 +25,7 @@ from gswinrmt_jax.data import (
 from gswinrmt_jax.data import records as records_lib
 from gswinrmt_jax.errors import UserError
 
-# As Grain 0.2.18 has it; see below.
+# The order of Grain 0.2.18; see `test_the_order_is_what_it_always_was`.
 _ORDER = [
     [0, 2, 7, 6, 11, 19, 13, 16, 1, 10, 3, 14, 15],
     [18, 9, 12, 4, 8, 17, 5, 13, 6, 15, 16, 17, 4],
@@ -33,7 +33,7 @@ _ORDER = [
 
 
 def numbered(count):
-  """Every image is filled with its own number, which is its label too."""
+  """Returns images filled with their own number, which is also the label."""
   label = np.arange(count, dtype=np.int32)
   image = np.broadcast_to(label[:, None, None, None], (count, 5, 4, 3))
   return records_lib.Arrays(image.astype(np.uint8), label)
@@ -57,7 +57,7 @@ def test_batches_are_uint8_images_with_their_own_labels():
 
 
 def test_every_epoch_holds_each_record_once_across_batches():
-  # 7 batches of 11 are 11 epochs of 7: no batch ends where an epoch does.
+  # 7 batches of 11 are 11 epochs of 7: epochs end inside batches.
   batches = take(7, records=numbered(7), batch_size=11, seed=0)
   stream = np.concatenate([batch['label'] for batch in batches])
   epochs = stream.reshape(11, 7)
@@ -88,7 +88,7 @@ def test_order_follows_the_seed():
   assert order(1) == order(1)
   assert order(1) != order(2)
   assert order(1) != list(range(60))
-  # Neighbouring seeds are no shifted copies of one another.
+  # The orders of neighbouring seeds are not shifted copies of each other.
   assert order(2) != order(1, start=2) and order(1) != order(2, start=2)
 
 
@@ -100,8 +100,8 @@ def test_repeats_are_in_one_batch_and_no_partners(repeats):
   )
   single = take(steps, records=numbered(count), batch_size=size, seed=5)
   order = np.concatenate([batch['label'] for batch in single])
-  # What is seen, by the definition: epoch by epoch, the first records of its
-  # order, each some times in a row, until the epoch is as long as always.
+  # By definition, an epoch takes the first records of its order, each `repeats`
+  # times in a row, until it has its usual length.
   stream = []
   for epoch in order.reshape(-1, count):
     stream += [record for record in epoch for _ in range(repeats)][:count]
@@ -112,7 +112,7 @@ def test_repeats_are_in_one_batch_and_no_partners(repeats):
         k for r in range(repeats) for k in range(size) if k % repeats == r
     ]
     assert label.tolist() == want[places].tolist()
-  # Each epoch starts from an order of its own.
+  # Each epoch has its own order.
   firsts = {tuple(epoch) for epoch in np.reshape(stream, (-1, count))}
   assert len(firsts) == 12
 
@@ -120,9 +120,9 @@ def test_repeats_are_in_one_batch_and_no_partners(repeats):
 @pytest.mark.parametrize('repeats', [2, 3, 4])
 @pytest.mark.parametrize('extra', [0, 1, 2, 3, 5])
 def test_partners_are_never_copies(repeats, extra):
-  """Rows i and i^1, in the smallest batches that are allowed."""
+  """Partners are rows i and i^1; the smallest batch is as small as allowed."""
   size = 3 * repeats + extra
-  records = numbered(200)  # so many that epochs end elsewhere
+  records = numbered(200)  # so many that no epoch ends
   for batch in take(
       9, records=records, batch_size=size, seed=1, repeats=repeats
   ):
@@ -143,7 +143,7 @@ def test_repeats_start_at_any_step():
 
 
 def test_the_order_is_what_it_always_was():
-  """Runs of earlier versions go on with the records they would have seen."""
+  """Resumed runs of earlier versions must see the records they would have."""
   batches = take(2, records=numbered(20), batch_size=13, seed=4)
   assert [batch['label'].tolist() for batch in batches] == _ORDER
 
@@ -170,7 +170,7 @@ def test_eval_batches_hold_each_record_once_and_mask_the_padding():
 
 
 def _joined(parts):
-  """Lays what the shares read of each batch end to end."""
+  """Yields each batch, concatenated from its shares."""
   for batches in zip(*parts, strict=True):
     yield {
         name: np.concatenate([batch[name] for batch in batches])
@@ -189,7 +189,7 @@ def _assert_equal(batches, others):
 @pytest.mark.parametrize('repeats', [1, 3])
 @pytest.mark.parametrize('crop', [False, True])
 def test_shares_are_the_batch_and_each_record_is_read_once(repeats, crop):
-  """By four processes; crops are drawn as one would draw them."""
+  """Four processes read the records and draw the crops that one would."""
   records = numbered(20)
   if crop:
     source = sources.ArraySource(records.image, records.label)
@@ -200,7 +200,7 @@ def test_shares_are_the_batch_and_each_record_is_read_once(repeats, crop):
   assert {len(batch['label']) for part in parts for batch in part} == {3}
   _assert_equal(_joined(parts), whole)
   rows = [row for part in parts for b in part for row in b['row'].tolist()]
-  # 60 records from the 24th on: of epochs without repeats, two whole ones.
+  # These are 60 records from the 24th on: without repeats, two whole epochs.
   stream = np.concatenate([batch['row'] for batch in whole]).tolist()
   assert sorted(rows) == sorted(stream)
   if repeats == 1:
@@ -209,7 +209,7 @@ def test_shares_are_the_batch_and_each_record_is_read_once(repeats, crop):
 
 @pytest.mark.parametrize('count', [11, 12, 5, 3])
 def test_shares_of_evaluation_are_the_padded_batch(count):
-  """Of the last one some shares are padding alone; decoded or in memory."""
+  """Some shares of the last batch are all padding; in memory and decoded."""
   whole = list(batches_lib.eval_batches(numbered(count), batch_size=8))
   for records in (numbered(count), _decoded(count)):
     parts = [
@@ -270,7 +270,7 @@ def _decoded(count, workers=0):
 
 @pytest.mark.parametrize(('count', 'size'), [(11, 4), (12, 4), (5, 2), (3, 9)])
 def test_eval_decodes_the_same_in_parts(count, size, monkeypatch):
-  monkeypatch.setattr(batches_lib, '_PART', 3)  # a batch of 4 is 3 and 1
+  monkeypatch.setattr(batches_lib, '_PART', 3)  # a batch of 4 is split 3 + 1
   want = batches_lib.eval_batches(numbered(count), batch_size=size)
   found = batches_lib.eval_batches(_decoded(count), batch_size=size)
   for batch, other in zip(found, want, strict=True):
@@ -336,13 +336,13 @@ def test_a_batch_says_what_was_cropped_of_which_record():
 
 def test_every_position_of_the_stream_has_draws_of_its_own():
   records = records_lib.Decoded(_source(), (6, 5), pictures.RandomCrop())
-  # Twelve epochs, every record twice each time: no two boxes are the same.
+  # Twelve epochs with every record twice: nearly all boxes are different.
   batches = take(12, records=records, batch_size=9, seed=3, repeats=2)
   boxes = np.concatenate([batch['box'] for batch in batches])
   assert len(np.unique(boxes, axis=0)) > 0.95 * len(boxes)
   other = take(1, records=records, batch_size=9, seed=4)
   assert (other[0]['box'] != batches[0]['box']).any(1).all()
-  # Position 17 is what it is, in whatever batch.
+  # Position 17 has the same draw in any batch.
   (single,) = take(1, records=records, batch_size=1, seed=3, start_step=17)
   (pair,) = take(1, records=records, batch_size=2, seed=3, start_step=8)
   _assert_equal([single], [{name: pair[name][1:] for name in pair}])
@@ -427,7 +427,7 @@ def _noise(count):
 
 
 class _Uneven(sources.ArraySource):
-  """The fourth image is wider."""
+  """A source whose fourth image is wider."""
 
   def read(self, rows):
     for row, (picture, label) in zip(rows, super().read(rows), strict=True):
@@ -505,7 +505,7 @@ def test_threads_read_ahead_but_not_all(monkeypatch):
 
 @pytest.mark.parametrize('kind', ['decoded', 'cropped'])
 def test_training_without_workers_decodes_in_threads(kind, monkeypatch):
-  """Also the parts of one batch."""
+  """The barrier times out unless the parts of a batch are read in parallel."""
   monkeypatch.setattr(parallel, 'cores', lambda: 2)
   monkeypatch.setattr(batches_lib, '_PART', 4)
   source = _noise(20)
@@ -539,7 +539,7 @@ def test_all_bits_of_a_seed_count():
 
 
 def test_workers_end_with_a_killed_process():
-  """While they wait with batches that nobody will take."""
+  """Even while they wait with batches that nobody will take."""
   code = (
       'import multiprocessing, os, signal\n'
       'from gswinrmt_jax.data import batches, datasets\n'

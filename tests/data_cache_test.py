@@ -1,4 +1,4 @@
-"""Decoded images in files: written once, whole or not at all, checked."""
+"""Tests the cache of decoded images: written once, atomically, and checked."""
 
 import concurrent.futures
 import errno
@@ -27,7 +27,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def root(written, tmp_path, monkeypatch):
-  """A data set with nothing decoded, in chunks that do not divide it."""
+  """A data set without a cache; the chunk size does not divide it."""
   monkeypatch.setattr(records, '_CHUNK', 4)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'user'))
   shutil.copytree(written / 'own', tmp_path / 'own')
@@ -49,7 +49,7 @@ def test_it_holds_what_is_decoded_and_is_made_once(root, capsys, monkeypatch):
   want = decoded.gather(range(11))
   np.testing.assert_array_equal(arrays.image, want['image'])
   np.testing.assert_array_equal(arrays.label, want['label'])
-  assert not arrays.image.flags.writeable  # mapped to memory
+  assert not arrays.image.flags.writeable  # memory-mapped
   said = capsys.readouterr().out
   (folder,) = _caches(root)
   assert folder.name.startswith('train_6x5_crop0.875_')
@@ -128,7 +128,7 @@ def _without_locks(monkeypatch):
 
 
 def test_two_at_once_without_locks(root, monkeypatch):
-  """Each writes its own, and neither removes what the other is writing."""
+  """Each writes its own cache; neither removes the other's partial one."""
   _without_locks(monkeypatch)
   together, write = (
       threading.Barrier(2, timeout=20),
@@ -136,7 +136,7 @@ def test_two_at_once_without_locks(root, monkeypatch):
   )
 
   def slowly(folder, *args):
-    together.wait()  # Both have begun, and removed what they would.
+    together.wait()  # Both have started and cleaned up.
     write(folder, *args)
     together.wait()  # Neither has renamed yet.
 
@@ -169,7 +169,7 @@ def test_all_is_on_the_disk_before_it_has_its_name(root, monkeypatch):
 
 def test_a_directory_that_cannot_be_written_to(root, monkeypatch):
   final = root / 'own' / '1.0.0'
-  (final / 'decoded').touch()  # not even the superuser makes files in it
+  (final / 'decoded').touch()  # a file: not even root can write in it
   arrays = decoded_cache.load(_decoded(root))
   assert len(arrays) == 11
   (folder,) = (root / 'user' / 'gswinrmt_jax' / 'own').iterdir()

@@ -1,4 +1,4 @@
-"""Data sets by name, what TFDS keeps of them, and their stored records."""
+"""Tests data sets by name, their TFDS metadata, and their stored records."""
 
 import hashlib
 from importlib import resources
@@ -54,7 +54,7 @@ def test_info_of_every_data_set():
     assert len(info.class_names) == len(info.mean) + 7 == len(info.std) + 7
   assert datasets.info('digits').class_names[7] == '7'
   assert datasets.info('cifar10').class_names[7] == 'horse'
-  # The figures of the original train split, as commonly quoted.
+  # Statistics of the original train split, as commonly quoted.
   assert datasets.info('cifar10').mean == (0.4914, 0.4822, 0.4465)
   assert datasets.info('cifar10').std == (0.2470, 0.2435, 0.2616)
 
@@ -82,7 +82,7 @@ def test_a_data_set_of_ones_own(own):
   info = datasets.info('own', str(own))
   assert info.name == 'own' and info.class_names == folder_data.CLASSES
   assert info.mean == (0.485, 0.456, 0.406)
-  assert info.image_size == (0, 0)  # not known before they are read
+  assert info.image_size == (0, 0)  # unknown until images are read
   datasets.ensure('own', str(own))
   train = datasets.load('own', 'train', str(own), image_size=(9, 7))
   assert len(train) == 8 and train.image_shape == (9, 7, 3)
@@ -433,7 +433,7 @@ def test_file_is_small_and_holds_the_uci_arrays():
   data = stored()
   assert data['image'].shape == (1797, 8, 8)
   assert data['image'].min() == 0 and data['image'].max() == 16
-  # Images a digit of scikit-learn's copy.
+  # Images per digit in scikit-learn's copy.
   counts = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
   assert np.bincount(data['label']).tolist() == counts
   content = b''.join(
@@ -486,7 +486,7 @@ def test_read_enlarges_and_scales_exactly(split):
   image, label = digits.read(split)
   assert image.dtype == np.uint8 and label.dtype == np.int32
   assert image.shape == (SIZES[split], 32, 32, 3)
-  # 255 v / 16, rounded by hand; 8 would be 127.5.
+  # 255 v / 16, rounded by hand; v = 8 gives 127.5.
   table = [0, 16, 32, 48, 64, 80, 96, 112]
   table += [128, 143, 159, 175, 191, 207, 223, 239, 255]
   for row in (0, 7, len(label) - 1):

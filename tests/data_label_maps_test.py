@@ -1,4 +1,4 @@
-"""Label maps on disk: there and back, and refused where they do not belong."""
+"""Tests label maps on disk: round trip, checksums, and refused mismatches."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def root(tmp_path_factory):
 
 
 def _maps(count=COUNT):
-  """Yields classes and probabilities, in float32 and int64 as teachers do."""
+  """Yields int64 classes and float32 probabilities, as teachers do."""
   rng = np.random.default_rng(0)
   for _ in range(count):
     classes = np.argsort(rng.random((S, T, 3)), -1)[..., :M]
@@ -66,7 +66,7 @@ def test_there_and_back(written, root):
 
 
 def test_the_description_is_the_documented_one(written, root):
-  """The checksum, as a stranger would compute it from the file names."""
+  """The order's checksum can be computed from the file names alone."""
   meta = json.loads((written / 'meta.json').read_text())
   source = datasets.open_source('own', 'train', str(root))
   digest = hashlib.sha256()
@@ -87,7 +87,7 @@ def test_the_description_is_the_documented_one(written, root):
 
 
 def _checksum(folder):
-  """Of the bytes of each record, classes before scores."""
+  """Hashes the bytes of each record, classes before scores."""
   index, score = (
       np.load(folder / f'{name}.npy') for name in ('index', 'score')
   )
@@ -127,7 +127,7 @@ def test_maps_without_a_checksum_are_refused(written, root, tmp_path):
 
 def test_the_checksum_knows_order_place_and_count():
   def checksum(image):
-    label = np.zeros(len(image), np.int32)  # tells nothing of the order
+    label = np.zeros(len(image), np.int32)  # does not reveal the order
     return label_maps.order_checksum(sources.ArraySource(image, label))
 
   image = np.arange(2500, dtype='<u4').view(np.uint8).reshape(-1, 1, 1, 4)

@@ -1,4 +1,4 @@
-"""Image files of every kind, and the crops that are made of them."""
+"""Tests decoding of every kind of image file, and crops, against Pillow."""
 
 import tracemalloc
 
@@ -29,7 +29,7 @@ def test_every_mode_becomes_rgb(tmp_path):
       'grey.png': (grey, (77, 77, 77)),
       'alpha.png': (grey.convert('LA'), (77, 77, 77)),
       'one.png': (PIL.Image.new('1', (5, 4), 1), (255, 255, 255)),
-      'clear.png': (clear, (255, 255, 255)),  # not its hidden red
+      'clear.png': (clear, (255, 255, 255)),  # not the hidden red
       'wide.png': (wide, (77, 77, 77)),  # 16 bits
       'float.tiff': (
           PIL.Image.fromarray(np.full((4, 5), 77 / 255, np.float32)),
@@ -51,12 +51,12 @@ def _deep(tmp_path, values, kind):
 @pytest.mark.parametrize(
     ('kind', 'values', 'want'),
     [
-        # round(v / 257); a dark picture stays dark, whatever is its lightest.
+        # round(v / 257): a dark image stays dark, whatever its brightest pixel.
         (np.uint16, [0, 200, 257, 19789], [0, 1, 1, 77]),
         (np.uint16, [0, 65535], [0, 255]),
         (np.int32, [0, 200, 257, 19789], [0, 1, 1, 77]),
         (np.int32, [0, 65535], [0, 255]),
-        (np.float32, [0, 0.1, 0.2], [0, 26, 51]),  # 25.5 is 25.500002
+        (np.float32, [0, 0.1, 0.2], [0, 26, 51]),  # 0.1 is 25.500002
         (np.float32, [0, 1], [0, 255]),
     ],
 )
@@ -91,7 +91,7 @@ def test_what_preparing_refuses_is_not_read(tmp_path, monkeypatch):
   path.write_bytes(b'')
   with pytest.raises(UserError, match=r'a\.png is empty$'):
     pictures.read(path)
-  # Pillow would run Ghostscript on it.
+  # Pillow would run Ghostscript on an EPS file.
   PIL.Image.new('L', (5, 4)).save(path, 'EPS')
   with pytest.raises(
       UserError, match=r'is not an image that can be read \(BMP'
@@ -115,7 +115,7 @@ def test_exif_turns_the_picture(tmp_path):
   picture = PIL.Image.new('RGB', (6, 4))
   picture.putpixel((0, 0), (255, 255, 255))
   exif = PIL.Image.Exif()
-  exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+  exif[0x0112] = 6  # to be rotated 90 degrees clockwise
   read = pictures.read(_saved(tmp_path, picture, exif=exif))
   assert read.size == (4, 6)
   assert read.getpixel((3, 0)) == (255, 255, 255)
@@ -138,7 +138,7 @@ def test_what_is_no_picture_is_one_line(tmp_path):
 
 
 def test_the_cut_is_that_of_imagenet():
-  """Short side to 256, long side rounded down, the middle 224 x 224."""
+  """Short side to 256, long side rounded down, central 224 x 224."""
   noise = np.random.default_rng(1).integers(0, 255, (375, 500, 3), np.uint8)
   picture = PIL.Image.fromarray(noise)
   resized = picture.resize((341, 256), PIL.Image.Resampling.BICUBIC)
@@ -157,7 +157,7 @@ def test_without_a_crop_all_of_the_picture_is_squeezed():
   picture = PIL.Image.fromarray(noise)
   want = picture.resize((9, 12), PIL.Image.Resampling.BICUBIC)
   np.testing.assert_array_equal(pictures.fit(picture, (12, 9), 0.0), want)
-  # Antialiased: a checkerboard of single pixels is grey at half the size.
+  # Antialiased: a checkerboard of single pixels is grey at a quarter the size.
   board = np.indices((40, 40)).sum(0) % 2 * 255
   board = PIL.Image.fromarray(board.astype(np.uint8)).convert('RGB')
   grey = pictures.fit(board, (10, 10), 0.0)
@@ -165,7 +165,7 @@ def test_without_a_crop_all_of_the_picture_is_squeezed():
 
 
 class _Draws:
-  """Returns numbers that were written down."""
+  """A random generator that returns the given numbers."""
 
   def __init__(self, *numbers):
     self.numbers = list(numbers)
@@ -176,8 +176,8 @@ class _Draws:
 
 def test_a_box_is_what_was_drawn():
   how = pictures.RandomCrop((0.1, 0.9), (0.5, 2.0))
-  # Half way between: area 0.5 of 40 x 30 = 600, ratio exp(0) = 1, so 24 or 25
-  # (24.49) each way; places 0.5 of 30 - 24 + 1 = 7 and 0.25 of 17.
+  # Area 0.5 x 1200 = 600 and ratio exp(0) = 1: 24.49, so 24, each way. Top is
+  # 0.5 of the 30 - 24 + 1 = 7 positions, left is 0.25 of the 17.
   box = pictures.draw_box(40, 30, how, _Draws(0.5, 0.5, 0.5, 0.25))
   assert box == (4, 3, 24, 24)
   # Area 0.2 x 1200 = 240, ratio 2^0.5: 18.4 wide, 13.0 high.
@@ -187,7 +187,7 @@ def test_a_box_is_what_was_drawn():
 
 def test_a_box_that_does_not_fit_is_drawn_again():
   how = pictures.RandomCrop((1.0, 1.0), (0.25, 4.0))
-  # All of the area at ratio 1/4 or 4 never fits into a square; at 1 it does.
+  # The whole area fits into a square at ratio 1, but not at 1/4 or 4.
   draws = _Draws(0.5, 0.0, 0.5, 1.0, 0.5, 0.5, 0.0, 0.0)
   assert pictures.draw_box(20, 20, how, draws) == (0, 0, 20, 20)
   assert draws.numbers == []
@@ -198,7 +198,7 @@ def test_a_box_that_does_not_fit_is_drawn_again():
     [
         ((100, 20), (0.5, 2.0), (30, 0, 40, 20)),  # too wide
         ((20, 100), (0.5, 2.0), (0, 30, 20, 40)),  # too narrow
-        ((30, 20), (0.5, 2.0), (0, 0, 30, 20)),  # allowed as it is
+        ((30, 20), (0.5, 2.0), (0, 0, 30, 20)),  # ratio is allowed
         ((1, 900), (3.0, 4.0), (0, 449, 1, 1)),  # never less than a pixel
     ],
 )
@@ -218,7 +218,7 @@ def test_boxes_have_the_areas_shapes_and_places_asked_for():
   assert (top >= 0).all() and (top + height <= 400).all()
   share, ratio = width * height / 200_000, np.log(width / height)
   assert 0.195 < share.min() < 0.21 and 0.59 < share.max() < 0.605
-  # Uniform: mean and deviation of U(a, b) are (a + b) / 2, (b - a) / 12^0.5.
+  # U(a, b) has mean (a + b) / 2 and standard deviation (b - a) / 12^0.5.
   np.testing.assert_allclose(share.mean(), 0.4, atol=0.006)
   np.testing.assert_allclose(share.std(), 0.4 / 12**0.5, atol=0.004)
   np.testing.assert_allclose(ratio.mean(), 0, atol=0.01)
@@ -263,4 +263,4 @@ def test_deep_pictures_take_little_more_memory_than_they_have(tmp_path):
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   np.testing.assert_array_equal(np.asarray(grey), want)
-  assert peak < 4 * deep.size  # numbers of eight bytes took 16 and more
+  assert peak < 4 * deep.size  # 8-byte numbers took 16 bytes a pixel

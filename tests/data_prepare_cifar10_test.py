@@ -1,4 +1,4 @@
-"""CIFAR-10 from archives and downloads, whole and damaged."""
+"""Tests preparing CIFAR-10 from archives and downloads, whole and damaged."""
 
 import collections
 import functools
@@ -30,7 +30,7 @@ def prepare(path):
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-  """Makes fifty and twenty images a complete data set."""
+  """Makes 50 train and 20 test images a complete data set."""
   monkeypatch.setattr(cifar10, 'IMAGES_PER_CLASS', cifar10_archives.PER_CLASS)
 
 
@@ -80,7 +80,7 @@ def test_second_call_says_so_and_writes_nothing(tmp_path, capsys):
 
 
 def refused(tmp_path, archive):
-  """Returns what `prepare` says, having checked that nothing is left."""
+  """Returns the error of `prepare`; checks that no file is left."""
   root = tmp_path / 'tfds'
   with pytest.raises(UserError) as caught:
     cifar10.prepare(str(root), archive and str(archive))
@@ -232,7 +232,7 @@ def test_download_that_the_server_lacks(served, tmp_path):
 
 
 def test_download_without_a_known_checksum_is_refused(served, tmp_path):
-  binary_archive(tmp_path)  # served, but `served()` was not told its checksum
+  binary_archive(tmp_path)  # served, but its checksum is unknown
   assert 'Missing checksums' in refused(tmp_path, None)
 
 
@@ -289,7 +289,7 @@ def test_pickle_that_runs_code_is_refused_by_name(tmp_path):
   archive = python_archive(tmp_path, data_batch_3=attack)
   assert 'refused to load posix.system' in refused(tmp_path, archive)
   assert not mark.exists()
-  # A sibling of an allowed name.
+  # Another name from a module with allowed names.
   archive = python_archive(tmp_path, test_batch=b'\x80\x02cnumpy\nsave\n.')
   assert 'refused to load numpy.save' in refused(tmp_path, archive)
   archive = python_archive(tmp_path, test_batch=b'\x80\x02]K\x05a.')

@@ -1,4 +1,4 @@
-"""`gswinrmt prepare`, from the command line to the data set."""
+"""Tests `gswinrmt prepare`, from the command line to the data set."""
 
 import argparse
 import io
@@ -164,7 +164,7 @@ def test_data_modules_import_nothing_heavy_by_themselves():
 
 
 def _bad_pictures(root):
-  """A picture of each kind that may be in the way; returns their names."""
+  """Writes unusual and damaged images; returns the damaged ones' names."""
   whole = image_files.encoded(1)
   damaged = {
       'empty.jpg': b'',
@@ -224,7 +224,7 @@ def test_bad_pictures_are_reported_by_name(tmp_path, capsys):
   builder = sources.open_newest('pets', str(tmp_path / 'out'))
   assert builder.info.features['label'].names == ['dog', 'пёс', '猫']
   assert sum(s.num_examples for s in builder.info.splits.values()) == 42
-  # All that was taken can be trained on.
+  # Everything that was kept can be trained on.
   for split in builder.info.splits:
     records = datasets.load(
         'pets', split, str(tmp_path / 'out'), image_size=(8, 8)

@@ -1,4 +1,4 @@
-"""ImageNet of four classes, in the forms it comes in."""
+"""Tests preparing ImageNet, cut to four classes, from each of its forms."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from gswinrmt_jax.errors import UserError
 
 _WNIDS = imagenet.wnids()[:4]
 _TRAIN = {wnid: [f'{wnid}_{i}.JPEG' for i in (18, 7)] for wnid in _WNIDS}
-# The third class twice, none of the second.
+# Two images of the third class, none of the second.
 _VAL = dict(
     zip(
         (f'ILSVRC2012_val_{i:08d}' for i in (1, 2, 3, 4)),
@@ -32,7 +32,7 @@ def tiny(monkeypatch):
 
 
 def _bytes(name):
-  """Every picture has its own."""
+  """Returns an encoded image that differs for each name."""
   return image_files.encoded(int(name.partition('.')[0][-4:].strip('_'), 36))
 
 

@@ -1,4 +1,4 @@
-"""From images and label images to a data set, and what is refused."""
+"""Tests preparing segmentation data sets from images and label images."""
 
 import argparse
 import io
@@ -60,7 +60,7 @@ def _run(root, *options):
 
 
 def _said(root, *options):
-  """Returns the one line of the error; nothing is written but a list."""
+  """Returns the one-line error; only a list of damaged files is written."""
   with pytest.raises(UserError) as caught:
     _run(root, *options)
   written = os.listdir(root / 'out') if (root / 'out').exists() else []
@@ -100,7 +100,7 @@ def test_both_files_bytes_are_kept(tmp_path, capsys):
   info = datasets.info('scenes', str(tmp_path / 'out'))
   assert info.task == 'segmentation'
   assert info.class_names == ('sky', 'road', 'the car')
-  # TFDS decodes both by itself.
+  # Unmodified TFDS decodes both.
   record = next(iter(builder.as_data_source('val')))
   assert record['segmentation_mask'].shape == (5, 7, 1)
 
@@ -110,7 +110,7 @@ def test_values_without_a_class_are_applied_on_reading(tmp_path, capsys):
   _run(tmp_path, '--zero-is-void', '--void=4')
   assert re.search(r'without a class: train \d\d\.\d%', capsys.readouterr().out)
   data_dir = str(tmp_path / 'out')
-  # Without names: the numbers up to the largest.
+  # Without names, classes are called by their numbers, up to the largest.
   assert datasets.info('scenes', data_dir).class_names == ('0', '1', '2')
   records = datasets.load_segmentation('scenes', 'val', data_dir)
   stored = np.asarray(

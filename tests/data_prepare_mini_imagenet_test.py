@@ -1,4 +1,4 @@
-"""Mini-ImageNet of four classes, in the forms it comes in."""
+"""Tests preparing mini-ImageNet, cut to four classes, from each form."""
 
 import image_files
 import pytest
@@ -21,7 +21,7 @@ def tiny(monkeypatch):
 
 
 def _lists(root, folder):
-  """The few-shot release: two classes for train, one for val, one for test."""
+  """Writes the few-shot release: 2 classes for train, 1 for val, 1 for test."""
   for name, wnids in (
       ('train', _WNIDS[:2]),
       ('val', _WNIDS[2:3]),

@@ -1,4 +1,4 @@
-"""Which pictures are found in folders and tars, and how they are divided."""
+"""Tests which images are found in folders and tars, and how they are split."""
 
 from collections import Counter
 import gzip
@@ -128,7 +128,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
   (tmp_path / 'set' / 'b').symlink_to(tmp_path / 'other')
   (tmp_path / 'set' / 'a' / 'gone.jpg').symlink_to(tmp_path / 'nowhere')
   (tmp_path / 'set' / 'a' / 'self.jpg').symlink_to('self.jpg')
-  # What leads nowhere will be found damaged.
+  # Broken links are listed here; inspection reports them as damaged.
   assert _found(tmp_path / 'set') == {
       '': [
           ('a/1.jpg', 0),
@@ -436,7 +436,7 @@ def _header(name, size, kind=tarfile.REGTYPE):
 @pytest.mark.parametrize(
     ('header', 'said'),
     [
-        # Its blocks would begin where the header before it does.
+        # A negative size would send the reader backwards.
         (_header('a.jpg', -1024), r".*\('a.jpg' has -1024 bytes in it"),
         (_header('a', -1024, tarfile.DIRTYPE), 'damaged'),
         (

@@ -1,4 +1,4 @@
-"""From pictures to a TFDS data set, byte for byte, whole or not at all."""
+"""Tests writing images to a TFDS data set, byte for byte and atomically."""
 
 from collections import Counter
 from concurrent import futures
@@ -77,7 +77,7 @@ def test_tfds_reads_the_very_bytes(tmp_path, capfd):
   builder = tfds.builder_from_directory(final)
   assert builder.info.features['label'].names == ['dog', 'кот']
   assert builder.info.splits['train'].num_examples == 22
-  # Unmodified TFDS decodes what has three channels by itself.
+  # Unmodified TFDS decodes images with three channels.
   image = next(iter(builder.as_data_source('val')))['image']
   assert image.shape == (5, 7, 3) and image.dtype == np.uint8
   found = json.loads((final / 'report.json').read_text('utf-8'))
@@ -104,7 +104,7 @@ def test_shards_by_size(tmp_path, monkeypatch):
   monkeypatch.setattr(writer, '_SHARD_BYTES', 6 * size)
   final = _prepared(tmp_path)
   info = tfds.builder_from_directory(final).info.splits['train']
-  assert info.num_shards == 4  # 20 pictures, 6 at most in each
+  assert info.num_shards == 4  # 20 images, at most 6 in each
   assert len(_records(final, 'train')) == 20
 
 
@@ -368,7 +368,7 @@ def test_exif_is_seen(monkeypatch):
     patch.setattr(PIL.ImageOps, 'exif_transpose', lambda *_, **how: 1 / 0)
     found = inspection.inspect(image_files.encoded(1, exif=exif.tobytes()))
   assert found == 'is damaged: division by zero'
-  # EXIF that cannot be read does no harm.
+  # Unreadable EXIF is ignored.
   found = inspection.inspect(image_files.encoded(1, exif=b'Exif\0\0none'))
   assert found[2:] == (7, 5, 'RGB', 'JPEG', False)
   exif[0x0112] = 1
@@ -386,19 +386,19 @@ def test_pictures_that_cannot(monkeypatch):
   assert problem(b'no picture') == (
       'is not an image that can be read (BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP)'
   )
-  # Pillow would run Ghostscript on it.
+  # Pillow would run Ghostscript on an EPS file.
   assert 'is not an image' in problem(image_files.encoded(1, 'EPS'))
   whole = image_files.encoded(1)
   assert 'truncated' in problem(whole[:-40])
   assert 'truncated' in problem(image_files.encoded(1, 'PNG')[:-30])
-  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 34)  # 35 are few too many
+  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 34)  # Pillow warns
   assert problem(whole) == 'has more than 34 pixels'
-  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 17)  # 35 are an error
+  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 17)  # Pillow raises
   assert problem(whole) == 'has more than 17 pixels'
 
 
 def test_what_training_does_not_read_is_not_accepted(monkeypatch):
-  # Refused where it becomes RGB: its numbers are of an unknown range.
+  # Conversion to RGB refuses it: the range of its values is unknown.
   deep = PIL.Image.new('F', (5, 4), 3.0)
   file = io.BytesIO()
   deep.save(file, 'TIFF')
@@ -450,7 +450,7 @@ _KINDS = ('RGB', 'JPEG')
 
 
 def _summarized(notes=('a note',), ignored=('.txt', '.txt'), **splits):
-  """A picture is (name, label, finding)."""
+  """Summarizes splits of images, each given as (name, label, finding)."""
   good, rows, problems = {}, [], {}
   for split, found in splits.items():
     good[split] = []

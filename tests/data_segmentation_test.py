@@ -1,4 +1,4 @@
-"""Crops and whole images whose pixels have classes, and label images."""
+"""Tests crops and whole images for segmentation, and reading label images."""
 
 import io
 import itertools
@@ -13,7 +13,7 @@ from gswinrmt_jax.data.segmentation import Crop
 
 
 class _Source:
-  """Records in memory."""
+  """A source of records in memory."""
 
   def __init__(self, pairs):
     self.pairs = pairs
@@ -44,27 +44,27 @@ def _noise(*sizes, classes=4):
 
 
 def _ramp(axis):
-  """An image whose grey level is twice the column, or row, and label is it."""
+  """Returns an image of grey levels 2 x (or 2 y), and its label x (or y)."""
   place = np.broadcast_to(np.arange(120, dtype=np.uint8), (120, 120))
   label = place if axis == 1 else place.T
   return PIL.Image.fromarray(np.repeat(2 * label[..., None], 3, 2)), label
 
 
 def _agrees(image, label):
-  """A pixel whose centre is at c has grey level 2 (c - 1/2) and class [c]."""
+  """Checks that a pixel centred at c has level 2 (c - 1/2) and class [c]."""
   centre = np.float64(image[..., 0]) / 2 + 0.5
-  inner = (4 < centre) & (centre < 115)  # Borders are no straight line.
+  inner = (4 < centre) & (centre < 115)  # Borders are not linear.
   off = (label + 0.5 - centre)[inner]
   assert off.size > 400
   assert np.abs(off).max() < 0.8  # 1/2, and rounding of the grey level
-  assert abs(off.mean()) < 0.15  # A pixel of misalignment is 1/2 or more.
+  assert abs(off.mean()) < 0.15  # A pixel's misalignment gives 1/2 or more.
 
 
 @pytest.mark.parametrize('axis', [0, 1])
 @pytest.mark.parametrize('side', [77, 120, 211])
 def test_label_follows_the_image_through_resizing(axis, side):
   image, label = _ramp(axis)
-  # The other side differs, so that width and height cannot be exchanged.
+  # The other side differs, so that swapping width and height would show.
   size = (side, 97) if axis else (97, side)
   got = segmentation.resize_label(label, size)
   assert got.shape == size[::-1]
@@ -81,7 +81,7 @@ def test_label_follows_the_image_through_crops_and_flips(axis):
     got = segmentation.draw(image, label, None, crop, rng)
     _agrees(*got)
     rises.append(float(got[1][-1, -1]) > float(got[1][0, 0]))
-  # Columns are mirrored in some, rows never.
+  # Some crops are flipped horizontally, none vertically.
   assert all(rises) if axis == 0 else 0 < sum(rises) < 8
 
 
@@ -112,10 +112,10 @@ def test_labels_are_never_interpolated():
         ((480, 360), (240, 180), 1, (240, 180)),
         ((683, 512), (2048, 512), 1, (683, 512)),
         ((512, 683), (2048, 512), 2, (1024, 1366)),
-        ((3000, 300), (2048, 512), 1, (2048, 205)),  # the long side decides
+        ((3000, 300), (2048, 512), 1, (2048, 205)),  # the long side limits
         ((1000, 300), (2048, 512), 0.75, (1280, 384)),
         ((5, 3), None, 0.5, (3, 2)),  # halves are rounded up
-        ((900, 1), None, 0.3, (270, 1)),  # never to nothing
+        ((900, 1), None, 0.3, (270, 1)),  # at least one pixel
     ],
 )
 def test_sizes(size, within, factor, want):
@@ -146,10 +146,10 @@ def test_a_class_stays_below_its_share_of_a_crop():
   label = np.broadcast_to(columns, (24, 96))
   scale = (1, 1)
   free = _shares(label, Crop((24, 24), scale, max_class_share=1))
-  # 31 of 73 places have 18 or more columns of 24 in the first half.
+  # At 31 of 73 positions, 18 or more of 24 columns are in the first half.
   assert 0.3 < (free >= 0.75).mean() < 0.55
   assert (_shares(label, Crop((24, 24), scale)) < 0.75).all()
-  # Were ignored pixels counted, no class would ever have half of a crop.
+  # If void pixels counted, no class would ever fill half of a crop.
   void = np.where((columns == 0) & (np.arange(96) % 5 > 0), VOID, columns)
   void = np.broadcast_to(void.astype(np.uint8), (24, 96))
   assert (_shares(void, Crop((24, 24), scale)) < 0.75).all()
@@ -180,7 +180,7 @@ def test_scales_places_and_flips_cover_their_range():
           for _ in range(400)
       ]
   )
-  assert starts.min() == 0 and starts.max() == 99  # 70, and 29 from the right
+  assert starts.min() == 0 and starts.max() == 99  # 99 if flipped
   crop = Crop((8, 8), (0.5, 2), max_class_share=1, flip=False)
   steps = [
       np.ptp(segmentation.draw(image, label, None, crop, rng)[1][0]) / 7
@@ -252,7 +252,7 @@ def test_whole_images_are_padded_to_one_shape():
     np.testing.assert_array_equal(got[0][:down, :across], image)
     np.testing.assert_array_equal(got[1][:down, :across], label)
     assert (got[1][down:] == VOID).all() and (got[1][:, across:] == VOID).all()
-  # A row that is no record has a size, for means over its pixels.
+  # Padding rows have a size, too, so that means over their pixels are defined.
   assert last['mask'].tolist() == [1, 0]
   assert last['extents'].tolist() == [[33, 10], [64, 96]]
 

@@ -1,4 +1,4 @@
-"""Conversion from PyTorch, and export to every format, read again."""
+"""Tests conversion from PyTorch, and export to every format, read back."""
 
 import dataclasses
 import io
@@ -43,7 +43,7 @@ def test_safetensors_with_card_and_figures(digits, tmp_path):
   assert "logits differ by 0 from the model's own" in said
   names = sorted(file.name for file in path.parent.iterdir())
   assert names == ['README.md', 'config.json', 'model.safetensors']
-  # By folder and by file; what is there now is what the run has.
+  # Loaded by folder or by file, the variables are those of the run.
   for place in (path.parent, path):
     loaded = gswinrmt_jax.load_model(place)
     jax.tree.map(
@@ -108,7 +108,7 @@ def test_a_folder_of_programs_is_not_loaded(tmp_path, digits):
 
 
 def test_stablehlo_runs_alone(digits, tmp_path):
-  """In a process that knows nothing of this package, with another batch."""
+  """In a process that does not import this package, with another batch size."""
   path, said = _export(digits, 'stablehlo', tmp_path)
   assert 'logits differ by' in said
   pixels = export.sample_pixels(digits)
@@ -139,7 +139,7 @@ def test_onnx_runs_in_its_runtime(digits, tmp_path):
   session = onnxruntime.InferenceSession(
       path, providers=['CPUExecutionProvider']
   )
-  pixels = export.sample_pixels(digits)[[1, 0, 1]]  # another batch
+  pixels = export.sample_pixels(digits)[[1, 0, 1]]  # another batch size
   name = session.get_inputs()[0].name
   (logits,) = session.run(None, {name: pixels})
   want = export.model_logits(digits)[[1, 0, 1]]
@@ -165,7 +165,7 @@ def test_torch_for_rmt_alone(digits, tmp_path):
     if not key.endswith('batches_tracked') and 'Relpos' not in key:
       np.testing.assert_array_equal(written[key], array, err_msg=key)
   assert 'Not measured' in (path.parent / 'README.md').read_text()
-  # The card beside says what no array tells.
+  # The card next to the weights holds fields that no array reveals.
   for place in (path, path.parent):
     again = load.load(place)
     assert again.card.fields['full_stages'] == [3, 4]
@@ -273,7 +273,7 @@ def folder(checkpoint):
 
 
 def _arrays():
-  """What is parameter or statistic among the released names."""
+  """Returns the released names of parameters and statistics."""
   aside = ('Relpos', 'num_batches_tracked')
   return [
       key
@@ -351,7 +351,7 @@ def test_a_stage_that_is_not_there(checkpoint, tmp_path):
 
 
 def test_a_run_can_start_from_it(folder):
-  """Another number of classes and another size of image."""
+  """With another number of classes and another image size."""
   model = released_rmt.model().clone(num_classes=4)
   fresh = random_variables.nested(model, (1, 40, 48, 3))
   moved, report = fine_tuning.transfer(fresh, load.load(folder).variables)

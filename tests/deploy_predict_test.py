@@ -1,4 +1,4 @@
-"""Prediction with the digits model that ships with the package."""
+"""Tests prediction with the digits model that ships with the package."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ def loaded():
 
 @pytest.fixture(scope='module')
 def digits(tmp_path_factory):
-  """Twelve digits as files, and what they are."""
+  """Returns image files of twelve digits, and their labels."""
   folder = tmp_path_factory.mktemp('digits')
   test = datasets.load('digits', 'test')
   for index in range(12):
@@ -75,7 +75,7 @@ def test_a_path_an_image_and_an_array_are_one(loaded, digits):
 
 
 def test_what_is_preprocessed_is_the_models_input(loaded, digits):
-  """The whole way by hand: pixels / 255, less the mean, over the deviation."""
+  """By hand, the input is (pixels / 255 - mean) / std."""
   path = digits[0][0]
   x = loaded.preprocess(path)
   with PIL.Image.open(path) as opened:
@@ -102,7 +102,7 @@ def test_a_prediction_prints_as_a_table():
 @pytest.mark.parametrize(
     'image',
     [
-        np.zeros((32, 32, 3), np.float32),  # normalised already, or in 0 to 1
+        np.zeros((32, 32, 3), np.float32),  # normalised, or in 0 to 1
         np.full((32, 32, 3), 200.0),
         np.zeros((32, 32, 3), np.int32),
         np.zeros((32, 32), np.uint8),
@@ -131,7 +131,7 @@ def test_images_of_any_size_and_a_model_of_another(loaded):
 
 
 class _Spy:
-  """A model that notes which implementations it would be computed with."""
+  """A model that records the implementations chosen for each call."""
 
   num_classes = 10
 
@@ -145,7 +145,7 @@ class _Spy:
 
 
 def test_a_run_computes_as_its_config_says(tmp_path, monkeypatch):
-  """Predictions, features, maps and exports; weights alone as the caller."""
+  """In predictions, features, maps, exports; bare weights follow the caller."""
   run = shutil.copytree(_RUN, tmp_path / 'run')
   config = json.loads((run / 'config.json').read_text())
   config |= {'attention_impl': 'cyclic', 'depthwise_impl': 'auto'}

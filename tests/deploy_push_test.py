@@ -1,4 +1,4 @@
-"""Uploading to a hub: `huggingface_hub` against a server of this process."""
+"""Tests uploads by `huggingface_hub` against a fake hub in this process."""
 
 import base64
 import http.server
@@ -25,7 +25,7 @@ _COMMIT = 'c0ffee' * 6 + 'c0ff'
 
 
 class _Hub(http.server.BaseHTTPRequestHandler):
-  """The few answers that an upload of small files needs."""
+  """Answers the few requests that an upload of small files makes."""
 
   def do_POST(self):
     body = self.rfile.read(int(self.headers['Content-Length']))
@@ -95,11 +95,11 @@ def _found(monkeypatch):
   server.url = f'http://127.0.0.1:{server.server_port}'
   server.found = _Found()
   threading.Thread(target=server.serve_forever, daemon=True).start()
-  # Read from HF_ENDPOINT when the library is imported.
+  # The library reads HF_ENDPOINT only when it is imported.
   monkeypatch.setattr(constants, 'ENDPOINT', server.url)
   monkeypatch.setenv('HF_TOKEN', 'hf_secret')
   monkeypatch.setenv('NO_PROXY', '127.0.0.1')
-  # deploy_export_test.py compares logits; here nothing need be computed.
+  # deploy_export_test.py compares logits; they need not be computed here.
   monkeypatch.setattr(export, 'model_logits', lambda weights: np.zeros((2, 10)))
   yield server.found
   server.shutdown()

@@ -1,4 +1,4 @@
-"""Label maps of a model with a dense head."""
+"""Tests writing label maps with a model that has a dense head."""
 
 import dataclasses
 import pathlib
@@ -66,7 +66,7 @@ def weights(monkeypatch):
 def test_maps_are_the_softmax_of_the_dense_logits(
     weights, tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(teacher, '_BATCH', 4)  # the last of 11 is padded
+  monkeypatch.setattr(teacher, '_BATCH', 4)  # the last batch is padded
   monkeypatch.setattr(teacher, '_TOP', 2)
   folder = tmp_path / 'maps'
   teacher.write_label_maps(weights, folder, name='tiny', split='val')

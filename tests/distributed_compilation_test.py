@@ -1,4 +1,4 @@
-"""Whose programs are kept, and where; what making one leaves."""
+"""Tests the cache of compiled programs, and compilation in the background."""
 
 import gc
 import io
@@ -18,7 +18,7 @@ from gswinrmt_jax.terminal import Terminal
 
 @pytest.fixture
 def setting(monkeypatch, tmp_path):
-  """What JAX is told, without having been told before."""
+  """Returns a function that reads JAX's cache folder, which starts unset."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
   before = jax.config.jax_compilation_cache_dir
   jax.config.update('jax_compilation_cache_dir', None)
@@ -71,7 +71,7 @@ def test_no_garbage_is_collected_while_tracing(fails, collects):
 
 
 class _Step:
-  """Compiles until it is told to end."""
+  """A step that compiles until `end` is set."""
 
   def __init__(self):
     self.began, self.end = threading.Event(), threading.Event()
@@ -144,7 +144,7 @@ except KeyboardInterrupt:
 
 
 def test_a_process_that_is_stopped_while_it_compiles_exits_in_order():
-  """It crashed where Python did not wait for XLA."""
+  """The process would crash if Python did not wait for XLA."""
   command = [sys.executable, '-c', _SIGNALLED]
   environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
   done = subprocess.run(

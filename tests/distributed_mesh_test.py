@@ -1,4 +1,4 @@
-"""One result whatever the layout: devices, processes, where images are."""
+"""Tests that results do not depend on devices, processes or image storage."""
 
 import json
 import signal
@@ -76,7 +76,7 @@ def _last_states(*folders):
 
 
 def _figures(folder):
-  """What was logged of each step and epoch, without times."""
+  """Returns the logged metrics of each step and epoch, without times."""
   names = 'step loss accuracy grad_norm val_loss val_ema_loss val_accuracy'
   return [
       {name: entry[name] for name in names.split() if name in entry}
@@ -85,7 +85,7 @@ def _figures(folder):
 
 
 def _check_evaluation(folder):
-  """Each of the 11 images counts once, with the figures of one device."""
+  """Checks that the 11 images count once each, and that one device agrees."""
   (path,) = folder.glob('evaluation_val_*.json')
   on_eight = json.loads(path.read_text())
   mesh_program.evaluate(folder)
@@ -100,10 +100,10 @@ def _changes(**changes):
 
 
 def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
-  """Each checkpoint is restored on another layout than it was written by.
+  """Each checkpoint is restored on another layout than the one that wrote it.
 
-  11 images are validated on, which divide over nothing. In the end images are
-  on the devices, too.
+  The 11 validation images do not divide over the devices. In the last run, the
+  images are stored on the devices, too.
   """
   mesh_program.train(tmp_path / 'one')
   moving = tmp_path / 'moving'
@@ -126,7 +126,7 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
           _changes(stop_after_epochs=9),
           _changes(mesh__data=8, data__storage='device'),
           devices=4,
-          # The second run has much of what the first compiled.
+          # The second run reuses much of what the first compiled.
           environment={
               'JAX_COMPILATION_CACHE_DIR': str(tmp_path / 'compiled'),
               'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
@@ -152,7 +152,7 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
 
 @pytest.mark.slow
 def test_a_signal_to_one_process_ends_both_after_the_same_step(tmp_path):
-  """Where the next metrics are read; the same command goes on."""
+  """Both stop where the next metrics are read, with a checkpoint."""
   endless = _changes(
       num_epochs=100_000, eval_every_epochs=100_000, log_every_steps=7
   )
@@ -184,7 +184,7 @@ def test_a_loss_that_is_not_finite_ends_both(tmp_path):
 
 
 def _wait_until(done, running):
-  """Waits as long as the processes run, three minutes at most."""
+  """Waits while the processes run, for three minutes at most."""
   end = time.monotonic() + 180
   while not done():
     assert all(process.poll() is None for process in running)

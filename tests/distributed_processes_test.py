@@ -1,4 +1,4 @@
-"""Who the processes are, and what they decide together."""
+"""Tests how processes join, know their index, and decide together."""
 
 import jax
 import pytest
@@ -17,7 +17,7 @@ def test_one_process_is_the_first_and_asks_nobody():
 
 
 def _start_two(found, *arguments):
-  """Starts two processes as SLURM would, each of which writes to its file."""
+  """Starts two processes as SLURM would; each writes to its own file."""
   port = several.free_port()
   return [
       several.start(
@@ -61,7 +61,7 @@ def test_two_processes_join_by_what_slurm_says_and_agree(tmp_path):
 
 @pytest.mark.slow
 def test_one_that_fails_alone_takes_the_other_along(tmp_path):
-  """Half a minute later: it waits to leave, the other for a sum with it."""
+  """After half a minute: it waits to leave, while the other waits for a sum."""
   found = tmp_path / 'first', tmp_path / 'second'
   _, second = several.said(*_start_two(found, 'fails'), status=None)
   assert 'gswinrmt: a picture cannot be read' in second
@@ -110,7 +110,7 @@ def test_what_is_said_of_the_processes_is_checked(
     ],
 )
 def test_a_launcher_is_recognised(environment, joins, monkeypatch):
-  for variables in processes._LAUNCHERS:  # of what these tests run in
+  for variables in processes._LAUNCHERS:  # set where the tests run
     for name in variables:
       monkeypatch.delenv(name, raising=False)
   for name, value in environment.items():

@@ -1,4 +1,4 @@
-"""What devices exchange in a step: sums of gradients and statistics alone."""
+"""Tests that devices exchange only sums of gradients and statistics."""
 
 import json
 
@@ -18,12 +18,12 @@ def _check_sums_only(case):
 
 
 def test_sums_alone_are_exchanged():
-  """With the whole augmentation: mixing moves no image to another device."""
+  """With full augmentation: mixing must move no image to another device."""
   _check_sums_only(_exchanged('windows')['windows'])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('case', ['sigmoid', 'tokens'])
 def test_sums_alone_are_exchanged_by_the_other_models(case):
-  """Sigmoid attention; attention over all pairs, box mixing of tokens."""
+  """Sigmoid attention; full attention with box mixing of tokens."""
   _check_sums_only(_exchanged(case)[case])

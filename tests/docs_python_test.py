@@ -1,4 +1,4 @@
-"""Each block of docs/python.md runs, in the order of the page."""
+"""Tests that each code block of docs/python.md prints what the page says."""
 
 import pathlib
 import re
@@ -20,7 +20,7 @@ def test_the_page_has_its_examples():
 
 @pytest.mark.parametrize('index', range(len(_BLOCKS)))
 def test_a_block_prints_what_the_page_says(index, capsys, monkeypatch):
-  """Each stands alone; numbers may differ in the last digits."""
+  """Each block runs on its own; numbers may differ in the last digits."""
   monkeypatch.chdir(_ROOT)
   code, expected = _BLOCKS[index]
   exec(compile(code, f'block {index}', 'exec'), {})

@@ -1,4 +1,4 @@
-"""The documents say what the code does."""
+"""Tests that the documentation agrees with the code."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ def _page(name):
 
 
 def _table(text, head):
-  """Returns the rows below a table's first line, as one text."""
+  """Returns the lines below a table's first line, as one string."""
   return text.partition(head)[2].partition('\n\n')[0]
 
 
@@ -74,7 +74,7 @@ def test_fields_of_a_recipe_exist(page):
 
 
 def _commands(page):
-  """Yields the words of each command of the package in blocks of bash."""
+  """Yields the words of each `gswinrmt` command in a page's bash blocks."""
   text = (ROOT / page).read_text()
   for block in re.findall(r'```bash\n(.*?)```', text, re.DOTALL):
     for line in block.replace('\\\n', ' ').splitlines():
@@ -140,13 +140,13 @@ def test_the_readme_example_prints_what_it_says(capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
   block = re.search(r'```python\n(.*?)```\n\n```text\n(.*?)```', README, re.S)
   exec(compile(block[1], 'example', 'exec'), {})
-  # Probabilities may differ in the last digit; docs_python_test.py holds them.
+  # The last digit of probabilities may differ; docs_python_test.py checks them.
   printed = re.sub(r'\d+\.\d+', '#', capsys.readouterr().out)
   assert printed == re.sub(r'\d+\.\d+', '#', block[2])
 
 
 def _anchors(path):
-  """Returns the anchors of a page's headings, as GitHub makes them."""
+  """Returns the anchors that GitHub gives to a page's headings."""
   headings = re.findall(r'^#+ (.*)$', path.read_text(), re.MULTILINE)
   words = [re.sub(r'[^\w\- ]', '', heading.lower()) for heading in headings]
   return {word.replace(' ', '-') for word in words}
@@ -163,7 +163,7 @@ def test_links_and_paths_lead_somewhere(page):
   for named in re.findall(
       r'`((?:configs|docs|results|tests|gswinrmt_jax)/[\w./]+)`', text
   ):
-    if 'NAME' not in named:  # stands for a name of the reader's
+    if 'NAME' not in named:  # a placeholder
       assert (ROOT / named).exists(), f'{page}: {named}'
 
 

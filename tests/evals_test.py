@@ -1,4 +1,4 @@
-"""Figures by hand, passes over a data set, and evaluations of runs."""
+"""Tests metrics by hand, passes over a data set, and evaluations of runs."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ from gswinrmt_jax.train import train_loop
 
 pytestmark = pytest.mark.usefixtures('compiled_once')
 
-# Three classes; probabilities chosen, logits are their logarithms.
+# Chosen probabilities of three classes; logits are their logarithms.
 PROBABILITIES = np.array(
     [
         [0.50, 0.30, 0.20],  # true 0: right, confidence 0.50
@@ -54,7 +54,7 @@ def test_figures_by_hand():
   true = np.array([logs[0, 0], logs[1, 1], logs[2, 0]])
   assert report['count'] == 3
   assert report['accuracy'] == pytest.approx(2 / 3)
-  assert report['top5_accuracy'] == 1.0  # of three classes, all are among five
+  assert report['top5_accuracy'] == 1.0  # there are only three classes
   assert report['loss'] == pytest.approx(-true.mean(), rel=1e-6)
   smoothed = -(0.9 * true + 0.1 * logs.mean(1)).mean()
   assert report['smoothed_loss'] == pytest.approx(smoothed, rel=1e-6)
@@ -66,7 +66,7 @@ def test_figures_by_hand():
 
 
 def test_bins_are_closed_above_and_fifteen():
-  """Confidences 3/15 and just above it are in different bins."""
+  """Confidences just below and just above 3/15 are in different bins."""
   logits = np.log(
       [
           [3 / 15 - 1e-4] + [(12 / 15 + 1e-4) / 6] * 6,

@@ -1,4 +1,4 @@
-"""A report: its parts, its plots, and what it says is missing."""
+"""Tests reports on made-up runs: sections, plots, and what is missing."""
 
 import pathlib
 import re
@@ -18,7 +18,7 @@ SHORT = ['--config.num_epochs=2']
 
 @pytest.fixture
 def counted(monkeypatch):
-  """Counting is tested where it is done; here each model costs its number."""
+  """Replaces counting, which is tested elsewhere, by consecutive numbers."""
 
   class Cost:
 
@@ -78,7 +78,7 @@ def test_parts(runs, tmp_path):
   assert 'Latency is that of one image: device unknown.' in text
   assert '- cifar10, compact models: no run of SWAT' in text
   assert f'- {runs / "rmt_s1" / "config.json"} cannot be read: ' in text
-  # Every figure has its run, and every run its folder.
+  # Every result cites its run, and every run is listed with its folder.
   cited = {int(number) for number in re.findall(r'\[(\d+)\]', text)}
   listed = re.findall(r'^(\d+)\. `(.*)`:', text, re.MULTILINE)
   assert cited == {int(number) for number, _ in listed} == set(range(1, 9))
@@ -103,7 +103,7 @@ def test_two_settings_of_a_title_have_pictures_of_their_own(runs, tmp_path):
 
 
 def test_a_setting_that_is_not_the_papers(counted, tmp_path):
-  """It has its own curves, and says what its protocol and its test are."""
+  """It has its own curves, and states its protocol and test split."""
   for name, split in (('a', 'test'), ('b', 'val')):
     made_up_runs.write(
         tmp_path / 'runs' / name,
@@ -167,7 +167,7 @@ def _point(label, cost, accuracy):
 
 
 def test_front():
-  """Cheaper first; only what is better than all that is cheaper."""
+  """Sorted by cost; only points that are better than all cheaper ones."""
   points = [
       _point('dear', 3.0, 0.8),
       _point('cheap', 1.0, 0.5),
@@ -184,7 +184,7 @@ def test_front():
 
 @pytest.fixture
 def equal_costs(monkeypatch):
-  """Counting is tested where it is done; here all models cost the same."""
+  """Replaces counting, which is tested elsewhere, by one cost for all."""
 
   class Cost:
     parameters, macs = 1000, 3 * 2**30
@@ -194,7 +194,7 @@ def equal_costs(monkeypatch):
 
 @pytest.fixture
 def setting(equal_costs, tmp_path):
-  """Returns a function that makes runs and returns their setting."""
+  """Returns a function that writes runs and returns their setting."""
 
   def make(*runs):
     for number, (spec, accuracies, how) in enumerate(runs):
@@ -208,7 +208,7 @@ def setting(equal_costs, tmp_path):
 
 
 def _lines(figure):
-  """Returns the points of each line that the legend names, and its colour."""
+  """Returns {label: (points, colour)} of the lines in the legend."""
   (axes,) = figure.axes
   lines = {}
   for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -243,7 +243,7 @@ def test_curves_are_drawn_with_the_deviation_and_the_paper_s_points(two_seeds):
   np.testing.assert_allclose(points, [[1, 25], [2, 55]])
   assert other != color
   bars = axes.containers[1].lines[2][0].get_segments()
-  half = 10 / 2**0.5  # of 50 and 60
+  half = 10 / 2**0.5  # standard deviation of 50 and 60
   np.testing.assert_allclose(bars[1][:, 1], [55 - half, 55 + half])
 
 
@@ -258,7 +258,7 @@ def test_accuracy_is_drawn_over_the_cost(two_seeds):
   rmt, switched = (container.lines[0] for container in axes.containers)
   np.testing.assert_allclose(rmt.get_xydata(), [[3, 50]])
   assert list(_lines(figure)) == ['rmt']
-  # A switch is drawn smaller, in the colour of its base, made lighter.
+  # A switch is drawn smaller, in a lighter tint of its base's colour.
   assert rmt.get_color() == '#0072b2' and switched.get_color() == '#d55e00'
   assert switched.get_alpha() < 1 and switched.get_ms() < rmt.get_ms()
 

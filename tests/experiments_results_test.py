@@ -1,4 +1,4 @@
-"""Runs are found, read, whole, half or damaged, and grouped."""
+"""Tests finding, reading and grouping runs: whole, unfinished or damaged."""
 
 import json
 import pathlib
@@ -63,7 +63,7 @@ def test_a_summary_of_an_earlier_step_is_none(folder):
 
 
 def test_a_summary_without_the_time_of_an_epoch(folder):
-  """The log was put away when it was written, and is back."""
+  """The log was missing when the summary was written, and is back."""
   path = folder / 'summary.json'
   summary = json.loads(path.read_text())
   del summary['seconds_per_epoch']
@@ -175,7 +175,7 @@ def test_what_was_trained_otherwise_is_another_setting(grouped):
       (one.title, sum(len(variant.runs) for variant in one.variants))
       for one in settings
   )
-  # How images are stored changes nothing: the same seed, which counts once.
+  # Storage changes no result, so those two runs are one seed, counted once.
   assert sizes == [
       ('cifar10, compact models', 1),
       ('cifar10, compact models', 1),

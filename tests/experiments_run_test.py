@@ -1,4 +1,4 @@
-"""Sets of runs, run one after another, and how far they are."""
+"""Tests sets of runs: their jobs, running them in sequence, and progress."""
 
 import fcntl
 import os
@@ -34,7 +34,7 @@ def test_a_round_has_every_variant_before_the_next_seed():
   ]
   assert [job.config.seed for job in jobs] == [0, 0, 0, 1, 1, 1]
   assert jobs[4].config.model.name == 'retention_compact'
-  assert jobs[4].config.model.window_size == 14  # every field has its value
+  assert jobs[4].config.model.window_size == 14  # fields are resolved
   assert jobs[4].arguments == (
       '--config=cifar10_retention',
       '--workdir=out/table5/retention_s1',
@@ -95,7 +95,7 @@ def test_mistakes_stop_before_anything_runs(name, overrides, said):
 
 
 def test_the_small_windowed_set_has_windows():
-  """Windows of 4 x 4 among 16 x 16 tokens; RMT attends to whole maps."""
+  """4 x 4 windows on 16 x 16 tokens; RMT attends to whole feature maps."""
   jobs = _jobs('table3-small')
   windows = {j.config.model.name: j.config.model.window_size for j in jobs}
   assert windows == {'rmt_large': 0, 'retention_large': 4, 'swat_large': 4}
@@ -126,7 +126,7 @@ def test_only_some_of_a_set():
 
 
 def _job(folder, *overrides):
-  """The run of `cifar10_rmt` in a folder, of three epochs."""
+  """Returns a job that trains `cifar10_rmt` in a folder for three epochs."""
   config = recipe_files.load(
       'cifar10_rmt', ['--config.num_epochs=3', *overrides]
   )
@@ -155,7 +155,7 @@ def test_states(write, tmp_path):
           tmp_path / 'nothing',
           write([], summed_up=False),
           write([0.25, 0.5], summed_up=False),
-          write([0.25, 0.5]),  # stopped early, summed up there
+          write([0.25, 0.5]),  # stopped early, with a summary
           write([0.25, 0.5, 0.75], summed_up=False),
           write([0.25, 0.5, 0.75], test=0.625),
       )
@@ -178,7 +178,7 @@ def test_a_run_that_is_to_stop_early_is_complete_there(write):
 
 
 def test_a_summary_of_before_the_run_went_on_does_not_count(write):
-  """It went on from epoch 2, with `stop_after_epochs` taken away."""
+  """It resumed from epoch 2, after `stop_after_epochs` was removed."""
   folder = write([0.25, 0.5], test=0.5)
   with (folder / 'metrics.jsonl').open('a') as file:
     file.write(
@@ -292,12 +292,12 @@ def test_a_run_of_another_process_is_left_alone(jobs, tmp_path):
     fcntl.flock(file, fcntl.LOCK_EX)
     _, said, calls = _run(jobs, tmp_path)
   assert len(calls) == 2 and 'another process is training it' in said[0]
-  # Their own locks are gone with the runs.
+  # The other runs' own locks are gone.
   assert not list(folder.parent.glob('.*_swat_s0.lock'))
 
 
 def test_what_stops_us_stops_the_run(jobs, tmp_path):
-  """SIGTERM: the run ends first, and the next is not begun."""
+  """On SIGTERM, the current run ends first, and the next does not start."""
   seen = tmp_path / 'seen'
   script = (
       'import pathlib, sys, time\n'

@@ -1,4 +1,4 @@
-"""Each switch of the ablations builds, and changes what it says."""
+"""Tests that each ablation switch builds, and changes one component."""
 
 import jax
 import pytest
@@ -15,7 +15,7 @@ ALL = [
     for base, table in switches.SWITCHES.items()
     for switch in table
 ]
-# What the issue of a paper's reader would ask for, by base.
+# Switches that a reader of the paper would ask for, by base.
 ASKED = {
     'bare': 'position_conv lce rotary gate swiglu sigmoid alibi_signed '
     'learned_decay window_14',
@@ -28,7 +28,7 @@ ASKED = {
 
 
 def _model(base, switch, size='compact'):
-  """The fields of a run's model, as its config has them."""
+  """Returns the model fields of a run's config."""
   config = recipe_files.load(
       f'ablation:{base},{switch}{"" if size == "compact" else ",mini"}', []
   )
@@ -42,12 +42,12 @@ def test_every_component_has_its_switch(base):
 
 @pytest.mark.parametrize(('base', 'switch'), ALL)
 def test_a_switch_builds_on_a_tiny_image(base, switch):
-  """By shape alone; the checks of the fields and of the forms run."""
+  """Traces only, which runs the checks of fields and shapes."""
   fields = {
       'depths': (1, 1, 1, 1),
       'widths': (4,) * 4,
       'num_heads': (2,) * 4,
-      'stem': 'patch_norm',  # what switches do not touch is as short as can be
+      'stem': 'patch_norm',  # the rest is minimal
       'downsample': 'merge',
       'ffn_conv': False,
       'ffn_norm': False,

@@ -1,4 +1,4 @@
-"""Means, intervals and tables, from values and runs that are made up."""
+"""Tests means, intervals and tables on made-up values and runs."""
 
 import math
 import pathlib
@@ -12,7 +12,7 @@ from gswinrmt_jax.models import cost
 
 
 def test_mean_and_deviation():
-  """1, 2, 6: mean 3, squares 4 + 1 + 9 = 14, over n - 1 = 2."""
+  """1, 2, 6: mean 3, squared deviations 4 + 1 + 9 = 14, over n - 1 = 2."""
   found = Mean.of([1.0, 2.0, 6.0])
   assert (found.n, found.mean) == (3, 3.0)
   assert found.std == pytest.approx(math.sqrt(7))
@@ -21,7 +21,7 @@ def test_mean_and_deviation():
 
 
 def test_interval_of_paired_differences():
-  """Differences 1, 2, 3: mean 2, std 1, t(0.975, 2) = 4.30265 of tables."""
+  """Differences 1, 2, 3: mean 2, std 1; t(0.975, 2) is 4.30265 in tables."""
   first = {0: 10.0, 1: 20.0, 2: 5.0, 7: 0.0}
   second = {2: 8.0, 0: 11.0, 1: 22.0, 9: 100.0}
   found = difference(first, second)
@@ -32,7 +32,7 @@ def test_interval_of_paired_differences():
 
 
 def test_two_seeds_have_a_wide_interval():
-  """Differences 1, 3: std sqrt(2), over sqrt(2) is 1; t(0.975, 1) = 12.706."""
+  """Differences 1, 3: standard error 1; t(0.975, 1) is 12.706."""
   found = difference({0: 0.0, 1: 0.0}, {0: 1.0, 1: 3.0})
   assert found.interval[1] == pytest.approx(2 + 12.7062, abs=1e-4)
 
@@ -43,7 +43,7 @@ def test_verdicts():
     return difference(zero, dict(enumerate(values))).verdict
 
   assert verdict(0.5) == 'one seed: it cannot be distinguished from seed noise'
-  # Two may be alike by chance: the interval of 1.0 and 1.001 is far from 0.
+  # Two seeds may agree by chance: the interval of 1.0 and 1.001 excludes 0.
   assert (
       verdict(1.0, 1.001)
       == '2 seeds: it cannot be distinguished from seed noise'
@@ -82,7 +82,7 @@ TEXT = pathlib.Path(__file__).parents[2] / 'shared/papers/gated_swinrmt.md'
 BENCHMARKS = (paper.MINI_IMAGENET, paper.CIFAR10)
 
 
-# Differences in test accuracy that Tables 7 and 8 print, points.
+# Differences in test accuracy printed in Tables 7 and 8, in points.
 PRINTED_CHANGES = ((4.46, 2.02, 6.48), (0.56, -0.07, 0.49))
 
 
@@ -136,7 +136,7 @@ def _numbers(line):
 
 ROOT = pathlib.Path(__file__).parent.parent
 _DASH = '\N{EN DASH}'
-# As long as the schedule; validated as the table has it.
+# One value per epoch of the schedule.
 CURVE = [k / 100 for k in range(21, 71)]
 
 
@@ -148,7 +148,7 @@ def _setting(path):
 
 @pytest.fixture
 def paper_setting(tmp_path):
-  """RMT with seeds 0 and 1, Retention with 1 and 2, no SWAT."""
+  """RMT with seeds 0, 1 and a partial 2, Retention with 1 and 2, no SWAT."""
   for model, seed, test in (
       ('rmt', 0, 0.80),
       ('rmt', 1, 0.82),
@@ -172,7 +172,7 @@ def _cells(table, row):
 
 
 def test_paper_results(paper_setting, monkeypatch):
-  """Parameters are counted elsewhere."""
+  """Replaces the counting of parameters, which is tested elsewhere."""
 
   def count(model, image_size):
     assert image_size == (32, 32)
@@ -188,9 +188,9 @@ def test_paper_results(paper_setting, monkeypatch):
       '11,455,018',
       '',
       '20 \N{PLUS-MINUS SIGN} 0',
-      '70.50 \N{PLUS-MINUS SIGN} 0.71',  # of 70 and 71: not the partial run
+      '70.50 \N{PLUS-MINUS SIGN} 0.71',  # 70 and 71, without the partial run
       '81.00 \N{PLUS-MINUS SIGN} 1.41',
-      '0.8450 \N{PLUS-MINUS SIGN} 0.0071',  # 1.25 less half of the accuracy
+      '0.8450 \N{PLUS-MINUS SIGN} 0.0071',  # 1.25 - accuracy / 2
   ]
   minus = '\N{MINUS SIGN}'
   assert _cells(table, 2)[1:3] == ['difference', '']
@@ -211,7 +211,7 @@ def test_paper_curves(paper_setting):
 
 
 def test_changes_are_paired_by_seed(paper_setting):
-  """Seed 1 alone has both: 85 less 82."""
+  """Only seed 1 has both: 85 - 82."""
   table = tables.paper_changes(paper_setting)
   assert _cells(table, 0)[1:] == [
       'RMT to Retention',
@@ -240,7 +240,7 @@ def test_a_test_on_validation_data_has_no_gap(tmp_path):
 
 
 def test_the_paper_s_tables_in_the_documents_are_made_from_results():
-  """One of the default reading, one of crop and flip alone."""
+  """One is for the default reading, one for crop and flip alone."""
   settings, _ = results.group(results.gather([ROOT / 'results'])[0])
   found = [tables.paper_curves(one) for one in settings if one.benchmark]
   page = (ROOT / 'docs' / 'reproduction.md').read_text()
@@ -298,7 +298,7 @@ def test_each_switch_against_its_own(setting):
   ]
   gate = found['no_gate'].change
   assert gate.n == 3 and gate.mean == pytest.approx(-29 / 300)
-  # Deviation 1 / sqrt(3) points over sqrt(3), times 4.30265.
+  # Standard deviation 1 / sqrt(3) points, over sqrt(3), times 4.30265.
   half = gate.interval[1] - gate.mean
   assert half == pytest.approx(0.0430265 / 3, abs=1e-6)
   assert gate.verdict == 'more than noise: worse'
@@ -306,7 +306,7 @@ def test_each_switch_against_its_own(setting):
   shift = found['window_7_no_shift']
   assert shift.against.label == 'retention,window_7'
   assert shift.change.mean == pytest.approx(0.01) and shift.change.n == 1
-  # Not tested: validation at the last epoch that both have.
+  # Without a test: validation at the last epoch that both have.
   assert found['no_lce'].figure == 'validation, epoch 2'
   assert found['no_lce'].change.mean == pytest.approx(-0.125)
   assert found['window_4_no_shift'].against is None

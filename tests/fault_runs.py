@@ -1,12 +1,12 @@
-"""What tests of faults share: when things happen, and what must be equal after.
+"""Helpers for tests of faults: when a fault happens, and comparison afterwards.
 
-What happens to a run is real: signals, limits, files that are gone. At which
-step it happens is decided by a few lines that run before the training.
+The faults are real: signals, limits, missing files. A few lines that run before
+training decide at which step a fault happens.
 """
 
 import tiny_runs
 
-# Epochs end at steps 6, 12, 18, 25; metrics are read there and each 5 steps.
+# Epochs end at steps 6, 12, 18, 25; metrics are read there and every 5 steps.
 AVERAGED = {'ema_decay': 0.9}
 
 AT_STEP = """
@@ -27,12 +27,12 @@ def happens():
 
 
 def at(step, what, *, saved=0):
-  """Returns code that does something during a step, after a save is complete.
+  """Returns code for a fault during a step, once a checkpoint is complete.
 
   Args:
-    step: Counted from where the process starts.
-    what: A line of Python.
-    saved: The step of the save.
+    step: The step, counted from the start of the process.
+    what: A line of Python that causes the fault.
+    saved: The step of the checkpoint to wait for; 0 to wait for none.
   """
   return AT_STEP.format(step=step, what=what, saved=saved)
 
@@ -48,12 +48,12 @@ def names(folder):
 
 
 def check_equal(folder, unbroken, *, intervals=True):
-  """Everything but times is that of the unbroken run, and nothing is left over.
+  """Checks that all but times equals the unbroken run, with no file left over.
 
   Args:
-    folder: Of the run.
-    unbroken: Of the run that nothing happened to.
-    intervals: Whether the same intervals were logged. A run that is stopped
+    folder: The folder of the run.
+    unbroken: The folder of the uninterrupted run.
+    intervals: Whether the same intervals must be logged. A run that is stopped
       logs one more.
   """
   last = tiny_runs.checksums(folder, 25)
@@ -70,7 +70,7 @@ def check_equal(folder, unbroken, *, intervals=True):
 
 
 def resume(launcher, folder, unbroken, *, intervals=True, **changes):
-  """Runs to the end, compares as `check_equal`, and returns what was said."""
+  """Runs to the end, calls `check_equal`, and returns the output."""
   status, said = launcher.run(folder, **AVERAGED, **changes)
   assert status == 0, said
   check_equal(folder, unbroken, intervals=intervals)
@@ -78,7 +78,7 @@ def resume(launcher, folder, unbroken, *, intervals=True, **changes):
 
 
 def last_line(said):
-  """Returns the last line, which is a message and no traceback."""
+  """Returns the last line; checks that it is a message, not a traceback."""
   *_, last = said.splitlines()
   assert last.startswith('gswinrmt: ') and 'Traceback' not in said, said
   return last

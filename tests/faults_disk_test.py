@@ -1,4 +1,4 @@
-"""Runs that are killed while they write, full disks, folders that are gone."""
+"""Tests runs that are killed while writing, full disks and missing folders."""
 
 import os
 import re
@@ -20,24 +20,24 @@ def killed(*what, **how):
   return before(*what, **how)
 patch.setattr({module}, '{name}', killed)
 """
-# At which call a start of the run is killed, and which checkpoints it leaves.
+# The call at which a start of the run is killed, and what files it leaves.
 POINTS = (
-    # Before anything of the first checkpoint is written, while its files are
-    # synced, when it is complete but not renamed.
+    # First checkpoint: before anything is written, while its files are synced,
+    # when it is complete but not renamed.
     ('checkpointer', '_orbax', 'True', [r'\.6\.\w+\.part']),
     ('files', 'sync', '".6." in str(what)', [r'\.6\.\w+\.part']),
     ('files.os', 'replace', 'what[1].name == "6"', [r'\.6\.\w+\.part']),
-    # When the third is complete, but the first still there; amid the removal
-    # of that, which the next start takes up.
+    # Third checkpoint: when it is complete but the first is still there; during
+    # the removal of the first, which the next start finishes.
     ('files', 'remove', 'True', ['12', '18', '6']),
     ('files.os', 'unlink', 'len(calls) == 2', [r'\.6\.\w+\.gone', '12', '18']),
-    # As the start is recorded.
+    # While the start is recorded.
     ('files.os', 'replace', '"environ" in what[1].name', ['12', '18']),
 )
 
 
 def test_killed_at_each_point_of_a_save(launcher, unbroken, tmp_path):
-  """The same run, each time killed later; and then to its end."""
+  """One run is killed later each time, and then resumes to its end."""
   folder = tmp_path / 'run'
   for module, name, when, left in POINTS:
     before = KILLED.format(module=module, name=name, when=when)
@@ -79,7 +79,7 @@ patch.setattr(checkpointer, 'write', limited)
 def test_a_checkpoint_that_cannot_be_written_ends_the_run(
     launcher, unbroken, tmp_path
 ):
-  """By a limit on the size of files, as a quota has it."""
+  """A limit on the size of files acts like a quota."""
   folder = tmp_path / 'run'
   status, said = launcher.run(
       folder, LIMITED.format(size=6000), **fault_runs.AVERAGED

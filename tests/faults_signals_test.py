@@ -1,4 +1,4 @@
-"""Signals to a run, a second process in its folder, and how it resumes."""
+"""Tests signals to a run, a second process in its folder, and resuming."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ patch.setattr(metrics_log.MetricsLog, 'write_epoch', signalled)
 def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(
     launcher, unbroken, tmp_path
 ):
-  """In a step, where metrics are read, while validating, in the last epoch."""
+  """In a step, at a read of metrics, in validation, after the last epoch."""
   folder = tmp_path / 'run'
   for before, number, stopped in (
       (fault_runs.at(8, 'os.kill(os.getpid(), 15)'), signal.SIGTERM, 8),
@@ -57,7 +57,7 @@ def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(
 def test_a_signal_that_ends_the_workers_as_well_costs_no_step(
     launcher, unbroken, tmp_path
 ):
-  """As a scheduler sends it, to all processes of a job."""
+  """Schedulers send a signal to all processes of a job."""
   before = """
 import os
 from gswinrmt_jax.errors import UserError
@@ -78,7 +78,7 @@ patch.setattr(setup.Setup, 'train_batches', gone)
 
 
 def test_a_second_ctrl_c_ends_it_at_once(launcher, unbroken, tmp_path):
-  """Though a checkpoint is being written, which takes a minute here."""
+  """Even while a checkpoint is being written, which takes a minute here."""
   before = """
 from gswinrmt_jax.checkpoints import checkpointer
 def slow(*what):
@@ -104,11 +104,11 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
   )
   first.wait_for('asleep')
   before = (folder / 'metrics.jsonl').read_bytes()
-  status, said = launcher.run(folder, **fault_runs.AVERAGED)  # says elsewhere
+  status, said = launcher.run(folder, **fault_runs.AVERAGED)
   assert status == 2 and said.count('\n') == 1
   assert f'{folder} is being trained by process {first.pid} on ' in said
   assert (folder / 'metrics.jsonl').read_bytes() == before
-  # To read is free.
+  # Reading needs no lock.
   from gswinrmt_jax.checkpoints import checkpointer
 
   meta = checkpointer.read_meta(folder / 'checkpoints' / '12')
@@ -121,7 +121,7 @@ def test_a_second_process_refuses_and_a_killed_one_gives_way(
 def test_an_experiment_that_is_stopped_stops_its_run_with_a_checkpoint(
     launcher, tmp_path
 ):
-  """SIGTERM to the parent of a run that is a real one."""
+  """SIGTERM goes to the parent; its child is a real run."""
   script = """
 import pathlib, sys
 import pytest, tiny_parts
@@ -151,7 +151,7 @@ run.run(jobs, [sys.executable, '-c', sys.argv[2]])
   with (tmp_path / 'said').open('w') as said:
     process = subprocess.Popen(
         [sys.executable, '-c', parent, str(tmp_path / 'out'), script],
-        env=launcher.environment,  # in which it is compiled already
+        env=launcher.environment,  # has the compiled programs
         stdout=said,
         stderr=said,
     )

@@ -1,4 +1,4 @@
-"""Steps that are not finite, and two thousand that are."""
+"""Tests steps that are not finite, and the memory of 2000 that are."""
 
 import json
 import pathlib
@@ -31,7 +31,7 @@ patch.setattr(losses, 'augmentation_and_loss', broken)
 def test_pixels_that_are_not_finite_end_the_run_before_a_checkpoint(
     launcher, tmp_path, step, seen, saved
 ):
-  """In an interval, and at the last step of an epoch."""
+  """Inside an interval, and at the last step of an epoch."""
   folder = tmp_path / 'run'
   status, said = launcher.run(
       folder, NAN_AT.format(step=step), **fault_runs.AVERAGED
@@ -45,7 +45,7 @@ def test_pixels_that_are_not_finite_end_the_run_before_a_checkpoint(
 
 
 def test_a_step_that_is_not_finite_can_be_skipped(launcher, unbroken, tmp_path):
-  """The same command goes on with the policy, and it counts."""
+  """The same command resumes with the policy, and counts skipped steps."""
   folder, broken = tmp_path / 'run', NAN_AT.format(step=9)
   assert launcher.run(folder, broken, **fault_runs.AVERAGED)[0] == 1
   skip = {**fault_runs.AVERAGED, 'nan_policy': 'skip'}
@@ -55,14 +55,14 @@ def test_a_step_that_is_not_finite_can_be_skipped(launcher, unbroken, tmp_path):
   entries = {e['step']: e for e in tiny_runs.figures(folder)}
   assert entries[10]['skipped'] == 1
   assert not any('skipped' in e for s, e in entries.items() if s != 10)
-  # The rate is that of an update, and one update less was made.
+  # The learning rate follows the updates, of which there is one fewer.
   others = {e['step']: e for e in tiny_runs.figures(unbroken)}
   for step in (10, 15):
     rate, other = (e[step]['learning_rate'] for e in (entries, others))
     assert rate > other * 1.001  # it falls from step 6 on
   summary = json.loads((folder / 'summary.json').read_text())
   assert summary['skipped_steps'] == 1 and summary['steps'] == 25
-  # The optimiser made one update less than there were steps.
+  # A run with the policy from the start ends in the same state.
   other = tmp_path / 'other'
   assert launcher.run(other, broken, **skip)[0] == 0
   assert tiny_runs.checksums(other, 25) == tiny_runs.checksums(folder, 25)
@@ -104,9 +104,9 @@ def test_memory_is_flat_over_2000_steps_and_20_evaluations(launcher, tmp_path):
       for line in (tmp_path / 'watched').read_text().splitlines()
   ]
   assert len(rows) == 20 and rows[-1][0] == 2000
-  # At the end there is no next batch.
+  # The last row is left out: at the end there is no next batch.
   _, _, counts, sizes = zip(*rows[:-1], strict=True)
   assert len(set(counts)) == 1 and len(set(sizes)) == 1
-  # Resident, from the fifth evaluation on: what is begun once has been.
+  # Resident memory, from the fifth evaluation on: one-time costs are over.
   resident = [row[1] / 2**20 for row in rows[4:]]
   assert resident[-1] - resident[0] < 12, resident

@@ -1,4 +1,4 @@
-"""Files and folders are there whole or not at all; a lock is one process's."""
+"""Tests atomic writes of files and folders, and locks between processes."""
 
 import fcntl
 import os
@@ -116,7 +116,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
 
 
 def test_a_disk_that_is_full(tmp_path):
-  """What does not fit: a limit on the size of files, as a quota sets it."""
+  """A limit on the size of files, like a quota, stands in for a full disk."""
   (tmp_path / 'a').write_bytes(b'before')
   program = (
       'import pathlib, resource, signal, sys\n'
@@ -167,7 +167,7 @@ with files.locked(pathlib.Path(sys.argv[1])) as held:
 
 @pytest.fixture
 def holder(tmp_path):
-  """Another process, which holds the lock tmp_path / 'lock'."""
+  """Another process that holds the lock tmp_path / 'lock'."""
   process = subprocess.Popen(
       [sys.executable, '-c', _HOLD, str(tmp_path / 'lock')],
       stdout=subprocess.PIPE,
@@ -213,7 +213,7 @@ def test_a_lock_left_over_locks_nothing(tmp_path):
 def test_a_lock_file_removed_as_it_is_opened_is_not_taken(
     tmp_path, monkeypatch
 ):
-  """Its last holder removed it: others would lock a new one beside it."""
+  """Its last holder removed it, so others would lock a new file."""
   path, flock, calls = tmp_path / 'lock', fcntl.flock, []
 
   def late(file, how):

@@ -1,4 +1,4 @@
-"""Tiny data sets of image files, as TFDS keeps them, for tests of reading."""
+"""Tiny data sets of image files in TFDS's format, for tests of reading."""
 
 import io
 import logging
@@ -12,14 +12,14 @@ CLASSES = ('ant', 'bee', 'cat')
 
 
 def picture(seed: int, size: tuple[int, int]) -> PIL.Image.Image:
-  """Returns soft noise of (width, height) that JPEG keeps nearly."""
+  """Returns soft noise of (width, height), which JPEG hardly changes."""
   rng = np.random.default_rng(seed)
   small = rng.integers(0, 256, (4, 5, 3), np.uint8)
   return PIL.Image.fromarray(small).resize(size, PIL.Image.Resampling.BICUBIC)
 
 
 def encoded(seed: int, size: tuple[int, int], form: str = 'JPEG') -> bytes:
-  """Returns the picture as the bytes of a file."""
+  """Returns the image as the bytes of a file."""
   buffer = io.BytesIO()
   picture(seed, size).save(buffer, form)
   return buffer.getvalue()
@@ -28,7 +28,7 @@ def encoded(seed: int, size: tuple[int, int], form: str = 'JPEG') -> bytes:
 def examples(
     count: int, seed: int = 0, size: tuple[int, int] | None = None
 ) -> list[tuple[str, bytes, int]]:
-  """Returns (file name, bytes, label) of pictures, of various sizes if none."""
+  """Returns (file name, bytes, label) of images; without `size`, sizes vary."""
   rng = np.random.default_rng(seed)
   made = []
   for index in range(count):

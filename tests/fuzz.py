@@ -1,4 +1,4 @@
-"""What is thrown at the commands and the readers, and what they may answer."""
+"""Inputs for fuzzing the commands and readers, and checks of their answers."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -81,7 +81,7 @@ _WORDS = (
 
 
 def values() -> st.SearchStrategy[str]:
-  """What stands behind the `=` of an override: numbers, words, tuples, text."""
+  """Returns values of overrides: numbers, words, tuples, text."""
   number = st.one_of(
       st.sampled_from(_NUMBERS),
       st.integers(-5, 70).map(str),
@@ -104,7 +104,7 @@ def leaves(
 
 @contextlib.contextmanager
 def bounded(seconds: int, gigabytes: float) -> Iterator[None]:
-  """Fails what takes longer, or makes the process larger than it ever was."""
+  """Fails if the context takes longer, or raises peak memory by more."""
 
   def late(*_):
     raise AssertionError(f'not done after {seconds} s')
@@ -122,14 +122,14 @@ def bounded(seconds: int, gigabytes: float) -> Iterator[None]:
 
 
 def check_line(said: str) -> None:
-  """Checks that a message is one line, of a length that can be read."""
+  """Checks that a message is one line of readable length."""
   said = said.strip()
   assert said and '\n' not in said and 'Traceback' not in said, said
   assert len(said) < 1500, said
 
 
 def answer(command: Callable[[], int]) -> str:
-  """Returns what a guarded command says, '' if it ended well."""
+  """Returns the error message of a guarded command, '' if it succeeds."""
   said = io.StringIO()
   with (
       contextlib.redirect_stderr(said),
@@ -144,10 +144,10 @@ def answer(command: Callable[[], int]) -> str:
 
 
 def few(count: int) -> settings:
-  """Returns the settings of a test of every day: the same examples each time.
+  """Returns the settings of an everyday test: the same examples each time.
 
   Args:
-    count: Of the examples.
+    count: The number of examples.
   """
   return settings(
       max_examples=count,
@@ -164,13 +164,13 @@ def campaign(
     examples: st.SearchStrategy,
     check: Callable[[Any], None],
 ) -> None:
-  """Checks many examples, others each time, and tells their seed.
+  """Checks many examples, different ones each time, and prints their seed.
 
   Args:
-    what: Is fuzzed, for the log.
-    count: Of the examples.
-    examples: What to draw.
-    check: Raises if it finds something.
+    what: A name of what is fuzzed, for the log.
+    count: The number of examples.
+    examples: The strategy that draws them.
+    check: A function that raises if an example fails.
   """
   drawn = random.SystemRandom().randrange(2**32)
   done = 0

@@ -1,4 +1,4 @@
-"""Any value of any field is a recipe or one clear line: words and files."""
+"""Tests that any override or run file is accepted or gets one clear line."""
 
 import copy
 import json
@@ -45,7 +45,7 @@ def _words(pairs):
 
 
 def _resolve(pairs):
-  """Reads and resolves a recipe; what is wrong is a `UserError`."""
+  """Reads and resolves a recipe; the only error allowed is a `UserError`."""
   with fuzz.bounded(20, 0.5):
     try:
       recipes.resolve(recipe_files.load(_SPEC, _words(pairs)))
@@ -54,7 +54,7 @@ def _resolve(pairs):
 
 
 def _build(folder, pairs):
-  """Lets the command refuse a config."""
+  """Checks that the command refuses a config and creates no folder."""
   argv = [f'--config={_SPEC}', f'--workdir={folder}', *_words(pairs)]
   with fuzz.bounded(60, 1.0):
     said = fuzz.answer(lambda: train.main(argv))
@@ -63,7 +63,7 @@ def _build(folder, pairs):
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-  """Yields new run folders; nothing is fetched."""
+  """Returns an iterator of new run folders; no data set is prepared."""
   monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
   return (tmp_path / str(number) for number in range(10**9))
 
@@ -99,7 +99,7 @@ def test_many_overrides():
     ],
 )
 def test_what_was_found_is_one_line(word, folders):
-  """Each hung, filled the memory, or ended in a traceback or a long one."""
+  """Each once hung, filled memory, or gave a traceback or an overlong line."""
   _build(next(folders), [word.split('=', 1)])
 
 
@@ -121,13 +121,13 @@ def test_a_process_of_its_own(word, tmp_path):
   assert done.returncode == 2
   *others, line = done.stderr.splitlines()
   assert line.startswith('gswinrmt: ')
-  # JAX may complain of its plugins.
+  # JAX may warn about its plugins.
   assert not [other for other in others if 'gswinrmt_jax' in other]
   assert not list(tmp_path.iterdir())
 
 
 def _mutated(fields, changes):
-  """Returns the JSON with some of its values replaced, or left out."""
+  """Returns the JSON with some of its values replaced or left out."""
   fields = copy.deepcopy(fields)
   for path, value in changes:
     *sections, field = path.split('.')
@@ -156,7 +156,7 @@ _TEXTS = _CHANGES.map(lambda of: json.dumps(_mutated(_RECIPE, of))) | (
 
 
 def _lines(name):
-  """Returns texts for a file of a run: lines left out, replaced, cut."""
+  """Returns texts for a file of a run: spans left out, replaced, repeated."""
   whole = (_GOLDEN / name).read_text()
   other = (
       st.text()
@@ -196,7 +196,7 @@ def _read(folder, name, text):
       assert len(runs) + len(problems) == 1
       for problem in problems:
         fuzz.check_line(problem)
-    except UserError as error:  # There is nothing but what cannot be read.
+    except UserError as error:  # The only run is unreadable.
       fuzz.check_line(str(error))
     try:
       config = run_folder.load_config(folder)

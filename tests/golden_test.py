@@ -1,7 +1,7 @@
-"""Logits and gradients as they were when the oracle agreed with them.
+"""Tests logits and gradients against values that agreed with the oracle.
 
-A later version has to give the same. `python tests/golden_test.py` writes the
-file anew, which only a deliberate change of an equation justifies.
+Later versions must give the same. `python tests/golden_test.py` rewrites the
+file, which only a deliberate change of an equation justifies.
 """
 
 import pathlib
@@ -20,7 +20,7 @@ _FILE = pathlib.Path(__file__).parent / 'data' / 'golden.npz'
 _IMAGES = (3, 45, 64, 3)
 _LABELS = (4, 0, 2)
 NAMES = ('rmt_compact', 'retention_compact', 'swat_compact')
-# Gradients kept whole: one of each kind, some only in one system.
+# Gradients stored in full: one of each kind, some in one system only.
 _WHOLE = (
     'stem/conv0/kernel',
     'stage1/block01/position/kernel',
@@ -36,7 +36,7 @@ _WHOLE = (
 
 
 def _compute(name):
-  """Evaluation logits; training loss; norms of all gradients, some whole."""
+  """Returns eval logits, the loss, gradient norms, and some full gradients."""
   model = gswinrmt_jax.create_model(
       name,
       num_classes=5,
@@ -80,8 +80,8 @@ def test_logits_and_gradients_are_the_golden_ones(name):
   golden = np.load(_FILE)
   actual = _compute(name)
   assert actual.keys() == {k for k in golden.files if k.startswith(name + '/')}
-  # Float32 sums in another order; a bias in front of a BatchNorm has a true
-  # gradient of zero, of which only rounding is left.
+  # Float32 sums may run in another order. The true gradient of a bias before a
+  # BatchNorm is zero, so only rounding is left of it.
   for key, value in actual.items():
     np.testing.assert_allclose(
         value, golden[key], rtol=2e-4, atol=2e-5, err_msg=key

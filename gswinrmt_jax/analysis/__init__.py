@@ -1,1 +1,1 @@
-"""What trained models do inside, measured over a data set."""
+"""Measures the internals of trained models over a data set."""

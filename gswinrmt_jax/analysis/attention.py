@@ -1,15 +1,15 @@
-"""What attention and gates of a trained model do, measured over a data set.
+"""Measures attention and gates of a trained model over a data set.
 
-The Gated-SwinRMT paper argues that a softmax inside a small window has to
-attend to something even where there is nothing to see, and that its gates
-(eq. 5 and 8) undo that. This file measures what can be measured of it. Tokens
+The Gated-SwinRMT paper argues that a softmax inside a small window must attend
+to something, even if no token there is informative, and that its gates (eq. 5
+and 8) undo that. This module measures the observable side of that claim. Tokens
 are grouped by the variance of the image under their window: ten deciles, from
 flat to informative, and one more group for windows that the border or the shift
 cuts smaller. For each stage and group it gives:
 
-  entropy   of the rows of A_w and A_h, normalised to a sum of 1, over the
-            logarithm of the number of keys: 1 is a uniform row
-  row_sum   sum of such a row before that; 1 for a softmax
+  entropy   entropy of the rows of A_w and A_h, normalised to a sum of 1,
+            divided by the logarithm of the number of keys; 1 is a uniform row
+  row_sum   sum of such a row before normalisation; 1 for a softmax
   gate      mean of G1 = sigmoid(x W_g), and the share of it below 0.1
   passed    sum |O * G1| / sum |O|: the share of attention that the gate passes
   swiglu    mean of |v1 SiLU(v2)|, and the share below a tenth of the mean of
@@ -42,11 +42,11 @@ from gswinrmt_jax.models.layers import Dense
 from gswinrmt_jax.ops import axial, positions
 
 DECILES = 10
-GROUPS = DECILES + 1  # The last: windows cut smaller.
+GROUPS = DECILES + 1  # The last group: windows cut smaller.
 
 _PASSES = {axial.WIDTH: 'width', axial.HEIGHT: 'height', None: 'pairs'}
 _CLOSED = 0.1  # A gate below it counts as closed.
-_SAMPLED = 64  # Tokens of a block whose gates the effective rank takes.
+_SAMPLED = 64  # Tokens per block whose gates enter the effective rank.
 _FORMS = ('softmax', 'sigmoid')
 
 
@@ -62,18 +62,19 @@ def analyze(
   """Measures a model over images.
 
   Args:
-    model: Computing in float32.
+    model: The model, computing in float32.
     variables: Its 'params' and 'batch_stats'.
     batches: Images of one size, pixels from 0 to 255.
-    mean: Normalises the images, by channel.
-    std: Standard deviation of the channels.
-    progress: Called with the number of batches done, and of all.
+    mean: Mean of each channel of pixels / 255.
+    std: Standard deviation of each channel.
+    progress: Called with the number of finished batches and of all batches.
 
   Returns:
-    For each stage a dictionary of JSON values: 'tokens', 'window', and the
-    quantities of this module. What depends on the group is a list of 11, the
-    deciles and the windows cut smaller, with None for a group without tokens;
-    for entropies and row sums one such list per pass and head.
+    For each stage, a dictionary of JSON values: 'tokens', 'window' and the
+    quantities listed in the module's docstring. A quantity that depends on the
+    group is a list of 11 values, for the deciles and the windows cut smaller,
+    with None for a group without tokens. Entropies and row sums have one such
+    list per pass and head.
 
   Raises:
     UserError: If the attention weights of the model may be negative.
@@ -113,7 +114,7 @@ def analyze(
     for stage in stages:
       stage.group(images)
     pixels = augment_lib.normalize(jnp.asarray(images), mean=mean, std=std)
-    # Operation by operation, so that every value can be seen.
+    # Without jit, so that every intermediate value can be read.
     with jax.disable_jit(), ops.plain(), nn.intercept_methods(record):
       model.apply(variables, pixels, train=False, mutable=['intermediates'])
     progress(done, len(batches))
@@ -121,7 +122,7 @@ def analyze(
 
 
 def effective_rank(matrix: Float[np.ndarray, 'i j']) -> float:
-  """Returns `exp(-sum p log p)`, `p` the singular values over their sum."""
+  """Returns `exp(-sum p log p)` with `p` the singular values over their sum."""
   values = np.linalg.svd(matrix, compute_uv=False)
   share = values / max(values.sum(), np.finfo(float).tiny)
   return float(np.exp(-np.sum(share * np.log(np.maximum(share, 1e-30)))))
@@ -132,14 +133,14 @@ def window_variance(
     blocks: tuple[Int[np.ndarray, ' y'], Int[np.ndarray, ' x']],
     stride: int,
 ) -> Float[np.ndarray, 'b y x']:
-  """Variance of the grey image under the window of each token.
+  """Returns the variance of the grey image under the window of each token.
 
   Args:
     images: Pixels from 0 to 255; grey is the mean of the channels over 255.
-    blocks: The number of the window that a row, a column of tokens is in.
+    blocks: Window number of each row, and of each column, of tokens.
     stride: Pixels from one token to the next.
   """
-  # Whole numbers: a flat window has exactly no variance.
+  # Sums of integers are exact: a flat window has variance 0.
   grey = images.sum(-1, dtype=np.float64)
   # [window, pixel], 1 where the pixel is in the window.
   inside = [
@@ -154,7 +155,7 @@ def window_variance(
 
 
 class _Stage:
-  """The sums over all images and blocks of one stage."""
+  """Accumulates sums over all images and blocks of one stage."""
 
   def __init__(self, arch: Architecture, stage: int, size: tuple[int, int]):
     self._arch, self._index = arch, stage
@@ -169,7 +170,7 @@ class _Stage:
     self._gates: dict[str, np.ndarray] = {}
 
   def find_deciles(self, batches):
-    """Sets the variances between the deciles of all whole windows."""
+    """Sets the variances that separate the deciles of all whole windows."""
     variance = [
         window_variance(images, self._blocks(shifted), self._stride)[
             :, ~self._cut(shifted)
@@ -183,16 +184,16 @@ class _Stage:
       self._edges = np.quantile(every, inner)
 
   def group(self, images):
-    """Puts the tokens of a batch into groups."""
+    """Assigns the tokens of a batch to groups."""
     for shifted in self._shifts:
       variance = window_variance(images, self._blocks(shifted), self._stride)
-      # A decile holds its upper end: windows without variance are in the first.
+      # A decile includes its upper bound: flat windows are in the first.
       group = np.digitize(variance, self._edges, right=True)
       group[:, self._cut(shifted)] = DECILES
       self._groups[shifted] = np.eye(GROUPS)[group.ravel()]
 
   def see(self, shifted, axis, weights, mask):
-    """Takes the weights of a pass; see `axial.watching`."""
+    """Adds the attention weights of a pass; see `axial.watching`."""
     weights = np.asarray(weights, np.float64)
     keys = np.array(weights.shape[-1])
     if mask is not None:
@@ -200,7 +201,7 @@ class _Stage:
     row_sum = weights.sum(-1)
     share = weights / np.maximum(row_sum, 1e-30)[..., None]
     nats = -(share * np.log(np.maximum(share, 1e-30))).sum(-1)
-    # A row of one key has no choice: its entropy does not count.
+    # A row of one key has no choice, so its entropy does not count.
     choice = np.broadcast_to(keys > 1, nats.shape)
     entropy = nats / np.log(np.maximum(keys, 2))
     name = _PASSES[axis]
@@ -210,7 +211,7 @@ class _Stage:
     self._add(f'row_sum {name}', shifted, by_token(row_sum))
 
   def see_gate(self, shifted, gate, passed):
-    """Takes the gate's values and what is left of `O` after it, `[b h w c]`."""
+    """Adds the gate's values and the gated `O`, `[b h w c]` each."""
     gate, passed = (np.asarray(x, np.float64) for x in (gate, passed))
     flat = gate.reshape(-1, gate.shape[-1])
     self._add('gate mean', shifted, flat)
@@ -220,14 +221,14 @@ class _Stage:
     self._add('passed', shifted, passed.sum(1)[:, None], whole.sum(1)[:, None])
 
   def see_value(self, shifted, value):
-    """Takes `v1 SiLU(v2)` of eq. 8, `[b h w c]`."""
+    """Adds `v1 SiLU(v2)` of eq. 8, `[b h w c]`."""
     value = np.abs(np.asarray(value, np.float64))
     flat = value.reshape(-1, value.shape[-1])
     self._add('swiglu mean', shifted, flat)
     self._add('swiglu closed', shifted, flat < _CLOSED * flat.mean())
 
   def sample(self, block, gate):
-    """Keeps the gates of some tokens of a block, of the first batch."""
+    """Stores the gates of some tokens of a block, from the first batch."""
     flat = np.asarray(gate, np.float64).reshape(-1, gate.shape[-1])
     step = max(1, len(flat) // _SAMPLED)
     self._gates.setdefault(block, flat[::step][:_SAMPLED])
@@ -259,7 +260,7 @@ class _Stage:
     return found
 
   def _blocks(self, shifted):
-    """Window numbers of the rows and of the columns of tokens."""
+    """Returns the window number of each row, and of each column, of tokens."""
     numbers = []
     for extent in self._tokens:
       shift = self._arch.window_size // 2 if shifted else 0
@@ -269,7 +270,7 @@ class _Stage:
     return tuple(numbers)
 
   def _cut(self, shifted):
-    """Which tokens, `[y x]`, are in a window smaller than the others."""
+    """Returns a mask `[y x]` of the tokens in windows that are cut smaller."""
     sizes = []
     for block, extent in zip(self._blocks(shifted), self._tokens, strict=True):
       whole, _ = axial.effective_window(extent, self._window, 0)
@@ -277,7 +278,7 @@ class _Stage:
     return sizes[0][:, None] | sizes[1]
 
   def _by_token(self, axis):
-    """Returns a function from rows of a pass to `[token, head]`."""
+    """Returns a function that reshapes rows of a pass to `[token, head]`."""
     order = {
         axial.WIDTH: (0, 1, 3, 2),  # b row n column
         axial.HEIGHT: (0, 3, 1, 2),  # b column n row
@@ -289,10 +290,10 @@ class _Stage:
     return self._arch.num_heads[self._index]
 
   def _add(self, name, shifted, values, weights=None):
-    """Adds `[token, k]` to the sums `[group, k]` of its numerator and weight.
+    """Adds values and weights `[token, k]` to their sums `[group, k]`.
 
-    The mean is `sum(values) / sum(weights)`; where weights say whether a value
-    counts, the others count as 0.
+    The mean is `sum(values) / sum(weights)`. Boolean weights select the values
+    that count.
     """
     group = self._groups[shifted]
     if weights is None:
@@ -304,7 +305,7 @@ class _Stage:
     self._sums[name] = [a + b for a, b in zip(old, added, strict=True)]
 
   def _decay(self, blocks):
-    """Rates gamma and their reach by head: the mean of passes and blocks."""
+    """Returns gamma and reach by head, the mean of passes and blocks."""
     arch = self._arch
     if arch.decay == 'none':
       return None
@@ -319,7 +320,7 @@ class _Stage:
     }
 
   def _rank(self, blocks):
-    """Mean effective ranks over heads and blocks; the most is channels/head."""
+    """Returns mean effective ranks over heads and blocks, and their bound."""
     without, gated = [], []
     for name, block in blocks.items():
       w_v, w_o = (
@@ -327,7 +328,7 @@ class _Stage:
           for each in ('value', 'out')
       )
       for head in np.split(np.arange(len(w_v)), self._heads()):
-        # Small factors with the same singular values.
+        # Small matrices whose product has the same singular values.
         right = np.linalg.qr(w_v[:, head], mode='r')
         left = np.linalg.qr(w_o[head].T, mode='r')
         without.append(effective_rank(right @ left.T))

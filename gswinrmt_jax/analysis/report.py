@@ -1,4 +1,4 @@
-"""Analyses of trained models: JSON, a page of plots each, one table of all."""
+"""Analyses of trained models: JSON and plots of each, one table of all."""
 
 from collections.abc import Sequence
 import itertools
@@ -16,7 +16,7 @@ from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import load as weights_lib
 
 _BATCH_SIZE = 50
-_COLORS = ('C0', 'C1')  # the two passes; attention over all pairs has one
+_COLORS = ('C0', 'C1')  # of the two passes; full attention has one
 _COLUMNS = (
     'stage',
     'entropy',
@@ -43,25 +43,26 @@ def analyze_runs(
   """Analyzes models, writes a report of each, and prints a table of all.
 
   Args:
-    sources: Runs or weights, as `evaluate_run` takes them.
-    step: As for `evaluate_run`, as are the next four.
-    which: See there.
-    data: See there.
-    split: See there.
-    data_dir: See there.
-    images: How many images to measure, from the start of the split.
-    out: Folder of the reports; None takes that of each run, or the current one
-      for weights that are not a run.
-    terminal: Where progress and table go.
+    sources: Runs or weights, as in `evaluate_run`.
+    step: As in `evaluate_run`.
+    which: As in `evaluate_run`.
+    data: As in `evaluate_run`.
+    split: As in `evaluate_run`.
+    data_dir: As in `evaluate_run`.
+    images: Number of images to measure, from the start of the split.
+    out: Folder of the reports; None takes each run's folder, or the current
+      folder for weights without a run.
+    terminal: Receives the progress and the table.
 
   Returns:
-    The reports: where the weights are from, and the stages of
-    `attention.analyze`. Each is written to `analysis_SPLIT.json` with a page of
-    plots in `analysis_SPLIT.png`; of several models in one `out`, after their
-    names.
+    The reports: the source of the weights, the data, and the stages of
+    `attention.analyze`. Each is written to `analysis_SPLIT.json`, with a page
+    of plots in `analysis_SPLIT.png`. In an `out` shared by several models, file
+    names begin with the name of the model.
 
   Raises:
-    UserError: If weights, data or the attention form do not allow it.
+    UserError: If weights or data cannot be used, or the attention form cannot
+      be analysed.
   """
   terminal = terminal or Terminal()
   if out is not None:
@@ -95,9 +96,9 @@ def analyze_runs(
 def table(reports: Sequence[dict[str, Any]]) -> str:
   """Returns the text table of several reports, one line per stage.
 
-  Two values joined by an arrow are the flattest and the most informative
-  decile; of the reach, the start of training and now; of the rank, without and
-  with the gate.
+  An arrow joins the values of the flattest and the most informative decile; for
+  the reach, at the start of training and now; for the rank, without and with
+  the gate.
   """
   rows = [('', *_COLUMNS)]
   for report in reports:
@@ -230,7 +231,7 @@ def _by_group(axes, values, color, label, width):
 
 
 def _mean(passes):
-  """Mean over passes and heads of each group."""
+  """Returns the mean over passes and heads for each group."""
   rows = np.array(list(itertools.chain(*passes.values())), float)
   return [None if np.isnan(value) else value for value in rows.mean(0)]
 

@@ -1,1 +1,1 @@
-"""How fast training and inference are."""
+"""Measures the speed of training and inference."""

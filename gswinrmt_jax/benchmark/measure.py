@@ -1,7 +1,7 @@
-"""Several programs timed in one run, turn by turn, so that they share noise.
+"""Times several programs interleaved in one run, so that they share noise.
 
-A clock that runs faster for one program than for the other (a warmer chip, a
-neighbour on the machine) is the usual cause of a wrong ratio.
+The usual cause of a wrong ratio is a machine that is slower for one program
+than for the other, from a warmer chip or from other load.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from gswinrmt_jax.benchmark import record, worker
 from gswinrmt_jax.benchmark.worker import Spec
 
-_MIN_CALLS = 2  # of a warm-up, however long a call takes
+_MIN_CALLS = 2  # in a warm-up, however long a call takes
 _RATES = {'matmul': 'flops', 'copy': 'bytes'}  # task -> unit
 
 
@@ -21,7 +21,7 @@ def warm_up(program: worker.Worker, seconds: float) -> int:
   """Calls a program for at least `seconds`.
 
   Returns:
-    How many calls take about that long, at least one.
+    The number of calls that take about that long, at least one.
   """
   calls, done, total = 1, 0, 0.0
   while True:
@@ -29,7 +29,7 @@ def warm_up(program: worker.Worker, seconds: float) -> int:
     done, total = done + calls, total + spent
     per_call = spent / calls
     if total >= seconds and done >= _MIN_CALLS:
-      # By the last stretch: the first calls are slower.
+      # From the last stretch, since the first calls are slower.
       return max(1, round(seconds / per_call))
     remaining = round((seconds - total) / per_call)
     calls = max(1, min(2 * calls, remaining))
@@ -44,13 +44,13 @@ def interleaved(
   """Times warm programs in turn: A B C, A B C, and so on.
 
   Args:
-    programs: What to time.
-    calls: Of each program in a round.
+    programs: The programs to time.
+    calls: Calls of each program in a round.
     repeats: Number of rounds.
     say: Receives a line after each round.
 
   Returns:
-    For each program its seconds per call, by round.
+    For each program, its seconds per call in each round.
   """
   taken = [[] for _ in programs]
   for repeat in range(repeats):
@@ -61,10 +61,10 @@ def interleaved(
 
 
 def figures(seconds: Sequence[float]) -> dict[str, Any]:
-  """Returns the median over the rounds, and half the quartiles' distance by it.
+  """Returns the median over rounds, and half the quartile range relative to it.
 
   Args:
-    seconds: Per call, one for each round.
+    seconds: Seconds per call in each round.
   """
   low, median, high = np.percentile(seconds, (25, 50, 75))
   return {
@@ -75,16 +75,17 @@ def figures(seconds: Sequence[float]) -> dict[str, Any]:
 
 
 def compare(rows: Sequence[dict[str, Any]], flops: float) -> None:
-  """Adds what relates a measured row to the others and to the machine.
+  """Adds throughput, relative speed and model FLOP utilisation to each row.
 
-  - 'relative': images per second over those of the first program: the median
-    of the ratios within a round. The timings of a round are neighbours in
-    time, so their ratio is steadier than the ratio of two medians.
-  - 'mfu': FLOP of the model's products (two per multiply-accumulate, three
-    passes in training) per second, over the measured matmul rate.
+  - 'images_per_second': the median over rounds.
+  - 'relative': throughput over that of the first program, as the median of the
+    ratios within a round. The timings of a round are close in time, so their
+    ratio is steadier than the ratio of two medians.
+  - 'mfu': FLOP per second of the model's matmuls and convolutions (two per
+    multiply-accumulate, three passes in training) over the matmul rate.
 
   Args:
-    rows: With `figures` and 'facts', or 'not_measured'.
+    rows: Rows with `figures` and 'facts', or with 'not_measured'.
     flops: The matmul rate, FLOP per second.
   """
   for row in rows:
@@ -125,14 +126,14 @@ class Bench:
     """Starts the processes that measure the rates.
 
     Args:
-      repeats: Rounds.
+      repeats: Number of rounds.
       seconds: Length of each program's turn in a round, and of its warm-up.
       threads: Cores of every process; None for all.
-      dtype: Of the computation; None for the platform's default.
+      dtype: Computation dtype; None for the platform's default.
       say: Receives progress and tables.
 
     Raises:
-      worker.WorkerError: If one does not run.
+      worker.WorkerError: If a process fails.
     """
     self._repeats, self._seconds, self.say = repeats, seconds, say
     self._cores = worker.choose_cores(threads)
@@ -150,15 +151,16 @@ class Bench:
     self._stack.close()
 
   def measure(self, specs: Mapping[str, Spec]) -> dict[str, Any]:
-    """Times programs in turn, and the rates in the same rounds; says a table.
+    """Times programs and the machine's rates in the same rounds; says a table.
 
     Args:
-      specs: By name; dtype and platform are filled in.
+      specs: Specs by name; dtype and platform are filled in.
 
     Returns:
-      'rows', one per program: its spec, then `figures` and `compare`, or
-      'not_measured' and why it could not be built or failed; 'rates', FLOP per
-      second of a matmul and bytes per second of a copy; 'rates_spread'.
+      'rows', one per program: its spec with the results of `figures` and
+      `compare`, or in 'not_measured' why it could not be built or failed;
+      'rates', FLOP per second of a matmul and bytes per second of a copy; and
+      'rates_spread', their spreads.
     """
     shared = {name: self.facts[name] for name in ('dtype', 'platform')}
     rows, running = [], []

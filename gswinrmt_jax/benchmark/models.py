@@ -1,4 +1,4 @@
-"""Which programs are timed together: models, runs, convolutions."""
+"""Times groups of programs together: models, runs, convolutions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import itertools
@@ -20,8 +20,8 @@ def spec(model: str, task: str, **shape: int) -> dict[str, Any]:
   """Returns the spec of a named model; latency is that of one image.
 
   Args:
-    model: Name.
-    task: As in `programs`.
+    model: Name of the model.
+    task: A task of `programs`.
     **shape: 'batch', 'image_size' and 'classes'.
   """
   found = {'task': task, 'model': model, 'fields': {}, **shape}
@@ -34,10 +34,10 @@ def beside_peers(
   """Measures each model together with its peers.
 
   Args:
-    bench: Where.
-    specs: Of models.
-    peers: 'plain', the same without faster implementations; 'eager' and
-      'compile', its twin in PyTorch; else models of timm.
+    bench: Times the programs.
+    specs: Specs of models.
+    peers: 'plain', the same model without faster implementations; 'eager' and
+      'compile', its twin in PyTorch; any other name, a model of timm.
   """
   groups = []
   for one in specs:
@@ -80,7 +80,7 @@ def runs(
 
 
 def _run_spec(folder):
-  """The weights do not change the latency, so they are not read."""
+  """Returns a run's spec; weights do not affect latency and are not read."""
   card = load.run_card(folder, run_folder.load_config(folder))
   height, width = card.image_size
   if height != width:
@@ -92,10 +92,10 @@ def _run_spec(folder):
 
 
 def depthwise(bench: measure.Bench) -> dict[str, Any]:
-  """Measures depthwise convolutions and their gradients, both ways.
+  """Measures depthwise convolutions with their gradients in both forms.
 
-  The maps are those of a large model's first stage and of CIFAR-10's second;
-  on an accelerator, of a whole batch.
+  The shapes are those of a large model's first stage, with fewer images on a
+  CPU, and of the second stage on CIFAR-10.
   """
   images = 8 if bench.platform == 'cpu' else 128
   shapes = ((images, 56, 56, 128), (128, 8, 8, 64))

@@ -1,4 +1,4 @@
-"""Training with its input pipeline, compared with one repeated batch."""
+"""Compares training with its input pipeline to training on one batch."""
 
 from collections.abc import Sequence
 import concurrent.futures
@@ -16,8 +16,8 @@ from gswinrmt_jax.data.prepare import class_folders, writer
 from gswinrmt_jax.errors import UserError
 
 DATA = 'synthetic'  # name of the data set
-SMALL = 32  # pixels; such images are stored at the size they are trained on
-_STORED = (500, 375)  # a common size of ImageNet's pictures
+SMALL = 32  # pixels; images up to this size are stored at their training size
+_STORED = (500, 375)  # a common width and height of ImageNet's images
 _QUALITY = 95  # gives files of about ImageNet's size
 
 
@@ -32,11 +32,11 @@ def measure(
   """Measures each model without input pipeline, then with each storage.
 
   Args:
-    bench: Where.
-    specs: Of models.
+    bench: Times the programs.
+    specs: Specs of models.
     storages: Values of `config.data.storage`.
-    images: How many synthetic images.
-    workers: Processes that decode; None for the recipe's number.
+    images: Number of synthetic images.
+    workers: Number of decoding processes; None takes the recipe's.
 
   Raises:
     UserError: If there are fewer images than classes.
@@ -73,14 +73,14 @@ def measure(
 def make_data(
     folder: pathlib.Path, count: int, *, classes: int, width: int, height: int
 ) -> None:
-  """Makes JPEG files and prepares them as the data set `DATA`, split 'train'.
+  """Prepares generated JPEG files as the data set `DATA`, split 'train'.
 
   Args:
     folder: The TFDS data directory.
-    count: How many images, each class in turn.
-    classes: How many classes, at most `count`.
-    width: In pixels.
-    height: In pixels.
+    count: Number of images, assigned to classes in turn.
+    classes: Number of classes, at most `count`.
+    width: Width in pixels.
+    height: Height in pixels.
   """
   with tempfile.TemporaryDirectory(dir=folder) as made:
     pictures = pathlib.Path(made)
@@ -103,7 +103,7 @@ def make_data(
 
 
 def _texture(rng, width, height):
-  """Returns noise at every scale, weaker the finer it is, as in photographs."""
+  """Returns multi-scale noise, weaker at finer scales, as in photographs."""
   total = np.full((height, width, 3), 128.0)
   for cells in (4, 16, 64, 256):
     noise = rng.integers(0, 256, (cells, cells, 3), np.uint8)

@@ -1,11 +1,11 @@
 """The programs of this package that are timed.
 
 A spec has a 'task' and, for a model, 'model', 'fields', 'batch', 'image_size',
-'classes', 'dtype' (None: bfloat16, on a CPU float32) and 'plain' (the model as
-its equations are written, without faster implementations). Task 'pipeline'
-trains as a run does, and its spec also has 'storage' (as `config.data.storage`;
-None to repeat one batch), 'workers' (None: the recipe's) and 'dir', where
-`pipeline.make_data` has put its images.
+'classes', 'dtype' (None: float32 on a CPU, else bfloat16) and 'plain' (the
+model as its equations are written, without faster implementations). Task
+'pipeline' trains as a run does. Its spec also has 'storage' (as
+`config.data.storage`; None to repeat one batch), 'workers' (None: the recipe's)
+and 'dir', the data directory that `pipeline.make_data` wrote.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def build(spec: worker.Spec) -> worker.Program:
   device = jax.devices()[0]
   on_cpu = device.platform == 'cpu'
   if on_cpu:
-    # JAX 0.10 runs CPU programs from its cache on one core.
+    # JAX 0.10 runs cached CPU programs on a single core.
     jax.config.update('jax_compilation_cache_dir', None)
   spec = dict(spec)
   spec['dtype'] = spec.get('dtype') or ('float32' if on_cpu else 'bfloat16')
@@ -62,7 +62,7 @@ def training_step(
 ) -> tuple[nn.Module, jax.stages.Wrapped, tuple[Any, ...]]:
   """Returns a model, its training step, and the step's first arguments.
 
-  The step donates its state and augments nothing. The spec may have 'remat'.
+  The step donates its state and does not augment. The spec may have 'remat'.
   """
   model, values, batch = _model(spec)
   rate = schedule.warmup_cosine(1e-4, warmup_steps=1000, total_steps=10000)
@@ -88,11 +88,11 @@ def _train(spec):
 
 
 class Training:
-  """Trains from step to step, as the training loop does.
+  """Runs consecutive training steps, as the train loop does.
 
   Attributes:
-    state: After the steps so far.
-    metrics: Of the last step.
+    state: Train state after the steps so far.
+    metrics: Metrics of the last step.
   """
 
   def __init__(self, step, state, batches, key):
@@ -100,7 +100,7 @@ class Training:
     self.state, self.metrics = state, None
 
   def __call__(self, calls: int) -> None:
-    """Makes so many steps."""
+    """Runs `calls` steps."""
     for batch in itertools.islice(self._batches, calls):
       self.state, self.metrics = self._step(self.state, batch, self._key)
     jax.block_until_ready((self.state, self.metrics))
@@ -144,7 +144,7 @@ def _facts(spec, model, passes):
 
 
 def _repeated(function, *arguments, wait=False):
-  """Returns `calls -> None`; a CPU always waits, or it would overlap calls."""
+  """Returns `calls -> None`; a CPU always waits, so calls do not overlap."""
   wait = wait or jax.default_backend() == 'cpu'
 
   def run(calls):
@@ -158,7 +158,7 @@ def _repeated(function, *arguments, wait=False):
 
 
 def _matmul(spec):
-  """The rate of products of normal numbers in the model's dtype."""
+  """The rate of matmuls of normally distributed values in the model's dtype."""
   side = _MATMUL_SIDE.get(jax.default_backend(), 8192)
   keys = jax.random.split(jax.random.key(0))
   matrices = [jax.random.normal(k, (side, side), spec['dtype']) for k in keys]
@@ -167,7 +167,7 @@ def _matmul(spec):
 
 
 def _copy(spec):
-  """The rate of memory: an array is read, and written in its place."""
+  """The rate of memory: an array is read and overwritten in place."""
   del spec
   count = _COPIED.get(jax.default_backend(), 2**28)
   array = jax.random.normal(jax.random.key(0), (count,), jnp.float32)
@@ -205,19 +205,19 @@ def _depthwise(spec):
 
 
 def _pipeline(spec):
-  """Training as a run does it: one call is one step, fed by its data."""
+  """Training as in a run: one call is one step with its input pipeline."""
   run = setup.build(recipes.resolve(recipe(spec)))
   return fed_training(run, repeat=spec['storage'] is None)
 
 
 def fed_training(run: setup.Setup, *, repeat: bool) -> worker.Program:
-  """Returns the training of a run.
+  """Returns a program that trains as a run does.
 
-  Before each timing it drops the batches that workers prepared meanwhile.
+  Before each timing, it drops the batches that workers have prefetched.
 
   Args:
-    run: What a run trains with.
-    repeat: Whether to train on the first batch over and over.
+    run: Setup of the run.
+    repeat: Whether to train on the first batch in every step.
   """
   fed = run.train_batches(0)
   try:
@@ -245,7 +245,7 @@ def fed_training(run: setup.Setup, *, repeat: bool) -> worker.Program:
 def recipe(spec: worker.Spec) -> ml_collections.ConfigDict:
   """Returns the recipe of CIFAR-10 or, for larger images, Mini-ImageNet.
 
-  It never validates, and metrics are never due.
+  It never validates and never logs metrics.
   """
   size = spec['image_size']
   small = size <= pipeline.SMALL

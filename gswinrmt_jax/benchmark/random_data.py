@@ -1,4 +1,4 @@
-"""Variables in which nothing is neutral, and images, by numpy."""
+"""Random variables without neutral values, and random images, by NumPy."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ from gswinrmt_jax.models import factory
 def random_variables(
     model: nn.Module, image_shape: tuple[int, int, int], seed: int = 0
 ) -> dict[str, Any]:
-  """Returns float32 variables with which maps stay of order one.
+  """Returns float32 variables that keep feature maps of order one.
 
-  Timing asks for no more, and for two models to be compared, no parameter may
-  be 0 or 1 everywhere. Initialisation under jit takes as long to compile as
-  the training step.
+  That suffices for timing. No parameter is 0 or 1 everywhere, so that two
+  models can be compared. Initialisation under jit would take as long to compile
+  as the training step.
 
   Args:
-    model: Any of the family.
+    model: Any model of this package.
     image_shape: Height, width, channels.
-    seed: Of numpy's generator.
+    seed: Seed of NumPy's generator.
   """
   rng = np.random.default_rng(seed)
   return jax.tree.map_with_path(
@@ -35,7 +35,7 @@ def _leaf(rng, name, shape):
     return rng.uniform(0.5, 1.5, shape)
   noise = rng.normal(size=shape)
   if name == 'kernel':
-    # Convolutions are residual branches of maps that are smooth.
+    # Convolutions are residual branches over smooth feature maps.
     gain = 1.0 if len(shape) == 2 else 0.6
     return gain * noise / np.sqrt(np.prod(shape[:-1]))
   centre, width = {
@@ -50,7 +50,7 @@ def _leaf(rng, name, shape):
 def random_batch(
     batch: int, image_size: int, num_classes: int, seed: int = 0
 ) -> dict[str, np.ndarray]:
-  """Returns normal images, labels, and smoothed targets; never zeros."""
+  """Returns normally distributed images, labels and smoothed targets."""
   rng = np.random.default_rng(seed)
   image = rng.standard_normal((batch, image_size, image_size, 3), np.float32)
   label = rng.integers(num_classes, size=batch).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Where a measurement was made, where it goes, and how it is shown."""
+"""The record of a measurement: its machine, its file and its table."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import datetime
@@ -16,7 +16,7 @@ _HEAD = ('', 'ms', '±', 'img/s', 'relative', 'MFU', 'peak GB')
 
 
 def machine(facts: Mapping[str, Any], threads: int | None) -> dict[str, Any]:
-  """Returns where this runs, and by which command."""
+  """Returns the command, the machine and its software, as JSON values."""
   return {
       'command': ' '.join(['gswinrmt', *sys.argv[1:]]),
       'measured': datetime.datetime.now(datetime.UTC).isoformat('T', 'seconds'),
@@ -46,7 +46,7 @@ def _processor():
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
-  """Returns programs as a Markdown table, with a line per failure below."""
+  """Returns a Markdown table of programs, followed by a line per failure."""
   measured = [_cells(row) for row in found if 'milliseconds' in row]
   failures = [
       f'{row["program"]}: not measured: {row["not_measured"]}'
@@ -70,7 +70,7 @@ def _cells(row):
 
 
 def lay_out(head: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
-  """Returns a Markdown table with columns of one width, aligned right."""
+  """Returns a Markdown table with padded cells, right-aligned but the first."""
   cells = [head, *cells]
   widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
   cells.insert(1, ['-' * width for width in widths])

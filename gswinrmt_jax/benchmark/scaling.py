@@ -1,4 +1,4 @@
-"""How time grows with batch, resolution and depth."""
+"""Measures how time grows with batch, resolution and depth."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def points(axis: str, spec: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
 
   Args:
     axis: 'batch' (images), 'resolution' (pixels a side) or 'depth' (blocks).
-    spec: Of a model.
+    spec: Spec of a model.
   """
   if axis == 'batch':
     values = {max(1, round(spec['batch'] * factor)) for factor in _BATCHES}
@@ -43,8 +43,8 @@ def exponent(macs: Sequence[float], milliseconds: Sequence[float]) -> float:
   """Returns `p` of the best fit `time = a * macs^p`.
 
   Attention within windows of M tokens costs `O(H W M C)`, so the
-  multiply-accumulates grow linearly with tokens, images and blocks. At 1 the
-  time grows with them; below 1, part of the time is something else.
+  multiply-accumulates grow linearly with tokens, images and blocks. At p = 1,
+  the time is proportional to them; below 1, part of the time is overhead.
   """
   return float(np.polyfit(np.log(macs), np.log(milliseconds), 1)[0])
 

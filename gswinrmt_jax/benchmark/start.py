@@ -1,4 +1,4 @@
-"""Start-up time: imports, and training until its first step is logged."""
+"""Measures start-up time: imports, and training until its first logged step."""
 
 import json
 import os
@@ -21,7 +21,7 @@ _IMPORTS = {
 }
 _TRAIN = ('-m', 'gswinrmt_jax.commands.main', 'train')
 _RUN = 'digits_retention:smoke'  # with next to no augmentation
-# As that recipe compiles, and as full recipes do; they differ on a CPU only.
+# Compile effort of that recipe and of full recipes; they differ only on a CPU.
 _STEPS = {
     'first training step': 'quick',
     'first training step, compiled in full': 'full',
@@ -34,11 +34,11 @@ def measure(repeats: int, threads: int | None) -> list[dict[str, Any]]:
   """Times fresh processes in turn: imports, and training until step 1.
 
   Args:
-    repeats: Of each.
+    repeats: Number of timings of each.
     threads: Cores of each process, and of this one from now on; None for all.
 
   Returns:
-    For each its name and seconds: of the import itself, or from the start of
+    For each, its name and seconds: of the import itself, or from the start of
     the process until the first step is logged.
 
   Raises:

@@ -1,8 +1,8 @@
-"""A process for each program that is timed.
+"""Runs each timed program in a process of its own.
 
-One program per process: its peak memory is its own, and two frameworks never
-share threads. Nothing here imports a framework, so that a worker can choose
-its cores first.
+The peak memory is then that of the program, and two frameworks never share
+threads. This module imports no framework, so that a worker can choose its
+cores first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ class Program:
   """A program to be timed, inside its worker.
 
   Attributes:
-    run: Calls the program so often and waits until the work is done.
+    run: Calls the program the given number of times and waits for the results.
     facts: About the program; JSON-serialisable.
     device_peak: Returns the device's peak bytes; None to take the process's.
     ready: Called before each timing and not timed.
@@ -53,10 +53,10 @@ class WorkerError(Exception):
 
 
 class Worker:
-  """A process with a program, seen from outside.
+  """Handle of a process that runs a program.
 
   Attributes:
-    facts: Those of the program, and 'build_seconds'.
+    facts: Facts about the program, and 'build_seconds'.
   """
 
   def __init__(self, spec: Spec, cores: Sequence[int] | None):
@@ -86,15 +86,15 @@ class Worker:
       raise
 
   def run(self, calls: int) -> float:
-    """Calls the program so often; returns the seconds."""
+    """Calls the program `calls` times and returns the seconds."""
     return self._answer(calls)
 
   def peak(self) -> tuple[int | None, str]:
-    """Returns the peak bytes since the build, and whose they are."""
+    """Returns the peak bytes since the build, and 'device' or 'process'."""
     return self._answer(0)
 
   def close(self) -> None:
-    """Ends the process; after a few seconds by a signal."""
+    """Ends the process, after a few seconds by a signal."""
     self._pipe.close()
     self._process.join(_GRACE)
     self._process.terminate()
@@ -117,8 +117,9 @@ class Worker:
 def _serve(pipe, source, spec, cores):
   """Builds a program in the worker, then answers until the pipe closes.
 
-  A number of calls is answered by their seconds, 0 by the peak memory, each
-  with '' or the error that ended the worker.
+  A request is a number of calls, answered with their seconds, or 0, answered
+  with the peak memory. An answer begins with '' or the error that ended the
+  worker.
   """
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C closes the pipe, too
   os.dup2(2, 1)  # frameworks print; standard output is for the tables
@@ -134,7 +135,7 @@ def _serve(pipe, source, spec, cores):
       stack.callback(program.close)
       program.run(1)
       seconds = time.perf_counter() - before
-      # Leaves compilation out of the process's peak, where Linux allows it.
+      # Excludes compilation from the process's peak, where Linux allows it.
       with contextlib.suppress(OSError):
         pathlib.Path('/proc/self/clear_refs').write_text('5')
       pipe.send(('', {**program.facts, 'build_seconds': seconds}))
@@ -176,7 +177,7 @@ def peak(program: Program) -> tuple[int | None, str]:
 
 
 def choose_cores(threads: int | None) -> list[int] | None:
-  """Returns as many cores as threads; None for no choice.
+  """Returns the numbers of `threads` cores; None for None.
 
   Raises:
     UserError: If there are too few, or the system cannot choose cores.

@@ -1,10 +1,10 @@
-"""Measures what attention and gates of trained models do over a data set.
+"""Measures attention and gates of trained models over a data set.
 
 For each stage: the entropy of attention rows in flat and in informative
-windows, the sum of sigmoid weights, the gate and what it passes, the reach of
-the learned decay next to its start, and effective ranks (docs/analysis.md).
-Writes analysis_SPLIT.json and analysis_SPLIT.png for each model, into its run
-folder, and prints one table of all.
+windows, the sum of sigmoid weights, the gate and the share that it passes, the
+reach of the decay at the start of training and now, and effective ranks
+(docs/analysis.md). Writes analysis_SPLIT.json and analysis_SPLIT.png for each
+model into its run folder, and prints one table of all models.
 """
 
 import argparse

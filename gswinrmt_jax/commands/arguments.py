@@ -1,6 +1,6 @@
 """Arguments that several commands take.
 
-Commands import what needs JAX when they run, so that --help does not wait.
+Commands import JAX only when they run, so that --help does not wait for it.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def _step(text):
 
 
 def load_weights(args: argparse.Namespace) -> Any:
-  """Returns the `weights.load.Weights` that `add_weights` declares."""
+  """Returns the `weights.load.Weights` that the arguments name."""
   from gswinrmt_jax.weights import load
 
   return load.load(
@@ -119,7 +119,7 @@ def add_number(
 
 
 def take_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Splits into overrides of a recipe's fields and the other arguments.
+  """Splits arguments into overrides of a recipe's fields and all others.
 
   `--config.FIELD VALUE` becomes `--config.FIELD=VALUE`.
   """

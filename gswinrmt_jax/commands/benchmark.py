@@ -3,21 +3,21 @@
   gswinrmt benchmark --model rmt_t --batch 8 --threads 1 --peers eager
 
 times the training step and inference on JAX's device, interleaved with those of
-other frameworks and with the rates of matmuls and of memory copies:
-medians over the rounds, on random data. Each program has its own process.
+other frameworks and with the machine's matmul and memory copy rates. Results
+are medians over rounds, on random data. Each program has its own process.
 
   --peers plain     the same model as its equations are written, without the
-                    faster forms
+                    faster implementations
   --peers eager     the same model in PyTorch (benchmarks/torch_twin.py), after
                     comparing their outputs; compile: with torch.compile
   --peers NAME      a model of timm, such as swin_base_patch4_window7_224
 
   gswinrmt benchmark --pipeline --model retention_large --workers 8
 
-times training as a run does it, augmentation included: on one repeated batch,
-then with images on the device, in files, and decoded from JPEG when needed.
+times training as in a run, augmentation included: on one repeated batch, then
+with images on the device, in files, and decoded from JPEG on demand.
 
-docs/performance.md says what is timed, and what was found.
+docs/performance.md explains what is timed and lists results.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int | None:
-  """Runs the command; returns 1 if a model of ours could not be measured."""
+  """Runs the command; returns 1 if a program of ours could not be measured."""
   if args.seconds <= 0:
     raise UserError('--seconds must be above 0')
   chosen = [
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int | None:
 
 
 def _check_peers(peers):
-  """Refuses a peer that is not known, before anything is measured."""
+  """Refuses unknown peers before anything is measured."""
   others = [peer for peer in peers if peer not in _PEERS]
   if others and not importlib.util.find_spec('timm'):
     near = did_you_mean(others[0], _PEERS)

@@ -4,7 +4,7 @@ Writes a folder with model.safetensors and config.json, for `evaluate`,
 `predict`, `export`, `label-maps` and `--config.init_from`. RMT-T, S, B and L,
 and the token-label models of the last three, are recognised by their shapes. So
 are segmenters, Semantic FPN or UperNet over an RMT as mmsegmentation stores
-them, but only Python reads these when converted. Prints what was loaded, and
+them; `label-maps` does not take these. Prints the number of arrays loaded, and
 the names of arrays that are missing, left over or of another shape.
 """
 

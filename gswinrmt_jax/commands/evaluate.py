@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint of a run, or weights.
+"""Evaluates a checkpoint of a run, or other weights.
 
 Prints a table of the results and writes them, with the confusion matrix, to a
 JSON file: RUN/evaluation_SPLIT_STEP.json for a run (STEP_ema for the moving

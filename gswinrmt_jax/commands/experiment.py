@@ -5,11 +5,11 @@
   table3-small      the same at 64x64, tiny models, four epochs: for a laptop
   ablation-cifar10  one component changed at a time, on CIFAR-10
   ablation-mini     the same on Mini-ImageNet
-  smoke             tiny models on the digits, to see that all of it runs
+  smoke             tiny models on the digits, to check that everything runs
 
 Runs go to OUT/NAME/RUN_sSEED. The same command skips complete runs and resumes
-the others. If a run fails, the next one starts all the same, and the exit
-status is 1. --config.FIELD=VALUE changes a field of every run.
+the others. If a run fails, the others still run, and the exit status is 1.
+--config.FIELD=VALUE changes a field of every run.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One clear line for what the user can mend, and the end of the process."""
+"""Prints errors that users can fix as one line, and ends the process."""
 
 import atexit
 from collections.abc import Callable, Iterator
@@ -13,29 +13,29 @@ from gswinrmt_jax.errors import explain, interruption, RunError, Stopped
 def exits(main: Callable[[], int]) -> NoReturn:
   """Runs the main function of a program, and ends the process with its status.
 
-  After a failure Python does not shut down in order: it would wait for what XLA
-  still compiles, or crash under it. Exit functions are called.
+  After a failure, the regular shutdown of Python is skipped: it would wait for
+  XLA's ongoing compilations, or crash. Exit functions are still called.
 
   Args:
-    main: Returns the status; above 128, a signal ended it.
+    main: Returns the exit status; above 128, a signal ended it.
   """
   status = main()
   if not status:
     sys.exit()
   try:
     _keep_backends()
-    # Python calls them only when the threads of executors have ended.
+    # Python would call them only after the threads of executors have ended.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-  finally:  # Nobody may read any more.
+  finally:  # The reader of a pipe may be gone, so that flushing fails.
     os._exit(status)
 
 
 def _keep_backends():
-  """Has JAX leave its devices alone at exit, and only part from other hosts.
+  """Keeps JAX's devices open at exit, and disconnects only from other hosts.
 
-  A thread of XLA may still compile, and crashes if its device goes away.
+  A thread of XLA may still compile, and would crash without its device.
   """
   clean_up = getattr(sys.modules.get('jax._src.api'), 'clean_up', None)
   if clean_up:
@@ -55,23 +55,22 @@ class Outcome:
 
 @contextlib.contextmanager
 def reported(interrupted: str = 'interrupted') -> Iterator[Outcome]:
-  """Prints errors of the code inside and notes the exit status.
+  """Prints errors of the code inside and records the exit status.
 
-  A `UserError`, or one of the operating system's, is printed as
-  `gswinrmt: MESSAGE` and gives 2, as does the end of the memory, or 1 if a run
-  began and could not go on; Ctrl-C gives 130, a signal n that ended a run in
-  order 128 + n.
+  A `UserError`, an error of the operating system or a lack of memory is printed
+  as `gswinrmt: MESSAGE` and gives 2, or 1 if it ended a run that had begun.
+  Ctrl-C gives 130; a signal n that ended a run in order gives 128 + n.
 
   Args:
-    interrupted: What to say after Ctrl-C.
+    interrupted: Message after Ctrl-C.
 
   Yields:
     The outcome, whose status is final at the end.
   """
   from absl import logging
 
-  # Orbax warns of settings that are as they should be, and logs with their
-  # tracebacks errors that it raises as well.
+  # Orbax warns about correct settings, and logs errors with their tracebacks
+  # although it also raises them.
   logging.set_verbosity(logging.FATAL)
   outcome = Outcome()
   try:
@@ -95,8 +94,8 @@ def guarded(
   """Runs a command as `reported` does and returns its exit status.
 
   Args:
-    command: What to run; returns the status, None for 0.
-    interrupted: What to say after Ctrl-C.
+    command: Function to run; returns the status, None for 0.
+    interrupted: Message after Ctrl-C.
   """
   with reported(interrupted) as outcome:
     outcome.status = command() or 0
@@ -117,6 +116,6 @@ def _end(signalled, interrupted):
 
 
 def _print(text):
-  # The terminal may be gone; the status still tells.
+  # The terminal may be gone; the exit status still tells what happened.
   with contextlib.suppress(OSError):
     print(text, file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Makes label maps of a data set, to train other models with token labels.
+"""Writes label maps of a data set, to train other models with token labels.
 
-The teacher is a token-label model of this package; docs/token_labels.md says
-how to write maps of any other teacher.
+The teacher is a token-label model of this package. docs/token_labels.md
+explains how to write the maps of any other teacher.
 """
 
 import argparse

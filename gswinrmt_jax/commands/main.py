@@ -10,8 +10,8 @@ import gswinrmt_jax
 from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.errors import did_you_mean, UserError
 
-# Name -> what it does, by group. Each is a module here with
-# `add_arguments(parser)` and `run(args)`, imported when it is called; `train`
+# Name -> description, by group. Each command is a module of this package with
+# `add_arguments(parser)` and `run(args)`, imported when it is called. `train`
 # parses its own arguments.
 _GROUPS = {
     'data and training': {
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: Arguments, without the program's name; None takes the process's.
 
   Returns:
-    The exit status, by `guard.guarded`.
+    The exit status, see `guard.guarded`.
   """
   argv = list(sys.argv[1:] if argv is None else argv)
   name = argv[0] if argv else ''
@@ -98,7 +98,7 @@ def _usage():
 
 
 def _parse(parser, argv):
-  """Parses; a command that has `overrides` takes --config.FIELD=VALUE."""
+  """Parses arguments; commands with `overrides` take --config.FIELD=VALUE."""
   if parser.get_default('overrides') is None:
     return parser.parse_intermixed_args(argv)
   overrides, argv = arguments.take_overrides(argv)
@@ -108,7 +108,7 @@ def _parse(parser, argv):
 
 
 class _Parser(argparse.ArgumentParser):
-  """Reports mistakes as `UserError`, in one line."""
+  """Reports mistakes as a `UserError` of one line."""
 
   def error(self, message):
     prefix, unknown = 'unrecognized arguments: ', ''

@@ -1,13 +1,13 @@
 """Predicts the classes of images, the most probable first, or of their pixels.
 
-Images may be of any size and format. They are resized and cropped as in
-evaluation: with the weights' own crop, or, where training did not crop, so that
-their middle fills the model's image. An image that cannot be read is named and
-skipped; the exit status is then 1. --maps also draws what the model looks at.
+Images may have any size and format. They are preprocessed as in evaluation:
+resized and centre-cropped with the weights' own crop or, if it is 0, resized
+ignoring aspect ratio. An image that cannot be read is named and skipped; the
+exit status is then 1. --maps also draws what the model looks at.
 
-For each image NAME.jpg a segmenter writes NAME_overlay.png, the image in the
+For each image NAME.jpg, a segmenter writes NAME_overlay.png, the image in the
 colours of its classes with a legend, and NAME_labels.png, whose values are the
-classes, and prints the share of each class. --image-size is then the shorter
+classes. It prints the share of each class. --image-size is then the shorter
 side, and --top and --maps do not apply.
 """
 
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
   loaded = loaded_model.from_weights(weights, args.image_size)
   if point and not segments:
     _check_point(point, loaded.image_size)
-  terminal = Terminal(sys.stderr)  # stdout has the predictions alone.
+  terminal = Terminal(sys.stderr)  # stdout has only the predictions.
   terminal.say(f'weights: {loaded.origin}')
   options = {} if segments else {'top': args.top or 5}
   with terminal.busy('Compiling the model and predicting'):

@@ -1,10 +1,10 @@
 """Writes a data set in the format that training and TFDS read.
 
-TFDS is TensorFlow Datasets. Training prepares cifar10 by itself when it is
-missing. Images of your own, ImageNet and mini-ImageNet are prepared from local
+TFDS is TensorFlow Datasets. Training prepares cifar10 by itself if it is
+missing. Your own images, ImageNet and mini-ImageNet are prepared from local
 copies: every image is decoded once to check it, and its bytes are stored
-unchanged. For segmentation, an image and the file that labels its pixels have
-the same name, up to the suffix.
+unchanged. For segmentation, an image and its label image have the same name,
+except for the suffix.
 
   gswinrmt prepare cifar10                       download (170 MB)
   gswinrmt prepare cifar10 --archive cifar-10-binary.tar.gz
@@ -20,7 +20,7 @@ the same name, up to the suffix.
   gswinrmt prepare imagenet --images DIR         official tars, or class folders
   gswinrmt prepare mini_imagenet --images DIR    few-shot release, or folders
 
-docs/data.md says what DIR may look like, and what is checked.
+docs/data.md describes the layouts of DIR and what is checked.
 """
 
 import argparse

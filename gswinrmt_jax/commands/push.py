@@ -3,9 +3,9 @@
   gswinrmt push runs/cifar10_retention OWNER/NAME --license apache-2.0
 
 Uploads model.safetensors, config.json and a model card with the measured
-results, and creates the repository if there is none. `hf auth login` stores the
-access token. Weights that were not trained here, such as converted RMT weights,
-are refused.
+results. Creates the repository if it does not exist. `hf auth login` stores the
+access token. Weights that do not come from a run, such as converted RMT
+weights, are refused.
 """
 
 import argparse

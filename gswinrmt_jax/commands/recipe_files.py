@@ -21,7 +21,7 @@ _PACKAGE = pathlib.Path(__file__).parent.parent
 
 
 def folder() -> pathlib.Path:
-  """Returns where the recipes are: in the package, or next to it in a clone."""
+  """Returns the folder of recipes: in the package, or next to it in a clone."""
   inside = _PACKAGE / 'configs'
   return inside if inside.is_dir() else _PACKAGE.parent / 'configs'
 
@@ -39,7 +39,8 @@ def find(name: str) -> pathlib.Path:
   """Returns the file of a recipe, given its path or its bare name.
 
   Raises:
-    UserError: If there is no such file; names the nearest one, or all.
+    UserError: If there is no such file; the message suggests the nearest one or
+      lists all.
   """
   path = pathlib.Path(name)
   if path.is_file() and path.suffix == '.py':
@@ -76,7 +77,7 @@ def load(spec: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
     overrides: Arguments of the form `--config.FIELD=VALUE`.
 
   Raises:
-    UserError: If file, argument, field or value are not as they should be.
+    UserError: If file, argument, field or value are invalid.
   """
   from absl import flags
   from ml_collections import config_flags
@@ -84,7 +85,7 @@ def load(spec: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   name, _, argument = spec.partition(':')
   config = _get_config(find(name), argument or None)
   kinds = {override: _kind(config, override) for override in overrides}
-  # Separate flags: nothing of another library's is accepted or listed.
+  # Separate flags, so that those of other libraries are not accepted or listed.
   values = flags.FlagValues()
   argv = ['train', *overrides]
   try:
@@ -105,7 +106,7 @@ def _kind(config, override):
   """Returns the type of the field that an override names.
 
   Raises:
-    UserError: If there is no such field, or it is a section of them.
+    UserError: If there is no such field, or it is a group of fields.
   """
   path = override.partition('=')[0].partition('.')[2]
   *sections, field = path.split('.')
@@ -123,7 +124,7 @@ def _kind(config, override):
 
 
 def _get_config(path, argument):
-  """Runs the recipe file; a mistake in it is the user's to mend."""
+  """Runs the recipe file; a mistake in it is the user's to fix."""
   module_spec = importlib.util.spec_from_file_location('recipe', path)
   module = importlib.util.module_from_spec(module_spec)
   try:
@@ -142,10 +143,10 @@ def _one_line(error):
 
 
 def nearest_field(path: str, paths: Iterable[str]) -> str:
-  """Suggests the field meant, by its path or by its last word alone.
+  """Suggests a field for a mistyped one, by its path or only by its last word.
 
   Args:
-    path: What was written, such as 'learning_rate' or 'model.dephts'.
+    path: The field as typed, such as 'learning_rate' or 'model.dephts'.
     paths: All fields, such as 'optimizer.learning_rate'.
 
   Returns:

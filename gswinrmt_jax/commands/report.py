@@ -1,8 +1,8 @@
 """Compares runs with the results of the paper.
 
 Writes report.md, with tables and plots, into a folder. DIR is a run folder,
-a folder of them (such as the OUT/NAME of `experiment`), or a folder of JSON
-files made by results/collect.py. Runs need not be complete: the report says
+a folder of run folders (such as OUT/NAME of `experiment`), or a folder of JSON
+files written by results/collect.py. Runs need not be complete: the report lists
 what is missing.
 """
 

@@ -1,16 +1,17 @@
-"""Lists models: parameters, multiply-accumulates, and the papers' figures.
+"""Lists models with parameters, multiply-accumulates and the papers' values.
 
-MACs are multiply-accumulates of convolutions, linear layers and attention, with
-5 and 2 operations per element of a layer norm and a batch norm. The RMT paper
-prints them in units of 2^30 and calls them GFLOPs; GMACs are units of 10^9.
-GFLOP counts two operations for a multiply-accumulate, in units of 10^9.
-Attention in windows is counted by its windows.
+MACs are multiply-accumulates of convolutions, linear layers and attention, plus
+5 operations per element of a layer norm and 2 per element of a batch norm. The
+RMT paper prints them in units of 2^30 and calls them GFLOPs; GMACs are units of
+10^9. GFLOP counts two operations per multiply-accumulate, in units of 10^9.
+Attention in windows is counted within the windows.
 
---dense lists the segmenters and detectors of the RMT paper. Its FLOPs of these
-are MACs in units of 10^9 without attention, which the counters of
-mmsegmentation and mmdetection do not see; the next column counts all. The paper
-rounds its figures or truncates them. Parameters of UperNet include its
-auxiliary head, which acts in training alone. Detectors are counted, not built.
+--dense lists the segmenters and detectors of the RMT paper. For these, its
+FLOPs are MACs in units of 10^9 without attention, which the counters of
+mmsegmentation and mmdetection do not see; the next column includes it. The
+paper rounds or truncates its values. Parameters of UperNet include its
+auxiliary head, which is used only in training. Detectors are counted without
+being built.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from gswinrmt_jax.errors import did_you_mean, UserError
 
 
 class Setting(NamedTuple):
-  """Where a paper uses a model, and the figures it prints, '' for none."""
+  """Where a paper uses a model, and the values it prints; '' for none."""
 
   num_classes: int = 1000
   image_size: int = 224
@@ -55,12 +56,12 @@ _COCO_SIZE = (800, 1280)
 
 
 class Dense(NamedTuple):
-  """A segmenter or a detector of the paper, with the figures it prints.
+  """A segmenter or a detector of the paper, with the values it prints.
 
   Attributes:
     head: A head of `create_segmenter`, or a name in `detectors.DETECTORS`.
     model: The backbone.
-    size: Height and width that the operations are for.
+    size: Height and width for which operations are counted.
     parameters: In millions.
     macs: In units of 10^9.
   """
@@ -115,7 +116,7 @@ def setting(name: str) -> Setting:
   """Returns where a paper uses a model.
 
   Raises:
-    UserError: If there is no such model; suggests the nearest.
+    UserError: If there is no such model; the message suggests the nearest.
   """
   if name not in _SETTINGS:
     near = did_you_mean(name, _SETTINGS)

@@ -42,8 +42,8 @@ examples:
 
 _JOINING = ('coordinator', 'processes', 'process')
 _OPTIONS = ('config', 'workdir', 'help', *_JOINING)
-_WIDTH = 100  # characters of a line of the list of fields
-_LONGEST = 120  # characters of a folder that is named by its fields
+_WIDTH = 100  # characters per line in the list of fields
+_LONGEST = 120  # most characters of a folder named by its changed fields
 
 
 def main(
@@ -53,7 +53,7 @@ def main(
 
   Args:
     argv: Arguments, without the program's name; None takes the process's.
-    program: How the user called it.
+    program: The command that the user called.
 
   Returns:
     The exit status.
@@ -82,11 +82,11 @@ def main(
 
 
 def _workdir(chosen, spec, config):
-  """Returns the folder of --workdir: 'auto', another one, or by default."""
+  """Returns the run folder: --workdir, the one for 'auto', or the default."""
   default = recipe_files.default_workdir(spec)
   if chosen != 'auto':
     return pathlib.Path(chosen or default)
-  # Fields that change no result do not count: a run may resume with others.
+  # Fields that change no result do not count: a run may resume with new values.
   free = recipes.free_fields()
   before = dict(_leaves(recipe_files.load(spec, [])))
   changed = (
@@ -102,7 +102,7 @@ def _workdir(chosen, spec, config):
 
 
 def _short(path):
-  """Returns the last word of a path; of `model.name` and `data.name` both."""
+  """Returns the last word of a path; for `SECTION.name`, the section."""
   section, _, name = path.rpartition('.')
   return section if name == 'name' else name
 
@@ -219,7 +219,7 @@ def _text(value):
 
 
 def _split(argv):
-  """Splits into `--config` and its like, `--help` and the overrides."""
+  """Splits arguments into options such as `--config`, and the overrides."""
   overrides, rest = arguments.take_overrides(argv)
   options = {}
   while rest:
@@ -241,7 +241,7 @@ def _split(argv):
 
 
 def _meant(argument):
-  """Suggests an option, or a field that was written without `--config.`."""
+  """Suggests an option, or a field that was typed without `--config.`."""
   name = argument.partition('=')[0].lstrip('-').removeprefix('config.')
   if name in _OPTIONS:
     return f' (did you mean --{name}?)'

@@ -1,1 +1,1 @@
-"""Uses of trained weights: prediction, conversion, export, label maps."""
+"""Predicts with, converts and exports trained weights; computes label maps."""

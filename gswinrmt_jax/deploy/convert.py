@@ -1,4 +1,4 @@
-"""From a PyTorch checkpoint of RMT to a folder of weights."""
+"""Converts a PyTorch checkpoint of RMT to a folder of weights."""
 
 from collections.abc import Sequence
 import pathlib
@@ -20,19 +20,19 @@ def convert(
     full_stages: Sequence[int] | None = None,
     terminal: Terminal | None = None,
 ) -> None:
-  """Converts a checkpoint; prints what was loaded and what was not.
+  """Converts a checkpoint and prints which arrays were loaded and which not.
 
   Args:
     source: A file of `torch.save`.
-    folder: The folder to write, whole or not at all.
-    key: Entry of the file to take; None finds it.
-    full_stages: For a model that is not one of the released ones, see
+    folder: The folder to create, atomically; must not exist.
+    key: Entry of the file to take; None searches for it.
+    full_stages: Required for a model that is not a released one, see
       `rmt_checkpoint.recognise`.
     terminal: Where the report is printed.
 
   Raises:
-    UserError: If the file cannot be read, is not an RMT, or lacks
-      arrays of one.
+    UserError: If the folder exists, or the file cannot be read, is not an RMT,
+      or lacks some of its arrays.
   """
   terminal = terminal or Terminal()
   if folder.exists():

@@ -1,4 +1,4 @@
-"""Weights and programs for other software, each checked.
+"""Exports weights and programs for other software, and checks each file.
 
 `model.stablehlo` runs without this package, on CPU and CUDA, for any batch:
 
@@ -27,13 +27,13 @@ from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load, safetensors_file, state_dict, torch_file
 from gswinrmt_jax.weights.load import Weights
 
-# Tolerance of the logits of programs, over the largest of them: other kernels
+# Tolerance of a program's logits, relative to the largest logit: other kernels
 # round differently, by about 1e-6.
 _ROUNDING = 5e-5
-_HALF_ROUNDING = 1e-2  # as above, of parameters in float16
+_HALF_ROUNDING = 1e-2  # the same for float16 parameters
 _PLATFORMS = ('cpu', 'cuda')  # of stablehlo
 
-# Logits of an image are [b k], of its pixels [b h w k].
+# Logits are [b k] from a classifier, [b h w k] from a segmenter.
 Program = Callable[[UInt8[Array, 'b h w 3'], Any], Float[Array, 'b *hw k']]
 
 
@@ -48,19 +48,19 @@ def export(
   """Writes weights in one format, with `config.json` and a model card.
 
   Args:
-    weights: What to write.
+    weights: The weights to write.
     file_format: One of `FORMATS`.
     folder: Created if it does not exist; files of the same format are replaced.
-    terminal: Where to print what was written, and how far its logits are off.
-    about: What the model card says that the weights do not know.
+    terminal: Where the file and the error of its logits are printed.
+    about: Licence and note for the model card.
 
   Returns:
-    The file.
+    The path of the file.
 
   Raises:
-    UserError: If the model has no such format, a library is missing, the folder
-      holds something else, or the file gives other logits than the model. Then
-      the folder is as it was.
+    UserError: If the model does not support the format, a library is missing,
+      the folder holds other files, or the file's logits differ from the
+      model's. The folder is then unchanged.
   """
   terminal = terminal or Terminal()
   _check_folder(folder)
@@ -68,7 +68,7 @@ def export(
   name, write, tolerance = _FORMATS[file_format]
   folder = folder.absolute()
   folder.parent.mkdir(parents=True, exist_ok=True)
-  # Only a file that was checked replaces the one before.
+  # An existing file is replaced only by one that was checked.
   with tempfile.TemporaryDirectory(
       prefix=f'.{folder.name}.', dir=folder.parent
   ) as place:
@@ -100,11 +100,11 @@ def make_program(weights: Weights) -> Program:
   """Returns the function that is exported, from pixels to logits.
 
   Args:
-    weights: The model. Mean and standard deviation of its card are inside.
+    weights: The model. The program normalises images as its card says.
 
   Returns:
     `(uint8 [b h w 3], variables) -> float32 [b k]`, or `[b h w k]` from a
-    segmenter; computed in float32.
+    segmenter. It computes in float32.
   """
   card, model = weights.card, weights.make_model(dtype='float32')
 
@@ -117,7 +117,7 @@ def make_program(weights: Weights) -> Program:
 
 
 def sample_pixels(weights: Weights) -> UInt8[np.ndarray, '2 h w 3']:
-  """Returns the two images of noise on which every export is checked."""
+  """Returns the two noise images on which every export is checked."""
   height, width = weights.card.image_size
   rng = np.random.default_rng(0)
   return rng.integers(0, 256, (2, height, width, 3), np.uint8)
@@ -130,7 +130,7 @@ def model_logits(weights: Weights) -> np.ndarray:
   return np.asarray(program(pixels, weights.variables))
 
 
-# Each of these writes one file and returns the logits that follow from it.
+# Each of these functions writes one file and returns the logits it yields.
 
 
 def _write_safetensors(weights, path):
@@ -140,7 +140,7 @@ def _write_safetensors(weights, path):
 
 
 def _write_half(weights, path):
-  """Writes parameters in half precision, statistics as they are."""
+  """Writes parameters in float16; statistics keep their precision."""
   half = jax.tree.map(
       lambda leaf: np.asarray(leaf, np.float16), weights.variables['params']
   )
@@ -153,7 +153,7 @@ def _write_half(weights, path):
 def _write_torch(weights, path):
   """Writes a state dict that the released RMT code loads.
 
-  That of a segmenter has the names, and is under the key, of mmsegmentation.
+  A segmenter's uses the names and the top-level key of mmsegmentation.
   """
   model = weights.make_model()
   is_segmenter = weights.card.segmenter is not None
@@ -177,9 +177,9 @@ def _write_torch(weights, path):
 
 
 def _write_stablehlo(weights, path):
-  """Writes a program for CPU and CUDA, any batch, with the weights inside."""
+  """Writes a program with its weights, for CPU and CUDA and any batch size."""
   try:
-    import flatbuffers  # noqa: F401  jax.export needs it and does not say so
+    import flatbuffers  # noqa: F401  undeclared dependency of jax.export
     from jax import export as jax_export
   except ImportError as error:
     raise UserError(
@@ -205,7 +205,7 @@ def _write_onnx(weights, path):
     raise UserError(
         f"{error.name} is missing: pip install 'gswinrmt_jax[onnx]'"
     ) from error
-  # It warns of every shape that it leaves to the runtime.
+  # It warns about every shape that is known only at run time.
   logging.getLogger('onnx_ir').setLevel(logging.ERROR)
   height, width = weights.card.image_size
   program = make_program(weights)
@@ -224,7 +224,7 @@ def _write_onnx(weights, path):
   return logits
 
 
-# Format -> its file, its writer, and the tolerance of the logits.
+# Format -> file name, writer, and relative tolerance of the logits.
 _FORMATS = {
     'safetensors': (safetensors_file.NAME, _write_safetensors, 0.0),
     'safetensors-float16': (safetensors_file.NAME, _write_half, _HALF_ROUNDING),
@@ -236,7 +236,7 @@ FORMATS = tuple(_FORMATS)
 
 
 def _check_folder(folder):
-  """Refuses a folder whose config.json or README.md is not of an export."""
+  """Refuses a folder whose config.json or README.md no export wrote."""
   config, readme = folder / card_lib.FILE, folder / model_card.FILE
   foreign = None
   if config.exists() and card_lib.read(config) is None:

@@ -1,4 +1,4 @@
-"""The class of each pixel of an image, as numbers, as a table and drawn."""
+"""The class of each pixel of an image, as an array, a table and an image."""
 
 import dataclasses
 import pathlib
@@ -9,17 +9,17 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gswinrmt_jax.data import label_colors
 
-_LINE, _GAP = 22, 8  # pixels of a line of the legend, and around it
+_LINE, _GAP = 22, 8  # height of a legend line, and its margin, in pixels
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelMap:
   """The class of each pixel of one image.
 
-  Prints as a table of the classes that there are, the largest first.
+  Its text is a table of the classes present, the largest first.
 
   Attributes:
-    image: Its file, or 'image' if it was not read from one.
+    image: Path of the image, or 'image' if it was not read from a file.
     pixels: The image, uint8 `[h w 3]`.
     label: The class of each pixel, uint8 `[h w]`.
     names: Names of all classes, by number.
@@ -31,7 +31,7 @@ class LabelMap:
   names: tuple[str, ...]
 
   def shares(self) -> list[tuple[int, float]]:
-    """Returns the classes that there are, and their shares of the pixels."""
+    """Returns the classes present and their shares, the largest first."""
     counts = np.bincount(self.label.ravel())
     order = np.argsort(-counts, kind='stable')
     return [(int(k), counts[k] / self.label.size) for k in order if counts[k]]
@@ -41,7 +41,7 @@ class LabelMap:
     return '\n'.join([self.image, *rows])
 
   def to_dict(self) -> dict[str, Any]:
-    """Returns JSON values: the image, and the share of each class."""
+    """Returns JSON values: the image and the share of each class."""
     return {
         'image': self.image,
         'classes': [
@@ -51,19 +51,19 @@ class LabelMap:
     }
 
   def labels_image(self) -> Image.Image:
-    """Returns the label map as an image whose values are the classes.
+    """Returns the label map as a palette image whose values are the classes.
 
-    Its palette has the colours of `overlay`.
+    The palette has the colours of `overlay`.
     """
     image = Image.fromarray(self.label, 'P')
     image.putpalette(label_colors.palette(len(self.names)).tobytes())
     return image
 
   def overlay(self) -> Image.Image:
-    """Returns the image half covered by the colours of its classes.
+    """Returns the image blended with the colours of its classes.
 
-    To the right are the colour, the share and the name of each class that there
-    is, as many as fit.
+    A legend to the right shows colour, share and name of the largest classes,
+    as many as fit.
     """
     covered = label_colors.overlay(self.pixels, self.label, len(self.names))
     font = ImageFont.load_default(_LINE - 8)

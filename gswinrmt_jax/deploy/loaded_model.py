@@ -31,10 +31,10 @@ Image = str | pathlib.Path | PIL.Image.Image | UInt8[np.ndarray, 'h w 3']
 class Prediction:
   """The most probable classes of one image, the most probable first.
 
-  Prints as a table of probabilities and names.
+  Its text is a table of probabilities and names.
 
   Attributes:
-    image: Its file, or 'image' if it was not read from one.
+    image: Path of the image, or 'image' if it was not read from a file.
     labels: Class numbers.
     names: Class names.
     probabilities: Softmax over all classes.
@@ -76,8 +76,8 @@ class LoadedModel:
     variables: `{'params', 'batch_stats'}`, float32.
     card: The card of the weights: architecture, mean and standard deviation of
       the channels, measured results.
-    origin: Where the weights come from, in words.
-    image_size: Height and width of the images that the model sees.
+    origin: Description of where the weights come from.
+    image_size: Height and width of the model's input.
   """
 
   model: Backbone
@@ -155,21 +155,22 @@ class LoadedModel:
       *,
       skip: Callable[[str], Any] | None = None,
   ) -> Prediction | list[Prediction]:
-    """Returns the `top` most probable classes of an image, or of each of many.
+    """Returns the `top` most probable classes of one or several images.
 
     Args:
       images: One image as in `pixels`, or a sequence of them, such as uint8
         `[b, h, w, 3]`.
       top: Number of classes; all, if there are fewer.
-      skip: Called with a message for each file of a sequence that cannot be
-        read, which is then left out; None raises.
+      skip: Called with a message for each unreadable file of a sequence, which
+        is then left out; None raises the error instead.
 
     Returns:
       A prediction for one image, a list of them for a sequence.
 
     Raises:
       UserError: If the model has no head, or a file cannot be read.
-      ValueError: If an array is not uint8 pixels, for instance normalised.
+      ValueError: If an array is not uint8 pixels, for instance because it is
+        already normalised.
     """
     if not self.card.num_classes:
       raise UserError(f'{self.origin} is a backbone: it has no classes')
@@ -192,13 +193,14 @@ class LoadedModel:
   def features(
       self, images: Image | Sequence[Image]
   ) -> dict[str, Float[Array, 'b _ _ _']]:
-    """Returns the map after each stage: 'stage1', 'stage2' and so on.
+    """Returns the feature map after each stage: 'stage1', 'stage2' and so on.
 
     Args:
       images: As in `predict`.
 
     Returns:
-      Maps `[b, h / stride, w / stride, c]`, rounded up; b is 1 for one image.
+      Feature maps `[b, h / stride, w / stride, c]`, with sizes rounded up; b is
+      1 for one image.
 
     Raises:
       UserError: If a file cannot be read.
@@ -215,14 +217,14 @@ class LoadedModel:
       folder: pathlib.Path,
       point: tuple[int, int] | None = None,
   ) -> None:
-    """Writes the maps of one image, for its most probable class.
+    """Writes the plots of `maps` for one image and its most probable class.
 
     Args:
       prediction: The prediction for the image.
       image: The image, as in `pixels`.
-      folder: Where the maps are written.
-      point: Pixel (x, y) of the model's image whose attention is shown; None is
-        the middle.
+      folder: Where the plots are written.
+      point: Pixel (x, y) of the model's input whose attention is shown; None
+        takes the middle.
 
     Raises:
       UserError: If the point is outside the image.
@@ -275,9 +277,9 @@ class LoadedSegmenter:
     model: The Linen model.
     variables: `{'params', 'batch_stats'}`, float32.
     card: The card of the weights.
-    origin: Where the weights come from, in words.
-    fit_within: Longer and shorter side that images are brought within; None for
-      images as they are.
+    origin: Description of where the weights come from.
+    fit_within: Bounds of the longer and the shorter side that images are
+      resized to fit; None keeps their size.
   """
 
   model: Segmenter
@@ -315,15 +317,16 @@ class LoadedSegmenter:
       *,
       skip: Callable[[str], Any] | None = None,
   ) -> LabelMap | list[LabelMap]:
-    """Returns the class of each pixel of an image, or of each of many.
+    """Returns the class of each pixel of one or several images.
 
-    The image is resized as in evaluation, and the logits back to its own size.
+    Images are resized as in evaluation, and the logits back to the original
+    size.
 
     Args:
       images: One image, or a sequence of them: paths, PIL images, or pixels
         from 0 to 255, uint8 `[h, w, 3]`.
-      skip: Called with a message for each file of a sequence that cannot be
-        read, which is then left out; None raises.
+      skip: Called with a message for each unreadable file of a sequence, which
+        is then left out; None raises the error instead.
 
     Returns:
       A label map for one image, a list of them for a sequence.
@@ -348,7 +351,7 @@ class LoadedSegmenter:
     size = segmentation.fit(image.size, self.fit_within)
     pixels = segmentation.resize_image(image, size)
     extents = pixels.shape[:2]
-    # Padded, so that many sizes are one program.
+    # Padding lets images of many sizes share one compiled program.
     stride = self.model.arch.stride
     rest = [(0, -side % stride) for side in extents]
     logits = self._logits(
@@ -391,20 +394,20 @@ def load_model(
   Args:
     source: A name in `list_models(pretrained=True)`, a run folder, one of its
       checkpoints (RUN/checkpoints/STEP), a folder of weights, a `.safetensors`
-      file, a `.pth` file of RMT, or `hf-hub:OWNER/NAME[@REVISION]`. What exists
-      as a file or folder comes before a name.
-    image_size: Height and width that images are brought to, or one number for
-      both; None takes the size that the weights were trained for. Above it no
-      margin is cut off. For a segmenter one number, the shorter side of the
-      images, whose longer is at most four times as long.
+      file, a `.pth` file of RMT, or `hf-hub:OWNER/NAME[@REVISION]`. An existing
+      file or folder takes precedence over a name.
+    image_size: Height and width that images are resized to, or one number for
+      both; None takes the size that the weights were trained for. Above that
+      size, no margin is cut off. For a segmenter, one number: the shorter side
+      of the images, whose longer side is at most four times as long.
     dtype: Computation dtype, 'float32' or 'bfloat16'.
     step: For a run: 'best' on validation data, 'latest' or a number.
     which: For a run: 'raw', or 'ema' for the moving average; None takes the one
       with the better validation accuracy at that step.
 
   Raises:
-    UserError: If there are no weights that can be read, or the model does not
-      take images of this size.
+    UserError: If no weights can be read, or the model does not take images of
+      this size.
   """
   weights = weights_lib.load(pathlib.Path(source), step=step, which=which)
   return from_weights(weights, image_size, dtype)
@@ -415,7 +418,7 @@ def from_weights(
     image_size: int | tuple[int, int] | None = None,
     dtype: str = 'float32',
 ) -> LoadedModel | LoadedSegmenter:
-  """Returns what `load_model` returns, for weights that were read.
+  """Returns a model as `load_model` does, from weights already loaded.
 
   Raises:
     UserError: If the model does not take images of this size.
@@ -431,7 +434,7 @@ def from_weights(
 
 
 def _readable(images, read, skip):
-  """Yields images with what `read` makes of them, but for unreadable ones."""
+  """Yields `(image, read(image))`; errors of unreadable images go to `skip`."""
   for image in images:
     try:
       yield image, read(image)
@@ -451,7 +454,7 @@ def _picture(image):
 
 
 def _checked(image):
-  """Returns uint8 pixels; refuses anything that could be normalised already."""
+  """Returns uint8 pixels; refuses arrays that may already be normalised."""
   array = np.asarray(image)
   if array.dtype != np.uint8 or array.ndim != 3 or array.shape[-1] != 3:
     raise ValueError(
@@ -462,7 +465,7 @@ def _checked(image):
 
 
 def _is_many(images):
-  """Returns whether this is a sequence of images, not one."""
+  """Returns whether this is a sequence of images rather than one image."""
   if isinstance(images, (str, pathlib.Path, PIL.Image.Image)):
     return False
   return getattr(images, 'ndim', 4) != 3

@@ -24,7 +24,7 @@ _FIGURES = (
     ('test top-5 accuracy', 'test_{}top5_accuracy', '{:.2%}'),
     ('test cross-entropy', 'test_{}loss', '{:.4f}'),
 )
-# Formats that this package loads again; the others are programs.
+# Formats that this package can load; the others are programs.
 _LOADED = ('safetensors', 'safetensors-float16', 'torch')
 _CITATION = (
     'Please cite gswinrmt_jax and the papers of Gated-SwinRMT and RMT: '
@@ -34,10 +34,10 @@ _CITATION = (
 
 @dataclasses.dataclass(frozen=True)
 class About:
-  """What only the person who trained a model knows.
+  """Facts that only the person who trained a model knows.
 
   Attributes:
-    license: Licence of the weights, as hubs call it, such as 'apache-2.0'.
+    license: Licence of the weights, by its name on hubs, such as 'apache-2.0'.
     note: A paragraph about data and training.
   """
 
@@ -57,7 +57,7 @@ def write(
 
 
 def is_one(path: pathlib.Path) -> bool:
-  """Returns whether a README is a model card that `write` made."""
+  """Returns whether a README is a model card written by `write`."""
   return path.read_text(errors='replace').startswith('\n'.join(_HEAD))
 
 
@@ -123,7 +123,7 @@ def _front_matter(weights, data, about):
 
 
 def _own_part(weights):
-  """Returns 'best' or 'last' and its figures; '' if neither is this step's."""
+  """Returns 'best' or 'last' and its results; '' if neither is of this step."""
   figures = weights.card.figures
   for name in ('best', 'last'):
     part = figures.get(name, {})
@@ -133,7 +133,7 @@ def _own_part(weights):
 
 
 def _measured(weights):
-  """Yields label, name, value and format of what was measured."""
+  """Yields label, name, value and format of each measured result."""
   _, part = _own_part(weights)
   prefix = PREFIX if weights.which == EMA else ''
   for label, pattern, number in _FIGURES:
@@ -143,7 +143,7 @@ def _measured(weights):
 
 
 def _results(weights, data):
-  """Yields what was measured of these weights, and nothing else."""
+  """Yields the results that were measured with exactly these weights."""
   name, part = _own_part(weights)
   if not name:
     yield 'Not measured.'
@@ -160,7 +160,7 @@ def _results(weights, data):
 
 
 def _use(card, file_format):
-  """Yields how to call what was written."""
+  """Yields instructions for using the exported file."""
   height, width = card.image_size
   result = 'logits' if card.num_classes else 'features'
   if file_format not in _LOADED:

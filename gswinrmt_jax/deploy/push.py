@@ -26,15 +26,15 @@ def push(
     repository: OWNER/NAME; created if it does not exist.
     about: Licence and note for the model card.
     tag: A tag for this revision; '' sets none.
-    private: Whether a repository that is created is private.
+    private: Whether a newly created repository is private.
     terminal: Where the result is printed.
 
   Returns:
     The argument for `load_model`: `hf-hub:OWNER/NAME[@TAG]`.
 
   Raises:
-    UserError: If the weights are not those of a run, the name is not one of a
-      repository, or the upload fails.
+    UserError: If the weights are not from a run, `repository` is not a name of
+      one, or the upload fails.
   """
   terminal = terminal or Terminal()
   if weights.recipe is None:

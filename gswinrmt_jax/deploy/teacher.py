@@ -1,4 +1,4 @@
-"""Token label maps, computed by a model with a dense head (the teacher)."""
+"""Computes token label maps by a model with a dense head (the teacher)."""
 
 from collections.abc import Iterator
 import itertools
@@ -18,7 +18,7 @@ from gswinrmt_jax.models import backbone
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights.load import Weights
 
-_TOP = 5  # classes that a map names at each place
+_TOP = 5  # classes that a map stores for each token
 _BATCH = 64
 
 
@@ -32,10 +32,10 @@ def write_label_maps(
     image_size: int | None = None,
     terminal: Terminal | None = None,
 ) -> None:
-  """Writes the dense head's classes for each record of a split.
+  """Writes the dense head's most probable classes for each record of a split.
 
-  Images are resized to one size, ignoring aspect ratio; a map is the softmax of
-  the dense logits, with one place for each token.
+  Images are resized to one size, ignoring aspect ratio. A map holds the largest
+  values of the softmax of the dense logits, for each token.
 
   Args:
     weights: The teacher's weights.
@@ -47,8 +47,8 @@ def write_label_maps(
     terminal: Where a line about the result is printed.
 
   Raises:
-    UserError: If the teacher has no dense head, has other classes than the data
-      or tokens that do not divide the images, or if writing fails.
+    UserError: If the teacher has no dense head or other classes than the data,
+      if images are not a whole number of tokens, or if writing fails.
   """
   weights.check_is_no_segmenter()
   size = (image_size, image_size) if image_size else weights.card.image_size
@@ -80,7 +80,7 @@ def _see(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   """Yields the most probable classes and their probabilities, [h w 5] each.
 
-  On a terminal a bar shows how long it will take.
+  On a terminal, a progress bar shows the remaining time.
   """
   import tqdm
 
@@ -110,7 +110,7 @@ def _see(
       for classes, probabilities in zip(index, score, strict=True)
   )
   yield from tqdm.tqdm(
-      itertools.islice(maps, len(records)),  # what follows is padding
+      itertools.islice(maps, len(records)),  # the rest is padding
       total=len(records),
       desc='label maps',
       unit='img',

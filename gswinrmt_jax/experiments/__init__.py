@@ -1,1 +1,1 @@
-"""The papers' experiments: named sets of runs, and what they come to."""
+"""The papers' experiments: named sets of runs, and reports of their results."""

@@ -10,9 +10,9 @@ from gswinrmt_jax.experiments import tables
 from gswinrmt_jax.experiments.results import Setting, validation_at, Variant
 from gswinrmt_jax.experiments.statistics import Mean
 
-MANY = 12  # variants that one plot can name
-_DOTS = 20  # epochs that can be distinguished on a line
-# Colours of the whole models, distinct to all eyes.
+MANY = 12  # variants that one plot can label
+_DOTS = 20  # epochs whose markers can be distinguished on a line
+# Colours of the whole models, distinguishable by colour-blind readers.
 _COLORS = {
     'rmt': '#0072b2',
     'retention': '#d55e00',
@@ -22,15 +22,15 @@ _COLORS = {
 
 
 def draw(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
-  """Draws a setting's learning curves, and its accuracy against its costs.
+  """Draws a setting's learning curves and its accuracy against its costs.
 
   Args:
-    setting: What was run.
+    setting: The runs to plot.
     out: Folder of the plots.
-    stem: Part of their names.
+    stem: Part of their file names.
 
   Returns:
-    Their names.
+    The file names of the plots.
   """
   figures = {
       'curves': learning_curves(setting),
@@ -47,10 +47,10 @@ def draw(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
 
 
 def learning_curves(setting: Setting) -> Any:
-  """Returns the figure of validation accuracy over the epochs.
+  """Returns the figure of validation accuracy by epoch.
 
-  With the deviation of the seeds and, in the same colour, the paper's points.
-  Of many variants it shows the whole models.
+  Error bars are standard deviations over seeds; the paper's points have the
+  same colour. With more than `MANY` variants, only whole models are shown.
   """
   shown = setting.variants
   if len(shown) > MANY:
@@ -94,16 +94,17 @@ def accuracy_by(
 ) -> Any:
   """Returns the figure of accuracy against a cost, with the Pareto front.
 
-  On test data if all variants have some, else on validation data at the last
-  epoch that all runs have. All points have names; of many, those of the front.
+  It shows test accuracy if all variants have one, else validation accuracy at
+  the last epoch that all runs have. With more than `MANY` points, only those of
+  the front are labelled.
 
   Args:
-    setting: What was run.
-    label: Of the cost, with its unit.
-    cost: Returns that of a variant, or None.
+    setting: The runs to plot.
+    label: Name of the cost, with its unit.
+    cost: Returns the cost of a variant, or None if unknown.
 
   Returns:
-    None with fewer than two variants whose cost is known.
+    The figure; None with fewer than two variants whose cost is known.
   """
   known = [one for one in setting.variants if cost(one) and one.epochs]
   accuracy, name = (lambda run: run.test_accuracy), 'test accuracy (%)'
@@ -149,7 +150,7 @@ def _latency(variant):
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-  """Returns, by cost, the points that no cheaper point is as good as."""
+  """Returns the Pareto front by cost: points better than every cheaper one."""
   found = []
   for point in sorted(points, key=lambda one: (one.cost, -one.accuracy.mean)):
     if not found or point.accuracy.mean > found[-1].accuracy.mean:
@@ -158,10 +159,10 @@ def front(points: Sequence[Point]) -> list[Point]:
 
 
 def _colors(variants: Sequence[Variant]) -> Iterator:
-  """Yields a colour for each; a base has its own."""
+  """Yields a colour for each variant; whole models have fixed colours."""
   from matplotlib import colormaps
 
-  # First those that are least like the bases', then their lighter ones.
+  # First the colours least like the fixed ones, then their lighter shades.
   colors = colormaps['tab20'].colors
   others = itertools.cycle([*colors[8::2], *colors[9::2]])
   for one in variants:

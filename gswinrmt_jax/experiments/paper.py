@@ -1,4 +1,4 @@
-"""What the Gated-SwinRMT paper (arXiv 2604.06014) prints, by its tables."""
+"""The results in the tables of the Gated-SwinRMT paper (arXiv 2604.06014)."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -6,12 +6,12 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Printed:
-  """The figures of one model on one data set.
+  """The results of one model on one data set.
 
   Attributes:
-    parameters: As printed.
+    parameters: Number of parameters, as printed.
     extra: Parameters in excess of RMT's, as printed.
-    seconds: Per epoch on an H100; None if not printed.
+    seconds: Seconds per epoch on an H100; None if not printed.
     val: Validation accuracy at the end, %.
     test: Test accuracy, %.
     test_loss: Test loss.
@@ -29,13 +29,13 @@ class Printed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Benchmark:
-  """The figures of one data set.
+  """The results on one data set.
 
   Attributes:
-    title: Of the data set.
+    title: Title of the data set.
     results: Number of the table of results.
     curves: Number of the table of validation accuracies by epoch.
-    models: By base, as in `switches.BASES`.
+    models: Results by base, a key of `switches.BASES`.
   """
 
   title: str
@@ -92,8 +92,8 @@ CIFAR10 = Benchmark(
     },
 )
 # fmt: on
-# Tables 7 and 8: from which model to which, and what they name as changed. The
-# change that they print is the difference of the two test accuracies.
+# Tables 7 and 8: pair of models -> components that the tables name as changed.
+# The printed change is the difference of the two test accuracies.
 CHANGES = {
     ('rmt', 'retention'): 'position convolution, LCE, G1 gate',
     ('retention', 'swat'): 'SwiGLU on V, sigmoid',

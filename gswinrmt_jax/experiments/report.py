@@ -10,14 +10,14 @@ from gswinrmt_jax.experiments.results import Setting
 
 
 def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
-  """Writes a report of the runs below some folders.
+  """Writes a report on the runs below some folders.
 
   Args:
-    paths: As `results.gather` takes them.
+    paths: Folders and files, see `results.gather`.
     out: Folder of `report.md` and its plots.
 
   Returns:
-    The report.
+    The path of `report.md`.
 
   Raises:
     UserError: If there are no runs.
@@ -56,7 +56,7 @@ def _legend(runs, settings):
 
 
 def _section(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
-  """Returns the parts of a setting, and draws its plots."""
+  """Returns the sections of a setting and draws its plots."""
   parts = [f'## {setting.title}', _protocol(setting)]
   benchmark = setting.benchmark
   if benchmark:
@@ -85,7 +85,7 @@ def _section(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
 
 
 def _protocol(setting):
-  """Returns data and protocol, and how it differs from the paper's."""
+  """Describes data and protocol, and their differences from the paper's."""
   config, recipe = setting.config, setting.recipe
   size = setting.variants[0].runs[0].image_size
   pixels = f' at {size[1]}x{size[0]}' if size else ''
@@ -109,7 +109,7 @@ def _protocol(setting):
 
 
 def missing(setting: Setting) -> Iterator[str]:
-  """Yields a line for each thing that a report cannot say of a setting yet."""
+  """Yields a line for each result of a setting that is still missing."""
   for base in setting.benchmark.models if setting.benchmark else ():
     if not setting.find(base):
       yield f'no run of {switches.BASES[base].label}'

@@ -1,4 +1,4 @@
-"""Reads runs, and groups them: by seed to variants, by setting to compare."""
+"""Reads runs and groups them: seeds into variants, variants into settings."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
@@ -23,7 +23,7 @@ from gswinrmt_jax.runs import summary as summary_lib
 # Folders inside a run that hold no runs.
 _INNER = ('checkpoints', 'tensorboard', 'export')
 _PARTS = ('config', 'summary', 'data', 'latency', 'environment')
-# What reading a damaged file raises.
+# Exceptions that reading a damaged file may raise.
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
@@ -33,14 +33,14 @@ class Run:
 
   Attributes:
     source: Its folder, or the JSON file it was collected in.
-    config: Every field with its value.
+    config: Resolved config, every field with its value.
     epochs: Entries of `metrics.jsonl` of kind 'epoch'.
-    summary: None unless it is that of the last epoch.
-    num_classes: None if unknown.
+    summary: Contents of `summary.json`; None unless it is of the last epoch.
+    num_classes: Number of classes; None if unknown.
     image_size: Height and width; None if unknown.
-    latency_of: Of `latency.json`: milliseconds, device, threads; empty if not
-      measured.
-    device: Of the last start, '' if unknown.
+    latency_of: Contents of `latency.json`: milliseconds, device, threads; empty
+      if not measured.
+    device: Device of the last start; '' if unknown.
   """
 
   source: pathlib.Path
@@ -54,7 +54,7 @@ class Run:
 
   @property
   def epoch(self) -> int:
-    """The last one that was validated."""
+    """The last epoch that was validated; 0 if there is none."""
     return self.epochs[-1]['epoch'] if self.epochs else 0
 
   @property
@@ -85,7 +85,7 @@ class Run:
 
   @property
   def gap(self) -> float | None:
-    """Validation less test accuracy of the last checkpoint, if tested."""
+    """Validation minus test accuracy of the last checkpoint, if tested."""
     tested, data = self.test_accuracy, self.config.data
     if tested is None or data.test_split == data.val_split:
       return None
@@ -93,17 +93,17 @@ class Run:
 
   @property
   def seconds_per_epoch(self) -> float | None:
-    """The median; a summary lacks it if its log had no epochs."""
+    """Median over epochs; a summary lacks it if its log had no epochs."""
     if self.summary and 'seconds_per_epoch' in self.summary:
       return self.summary['seconds_per_epoch']
     seconds = [entry['seconds'] for entry in self.epochs]
     return stats.median(seconds) if seconds else None
 
   def tested(self, figure: str, which: str = 'last') -> float | None:
-    """Returns a figure of the last or best checkpoint on the test split.
+    """Returns a metric of the last or best checkpoint on the test split.
 
-    None for an unfinished run, even if an earlier version wrote one: the test
-    split is for the end of the whole schedule.
+    Returns None for an unfinished run, even if an earlier version wrote the
+    metric: the test split is reserved for the end of the whole schedule.
     """
     return self.summary[which].get(f'test_{figure}') if self.finished else None
 
@@ -120,8 +120,8 @@ def gather(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
   """Returns the runs below some folders, and a line for each unreadable one.
 
   Args:
-    paths: Run folders, folders of them at any depth, folders of JSON files that
-      `results/collect.py` made, or such files.
+    paths: Run folders, folders of them at any depth, JSON files written by
+      `results/collect.py`, or folders of these.
 
   Raises:
     UserError: If a path does not exist, or there is no run at all.
@@ -136,7 +136,7 @@ def gather(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
       seen.add(source.resolve())
       try:
         runs += filter(None, [read(source)])
-      except UserError as error:  # names the file
+      except UserError as error:  # its message names the file
         problems.append(str(error))
       except _DAMAGED as error:
         said = f'{type(error).__name__}: {error}'
@@ -149,7 +149,7 @@ def gather(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
 
 
 def _sources(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields run folders and JSON files, in the order of their names."""
+  """Yields run folders and JSON files, sorted by name."""
   if path.is_file():
     yield path
     return
@@ -166,12 +166,12 @@ def _sources(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def read(source: pathlib.Path) -> Run | None:
-  """Returns the run of a folder or of a file of `results/collect.py`.
+  """Reads a run from its folder or from a file of `results/collect.py`.
 
-  None for a JSON file of something else.
+  Returns None for a JSON file with other contents.
 
   Raises:
-    UserError: If a file is damaged, or the run is of a segmenter.
+    UserError: If a file is damaged, or the run trained a segmenter.
   """
   if source.is_file():
     parts = files.read_json(source)
@@ -212,9 +212,9 @@ class Variant:
   """One model in one setting.
 
   Attributes:
-    label: `retention,no_gate`; the base alone if nothing is changed.
-    runs: One per seed.
-    numbers: Of the runs, in the report's list.
+    label: Such as `retention,no_gate`; the base alone if nothing is changed.
+    runs: One run per seed.
+    numbers: Numbers of the runs in the report's list.
   """
 
   label: str
@@ -228,16 +228,16 @@ class Variant:
 
   @property
   def switch(self) -> str:
-    """What is changed of the base; '' for nothing."""
+    """The switch that changes the base; '' for none."""
     return self.label.partition(',')[2]
 
   @property
   def epochs(self) -> list[int]:
-    """Every epoch that some run was validated at."""
+    """All epochs at which at least one run was validated."""
     return sorted({epoch for run in self.runs for epoch in run.curve})
 
   def by_seed(self, figure: Figure) -> dict[int, float]:
-    """Returns a figure by seed, of the runs that have it."""
+    """Returns a figure by seed, for the runs that have it."""
     found = {run.config.seed: figure(run) for run in self.runs}
     return {seed: value for seed, value in found.items() if value is not None}
 
@@ -259,7 +259,7 @@ class Variant:
 
   @property
   def macs(self) -> float | None:
-    """Multiply-accumulates in units of 2^30, as RMT's tables have them."""
+    """Multiply-accumulates in units of 2^30, as in RMT's tables."""
     return self.cost and self.cost.macs / 2**30
 
 
@@ -269,7 +269,7 @@ class Setting:
 
   Attributes:
     title: Data set and size of the models.
-    config: Of one run; all runs share it, but for model and seed.
+    config: Config of one run; all runs share it except for model and seed.
     variants: The whole models first, then by base and switch.
   """
 
@@ -283,7 +283,7 @@ class Setting:
 
   @property
   def benchmark(self) -> paper.Benchmark | None:
-    """The paper's figures that can be compared with these, if any."""
+    """The paper's results on the same data with the same sizes, if any."""
     data = self.config.data
     same_data = data.image_size == 224
     if self.recipe is paper.CIFAR10:
@@ -299,7 +299,7 @@ class Setting:
 
   @property
   def differences(self) -> list[str]:
-    """In which fields the protocol differs from that recipe."""
+    """The fields in which the protocol differs from the paper's recipe."""
     cifar10 = self.recipe is paper.CIFAR10
     make = recipes.cifar10 if cifar10 else recipes.mini_imagenet
     ours = ml_collections.ConfigDict(self.config.to_dict())
@@ -317,8 +317,8 @@ def group(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
     runs: In the order of the report's list, which numbers them from 1.
 
   Returns:
-    The settings, and a line for each run that is left out because another of
-    its seed got further.
+    The settings, and a line for each run that is left out because another run
+    with its seed got further.
   """
   found, left_out = {}, {}
   furthest_first = sorted(
@@ -340,9 +340,9 @@ def group(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
 
 
 def _setting_key(run):
-  """Returns as text what runs must share to be compared."""
+  """Returns as text everything that comparable runs must share."""
   fields = run.config.to_dict()
-  model = fields.pop('model')  # of which only the sizes count
+  model = fields.pop('model')  # only its sizes count
   for name in ('seed', *recipes.free_fields()):
     section, _, field = name.rpartition('.')
     (fields.get(section, {}) if section else fields).pop(field, None)
@@ -369,7 +369,7 @@ def _make_setting(variants):
 
 
 def _order(variant):
-  """Whole models first; the rest by base, in the order of the tables."""
+  """Sort key: whole models first, the rest by base in the order of tables."""
   bases = list(switches.SWITCHES)
   if variant.base not in bases:
     return (2, len(bases), 0, variant.label)

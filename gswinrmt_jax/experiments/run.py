@@ -1,4 +1,4 @@
-"""Runs an experiment, one run after another, and says how far each is."""
+"""Runs the jobs of an experiment one after another and reports progress."""
 
 from collections.abc import Callable, Sequence
 import contextlib
@@ -22,11 +22,11 @@ def run(
     program: Sequence[str],
     say: Callable[[str], None] = print,
 ) -> list[Job]:
-  """Runs what is not complete; a failing run does not stop the others.
+  """Runs the jobs that are not complete; failures do not stop the others.
 
-  Each run is a process of its own, so that its memory and that of the device
-  are free for the next, and a killed run takes no other along. This process
-  must not touch a device: JAX would take memory there.
+  Each run is a separate process: its host and device memory is free for the
+  next run, and killing it does not affect the others. This process must not
+  touch a device, since JAX would allocate memory there.
 
   Args:
     jobs: The runs, in order.
@@ -52,7 +52,7 @@ def run(
 
 
 def _run_one(job, title, program, say):
-  """Runs a job unless it is complete; returns whether that went well."""
+  """Runs a job unless it is complete; returns whether it succeeded."""
   try:
     before = status(job)
   except (UserError, OSError, ValueError, KeyError) as error:
@@ -74,7 +74,7 @@ def _wait(process: subprocess.Popen) -> int:
   try:
     return process.wait()
   except KeyboardInterrupt:
-    # The terminal interrupts the run, too, so it ends by itself.
+    # The terminal also interrupts the run, which then ends by itself.
     with contextlib.suppress(subprocess.TimeoutExpired):
       process.wait(_PATIENCE)
     raise
@@ -86,12 +86,12 @@ def _wait(process: subprocess.Popen) -> int:
 
 
 class Status(NamedTuple):
-  """How far a run is.
+  """Progress of a run.
 
   Attributes:
-    state: In words.
-    val_accuracy: After the last epoch, or None.
-    test_accuracy: Of the last checkpoint, or None if not tested.
+    state: Progress in words.
+    val_accuracy: Validation accuracy after the last epoch, or None.
+    test_accuracy: Test accuracy of the last checkpoint, None if not tested.
   """
 
   state: str
@@ -100,12 +100,12 @@ class Status(NamedTuple):
 
   @property
   def complete(self) -> bool:
-    """Whether the run ended where it was to end, and has a summary."""
+    """Whether the run reached its last epoch and has a summary."""
     return self.state == _COMPLETE
 
 
 def status(job: Job) -> Status:
-  """Returns how far a run is, by its folder.
+  """Returns the progress of a run, as found in its folder.
 
   Raises:
     UserError: If the folder cannot be read.

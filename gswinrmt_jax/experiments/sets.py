@@ -17,9 +17,9 @@ class Entry(NamedTuple):
   """One configuration of a set.
 
   Attributes:
-    name: Its run folders are `NAME_sSEED`.
+    name: Its run folders are named `NAME_sSEED`.
     spec: The value of `--config`.
-    overrides: `--config.FIELD=VALUE`.
+    overrides: Arguments `--config.FIELD=VALUE`.
   """
 
   name: str
@@ -32,7 +32,7 @@ class Job(NamedTuple):
 
   Attributes:
     folder: Its run folder.
-    arguments: Of `gswinrmt train`.
+    arguments: Arguments of `gswinrmt train`.
     config: The resolved recipe, every field with its value.
   """
 
@@ -50,13 +50,13 @@ def _ablations(argument: str, *, at_32: bool) -> tuple[Entry, ...]:
   )
 
 
-# Compiling is most of such a run, and augmentation most of that: the recipe of
+# Such a run mostly compiles, and augmentation takes most of that: the recipe of
 # the digits has next to none.
 _SMOKE = ('--config.num_epochs=4',)
 
-# The windowed regime for a laptop: images of 64 pixels make 16 x 16 tokens, so
-# that windows of 4 are a quarter of a side, as those of 14 are at 224 pixels.
-# A model of under a million parameters, few epochs and so little augmentation.
+# The windowed regime at laptop scale: 64-pixel images give 16 x 16 tokens, so
+# that windows of 4 are a quarter of a side, as windows of 14 are at 224 pixels.
+# The model has under a million parameters; few epochs need little augmentation.
 _SMALL = (
     '--config.data.image_size=64',
     '--config.dtype=float32',
@@ -107,16 +107,16 @@ def jobs(
     only: str = '*',
     load: Callable[[str, Sequence[str]], ml_collections.ConfigDict],
 ) -> list[Job]:
-  """Returns the runs of a set, seed by seed: each round has every variant.
+  """Returns the runs of a set: every entry with seed 0, then with seed 1, etc.
 
   Args:
-    name: In `SETS`.
+    name: A key of `SETS`.
     out: Run folders are `OUT/NAME/RUN_sSEED`.
-    seeds: How many, from 0.
-    overrides: `--config.FIELD=VALUE`, for every run.
-    only: Names of the set's entries, separated by commas; `*` stands for any
-      letters.
-    load: From a value of `--config` and overrides to a recipe.
+    seeds: Number of seeds, starting from 0.
+    overrides: Arguments `--config.FIELD=VALUE` for every run.
+    only: Names of the set's entries, separated by commas; `*` matches any
+      characters.
+    load: Returns the recipe for a value of `--config` and overrides.
 
   Raises:
     UserError: If there is no such set or entry, or a recipe does not take an

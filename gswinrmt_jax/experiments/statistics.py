@@ -6,7 +6,7 @@ import math
 import statistics
 
 CONFIDENCE = 0.95
-_LEAST = 3  # seeds: the interval of two can be as narrow as you like, by luck
+_LEAST = 3  # seeds: with two, the interval can be tiny by chance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Mean:
 
   @classmethod
   def of(cls, values: Iterable[float]) -> 'Mean | None':
-    """Returns that of some values, None for no value."""
+    """Returns mean and standard deviation of values, None without values."""
     values = list(values)
     if not values:
       return None
@@ -38,7 +38,7 @@ class Mean:
     """
     if self.std is None:
       return None
-    # Imported here: a help text need not wait for it.
+    # Imported here, so that a help text does not wait for it.
     from scipy import stats
 
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, self.n - 1))
@@ -47,7 +47,7 @@ class Mean:
 
   @property
   def verdict(self) -> str:
-    """Of differences: whether their interval is on one side of 0."""
+    """For differences: whether the interval is on one side of 0."""
     if self.n < _LEAST:
       seeds = 'one seed' if self.n == 1 else f'{self.n} seeds'
       return f'{seeds}: it cannot be distinguished from seed noise'
@@ -60,9 +60,9 @@ class Mean:
 def difference(
     first: Mapping[int, float], second: Mapping[int, float]
 ) -> Mean | None:
-  """Returns the mean of second less first, seed by seed.
+  """Returns the mean of `second - first`, paired by seed.
 
-  Pairing by seed takes out what two runs of a seed share: the order of the
-  data and what is drawn while training. None without a seed that both have.
+  Pairing removes the noise that two runs with one seed share: the order of the
+  data and the random draws of training. Returns None without a common seed.
   """
   return Mean.of(second[seed] - first[seed] for seed in first.keys() & second)

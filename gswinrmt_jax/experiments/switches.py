@@ -1,8 +1,8 @@
-"""The single-component ablations, as data: what each changes of its base.
+"""The single-component ablations as data: which fields of a base each changes.
 
-The Gated-SwinRMT paper compares whole models (its Tables 7 and 8). Here each
-component is added to, or taken from, one model at a time, from three ends: a
-bare RMT, the full RMT, and the two gated models.
+The Gated-SwinRMT paper compares whole models (its Tables 7 and 8). Here, one
+component at a time is added to or removed from a base: a bare RMT, the full
+RMT, or one of the two gated models.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ class Base:
 
   Attributes:
     family: A named model, without its size.
-    label: In tables.
-    fields: Changed of the named model.
+    label: Name in tables.
+    fields: Fields changed in the named model.
   """
 
   family: str
@@ -34,12 +34,12 @@ class Switch:
   """One change of a base.
 
   Attributes:
-    label: In tables.
-    fields: Changed besides those of the base.
-    against: The switch of the same base that it is compared with, which
-      differs in the component in question alone.
-    idle: Whether it changes no output at 32x32 pixels, where maps of at most
-      8x8 fit into a window of 14.
+    label: Name in tables.
+    fields: Fields changed in addition to those of the base.
+    against: Switch of the same base to compare with; the two differ only in the
+      component in question.
+    idle: Whether it changes no output at 32x32 pixels, where feature maps of at
+      most 8x8 tokens fit into a window of 14.
   """
 
   label: str
@@ -61,9 +61,9 @@ BASES = {
 }
 
 _NOTHING = {BASE: _switch('unchanged')}
-# RMT's last stage attends over all pairs at once, which takes neither sigmoid
-# nor ALiBi: with them it goes by rows and columns, and so does what they are
-# compared with.
+# RMT's last stage attends over all pairs at once, which supports neither
+# sigmoid nor ALiBi. With these it attends by rows and columns, and so does the
+# variant to compare with.
 _BY_AXES = {'full_stages': ()}
 _ADDED = {
     'decomposed': _switch('stage 4 by rows and columns', **_BY_AXES),
@@ -144,15 +144,15 @@ SWITCHES: Mapping[str, Mapping[str, Switch]] = {
         **_CHANGED,
     },
 }
-# Fields that make a model of another size, not another system.
+# Fields that change the size of a model, not its design.
 _SIZES = frozenset('widths depths num_heads mlp_ratios drop_path_rate'.split())
 
 
 def fields(base: str, switch: str) -> dict[str, Any]:
-  """Returns the fields that a switch changes of its base's named model.
+  """Returns the fields that a switch changes in its base's named model.
 
   Raises:
-    ValueError: If there is no such base or switch; lists them.
+    ValueError: If there is no such base or switch; the message lists them.
   """
   if base not in BASES:
     raise ValueError(f"no base '{base}': {', '.join(BASES)}")
@@ -164,7 +164,7 @@ def fields(base: str, switch: str) -> dict[str, Any]:
 
 
 def sizes(model: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the sizes in which a model differs from its named one.
+  """Returns the sizes in which a model differs from its named model.
 
   Args:
     model: `name` and every field, as in the config of a run.
@@ -185,7 +185,7 @@ def _differing(model):
 def label(model: Mapping[str, Any]) -> str:
   """Returns a model's name in tables: `retention,no_gate`, or the base alone.
 
-  A model that no switch makes is named by its fields:
+  A model that matches no switch is named by its changed fields:
   `retention,window_size=4`.
   """
   name, family = model['name'], model['name'].rpartition('_')[0]
@@ -205,6 +205,6 @@ def join(base: str, switch: str) -> str:
 
 
 def _short(value):
-  """Returns a value as text; equal values of all stages as one."""
+  """Returns a value as text; a value shared by all stages appears once."""
   equal = isinstance(value, tuple) and len(set(value)) == 1
   return f'{value[0] if equal else value}'.replace(' ', '')

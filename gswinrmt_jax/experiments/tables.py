@@ -1,4 +1,4 @@
-"""The tables of a report, in Markdown: the paper's next to ours, and others."""
+"""The Markdown tables of a report: the paper's next to ours, and others."""
 
 from collections.abc import Callable, Iterable, Sequence
 import math
@@ -12,7 +12,7 @@ NOTHING = '\N{EN DASH}'  # not measured, or not printed
 _MINUS = '\N{MINUS SIGN}'
 _PLUS_MINUS = '\N{PLUS-MINUS SIGN}'
 MACS = 'MACs / 2^30'
-_COLUMNS = 10  # epochs in a table, at most
+_COLUMNS = 10  # maximum number of epochs in a table
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -34,7 +34,7 @@ def number(mean: Mean | None, form: str, scale: float = 1) -> str:
 
 
 def percent(mean: Mean | None) -> str:
-  """Returns a share, %."""
+  """Returns a share in percent."""
   return number(mean, '.2f', scale=100)
 
 
@@ -44,7 +44,7 @@ def signed(value: float | None, digits: int = 2) -> str:
 
 
 def points(change: Mean | None) -> str:
-  """Returns a difference of shares in points, with its interval."""
+  """Returns a difference of shares in percentage points, with its interval."""
   if change is None:
     return NOTHING
   text = signed(100 * change.mean)
@@ -60,10 +60,10 @@ def references(numbers: Iterable[int]) -> str:
 
 
 def paper_results(setting: Setting) -> str:
-  """Returns Table 3 or 5: three rows a model, the paper, ours, difference.
+  """Returns Table 3 or 5, per model the rows paper, ours and difference.
 
-  Of the last checkpoint, as the paper's validation figures are. The test loss
-  that the paper prints looks smoothed, so ours is smoothed, too.
+  Results are of the last checkpoint, like the paper's validation accuracy. The
+  paper's test loss appears to include label smoothing, so ours does, too.
   """
   head = ['', '', 'runs', 'parameters', 'more than RMT', 'epoch (s)']
   head += ['validation (%)', 'test (%)', 'test loss']
@@ -87,7 +87,7 @@ def paper_results(setting: Setting) -> str:
 
 
 def _ours(variant, printed, rmt):
-  """Returns our row, and one of how far it is from the paper's."""
+  """Returns our row, and a row of its differences from the paper's."""
   if variant is None:
     return [['', 'ours', '0', *[NOTHING] * 6]]
   val = variant.mean(lambda run: run.final_validation)
@@ -159,7 +159,7 @@ def paper_changes(setting: Setting) -> str:
 
 
 def _change_cells(change, otherwise):
-  """Returns difference, seeds and verdict; for no difference why."""
+  """Returns difference, number of seeds, and the verdict or `otherwise`."""
   if change is None:
     return [NOTHING, '0', otherwise]
   return [points(change), str(change.n), change.verdict]
@@ -176,7 +176,7 @@ def _by_variant(
 
 
 def variants(setting: Setting) -> str:
-  """Returns every variant: how far, last and best checkpoint, gap, runs."""
+  """Returns all variants: epochs, last and best checkpoint, gap, runs."""
   head = ['epochs', 'validation, last (%)', 'validation, best']
   head += ['test, last (%)', 'test, best', 'test loss', 'smoothed']
   head += ['validation less test (points)', 'runs']
@@ -202,7 +202,7 @@ def variants(setting: Setting) -> str:
 def curves(setting: Setting) -> str:
   """Returns the validation accuracy (%) of every variant by epoch.
 
-  Of many epochs it shows some, evenly spaced, and the last.
+  Of many epochs, it shows evenly spaced ones, ending with the last.
   """
   epochs = sorted({epoch for one in setting.variants for epoch in one.epochs})
   epochs = epochs[:: -math.ceil(len(epochs) / _COLUMNS) or -1][::-1]
@@ -214,7 +214,7 @@ def curves(setting: Setting) -> str:
 
 
 def costs(setting: Setting) -> str:
-  """Returns parameters, multiply-accumulates and what was timed."""
+  """Returns the parameters, multiply-accumulates and timings of variants."""
 
   def cells(one):
     devices = {run.device for run in one.runs} - {''}
@@ -247,10 +247,10 @@ class Change(NamedTuple):
   """A variant and the one that it is compared with.
 
   Attributes:
-    variant: With one component changed.
-    against: Compared with; None if not run.
+    variant: Variant with one component changed.
+    against: Variant that it is compared with; None if not run.
     figure: Which accuracy is compared, in words.
-    change: Of the accuracy, over the seeds; None without a common seed.
+    change: Change of the accuracy over seeds; None without a common seed.
   """
 
   variant: Variant
@@ -270,7 +270,7 @@ def ablations(setting: Setting, base: str) -> list[Change]:
 
 
 def _compare(one, other):
-  """On test data; without it on validation data at the last common epoch."""
+  """Compares on test data, else on validation data at the last common epoch."""
   if other is None:
     return Change(one, None)
   figures = {'test': lambda run: run.test_accuracy}
@@ -284,7 +284,7 @@ def _compare(one, other):
 
 
 def ablation_table(base: str, changes: list[Change]) -> str:
-  """Returns the table of a base."""
+  """Returns the table of the ablations of a base."""
   rows = [
       [
           f'`{one.variant.switch}`',

@@ -1,4 +1,4 @@
-"""Trained weights: loaded, stored, converted from other formats."""
+"""Loads, stores and converts trained weights."""
 
 from gswinrmt_jax.weights.state_dict import (
     from_torch_state_dict,

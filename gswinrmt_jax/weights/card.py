@@ -1,4 +1,4 @@
-"""The `config.json` of weights: their model, classes and images.
+"""The `config.json` of weights: model, classes and preprocessing.
 
 The keys are those of timm's files on model hubs.
 """
@@ -23,27 +23,27 @@ _LIBRARY = 'gswinrmt_jax'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Card:
-  """Everything that is needed to use weights.
+  """Everything needed to use weights.
 
   Attributes:
-    name: The named model.
-    fields: Every field of its `Architecture`.
+    name: Name of the model.
+    fields: Value of every field of its `Architecture`.
     num_classes: Number of logits; 0 for a backbone without a head.
     segmenter: For a segmenter, the arguments `head`, `channels`,
       `neck_channels` and `auxiliary_channels` of `create_segmenter`; None for
       other models.
-    class_names: By label; empty if unknown.
+    class_names: Class names by label; empty if unknown.
     image_size: Height and width that the weights were trained for.
-    mean: Mean of the channels of pixels / 255, subtracted from them.
-    std: Standard deviation, by which the channels are divided.
+    mean: Mean per channel, subtracted from pixels / 255.
+    std: Standard deviation per channel, by which the result is divided.
     crop: Fraction of the resized image that evaluation keeps along each side;
-      0 if images are resized to the size, ignoring aspect ratio.
-    dtype: Computation dtype of the training.
+      0 if images are resized to `image_size`, ignoring aspect ratio.
+    dtype: Computation dtype of training.
     figures: Measured results, by name.
 
   Raises:
-    ValueError: If there are too many or too few class names, or images cannot
-      be prepared with these numbers.
+    ValueError: If the number of class names is wrong, or images cannot be
+      preprocessed with these values.
   """
 
   name: str
@@ -71,18 +71,18 @@ class Card:
 
     Raises:
       ValueError: If there is no such model.
-      TypeError: If the entry of a segmenter has other arguments.
+      TypeError: If `segmenter` has unknown arguments.
     """
     create, fields = factory.create_model, dict(self.fields)
     if self.segmenter is not None:
-      fields.pop('head', None)  # of classifiers
+      fields.pop('head', None)  # classifiers only
       create, fields = create_segmenter, fields | dict(self.segmenter)
     return create(
         self.name, num_classes=self.num_classes, dtype=self.dtype, **fields
     )
 
   def class_name(self, label: int) -> str:
-    """Returns a class name for the terminal; 'class 7' if unknown."""
+    """Returns a printable class name; 'class 7' if names are unknown."""
     if not self.class_names:
       return f'class {label}'
     return printable(self.class_names[label])
@@ -90,15 +90,15 @@ class Card:
   def crop_at(self, image_size: tuple[int, int]) -> float:
     """Returns the crop at another image size.
 
-    Above the card's size no margin is cut off: training at the card's size
-    makes things appear larger than in evaluation. What makes an image longer
-    than it is wide is still cut off.
+    Above the card's size, no margin is cut off: training at the card's size
+    makes objects appear larger than in evaluation. An image is still cropped
+    to the aspect ratio of `image_size`.
     """
     larger = min(image_size) > min(self.image_size)
     return 1.0 if self.crop and larger else self.crop
 
   def to_dict(self) -> dict[str, Any]:
-    """Returns the JSON object to write."""
+    """Returns the contents of `config.json`."""
     entry = {} if self.segmenter is None else {'segmenter': self.segmenter}
     return {
         'library_name': _LIBRARY,
@@ -130,9 +130,9 @@ def printable(text: str) -> str:
 
 
 def read(path: pathlib.Path) -> Card | None:
-  """Returns the card in a `config.json`; None if there is none in it.
+  """Returns the card in a `config.json`, or None if the file holds no card.
 
-  The file may be missing, or be of a run or of another library.
+  The file may be missing, or belong to a run or to another library.
 
   Raises:
     UserError: If the file is damaged.
@@ -150,7 +150,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
   """Returns the card that `to_dict` wrote; messages name the file `where`.
 
   Raises:
-    UserError: If something is missing or of the wrong kind.
+    UserError: If a key is missing or a value is invalid.
   """
   try:
     images = fields['pretrained_cfg']

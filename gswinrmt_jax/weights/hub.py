@@ -1,4 +1,4 @@
-"""Weights by name from the Hugging Face Hub, `hf-hub:OWNER/NAME[@REVISION]`."""
+"""The Hugging Face Hub: downloads `hf-hub:OWNER/NAME[@REVISION]`, uploads."""
 
 import pathlib
 import re
@@ -12,17 +12,17 @@ _FILES = ('config.json', 'model.safetensors')
 
 
 def fetch(name: str) -> pathlib.Path:
-  """Returns the folder with the files of a repository.
+  """Downloads the files of a repository and returns their folder.
 
-  The folder belongs to the hub's own cache: nothing is fetched twice.
+  The folder is in the Hub's own cache, so nothing is downloaded twice.
 
   Args:
     name: `hf-hub:OWNER/NAME`, or with a branch, tag or commit
       `hf-hub:OWNER/NAME@REVISION`.
 
   Raises:
-    UserError: If the name is not of this form, the library is not installed, or
-      the files cannot be fetched.
+    UserError: If the name is not of this form, huggingface_hub is not
+      installed, or the files cannot be downloaded.
   """
   repository, revision = check_name(name)
   library = _library(name)
@@ -45,13 +45,13 @@ def upload(
   """Uploads a folder of exported weights, with its model card.
 
   Args:
-    folder: What `gswinrmt export --format safetensors` wrote.
+    folder: Folder written by `gswinrmt export --format safetensors`.
     repository: OWNER/NAME; created if it does not exist.
     tag: A tag for the new revision; '' sets none.
-    private: Whether a repository that is created is private.
+    private: Whether a newly created repository is private.
 
   Raises:
-    UserError: If the library is not installed or the upload fails.
+    UserError: If huggingface_hub is not installed or the upload fails.
   """
   api = _library(repository).HfApi(library_name='gswinrmt_jax')
   try:
@@ -64,7 +64,7 @@ def upload(
     )
     if tag:
       api.create_tag(repository, tag=tag, revision=commit.oid)
-  except Exception as error:  # Hub, network, or a token without the right.
+  except Exception as error:  # Hub, network, or a token without write access.
     raise UserError(
         f'{repository} cannot be uploaded ({_reason(error)})'
         f'{_what_to_do(error)}'
@@ -72,10 +72,10 @@ def upload(
 
 
 def check_name(name: str) -> tuple[str, str | None]:
-  """Returns OWNER/NAME and the revision, None if it names none.
+  """Returns OWNER/NAME and the revision, which is None if not given.
 
   Raises:
-    UserError: If it is not the name of a repository.
+    UserError: If `name` is not the name of a repository.
   """
   match = _NAME.fullmatch(name.removeprefix(PREFIX))
   if not match:

@@ -1,4 +1,4 @@
-"""Weights from a run, a folder of weights, a file or the hub."""
+"""Loads weights from a run, a folder of weights, a file or the Hub."""
 
 from collections.abc import Callable, Mapping
 import contextlib
@@ -37,17 +37,17 @@ _EXPECTED = (
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """Weights with everything known about them.
+  """Weights and everything known about them.
 
   Attributes:
     variables: `{'params', 'batch_stats'}`, float32.
-    card: The model they are for.
-    origin: Where they come from, for messages.
-    folder: Where files about them are written, such as evaluations.
-    step: Training step; None, as are the next, if they do not come from a run.
+    card: Model, classes and preprocessing.
+    origin: Source of the weights, for messages.
+    folder: Folder for files about the weights, such as evaluations.
+    step: Training step; this and all below are None for weights without a run.
     epoch: Training epoch.
     recipe: Config of the run.
-    which: 'raw', or 'ema' for their moving average.
+    which: 'raw', or 'ema' for the moving average.
   """
 
   variables: Mapping[str, Any]
@@ -62,19 +62,19 @@ class Weights:
   def make_model(
       self, image_size: tuple[int, int] | None = None, dtype: str | None = None
   ) -> Backbone | Segmenter:
-    """Returns the model, by default with the card's image size and dtype.
+    """Returns the model; image size and dtype default to those of the card.
 
     Raises:
-      UserError: If it does not take images of this height and width.
+      UserError: If the model does not take images of this height and width.
     """
     card = dataclasses.replace(self.card, dtype=dtype or self.card.dtype)
     return _model_and_shapes(card, image_size or card.image_size)[0]
 
   def implementations(self) -> contextlib.AbstractContextManager[None]:
-    """Returns the context in which the model is traced as in its run.
+    """Returns the context in which to trace the model as in its run.
 
-    See `recipes.implementations`. Weights that are not of a run leave the
-    choice to the caller.
+    See `recipes.implementations`. For weights without a run, the context does
+    nothing, and the caller chooses.
     """
     if self.recipe is None:
       return contextlib.nullcontext()
@@ -86,14 +86,15 @@ class Weights:
     return 'classification' if self.card.segmenter is None else 'segmentation'
 
   def fit_within(self, image_size: int | None = None) -> tuple[int, int] | None:
-    """Returns the sides that a segmenter's images are brought within.
+    """Returns the bounds that a segmenter's images are resized to fit.
 
     Args:
-      image_size: The shorter; None for that of the run, if they are of one, or
-        of the training crops. The longer is four times as long, as released.
+      image_size: Bound of the shorter side, in pixels; that of the longer side
+        is four times as large, as in the released RMT. None takes the bounds
+        of the run; without a run, the shorter side of the training crops.
 
     Returns:
-      The longer and the shorter; None for images as they are stored.
+      Bounds of the longer and the shorter side; None keeps the stored size.
     """
     if image_size is None and self.recipe is not None:
       sides = self.recipe.data.fit_within
@@ -102,7 +103,7 @@ class Weights:
     return 4 * short, short
 
   def check_is_no_segmenter(self) -> None:
-    """Refuses segmenters, for what works with a class per image.
+    """Refuses segmenters, for uses that need one class per image.
 
     Raises:
       UserError: If the model is a segmenter.
@@ -117,7 +118,8 @@ class Weights:
     """Checks that a data set has the classes of the weights.
 
     Raises:
-      UserError: If their number, or their names where both have names, differ.
+      UserError: If the number of classes differs, or the names where both have
+        names.
     """
     card = self.card
     if card.num_classes != len(info.class_names):
@@ -143,18 +145,17 @@ def load(
     which: str | None = None,
     warn: Callable[[str], None] = print,
 ) -> Weights:
-  """Returns weights, a copy on each device.
+  """Returns weights, replicated on all devices.
 
   Args:
     path: A run folder, one of its checkpoints, a folder or file of weights, a
       name of weights that ship with the package, or `hf-hub:OWNER/NAME`.
-    step: For a run: 'best', 'latest' or a number.
+    step: For a run: 'best', 'latest' or a step number.
     which: For a run: 'raw', 'ema', or None for the better of the two.
-    warn: Gets a line about damaged checkpoints, and about arrays that are not
-      used.
+    warn: Receives messages about damaged checkpoints and unused arrays.
 
   Raises:
-    UserError: If there are no weights that can be read.
+    UserError: If no weights can be read.
   """
   path = pathlib.Path(path)
   if str(path).startswith(hub.PREFIX):
@@ -181,7 +182,7 @@ def load(
 
 
 def _check_is_run(folder):
-  """Refuses a folder that is neither a run nor one of weights."""
+  """Refuses a folder that is neither a run nor a folder of weights."""
   if (folder / card_lib.FILE).exists():
     return
   near = [folder.parent / card_lib.FILE, *folder.glob(f'*/{card_lib.FILE}')]
@@ -199,7 +200,8 @@ def run_card(
   """Returns the card of a run's weights, with the results of its summary.
 
   Raises:
-    UserError: If the run does not say which images it is for.
+    UserError: If the run's record of its data is damaged, or missing and the
+      data set is unknown.
   """
   spec = dataset_record.read(folder, recipe)
   info = spec.info
@@ -221,7 +223,7 @@ def run_card(
 
 
 def _from_folder(folder, warn):
-  """Reads a folder that `convert` or `export` made."""
+  """Reads a folder that `convert` or `export` wrote."""
   for name in (safetensors_file.NAME, 'pytorch_model.pth'):
     if (folder / name).exists():
       return _from_file(folder / name, warn)
@@ -301,7 +303,7 @@ def _from_run(folder, step, which, warn):
     restored = checkpoints.restore(step, target)
   if restored is None:
     raise UserError(f'{folder} has no checkpoints yet')
-  # Runs of before there was an average do not say.
+  # Checkpoints older than EMA do not have this entry.
   which = which or restored.meta.get('weights', raw_and_ema.RAW)
   epoch = restored.meta['epoch']
   kind = f', {_KINDS[which]}' if averaged else ''
@@ -318,7 +320,7 @@ def _from_run(folder, step, which, warn):
 
 
 def _model_and_shapes(card, image_size):
-  """Returns the model, and the shapes of its variables."""
+  """Returns the model and the shapes of its variables."""
   try:
     model = card.make_model()
     return model, factory.variable_shapes(model, (*image_size, 3))

@@ -1,4 +1,4 @@
-"""The models by name, and the weights that ship with the package.
+"""Lists models by name, and finds the weights that ship with the package.
 
 pretrained/NAME/model.safetensors   parameters in half precision
 pretrained/NAME/config.json         their card
@@ -34,7 +34,7 @@ def list_models(pattern: str = '*', *, pretrained: bool = False) -> list[str]:
 
 
 def folder(name: str) -> pathlib.Path | None:
-  """Returns the folder of weights that ship, None if there are none so called.
+  """Returns the folder of weights that ship with the package, None if unknown.
 
   Args:
     name: A name in `list_models(pretrained=True)`.

@@ -1,4 +1,4 @@
-"""Checkpoints of the released RMT: which model a PyTorch file is for."""
+"""Reads PyTorch checkpoints of the released RMT and recognises their model."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -18,17 +18,17 @@ RELEASED = (
     *('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'),
     *('rmt_s_tl', 'rmt_b_tl', 'rmt_l_tl'),
 )
-# Entries in which training scripts store the weights, in this order.
+# Entries in which training scripts store the weights, the preferred one first.
 WRAPPERS = ('model', 'state_dict', 'model_ema', 'state_dict_ema', 'module')
 _BACKBONE = 'backbone.'
 _PREFIXES = ('module.', '_orig_mod.', _BACKBONE, 'encoder.')
 _MAX_DEPTH = 4
-# Array that only the decode head has -> the head.
+# Array that only this decode head has -> the head.
 _DECODE_HEADS = {
     'decode_head.scale_heads.0.0.conv.weight': 'fpn',
     'decode_head.fpn_bottleneck.conv.weight': 'uper',
 }
-_CROP = (512, 512)  # height and width, of the training of released segmenters
+_CROP = (512, 512)  # height, width of the released segmenters' training crops
 _BLOCK = re.compile(r'layers\.(\d)\.blocks\.(\d{1,4})\.')
 # The fields that distinguish the released models.
 _SIZES = ('widths', 'depths', 'num_heads', 'mlp_ratios')
@@ -39,10 +39,10 @@ class RMTCheckpoint:
   """The contents of a PyTorch file.
 
   Attributes:
-    where: The entry of the file, '' for the top.
-    card: The model. Without a card next to the file, images are assumed to be
-      prepared as those of ImageNet.
-    match: Its arrays, and what does not fit.
+    where: Entry of the file that holds the weights; '' for the top level.
+    card: The model. Without a card next to the file, the preprocessing is
+      assumed to be that of ImageNet.
+    match: The arrays that fit the model, and the names of all others.
     others: Names of arrays of other parts, such as a detector's neck.
   """
 
@@ -53,11 +53,11 @@ class RMTCheckpoint:
 
 
 class Recognised(NamedTuple):
-  """What the arrays of a state dict tell about their model.
+  """The model that the arrays of a state dict belong to.
 
   Attributes:
-    name: The named model.
-    fields: Its fields to change.
+    name: Name of the model.
+    fields: Fields that differ from those of the named model.
     num_classes: Number of logits; 0 for a backbone.
     segmenter: As for `Card`; None for classifiers and backbones.
   """
@@ -78,9 +78,9 @@ def read(
 
   Args:
     path: The file; a card next to it (`config.json`) says which model it is.
-    key: Entry of the file to take; None finds it.
-    full_stages: For a model without a card that is not one of the released
-      ones, see `recognise`.
+    key: Entry of the file to take; None searches for it.
+    full_stages: Required for a model that has no card and is not a released
+      one, see `recognise`.
 
   Raises:
     UserError: If the file cannot be read or is not an RMT.
@@ -101,12 +101,12 @@ def unwrap(
 ) -> tuple[str, dict[str, np.ndarray], list[str]]:
   """Finds the state dict in the object that a checkpoint file holds.
 
-  `key` is its entry to take; None takes the first of `WRAPPERS` there is.
+  `key` is the entry to take; None takes the first of `WRAPPERS` present.
 
   Returns:
-    Where it was ('' for the top); the arrays of a classifier or a segmenter,
-    or else of the backbone, without prefixes such as 'module.'; and the names
-    of other arrays (a detector's neck and heads), which are left out.
+    The entry where it was found ('' for the top level); the arrays of the
+    classifier, segmenter or backbone, without prefixes such as 'module.'; and
+    the names of other arrays (a detector's neck and heads), which are left out.
 
   Raises:
     UserError: If there are no arrays, or no entry `key`.
@@ -140,7 +140,7 @@ def unwrap(
         others += [name for name in inside if not name.startswith(prefix)]
         inside = stripped
     return where, inside, others
-  # Keys of a crafted file that are not strings might print without end.
+  # Printing the non-string keys of a crafted file might never end.
   names = [ascii(n[:40])[1:-1] for n in entries if isinstance(n, str)][:10]
   wanted = f'no entry {key}' if key else 'no weights'
   raise UserError(
@@ -154,11 +154,11 @@ def recognise(
   """Recognises the model by the names and shapes of its arrays.
 
   No array shows which stages attend over all pairs of tokens. A model that is
-  not in `RELEASED` needs them given, as `full_stages`.
+  not in `RELEASED` therefore needs `full_stages`.
 
   Raises:
-    UserError: If it is not an RMT, or one of unknown sizes without
-      `full_stages`.
+    UserError: If the model is not an RMT, or is not in `RELEASED` and its heads
+      or `full_stages` are unknown.
   """
   segmenter = None
   try:
@@ -187,7 +187,7 @@ def recognise(
     changed = {k: v for k, v in fields.items() if v != getattr(arch, k)}
     if not changed.keys() & set(_SIZES):
       found.append(Recognised(name, changed, num_classes, segmenter))
-  if found:  # with and without a dense head
+  if found:  # models with and without a dense head have the same sizes
     return min(found, key=lambda known: len(known.fields))
   if 'num_heads' in fields and full_stages is not None:
     return Recognised('rmt_t', fields, num_classes, segmenter)
@@ -207,13 +207,13 @@ def recognise(
 
 
 def _decode_head(arrays):
-  """Returns the decode head of a segmenter of RMT; None if it is not one."""
+  """Returns the name of a segmenter's decode head; None for other models."""
   found = [head for name, head in _DECODE_HEADS.items() if name in arrays]
   return found[0] if found else None
 
 
 def _segmenter(arrays):
-  """Returns a `Card`'s entry of a segmenter, and its number of classes."""
+  """Returns `Card.segmenter` and the number of classes."""
   shapes = {name: array.shape for name, array in arrays.items()}
   head = _decode_head(arrays)
   classes, channels, _, _ = shapes['decode_head.conv_seg.weight']
@@ -230,7 +230,7 @@ def _segmenter(arrays):
 
 
 def _sizes(arrays):
-  """Returns the fields, and classes, that follow from shapes and decays."""
+  """Returns the fields and the number of classes, from shapes and decays."""
   depths = [0, 0, 0, 0]
   for name in arrays:
     match = _BLOCK.match(name)
@@ -253,7 +253,7 @@ def _sizes(arrays):
       'ffn_norm': f'{blocks[0]}ffn.ffn_layernorm.weight' in shapes,
       'feature_norm': 'extra_norms.0.weight' in shapes,
   }
-  # These are buffers, and some scripts save parameters only.
+  # The decays are buffers, and some scripts save only parameters.
   decays = [arrays.get(f'layers.{stage}.Relpos.decay') for stage in range(4)]
   if all(decay is not None for decay in decays):
     fields['num_heads'] = tuple(len(decay) for decay in decays)
@@ -268,7 +268,7 @@ def _sizes(arrays):
 
 
 def _decay_range(log_decay: np.ndarray) -> float:
-  """Solves `gamma_1 = 1 - 2 ** (-2 - r / N)` for `r`, to a thousandth."""
+  """Solves `gamma_1 = 1 - 2 ** (-2 - r / N)` for `r`, rounded to 0.001."""
   if len(log_decay) == 1:
     return 4.0  # A single head has gamma = 0.75 whatever the range.
   with np.errstate(all='ignore'):  # Bad values are refused later.

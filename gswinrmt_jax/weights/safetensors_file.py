@@ -24,14 +24,14 @@ _CHECKSUM = 'crc32'
 def write(
     path: pathlib.Path, variables: Mapping[str, Any], card: card_lib.Card
 ) -> None:
-  """Writes weights and card, whole or not at all.
+  """Writes weights and card, atomically.
 
   Arrays are named by their paths, such as 'params/stem/conv0/kernel'.
   """
   from safetensors import numpy as safetensors
 
   flat = traverse_util.flatten_dict(dict(variables), sep='/')
-  # The library writes the memory of an array as if it were in C's order.
+  # safetensors writes the memory of an array as if it were in C order.
   arrays = {
       name: np.ascontiguousarray(jax.device_get(array))
       for name, array in flat.items()
@@ -43,19 +43,20 @@ def write(
       _CHECKSUM: str(_checksum(arrays, text)),
   }
   with files.replaced(path) as part:
-    # Its own `save_file` makes files that only their owner can read.
+    # `save_file` would create a file that only its owner can read.
     part.write_bytes(safetensors.save(arrays, metadata=metadata))
 
 
 def read(
     path: pathlib.Path,
 ) -> tuple[dict[str, np.ndarray], card_lib.Card]:
-  """Returns arrays by path and card; a `config.json` next to it may hold it.
+  """Returns the arrays by path, and the card.
+
+  The card may also be a `config.json` next to the file. Files without a
+  checksum, as other libraries write them, are not checked.
 
   Raises:
-    UserError: If the file cannot be read, is not as it was written, or has no
-      card. A file without a checksum, as other libraries write it, is not
-      checked.
+    UserError: If the file cannot be read, fails its checksum, or has no card.
   """
   import safetensors
 
@@ -91,7 +92,7 @@ def read(
 
 
 def _checksum(arrays, text):
-  """Returns the CRC-32 of the card and of all names, types, shapes, numbers."""
+  """Returns the CRC-32 of the card and of all names, dtypes, shapes, values."""
   total = zlib.crc32(text.encode())
   for name, array in sorted(arrays.items()):
     total = zlib.crc32(f'{name} {array.dtype} {array.shape}'.encode(), total)

@@ -1,8 +1,9 @@
-"""RMT weights under the names and in the layouts of the released PyTorch code.
+"""Converts RMT weights to and from the names and layouts of the released code.
 
-The released code stores Linear weights as (out, in), convolutions as OIHW and
-LayerScale as (1, 1, 1, C); here they are [in, out], HWIO and [C]. Segmenters
-have the names of mmsegmentation: their backbone's begin with 'backbone.'.
+The released PyTorch code stores Linear weights as (out, in), convolutions as
+OIHW and LayerScale as (1, 1, 1, C); here they are [in, out], HWIO and [C].
+Segmenters use the names of mmsegmentation, with 'backbone.' before those of
+the backbone.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.models.dense.upernet import POOLED
 from gswinrmt_jax.ops import positions
 
-# The fields that make a model an RMT: with other values the same arrays would
+# The fields that make a model an RMT. With other values, the same arrays would
 # mean something else.
 _RMT_FIELDS = {
     'stem': 'conv',
@@ -82,14 +83,14 @@ _LAYERS = {'/conv': 'conv', '/norm': 'bn', '': 'conv'}
 
 
 def _in_head(pattern, name):
-  """Adds to a pair of `_MODULES` the layers below a part of a segmenter."""
+  """Extends a pair of `_MODULES` to the layers inside a segmenter's module."""
   return (
       pattern + '(/conv|/norm|)',
       lambda *found: f'{name(*found[:-1])}.{_LAYERS[found[-1]]}',
   )
 
 
-# Our module -> the released one; the first pattern that matches all of a name.
+# Our module -> the released one, by the first pattern that matches fully.
 _MODULES = (
     (r'stem/conv(\d)', lambda i: f'patch_embed.proj.{3 * int(i)}'),
     (r'stem/norm(\d)', lambda i: f'patch_embed.proj.{3 * int(i) + 1}'),
@@ -109,7 +110,7 @@ _MODULES = (
         r'(neck|decode_head)/output(\d)',
         lambda part, i: f'{part}.fpn_convs.{int(i) - 1}',
     ),
-    _in_head(  # the odd places have the upsamplings
+    _in_head(  # odd indices are upsampling layers
         r'decode_head/level(\d)_conv(\d)',
         lambda i, j: f'decode_head.scale_heads.{int(i) - 1}.{2 * int(j)}',
     ),
@@ -128,10 +129,10 @@ class Match:
   """How a state dict fits a model; names are those of the state dict.
 
   Attributes:
-    arrays: Our arrays by path, 'params/stem/conv0/kernel'.
+    arrays: Our arrays by path, such as 'params/stem/conv0/kernel'.
     missing: Names that only the model has.
     unexpected: Names that only the state dict has.
-    mismatched: Names that both have, with what differs.
+    mismatched: Names that both have, with a description of the difference.
   """
 
   arrays: dict[str, np.ndarray]
@@ -212,8 +213,8 @@ def from_torch_state_dict(
     `{'params', 'batch_stats'}`, float32, for `model.apply`.
 
   Raises:
-    ValueError: If the model is not an RMT, or if arrays are missing, left over
-      or of another shape; names them all.
+    ValueError: If the model is not an RMT, or if arrays are missing, unexpected
+      or of another shape; the message lists them all.
   """
   match = match_state_dict(state_dict, model)
   if not match.is_whole or match.unexpected:
@@ -224,7 +225,7 @@ def from_torch_state_dict(
 def to_torch_state_dict(
     variables: Mapping[str, Any], model: Backbone | Segmenter
 ) -> dict[str, np.ndarray]:
-  """Returns a state dict that the released RMT code loads, strictly.
+  """Returns a state dict that the released RMT code loads with `strict=True`.
 
   Raises:
     ValueError: If the model is not an RMT.
@@ -244,7 +245,7 @@ def check_is_rmt(arch: Architecture) -> None:
   """Refuses models that compute anything but the released RMT.
 
   Raises:
-    ValueError: Names the fields that differ.
+    ValueError: If fields differ; the message lists them.
   """
   differing = [
       f'{field}={getattr(arch, field)!r}'
@@ -298,7 +299,7 @@ def _is_layer_scale(key):
 
 
 def _released_names(model):
-  """Returns `{our path: (released name, our shape)}` of every array."""
+  """Returns `{our path: (released name, our shape)}` for every array."""
   check_is_rmt(model.arch)
   smallest = model.arch.stride
   shapes = factory.variable_shapes(model, (smallest, smallest, 3))
@@ -315,8 +316,8 @@ def _inside(model):
 def _tables(arch: Architecture, inside: str = '') -> dict[str, np.ndarray]:
   """Returns the buffers that the released code stores for each stage.
 
-  `angle`: rotary angles of a head's channels; `decay`: `log gamma` of heads.
-  Their names begin with `inside`.
+  `angle` holds the rotary angles of a head's channels, `decay` the `log gamma`
+  of each head. All names begin with `inside`.
   """
   tables = {}
   for stage, (width, heads, spread) in enumerate(

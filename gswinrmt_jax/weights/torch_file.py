@@ -1,8 +1,8 @@
-"""Reads and writes files of `torch.save`, without PyTorch.
+"""Reads and writes files of `torch.save` without PyTorch.
 
-The file is a zip of stored members: `data.pkl`, a pickle that rebuilds the
-tensors, and `data/N`, the numbers of storage N. A pickle is a program. Here it
-is run by a small interpreter, which knows only the opcodes that build
+The file is an uncompressed zip archive of `data.pkl`, a pickle that rebuilds
+the tensors, and `data/N`, the elements of storage N. A pickle is a program.
+Here it is run by a small interpreter, which knows only the opcodes that build
 containers, numbers, strings and tensors, and only the names in `_STAND_INS`.
 """
 
@@ -34,24 +34,25 @@ _DTYPES = {
 }
 _STORAGES = {'float32': 'FloatStorage', 'int64': 'LongStorage'}
 _MAX_AXES = 32
-_MAX_EXTENT = 2**40  # far beyond any file, and products stay small numbers
-# Bytes of the pickle, about 200 a tensor; objects take up to 60 times as much.
+_MAX_EXTENT = 2**40  # far beyond any file, yet products stay small
+# Bytes of the pickle, about 200 per tensor; objects take up to 60 times that.
 _MAX_PROGRAM = 2**24
 _MAX_KEY = 2**31
 
 
 def read(path: pathlib.Path) -> Any:
-  """Returns the object in a file of `torch.save`, tensors as NumPy arrays.
+  """Returns the object in a file of `torch.save`, with tensors as NumPy arrays.
 
   Args:
     path: A file written by PyTorch 1.6 or later.
 
   Returns:
     Nested dicts, lists and scalars. Attributes of objects are dropped: an
-    `argparse.Namespace` or the like is an empty dict. NumPy scalars are None.
+    `argparse.Namespace`, for example, becomes an empty dict. NumPy scalars
+    become None.
 
   Raises:
-    UserError: If the file is something else, is damaged, or names anything but
+    UserError: If the file has another format, is damaged, or names anything but
       containers and tensors.
   """
   try:
@@ -69,7 +70,7 @@ def read(path: pathlib.Path) -> Any:
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error.strerror}') from error
   except Exception as error:  # Damaged bytes may raise anything.
-    # Some messages quote what they could not read, whatever its length.
+    # Some messages quote unreadable data of any length.
     said = ' '.join(f'{type(error).__name__}: {error}'[:160].split())
     raise UserError(f'{path} is damaged: {said}') from error
 
@@ -77,7 +78,7 @@ def read(path: pathlib.Path) -> Any:
 def write(path: pathlib.Path, tree: Mapping[str, Any]) -> None:
   """Writes nested dicts of float32 or int64 arrays for `torch.load`.
 
-  The file is written whole or not at all.
+  Writing is atomic.
   """
   arrays = []
   program = b'\x80\x02' + _pickled(tree, arrays) + b'.'  # protocol 2
@@ -94,11 +95,11 @@ def write(path: pathlib.Path, tree: Mapping[str, Any]) -> None:
 
 
 class _RefusedError(Exception):
-  """The file asks for something that is not on a list, or is inconsistent."""
+  """The file uses something that is not allowed, or is inconsistent."""
 
 
 class _Storage(NamedTuple):
-  """The numbers of one member; a pickle cannot build one by itself."""
+  """The elements of one member; a pickle cannot build one by itself."""
 
   data: np.ndarray
 
@@ -215,7 +216,7 @@ def _set_items(target, items):
   if not isinstance(target, dict):
     raise _RefusedError('it puts items into something that is not a dict')
   for key, value in zip(items[::2], items[1::2], strict=True):
-    # Hashing tuples of tuples of tuples, or huge numbers, would take for ever.
+    # Hashing deeply nested tuples or huge integers would take forever.
     if not isinstance(key, str) and not (
         isinstance(key, int) and abs(key) < _MAX_KEY
     ):
@@ -233,7 +234,7 @@ def _stand_in(module, name):
 
 
 def _size(extents):
-  """Returns extents or strides if they are integers, few and not too large."""
+  """Returns extents or strides after checking their number and values."""
   if (
       not isinstance(extents, tuple)
       or len(extents) > _MAX_AXES
@@ -269,7 +270,7 @@ def _dropped(*_):
   return None
 
 
-def _empty():  # It takes no dict to copy: copies of copies fill the memory.
+def _empty():  # No argument: copies of copies of dicts could fill the memory.
   return {}
 
 
@@ -290,7 +291,7 @@ _STAND_INS = {
     'torch.Size': _size,
     'torch._utils._rebuild_tensor_v2': _rebuild_tensor,
     'torch._utils._rebuild_parameter': lambda data, *_: data,
-    # Settings and figures that training scripts save as well: dropped.
+    # Training scripts also save settings and metrics, which are dropped.
     'argparse.Namespace': _empty,
     'yacs.config.CfgNode': _empty,
     'numpy.dtype': _dropped,
