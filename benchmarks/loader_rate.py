@@ -2,7 +2,7 @@
 
     python benchmarks/loader_rate.py --images 50000 --size 32
     python benchmarks/loader_rate.py --images 1000 --size 224 --batch 32 \
-      --pictures 500x375 --workers 1 2 --train rmt_t --train-batch 8
+      --pictures 500x375 --workers 1 2
 
 Two storages are interleaved: with `config.data.storage='memory'`, the host
 gathers images and sends them; with 'device', it sends row numbers, and the
@@ -10,8 +10,7 @@ device gathers the images. Results are medians over repeats, on random images.
 
 `--pictures` generates JPEG files of that size, prepares them as a data set and
 feeds them as the recipe of Mini-ImageNet does: from decoded files ('disk') and
-by decoding each time ('decode'), first without and then with workers. `--train`
-adds the rate of a model: its training step alone, on the same cores.
+by decoding each time ('decode'), first without and then with workers.
 """
 
 import argparse
@@ -27,7 +26,7 @@ import jax
 import numpy as np
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.benchmark import measure, models, pipeline
+from gswinrmt_jax.benchmark import pipeline
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import parallel, records
 from gswinrmt_jax.distributed import mesh
@@ -99,10 +98,10 @@ def _measure(
 
 def _measure_pictures(folder: pathlib.Path, options) -> None:
   width, height = map(int, options.pictures.split('x'))
-  size = pipeline.make_data(
+  pipeline.make_data(
       folder, options.images, classes=2, width=width, height=height
   )
-  print(f'JPEG files of {width}x{height}, {size / 1e3:.0f} kB each')
+  print(f'JPEG files of {width}x{height}')
   _measure(
       {
           storage: _open(
@@ -118,21 +117,6 @@ def _measure_pictures(folder: pathlib.Path, options) -> None:
     _measure({name: _open(loaded, '', options.batch)}, options, workers)
 
 
-def _measure_training(options) -> None:
-  bench = measure.Bench(repeats=options.repeats, say=lambda line: None)
-  spec = models.spec(
-      options.train,
-      'train',
-      batch=options.train_batch,
-      image_size=options.size,
-      classes=100,
-  )
-  try:
-    models.beside_peers(bench, [spec], [], print)
-  finally:
-    bench.close()
-
-
 def main() -> None:
   """Prints the medians."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -142,8 +126,6 @@ def main() -> None:
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--pictures', metavar='WIDTHxHEIGHT')
   parser.add_argument('--workers', type=int, nargs='*', default=[])
-  parser.add_argument('--train', metavar='MODEL')
-  parser.add_argument('--train-batch', type=int, default=8)
   options = parser.parse_args()
   print(f'{options}, {jax.devices()[0].device_kind}')
   images = _random(options.images, options.size)
@@ -152,8 +134,6 @@ def main() -> None:
   if options.pictures:
     with tempfile.TemporaryDirectory() as folder:
       _measure_pictures(pathlib.Path(folder), options)
-  if options.train:
-    _measure_training(options)
 
 
 if __name__ == '__main__':

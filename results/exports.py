@@ -24,14 +24,11 @@ from gswinrmt_jax.weights import load, state_dict
 # arrays, to `result`. All but the first run without this package.
 _READERS = {
     'safetensors': """
-import json, pathlib
 import gswinrmt_jax
-model, variables = gswinrmt_jax.load_model(path)
-images = json.loads(pathlib.Path(path).with_name('config.json').read_text())
-images = images['pretrained_cfg']
-pixels = pixels / np.float32(255) - np.float32(images['mean'])
-pixels /= np.float32(images['std'])
-np.savez(result, logits=model.apply(variables, pixels, train=False))
+loaded = gswinrmt_jax.load_model(path)
+images = np.stack([loaded.preprocess(image) for image in pixels])
+logits = loaded.model.apply(loaded.variables, images, train=False)
+np.savez(result, logits=logits)
 """,
     'torch': """
 import torch
@@ -52,6 +49,7 @@ name = session.get_inputs()[0].name
 np.savez(result, logits=session.run(None, {name: pixels})[0])
 """,
 }
+_READERS['safetensors-float16'] = _READERS['safetensors']
 _BEGIN = """
 import sys
 import numpy as np
@@ -103,7 +101,7 @@ def main(source: str) -> None:
         said = f'{difference(run, file_format, pathlib.Path(folder)):.2g}'
       except UserError as error:
         said = f'skipped: {error}'
-    print(f'{file_format:<12} {said}', flush=True)
+    print(f'{file_format:<20} {said}', flush=True)
 
 
 if __name__ == '__main__':

@@ -13,6 +13,8 @@ from gswinrmt_jax.experiments import results
 from gswinrmt_jax.experiments.sets import Job
 from gswinrmt_jax.runs import run_folder
 
+# A damaged folder does not end the other runs, nor the table.
+_UNREADABLE = (UserError, OSError, ValueError, KeyError)
 _COMPLETE = 'complete'
 _PATIENCE = 60  # seconds for an interrupted run to end by itself
 
@@ -55,7 +57,7 @@ def _run_one(job, title, program, say):
   """Runs a job unless it is complete; returns whether it succeeded."""
   try:
     before = status(job)
-  except (UserError, OSError, ValueError, KeyError) as error:
+  except _UNREADABLE as error:
     say(f'{title}: failed, its folder cannot be read: {error}')
     return False
   if before.complete:
@@ -131,8 +133,8 @@ def status_table(jobs: Sequence[Job]) -> str:
   for job in jobs:
     try:
       found = status(job)
-    except UserError as error:
-      found = Status(str(error))
+    except _UNREADABLE as error:
+      found = Status(f'unreadable: {error}')
     val, test = ('-' if one is None else f'{one:.2%}' for one in found[1:])
     name = f'{job.folder.name:<{width}}'
     lines.append(f'{name}  {val:>10}{test:>9}  {found.state}')
