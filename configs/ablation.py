@@ -1,14 +1,14 @@
-"""One component more or less than a base, on CIFAR-10: Table 2 of the paper.
+"""Ablation of one component on CIFAR-10, by the protocol of Table 2.
 
   python train.py --config=configs/ablation.py:retention,no_gate
 
-The argument is `BASE,SWITCH`: what to start from (bare, rmt, retention, swat)
-and what to change (docs/experiments.md lists them; `base` changes nothing). On
+The argument is `BASE,SWITCH`: the base model (bare, rmt, retention or swat) and
+the change to it (see docs/experiments.md; `base` changes nothing). On
 Mini-ImageNet, with the large models:
 
   python train.py --config=configs/ablation.py:retention,no_gate,mini
 
-A tiny model for a few seconds, to see that all of it runs:
+A smoke test, which trains a tiny model for a few seconds:
 
   python train.py --config=configs/ablation.py:retention,no_gate,smoke
 

@@ -4,12 +4,13 @@
   python train.py --config=configs/ade20k_fpn.py:t \
     --config.init_from=weights/rmt_t
 
-The argument is the backbone: t, s, b or l. To see that all of it runs, a tiny
-model trains for a few seconds on packaged images:
+The argument is the backbone: t, s, b or l. A smoke test trains a tiny model for
+a few seconds on packaged images:
 
   python train.py --config=configs/ade20k_fpn.py:t,smoke
 
-Crops of 512 x 512, 16 in a batch, 80,000 steps, AdamW with a peak of 1e-4.
+80,000 steps with batches of 16 crops of 512 x 512 pixels, AdamW with a peak
+learning rate of 1e-4.
 
 Result: not measured. Published mean IoU: T 46.4 %, S 49.4 %, B 50.4 %, L 51.4 %
 (arXiv 2309.11523).

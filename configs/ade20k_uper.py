@@ -4,13 +4,13 @@
   python train.py --config=configs/ade20k_uper.py:s \
     --config.init_from=weights/rmt_s
 
-The argument is the backbone: s, b or l. To see that all of it runs, a tiny
-model trains for a few seconds on packaged images:
+The argument is the backbone: s, b or l. A smoke test trains a tiny model for a
+few seconds on packaged images:
 
   python train.py --config=configs/ade20k_uper.py:s,smoke
 
-Crops of 512 x 512, 16 in a batch, 160,000 steps, AdamW with a peak of 6e-5 in
-bfloat16 (released: float16, scaled).
+160,000 steps with batches of 16 crops of 512 x 512 pixels, AdamW with a peak
+learning rate of 6e-5, bfloat16 (released: float16 with loss scaling).
 
 Result: not measured. Published mean IoU: S 49.8 %, B 52.0 %, L 52.8 %
 (arXiv 2309.11523).

@@ -1,20 +1,20 @@
-"""Small segmenters on CamVid: a recipe of this project, for two CPU cores.
+"""Small segmenters on CamVid: this project's own recipe, for two CPU cores.
 
   gswinrmt prepare segmentation camvid --images DIR --labels DIR \
     --classes FILE --void 11
   python train.py --config=configs/camvid.py:rmt
 
-CamVid has 367 training images of streets, 480 x 360 pixels with 11 classes,
-for non-commercial use. They are halved, and crops of 160 x 224 are trained on
-in batches of 8, for 60 epochs of AdamW with a peak of 1e-3. The backbone has
-widths 32 64 96 128 and depths 1 1 3 1, the Semantic FPN head 64 channels;
-nothing is pretrained.
+CamVid has 367 training images of streets with 480 x 360 pixels and 11 classes,
+for non-commercial use. Images are halved in size and cropped to 160 x 224
+(height x width). 60 epochs with batches of 8, AdamW with a peak learning rate
+of 1e-3. The backbone has widths 32 64 96 128 and depths 1 1 3 1, the Semantic
+FPN head 64 channels; nothing is pretrained.
 
 The argument is the backbone: `rmt` (the default), `retention`, `swat`, or
-`conv`, the skeleton of RMT without attention: in windows of one token each
-weight is 1, and the convolutions alone look at neighbours.
+`conv`, which is RMT without attention. Its windows have one token, so every
+attention weight is 1, and only the convolutions mix neighbouring tokens.
 
-A tiny model for a few seconds, to see that all of it runs:
+A smoke test, which trains a tiny model for a few seconds:
 
   python train.py --config=configs/camvid.py:smoke
 

@@ -3,24 +3,24 @@
   gswinrmt prepare imagenet --help
   python train.py --config=configs/imagenet_rmt.py:t
 
-The argument is the model: t, s, b or l. With token labels, s, b or l
+The argument is the model: t, s, b or l. Token labels are for s, b and l
 (docs/token_labels.md):
 
   python train.py --config=configs/imagenet_rmt.py:s,token_label \
     --config.data.label_maps=DIR
 
-To see that all of it runs, a tiny model trains for a few seconds on the
-packaged digits:
+A smoke test trains a tiny model for a few seconds on the packaged digits:
 
   python train.py --config=configs/imagenet_rmt.py:t,smoke
 
-The comment on a field says where it is from: the script released with RMT (its
-defaults count), its training logs, or the paper (arXiv 2309.11523)
-where it says otherwise; "ours" changes no result, or has no counterpart.
+The comment on a field names its source: the script released with RMT (including
+its defaults), the released training logs, or the paper (arXiv 2309.11523) where
+it differs. "ours" marks settings without effect on the result, or without
+counterpart.
 
-Result: not measured. Published, the best of weights and moving average over all
-epochs on the validation set: T 82.4 %, S 84.1 %, B 85.0 %, L 85.5 %; with token
-labels S 84.8 %, B 85.6 %, L 86.1 % (docs/imagenet.md).
+Result: not measured. Published top-1 accuracy on the validation set, the best
+over all epochs, raw weights and moving average: T 82.4 %, S 84.1 %, B 85.0 %,
+L 85.5 %; with token labels S 84.8 %, B 85.6 %, L 86.1 % (docs/imagenet.md).
 """
 
 import ml_collections
@@ -42,47 +42,48 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
 
 
 def _released(name):
-  # Each size has its own stochastic depth; the script's `--drop-path` has no
-  # effect. bfloat16: ours; script: float16, scaled.
+  # Stochastic depth is part of each model; the script's `--drop-path` has no
+  # effect. bfloat16: ours; script: float16 with loss scaling.
   config = recipes.defaults(name)
   config.batch_size = 2048  # logs, by the rule below; paper: 1024
   config.num_epochs = 300  # script
-  config.ema_decay = 0.99996  # script; 0.99984 a step at 2048
+  config.ema_decay = 0.99996  # script; 0.99984 per step at a batch size of 2048
 
-  config.data.name = 'imagenet'  # as `gswinrmt prepare imagenet` makes it
+  config.data.name = 'imagenet'  # as written by `gswinrmt prepare imagenet`
   config.data.train_split = 'train'  # script
   config.data.val_split = 'val'  # script; the best epoch is chosen on it
-  config.data.test_split = ''  # the labels of the test images are secret
+  config.data.test_split = ''  # the test labels are not public
   config.data.image_size = 224  # script
   config.data.train_crop = 'random_resized'  # script, scale and ratio too
   config.data.repeats = 3  # script, by default; the paper does not say
-  config.data.eval_crop = 0.875  # script: resized to 256, centre of 224
+  config.data.eval_crop = 0.875  # script: resize to 256, centre crop of 224
   config.data.storage = 'decode'  # ours
   config.data.workers = 8  # ours
 
   # Script: flip, rand-m9-mstd0.5-inc1, erasing 0.25, smoothing 0.1, Mixup 0.8,
   # CutMix 1.0, as for CIFAR-10; paper: the last two are probabilities.
   recipes.set_augmentation(config, 'deit')
-  config.augment.crop_padding = 0  # script: the crop above, instead
+  config.augment.crop_padding = 0  # script: the random crop above instead
 
-  # Script: 5e-4 for 512 images. Logs: 2e-3, so 2,048 of them; the paper has
-  # 1e-3 and 1024. It follows the batch unless it is set itself.
+  # Script: 5e-4 per 512 images. Logs: 2e-3, so 2,048 images; paper: 1e-3 and
+  # 1024. The rate follows the batch size unless it is set explicitly.
   rate = config.get_ref('batch_size').to_float() * (5e-4 / 512)
   config.optimizer.learning_rate = rate
   config.optimizer.schedule = 'epochs'  # script, logs
   config.optimizer.warmup_epochs = 5.0  # script
   config.optimizer.warmup_learning_rate = 1e-6  # script, logs
   config.optimizer.final_learning_rate = 1e-5  # script, logs
-  config.optimizer.decay_layer_scale = True  # script: it has four axes there
+  # Script: exempts arrays of one axis, but LayerScale has four there.
+  config.optimizer.decay_layer_scale = True
   return config
 
 
 def _set_token_labels(config):
-  # `config.data.label_maps` is to be set: the maps that the authors' teacher
-  # made are not part of the release.
+  # The user must set `config.data.label_maps`: the release does not include the
+  # maps of the authors' teacher.
   config.num_epochs = 310  # logs; script: 300
   config.token_label_weight = 0.5  # script
   config.augment.mixup_alpha = 0.0  # script
   config.augment.cutmix_alpha = 0.0  # script
-  config.data.repeats = 1  # script: other loader, without repeats
+  config.data.repeats = 1  # script: another loader, without repeats
   config.data.eval_crop = 0.96  # script

@@ -3,21 +3,21 @@
   gswinrmt prepare mini_imagenet --help
   python train.py --config=configs/mini_imagenet_retention.py
 
-40 epochs of batches of 128, AdamW with a peak of 1e-4 (5 epochs of warm-up,
-cosine) and weight decay 0.05, label smoothing 0.1. `--help` lists all fields.
+40 epochs with batches of 128, AdamW with a peak learning rate of 1e-4 (5 epochs
+of warm-up, then cosine decay), weight decay 0.05 and label smoothing 0.1.
+`--help` lists all fields.
 
-Any data set of the same shape does, by its name:
+To train on another data set with the same splits, give its name:
 
   python train.py --config=configs/mini_imagenet_retention.py \
     --config.data.name=NAME --workdir=runs/NAME_retention
 
-Another reading of the table's augmentations, which have no settings there, is
-the argument `deit` (the default), `torchvision` or `plain` (crop and flip):
+Table 2 names augmentations without settings. The argument selects a reading,
+`deit` (the default), `torchvision` or `plain` (flip only):
 
   python train.py --config=configs/mini_imagenet_retention.py:plain
 
-A tiny model for a few seconds on the packaged digits, to see that all of it
-runs:
+A smoke test, which trains a tiny model on packaged digits for a few seconds:
 
   python train.py --config=configs/mini_imagenet_retention.py:smoke
 

@@ -1,12 +1,12 @@
-"""Makes class folders of images: a digit somewhere among scraps of others.
+"""Generates class folders of images with a digit among scraps of others.
 
   python examples/cluttered_digits.py images
   gswinrmt prepare folder cluttered_digits --images images
 
 To classify such an image, a model must find the digit, so its maps should show
-where it is. `boxes.json` in the folder has the true place of each digit: left,
-top, right, bottom, in pixels. The digits are those of the package; each split
-uses its own.
+where the digit is. `boxes.json` in the folder has the true box of each digit:
+left, top, right and bottom in pixels. The digits are the packaged ones, and
+each split uses its own.
 """
 
 import argparse
@@ -18,9 +18,9 @@ import PIL.Image
 
 from gswinrmt_jax.data import digits
 
-SIZE = 64  # pixels a side
+SIZE = 64  # pixels per side
 COUNTS = {'train': 6000, 'val': 500, 'test': 500}
-DIGIT = (20, 29)  # pixels a side, the second exclusive
+DIGIT = (20, 29)  # range of pixels per side, end exclusive; as is the next
 SCRAP = (5, 10)
 NUM_SCRAPS = 14
 
@@ -28,12 +28,12 @@ NUM_SCRAPS = 14
 def picture(
     rng: np.random.Generator, glyphs: np.ndarray, row: int
 ) -> tuple[PIL.Image.Image, tuple[int, int, int, int]]:
-  """Draws one picture.
+  """Draws one image.
 
   Args:
     rng: Source of the draws.
-    glyphs: uint8 `[n 8 8]`, to cut the scraps from.
-    row: Of the digit to be found.
+    glyphs: uint8 `[n 8 8]`, the digits; scraps are cut from them, too.
+    row: Row of the digit to be found.
 
   Returns:
     The image, and the box of its digit.
@@ -50,7 +50,7 @@ def picture(
 
 
 def _scaled(glyph, side):
-  """Returns the share of ink in each pixel, 0 to 1."""
+  """Enlarges a glyph; returns the share of ink in each pixel, 0 to 1."""
   large = PIL.Image.fromarray(glyph).resize((side, side))
   return np.asarray(large, np.float64) / 255
 

@@ -1,13 +1,13 @@
-"""Makes scenes of digits among scraps of digits, and what each pixel shows.
+"""Generates scenes of digits among scraps of digits, with label images.
 
   python examples/digit_scenes.py scenes
   gswinrmt prepare segmentation digit_scenes --images scenes/images \
     --labels scenes/labels --classes scenes/classes.txt
 
-Writes SPLIT/NUMBER.jpg below images/ and the label images, PNG files with a
-palette, below labels/: 0 is the background, to which the scraps belong, and
-1 + D is the ink of the digit D. Sizes differ. The digits are those of the
-package; each split uses its own.
+Writes images/SPLIT/NUMBER.jpg and label images, labels/SPLIT/NUMBER.png with a
+palette: 0 is the background, including the scraps, and 1 + D the ink of the
+digit D. Image sizes vary. The digits are the packaged ones, and each split uses
+its own.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from gswinrmt_jax.data import digits
 
 CLASSES = ('background', *digits.CLASSES)
 COUNTS = {'train': 600, 'val': 100, 'test': 100}
-SIZE = (96, 161)  # pixels a side; of this and the next two, the last exclusive
+SIZE = (96, 161)  # range of pixels per side, end exclusive; as are the next two
 DIGIT = (24, 65)
 SCRAP = (6, 16)
 _GREY = [(60, 60, 60)]
@@ -37,7 +37,7 @@ def scene(
   Args:
     rng: Source of the draws.
     glyphs: uint8 `[n 8 8]`.
-    labels: The digit of each.
+    labels: Digit that each glyph shows.
 
   Returns:
     The image, and its label image.
@@ -63,7 +63,7 @@ def scene(
 
 
 def _scaled(glyph, side):
-  """Returns the share of ink in each pixel, 0 to 1."""
+  """Enlarges a glyph; returns the share of ink in each pixel, 0 to 1."""
   return np.asarray(PIL.Image.fromarray(glyph).resize((side, side))) / 255
 
 
@@ -80,7 +80,7 @@ def _paint(rng, canvas, ink):
 
 
 def write(folder: pathlib.Path, counts: dict[str, int]) -> None:
-  """Writes images/, labels/ and classes.txt with so many scenes per split."""
+  """Writes images/, labels/ and classes.txt; `counts` are scenes per split."""
   for seed, (split, count) in enumerate(counts.items()):
     rng = np.random.default_rng(seed)
     images, labels = digits.read(split)

@@ -1,4 +1,4 @@
-"""Writes the digits of `examples/images`: test images of the packaged data.
+"""Writes `examples/images`, test images of the packaged digits.
 
   python examples/make_images.py
 

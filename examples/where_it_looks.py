@@ -1,11 +1,11 @@
-"""Does the model look at the digit? On images of `cluttered_digits.py`.
+"""Measures how often a model looks at the digit of `cluttered_digits.py`.
 
   python examples/where_it_looks.py runs/cluttered_digits images
 
-Over the test images and for each stage: how often the token with the largest
-value of Grad-CAM has its centre in the box of the digit ("pointing game", Zhang
-et al. 2016), how often a random token would, and the mean gate (last block) on
-the tokens in the box and elsewhere. `--json FILE` writes the result.
+For each stage, over the test images: how often the token with the largest
+Grad-CAM value has its centre in the box of the digit ("pointing game", Zhang et
+al. 2016), how often a random token would, and the mean gate of the last block
+on tokens inside and outside the box. `--json FILE` writes the result.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from gswinrmt_jax import maps as maps_lib
 
 
 def main() -> None:
-  """Prints and writes the shares."""
+  """Prints the result, and writes it if `--json` is given."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
@@ -72,7 +72,7 @@ def _look(loaded, image):
 
 
 def _scores(cam, gate, size, box):
-  """Returns hit, chance of a hit, gate in the box and elsewhere (NaN: none)."""
+  """Returns hit, chance of a hit, gate in the box and elsewhere, maybe NaN."""
   rows, columns = (
       pixels / count * (np.arange(count) + 0.5)
       for pixels, count in zip(size, cam.shape, strict=True)

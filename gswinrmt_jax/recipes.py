@@ -1,8 +1,8 @@
-"""Every field of a config, declared once, and what recipes share.
+"""Declares all config fields, and the defaults that recipes share.
 
-A recipe is a file of `configs/`, which returns a `ConfigDict`. Each field can
-be overridden on the command line, `--config.optimizer.learning_rate=3e-4`.
-Nothing is read that is not named here.
+A recipe is a file in `configs/` that returns a `ConfigDict`. Each field can be
+overridden on the command line: `--config.optimizer.learning_rate=3e-4`. No
+other fields are read, except those of the model (`models.factory.FIELDS`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,15 +38,15 @@ class Field:
   """One field of a config.
 
   Attributes:
-    default: Its value in the CIFAR-10 recipe; also its type. Two whole numbers
-      are sides in pixels; two other numbers are the ends of a range.
-    meaning: What it is, with its unit; `--help` prints it.
-    at_least: Smallest value; a range begins above 0.
-    at_most: Largest value, of a range its end.
-    below: Bound that the value must stay under.
-    choices: The values that it can have.
-    free: Whether a run may resume with another value, because it changes no
-      result, or only rounding.
+    default: Value in the CIFAR-10 recipe; also sets the type. A pair of
+      integers is a size in pixels; another pair is the ends of a range.
+    meaning: Description with unit, which `--help` prints.
+    at_least: Smallest allowed value; a range must start above 0.
+    at_most: Largest allowed value, or largest end of a range.
+    below: Exclusive upper bound.
+    choices: Allowed values.
+    free: Whether a run may resume with another value, because the field affects
+      no result, or only rounding.
   """
 
   default: Any
@@ -59,7 +59,7 @@ class Field:
   free: bool = False
 
   def wanted(self, value: Any) -> str:
-    """Returns what a value must be instead, '' if it is allowed."""
+    """Returns what a value must be instead, or '' if it is allowed."""
     if self.choices:
       known = isinstance(value, str) and value in self.choices
       if known:
@@ -105,10 +105,10 @@ class Field:
     return f'at least {self.at_least:g}{limit}'
 
 
-# A field that a run may resume with another value of.
+# A field that may change when a run resumes.
 _free = functools.partial(Field, free=True)
 
-# By path; the order is that of `--help`.
+# Keyed by path, in the order of `--help`.
 FIELDS: Mapping[str, Field] = {
     # JAX's keys have 32 bits: larger seeds would repeat smaller ones.
     'seed': Field(0, 'seed of all random draws', at_most=2**32 - 1),
@@ -151,7 +151,7 @@ FIELDS: Mapping[str, Field] = {
     ),
     'log_every_steps': _free(50, 'steps between logs', at_least=1),
     'profile_steps': _free('', "steps 'FIRST:LAST' to trace into RUN/profile"),
-    # Changes nothing until a step is not finite.
+    # Free, because it has no effect until a step is not finite.
     'nan_policy': _free(
         'stop',
         "if loss or gradient is not finite: end the run, or 'skip' the update",
@@ -228,7 +228,7 @@ FIELDS: Mapping[str, Field] = {
     'data.repeats': Field(
         1, 'copies of each image in a batch, augmented differently', at_least=1
     ),
-    # 'auto' is 'device' if they take a tenth of an accelerator.
+    # 'auto' is 'device' up to a tenth of an accelerator's free memory.
     'data.storage': _free(
         'auto',
         "where decoded images are stored; 'decode': nowhere",
@@ -237,7 +237,7 @@ FIELDS: Mapping[str, Field] = {
     'data.workers': _free(
         0, 'processes that decode images; 0: threads', at_most=1024
     ),
-    # The maps themselves are compared by RUN/data.json.
+    # Free, because RUN/data.json identifies the maps themselves.
     'data.label_maps': _free('', 'folder of token-label maps'),
     'augment.crop_padding': Field(
         4,
@@ -324,11 +324,11 @@ FIELDS: Mapping[str, Field] = {
     ),
     'optimizer.eps': Field(1e-8, 'added to the denominator of the update'),
 }
-# Readings of the augmentations that the paper's Table 2 names without settings.
+# Readings of the paper's Table 2, which names augmentations without settings.
 _READINGS = {
-    # As DeiT and timm; every batch is mixed.
+    # As in DeiT and timm; every batch is mixed.
     'deit': {},
-    # As torchvision's RandAugment() and RandomErasing(0.25). Few batches are
+    # As in torchvision's RandAugment() and RandomErasing(0.25). Few batches are
     # mixed: with more, no model reaches the paper's training accuracy of 88 %.
     'torchvision': {
         'rand_augment_set': 'torchvision',
@@ -339,7 +339,7 @@ _READINGS = {
         'erase_fill': 'zeros',
         'mix_prob': 0.2,
     },
-    # Crop and flip alone.
+    # Crop and flip only.
     'plain': {
         'rand_augment_ops': 0,
         'erase_prob': 0.0,
@@ -348,7 +348,7 @@ _READINGS = {
     },
 }
 _READING = 'deit'  # the default, until a measurement decides
-# What a segmenter is trained without: the only value there.
+# Values that turn off what segmenters do not support; others are refused.
 _OFF_FOR_SEGMENTERS = {
     'label_smoothing': 0.0,
     'token_label_weight': 0.0,
@@ -362,7 +362,7 @@ _OFF_FOR_SEGMENTERS = {
     'augment.mixup_alpha': 0.0,
     'augment.cutmix_alpha': 0.0,
 }
-# What only a segmenter is trained with, next to its own group.
+# Fields that only segmenters use, in addition to the group `segmenter`.
 _OF_SEGMENTERS = (
     'data.fit_within',
     'data.crop_size',
@@ -370,7 +370,7 @@ _OF_SEGMENTERS = (
     'augment.max_class_share',
     'augment.photometric',
 )
-# Each must not be above the other.
+# The first field of each pair must not exceed the second.
 _AT_MOST = {
     'stop_after_epochs': 'num_epochs',
     'augment.mix_off_epochs': 'num_epochs',
@@ -380,14 +380,14 @@ _AT_MOST = {
 
 
 def free_fields() -> frozenset[str]:
-  """Returns the fields that a run may resume with other values of."""
+  """Returns the fields that may change when a run resumes."""
   free = {path for path, declared in FIELDS.items() if declared.free}
   return frozenset({*free, *_retired()})
 
 
 def _retired():
-  """Fields of earlier versions; they changed no result, or only rounding."""
-  # Only here: naming the recipes, or a help text, need not wait for JAX.
+  """Returns fields of earlier versions, which affected at most rounding."""
+  # Imported here, so that listing recipes and `--help` need not wait for JAX.
   from gswinrmt_jax.models import factory
 
   of_models = (f'model.{name}' for name in factory.RETIRED)
@@ -395,11 +395,11 @@ def _retired():
 
 
 def check(config: ml_collections.ConfigDict) -> None:
-  """Checks all fields of a config but its model's, which `resolve` checks.
+  """Checks all fields of a config except the model's, which `resolve` checks.
 
   Raises:
     UserError: If a field is missing or out of range, or two contradict each
-      other; names the field.
+      other; the message names the field.
   """
   for path, declared in FIELDS.items():
     fields, name = _group(config, path)
@@ -434,7 +434,7 @@ def _check_together(config):
   if not re.fullmatch(r'(\d+:\d+)?', config.profile_steps, re.ASCII):
     wanted = 'FIRST:LAST, two numbers of steps'
     _refuse('profile_steps', config.profile_steps, wanted)
-  # An image is resized to `image_size / eval_crop`: not to any size.
+  # Bounds `image_size / eval_crop`, the size that images are resized to.
   if 0 < data.eval_crop < 0.1:
     _refuse('data.eval_crop', data.eval_crop, '0, or from 0.1 to 1')
   if any(data.fit_within) != all(data.fit_within):
@@ -449,7 +449,7 @@ def _check_together(config):
         'config.data.train_crop=random_resized needs config.data.storage='
         'decode and config.data.image_size'
     )
-  # In smaller batches copies of an image could be Mixup's partners.
+  # In smaller batches, Mixup could pair copies of the same image.
   most = max(1, config.batch_size // 3)
   if data.repeats > most:
     third = f'a third of config.batch_size, {config.batch_size}'
@@ -466,7 +466,7 @@ def _check_together(config):
 
 
 def _check_rand_augment(augment):
-  """Refuses settings that a set of operations does not have."""
+  """Refuses settings that the set of operations does not support."""
   if not augment.rand_augment_ops:
     return
   magnitude = augment.rand_augment_magnitude
@@ -485,7 +485,7 @@ def _check_rand_augment(augment):
 
 
 def _check_optimizer(optimizer):
-  """Refuses settings without effect."""
+  """Refuses combinations in which one setting has no effect."""
   if optimizer.warmup_steps and optimizer.warmup_epochs:
     raise UserError(
         f'config.optimizer.warmup_steps is {optimizer.warmup_steps} and '
@@ -505,7 +505,7 @@ def _check_optimizer(optimizer):
 
 
 def _check_task(config):
-  """Refuses what is for classifiers in a segmenter, and the reverse."""
+  """Refuses classifier settings for a segmenter, and vice versa."""
   if config.segmenter.head:
     wanted = {
         path: (off, 'for a segmenter')
@@ -537,11 +537,11 @@ def _check_task(config):
 def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   """Returns a copy in which every field of the model has its value.
 
-  The copy goes to the run folder, so that a run keeps its model if a later
+  The copy is stored in the run folder, so that a run keeps its model if a later
   version changes a default.
 
   Raises:
-    UserError: As `check`, or if the model or a field of it does not exist.
+    UserError: As in `check`, or if the model or one of its fields is unknown.
   """
   from gswinrmt_jax.models import factory
 
@@ -552,7 +552,7 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   if config.segmenter.head:
     resolved.segmenter.update(segmenter_fields(config))
     if overrides.get('feature_norm') is None:
-      overrides['feature_norm'] = True  # as `create_segmenter` has it
+      overrides['feature_norm'] = True  # as in `create_segmenter`
   try:
     resolved.model = {'name': name, **factory.resolve(name, overrides)}
   except ValueError as error:
@@ -566,7 +566,7 @@ def task(config: ml_collections.ConfigDict) -> str:
 
 
 def segmenter_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Returns the arguments of `create_segmenter` that say which head.
+  """Returns the arguments of `create_segmenter` that define the head.
 
   Args:
     config: A checked config with a decode head.
@@ -586,10 +586,10 @@ def make_model(
     num_classes: int,
     image_shape: tuple[int, int, int],
 ) -> Any:
-  """Returns the model of a resolved config, tried on images of this shape.
+  """Returns the model of a resolved config, checked for images of this shape.
 
   Raises:
-    UserError: If the model cannot be built so, or not for such images.
+    UserError: If the model cannot be built, or not for such images.
   """
   from gswinrmt_jax.models import factory
   from gswinrmt_jax.models.dense import segmenter
@@ -598,7 +598,7 @@ def make_model(
   name = fields.pop('name')
   if config.segmenter.head:
     create = segmenter.create_segmenter
-    del fields['head']  # of classifiers
+    del fields['head']  # the classification head
     fields |= segmenter_fields(config)
   try:
     model = create(
@@ -617,10 +617,11 @@ def make_model(
 def implementations(
     config: ml_collections.ConfigDict,
 ) -> contextlib.AbstractContextManager[None]:
-  """Returns the context in which a run's model is traced: `attention_impl` etc.
+  """Returns the context in which a run's model is traced.
 
-  Training, evaluation, prediction and export of a run all use it. 'auto' keeps
-  what an enclosing `ops.implementations` selected.
+  It applies `attention_impl` and `depthwise_impl` to training, evaluation,
+  prediction and export. 'auto' keeps the choice of an enclosing
+  `ops.implementations`.
   """
   from gswinrmt_jax import ops
 
@@ -631,14 +632,14 @@ def implementations(
 
 
 def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
-  """Returns the resolved config of a `config.json`, of earlier versions too.
+  """Returns the resolved config of a `config.json`, also of earlier versions.
 
   Args:
-    fields: What the file holds.
-    where: The file's name, for the message.
+    fields: Content of the file.
+    where: Name of the file, for messages.
 
   Raises:
-    UserError: If it is not a config, or not one that this version knows.
+    UserError: If it is not a config, or not one that this version supports.
   """
   sections = {path.partition('.')[0] for path in FIELDS if '.' in path}
   if not isinstance(fields, dict) or not all(
@@ -650,7 +651,7 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
       raise UserError(
           f'{where} is not the recipe of a run: it names no {section}'
       )
-  # JSON knows no tuples, and a model with a list for a field has no hash.
+  # JSON has no tuples, and a model with a list as a field is not hashable.
   fields = {**{name: {} for name in sections}, **_tuples(fields)}
   for path, declared in FIELDS.items():
     group, name = _group(fields, path)
@@ -667,15 +668,15 @@ def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
 
 
 def _group(config, path):
-  """Returns the group of fields that has a field, and its name there."""
+  """Returns the group that contains a field, and the field's name in it."""
   section, _, name = path.rpartition('.')
   return config.get(section, {}) if section else config, name
 
 
 def _refuse(path, value, wanted):
-  """Says what a field must be instead, unless that is nothing."""
+  """Raises an error saying what a field must be, unless `wanted` is empty."""
   if wanted:
-    shown = ' '.join(repr(value).split())  # a group has a line for each
+    shown = ' '.join(repr(value).split())  # the repr of a group has many lines
     shown = shown if len(shown) < 80 else f'{shown[:80]} ...'
     raise UserError(f'config.{path} is {shown}: must be {wanted}')
 
@@ -687,7 +688,7 @@ def _is_number(value, kind):
 
 
 def _is_text(value):
-  """Whether it could name a file."""
+  """Returns whether the value could be a file name."""
   if not isinstance(value, str) or len(value) > _LONGEST or '\0' in value:
     return False
   try:
@@ -704,18 +705,18 @@ def _tuples(value):
 
 
 def cifar10(model_name: str) -> ml_collections.ConfigDict:
-  """Returns the CIFAR-10 protocol of Table 2, for one of the named models."""
+  """Returns the CIFAR-10 protocol of Table 2 for a named model."""
   config = defaults(model_name)
   set_augmentation(config, _READING)
   return config
 
 
 def set_augmentation(config: ml_collections.ConfigDict, reading: str) -> None:
-  """Sets a reading of Table 2's augmentation; crop and flip stay as they are.
+  """Applies a reading of Table 2's augmentation; keeps crop and flip.
 
   Args:
     config: The recipe to change.
-    reading: 'deit', 'torchvision' or 'plain' (crop and flip alone).
+    reading: 'deit', 'torchvision' or 'plain' (crop and flip only).
   """
   for name in {name for fields in _READINGS.values() for name in fields}:
     config.augment[name] = FIELDS[f'augment.{name}'].default
@@ -723,11 +724,11 @@ def set_augmentation(config: ml_collections.ConfigDict, reading: str) -> None:
 
 
 def defaults(model_name: str) -> ml_collections.ConfigDict:
-  """Returns a config in which each field has its default, locked.
+  """Returns a locked config in which each field has its default.
 
-  Those of the model are None, which keeps what the named model has.
+  The model's fields are None, which keeps the values of the named model.
   """
-  # Only here: naming the recipes, or a help text, need not wait for JAX.
+  # Imported here, so that listing recipes and `--help` need not wait for JAX.
   from gswinrmt_jax.models import factory
 
   config = ml_collections.ConfigDict()
@@ -740,16 +741,16 @@ def defaults(model_name: str) -> ml_collections.ConfigDict:
   config.model.name = model_name
   for name, kind in factory.FIELDS.items():
     config.model[name] = config_dict.placeholder(kind)
-  # A recipe that sets a field nobody reads fails.
+  # Locked, so that a recipe cannot set unknown fields.
   return config.lock()
 
 
 def digits(model_name: str) -> ml_collections.ConfigDict:
-  """Returns a minute's run on the packaged 8x8 digits, for a named model.
+  """Returns a one-minute recipe for a named model on the packaged 8x8 digits.
 
-  The model is the named one, narrower, and the training is short: what slows
-  it down on purpose (drop path, smoothing, mixing) is off. The augmentation
-  keeps to shifts by a pixel of the 8x8, since a mirrored digit is not a digit.
+  The model is narrowed. Because training is short, regularisation that slows it
+  down (drop path, label smoothing, mixing) is off. The only augmentation is a
+  shift by up to one of the 8x8 pixels: a mirrored digit is not a digit.
   """
   config = defaults(model_name)
   config.dtype = 'float32'
@@ -779,11 +780,11 @@ def digits(model_name: str) -> ml_collections.ConfigDict:
 
 
 def mini_imagenet(model_name: str) -> ml_collections.ConfigDict:
-  """Returns the Mini-ImageNet protocol of Table 2, for a large model."""
+  """Returns the Mini-ImageNet protocol of Table 2 for a named large model."""
   config = cifar10(model_name)
   config.num_epochs = 40
   config.eval_batch_size = 250
-  config.data.name = 'mini_imagenet'  # as `gswinrmt prepare` makes it
+  config.data.name = 'mini_imagenet'  # as written by `gswinrmt prepare`
   config.data.train_split = 'train'
   config.data.val_split = 'val'
   config.data.test_split = 'test'
@@ -794,7 +795,7 @@ def mini_imagenet(model_name: str) -> ml_collections.ConfigDict:
 
 
 def segmentation(model_name: str, head: str) -> ml_collections.ConfigDict:
-  """Returns defaults for a segmenter: what it is trained without is off.
+  """Returns the defaults of segmenters, with unsupported features off.
 
   Args:
     model_name: The backbone, a named model.
@@ -811,20 +812,20 @@ def segmentation(model_name: str, head: str) -> ml_collections.ConfigDict:
 
 
 def ade20k(model_name: str, head: str) -> ml_collections.ConfigDict:
-  """Returns what RMT's released segmenters on ADE20K have in common.
+  """Returns the common part of the recipes of RMT's released ADE20K models.
 
   Args:
     model_name: The backbone, a named model.
     head: 'fpn' or 'uper'.
   """
   config = segmentation(model_name, head)
-  config.batch_size = 16  # on 8 GPUs, with the BatchNorm of all of them
+  config.batch_size = 16  # on 8 GPUs, with synchronised BatchNorm
   config.eval_batch_size = 8
   config.num_epochs = 0
-  config.eval_every_epochs = 6  # some 7,600 steps; released: 8,000
+  config.eval_every_epochs = 6  # about 7,600 steps; released: 8,000
   config.segmenter.mean_over = 'all'
   config.data.name = 'ade20k'
-  config.data.test_split = ''  # the labels of the test images are secret
+  config.data.test_split = ''  # the test labels are not public
   config.data.fit_within = (2048, 512)
   config.data.workers = 8  # ours
   config.augment.photometric = True
@@ -836,15 +837,15 @@ def ade20k(model_name: str, head: str) -> ml_collections.ConfigDict:
 def split_model(
     argument: str | None, models: Sequence[str], default: str = ''
 ) -> tuple[str, str | None]:
-  """Splits `MODEL[,REST]`, what follows the colon, into model and rest.
+  """Splits `MODEL[,REST]`, the argument after the colon, into model and rest.
 
   Args:
-    argument: None, or 'smoke' alone, is for the default.
-    models: Those of the recipe.
-    default: One of them; '' if the model has to be named.
+    argument: The argument; None and a lone 'smoke' select the default.
+    models: The models of the recipe.
+    default: The default model; '' if the argument must name one.
 
   Raises:
-    ValueError: If it does not begin with one of the models.
+    ValueError: If the argument does not begin with one of the models.
   """
   model, _, rest = (argument or default).partition(',')
   if default and model == 'smoke':
@@ -866,20 +867,20 @@ def with_argument(
   """Applies the argument after the colon of `--config=FILE:ARGUMENT`.
 
   Args:
-    config: A full recipe; its model is kept, narrower.
-    argument: None for the recipe itself; 'smoke' for one epoch of a tiny model
-      on the packaged digits, of a segmenter on their pixels, with the recipe's
-      own augmentation and precision and quick compilation, to see in seconds
-      that all of it runs. A recipe of Table 2 also takes a reading of the
-      augmentation, 'deit', 'torchvision' or 'plain' (crop and flip alone), and
-      'READING,smoke'.
-    table2: Whether the recipe is of Table 2.
+    config: A full recipe.
+    argument: None for the recipe itself; 'smoke' for a check in seconds that
+      everything runs: one epoch of the model, narrowed, on the packaged digits
+      (segmenters: on their pixels), with the recipe's augmentation and
+      precision and quick compilation. A recipe of Table 2 also takes a reading
+      of the augmentation, 'deit', 'torchvision' or 'plain' (crop and flip
+      only), and 'READING,smoke'.
+    table2: Whether the recipe belongs to Table 2.
 
   Returns:
     The recipe to run.
 
   Raises:
-    ValueError: If the argument is another one.
+    ValueError: If the argument is unknown.
   """
   if table2 and argument:
     reading, _, rest = argument.partition(',')
@@ -902,9 +903,9 @@ def with_argument(
   for name in ('batch_size', 'eval_batch_size', 'log_every_steps'):
     config[name] = small[name]
   config.num_epochs, config.num_steps = 1, 0
-  config.compile_effort = 'quick'  # which takes longer than all of its steps
-  config.token_label_weight = 0.0  # there are no maps of the digits
-  config.augment.mix_off_epochs = 0  # of the one
+  config.compile_effort = 'quick'  # compilation dominates the time
+  config.token_label_weight = 0.0  # the digits have no label maps
+  config.augment.mix_off_epochs = 0  # the only epoch is mixed
   config.optimizer.warmup_epochs = 0.25
   config.optimizer.warmup_steps = 0
   _shrink(config, widths=(8, 8, 16, 16), depths=(1, 1, 1, 1))
@@ -912,10 +913,10 @@ def with_argument(
 
 
 def _shrink(config, *, widths, depths):
-  """Narrows the named model, to the stages that it has."""
+  """Narrows the named model and keeps its number of stages."""
   from gswinrmt_jax.models import named
 
-  if config.model.name in named.MODELS:  # else refused later, with its name
+  if config.model.name in named.MODELS:  # unknown names are refused later
     named_widths = named.MODELS[config.model.name].widths
     stages = len(config.model.widths or named_widths)
     widths, depths = widths[:stages], depths[:stages]

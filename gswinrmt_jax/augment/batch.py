@@ -1,4 +1,4 @@
-"""The augmentation of a training batch, and the normalisation of any batch."""
+"""Augments training batches and normalises images."""
 
 import dataclasses
 
@@ -18,22 +18,22 @@ from jaxtyping import (
 from gswinrmt_jax.augment import erase, image_ops, label_map, mix, rand_augment
 from gswinrmt_jax.errors import UserError
 
-# Must be 0 with label maps, which do not follow these changes.
+# Must be 0 with label maps, which are not adjusted for padding or mixing.
 _OFF_WITH_MAPS = ('crop_padding', 'mixup_alpha', 'cutmix_alpha')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augment:
-  """Settings of `augment`; hashable, so that `jit` can take them as static.
+  """Settings of `augment`; hashable, so that they can be static under `jit`.
 
-  The fields that `config.augment` has, too, are described and checked in
+  Fields shared with `config.augment` are described and validated in
   `recipes.FIELDS`.
 
   Attributes:
     label_smoothing: Weight of the uniform distribution in the targets.
     num_classes: Number of classes.
-    mean: Mean of the data set's channels, of pixels / 255.
-    std: Standard deviation of the data set's channels, of pixels / 255.
+    mean: Per-channel mean of the data set's pixels / 255.
+    std: Per-channel standard deviation of the data set's pixels / 255.
   """
 
   crop_padding: int
@@ -57,12 +57,12 @@ class Augment:
 
   @property
   def fill(self) -> tuple[int, int, int]:
-    """Mean colour of the data set in grey levels, 0 to 255."""
+    """Mean colour of the data set, as RGB levels from 0 to 255."""
     red, green, blue = (min(255, round(255 * m)) for m in self.mean)
     return red, green, blue
 
 
-# The fields of `config.augment` that are settings of `augment`.
+# The fields of `config.augment` that `Augment` takes.
 SETTINGS = tuple(
     field.name
     for field in dataclasses.fields(Augment)
@@ -75,9 +75,9 @@ def normalize(
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
 ) -> Float32[Array, 'b h w 3']:
-  """Returns `(image / 255 - mean) / std`, channel by channel.
+  """Returns `(image / 255 - mean) / std`, per channel.
 
-  Mean and standard deviation are those of the data set's pixels / 255.
+  `mean` and `std` are statistics of the data set's pixels / 255.
   """
   mean = jnp.array(mean, jnp.float32)[None, None, None]
   std = jnp.array(std, jnp.float32)[None, None, None]
@@ -92,18 +92,18 @@ def augment(
     *,
     mixing: bool | Bool[Array, ''] = True,
 ) -> tuple[Float32[Array, 'b h w 3'], Float32[Array, 'b k']]:
-  """Augments a training batch: the protocol of the paper's Table 2.
+  """Augments a training batch as in the paper's Table 2.
 
-  On uint8: random crop and flip, RandAugment; on normalised images: Random
-  Erasing, then Mixup or CutMix. Every image has its own draws, except that the
-  batch shares the choice and the lambda of the mixing.
+  Random crop, flip and RandAugment are applied to uint8 images. Normalisation
+  comes next, then Random Erasing, then Mixup or CutMix. Draws are independent
+  per image, except those of the mixing, which the whole batch shares.
 
   Args:
     key: The only source of randomness: the same key gives the same batch.
     image: The images.
-    label: Their classes.
-    settings: What to do, and how strongly; static under `jit`.
-    mixing: False where the batch must not be mixed, as in the last epochs.
+    label: Class of each image.
+    settings: Settings of the augmentation; static under `jit`.
+    mixing: False turns off Mixup and CutMix, as in the last epochs.
 
   Returns:
     Normalised images, and smoothed targets that sum to 1.
@@ -126,10 +126,10 @@ def augment(
 
 
 def check_with_map(settings: Augment) -> None:
-  """Refuses settings that a label map does not follow.
+  """Refuses settings that label maps are not adjusted for.
 
   Raises:
-    UserError: If there is padding or mixing.
+    UserError: If crop padding, Mixup or CutMix is on.
   """
   for name in _OFF_WITH_MAPS:
     if getattr(settings, name):
@@ -151,19 +151,19 @@ def augment_with_map(
     Float32[Array, 'b h w 3'],
     tuple[Float32[Array, 'b k'], Float32[Array, 'b y x k']],
 ]:
-  """Augments a batch with label maps: as `augment`, without the mixing.
+  """Augments a batch with label maps, as `augment` does without mixing.
 
   Args:
-    key: As in `augment`, and with the same draws of crop, flip, RandAugment and
-      erasing.
-    image: Crops of the images that the maps belong to.
+    key: As in `augment`; the same key draws the same crop, flip, RandAugment
+      and erasing.
+    image: Crops of the images that the maps describe.
     whole: Maps of the whole images, see `label_map.spread`.
     box: The crop: top, left, height and width as shares of the image.
     settings: Settings that `check_with_map` accepts.
-    extents: Rows and columns of the model's last map.
+    extents: Height and width of the model's last feature map, in tokens.
 
   Returns:
-    Normalised images, and smoothed targets of class and dense logits.
+    Normalised images, and smoothed targets for the class and dense logits.
   """
   image, flipped, _ = _augment_images(key, image, settings)
   return image, label_map.targets(
@@ -178,7 +178,7 @@ def augment_with_map(
 def _augment_images(
     key: PRNGKeyArray, image: UInt8[Array, 'b h w 3'], settings: Augment
 ) -> tuple[Float32[Array, 'b h w 3'], Bool[Array, ' b'], PRNGKeyArray]:
-  """Augments each image by itself; also returns the flips and a key to mix."""
+  """Augments images independently; also returns flips and the mixing key."""
   crop_key, rand_key, erase_key, mix_key = jax.random.split(key, 4)
   image, flipped = crop_and_flip(
       crop_key, image, padding=settings.crop_padding, flip=settings.flip
@@ -212,14 +212,14 @@ def crop_and_flip(
     padding: int,
     flip: bool,
 ) -> tuple[UInt8[Array, 'b h w 3'], Bool[Array, ' b']]:
-  """Pads with zeros, crops back to the old size and flips, at random.
+  """Pads with zeros, then randomly crops to the original size and flips.
 
   Args:
     key: Source of the draws; each image has its own.
     image: The images.
     padding: Rows and columns of zeros on each side; all (2 padding + 1)^2
       windows are equally likely. 0 for no crop.
-    flip: Whether an image is flipped left to right with probability 1/2.
+    flip: Whether each image is flipped left to right with probability 1/2.
 
   Returns:
     Images of the same size, and which of them are flipped.
@@ -227,8 +227,8 @@ def crop_and_flip(
   batch = image.shape[0]
   if not padding and not flip:
     return image, jnp.zeros(batch, bool)
-  # One call for all draws: compiling a call for each took half of the time to
-  # the first batch.
+  # One call for all draws: compiling one call per draw took half of the time
+  # to the first batch.
   uniform = jax.random.uniform(key, (3, batch), dtype=jnp.float32)
   places = (uniform[:2] * (2 * padding + 1)).astype(jnp.int32)
   down, right = places - padding
@@ -246,8 +246,8 @@ def shift_and_flip(
 
       out[y, x] = image[y + down, x' + right],  x' = w - 1 - x where flipped
 
-  and 0 outside the image: no padded copy is made. Negative numbers lie above
-  the image or left of it.
+  Pixels outside the image are 0; no padded copy is made. A window with negative
+  offsets starts above the image or left of it.
   """
   _, height, width, _ = image.shape
   column = jnp.arange(width, dtype=jnp.int32)[None]

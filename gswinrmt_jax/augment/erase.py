@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32, PRNGKeyArray
 
-# A box as high or as wide as the image is drawn again, up to so many times.
+# Draws per box: one as high or as wide as the image is rejected.
 _ATTEMPTS = 10
 
 
@@ -19,18 +19,18 @@ def random_erase(
     aspect: tuple[float, float],
     fill: str,
 ) -> Float32[Array, 'b h w c']:
-  """Erases a random box of an image.
+  """Erases a random box of each image, with probability `prob`.
 
   Args:
     key: Source of the draws; each image has its own.
-    image: Normalised images, of mean 0 and deviation 1 over the data set.
-    prob: Probability that an image loses a box; 0 returns the images.
-    area: Smallest and largest area of the box as a share of the image.
-    aspect: Smallest and largest height over width of the box.
-    fill: 'noise' for standard normal draws, one for each number, or 'zeros'.
+    image: Normalised images: mean 0, standard deviation 1 over the data set.
+    prob: Probability that a box is erased; 0 returns the images unchanged.
+    area: Smallest and largest area of the box / area of the image.
+    aspect: Smallest and largest height / width of the box.
+    fill: 'noise' for a standard normal draw per element, or 'zeros'.
 
   Returns:
-    The images with their boxes.
+    The images with their boxes erased.
   """
   if not prob:
     return image
@@ -61,11 +61,11 @@ def random_box(
 ) -> Int32[Array, '4 b']:
   """Draws a box inside each image: area uniform, aspect log-uniform.
 
-  The sides are sqrt(area aspect) and sqrt(area / aspect), rounded. The first of
-  ten draws counts whose box is less high and less wide than the image; that
-  favours boxes near to square, so the aspects of the result are not quite
-  log-uniform. All places are equally likely. `area` and `aspect` are those of
-  `random_erase`.
+  The height is sqrt(area aspect) and the width sqrt(area / aspect), rounded. Of
+  ten draws, the first whose box is lower and narrower than the image counts.
+  This rejection favours nearly square boxes, so the resulting aspect is not
+  exactly log-uniform. All positions are equally likely. `area` and `aspect` are
+  as in `random_erase`.
 
   Returns:
     Top, left, height and width; height and width are 0 where no draw fits.

@@ -1,8 +1,9 @@
-"""Pillow's operations on batches of uint8 images, equal to the grey level.
+"""Pillow's operations on batches of uint8 images, exact to the grey level.
 
-There are three kinds: tables of grey levels, blends with a degenerate image,
-and resampling. A pixel is packed into one integer wherever it is read or
-chosen, since a gather costs by the element: a third of the time on a CPU.
+There are three kinds: lookup tables of grey levels, blends with a degenerate
+image, and resampling. Where pixels are gathered or selected, each is packed
+into one integer. The cost of a gather is per element, so packing cuts the time
+on a CPU to a third.
 """
 
 import functools
@@ -20,12 +21,12 @@ Table = Int32[Array, 'b 256 c']  # image, old grey level, channel
 
 
 def pack(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b h w']:
-  """Returns `r + 256 g + 65536 b`, which is exact in float32, too."""
+  """Packs RGB into `r + 256 g + 65536 b`, which float32 represents exactly."""
   return _join(*(image[..., c].astype(jnp.int32) for c in range(3)))
 
 
 def unpack(packed: Int32[Array, '*shape']) -> UInt8[Array, '*shape 3']:
-  """Returns the bytes again: the inverse of `pack`."""
+  """Returns the RGB channels: the inverse of `pack`."""
   return jnp.stack(_channels(packed), axis=-1).astype(jnp.uint8)
 
 
@@ -36,8 +37,8 @@ def take(
 ) -> Int32[Array, 'b ...']:
   """Reads pixels: `out[b, ...] = packed[b, row[b, ...], column[b, ...]]`.
 
-  The batch is a batching dimension of the gather, so a batch that is sharded
-  over devices is read without communication.
+  The batch axis is a batching dimension of the gather, so a batch sharded over
+  devices is read without communication.
 
   Args:
     packed: Packed images.
@@ -58,22 +59,22 @@ def take(
 def choose(
     one_hot: Float32[Array, 'b n'], *candidates: Int32[Array, 'b ...']
 ) -> Int32[Array, 'b ...']:
-  """Chooses one of the candidates for each image.
+  """Selects one of the candidates for each image.
 
-  A matrix product rather than `where`: XLA fuses a `where` with everything that
-  computes its branches into one loop over pixels, which repeats the gathers for
-  each use and vectorises nothing. That took five times as long on a CPU.
+  This is a matmul rather than a `where`. XLA fuses a `where` with the
+  computation of its branches into one loop over pixels, which repeats the
+  gathers for each use and is not vectorised: five times as slow on a CPU.
 
   Args:
-    one_hot: Which candidate; a row of zeros gives 0.
-    *candidates: One array for each column, of integers below 2^24.
+    one_hot: Selected candidate of each image; a row of zeros gives 0.
+    *candidates: One array per column of `one_hot`, of integers below 2^24.
 
   Returns:
     `candidates[i][b]` for the i with `one_hot[b, i] = 1`.
   """
   batch = one_hot.shape[0]
   flat = [a.reshape(batch, -1).astype(jnp.float32) for a in candidates]
-  # The highest precision is float32's own, in which the product is exact.
+  # 'highest' is full float32, in which the product is exact.
   chosen = jnp.einsum(
       'bn,bnp->bp', one_hot, jnp.stack(flat, axis=1), precision='highest'
   )
@@ -119,13 +120,14 @@ def apply_table(
 
 
 def autocontrast_table(counts: Table) -> Table:
-  """Stretches the grey levels that occur, lo to hi, to 0..255.
+  """Returns the table that stretches the levels that occur to 0..255.
 
       table[v] = floor(255 (v - lo) / (hi - lo)) - error[lo, hi, v]
 
-  Pillow computes `int(v * scale - lo * scale)` in float64. Where the quotient
-  is a whole number, rounding may leave the result a hair below it, and `int`
-  then takes off a whole level: `error` is 1 there and 0 elsewhere.
+  with lo and hi the lowest and highest level. Pillow computes
+  `int(v * scale - lo * scale)` in float64. Where the quotient is an integer,
+  rounding may leave the result slightly below it, and `int` then drops a whole
+  level: `error` is 1 there and 0 elsewhere.
 
   Args:
     counts: Histogram of the image.
@@ -143,7 +145,7 @@ def autocontrast_table(counts: Table) -> Table:
   scaled = (level - low) * 255
   whole = (scaled % span == 0) & (level > low) & (level <= high)
   bits, first, parts = (jnp.asarray(a) for a in _autocontrast_errors())
-  # The whole quotients of a span are numbered 1 to gcd(255, span).
+  # The integer quotients of a span are numbered 1 to gcd(255, span).
   number = (level - low) * parts[span] // span
   place = first[span] + low * parts[span] + number - 1
   place = jnp.where(whole, place, 0)
@@ -154,12 +156,12 @@ def autocontrast_table(counts: Table) -> Table:
 
 @functools.cache
 def _autocontrast_errors() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Finds where float64 falls below a whole quotient, by Pillow's expression.
+  """Finds where Pillow's float64 expression falls below an integer quotient.
 
   Returns:
-    One bit for each case, packed (20 kB); for each span the number of its first
-    bit; for each span the number of its whole quotients, gcd(255, span). The
-    bit of span, lo and the n-th whole quotient, n from 1, has the number
+    One bit per case, packed (20 kB); the index of the first bit of each span;
+    the number of integer quotients of each span, gcd(255, span). The bit of
+    span, lo and the n-th integer quotient (n from 1) has the index
     `first[span] + lo * parts[span] + n - 1`.
   """
   parts = np.array([math.gcd(255, span) for span in range(256)], np.int32)
@@ -179,11 +181,12 @@ def _autocontrast_errors() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def equalize_table(counts: Table) -> Table:
-  """Spreads the pixels evenly over the grey levels.
+  """Returns the table that spreads the pixels evenly over the grey levels.
 
       table[v] = (step // 2 + number of pixels darker than v) // step
 
-  with `step` a 255th of the pixels that are not of the brightest level.
+  with `step` the number of pixels below the brightest level, divided by 255 and
+  rounded down.
 
   Args:
     counts: Histogram of the image.
@@ -214,13 +217,13 @@ def posterize_table(bits: Int32[Array, ' b']) -> Int32[Array, 'b 256 1']:
 
 
 def solarize_table(threshold: Int32[Array, ' b']) -> Int32[Array, 'b 256 1']:
-  """Inverts the levels from `threshold` up; 256 leaves all as they are."""
+  """Inverts levels of at least `threshold`; 256 changes nothing."""
   level = _levels()
   return jnp.where(level < threshold[:, None, None], level, 255 - level)
 
 
 def solarize_add_table(addend: Int32[Array, ' b']) -> Int32[Array, 'b 256 1']:
-  """Adds `addend` to the levels below 128, up to 255."""
+  """Adds `addend` to levels below 128; clips at 255."""
   level = _levels()
   brighter = jnp.minimum(level + addend[:, None, None], 255)
   return jnp.where(level < 128, brighter, level)
@@ -234,7 +237,7 @@ def _levels() -> Int32[Array, '1 256 1']:
 
 
 def luma(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b h w 1']:
-  """Returns 0.299 R + 0.587 G + 0.114 B, rounded, in 16-bit fixed point."""
+  """Computes 0.299 R + 0.587 G + 0.114 B in 16-bit fixed point, rounded."""
   red, green, blue = jnp.split(image.astype(jnp.int32), 3, axis=-1)
   return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
 
@@ -247,10 +250,10 @@ def mean_luma(image: UInt8[Array, 'b h w 3']) -> Int32[Array, 'b 1 1 1']:
 
 
 def smooth(image: UInt8[Array, 'b h w 3']) -> Levels:
-  """Blurs with the 3x3 kernel of ones with a 5 in the middle, over 13.
+  """Blurs with a 3x3 kernel: 5/13 at the centre, 1/13 elsewhere.
 
-  The pixels of the border stay as they are. `(2 s + 13) // 26` rounds s / 13 to
-  the nearest; 13 is odd, so there are no ties.
+  Border pixels stay unchanged. `(2 s + 13) // 26` rounds s / 13 to the nearest
+  integer; 13 is odd, so there are no ties.
   """
   _, height, width, _ = image.shape
   level = image.astype(jnp.int32)
@@ -270,16 +273,16 @@ def blend(
 ) -> UInt8[Array, 'b h w 3']:
   """Returns `degenerate + factor (image - degenerate)`, clipped and truncated.
 
-  Pillow rounds the product and the sum to float32 each. Compilers contract the
-  two into one rounding, which changes some integers (18 - 1.7 * 10 is 1 with
-  two roundings, 0.9999995 with one). The clip between them never acts, but
-  prevents that.
+  Pillow rounds both the product and the sum to float32. Compilers contract them
+  to a fused multiply-add, which rounds once and changes some integers
+  (18 - 1.7 * 10 is 1 with two roundings, 0.9999995 with one). The clip of the
+  product never takes effect, but prevents the contraction.
 
   Args:
-    degenerate: Levels of the image at factor 0: grey for colour, one grey level
-      for contrast, black for brightness, smoothed for sharpness.
+    degenerate: The image at factor 0: greyscale for colour, one grey level for
+      contrast, black for brightness, smoothed for sharpness.
     image: The image at factor 1.
-    factor: Weight of the image, at most 4; above 1 it exaggerates.
+    factor: Weight of the image, at most 4; above 1 extrapolates.
 
   Returns:
     The blended images.
@@ -299,18 +302,18 @@ def resample_bicubic(
     y_in: Float32[Array, 'b h w'],
     fill: tuple[int, int, int],
 ) -> Int32[Array, 'b h w']:
-  """Reads the image at the given places with Pillow's bicubic filter.
+  """Samples the image at the given positions with Pillow's bicubic filter.
 
-  Cubic convolution with a = -1, over the 4x4 pixels around a place, first along
-  rows and then along columns, truncated to a grey level. Beyond the border the
-  image repeats its last pixel, but a place outside the image takes `fill`.
+  This is a cubic convolution with a = -1 over the surrounding 4x4 pixels, first
+  along rows, then along columns, truncated to a grey level. The filter repeats
+  border pixels, but positions outside the image take `fill`.
 
   Args:
     packed: Packed images.
-    x_in: Columns to read at; the middle of the first pixel is at 0.5. Compute
-      them before a loop over operations: inside it, a CPU computes them again
-      for each of the sixteen pixels and takes three times as long.
-    y_in: Rows to read at.
+    x_in: x coordinates to sample; the centre of the first pixel is at 0.5.
+      Compute them before a loop over operations. Inside the loop, a CPU
+      recomputes them for each of the sixteen pixels: three times as slow.
+    y_in: y coordinates to sample.
     fill: Colour outside the image, 0 to 255.
   """
   _, height, width = packed.shape
@@ -342,7 +345,7 @@ def resample_nearest(
     row: Int32[Array, 'b ...'],
     fill: tuple[int, int, int],
 ) -> Int32[Array, 'b h w']:
-  """Reads whole pixels; a place outside the image takes `fill`.
+  """Reads whole pixels; positions outside the image take `fill`.
 
   Args:
     packed: Packed images.
@@ -361,8 +364,8 @@ def resample_nearest(
 def _cubic(before, here, after, beyond, part):
   """Interpolates between `here` (part = 0) and `after` (part = 1).
 
-  In Horner's form, not as a sum of four weights, so that four equal pixels give
-  exactly their own level, which truncation would otherwise darken.
+  Horner's form gives exactly the level of four equal pixels. A sum of four
+  weighted pixels may fall below it, and truncation would then darken the pixel.
   """
   linear = after - before
   square = 2 * (before - here) + after - beyond

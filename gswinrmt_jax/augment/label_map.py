@@ -1,9 +1,9 @@
-"""Label maps: which class lies where, through the crop and flip of the image.
+"""Label maps: dense targets that follow the crop and flip of an image.
 
-A teacher names, for each cell of a coarse grid over the whole image, the few
-likeliest classes with their probabilities. The targets of an augmented image
-are a crop of that map, possibly flipped, by ROI-align (He et al. 2017), as in
-ReLabel (Yun et al. 2021) and LV-ViT (Jiang et al. 2021).
+For each cell of a coarse grid over the whole image, a teacher gives the top few
+classes and their probabilities. ROI-align (He et al. 2017) crops that map, and
+flips it if the image is flipped, as in ReLabel (Yun et al. 2021) and LV-ViT
+(Jiang et al. 2021). The result is the target of the augmented image.
 """
 
 import jax.numpy as jnp
@@ -13,15 +13,15 @@ from gswinrmt_jax.errors import UserError
 
 
 def extents(image_size: tuple[int, int], stride: int) -> tuple[int, int]:
-  """Returns the rows and columns of a model's last map.
+  """Returns the height and width of a model's last feature map, in tokens.
 
   Args:
     image_size: Height and width in pixels.
-    stride: Pixels along the side of a token of the last map.
+    stride: Side of a token of the last feature map, in pixels.
 
   Raises:
-    UserError: If the image is not a whole number of tokens: the last ones would
-      reach beyond it, and no token would lie where the cells of the map do.
+    UserError: If a side is not a multiple of `stride`: the last tokens would
+      extend beyond the image and none would align with the cells of the map.
   """
   height, width = image_size
   if height % stride or width % stride:
@@ -38,16 +38,16 @@ def spread(
     *,
     num_classes: int,
 ) -> Float32[Array, 'b s t k']:
-  """Returns the distribution over all classes from the `m` likeliest ones.
+  """Returns the distribution over all classes from the top `m`.
 
       q[m] = score[m] / max(1, sum_m score[m])
-      p[k] = sum_m q[m] [index[m] = k] + (1 - sum_m q[m]) / k
+      p[c] = sum_m q[m] [index[m] = c] + (1 - sum_m q[m]) / k
 
-  The probability that the named classes leave is spread evenly over all
-  classes. Scores that rounding brought above a sum of 1 leave nothing.
+  The remaining probability is spread evenly over all classes. Nothing remains
+  if rounding brought the sum of the scores above 1.
 
   Args:
-    index: The named classes.
+    index: The top classes of each cell.
     score: Their probabilities.
     num_classes: Number of classes, k.
 
@@ -59,7 +59,7 @@ def spread(
   classes = jnp.arange(num_classes, dtype=jnp.int32)[None, None, None, None]
   named = index.astype(jnp.int32)[..., None] == classes
   found = jnp.where(named, score[..., None], 0.0).sum(3)
-  # The rounding of the division must not make it negative.
+  # Rounding in the division must not make it negative.
   rest = jnp.maximum(1.0 - score.sum(3, keepdims=True), 0.0)
   return found + rest / num_classes
 
@@ -71,10 +71,10 @@ def axis_weights(
     size: int,
     count: int,
 ) -> Float32[Array, 'b count size']:
-  """Returns weights that read `count` cells of a crop from `size` cells.
+  """Returns weights that resample `size` cells to the `count` cells of a crop.
 
-  Each cell of the crop is the mean of `n = ceil(size / count)` points, evenly
-  spaced in it, and each point lies between the centres of two cells:
+  Each cell of the crop is the mean of `n = ceil(size / count)` evenly spaced
+  points. Each point is interpolated between the centres of two cells:
 
       p[i, j] = size (start + length (i + (j + 1/2) / n) / count) - 1/2
       w[i, q] = mean_j max(0, 1 - |clip(p[i, j], 0, size - 1) - q|)
@@ -108,7 +108,7 @@ def align(
 
       out[i, j] = sum_qr rows[i, q] columns[j', r] whole[q, r]
 
-  with `j' = w - 1 - j` where flipped: first the crop, then the flip.
+  with `j' = w - 1 - j` where flipped. The crop precedes the flip.
 
   Args:
     whole: The map of the whole image.
@@ -136,13 +136,13 @@ def targets(
     extents: tuple[int, int],
     smoothing: float,
 ) -> tuple[Float32[Array, 'b k'], Float32[Array, 'b h w k']]:
-  """Returns soft targets of class and dense logits: `(1 - e) p + e / k`.
+  """Returns soft targets for class and dense logits: `(1 - e) p + e / k`.
 
-  The class target is the map read as one cell: what the teacher sees in the
-  crop on average, rather than the label, which a crop need not show.
+  The class target is the crop of the map, averaged to one cell. It replaces the
+  label, which may not be visible in the crop.
 
-  Args as of `align`; `extents` are those of the model's last map, and
-  `smoothing` is the weight `e` of the uniform distribution.
+  Arguments are as in `align`; `extents` is the size of the model's last feature
+  map, and `smoothing` the weight `e` of the uniform distribution.
   """
   image = align(whole, box, flipped, extents=(1, 1))[:, 0, 0]
   tokens = align(whole, box, flipped, extents=extents)

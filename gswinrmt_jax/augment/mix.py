@@ -1,7 +1,7 @@
-"""Smoothed targets, and the mixing of neighbours in a batch.
+"""Label smoothing, and the mixing of neighbours in a batch.
 
-Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019) mix images; MixToken
-(Jiang et al. 2021) swaps a box of tokens, which the model does itself, see
+Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019) mix images. MixToken
+(Jiang et al. 2021) swaps a box of tokens inside the model, see
 `models.backbone.Backbone.class_and_dense_logits`.
 """
 
@@ -35,14 +35,14 @@ def mix(
     prob: float = 1.0,
     allowed: bool | Bool[Array, ''] = True,
 ) -> tuple[Float32[Array, 'b h w c'], Float32[Array, 'b k']]:
-  """Mixes every image with its neighbour, by Mixup or by CutMix.
+  """Mixes every image with its neighbour, by Mixup or CutMix.
 
       Mixup:   out = lambda image + (1 - lambda) partner
       CutMix:  out = partner inside the box, image outside
       target = lambda target + (1 - lambda) partner's target
 
-  The whole batch shares one lambda, one box and one choice of the two. For
-  CutMix the lambda of the targets is the share of pixels that really stayed.
+  The whole batch shares the choice of method, lambda and the box. For CutMix,
+  the lambda of the targets is the share of pixels actually kept.
 
   Args:
     key: Source of the draws.
@@ -51,10 +51,10 @@ def mix(
     mixup_alpha: Alpha of Mixup; 0 turns Mixup off.
     cutmix_alpha: Alpha of CutMix; 0 turns CutMix off.
     prob: Probability that the batch is mixed.
-    allowed: False leaves this batch as it is.
+    allowed: False leaves this batch unchanged.
 
   Returns:
-    Mixed images and targets; both unchanged where both alphas are 0.
+    Mixed images and targets; both unchanged if both alphas are 0.
   """
   if not prob or not (mixup_alpha or cutmix_alpha):
     return image, target
@@ -66,7 +66,7 @@ def mix(
   if prob < 1:  # a separate stream: the other draws do not change
     coin = jax.random.uniform(jax.random.fold_in(key, 2), dtype=jnp.float32)
     allowed = allowed & (coin < prob)
-  # Lambda 1 is the image itself, and for CutMix an empty box.
+  # Lambda 1 keeps the images: the box of CutMix is then empty.
   share = jnp.where(allowed, share, 1.0)
   box = cutmix_box(box_key, share, height=height, width=width)
   pixel_weight = jnp.where(cut, box.astype(jnp.float32), 1.0 - share)
@@ -83,11 +83,11 @@ def draw_lambda(
   Args:
     key: Source of the draws.
     mixup_alpha: Alpha of Mixup; 0 turns Mixup off.
-    cutmix_alpha: Alpha of CutMix; 0 turns CutMix off. One of them is not 0.
+    cutmix_alpha: Alpha of CutMix; 0 turns CutMix off. Not both may be 0.
 
   Returns:
-    Weight of the image itself, and whether it is CutMix: at even odds where
-    both are on.
+    Lambda, the weight of the image itself, and True for CutMix, which has
+    probability 1/2 if both are on.
   """
   coin_key, beta_key = jax.random.split(key)
   if mixup_alpha and cutmix_alpha:
@@ -105,8 +105,7 @@ def cutmix_box(
   """Draws a box, True inside, whose sides are `sqrt(1 - share)` of the image's.
 
   The centre is uniform over the image. Sides are rounded down to even numbers,
-  and what sticks out of the image is cut off, so the box is often smaller than
-  1 - share.
+  and the box is clipped to the image, so its share is often below 1 - share.
 
   Args:
     key: Source of the draws.
@@ -130,12 +129,12 @@ def cutmix_box(
 def token_box(
     key: PRNGKeyArray, *, height: int, width: int
 ) -> Bool[Array, 'h w']:
-  """Draws the box of MixToken: `lambda ~ Beta(1, 1)`, then as in CutMix.
+  """Draws MixToken's box, the `cutmix_box` of a `lambda ~ Beta(1, 1)`.
 
   Args:
     key: Source of the draws.
-    height: Rows of the model's last map.
-    width: Columns of the model's last map.
+    height: Rows of the model's last feature map.
+    width: Columns of the model's last feature map.
 
   Returns:
     True for the tokens that each image takes from its partner.
@@ -151,8 +150,8 @@ def blend_with_partner(
   """Returns `(1 - weight) values + weight partner's values`.
 
   Args:
-    values: Images or targets; the partner of one is its neighbour in the batch.
-    weight: Of the partner; broadcast against the values. For targets after
-      MixToken, the share of the box.
+    values: Images or targets; partners are neighbours in the batch.
+    weight: Weight of the partner, broadcast against the values. For targets
+      after MixToken, it is the box's share of the tokens.
   """
   return values * (1.0 - weight) + pairs.partner(values) * weight

@@ -1,8 +1,8 @@
 """Photometric distortion: brightness, contrast, saturation and hue.
 
-As in SSD (Liu et al. 2016, section 2.2) and, with its numbers, mmsegmentation.
-That rounds to whole grey levels after each change; this does not. Its hue_delta
-of 18 counts OpenCV's bytes, which are 2 degrees each.
+As in SSD (Liu et al. 2016, section 2.2), with the settings of mmsegmentation.
+Unlike mmsegmentation, this does not round to integer grey levels after each
+change. The hue_delta of 18 there is in OpenCV's units of 2 degrees.
 """
 
 from typing import NamedTuple
@@ -12,19 +12,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 _BRIGHTNESS = 32.0  # grey levels, up or down
-_FACTOR = (0.5, 1.5)  # of contrast, and of saturation
+_FACTOR = (0.5, 1.5)  # range for contrast and for saturation
 _HUE = 36.0  # degrees, either way
 
 
 class Distortion(NamedTuple):
-  """What is done to each image.
+  """The distortion drawn for each image.
 
   Attributes:
-    brightness: Grey levels that are added.
-    contrast: Factor of the grey levels.
-    contrast_first: Whether contrast is changed before the colours, or after.
-    saturation: Factor of the saturation in HSV.
-    hue: Degrees that the hue in HSV is turned by.
+    brightness: Grey levels to add.
+    contrast: Factor that multiplies the grey levels.
+    contrast_first: Whether contrast precedes saturation and hue.
+    saturation: Factor that multiplies the saturation in HSV.
+    hue: Rotation of the hue in HSV, in degrees.
   """
 
   brightness: Float[Array, ' b']
@@ -39,8 +39,8 @@ def photometric_distortion(
 ) -> Float[Array, 'b h w 3']:
   """Distorts the colours of each image at random.
 
-  Each of the four changes is made with probability 1/2, and contrast comes
-  first or last with equal probability.
+  Each of the four changes has probability 1/2. Contrast comes before or after
+  saturation and hue, with equal probability.
 
   Args:
     key: Source of the draws; each image has its own.
@@ -53,7 +53,7 @@ def photometric_distortion(
 
 
 def draw(key: PRNGKeyArray, batch: int) -> Distortion:
-  """Draws what is done to each of `batch` images."""
+  """Draws a distortion for each of `batch` images."""
   uniform = jax.random.uniform(key, (9, batch), jnp.float32)
   done = uniform[:4] < 0.5
   low, high = _FACTOR
@@ -70,7 +70,7 @@ def draw(key: PRNGKeyArray, batch: int) -> Distortion:
 def distort(
     image: Float[Array, 'b h w 3'], how: Distortion
 ) -> Float[Array, 'b h w 3']:
-  """Changes brightness, contrast and colours; clips after each to 0 to 255."""
+  """Changes brightness, contrast and colours, clipping to 0..255 each time."""
   how = Distortion(*(value[:, None, None, None] for value in how))
 
   def clip(image):
@@ -83,9 +83,9 @@ def distort(
 
 
 def _change_colours(image, saturation, hue):
-  """Scales the saturation, at most to 1, and turns the hue, in HSV.
+  """Scales the saturation, up to 1, and rotates the hue, in HSV.
 
-  Back in RGB, red, green and blue have n = 5, 3, 1 in
+  The conversion back to RGB has n = 5, 3, 1 for red, green and blue in
 
       value - chroma max(0, min(k, 4 - k, 1)),  k = (n + hue / 60) mod 6
   """

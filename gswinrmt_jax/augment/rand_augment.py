@@ -1,13 +1,14 @@
 """RandAugment (Cubuk et al. 2020) with timm's or torchvision's operations.
 
-`timm` is `rand-m9-mstd0.5-inc1`, with which DeiT and Swin train: fifteen
-operations whose strength grows with a normally distributed level, bicubic.
-`torchvision` is `torchvision.transforms.RandAugment(2, 9)`: fourteen, one of
-them the identity, all at one of 31 fixed strengths, nearest, filled with black.
+`timm` is `rand-m9-mstd0.5-inc1`, as in DeiT and Swin: fifteen operations whose
+strength grows with a normally distributed level, with bicubic resampling.
+`torchvision` is `torchvision.transforms.RandAugment(2, 9)`: fourteen
+operations, including the identity, all at one of 31 fixed strengths, with
+nearest-neighbour resampling and black fill.
 
-Every image draws its own operations. Under `vmap` a `switch` would compute all
-of them for each image; here they are three: one table of grey levels, one blend
-and one resampling, whose arguments depend on the operation.
+Each image draws its own operations. Under `vmap`, a `switch` would compute all
+of them for each image. Here only three are computed, whose arguments depend on
+the operation: a lookup table of grey levels, a blend and a resampling.
 """
 
 import enum
@@ -24,7 +25,7 @@ from gswinrmt_jax.augment import image_ops
 
 
 class Op(enum.IntEnum):
-  """The operations; the first fifteen are timm's, in the order of its draws."""
+  """The operations; the first fifteen are timm's, in timm's order."""
 
   AUTO_CONTRAST = 0
   EQUALIZE = 1
@@ -44,7 +45,7 @@ class Op(enum.IntEnum):
   IDENTITY = 15
 
 
-# Tables of grey levels, from the image's histogram and the amount.
+# Lookup tables of grey levels, from the image's histogram and the amount.
 _TABLES = {
     Op.AUTO_CONTRAST: lambda counts, _: image_ops.autocontrast_table(counts),
     Op.EQUALIZE: lambda counts, _: image_ops.equalize_table(counts),
@@ -55,7 +56,7 @@ _TABLES = {
     Op.SOLARIZE: lambda _, threshold: image_ops.solarize_table(threshold),
     Op.SOLARIZE_ADD: lambda _, add: image_ops.solarize_add_table(add),
 }
-# Levels of the image at factor 0.
+# The degenerate image of each blend, at factor 0.
 _BLENDS = {
     Op.COLOR: image_ops.luma,
     Op.CONTRAST: image_ops.mean_luma,
@@ -78,9 +79,9 @@ class Operation(NamedTuple):
     op: A value of `Op`.
     amount: Argument of a table: bits to keep, threshold or addend.
     factor: Weight of the image in a blend.
-    x_in: Columns that a geometric operation reads: places for timm's bicubic
-      filter, whole pixels for torchvision's nearest.
-    y_in: The same for rows.
+    x_in: x coordinates that a geometric operation reads: fractional for timm's
+      bicubic filter, whole pixels for torchvision's nearest neighbour.
+    y_in: The y coordinates, likewise.
   """
 
   op: Int32[Array, '*b']
@@ -101,20 +102,20 @@ def rand_augment(
     prob: float,
     fill: tuple[int, int, int],
 ) -> UInt8[Array, 'b h w 3']:
-  """Applies `ops` operations one after another, each drawn with replacement.
+  """Applies `ops` operations in sequence, each drawn with replacement.
 
   Args:
     key: Source of the draws; each image has its own.
     image: The images.
     op_set: 'timm' or 'torchvision'.
-    ops: Number of operations; 0 returns the images.
-    magnitude: timm: mean of the level, 0 to 10. torchvision: the bin, a whole
-      number from 0 to 30.
-    std: timm: standard deviation of the level. torchvision has none.
+    ops: Number of operations; 0 returns the images unchanged.
+    magnitude: timm: mean of the level, 0 to 10. torchvision: the bin, an
+      integer from 0 to 30.
+    std: timm: standard deviation of the level. Unused by torchvision.
     prob: timm: probability that a drawn operation is applied. torchvision
-      applies all.
-    fill: timm: colour that geometric operations bring in from outside, 0 to
-      255. torchvision's is black.
+      always applies it.
+    fill: timm: colour outside the image in geometric operations, 0 to 255.
+      torchvision fills with black.
 
   Returns:
     The augmented images.
@@ -144,7 +145,7 @@ def apply(
     op_set: str,
     fill: tuple[int, int, int],
 ) -> Int32[Array, 'b h w']:
-  """Applies to each packed image its own operation, as Pillow does on uint8."""
+  """Applies each packed image's operation, with the results of Pillow."""
   op, x_in, y_in = operation.op, operation.x_in, operation.y_in
   image = image_ops.unpack(packed)
   table = _table(image, operation, SETS[op_set])
@@ -162,7 +163,7 @@ def apply(
 
 
 def _table(image, operation, ops):
-  """Table of each image, `b 256 3`; zeros where its operation needs none."""
+  """Returns each image's table, `b 256 3`; zeros if its operation has none."""
   counts = image_ops.histogram(image)
   used = [name for name in _TABLES if name in ops]
   tables = (_TABLES[name](counts, operation.amount) for name in used)
@@ -174,7 +175,7 @@ def _table(image, operation, ops):
 
 
 def _degenerate(image, op):
-  """Levels at factor 0 of each image's blend: `b h w 3`."""
+  """Returns each image's degenerate image, `b h w 3`; zeros without a blend."""
   levels = jnp.zeros(image.shape, jnp.int32)
   for name, at_zero in _BLENDS.items():
     levels = jnp.where(
@@ -184,7 +185,7 @@ def _degenerate(image, op):
 
 
 def _is_one_of(op, names):
-  """Whether each image's operation is among `names`: `b`."""
+  """Returns whether each image's operation is among `names`, `b`."""
   return (op[:, None] == jnp.array(names, jnp.int32)[None]).any(axis=1)
 
 
@@ -201,11 +202,11 @@ def draw_timm(
 ) -> tuple[
     Int32[Array, '*shape'], Float32[Array, '*shape'], Float32[Array, '*shape']
 ]:
-  """Draws operations with level ~ N(magnitude, std^2), and sign.
+  """Draws operations, levels ~ N(magnitude, std^2), and signs.
 
   Returns:
-    The operation (the identity with probability 1 - prob), its level, clipped
-    to [0, 10], and its sign, 1 or -1 at even odds.
+    Operations (the identity with probability 1 - prob), levels clipped to
+    [0, 10], and signs, 1 or -1 with equal probability.
   """
   which, apply, strength, side = jax.random.uniform(
       key, (4, *shape), dtype=jnp.float32
@@ -218,14 +219,14 @@ def draw_timm(
 
 
 def normal(uniform: Float32[Array, '*shape']) -> Float32[Array, '*shape']:
-  """Maps [0, 1) to the standard normal distribution by its quantile function.
+  """Maps uniform draws to standard normal draws, by the quantile function.
 
   Args:
     uniform: Draws from [0, 1), multiples of 2^-23.
 
   Returns:
-    Normal draws, within 5.3 of 0; symmetric, since each draw counts as the
-    middle of its step.
+    Normal draws within 5.3 of 0, symmetric because each uniform draw counts as
+    the middle of its step.
   """
   centred = 2 * (uniform + 2.0**-24) - 1
   return math.sqrt(2) * jax.lax.erf_inv(centred)
@@ -239,7 +240,7 @@ def timm_operation(
     height: int,
     width: int,
 ) -> Operation:
-  """Returns what timm does at a level.
+  """Returns timm's operations with their arguments at the given levels.
 
   | operation                               | level 0 -> 10                  |
   | --------------------------------------- | ------------------------------ |
@@ -252,15 +253,15 @@ def timm_operation(
   | shear                                   | by 0 -> +-0.3                  |
   | translate                               | by 0 -> +-0.45 of the side     |
 
-  The pixel at (x, y) of the output shows the input at
+  The output pixel at (x, y) reads the input at
 
       x_in = cx + (x - cx) cos t - (y - cy) sin t + shear_x y + translate_x
       y_in = cy + (x - cx) sin t + (y - cy) cos t + shear_y x + translate_y
 
-  with (cx, cy) the centre of the image; the middle of the first pixel is at
-  (0.5, 0.5). A rotation by the angle t turns the image counter-clockwise about
-  its centre; a shear keeps the upper left corner in place. At most one of the
-  five differs from 0.
+  with (cx, cy) the centre of the image, and (0.5, 0.5) the centre of its first
+  pixel. A rotation by t turns the image counter-clockwise about its centre. A
+  shear keeps the upper left corner fixed. At most one of t, the shears and the
+  translations is nonzero.
   """
   part = level / 10
 
@@ -293,7 +294,7 @@ def timm_operation(
 def draw_torchvision(
     key: PRNGKeyArray, shape: tuple[int, ...]
 ) -> tuple[Int32[Array, '*shape'], Int32[Array, '*shape']]:
-  """Draws operations, and 1 for the negative sign at even odds, else 0."""
+  """Draws operations and signs, 1 (negative) or 0 (positive) at even odds."""
   which, side = jax.random.uniform(key, (2, *shape), dtype=jnp.float32)
   ops = jnp.array(SETS['torchvision'], jnp.int32)
   negative = (side < 0.5).astype(jnp.int32)
@@ -308,7 +309,7 @@ def torchvision_operation(
     height: int,
     width: int,
 ) -> Operation:
-  """Returns what torchvision does at a bin of its magnitudes.
+  """Returns torchvision's operations with their arguments at a magnitude bin.
 
   | operation                               | bin 0 -> 30                    |
   | --------------------------------------- | ------------------------------ |
@@ -321,12 +322,12 @@ def torchvision_operation(
   | translate                               | by 0 -> +-150/331 of the side, |
   |                                         | down to whole pixels           |
 
-  Pillow finds the nearest pixel in 16-bit fixed point, and so does this:
+  As in Pillow, the nearest pixel is computed in 16-bit fixed point:
 
       x_in = (a x + b y + c) >> 16,   y_in = (d x + e y + f) >> 16
   """
   posterize = 8 - round(magnitude / 7.5)
-  # A level is inverted unless it is below the threshold, 178.5 for example.
+  # Round up: a level is inverted if it is not below the threshold (say, 178.5).
   solarize = math.ceil(8.5 * (30 - magnitude))
   amount = jnp.where(op == Op.POSTERIZE, posterize, solarize)
   change = _torchvision_magnitude(magnitude, 0.9)
@@ -341,13 +342,13 @@ def torchvision_operation(
 
 
 def _torchvision_magnitude(magnitude, most):
-  """Evenly from 0 to `most`, in float32 as torchvision's are."""
+  """Returns a bin's value, linear from 0 to `most`, in float32."""
   return float(np.float32(most * magnitude / 30))
 
 
 @functools.cache
 def _matrices(magnitude: int, height: int, width: int) -> np.ndarray:
-  """Affine maps `[op, negative, (a b c d e f)]` in 16-bit fixed point."""
+  """Returns the maps `[op, negative, (a b c d e f)]` in 16-bit fixed point."""
   shear, degrees, right, down = (
       _torchvision_magnitude(magnitude, most)
       for most in (0.3, 30, 150 / 331 * width, 150 / 331 * height)
@@ -366,7 +367,7 @@ def _matrices(magnitude: int, height: int, width: int) -> np.ndarray:
         *(cos, -sin, x - x * cos + y * sin),
         *(sin, cos, y - x * sin - y * cos),
     )
-  # Pixel (x, y) is read at its middle, (x + 1/2, y + 1/2).
+  # Pixel (x, y) is read at its centre, (x + 1/2, y + 1/2).
   matrices[..., 2] += (matrices[..., 0] + matrices[..., 1]) / 2
   matrices[..., 5] += (matrices[..., 3] + matrices[..., 4]) / 2
   return np.floor(matrices * 65536 + 0.5).astype(np.int32)

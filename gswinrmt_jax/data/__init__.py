@@ -1,4 +1,4 @@
-"""What a training run reads: data sets in, batches of uint8 images out.
+"""Reads data sets and yields batches of uint8 images.
 
-Nothing here imports JAX. `prepare` holds the tool that writes data sets.
+Nothing here imports JAX. The subpackage `prepare` writes data sets.
 """

@@ -1,4 +1,4 @@
-"""From records to batches; the order depends on the seed and step alone."""
+"""Batches of records, in an order that depends only on seed and step."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -9,7 +9,7 @@ import numpy as np
 from gswinrmt_jax.data import parallel, segmentation
 from gswinrmt_jax.data.records import Arrays, Batch, Records, Rows
 
-# What batches are made of.
+# Sources of batches.
 Stream = Records | Rows | segmentation.Decoded
 
 _PART = 64  # images that a thread decodes at a time
@@ -25,41 +25,40 @@ def train_batches(
     repeats: int = 1,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
-  """Yields endless training batches, a pure function of seed and step.
+  """Yields training batches endlessly, as a pure function of seed and step.
 
-  Every epoch has its own order. Batches straddle epochs, so that none is short
+  Each epoch has its own order. Batches may span epochs, so that all are full
   and no record is dropped: batch s holds records s b to (s + 1) b - 1 of the
-  shuffled epochs laid end to end.
+  concatenated shuffled epochs.
 
-  With repeated augmentation (Hoffer et al. 2020, as in DeiT's code) an epoch
+  With repeated augmentation (Hoffer et al. 2020, as in DeiT's code), an epoch
   holds the first n / repeats records of its order, each `repeats` times in a
-  row. Within a batch the copies are moved apart, since Mixup pairs neighbours.
+  row. Within a batch, copies are moved apart because Mixup pairs neighbours.
 
   Args:
     records: The records, n of them.
     batch_size: Records in a batch, b.
     seed: Seed of the order.
-    start_step: The first batch to yield; starting at s gives what the unbroken
-      stream gives from s on, so that a checkpoint needs only the step.
-    repeats: Times that a record is seen in a row; a batch has at least three
-      times as many records.
-    share: Which part of each batch to read, from 0, and the number of equal
-      parts; the parts of a batch follow each other.
+    start_step: Index of the first batch. From there on, the stream equals an
+      uninterrupted one, so a checkpoint needs only the step.
+    repeats: Copies of each record in a row, at most a third of `batch_size`.
+    share: Index of the part of each batch to read, and the number of equal,
+      contiguous parts.
 
   Yields:
-    'image' uint8 [b h w 3], 'label' int32 [b] and the record's number 'row'
-    int32 [b]; with random crops also 'box', with `Rows` only 'row'. The records
-    of segmentation have labels of pixels, see `segmentation.Decoded`.
+    'image' uint8 [b h w 3], 'label' int32 [b] and the record index 'row' int32
+    [b]; with random crops also 'box', with `Rows` only 'row'. Segmentation has
+    per-pixel labels, see `segmentation.Decoded`.
 
   Raises:
     UserError: If a record cannot be decoded, or a worker is killed.
   """
-  import grain  # A second to import, which --help need not wait for.
+  import grain  # Takes a second, which --help need not wait for.
 
   count = len(records)
   order = grain.MapDataset.range(count).seed(seed).shuffle()
-  # Copies of a record are in places k, k + 1, ...: first come those that are
-  # the first of their kind, counted from the batch's start, then the second.
+  # Copies of a record have adjacent places. Sorted by place modulo `repeats`,
+  # they are apart.
   places = np.argsort(np.arange(batch_size) % repeats, kind='stable')
   places = np.split(places, share[1])[share[0]]
 
@@ -91,21 +90,21 @@ def eval_batches(
     batch_size: int,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
-  """Yields every record once, in order, in batches of one size.
+  """Yields every record once, in order, in batches of equal size.
 
-  The last batch is padded with black images of label 0 whose mask is 0, so
-  that sums weighted by the mask count each record once. Images are decoded in
-  threads: starting processes for each pass takes longer than most passes.
+  The last batch is padded with black images of label 0 and mask 0, so sums
+  weighted by the mask count each record once. Images are decoded in threads:
+  starting processes for each pass takes longer than most passes.
 
   Args:
     records: The records, n of them.
     batch_size: Records in a batch, padding included.
-    share: Which part of each batch to read, as in `train_batches`.
+    share: Part of each batch to read, as in `train_batches`.
 
   Yields:
-    'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b]; with
-    `Rows` 'row' int32 [b] in place of the first two, n where padded; for
-    segmentation the labels of pixels and 'extents' int32 [b 2], see
+    'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b]. With
+    `Rows`, 'row' int32 [b] replaces the first two and is n in the padding.
+    Segmentation has per-pixel labels and 'extents' int32 [b 2], see
     `segmentation.Decoded`.
 
   Raises:
@@ -129,7 +128,7 @@ def eval_batches(
 
 
 def _padded(batch: Batch, size: int) -> Batch:
-  """Returns the batch, filled up with black images to `size` records."""
+  """Returns the batch, padded with black images to `size` records."""
   missing = size - len(batch['label'])
   if not missing:
     return batch
@@ -145,7 +144,7 @@ def _padded(batch: Batch, size: int) -> Batch:
 def _in_threads(
     gather: Callable[[int, slice], Batch], steps: range, size: int
 ) -> Iterator[Batch]:
-  """Yields `gather` of all steps, the parts of a batch decoded in parallel."""
+  """Yields the batches of all steps; decodes the parts of each in parallel."""
   parts = [slice(start, start + _PART) for start in range(0, size, _PART)]
 
   def read(index):

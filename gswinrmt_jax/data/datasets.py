@@ -1,4 +1,4 @@
-"""The data sets by name: what they are, and their records."""
+"""Looks up data sets by name: their properties and records."""
 
 import dataclasses
 import difflib
@@ -18,15 +18,15 @@ from gswinrmt_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-  """A data set's properties that need no record to be read.
+  """Properties of a data set, known without reading a record.
 
   Attributes:
-    name: As in the config's `data.name`.
-    class_names: By label.
-    mean: Per channel, of pixels / 255 of the train split; ImageNet's for
-      data sets of the user's own.
-    std: Standard deviation of the channels.
-    image_size: Height and width as stored; zeros where they may differ.
+    name: Name as in `config.data.name`.
+    class_names: Names of the classes, in the order of the labels.
+    mean: Per-channel mean of pixels / 255 in the train split; ImageNet's for
+      data sets that are not built in.
+    std: Per-channel standard deviation, likewise.
+    image_size: Stored height and width in pixels; 0 where they may differ.
     task: 'classification', or 'segmentation' if every pixel has a class.
 
   Raises:
@@ -68,7 +68,7 @@ _BUILT_IN = {
         'cifar10',
         # Alphabetical, which for CIFAR-10 is also the order of the labels.
         tuple(_CIFAR10.split()),
-        # Of the original train split, as commonly quoted.
+        # Commonly quoted statistics of the original train split.
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
     ),
@@ -80,11 +80,11 @@ def info(name: str, data_dir: str = '') -> Info:
   """Returns the properties of a data set.
 
   Args:
-    name: One of `NAMES`, or of a data set prepared below `data_dir`.
+    name: One of `NAMES`, or a data set prepared in `data_dir`.
     data_dir: As in `load`.
 
   Raises:
-    UserError: If there is no such data set; names those that there are.
+    UserError: If there is no such data set; the message lists all names.
   """
   if name in _BUILT_IN:
     return _BUILT_IN[name]
@@ -115,18 +115,18 @@ def load(
 
   Args:
     name: As in `info`.
-    split: For digits train, val or test; otherwise any of TFDS's slices of the
-      data set's splits, such as 'train[:45000]'.
-    data_dir: The TFDS data directory; empty for TFDS_DATA_DIR or, without
-      that, TFDS's own default. Digits need none.
-    image_size: Height and width that images are brought to; None keeps them as
-      they are stored, all of one size.
-    crop: Part of the resized image that is kept, as in `pictures.fit`; or what
-      to draw of each image, each time, which needs the storage 'decode' and an
-      image size.
-    storage: 'memory', 'disk' or 'decode'; the first two decode once. The images
-      are the same. Digits are in memory with 'disk', too.
-    workers: Processes that decode, if storage is 'decode'; 0 for threads.
+    split: Split or TFDS slice, such as 'train[:45000]'; for digits only train,
+      val or test.
+    data_dir: TFDS data directory; empty for TFDS_DATA_DIR or, without that,
+      TFDS's default. Digits need none.
+    image_size: Height and width in pixels to resize images to; None keeps the
+      stored size, which must be the same for all.
+    crop: Side of the centre crop / side of the resized image, as in
+      `pictures.fit`; or a random crop, drawn each time, which needs the storage
+      'decode' and an image size.
+    storage: 'memory' or 'disk', which decode once, or 'decode'. The images are
+      the same. 'disk' keeps digits in memory.
+    workers: Decoding processes if storage is 'decode'; 0 for threads.
 
   Returns:
     The records, in the data set's own order.
@@ -153,23 +153,23 @@ def load_segmentation(
     crop: segmentation.Crop | None = None,
     workers: int = 0,
 ) -> segmentation.Decoded:
-  """Returns a split of a data set whose pixels have classes.
+  """Returns a split of a segmentation data set.
 
   Args:
     name: As in `info`.
     split: As in `load`.
     data_dir: As in `load`.
-    image_size: Longest long and longest short side, in pixels, that images are
-      resized to, keeping their aspect ratio; None keeps their size.
-    crop: What training draws of each image, each time; None for evaluation,
-      which sees the images whole.
+    image_size: Maximum long side and maximum short side in pixels. Images are
+      resized to fit, keeping their aspect ratio; None keeps their size.
+    crop: Random crop that training draws of each image, each time; None for
+      evaluation on whole images.
     workers: Processes that decode training batches; 0 for threads.
 
   Returns:
     The records, in the data set's own order.
 
   Raises:
-    UserError: As `load`, or if the data set is for classification.
+    UserError: As in `load`, or if the data set is for classification.
   """
   if name == 'digit_masks':
     source = sources.ArraySource(*digits.read_masks(split))
@@ -185,10 +185,10 @@ def load_segmentation(
 
 
 def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
-  """Returns the records of a split as they are stored; arguments as of `load`.
+  """Returns the stored records of a split; arguments as in `load`.
 
   Raises:
-    UserError: As `load`.
+    UserError: As in `load`.
   """
   if name == 'digits':
     return sources.ArraySource(*digits.read(split))
@@ -202,7 +202,7 @@ def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
 
 
 def is_prepared(name: str, data_dir: str = '') -> bool:
-  """Returns whether `load` will find the data; UserError if half written."""
+  """Returns whether `load` finds the data; raises UserError if half written."""
   return (
       name in ('digits', 'digit_masks')
       or sources.open_newest(name, data_dir) is not None
@@ -210,7 +210,7 @@ def is_prepared(name: str, data_dir: str = '') -> bool:
 
 
 def ensure(name: str, data_dir: str = '') -> None:
-  """Prepares CIFAR-10 if it is missing; other data sets must be there.
+  """Prepares CIFAR-10 if it is missing; other data sets must exist.
 
   Raises:
     UserError: If the data set is missing and cannot be prepared.

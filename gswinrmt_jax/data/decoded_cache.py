@@ -1,12 +1,12 @@
-"""Decoded images in files, for data sets that memory does not hold.
+"""Cache of decoded images on disk, for data sets too large for memory.
 
     FOLDER/SPLIT_HEIGHTxWIDTH_cropCROP_HASH/
-      image.npy    uint8 [n h w 3], mapped to memory
+      image.npy    uint8 [n h w 3], memory-mapped
       label.npy    int32 [n]
       cache.json   checksums of the labels and of every chunk of images
 
-FOLDER is `decoded` in the data set's own directory or, where that cannot be
-written to, below ~/.cache. The hash covers all that the images depend on.
+FOLDER is `decoded` in the data set's directory or, if that is not writable,
+below ~/.cache. The hash covers everything that the images depend on.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ from gswinrmt_jax.data.records import Arrays, Decoded
 from gswinrmt_jax.errors import UserError
 
 _VERSION = 2  # of the decoding; part of the hash
-_CHECKED = 8  # chunks that are read again on opening
+_CHECKED = 8  # chunks whose checksums are verified on opening
 _INSTEAD = 'or set config.data.storage to memory or decode'
 
 
 def load(decoded: Decoded) -> Arrays:
-  """Returns the records from their cache, which is written if it is missing.
+  """Returns the records from their cache; writes the cache if it is missing.
 
-  Processes that need a cache at once wait for the first of them.
+  If several processes need a missing cache, one writes it and the others wait.
 
   Raises:
-    UserError: If a record cannot be decoded, there is no room, or a cache has
+    UserError: If a record cannot be decoded, the disk is full, or a cache has
       changed since it was written.
   """
   name = _name(decoded)
@@ -56,11 +56,11 @@ def load(decoded: Decoded) -> Arrays:
 
 
 def _name(decoded):
-  """Returns the cache's name: some of it for people, the hash for certainty."""
+  """Returns the name of the cache: a readable part and a hash."""
   size = decoded.size or decoded.image_shape[:2]
   depends_on = (
       _VERSION,
-      PIL.__version__,  # Decoders and kernels may change with it.
+      PIL.__version__,  # Its decoders and resampling kernels may change.
       decoded.source.fingerprint(),
       size,
       decoded.crop,
@@ -84,7 +84,7 @@ def _first_writable(places):
 
 
 def _write(folder, decoded):
-  """Writes a cache, whole or not at all."""
+  """Writes a cache atomically."""
   shape = (len(decoded), *decoded.image_shape)
   size = int(np.prod(shape))
   if size > shutil.disk_usage(folder.parent).free:
@@ -130,7 +130,7 @@ def _write_arrays(folder, shape, decoded):
 
 
 def _open(folder, decoded):
-  """Maps a cache to memory; checks all but the pixels, and some of those."""
+  """Memory-maps a cache and verifies it; of the pixels, only a sample."""
   shape = (len(decoded), *decoded.image_shape)
   try:
     written = json.loads((folder / 'cache.json').read_text())
@@ -153,7 +153,7 @@ def _open(folder, decoded):
 
 
 def _sample_is_whole(image, chunk, sums):
-  """Compares checksums of a few chunks, the first and the last among them."""
+  """Verifies checksums of a few chunks, including the first and the last."""
   some = np.linspace(0, len(sums) - 1, min(_CHECKED, len(sums))).astype(int)
   return all(
       zlib.crc32(image[i * chunk : (i + 1) * chunk]) == sums[i] for i in some

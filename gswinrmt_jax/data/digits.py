@@ -3,11 +3,12 @@
 Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak, CC BY 4.0
 (digits.LICENSE.txt in this folder): 8 x 8 pixels of 0 to 16, ten classes.
 
-The split is fixed, 1,297 / 200 / 300, and stored as indices. It was made with
-seed 0 and is stratified: test gets each class's share of its size, rounded by
-largest remainders, then val in the same way from what is left. The images of a
-class are ordered by the SHA-256 of 'SEED:INDEX'; the first go to test, the next
-to val, the rest to train. The writers are not known: each split may hold any.
+The split into train, val and test is fixed, 1,297 / 200 / 300 images, and
+stored as indices. It was drawn with seed 0 and is stratified: test has each
+class in proportion, rounded by largest remainders, then val in the same way
+from the rest. The images of a class are ordered by the SHA-256 of 'SEED:INDEX';
+the first go to test, the next to val, the rest to train. The writers are not
+known, so splits may share them.
 """
 
 from importlib import resources
@@ -18,7 +19,7 @@ from gswinrmt_jax.errors import UserError
 
 CLASSES = tuple('0123456789')
 SPLITS = ('train', 'val', 'test')
-# Of the train split's pixels / 255; the three channels are equal.
+# Statistics of the train split's pixels / 255; the three channels are equal.
 MEAN = (0.3045,) * 3
 STD = (0.3755,) * 3
 
@@ -28,8 +29,8 @@ _REPEAT = 4  # 8 x 8 pixels become 32 x 32, the size the models are made for.
 def read_masks(split: str) -> tuple[np.ndarray, np.ndarray]:
   """Returns one split as images and the class of each pixel.
 
-  Where there is ink, 8 of 16 or more, a pixel has the class of the digit, and
-  where there is none that of the background, 10. Between them it has none, 255.
+  Pixels with ink of at least 8 of 16 have the class of the digit. Pixels
+  without ink are background, 10. The others have no class, 255.
 
   Args:
     split: One of `SPLITS`.

@@ -1,4 +1,4 @@
-"""ImageNet-1k: its classes, and how its images are prepared."""
+"""Class names and preprocessing constants of ImageNet-1k."""
 
 from collections import Counter
 import functools
@@ -8,16 +8,16 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 NUM_CLASSES = 1000
 IMAGE_SIZE = (224, 224)
-CROP = 224 / 256  # of the resized image, what evaluation keeps
+CROP = 224 / 256  # side of evaluation's crop / side of the resized image
 
 
 @functools.cache
 def classes() -> tuple[str, ...]:
   """Returns the names of the 1,000 classes in the order of their labels.
 
-  Labels are in the order of the WordNet identifiers. Of a synset's names the
-  first is taken, 'tench' of 'tench, Tinca tinca'; the two that share it with
-  another synset (crane, maillot) get their identifier after it.
+  Labels follow the order of the WordNet identifiers. A class has the first name
+  of its synset: 'tench' for 'tench, Tinca tinca'. If two synsets share that
+  name (crane, maillot), the identifier is appended.
   """
   firsts = [names.partition(',')[0] for _, names in _synsets()]
   count = Counter(firsts)

@@ -1,15 +1,15 @@
-"""Label maps as colours over an image."""
+"""Overlays label maps on images as colours."""
 
 import numpy as np
 
-_LEVELS = 3  # bits of a channel that a class number sets
+_LEVELS = 3  # bits of each channel that encode the class
 
 
 def palette(num_classes: int) -> np.ndarray:
-  """Returns the colour of each class, uint8 `[k, 3]`, as PASCAL VOC has them.
+  """Returns the colour of each class, uint8 `[k, 3]`, as in PASCAL VOC.
 
-  The bits of `k + 1` go to red, green and blue in turn, to the highest bit of
-  each first. No class is black.
+  For class c, the bits of `c + 1` go to red, green and blue in turn, from the
+  highest bit of each channel down. No class is black.
   """
   bits = np.arange(1, num_classes + 1)[:, None] >> np.arange(3 * _LEVELS) & 1
   levels = (
@@ -21,11 +21,11 @@ def palette(num_classes: int) -> np.ndarray:
 def overlay(
     image: np.ndarray, label: np.ndarray, num_classes: int
 ) -> np.ndarray:
-  """Returns an image half covered by the colours of its classes.
+  """Returns the average of an image and the colours of its classes.
 
   Args:
     image: uint8 `[..., h, w, 3]`.
-    label: Classes `[..., h, w]`; pixels with another number stay as they are.
+    label: Classes `[..., h, w]`; pixels with other values stay unchanged.
     num_classes: Number of classes.
   """
   known = label < num_classes

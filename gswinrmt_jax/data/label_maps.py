@@ -1,4 +1,4 @@
-"""Label maps on disk: a teacher's classes by position, for each record.
+"""Label maps on disk: a teacher's per-position classes for each record.
 
 The format is described in docs/token_labels.md.
 """
@@ -19,17 +19,17 @@ from gswinrmt_jax.errors import UserError
 VERSION = 1
 _META, _INDEX, _SCORE = 'meta.json', 'index.npy', 'score.npy'
 _CHECKED = 1000  # records that the checksum reads; reading all takes minutes
-_EXCESS = 0.01  # by which half-precision scores may sum to more than 1
+_EXCESS = 0.01  # allowed excess over 1 of the sum of half-precision scores
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelMaps:
-  """The maps of a split, mapped to memory.
+  """The label maps of a split, memory-mapped.
 
   Attributes:
     index: Classes, uint16 [n s t m].
     score: Their probabilities, float16 [n s t m].
-    checksum: Of both, as it was when they were written.
+    checksum: Checksum of both, computed when they were written.
   """
 
   index: np.ndarray
@@ -49,20 +49,20 @@ def write(
     split: str,
     data_dir: str = '',
 ) -> None:
-  """Writes the maps of a split, whole or not at all.
+  """Writes the label maps of a split atomically.
 
   Args:
-    folder: To make.
-    maps: Of each record in the order of `tfds.as_data_source`: classes and
-      their probabilities, both `[s t m]`; rows and columns over the whole
-      image, m classes at each place.
-    name: The data set.
-    split: Of the data set, slices included, as `config.data.train_split` says.
+    folder: Folder to create.
+    maps: For each record, in the order of `tfds.as_data_source`: classes and
+      their probabilities, both `[s t m]`, for a grid of s rows and t columns
+      over the whole image and m classes per cell.
+    name: Name of the data set.
+    split: Split or slice, as in `config.data.train_split`.
     data_dir: The TFDS data directory, as in `datasets.load`.
 
   Raises:
-    UserError: If the folder is there, or the maps are not as they should be;
-      names the record.
+    UserError: If the folder exists, or a map is invalid; the message then names
+      the record.
   """
   folder = pathlib.Path(folder)
   if folder.exists():
@@ -88,11 +88,11 @@ def open_maps(
     split: str,
     data_dir: str = '',
 ) -> LabelMaps:
-  """Opens the maps of a split; arguments as of `write`.
+  """Opens the label maps of a split; arguments as in `write`.
 
   Raises:
-    UserError: If they are of other records, another order or other classes, or
-      damaged.
+    UserError: If they belong to other records, another order or other classes,
+      or are damaged.
   """
   folder = pathlib.Path(folder)
   try:
@@ -123,7 +123,7 @@ def open_maps(
 
 
 def _expected(name, split, data_dir):
-  """Returns `meta.json` of a split's maps, without their checksum."""
+  """Returns the expected `meta.json` of a split's maps, without checksum."""
   source = datasets.open_source(name, split, data_dir)
   class_names = datasets.info(name, data_dir).class_names
   listed = ''.join(f'{class_name}\n' for class_name in class_names)
@@ -139,10 +139,10 @@ def _expected(name, split, data_dir):
 
 
 def order_checksum(source: sources.Source) -> str:
-  """Returns a checksum of which records there are and in which order.
+  """Returns a checksum of the records and their order.
 
-  SHA-256 of `ROW TAB KEY NEWLINE` for 1000 rows, `floor(i n / 1000)`, or for
-  all where there are fewer. Keys are those of `Source.keys`.
+  It is the SHA-256 of `ROW TAB KEY NEWLINE` for the 1000 rows
+  `floor(i n / 1000)`, or for all if there are fewer. Keys: `Source.keys`.
   """
   count = len(source)
   checked = min(count, _CHECKED)
@@ -154,7 +154,7 @@ def order_checksum(source: sources.Source) -> str:
 
 
 def _write_arrays(part, maps, count, num_classes):
-  """Writes the arrays and returns their checksum, record by record."""
+  """Writes the arrays record by record and returns their checksum."""
   digest = hashlib.sha256()
   index = score = None
   row = -1
@@ -166,7 +166,7 @@ def _write_arrays(part, maps, count, num_classes):
           np.lib.format.open_memmap(part / file, 'w+', kind, shape)
           for file, kind in ((_INDEX, np.uint16), (_SCORE, np.float16))
       )
-    if row >= count:  # They are counted, for the message.
+    if row >= count:  # Surplus maps are counted for the message.
       continue
     problem = _problem(classes, probabilities, index, num_classes)
     if problem:
@@ -180,7 +180,7 @@ def _write_arrays(part, maps, count, num_classes):
 
 
 def _problem(classes, probabilities, index, num_classes):
-  """Returns what is wrong with a map, '' if nothing is."""
+  """Returns what is wrong with a map, or '' if it is valid."""
   shapes = classes.shape, probabilities.shape
   if classes.ndim != 3 or shapes != (index.shape[1:],) * 2:
     said = f'has shapes {shapes[0]} and {shapes[1]}'

@@ -12,7 +12,7 @@ import numpy as np
 
 from gswinrmt_jax.errors import UserError
 
-AHEAD = 2  # results that each thread or worker holds ready
+AHEAD = 2  # results that each thread or worker prefetches
 _T = TypeVar('_T')
 
 
@@ -28,10 +28,9 @@ def in_threads(
 ) -> Iterator[_T]:
   """Yields `read(0)` to `read(count - 1)` in order, computed in threads.
 
-  There is a thread per core, unless another number is given: Pillow releases
-  Python's lock while it decodes.
+  The default is one thread per core: Pillow releases the GIL while decoding.
   """
-  import grain  # A second to import, which --help need not wait for.
+  import grain  # Takes a second, which --help need not wait for.
 
   threads = threads or cores()
   dataset = grain.MapDataset.range(count).map(read)
@@ -55,7 +54,7 @@ def in_processes(
   from absl import flags
   import grain
 
-  if not flags.FLAGS.is_parsed():  # Grain asks for the value of a flag.
+  if not flags.FLAGS.is_parsed():  # Grain reads a flag.
     flags.FLAGS.mark_as_parsed()
   dataset = grain.MapDataset.range(count).map(read)
   iterator = iter(
@@ -66,10 +65,10 @@ def in_processes(
   )
   try:
     for result in iterator:
-      # The arrays are in shared memory that ends with the workers.
+      # Copied, because the shared memory is freed with the workers.
       yield {name: np.array(array) for name, array in result.items()}
   except RuntimeError as error:
-    if 'terminated unexpectedly' not in str(error):  # Grain's words.
+    if 'terminated unexpectedly' not in str(error):  # Grain's message.
       raise
     raise UserError(
         'a worker that decodes images was killed, as happens when memory or '
@@ -83,7 +82,7 @@ def in_processes(
 
 
 def _begin_worker(*_: int) -> None:
-  """Leaves Ctrl-C to the parent and exits with it, even if it is killed."""
+  """Ignores Ctrl-C, and exits when the parent does, even if it is killed."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)
 
   def follow():

@@ -1,6 +1,6 @@
-"""From an encoded image of any kind and size to what a model sees.
+"""Decodes images of any format and size; resizes and crops them for a model.
 
-Preparation, training, evaluation and prediction decode here, and nowhere else.
+Preparation, training, evaluation and prediction all use this one decoder.
 """
 
 from collections.abc import Callable
@@ -17,38 +17,38 @@ import PIL.ImageOps
 
 from gswinrmt_jax.errors import UserError
 
-# Pillow has more, and would run other programs on some of them.
+# Pillow supports more formats, but runs external programs for some of them.
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
 VOID = 255  # the label of a pixel that has no class
 MAX_CLASSES = 254  # of pixels
-_UNKNOWN = 254  # in place of a value that stands for no class
+_UNKNOWN = 254  # marks a value that is neither a class nor void
 _BICUBIC = PIL.Image.Resampling.BICUBIC  # antialiased, on eight bits
 _ORIENTATION = 0x0112  # EXIF tag
 _WHITE = (255, 255, 255, 255)
 _MAX_RATIO = 32  # of an image's sides
-_TRIES = 10  # boxes that are drawn before the middle is taken
-_STRIP = 64  # rows that are converted at a time
+_TRIES = 10  # boxes drawn before falling back to a central one
+_STRIP = 64  # rows converted at a time
 _LOSSY = ('JPEG', 'MPO', 'WEBP')
 _ONE_CHANNEL = ('1', 'L', 'P', 'I', 'I;16')  # bits, bytes, palettes, integers
 
 
 class Stored(NamedTuple):
-  """How an image is stored: stored pixels, Pillow's mode and format."""
+  """How an image is stored: size in pixels, Pillow's mode and format."""
 
   width: int
   height: int
   mode: str
   format: str
-  turned: bool  # or mirrored, by EXIF
+  turned: bool  # whether EXIF rotates or mirrors it
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomCrop:
-  """What is drawn of an image, to be resized to the model's input size.
+  """Random crop of an image, to be resized to the model's input size.
 
   Attributes:
-    scale: Least and greatest share of the image's area.
-    ratio: Least and greatest width / height.
+    scale: Smallest and largest area of the crop / area of the image.
+    ratio: Smallest and largest width / height.
   """
 
   scale: tuple[float, float] = (0.08, 1.0)
@@ -56,10 +56,10 @@ class RandomCrop:
 
 
 def read(path: pathlib.Path) -> PIL.Image.Image:
-  """Returns the image in a file, as `decode` does.
+  """Reads and decodes an image file, as `decode` does.
 
   Raises:
-    UserError: If it is not an image, or a damaged one.
+    UserError: If the file cannot be read, is not an image, or is damaged.
   """
   try:
     return decode(path.read_bytes(), str(path))
@@ -72,10 +72,10 @@ def read(path: pathlib.Path) -> PIL.Image.Image:
 
 
 def decode(encoded: bytes, name: str) -> PIL.Image.Image:
-  """Returns an image as `open_rgb` does; messages name it `name`.
+  """Decodes an image as `open_rgb` does; messages name it `name`.
 
   Raises:
-    UserError: If it is not an image, or a damaged one.
+    UserError: If it is not an image, or is damaged.
   """
   try:
     return open_rgb(encoded)[0]
@@ -84,26 +84,29 @@ def decode(encoded: bytes, name: str) -> PIL.Image.Image:
 
 
 def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
-  """Returns an image as RGB, rotated as its EXIF says, and how it is stored.
+  """Decodes an image to RGB, applying its EXIF orientation.
 
-  Transparent parts become white. More than eight bits are scaled to eight by
-  the type of the pixels alone, so that the darker of two images stays darker:
-  integers are taken as 0 to 65535, as in PNG and PGM, floats as 0 to 1. A TIFF
-  file whose pixels lie outside that range is refused.
+  Transparent parts become white. Pixels of more than eight bits are scaled to
+  eight by their data type, not their maximum, so that the darker of two images
+  stays darker: the range is 0 to 65535 for integers, as in PNG and PGM, and 0
+  to 1 for floats. A TIFF file with pixels outside that range is refused.
+
+  Returns:
+    The image, and how it is stored.
 
   Raises:
-    ValueError: If it cannot be used; the message continues 'it ...'.
+    ValueError: If it cannot be used; the message reads 'is empty' or similar.
   """
   return _open(encoded, _to_rgb)
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelCoding:
-  """What the values in a label image mean; those of a palette are indices.
+  """How the values of a label image, or its palette indices, encode classes.
 
-  A value is the class. `VOID` (255) and `void` mean that a pixel has none. With
-  `zero_is_void` (ADE20K's) 0 means it, too, and the class is one less than the
-  value.
+  A value is the class. `VOID` (255) and `void` mark pixels without a class.
+  With `zero_is_void` (as in ADE20K), 0 does too, and the class is the value
+  minus one.
   """
 
   num_classes: int = MAX_CLASSES
@@ -114,7 +117,7 @@ class LabelCoding:
     """Returns the classes `[h w]`, uint8, `VOID` where there is none.
 
     Raises:
-      ValueError: If a value stands for no class; the message continues 'it'.
+      ValueError: If a value encodes no class; the message reads 'has ...'.
     """
     classes = self._table[np.clip(values, -1, 256)]
     unknown = classes == _UNKNOWN
@@ -130,7 +133,7 @@ class LabelCoding:
 
   @functools.cached_property
   def _table(self):
-    """Classes of the values 0 to 255, and of 256, which -1 reads, too."""
+    """Classes of the values 0 to 255; the last entry is for all others."""
     first = int(self.zero_is_void)
     table = np.full(257, _UNKNOWN, np.uint8)
     table[first : first + self.num_classes] = np.arange(self.num_classes)
@@ -140,13 +143,13 @@ class LabelCoding:
 
 
 def open_label(encoded: bytes, coding: LabelCoding) -> np.ndarray:
-  """Returns the classes of an image's pixels from an encoded label image.
+  """Decodes a label image to the classes of its pixels.
 
   Returns:
     uint8 `[h w]`, `VOID` where there is none.
 
   Raises:
-    ValueError: If it cannot be used; the message continues 'it ...'.
+    ValueError: If it cannot be used; the message reads 'is empty' or similar.
   """
   values, stored = _open(encoded, np.asarray)
   if stored.format in _LOSSY:
@@ -164,12 +167,12 @@ def open_label(encoded: bytes, coding: LabelCoding) -> np.ndarray:
 def _open(
     encoded: bytes, convert: Callable[[PIL.Image.Image], Any]
 ) -> tuple[Any, Stored]:
-  """Returns what `convert` makes of an image, and how it is stored."""
+  """Decodes an image; returns `convert(image)` and how it is stored."""
   if not encoded:
     raise ValueError('is empty')
   try:
     with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-      # Pillow itself refuses at twice as many, and warns before.
+      # Pillow only warns here, and refuses at twice as many pixels.
       most = PIL.Image.MAX_IMAGE_PIXELS
       if most and image.width * image.height > most:
         raise PIL.Image.DecompressionBombError
@@ -188,7 +191,7 @@ def _open(
   ) as error:
     most = PIL.Image.MAX_IMAGE_PIXELS
     raise ValueError(f'has more than {most:,} pixels') from error
-  except Exception as error:  # Decoders raise all kinds.
+  except Exception as error:  # Decoders raise many types.
     reason = ' '.join(str(error).split()) or type(error).__name__
     raise ValueError(f'is damaged: {reason}') from error
 
@@ -204,7 +207,7 @@ def _to_rgb(image):
 
 
 def _to_eight_bits(image):
-  """Returns the image in grey; converts a strip at a time, to save memory."""
+  """Converts to 8-bit grey, a strip at a time to save memory."""
   top = 1 if image.mode == 'F' else 65535
   extremes = [(strip.min(), strip.max()) for strip in _strips(image)]
   least, most = np.min(extremes), np.max(extremes)
@@ -224,11 +227,11 @@ def _strips(image):
 def fit(
     image: PIL.Image.Image, size: tuple[int, int], crop: float
 ) -> np.ndarray:
-  """Resizes and cuts out the middle, as evaluation on ImageNet does.
+  """Resizes and centre-crops an RGB image, as in evaluation on ImageNet.
 
-  The RGB image is resized, bicubic, so that it just covers `size / crop`,
-  and its middle of `size`, (height, width), is kept. With a crop of 0 the whole
-  image is squeezed to `size`.
+  The image is resized (bicubic) so that it just covers `size / crop`, and
+  cropped to its central `size`, (height, width). With a crop of 0, the whole
+  image is resized to `size`, ignoring its aspect ratio.
 
   Returns:
     uint8 `[h w 3]`.
@@ -238,7 +241,7 @@ def fit(
     return np.asarray(image.resize((width, height), _BICUBIC))
   image = _not_too_thin(image)
   covered = round(width / crop), round(height / crop)
-  # In whole numbers, and rounded down, as torchvision does.
+  # In integers, rounded down, as in torchvision.
   across, down = covered
   if across * image.height >= down * image.width:
     resized = across, max(down, across * image.height // image.width)
@@ -254,14 +257,14 @@ def fit(
 def draw_box(
     width: int, height: int, how: RandomCrop, rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
-  """Draws a box of random area and shape, as GoogLeNet's training did.
+  """Draws a box of random area and aspect ratio, as in training GoogLeNet.
 
       area ~ U(scale) width height,   log ratio ~ U(log ratio)
       w = round(sqrt(area ratio)),    h = round(sqrt(area / ratio))
 
-  If it fits into the image, its place is uniform. After ten that do not, it
-  is the largest central box of an allowed shape. (Szegedy et al. 2014, section
-  6; as torchvision's RandomResizedCrop.)
+  If the box fits into the image, its position is uniform. If ten boxes do not
+  fit, the result is the largest central box with an allowed ratio. (Szegedy et
+  al. 2014, section 6; as in torchvision's RandomResizedCrop.)
 
   Returns:
     Left, top, width and height in pixels.
@@ -289,14 +292,14 @@ def random_crop(
     how: RandomCrop,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, tuple[float, float, float, float]]:
-  """Resizes a box of `draw_box` to `size`, (height, width), bicubic.
+  """Crops a box of `draw_box`, resized to `size`, (height, width), bicubic.
 
   Returns:
     uint8 `[h w 3]`, and the box: top, left, height and width in fractions of
     the image's sides.
   """
   left, top, across, down = draw_box(*image.size, how, rng)
-  # Cut first: what lies outside the box is not looked at.
+  # Crop first, so that the filter does not read pixels outside the box.
   part = image.crop((left, top, left + across, top + down))
   width, height = image.size
   box = (top / height, left / width, down / height, across / width)
@@ -304,7 +307,7 @@ def random_crop(
 
 
 def _not_too_thin(image):
-  """Cuts what would be resized to millions of pixels and then thrown away."""
+  """Cuts the ends off a thin image, which would be enlarged, then discarded."""
   longest = _MAX_RATIO * min(image.size)
   if max(image.size) <= longest:
     return image

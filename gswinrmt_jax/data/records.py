@@ -1,4 +1,4 @@
-"""The records of a split as arrays: decoded once, or each time."""
+"""Records of a split as arrays, decoded once or at each access."""
 
 from collections.abc import Iterator, Sequence
 import contextlib
@@ -18,12 +18,12 @@ _CHUNK = 256  # records that a thread decodes at a time
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrays:
-  """Records decoded once, in memory or mapped to it.
+  """Records decoded once, in memory or memory-mapped.
 
   Attributes:
     image: uint8 [n h w 3].
     label: int32 [n].
-    source: What they were decoded from, if anything.
+    source: The stored records that they were decoded from, if any.
   """
 
   image: np.ndarray
@@ -47,7 +47,7 @@ class Arrays:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-  """Records that are on the devices; batches hold their row numbers alone."""
+  """Records stored on the devices; batches hold only row indices."""
 
   count: int
   image_shape: tuple[int, int, int]
@@ -64,11 +64,11 @@ class Decoded:
 
   Attributes:
     source: The records as they are stored.
-    size: Height and width that images are brought to; None keeps them as they
-      are stored, all of one size.
-    crop: Part of the resized image that is kept, as in `pictures.fit`, or a
+    size: Height and width in pixels to resize images to; None keeps the stored
+      size, which must be the same for all.
+    crop: Share of the resized image's side to keep, as in `pictures.fit`, or a
       `RandomCrop`, which needs a size.
-    workers: Processes that decode; 0 for threads of this process.
+    workers: Decoding processes; 0 for threads of this process.
     image_shape: Height, width and channels of an image.
   """
 
@@ -93,13 +93,13 @@ class Decoded:
       seed: int = 0,
       positions: np.ndarray | None = None,
   ) -> Batch:
-    """Returns a batch, whose random crops depend on seed and positions alone.
+    """Returns a batch, whose random crops depend only on seed and positions.
 
     Args:
-      rows: Numbers of the records.
+      rows: Indices of the records.
       seed: Seed of the random crops.
-      positions: With random crops, the place of each row in the stream of all
-        records that training sees: a record is cropped differently each time.
+      positions: For random crops, the position of each row in the training
+        stream, so that a record is cropped differently each time.
 
     Returns:
       'image' uint8 [b h w 3], 'label' int32 [b] and, with random crops, 'box'
@@ -107,7 +107,7 @@ class Decoded:
 
     Raises:
       UserError: If a record cannot be decoded, or has another size than the
-        first; names it.
+        first; the message names it.
     """
     image = np.empty((len(rows), *self.image_shape), np.uint8)
     label = np.empty(len(rows), np.int32)
@@ -139,14 +139,14 @@ Records = Arrays | Decoded
 
 
 def generator(seed: int, position: int) -> np.random.Generator:
-  """Returns the source of what is drawn for a place in training's stream."""
+  """Returns the random generator of a position in the training stream."""
   # Counter-based: the key alone determines what it draws.
   key = np.array([seed, position], np.uint64)
   return np.random.Generator(np.random.Philox(key=key))
 
 
 def to_memory(records: Decoded) -> Arrays:
-  """Returns the records decoded once, in memory.
+  """Decodes all records once, into memory.
 
   Raises:
     UserError: If one cannot be decoded, sizes differ, or memory is too small.
@@ -174,7 +174,7 @@ def to_memory(records: Decoded) -> Arrays:
 def decode_all(records: Decoded) -> Iterator[Batch]:
   """Yields all records in order, in chunks decoded by several threads.
 
-  If it takes more than a second and there is a terminal, a bar shows progress.
+  In a terminal, a progress bar appears after a second.
 
   Raises:
     UserError: If a record cannot be decoded, or sizes differ.

@@ -1,8 +1,8 @@
-"""Images whose pixels have classes: random crops, or whole images, padded.
+"""Records for segmentation: random crops, or whole images with padding.
 
-As in mmsegmentation, with two differences. Images that shrink are resized with
-antialiasing, and a label is read at the centre of each new pixel, where the
-image is, rather than half a pixel to the upper left.
+As in mmsegmentation, with two differences: downscaling is antialiased, and
+labels are sampled at the centre of each new pixel, aligned with the image,
+rather than half a pixel to the upper left.
 """
 
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ from gswinrmt_jax.data.records import Batch, generator
 from gswinrmt_jax.data.sources import SegmentationSource
 
 _BILINEAR = PIL.Image.Resampling.BILINEAR
-_TRIES = 10  # crops that are drawn before the next is taken as it is
-_MULTIPLE = 32  # of padded sides: the stride of the last map
+_TRIES = 10  # crops drawn before the next is accepted as it is
+_MULTIPLE = 32  # divides padded sides: the stride of the last feature map
 _PADDING = tuple(round(255 * mean) for mean in imagenet.MEAN)
 
 
 @dataclasses.dataclass(frozen=True)
 class Crop:
-  """What training draws of an image and its label.
+  """Random crop of an image and its label, for training.
 
   Attributes:
-    size: Height and width of the crop. Where the image is smaller, it is padded
-      at the bottom and on the right.
-    scale: Least and greatest factor that the image's size is multiplied by.
-    max_class_share: Of the pixels that have a class, the share that one class
-      must stay below; 1 for any crop.
-    flip: Whether half of the crops are mirrored, left to right.
+    size: Height and width of the crop in pixels. If the image is smaller, it is
+      padded at the bottom and on the right.
+    scale: Smallest and largest factor by which the image is resized.
+    max_class_share: Limit on the share of one class among the pixels that have
+      a class; 1 accepts any crop.
+    flip: Whether half of the crops are flipped left to right.
   """
 
   size: tuple[int, int]
@@ -45,13 +45,13 @@ class Decoded:
 
   Attributes:
     source: The records as they are stored.
-    image_size: Longest long and longest short side that images are resized to;
-      None keeps their size.
-    crop: What training draws; None for whole images.
+    image_size: Maximum long and maximum short side of resized images, in
+      pixels; None keeps their size.
+    crop: The crop for training; None for whole images.
     workers: Processes that decode training batches; 0 for threads.
     image_shape: Height, width and channels of an image in a batch. Whole images
-      of several sizes are padded to the greatest height and width of the split,
-      each rounded up to a multiple of 32.
+      of different sizes are padded to the largest height and width in the
+      split, each rounded up to a multiple of 32.
   """
 
   def __init__(
@@ -80,22 +80,21 @@ class Decoded:
       seed: int = 0,
       positions: np.ndarray | None = None,
   ) -> Batch:
-    """Returns a batch, whose crops depend on seed and positions alone.
+    """Returns a batch, whose crops depend only on seed and positions.
 
     Args:
-      rows: Numbers of the records.
+      rows: Indices of the records.
       seed: Seed of the crops.
-      positions: With crops, the place of each row in the stream of all records
-        that training sees.
+      positions: For crops, the position of each row in the training stream.
 
     Returns:
-      'image' uint8 [b h w 3] and 'label' uint8 [b h w], `pictures.VOID` where a
-      pixel has no class and in the padding, which has ImageNet's mean colour.
-      Whole images also have 'extents' int32 [b 2], the height and width that
-      are not padding.
+      'image' uint8 [b h w 3] and 'label' uint8 [b h w]. Padding has ImageNet's
+      mean colour and, as pixels without a class, the label `pictures.VOID`.
+      Whole images also have 'extents' int32 [b 2], height and width without
+      padding.
 
     Raises:
-      UserError: If a record cannot be decoded; names it.
+      UserError: If a record cannot be decoded; the message names it.
     """
     height, width, _ = self.image_shape
     batch = {
@@ -128,9 +127,9 @@ def fit(
 
   Args:
     size: Width and height.
-    within: Longest long side and longest short side, which are multiplied by
+    within: Maximum long side and maximum short side, which are multiplied by
       `factor` and rounded down; None: s is the factor.
-    factor: Makes images larger or smaller.
+    factor: Scale factor, in addition to fitting `within`.
   """
   scale = factor
   if within:
@@ -145,13 +144,13 @@ def resize_image(
     size: tuple[int, int],
     box: tuple[int, int, int, int] | None = None,
 ) -> np.ndarray:
-  """Resizes an image, bilinear, and returns a part of the result.
+  """Resizes an image (bilinear) and returns a part of the result.
 
   Args:
     image: The image.
-    size: Width and height that the whole is resized to.
-    box: Left, top, right and bottom of the part, which alone is computed; None
-      for the whole.
+    size: Width and height of the whole resized image.
+    box: Left, top, right and bottom of the part; nothing else is computed. None
+      returns the whole.
 
   Returns:
     uint8 `[y x 3]`.
@@ -169,9 +168,9 @@ def resize_image(
 
 
 def resize_label(label: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """Returns the label `[h w]` at another width and height, never interpolated.
+  """Resizes a label `[h w]` to a width and height, without interpolation.
 
-  A new pixel has the class of the old one that its centre lies in.
+  A new pixel has the class of the old pixel that contains its centre.
   """
   columns, rows = (
       (2 * np.arange(new) + 1) * old // (2 * new)
@@ -187,16 +186,16 @@ def draw(
     crop: Crop,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Resizes at random, cuts out a random part and mirrors it or not.
+  """Randomly resizes, crops and flips an image and its label.
 
-  Up to ten parts are drawn until no class has too large a share; after ten that
-  have, the next is taken.
+  Crops are redrawn while one class has too large a share of the pixels; after
+  ten such crops, the next is accepted as it is.
 
   Args:
     image: The image.
     label: uint8 `[h w]`.
     image_size: As in `fit`.
-    crop: What to draw.
+    crop: Settings of the crop.
     rng: Source of the draws.
 
   Returns:
@@ -222,7 +221,7 @@ def draw(
 
 
 def _draw_box(size, crop, rng):
-  """Returns left, top, right and bottom of a crop; its place is uniform."""
+  """Returns left, top, right and bottom of a uniformly placed crop."""
   (width, height), (down, across) = size, crop
   top = rng.integers(max(height - down, 0) + 1)
   left = rng.integers(max(width - across, 0) + 1)
@@ -232,7 +231,7 @@ def _draw_box(size, crop, rng):
 def largest_share(label: np.ndarray) -> float:
   """Returns the largest class's share of the pixels that have a class.
 
-  If none has, it is 1.
+  Returns 1 if no pixel has a class.
   """
   counts = np.bincount(label.ravel(), minlength=256)[: pictures.VOID]
   return counts.max() / counts.sum() if counts.any() else 1.0

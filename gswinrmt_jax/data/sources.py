@@ -1,4 +1,4 @@
-"""Data sets that TFDS keeps on disk: where they are, and their records."""
+"""Stored records: finds and reads TFDS data sets on disk, or wraps arrays."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
@@ -15,19 +15,19 @@ import PIL.Image
 from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
 
-_FETCHED = 64  # records that are held encoded at a time
+_FETCHED = 64  # encoded records held at a time
 _MASK = 'segmentation_mask'
 _VERSION = re.compile(r'\d+\.\d+\.\d+')
 
 
 def data_root(data_dir: str) -> pathlib.Path:
-  """Returns the TFDS data directory; empty means TFDS's own default."""
+  """Returns the TFDS data directory; by default TFDS_DATA_DIR or TFDS's own."""
   root = data_dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   return pathlib.Path(root).expanduser().absolute()
 
 
 def names(data_dir: str) -> list[str]:
-  """Returns the names of the data sets that are prepared there."""
+  """Returns the names of the data sets prepared in a data directory."""
   root = data_root(data_dir)
   if not root.is_dir():
     return []
@@ -36,17 +36,17 @@ def names(data_dir: str) -> list[str]:
 
 
 def command(name: str, kind: str = 'folder') -> str:
-  """Returns the command that prepares a data set; `kind` is of one's own."""
+  """Returns the command that prepares a data set; `kind` is for custom ones."""
   known = name in ('cifar10', 'imagenet', 'mini_imagenet')
   return f'gswinrmt prepare {name if known else f"{kind} {name}"}'
 
 
 def open_newest(name: str, data_dir: str) -> Any | None:
-  """Returns the TFDS builder of the newest version, None if there is none.
+  """Returns the TFDS builder of the newest version, or None if there is none.
 
   Raises:
-    UserError: If it is half written or damaged, or if neither its images nor
-      their pixels have one of two or more classes each.
+    UserError: If it is half written or damaged, or labels neither images nor
+      pixels with two or more classes.
   """
   folder = data_root(data_dir) / name
   plain = re.fullmatch(r'\w[\w.-]*', name)
@@ -67,19 +67,19 @@ def open_newest(name: str, data_dir: str) -> Any | None:
 
 
 def task(builder: Any) -> str:
-  """Returns what a data set is for: 'classification' or 'segmentation'."""
-  # In some data sets of TFDS a mask has no classes, and each image has one.
+  """Returns the task of a data set: 'classification' or 'segmentation'."""
+  # In some TFDS data sets, images have a class and masks have none.
   mask = dict(builder.info.features.items()).get(_MASK)
   named = getattr(mask, 'num_classes', None)
   return 'segmentation' if named else 'classification'
 
 
 def open_version(folder: pathlib.Path) -> Any | None:
-  """Returns the TFDS builder of DIR/NAME/VERSION, None if it is not there.
+  """Returns the TFDS builder of DIR/NAME/VERSION, or None if it is missing.
 
   Raises:
-    UserError: If the folder is half written, or holds another format than
-      array_record, the one that is read without TensorFlow.
+    UserError: If the folder is half written, or its format is not array_record,
+      the only one that can be read without TensorFlow.
   """
   import tensorflow_datasets as tfds
 
@@ -94,7 +94,7 @@ def open_version(folder: pathlib.Path) -> Any | None:
     ]
     missing = [path.name for path in shards if not path.exists()]
   except Exception as error:
-    # TFDS reports a missing or broken description in many ways.
+    # TFDS raises many types for a missing or broken description.
     missing = [str(error).strip().split('\n')[0] or type(error).__name__]
   if missing:
     raise UserError(
@@ -110,7 +110,7 @@ def open_version(folder: pathlib.Path) -> Any | None:
 
 
 def _again(folder):
-  # Of the user's own data sets, only those for segmentation have metadata.
+  # Among custom data sets, only those for segmentation have metadata.
   kind = 'segmentation' if (folder / 'metadata.json').exists() else 'folder'
   prepare = command(folder.parent.name, kind)
   return f'remove that directory and run `{prepare}`'
@@ -129,7 +129,7 @@ class ArraySource:
 
   Attributes:
     image: uint8 `[n h w 3]`.
-    label: int32 `[n]`, or of each pixel, uint8 `[n h w]`.
+    label: int32 `[n]`, or per pixel, uint8 `[n h w]`.
     version: Empty.
   """
 
@@ -151,21 +151,21 @@ class ArraySource:
     return f'record {row}'
 
   def sizes(self) -> list[tuple[int, int]]:
-    """Returns width and height of all records."""
+    """Returns the width and height of all records: one pair, in a list."""
     return [self.image.shape[2:0:-1]]
 
   def keys(self, rows: Sequence[int]) -> list[str]:
-    """Returns the SHA-256 of each row's pixels: there are no names."""
+    """Returns the SHA-256 of each row's pixels, as records have no names."""
     return [_hash(self.image[row].tobytes()) for row in rows]
 
 
 class TfdsSource:
-  """A split of a data set that TFDS has prepared, images still encoded.
+  """A split of a prepared TFDS data set, with encoded images.
 
   Attributes:
     folder: The data set's directory.
-    split: As requested, slices included.
-    version: Of the data set.
+    split: The requested split or slices.
+    version: Version of the data set.
   """
 
   _label = 'label'
@@ -174,15 +174,15 @@ class TfdsSource:
     """Opens a split of a TFDS builder, or slices such as 'train[:90%]'.
 
     Raises:
-      UserError: If there is no such split; names those that there are.
+      UserError: If there is no such split; the message lists the existing ones.
     """
     import tensorflow_datasets as tfds
 
     self.folder = pathlib.Path(builder.data_path)
     self.split = split
     self.version = str(builder.info.version)
-    # Decoded here: TFDS takes half as long again, warns about OpenCV and takes
-    # the indices of a palette for grey levels.
+    # Decoded in `read`: TFDS takes half as long again, warns about OpenCV and
+    # mistakes palette indices for grey levels.
     features = builder.info.features
     skip = {
         name: tfds.decode.SkipDecoding()
@@ -207,7 +207,7 @@ class TfdsSource:
     """Yields image and label of each row.
 
     Raises:
-      UserError: If a record is damaged; names it.
+      UserError: If a record is damaged; the message names it.
     """
     for row, record in zip(rows, self._fetch(rows), strict=True):
       name = self._name(row, record)
@@ -221,13 +221,13 @@ class TfdsSource:
     return self._name(row, record)
 
   def keys(self, rows: Sequence[int]) -> list[str]:
-    """Returns file name, id or, without both, the encoded image's SHA-256."""
+    """Returns each row's file name or id, else its encoded image's SHA-256."""
     return [
         _file(record) or _hash(record['image']) for record in self._fetch(rows)
     ]
 
   def fingerprint(self) -> str:
-    """Returns a hash that changes when the data set is written again."""
+    """Returns a hash that changes when the data set is rewritten."""
     digest = hashlib.sha256(f'{self.folder.name} {self.split}'.encode())
     for path in sorted(self.folder.glob('*.array_record*')):
       stat = path.stat()
@@ -235,7 +235,7 @@ class TfdsSource:
     return digest.hexdigest()
 
   def _fetch(self, rows):
-    """Yields records, few of them held at a time."""
+    """Yields records, holding few of them at a time."""
     rows = [int(row) for row in rows]
     for start in range(0, len(rows), _FETCHED):
       try:
@@ -254,12 +254,12 @@ class TfdsSource:
 
 
 class SegmentationSource(TfdsSource):
-  """A split of a data set whose pixels have classes."""
+  """A split of a prepared segmentation data set."""
 
   _label = _MASK
 
   def __init__(self, builder: Any, split: str):
-    """Opens a split, as `TfdsSource`."""
+    """Opens a split, as `TfdsSource` does."""
     super().__init__(builder, split)
     said = builder.info.metadata
     self._coding = pictures.LabelCoding(
@@ -274,7 +274,7 @@ class SegmentationSource(TfdsSource):
     A pixel's label is its class, or `pictures.VOID`.
 
     Raises:
-      UserError: If a record is damaged; names it.
+      UserError: If a record is damaged; the message names it.
     """
     for row, record in zip(rows, self._fetch(rows), strict=True):
       name = self._name(row, record)
@@ -285,9 +285,9 @@ class SegmentationSource(TfdsSource):
       yield pictures.decode(record['image'], name), label
 
   def sizes(self) -> Iterator[tuple[int, int]]:
-    """Yields width and height of all records; nothing is decoded."""
+    """Yields the width and height of all records without decoding them."""
     for record in self._fetch(range(len(self))):
-      # Not of the image, which may have to be rotated.
+      # The label's size: the image may have to be rotated.
       with PIL.Image.open(io.BytesIO(record[_MASK])) as label:
         yield label.size
 
@@ -301,10 +301,10 @@ def _hash(data: bytes) -> str:
 
 
 def _file(record: Mapping[str, Any]) -> str:
-  """Returns the name of a record's file, '' if it has none.
+  """Returns a record's file name or id, '' if it has neither.
 
-  Bytes that are not UTF-8, which other writers may have let through, become
-  escape sequences: names stay distinct and can be printed.
+  Invalid UTF-8, which other writers may let through, becomes escape sequences,
+  so that names stay distinct and printable.
   """
   file = record.get('file_name', record.get('id', b''))
   return (

@@ -1,1 +1,1 @@
-"""`gswinrmt prepare`: writes data sets once, for `data` to read."""
+"""Implements `gswinrmt prepare`, which writes data sets for `data` to read."""

@@ -1,8 +1,8 @@
 """Prepares CIFAR-10 for TFDS, without TensorFlow.
 
-The official TFDS builder unpacks its download and encodes its images with
-TensorFlow. A subclass does both in Python here and leaves the rest to TFDS, so
-that `tfds.data_source('cifar10')` reads the result anywhere.
+The official TFDS builder unpacks the download and encodes images with
+TensorFlow. The subclass here does both in Python and leaves the rest to TFDS,
+so that `tfds.data_source('cifar10')` reads the result anywhere.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ Records = tuple[np.ndarray, np.ndarray]
 
 
 def prepare(data_dir: str, archive: str | None = None) -> pathlib.Path:
-  """Writes the TFDS data set `cifar10` below `data_dir`, whole or not at all.
+  """Writes the TFDS data set `cifar10` below `data_dir`, atomically.
 
   Args:
     data_dir: The TFDS data directory; empty for TFDS's own default.
-    archive: A local cifar-10-binary.tar.gz or cifar-10-python.tar.gz; without
-      it the former is downloaded.
+    archive: A local cifar-10-binary.tar.gz or cifar-10-python.tar.gz; None
+      downloads the former.
 
   Returns:
     The data set's directory, prepared now or before.
@@ -62,7 +62,7 @@ def prepare(data_dir: str, archive: str | None = None) -> pathlib.Path:
 
 
 def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
-  """Writes the data set's files into `folder`, which is empty."""
+  """Writes the data set's files into the empty `folder`."""
   import tensorflow_datasets as tfds
   from tensorflow_datasets.image_classification import cifar
 
@@ -73,7 +73,7 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
 
     def _split_generators(self, dl_manager):
       path = archive or _download(dl_manager, self._cifar_info.url)
-      tfds.display_progress_bar(False)  # Four nested bars; ours says it all.
+      tfds.display_progress_bar(False)  # One bar is enough: TFDS nests four.
       class_names = datasets.info('cifar10').class_names
       self.info.features['label'].names = class_names
       return {
@@ -84,7 +84,7 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
     def _generate_examples(self, split, images, labels):
       rows = range(len(labels))
       for index in writer.with_bar(rows, f'cifar10 {split}', len(labels)):
-        # TFDS orders the records by a hash of this key, the official one.
+        # The official key: TFDS orders the records by its hash.
         yield index, {
             'id': f'{split}_{index:05d}',
             'image': _encode_png(images[index]),
@@ -94,13 +94,13 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
   config = tfds.download.DownloadConfig(
       try_download_gcs=False, force_checksums_validation=True
   )
-  # Hidden next to `folder`, and removed with it if this process is killed.
+  # Hidden next to `folder`. If this process is killed, later runs remove both.
   with tempfile.TemporaryDirectory(
       prefix='.work.', suffix='.part', dir=folder.parent
   ) as work:
     builder = Builder(data_dir=work, file_format='array_record')
     try:
-      # What TFDS prints names the hidden directory.
+      # TFDS would print the name of the hidden directory.
       with contextlib.redirect_stdout(io.StringIO()):
         builder.download_and_prepare(download_config=config)
     finally:
@@ -109,7 +109,7 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
 
 
 def _encode_png(planes: np.ndarray) -> bytes:
-  """Returns uint8 [3 h w] as PNG; TFDS would encode it with TensorFlow."""
+  """Encodes uint8 [3 h w] as PNG; TFDS would use TensorFlow."""
   png = io.BytesIO()
   PIL.Image.fromarray(planes.transpose(1, 2, 0)).save(png, 'PNG')
   return png.getvalue()
@@ -119,12 +119,12 @@ def _download(dl_manager, url: str) -> str:
   import requests
 
   try:
-    # With the library that TFDS downloads with, hence through the same
-    # proxies and certificates.
+    # TFDS downloads with the same library, hence the same proxies and
+    # certificates.
     with requests.get(url, stream=True, timeout=ANSWER_SECONDS) as response:
       problem = '' if response.ok else f'HTTP {response.status_code}'
   except requests.RequestException as error:
-    problem = type(error).__name__  # Its text is three exceptions long.
+    problem = type(error).__name__  # The text has three nested exceptions.
   if not problem:
     try:
       return dl_manager.download(url)
@@ -141,7 +141,7 @@ def _download(dl_manager, url: str) -> str:
 def _read(path: pathlib.Path) -> dict[str, Records]:
   """Returns the records of cifar-10-binary.tar.gz or cifar-10-python.tar.gz.
 
-  Nothing is unpacked to disk, and of the pickles in the python archive only
+  Nothing is unpacked to disk. From the pickles of the Python archive, only
   arrays and plain containers are loaded.
 
   Raises:
@@ -150,7 +150,7 @@ def _read(path: pathlib.Path) -> dict[str, Records]:
   try:
     batches = _read_batches(path)
   except Exception as error:
-    # gzip, tarfile and pickle fail on bad bytes with a dozen exceptions.
+    # gzip, tarfile and pickle raise a dozen types on bad bytes.
     raise UserError(
         f'cannot read the archive {path} '
         f'({getattr(error, "strerror", None) or error}); is it whole?'
@@ -187,7 +187,7 @@ def _read_batches(path: pathlib.Path) -> dict[str, Records]:
           content = tar.extractfile(member).read()
           parse = _parse_binary if name.suffix == '.bin' else _parse_python
           batches[name.stem] = parse(content)
-    while stream.read(2**20):  # To the end, where gzip keeps its checksum.
+    while stream.read(2**20):  # Reaches the checksum of gzip at the end.
       pass
   return batches
 
@@ -205,11 +205,11 @@ def _parse_python(content: bytes) -> Records:
   return batch[b'data'].reshape(len(labels), 3, 32, 32), labels
 
 
-# The names by which numpy of 2009 pickled an array, and what they stand for
-# here: functions that can do nothing but begin an empty array of bytes.
+# The names in the array pickles of NumPy in 2009, with replacements that can
+# only create an empty uint8 array and its dtype.
 _PICKLED_NAMES = {
     ('numpy.core.multiarray', '_reconstruct'): lambda *_: np.empty(0, np.uint8),
-    ('numpy', 'ndarray'): None,  # An argument of the first, never called.
+    ('numpy', 'ndarray'): None,  # An argument of `_reconstruct`, never called.
     ('numpy', 'dtype'): lambda *_: np.dtype(np.uint8, copy=True),
 }
 

@@ -1,4 +1,4 @@
-"""Finds the images in class folders, which may be divided into splits."""
+"""Finds images in class folders, with or without split folders."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -23,14 +23,14 @@ _TAKEN = ('cifar10', 'digits', 'imagenet', 'mini_imagenet', 'downloads')
 
 
 def check_name(name: str | None, dataset: str = 'folder') -> None:
-  """Checks that a user's data set may have this name.
+  """Checks the name of a custom data set.
 
   Args:
     name: The name.
-    dataset: What is prepared, as the command is told.
+    dataset: Kind of data set, as given to `gswinrmt prepare`.
 
   Raises:
-    UserError: If TFDS would change it, or it means something else.
+    UserError: If the name is missing or taken, or TFDS would change it.
   """
   if not name:
     raise UserError(
@@ -46,22 +46,21 @@ def check_name(name: str | None, dataset: str = 'folder') -> None:
 
 
 def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
-  """Returns the images below `root`, labelled by the folder they are in.
+  """Returns the images below `root`, labelled by their class folders.
 
   `root` has train/ and any of val/ and test/ with a folder for each class, or
-  the class folders themselves, whose images are `UNDIVIDED`. Labels are in the
-  order of the names of train's class folders, sorted by code point. In a class
-  folder images may lie at any depth; symbolic links are followed, hidden files
-  skipped.
+  the class folders themselves, whose images are `UNDIVIDED`. Labels follow the
+  names of the class folders, sorted by code point. A class folder may have
+  images at any depth. Symbolic links are followed, and hidden files skipped.
 
   Args:
     root: The folder.
-    pool: Whether to pool the classes of all splits, `UNDIVIDED`, if val or test
-      has classes that train lacks; otherwise that is refused.
+    pool: If val or test has classes that train lacks, whether to pool all
+      splits as `UNDIVIDED` instead of raising an error.
 
   Raises:
-    UserError: If the folders are none of these, there are fewer than two
-      classes, a split has a class that train lacks, or links lead in circles.
+    UserError: If `root` has another layout, there are fewer than two classes, a
+      split has a class that train lacks, or links form a cycle.
   """
   ignored = Counter()
   parts = _parts(root, ignored)
@@ -100,10 +99,10 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
 
 
 def split_folders(root: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
-  """Returns {split: folder} of the folders whose names mean a split, in order.
+  """Returns {split: folder} for the folders named after a split, in order.
 
   Raises:
-    UserError: If two of them mean the same.
+    UserError: If two folders name the same split.
   """
   found = {}
   for name in names:
@@ -120,7 +119,7 @@ def split_folders(root: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def _parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
-  """Returns {split: name of its folder}, {UNDIVIDED: ''} without splits."""
+  """Returns {split: folder name}, or {UNDIVIDED: ''} without splits."""
   names = folders(root, Counter())
   found = split_folders(
       root, [name for name in names if folders(root / name, Counter())]
@@ -138,7 +137,7 @@ def _parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
 
 
 def folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
-  """Returns the names of the folders in a folder; counts what else is in it."""
+  """Returns the names of the subfolders; counts everything else as ignored."""
   names = walk.visible(folder, ignored)
   found = [n for n in names if os.path.isdir(os.path.join(folder, n))]
   ignored.update(walk.suffix_of(n) for n in set(names) - set(found))

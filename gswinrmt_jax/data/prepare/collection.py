@@ -1,4 +1,4 @@
-"""A collection of image files that is to become a data set."""
+"""Collections of image files, from which data sets are written."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from typing import NamedTuple
 from gswinrmt_jax.data.pictures import LabelCoding
 from gswinrmt_jax.errors import UserError
 
-UNDIVIDED = ''  # the split of images that belong to none yet
-_SHARE = 0.1  # of a class, for val and for test, unless given
+UNDIVIDED = ''  # the split of images that are not divided yet
+_SHARE = 0.1  # default share of each class, for val and for test
 
 
 class ImageFile(NamedTuple):
@@ -22,10 +22,10 @@ class ImageFile(NamedTuple):
     file_name: Path relative to the collection's root, with slashes.
     label: Index of its class.
     archive: The tar that holds it, relative to the root; empty for a file.
-    offset: Where in the tar its bytes start.
-    size: Its length in the tar; zero for a file.
-    label_file: The file that labels its pixels, relative to the root of the
-      label images; empty if the image as a whole has a label.
+    offset: Offset of its bytes in the tar.
+    size: Number of its bytes in the tar; 0 for a file.
+    label_file: Its label image, relative to the root of the label images; empty
+      if the image as a whole has a label.
   """
 
   file_name: str
@@ -38,11 +38,11 @@ class ImageFile(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LabelImages:
-  """The files that label the pixels of a collection's images.
+  """The label images of a collection, which label every pixel.
 
   Attributes:
     root: Directory that their paths are relative to.
-    coding: What their values mean.
+    coding: How their values encode classes.
   """
 
   root: pathlib.Path
@@ -55,14 +55,14 @@ class Collection:
 
   Attributes:
     root: Directory that the images' paths are relative to.
-    class_names: By label; empty for label images whose classes have no names,
-      until the labels are inspected.
+    class_names: Names of the classes, in the order of the labels. For label
+      images whose classes have no names, empty until inspection.
     splits: Images of train and any of val and test, or `UNDIVIDED`.
-    ignored: How many files were skipped, by their kind.
-    source: How the splits came about, for the report.
-    notes: What the user should know, a line each.
-    label_images: The labels of pixels; None if each image has a label.
-    unpaired: Why files are left out that have no label image, or no image.
+    ignored: Number of skipped files, by kind.
+    source: Origin of the splits, for the report.
+    notes: Notes for the user, one line each.
+    label_images: The label images; None if each image has one label.
+    unpaired: Why images or label images without a counterpart are left out.
   """
 
   root: pathlib.Path
@@ -80,7 +80,7 @@ class Collection:
     return [image for part in self.splits.values() for image in part]
 
   def counts(self, split: str) -> list[int]:
-    """Returns how many images of a split each class has."""
+    """Returns the number of images of each class in a split."""
     found = Counter(image.label for image in self.splits[split])
     return [found[label] for label in range(len(self.class_names))]
 
@@ -100,14 +100,14 @@ def read(root: pathlib.Path, image: ImageFile) -> bytes:
 
 
 def check(collection: Collection) -> None:
-  """Checks that the collection can be a data set.
+  """Checks that the collection can be written as a data set.
 
   Raises:
-    UserError: If there is a name that TFDS cannot keep, a split without images
-      or a class without images to train with.
+    UserError: If TFDS cannot store a class name, a split has no images, or a
+      class has no training images.
   """
   for name in collection.class_names:
-    # TFDS writes them as the lines of a text file, and strips those.
+    # TFDS stores class names as lines of a text file, stripped.
     if name != name.strip() or len(name.splitlines()) > 1:
       raise UserError(
           f'the class {name!r} has blanks at its ends or a line break in its '
@@ -117,7 +117,7 @@ def check(collection: Collection) -> None:
     if not images:
       raise UserError(f'{collection.root}: no image is left for {split}')
   if collection.label_images:
-    return  # Of pixels, a class may be missing.
+    return  # Classes of pixels may be missing.
   counts = collection.counts('train')
   if 0 in counts:
     name = collection.class_names[counts.index(0)]
@@ -136,23 +136,23 @@ def divide(
 ) -> Collection:
   """Divides the `UNDIVIDED` images of a collection at random, by class.
 
-  Of a class of n images, `floor(n share + 1/2)` go to each split but train,
-  which gets the rest. The images of a class are in the order of the SHA-256 of
-  'SEED:FILE_NAME'; the first go to test, the next to val. So the division is
-  the same on every machine, and one image more or less moves few others. Images
-  whose pixels are labelled are divided as if they were of one class.
+  Of the n images of a class, `floor(n share + 1/2)` go to each split but train,
+  which gets the rest. They are ordered by the SHA-256 of 'SEED:FILE_NAME': the
+  first go to test, the next to val. The division is therefore the same on every
+  machine, and adding or removing an image moves few others. Images with label
+  images are divided as one class.
 
   Args:
-    collection: Is changed and returned; left as it is if it has splits.
-    shares: Of val and test, each from 0 to below 1; 0 makes no split, None
-      means a tenth.
-    seed: Of the order; None means 0.
-    options: Whether the shares are those of --val and --test, so that messages
-      may name them.
+    collection: Modified and returned; unchanged if it already has splits.
+    shares: Shares of val and test, at least 0 and below 1; 0 omits the split,
+      None means a tenth.
+    seed: Seed of the order; None means 0.
+    options: Whether the shares come from --val and --test, so that messages may
+      name these options.
 
   Raises:
-    UserError: If there are splits already and an option is given, if the shares
-      leave train nothing, or if no image falls to one of the other splits.
+    UserError: If an option is given although there are splits already, if the
+      shares leave nothing for train, or if val or test would get no image.
   """
   if UNDIVIDED not in collection.splits:
     for name, value in {**(shares if options else {}), 'seed': seed}.items():

@@ -1,8 +1,8 @@
 """Finds the images of ImageNet-1k, and of mini-ImageNet in its various layouts.
 
-Mini-ImageNet was made for few-shot learning: 100 classes of 600 images, 64, 16
-and 20 of them for train, validation and test. Here the 100 classes are pooled
-and each is divided, 500 / 50 / 50.
+Mini-ImageNet was designed for few-shot learning: 100 classes of 600 images,
+with 64, 16 and 20 classes for train, validation and test. Here the classes are
+pooled, and the images of each are divided, 500 / 50 / 50.
 """
 
 from collections import Counter, defaultdict
@@ -30,7 +30,7 @@ _WNID = re.compile(r'n\d{8}')
 _VAL_NAME = re.compile(r'ILSVRC2012_val_(\d{8})')
 
 MINI_CLASSES = 100
-MINI_IMAGES = 600  # of a class
+MINI_IMAGES = 600  # per class
 MINI_SHARES = {'val': 50 / 600, 'test': 50 / 600}
 _CSV = ('train.csv', 'val.csv', 'test.csv')
 
@@ -38,13 +38,13 @@ _CSV = ('train.csv', 'val.csv', 'test.csv')
 def find(root: pathlib.Path) -> Collection:
   """Returns the images of ImageNet-1k; labels are in the order of wnids.
 
-  Train is ILSVRC2012_img_train.tar, read where it is, or train/ with a folder
+  Train is ILSVRC2012_img_train.tar, read in place, or train/ with a folder
   n01440764 or a tar n01440764.tar for each class. Val is val/ with such
-  folders, or ILSVRC2012_img_val.tar or val/ with the images side by side, whose
-  classes come with TFDS.
+  folders; or ILSVRC2012_img_val.tar or a flat val/, for which TFDS provides the
+  classes.
 
   Raises:
-    UserError: If any of it is missing.
+    UserError: If train, one of its classes or val is missing.
   """
   labels = {wnid: label for label, wnid in enumerate(imagenet.wnids())}
   ignored = Counter()
@@ -74,16 +74,17 @@ def find_mini(
     classes: pathlib.Path | None = None,
     seed: int | None = None,
 ) -> Collection:
-  """Returns the images of mini-ImageNet, divided.
+  """Returns the images of mini-ImageNet, divided into splits.
 
-  `root` has train.csv, val.csv and test.csv of the few-shot release, with its
-  images anywhere below; or, if `classes` is given, the classes of ImageNet's
-  train set as `find` reads them, in `root` or in its train/; or class folders.
-  If these are in train/, val/ and test/ that share their classes, that division
-  stays; otherwise the images are pooled.
+  Class folders in train/, val/ and test/ keep that division if these share
+  their classes; all other images are pooled and divided.
 
-  Lines of the file `classes` start with the 100 WordNet identifiers. `seed` is
-  that of the division, 0 if it is None.
+  Args:
+    root: Folder with train.csv, val.csv and test.csv of the few-shot release
+      and its images at any depth; or with class folders; or, if `classes` is
+      given, with the train set of ImageNet, as for `find` or without train/.
+    classes: File whose lines start with the 100 WordNet identifiers.
+    seed: Seed of the division; None means 0.
 
   Raises:
     UserError: If there are not 100 classes, or files are missing.
@@ -121,15 +122,15 @@ def find_classes(
     *,
     every: bool = True,
 ) -> list[ImageFile]:
-  """Returns the images of the classes in `labels`, in their order.
+  """Returns the images of the classes in `labels`, sorted by file name.
 
-  A class is a folder n01440764, or a tar n01440764.tar as ImageNet is released;
-  the classes lie in one folder `root / below`, or in one tar of tars. `ignored`
-  counts what is skipped, other classes included.
+  A class is a folder n01440764, or a tar n01440764.tar as in the release. All
+  classes lie in one folder `root / below`, or in one tar of tars. `ignored`
+  counts skipped files and other classes.
 
   Raises:
-    UserError: If a class is there twice, as a folder and as a tar, or if one
-      has no images although there must be `every` class.
+    UserError: If a class occurs twice, as a folder and as a tar, or, with
+      `every`, if one has no images.
   """
   found, seen = [], set()
   for wnid, images in _classes(root, below, ignored, labels):
@@ -154,7 +155,7 @@ def find_classes(
 
 
 def _classes(root, below, ignored, labels):
-  """Yields identifier and images; other folders are not opened."""
+  """Yields identifier and images of classes; opens no other folders."""
   import tqdm
 
   if (root / below).is_file():
@@ -187,7 +188,7 @@ def _first(root, names, folder):
 
 
 def _val_wnid(file_name):
-  """Returns the class of a validation image, which is known by its number."""
+  """Returns the class of a validation image from the number in its name."""
   wnids = _val_wnids()
   match = _VAL_NAME.search(file_name)
   number = int(match[1]) if match else 0
@@ -207,7 +208,7 @@ def _val_wnids() -> list[str]:
 
 
 def _of_imagenet(root, path):
-  """Reads the classes that the file lists from ImageNet's train set."""
+  """Finds the classes that the file lists in ImageNet's train set."""
   try:
     lines = path.read_text('utf-8').splitlines()
   except (OSError, UnicodeDecodeError) as error:
@@ -223,7 +224,7 @@ def _of_imagenet(root, path):
 
 
 def _of_lists(root):
-  """Reads the few-shot release: `filename,label` in three files."""
+  """Finds the images of the few-shot release, which three CSV files list."""
   rows = [row for name in _CSV for row in _read_list(root / name)]
   ignored, places = Counter(), defaultdict(list)
   for image in walk.images(root, '', ignored):
@@ -232,7 +233,7 @@ def _of_lists(root):
   images, missing = [], []
   for name, label in rows:
     found = places[posixpath.basename(name)]
-    if len(found) > 1:  # The same name in the folders of several classes.
+    if len(found) > 1:  # Several class folders have this name.
       found = [p for p in found if f'/{label}/' in f'/{p.file_name}']
     if len(found) == 1:
       images.append(found[0]._replace(label=names.index(label)))

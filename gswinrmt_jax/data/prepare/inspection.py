@@ -1,4 +1,4 @@
-"""Decodes every image once, as training will, and reports what is found."""
+"""Decodes every image once, as training does, and reports the findings."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,16 +19,16 @@ from gswinrmt_jax.data.prepare.collection import (
     LabelImages,
 )
 
-# What is found in an image that can be used: 64 bits of the BLAKE2 hash of its
-# bytes, their number, then what `pictures.Stored` has.
+# Findings on a usable image: 64 bits of the BLAKE2 hash of its file, the file's
+# size in bytes, then the fields of `pictures.Stored`.
 FINDING = np.dtype(
     {
         'names': ['digest', 'size', *pictures.Stored._fields],
         'formats': 'u8 i8 i8 i8 U8 U8 ?'.split(),
     }
 )
-# What is found in an image and its label image. Of the latter it is the file's
-# hash and size, and how many pixels each class has and `pictures.VOID`.
+# Findings on an image and its label image. For the latter: hash and size of the
+# file, and the number of pixels of each class and of `pictures.VOID`.
 LABELLED = np.dtype(
     [
         *((name, FINDING[name]) for name in FINDING.names),
@@ -37,8 +37,8 @@ LABELLED = np.dtype(
         ('pixels', 'u4', (256,)),
     ]
 )
-_EXAMPLES = 20  # of identical images and the like, in the JSON
-_PLAIN = ('RGB', 'L')  # modes that need no mention
+_EXAMPLES = 20  # most examples per list in the JSON
+_PLAIN = ('RGB', 'L')  # modes that the printed report omits
 
 
 def inspect(
@@ -46,15 +46,15 @@ def inspect(
     label_content: bytes = b'',
     coding: pictures.LabelCoding | None = None,
 ) -> tuple | str:
-  """Returns what is found in an image, or why it cannot be used.
+  """Returns the findings on an image, or why it cannot be used.
 
   Args:
     content: The image file.
-    label_content: The file that labels its pixels, if `coding` is given.
-    coding: What the values in that mean.
+    label_content: The label image, if `coding` is given.
+    coding: How the label image encodes classes.
 
   Returns:
-    A row of `FINDING`; with a label image, of `LABELLED`.
+    A row of `FINDING` or, with a label image, of `LABELLED`; or the problem.
   """
   try:
     image, stored = pictures.open_rgb(content)
@@ -77,7 +77,7 @@ def inspect(
 
 
 def digest(content: bytes) -> int:
-  """Returns 64 bits that differ between files; one chance in 10^7 for 10^6."""
+  """Returns a 64-bit hash; 10^6 files collide with probability below 10^-7."""
   return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest())
 
 
@@ -87,13 +87,13 @@ def inspect_all(
     jobs: int,
     labels: LabelImages | None = None,
 ) -> Iterator[tuple | str]:
-  """Yields what is found in each image below `root`, in order.
+  """Yields the result of `inspect` for each image, in order.
 
   Args:
     root: Directory that the images' names are relative to.
     wanted: The images.
-    jobs: Threads that work at it.
-    labels: The labels of their pixels, if they have any.
+    jobs: Number of threads.
+    labels: Their label images, if any.
   """
 
   def look(index):
@@ -107,7 +107,7 @@ def inspect_all(
     except OSError as error:
       return error.strerror or str(error)
 
-  with warnings.catch_warnings():  # As a whole: filters are not per thread.
+  with warnings.catch_warnings():  # Around all: filters are not per thread.
     warnings.simplefilter('ignore')
     yield from parallel.in_threads(look, len(wanted), jobs)
 
@@ -115,12 +115,12 @@ def inspect_all(
 def summarize(
     collection: Collection, table: np.ndarray, problems: Mapping[str, str]
 ) -> dict:
-  """Returns the report of a collection, as `report.json` has it.
+  """Returns the report of a collection, the content of `report.json`.
 
   Args:
-    collection: The images that can be used.
-    table: `FINDING` of each of them, or `LABELLED`, one split after another.
-    problems: Why the others cannot be used, by file name.
+    collection: The usable images.
+    table: `FINDING` or `LABELLED` of each of them, one split after another.
+    problems: Why other images cannot be used, by file name.
   """
   names = [image.file_name for image in collection.images]
   formats, modes = table['format'].tolist(), table['mode'].tolist()
@@ -145,7 +145,7 @@ def summarize(
       'turned_by_exif': int(table['turned'].sum()),
       'suffix_of_another_format': len(misnamed),
       'first': {
-          # The last one that is written under a mode is its first image.
+          # Reversed, so that the first image of a mode overwrites the others.
           'by_mode': dict(zip(reversed(modes), reversed(names), strict=True)),
           'suffix_of_another_format': misnamed[:_EXAMPLES],
           **{
@@ -167,7 +167,7 @@ def summarize(
 
 
 def _splits(collection, table):
-  """Returns how many images, and of each class images or pixels, there are."""
+  """Returns the numbers of images, and of images or pixels per class."""
   found, start = {}, 0
   for split, images in collection.splits.items():
     found[split] = {'images': len(images)}
@@ -188,7 +188,7 @@ def _splits(collection, table):
 
 
 def lines(name: str, report: dict) -> Iterator[str]:
-  """Yields the report as it is printed."""
+  """Yields the lines of the printed report."""
   splits, first = report['splits'].items(), report['first']
   sizes = ', '.join(f'{split} {v["images"]:,}' for split, v in splits)
   classes = len(report['class_names'])
@@ -226,7 +226,7 @@ def lines(name: str, report: dict) -> Iterator[str]:
 
 
 def _class_lines(report):
-  """Yields what the printed report has on classes."""
+  """Yields the lines on classes of the printed report."""
   splits, names = report['splits'], report['class_names']
   if 'by_class' in splits['train']:
     spread = [
@@ -250,10 +250,10 @@ def _class_lines(report):
 
 
 def _identical(collection, digests):
-  """Returns which images are byte for byte the same.
+  """Finds images that are identical byte for byte.
 
-  Of k identical images in one split k - 1 count as extra; of those in a later
-  split that an earlier one has too, all.
+  Of k identical images in the first split that has them, k - 1 count as extra;
+  in later splits, all count.
   """
   groups = defaultdict(list)
   members = ((s, p) for s, part in collection.splits.items() for p in part)

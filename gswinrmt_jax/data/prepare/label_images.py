@@ -1,4 +1,4 @@
-"""Pairs images with the images that label their pixels, by their names."""
+"""Pairs images with label images, by file name."""
 
 from collections import Counter
 import os
@@ -25,21 +25,21 @@ def find(
 ) -> Collection:
   """Returns the images below `root`, each with its label image below `labels`.
 
-  Both folders have train/ and any of val/ and test/ (or training/, validation/,
-  testing/), or neither has. In these, the path of a label image is that of its
-  image, but for the suffix.
+  Either both folders have train/ and any of val/ and test/ (or training/,
+  validation/, testing/), or neither does. Below these, the paths of an image
+  and its label image differ only in the suffix.
 
   Args:
     root: Folder of the images.
     labels: Folder of the label images.
-    classes: File with the names of the classes, in order, one per line; without
-      it they are numbers.
+    classes: File with the names of the classes, in order, one per line; if
+      None, the names are numbers.
     void: Value of pixels without a class, in addition to 255.
-    zero_is_void: Whether 0 has no class, and 1 is the first class.
+    zero_is_void: Whether 0 means no class and 1 is the first class.
 
   Raises:
     UserError: If the folders do not match, two files have the same name up to
-      the suffix, or the classes will not do.
+      the suffix, or `classes` or `void` is invalid.
   """
   names = _class_names(classes) if classes else ()
   if void is not None and not 0 <= void <= 255:

@@ -26,18 +26,18 @@ def images(
 ) -> Iterator[ImageFile]:
   """Yields the images in a folder at any depth, or in a tar, with label 0.
 
-  Those in a folder are sorted by name; links are followed. Those in a tar are
-  named TAR/MEMBER, and TAR/INNER/MEMBER in a tar inside it. Of a tar only the
-  headers are read: an image is known by the place of its bytes in it.
+  Images in a folder are sorted by name, and links are followed. Images in a tar
+  are named TAR/MEMBER, or TAR/INNER/MEMBER in a nested tar. Only the headers of
+  a tar are read, to locate the bytes of its images.
 
   Args:
     root: Folder that names are relative to.
     below: The folder or tar, relative to `root`.
-    ignored: Counts what is skipped, by suffix.
+    ignored: Counts skipped files, by suffix.
 
   Raises:
-    UserError: If a link leads to a folder that it is in, a name is not UTF-8,
-      or a tar is compressed, damaged or has sparse files.
+    UserError: If a link leads to one of its parent folders, a name is not
+      UTF-8, or a tar is compressed, damaged or has sparse files.
   """
   if (root / below).is_file():
     with (root / below).open('rb') as file:
@@ -51,7 +51,7 @@ def images(
 
 
 def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:
-  """Returns the names in a folder, sorted, without the hidden ones.
+  """Returns the sorted names in a folder, without hidden ones.
 
   Raises:
     UserError: If a name is not UTF-8.
@@ -77,7 +77,7 @@ def _is_image(name, ignored):
 
 
 def _in_folder(root, below, ignored, above=()):
-  """Yields the files at any depth; `above` are the folders that lead here."""
+  """Yields the files at any depth; `above` identifies the parent folders."""
   here = os.stat(root / below)
   here = here.st_dev, here.st_ino
   if here in above:
@@ -91,7 +91,7 @@ def _in_folder(root, below, ignored, above=()):
 
 
 def _in_tar(file, root, below, ignored, start=0):
-  """Yields name, offset and size of the files in a tar, and in tars in it."""
+  """Yields name, offset and size of the files in a tar and in nested tars."""
   for tar, member in _members(file, root / below):
     name = f'{below}/{member.name.removeprefix("./")}'
     place = start + member.offset_data
@@ -107,7 +107,7 @@ def _in_tar(file, root, below, ignored, start=0):
 def _members(
     file: BinaryIO, path: pathlib.Path
 ) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-  """Yields a tar's regular files, whose headers may say anything."""
+  """Yields the regular files in a tar, without trusting their headers."""
   end = file.seek(0, os.SEEK_END)
   file.seek(0)
   try:
@@ -117,18 +117,18 @@ def _members(
         _check_name(path, name)
         if member.issparse():
           raise ValueError(f'{name!r} is sparse: pack it without --sparse')
-        # A negative size would lead back to headers that were read before.
+        # A negative size would lead back to headers already read.
         if size < 0 or member.offset_data + size > end:
           raise ValueError(f'{name!r} has {size} bytes in it')
         if member.isfile():
           yield tar, member
-      # tarfile stops at a damaged header as it does at the end: zeros.
+      # tarfile stops at a damaged header as at the end, a block of zeros.
       file.seek(tar.offset)
       if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise ValueError('it does not end as a tar does')
   except UserError:
     raise
-  except Exception as error:  # tarfile fails on bad bytes in many ways.
+  except Exception as error:  # tarfile raises many types on bad bytes.
     raise UserError(
         f'{path} is damaged, or no uncompressed tar ({error})'
     ) from error

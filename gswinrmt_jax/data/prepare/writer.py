@@ -1,4 +1,4 @@
-"""Writes a TFDS data set of a collection of images, their bytes untouched."""
+"""Writes a collection of images as a TFDS data set, its files unchanged."""
 
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
@@ -15,7 +15,7 @@ from gswinrmt_jax.data.prepare import inspection
 from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
 from gswinrmt_jax.errors import UserError
 
-_VERSION = '1.0.0'  # of every data set made from a user's image files
+_VERSION = '1.0.0'  # of every data set written from image files
 _SHARD_BYTES = 256 * 2**20
 _DESCRIPTION = 'Images of a local directory; report.json has what they are.'
 
@@ -28,26 +28,26 @@ def prepare(
     jobs: int = 1,
     skip_damaged: bool = False,
 ) -> pathlib.Path:
-  """Writes the TFDS data set `name` of the images that `find` returns.
+  """Writes the images that `find` returns as the TFDS data set `name`.
 
-  Features are `image` (the file's own bytes), `label` and `file_name`. If
-  pixels are labelled, `segmentation_mask` (the label file's own bytes) replaces
-  `label`, and the metadata say which values mean no class. Records are in the
-  order of a hash of their file names, so that any slice of a split is a mixed
+  Features are `image` (the bytes of the file), `label` and `file_name`. With
+  label images, `segmentation_mask` (the bytes of the label file) replaces
+  `label`, and the metadata record which values mean no class. Records are
+  ordered by a hash of their file names, so any slice of a split is a mixed
   sample.
 
   Args:
     name: Name of the data set.
-    find: Finds the images; called if the data set is not there yet.
+    find: Finds the images; called if the data set does not exist yet.
     data_dir: The TFDS data directory; empty for TFDS's own default.
     jobs: Threads that decode every image to check it.
-    skip_damaged: Leave out the images that cannot be decoded.
+    skip_damaged: Leave out unusable images instead of raising an error.
 
   Returns:
     The data set's directory, prepared now or before.
 
   Raises:
-    UserError: If images are damaged and not to be left out, too little is left,
+    UserError: If images are damaged and not to be left out, too few are left,
       or the directory cannot be written.
   """
   root = sources.data_root(data_dir)
@@ -90,14 +90,14 @@ def prepare(
 def write_whole(
     final: pathlib.Path, write: Callable[[pathlib.Path], object]
 ) -> None:
-  """Writes a data set's directory, whole or not at all.
+  """Writes a data set's directory atomically.
 
-  If another process is writing the same data set, it is waited for; where the
-  file system has no locks both write, and the first to be ready is kept.
+  If another process is writing the same data set, this one waits. On a file
+  system without locks both write, and the first to finish is kept.
 
   Args:
     final: The directory, DIR/NAME/VERSION.
-    write: Writes the contents into the directory that it is given.
+    write: Writes the contents into a given directory.
 
   Raises:
     UserError: If the directory cannot be written.
@@ -106,7 +106,7 @@ def write_whole(
   try:
     root.mkdir(parents=True, exist_ok=True)
     with files.locked(root / f'.{parent.name}.lock', wait=True) as held:
-      if final.exists():  # Another process was writing it.
+      if final.exists():  # Another process has written it.
         return
       parent.mkdir(exist_ok=True)
       if held:
@@ -116,7 +116,7 @@ def write_whole(
           part.mkdir()
           write(part)
       finally:
-        with contextlib.suppress(OSError):  # It holds the data set, or others.
+        with contextlib.suppress(OSError):  # Not empty: there are data sets.
           parent.rmdir()
   except (OSError, RuntimeError) as error:  # array_record raises the latter.
     if final.exists():  # A process on another machine was faster.
@@ -129,11 +129,10 @@ def write_whole(
 
 
 def _inspected(name, collection, jobs):
-  """Returns the table of the usable images, and others' problems.
+  """Returns the table of usable images, and the problems of the others.
 
-  The table is of `inspection.LABELLED` if pixels are labelled, else `FINDING`.
-
-  Both are in the order of the splits; problems are keyed by file name.
+  Rows are `inspection.LABELLED` if there are label images, else `FINDING`. Both
+  results are in the order of the splits; problems are keyed by file name.
   """
   images, labels = collection.images, collection.label_images
   kind = inspection.LABELLED if labels else inspection.FINDING
@@ -150,7 +149,7 @@ def _inspected(name, collection, jobs):
 
 
 def _numbers(table):
-  """Returns names of classes that have none: the numbers that occur."""
+  """Returns numbers as class names, up to the largest class that occurs."""
   found = table['pixels'].any(0)
   found[pictures.VOID] = False
   count = int(found.nonzero()[0].max(initial=0)) + 1
@@ -162,7 +161,7 @@ def _numbers(table):
 
 
 def _refusal(problems, count, path):
-  """Lists the damaged images in a file and returns the error."""
+  """Writes a list of the damaged images to a file and returns the error."""
   lines = (f'{name}\t{problem}\n' for name, problem in problems.items())
   files.write_text(path, ''.join(lines))
   first, problem = next(iter(problems.items()))
@@ -201,7 +200,7 @@ def _write_records(name, collection, table, folder):
       features=tfds.features.FeaturesDict(features),
       metadata=coding,
   )
-  # TFDS's other writer needs TensorFlow for more than a gigabyte.
+  # The other writer of TFDS needs TensorFlow for more than a gigabyte.
   sizes = table['size'] + (table['label_size'] if labels else 0)
   writer = tfds.core.SequentialWriter(
       info,
@@ -219,7 +218,7 @@ def _write_records(name, collection, table, folder):
 
 
 def with_bar(items: Iterable, title: str, count: int) -> Iterable:
-  """Returns the items, with a progress bar if there is a terminal."""
+  """Wraps the items in a progress bar if there is a terminal."""
   import tqdm
 
   return tqdm.tqdm(items, desc=title, total=count, unit='img', disable=None)
@@ -228,7 +227,7 @@ def with_bar(items: Iterable, title: str, count: int) -> Iterable:
 def _examples(
     collection: Collection, pairs: list[tuple[ImageFile, np.void]]
 ) -> Iterator[dict]:
-  """Yields images as TFDS examples, in the order of their names' hashes."""
+  """Yields images as TFDS examples, ordered by the hash of their file names."""
   labels = collection.label_images
 
   def rank(pair):
@@ -252,7 +251,7 @@ def _examples(
 
 
 def _unchanged(root, image, digest):
-  """Returns an image's bytes, which are those that were inspected."""
+  """Returns an image's bytes; refuses a file that changed since inspection."""
   path = root / image.file_name
   try:
     content = collections.read(root, image)
