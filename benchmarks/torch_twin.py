@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.ops import axial, positions
+from gswinrmt_jax.ops import axial, positions, windows
 
 # Finite, since a fused kernel may subtract it from itself.
 _MASKED = -1e4
@@ -266,7 +266,7 @@ class Attention(nn.Module):
     """Returns the rotation table, and distances and mask of each pass."""
     name = height, width
     if name not in self._tables:
-      stride, _ = axial.effective_window(width, self.window, 0)
+      stride, _ = windows.effective_window(width, self.window, 0)
       row, column = np.arange(height)[:, None], np.arange(width)[None]
       depth = self.project.in_features // self.heads
       angle = (row * stride + column)[..., None] * (
@@ -279,9 +279,9 @@ class Attention(nn.Module):
         pairs = [
             (
                 np.abs(axial.offsets(extent)),
-                axial.band_mask(
+                windows.band_mask(
                     extent,
-                    *axial.effective_window(extent, self.window, self.shift),
+                    *windows.effective_window(extent, self.window, self.shift),
                 ),
             )
             for extent in (width, height)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.ops import axial
+from gswinrmt_jax.ops import windows
 
 # Computed with the official Swin code: what its mask lets attend, per axis.
 _OFFICIAL = np.load(pathlib.Path(__file__).parent / 'data' / 'swin_masks.npz')
@@ -21,7 +21,7 @@ _CASES = (
 )
 
 extents = st.integers(1, 40)
-windows = st.integers(1, 12)
+sizes = st.integers(1, 12)
 
 
 @pytest.mark.parametrize(
@@ -37,17 +37,17 @@ windows = st.integers(1, 12)
     ],
 )
 def test_effective_window(extent, nominal, shift, expected):
-  assert axial.effective_window(extent, nominal, shift) == expected
+  assert windows.effective_window(extent, nominal, shift) == expected
 
 
 def test_block_index_by_hand():
   position = np.arange(10)
   np.testing.assert_array_equal(
-      axial.block_index(position, 4, 0), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
+      windows.block_index(position, 4, 0), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
   )
   # Shifted by 1: the first token alone, then fours from position 1.
   np.testing.assert_array_equal(
-      axial.block_index(position, 4, 1), [-1, 0, 0, 0, 0, 1, 1, 1, 1, 2]
+      windows.block_index(position, 4, 1), [-1, 0, 0, 0, 0, 1, 1, 1, 1, 2]
   )
 
 
@@ -56,7 +56,7 @@ def test_cyclic_mask_is_the_official_one_per_axis(height, width, size, shift):
   case = f'mask/H{height}_W{width}_M{size}_s{shift}'
   for extent, name in ((height, 'allowed_h'), (width, 'allowed_w')):
     np.testing.assert_array_equal(
-        axial.cyclic_mask(extent, size, shift), _OFFICIAL[f'{case}/{name}']
+        windows.cyclic_mask(extent, size, shift), _OFFICIAL[f'{case}/{name}']
     )
 
 
@@ -66,8 +66,8 @@ def test_both_axes_together_give_the_official_mask(height, width, size, shift):
   case = f'mask/H{height}_W{width}_M{size}_s{shift}'
   shape = _OFFICIAL[f'{case}/shape']
   official = np.unpackbits(_OFFICIAL[f'{case}/allowed'])[: np.prod(shape)]
-  rows = axial.cyclic_mask(height, size, shift)
-  columns = axial.cyclic_mask(width, size, shift)
+  rows = windows.cyclic_mask(height, size, shift)
+  columns = windows.cyclic_mask(width, size, shift)
   both = np.einsum('yij,xkl->yxikjl', rows, columns)
   np.testing.assert_array_equal(
       both.reshape(shape), official.reshape(shape).astype(bool)
@@ -80,21 +80,21 @@ def test_bands_join_exactly_the_official_regions(height, width, size, shift):
   # Along a row the region changes with the column only, and the reverse.
   for line, extent in ((region[0], width), (region[:, 0], height)):
     np.testing.assert_array_equal(
-        axial.band_mask(extent, size, shift), line[:, None] == line[None, :]
+        windows.band_mask(extent, size, shift), line[:, None] == line[None, :]
     )
 
 
-@hypothesis.given(extent=extents, nominal=windows, data=st.data())
+@hypothesis.given(extent=extents, nominal=sizes, data=st.data())
 def test_cyclic_and_banded_masks_allow_the_same_pairs(extent, nominal, data):
   shift = data.draw(st.integers(0, nominal - 1))
-  size, shift = axial.effective_window(extent, nominal, shift)
+  size, shift = windows.effective_window(extent, nominal, shift)
   padded = -(-extent // size) * size
   original = (np.arange(padded) + shift) % padded
   allowed = np.zeros((padded, padded), bool)
-  for index, mask in enumerate(axial.cyclic_mask(extent, size, shift)):
+  for index, mask in enumerate(windows.cyclic_mask(extent, size, shift)):
     token = original[index * size : (index + 1) * size]
     allowed[np.ix_(token, token)] = mask
-  band = axial.band_mask(extent, size, shift)
+  band = windows.band_mask(extent, size, shift)
   if band is None:
     band = np.ones((extent, extent), bool)
   np.testing.assert_array_equal(allowed[:extent, :extent], band)
@@ -112,16 +112,16 @@ def test_cyclic_and_banded_masks_allow_the_same_pairs(extent, nominal, data):
 def test_merge_undoes_partition(height, width, size, data):
   shift = tuple(data.draw(st.integers(0, m - 1)) for m in size)
   x = jnp.arange(2 * height * width * 3.0).reshape(2, height, width, 3, 1)
-  windows_of_x = axial.partition(x, size, shift)
+  windows_of_x = windows.partition(x, size, shift)
   count = -(-height // size[0]) * -(-width // size[1])
   assert windows_of_x.shape == (2 * count, *size, 3, 1)
   np.testing.assert_array_equal(
-      axial.merge(windows_of_x, (height, width), shift), x
+      windows.merge(windows_of_x, (height, width), shift), x
   )
 
 
 def test_partition_by_hand():
   """A 2x3 map, windows 2x2, shift (0, 1): columns 1 2 | pad 0."""
   x = jnp.array([[1, 2, 3], [4, 5, 6]]).reshape(1, 2, 3, 1, 1)
-  cut = axial.partition(x, (2, 2), (0, 1))[..., 0, 0]
+  cut = windows.partition(x, (2, 2), (0, 1))[..., 0, 0]
   np.testing.assert_array_equal(cut, [[[2, 3], [5, 6]], [[0, 1], [0, 4]]])

@@ -39,7 +39,7 @@ from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.attention import Attention
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.layers import Dense
-from gswinrmt_jax.ops import axial, positions
+from gswinrmt_jax.ops import axial, positions, windows
 
 DECILES = 10
 GROUPS = DECILES + 1  # The last group: windows cut smaller.
@@ -264,8 +264,8 @@ class _Stage:
     numbers = []
     for extent in self._tokens:
       shift = self._arch.window_size // 2 if shifted else 0
-      window, shift = axial.effective_window(extent, self._window, shift)
-      block = axial.block_index(np.arange(extent), window, shift)
+      window, shift = windows.effective_window(extent, self._window, shift)
+      block = windows.block_index(np.arange(extent), window, shift)
       numbers.append(block - block[0])
     return tuple(numbers)
 
@@ -273,7 +273,7 @@ class _Stage:
     """Returns a mask `[y x]` of the tokens in windows that are cut smaller."""
     sizes = []
     for block, extent in zip(self._blocks(shifted), self._tokens, strict=True):
-      whole, _ = axial.effective_window(extent, self._window, 0)
+      whole, _ = windows.effective_window(extent, self._window, 0)
       sizes.append(np.bincount(block)[block] < whole)
     return sizes[0][:, None] | sizes[1]
 

@@ -18,7 +18,7 @@ import numpy as np
 from gswinrmt_jax import ops
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.layers import Dense, local_enhancement
-from gswinrmt_jax.ops import axial, padding, positions
+from gswinrmt_jax.ops import padding, positions, windows
 
 _GATES = {'sigmoid': jax.nn.sigmoid, 'swish': jax.nn.silu}
 
@@ -91,56 +91,65 @@ class Attention(nn.Module):
     The method is linear in the values and has no parameters, so that
     `gswinrmt_jax.maps` can differentiate it inside a running model.
     """
-    arch = self.arch
-    *_, width, channels = value.shape
-    heads = arch.num_heads[self.stage]
-    window = None if self._is_full() else arch.window_size or None
-
+    channels = value.shape[-1]
+    heads = self.arch.num_heads[self.stage]
     query, key, value = (
         m.reshape(*m.shape[:-1], heads, channels // heads)
         for m in (query, key, value)
     )
-    if arch.rotary == 'interleaved':  # Eq. 4.
-      # Positions are those on the map. Scores depend only on differences of
-      # positions, which are the same within the window.
-      stride, _ = axial.effective_window(width, window, 0)
-      widths = None if extents is None else extents[:, 1]
-      query, key = (
-          ops.rotate_interleaved(m, widths, stride=stride) for m in (query, key)
-      )
-    elif arch.rotary == 'split_half':
-      query, key = (ops.rotate_halves(m) for m in (query, key))
-    if self._is_full():
-      out = ops.FULL_FORMS[arch.score_fn](
-          query,
-          key,
-          value,
-          None if log_decay is None else log_decay[0],
-          extents,
-          scaled=arch.scaled,
-      )
-    else:
-      slopes = None
-      if arch.alibi != 'none':
-        slopes = jnp.asarray(
-            positions.balanced_slopes(heads), ops.wide_dtype(self.dtype)
-        )
-      out = ops.FORMS[arch.score_fn](
-          query,
-          key,
-          value,
-          log_decay,
-          slopes,
-          extents,
-          window=window,
-          shift=arch.window_size // 2 if self.shifted else 0,
-          scaled=arch.scaled,
-          absolute=arch.alibi == 'absolute',
-      )
+    query, key = (self._rotate(m, extents) for m in (query, key))
+    form = self._over_all_pairs if self._is_full() else self._along_axes
+    out = form(query, key, value, log_decay, extents)
     return out.reshape(*out.shape[:-2], channels)
+
+  def _rotate(self, x, extents):
+    """Rotates pairs of channels by position: eq. 4, or section 3.3 for SWAT."""
+    if self.arch.rotary == 'none':
+      return x
+    if self.arch.rotary == 'split_half':
+      return ops.rotate_halves(x)
+    # Positions are those on the map. Scores depend only on differences of
+    # positions, which are the same within the window.
+    stride, _ = windows.effective_window(x.shape[2], self._window(), 0)
+    widths = None if extents is None else extents[:, 1]
+    return ops.rotate_interleaved(x, widths, stride=stride)
+
+  def _along_axes(self, query, key, value, log_decay, extents):
+    """Attends along rows, then columns of windows (eq. 3, 7 and 9)."""
+    arch = self.arch
+    slopes = None
+    if arch.alibi != 'none':
+      slopes = jnp.asarray(
+          positions.balanced_slopes(arch.num_heads[self.stage]),
+          ops.wide_dtype(self.dtype),
+      )
+    return ops.FORMS[arch.score_fn](
+        query,
+        key,
+        value,
+        log_decay,
+        slopes,
+        extents,
+        window=self._window(),
+        shift=arch.window_size // 2 if self.shifted else 0,
+        scaled=arch.scaled,
+        absolute=arch.alibi == 'absolute',
+    )
+
+  def _over_all_pairs(self, query, key, value, log_decay, extents):
+    """Attends over all pairs of tokens (RMT, eq. 5)."""
+    if log_decay is not None:
+      (log_decay,) = log_decay  # There is one pass.
+    return ops.FULL_FORMS[self.arch.score_fn](
+        query, key, value, log_decay, extents, scaled=self.arch.scaled
+    )
 
   def _is_full(self) -> bool:
     return self.stage + 1 in self.arch.full_stages
+
+  def _window(self) -> int | None:
+    """Returns the nominal window; None where attention spans the map."""
+    return None if self._is_full() else self.arch.window_size or None
 
   def _log_decay(self) -> Float[Array, 'passes n'] | None:
     """Returns `log gamma`: `log_sigmoid(theta)`, or RMT's fixed values."""

@@ -78,10 +78,10 @@ class Block(nn.Module):
     arch = self.arch
     if arch.position_conv:
       x += DepthwiseConv(3, self.dtype, name='position')(x, extents)
-    attend = Attention(
+    attention = Attention(
         arch, self.stage, self.shifted, self.dtype, name='attention'
     )
-    x += self._branch('attention', attend, x, extents)
+    x += self._branch('attention', attention, x, extents)
     feed_forward = FeedForward(
         round(arch.mlp_ratios[self.stage] * x.shape[-1]),
         arch.ffn_conv,

@@ -1,8 +1,7 @@
-"""Attention in two passes or over all pairs, with shifted windows.
+"""Attention in two passes, along rows and columns, or over all pairs.
 
 Attention forms share this code. A form defines only how scores become weights
-(`Weigh`). Masks are those of Swin. Windows adapt to the map (Gated-SwinRMT,
-eq. 9).
+(`Weigh`). Windows and masks are in `windows`.
 
 Shapes: b batch (times windows if 'cyclic'), h w rows and columns, n heads, d
 channels per head, l lines: rows in the width pass, columns in the height pass.
@@ -14,10 +13,10 @@ import contextlib
 import contextvars
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import equation, padding
+from gswinrmt_jax.ops import equation, padding, windows
 
 WIDTH, HEIGHT = 0, 1  # The passes, and their rows in every `[2, n]` table.
 
@@ -71,10 +70,9 @@ def watching(
     _watcher.reset(token)
 
 
-def _shown(axis, weights, mask):
+def _notify(axis, weights, mask):
   if see := _watcher.get():
     see(axis, weights, mask)
-  return weights
 
 
 def axial_attention(
@@ -103,49 +101,40 @@ def axial_attention(
   """
   _check(query, key, value, window, shift)
   _check_heads('log_decay', log_decay, (2, query.shape[3]))
-  height, width = lengths = value.shape[1:3]
-  rows, columns = (effective_window(each, window, shift) for each in lengths)
-  sizes = columns[0], rows[0]
+  height, width = value.shape[1:3]
   scale = query.shape[-1] ** -0.5 if scaled else 1.0
 
-  def weights(scores, axis, mask):
+  def weights(scores, axis, size, mask):
     scores = add_alibi(scores * scale, slopes, absolute)
     distance = np.abs(offsets(scores.shape[-1]))
     rates = None if log_decay is None else log_decay[axis]
-    return weigh(
-        scores, times_distance(rates, distance, scores), mask, sizes[axis]
-    )
+    return weigh(scores, times_distance(rates, distance, scores), mask, size)
 
+  # Sizes, shifts and masks are in the order of the passes: (width, height).
   if extents is not None:  # Each image has its own windows.
-    (tall, mask_h), (broad, mask_w) = (
-        own_windows(length, window, shift, extents[:, axis])
-        for axis, length in enumerate((height, width))
+    sizes, masks = zip(
+        windows.own_windows(width, window, shift, extents[:, 1]),
+        windows.own_windows(height, window, shift, extents[:, 0]),
+        strict=True,
     )
-    sizes = broad, tall
-    return _two_passes(query, key, value, weights, (mask_w, mask_h))
-  if equation.chosen('attention') != 'cyclic':
-    masks = band_mask(width, *columns), band_mask(height, *rows)
-    return _two_passes(query, key, value, weights, masks)
-
-  batch = value.shape[0]
-  windows, shifts = zip(rows, columns, strict=True)
-  query, key, value = (
-      partition(x, windows, shifts) for x in (query, key, value)
+    return _two_passes(query, key, value, weights, sizes, masks)
+  sizes, shifts = zip(
+      windows.effective_window(width, window, shift),
+      windows.effective_window(height, window, shift),
+      strict=True,
   )
-  # One mask per window of an image, in row-major order like the windows.
-  mask_w, mask_h = cyclic_mask(width, *columns), cyclic_mask(height, *rows)
-  down, across = len(mask_h), len(mask_w)
-  masks = [
-      jnp.broadcast_to(mask[None], (batch, *mask.shape)).reshape(
-          -1, 1, 1, *mask.shape[1:]
-      )
-      for mask in (np.tile(mask_w, (down, 1, 1)), mask_h.repeat(across, axis=0))
-  ]
-  return merge(_two_passes(query, key, value, weights, masks), lengths, shifts)
+  if equation.chosen('attention') != 'cyclic':
+    masks = map(windows.band_mask, (width, height), sizes, shifts)
+    return _two_passes(query, key, value, weights, sizes, tuple(masks))
+  extent, cut = (height, width), (sizes[::-1], shifts[::-1])
+  masks = windows.cyclic_masks(extent, *cut, batch=len(value))
+  parts = (windows.partition(x, *cut) for x in (query, key, value))
+  out = _two_passes(*parts, weights, sizes, masks)
+  return windows.merge(out, extent, shifts[::-1])
 
 
-def _two_passes(query, key, value, weights, masks):
-  """Runs both passes over maps or windows; masks are (width, height)."""
+def _two_passes(query, key, value, weights, sizes, masks):
+  """Runs both passes over maps or windows."""
   for axis in (WIDTH, HEIGHT):
     # Explicit transposition: with matmuls in the original layout, XLA's CPU
     # backend took twice as long, forward and backward.
@@ -153,8 +142,9 @@ def _two_passes(query, key, value, weights, masks):
     mask = masks[axis]
     if mask is not None:
       mask = jnp.expand_dims(mask, range(q.ndim - mask.ndim))
-    mixed = _mix(_shown(axis, weights(_scores(q, k), axis, mask), mask), v)
-    value = _lines(mixed, axis, back=True)
+    a = weights(_scores(q, k), axis, sizes[axis], mask)
+    _notify(axis, a, mask)
+    value = _lines(_mix(a, v), axis, back=True)
   return value
 
 
@@ -194,7 +184,8 @@ def all_pairs_attention(
   if extents is not None:
     keys = padding.valid(extents, height, width).reshape(batch, 1, 1, -1)
     mask = keys if mask is None else keys & mask
-  weights = _shown(None, weigh(scores, decay, mask, height * width), mask)
+  weights = weigh(scores, decay, mask, height * width)
+  _notify(None, weights, mask)
   out = _mix(weights, v)
   return out.swapaxes(1, 2).reshape(value.shape)
 
@@ -277,123 +268,3 @@ def add_alibi(
   if absolute:
     distance = np.abs(distance)
   return scores + times_distance(slopes, distance, scores)
-
-
-def effective_window(
-    extent: int, window: int | None, shift: int
-) -> tuple[int, int]:
-  """Adapts window and shift to one axis of the map (Gated-SwinRMT, eq. 9).
-
-      M^ = min(M, extent),    s^ = min(s, floor(M^ / 2))
-
-  Eq. 9 takes one minimum over both axes. Where a single window covers the axis,
-  `s^ = 0`: a shift would cut the global attention that the paper asks for.
-
-  Args:
-    extent: Tokens along the axis.
-    window: Nominal window `M` in tokens; None is the whole axis.
-    shift: Nominal shift `s` in tokens.
-
-  Returns:
-    `(M^, s^)`.
-  """
-  if window is None or window >= extent:
-    return extent, 0
-  return window, min(shift, window // 2)
-
-
-def block_index(
-    position: Int[Array | np.ndarray, '...'],
-    window: int,
-    shift: int | Int[Array, '...'],
-) -> Int[Array | np.ndarray, '...']:
-  """Returns the index of the shifted window that contains a position.
-
-      block(j) = floor((j - s) / M), counted from -1 or 0
-
-  Two positions of the unshifted map have equal indices exactly if Swin's cyclic
-  shift and mask let them attend to each other.
-  """
-  return (position - shift) // window
-
-
-def band_mask(extent: int, window: int, shift: int) -> np.ndarray | None:
-  """Returns which pairs `[i, j]` of an axis share a window; None if all do."""
-  if window >= extent:
-    return None
-  block = block_index(np.arange(extent), window, shift)
-  return block[:, None] == block[None, :]
-
-
-def own_windows(
-    length: int, window: int | None, shift: int, extents: Int[Array, ' b']
-) -> tuple[Int[Array, 'b 1 1 1 1'], Bool[Array, 'b 1 1 i j']]:
-  """Returns windows and masks of maps that end at `extents` along an axis.
-
-  They equal `effective_window` and `band_mask` of each map without its padding,
-  in one program for all maps. Padding is never a key.
-
-  Returns:
-    Effective windows and masks, to broadcast with scores `[b l n i j]`.
-  """
-  window = length if window is None else window
-  ends, position = extents[:, None], jnp.arange(length)[None]
-  shift = jnp.where(ends > window, min(shift, window // 2), 0)
-  block = block_index(position, window, shift)
-  mask = block[:, :, None] == block[:, None, :]
-  mask &= (position < ends)[:, None, :]
-  sizes = jnp.minimum(extents, window)
-  return sizes[:, None, None, None, None], mask[:, None, None]
-
-
-def cyclic_mask(extent: int, window: int, shift: int) -> np.ndarray:
-  """Returns Swin's mask: the pairs that may attend after `partition`.
-
-  Returns:
-    bool `[windows, i, j]`: both in the same block, and the key not padding.
-  """
-  padded = -(-extent // window) * window
-  position = (np.arange(padded) + shift) % padded
-  position = position.reshape(-1, window)
-  block = block_index(position, window, shift)
-  same = block[:, :, None] == block[:, None, :]
-  return same & (position < extent)[:, None, :]
-
-
-def partition(
-    x: Shaped[Array, 'b h w n d'],
-    window: tuple[int, int],
-    shift: tuple[int, int],
-) -> Shaped[Array, 'B M_h M_w n d']:
-  """Pads to multiples of the window, rolls by `-shift`, cuts into windows.
-
-  Args:
-    x: A map.
-    window: Effective window (height, width) in tokens.
-    shift: Effective shift (height, width) in tokens.
-
-  Returns:
-    Windows in row-major order within each image: `B = b * y * x`.
-  """
-  batch, height, width, heads, dim = x.shape
-  pad_h, pad_w = -height % window[0], -width % window[1]
-  x = jnp.pad(x, ((0, 0), (0, pad_h), (0, pad_w), (0, 0), (0, 0)))
-  x = jnp.roll(x, (-shift[0], -shift[1]), axis=(1, 2))
-  rows, columns = x.shape[1] // window[0], x.shape[2] // window[1]
-  x = x.reshape(batch, rows, window[0], columns, window[1], heads, dim)
-  return x.swapaxes(2, 3).reshape(-1, window[0], window[1], heads, dim)
-
-
-def merge(
-    windows: Shaped[Array, 'B M_h M_w n d'],
-    extent: tuple[int, int],
-    shift: tuple[int, int],
-) -> Shaped[Array, 'b h w n d']:
-  """Undoes `partition`: joins, rolls back and crops to `extent`."""
-  _, window_h, window_w, heads, dim = windows.shape
-  rows, columns = -(-extent[0] // window_h), -(-extent[1] // window_w)
-  x = windows.reshape(-1, rows, columns, window_h, window_w, heads, dim)
-  x = x.swapaxes(2, 3)
-  x = x.reshape(-1, rows * window_h, columns * window_w, heads, dim)
-  x = jnp.roll(x, shift, axis=(1, 2))
-  return x[:, : extent[0], : extent[1]]
