@@ -1,4 +1,4 @@
-"""The attention module: how its parts are put together, and each switch."""
+"""Tests the attention module and its switches against the equations."""
 
 import dataclasses
 
@@ -91,8 +91,8 @@ def test_swat_is_its_equations():
   query, key = (_heads(_linear(p[name], X)) for name in ('query', 'key'))
   value = _linear(p['value'], X) * jax.nn.silu(_linear(p['value_gate'], X))
   out = ops.swat(
-      ops.rotate_halves(query),
-      ops.rotate_halves(key),
+      query,
+      key,
       _heads(value),
       jnp.log(jax.nn.sigmoid(p['decay_logit'])),
       jnp.array([-0.5, 0.5, 0.0]),
@@ -104,7 +104,7 @@ def test_swat_is_its_equations():
 
 
 def test_full_rmt_is_its_equations():
-  """Stage 4: all pairs, fixed decays, depthwise LCE, no gate."""
+  """Stage 4 has full attention, fixed decays, depthwise LCE and no gate."""
   module = _Module(BASES['rmt'], stage=3)
   p = module.params
   query, key = (_rotated(_linear(p[name], X), W) for name in ('query', 'key'))
@@ -269,7 +269,7 @@ def test_the_gate_is_kept_for_who_asks_and_for_nobody_else():
 
 
 def test_the_local_enhancement_starts_as_two_convolutions():
-  """PyTorch's default, uniform within +-1 / sqrt(fan_in), for both (eq. 6)."""
+  """Both (Eq. 6) start as in PyTorch, uniform within +-1 / sqrt(fan_in)."""
   arch = dataclasses.replace(
       BASES['retention'], widths=(64, 64, 64, 64), num_heads=(2, 2, 2, 2)
   )

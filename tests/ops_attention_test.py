@@ -1,4 +1,4 @@
-"""The attention forms against loops in float64 and numbers by hand."""
+"""Tests the forms of attention against float64 loops and values by hand."""
 
 import hypothesis
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ import pytest
 from gswinrmt_jax import ops
 from gswinrmt_jax.ops import axial, positions
 
-# Sizes differ pairwise, so a swapped axis cannot pass.
+# All sizes differ, so that swapped axes fail.
 B, H, W, N, D = 2, 5, 7, 3, 4
 RATES = np.array([[0.5, 0.8, 0.95], [0.6, 0.7, 0.9]])  # width, height
 
@@ -49,7 +49,7 @@ def test_retention_matches_loops(window, shift, impl):
 
 
 def test_switches_of_retention_match_loops():
-  """ALiBi on softmax, unscaled scores, no decay: each has its place."""
+  """Tests ALiBi on softmax, unscaled scores, and no decay, one at a time."""
   maps, slopes = _maps(1), np.array([-0.5, 0.5, 0.0])
   arrays = [jnp.asarray(m) for m in maps]
   log_decay = jnp.float32(np.log(RATES))
@@ -71,13 +71,13 @@ def test_switches_of_retention_match_loops():
 
 
 def _vanilla(query, keys, values):
-  """softmax(q k^T / sqrt(d)) V of one query; `[L, d]` keys, no decay."""
+  """Computes softmax(q k^T / sqrt(d)) V of one query, for keys `[L, d]`."""
   weight = np.exp(keys @ query / np.sqrt(len(query)))
   return weight / weight.sum() @ values
 
 
 def test_vanilla_attention_matches_loops():
-  """No decay: over all pairs, and over rows, then columns."""
+  """Without decay, full attention and attention over rows, then columns."""
   maps = _maps(10, height=3)
   query, key, value = (m.astype(np.float64) for m in maps)
   full, rows, both = (np.zeros_like(value) for _ in range(3))
@@ -97,7 +97,7 @@ def test_vanilla_attention_matches_loops():
 
 
 def test_absolute_alibi_is_a_decay():
-  """With slope s, |i - j| s is the decay of rate exp(s)."""
+  """With slope s, the bias |i - j| s is the decay of rate exp(s)."""
   arrays = [jnp.asarray(m) for m in _maps(2)]
   slopes = jnp.array([-0.5, -0.25, 0.5])
   np.testing.assert_allclose(
@@ -108,7 +108,7 @@ def test_absolute_alibi_is_a_decay():
 
 
 def test_weights_of_retention_by_hand():
-  """Zero queries, rate 1/2, three columns: (1, 1/2, 1/4) / (7/4) and so on."""
+  """For zero queries and rate 1/2: the first row is (1, 1/2, 1/4) / (7/4)."""
   zeros = jnp.zeros((1, 1, 3, 1, 3))
   value = jnp.eye(3)[None, None, :, None]
   log_decay = jnp.full((2, 1), np.log(0.5))
@@ -172,7 +172,7 @@ def test_gradients_of_retention_by_finite_differences():
 
 
 def test_float32_inside_whatever_the_dtype():
-  """bfloat16 scores would be off by up to 2**-8 of 80: weights by 30 %."""
+  """bfloat16 scores of 80 would be off by 2**-8 of that, weights by 30 %."""
   maps = [jnp.asarray(m, jnp.bfloat16) for m in _maps(8)]
   query = maps[0] * 8
   log_decay = jnp.float32(np.log(RATES))
@@ -180,8 +180,8 @@ def test_float32_inside_whatever_the_dtype():
   assert actual.dtype == jnp.bfloat16
   wide = [m.astype(jnp.float32) for m in (query, maps[1] * 4, maps[2])]
   expected = ops.retention(*wide, log_decay)
-  # Two passes, each rounding its weights and its result once: 4 * 2**-8 of
-  # the largest value.
+  # Each of two passes rounds its weights and its result once, which bounds
+  # the error by 4 * 2**-8 of the largest value.
   bound = 4 * 2.0**-8 * float(jnp.abs(wide[2]).max())
   assert float(jnp.abs(actual.astype(jnp.float32) - expected).max()) < bound
 
@@ -205,7 +205,7 @@ SLOPES = positions.balanced_slopes(N)
 
 
 def _rotated(x):
-  """Split-half rotation of a line `[l, d]` by its own index, by hand."""
+  """Rotates the halves of a line `[l, d]` by the index, by hand."""
   half = x.shape[-1] // 2
   angle = np.arange(len(x))[:, None] * 10000.0 ** (-np.arange(half) / half)
   pairs = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * angle)
@@ -242,12 +242,7 @@ def test_swat_matches_loops(window, shift, impl):
   query, key, value = map(jnp.asarray, maps)
   with ops.implementations(attention=impl):
     actual = ops.swat(
-        ops.rotate_halves(query),
-        ops.rotate_halves(key),
-        value,
-        *_tables(),
-        window=window,
-        shift=shift,
+        query, key, value, *_tables(), window=window, shift=shift
     )
   np.testing.assert_allclose(actual, _swatted(maps, window, shift), atol=2e-6)
 
@@ -257,11 +252,11 @@ def test_switches_of_swat_match_loops():
   arrays = [jnp.asarray(m) for m in maps]
   np.testing.assert_allclose(
       ops.swat(*arrays, *_tables(), window=3, scaled=True),
-      _swatted(maps, 3, 0, scale=D**-0.5, rotated=False),
+      _swatted(maps, 3, 0, scale=D**-0.5),
       atol=2e-6,
   )
   np.testing.assert_allclose(
-      ops.swat(*arrays, *_tables(), window=3),
+      ops.swat(*arrays, *_tables(), window=3, rotary=False),
       _swatted(maps, 3, 0, rotated=False),
       atol=2e-6,
   )
@@ -285,7 +280,7 @@ def _swat_weights(log_decay, slopes, length, window=None, shift=0, **switches):
 
 
 def test_weights_of_swat_by_hand():
-  """Zero queries, rate 1/2, no slope: 1/2 / 3 * 2**-|i - j|."""
+  """Zero queries, rate 1/2 and no slope give 1/2 / 3 * 2**-|i - j|."""
   weights = _swat_weights(jnp.full((2, 1), np.log(0.5)), None, 3)
   np.testing.assert_allclose(
       weights * 6,
@@ -295,7 +290,7 @@ def test_weights_of_swat_by_hand():
 
 
 def test_a_positive_slope_prefers_keys_on_the_left():
-  """sigmoid(slope (i - j)): with slope ln 3, 3/4 one to the left, 1/4 right."""
+  """sigmoid(slope (i - j)) with slope ln 3: 3/4 to the left, 1/4 right."""
   slope = jnp.array([np.log(3.0)], jnp.float32)
   weights = _swat_weights(None, slope, 2)
   np.testing.assert_allclose(
@@ -309,7 +304,7 @@ def test_a_positive_slope_prefers_keys_on_the_left():
 
 @pytest.mark.parametrize('impl', ['banded', 'cyclic'])
 def test_partial_regions_divide_by_the_whole_window(impl):
-  """Five columns, window 4, shift 2: regions of 2 and 3, all over 4."""
+  """Five columns, window 4, shift 2: regions of 2 and 3, divided by 4."""
   with ops.implementations(attention=impl):
     weights = _swat_weights(None, None, 5, window=4, shift=2)
   expected = np.zeros((5, 5))
@@ -347,7 +342,7 @@ def test_extreme_scores_of_swat_stay_finite():
 
 
 def _linear_line(query, key, value, rate, slope, scale):
-  """One line of tokens `[l, d]` that all see each other."""
+  """Mixes a line of tokens `[l, d]` that all see each other."""
   out = np.zeros_like(value)
   for i in range(len(query)):
     for j in range(len(key)):
@@ -378,7 +373,7 @@ def test_linear_retention_matches_loops(window, shift):
 
 
 def test_switches_of_linear_retention_match_loops():
-  """ALiBi on the scores, unscaled scores, no decay: each has its place."""
+  """Tests ALiBi on scores, unscaled scores, and no decay, one at a time."""
   maps, slopes = _maps(1), np.array([-0.5, 0.5, 0.0])
   arrays = [jnp.asarray(m) for m in maps]
   log_decay = jnp.float32(np.log(RATES))
@@ -400,7 +395,7 @@ def test_switches_of_linear_retention_match_loops():
 
 
 def _all_pairs(maps, factor, scale=0.5):
-  """`factor(head, row, column, ROW, COLUMN)` is the decay of a pair."""
+  """Attends over all pairs, with decay `factor(head, i, j, row, column)`."""
   query, key, value = (m.astype(np.float64) for m in maps)
   expected = np.zeros_like(value)
   for b, i, j, n in np.ndindex(value.shape[:4]):
@@ -432,7 +427,7 @@ def _causal(head, i, j, row, column):
     ],
 )
 def test_all_pairs_match_loops(form, factor, without_decay):
-  """On a map of two rows of three, counted row by row."""
+  """On a map of two rows of three tokens, counted row by row."""
   maps = _maps(2, height=2, width=3)
   arrays = [jnp.asarray(m) for m in maps]
   log_decay = jnp.float32(np.log(RATES[0]))
@@ -445,12 +440,12 @@ def test_all_pairs_match_loops(form, factor, without_decay):
 
 
 def test_weights_without_softmax_by_hand():
-  """Scores of one, rate 1/2, a row of three: 1/2 to the distance."""
+  """Scores of 1 and rate 1/2 in a row of three give 2**-|i - j|."""
   unit = jnp.zeros((1, 1, 3, 1, 3)).at[..., 0].set(1.0)
   value = jnp.eye(3)[None, None, :, None]
   log_half = jnp.log(jnp.full((2, 1), 0.5))
   expected = np.array([[1, 1 / 2, 1 / 4], [1 / 2, 1, 1 / 2], [1 / 4, 1 / 2, 1]])
-  # A height pass over a single row multiplies by its own score, 1.
+  # The height pass over a single row multiplies by its own score, 1.
   for form, rate, weights in (
       (ops.linear_retention, log_half, expected),
       (ops.full_linear_retention, log_half[0], expected),
@@ -490,14 +485,14 @@ def test_causal_decay_over_a_long_map_stays_finite():
 
 
 def test_normalize_heads_by_hand():
-  """(1, 3): mean 2, deviation 1; a head and a token are a group each."""
+  """Each head of each token is a group; (1, 3) has mean 2 and deviation 1."""
   x = jnp.array([[[[[1.0, 3.0], [5.0, 25.0]], [[-7.0, -8.0], [2.0, 2.0]]]]])
   np.testing.assert_allclose(
       ops.normalize_heads(x)[0, 0],
       [[[-1, 1], [-1, 1]], [[1, -1], [0, 0]]],
       atol=1e-5,
   )
-  # A variance of 1e-6 beside the epsilon of 1e-6.
+  # A variance of 1e-6, equal to the epsilon.
   np.testing.assert_allclose(
       ops.normalize_heads(jnp.array([[[[[1e-3, -1e-3]]]]])).ravel(),
       [2**-0.5, -(2**-0.5)],
@@ -530,7 +525,7 @@ def test_normalize_heads_is_float32_inside():
 def test_implementations_agree_forward_and_backward(
     form, height, width, window, shift
 ):
-  """To 1e-12 in float64, for any extent, window and shift; all finite."""
+  """To 1e-12 in float64, and finite, for any extent, window and shift."""
   with jax.enable_x64(True):
     maps = tuple(map(jnp.asarray, _maps(0, height, width, np.float64)))
     log_decay = jnp.log(jnp.array([[0.5, 0.8, 0.95], [0.6, 0.7, 0.9]]))
@@ -596,7 +591,7 @@ def test_unknown_implementation_is_refused():
 
 
 def test_manhattan_by_hand():
-  """Two rows of three, counted row by row: token 3 is below token 0."""
+  """Two rows of three, counted row by row, so token 3 is below token 0."""
   np.testing.assert_array_equal(
       axial.manhattan(2, 3),
       [
@@ -611,7 +606,7 @@ def test_manhattan_by_hand():
 
 
 def test_scores_weights_and_values_match_loops():
-  """An asymmetric form, so that query and key cannot change places."""
+  """The form is asymmetric, so that swapping query and key fails."""
   rng = np.random.default_rng(0)
   query, key, value = (rng.normal(size=(2, 3, 5, 2, 4)) for _ in range(3))
   expected = np.zeros_like(value)
@@ -654,8 +649,8 @@ def test_scores_weights_and_values_match_loops():
 def test_arguments_that_would_give_nonsense_are_refused(
     form, change, message, monkeypatch
 ):
-  """Windows of 0 gave NaN, decays of another shape a broadcast result."""
-  # Users do not have the annotations of shapes checked.
+  """Windows of 0 would give NaN, decays of other shapes would broadcast."""
+  # Users run without jaxtyping's checks.
   monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   arguments = dict(zip(('query', 'key', 'value'), _maps(0), strict=True))
   arguments |= {'log_decay': None, 'slopes': None, 'window': 3, **change}

@@ -11,6 +11,8 @@ In a pair `[i, j]`, i is the query and j the key.
 from collections.abc import Callable, Iterator
 import contextlib
 import contextvars
+import functools
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -38,17 +40,18 @@ _watcher = contextvars.ContextVar('watcher', default=None)
 
 
 def attention_form(
-    name: str, *, table: dict[str, Callable[..., Array]] = FORMS
+    name: str, *, table: dict[str, Callable[..., Array]] = FORMS, **fixed: Any
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
   """Returns a decorator that registers a function as an attention form.
 
   Args:
     name: The value of `score_fn` that selects it.
     table: `FORMS` or `FULL_FORMS`.
+    **fixed: Keyword arguments that models always call it with.
   """
 
   def enter(function):
-    table[name] = function
+    table[name] = functools.partial(function, **fixed)
     return function
 
   return enter

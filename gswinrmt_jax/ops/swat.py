@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.ops import axial, padding
+from gswinrmt_jax.ops import axial, padding, positions
 from gswinrmt_jax.ops.equation import equation
 
 
@@ -19,7 +19,8 @@ def _weigh(scores, decay, mask, size):
   return weights if mask is None else jnp.where(mask, weights, 0)
 
 
-@axial.attention_form('sigmoid')
+# Models rotate queries and keys themselves, as their `rotary` says.
+@axial.attention_form('sigmoid', rotary=False)
 @equation
 def swat(
     query: Float[Array, 'b h w n d'],
@@ -33,18 +34,20 @@ def swat(
     shift: int = 0,
     scaled: bool = False,
     absolute: bool = False,
+    rotary: bool = True,
 ) -> Float[Array, 'b h w n d']:
   r"""Computes sigmoid window attention, axis by axis (Gated-SwinRMT, eq. 7).
 
       A = sigmoid(q k^T + slope (i - j) + mask) / w_s * gamma^|i - j|
 
   where `w_s` is the effective window of the axis, even where a region at the
-  border of the map is smaller. Weights of masked pairs are exactly 0. `query`
-  and `key` must already be rotated by `ops.rotate_halves` (section 3.3).
-
-  Arguments, result and errors are those of `ops.retention`, except that scores
-  are not divided by `sqrt(d)` by default.
+  border of the map is smaller. Weights of masked pairs are exactly 0. Arguments,
+  result and errors are those of `ops.retention`, with two differences: scores
+  are not divided by `sqrt(d)` by default, and unless `rotary` is False, queries
+  and keys are rotated here by `ops.rotate_halves` (section 3.3).
   """
+  if rotary:
+    query, key = (positions.rotate_halves(x) for x in (query, key))
   return axial.axial_attention(
       query,
       key,
