@@ -1,4 +1,4 @@
-"""Small image files of every kind, for the tests of `prepare`."""
+"""Generates small image files of every kind for the tests of `prepare`."""
 
 import functools
 import io
@@ -11,7 +11,7 @@ import PIL.Image
 
 @functools.cache
 def encoded(seed: int, kind: str = 'JPEG', mode: str = 'RGB', **options):
-  """Returns the bytes of a picture of noise, 7 wide and 5 high."""
+  """Returns the bytes of a noise image, 7 pixels wide and 5 high."""
   noise = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), np.uint8)
   file = io.BytesIO()
   picture = PIL.Image.fromarray(noise).convert(mode)
@@ -22,7 +22,7 @@ def encoded(seed: int, kind: str = 'JPEG', mode: str = 'RGB', **options):
 
 
 def write(root: pathlib.Path, names, first: int = 0) -> dict[str, bytes]:
-  """Writes a JPEG under each name and returns their bytes by name."""
+  """Writes a JPEG under each name; returns the bytes by name."""
   contents = {name: encoded(first + i) for i, name in enumerate(names)}
   for name, content in contents.items():
     (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which part of the package may import which, and how little a start loads."""
+"""Tests which part may import which, and what importing the package loads."""
 
 import ast
 import pathlib
@@ -11,8 +11,8 @@ import gswinrmt_jax
 
 ROOT = pathlib.Path(gswinrmt_jax.__file__).parent
 
-OPEN = {'errors', 'files', 'terminal'}  # to all parts
-# Part -> the parts it may import.
+OPEN = {'errors', 'files', 'terminal'}  # any part may import these
+# Maps each part to the parts it may import.
 MAY_IMPORT = {
     'ops': set(),
     'fast': {'ops'},
@@ -113,7 +113,7 @@ def _files(part):
 
 
 def _imports(path):
-  """Full dotted names, wherever in the file the import stands."""
+  """Yields the full dotted names of all imports, nested ones included."""
   for node in ast.walk(ast.parse(path.read_text())):
     if isinstance(node, ast.ImportFrom):
       assert not node.level, f'{path}: relative import'

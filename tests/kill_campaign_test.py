@@ -1,4 +1,4 @@
-"""The log of the campaign of kills, and a short campaign."""
+"""Checks the recorded kill campaigns, and runs a short one."""
 
 import json
 import os
@@ -22,10 +22,10 @@ def _check(report):
 def test_the_campaign_of_record():
   report = json.loads((ROOT / 'results' / 'kill_campaign.json').read_text())
   _check(report)
-  # All parts of the state were compared, and each epoch is there once.
+  # The whole state was compared, and each epoch is logged once.
   assert report['compared']['arrays'] == 35
   assert report['compared']['epochs'] == [6, 12, 18, 25]
-  assert report['compared']['log_entries'] == 16  # intervals and epochs
+  assert report['compared']['log_entries'] == 16  # intervals plus epochs
   killed = [row for row in report['rounds'] if row['killed']]
   uniform = [row for row in killed if row['moment'] == 'uniform']
   assert len(uniform) >= 30 and len({row['seed'] for row in killed}) >= 30
@@ -48,18 +48,18 @@ def test_the_campaign_on_the_digits():
 
 @pytest.mark.parametrize(('name', 'killed'), [('sigterm', 38), ('sigint', 33)])
 def test_the_campaigns_of_signals(name, killed):
-  """Each run ended with the status of its signal, or was over before."""
+  """Each run ended with its signal's status, or had already finished."""
   path = ROOT / 'results' / f'kill_campaign_{name}.json'
   report = json.loads(path.read_text())
   _check(report)
   assert report['signal'].lower() == name
   assert report['totals']['killed'] == killed
-  # They left nothing half written, and none needed long.
+  # No file was left half written, and each run ended quickly.
   assert not any(row['unfinished'] for row in report['rounds'])
   for row in report['rounds']:
-    # What ended with status 0 did not go on after the signal.
+    # A run that ended with status 0 did not continue after the signal.
     most = 2 if row['killed'] else 0.05
-    # A compilation that has begun ends first.
+    # A compilation in progress must finish first.
     if row['where'] != ['start']:
       assert row['ended_after_seconds'] - row['killed_after_seconds'] < most
 

@@ -1,7 +1,7 @@
-"""Axial attention written from the equations, one query at a time, float64.
+"""Axial attention from the equations, one query at a time, in float64.
 
-Windows by their definition in coordinates of the un-shifted map: a query sees
-the tokens of its line whose shifted block is its own.
+Windows follow their definition in coordinates of the unshifted map: a query
+sees the tokens of its line that lie in the same shifted block.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ def blocks(extent, window, shift):
 
 
 def softmax_line(query, key, value, rate, slope, scale):
-  """Eq. 3 for one line of tokens `[l, d]` that all see each other."""
+  """Computes Eq. 3 for a line of tokens `[l, d]` that all see each other."""
   out = np.zeros_like(value)
   for i in range(len(query)):
     score = np.array(
@@ -35,7 +35,7 @@ def softmax_line(query, key, value, rate, slope, scale):
 
 
 def sigmoid_line(query, key, value, rate, slope, scale, size):
-  """Eq. 7 for one line of tokens that all see each other."""
+  """Computes Eq. 7 for a line of tokens that all see each other."""
   out = np.zeros_like(value)
   for i in range(len(query)):
     for j in range(len(key)):
@@ -45,11 +45,11 @@ def sigmoid_line(query, key, value, rate, slope, scale, size):
 
 
 def axial(line, query, key, value, window, shift, *, needs_size=False):
-  """Width pass, then height pass; `line(..., head, axis)` mixes one block.
+  """Applies the width pass, then the height pass.
 
   Args:
-    line: Called with query, key, value `[l, d]`, head, axis and, if
-      `needs_size`, the effective window.
+    line: Mixes one block; called with query, key, value `[l, d]`, head, axis
+      and, if `needs_size`, the effective window.
   """
   batch, height, width, heads, _ = query.shape
   for axis, extent, across in ((0, width, height), (1, height, width)):

@@ -1,4 +1,4 @@
-"""Run folders as training leaves them, with figures that are made up."""
+"""Writes run folders as training does, with made-up metrics."""
 
 from collections.abc import Mapping, Sequence
 import json
@@ -7,7 +7,7 @@ import pathlib
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
 
-STEPS = 10  # of an epoch
+STEPS = 10  # per epoch
 
 
 def write(
@@ -23,19 +23,19 @@ def write(
     seconds: float = 20.0,
     extra: Mapping[str, float] | None = None,
 ) -> pathlib.Path:
-  """Writes a run of one epoch for each accuracy; returns its folder.
+  """Writes a run with one epoch per accuracy; returns its folder.
 
   Args:
     folder: The run folder.
-    spec: What stands behind `--config=`.
-    accuracies: On validation data, by epoch.
-    seed: Of the run.
-    test: Test accuracy of the last checkpoint; None: not tested.
-    overrides: `--config.FIELD=VALUE`.
-    classes: Of the data set.
-    summed_up: Whether there is a summary.
-    seconds: Of each epoch.
-    extra: More figures of each epoch.
+    spec: The value of `--config=`.
+    accuracies: Validation accuracy of each epoch.
+    seed: Seed of the run.
+    test: Test accuracy of every checkpoint; None if not tested.
+    overrides: Arguments `--config.FIELD=VALUE`.
+    classes: Number of classes of the data set.
+    summed_up: Whether to write the summary.
+    seconds: Duration of each epoch.
+    extra: Additional metrics of each epoch.
   """
   overrides = [*overrides, f'--config.seed={seed}']
   config = recipes.resolve(recipe_files.load(spec, overrides))

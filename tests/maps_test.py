@@ -1,4 +1,4 @@
-"""Maps of an image: against the model in float64, and as pictures."""
+"""Tests the maps of an image against the float64 oracle, and their plots."""
 
 import dataclasses
 import functools
@@ -19,8 +19,8 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.maps import computation, drawing
 from gswinrmt_jax.models import attention, named
 
-# Maps of 13 x 9, 7 x 5, 4 x 3 and 2 x 2 tokens; the point is in their last
-# partial windows.
+# The stages have 13 x 9, 7 x 5, 4 x 3 and 2 x 2 tokens; the point lies in
+# their last, partial windows.
 SIZE = (52, 36)
 POINT = (33, 47)
 TOKENS = ((11, 8), (5, 4), (2, 2), (1, 1))
@@ -39,7 +39,7 @@ def _model(name, **fields):
 
 
 def _oracle(monkeypatch, model, system, variables):
-  """Maps and logits in float64, and what each attention was called with."""
+  """Returns the oracle's outputs, attention inputs, variables and config."""
   inputs = {}
   attention = oracle.attention
 
@@ -88,7 +88,10 @@ def _expected_weights(model, system, tree, x, stage, index):
 
 
 def _finite_difference_cam(out, tree, config, stage, label):
-  """Steps each channel of a map as a whole: `sum_hw(dlogit / dA_c)`."""
+  """Computes Grad-CAM; each step moves all pixels of one channel.
+
+  The difference quotient is `sum_hw(dlogit / dA_c)`.
+  """
   activation = out[f'stage{stage}']
   _, height, width, channels = activation.shape
   step = 1e-5 * np.eye(channels)[:, None, None]
@@ -164,7 +167,7 @@ def test_maps_are_those_of_the_equations(
 
 
 def test_defaults(monkeypatch):
-  """The middle pixel, float32; no decay, so no kernel."""
+  """The middle pixel, float32; a model without decay has no kernel."""
   asked = {}
 
   def run(model, variables, image, tokens, label, **options):
@@ -195,10 +198,10 @@ def test_defaults(monkeypatch):
 def test_the_stage_of_grad_cam_has_enough_tokens():
   strides = (4, 8, 16, 32)
   assert computation._deepest((32, 32), strides) == 1  # 8, 4, 2, 1 tokens
-  assert computation._deepest((99, 49), strides) == 2  # 49 / 8, rounded up: 7
+  assert computation._deepest((99, 49), strides) == 2  # ceil(49 / 8) = 7
   assert computation._deepest((99, 48), strides) == 1
   assert computation._deepest((224, 224), strides) == 4
-  assert computation._deepest((16, 16), strides) == 1  # None has enough.
+  assert computation._deepest((16, 16), strides) == 1  # No stage has enough.
 
 
 @pytest.mark.parametrize(
@@ -225,14 +228,14 @@ def test_images_that_are_none_are_refused():
     maps.compute(_model('rmt'), {}, np.zeros((8, 40, 3), np.float32))
 
 
-# Windows of 3 on 5 x 7: two shifts cut partial windows on both axes.
+# With windows of 3 on 5 x 7 tokens, both axes have partial windows.
 H, W, N, D = 5, 7, 3, 4
 C = N * D
 RATES = np.array([[0.5, 0.8, 0.9], [0.7, 0.6, 0.95]])
 
 
 def _attention(name, impl, *, stage=0, shifted=True, **fields):
-  """An attention without parameters as a function of V, and its inputs."""
+  """Returns a parameter-free attention as a function of V, and its inputs."""
   arch = dataclasses.replace(
       named.MODELS[f'{name}_compact'],
       widths=(C,) * 4,
@@ -271,7 +274,7 @@ _ATTENTIONS = [
 
 @pytest.mark.parametrize(('name', 'impl', 'options'), _ATTENTIONS)
 def test_weights_are_those_of_the_equations(name, impl, options):
-  """Two tokens: inside, and in the last partial window of both axes."""
+  """For an inner token, and one in the last partial window of both axes."""
   mix, query, key, value, rates = _attention(name, impl, **options)
   look = _weights_of(mix)
   for token in ((2, 3), (H - 1, W - 1)):
@@ -287,7 +290,7 @@ def test_weights_are_those_of_the_equations(name, impl, options):
     )
     assert weights.shape == (1, N, H, W)
     np.testing.assert_allclose(weights[0], expected, atol=1e-6)
-    # What it gives to the values is the output, to rounding.
+    # Applied to the values, the weights give the output.
     heads = np.asarray(value)[0].reshape(H, W, N, D)
     np.testing.assert_allclose(
         np.einsum('nHW,HWnd->nd', weights[0], heads).ravel(),
@@ -306,7 +309,7 @@ def test_outside_of_the_window_is_exactly_nothing():
 
 
 def test_mean_distance_by_hand():
-  """From row 1, column 2: weights 1 and 3 at distances 3 and 1, 6 / 4."""
+  """Seen from (1, 2), weights 1 and 3 lie at distances 3 and 1: 6 / 4."""
   weights = np.zeros((3, 2, 3), np.float32)
   weights[0, 0, 0], weights[0, 0, 2] = 1, 3
   weights[1, 1, 2] = 0.1
@@ -316,7 +319,7 @@ def test_mean_distance_by_hand():
 
 
 def test_decay_kernel_by_hand():
-  """Rates of (width, height): columns fade by 1/2, rows by 1/4."""
+  """Decays by 1/2 per column and 1/4 per row."""
   rates = np.array([[0.5, 1.0], [0.25, 1.0]])
   kernel = computation.decay_kernel(rates, (1, 2))
   assert kernel.shape == (2, 3, 5)
@@ -344,7 +347,9 @@ LABEL = 1
 
 
 def _by_hand(params, activation):
-  """`logit = mean_hw(LN(A)) w + b`, so with z = LN(A) before its scale s:
+  """Computes Grad-CAM of stage 4 from the gradient in closed form.
+
+  `logit = mean_hw(LN(A)) w + b`, so with z = LN(A) before its scale s:
 
   dlogit / dA = (g - mean(g) - z mean(g z)) / deviation,   g = s w / (h w)
   """
@@ -362,7 +367,7 @@ def _by_hand(params, activation):
 
 
 def test_the_last_stage_by_hand():
-  """On a map that no image gave: two samples, which do not mix."""
+  """With random activations; the two samples must not mix."""
   model = gswinrmt_jax.create_model(
       'retention_compact',
       num_classes=4,
@@ -373,7 +378,7 @@ def test_the_last_stage_by_hand():
   image = jnp.zeros((2, 40, 70, 3))
   variables = random_variables.nested(model, image.shape)
   activation = random_variables.image((2, 2, 3, 12))
-  # The class may be traced, so that another one compiles nothing.
+  # The class may be traced, so another class needs no compilation.
   cam = jax.jit(lambda *arguments: maps.grad_cam(model, *arguments, 4))(
       variables, image, activation, jnp.int32(LABEL)
   )
@@ -383,7 +388,7 @@ def test_the_last_stage_by_hand():
 
 
 def test_extents_are_those_of_the_model():
-  """Odd sizes too; and every pixel belongs to a token of the map."""
+  """For an odd size; the last pixel belongs to the last token."""
   size = (75, 106)
   model = gswinrmt_jax.create_model(
       'rmt_compact', num_classes=2, depths=(1, 1, 1, 1)
@@ -406,9 +411,9 @@ def test_a_point_is_x_then_y_and_a_token_row_then_column():
 
 
 def test_upsample_is_bilinear_between_the_middles_and_cut():
-  """Middles at 1.5 and 5.5 pixels: in steps of a quarter between them."""
+  """Token centres lie at pixels 1.5 and 5.5, four quarter steps apart."""
   values = jnp.array([[0.0, 4.0], [8.0, 12.0]])
-  line = np.array([0, 0, 0.5, 1.5, 2.5, 3.5, 4])  # the eighth is cut
+  line = np.array([0, 0, 0.5, 1.5, 2.5, 3.5, 4])  # the 8th is cut
   out = computation.upsample(values, 4, (5, 7))
   assert out.shape == (5, 7)
   np.testing.assert_allclose(out[0], line, atol=1e-6)
@@ -424,7 +429,7 @@ PICTURE = np.random.default_rng(0).integers(
 
 
 def _maps(*, gate=True, decay=True, cam=1.0):
-  """Maps of a model that never was; stage 4 attends over all pairs."""
+  """Returns made-up maps; stage 4 has the rates of full attention."""
   rng = np.random.default_rng(1)
   stages = []
   for stage, heads in enumerate(HEADS, start=1):
@@ -470,7 +475,7 @@ def test_four_whole_pictures_in_a_new_directory(tmp_path):
     drawn = np.asarray(Image.open(path).convert('RGB'))
     assert 400 < drawn.shape[0] < 2000 and 800 < drawn.shape[1] < 3200
     assert drawn.std() > 20
-    # Nothing runs off the picture.
+    # Nothing touches the border.
     border = np.concatenate([drawn[0], drawn[-1], drawn[:, 0], drawn[:, -1]])
     assert (border == 255).all()
 
@@ -491,7 +496,7 @@ def test_a_failure_leaves_the_old_picture(tmp_path, monkeypatch):
 
 
 def test_reach_has_the_image_and_at_most_eight_heads_of_a_stage():
-  """Of 16 heads every second or so; each token framed on its own pixels."""
+  """8 of 16 heads, evenly spaced; a frame marks each token's pixels."""
   figure = drawing._reach(_maps(), PICTURE)
   image, *panels, colorbar = figure.axes
   assert len(panels) == 1 + 2 + 8 + 8
@@ -507,9 +512,9 @@ def test_reach_has_the_image_and_at_most_eight_heads_of_a_stage():
   assert frame.get_bbox().bounds == (31.5, 15.5, 8, 8)
   (cut,) = panels[-1].patches
   assert cut.get_bbox().bounds == (31.5, -0.5, 28, 32)
-  assert len(image.patches) == 4  # the token of each stage
+  assert len(image.patches) == 4  # one token a stage
   assert colorbar.get_ylim() == (0, 1)
-  # Twenty panels: four rows of five, none of them empty.
+  # Twenty panels fill four rows of five.
   assert image.get_gridspec().get_geometry() == (4, 5)
 
 
@@ -533,7 +538,7 @@ def test_stages_of_one_token_are_left_out_and_named():
 
 
 def test_tokens_lie_over_their_pixels_and_the_last_are_cut():
-  """Stage 3: 3 x 4 tokens of 16 pixels, on 40 x 60 pixels."""
+  """Stage 3 has 3 x 4 tokens of 16 pixels on an image of 40 x 60."""
   figure = drawing._reach(_maps(), PICTURE)
   panel = figure.axes[4]
   (weights,) = panel.images
@@ -553,7 +558,7 @@ def test_kernels_stand_around_zero_and_name_their_rates():
   assert panel.images[0].get_clim() == (0, 1)
   rates = _maps().stages[2].rates[:, 0]
   assert panel.get_title().endswith(f'{rates[0]:.3f}, {rates[1]:.3f}')
-  assert ',' not in _titles(figure)[11].partition('\n')[2]  # one, all pairs
+  assert ',' not in _titles(figure)[11].partition('\n')[2]  # only one rate
 
 
 def test_gates_are_drawn_over_the_image_and_alone_on_one_scale():

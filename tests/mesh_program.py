@@ -1,10 +1,10 @@
-"""A run of a small model on several devices; tests start it as a program.
+"""Trains a small model on several devices; tests start it as a program.
 
   python tests/mesh_program.py FOLDER JOIN RECIPE [RECIPE ...]
 
-JOIN is `HOST:PORT,N,I`, or empty for one process. Each RECIPE is JSON, what
-changes of `recipe`, or 'evaluate'. They are done one after another in the one
-folder.
+JOIN is `HOST:PORT,N,I`, or empty for a single process. Each RECIPE is either
+JSON with the changes to `recipe`, or 'evaluate'. They run one after another in
+the same folder.
 """
 
 import io
@@ -28,7 +28,7 @@ from gswinrmt_jax.train import train_loop
 
 
 class Small(nn.Module):
-  """Convolution, BatchNorm, dropout and linear layers, of even widths."""
+  """A convolution, BatchNorm, dropout and linear layers, of even widths."""
 
   @nn.compact
   def __call__(self, x, *, train: bool):
@@ -40,14 +40,14 @@ class Small(nn.Module):
 
 
 def install(monkeypatch):
-  """Puts the small model and images in place."""
+  """Replaces data sets and model by small ones."""
   tiny_parts.install(monkeypatch)
   monkeypatch.setattr(recipes, 'make_model', lambda *args: Small())
   monkeypatch.setattr(factory, 'create_model', lambda *args, **how: Small())
 
 
 def recipe(**changes):
-  """Returns twelve epochs of 25 images, with all that draws and mixes."""
+  """Returns a recipe of twelve epochs of 25 images with random augmentation."""
   return tiny_parts.recipe(
       **{
           'batch_size': 16,
@@ -67,20 +67,20 @@ def recipe(**changes):
 
 
 def train(folder: pathlib.Path, **changes):
-  """Returns what was said."""
+  """Trains the recipe; returns the terminal output."""
   stream = io.StringIO()
   train_loop.train(recipe(**changes), folder, metrics_log.Terminal(stream))
   return stream.getvalue()
 
 
 def evaluate(folder) -> int:
-  """Evaluates the last checkpoint by the command; writes over what it wrote."""
+  """Runs the evaluate command on the last checkpoint; returns its status."""
   argv = ['evaluate', str(folder), '--step=latest', '--split=val']
   return commands.main([*argv, '--weights=raw', '--batch-size=3'])
 
 
 def main(folder, join, *recipes):
-  """Trains as the recipes say."""
+  """Trains each recipe, or evaluates, in order."""
   processes.start(*join.split(','))
   jax.config.update('jax_numpy_rank_promotion', 'raise')
   with pytest.MonkeyPatch.context() as monkeypatch:

@@ -1,4 +1,4 @@
-"""The whole model: maps, dense head, stochastic depth, remat, gradients."""
+"""Tests the whole model: feature maps, dense head, remat and gradients."""
 
 import functools
 import math
@@ -52,7 +52,7 @@ def _shapes(model, size, **options):
     ],
 )
 def test_features_have_the_strides_and_widths(name, size):
-  """Full-size models, by shape alone; extents round up."""
+  """For full-size models, by tracing shapes alone; extents round up."""
   model = gswinrmt_jax.create_model(name, num_classes=11, dtype='bfloat16')
   maps = _shapes(model, size, method='features')
   extents = size
@@ -72,7 +72,7 @@ def test_features_have_the_strides_and_widths(name, size):
     [('rmt_deit_s', (16,)), ('rmt_swin_t', (4, 8, 16, 32))],
 )
 def test_features_of_the_plain_skeletons(name, strides):
-  """One map for each stage; extents round up."""
+  """Each stage has a map; extents round up."""
   model = gswinrmt_jax.create_model(name, num_classes=11, dtype='bfloat16')
   maps = _shapes(model, (75, 106), method='features')
   assert len(maps) == len(strides)
@@ -95,7 +95,7 @@ def test_strides_of_the_stem_change_maps_but_no_parameter(strides):
   ):
     width = fine.arch.widths[stage - 1]
     assert maps[f'stage{stage}'].shape == (2, rows, columns, width)
-  # The least extent follows.
+  # The smallest allowed image depends on the strides.
   with pytest.raises(ValueError, match='at least 16x16'):
     _shapes(fine, (15, 16))
   shapes = [
@@ -113,7 +113,7 @@ _WITH_LINEAR_LAYERS = (
 @pytest.mark.parametrize('start', ['normal', 'uniform'])
 @pytest.mark.parametrize('fields', _WITH_LINEAR_LAYERS, ids=['proj', 'merge'])
 def test_every_linear_layer_starts_as_the_field_says(start, fields):
-  """PyTorch's default is uniform within 1 / sqrt(fan_in), biases as well."""
+  """PyTorch's default is uniform within 1 / sqrt(fan_in), biases included."""
   model = _tiny(**fields, linear_start=start)
   params = gswinrmt_jax.init(model, jax.random.key(0), (32, 32))['params']
   found = 0
@@ -125,7 +125,7 @@ def test_every_linear_layer_starts_as_the_field_says(start, fields):
     if path[-1] not in ('kernel', 'bias') or kernel is None or kernel.ndim != 2:
       continue
     found += 1
-    # The 1x1 convolution of LCE starts as a convolution in both.
+    # LCE's 1x1 convolution starts as a convolution for either value.
     if start == 'uniform' or path[-2] == 'local_point':
       bound = 1 / math.sqrt(len(kernel))
       assert np.abs(leaf).max() <= bound, path
@@ -207,7 +207,7 @@ def test_no_rate_takes_no_key():
   model = _tiny('retention_compact', drop_path_rate=0.0, depths=(1, 1, 1, 1))
   x = random_variables.image((2, 32, 32, 3))
   variables = random_variables.nested(model, x.shape)
-  # Raises if a key were asked for.
+  # This would raise if the model asked for a key.
   jax.eval_shape(
       lambda v, x: model.apply(v, x, train=True, mutable=['batch_stats']),
       variables,
@@ -216,7 +216,7 @@ def test_no_rate_takes_no_key():
 
 
 def test_every_parameter_of_a_plain_skeleton_has_a_gradient():
-  """With RetNet's form, decomposed in stage 1 and over all pairs in stage 2."""
+  """With RetNet's form, decomposed in stage 1 and full in stage 2."""
   model = _tiny(
       'rmt_swin_t',
       widths=(8, 16),
@@ -241,7 +241,7 @@ def test_every_parameter_of_a_plain_skeleton_has_a_gradient():
 
 
 def test_forward_over_reverse():
-  """A Hessian times a vector; lowering is where derivatives are missed."""
+  """A Hessian-vector product; a missing derivative would fail in lowering."""
   x = random_variables.image((1, 32, 32, 3))
   model = _tiny('retention_compact')
   variables = random_variables.nested(model, x.shape)
@@ -278,7 +278,7 @@ def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32():
 
 @jax.enable_x64(True)
 def test_a_backbone_without_a_head_has_normalised_features():
-  """LN with an epsilon of 1e-5; the next stage reads the map as it was."""
+  """LN has an epsilon of 1e-5; the next stage reads the map before LN."""
   fields = {
       'dtype': np.float64,
       'widths': (8, 8, 16, 16),
@@ -315,7 +315,7 @@ def test_a_backbone_without_a_head_has_normalised_features():
 
 
 def test_blocks_of_a_stage_share_their_programs():
-  """Forward and backward: more blocks are more calls, and nothing else."""
+  """More blocks only add calls, in the forward and the backward pass."""
   found = {}
   for depth in (1, 3):
     arch = architecture.Architecture(
@@ -365,7 +365,7 @@ def _dense_model(**overrides):
 
 
 def _mix_after_the_stem(stem_map):
-  """Each image takes the inside of its neighbour's, a square of 2 x 2 each."""
+  """Swaps the boxes of neighbours; a cell of `BOX` is 2 x 2 positions."""
   mixed = stem_map.copy()
   for i, y, x in np.ndindex(*stem_map.shape[:3]):
     if BOX[y // 2, x // 2]:
@@ -375,7 +375,7 @@ def _mix_after_the_stem(stem_map):
 
 @pytest.fixture(scope='module')
 def outputs():
-  """What the model gives by itself, and with its stem's output replaced."""
+  """Returns parameters, and outputs with and without a replaced stem map."""
   model, image = _dense_model(), random_variables.image(SHAPE)
   variables = random_variables.nested(model, SHAPE)
 
@@ -414,7 +414,7 @@ def outputs():
 
 
 def _dense_logits(params, last):
-  """One linear map of each position, in loops."""
+  """Applies the dense head to each position, in loops."""
   kernel, bias = params['dense_head']['kernel'], params['dense_head']['bias']
   dense = np.zeros((*last.shape[:3], K))
   for i, y, x, k in np.ndindex(*dense.shape):
@@ -433,7 +433,7 @@ def test_dense_logits_are_a_linear_map_of_the_last_stage(outputs):
 
 
 def test_logits_are_those_of_the_class_and_half_the_largest(outputs):
-  """Of each class over all positions, rows and columns."""
+  """The maximum of each class is over all rows and columns."""
   params, found = outputs
   dense = _dense_logits(params, found['last'])
   expected = np.zeros((3, K))
@@ -447,20 +447,20 @@ def test_logits_are_those_of_the_class_and_half_the_largest(outputs):
 def test_box_mixing_swaps_after_the_stem_and_swaps_back(outputs):
   _, found = outputs
   logits, dense = found['mixed']
-  by_hand, crossed = found['by_hand']  # of the mixed map, before un-mixing
+  by_hand, crossed = found['by_hand']  # before swapping back
   np.testing.assert_allclose(logits, by_hand, atol=2e-5)
   expected = np.zeros_like(crossed)
   for i, y, x in np.ndindex(*crossed.shape[:3]):
     source = {0: 1, 1: 0, 2: 2}[i] if BOX[y, x] else i
     expected[i, y, x] = crossed[source, y, x]
   np.testing.assert_allclose(dense, expected, atol=2e-5)
-  # What was left out would be seen.
+  # A missing swap would be noticed.
   assert np.abs(crossed - expected).max() > 0.01
   assert np.abs(dense - found['both'][1]).max() > 0.01
 
 
 def test_shapes_of_the_released_size():
-  """A token of the last map is 8 x 8 after the stem; bfloat16 ends there."""
+  """A token of the last map covers 8 x 8 of the stem; logits are float32."""
   model = gswinrmt_jax.create_model(
       'rmt_s_tl', num_classes=1000, dtype='bfloat16'
   )
@@ -521,7 +521,7 @@ def _remat_model(remat):
 
 
 def _loss(remat, params, x):
-  """Of the first stage alone, blocks of whose branches are dropped."""
+  """Returns a loss on the first stage, some of whose branches are dropped."""
   stage = backbone.Stage(_remat_model(remat).arch, 0, jnp.float32, remat)
   return jnp.sin(
       stage.apply({'params': params}, x, train=True, rngs={'dropout': _KEY})
@@ -570,7 +570,7 @@ def test_gradients_and_parameters_are_those_without(arguments, remat):
 
 def test_each_keeps_less_for_the_gradient(arguments):
   def kept(remat):
-    """Bytes from the forward to the backward pass."""
+    """Returns the bytes saved for the backward pass."""
 
     def forward(*args):
       return jax.vjp(functools.partial(_loss, remat), *args)[1]

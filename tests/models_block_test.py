@@ -1,4 +1,4 @@
-"""The block: residuals, LayerScale, stochastic depth; and its FFN."""
+"""Tests the block and its FFN: residuals, LayerScale, stochastic depth."""
 
 import dataclasses
 import pathlib
@@ -73,7 +73,7 @@ def test_ffn_is_its_equation():
 
 
 def _branches(params):
-  """The map after the position convolution, and both branches added to it."""
+  """Returns the map after the position convolution, and both branches."""
   x = X + _depthwise(params['position'], X)
   attend = attention.Attention(ARCH, 0, True, jnp.float32)
 
@@ -99,7 +99,7 @@ def test_block_is_its_equation():
 
 
 def test_stochastic_depth_drops_whole_branches_of_an_image():
-  """Dropped or scaled by 1 / (1 - p), each image and each branch by itself."""
+  """Each branch of each image is dropped, or scaled by 1 / (1 - p)."""
   module = block.Block(ARCH, 0, True, jnp.float32, drop_rate=0.25)
   params = _params(module)
   x, attention_branch, ffn_branch = _branches(params)
@@ -117,13 +117,13 @@ def test_stochastic_depth_drops_whole_branches_of_an_image():
       errors = np.abs(image - candidates).max((1, 2, 3))
       assert errors.min() < 5e-5
       seen[errors.argmin()] += 1
-  # Of 120: neither kept, ... both kept; three deviations of each at most.
+  # From neither kept to both kept, within 3 standard deviations of 120 draws.
   shares = np.array([1, 3, 3, 9]) / 16
   assert (np.abs(seen / 120 - shares) < 3 * np.sqrt(shares / 120)).all(), seen
 
 
 def test_stochastic_depth_grows_with_the_block():
-  """p_max i / (L - 1): of 6 blocks, 0, .1, .2, .3, .4, .5."""
+  """The rate is p_max i / (L - 1): for 6 blocks 0, .1, .2, .3, .4, .5."""
   arch = dataclasses.replace(ARCH, depths=(2, 1, 2, 1), drop_path_rate=0.5)
   rates = [arch.drop_rate(index) for index in range(6)]
   np.testing.assert_allclose(rates, np.arange(6) / 10)
@@ -165,7 +165,7 @@ def test_layer_scale_starts_at_its_value():
 
 
 def test_who_reads_a_block_reads_few_files():
-  """Those of the package that one forward pass enters."""
+  """Counts the files of the package that one forward pass enters."""
   package = str(pathlib.Path(gswinrmt_jax.__file__).parent)
   module = block.Block(ARCH, 0, True, jnp.float32)
   params = _params(module)

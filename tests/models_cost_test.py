@@ -1,4 +1,4 @@
-"""Multiply-accumulates, against the figures of the released RMT."""
+"""Tests multiply-accumulates against counts of the released RMT."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from gswinrmt_jax.models import cost, named
 from gswinrmt_jax.models.dense import detectors
 from gswinrmt_jax.models.dense.segmenter import create_segmenter
 
-# fvcore's counts of the authors' code at 224 x 224; over 2^30 they are the
-# 2.5, 4.5, 9.7 and 18.2 that the paper prints.
+# fvcore's counts of the authors' code at 224 x 224. Divided by 2^30, they are
+# the 2.5, 4.5, 9.7 and 18.2 that the paper prints.
 _RELEASED = {
     'rmt_t': {
         'convolution': 537_535_488,
@@ -51,8 +51,8 @@ def test_the_released_models_to_the_unit(name):
   assert round(counted.macs / 2**30, 3) == _PRINTED[name]
 
 
-# Backbones with `feature_norm` at 800 x 1280: parameters, and operations that
-# are not of attention.
+# Backbones with `feature_norm` at 800 x 1280: parameters, and
+# multiply-accumulates outside attention.
 _BACKBONES = {
     'rmt_t': (12_783_776, 47_980_032_000),
     'rmt_s': (25_416_800, 92_537_344_000),
@@ -75,13 +75,13 @@ _DETECTORS = {
 
 
 def _check_printed(counted, row):
-  """The paper rounds a figure, or truncates it."""
+  """Checks figures that the paper rounds or truncates."""
   for value, text in (
       (counted.parameters / 1e6, row.parameters),
       (counted.macs_without_attention / 1e9, row.macs),
   ):
     unit = 10.0 ** -len(text.partition('.')[2])
-    low, high = -unit / 2, unit  # of 30: 29.5 and 31
+    low, high = -unit / 2, unit  # for 30: 29.5 to 31
     assert low <= value - float(text) < high, row
 
 
@@ -98,7 +98,7 @@ def test_the_detectors_of_the_paper():
 
 
 def test_a_segmenter_of_the_paper():
-  """Its operations are without the auxiliary head."""
+  """The paper's operations exclude the auxiliary head."""
   (row,) = (
       r for r in summarize._DENSE if (r.head, r.model) == ('uper', 'rmt_s')
   )
@@ -148,7 +148,7 @@ def test_a_dense_head_costs_a_linear_map_of_each_position():
 
 
 def test_a_window_costs_what_is_in_it():
-  """Stage 1 of 64 x 96 pixels is 16 x 24 tokens: windows of 8, and none."""
+  """Stage 1 has 16 x 24 tokens, in windows of 8 and without windows."""
   fields = {'depths': (1, 1, 1, 1), 'widths': (16, 16, 16, 16)}
   fields |= {'num_heads': (2, 2, 2, 2), 'shift': False}
   counts = {}
@@ -157,10 +157,10 @@ def test_a_window_costs_what_is_in_it():
         'retention_compact', num_classes=10, window_size=window, **fields
     )
     counts[window] = cost.count(model, (64, 96)).operations
-  # Per token, head channel and pass: scores and mixing over one axis.
+  # Each token, channel and pass has scores and mixing over one axis.
   maps = [(16, 24), (8, 12), (4, 6), (2, 3)]
   whole = sum(2 * h * w * 16 * (h + w) for h, w in maps)
-  # 12 is padded to 16 by windows of 8; the smaller maps are one window.
+  # Windows of 8 pad 12 to 16; the smaller maps are one window.
   windows = 2 * 16 * (16 * 24 * 16 + 8 * 16 * 16)
   windows += sum(2 * h * w * 16 * (h + w) for h, w in maps[2:])
   assert counts[0]['attention'] == whole
@@ -179,7 +179,7 @@ def test_flops_and_parameters():
   model = gswinrmt_jax.create_model('rmt_compact', num_classes=10)
   counted = cost.count(model, (32, 32))
   assert counted.parameters == 11_455_018
-  # Blocks of 2 h w C (h + w) on maps of 8, 4 and 2; the last map is one token.
+  # A block takes 2 h w C (h + w); map sides are 8, 4, 2, and at last 1.
   attention = 2 * 2 * 64 * 64 * 16 + 2 * 2 * 16 * 128 * 8 + 6 * 2 * 4 * 256 * 4
   assert counted.operations['attention'] == attention + 2 * 2 * 512
   assert counted.macs == 43_231_744

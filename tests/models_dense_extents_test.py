@@ -1,4 +1,4 @@
-"""Padded images through segmenters: each gives what it gives by itself."""
+"""Tests that segmenters give padded images the output of the bare ones."""
 
 import functools
 
@@ -32,7 +32,7 @@ def _model(name, **fields):
 
 
 def _padded(images):
-  """Images in the upper left corners of a batch that is noise elsewhere."""
+  """Returns a batch of noise with the images in the upper left corners."""
   rng = np.random.default_rng(7)
   batch = rng.normal(size=(len(images), _SIDE, _SIDE, 3)).astype(np.float32)
   for row, image in zip(batch, images, strict=True):
@@ -46,8 +46,8 @@ def _images(*sizes):
   return [rng.normal(size=(*size, 3)).astype(np.float32) for size in sizes]
 
 
-# A side of 33 has two rows on the last map, and one of 32 has one: all bins of
-# pooling are that row.
+# A side of 33 has two rows on the last map. A side of 32 has one, which all
+# bins of the pooling share.
 _BATCHES = (
     ((33, 128), (97, 71), (32, 45)),
     ((64, 96), (127, 65), (77, 32)),
@@ -63,7 +63,7 @@ _BATCHES = (
     ],
 )
 def test_a_padded_image_gives_what_it_gives_by_itself(name, system, head):
-  """Against numpy on each bare image; two batches, one compilation."""
+  """Against NumPy on each bare image; two batches share one compilation."""
   window = {} if system == 'rmt' else {'window_size': 3}
   model, shape = _model(name, **head, **window), (1, _SIDE, _SIDE, 3)
   variables = random_variables.nested(model, shape)
@@ -99,7 +99,7 @@ def test_a_padded_image_gives_what_it_gives_by_itself(name, system, head):
 
 
 def test_resampling_by_extents():
-  """Of 50 maps, each from its own size to its own size; noise is padding."""
+  """50 maps, padded with noise, each with its own source and target size."""
   rng = np.random.default_rng(3)
   x = rng.normal(size=(50, 23, 29, 2)).astype(np.float32)
   extents = rng.integers(1, (24, 30), (50, 2))
@@ -127,7 +127,7 @@ def test_resampling_by_extents():
       )
 
 
-# Height and width of images, on the maps of 64 x 96 pixels.
+# Size of the images, and the maps of their padded size, 64 x 96 pixels.
 _VALID, _MAPS = (37, 60), ((16, 24), (8, 12), (4, 6), (2, 3))
 
 
@@ -162,7 +162,7 @@ def _trained(model, variables, maps, extents=None):
 
 @pytest.mark.parametrize(('head', 'count'), [(_FPN, 2), (_UPER, 1)])
 def test_gradients_and_statistics_of_training(head, count):
-  """With one image, BN of the map pooled to one bin sees one position."""
+  """With one image, BN after pooling to one bin sees a single position."""
   model, variables, maps, extents = _heads(head, count)
 
   @jax.jit
@@ -188,7 +188,7 @@ def test_gradients_and_statistics_of_training(head, count):
 
 
 def _without(name, *places):
-  """Returns an operation that does not know of these extents."""
+  """Returns an operation that ignores the arguments at these places."""
   function = getattr(ops, name)
 
   def forgetful(*args, **kwargs):
@@ -218,7 +218,7 @@ def _without(name, *places):
     ],
 )
 def test_each_extent_counts(head, forgotten, monkeypatch):
-  """Forgotten in one place alone, the logits change by percents."""
+  """Ignoring an extent in a single place changes the logits by over 1 %."""
   *run, maps, extents = _heads(head, 2)
   want, _ = _trained(*run, _bare(maps))
 

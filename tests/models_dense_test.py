@@ -1,4 +1,4 @@
-"""Necks and heads against mmsegmentation's, in float64."""
+"""Tests necks and heads against mmsegmentation's, in float64."""
 
 import collections
 import functools
@@ -38,7 +38,7 @@ def _float64():
 
 
 def _variables(head):
-  """Returns the weights of the heads, as a tree, and the rest of them."""
+  """Returns the model of the heads, and its variables as a tree."""
   model, found = seg_heads.model(head), seg_heads.state_dict(head)
   shapes = traverse_util.flatten_dict(
       factory.variable_shapes(model, (64, 64, 3)), sep='/'
@@ -56,7 +56,7 @@ def _variables(head):
 
 
 def _maps(image):
-  """Returns the maps of an image; only the whole reference has image 'a'."""
+  """Returns an image's maps; only the complete reference has image 'a'."""
   return seg_heads.maps(
       image, seg_heads.FILE if image == 'b' else seg_heads.ORIGINAL
   )
@@ -64,7 +64,7 @@ def _maps(image):
 
 @functools.cache
 def _evaluated(head, image='b'):
-  """Returns what the heads make of the maps, by the names of the file."""
+  """Returns the outputs of the heads, by the names of the file."""
   model, variables = _variables(head)
 
   def parts(model, maps):
@@ -89,7 +89,7 @@ def test_evaluation(head, path):
       np.testing.assert_array_equal(x, want[f'{image}/map{level}'])
     for name, got in _evaluated(head, image).items():
       assert got.dtype == np.float64
-      if name in want:  # the neck is stored of one image
+      if name in want:  # the neck is stored for one image
         seg_heads.compare(got, want[name], name, within=1e-10)
 
 
@@ -102,7 +102,7 @@ def _trained(head):
 
   def loss_of(params, maps):
     def apply(x, method=None):
-      """What `Segmenter.apply` does after its backbone."""
+      """Does what `Segmenter.apply` does after its backbone."""
       del x
 
       def both(model, maps):
@@ -151,7 +151,7 @@ def _trained(head):
 @pytest.mark.parametrize('path', _FILES)
 @pytest.mark.parametrize('head', _HEADS)
 def test_a_training_step(head, path):
-  """Losses, BN statistics, gradients of all weights and maps."""
+  """Checks losses, BN statistics, and gradients of all weights and maps."""
   want = seg_heads.arrays(path)
   got = _trained(head)
   np.testing.assert_array_equal(
@@ -209,7 +209,7 @@ def test_resampling():
     return ops.adaptive_average_pool(x, bins=int(name.rpartition('/s')[2]))
 
   @jax.jit
-  def run(maps):  # one program is compiled sooner than many small ones
+  def run(maps):  # one program compiles faster than many
     return {
         name: resampled(maps[name.rpartition('/')[0] + '/x'], name)
         for name in want.keys() - maps.keys()
@@ -233,7 +233,7 @@ def test_resampling_keeps_the_dtype_and_adds_up_in_float32():
 
 @pytest.mark.parametrize('head', _HEADS)
 def test_dropout_drops_whole_channels_of_an_image(head):
-  """Before the classifier, in training alone; kept ones are scaled."""
+  """Dropout precedes the classifier, in training alone, and rescales."""
   model = seg_heads.model(head, dropout_rate=0.5)
   _, variables = _variables(head)
   seen = []
@@ -291,7 +291,7 @@ def test_any_backbone_and_any_extents(name, head, more):
   def run(model, image):
     maps = model.backbone.features(image, train=False)
 
-    def known(call, args, kwargs, context):  # compiled once, not three times
+    def known(call, args, kwargs, context):  # compiled once instead of 3 times
       return (
           maps if context.method_name == 'features' else call(*args, **kwargs)
       )
@@ -327,7 +327,7 @@ def test_computing_in_bfloat16():
 
 
 def test_how_the_heads_start():
-  """As released: deviations and bounds of 9,000 numbers and more."""
+  """As released: bounds and standard deviations of 9,000 elements or more."""
   maps = [jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in seg_heads.maps()]
   fields = {'num_classes': 150, 'channels': 64, 'dtype': jnp.float32}
 
@@ -340,11 +340,11 @@ def test_how_the_heads_start():
   uper = seg_heads.model('uper', auxiliary_channels=64, **fields)
   parts |= start(uper, 'auxiliary')
   neck, fpn = parts['neck'], parts['decode_head']
-  kernel = neck['output1']['kernel']  # xavier, uniform
+  kernel = neck['output1']['kernel']  # Xavier, uniform
   bound = math.sqrt(6 / (9 * 48 + 9 * 48))
   assert 0.99 * bound < abs(kernel).max() <= bound
   np.testing.assert_allclose(kernel.std(), bound / math.sqrt(3), rtol=0.02)
-  kernel = fpn['level1_conv0']['conv']['kernel']  # normal, by what goes out
+  kernel = fpn['level1_conv0']['conv']['kernel']  # normal, by fan-out
   np.testing.assert_allclose(kernel.std(), math.sqrt(2 / (9 * 64)), rtol=0.02)
   assert abs(kernel).max() > 3.5 * kernel.std()
   for head in (fpn, parts['auxiliary_head']):
@@ -378,7 +378,7 @@ def test_how_the_heads_start():
     ],
 )
 def test_mistakes_are_named(options, message, monkeypatch):
-  # Users do not have the annotations checked.
+  # Users run without jaxtyping's checks.
   monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   with pytest.raises(ValueError, match=message):
     create_segmenter('rmt_t', **{'head': 'fpn', 'num_classes': 5} | options)
@@ -400,7 +400,7 @@ def test_a_backbone_of_one_map():
 
 
 def test_scores_are_mmsegmentations():
-  """Batch by batch, with a padding row; one class is in no label."""
+  """Over two batches with a padding row; one class occurs in no label."""
   want = seg_heads.arrays()
   prediction, label = want['miou/prediction'], want['miou/label']
   logits = jax.nn.one_hot(prediction, 5)

@@ -1,4 +1,4 @@
-"""Padded images: each gives what it gives by itself, in one program."""
+"""Tests that a model gives padded images the output of the bare ones."""
 
 from flax import linen as nn
 import jax
@@ -32,7 +32,7 @@ def _model(system, **fields):
 
 
 def _padded(images, rng):
-  """Images in the upper left corners of a batch that is noise elsewhere."""
+  """Returns a batch of noise with the images in the upper left corners."""
   batch = rng.normal(size=(len(images), _SIDE, _SIDE, 3)).astype(np.float32)
   for row, image in zip(batch, images, strict=True):
     row[: image.shape[0], : image.shape[1]] = image
@@ -106,7 +106,7 @@ def _small(system, **fields):
 
 @pytest.mark.parametrize('system', _MODELS)
 def test_gradients_and_statistics_of_training(system):
-  """Of two images of one size, so that they can be a batch by themselves."""
+  """With two images of the same size, which also form an unpadded batch."""
   model, rng = _small(system), np.random.default_rng(1)
   images = [rng.normal(size=(41, 57, 3)).astype(np.float32) for _ in range(2)]
   variables = random_variables.nested(model, (2, _SIDE, _SIDE, 3))
@@ -140,7 +140,7 @@ def test_gradients_and_statistics_of_training(system):
 
 
 def _difference(model, forget=None, key='stage2'):
-  """How far a padded image's map is from the bare one's, over its largest."""
+  """Returns the relative error of the padded images' map."""
   rng = np.random.default_rng(2)
   images = [rng.normal(size=(37, 60, 3)).astype(np.float32) for _ in range(2)]
   variables = random_variables.nested(model, (2, _SIDE, _SIDE, 3))
@@ -152,7 +152,7 @@ def _difference(model, forget=None, key='stage2'):
     return maps | {'logits': logits}
 
   def drop_extents(call, args, kwargs, context):
-    """Takes the extents from one kind of module, so that it sees padding."""
+    """Hides the extents from the chosen modules, which then see padding."""
     module = context.module
     if forget and forget(module, context.method_name):
       args = [None if _is_extents(a) else a for a in args]
@@ -185,7 +185,7 @@ def _is_extents(argument):
     ],
 )
 def test_each_mask_counts(where):
-  """Forgotten in one module alone, the last map changes by percents."""
+  """Ignoring the extents in one module changes the last map by over 1 %."""
 
   def forget(module, method):
     attends = where[-1] != 'attention' or method == 'attend'
@@ -225,7 +225,7 @@ def test_without_extents_nothing_is_computed(monkeypatch):
 
 
 def test_extents_of_another_shape_are_refused(monkeypatch):
-  # Users do not have the annotations checked.
+  # Users run without jaxtyping's checks.
   monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   model = _small('rmt')
   with pytest.raises(ValueError, match=r'extents must be \[1, 2\]'):

@@ -1,4 +1,4 @@
-"""Named models, their overrides, and architectures that cannot be built."""
+"""Tests named models, overrides, and the refusal of impossible models."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Layers, stems and merging: initialisation, bookkeeping, loops in float64."""
+"""Tests layers, stems and merging against loops and values by hand."""
 
 from flax import linen as nn
 import jax
@@ -54,7 +54,7 @@ def test_the_stem_quarters_the_extents_rounding_up(size, quarter):
 
 
 def test_the_stem_ends_without_activation():
-  """Its last BN is the output: both signs, mean 0 and deviation 1."""
+  """Its output is that of BN: both signs, mean 0, standard deviation 1."""
   x = jax.random.normal(KEY, (4, 32, 32, 3))
   module = stem.Stem(6, jnp.float32)
   variables = module.init(KEY, x, train=False)
@@ -77,7 +77,7 @@ def _train(x, stats=None, **params):
 
 
 def test_by_hand():
-  """1, 2, 3, 6: mean 3, variance 14 / 4 biased and 14 / 3 unbiased."""
+  """1, 2, 3, 6 have mean 3 and variance 14 / 4, or 14 / 3 unbiased."""
   x = jnp.array([1.0, 2.0, 3.0, 6.0]).reshape(2, 2, 1, 1)
   y, stats = _train(
       x,
@@ -103,7 +103,7 @@ def test_evaluation_uses_the_running_statistics():
 
 
 def test_variance_survives_a_large_mean():
-  """E[x^2] - E[x]^2 would be 0 in float32 for mean 1000 and deviation 0.01."""
+  """E[x^2] - E[x]^2 in float32 would be 0 for mean 1000 and deviation 0.01."""
   noise = np.random.default_rng(0).normal(size=(4, 5, 6, 2))
   x = jnp.asarray(1000 + 0.01 * noise, jnp.float32)
   _, stats = _train(x)
@@ -126,7 +126,7 @@ def test_a_single_value_does_not_divide_by_zero():
 
 
 def test_bfloat16_input_is_reduced_in_float32():
-  """A bfloat16 sum of 4096 ones would stop at 256."""
+  """A bfloat16 sum of 4,096 ones would stop at 256."""
   x = jnp.ones((1, 64, 64, 1), jnp.bfloat16)
   y, stats = _train(x)
   assert y.dtype == jnp.bfloat16 and stats['mean'].dtype == jnp.float32
@@ -134,7 +134,7 @@ def test_bfloat16_input_is_reduced_in_float32():
 
 
 def test_gradients_flow_through_the_statistics():
-  """The gradient of a normalised map has no mean and no slope."""
+  """The gradient of a normalised map has mean 0 and no component along it."""
   x = jnp.asarray(
       np.random.default_rng(1).normal(size=(2, 3, 4, 2)), jnp.float32
   )
@@ -147,7 +147,7 @@ def test_gradients_flow_through_the_statistics():
 
 
 def test_layer_norm_epsilon():
-  """Channels of +-1e-3: a variance of 1e-6 beside an epsilon of 1e-6."""
+  """Channels of +-1e-3 have a variance of 1e-6, equal to the epsilon."""
   x = jnp.array([[[[1e-3, -1e-3]]]])
   y = layers.LayerNorm().apply(
       {'params': {'scale': jnp.ones(2), 'bias': jnp.zeros(2)}}, x
@@ -173,7 +173,7 @@ def _normed(params, x):
 @pytest.mark.parametrize('use_norm', [False, True])
 @pytest.mark.parametrize('size', [(8, 12), (9, 14), (3, 2)])
 def test_embedding_matches_loops(size, use_norm):
-  """Whole patches, and patches that zeros fill up on the right and below."""
+  """Patches that reach over the right or lower edge are padded with zeros."""
   x = random_variables.image((2, *size, 3))
   module = stem.PatchEmbedding(5, 4, use_norm, jnp.float32)
   params = _params(module, x.shape)
@@ -199,7 +199,7 @@ def test_merging_matches_loops(size):
   rows, columns = (-(-extent // 2) for extent in size)
   joined = np.zeros((2, rows, columns, 12))
   for b, row, column in np.ndindex(2, *size):
-    # Of four neighbours: upper left, lower left, upper right, lower right.
+    # The order is upper left, lower left, upper right, lower right.
     place = 2 * (column % 2) + row % 2
     joined[b, row // 2, column // 2, 3 * place : 3 * place + 3] = x[
         b, row, column
@@ -215,7 +215,7 @@ def test_merging_matches_loops(size):
 
 
 def test_how_they_start():
-  """The embedding as a convolution, the merging as a linear layer."""
+  """The embedding starts as a convolution, the merging as a linear layer."""
   key = jax.random.key(0)
   embedding = stem.PatchEmbedding(64, 4, False, jnp.float32)
   init = jax.jit(embedding.init, static_argnames='train')
@@ -232,7 +232,7 @@ def test_how_they_start():
 
 
 def test_parameters_may_be_partitioned():
-  """As a user has them who lays a model over devices by names of axes."""
+  """Users who shard a model by axis names have parameters in boxes."""
   x = random_variables.image((1, 4, 4, 6))
   for module in (
       layers.Dense(6, jnp.float32),

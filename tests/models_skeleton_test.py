@@ -1,8 +1,8 @@
-"""MaSA in the skeletons of DeiT and Swin, against a forward pass in float64.
+"""Tests MaSA in the skeletons of DeiT and Swin against float64 NumPy.
 
-Written from the description of the skeletons, in plain numpy, with the
-attention of the oracle: patches, blocks of LN, attention and an FFN without
-convolution, merging of 2x2 neighbours, LN, pool, Linear.
+The reference follows the description of the skeletons, with the oracle's
+attention: patches, blocks of LN, attention and an FFN without convolution,
+merging of 2x2 neighbours, LN, pooling and a linear layer.
 """
 
 from flax import traverse_util
@@ -17,7 +17,7 @@ import gswinrmt_jax
 
 
 def _pad(x, side):
-  """Zeros on the right and below, to multiples of `side`."""
+  """Pads with zeros on the right and below, to multiples of `side`."""
   below, right = -x.shape[1] % side, -x.shape[2] % side
   return np.pad(x, ((0, 0), (0, below), (0, right), (0, 0)))
 
@@ -60,7 +60,7 @@ def _block(tree, x, heads, spread, full):
 
 
 def _forward(variables, image, *, side, depths, heads, spreads, full):
-  """Maps of the stages and logits."""
+  """Returns the maps of the stages, and the logits."""
   params, out = oracle.nest(variables)['params'], {}
   x = _embed(params['stem'], np.asarray(image, np.float64), side)
   for stage, depth in enumerate(depths, start=1):
@@ -136,5 +136,5 @@ def test_model_agrees_with_numpy(name, size, widths, reference):
     np.testing.assert_allclose(
         actual_maps[stage], expected, rtol=0, atol=5e-5, err_msg=stage
     )
-  assert np.std(logits) > 0.5  # what the tolerance is to be measured by
+  assert np.std(logits) > 0.5  # the scale for the tolerance
   np.testing.assert_allclose(actual, logits, rtol=0, atol=1e-5)

@@ -241,9 +241,7 @@ def test_swat_matches_loops(window, shift, impl):
   maps = _maps(0)
   query, key, value = map(jnp.asarray, maps)
   with ops.implementations(attention=impl):
-    actual = ops.swat(
-        query, key, value, *_tables(), window=window, shift=shift
-    )
+    actual = ops.swat(query, key, value, *_tables(), window=window, shift=shift)
   np.testing.assert_allclose(actual, _swatted(maps, window, shift), atol=2e-6)
 
 

@@ -1,4 +1,4 @@
-"""One program for each shape, and implementations equal to their equations."""
+"""Tests equations: shared programs, and implementations that equal them."""
 
 import chex
 import jax
@@ -16,7 +16,7 @@ _EQUATIONS = {
     for name, value in vars(ops).items()
     if isinstance(value, Equation)
 }
-# Arguments by which an implementation differs inside: (shapes, options).
+# Arguments that take each path of an implementation: (shapes, options).
 _CASES = {
     'patches': [
         ([(2, 4, 6, 3), (3, 3, 3, 5)], {'stride': 2}),
@@ -28,12 +28,12 @@ _CASES = {
         for size, shape in [
             (5, (2, 4, 5, 3)),
             (3, (2, 1, 2, 3)),  # smaller than the kernel
-            (5, (2, 2, 3, 128)),  # groups of channels, by rows
-            (3, (2, 4, 6, 32)),  # groups of channels, by maps
+            (5, (2, 2, 3, 128)),  # channel groups, by rows
+            (3, (2, 4, 6, 32)),  # channel groups, by maps
             (3, (2, 12, 7, 3)),  # six rows at a time
             (5, (2, 16, 5, 3)),  # eight rows at a time
             (3, (5, 2, 33, 3)),  # five images at a time
-            (3, (1, 11, 7, 3)),  # no way to divide it
+            (3, (1, 11, 7, 3)),  # indivisible
         ]
     ],
 }
@@ -41,7 +41,7 @@ _CASES = {
 
 @pytest.mark.parametrize('seam', _EQUATIONS.values(), ids=_EQUATIONS)
 def test_every_implementation_is_its_equation(seam):
-  """Values and gradients, in float64; once, gradients of gradients."""
+  """Values and gradients, in float64; second derivatives in the first case."""
   rng = np.random.default_rng(0)
   for other in seam.implementations:
     for index, (shapes, options) in enumerate(_CASES[other.name]):
@@ -87,14 +87,14 @@ _ARRAYS = np.ones((1, 8, 8, 4), np.float32), np.ones((3, 3, 1, 4), np.float32)
 
 
 def _grouped(platform):
-  """Whether forward and backward are XLA's convolutions on a device."""
+  """Returns whether a device runs XLA's convolutions."""
   traced = jax.jit(jax.value_and_grad(_conv, (0, 1))).trace(*_ARRAYS)
   text = traced.lower(lowering_platforms=(platform,)).as_text()
   return 'stablehlo.convolution' in text
 
 
 def test_a_program_uses_the_implementation_for_its_device():
-  """However it was traced, here on a CPU; a TPU computes the equations."""
+  """It is traced on a CPU here; GPU and TPU run XLA's convolutions."""
   assert not _grouped('cpu')
   assert _grouped('cuda') and _grouped('tpu')
 
@@ -139,7 +139,7 @@ def test_an_unknown_choice_is_refused(name):
 
 
 def test_an_exported_program_serves_all_devices():
-  """With its gradient, and implementations inside; run here."""
+  """The exported gradient, with implementations inside, runs here."""
   gradient = jax.jit(jax.grad(_conv, (0, 1)))
   program = export.export(gradient, platforms=('cpu', 'cuda', 'tpu'))(*_ARRAYS)
   program = export.deserialize(program.serialize(vjp_order=0))
@@ -151,7 +151,7 @@ def test_an_exported_program_serves_all_devices():
 
 @pytest.fixture(name='scaled')
 def _scaled():
-  """Returns an equation that lists what it was traced for."""
+  """Returns an equation that records the arguments it is traced with."""
   seen = []
 
   @equation

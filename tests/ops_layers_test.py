@@ -1,4 +1,4 @@
-"""Convolutions, norms, GELU and biases: values, gradients, dtypes."""
+"""Tests convolutions, norms, GELU and biases against NumPy and loops."""
 
 import math
 
@@ -16,7 +16,7 @@ SCALE, BIAS = RNG.normal(size=(2, 6))
 
 
 def _wave(function):
-  """Not a square or a sum of a norm, whose gradients vanish."""
+  """Returns sin of the outputs; sums or squares of norms have no gradient."""
   return lambda *arrays: jnp.sin(function(*map(jnp.asarray, arrays)))
 
 
@@ -55,7 +55,7 @@ def test_scale_channels_multiplies_each():
     ],
 )
 def test_a_sum_over_many_tokens_does_not_stop_growing(function):
-  """In bfloat16 it would end at 1,024 or 2,048, and flax's bias at 8,192."""
+  """In bfloat16 it would stop at 1,024 or 2,048, and Flax's bias at 8,192."""
   x, bias = jnp.ones((8, 56, 56, 4), jnp.bfloat16), jnp.zeros(4)
   y, pull = jax.vjp(function, x, bias)
   dx, dbias = pull(jnp.ones_like(y))
@@ -75,7 +75,7 @@ def test_gelu_is_x_times_the_normal_distribution():
 
 
 def test_the_tails_of_gelu():
-  """Below, what is left is smaller than the rounding of one."""
+  """In the lower tail the values are below the rounding error of 1."""
   x = jnp.array([-40.0, -6.0, 6.0, 40.0])
   np.testing.assert_allclose(ops.gelu(x), [0, 0, 6, 40], atol=1e-6)
   slopes = jax.vmap(jax.grad(ops.gelu))(x)
@@ -121,7 +121,7 @@ def test_batch_norm():
 
 @pytest.mark.parametrize('mean', [0.0, 1e4, -1e4])
 def test_layer_norm_of_a_mean_that_is_large_beside_the_deviation(mean):
-  """Where `E[x^2] - E[x]^2` in float32 has not one digit left."""
+  """`E[x^2] - E[x]^2` in float32 would have no correct digit."""
   x = jnp.float32(X + mean)
   expected = _normalized(np.float64(x), -1, 1e-6)
   affine = ops.layer_norm(x, jnp.ones(6), jnp.zeros(6))
@@ -130,7 +130,7 @@ def test_layer_norm_of_a_mean_that_is_large_beside_the_deviation(mean):
 
 @pytest.mark.parametrize('channel', [0, 3])
 def test_layer_norm_with_an_outlier(channel):
-  """A pass that took the first channel off was 2e-2 off with one there."""
+  """Subtracting the first channel would give an error of 2e-2."""
   x = X[0, 0] + 100
   x[:, channel] = 1e5
   x = np.float32(x)
@@ -140,7 +140,7 @@ def test_layer_norm_with_an_outlier(channel):
 
 
 def test_batch_statistics_with_an_outlier_in_the_corner():
-  """A pass that took the first pixel off was 5e-4 off with one there."""
+  """Subtracting the first pixel would give an error of 5e-4."""
   x = np.float32(RNG.normal(size=(2, 28, 28, 3)))
   x[:, 0, 0] = 1e4
   mean, variance = ops.batch_statistics(jnp.asarray(x))
@@ -150,7 +150,7 @@ def test_batch_statistics_with_an_outlier_in_the_corner():
 
 
 def test_batch_statistics_of_images_far_from_each_other_and_from_zero():
-  """In float32, E[x^2] - E[x]^2 would be off by a tenth and more."""
+  """In float32, E[x^2] - E[x]^2 would be off by 10 % or more."""
   offsets = 1000 + np.array([-0.5, 0.0, 0.5])[:, None, None, None]
   x = np.float32(offsets + 0.01 * X)
   mean, variance = ops.batch_statistics(jnp.asarray(x))
@@ -199,7 +199,7 @@ def test_a_gradient_keeps_the_input_alone(function):
 
 
 def _convolved(x, kernel, stride):
-  """By loops; depthwise where the kernel has one input channel."""
+  """Convolves by loops; depthwise if the kernel has one input channel."""
   radius = kernel.shape[0] // 2
   height, width = x.shape[1:3]
   rows, columns = -(-height // stride), -(-width // stride)
@@ -234,7 +234,7 @@ def test_depthwise_conv_matches_loops(size, depthwise):
 
 
 def test_stride_two_pads_both_sides():
-  """All ones over 4x4: the corner sees 4 taps, an edge 6, the inside 9."""
+  """On 4x4 ones the corner sees 4 taps, an edge 6 and the inside 9."""
   y = ops.conv3x3(jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 1)), stride=2)
   np.testing.assert_array_equal(y[0, :, :, 0], [[4, 6], [6, 9]])
 

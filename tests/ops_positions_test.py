@@ -1,4 +1,4 @@
-"""Rotation against complex numbers; decay rates and slopes by hand."""
+"""Tests rotations against complex numbers, rates and slopes by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ def _halves(x):
 
 
 def test_frequencies():
-  """RMT's include the end point, the usual ones do not."""
+  """RMT's frequencies include the end point, the usual ones do not."""
   np.testing.assert_allclose(
       positions.interleaved_frequencies(6), [1, 1e-2, 1e-4], rtol=1e-12
   )
@@ -56,7 +56,7 @@ def test_channels_half_a_head_apart_turn_by_the_sum_of_row_and_column():
 
 @pytest.mark.parametrize('rotate', [_interleaved, _halves])
 def test_scores_depend_on_differences_of_position_only(rotate):
-  """Those along a row are the same in every row, and those along a column."""
+  """Scores along a row are equal in every row, likewise along columns."""
   query, key = (jnp.broadcast_to(_x(i)[:, :1, :1], _x().shape) for i in (1, 2))
 
   def scores(equation):
@@ -74,7 +74,7 @@ def test_scores_depend_on_differences_of_position_only(rotate):
 
 @pytest.mark.parametrize('platform', ['cpu', 'cuda', 'tpu'])
 def test_every_device_rotates_by_one_program(platform):
-  """It used to pair other channels on a GPU than on a CPU."""
+  """It once paired different channels on a GPU than on a CPU."""
   x = jnp.asarray(_x())
   traced = jax.jit(_interleaved).trace(x)
   text = traced.lower(lowering_platforms=(platform,)).as_text()
@@ -82,7 +82,7 @@ def test_every_device_rotates_by_one_program(platform):
 
 
 def test_large_positions_keep_their_precision():
-  """At position 3135 a table made in float32 would be off by 1e-4."""
+  """At position 3135 a table computed in float32 would be off by 1e-4."""
   x = jnp.ones((1, 2, 1, 1, 4), jnp.float32)
   actual = positions.rotate_interleaved(x, stride=3135)[0, 1, 0, 0]
   expected = [

@@ -1,4 +1,4 @@
-"""Windows: sizes, masks and partition, against the official Swin masks."""
+"""Tests window sizes, masks and partition against the official Swin masks."""
 
 import pathlib
 
@@ -10,7 +10,7 @@ import pytest
 
 from gswinrmt_jax.ops import windows
 
-# Computed with the official Swin code: what its mask lets attend, per axis.
+# Computed with the official Swin code: the pairs that its masks allow.
 _OFFICIAL = np.load(pathlib.Path(__file__).parent / 'data' / 'swin_masks.npz')
 _CASES = (
     (8, 8, 4, 2),
@@ -45,7 +45,7 @@ def test_block_index_by_hand():
   np.testing.assert_array_equal(
       windows.block_index(position, 4, 0), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
   )
-  # Shifted by 1: the first token alone, then fours from position 1.
+  # Shifted by 1: the first token alone, then blocks of four.
   np.testing.assert_array_equal(
       windows.block_index(position, 4, 1), [-1, 0, 0, 0, 0, 1, 1, 1, 1, 2]
   )
@@ -77,7 +77,7 @@ def test_both_axes_together_give_the_official_mask(height, width, size, shift):
 @pytest.mark.parametrize(('height', 'width', 'size', 'shift'), _CASES)
 def test_bands_join_exactly_the_official_regions(height, width, size, shift):
   region = _OFFICIAL[f'mask/H{height}_W{width}_M{size}_s{shift}/region']
-  # Along a row the region changes with the column only, and the reverse.
+  # Along a row the region changes with the column only, and vice versa.
   for line, extent in ((region[0], width), (region[:, 0], height)):
     np.testing.assert_array_equal(
         windows.band_mask(extent, size, shift), line[:, None] == line[None, :]
@@ -121,7 +121,7 @@ def test_merge_undoes_partition(height, width, size, data):
 
 
 def test_partition_by_hand():
-  """A 2x3 map, windows 2x2, shift (0, 1): columns 1 2 | pad 0."""
+  """A 2x3 map in 2x2 windows, shifted by (0, 1): columns 1 2 | pad 0."""
   x = jnp.array([[1, 2, 3], [4, 5, 6]]).reshape(1, 2, 3, 1, 1)
   cut = windows.partition(x, (2, 2), (0, 1))[..., 0, 0]
   np.testing.assert_array_equal(cut, [[[2, 3], [5, 6]], [[0, 1], [0, 4]]])

@@ -1,13 +1,14 @@
-r"""The three models once more, in float64 numpy, written from the papers alone.
+r"""The three models in float64 NumPy, written independently from the papers.
 
 `forward` computes RMT, Gated-SwinRMT-Retention and Gated-SwinRMT-SWAT from the
-image to the logits in evaluation mode. It shares no line with the package and
-does the opposite of it wherever there is a choice: shifted windows are the
-Swin sequence (pad, roll, cut, mask, undo), windows, rows and columns are loops,
-and nothing is fused. Its own tests are in `oracle_test.py`.
+image to the logits in evaluation mode. It shares no line with the package and,
+where there is a choice, does the opposite: shifted windows follow Swin (pad,
+roll, cut, mask, undo); windows, rows and columns are loops; nothing is fused.
+Its own tests are in `oracle_test.py`.
 
-Letters: b batch, h w rows and columns, c channels, n heads, d channels of one
-head, l positions on a line; a capital is the key side (`l` asks, `L` is asked).
+Axis letters: b batch, h w rows and columns, c channels, n heads, d channels per
+head, l positions on a line. A capital letter is the key side: `l` indexes
+queries, `L` keys.
 """
 
 import itertools
@@ -30,7 +31,7 @@ def silu(x):
 
 
 def gelu(x):
-  """Exact: x times the normal distribution function."""
+  """Computes the exact GELU, x times the normal distribution function."""
   return 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)))
 
 
@@ -45,13 +46,13 @@ def layer_norm(tree, x):
 
 
 def batch_norm(tree, statistics, x):
-  """Evaluation mode: the running statistics."""
+  """Normalises with the running statistics, as in evaluation mode."""
   x = (x - statistics['mean']) / np.sqrt(statistics['var'] + 1e-5)
   return x * tree['scale'] + tree['bias']
 
 
 def conv(tree, x, stride=1, depthwise=False):
-  """A convolution padded by half the (odd) kernel on every side.
+  """Applies a convolution, padded by half the odd kernel on every side.
 
   Kernels are `[rows, columns, in, out]`; depthwise `[rows, columns, 1, c]`.
   """
@@ -75,13 +76,16 @@ def conv(tree, x, stride=1, depthwise=False):
 
 
 def fixed_log_decay(num_heads, decay_range):
-  """RMT Eq. 8, with a = 2 and r = b - a: gamma_n = 1 - 2^(-2 - r n / N)."""
+  """Returns log(gamma_n), gamma_n = 1 - 2^(-2 - r n / N).
+
+  This is RMT Eq. 8 with a = 2 and r = b - a.
+  """
   exponent = -2.0 - decay_range * np.arange(num_heads) / num_heads
   return np.log(1.0 - 2.0**exponent)
 
 
 def alibi_slopes(num_heads):
-  """-1/2, +1/2, -1/4, +1/4, ...; a last head without partner gets 0."""
+  """Returns -1/2, +1/2, -1/4, +1/4, ...; an unpaired last head gets 0."""
   slopes = np.zeros(num_heads)
   for k in range(1, num_heads // 2 + 1):
     slopes[2 * k - 2] = -(2.0**-k)
@@ -90,9 +94,9 @@ def alibi_slopes(num_heads):
 
 
 def rotate_pairs(x, position):
-  """Theta-shift RoPE (Eq. 4): channels 2m, 2m+1 turn by one angle.
+  """Applies theta-shift RoPE (Eq. 4) to channel pairs 2m, 2m + 1.
 
-  The schedule is RMT's: 10000^-t, t from 0 to 1 *inclusive* in d/2 steps.
+  The d/2 frequencies are RMT's: 10000^-t, with t from 0 to 1 *inclusive*.
 
   `x` is `[b *positions n d]`, `position` is `[*positions]`.
   """
@@ -107,7 +111,10 @@ def rotate_pairs(x, position):
 
 
 def rotate_halves(x, position):
-  """Standard RoPE: channels j and j + d/2 turn by position 10000^(-2j/d)."""
+  """Applies standard RoPE to channels j and j + d/2.
+
+  The angle is position 10000^(-2j/d).
+  """
   out = np.empty_like(x)
   half = x.shape[-1] // 2
   for j in range(half):
@@ -122,7 +129,7 @@ def rotate_halves(x, position):
 
 
 def masked_softmax(scores, allowed):
-  """Softmax over the allowed keys; zeros for a query that has none."""
+  """Computes softmax over the allowed keys; zeros for a query without any."""
   weights = np.zeros_like(scores)
   for query, keys in enumerate(allowed):
     if keys.any():
@@ -133,16 +140,20 @@ def masked_softmax(scores, allowed):
 
 
 def softmax_line(query, key, value, allowed, distance, log_decay):
-  """softmax(q k / sqrt(d) + distance log gamma) v (Eq. 3) of `[b l n d]`."""
+  """Computes softmax(q k / sqrt(d) + distance log gamma) v (Eq. 3).
+
+  Query, key and value are `[b l n d]`.
+  """
   scores = np.einsum('blnd,bLnd->bnlL', query, key) / math.sqrt(query.shape[-1])
   scores = scores + distance * log_decay[:, None, None]
   return np.einsum('bnlL,bLnd->blnd', masked_softmax(scores, allowed), value)
 
 
 def sigmoid_line(query, key, value, allowed, log_decay):
-  """sigmoid(q k + slope (i - j)) / w_s gamma^|i - j| v (Eq. 7), `[b l n d]`.
+  """Computes sigmoid(q k + slope (i - j)) / w_s gamma^|i - j| v (Eq. 7).
 
-  The window size w_s is the length of the line.
+  Query, key and value are `[b l n d]`; the window size w_s is the length of the
+  line.
   """
   length, num_heads = query.shape[1:3]
   index = np.arange(length)
@@ -159,9 +170,9 @@ def sigmoid_line(query, key, value, allowed, log_decay):
 
 
 def effective_window(extent, window, shifted):
-  """Eq. 9 on one axis: the window, and its shift if the block is shifted.
+  """Returns the window on one axis (Eq. 9), and its shift.
 
-  `window` None is the whole axis. One window is global attention: no shift.
+  A `window` of None means the whole axis. A single window is never shifted.
   """
   if window is None or window >= extent:
     return extent, 0
@@ -169,10 +180,10 @@ def effective_window(extent, window, shifted):
 
 
 def swin_regions(height, width, windows, shifts):
-  """Swin's region ids of a padded map, in rolled coordinates, `[h w]`.
+  """Returns Swin's region ids `[h w]` of a padded map, in rolled coordinates.
 
-  Its nine slices: all but the last window, the last one up to the seam, and
-  behind the seam, on each axis. An axis that is not shifted has one region.
+  Each axis has three slices: all but the last window, the last window up to the
+  seam, and the part after the seam. An unshifted axis has one.
   """
   slices = []
   for window, shift in zip(windows, shifts, strict=True):
@@ -185,10 +196,10 @@ def swin_regions(height, width, windows, shifts):
 
 
 def attend_window(system, query, key, value, region, real, log_decay):
-  """One window `[b h w n d]`: a pass over each row, then over each column.
+  """Attends over each row, then each column, of one window `[b h w n d]`.
 
-  `region` and `real` are `[h w]`: tokens of different regions do not see each
-  other, and nobody sees a padded one. `log_decay` is `[2 n]`: width, height.
+  `region` and `real` are `[h w]`. Tokens of different regions do not see each
+  other, and no token sees a padded one. `log_decay` is `[2 n]`, width first.
   """
   height, width = region.shape
   row, column = np.indices(region.shape)
@@ -197,7 +208,7 @@ def attend_window(system, query, key, value, region, real, log_decay):
     key = rotate_pairs(key, row * width + column)
 
   def attend(line, value, rates):
-    """`line` picks a row or a column of the window."""
+    """Attends within `line`, the index of a row or column of the window."""
     allowed = region[line][:, None] == region[line][None, :]
     allowed = allowed & real[line][None, :]
     q, k, v = (x[:, *line] for x in (query, key, value))
@@ -218,7 +229,7 @@ def attend_window(system, query, key, value, region, real, log_decay):
 def attend_windows(
     system, query, key, value, log_decay, window=None, shifted=False
 ):
-  """The Swin sequence: pad, roll, cut, mask, attend, join, roll back, crop."""
+  """Attends as Swin does: pad, roll, cut, mask, attend, roll back, crop."""
   height, width = query.shape[1:3]
   window_h, shift_h = effective_window(height, window, shifted)
   window_w, shift_w = effective_window(width, window, shifted)
@@ -244,7 +255,7 @@ def attend_windows(
 
 
 def attend_all(query, key, value, log_decay):
-  """Full MaSA: all pairs of the map, decayed by their Manhattan distance."""
+  """Computes full MaSA: all pairs, decayed by their Manhattan distance."""
   batch, height, width = query.shape[:3]
   row, column = (index.ravel() for index in np.indices((height, width)))
   distance = np.abs(row[:, None] - row) + np.abs(column[:, None] - column)
@@ -263,7 +274,7 @@ def attend_all(query, key, value, log_decay):
 
 
 def attention(tree, x, config, stage, index):
-  """Projections, retention, local enhancement, gate, output projection."""
+  """Applies projections, retention, local enhancement, gate and output."""
   system = config['system']
   num_heads = config['num_heads'][stage - 1]
   heads = (*x.shape[:3], num_heads, x.shape[3] // num_heads)
@@ -321,7 +332,7 @@ def classify(params, statistics, x, head):
 
 
 def nest(variables):
-  """`{'a/b': x}` as `{'a': {'b': x}}`, in float64."""
+  """Turns `{'a/b': x}` into `{'a': {'b': x}}`, in float64."""
   tree = {}
   for path, array in variables.items():
     *parents, leaf = path.split('/')
@@ -333,17 +344,17 @@ def nest(variables):
 
 
 def forward(variables, image, config):
-  """The whole network on `[b h w 3]`.
+  """Computes the whole network.
 
   Args:
     variables: Flat: 'params/stem/conv0/kernel', 'batch_stats/stem/norm0/mean'.
-    image: Normalised, NHWC.
+    image: Normalised images `[b h w 3]`.
     config: `system` ('rmt', 'retention', 'swat'), `depths`, `num_heads`,
       `window_size`, `full_stages` (from 1; RMT only), `decay_range`, `head`
-      ('norm', 'proj'). What else a model has shows in its parameters.
+      ('norm', 'proj'). Everything else follows from the parameters.
 
   Returns:
-    'stem', 'stage1'..'stage4' (each before its downsampling) and 'logits'.
+    A dict of 'stem', 'stage1' to 'stage4' (before downsampling) and 'logits'.
   """
   tree = nest(variables)
   params, statistics = tree['params'], tree['batch_stats']
@@ -353,7 +364,7 @@ def forward(variables, image, config):
 
 
 def features(params, statistics, image, config):
-  """The maps of `forward`, from its two trees."""
+  """Returns the feature maps of `forward`, given nested variables."""
   out = {}
   x = np.asarray(image, np.float64)
   for i, stride in enumerate((2, 1, 2, 1)):  # Table 1

@@ -1,10 +1,10 @@
-"""The package against the oracle, both in float64, every parameter random.
+"""Tests the models against the oracle, both in float64, with random parameters.
 
-Sizes are chosen so that windows are partial, extents odd and maps not square;
-a stage of two or more blocks has a shifted one. Every weight differs from its
-initial value, so that a wrong detail shows in the logits: an epsilon of 1e-5 in
-the layer norms moves them by 1.2e-5 and a tanh GELU by 1.4e-4, the least of
-thirty changes that were tried, against 1.4e-14 of rounding.
+Image sizes give partial windows, odd extents and non-square maps; a stage of
+two or more blocks has a shifted one. Every parameter differs from its initial
+value, so that a wrong detail changes the logits. Of thirty changes that were
+tried, the smallest effects were 1.2e-5 (layer norm with an epsilon of 1e-5) and
+1.4e-4 (tanh GELU); rounding accounts for 1.4e-14.
 """
 
 import functools
@@ -48,7 +48,7 @@ def _model(name, window, depths):
 
 @functools.cache
 def _case(name, window, size, depths):
-  """Variables, image and the oracle's answer; once for all implementations."""
+  """Returns variables, image and the oracle's result, cached for all tests."""
   image = np.random.default_rng(size).normal(size=(2, *size, 3))
   image = image.astype(np.float32)
   variables = random_variables.flat(_model(name, window, depths), image.shape)
@@ -63,8 +63,8 @@ def _case(name, window, size, depths):
 
 
 # Stage maps of 75x106: 19x27, 10x14, 5x7, 3x4; of 64x96: 16x24, 8x12, 4x6,
-# 2x3; of 32x32: 8x8, 4x4, 2x2, 1x1. Compiling is what takes the time: models
-# are as deep as their case needs.
+# 2x3; of 32x32: 8x8, 4x4, 2x2, 1x1. Compilation dominates the time, so models
+# are only as deep as their case needs.
 @pytest.mark.parametrize(
     'name,window,size,depths,attention',
     [
@@ -95,7 +95,7 @@ def test_model_agrees_with_the_oracle(name, window, size, depths, attention):
 
 
 def test_the_equations_alone_do_so_too():
-  """Without the implementations that a CPU uses."""
+  """With the plain operations in place of the implementations for CPUs."""
   name, window, size, depths = 'retention_compact', 3, (64, 96), (2, 1, 2, 1)
   flat, image, want = _case(name, window, size, depths)
   model = _model(name, window, depths).clone(dtype=jnp.float64)
@@ -104,8 +104,8 @@ def test_the_equations_alone_do_so_too():
   np.testing.assert_allclose(logits, want['logits'], rtol=0, atol=1e-12)
 
 
-# Of the largest number, as sums round: 2e-7 to 7e-7, 1.7e-6 for the 512 terms
-# of RMT-T's logits as JAX 0.12 adds them up.
+# Errors relative to the largest value are 2e-7 to 7e-7, and 1.7e-6 for the
+# 512 terms of RMT-T's logits as JAX 0.12 sums them.
 @pytest.mark.parametrize(
     'name,window,size,depths',
     [
@@ -124,7 +124,7 @@ def test_float32_differs_by_its_rounding_only(name, window, size, depths):
 
 
 def _answer(model, flat, image):
-  """Logits and maps, everything in the model's dtype."""
+  """Returns logits and feature maps, all computed in the model's dtype."""
   variables = traverse_util.unflatten_dict(
       {path: jnp.asarray(array, model.dtype) for path, array in flat.items()},
       sep='/',

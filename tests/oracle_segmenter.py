@@ -1,7 +1,7 @@
-"""Segmenters once more, in float64 numpy: loops over pixels, bins and levels.
+"""Segmenters in float64 NumPy, with loops over pixels, bins and levels.
 
-Semantic FPN and UperNet in evaluation mode, from the description of the layers
-alone; what `oracle` is to the backbones. It shares no line with the package.
+The counterpart of `oracle` for Semantic FPN and UperNet in evaluation mode,
+written from the description of the layers. It shares no line with the package.
 """
 
 import math
@@ -11,7 +11,7 @@ import oracle
 
 
 def resized(x, height, width, rule):
-  """Resamples `[b h w c]` along both axes, one row at a time."""
+  """Resamples `[b h w c]` along both axes, one row or column at a time."""
   for axis, size in ((1, height), (2, width)):
     x = np.stack([rule(x, axis, i, size) for i in range(size)], axis)
   return x
@@ -22,7 +22,7 @@ def nearest(x, axis, i, size):
 
 
 def bilinear(x, axis, i, size):
-  """Between centres of pixels; beyond the outer ones nothing changes."""
+  """Interpolates between pixel centres; repeats the border outside them."""
   last = x.shape[axis] - 1
   place = min(max((i + 0.5) * (last + 1) / size - 0.5, 0.0), last)
   low = math.floor(place)
@@ -38,7 +38,7 @@ def pooled(x, axis, i, bins):
 
 
 def conv(tree, x):
-  """With a bias or without, zero-padded to the same size."""
+  """Applies a zero-padded convolution; its bias is optional."""
   return oracle.conv({'bias': 0.0, **tree}, x)
 
 
@@ -49,7 +49,7 @@ def conv_bn(params, statistics, name, x):
 
 
 def pyramid(params, maps):
-  """The neck: coarse maps added to finer ones, then 3x3 convolutions."""
+  """Applies the neck: adds coarse maps to finer ones, then 3x3 convolutions."""
   merged = [conv(params[f'lateral{i + 1}'], x) for i, x in enumerate(maps)]
   for i in reversed(range(len(maps) - 1)):
     size = maps[i].shape[1:3]
@@ -94,9 +94,9 @@ def auxiliary(params, statistics, maps):
 
 
 def forward(variables, image, config):
-  """Returns logits, and auxiliary ones if the model has them, of the image.
+  """Returns the logits of the image, and the auxiliary logits if any.
 
-  Arguments as of `oracle.forward`; the backbone has `feature_norm`.
+  The arguments are those of `oracle.forward`; the backbone has `feature_norm`.
   """
   tree = oracle.nest(variables)
   params, statistics = tree['params'], tree['batch_stats']

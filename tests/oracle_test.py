@@ -1,4 +1,4 @@
-"""The oracle against the authors' code, Swin's masks and numbers by hand."""
+"""Tests the oracle against the authors' code, Swin's masks and hand values."""
 
 import json
 import math
@@ -14,7 +14,7 @@ _RMT_TINY = (
     pathlib.Path(__file__).parents[2] / 'shared' / 'reference' / 'rmt_tiny.npz'
 )
 
-# Maps of Swin's published masks: height, width, window, shift.
+# Swin's published masks: height, width, window, shift.
 _SWIN_CASES = [
     (8, 8, 4, 2),
     (8, 8, 4, 1),
@@ -42,7 +42,7 @@ _TORCH_BLOCK = {
 
 
 def _module_path(module):
-  """Our path of a module of the authors' model."""
+  """Returns our path of a module of the authors' model."""
   if match := re.fullmatch(r'patch_embed\.proj\.(\d+)', module):
     index, rest = divmod(int(match[1]), 3)  # convolution, norm, activation
     return f'stem/{("conv", "norm")[rest]}{index}'
@@ -56,7 +56,7 @@ def _module_path(module):
 
 
 def _from_torch(reference):
-  """The state dict under our paths and in our layouts."""
+  """Returns the state dict under our paths and in our layouts."""
   variables = {}
   for name in reference.files:
     module, _, leaf = name.removeprefix('sd/').rpartition('.')
@@ -79,7 +79,7 @@ def _from_torch(reference):
 
 @pytest.mark.parametrize('prefix', ['', 'b/'])
 def test_rmt_agrees_with_the_authors_code(prefix):
-  """A random small model; decomposed in stages 1-2, full in stages 3-4."""
+  """For a small random model, decomposed in stages 1-2, full in stages 3-4."""
   if not _RMT_TINY.exists():
     pytest.skip(f'no {_RMT_TINY.name} beside the repository')
   with np.load(_RMT_TINY) as reference:
@@ -111,10 +111,10 @@ def test_rmt_agrees_with_the_authors_code(prefix):
 
 # ------------------------------------------------------------- Swin's own masks
 #
-# data/swin_masks.npz: made with the official Swin code (timm agrees).
-# `allowed` are packed bits of `shape` (windows, M*M, M*M), windows row by row
-# after the roll; `region` is the region of each token in original coordinates;
-# `allowed_w` and `allowed_h` are the same rule along one axis.
+# data/swin_masks.npz was generated with the official Swin code (timm agrees).
+# `allowed` has packed bits of `shape` (windows, M*M, M*M), windows row by row
+# after the roll. `region` is the region of each token in original coordinates.
+# `allowed_w` and `allowed_h` follow the same rule along one axis.
 
 
 @pytest.fixture(scope='module')
@@ -124,7 +124,7 @@ def swin_masks():
 
 
 def _same(ids):
-  """Which pairs of a flat list of ids are equal."""
+  """Returns which pairs of a flat list of ids are equal."""
   return ids[:, None] == ids[None, :]
 
 
@@ -149,11 +149,11 @@ def test_masks_are_swins(swin_masks, height, width, window, shift):
 
 @pytest.mark.parametrize(
     'height,width,window,shift',
-    # The oracle's shift is half the window: the case of shift 1 is left out.
+    # The oracle shifts by half the window, so the case of shift 1 is left out.
     [case for case in _SWIN_CASES if case[3] == case[2] // 2],
 )
 def test_tokens_mix_with_their_region(swin_masks, height, width, window, shift):
-  """The whole sequence of steps: zero scores, no decay, mean of the region."""
+  """With zero scores and no decay, attention is the mean of the region."""
   region = swin_masks[f'mask/H{height}_W{width}_M{window}_s{shift}/region']
   value = np.random.default_rng(0).normal(size=(2, height, width, 1, 3))
   out = _mix('rmt', value, np.zeros((2, 1)), window, shifted=True)
@@ -166,7 +166,7 @@ def test_tokens_mix_with_their_region(swin_masks, height, width, window, shift):
 
 
 def _mix(system, value, log_decay, window=None, shifted=False):
-  """Windowed attention with zero queries and keys."""
+  """Applies windowed attention with zero queries and keys."""
   zero = np.zeros((*value.shape[:4], 2))
   return oracle.attend_windows(
       system, zero, zero, value, np.asarray(log_decay), window, shifted
@@ -185,7 +185,7 @@ def test_effective_windows():
 
 def test_region_ids_of_a_padded_map():
   # Seven columns and a padded one, M = 4, rolled by 2: 2 3 4 5 | 6 p 0 1.
-  # Two rows are one window: not shifted, one region.
+  # The two rows are one window: no shift, one region.
   ids = oracle.swin_regions(2, 8, (2, 4), (0, 2))
   np.testing.assert_array_equal(ids, [[0, 0, 0, 0, 1, 1, 2, 2]] * 2)
   # Five rows and a padded one, M = 3, rolled by 1: 1 2 3 | 4 p 0.
@@ -209,7 +209,7 @@ def test_region_ids_of_a_padded_map():
 )
 @pytest.mark.parametrize('axis', [1, 2])
 def test_blocks_of_an_axis(extent, window, shifted, blocks, axis):
-  """Zero scores, no decay: every token becomes the mean of its block."""
+  """With zero scores and no decay, a token becomes the mean of its block."""
   value = np.arange(extent, dtype=float) ** 2
   want = value.copy()
   for block in blocks:
@@ -306,8 +306,8 @@ def test_halves_rotate_without_the_end_point():
 
 @pytest.mark.parametrize('window,stride', [(3, 3), (None, 5)])
 def test_rows_are_one_window_width_apart(window, stride):
-  # Two channels turn by one radian per position: q k = cos(distance). Down a
-  # column the distance is the width of the *window*, also of a padded map.
+  # Two channels rotate by one radian per position, so q k = cos(distance). From
+  # row to row the distance is the width of the *window*, even on a padded map.
   ones = np.zeros((1, 2, 5, 1, 2))
   ones[..., 0] = 1.0
   value = np.zeros((1, 2, 5, 1, 1))
@@ -324,8 +324,8 @@ def test_rows_are_one_window_width_apart(window, stride):
 
 
 def test_sigmoid_of_the_decay_alone():
-  # One head has slope 0: sigmoid(0) / 3 gamma^|i - j|; the column pass over a
-  # single row is sigmoid(0) / 1.
+  # A single head has slope 0, so its weights are sigmoid(0) / 3 gamma^|i - j|.
+  # The column pass over a single row multiplies by sigmoid(0) / 1.
   value = np.eye(3)[None, None, :, None]
   out = _mix('swat', value, np.log([[1 / 2], [1 / 3]]))
   index = np.arange(3)
@@ -350,7 +350,7 @@ def test_slope_times_query_minus_key():
 
 
 def test_window_size_divides_also_in_partial_regions():
-  # Five columns, M = 4: the last token is alone and still divided by four.
+  # Of five columns, M = 4, the last is alone but still divided by four.
   out = _mix('swat', np.ones((1, 1, 5, 1, 1)), np.zeros((2, 1)), 4)
   want = [1 / 4, 1 / 4, 1 / 4, 1 / 4, 1 / 16]  # n sigmoid(0) / 4 sigmoid(0)
   np.testing.assert_allclose(out.ravel(), want)
@@ -369,8 +369,8 @@ def test_swat_scores_are_not_scaled():
 
 
 def test_swat_rotates_by_the_index_along_each_axis():
-  # Two channels, one radian per step. Only the last token of each axis has a
-  # value, so its weight at token 0 is sigmoid(cos(distance)) / w_s.
+  # Two channels, one radian per step. Only the last token of both axes has a
+  # value; its weight at token 0 is sigmoid(cos(distance)) / w_s per axis.
   ones = np.zeros((1, 3, 4, 1, 2))
   ones[..., 0] = 1.0
   value = np.zeros((1, 3, 4, 1, 1))
@@ -388,7 +388,7 @@ def _linear(kernel, bias=(0.0, 0.0)):
 
 
 def _attention_tree(**more):
-  """Two channels, one head; value = input, 5x5 kernels of 0.25."""
+  """Returns a tree with value = input and 5x5 kernels of 0.25; two channels."""
   return {
       'query': _linear(np.zeros((2, 2))),
       'key': _linear(np.zeros((2, 2))),
@@ -406,8 +406,8 @@ def _attention_tree(**more):
 
 def test_retention_module_on_one_pixel():
   # v = (4, 8); LCE: 5x5 -> (1.5, 3), pointwise -> (6, 1.5); sum (10, 9.5).
-  # Gate logits ln 3 and 0, from the input: times 3/4 and 1/2; bias of the
-  # output projection last.
+  # Gate logits ln 3 and 0, from the input: times 3/4 and 1/2. The output
+  # projection's bias comes last.
   gate = _linear([[math.log(3) / 4, 0], [0, 0]])
   config = {'system': 'retention', 'num_heads': (1,), 'window_size': 4}
   out = oracle.attention(
@@ -447,7 +447,7 @@ def test_odd_blocks_are_shifted_and_decay_is_a_logit():
       out=_linear(np.eye(2) * 2),
       decay_logit=np.array([[0.0], [9.0]]),  # the second row is the height's
   )
-  # Gate sigmoid(0) times 2 is 1: the output is the attention alone.
+  # The gate's sigmoid(0) times 2 is 1, so the output is the attention alone.
   config = {'system': 'retention', 'num_heads': (1,), 'window_size': 4}
   x = np.zeros((1, 1, 5, 2))
   x[0, 0, 4] = 7.0  # the last token
@@ -473,7 +473,7 @@ def test_convolutions_are_padded_on_both_sides():
 
 
 def test_convolutions_correlate():
-  """The kernel's first row sees the row above, its first column the left."""
+  """The kernel's first row sees the row above; flipped, it would not."""
   kernel = np.zeros((3, 3, 1, 2))
   kernel[0, 1, 0] = [1, 10]
   kernel[1, 0, 0] = [2, 20]
@@ -492,7 +492,8 @@ def test_gelu_is_exact():
 
 
 def test_epsilons():
-  # Values of deviation 1e-3 show 1e-6; a variance of 3e-5 shows 1e-5.
+  # Values of standard deviation 1e-3 reveal LN's 1e-6, variances of 3e-5 BN's
+  # 1e-5.
   tree = {'scale': np.array([2.0, 2.0]), 'bias': np.array([1.0, 1.0])}
   out = oracle.layer_norm(tree, np.array([1e-3, -1e-3]))
   np.testing.assert_allclose(out, [1 + 2**0.5, 1 - 2**0.5])
@@ -503,9 +504,9 @@ def test_epsilons():
 
 
 def test_feed_forward_norm_is_on_the_branch():
-  # One hidden pixel, two channels: h = gelu(u); LN makes +-1 of the branch.
+  # One pixel, two channels: h = gelu(x), and LN maps the branch to +-1.
   kernel = np.zeros((3, 3, 1, 2))
-  kernel[1, 1] = 1e6  # so large that LN's epsilon is gone
+  kernel[1, 1] = 1e6  # so large that LN's epsilon vanishes
   tree = {
       'up': _linear(np.eye(2)),
       'position': {'kernel': kernel, 'bias': np.zeros(2)},
@@ -521,7 +522,7 @@ def test_feed_forward_norm_is_on_the_branch():
 
 
 def test_heads():
-  # LN makes (1, -1) and (-1, 1) of the two pixels: they cancel in the mean.
+  # LN maps the two pixels to (1, -1) and (-1, 1), which cancel in the mean.
   params = {
       'norm': {'scale': np.array([2.0, 2.0]), 'bias': np.array([1.0, 0.0])},
       'head': _linear([[1, 10, 100], [0, 5, 7]], [0.5, 0, 0]),
@@ -530,7 +531,7 @@ def test_heads():
   out = oracle.classify(params, {}, x, 'norm')
   np.testing.assert_allclose(out, [[1.5, 10, 100]])
 
-  # BN of running statistics: ln 3 and 0; SiLU: 3/4 ln 3 and 0; their mean.
+  # BN gives ln 3 and 0, SiLU 3/4 ln 3 and 0; the head sees their mean.
   params = {
       'proj': _linear([[2.0], [0.0]], [1.0]),
       'proj_norm': {'scale': np.array([1.0]), 'bias': np.array([0.0])},

@@ -1,4 +1,4 @@
-"""What is released: wheel and sdist have what they must, and the wheel runs."""
+"""Tests that wheel and sdist are complete, and that the wheel runs."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ import pytest
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _NEEDED = 'building needs hatchling (extra: test)'
-# Of the package besides Python files.
+# Files of the package other than Python.
 _DATA = {
     'gswinrmt_jax/py.typed',
     'gswinrmt_jax/data/digits.npz',
@@ -26,7 +26,7 @@ _DATA = {
 
 
 def _build(target, folder):
-  """Builds and returns a distribution, without another environment."""
+  """Builds a distribution in this environment; returns its path."""
   pytest.importorskip('hatchling', reason=_NEEDED)
   program = (
       'import sys; from hatchling import build; '
@@ -49,7 +49,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def installed(wheel, tmp_path_factory):
-  """A folder with the package as pip would put it into site-packages."""
+  """Returns a folder with the package as pip would install it."""
   folder = tmp_path_factory.mktemp('site')
   with zipfile.ZipFile(wheel) as archive:
     archive.extractall(folder)
@@ -111,7 +111,7 @@ def test_the_sdist_builds_tests_and_tells(tmp_path):
 
 
 def _run(installed, folder, *words):
-  """Runs the installed package in a folder; returns what it prints."""
+  """Runs the installed package in a folder; returns its output."""
   done = subprocess.run(
       [sys.executable, *words],
       cwd=folder,

@@ -1,4 +1,4 @@
-"""Neighbours in a batch, against loops."""
+"""Tests swaps between neighbours in a batch against loops."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,5 +26,5 @@ def test_inside_of_the_box_is_the_partners(count):
   for i, row, column in np.ndindex(count, 2, 3):
     source = _order(count)[i] if box[row, column] else i
     np.testing.assert_array_equal(mixed[i, row, column], x[source, row, column])
-  # The same box brings everything back.
+  # Swapping the same box again restores everything.
   np.testing.assert_array_equal(pairs.swap_inside(mixed, jnp.asarray(box)), x)

@@ -1,4 +1,4 @@
-"""The table of parameter counts, and the names that checkpoints rely on."""
+"""Tests parameter counts, and the names that checkpoints rely on."""
 
 from flax import traverse_util
 import jax
@@ -10,10 +10,10 @@ from gswinrmt_jax import ops
 from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.models.dense.segmenter import create_segmenter
 
-# name -> (classes, parameters). The first seven are the released RMT's (those
-# with a dense head as its logs of B and L have it); the next three are derived
-# below; of the other six the paper prints 11.5, 15.3, 15.3, 77.4, 78.1 and 78.6
-# million.
+# name -> (classes, parameters). The first seven are the released RMT models;
+# counts with a dense head agree with the released logs of B and L. The next
+# three are derived below. For the other six the paper prints 11.5, 15.3, 15.3,
+# 77.4, 78.1 and 78.6 million.
 COUNTS = {
     'rmt_t': (1000, 14_334_216),
     'rmt_s': (1000, 26_967_240),
@@ -66,9 +66,10 @@ def test_parameter_count(name):
     ],
 )
 def test_parameter_count_of_the_released_segmenters(name, head, count):
-  """For the 150 classes of ADE20K, with UperNet's auxiliary head.
+  """For the 150 classes of ADE20K; UperNet has its auxiliary head.
 
-  RMT's paper prints 17.0, 30, 57 and 98, and 56, 83 and 125 million.
+  RMT's paper prints 17.0, 30, 57 and 98 million for Semantic FPN, and 56, 83
+  and 125 million for UperNet.
   """
   model = create_segmenter(name, head=head, num_classes=150)
   params = factory.variable_shapes(model, (32, 32, 3))['params']
@@ -76,7 +77,7 @@ def test_parameter_count_of_the_released_segmenters(name, head, count):
 
 
 def _plain_block(c):
-  """Two LNs; query, key, value, out; an FFN of 4 c: 12 c^2 + 13 c."""
+  """Counts two LNs, four projections, an FFN of width 4 c: 12 c^2 + 13 c."""
   norms, attention = 2 * 2 * c, 4 * (c * c + c)
   return norms + attention + (4 * c * c + 4 * c) + (4 * c * c + c)
 
@@ -86,7 +87,7 @@ def _head(c):
 
 
 def test_the_count_of_the_deit_skeleton_by_hand():
-  """DeiT-S has a class token and 14 x 14 + 1 positions more."""
+  """DeiT-S also has a class token and 14 x 14 + 1 position embeddings."""
   embedding = 16 * 16 * 3 * 384 + 384
   count = embedding + 12 * _plain_block(384) + _head(384)
   assert count == COUNTS['rmt_deit_s'][1]
@@ -101,7 +102,7 @@ def test_the_count_of_the_deit_skeleton_by_hand():
     ],
 )
 def test_the_counts_of_the_swin_skeletons_by_hand(name, depths, published):
-  """Swin has a bias per head and distance in its windows of 7 x 7 more."""
+  """Swin also has a bias per head and relative position in 7 x 7 windows."""
   widths, heads = (96, 192, 384, 768), (3, 6, 12, 24)
   count = 4 * 4 * 3 * 96 + 96 + 2 * 96  # embedding and its LN
   count += sum(d * _plain_block(c) for d, c in zip(depths, widths, strict=True))
@@ -151,7 +152,7 @@ def test_names_of_a_plain_skeleton():
 
 
 def test_names_of_a_gated_block():
-  """An interface: old checkpoints and the weight-decay mask go by it."""
+  """Old checkpoints and the weight-decay mask rely on these names."""
   tree = traverse_util.flatten_dict(
       _shapes('retention_compact', 10)['params'], sep='/'
   )

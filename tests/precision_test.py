@@ -1,9 +1,9 @@
-"""bfloat16 against float32: how far apart they may be, and why.
+"""Tests bfloat16 against float32, with error bounds from counted roundings.
 
-Rounding to bfloat16 errs by at most u = 2^-8, relatively. A result that passed
-through K roundings, each of an independent sign, is off by about sqrt(K) u of
-its size. Layer norms keep later blocks from amplifying it much; the bounds
-below allow three times sqrt(K) u, a quarter of the certain bound K u.
+Rounding to bfloat16 has a relative error of at most u = 2^-8. After K roundings
+with errors of independent sign, the relative error is about sqrt(K) u. Layer
+norms keep later blocks from amplifying it much. The bounds below allow
+3 sqrt(K) u, a quarter of the certain bound K u.
 """
 
 import functools
@@ -25,7 +25,7 @@ from gswinrmt_jax.runs import run_folder
 
 U = 2.0**-8
 
-# On the longest path. Stem: four convolutions, biases, norms, three GELUs.
+# Roundings on the longest path. Stem: 4 convolutions, biases, norms; 3 GELUs.
 # Block: position convolution 3 (taps, bias, sum); attention: norm, projection
 # and bias, rotation, weights and result of two passes, LCE 4, sum, gate 2,
 # output 2, LayerScale, sum: 18; FFN: norm, up 2, GELU, convolution 2, norm,
@@ -45,7 +45,7 @@ def _relative(actual, expected):
 
 
 def test_trained_model():
-  """The weights of the golden run, on the digits' test images."""
+  """With the weights of the golden run, on test images of the digits."""
   folder = pathlib.Path(__file__).parent / 'data' / 'golden_run'
   config = run_folder.load_config(folder)
   info = datasets.info('digits')
@@ -67,7 +67,7 @@ def test_trained_model():
     apply = jax.jit(functools.partial(model.apply, train=False))
     logits[dtype] = apply(variables, x)
   error = _relative(logits['bfloat16'], logits['float32'])
-  # One norm and the pooling more.
+  # One norm and the pooling round too.
   assert U / 8 < error < 3 * np.sqrt(_ROUNDINGS + 2) * U
 
 
@@ -81,7 +81,7 @@ def test_trained_model():
     ],
 )
 def test_model(name, start):
-  """As initialised, and with every parameter of order one."""
+  """With initial weights, and with every parameter of order one."""
   models = {
       dtype: gswinrmt_jax.create_model(
           name, num_classes=5, dtype=dtype, window_size=0, **_SIZES
@@ -108,12 +108,11 @@ def test_model(name, start):
 @pytest.mark.parametrize('size', [1.0, 30.0])
 @pytest.mark.parametrize('form', ['softmax', 'sigmoid'])
 def test_attention_with_large_scores_and_slow_decay(form, size, gamma):
-  """Inputs exact in bfloat16, scores to 900: only four roundings are left.
+  """Scores of up to 900 must not be rounded to bfloat16: 900 u exceeds 1.
 
-  Those of the weights and of the result in each pass. Weights are positive, so
-  a result errs by at most 2 u of the mean |V| under the same weights, a pass,
-  which the pass over |V| gives. Scores rounded to bfloat16 would be off by
-  900 u, which is more than 1.
+  The inputs are exact in bfloat16, so four roundings remain: of the weights and
+  of the result in each pass. Weights are positive, so each pass errs by at most
+  2 u of the mean |V| under the same weights, which attention over |V| gives.
   """
   shape = (2, 5, 7, 3, 4)
   query, key, value = (
@@ -138,4 +137,4 @@ def test_attention_with_large_scores_and_slow_decay(form, size, gamma):
   error = jnp.abs(attend(value, jnp.bfloat16) - attend(value, jnp.float32))
   bound = 4 * U * (1 + 4 * U) * attend(jnp.abs(value), jnp.float32)
   assert (error <= bound + 1e-7).all()
-  assert (error > bound / 20).any()  # It did run in bfloat16.
+  assert (error > bound / 20).any()  # It does run in bfloat16.

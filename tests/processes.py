@@ -1,4 +1,4 @@
-"""Processes that tests start, and what is left of them."""
+"""Helpers for the processes that tests start or leave behind."""
 
 import pathlib
 import signal
@@ -8,10 +8,10 @@ import time
 
 
 def child_of_killed(program: str) -> int:
-  """Returns the number of a process whose parent was killed.
+  """Returns the PID of a process whose parent was killed.
 
   Args:
-    program: Of the parent: begins a process, prints its number, and kills
+    program: Code of the parent: starts a process, prints its PID and kills
       itself.
   """
   done = subprocess.run(
@@ -22,7 +22,7 @@ def child_of_killed(program: str) -> int:
 
 
 def wait_for_end(pid: int, seconds: float = 20) -> None:
-  """Waits until a process has ended; one that nobody waited for counts."""
+  """Waits until a process has ended; a zombie counts as ended."""
   status = pathlib.Path('/proc', str(pid), 'status')
   end = time.monotonic() + seconds
   while status.exists() and 'State:\tZ' not in status.read_text():

@@ -1,10 +1,10 @@
-"""What two processes agree on; `processes_test` starts it twice.
+"""Prints what two processes agree on; `distributed_processes_test` starts it.
 
   python tests/processes_program.py FILE [fails]
 
-Each writes what it finds to its FILE: to its output the library that joins
-them writes from several threads, amid lines. With `fails` the second leaves
-before the first is done.
+Each process writes its results to its own FILE, because threads of the library
+that connects them write into the middle of output lines. With `fails`, the
+second process fails before the first is done.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from gswinrmt_jax.errors import UserError
 
 
 def _whole(here, array):
-  """Returns the rows of all processes, in their order."""
+  """Returns the rows of all processes, in process order."""
   copy = jax.jit(lambda x: x, out_shardings=here.replicated)
   return np.asarray(copy(array)).tolist()
 
 
 def main(fails):
-  """Prints what each finds."""
+  """Prints what this process finds."""
   processes.start()
   index, count = processes.share()
   print('share', index, count, processes.is_first(), jax.device_count())
@@ -55,7 +55,8 @@ def main(fails):
 
 
 if __name__ == '__main__':
-  # By lines: the other's end may be this one's, too, which closes no files.
+  # Line-buffered: the end of the other process may kill this one, which then
+  # closes no files.
   with (
       open(sys.argv[1], 'w', buffering=1) as found,
       contextlib.redirect_stdout(found),

@@ -1,4 +1,4 @@
-"""What programs consist of."""
+"""Lists the equations and inner programs of a jaxpr."""
 
 import collections
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import jax.extend
 def equations(
     jaxpr: jax.extend.core.Jaxpr,
 ) -> Iterator[jax.extend.core.JaxprEqn]:
-  """Yields all equations, those of programs within at each of their calls."""
+  """Yields all equations, those of inner programs once per call."""
   for equation in jaxpr.eqns:
     yield equation
     for inner in jax.extend.core.jaxprs_in_params(equation.params):
@@ -17,7 +17,7 @@ def equations(
 
 
 def shared(jaxpr: jax.extend.core.Jaxpr) -> dict[str, tuple[int, int]]:
-  """Returns how many programs within have a name, and calls of these."""
+  """Returns, by name, the numbers of inner programs and of their calls."""
   called = collections.defaultdict(list)
   for equation in equations(jaxpr):
     if equation.primitive.name in ('jit', 'pjit'):

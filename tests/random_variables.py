@@ -1,7 +1,7 @@
-"""Variables in which nothing is neutral: every parameter differs from its init.
+"""Random variables, none with a neutral value such as a scale of 1.
 
-Made by numpy from the name alone, so that they are the same in every version
-of JAX, and the same for two models that share a parameter.
+NumPy generates them from the path alone, so they are the same in every version
+of JAX, and in two models that share a parameter.
 """
 
 import functools
@@ -25,24 +25,24 @@ def flat(model, image_shape):
 
 
 def nested(model, image_shape):
-  """Returns the same as the tree that `model.apply` takes."""
+  """Returns the variables of `flat` as the tree that `model.apply` takes."""
   return traverse_util.unflatten_dict(
       {k: jnp.asarray(v) for k, v in flat(model, image_shape).items()}, sep='/'
   )
 
 
 def image(shape):
-  """Returns a fixed normal image batch, float32."""
+  """Returns a fixed batch of normally distributed images, float32."""
   rng = np.random.default_rng(zlib.crc32(repr(shape).encode()))
   return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
 
 def _leaf(path, shape):
-  """A random parameter: activations stay of order one, nothing is neutral."""
+  """Returns a random parameter that keeps activations of order one."""
   rng = np.random.default_rng(zlib.crc32(path.encode()))
   noise = rng.normal(size=shape)
   leaf = path.rpartition('/')[2]
-  if leaf == 'kernel':  # convolutions are residual branches of smooth maps
+  if leaf == 'kernel':  # less for convolutions: residual branches, smooth maps
     gain = 1.0 if len(shape) == 2 else 0.6
     return gain * noise / np.sqrt(np.prod(shape[:-1]))
   if leaf in ('bias', 'mean'):

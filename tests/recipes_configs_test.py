@@ -1,4 +1,4 @@
-"""Every recipe in `configs/` builds all that it names, by shape alone."""
+"""Tests that every recipe in `configs/` builds, by tracing shapes alone."""
 
 import ast
 
@@ -12,9 +12,9 @@ from gswinrmt_jax.data import datasets, imagenet
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.train import losses, optimizer, schedule
 
-# Recipes that change their model, and its number of parameters.
+# Recipes that modify their model, and its number of parameters.
 COUNTS = {
-    'ablation:retention,no_gate': 14_377_698,  # 961,408 of the gate
+    'ablation:retention,no_gate': 14_377_698,  # less the gate's 961,408
     'cifar10_95': 13_878_022,
     'cifar10_small': 2_378_426,
     'cifar10_small:rmt': 2_035_234,
@@ -22,7 +22,7 @@ COUNTS = {
     'digits_retention': 212_492,
     'digits_swat': 212_492,
 }
-# Segmenters, and their number of parameters: those of RMT's paper on ADE20K.
+# Segmenters and their number of parameters; on ADE20K those of RMT's paper.
 SEGMENTERS = {
     'ade20k_fpn:t': 17_034_038,
     'ade20k_uper:s': 55_724_428,
@@ -71,7 +71,7 @@ def _info(name):
     return datasets.Info(name, classes, imagenet.MEAN, imagenet.STD)
   if not name.endswith('imagenet'):
     return datasets.info(name)
-  # They need not be prepared here.
+  # The data sets need not be prepared for this test.
   classes = imagenet.classes()[: 100 if name.startswith('mini') else None]
   return datasets.Info(name, classes, imagenet.MEAN, imagenet.STD, (224, 224))
 
@@ -93,14 +93,14 @@ def _load(name):
   config = recipe_files.load(name, [] if 'smoke' in name else maps)
   assert config.is_locked
   for path, value in _leaves(config):
-    # Others cannot be overridden on the command line.
+    # Values of other types cannot be overridden on the command line.
     kinds = (int, float, str, bool, tuple)
     assert isinstance(value, kinds) or path.startswith('model.'), path
   return config
 
 
 def _parameters(name):
-  """Builds model and optimizer of a recipe, by shape; returns their number."""
+  """Builds a recipe's model and optimizer; returns the parameter count."""
   config = _load(name)
   info = _info(config.data.name)
   steps = schedule.from_config(config, SIZES[config.data.name])
@@ -109,11 +109,11 @@ def _parameters(name):
       recipes.resolve(config), len(info.class_names), (32, 32, 3)
   )
   tx = optimizer.from_config(config, schedule.learning_rate(config, steps))
-  # Kept since the model was tried: tracing is what this test takes time for.
+  # Cached by make_model; tracing dominates the time of this test.
   params = factory.variable_shapes(model, (32, 32, 3))['params']
   count = _size(params)
   moments = _size(jax.eval_shape(tx.init, params))
-  assert 2 * count < moments < 2 * count + 5  # and what counts steps
+  assert 2 * count < moments < 2 * count + 5  # plus step counters
   return count
 
 

@@ -1,4 +1,4 @@
-"""The fields of a config, and recipes that say what Table 2 says."""
+"""Tests the fields of a config, and recipes against Table 2 and releases."""
 
 import json
 import pathlib
@@ -95,7 +95,7 @@ def test_imagenet_is_as_released(size):
   assert set(config.model.to_dict().values()) == {config.model.name, None}
   assert config.num_epochs == 300 and config.label_smoothing == 0.1
   optimizer = config.optimizer.to_dict()
-  # Every log peaks at 2e-3.
+  # The learning rate in every released log peaks at 2e-3.
   assert optimizer.pop('learning_rate') == pytest.approx(2e-3, rel=1e-12)
   assert optimizer == {
       'schedule': 'epochs',
@@ -111,7 +111,7 @@ def test_imagenet_is_as_released(size):
       'b2': 0.999,
       'eps': 1e-8,
   }
-  # rand-m9-mstd0.5-inc1, as on CIFAR-10; the crop is another.
+  # RandAugment is rand-m9-mstd0.5-inc1, as on CIFAR-10; only the crop differs.
   reading = recipes.with_argument(
       recipes.cifar10('rmt_compact'), 'deit', table2=True
   )
@@ -219,7 +219,7 @@ def test_ade20k_is_as_released(name, changes):
 
 
 def test_the_skeleton_without_attention_takes_the_values_as_they_are():
-  """Whatever queries and keys are: in windows of one token."""
+  """In windows of one token, whatever the queries and keys."""
   rmt, conv = (
       recipes.resolve(recipe_files.load(f'camvid:{name}', [])).model.to_dict()
       for name in ('rmt', 'conv')

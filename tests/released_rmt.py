@@ -1,10 +1,10 @@
-"""A small RMT, computed with the authors' released PyTorch code.
+"""Reference values of a small RMT, from the authors' released PyTorch code.
 
-`tests/data/rmt_tiny.npz`: float32 on CPU, every parameter, BN statistic and
-affine perturbed; weights by their PyTorch names (`sd/`), two inputs (the
-second, `b/`, is not square), logits, and one training step (`train/`). Maps
-are kept as every seventh number, which meets each channel and each position.
-`decay/` and `angle/` are the tables of the four published sizes.
+`tests/data/rmt_tiny.npz` was computed in float32 on a CPU, with every parameter
+and BN statistic perturbed. It has the weights by their PyTorch names (`sd/`),
+two inputs (the second, `b/`, is not square), logits, maps and a training step
+(`train/`). Of each map every 7th element is stored, which covers each channel
+and position. `decay/` and `angle/` are the tables of the four published sizes.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The package against the authors' released RMT: every map, loss, gradient."""
+"""Tests feature maps, loss and gradients against the authors' released RMT."""
 
 import functools
 
@@ -13,7 +13,7 @@ import released_rmt
 from gswinrmt_jax import weights
 from gswinrmt_jax.weights import state_dict
 
-# Released name of a map -> the module whose output it is.
+# Maps the released name of a feature map to the module that outputs it.
 _MAPS = {
     'stem': 'stem',
     'stage0': 'stage1',
@@ -25,8 +25,8 @@ _MAPS = {
     'stage2_down': 'down3',
 }
 _IN_BLOCKS = {
-    'chunk': 'stage1/block00',  # rows, then columns
-    'all': 'stage3/block00',  # all pairs at once
+    'chunk': 'stage1/block00',  # decomposed attention
+    'all': 'stage3/block00',  # full attention
 }
 _PARTS = {
     'attn_in': '/attention_norm',
@@ -120,14 +120,14 @@ def test_a_training_step():
     close(np.linalg.norm(value), want[f'train/gradnorm/{key}'], err_msg=key)
     if f'train/grad/{key}' in want:
       expected = want[f'train/grad/{key}']
-      # They are float32's: our model in float64 differs by up to 4e-6 of an
-      # array's largest value, the first convolution's, a sum over all pixels.
+      # The reference is float32. Our model in float64 differs by up to 4e-6 of
+      # an array's largest value, in the first convolution: it sums all pixels.
       within = 3e-6 + 1e-5 * np.abs(expected).max()
       close(value, expected, atol=within, err_msg=key)
 
 
 def _released(tree):
-  """Returns a tree of ours under the released names and layouts."""
+  """Returns one of our trees under the released names and layouts."""
   flat = {}
   for path, array in traverse_util.flatten_dict(tree, sep='/').items():
     key = state_dict.released_name(path)

@@ -1,4 +1,7 @@
-"""End to end on the digits: train, kill, resume, evaluate, as a user would."""
+"""Trains, kills, resumes and evaluates on the digits, as a user would.
+
+The resumed run must equal an unbroken one bit for bit.
+"""
 
 import itertools
 import json
@@ -16,8 +19,8 @@ import tiny_runs
 from gswinrmt_jax.commands import main as commands
 
 ROOT = pathlib.Path(__file__).parent.parent
-# One stage of the four, trained on the smallest split. Its epochs end at steps
-# 3, 6, 9, 12, 15, 18, 21, 25, ...
+# One of the four stages, trained on the smallest split. Epochs end at steps 3,
+# 6, 9, 12, 15, 18, 21, 25, ...
 IMAGES, BATCH = 200, 64
 FIELDS = {
     'num_epochs': 500,
@@ -34,7 +37,7 @@ FIELDS = {
 
 @pytest.fixture
 def compiled(tmp_path):
-  """The folder in which all processes keep what they have compiled."""
+  """Yields the folder of the compilation cache that all processes share."""
   folder = tmp_path / 'compiled'
   with tiny_parts.compiled_once(folder):
     yield folder
@@ -68,7 +71,7 @@ def _kill_in_an_epoch(folder, compiled):
         assert process.poll() is None, (folder.parent / 'output').read_text()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    finally:  # Else 500 epochs would go on alone.
+    finally:  # Otherwise the run would continue for 500 epochs.
       process.send_signal(signal.SIGKILL)
       assert process.wait() == -signal.SIGKILL
 

@@ -1,4 +1,4 @@
-"""What a run writes down of its images, and whether it goes on with them."""
+"""Tests the record of a run's data (data.json) and its check on resuming."""
 
 import dataclasses
 import io
@@ -48,7 +48,7 @@ def test_what_is_written_is_read(tmp_path):
       },
   }
   assert dataset_record.read(tmp_path, _RECIPE) == _spec()
-  _spec().write(tmp_path)  # nothing differs
+  _spec().write(tmp_path)  # no difference
 
 
 @pytest.mark.parametrize(

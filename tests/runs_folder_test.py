@@ -1,4 +1,4 @@
-"""The run folder: its config, its lock, what each start ran on."""
+"""Tests the run folder: its config, its lock, and the record of each start."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def test_config_comes_back_with_its_tuples(tmp_path):
 
 
 def test_an_older_recipe_gets_what_it_did_not_have(tmp_path):
-  """The oldest of all: whatever a field does not say is as it was then."""
+  """In the oldest config, missing fields have the values of that time."""
   older = {
       'seed': 0,
       'optimizer': {'b1': 0.5},
@@ -48,7 +48,7 @@ def test_an_older_recipe_gets_what_it_did_not_have(tmp_path):
   ) and 'schedule' in loaded.optimizer
   today = recipes.resolve(today)
   assert run_folder.differences(loaded, today) == []
-  # It would go on as another model: the field was not there to be compared.
+  # A missing field is compared too; else the run would resume another model.
   changed = today.copy_and_resolve_references().unlock()
   changed.model.gate_fn = 'swish'
   assert run_folder.differences(loaded, changed) == [
@@ -71,7 +71,7 @@ def test_the_same_config_may_go_on_with_other_free_fields(tmp_path):
   changed = _config(**changed)
   run_folder.check_folder(tmp_path, changed)
   run_folder.write_config(tmp_path, changed, replace=False)
-  # Not before the run has really gone on.
+  # The config is replaced only once the run has really resumed.
   assert run_folder.load_config(tmp_path).stop_after_epochs == 0
   run_folder.write_config(tmp_path, changed)
   assert run_folder.load_config(tmp_path).stop_after_epochs == 3
@@ -142,7 +142,7 @@ def test_a_recipe_of_a_later_version_is_one_line(tmp_path):
     run_folder.load_config(tmp_path)
 
 
-# Its lock.
+# The lock.
 
 _HOLD = """
 import pathlib, sys, time
@@ -155,7 +155,7 @@ with run_folder.held(pathlib.Path(sys.argv[1])):
 
 @pytest.fixture
 def holder(tmp_path):
-  """Another process, which holds the lock of tmp_path / 'run'."""
+  """Yields another process, which holds the lock of tmp_path / 'run'."""
   process = subprocess.Popen(
       [sys.executable, '-c', _HOLD, str(tmp_path / 'run')],
       stdout=subprocess.PIPE,
@@ -180,7 +180,7 @@ def test_a_second_process_refuses_until_the_first_is_killed(tmp_path, holder):
   )
   holder.send_signal(signal.SIGKILL)
   holder.wait()
-  assert (folder / '.lock').exists()  # left over, and locks nothing
+  assert (folder / '.lock').exists()  # left over, but not held
   (folder / '.config.json.12345678.part').touch()
   with run_folder.held(folder):
     assert f'process {os.getpid()} ' in (folder / '.lock').read_text()
@@ -194,7 +194,7 @@ def test_a_folder_in_which_nothing_was_begun_is_not_left(tmp_path):
   assert not (tmp_path / 'a').exists()
   with run_folder.held(tmp_path):
     pass
-  assert tmp_path.exists()  # was there before
+  assert tmp_path.exists()  # existed before
 
 
 def test_a_lock_in_a_folder_that_cannot_be_made(tmp_path):
@@ -210,7 +210,7 @@ def test_a_lock_in_a_folder_that_cannot_be_made(tmp_path):
 
 
 def test_every_start_has_what_its_result_depends_on(tmp_path, monkeypatch):
-  jax.devices()  # XLA has read its flags, and does not see the next.
+  jax.devices()  # XLA reads its flags once, so the fake flag is ignored.
   monkeypatch.setenv('XLA_FLAGS', '--xla_some_flag=3')
   monkeypatch.setenv('JAX_SOME_SETTING', 'on')
   monkeypatch.setenv('SOME_PASSWORD', 'secret')

@@ -1,4 +1,7 @@
-"""The metrics log: gathered, told, `metrics.jsonl`, TensorBoard event files."""
+"""Tests the metrics log: terminal lines, `metrics.jsonl` and TensorBoard files.
+
+Means, speeds and remaining times are checked against values by hand.
+"""
 
 import io
 import json
@@ -86,7 +89,7 @@ def test_a_log_that_was_removed_is_missed(tmp_path):
 def test_a_full_disk_ends_the_run_in_one_line(tmp_path):
   metrics_log = _open(tmp_path)
   metrics_log.write('train', 1, {'loss': 0.5})
-  # By a limit on the size of files: three bytes of the next line fit.
+  # A limit on the file size leaves room for three bytes of the next line.
   size = (tmp_path / 'metrics.jsonl').stat().st_size + 3
   before = resource.getrlimit(resource.RLIMIT_FSIZE)
   try:
@@ -130,7 +133,10 @@ def test_a_new_run_starts_an_empty_log(tmp_path):
 
 
 def _read(folder):
-  """The events of all files: length, checksum, event, checksum."""
+  """Returns the events of all files.
+
+  A record is length, checksum, event, checksum.
+  """
   found = []
   for path in sorted(folder.glob('events.*')):
     data = path.read_bytes()
@@ -147,7 +153,7 @@ def test_what_is_written_can_be_read_before_it_is_closed(tmp_path):
   file.write('train', 7, {'loss': 0.25, 'accuracy': 1})
   version, start, scalars = _read(folder)
   assert version.file_version == 'brain.Event:2'
-  assert start.step == 5  # what an earlier start wrote from here on is void
+  assert start.step == 5  # voids later events of an earlier start
   assert start.session_log.status == start.session_log.START
   assert scalars.step == 7
   assert {value.tag: value.simple_value for value in scalars.summary.value} == {
@@ -260,7 +266,7 @@ def test_speed_and_the_wait_for_data_are_logged(tmp_path):
       yield step
 
   found = _open(tmp_path)
-  time.sleep(0.05)  # Compiling is no part of an interval.
+  time.sleep(0.05)  # Compilation is not part of an interval.
   for _ in found.timing(batches()):
     found.add({'loss': 1.0, 'accuracy': 0.5, 'finite': True})
   found.write_interval(2)
@@ -271,7 +277,7 @@ def test_speed_and_the_wait_for_data_are_logged(tmp_path):
 
 
 def _shown(monkeypatch, clock, entries):
-  """The progress lines of intervals that end at these steps."""
+  """Returns the progress lines of intervals that end at these steps."""
   clock = iter((90.0, *clock))
   monkeypatch.setattr(progress_lib.time, 'perf_counter', lambda: next(clock))
   stream = io.StringIO()
@@ -282,7 +288,7 @@ def _shown(monkeypatch, clock, entries):
 
 
 def test_the_time_left_follows_the_pace(monkeypatch):
-  """Two steps in 4 seconds, 13 to go; three in 9, 12 to go."""
+  """2 steps in 4 s, so 26 s for the other 13; 3 in 9 s, so 36 s for 12."""
   entry = {'seconds': 1.0, 'images_per_second': 1.0}
   first, second = _shown(monkeypatch, (94.0, 99.0), [(2, entry), (3, entry)])
   assert first.endswith('ETA 26s  elapsed 4.0s')
@@ -290,7 +296,7 @@ def test_the_time_left_follows_the_pace(monkeypatch):
 
 
 def test_a_narrow_terminal_shows_what_matters(monkeypatch):
-  """All but the elapsed time, then the number of all steps, is kept."""
+  """Drops the elapsed time first, then the number of all steps."""
   seen = []
   monkeypatch.setattr(
       Terminal, 'progress', lambda self, *texts: seen.append(texts)
@@ -315,7 +321,7 @@ def test_a_narrow_terminal_shows_what_matters(monkeypatch):
 
 
 def test_the_speed_is_that_of_several_intervals(monkeypatch):
-  """40 images in 1 s, then 4 in 0.01 s; waiting is told if it is long."""
+  """40 images in 1 s, then 4 in 0.01 s; a long wait for data is shown."""
   lines = _shown(
       monkeypatch,
       (91.0, 92.0),
@@ -365,7 +371,7 @@ def test_the_average_is_told_beside_and_may_be_the_best(tmp_path):
 def test_an_epoch_has_the_same_means_wherever_its_intervals_are_cut(
     tmp_path, cuts
 ):
-  """By a checkpoint, or by a stop in between."""
+  """A checkpoint or a stop may cut an interval."""
   losses = {3: 1 / 3, 4: 2 / 7, 5: 6.1}
   entries = []
   for name, steps in (('whole', (5,)), ('cut', sorted({*cuts, 5}))):
@@ -398,7 +404,7 @@ def test_steps_that_were_skipped_are_counted_and_have_no_say(tmp_path):
   _interval(found, 2, [np.nan, np.inf])
   _interval(found, 5, [2.0, np.nan, 4.0])
   found.close()
-  # Counted on over a restart.
+  # The count continues after a restart.
   found = _open(tmp_path, 5, stream=(again := io.StringIO()))
   _interval(found, 6, [9.0])
   found.write_epoch(6, _figures(0.5))

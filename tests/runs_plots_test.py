@@ -1,4 +1,4 @@
-"""The curves, and the first batch before and after its augmentation."""
+"""Tests the training curves and the plot of an augmented batch."""
 
 import jax.numpy as jnp
 from matplotlib import figure as figure_lib
@@ -33,7 +33,7 @@ ENTRIES = [
 
 @pytest.fixture
 def drawn(monkeypatch):
-  """The figures that are drawn."""
+  """Returns a list that receives every figure that is created."""
   found = []
   init = figure_lib.Figure.__init__
 
@@ -57,7 +57,7 @@ def test_writes_a_picture_whole(tmp_path):
 
 
 def test_what_is_drawn_of_a_finished_run(tmp_path, drawn):
-  """Accuracy in percent, gamma's range, the best epoch, the test split."""
+  """Accuracy in percent, range of gamma, best epoch and test split."""
   gamma = {'grad_norm': 3.0, 'gamma_min': 0.5, 'gamma_max': 0.75}
   entries = [{**ENTRIES[0], **gamma}, ENTRIES[1]]
   entries.append({**ENTRIES[1], 'epoch': 2, 'val_accuracy': 0.25})
@@ -88,7 +88,7 @@ def test_what_is_drawn_of_a_finished_run(tmp_path, drawn):
 
 
 def test_the_average_has_a_curve_of_its_own(tmp_path, drawn):
-  """And may be the best; without learned decays there is a panel less."""
+  """It may be the best; without learned decay there is one panel fewer."""
   averaged = {
       'val_ema_loss': 1.0,
       'val_ema_accuracy': 0.9,
@@ -134,7 +134,7 @@ def test_a_segmenter_has_mean_iou_and_accuracy_of_pixels(tmp_path, drawn):
 
 
 def test_labels_of_pixels_are_drawn_over_the_augmented_batch(tmp_path):
-  """Half of the pixels have a class: 128, 0, 0 and a grey of 100."""
+  """Labelled pixels blend the class colour (128, 0, 0) with a grey of 100."""
   info = datasets.Info('x', ('road', 'sky'), (0.5,) * 3, (0.25,) * 3)
   batch = {'image': np.full((2, 96, 96, 3), 204, np.uint8)}
   image = np.full((2, 96, 96, 3), (100 / 255 - 0.5) / 0.25, np.float32)
@@ -148,7 +148,7 @@ def test_labels_of_pixels_are_drawn_over_the_augmented_batch(tmp_path):
 
 
 def test_the_augmented_batch_is_drawn_as_it_was_and_became(tmp_path):
-  """An image of one grey becomes darker."""
+  """Images of a uniform grey become darker."""
   info = datasets.Info('x', ('cat', 'dog', 'hen'), (0.5,) * 3, (0.25,) * 3)
   batch = {'image': np.full((3, 16, 24, 3), 204, np.uint8)}
   image = np.full((3, 16, 24, 3), (0.2 - 0.5) / 0.25, np.float32)
@@ -158,7 +158,7 @@ def test_the_augmented_batch_is_drawn_as_it_was_and_became(tmp_path):
   drawn = np.asarray(Image.open(path).convert('RGB'))
   for grey in (204, 51):
     pixels = (drawn == grey).all(-1).sum()
-    # The smooth edges of the text have a few more.
+    # Anti-aliased text adds a few pixels.
     assert 0 <= pixels - 3 * (16 * 6) * (24 * 6) < 100
 
 
@@ -168,7 +168,7 @@ def _pictures(count, h=30, w=40):
 
 
 def test_pictures_show_each_image_above_its_augmented_one(tmp_path):
-  """Scale 4: 96 / 30, rounded up; cells of 164 by 2 * 124 + 36 pixels."""
+  """Scaled by ceil(96 / 30) = 4; cells are 164 by 2 * 124 + 36 pixels."""
   before, after = _pictures(3), 255 - _pictures(3)
   path = tmp_path / 'pairs.png'
   titles = ['a', 'two\nlines', 'long ' * 60]
@@ -181,8 +181,8 @@ def test_pictures_show_each_image_above_its_augmented_one(tmp_path):
       shown = grid[top + offset :, left:][:120:4, :160:4]
       np.testing.assert_array_equal(shown, images[i])
     assert (grid[top + 248 : top + 264, left : left + 160] < 128).any()
-  assert (grid[284:, 244:] == 255).all()  # the empty fourth, and no long title
-  assert (grid[266:282, 246:] < 128).any()  # the second line
+  assert (grid[284:, 244:] == 255).all()  # fourth cell: no title overflows
+  assert (grid[266:282, 246:] < 128).any()  # its title's second line
   for row in range(2):  # loaded, augmented, target
     margin = grid[284 * row :, :80]
     for middle in (62, 186, 256):

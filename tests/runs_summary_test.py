@@ -1,4 +1,4 @@
-"""The closing summary."""
+"""Tests the closing summary and its table against values by hand."""
 
 import json
 
@@ -66,7 +66,7 @@ def test_last_and_best_are_told_apart():
   assert summary['last']['test_accuracy'] == 0.5
   assert summary['best']['test_accuracy'] == 0.625
   assert summary['total_steps'] == 15 and summary['steps'] == 7
-  # Seconds a step: 10, 2, 1.5; the median, times 10 / 4 steps an epoch.
+  # The median of 10, 2 and 1.5 s per step, times 10 / 4 steps per epoch.
   assert summary['seconds_per_epoch'] == 5.0
   assert json.loads(json.dumps(summary)) == summary
 
@@ -100,7 +100,7 @@ def test_the_average_has_rows_of_its_own():
   tested = {7: {**_figures(0.5), **averaged}}
   summary = closing.summarize(CONFIG, PLAN, entries, tested, last=7, best=5)
   assert summary['best']['weights'] == 'ema'
-  assert summary['last']['weights'] == 'raw'  # both have 0.5
+  assert summary['last']['weights'] == 'raw'  # both reach 0.5
   assert summary['best']['val_ema_accuracy'] == 0.8
   assert summary['last']['test_ema_accuracy'] == 0.375
   tested[5] = tested[7]
@@ -151,7 +151,7 @@ def test_parameter_count():
 
 
 def test_a_log_with_a_gap_leaves_figures_out():
-  """The checkpoints are what counts; the log may have been cut by hand."""
+  """The log may have been edited by hand; the checkpoints decide."""
   tested = {7: _figures(0.5), 5: _figures(0.625)}
   gap = [entry for entry in ENTRIES if entry['step'] != 5]
   summary = closing.summarize(CONFIG, PLAN, gap, tested, last=7, best=5)

@@ -1,11 +1,11 @@
-"""The heads of mmsegmentation in float64: Semantic FPN and UperNet.
+"""Reference values of mmsegmentation's Semantic FPN and UperNet, in float64.
 
-`tests/data/seg_heads.npz`: small heads with random weights under their PyTorch
-names (`fpn/sd/`, `uper/sd/`), the maps of an image of 73 x 107 pixels (`b/`),
-logits in evaluation, one training step without dropout (`train/`), the three
-ways of resampling (`ops/`), and a confusion of labels (`miou/`). Of a float64
-array of more than 200 numbers every 13th is kept, which meets each channel and
-each position. `ORIGINAL` has all of them, and a second image (`a/`).
+`tests/data/seg_heads.npz` has small heads with random weights under PyTorch
+names (`fpn/sd/`, `uper/sd/`), the feature maps of an image of 73 x 107 pixels
+(`b/`), eval logits, a training step without dropout (`train/`), three ways of
+resampling (`ops/`), and predictions and labels with their mIoU (`miou/`). Of
+float64 arrays of more than 200 elements every 13th is stored, which covers each
+channel and position. `ORIGINAL` has all elements, and a second image (`a/`).
 """
 
 import functools
@@ -36,7 +36,7 @@ def config():
 
 
 def model(head, **changes):
-  """Returns a segmenter that has the heads, without dropout."""
+  """Returns a segmenter with these heads, without dropout."""
   sizes, settings = config(), config()[head]
   channels = settings.get('head_channels', settings.get('channels'))
   fields = {
@@ -65,13 +65,13 @@ def state_dict(head):
 
 
 def maps(image='b', path=FILE):
-  """Returns the maps of an image, from fine to coarse."""
+  """Returns the feature maps of an image, from fine to coarse."""
   found = arrays(path)
   return [jax.numpy.float64(found[f'{image}/map{i}']) for i in range(4)]
 
 
 def compare(got, want, name, *, within):
-  """Compares an array with one that may be thinned out."""
+  """Compares an array with one that may be stored in part."""
   got = np.asarray(got)
   if got.shape != want.shape:
     assert want.shape == (-(-got.size // EVERY),), name

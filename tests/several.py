@@ -1,4 +1,4 @@
-"""Starts programs of this folder on devices of their own."""
+"""Starts programs of this folder as processes on forced CPU devices."""
 
 from collections.abc import Mapping
 import os
@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 _TESTS = pathlib.Path(__file__).parent
-_LIMIT = 300  # seconds that one may take
+_LIMIT = 300  # seconds per program
 
 
 def start(
@@ -17,7 +17,7 @@ def start(
     devices: int,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen:
-  """Starts a program, given its file, on so many forced CPU devices."""
+  """Starts a program, given its file, on this many forced CPU devices."""
   flags = os.environ.get('XLA_FLAGS', '')
   return subprocess.Popen(
       [sys.executable, str(_TESTS / program), *map(str, arguments)],
@@ -37,11 +37,11 @@ def start(
 
 
 def said(*running: subprocess.Popen, status: int | None = 0) -> list[str]:
-  """Waits for programs and returns what each said, if they end as they must.
+  """Waits for programs, checks their exit status and returns their output.
 
   Args:
     *running: The programs.
-    status: With which they must end; None for any but 0.
+    status: The exit status of all; None for any but 0.
   """
   try:
     texts = [process.communicate(timeout=_LIMIT)[0] for process in running]
@@ -62,7 +62,10 @@ def two(
     devices: int,
     environment: Mapping[str, str] | None = None,
 ) -> list[subprocess.Popen]:
-  """Starts two processes that join: `JOIN` stands for how, in the arguments."""
+  """Starts two processes that join each other.
+
+  The argument `JOIN` is replaced by `HOST:PORT,2,INDEX`.
+  """
   port = free_port()
   joins = [f'localhost:{port},2,{index}' for index in range(2)]
   return [
@@ -77,7 +80,7 @@ def two(
 
 
 def free_port() -> int:
-  """Returns a port that nobody listens on."""
+  """Returns a free port."""
   with socket.socket() as found:
     found.bind(('localhost', 0))
     return found.getsockname()[1]

@@ -1,11 +1,11 @@
-"""Watches that files are on the disk before they get their names."""
+"""Records whether files are synced to disk before they are renamed."""
 
 import os
 import pathlib
 
 
 def watch(monkeypatch) -> list[str]:
-  """Returns a list of the names that are synced, and 'RENAMED', as it grows."""
+  """Returns a list that receives each synced name, and 'RENAMED' per rename."""
   log, fsync, replace = [], os.fsync, os.replace
 
   def note(descriptor):

@@ -1,4 +1,4 @@
-"""Lines, the progress line, durations, a reader that goes away."""
+"""Tests terminal output: lines, progress, durations and a closed pipe."""
 
 import io
 import pathlib

@@ -1,4 +1,4 @@
-"""A model of a few hundred parameters, for tests of what surrounds a model."""
+"""A model of a few hundred parameters, for tests of the code around models."""
 
 from flax import linen as nn
 import numpy as np
@@ -9,7 +9,7 @@ CLASSES = 3
 
 
 class Tiny(nn.Module):
-  """Convolution, BatchNorm, a decay, dropout, Linear."""
+  """A convolution, BatchNorm, a decay, dropout and a linear layer."""
 
   @nn.compact
   def __call__(self, x, *, train: bool):
@@ -22,7 +22,7 @@ class Tiny(nn.Module):
 
 
 def arrays(seed: int, count: int) -> records.Arrays:
-  """Returns images, 6 x 7, whose brightness tells their class."""
+  """Returns 6 x 7 images whose brightness encodes their class."""
   rng = np.random.default_rng(seed)
   label = rng.integers(CLASSES, size=count).astype(np.int32)
   noise = rng.integers(0, 60, (count, 6, 7, 3))

@@ -1,4 +1,4 @@
-"""Puts a tiny model and tiny images in place of the real ones."""
+"""Replaces the real model and images by tiny ones."""
 
 from collections.abc import Iterator
 import contextlib
@@ -63,7 +63,7 @@ def recipe(**changes):
 
 
 def train(folder: pathlib.Path, **changes: Any) -> tuple[dict[str, Any], str]:
-  """Trains the recipe; returns the summary and what the terminal said."""
+  """Trains the recipe; returns the summary and the terminal output."""
   stream = io.StringIO()
   summary = train_loop.train(recipe(**changes), folder, Terminal(stream))
   return summary, stream.getvalue()
@@ -74,17 +74,17 @@ def open_run(
     folder: pathlib.Path,
     stream: io.StringIO | None = None,
 ) -> contextlib.AbstractContextManager[train_loop.Run]:
-  """Opens a run, without training."""
+  """Opens a run without training."""
   terminal = Terminal(stream or io.StringIO())
   return train_loop.open_run(recipes.resolve(config), folder, terminal)
 
 
 @contextlib.contextmanager
 def compiled_once(folder: pathlib.Path) -> Iterator[None]:
-  """Lets later runs of the same program take over what was compiled.
+  """Lets later runs reuse compiled programs.
 
-  Also of other processes, given the same folder. Without a reset JAX stays with
-  the first folder that it was given.
+  Other processes may share the folder. Without a reset, JAX keeps using the
+  first folder it was given.
   """
   settings = {
       'jax_compilation_cache_dir': str(folder),

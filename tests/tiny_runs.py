@@ -1,8 +1,8 @@
-"""Runs of the tiny model as processes of their own, quickly begun.
+"""Runs the tiny model in separate processes that start quickly.
 
-One process imports everything and forks for each run, before JAX has begun
-anything; `python tests/tiny_runs.py` is that process. A run is given lines of
-Python to run before it, which bring about what is to go wrong.
+One process, `python tests/tiny_runs.py`, imports everything and forks for each
+run, before JAX is initialised. Tests pass lines of Python that are executed
+before the run, to inject faults.
 """
 
 import gc
@@ -24,11 +24,11 @@ class Launcher:
   """Starts runs; a context manager.
 
   Attributes:
-    environment: Of its processes.
+    environment: Environment variables of its processes.
   """
 
   def __init__(self, folder):
-    """What is compiled is kept in the folder, for all runs."""
+    """Starts the process; its runs share a compilation cache in the folder."""
     self.environment = {
         **os.environ,
         'PYTHONPATH': f'{ROOT}{os.pathsep}{ROOT / "tests"}',
@@ -56,7 +56,7 @@ class Launcher:
     self._process.stdout.close()
 
   def start(self, folder, before='', **changes):
-    """Starts a run; it ends by itself."""
+    """Starts a run and returns it without waiting."""
     said = folder.parent / f'{folder.name}_said'
     self._ask(
         folder=str(folder), said=str(said), before=before, changes=changes
@@ -64,7 +64,7 @@ class Launcher:
     return Run(self, self._answer(), folder, said)
 
   def run(self, folder, before='', **changes):
-    """Runs to the end; returns exit status and what was said."""
+    """Runs to the end; returns the exit status and the output."""
     run = self.start(folder, before, **changes)
     return run.wait(), run.said()
 
@@ -77,23 +77,23 @@ class Launcher:
 
 
 class Run:
-  """One that was started."""
+  """A run that was started."""
 
   def __init__(self, launcher, pid, folder, said):
     self._launcher, self.pid = launcher, pid
     self._folder, self._said = folder, said
 
   def wait(self):
-    """Returns its exit status; that of a signal is negative."""
+    """Waits for the end; returns the exit status, negative for a signal."""
     self._launcher._ask(wait=self.pid)
     return self._launcher._answer()
 
   def said(self):
-    """Returns what it printed."""
+    """Returns the output so far."""
     return self._said.read_text()
 
   def wait_for(self, text):
-    """Waits until it has printed something, a minute at most."""
+    """Waits up to a minute until the output contains `text`."""
     deadline = time.monotonic() + 60
     while text not in (self.said() if self._said.exists() else ''):
       assert time.monotonic() < deadline, self.said()
@@ -101,13 +101,13 @@ class Run:
 
 
 def checksums(folder, step):
-  """Returns those of everything in the state of a checkpoint."""
+  """Returns the checksums of all arrays in a checkpoint."""
   path = folder / 'checkpoints' / str(step) / 'meta' / 'metadata'
   return json.loads(path.read_text())['crc32']
 
 
 def figures(folder):
-  """Returns the entries of the log, without times."""
+  """Returns the entries of the log without times."""
   from gswinrmt_jax.runs import metrics_log
 
   return [
@@ -126,7 +126,7 @@ def _serve():
   from gswinrmt_jax.runs import plots
   from gswinrmt_jax.train import train_loop
 
-  gc.freeze()  # what is imported; as `conftest.py` has it otherwise
+  gc.freeze()  # the imported modules, as in `conftest.py`
   gc.set_threshold(50_000)
   answers = os.fdopen(os.dup(1), 'w')
   for line in sys.stdin:
@@ -150,20 +150,20 @@ def _write_something(folder, entries, terminal, summary=None):
 
 
 def _be_a_run(asked, guard, train_loop, plots, tiny_parts, patch):
-  """Does not return."""
+  """Executes a run, then ends the process."""
   said = os.open(asked['said'], os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
   for stream in (1, 2):
     os.dup2(said, stream)
-  # As at a terminal: started behind `&`, all that is run ignores it.
+  # As in a terminal; a process started with `&` ignores SIGINT.
   signal.signal(signal.SIGINT, signal.default_int_handler)
-  status = 70  # of a defect, whose traceback is in what was said
+  status = 70  # for a bug; its traceback is in the output
   try:
     tiny_parts.install(patch)
     names = {
         'patch': patch,
         'folder': pathlib.Path(asked['folder']),
     }
-    # Drawing takes as long as all the rest together.
+    # Drawing would take as long as everything else together.
     patch.setattr(plots, 'draw_curves', _write_something)
     exec(asked['before'], names)
     recipe = tiny_parts.recipe(**asked['changes'])

@@ -1,6 +1,6 @@
 """A segmenter of a few hundred parameters, and images of several sizes.
 
-`python tests/tiny_segments.py RUN OUT` evaluates a run of it, by the command.
+`python tests/tiny_segments.py RUN OUT` evaluates one of its runs.
 """
 
 import sys
@@ -23,7 +23,7 @@ VOID = 255
 
 
 class Segmenter(nn.Module):
-  """Convolution, BatchNorm, dropout, Linear; padding changes nothing."""
+  """A small convolutional segmenter on which padding has no effect."""
 
   arch = types.SimpleNamespace(stride=4)
 
@@ -36,10 +36,10 @@ class Segmenter(nn.Module):
 
 
 class Source:
-  """Images whose brightness tells the class of a pixel; the first row's none.
+  """Images whose brightness encodes a pixel's class; the first row is void.
 
   Attributes:
-    images: uint8 [h w 3], of 9 to 16 pixels a side.
+    images: uint8 [h w 3], with sides of 9 to 16 pixels.
     labels: uint8 [h w].
   """
 
@@ -72,12 +72,12 @@ class Source:
     return f'record {row}'
 
 
-# Ten in batches of four: epochs end at steps 2, 5, 7.
+# Ten training images in batches of four: epochs end at steps 2, 5, 7.
 SPLITS = {'train': Source(0, 10), 'val': Source(1, 7), 'test': Source(2, 5)}
 
 
 def install(monkeypatch):
-  """Puts the tiny segmenter and its images in place of the real ones."""
+  """Replaces the real segmenter and images by tiny ones."""
   info = datasets.Info(
       'segments', NAMES, (0.4,) * 3, (0.3,) * 3, task='segmentation'
   )
@@ -118,13 +118,13 @@ def recipe(**changes):
 
 
 def evaluate(folder, out) -> int:
-  """Evaluates the last checkpoint on the validation images."""
+  """Runs the evaluate command on the validation images; returns its status."""
   argv = ['evaluate', str(folder), '--step=latest', '--split=val']
   return commands.main([*argv, f'--out={out}'])
 
 
 def main(folder, out):
-  """Evaluates a run, whatever devices there are."""
+  """Evaluates a run on all available devices."""
   with pytest.MonkeyPatch.context() as monkeypatch:
     install(monkeypatch)
     return evaluate(folder, out)

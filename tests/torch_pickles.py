@@ -17,7 +17,7 @@ _STORAGES = {
 
 
 class View:
-  """A tensor that is part of a storage: numpy's strides say which."""
+  """A tensor that is part of a storage, given by a NumPy view."""
 
   def __init__(self, storage: np.ndarray, view: np.ndarray):
     assert storage.ndim == 1
@@ -25,12 +25,12 @@ class View:
 
 
 def save(path, value, **members):
-  """Writes `value`; numpy arrays in it become tensors.
+  """Writes `value`; NumPy arrays in it become tensors.
 
   Args:
     path: The file.
     value: Nested dicts and lists.
-    **members: Bytes to put in place of a member, 'data/0' as `data_0`.
+    **members: Bytes that replace a member; 'data/0' is spelled `data_0`.
   """
   storages = []
   program = io.BytesIO()
@@ -50,7 +50,7 @@ def write_zip(path, contents, compression=zipfile.ZIP_STORED):
 
 
 class _Pickler(pickle._Pickler):
-  """Pickles arrays as PyTorch pickles tensors, protocol 2."""
+  """Pickles arrays as PyTorch pickles tensors, with protocol 2."""
 
   def __init__(self, file, storages, names):
     super().__init__(file, protocol=2)
@@ -92,7 +92,7 @@ class _Storage:
 
 
 class _names:  # noqa: N801
-  """Puts names where the pickler looks for them, for a moment."""
+  """Temporarily provides the names that the pickler looks up."""
 
   def __enter__(self):
     torch, utils = types.ModuleType('torch'), types.ModuleType('torch._utils')
@@ -108,7 +108,7 @@ class _names:  # noqa: N801
       found[name] = type(name, (), {'__module__': 'torch'})
       setattr(torch, name, found[name])
     stand_ins = {'torch': torch, 'torch._utils': utils}
-    # PyTorch itself, if something imported it, cannot be imported again.
+    # Keeps a real PyTorch, which cannot be imported a second time.
     self._before = {name: sys.modules.get(name) for name in stand_ins}
     sys.modules |= stand_ins
     return found

@@ -1,4 +1,4 @@
-"""What a run is fed: one order and one content, wherever records are."""
+"""Tests that a run sees the same batches wherever its records are stored."""
 
 import dataclasses
 import io
@@ -41,7 +41,7 @@ def _same(batch, other):
 
 
 def _setup(records, maps=None, **changes):
-  """As much of a setup as feeding asks for: to the end of epoch 3."""
+  """Returns a setup with what `train_batches` needs; it ends with epoch 3."""
   config = recipes.digits('rmt_compact')
   config.update_from_flattened_dict(
       {
@@ -68,7 +68,7 @@ def _setup(records, maps=None, **changes):
 
 
 def _batches(found, start=0):
-  """Each step's batch as the device sees it."""
+  """Returns each step's batch as the device sees it."""
   return {
       step: jax.device_get(batch) for step, batch in found.train_batches(start)
   }
@@ -82,7 +82,7 @@ def test_batches_are_identical_wherever_records_are(root, storage, repeats):
   records = datasets.load('own', 'train', str(root), storage=kept, **how)
   changes = {'data.storage': storage, 'data.repeats': repeats, 'batch_size': 6}
   found = _batches(_setup(records, **changes))
-  # By the definition, from the pictures themselves.
+  # The reference decodes the images themselves.
   decoded = datasets.load('own', 'train', str(root), storage='decode', **how)
   order = batches_lib.train_batches(
       decoded, batch_size=6, seed=3, repeats=repeats
@@ -112,7 +112,7 @@ def test_maps_go_with_their_records():
 
 
 def test_an_error_comes_after_the_batches_before_it(monkeypatch):
-  """A signal to all processes ends workers, too: no step is lost."""
+  """A signal to the process group also ends workers; no step may be lost."""
   each = batches_lib.train_batches
 
   def failing(*args, **how):
@@ -133,7 +133,7 @@ SIZE = 25 * 6 * 7 * 3
 
 @pytest.fixture
 def room(monkeypatch):
-  """Gives the device so many free bytes, of a few more."""
+  """Returns a function that sets the free memory of the device in bytes."""
 
   def give(free):
     class Device:
@@ -163,7 +163,7 @@ def test_records_on_the_device_are_those_of_the_host(room):
 @pytest.mark.parametrize(
     ('storage', 'free', 'there'),
     [
-        ('auto', None, False),  # a CPU
+        ('auto', None, False),  # as on a CPU
         ('device', None, True),
         ('auto', 10 * SIZE, True),
         ('auto', 10 * SIZE - 10, False),
@@ -191,7 +191,7 @@ def test_evaluation_sees_the_batches_of_the_host():
   want = list(batches_lib.eval_batches(RECORDS, batch_size=10))
   for batch, other in zip(found, want, strict=True):
     batch = resident.gather(jax.device_put(batch), placed)
-    for name, array in other.items():  # the padding's black images as well
+    for name, array in other.items():  # including black padding images
       np.testing.assert_array_equal(batch[name], array, strict=True)
     assert resident.gather(other, RECORDS) is other
 
@@ -257,7 +257,7 @@ def test_random_crops_are_trained_on_and_resumed(own_root, tmp_path):
 
 @pytest.fixture(scope='module')
 def run(own_root, tmp_path_factory):
-  """A run on the folder data set, with a tiny model in place of a real one."""
+  """Returns a run of a tiny model on the folder data set."""
   folder = tmp_path_factory.mktemp('runs') / 'run'
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(factory, 'create_model', lambda *args, **fields: tiny.Tiny())

@@ -1,7 +1,7 @@
-"""The moving average of the weights (EMA), from training to evaluation.
+"""Tests the moving average of the weights (EMA), from training to evaluation.
 
-Rough steps, of which sometimes the weights and sometimes their average are the
-better: a decay of 0.85 per step of 4 images.
+The steps are so large that sometimes the weights and sometimes their average
+are better. The decay is 0.85 per step of 4 images.
 """
 
 import io
@@ -35,7 +35,7 @@ def averaged(tmp_path_factory):
 
 @pytest.fixture
 def averaged_run(averaged):
-  """A whole run with an average; trained once."""
+  """Returns the folder of a whole run with an average, trained once."""
   if not averaged.exists():
     _, said = tiny_parts.train(averaged, **_ROUGH)
     (averaged / 'said').write_text(said)
@@ -77,7 +77,7 @@ def test_both_are_validated_and_either_may_be_the_best(averaged_run):
 
 
 def test_the_test_is_of_both(averaged_run):
-  """And `evaluate` finds the same, whichever it is told to take."""
+  """`evaluate` agrees for either choice of weights."""
   summary = json.loads((averaged_run / 'summary.json').read_text())
   quiet = Terminal(io.StringIO())
   for name, step in (('last', 'latest'), ('best', 'best')):
@@ -115,6 +115,6 @@ def test_a_run_from_weights_starts_its_average_at_them(averaged_run, tmp_path):
   assert f'Starting from {averaged_run}' in stream.getvalue()
   jax.tree.map(np.testing.assert_array_equal, state.ema, source)
   jax.tree.map(np.testing.assert_array_equal, state.variables, source)
-  # Buffers of their own: the step donates both.
+  # They must not share buffers, because the step donates both.
   buffers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
   assert len(set(buffers)) == len(buffers)

@@ -1,4 +1,4 @@
-"""What is taken over from other weights."""
+"""Tests which arrays a run takes over from other weights."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""A run, with a tiny model and images in place of the real ones."""
+"""Tests the train loop with a tiny model, mostly against an unbroken run."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def _tiny(monkeypatch):
 
 
 def _last_state(folder):
-  """Everything that was saved last."""
+  """Returns the state of the last checkpoint."""
   target = setup_lib.build(recipes.resolve(tiny_parts.recipe())).target
   checkpoints = checkpointer.Checkpointer(
       folder / 'checkpoints', read_only=True
@@ -57,7 +57,7 @@ def unbroken(tmp_path_factory):
 
 @pytest.fixture
 def unbroken_run(unbroken):
-  """The folder of a whole run; trained once."""
+  """Returns the folder of a whole run, trained once."""
   if not (unbroken / 'summary.json').exists():
     tiny_parts.train(unbroken)
   return unbroken
@@ -83,7 +83,7 @@ def test_a_run_leaves_all_that_it_promises(unbroken_run):
   first = entries[0]
   assert 0 < first['gamma_min'] <= first['gamma_max'] < 1
   assert first['grad_norm'] > 0
-  # Step 5 was made with the rate of step 4, of a warm-up of 6.
+  # Step 5 has the learning rate at count 4 of 6 warm-up steps.
   np.testing.assert_allclose(first['learning_rate'], 0.05 * 4 / 6, rtol=1e-6)
   assert entries[-1]['val_loss'] < entries[2]['val_loss']
   summary = json.loads((unbroken_run / 'summary.json').read_text())
@@ -94,7 +94,7 @@ def test_a_run_leaves_all_that_it_promises(unbroken_run):
 
 def test_cut_and_resumed_equals_unbroken_bit_for_bit(unbroken_run, tmp_path):
   tiny_parts.train(tmp_path / 'cut', stop_after_epochs=2)
-  # A damaged summary of an earlier end does not matter.
+  # A damaged summary of the first part does not matter.
   (tmp_path / 'cut' / 'summary.json').write_text('{')
   _, said = tiny_parts.train(tmp_path / 'cut')
   assert 'Resuming from the checkpoint of step 12.' in said
@@ -142,7 +142,7 @@ def test_a_failure_between_checkpoints_is_made_good(
 
 @pytest.fixture
 def loaded(monkeypatch):
-  """Names of the splits that are loaded from here on."""
+  """Returns a list that receives the name of each split that is loaded."""
   names = []
   monkeypatch.setattr(
       datasets,
@@ -154,7 +154,7 @@ def loaded(monkeypatch):
 
 
 def test_a_complete_run_is_not_tested_again(unbroken_run, loaded, monkeypatch):
-  """Nor is its state read."""
+  """Its state is not read either."""
   monkeypatch.setattr(checkpointer, 'read', None)
   before = (unbroken_run / 'metrics.jsonl').read_bytes()
   summary, said = tiny_parts.train(unbroken_run)
@@ -186,7 +186,7 @@ def test_a_damaged_summary_does_not_open_the_test_split_again(
 
 
 def test_another_config_is_refused(unbroken_run, tmp_path):
-  """By the folder, and by checkpoints that were put into another one."""
+  """By the folder's config, and by the config in its checkpoints."""
   with pytest.raises(UserError, match=r'optimizer\.b1 is 0\.9 there and 0\.8'):
     tiny_parts.train(unbroken_run, **{'optimizer.b1': 0.8})
   for name in ('checkpoints', 'config.json', 'data.json'):
@@ -228,7 +228,7 @@ def test_no_test_split_no_test(tmp_path):
 
 
 def test_a_signal_after_the_last_step_ends_the_run(tmp_path, monkeypatch):
-  """It comes while the last curves are drawn; nothing is tested any more."""
+  """The signal arrives while the last curves are drawn, before the test."""
   wait = plots.Curves.wait
 
   def interrupted(curves):
@@ -248,7 +248,7 @@ def test_a_signal_after_the_last_step_ends_the_run(tmp_path, monkeypatch):
 def test_a_state_that_cannot_be_made_ends_the_run_and_leaves_it_usable(
     tmp_path, monkeypatch
 ):
-  """It is made while a thread compiles the step."""
+  """The state is created while a thread compiles the step."""
 
   def fail(_):
     raise UserError('there is no room for a state')
@@ -278,11 +278,11 @@ def test_steps_and_validation_are_compiled_as_the_config_says(monkeypatch):
   assert quick[1] - quick[0] == 2
 
 
-# --- What surrounds the loop.
+# --- Around the loop.
 
 
 def _package_frames():
-  """Returns the files of the package on the stack, outermost first."""
+  """Returns the package's functions on the stack, outermost first."""
   frame, found = sys._getframe(1), []
   while frame:
     path = pathlib.Path(frame.f_code.co_filename)
@@ -310,7 +310,7 @@ def test_few_frames_lie_between_the_command_and_the_update(
 
   monkeypatch.setattr(losses, 'augmentation_and_loss', seen)
   monkeypatch.setattr(os, '_exit', lambda status: None)
-  # The recipe of the other tests, whose programs are there already.
+  # The recipe of the other tests, whose programs are already compiled.
   argv = ['--config=digits_retention', f'--workdir={tmp_path / "run"}']
   argv += ['--config.batch_size=4', '--config.eval_batch_size=5']
   argv += ['--config.num_epochs=4', '--config.log_every_steps=5']
@@ -325,7 +325,7 @@ def test_few_frames_lie_between_the_command_and_the_update(
 
 
 def test_implicit_transfers_in_the_loop_are_refused(tmp_path, monkeypatch):
-  """A number of the host that slips into the step would be sent each time."""
+  """A host value that slips into the loop would be sent at every step."""
   add = metrics_log.MetricsLog.add
 
   def careless(self, metrics):
@@ -337,7 +337,7 @@ def test_implicit_transfers_in_the_loop_are_refused(tmp_path, monkeypatch):
 
 
 def test_data_are_read_one_batch_ahead(tmp_path, monkeypatch):
-  """While a step is under way the next batch is fetched, and no other."""
+  """While a step runs, only the next batch is fetched."""
   events, put = [], mesh.Devices.put_batch
   monkeypatch.setattr(
       mesh.Devices,
@@ -349,7 +349,7 @@ def test_data_are_read_one_batch_ahead(tmp_path, monkeypatch):
   ) as run:
     for step, _ in run.setup.train_batches(0):
       events.append(step)
-  # Steps 1 to 6: two batches before the first, one more before each other.
+  # Two batches before step 1, then one before each of steps 2 to 5.
   assert events == ['put', 'put', 1, 'put', 2, 'put', 3, 'put', 4, 'put', 5, 6]
 
 
@@ -360,7 +360,7 @@ def test_data_are_read_one_batch_ahead(tmp_path, monkeypatch):
 def test_an_error_of_the_feed_ends_a_run_with_status_1(
     tmp_path, monkeypatch, capsys, error
 ):
-  """2 would say that it did not begin; the checkpoint of step 6 is there."""
+  """Status 2 would mean that the run had not begun, but step 6 is saved."""
   batches = setup_lib.Setup.train_batches
 
   def failing(self, start):
@@ -414,7 +414,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
-  """From step 7 on; the checkpoint of step 6 is the last good one."""
+  """From step 7 on, so the checkpoint of step 6 is the last good one."""
   make = losses.augmentation_and_loss
 
   def broken(*args, **how):

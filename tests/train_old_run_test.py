@@ -1,6 +1,6 @@
-"""A run folder of version 0.1.0 evaluates and resumes.
+"""Tests that a run folder of version 0.1.0 still evaluates and resumes.
 
-Made by `train.py --config=configs/digits_retention.py:smoke` with
+It was written by `train.py --config=configs/digits_retention.py:smoke` with
 `num_epochs=12`, `eval_every_epochs=12`, `optimizer.warmup_epochs=1.0`.
 """
 
@@ -32,7 +32,7 @@ def test_old_weights_give_the_figures_of_their_summary(golden):
 
 
 def test_an_old_run_resumes(golden):
-  """The whole state is read and its checksums hold, optimizer and all."""
+  """The whole state, optimizer included, is read and its checksums hold."""
   with tiny_parts.open_run(run_folder.load_config(golden), golden) as run:
     restored = run.checkpoints.restore_latest(run.setup.target)
   assert restored.step == restored.tree.step == 243

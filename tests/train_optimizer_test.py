@@ -1,4 +1,4 @@
-"""Learning rates value by value, what decays, and the steps of a run."""
+"""Tests schedules, weight decay and AdamW against formulas and releases."""
 
 import math
 
@@ -51,7 +51,7 @@ def test_the_schedule_may_begin_and_end_above_zero():
 
 
 def test_the_learning_rates_of_epochs_are_those_of_the_released_logs():
-  """What the authors' logs print, peak 2e-3 over 300 epochs, and by hand."""
+  """As the authors' logs print them (peak 2e-3, 300 epochs), and by formula."""
   rates = schedule_lib.epoch_learning_rates(
       2e-3, warmup_epochs=5.0, num_epochs=300, start=1e-6, final=1e-5
   )
@@ -62,7 +62,7 @@ def test_the_learning_rates_of_epochs_are_those_of_the_released_logs():
     cosine = math.cos(math.pi * (epoch - 1) / 300)
     expected = 1e-5 + (2e-3 - 1e-5) / 2 * (1 + cosine)
     assert rates[epoch] == pytest.approx(expected, rel=1e-12)
-  assert rates[151] == pytest.approx(1.005e-3)  # half way: t = 150 of 300
+  assert rates[151] == pytest.approx(1.005e-3)  # halfway: t = 150 of 300
   assert f'{rates[299]:.2e}' == '1.02e-05'
 
 
@@ -114,7 +114,7 @@ def test_layer_scale_decays_if_asked_to():
   assert {path for path, decays in mask.items() if decays} == KERNELS | scales
 
 
-# By released name: what decays where a rule is by the name.
+# Whether a parameter decays where the rule goes by its released name.
 _NOT_NORMS = {
     'backbone/stem/conv0/bias': True,
     'backbone/stem/norm0/scale': True,  # patch_embed.proj.1
@@ -139,7 +139,7 @@ def test_what_decays_in_the_released_segmenters():
   assert all(everything.values())
   mask = _paths(optimizer.decay_mask('not_norms', params))
   assert {path: mask[path] for path in _NOT_NORMS} == _NOT_NORMS
-  # Two norms of a block, three of the downsamplings and four of the maps, each
+  # Two norms per block, three of downsamplings and four of feature maps, each
   # with scale and bias.
   assert list(mask.values()).count(False) == 2 * (4 * 2 + 3 + 4)
 
@@ -157,7 +157,7 @@ def test_decay_logits_never_decay_and_other_models_have_our_names():
     }
 
 
-# name -> tensors and values without decay, and with, in the authors' code.
+# name -> (tensors, elements) without decay and with, in the authors' code.
 RELEASED = {
     'rmt_t': ((207, 66_088), (135, 14_268_128)),
     'rmt_s': ((402, 133_864), (270, 26_833_376)),
@@ -195,7 +195,7 @@ def test_layer_scale_shrinks_with_the_kernels():
 
 
 def test_the_update_is_adam_plus_decoupled_decay():
-  """At the first step Adam's ratio is g / (|g| + eps): 1 for any g > 0."""
+  """At the first step Adam's ratio is g / (|g| + eps), so 1 for g > 0."""
   tx = optimizer.adamw(
       lambda _: 0.5, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.25
   )
@@ -207,7 +207,7 @@ def test_the_update_is_adam_plus_decoupled_decay():
 
 
 def _adamw_by_hand(params, grads, rates, decay):
-  """Kingma and Ba's algorithm 1 with decoupled decay, in float64."""
+  """Runs Kingma and Ba's Algorithm 1 with decoupled decay, in float64."""
   m, v, b1, b2, eps = 0.0, 0.0, 0.8, 0.95, 1e-3
   for t, (g, rate) in enumerate(zip(grads, rates, strict=True), 1):
     m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
@@ -217,7 +217,7 @@ def _adamw_by_hand(params, grads, rates, decay):
 
 
 def test_ten_updates_are_those_of_the_algorithm():
-  """With a rate that changes; one leaf decays, the other does not."""
+  """With a varying learning rate; one leaf decays, the other does not."""
   rates = optax.linear_schedule(0.1, 0.5, 10)
   tx = optimizer.adamw(rates, b1=0.8, b2=0.95, eps=1e-3, weight_decay=0.25)
   rng = np.random.default_rng(0)
@@ -252,7 +252,7 @@ def _rates(config, count):
 
 
 def test_warmup_steps_follow_the_epochs():
-  """Warm-up 2.5 epochs of 10 images in batches of 4: floor(6.25) steps."""
+  """2.5 epochs of 10 images in batches of 4 are floor(6.25) steps."""
   config = _config(
       **{
           'num_epochs': 50,
@@ -276,7 +276,7 @@ _ENDS = {
 def test_rates_of_epochs_change_where_epochs_end():
   """Ten records in batches of four: epochs end at steps 2, 5, 7, 10."""
   rates = _rates(_config(**_ENDS, **{'optimizer.schedule': 'epochs'}), 10)
-  # Epoch 3 is at t = 2 of 4: half way down the cosine.
+  # Epoch 3 is at t = 2 of 4, halfway down the cosine.
   np.testing.assert_allclose(rates, [0.25] * 5 + [0.375] * 2 + [0.3125] * 3)
 
 
@@ -287,7 +287,7 @@ def test_the_cosine_takes_both_ends():
 
 
 def test_the_rates_of_the_released_segmenters():
-  """mmcv's formulas: the warm-up multiplies the rate of the decay."""
+  """By mmcv's formulas; the warm-up multiplies the decayed rate."""
   fpn = schedule_lib.warmup_poly(
       1e-4, power=0.9, warmup_steps=0, total_steps=80_000, final=1e-6
   )
@@ -313,7 +313,7 @@ def test_the_rates_of_the_released_segmenters():
 
 
 def test_a_schedule_may_be_given_in_steps():
-  """80,000 of 16 images are 63.3 epochs of ADE20K's 20,210."""
+  """80,000 steps of 16 images are 63.3 epochs of ADE20K's 20,210 images."""
   found = schedule_lib.from_config(
       _steps(batch_size=16, num_epochs=0, num_steps=80_000), 20_210
   )

@@ -1,4 +1,7 @@
-"""Real signals, to this process; how runs end is tested in `faults_test`."""
+"""Tests preemption with real signals to this process.
+
+How whole runs end is tested in `faults_signals_test`.
+"""
 
 import os
 import signal
@@ -73,7 +76,7 @@ def test_in_another_thread_nothing_is_changed():
 
 
 def test_what_was_ignored_stays_so():
-  """Ctrl-C, by a shell that started the run behind `&`."""
+  """A shell makes a run that it starts with `&` ignore Ctrl-C."""
   preempted = preemption.Preemption()
   before = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
@@ -86,7 +89,7 @@ def test_what_was_ignored_stays_so():
 
 
 def test_a_lost_terminal_changes_nothing():
-  """After a SIGHUP there may be nobody to write to."""
+  """After a SIGHUP, writing to the terminal may fail."""
   preempted = preemption.Preemption()
   before, closed = os.dup(2), os.pipe()
   try:
@@ -103,7 +106,7 @@ def test_a_lost_terminal_changes_nothing():
 
 @pytest.mark.parametrize(('agree', 'stop'), [(True, 15), (False, 0)])
 def test_several_processes_stop_where_they_agree(monkeypatch, agree, stop):
-  """The signal came to another one."""
+  """The signal was sent to another process."""
   monkeypatch.setattr(processes, 'share', lambda: (0, 2))
   monkeypatch.setattr(processes, 'greatest', lambda number: max(number, 15))
   assert preemption.Preemption().requested(agree=agree) == stop

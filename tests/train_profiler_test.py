@@ -1,4 +1,4 @@
-"""The trace of some steps of a run."""
+"""Tests which steps of a run are traced, and that the trace is written."""
 
 import gzip
 import json
@@ -44,4 +44,4 @@ def test_a_run_writes_its_trace(tmp_path):
       if 'step_num' in event.get('args', {})
   }
   assert numbers == {5, 6, 7, 8}
-  assert list(folder.rglob('*.xplane.pb'))  # for TensorBoard and XProf
+  assert list(folder.rglob('*.xplane.pb'))  # read by TensorBoard and XProf

@@ -1,4 +1,4 @@
-"""Segmenters trained, killed, resumed, evaluated and predicted with."""
+"""Tests segmenters in training, resuming, evaluation and prediction."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ import tiny_parts, tiny_segments
 tiny_segments.install(patch)
 patch.setattr(tiny_parts, 'recipe', tiny_segments.recipe)
 """
-# Of epochs that end at steps 2, 5 and 7, in the second.
+# Kills the run at step 4, mid-epoch: epochs end at steps 2, 5 and 7.
 _KILL = """
 import os, signal
 from gswinrmt_jax.checkpoints.checkpointer import Checkpointer
@@ -47,7 +47,7 @@ _EVERY = {'checkpoint_every_steps': 3}
 
 @pytest.fixture(name='runs', scope='module')
 def _runs(launcher, tmp_path_factory):
-  """One that was killed and resumed, and one that nothing happened to."""
+  """Returns a killed and resumed run, an unbroken one, and its output."""
   folder = tmp_path_factory.mktemp('segmenters')
   killed, unbroken = folder / 'killed', folder / 'unbroken'
   status, said = launcher.run(killed, _INSTALL + _KILL, **_EVERY)
@@ -94,7 +94,7 @@ def test_the_best_epoch_has_the_highest_mean_iou(runs):
 
 
 def _by_hand(run):
-  """Returns the confusion matrix and the loss, one image after another."""
+  """Returns the confusion matrix and the loss, computed image by image."""
   weights = load.load(run, step='latest')
   confusion, losses = np.zeros((3, 3), int), []
   source = tiny_segments.SPLITS['val']
@@ -108,7 +108,7 @@ def _by_hand(run):
 
 
 def _logits(weights, image):
-  """Of an image without padding."""
+  """Returns the logits of an image without padding."""
   card = weights.card
   image = jnp.asarray(image[None])
   image = augment_lib.normalize(image, card.mean, card.std)
@@ -117,7 +117,7 @@ def _logits(weights, image):
 
 
 def test_every_pixel_counts_once_on_any_number_of_devices(runs, tmp_path):
-  """Seven images of several sizes, padded, in batches of three and eight."""
+  """Seven padded images of several sizes, in batches of three and of eight."""
   run = runs[1]
   on_eight = several.start(
       'tiny_segments.py', run, tmp_path / '8.json', devices=8

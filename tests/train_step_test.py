@@ -1,4 +1,4 @@
-"""The update: it learns, compiles once, moves everything, follows its key."""
+"""Tests the update, its metrics and the EMA against values by hand."""
 
 import chex
 from flax import linen as nn
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
 
 
 def _augmentation(key, batch):
-  """Normalises, adds noise by the key, smooths."""
+  """Normalises, adds noise drawn from the key, and smooths the labels."""
   image = batch['image']
   noise = jax.random.normal(key, image.shape) / 100
   hot = jax.nn.one_hot(batch['label'], tiny.CLASSES)
@@ -56,7 +56,7 @@ def test_learns_compiles_once_and_moves_everything():
 
 
 class _Linear(nn.Module):
-  """A model without BatchNorm, as those in the skeletons of DeiT and Swin."""
+  """A model without BatchNorm, like those in the skeletons of DeiT and Swin."""
 
   @nn.compact
   def __call__(self, x, *, train: bool):
@@ -78,7 +78,7 @@ def test_a_model_without_batch_norm_trains():
 
 
 def test_the_average_follows_parameters_and_statistics():
-  """After each update, in float64; it begins at the initial weights."""
+  """After each update, in float64, starting from the initial weights."""
   model, tx = tiny.Tiny(), optax.adamw(1e-1)
   create = jax.jit(
       lambda: state_lib.create(
@@ -115,7 +115,7 @@ def test_draws_follow_key_and_step():
 
 
 class _Root:
-  """A model whose logits are all sqrt(w): at 0 the slope is infinite."""
+  """A model with logits proportional to sqrt(w), of infinite slope at 0."""
 
   def __init__(self):
     self.keys = []
@@ -138,7 +138,7 @@ def _root_step(model, augmentation, *, step, w, loss=losses.class_loss):
   )
   batch = {'image': jnp.zeros((2, 4, 5, 3)), 'label': jnp.array([0, 1])}
   train_step = step_lib.make_train_step(model, tx, augmentation, loss)
-  # Not jitted, so that what is recorded is a value.
+  # Not jitted, so that the recorded keys are concrete.
   return train_step(state, batch, jax.random.key(1))[1]
 
 
@@ -170,7 +170,7 @@ def test_a_gradient_that_is_not_finite_is_told():
 
 
 def test_metrics_by_hand():
-  """Plain gradient descent on a known loss: uniform logits, log 3."""
+  """One step of SGD from uniform logits, whose loss is log 3."""
   tx = optax.sgd(0.5)
   train_step, state, batch = _setup(tx=tx)
   head = state.params['head']
@@ -182,7 +182,7 @@ def test_metrics_by_hand():
   # All logits are equal, so argmax takes class 0.
   share = float(np.mean(np.asarray(batch['label']) == 0))
   assert metrics['accuracy'] == pytest.approx(share)
-  # The bias of the head gets mean(p - target), and a step of -0.5 times that.
+  # The head's bias has gradient mean(p - target) and moves by -0.5 of it.
   targets = 0.9 * np.eye(3)[np.asarray(batch['label'])] + 0.1 / 3
   gradient = (1 / 3 - targets).mean(0)
   np.testing.assert_allclose(
@@ -197,14 +197,14 @@ def test_metrics_by_hand():
 
 @pytest.mark.parametrize('what', ['loss', 'gradient'])
 def test_a_step_that_is_skipped_was_as_if_it_were_not(what):
-  """But for its number: what comes after is drawn and learnt as without it."""
+  """Only the step count differs: later steps draw and learn as without it."""
 
   def augmentation(key, batch):
     image, targets = _augmentation(key, batch)
     bad = batch['bad']
     if what == 'loss':
       return image.at[0, 0, 0, 0].add(jnp.where(bad, jnp.nan, 0)), targets
-    # The loss is finite, and its slope is not.
+    # The loss is finite, but its gradient is not.
     slope = jnp.where(bad, 1e38, 1.0)
     return image * slope, targets
 
@@ -234,7 +234,7 @@ def test_a_step_that_is_skipped_was_as_if_it_were_not(what):
   without = run((False,), without.replace(step=without.step + 1))
   assert int(with_it.step) == 3
   chex.assert_trees_all_equal(with_it, without)
-  # A batch that is good is learnt from as without the policy.
+  # A good batch gives the same update as without the policy.
   plain = jax.jit(
       step_lib.make_train_step(model, tx, augmentation, ema_decay=0.75)
   )
@@ -265,7 +265,7 @@ class _Model(nn.Module):
 
 
 def _mixing(key, batch):
-  """Mixes, by one draw for the whole batch."""
+  """Mixes with one draw for the whole batch."""
   target = mix.smooth_targets(
       batch['label'], num_classes=tiny.CLASSES, smoothing=0.1
   )
@@ -292,14 +292,14 @@ def test_neighbours_stay_together_and_parts_reach_all_over_the_batch():
 
 
 def test_parts_add_up_to_the_large_batch():
-  """Without BatchNorm."""
+  """This holds without BatchNorm only."""
   whole, _, _ = _after_two_steps(1, batch_norm=False)
   parts, _, _ = _after_two_steps(3, batch_norm=False)
   chex.assert_trees_all_close(parts, whole, rtol=1e-5, atol=1e-6)
 
 
 def test_batch_norm_sees_a_part_at_a_time():
-  """Running means move once for each part, by the part's own mean."""
+  """Running means are updated once per part, with the part's own mean."""
   (state, _), before, batch = _after_two_steps(2, batch_norm=True)
   image, _ = _mixing(step_lib.augment_key(jax.random.key(1), 1), batch)
   running = np.asarray(before.batch_stats['norm']['mean'], np.float64)
@@ -330,7 +330,7 @@ def test_create_is_float32_and_follows_the_key():
 
 
 def test_the_decay_per_step_is_the_released_one():
-  """0.99984 for 2,048 images; for 512 the config's."""
+  """The config's 0.99996 is for 512 images; 2,048 images have 0.99984."""
   assert state_lib.ema_decay_per_step(0.99996, 512) == 0.99996
   assert f'{state_lib.ema_decay_per_step(0.99996, 2048):.5f}' == '0.99984'
   assert state_lib.ema_decay_per_step(0.81, 256) == pytest.approx(0.9)
@@ -338,9 +338,9 @@ def test_the_decay_per_step_is_the_released_one():
 
 
 def test_the_average_over_many_steps():
-  """The average of w = t from 5 is a sum that can be written down.
+  """For w = t, the average that starts at 5 has a closed form.
 
-  d^t 5 + (1 - d) sum_s d^(t - s) s, s from 1 to t.
+  It is d^t 5 + (1 - d) sum_s d^(t - s) s, with s from 1 to t.
   """
   decay, mean = 0.875, {'a': jnp.full((2,), 5.0)}
   for step in range(1, 7):
@@ -351,7 +351,7 @@ def test_the_average_over_many_steps():
 
 
 def test_an_average_of_what_does_not_change_keeps_every_bit():
-  """Thousands of steps: `d * w + (1 - d) * w` would wander off."""
+  """`d * w + (1 - d) * w` would drift over thousands of steps."""
   value = jax.random.normal(jax.random.key(0), (101,))
   mean = jax.lax.fori_loop(
       0, 3000, lambda _, mean: state_lib.update_ema(mean, value, 0.99984), value

@@ -1,4 +1,4 @@
-"""Training with token labels: the parts, the loss by hand, and whole runs."""
+"""Tests token labels: their targets, the loss against loops, and whole runs."""
 
 import dataclasses
 import io
@@ -52,7 +52,7 @@ def test_without_a_weight_all_is_plain():
 
 
 def test_the_last_epochs_go_without_mixing():
-  """4 epochs of 1,000 images in batches of 64, of which 1 is not mixed."""
+  """Of 4 epochs of 1,000 images in batches of 64, the last is not mixed."""
   config = recipes.cifar10('rmt_compact')
   config.update_from_flattened_dict(
       {
@@ -122,7 +122,7 @@ def test_contradictions_are_one_line(changes, said):
 
 
 def test_a_size_that_is_known_late_is_refused_too():
-  """Of a data set that does not say how large its images are."""
+  """The data set does not declare the size of its images."""
   unknown = dataclasses.replace(_DIGITS, image_size=(0, 0))
   augmentation = _augmentation(_recipe(), unknown)
   index, score = np.zeros((2, 1, 1, 1), 'u2'), np.ones((2, 1, 1, 1), 'f2')
@@ -136,7 +136,7 @@ def test_a_size_that_is_known_late_is_refused_too():
 
 
 def test_targets_are_those_of_the_crop():
-  """Class 0 above class 1; the second image shows the lower half alone."""
+  """Class 0 lies above class 1; the second crop is in the lower half."""
   batch = {
       'image': jnp.zeros((2, 24, 16, 3), jnp.uint8),
       'map_index': jnp.array([[[[0]], [[1]]]] * 2, jnp.uint16),
@@ -153,10 +153,10 @@ def test_targets_are_those_of_the_crop():
 
 
 def test_tokens_are_told_what_their_pixels_show():
-  """From random crops on the host to flipped images and targets.
+  """Follows random crops on the host to flipped images and targets.
 
-  Red grows to the right and green downwards; class 4 i + j lies in row i and
-  column j of a map of 4 x 4. So a token's colour is known from its target.
+  Red increases to the right, green downwards. Class 4 i + j lies in row i and
+  column j of a 4 x 4 map, so a token's target determines its colour.
   """
   ramp = np.linspace(0, 255, 64).astype(np.uint8)
   red, green = np.broadcast_arrays(ramp[None], ramp[:, None])
@@ -177,19 +177,19 @@ def test_tokens_are_told_what_their_pixels_show():
       jax.random.key(2), batch
   )
   seen = np.asarray(pixels).reshape(8, 4, 8, 4, 8, 3).mean((2, 4))
-  # Beyond the middle of the outermost cells a map stays as it is there.
+  # Beyond the centres of its outermost cells a map is constant.
   seen = np.clip(seen, 1 / 8, 7 / 8)
   column = targets @ ((np.arange(16) % 4 + 0.5) / 4)
   row = targets @ ((np.arange(16) // 4 + 0.5) / 4)
   np.testing.assert_allclose(column, seen[..., 0], atol=0.04)
   np.testing.assert_allclose(row, seen[..., 1], atol=0.04)
   falling = np.asarray(column[:, 0, 0] > column[:, 0, 3])
-  assert 0 < falling.sum() < 8  # some are flipped, others are not
+  assert 0 < falling.sum() < 8  # some images are flipped, others not
 
 
 @pytest.fixture
 def tiny_data(compiled_once, monkeypatch):
-  """Images of 6 x 7 pixels in place of the digits; the model is a real one."""
+  """Replaces the digits by images of 6 x 7 pixels; the model is a real one."""
   make_model, create = recipes.make_model, factory.create_model
   tiny_parts.install(monkeypatch)
   monkeypatch.setattr(recipes, 'make_model', make_model)
@@ -204,7 +204,7 @@ def tiny_data(compiled_once, monkeypatch):
 
 
 def _write(folder, split, classes):
-  """Writes maps that are sure of one class each."""
+  """Writes maps that give one class a probability of 1."""
   maps = [(np.full((2, 2, 1), one), np.ones((2, 2, 1))) for one in classes]
   label_maps.write(folder, maps, name='digits', split=split)
 
@@ -226,13 +226,13 @@ def _tiny_recipe(maps, **changes):
 
 
 def test_a_run_learns_what_the_maps_say(tiny_data, tmp_path):
-  """Through the loop; all say class 2, so that the model does in the end."""
+  """All maps say class 2, so the trained model does too."""
   _write(tmp_path / 'maps', 'train', [2] * 25)
   config = _tiny_recipe(tmp_path / 'maps')
   summary = train_loop.train(config, tmp_path / 'run', Terminal(io.StringIO()))
   entries = metrics_log.read_metrics(tmp_path / 'run')
   losses = [e['loss'] for e in entries if e['kind'] == 'train']
-  # At first log 3 of the image, and half of that of the tokens.
+  # Initially log 3 for the image, plus half of that for the tokens.
   assert losses[0] == pytest.approx(1.5 * np.log(3), rel=0.2)
   assert losses[-1] < 0.5 * losses[0]
   share = (tiny_parts.SPLITS['test'].label == 2).mean()
@@ -243,7 +243,7 @@ def test_a_run_learns_what_the_maps_say(tiny_data, tmp_path):
 def test_each_record_has_its_own_map_and_a_run_goes_on(
     tiny_data, tmp_path, monkeypatch
 ):
-  """Wherever the maps lie now; with other maps it does not go on."""
+  """The maps may move between starts, but may not be replaced by others."""
   label = tiny_parts.SPLITS['train'].label
   _write(tmp_path / 'maps', 'train', (label + 1) % 3)
   _write(tmp_path / 'others', 'train', label)
@@ -284,7 +284,7 @@ B, H, W, K = 4, 3, 5, 6
 
 
 def _cross_entropy(logits, target):
-  """Of one distribution, in float64."""
+  """Computes the cross-entropy of one distribution in float64."""
   logits = np.asarray(logits, np.float64)
   log_p = logits - np.log(np.exp(logits).sum())
   return -sum(float(t) * p for t, p in zip(target, log_p, strict=True))
@@ -325,4 +325,4 @@ def test_the_loss_against_loops():
         expected += 0.5 * token / (B * H * W)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     assert accuracy == np.float32(right / B)
-    assert 0 < taken < 1 or seed  # so that the mixing counts
+    assert 0 < taken < 1 or seed  # seed 0 must really mix

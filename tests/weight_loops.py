@@ -1,8 +1,8 @@
-"""The weights of one token for every other, one pair at a time, in float64.
+"""Attention weights of one token, one pair at a time, in float64.
 
-Written from the equations of the papers: the weight of a pair is what the
-height pass gives to the row, times what the width pass gives there to the
-column. Heads after space: `[h, w, n, d]`.
+Written from the equations of the papers: the weight of a pair is the height
+pass's weight of the row, times the width pass's weight of the column in that
+row. Arrays are `[h, w, n, d]`.
 """
 
 import loops
@@ -11,15 +11,15 @@ import oracle
 
 
 def row(system, query, key, rates, token, *, window, shift):
-  """Weights `[n, h, w]` of `token` for an unrotated query and key.
+  """Returns the weights `[n, h, w]` of `token` for unrotated query and key.
 
   Args:
     system: 'rmt', 'retention' or 'swat'.
     query: `[h w n d]`.
     key: `[h w n d]`.
-    rates: `gamma` `[2 n]`, width and height; `[1 n]` is all pairs at once.
+    rates: `gamma` `[2 n]`, width and height; `[1 n]` for full attention.
     token: Row and column.
-    window: Nominal window, None for none.
+    window: Nominal window; None for no windows.
     shift: Nominal shift.
   """
   query, key = (np.asarray(x, np.float64) for x in (query, key))
@@ -49,7 +49,10 @@ def row(system, query, key, rates, token, *, window, shift):
 
 
 def _line(system, query, key, rates, line, at, head, window, shift):
-  """Weights of position `at` on a row (one index) or a column (two)."""
+  """Returns the weights of position `at` on a row or column.
+
+  `line` is one index for a row, two for a column.
+  """
   q, k = query[line][:, head], key[line][:, head]
   axis = len(line) - 1  # 0 is the width pass
   block, size = loops.blocks(len(q), window, shift)

@@ -1,4 +1,4 @@
-"""Weights in safetensors files and in files of `torch.save`."""
+"""Tests weights in safetensors files and in files of `torch.save`."""
 
 import argparse
 from collections import OrderedDict
@@ -54,7 +54,7 @@ _CARD = card_lib.Card(
 def test_safetensors_keep_arrays_and_card(tmp_path):
   path = tmp_path / 'model.safetensors'
   variables = random_variables.nested(_CARD.make_model(), (1, 32, 48, 3))
-  # One that does not lie in memory as C has it.
+  # An array that is not C-contiguous.
   kernel = np.asarray(variables['params']['head']['kernel']).copy(order='F')
   variables['params']['head']['kernel'] = kernel
   safetensors_file.write(path, variables, _CARD)
@@ -73,7 +73,7 @@ def test_safetensors_keep_arrays_and_card(tmp_path):
 
 
 def test_any_flipped_bit_of_safetensors_is_noticed(tmp_path):
-  """In arrays, their names and the card; the checksum may be lost with one."""
+  """In arrays, their names and the card; only the checksum may get lost."""
   path = tmp_path / 'model.safetensors'
   variables = {'params': {'head': {'bias': np.float32([1.0, 2.0, 3.0])}}}
   safetensors_file.write(path, variables, _CARD)
@@ -132,7 +132,7 @@ def test_tensors_views_and_what_lies_between(tmp_path):
   torch_pickles.save(path, value)
   read = torch_file.read(path)
   assert read['epoch'] == 299 and read['scores'] == value['scores']
-  # Their content is nobody's business.
+  # The content of unknown objects is dropped.
   assert read['args'] == {} and read['best'] is None
   model = read['model']
   np.testing.assert_array_equal(model['weight'], [[1, 2], [3, 4]])
@@ -172,14 +172,14 @@ def test_any_other_name_is_refused_and_not_run(
 
 
 def test_attributes_are_never_set(tmp_path):
-  """BUILD on what a name stands for would change it for everybody."""
+  """BUILD on a named object would change it for the whole process."""
   program = b'\x80\x02ccollections\nOrderedDict\n}X\x01\x00\x00\x00aK\x01sb.'
   torch_pickles.write_zip(tmp_path / 'a.pth', {'data.pkl': program})
   assert not hasattr(torch_file.read(tmp_path / 'a.pth'), 'a')
 
 
 def _pickled(*arguments):
-  """A program that rebuilds one tensor over the storage of `data/0`."""
+  """Returns a pickle that rebuilds one tensor over the storage `data/0`."""
   offset, size, stride = arguments
   return b''.join(
       [
@@ -202,7 +202,7 @@ def _pickled(*arguments):
         (0, (2, 3), (2, 1)),
         (-1, (2,), (1,)),  # before the start
         (3, (2,), (-1,)),
-        (0, (1000, 1000, 1000), (0, 0, 0)),  # 4 GB out of four numbers
+        (0, (1000, 1000, 1000), (0, 0, 0)),  # 4 GB from 4 elements
         (0, (2, 2), (1,)),
         (0, (2.0,), (1,)),
         (0, (2**60,) * 9, (0,) * 9),
@@ -222,7 +222,7 @@ def test_a_tensor_must_lie_in_its_storage(tmp_path, offset, size, stride):
 
 
 def test_a_tensor_is_no_storage(tmp_path):
-  """Four numbers seen as one, then as a row from there: beyond the file."""
+  """Used as a storage, a tensor of repeats would reach past the file's end."""
   inner = _pickled(3, (4,), (0,))[2:-1]
   outer = b''.join(
       [
@@ -257,7 +257,7 @@ def test_crafted_programs_end(tmp_path, program, said):
 
 
 def test_a_file_of_torch_itself():
-  """Written by `torch.save` of PyTorch 2.13, an optimiser and all."""
+  """Written by `torch.save` of PyTorch 2.13, optimizer state included."""
   path = pathlib.Path(__file__).parent / 'data' / 'torch_save.pth'
   read = torch_file.read(path)
   np.testing.assert_array_equal(
@@ -320,22 +320,22 @@ def test_damage_is_one_line(tmp_path):
 
   torch_pickles.save(path, value)
   whole = path.read_bytes()
-  for cut in range(0, len(whole), 29):  # never anything but one line
+  for cut in range(0, len(whole), 29):  # always a one-line error
     path.write_bytes(whole[:cut])
     with pytest.raises(UserError):
       torch_file.read(path)
 
 
 def _one_key(key):
-  """A program of a dict with this key, pickled."""
+  """Returns a pickle of a dict with this key."""
   return b'\x80\x02}' + pickle.dumps(key, protocol=2)[2:-1] + b'K\x01s.'
 
 
 @pytest.mark.parametrize(
     ('program', 'said'),
     [
-        # Numbers that are equal modulo 2^61 - 1 have one hash: a dict of them,
-        # and a memo, which `PUT` has them in, is read in quadratic time.
+        # Integers equal modulo 2^61 - 1 share a hash, so reading a dict of
+        # them, or a memo that `PUT` fills with them, takes quadratic time.
         (_one_key(2**61 - 1), 'a key is neither text nor a small number'),
         (b'\x80\x02Np2305843009213693951\n.', 'an opcode PUT'),
         (b'\x80\x02' + b']' * 2**24 + b'.', r'data.pkl has 16,777,219 bytes'),
@@ -384,7 +384,7 @@ _NAMES = st.sampled_from(
     ]
 )
 _NUMBERS = st.sampled_from([-1, 0, 1, 4, 2**31, 2**40, 2**63, -(2**70)])
-# Pieces of programs: sound ones, single opcodes, and any bytes.
+# Pieces of programs: valid ones, single opcodes, and arbitrary bytes.
 _PIECES = st.one_of(
     _NAMES.map(lambda of: b'c%s\n%s\n' % of),
     st.tuples(st.sampled_from([b'i', b'c']), _NAMES).map(
@@ -421,7 +421,7 @@ def _zipped(program, root='archive', compression=zipfile.ZIP_STORED):
 
 
 def _damaged(whole):
-  """Returns a file cut short, with bits turned, or with other bytes in it."""
+  """Returns a strategy for truncated, altered or spliced copies of a file."""
   turned = st.lists(
       st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)),
       min_size=1,
@@ -458,7 +458,7 @@ def _never(*args, **how):
   raise AssertionError(f'executed: {args} {how}')
 
 
-# What a program would begin with.
+# Functions that a malicious program would call first.
 _DOORS = (
     'os.system',
     'os.popen',

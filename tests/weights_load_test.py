@@ -1,4 +1,4 @@
-"""Weights from a run, a folder, a file or the hub, and their card."""
+"""Tests weights from a run, a folder, a file or the hub, and their card."""
 
 import dataclasses
 import io
@@ -153,7 +153,7 @@ def test_there_and_back_again(tmp_path):
   read = card_lib.read(path)
   assert read.make_model() == _CARD.make_model()
   for field in dataclasses.fields(card_lib.Card):
-    if field.name != 'fields':  # JSON has lists for tuples
+    if field.name != 'fields':  # JSON turns tuples into lists
       assert getattr(read, field.name) == getattr(_CARD, field.name)
 
 
@@ -232,7 +232,7 @@ def test_the_images_of_a_run_are_checked(tmp_path):
 
 
 def test_choices_of_earlier_versions_are_passed_over():
-  """How a model is computed once was among its fields."""
+  """Older cards have the choice of implementations among the fields."""
   fields = json.loads(json.dumps(_CARD.to_dict()))
   fields['model_args'] |= {
       'attention_impl': 'pallas',
@@ -246,7 +246,7 @@ def test_choices_of_earlier_versions_are_passed_over():
 def test_a_file_that_is_no_card(tmp_path):
   path = tmp_path / 'a.json'
   assert card_lib.read(path) is None
-  # Another library's may have the same keys.
+  # A card of another library may have the same keys.
   fields = {**_CARD.to_dict(), 'library_name': 'timm'}
   for content in ('[1]', json.dumps(fields)):
     path.write_text(content)
@@ -259,7 +259,7 @@ def test_a_file_that_is_no_card(tmp_path):
 
 @pytest.fixture(name='asked')
 def _asked(tmp_path, monkeypatch):
-  """A hub with one repository; returns what it was asked for."""
+  """Installs a hub with one repository; returns the list of requests."""
   asked = []
 
   def snapshot_download(repository, *, revision, allow_patterns):
@@ -286,7 +286,7 @@ def test_what_is_exported_is_loaded_by_name(asked, tmp_path, monkeypatch):
   found = load.load(pathlib.Path('hf-hub:me/digits'))
   assert asked[-1][:2] == ('me/digits', None)
   assert found.origin == 'hf-hub:me/digits'
-  # What is measured does not go into the hub's cache.
+  # Results must not be written into the hub's cache.
   assert found.folder == pathlib.Path()
 
   shutil.move(tmp_path / 'snapshot' / 'model.safetensors', tmp_path)
@@ -322,7 +322,7 @@ def test_weights_that_ship_are_loaded_by_name(tmp_path, monkeypatch, run):
   assert load.load('digits_small').card == found.card  # as config.init_from
   with pytest.raises(UserError, match=r'did you mean digits_small'):
     load.load(pathlib.Path('digits_smal'))
-  # A folder of that name comes first.
+  # A folder of that name takes precedence.
   (tmp_path / 'digits_small').mkdir()
   safetensors_file.write(
       tmp_path / 'digits_small' / 'model.safetensors', run.variables, run.card

@@ -1,4 +1,4 @@
-"""The released RMT: its names, layouts and sizes."""
+"""Tests the names, layouts and sizes of released RMT weights."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ def test_there_and_back_again_is_exact():
   assert back.keys() == state_dict.keys()
   for key, array in state_dict.items():
     assert back[key].shape == array.shape, key
-    if 'Relpos' in key:  # tables, computed anew in another library
+    if 'Relpos' in key:  # tables, recomputed by another library
       np.testing.assert_allclose(
           back[key], array, rtol=1e-6, atol=6e-8, err_msg=key
       )
@@ -97,7 +97,7 @@ def test_what_is_no_rmt_is_refused(changes):
 
 
 def test_the_names_of_the_four_released_models():
-  """Every key, and the shape that PyTorch has for it."""
+  """Keys of every kind, and their shapes in PyTorch."""
   expected = {
       'stem/conv3/kernel': ('patch_embed.proj.9.weight', (3, 3, 5, 7)),
       'stem/norm2/var': ('patch_embed.proj.7.running_var', (5,)),
@@ -164,7 +164,7 @@ def test_a_model_with_layer_scale_and_without_a_head():
 
 @functools.cache
 def _state_dict(name, **fields):
-  """A released model's names and shapes, with one value for all numbers."""
+  """Returns a released model's state dict with all weights 0."""
   model = gswinrmt_jax.create_model(name, **{'num_classes': 1000} | fields)
   shapes = factory.variable_shapes(model, (32, 32, 3))
   zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
@@ -173,7 +173,7 @@ def _state_dict(name, **fields):
 
 @pytest.mark.parametrize('name', ['rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'])
 def test_the_released_sizes_are_told_apart(name):
-  small = {'num_classes': 7}  # numbers of the last layer are many
+  small = {'num_classes': 7}  # keeps the last layer small
   found = rmt_checkpoint.recognise(_state_dict(name, **small))
   assert found == rmt_checkpoint.Recognised(name, {}, 7)
   parameters = {
@@ -187,14 +187,14 @@ def test_the_released_sizes_are_told_apart(name):
 @pytest.mark.parametrize(
     ('plain', 'expected'),
     [
-        ('rmt_t', ('rmt_t', {'dense_head': True})),  # no such named model
+        ('rmt_t', ('rmt_t', {'dense_head': True})),  # there is no rmt_t_tl
         ('rmt_s', ('rmt_s_tl', {})),
         ('rmt_b', ('rmt_b_tl', {})),
         ('rmt_l', ('rmt_l_tl', {})),
     ],
 )
 def test_a_dense_head_is_seen(plain, expected):
-  """A linear map of the last stage, `aux_head` in the released code."""
+  """A linear layer on the last stage, `aux_head` in the released code."""
   arrays = _state_dict(plain, num_classes=7)
   width = named.MODELS[plain].widths[-1]
   arrays = arrays | {'aux_head.weight': np.zeros((7, width))}
@@ -248,7 +248,7 @@ def test_wrappers_prefixes_and_entries():
   assert where == 'model_ema/state_dict' and found.keys() == arrays.keys()
   with pytest.raises(UserError, match=r'no entry ema .*model, model_ema'):
     rmt_checkpoint.unwrap(wrapped, 'ema')
-  # A lone tensor, or a name, beside the weights.
+  # A lone tensor or a name may accompany the weights.
   mixed = {'model': 'rmt_t', 'best': np.zeros(()), 'state_dict': arrays}
   assert rmt_checkpoint.unwrap(mixed)[0] == 'state_dict'
   endless = {}

@@ -1,4 +1,4 @@
-"""Segmenters in PyTorch files: converted, loaded, refused, named."""
+"""Tests segmenters in PyTorch files: conversion, loading, refusal, names."""
 
 import dataclasses
 import functools
@@ -30,19 +30,19 @@ _HEADS = ('fpn', 'uper')
 
 @functools.cache
 def _state_dict(head):
-  """Returns random weights of a backbone and mmsegmentation's of the heads."""
+  """Returns random backbone weights with mmsegmentation's head weights."""
   model = seg_heads.model(head, dtype='float32')
   variables = random_variables.nested(model, (1, 32, 32, 3))
   found = weights.to_torch_state_dict(variables, model)
   heads = seg_heads.state_dict(head)
-  # The file of the heads does not have the counters of BN.
+  # The heads' file lacks the counters of BN.
   named = {key for key in found if not key.endswith('num_batches_tracked')}
   assert heads.keys() == {k for k in named if not k.startswith('backbone.')}
   return found | {key: np.float32(array) for key, array in heads.items()}
 
 
 def _saved(path, state_dict):
-  """Writes what mmsegmentation stores."""
+  """Writes a checkpoint as mmsegmentation does."""
   contents = {
       'meta': {'epoch': 1, 'iter': 80_000, 'CLASSES': ['wall', 'sky']},
       'state_dict': state_dict,
@@ -104,7 +104,7 @@ def test_a_converted_segmenter(head, folders):
 
 
 def test_a_pytorch_file_is_loaded_as_it_is(folders, tmp_path):
-  """With the card next to it, which says what its arrays do not."""
+  """The card next to it says what its arrays do not."""
   folder = folders[0]['uper']
   (tmp_path / 'config.json').write_bytes((folder / 'config.json').read_bytes())
   found = load.load(_saved(tmp_path / 'a.pth', _state_dict('uper')))
@@ -135,7 +135,7 @@ def test_the_released_segmenters_are_recognised(head):
 
 
 def test_without_an_auxiliary_head():
-  """Files for use alone may leave it out, and training alone uses it."""
+  """Only training uses it, so files for inference may omit it."""
   arrays = {
       name: array
       for name, array in _state_dict('uper').items()
@@ -229,7 +229,7 @@ def test_segmenters_are_refused_where_classifiers_are_needed(
   assert not list(tmp_path.iterdir())
 
 
-# Names of the layers, as mmsegmentation stores them; `bn` has four arrays.
+# Layer names as mmsegmentation stores them; `bn` has four arrays.
 _NAMES = {
     'fpn': [
         *(f'neck.lateral_convs.{i}.conv' for i in range(4)),
@@ -260,9 +260,9 @@ _NAMES = {
 
 @pytest.mark.parametrize('head', _HEADS)
 def test_an_exported_segmenter_is_converted_to_itself(head, folders, tmp_path):
-  """To the bit, by mmsegmentation's names, with and without its card."""
+  """Bit for bit, under mmsegmentation's names, with and without its card."""
   source = load.load(folders[0][head])
-  # Whole classes and images as small as they come: the export computes logits.
+  # With class names, and small images because the export computes logits.
   names = tuple(f'class {i}' for i in range(source.card.num_classes))
   card = dataclasses.replace(
       source.card, image_size=(40, 33), class_names=names
@@ -308,7 +308,7 @@ def test_an_exported_segmenter_is_converted_to_itself(head, folders, tmp_path):
     ],
 )
 def test_a_wrong_card_is_one_line(folders, segmenter, said, monkeypatch):
-  # Users do not have the annotations checked.
+  # Users run without jaxtyping's checks.
   monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   text = (folders[0]['fpn'] / 'config.json').read_text()
   with pytest.raises(UserError, match=said):
@@ -316,7 +316,7 @@ def test_a_wrong_card_is_one_line(folders, segmenter, said, monkeypatch):
 
 
 def test_training_does_not_start_from_a_segmenter(folders):
-  """The arrays of its backbone have other names than a classifier's."""
+  """Its backbone's arrays have other names than a classifier's."""
   found = load.load(folders[0]['fpn'])
   card = dataclasses.replace(found.card, segmenter=None, num_classes=3)
   fields = {**card.fields, 'feature_norm': False}

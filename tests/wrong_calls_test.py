@@ -1,4 +1,4 @@
-"""Wrong calls: one line that says what, where and what to do; status 2."""
+"""Tests that wrong calls give status 2 and one line that says what to do."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ _DIGIT = str(_TESTS.parent / 'examples' / 'images' / 'digit_4.png')
 
 @pytest.fixture(scope='module', name='place')
 def _place(tmp_path_factory):
-  """A run, damaged copies of it, and files that are something else."""
+  """Returns a folder with a run, damaged copies of it, and other files."""
   folder = tmp_path_factory.mktemp('place')
   run = shutil.copytree(_TESTS / 'data' / 'golden_run', folder / 'run')
   shutil.copytree(run, folder / 'cut')
@@ -38,7 +38,7 @@ def _place(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _inside(place, monkeypatch):
-  """Nothing is computed: what is wrong is found before."""
+  """Enters the folder; errors must be found before a model runs."""
 
   def computed(*args, **how):
     raise AssertionError('a model ran')
@@ -149,7 +149,7 @@ def test_a_read_only_folder(tmp_path, capsys):
 
 @pytest.mark.parametrize('image', ['x.png', 'cut.png', 'notes.txt', 'empty'])
 def test_what_is_not_an_image_is_skipped(image):
-  """Named in one line; the other images are classified."""
+  """It is named in one line, and the call does not fail."""
   loaded = gswinrmt_jax.load_model('digits_small')
   lines = []
   assert loaded.predict([image], skip=lines.append) == []
