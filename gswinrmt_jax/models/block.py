@@ -100,5 +100,7 @@ class Block(nn.Module):
       init = nn.initializers.constant(initial)
       scale = self.param(f'{name}_scale', init, x.shape[-1:])
       x = ops.scale_channels(x, scale)
+    # Stochastic depth: drops whole samples. `Stage` sets the rate to 0 in
+    # evaluation.
     drop_path = nn.Dropout(self.drop_rate, broadcast_dims=(1, 2, 3))
     return drop_path(x, deterministic=False)

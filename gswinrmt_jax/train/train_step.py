@@ -161,9 +161,10 @@ def _accumulated(gradient, steps):
 
       L = 1/A sum_a L_a,   g = 1/A sum_a g_a
 
-  Without BatchNorm, this equals the gradient of the whole batch. BatchNorm
+  For a loss that is a mean over images, and a model without BatchNorm and
+  stochastic depth, this equals the gradient of the whole batch. BatchNorm
   normalises each part by the part's own statistics, and updates its running
-  statistics once per part.
+  statistics once per part. Stochastic depth has its own draws in each part.
   """
 
   def accumulated(params, batch_stats, batch, key):
