@@ -30,8 +30,15 @@ class Terminal:
   def say(self, text: str = '') -> None:
     """Prints lines that stay."""
     with self._lock:
-      self._close_line()
+      self.end_line()
       self._print(f'{text}\n')
+
+  def end_line(self) -> None:
+    """Ends the progress line, before something else prints to the stream."""
+    with self._lock:
+      if self._open:
+        self._open = False
+        self._print('\n')
 
   def progress(self, text: str, *shorter: str) -> None:
     """Prints the progress line; on a terminal it replaces the last one.
@@ -81,7 +88,7 @@ class Terminal:
         ended.wait(_TICK)
     else:
       with self._lock:
-        self._close_line()
+        self.end_line()
         self._print(text)
         self._open = True
       ended.wait()
@@ -98,11 +105,6 @@ class Terminal:
       yield
     except OSError as error:
       self.say(f'{what} was not written ({error.strerror or error})')
-
-  def _close_line(self):
-    if self._open:
-      self._open = False
-      self._print('\n')
 
   def _print(self, text):
     try:

@@ -1,9 +1,12 @@
 """Tests prediction with the digits model that ships with the package."""
 
 import dataclasses
+import io
 import json
 import pathlib
 import shutil
+import sys
+import time
 import types
 
 import jax
@@ -13,6 +16,7 @@ import PIL.Image
 import pytest
 
 from gswinrmt_jax import ops
+from gswinrmt_jax import terminal as terminal_lib
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.commands import predict as predict_command
 from gswinrmt_jax.data import datasets
@@ -72,6 +76,30 @@ def test_a_path_an_image_and_an_array_are_one(loaded, digits):
   (many,) = loaded.predict(pixels[None])
   assert many.probabilities == want.probabilities
   assert loaded.predict([]) == []
+
+
+def test_an_opened_image_is_seen_as_its_file_is(loaded, tmp_path):
+  ramp = np.linspace(0, 1, 32 * 32).reshape(32, 32)
+  deep = PIL.Image.fromarray(np.uint16(65535 * ramp))
+  red = PIL.Image.new('RGBA', (32, 32), (200, 30, 10, 90))
+  half = PIL.Image.fromarray(np.uint8(255 * ramp)).crop((0, 0, 20, 32))
+  turned = PIL.Image.Exif()
+  turned[0x0112] = 6
+  files = {
+      'deep.png': (deep, {}),
+      'float.tiff': (PIL.Image.fromarray(np.float32(ramp)), {}),
+      'clear.png': (red, {}),
+      'turned.png': (half, {'exif': turned}),
+  }
+  for name, (image, options) in files.items():
+    image.save(tmp_path / name, **options)
+    want = loaded.pixels(tmp_path / name)
+    with PIL.Image.open(tmp_path / name) as opened:
+      before, turn = opened.copy(), opened.getexif().get(0x0112)
+      np.testing.assert_array_equal(loaded.pixels(opened), want, err_msg=name)
+      assert (opened.mode, opened.size) == (before.mode, before.size)
+      assert opened.getexif().get(0x0112) == turn
+      np.testing.assert_array_equal(np.asarray(opened), np.asarray(before))
 
 
 def test_what_is_preprocessed_is_the_models_input(loaded, digits):
@@ -206,6 +234,28 @@ def test_the_command(digits, tmp_path, capsys):
   assert report[0]['predictions'][0]['label'] == labels[0]
 
 
+def test_an_unreadable_image_has_a_line_of_its_own(monkeypatch):
+  """The progress line of the prediction ends before it."""
+  screen = io.StringIO()
+
+  def predict(self, images, top, skip):
+    deadline = time.monotonic() + 60
+    while 'predicting ...' not in screen.getvalue():
+      assert time.monotonic() < deadline
+      time.sleep(0.001)
+    skip('a.png does not exist')
+    return []
+
+  monkeypatch.setattr(sys, 'stderr', screen)
+  monkeypatch.setattr(terminal_lib, '_PATIENCE', 0)
+  monkeypatch.setattr(loaded_model.LoadedModel, 'predict', predict)
+  assert main.main(['predict', _NAME, 'a.png']) == 1
+  assert screen.getvalue().splitlines()[1:] == [
+      'Compiling the model and predicting ...',
+      'gswinrmt: a.png does not exist',
+  ]
+
+
 def test_maps_beside_the_prediction(digits, tmp_path, capsys):
   path = str(digits[0][0])
   out = tmp_path / 'maps'
@@ -260,7 +310,8 @@ def test_a_backbone_has_maps_and_no_classes(loaded):
 def test_images_of_one_name_have_folders_of_their_own():
   found = [
       types.SimpleNamespace(image=name)
-      for name in ('a/x.png', 'b/x.jpg', 'y.png')
+      for name in ('a/x.png', 'b/x.jpg', 'y.png', 'x_2.png', 'c/x.png')
   ]
   folders = predict_command._places(pathlib.Path('maps'), found)
-  assert [folder.name for folder in folders] == ['x', 'x_2', 'y']
+  names = [folder.name for folder in folders]
+  assert names == ['x', 'x_2', 'y', 'x_2_2', 'x_3']

@@ -60,6 +60,8 @@ class _Hub(http.server.BaseHTTPRequestHandler):
       }
       url = f'{self.server.url}/me/digits/commit/{_COMMIT}'
       self._answer({'commitUrl': url, 'commitOid': _COMMIT})
+    elif 'tag' in what and json.loads(body)['tag'] == 'odd':
+      self._answer({'error': 'odd is refused'}, 400)
     elif what == f'models/me/digits/tag/{_COMMIT}':
       found.tag = json.loads(body)['tag']
       self._answer({})
@@ -67,7 +69,15 @@ class _Hub(http.server.BaseHTTPRequestHandler):
       self._answer({'error': f'{self.path} is unexpected'}, 404)
 
   def do_GET(self):
-    self._answer({'error': 'Invalid username or password.'}, 401)
+    if not self.path.endswith('/api/models/me/digits/refs'):
+      self._answer({'error': 'Invalid username or password.'}, 401)
+      return
+    kinds = {'branches': 'main', 'tags': 'v0', 'converts': 'x'}
+    refs = {
+        kind: [{'name': name, 'ref': name, 'targetCommit': _COMMIT}]
+        for kind, name in kinds.items()
+    }
+    self._answer(refs)
 
   def _answer(self, value, status=200):
     body = json.dumps(value).encode()
@@ -141,6 +151,33 @@ def test_a_run_is_uploaded_with_its_card(found, tmp_path, capsys):
       'name': 'test accuracy',
       'value': 0.9733,
   }
+
+
+@pytest.mark.parametrize(
+    ('tag', 'said', 'uploaded'),
+    [
+        ('v 1', "--revision is 'v 1': must be a name such as v1.0", False),
+        ('-v1', "--revision is '-v1': must be", False),
+        ('v1..2', "--revision is 'v1..2': must be", False),
+        ('v1/', "--revision is 'v1/': must be", False),
+        ('v0', 'me/digits has v0 already: choose another --revision', False),
+        ('main', 'me/digits has main already', False),
+        ('odd', 'is uploaded, but cannot be tagged odd (', True),
+    ],
+)
+def test_a_tag_that_cannot_be_set(found, capsys, tag, said, uploaded):
+  assert main.main(['push', str(_RUN), 'me/digits', f'--revision={tag}']) == 2
+  error = capsys.readouterr().err
+  assert said in error and error.count('\n') == 1
+  assert bool(found.files) == uploaded and found.tag is None
+
+
+def test_the_prefix_of_the_hub_is_accepted(found, capsys):
+  arguments = ['push', str(_RUN), 'hf-hub:me/digits', '--revision=v1/a-b']
+  assert main.main(arguments) == 0
+  said = capsys.readouterr().out
+  assert "Uploaded: gswinrmt_jax.load_model('hf-hub:me/digits@v1/a-b')" in said
+  assert found.created['name'] == 'digits' and found.tag == 'v1/a-b'
 
 
 def test_weights_of_others_are_not(found, tmp_path, capsys):

@@ -71,6 +71,16 @@ def test_what_is_said_meanwhile_has_a_line_of_its_own(at_once):
   assert log.getvalue() == 'Compiling ...\nmeanwhile\ndone\n'
 
 
+def test_the_progress_line_ends_before_others_print():
+  screen = _Screen()
+  terminal = terminal_lib.Terminal(screen)
+  terminal.end_line()
+  terminal.progress('step 1')
+  terminal.end_line()
+  terminal.end_line()
+  assert screen.getvalue() == '\r\x1b[Kstep 1\n'
+
+
 def test_the_seconds_count_up_in_place_on_a_terminal(at_once, monkeypatch):
   monkeypatch.setattr(terminal_lib, '_TICK', 0.01)
   screen = _Screen()

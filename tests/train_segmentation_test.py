@@ -16,9 +16,9 @@ import tiny_segments
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.data import label_colors, pictures
-from gswinrmt_jax.deploy import loaded_model
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.deploy import label_map, loaded_model
 from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import losses, setup
 from gswinrmt_jax.weights import load
 
 _INSTALL = """
@@ -149,8 +149,9 @@ def test_a_label_map_is_of_the_bare_image(runs):
   smaller = loaded_model.load_model(run, image_size=8).predict([image])[0]
   assert smaller.label.shape == image.shape[:2]
   assert (smaller.label == found.label).mean() > 0.5
-  with pytest.raises(UserError, match='must be one number for a segmenter'):
-    loaded_model.load_model(run, image_size=(8, 8))
+  for size in ((8, 8), [8, 8], 0, -5, 8.5):
+    with pytest.raises(ValueError, match='must be one number for a segmenter'):
+      loaded_model.load_model(run, image_size=size)
 
 
 def test_the_command_writes_overlay_and_labels(runs, tmp_path, capsys):
@@ -177,6 +178,34 @@ def test_the_command_writes_overlay_and_labels(runs, tmp_path, capsys):
   assert (overlay[:, width:] == color).all(-1).sum() >= 100  # in the legend
 
 
+def test_where_the_images_go_is_checked_first(
+    runs, tmp_path, monkeypatch, capsys
+):
+  (tmp_path / 'file').touch()
+  monkeypatch.delattr(loaded_model.LoadedSegmenter, 'predict')
+  argv = ['predict', str(runs[1]), 'a.png', f'--out={tmp_path}/file']
+  assert commands.main(argv) == 2
+  assert 'file/map.png: a file is in the way' in capsys.readouterr().err
+
+
+def test_a_label_map_replaces_its_files_whole(tmp_path, monkeypatch):
+  pixels, label = np.zeros((4, 5, 3), np.uint8), np.ones((4, 5), np.uint8)
+  found = label_map.LabelMap('a.png', pixels, label, ('road', 'tree'))
+  found.write(tmp_path / 'a')
+  names = ['a_labels.png', 'a_overlay.png']
+  before = {name: (tmp_path / name).read_bytes() for name in names}
+  assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+  def fails(image, file, *args, **how):
+    pathlib.Path(file).write_bytes(b'half')
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(PIL.Image.Image, 'save', fails)
+  with pytest.raises(OSError, match='No space'):
+    found.write(tmp_path / 'a')
+  assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
 def test_colours_are_pascal_vocs():
   colors = label_colors.palette(21).tolist()
   assert colors[:4] == [[128, 0, 0], [0, 128, 0], [128, 128, 0], [0, 0, 128]]
@@ -184,6 +213,29 @@ def test_colours_are_pascal_vocs():
   image = np.full((1, 2, 3), 101, np.uint8)
   covered = label_colors.overlay(image, np.array([[0, 255]]), 21)
   assert covered.tolist() == [[[115, 51, 51], [101, 101, 101]]]
+
+
+def test_padding_of_crops_is_zero_whatever_the_distortion():
+  config, info = tiny_segments.recipe(), tiny_segments.INFO
+  augmentation, _ = losses.augmentation_and_loss(config, info, None, stride=1)
+  batch = {
+      'image': jnp.full((8, 4, 5, 3), 200, jnp.uint8),
+      'label': jnp.full((8, 4, 5), 255, jnp.uint8),  # also inside the image
+      'extents': jnp.tile(jnp.array([[3, 2]]), (8, 1)),
+  }
+  image, _ = augmentation(jax.random.key(0), batch)
+  assert not image[:, 3:].any() and not image[:, :, 2:].any()
+  assert (jnp.abs(image[:, :3, :2]) > 0).all()
+  assert jnp.ptp(image[:, 0, 0], axis=0).min() > 0.1  # distorted
+
+
+def test_the_test_split_is_not_read_before_the_end(monkeypatch):
+  config, test = tiny_segments.recipe(), tiny_segments.SPLITS['test']
+  for name in ('sizes', 'read'):
+    monkeypatch.setattr(test, name, lambda *args: 1 / 0)
+  setup._check_data(config, None, None)
+  with pytest.raises(ZeroDivisionError):
+    setup.load_eval(config, 'test')
 
 
 def test_a_run_of_another_task_is_refused(monkeypatch, capsys):

@@ -48,6 +48,12 @@ def test_a_run_and_its_checkpoints(run):
   jax.tree.map(np.testing.assert_array_equal, same.variables, run.variables)
   with pytest.raises(UserError, match='no checkpoint 7'):
     load.load(_RUN, step=7)
+  assert load.load(_RUN / 'checkpoints' / '243', step=243).step == 243
+  for step in (7, 'latest'):
+    with pytest.raises(UserError, match=f'of step 243: leave out step {step}'):
+      load.load(_RUN / 'checkpoints' / '243', step=step)
+  with pytest.raises(UserError, match="'foo': must be raw or ema"):
+    load.load(_RUN, which='foo')
 
 
 def test_a_folder_of_weights(run, folder):
@@ -202,6 +208,14 @@ def test_above_the_cards_size_no_margin_is_cut_off():
             lambda f: f['pretrained_cfg'].update(input_size=[3, np.inf, 1]),
             'there',
         ),
+        (
+            lambda f: f['pretrained_cfg'].update(input_size=[3, 32.5, 32]),
+            'whole',
+        ),
+        (lambda f: f.update(num_classes=3.7), 'num_classes 3.7 must be whole'),
+        (lambda f: f.update(num_classes='3'), "num_classes '3' must be whole"),
+        (lambda f: f.update(figures=[1]), r'figures \[1\] must be a dict'),
+        (lambda f: f.update(figures=None), 'figures None must be a dict'),
     ],
 )
 def test_a_wrong_card_is_one_line(change, said):

@@ -14,7 +14,7 @@ import random_variables
 import seg_heads
 import torch_pickles
 
-from gswinrmt_jax import weights
+from gswinrmt_jax import recipes, weights
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.deploy import convert, export
 from gswinrmt_jax.errors import UserError
@@ -281,18 +281,44 @@ def test_an_exported_segmenter_is_converted_to_itself(head, folders, tmp_path):
   classes = f'{card.num_classes} classes of pixels'
   assert f'; {TITLES[head]}, {classes}, for RGB images of any size' in readme
 
-  _converted(path, tmp_path / 'b')
+  with_card = _converted(path, tmp_path / 'b')
   path.with_name('config.json').unlink()
-  _converted(path, tmp_path / 'c')
+  without = _converted(path, tmp_path / 'c')
+  assert with_card.splitlines()[0] == without.splitlines()[0]
   for folder, class_names in (('b', names), ('c', ())):
     found = load.load(tmp_path / folder)
     assert found.card.segmenter == card.segmenter
+    assert found.fit_within() == (2048, 512)
     assert found.card.class_names == class_names
     jax.tree.map(
         np.testing.assert_array_equal,
         found.variables,
         dict(source.variables),
     )
+
+
+@pytest.mark.parametrize('bounds', [(240, 180), None])
+def test_the_card_of_a_run_has_the_size_of_its_images(bounds, tmp_path):
+  """Exported weights then resize images as the run does."""
+  config = recipes.segmentation('rmt_compact', 'fpn')
+  config.data.name, config.data.crop_size = 'digit_masks', (32, 32)
+  config.data.fit_within = bounds or (0, 0)
+  card = load.run_card(tmp_path, recipes.resolve(config))
+  written = json.loads(json.dumps(card.to_dict()))
+  for one in (card, card_lib.from_dict(written, 'there')):
+    found = load.Weights({}, one, 'there', tmp_path)
+    assert found.fit_within() == bounds
+    assert found.fit_within(9) == (36, 9)
+
+
+def test_older_cards_have_the_size_of_the_release(folders):
+  written = load.load(folders[0]['fpn']).card.to_dict()
+  assert written['fit_within'] == (2048, 512)
+  del written['fit_within']
+  assert card_lib.from_dict(written, 'there').fit_within == (2048, 512)
+  for wrong in (512, [512], [512, 0], [512.5, 512], ['a', 'b']):
+    with pytest.raises(UserError, match='there: '):
+      card_lib.from_dict({**written, 'fit_within': wrong}, 'there')
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,24 @@ _PIXELS = np.zeros((8, 8, 3), np.uint8)
             lambda g: g.load_model('digits_small', image_size=4),
             'at least 32x32 with 3 channels, not 4x4',
         ),
+        *(
+            (
+                lambda g, size=size: g.load_model(
+                    'digits_small', image_size=size
+                ),
+                'must be height and width, or one number for both, whole and ',
+            )
+            for size in (0, -5, (32,), (32, 0), 32.5, [32, 32, 3])
+        ),
+        *(
+            (
+                lambda g, top=top: g.load_model('digits_small').predict(
+                    _PIXELS, top
+                ),
+                f'top is {top}: must be a whole number above 0',
+            )
+            for top in (0, -1, 2.5)
+        ),
         (
             lambda g: g.load_model('digits_small').pixels(_PIXELS / 255),
             r'float64 \(8, 8, 3\): must be pixels from 0 to 255, uint8',

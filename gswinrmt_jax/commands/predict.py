@@ -12,7 +12,7 @@ side, and --top and --maps do not apply.
 """
 
 import argparse
-import collections
+import itertools
 import json
 import pathlib
 import sys
@@ -65,8 +65,6 @@ def run(args: argparse.Namespace) -> int:
         f'{args.weights} is an image: the run or weights come first, gswinrmt '
         'predict RUN_OR_WEIGHTS IMAGE'
     )
-  if args.maps:
-    files.check_can_write(pathlib.Path(args.maps) / 'map.png')
 
   from gswinrmt_jax.deploy import loaded_model
 
@@ -77,30 +75,36 @@ def run(args: argparse.Namespace) -> int:
     if getattr(args, name) is not None:
       kind = 'classifiers' if segments else 'segmenters'
       raise UserError(f'--{name} is for {kind}')
+  out = args.out or 'predictions' if segments else args.maps
+  if out:
+    files.check_can_write(pathlib.Path(out) / 'map.png')
   loaded = loaded_model.from_weights(weights, args.image_size)
   if point and not segments:
     _check_point(point, loaded.image_size)
   terminal = Terminal(sys.stderr)  # stdout has only the predictions.
   terminal.say(f'weights: {loaded.origin}')
   options = {} if segments else {'top': args.top or 5}
+
+  def skip(message):
+    terminal.end_line()
+    guard.complain(message)
+
   with terminal.busy('Compiling the model and predicting'):
-    found = loaded.predict(args.images, skip=guard.complain, **options)
+    found = loaded.predict(args.images, skip=skip, **options)
   if args.json:
     print(json.dumps([one.to_dict() for one in found], indent=2))
   else:
     for one in found:
       print(one)
   if segments:
-    folder = pathlib.Path(args.out or 'predictions')
-    for one, path in zip(found, _places(folder, found), strict=True):
+    for one, path in zip(found, _places(out, found), strict=True):
       one.write(path)
       terminal.say(f'{one.image}: {path}_overlay.png and _labels.png')
   elif args.maps:
-    folders = _places(pathlib.Path(args.maps), found)
-    for one, folder in zip(found, folders, strict=True):
+    for one, path in zip(found, _places(out, found), strict=True):
       with terminal.busy(f'Drawing the maps of {one.image}'):
-        loaded.write_maps(one, one.image, folder, point)
-      terminal.say(f'{one.image}: maps in {folder}')
+        loaded.write_maps(one, one.image, path, point)
+      terminal.say(f'{one.image}: maps in {path}')
   return 0 if len(found) == len(args.images) else 1
 
 
@@ -115,12 +119,14 @@ def _check_point(point, image_size):
 
 def _places(parent, predictions):
   """Yields a path for each image; a repeated name gets a number."""
-  count = collections.Counter()
+  taken = set()
   for one in predictions:
-    stem = pathlib.Path(one.image).stem
-    count[stem] += 1
-    again = f'_{count[stem]}' if count[stem] > 1 else ''
-    yield parent / f'{stem}{again}'
+    name = stem = pathlib.Path(one.image).stem
+    number = itertools.count(2)
+    while name in taken:
+      name = f'{stem}_{next(number)}'
+    taken.add(name)
+    yield pathlib.Path(parent, name)
 
 
 def _point(text):

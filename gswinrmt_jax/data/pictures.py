@@ -100,6 +100,15 @@ def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
   return _open(encoded, _to_rgb)
 
 
+def to_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
+  """Returns an opened image as `open_rgb` returns its file.
+
+  Raises:
+    ValueError: If pixels of more than eight bits are outside their range.
+  """
+  return _to_rgb(PIL.ImageOps.exif_transpose(image))
+
+
 @dataclasses.dataclass(frozen=True)
 class LabelCoding:
   """How the values of a label image, or its palette indices, encode classes.

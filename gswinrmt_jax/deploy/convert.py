@@ -42,7 +42,7 @@ def convert(
   named = factory.resolve(card.name, {})
   changed = ', '.join(
       f'{field}={value}'
-      for field, value in card.fields.items()
+      for field, value in factory.resolve(card.name, card.fields).items()
       if value != named[field]
   )
   entry = f', entry {found.where}' if found.where else ''

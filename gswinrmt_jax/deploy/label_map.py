@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from gswinrmt_jax import files
 from gswinrmt_jax.data import label_colors
 
 _LINE, _GAP = 22, 8  # height of a legend line, and its margin, in pixels
@@ -89,5 +90,7 @@ class LabelMap:
   def write(self, path: pathlib.Path) -> None:
     """Writes `PATH_overlay.png` and `PATH_labels.png`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    self.overlay().save(path.with_name(f'{path.name}_overlay.png'))
-    self.labels_image().save(path.with_name(f'{path.name}_labels.png'))
+    drawn = {'overlay': self.overlay(), 'labels': self.labels_image()}
+    for name, image in drawn.items():
+      with files.replaced(path.with_name(f'{path.name}_{name}.png')) as part:
+        image.save(part, 'PNG')

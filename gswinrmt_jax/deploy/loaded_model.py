@@ -94,8 +94,9 @@ class LoadedModel:
   ):
     """Builds the model; arguments as in `load_model`."""
     weights.check_is_no_segmenter()
-    size = image_size or weights.card.image_size
-    self.image_size = (size, size) if isinstance(size, int) else tuple(size)
+    self.image_size = weights.card.image_size
+    if image_size is not None:
+      self.image_size = _height_and_width(image_size)
     self.card, self.origin = weights.card, weights.origin
     self.model = weights.make_model(self.image_size, dtype=dtype)
     self.variables = weights.variables
@@ -125,7 +126,8 @@ class LoadedModel:
 
     Args:
       image: A path, a PIL image, or pixels from 0 to 255, uint8 `[h, w, 3]`, of
-        any size.
+        any size. A PIL image is converted as its file would be: transparent
+        parts become white, and EXIF rotation is applied.
 
     Raises:
       UserError: If a file cannot be read.
@@ -169,9 +171,11 @@ class LoadedModel:
 
     Raises:
       UserError: If the model has no head, or a file cannot be read.
-      ValueError: If an array is not uint8 pixels, for instance because it is
-        already normalised.
+      ValueError: If `top` is not a whole number above 0, or an array is not
+        uint8 pixels, for instance because it is already normalised.
     """
+    if not _is_count(top):
+      raise ValueError(f'top is {top!r}: must be a whole number above 0')
     if not self.card.num_classes:
       raise UserError(f'{self.origin} is a backbone: it has no classes')
     if not _is_many(images):
@@ -295,6 +299,11 @@ class LoadedSegmenter:
       dtype: str = 'float32',
   ):
     """Builds the model; arguments as in `load_model`."""
+    if image_size is not None and not _is_count(image_size):
+      raise ValueError(
+          f'image_size is {image_size!r}: must be one number for a segmenter, '
+          'the shorter side: whole and above 0'
+      )
     self.card, self.origin = weights.card, weights.origin
     self.fit_within = weights.fit_within(image_size)
     self.model = weights.make_model(dtype=dtype)
@@ -408,6 +417,8 @@ def load_model(
   Raises:
     UserError: If no weights can be read, or the model does not take images of
       this size.
+    ValueError: If `image_size` is not made of whole numbers above 0, or not one
+      number for a segmenter.
   """
   weights = weights_lib.load(pathlib.Path(source), step=step, which=which)
   return from_weights(weights, image_size, dtype)
@@ -422,15 +433,27 @@ def from_weights(
 
   Raises:
     UserError: If the model does not take images of this size.
+    ValueError: If `image_size` is wrong, as in `load_model`.
   """
-  if weights.task == 'classification':
-    return LoadedModel(weights, image_size, dtype)
-  if isinstance(image_size, tuple):
-    raise UserError(
-        f'image_size is {image_size}: must be one number for a segmenter, the '
-        'shorter side'
+  segments = weights.task == 'segmentation'
+  model = LoadedSegmenter if segments else LoadedModel
+  return model(weights, image_size, dtype)
+
+
+def _height_and_width(image_size):
+  """Returns height and width of an image size, which may be one number."""
+  is_pair = isinstance(image_size, (list, tuple))
+  sides = tuple(image_size) if is_pair else (image_size, image_size)
+  if len(sides) != 2 or not all(map(_is_count, sides)):
+    raise ValueError(
+        f'image_size is {image_size!r}: must be height and width, or one '
+        'number for both, whole and above 0'
     )
-  return LoadedSegmenter(weights, image_size, dtype)
+  return sides
+
+
+def _is_count(value):
+  return isinstance(value, (int, np.integer)) and value > 0
 
 
 def _readable(images, read, skip):
@@ -447,10 +470,10 @@ def _readable(images, read, skip):
 def _picture(image):
   """Returns a path, a PIL image or pixels as a PIL image in RGB."""
   if isinstance(image, (str, pathlib.Path)):
-    image = pictures.read(pathlib.Path(image))
-  elif not isinstance(image, PIL.Image.Image):
-    image = PIL.Image.fromarray(_checked(image))
-  return image.convert('RGB')
+    return pictures.read(pathlib.Path(image))
+  if isinstance(image, PIL.Image.Image):
+    return pictures.to_rgb(image)
+  return PIL.Image.fromarray(_checked(image))
 
 
 def _checked(image):

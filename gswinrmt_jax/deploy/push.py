@@ -23,7 +23,7 @@ def push(
 
   Args:
     weights: The weights of a run.
-    repository: OWNER/NAME; created if it does not exist.
+    repository: OWNER/NAME or hf-hub:OWNER/NAME; created if it does not exist.
     about: Licence and note for the model card.
     tag: A tag for this revision; '' sets none.
     private: Whether a newly created repository is private.
@@ -33,8 +33,8 @@ def push(
     The argument for `load_model`: `hf-hub:OWNER/NAME[@TAG]`.
 
   Raises:
-    UserError: If the weights are not from a run, `repository` is not a name of
-      one, or the upload fails.
+    UserError: If the weights are not from a run, `repository` or `tag` is not a
+      name of one, the repository has the tag already, or the upload fails.
   """
   terminal = terminal or Terminal()
   if weights.recipe is None:
@@ -42,9 +42,11 @@ def push(
         f'{weights.origin} is not a run: push uploads only weights that you '
         'trained (released RMT weights have no licence that allows it)'
     )
-  if '@' in repository:
-    raise UserError(f'{repository}: name the tag by --revision')
-  hub.check_name(repository)
+  given, (repository, revision) = repository, hub.check_name(repository)
+  if revision:
+    raise UserError(f'{given}: name the tag by --revision')
+  if tag:
+    hub.check_tag(tag)
   with tempfile.TemporaryDirectory() as place:
     folder = pathlib.Path(place) / 'weights'
     export.export(weights, 'safetensors', folder, terminal, about=about)

@@ -38,12 +38,14 @@ class Card:
     std: Standard deviation per channel, by which the result is divided.
     crop: Fraction of the resized image that evaluation keeps along each side;
       0 if images are resized to `image_size`, ignoring aspect ratio.
+    fit_within: For a segmenter, bounds of the longer and the shorter side that
+      images are resized to fit, in pixels; None keeps their size.
     dtype: Computation dtype of training.
     figures: Measured results, by name.
 
   Raises:
-    ValueError: If the number of class names is wrong, or images cannot be
-      preprocessed with these values.
+    ValueError: If a number is not whole, the number of class names is wrong, or
+      images cannot be preprocessed with these values.
   """
 
   name: str
@@ -55,16 +57,28 @@ class Card:
   mean: tuple[float, float, float]
   std: tuple[float, float, float]
   crop: float = 1.0
+  fit_within: tuple[int, int] | None = None
   dtype: str = 'float32'
   figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    names = self.class_names
+    names, bounds = self.class_names, self.fit_within
     datasets.Info(self.name, names, self.mean, self.std, self.image_size)
+    if not isinstance(self.num_classes, int):
+      raise ValueError(f'num_classes {self.num_classes!r:.80} must be whole')
     if names and len(names) != self.num_classes:
       raise ValueError(f'{len(names)} names for {self.num_classes} classes')
     if not 0 <= self.crop <= 1:
       raise ValueError(f'crop {self.crop} must be from 0 to 1')
+    if bounds is not None and not (
+        len(bounds) == 2
+        and all(isinstance(side, int) and side > 0 for side in bounds)
+    ):
+      raise ValueError(
+          f'fit_within {bounds!r:.80} must be 2 whole numbers above 0'
+      )
+    if not isinstance(self.figures, Mapping):
+      raise ValueError(f'figures {self.figures!r:.80} must be a dictionary')
 
   def make_model(self) -> Backbone | Segmenter:
     """Returns the model.
@@ -99,7 +113,9 @@ class Card:
 
   def to_dict(self) -> dict[str, Any]:
     """Returns the contents of `config.json`."""
-    entry = {} if self.segmenter is None else {'segmenter': self.segmenter}
+    entries = {}
+    if self.segmenter is not None:
+      entries = {'segmenter': self.segmenter, 'fit_within': self.fit_within}
     return {
         'library_name': _LIBRARY,
         'library_version': gswinrmt_jax.__version__,
@@ -107,7 +123,7 @@ class Card:
         'num_classes': self.num_classes,
         'dtype': self.dtype,
         'model_args': dict(self.fields),
-        **entry,
+        **entries,
         'pretrained_cfg': {
             'input_size': [3, *self.image_size],
             'mean': list(self.mean),
@@ -154,6 +170,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
   """
   try:
     images = fields['pretrained_cfg']
+    image_size = tuple(images['input_size'][1:])
     squashed = images.get('crop_mode') == 'squash'
     card = Card(
         name=fields['architecture'],
@@ -162,13 +179,14 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
             for name, value in fields['model_args'].items()
             if name not in factory.RETIRED
         },
-        num_classes=int(fields['num_classes']),
+        num_classes=fields['num_classes'],
         segmenter=fields.get('segmenter'),
         class_names=tuple(images.get('label_names') or ()),
-        image_size=tuple(map(int, images['input_size'][1:])),
+        image_size=image_size,
         mean=tuple(map(float, images['mean'])),
         std=tuple(map(float, images['std'])),
         crop=0.0 if squashed else float(images.get('crop_pct', 1.0)),
+        fit_within=_fit_within(fields, image_size),
         dtype=fields.get('dtype', 'float32'),
         figures=fields.get('figures', {}),
     )
@@ -178,3 +196,12 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
   except (TypeError, ValueError, AttributeError, OverflowError) as error:
     raise UserError(f'{where}: {error}') from error
   return card
+
+
+def _fit_within(fields, image_size):
+  """Returns `Card.fit_within`; segmenters of earlier versions store none."""
+  if fields.get('segmenter') is None:
+    return None
+  short = min(image_size)
+  bounds = fields.get('fit_within', (4 * short, short))
+  return None if bounds is None else tuple(bounds)

@@ -1,5 +1,7 @@
 """The Hugging Face Hub: downloads `hf-hub:OWNER/NAME[@REVISION]`, uploads."""
 
+from collections.abc import Iterator
+import contextlib
 import pathlib
 import re
 
@@ -7,6 +9,7 @@ from gswinrmt_jax.errors import UserError
 
 PREFIX = 'hf-hub:'  # as in timm
 _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
+_TAG = re.compile(r'\w[\w-]*(?:[./]\w[\w-]*)*')
 # The files that `gswinrmt export --format safetensors` writes.
 _FILES = ('config.json', 'model.safetensors')
 
@@ -51,24 +54,43 @@ def upload(
     private: Whether a newly created repository is private.
 
   Raises:
-    UserError: If huggingface_hub is not installed or the upload fails.
+    UserError: If huggingface_hub is not installed, the repository has this tag
+      already, or the upload fails.
   """
   api = _library(repository).HfApi(library_name='gswinrmt_jax')
-  try:
+  failed, taken = f'{repository} cannot be uploaded', set()
+  with _explained(failed):
     api.create_repo(repository, private=private, exist_ok=True)
+    if tag:
+      refs = api.list_repo_refs(repository)
+      taken = {ref.name for ref in (*refs.tags, *refs.branches)}
+  if tag in taken:
+    raise UserError(
+        f'{repository} has {tag} already: choose another --revision'
+    )
+  with _explained(failed):
     commit = api.upload_folder(
         repo_id=repository,
         folder_path=folder,
         allow_patterns=[*_FILES, 'README.md'],
         commit_message='Upload weights of gswinrmt_jax',
     )
-    if tag:
+  if tag:
+    with _explained(f'{repository} is uploaded, but cannot be tagged {tag}'):
       api.create_tag(repository, tag=tag, revision=commit.oid)
-  except Exception as error:  # Hub, network, or a token without write access.
+
+
+def check_tag(tag: str) -> None:
+  """Refuses a tag of a form that Git does not accept.
+
+  Raises:
+    UserError: If `tag` is not a name such as v1.0.
+  """
+  if not _TAG.fullmatch(tag):
     raise UserError(
-        f'{repository} cannot be uploaded ({_reason(error)})'
-        f'{_what_to_do(error)}'
-    ) from error
+        f'--revision is {tag!r}: must be a name such as v1.0, of letters, '
+        "digits, '_' and '-', with '.' or '/' between them"
+    )
 
 
 def check_name(name: str) -> tuple[str, str | None]:
@@ -95,6 +117,15 @@ def _library(name):
         f"{name} needs huggingface_hub: pip install 'gswinrmt_jax[hub]'"
     ) from error
   return huggingface_hub
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+  """Turns errors of an upload into a `UserError` that begins with `what`."""
+  try:
+    yield
+  except Exception as error:  # Hub, network, or a token without write access.
+    raise UserError(f'{what} ({_reason(error)}){_what_to_do(error)}') from error
 
 
 def _what_to_do(error):

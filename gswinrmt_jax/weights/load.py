@@ -91,16 +91,14 @@ class Weights:
     Args:
       image_size: Bound of the shorter side, in pixels; that of the longer side
         is four times as large, as in the released RMT. None takes the bounds
-        of the run; without a run, the shorter side of the training crops.
+        of the card.
 
     Returns:
       Bounds of the longer and the shorter side; None keeps the stored size.
     """
-    if image_size is None and self.recipe is not None:
-      sides = self.recipe.data.fit_within
-      return sides if all(sides) else None
-    short = image_size or min(self.card.image_size)
-    return 4 * short, short
+    if image_size is None:
+      return self.card.fit_within
+    return 4 * image_size, image_size
 
   def check_is_no_segmenter(self) -> None:
     """Refuses segmenters, for uses that need one class per image.
@@ -157,6 +155,8 @@ def load(
   Raises:
     UserError: If no weights can be read.
   """
+  if which not in (None, *_KINDS):
+    raise UserError(f'which is {which!r}: must be {" or ".join(_KINDS)}')
   path = pathlib.Path(path)
   if str(path).startswith(hub.PREFIX):
     found = load(hub.fetch(str(path)), step=step, which=which, warn=warn)
@@ -171,7 +171,10 @@ def load(
     found = load(shipped, step=step, which=which, warn=warn)
     return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
-    return _from_run(path.parent.parent, int(path.name), which, warn)
+    own = int(path.name)
+    if step not in ('best', own):
+      raise UserError(f'{path} is of step {own}: leave out step {step}')
+    return _from_run(path.parent.parent, own, which, warn)
   if path.is_dir() and card_lib.read(path / card_lib.FILE) is None:
     _check_is_run(path)
     return _from_run(path, step, which, warn)
@@ -206,7 +209,7 @@ def run_card(
   spec = dataset_record.read(folder, recipe)
   info = spec.info
   fields = recipe.model.to_dict()
-  head = recipe.segmenter.head
+  head, bounds = recipe.segmenter.head, recipe.data.fit_within
   return card_lib.Card(
       name=fields.pop('name'),
       fields=fields,
@@ -217,6 +220,7 @@ def run_card(
       mean=info.mean,
       std=info.std,
       crop=spec.crop,
+      fit_within=bounds if head and all(bounds) else None,
       dtype=recipe.dtype,
       figures=summary.load(folder) or {},
   )

@@ -28,7 +28,9 @@ _DECODE_HEADS = {
     'decode_head.scale_heads.0.0.conv.weight': 'fpn',
     'decode_head.fpn_bottleneck.conv.weight': 'uper',
 }
-_CROP = (512, 512)  # height, width of the released segmenters' training crops
+# Of the released segmenters: height and width of training crops, and bounds of
+# the longer and the shorter side of images.
+_CROP, _FIT_WITHIN = (512, 512), (2048, 512)
 _BLOCK = re.compile(r'layers\.(\d)\.blocks\.(\d{1,4})\.')
 # The fields that distinguish the released models.
 _SIZES = ('widths', 'depths', 'num_heads', 'mlp_ratios')
@@ -289,4 +291,5 @@ def _imagenet_card(found):
       mean=imagenet.MEAN,
       std=imagenet.STD,
       crop=1.0 if segmenter else imagenet.CROP,
+      fit_within=_FIT_WITHIN if segmenter else None,
   )
