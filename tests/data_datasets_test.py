@@ -105,7 +105,6 @@ def test_storages_hold_the_same(own):
       )
       for storage in ('memory', 'disk', 'decode')
   ]
-  assert len(loaded) == 3
   want = loaded[0].gather(np.arange(8))
   for records_ in loaded:
     assert len(records_) == 8 and records_.image_shape == (8, 8, 3)
@@ -307,7 +306,7 @@ def test_rows_come_as_asked(tmp_path):
   assert [label for _, label in source.read(rows)] == [every[r] for r in rows]
 
 
-def test_damage_and_a_missing_label_are_named(tmp_path):
+def test_damage_is_named(tmp_path):
   examples = folder_data.examples(3)
   examples[1] = ('bee/bad.jpg', examples[1][1][:200], 1)
   source = _open(tmp_path, examples)

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -16,9 +17,11 @@ import PIL.Image
 import pytest
 import tensorflow_datasets as tfds
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import prepare
 from gswinrmt_jax.data import batches, datasets, segmentation
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.runs import dataset_record
 
 _EXAMPLE = pathlib.Path(__file__).parents[1] / 'examples' / 'digit_scenes.py'
 
@@ -117,7 +120,49 @@ def test_values_without_a_class_are_applied_on_reading(tmp_path, capsys):
       PIL.Image.open(tmp_path / 'labels/validation/a.png'), np.int32
   )
   want = np.where((stored == 0) | (stored == 4), 255, stored - 1)
-  np.testing.assert_array_equal(records.gather([0])['label'][0], want)
+  got = records.gather([0])['label'][0, :5, :7]
+  np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    'options, said',
+    [
+        (['--void=1'], "warning: --void 1 is the value of class '1', which "),
+        (['--void=1', '--zero-is-void'], "--void 1 is the value of class '0'"),
+        (['--void=2'], ''),  # No class has a larger value.
+        (['--void=0', '--zero-is-void'], ''),
+        ([], ''),
+    ],
+)
+def test_a_void_value_among_those_of_the_classes(
+    options, said, tmp_path, capsys
+):
+  _write(tmp_path, *_SPLITS)
+  _run(tmp_path, *options)
+  printed = capsys.readouterr().out
+  assert said in printed and bool(said) == ('warning' in printed)
+
+
+def test_a_run_knows_its_labels(tmp_path):
+  def labels():
+    records = datasets.load_segmentation(
+        'scenes', 'train', str(tmp_path / 'out'), crop=segmentation.Crop((8, 8))
+    )
+    spec = dataset_record.of_run(
+        recipes.segmentation('rmt_compact', 'fpn'), None, records, records, None
+    )
+    shutil.rmtree(tmp_path / 'out')
+    return spec.splits['train'].labels
+
+  found = []
+  _write(tmp_path, *_SPLITS)
+  for options in ([], [], ['--void=2'], ['--zero-is-void']):
+    _run(tmp_path, *options)
+    found.append(labels())
+  (tmp_path / 'labels/train/a.png').write_bytes(_label(77))
+  _run(tmp_path)
+  found.append(labels())
+  assert found[0] == found[1] and len(set(found)) == 4
 
 
 def test_undivided_images_are_divided_and_their_labels_with_them(tmp_path):
@@ -131,7 +176,7 @@ def test_undivided_images_are_divided_and_their_labels_with_them(tmp_path):
     names = records.source.keys(range(len(records)))
     for row, name in enumerate(names):
       label = PIL.Image.open(io.BytesIO(contents[name][1]))
-      got = records.gather([row])['label'][0]
+      got = records.gather([row])['label'][0, :5, :7]
       np.testing.assert_array_equal(got, np.asarray(label))
   assert sizes == [15, 5]
 

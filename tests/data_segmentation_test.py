@@ -189,7 +189,7 @@ def test_scales_places_and_flips_cover_their_range():
   assert 0.4 < min(steps) < 0.7 and 1.8 < max(steps) < 2.2
 
 
-def test_a_small_image_is_padded_with_the_mean_colour_and_no_class():
+def test_a_small_image_is_padded_with_pixels_of_no_class():
   records = segmentation.Decoded(
       _noise((30, 20)), crop=Crop((40, 50), (1, 1), flip=False)
   )
@@ -199,8 +199,8 @@ def test_a_small_image_is_padded_with_the_mean_colour_and_no_class():
   np.testing.assert_array_equal(image[:20, :30], records.source.pairs[0][0])
   np.testing.assert_array_equal(label[:20, :30], records.source.pairs[0][1])
   assert (label[20:] == VOID).all() and (label[:, 30:] == VOID).all()
-  assert (image[20:] == (124, 116, 104)).all()
-  assert set(batch) == {'image', 'label'}
+  assert not image[20:].any() and not image[:, 30:].any()
+  assert batch['extents'].tolist() == [[20, 30]]
 
 
 def test_crops_follow_from_seed_and_position_alone():
@@ -258,8 +258,16 @@ def test_whole_images_are_padded_to_one_shape():
 
 
 def test_images_of_one_size_are_not_padded():
-  records = segmentation.Decoded(_noise((30, 40), (30, 40)))
-  assert records.image_shape == (40, 30, 3)
+  records = segmentation.Decoded(_noise((33, 40), (33, 40)))
+  assert records.image_shape == (40, 33, 3)
+
+
+def test_images_of_one_size_are_padded_to_the_least_side():
+  records = segmentation.Decoded(_noise((80, 40), (80, 40)), (50, 20))
+  assert records.image_shape == (32, 40, 3)
+  batch = records.gather([0])
+  assert batch['extents'].tolist() == [[20, 40]]
+  assert (batch['label'][0, 20:] == VOID).all()
 
 
 def test_evaluation_within_a_size():

@@ -16,7 +16,12 @@ import tiny_parts
 from gswinrmt_jax import ops
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.evals import evaluate_run, evaluator, metrics
+from gswinrmt_jax.evals import (
+    evaluate_run,
+    evaluator,
+    metrics,
+    segmentation,
+)
 from gswinrmt_jax.ops import equation
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import train_loop
@@ -66,18 +71,22 @@ def test_figures_by_hand():
 
 
 def test_bins_are_closed_above_and_fifteen():
-  """Confidences just below and just above 3/15 are in different bins."""
+  """Confidences up to 3/15 are in the third bin, those above in the fourth."""
   logits = np.log(
       [
           [3 / 15 - 1e-4] + [(12 / 15 + 1e-4) / 6] * 6,
+          [3 / 15] * 5 + [1e-30] * 2,
           [3 / 15 + 1e-4] + [(12 / 15 - 1e-4) / 6] * 6,
       ]
   )
   sums = _batch_sums(
-      jnp.asarray(logits, jnp.float32), jnp.array([0, 0]), jnp.ones(2)
+      jnp.asarray(logits, jnp.float32), jnp.array([0, 0, 0]), jnp.ones(3)
   )
-  filled = [value > 0 for value in sums['bin_confidence'].tolist()]
-  assert filled == [False, False, True, True] + [False] * 11
+  np.testing.assert_allclose(
+      sums['bin_confidence'],
+      [0, 0, 6 / 15 - 1e-4, 3 / 15 + 1e-4] + [0] * 11,
+      rtol=1e-6,
+  )
 
 
 def test_top5_of_seven_classes():
@@ -119,6 +128,12 @@ def test_table_names_every_figure_and_class():
     assert word in text
   wide = metrics.table(report, [f'class{i}' for i in range(100)])
   assert 'class0' not in wide
+
+
+def test_a_split_without_any_class_has_no_scores():
+  sums = {'images': 2, 'loss': 0.0, 'confusion': np.zeros((3, 3), np.int32)}
+  with pytest.raises(UserError, match='no pixel of the evaluated split has'):
+    segmentation.scores(sums)
 
 
 def _variables(shape=(6, 7, 3)):

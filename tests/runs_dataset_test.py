@@ -26,8 +26,9 @@ _OLD = {
     'image_size': [8, 8],
     'crop': 0.8,
 }
+_OLD_SPLIT = {'version': '1.0.0', 'records': 12, 'order': 'abc'}
 _SPLITS = {
-    'train': dataset_record.Identity('1.0.0', 12, 'abc'),
+    'train': dataset_record.Identity('1.0.0', 12, 'abc', 'xyz'),
     'val': dataset_record.Identity('1.0.0', 5, 'def'),
 }
 
@@ -43,10 +44,12 @@ def test_what_is_written_is_read(tmp_path):
       'task': 'classification',
       'label_maps': '',
       'splits': {
-          'train': {'version': '1.0.0', 'records': 12, 'order': 'abc'},
-          'val': {'version': '1.0.0', 'records': 5, 'order': 'def'},
+          'train': _OLD_SPLIT | {'labels': 'xyz'},
+          'val': {
+              'version': '1.0.0', 'records': 5, 'order': 'def', 'labels': ''
+          },
       },
-  }
+  }  # fmt: skip
   assert dataset_record.read(tmp_path, _RECIPE) == _spec()
   _spec().write(tmp_path)  # no difference
 
@@ -62,8 +65,12 @@ def test_what_is_written_is_read(tmp_path):
         (_spec(crop=0.9), 'crop differs'),
         (dataclasses.replace(_spec(), maps='other'), 'label_maps differs'),
         (
-            _spec(train=dataset_record.Identity('1.0.0', 11, 'abc')),
+            _spec(train=dataset_record.Identity('1.0.0', 11, 'abc', 'xyz')),
             'records of train is 12 there and 11 here',
+        ),
+        (
+            _spec(train=dataset_record.Identity('1.0.0', 12, 'abc', 'other')),
+            'labels of train differs',
         ),
         (
             _spec(val=dataset_record.Identity('1.1.0', 5, 'x')),
@@ -87,6 +94,10 @@ def test_an_older_run_goes_on_and_is_completed(tmp_path):
   path = tmp_path / 'data.json'
   path.write_text(json.dumps(_OLD))
   assert dataset_record.read(tmp_path, _RECIPE).splits == {}
+  _spec().write(tmp_path)
+  assert dataset_record.read(tmp_path, _RECIPE) == _spec()
+  # Before, splits had no checksum of their labels.
+  path.write_text(json.dumps({**_OLD, 'splits': {'train': _OLD_SPLIT}}))
   _spec().write(tmp_path)
   assert dataset_record.read(tmp_path, _RECIPE) == _spec()
   path.write_text(json.dumps({**_OLD, 'crop': 0.7}))

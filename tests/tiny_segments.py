@@ -19,6 +19,9 @@ from gswinrmt_jax.ops import padding
 from gswinrmt_jax.weights import card
 
 NAMES = ('road', 'tree', 'sky')
+INFO = datasets.Info(
+    'segments', NAMES, (0.4,) * 3, (0.3,) * 3, task='segmentation'
+)
 VOID = 255
 
 
@@ -78,10 +81,7 @@ SPLITS = {'train': Source(0, 10), 'val': Source(1, 7), 'test': Source(2, 5)}
 
 def install(monkeypatch):
   """Replaces the real segmenter and images by tiny ones."""
-  info = datasets.Info(
-      'segments', NAMES, (0.4,) * 3, (0.3,) * 3, task='segmentation'
-  )
-  monkeypatch.setattr(datasets, 'info', lambda name, data_dir: info)
+  monkeypatch.setattr(datasets, 'info', lambda name, data_dir: INFO)
   monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
   monkeypatch.setattr(datasets, 'load_segmentation', _load)
   monkeypatch.setattr(recipes, 'make_model', lambda *args: Segmenter())

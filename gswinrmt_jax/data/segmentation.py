@@ -11,14 +11,13 @@ import dataclasses
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import imagenet, pictures
+from gswinrmt_jax.data import pictures
 from gswinrmt_jax.data.records import Batch, generator
 from gswinrmt_jax.data.sources import SegmentationSource
 
 _BILINEAR = PIL.Image.Resampling.BILINEAR
 _TRIES = 10  # crops drawn before the next is accepted as it is
-_MULTIPLE = 32  # divides padded sides: the stride of the last feature map
-_PADDING = tuple(round(255 * mean) for mean in imagenet.MEAN)
+_STRIDE = 32  # of the last feature map; a model needs sides of at least this
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +49,8 @@ class Decoded:
     crop: The crop for training; None for whole images.
     workers: Processes that decode training batches; 0 for threads.
     image_shape: Height, width and channels of an image in a batch. Whole images
-      of different sizes are padded to the largest height and width in the
-      split, each rounded up to a multiple of 32.
+      are padded to the largest height and width in the split, at least 32. If
+      their sizes differ, each is rounded up to a multiple of 32.
   """
 
   def __init__(
@@ -67,8 +66,9 @@ class Decoded:
       self.image_shape = (*crop.size, 3)
     else:
       sizes = {fit(size, image_size) for size in source.sizes()}
-      multiple = _MULTIPLE if len(sizes) > 1 else 1
-      width, height = -(-np.max([*sizes], 0) // multiple) * multiple
+      multiple = _STRIDE if len(sizes) > 1 else 1
+      sides = np.maximum(np.max([*sizes], 0), _STRIDE)
+      width, height = -(-sides // multiple) * multiple
       self.image_shape = (int(height), int(width), 3)
 
   def __len__(self) -> int:
@@ -88,21 +88,19 @@ class Decoded:
       positions: For crops, the position of each row in the training stream.
 
     Returns:
-      'image' uint8 [b h w 3] and 'label' uint8 [b h w]. Padding has ImageNet's
-      mean colour and, as pixels without a class, the label `pictures.VOID`.
-      Whole images also have 'extents' int32 [b 2], height and width without
-      padding.
+      'image' uint8 [b h w 3], 'label' uint8 [b h w] and 'extents' int32 [b 2],
+      height and width without padding. Padding is black and has the label
+      `pictures.VOID`, as pixels without a class do.
 
     Raises:
       UserError: If a record cannot be decoded; the message names it.
     """
     height, width, _ = self.image_shape
     batch = {
-        'image': np.empty((len(rows), height, width, 3), np.uint8),
+        'image': np.zeros((len(rows), height, width, 3), np.uint8),
         'label': np.full((len(rows), height, width), pictures.VOID, np.uint8),
+        'extents': np.empty((len(rows), 2), np.int32),
     }
-    batch['image'][:] = _PADDING
-    extents = np.empty((len(rows), 2), np.int32)
     for index, (image, label) in enumerate(self.source.read(rows)):
       if self.crop:
         rng = generator(seed, positions[index])
@@ -110,10 +108,10 @@ class Decoded:
       else:
         size = fit(image.size, self.image_size)
         image, label = resize_image(image, size), resize_label(label, size)
-      down, across = extents[index] = label.shape
+      down, across = batch['extents'][index] = label.shape
       batch['image'][index, :down, :across] = image
       batch['label'][index, :down, :across] = label
-    return batch if self.crop else {**batch, 'extents': extents}
+    return batch
 
 
 def fit(

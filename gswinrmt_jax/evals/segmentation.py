@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from gswinrmt_jax.errors import UserError
+
 IGNORED = 255  # label of pixels without a class
 
 
@@ -58,9 +60,17 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
   Args:
     sums: Sums of `batch_sums` over a whole data set.
+
+  Raises:
+    UserError: If no pixel has a class.
   """
   confusion = np.asarray(sums['confusion'], np.float64)
   right, labelled = np.diag(confusion), confusion.sum(1)
+  if not labelled.any():
+    raise UserError(
+        'no pixel of the evaluated split has a class: choose another split '
+        "(training needs no test split: --config.data.test_split='')"
+    )
   union = labelled + confusion.sum(0) - right
   with np.errstate(invalid='ignore'):
     iou, accuracy = right / union, right / labelled

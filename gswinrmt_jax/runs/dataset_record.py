@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import hashlib
 import pathlib
 
 import ml_collections
@@ -22,11 +23,14 @@ class Identity:
     version: Version of the data set; empty if it has none.
     records: Number of records.
     order: Checksum of their order, by `label_maps.order_checksum`.
+    labels: Checksum of the label images and of the values that mean no class;
+      '' for classification, and in old runs.
   """
 
   version: str
   records: int
   order: str
+  labels: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +81,12 @@ class ImageSpec:
     for split in sorted(old_splits.keys() & new_splits.keys()):
       for name, value in old_splits[split].items():
         here = new_splits[split][name]
-        if value != here:
+        old = name == 'labels' and not value  # They have no such checksum.
+        if value != here and not old:
           said = f'is {value!r} there and {here!r} here'
+          checksum = name in ('order', 'labels')
           differing.append(
-              f'{name} of {split} {"differs" if name == "order" else said}'
+              f'{name} of {split} {"differs" if checksum else said}'
           )
     return differing
 
@@ -139,4 +145,12 @@ def _read(path: pathlib.Path) -> ImageSpec:
 
 def _identity(source: sources.Source) -> Identity:
   order = label_maps.order_checksum(source)
-  return Identity(source.version, len(source), order)
+  return Identity(source.version, len(source), order, _labels(source))
+
+
+def _labels(source):
+  """Returns the checksum of what `prepare` has recorded about label images."""
+  if not isinstance(source, sources.SegmentationSource):
+    return ''
+  path = source.folder / 'metadata.json'
+  return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ''

@@ -14,6 +14,7 @@ from gswinrmt_jax.augment import label_map, mix, photometric
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import segmentation
+from gswinrmt_jax.ops import padding
 from gswinrmt_jax.train.schedule import Schedule
 
 # (apply, image, targets, key) -> (loss, (accuracy, updated collections)).
@@ -208,6 +209,8 @@ def _of_segmenters(config, info):
     if config.augment.photometric:
       image = photometric.photometric_distortion(key, image.astype(jnp.float32))
     image = augment_lib.normalize(image, mean=info.mean, std=info.std)
+    # As in mmsegmentation, which pads after distorting and normalising.
+    image = padding.fill(image, batch['extents'])
     return image, batch['label'].astype(jnp.int32)
 
   segmenter = config.segmenter

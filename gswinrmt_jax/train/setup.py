@@ -347,10 +347,12 @@ def _check_data(config, train, val):
         f'{data.val_split} of {sizes[1]}: set config.data.image_size'
     )
   if data.test_split:
-    try:
+    try:  # Opens the split without reading any image.
       if config.segmenter.head:
-        load_eval(config, data.test_split)
-      else:  # Opens the split without decoding anything.
+        # As crops, since whole images would all be read for their sizes.
+        crop = segmentation.Crop(data.crop_size)
+        _load_segmentation(config, data.test_split, crop)
+      else:
         datasets.open_source(data.name, data.test_split, data.dir)
     except UserError as error:
       raise UserError(f'config.data.test_split: {error}') from error

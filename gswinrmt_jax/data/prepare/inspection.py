@@ -247,6 +247,14 @@ def _class_lines(report):
       for count, name in (ranked[0], ranked[-1])
   )
   yield f'  of the others in train: {most} (most) to {least} (least)'
+  value = report['source']['void']
+  if value is not None:
+    label = value - report['source']['zero_is_void']
+    if 0 <= label < len(names):
+      yield (
+          f'  warning: --void {value} is the value of class {names[label]!r}, '
+          'which therefore has no pixels'
+      )
 
 
 def _identical(collection, digests):

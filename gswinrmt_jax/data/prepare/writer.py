@@ -32,9 +32,9 @@ def prepare(
 
   Features are `image` (the bytes of the file), `label` and `file_name`. With
   label images, `segmentation_mask` (the bytes of the label file) replaces
-  `label`, and the metadata record which values mean no class. Records are
-  ordered by a hash of their file names, so any slice of a split is a mixed
-  sample.
+  `label`, and the metadata record which values mean no class and a checksum of
+  the label files. Records are ordered by a hash of their file names, so any
+  slice of a split is a mixed sample.
 
   Args:
     name: Name of the data set.
@@ -185,8 +185,11 @@ def _write_records(name, collection, table, folder):
           else {'label': tfds.features.ClassLabel(names=names)}
       ),
   }
-  coding = labels and tfds.core.MetadataDict(
-      void=labels.coding.void, zero_is_void=labels.coding.zero_is_void
+  # The checksum tells a resumed run whether its labels are the same.
+  metadata = labels and tfds.core.MetadataDict(
+      void=labels.coding.void,
+      zero_is_void=labels.coding.zero_is_void,
+      labels=hashlib.sha256(table['label_digest'].tobytes()).hexdigest(),
   )
   identity = tfds.core.dataset_info.DatasetIdentity(
       name=name,
@@ -198,7 +201,7 @@ def _write_records(name, collection, table, folder):
       builder=identity,
       description=_DESCRIPTION,
       features=tfds.features.FeaturesDict(features),
-      metadata=coding,
+      metadata=metadata,
   )
   # The other writer of TFDS needs TensorFlow for more than a gigabyte.
   sizes = table['size'] + (table['label_size'] if labels else 0)
