@@ -141,7 +141,9 @@ FIELDS: Mapping[str, Field] = {
     'num_epochs': Field(50, 'epochs of the whole schedule; 0: num_steps'),
     'num_steps': Field(0, 'steps of the whole schedule; 0: num_epochs'),
     'stop_after_epochs': _free(
-        0, 'stop after so many, with the schedule unchanged; 0: never'
+        0,
+        'stop after so many, a multiple of eval_every_epochs, with the '
+        'schedule unchanged; 0: never',
     ),
     'eval_every_epochs': Field(
         1, 'epochs between validations, checkpoints and plots', at_least=1
@@ -339,7 +341,7 @@ _READINGS = {
         'erase_fill': 'zeros',
         'mix_prob': 0.2,
     },
-    # Crop and flip only.
+    # Only what every reading keeps.
     'plain': {
         'rand_augment_ops': 0,
         'erase_prob': 0.0,
@@ -437,9 +439,12 @@ def _check_together(config):
   # Bounds `image_size / eval_crop`, the size that images are resized to.
   if 0 < data.eval_crop < 0.1:
     _refuse('data.eval_crop', data.eval_crop, '0, or from 0.1 to 1')
-  if any(data.fit_within) != all(data.fit_within):
+  longer, shorter = data.fit_within
+  if longer < shorter or bool(longer) != bool(shorter):
     _refuse(
-        'data.fit_within', data.fit_within, 'two numbers above 0, or (0, 0)'
+        'data.fit_within',
+        data.fit_within,
+        'two numbers above 0, or (0, 0), the longer side first',
     )
   if data.eval_crop and not data.image_size:
     raise UserError('config.data.eval_crop needs config.data.image_size')
@@ -456,7 +461,7 @@ def _check_together(config):
     _refuse('data.repeats', data.repeats, f'from 1 to {third}')
   _check_rand_augment(config.augment)
   _check_optimizer(config.optimizer)
-  _check_task(config)
+  _check_unused(config)
   weight, maps = config.token_label_weight, data.label_maps
   if bool(weight) != bool(maps):
     raise UserError(
@@ -485,7 +490,7 @@ def _check_rand_augment(augment):
 
 
 def _check_optimizer(optimizer):
-  """Refuses combinations in which one setting has no effect."""
+  """Refuses settings that contradict each other."""
   if optimizer.warmup_steps and optimizer.warmup_epochs:
     raise UserError(
         f'config.optimizer.warmup_steps is {optimizer.warmup_steps} and '
@@ -504,15 +509,38 @@ def _check_optimizer(optimizer):
     )
 
 
-def _check_task(config):
-  """Refuses classifier settings for a segmenter, and vice versa."""
-  if config.segmenter.head:
-    wanted = {
+def _check_unused(config):
+  """Refuses settings that nothing would read, unless they are the defaults."""
+  augment, optimizer = config.augment, config.optimizer
+  head = config.segmenter.head
+  auxiliary = head and segmenter_fields(config)['auxiliary_channels']
+  crops = config.data.train_crop == 'random_resized'
+  warmup = optimizer.warmup_epochs or optimizer.warmup_steps
+  mixes = augment.mixup_alpha or augment.cutmix_alpha
+  readers = {
+      'segmenter.auxiliary_weight': (auxiliary, 'an auxiliary head'),
+      'data.crop_scale': (crops, 'train_crop=random_resized'),
+      'data.crop_ratio': (crops, 'train_crop=random_resized'),
+      'augment.mix_prob': (mixes, 'Mixup and CutMix'),
+      'augment.mix_off_epochs': (mixes and augment.mix_prob, 'mixing'),
+      'optimizer.power': (optimizer.schedule == 'poly', 'schedule=poly'),
+      'optimizer.warmup_learning_rate': (warmup, 'a warm-up'),
+  }
+  wanted = {
+      path: (
+          FIELDS[path].default,
+          f'without {reader}, as nothing else reads it',
+      )
+      for path, (is_there, reader) in readers.items()
+      if not is_there
+  }
+  if head:
+    wanted |= {
         path: (off, 'for a segmenter')
         for path, off in _OFF_FOR_SEGMENTERS.items()
     }
   else:
-    wanted = {
+    wanted |= {
         path: (field.default, 'without config.segmenter.head')
         for path, field in FIELDS.items()
         if path.startswith('segmenter.') or path in _OF_SEGMENTERS
@@ -543,21 +571,40 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   Raises:
     UserError: As in `check`, or if the model or one of its fields is unknown.
   """
-  from gswinrmt_jax.models import factory
-
   check(config)
   resolved = ml_collections.ConfigDict(config.to_dict())
-  overrides = dict(config.model)
-  name = overrides.pop('name')
   if config.segmenter.head:
     resolved.segmenter.update(segmenter_fields(config))
-    if overrides.get('feature_norm') is None:
-      overrides['feature_norm'] = True  # as in `create_segmenter`
+  resolved.model = model_fields(config)
+  return resolved.lock()
+
+
+def model_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the name of the model and the value of each of its fields.
+
+  Args:
+    config: A config, whose other fields may be invalid.
+
+  Raises:
+    UserError: If the model or one of its fields is unknown, or a segmenter has
+      no such field.
+  """
+  from gswinrmt_jax.models import factory
+
+  overrides = dict(config.model)
+  name = overrides.pop('name')
+  if config.segmenter.head and overrides.get('feature_norm') is None:
+    overrides['feature_norm'] = True  # as in `create_segmenter`
   try:
-    resolved.model = {'name': name, **factory.resolve(name, overrides)}
+    fields, named = (factory.resolve(name, x) for x in (overrides, {}))
   except ValueError as error:
     raise UserError(f'config.model: {error}') from error
-  return resolved.lock()
+  for field in ('head', 'dense_head'):  # A segmenter has its own head.
+    if config.segmenter.head and fields[field] != named[field]:
+      _refuse(
+          f'model.{field}', fields[field], f'{named[field]!r} for a segmenter'
+      )
+  return {'name': name, **fields}
 
 
 def task(config: ml_collections.ConfigDict) -> str:
@@ -716,7 +763,8 @@ def set_augmentation(config: ml_collections.ConfigDict, reading: str) -> None:
 
   Args:
     config: The recipe to change.
-    reading: 'deit', 'torchvision' or 'plain' (crop and flip only).
+    reading: 'deit', 'torchvision' or 'plain' (only the recipe's crop and flip;
+      for Mini-ImageNet, which has no such crop, the flip alone).
   """
   for name in {name for fields in _READINGS.values() for name in fields}:
     config.augment[name] = FIELDS[f'augment.{name}'].default
@@ -868,12 +916,12 @@ def with_argument(
 
   Args:
     config: A full recipe.
-    argument: None for the recipe itself; 'smoke' for a check in seconds that
-      everything runs: one epoch of the model, narrowed, on the packaged digits
-      (segmenters: on their pixels), with the recipe's augmentation and
-      precision and quick compilation. A recipe of Table 2 also takes a reading
-      of the augmentation, 'deit', 'torchvision' or 'plain' (crop and flip
-      only), and 'READING,smoke'.
+    argument: None for the recipe itself; 'smoke' for a check that everything
+      runs, which takes about 40 seconds of one CPU core: one epoch of the
+      model, narrowed, on the packaged digits (segmenters: on their pixels),
+      with the recipe's augmentation and precision and quick compilation. A
+      recipe of Table 2 also takes a reading of the augmentation, as in
+      `set_augmentation`, and 'READING,smoke'.
     table2: Whether the recipe belongs to Table 2.
 
   Returns:

@@ -1,17 +1,24 @@
 """Tests the analysis of attention and gates against hand-computed values."""
 
+import dataclasses
+import io
 import json
+import pathlib
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.analysis import attention
+from gswinrmt_jax import recipes
+from gswinrmt_jax.analysis import attention, report
 from gswinrmt_jax.commands import main
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.ops import axial
+from gswinrmt_jax.weights import load as weights_lib
 
 _SMALL = {
     'widths': (8, 16),
@@ -39,7 +46,8 @@ def _analyzed(name, change=lambda params: params, **fields):
   return attention.analyze(
       model,
       {**variables, 'params': jax.tree.map(jnp.asarray, params)},
-      [_images()],
+      lambda: iter([_images()]),
+      size=(32, 28),
       mean=(0.5,) * 3,
       std=(0.25,) * 3,
   )
@@ -132,7 +140,8 @@ class TestGroups:
         'retention_compact', num_classes=4, **_SMALL
     ).arch
     stage = attention._Stage(arch, 0, (32, 28))
-    stage.find_deciles([_images()])
+    stage.see_images(_images())
+    stage.find_deciles()
     stage.group(_images())
     return stage
 
@@ -161,6 +170,23 @@ class TestGroups:
     np.testing.assert_allclose(left[0] / whole[0], 0.05)
     rest = slice(1, attention.DECILES)
     np.testing.assert_allclose(left[rest].sum() / whole[rest].sum(), 0.75)
+
+
+def test_the_reach_of_a_decay_of_one_is_none():
+  """It is infinite, which JSON cannot say."""
+  fields = {**_SMALL, 'decay_ranges': (240.0, 240.0), 'decay': 'fixed'}
+  arch = factory.create_model('retention_compact', num_classes=4, **fields).arch
+  decay = attention._Stage(arch, 0, (32, 28))._decay({})
+  assert decay['now']['gamma'] == [pytest.approx(0.75), 1.0]
+  assert decay['now']['reach'] == [pytest.approx(-1 / np.log(0.75)), None]
+  assert report._reach(decay) == '- -> -'
+  rows = {'width': [[0.5] * attention.GROUPS] * 2}
+  stage = {'entropy': rows, 'row_sum': rows, 'decay': decay}
+  for heads in ([0, 1], [1]):  # one finite reach, none
+    for when in decay.values():
+      when['reach'] = [when['reach'][head] for head in heads]
+    named = dict.fromkeys(('source', 'images', 'data', 'split'), '')
+    report.draw({**named, 'stages': [stage]}).savefig(io.BytesIO())
 
 
 class TestWindowVariance:
@@ -213,8 +239,90 @@ def test_command_writes_a_report_of_shipped_weights(tmp_path, capsys):
       ]
   )
   assert status == 0
-  report = json.loads((tmp_path / 'analysis_val.json').read_text())
-  assert report['images'] == 4
-  assert [len(stage['gate']['mean']) for stage in report['stages']]
-  assert (tmp_path / 'analysis_val.png').stat().st_size > 10_000
+  path = tmp_path / 'analysis_digits_small_digits_val.json'
+  report = json.loads(path.read_text())
+  assert report['images'] == 4 and len(report['stages']) == 4
+  for stage in report['stages']:
+    assert len(stage['gate']['mean']) == attention.GROUPS
+  assert path.with_suffix('.png').stat().st_size > 10_000
   assert 'entropy' in capsys.readouterr().out
+
+
+def _weights(folder, run=True, **changes):
+  recipe = recipes.digits('rmt_compact') if run else None
+  weights = weights_lib.Weights({}, None, str(folder), folder, recipe=recipe)
+  return dataclasses.replace(weights, **changes)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'data', 'split', 'out', 'wanted'),
+    [
+        ({'step': 5}, 'digits', 'val', None, 'a/run/analysis_val_5.json'),
+        (
+            {'step': 5, 'which': 'ema'},
+            'other',
+            'test[:10%]',
+            None,
+            'a/run/analysis_other_test_-10pct_5_ema.json',
+        ),
+        (
+            {'step': 5},
+            'digits',
+            'val',
+            'o',
+            'o/analysis_a_run_digits_val_5.json',
+        ),
+        ({'run': False}, 'x', 'val', None, 'analysis_b_w_x_val.json'),
+        ({'run': False}, 'x', 'val', 'o', 'o/analysis_b_w_x_val.json'),
+    ],
+)
+def test_a_report_is_named_by_all_that_decides_it(
+    changes, data, split, out, wanted
+):
+  weights = _weights(pathlib.Path('a/run'), **changes)
+  out = out and pathlib.Path(out)
+  found = report._path('hf-hub:b/w', weights, data, split, out)
+  assert found == pathlib.Path(wanted)
+
+
+@pytest.fixture
+def unmeasured(monkeypatch):
+  """Fails if anything is measured."""
+  monkeypatch.setattr(attention, 'analyze', lambda *args, **how: 1 / 0)
+
+
+@pytest.mark.usefixtures('unmeasured')
+def test_two_reports_of_one_name_are_refused(tmp_path):
+  with pytest.raises(UserError, match='the reports of digits_small and digits'):
+    report.analyze_runs(['digits_small'] * 2, data='digits', out=tmp_path)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures('unmeasured')
+def test_every_model_is_checked_before_the_first_is_measured(
+    monkeypatch, tmp_path
+):
+  load = weights_lib.load
+
+  def changed(path, **how):
+    found = load(pathlib.Path('digits_small'), **how)
+    if path.name == 'first':
+      return found
+    card = dataclasses.replace(
+        found.card, fields={**found.card.fields, 'score_fn': 'linear'}
+    )
+    return dataclasses.replace(found, card=card)
+
+  monkeypatch.setattr(
+      report, 'weights_lib', types.SimpleNamespace(load=changed)
+  )
+  with pytest.raises(UserError, match="score_fn='linear'"):
+    report.analyze_runs(['first', 'second'], data='digits', out=tmp_path)
+
+
+def test_images_are_read_in_batches_up_to_their_number():
+  records = datasets.load('digits', 'val')
+  batches = list(report._batches(records, 70))
+  assert [len(batch) for batch in batches] == [50, 20]
+  want = records.gather(np.arange(70))['image']
+  np.testing.assert_array_equal(np.concatenate(batches), want)

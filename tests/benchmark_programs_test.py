@@ -237,14 +237,13 @@ def test_each_storage_is_measured_on_images_of_the_size_needed(monkeypatch):
     pipeline.measure(bench, models, storages=storages, images=9, workers=2)
 
   measure(MEASURED, {**MEASURED, 'image_size': 32})
-  assert list(measured[0]) == ['m, without', 'm, device', 'm, decode']
-  folder = made[0][0]
-  assert not folder.exists()  # nothing is left
-  for specs in measured[:1]:
+  for (folder, *_), size, specs in zip(made, (224, 32), measured, strict=True):
+    assert not folder.exists()  # nothing is left
+    assert list(specs) == ['m, without', 'm, device', 'm, decode']
     found = list(specs.values())
     assert [one['storage'] for one in found] == [None, 'device', 'decode']
     for one in found:
-      assert (one['batch'], one['workers']) == (4, 2)
+      assert (one['batch'], one['workers'], one['image_size']) == (4, 2, size)
       assert one['dir'] == str(folder)
   assert [(count, how) for _, count, how in made] == [
       (9, {'classes': 5, 'width': 500, 'height': 375}),

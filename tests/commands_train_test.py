@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.commands import guard, train
+from gswinrmt_jax.commands import guard, recipe_files, train
 from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import RunError, Stopped, UserError
 from gswinrmt_jax.models import factory
@@ -160,6 +160,18 @@ def test_help_with_a_recipe_lists_its_fields(calls, capsys):
   }
   assert len(columns) == 1
   assert not calls
+
+
+def test_help_has_the_values_of_the_run():
+  config = recipe_files.load('camvid:rmt', [])
+  shown = dict(
+      line.split()[:2]
+      for line in train.describe(config).splitlines()
+      if line[:1].isalpha()
+  )
+  for name, value in recipes.resolve(config).model.items():
+    assert shown[f'model.{name}'] == train._text(value), name
+  assert shown['model.feature_norm'] == 'True'
 
 
 def _raise(error):

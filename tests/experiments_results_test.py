@@ -126,9 +126,6 @@ def test_collected_figures_are_those_of_the_run(folder, monkeypatch, tmp_path):
     assert getattr(again, name) == getattr(run, name), name
 
 
-SHORT = ['--config.num_epochs=2']
-
-
 @pytest.fixture
 def grouped(tmp_path):
   def make(*runs):

@@ -225,7 +225,7 @@ def test_a_damaged_run_does_not_hide_the_others(write):
 
 # Writes its arguments to a file, and fails for one model.
 SCRIPT = """
-import pathlib, sys
+import sys
 folder = [a.partition('=')[2] for a in sys.argv if a.startswith('--workdir')][0]
 with open(sys.argv[1], 'a') as file:
   file.write(' '.join(sys.argv[2:]) + '\\n')
@@ -300,7 +300,7 @@ def test_what_stops_us_stops_the_run(jobs, tmp_path):
   """On SIGTERM, the current run ends first, and the next does not start."""
   seen = tmp_path / 'seen'
   script = (
-      'import pathlib, sys, time\n'
+      'import sys, time\n'
       'with open(sys.argv[1], "a") as file: file.write("begun\\n")\n'
       'time.sleep(60)\n'
   )

@@ -211,3 +211,15 @@ def test_describe_names_what_is_in_it():
   )
   smoothed = np.array([0.03, 0.94, 0.03])
   assert plots.describe(smoothed, names) == 'dog: 0.94'
+
+
+@pytest.mark.parametrize(
+    ('target', 'said'),
+    [
+        ([0.3, 0.7], 'dog: 0.70\ncat: 0.30'),
+        ([1.0, 0.0], 'cat: 1.00'),
+        ([1.0], 'cat: 1.00'),
+    ],
+)
+def test_describe_of_two_classes_and_of_one(target, said):
+  assert plots.describe(np.array(target), ('cat', 'dog')) == said

@@ -21,7 +21,7 @@ and of W_V diag(g) W_O with the gate g of single tokens. The effective rank is
 the exponential of the entropy of the singular values (Roy and Vetterli, 2007).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import functools
 import math
 from typing import Any
@@ -50,46 +50,59 @@ _SAMPLED = 64  # Tokens per block whose gates enter the effective rank.
 _FORMS = ('softmax', 'sigmoid')
 
 
+def check(arch: Architecture) -> None:
+  """Refuses a model whose attention weights may be negative.
+
+  Raises:
+    UserError: If they may.
+  """
+  if arch.score_fn not in _FORMS:
+    raise UserError(
+        f"score_fn='{arch.score_fn}' has weights of both signs, which have no "
+        f'entropy; analyze takes {" and ".join(_FORMS)}'
+    )
+
+
 def analyze(
     model: Backbone,
     variables: Mapping[str, Any],
-    batches: Sequence[UInt8[np.ndarray, 'b h w 3']],
+    read: Callable[[], Iterable[UInt8[np.ndarray, 'b h w 3']]],
     *,
+    size: tuple[int, int],
     mean: Sequence[float],
     std: Sequence[float],
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> list[dict[str, Any]]:
   """Measures a model over images.
 
   Args:
     model: The model, computing in float32.
     variables: Its 'params' and 'batch_stats'.
-    batches: Images of one size, pixels from 0 to 255.
+    read: Called twice, returns batches of images of one size, pixels from 0 to
+      255.
+    size: Height and width of the images.
     mean: Mean of each channel of pixels / 255.
     std: Standard deviation of each channel.
-    progress: Called with the number of finished batches and of all batches.
+    progress: Called with the number of finished batches.
 
   Returns:
     For each stage, a dictionary of JSON values: 'tokens', 'window' and the
     quantities listed in the module's docstring. A quantity that depends on the
     group is a list of 11 values, for the deciles and the windows cut smaller,
     with None for a group without tokens. Entropies and row sums have one such
-    list per pass and head.
+    list per pass and head. An infinite reach is None.
 
   Raises:
     UserError: If the attention weights of the model may be negative.
   """
   arch = model.arch
-  if arch.score_fn not in _FORMS:
-    raise UserError(
-        f"score_fn='{arch.score_fn}' has weights of both signs, which have no "
-        f'entropy; analyze takes {" and ".join(_FORMS)}'
-    )
-  stages = [
-      _Stage(arch, stage, batches[0].shape[1:3]) for stage in range(arch.stages)
-  ]
+  check(arch)
+  stages = [_Stage(arch, stage, size) for stage in range(arch.stages)]
+  for images in read():
+    for stage in stages:
+      stage.see_images(images)
   for stage in stages:
-    stage.find_deciles(batches)
+    stage.find_deciles()
 
   def record(next_function, args, kwargs, context):
     module, parent = context.module, context.module.parent
@@ -110,14 +123,14 @@ def analyze(
         stage.sample(parent.path[1], gate)
     return out
 
-  for done, images in enumerate(batches, start=1):
+  for done, images in enumerate(read(), start=1):
     for stage in stages:
       stage.group(images)
     pixels = augment_lib.normalize(jnp.asarray(images), mean=mean, std=std)
     # Without jit, so that every intermediate value can be read.
     with jax.disable_jit(), ops.plain(), nn.intercept_methods(record):
       model.apply(variables, pixels, train=False, mutable=['intermediates'])
-    progress(done, len(batches))
+    progress(done)
   return [stage.result(variables['params']) for stage in stages]
 
 
@@ -164,21 +177,22 @@ class _Stage:
     full = stage + 1 in arch.full_stages
     self._window = None if full else arch.window_size or None
     self._shifts = (False, True)[: 1 + (arch.shift and arch.depths[stage] > 1)]
+    self._variances: list[np.ndarray] = []  # of the tokens in whole windows
     self._edges = np.zeros(DECILES - 1)
     self._groups: dict[bool, np.ndarray] = {}  # one-hot, [token, group]
     self._sums: dict[str, list[np.ndarray]] = {}
     self._gates: dict[str, np.ndarray] = {}
 
-  def find_deciles(self, batches):
+  def see_images(self, images):
+    """Adds the variances under all whole windows of a batch."""
+    for shifted in self._shifts:
+      variance = window_variance(images, self._blocks(shifted), self._stride)
+      self._variances.append(variance[:, ~self._cut(shifted)].ravel())
+
+  def find_deciles(self):
     """Sets the variances that separate the deciles of all whole windows."""
-    variance = [
-        window_variance(images, self._blocks(shifted), self._stride)[
-            :, ~self._cut(shifted)
-        ].ravel()
-        for images in batches
-        for shifted in self._shifts
-    ]
-    every = np.concatenate(variance)
+    every = np.concatenate(self._variances)
+    self._variances.clear()
     if every.size:
       inner = np.arange(1, DECILES) / DECILES
       self._edges = np.quantile(every, inner)
@@ -314,10 +328,11 @@ class _Stage:
     if arch.decay == 'learned':
       logits = [block['attention']['decay_logit'] for block in blocks.values()]
       now = (1 / (1 + np.exp(-np.asarray(logits, np.float64)))).mean((0, 1))
-    return {
-        when: {'gamma': _json(gamma), 'reach': _json(-1 / np.log(gamma))}
-        for when, gamma in (('start', start), ('now', now))
-    }
+    with np.errstate(divide='ignore'):  # the reach of gamma = 1 is infinite
+      return {
+          when: {'gamma': _json(gamma), 'reach': _json(-1 / np.log(gamma))}
+          for when, gamma in (('start', start), ('now', now))
+      }
 
   def _rank(self, blocks):
     """Returns mean effective ranks over heads and blocks, and their bound."""
@@ -344,4 +359,5 @@ class _Stage:
 
 
 def _json(values: np.ndarray) -> list[float | None]:
-  return [None if math.isnan(value) else float(value) for value in values]
+  """Returns the values as numbers; those that JSON lacks become None."""
+  return [float(value) if math.isfinite(value) else None for value in values]

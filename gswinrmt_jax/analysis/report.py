@@ -1,8 +1,10 @@
 """Analyses of trained models: JSON and plots of each, one table of all."""
 
 from collections.abc import Sequence
+import functools
 import itertools
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,10 @@ from gswinrmt_jax import files
 from gswinrmt_jax.analysis import attention
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights import load as weights_lib
 
 _BATCH_SIZE = 50
@@ -56,38 +60,49 @@ def analyze_runs(
 
   Returns:
     The reports: the source of the weights, the data, and the stages of
-    `attention.analyze`. Each is written to `analysis_SPLIT.json`, with a page
-    of plots in `analysis_SPLIT.png`. In an `out` shared by several models, file
-    names begin with the name of the model.
+    `attention.analyze`. Each is written to `analysis_SPLIT_STEP.json`, with a
+    page of plots in the `.png` of the same name. Its name follows the rules of
+    `evaluate_run`; in an `out`, the names of the run and its data set precede
+    the split, as they do for weights without a run.
 
   Raises:
-    UserError: If weights or data cannot be used, or the attention form cannot
-      be analysed.
+    UserError: If weights or data cannot be used, the attention form cannot be
+      analysed, or two reports would have the same name.
   """
   terminal = terminal or Terminal()
-  if out is not None:
-    files.check_can_write(out / 'analysis.json')
-  loaded = []
+  ready = {}  # by the resolved file of the report
   for source in sources:  # All are checked before the first is measured.
     weights = weights_lib.load(
         pathlib.Path(source), step=step, which=which, warn=terminal.say
     )
     weights.check_is_no_segmenter()
+    model = weights.make_model(dtype='float32')
+    attention.check(model.arch)
     named = evaluate_run.data_of(weights, data, split, data_dir)
-    loaded.append((source, weights, named))
+    path = _path(source, weights, named[0], split, out)
+    if path.resolve() in ready:
+      _, other, *_ = ready[path.resolve()]
+      raise UserError(
+          f'the reports of {other.origin} and {weights.origin} would both be '
+          f'{path}: analyze them in two calls, with different --out'
+      )
+    files.check_can_write(path)
+    size = weights.card.image_size
+    records = datasets.load(
+        *named,
+        image_size=size,
+        crop=weights.card.crop_at(size),
+        storage='decode',
+    )
+    ready[path.resolve()] = path, weights, model, named[:2], records
   reports = []
-  for source, weights, named in loaded:
-    report = _analyze(weights, named, split, images, terminal)
-    folder = weights.folder if weights.recipe else pathlib.Path()
-    name = f'analysis_{report["split_name"]}'
-    if out is not None and len(sources) > 1:
-      name = f'{pathlib.Path(source).name}_{name}'
-    folder = folder if out is None else out
-    folder.mkdir(parents=True, exist_ok=True)
-    files.write_json(folder / f'{name}.json', report)
-    with files.replaced(folder / f'{name}.png') as part:
+  for path, *inputs in ready.values():
+    report = _analyze(*inputs, images, terminal)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_json(path, report)
+    with files.replaced(path.with_suffix('.png')) as part:
       draw(report).savefig(part, format='png')
-    terminal.say(f'{report["source"]}: {folder / name}.json and .png')
+    terminal.say(f'{report["source"]}: {path} and .png')
     reports.append(report)
   terminal.say(table(reports))
   return reports
@@ -170,9 +185,11 @@ def draw(report: dict[str, Any]) -> Any:
     if stage['decay']:
       heads = np.arange(len(stage['decay']['now']['reach']))
       for when, offset in (('start', -0.2), ('now', 0.2)):
-        values = stage['decay'][when]['reach']
+        values = np.array(stage['decay'][when]['reach'], float)
         reach.bar(heads + offset, values, 0.4, label=when)
-      reach.set(xlabel='head', ylabel='tokens', xticks=heads, yscale='log')
+      reach.set(xlabel='head', ylabel='tokens', xticks=heads)
+      if np.isfinite(values).any():  # not all infinite
+        reach.set_yscale('log')
       reach.set_title('reach of the decay, -1 / log(gamma)', fontsize=9)
       reach.legend(fontsize=7, frameon=False)
     else:
@@ -180,33 +197,47 @@ def draw(report: dict[str, Any]) -> Any:
   return figure
 
 
-def _analyze(weights, named, split, images, terminal):
-  """Returns the report of one model on `named`: data set, split and folder."""
-  name, taken, folder = named
+def _batches(records, count):
+  """Yields the first `count` images in batches."""
+  batches = batches_lib.eval_batches(records, batch_size=_BATCH_SIZE)
+  for start, batch in zip(range(0, count, _BATCH_SIZE), batches, strict=False):
+    yield batch['image'][: count - start]
+
+
+def _path(source, weights, data, split, out):
+  """Returns the JSON file of a report, named like that of an evaluation."""
+  recipe = weights.recipe
+  if recipe is None:
+    source = pathlib.Path(str(source).removeprefix(hub.PREFIX))
+    source = source.with_suffix('') if source.is_file() else source
+  else:
+    source = weights.folder
+  if recipe is None or out is not None:
+    folder, words = out or pathlib.Path(), [*source.parts[-2:], data, split]
+  else:
+    own = data == recipe.data.name
+    folder, words = source, [split] if own else [data, split]
+  name = '_'.join(words).replace(':', '-').replace('%', 'pct')
+  name = re.sub(r'[^\w.-]+', '_', name).strip('_')
+  step = '' if weights.step is None else f'_{weights.step}'
+  average = '_ema' if weights.which == 'ema' else ''
+  return folder / f'analysis_{name}{step}{average}.json'
+
+
+def _analyze(weights, model, named, records, images, terminal):
+  """Returns the report of one model on `named`, a data set and its split."""
+  name, split = named
   card = weights.card
-  size = card.image_size
-  records = datasets.load(
-      name,
-      taken,
-      folder,
-      image_size=size,
-      crop=card.crop_at(size),
-      storage='decode',
-  )
   images = min(images, len(records))
-  batches, left = [], images
-  for batch in batches_lib.eval_batches(records, batch_size=_BATCH_SIZE):
-    batches.append(batch['image'][: min(left, _BATCH_SIZE)])
-    left -= len(batches[-1])
-    if not left:
-      break
+  total = -(-images // _BATCH_SIZE)
   stages = attention.analyze(
-      weights.make_model(size, dtype='float32'),
+      model,
       weights.variables,
-      batches,
+      functools.partial(_batches, records, images),
+      size=card.image_size,
       mean=card.mean,
       std=card.std,
-      progress=lambda done, total: terminal.progress(
+      progress=lambda done: terminal.progress(
           f'{weights.origin}: batch {done}/{total}'
       ),
   )
@@ -215,8 +246,7 @@ def _analyze(weights, named, split, images, terminal):
       'step': weights.step,
       'weights': weights.which,
       'data': name,
-      'split': taken,
-      'split_name': split if split.isidentifier() else 'split',
+      'split': split,
       'images': images,
       'stages': stages,
   }
@@ -243,7 +273,10 @@ def _ends(values):
 def _reach(decay):
   if not decay:
     return ''
-  return _arrow(*(np.mean(decay[when]['reach']) for when in ('start', 'now')))
+  reaches = (decay[when]['reach'] for when in ('start', 'now'))
+  return _arrow(
+      *(None if None in reach else np.mean(reach) for reach in reaches)
+  )
 
 
 def _arrow(first, second):

@@ -140,20 +140,13 @@ def _print_help(program, spec, overrides):
 def describe(config: ml_collections.ConfigDict) -> str:
   """Returns a table of the fields: value, meaning, choices.
 
-  Fields of the model have the named model's values, unless the config has
-  others.
+  Fields of the model have the values of the run.
 
   Raises:
-    UserError: If the model does not exist.
+    UserError: As in `recipes.model_fields`.
   """
-  from gswinrmt_jax.models import factory
-
-  overrides = dict(config.model)
-  name = overrides.pop('name')
-  try:
-    model = factory.resolve(name, overrides)
-  except ValueError as error:
-    raise UserError(f'config.model: {error}') from error
+  model = recipes.model_fields(config)
+  del model['name']
   groups = {}
   for path, value in _leaves(config):
     if path in recipes.FIELDS:

@@ -273,7 +273,9 @@ def denormalize(
 def describe(target: np.ndarray, class_names: Sequence[str]) -> str:
   """Lists the one or two heaviest classes of a target, such as `cat: 0.71`.
 
-  Each class has its own line. A numeric name such as `2` becomes `class 2`.
+  Each class has its own line. A second class is listed if it is heavier than
+  the lightest, which label smoothing alone explains; of two classes, if it is
+  not 0. A numeric name such as `2` becomes `class 2`.
   """
 
   def named(label):
@@ -281,10 +283,10 @@ def describe(target: np.ndarray, class_names: Sequence[str]) -> str:
     name = f'class {name}' if name.isdecimal() else name
     return f'{name}: {target[label]:.2f}'
 
-  first, second = np.argsort(-np.asarray(target), kind='stable')[:2]
-  others = np.sort(target)[:-1]
-  if others[-1] > others[0]:  # otherwise it is only the smoothing
-    return f'{named(first)}\n{named(second)}'
+  first, *others = np.argsort(-np.asarray(target), kind='stable')
+  smoothing = target[others[-1]] if len(others) > 1 else 0
+  if others and target[others[0]] > smoothing:
+    return f'{named(first)}\n{named(others[0])}'
   return named(first)
 
 
