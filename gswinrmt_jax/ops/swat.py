@@ -41,10 +41,12 @@ def swat(
       A = sigmoid(q k^T + slope (i - j) + mask) / w_s * gamma^|i - j|
 
   where `w_s` is the effective window of the axis, even where a region at the
-  border of the map is smaller. Weights of masked pairs are exactly 0. Arguments,
-  result and errors are those of `ops.retention`, with two differences: scores
-  are not divided by `sqrt(d)` by default, and unless `rotary` is False, queries
-  and keys are rotated here by `ops.rotate_halves` (section 3.3).
+  border of the map is smaller. Weights of masked pairs are exactly 0.
+
+  Arguments, result and errors are those of `ops.retention`, with two
+  differences. Scores are not divided by `sqrt(d)` by default. Queries and keys
+  are rotated here by `ops.rotate_halves` (section 3.3), unless `rotary` is
+  False.
   """
   if rotary:
     query, key = (positions.rotate_halves(x) for x in (query, key))
