@@ -16,6 +16,7 @@ from gswinrmt_jax.analysis import attention, report
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.ops import axial
 from gswinrmt_jax.weights import load as weights_lib
@@ -281,7 +282,9 @@ def test_a_report_is_named_by_all_that_decides_it(
 ):
   weights = _weights(pathlib.Path('a/run'), **changes)
   out = out and pathlib.Path(out)
-  found = report._path('hf-hub:b/w', weights, data, split, out)
+  found = evaluate_run.report_path(
+      'analysis', 'hf-hub:b/w', weights, data, split, out=out
+  )
   assert found == pathlib.Path(wanted)
 
 

@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -303,10 +304,14 @@ def test_data_may_lie_elsewhere_now(run, monkeypatch):
 
 
 def test_every_slice_has_a_report_of_its_own():
+  def path(split, which='raw', **how):
+    weights = types.SimpleNamespace(recipe=None, step=7, which=which)
+    found = evaluate_run.report_path(
+        'evaluation', 'w', weights, 'd', split, **how
+    )
+    return found.name
+
   slices = ['test', 'test[:1000]', 'test[1000:]', 'test[:10%]', 'test[:10]']
-  names = {evaluate_run._file_name(name, 7, 'raw', None) for name in slices}
-  assert len(names) == len(slices)
-  name = evaluate_run._file_name('test', 7, 'raw', 64)
-  assert name == 'evaluation_test_7_64px.json'
-  name = evaluate_run._file_name('test', 7, 'ema', 64)
-  assert name == 'evaluation_test_7_ema_64px.json'
+  assert len(set(map(path, slices))) == len(slices)
+  assert path('test', image_size=64) == 'evaluation_w_d_test_7_64px.json'
+  assert path('test', 'ema') == 'evaluation_w_d_test_7_ema.json'

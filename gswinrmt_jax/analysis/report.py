@@ -4,7 +4,6 @@ from collections.abc import Sequence
 import functools
 import itertools
 import pathlib
-import re
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights import load as weights_lib
 
 _BATCH_SIZE = 50
@@ -79,7 +77,9 @@ def analyze_runs(
     model = weights.make_model(dtype='float32')
     attention.check(model.arch)
     named = evaluate_run.data_of(weights, data, split, data_dir)
-    path = _path(source, weights, named[0], split, out)
+    path = evaluate_run.report_path(
+        'analysis', source, weights, named[0], split, out=out
+    )
     if path.resolve() in ready:
       _, other, *_ = ready[path.resolve()]
       raise UserError(
@@ -202,26 +202,6 @@ def _batches(records, count):
   batches = batches_lib.eval_batches(records, batch_size=_BATCH_SIZE)
   for start, batch in zip(range(0, count, _BATCH_SIZE), batches, strict=False):
     yield batch['image'][: count - start]
-
-
-def _path(source, weights, data, split, out):
-  """Returns the JSON file of a report, named like that of an evaluation."""
-  recipe = weights.recipe
-  if recipe is None:
-    source = pathlib.Path(str(source).removeprefix(hub.PREFIX))
-    source = source.with_suffix('') if source.is_file() else source
-  else:
-    source = weights.folder
-  if recipe is None or out is not None:
-    folder, words = out or pathlib.Path(), [*source.parts[-2:], data, split]
-  else:
-    own = data == recipe.data.name
-    folder, words = source, [split] if own else [data, split]
-  name = '_'.join(words).replace(':', '-').replace('%', 'pct')
-  name = re.sub(r'[^\w.-]+', '_', name).strip('_')
-  step = '' if weights.step is None else f'_{weights.step}'
-  average = '_ema' if weights.which == 'ema' else ''
-  return folder / f'analysis_{name}{step}{average}.json'
 
 
 def _analyze(weights, model, named, records, images, terminal):

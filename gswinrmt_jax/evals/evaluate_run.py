@@ -71,7 +71,9 @@ def evaluate_run(
   name, taken, data_dir = data_of(weights, data, split, data_dir)
   info = datasets.info(name, data_dir)
   if out is None:
-    out = _default_path(source, weights, name, split, image_size)
+    out = report_path(
+        'evaluation', source, weights, name, split, image_size=image_size
+    )
   files.check_can_write(out)
   if weights.task == 'segmentation':
     size = weights.fit_within(image_size)
@@ -162,25 +164,42 @@ def _scores(weights, split, size, batch_size, terminal):
   return scores['']
 
 
-def _default_path(source, weights, data, split, image_size):
-  """Returns the default file of a report."""
-  if weights.recipe is None:
+def report_path(
+    kind: str,
+    source: str | pathlib.Path,
+    weights: weights_lib.Weights,
+    data: str,
+    split: str,
+    *,
+    image_size: int | None = None,
+    out: pathlib.Path | None = None,
+) -> pathlib.Path:
+  """Returns the file of a report: `KIND_SPLIT_STEP.json` in the run folder.
+
+  Args:
+    kind: What the report is, the first word of the name.
+    source: Where the user says that the weights are.
+    weights: The weights.
+    data: The data set.
+    split: Its split, as the user gave it.
+    image_size: Size that images were resized to, if it is not the weights' own.
+    out: Folder for the reports of several sources; None for the run's.
+  """
+  recipe = weights.recipe
+  if recipe is None:
     source = pathlib.Path(str(source).removeprefix(hub.PREFIX))
     source = source.with_suffix('') if source.is_file() else source
-    folder, words = pathlib.Path(), [*source.parts[-2:], data, split]
   else:
-    own = data == weights.recipe.data.name
-    folder, words = weights.folder, [split] if own else [data, split]
-  return folder / _file_name(
-      '_'.join(words), weights.step, weights.which, image_size
-  )
-
-
-def _file_name(split, step, which, image_size):
-  """Returns a file name; `-` keeps the place of the colon in a slice."""
-  split = split.replace(':', '-').replace('%', 'pct')
-  plain = re.sub(r'[^\w.-]+', '_', split).strip('_')
+    source = weights.folder
+  if recipe is None or out is not None:
+    folder, words = out or pathlib.Path(), [*source.parts[-2:], data, split]
+  else:
+    own = data == recipe.data.name
+    folder, words = source, [split] if own else [data, split]
+  # `-` keeps the place of the colon in a slice.
+  name = '_'.join(words).replace(':', '-').replace('%', 'pct')
+  name = re.sub(r'[^\w.-]+', '_', name).strip('_')
+  step = '' if weights.step is None else f'_{weights.step}'
+  average = '_ema' if weights.which == 'ema' else ''
   size = f'_{image_size}px' if image_size else ''
-  step = '' if step is None else f'_{step}'
-  average = '_ema' if which == 'ema' else ''
-  return f'evaluation_{plain}{step}{average}{size}.json'
+  return folder / f'{kind}_{name}{step}{average}{size}.json'
