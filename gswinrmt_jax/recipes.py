@@ -138,12 +138,12 @@ FIELDS: Mapping[str, Field] = {
     'eval_batch_size': _free(
         500, 'images per evaluation step; changes speed only', at_least=1
     ),
-    'num_epochs': Field(50, 'epochs of the whole schedule; 0: num_steps'),
-    'num_steps': Field(0, 'steps of the whole schedule; 0: num_epochs'),
+    'num_epochs': Field(50, 'epochs of the whole schedule; 0: use num_steps'),
+    'num_steps': Field(0, 'steps of the whole schedule; 0: use num_epochs'),
     'stop_after_epochs': _free(
         0,
-        'stop after so many, a multiple of eval_every_epochs, with the '
-        'schedule unchanged; 0: never',
+        'stop after this many epochs, a multiple of eval_every_epochs; the '
+        'schedule is unchanged; 0: never',
     ),
     'eval_every_epochs': Field(
         1, 'epochs between validations, checkpoints and plots', at_least=1
@@ -170,7 +170,7 @@ FIELDS: Mapping[str, Field] = {
         below=1,
     ),
     'init_from': Field('', 'run, weights or checkpoint to fine-tune'),
-    'mesh.data': _free(0, 'devices to use; 0: all'),
+    'mesh.data': _free(0, 'expected number of devices; 0: any number'),
     'model.name': Field(
         '', 'named model; `gswinrmt summarize --all` lists them'
     ),
@@ -178,19 +178,21 @@ FIELDS: Mapping[str, Field] = {
         '', "decode head of a segmenter; '': a classifier", choices=_HEADS
     ),
     'segmenter.channels': Field(
-        -1, 'of the decode head; -1, also below: as released', at_least=-1
+        -1,
+        'channels of the decode head; -1 here and below: as released',
+        at_least=-1,
     ),
     'segmenter.neck_channels': Field(
-        -1, "of the feature pyramid of 'fpn'", at_least=-1
+        -1, "channels of the feature pyramid of 'fpn'", at_least=-1
     ),
     'segmenter.auxiliary_channels': Field(
-        -1, 'of the auxiliary head; 0: none', at_least=-1
+        -1, 'channels of the auxiliary head; 0: no such head', at_least=-1
     ),
     'segmenter.auxiliary_weight': Field(
         0.4, "weight of the auxiliary head's loss"
     ),
     'segmenter.mean_over': Field(
-        'labelled', 'pixels that the loss is the mean of', choices=_MEANS
+        'labelled', 'pixels over which the loss is averaged', choices=_MEANS
     ),
     'data.name': Field('cifar10', 'data set'),
     'data.dir': _free('', "folder of the data sets; '': $TFDS_DATA_DIR"),
@@ -204,14 +206,13 @@ FIELDS: Mapping[str, Field] = {
     ),
     'data.fit_within': Field(
         (0, 0),
-        'longer and shorter side that images of a segmenter are brought '
-        'within, keeping their shape, in pixels; 0, 0: as stored',
+        'longest long side and longest short side, in pixels, that images of a '
+        'segmenter are resized to fit, keeping aspect ratio; (0, 0): as stored',
         at_most=8192,
     ),
     'data.crop_size': Field(
         (512, 512),
-        'height and width of the crops that a segmenter is trained on, in '
-        'pixels',
+        "height and width of a segmenter's training crops, in pixels",
         at_least=1,
         at_most=4096,
     ),
@@ -248,18 +249,20 @@ FIELDS: Mapping[str, Field] = {
     ),
     'augment.flip': Field(True, 'mirror half of the images left to right'),
     'augment.resize': Field(
-        (0.5, 2.0), 'factor by which a segmenter resizes before it crops'
+        (0.5, 2.0),
+        "factor by which a segmenter's images are resized before the crop",
     ),
     'augment.max_class_share': Field(
         0.75,
-        'share of a crop that one class may take, if ten tries allow',
+        "limit on one class's share of a crop's labelled pixels, dropped after "
+        'ten tries',
         at_most=1,
     ),
     'augment.photometric': Field(
         False, 'distort brightness, contrast, saturation and hue'
     ),
     'augment.rand_augment_set': Field(
-        'timm', 'RandAugment as in this library', choices=_OP_SETS
+        'timm', 'library whose RandAugment is used', choices=_OP_SETS
     ),
     'augment.rand_augment_ops': Field(2, 'operations per image; 0: none'),
     'augment.rand_augment_magnitude': Field(
@@ -296,13 +299,14 @@ FIELDS: Mapping[str, Field] = {
     'optimizer.learning_rate': Field(1e-4, 'peak learning rate of AdamW'),
     'optimizer.schedule': Field(
         'cosine',
-        "cosine, updated every step or every 'epochs' as in RMT; or 'poly'",
+        "cosine decay, set every step ('cosine') or every epoch as in RMT "
+        "('epochs'), or polynomial decay ('poly')",
         choices=_SCHEDULES,
     ),
     'optimizer.power': Field(1.0, "exponent of 'poly'"),
     'optimizer.warmup_epochs': Field(5.0, 'epochs of linear warm-up'),
     'optimizer.warmup_steps': Field(
-        0, 'steps of linear warm-up, in place of epochs'
+        0, 'steps of linear warm-up, instead of warmup_epochs'
     ),
     'optimizer.warmup_learning_rate': Field(
         0.0, 'learning rate at the start of the warm-up'
@@ -461,7 +465,7 @@ def _check_together(config):
     _refuse('data.repeats', data.repeats, f'from 1 to {third}')
   _check_rand_augment(config.augment)
   _check_optimizer(config.optimizer)
-  _check_unused(config)
+  _check_task(config)
   weight, maps = config.token_label_weight, data.label_maps
   if bool(weight) != bool(maps):
     raise UserError(
@@ -509,38 +513,15 @@ def _check_optimizer(optimizer):
     )
 
 
-def _check_unused(config):
-  """Refuses settings that nothing would read, unless they are the defaults."""
-  augment, optimizer = config.augment, config.optimizer
-  head = config.segmenter.head
-  auxiliary = head and segmenter_fields(config)['auxiliary_channels']
-  crops = config.data.train_crop == 'random_resized'
-  warmup = optimizer.warmup_epochs or optimizer.warmup_steps
-  mixes = augment.mixup_alpha or augment.cutmix_alpha
-  readers = {
-      'segmenter.auxiliary_weight': (auxiliary, 'an auxiliary head'),
-      'data.crop_scale': (crops, 'train_crop=random_resized'),
-      'data.crop_ratio': (crops, 'train_crop=random_resized'),
-      'augment.mix_prob': (mixes, 'Mixup and CutMix'),
-      'augment.mix_off_epochs': (mixes and augment.mix_prob, 'mixing'),
-      'optimizer.power': (optimizer.schedule == 'poly', 'schedule=poly'),
-      'optimizer.warmup_learning_rate': (warmup, 'a warm-up'),
-  }
-  wanted = {
-      path: (
-          FIELDS[path].default,
-          f'without {reader}, as nothing else reads it',
-      )
-      for path, (is_there, reader) in readers.items()
-      if not is_there
-  }
-  if head:
-    wanted |= {
+def _check_task(config):
+  """Refuses classifier settings for a segmenter, and vice versa."""
+  if config.segmenter.head:
+    wanted = {
         path: (off, 'for a segmenter')
         for path, off in _OFF_FOR_SEGMENTERS.items()
     }
   else:
-    wanted |= {
+    wanted = {
         path: (field.default, 'without config.segmenter.head')
         for path, field in FIELDS.items()
         if path.startswith('segmenter.') or path in _OF_SEGMENTERS
@@ -794,7 +775,7 @@ def defaults(model_name: str) -> ml_collections.ConfigDict:
 
 
 def digits(model_name: str) -> ml_collections.ConfigDict:
-  """Returns a one-minute recipe for a named model on the packaged 8x8 digits.
+  """Returns a short recipe for a named model on the packaged 8x8 digits.
 
   The model is narrowed. Because training is short, regularisation that slows it
   down (drop path, label smoothing, mixing) is off. The only augmentation is a
@@ -951,7 +932,7 @@ def with_argument(
   for name in ('batch_size', 'eval_batch_size', 'log_every_steps'):
     config[name] = small[name]
   config.num_epochs, config.num_steps = 1, 0
-  config.compile_effort = 'quick'  # compilation dominates the time
+  config.compile_effort = 'quick'  # most of the time is compilation
   config.token_label_weight = 0.0  # the digits have no label maps
   config.augment.mix_off_epochs = 0  # the only epoch is mixed
   config.optimizer.warmup_epochs = 0.25

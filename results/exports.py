@@ -26,7 +26,8 @@ _READERS = {
     'safetensors': """
 import gswinrmt_jax
 loaded = gswinrmt_jax.load_model(path)
-images = np.stack([loaded.preprocess(image) for image in pixels])
+mean, std = map(np.float32, (loaded.card.mean, loaded.card.std))
+images = (pixels / np.float32(255) - mean) / std
 logits = loaded.model.apply(loaded.variables, images, train=False)
 np.savez(result, logits=logits)
 """,

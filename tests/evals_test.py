@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import io
 import json
+import pathlib
 import shutil
 import types
 
@@ -305,7 +306,9 @@ def test_data_may_lie_elsewhere_now(run, monkeypatch):
 
 def test_every_slice_has_a_report_of_its_own():
   def path(split, which='raw', **how):
-    weights = types.SimpleNamespace(recipe=None, step=7, which=which)
+    weights = types.SimpleNamespace(
+        recipe=None, step=7, which=which, folder=pathlib.Path()
+    )
     found = evaluate_run.report_path(
         'evaluation', 'w', weights, 'd', split, **how
     )

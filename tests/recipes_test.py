@@ -243,10 +243,6 @@ def test_the_skeleton_without_attention_takes_the_values_as_they_are():
         ('data.image_size', 224, 'must be 0 for a segmenter'),
         ('accumulate_steps', 2, "1 unless config.segmenter.mean_over='all'"),
         ('data.fit_within', (180, 240), 'the longer side first'),
-        ('segmenter.auxiliary_weight', 1.0, '0.4 without an auxiliary head'),
-        ('augment.mix_prob', 0.5, '1.0 without Mixup and CutMix'),
-        ('augment.mix_off_epochs', 2, '0 without mixing'),
-        ('data.crop_scale', (0.5, 1.0), 'without train_crop=random_resized'),
     ],
 )
 def test_what_a_segmenter_is_not_trained_with_is_refused(field, value, said):
@@ -271,51 +267,6 @@ def test_a_head_that_a_segmenter_lacks_is_refused(field, value, said):
     recipes.resolve(config)
   config.model.name = 'rmt_s_tl'  # whose own fields these are
   recipes.resolve(config)
-
-
-@pytest.mark.parametrize(
-    ('changes', 'said'),
-    [
-        ({'optimizer.power': 0.9}, 'power is 0.9: must be 1.0 without schedul'),
-        (
-            {
-                'optimizer.warmup_epochs': 0.0,
-                'optimizer.warmup_learning_rate': 1e-6,
-            },
-            'must be 0.0 without a warm-up',
-        ),
-        ({'data.crop_scale': (0.5, 1.0)}, 'without train_crop=random_resized'),
-        ({'data.crop_ratio': (1.0, 1.0)}, 'without train_crop=random_resized'),
-        ({'augment.mix_prob': 0.5}, None),
-        (
-            {
-                'augment.mixup_alpha': 0.0,
-                'augment.cutmix_alpha': 0.0,
-                'augment.mix_prob': 0.5,
-            },
-            'mix_prob is 0.5: must be 1.0 without Mixup and CutMix',
-        ),
-        ({'augment.mix_off_epochs': 2}, None),
-        (
-            {'augment.mix_prob': 0.0, 'augment.mix_off_epochs': 2},
-            'mix_off_epochs is 2: must be 0 without mixing',
-        ),
-    ],
-)
-def test_a_setting_that_nothing_reads_is_refused(changes, said):
-  config = recipes.cifar10('rmt_compact')
-  config.update_from_flattened_dict(changes)
-  if said is None:
-    recipes.check(config)
-    return
-  with pytest.raises(UserError, match=said):
-    recipes.check(config)
-
-
-def test_an_auxiliary_head_has_a_weight():
-  config = recipes.segmentation('rmt_compact', 'uper')
-  config.segmenter.auxiliary_weight = 1.0
-  recipes.check(config)
 
 
 def test_the_smoke_run_of_imagenet_is_tiny_and_takes_the_same_path():

@@ -185,7 +185,7 @@ def test_where_the_images_go_is_checked_first(
   monkeypatch.delattr(loaded_model.LoadedSegmenter, 'predict')
   argv = ['predict', str(runs[1]), 'a.png', f'--out={tmp_path}/file']
   assert commands.main(argv) == 2
-  assert 'file/map.png: a file is in the way' in capsys.readouterr().err
+  assert 'file/image.png: a file is in the way' in capsys.readouterr().err
 
 
 def test_a_label_map_replaces_its_files_whole(tmp_path, monkeypatch):

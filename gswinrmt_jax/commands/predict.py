@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   arguments.add_weights(parser)
   add = parser.add_argument
   add('images', metavar='IMAGE', nargs='+', help='image files')
-  arguments.add_number(parser, '--top', help='classes (default: 5)')
+  arguments.add_number(parser, '--top', help='classes to list (default: 5)')
   arguments.add_number(
       parser, '--image-size', help="resize to N x N (default: the model's size)"
   )
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--out',
       metavar='DIR',
-      help='of a segmenter: where its images go (default: predictions)',
+      help='folder for the images of a segmenter (default: predictions)',
   )
   add('--json', action='store_true', help='print JSON instead of a table')
 
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
       raise UserError(f'--{name} is for {kind}')
   out = args.out or 'predictions' if segments else args.maps
   if out:
-    files.check_can_write(pathlib.Path(out) / 'map.png')
+    files.check_can_write(pathlib.Path(out) / 'image.png')
   loaded = loaded_model.from_weights(weights, args.image_size)
   if point and not segments:
     _check_point(point, loaded.image_size)

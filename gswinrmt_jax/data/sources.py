@@ -60,7 +60,7 @@ def open_newest(name: str, data_dir: str) -> Any | None:
   if 'image' not in features or classes < 2:
     raise UserError(
         f'{path} holds {", ".join(sorted(features))} and {classes} classes: '
-        'classification needs image and label, one of two classes or more, '
+        'classification needs image and a label of two or more classes, '
         f'segmentation image and {_MASK}'
     )
   return builder
@@ -212,7 +212,7 @@ class TfdsSource:
     for row, record in zip(rows, self._fetch(rows), strict=True):
       name = self._name(row, record)
       if not 0 <= record['label'] < self._classes:
-        raise UserError(f'{name} has no label: it says {record["label"]}')
+        raise UserError(f'{name} has an invalid label, {record["label"]}')
       yield pictures.decode(record['image'], name), int(record['label'])
 
   def name(self, row: int) -> str:
@@ -254,7 +254,12 @@ class TfdsSource:
 
 
 class SegmentationSource(TfdsSource):
-  """A split of a prepared segmentation data set."""
+  """A split of a prepared segmentation data set.
+
+  Attributes:
+    labels: Checksum of the label files and of the values that mean no class;
+      '' for a set that was prepared without it.
+  """
 
   _label = _MASK
 
@@ -265,6 +270,8 @@ class SegmentationSource(TfdsSource):
     self._coding = pictures.LabelCoding(
         self._classes, said.get('void'), said.get('zero_is_void', False)
     )
+    known = said.get('labels', '')
+    self.labels = known and _hash(f'{known} {self._coding}'.encode())
 
   def read(
       self, rows: Sequence[int]

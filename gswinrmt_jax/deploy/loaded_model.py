@@ -472,7 +472,10 @@ def _picture(image):
   if isinstance(image, (str, pathlib.Path)):
     return pictures.read(pathlib.Path(image))
   if isinstance(image, PIL.Image.Image):
-    return pictures.to_rgb(image)
+    try:
+      return pictures.to_rgb(image)
+    except (ValueError, OSError) as error:  # OSError: opened, but damaged
+      raise UserError(f'an image {error}') from error
   return PIL.Image.fromarray(_checked(image))
 
 

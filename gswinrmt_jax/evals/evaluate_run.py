@@ -127,7 +127,7 @@ def data_of(
   recipe = weights.recipe
   if recipe is None and data is None:
     raise UserError(
-        f'{weights.origin} does not say which data it is for: name them by '
+        f'{weights.origin} does not say which data it is for: name it with '
         f'--data={"|".join(datasets.NAMES)}, or a data set that you prepared'
     )
   name = data or recipe.data.name
@@ -185,21 +185,20 @@ def report_path(
     image_size: Size that images were resized to, if it is not the weights' own.
     out: Folder for the reports of several sources; None for the run's.
   """
-  recipe = weights.recipe
-  if recipe is None:
+  folder, words = weights.folder, [data]
+  if weights.recipe is None:
+    folder = pathlib.Path()
     source = pathlib.Path(str(source).removeprefix(hub.PREFIX))
     source = source.with_suffix('') if source.is_file() else source
-  else:
-    source = weights.folder
-  if recipe is None or out is not None:
-    folder, words = out or pathlib.Path(), [*source.parts[-2:], data, split]
-  else:
-    own = data == recipe.data.name
-    folder, words = source, [split] if own else [data, split]
+    words = [*source.parts[-2:], data]
+  elif out is not None:
+    words = [*folder.absolute().parts[-2:], data]
+  elif data == weights.recipe.data.name:
+    words = []
   # `-` keeps the place of the colon in a slice.
-  name = '_'.join(words).replace(':', '-').replace('%', 'pct')
+  name = '_'.join([*words, split]).replace(':', '-').replace('%', 'pct')
   name = re.sub(r'[^\w.-]+', '_', name).strip('_')
   step = '' if weights.step is None else f'_{weights.step}'
   average = '_ema' if weights.which == 'ema' else ''
   size = f'_{image_size}px' if image_size else ''
-  return folder / f'{kind}_{name}{step}{average}{size}.json'
+  return (out or folder) / f'{kind}_{name}{step}{average}{size}.json'

@@ -30,7 +30,7 @@ def batch_sums(
   Returns:
     `images`, the number of images; `loss`, the summed cross-entropy of labelled
     pixels; and `confusion`, `[k, k]`, pixels by true class (row) and predicted
-    class (column). Counts are int32, since float32 stops at 16.8 million.
+    class (column). Counts are int32, since float32 counts only to 16.8 million.
   """
   num_classes = logits.shape[-1]
   real = mask > 0

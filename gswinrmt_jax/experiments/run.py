@@ -134,7 +134,8 @@ def status_table(jobs: Sequence[Job]) -> str:
     try:
       found = status(job)
     except _UNREADABLE as error:
-      found = Status(f'unreadable: {error}')
+      known = isinstance(error, UserError)
+      found = Status(str(error) if known else f'cannot be read: {error!r}')
     val, test = ('-' if one is None else f'{one:.2%}' for one in found[1:])
     name = f'{job.folder.name:<{width}}'
     lines.append(f'{name}  {val:>10}{test:>9}  {found.state}')

@@ -141,7 +141,11 @@ class Downsample(nn.Module):
     x = _cut(padding.fill(x, extents), 2).swapaxes(3, 4)
     x = layers.LayerNorm(name='norm')(x.reshape(*x.shape[:3], -1))
     linear = layers.Dense(
-        self.features, self.dtype, False, self.start, name='linear'
+        self.features,
+        self.dtype,
+        use_bias=False,
+        start=self.start,
+        name='linear',
     )
     return linear(x)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import dataclasses
-import hashlib
 import pathlib
 
 import ml_collections
@@ -24,7 +23,7 @@ class Identity:
     records: Number of records.
     order: Checksum of their order, by `label_maps.order_checksum`.
     labels: Checksum of the label images and of the values that mean no class;
-      '' for classification, and in old runs.
+      '' for classification, in old runs and of sets prepared without it.
   """
 
   version: str
@@ -53,14 +52,14 @@ class ImageSpec:
     """Writes `data.json` into a run folder.
 
     Raises:
-      UserError: If the run was begun on other data; names what differs.
+      UserError: If the run was started with other data; names what differs.
     """
     path = folder / _FILE
     differing = self._differences(_read(path)) if path.exists() else []
     if differing:
       raise UserError(
-          f'{self.info.name} is not what {folder} was begun on: in {_FILE} '
-          f'{", ".join(differing)}; choose another --workdir'
+          f'{self.info.name} is not the data that {folder} was started with: '
+          f'in {_FILE} {", ".join(differing)}; choose another --workdir'
       )
     files.write_json(path, self._fields())
 
@@ -81,8 +80,8 @@ class ImageSpec:
     for split in sorted(old_splits.keys() & new_splits.keys()):
       for name, value in old_splits[split].items():
         here = new_splits[split][name]
-        old = name == 'labels' and not value  # They have no such checksum.
-        if value != here and not old:
+        unknown = name == 'labels' and not value  # as in old runs
+        if value != here and not unknown:
           said = f'is {value!r} there and {here!r} here'
           checksum = name in ('order', 'labels')
           differing.append(
@@ -145,12 +144,5 @@ def _read(path: pathlib.Path) -> ImageSpec:
 
 def _identity(source: sources.Source) -> Identity:
   order = label_maps.order_checksum(source)
-  return Identity(source.version, len(source), order, _labels(source))
-
-
-def _labels(source):
-  """Returns the checksum of what `prepare` has recorded about label images."""
-  if not isinstance(source, sources.SegmentationSource):
-    return ''
-  path = source.folder / 'metadata.json'
-  return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ''
+  labels = getattr(source, 'labels', '')  # of segmentation sets
+  return Identity(source.version, len(source), order, labels)

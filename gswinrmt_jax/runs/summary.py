@@ -106,8 +106,8 @@ def load(folder: pathlib.Path) -> dict[str, Any] | None:
     return None
   except UserError as error:
     raise UserError(
-        f'{error}; put it back from a copy, or remove it: then training sums '
-        'the run up again, which reads the test split a second time'
+        f'{error}; restore it from a copy, or remove it: the next start then '
+        'writes a new one, which reads the test split a second time'
     ) from error
 
 

@@ -9,7 +9,7 @@ from gswinrmt_jax.errors import UserError
 
 PREFIX = 'hf-hub:'  # as in timm
 _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
-_TAG = re.compile(r'\w[\w-]*(?:[./]\w[\w-]*)*')
+_TAG = re.compile(r'(?!HEAD$|refs/)\w[\w-]*(?:[./]\w[\w-]*)*(?<!\.lock)')
 # The files that `gswinrmt export --format safetensors` writes.
 _FILES = ('config.json', 'model.safetensors')
 
