@@ -8,7 +8,7 @@ Mini-ImageNet, with the large models:
 
   python train.py --config=configs/ablation.py:retention,no_gate,mini
 
-A smoke test, which trains a tiny model for a few seconds:
+A smoke test, which trains a tiny model in under a minute:
 
   python train.py --config=configs/ablation.py:retention,no_gate,smoke
 

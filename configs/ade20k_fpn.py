@@ -4,8 +4,8 @@
   python train.py --config=configs/ade20k_fpn.py:t \
     --config.init_from=weights/rmt_t
 
-The argument is the backbone: t, s, b or l. A smoke test trains a tiny model for
-a few seconds on packaged images:
+The argument is the backbone: t, s, b or l. A smoke test trains a tiny model on
+packaged images in under a minute:
 
   python train.py --config=configs/ade20k_fpn.py:t,smoke
 

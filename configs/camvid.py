@@ -14,7 +14,7 @@ The argument is the backbone: `rmt` (the default), `retention`, `swat`, or
 `conv`, which is RMT without attention. Its windows have one token, so every
 attention weight is 1, and only the convolutions mix neighbouring tokens.
 
-A smoke test, which trains a tiny model for a few seconds:
+A smoke test, which trains a tiny model in under a minute:
 
   python train.py --config=configs/camvid.py:smoke
 

@@ -2,15 +2,16 @@
 
   python train.py --config=configs/cifar10_swat.py
 
-50 epochs of batches of 128, AdamW with a peak of 1e-4 (5 epochs of warm-up,
-cosine) and weight decay 0.05, label smoothing 0.1. `--help` lists all fields.
+50 epochs with batches of 128, AdamW with a peak learning rate of 1e-4 (5 epochs
+of warm-up, then cosine decay), weight decay 0.05 and label smoothing 0.1.
+`--help` lists all fields.
 
-Another reading of the table's augmentations, which have no settings there, is
-the argument `deit` (the default), `torchvision` or `plain` (crop and flip):
+Table 2 names augmentations without settings. The argument selects a reading,
+`deit` (the default), `torchvision` or `plain` (crop and flip only):
 
   python train.py --config=configs/cifar10_swat.py:plain
 
-A tiny model for a few seconds, to see that all of it runs:
+A smoke test, which trains a tiny model on packaged digits in under a minute:
 
   python train.py --config=configs/cifar10_swat.py:smoke
 

@@ -1,4 +1,4 @@
-"""Narrow Gated-SwinRMT-Retention on the packaged digits, in about a minute.
+"""Narrow Gated-SwinRMT-Retention on the packaged digits, in one to two minutes.
 
   python train.py --config=configs/digits_retention.py
 

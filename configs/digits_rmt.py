@@ -1,4 +1,4 @@
-"""Narrow RMT baseline on the packaged digits, in about a minute.
+"""Narrow RMT baseline on the packaged digits, in one to two minutes.
 
   python train.py --config=configs/digits_rmt.py
 

@@ -9,7 +9,7 @@ The argument is the model: t, s, b or l. Token labels are for s, b and l
   python train.py --config=configs/imagenet_rmt.py:s,token_label \
     --config.data.label_maps=DIR
 
-A smoke test trains a tiny model for a few seconds on the packaged digits:
+A smoke test trains a tiny model on the packaged digits in under a minute:
 
   python train.py --config=configs/imagenet_rmt.py:t,smoke
 

@@ -17,7 +17,7 @@ Table 2 names augmentations without settings. The argument selects a reading,
 
   python train.py --config=configs/mini_imagenet_retention.py:plain
 
-A smoke test, which trains a tiny model on packaged digits for a few seconds:
+A smoke test, which trains a tiny model on packaged digits in under a minute:
 
   python train.py --config=configs/mini_imagenet_retention.py:smoke
 

@@ -41,7 +41,7 @@ def explain(error: Exception) -> str:
   # JAX's error class is derived from RuntimeError.
   if isinstance(error, RuntimeError) and 'RESOURCE_EXHAUSTED' in str(error):
     return (
-        'the device has not enough memory: lower config.batch_size (or '
+        'the device does not have enough memory: lower config.batch_size (or '
         'config.eval_batch_size, --batch-size)'
     )
   return ''

@@ -190,7 +190,7 @@ def _raise(error):
         (
             RuntimeError('RESOURCE_EXHAUSTED: Out of memory while trying'),
             2,
-            'gswinrmt: the device has not enough memory: lower '
+            'gswinrmt: the device does not have enough memory: lower '
             'config.batch_size (or config.eval_batch_size, --batch-size)\n',
         ),
         (RunError('disk full'), 1, 'gswinrmt: disk full\n'),

@@ -318,7 +318,7 @@ def test_no_label_is_named(tmp_path):
   examples = folder_data.examples(3)
   examples[1] = (*examples[1][:2], -1)
   source = _open(tmp_path, examples)
-  with pytest.raises(UserError, match=r'0_1\.jpg\) has no label: it says -1'):
+  with pytest.raises(UserError, match=r'0_1\.jpg\) has an invalid label, -1'):
     list(source.read(range(3)))
 
 

@@ -156,7 +156,7 @@ def test_splits_by_image_stay(tmp_path):
       'train': [3] * 4,
       'test': [2] * 4,
   }
-  with pytest.raises(UserError, match='--seed has no use'):
+  with pytest.raises(UserError, match='--seed has no effect'):
     finder.find_mini(tmp_path, seed=0)
 
 

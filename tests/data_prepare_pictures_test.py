@@ -168,12 +168,12 @@ def test_names_that_will_do(name):
     [
         (None, 'a NAME is needed'),
         ('', 'a NAME is needed'),
-        ('Birds', 'small letters'),
-        ('2birds', 'small letters'),
-        ('my-birds', 'small letters'),
-        ('../birds', 'small letters'),
-        ('vögel', 'small letters'),
-        ('birds\n', 'small letters'),
+        ('Birds', 'lower-case letters'),
+        ('2birds', 'lower-case letters'),
+        ('my-birds', 'lower-case letters'),
+        ('../birds', 'lower-case letters'),
+        ('vögel', 'lower-case letters'),
+        ('birds\n', 'lower-case letters'),
         ('cifar10', 'is taken'),
         ('digits', 'is taken'),
         ('imagenet', 'is taken'),
@@ -206,7 +206,7 @@ def test_splits_of_ones_own_stay(tmp_path):
   made = _found_and_divided(tmp_path)
   assert list(made.splits) == ['train', 'val']
   for option in ('val', 'test', 'seed'):
-    said = f'own train/, so --{option} has no use'
+    said = f'own train/, so --{option} has no effect'
     with pytest.raises(UserError, match=said):
       _found_and_divided(tmp_path, **{option: 0})
 
@@ -408,10 +408,10 @@ def test_damaged_header_in_the_middle(tmp_path):
 
 def test_compressed_or_none(tmp_path):
   (tmp_path / 'all.tar').write_bytes(gzip.compress(_tar_of_tars()))
-  with pytest.raises(UserError, match=r'all\.tar is damaged, or no unc'):
+  with pytest.raises(UserError, match=r'all\.tar is damaged, or not an unc'):
     _listed(tmp_path / 'all.tar')
   (tmp_path / 'all.tar').write_bytes(image_files.tar({'n1.tar': b'no tar'}))
-  with pytest.raises(UserError, match=r'n1\.tar is damaged, or no unc'):
+  with pytest.raises(UserError, match=r'n1\.tar is damaged, or not an unc'):
     _listed(tmp_path / 'all.tar')
 
 

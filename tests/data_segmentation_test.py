@@ -319,17 +319,17 @@ def test_bits_are_two_classes():
         (
             np.uint8([[0, 7]]),
             LabelCoding(7),
-            '7: a class is 0 to 6, none is 255',
+            '7: classes are 0 to 6; no class is 255',
         ),
         (
             np.uint8([[9, 3]]),
             LabelCoding(3, 9),
-            '3: a class is 0 to 2, none is 9 or 255',
+            '3: classes are 0 to 2; no class is 9 or 255',
         ),
         (
             np.uint8([[0, 4]]),
             LabelCoding(3, zero_is_void=True),
-            '4: a class is 1 to 3, none is 0 or 255',
+            '4: classes are 1 to 3; no class is 0 or 255',
         ),
         (np.uint16([[0, 256]]), LabelCoding(3), 'has the value 256'),
         (np.zeros((2, 2, 3), np.uint8), LabelCoding(3), 'has the mode RGB'),

@@ -156,8 +156,8 @@ def test_switches_need_what_they_are_compared_with(counted, lines):
   overrides = ['--config.num_epochs=1', '--config.dtype=float32']
   how = {'accuracies': [0.5], 'test': 0.5, 'overrides': overrides}
   found = lines(('ablation:swat,window_4_no_shift', how))
-  (line,) = (one for one in found if 'nothing to compare with' in one)
-  assert '`swat,window_4_no_shift` has nothing to compare with [1]' in line
+  (line,) = (one for one in found if 'no run to compare with' in one)
+  assert '`swat,window_4_no_shift` [1] has no run to compare with' in line
   assert sum('no run of' in one for one in found) == 3
 
 

@@ -42,7 +42,7 @@ def test_a_run_of_a_segmenter_is_named(folder):
   path = folder / 'config.json'
   config = recipes.resolve(recipes.segmentation('rmt_compact', 'fpn'))
   path.write_text(json.dumps(config.to_dict()))
-  with pytest.raises(UserError, match='is of a segmenter: reports are of cla'):
+  with pytest.raises(UserError, match='is a segmenter: reports are for class'):
     results.read(folder)
 
 
@@ -188,8 +188,8 @@ def test_of_two_runs_of_a_seed_the_one_that_got_further_counts(grouped):
   )
   assert settings[0].variants[0].numbers == (2,)
   assert passed_over == [
-      '[1] is of the same seed as [2], which counts',
-      '[3] is of the same seed as [2], which counts',
+      '[1] has the same seed as [2], which is used instead',
+      '[3] has the same seed as [2], which is used instead',
   ]
 
 

@@ -85,7 +85,7 @@ def test_smoke_has_what_a_report_needs_in_a_minute_a_run():
     ('name', 'overrides', 'said'),
     [
         ('table6', [], r"no experiment 'table6' \(did you mean table5"),
-        ('table5', ['--config.seed=3'], 'the seeds of an experiment are'),
+        ('table5', ['--config.seed=3'], '--seeds sets the seeds of an exp'),
         ('table5', ['--config.sed=3'], 'did you mean --config.seed'),
     ],
 )

@@ -84,8 +84,8 @@ def test_other_data_do_not_go_on(other, said, tmp_path):
   with pytest.raises(UserError) as caught:
     other.write(tmp_path)
   assert str(caught.value) == (
-      f'{other.info.name} is not what {tmp_path} was begun on: in data.json '
-      f'{said}; choose another --workdir'
+      f'{other.info.name} is not the data that {tmp_path} was started with: '
+      f'in data.json {said}; choose another --workdir'
   )
   assert dataset_record.read(tmp_path, _RECIPE) == _spec()
 

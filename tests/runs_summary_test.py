@@ -137,7 +137,7 @@ def test_a_damaged_summary_is_told(text, said, tmp_path):
     closing.load(tmp_path)
   message = str(caught.value)
   assert message.startswith(f'{path} {said}') and '\n' not in message
-  assert 'put it back from a copy, or remove it' in message
+  assert 'restore it from a copy, or remove it' in message
 
 
 def test_parameter_count():

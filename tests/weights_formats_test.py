@@ -96,7 +96,7 @@ def test_names_of_arrays_cannot_steer_the_terminal(tmp_path):
   path = tmp_path / 'model.safetensors'
   variables = {'\x1b[2J': np.zeros(3, np.float32)}
   safetensors_file.write(path, variables, _CARD)
-  with pytest.raises(UserError, match=r'has not the arrays .*\\x1b') as caught:
+  with pytest.raises(UserError, match=r'not have the arrays .*\\x1b') as caught:
     load.load(path)
   assert str(caught.value).isprintable()
 

@@ -71,7 +71,7 @@ def test_evaluation_of_weights_needs_the_data_named(
   before = sorted(copy.iterdir())
   monkeypatch.chdir(tmp_path)
   quiet = Terminal(io.StringIO())
-  with pytest.raises(UserError, match='which data it is for: name them by --'):
+  with pytest.raises(UserError, match='which data it is for: name it with --'):
     evaluate_run.evaluate_run(copy, terminal=quiet)
   report = evaluate_run.evaluate_run(
       copy, data='digits', split='val', terminal=quiet
@@ -103,7 +103,7 @@ def test_arrays_and_card_that_do_not_belong_together(run, folder, tmp_path):
   card = dataclasses.replace(run.card, fields=fields)
   path = tmp_path / 'model.safetensors'
   safetensors_file.write(path, run.variables, card)
-  with pytest.raises(UserError, match='has not the arrays of the retention_c'):
+  with pytest.raises(UserError, match='not have the arrays of the retention_c'):
     load.load(path)
   with pytest.raises(UserError, match='is not a run: it has no steps'):
     load.load(folder, step=3)

@@ -135,7 +135,7 @@ def check_with_map(settings: Augment) -> None:
     if getattr(settings, name):
       raise UserError(
           f'config.augment.{name} is {getattr(settings, name)}: must be 0 with '
-          'token labels, whose maps do not follow it'
+          'token labels, whose maps are not adjusted for it'
       )
 
 

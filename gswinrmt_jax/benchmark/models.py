@@ -94,8 +94,8 @@ def _run_spec(folder):
 def depthwise(bench: measure.Bench) -> dict[str, Any]:
   """Measures depthwise convolutions with their gradients in both forms.
 
-  The shapes are those of a large model's first stage, with fewer images on a
-  CPU, and of the second stage on CIFAR-10.
+  The shapes are those of the first stage: of a large model at 224x224, with
+  fewer images on a CPU, and of a compact model on CIFAR-10.
   """
   images = 8 if bench.platform == 'cpu' else 128
   shapes = ((images, 56, 56, 128), (128, 8, 8, 64))

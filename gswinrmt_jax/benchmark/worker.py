@@ -185,7 +185,7 @@ def choose_cores(threads: int | None) -> list[int] | None:
   if threads is None:
     return None
   if not hasattr(os, 'sched_setaffinity'):
-    raise UserError('--threads needs Linux, which lets cores be chosen')
+    raise UserError('--threads works on Linux only')
   allowed = sorted(os.sched_getaffinity(0))
   if threads > len(allowed):
     raise UserError(f'--threads is {threads}: there are {len(allowed)} cores')

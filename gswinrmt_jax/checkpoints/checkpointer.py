@@ -318,7 +318,7 @@ class Checkpointer:
     for step, reason in damaged.items():
       self._warn(
           f'checkpoint {step} in {self.directory} is damaged ({reason}): '
-          'leaving it out'
+          'skipping it'
       )
 
   def _set_aside(self, steps):

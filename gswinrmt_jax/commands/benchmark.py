@@ -84,14 +84,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--scaling',
       choices=('batch', 'resolution', 'depth'),
-      help='how time grows with it',
+      help='how time grows with batch size, image size or depth',
   )
   add(
       '--depthwise',
       action='store_true',
       help='depthwise convolutions alone, in both implementations',
   )
-  add('--start', action='store_true', help='imports, and a first step')
+  add('--start', action='store_true', help='time to import and to a first step')
   add(
       '--pipeline',
       nargs='*',

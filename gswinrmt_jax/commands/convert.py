@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   add = parser.add_argument
   add('checkpoint', metavar='MODEL.pth', help='the checkpoint')
-  add('out', metavar='OUT', help='folder to make')
+  add('out', metavar='OUT', help='folder to create')
   add(
       '--key',
       metavar='NAME',
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--full-stages',
       type=_stages,
       metavar='N,N',
-      help='stages that attend over all pairs of tokens, for sizes other than '
-      'the released (no array tells them)',
+      help='stages that attend over all pairs of tokens; required for sizes '
+      'other than the released, because no array shows them',
   )
 
 

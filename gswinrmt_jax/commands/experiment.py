@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   parser.set_defaults(overrides=[])  # takes --config.FIELD=VALUE
   add = parser.add_argument
-  add('name', metavar='NAME', help='of the set')
+  add('name', metavar='NAME', help='name of the set')
   arguments.add_number(
       parser,
       '--seeds',

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   arguments.add_weights(parser)
   add = parser.add_argument
-  add('folder', metavar='DIR', help='folder to make')
+  add('folder', metavar='DIR', help='folder to create')
   add('--data', required=True, metavar='NAME', help='data set')
   add(
       '--split',

@@ -117,7 +117,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f'share of each class for {name}, with segmentation of all '
         'images; default 0.1',
     )
-  add('--seed', type=int, metavar='N', help='of the random split; default 0')
+  add(
+      '--seed',
+      type=int,
+      metavar='N',
+      help='seed of the random split; default 0',
+  )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   arguments.add_weights(parser)
   add = parser.add_argument
-  add('repository', metavar='OWNER/NAME', help='of the repository')
+  add('repository', metavar='OWNER/NAME', help='repository to upload to')
   add('--revision', default='', metavar='TAG', help='tag this version')
   add('--private', action='store_true', help='create a private repository')
   arguments.add_about(parser)

@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--dense',
       action='store_true',
-      help='segmenters and detectors over these models (default: over all)',
+      help='segmenters and detectors with these backbones (default: all)',
   )
   arguments.add_number(
       parser,
@@ -170,7 +170,7 @@ def _print_dense(names: Sequence[str]) -> None:
   rows = [row for row in _DENSE if row.model in names]
   if not rows:
     known = ', '.join(dict.fromkeys(row.model for row in _DENSE))
-    raise UserError(f'the paper has dense models over {known} only')
+    raise UserError(f'the paper has segmenters and detectors of {known} only')
 
   from gswinrmt_jax.models.dense import segmenter
 

@@ -29,8 +29,8 @@ Trains a model. The same command resumes an interrupted run.
   --help                     this text; with --config, all fields of the recipe
 
   --coordinator=HOST:PORT --processes=N --process=I
-                             joins processes that train together and have no
-                             launcher that says so (docs/scaling.md)
+                             joins processes that train together, if no launcher
+                             starts them (docs/scaling.md)
 
 recipes:
 {names}

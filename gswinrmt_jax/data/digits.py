@@ -64,8 +64,8 @@ def read(split: str) -> tuple[np.ndarray, np.ndarray]:
   """
   if split not in SPLITS:
     raise UserError(
-        f'digits has no split {split!r}: it has {", ".join(SPLITS)}, each of '
-        'them taken whole'
+        f'digits has no split {split!r}: it has {", ".join(SPLITS)}, which '
+        'cannot be sliced'
     )
   path = resources.files(__package__) / 'digits.npz'
   with path.open('rb') as file, np.load(file) as data:

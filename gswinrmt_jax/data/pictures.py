@@ -135,8 +135,8 @@ class LabelCoding:
     first = int(self.zero_is_void)
     none = np.flatnonzero(self._table == VOID)
     raise ValueError(
-        f'has the value {values[unknown][0]}: a class is {first} to '
-        f'{first + self.num_classes - 1}, none is '
+        f'has the value {values[unknown][0]}: classes are {first} to '
+        f'{first + self.num_classes - 1}; no class is '
         f'{" or ".join(map(str, none))}'
     )
 

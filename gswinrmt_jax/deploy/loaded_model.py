@@ -130,7 +130,7 @@ class LoadedModel:
         parts become white, and EXIF rotation is applied.
 
     Raises:
-      UserError: If a file cannot be read.
+      UserError: If a file or PIL image cannot be read.
       ValueError: If an array is not uint8 `[h, w, 3]`.
     """
     return pictures.fit(_picture(image), self.image_size, self._crop)
@@ -145,7 +145,7 @@ class LoadedModel:
       The resized, cropped and normalised image; `np.stack` makes a batch.
 
     Raises:
-      UserError: If a file cannot be read.
+      UserError: If a file or PIL image cannot be read.
       ValueError: If an array is not uint8 `[h, w, 3]`.
     """
     return np.asarray(self._normalize(self.pixels(image)[None])[0])
@@ -170,7 +170,8 @@ class LoadedModel:
       A prediction for one image, a list of them for a sequence.
 
     Raises:
-      UserError: If the model has no head, or a file cannot be read.
+      UserError: If the model has no head, or a file or PIL image cannot be
+        read.
       ValueError: If `top` is not a whole number above 0, or an array is not
         uint8 pixels, for instance because it is already normalised.
     """
@@ -207,7 +208,7 @@ class LoadedModel:
       1 for one image.
 
     Raises:
-      UserError: If a file cannot be read.
+      UserError: If a file or PIL image cannot be read.
       ValueError: If an array is not uint8 pixels.
     """
     images = images if _is_many(images) else [images]
@@ -341,7 +342,7 @@ class LoadedSegmenter:
       A label map for one image, a list of them for a sequence.
 
     Raises:
-      UserError: If a file cannot be read.
+      UserError: If a file or PIL image cannot be read.
       ValueError: If an array is not uint8 pixels.
     """
     if not _is_many(images):

@@ -34,7 +34,7 @@ def push(
 
   Raises:
     UserError: If the weights are not from a run, `repository` or `tag` is not a
-      name of one, the repository has the tag already, or the upload fails.
+      valid name, the repository has the tag already, or the upload fails.
   """
   terminal = terminal or Terminal()
   if weights.recipe is None:

@@ -45,7 +45,7 @@ def in_background(
   """
   with terminal.busy('Compiling the training step (once)'):
     # Tracing creates millions of objects. The garbage collector would scan them
-    # again and again, for a fifth of the time.
+    # again and again, which takes a fifth of the time.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -75,8 +75,8 @@ def start(coordinator: str = '', count: str = '', index: str = '') -> None:
     jax.distributed.initialize(**who, shutdown_timeout_seconds=_LEAVE_SECONDS)
   except (ValueError, RuntimeError) as error:
     raise UserError(
-        f'the processes cannot join ({error}); --coordinator, --processes and '
-        '--process say who they are'
+        f'the processes cannot join ({error}); identify them with '
+        '--coordinator, --processes and --process'
     ) from error
 
 

@@ -42,16 +42,16 @@ def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
 def _legend(runs, settings):
   return (
       f'Runs: {len(runs)}; settings: {len(settings)}. Runs of a setting differ '
-      'in model and seed alone. Figures are means over the seeds that have '
-      'them, with the standard deviation where there are several; in brackets '
-      'is the number of the run in the list at the end. What is not measured '
-      f'has a {tables.NOTHING}. "Last" is the last epoch, which the paper '
-      'reports, "best" the best on validation data. Test accuracy is of runs '
-      "that finished the whole schedule. Intervals are those of Student's t "
-      'over differences of the same seed, 95 %: what another seed would change '
-      'is in them, what other test images would is not, and one in twenty is '
-      'off 0 by chance. Times of epochs are by '
-      'the clock, whatever else the machine did.'
+      'only in model and seed. Numbers are means over the seeds that have '
+      'them, with the standard deviation if there are several seeds. A number '
+      'in brackets refers to the list of runs at the end. '
+      f'{tables.NOTHING} means not measured. "Last" is the last epoch, which '
+      'the paper reports; "best" is the best epoch on validation data. Test '
+      'accuracies are those of runs that finished the whole schedule. '
+      "Intervals are 95 % intervals of Student's t over differences between "
+      'runs of the same seed. They cover variation between seeds, but not '
+      'between test images, and one in twenty excludes 0 by chance. Epoch '
+      'times are wall-clock times, including any other load on the machine.'
   )
 
 
@@ -99,10 +99,14 @@ def _protocol(setting):
     listed = ', '.join(f'{field} {value}' for field, value in sizes)
     parts.append(f"Sizes that are not the named models': {listed}.")
   if config.data.test_split == config.data.val_split:
-    parts.append('There is no test split: test figures are of validation data.')
+    parts.append(
+        'There is no test split: test results are those of validation data.'
+    )
   if recipe and setting.differences:
     listed = '; '.join(setting.differences)
-    parts.append(f"Against the paper's recipe for {recipe.title}: {listed}.")
+    parts.append(
+        f"Differences from the paper's recipe for {recipe.title}: {listed}."
+    )
   elif recipe:
     parts.append(f"The protocol is the paper's recipe for {recipe.title}.")
   return ' '.join(parts)
@@ -125,7 +129,7 @@ def missing(setting: Setting) -> Iterator[str]:
       if change.change:
         continue
       numbers = tables.references(change.variant.numbers)
-      yield f'`{change.variant.label}` has nothing to compare with {numbers}'
+      yield f'`{change.variant.label}` {numbers} has no run to compare with'
 
 
 def _runs(runs):

@@ -187,7 +187,7 @@ def read(source: pathlib.Path) -> Run | None:
     parts['epochs'] = [one for one in entries if one['kind'] == 'epoch']
   config = recipes.from_json(parts['config'], str(source))
   if config.segmenter.head:
-    raise UserError(f'{source} is of a segmenter: reports are of classifiers')
+    raise UserError(f'{source} is a segmenter: reports are for classifiers')
   epochs = parts['epochs']
   data, summary = parts.get('data'), parts.get('summary')
   if data is None and config.data.name in datasets.NAMES:
@@ -334,7 +334,7 @@ def group(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
       left_out[number] = other
   settings = [_make_setting(variants) for _, variants in sorted(found.items())]
   return settings, [
-      f'[{number}] is of the same seed as [{other}], which counts'
+      f'[{number}] has the same seed as [{other}], which is used instead'
       for number, other in sorted(left_out.items())
   ]
 

@@ -50,8 +50,8 @@ def _ablations(argument: str, *, at_32: bool) -> tuple[Entry, ...]:
   )
 
 
-# Such a run mostly compiles, and augmentation takes most of that: the recipe of
-# the digits has next to none.
+# Such a run is mostly compilation, and most of that is for augmentation, of
+# which the recipe of the digits has almost none.
 _SMOKE = ('--config.num_epochs=4',)
 
 # The windowed regime at laptop scale: 64-pixel images give 16 x 16 tokens, so
@@ -128,7 +128,7 @@ def jobs(
   entries = _chosen(SETS[name], only)
   for override in overrides:
     if override.partition('=')[0].lstrip('-') == 'config.seed':
-      raise UserError(f'{override}: the seeds of an experiment are --seeds')
+      raise UserError(f'{override}: --seeds sets the seeds of an experiment')
   found = []
   for seed, entry in itertools.product(range(seeds), entries):
     fields = (*entry.overrides, *overrides, f'--config.seed={seed}')

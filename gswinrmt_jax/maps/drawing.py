@@ -42,7 +42,7 @@ def write(
   pixels = np.asarray(pixels)
   if pixels.dtype != np.uint8 or pixels.shape != (*maps.size, 3):
     raise ValueError(
-        f'the pixels is {pixels.dtype} {pixels.shape}, not uint8 '
+        f'the pixels are {pixels.dtype} {pixels.shape}, not uint8 '
         f'{(*maps.size, 3)}'
     )
   directory = pathlib.Path(directory)

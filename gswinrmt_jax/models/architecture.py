@@ -209,13 +209,13 @@ class Architecture:
         )
       if self.head_norm and width == heads:
         raise ValueError(
-            'head_norm leaves nothing of a head of one channel '
+            'head_norm turns a head of one channel into zeros '
             f'(num_heads={self.num_heads}, widths={self.widths}).'
         )
       if self.rotary != 'none' and width // heads % 2:
         raise ValueError(
             f'A head of {width // heads} channels is odd, but rotary='
-            f'{self.rotary!r} turns pairs (widths={self.widths}).'
+            f'{self.rotary!r} rotates pairs (widths={self.widths}).'
         )
 
   def _check_stem(self):
@@ -245,7 +245,7 @@ class Architecture:
       )
     if self.score_fn not in ops.FORMS and set(self.full_stages) != set(every):
       raise ValueError(
-          f'score_fn={self.score_fn!r} goes over all tokens at once: set '
+          f'score_fn={self.score_fn!r} attends over all tokens at once: set '
           f'full_stages={every}, not {self.full_stages}.'
       )
     if self.full_stages and (
@@ -256,9 +256,9 @@ class Architecture:
       raise ValueError(
           'Attention over all pairs of tokens takes one of '
           f'{tuple(ops.FULL_FORMS)}, no ALiBi and no per-axis rotation: set '
-          f'full_stages=(), if the form has one by rows and columns '
-          f'{tuple(ops.FORMS)}, or change score_fn={self.score_fn!r}, '
-          f'alibi={self.alibi!r}, rotary={self.rotary!r}.'
+          f'full_stages=(), if score_fn is one of {tuple(ops.FORMS)}, or '
+          f'change score_fn={self.score_fn!r}, alibi={self.alibi!r}, '
+          f'rotary={self.rotary!r}.'
       )
 
 

@@ -1,7 +1,8 @@
 """The layers around attention: linear maps, convolutions, norms, GELU.
 
-All of them compute in at least float32 and return the dtype of `x`. Matmuls and
-convolutions take operands in that dtype and accumulate in float32.
+They return the dtype of `x`, except for batch statistics, which are at least
+float32. Matmuls and convolutions take operands in that dtype and accumulate in
+float32; everything else is computed in at least float32.
 
 With `jax.checkpoint`, the gradients of norms and GELU save only their input,
 which is in memory anyway, instead of several float32 maps.
@@ -69,9 +70,9 @@ def gelu(x: Float[Array, '*b']) -> Float[Array, '*b']:
   @jax.checkpoint
   def compute(x):
     z = wide(x)
-    # As in PyTorch. With erfc, the lower tail would keep its digits at several
-    # times the cost, but they are far below the rounding of what they are added
-    # to.
+    # As in PyTorch. With erfc, the lower tail would be exact, at several times
+    # the cost, but the difference is far below the rounding error of the sums
+    # that it enters.
     return (0.5 * z * (1 + lax.erf(z * math.sqrt(0.5)))).astype(x.dtype)
 
   return compute(x)

@@ -104,7 +104,7 @@ def half_frequencies(head_dim: int) -> np.ndarray:
 def _pairs(head_dim):
   if head_dim % 2:
     raise ValueError(
-        f'Rotary embedding turns pairs of channels, but a head has {head_dim}.'
+        f'Rotary embedding rotates pairs of channels; a head has {head_dim}.'
     )
   return head_dim // 2
 

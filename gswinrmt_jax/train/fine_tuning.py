@@ -38,7 +38,7 @@ def check(target: Mapping[str, Any], source: Weights) -> None:
     first = next(name for name in fresh if name in body)
     raise UserError(
         f'config.init_from: {source.origin} is for another model: only '
-        f'{share:.0%} of the numbers fit; {first} {fresh[first]}'
+        f'{share:.0%} of the values fit; {first} {fresh[first]}'
     )
 
 

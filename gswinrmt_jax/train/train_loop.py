@@ -341,8 +341,8 @@ def _with_advice(run):
     steps = run.checkpoints.steps()
     last = f'that of step {steps[-1]:,}' if steps else 'none yet'
     raise RunError(
-        f'{error}; last good checkpoint: {last}, in {run.folder}, from which '
-        'the same command resumes: with --config.nan_policy=skip past single '
+        f'{error}; last good checkpoint: {last}, in {run.folder}; the same '
+        'command resumes from it: add --config.nan_policy=skip to skip single '
         'steps that are not finite; if there are many, start another --workdir '
         'with a lower config.optimizer.learning_rate or config.dtype=float32'
     ) from error

@@ -246,7 +246,7 @@ def _from_file(path, warn):
   found = rmt_checkpoint.read(path)
   if not found.match.is_whole:
     raise UserError(
-        f'{path} has not all of {found.card.name}; `gswinrmt convert` lists '
+        f'{path} is not a whole {found.card.name}; `gswinrmt convert` lists '
         'what is missing'
     )
   if found.match.unexpected:
@@ -268,8 +268,8 @@ def _checked(flat, card, path):
   if differing:
     more = f' and {len(differing) - 3} more' if len(differing) > 3 else ''
     raise UserError(
-        f'{path} has not the arrays of the {card.name} that its card names: '
-        f'{", ".join(differing[:3])}{more}'
+        f'{path} does not have the arrays of the {card.name} that its card '
+        f'names: {", ".join(differing[:3])}{more}'
     )
   variables = traverse_util.unflatten_dict(
       {name: jnp.asarray(array, jnp.float32) for name, array in flat.items()},

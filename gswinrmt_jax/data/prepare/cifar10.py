@@ -153,7 +153,7 @@ def _read(path: pathlib.Path) -> dict[str, Records]:
     # gzip, tarfile and pickle raise a dozen types on bad bytes.
     raise UserError(
         f'cannot read the archive {path} '
-        f'({getattr(error, "strerror", None) or error}); is it whole?'
+        f'({getattr(error, "strerror", None) or error}); is it complete?'
     ) from error
   records = {}
   for split, names in BATCHES.items():

@@ -38,8 +38,8 @@ def check_name(name: str | None, dataset: str = 'folder') -> None:
     )
   if not re.fullmatch('[a-z][a-z0-9_]*', name):
     raise UserError(
-        f'{name!r} cannot be the name of a data set: small letters a to z, '
-        'digits and underscores, a letter first'
+        f'{name!r} cannot be the name of a data set: must be lower-case '
+        'letters a to z, digits and underscores, a letter first'
     )
   if name in _TAKEN:
     raise UserError(f'the name {name} is taken: choose another')

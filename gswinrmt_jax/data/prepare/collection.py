@@ -158,7 +158,7 @@ def divide(
     for name, value in {**(shares if options else {}), 'seed': seed}.items():
       if value is not None:
         raise UserError(
-            f'{collection.root} has its own train/, so --{name} has no use'
+            f'{collection.root} has its own train/, so --{name} has no effect'
         )
     collection.source['division'] = 'as the folders are'
     return collection

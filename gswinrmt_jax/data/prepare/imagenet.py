@@ -241,8 +241,8 @@ def _of_lists(root):
       missing.append(name)
   if missing:
     raise UserError(
-        f'{len(missing):,} of the {len(rows):,} images that the lists name are '
-        f'not below {root}, or not once; the first: {missing[0]}'
+        f'{len(missing):,} of the {len(rows):,} images that the lists name do '
+        f'not occur exactly once below {root}; the first: {missing[0]}'
     )
   return Collection(
       root, tuple(names), {collections.UNDIVIDED: images}, ignored

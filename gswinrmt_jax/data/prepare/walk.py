@@ -130,7 +130,7 @@ def _members(
     raise
   except Exception as error:  # tarfile raises many types on bad bytes.
     raise UserError(
-        f'{path} is damaged, or no uncompressed tar ({error})'
+        f'{path} is damaged, or not an uncompressed tar ({error})'
     ) from error
 
 

@@ -17,7 +17,7 @@ from gswinrmt_jax.errors import UserError
 
 _VERSION = '1.0.0'  # of every data set written from image files
 _SHARD_BYTES = 256 * 2**20
-_DESCRIPTION = 'Images of a local directory; report.json has what they are.'
+_DESCRIPTION = 'Images of a local directory, described in report.json.'
 
 
 def prepare(
@@ -261,5 +261,5 @@ def _unchanged(root, image, digest):
   except OSError as error:
     raise UserError(f'{path}: {error.strerror or error}') from error
   if inspection.digest(content) != digest:
-    raise UserError(f'{path} has changed since it was looked at: start again')
+    raise UserError(f'{path} has changed since it was checked: start again')
   return content

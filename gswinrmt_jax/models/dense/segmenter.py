@@ -234,7 +234,7 @@ def create_segmenter(
     raise ValueError("neck_channels is for head='fpn': UperNet has no neck.")
   if widths['auxiliary_channels'] and backbone.arch.stages < 2:
     raise ValueError(
-        f'{name} has one map, and the auxiliary head takes the last but one: '
+        f'{name} has one map, and the auxiliary head reads the second to last: '
         'set auxiliary_channels=0.'
     )
   return Segmenter(
