@@ -5,7 +5,7 @@
 The paper's models see 32x32 images as a first map of 8x8; every published
 result above 95 % has 16x16 or more. Gated-SwinRMT-Retention, widths 48 96 192,
 depths 2 2 4. Windows of 4 divide the maps of 16x16 and 8x8; the last map, 4x4,
-is one window. 20 epochs of AdamW at 1.5e-3, one RandAugment operation of
+is one window. 50 epochs of AdamW at 1.5e-3, one RandAugment operation of
 torchvision's strength, Random Erasing, EMA. The argument is the model:
 `retention` (the default), `rmt` or `swat`.
 
@@ -21,7 +21,10 @@ A tiny model for a few seconds, to see that all of it runs:
 
   python train.py --config=configs/cifar10_small.py:smoke
 
-Result: not measured.
+Result: 86.02 % validation and 84.42 % test accuracy for Retention with
+`--config.num_epochs=20` (JPEG-75 copy of CIFAR-10, float32, seed 0, two CPU
+cores, 175 s per epoch, JAX 0.10). Training accuracy, on augmented images, is 83 %: the model
+still underfits. All 50 epochs are not measured.
 """
 
 import ml_collections
@@ -35,7 +38,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       arg, ('retention', 'rmt', 'swat'), default='retention'
   )
   config = recipes.defaults(f'{model}_compact')
-  config.num_epochs = 20
+  config.num_epochs = 50
   config.ema_decay = 0.998
   config.optimizer.learning_rate = 1.5e-3
   config.optimizer.warmup_epochs = 2.0
@@ -57,8 +60,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   else:
     config.model.window_size = 4
 
-  # One operation as torchvision's RandAugment draws it, erasing, no mixing:
-  # in 20 epochs a small model does not overfit.
+  # One operation as torchvision's RandAugment draws it, erasing, no mixing: a
+  # model of this size underfits.
   recipes.set_augmentation(config, 'torchvision')
   config.augment.rand_augment_ops = 1
   config.augment.mix_prob = 0.0

@@ -218,7 +218,7 @@ def test_dense_models_of_summarize(capsys):
     ('arguments', 'said'),
     [
         (['--dense', '--image-size=64'], 'has the image sizes of the paper'),
-        (['--dense', 'rmt_large'], 'over rmt_t, rmt_s, rmt_b, rmt_l only'),
+        (['--dense', 'rmt_large'], 'of rmt_t, rmt_s, rmt_b, rmt_l only'),
         ([], 'name a model, or --all'),
         (['rmt_tt'], "no model 'rmt_tt' (did you mean rmt_t?)"),
         (['rmt_t', '--image-size=8'], 'rmt_t: Images must be at least 32x32'),

@@ -257,7 +257,7 @@ class SegmentationSource(TfdsSource):
   """A split of a prepared segmentation data set.
 
   Attributes:
-    labels: Checksum of the label files and of the values that mean no class;
+    label_checksum: Of the label files and the values that mean no class;
       '' for a set that was prepared without it.
   """
 
@@ -271,7 +271,7 @@ class SegmentationSource(TfdsSource):
         self._classes, said.get('void'), said.get('zero_is_void', False)
     )
     known = said.get('labels', '')
-    self.labels = known and _hash(f'{known} {self._coding}'.encode())
+    self.label_checksum = known and _hash(f'{known} {self._coding}'.encode())
 
   def read(
       self, rows: Sequence[int]

@@ -144,5 +144,5 @@ def _read(path: pathlib.Path) -> ImageSpec:
 
 def _identity(source: sources.Source) -> Identity:
   order = label_maps.order_checksum(source)
-  labels = getattr(source, 'labels', '')  # of segmentation sets
+  labels = getattr(source, 'label_checksum', '')  # of segmentation sets
   return Identity(source.version, len(source), order, labels)
