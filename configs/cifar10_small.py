@@ -23,8 +23,8 @@ A tiny model for a few seconds, to see that all of it runs:
 
 Result: 86.02 % validation and 84.42 % test accuracy for Retention with
 `--config.num_epochs=20` (JPEG-75 copy of CIFAR-10, float32, seed 0, two CPU
-cores, 175 s per epoch, JAX 0.10). Training accuracy, on augmented images, is 83 %: the model
-still underfits. All 50 epochs are not measured.
+cores, 175 s per epoch, JAX 0.10). Training accuracy, on augmented images, is
+83 %: the model still underfits. All 50 epochs are not measured.
 """
 
 import ml_collections
