@@ -1,5 +1,6 @@
 """Tests reports on made-up runs: sections, plots, and what is missing."""
 
+import dataclasses
 import pathlib
 import re
 
@@ -245,6 +246,16 @@ def test_curves_are_drawn_with_the_deviation_and_the_paper_s_points(two_seeds):
   bars = axes.containers[1].lines[2][0].get_segments()
   half = 10 / 2**0.5  # standard deviation of 50 and 60
   np.testing.assert_allclose(bars[1][:, 1], [55 - half, 55 + half])
+
+
+def test_a_long_label_leaves_room_for_the_curves(setting):
+  found = setting(('cifar10_rmt', [0.25], {}))
+  label = ','.join(['rmt', *(f'field{number}={number}' for number in range(9))])
+  variants = [dataclasses.replace(found.variants[0], label=label)]
+  found = dataclasses.replace(found, variants=variants)
+  (axes,) = charts.learning_curves(found).axes
+  (text,) = axes.get_legend().get_texts()
+  assert max(map(len, text.get_text().splitlines())) <= 30
 
 
 def test_accuracy_is_drawn_over_the_cost(two_seeds):

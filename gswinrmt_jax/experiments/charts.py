@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 import itertools
 import pathlib
+import textwrap
 from typing import Any, NamedTuple
 
 from gswinrmt_jax import files
@@ -182,6 +183,14 @@ def _figure(title):
 
 
 def _with_legend(figure, axes):
-  if axes.get_legend_handles_labels()[0]:
-    axes.legend(frameon=False, loc='center left', bbox_to_anchor=(1.01, 0.5))
+  handles, labels = axes.get_legend_handles_labels()
+  if handles:
+    # A variant that differs in many fields has a long label.
+    axes.legend(
+        handles,
+        [textwrap.fill(label, 30) for label in labels],
+        frameon=False,
+        loc='center left',
+        bbox_to_anchor=(1.01, 0.5),
+    )
   return figure
