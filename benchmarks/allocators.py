@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 
+from gswinrmt_jax import files
+
 _KEPT = {
     'MALLOC_MMAP_MAX_': '0',
     'MALLOC_TRIM_THRESHOLD_': '2147483647',
@@ -49,11 +51,21 @@ def measure(variables: dict[str, str], options: list[str]) -> dict:
     command += [*options, '--repeats=1', f'--json={path}']
     subprocess.run(
         command,
-        env={**os.environ, **variables},
+        env={**_clean_environment(), **variables},
         stdout=subprocess.DEVNULL,
         check=True,
     )
     return json.loads(path.read_text())
+
+
+def _clean_environment() -> dict[str, str]:
+  """Returns the environment without what a user may have set as in the docs."""
+  names = {'LD_PRELOAD', 'JAX_CPU_ENABLE_ASYNC_DISPATCH'}
+  return {
+      name: value
+      for name, value in os.environ.items()
+      if name not in names and not name.startswith('MALLOC_')
+  }
 
 
 def main() -> None:
@@ -72,9 +84,10 @@ def main() -> None:
       f'--image-size={args.image_size}',
       f'--threads={args.threads}',
   ]
-  times: dict[str, list[float]] = {name: [] for name in variants()}
+  compared = variants()
+  times: dict[str, list[float]] = {name: [] for name in compared}
   for _ in range(args.rounds):
-    for name, variables in variants().items():
+    for name, variables in compared.items():
       record = measure(variables, options)
       (row,) = record['groups'][0]['rows']
       times[name].append(row['milliseconds'])
@@ -89,7 +102,7 @@ def main() -> None:
               old / new for old, new in zip(first, times[name], strict=True)
           ),
       }
-      for name, variables in variants().items()
+      for name, variables in compared.items()
   ]
   for row in rows:
     print(
@@ -98,9 +111,8 @@ def main() -> None:
     )
   if args.json:
     machine = record['machine'] | {'command': ' '.join(sys.argv)}
-    machine.pop('environment', None)
-    text = json.dumps({'machine': machine, 'rows': rows}, indent=1)
-    args.json.write_text(f'{text}\n')
+    del machine['environment']  # differs by row
+    files.write_json(args.json, {'machine': machine, 'rows': rows})
 
 
 if __name__ == '__main__':

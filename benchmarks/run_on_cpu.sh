@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Measures what docs/performance.md reports of a CPU, on idle cores, in some ten
+# Measures what docs/performance.md reports of a CPU, on idle cores, in some 15
 # minutes:
 #
 #   benchmarks/run_on_cpu.sh            into benchmarks/results/
 #   SMALL=1 benchmarks/run_on_cpu.sh    tiny sizes, to see that all of it runs
 #
-# A result that exists is measured again. Rows of PyTorch say so where it is not
-# installed. PYTHON is the interpreter, RESULTS the folder of results.
+# A result that exists is measured again. What needs PyTorch or jemalloc says so
+# where that is not installed. PYTHON is the interpreter, RESULTS the folder of
+# results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,9 +16,10 @@ results=${RESULTS:-benchmarks/results}
 if [[ -n ${SMALL:-} ]]; then
   how=(--seconds 0.1 --repeats 2)
   compact=(--batch 2 --image-size 32) tiny=(--batch 2 --image-size 64)
+  allocators=(--batch 2 --rounds 1)
 else
   how=(--seconds 3 --repeats 5)
-  compact=(--batch 32) tiny=(--batch 8)
+  compact=(--batch 32) tiny=(--batch 8) allocators=()
 fi
 
 # JAX 0.10 runs CPU programs from its cache on one core.
@@ -42,3 +44,6 @@ measure cpu_compact --model retention_compact --train --threads 2 \
 measure cpu_rmt_t --model rmt_t --train --inference --threads 1 \
   --peers eager "${tiny[@]}"
 measure cpu_start --start --threads 2
+echo '== cpu_allocators'
+"$python" benchmarks/allocators.py --json "$results/cpu_allocators.json" \
+  "${allocators[@]}" || echo 'not measured'

@@ -50,7 +50,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   config.model.num_heads = (2, 4, 8)
   config.model.mlp_ratios = (3.0, 3.0, 3.0)
   config.model.decay_ranges = (4.0, 4.0, 6.0)
-  # Without these two a step takes 13 % less time on a CPU.
+  # Eight blocks train without LayerScale and without the FFN's norm.
   config.model.layer_scale = (0.0, 0.0, 0.0)
   config.model.ffn_norm = False
   config.model.drop_path_rate = 0.05

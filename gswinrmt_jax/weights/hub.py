@@ -58,7 +58,8 @@ def upload(
       already, or the upload fails.
   """
   api = _library(repository).HfApi(library_name='gswinrmt_jax')
-  failed, taken = f'{repository} cannot be uploaded', set()
+  failed = f'{repository} cannot be uploaded'
+  taken = set()
   with _explained(failed):
     api.create_repo(repository, private=private, exist_ok=True)
     if tag:
