@@ -437,6 +437,15 @@ def _check_together(config):
         f'config.num_epochs is {config.num_epochs} and config.num_steps '
         f'{config.num_steps}: one of them must be 0, the other not'
     )
+  # Another validation could change which checkpoint is the best.
+  stop, every = config.stop_after_epochs, config.eval_every_epochs
+  if stop != config.num_epochs and stop % every:
+    _refuse(
+        'stop_after_epochs',
+        stop,
+        f'a multiple of config.eval_every_epochs, {every}, so that the same '
+        'epochs are validated as in a run that does not stop',
+    )
   if not re.fullmatch(r'(\d+:\d+)?', config.profile_steps, re.ASCII):
     wanted = 'FIRST:LAST, two numbers of steps'
     _refuse('profile_steps', config.profile_steps, wanted)

@@ -48,8 +48,8 @@ def test_the_last_epochs_are_not_mixed():
       'label': jnp.array([0, 1, 2, 3]),
   }
   last = 3 * 1297 // 64  # updates before the last epoch
-  run = jax.jit(lambda step: augmentation(jax.random.key(0), batch | step)[1])
-  mixed, plain = run({'step': last - 1}), run({'step': last})
+  run = jax.jit(lambda step: augmentation(jax.random.key(0), batch, step)[1])
+  mixed, plain = run(last - 1), run(last)
   np.testing.assert_array_equal(plain, np.eye(10)[:4])
   assert (mixed != plain).any()
 
@@ -73,7 +73,7 @@ def test_training_accuracy_counts_the_dominant_label():
   )
   batch = {'image': jnp.zeros((4, 2, 2, 3)), 'label': jnp.array([0, 1, 0, 2])}
 
-  def augmentation(key, batch):
+  def augmentation(key, batch, step):
     target = jnp.array(
         [[0.4, 0.6, 0.0], [0.1, 0.8, 0.1], [0.6, 0.4, 0.0], [0.0, 0.7, 0.3]]
     )

@@ -68,7 +68,8 @@ def _exchanged(model, settings, *, tokens=False):
   here = mesh.Devices()
   tx = optimizer.adamw(lambda step: 1e-3)
 
-  def augmentation(key, batch):
+  def augmentation(key, batch, step):
+    del step
     image, targets = augment_lib.augment(
         key, batch['image'], batch['label'], settings
     )

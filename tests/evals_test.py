@@ -19,9 +19,9 @@ from gswinrmt_jax import ops
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import (
+    classification,
     evaluate_run,
     evaluator,
-    metrics,
     segmentation,
 )
 from gswinrmt_jax.ops import equation
@@ -43,14 +43,14 @@ LABEL = np.array([0, 1, 0, 2], np.int32)
 MASK = np.array([1, 1, 1, 0], np.float32)
 
 
-_batch_sums = jax.jit(metrics.batch_sums)
+_batch_sums = jax.jit(classification.batch_sums)
 
 
 def _report(logits, label, mask):
   sums = _batch_sums(
       jnp.asarray(logits, jnp.float32), jnp.asarray(label), jnp.asarray(mask)
   )
-  return metrics.scores(
+  return classification.scores(
       jax.tree.map(lambda leaf: np.asarray(leaf, float), sums)
   )
 
@@ -118,23 +118,23 @@ def test_a_split_that_is_parted_gives_the_same_figures():
       for rows in (slice(0, 4), slice(4, 11))
   ]
   sums = jax.tree.map(lambda a, b: np.asarray(a, float) + b, *parts)
-  for name, value in metrics.scores(sums).items():
+  for name, value in classification.scores(sums).items():
     np.testing.assert_allclose(value, whole[name], rtol=1e-5, err_msg=name)
 
 
 def test_table_names_every_figure_and_class():
   report = _report(np.log(PROBABILITIES), LABEL, MASK)
-  text = metrics.table(report, ('cat', 'dog', 'aeroplane'))
+  text = classification.table(report, ('cat', 'dog', 'aeroplane'))
   assert 'top-1 accuracy                  66.67%' in text
   for word in ('top-5', 'smoothing 0.1', 'calibration', 'cat', 'aeroplane'):
     assert word in text
-  wide = metrics.table(report, [f'class{i}' for i in range(100)])
+  wide = classification.table(report, [f'class{i}' for i in range(100)])
   assert 'class0' not in wide
 
 
 def test_a_split_without_any_class_has_no_scores():
   sums = {'images': 2, 'loss': 0.0, 'confusion': np.zeros((3, 3), np.int32)}
-  with pytest.raises(UserError, match='no pixel of the evaluated split has'):
+  with pytest.raises(UserError, match='no pixel of the evaluated images has'):
     segmentation.scores(sums)
 
 

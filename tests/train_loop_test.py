@@ -305,9 +305,9 @@ def test_few_frames_lie_between_the_command_and_the_update(
   def seen(*args, **how):
     augmentation, loss = make(*args, **how)
 
-    def augment(key, batch):
+    def augment(key, batch, step):
       stacks.append(_package_frames())
-      return augmentation(key, batch)
+      return augmentation(key, batch, step)
 
     return augment, loss
 
@@ -423,8 +423,8 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
   def broken(*args, **how):
     augmentation, loss = make(*args, **how)
 
-    def augment(key, batch):
-      image, targets = augmentation(key, batch)
+    def augment(key, batch, step):
+      image, targets = augmentation(key, batch, step)
       return image, targets * jnp.where(batch['label'][0] >= 0, jnp.nan, 1)
 
     return augment, loss
@@ -443,7 +443,7 @@ def test_the_picture_of_the_first_batch_is_what_the_first_step_sees(tmp_path):
     _, batch = next(run.setup.train_batches(0))
     before, (image, targets) = run.setup.augmented(batch, 3)
     key = train_step.augment_key(run.setup.key, 0)
-    want, want_targets = run.setup.augmentation(key, batch)
+    want, want_targets = run.setup.augmentation(key, batch, 0)
   np.testing.assert_array_equal(before['image'], batch['image'][:3])
   np.testing.assert_allclose(image, want[:3], rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(targets, want_targets[:3], rtol=1e-6)

@@ -17,6 +17,7 @@ from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.data import label_colors, pictures
 from gswinrmt_jax.deploy import label_map, loaded_model
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import losses, setup
 from gswinrmt_jax.weights import load
@@ -223,19 +224,39 @@ def test_padding_of_crops_is_zero_whatever_the_distortion():
       'label': jnp.full((8, 4, 5), 255, jnp.uint8),  # also inside the image
       'extents': jnp.tile(jnp.array([[3, 2]]), (8, 1)),
   }
-  image, _ = augmentation(jax.random.key(0), batch)
+  image, _ = augmentation(jax.random.key(0), batch, 0)
   assert not image[:, 3:].any() and not image[:, :, 2:].any()
   assert (jnp.abs(image[:, :3, :2]) > 0).all()
   assert jnp.ptp(image[:, 0, 0], axis=0).min() > 0.1  # distorted
 
 
 def test_the_test_split_is_not_read_before_the_end(monkeypatch):
+  """But for the first record, which shows that it has labels."""
   config, test = tiny_segments.recipe(), tiny_segments.SPLITS['test']
-  for name in ('sizes', 'read'):
-    monkeypatch.setattr(test, name, lambda *args: 1 / 0)
+  read, rows = test.read, []
+  monkeypatch.setattr(
+      test, 'read', lambda some: rows.extend(some) or read(some)
+  )
+  monkeypatch.setattr(test, 'sizes', lambda: 1 / 0)
   setup._check_data(config, None, None)
+  assert rows == [0]
   with pytest.raises(ZeroDivisionError):
     setup.load_eval(config, 'test')
+
+
+@pytest.mark.parametrize('split', ['train', 'val', 'test'])
+def test_a_split_without_labels_is_refused_before_training(split, monkeypatch):
+  config = tiny_segments.recipe()
+  records = setup.load_train(config), setup.load_eval(config, 'val')
+  source = tiny_segments.SPLITS[split]
+  bare = [np.full_like(label, 255) for label in source.labels]
+  bare[-1][-1, -1] = 2
+  monkeypatch.setattr(source, 'labels', bare)
+  setup._check_data(config, *records)  # One pixel is enough.
+  bare[-1][-1, -1] = 255
+  said = f'config.data.{split}_split: no pixel of {split} of segments has a'
+  with pytest.raises(UserError, match=said):
+    setup._check_data(config, *records)
 
 
 def test_a_run_of_another_task_is_refused(monkeypatch, capsys):

@@ -18,7 +18,7 @@ from gswinrmt_jax.train import train_step as step_lib
 pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
 
 
-def _augmentation(key, batch):
+def _augmentation(key, batch, step):
   """Normalises, adds noise drawn from the key, and smooths the labels."""
   image = batch['image']
   noise = jax.random.normal(key, image.shape) / 100
@@ -145,9 +145,9 @@ def _root_step(model, augmentation, *, step, w, loss=losses.class_loss):
 def test_augmentation_dropout_and_loss_draw_from_different_streams():
   model, keys = _Root(), []
 
-  def augmentation(key, batch):
+  def augmentation(key, batch, step):
     keys.append(key)
-    return _augmentation(key, batch)
+    return _augmentation(key, batch, step)
 
   of_loss = []
 
@@ -199,8 +199,8 @@ def test_metrics_by_hand():
 def test_a_step_that_is_skipped_was_as_if_it_were_not(what):
   """Only the step count differs: later steps draw and learn as without it."""
 
-  def augmentation(key, batch):
-    image, targets = _augmentation(key, batch)
+  def augmentation(key, batch, step):
+    image, targets = _augmentation(key, batch, step)
     bad = batch['bad']
     if what == 'loss':
       return image.at[0, 0, 0, 0].add(jnp.where(bad, jnp.nan, 0)), targets
@@ -244,8 +244,8 @@ def test_a_step_that_is_skipped_was_as_if_it_were_not(what):
 
 
 def test_a_loss_that_is_not_finite_is_told():
-  def broken(key, batch):
-    image, targets = _augmentation(key, batch)
+  def broken(key, batch, step):
+    image, targets = _augmentation(key, batch, step)
     return image.at[0, 0, 0, 0].set(jnp.nan), targets
 
   train_step, state, batch = _setup(broken)
@@ -264,7 +264,7 @@ class _Model(nn.Module):
     return nn.Dense(tiny.CLASSES, name='head')(nn.relu(x).mean((1, 2)))
 
 
-def _mixing(key, batch):
+def _mixing(key, batch, step):
   """Mixes with one draw for the whole batch."""
   target = mix.smooth_targets(
       batch['label'], num_classes=tiny.CLASSES, smoothing=0.1
@@ -301,7 +301,7 @@ def test_parts_add_up_to_the_large_batch():
 def test_batch_norm_sees_a_part_at_a_time():
   """Running means are updated once per part, with the part's own mean."""
   (state, _), before, batch = _after_two_steps(2, batch_norm=True)
-  image, _ = _mixing(step_lib.augment_key(jax.random.key(1), 1), batch)
+  image, _ = _mixing(step_lib.augment_key(jax.random.key(1), 1), batch, 1)
   running = np.asarray(before.batch_stats['norm']['mean'], np.float64)
   conv = nn.Conv(4, (3, 3), strides=2)
   for first in (0, 2):

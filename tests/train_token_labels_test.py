@@ -47,7 +47,7 @@ def test_without_a_weight_all_is_plain():
   augmentation, loss = _choose(plain)
   assert loss is losses.class_loss
   batch = {'image': np.zeros((2, 9, 9, 3), 'u1'), 'label': np.zeros(2, 'i4')}
-  _, target = jax.eval_shape(augmentation, jax.random.key(0), batch)
+  _, target = jax.eval_shape(augmentation, jax.random.key(0), batch, 0)
   assert target.shape == (2, 10)
 
 
@@ -74,7 +74,7 @@ def test_the_last_epochs_go_without_mixing():
   }
   run = jax.jit(augmentation)
   for step, mixed in ((45, True), (46, False), (61, False)):
-    _, target = run(jax.random.key(1), {**batch, 'step': step})
+    _, target = run(jax.random.key(1), batch, step)
     assert (float(target.max(-1).min()) < 1) == mixed, step
 
 
@@ -131,7 +131,10 @@ def test_a_size_that_is_known_late_is_refused_too():
     batch = {'image': np.zeros((2, *shape, 3), np.uint8)}
     with pytest.raises(UserError, match=f'images of {said} pixels'):
       jax.eval_shape(
-          augmentation, jax.random.key(0), batch | maps.gather(np.arange(2))
+          augmentation,
+          jax.random.key(0),
+          batch | maps.gather(np.arange(2)),
+          0,
       )
 
 
@@ -144,11 +147,11 @@ def test_targets_are_those_of_the_crop():
   }
   box = jnp.array([[0.0, 0, 1, 1], [0.75, 0, 0.25, 1]])
   run = jax.jit(_augmentation(_recipe()))
-  _, (of_image, of_tokens) = run(jax.random.key(0), batch | {'box': box})
+  _, (of_image, of_tokens) = run(jax.random.key(0), batch | {'box': box}, 0)
   assert of_tokens.shape == (2, 3, 2, 10)
   np.testing.assert_allclose(of_image[0, :2], 0.5, atol=1e-6)
   np.testing.assert_allclose(of_image[1, :2], [0, 1], atol=1e-6)
-  _, (whole, _) = run(jax.random.key(0), batch)
+  _, (whole, _) = run(jax.random.key(0), batch, 0)
   np.testing.assert_allclose(whole[:, :2], 0.5, atol=1e-6)
 
 
@@ -174,7 +177,7 @@ def test_tokens_are_told_what_their_pixels_show():
   info = datasets.Info('ramps', ('',) * 16, (0.0,) * 3, (1.0,) * 3)
   config = _recipe(**{'augment.flip': True})
   pixels, (_, targets) = jax.jit(_augmentation(config, info))(
-      jax.random.key(2), batch
+      jax.random.key(2), batch, 0
   )
   seen = np.asarray(pixels).reshape(8, 4, 8, 4, 8, 3).mean((2, 4))
   # Beyond the centres of its outermost cells a map is constant.

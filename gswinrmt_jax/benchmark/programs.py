@@ -68,7 +68,7 @@ def training_step(
   rate = schedule.warmup_cosine(1e-4, warmup_steps=1000, total_steps=10000)
   tx = optimizer.adamw(rate, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.05)
   step = step_lib.make_train_step(
-      model, tx, lambda key, batch: (batch['image'], batch['target'])
+      model, tx, lambda key, batch, step: (batch['image'], batch['target'])
   )
   state = state_lib.TrainState(
       step=jnp.zeros((), jnp.int32),

@@ -74,6 +74,14 @@ class Decoded:
   def __len__(self) -> int:
     return len(self.source)
 
+  def has_labels(self) -> bool:
+    """Returns whether any pixel has a class.
+
+    Reads records up to the first with such a pixel, usually one.
+    """
+    every = (self.source.read([row]) for row in range(len(self)))
+    return any((label != pictures.VOID).any() for ((_, label),) in every)
+
   def gather(
       self,
       rows: Sequence[int],

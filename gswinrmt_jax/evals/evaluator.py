@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.evals import metrics, segmentation
+from gswinrmt_jax.evals import classification, segmentation
 
 # Modules that compute the sums and scores of each task.
-TASKS = {'classification': metrics, 'segmentation': segmentation}
+TASKS = {'classification': classification, 'segmentation': segmentation}
 EvalStep = Callable[
     [Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]
 ]

@@ -68,8 +68,7 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
   right, labelled = np.diag(confusion), confusion.sum(1)
   if not labelled.any():
     raise UserError(
-        'no pixel of the evaluated split has a class: choose another split '
-        "(training needs no test split: --config.data.test_split='')"
+        'no pixel of the evaluated images has a class: choose another split'
     )
   union = labelled + confusion.sum(0) - right
   with np.errstate(invalid='ignore'):

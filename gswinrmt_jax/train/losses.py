@@ -155,8 +155,10 @@ def augmentation_and_loss(
     schedule: Schedule,
     *,
     stride: int,
-) -> tuple[Callable[[jax.Array, Any], tuple[jax.Array, Any]], Loss]:
-  """Returns `(key, batch) -> (image, targets)` and the loss of these targets.
+) -> tuple[Callable[..., tuple[jax.Array, Any]], Loss]:
+  """Returns `(key, batch, step) -> (image, targets)` and the loss of these.
+
+  `step` is the number of updates already made.
 
   Args:
     config: A resolved config.
@@ -180,9 +182,8 @@ def augmentation_and_loss(
   )
   if not config.token_label_weight:
 
-    def augmentation(key, batch):
-      # Only the train step adds a 'step' to the batch.
-      mixing = batch.get('step', 0) < schedule.mixed_steps
+    def augmentation(key, batch, step):
+      mixing = step < schedule.mixed_steps
       return augment_lib.augment(
           key, batch['image'], batch['label'], settings, mixing=mixing
       )
@@ -204,7 +205,8 @@ def augmentation_and_loss(
 def _of_segmenters(config, info):
   """Returns augmentation and loss; decoding has already cropped and flipped."""
 
-  def augmentation(key, batch):
+  def augmentation(key, batch, step):
+    del step
     image = batch['image']
     if config.augment.photometric:
       image = photometric.photometric_distortion(key, image.astype(jnp.float32))
@@ -224,8 +226,9 @@ def _of_segmenters(config, info):
   return augmentation, loss
 
 
-def _augment_with_maps(settings, stride, key, batch):
+def _augment_with_maps(settings, stride, key, batch, step):
   """Returns augmented images, and targets of images and of their tokens."""
+  del step
   image = batch['image']
   count, height, width, _ = image.shape
   # Without boxes, the images are whole.

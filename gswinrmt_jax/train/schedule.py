@@ -102,8 +102,7 @@ def from_config(
     num_examples: Records per epoch.
 
   Raises:
-    UserError: If the epochs do not fill a single batch, or the run would stop
-      between validations.
+    UserError: If the epochs do not fill a single batch.
   """
   records = config.num_steps * config.batch_size
   # One of `num_epochs` and `num_steps` is 0.
@@ -119,14 +118,6 @@ def from_config(
       mixed_epochs=_mixed_epochs(config, num_epochs),
       num_steps=config.num_steps,
   )
-  stop, every = schedule.stop_after_epochs, schedule.eval_every_epochs
-  # Another validation could change which checkpoint is the best.
-  if stop < num_epochs and stop % every:
-    raise UserError(
-        f'config.stop_after_epochs is {stop}: must be a multiple of '
-        f'config.eval_every_epochs, {every}, so that the same epochs are '
-        'validated as in a run that does not stop'
-    )
   if not schedule.stop_step:
     raise UserError(
         f'{schedule.stop_after_epochs} epochs of {num_examples} images do not '

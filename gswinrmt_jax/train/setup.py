@@ -43,7 +43,8 @@ class Setup:
     schedule: The steps after which the run logs, validates, saves and ends.
     profiled: The steps to trace.
     devices: The device mesh.
-    augmentation: `(key, batch) -> (image, targets)`, as in the train step.
+    augmentation: `(key, batch, step) -> (image, targets)`, as in the train
+      step.
     key: PRNG key for everything random in training.
     create: Traced function that returns the state before the first step.
     target: Shapes of that state, with shardings.
@@ -151,7 +152,7 @@ class Setup:
     """
 
     def augment(key, batch):
-      image, targets = self.augmentation(key, batch)
+      image, targets = self.augmentation(key, batch, 0)
       if self.maps:
         targets, _ = targets  # of images, not of tokens
       both = dict(batch), (image, targets)
@@ -346,13 +347,23 @@ def _check_data(config, train, val):
         f'{data.train_split} has images of {sizes[0]} pixels, '
         f'{data.val_split} of {sizes[1]}: set config.data.image_size'
     )
+  test = None
   if data.test_split:
-    try:  # Opens the split without reading any image.
+    try:  # Opens the split; decodes nothing.
       if config.segmenter.head:
         # As crops, since whole images would all be read for their sizes.
         crop = segmentation.Crop(data.crop_size)
-        _load_segmentation(config, data.test_split, crop)
+        test = _load_segmentation(config, data.test_split, crop)
       else:
         datasets.open_source(data.name, data.test_split, data.dir)
     except UserError as error:
       raise UserError(f'config.data.test_split: {error}') from error
+  if config.segmenter.head:
+    for split, records in (('train', train), ('val', val), ('test', test)):
+      if records and not records.has_labels():
+        name = f'{split}_split'
+        hint = f"; choose another, or none: --config.data.{name}=''"
+        raise UserError(
+            f'config.data.{name}: no pixel of {data[name]} of {data.name} has '
+            f'a class{hint if split == "test" else ""}'
+        )

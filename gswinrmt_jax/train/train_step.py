@@ -15,8 +15,11 @@ from gswinrmt_jax.train.train_state import TrainState
 
 Batch = Mapping[str, jax.Array]
 Metrics = dict[str, jax.Array]
-# (key, batch with its 'step') -> (normalised image, targets of the loss)
-Augmentation = Callable[[jax.Array, Batch], tuple[jax.Array, Any]]
+# (key, batch, number of updates already made)
+#   -> (normalised image, targets of the loss)
+Augmentation = Callable[
+    [jax.Array, Batch, int | jax.Array], tuple[jax.Array, Any]
+]
 TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
 # Random streams of the run's key. A new stream needs a new number, so that the
@@ -67,7 +70,7 @@ def make_train_step(
     dropout_key = _stream_key(key, _DROPOUT, state.step)
     loss_key = _stream_key(key, _LOSS, state.step)
     image, targets = augmentation(
-        augment_key(key, state.step), {**batch, 'step': state.step}
+        augment_key(key, state.step), batch, state.step
     )
 
     def loss_of(params, batch_stats, part, dropout_key):
