@@ -582,12 +582,6 @@ def test_bias_signed_absolute_and_none():
   assert axial.add_alibi(scores, None, False) is scores
 
 
-def test_unknown_implementation_is_refused():
-  with pytest.raises(ValueError, match='rolled'):
-    with ops.implementations(attention='rolled'):
-      pass
-
-
 def test_manhattan_by_hand():
   """Two rows of three, counted row by row, so token 3 is below token 0."""
   np.testing.assert_array_equal(

@@ -115,20 +115,28 @@ def test_implementations_are_chosen_or_left_out():
   assert not _grouped('cpu')
 
 
-def test_windows_are_computed_as_chosen():
+@pytest.mark.parametrize('form', ['softmax', 'sigmoid', 'linear'])
+def test_windows_are_computed_as_chosen(form):
   maps = [jnp.ones((1, 4, 6, 1, 2))] * 3
 
-  def text():
-    return str(
-        jax.make_jaxpr(lambda *m: ops.retention(*m, None, window=2))(*maps)
-    )
+  def text(**how):
+    def attend(*m):
+      return ops.FORMS[form](*m, None, None, window=2, **how)
+
+    return str(jax.make_jaxpr(attend)(*maps).eqns[0].params['jaxpr'].jaxpr.eqns)
 
   banded = text()
   with ops.implementations(attention='cyclic'):
-    assert text() != banded
+    cyclic = text()
+    assert cyclic != banded
     with ops.plain():
-      assert text() != banded
+      assert text() == cyclic
+    assert text(impl='banded') == banded
+    assert text(impl='auto') == cyclic
   assert text() == banded
+  assert text(impl='cyclic') == cyclic
+  with pytest.raises(ValueError, match="'rolled' is not one of"):
+    text(impl='rolled')
 
 
 @pytest.mark.parametrize('name', ['attention', 'depthwise'])

@@ -91,6 +91,7 @@ def axial_attention(
     shift: int,
     scaled: bool,
     absolute: bool,
+    impl: str = 'auto',
 ) -> Float[Array, 'b h w n d']:
   """Computes decomposed attention: the width pass, then the height pass.
 
@@ -98,11 +99,11 @@ def axial_attention(
       O[i, j]  = sum_I A_h[j, i, I] V'[I, j]
 
   where `weigh` computes the weights `A` (RMT, eq. 6). Other arguments, result
-  and errors are those of `ops.retention`. `ops.implementations` selects
-  'banded' or 'cyclic', which agree to rounding for every size, window and
-  shift.
+  and errors are those of `ops.retention`. Its implementations agree to rounding
+  for every size, window and shift.
   """
   _check(query, key, value, window, shift)
+  impl = equation.chosen('attention', impl)
   _check_heads('log_decay', log_decay, (2, query.shape[3]))
   height, width = value.shape[1:3]
   scale = query.shape[-1] ** -0.5 if scaled else 1.0
@@ -126,7 +127,7 @@ def axial_attention(
       windows.effective_window(height, window, shift),
       strict=True,
   )
-  if equation.chosen('attention') != 'cyclic':
+  if impl != 'cyclic':
     masks = map(windows.band_mask, (width, height), sizes, shifts)
     return _two_passes(query, key, value, weights, sizes, tuple(masks))
   extent, cut = (height, width), (sizes[::-1], shifts[::-1])

@@ -81,9 +81,20 @@ def implementations(
     yield
 
 
-def chosen(name: str) -> str:
-  """Returns the selected implementation for a name in `CHOICES`."""
-  return getattr(_chosen.value, name)
+def chosen(name: str, wanted: str = 'auto') -> str:
+  """Returns the selected implementation for a name in `CHOICES`.
+
+  Args:
+    name: The name.
+    wanted: A selection that precedes that of `implementations`; 'auto' for
+      none.
+
+  Raises:
+    ValueError: If it is unknown.
+  """
+  if wanted not in CHOICES[name]:
+    raise ValueError(f'{wanted!r} is not one of {CHOICES[name]}.')
+  return getattr(_chosen.value, name) if wanted == 'auto' else wanted
 
 
 @dataclasses.dataclass(frozen=True)

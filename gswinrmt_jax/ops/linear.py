@@ -35,6 +35,7 @@ def linear_retention(
     shift: int = 0,
     scaled: bool = True,
     absolute: bool = False,
+    impl: str = 'auto',
 ) -> Float[Array, 'b h w n d']:
   r"""Computes bidirectional retention along rows, then columns (RMT, eq. 3).
 
@@ -56,6 +57,7 @@ def linear_retention(
       shift=shift,
       scaled=scaled,
       absolute=absolute,
+      impl=impl,
   )
 
 

@@ -35,6 +35,7 @@ def retention(
     shift: int = 0,
     scaled: bool = True,
     absolute: bool = False,
+    impl: str = 'auto',
 ) -> Float[Array, 'b h w n d']:
   r"""Computes decomposed Manhattan self-attention (Gated-SwinRMT, eq. 3).
 
@@ -59,13 +60,15 @@ def retention(
     shift: Nominal shift of the windows, in tokens.
     scaled: Whether scores are divided by `sqrt(d)`.
     absolute: Whether ALiBi uses `|i - j|` instead of `i - j`.
+    impl: How shifted windows are computed, 'banded' or 'cyclic'; 'auto' leaves
+      it to `ops.implementations`.
 
   Returns:
     The output `A_h A_w V`, in `value.dtype`; weights are computed in at least
     float32.
 
   Raises:
-    ValueError: If a shape, the window or the shift is wrong.
+    ValueError: If a shape, the window, the shift or `impl` is wrong.
   """
   return axial.axial_attention(
       query,
@@ -79,6 +82,7 @@ def retention(
       shift=shift,
       scaled=scaled,
       absolute=absolute,
+      impl=impl,
   )
 
 

@@ -34,6 +34,7 @@ def swat(
     shift: int = 0,
     scaled: bool = False,
     absolute: bool = False,
+    impl: str = 'auto',
     rotary: bool = True,
 ) -> Float[Array, 'b h w n d']:
   r"""Computes sigmoid window attention, axis by axis (Gated-SwinRMT, eq. 7).
@@ -62,4 +63,5 @@ def swat(
       shift=shift,
       scaled=scaled,
       absolute=absolute,
+      impl=impl,
   )
