@@ -35,7 +35,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   model, rest = recipes.split_model(
       arg, ('retention', 'rmt', 'swat'), default='retention'
   )
-  config = recipes.defaults(f'{model}_compact')
+  config = recipes.cifar10(f'{model}_compact')
   config.num_epochs = 100
   config.ema_decay = 0.998
   config.optimizer.learning_rate = 1e-3
@@ -54,7 +54,6 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     config.model.layer_scale = (1e-2, 1e-2, 1e-2)
     config.model.window_size = 4
 
-  recipes.set_augmentation(config, 'torchvision')
   config.augment.mix_prob = 0.5
   config.augment.mix_off_epochs = 15
   return recipes.with_argument(config, rest)

@@ -62,7 +62,7 @@ def _released(name):
 
   # Script: flip, rand-m9-mstd0.5-inc1, erasing 0.25, smoothing 0.1, Mixup 0.8,
   # CutMix 1.0, as for CIFAR-10; paper: the last two are probabilities.
-  recipes.set_augmentation(config, 'deit')
+  recipes.set_reading(config, 'deit')
   config.augment.crop_padding = 0  # script: the random crop above instead
 
   # Script: 5e-4 per 512 images. Logs: 2e-3, so 2,048 images; paper: 1e-3 and

@@ -19,8 +19,8 @@ TABLE2 = [
 ]
 # In the order of `_values`.
 READINGS = {
-    'deit': (2, 'timm', 9, 0.5, 0.5, 0.25, 'noise', 0.8, 1.0, 1.0),
     'torchvision': (2, 'torchvision', 9, 0, 1, 0.25, 'zeros', 0.8, 1.0, 0.2),
+    'deit': (2, 'timm', 9, 0.5, 0.5, 0.25, 'noise', 0.8, 1.0, 1.0),
     'plain': (0, 'timm', 9, 0.5, 0.5, 0.0, 'noise', 0.0, 0.0, 1.0),
 }
 
@@ -43,17 +43,23 @@ def test_an_argument_chooses_the_reading(name, reading):
   config = recipe_files.load(f'{name}:{reading}', [])
   recipes.check(config)
   assert _values(config) == READINGS[reading]
+  fitted = reading == 'torchvision'
+  assert config.optimizer.learning_rate == (3e-4 if fitted else 1e-4)
+  assert config.model.linear_start == ('uniform' if fitted else None)
   # Nothing else in the recipe changes, crop and flip included.
   plain = recipe_files.load(name, [])
   for field in ('crop_padding', 'flip', 'mix_off_epochs'):
     assert config.augment[field] == plain.augment[field]
   fields, others = config.to_dict(), plain.to_dict()
-  del fields['augment'], others['augment']
+  for either in (fields, others):
+    del either['augment'], either['optimizer']['learning_rate']
+    del either['model']['linear_start']
   assert fields == others
 
 
 def test_without_an_argument_the_reading_is_the_default():
-  assert _values(recipe_files.load('cifar10_rmt', [])) == READINGS['deit']
+  config = recipe_files.load('cifar10_rmt', [])
+  assert config == recipe_files.load('cifar10_rmt:torchvision', [])
   # The recipe of the release does not follow the default.
   released = recipe_files.load('imagenet_rmt:t', [])
   assert _values(released) == READINGS['deit']
@@ -69,7 +75,7 @@ def test_a_reading_runs_as_a_smoke_test_too():
 
 def test_other_arguments_are_refused():
   with pytest.raises(
-      UserError, match="'smoke', 'deit', 'torchvision', 'plain'"
+      UserError, match="'smoke', 'torchvision', 'deit', 'plain'"
   ):
     recipe_files.load('cifar10_rmt:timm', [])
   with pytest.raises(UserError, match=r"\(known: 'smoke'\)"):
@@ -94,7 +100,7 @@ def test_other_arguments_are_refused():
     ],
 )
 def test_values_that_cannot_be_are_refused(changes, text):
-  config = recipes.cifar10('rmt_compact')
+  config = recipes.defaults('rmt_compact')
   config.augment.update(changes)
   with pytest.raises(UserError, match=text):
     recipes.check(config)

@@ -187,10 +187,11 @@ def test_models_tells_where_maps_were_measured_to_point():
   ]
 
 
-def test_the_architecture_is_drawn_by_its_script():
-  folder = ROOT / 'docs' / 'images'
-  script = runpy.run_path(str(folder / 'architecture.py'))
-  assert script['draw']() == (folder / 'architecture.svg').read_text()
+@pytest.mark.parametrize('name', ['architecture', 'cifar10_readings'])
+def test_drawings_are_those_of_their_scripts(name):
+  path = ROOT / 'docs' / 'images' / f'{name}.py'
+  script = runpy.run_path(str(path))
+  assert script['draw']() == path.with_suffix('.svg').read_text()
 
 
 def test_the_version_is_the_same_everywhere():

@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+import re
 
 import made_up_runs
 import pytest
@@ -240,15 +241,37 @@ def test_a_test_on_validation_data_has_no_gap(tmp_path):
 
 
 def test_the_paper_s_tables_in_the_documents_are_made_from_results():
-  """One is for the default reading, one for crop and flip alone."""
+  """One is for the default reading, one for the reading as in DeiT."""
   settings, _ = results.group(results.gather([ROOT / 'results'])[0])
-  found = [
-      tables.paper_curves(one)
-      for one in settings
-      if one.benchmark and any(10 in each.epochs for each in one.variants)
-  ]
+  found = {}
+  for one in filter(lambda setting: setting.benchmark, settings):
+    augment, optimizer = one.config.augment, one.config.optimizer
+    key = augment.rand_augment_set, augment.rand_augment_ops
+    found.setdefault((*key, optimizer.learning_rate), []).append(one)
   page = (ROOT / 'docs' / 'reproduction.md').read_text()
-  assert len(found) == 2 and all(table in page for table in found)
+  for key in (('torchvision', 2, 3e-4), ('timm', 2, 1e-4)):
+    (setting,) = found[key]
+    assert tables.paper_curves(setting) in page
+
+
+def test_the_readings_in_the_documents_are_made_from_results():
+  page = (ROOT / 'docs' / 'reproduction.md').read_text()
+  rows = page.partition('| reading | peak rate |')[2].split('\n\n')[0]
+  head, _, *rows = rows.splitlines()
+  epochs = [int(cell) for cell in head.split(' | ')[1:-1]]
+  named = page.partition('The rows are')[2].partition('The command')[0]
+  names = re.findall(r'`results/(.*?)\.json`', named)
+  for name, row in zip(names, rows[:-1], strict=True):
+    run = results.read(ROOT / 'results' / f'{name}.json')
+    model, rate = run.config.model, run.config.optimizer.learning_rate
+    figures = [*(run.curve.get(epoch) for epoch in epochs), run.test_accuracy]
+    cells = [
+        tables.NOTHING if figure is None else f'{100 * figure:.2f}'
+        for figure in figures
+    ]
+    _, printed_rate, start, *printed = row.strip('| ').split(' | ')
+    assert (float(printed_rate), start) == (rate, model.linear_start)
+    assert printed == cells
 
 
 PLUS_MINUS = '\N{PLUS-MINUS SIGN}'

@@ -150,7 +150,10 @@ def test_its_smoke_run_builds(name):
 def test_is_the_named_model(name):
   config = recipes.resolve(_load(name))
   model = NAMED[name]
-  assert config.model.to_dict() == {'name': model, **factory.resolve(model, {})}
+  # In the recipes of Table 2, linear layers start as PyTorch's do.
+  start = 'normal' if name.startswith('imagenet') else 'uniform'
+  fields = factory.resolve(model, {'linear_start': start})
+  assert config.model.to_dict() == {'name': model, **fields}
   steps = schedule.from_config(config, SIZES[config.data.name])
   rate = schedule.learning_rate(config, steps)
   assert rate(steps.total_steps // 2) > 0

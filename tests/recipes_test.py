@@ -13,7 +13,9 @@ from gswinrmt_jax.errors import UserError
 
 
 def test_cifar10_is_table_2():
+  """In the reading that keeps all of it; `augment_recipe_test` has others."""
   config = recipes.cifar10('retention_compact')
+  recipes.set_reading(config, 'deit')
   assert config.batch_size == 128 and config.num_epochs == 50
   assert config.dtype == 'bfloat16' and config.label_smoothing == 0.1
   assert config.optimizer.to_dict() == {
@@ -74,7 +76,7 @@ def test_mini_imagenet_is_cifar10_but_for_its_images_and_epochs():
 
 
 def test_the_model_is_the_named_one_with_nothing_changed():
-  model = recipes.cifar10('swat_large').model.to_dict()
+  model = recipes.defaults('swat_large').model.to_dict()
   assert model.pop('name') == 'swat_large'
   assert set(model.values()) == {None}
   assert {'widths', 'window_size', 'gate', 'drop_path_rate'} <= set(model)

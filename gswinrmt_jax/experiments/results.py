@@ -306,7 +306,9 @@ class Setting:
     theirs = make(self.config.model.name)
     with theirs.unlocked():
       for config in (ours, theirs):
-        del config['model'], config['seed']
+        del config['seed']
+        trained = {name: config.model[name] for name in switches.TRAINING}
+        config.model = ml_collections.ConfigDict(trained)
     return run_folder.differences(theirs, ours)
 
 
@@ -342,10 +344,11 @@ def group(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
 def _setting_key(run):
   """Returns as text everything that comparable runs must share."""
   fields = run.config.to_dict()
-  model = fields.pop('model')  # only its sizes count
+  model = fields.pop('model')  # only its sizes and its training count
   for name in ('seed', *recipes.free_fields()):
     section, _, field = name.rpartition('.')
     (fields.get(section, {}) if section else fields).pop(field, None)
+  fields |= {name: model[name] for name in switches.TRAINING}
   size = model['name'].rpartition('_')[2]
   shape = [list(run.image_size or ()), run.num_classes]
   return json.dumps(

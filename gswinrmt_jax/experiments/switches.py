@@ -146,6 +146,8 @@ SWITCHES: Mapping[str, Mapping[str, Switch]] = {
 }
 # Fields that change the size of a model, not its design.
 _SIZES = frozenset('widths depths num_heads mlp_ratios drop_path_rate'.split())
+# Fields that change how it is trained.
+TRAINING = frozenset({'linear_start'})
 
 
 def fields(base: str, switch: str) -> dict[str, Any]:
@@ -190,7 +192,8 @@ def label(model: Mapping[str, Any]) -> str:
   """
   name, family = model['name'], model['name'].rpartition('_')[0]
   differing = _differing(model).items()
-  changed = {key: value for key, value in differing if key not in _SIZES}
+  others = _SIZES | TRAINING
+  changed = {key: value for key, value in differing if key not in others}
   for base, switches in SWITCHES.items():
     for switch in switches if BASES[base].family == family else ():
       if changed == _differing({'name': name, **fields(base, switch)}):

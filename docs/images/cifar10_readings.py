@@ -1,0 +1,92 @@
+"""Draws docs/images/cifar10_readings.svg: RMT's curves beside the paper's.
+
+python docs/images/cifar10_readings.py
+
+Validation accuracy of `rmt_compact` on CIFAR-10 by epoch, for each reading of
+the paper's protocol in `results/`, and the paper's Table 6.
+"""
+
+import json
+import pathlib
+from xml.sax import saxutils
+
+from gswinrmt_jax.experiments import paper
+
+WIDTH, HEIGHT = 760, 440
+LEFT, TOP, RIGHT, BOTTOM = 56, 16, 550, 392  # of the plot, in pixels
+EPOCHS, LOWEST, HIGHEST = 50, 30, 90
+INK, GRID = '#1f2933', '#d9dee3'
+RESULTS = pathlib.Path(__file__).parents[2] / 'results'
+# File in `results/`: label, colour.
+CURVES = {
+    'cifar10_rmt_rate_1e-3': ('default, rate 1e-3', '#c77d1e'),
+    'cifar10_rmt': ('default: rate 3e-4', '#1b7837'),
+    'cifar10_rmt_rate_1e-4': ('default, rate 1e-4', '#7fbf7b'),
+    'cifar10_rmt_plain_uniform': ('crop and flip, rate 1e-4', '#2563a8'),
+    'cifar10_rmt_deit': ('DeiT, rate 1e-4', '#8a4fa3'),
+}
+
+
+def at(epoch, percent):
+  """Returns the pixel of a point, as the text `x,y`."""
+  x = LEFT + (RIGHT - LEFT) * epoch / EPOCHS
+  y = BOTTOM - (BOTTOM - TOP) * (percent - LOWEST) / (HIGHEST - LOWEST)
+  return f'{x:.1f},{y:.1f}'
+
+
+def text(x, y, words, anchor='start', turn=''):
+  """Returns a line of text."""
+  return (
+      f'<text x="{x}" y="{y}" font-size="13" text-anchor="{anchor}" '
+      f'fill="{INK}"{turn}>{saxutils.escape(words)}</text>'
+  )
+
+
+def axes():
+  """Yields grid lines, their numbers and the names of both axes."""
+  for epoch in range(0, EPOCHS + 1, 10):
+    x, _ = at(epoch, LOWEST).split(',')
+    yield f'<path d="M{x},{TOP}V{BOTTOM}" stroke="{GRID}"/>'
+    yield text(x, BOTTOM + 18, str(epoch), 'middle')
+  for percent in range(LOWEST, HIGHEST + 1, 10):
+    _, y = at(0, percent).split(',')
+    yield f'<path d="M{LEFT},{y}H{RIGHT}" stroke="{GRID}"/>'
+    yield text(LEFT - 8, float(y) + 4, str(percent), 'end')
+  yield text((LEFT + RIGHT) / 2, BOTTOM + 38, 'epoch', 'middle')
+  middle = (TOP + BOTTOM) / 2
+  turn = f' transform="rotate(-90 16 {middle:g})"'
+  yield text(16, middle, 'validation accuracy (%)', 'middle', turn)
+
+
+def draw():
+  """Returns the picture as the text of an SVG file."""
+  parts = [*axes()]
+  for place, (name, (label, color)) in enumerate(CURVES.items()):
+    entries = json.loads((RESULTS / f'{name}.json').read_text())['epochs']
+    points = ' '.join(
+        at(entry['epoch'], 100 * entry['val_accuracy']) for entry in entries
+    )
+    y = 40 + 24 * place
+    line = f'fill="none" stroke="{color}" stroke-width="2"'
+    parts.append(f'<polyline points="{points}" {line}/>')
+    parts.append(f'<path d="M{RIGHT + 16},{y}h24" {line}/>')
+    parts.append(text(RIGHT + 48, y + 4, label))
+  cross = 'm-5,-5l10,10m0,-10l-10,10'
+  spots = [
+      at(epoch, percent)
+      for epoch, percent in paper.CIFAR10.models['rmt'].curve.items()
+  ]
+  y = 40 + 24 * len(CURVES)
+  for spot in (*spots, f'{RIGHT + 28},{y}'):
+    parts.append(f'<path d="M{spot}{cross}" stroke="{INK}" stroke-width="2"/>')
+  parts.append(text(RIGHT + 48, y + 4, 'paper, Table 6'))
+  size = f'viewBox="0 0 {WIDTH} {HEIGHT}"'
+  font = 'font-family="Helvetica, Arial, sans-serif"'
+  first = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>'
+  background = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>'
+  return '\n'.join([first, background, *parts, '</svg>\n'])
+
+
+if __name__ == '__main__':
+  path = pathlib.Path(__file__).with_suffix('.svg')
+  path.write_text(draw())
