@@ -1,4 +1,4 @@
-"""Ablation of one component on CIFAR-10, by the protocol of Table 2.
+"""Ablation of one component on CIFAR-10, by the default reading of Table 2.
 
   python train.py --config=configs/ablation.py:retention,no_gate
 

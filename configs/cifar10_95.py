@@ -35,7 +35,8 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   model, rest = recipes.split_model(
       arg, ('retention', 'rmt', 'swat'), default='retention'
   )
-  config = recipes.cifar10(f'{model}_compact')
+  config = recipes.defaults(f'{model}_compact')
+  recipes.set_reading(config, 'torchvision')
   config.num_epochs = 100
   config.ema_decay = 0.998
   config.optimizer.learning_rate = 1e-3

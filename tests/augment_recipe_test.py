@@ -17,6 +17,7 @@ TABLE2 = [
     for data in ('cifar10', 'mini_imagenet')
     for model in ('rmt', 'retention', 'swat')
 ]
+SMALL = ['cifar10_small:retention', 'cifar10_small:rmt', 'cifar10_95:swat']
 # In the order of `_values`.
 READINGS = {
     'torchvision': (2, 'torchvision', 9, 0, 1, 0.25, 'zeros', 0.8, 1.0, 0.2),
@@ -131,9 +132,20 @@ def test_torchvisions_operations_have_no_spread(changes, text):
   recipes.check(config)
 
 
-@pytest.mark.parametrize(
-    'name', ['cifar10_small:retention', 'cifar10_small:rmt', 'cifar10_95:swat']
-)
+@pytest.mark.parametrize('name', SMALL)
+def test_recipes_for_small_images_keep_their_protocol(name):
+  """Whatever the default reading of the paper's protocol is."""
+  config = recipe_files.load(name, [])
+  small = name.startswith('cifar10_small')
+  ops, mixed, rate = (1, 0.0, 1.5e-3) if small else (2, 0.5, 1e-3)
+  expected = list(READINGS['torchvision'])
+  expected[0], expected[-1] = ops, mixed
+  assert _values(config) == tuple(expected)
+  assert config.optimizer.learning_rate == rate
+  assert config.model.linear_start == 'uniform'
+
+
+@pytest.mark.parametrize('name', SMALL)
 def test_recipes_for_small_images_cost_what_they_say(name):
   path = recipe_files.folder() / f'{name.partition(":")[0]}.py'
   config = recipes.resolve(recipe_files.load(name, []))

@@ -161,11 +161,22 @@ def test_seeds_are_one_variant_and_models_one_setting(grouped):
   assert setting.find('swat').mean(lambda run: run.tested('accuracy')) is None
 
 
+NORMAL = '--config.model.linear_start=normal'
+
+
+def test_another_initialisation_is_named_as_a_difference(grouped):
+  (setting,), _ = grouped(('cifar10_rmt', {'overrides': [*SHORT, NORMAL]}))
+  assert setting.find('rmt')  # It is no other model.
+  (found,) = [one for one in setting.differences if 'linear_start' in one]
+  assert found == "model.linear_start is 'uniform' there and 'normal' here"
+
+
 def test_what_was_trained_otherwise_is_another_setting(grouped):
   settings, _ = grouped(
       ('cifar10_rmt', {}),
       ('cifar10_rmt', {'overrides': [*SHORT, '--config.batch_size=64']}),
       ('cifar10_rmt', {'overrides': [*SHORT, '--config.data.storage=disk']}),
+      ('cifar10_rmt', {'overrides': [*SHORT, NORMAL]}),
       ('digits_rmt', {}),
   )
   sizes = sorted(
@@ -174,6 +185,7 @@ def test_what_was_trained_otherwise_is_another_setting(grouped):
   )
   # Storage changes no result, so those two runs are one seed, counted once.
   assert sizes == [
+      ('cifar10, compact models', 1),
       ('cifar10, compact models', 1),
       ('cifar10, compact models', 1),
       ('digits, compact models, resized', 1),

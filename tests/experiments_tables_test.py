@@ -7,6 +7,7 @@ import re
 import made_up_runs
 import pytest
 
+from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.experiments import paper, results, tables
 from gswinrmt_jax.experiments.statistics import difference, Mean
 from gswinrmt_jax.models import cost
@@ -261,7 +262,11 @@ def test_the_readings_in_the_documents_are_made_from_results():
   epochs = [int(cell) for cell in head.split(' | ')[1:-1]]
   named = page.partition('The rows are')[2].partition('The command')[0]
   names = re.findall(r'`results/(.*?)\.json`', named)
-  for name, row in zip(names, rows[:-1], strict=True):
+  *rows, last = rows
+  printed = [f'{x:.2f}' for x in paper.CIFAR10.models['rmt'].curve.values()]
+  printed.append(f'{paper.CIFAR10.models["rmt"].test:.2f}')
+  assert last.strip('| ').split(' | ')[-len(printed) :] == printed
+  for name, row in zip(names, rows, strict=True):
     run = results.read(ROOT / 'results' / f'{name}.json')
     model, rate = run.config.model, run.config.optimizer.learning_rate
     figures = [*(run.curve.get(epoch) for epoch in epochs), run.test_accuracy]
@@ -269,7 +274,9 @@ def test_the_readings_in_the_documents_are_made_from_results():
         tables.NOTHING if figure is None else f'{100 * figure:.2f}'
         for figure in figures
     ]
-    _, printed_rate, start, *printed = row.strip('| ').split(' | ')
+    reading, printed_rate, start, *printed = row.strip('| ').split(' | ')
+    recipe = recipe_files.load(f'cifar10_rmt{reading.strip("`")}', [])
+    assert recipe.augment == run.config.augment
     assert (float(printed_rate), start) == (rate, model.linear_start)
     assert printed == cells
 

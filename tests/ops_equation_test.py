@@ -135,7 +135,7 @@ def test_windows_are_computed_as_chosen(form):
     assert text(impl='auto') == cyclic
   assert text() == banded
   assert text(impl='cyclic') == cyclic
-  with pytest.raises(ValueError, match="'rolled' is not one of"):
+  with pytest.raises(ValueError, match="impl='rolled' is not one of"):
     text(impl='rolled')
 
 

@@ -271,20 +271,6 @@ def test_a_head_that_a_segmenter_lacks_is_refused(field, value, said):
   recipes.resolve(config)
 
 
-def test_a_run_stops_only_after_an_epoch_that_every_run_validates():
-  config = recipes.digits('rmt_compact')
-  config.eval_every_epochs = 5
-  for stop, allowed in ((0, True), (5, True), (7, False), (12, True)):
-    config.stop_after_epochs = stop
-    if allowed:
-      recipes.check(config)
-    else:
-      with pytest.raises(
-          UserError, match=r'is 7: must be a multiple of .*, 5,'
-      ):
-        recipes.check(config)
-
-
 def test_the_smoke_run_of_imagenet_is_tiny_and_takes_the_same_path():
   smoke = recipe_files.load('imagenet_rmt:l,smoke', [])
   assert smoke.data.name == 'digits' and smoke.batch_size == 64

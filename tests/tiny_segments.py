@@ -43,30 +43,33 @@ class Source:
 
   Attributes:
     images: uint8 [h w 3], with sides of 9 to 16 pixels.
-    labels: uint8 [h w].
+    masks: uint8 [h w], labels of the pixels.
   """
 
   version = ''
 
   def __init__(self, seed, count):
     rng = np.random.default_rng(seed)
-    self.images, self.labels = [], []
+    self.images, self.masks = [], []
     for height, width in rng.integers(9, 17, (count, 2)):
       label = rng.integers(len(NAMES), size=(height, 2)).repeat(8, 1)[:, :width]
       noise = rng.integers(0, 60, (height, width, 3))
       self.images.append((noise + 80 * label[..., None]).astype(np.uint8))
       label[0] = VOID
-      self.labels.append(label.astype(np.uint8))
+      self.masks.append(label.astype(np.uint8))
 
   def __len__(self):
-    return len(self.labels)
+    return len(self.masks)
 
   def read(self, rows):
     for row in rows:
-      yield PIL.Image.fromarray(self.images[row]), self.labels[row]
+      yield PIL.Image.fromarray(self.images[row]), self.masks[row]
 
   def sizes(self):
-    return [label.shape[::-1] for label in self.labels]
+    return [label.shape[::-1] for label in self.masks]
+
+  def labels(self):
+    return self.masks
 
   def keys(self, rows):
     return [self.name(row) for row in rows]

@@ -360,6 +360,26 @@ def test_stopping_early_validates_no_other_epochs(every):
     assert found.validates_at(found.stop_step)
 
 
+@pytest.mark.parametrize('steps', [0, 10])
+def test_a_run_stops_only_after_an_epoch_that_every_run_validates(steps):
+  """10 steps of 4 records are 6 epochs of 7."""
+  config = _steps(eval_every_epochs=4)
+  if steps:
+    config.num_epochs, config.num_steps = 0, steps
+  for stop, allowed in ((0, True), (4, True), (5, False), (6, True)):
+    config.stop_after_epochs = stop
+    if allowed:
+      schedule_lib.from_config(config, 7)
+    else:
+      with pytest.raises(
+          UserError, match=r'is 5: must be a multiple of .*, 4,'
+      ):
+        schedule_lib.from_config(config, 7)
+  config.stop_after_epochs = 1000
+  if steps:
+    schedule_lib.from_config(config, 7)
+
+
 def test_the_last_step_is_validated_always():
   found = schedule_lib.from_config(_steps(eval_every_epochs=4), 7)
   assert found.validated_epochs == {7: 4, 10: 6}

@@ -2,8 +2,8 @@
 
 python docs/images/cifar10_readings.py
 
-Validation accuracy of `rmt_compact` on CIFAR-10 by epoch, for each reading of
-the paper's protocol in `results/`, and the paper's Table 6.
+Validation accuracy of `rmt_compact` on CIFAR-10 by epoch, for five readings of
+the paper's protocol, and the paper's Table 6.
 """
 
 import json
@@ -19,11 +19,11 @@ INK, GRID = '#1f2933', '#d9dee3'
 RESULTS = pathlib.Path(__file__).parents[2] / 'results'
 # File in `results/`: label, colour.
 CURVES = {
-    'cifar10_rmt_rate_1e-3': ('default, rate 1e-3', '#c77d1e'),
-    'cifar10_rmt': ('default: rate 3e-4', '#1b7837'),
-    'cifar10_rmt_rate_1e-4': ('default, rate 1e-4', '#7fbf7b'),
+    'cifar10_rmt_rate_1e-3': ('torchvision, rate 1e-3', '#c77d1e'),
+    'cifar10_rmt': ('torchvision, rate 3e-4', '#1b7837'),
+    'cifar10_rmt_rate_1e-4': ('torchvision, rate 1e-4', '#7fbf7b'),
     'cifar10_rmt_plain_uniform': ('crop and flip, rate 1e-4', '#2563a8'),
-    'cifar10_rmt_deit': ('DeiT, rate 1e-4', '#8a4fa3'),
+    'cifar10_rmt_deit': ('deit, rate 1e-4', '#8a4fa3'),
 }
 
 

@@ -77,10 +77,12 @@ class Decoded:
   def has_labels(self) -> bool:
     """Returns whether any pixel has a class.
 
-    Reads records up to the first with such a pixel, usually one.
+    Reads labels up to the first with such a pixel, usually one.
+
+    Raises:
+      UserError: If a label is damaged.
     """
-    every = (self.source.read([row]) for row in range(len(self)))
-    return any((label != pictures.VOID).any() for ((_, label),) in every)
+    return any((label != pictures.VOID).any() for label in self.source.labels())
 
   def gather(
       self,

@@ -154,6 +154,10 @@ class ArraySource:
     """Returns the width and height of all records: one pair, in a list."""
     return [self.image.shape[2:0:-1]]
 
+  def labels(self) -> np.ndarray:
+    """Returns the labels of all records."""
+    return self.label
+
   def keys(self, rows: Sequence[int]) -> list[str]:
     """Returns the SHA-256 of each row's pixels, as records have no names."""
     return [_hash(self.image[row].tobytes()) for row in rows]
@@ -284,12 +288,24 @@ class SegmentationSource(TfdsSource):
       UserError: If a record is damaged; the message names it.
     """
     for row, record in zip(rows, self._fetch(rows), strict=True):
+      label = self._open_label(row, record)
+      yield pictures.decode(record['image'], self._name(row, record)), label
+
+  def labels(self) -> Iterator[np.ndarray]:
+    """Yields the labels of all records without decoding their images.
+
+    Raises:
+      UserError: If a label image is damaged; the message names it.
+    """
+    for row, record in enumerate(self._fetch(range(len(self)))):
+      yield self._open_label(row, record)
+
+  def _open_label(self, row, record):
+    try:
+      return pictures.open_label(record[_MASK], self._coding)
+    except ValueError as error:
       name = self._name(row, record)
-      try:
-        label = pictures.open_label(record[_MASK], self._coding)
-      except ValueError as error:
-        raise UserError(f'{name}: its label image {error}') from error
-      yield pictures.decode(record['image'], name), label
+      raise UserError(f'{name}: its label image {error}') from error
 
   def sizes(self) -> Iterator[tuple[int, int]]:
     """Yields the width and height of all records without decoding them."""

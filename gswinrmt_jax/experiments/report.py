@@ -42,9 +42,10 @@ def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
 def _legend(runs, settings):
   return (
       f'Runs: {len(runs)}; settings: {len(settings)}. Runs of a setting differ '
-      'only in model and seed. Numbers are means over the seeds that have '
-      'them, with the standard deviation if there are several seeds. A number '
-      'in brackets refers to the list of runs at the end. '
+      'only in model and seed; initialisation belongs to the setting. Numbers '
+      'are means over the seeds that have them, with the standard deviation if '
+      'there are several seeds. A number in brackets refers to the list of '
+      'runs at the end. '
       f'{tables.NOTHING} means not measured. "Last" is the last epoch, which '
       'the paper reports; "best" is the best epoch on validation data. Test '
       'accuracies are those of runs that finished the whole schedule. '
@@ -105,10 +106,10 @@ def _protocol(setting):
   if recipe and setting.differences:
     listed = '; '.join(setting.differences)
     parts.append(
-        f"Differences from the paper's recipe for {recipe.title}: {listed}."
+        f"Differences from this package's recipe for {recipe.title}: {listed}."
     )
   elif recipe:
-    parts.append(f"The protocol is the paper's recipe for {recipe.title}.")
+    parts.append(f"The protocol is this package's recipe for {recipe.title}.")
   return ' '.join(parts)
 
 

@@ -269,7 +269,8 @@ class Setting:
 
   Attributes:
     title: Data set and size of the models.
-    config: Config of one run; all runs share it except for model and seed.
+    config: Config of one run; all runs share it except for seed and model. The
+      initialisation, `switches.TRAINING`, is shared, too.
     variants: The whole models first, then by base and switch.
   """
 
@@ -299,7 +300,7 @@ class Setting:
 
   @property
   def differences(self) -> list[str]:
-    """The fields in which the protocol differs from the paper's recipe."""
+    """The fields in which the protocol differs from our default reading."""
     cifar10 = self.recipe is paper.CIFAR10
     make = recipes.cifar10 if cifar10 else recipes.mini_imagenet
     ours = ml_collections.ConfigDict(self.config.to_dict())

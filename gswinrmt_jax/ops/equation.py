@@ -93,7 +93,7 @@ def chosen(name: str, wanted: str = 'auto') -> str:
     ValueError: If it is unknown.
   """
   if wanted not in CHOICES[name]:
-    raise ValueError(f'{wanted!r} is not one of {CHOICES[name]}.')
+    raise ValueError(f'impl={wanted!r} is not one of {CHOICES[name]}.')
   return getattr(_chosen.value, name) if wanted == 'auto' else wanted
 
 

@@ -60,8 +60,8 @@ def retention(
     shift: Nominal shift of the windows, in tokens.
     scaled: Whether scores are divided by `sqrt(d)`.
     absolute: Whether ALiBi uses `|i - j|` instead of `i - j`.
-    impl: How shifted windows are computed, 'banded' or 'cyclic'; 'auto' leaves
-      it to `ops.implementations`.
+    impl: How windows are computed, 'banded' or 'cyclic', without extents;
+      'auto' leaves it to `ops.implementations`.
 
   Returns:
     The output `A_h A_w V`, in `value.dtype`; weights are computed in at least

@@ -1,6 +1,6 @@
 """Losses: cross-entropy of images, of their tokens, or of pixels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import functools
 from typing import Any
 
@@ -17,6 +17,11 @@ from gswinrmt_jax.evals import segmentation
 from gswinrmt_jax.ops import padding
 from gswinrmt_jax.train.schedule import Schedule
 
+# (key, batch, number of updates already made)
+#   -> (normalised image, targets of the loss)
+Augmentation = Callable[
+    [jax.Array, Mapping[str, jax.Array], int | jax.Array], tuple[jax.Array, Any]
+]
 # (apply, image, targets, key) -> (loss, (accuracy, updated collections)).
 # `apply` is the model's in training mode, bound to everything but the image.
 Loss = Callable[
@@ -155,10 +160,8 @@ def augmentation_and_loss(
     schedule: Schedule,
     *,
     stride: int,
-) -> tuple[Callable[..., tuple[jax.Array, Any]], Loss]:
-  """Returns `(key, batch, step) -> (image, targets)` and the loss of these.
-
-  `step` is the number of updates already made.
+) -> tuple[Augmentation, Loss]:
+  """Returns the augmentation and the loss for the targets that it makes.
 
   Args:
     config: A resolved config.

@@ -102,11 +102,12 @@ def from_config(
     num_examples: Records per epoch.
 
   Raises:
-    UserError: If the epochs do not fill a single batch.
+    UserError: If the epochs do not fill a single batch, or as in `check_stop`.
   """
   records = config.num_steps * config.batch_size
   # One of `num_epochs` and `num_steps` is 0.
   num_epochs = config.num_epochs or -(-records // num_examples)
+  check_stop(config, num_epochs)
   schedule = Schedule(
       num_examples=num_examples,
       batch_size=config.batch_size,
@@ -124,6 +125,27 @@ def from_config(
         f'fill one batch of {config.batch_size}: lower config.batch_size'
     )
   return schedule
+
+
+def check_stop(config: ml_collections.ConfigDict, num_epochs: int) -> None:
+  """Refuses to stop after an epoch that a run to the end does not validate.
+
+  Another validation could change which checkpoint is the best.
+
+  Args:
+    config: A checked config.
+    num_epochs: Epochs of the whole schedule.
+
+  Raises:
+    UserError: If the run would stop after such an epoch.
+  """
+  stop, every = config.stop_after_epochs, config.eval_every_epochs
+  if stop < num_epochs and stop % every:
+    raise UserError(
+        f'config.stop_after_epochs is {stop}: must be a multiple of '
+        f'config.eval_every_epochs, {every}, so that the same epochs are '
+        'validated as in a run that does not stop'
+    )
 
 
 def _mixed_epochs(config, num_epochs):

@@ -61,7 +61,7 @@ class Setup:
   schedule: schedule_lib.Schedule
   profiled: range
   devices: mesh.Devices
-  augmentation: step_lib.Augmentation
+  augmentation: losses.Augmentation
   key: jax.Array
   create: jax.stages.Traced
   target: state_lib.TrainState
@@ -184,6 +184,8 @@ def build(
   Raises:
     UserError: If the config or the data is unsuitable.
   """
+  if config.num_epochs:  # Before the data is decoded, if possible.
+    schedule_lib.check_stop(config, config.num_epochs)
   devices = mesh.Devices(config.mesh.data)
   devices.check_batch_size(config.batch_size, config.accumulate_steps)
   info = datasets.info(config.data.name, config.data.dir)
@@ -335,7 +337,7 @@ def _open_label_maps(config):
 
 
 def _check_data(config, train, val):
-  """Refuses data that the run could not be validated or tested on."""
+  """Refuses data that the run could not be trained, validated or tested on."""
   data = config.data
   # A segmenter is trained on crops and evaluated on whole images.
   if not config.segmenter.head and train.image_shape != val.image_shape:
@@ -348,22 +350,25 @@ def _check_data(config, train, val):
         f'{data.val_split} of {sizes[1]}: set config.data.image_size'
     )
   test = None
-  if data.test_split:
-    try:  # Opens the split; decodes nothing.
-      if config.segmenter.head:
-        # As crops, since whole images would all be read for their sizes.
-        crop = segmentation.Crop(data.crop_size)
-        test = _load_segmentation(config, data.test_split, crop)
-      else:
-        datasets.open_source(data.name, data.test_split, data.dir)
-    except UserError as error:
-      raise UserError(f'config.data.test_split: {error}') from error
+  with _named('test_split'):  # Opens the split; decodes no image.
+    if data.test_split and config.segmenter.head:
+      # As crops, since whole images would all be read for their sizes.
+      crop = segmentation.Crop(data.crop_size)
+      test = _load_segmentation(config, data.test_split, crop)
+    elif data.test_split:
+      datasets.open_source(data.name, data.test_split, data.dir)
   if config.segmenter.head:
-    for split, records in (('train', train), ('val', val), ('test', test)):
-      if records and not records.has_labels():
-        name = f'{split}_split'
-        hint = f"; choose another, or none: --config.data.{name}=''"
-        raise UserError(
-            f'config.data.{name}: no pixel of {data[name]} of {data.name} has '
-            f'a class{hint if split == "test" else ""}'
-        )
+    splits = {'train_split': train, 'val_split': val, 'test_split': test}
+    for name, records in splits.items():
+      with _named(name):
+        if records and not records.has_labels():
+          raise UserError(f'no pixel of {data[name]!r} has a class')
+
+
+@contextlib.contextmanager
+def _named(split):
+  """Adds the name of a split's field to errors."""
+  try:
+    yield
+  except UserError as error:
+    raise UserError(f'config.data.{split}: {error}') from error

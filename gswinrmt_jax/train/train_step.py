@@ -10,16 +10,11 @@ import jax.numpy as jnp
 import optax
 
 from gswinrmt_jax.train import train_state as state_lib
-from gswinrmt_jax.train.losses import class_loss, Loss
+from gswinrmt_jax.train.losses import Augmentation, class_loss, Loss
 from gswinrmt_jax.train.train_state import TrainState
 
 Batch = Mapping[str, jax.Array]
 Metrics = dict[str, jax.Array]
-# (key, batch, number of updates already made)
-#   -> (normalised image, targets of the loss)
-Augmentation = Callable[
-    [jax.Array, Batch, int | jax.Array], tuple[jax.Array, Any]
-]
 TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
 # Random streams of the run's key. A new stream needs a new number, so that the
