@@ -16,8 +16,9 @@ A smoke test, which trains a tiny model on packaged digits in under a minute:
 
   python train.py --config=configs/cifar10_rmt.py:smoke
 
-Result: 77.78 % validation accuracy after 20 of the 50 epochs (JPEG-75 copy of
-CIFAR-10, float32, seed 0, two CPU cores, JAX 0.10).
+Result: 84.90 % validation and 83.93 % test accuracy after all 50 epochs (paper:
+85.98 and 85.90 %; JPEG-75 copy of CIFAR-10, float32, seed 0, one CPU core beside
+another run, 143 s per epoch, JAX 0.10).
 """
 
 import ml_collections
