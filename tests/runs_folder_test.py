@@ -40,7 +40,7 @@ def test_an_older_recipe_gets_what_it_did_not_have(tmp_path):
   }
   (tmp_path / 'config.json').write_text(json.dumps(older))
   loaded = run_folder.load_config(tmp_path)
-  today = recipes.cifar10('rmt_compact')
+  today = recipes.defaults('rmt_compact')
   today.optimizer.b1 = 0.5
   today.model.depths = (1, 1, 1, 2)
   assert {'ema_decay', 'init_from'} < set(
