@@ -150,7 +150,7 @@ def test_its_smoke_run_builds(name):
 def test_is_the_named_model(name):
   config = recipes.resolve(_load(name))
   model = NAMED[name]
-  # In the recipes of Table 2, linear layers start as PyTorch's do.
+  # The default reading of Table 2 initialises linear layers as PyTorch does.
   start = 'normal' if name.startswith('imagenet') else 'uniform'
   fields = factory.resolve(model, {'linear_start': start})
   assert config.model.to_dict() == {'name': model, **fields}

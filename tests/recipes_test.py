@@ -13,7 +13,7 @@ from gswinrmt_jax.errors import UserError
 
 
 def test_cifar10_is_table_2():
-  """In the reading that keeps all of it; `augment_recipe_test` has others."""
+  """In the reading `deit`, which keeps the printed learning rate."""
   config = recipes.cifar10('retention_compact')
   recipes.set_reading(config, 'deit')
   assert config.batch_size == 128 and config.num_epochs == 50
