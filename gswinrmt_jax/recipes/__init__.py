@@ -1,0 +1,53 @@
+"""Recipes: the fields of a config, their checks, and what recipes share.
+
+A recipe is a file in `configs/` that returns a `ConfigDict`. Each field can be
+overridden on the command line: `--config.optimizer.learning_rate=3e-4`. No
+other fields are read, except those of the model (`models.factory.FIELDS`).
+"""
+
+from gswinrmt_jax.recipes.checks import check
+from gswinrmt_jax.recipes.fields import Field, FIELDS
+from gswinrmt_jax.recipes.protocols import (
+    ade20k,
+    cifar10,
+    defaults,
+    digits,
+    mini_imagenet,
+    segmentation,
+    set_reading,
+    split_model,
+    with_argument,
+)
+from gswinrmt_jax.recipes.resolved import (
+    free_fields,
+    from_json,
+    implementations,
+    make_model,
+    model_fields,
+    resolve,
+    segmenter_fields,
+    task,
+)
+
+__all__ = [
+    'FIELDS',
+    'Field',
+    'ade20k',
+    'check',
+    'cifar10',
+    'defaults',
+    'digits',
+    'free_fields',
+    'from_json',
+    'implementations',
+    'make_model',
+    'mini_imagenet',
+    'model_fields',
+    'resolve',
+    'segmentation',
+    'segmenter_fields',
+    'set_reading',
+    'split_model',
+    'task',
+    'with_argument',
+]

@@ -1,0 +1,179 @@
+"""Checks the values of a config, each by itself and together."""
+
+import re
+
+import ml_collections
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.recipes.fields import FIELDS, get, locate, LONGEST, refuse
+
+# Values that turn off what segmenters do not support; others are refused.
+OFF_FOR_SEGMENTERS = {
+    'label_smoothing': 0.0,
+    'token_label_weight': 0.0,
+    'data.image_size': 0,
+    'data.train_crop': 'resize',
+    'data.eval_crop': 0.0,
+    'data.storage': 'decode',
+    'augment.crop_padding': 0,
+    'augment.rand_augment_ops': 0,
+    'augment.erase_prob': 0.0,
+    'augment.mixup_alpha': 0.0,
+    'augment.cutmix_alpha': 0.0,
+}
+# Fields that only segmenters use, in addition to the group `segmenter`.
+_OF_SEGMENTERS = (
+    'data.fit_within',
+    'data.crop_size',
+    'augment.resize',
+    'augment.max_class_share',
+    'augment.photometric',
+)
+# The first field of each pair must not exceed the second.
+_AT_MOST = {
+    'stop_after_epochs': 'num_epochs',
+    'augment.mix_off_epochs': 'num_epochs',
+    'optimizer.warmup_learning_rate': 'optimizer.learning_rate',
+    'optimizer.final_learning_rate': 'optimizer.learning_rate',
+}
+
+
+def check(config: ml_collections.ConfigDict) -> None:
+  """Checks all fields of a config except the model's, which `resolve` checks.
+
+  Raises:
+    UserError: If a field is missing or out of range, or two contradict each
+      other; the message names the field.
+  """
+  for path, declared in FIELDS.items():
+    group, name = locate(config, path)
+    if not isinstance(group, (dict, ml_collections.ConfigDict)):
+      section = path.partition('.')[0]
+      raise UserError(f'config.{section} must be a group of fields')
+    if name not in group:
+      raise UserError(f'config.{path} is missing')
+    refuse(path, group[name], declared.wanted(group[name]))
+  for name, value in config.model.items():
+    nested = isinstance(value, ml_collections.ConfigDict)
+    if nested or len(repr(value)) > LONGEST:
+      refuse(f'model.{name}', value, 'one value, not too long')
+  _check_together(config)
+
+
+def _check_together(config):
+  """Refuses values that contradict each other."""
+  data = config.data
+  for path, other in _AT_MOST.items():
+    value, most = get(config, path), get(config, other)
+    if value > most and not (other == 'num_epochs' and config.num_steps):
+      refuse(path, value, f'at most config.{other}, {most}')
+  if bool(config.num_epochs) == bool(config.num_steps):
+    raise UserError(
+        f'config.num_epochs is {config.num_epochs} and config.num_steps '
+        f'{config.num_steps}: one of them must be 0, the other not'
+    )
+  if not re.fullmatch(r'(\d+:\d+)?', config.profile_steps, re.ASCII):
+    wanted = 'FIRST:LAST, two numbers of steps'
+    refuse('profile_steps', config.profile_steps, wanted)
+  # Bounds `image_size / eval_crop`, the size that images are resized to.
+  if 0 < data.eval_crop < 0.1:
+    refuse('data.eval_crop', data.eval_crop, '0, or from 0.1 to 1')
+  longer, shorter = data.fit_within
+  if longer < shorter or bool(longer) != bool(shorter):
+    refuse(
+        'data.fit_within',
+        data.fit_within,
+        'two numbers above 0, or (0, 0), the longer side first',
+    )
+  if data.eval_crop and not data.image_size:
+    raise UserError('config.data.eval_crop needs config.data.image_size')
+  drawn = data.train_crop == 'random_resized'
+  if drawn and (data.storage != 'decode' or not data.image_size):
+    raise UserError(
+        'config.data.train_crop=random_resized needs config.data.storage='
+        'decode and config.data.image_size'
+    )
+  # In smaller batches, Mixup could pair copies of the same image.
+  most = max(1, config.batch_size // 3)
+  if data.repeats > most:
+    third = f'a third of config.batch_size, {config.batch_size}'
+    refuse('data.repeats', data.repeats, f'from 1 to {third}')
+  _check_rand_augment(config.augment)
+  _check_optimizer(config.optimizer)
+  _check_task(config)
+  weight, maps = config.token_label_weight, data.label_maps
+  if bool(weight) != bool(maps):
+    raise UserError(
+        f'config.token_label_weight is {weight} and config.data.label_maps '
+        f"'{maps}': token labels need both, other training neither"
+    )
+
+
+def _check_rand_augment(augment):
+  """Refuses settings that the set of operations does not support."""
+  if not augment.rand_augment_ops:
+    return
+  magnitude = augment.rand_augment_magnitude
+  if augment.rand_augment_set == 'timm':
+    rules = {'magnitude': (magnitude <= 10, 'from 0 to 10')}
+  else:
+    rules = {
+        'magnitude': (magnitude % 1 == 0, 'a whole number'),
+        'std': (augment.rand_augment_std == 0, '0'),
+        'prob': (augment.rand_augment_prob == 1, '1'),
+    }
+  for name, (allowed, wanted) in rules.items():
+    if not allowed:
+      field = f'rand_augment_{name}'
+      wanted += f" with the operations of '{augment.rand_augment_set}'"
+      refuse(f'augment.{field}', augment[field], wanted)
+
+
+def _check_optimizer(optimizer):
+  """Refuses settings that contradict each other."""
+  if optimizer.warmup_steps and optimizer.warmup_epochs:
+    raise UserError(
+        f'config.optimizer.warmup_steps is {optimizer.warmup_steps} and '
+        f'config.optimizer.warmup_epochs {optimizer.warmup_epochs:g}: one of '
+        'them must be 0'
+    )
+  if optimizer.warmup_steps and optimizer.schedule == 'epochs':
+    refuse(
+        'optimizer.warmup_steps',
+        optimizer.warmup_steps,
+        "0 with config.optimizer.schedule='epochs'",
+    )
+  if optimizer.decay_layer_scale and optimizer.decay != 'kernels':
+    refuse(
+        'optimizer.decay', optimizer.decay, "'kernels' with decay_layer_scale"
+    )
+
+
+def _check_task(config):
+  """Refuses classifier settings for a segmenter, and vice versa."""
+  if config.segmenter.head:
+    wanted = {
+        path: (off, 'for a segmenter')
+        for path, off in OFF_FOR_SEGMENTERS.items()
+    }
+  else:
+    wanted = {
+        path: (field.default, 'without config.segmenter.head')
+        for path, field in FIELDS.items()
+        if path.startswith('segmenter.') or path in _OF_SEGMENTERS
+    }
+  for path, (value, when) in wanted.items():
+    found = get(config, path)
+    if found != value:
+      refuse(path, found, f'{value!r} {when}')
+  if (
+      config.segmenter.head
+      and config.accumulate_steps > 1
+      and config.segmenter.mean_over != 'all'
+  ):
+    refuse(
+        'accumulate_steps',
+        config.accumulate_steps,
+        "1 unless config.segmenter.mean_over='all': parts of a batch have "
+        'different numbers of labelled pixels',
+    )

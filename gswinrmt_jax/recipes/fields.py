@@ -1,0 +1,361 @@
+"""Every field of a config: default, meaning and bounds."""
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+import math
+import os
+from typing import Any
+
+from gswinrmt_jax.errors import did_you_mean, UserError
+
+LONGEST = 1024  # characters of a name or path
+_LARGEST = {int: 2**31 - 1, float: 3.4e38}  # of int32 and float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+  """One field of a config.
+
+  Attributes:
+    default: Value unless a recipe sets another; also sets the type. A pair of
+      integers is a size in pixels; another pair is the ends of a range.
+    meaning: Description with unit, which `--help` prints.
+    at_least: Smallest allowed value; a range must start above 0.
+    at_most: Largest allowed value, or largest end of a range.
+    below: Exclusive upper bound.
+    choices: Allowed values.
+    free: Whether a run may resume with another value, because the field affects
+      no result, or only rounding.
+  """
+
+  default: Any
+  meaning: str
+  _: dataclasses.KW_ONLY
+  at_least: float = 0
+  at_most: float | None = None
+  below: float | None = None
+  choices: tuple[str, ...] = ()
+  free: bool = False
+
+  def wanted(self, value: Any) -> str:
+    """Returns what a value must be instead, or '' if it is allowed."""
+    if self.choices:
+      known = isinstance(value, str) and value in self.choices
+      if known:
+        return ''
+      near = did_you_mean(str(value), self.choices)
+      return ' or '.join(f"'{one}'" for one in self.choices) + near
+    kind = type(self.default)
+    if kind is bool:
+      return '' if isinstance(value, bool) else 'True or False'
+    if kind is str:
+      return '' if _is_text(value) else f'text of up to {LONGEST:,} characters'
+    if kind is tuple:
+      return self._wanted_pair(value)
+    if not _is_number(value, kind):
+      return f'a {"whole " * (kind is int)}number, {self._range(kind)}'
+    return '' if self._holds(value, kind) else self._range(kind)
+
+  def _wanted_pair(self, value):
+    pair = isinstance(value, tuple) and len(value) == 2
+    if isinstance(self.default[0], int):
+      sides = pair and all(_is_number(side, int) for side in value)
+      if sides and all(self._holds(side, int) for side in value):
+        return ''
+      return f'two whole numbers, each {self._range(int)}'
+    pair = pair and all(_is_number(each, float) for each in value)
+    if pair and 0 < value[0] <= value[1] <= (self.at_most or math.inf):
+      return ''
+    limit = f', which is not above {self.at_most}' if self.at_most else ''
+    return f'two numbers above 0, the first not above the second{limit}'
+
+  def _holds(self, value, kind):
+    most = _LARGEST[kind] if self.at_most is None else self.at_most
+    # Written so that NaN is out of range too.
+    below = self.below is None or value < self.below
+    return self.at_least <= value <= most and below
+
+  def _range(self, kind):
+    if self.below is not None:
+      return f'at least {self.at_least:g} and below {self.below:g}'
+    if self.at_most is not None:
+      return f'from {self.at_least:g} to {self.at_most:,}'
+    limit = f', at most {_LARGEST[int]:,}' if kind is int else ''
+    return f'at least {self.at_least:g}{limit}'
+
+
+# A field that may change when a run resumes.
+_free = functools.partial(Field, free=True)
+
+# Keyed by path, in the order of `--help`.
+FIELDS: Mapping[str, Field] = {
+    # JAX's keys have 32 bits: larger seeds would repeat smaller ones.
+    'seed': Field(0, 'seed of all random draws', at_most=2**32 - 1),
+    'dtype': Field(
+        'bfloat16',
+        'dtype of the computation; parameters are float32',
+        choices=('float32', 'bfloat16'),
+    ),
+    'remat': _free(
+        'none',
+        "'blocks' or 'elementwise': recompute activations to save memory",
+    ),
+    'attention_impl': _free(
+        'auto',
+        'implementation of shifted windows; changes speed only',
+        choices=('auto', 'banded', 'cyclic'),
+    ),
+    'depthwise_impl': _free(
+        'auto',
+        'implementation of depthwise convolutions; changes speed only',
+        choices=('auto', 'shift', 'conv'),
+    ),
+    'batch_size': Field(128, 'images per step, over all devices', at_least=1),
+    'accumulate_steps': Field(
+        1, 'parts into which a batch is split, to save memory', at_least=1
+    ),
+    'eval_batch_size': _free(
+        500, 'images per evaluation step; changes speed only', at_least=1
+    ),
+    'num_epochs': Field(50, 'epochs of the whole schedule; 0: use num_steps'),
+    'num_steps': Field(0, 'steps of the whole schedule; 0: use num_epochs'),
+    'stop_after_epochs': _free(
+        0,
+        'stop after this many epochs, a multiple of eval_every_epochs; the '
+        'schedule is unchanged; 0: never',
+    ),
+    'eval_every_epochs': Field(
+        1, 'epochs between validations, checkpoints and plots', at_least=1
+    ),
+    'checkpoint_every_steps': _free(
+        0, 'steps between mid-epoch checkpoints; 0: none'
+    ),
+    'log_every_steps': _free(50, 'steps between logs', at_least=1),
+    'profile_steps': _free('', "steps 'FIRST:LAST' to trace into RUN/profile"),
+    # Free, because it has no effect until a step is not finite.
+    'nan_policy': _free(
+        'stop',
+        "if loss or gradient is not finite: end the run, or 'skip' the update",
+        choices=('stop', 'skip'),
+    ),
+    'compile_effort': _free(
+        'full',
+        "'quick' starts sooner on a CPU, but takes longer per step",
+        choices=('full', 'quick'),
+    ),
+    'ema_decay': Field(
+        0.0,
+        'decay of the moving average of the weights, per 512 images; 0: none',
+        below=1,
+    ),
+    'init_from': Field('', 'run, weights or checkpoint to fine-tune'),
+    'mesh.data': _free(0, 'expected number of devices; 0: any number'),
+    'model.name': Field(
+        '', 'named model; `gswinrmt summarize --all` lists them'
+    ),
+    'segmenter.head': Field(
+        '',
+        "decode head of a segmenter; '': a classifier",
+        choices=('', 'fpn', 'uper'),
+    ),
+    'segmenter.channels': Field(
+        -1,
+        'channels of the decode head; -1 here and below: as released',
+        at_least=-1,
+    ),
+    'segmenter.neck_channels': Field(
+        -1, "channels of the feature pyramid of 'fpn'", at_least=-1
+    ),
+    'segmenter.auxiliary_channels': Field(
+        -1, 'channels of the auxiliary head; 0: no such head', at_least=-1
+    ),
+    'segmenter.auxiliary_weight': Field(
+        0.4, "weight of the auxiliary head's loss"
+    ),
+    'segmenter.mean_over': Field(
+        'labelled',
+        'pixels over which the loss is averaged',
+        choices=('labelled', 'all'),
+    ),
+    'data.name': Field('cifar10', 'data set'),
+    'data.dir': _free('', "folder of the data sets; '': $TFDS_DATA_DIR"),
+    'data.train_split': Field('train[:45000]', 'images for training'),
+    'data.val_split': Field(
+        'train[45000:]', 'images for validation, which selects the best epoch'
+    ),
+    'data.test_split': _free('test', 'images for the test after training'),
+    'data.image_size': Field(
+        0, 'height and width in pixels; 0: as stored', at_most=2048
+    ),
+    'data.fit_within': Field(
+        (0, 0),
+        'longest long side and longest short side, in pixels, that images of a '
+        'segmenter are resized to fit, keeping aspect ratio; (0, 0): as stored',
+        at_most=8192,
+    ),
+    'data.crop_size': Field(
+        (512, 512),
+        "height and width of a segmenter's training crops, in pixels",
+        at_least=1,
+        at_most=4096,
+    ),
+    'data.train_crop': Field(
+        'resize',
+        'resize the whole image, or a new random crop in each epoch',
+        choices=('resize', 'random_resized'),
+    ),
+    'data.crop_scale': Field(
+        (0.08, 1.0), 'area of a random crop / area of the image', at_most=1
+    ),
+    'data.crop_ratio': Field((0.75, 4 / 3), 'width / height of a random crop'),
+    'data.eval_crop': Field(
+        0.0, 'side of the centre crop / side of the image; 0: none', at_most=1
+    ),
+    'data.repeats': Field(
+        1, 'copies of each image in a batch, augmented differently', at_least=1
+    ),
+    # 'auto' is 'device' up to a tenth of an accelerator's free memory.
+    'data.storage': _free(
+        'auto',
+        "where decoded images are stored; 'decode': nowhere",
+        choices=('memory', 'disk', 'decode', 'device', 'auto'),
+    ),
+    'data.workers': _free(
+        0, 'processes that decode images; 0: threads', at_most=1024
+    ),
+    # Free, because RUN/data.json identifies the maps themselves.
+    'data.label_maps': _free('', 'folder of token-label maps'),
+    'augment.crop_padding': Field(
+        4,
+        'pixels of zeros added on each side before the random crop',
+        at_most=4096,
+    ),
+    'augment.flip': Field(True, 'mirror half of the images left to right'),
+    'augment.resize': Field(
+        (0.5, 2.0),
+        "factor by which a segmenter's images are resized before the crop",
+    ),
+    'augment.max_class_share': Field(
+        0.75,
+        "limit on one class's share of a crop's labelled pixels, dropped after "
+        'ten tries',
+        at_most=1,
+    ),
+    'augment.photometric': Field(
+        False, 'distort brightness, contrast, saturation and hue'
+    ),
+    'augment.rand_augment_set': Field(
+        'timm',
+        'library whose RandAugment is used',
+        choices=('timm', 'torchvision'),
+    ),
+    'augment.rand_augment_ops': Field(2, 'operations per image; 0: none'),
+    'augment.rand_augment_magnitude': Field(
+        9.0, 'mean magnitude: 0 to 10, with torchvision 0 to 30', at_most=30
+    ),
+    'augment.rand_augment_std': Field(
+        0.5, 'standard deviation of the magnitude'
+    ),
+    'augment.rand_augment_prob': Field(
+        0.5, 'probability that a drawn operation is applied', at_most=1
+    ),
+    'augment.erase_prob': Field(
+        0.25, 'probability of Random Erasing', at_most=1
+    ),
+    'augment.erase_area': Field(
+        (0.02, 1 / 3), 'erased area / area of the image', at_most=1
+    ),
+    'augment.erase_aspect': Field(
+        (0.3, 1 / 0.3), 'height / width of the erased box'
+    ),
+    'augment.erase_fill': Field(
+        'noise', 'what fills the erased box', choices=('noise', 'zeros')
+    ),
+    'augment.mixup_alpha': Field(0.8, 'Mixup draws Beta(a, a); 0: no Mixup'),
+    'augment.cutmix_alpha': Field(1.0, 'CutMix draws Beta(a, a); 0: no CutMix'),
+    'augment.mix_prob': Field(
+        1.0, 'share of batches that are mixed', at_most=1
+    ),
+    'augment.mix_off_epochs': Field(0, 'number of last epochs without mixing'),
+    'label_smoothing': Field(
+        0.1, 'share of the target that is spread over all classes', at_most=1
+    ),
+    'token_label_weight': Field(0.0, 'weight of the token-label loss; 0: none'),
+    'optimizer.learning_rate': Field(1e-4, 'peak learning rate of AdamW'),
+    'optimizer.schedule': Field(
+        'cosine',
+        "cosine decay, set every step ('cosine') or every epoch as in RMT "
+        "('epochs'), or polynomial decay ('poly')",
+        choices=('cosine', 'epochs', 'poly'),
+    ),
+    'optimizer.power': Field(1.0, "exponent of 'poly'"),
+    'optimizer.warmup_epochs': Field(5.0, 'epochs of linear warm-up'),
+    'optimizer.warmup_steps': Field(
+        0, 'steps of linear warm-up, instead of warmup_epochs'
+    ),
+    'optimizer.warmup_learning_rate': Field(
+        0.0, 'learning rate at the start of the warm-up'
+    ),
+    'optimizer.final_learning_rate': Field(
+        0.0, 'learning rate at the end of the schedule'
+    ),
+    'optimizer.weight_decay': Field(0.05, 'weight decay'),
+    'optimizer.decay': Field(
+        'kernels',
+        'what weight decay applies to: kernels, all parameters, or all without '
+        "'norm' in their released name; never to decay logits",
+        choices=('kernels', 'all', 'not_norms'),
+    ),
+    'optimizer.decay_layer_scale': Field(
+        False, 'apply weight decay to LayerScale, too'
+    ),
+    'optimizer.b1': Field(0.9, 'decay of the first moment of AdamW', below=1),
+    'optimizer.b2': Field(
+        0.999, 'decay of the second moment of AdamW', below=1
+    ),
+    'optimizer.eps': Field(1e-8, 'added to the denominator of the update'),
+}
+
+
+def locate(config: Any, path: str) -> tuple[Any, str]:
+  """Returns the group that contains a field, and the field's name in it."""
+  section, _, name = path.rpartition('.')
+  return config.get(section, {}) if section else config, name
+
+
+def get(config: Any, path: str) -> Any:
+  """Returns the value of a field."""
+  group, name = locate(config, path)
+  return group[name]
+
+
+def put(config: Any, path: str, value: Any) -> None:
+  """Sets a field."""
+  group, name = locate(config, path)
+  group[name] = value
+
+
+def refuse(path: str, value: Any, wanted: str) -> None:
+  """Raises an error saying what a field must be, unless `wanted` is empty."""
+  if wanted:
+    shown = ' '.join(repr(value).split())  # the repr of a group has many lines
+    shown = shown if len(shown) < 80 else f'{shown[:80]} ...'
+    raise UserError(f'config.{path} is {shown}: must be {wanted}')
+
+
+def _is_number(value, kind):
+  kinds = (int, float) if kind is float else int
+  number = isinstance(value, kinds) and not isinstance(value, bool)
+  return number and not (kind is float and abs(value) > _LARGEST[float])
+
+
+def _is_text(value):
+  """Returns whether the value could be a file name."""
+  if not isinstance(value, str) or len(value) > LONGEST or '\0' in value:
+    return False
+  try:
+    os.fsencode(value)
+  except UnicodeEncodeError:
+    return False
+  return True

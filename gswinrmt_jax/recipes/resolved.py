@@ -1,0 +1,187 @@
+"""Resolves a config to one that a run can be built from, and builds its model.
+
+JAX is imported where it is needed: listing recipes and `--help` need not wait
+for it.
+"""
+
+from collections.abc import Mapping
+import contextlib
+from typing import Any
+
+import ml_collections
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.recipes.checks import check
+from gswinrmt_jax.recipes.fields import FIELDS, locate, refuse
+
+
+def free_fields() -> frozenset[str]:
+  """Returns the fields that may change when a run resumes."""
+  free = {path for path, declared in FIELDS.items() if declared.free}
+  return frozenset({*free, *_retired()})
+
+
+def _retired():
+  """Returns fields of earlier versions, which affected at most rounding."""
+  from gswinrmt_jax.models import factory
+
+  of_models = (f'model.{name}' for name in factory.RETIRED)
+  return ('steps_per_dispatch', 'mesh.fsdp', *of_models)
+
+
+def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Returns a copy in which every field of the model has its value.
+
+  The copy is stored in the run folder, so that a run keeps its model if a later
+  version changes a default.
+
+  Raises:
+    UserError: As in `check`, or if the model or one of its fields is unknown.
+  """
+  check(config)
+  resolved = ml_collections.ConfigDict(config.to_dict())
+  if config.segmenter.head:
+    resolved.segmenter.update(segmenter_fields(config))
+  resolved.model = model_fields(config)
+  return resolved.lock()
+
+
+def model_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the name of the model and the value of each of its fields.
+
+  Args:
+    config: A config, whose other fields may be invalid.
+
+  Raises:
+    UserError: If the model or one of its fields is unknown, or a segmenter has
+      no such field.
+  """
+  from gswinrmt_jax.models import factory
+
+  overrides = dict(config.model)
+  name = overrides.pop('name')
+  if config.segmenter.head and overrides.get('feature_norm') is None:
+    overrides['feature_norm'] = True  # as in `create_segmenter`
+  try:
+    fields, named = (factory.resolve(name, x) for x in (overrides, {}))
+  except ValueError as error:
+    raise UserError(f'config.model: {error}') from error
+  for field in ('head', 'dense_head'):  # A segmenter has its own head.
+    if config.segmenter.head and fields[field] != named[field]:
+      refuse(
+          f'model.{field}', fields[field], f'{named[field]!r} for a segmenter'
+      )
+  return {'name': name, **fields}
+
+
+def task(config: ml_collections.ConfigDict) -> str:
+  """Returns 'segmentation' or 'classification'."""
+  return 'segmentation' if config.segmenter.head else 'classification'
+
+
+def segmenter_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the arguments of `create_segmenter` that define the head.
+
+  Args:
+    config: A checked config with a decode head.
+  """
+  from gswinrmt_jax.models.dense import segmenter
+
+  released = segmenter.HEADS[config.segmenter.head]
+  wanted = {name: config.segmenter[name] for name in released}
+  return {'head': config.segmenter.head} | {
+      name: released[name] if width < 0 else width
+      for name, width in wanted.items()
+  }
+
+
+def make_model(
+    config: ml_collections.ConfigDict,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+) -> Any:
+  """Returns the model of a resolved config, checked for images of this shape.
+
+  Raises:
+    UserError: If the model cannot be built, or not for such images.
+  """
+  from gswinrmt_jax.models import factory
+  from gswinrmt_jax.models.dense import segmenter
+
+  fields, create = dict(config.model), factory.create_model
+  name = fields.pop('name')
+  if config.segmenter.head:
+    create = segmenter.create_segmenter
+    del fields['head']  # the classification head
+    fields |= segmenter_fields(config)
+  try:
+    model = create(
+        name,
+        num_classes=num_classes,
+        dtype=config.dtype,
+        remat=config.remat,
+        **fields,
+    )
+    factory.variable_shapes(model, image_shape)
+  except ValueError as error:
+    raise UserError(f'config.model, {name}: {error}') from error
+  return model
+
+
+def implementations(
+    config: ml_collections.ConfigDict,
+) -> contextlib.AbstractContextManager[None]:
+  """Returns the context in which a run's model is traced.
+
+  It applies `attention_impl` and `depthwise_impl` to training, evaluation,
+  prediction and export. 'auto' keeps the choice of an enclosing
+  `ops.implementations`.
+  """
+  from gswinrmt_jax import ops
+
+  named = {name: config[f'{name}_impl'] for name in ops.CHOICES}
+  return ops.implementations(
+      **{name: None if impl == 'auto' else impl for name, impl in named.items()}
+  )
+
+
+def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:
+  """Returns the resolved config of a `config.json`, also of earlier versions.
+
+  Args:
+    fields: Content of the file.
+    where: Name of the file, for messages.
+
+  Raises:
+    UserError: If it is not a config, or not one that this version supports.
+  """
+  sections = {path.partition('.')[0] for path in FIELDS if '.' in path}
+  if not isinstance(fields, dict) or not all(
+      isinstance(fields.get(name, {}), dict) for name in sections
+  ):
+    raise UserError(f'{where} is not the recipe of a run')
+  for section, name in (('model', 'name'), ('data', 'name')):
+    if not isinstance(fields.get(section, {}).get(name), str):
+      raise UserError(
+          f'{where} is not the recipe of a run: it names no {section}'
+      )
+  # JSON has no tuples, and a model with a list as a field is not hashable.
+  fields = {**{name: {} for name in sections}, **_tuples(fields)}
+  for path, declared in FIELDS.items():
+    group, name = locate(fields, path)
+    group.setdefault(name, declared.default)
+  for path in _retired():
+    group, name = locate(fields, path)
+    group.pop(name, None)
+  try:
+    return resolve(ml_collections.ConfigDict(fields))
+  except UserError as error:
+    raise UserError(f'{where}: {error}') from error
+  except (ValueError, TypeError, AttributeError) as error:  # names of fields
+    raise UserError(f'{where} is not the recipe of a run: {error}') from error
+
+
+def _tuples(value):
+  if isinstance(value, Mapping):
+    return {name: _tuples(inner) for name, inner in value.items()}
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value
