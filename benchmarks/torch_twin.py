@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.ops import axial, positions, windows
+from gswinrmt_jax.ops import positions, windows
 
 # Finite, since a fused kernel may subtract it from itself.
 _MASKED = -1e4
@@ -274,11 +274,11 @@ class Attention(nn.Module):
       )
       turn = torch.from_numpy(np.exp(1j * angle))[:, :, None]
       if self.full:
-        pairs = [(axial.manhattan(height, width), None)]
+        pairs = [(positions.manhattan(height, width), None)]
       else:
         pairs = [
             (
-                np.abs(axial.offsets(extent)),
+                np.abs(positions.offsets(extent)),
                 windows.band_mask(
                     extent,
                     *windows.effective_window(extent, self.window, self.shift),

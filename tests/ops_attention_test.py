@@ -558,13 +558,15 @@ def test_implementations_agree_forward_and_backward(
 
 def test_offsets_are_query_minus_key():
   np.testing.assert_array_equal(
-      axial.offsets(3), [[0, -1, -2], [1, 0, -1], [2, 1, 0]]
+      positions.offsets(3), [[0, -1, -2], [1, 0, -1], [2, 1, 0]]
   )
 
 
 def test_times_distance_is_the_product_of_head_and_distance():
   scores = jnp.zeros((1, 1, 2, 2, 2))
-  table = axial.times_distance(jnp.array([2.0, -1.0]), axial.offsets(2), scores)
+  table = positions.times_distance(
+      jnp.array([2.0, -1.0]), positions.offsets(2), scores
+  )
   np.testing.assert_array_equal(
       table, [[[[[0, -2], [2, 0]], [[0, 1], [-1, 0]]]]]
   )
@@ -574,18 +576,18 @@ def test_bias_signed_absolute_and_none():
   scores = jnp.ones((1, 1, 1, 2, 2))
   slopes = jnp.array([3.0])
   np.testing.assert_array_equal(
-      axial.add_alibi(scores, slopes, False)[0, 0, 0], [[1, -2], [4, 1]]
+      positions.add_alibi(scores, slopes, False)[0, 0, 0], [[1, -2], [4, 1]]
   )
   np.testing.assert_array_equal(
-      axial.add_alibi(scores, slopes, True)[0, 0, 0], [[1, 4], [4, 1]]
+      positions.add_alibi(scores, slopes, True)[0, 0, 0], [[1, 4], [4, 1]]
   )
-  assert axial.add_alibi(scores, None, False) is scores
+  assert positions.add_alibi(scores, None, False) is scores
 
 
 def test_manhattan_by_hand():
   """Two rows of three, counted row by row, so token 3 is below token 0."""
   np.testing.assert_array_equal(
-      axial.manhattan(2, 3),
+      positions.manhattan(2, 3),
       [
           [0, 1, 2, 1, 2, 3],
           [1, 0, 1, 2, 1, 2],
@@ -619,7 +621,7 @@ def test_scores_weights_and_values_match_loops():
       None,
       None,
       weigh,
-      axial.manhattan(3, 5),
+      positions.manhattan(3, 5),
       scaled=False,
   )
   np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)

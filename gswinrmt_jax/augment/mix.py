@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Integer, PRNGKeyArray
 
-from gswinrmt_jax.ops import pairs
+from gswinrmt_jax.ops import image_pairs
 
 
 def smooth_targets(
@@ -154,4 +154,4 @@ def blend_with_partner(
     weight: Weight of the partner, broadcast against the values. For targets
       after MixToken, it is the box's share of the tokens.
   """
-  return values * (1.0 - weight) + pairs.partner(values) * weight
+  return values * (1.0 - weight) + image_pairs.partner(values) * weight

@@ -3,7 +3,7 @@
 In the order of the code, with the equations of the Gated-SwinRMT paper: SwiGLU
 of the values (8), rotation (4), the attention form (3, 7) in adaptive windows
 (9), local context enhancement LCE (6), gate G1 (5). The attention forms are in
-`ops`, LCE is in `layers`.
+`ops`.
 """
 
 import functools
@@ -17,7 +17,7 @@ import numpy as np
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.models.layers import Dense, local_enhancement
+from gswinrmt_jax.models.layers import Dense, DepthwiseConv
 from gswinrmt_jax.ops import padding, positions, windows
 
 _GATES = {'sigmoid': jax.nn.sigmoid, 'swish': jax.nn.silu}
@@ -28,7 +28,8 @@ class Attention(nn.Module):
 
       q, k, v1[, v2][, g] = x W_q, ...
       V = v1 or v1 * SiLU(v2)              eq. 8
-      O = norm?(A_h A_w V) + LCE(V)        A: eq. 3 or 7, LCE: eq. 6
+      O = norm?(A_h A_w V) + LCE(V)        A: eq. 3 or 7
+      LCE(V) = PWConv1x1(DWConv5x5(V))     eq. 6; or DWConv5x5(V)
       y = O W_o or (O * gate_fn(g)) W_o    eq. 5
 
   `score_fn` defines the weights `A`. In a full stage, a single `A` over all
@@ -68,9 +69,13 @@ class Attention(nn.Module):
       heads = out.reshape(*out.shape[:-1], arch.num_heads[self.stage], -1)
       out = ops.normalize_heads(heads).reshape(out.shape)
     if arch.lce != 'none':  # LCE, eq. 6.
-      out += local_enhancement(
-          value, extents, pointwise=arch.lce == 'pointwise', dtype=self.dtype
-      )
+      # Of the whole map: within windows, the convolution would read neighbours
+      # that the cyclic shift wrapped around.
+      local = DepthwiseConv(5, self.dtype, name='local')(value, extents)
+      if arch.lce == 'pointwise':
+        # Initialised as the 1x1 convolution that it is.
+        local = linear(start='uniform', name='local_point')(local)
+      out += local
     if arch.gate:  # G1, eq. 5.
       gate = _GATES[arch.gate_fn](linear(name='gate')(x))
       # Stored only if the caller asks for 'intermediates'.

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from gswinrmt_jax.models import layers, stem
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.block import Block
-from gswinrmt_jax.ops import padding, pairs, wide, wide_dtype
+from gswinrmt_jax.ops import image_pairs, padding, wide, wide_dtype
 
 # Weight of the dense logits relative to the class logits, as in RMT's release.
 _DENSE_SHARE = 0.5
@@ -93,7 +93,7 @@ class Backbone(nn.Module):
       blocks = Stage(arch, stage, self.dtype, self.remat)
       setattr(self, f'stage{stage + 1}', blocks)
     for index, width in enumerate(arch.widths[1:], start=1):
-      down = stem.Downsample(
+      down = layers.Downsample(
           width, arch.downsample, self.dtype, arch.linear_start
       )
       setattr(self, f'down{index}', down)
@@ -163,9 +163,9 @@ class Backbone(nn.Module):
       x: As in `__call__`.
       train: As in `__call__`.
       box: Tokens of the last map that each image takes from its partner. They
-        are swapped on the map after the stem (`ops.pairs.swap_inside`), where
-        each is a square of tokens. The dense logits are swapped back, to belong
-        to the image that they are listed under. None mixes nothing.
+        are swapped on the map after the stem, where each is a square of tokens
+        (see `ops.image_pairs`). The dense logits are swapped back, to belong to
+        the image that they are listed under. None mixes nothing.
 
     Returns:
       Class logits of the mixed image, and dense logits; in at least float32.
@@ -178,7 +178,7 @@ class Backbone(nn.Module):
     last = self._last_map(x, train, box)
     tokens = self.dense_head(last)
     if box is not None:
-      tokens = pairs.swap_inside(tokens, box)
+      tokens = image_pairs.swap_inside(tokens, box)
     return self._classify(last, train), tokens
 
   def _classify(self, x, train, extents=None):
@@ -230,7 +230,7 @@ class Backbone(nn.Module):
       side = 2 ** (self.arch.stages - 1)
       fine = box.repeat(side, axis=0).repeat(side, axis=1)
       # Where sizes were rounded up, the last squares extend beyond the map.
-      x = pairs.swap_inside(x, fine[: x.shape[1], : x.shape[2]])
+      x = image_pairs.swap_inside(x, fine[: x.shape[1], : x.shape[2]])
     maps, valid = {}, extents
     for stage in range(self.arch.stages):
       if stage:

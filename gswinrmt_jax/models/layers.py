@@ -1,4 +1,4 @@
-"""Linear layers, convolutions, local context enhancement (LCE) and norms.
+"""Linear layers, convolutions, downsampling between stages, norms.
 
 Parameters are float32; a layer computes in `dtype`. Flax's layers are not used
 where results would differ: its Dense sums the gradient of a bfloat16 bias in
@@ -131,35 +131,6 @@ class DepthwiseConv(nn.Module):
     return ops.add_bias(ops.depthwise_conv(x.astype(self.dtype), kernel), bias)
 
 
-def local_enhancement(
-    value: Float[Array, 'b h w c'],
-    extents: padding.Extents = None,
-    *,
-    pointwise: bool,
-    dtype: Dtype,
-) -> Float[Array, 'b h w c']:
-  """Applies local context enhancement (LCE; Gated-SwinRMT, eq. 6).
-
-      PWConv1x1(DWConv5x5(V)), or DWConv5x5(V)
-
-  The convolution reads the whole map: within windows, it would read neighbours
-  that the cyclic shift wrapped around. Call it in the compact method of a
-  module, which gets the layers 'local' and 'local_point'.
-
-  Args:
-    value: The values `V` of attention.
-    extents: Valid rows and columns, see `ops.padding`.
-    pointwise: Whether the 1x1 convolution follows.
-    dtype: Computation dtype.
-  """
-  local = DepthwiseConv(5, dtype, name='local')(value, extents)
-  if not pointwise:
-    return local
-  # Initialised as the 1x1 convolution that it is.
-  point = Dense(value.shape[-1], dtype, start='uniform', name='local_point')
-  return point(local)
-
-
 class LayerNorm(nn.Module):
   """LayerNorm over channels.
 
@@ -217,3 +188,61 @@ class BatchNorm(nn.Module):
   def _update(self, running, value):
     old = running.value
     running.value = self.momentum * old + (1 - self.momentum) * value
+
+
+class Downsample(nn.Module):
+  """Halves height and width between stages, rounded up.
+
+  'conv' is a 3x3 convolution of stride 2 and BN (RMT; Gated-SwinRMT, section
+  3.5). 'merge' is Swin's patch merging, LN and a linear map of each 2x2
+  neighbourhood; an odd size is zero-padded on the right or at the bottom:
+
+      y[i, j] = LN([x[2i, 2j], x[2i+1, 2j], x[2i, 2j+1], x[2i+1, 2j+1]]) W
+
+  Attributes:
+    features: Channels of the next stage.
+    kind: 'conv' or 'merge'.
+    dtype: Computation dtype.
+    start: Initialisation of the linear layer of 'merge', see `Dense`.
+  """
+
+  features: int
+  kind: str
+  dtype: Dtype
+  start: str = 'normal'
+
+  @nn.compact
+  def __call__(
+      self,
+      x: Float[Array, 'b h w c'],
+      extents: padding.Extents = None,
+      *,
+      train: bool,
+  ) -> Float[Array, 'b H W f']:
+    """Returns the input of the next stage; `train` is for BN."""
+    if self.kind == 'conv':
+      x = Conv3x3(self.features, 2, self.dtype, name='conv')(x, extents)
+      extents = padding.strided(extents, 2)
+      return BatchNorm(name='norm')(x, extents, train=train)
+    # Swin's weights order the channels of the neighbours down, then right.
+    x = cut_patches(padding.fill(x, extents), 2).swapaxes(3, 4)
+    x = LayerNorm(name='norm')(x.reshape(*x.shape[:3], -1))
+    linear = Dense(
+        self.features,
+        self.dtype,
+        use_bias=False,
+        start=self.start,
+        name='linear',
+    )
+    return linear(x)
+
+
+def cut_patches(
+    x: Float[Array, 'b h w c'], side: int
+) -> Float[Array, 'b H W {side} {side} c']:
+  """Cuts a map, zero-padded, into patches `[b, H, W, row, column, c]`."""
+  batch, height, width, channels = x.shape
+  x = jnp.pad(x, ((0, 0), (0, -height % side), (0, -width % side), (0, 0)))
+  rows, columns = x.shape[1] // side, x.shape[2] // side
+  x = x.reshape(batch, rows, side, columns, side, channels)
+  return x.swapaxes(2, 3)

@@ -1,18 +1,19 @@
 """The equations of the papers, numbered, as pure functions of arrays.
 
-    retention   Gated-SwinRMT, eq. 3; RMT, eq. 5, over all pairs of tokens
-    swat        Gated-SwinRMT, eq. 7
-    linear      RMT, eq. 2 to 4: retention without softmax
-    axial       attention along rows, then columns, or over all pairs
-    windows     shifted windows and their masks (Gated-SwinRMT, eq. 9; Swin)
-    positions   rotation (Gated-SwinRMT, eq. 4), decay (RMT, eq. 8), ALiBi
-    layers      linear layers, convolutions, norms, GELU
-    resampling  nearest, bilinear, adaptive average pooling
-    padding     images of several sizes in one batch
-    pairs       images mixed with their neighbours in the batch
+    retention         Gated-SwinRMT, eq. 3; RMT, eq. 5, over all pairs of tokens
+    swat              Gated-SwinRMT, eq. 7
+    linear_retention  RMT, eq. 2 to 4: retention without softmax
+    axial             attention along rows, then columns, or over all pairs
+    windows           shifted windows and masks (Gated-SwinRMT, eq. 9; Swin)
+    positions         rotation (Gated-SwinRMT, eq. 4), Manhattan distance,
+                      decay (RMT, eq. 8), ALiBi
+    layers            linear layers, convolutions, norms, GELU
+    resampling        nearest, bilinear, adaptive average pooling
+    padding           images of several sizes in one batch
+    image_pairs       images mixed with their neighbours in the batch
 
-Equations 5 (gate) and 8 (SwiGLU) are in `models.attention`, equation 6 (LCE) is
-in `models.layers`. All are plain `jnp`, differentiated by JAX.
+Equations 5 (gate), 6 (LCE) and 8 (SwiGLU) are in `models.attention`. All are
+plain `jnp`, differentiated by JAX.
 `gswinrmt_jax.fast` has faster implementations of some (see `ops.equation`).
 Inside `with ops.plain():`, only implementations that `ops.implementations`
 names are used. Importing the file of an attention form here makes it a
@@ -38,7 +39,7 @@ from gswinrmt_jax.ops.layers import (
     layer_norm,
     scale_channels,
 )
-from gswinrmt_jax.ops.linear import (
+from gswinrmt_jax.ops.linear_retention import (
     causal_retention,
     full_linear_retention,
     linear_retention,

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import equation, padding, windows
+from gswinrmt_jax.ops import equation, padding, positions, windows
 
 WIDTH, HEIGHT = 0, 1  # The passes, and their rows in every `[2, n]` table.
 
@@ -104,15 +104,19 @@ def axial_attention(
   """
   _check(query, key, value, window, shift)
   impl = equation.chosen('attention', impl)
-  _check_heads('log_decay', log_decay, (2, query.shape[3]))
+  heads = query.shape[3]
+  _check_heads('log_decay', log_decay, (2, heads))
+  _check_heads('slopes', slopes, (heads,))
   height, width = value.shape[1:3]
   scale = query.shape[-1] ** -0.5 if scaled else 1.0
 
   def weights(scores, axis, size, mask):
-    scores = add_alibi(scores * scale, slopes, absolute)
-    distance = np.abs(offsets(scores.shape[-1]))
+    scores = positions.add_alibi(scores * scale, slopes, absolute)
+    distance = np.abs(positions.offsets(scores.shape[-1]))
     rates = None if log_decay is None else log_decay[axis]
-    return weigh(scores, times_distance(rates, distance, scores), mask, size)
+    return weigh(
+        scores, positions.times_distance(rates, distance, scores), mask, size
+    )
 
   # Sizes, shifts and masks are in the order of the passes: (width, height).
   if extents is not None:  # Each image has its own windows.
@@ -183,7 +187,7 @@ def all_pairs_attention(
   tokens = (batch, height * width, heads, -1)
   q, k, v = (x.reshape(tokens).swapaxes(1, 2) for x in (query, key, value))
   scores = _scores(q, k) * (dim**-0.5 if scaled else 1.0)
-  decay = times_distance(log_decay, distance, scores)
+  decay = positions.times_distance(log_decay, distance, scores)
   mask = None if mask is None else jnp.asarray(mask)[None, None]
   if extents is not None:
     keys = padding.valid(extents, height, width).reshape(batch, 1, 1, -1)
@@ -231,44 +235,3 @@ def _check_heads(name, array, shape):
   """Raises ValueError for a wrong shape, which would broadcast silently."""
   if array is not None and array.shape != shape:
     raise ValueError(f'{name} must be of shape {shape}, not {array.shape}.')
-
-
-def offsets(length: int) -> np.ndarray:
-  """Returns signed distances `i - j` of query `i` and key `j`, `[i, j]`."""
-  position = np.arange(length)
-  return position[:, None] - position[None, :]
-
-
-def manhattan(height: int, width: int) -> np.ndarray:
-  """Returns `|row - ROW| + |column - COLUMN|` of all pairs, `[t, T]`."""
-  row, column = np.divmod(np.arange(height * width), width)
-  return sum(np.abs(p[:, None] - p[None, :]) for p in (row, column))
-
-
-def times_distance(
-    per_head: Float[Array, ' n'] | None,
-    distance: np.ndarray | Array,
-    scores: Array,
-) -> Float[Array, '*b n i j'] | None:
-  """Returns `per_head[n] * distance[i, j]`, to broadcast with `scores`."""
-  if per_head is None:
-    return None
-  per_head = per_head.astype(scores.dtype)[:, None, None]
-  distance = jnp.asarray(distance, scores.dtype)[..., None, :, :]
-  table = jnp.expand_dims(per_head, range(distance.ndim - 3)) * distance
-  return jnp.expand_dims(table, range(scores.ndim - table.ndim))
-
-
-def add_alibi(
-    scores: Float[Array, '*b n i j'],
-    slopes: Float[Array, ' n'] | None,
-    absolute: bool,
-) -> Float[Array, '*b n i j']:
-  """Adds the ALiBi bias `slope_n (i - j)`, or `slope_n |i - j|`."""
-  if slopes is None:
-    return scores
-  _check_heads('slopes', slopes, scores.shape[-3:-2])
-  distance = offsets(scores.shape[-1])
-  if absolute:
-    distance = np.abs(distance)
-  return scores + times_distance(slopes, distance, scores)

@@ -1,4 +1,4 @@
-"""Position information: rotary embedding, decay rates, ALiBi slopes."""
+"""Position information: rotation, distances, decay rates, ALiBi."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -109,6 +109,32 @@ def _pairs(head_dim):
   return head_dim // 2
 
 
+def offsets(length: int) -> np.ndarray:
+  """Returns signed distances `i - j` of query `i` and key `j`, `[i, j]`."""
+  position = np.arange(length)
+  return position[:, None] - position[None, :]
+
+
+def manhattan(height: int, width: int) -> np.ndarray:
+  """Returns `|row - ROW| + |column - COLUMN|` of all pairs, `[t, T]`."""
+  row, column = np.divmod(np.arange(height * width), width)
+  return sum(np.abs(p[:, None] - p[None, :]) for p in (row, column))
+
+
+def times_distance(
+    per_head: Float[Array, ' n'] | None,
+    distance: np.ndarray | Array,
+    scores: Array,
+) -> Float[Array, '*b n i j'] | None:
+  """Returns `per_head[n] * distance[i, j]`, to broadcast with `scores`."""
+  if per_head is None:
+    return None
+  per_head = per_head.astype(scores.dtype)[:, None, None]
+  distance = jnp.asarray(distance, scores.dtype)[..., None, :, :]
+  table = jnp.expand_dims(per_head, range(distance.ndim - 3)) * distance
+  return jnp.expand_dims(table, range(scores.ndim - table.ndim))
+
+
 def decay_rates(num_heads: int, decay_range: float) -> np.ndarray:
   """Returns RMT's decays `gamma_n = 1 - 2 ** (-2 - r n / N)`, n = 0 ... N - 1.
 
@@ -146,3 +172,17 @@ def balanced_slopes(num_heads: int) -> np.ndarray:
   slopes[: 2 * len(power) : 2] = -power
   slopes[1 : 2 * len(power) : 2] = power
   return slopes
+
+
+def add_alibi(
+    scores: Float[Array, '*b n i j'],
+    slopes: Float[Array, ' n'] | None,
+    absolute: bool,
+) -> Float[Array, '*b n i j']:
+  """Adds the ALiBi bias `slope_n (i - j)`, or `slope_n |i - j|`."""
+  if slopes is None:
+    return scores
+  distance = offsets(scores.shape[-1])
+  if absolute:
+    distance = np.abs(distance)
+  return scores + times_distance(slopes, distance, scores)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.ops import axial, padding
+from gswinrmt_jax.ops import axial, padding, positions
 from gswinrmt_jax.ops.equation import equation
 
 
@@ -118,7 +118,7 @@ def full_retention(
   Raises:
     ValueError: If a shape is wrong.
   """
-  distance = axial.manhattan(*query.shape[1:3])
+  distance = positions.manhattan(*query.shape[1:3])
   return axial.all_pairs_attention(
       query, key, value, log_decay, extents, _weigh, distance, scaled=scaled
   )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import axial, padding
+from gswinrmt_jax.ops import axial, padding, positions
 from gswinrmt_jax.ops.equation import equation
 from gswinrmt_jax.ops.layers import layer_norm
 
@@ -78,7 +78,7 @@ def full_linear_retention(
 
   Arguments, result and errors are those of `ops.full_retention`.
   """
-  distance = axial.manhattan(*query.shape[1:3])
+  distance = positions.manhattan(*query.shape[1:3])
   return axial.all_pairs_attention(
       query, key, value, log_decay, extents, _weigh, distance, scaled=scaled
   )
@@ -103,7 +103,7 @@ def causal_retention(
   are those of `ops.full_retention`; `query` and `key` are rotated by `t`.
   """
   _, height, width, _, _ = query.shape
-  earlier = distance = axial.offsets(height * width)
+  earlier = distance = positions.offsets(height * width)
   if extents is not None:  # `t` counts valid tokens only.
     row, column = np.divmod(np.arange(height * width), width)
     place = row[None] * extents[:, 1:] + column[None]

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.ops import pairs
+from gswinrmt_jax.ops import image_pairs
 
 
 def _order(count):
@@ -14,7 +14,7 @@ def _order(count):
 @pytest.mark.parametrize('count', [1, 4, 7])
 def test_partner_is_the_neighbour(count):
   rows = jnp.arange(count, dtype=jnp.float32)[:, None] + jnp.array([[0, 0.5]])
-  np.testing.assert_array_equal(pairs.partner(rows), rows[_order(count)])
+  np.testing.assert_array_equal(image_pairs.partner(rows), rows[_order(count)])
 
 
 @pytest.mark.parametrize('count', [4, 5])
@@ -22,9 +22,11 @@ def test_inside_of_the_box_is_the_partners(count):
   rng = np.random.default_rng(0)
   x = rng.normal(size=(count, 2, 3, 7)).astype(np.float32)
   box = np.array([[False, True, True], [False, False, True]])
-  mixed = pairs.swap_inside(jnp.asarray(x), jnp.asarray(box))
+  mixed = image_pairs.swap_inside(jnp.asarray(x), jnp.asarray(box))
   for i, row, column in np.ndindex(count, 2, 3):
     source = _order(count)[i] if box[row, column] else i
     np.testing.assert_array_equal(mixed[i, row, column], x[source, row, column])
   # Swapping the same box again restores everything.
-  np.testing.assert_array_equal(pairs.swap_inside(mixed, jnp.asarray(box)), x)
+  np.testing.assert_array_equal(
+      image_pairs.swap_inside(mixed, jnp.asarray(box)), x
+  )
