@@ -174,7 +174,7 @@ def test_bad_split_is_one_line(split, root):
 
 
 def test_missing_data_are_named(tmp_path):
-  assert not datasets.is_prepared('cifar10', str(tmp_path))
+  assert sources.open_newest('cifar10', str(tmp_path)) is None
   with pytest.raises(UserError) as caught:
     datasets.load('cifar10', 'train', str(tmp_path))
   assert f'cifar10 is not prepared in {tmp_path}' in str(caught.value)
