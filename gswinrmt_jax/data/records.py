@@ -94,8 +94,8 @@ class Decoded:
   ) -> Batch:
     """Returns a batch, whose random crops depend only on seed and positions.
 
-    Only random crops need `positions`, those of the rows in the training
-    stream. Thereby a record is cropped differently each time.
+    Random crops need `positions`, the position of each row in the training
+    stream, so that a record is cropped differently each time.
 
     Returns:
       'image' uint8 [b h w 3], 'label' int32 [b] and, with random crops, 'box'
