@@ -1,7 +1,6 @@
 """Looks up data sets by name: their properties and records."""
 
 import dataclasses
-import difflib
 import math
 
 from gswinrmt_jax.data import (
@@ -13,7 +12,7 @@ from gswinrmt_jax.data import (
     segmentation,
     sources,
 )
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import did_you_mean, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,10 +223,7 @@ def _unknown(name, data_dir):
         f'`gswinrmt prepare {name}{images}`'
     )
   own = sources.names(data_dir)
-  near = difflib.get_close_matches(name, [*NAMES, *own], n=1)
-  hint = f'; did you mean {near[0]}?' if near else ''
-  there = ', '.join(own) or 'none'
   return UserError(
-      f'unknown data set {name!r}{hint} (built in: {", ".join(NAMES)}; in '
-      f'{root}: {there})'
+      f'unknown data set {name!r}{did_you_mean(name, [*NAMES, *own])}; built '
+      f'in: {", ".join(NAMES)}; in {root}: {", ".join(own) or "none"}'
   )
