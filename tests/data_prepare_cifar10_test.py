@@ -18,7 +18,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums
 from tensorflow_datasets.image_classification import cifar
 
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data import datasets, sources
 from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.errors import UserError
 
@@ -123,7 +123,7 @@ def test_half_written_data_set_is_named(lost, tmp_path):
   root = str(tmp_path / 'tfds')
   for call in (
       cifar10.prepare,
-      lambda root: datasets.is_prepared('cifar10', root),
+      lambda root: sources.open_newest('cifar10', root),
   ):
     with pytest.raises(UserError) as caught:
       call(root)
@@ -152,7 +152,7 @@ def test_data_set_that_only_tensorflow_reads_is_named(tmp_path):
   for shard in final.glob('*.array_record-*'):
     shard.rename(str(shard).replace('array_record', 'tfrecord'))
   with pytest.raises(UserError, match='tfrecord files, which only TensorFlow'):
-    datasets.is_prepared('cifar10', str(tmp_path / 'tfds'))
+    sources.open_newest('cifar10', str(tmp_path / 'tfds'))
 
 
 def test_unwritable_directory(tmp_path):
@@ -218,7 +218,7 @@ def test_download_is_verified_and_leaves_only_the_data_set(served, tmp_path):
   served(hashlib.sha256(content).hexdigest(), len(content))
   cifar10.prepare(str(tmp_path / 'tfds'))
   assert os.listdir(tmp_path / 'tfds') == ['cifar10']
-  assert datasets.is_prepared('cifar10', str(tmp_path / 'tfds'))
+  assert sources.open_newest('cifar10', str(tmp_path / 'tfds'))
 
 
 def test_download_with_another_checksum_is_refused(served, tmp_path):

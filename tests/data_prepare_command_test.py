@@ -40,7 +40,7 @@ def test_cifar10_from_an_archive_into_a_directory(
   root = tmp_path / 'data'
   assert run('cifar10', '--archive', str(archive), '--dir', str(root)) == 0
   assert f'cifar10: prepared {root}/cifar10/' in capsys.readouterr().out
-  assert datasets.is_prepared('cifar10', str(root))
+  assert sources.open_newest('cifar10', str(root))
   monkeypatch.setenv('TFDS_DATA_DIR', str(root))
   assert run('cifar10') == 0
   assert 'already prepared' in capsys.readouterr().out

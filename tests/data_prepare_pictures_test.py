@@ -176,6 +176,7 @@ def test_names_that_will_do(name):
         ('birds\n', 'lower-case letters'),
         ('cifar10', 'is taken'),
         ('digits', 'is taken'),
+        ('digit_masks', 'is taken'),
         ('imagenet', 'is taken'),
     ],
 )

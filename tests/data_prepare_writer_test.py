@@ -327,10 +327,16 @@ def test_where_data_sets_are(monkeypatch, tmp_path):
   assert sources.data_root('~/y') == pathlib.Path('/home/x/y')
 
 
-def test_what_to_type():
-  assert sources.command('cifar10') == 'gswinrmt prepare cifar10'
-  assert sources.command('imagenet') == 'gswinrmt prepare imagenet'
-  assert sources.command('birds') == 'gswinrmt prepare folder birds'
+def test_what_to_type(tmp_path):
+  for name, typed in (
+      ('cifar10', 'cifar10'),
+      ('imagenet', 'imagenet'),
+      ('birds', 'folder birds'),
+  ):
+    folder = tmp_path / name / '1.0.0'
+    folder.mkdir(parents=True)
+    with pytest.raises(UserError, match=f'`gswinrmt prepare {typed}`$'):
+      sources.open_version(folder)
 
 
 @pytest.mark.parametrize(
@@ -426,8 +432,14 @@ def test_digest_is_of_every_byte():
 
 
 def _inspect(root, names, jobs):
+  """Returns the findings, or the problem, of each image in order."""
   wanted = [ImageFile(name, 0) for name in names]
-  return list(inspection.inspect_all(root, wanted, jobs))
+  collection = Collection(root, ('a', 'b'), {'train': wanted})
+  table, problems = inspection.inspect_all('pets', collection, jobs)
+  rows = iter(table.tolist())
+  found = [problems.get(name) or next(rows) for name in names]
+  assert not list(rows)
+  return found
 
 
 def test_several_threads_find_the_same_in_order(tmp_path):

@@ -1,6 +1,6 @@
 """Batches of records, in an order that depends only on seed and step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import contextlib
 import itertools
 
@@ -9,8 +9,7 @@ import numpy as np
 from gswinrmt_jax.data import parallel, segmentation
 from gswinrmt_jax.data.records import Arrays, Batch, Records, Rows
 
-# Sources of batches.
-Stream = Records | Rows | segmentation.Decoded
+Stream = Records | Rows | segmentation.Decoded  # sources of batches
 
 _PART = 64  # images that a thread decodes at a time
 _STEPS = 10**12  # more than any run has
@@ -73,15 +72,13 @@ def train_batches(
     return {**records.gather(rows, *drawn), 'row': rows}
 
   steps = range(start_step, _STEPS)
-  if isinstance(records, (Arrays, Rows)):
-    return (gather(step, slice(None)) for step in steps)
   if records.workers:
     return parallel.in_processes(
         lambda index: gather(steps[index], slice(None)),
         len(steps),
         records.workers,
     )
-  return _in_threads(gather, steps, len(places))
+  return _batches(records, gather, steps, len(places))
 
 
 def eval_batches(
@@ -96,10 +93,7 @@ def eval_batches(
   weighted by the mask count each record once. Images are decoded in threads:
   starting processes for each pass takes longer than most passes.
 
-  Args:
-    records: The records, n of them.
-    batch_size: Records in a batch, padding included.
-    share: Part of each batch to read, as in `train_batches`.
+  The arguments are those of `train_batches`.
 
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b]. With
@@ -122,29 +116,32 @@ def eval_batches(
     return {**_padded(batch, len(positions)), 'mask': mask}
 
   steps = range(-(-count // batch_size))
-  if isinstance(records, (Arrays, Rows)):
-    return (gather(step, slice(None)) for step in steps)
-  return _in_threads(gather, steps, len(places))
+  return _batches(records, gather, steps, len(places))
 
 
 def _padded(batch: Batch, size: int) -> Batch:
   """Returns the batch, padded with black images to `size` records."""
-  missing = size - len(batch['label'])
-  if not missing:
+  count = len(batch['label'])
+  if count == size:
     return batch
   padded = {
-      name: np.pad(array, ((0, missing),) + ((0, 0),) * (array.ndim - 1))
+      name: np.pad(array, [(0, size - count)] + [(0, 0)] * (array.ndim - 1))
       for name, array in batch.items()
   }
   if 'extents' in padded:  # A mean over no pixels would not be a number.
-    padded['extents'][-missing:] = padded['image'].shape[1:3]
+    padded['extents'][count:] = padded['image'].shape[1:3]
   return padded
 
 
-def _in_threads(
-    gather: Callable[[int, slice], Batch], steps: range, size: int
-) -> Iterator[Batch]:
-  """Yields the batches of all steps; decodes the parts of each in parallel."""
+def _batches(records, gather, steps, size):
+  """Yields the batches of all steps; decodes the parts of each in threads.
+
+  `gather(step, part)` returns a slice of a batch, which has `size` records.
+  """
+  if isinstance(records, (Arrays, Rows)):
+    for step in steps:
+      yield gather(step, slice(None))
+    return
   parts = [slice(start, start + _PART) for start in range(0, size, _PART)]
 
   def read(index):

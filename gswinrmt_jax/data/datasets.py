@@ -1,7 +1,6 @@
 """Looks up data sets by name: their properties and records."""
 
 import dataclasses
-import difflib
 import math
 
 from gswinrmt_jax.data import (
@@ -13,7 +12,7 @@ from gswinrmt_jax.data import (
     segmentation,
     sources,
 )
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import did_you_mean, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +73,13 @@ _BUILT_IN = {
     ),
 }
 NAMES = tuple(_BUILT_IN)
+_SHIPPED = {'digits': digits.read, 'digit_masks': digits.read_masks}
+_NEEDS = {
+    'classification': 'one class for each image (gswinrmt prepare folder NAME)',
+    'segmentation': (
+        'images with label images (gswinrmt prepare segmentation NAME)'
+    ),
+}
 
 
 def info(name: str, data_dir: str = '') -> Info:
@@ -81,7 +87,8 @@ def info(name: str, data_dir: str = '') -> Info:
 
   Args:
     name: One of `NAMES`, or a data set prepared in `data_dir`.
-    data_dir: As in `load`.
+    data_dir: TFDS data directory; empty for TFDS_DATA_DIR or, without that,
+      TFDS's default.
 
   Raises:
     UserError: If there is no such data set; the message lists all names.
@@ -111,25 +118,21 @@ def load(
     storage: str = 'memory',
     workers: int = 0,
 ) -> records.Records:
-  """Returns a split of a prepared data set as images of one size.
+  """Returns a split of a data set, in its own order, as images of one size.
 
   Args:
     name: As in `info`.
     split: Split or TFDS slice, such as 'train[:45000]'; for digits only train,
       val or test.
-    data_dir: TFDS data directory; empty for TFDS_DATA_DIR or, without that,
-      TFDS's default. Digits need none.
+    data_dir: As in `info`.
     image_size: Height and width in pixels to resize images to; None keeps the
       stored size, which must be the same for all.
     crop: Side of the centre crop / side of the resized image, as in
-      `pictures.fit`; or a random crop, drawn each time, which needs the storage
-      'decode' and an image size.
+      `pictures.fit`; or a random crop, which needs the storage 'decode' and an
+      image size.
     storage: 'memory' or 'disk', which decode once, or 'decode'. The images are
       the same. 'disk' keeps digits in memory.
     workers: Decoding processes if storage is 'decode'; 0 for threads.
-
-  Returns:
-    The records, in the data set's own order.
 
   Raises:
     UserError: If the name or split is unknown, or the data are missing, half
@@ -153,60 +156,40 @@ def load_segmentation(
     crop: segmentation.Crop | None = None,
     workers: int = 0,
 ) -> segmentation.Decoded:
-  """Returns a split of a segmentation data set.
+  """Returns a split of a segmentation data set; see `load` for the rest.
 
   Args:
     name: As in `info`.
     split: As in `load`.
-    data_dir: As in `load`.
+    data_dir: As in `info`.
     image_size: Maximum long side and maximum short side in pixels. Images are
       resized to fit, keeping their aspect ratio; None keeps their size.
-    crop: Random crop that training draws of each image, each time; None for
-      evaluation on whole images.
+    crop: Random crop for training; None for evaluation on whole images.
     workers: Processes that decode training batches; 0 for threads.
-
-  Returns:
-    The records, in the data set's own order.
-
-  Raises:
-    UserError: As in `load`, or if the data set is for classification.
   """
-  if name == 'digit_masks':
-    source = sources.ArraySource(*digits.read_masks(split))
-    return segmentation.Decoded(source, image_size, crop, workers)
-  builder = _open(name, data_dir) if name not in NAMES else None
-  if builder is None or sources.task(builder) != 'segmentation':
-    raise UserError(
-        f'{name} is a data set for classification: segmentation needs images '
-        'with label images (gswinrmt prepare segmentation NAME)'
-    )
-  source = sources.SegmentationSource(builder, split)
+  source = open_source(name, split, data_dir, 'segmentation')
   return segmentation.Decoded(source, image_size, crop, workers)
 
 
-def open_source(name: str, split: str, data_dir: str = '') -> sources.Source:
+def open_source(
+    name: str, split: str, data_dir: str = '', task: str = 'classification'
+) -> sources.Source:
   """Returns the stored records of a split; arguments as in `load`.
 
   Raises:
-    UserError: As in `load`.
+    UserError: As in `load`, or if the data set is for another task.
   """
-  if name == 'digits':
-    return sources.ArraySource(*digits.read(split))
-  builder = _open(name, data_dir) if name != 'digit_masks' else None
-  if builder is None or sources.task(builder) == 'segmentation':
+  builder = None if name in _SHIPPED else _open(name, data_dir)
+  found = sources.task(builder) if builder else _BUILT_IN[name].task
+  if found != task:
     raise UserError(
-        f'{name} is a data set for segmentation: classification needs one '
-        'class for each image (gswinrmt prepare folder NAME)'
+        f'{name} is a data set for {found}: {task} needs {_NEEDS[task]}'
     )
+  if not builder:
+    return sources.ArraySource(*_SHIPPED[name](split))
+  if task == 'segmentation':
+    return sources.SegmentationSource(builder, split)
   return sources.TfdsSource(builder, split)
-
-
-def is_prepared(name: str, data_dir: str = '') -> bool:
-  """Returns whether `load` finds the data; raises UserError if half written."""
-  return (
-      name in ('digits', 'digit_masks')
-      or sources.open_newest(name, data_dir) is not None
-  )
 
 
 def ensure(name: str, data_dir: str = '') -> None:
@@ -215,7 +198,7 @@ def ensure(name: str, data_dir: str = '') -> None:
   Raises:
     UserError: If the data set is missing and cannot be prepared.
   """
-  if is_prepared(name, data_dir):
+  if name in _SHIPPED or sources.open_newest(name, data_dir) is not None:
     return
   if name != 'cifar10':
     raise _unknown(name, data_dir)
@@ -231,19 +214,16 @@ def _open(name, data_dir):
   return builder
 
 
-def _unknown(name: str, data_dir: str) -> UserError:
+def _unknown(name, data_dir):
   root = sources.data_root(data_dir)
-  if name in ('cifar10', 'imagenet', 'mini_imagenet'):
+  if name in sources.PREPARED_BY_NAME:
     images = '' if name == 'cifar10' else ' --images DIR'
     return UserError(
         f'{name} is not prepared in {root}; run '
-        f'`{sources.command(name)}{images}`'
+        f'`gswinrmt prepare {name}{images}`'
     )
   own = sources.names(data_dir)
-  near = difflib.get_close_matches(name, [*NAMES, *own], n=1)
-  hint = f'; did you mean {near[0]}?' if near else ''
-  there = ', '.join(own) or 'none'
   return UserError(
-      f'unknown data set {name!r}{hint} (built in: {", ".join(NAMES)}; in '
-      f'{root}: {there})'
+      f'unknown data set {name!r}{did_you_mean(name, [*NAMES, *own])}; built '
+      f'in: {", ".join(NAMES)}; in {root}: {", ".join(own) or "none"}'
   )

@@ -57,17 +57,16 @@ def load(decoded: Decoded) -> Arrays:
 
 def _name(decoded):
   """Returns the name of the cache: a readable part and a hash."""
-  size = decoded.size or decoded.image_shape[:2]
+  height, width, _ = decoded.image_shape
   depends_on = (
       _VERSION,
       PIL.__version__,  # Its decoders and resampling kernels may change.
       decoded.source.fingerprint(),
-      size,
+      (height, width),
       decoded.crop,
   )
   digest = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:16]
   split = ''.join(c if c.isalnum() else '-' for c in decoded.source.split)
-  height, width = size
   return f'{split}_{height}x{width}_crop{decoded.crop:.4g}_{digest}'
 
 
@@ -84,7 +83,6 @@ def _first_writable(places):
 
 
 def _write(folder, decoded):
-  """Writes a cache atomically."""
   shape = (len(decoded), *decoded.image_shape)
   size = int(np.prod(shape))
   if size > shutil.disk_usage(folder.parent).free:

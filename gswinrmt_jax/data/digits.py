@@ -27,19 +27,10 @@ _REPEAT = 4  # 8 x 8 pixels become 32 x 32, the size the models are made for.
 
 
 def read_masks(split: str) -> tuple[np.ndarray, np.ndarray]:
-  """Returns one split as images and the class of each pixel.
+  """Returns images as `read` does, and the classes of pixels, uint8 [n 32 32].
 
   Pixels with ink of at least 8 of 16 have the class of the digit. Pixels
   without ink are background, 10. The others have no class, 255.
-
-  Args:
-    split: One of `SPLITS`.
-
-  Returns:
-    uint8 images [n 32 32 3] and labels [n 32 32].
-
-  Raises:
-    UserError: If there is no such split.
   """
   image, label = read(split)
   ink = image[..., 0]
@@ -48,16 +39,10 @@ def read_masks(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read(split: str) -> tuple[np.ndarray, np.ndarray]:
-  """Returns one split as images and labels.
+  """Returns uint8 images [n 32 32 3] and int32 labels [n] of a split.
 
   Each pixel v of 0..16 becomes a 4 x 4 block of round(255 v / 16) in three
   equal channels.
-
-  Args:
-    split: One of `SPLITS`.
-
-  Returns:
-    uint8 images [n 32 32 3] and int32 labels [n].
 
   Raises:
     UserError: If there is no such split.

@@ -19,11 +19,11 @@ def classes() -> tuple[str, ...]:
   of its synset: 'tench' for 'tench, Tinca tinca'. If two synsets share that
   name (crane, maillot), the identifier is appended.
   """
-  firsts = [names.partition(',')[0] for _, names in _synsets()]
-  count = Counter(firsts)
+  firsts = [(names.split(',')[0], wnid) for wnid, names in _synsets()]
+  count = Counter(first for first, _ in firsts)
   return tuple(
-      first if count[first] == 1 else f'{first} ({identifier})'
-      for first, identifier in zip(firsts, wnids(), strict=True)
+      first if count[first] == 1 else f'{first} ({wnid})'
+      for first, wnid in firsts
   )
 
 

@@ -12,10 +12,8 @@ def palette(num_classes: int) -> np.ndarray:
   highest bit of each channel down. No class is black.
   """
   bits = np.arange(1, num_classes + 1)[:, None] >> np.arange(3 * _LEVELS) & 1
-  levels = (
-      bits.reshape(num_classes, _LEVELS, 3) << (7 - np.arange(_LEVELS))[:, None]
-  )
-  return levels.sum(1).astype(np.uint8)
+  weights = 2 ** (7 - np.arange(_LEVELS))
+  return (weights @ bits.reshape(-1, _LEVELS, 3)).astype(np.uint8)
 
 
 def overlay(

@@ -58,7 +58,7 @@ def write(
       over the whole image and m classes per cell.
     name: Name of the data set.
     split: Split or slice, as in `config.data.train_split`.
-    data_dir: The TFDS data directory, as in `datasets.load`.
+    data_dir: As in `datasets.info`.
 
   Raises:
     UserError: If the folder exists, or a map is invalid; the message then names
@@ -101,10 +101,10 @@ def open_maps(
     score = np.load(folder / _SCORE, mmap_mode='r')
   except (OSError, ValueError, EOFError) as error:
     raise UserError(f'{folder} has no label maps: {error}') from error
+  meta = meta if isinstance(meta, dict) else {}
   expected = _expected(name, split, data_dir)
   for field, wanted in expected.items():
-    found = meta.get(field) if isinstance(meta, dict) else None
-    if found != wanted:
+    if (found := meta.get(field)) != wanted:
       raise UserError(
           f'the label maps in {folder} are not for {name} {split!r}: '
           f'{field} is {found!r} there and {wanted!r} here'

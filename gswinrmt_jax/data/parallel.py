@@ -1,12 +1,13 @@
-"""Threads and worker processes that decode ahead of the reader."""
+"""Threads and worker processes that read ahead, and their progress bar."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
 import gc
 import multiprocessing
 import os
 import signal
 import threading
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +24,15 @@ def cores() -> int:
   return os.cpu_count() or 1
 
 
+def with_bar(
+    items: Iterable[_T], title: str, count: int, unit: str = 'img', **how: Any
+) -> Iterable[_T]:
+  """Wraps items in a progress bar of tqdm if there is a terminal."""
+  import tqdm
+
+  return tqdm.tqdm(items, title, count, unit=unit, disable=None, **how)
+
+
 def in_threads(
     read: Callable[[int], _T], count: int, threads: int | None = None
 ) -> Iterator[_T]:
@@ -34,13 +44,10 @@ def in_threads(
 
   threads = threads or cores()
   dataset = grain.MapDataset.range(count).map(read)
-  iterator = iter(
-      dataset.to_iter_dataset(grain.ReadOptions(threads, AHEAD * threads))
-  )
-  try:
+  options = grain.ReadOptions(threads, AHEAD * threads)
+  iterator = iter(dataset.to_iter_dataset(options))
+  with contextlib.closing(iterator):
     yield from iterator
-  finally:
-    iterator.close()
 
 
 def in_processes(

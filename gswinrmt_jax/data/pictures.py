@@ -130,15 +130,15 @@ class LabelCoding:
     """
     classes = self._table[np.clip(values, -1, 256)]
     unknown = classes == _UNKNOWN
-    if not unknown.any():
-      return classes
-    first = int(self.zero_is_void)
-    none = np.flatnonzero(self._table == VOID)
-    raise ValueError(
-        f'has the value {values[unknown][0]}: classes are {first} to '
-        f'{first + self.num_classes - 1}; no class is '
-        f'{" or ".join(map(str, none))}'
-    )
+    if unknown.any():
+      first = int(self.zero_is_void)
+      none = np.flatnonzero(self._table == VOID)
+      raise ValueError(
+          f'has the value {values[unknown][0]}: classes are {first} to '
+          f'{first + self.num_classes - 1}; no class is '
+          f'{" or ".join(map(str, none))}'
+      )
+    return classes
 
   @functools.cached_property
   def _table(self):
@@ -146,16 +146,14 @@ class LabelCoding:
     first = int(self.zero_is_void)
     table = np.full(257, _UNKNOWN, np.uint8)
     table[first : first + self.num_classes] = np.arange(self.num_classes)
-    table[:first] = VOID
-    table[[VOID] if self.void is None else [VOID, self.void]] = VOID
+    table[:first] = table[VOID] = VOID
+    if self.void is not None:
+      table[self.void] = VOID
     return table
 
 
 def open_label(encoded: bytes, coding: LabelCoding) -> np.ndarray:
-  """Decodes a label image to the classes of its pixels.
-
-  Returns:
-    uint8 `[h w]`, `VOID` where there is none.
+  """Decodes a label image, as `LabelCoding.decode` does its values.
 
   Raises:
     ValueError: If it cannot be used; the message reads 'is empty' or similar.
@@ -179,10 +177,10 @@ def _open(
   """Decodes an image; returns `convert(image)` and how it is stored."""
   if not encoded:
     raise ValueError('is empty')
+  most = PIL.Image.MAX_IMAGE_PIXELS
   try:
     with PIL.Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
       # Pillow only warns here, and refuses at twice as many pixels.
-      most = PIL.Image.MAX_IMAGE_PIXELS
       if most and image.width * image.height > most:
         raise PIL.Image.DecompressionBombError
       image.load()
@@ -198,7 +196,6 @@ def _open(
       PIL.Image.DecompressionBombWarning,
       PIL.Image.DecompressionBombError,
   ) as error:
-    most = PIL.Image.MAX_IMAGE_PIXELS
     raise ValueError(f'has more than {most:,} pixels') from error
   except Exception as error:  # Decoders raise many types.
     reason = ' '.join(str(error).split()) or type(error).__name__
@@ -249,9 +246,8 @@ def fit(
   if not crop:
     return np.asarray(image.resize((width, height), _BICUBIC))
   image = _not_too_thin(image)
-  covered = round(width / crop), round(height / crop)
+  across, down = round(width / crop), round(height / crop)
   # In integers, rounded down, as in torchvision.
-  across, down = covered
   if across * image.height >= down * image.width:
     resized = across, max(down, across * image.height // image.width)
   else:
@@ -259,8 +255,7 @@ def fit(
   image = image.resize(resized, _BICUBIC)
   left = round((image.width - width) / 2)
   top = round((image.height - height) / 2)
-  box = (left, top, left + width, top + height)
-  return np.asarray(image.crop(box))
+  return np.asarray(image.crop((left, top, left + width, top + height)))
 
 
 def draw_box(

@@ -66,8 +66,7 @@ class Decoded:
     source: The records as they are stored.
     size: Height and width in pixels to resize images to; None keeps the stored
       size, which must be the same for all.
-    crop: Share of the resized image's side to keep, as in `pictures.fit`, or a
-      `RandomCrop`, which needs a size.
+    crop: As in `pictures.fit`, or a `RandomCrop`, which needs a size.
     workers: Decoding processes; 0 for threads of this process.
     image_shape: Height, width and channels of an image.
   """
@@ -95,11 +94,8 @@ class Decoded:
   ) -> Batch:
     """Returns a batch, whose random crops depend only on seed and positions.
 
-    Args:
-      rows: Indices of the records.
-      seed: Seed of the random crops.
-      positions: For random crops, the position of each row in the training
-        stream, so that a record is cropped differently each time.
+    Random crops need `positions`, the position of each row in the training
+    stream, so that a record is cropped differently each time.
 
     Returns:
       'image' uint8 [b h w 3], 'label' int32 [b] and, with random crops, 'box'
@@ -109,14 +105,16 @@ class Decoded:
       UserError: If a record cannot be decoded, or has another size than the
         first; the message names it.
     """
-    image = np.empty((len(rows), *self.image_shape), np.uint8)
-    label = np.empty(len(rows), np.int32)
-    box = np.empty((len(rows), 4), np.float32)
-    drawn = isinstance(self.crop, pictures.RandomCrop)
-    for index, (picture, number) in enumerate(self.source.read(rows)):
-      if drawn:
+    batch = {
+        'image': np.empty((len(rows), *self.image_shape), np.uint8),
+        'label': np.empty(len(rows), np.int32),
+    }
+    if isinstance(self.crop, pictures.RandomCrop):
+      batch['box'] = np.empty((len(rows), 4), np.float32)
+    for index, (picture, label) in enumerate(self.source.read(rows)):
+      if 'box' in batch:
         rng = generator(seed, positions[index])
-        fitted, box[index] = pictures.random_crop(
+        fitted, batch['box'][index] = pictures.random_crop(
             picture, self.size, self.crop, rng
         )
       elif self.size:
@@ -130,9 +128,8 @@ class Decoded:
             f'{fitted.shape[0]} pixels, the first {width} x {height}: set '
             'config.data.image_size'
         )
-      image[index], label[index] = fitted, number
-    batch = {'image': image, 'label': label}
-    return {**batch, 'box': box} if drawn else batch
+      batch['image'][index], batch['label'][index] = fitted, label
+    return batch
 
 
 Records = Arrays | Decoded
@@ -149,7 +146,7 @@ def to_memory(records: Decoded) -> Arrays:
   """Decodes all records once, into memory.
 
   Raises:
-    UserError: If one cannot be decoded, sizes differ, or memory is too small.
+    UserError: As in `decode_all`, or if memory is too small.
   """
   shape = (len(records), *records.image_shape)
   size = int(np.prod(shape))
@@ -179,13 +176,12 @@ def decode_all(records: Decoded) -> Iterator[Batch]:
   Raises:
     UserError: If a record cannot be decoded, or sizes differ.
   """
-  import tqdm
-
   rows = range(len(records))
   chunks = [rows[start : start + _CHUNK] for start in rows[::_CHUNK]]
   stream = parallel.in_threads(
       lambda index: records.gather(chunks[index]), len(chunks)
   )
-  how = {'unit': 'img', 'unit_scale': _CHUNK, 'disable': None, 'delay': 1}
   with contextlib.closing(stream):
-    yield from tqdm.tqdm(stream, 'decoding', len(chunks), **how)
+    yield from parallel.with_bar(
+        stream, 'decoding', len(chunks), unit_scale=_CHUNK, delay=1
+    )

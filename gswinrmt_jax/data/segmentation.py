@@ -16,7 +16,7 @@ from gswinrmt_jax.data.records import Batch, generator
 from gswinrmt_jax.data.sources import SegmentationSource
 
 _BILINEAR = PIL.Image.Resampling.BILINEAR
-_TRIES = 10  # crops drawn before the next is accepted as it is
+_TRIES = 11  # crops drawn; the last is accepted as it is
 _STRIDE = 32  # of the last feature map; a model needs sides of at least this
 
 
@@ -64,20 +64,18 @@ class Decoded:
     self.workers = workers
     if crop:
       self.image_shape = (*crop.size, 3)
-    else:
-      sizes = {fit(size, image_size) for size in source.sizes()}
-      multiple = _STRIDE if len(sizes) > 1 else 1
-      sides = np.maximum(np.max([*sizes], 0), _STRIDE)
-      width, height = -(-sides // multiple) * multiple
-      self.image_shape = (int(height), int(width), 3)
+      return
+    sizes = {fit(size, image_size) for size in source.sizes()}
+    multiple = _STRIDE if len(sizes) > 1 else 1
+    sides = np.maximum(np.max([*sizes], 0), _STRIDE)
+    width, height = (-(-sides // multiple) * multiple).tolist()
+    self.image_shape = (height, width, 3)
 
   def __len__(self) -> int:
     return len(self.source)
 
   def has_labels(self) -> bool:
-    """Returns whether any pixel has a class.
-
-    Reads labels up to the first with such a pixel, usually one.
+    """Returns whether any pixel has a class; usually reads one label.
 
     Raises:
       UserError: If a label is damaged.
@@ -92,10 +90,7 @@ class Decoded:
   ) -> Batch:
     """Returns a batch, whose crops depend only on seed and positions.
 
-    Args:
-      rows: Indices of the records.
-      seed: Seed of the crops.
-      positions: For crops, the position of each row in the training stream.
+    Arguments are those of `records.Decoded.gather`.
 
     Returns:
       'image' uint8 [b h w 3], 'label' uint8 [b h w] and 'extents' int32 [b 2],
@@ -129,15 +124,12 @@ def fit(
     within: tuple[int, int] | None,
     factor: float = 1.0,
 ) -> tuple[int, int]:
-  """Returns the width and height that an image is resized to.
+  """Returns the width and height that an image of `size` is resized to.
 
       s = min(long / max(w, h), short / min(w, h)),  w' = floor(s w + 1/2)
 
-  Args:
-    size: Width and height.
-    within: Maximum long side and maximum short side, which are multiplied by
-      `factor` and rounded down; None: s is the factor.
-    factor: Scale factor, in addition to fitting `within`.
+  `within` is the maximum long side and the maximum short side, which are
+  multiplied by `factor` and rounded down. Without it, s is the factor.
   """
   scale = factor
   if within:
@@ -152,16 +144,11 @@ def resize_image(
     size: tuple[int, int],
     box: tuple[int, int, int, int] | None = None,
 ) -> np.ndarray:
-  """Resizes an image (bilinear) and returns a part of the result.
-
-  Args:
-    image: The image.
-    size: Width and height of the whole resized image.
-    box: Left, top, right and bottom of the part; nothing else is computed. None
-      returns the whole.
+  """Resizes an image (bilinear) to a width and height.
 
   Returns:
-    uint8 `[y x 3]`.
+    uint8 `[y x 3]`; with a box (left, top, right, bottom) in the resized image,
+    only that part of it is computed.
   """
   left, top, right, bottom = box or (0, 0, *size)
   (width, height), (across, down) = image.size, size
@@ -194,34 +181,24 @@ def draw(
     crop: Crop,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Randomly resizes, crops and flips an image and its label.
+  """Randomly resizes, crops and flips an image and its label `[h w]`.
 
   Crops are redrawn while one class has too large a share of the pixels; after
-  ten such crops, the next is accepted as it is.
-
-  Args:
-    image: The image.
-    label: uint8 `[h w]`.
-    image_size: As in `fit`.
-    crop: Settings of the crop.
-    rng: Source of the draws.
+  ten such crops, the next is accepted as it is. `image_size` is `within` of
+  `fit`.
 
   Returns:
     uint8 `[y x 3]` and `[y x]`, at most of the crop's size.
   """
   low, high = crop.scale
   size = fit(image.size, image_size, low + (high - low) * rng.random())
-  label = resize_label(label, size)
+  whole = resize_label(label, size)
   for _ in range(_TRIES):
-    box = _draw_box(size, crop.size, rng)
-    left, top, right, bottom = box
-    share = largest_share(label[top:bottom, left:right])
-    if crop.max_class_share >= 1 or share < crop.max_class_share:
+    left, top, right, bottom = box = _draw_box(size, crop.size, rng)
+    label = whole[top:bottom, left:right]
+    limit = crop.max_class_share
+    if limit >= 1 or largest_share(label) < limit:
       break
-  else:
-    box = _draw_box(size, crop.size, rng)
-  left, top, right, bottom = box
-  label = label[top:bottom, left:right]
   image = resize_image(image, size, box)
   if crop.flip and rng.random() < 0.5:
     image, label = image[:, ::-1], label[:, ::-1]
@@ -237,9 +214,6 @@ def _draw_box(size, crop, rng):
 
 
 def largest_share(label: np.ndarray) -> float:
-  """Returns the largest class's share of the pixels that have a class.
-
-  Returns 1 if no pixel has a class.
-  """
+  """Returns the largest class's share of the pixels with a class, 1 if none."""
   counts = np.bincount(label.ravel(), minlength=256)[: pictures.VOID]
   return counts.max() / counts.sum() if counts.any() else 1.0

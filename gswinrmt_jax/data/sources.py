@@ -1,6 +1,6 @@
 """Stored records: finds and reads TFDS data sets on disk, or wraps arrays."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import hashlib
 import io
@@ -18,6 +18,8 @@ from gswinrmt_jax.errors import UserError
 _FETCHED = 64  # encoded records held at a time
 _MASK = 'segmentation_mask'
 _VERSION = re.compile(r'\d+\.\d+\.\d+')
+# Data sets that `gswinrmt prepare NAME` writes; others need a kind and a name.
+PREPARED_BY_NAME = ('cifar10', 'imagenet', 'mini_imagenet')
 
 
 def data_root(data_dir: str) -> pathlib.Path:
@@ -35,18 +37,12 @@ def names(data_dir: str) -> list[str]:
   return sorted(name for name in found if _versions(root / name))
 
 
-def command(name: str, kind: str = 'folder') -> str:
-  """Returns the command that prepares a data set; `kind` is for custom ones."""
-  known = name in ('cifar10', 'imagenet', 'mini_imagenet')
-  return f'gswinrmt prepare {name if known else f"{kind} {name}"}'
-
-
 def open_newest(name: str, data_dir: str) -> Any | None:
   """Returns the TFDS builder of the newest version, or None if there is none.
 
   Raises:
-    UserError: If it is half written or damaged, or labels neither images nor
-      pixels with two or more classes.
+    UserError: As in `open_version`, or if neither images nor pixels are
+      labelled with two or more classes.
   """
   folder = data_root(data_dir) / name
   plain = re.fullmatch(r'\w[\w.-]*', name)
@@ -78,8 +74,8 @@ def open_version(folder: pathlib.Path) -> Any | None:
   """Returns the TFDS builder of DIR/NAME/VERSION, or None if it is missing.
 
   Raises:
-    UserError: If the folder is half written, or its format is not array_record,
-      the only one that can be read without TensorFlow.
+    UserError: If it is half written or damaged, or its files are not
+      array_record, which alone can be read without TensorFlow.
   """
   import tensorflow_datasets as tfds
 
@@ -87,12 +83,12 @@ def open_version(folder: pathlib.Path) -> Any | None:
     return None
   try:
     builder = tfds.builder_from_directory(folder)
-    shards = [
-        path
+    missing = [
+        path.name
         for split in builder.info.splits.values()
         for path in split.filepaths
+        if not path.exists()
     ]
-    missing = [path.name for path in shards if not path.exists()]
   except Exception as error:
     # TFDS raises many types for a missing or broken description.
     missing = [str(error).strip().split('\n')[0] or type(error).__name__]
@@ -110,17 +106,19 @@ def open_version(folder: pathlib.Path) -> Any | None:
 
 
 def _again(folder):
-  # Among custom data sets, only those for segmentation have metadata.
-  kind = 'segmentation' if (folder / 'metadata.json').exists() else 'folder'
-  prepare = command(folder.parent.name, kind)
-  return f'remove that directory and run `{prepare}`'
+  name = folder.parent.name
+  if name not in PREPARED_BY_NAME:
+    # Among custom data sets, only those for segmentation have metadata.
+    custom = (folder / 'metadata.json').exists()
+    name = f'{"segmentation" if custom else "folder"} {name}'
+  return f'remove that directory and run `gswinrmt prepare {name}`'
 
 
-def _versions(folder: pathlib.Path) -> list[str]:
+def _versions(folder):
   """Returns the versions in a data set's folder, the newest last."""
-  found = [path.parent.name for path in folder.glob('*.*.*/dataset_info.json')]
-  found = [version for version in found if _VERSION.fullmatch(version)]
-  return sorted(found, key=lambda v: [int(part) for part in v.split('.')])
+  found = (path.parent.name for path in folder.glob('*.*.*/dataset_info.json'))
+  versions = [name for name in found if _VERSION.fullmatch(name)]
+  return sorted(versions, key=lambda v: [int(part) for part in v.split('.')])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,7 +128,6 @@ class ArraySource:
   Attributes:
     image: uint8 `[n h w 3]`.
     label: int32 `[n]`, or per pixel, uint8 `[n h w]`.
-    version: Empty.
   """
 
   image: np.ndarray
@@ -175,7 +172,7 @@ class TfdsSource:
   _label = 'label'
 
   def __init__(self, builder: Any, split: str):
-    """Opens a split of a TFDS builder, or slices such as 'train[:90%]'.
+    """Opens a split, or slices such as 'train[:90%]'.
 
     Raises:
       UserError: If there is no such split; the message lists the existing ones.
@@ -207,17 +204,24 @@ class TfdsSource:
   def __len__(self) -> int:
     return self._count
 
-  def read(self, rows: Sequence[int]) -> Iterator[tuple[PIL.Image.Image, int]]:
+  def read(self, rows: Sequence[int]) -> Iterator[tuple[PIL.Image.Image, Any]]:
     """Yields image and label of each row.
+
+    The label is a class or, for segmentation, uint8 `[h w]`: the class of each
+    pixel, or `pictures.VOID`.
 
     Raises:
       UserError: If a record is damaged; the message names it.
     """
     for row, record in zip(rows, self._fetch(rows), strict=True):
       name = self._name(row, record)
-      if not 0 <= record['label'] < self._classes:
-        raise UserError(f'{name} has an invalid label, {record["label"]}')
-      yield pictures.decode(record['image'], name), int(record['label'])
+      label = self._read_label(record, name)
+      yield pictures.decode(record['image'], name), label
+
+  def _read_label(self, record, name):
+    if not 0 <= record['label'] < self._classes:
+      raise UserError(f'{name} has an invalid label, {record["label"]}')
+    return int(record['label'])
 
   def name(self, row: int) -> str:
     """Returns a record's name for messages."""
@@ -277,20 +281,6 @@ class SegmentationSource(TfdsSource):
     known = said.get('labels', '')
     self.label_checksum = known and _hash(f'{known} {self._coding}'.encode())
 
-  def read(
-      self, rows: Sequence[int]
-  ) -> Iterator[tuple[PIL.Image.Image, np.ndarray]]:
-    """Yields image and label, uint8 `[h w]`, of each row.
-
-    A pixel's label is its class, or `pictures.VOID`.
-
-    Raises:
-      UserError: If a record is damaged; the message names it.
-    """
-    for row, record in zip(rows, self._fetch(rows), strict=True):
-      label = self._open_label(row, record)
-      yield pictures.decode(record['image'], self._name(row, record)), label
-
   def labels(self) -> Iterator[np.ndarray]:
     """Yields the labels of all records without decoding their images.
 
@@ -298,17 +288,16 @@ class SegmentationSource(TfdsSource):
       UserError: If a label image is damaged; the message names it.
     """
     for row, record in enumerate(self._fetch(range(len(self)))):
-      yield self._open_label(row, record)
+      yield self._read_label(record, self._name(row, record))
 
-  def _open_label(self, row, record):
+  def _read_label(self, record, name):
     try:
       return pictures.open_label(record[_MASK], self._coding)
     except ValueError as error:
-      name = self._name(row, record)
       raise UserError(f'{name}: its label image {error}') from error
 
   def sizes(self) -> Iterator[tuple[int, int]]:
-    """Yields the width and height of all records without decoding them."""
+    """Yields the width and height of all records."""
     for record in self._fetch(range(len(self))):
       # The label's size: the image may have to be rotated.
       with PIL.Image.open(io.BytesIO(record[_MASK])) as label:
@@ -319,17 +308,14 @@ class SegmentationSource(TfdsSource):
 Source = ArraySource | TfdsSource
 
 
-def _hash(data: bytes) -> str:
+def _hash(data):
   return hashlib.sha256(data).hexdigest()
 
 
-def _file(record: Mapping[str, Any]) -> str:
-  """Returns a record's file name or id, '' if it has neither.
-
-  Invalid UTF-8, which other writers may let through, becomes escape sequences,
-  so that names stay distinct and printable.
-  """
-  file = record.get('file_name', record.get('id', b''))
-  return (
-      file.decode(errors='backslashreplace') if isinstance(file, bytes) else ''
-  )
+def _file(record):
+  """Returns a record's file name or id, '' if it has neither."""
+  file = record.get('file_name', record.get('id'))
+  if not isinstance(file, bytes):
+    return ''
+  # Other writers may let invalid UTF-8 through: escaped, names stay distinct.
+  return file.decode(errors='backslashreplace')

@@ -17,7 +17,7 @@ import tempfile
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import datasets, sources
+from gswinrmt_jax.data import datasets, parallel, sources
 from gswinrmt_jax.data.prepare import writer
 from gswinrmt_jax.errors import UserError
 
@@ -30,20 +30,15 @@ BATCHES = {
 ANSWER_SECONDS = 6.0
 
 _RECORD = 1 + 3 * 32 * 32  # bytes: the label, then the planes R, G and B
-# Per split: uint8 images [n 3 32 32] and their labels [n].
-Records = tuple[np.ndarray, np.ndarray]
 
 
 def prepare(data_dir: str, archive: str | None = None) -> pathlib.Path:
-  """Writes the TFDS data set `cifar10` below `data_dir`, atomically.
+  """Writes the TFDS data set `cifar10` and returns its directory.
 
   Args:
-    data_dir: The TFDS data directory; empty for TFDS's own default.
+    data_dir: As in `datasets.info`.
     archive: A local cifar-10-binary.tar.gz or cifar-10-python.tar.gz; None
       downloads the former.
-
-  Returns:
-    The data set's directory, prepared now or before.
 
   Raises:
     UserError: If the archive cannot be used, or downloading or writing fails.
@@ -61,8 +56,7 @@ def prepare(data_dir: str, archive: str | None = None) -> pathlib.Path:
   return final
 
 
-def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
-  """Writes the data set's files into the empty `folder`."""
+def _build(folder, version, archive):
   import tensorflow_datasets as tfds
   from tensorflow_datasets.image_classification import cifar
 
@@ -83,7 +77,7 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
 
     def _generate_examples(self, split, images, labels):
       rows = range(len(labels))
-      for index in writer.with_bar(rows, f'cifar10 {split}', len(labels)):
+      for index in parallel.with_bar(rows, f'cifar10 {split}', len(labels)):
         # The official key: TFDS orders the records by its hash.
         yield index, {
             'id': f'{split}_{index:05d}',
@@ -108,28 +102,28 @@ def _build(folder: pathlib.Path, version: str, archive: str | None) -> None:
     os.replace(pathlib.Path(work) / 'cifar10' / version, folder)
 
 
-def _encode_png(planes: np.ndarray) -> bytes:
+def _encode_png(planes):
   """Encodes uint8 [3 h w] as PNG; TFDS would use TensorFlow."""
   png = io.BytesIO()
   PIL.Image.fromarray(planes.transpose(1, 2, 0)).save(png, 'PNG')
   return png.getvalue()
 
 
-def _download(dl_manager, url: str) -> str:
+def _download(dl_manager, url):
   import requests
 
   try:
     # TFDS downloads with the same library, hence the same proxies and
     # certificates.
     with requests.get(url, stream=True, timeout=ANSWER_SECONDS) as response:
-      problem = '' if response.ok else f'HTTP {response.status_code}'
+      problem = f'HTTP {response.status_code}'
+      answered = response.ok
+    if answered:
+      return dl_manager.download(url)
   except requests.RequestException as error:
     problem = type(error).__name__  # The text has three nested exceptions.
-  if not problem:
-    try:
-      return dl_manager.download(url)
-    except Exception as error:
-      problem = str(error).strip().split('\n')[0]
+  except Exception as error:
+    problem = str(error).strip().split('\n')[0]
   raise UserError(
       f'cifar10 is not prepared and cannot be downloaded ({problem}); get '
       f'{url} by other means and run `gswinrmt prepare cifar10 --archive '
@@ -138,22 +132,15 @@ def _download(dl_manager, url: str) -> str:
   )
 
 
-def _read(path: pathlib.Path) -> dict[str, Records]:
-  """Returns the records of cifar-10-binary.tar.gz or cifar-10-python.tar.gz.
-
-  Nothing is unpacked to disk. From the pickles of the Python archive, only
-  arrays and plain containers are loaded.
-
-  Raises:
-    UserError: If the file is unreadable, truncated, corrupt or incomplete.
-  """
+def _read(path):
+  """Returns uint8 images [n 3 32 32] and labels [n] of an archive, by split."""
   try:
     batches = _read_batches(path)
   except Exception as error:
     # gzip, tarfile and pickle raise a dozen types on bad bytes.
+    reason = getattr(error, 'strerror', None) or error
     raise UserError(
-        f'cannot read the archive {path} '
-        f'({getattr(error, "strerror", None) or error}); is it complete?'
+        f'cannot read the archive {path} ({reason}); is it complete?'
     ) from error
   records = {}
   for split, names in BATCHES.items():
@@ -166,17 +153,18 @@ def _read(path: pathlib.Path) -> dict[str, Records]:
     parts = zip(*(batches[name] for name in names), strict=True)
     images, labels = map(np.concatenate, parts)
     found = np.bincount(labels, minlength=10).tolist()
-    if found != [IMAGES_PER_CLASS[split]] * 10:
+    wanted = IMAGES_PER_CLASS[split]
+    if found != [wanted] * 10:
       raise UserError(
           f'{path} is not complete: {split} holds {found} images a class, not '
-          f'{IMAGES_PER_CLASS[split]} of each'
+          f'{wanted} of each'
       )
     records[split] = images, labels
   return records
 
 
-def _read_batches(path: pathlib.Path) -> dict[str, Records]:
-  """Returns the batches in an archive by name."""
+def _read_batches(path):
+  """Returns the batches in an archive by name; unpacks nothing to disk."""
   wanted = {name for names in BATCHES.values() for name in names}
   batches = {}
   with gzip.open(path) as stream:
@@ -192,12 +180,12 @@ def _read_batches(path: pathlib.Path) -> dict[str, Records]:
   return batches
 
 
-def _parse_binary(content: bytes) -> Records:
+def _parse_binary(content):
   rows = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
   return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
 
 
-def _parse_python(content: bytes) -> Records:
+def _parse_python(content):
   batch = _ArrayUnpickler(io.BytesIO(content), encoding='bytes').load()
   if not isinstance(batch, dict) or not {b'data', b'labels'} <= batch.keys():
     raise pickle.UnpicklingError('a batch is not a dict of data and labels')

@@ -1,33 +1,26 @@
 """Finds images in class folders, with or without split folders."""
 
 from collections import Counter
-from collections.abc import Iterable
 import os
 import pathlib
 import re
 
+from gswinrmt_jax.data import datasets, sources
 from gswinrmt_jax.data.prepare import walk
 from gswinrmt_jax.data.prepare.collection import Collection, UNDIVIDED
 from gswinrmt_jax.errors import UserError
 
 _SPLITS = {
-    'train': 'train',
-    'training': 'train',
-    'val': 'val',
-    'validation': 'val',
-    'valid': 'val',
-    'test': 'test',
-    'testing': 'test',
+    'train': ('train', 'training'),
+    'val': ('val', 'validation', 'valid'),
+    'test': ('test', 'testing'),
 }
-_TAKEN = ('cifar10', 'digits', 'imagenet', 'mini_imagenet', 'downloads')
+# TFDS has a folder 'downloads' next to its data sets.
+_TAKEN = (*datasets.NAMES, *sources.PREPARED_BY_NAME, 'downloads')
 
 
 def check_name(name: str | None, dataset: str = 'folder') -> None:
-  """Checks the name of a custom data set.
-
-  Args:
-    name: The name.
-    dataset: Kind of data set, as given to `gswinrmt prepare`.
+  """Checks the name of a custom data set of the kind `dataset`.
 
   Raises:
     UserError: If the name is missing or taken, or TFDS would change it.
@@ -51,7 +44,7 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
   `root` has train/ and any of val/ and test/ with a folder for each class, or
   the class folders themselves, whose images are `UNDIVIDED`. Labels follow the
   names of the class folders, sorted by code point. A class folder may have
-  images at any depth. Symbolic links are followed, and hidden files skipped.
+  images at any depth.
 
   Args:
     root: The folder.
@@ -59,20 +52,16 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
       splits as `UNDIVIDED` instead of raising an error.
 
   Raises:
-    UserError: If `root` has another layout, there are fewer than two classes, a
-      split has a class that train lacks, or links form a cycle.
+    UserError: If `root` has another layout, there are fewer than two classes,
+      or a split has a class that train lacks; and as in `walk.images`.
   """
   ignored = Counter()
-  parts = _parts(root, ignored)
-  splits = {
-      split: {
-          name: f'{part}/{name}'.lstrip('/')
-          for name in folders(root / part, ignored)
-      }
-      for split, part in parts.items()
+  parts = split_folders(root, ignored)
+  classes = {
+      split: folders(root / part, ignored) for split, part in parts.items()
   }
-  own = next(iter(splits.values()))  # of train, or undivided
-  names = sorted(set().union(*splits.values()))
+  own = next(iter(classes.values()))  # of train, or undivided
+  names = sorted(set().union(*classes.values()))
   labels = {name: label for label, name in enumerate(names)}
   if len(names) < 2:
     raise UserError(
@@ -82,58 +71,58 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
   images = {
       split: [
           image._replace(label=labels[name])
-          for name, below in classes.items()
-          for image in walk.images(root, below, ignored)
+          for name in classes[split]
+          for image in walk.images(root, f'{part}/{name}'.lstrip('/'), ignored)
       ]
-      for split, classes in splits.items()
+      for split, part in parts.items()
   }
   collection = Collection(root, tuple(names), images, ignored)
-  if len(own) < len(names):
-    if not pool:
-      extra = next(name for name in names if name not in own)
-      raise UserError(
-          f'{root}: train has no class {extra!r}, but another split has'
-      )
+  extra = [name for name in names if name not in own]
+  if extra and not pool:
+    raise UserError(
+        f'{root}: train has no class {extra[0]!r}, but another split has'
+    )
+  if extra:
     collection.splits = {UNDIVIDED: collection.images}
   return collection
 
 
-def split_folders(root: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
-  """Returns {split: folder} for the folders named after a split, in order.
+def split_folders(
+    root: pathlib.Path, ignored: Counter, *, of_classes: bool = True
+) -> dict[str, str]:
+  """Returns {split: folder name}, or {UNDIVIDED: ''} without train/.
+
+  With `of_classes`, the folder of a split has subfolders; one without any may
+  be a class that is called train. `ignored` counts what lies beside train/.
 
   Raises:
-    UserError: If two folders name the same split.
+    UserError: If two folders name the same split, or only train/ is missing.
   """
+  names = folders(root, Counter())
+  named = [name for name in names if name in set().union(*_SPLITS.values())]
+  usable = named
+  if of_classes:
+    usable = [name for name in named if folders(root / name, Counter())]
   found = {}
-  for name in names:
-    split = _SPLITS.get(name)
-    if split in found:
+  for split, aliases in _SPLITS.items():
+    there = [name for name in usable if name in aliases]
+    if len(there) > 1:
       raise UserError(
-          f'{root} has both {found[split]}/ and {name}/, which mean {split}: '
+          f'{root} has both {there[0]}/ and {there[1]}/, which mean {split}: '
           'remove or rename one'
       )
-    if split:
-      found[split] = name
-  order = ('train', 'val', 'test')
-  return {split: found[split] for split in order if split in found}
-
-
-def _parts(root: pathlib.Path, ignored: Counter) -> dict[str, str]:
-  """Returns {split: folder name}, or {UNDIVIDED: ''} without splits."""
-  names = folders(root, Counter())
-  found = split_folders(
-      root, [name for name in names if folders(root / name, Counter())]
-  )
-  if 'train' not in found:
-    if names and set(names) <= set(_SPLITS):
-      raise UserError(
-          f'{root} has {", ".join(f"{name}/" for name in names)} but no '
-          'train/ with a folder of images for each class'
-      )
-    return {UNDIVIDED: ''}
-  ignored['other folders'] = len(names) - len(found)
-  folders(root, ignored)
-  return found
+    if there:
+      found[split] = there[0]
+  if 'train' in found:
+    ignored['other folders'] += len(names) - len(found)
+    folders(root, ignored)
+    return found
+  if named and (named == names or not of_classes):
+    raise UserError(
+        f'{root} has {", ".join(f"{name}/" for name in named)} but no train/'
+        + ' with a folder of images for each class' * of_classes
+    )
+  return {UNDIVIDED: ''}
 
 
 def folders(folder: pathlib.Path, ignored: Counter) -> list[str]:

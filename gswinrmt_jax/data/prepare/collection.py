@@ -20,12 +20,11 @@ class ImageFile(NamedTuple):
 
   Attributes:
     file_name: Path relative to the collection's root, with slashes.
-    label: Index of its class.
+    label: Index of its class; 0 if every pixel has a label.
     archive: The tar that holds it, relative to the root; empty for a file.
     offset: Offset of its bytes in the tar.
-    size: Number of its bytes in the tar; 0 for a file.
-    label_file: Its label image, relative to the root of the label images; empty
-      if the image as a whole has a label.
+    size: Number of its bytes in the tar.
+    label_file: Its label image, if any, relative to the root of these.
   """
 
   file_name: str
@@ -36,14 +35,8 @@ class ImageFile(NamedTuple):
   label_file: str = ''
 
 
-@dataclasses.dataclass(frozen=True)
-class LabelImages:
-  """The label images of a collection, which label every pixel.
-
-  Attributes:
-    root: Directory that their paths are relative to.
-    coding: How their values encode classes.
-  """
+class LabelImages(NamedTuple):
+  """Label images, below `root`, and how their values encode classes."""
 
   root: pathlib.Path
   coding: LabelCoding
@@ -144,8 +137,7 @@ def divide(
 
   Args:
     collection: Modified and returned; unchanged if it already has splits.
-    shares: Shares of val and test, at least 0 and below 1; 0 omits the split,
-      None means a tenth.
+    shares: Shares of val and test; 0 omits the split, None means a tenth.
     seed: Seed of the order; None means 0.
     options: Whether the shares come from --val and --test, so that messages may
       name these options.
@@ -164,9 +156,8 @@ def divide(
     return collection
   shares = {k: _SHARE if v is None else v for k, v in shares.items()}
   seed = seed or 0
-  if not all(0 <= share < 1 for share in shares.values()) or (
-      sum(shares.values()) >= 1
-  ):
+  # Written so that NaN is refused too.
+  if not (min(shares.values()) >= 0 and sum(shares.values()) < 1):
     given = ' and '.join(f'--{k}={v:g}' for k, v in shares.items())
     raise UserError(f'{given}: must not be negative, and together below 1')
   wanted = [split for split in ('test', 'val') if shares[split]]

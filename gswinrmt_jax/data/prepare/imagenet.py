@@ -16,10 +16,14 @@ import pathlib
 import posixpath
 import re
 
-from gswinrmt_jax.data import imagenet
+from gswinrmt_jax.data import imagenet, parallel
 from gswinrmt_jax.data.prepare import class_folders, walk
-from gswinrmt_jax.data.prepare import collection as collections
-from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
+from gswinrmt_jax.data.prepare.collection import (
+    Collection,
+    divide,
+    ImageFile,
+    UNDIVIDED,
+)
 from gswinrmt_jax.errors import UserError
 
 OFFICIAL = {'train': 1_281_167, 'val': 50_000}
@@ -89,7 +93,7 @@ def find_mini(
   Raises:
     UserError: If there are not 100 classes, or files are missing.
   """
-  if classes is not None:
+  if classes:
     collection = _of_imagenet(root, classes)
   elif any((root / name).exists() for name in _CSV):
     collection = _of_lists(root)
@@ -104,14 +108,14 @@ def find_mini(
   names = dict(zip(imagenet.wnids(), imagenet.classes(), strict=True))
   if set(collection.class_names) <= names.keys():
     collection.class_names = tuple(map(names.get, collection.class_names))
-  if collections.UNDIVIDED in collection.splits:
-    other = {*collection.counts(collections.UNDIVIDED)} - {MINI_IMAGES}
+  if UNDIVIDED in collection.splits:
+    other = {*collection.counts(UNDIVIDED)} - {MINI_IMAGES}
     if other:
       collection.notes.append(
           f'some classes have {min(other):,} to {max(other):,} images, not '
           f'{MINI_IMAGES}: divided in the same proportion, 10 : 1 : 1'
       )
-  return collections.divide(collection, MINI_SHARES, seed, options=False)
+  return divide(collection, MINI_SHARES, seed, options=False)
 
 
 def find_classes(
@@ -129,8 +133,7 @@ def find_classes(
   counts skipped files and other classes.
 
   Raises:
-    UserError: If a class occurs twice, as a folder and as a tar, or, with
-      `every`, if one has no images.
+    UserError: If a class occurs twice or, with `every`, has no images.
   """
   found, seen = [], set()
   for wnid, images in _classes(root, below, ignored, labels):
@@ -156,15 +159,12 @@ def find_classes(
 
 def _classes(root, below, ignored, labels):
   """Yields identifier and images of classes; opens no other folders."""
-  import tqdm
-
   if (root / below).is_file():
     by_tar = itertools.groupby(
         walk.images(root, below, ignored),
         lambda image: image.file_name.split('.tar/')[-2],
     )
-    bar = tqdm.tqdm(by_tar, 'list', len(labels), unit='class', disable=None)
-    for path, images in bar:
+    for path, images in parallel.with_bar(by_tar, 'list', len(labels), 'class'):
       yield posixpath.basename(path), images
     return
   for name in walk.visible(root / below, ignored):
@@ -218,9 +218,7 @@ def _of_imagenet(root, path):
   ignored = Counter()
   below = next((name for name in _TRAIN if (root / name).exists()), '')
   images = find_classes(root, below, labels, ignored)
-  return Collection(
-      root, tuple(wnids), {collections.UNDIVIDED: images}, ignored
-  )
+  return Collection(root, tuple(wnids), {UNDIVIDED: images}, ignored)
 
 
 def _of_lists(root):
@@ -244,9 +242,7 @@ def _of_lists(root):
         f'{len(missing):,} of the {len(rows):,} images that the lists name do '
         f'not occur exactly once below {root}; the first: {missing[0]}'
     )
-  return Collection(
-      root, tuple(names), {collections.UNDIVIDED: images}, ignored
-  )
+  return Collection(root, tuple(names), {UNDIVIDED: images}, ignored)
 
 
 def _read_list(path):

@@ -1,10 +1,10 @@
 """Decodes every image once, as training does, and reports the findings."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+import contextlib
 import hashlib
 import itertools
-import pathlib
 import statistics
 import warnings
 
@@ -13,30 +13,14 @@ import numpy as np
 from gswinrmt_jax.data import parallel, pictures
 from gswinrmt_jax.data.prepare import collection as collections
 from gswinrmt_jax.data.prepare import walk
-from gswinrmt_jax.data.prepare.collection import (
-    Collection,
-    ImageFile,
-    LabelImages,
-)
+from gswinrmt_jax.data.prepare.collection import Collection
 
-# Findings on a usable image: 64 bits of the BLAKE2 hash of its file, the file's
-# size in bytes, then the fields of `pictures.Stored`.
-FINDING = np.dtype(
-    {
-        'names': ['digest', 'size', *pictures.Stored._fields],
-        'formats': 'u8 i8 i8 i8 U8 U8 ?'.split(),
-    }
-)
-# Findings on an image and its label image. For the latter: hash and size of the
-# file, and the number of pixels of each class and of `pictures.VOID`.
-LABELLED = np.dtype(
-    [
-        *((name, FINDING[name]) for name in FINDING.names),
-        ('label_digest', 'u8'),
-        ('label_size', 'i8'),
-        ('pixels', 'u4', (256,)),
-    ]
-)
+_FILE = [('digest', 'u8'), ('size', 'i8')]  # size in bytes
+_STORED = [*zip(pictures.Stored._fields, 'i8 i8 U8 U8 ?'.split(), strict=True)]
+# For a label image, also the number of pixels of each class and of `VOID`.
+_LABEL = [('label_digest', 'u8'), ('label_size', 'i8'), ('pixels', 'u4', 256)]
+FINDING = np.dtype(_FILE + _STORED)  # on a usable image
+LABELLED = np.dtype(_FILE + _STORED + _LABEL)  # on an image and its label image
 _EXAMPLES = 20  # most examples per list in the JSON
 _PLAIN = ('RGB', 'L')  # modes that the printed report omits
 
@@ -46,15 +30,10 @@ def inspect(
     label_content: bytes = b'',
     coding: pictures.LabelCoding | None = None,
 ) -> tuple | str:
-  """Returns the findings on an image, or why it cannot be used.
+  """Returns the findings on an image file, or why it cannot be used.
 
-  Args:
-    content: The image file.
-    label_content: The label image, if `coding` is given.
-    coding: How the label image encodes classes.
-
-  Returns:
-    A row of `FINDING` or, with a label image, of `LABELLED`; or the problem.
+  They are a row of `FINDING` or, if `coding` tells how the label file encodes
+  classes, of `LABELLED`.
   """
   try:
     image, stored = pictures.open_rgb(content)
@@ -82,24 +61,21 @@ def digest(content: bytes) -> int:
 
 
 def inspect_all(
-    root: pathlib.Path,
-    wanted: Sequence[ImageFile],
-    jobs: int,
-    labels: LabelImages | None = None,
-) -> Iterator[tuple | str]:
-  """Yields the result of `inspect` for each image, in order.
+    name: str, collection: Collection, jobs: int
+) -> tuple[np.ndarray, dict[str, str]]:
+  """Inspects the images of a collection, called `name`, in `jobs` threads.
 
-  Args:
-    root: Directory that the images' names are relative to.
-    wanted: The images.
-    jobs: Number of threads.
-    labels: Their label images, if any.
+  Returns:
+    The findings on the usable images, in the order of the splits: `LABELLED` if
+    there are label images, else `FINDING`. The problems of the others, by file
+    name.
   """
+  images, labels = collection.images, collection.label_images
 
   def look(index):
-    image = wanted[index]
+    image = images[index]
     try:
-      content = collections.read(root, image)
+      content = collections.read(collection.root, image)
       if not labels:
         return inspect(content)
       label_content = (labels.root / image.label_file).read_bytes()
@@ -107,20 +83,27 @@ def inspect_all(
     except OSError as error:
       return error.strerror or str(error)
 
-  with warnings.catch_warnings():  # Around all: filters are not per thread.
-    warnings.simplefilter('ignore')
-    yield from parallel.in_threads(look, len(wanted), jobs)
+  table = np.zeros(len(images), LABELLED if labels else FINDING)
+  problems = {}
+  findings = parallel.in_threads(look, len(images), jobs)
+  with contextlib.closing(findings), warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # Around all: filters are not per thread.
+    bar = parallel.with_bar(findings, f'{name} check', len(images))
+    for row, finding in enumerate(bar):
+      if isinstance(finding, str):
+        problems[images[row].file_name] = finding
+      else:
+        table[row] = finding
+  return table[table['size'] > 0], problems
 
 
 def summarize(
     collection: Collection, table: np.ndarray, problems: Mapping[str, str]
 ) -> dict:
-  """Returns the report of a collection, the content of `report.json`.
+  """Returns the report on the usable images, the content of `report.json`.
 
-  Args:
-    collection: The usable images.
-    table: `FINDING` or `LABELLED` of each of them, one split after another.
-    problems: Why other images cannot be used, by file name.
+  `table` has their findings, one split after another, and `problems` say why
+  other images are left out, by file name.
   """
   names = [image.file_name for image in collection.images]
   formats, modes = table['format'].tolist(), table['mode'].tolist()
@@ -131,7 +114,11 @@ def summarize(
       if kind.replace('MPO', 'JPEG') != walk.SUFFIXES[walk.suffix_of(name)]
   ]
   areas = table['width'] * table['height']
-  extremes = {'smallest': areas.argmin(), 'largest': areas.argmax()}
+
+  def sized(row):
+    width, height = table[['width', 'height']][row].tolist()
+    return {'file_name': names[row], 'width': width, 'height': height}
+
   return {
       'images': str(collection.root),
       'source': collection.source,
@@ -148,14 +135,8 @@ def summarize(
           # Reversed, so that the first image of a mode overwrites the others.
           'by_mode': dict(zip(reversed(modes), reversed(names), strict=True)),
           'suffix_of_another_format': misnamed[:_EXAMPLES],
-          **{
-              which: {
-                  'file_name': names[row],
-                  'width': int(table['width'][row]),
-                  'height': int(table['height'][row]),
-              }
-              for which, row in extremes.items()
-          },
+          'smallest': sized(areas.argmin()),
+          'largest': sized(areas.argmax()),
       },
       'damaged': [
           {'file_name': name, 'problem': problem}
@@ -170,19 +151,16 @@ def _splits(collection, table):
   """Returns the numbers of images, and of images or pixels per class."""
   found, start = {}, 0
   for split, images in collection.splits.items():
-    found[split] = {'images': len(images)}
     if collection.label_images:
       pixels = table['pixels'][start : start + len(images)].sum(0, np.int64)
-      found[split] |= {
+      counts = {
           'pixels_by_class': pixels[: len(collection.class_names)].tolist(),
           'pixels_without_class': int(pixels[pictures.VOID]),
       }
     else:
       by_class = collection.counts(split)
-      found[split] |= {
-          'images_per_class': _range(by_class),
-          'by_class': by_class,
-      }
+      counts = {'images_per_class': _range(by_class), 'by_class': by_class}
+    found[split] = {'images': len(images), **counts}
     start += len(images)
   return found
 
@@ -199,11 +177,9 @@ def lines(name: str, report: dict) -> Iterator[str]:
   width, height = _spread(report['width']), _spread(report['height'])
   yield f'  width {width}, height {height} (smallest / median / largest)'
   if first['smallest'] != first['largest']:
-    found = ', '.join(
-        '{} {file_name} ({width} x {height})'.format(which, **first[which])
-        for which in ('smallest', 'largest')
-    )
-    yield f'  {found}'
+    shown = '{file_name} ({width} x {height})'.format_map
+    least, most = shown(first['smallest']), shown(first['largest'])
+    yield f'  smallest {least}, largest {most}'
   odd = [f'{k} {v}' for k, v in first['by_mode'].items() if k not in _PLAIN]
   if odd:
     yield f'  converted to RGB, the first of each mode: {", ".join(odd)}'

@@ -34,8 +34,8 @@ def find(
     labels: Folder of the label images.
     classes: File with the names of the classes, in order, one per line; if
       None, the names are numbers.
-    void: Value of pixels without a class, in addition to 255.
-    zero_is_void: Whether 0 means no class and 1 is the first class.
+    void: As in `LabelCoding`.
+    zero_is_void: As in `LabelCoding`.
 
   Raises:
     UserError: If the folders do not match, two files have the same name up to
@@ -54,29 +54,25 @@ def find(
     )
   splits, unpaired = {}, {}
   for split, by_stem in images.items():
-    theirs = label_files[split]
-    splits[split] = [
-        ImageFile(name, 0, label_file=theirs[stem])
-        for stem, name in by_stem.items()
-        if stem in theirs
-    ]
-    unpaired |= {
-        name: f'has no label image in {labels}'
-        for stem, name in by_stem.items()
-        if stem not in theirs
-    }
-    unpaired |= {
-        f'{labels}/{name}': f'is a label without an image in {root}'
-        for stem, name in theirs.items()
-        if stem not in by_stem
-    }
-  source = {'label_images': str(labels), 'void': void}
+    theirs, splits[split] = label_files[split], []
+    for stem, name in by_stem.items():
+      if stem in theirs:
+        splits[split].append(ImageFile(name, 0, label_file=theirs[stem]))
+      else:
+        unpaired[name] = f'has no label image in {labels}'
+    for stem, name in theirs.items():
+      if stem not in by_stem:
+        unpaired[f'{labels}/{name}'] = f'is a label without an image in {root}'
   return Collection(
       root,
       names,
       splits,
       ignored,
-      {**source, 'zero_is_void': zero_is_void},
+      source={
+          'label_images': str(labels),
+          'void': void,
+          'zero_is_void': zero_is_void,
+      },
       label_images=LabelImages(labels, coding),
       unpaired=unpaired,
   )
@@ -99,15 +95,9 @@ def _class_names(path):
 
 def _by_stem(root, ignored):
   """Returns {split: {path in the split without suffix: path}}."""
-  names = class_folders.folders(root, Counter())
-  parts = class_folders.split_folders(root, names)
-  if parts and 'train' not in parts:
-    raise UserError(f'{root} has {_listed(parts)} but no train/')
-  if parts:
-    ignored['other folders'] += len(names) - len(parts)
-    class_folders.folders(root, ignored)
+  parts = class_folders.split_folders(root, ignored, of_classes=False)
   found = {}
-  for split, below in (parts or {UNDIVIDED: ''}).items():
+  for split, below in parts.items():
     found[split] = by_stem = {}
     for image in walk.images(root, below, ignored):
       stem = os.path.splitext(image.file_name)[0]

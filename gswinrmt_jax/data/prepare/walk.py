@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import os
 import pathlib
 import tarfile
-from typing import BinaryIO
 
 import PIL.Image
 
@@ -104,10 +103,8 @@ def _in_tar(file, root, below, ignored, start=0):
       yield name, place, member.size
 
 
-def _members(
-    file: BinaryIO, path: pathlib.Path
-) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-  """Yields the regular files in a tar, without trusting their headers."""
+def _members(file, path):
+  """Yields the open tar and each regular file in it; trusts no header."""
   end = file.seek(0, os.SEEK_END)
   file.seek(0)
   try:

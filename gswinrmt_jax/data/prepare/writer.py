@@ -1,12 +1,10 @@
 """Writes a collection of images as a TFDS data set, its files unchanged."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 import contextlib
 import hashlib
 import json
 import pathlib
-
-import numpy as np
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import parallel, pictures, sources
@@ -28,23 +26,17 @@ def prepare(
     jobs: int = 1,
     skip_damaged: bool = False,
 ) -> pathlib.Path:
-  """Writes the images that `find` returns as the TFDS data set `name`.
+  """Writes images as the TFDS data set `name` and returns its directory.
 
-  Features are `image` (the bytes of the file), `label` and `file_name`. With
-  label images, `segmentation_mask` (the bytes of the label file) replaces
-  `label`, and the metadata record which values mean no class and a checksum of
-  the label files. Records are ordered by a hash of their file names, so any
-  slice of a split is a mixed sample.
+  docs/data.md describes the features and metadata. Records are ordered by a
+  hash of their file names, so any slice of a split is a mixed sample.
 
   Args:
     name: Name of the data set.
     find: Finds the images; called if the data set does not exist yet.
-    data_dir: The TFDS data directory; empty for TFDS's own default.
+    data_dir: As in `datasets.info`.
     jobs: Threads that decode every image to check it.
     skip_damaged: Leave out unusable images instead of raising an error.
-
-  Returns:
-    The data set's directory, prepared now or before.
 
   Raises:
     UserError: If images are damaged and not to be left out, too few are left,
@@ -62,7 +54,7 @@ def prepare(
   collections.check(collection)
 
   def write(folder):
-    table, problems = _inspected(name, collection, jobs)
+    table, problems = inspection.inspect_all(name, collection, jobs)
     problems = collection.unpaired | problems
     if problems and not skip_damaged:
       count = len(collection.images) + len(collection.unpaired)
@@ -90,14 +82,11 @@ def prepare(
 def write_whole(
     final: pathlib.Path, write: Callable[[pathlib.Path], object]
 ) -> None:
-  """Writes a data set's directory atomically.
+  """Writes the directory DIR/NAME/VERSION, whole or not at all.
 
-  If another process is writing the same data set, this one waits. On a file
-  system without locks both write, and the first to finish is kept.
-
-  Args:
-    final: The directory, DIR/NAME/VERSION.
-    write: Writes the contents into a given directory.
+  `write` writes the contents into a given directory. If another process is
+  writing the same data set, this one waits. On a file system without locks both
+  write, and the first to finish is kept.
 
   Raises:
     UserError: If the directory cannot be written.
@@ -128,26 +117,6 @@ def write_whole(
     ) from error
 
 
-def _inspected(name, collection, jobs):
-  """Returns the table of usable images, and the problems of the others.
-
-  Rows are `inspection.LABELLED` if there are label images, else `FINDING`. Both
-  results are in the order of the splits; problems are keyed by file name.
-  """
-  images, labels = collection.images, collection.label_images
-  kind = inspection.LABELLED if labels else inspection.FINDING
-  table, problems = np.zeros(len(images), kind), {}
-  findings = inspection.inspect_all(collection.root, images, jobs, labels)
-  with contextlib.closing(findings):
-    bar = with_bar(findings, f'{name} check', len(images))
-    for row, finding in enumerate(bar):
-      if isinstance(finding, str):
-        problems[images[row].file_name] = finding
-      else:
-        table[row] = finding
-  return table[table['size'] > 0], problems
-
-
 def _numbers(table):
   """Returns numbers as class names, up to the largest class that occurs."""
   found = table['pixels'].any(0)
@@ -176,21 +145,19 @@ def _write_records(name, collection, table, folder):
   import tensorflow_datasets as tfds
 
   names, labels = list(collection.class_names), collection.label_images
-  features = {
-      'image': tfds.features.Image(),
-      'file_name': tfds.features.Text(),
-      **(
-          {'segmentation_mask': tfds.features.LabeledImage(labels=names)}
-          if labels
-          else {'label': tfds.features.ClassLabel(names=names)}
-      ),
-  }
-  # The checksum tells a resumed run whether its labels are the same.
-  metadata = labels and tfds.core.MetadataDict(
-      void=labels.coding.void,
-      zero_is_void=labels.coding.zero_is_void,
-      labels=hashlib.sha256(table['label_digest'].tobytes()).hexdigest(),
-  )
+  features = {'image': tfds.features.Image(), 'file_name': tfds.features.Text()}
+  metadata, sizes = None, table['size']
+  if labels:
+    features['segmentation_mask'] = tfds.features.LabeledImage(labels=names)
+    # The checksum tells a resumed run whether its labels are the same.
+    metadata = tfds.core.MetadataDict(
+        void=labels.coding.void,
+        zero_is_void=labels.coding.zero_is_void,
+        labels=hashlib.sha256(table['label_digest'].tobytes()).hexdigest(),
+    )
+    sizes = sizes + table['label_size']
+  else:
+    features['label'] = tfds.features.ClassLabel(names=names)
   identity = tfds.core.dataset_info.DatasetIdentity(
       name=name,
       version=tfds.core.Version(_VERSION),
@@ -204,7 +171,6 @@ def _write_records(name, collection, table, folder):
       metadata=metadata,
   )
   # The other writer of TFDS needs TensorFlow for more than a gigabyte.
-  sizes = table['size'] + (table['label_size'] if labels else 0)
   writer = tfds.core.SequentialWriter(
       info,
       max_examples_per_shard=max(1, int(_SHARD_BYTES // sizes.mean())),
@@ -215,22 +181,16 @@ def _write_records(name, collection, table, folder):
   for split, images in collection.splits.items():
     pairs = [(image, next(findings)) for image in images]
     examples = _examples(collection, pairs)
-    bar = with_bar(examples, f'{name} {split}', len(pairs))
+    bar = parallel.with_bar(examples, f'{name} {split}', len(pairs))
     writer.add_examples({split: bar})
   writer.close_all()
 
 
-def with_bar(items: Iterable, title: str, count: int) -> Iterable:
-  """Wraps the items in a progress bar if there is a terminal."""
-  import tqdm
+def _examples(collection, pairs):
+  """Yields TFDS examples, ordered by the hash of their file names.
 
-  return tqdm.tqdm(items, desc=title, total=count, unit='img', disable=None)
-
-
-def _examples(
-    collection: Collection, pairs: list[tuple[ImageFile, np.void]]
-) -> Iterator[dict]:
-  """Yields images as TFDS examples, ordered by the hash of their file names."""
+  `pairs` are images and their findings.
+  """
   labels = collection.label_images
 
   def rank(pair):
@@ -243,11 +203,11 @@ def _examples(
         'image': _unchanged(collection.root, image, finding['digest']),
         'file_name': image.file_name,
     }
-    if not labels:
-      return {**example, 'label': image.label}
-    file = ImageFile(image.label_file, 0)
-    mask = _unchanged(labels.root, file, finding['label_digest'])
-    return {**example, 'segmentation_mask': mask}
+    if labels:
+      file = ImageFile(image.label_file, 0)
+      mask = _unchanged(labels.root, file, finding['label_digest'])
+      return {**example, 'segmentation_mask': mask}
+    return {**example, 'label': image.label}
 
   pairs.sort(key=rank)
   return parallel.in_threads(read, len(pairs))
