@@ -65,6 +65,23 @@ def test_there_and_back(written, root):
   assert not list(root.glob('.maps*'))
 
 
+def test_space_on_disk_is_taken_by_writing(root):
+  """A sparse file would meet a full disk in a page fault, not in an error."""
+  size = []
+
+  def watched():
+    for found in _maps():
+      (file,) = root.glob('**/*watched*/index.npy') if size else (None,)
+      size.append(file.stat().st_size if file else 0)
+      yield found
+
+  folder = root / 'watched'
+  label_maps.write(
+      folder, watched(), name='own', split='train', data_dir=str(root)
+  )
+  assert max(size) < (folder / 'index.npy').stat().st_size
+
+
 def test_the_description_is_the_documented_one(written, root):
   """The order's checksum can be computed from the file names alone."""
   meta = json.loads((written / 'meta.json').read_text())

@@ -154,35 +154,46 @@ def order_checksum(source: sources.Source) -> str:
 
 
 def _write_arrays(part, maps, count, num_classes):
-  """Writes the arrays record by record and returns their checksum."""
+  """Writes the arrays record by record and returns their checksum.
+
+  They are not memory-mapped: on a full disk, that would kill the process.
+  """
   digest = hashlib.sha256()
-  index = score = None
-  row = -1
-  for row, (classes, probabilities) in enumerate(maps):
-    classes, probabilities = np.asarray(classes), np.asarray(probabilities)
-    if index is None and classes.ndim == 3:
-      shape = (count, *classes.shape)
-      index, score = (
-          np.lib.format.open_memmap(part / file, 'w+', kind, shape)
-          for file, kind in ((_INDEX, np.uint16), (_SCORE, np.float16))
+  shape, row = None, -1
+  with (
+      open(part / _INDEX, 'wb') as index,
+      open(part / _SCORE, 'wb') as score,
+  ):
+    for row, (classes, probabilities) in enumerate(maps):
+      classes, probabilities = np.asarray(classes), np.asarray(probabilities)
+      parts = (
+          (index, np.dtype(np.uint16), classes),
+          (score, np.dtype(np.float16), probabilities),
       )
-    if row >= count:  # Surplus maps are counted for the message.
-      continue
-    problem = _problem(classes, probabilities, index, num_classes)
-    if problem:
-      raise UserError(f'the label map of record {row} {problem}')
-    index[row], score[row] = classes, probabilities
-    digest.update(index[row].tobytes())
-    digest.update(score[row].tobytes())
+      if shape is None:
+        shape = classes.shape
+        for file, kind, _ in parts:
+          header = {'descr': kind.str, 'fortran_order': False}
+          header['shape'] = (count, *shape)
+          np.lib.format.write_array_header_1_0(file, header)
+      if row >= count:  # Surplus maps are counted for the message.
+        continue
+      problem = _problem(classes, probabilities, shape, num_classes)
+      if problem:
+        raise UserError(f'the label map of record {row} {problem}')
+      for file, kind, array in parts:
+        content = array.astype(kind).tobytes()
+        file.write(content)
+        digest.update(content)
   if row + 1 != count:
     raise UserError(f'there are {row + 1} label maps for {count} records')
   return digest.hexdigest()
 
 
-def _problem(classes, probabilities, index, num_classes):
+def _problem(classes, probabilities, shape, num_classes):
   """Returns what is wrong with a map, or '' if it is valid."""
   shapes = classes.shape, probabilities.shape
-  if classes.ndim != 3 or shapes != (index.shape[1:],) * 2:
+  if classes.ndim != 3 or shapes != (shape,) * 2:
     said = f'has shapes {shapes[0]} and {shapes[1]}'
     return f'{said}, not [s t m] twice, as the first record'
   if not (0 <= classes.min() and classes.max() < num_classes):
