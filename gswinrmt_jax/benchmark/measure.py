@@ -14,7 +14,6 @@ from gswinrmt_jax.benchmark import record, worker
 from gswinrmt_jax.benchmark.worker import Spec
 
 _MIN_CALLS = 2  # in a warm-up, however long a call takes
-_RATES = {'matmul': 'flops', 'copy': 'bytes'}  # task -> unit
 
 
 def warm_up(program: worker.Worker, seconds: float) -> int:
@@ -106,11 +105,10 @@ def _rate(row):
 
 
 class Bench:
-  """Times groups of programs, and the machine's matmul and copy rates.
+  """Times groups of programs, each together with a matmul.
 
   Attributes:
     facts: About the machine.
-    platform: Where JAX runs: 'cpu', 'gpu' or 'tpu'.
     say: Receives progress and tables.
   """
 
@@ -123,7 +121,7 @@ class Bench:
       dtype: str | None = None,
       say: Callable[[str], None] = print,
   ):
-    """Starts the processes that measure the rates.
+    """Starts the process of the matmul.
 
     Args:
       repeats: Number of rounds.
@@ -133,25 +131,21 @@ class Bench:
       say: Receives progress and tables.
 
     Raises:
-      worker.WorkerError: If a process fails.
+      worker.WorkerError: If it fails.
     """
     self._repeats, self._seconds, self.say = repeats, seconds, say
     self._cores = worker.choose_cores(threads)
-    with contextlib.ExitStack() as stack:
-      self._rates = {
-          task: self._start(stack, {'task': task, 'dtype': dtype})
-          for task in _RATES
-      }
-      self._stack = stack.pop_all()
-    self.facts = self._rates['matmul'].facts
-    self.platform = self.facts['platform']
+    self._matmul = worker.Worker(
+        {'task': 'matmul', 'dtype': dtype}, self._cores
+    )
+    self.facts = self._matmul.facts
 
   def close(self) -> None:
-    """Ends the processes."""
-    self._stack.close()
+    """Ends the process of the matmul."""
+    self._matmul.close()
 
   def measure(self, specs: Mapping[str, Spec]) -> dict[str, Any]:
-    """Times programs and the machine's rates in the same rounds; says a table.
+    """Times programs and the matmul in the same rounds; says a table.
 
     Args:
       specs: Specs by name; dtype and platform are filled in.
@@ -159,8 +153,7 @@ class Bench:
     Returns:
       'rows', one per program: its spec with the results of `figures` and
       `compare`, or in 'not_measured' why it could not be built or failed;
-      'rates', FLOP per second of a matmul and bytes per second of a copy; and
-      'rates_spread', their spreads.
+      'rates', the FLOP per second of the matmul; and 'rates_spread'.
     """
     shared = {name: self.facts[name] for name in ('dtype', 'platform')}
     rows, running = [], []
@@ -169,17 +162,17 @@ class Bench:
         rows.append({'program': name, **spec, **shared})
         self.say(f'{name}: building')
         try:
-          program = self._start(stack, {**spec, **shared})
+          program = worker.Worker({**spec, **shared}, self._cores)
+          stack.callback(program.close)
           calls = warm_up(program, self._seconds)
         except worker.WorkerError as error:
           rows[-1]['not_measured'] = str(error)
           self.say(f'{name}: {error}')
         else:
           running.append((rows[-1], program, calls))
-      rates = {task: {} for task in _RATES}
-      for task, program in self._rates.items():
-        calls = warm_up(program, self._seconds / 4)  # rates vary less
-        running.append((rates[task], program, calls))
+      matmul = {}
+      calls = warm_up(self._matmul, self._seconds / 4)  # it varies less
+      running.append((matmul, self._matmul, calls))
       found, programs, calls = zip(*running, strict=True)
       timed = interleaved(programs, calls, self._repeats, self.say)
       for row, program, count, seconds in zip(
@@ -188,20 +181,13 @@ class Bench:
         size, owner = program.peak()
         row |= {**figures(seconds), 'calls': count, 'facts': program.facts}
         row |= {'peak_bytes': size, 'peak_of': owner}
-    speed = {
-        unit: 1e3 * rates[task]['facts'][unit] / rates[task]['milliseconds']
-        for task, unit in _RATES.items()
-    }
-    compare(rows, speed['flops'])
+    flops = 1e3 * matmul['facts']['flops'] / matmul['milliseconds']
+    compare(rows, flops)
     self.say(
-        f'\n{record.table(rows)}\nmeasured rates: products '
-        f'{speed["flops"] / 1e12:.4g} TFLOP/s, copy '
-        f'{speed["bytes"] / 1e9:.4g} GB/s\n'
+        f'\n{record.table(rows)}\nmeasured matmul: {flops / 1e12:.4g} TFLOP/s\n'
     )
-    spreads = {task: row['spread'] for task, row in rates.items()}
-    return {'rows': rows, 'rates': speed, 'rates_spread': spreads}
-
-  def _start(self, stack, spec):
-    started = worker.Worker(spec, self._cores)
-    stack.callback(started.close)
-    return started
+    return {
+        'rows': rows,
+        'rates': {'flops': flops},
+        'rates_spread': {'matmul': matmul['spread']},
+    }

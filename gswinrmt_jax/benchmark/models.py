@@ -97,7 +97,7 @@ def depthwise(bench: measure.Bench) -> dict[str, Any]:
   The shapes are those of the first stage: of a large model at 224x224, with
   fewer images on a CPU, and of a compact model on CIFAR-10.
   """
-  images = 8 if bench.platform == 'cpu' else 128
+  images = 8 if bench.facts['platform'] == 'cpu' else 128
   shapes = ((images, 56, 56, 128), (128, 8, 8, 64))
   groups = []
   for shape, side in itertools.product(shapes, (3, 5)):

@@ -29,7 +29,6 @@ from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
 _MATMUL_SIDE = {'cpu': 2048}  # elsewhere 8192
-_COPIED = {'cpu': 2**26}  # floats, more than any cache holds; elsewhere 1 GiB
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
 _EPOCHS = 100_000  # more than any measurement reaches
 
@@ -166,22 +165,6 @@ def _matmul(spec):
   return worker.Program(run, {'flops': 2 * side**3})
 
 
-def _copy(spec):
-  """The rate of memory: an array is read and overwritten in place."""
-  del spec
-  count = _COPIED.get(jax.default_backend(), 2**28)
-  array = jax.random.normal(jax.random.key(0), (count,), jnp.float32)
-  step = jax.jit(lambda array: 1 - array, donate_argnums=0)
-
-  def run(calls):
-    nonlocal array
-    for _ in range(calls):
-      array = step(array)
-    array.block_until_ready()
-
-  return worker.Program(run, {'bytes': 2 * array.nbytes})
-
-
 def _depthwise(spec):
   """One depthwise convolution and its gradient; 'impl' is 'shift' or 'conv'."""
   rng = np.random.default_rng(0)
@@ -274,7 +257,6 @@ _TASKS = {
     'inference': _inference,
     'latency': _inference,
     'matmul': _matmul,
-    'copy': _copy,
     'depthwise': _depthwise,
     'pipeline': _pipeline,
 }
