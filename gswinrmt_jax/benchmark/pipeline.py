@@ -59,13 +59,10 @@ def measure(
           height=height,
       )
       shared = {**spec, 'dir': folder, 'workers': workers}
-      programs = {
-          f'{spec["model"]}, {storage or "without"}': {
-              **shared,
-              'storage': storage,
-          }
-          for storage in (None, *storages)
-      }
+      programs = {}
+      for storage in (None, *storages):
+        name = f'{spec["model"]}, {storage or "without"}'
+        programs[name] = {**shared, 'storage': storage}
       groups.append(bench.measure(programs))
   return {'groups': groups}
 
@@ -96,9 +93,7 @@ def make_data(
     with concurrent.futures.ThreadPoolExecutor(parallel.cores()) as pool:
       list(pool.map(make, range(count)))
     writer.prepare(
-        DATA,
-        lambda: class_folders.find(pictures),
-        data_dir=str(folder),
+        DATA, lambda: class_folders.find(pictures), data_dir=str(folder)
     )
 
 

@@ -40,8 +40,8 @@ def build(spec: worker.Spec) -> worker.Program:
   if on_cpu:
     # JAX 0.10 runs cached CPU programs on a single core.
     jax.config.update('jax_compilation_cache_dir', None)
-  spec = dict(spec)
-  spec['dtype'] = spec.get('dtype') or ('float32' if on_cpu else 'bfloat16')
+  default = 'float32' if on_cpu else 'bfloat16'
+  spec = {**spec, 'dtype': spec.get('dtype') or default}
   program = _TASKS[spec['task']](spec)
   program.facts |= {
       'dtype': spec['dtype'],

@@ -186,7 +186,7 @@ def _spec(args, model, task):
 
 def _measure(args, bench):
   from gswinrmt_jax import files
-  from gswinrmt_jax.benchmark import models, pipeline, record, scaling, start
+  from gswinrmt_jax.benchmark import models, pipeline, record, start
 
   machine = record.machine(bench.facts, args.threads)
   tasks = [task for task in _TASKS if getattr(args, task)]
@@ -212,7 +212,7 @@ def _measure(args, bench):
     )
   elif args.scaling:
     words += ['by', args.scaling]
-    found = scaling.grow(bench, args.scaling, specs)
+    found = models.grow(bench, args.scaling, specs)
   elif args.run:
     folders = [pathlib.Path(folder) for folder in args.run]
     words = ['latency', *(folder.name for folder in folders)]
