@@ -42,14 +42,8 @@ def interleaved(
 ) -> list[list[float]]:
   """Times warm programs in turn: A B C, A B C, and so on.
 
-  Args:
-    programs: The programs to time.
-    calls: Calls of each program in a round.
-    repeats: Number of rounds.
-    say: Receives a line after each round.
-
-  Returns:
-    For each program, its seconds per call in each round.
+  In each of `repeats` rounds, a program is called as often as `calls` says.
+  Returns for each program its seconds per call in each round.
   """
   taken = [[] for _ in programs]
   for repeat in range(repeats):
@@ -60,10 +54,9 @@ def interleaved(
 
 
 def figures(seconds: Sequence[float]) -> dict[str, Any]:
-  """Returns the median over rounds, and half the quartile range relative to it.
+  """Returns the median of seconds per call over rounds, and its spread.
 
-  Args:
-    seconds: Seconds per call in each round.
+  The spread is half the interquartile range divided by the median.
   """
   low, median, high = np.percentile(seconds, (25, 50, 75))
   return {
@@ -81,27 +74,20 @@ def compare(rows: Sequence[dict[str, Any]], flops: float) -> None:
     ratios within a round. The timings of a round are close in time, so their
     ratio is steadier than the ratio of two medians.
   - 'mfu': FLOP per second of the model's matmuls and convolutions (two per
-    multiply-accumulate, three passes in training) over the matmul rate.
-
-  Args:
-    rows: Rows with `figures` and 'facts', or with 'not_measured'.
-    flops: The matmul rate, FLOP per second.
+    multiply-accumulate, three passes in training) over `flops`, the FLOP per
+    second of the matmul.
   """
+  first = None  # images per second of the first program, by round
   for row in rows:
     if 'not_measured' in row:
       continue
-    row['images_per_second'] = float(np.median(_rate(row)))
-    row['relative'] = None
-    if 'not_measured' not in rows[0]:
-      row['relative'] = float(np.median(_rate(row) / _rate(rows[0])))
+    rates = 1e3 * row['facts']['images'] / np.array(row['repeats_ms'])
+    if row is rows[0]:
+      first = rates
+    row['images_per_second'] = float(np.median(rates))
+    row['relative'] = None if first is None else float(np.median(rates / first))
     if 'flops' in row['facts']:
-      seconds = row['milliseconds'] / 1e3
-      row['mfu'] = row['facts']['flops'] / seconds / flops
-
-
-def _rate(row):
-  """Returns images per second, by round."""
-  return 1e3 * row['facts']['images'] / np.array(row['repeats_ms'])
+      row['mfu'] = 1e3 * row['facts']['flops'] / row['milliseconds'] / flops
 
 
 class Bench:
@@ -115,11 +101,11 @@ class Bench:
   def __init__(
       self,
       *,
-      repeats: int = 5,
-      seconds: float = 3.0,
+      repeats: int,
+      seconds: float,
       threads: int | None = None,
       dtype: str | None = None,
-      say: Callable[[str], None] = print,
+      say: Callable[[str], None],
   ):
     """Starts the process of the matmul.
 
@@ -156,7 +142,7 @@ class Bench:
       'rates', the FLOP per second of the matmul; and 'rates_spread'.
     """
     shared = {name: self.facts[name] for name in ('dtype', 'platform')}
-    rows, running = [], []
+    rows, running = [], []  # a running program: its row, handle and calls
     with contextlib.ExitStack() as stack:
       for name, spec in specs.items():  # built and warmed up one by one, alone
         rows.append({'program': name, **spec, **shared})

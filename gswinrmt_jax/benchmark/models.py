@@ -23,12 +23,10 @@ _DEPTHS = (0.5, 1, 1.5, 2)  # of the deepest stage
 
 
 def spec(model: str, task: str, **shape: int) -> dict[str, Any]:
-  """Returns the spec of a named model; latency is that of one image.
+  """Returns the spec of a named model for a task of `programs`.
 
-  Args:
-    model: Name of the model.
-    task: A task of `programs`.
-    **shape: 'batch', 'image_size' and 'classes'.
+  The shape is 'batch', 'image_size' and 'classes'; task 'latency' takes one
+  image, whatever the batch is.
   """
   found = {'task': task, 'model': model, 'fields': {}, **shape}
   return {**found, 'batch': 1} if task == 'latency' else found
@@ -39,11 +37,8 @@ def beside_peers(
 ) -> dict[str, Any]:
   """Measures each model together with its peers.
 
-  Args:
-    bench: Times the programs.
-    specs: Specs of models.
-    peers: 'plain', the same model without faster implementations; 'eager' and
-      'compile', its twin in PyTorch; any other name, a model of timm.
+  Peers are 'plain', the same model without faster implementations; 'eager' and
+  'compile', its twin in PyTorch; any other name, a model of timm.
   """
   groups = []
   for one in specs:
@@ -98,11 +93,10 @@ def _run_spec(folder):
 
 
 def points(axis: str, spec: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-  """Returns specs by their value on the axis.
+  """Returns specs of a named model by their value on an axis.
 
-  Args:
-    axis: 'batch' (images), 'resolution' (pixels a side) or 'depth' (blocks).
-    spec: Spec of a named model.
+  The axis is 'batch' (images), 'resolution' (pixels a side) or 'depth'
+  (blocks).
   """
   if axis == 'batch':
     values = {max(1, round(spec['batch'] * factor)) for factor in _BATCHES}

@@ -87,12 +87,7 @@ def _train(spec):
 
 
 class Training:
-  """Runs consecutive training steps, as the train loop does.
-
-  Attributes:
-    state: Train state after the steps so far.
-    metrics: Metrics of the last step.
-  """
+  """Runs consecutive training steps; has the last state and metrics."""
 
   def __init__(self, step, state, batches, key):
     self._step, self._batches, self._key = step, batches, key
@@ -196,11 +191,8 @@ def _pipeline(spec):
 def fed_training(run: setup.Setup, *, repeat: bool) -> worker.Program:
   """Returns a program that trains as a run does.
 
-  Before each timing, it drops the batches that workers have prefetched.
-
-  Args:
-    run: Setup of the run.
-    repeat: Whether to train on the first batch in every step.
+  Before each timing, it drops the batches that workers have prefetched. With
+  `repeat`, it trains on the first batch in every step.
   """
   fed = run.train_batches(0)
   try:

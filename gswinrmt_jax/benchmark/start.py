@@ -27,15 +27,10 @@ _LIMIT = 600.0  # seconds
 
 
 def measure(repeats: int, threads: int | None) -> list[dict[str, Any]]:
-  """Times trainings in turn, each in a new process, until step 1.
+  """Times training from the start of a process until step 1 is logged.
 
-  Args:
-    repeats: Number of timings of each.
-    threads: Cores of each process, and of this one from now on; None for all.
-
-  Returns:
-    For each compile effort, its name and the seconds from the start of the
-    process until the first step is logged.
+  Repeats it for each compile effort in turn. With `threads`, this process, too,
+  has only so many cores from now on.
 
   Raises:
     worker.WorkerError: If a process fails.
