@@ -131,7 +131,7 @@ class Bench:
     self._matmul.close()
 
   def measure(self, specs: Mapping[str, Spec]) -> dict[str, Any]:
-    """Times programs and the matmul in the same rounds; says a table.
+    """Times programs and the matmul in the same rounds; prints a table.
 
     Args:
       specs: Specs by name; dtype and platform are filled in.

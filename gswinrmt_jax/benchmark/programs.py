@@ -87,7 +87,7 @@ def _train(spec):
 
 
 class Training:
-  """Runs consecutive training steps; has the last state and metrics."""
+  """Runs consecutive training steps; keeps the last state and metrics."""
 
   def __init__(self, step, state, batches, key):
     self._step, self._batches, self._key = step, batches, key

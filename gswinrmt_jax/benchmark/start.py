@@ -29,8 +29,8 @@ _LIMIT = 600.0  # seconds
 def measure(repeats: int, threads: int | None) -> list[dict[str, Any]]:
   """Times training from the start of a process until step 1 is logged.
 
-  Repeats it for each compile effort in turn. With `threads`, this process, too,
-  has only so many cores from now on.
+  Each of the `repeats` rounds times every compile effort. `threads` restricts
+  the cores of the training, and of this process from now on.
 
   Raises:
     worker.WorkerError: If a process fails.

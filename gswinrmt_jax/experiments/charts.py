@@ -96,15 +96,9 @@ def accuracy_by(
 
   It shows test accuracy if all variants have one, else validation accuracy at
   the last epoch that all runs have. With more than `MANY` points, only those of
-  the front are labelled.
+  the front are labelled. `label` names the cost and its unit.
 
-  Args:
-    setting: The runs to plot.
-    label: Name of the cost, with its unit.
-    cost: Returns the cost of a variant, or None if unknown.
-
-  Returns:
-    The figure; None with fewer than two variants whose cost is known.
+  Returns None with fewer than two variants whose cost is known.
   """
   known = [one for one in setting.variants if cost(one) and one.epochs]
   accuracy, name = (lambda run: run.test_accuracy), 'test accuracy (%)'

@@ -22,7 +22,7 @@ _PATIENCE = 60  # seconds for an interrupted run to end by itself
 def run(
     jobs: Sequence[Job],
     program: Sequence[str],
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None],
 ) -> list[Job]:
   """Runs the jobs that are not complete; failures do not stop the others.
 
@@ -30,13 +30,8 @@ def run(
   next run, and killing it does not affect the others. This process must not
   touch a device, since JAX would allocate memory there.
 
-  Args:
-    jobs: The runs, in order.
-    program: The training command, without a job's arguments.
-    say: Receives lines for the user.
-
-  Returns:
-    The jobs that failed.
+  `program` is the training command without a job's arguments. Returns the jobs
+  that failed.
   """
   failed = []
   for number, job in enumerate(jobs, 1):
@@ -128,7 +123,7 @@ def status(job: Job) -> Status:
 
 def status_table(jobs: Sequence[Job]) -> str:
   """Returns a line for each run, and how many are complete."""
-  width = max((len(job.folder.name) for job in jobs), default=0)
+  width = max(len(job.folder.name) for job in jobs)
   lines, done = [f'{"":<{width}}  {"validation":>10}{"test":>9}'], 0
   for job in jobs:
     try:
