@@ -18,7 +18,6 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
-import numpy as np
 
 from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.benchmark import pipeline, random_data, worker
@@ -162,15 +161,10 @@ def _matmul(spec):
 
 def _depthwise(spec):
   """One depthwise convolution and its gradient; 'impl' is 'shift' or 'conv'."""
-  rng = np.random.default_rng(0)
   shape, side = spec['shape'], spec['kernel']
-  x, cotangent = (
-      jnp.asarray(rng.standard_normal(shape, np.float32), spec['dtype'])
-      for _ in range(2)
-  )
-  kernel = jnp.asarray(
-      rng.standard_normal((side, side, 1, shape[-1]), np.float32)
-  )
+  keys = jax.random.split(jax.random.key(0), 3)
+  x, cotangent = (jax.random.normal(k, shape, spec['dtype']) for k in keys[:2])
+  kernel = jax.random.normal(keys[2], (side, side, 1, shape[-1]))
 
   @jax.jit
   def both(x, kernel, cotangent):
