@@ -14,7 +14,7 @@ from gswinrmt_jax.experiments.sets import Job
 from gswinrmt_jax.runs import run_folder
 
 # A damaged folder does not end the other runs, nor the table.
-_UNREADABLE = (UserError, OSError, ValueError, KeyError)
+_UNREADABLE = (UserError, *results.DAMAGED)
 _COMPLETE = 'complete'
 _PATIENCE = 60  # seconds for an interrupted run to end by itself
 
