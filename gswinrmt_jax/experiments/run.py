@@ -22,7 +22,7 @@ _PATIENCE = 60  # seconds for an interrupted run to end by itself
 def run(
     jobs: Sequence[Job],
     program: Sequence[str],
-    say: Callable[[str], None],
+    say: Callable[[str], None] = print,
 ) -> list[Job]:
   """Runs the jobs that are not complete; failures do not stop the others.
 
