@@ -97,11 +97,9 @@ def _measure(
 
 
 def _measure_pictures(folder: pathlib.Path, options) -> None:
-  width, height = map(int, options.pictures.split('x'))
-  pipeline.make_data(
-      folder, options.images, classes=2, width=width, height=height
-  )
-  print(f'JPEG files of {width}x{height}')
+  size = tuple(map(int, options.pictures.split('x')))
+  pipeline.make_data(folder, options.images, classes=2, size=size)
+  print(f'JPEG files of {options.pictures}')
   _measure(
       {
           storage: _open(

@@ -26,7 +26,6 @@ FACTS = {
     'images': 2,
     'macs': 100,
     'flops': 1000,
-    'bytes': 2000,
 }
 
 
@@ -66,7 +65,7 @@ def _tasks(journal, kind):
   ]
 
 
-def test_programs_and_rates_share_the_rounds(journal):
+def test_programs_and_the_matmul_share_the_rounds(journal):
   said = []
   bench = measure.Bench(repeats=2, seconds=1.0, say=said.append)
   programs = {
@@ -83,17 +82,15 @@ def test_programs_and_rates_share_the_rounds(journal):
       'platform': 'cpu', 'not_measured': 'it fell over',
   }  # fmt: skip
   assert eager['milliseconds'] == 2000 and eager['peak_bytes'] == 5e9
-  assert found['rates'] == {'flops': 1000, 'bytes': 2000}
-  assert found['rates_spread'] == {'matmul': 0, 'copy': 0}
+  assert found['rates'] == {'flops': 1000}
+  assert found['rates_spread'] == {'matmul': 0}
   assert 'bad: not measured: it fell over' in said[-1]
   ran = _tasks(journal, 'run')
-  assert ran[-8:] == ['train', 'eager', 'matmul', 'copy'] * 2
-  # The programs have ended; matmul and copy, which give the rates, still run.
+  assert ran[-6:] == ['train', 'eager', 'matmul'] * 2
+  # The programs have ended; the matmul still runs.
   assert sorted(_tasks(journal, 'close')) == ['eager', 'train']
   bench.close()
-  assert sorted(_tasks(journal, 'close')) == [
-      'copy', 'eager', 'matmul', 'train'
-  ]  # fmt: skip
+  assert sorted(_tasks(journal, 'close')) == ['eager', 'matmul', 'train']
 
 
 def _run(tmp_path, *options):
@@ -183,10 +180,10 @@ def test_latency_is_written_where_the_report_looks(
   assert status == 0 and row['batch'] == 1 and row['image_size'] == 32
   runs, problems = results.gather([tmp_path / 'runs'])
   assert [run.latency for run in runs] == [1000.0] * 2 and not problems
-  # Interleaved with each other and with the rates in each round.
+  # Interleaved with each other and with the matmul in each round.
   calls = [spec for what, spec in journal if what == 'run']
   ran = [spec.get('model', spec['task']) for spec in calls]
-  assert ran[-4:] == ['swat_compact', 'rmt_compact', 'matmul', 'copy']
+  assert ran[-3:] == ['swat_compact', 'rmt_compact', 'matmul']
 
 
 def test_few_runs_are_alive_at_once(journal, monkeypatch, tmp_path):

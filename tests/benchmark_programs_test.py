@@ -79,14 +79,12 @@ def test_plain_takes_none_of_our_forms():
   assert 'feature_group_count=8' not in texts[False]
 
 
-def test_depthwise_and_ceilings_run(monkeypatch):
+def test_depthwise_and_matmul_run(monkeypatch):
   monkeypatch.setattr(programs, '_MATMUL_SIDE', {'cpu': 16})
-  monkeypatch.setattr(programs, '_COPIED', {'cpu': 32})
   spec = {'task': 'depthwise', 'shape': (2, 4, 4, 3), 'kernel': 3}
   for impl in ('shift', 'conv'):
     programs.build({**spec, 'impl': impl}).run(1)
   assert programs.build({'task': 'matmul'}).facts['flops'] == 2 * 16**3
-  assert programs.build({'task': 'copy'}).facts['bytes'] == 2 * 4 * 32
 
 
 def test_nothing_is_zero_and_targets_are_smoothed():
@@ -209,7 +207,7 @@ def test_the_recipe_is_the_image_size_s():
 @pytest.mark.parametrize(('storage', 'workers'), [('decode', 1), ('device', 0)])
 def test_the_whole_program(monkeypatch, tmp_path, storage, workers):
   monkeypatch.setattr(recipes, 'make_model', lambda *args: tiny.Tiny())
-  pipeline.make_data(tmp_path, 9, classes=3, width=32, height=32)
+  pipeline.make_data(tmp_path, 9, classes=3, size=(32, 32))
   changes = {'storage': storage, 'workers': workers, 'dir': str(tmp_path)}
   program = programs.build({**PIPELINE, **changes})
   assert len(multiprocessing.active_children()) == workers
@@ -246,15 +244,15 @@ def test_each_storage_is_measured_on_images_of_the_size_needed(monkeypatch):
       assert (one['batch'], one['workers'], one['image_size']) == (4, 2, size)
       assert one['dir'] == str(folder)
   assert [(count, how) for _, count, how in made] == [
-      (9, {'classes': 5, 'width': 500, 'height': 375}),
-      (9, {'classes': 5, 'width': 32, 'height': 32}),
+      (9, {'classes': 5, 'size': (500, 375)}),
+      (9, {'classes': 5, 'size': (32, 32)}),
   ]
   with pytest.raises(UserError, match='--images 9: there are 10 classes'):
     measure({**MEASURED, 'classes': 10})
 
 
 def test_synthetic_images_are_a_data_set_of_so_many_classes(tmp_path):
-  pipeline.make_data(tmp_path, 7, classes=3, width=50, height=40)
+  pipeline.make_data(tmp_path, 7, classes=3, size=(50, 40))
   assert [path.name for path in tmp_path.iterdir()] == [pipeline.DATA]
   info = datasets.info(pipeline.DATA, str(tmp_path))
   assert len(info.class_names) == 3

@@ -215,12 +215,15 @@ def test_table(write):
 
 
 def test_a_damaged_run_does_not_hide_the_others(write):
-  whole, damaged = (write([0.25, 0.5, 0.75], test=0.625) for _ in range(2))
+  folders = [write([0.25, 0.5, 0.75], test=0.625) for _ in range(3)]
+  damaged, mistyped, _ = folders
   (damaged / 'summary.json').write_text('{"steps": 30')
-  lines = run.status_table([_job(damaged), _job(whole)]).splitlines()
+  (mistyped / 'data.json').write_text('[1]')
+  lines = run.status_table([_job(folder) for folder in folders]).splitlines()
   assert f'{damaged / "summary.json"} cannot be read: ' in lines[1]
-  assert lines[2].endswith('62.50%  complete')
-  assert lines[3] == '1 of 2 runs are complete.'
+  assert 'cannot be read: TypeError' in lines[2]
+  assert lines[3].endswith('62.50%  complete')
+  assert lines[4] == '1 of 3 runs are complete.'
 
 
 # Writes its arguments to a file, and fails for one model.

@@ -14,7 +14,6 @@ from gswinrmt_jax.benchmark import record, worker
 from gswinrmt_jax.benchmark.worker import Spec
 
 _MIN_CALLS = 2  # in a warm-up, however long a call takes
-_RATES = {'matmul': 'flops', 'copy': 'bytes'}  # task -> unit
 
 
 def warm_up(program: worker.Worker, seconds: float) -> int:
@@ -43,14 +42,8 @@ def interleaved(
 ) -> list[list[float]]:
   """Times warm programs in turn: A B C, A B C, and so on.
 
-  Args:
-    programs: The programs to time.
-    calls: Calls of each program in a round.
-    repeats: Number of rounds.
-    say: Receives a line after each round.
-
-  Returns:
-    For each program, its seconds per call in each round.
+  In each of `repeats` rounds, a program is called as often as `calls` says.
+  Returns for each program its seconds per call in each round.
   """
   taken = [[] for _ in programs]
   for repeat in range(repeats):
@@ -61,10 +54,9 @@ def interleaved(
 
 
 def figures(seconds: Sequence[float]) -> dict[str, Any]:
-  """Returns the median over rounds, and half the quartile range relative to it.
+  """Returns the median of seconds per call over rounds, and its spread.
 
-  Args:
-    seconds: Seconds per call in each round.
+  The spread is half the interquartile range divided by the median.
   """
   low, median, high = np.percentile(seconds, (25, 50, 75))
   return {
@@ -82,48 +74,40 @@ def compare(rows: Sequence[dict[str, Any]], flops: float) -> None:
     ratios within a round. The timings of a round are close in time, so their
     ratio is steadier than the ratio of two medians.
   - 'mfu': FLOP per second of the model's matmuls and convolutions (two per
-    multiply-accumulate, three passes in training) over the matmul rate.
-
-  Args:
-    rows: Rows with `figures` and 'facts', or with 'not_measured'.
-    flops: The matmul rate, FLOP per second.
+    multiply-accumulate, three passes in training) over `flops`, the FLOP per
+    second of the matmul.
   """
+  first = None  # images per second of the first program, by round
   for row in rows:
     if 'not_measured' in row:
       continue
-    row['images_per_second'] = float(np.median(_rate(row)))
-    row['relative'] = None
-    if 'not_measured' not in rows[0]:
-      row['relative'] = float(np.median(_rate(row) / _rate(rows[0])))
+    rates = 1e3 * row['facts']['images'] / np.array(row['repeats_ms'])
+    if row is rows[0]:
+      first = rates
+    row['images_per_second'] = float(np.median(rates))
+    row['relative'] = None if first is None else float(np.median(rates / first))
     if 'flops' in row['facts']:
-      seconds = row['milliseconds'] / 1e3
-      row['mfu'] = row['facts']['flops'] / seconds / flops
-
-
-def _rate(row):
-  """Returns images per second, by round."""
-  return 1e3 * row['facts']['images'] / np.array(row['repeats_ms'])
+      row['mfu'] = 1e3 * row['facts']['flops'] / row['milliseconds'] / flops
 
 
 class Bench:
-  """Times groups of programs, and the machine's matmul and copy rates.
+  """Times groups of programs, each together with a matmul.
 
   Attributes:
     facts: About the machine.
-    platform: Where JAX runs: 'cpu', 'gpu' or 'tpu'.
     say: Receives progress and tables.
   """
 
   def __init__(
       self,
       *,
-      repeats: int = 5,
-      seconds: float = 3.0,
+      repeats: int,
+      seconds: float,
       threads: int | None = None,
       dtype: str | None = None,
-      say: Callable[[str], None] = print,
+      say: Callable[[str], None],
   ):
-    """Starts the processes that measure the rates.
+    """Starts the process of the matmul.
 
     Args:
       repeats: Number of rounds.
@@ -133,25 +117,21 @@ class Bench:
       say: Receives progress and tables.
 
     Raises:
-      worker.WorkerError: If a process fails.
+      worker.WorkerError: If it fails.
     """
     self._repeats, self._seconds, self.say = repeats, seconds, say
     self._cores = worker.choose_cores(threads)
-    with contextlib.ExitStack() as stack:
-      self._rates = {
-          task: self._start(stack, {'task': task, 'dtype': dtype})
-          for task in _RATES
-      }
-      self._stack = stack.pop_all()
-    self.facts = self._rates['matmul'].facts
-    self.platform = self.facts['platform']
+    self._matmul = worker.Worker(
+        {'task': 'matmul', 'dtype': dtype}, self._cores
+    )
+    self.facts = self._matmul.facts
 
   def close(self) -> None:
-    """Ends the processes."""
-    self._stack.close()
+    """Ends the process of the matmul."""
+    self._matmul.close()
 
   def measure(self, specs: Mapping[str, Spec]) -> dict[str, Any]:
-    """Times programs and the machine's rates in the same rounds; says a table.
+    """Times programs and the matmul in the same rounds; prints a table.
 
     Args:
       specs: Specs by name; dtype and platform are filled in.
@@ -159,27 +139,26 @@ class Bench:
     Returns:
       'rows', one per program: its spec with the results of `figures` and
       `compare`, or in 'not_measured' why it could not be built or failed;
-      'rates', FLOP per second of a matmul and bytes per second of a copy; and
-      'rates_spread', their spreads.
+      'rates', the FLOP per second of the matmul; and 'rates_spread'.
     """
     shared = {name: self.facts[name] for name in ('dtype', 'platform')}
-    rows, running = [], []
+    rows, running = [], []  # a running program: its row, handle and calls
     with contextlib.ExitStack() as stack:
       for name, spec in specs.items():  # built and warmed up one by one, alone
         rows.append({'program': name, **spec, **shared})
         self.say(f'{name}: building')
         try:
-          program = self._start(stack, {**spec, **shared})
+          program = worker.Worker({**spec, **shared}, self._cores)
+          stack.callback(program.close)
           calls = warm_up(program, self._seconds)
         except worker.WorkerError as error:
           rows[-1]['not_measured'] = str(error)
           self.say(f'{name}: {error}')
         else:
           running.append((rows[-1], program, calls))
-      rates = {task: {} for task in _RATES}
-      for task, program in self._rates.items():
-        calls = warm_up(program, self._seconds / 4)  # rates vary less
-        running.append((rates[task], program, calls))
+      matmul = {}
+      calls = warm_up(self._matmul, self._seconds / 4)  # it varies less
+      running.append((matmul, self._matmul, calls))
       found, programs, calls = zip(*running, strict=True)
       timed = interleaved(programs, calls, self._repeats, self.say)
       for row, program, count, seconds in zip(
@@ -188,20 +167,13 @@ class Bench:
         size, owner = program.peak()
         row |= {**figures(seconds), 'calls': count, 'facts': program.facts}
         row |= {'peak_bytes': size, 'peak_of': owner}
-    speed = {
-        unit: 1e3 * rates[task]['facts'][unit] / rates[task]['milliseconds']
-        for task, unit in _RATES.items()
-    }
-    compare(rows, speed['flops'])
+    flops = 1e3 * matmul['facts']['flops'] / matmul['milliseconds']
+    compare(rows, flops)
     self.say(
-        f'\n{record.table(rows)}\nmeasured rates: products '
-        f'{speed["flops"] / 1e12:.4g} TFLOP/s, copy '
-        f'{speed["bytes"] / 1e9:.4g} GB/s\n'
+        f'\n{record.table(rows)}\nmeasured matmul: {flops / 1e12:.4g} TFLOP/s\n'
     )
-    spreads = {task: row['spread'] for task, row in rates.items()}
-    return {'rows': rows, 'rates': speed, 'rates_spread': spreads}
-
-  def _start(self, stack, spec):
-    started = worker.Worker(spec, self._cores)
-    stack.callback(started.close)
-    return started
+    return {
+        'rows': rows,
+        'rates': {'flops': flops},
+        'rates_spread': {'matmul': matmul['spread']},
+    }

@@ -1,28 +1,32 @@
-"""Times groups of programs together: models, runs, convolutions."""
+"""What is timed together: models and peers, runs, sizes, convolutions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import itertools
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from gswinrmt_jax import files
 from gswinrmt_jax.benchmark import measure
 from gswinrmt_jax.benchmark.worker import Spec
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import named
 from gswinrmt_jax.runs import run_folder
 from gswinrmt_jax.weights import load
 
 _TWINS = ('eager', 'compile')
 _TOGETHER = 8  # runs whose processes are alive at once
+_RESOLUTIONS = (1, 9 / 7, 11 / 7, 13 / 7, 16 / 7)  # 224, 288, 352, 416, 512
+_BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
+_DEPTHS = (0.5, 1, 1.5, 2)  # of the deepest stage
 
 
 def spec(model: str, task: str, **shape: int) -> dict[str, Any]:
-  """Returns the spec of a named model; latency is that of one image.
+  """Returns the spec of a named model for a task of `programs`.
 
-  Args:
-    model: Name of the model.
-    task: A task of `programs`.
-    **shape: 'batch', 'image_size' and 'classes'.
+  The shape is 'batch', 'image_size' and 'classes'; task 'latency' takes one
+  image, whatever the batch is.
   """
   found = {'task': task, 'model': model, 'fields': {}, **shape}
   return {**found, 'batch': 1} if task == 'latency' else found
@@ -33,11 +37,8 @@ def beside_peers(
 ) -> dict[str, Any]:
   """Measures each model together with its peers.
 
-  Args:
-    bench: Times the programs.
-    specs: Specs of models.
-    peers: 'plain', the same model without faster implementations; 'eager' and
-      'compile', its twin in PyTorch; any other name, a model of timm.
+  Peers are 'plain', the same model without faster implementations; 'eager' and
+  'compile', its twin in PyTorch; any other name, a model of timm.
   """
   groups = []
   for one in specs:
@@ -68,7 +69,7 @@ def runs(
   for start in range(0, len(names), _TOGETHER):
     some = names[start : start + _TOGETHER]
     groups.append(bench.measure({name: specs[name] for name in some}))
-  for row in (row for group in groups for row in group['rows']):
+  for row in itertools.chain(*(group['rows'] for group in groups)):
     path = pathlib.Path(row['program'], 'latency.json')
     if 'not_measured' in row:
       raise UserError(f'{path.parent}: not measured: {row["not_measured"]}')
@@ -91,13 +92,74 @@ def _run_spec(folder):
   return {**spec(card.name, 'latency', **shape), 'fields': card.fields}
 
 
+def points(axis: str, spec: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+  """Returns specs of a named model by their value on an axis.
+
+  The axis is 'batch' (images), 'resolution' (pixels a side) or 'depth'
+  (blocks).
+  """
+  if axis == 'batch':
+    values = {max(1, round(spec['batch'] * factor)) for factor in _BATCHES}
+    return {value: {**spec, 'batch': value} for value in sorted(values)}
+  if axis == 'resolution':
+    sizes = [4 * round(spec['image_size'] * f / 4) for f in _RESOLUTIONS]
+    return {size: {**spec, 'image_size': size} for size in sizes}
+  depths = named.MODELS[spec['model']].depths
+  deepest = depths.index(max(depths))
+  found = {}
+  for factor in _DEPTHS:
+    changed = list(depths)
+    changed[deepest] = max(1, round(depths[deepest] * factor))
+    found[sum(changed)] = {**spec, 'fields': {'depths': changed}}
+  return found
+
+
+def exponent(macs: Sequence[float], milliseconds: Sequence[float]) -> float:
+  """Returns `p` of the best fit `time = a * macs^p`.
+
+  Attention within windows of M tokens costs `O(H W M C)`, so the
+  multiply-accumulates grow linearly with tokens, images and blocks. At p = 1,
+  the time is proportional to them; below 1, part of the time is overhead.
+  """
+  return float(np.polyfit(np.log(macs), np.log(milliseconds), 1)[0])
+
+
+def grow(
+    bench: measure.Bench, axis: str, specs: Iterable[Spec]
+) -> dict[str, Any]:
+  """Measures how the time of models grows along an axis.
+
+  Raises:
+    UserError: If fewer than two points of a model can be measured.
+  """
+  groups = []
+  for one in specs:
+    name = f'{one["model"]}, {one["task"]}'
+    group = bench.measure(
+        {
+            f'{name}, {axis} {value}': point
+            for value, point in points(axis, one).items()
+        }
+    )
+    rows = [row for row in group['rows'] if 'milliseconds' in row]
+    if len(rows) < 2:
+      raise UserError(f'{name}: fewer than two points could be measured')
+    found = exponent(
+        [row['facts']['macs'] * row['batch'] for row in rows],
+        [row['milliseconds'] for row in rows],
+    )
+    bench.say(f'{name}: time grows as (multiply-accumulates)^{found:.2f}')
+    groups.append({**group, 'axis': axis, 'exponent': found})
+  return {'groups': groups}
+
+
 def depthwise(bench: measure.Bench) -> dict[str, Any]:
   """Measures depthwise convolutions with their gradients in both forms.
 
   The shapes are those of the first stage: of a large model at 224x224, with
   fewer images on a CPU, and of a compact model on CIFAR-10.
   """
-  images = 8 if bench.platform == 'cpu' else 128
+  images = 8 if bench.facts['platform'] == 'cpu' else 128
   shapes = ((images, 56, 56, 128), (128, 8, 8, 64))
   groups = []
   for shape, side in itertools.product(shapes, (3, 5)):

@@ -31,12 +31,8 @@ def measure(
 ) -> dict[str, Any]:
   """Measures each model without input pipeline, then with each storage.
 
-  Args:
-    bench: Times the programs.
-    specs: Specs of models.
-    storages: Values of `config.data.storage`.
-    images: Number of synthetic images.
-    workers: Number of decoding processes; None takes the recipe's.
+  `workers` processes decode the synthetic images; None takes the recipe's
+  number.
 
   Raises:
     UserError: If there are fewer images than classes.
@@ -49,29 +45,20 @@ def measure(
           f'--images {images}: there are {classes} classes, each of which '
           'needs one; --classes takes fewer'
       )
-    width, height = (size, size) if size <= SMALL else _STORED
+    stored = (size, size) if size <= SMALL else _STORED
     with tempfile.TemporaryDirectory(prefix='gswinrmt_') as folder:
-      make_data(
-          pathlib.Path(folder),
-          images,
-          classes=classes,
-          width=width,
-          height=height,
-      )
+      make_data(pathlib.Path(folder), images, classes=classes, size=stored)
       shared = {**spec, 'dir': folder, 'workers': workers}
-      programs = {
-          f'{spec["model"]}, {storage or "without"}': {
-              **shared,
-              'storage': storage,
-          }
-          for storage in (None, *storages)
-      }
+      programs = {}
+      for storage in (None, *storages):
+        name = f'{spec["model"]}, {storage or "without"}'
+        programs[name] = {**shared, 'storage': storage}
       groups.append(bench.measure(programs))
   return {'groups': groups}
 
 
 def make_data(
-    folder: pathlib.Path, count: int, *, classes: int, width: int, height: int
+    folder: pathlib.Path, count: int, *, classes: int, size: tuple[int, int]
 ) -> None:
   """Prepares generated JPEG files as the data set `DATA`, split 'train'.
 
@@ -79,8 +66,7 @@ def make_data(
     folder: The TFDS data directory.
     count: Number of images, assigned to classes in turn.
     classes: Number of classes, at most `count`.
-    width: Width in pixels.
-    height: Height in pixels.
+    size: Width and height in pixels.
   """
   with tempfile.TemporaryDirectory(dir=folder) as made:
     pictures = pathlib.Path(made)
@@ -91,22 +77,20 @@ def make_data(
     def make(number):
       path = classes[number % len(classes)] / f'{number}.jpg'
       rng = np.random.default_rng(number)
-      _texture(rng, width, height).save(path, quality=_QUALITY)
+      _texture(rng, size).save(path, quality=_QUALITY)
 
     with concurrent.futures.ThreadPoolExecutor(parallel.cores()) as pool:
       list(pool.map(make, range(count)))
     writer.prepare(
-        DATA,
-        lambda: class_folders.find(pictures),
-        data_dir=str(folder),
+        DATA, lambda: class_folders.find(pictures), data_dir=str(folder)
     )
 
 
-def _texture(rng, width, height):
+def _texture(rng, size):
   """Returns multi-scale noise, weaker at finer scales, as in photographs."""
-  total = np.full((height, width, 3), 128.0)
+  total = 128.0
   for cells in (4, 16, 64, 256):
     noise = rng.integers(0, 256, (cells, cells, 3), np.uint8)
-    scaled = Image.fromarray(noise).resize((width, height), Image.BICUBIC)
+    scaled = Image.fromarray(noise).resize(size, Image.BICUBIC)
     total += (np.asarray(scaled) - 128.0) / cells**0.3
   return Image.fromarray(total.clip(0, 255).astype(np.uint8))

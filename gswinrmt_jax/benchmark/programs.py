@@ -18,7 +18,6 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
-import numpy as np
 
 from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.benchmark import pipeline, random_data, worker
@@ -29,7 +28,6 @@ from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
 _MATMUL_SIDE = {'cpu': 2048}  # elsewhere 8192
-_COPIED = {'cpu': 2**26}  # floats, more than any cache holds; elsewhere 1 GiB
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
 _EPOCHS = 100_000  # more than any measurement reaches
 
@@ -41,8 +39,8 @@ def build(spec: worker.Spec) -> worker.Program:
   if on_cpu:
     # JAX 0.10 runs cached CPU programs on a single core.
     jax.config.update('jax_compilation_cache_dir', None)
-  spec = dict(spec)
-  spec['dtype'] = spec.get('dtype') or ('float32' if on_cpu else 'bfloat16')
+  default = 'float32' if on_cpu else 'bfloat16'
+  spec = {**spec, 'dtype': spec.get('dtype') or default}
   program = _TASKS[spec['task']](spec)
   program.facts |= {
       'dtype': spec['dtype'],
@@ -88,12 +86,7 @@ def _train(spec):
 
 
 class Training:
-  """Runs consecutive training steps, as the train loop does.
-
-  Attributes:
-    state: Train state after the steps so far.
-    metrics: Metrics of the last step.
-  """
+  """Runs consecutive training steps; keeps the last state and metrics."""
 
   def __init__(self, step, state, batches, key):
     self._step, self._batches, self._key = step, batches, key
@@ -166,33 +159,12 @@ def _matmul(spec):
   return worker.Program(run, {'flops': 2 * side**3})
 
 
-def _copy(spec):
-  """The rate of memory: an array is read and overwritten in place."""
-  del spec
-  count = _COPIED.get(jax.default_backend(), 2**28)
-  array = jax.random.normal(jax.random.key(0), (count,), jnp.float32)
-  step = jax.jit(lambda array: 1 - array, donate_argnums=0)
-
-  def run(calls):
-    nonlocal array
-    for _ in range(calls):
-      array = step(array)
-    array.block_until_ready()
-
-  return worker.Program(run, {'bytes': 2 * array.nbytes})
-
-
 def _depthwise(spec):
   """One depthwise convolution and its gradient; 'impl' is 'shift' or 'conv'."""
-  rng = np.random.default_rng(0)
   shape, side = spec['shape'], spec['kernel']
-  x, cotangent = (
-      jnp.asarray(rng.standard_normal(shape, np.float32), spec['dtype'])
-      for _ in range(2)
-  )
-  kernel = jnp.asarray(
-      rng.standard_normal((side, side, 1, shape[-1]), np.float32)
-  )
+  keys = jax.random.split(jax.random.key(0), 3)
+  x, cotangent = (jax.random.normal(k, shape, spec['dtype']) for k in keys[:2])
+  kernel = jax.random.normal(keys[2], (side, side, 1, shape[-1]))
 
   @jax.jit
   def both(x, kernel, cotangent):
@@ -213,11 +185,8 @@ def _pipeline(spec):
 def fed_training(run: setup.Setup, *, repeat: bool) -> worker.Program:
   """Returns a program that trains as a run does.
 
-  Before each timing, it drops the batches that workers have prefetched.
-
-  Args:
-    run: Setup of the run.
-    repeat: Whether to train on the first batch in every step.
+  Before each timing, it drops the batches that workers have prefetched. With
+  `repeat`, it trains on the first batch in every step.
   """
   fed = run.train_batches(0)
   try:
@@ -274,7 +243,6 @@ _TASKS = {
     'inference': _inference,
     'latency': _inference,
     'matmul': _matmul,
-    'copy': _copy,
     'depthwise': _depthwise,
     'pipeline': _pipeline,
 }

@@ -10,20 +10,15 @@ from gswinrmt_jax.models import factory
 
 
 def random_variables(
-    model: nn.Module, image_shape: tuple[int, int, int], seed: int = 0
+    model: nn.Module, image_shape: tuple[int, int, int]
 ) -> dict[str, Any]:
   """Returns float32 variables that keep feature maps of order one.
 
   That suffices for timing. No parameter is 0 or 1 everywhere, so that two
   models can be compared. Initialisation under jit would take as long to compile
-  as the training step.
-
-  Args:
-    model: Any model of this package.
-    image_shape: Height, width, channels.
-    seed: Seed of NumPy's generator.
+  as the training step. An image shape is height, width, channels.
   """
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   return jax.tree.map_with_path(
       lambda path, leaf: _leaf(rng, path[-1].key, leaf.shape).astype('float32'),
       factory.variable_shapes(model, image_shape),
@@ -48,10 +43,10 @@ def _leaf(rng, name, shape):
 
 
 def random_batch(
-    batch: int, image_size: int, num_classes: int, seed: int = 0
+    batch: int, image_size: int, num_classes: int
 ) -> dict[str, np.ndarray]:
   """Returns normally distributed images, labels and smoothed targets."""
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   image = rng.standard_normal((batch, image_size, image_size, 3), np.float32)
   label = rng.integers(num_classes, size=batch).astype(np.int32)
   target = np.full((batch, num_classes), 0.1 / num_classes, np.float32)

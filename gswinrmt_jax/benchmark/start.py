@@ -1,4 +1,4 @@
-"""Measures start-up time: imports, and training until its first logged step."""
+"""Measures the time from the start of training until its first logged step."""
 
 import json
 import os
@@ -15,10 +15,6 @@ from gswinrmt_jax.benchmark import record, worker
 
 # Where new processes find the package.
 _ROOT = pathlib.Path(gswinrmt_jax.__file__).parent.parent
-_IMPORTS = {
-    'import gswinrmt_jax': 'import gswinrmt_jax',
-    'create_model (loads JAX)': 'from gswinrmt_jax import create_model',
-}
 _TRAIN = ('-m', 'gswinrmt_jax.commands.main', 'train')
 _RUN = 'digits_retention:smoke'  # with next to no augmentation
 # Compile effort of that recipe and of full recipes; they differ only on a CPU.
@@ -31,25 +27,18 @@ _LIMIT = 600.0  # seconds
 
 
 def measure(repeats: int, threads: int | None) -> list[dict[str, Any]]:
-  """Times fresh processes in turn: imports, and training until step 1.
+  """Times training from the start of a process until step 1 is logged.
 
-  Args:
-    repeats: Number of timings of each.
-    threads: Cores of each process, and of this one from now on; None for all.
-
-  Returns:
-    For each, its name and seconds: of the import itself, or from the start of
-    the process until the first step is logged.
+  Each of the `repeats` rounds times every compile effort. `threads` restricts
+  the cores of the training, and of this process from now on.
 
   Raises:
     worker.WorkerError: If a process fails.
   """
   if cores := worker.choose_cores(threads):
     os.sched_setaffinity(0, cores)
-  taken = {name: [] for name in (*_IMPORTS, *_STEPS)}
+  taken = {name: [] for name in _STEPS}
   for _ in range(repeats):
-    for name, statement in _IMPORTS.items():
-      taken[name].append(_import_seconds(statement))
     for name, effort in _STEPS.items():
       taken[name].append(_first_step_seconds(effort))
   return [
@@ -65,22 +54,6 @@ def table(found: list[dict[str, Any]]) -> str:
     seconds = (row['seconds'], min(row['repeats']), max(row['repeats']))
     cells.append((row['what'], *(f'{one:.2f}' for one in seconds)))
   return record.lay_out(('', 's', 'from', 'to'), cells)
-
-
-def _import_seconds(statement):
-  program = (
-      'import time; before = time.perf_counter(); '
-      f'{statement}; print(time.perf_counter() - before)'
-  )
-  done = subprocess.run(
-      [sys.executable, '-c', program],
-      capture_output=True,
-      text=True,
-      cwd=_ROOT,
-  )
-  if done.returncode:
-    raise worker.WorkerError(f'{statement}: {done.stderr.strip()[-200:]}')
-  return float(done.stdout)
 
 
 def _first_step_seconds(effort):

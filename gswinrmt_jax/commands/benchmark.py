@@ -3,8 +3,8 @@
   gswinrmt benchmark --model rmt_t --batch 8 --threads 1 --peers eager
 
 times the training step and inference on JAX's device, interleaved with those of
-other frameworks and with the machine's matmul and memory copy rates. Results
-are medians over rounds, on random data. Each program has its own process.
+other frameworks and with a large matmul. Results are medians over rounds, on
+random data. Each program has its own process.
 
   --peers plain     the same model as its equations are written, without the
                     faster implementations
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       action='store_true',
       help='depthwise convolutions alone, in both implementations',
   )
-  add('--start', action='store_true', help='time to import and to a first step')
+  add('--start', action='store_true', help='time to a first training step')
   add(
       '--pipeline',
       nargs='*',
@@ -186,7 +186,7 @@ def _spec(args, model, task):
 
 def _measure(args, bench):
   from gswinrmt_jax import files
-  from gswinrmt_jax.benchmark import models, pipeline, record, scaling, start
+  from gswinrmt_jax.benchmark import models, pipeline, record, start
 
   machine = record.machine(bench.facts, args.threads)
   tasks = [task for task in _TASKS if getattr(args, task)]
@@ -212,7 +212,7 @@ def _measure(args, bench):
     )
   elif args.scaling:
     words += ['by', args.scaling]
-    found = scaling.grow(bench, args.scaling, specs)
+    found = models.grow(bench, args.scaling, specs)
   elif args.run:
     folders = [pathlib.Path(folder) for folder in args.run]
     words = ['latency', *(folder.name for folder in folders)]

@@ -1,7 +1,6 @@
 """The plots of a report: learning curves, and accuracy against cost."""
 
-from collections.abc import Callable, Iterator, Sequence
-import itertools
+from collections.abc import Callable, Sequence
 import pathlib
 import textwrap
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from gswinrmt_jax.experiments.statistics import Mean
 
 MANY = 12  # variants that one plot can label
 _DOTS = 20  # epochs whose markers can be distinguished on a line
-# Colours of the whole models, distinguishable by colour-blind readers.
+# Colours of the bases, distinguishable by colour-blind readers.
 _COLORS = {
     'rmt': '#0072b2',
     'retention': '#d55e00',
@@ -23,15 +22,9 @@ _COLORS = {
 
 
 def draw(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
-  """Draws a setting's learning curves and its accuracy against its costs.
+  """Draws learning curves and accuracy against costs as `OUT/PLOT_STEM.png`.
 
-  Args:
-    setting: The runs to plot.
-    out: Folder of the plots.
-    stem: Part of their file names.
-
-  Returns:
-    The file names of the plots.
+  Returns the file names.
   """
   figures = {
       'curves': learning_curves(setting),
@@ -53,26 +46,32 @@ def learning_curves(setting: Setting) -> Any:
   Error bars are standard deviations over seeds; the paper's points have the
   same colour. With more than `MANY` variants, only whole models are shown.
   """
-  shown = setting.variants
-  if len(shown) > MANY:
-    shown = [one for one in shown if not one.switch]
+  from matplotlib import colormaps
+
   figure, axes = _figure(setting.title)
+  # For variants: first the colours least like those of the bases, then their
+  # lighter shades.
+  colors = colormaps['tab20'].colors
+  axes.set_prop_cycle(color=[*colors[8::2], *colors[9::2]])
   printed = setting.benchmark.models if setting.benchmark else {}
-  for one, color in zip(shown, _colors(shown), strict=False):
-    if one.epochs:
-      means = [one.mean(validation_at(epoch)) for epoch in one.epochs]
-      axes.errorbar(
-          one.epochs,
-          [100 * mean.mean for mean in means],
-          yerr=[100 * (mean.std or 0) for mean in means],
-          fmt='o-' if len(means) <= _DOTS else '-',
-          ms=3,
-          lw=1.4,
-          elinewidth=0.6,
-          color=color,
-          label=one.label,
-      )
-    if one.epochs and one.label in printed:
+  many = len(setting.variants) > MANY
+  for one in setting.variants:
+    if not one.epochs or (many and one.switch):
+      continue
+    color = _COLORS.get(one.label)
+    means = [one.mean(validation_at(epoch)) for epoch in one.epochs]
+    axes.errorbar(
+        one.epochs,
+        [100 * mean.mean for mean in means],
+        yerr=[100 * (mean.std or 0) for mean in means],
+        fmt='o-' if len(means) <= _DOTS else '-',
+        ms=3,
+        lw=1.4,
+        elinewidth=0.6,
+        color=color,
+        label=one.label,
+    )
+    if one.label in printed:
       curve = printed[one.label].curve
       style = {'ms': 6, 'lw': 0.6, 'color': color}
       label = f'{one.label}, paper'
@@ -97,15 +96,9 @@ def accuracy_by(
 
   It shows test accuracy if all variants have one, else validation accuracy at
   the last epoch that all runs have. With more than `MANY` points, only those of
-  the front are labelled.
+  the front are labelled. `label` names the cost and its unit.
 
-  Args:
-    setting: The runs to plot.
-    label: Name of the cost, with its unit.
-    cost: Returns the cost of a variant, or None if unknown.
-
-  Returns:
-    The figure; None with fewer than two variants whose cost is known.
+  Returns None with fewer than two variants whose cost is known.
   """
   known = [one for one in setting.variants if cost(one) and one.epochs]
   accuracy, name = (lambda run: run.test_accuracy), 'test accuracy (%)'
@@ -157,17 +150,6 @@ def front(points: Sequence[Point]) -> list[Point]:
     if not found or point.accuracy.mean > found[-1].accuracy.mean:
       found.append(point)
   return found
-
-
-def _colors(variants: Sequence[Variant]) -> Iterator:
-  """Yields a colour for each variant; whole models have fixed colours."""
-  from matplotlib import colormaps
-
-  # First the colours least like the fixed ones, then their lighter shades.
-  colors = colormaps['tab20'].colors
-  others = itertools.cycle([*colors[8::2], *colors[9::2]])
-  for one in variants:
-    yield _COLORS.get(one.label) or next(others)
 
 
 def _figure(title):

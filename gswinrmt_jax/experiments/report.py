@@ -10,14 +10,7 @@ from gswinrmt_jax.experiments.results import Setting
 
 
 def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
-  """Writes a report on the runs below some folders.
-
-  Args:
-    paths: Folders and files, see `results.gather`.
-    out: Folder of `report.md` and its plots.
-
-  Returns:
-    The path of `report.md`.
+  """Writes a report on the runs in `paths`; returns the path of `report.md`.
 
   Raises:
     UserError: If there are no runs.
@@ -75,12 +68,10 @@ def _section(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
   parts += ['### Cost', tables.costs(setting)]
   note = tables.latency_note(setting)
   parts += [note] if note else []
-  for base in switches.BASES:
-    changes = tables.ablations(setting, base)
-    if not changes:
-      continue
-    parts.append(f'### {switches.BASES[base].label}, one component changed')
-    parts.append(tables.ablation_table(base, changes))
+  for base, model in switches.BASES.items():
+    if changes := tables.ablations(setting, base):
+      parts.append(f'### {model.label}, one component changed')
+      parts.append(tables.ablation_table(base, changes))
   names = charts.draw(setting, out, stem)
   return [*parts, '### Plots', *(f'![{name}]({name})' for name in names)]
 
@@ -127,10 +118,9 @@ def missing(setting: Setting) -> Iterator[str]:
         yield f'`{one.label}`, seed {run.config.seed}: {what} [{number}]'
   for base in switches.BASES:
     for change in tables.ablations(setting, base):
-      if change.change:
-        continue
-      numbers = tables.references(change.variant.numbers)
-      yield f'`{change.variant.label}` {numbers} has no run to compare with'
+      if not change.change:
+        numbers = tables.references(change.variant.numbers)
+        yield f'`{change.variant.label}` {numbers} has no run to compare with'
 
 
 def _runs(runs):

@@ -24,7 +24,7 @@ from gswinrmt_jax.runs import summary as summary_lib
 _INNER = ('checkpoints', 'tensorboard', 'export')
 _PARTS = ('config', 'summary', 'data', 'latency', 'environment')
 # Exceptions that reading a damaged file may raise.
-_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
+DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +138,7 @@ def gather(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
         runs += filter(None, [read(source)])
       except UserError as error:  # its message names the file
         problems.append(str(error))
-      except _DAMAGED as error:
+      except DAMAGED as error:
         said = f'{type(error).__name__}: {error}'
         problems.append(f'{source} cannot be read ({" ".join(said.split())})')
   if not runs:

@@ -14,7 +14,7 @@ from gswinrmt_jax.experiments.sets import Job
 from gswinrmt_jax.runs import run_folder
 
 # A damaged folder does not end the other runs, nor the table.
-_UNREADABLE = (UserError, OSError, ValueError, KeyError)
+_UNREADABLE = (UserError, *results.DAMAGED)
 _COMPLETE = 'complete'
 _PATIENCE = 60  # seconds for an interrupted run to end by itself
 
@@ -30,13 +30,8 @@ def run(
   next run, and killing it does not affect the others. This process must not
   touch a device, since JAX would allocate memory there.
 
-  Args:
-    jobs: The runs, in order.
-    program: The training command, without a job's arguments.
-    say: Receives lines for the user.
-
-  Returns:
-    The jobs that failed.
+  `program` is the training command without a job's arguments. Returns the jobs
+  that failed.
   """
   failed = []
   for number, job in enumerate(jobs, 1):
@@ -128,7 +123,7 @@ def status(job: Job) -> Status:
 
 def status_table(jobs: Sequence[Job]) -> str:
   """Returns a line for each run, and how many are complete."""
-  width = max((len(job.folder.name) for job in jobs), default=0)
+  width = max(len(job.folder.name) for job in jobs)
   lines, done = [f'{"":<{width}}  {"validation":>10}{"test":>9}'], 0
   for job in jobs:
     try:

@@ -63,24 +63,15 @@ BASES = {
 _NOTHING = {BASE: _switch('unchanged')}
 # RMT's last stage attends over all pairs at once, which supports neither
 # sigmoid nor ALiBi. With these it attends by rows and columns, and so does the
-# variant to compare with.
-_BY_AXES = {'full_stages': ()}
+# switch 'decomposed', which they are compared with.
+_BY_AXES = {'full_stages': (), 'against': 'decomposed'}
 _ADDED = {
-    'decomposed': _switch('stage 4 by rows and columns', **_BY_AXES),
+    'decomposed': _switch('stage 4 by rows and columns', full_stages=()),
     'gate': _switch('+ G1 gate', gate=True),
     'swiglu': _switch('+ SwiGLU on V', swiglu=True),
-    'sigmoid': _switch(
-        'sigmoid for softmax',
-        against='decomposed',
-        score_fn='sigmoid',
-        **_BY_AXES,
-    ),
-    'alibi_signed': _switch(
-        '+ signed ALiBi', against='decomposed', alibi='signed', **_BY_AXES
-    ),
-    'alibi_absolute': _switch(
-        '+ absolute ALiBi', against='decomposed', alibi='absolute', **_BY_AXES
-    ),
+    'sigmoid': _switch('sigmoid for softmax', score_fn='sigmoid', **_BY_AXES),
+    'alibi_signed': _switch('+ signed ALiBi', alibi='signed', **_BY_AXES),
+    'alibi_absolute': _switch('+ absolute ALiBi', alibi='absolute', **_BY_AXES),
     'learned_decay': _switch('learned decay', decay='learned'),
     'no_decay': _switch('without decay', decay='none'),
     'layer_scale': _switch('+ LayerScale', layer_scale=(1e-2,) * 4),
@@ -99,17 +90,11 @@ _CHANGED = {
     'no_shift': _switch('without shift', shift=False, idle=True),
     'window_7': _switch('windows of 7', window_size=7),
     'window_7_no_shift': _switch(
-        'windows of 7, no shift',
-        against='window_7',
-        window_size=7,
-        shift=False,
+        'windows of 7, no shift', against='window_7', window_size=7, shift=False
     ),
     'window_4': _switch('windows of 4', window_size=4),
     'window_4_no_shift': _switch(
-        'windows of 4, no shift',
-        against='window_4',
-        window_size=4,
-        shift=False,
+        'windows of 4, no shift', against='window_4', window_size=4, shift=False
     ),
 }
 SWITCHES: Mapping[str, Mapping[str, Switch]] = {
