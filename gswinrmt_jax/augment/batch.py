@@ -205,8 +205,8 @@ def crop_and_flip(
 ) -> tuple[UInt8[Array, 'b h w 3'], Bool[Array, ' b']]:
   """Pads with zeros, then randomly crops to the original size and flips.
 
-  There are `padding` rows and columns of zeros on each side. Each image has one
-  of the (2 padding + 1)^2 windows, all equally likely, and with `flip`, it is
+  There are `padding` rows and columns of zeros on each side, and all
+  (2 padding + 1)^2 windows are equally likely. With `flip`, each image is
   flipped left to right with probability 1/2.
 
   Returns:
@@ -259,13 +259,9 @@ def random_erase(
 ) -> Float32[Array, 'b h w c']:
   """Erases a random box of each image (Random Erasing, Zhong et al. 2020).
 
-  Args:
-    key: Source of the draws; each image has its own.
-    image: Normalised images: mean 0, standard deviation 1 over the data set.
-    prob: Probability that a box is erased; 0 returns the images unchanged.
-    area: Smallest and largest area of the box / area of the image.
-    aspect: Smallest and largest height / width of the box.
-    fill: 'noise' for a standard normal draw per element, or 'zeros'.
+  A box is erased with probability `prob`. `area` is the range of its share of
+  the image, `aspect` that of its height / width. `fill` is 'zeros', or 'noise'
+  for a standard normal draw per element: the images are normalised.
   """
   if not prob:
     return image

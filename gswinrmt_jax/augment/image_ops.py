@@ -240,13 +240,7 @@ def blend(
   Pillow rounds both the product and the sum to float32. Compilers contract them
   to a fused multiply-add, which rounds once and changes some integers
   (18 - 1.7 * 10 is 1 with two roundings, 0.9999995 with one). The clip of the
-  product never takes effect, but prevents the contraction.
-
-  Args:
-    degenerate: The image at factor 0: greyscale for colour, one grey level for
-      contrast, black for brightness, smoothed for sharpness.
-    image: The image at factor 1.
-    factor: Weight of the image, at most 4; above 1 extrapolates.
+  product never takes effect, for factors up to 4, but prevents the contraction.
   """
   difference = (image.astype(jnp.int32) - degenerate).astype(jnp.float32)
   product = jnp.clip(factor[:, None, None, None] * difference, -1024.0, 1024.0)

@@ -92,13 +92,9 @@ def align(
 
       out[i, j] = sum_qr rows[i, q] columns[j', r] whole[q, r]
 
-  with `j' = w - 1 - j` where flipped. The crop precedes the flip.
-
-  Args:
-    whole: The map of the whole image.
-    box: The crop: top, left, height and width as shares of the image.
-    flipped: Whether it is flipped left to right after the crop.
-    extents: Rows and columns of the result.
+  with `j' = w - 1 - j` where flipped. The crop precedes the flip. `box` has the
+  crop's top, left, height and width, as shares of the image; `extents` are the
+  rows and columns of the result.
   """
   top, left, height, width = box.T
   rows = axis_weights(top, height, size=whole.shape[1], count=extents[0])

@@ -73,20 +73,13 @@ SETS = {
 
 
 class Operation(NamedTuple):
-  """One operation for each image, with the arguments of all three kinds.
+  """One operation for each image, with the arguments of all three kinds."""
 
-  Attributes:
-    op: A value of `Op`.
-    amount: Argument of a table: bits to keep, threshold or addend.
-    factor: Weight of the image in a blend.
-    x_in: x coordinates that a geometric operation reads: fractional for timm's
-      bicubic filter, whole pixels for torchvision's nearest neighbour.
-    y_in: The y coordinates, likewise.
-  """
-
-  op: Int32[Array, '*b']
-  amount: Int32[Array, '*b']
-  factor: Float32[Array, '*b']
+  op: Int32[Array, '*b']  # values of `Op`
+  amount: Int32[Array, '*b']  # of a table: bits to keep, threshold or addend
+  factor: Float32[Array, '*b']  # weight of the image in a blend
+  # Coordinates that a geometric operation reads: fractional for timm's bicubic
+  # filter, whole pixels for torchvision's nearest neighbour.
   x_in: Array
   y_in: Array
 

@@ -202,11 +202,8 @@ def effective_weights(
   of a head. The derivative of one channel therefore equals the weights, for any
   form, window, shift and implementation, and no equation is repeated here.
 
-  Args:
-    mix: Attention as a function of its values.
-    value: Values; heads are blocks of channels.
-    heads: Number of heads `n`.
-    token: Row and column of the token, `(i, j)`.
+  `mix` is the attention as a function of its values, whose heads are blocks of
+  channels; `token` is `(i, j)`.
 
   Returns:
     `mix(value)` and the weights, which are 0 outside the token's window.
