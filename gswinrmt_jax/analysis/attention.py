@@ -172,6 +172,7 @@ class _Stage:
 
   def __init__(self, arch: Architecture, stage: int, size: tuple[int, int]):
     self._arch, self._index = arch, stage
+    self._heads = arch.num_heads[stage]
     self._stride = arch.strides[stage]
     self._tokens = tuple(-(-extent // self._stride) for extent in size)
     full = stage + 1 in arch.full_stages
@@ -194,8 +195,7 @@ class _Stage:
     every = np.concatenate(self._variances)
     self._variances.clear()
     if every.size:
-      inner = np.arange(1, DECILES) / DECILES
-      self._edges = np.quantile(every, inner)
+      self._edges = np.quantile(every, np.arange(1, DECILES) / DECILES)
 
   def group(self, images):
     """Assigns the tokens of a batch to groups."""
@@ -208,6 +208,15 @@ class _Stage:
 
   def see(self, shifted, axis, weights, mask):
     """Adds the attention weights of a pass; see `axial.watching`."""
+    order = {
+        axial.WIDTH: (0, 1, 3, 2),  # b row n column
+        axial.HEIGHT: (0, 3, 1, 2),  # b column n row
+        None: (0, 2, 1),  # b n token
+    }[axis]
+
+    def by_token(rows):
+      return rows.transpose(order).reshape(-1, self._heads)
+
     weights = np.asarray(weights, np.float64)
     keys = np.array(weights.shape[-1])
     if mask is not None:
@@ -217,11 +226,9 @@ class _Stage:
     nats = -(share * np.log(np.maximum(share, 1e-30))).sum(-1)
     # A row of one key has no choice, so its entropy does not count.
     choice = np.broadcast_to(keys > 1, nats.shape)
-    entropy = nats / np.log(np.maximum(keys, 2))
+    entropy = choice * nats / np.log(np.maximum(keys, 2))
     name = _PASSES[axis]
-    by_token = self._by_token(axis)
-    rows = by_token(entropy), by_token(choice)
-    self._add(f'entropy {name}', shifted, *rows)
+    self._add(f'entropy {name}', shifted, by_token(entropy), by_token(choice))
     self._add(f'row_sum {name}', shifted, by_token(row_sum))
 
   def see_gate(self, shifted, gate, passed):
@@ -249,10 +256,6 @@ class _Stage:
 
   def result(self, params) -> dict[str, Any]:
     """Returns the quantities as JSON values."""
-    means = {
-        name: np.where(count > 0, total / np.maximum(count, 1e-30), np.nan)
-        for name, (total, count) in self._sums.items()
-    }
     found: dict[str, Any] = {
         'stride': self._stride,
         'tokens': list(self._tokens),
@@ -260,7 +263,8 @@ class _Stage:
         'entropy': {},
         'row_sum': {},
     }
-    for name, table in means.items():
+    for name, (total, count) in self._sums.items():
+      table = np.where(count > 0, total / np.maximum(count, 1e-30), np.nan)
       kind, _, part = name.partition(' ')
       if kind in ('entropy', 'row_sum'):
         found[kind][part] = [_json(row) for row in table.T]
@@ -269,9 +273,7 @@ class _Stage:
       else:
         found[kind] = _json(table[:, 0])
     blocks = params[f'stage{self._index + 1}']
-    found['decay'] = self._decay(blocks)
-    found['rank'] = self._rank(blocks)
-    return found
+    return found | {'decay': self._decay(blocks), 'rank': self._rank(blocks)}
 
   def _blocks(self, shifted):
     """Returns the window number of each row, and of each column, of tokens."""
@@ -291,29 +293,14 @@ class _Stage:
       sizes.append(np.bincount(block)[block] < whole)
     return sizes[0][:, None] | sizes[1]
 
-  def _by_token(self, axis):
-    """Returns a function that reshapes rows of a pass to `[token, head]`."""
-    order = {
-        axial.WIDTH: (0, 1, 3, 2),  # b row n column
-        axial.HEIGHT: (0, 3, 1, 2),  # b column n row
-        None: (0, 2, 1),  # b n token
-    }[axis]
-    return lambda x: x.transpose(order).reshape(-1, self._heads())
-
-  def _heads(self):
-    return self._arch.num_heads[self._index]
-
   def _add(self, name, shifted, values, weights=None):
     """Adds values and weights `[token, k]` to their sums `[group, k]`.
 
-    The mean is `sum(values) / sum(weights)`. Boolean weights select the values
-    that count.
+    The mean is `sum(values) / sum(weights)`; by default, weights are 1.
     """
     group = self._groups[shifted]
     if weights is None:
       weights = np.ones_like(values, np.float64)
-    elif weights.dtype == bool:
-      values = values * weights
     added = group.T @ values, group.T @ weights
     old = self._sums.get(name, (0, 0))
     self._sums[name] = [a + b for a, b in zip(old, added, strict=True)]
@@ -323,7 +310,7 @@ class _Stage:
     arch = self._arch
     if arch.decay == 'none':
       return None
-    start = positions.decay_rates(self._heads(), arch.decay_ranges[self._index])
+    start = positions.decay_rates(self._heads, arch.decay_ranges[self._index])
     now = start
     if arch.decay == 'learned':
       logits = [block['attention']['decay_logit'] for block in blocks.values()]
@@ -342,7 +329,7 @@ class _Stage:
           np.asarray(block['attention'][each]['kernel'], np.float64)
           for each in ('value', 'out')
       )
-      for head in np.split(np.arange(len(w_v)), self._heads()):
+      for head in np.split(np.arange(len(w_v)), self._heads):
         # Small matrices whose product has the same singular values.
         right = np.linalg.qr(w_v[:, head], mode='r')
         left = np.linalg.qr(w_o[head].T, mode='r')
@@ -352,7 +339,7 @@ class _Stage:
             for gate in self._gates.get(name, ())
         ]
     return {
-        'most': len(w_v) // self._heads(),
+        'most': len(w_v) // self._heads,
         'plain': float(np.mean(without)),
         'gated': float(np.mean(gated)) if gated else None,
     }

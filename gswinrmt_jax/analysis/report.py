@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 import functools
-import itertools
 import pathlib
 from typing import Any
 
@@ -19,15 +18,7 @@ from gswinrmt_jax.weights import load as weights_lib
 
 _BATCH_SIZE = 50
 _COLORS = ('C0', 'C1')  # of the two passes; full attention has one
-_COLUMNS = (
-    'stage',
-    'entropy',
-    'row sum',
-    'gate',
-    'passed',
-    'reach',
-    'rank',
-)
+_COLUMNS = 'stage', 'entropy', 'row sum', 'gate', 'passed', 'reach', 'rank'
 
 
 def analyze_runs(
@@ -40,34 +31,25 @@ def analyze_runs(
     data_dir: str | None = None,
     images: int = 1000,
     out: pathlib.Path | None = None,
-    terminal: Terminal | None = None,
-) -> list[dict[str, Any]]:
+) -> None:
   """Analyzes models, writes a report of each, and prints a table of all.
 
-  Args:
-    sources: Runs or weights, as in `evaluate_run`.
-    step: As in `evaluate_run`.
-    which: As in `evaluate_run`.
-    data: As in `evaluate_run`.
-    split: As in `evaluate_run`.
-    data_dir: As in `evaluate_run`.
-    images: Number of images to measure, from the start of the split.
-    out: Folder of the reports; None takes each run's folder, or the current
-      folder for weights without a run.
-    terminal: Receives the progress and the table.
+  A report has the source of the weights, the data, and the stages of
+  `attention.analyze`. It is written to `analysis_SPLIT_STEP.json`, with a page
+  of plots in the `.png` of the same name. The name follows the rules of
+  `evaluate_run`; in an `out`, the names of the run and its data set precede the
+  split, as they do for weights without a run.
 
-  Returns:
-    The reports: the source of the weights, the data, and the stages of
-    `attention.analyze`. Each is written to `analysis_SPLIT_STEP.json`, with a
-    page of plots in the `.png` of the same name. Its name follows the rules of
-    `evaluate_run`; in an `out`, the names of the run and its data set precede
-    the split, as they do for weights without a run.
+  `sources` are runs or weights. They, `step`, `which`, `data`, `split` and
+  `data_dir` are as in `evaluate_run`; `images` are measured from the start of
+  the split. Without an `out`, reports go to each run's folder, or the current
+  folder for weights without a run.
 
   Raises:
     UserError: If weights or data cannot be used, the attention form cannot be
       analysed, or two reports would have the same name.
   """
-  terminal = terminal or Terminal()
+  terminal = Terminal()
   ready = {}  # by the resolved file of the report
   for source in sources:  # All are checked before the first is measured.
     weights = weights_lib.load(
@@ -105,7 +87,6 @@ def analyze_runs(
     terminal.say(f'{report["source"]}: {path} and .png')
     reports.append(report)
   terminal.say(table(reports))
-  return reports
 
 
 def table(reports: Sequence[dict[str, Any]]) -> str:
@@ -117,26 +98,22 @@ def table(reports: Sequence[dict[str, Any]]) -> str:
   """
   rows = [('', *_COLUMNS)]
   for report in reports:
+    name = pathlib.Path(report['source']).name
     for number, stage in enumerate(report['stages'], start=1):
-      rows.append(
-          (
-              pathlib.Path(report['source']).name if number == 1 else '',
-              str(number),
-              _ends(_mean(stage['entropy'])),
-              _ends(_mean(stage['row_sum'])),
-              _ends(stage.get('gate', {}).get('mean')),
-              _ends(stage.get('passed')),
-              _reach(stage['decay']),
-              _arrow(stage['rank']['plain'], stage['rank']['gated']),
-          )
+      row = (
+          name if number == 1 else '',
+          str(number),
+          _ends(_mean(stage['entropy'])),
+          _ends(_mean(stage['row_sum'])),
+          _ends(stage.get('gate', {}).get('mean')),
+          _ends(stage.get('passed')),
+          _reach(stage['decay']),
+          _arrow(stage['rank']['plain'], stage['rank']['gated']),
       )
+      rows.append(row)
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  return '\n'.join(
-      '  '.join(
-          cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-      ).rstrip()
-      for row in rows
-  )
+  line = '  '.join(f'%-{width}s' for width in widths)
+  return '\n'.join((line % row).rstrip() for row in rows)
 
 
 def draw(report: dict[str, Any]) -> Any:
@@ -154,9 +131,8 @@ def draw(report: dict[str, Any]) -> Any:
   for number, (row, stage) in enumerate(zip(grid, stages, strict=True), 1):
     entropy, sums, gate, reach = row
     for axes, kind in ((entropy, 'entropy'), (sums, 'row_sum')):
-      for color, (name, heads) in zip(
-          _COLORS, stage[kind].items(), strict=False
-      ):
+      passes = stage[kind].items()
+      for color, (name, heads) in zip(_COLORS, passes, strict=False):
         _by_group(axes, _mean({name: heads}), color, f'{name}, all heads', 2)
         for head in heads:
           _by_group(axes, head, color, None, 0.5)
@@ -170,15 +146,14 @@ def draw(report: dict[str, Any]) -> Any:
       _by_group(gate, stage['passed'], 'C4', 'share passed', 2)
       gate.set_title('gate', fontsize=9)
     elif 'swiglu' in stage:
-      closed = stage['swiglu']['closed']
-      _by_group(gate, closed, 'C3', 'share near 0', 2)
+      _by_group(gate, stage['swiglu']['closed'], 'C3', 'share near 0', 2)
       gate.set_title('v1 SiLU(v2)', fontsize=9)
     else:
       gate.set_axis_off()
     for axes in (entropy, sums, gate):
       axes.set_xlabel('variance under the window, decile (c: cut window)')
       axes.set_xticks(
-          range(attention.GROUPS), [*range(1, attention.DECILES + 1), 'c']
+          range(attention.GROUPS), [*range(1, attention.GROUPS), 'c']
       )
       if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=7, frameon=False)
@@ -242,7 +217,7 @@ def _by_group(axes, values, color, label, width):
 
 def _mean(passes):
   """Returns the mean over passes and heads for each group."""
-  rows = np.array(list(itertools.chain(*passes.values())), float)
+  rows = np.concatenate([*passes.values()]).astype(float)
   return [None if np.isnan(value) else value for value in rows.mean(0)]
 
 
@@ -254,13 +229,8 @@ def _reach(decay):
   if not decay:
     return ''
   reaches = (decay[when]['reach'] for when in ('start', 'now'))
-  return _arrow(
-      *(None if None in reach else np.mean(reach) for reach in reaches)
-  )
+  return _arrow(*(None if None in each else np.mean(each) for each in reaches))
 
 
-def _arrow(first, second):
-  texts = [
-      '-' if value is None else f'{value:.2f}' for value in (first, second)
-  ]
-  return ' -> '.join(texts)
+def _arrow(*ends):
+  return ' -> '.join('-' if end is None else f'{end:.2f}' for end in ends)

@@ -1,6 +1,7 @@
 """Augments training batches and normalises images."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +16,11 @@ from jaxtyping import (
     UInt8,
 )
 
-from gswinrmt_jax.augment import erase, image_ops, label_map, mix, rand_augment
+from gswinrmt_jax.augment import image_ops, label_map, mix, rand_augment
 from gswinrmt_jax.errors import UserError
 
-# Must be 0 with label maps, which are not adjusted for padding or mixing.
-_OFF_WITH_MAPS = ('crop_padding', 'mixup_alpha', 'cutmix_alpha')
+# Draws per box to erase: one as high or as wide as the image is rejected.
+_ATTEMPTS = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,13 +28,7 @@ class Augment:
   """Settings of `augment`; hashable, so that they can be static under `jit`.
 
   Fields shared with `config.augment` are described and validated in
-  `recipes.FIELDS`.
-
-  Attributes:
-    label_smoothing: Weight of the uniform distribution in the targets.
-    num_classes: Number of classes.
-    mean: Per-channel mean of the data set's pixels / 255.
-    std: Per-channel standard deviation of the data set's pixels / 255.
+  `recipes.FIELDS`. `mean` and `std` are as in `normalize`.
   """
 
   crop_padding: int
@@ -95,15 +90,10 @@ def augment(
   """Augments a training batch as in the paper's Table 2.
 
   Random crop, flip and RandAugment are applied to uint8 images. Normalisation
-  comes next, then Random Erasing, then Mixup or CutMix. Draws are independent
-  per image, except those of the mixing, which the whole batch shares.
-
-  Args:
-    key: The only source of randomness: the same key gives the same batch.
-    image: The images.
-    label: Class of each image.
-    settings: Settings of the augmentation; static under `jit`.
-    mixing: False turns off Mixup and CutMix, as in the last epochs.
+  comes next, then Random Erasing, then Mixup or CutMix, which `mixing=False`
+  turns off, as in the last epochs. Draws are independent per image, except
+  those of the mixing, which the whole batch shares. The key is the only source
+  of randomness: the same key gives the same batch.
 
   Returns:
     Normalised images, and smoothed targets that sum to 1.
@@ -131,11 +121,11 @@ def check_with_map(settings: Augment) -> None:
   Raises:
     UserError: If crop padding, Mixup or CutMix is on.
   """
-  for name in _OFF_WITH_MAPS:
-    if getattr(settings, name):
+  for name in ('crop_padding', 'mixup_alpha', 'cutmix_alpha'):
+    if value := getattr(settings, name):
       raise UserError(
-          f'config.augment.{name} is {getattr(settings, name)}: must be 0 with '
-          'token labels, whose maps are not adjusted for it'
+          f'config.augment.{name} is {value}: must be 0 with token labels, '
+          'whose maps are not adjusted for it'
       )
 
 
@@ -153,9 +143,10 @@ def augment_with_map(
 ]:
   """Augments a batch with label maps, as `augment` does without mixing.
 
+  The same key draws the same crop, flip, RandAugment and erasing.
+
   Args:
-    key: As in `augment`; the same key draws the same crop, flip, RandAugment
-      and erasing.
+    key: As in `augment`.
     image: Crops of the images that the maps describe.
     whole: Maps of the whole images, see `label_map.spread`.
     box: The crop: top, left, height and width as shares of the image.
@@ -194,7 +185,7 @@ def _augment_images(
       fill=settings.fill,
   )
   image = normalize(image, settings.mean, settings.std)
-  image = erase.random_erase(
+  image = random_erase(
       erase_key,
       image,
       prob=settings.erase_prob,
@@ -214,12 +205,9 @@ def crop_and_flip(
 ) -> tuple[UInt8[Array, 'b h w 3'], Bool[Array, ' b']]:
   """Pads with zeros, then randomly crops to the original size and flips.
 
-  Args:
-    key: Source of the draws; each image has its own.
-    image: The images.
-    padding: Rows and columns of zeros on each side; all (2 padding + 1)^2
-      windows are equally likely. 0 for no crop.
-    flip: Whether each image is flipped left to right with probability 1/2.
+  There are `padding` rows and columns of zeros on each side, and all
+  (2 padding + 1)^2 windows are equally likely. With `flip`, each image is
+  flipped left to right with probability 1/2.
 
   Returns:
     Images of the same size, and which of them are flipped.
@@ -258,3 +246,74 @@ def shift_and_flip(
       image_ops.pack(image), column, row, fill=(0, 0, 0)
   )
   return image_ops.unpack(window)
+
+
+def random_erase(
+    key: PRNGKeyArray,
+    image: Float32[Array, 'b h w c'],
+    *,
+    prob: float,
+    area: tuple[float, float],
+    aspect: tuple[float, float],
+    fill: str,
+) -> Float32[Array, 'b h w c']:
+  """Erases a random box of each image (Random Erasing, Zhong et al. 2020).
+
+  A box is erased with probability `prob`. `area` is the range of its share of
+  the image, `aspect` that of its height / width. `fill` is 'zeros', or 'noise'
+  for a standard normal draw per element: the images are normalised.
+  """
+  if not prob:
+    return image
+  batch, height, width, _ = image.shape
+  coin_key, box_key, noise_key = jax.random.split(key, 3)
+  top, left, rows, columns = random_box(
+      box_key, batch, height=height, width=width, area=area, aspect=aspect
+  )[:, :, None, None]
+  y = jnp.arange(height, dtype=jnp.int32)[None, :, None]
+  x = jnp.arange(width, dtype=jnp.int32)[None, None, :]
+  coin = jax.random.uniform(coin_key, (batch, 1, 1), dtype=jnp.float32)
+  erased = (coin < prob) & (y >= top) & (y < top + rows)
+  erased = erased & (x >= left) & (x < left + columns)
+  new = 0.0
+  if fill == 'noise':
+    new = jax.random.normal(noise_key, image.shape, dtype=jnp.float32)
+  return jnp.where(erased[..., None], new, image)
+
+
+def random_box(
+    key: PRNGKeyArray,
+    batch: int,
+    *,
+    height: int,
+    width: int,
+    area: tuple[float, float],
+    aspect: tuple[float, float],
+) -> Int32[Array, '4 b']:
+  """Draws a box inside each image: area uniform, aspect log-uniform.
+
+  The height is sqrt(area aspect) and the width sqrt(area / aspect), rounded. Of
+  ten draws, the first whose box is lower and narrower than the image counts.
+  This rejection favours nearly square boxes, so the resulting aspect is not
+  exactly log-uniform. All positions are equally likely. `area` and `aspect` are
+  as in `random_erase`.
+
+  Returns:
+    Top, left, height and width; height and width are 0 where no draw fits.
+  """
+  uniform = jax.random.uniform(key, (2 * _ATTEMPTS + 2, batch), jnp.float32)
+  areas = area[0] + (area[1] - area[0]) * uniform[:_ATTEMPTS]
+  areas = areas * (height * width)
+  low, high = (math.log(end) for end in aspect)
+  aspects = jnp.exp(low + (high - low) * uniform[_ATTEMPTS : 2 * _ATTEMPTS])
+  rows = jnp.round(jnp.sqrt(areas * aspects)).astype(jnp.int32)
+  columns = jnp.round(jnp.sqrt(areas / aspects)).astype(jnp.int32)
+  fits = (rows < height) & (columns < width)
+  first = jnp.argmax(fits, axis=0, keepdims=True)
+  rows, columns = (
+      jnp.take_along_axis(jnp.where(fits, side, 0), first, axis=0)[0]
+      for side in (rows, columns)
+  )
+  top = (uniform[-2] * (height - rows + 1)).astype(jnp.int32)
+  left = (uniform[-1] * (width - columns + 1)).astype(jnp.int32)
+  return jnp.stack([top, left, rows, columns])

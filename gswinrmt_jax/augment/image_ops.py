@@ -7,7 +7,6 @@ on a CPU to a third.
 """
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -37,13 +36,9 @@ def take(
 ) -> Int32[Array, 'b ...']:
   """Reads pixels: `out[b, ...] = packed[b, row[b, ...], column[b, ...]]`.
 
-  The batch axis is a batching dimension of the gather, so a batch sharded over
-  devices is read without communication.
-
-  Args:
-    packed: Packed images.
-    row: Rows, within [0, h).
-    column: Columns, within [0, w); broadcast against the rows.
+  Rows and columns broadcast; none may lie outside the image. The batch axis is
+  a batching dimension of the gather, so a batch sharded over devices is read
+  without communication.
   """
   batch, height, width = packed.shape
   place = row * width + column
@@ -66,11 +61,9 @@ def choose(
   gathers for each use and is not vectorised: five times as slow on a CPU.
 
   Args:
-    one_hot: Selected candidate of each image; a row of zeros gives 0.
+    one_hot: Selects `candidates[i][b]` by `one_hot[b, i] = 1`; a row of zeros
+      gives 0.
     *candidates: One array per column of `one_hot`, of integers below 2^24.
-
-  Returns:
-    `candidates[i][b]` for the i with `one_hot[b, i] = 1`.
   """
   batch = one_hot.shape[0]
   flat = [a.reshape(batch, -1).astype(jnp.float32) for a in candidates]
@@ -129,55 +122,32 @@ def autocontrast_table(counts: Table) -> Table:
   rounding may leave the result slightly below it, and `int` then drops a whole
   level: `error` is 1 there and 0 elsewhere.
 
-  Args:
-    counts: Histogram of the image.
-
-  Returns:
-    The table; the identity for a channel with a single grey level. Entries for
-    levels that do not occur are arbitrary.
+  The table is the identity for a channel with a single grey level. Entries for
+  levels that do not occur are arbitrary.
   """
   level = _levels()
   present = counts > 0
   low = jnp.argmax(present, axis=1, keepdims=True).astype(jnp.int32)
   high = 255 - jnp.argmax(present[:, ::-1], axis=1, keepdims=True)
   high = high.astype(jnp.int32)
-  span = jnp.maximum(high - low, 1)
-  scaled = (level - low) * 255
-  whole = (scaled % span == 0) & (level > low) & (level <= high)
-  bits, first, parts = (jnp.asarray(a) for a in _autocontrast_errors())
-  # The integer quotients of a span are numbered 1 to gcd(255, span).
-  number = (level - low) * parts[span] // span
-  place = first[span] + low * parts[span] + number - 1
-  place = jnp.where(whole, place, 0)
-  error = (bits[place >> 3].astype(jnp.int32) >> (place & 7)) & 1
-  stretched = scaled // span - jnp.where(whole, error, 0)
+  errors = jnp.asarray(_autocontrast_errors())
+  bits = errors.at[low, high, level >> 3].get(mode='promise_in_bounds')
+  error = (bits.astype(jnp.int32) >> (level & 7)) & 1
+  stretched = (level - low) * 255 // jnp.maximum(high - low, 1) - error
   return jnp.where(high > low, jnp.clip(stretched, 0, 255), level)
 
 
 @functools.cache
-def _autocontrast_errors() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Finds where Pillow's float64 expression falls below an integer quotient.
-
-  Returns:
-    One bit per case, packed (20 kB); the index of the first bit of each span;
-    the number of integer quotients of each span, gcd(255, span). The bit of
-    span, lo and the n-th integer quotient (n from 1) has the index
-    `first[span] + lo * parts[span] + n - 1`.
-  """
-  parts = np.array([math.gcd(255, span) for span in range(256)], np.int32)
-  cases = (256 - np.arange(256)) * parts
-  cases[0] = 0  # a single grey level has nothing to stretch
-  first = np.concatenate([[0], np.cumsum(cases)[:-1]]).astype(np.int32)
-  bits = []
-  for span in range(1, 256):
-    low = np.arange(256 - span, dtype=np.float64)[:, None]
-    number = np.arange(1, parts[span] + 1)
-    level = low + number * span // parts[span]
+def _autocontrast_errors() -> np.ndarray:
+  """Returns `error[lo, hi, v]`, with the bits of eight levels v in a byte."""
+  level = np.arange(256)
+  errors = np.zeros((256, 256, 32), np.uint8)
+  for low in range(255):
+    span = np.arange(1, 256 - low)[:, None]
     scale = 255.0 / span
-    quotient = level * scale + -low * scale
-    bits.append((quotient < number * 255 // parts[span]).ravel())
-  packed = np.packbits(np.concatenate(bits), bitorder='little')
-  return packed, first, parts
+    below = level * scale + -low * scale < (level - low) * 255 // span
+    errors[low, low + 1 :] = np.packbits(below, axis=1, bitorder='little')
+  return errors
 
 
 def equalize_table(counts: Table) -> Table:
@@ -186,13 +156,7 @@ def equalize_table(counts: Table) -> Table:
       table[v] = (step // 2 + number of pixels darker than v) // step
 
   with `step` the number of pixels below the brightest level, divided by 255 and
-  rounded down.
-
-  Args:
-    counts: Histogram of the image.
-
-  Returns:
-    The table; the identity where `step` is 0.
+  rounded down. The table is the identity where `step` is 0.
   """
   level = _levels()
   total = counts.sum(axis=1, keepdims=True, dtype=jnp.int32)
@@ -276,16 +240,7 @@ def blend(
   Pillow rounds both the product and the sum to float32. Compilers contract them
   to a fused multiply-add, which rounds once and changes some integers
   (18 - 1.7 * 10 is 1 with two roundings, 0.9999995 with one). The clip of the
-  product never takes effect, but prevents the contraction.
-
-  Args:
-    degenerate: The image at factor 0: greyscale for colour, one grey level for
-      contrast, black for brightness, smoothed for sharpness.
-    image: The image at factor 1.
-    factor: Weight of the image, at most 4; above 1 extrapolates.
-
-  Returns:
-    The blended images.
+  product never takes effect, for factors up to 4, but prevents the contraction.
   """
   difference = (image.astype(jnp.int32) - degenerate).astype(jnp.float32)
   product = jnp.clip(factor[:, None, None, None] * difference, -1024.0, 1024.0)
@@ -310,15 +265,14 @@ def resample_bicubic(
 
   Args:
     packed: Packed images.
-    x_in: x coordinates to sample; the centre of the first pixel is at 0.5.
-      Compute them before a loop over operations. Inside the loop, a CPU
-      recomputes them for each of the sixteen pixels: three times as slow.
-    y_in: y coordinates to sample.
+    x_in: x coordinates; the centre of the first pixel is at 0.5. Compute them
+      before a loop over operations. Inside the loop, a CPU recomputes them for
+      each of the sixteen pixels: three times as slow.
+    y_in: y coordinates, likewise.
     fill: Colour outside the image, 0 to 255.
   """
   _, height, width = packed.shape
   inside = (x_in >= 0) & (x_in < width) & (y_in >= 0) & (y_in < height)
-
   left, top = jnp.floor(x_in - 0.5), jnp.floor(y_in - 0.5)
   across, down = x_in - 0.5 - left, y_in - 0.5 - top
   left, top = left.astype(jnp.int32), top.astype(jnp.int32)
@@ -347,11 +301,7 @@ def resample_nearest(
 ) -> Int32[Array, 'b h w']:
   """Reads whole pixels; positions outside the image take `fill`.
 
-  Args:
-    packed: Packed images.
-    column: Columns to read.
-    row: Rows to read; broadcast against the columns.
-    fill: Colour outside the image, 0 to 255.
+  Columns and rows broadcast.
   """
   _, height, width = packed.shape
   inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)

@@ -15,9 +15,7 @@ from gswinrmt_jax.errors import UserError
 def extents(image_size: tuple[int, int], stride: int) -> tuple[int, int]:
   """Returns the height and width of a model's last feature map, in tokens.
 
-  Args:
-    image_size: Height and width in pixels.
-    stride: Side of a token of the last feature map, in pixels.
+  `stride` is the side of a token in pixels.
 
   Raises:
     UserError: If a side is not a multiple of `stride`: the last tokens would
@@ -43,16 +41,8 @@ def spread(
       q[m] = score[m] / max(1, sum_m score[m])
       p[c] = sum_m q[m] [index[m] = c] + (1 - sum_m q[m]) / k
 
-  The remaining probability is spread evenly over all classes. Nothing remains
-  if rounding brought the sum of the scores above 1.
-
-  Args:
-    index: The top classes of each cell.
-    score: Their probabilities.
-    num_classes: Number of classes, k.
-
-  Returns:
-    Probabilities that sum to 1.
+  The probability that the top classes leave is spread evenly over all classes.
+  Nothing is left if rounding brought the sum of the scores above 1.
   """
   score = score.astype(jnp.float32)
   score /= jnp.maximum(score.sum(3, keepdims=True), 1.0)
@@ -79,14 +69,8 @@ def axis_weights(
       p[i, j] = size (start + length (i + (j + 1/2) / n) / count) - 1/2
       w[i, q] = mean_j max(0, 1 - |clip(p[i, j], 0, size - 1) - q|)
 
-  Args:
-    start: Where the crop begins, as a share of the axis.
-    length: Length of the crop, as a share of the axis.
-    size: Cells of the whole image.
-    count: Cells of the crop.
-
-  Returns:
-    Weights that sum to 1 over `size`.
+  The weights sum to 1 over `size`. `start` and `length` of the crop are shares
+  of the axis.
   """
   points = -(-size // count)
   inside = (jnp.arange(count * points, dtype=jnp.float32) + 0.5) / points
@@ -108,16 +92,9 @@ def align(
 
       out[i, j] = sum_qr rows[i, q] columns[j', r] whole[q, r]
 
-  with `j' = w - 1 - j` where flipped. The crop precedes the flip.
-
-  Args:
-    whole: The map of the whole image.
-    box: The crop: top, left, height and width as shares of the image.
-    flipped: Whether it is flipped left to right after the crop.
-    extents: Rows and columns of the result.
-
-  Returns:
-    Distributions that sum to 1 over the classes.
+  with `j' = w - 1 - j` where flipped. The crop precedes the flip. `box` has the
+  crop's top, left, height and width, as shares of the image; `extents` are the
+  rows and columns of the result.
   """
   top, left, height, width = box.T
   rows = axis_weights(top, height, size=whole.shape[1], count=extents[0])

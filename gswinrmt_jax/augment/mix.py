@@ -15,10 +15,7 @@ from gswinrmt_jax.ops import image_pairs
 def smooth_targets(
     label: Integer[Array, ' b'], *, num_classes: int, smoothing: float
 ) -> Float32[Array, 'b k']:
-  """Returns `(1 - smoothing) onehot(label) + smoothing / k`.
-
-  The targets of an image sum to 1; k is `num_classes`.
-  """
+  """Returns `(1 - smoothing) onehot(label) + smoothing / num_classes`."""
   off = smoothing / num_classes
   on = 1.0 - smoothing + off
   hit = label[:, None] == jnp.arange(num_classes)[None]
@@ -44,17 +41,8 @@ def mix(
   The whole batch shares the choice of method, lambda and the box. For CutMix,
   the lambda of the targets is the share of pixels actually kept.
 
-  Args:
-    key: Source of the draws.
-    image: The images.
-    target: Their targets.
-    mixup_alpha: Alpha of Mixup; 0 turns Mixup off.
-    cutmix_alpha: Alpha of CutMix; 0 turns CutMix off.
-    prob: Probability that the batch is mixed.
-    allowed: False leaves this batch unchanged.
-
-  Returns:
-    Mixed images and targets; both unchanged if both alphas are 0.
+  An alpha of 0 turns its method off. The batch is mixed with probability
+  `prob`, unless `allowed` is False.
   """
   if not prob or not (mixup_alpha or cutmix_alpha):
     return image, target
@@ -80,10 +68,7 @@ def draw_lambda(
 ) -> tuple[Float32[Array, ''], Bool[Array, '']]:
   """Draws `lambda ~ Beta(alpha, alpha)`, and Mixup or CutMix for the batch.
 
-  Args:
-    key: Source of the draws.
-    mixup_alpha: Alpha of Mixup; 0 turns Mixup off.
-    cutmix_alpha: Alpha of CutMix; 0 turns CutMix off. Not both may be 0.
+  An alpha of 0 turns its method off; not both may be 0.
 
   Returns:
     Lambda, the weight of the image itself, and True for CutMix, which has
@@ -105,13 +90,7 @@ def cutmix_box(
   """Draws a box, True inside, whose sides are `sqrt(1 - share)` of the image's.
 
   The centre is uniform over the image. Sides are rounded down to even numbers,
-  and the box is clipped to the image, so its share is often below 1 - share.
-
-  Args:
-    key: Source of the draws.
-    share: Share of the area outside the box.
-    height: Rows of the image.
-    width: Columns of the image.
+  and the box is clipped to the image: it often covers less than `1 - share`.
   """
   ratio = jnp.sqrt(1.0 - share)
   row_key, column_key = jax.random.split(key)
@@ -131,13 +110,8 @@ def token_box(
 ) -> Bool[Array, 'h w']:
   """Draws MixToken's box, the `cutmix_box` of a `lambda ~ Beta(1, 1)`.
 
-  Args:
-    key: Source of the draws.
-    height: Rows of the model's last feature map.
-    width: Columns of the model's last feature map.
-
-  Returns:
-    True for the tokens that each image takes from its partner.
+  It is True for the tokens of the model's last feature map that each image
+  takes from its partner.
   """
   share_key, box_key = jax.random.split(key)
   share, _ = draw_lambda(share_key, mixup_alpha=0.0, cutmix_alpha=1.0)
@@ -149,9 +123,7 @@ def blend_with_partner(
 ) -> Float32[Array, 'b ...']:
   """Returns `(1 - weight) values + weight partner's values`.
 
-  Args:
-    values: Images or targets; partners are neighbours in the batch.
-    weight: Weight of the partner, broadcast against the values. For targets
-      after MixToken, it is the box's share of the tokens.
+  Partners are neighbours in the batch. For targets after MixToken, the weight
+  is the box's share of the tokens.
   """
   return values * (1.0 - weight) + image_pairs.partner(values) * weight

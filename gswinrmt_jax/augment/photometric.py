@@ -17,37 +17,22 @@ _HUE = 36.0  # degrees, either way
 
 
 class Distortion(NamedTuple):
-  """The distortion drawn for each image.
+  """The distortion drawn for each image."""
 
-  Attributes:
-    brightness: Grey levels to add.
-    contrast: Factor that multiplies the grey levels.
-    contrast_first: Whether contrast precedes saturation and hue.
-    saturation: Factor that multiplies the saturation in HSV.
-    hue: Rotation of the hue in HSV, in degrees.
-  """
-
-  brightness: Float[Array, ' b']
-  contrast: Float[Array, ' b']
-  contrast_first: Bool[Array, ' b']
-  saturation: Float[Array, ' b']
-  hue: Float[Array, ' b']
+  brightness: Float[Array, ' b']  # grey levels to add
+  contrast: Float[Array, ' b']  # factor of the grey levels
+  contrast_first: Bool[Array, ' b']  # before saturation and hue
+  saturation: Float[Array, ' b']  # factor of the saturation in HSV
+  hue: Float[Array, ' b']  # rotation of the hue in HSV, in degrees
 
 
 def photometric_distortion(
     key: PRNGKeyArray, image: Float[Array, 'b h w 3']
 ) -> Float[Array, 'b h w 3']:
-  """Distorts the colours of each image at random.
+  """Distorts the colours of each image at random; levels stay in 0..255.
 
   Each of the four changes has probability 1/2. Contrast comes before or after
   saturation and hue, with equal probability.
-
-  Args:
-    key: Source of the draws; each image has its own.
-    image: Grey levels, 0 to 255.
-
-  Returns:
-    Grey levels, 0 to 255.
   """
   return distort(image, draw(key, image.shape[0]))
 

@@ -73,20 +73,13 @@ SETS = {
 
 
 class Operation(NamedTuple):
-  """One operation for each image, with the arguments of all three kinds.
+  """One operation for each image, with the arguments of all three kinds."""
 
-  Attributes:
-    op: A value of `Op`.
-    amount: Argument of a table: bits to keep, threshold or addend.
-    factor: Weight of the image in a blend.
-    x_in: x coordinates that a geometric operation reads: fractional for timm's
-      bicubic filter, whole pixels for torchvision's nearest neighbour.
-    y_in: The y coordinates, likewise.
-  """
-
-  op: Int32[Array, '*b']
-  amount: Int32[Array, '*b']
-  factor: Float32[Array, '*b']
+  op: Int32[Array, '*b']  # values of `Op`
+  amount: Int32[Array, '*b']  # of a table: bits to keep, threshold or addend
+  factor: Float32[Array, '*b']  # weight of the image in a blend
+  # Coordinates that a geometric operation reads: fractional for timm's bicubic
+  # filter, whole pixels for torchvision's nearest neighbour.
   x_in: Array
   y_in: Array
 
@@ -116,9 +109,6 @@ def rand_augment(
       always applies it.
     fill: timm: colour outside the image in geometric operations, 0 to 255.
       torchvision fills with black.
-
-  Returns:
-    The augmented images.
   """
   if not ops:
     return image
@@ -155,10 +145,11 @@ def apply(
     moved = image_ops.resample_bicubic(packed, x_in, y_in, fill)
   else:
     moved = image_ops.resample_nearest(packed, x_in, y_in, (0, 0, 0))
-  kinds = [_is_one_of(op, [*ops]) for ops in (_TABLES, _BLENDS, _MOVES)]
-  one_hot = jnp.stack([op == Op.IDENTITY, *kinds], -1).astype(jnp.float32)
+  kinds = ((Op.IDENTITY,), _TABLES, _BLENDS, _MOVES)
+  one_hot = jnp.stack([jnp.isin(op, jnp.array([*ops])) for ops in kinds], -1)
   return image_ops.choose(
-      one_hot, packed, looked_up, image_ops.pack(blended), moved
+      one_hot.astype(jnp.float32),
+      *(packed, looked_up, image_ops.pack(blended), moved),
   )
 
 
@@ -182,11 +173,6 @@ def _degenerate(image, op):
         (op == name)[:, None, None, None], at_zero(image), levels
     )
   return levels
-
-
-def _is_one_of(op, names):
-  """Returns whether each image's operation is among `names`, `b`."""
-  return (op[:, None] == jnp.array(names, jnp.int32)[None]).any(axis=1)
 
 
 # --- timm's set ---
@@ -221,12 +207,8 @@ def draw_timm(
 def normal(uniform: Float32[Array, '*shape']) -> Float32[Array, '*shape']:
   """Maps uniform draws to standard normal draws, by the quantile function.
 
-  Args:
-    uniform: Draws from [0, 1), multiples of 2^-23.
-
-  Returns:
-    Normal draws within 5.3 of 0, symmetric because each uniform draw counts as
-    the middle of its step.
+  The uniform draws are multiples of 2^-23 in [0, 1). Each counts as the middle
+  of its step, so the normal draws are symmetric, and within 5.3 of 0.
   """
   centred = 2 * (uniform + 2.0**-24) - 1
   return math.sqrt(2) * jax.lax.erf_inv(centred)

@@ -202,11 +202,8 @@ def effective_weights(
   of a head. The derivative of one channel therefore equals the weights, for any
   form, window, shift and implementation, and no equation is repeated here.
 
-  Args:
-    mix: Attention as a function of its values.
-    value: Values; heads are blocks of channels.
-    heads: Number of heads `n`.
-    token: Row and column of the token, `(i, j)`.
+  `mix` is the attention as a function of its values, whose heads are blocks of
+  channels; `token` is `(i, j)`.
 
   Returns:
     `mix(value)` and the weights, which are 0 outside the token's window.
@@ -242,10 +239,8 @@ def decay_kernel(
 
   Args:
     rates: `gamma` of the (width, height) pass, or one row for both.
-    reach: Largest `|dy|` and `|dx|`, in tokens.
-
-  Returns:
-    Rows start at `dy = -reach[0]`, columns at `dx = -reach[1]`.
+    reach: Largest `|dy|` and `|dx|`, in tokens; the first row is
+      `dy = -reach[0]`, the first column `dx = -reach[1]`.
   """
   dy, dx = (np.abs(np.arange(-r, r + 1)) for r in reach)
   down = rates[-1, :, None, None] ** dy[:, None]
@@ -265,16 +260,8 @@ def grad_cam(
 
       cam = ReLU(sum_c mean_hw(dlogit / dA_c) A_c)
 
-  Args:
-    model: The classifier.
-    variables: Its variables.
-    image: Normalised images; only their shape matters.
-    activation: `A`, the output of the stage for these images.
-    label: The class.
-    stage: The stage, counted from 1.
-
-  Returns:
-    One non-negative value per token.
+  `A` is `activation`, the output of the stage (counted from 1) for these
+  images. Of the images, only the shape matters.
   """
 
   def logit(activation):

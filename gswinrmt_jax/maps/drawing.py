@@ -1,6 +1,5 @@
 """Plots of the maps, over the image and alone."""
 
-from collections.abc import Sequence
 import math
 import pathlib
 import textwrap
@@ -8,7 +7,7 @@ import textwrap
 import numpy as np
 
 from gswinrmt_jax import files
-from gswinrmt_jax.maps.computation import Maps, StageMaps
+from gswinrmt_jax.maps.computation import Maps
 
 # Value of each gate function at 0: the gate is neither open nor closed.
 _NEUTRAL = {'sigmoid': 0.5, 'swish': 0.0}
@@ -62,28 +61,23 @@ def write(
 
 def _reach(maps, pixels):
   """Draws the image, then the heads of each stage."""
-  stages, note = _with_several_tokens(maps)
-  panels = [(stage, head) for stage in stages for head in _heads_shown(stage)]
+  panels, note = _heads(maps)
   figure, (first, *rest) = _grid(1 + len(panels), _ratio(pixels))
   first.imshow(pixels)
   first.set_title('image, with the token\nof each stage', fontsize=8)
-  for axes, (stage_maps, head) in zip(rest, panels, strict=True):
+  for axes, (name, stage_maps, head) in zip(rest, panels, strict=True):
     weights = np.abs(stage_maps.weights[head])
     # Masked weights, as outside the window, are drawn in grey.
     weights = np.ma.masked_equal(weights / (weights.max() or 1), 0)
     image = _tokens(axes, pixels, weights, stage_maps.stride, 'inferno', (0, 1))
     for panel in (axes, first) if head == 0 else (axes,):
       _frame(panel, stage_maps.token, stage_maps.stride)
-    axes.set_title(
-        f'{_name(maps, stage_maps)}, head {head}\n'
-        f'distance {stage_maps.distance[head]:.2f}',
-        fontsize=8,
-    )
+    distance = f'distance {stage_maps.distance[head]:.2f}'
+    axes.set_title(f'{name}\n{distance}', fontsize=8)
   _hide_ticks([first, *rest])
   return _explained(
       figure,
       image,
-      (0, 0.5, 1),
       'Attention weights of the framed token, relative to the largest weight '
       'of each head; grey where there are none, as outside the window. '
       'Distance: mean Manhattan distance under the weights, in tokens.' + note,
@@ -92,11 +86,10 @@ def _reach(maps, pixels):
 
 def _decay(maps):
   """Draws the decay of each stage's heads, with zero offset in the middle."""
-  stages, note = _with_several_tokens(maps)
-  panels = [(stage, head) for stage in stages for head in _heads_shown(stage)]
-  ratio = max(_ratio(stage_maps.kernel[0]) for stage_maps in stages)
+  panels, note = _heads(maps)
+  ratio = max(_ratio(stage_maps.kernel[0]) for _, stage_maps, _ in panels)
   figure, grid = _grid(len(panels), ratio)
-  for axes, (stage_maps, head) in zip(grid, panels, strict=True):
+  for axes, (name, stage_maps, head) in zip(grid, panels, strict=True):
     kernel = stage_maps.kernel[head]
     down, across = ((extent - 1) // 2 for extent in kernel.shape)
     image = axes.imshow(
@@ -111,13 +104,10 @@ def _decay(maps):
     )
     axes.tick_params(labelsize=6)
     rates = ', '.join(f'{rate:.3f}' for rate in stage_maps.rates[:, head])
-    axes.set_title(
-        f'{_name(maps, stage_maps)}, head {head}\n$\\gamma$ {rates}', fontsize=8
-    )
+    axes.set_title(f'{name}\n$\\gamma$ {rates}', fontsize=8)
   return _explained(
       figure,
       image,
-      (0, 0.5, 1),
       r'Decay $\gamma^{|dx|+|dy|}$ by the offset (dx, dy) between two tokens. '
       r'Two values of $\gamma$ are those along the width and the height.'
       + note,
@@ -127,22 +117,31 @@ def _decay(maps):
 def _gate(maps, pixels):
   """Draws the image, and each stage's gate over it and alone, on one scale."""
   stages, note = _with_several_tokens(maps)
-  figure, over, alone = _image_and_rows(pixels, len(stages))
   neutral = _NEUTRAL[maps.gate_fn]
-  spread = max(np.abs(stage_maps.gate - neutral).max() for stage_maps in stages)
+  spread = max(np.abs(found.gate - neutral).max() for found in stages.values())
   scale = (neutral - spread, neutral + spread)
-  for upper, lower, stage_maps in zip(over, alone, stages, strict=True):
-    gate, stride = stage_maps.gate, stage_maps.stride
+  # A large image, and two rows of panels to its right.
+  count = len(stages)
+  figure = _figure(2, count + 2, 1.6, _ratio(pixels))
+  cells = figure.add_gridspec(2, count + 2)
+  large = figure.add_subplot(cells[:, :2])
+  large.imshow(pixels)
+  large.set_title('image', fontsize=9)
+  over, alone = (
+      [figure.add_subplot(cells[row, column + 2]) for column in range(count)]
+      for row in range(2)
+  )
+  _hide_ticks([large, *over, *alone])
+  for upper, lower, number in zip(over, alone, stages, strict=True):
+    gate, stride = stages[number].gate, stages[number].stride
     _lay_over(upper, pixels, gate, stride, 'RdBu_r', scale)
     image = _tokens(lower, pixels, gate, stride, 'RdBu_r', scale)
-    upper.set_title(
-        f'{_name(maps, stage_maps)}\nmean {gate.mean():.2f}', fontsize=9
-    )
+    upper.set_title(f'stage {number}\nmean {gate.mean():.2f}', fontsize=9)
   text = (
       f'Output gate ({maps.gate_fn}), mean over channels: over the image, and '
       f'alone. Red: open; blue: closed; white: {neutral:g}.{note}'
   )
-  return _explained(figure, image, (scale[0], neutral, scale[1]), text)
+  return _explained(figure, image, text)
 
 
 def _grad_cam(maps, pixels):
@@ -164,28 +163,31 @@ def _grad_cam(maps, pixels):
   )
   if not peak:
     text = f'Stage {maps.cam_stage} has no evidence for class {maps.label}.'
-  return _explained(figure, image, (0, 0.5, 1), text)
+  return _explained(figure, image, text)
 
 
 def _with_several_tokens(maps):
-  """Returns the stages of several tokens, and a note on those of one token."""
-  several = [
-      stage_maps for stage_maps in maps.stages if stage_maps.weights[0].size > 1
-  ]
-  left_out = [
-      str(number)
-      for number, stage_maps in enumerate(maps.stages, start=1)
-      if stage_maps.weights[0].size == 1
-  ]
-  if not left_out:
-    return several, ''
-  return several, f' Not shown: stage {", ".join(left_out)}, of one token.'
+  """Returns stages of several tokens by number, and a note on the others."""
+  stages = dict(enumerate(maps.stages, start=1))
+  several = {n: each for n, each in stages.items() if each.weights[0].size > 1}
+  left_out = ', '.join(str(n) for n in stages if n not in several)
+  note = f' Not shown: stage {left_out}, of one token.' if left_out else ''
+  return several, note
 
 
-def _name(maps, stage_maps):
-  """Returns a name such as 'stage 3'; stages count from 1."""
-  number = [each is stage_maps for each in maps.stages].index(True) + 1
-  return f'stage {number}'
+def _heads(maps):
+  """Returns names, stages and heads to draw, and a note on the other stages.
+
+  Of more than `MAX_HEADS` heads, evenly spaced ones with the first and the last
+  are drawn.
+  """
+  stages, note = _with_several_tokens(maps)
+  panels = []
+  for number, stage_maps in stages.items():
+    last = len(stage_maps.weights) - 1
+    heads = np.linspace(0, last, min(last + 1, MAX_HEADS)).round().astype(int)
+    panels += [(f'stage {number}, head {n}', stage_maps, n) for n in heads]
+  return panels, note
 
 
 def _grid(count, ratio):
@@ -198,21 +200,6 @@ def _grid(count, ratio):
       figure.add_subplot(cells[divmod(index, columns)])
       for index in range(count)
   ]
-
-
-def _image_and_rows(pixels, count):
-  """Returns a figure with a large image and two rows of panels right of it."""
-  figure = _figure(2, count + 2, 1.6, _ratio(pixels))
-  cells = figure.add_gridspec(2, count + 2)
-  large = figure.add_subplot(cells[:, :2])
-  large.imshow(pixels)
-  large.set_title('image', fontsize=9)
-  over, alone = (
-      [figure.add_subplot(cells[row, column + 2]) for column in range(count)]
-      for row in range(2)
-  )
-  _hide_ticks([large, *over, *alone])
-  return figure, over, alone
 
 
 def _figure(rows, columns, side, ratio):
@@ -229,13 +216,6 @@ def _hide_ticks(panels):
     axes.set(xticks=[], yticks=[])
 
 
-def _heads_shown(stage_maps: StageMaps) -> Sequence[int]:
-  """Returns the heads to show: all, or `MAX_HEADS` with the first and last."""
-  count = len(stage_maps.weights)
-  shown = min(count, MAX_HEADS)
-  return np.linspace(0, count - 1, shown).round().astype(int).tolist()
-
-
 def _ratio(array):
   """Returns height over width."""
   return array.shape[0] / array.shape[1]
@@ -246,7 +226,7 @@ def _lay_over(axes, pixels, values, stride, colors, scale):
   # Low contrast, so that the map determines colour and brightness.
   grey = 60 + 0.35 * pixels.mean(-1)
   axes.imshow(grey, cmap='gray', vmin=0, vmax=255)
-  return _tokens(axes, pixels, values, stride, colors, scale, alpha=0.65)
+  _tokens(axes, pixels, values, stride, colors, scale, alpha=0.65)
 
 
 def _tokens(axes, pixels, values, stride, colors, scale, alpha=1.0):
@@ -280,8 +260,9 @@ def _frame(axes, token, stride):
   axes.add_patch(frame)
 
 
-def _explained(figure, image, ticks, text):
-  """Adds a colour bar with the given ticks, and a caption."""
+def _explained(figure, image, text):
+  """Adds a caption, and a colour bar marked at its ends and in the middle."""
+  ticks = np.linspace(*image.get_clim(), 3)
   figure.colorbar(image, ax=figure.axes, shrink=0.6, ticks=ticks, format='%.2f')
   figure.supxlabel(_wrap(figure, text), fontsize=9)
   return figure
