@@ -40,13 +40,10 @@ _COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs a sub-command.
+  """Runs a sub-command and returns the exit status, see `guard.reported`.
 
   Args:
     argv: Arguments, without the program's name; None takes the process's.
-
-  Returns:
-    The exit status, see `guard.guarded`.
   """
   argv = list(sys.argv[1:] if argv is None else argv)
   name = argv[0] if argv else ''
