@@ -115,6 +115,7 @@ class LoadedModel(_Loaded):
       dtype: str = 'float32',
   ):
     """Builds the model; arguments as in `load_model`."""
+    weights.check_is_no_segmenter()
     self.image_size = weights.card.image_size
     if image_size is not None:
       self.image_size = _height_and_width(image_size)
