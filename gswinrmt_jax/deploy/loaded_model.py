@@ -152,7 +152,7 @@ class LoadedModel(_Loaded):
   def preprocess(self, image: Image) -> Float32[np.ndarray, 'h w 3']:
     """Returns the model's input, `(pixels / 255 - mean) / std`.
 
-    Takes and raises what `pixels` does; `np.stack` of results is a batch.
+    Arguments and errors are those of `pixels`. `np.stack` makes a batch.
     """
     return np.asarray(self._normalize(self.pixels(image)[None])[0])
 
@@ -204,7 +204,7 @@ class LoadedModel(_Loaded):
     """Returns the feature map after each stage: 'stage1', 'stage2' and so on.
 
     Args:
-      images: As in `predict`, with the same errors.
+      images: As in `predict`. An unreadable one raises the same errors.
 
     Returns:
       Feature maps `[b, h / stride, w / stride, c]`, with sizes rounded up; b is
