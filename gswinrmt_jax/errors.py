@@ -30,7 +30,7 @@ class Stopped(KeyboardInterrupt):
     self.signal = signal
 
 
-def explain(error: Exception) -> str:
+def explain(error: BaseException) -> str:
   """Returns the message for an error that the user can fix, '' for a bug."""
   if isinstance(error, OSError) and error.filename and error.strerror:
     return f'{error.filename}: {error.strerror}'

@@ -24,19 +24,13 @@ class LockedError(Exception):
 def replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary path that replaces `path` at the end.
 
-  The caller writes a file or creates a folder there. It is next to `path`, so
-  that renaming it does not cross file systems, and its name is unique. On
-  return, contents and new name are on disk. If writing fails, the previous file
-  stays and the temporary path is removed.
+  The caller writes a file or creates a folder there: `.NAME.RANDOM.part`, next
+  to `path`, so that renaming it does not cross file systems. On return,
+  contents and new name are on disk. If writing fails, the previous file stays
+  and the temporary path is removed.
 
   A file replaces an existing file. Replacing a folder that is not empty raises
   `OSError`.
-
-  Args:
-    path: The file or folder to write.
-
-  Yields:
-    Where to write it: `.NAME.RANDOM.part` in the same folder.
   """
   part = _beside(path, _PART)
   try:
@@ -117,7 +111,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 
 def read_json(path: pathlib.Path) -> Any:
-  """Returns the value in a JSON file, of any type.
+  """Returns the value in a JSON file.
 
   Raises:
     FileNotFoundError: If there is no such file.

@@ -43,10 +43,8 @@ class Terminal:
   def progress(self, text: str, *shorter: str) -> None:
     """Prints the progress line; on a terminal it replaces the last one.
 
-    Args:
-      text: The line.
-      *shorter: Ever shorter versions of it for narrow terminals; the first that
-        fits is shown.
+    Of `text` and its ever shorter versions, a terminal shows the first that
+    fits.
     """
     if not self._in_place:
       self.say(text)

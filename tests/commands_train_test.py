@@ -204,7 +204,9 @@ def _raise(error):
     ],
 )
 def test_what_the_user_can_mend_is_one_line(capsys, error, status, said):
-  assert guard.guarded(lambda: _raise(error), interrupted='stopped') == status
+  with guard.reported('stopped') as outcome:
+    raise error
+  assert outcome.status == status
   assert capsys.readouterr().err == said
 
 

@@ -18,7 +18,7 @@ def add_weights(parser: argparse.ArgumentParser, many: bool = False) -> None:
   """Declares RUN_OR_WEIGHTS, one or a list, --step and --weights."""
   parser.add_argument(
       'weights',
-      **({'nargs': '+'} if many else {}),
+      nargs='+' if many else None,
       metavar='RUN_OR_WEIGHTS',
       help='run folder runs/NAME, folder made by `convert` or `export`, '
       '.safetensors or .pth file, name of weights that ship with the package, '

@@ -34,10 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
-  weights = arguments.load_weights(args)
-
   from gswinrmt_jax.deploy import export, model_card
 
+  weights = arguments.load_weights(args)
   folder = pathlib.Path(args.out) if args.out else weights.folder / 'export'
   about = model_card.About(args.license, args.note)
   export.export(weights, args.format, folder, about=about)

@@ -15,9 +15,6 @@ def exits(main: Callable[[], int]) -> NoReturn:
 
   After a failure, the regular shutdown of Python is skipped: it would wait for
   XLA's ongoing compilations, or crash. Exit functions are still called.
-
-  Args:
-    main: Returns the exit status; above 128, a signal ended it.
   """
   status = main()
   if not status:
@@ -44,11 +41,7 @@ def _keep_backends():
 
 
 class Outcome:
-  """How a command ended.
-
-  Attributes:
-    status: The exit status.
-  """
+  """How a command ended: `status` is its exit status."""
 
   status: int = 0
 
@@ -59,10 +52,8 @@ def reported(interrupted: str = 'interrupted') -> Iterator[Outcome]:
 
   A `UserError`, an error of the operating system or a lack of memory is printed
   as `gswinrmt: MESSAGE` and gives 2, or 1 if it ended a run that had begun.
-  Ctrl-C gives 130; a signal n that ended a run in order gives 128 + n.
-
-  Args:
-    interrupted: Message after Ctrl-C.
+  Ctrl-C prints `interrupted` and gives 130. A signal n that ended a run in
+  order gives 128 + n.
 
   Yields:
     The outcome, whose status is final at the end.
@@ -75,44 +66,32 @@ def reported(interrupted: str = 'interrupted') -> Iterator[Outcome]:
   outcome = Outcome()
   try:
     yield outcome
-  except Exception as error:
+  except (Exception, KeyboardInterrupt) as error:
     message, signalled = explain(error), interruption(error)
-    if not message and not signalled:
-      raise
     if message:
-      status = 1 if isinstance(error, RunError) else 2
-      outcome.status = complain(message, status=status)
+      outcome.status = 1 if isinstance(error, RunError) else 2
+      complain(message)
+    elif isinstance(signalled, Stopped):
+      outcome.status = 128 + signalled.signal
+      complain(str(signalled))
+    elif signalled:
+      outcome.status = 130
+      _print(f'\ngswinrmt: {interrupted}')
     else:
-      outcome.status = _end(signalled, interrupted)
-  except KeyboardInterrupt as signalled:
-    outcome.status = _end(signalled, interrupted)
+      raise
 
 
-def guarded(
-    command: Callable[[], int | None], *, interrupted: str = 'interrupted'
-) -> int:
-  """Runs a command as `reported` does and returns its exit status.
-
-  Args:
-    command: Function to run; returns the status, None for 0.
-    interrupted: Message after Ctrl-C.
-  """
-  with reported(interrupted) as outcome:
+def guarded(command: Callable[[], int | None]) -> int:
+  """Runs a command as `reported` does; returns its status, 0 for None."""
+  with reported() as outcome:
     outcome.status = command() or 0
   return outcome.status
 
 
-def complain(message: str, *, status: int = 2) -> int:
-  """Prints `gswinrmt: MESSAGE` as one line and returns the status."""
+def complain(message: str) -> int:
+  """Prints `gswinrmt: MESSAGE` as one line; returns 2, the status of errors."""
   _print(f'gswinrmt: {" ".join(message.split())}')
-  return status
-
-
-def _end(signalled, interrupted):
-  if isinstance(signalled, Stopped):
-    return complain(str(signalled), status=128 + signalled.signal)
-  _print(f'\ngswinrmt: {interrupted}')
-  return 130
+  return 2
 
 
 def _print(text):

@@ -40,13 +40,10 @@ _COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs a sub-command.
+  """Runs a sub-command and returns the exit status, see `guard.reported`.
 
   Args:
     argv: Arguments, without the program's name; None takes the process's.
-
-  Returns:
-    The exit status, see `guard.guarded`.
   """
   argv = list(sys.argv[1:] if argv is None else argv)
   name = argv[0] if argv else ''
@@ -111,10 +108,9 @@ class _Parser(argparse.ArgumentParser):
   """Reports mistakes as a `UserError` of one line."""
 
   def error(self, message):
-    prefix, unknown = 'unrecognized arguments: ', ''
-    if message.startswith(prefix):
-      unknown = message.removeprefix(prefix).split()[0].partition('=')[0]
-    near = did_you_mean(unknown, self._option_string_actions)
+    _, _, unknown = message.partition('unrecognized arguments: ')
+    first = unknown.partition(' ')[0].partition('=')[0]
+    near = did_you_mean(first, self._option_string_actions)
     raise UserError(f'{message}{near} ({self.prog} --help)')
 
   def _check_value(self, action, value):

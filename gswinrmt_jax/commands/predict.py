@@ -57,8 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the command; returns 1 if an image was skipped."""
-  point = args.point
-  if point and not args.maps:
+  if args.point and not args.maps:
     raise UserError('--point is for --maps')
   if pathlib.Path(args.weights).suffix.lower() in _IMAGES:
     raise UserError(
@@ -70,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
   weights = arguments.load_weights(args)
   segments = weights.task == 'segmentation'
-  other = ('top', 'maps') if segments else ('out',)
-  for name in other:
+  for name in ('top', 'maps') if segments else ('out',):
     if getattr(args, name) is not None:
       kind = 'classifiers' if segments else 'segmenters'
       raise UserError(f'--{name} is for {kind}')
@@ -79,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
   if out:
     files.check_can_write(pathlib.Path(out) / 'image.png')
   loaded = loaded_model.from_weights(weights, args.image_size)
-  if point and not segments:
-    _check_point(point, loaded.image_size)
+  if args.point:
+    _check_point(args.point, loaded.image_size)
   terminal = Terminal(sys.stderr)  # stdout has only the predictions.
   terminal.say(f'weights: {loaded.origin}')
   options = {} if segments else {'top': args.top or 5}
@@ -103,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
   elif args.maps:
     for one, path in zip(found, _places(out, found), strict=True):
       with terminal.busy(f'Drawing the maps of {one.image}'):
-        loaded.write_maps(one, one.image, path, point)
+        loaded.write_maps(one, one.image, path, args.point)
       terminal.say(f'{one.image}: maps in {path}')
   return 0 if len(found) == len(args.images) else 1
 

@@ -89,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add(
       '--classes',
+      type=_path,
       metavar='FILE',
       help='with segmentation: names of the classes, in order, one per line '
       "(default: their numbers); for mini_imagenet from ImageNet's train set: "
@@ -158,10 +159,10 @@ def _prepare_images(args):
   from gswinrmt_jax.data import parallel
   from gswinrmt_jax.data.prepare import class_folders, writer
 
-  own = 'name' in _OPTIONS[args.dataset]
-  name = args.name if own else args.dataset
-  if own:
-    class_folders.check_name(name, args.dataset)
+  name = args.dataset
+  if name in ('folder', 'segmentation'):
+    class_folders.check_name(args.name, name)
+    name = args.name
   if not args.images:
     raise UserError(f'prepare {args.dataset} needs --images DIR')
   if args.dataset == 'segmentation' and not args.labels:
@@ -187,13 +188,12 @@ def _find(args):
   if args.dataset == 'imagenet':
     return imagenet.find(root)
   if args.dataset == 'mini_imagenet':
-    classes = args.classes and _path(args.classes)
-    return imagenet.find_mini(root, classes=classes, seed=args.seed)
+    return imagenet.find_mini(root, classes=args.classes, seed=args.seed)
   if args.dataset == 'segmentation':
     found = label_images.find(
         root,
         _folder('--labels', args.labels),
-        classes=args.classes and _path(args.classes),
+        classes=args.classes,
         void=args.void,
         zero_is_void=bool(args.zero_is_void),
     )

@@ -103,24 +103,19 @@ def load(spec: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
 
 
 def _kind(config, override):
-  """Returns the type of the field that an override names.
-
-  Raises:
-    UserError: If there is no such field, or it is a group of fields.
-  """
+  """Returns the type of an override's field; refuses groups, unknown names."""
   path = override.partition('=')[0].partition('.')[2]
-  *sections, field = path.split('.')
   here = config
-  for section in [*sections, field]:
-    if not isinstance(here, ml_collections.ConfigDict) or section not in here:
+  for name in path.split('.'):
+    if not isinstance(here, ml_collections.ConfigDict) or name not in here:
       near = nearest_field(path, dict(leaves(config)))
       raise UserError(f'there is no config field {path}{near}')
-    parent, here = here, here[section]
+    parent, here = here, here[name]
   if isinstance(here, ml_collections.ConfigDict):
     raise UserError(
         f'config.{path} is a group of fields: {", ".join(sorted(here))}'
     )
-  return parent.get_type(field)
+  return parent.get_type(name)
 
 
 def _get_config(path, argument):

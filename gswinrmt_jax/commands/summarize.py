@@ -15,7 +15,6 @@ being built.
 """
 
 import argparse
-from collections.abc import Sequence
 import functools
 from typing import Any, NamedTuple
 
@@ -56,21 +55,13 @@ _COCO_SIZE = (800, 1280)
 
 
 class Dense(NamedTuple):
-  """A segmenter or a detector of the paper, with the values it prints.
+  """A segmenter or a detector of the paper, with the values it prints."""
 
-  Attributes:
-    head: A head of `create_segmenter`, or a name in `detectors.DETECTORS`.
-    model: The backbone.
-    size: Height and width for which operations are counted.
-    parameters: In millions.
-    macs: In units of 10^9.
-  """
-
-  head: str
-  model: str
-  size: tuple[int, int]
-  parameters: str
-  macs: str
+  head: str  # of `create_segmenter`, or a name in `detectors.DETECTORS`
+  model: str  # the backbone
+  size: tuple[int, int]  # height and width for which operations are counted
+  parameters: str  # in millions
+  macs: str  # in units of 10^9
 
 
 _DENSE = (
@@ -96,9 +87,8 @@ _DENSE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
-  names = ', '.join(_SETTINGS)
   add = parser.add_argument
-  add('models', metavar='MODEL', nargs='*', help=names)
+  add('models', metavar='MODEL', nargs='*', help=', '.join(_SETTINGS))
   add('--all', action='store_true', help='every named model')
   add(
       '--dense',
@@ -152,20 +142,19 @@ def run(args: argparse.Namespace) -> None:
       counted = cost.count(model, (size, size))
     except ValueError as error:
       raise UserError(f'{name}: {error}') from error
+    paper = used.parameters
     # The paper's MACs are for its own image size.
-    macs = used.macs if size == used.image_size else ''
-    macs = f'{macs} x 2^30' if macs else ''
-    paper = ', '.join(filter(None, (used.parameters, macs)))
+    if used.macs and size == used.image_size:
+      paper += f', {used.macs} x 2^30'
     print(
         f'{name:<20}{used.num_classes:>8}{size:>8}{counted.parameters:>13,}'
         f'{counted.macs / 1e9:>9.3f}{counted.macs / 2**30:>11.3f}'
-        f'{counted.flops / 1e9:>9.3f}   '
-        f'{paper or "-"}',
+        f'{counted.flops / 1e9:>9.3f}   {paper or "-"}',
         flush=True,
     )
 
 
-def _print_dense(names: Sequence[str]) -> None:
+def _print_dense(names):
   """Prints the segmenters and detectors over the named models."""
   rows = [row for row in _DENSE if row.model in names]
   if not rows:

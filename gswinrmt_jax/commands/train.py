@@ -1,6 +1,6 @@
 """`gswinrmt train`, which is also `python train.py`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import difflib
 import hashlib
 import inspect
@@ -8,7 +8,6 @@ import pathlib
 import re
 import sys
 import textwrap
-from typing import Any
 
 import ml_collections
 
@@ -49,14 +48,11 @@ _LONGEST = 120  # most characters of a folder named by its changed fields
 def main(
     argv: Sequence[str] | None = None, program: str = 'python train.py'
 ) -> int:
-  """Runs the command.
+  """Runs the command and returns the exit status.
 
   Args:
     argv: Arguments, without the program's name; None takes the process's.
     program: The command that the user called.
-
-  Returns:
-    The exit status.
   """
   argv = list(sys.argv[1:] if argv is None else argv)
   again = 'interrupted; the same command resumes from the last checkpoint'
@@ -107,18 +103,11 @@ def _short(path):
   return section if name == 'name' else name
 
 
-def _next_steps(
-    folder: pathlib.Path,
-    summary: Mapping[str, Any],
-    config: ml_collections.ConfigDict,
-) -> str:
+def _next_steps(folder, summary, config):
   """Returns the commands that usually follow a run."""
   finished = summary['steps'] == summary['total_steps']
-  tested = finished and config.data.test_split
-  lines = ['', 'Next:']
-  lines.append(
-      f'  gswinrmt evaluate {folder}{"" if tested else " --split val"}'
-  )
+  split = '' if finished and config.data.test_split else ' --split val'
+  lines = ['', 'Next:', f'  gswinrmt evaluate {folder}{split}']
   if config.segmenter.head:
     lines.append(f'  gswinrmt predict {folder} IMAGE --out predictions')
   else:
@@ -147,14 +136,12 @@ def describe(config: ml_collections.ConfigDict) -> str:
   """
   model = recipes.model_fields(config)
   del model['name']
-  groups = {}
-  for path, value in _leaves(config):
-    if path in recipes.FIELDS:
-      declared = recipes.FIELDS[path]
-      choices = ', '.join(declared.choices)
-      meaning = declared.meaning + (f' ({choices})' if choices else '')
-      row = path, _text(value), meaning
-      groups.setdefault(path.rpartition('.')[0], []).append(row)
+  groups, values = {}, dict(recipe_files.leaves(config))
+  for path, declared in recipes.FIELDS.items():
+    choices = ', '.join(declared.choices)
+    meaning = declared.meaning + (f' ({choices})' if choices else '')
+    row = path, _text(values[path]), meaning
+    groups.setdefault(path.rpartition('.')[0], []).append(row)
   meanings = _architecture_meanings()
   groups['model'] += [
       (f'model.{field}', _text(value), meanings.get(field, ''))

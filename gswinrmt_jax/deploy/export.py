@@ -33,9 +33,6 @@ _ROUNDING = 5e-5
 _HALF_ROUNDING = 1e-2  # the same for float16 parameters
 _PLATFORMS = ('cpu', 'cuda')  # of stablehlo
 
-# Logits are [b k] from a classifier, [b h w k] from a segmenter.
-Program = Callable[[UInt8[Array, 'b h w 3'], Any], Float[Array, 'b *hw k']]
-
 
 def export(
     weights: Weights,
@@ -63,9 +60,9 @@ def export(
       model's. The folder is then unchanged.
   """
   terminal = terminal or Terminal()
-  _check_folder(folder)
-  files.check_can_write(folder / _FORMATS[file_format][0])
   name, write, tolerance = _FORMATS[file_format]
+  _check_folder(folder)
+  files.check_can_write(folder / name)
   folder = folder.absolute()
   folder.parent.mkdir(parents=True, exist_ok=True)
   # An existing file is replaced only by one that was checked.
@@ -83,9 +80,9 @@ def export(
           "model's own; it was not kept"
       )
     folder.mkdir(exist_ok=True)
-    with files.replaced(folder / name) as part:
+    path = folder / name
+    with files.replaced(path) as part:
       written.rename(part)
-  path = folder / name
   files.write_json(folder / card_lib.FILE, weights.card.to_dict())
   model_card.write(folder, weights, file_format, about)
   terminal.say(
@@ -96,15 +93,13 @@ def export(
   return path
 
 
-def make_program(weights: Weights) -> Program:
-  """Returns the function that is exported, from pixels to logits.
+def make_program(
+    weights: Weights,
+) -> Callable[[UInt8[Array, 'b h w 3'], Any], Float[Array, 'b *hw k']]:
+  """Returns the function that is exported, from pixels and variables to logits.
 
-  Args:
-    weights: The model. The program normalises images as its card says.
-
-  Returns:
-    `(uint8 [b h w 3], variables) -> float32 [b k]`, or `[b h w k]` from a
-    segmenter. It computes in float32.
+  It computes in float32 and normalises images as the card says. Logits are
+  `[b k]` from a classifier, `[b h w k]` from a segmenter.
   """
   card, model = weights.card, weights.make_model(dtype='float32')
 
@@ -134,7 +129,6 @@ def model_logits(weights: Weights) -> np.ndarray:
 
 
 def _write_safetensors(weights, path):
-  """Writes the arrays, with the card inside."""
   safetensors_file.write(path, weights.variables, weights.card)
   return model_logits(load.load(path))
 

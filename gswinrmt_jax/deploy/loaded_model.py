@@ -1,10 +1,11 @@
 """A trained classifier or segmenter with preprocessing and class names."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import pathlib
 from typing import Any
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, UInt8
@@ -18,7 +19,6 @@ from gswinrmt_jax.deploy.label_map import LabelMap
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.segmenter import Segmenter
-from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
 
 _BATCH = 32
@@ -63,7 +63,32 @@ class Prediction:
     }
 
 
-class LoadedModel:
+class _Loaded:
+  """What loaded classifiers and segmenters share."""
+
+  def __init__(self, weights: weights_lib.Weights, model: nn.Module):
+    self.model, self.variables = model, weights.variables
+    self.card, self.origin = weights.card, weights.origin
+    self._implementations = weights.implementations
+
+  @property
+  def class_names(self) -> tuple[str, ...]:
+    """Class names by label; 'class 7' where the weights name none."""
+    return tuple(map(self.card.class_name, range(self.card.num_classes)))
+
+  def _normalize(self, pixels):
+    card = self.card
+    return augment_lib.normalize(
+        jnp.asarray(pixels), mean=card.mean, std=card.std
+    )
+
+  def _apply(self, variables, pixels, **how):
+    image = self._normalize(pixels)
+    with self._implementations():
+      return self.model.apply(variables, image, train=False, **how)
+
+
+class LoadedModel(_Loaded):
   """A model with its weights, for images of one size.
 
       loaded = gswinrmt_jax.load_model('digits_small')
@@ -76,15 +101,12 @@ class LoadedModel:
     variables: `{'params', 'batch_stats'}`, float32.
     card: The card of the weights: architecture, mean and standard deviation of
       the channels, measured results.
+    class_names: Class names by label; 'class 7' where the weights name none.
     origin: Description of where the weights come from.
     image_size: Height and width of the model's input.
   """
 
   model: Backbone
-  variables: Mapping[str, Any]
-  card: card_lib.Card
-  origin: str
-  image_size: tuple[int, int]
 
   def __init__(
       self,
@@ -97,11 +119,8 @@ class LoadedModel:
     self.image_size = weights.card.image_size
     if image_size is not None:
       self.image_size = _height_and_width(image_size)
-    self.card, self.origin = weights.card, weights.origin
-    self.model = weights.make_model(self.image_size, dtype=dtype)
-    self.variables = weights.variables
-    self._crop = weights.card.crop_at(self.image_size)
-    self._implementations = weights.implementations
+    super().__init__(weights, weights.make_model(self.image_size, dtype))
+    self._crop = self.card.crop_at(self.image_size)
     self._probabilities = jax.jit(
         lambda *args: jax.nn.softmax(self._apply(*args))
     )
@@ -115,11 +134,6 @@ class LoadedModel:
         f'LoadedModel({self.origin!r}, {len(self.class_names)} classes, '
         f'{height} x {width} pixels)'
     )
-
-  @property
-  def class_names(self) -> tuple[str, ...]:
-    """Class names by label; 'class 7' where the weights name none."""
-    return tuple(map(self.card.class_name, range(self.card.num_classes)))
 
   def pixels(self, image: Image) -> UInt8[np.ndarray, 'h w 3']:
     """Returns an image as the model sees it: resized and cropped, uint8.
@@ -138,15 +152,7 @@ class LoadedModel:
   def preprocess(self, image: Image) -> Float32[np.ndarray, 'h w 3']:
     """Returns the model's input, `(pixels / 255 - mean) / std`.
 
-    Args:
-      image: As in `pixels`.
-
-    Returns:
-      The resized, cropped and normalised image; `np.stack` makes a batch.
-
-    Raises:
-      UserError: If a file or PIL image cannot be read.
-      ValueError: If an array is not uint8 `[h, w, 3]`.
+    Arguments and errors are those of `pixels`. `np.stack` makes a batch.
     """
     return np.asarray(self._normalize(self.pixels(image)[None])[0])
 
@@ -181,17 +187,14 @@ class LoadedModel:
       raise UserError(f'{self.origin} is a backbone: it has no classes')
     if not _is_many(images):
       return self.predict([images], top)[0]
-    names, pixels = [], []
-    for image, seen in _readable(images, self.pixels, skip):
-      pixels.append(seen)
-      names.append(_name(image))
+    readable = list(_readable(images, self.pixels, skip))
+    size = min(_BATCH, len(readable))  # One shape compiles once.
     found = []
-    size = min(_BATCH, len(pixels))  # One shape compiles once.
-    for start in range(0, len(pixels), size or 1):
-      chunk = pixels[start : start + size]
-      padded = np.stack([*chunk, *[chunk[0]] * (size - len(chunk))])
+    for start in range(0, len(readable), _BATCH):
+      names, pixels = zip(*readable[start : start + _BATCH], strict=True)
+      padded = np.stack([*pixels, *pixels[:1] * (size - len(pixels))])
       rows = np.asarray(self._probabilities(self.variables, padded))
-      for name, row in zip(names[start:], rows[: len(chunk)], strict=False):
+      for name, row in zip(names, rows, strict=False):
         found.append(self._prediction(name, row, top))
     return found
 
@@ -201,15 +204,11 @@ class LoadedModel:
     """Returns the feature map after each stage: 'stage1', 'stage2' and so on.
 
     Args:
-      images: As in `predict`.
+      images: As in `predict`. An unreadable one raises the same errors.
 
     Returns:
       Feature maps `[b, h / stride, w / stride, c]`, with sizes rounded up; b is
       1 for one image.
-
-    Raises:
-      UserError: If a file or PIL image cannot be read.
-      ValueError: If an array is not uint8 pixels.
     """
     images = images if _is_many(images) else [images]
     pixels = np.stack([self.pixels(image) for image in images])
@@ -249,17 +248,6 @@ class LoadedModel:
         folder, found, pixels, title=f'{file}: {name} ({probability:.1%})'
     )
 
-  def _apply(self, variables, pixels, **how):
-    image = self._normalize(pixels)
-    with self._implementations():
-      return self.model.apply(variables, image, train=False, **how)
-
-  def _normalize(self, pixels):
-    card = self.card
-    return augment_lib.normalize(
-        jnp.asarray(pixels), mean=card.mean, std=card.std
-    )
-
   def _prediction(self, name, row, top):
     labels = np.argsort(-row, kind='stable')[:top].tolist()
     return Prediction(
@@ -270,7 +258,7 @@ class LoadedModel:
     )
 
 
-class LoadedSegmenter:
+class LoadedSegmenter(_Loaded):
   """A segmenter with its weights, for images of any size.
 
       loaded = gswinrmt_jax.load_model('runs/camvid_rmt')
@@ -282,16 +270,13 @@ class LoadedSegmenter:
     model: The Linen model.
     variables: `{'params', 'batch_stats'}`, float32.
     card: The card of the weights.
+    class_names: Class names by label; 'class 7' where the weights name none.
     origin: Description of where the weights come from.
     fit_within: Bounds of the longer and the shorter side that images are
       resized to fit; None keeps their size.
   """
 
   model: Segmenter
-  variables: Mapping[str, Any]
-  card: card_lib.Card
-  origin: str
-  fit_within: tuple[int, int] | None
 
   def __init__(
       self,
@@ -305,21 +290,13 @@ class LoadedSegmenter:
           f'image_size is {image_size!r}: must be one number for a segmenter, '
           'the shorter side: whole and above 0'
       )
-    self.card, self.origin = weights.card, weights.origin
+    super().__init__(weights, weights.make_model(dtype=dtype))
     self.fit_within = weights.fit_within(image_size)
-    self.model = weights.make_model(dtype=dtype)
-    self.variables = weights.variables
-    self._implementations = weights.implementations
     self._logits = jax.jit(self._apply)
     self._label = jax.jit(_label, static_argnames=('extents', 'size'))
 
   def __repr__(self) -> str:
     return f'LoadedSegmenter({self.origin!r}, {len(self.class_names)} classes)'
-
-  @property
-  def class_names(self) -> tuple[str, ...]:
-    """Class names by label; 'class 7' where the weights name none."""
-    return tuple(map(self.card.class_name, range(self.card.num_classes)))
 
   def predict(
       self,
@@ -333,10 +310,8 @@ class LoadedSegmenter:
     size.
 
     Args:
-      images: One image, or a sequence of them: paths, PIL images, or pixels
-        from 0 to 255, uint8 `[h, w, 3]`.
-      skip: Called with a message for each unreadable file of a sequence, which
-        is then left out; None raises the error instead.
+      images: One image, or a sequence of them, as in `LoadedModel.predict`.
+      skip: As in `LoadedModel.predict`.
 
     Returns:
       A label map for one image, a list of them for a sequence.
@@ -349,12 +324,9 @@ class LoadedSegmenter:
       return self.predict([images])[0]
     return [
         LabelMap(
-            _name(image),
-            np.asarray(seen),
-            self._segment(seen),
-            self.class_names,
+            name, np.asarray(image), self._segment(image), self.class_names
         )
-        for image, seen in _readable(images, _picture, skip)
+        for name, image in _readable(images, _picture, skip)
     ]
 
   def _segment(self, image):
@@ -367,17 +339,11 @@ class LoadedSegmenter:
     logits = self._logits(
         self.variables,
         np.pad(pixels, [*rest, (0, 0)])[None],
-        np.array([extents], np.int32),
+        extents=np.array([extents], np.int32),
     )
     return np.asarray(
         self._label(logits, extents=extents, size=image.size[::-1])
     )
-
-  def _apply(self, variables, pixels, extents):
-    card = self.card
-    image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)
-    with self._implementations():
-      return self.model.apply(variables, image, train=False, extents=extents)
 
 
 def _label(logits, *, extents, size):
@@ -430,15 +396,10 @@ def from_weights(
     image_size: int | tuple[int, int] | None = None,
     dtype: str = 'float32',
 ) -> LoadedModel | LoadedSegmenter:
-  """Returns a model as `load_model` does, from weights already loaded.
-
-  Raises:
-    UserError: If the model does not take images of this size.
-    ValueError: If `image_size` is wrong, as in `load_model`.
-  """
+  """Returns a model as `load_model` does, from weights already loaded."""
   segments = weights.task == 'segmentation'
-  model = LoadedSegmenter if segments else LoadedModel
-  return model(weights, image_size, dtype)
+  kind = LoadedSegmenter if segments else LoadedModel
+  return kind(weights, image_size, dtype)
 
 
 def _height_and_width(image_size):
@@ -458,10 +419,11 @@ def _is_count(value):
 
 
 def _readable(images, read, skip):
-  """Yields `(image, read(image))`; errors of unreadable images go to `skip`."""
+  """Yields name and `read(image)`; errors of unreadable images go to `skip`."""
   for image in images:
+    name = str(image) if isinstance(image, (str, pathlib.Path)) else 'image'
     try:
-      yield image, read(image)
+      yield name, read(image)
     except UserError as error:
       if skip is None:
         raise
@@ -496,7 +458,3 @@ def _is_many(images):
   if isinstance(images, (str, pathlib.Path, PIL.Image.Image)):
     return False
   return getattr(images, 'ndim', 4) != 3
-
-
-def _name(image):
-  return str(image) if isinstance(image, (str, pathlib.Path)) else 'image'

@@ -98,8 +98,7 @@ def _lines(weights: Weights, file_format: str, about: About) -> Iterator[str]:
 def _front_matter(weights, data, about):
   """Yields the YAML that model hubs read."""
   yield from _HEAD
-  segments = weights.card.segmenter is not None
-  task = 'image-segmentation' if segments else 'image-classification'
+  task = f'image-{weights.task}'
   if weights.card.num_classes:
     yield f'pipeline_tag: {task}'
   if about.license:

@@ -6,6 +6,7 @@ import pathlib
 
 import jax
 import numpy as np
+import tqdm
 
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.augment import label_map
@@ -34,8 +35,8 @@ def write_label_maps(
 ) -> None:
   """Writes the dense head's most probable classes for each record of a split.
 
-  Images are resized to one size, ignoring aspect ratio. A map holds the largest
-  values of the softmax of the dense logits, for each token.
+  Images are resized to one size, ignoring aspect ratio. For each token, a map
+  holds the largest values of the softmax of the dense logits.
 
   Args:
     weights: The teacher's weights.
@@ -78,12 +79,7 @@ def write_label_maps(
 def _see(
     model: backbone.Backbone, weights: Weights, records: batches_lib.Records
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields the most probable classes and their probabilities, [h w 5] each.
-
-  On a terminal, a progress bar shows the remaining time.
-  """
-  import tqdm
-
+  """Yields the most probable classes and their probabilities, [h w 5] each."""
   card = weights.card
   top = min(_TOP, card.num_classes)
 
@@ -114,5 +110,5 @@ def _see(
       total=len(records),
       desc='label maps',
       unit='img',
-      disable=None,
+      disable=None,  # shown only on a terminal
   )
