@@ -129,8 +129,13 @@ def take_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     argument = rest.pop(0)
     if not argument.startswith(_OVERRIDES):
       others.append(argument)
-    elif '=' not in argument and rest and not rest[0].startswith('--'):
-      overrides.append(f'{argument}={rest.pop(0)}')
-    else:
+    elif (
+        '=' in argument
+        or argument.startswith('--no')  # sets a flag to False
+        or not rest
+        or rest[0].startswith('--')
+    ):
       overrides.append(argument)
+    else:
+      overrides.append(f'{argument}={rest.pop(0)}')
   return overrides, others

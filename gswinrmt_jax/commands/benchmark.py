@@ -193,14 +193,25 @@ def _measure(args, bench):
   tasks = tasks or ['train', 'inference']
   if args.pipeline is not None:
     tasks = ['pipeline']
-  words = [*args.model, *tasks]
+  folders = [pathlib.Path(folder) for folder in args.run or ()]
   specs = [_spec(args, model, task) for model in args.model for task in tasks]
+  words = [*args.model, *tasks]
   if args.start:
     words = ['start']
+  elif args.depthwise:
+    words = ['depthwise']
+  elif args.run:
+    words = ['latency', *(folder.name for folder in folders)]
+  elif args.scaling:
+    words += ['by', args.scaling]
+  path = record.default_path(words, machine['device'])
+  path = pathlib.Path(args.json or path)
+  files.check_can_write(path)
+
+  if args.start:
     found = {'rows': start.measure(args.repeats, args.threads)}
     bench.say(start.table(found['rows']))
   elif args.depthwise:
-    words = ['depthwise']
     found = models.depthwise(bench)
   elif args.pipeline is not None:
     found = pipeline.measure(
@@ -210,17 +221,12 @@ def _measure(args, bench):
         images=args.images,
         workers=args.workers,
     )
-  elif args.scaling:
-    words += ['by', args.scaling]
-    found = models.grow(bench, args.scaling, specs)
   elif args.run:
-    folders = [pathlib.Path(folder) for folder in args.run]
-    words = ['latency', *(folder.name for folder in folders)]
     found = models.runs(bench, folders, machine)
+  elif args.scaling:
+    found = models.grow(bench, args.scaling, specs)
   else:
     found = models.beside_peers(bench, specs, args.peers)
-  path = record.default_path(words, machine['device'])
-  path = pathlib.Path(args.json or path)
   path.parent.mkdir(parents=True, exist_ok=True)
   files.write_json(path, {'machine': machine, **found})
   bench.say(f'wrote {path}')
