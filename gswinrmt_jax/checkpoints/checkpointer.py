@@ -184,20 +184,11 @@ class Checkpointer:
     return self._restore_first(reversed(self.steps()), target)
 
   def restore_best(self, target: Any) -> Restored | None:
-    """Restores the best checkpoint; otherwise like `restore_latest`.
-
-    The best has the highest validation accuracy; a tie goes to the latest.
-    Mid-epoch checkpoints, which have no accuracy, come last.
-    """
+    """Restores the best checkpoint; otherwise like `restore_latest`."""
     with processes.together():
       accuracies, damaged = self._accuracies()
-    ranked = sorted(
-        (-1.0 if accuracy is None else accuracy, step)
-        for step, accuracy in accuracies.items()
-    )
-    steps = [step for _, step in reversed(ranked)]
     self._tell(damaged)
-    return self._restore_first(steps, target, damaged)
+    return self._restore_first(_best_first(accuracies), target, damaged)
 
   def restore(self, step: int, target: Any) -> Restored:
     """Restores the checkpoint of one step; `target` as in `restore_latest`.
@@ -344,8 +335,7 @@ def superseded(accuracies: Mapping[int, float | None]) -> list[int]:
   mid-epoch checkpoints, those newer than every validated one are kept.
 
   Args:
-    accuracies: Validation accuracy by step; None for a mid-epoch checkpoint. Of
-      several steps with the highest accuracy, the latest is the best.
+    accuracies: Validation accuracy by step; None for a mid-epoch checkpoint.
   """
   validated = sorted(s for s, value in accuracies.items() if value is not None)
   mid_epoch = sorted(accuracies.keys() - set(validated))
@@ -353,8 +343,21 @@ def superseded(accuracies: Mapping[int, float | None]) -> list[int]:
   kept = {*validated[-_LATEST:]}
   kept |= {step for step in mid_epoch[-_LATEST:] if step > newest}
   if validated:
-    kept.add(max(validated, key=lambda step: (accuracies[step], step)))
+    kept.add(_best_first(accuracies)[0])
   return sorted(accuracies.keys() - kept)
+
+
+def _best_first(accuracies):
+  """Returns the steps by falling accuracy, and of equal ones the latest first.
+
+  Mid-epoch checkpoints, which have no accuracy, come last.
+  """
+
+  def key(step):
+    accuracy = accuracies[step]
+    return -1.0 if accuracy is None else accuracy, step
+
+  return sorted(accuracies, key=key, reverse=True)
 
 
 def write(

@@ -59,13 +59,7 @@ def in_background(
 def announced(
     function: Any, name: str, terminal: Terminal
 ) -> Callable[..., Any]:
-  """Wraps a jitted function so that its first call shows its compilation.
-
-  Args:
-    function: The jitted function.
-    name: Its name in the message.
-    terminal: Where the elapsed time is shown.
-  """
+  """Wraps a jitted function; its first call shows `Compiling NAME (once)`."""
   known = False
 
   def call(*args):

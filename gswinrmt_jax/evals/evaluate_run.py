@@ -64,9 +64,7 @@ def evaluate_run(
   """
   compilation.keep_programs()
   terminal = terminal or Terminal()
-  weights = weights_lib.load(
-      pathlib.Path(source), step=step, which=which, warn=terminal.say
-  )
+  weights = weights_lib.load(source, step=step, which=which, warn=terminal.say)
   recipe = weights.recipe
   name, taken, data_dir = data_of(weights, data, split, data_dir)
   info = datasets.info(name, data_dir)
@@ -84,11 +82,7 @@ def evaluate_run(
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]
   with weights.implementations():
     scores = _scores(
-        weights,
-        (name, taken, data_dir),
-        size,
-        batch_size or own_size,
-        terminal,
+        weights, (name, taken, data_dir), size, batch_size or own_size, terminal
     )
   report = {
       'source': weights.origin,
@@ -177,11 +171,11 @@ def report_path(
   """Returns the file of a report: `KIND_SPLIT_STEP.json` in the run folder.
 
   Args:
-    kind: What the report is, the first word of the name.
-    source: Where the user says that the weights are.
+    kind: First word of the name.
+    source: The weights, as the user named them.
     weights: The weights.
     data: The data set.
-    split: Its split, as the user gave it.
+    split: Its split, as the user named it.
     image_size: Size that images were resized to, if it is not the weights' own.
     out: Folder for the reports of several sources; None for the run's.
   """
