@@ -33,12 +33,7 @@ def in_background(
   """Traces the train step and compiles it in a thread.
 
   Meanwhile, the code inside can trace, compile and run other programs, since
-  XLA does not need Python.
-
-  Args:
-    function: The jitted train step.
-    *args: Its arguments, or their shapes.
-    terminal: Where the elapsed time is shown.
+  XLA does not need Python. Shapes may take the place of arguments.
 
   Yields:
     Function that waits for the compiled step and returns it.

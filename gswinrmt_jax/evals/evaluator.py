@@ -30,7 +30,7 @@ def make_eval_step(
   Args:
     model: Called as `model(image, train=False)`, and with `extents=` if batches
       have them; returns float32 logits.
-    mean: Mean of each channel, for `augment.batch.normalize`.
+    mean: Mean of each channel, as in `datasets.Info`.
     std: Standard deviation of each channel.
     task: A name in `TASKS`.
   """

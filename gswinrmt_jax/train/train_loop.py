@@ -184,16 +184,7 @@ def _end_early(run, log, state, step, number):
 
 @dataclasses.dataclass
 class Run:
-  """A run whose folder is open.
-
-  Attributes:
-    folder: The run folder.
-    setup: Its data and compiled functions.
-    checkpoints: Saves and restores its checkpoints.
-    init_from: Weights that a new run starts from, or None.
-    images: Specification of its images.
-    terminal: Where progress is printed.
-  """
+  """A run whose folder is open; a new one may start from `init_from`."""
 
   folder: pathlib.Path
   setup: setup_lib.Setup

@@ -45,12 +45,9 @@ def create(
 ) -> TrainState:
   """Returns the state before the first update.
 
-  Args:
-    model: Called as `model(image, train=False)`.
-    tx: The optimizer.
-    key: PRNG key for the parameters.
-    image_shape: Height, width and channels of one image.
-    ema: Whether to keep an EMA, which takes as much memory as the parameters.
+  The model is called as `model(image, train=False)`, on one image of height,
+  width and channels `image_shape`. An EMA takes as much memory as the
+  parameters.
   """
   # One image: no parameter's shape or value depends on the batch.
   image = jnp.zeros((1, *image_shape), jnp.float32)
