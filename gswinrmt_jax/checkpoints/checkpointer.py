@@ -7,6 +7,9 @@
 A checkpoint is written whole or not at all. The latest are kept to resume from,
 and the one with the best validation accuracy. With several processes, process 0
 writes, and decides which checkpoint all of them restore.
+
+The checksums are needed because Orbax restores most flipped bits without an
+error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,12 +20,12 @@ import pathlib
 import re
 import threading
 from typing import Any
+import zlib
 
 import jax
 import numpy as np
 
 from gswinrmt_jax import files
-from gswinrmt_jax.checkpoints import checksums
 from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import interruption, RunError, UserError
 
@@ -62,10 +65,10 @@ class Checkpointer:
       read_only: bool = False,
       warn: Callable[[str], None] = print,
   ):
-    """Takes the directory, which the first save creates.
+    """Takes the directory.
 
     Args:
-      directory: Has a folder for each step.
+      directory: Has a folder for each step; the first save creates it.
       read_only: Whether damaged checkpoints stay where they are.
       warn: Called with a line for each damaged checkpoint that is skipped.
 
@@ -105,7 +108,7 @@ class Checkpointer:
     self.wait()
     if not processes.is_first():
       return
-    values = jax.device_get(fields(state))
+    values = jax.device_get(_fields(state))
     if jax.default_backend() == 'cpu':
       # The arrays may share buffers with the state, which is donated next.
       values = jax.tree.map(np.array, values)
@@ -181,20 +184,11 @@ class Checkpointer:
     return self._restore_first(reversed(self.steps()), target)
 
   def restore_best(self, target: Any) -> Restored | None:
-    """Restores the best checkpoint; otherwise like `restore_latest`.
-
-    The best has the highest validation accuracy; a tie goes to the latest.
-    Mid-epoch checkpoints, which have no accuracy, come last.
-    """
+    """Restores the best checkpoint; otherwise like `restore_latest`."""
     with processes.together():
       accuracies, damaged = self._accuracies()
-    ranked = sorted(
-        (-1.0 if accuracy is None else accuracy, step)
-        for step, accuracy in accuracies.items()
-    )
-    steps = [step for _, step in reversed(ranked)]
     self._tell(damaged)
-    return self._restore_first(steps, target, damaged)
+    return self._restore_first(_best_first(accuracies), target, damaged)
 
   def restore(self, step: int, target: Any) -> Restored:
     """Restores the checkpoint of one step; `target` as in `restore_latest`.
@@ -341,8 +335,7 @@ def superseded(accuracies: Mapping[int, float | None]) -> list[int]:
   mid-epoch checkpoints, those newer than every validated one are kept.
 
   Args:
-    accuracies: Validation accuracy by step; None for a mid-epoch checkpoint. Of
-      several steps with the highest accuracy, the latest is the best.
+    accuracies: Validation accuracy by step; None for a mid-epoch checkpoint.
   """
   validated = sorted(s for s, value in accuracies.items() if value is not None)
   mid_epoch = sorted(accuracies.keys() - set(validated))
@@ -350,24 +343,34 @@ def superseded(accuracies: Mapping[int, float | None]) -> list[int]:
   kept = {*validated[-_LATEST:]}
   kept |= {step for step in mid_epoch[-_LATEST:] if step > newest}
   if validated:
-    kept.add(max(validated, key=lambda step: (accuracies[step], step)))
+    kept.add(_best_first(accuracies)[0])
   return sorted(accuracies.keys() - kept)
+
+
+def _best_first(accuracies):
+  """Returns the steps by falling accuracy, and of equal ones the latest first.
+
+  Mid-epoch checkpoints, which have no accuracy, come last.
+  """
+
+  def key(step):
+    accuracy = accuracies[step]
+    return -1.0 if accuracy is None else accuracy, step
+
+  return sorted(accuracies, key=key, reverse=True)
 
 
 def write(
     folder: pathlib.Path, tree: Mapping[str, Any], meta: Mapping[str, Any]
 ) -> None:
-  """Writes a checkpoint whole or not at all, in this process alone.
+  """Writes arrays on the host and JSON values to a new folder.
 
-  Args:
-    folder: The checkpoint's folder, which must not exist yet.
-    tree: Arrays on the host.
-    meta: JSON values.
+  Either all of it is written or nothing. Other processes take no part.
   """
   import orbax.checkpoint as ocp
 
-  meta = {**meta, 'crc32': checksums.by_name(tree)}
-  meta['meta_crc32'] = checksums.of_json(meta)
+  meta = {**meta, 'crc32': checksums(tree)}
+  meta['meta_crc32'] = json_checksum(meta)
   with files.replaced(folder) as part:
     part.mkdir()
     with _orbax() as writer:
@@ -377,7 +380,7 @@ def write(
 
 
 def read(folder: pathlib.Path, target: Any) -> Restored:
-  """Reads a checkpoint in this process alone, and verifies its checksums.
+  """Reads a checkpoint and verifies its checksums, in this process alone.
 
   Args:
     folder: The checkpoint's folder, whose name is the step.
@@ -390,9 +393,9 @@ def read(folder: pathlib.Path, target: Any) -> Restored:
   """
   import orbax.checkpoint as ocp
 
-  meta, item = read_meta(folder), fields(target)
+  meta, item = read_meta(folder), _fields(target)
   sums = meta['crc32']
-  absent = [name for name in checksums.names(item) if name not in sums]
+  absent = [name for name in _names(item) if name not in sums]
   if absent and 'step' in sums:  # old runs have checksums of whole fields
     raise UserError(f'the checkpoint {folder} has no {absent[0]}')
   arguments = ocp.args.PyTreeRestore(
@@ -407,10 +410,9 @@ def read(folder: pathlib.Path, target: Any) -> Restored:
     if _is_damage(error):
       raise DamagedError(_reason(error)) from error
     raise
-  differing = checksums.differing(sums, found)
-  if differing:
-    more = f' and {len(differing) - 1} more' if differing[1:] else ''
-    raise DamagedError(f'the checksum of {differing[0]}{more} differs')
+  if changed := differing(sums, found):
+    more = f' and {len(changed) - 1} more' if changed[1:] else ''
+    raise DamagedError(f'the checksum of {changed[0]}{more} differs')
   if not isinstance(target, Mapping):
     found = dataclasses.replace(target, **found)
   return Restored(tree=found, meta=meta, step=int(folder.name))
@@ -426,7 +428,7 @@ def read_meta(folder: pathlib.Path) -> dict[str, Any]:
   try:
     meta = dict(json.loads((folder / _META).read_bytes()))
     found = meta.pop('meta_crc32', None)  # not in old runs
-    if found not in (None, checksums.of_json(meta)):
+    if found not in (None, json_checksum(meta)):
       raise ValueError('its checksum differs')
     if 'accuracy' not in meta:  # an old run has it in a separate file
       metrics = json.loads((folder / 'metrics' / 'metrics').read_bytes())
@@ -453,12 +455,49 @@ def _orbax():
   )
 
 
-def fields(state: Any) -> dict[str, Any]:
+def _fields(state: Any) -> dict[str, Any]:
   """Returns a state as a dict, without the fields that are None."""
-  if not isinstance(state, Mapping):
-    names = [field.name for field in dataclasses.fields(state)]
-    state = {name: getattr(state, name) for name in names}
-  return {name: tree for name, tree in state.items() if tree is not None}
+  trees = state if isinstance(state, Mapping) else vars(state)
+  return {name: tree for name, tree in trees.items() if tree is not None}
+
+
+def checksum(tree: Any) -> int:
+  """Returns the CRC-32 of all values of a tree, leaf after leaf."""
+  total = 0
+  for leaf in jax.tree.leaves(tree):
+    total = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)), total)
+  return total
+
+
+def checksums(tree: Any) -> dict[str, int]:
+  """Returns the CRC-32 of each array by its path, 'params/head/kernel'."""
+  sums = map(checksum, jax.tree.leaves(tree))
+  return dict(zip(_names(tree), sums, strict=True))
+
+
+def differing(saved: Mapping[str, int], tree: Mapping[str, Any]) -> list[str]:
+  """Returns the names in `saved` whose values in `tree` have changed.
+
+  Args:
+    saved: What `checksums` returned; in old runs, the CRC-32 of each whole
+      field of the state.
+    tree: The values that were read: all fields or some.
+  """
+  found = checksums(tree)
+  found |= {name: checksum(part) for name, part in tree.items()}
+  return [name for name in saved if saved[name] != found.get(name, saved[name])]
+
+
+def json_checksum(value: Any) -> int:
+  """Returns the CRC-32 of a JSON value, independent of a file's layout."""
+  return zlib.crc32(json.dumps(value, sort_keys=True).encode())
+
+
+def _names(tree: Any) -> list[str]:
+  return [
+      jax.tree_util.keystr(path, simple=True, separator='/')
+      for path, _ in jax.tree.leaves_with_path(tree)
+  ]
 
 
 def _as_the_first_process(steps: Iterable[int]) -> Iterator[int]:

@@ -15,11 +15,9 @@ _DECIDING = ('mean_iou', 'accuracy')
 
 
 def joined(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
-  """Returns raw weights and EMA in one tree, as a checkpoint stores them.
+  """Returns raw weights and their EMA in one tree, as a checkpoint stores them.
 
-  Args:
-    variables: The raw weights, `{'params', 'batch_stats'}`.
-    average: Their EMA, or None if none is kept.
+  Both are `{'params', 'batch_stats'}`; without an EMA, `average` is None.
   """
   return dict(variables) if average is None else {**variables, EMA: average}
 

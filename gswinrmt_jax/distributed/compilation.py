@@ -33,12 +33,7 @@ def in_background(
   """Traces the train step and compiles it in a thread.
 
   Meanwhile, the code inside can trace, compile and run other programs, since
-  XLA does not need Python.
-
-  Args:
-    function: The jitted train step.
-    *args: Its arguments, or their shapes.
-    terminal: Where the elapsed time is shown.
+  XLA does not need Python. Shapes may take the place of arguments.
 
   Yields:
     Function that waits for the compiled step and returns it.
@@ -59,13 +54,7 @@ def in_background(
 def announced(
     function: Any, name: str, terminal: Terminal
 ) -> Callable[..., Any]:
-  """Wraps a jitted function so that its first call shows its compilation.
-
-  Args:
-    function: The jitted function.
-    name: Its name in the message.
-    terminal: Where the elapsed time is shown.
-  """
+  """Wraps a jitted function; its first call shows `Compiling NAME (once)`."""
   known = False
 
   def call(*args):

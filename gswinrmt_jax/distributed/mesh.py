@@ -52,13 +52,12 @@ class Devices:
   def put_batch(self, batch: Any) -> Any:
     """Shards a batch over the devices, whose number must divide its size.
 
-    Args:
-      batch: The batch; with several processes, each passes its own slice.
+    With several processes, each passes its own slice of the batch.
     """
     return _put(batch, self.split)
 
   def replicate(self, tree: Any) -> Any:
-    """Copies all arrays to each device; each process must have them."""
+    """Copies arrays to each device; each process must have all of them."""
     return _put(tree, self.replicated)
 
   def rounded_up(self, batch_size: int) -> int:
@@ -70,11 +69,8 @@ class Devices:
   ) -> None:
     """Checks that a training batch divides into whole pairs of images.
 
-    Mixing pairs neighbours. With whole pairs, no image moves between devices.
-
-    Args:
-      batch_size: Images per step.
-      accumulate_steps: Number of parts for gradient accumulation.
+    Mixing pairs neighbours. With whole pairs for each device, and for each part
+    of gradient accumulation, no image moves between devices.
 
     Raises:
       UserError: If it does not.

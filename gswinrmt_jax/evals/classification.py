@@ -25,8 +25,8 @@ def batch_sums(
   Returns:
     Sums over the real rows. Scalars: `count`, `loss` (cross-entropy),
     `smoothed_loss` (with smoothing 0.1), `top1`, `top5`. Per confidence bin:
-    `bin_confidence`, `bin_correct`, `[15]`. `confusion`:
-    `[k, k]`, counts by true class (row) and predicted class (column).
+    `bin_confidence`, `bin_correct`, `[15]`. `confusion`: `[k, k]`, counts by
+    true class (row) and predicted class (column).
   """
   num_classes = logits.shape[-1]
   one_hot = jax.nn.one_hot(label, num_classes)
@@ -89,20 +89,14 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
   """Returns the scores as text, for the terminal."""
   rows = [
-      ('images', f'{report["count"]}'),
-      ('top-1 accuracy', f'{report["accuracy"]:.2%}'),
-      ('top-5 accuracy', f'{report["top5_accuracy"]:.2%}'),
-      ('cross-entropy', f'{report["loss"]:.4f}'),
-      (
-          f'cross-entropy, smoothing {SMOOTHING}',
-          f'{report["smoothed_loss"]:.4f}',
-      ),
-      (
-          f'calibration error ({NUM_BINS} bins)',
-          f'{report["calibration_error"]:.2%}',
-      ),
+      ('images', 'count', 'd'),
+      ('top-1 accuracy', 'accuracy', '.2%'),
+      ('top-5 accuracy', 'top5_accuracy', '.2%'),
+      ('cross-entropy', 'loss', '.4f'),
+      (f'cross-entropy, smoothing {SMOOTHING}', 'smoothed_loss', '.4f'),
+      (f'calibration error ({NUM_BINS} bins)', 'calibration_error', '.2%'),
   ]
-  lines = [f'{name:<28}{value:>10}' for name, value in rows]
+  lines = [f'{label:<28}{report[name]:>10{form}}' for label, name, form in rows]
   if len(class_names) <= 20:
     lines += ['', *_confusion_lines(report, class_names)]
   return '\n'.join(lines)
@@ -110,12 +104,12 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
 
 def _confusion_lines(report, class_names):
   """Yields a header and, for each class, its accuracy and predictions."""
-  wide = max(8, *(len(name) for name in class_names)) + 2
-  yield f'{"true class":<{max(wide, 12)}}{"accuracy":>9}   predicted as'
+  width = max(10, *map(len, class_names)) + 2
+  yield f'{"true class":<{width}}{"accuracy":>9}   predicted as'
   header = ''.join(f'{name[:6]:>7}' for name in class_names)
-  yield ' ' * (max(wide, 12) + 9) + header
+  yield ' ' * (width + 9) + header
   for name, accuracy, counts in zip(
       class_names, report['class_accuracy'], report['confusion'], strict=True
   ):
     cells = ''.join(f'{count:>7}' for count in counts)
-    yield f'{name:<{max(wide, 12)}}{accuracy:>9.2%}{cells}'
+    yield f'{name:<{width}}{accuracy:>9.2%}{cells}'

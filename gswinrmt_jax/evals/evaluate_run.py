@@ -64,9 +64,7 @@ def evaluate_run(
   """
   compilation.keep_programs()
   terminal = terminal or Terminal()
-  weights = weights_lib.load(
-      pathlib.Path(source), step=step, which=which, warn=terminal.say
-  )
+  weights = weights_lib.load(source, step=step, which=which, warn=terminal.say)
   recipe = weights.recipe
   name, taken, data_dir = data_of(weights, data, split, data_dir)
   info = datasets.info(name, data_dir)
@@ -78,18 +76,21 @@ def evaluate_run(
   if weights.task == 'segmentation':
     size = weights.fit_within(image_size)
     pixels = f'within {size[0]} x {size[1]} pixels' if size else 'as stored'
+    records = datasets.load_segmentation(name, taken, data_dir, image_size=size)
   else:
     size = (image_size, image_size) if image_size else weights.card.image_size
     pixels = f'{size[0]} x {size[1]} pixels'
+    records = datasets.load(
+        name,
+        taken,
+        data_dir,
+        image_size=size,
+        crop=weights.card.crop_at(size),
+        storage='decode',  # Each image is needed only once.
+    )
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]
   with weights.implementations():
-    scores = _scores(
-        weights,
-        (name, taken, data_dir),
-        size,
-        batch_size or own_size,
-        terminal,
-    )
+    scores = _scores(weights, records, batch_size or own_size, terminal)
   report = {
       'source': weights.origin,
       'step': weights.step,
@@ -141,16 +142,9 @@ def data_of(
   return name, split, data_dir
 
 
-def _scores(weights, split, size, batch_size, terminal):
-  """Returns the scores on a split, given as data set, name and folder."""
+def _scores(weights, records, batch_size, terminal):
+  """Returns the scores on all records."""
   card, devices = weights.card, devices_lib.Devices()
-  # Each image is needed only once, so none is kept.
-  if weights.task == 'segmentation':
-    records = datasets.load_segmentation(*split, image_size=size)
-  else:
-    records = datasets.load(
-        *split, image_size=size, crop=card.crop_at(size), storage='decode'
-    )
   model = weights.make_model(records.image_shape[:2])
   eval_step = evaluator.make_eval_step(model, card.mean, card.std, weights.task)
   batch_size = devices.rounded_up(batch_size)
@@ -177,11 +171,11 @@ def report_path(
   """Returns the file of a report: `KIND_SPLIT_STEP.json` in the run folder.
 
   Args:
-    kind: What the report is, the first word of the name.
-    source: Where the user says that the weights are.
+    kind: First word of the name.
+    source: The weights, as the user named them.
     weights: The weights.
     data: The data set.
-    split: Its split, as the user gave it.
+    split: Its split, as the user named it.
     image_size: Size that images were resized to, if it is not the weights' own.
     out: Folder for the reports of several sources; None for the run's.
   """

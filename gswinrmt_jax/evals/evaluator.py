@@ -30,7 +30,7 @@ def make_eval_step(
   Args:
     model: Called as `model(image, train=False)`, and with `extents=` if batches
       have them; returns float32 logits.
-    mean: Mean of each channel, for `augment.batch.normalize`.
+    mean: Mean of each channel, as in `datasets.Info`.
     std: Standard deviation of each channel.
     task: A name in `TASKS`.
   """
@@ -51,19 +51,16 @@ def evaluate(
     place: Callable[[Any], Any] = jax.device_put,
     task: str = 'classification',
 ) -> dict[str, dict[str, Any]]:
-  """Returns the scores of several sets of weights of one model.
+  """Returns the scores of several sets of weights of one model, by name.
 
-  Loads the data only once, since loading may take longer than the model does.
+  The data is loaded once, since loading may take longer than the model does.
 
   Args:
     eval_step: The jitted result of `make_eval_step`.
-    weights: The sets of weights, each with the model's variables, by name.
+    weights: The model's variables by the name of the set.
     batches: Batches with each record once; padding has mask 0.
     place: Puts a batch on the devices.
     task: As for `make_eval_step`.
-
-  Returns:
-    The scores of each set of weights, by name.
   """
   results = (
       {name: eval_step(variables, batch) for name, variables in weights.items()}
@@ -79,8 +76,8 @@ def evaluate(
 def fetched(results: Iterable[Any]) -> Iterator[Any]:
   """Yields results on the host, in order, while the device computes the next.
 
-  Only a few batches are computed ahead, since results may be large: a confusion
-  matrix of many classes, or the maps of a batch.
+  Only a few are computed ahead, since they may be large: a confusion matrix of
+  many classes, or the maps of a batch.
   """
   under_way = collections.deque()
   for result in results:

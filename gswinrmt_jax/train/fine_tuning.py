@@ -22,13 +22,9 @@ _BACKBONE = 'backbone'  # submodule of a segmenter
 def check(target: Mapping[str, Any], source: Weights) -> None:
   """Refuses weights of another model, judging by shapes alone.
 
-  Args:
-    target: Shapes of the model's variables.
-    source: Weights to start from.
-
   Raises:
     UserError: If, apart from the heads, the source has arrays for less than
-      half of the model's elements.
+      half of the elements of the target, the model's variables.
   """
   new, old = _flat(target), _flat(_placed(source.variables, target))
   fresh = _fresh(new, old)
@@ -50,10 +46,6 @@ def transfer(
   The image size may differ, since no array depends on it. A head for another
   number of classes keeps its initial values. A segmenter initialises its
   backbone from a classifier or from a backbone alone.
-
-  Args:
-    initial: Freshly initialised variables of the model.
-    source: Variables of another model of the family.
 
   Returns:
     The variables to start from, and a report as a list of lines.
@@ -79,12 +71,9 @@ def transfer(
 def start(
     state: TrainState, source: Weights, say: Callable[[str], None]
 ) -> TrainState:
-  """Copies the weights that fit into a state; the optimizer starts afresh.
+  """Copies the weights that fit into a new state, and prints a report.
 
-  Args:
-    state: Freshly initialised state; its EMA restarts at the copied weights.
-    source: Weights to start from.
-    say: Prints a line of the report.
+  The EMA restarts at the copied weights.
   """
   variables, report = transfer(state.variables, source.variables)
   say(f'Starting from {source.origin}:')

@@ -22,7 +22,8 @@ from gswinrmt_jax.train.schedule import Schedule
 Augmentation = Callable[
     [jax.Array, Mapping[str, jax.Array], int | jax.Array], tuple[jax.Array, Any]
 ]
-# (apply, image, targets, key) -> (loss, (accuracy, updated collections)).
+# (apply, normalised image, targets, key)
+#   -> (loss, (accuracy, updated collections))
 # `apply` is the model's in training mode, bound to everything but the image.
 Loss = Callable[
     [Callable[..., Any], jax.Array, Any, jax.Array],
@@ -62,16 +63,9 @@ def token_label_loss(
 
   The model mixes images within a box after the stem and swaps the dense logits
   back. Class logits belong to the mixed image, so their target is mixed, too.
+  The key draws the box, and the accuracy is that of the class logits.
 
-  Args:
-    apply: The model's `apply` in training mode.
-    image: Normalised images.
-    targets: Soft targets of images [b k] and of their tokens [b h w k].
-    key: PRNG key for the box.
-    weight: Weight of the dense logits' loss.
-
-  Returns:
-    The loss, the accuracy of the class logits and the model's updates.
+  Targets are soft, those of images [b k] and those of their tokens [b h w k].
   """
   class_targets, token_targets = targets
   height, width = token_targets.shape[1:3]
@@ -100,17 +94,9 @@ def pixel_loss(
 
       L = CE(logits, labels) + auxiliary_weight CE(auxiliary, labels)
 
-  Args:
-    apply: The segmenter's `apply` in training mode.
-    image: Normalised images.
-    labels: Label of each pixel [b h w], `IGNORED` where there is none.
-    key: Not used.
-    mean_over: As for `pixel_cross_entropy`.
-    auxiliary_weight: Weight of the auxiliary head's loss, 0.4 in the released
-      code; 0 for a segmenter without an auxiliary head.
-
-  Returns:
-    The loss, the accuracy over labelled pixels and the segmenter's updates.
+  Labels and `mean_over` are as in `pixel_cross_entropy`. The accuracy counts
+  labelled pixels. `auxiliary_weight` is 0.4 in the released code, and 0 for a
+  segmenter without an auxiliary head.
   """
   del key
   if auxiliary_weight:

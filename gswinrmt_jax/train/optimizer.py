@@ -87,8 +87,8 @@ def last_learning_rate(
   """Returns the learning rate of the last update; before any, of the first.
 
   Args:
-    learning_rate: The optimizer's schedule.
-    opt_state: State of `adamw`.
+    learning_rate: The schedule given to `adamw`.
+    opt_state: The state of `adamw`.
   """
   *_, scheduled = opt_state
   return learning_rate(jnp.maximum(scheduled.count - 1, 0))

@@ -20,20 +20,13 @@ class Resident(records.Rows):
   """
 
   def __init__(self, source: records.Arrays, replicate: Callable[[Any], Any]):
-    """Copies records to the devices.
-
-    Args:
-      source: The records; the host copy may be freed afterwards.
-      replicate: Copies arrays to every device.
-    """
+    """Copies records to every device; the host's copy may then be freed."""
     super().__init__(len(source), source.image_shape, source.source)
     self.arrays = replicate({'image': source.image, 'label': source.label})
 
 
 def place(
-    loaded: batches_lib.Records,
-    storage: str,
-    replicate: Callable[[Any], Any],
+    loaded: batches_lib.Records, storage: str, replicate: Callable[[Any], Any]
 ) -> batches_lib.Records | Resident:
   """Copies records to the devices if `storage` asks for it.
 
@@ -65,8 +58,7 @@ def gather(batch: dict[str, jax.Array], source: Any) -> dict[str, jax.Array]:
   """Adds images and labels to a batch on the devices, if they are resident.
 
   Args:
-    batch: Has 'row' [b] if the records are resident; a row past the last record
-      gets zeros.
+    batch: Has 'row' [b] in this case. A row past the last record gets zeros.
     source: The records, in any storage.
   """
   if not isinstance(source, Resident):

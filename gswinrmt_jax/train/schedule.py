@@ -210,12 +210,7 @@ def warmup_cosine(
       lr(t) = final + (peak - final) (1 + cos(pi (t - W) / (T - W))) / 2
                                                                       t >= W
 
-  Args:
-    peak: Largest learning rate.
-    warmup_steps: `W`; 0 starts at the peak.
-    total_steps: `T`, including the warm-up.
-    start: Learning rate at the start of the warm-up.
-    final: Learning rate at the end of the cosine.
+  `W` is `warmup_steps`, and `T` is `total_steps`, which include the warm-up.
 
   Raises:
     UserError: If the warm-up leaves no step for the cosine.
@@ -245,15 +240,9 @@ def warmup_poly(
       lr(t) = (r + (1 - r) t / W) decay(t), r = start / peak          t < W
       lr(t) = decay(t)                                                t >= W
 
-  As in mmcv, the decay already begins at step 0, during the warm-up.
-
-  Args:
-    peak: Learning rate at the start of the decay; not reached with a warm-up.
-    power: Exponent; 1 is linear.
-    warmup_steps: `W`; 0 for no warm-up.
-    total_steps: `T`, including the warm-up.
-    start: Learning rate at the start of the warm-up.
-    final: Learning rate at the end of the decay.
+  `W` is `warmup_steps`, and `T` is `total_steps`, which include the warm-up. As
+  in mmcv, the decay already begins at step 0, so a warm-up does not reach the
+  peak.
 
   Raises:
     UserError: If the warm-up leaves no step for the rest.
@@ -286,12 +275,8 @@ def epoch_learning_rates(
   the warm-up, so it is past its peak when the warm-up ends. The rates equal
   those in the released training logs, digit by digit.
 
-  Args:
-    peak: Learning rate that the warm-up leads to.
-    warmup_epochs: `W`; 0 starts at the peak.
-    num_epochs: `T`.
-    start: Learning rate at the start of the warm-up.
-    final: Learning rate that the cosine would reach at epoch `T + 1`.
+  `W` is `warmup_epochs`, and `T` is `num_epochs`. At epoch `T + 1`, the cosine
+  would reach `final`.
 
   Raises:
     UserError: If the warm-up leaves no epoch for the cosine.

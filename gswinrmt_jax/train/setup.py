@@ -93,21 +93,18 @@ class Setup:
         share=processes.share(),
     )
     with contextlib.closing(batches):
-      ahead = None
+      ahead = []
       for step in range(start + 1, self.schedule.stop_step + 1):
         try:
-          upcoming = step, self._put(next(batches), self.train_data)
+          ahead.append((step, self._put(next(batches), self.train_data)))
         except UserError:
           # A signal may also have killed the workers. The prefetched batch is
           # still trained on; then the run ends with a checkpoint.
-          if ahead:
-            yield ahead
+          yield from ahead
           raise
-        if ahead:
-          yield ahead
-        ahead = upcoming
-      if ahead:
-        yield ahead
+        if len(ahead) > 1:
+          yield ahead.pop(0)
+      yield from ahead
 
   def validate(self, state: state_lib.TrainState) -> dict[str, Any]:
     """Returns the validation scores of the raw weights and of their EMA."""
@@ -118,7 +115,7 @@ class Setup:
     """Returns the scores of raw weights and, as `ema_NAME`, of their EMA.
 
     Args:
-      saved: The weights, as stored in a checkpoint.
+      saved: Both, as a checkpoint stores them.
       data: The records to evaluate on.
     """
     batches = batches_lib.eval_batches(
@@ -138,17 +135,13 @@ class Setup:
   def augmented(
       self, batch: Batch, count: int
   ) -> tuple[Batch, tuple[np.ndarray, np.ndarray]]:
-    """Returns rows of the first batch before and after augmentation.
+    """Returns rows of the batch of step 1, before and after augmentation.
 
     Every process has to call this.
 
-    Args:
-      batch: The batch of step 1.
-      count: Number of rows.
-
     Returns:
-      `batch, (image, targets)`, on the host: the rows as loaded, and as the
-      first train step sees them.
+      `batch, (image, targets)`, `count` rows of each, on the host: as loaded,
+      and as the first train step sees them.
     """
 
     def augment(key, batch):
@@ -222,11 +215,10 @@ def build(
     init_key = jax.random.fold_in(key, _INIT)
     return state_lib.create(model, tx, init_key, image_shape, ema=ema)
 
-  created = jax.jit(
-      create,
-      out_shardings=devices.replicated,
-      compiler_options=mesh.quick_compilation(),
-  ).trace()
+  full = {'out_shardings': devices.replicated}
+  quick = {**full, 'compiler_options': mesh.quick_compilation()}
+  as_configured = quick if config.compile_effort == 'quick' else full
+  created = jax.jit(create, **quick).trace()
   train_step = step_lib.make_train_step(
       model,
       tx,
@@ -245,12 +237,6 @@ def build(
   eval_step = evaluator.make_eval_step(
       model, info.mean, info.std, recipes.task(config)
   )
-  jit_options = {
-      'out_shardings': devices.replicated,
-      'compiler_options': (
-          mesh.quick_compilation() if config.compile_effort == 'quick' else None
-      ),
-  }
   return Setup(
       config=config,
       info=info,
@@ -264,9 +250,9 @@ def build(
       key=train_key,
       create=created,
       target=devices.target(created.out_info),
-      train_step=jax.jit(train_step, donate_argnums=0, **jit_options),
+      train_step=jax.jit(train_step, donate_argnums=0, **as_configured),
       eval_step=compilation.announced(
-          jax.jit(eval_step, **jit_options),
+          jax.jit(eval_step, **as_configured),
           'the evaluation',
           terminal or processes.terminal(),
       ),
@@ -275,7 +261,7 @@ def build(
 
 def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
   """Returns the training records of a config."""
-  data, crop = config.data, 0.0
+  data = config.data
   if config.segmenter.head:
     crop = segmentation.Crop(
         data.crop_size,
@@ -286,6 +272,8 @@ def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
     return _load_segmentation(config, data.train_split, crop)
   if data.train_crop == 'random_resized':
     crop = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
+  else:
+    crop = 0.0
   return _load(config, data.train_split, crop)
 
 
@@ -339,8 +327,10 @@ def _open_label_maps(config):
 def _check_data(config, train, val):
   """Refuses data that the run could not be trained, validated or tested on."""
   data = config.data
-  # A segmenter is trained on crops and evaluated on whole images.
-  if not config.segmenter.head and train.image_shape != val.image_shape:
+  if config.segmenter.head:
+    _check_labels(config, train, val)
+    return
+  if train.image_shape != val.image_shape:
     sizes = [
         f'{records.image_shape[1]} x {records.image_shape[0]}'
         for records in (train, val)
@@ -349,20 +339,27 @@ def _check_data(config, train, val):
         f'{data.train_split} has images of {sizes[0]} pixels, '
         f'{data.val_split} of {sizes[1]}: set config.data.image_size'
     )
-  test = None
-  with _named('test_split'):  # Opens the split; decodes no image.
-    if data.test_split and config.segmenter.head:
+  if data.test_split:
+    with _named('test_split'):  # Opens the split; decodes no image.
+      datasets.open_source(data.name, data.test_split, data.dir)
+
+
+def _check_labels(config, train, val):
+  """Refuses splits for segmentation in which no pixel has a class.
+
+  Training crops and whole images for evaluation may differ in size.
+  """
+  data, test = config.data, None
+  if data.test_split:
+    with _named('test_split'):
       # As crops, since whole images would all be read for their sizes.
       crop = segmentation.Crop(data.crop_size)
       test = _load_segmentation(config, data.test_split, crop)
-    elif data.test_split:
-      datasets.open_source(data.name, data.test_split, data.dir)
-  if config.segmenter.head:
-    splits = {'train_split': train, 'val_split': val, 'test_split': test}
-    for name, records in splits.items():
-      with _named(name):
-        if records and not records.has_labels():
-          raise UserError(f'no pixel of {data[name]!r} has a class')
+  splits = {'train_split': train, 'val_split': val, 'test_split': test}
+  for name, records in splits.items():
+    with _named(name):
+      if records and not records.has_labels():
+        raise UserError(f'no pixel of {data[name]!r} has a class')
 
 
 @contextlib.contextmanager

@@ -41,11 +41,6 @@ def train(
 ) -> dict[str, Any]:
   """Trains as configured, resuming from the folder's latest checkpoint if any.
 
-  Args:
-    config: A config.
-    folder: The run folder.
-    terminal: Where progress is printed.
-
   Returns:
     The summary, as in `summary.json`.
 
@@ -99,13 +94,10 @@ def _summary_of_finished(run):
 
 
 def _fit(run, log, restored, preemption):
-  """Trains to the last step and returns the state after it."""
-  setup, schedule = run.setup, run.setup.schedule
+  """Compiles the step, trains to the last step and returns the state."""
+  setup = run.setup
   start = restored.step if restored else 0
-  with contextlib.ExitStack() as stack:
-    batches = stack.enter_context(
-        contextlib.closing(setup.train_batches(start))
-    )
+  with contextlib.closing(setup.train_batches(start)) as batches:
     first = next(batches)
     with compilation.in_background(
         setup.train_step,
@@ -122,7 +114,14 @@ def _fit(run, log, restored, preemption):
         _write_augmented_batch(run, first[1])
       train_step = compiled_step()
     preemption.check()
+    batches = itertools.chain([first], batches)
+    return _loop(run, log, preemption, train_step, state, batches)
 
+
+def _loop(run, log, preemption, train_step, state, batches):
+  """Trains on all batches, or until a signal, and returns the state."""
+  setup, schedule = run.setup, run.setup.schedule
+  with contextlib.ExitStack() as stack:
     profile = profiler.Profiler(
         setup.profiled, run.folder / 'profile', run.terminal
     )
@@ -133,7 +132,7 @@ def _fit(run, log, restored, preemption):
     stack.enter_context(preemption.deferred())
     # All transfers between host and devices must be explicit.
     stack.enter_context(jax.transfer_guard('disallow'))
-    batches = _while_workers_live(itertools.chain([first], batches), preemption)
+    batches = _while_workers_live(batches, preemption)
     for step, batch in log.timing(batches):
       with profile.step(step):
         state, metrics = train_step(state, batch, setup.key)
@@ -142,8 +141,9 @@ def _fit(run, log, restored, preemption):
       if schedule.logs_at(step):
         log.write_interval(step)  # waits for the devices
         run.checkpoints.check()
-      scores = setup.validate(state) if schedule.validates_at(step) else None
-      if scores:
+      scores = None
+      if schedule.validates_at(step):
+        scores = setup.validate(state)
         log.write_epoch(step, scores)
         curves.update(log.entries)
         stop = stop or preemption.requested(agree=True)
@@ -153,11 +153,7 @@ def _fit(run, log, restored, preemption):
         break
     # The batches end early if the signal has also killed the data workers.
     if stop or step < schedule.stop_step:
-      if not schedule.logs_at(step):
-        log.write_interval(step)
-      if not (schedule.validates_at(step) or schedule.saves_at(step)):
-        _save(run, state, step, None)
-      _stop(run, step, stop or preemption.received)
+      _end_early(run, log, state, step, stop or preemption.received)
   return state
 
 
@@ -171,7 +167,13 @@ def _while_workers_live(batches, preemption):
       raise
 
 
-def _stop(run, step, number):
+def _end_early(run, log, state, step, number):
+  """Logs and saves a step unless that is done, and raises `Stopped`."""
+  schedule = run.setup.schedule
+  if not schedule.logs_at(step):
+    log.write_interval(step)
+  if not (schedule.validates_at(step) or schedule.saves_at(step)):
+    _save(run, state, step, None)
   run.checkpoints.wait()
   raise Stopped(
       f'stopped by {signal.Signals(number).name} after step {step:,}, with a '
@@ -182,16 +184,7 @@ def _stop(run, step, number):
 
 @dataclasses.dataclass
 class Run:
-  """A run whose folder is open.
-
-  Attributes:
-    folder: The run folder.
-    setup: Its data and compiled functions.
-    checkpoints: Saves and restores its checkpoints.
-    init_from: Weights that a new run starts from, or None.
-    images: Specification of its images.
-    terminal: Where progress is printed.
-  """
+  """A run whose folder is open; a new one may start from `init_from`."""
 
   folder: pathlib.Path
   setup: setup_lib.Setup
@@ -205,16 +198,11 @@ class Run:
 def open_run(
     config: ml_collections.ConfigDict, folder: pathlib.Path, terminal: Terminal
 ) -> Iterator[Run]:
-  """Locks a run folder and builds what the run needs.
+  """Locks a run folder and builds what the run of a resolved config needs.
 
   Config fields and folder are checked before the data is fetched and decoded.
   Whatever depends on the number of images, such as the schedule, is checked
   afterwards. Config and data record are written once all checks have passed.
-
-  Args:
-    config: A resolved config.
-    folder: The run folder.
-    terminal: Where progress is printed.
 
   Raises:
     UserError: If the config, the data or the folder is unsuitable.
@@ -258,11 +246,14 @@ def open_run(
 
 def _announce(run, start):
   setup, config = run.setup, run.setup.config
-  count = summary_lib.parameter_count(setup.target)
   if start:
     run.terminal.say(f'Resuming from the checkpoint of step {start:,}.')
+  fields = config.model.to_dict()
+  model = factory.describe(
+      fields.pop('name'), fields, summary_lib.parameter_count(setup.target)
+  )
   what = (
-      f'{_model(config, count)}, on {config.data.name}: '
+      f'{model}, on {config.data.name}: '
       f'{len(setup.train_data):,} training and {len(setup.val_data):,} '
       'validation images.'
   )
@@ -272,11 +263,6 @@ def _announce(run, start):
       f'{setup.schedule.total_steps:,}, {len(jax.devices())} x '
       f'{jax.devices()[0].device_kind}. Run folder: {run.folder}'
   )
-
-
-def _model(config, count):
-  fields = config.model.to_dict()
-  return factory.describe(fields.pop('name'), fields, count)
 
 
 def _open_log(run, start):

@@ -45,12 +45,9 @@ def create(
 ) -> TrainState:
   """Returns the state before the first update.
 
-  Args:
-    model: Called as `model(image, train=False)`.
-    tx: The optimizer.
-    key: PRNG key for the parameters.
-    image_shape: Height, width and channels of one image.
-    ema: Whether to keep an EMA; it takes as much memory as the parameters.
+  The model is called as `model(image, train=False)`, on one image of height,
+  width and channels `image_shape`. An EMA takes as much memory as the
+  parameters.
   """
   # One image: no parameter's shape or value depends on the batch.
   image = jnp.zeros((1, *image_shape), jnp.float32)
@@ -79,16 +76,11 @@ def ema_decay_per_step(decay: float, batch_size: int) -> float:
 
 
 def update_ema(ema: Any, variables: Any, decay: float) -> Any:
-  """Returns `ema <- decay ema + (1 - decay) variables`.
+  """Returns `decay ema + (1 - decay) variables`, with `decay` per step.
 
   Computed as `ema + (1 - decay) (variables - ema)`, since `decay` is so close
   to 1 that its rounding would matter. A change of less than half a unit in the
   last place of float32 is lost.
-
-  Args:
-    ema: The EMA before the step.
-    variables: Parameters and statistics after the step.
-    decay: Decay per step.
   """
   share = 1.0 - decay
   return jax.tree.map(

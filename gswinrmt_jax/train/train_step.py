@@ -84,10 +84,7 @@ def make_train_step(
     if accumulate_steps > 1:
       gradient = _accumulated(gradient, accumulate_steps)
     (value, (accuracy, batch_stats)), grads = gradient(
-        state.params,
-        state.batch_stats,
-        (image, targets),
-        dropout_key,
+        state.params, state.batch_stats, (image, targets), dropout_key
     )
     grad_norm = optax.tree.norm(grads)
     finite = jnp.isfinite(value) & jnp.isfinite(grad_norm)
@@ -120,11 +117,9 @@ def make_train_step(
 
 
 def augment_key(key: jax.Array, step: int | jax.Array) -> jax.Array:
-  """Returns the augmentation key of one step.
+  """Returns the augmentation key of a step from the run's key.
 
-  Args:
-    key: The run's key.
-    step: Number of updates already made.
+  The step is given as the number of updates already made.
   """
   return _stream_key(key, _AUGMENT, step)
 
