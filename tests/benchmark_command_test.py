@@ -116,6 +116,15 @@ def test_the_command_measures_models_beside_peers(journal, capsys, tmp_path):
   assert 'rmt_t, train: eager | 2000' in capsys.readouterr().out
 
 
+def test_a_result_that_cannot_be_written_is_refused_first(
+    journal, tmp_path, capsys
+):
+  (tmp_path / 'found.json').mkdir()
+  assert main.main(['benchmark', '--json', str(tmp_path / 'found.json')])
+  assert 'found.json: it is a folder' in capsys.readouterr().err
+  assert not _tasks(journal, 'run')
+
+
 def test_the_command_measures_how_time_grows(journal, tmp_path):
   status, found = _run(tmp_path, '--scaling=batch', '--inference', '--batch=8')
   (group,) = found['groups']

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import gswinrmt_jax
-from gswinrmt_jax.commands import main, summarize
+from gswinrmt_jax.commands import arguments, main, summarize
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.models import named
 
@@ -215,7 +215,7 @@ def test_dense_models_of_summarize(capsys):
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'said'),
+    ('words', 'said'),
     [
         (['--dense', '--image-size=64'], 'has the image sizes of the paper'),
         (['--dense', 'rmt_large'], 'of rmt_t, rmt_s, rmt_b, rmt_l only'),
@@ -224,7 +224,16 @@ def test_dense_models_of_summarize(capsys):
         (['rmt_t', '--image-size=8'], 'rmt_t: Images must be at least 32x32'),
     ],
 )
-def test_mistakes_of_summarize(arguments, said, capsys):
-  assert main.main(['summarize', *arguments]) == 2
+def test_mistakes_of_summarize(words, said, capsys):
+  assert main.main(['summarize', *words]) == 2
   printed = capsys.readouterr().err
   assert said in printed and printed.count('\n') == 1
+
+
+def test_words_after_overrides():
+  """A field may take the next word; a flag that is set to False does not."""
+  argv = ['--config.seed', '3', '--noconfig.augment.flip', 'smoke', '--out=x']
+  assert arguments.take_overrides(argv) == (
+      ['--config.seed=3', '--noconfig.augment.flip'],
+      ['smoke', '--out=x'],
+  )

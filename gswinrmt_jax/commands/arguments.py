@@ -131,7 +131,7 @@ def take_overrides(argv: Sequence[str]) -> tuple[list[str], list[str]]:
       others.append(argument)
     elif (
         '=' in argument
-        or argument.startswith('--no')  # sets a flag to False
+        or argument.lstrip('-').startswith('no')  # sets a flag to False
         or not rest
         or rest[0].startswith('--')
     ):
