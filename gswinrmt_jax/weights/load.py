@@ -1,8 +1,12 @@
-"""Loads weights from a run, a folder of weights, a file or the Hub."""
+"""Loads weights from a run, a folder of weights, a file or the Hub.
+
+Weights that ship with the package are folders `gswinrmt_jax/pretrained/NAME`.
+"""
 
 from collections.abc import Callable, Mapping
 import contextlib
 import dataclasses
+import fnmatch
 import pathlib
 from typing import Any
 
@@ -10,29 +14,39 @@ from flax import traverse_util
 import jax.numpy as jnp
 import ml_collections
 
+import gswinrmt_jax
 from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer, raw_and_ema
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import did_you_mean, UserError
-from gswinrmt_jax.models import factory
+from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.runs import dataset_record, run_folder, summary
 from gswinrmt_jax.weights import card as card_lib
-from gswinrmt_jax.weights import (
-    hub,
-    pretrained,
-    rmt_checkpoint,
-    safetensors_file,
-)
+from gswinrmt_jax.weights import hub, rmt_checkpoint, safetensors_file
 
+_SHIPPED = pathlib.Path(gswinrmt_jax.__file__).parent / 'pretrained'
 _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
 _KINDS = {raw_and_ema.RAW: 'raw', raw_and_ema.EMA: 'EMA'}  # for messages
-_EXPECTED = (
-    'a run folder (runs/NAME), a folder of weights, a .safetensors or .pth '
-    f'file, {hub.PREFIX}OWNER/NAME, or a name of weights that ship: '
-)
+
+
+def list_models(pattern: str = '*', *, pretrained: bool = False) -> list[str]:
+  """Returns the names of models, sorted.
+
+      list_models('rmt_*')
+      list_models(pretrained=True)
+
+  Args:
+    pattern: Shell-style pattern of names.
+    pretrained: False lists architectures, for `create_model`; True lists
+      trained models whose weights ship with the package, for `load_model`.
+  """
+  names = named.MODELS
+  if pretrained:
+    names = [path.parent.name for path in _SHIPPED.glob('*/config.json')]
+  return sorted(fnmatch.filter(names, pattern))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +57,7 @@ class Weights:
     variables: `{'params', 'batch_stats'}`, float32.
     card: Model, classes and preprocessing.
     origin: Source of the weights, for messages.
-    folder: Folder for files about the weights, such as evaluations.
+    folder: Folder for reports on the weights.
     step: Training step; this and all below are None for weights without a run.
     epoch: Training epoch.
     recipe: Config of the run.
@@ -158,17 +172,10 @@ def load(
   if which not in (None, *_KINDS):
     raise UserError(f'which is {which!r}: must be {" or ".join(_KINDS)}')
   path = pathlib.Path(path)
-  if str(path).startswith(hub.PREFIX):
-    found = load(hub.fetch(str(path)), step=step, which=which, warn=warn)
-    return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
-  if not path.exists():
-    shipped = pretrained.folder(str(path))
-    if shipped is None:
-      names = pretrained.list_models(pretrained=True)
-      near = did_you_mean(str(path), names)
-      said = near or f': name {_EXPECTED}{", ".join(names)}'
-      raise UserError(f'{path} does not exist{said}')
-    found = load(shipped, step=step, which=which, warn=warn)
+  folder = _folder_of_name(str(path))
+  if folder:
+    found = load(folder, step=step, which=which, warn=warn)
+    # Reports on these weights go to the current folder.
     return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
     own = int(path.name)
@@ -182,6 +189,31 @@ def load(
     what = 'averages' if which else 'steps'
     raise UserError(f'{path} is not a run: it has no {what} to choose from')
   return _from_folder(path, warn) if path.is_dir() else _from_file(path, warn)
+
+
+def _folder_of_name(name):
+  """Returns the folder of weights from the Hub or the package; None for a path.
+
+  An existing file or folder takes precedence over weights that ship.
+  """
+  if name.startswith(hub.PREFIX):
+    return hub.fetch(name)
+  if pathlib.Path(name).exists():
+    return None
+  shipped = list_models(pretrained=True)
+  if name not in shipped:
+    said = did_you_mean(name, shipped) or f': name {_accepted()}'
+    raise UserError(f'{name} does not exist{said}')
+  return _SHIPPED / name
+
+
+def _accepted():
+  """Lists what `load` accepts, for messages."""
+  return (
+      'a run folder (runs/NAME), a folder of weights, a .safetensors or .pth '
+      f'file, {hub.PREFIX}OWNER/NAME, or a name of weights that ship: '
+      + ', '.join(list_models(pretrained=True))
+  )
 
 
 def _check_is_run(folder):
@@ -241,8 +273,7 @@ def _from_file(path, warn):
   if path.suffix == '.safetensors':
     return _checked(*safetensors_file.read(path), path)
   if path.suffix not in _TORCH_SUFFIXES:
-    names = ', '.join(pretrained.list_models(pretrained=True))
-    raise UserError(f'{path} does not hold weights: name {_EXPECTED}{names}')
+    raise UserError(f'{path} does not hold weights: name {_accepted()}')
   found = rmt_checkpoint.read(path)
   if not found.match.is_whole:
     raise UserError(
