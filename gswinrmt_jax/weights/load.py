@@ -87,8 +87,7 @@ class Weights:
   def implementations(self) -> contextlib.AbstractContextManager[None]:
     """Returns the context in which to trace the model as in its run.
 
-    See `recipes.implementations`. For weights without a run, the context does
-    nothing, and the caller chooses.
+    Without a run, it does nothing, and the caller chooses.
     """
     if self.recipe is None:
       return contextlib.nullcontext()
@@ -100,26 +99,19 @@ class Weights:
     return 'classification' if self.card.segmenter is None else 'segmentation'
 
   def fit_within(self, image_size: int | None = None) -> tuple[int, int] | None:
-    """Returns the bounds that a segmenter's images are resized to fit.
+    """Returns bounds of the longer and the shorter side of segmented images.
 
     Args:
       image_size: Bound of the shorter side, in pixels; that of the longer side
-        is four times as large, as in the released RMT. None takes the bounds
-        of the card.
-
-    Returns:
-      Bounds of the longer and the shorter side; None keeps the stored size.
+        is four times as large, as in the released RMT. None takes the card's
+        bounds, which are None if images keep their size.
     """
     if image_size is None:
       return self.card.fit_within
     return 4 * image_size, image_size
 
   def check_is_no_segmenter(self) -> None:
-    """Refuses segmenters, for uses that need one class per image.
-
-    Raises:
-      UserError: If the model is a segmenter.
-    """
+    """Raises `UserError` for a segmenter: one class per image is needed."""
     if self.card.segmenter is not None:
       raise UserError(
           f'{self.origin} is a segmenter; only classifiers are accepted here '
@@ -183,7 +175,7 @@ def load(
       raise UserError(f'{path} is of step {own}: leave out step {step}')
     return _from_run(path.parent.parent, own, which, warn)
   if path.is_dir() and card_lib.read(path / card_lib.FILE) is None:
-    _check_is_run(path)
+    _check_has_config(path)
     return _from_run(path, step, which, warn)
   if step != 'best' or which:
     what = 'averages' if which else 'steps'
@@ -216,8 +208,8 @@ def _accepted():
   )
 
 
-def _check_is_run(folder):
-  """Refuses a folder that is neither a run nor a folder of weights."""
+def _check_has_config(folder):
+  """Refuses a folder without `config.json`; names one nearby that has it."""
   if (folder / card_lib.FILE).exists():
     return
   near = [folder.parent / card_lib.FILE, *folder.glob(f'*/{card_lib.FILE}')]
