@@ -19,7 +19,7 @@ if TYPE_CHECKING:
   from gswinrmt_jax.models.dense.segmenter import create_segmenter
   from gswinrmt_jax.models.factory import create_model, init
   from gswinrmt_jax.models.nnx_bridge import to_nnx
-  from gswinrmt_jax.weights.pretrained import list_models
+  from gswinrmt_jax.weights.load import list_models
 
 __version__ = '0.1.0'
 __all__ = [
@@ -35,7 +35,7 @@ _MODULES = {
     'create_model': 'models.factory',
     'create_segmenter': 'models.dense.segmenter',
     'init': 'models.factory',
-    'list_models': 'weights.pretrained',
+    'list_models': 'weights.load',
     'load_model': 'deploy.loaded_model',
     'to_nnx': 'models.nnx_bridge',
 }

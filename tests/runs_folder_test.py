@@ -13,7 +13,7 @@ import pytest
 
 from gswinrmt_jax import files, recipes
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import provenance, run_folder
+from gswinrmt_jax.runs import run_folder
 
 
 def _config(**changes):
@@ -206,7 +206,7 @@ def test_a_lock_in_a_folder_that_cannot_be_made(tmp_path):
     pass
 
 
-# Provenance.
+# The record of each start.
 
 
 def test_every_start_has_what_its_result_depends_on(tmp_path, monkeypatch):
@@ -216,7 +216,7 @@ def test_every_start_has_what_its_result_depends_on(tmp_path, monkeypatch):
   monkeypatch.setenv('SOME_PASSWORD', 'secret')
   for seed, step in ((3, 0), (3, 17)):
     config = ml_collections.ConfigDict({'seed': seed, 'model': {'name': 'a'}})
-    provenance.record(tmp_path, config, step)
+    run_folder.record_start(tmp_path, config, step)
   text = (tmp_path / 'environment.json').read_text()
   first, second = json.loads(text)
   assert (first['step'], second['step']) == (0, 17)
@@ -234,6 +234,6 @@ def test_every_start_has_what_its_result_depends_on(tmp_path, monkeypatch):
 @pytest.mark.parametrize('text', ['', '[{"step"', '7'])
 def test_a_damaged_list_of_starts_stops_no_run(text, tmp_path):
   (tmp_path / 'environment.json').write_text(text)
-  provenance.record(tmp_path, ml_collections.ConfigDict({'seed': 0}), 17)
+  run_folder.record_start(tmp_path, ml_collections.ConfigDict({'seed': 0}), 17)
   (start,) = json.loads((tmp_path / 'environment.json').read_text())
   assert start['step'] == 17

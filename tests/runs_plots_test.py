@@ -167,12 +167,15 @@ def _pictures(count, h=30, w=40):
   return rng.integers(0, 256, (count, h, w, 3), dtype=np.uint8)
 
 
-def test_pictures_show_each_image_above_its_augmented_one(tmp_path):
+def test_pictures_show_each_image_above_its_augmented_one(
+    tmp_path, monkeypatch
+):
   """Scaled by ceil(96 / 30) = 4; cells are 164 by 2 * 124 + 36 pixels."""
   before, after = _pictures(3), 255 - _pictures(3)
   path = tmp_path / 'pairs.png'
   titles = ['a', 'two\nlines', 'long ' * 60]
-  plots.write_before_after(path, before, after, titles, columns=2)
+  monkeypatch.setattr(plots, '_COLUMNS', 2)
+  plots.write_before_after(path, before, after, titles)
   grid = np.asarray(Image.open(path))
   assert grid.shape == (2 * 284, 80 + 2 * 164, 3)
   for i in range(3):
@@ -188,6 +191,7 @@ def test_pictures_show_each_image_above_its_augmented_one(tmp_path):
     for middle in (62, 186, 256):
       assert (margin[middle - 10 : middle + 10] < 128).any()
       assert (margin[middle + 20 : middle + 28] == 255).all()
+  monkeypatch.undo()
   plots.write_before_after(path, before, after, titles)
   assert np.asarray(Image.open(path)).shape == (284, 80 + 3 * 164, 3)
 

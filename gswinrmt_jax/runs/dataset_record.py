@@ -83,10 +83,9 @@ class ImageSpec:
         unknown = name == 'labels' and not value  # as in old runs
         if value != here and not unknown:
           said = f'is {value!r} there and {here!r} here'
-          checksum = name in ('order', 'labels')
-          differing.append(
-              f'{name} of {split} {"differs" if checksum else said}'
-          )
+          if name in ('order', 'labels'):  # checksums
+            said = 'differs'
+          differing.append(f'{name} of {split} {said}')
     return differing
 
 
@@ -98,11 +97,10 @@ def of_run(
     maps: label_maps.LabelMaps | None,
 ) -> ImageSpec:
   """Returns the record of a run; reads keys of its data for checksums."""
-  splits = {'train': _identity(train.source), 'val': _identity(val.source)}
-  checksum = maps.checksum if maps else ''
   # Without resizing, images are evaluated whole.
   crop = config.data.eval_crop if config.data.image_size else 1.0
-  return ImageSpec(info, crop, splits, checksum)
+  splits = {'train': _identity(train.source), 'val': _identity(val.source)}
+  return ImageSpec(info, crop, splits, maps.checksum if maps else '')
 
 
 def read(folder: pathlib.Path, recipe: ml_collections.ConfigDict) -> ImageSpec:
@@ -132,13 +130,7 @@ def _read(path: pathlib.Path) -> ImageSpec:
         {name: Identity(**splits[name]) for name in splits},
         maps,
     )
-  except (
-      OSError,
-      ValueError,
-      TypeError,
-      LookupError,
-      ArithmeticError,
-  ) as error:
+  except (ValueError, TypeError, LookupError, ArithmeticError) as error:
     raise UserError(f'{path} cannot be read: {error}') from error
 
 

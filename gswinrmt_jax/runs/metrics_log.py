@@ -25,12 +25,8 @@ from gswinrmt_jax.terminal import Terminal
 # Metrics for which an interval logs the last value instead of the mean.
 _LAST = ('learning_rate', 'gamma_min', 'gamma_max')
 _FIGURES = (
-    'loss',
-    'smoothed_loss',
-    'accuracy',
-    'top5_accuracy',
-    'mean_iou',
-    'pixel_accuracy',
+    *('loss', 'smoothed_loss', 'accuracy', 'top5_accuracy'),
+    *('mean_iou', 'pixel_accuracy'),
 )
 # Scores of the raw weights and, if one is kept, of their EMA.
 _VALIDATION = (*_FIGURES, *(raw_and_ema.PREFIX + name for name in _FIGURES))
@@ -74,8 +70,7 @@ class MetricsLog:
     """
     self._path = folder / 'metrics.jsonl'
     self._schedule, self._skip = schedule, skip_nonfinite
-    entries = read_metrics(folder)
-    self.entries = [entry for entry in entries if entry['step'] <= step]
+    self.entries = [e for e in read_metrics(folder) if e['step'] <= step]
     self._file = self._events = None
     if not read_only:
       lines = [json.dumps(entry) + '\n' for entry in self.entries]
@@ -110,10 +105,7 @@ class MetricsLog:
     self._metrics.append(metrics)
 
   def write_interval(self, step: int) -> None:
-    """Waits for the steps since the last call; logs and prints their means.
-
-    Args:
-      step: Number of updates made.
+    """Waits for the steps up to `step`; logs and prints their means.
 
     Raises:
       NotFiniteError: If a loss or gradient is not finite, unless such steps are
@@ -122,14 +114,14 @@ class MetricsLog:
     """
     steps = jax.device_get(self._metrics)
     self._metrics = []
+    seconds = time.perf_counter() - self._since
     values = {
         name: np.array([metrics[name] for metrics in steps], np.float64)
         for name in steps[0]
     }
-    seconds = time.perf_counter() - self._since
     finite = values.pop('finite') > 0
-    first = step - len(finite) + 1
     if not (self._skip or finite.all()):
+      first = step - len(finite) + 1
       raise NotFiniteError(
           f'loss or gradient not finite at step {first + finite.argmin():,} '
           f'(seen when reading steps {first} to {step})'
@@ -171,20 +163,40 @@ class MetricsLog:
       else:
         intervals.append((entry['step'] - before, entry))
         before = entry['step']
+    validated = [name for name in _VALIDATION if name in scores]
     entry = {
         'epoch': epoch,
         **_train_means(intervals, epoch),
-        **{
-            f'val_{name}': scores[name]
-            for name in _VALIDATION
-            if name in scores
-        },
+        **{f'val_{name}': scores[name] for name in validated},
         'steps': sum(steps for steps, _ in intervals),
         'seconds': sum(entry['seconds'] for _, entry in intervals),
     }
     self.write('epoch', step, entry)
     self._progress.epoch(entry)
     self._restart_clock()  # Validation is not part of the next interval.
+
+  def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    """Adds an entry of a kind: 'train' (an interval of steps) or 'epoch'.
+
+    Raises:
+      RunError: If it cannot be written, or the file was removed.
+    """
+    entry = {'kind': kind, 'step': step, **values}
+    self.entries.append(entry)
+    if not self._file:
+      return
+    line = f'{json.dumps(entry)}\n'.encode()
+    try:
+      if not os.fstat(self._file.fileno()).st_nlink:
+        raise FileNotFoundError('it was removed')
+      while line:  # A nearly full disk may take only a part.
+        line = line[self._file.write(line) :]
+    except OSError as error:
+      raise RunError(
+          f'cannot write {self._path} ({error.strerror or error}): the run '
+          'ends; the same command resumes from the last checkpoint'
+      ) from error
+    self._events.write(kind, step, values)
 
   def close(self) -> None:
     """Closes the files."""
@@ -194,36 +206,6 @@ class MetricsLog:
 
   def _restart_clock(self):
     self._waited, self._since = 0.0, time.perf_counter()
-
-  def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-    """Adds an entry.
-
-    Args:
-      kind: 'train' (an interval of steps) or 'epoch'.
-      step: Number of updates made.
-      values: Numbers by name.
-
-    Raises:
-      RunError: If it cannot be written, or the file was removed.
-    """
-    entry = {'kind': kind, 'step': step, **values}
-    self.entries.append(entry)
-    if not self._file:
-      return
-    try:
-      self._append(f'{json.dumps(entry)}\n'.encode())
-    except OSError as error:
-      raise RunError(
-          f'cannot write {self._path} ({error.strerror or error}): the run '
-          'ends; the same command resumes from the last checkpoint'
-      ) from error
-    self._events.write(kind, step, values)
-
-  def _append(self, line):
-    if not os.fstat(self._file.fileno()).st_nlink:
-      raise FileNotFoundError('it was removed')
-    while line:  # A nearly full disk may take only a part.
-      line = line[self._file.write(line) :]
 
 
 class _Events:
@@ -321,11 +303,11 @@ def _train_means(intervals, epoch):
         f'no step of epoch {epoch} had a finite loss and gradient: try a '
         'lower config.optimizer.learning_rate or config.dtype=float32'
     )
-  weights = [count for count, _ in updates]
+  counts, entries = zip(*updates, strict=True)
   means = {
-      name: np.average([entry[name] for _, entry in updates], weights=weights)
+      name: np.average([entry[name] for entry in entries], weights=counts)
       for name in ('loss', 'accuracy', 'pixel_accuracy')
-      if name in updates[0][1]
+      if name in entries[0]
   }
   return {
       f'train_{name}': round(float(mean), _DIGITS)

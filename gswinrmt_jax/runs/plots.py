@@ -15,13 +15,14 @@ from gswinrmt_jax.data import datasets, label_colors
 from gswinrmt_jax.terminal import Terminal
 
 DRAWN = 16  # images of a batch that are drawn
-
+_COLUMNS = 8  # images per row
 _DPI = 200
 _MIN_SIDE = 96  # pixels; smaller images are enlarged
 _LINE, _GAP = 16, 4  # height of a text line, gap between images, in pixels
 _MARGIN = 80  # pixels for the label to the left of a row of images
 
-# Metric in the log: axis label, scale factor.
+# Metric in the log: axis label, scale factor. The panel of the pixel accuracy
+# also shows the mean IoU.
 _PANELS = {
     'loss': ('cross-entropy', 1),
     'accuracy': ('accuracy (%)', 100),
@@ -29,9 +30,6 @@ _PANELS = {
     'learning_rate': ('learning rate', 1),
     'grad_norm': ('gradient norm', 1),
 }
-# Panels of each task. The second of a segmenter also shows the mean IoU.
-_CLASSIFIER = ('loss', 'accuracy', 'learning_rate', 'grad_norm')
-_SEGMENTER = ('loss', 'pixel_accuracy', 'learning_rate', 'grad_norm')
 _SPLITS = {
     'train': ('tab:blue', 'train (augmented)'),
     'val': ('tab:orange', 'validation'),
@@ -69,9 +67,7 @@ def draw_curves(
 ) -> None:
   """Plots the metrics over the epochs in `curves.png`.
 
-  The panels show the loss, the accuracy (mean IoU and pixel accuracy of a
-  segmenter), the learning rate, the gradient norm and, if decays are learned,
-  the range of gamma.
+  If decays are learned, a fifth panel shows the range of gamma.
 
   Args:
     folder: The run folder; its name is the title.
@@ -91,11 +87,13 @@ def draw_curves(
   cells = figure.add_gridspec(2, 3)
   panels = [figure.add_subplot(cells[divmod(place, 3)]) for place in range(4)]
   pixels = any('pixel_accuracy' in entry for entry in train)
-  names = _SEGMENTER if pixels else _CLASSIFIER
+  accuracy = 'pixel_accuracy' if pixels else 'accuracy'
+  names = ('loss', accuracy, 'learning_rate', 'grad_norm')
   for axes, name in zip(panels, names, strict=True):
     _draw_metric(axes, name, train, epochs)
   if pixels:
-    _draw_mean_iou(panels[1], epochs)
+    # The mean IoU selects a segmenter's best epoch.
+    _draw_epochs(panels[1], 'mean_iou', epochs, 100, 's--', ', mean IoU')
   if any('gamma_min' in entry for entry in train):
     panels.append(figure.add_subplot(cells[1, 1]))
     _draw_gamma(panels[-1], train)
@@ -115,26 +113,22 @@ def draw_curves(
 def _draw_metric(axes, name, train, epochs):
   """Draws a metric per interval and, by split, per epoch."""
   label, factor = _PANELS[name]
-  split_up = name not in ('learning_rate', 'grad_norm')
+  alone = name in ('learning_rate', 'grad_norm')
   x, y = _curve(train, name, factor)
-  color = '0.75' if split_up else 'tab:blue'
+  color = 'tab:blue' if alone else '0.75'
   axes.plot(x, y, color=color, lw=1, label='train, per interval')
-  for split, (color, named) in _SPLITS.items() if split_up else ():
-    x, y = _curve(epochs, f'{split}_{name}', factor)
-    if y:
-      axes.plot(x, y, 'o-', ms=3, color=color, label=named)
+  _draw_epochs(axes, name, epochs, factor, 'o-')
   axes.set_ylabel(label)
   if name == 'learning_rate':
     axes.ticklabel_format(axis='y', scilimits=(-2, 3))
 
 
-def _draw_mean_iou(axes, epochs):
-  """Draws the mean IoU, which selects a segmenter's best epoch, dashed."""
+def _draw_epochs(axes, name, epochs, factor, style, note=''):
+  """Draws a metric per epoch, by split."""
   for split, (color, named) in _SPLITS.items():
-    x, y = _curve(epochs, f'{split}_mean_iou', 100)
+    x, y = _curve(epochs, f'{split}_{name}', factor)
     if y:
-      label = f'{named}, mean IoU'
-      axes.plot(x, y, 's--', ms=3, color=color, label=label)
+      axes.plot(x, y, style, ms=3, color=color, label=named + note)
 
 
 def _draw_gamma(axes, train):
@@ -157,26 +151,19 @@ def _mark_results(panels, epochs, summary):
   score, whose = raw_and_ema.better(best, 'val_')
   prefix = raw_and_ema.PREFIX if whose == raw_and_ema.EMA else ''
   epoch = best['epoch']
+  label = f'best epoch: {epoch}, validation {score:.2%}'
   for axes in panels:
-    axes.axvline(
-        epoch,
-        color='0.4',
-        ls=':',
-        label=f'best epoch: {epoch}, validation {score:.2%}',
-    )
-  found = (summary or {}).get('best', {})
+    axes.axvline(epoch, color='0.4', ls=':', label=label)
+  tested = (summary or {}).get('best', {})
   chosen = 'mean_iou' if 'val_mean_iou' in best else 'accuracy'
-  if f'test_{prefix}{chosen}' not in found:
+  if f'test_{prefix}{chosen}' not in tested:
     return
-  for axes, name in zip(panels, ('loss', chosen), strict=False):
-    value = found[f'test_{prefix}{name}']
+  for axes, name in zip(panels[:2], ('loss', chosen), strict=True):
+    value = tested[f'test_{prefix}{name}']
+    factor = 1 if name == 'loss' else 100
+    label = f'test at the best epoch: {value:.2%}'
     axes.plot(
-        epoch,
-        value * (1 if name == 'loss' else 100),
-        'D',
-        color='tab:red',
-        label=f'test at the best epoch: {value:.2%}',
-        zorder=3,
+        epoch, factor * value, 'D', color='tab:red', label=label, zorder=3
     )
 
 
@@ -212,27 +199,24 @@ def write_augmented_batch(
 
 
 def write_before_after(
-    path: str | pathlib.Path,
+    path: pathlib.Path,
     before: np.ndarray,
     after: np.ndarray,
     titles: Sequence[str],
-    *,
-    columns: int = 8,
 ) -> None:
   """Writes each image above its augmented one, row by row.
 
   Args:
-    path: File to write; its suffix sets the format, for example `.png`.
+    path: PNG file to write.
     before: uint8 [n h w 3].
     after: uint8 [n h w 3].
     titles: Text under each image, in one or more lines, cut off at its width.
-    columns: Images per row.
   """
   from PIL import Image, ImageDraw, ImageFont
 
   font = ImageFont.load_default(_LINE - 3)
   count, height, width, _ = before.shape
-  columns = min(columns, count)
+  columns = min(_COLUMNS, count)
   scale = math.ceil(_MIN_SIDE / min(height, width))
   down, across = height * scale + _GAP, width * scale + _GAP
   lines = max(title.count('\n') + 1 for title in titles)
@@ -273,9 +257,9 @@ def denormalize(
 def describe(target: np.ndarray, class_names: Sequence[str]) -> str:
   """Lists the one or two heaviest classes of a target, such as `cat: 0.71`.
 
-  Each class has its own line. A second class is listed if it is heavier than
-  the lightest, which label smoothing alone explains; of two classes, if it is
-  not 0. A numeric name such as `2` becomes `class 2`.
+  Each has its own line. The second is listed only if it is heavier than the
+  lightest, which label smoothing alone explains; of two classes, if it is not
+  0. A numeric name such as `2` becomes `class 2`.
   """
 
   def named(label):

@@ -50,18 +50,15 @@ class Progress:
     self._skipped += entry.get('skipped', 0)
     epoch = f'epoch {schedule.epoch_of(step)}/{schedule.num_epochs}'
     number = f'step {step:,}'
-    parts = []
-    if 'loss' in entry:
-      parts.append(f'loss {entry["loss"]:.3f}')
+    loss = f'loss {entry["loss"]:.3f}' if 'loss' in entry else 'no finite step'
+    parts = [loss]
+    if 'accuracy' in entry:
       # For mixed images, the class with the larger share counts as correct.
       first = max(0, step - schedule.log_every_steps)
       counted = 'mixed acc' if first < schedule.mixed_steps else 'acc'
-      if 'accuracy' in entry:
-        parts.append(f'{counted} {entry["accuracy"]:.1%}')
-      else:
-        parts.append(f'pixel acc {entry["pixel_accuracy"]:.1%}')
-    else:
-      parts.append('no finite step')
+      parts.append(f'{counted} {entry["accuracy"]:.1%}')
+    elif 'pixel_accuracy' in entry:
+      parts.append(f'pixel acc {entry["pixel_accuracy"]:.1%}')
     if self._skipped:
       parts.append(f'skipped {self._skipped}')
     if 'learning_rate' in entry:
@@ -71,9 +68,8 @@ class Progress:
     elapsed = time.perf_counter() - self._began
     left = elapsed / (step - self._start) * (schedule.stop_step - step)
     parts.append(f'ETA {duration(left)}')
-    waited = []
-    if entry['data_wait'] >= _SLOW_DATA:
-      waited.append(f'data wait {entry["data_wait"]:.0%}')
+    wait = entry['data_wait']
+    waited = [f'data wait {wait:.0%}'] if wait >= _SLOW_DATA else []
     long = [epoch, f'{number}/{schedule.total_steps:,}', *parts, *waited]
     short = [epoch, number, *parts]
     self._terminal.progress(
@@ -88,9 +84,8 @@ class Progress:
     """Shows the entry of an epoch."""
     self._compare(entry)
     best, best_epoch, whose = self._best
-    ema = ''
-    if 'val_ema_loss' in entry:
-      ema = f', EMA {_scores(entry, "val_ema_")}'
+    average = 'val_ema_loss' in entry
+    ema = f', EMA {_scores(entry, "val_ema_")}' if average else ''
     said = 'best'
     if best_epoch != entry['epoch'] or ema:
       said += f' {best:.2%}, epoch {best_epoch}'

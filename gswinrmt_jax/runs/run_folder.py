@@ -1,7 +1,7 @@
-"""The folder of a run: its config, and the process that trains in it.
+"""The folder of a run: its config, its starts, the process that trains in it.
 
 config.json          the resolved config
-environment.json     software and hardware of each start (`provenance`)
+environment.json     software and hardware of each start
 data.json            the data set and its splits (`dataset_record`)
 metrics.jsonl        metrics of each interval and epoch (`metrics_log`)
 checkpoints/STEP/    (`checkpoints.checkpointer`)
@@ -10,9 +10,16 @@ summary.json         written at the end (`summary`)
 
 from collections.abc import Iterator
 import contextlib
+import datetime
+import importlib.metadata
+import os
 import pathlib
+import platform
+import subprocess
+import sys
 
 from flax import traverse_util
+import jax
 import ml_collections
 
 from gswinrmt_jax import files, recipes
@@ -20,6 +27,16 @@ from gswinrmt_jax.errors import UserError
 
 _CONFIG, _LOCK = 'config.json', '.lock'
 _SHOWN = 3  # most differing fields that a message names
+_PACKAGES = (
+    'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
+).split()
+# Prefixes of environment variables that change results or their rounding.
+_PREFIXES = ('XLA_', 'JAX_', 'NVIDIA_TF32', 'TF_CUDNN', 'CUBLAS_', 'LIBTPU_')
+_SETTINGS = (
+    'jax_default_matmul_precision',
+    'jax_enable_x64',
+    'jax_threefry_partitionable',
+)
 
 
 @contextlib.contextmanager
@@ -45,18 +62,17 @@ def held(folder: pathlib.Path) -> Iterator[None]:
           'another --workdir'
       ) from None
     except OSError as error:
-      raise _cannot_write(folder, error) from error
+      raise UserError(
+          f'cannot write to {folder}: {error.strerror or error}; choose '
+          'another --workdir'
+      ) from error
     yield
 
 
 def check_folder(
     folder: pathlib.Path, config: ml_collections.ConfigDict
 ) -> None:
-  """Checks that a run folder, if it exists, belongs to this config.
-
-  Args:
-    folder: The run folder.
-    config: The resolved config.
+  """Checks that a run folder, if it exists, belongs to this resolved config.
 
   Raises:
     UserError: If it belongs to another config; names the fields that differ.
@@ -74,12 +90,7 @@ def check_same(
     config: ml_collections.ConfigDict,
     path: pathlib.Path,
 ) -> None:
-  """Checks that a run's config is this one, apart from free fields.
-
-  Args:
-    found: The run's config.
-    config: The resolved config.
-    path: Where `found` was read from, for the message.
+  """Checks that a config, read from `path`, is this one apart from free fields.
 
   Raises:
     UserError: If the configs differ; names the fields.
@@ -91,6 +102,22 @@ def check_same(
         f'{path} belongs to another config: {"; ".join(differing)}; choose '
         'another --workdir (--workdir=auto names one by what was changed)'
     )
+
+
+def differences(
+    old: ml_collections.ConfigDict, new: ml_collections.ConfigDict
+) -> list[str]:
+  """Lists `field is OLD there and NEW here`, for fields that change results."""
+  old, new = (
+      traverse_util.flatten_dict(config.to_dict(), sep='.')
+      for config in (old, new)
+  )
+  free = recipes.free_fields()
+  return [
+      f'{field} is {value!r} there and {new.get(field)!r} here'
+      for field, value in sorted(old.items())
+      if field not in free and value != new.get(field)
+  ]
 
 
 def write_config(
@@ -120,27 +147,63 @@ def load_config(folder: pathlib.Path) -> ml_collections.ConfigDict:
   return recipes.from_json(fields, str(path))
 
 
-def differences(
-    old: ml_collections.ConfigDict, new: ml_collections.ConfigDict
-) -> list[str]:
-  """Lists `field is OLD there and NEW here`, for fields that change results."""
-  old, new = (
-      traverse_util.flatten_dict(config.to_dict(), sep='.')
-      for config in (old, new)
-  )
-  free = recipes.free_fields()
-  return [
-      f'{field} is {value!r} there and {new.get(field)!r} here'
-      for field, value in sorted(old.items())
-      if field not in free and value != new.get(field)
-  ]
+def record_start(
+    folder: pathlib.Path, config: ml_collections.ConfigDict, step: int
+) -> None:
+  """Adds a start of the run, after `step` updates, to `environment.json`."""
+  path = folder / 'environment.json'
+  try:
+    starts = files.read_json(path)
+  except (FileNotFoundError, UserError):
+    starts = []  # A damaged file must not stop a run.
+  device = jax.devices()[0]
+  now = datetime.datetime.now(datetime.UTC)
+  start = {
+      'started': now.isoformat('T', 'seconds'),
+      'step': step,
+      'command': sys.argv,
+      'seed': config.seed,
+      'device': device.device_kind,
+      'backend': device.platform,
+      'platform_version': device.client.platform_version,
+      'device_count': len(jax.devices()),
+      'cpu_count': os.cpu_count(),
+      'python': platform.python_version(),
+      'versions': {package: _version(package) for package in _PACKAGES},
+      'variables': {
+          name: value
+          for name, value in sorted(os.environ.items())
+          if name.startswith(_PREFIXES)
+      },
+      'settings': {name: getattr(jax.config, name) for name in _SETTINGS},
+      'commit': _commit(),
+      'config': config.to_dict(),
+  }
+  earlier = starts if isinstance(starts, list) else []
+  files.write_json(path, [*earlier, start])
 
 
-def _cannot_write(folder, error):
-  return UserError(
-      f'cannot write to {folder}: {error.strerror or error}; choose another '
-      '--workdir'
-  )
+def _version(package):
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return None  # run from a source tree
+
+
+def _commit():
+  """Returns the commit of the source tree; None outside a Git repository."""
+  try:
+    done = subprocess.run(
+        ['git', 'describe', '--always', '--dirty', '--abbrev=40'],
+        cwd=pathlib.Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+  except (OSError, subprocess.SubprocessError):
+    return None
+  return done.stdout.strip()
 
 
 def _remove_if_empty(folder):

@@ -78,9 +78,8 @@ def summarize(
   if skipped:
     summary['skipped_steps'] = skipped
   for name, step in (('last', last), ('best', best)):
-    entry = by_step.get(step, {})
-    figures = tested.get(step, {})
-    found = entry | {f'test_{name}': figures[name] for name in figures}
+    entry, scores = by_step.get(step, {}), tested.get(step, {})
+    found = entry | {f'test_{score}': scores[score] for score in scores}
     summary[name] = {'step': step, 'epoch': schedule.epoch_of(step)}
     if entry:
       summary[name]['weights'] = raw_and_ema.better(entry, 'val_')[1]
@@ -112,11 +111,7 @@ def load(folder: pathlib.Path) -> dict[str, Any] | None:
 
 
 def check(summary: Any, where: str) -> dict[str, Any]:
-  """Returns a summary read from a file after checking its parts.
-
-  Args:
-    summary: The value in the file.
-    where: The file's name, for the message.
+  """Checks a summary read from the file `where`, and returns it.
 
   Raises:
     UserError: If it lacks a part that every summary has.
@@ -135,30 +130,34 @@ def table(summary: Mapping[str, Any]) -> str:
   last, best = summary['last'], summary['best']
   lines = [
       '',
-      f'{"":<34}{"last":>10}{"best":>10}',
-      f'{"epoch":<34}{last["epoch"]:>10}{best["epoch"]:>10}',
+      _line('', '', 'last', 'best'),
+      _line('epoch', '', last['epoch'], best['epoch']),
   ]
   lines += [
-      f'{label:<34}{last[name]:>10{form}}{best[name]:>10{form}}'
+      _line(label, form, last[name], best[name])
       for label, name, form in _rows()
       if name in last and name in best
   ]
   if {'val_ema_accuracy', 'val_ema_mean_iou'} & {*last} and 'weights' in best:
-    label = 'better on validation data'
-    lines.append(f'{label:<34}{last["weights"]:>10}{best["weights"]:>10}')
-  lines.append(f'{"parameters":<34}{summary["parameters"]:>10,}')
-  if 'seconds_per_epoch' in summary:
-    seconds = summary['seconds_per_epoch']
-    lines.append(f'{"seconds per epoch":<34}{seconds:>10.1f}')
-  if 'skipped_steps' in summary:
-    label = 'steps skipped, not finite'
-    lines.append(f'{label:<34}{summary["skipped_steps"]:>10,}')
+    better = last['weights'], best['weights']
+    lines.append(_line('better on validation data', '', *better))
+  for label, name, form in (
+      ('parameters', 'parameters', ','),
+      ('seconds per epoch', 'seconds_per_epoch', '.1f'),
+      ('steps skipped, not finite', 'skipped_steps', ','),
+  ):
+    if name in summary:
+      lines.append(_line(label, form, summary[name]))
   if summary['steps'] < summary['total_steps']:
     lines.append(
         f'Stopped at step {summary["steps"]:,} of {summary["total_steps"]:,}: '
         'not tested yet.'
     )
   return '\n'.join(lines)
+
+
+def _line(label, form, *values):
+  return f'{label:<34}' + ''.join(f'{value:>10{form}}' for value in values)
 
 
 def _rows():

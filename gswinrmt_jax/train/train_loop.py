@@ -23,7 +23,7 @@ from gswinrmt_jax.errors import (
     UserError,
 )
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.runs import dataset_record, plots, provenance, run_folder
+from gswinrmt_jax.runs import dataset_record, plots, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
 from gswinrmt_jax.runs.metrics_log import MetricsLog, NotFiniteError
 from gswinrmt_jax.terminal import Terminal
@@ -269,7 +269,7 @@ def _open_log(run, start):
   if processes.is_first():
     # After restoring, which needs the config saved with the checkpoint.
     run_folder.write_config(run.folder, run.setup.config)
-    provenance.record(run.folder, run.setup.config, start)
+    run_folder.record_start(run.folder, run.setup.config, start)
   return MetricsLog(
       run.folder,
       step=start,

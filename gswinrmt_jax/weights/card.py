@@ -146,9 +146,9 @@ def printable(text: str) -> str:
 
 
 def read(path: pathlib.Path) -> Card | None:
-  """Returns the card in a `config.json`, or None if the file holds no card.
+  """Returns the card in a `config.json`.
 
-  The file may be missing, or belong to a run or to another library.
+  Returns None if the file is missing or belongs to a run or another library.
 
   Raises:
     UserError: If the file is damaged.
@@ -172,6 +172,11 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
     images = fields['pretrained_cfg']
     image_size = tuple(images['input_size'][1:])
     squashed = images.get('crop_mode') == 'squash'
+    bounds = None
+    if fields.get('segmenter') is not None:
+      short = min(image_size)
+      # Earlier versions stored no bounds.
+      bounds = fields.get('fit_within', (4 * short, short))
     card = Card(
         name=fields['architecture'],
         fields={
@@ -186,7 +191,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
         mean=tuple(map(float, images['mean'])),
         std=tuple(map(float, images['std'])),
         crop=0.0 if squashed else float(images.get('crop_pct', 1.0)),
-        fit_within=_fit_within(fields, image_size),
+        fit_within=None if bounds is None else tuple(bounds),
         dtype=fields.get('dtype', 'float32'),
         figures=fields.get('figures', {}),
     )
@@ -196,12 +201,3 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
   except (TypeError, ValueError, AttributeError, OverflowError) as error:
     raise UserError(f'{where}: {error}') from error
   return card
-
-
-def _fit_within(fields, image_size):
-  """Returns `Card.fit_within`; segmenters of earlier versions store none."""
-  if fields.get('segmenter') is None:
-    return None
-  short = min(image_size)
-  bounds = fields.get('fit_within', (4 * short, short))
-  return None if bounds is None else tuple(bounds)

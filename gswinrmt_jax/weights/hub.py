@@ -15,13 +15,11 @@ _FILES = ('config.json', 'model.safetensors')
 
 
 def fetch(name: str) -> pathlib.Path:
-  """Downloads the files of a repository and returns their folder.
-
-  The folder is in the Hub's own cache, so nothing is downloaded twice.
+  """Downloads a repository's files and returns their folder in the Hub's cache.
 
   Args:
-    name: `hf-hub:OWNER/NAME`, or with a branch, tag or commit
-      `hf-hub:OWNER/NAME@REVISION`.
+    name: `hf-hub:OWNER/NAME`, or `hf-hub:OWNER/NAME@REVISION` with a branch,
+      tag or commit.
 
   Raises:
     UserError: If the name is not of this form, huggingface_hub is not
@@ -126,14 +124,10 @@ def _explained(what: str) -> Iterator[None]:
   try:
     yield
   except Exception as error:  # Hub, network, or a token without write access.
-    raise UserError(f'{what} ({_reason(error)}){_what_to_do(error)}') from error
-
-
-def _what_to_do(error):
-  response = getattr(error, 'response', None)
-  if getattr(response, 'status_code', None) in (401, 403):
-    return ': `hf auth login` stores a token that may write there'
-  return ''
+    response, advice = getattr(error, 'response', None), ''
+    if getattr(response, 'status_code', None) in (401, 403):
+      advice = ': `hf auth login` stores a token that may write there'
+    raise UserError(f'{what} ({_reason(error)}){advice}') from error
 
 
 def _reason(error):

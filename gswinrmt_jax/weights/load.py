@@ -1,8 +1,12 @@
-"""Loads weights from a run, a folder of weights, a file or the Hub."""
+"""Loads weights from a run, a folder of weights, a file or the Hub.
+
+Weights that ship with the package are folders `gswinrmt_jax/pretrained/NAME`.
+"""
 
 from collections.abc import Callable, Mapping
 import contextlib
 import dataclasses
+import fnmatch
 import pathlib
 from typing import Any
 
@@ -10,29 +14,39 @@ from flax import traverse_util
 import jax.numpy as jnp
 import ml_collections
 
+import gswinrmt_jax
 from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer, raw_and_ema
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import did_you_mean, UserError
-from gswinrmt_jax.models import factory
+from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.runs import dataset_record, run_folder, summary
 from gswinrmt_jax.weights import card as card_lib
-from gswinrmt_jax.weights import (
-    hub,
-    pretrained,
-    rmt_checkpoint,
-    safetensors_file,
-)
+from gswinrmt_jax.weights import hub, rmt_checkpoint, safetensors_file
 
+_SHIPPED = pathlib.Path(gswinrmt_jax.__file__).parent / 'pretrained'
 _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
 _KINDS = {raw_and_ema.RAW: 'raw', raw_and_ema.EMA: 'EMA'}  # for messages
-_EXPECTED = (
-    'a run folder (runs/NAME), a folder of weights, a .safetensors or .pth '
-    f'file, {hub.PREFIX}OWNER/NAME, or a name of weights that ship: '
-)
+
+
+def list_models(pattern: str = '*', *, pretrained: bool = False) -> list[str]:
+  """Returns the names of models, sorted.
+
+      list_models('rmt_*')
+      list_models(pretrained=True)
+
+  Args:
+    pattern: Shell-style pattern of names.
+    pretrained: False lists architectures, for `create_model`; True lists
+      trained models whose weights ship with the package, for `load_model`.
+  """
+  names = named.MODELS
+  if pretrained:
+    names = [path.parent.name for path in _SHIPPED.glob('*/config.json')]
+  return sorted(fnmatch.filter(names, pattern))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +57,7 @@ class Weights:
     variables: `{'params', 'batch_stats'}`, float32.
     card: Model, classes and preprocessing.
     origin: Source of the weights, for messages.
-    folder: Folder for files about the weights, such as evaluations.
+    folder: Folder for reports on the weights.
     step: Training step; this and all below are None for weights without a run.
     epoch: Training epoch.
     recipe: Config of the run.
@@ -73,8 +87,7 @@ class Weights:
   def implementations(self) -> contextlib.AbstractContextManager[None]:
     """Returns the context in which to trace the model as in its run.
 
-    See `recipes.implementations`. For weights without a run, the context does
-    nothing, and the caller chooses.
+    Without a run, it does nothing, and the caller chooses.
     """
     if self.recipe is None:
       return contextlib.nullcontext()
@@ -86,26 +99,19 @@ class Weights:
     return 'classification' if self.card.segmenter is None else 'segmentation'
 
   def fit_within(self, image_size: int | None = None) -> tuple[int, int] | None:
-    """Returns the bounds that a segmenter's images are resized to fit.
+    """Returns bounds of the longer and the shorter side of segmented images.
 
     Args:
       image_size: Bound of the shorter side, in pixels; that of the longer side
-        is four times as large, as in the released RMT. None takes the bounds
-        of the card.
-
-    Returns:
-      Bounds of the longer and the shorter side; None keeps the stored size.
+        is four times as large, as in the released RMT. None takes the card's
+        bounds, which are None if images keep their size.
     """
     if image_size is None:
       return self.card.fit_within
     return 4 * image_size, image_size
 
   def check_is_no_segmenter(self) -> None:
-    """Refuses segmenters, for uses that need one class per image.
-
-    Raises:
-      UserError: If the model is a segmenter.
-    """
+    """Raises `UserError` for a segmenter: one class per image is needed."""
     if self.card.segmenter is not None:
       raise UserError(
           f'{self.origin} is a segmenter; only classifiers are accepted here '
@@ -158,17 +164,10 @@ def load(
   if which not in (None, *_KINDS):
     raise UserError(f'which is {which!r}: must be {" or ".join(_KINDS)}')
   path = pathlib.Path(path)
-  if str(path).startswith(hub.PREFIX):
-    found = load(hub.fetch(str(path)), step=step, which=which, warn=warn)
-    return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
-  if not path.exists():
-    shipped = pretrained.folder(str(path))
-    if shipped is None:
-      names = pretrained.list_models(pretrained=True)
-      near = did_you_mean(str(path), names)
-      said = near or f': name {_EXPECTED}{", ".join(names)}'
-      raise UserError(f'{path} does not exist{said}')
-    found = load(shipped, step=step, which=which, warn=warn)
+  folder = _folder_of_name(str(path))
+  if folder:
+    found = load(folder, step=step, which=which, warn=warn)
+    # Reports on these weights go to the current folder.
     return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
     own = int(path.name)
@@ -176,7 +175,7 @@ def load(
       raise UserError(f'{path} is of step {own}: leave out step {step}')
     return _from_run(path.parent.parent, own, which, warn)
   if path.is_dir() and card_lib.read(path / card_lib.FILE) is None:
-    _check_is_run(path)
+    _check_has_config(path)
     return _from_run(path, step, which, warn)
   if step != 'best' or which:
     what = 'averages' if which else 'steps'
@@ -184,8 +183,33 @@ def load(
   return _from_folder(path, warn) if path.is_dir() else _from_file(path, warn)
 
 
-def _check_is_run(folder):
-  """Refuses a folder that is neither a run nor a folder of weights."""
+def _folder_of_name(name):
+  """Returns the folder of weights from the Hub or the package; None for a path.
+
+  An existing file or folder takes precedence over weights that ship.
+  """
+  if name.startswith(hub.PREFIX):
+    return hub.fetch(name)
+  if pathlib.Path(name).exists():
+    return None
+  shipped = list_models(pretrained=True)
+  if name not in shipped:
+    said = did_you_mean(name, shipped) or f': name {_accepted()}'
+    raise UserError(f'{name} does not exist{said}')
+  return _SHIPPED / name
+
+
+def _accepted():
+  """Lists what `load` accepts, for messages."""
+  return (
+      'a run folder (runs/NAME), a folder of weights, a .safetensors or .pth '
+      f'file, {hub.PREFIX}OWNER/NAME, or a name of weights that ship: '
+      + ', '.join(list_models(pretrained=True))
+  )
+
+
+def _check_has_config(folder):
+  """Refuses a folder without `config.json`; names one nearby that has it."""
   if (folder / card_lib.FILE).exists():
     return
   near = [folder.parent / card_lib.FILE, *folder.glob(f'*/{card_lib.FILE}')]
@@ -241,8 +265,7 @@ def _from_file(path, warn):
   if path.suffix == '.safetensors':
     return _checked(*safetensors_file.read(path), path)
   if path.suffix not in _TORCH_SUFFIXES:
-    names = ', '.join(pretrained.list_models(pretrained=True))
-    raise UserError(f'{path} does not hold weights: name {_EXPECTED}{names}')
+    raise UserError(f'{path} does not hold weights: name {_accepted()}')
   found = rmt_checkpoint.read(path)
   if not found.match.is_whole:
     raise UserError(

@@ -14,12 +14,9 @@ from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import state_dict, torch_file
 
-RELEASED = (
-    *('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'),
-    *('rmt_s_tl', 'rmt_b_tl', 'rmt_l_tl'),
-)
+_RELEASED = 'rmt_t rmt_s rmt_b rmt_l rmt_s_tl rmt_b_tl rmt_l_tl'.split()
 # Entries in which training scripts store the weights, the preferred one first.
-WRAPPERS = ('model', 'state_dict', 'model_ema', 'state_dict_ema', 'module')
+_WRAPPERS = ('model', 'state_dict', 'model_ema', 'state_dict_ema', 'module')
 _BACKBONE = 'backbone.'
 _PREFIXES = ('module.', '_orig_mod.', _BACKBONE, 'encoder.')
 _MAX_DEPTH = 4
@@ -31,7 +28,7 @@ _DECODE_HEADS = {
 # Of the released segmenters: height and width of training crops, and bounds of
 # the longer and the shorter side of images.
 _CROP, _FIT_WITHIN = (512, 512), (2048, 512)
-_BLOCK = re.compile(r'layers\.(\d)\.blocks\.(\d{1,4})\.')
+_BLOCK = re.compile(r'layers\.([0-3])\.blocks\.(\d{1,4})\.')
 # The fields that distinguish the released models.
 _SIZES = ('widths', 'depths', 'num_heads', 'mlp_ratios')
 
@@ -80,9 +77,8 @@ def read(
 
   Args:
     path: The file; a card next to it (`config.json`) says which model it is.
-    key: Entry of the file to take; None searches for it.
-    full_stages: Required for a model that has no card and is not a released
-      one, see `recognise`.
+    key: As in `unwrap`.
+    full_stages: As in `recognise`, which models without a card need.
 
   Raises:
     UserError: If the file cannot be read or is not an RMT.
@@ -103,7 +99,7 @@ def unwrap(
 ) -> tuple[str, dict[str, np.ndarray], list[str]]:
   """Finds the state dict in the object that a checkpoint file holds.
 
-  `key` is the entry to take; None takes the first of `WRAPPERS` present.
+  `key` is the entry to take; None searches for it.
 
   Returns:
     The entry where it was found ('' for the top level); the arrays of the
@@ -117,7 +113,7 @@ def unwrap(
   for _ in range(_MAX_DEPTH):  # a crafted file can contain itself
     wrappers = [
         name
-        for name in ([key] if key else WRAPPERS)
+        for name in ([key] if key else _WRAPPERS)
         if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping)
     ]
     if not wrappers:
@@ -125,19 +121,15 @@ def unwrap(
     where = f'{where}/{wrappers[0]}' if where else wrappers[0]
     loaded, key = loaded[wrappers[0]], None
   entries = loaded if isinstance(loaded, Mapping) else {}
-  arrays = {
+  inside = {
       name: value
       for name, value in entries.items()
       if isinstance(name, str) and isinstance(value, np.ndarray)
   }
-  if arrays and key is None:
-    inside, others = arrays, []
+  if inside and key is None:
+    others = []
     for prefix in _PREFIXES * _MAX_DEPTH:
-      stripped = {
-          name.removeprefix(prefix): array
-          for name, array in inside.items()
-          if name.startswith(prefix)
-      }
+      stripped = _below(prefix, inside)
       if stripped and not _decode_head(inside):
         others += [name for name in inside if not name.startswith(prefix)]
         inside = stripped
@@ -155,24 +147,20 @@ def recognise(
 ) -> Recognised:
   """Recognises the model by the names and shapes of its arrays.
 
-  No array shows which stages attend over all pairs of tokens. A model that is
-  not in `RELEASED` therefore needs `full_stages`.
+  No array shows which stages attend over all pairs of tokens, so a model of
+  another size than the released ones needs `full_stages`.
 
   Raises:
-    UserError: If the model is not an RMT, or is not in `RELEASED` and its heads
-      or `full_stages` are unknown.
+    UserError: If the model is not an RMT, or has another size and its heads or
+      `full_stages` are unknown.
   """
   segmenter = None
   try:
     if _decode_head(arrays):
-      segmenter, classes = _segmenter(arrays)
-      arrays = {
-          name.removeprefix(_BACKBONE): array
-          for name, array in arrays.items()
-          if name.startswith(_BACKBONE)
-      }
-    fields, num_classes = _sizes(arrays)
-    num_classes = classes if segmenter else num_classes
+      segmenter, num_classes = _segmenter(arrays)
+      fields, _ = _sizes(_below(_BACKBONE, arrays))
+    else:
+      fields, num_classes = _sizes(arrays)
   except KeyError as error:
     raise UserError(
         f'the checkpoint is not an RMT: it has no {error}'
@@ -184,7 +172,7 @@ def recognise(
   if full_stages is not None:
     fields['full_stages'] = tuple(full_stages)
   found = []
-  for name in RELEASED:
+  for name in _RELEASED:
     arch = named.MODELS[name]
     changed = {k: v for k, v in fields.items() if v != getattr(arch, k)}
     if not changed.keys() & set(_SIZES):
@@ -195,7 +183,7 @@ def recognise(
     return Recognised('rmt_t', fields, num_classes, segmenter)
   unknown = (
       f'an RMT of widths {fields["widths"]} and depths {fields["depths"]} is '
-      f'none of {", ".join(RELEASED)}'
+      f'none of {", ".join(_RELEASED)}'
   )
   if 'num_heads' not in fields:
     raise UserError(
@@ -208,25 +196,33 @@ def recognise(
   )
 
 
+def _below(prefix, arrays):
+  """Returns the arrays whose names begin with a prefix, without it."""
+  return {
+      name.removeprefix(prefix): array
+      for name, array in arrays.items()
+      if name.startswith(prefix)
+  }
+
+
 def _decode_head(arrays):
   """Returns the name of a segmenter's decode head; None for other models."""
-  found = [head for name, head in _DECODE_HEADS.items() if name in arrays]
-  return found[0] if found else None
+  found = (head for name, head in _DECODE_HEADS.items() if name in arrays)
+  return next(found, None)
 
 
 def _segmenter(arrays):
   """Returns `Card.segmenter` and the number of classes."""
   shapes = {name: array.shape for name, array in arrays.items()}
-  head = _decode_head(arrays)
+  head, neck = _decode_head(arrays), 0
   classes, channels, _, _ = shapes['decode_head.conv_seg.weight']
   auxiliary = shapes.get('auxiliary_head.conv_seg.weight', (classes, 0))
-  has_neck = head == 'fpn'
+  if head == 'fpn':
+    neck = shapes['neck.fpn_convs.0.conv.weight'][0]
   return {
       'head': head,
       'channels': channels,
-      'neck_channels': (
-          shapes['neck.fpn_convs.0.conv.weight'][0] if has_neck else 0
-      ),
+      'neck_channels': neck,
       'auxiliary_channels': auxiliary[1],
   }, classes
 
@@ -235,9 +231,8 @@ def _sizes(arrays):
   """Returns the fields and the number of classes, from shapes and decays."""
   depths = [0, 0, 0, 0]
   for name in arrays:
-    match = _BLOCK.match(name)
-    if match and int(match[1]) < 4:
-      stage, index = int(match[1]), int(match[2])
+    if match := _BLOCK.match(name):
+      stage, index = map(int, match.groups())
       depths[stage] = max(depths[stage], index + 1)
   shapes = {name: array.shape for name, array in arrays.items()}
   blocks = [f'layers.{stage}.blocks.0.' for stage in range(4)]

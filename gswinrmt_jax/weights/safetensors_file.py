@@ -47,9 +47,7 @@ def write(
     part.write_bytes(safetensors.save(arrays, metadata=metadata))
 
 
-def read(
-    path: pathlib.Path,
-) -> tuple[dict[str, np.ndarray], card_lib.Card]:
+def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], card_lib.Card]:
   """Returns the arrays by path, and the card.
 
   The card may also be a `config.json` next to the file. Files without a
@@ -69,8 +67,7 @@ def read(
   except (safetensors.SafetensorError, OSError) as error:
     reason = card_lib.printable(str(error))[:160]
     raise UserError(f'{path} is damaged: {reason}') from error
-  text = metadata.get(_CARD)
-  expected = metadata.get(_CHECKSUM)
+  text, expected = metadata.get(_CARD), metadata.get(_CHECKSUM)
   if expected is not None and expected != str(_checksum(arrays, text or '')):
     raise UserError(
         f'{path} is damaged: its checksum differs from that of its contents; '

@@ -76,10 +76,7 @@ def read(path: pathlib.Path) -> Any:
 
 
 def write(path: pathlib.Path, tree: Mapping[str, Any]) -> None:
-  """Writes nested dicts of float32 or int64 arrays for `torch.load`.
-
-  Writing is atomic.
-  """
+  """Writes nested dicts of float32 or int64 arrays, atomically."""
   arrays = []
   program = b'\x80\x02' + _pickled(tree, arrays) + b'.'  # protocol 2
   with (
@@ -159,10 +156,7 @@ def _load(archive: zipfile.ZipFile, size: int) -> Any:
 
 
 def _run(program: bytes, storage: Callable[[Any], _Storage]) -> Any:
-  """Returns the object that a pickle builds.
-
-  `storage` returns the storage that a persistent id refers to.
-  """
+  """Returns what a pickle builds; `storage` resolves persistent ids."""
   stack, marks, memo = [], [], {}
 
   def pop_from(start):
