@@ -92,6 +92,14 @@ def test_any_flipped_bit_of_safetensors_is_noticed(tmp_path):
       jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+def test_a_dtype_that_numpy_lacks_is_one_line(tmp_path):
+  header = {'a': {'dtype': 'F8_E4M3', 'shape': [24], 'data_offsets': [0, 24]}}
+  path = tmp_path / 'float8.safetensors'
+  path.write_bytes(_with_header(json.dumps(header).encode()))
+  with pytest.raises(UserError, match=r'float8.*convert them to float32'):
+    safetensors_file.read(path)
+
+
 def test_names_of_arrays_cannot_steer_the_terminal(tmp_path):
   path = tmp_path / 'model.safetensors'
   variables = {'\x1b[2J': np.zeros(3, np.float32)}

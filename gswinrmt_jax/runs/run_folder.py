@@ -191,11 +191,14 @@ def _version(package):
 
 
 def _commit():
-  """Returns the commit of the source tree; None outside a Git repository."""
+  """Returns the commit of the source tree; None if it is not a repository."""
+  tree = pathlib.Path(__file__).parents[2]
+  if not (tree / '.git').exists():  # An outer repository is somebody else's.
+    return None
   try:
     done = subprocess.run(
         ['git', 'describe', '--always', '--dirty', '--abbrev=40'],
-        cwd=pathlib.Path(__file__).parent,
+        cwd=tree,
         capture_output=True,
         text=True,
         timeout=10,

@@ -54,7 +54,8 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], card_lib.Card]:
   checksum, as other libraries write them, are not checked.
 
   Raises:
-    UserError: If the file cannot be read, fails its checksum, or has no card.
+    UserError: If the file cannot be read, has a dtype that NumPy lacks, fails
+      its checksum, or has no card.
   """
   import safetensors
 
@@ -67,6 +68,11 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], card_lib.Card]:
   except (safetensors.SafetensorError, OSError) as error:
     reason = card_lib.printable(str(error))[:160]
     raise UserError(f'{path} is damaged: {reason}') from error
+  except AttributeError as error:  # NumPy has no float8.
+    raise UserError(
+        f'{path} has arrays that NumPy cannot read ({error}); convert them to '
+        'float32 or float16'
+    ) from error
   text, expected = metadata.get(_CARD), metadata.get(_CHECKSUM)
   if expected is not None and expected != str(_checksum(arrays, text or '')):
     raise UserError(
