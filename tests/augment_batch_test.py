@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.augment import batch, mix, rand_augment
+from gswinrmt_jax.augment import batch, mix, rand_augment, random_erasing
 from gswinrmt_jax.errors import UserError
 
 B, H, W, K = 7, 9, 14, 4  # odd and not square
@@ -173,7 +173,7 @@ def test_the_chain_is_its_stages_in_order():
         prob=0.5,
         fill=(128, 102, 76),  # MEAN in grey levels
     )
-    x = batch.random_erase(
+    x = random_erasing.random_erase(
         erase_key,
         batch.normalize(x, MEAN, STD),
         prob=0.25,
@@ -217,7 +217,7 @@ def test_every_setting_reaches_its_stage():
         prob=1.0,
         fill=(0, 0, 0),
     )
-    return batch.random_erase(
+    return random_erasing.random_erase(
         erase_key,
         batch.normalize(x, MEAN, STD),
         prob=0.5,
@@ -254,7 +254,7 @@ def test_draws_are_those_of_earlier_versions():
     return (
         *batch.crop_and_flip(key, image, padding=4, flip=True),
         *rand_augment.draw_timm(key, (2, 4), magnitude=9.0, std=0.5, prob=0.5),
-        batch.random_box(key, 4, height=24, width=40, **erased),
+        random_erasing.random_box(key, 4, height=24, width=40, **erased),
         *mix.draw_lambda(key, mixup_alpha=0.8, cutmix_alpha=1.0),
         mix.cutmix_box(key, jnp.float32(0.5), height=6, width=9),
     )

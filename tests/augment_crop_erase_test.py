@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gswinrmt_jax.augment import batch, rand_augment
+from gswinrmt_jax.augment import batch, rand_augment, random_erasing
 
 H, W = 24, 40
 BOX = {'area': (0.02, 1 / 3), 'aspect': (0.3, 1 / 0.3)}
@@ -33,7 +33,7 @@ def test_the_largest_draw_stays_in_range(monkeypatch):
     batch.crop_and_flip(key, image, padding=padding, flip=True)
     assert int(moves[-1][0][0]) == int(moves[-1][1][0]) == padding
   for size in (1, 9, 224, 225):
-    box = batch.random_box(
+    box = random_erasing.random_box(
         key, 1, height=size, width=size, area=(0.01, 0.01), aspect=(1.0, 1.0)
     )
     assert int(box[0, 0] + box[2, 0]) == int(box[1, 0] + box[3, 0]) == size
@@ -128,7 +128,9 @@ def _boxes_by_loops(count):
 def test_boxes_have_the_distribution_of_the_loops():
   count = 20_000
   boxes = jax.jit(
-      lambda key: batch.random_box(key, count, height=H, width=W, **BOX)
+      lambda key: random_erasing.random_box(
+          key, count, height=H, width=W, **BOX
+      )
   )(jax.random.key(0))
   drawn, loops = np.asarray(boxes), _boxes_by_loops(count)
   names = ('top', 'left', 'tall', 'wide')
@@ -152,7 +154,9 @@ def test_boxes_have_the_distribution_of_the_loops():
 def test_areas_and_aspects_stay_in_range():
   """The image is so large that rounding to pixels does not matter."""
   boxes = jax.jit(
-      lambda key: batch.random_box(key, 5000, height=2000, width=3000, **BOX)
+      lambda key: random_erasing.random_box(
+          key, 5000, height=2000, width=3000, **BOX
+      )
   )(jax.random.key(1))
   _, _, tall, wide = np.asarray(boxes).astype(float)
   area, aspect = tall * wide / 6e6, tall / wide
@@ -166,7 +170,7 @@ def test_erase_fills_boxes_with_noise():
   image = np.full((count, H, W, 3), 7.0, np.float32)
   out = np.asarray(
       jax.jit(
-          lambda key, image: batch.random_erase(
+          lambda key, image: random_erasing.random_erase(
               key, image, prob=prob, fill='noise', **BOX
           )
       )(jax.random.key(2), image)
@@ -189,7 +193,7 @@ def test_erase_fills_boxes_with_noise():
 
 def test_off():
   image = jax.numpy.ones((2, H, W, 3))
-  out = batch.random_erase(
+  out = random_erasing.random_erase(
       jax.random.key(0), image, prob=0.0, fill='noise', **BOX
   )
   assert out is image
@@ -199,7 +203,7 @@ def test_erase_with_zeros_has_the_boxes_of_noise():
   image = jnp.full((60, H, W, 3), 7.0)
   noise, zeros = (
       np.asarray(
-          batch.random_erase(
+          random_erasing.random_erase(
               jax.random.key(2), image, prob=0.5, fill=fill, **BOX
           )
       )
@@ -210,7 +214,7 @@ def test_erase_with_zeros_has_the_boxes_of_noise():
 
 
 def test_areas_and_aspects_are_settings():
-  boxes = batch.random_box(
+  boxes = random_erasing.random_box(
       jax.random.key(1),
       500,
       height=2000,

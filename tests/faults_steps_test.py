@@ -35,7 +35,7 @@ def test_pixels_that_are_not_finite_end_the_run_before_a_checkpoint(
   last = fault_runs.last_line(said)
   assert status == 1 and fault_runs.steps(folder) == saved
   assert f'not finite at step {step} (seen when reading steps {seen})' in last
-  assert 'last good checkpoint: that of step 6, in ' in last
+  assert 'resumes from the checkpoint of step 6 in ' in last
   assert '--config.nan_policy=skip' in last
   assert [e['step'] for e in tiny_runs.figures(folder)][-1] < step
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import random_variables
 
-from gswinrmt_jax.models import layers, stem
+from gswinrmt_jax.models import backbone, layers, stem
 
 KEY = jax.random.key(0)
 
@@ -194,7 +194,7 @@ def test_embedding_matches_loops(size, use_norm):
 @pytest.mark.parametrize('size', [(4, 6), (5, 7), (1, 1)])
 def test_merging_matches_loops(size):
   x = random_variables.image((2, *size, 3))
-  module = layers.Downsample(5, 'merge', jnp.float32)
+  module = backbone.Downsample(5, 'merge', jnp.float32)
   params = _params(module, x.shape)
   rows, columns = (-(-extent // 2) for extent in size)
   joined = np.zeros((2, rows, columns, 12))
@@ -223,7 +223,7 @@ def test_how_they_start():
   assert conv['kernel'].shape == (4, 4, 3, 64)
   for leaf in conv.values():
     assert 0.9 / np.sqrt(48) < np.abs(leaf).max() <= 1 / np.sqrt(48)
-  merging = layers.Downsample(100, 'merge', jnp.float32)
+  merging = backbone.Downsample(100, 'merge', jnp.float32)
   init = jax.jit(merging.init, static_argnames='train')
   params = init(key, jnp.zeros((1, 2, 2, 50)), train=False)['params']
   assert params['norm']['scale'].shape == (200,)

@@ -658,3 +658,9 @@ def test_one_decay_for_each_head_is_asked_for(form):
       ValueError, match=r'must be of shape \(3,\), not \(2, 3\)'
   ):
     ops.FULL_FORMS[form](*_maps(0), np.zeros((2, N)))
+
+
+@pytest.mark.parametrize('name', ['window', 'shift', 'scaled', 'absolute'])
+def test_a_form_cannot_fix_what_models_set(name):
+  with pytest.raises(ValueError, match=f"'{name}'.* fields of each model"):
+    axial.attention_form('fixed', **{name: 1})

@@ -435,7 +435,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
     tiny_parts.train(tmp_path / 'run')
   message = str(caught.value)
   assert 'not finite at step 7 (seen when reading steps 7 to 10)' in message
-  assert 'last good checkpoint: that of step 6' in message
+  assert 'resumes from the checkpoint of step 6' in message
+  with pytest.raises(UserError, match=r'there is no checkpoint in .*new yet'):
+    tiny_parts.train(tmp_path / 'new')
 
 
 def test_the_picture_of_the_first_batch_is_what_the_first_step_sees(tmp_path):

@@ -47,19 +47,19 @@ GROUPS = DECILES + 1  # The last group: windows cut smaller.
 _PASSES = {axial.WIDTH: 'width', axial.HEIGHT: 'height', None: 'pairs'}
 _CLOSED = 0.1  # A gate below it counts as closed.
 _SAMPLED = 64  # Tokens per block whose gates enter the effective rank.
-_FORMS = ('softmax', 'sigmoid')
+FORMS = ('softmax', 'sigmoid')  # Attention forms without negative weights.
 
 
 def check(arch: Architecture) -> None:
   """Refuses a model whose attention weights may be negative.
 
   Raises:
-    UserError: If they may.
+    UserError: If its attention form is not one of `FORMS`.
   """
-  if arch.score_fn not in _FORMS:
+  if arch.score_fn not in FORMS:
     raise UserError(
-        f"score_fn='{arch.score_fn}' has weights of both signs, which have no "
-        f'entropy; analyze takes {" and ".join(_FORMS)}'
+        f"score_fn='{arch.score_fn}': analyze takes {' and '.join(FORMS)}, "
+        'whose weights are never negative and so have an entropy'
     )
 
 

@@ -3,11 +3,11 @@
 architecture   all components, one field each
 named          the models of the papers
 factory        `create_model`, `init`
-backbone       stem, stages, head
-stem           stem, patch embedding, downsampling
+backbone       stem, stages, downsampling, head
+stem           stem, patch embedding
 block          CPE, residual branches, LayerScale, FFN
 attention      SwiGLU, rotation, attention form, LCE, gate
-layers         linear layers, convolutions, LCE, norms
+layers         linear layers, convolutions, norms
 dense          segmentation: necks, heads, `create_segmenter`
 cost           parameters and multiply-accumulates
 """

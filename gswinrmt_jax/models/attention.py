@@ -28,12 +28,13 @@ class Attention(nn.Module):
 
       q, k, v1[, v2][, g] = x W_q, ...
       V = v1 or v1 * SiLU(v2)              eq. 8
-      O = norm?(A_h A_w V) + LCE(V)        A: eq. 3 or 7
+      O = A_h A_w V + LCE(V)               A: eq. 3 or 7
       LCE(V) = PWConv1x1(DWConv5x5(V))     eq. 6; or DWConv5x5(V)
       y = O W_o or (O * gate_fn(g)) W_o    eq. 5
 
   `score_fn` defines the weights `A`. In a full stage, a single `A` over all
-  pairs of tokens replaces `A_h A_w`.
+  pairs of tokens replaces `A_h A_w`. With `head_norm`, each head of `A_h A_w V`
+  is normalised.
 
   Attributes:
     arch: The components.
@@ -69,11 +70,12 @@ class Attention(nn.Module):
       heads = out.reshape(*out.shape[:-1], arch.num_heads[self.stage], -1)
       out = ops.normalize_heads(heads).reshape(out.shape)
     if arch.lce != 'none':  # LCE, eq. 6.
-      # Of the whole map: within windows, the convolution would read neighbours
-      # that the cyclic shift wrapped around.
+      # LCE runs on the whole map. In windows, it would read neighbours that the
+      # cyclic shift wrapped around.
       local = DepthwiseConv(5, self.dtype, name='local')(value, extents)
       if arch.lce == 'pointwise':
-        # Initialised as the 1x1 convolution that it is.
+        # A 1x1 convolution: it has PyTorch's default start of convolutions,
+        # whatever `linear_start` is.
         local = linear(start='uniform', name='local_point')(local)
       out += local
     if arch.gate:  # G1, eq. 5.
@@ -103,8 +105,8 @@ class Attention(nn.Module):
         for m in (query, key, value)
     )
     query, key = (self._rotate(m, extents) for m in (query, key))
-    form = self._over_all_pairs if self._is_full() else self._along_axes
-    out = form(query, key, value, log_decay, extents)
+    attend = self._over_all_pairs if self._is_full() else self._along_axes
+    out = attend(query, key, value, log_decay, extents)
     return out.reshape(*out.shape[:-2], channels)
 
   def _rotate(self, x, extents):
@@ -113,8 +115,9 @@ class Attention(nn.Module):
       return x
     if self.arch.rotary == 'split_half':
       return ops.rotate_halves(x)
-    # Positions are those on the map. Scores depend only on differences of
-    # positions, which are the same within the window.
+    # Eq. 4 counts positions within a window, row by row: `row M + column`.
+    # Positions on the map differ from them by a constant in each window, and
+    # scores depend only on differences of positions.
     stride, _ = windows.effective_window(x.shape[2], self._window(), 0)
     widths = None if extents is None else extents[:, 1]
     return ops.rotate_interleaved(x, widths, stride=stride)
@@ -144,17 +147,19 @@ class Attention(nn.Module):
   def _over_all_pairs(self, query, key, value, log_decay, extents):
     """Attends over all pairs of tokens (RMT, eq. 5)."""
     if log_decay is not None:
-      (log_decay,) = log_decay  # There is one pass.
+      log_decay = log_decay[0]  # of the only pass
     return ops.FULL_FORMS[self.arch.score_fn](
         query, key, value, log_decay, extents, scaled=self.arch.scaled
     )
 
   def _is_full(self) -> bool:
-    return self.stage + 1 in self.arch.full_stages
+    return self.stage + 1 in self.arch.full_stages  # counted from 1
 
   def _window(self) -> int | None:
     """Returns the nominal window; None where attention spans the map."""
-    return None if self._is_full() else self.arch.window_size or None
+    if self._is_full() or self.arch.window_size == 0:
+      return None
+    return self.arch.window_size
 
   def _log_decay(self) -> Float[Array, 'passes n'] | None:
     """Returns `log gamma`: `log_sigmoid(theta)`, or RMT's fixed values."""
@@ -163,12 +168,13 @@ class Attention(nn.Module):
       return None
     heads = arch.num_heads[self.stage]
     spread = arch.decay_ranges[self.stage]
-    shape = (1 if self._is_full() else 2, heads)  # Passes: width and height.
+    passes = 1 if self._is_full() else 2  # two: width and height
+    shape = (passes, heads)
     if arch.decay == 'fixed':
       log_rates = np.log(positions.decay_rates(heads, spread))
       return jnp.asarray(
           np.broadcast_to(log_rates, shape), ops.wide_dtype(self.dtype)
       )
-    logits = np.broadcast_to(positions.decay_logits(heads, spread), shape)
-    theta = self.param('decay_logit', nn.initializers.constant(logits), shape)
+    theta_0 = np.broadcast_to(positions.decay_logits(heads, spread), shape)
+    theta = self.param('decay_logit', nn.initializers.constant(theta_0), shape)
     return jax.nn.log_sigmoid(theta)

@@ -1,4 +1,4 @@
-"""The hierarchical model: stem, stages, head."""
+"""The hierarchical model: stem, stages, downsampling, head."""
 
 import functools
 
@@ -63,6 +63,53 @@ class Stage(nn.Module):
     return x
 
 
+class Downsample(nn.Module):
+  """Halves height and width between stages, rounded up.
+
+  'conv' is a 3x3 convolution of stride 2 and BN (RMT; Gated-SwinRMT, section
+  3.5). 'merge' is Swin's patch merging, LN and a linear map of each 2x2
+  neighbourhood; an odd size is zero-padded on the right or at the bottom:
+
+      y[i, j] = LN([x[2i, 2j], x[2i+1, 2j], x[2i, 2j+1], x[2i+1, 2j+1]]) W
+
+  Attributes:
+    features: Channels of the next stage.
+    kind: 'conv' or 'merge'.
+    dtype: Computation dtype.
+    start: Initialisation of the linear layer of 'merge', see `Dense`.
+  """
+
+  features: int
+  kind: str
+  dtype: Dtype
+  start: str = 'normal'
+
+  @nn.compact
+  def __call__(
+      self,
+      x: Float[Array, 'b h w c'],
+      extents: padding.Extents = None,
+      *,
+      train: bool,
+  ) -> Float[Array, 'b H W f']:
+    """Returns the input of the next stage; `train` is for BN."""
+    if self.kind == 'conv':
+      x = layers.Conv3x3(self.features, 2, self.dtype, name='conv')(x, extents)
+      extents = padding.strided(extents, 2)
+      return layers.BatchNorm(name='norm')(x, extents, train=train)
+    # Swin's weights order the channels of the neighbours down, then right.
+    x = layers.cut_patches(padding.fill(x, extents), 2).swapaxes(3, 4)
+    x = layers.LayerNorm(name='norm')(x.reshape(*x.shape[:3], -1))
+    linear = layers.Dense(
+        self.features,
+        self.dtype,
+        use_bias=False,
+        start=self.start,
+        name='linear',
+    )
+    return linear(x)
+
+
 class Backbone(nn.Module):
   """RMT or Gated-SwinRMT, a classifier or backbone; built by `create_model`.
 
@@ -93,9 +140,7 @@ class Backbone(nn.Module):
       blocks = Stage(arch, stage, self.dtype, self.remat)
       setattr(self, f'stage{stage + 1}', blocks)
     for index, width in enumerate(arch.widths[1:], start=1):
-      down = layers.Downsample(
-          width, arch.downsample, self.dtype, arch.linear_start
-      )
+      down = Downsample(width, arch.downsample, self.dtype, arch.linear_start)
       setattr(self, f'down{index}', down)
     if arch.feature_norm:
       for stage in range(arch.stages):

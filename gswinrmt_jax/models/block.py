@@ -16,9 +16,9 @@ from gswinrmt_jax.ops import padding
 class FeedForward(nn.Module):
   """RMT's FFN, whose depthwise convolution is a residual branch.
 
-      y = W2 (h + LN?(DWConv3x3(h))),    h = GELU(W1 x)
+      y = W2 (h + LN(DWConv3x3(h))),    h = GELU(W1 x)
 
-  or `y = W2 h` without the convolution.
+  without LN unless `use_norm`, and `y = W2 h` without the convolution.
 
   Attributes:
     features: Hidden channels.
@@ -42,8 +42,11 @@ class FeedForward(nn.Module):
     linear = functools.partial(Dense, dtype=self.dtype, start=self.start)
     hidden = ops.gelu(linear(self.features, name='up')(x))
     if self.use_conv:
+      # Weights files call this convolution 'position', as they call CPE.
       local = DepthwiseConv(3, self.dtype, name='position')(hidden, extents)
-      hidden += LayerNorm(name='norm')(local) if self.use_norm else local
+      if self.use_norm:
+        local = LayerNorm(name='norm')(local)
+      hidden += local
     return linear(x.shape[-1], name='down')(hidden)
 
 
@@ -51,8 +54,10 @@ class Block(nn.Module):
   """CPE, attention and FFN, each a residual branch.
 
       x = x + DWConv3x3(x)
-      x = x + DropPath(gamma_1 * Attention(LN(x)))
-      x = x + DropPath(gamma_2 * FFN(LN(x)))
+      x = x + DropPath(scale_1 * Attention(LN(x)))
+      x = x + DropPath(scale_2 * FFN(LN(x)))
+
+  LayerScale, `scale_1` and `scale_2`, is one factor per channel.
 
   Attributes:
     arch: The components.
@@ -60,7 +65,7 @@ class Block(nn.Module):
     shifted: Whether this block shifts its windows.
     dtype: Computation dtype.
     drop_rate: Stochastic depth: probability that a sample's branch is dropped.
-      Unless it is 0, the RNG stream 'dropout' is needed. Other branches are
+      Unless it is 0, the RNG stream 'dropout' is needed. Kept branches are
       scaled by `1 / (1 - rate)`, which preserves the mean.
   """
 
@@ -93,14 +98,14 @@ class Block(nn.Module):
     return x + self._branch('ffn', feed_forward, x, extents)
 
   def _branch(self, name, layer, x, extents):
-    """Returns `DropPath(gamma * layer(LN(x)))`; no gamma if it starts at 0."""
+    """Returns `DropPath(scale * layer(LN(x)))`; `layer_scale` 0: no scale."""
     x = layer(LayerNorm(name=f'{name}_norm')(x), extents)
     initial = self.arch.layer_scale[self.stage]
     if initial:
       init = nn.initializers.constant(initial)
       scale = self.param(f'{name}_scale', init, x.shape[-1:])
       x = ops.scale_channels(x, scale)
-    # Stochastic depth: drops whole samples. `Stage` sets the rate to 0 in
-    # evaluation.
+    # Stochastic depth: drops whole samples. In evaluation, `Stage` sets the
+    # rate to 0, with which `x` is returned unchanged and no key is needed.
     drop_path = nn.Dropout(self.drop_rate, broadcast_dims=(1, 2, 3))
     return drop_path(x, deterministic=False)

@@ -1,4 +1,4 @@
-"""Linear layers, convolutions, downsampling between stages, norms.
+"""Linear layers, convolutions and norms.
 
 Parameters are float32; a layer computes in `dtype`. Flax's layers are not used
 where results would differ: its Dense sums the gradient of a bfloat16 bias in
@@ -188,53 +188,6 @@ class BatchNorm(nn.Module):
   def _update(self, running, value):
     old = running.value
     running.value = self.momentum * old + (1 - self.momentum) * value
-
-
-class Downsample(nn.Module):
-  """Halves height and width between stages, rounded up.
-
-  'conv' is a 3x3 convolution of stride 2 and BN (RMT; Gated-SwinRMT, section
-  3.5). 'merge' is Swin's patch merging, LN and a linear map of each 2x2
-  neighbourhood; an odd size is zero-padded on the right or at the bottom:
-
-      y[i, j] = LN([x[2i, 2j], x[2i+1, 2j], x[2i, 2j+1], x[2i+1, 2j+1]]) W
-
-  Attributes:
-    features: Channels of the next stage.
-    kind: 'conv' or 'merge'.
-    dtype: Computation dtype.
-    start: Initialisation of the linear layer of 'merge', see `Dense`.
-  """
-
-  features: int
-  kind: str
-  dtype: Dtype
-  start: str = 'normal'
-
-  @nn.compact
-  def __call__(
-      self,
-      x: Float[Array, 'b h w c'],
-      extents: padding.Extents = None,
-      *,
-      train: bool,
-  ) -> Float[Array, 'b H W f']:
-    """Returns the input of the next stage; `train` is for BN."""
-    if self.kind == 'conv':
-      x = Conv3x3(self.features, 2, self.dtype, name='conv')(x, extents)
-      extents = padding.strided(extents, 2)
-      return BatchNorm(name='norm')(x, extents, train=train)
-    # Swin's weights order the channels of the neighbours down, then right.
-    x = cut_patches(padding.fill(x, extents), 2).swapaxes(3, 4)
-    x = LayerNorm(name='norm')(x.reshape(*x.shape[:3], -1))
-    linear = Dense(
-        self.features,
-        self.dtype,
-        use_bias=False,
-        start=self.start,
-        name='linear',
-    )
-    return linear(x)
 
 
 def cut_patches(

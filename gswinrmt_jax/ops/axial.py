@@ -3,9 +3,9 @@
 Attention forms share this code. A form defines only how scores become weights
 (`Weigh`). Windows and masks are in `windows`.
 
-Shapes: b batch (times windows if 'cyclic'), h w rows and columns, n heads, d
-channels per head, l lines: rows in the width pass, columns in the height pass.
-In a pair `[i, j]`, i is the query and j the key.
+Shapes: b batch (times windows if 'cyclic', see `windows`), h w rows and
+columns, n heads, d channels per head, l lines: rows in the width pass, columns
+in the height pass. In weights `[i, j]`, i is the query and j the key.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,15 +26,19 @@ WIDTH, HEIGHT = 0, 1  # The passes, and their rows in every `[2, n]` table.
 MASKED = -1e30
 
 # The equation of an attention form, `weigh(scores, decay, mask, size)`. It
-# computes weights from scores `[... n i j]` (scaled, with ALiBi), the decay
-# `distance log(gamma)` or None, the mask of pairs that may attend or None for
-# all, and the effective window size, one per image if they differ.
+# returns the weights `[... n i j]` for
+#   scores: Scores `[... n i j]`, scaled and with ALiBi.
+#   decay: `distance log(gamma)`, to broadcast with scores; None for no decay.
+#   mask: Pairs that may attend, likewise; None for all.
+#   size: Effective window in tokens; an array if images have their own.
 Weigh = Callable[[Array, Array | None, Array | None, int | Array], Array]
 
-# Attention forms by `score_fn`: along rows, then columns; and, for
-# `full_stages`, over all pairs of tokens at once.
+# Attention forms along rows, then columns, by `score_fn`.
 FORMS: dict[str, Callable[..., Array]] = {}
+# Attention forms over all pairs of tokens, for `full_stages`.
 FULL_FORMS: dict[str, Callable[..., Array]] = {}
+# Arguments that models pass to a form, as their fields say.
+_FROM_MODELS = {'window', 'shift', 'scaled', 'absolute'}
 
 _watcher = contextvars.ContextVar('watcher', default=None)
 
@@ -47,8 +51,14 @@ def attention_form(
   Args:
     name: The value of `score_fn` that selects it.
     table: `FORMS` or `FULL_FORMS`.
-    **fixed: Keyword arguments that models always call it with.
+    **fixed: Keyword arguments that models call it with, other than 'window',
+      'shift', 'scaled' and 'absolute', which are fields of models.
+
+  Raises:
+    ValueError: If one of these four is fixed.
   """
+  if taken := _FROM_MODELS.intersection(fixed):
+    raise ValueError(f'{sorted(taken)} are set by the fields of each model.')
 
   def enter(function):
     table[name] = functools.partial(function, **fixed)
@@ -64,7 +74,8 @@ def watching(
   """Calls `see(axis, weights, mask)` for each attention pass that runs inside.
 
   Weights are `[b l n i j]`, with the axis of the pass, or `[b n t T]` over all
-  pairs, with axis None. Without `jax.disable_jit()`, they are tracers.
+  pairs, with axis None. Use it inside `jax.disable_jit()`. Otherwise `see` gets
+  tracers, and only where shapes are traced for the first time.
   """
   token = _watcher.set(see)
   try:
@@ -95,12 +106,13 @@ def axial_attention(
 ) -> Float[Array, 'b h w n d']:
   """Computes decomposed attention: the width pass, then the height pass.
 
-      V'[i, j] = sum_J A_w[i, j, J] V[i, J]
-      O[i, j]  = sum_I A_h[j, i, I] V'[I, j]
+      V'[y, x] = sum_X A_w[y, x, X] V[y, X]
+      O[y, x]  = sum_Y A_h[x, y, Y] V'[Y, x]
 
-  where `weigh` computes the weights `A` (RMT, eq. 6). Other arguments, result
-  and errors are those of `ops.retention`. Its implementations agree to rounding
-  for every size, window and shift.
+  where `weigh` computes the weights `A` (RMT, eq. 6); capitals are the key's
+  row and column. Other arguments, result and errors are those of
+  `ops.retention`. 'banded' and 'cyclic' agree to rounding for every size,
+  window and shift.
   """
   _check(query, key, value, window, shift)
   impl = equation.chosen('attention', impl)
@@ -110,13 +122,12 @@ def axial_attention(
   height, width = value.shape[1:3]
   scale = query.shape[-1] ** -0.5 if scaled else 1.0
 
-  def weights(scores, axis, size, mask):
+  def weights_of(scores, axis, mask, size):
     scores = positions.add_alibi(scores * scale, slopes, absolute)
     distance = np.abs(positions.offsets(scores.shape[-1]))
-    rates = None if log_decay is None else log_decay[axis]
-    return weigh(
-        scores, positions.times_distance(rates, distance, scores), mask, size
-    )
+    log_rates = None if log_decay is None else log_decay[axis]
+    decay = positions.times_distance(log_rates, distance, scores)
+    return weigh(scores, decay, mask, size)
 
   # Sizes, shifts and masks are in the order of the passes: (width, height).
   if extents is not None:  # Each image has its own windows.
@@ -125,7 +136,7 @@ def axial_attention(
         windows.own_windows(height, window, shift, extents[:, 0]),
         strict=True,
     )
-    return _two_passes(query, key, value, weights, sizes, masks)
+    return _two_passes(query, key, value, weights_of, masks, sizes)
   sizes, shifts = zip(
       windows.effective_window(width, window, shift),
       windows.effective_window(height, window, shift),
@@ -133,15 +144,18 @@ def axial_attention(
   )
   if impl != 'cyclic':
     masks = map(windows.band_mask, (width, height), sizes, shifts)
-    return _two_passes(query, key, value, weights, sizes, tuple(masks))
-  extent, cut = (height, width), (sizes[::-1], shifts[::-1])
-  masks = windows.cyclic_masks(extent, *cut, batch=len(value))
-  parts = (windows.partition(x, *cut) for x in (query, key, value))
-  out = _two_passes(*parts, weights, sizes, masks)
-  return windows.merge(out, extent, shifts[::-1])
+    return _two_passes(query, key, value, weights_of, tuple(masks), sizes)
+  # `windows` cuts maps in the order of their axes: (height, width).
+  extent, window_hw, shift_hw = (height, width), sizes[::-1], shifts[::-1]
+  masks = windows.cyclic_masks(extent, window_hw, shift_hw, batch=len(value))
+  parts = (
+      windows.partition(x, window_hw, shift_hw) for x in (query, key, value)
+  )
+  out = _two_passes(*parts, weights_of, masks, sizes)
+  return windows.merge(out, extent, shift_hw)
 
 
-def _two_passes(query, key, value, weights, sizes, masks):
+def _two_passes(query, key, value, weights_of, masks, sizes):
   """Runs both passes over maps or windows."""
   for axis in (WIDTH, HEIGHT):
     # Explicit transposition: with matmuls in the original layout, XLA's CPU
@@ -150,7 +164,7 @@ def _two_passes(query, key, value, weights, sizes, masks):
     mask = masks[axis]
     if mask is not None:
       mask = jnp.expand_dims(mask, range(q.ndim - mask.ndim))
-    a = weights(_scores(q, k), axis, sizes[axis], mask)
+    a = weights_of(_scores(q, k), axis, mask, sizes[axis])
     _notify(axis, a, mask)
     value = _lines(_mix(a, v), axis, back=True)
   return value
@@ -159,6 +173,7 @@ def _two_passes(query, key, value, weights, sizes, masks):
 def _lines(x, axis, *, back=False):
   """Transposes a map to rows (axis 0) or columns, `[b l n i d]`, or back."""
   order = (0, 1, 3, 2, 4) if axis == WIDTH else (0, 2, 3, 1, 4)
+  # `argsort` is the inverse of a permutation.
   return x.transpose(np.argsort(order) if back else order)
 
 

@@ -12,7 +12,7 @@ from gswinrmt_jax.ops.equation import equation
 
 
 def _weigh(scores, decay, mask, size):
-  """Returns `softmax(q k^T + distance log(gamma))` over unmasked pairs."""
+  """Returns `softmax(scores + distance log(gamma))` over unmasked pairs."""
   del size  # Rows are normalised by their own sum.
   if decay is not None:
     scores += decay
@@ -39,7 +39,7 @@ def retention(
 ) -> Float[Array, 'b h w n d']:
   r"""Computes decomposed Manhattan self-attention (Gated-SwinRMT, eq. 3).
 
-      A = softmax(q k^T / sqrt(d) + |i - j| log(gamma) + mask)
+      A = softmax(q k^T / sqrt(d) + slope (i - j) + |i - j| log(gamma) + mask)
 
   along each row of a window, then along each column. Without a window this is
   RMT's decomposed form (RMT, eq. 6). RMT's paper multiplies by the decay after
@@ -52,16 +52,16 @@ def retention(
     value: Values.
     log_decay: `log(gamma)` per pass (width, height) and head; None for no
       decay.
-    slopes: ALiBi slopes per head, shared by both passes, that multiply the
-      signed distance `i - j`; None for no bias.
+    slopes: ALiBi slopes per head, for both passes; None, as in the paper, for
+      no bias.
     extents: Valid rows and columns of each map, see `ops.padding`. The result
-      is that of the map without padding. Always computed as 'banded'.
+      is that of the map without padding.
     window: Nominal window in tokens; None for whole rows and columns.
     shift: Nominal shift of the windows, in tokens.
     scaled: Whether scores are divided by `sqrt(d)`.
-    absolute: Whether ALiBi uses `|i - j|` instead of `i - j`.
-    impl: How windows are computed, 'banded' or 'cyclic', without extents;
-      'auto' leaves it to `ops.implementations`.
+    absolute: Whether slopes multiply `|i - j|` instead of `i - j`.
+    impl: How windows are computed: 'banded' (always with extents), 'cyclic', or
+      'auto', which leaves it to `ops.implementations`.
 
   Returns:
     The output `A_h A_w V`, in `value.dtype`; weights are computed in at least

@@ -54,7 +54,7 @@ def train(
   terminal = terminal or processes.terminal()
   with contextlib.ExitStack() as stack:
     preemption = stack.enter_context(preemption_lib.Preemption())
-    with processes.together():
+    with processes.together():  # If one process fails, all do.
       config = recipes.resolve(config)
       run = stack.enter_context(open_run(config, folder, terminal))
     identity = [config.to_dict(), dataclasses.asdict(run.images)]
@@ -66,7 +66,7 @@ def train(
     else:
       restored = run.checkpoints.restore_latest(run.setup.target)
       start = restored.step if restored else 0
-      stack.enter_context(run_has_begun())
+      stack.enter_context(run_has_begun())  # Errors are `RunError` from here.
       _announce(run, start)
       log = stack.enter_context(contextlib.closing(_open_log(run, start)))
       if start < run.setup.schedule.stop_step:
@@ -85,7 +85,7 @@ def _summary_of_finished(run):
   Returns None if steps remain or if the summary has not been written yet.
   """
   newest = run.checkpoints.newest_meta()
-  step = int(newest[0].name) if newest else 0
+  step = int(newest[0].name) if newest else 0  # the name of the checkpoint
   if step < run.setup.schedule.stop_step:
     return None
   # A summary of this last step is reused, so that the test split is read once.
@@ -98,23 +98,23 @@ def _fit(run, log, restored, preemption):
   setup = run.setup
   start = restored.step if restored else 0
   with contextlib.closing(setup.train_batches(start)) as batches:
-    first = next(batches)
+    step, batch = next(batches)
     with compilation.in_background(
         setup.train_step,
         setup.target,
-        first[1],
+        batch,
         setup.key,
         terminal=run.terminal,
-    ) as compiled_step:
+    ) as wait_for_step:
       if restored:
         state = restored.tree
       else:
         state = _init_state(run)
         run.init_from = None  # frees host memory
-        _write_augmented_batch(run, first[1])
-      train_step = compiled_step()
+        _write_augmented_batch(run, batch)
+      train_step = wait_for_step()
     preemption.check()
-    batches = itertools.chain([first], batches)
+    batches = itertools.chain([(step, batch)], batches)
     return _loop(run, log, preemption, train_step, state, batches)
 
 
@@ -130,7 +130,7 @@ def _loop(run, log, preemption, train_step, state, batches):
     stack.callback(curves.wait)
     stack.enter_context(_with_advice(run))
     stack.enter_context(preemption.deferred())
-    # All transfers between host and devices must be explicit.
+    # An implicit transfer between host and device is an error.
     stack.enter_context(jax.transfer_guard('disallow'))
     batches = _while_workers_live(batches, preemption)
     for step, batch in log.timing(batches):
@@ -162,8 +162,8 @@ def _while_workers_live(batches, preemption):
   try:
     yield from batches
   except UserError:
-    # Several processes have to end after the same step.
-    if not preemption.received or processes.share()[1] > 1:
+    # One of several processes must not end before the others.
+    if not preemption.received or jax.process_count() > 1:
       raise
 
 
@@ -239,7 +239,9 @@ def open_run(
     try:
       yield Run(folder, setup, checkpoints, init_from, images, terminal)
     except (KeyboardInterrupt, SystemError) as error:
-      if type(interruption(error)) is KeyboardInterrupt:  # a second signal
+      # C code that is interrupted raises SystemError. A first signal raises
+      # `Stopped`; KeyboardInterrupt itself is the second one.
+      if type(interruption(error)) is KeyboardInterrupt:
         checkpoints.abandon()
       raise
 
@@ -249,9 +251,9 @@ def _announce(run, start):
   if start:
     run.terminal.say(f'Resuming from the checkpoint of step {start:,}.')
   fields = config.model.to_dict()
-  model = factory.describe(
-      fields.pop('name'), fields, summary_lib.parameter_count(setup.target)
-  )
+  name = fields.pop('name')
+  parameters = summary_lib.parameter_count(setup.target)
+  model = factory.describe(name, fields, parameters)
   what = (
       f'{model}, on {config.data.name}: '
       f'{len(setup.train_data):,} training and {len(setup.val_data):,} '
@@ -267,7 +269,8 @@ def _announce(run, start):
 
 def _open_log(run, start):
   if processes.is_first():
-    # After restoring, which needs the config saved with the checkpoint.
+    # Not before a checkpoint is restored: if that fails, the folder has to keep
+    # the config that belongs to it.
     run_folder.write_config(run.folder, run.setup.config)
     run_folder.record_start(run.folder, run.setup.config, start)
   return MetricsLog(
@@ -301,13 +304,13 @@ def _write_augmented_batch(run, batch):
 
 def _save(run, state, step, scores):
   """Saves a state; without scores, as a mid-epoch checkpoint."""
-  accuracy, which = None, raw_and_ema.RAW
+  score, which = None, raw_and_ema.RAW
   if scores:
-    accuracy, which = raw_and_ema.better(scores)
+    score, which = raw_and_ema.better(scores)
   config = run.setup.config
   run.checkpoints.save(
       state,
-      accuracy=accuracy,
+      accuracy=score,
       meta={
           'config': config.to_dict(),
           'step': step,
@@ -325,12 +328,17 @@ def _with_advice(run):
   except NotFiniteError as error:
     run.checkpoints.wait()
     steps = run.checkpoints.steps()
-    last = f'that of step {steps[-1]:,}' if steps else 'none yet'
+    if steps:
+      last = (
+          f'the same command resumes from the checkpoint of step {steps[-1]:,} '
+          f'in {run.folder}'
+      )
+    else:
+      last = f'there is no checkpoint in {run.folder} yet'
     raise RunError(
-        f'{error}; last good checkpoint: {last}, in {run.folder}; the same '
-        'command resumes from it: add --config.nan_policy=skip to skip single '
-        'steps that are not finite; if there are many, start another --workdir '
-        'with a lower config.optimizer.learning_rate or config.dtype=float32'
+        f'{error}; {last}; add --config.nan_policy=skip to skip single steps '
+        'that are not finite; if there are many, start another --workdir with '
+        'a lower config.optimizer.learning_rate or config.dtype=float32'
     ) from error
 
 
@@ -344,13 +352,13 @@ def _summarize(
   """
   setup, config = run.setup, run.setup.config
   run.checkpoints.wait()
-  saved = raw_and_ema.joined(last.variables, last.ema)
+  weights_of_last = raw_and_ema.joined(last.variables, last.ema)
   target = raw_and_ema.joined(setup.target.variables, setup.target.ema)
   best = run.checkpoints.restore_best(target)
   step, tested = int(last.step), {}
   if step == setup.schedule.total_steps and config.data.test_split:
     data = setup_lib.load_eval(config, config.data.test_split)
-    tested[step] = setup.evaluate(saved, data)
+    tested[step] = setup.evaluate(weights_of_last, data)
     if best.step != step:
       tested[best.step] = setup.evaluate(best.tree, data)
   summary = summary_lib.summarize(
