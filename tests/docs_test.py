@@ -187,11 +187,18 @@ def test_models_tells_where_maps_were_measured_to_point():
   ]
 
 
-@pytest.mark.parametrize('name', ['architecture', 'cifar10_readings'])
-def test_drawings_are_those_of_their_scripts(name):
-  path = ROOT / 'docs' / 'images' / f'{name}.py'
-  script = runpy.run_path(str(path))
-  assert script['draw']() == path.with_suffix('.svg').read_text()
+@pytest.mark.parametrize(
+    ('script', 'picture', 'arguments'),
+    [
+        ('architecture', 'architecture', ()),
+        ('cifar10_curves', 'cifar10_models', ('cifar10_models',)),
+        ('cifar10_curves', 'cifar10_readings', ('cifar10_readings',)),
+    ],
+)
+def test_drawings_are_those_of_their_scripts(script, picture, arguments):
+  images = ROOT / 'docs' / 'images'
+  draw = runpy.run_path(str(images / f'{script}.py'))['draw']
+  assert draw(*arguments) == (images / f'{picture}.svg').read_text()
 
 
 def test_the_version_is_the_same_everywhere():

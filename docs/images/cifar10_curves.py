@@ -1,9 +1,9 @@
-"""Draws docs/images/cifar10_readings.svg: RMT's curves beside the paper's.
+"""Draws CIFAR-10 validation accuracy by epoch, next to the paper's Table 6.
 
-python docs/images/cifar10_readings.py
+python docs/images/cifar10_curves.py
 
-Validation accuracy of `rmt_compact` on CIFAR-10 by epoch, for five readings of
-the paper's protocol, and the paper's Table 6.
+cifar10_models.svg    the three models under the default reading
+cifar10_readings.svg  RMT under five readings of the paper's protocol
 """
 
 import json
@@ -17,13 +17,29 @@ LEFT, TOP, RIGHT, BOTTOM = 56, 16, 550, 392  # of the plot, in pixels
 EPOCHS, LOWEST, HIGHEST = 50, 30, 90
 INK, GRID = '#1f2933', '#d9dee3'
 RESULTS = pathlib.Path(__file__).parents[2] / 'results'
-# File in `results/`: label, colour.
+# For each picture: label and colour of each file in `results/`.
 CURVES = {
-    'cifar10_rmt_rate_1e-3': ('torchvision, rate 1e-3', '#c77d1e'),
-    'cifar10_rmt': ('torchvision, rate 3e-4', '#1b7837'),
-    'cifar10_rmt_rate_1e-4': ('torchvision, rate 1e-4', '#7fbf7b'),
-    'cifar10_rmt_plain_uniform': ('crop and flip, rate 1e-4', '#2563a8'),
-    'cifar10_rmt_deit': ('deit, rate 1e-4', '#8a4fa3'),
+    'cifar10_models': {
+        'cifar10_rmt': ('RMT', '#1b7837'),
+        'cifar10_retention': ('Retention', '#c77d1e'),
+        'cifar10_swat': ('SWAT', '#2563a8'),
+    },
+    'cifar10_readings': {
+        'cifar10_rmt_rate_1e-3': ('torchvision, rate 1e-3', '#c77d1e'),
+        'cifar10_rmt': ('torchvision, rate 3e-4', '#1b7837'),
+        'cifar10_rmt_rate_1e-4': ('torchvision, rate 1e-4', '#7fbf7b'),
+        'cifar10_rmt_plain_uniform': ('crop and flip, rate 1e-4', '#2563a8'),
+        'cifar10_rmt_deit': ('deit, rate 1e-4', '#8a4fa3'),
+    },
+}
+# For each picture: colour of the paper's points of each model.
+PRINTED = {
+    'cifar10_models': {
+        'rmt': '#1b7837',
+        'retention': '#c77d1e',
+        'swat': '#2563a8',
+    },
+    'cifar10_readings': {'rmt': INK},
 }
 
 
@@ -58,27 +74,29 @@ def axes():
   yield text(16, middle, 'validation accuracy (%)', 'middle', turn)
 
 
-def draw():
-  """Returns the picture as the text of an SVG file."""
-  parts = [*axes()]
-  for place, (name, (label, color)) in enumerate(CURVES.items()):
+def cross(point, color):
+  """Returns a point of the paper."""
+  shape = f'M{point}m-5,-5l10,10m0,-10l-10,10'
+  return f'<path d="{shape}" stroke="{color}" stroke-width="2"/>'
+
+
+def draw(picture):
+  """Returns a picture as the text of an SVG file."""
+  parts, y = [*axes()], 40
+  for name, (label, color) in CURVES[picture].items():
     entries = json.loads((RESULTS / f'{name}.json').read_text())['epochs']
     points = ' '.join(
         at(entry['epoch'], 100 * entry['val_accuracy']) for entry in entries
     )
-    y = 40 + 24 * place
     line = f'fill="none" stroke="{color}" stroke-width="2"'
     parts.append(f'<polyline points="{points}" {line}/>')
     parts.append(f'<path d="M{RIGHT + 16},{y}h24" {line}/>')
     parts.append(text(RIGHT + 48, y + 4, label))
-  cross = 'm-5,-5l10,10m0,-10l-10,10'
-  spots = [
-      at(epoch, percent)
-      for epoch, percent in paper.CIFAR10.models['rmt'].curve.items()
-  ]
-  y = 40 + 24 * len(CURVES)
-  for spot in (*spots, f'{RIGHT + 28},{y}'):
-    parts.append(f'<path d="M{spot}{cross}" stroke="{INK}" stroke-width="2"/>')
+    y += 24
+  for model, color in PRINTED[picture].items():
+    for point in paper.CIFAR10.models[model].curve.items():
+      parts.append(cross(at(*point), color))
+  parts.append(cross(f'{RIGHT + 28},{y}', INK))
   parts.append(text(RIGHT + 48, y + 4, 'paper, Table 6'))
   size = f'viewBox="0 0 {WIDTH} {HEIGHT}"'
   font = 'font-family="Helvetica, Arial, sans-serif"'
@@ -88,5 +106,6 @@ def draw():
 
 
 if __name__ == '__main__':
-  path = pathlib.Path(__file__).with_suffix('.svg')
-  path.write_text(draw())
+  for picture in CURVES:
+    path = pathlib.Path(__file__).with_name(f'{picture}.svg')
+    path.write_text(draw(picture))
