@@ -40,10 +40,16 @@ def analyze_runs(
   `evaluate_run`; in an `out`, the names of the run and its data set precede the
   split, as they do for weights without a run.
 
-  `sources` are runs or weights. They, `step`, `which`, `data`, `split` and
-  `data_dir` are as in `evaluate_run`; `images` are measured from the start of
-  the split. Without an `out`, reports go to each run's folder, or the current
-  folder for weights without a run.
+  Args:
+    sources: Runs or weights, as in `evaluate_run`.
+    step: As in `evaluate_run`.
+    which: As in `evaluate_run`.
+    data: As in `evaluate_run`.
+    split: As in `evaluate_run`.
+    data_dir: As in `evaluate_run`.
+    images: Number of images to measure, from the start of the split.
+    out: Folder of the reports; None takes each run's folder, or the current
+      folder for weights without a run.
 
   Raises:
     UserError: If weights or data cannot be used, the attention form cannot be
@@ -112,8 +118,11 @@ def table(reports: Sequence[dict[str, Any]]) -> str:
       )
       rows.append(row)
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  line = '  '.join(f'%-{width}s' for width in widths)
-  return '\n'.join((line % row).rstrip() for row in rows)
+  lines = []
+  for row in rows:
+    cells = [cell.ljust(n) for cell, n in zip(row, widths, strict=True)]
+    lines.append('  '.join(cells).rstrip())
+  return '\n'.join(lines)
 
 
 def draw(report: dict[str, Any]) -> Any:
@@ -153,7 +162,7 @@ def draw(report: dict[str, Any]) -> Any:
     for axes in (entropy, sums, gate):
       axes.set_xlabel('variance under the window, decile (c: cut window)')
       axes.set_xticks(
-          range(attention.GROUPS), [*range(1, attention.GROUPS), 'c']
+          range(attention.GROUPS), [*range(1, attention.DECILES + 1), 'c']
       )
       if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=7, frameon=False)
@@ -217,7 +226,7 @@ def _by_group(axes, values, color, label, width):
 
 def _mean(passes):
   """Returns the mean over passes and heads for each group."""
-  rows = np.concatenate([*passes.values()]).astype(float)
+  rows = np.concatenate([*passes.values()]).astype(float)  # None is NaN.
   return [None if np.isnan(value) else value for value in rows.mean(0)]
 
 

@@ -30,7 +30,8 @@ class Augment:
   """Settings of `augment`; hashable, so that they can be static under `jit`.
 
   Fields shared with `config.augment` are described and validated in
-  `recipes.FIELDS`. `mean` and `std` are as in `normalize`.
+  `recipes.FIELDS`, as is `label_smoothing`. `mean` and `std` are as in
+  `normalize`.
   """
 
   crop_padding: int

@@ -147,10 +147,8 @@ def apply(
     moved = image_ops.resample_nearest(packed, x_in, y_in, (0, 0, 0))
   kinds = ((Op.IDENTITY,), _TABLES, _BLENDS, _MOVES)
   one_hot = jnp.stack([jnp.isin(op, jnp.array([*ops])) for ops in kinds], -1)
-  return image_ops.choose(
-      one_hot.astype(jnp.float32),
-      *(packed, looked_up, image_ops.pack(blended), moved),
-  )
+  results = packed, looked_up, image_ops.pack(blended), moved
+  return image_ops.choose(one_hot.astype(jnp.float32), *results)
 
 
 def _table(image, operation, ops):

@@ -184,7 +184,11 @@ class Checkpointer:
     return self._restore_first(reversed(self.steps()), target)
 
   def restore_best(self, target: Any) -> Restored | None:
-    """Restores the best checkpoint; otherwise like `restore_latest`."""
+    """Restores the best checkpoint; otherwise like `restore_latest`.
+
+    It has the highest validation accuracy, and is the latest of equals.
+    Mid-epoch ones, which have none, come last.
+    """
     with processes.together():
       accuracies, damaged = self._accuracies()
     self._tell(damaged)

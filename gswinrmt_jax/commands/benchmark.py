@@ -27,6 +27,7 @@ import importlib.util
 import pathlib
 import signal
 
+from gswinrmt_jax import files
 from gswinrmt_jax.commands import arguments, summarize
 from gswinrmt_jax.errors import did_you_mean, Stopped, UserError
 
@@ -128,6 +129,8 @@ def run(args: argparse.Namespace) -> int | None:
   for model in args.model:
     summarize.setting(model)
   _check_peers(args.peers)
+  if args.json:
+    files.check_can_write(pathlib.Path(args.json))
 
   from gswinrmt_jax.benchmark import measure, worker
 
@@ -185,7 +188,6 @@ def _spec(args, model, task):
 
 
 def _measure(args, bench):
-  from gswinrmt_jax import files
   from gswinrmt_jax.benchmark import models, pipeline, record, start
 
   machine = record.machine(bench.facts, args.threads)

@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
 
   weights = arguments.load_weights(args)
   segments = weights.task == 'segmentation'
-  for name in ('top', 'maps') if segments else ('out',):
+  not_for_it = ('top', 'maps') if segments else ('out',)
+  for name in not_for_it:
     if getattr(args, name) is not None:
       kind = 'classifiers' if segments else 'segmenters'
       raise UserError(f'--{name} is for {kind}')

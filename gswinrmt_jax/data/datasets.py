@@ -156,7 +156,7 @@ def load_segmentation(
     crop: segmentation.Crop | None = None,
     workers: int = 0,
 ) -> segmentation.Decoded:
-  """Returns a split of a segmentation data set; see `load` for the rest.
+  """Returns a split of a segmentation data set, in its own order.
 
   Args:
     name: As in `info`.
@@ -166,6 +166,9 @@ def load_segmentation(
       resized to fit, keeping their aspect ratio; None keeps their size.
     crop: Random crop for training; None for evaluation on whole images.
     workers: Processes that decode training batches; 0 for threads.
+
+  Raises:
+    UserError: As in `load`, but if the data are for classification.
   """
   source = open_source(name, split, data_dir, 'segmentation')
   return segmentation.Decoded(source, image_size, crop, workers)
@@ -179,17 +182,22 @@ def open_source(
   Raises:
     UserError: As in `load`, or if the data set is for another task.
   """
-  builder = None if name in _SHIPPED else _open(name, data_dir)
-  found = sources.task(builder) if builder else _BUILT_IN[name].task
-  if found != task:
-    raise UserError(
-        f'{name} is a data set for {found}: {task} needs {_NEEDS[task]}'
-    )
-  if not builder:
+  if name in _BUILT_IN:  # Its task is known before it is prepared.
+    _check_task(name, _BUILT_IN[name].task, task)
+  if name in _SHIPPED:
     return sources.ArraySource(*_SHIPPED[name](split))
+  builder = _open(name, data_dir)
+  _check_task(name, sources.task(builder), task)
   if task == 'segmentation':
     return sources.SegmentationSource(builder, split)
   return sources.TfdsSource(builder, split)
+
+
+def _check_task(name, found, wanted):
+  if found != wanted:
+    raise UserError(
+        f'{name} is a data set for {found}: {wanted} needs {_NEEDS[wanted]}'
+    )
 
 
 def ensure(name: str, data_dir: str = '') -> None:

@@ -109,8 +109,8 @@ def _again(folder):
   name = folder.parent.name
   if name not in PREPARED_BY_NAME:
     # Among custom data sets, only those for segmentation have metadata.
-    custom = (folder / 'metadata.json').exists()
-    name = f'{"segmentation" if custom else "folder"} {name}'
+    segmented = (folder / 'metadata.json').exists()
+    name = f'{"segmentation" if segmented else "folder"} {name}'
   return f'remove that directory and run `gswinrmt prepare {name}`'
 
 

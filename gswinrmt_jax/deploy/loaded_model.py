@@ -204,11 +204,15 @@ class LoadedModel(_Loaded):
     """Returns the feature map after each stage: 'stage1', 'stage2' and so on.
 
     Args:
-      images: As in `predict`. An unreadable one raises the same errors.
+      images: As in `predict`.
 
     Returns:
       Feature maps `[b, h / stride, w / stride, c]`, with sizes rounded up; b is
       1 for one image.
+
+    Raises:
+      UserError: If a file or PIL image cannot be read.
+      ValueError: If an array is not uint8 pixels of the model's input size.
     """
     images = images if _is_many(images) else [images]
     pixels = np.stack([self.pixels(image) for image in images])
@@ -310,7 +314,8 @@ class LoadedSegmenter(_Loaded):
     size.
 
     Args:
-      images: One image, or a sequence of them, as in `LoadedModel.predict`.
+      images: One image, or a sequence of them: paths, PIL images or uint8
+        arrays `[h, w, 3]`, of any size.
       skip: As in `LoadedModel.predict`.
 
     Returns:

@@ -13,6 +13,11 @@ from gswinrmt_jax.models.dense import segmenter
 from gswinrmt_jax.weights.load import Weights
 
 FILE = 'README.md'
+# How model hubs name the tasks.
+_TAGS = {
+    'classification': 'image-classification',
+    'segmentation': 'image-segmentation',
+}
 _HEAD = ('---', 'library_name: gswinrmt_jax')
 _FIGURES = (
     ('validation mean IoU', 'val_{}mean_iou', '{:.2%}'),
@@ -98,7 +103,7 @@ def _lines(weights: Weights, file_format: str, about: About) -> Iterator[str]:
 def _front_matter(weights, data, about):
   """Yields the YAML that model hubs read."""
   yield from _HEAD
-  task = f'image-{weights.task}'
+  task = _TAGS[weights.task]
   if weights.card.num_classes:
     yield f'pipeline_tag: {task}'
   if about.license:

@@ -58,9 +58,8 @@ def learning_curves(setting: Setting) -> Any:
   for one in setting.variants:
     if not one.epochs or (many and one.switch):
       continue
-    color = _COLORS.get(one.label)
     means = [one.mean(validation_at(epoch)) for epoch in one.epochs]
-    axes.errorbar(
+    line, *_ = axes.errorbar(
         one.epochs,
         [100 * mean.mean for mean in means],
         yerr=[100 * (mean.std or 0) for mean in means],
@@ -68,12 +67,12 @@ def learning_curves(setting: Setting) -> Any:
         ms=3,
         lw=1.4,
         elinewidth=0.6,
-        color=color,
+        color=_COLORS.get(one.label),
         label=one.label,
     )
     if one.label in printed:
       curve = printed[one.label].curve
-      style = {'ms': 6, 'lw': 0.6, 'color': color}
+      style = {'ms': 6, 'lw': 0.6, 'color': line.get_color()}
       label = f'{one.label}, paper'
       axes.plot(curve.keys(), curve.values(), 'x--', label=label, **style)
   axes.set(xlabel='epoch', ylabel='validation accuracy (%)')

@@ -13,8 +13,6 @@ from gswinrmt_jax.experiments import results
 from gswinrmt_jax.experiments.sets import Job
 from gswinrmt_jax.runs import run_folder
 
-# A damaged folder does not end the other runs, nor the table.
-_UNREADABLE = (UserError, *results.DAMAGED)
 _COMPLETE = 'complete'
 _PATIENCE = 60  # seconds for an interrupted run to end by itself
 
@@ -52,8 +50,8 @@ def _run_one(job, title, program, say):
   """Runs a job unless it is complete; returns whether it succeeded."""
   try:
     before = status(job)
-  except _UNREADABLE as error:
-    say(f'{title}: failed, its folder cannot be read: {error}')
+  except UserError as error:  # does not end the other runs
+    say(f'{title}: failed: {error}')
     return False
   if before.complete:
     say(f'{title}: complete, skipped')
@@ -109,7 +107,11 @@ def status(job: Job) -> Status:
   """
   if not (job.folder / 'config.json').exists():
     return Status('not begun')
-  found = results.read(job.folder)
+  try:
+    found = results.read(job.folder)
+  except results.DAMAGED as error:
+    said = ' '.join(f'{type(error).__name__}: {error}'.split())
+    raise UserError(f'{job.folder} cannot be read: {said}') from error
   differing = run_folder.differences(found.config, job.config)
   if differing:
     return Status(f'of another config: {"; ".join(differing)}')
@@ -128,9 +130,8 @@ def status_table(jobs: Sequence[Job]) -> str:
   for job in jobs:
     try:
       found = status(job)
-    except _UNREADABLE as error:
-      known = isinstance(error, UserError)
-      found = Status(str(error) if known else f'cannot be read: {error!r}')
+    except UserError as error:
+      found = Status(str(error))
     val, test = ('-' if one is None else f'{one:.2%}' for one in found[1:])
     name = f'{job.folder.name:<{width}}'
     lines.append(f'{name}  {val:>10}{test:>9}  {found.state}')

@@ -18,7 +18,7 @@ class FeedForward(nn.Module):
 
       y = W2 (h + LN(DWConv3x3(h))),    h = GELU(W1 x)
 
-  without LN unless `use_norm`, and `y = W2 h` without the convolution.
+  LN is omitted unless `use_norm`. Without the convolution, `y = W2 h`.
 
   Attributes:
     features: Hidden channels.
@@ -98,7 +98,7 @@ class Block(nn.Module):
     return x + self._branch('ffn', feed_forward, x, extents)
 
   def _branch(self, name, layer, x, extents):
-    """Returns `DropPath(scale * layer(LN(x)))`; `layer_scale` 0: no scale."""
+    """Returns `DropPath(scale * layer(LN(x)))`; no scale if it starts at 0."""
     x = layer(LayerNorm(name=f'{name}_norm')(x), extents)
     initial = self.arch.layer_scale[self.stage]
     if initial:

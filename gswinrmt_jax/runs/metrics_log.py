@@ -25,8 +25,12 @@ from gswinrmt_jax.terminal import Terminal
 # Metrics for which an interval logs the last value instead of the mean.
 _LAST = ('learning_rate', 'gamma_min', 'gamma_max')
 _FIGURES = (
-    *('loss', 'smoothed_loss', 'accuracy', 'top5_accuracy'),
-    *('mean_iou', 'pixel_accuracy'),
+    'loss',
+    'smoothed_loss',
+    'accuracy',
+    'top5_accuracy',
+    'mean_iou',
+    'pixel_accuracy',
 )
 # Scores of the raw weights and, if one is kept, of their EMA.
 _VALIDATION = (*_FIGURES, *(raw_and_ema.PREFIX + name for name in _FIGURES))

@@ -22,9 +22,13 @@ _BACKBONE = 'backbone'  # submodule of a segmenter
 def check(target: Mapping[str, Any], source: Weights) -> None:
   """Refuses weights of another model, judging by shapes alone.
 
+  Args:
+    target: Shapes of the model's variables.
+    source: The weights to start from.
+
   Raises:
     UserError: If, apart from the heads, the source has arrays for less than
-      half of the elements of the target, the model's variables.
+      half of the elements of the target.
   """
   new, old = _flat(target), _flat(_placed(source.variables, target))
   fresh = _fresh(new, old)

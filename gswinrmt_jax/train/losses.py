@@ -94,9 +94,9 @@ def pixel_loss(
 
       L = CE(logits, labels) + auxiliary_weight CE(auxiliary, labels)
 
-  Labels and `mean_over` are as in `pixel_cross_entropy`. The accuracy counts
-  labelled pixels. `auxiliary_weight` is 0.4 in the released code, and 0 for a
-  segmenter without an auxiliary head.
+  Labels are integers [b h w], or `IGNORED`; `mean_over` is as in
+  `pixel_cross_entropy`. The accuracy counts labelled pixels. `auxiliary_weight`
+  is 0.4 in the released code, and 0 for a segmenter without an auxiliary head.
   """
   del key
   if auxiliary_weight:

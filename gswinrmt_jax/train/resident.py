@@ -58,7 +58,8 @@ def gather(batch: dict[str, jax.Array], source: Any) -> dict[str, jax.Array]:
   """Adds images and labels to a batch on the devices, if they are resident.
 
   Args:
-    batch: Has 'row' [b] in this case. A row past the last record gets zeros.
+    batch: Has 'row' [b] if the records are resident. A row past the last record
+      gets zeros.
     source: The records, in any storage.
   """
   if not isinstance(source, Resident):

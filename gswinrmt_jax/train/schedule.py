@@ -240,9 +240,9 @@ def warmup_poly(
       lr(t) = (r + (1 - r) t / W) decay(t), r = start / peak          t < W
       lr(t) = decay(t)                                                t >= W
 
-  `W` is `warmup_steps`, and `T` is `total_steps`, which include the warm-up. As
-  in mmcv, the decay already begins at step 0, so a warm-up does not reach the
-  peak.
+  `W` is `warmup_steps`, and `T` is `total_steps`, which include the warm-up. A
+  power of 1 is linear. As in mmcv, the decay already begins at step 0, so a
+  warm-up does not reach the peak.
 
   Raises:
     UserError: If the warm-up leaves no step for the rest.

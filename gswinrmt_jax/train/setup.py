@@ -115,7 +115,7 @@ class Setup:
     """Returns the scores of raw weights and, as `ema_NAME`, of their EMA.
 
     Args:
-      saved: Both, as a checkpoint stores them.
+      saved: Raw weights and EMA, as a checkpoint stores them.
       data: The records to evaluate on.
     """
     batches = batches_lib.eval_batches(

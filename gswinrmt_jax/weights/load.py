@@ -87,7 +87,7 @@ class Weights:
   def implementations(self) -> contextlib.AbstractContextManager[None]:
     """Returns the context in which to trace the model as in its run.
 
-    Without a run, it does nothing, and the caller chooses.
+    Without a run, it does nothing: see `ops.implementations`.
     """
     if self.recipe is None:
       return contextlib.nullcontext()

@@ -14,7 +14,10 @@ from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import state_dict, torch_file
 
-_RELEASED = 'rmt_t rmt_s rmt_b rmt_l rmt_s_tl rmt_b_tl rmt_l_tl'.split()
+_RELEASED = (
+    *('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'),
+    *('rmt_s_tl', 'rmt_b_tl', 'rmt_l_tl'),
+)
 # Entries in which training scripts store the weights, the preferred one first.
 _WRAPPERS = ('model', 'state_dict', 'model_ema', 'state_dict_ema', 'module')
 _BACKBONE = 'backbone.'
@@ -78,7 +81,7 @@ def read(
   Args:
     path: The file; a card next to it (`config.json`) says which model it is.
     key: As in `unwrap`.
-    full_stages: As in `recognise`, which models without a card need.
+    full_stages: As in `recognise`; only used without a card.
 
   Raises:
     UserError: If the file cannot be read or is not an RMT.
@@ -99,7 +102,8 @@ def unwrap(
 ) -> tuple[str, dict[str, np.ndarray], list[str]]:
   """Finds the state dict in the object that a checkpoint file holds.
 
-  `key` is the entry to take; None searches for it.
+  `key` is the entry to take. None takes the first of 'model', 'state_dict' and
+  the other usual entries that is there.
 
   Returns:
     The entry where it was found ('' for the top level); the arrays of the

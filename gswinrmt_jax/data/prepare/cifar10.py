@@ -116,9 +116,8 @@ def _download(dl_manager, url):
     # TFDS downloads with the same library, hence the same proxies and
     # certificates.
     with requests.get(url, stream=True, timeout=ANSWER_SECONDS) as response:
-      problem = f'HTTP {response.status_code}'
-      answered = response.ok
-    if answered:
+      problem = '' if response.ok else f'HTTP {response.status_code}'
+    if not problem:
       return dl_manager.download(url)
   except requests.RequestException as error:
     problem = type(error).__name__  # The text has three nested exceptions.

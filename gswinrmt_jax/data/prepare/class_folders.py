@@ -44,7 +44,7 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
   `root` has train/ and any of val/ and test/ with a folder for each class, or
   the class folders themselves, whose images are `UNDIVIDED`. Labels follow the
   names of the class folders, sorted by code point. A class folder may have
-  images at any depth.
+  images at any depth. Hidden files are skipped.
 
   Args:
     root: The folder.
@@ -92,11 +92,13 @@ def split_folders(
 ) -> dict[str, str]:
   """Returns {split: folder name}, or {UNDIVIDED: ''} without train/.
 
-  With `of_classes`, the folder of a split has subfolders; one without any may
-  be a class that is called train. `ignored` counts what lies beside train/.
+  With `of_classes`, a folder with the name of a split counts only if it has
+  subfolders: otherwise it may be a class that is called train. `ignored` counts
+  what lies beside train/.
 
   Raises:
-    UserError: If two folders name the same split, or only train/ is missing.
+    UserError: If two folders name the same split, or there is val/ or test/ but
+      no train/.
   """
   names = folders(root, Counter())
   named = [name for name in names if name in set().union(*_SPLITS.values())]
@@ -118,9 +120,10 @@ def split_folders(
     folders(root, ignored)
     return found
   if named and (named == names or not of_classes):
+    wanted = ' with a folder of images for each class' if of_classes else ''
     raise UserError(
         f'{root} has {", ".join(f"{name}/" for name in named)} but no train/'
-        + ' with a folder of images for each class' * of_classes
+        f'{wanted}'
     )
   return {UNDIVIDED: ''}
 

@@ -24,7 +24,7 @@ class ImageFile(NamedTuple):
     archive: The tar that holds it, relative to the root; empty for a file.
     offset: Offset of its bytes in the tar.
     size: Number of its bytes in the tar.
-    label_file: Its label image, if any, relative to the root of these.
+    label_file: Its label image, if any, relative to `LabelImages.root`.
   """
 
   file_name: str

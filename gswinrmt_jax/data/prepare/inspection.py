@@ -16,7 +16,9 @@ from gswinrmt_jax.data.prepare import walk
 from gswinrmt_jax.data.prepare.collection import Collection
 
 _FILE = [('digest', 'u8'), ('size', 'i8')]  # size in bytes
-_STORED = [*zip(pictures.Stored._fields, 'i8 i8 U8 U8 ?'.split(), strict=True)]
+_STORED = [  # the fields of `pictures.Stored`
+    *zip(pictures.Stored._fields, ('i8', 'i8', 'U8', 'U8', '?'), strict=True)
+]
 # For a label image, also the number of pixels of each class and of `VOID`.
 _LABEL = [('label_digest', 'u8'), ('label_size', 'i8'), ('pixels', 'u4', 256)]
 FINDING = np.dtype(_FILE + _STORED)  # on a usable image
@@ -32,8 +34,13 @@ def inspect(
 ) -> tuple | str:
   """Returns the findings on an image file, or why it cannot be used.
 
-  They are a row of `FINDING` or, if `coding` tells how the label file encodes
-  classes, of `LABELLED`.
+  Args:
+    content: The image file.
+    label_content: Its label file, if it has one.
+    coding: How the label file encodes classes; None if there is none.
+
+  Returns:
+    A row of `FINDING`, or of `LABELLED` with a label file; a reason as text.
   """
   try:
     image, stored = pictures.open_rgb(content)
