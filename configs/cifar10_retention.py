@@ -16,8 +16,9 @@ A smoke test, which trains a tiny model on packaged digits in under a minute:
 
   python train.py --config=configs/cifar10_retention.py:smoke
 
-Result: 68.82 % validation accuracy after 10 of the 50 epochs (paper: 70.52 %;
-JPEG-75 copy of CIFAR-10, float32, seed 0, two CPU cores, JAX 0.10).
+Result: 84.74 % validation and 83.43 % test accuracy after all 50 epochs (paper:
+86.54 and 86.46 %; JPEG-75 copy of CIFAR-10, float32, seed 0, JAX 0.10, one of
+two CPU cores while the other trained another model, 184 s per epoch).
 """
 
 import ml_collections
