@@ -319,7 +319,7 @@ def test_a_data_set_is_for_one_task(tmp_path):
   image_files.write(tmp_path / 'pets', image_files.names('a/1', 'b/1'))
   folder = ['folder', 'pets', f'--images={tmp_path}/pets', f'--dir={data_dir}']
   _prepare([*folder, '--val=0', '--test=0.2'])
-  for name in ('pets', 'digits'):
+  for name in ('pets', 'digits', 'cifar10'):  # the last is not prepared
     assert datasets.info(name, data_dir).task == 'classification'
     with pytest.raises(UserError, match=f'{name} is a data set for classific'):
       datasets.load_segmentation(name, 'train', data_dir)

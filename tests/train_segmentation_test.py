@@ -16,6 +16,7 @@ import tiny_segments
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.data import label_colors, pictures
+from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.deploy import label_map, loaded_model
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import metrics_log
@@ -263,6 +264,11 @@ def test_a_run_of_another_task_is_refused(monkeypatch, capsys):
   argv = ['train', '--config=camvid:smoke', '--config.data.name=digits']
   assert commands.main([*argv, '--workdir=x']) == 2
   assert 'digits is a data set for classification' in capsys.readouterr().err
+  # Before CIFAR-10 would be downloaded.
+  monkeypatch.setattr(cifar10, 'prepare', lambda folder: pytest.fail())
+  argv = ['train', '--config=camvid:smoke', '--config.data.name=cifar10']
+  assert commands.main([*argv, '--config.data.dir=x', '--workdir=x']) == 2
+  assert 'cifar10 is a data set for classification' in capsys.readouterr().err
   argv = ['train', '--config=digits_rmt', '--config.data.name=digit_masks']
   assert commands.main([*argv, '--workdir=x']) == 2
   assert 'is a data set for segmentation' in capsys.readouterr().err

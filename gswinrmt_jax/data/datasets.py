@@ -183,17 +183,18 @@ def open_source(
     UserError: As in `load`, or if the data set is for another task.
   """
   if name in _BUILT_IN:  # Its task is known before it is prepared.
-    _check_task(name, _BUILT_IN[name].task, task)
+    check_task(name, _BUILT_IN[name].task, task)
   if name in _SHIPPED:
     return sources.ArraySource(*_SHIPPED[name](split))
   builder = _open(name, data_dir)
-  _check_task(name, sources.task(builder), task)
+  check_task(name, sources.task(builder), task)
   if task == 'segmentation':
     return sources.SegmentationSource(builder, split)
   return sources.TfdsSource(builder, split)
 
 
-def _check_task(name, found, wanted):
+def check_task(name: str, found: str, wanted: str) -> None:
+  """Raises UserError if the task of a data set is not the wanted one."""
   if found != wanted:
     raise UserError(
         f'{name} is a data set for {found}: {wanted} needs {_NEEDS[wanted]}'

@@ -182,6 +182,7 @@ def build(
   devices = mesh.Devices(config.mesh.data)
   devices.check_batch_size(config.batch_size, config.accumulate_steps)
   info = datasets.info(config.data.name, config.data.dir)
+  datasets.check_task(info.name, info.task, recipes.task(config))
   datasets.ensure(config.data.name, config.data.dir)
   maps = _open_label_maps(config)
   train_data, val_data = (
