@@ -6,6 +6,7 @@ import pathlib
 import re
 import runpy
 
+import numpy as np
 import pytest
 
 import gswinrmt_jax
@@ -230,3 +231,39 @@ def test_reliability_names_tests_that_exist():
   assert len(named) == len(rows) > 20
   for file, test in named:
     assert f'\ndef {test}(' in (ROOT / file).read_text(), test
+
+
+@pytest.mark.parametrize('name', ['RMT', 'Retention', 'SWAT'])
+def test_the_analysis_of_the_three_models_is_that_of_the_results(name):
+  path = ROOT / 'results' / f'analysis_cifar10_{name.lower()}.json'
+  stages = json.loads(path.read_text())['stages']
+
+  def ends(values):
+    """Formats the flattest and the most informative decile, as the page."""
+    if not values or values[0] is None:
+      return ''
+    first, last = (f'{values[place]:.2f}' for place in (0, 9))
+    return '1' if first == last == '1.00' else f'{first} → {last}'
+
+  def mean(passes):
+    rows = np.array([row for rows in passes.values() for row in rows], float)
+    return [None if np.isnan(value) else value for value in rows.mean(0)]
+
+  found = re.findall(rf'^\| {name}, \d.*$', _page('analysis'), re.M)
+  expected = []
+  for number, stage in enumerate(stages, 1):
+    gate, ranks = stage.get('gate', {}), stage['rank']
+    cells = (
+        f'{name}, {number}',
+        '\N{MULTIPLICATION SIGN}'.join(map(str, stage['tokens'])),
+        ends(mean(stage['entropy'])),
+        ends(mean(stage['row_sum'])),
+        ends(gate.get('mean')),
+        ends(gate.get('closed')),
+        ends(stage.get('passed')),
+        ', '.join(
+            f'{rank:.1f}' for rank in (ranks['plain'], ranks['gated']) if rank
+        ),
+    )
+    expected.append(f'| {" | ".join(cells)} |'.replace('|  ', '| '))
+  assert [row.replace('|  ', '| ') for row in found] == expected

@@ -17,12 +17,14 @@ LEFT, TOP, RIGHT, BOTTOM = 56, 16, 550, 392  # of the plot, in pixels
 EPOCHS, LOWEST, HIGHEST = 50, 30, 90
 INK, GRID = '#1f2933', '#d9dee3'
 RESULTS = pathlib.Path(__file__).parents[2] / 'results'
+# Colours of the models.
+MODELS = {'rmt': '#1b7837', 'retention': '#c77d1e', 'swat': '#2563a8'}
 # For each picture: label and colour of each file in `results/`.
 CURVES = {
     'cifar10_models': {
-        'cifar10_rmt': ('RMT', '#1b7837'),
-        'cifar10_retention': ('Retention', '#c77d1e'),
-        'cifar10_swat': ('SWAT', '#2563a8'),
+        'cifar10_rmt': ('RMT', MODELS['rmt']),
+        'cifar10_retention': ('Retention', MODELS['retention']),
+        'cifar10_swat': ('SWAT', MODELS['swat']),
     },
     'cifar10_readings': {
         'cifar10_rmt_rate_1e-3': ('torchvision, rate 1e-3', '#c77d1e'),
@@ -33,14 +35,7 @@ CURVES = {
     },
 }
 # For each picture: colour of the paper's points of each model.
-PRINTED = {
-    'cifar10_models': {
-        'rmt': '#1b7837',
-        'retention': '#c77d1e',
-        'swat': '#2563a8',
-    },
-    'cifar10_readings': {'rmt': INK},
-}
+PRINTED = {'cifar10_models': MODELS, 'cifar10_readings': {'rmt': INK}}
 
 
 def at(epoch, percent):

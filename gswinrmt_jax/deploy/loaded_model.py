@@ -401,7 +401,12 @@ def from_weights(
     image_size: int | tuple[int, int] | None = None,
     dtype: str = 'float32',
 ) -> LoadedModel | LoadedSegmenter:
-  """Returns a model as `load_model` does, from weights already loaded."""
+  """Returns a model as `load_model` does, from weights already loaded.
+
+  Raises:
+    UserError: If the model does not take images of this size.
+    ValueError: If `image_size` is wrong, as in `load_model`.
+  """
   segments = weights.task == 'segmentation'
   kind = LoadedSegmenter if segments else LoadedModel
   return kind(weights, image_size, dtype)

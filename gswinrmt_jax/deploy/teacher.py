@@ -6,12 +6,11 @@ import pathlib
 
 import jax
 import numpy as np
-import tqdm
 
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.augment import label_map
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, label_maps
+from gswinrmt_jax.data import datasets, label_maps, parallel
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
@@ -105,10 +104,6 @@ def _see(
       for score, index in evaluator.fetched(seen)
       for classes, probabilities in zip(index, score, strict=True)
   )
-  yield from tqdm.tqdm(
-      itertools.islice(maps, len(records)),  # the rest is padding
-      total=len(records),
-      desc='label maps',
-      unit='img',
-      disable=None,  # shown only on a terminal
-  )
+  count = len(records)
+  maps = itertools.islice(maps, count)  # the rest is padding
+  yield from parallel.with_bar(maps, 'label maps', count)

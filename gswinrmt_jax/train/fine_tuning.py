@@ -51,6 +51,10 @@ def transfer(
   number of classes keeps its initial values. A segmenter initialises its
   backbone from a classifier or from a backbone alone.
 
+  Args:
+    initial: Freshly initialised variables of the model.
+    source: Variables of another model of the family.
+
   Returns:
     The variables to start from, and a report as a list of lines.
   """
