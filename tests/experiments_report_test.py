@@ -328,3 +328,35 @@ def test_mistakes_are_one_line(capsys, tmp_path):
       'folders of them\n'
   )
   assert main.main(['report']) == 2
+
+
+def test_segmenters(counted, tmp_path):
+  """Their scores are mean IoU, and the test IoU of each class has a table."""
+  folder = tmp_path / 'runs'
+  for seed, test in enumerate((0.25, 0.375)):
+    made_up_runs.write(
+        folder / f'rmt_s{seed}',
+        'camvid:rmt',
+        [0.125, 0.5],
+        seed=seed,
+        test=test,
+        overrides=SHORT,
+        classes=11,
+    )
+  text = report.write([folder], tmp_path / 'out').read_text()
+  assert '2 epochs of camvid at crops of 224x160, batch 8, float32' in text
+  assert 'Scores are the mean IoU over the classes.' in text
+  assert '### Validation mean IoU (%) by epoch\n\n| | 1 | 2 |' in text
+  pixels = '| 56.25 \N{PLUS-MINUS SIGN} 8.84 |'  # of 0.5 and 0.625
+  (row,) = re.findall(r'\| `rmt` \| 2, 2 \|.*', text)
+  assert 'test pixel accuracy (%)' in text and pixels in row
+  heading = (
+      '### Test IoU (%) by class, best epoch\n\n| | `rmt` |\n| --- | --- |\n'
+  )
+  table = text.partition(heading)[2]
+  assert table.startswith('| class 0 | 31.25 \N{PLUS-MINUS SIGN} 8.84 |\n| cla')
+  assert '\n| class 10 | \N{EN DASH} |\n' in table
+  assert (
+      tmp_path / 'out' / 'curves_camvid_compact_models_with_Semantic_FPN'
+      '_resized.png'
+  ).exists()

@@ -6,7 +6,6 @@ import pathlib
 import made_up_runs
 import pytest
 
-from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import paper, results
 
@@ -33,17 +32,24 @@ def test_reads_a_run_folder(folder, tmp_path):
   assert run.curve == {1: 0.25, 2: 0.5} and run.epoch == 2 and run.finished
   assert run.tested('accuracy') == 0.625
   assert run.seconds_per_epoch == 20.0
-  assert (run.num_classes, run.image_size) == (10, (32, 32))
+  assert run.class_names == tuple(f'class {k}' for k in range(10))
+  assert run.image_size == (32, 32)
   assert run.latency == 1.5 and run.device == 'B'
   assert run.config.model.window_size == 0
 
 
-def test_a_run_of_a_segmenter_is_named(folder):
-  path = folder / 'config.json'
-  config = recipes.resolve(recipes.segmentation('rmt_compact', 'fpn'))
-  path.write_text(json.dumps(config.to_dict()))
-  with pytest.raises(UserError, match='is a segmenter: reports are for class'):
-    results.read(folder)
+def test_a_run_of_a_segmenter_has_its_mean_iou(tmp_path):
+  path = made_up_runs.write(
+      tmp_path / 'a', 'camvid:rmt', [0.25] * 60, test=0.5, classes=11
+  )
+  run = results.read(path)
+  assert run.curve[60] == 0.25 and run.test_score == 0.5
+  assert run.gap == -0.25 and run.tested('pixel_accuracy') == 0.75
+  (setting,), _ = results.group([run])
+  assert setting.title == ('camvid, compact models with Semantic FPN, resized')
+  assert setting.score == 'mean IoU' and not setting.benchmark
+  # Counted with its head, as tests/recipes_configs_test.py lists it.
+  assert setting.variants[0].cost.parameters == 1_165_307
 
 
 def test_a_run_that_is_not_finished_was_not_tested(tmp_path):
@@ -122,7 +128,7 @@ def test_collected_figures_are_those_of_the_run(folder, monkeypatch, tmp_path):
   (run,), _ = results.gather([folder])
   (again,), _ = results.gather([path])
   assert again.source == path and again.config.model == run.config.model
-  for name in ('epochs', 'summary', 'num_classes', 'image_size', 'latency'):
+  for name in ('epochs', 'summary', 'class_names', 'image_size', 'latency'):
     assert getattr(again, name) == getattr(run, name), name
 
 

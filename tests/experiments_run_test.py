@@ -185,8 +185,8 @@ def test_a_summary_of_before_the_run_went_on_does_not_count(write):
         '{"kind": "epoch", "step": 30, "epoch": 3, "val_accuracy": 0.75}\n'
     )
   found = run.status(_job(folder))
-  assert not found.complete and found.test_accuracy is None
-  assert found.val_accuracy == 0.75
+  assert not found.complete and found.test_score is None
+  assert found.val_score == 0.75
 
 
 def test_a_folder_of_another_recipe_is_not_complete(write):

@@ -237,7 +237,7 @@ def test_a_test_on_validation_data_has_no_gap(tmp_path):
   splits = ['--config.data.val_split=val', '--config.data.test_split=val']
   made_up_runs.write(folder, 'cifar10_rmt', CURVE, test=0.5, overrides=splits)
   (run,), _ = results.gather([folder])
-  assert run.test_accuracy == 0.5
+  assert run.test_score == 0.5
   assert run.gap is None
 
 
@@ -269,7 +269,7 @@ def test_the_readings_in_the_documents_are_made_from_results():
   for name, row in zip(names, rows, strict=True):
     run = results.read(ROOT / 'results' / f'{name}.json')
     model, rate = run.config.model, run.config.optimizer.learning_rate
-    figures = [*(run.curve.get(epoch) for epoch in epochs), run.test_accuracy]
+    figures = [*(run.curve.get(epoch) for epoch in epochs), run.test_score]
     cells = [
         tables.NOTHING if figure is None else f'{100 * figure:.2f}'
         for figure in figures

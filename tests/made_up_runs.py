@@ -28,9 +28,10 @@ def write(
   Args:
     folder: The run folder.
     spec: The value of `--config=`.
-    accuracies: Validation accuracy of each epoch.
+    accuracies: Validation accuracy of each epoch; mean IoU of a segmenter.
     seed: Seed of the run.
-    test: Test accuracy of every checkpoint; None if not tested.
+    test: Test score of every checkpoint; None if not tested. A segmenter's
+      last class has no IoU.
     overrides: Arguments `--config.FIELD=VALUE`.
     classes: Number of classes of the data set.
     summed_up: Whether to write the summary.
@@ -39,6 +40,7 @@ def write(
   """
   overrides = [*overrides, f'--config.seed={seed}']
   config = recipes.resolve(recipe_files.load(spec, overrides))
+  score = 'mean_iou' if config.segmenter.head else 'accuracy'
   folder.mkdir(parents=True)
   (folder / 'config.json').write_text(json.dumps(config.to_dict()))
   epochs = [
@@ -46,7 +48,7 @@ def write(
           'kind': 'epoch',
           'step': STEPS * epoch,
           'epoch': epoch,
-          'val_accuracy': accuracy,
+          f'val_{score}': accuracy,
           'val_loss': 2 - accuracy,
           'steps': STEPS,
           'seconds': seconds,
@@ -63,25 +65,38 @@ def write(
       'class_names': [f'class {k}' for k in range(classes)],
       'mean': [0.5] * 3,
       'std': [0.25] * 3,
-      'image_size': [config.data.image_size or 32] * 2,
+      'image_size': list(_image_size(config)),
       'crop': 1.0,
   }
   (folder / 'data.json').write_text(json.dumps(seen))
   if summed_up:
-    summary = _summary(config, epochs, test, seconds)
+    summary = _summary(config, epochs, test, seconds, classes)
     (folder / 'summary.json').write_text(json.dumps(summary))
   return folder
 
 
-def _summary(config, epochs, test, seconds):
+def _image_size(config):
+  if config.segmenter.head:
+    return config.data.crop_size
+  return (config.data.image_size or 32,) * 2
+
+
+def _summary(config, epochs, test, seconds, classes):
+  score = 'val_mean_iou' if config.segmenter.head else 'val_accuracy'
+
   def checkpoint(entry):
     figures = {
         'step': entry['step'],
         'epoch': entry['epoch'],
         'weights': 'raw',
-        'val_accuracy': entry['val_accuracy'],
+        score: entry[score],
     }
-    if test is not None:
+    if test is not None and config.segmenter.head:
+      iou = [test + k / 100 for k in range(classes - 1)]
+      figures |= {'test_mean_iou': test, 'test_loss': 1 - test / 2}
+      figures |= {'test_pixel_accuracy': test + 0.25}
+      figures |= {'test_class_iou': [*iou, None]}
+    elif test is not None:
       figures |= {'test_accuracy': test, 'test_loss': 1 - test / 2}
       figures['test_smoothed_loss'] = 1.25 - test / 2
     return figures
@@ -94,6 +109,6 @@ def _summary(config, epochs, test, seconds):
       'total_steps': STEPS * config.num_epochs,
       'seconds_per_epoch': seconds,
       'last': checkpoint(epochs[-1]),
-      'best': checkpoint(max(epochs, key=lambda one: one['val_accuracy'])),
+      'best': checkpoint(max(epochs, key=lambda one: one[score])),
       'parameters': 1000,
   }

@@ -89,6 +89,8 @@ def test_the_best_epoch_has_the_highest_mean_iou(runs):
   names = {'mean_iou', 'pixel_accuracy', 'loss'}
   assert {f'val_{name}' for name in names} <= epochs[0].keys()
   assert {f'test_{name}' for name in names} <= summary['last'].keys()
+  best = summary['best']
+  assert np.mean(best['test_class_iou']) == pytest.approx(best['test_mean_iou'])
   assert 'train_pixel_accuracy' in epochs[0] and 'val_accuracy' not in epochs[0]
   found = f'mean IoU {epochs[0]["val_mean_iou"]:.2%}, pixel accuracy'
   assert found in said and '\nvalidation mean IoU' in said

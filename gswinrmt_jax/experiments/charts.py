@@ -41,7 +41,7 @@ def draw(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
 
 
 def learning_curves(setting: Setting) -> Any:
-  """Returns the figure of validation accuracy by epoch.
+  """Returns the figure of the validation score by epoch.
 
   Error bars are standard deviations over seeds; the paper's points have the
   same colour. With more than `MANY` variants, only whole models are shown.
@@ -75,7 +75,7 @@ def learning_curves(setting: Setting) -> Any:
       style = {'ms': 6, 'lw': 0.6, 'color': line.get_color()}
       label = f'{one.label}, paper'
       axes.plot(curve.keys(), curve.values(), 'x--', label=label, **style)
-  axes.set(xlabel='epoch', ylabel='validation accuracy (%)')
+  axes.set(xlabel='epoch', ylabel=f'validation {setting.score} (%)')
   axes.xaxis.get_major_locator().set_params(integer=True)
   return _with_legend(figure, axes)
 
@@ -100,11 +100,11 @@ def accuracy_by(
   Returns None with fewer than two variants whose cost is known.
   """
   known = [one for one in setting.variants if cost(one) and one.epochs]
-  accuracy, name = (lambda run: run.test_accuracy), 'test accuracy (%)'
+  accuracy, name = (lambda run: run.test_score), f'test {setting.score} (%)'
   if not all(one.mean(accuracy) for one in known):
     epoch = min(run.epoch for one in known for run in one.runs if run.epoch)
     accuracy = validation_at(epoch)
-    name = f'validation accuracy (%), epoch {epoch}'
+    name = f'validation {setting.score} (%), epoch {epoch}'
   points = [
       Point(one, cost(one), one.mean(accuracy))
       for one in known

@@ -63,8 +63,11 @@ def _section(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
         tables.paper_changes(setting),
     ]
   else:
-    parts += ['### Validation accuracy (%) by epoch', tables.curves(setting)]
+    parts += [f'### Validation {setting.score} (%) by epoch']
+    parts += [tables.curves(setting)]
   parts += ['### All variants', tables.variants(setting)]
+  if setting.segments and (by_class := tables.classes(setting)):
+    parts += ['### Test IoU (%) by class, best epoch', by_class]
   parts += ['### Cost', tables.costs(setting)]
   note = tables.latency_note(setting)
   parts += [note] if note else []
@@ -80,12 +83,15 @@ def _protocol(setting):
   """Describes data and protocol, and their differences from the paper's."""
   config, recipe = setting.config, setting.recipe
   size = setting.variants[0].runs[0].image_size
-  pixels = f' at {size[1]}x{size[0]}' if size else ''
+  crops = 'crops of ' if setting.segments else ''
+  pixels = f' at {crops}{size[1]}x{size[0]}' if size else ''
   parts = [
       f'{config.num_epochs} epochs of {config.data.name}{pixels}, batch '
       f'{config.batch_size}, {config.dtype}, peak learning rate '
       f'{config.optimizer.learning_rate:g}.'
   ]
+  if setting.segments:
+    parts.append('Scores are the mean IoU over the classes.')
   sizes = switches.sizes(config.model).items()
   if sizes:
     listed = ', '.join(f'{field} {value}' for field, value in sizes)

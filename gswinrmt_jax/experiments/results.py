@@ -16,7 +16,8 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import paper, switches
 from gswinrmt_jax.experiments.statistics import Mean
-from gswinrmt_jax.models import cost, factory
+from gswinrmt_jax.models import cost
+from gswinrmt_jax.models.dense import segmenter
 from gswinrmt_jax.runs import metrics_log, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
 
@@ -36,7 +37,7 @@ class Run:
     config: Resolved config, every field with its value.
     epochs: Entries of `metrics.jsonl` of kind 'epoch'.
     summary: Contents of `summary.json`; None unless it is of the last epoch.
-    num_classes: Number of classes; None if unknown.
+    class_names: Names of the classes; empty if unknown.
     image_size: Height and width; None if unknown.
     latency_of: Contents of `latency.json`: milliseconds, device, threads; empty
       if not measured.
@@ -47,7 +48,7 @@ class Run:
   config: ml_collections.ConfigDict
   epochs: Sequence[Mapping[str, Any]]
   summary: Mapping[str, Any] | None = None
-  num_classes: int | None = None
+  class_names: Sequence[str] = ()
   image_size: tuple[int, int] | None = None
   latency_of: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   device: str = ''
@@ -64,9 +65,15 @@ class Run:
     return bool(summary) and summary['steps'] >= summary['total_steps']
 
   @property
+  def score(self) -> str:
+    """The score that is reported: 'accuracy', or 'mean_iou' of a segmenter."""
+    return 'mean_iou' if self.config.segmenter.head else 'accuracy'
+
+  @property
   def curve(self) -> dict[int, float]:
-    """Validation accuracy by epoch."""
-    return {entry['epoch']: entry['val_accuracy'] for entry in self.epochs}
+    """Validation score by epoch."""
+    name = f'val_{self.score}'
+    return {entry['epoch']: entry[name] for entry in self.epochs}
 
   @property
   def latency(self) -> float | None:
@@ -75,18 +82,18 @@ class Run:
 
   @property
   def final_validation(self) -> float | None:
-    """Validation accuracy at the end of the whole schedule."""
+    """Validation score at the end of the whole schedule."""
     return self.curve[self.epoch] if self.finished else None
 
   @property
-  def test_accuracy(self) -> float | None:
-    """Test accuracy of the last checkpoint."""
-    return self.tested('accuracy')
+  def test_score(self) -> float | None:
+    """Test score of the last checkpoint."""
+    return self.tested(self.score)
 
   @property
   def gap(self) -> float | None:
-    """Validation minus test accuracy of the last checkpoint, if tested."""
-    tested, data = self.test_accuracy, self.config.data
+    """Validation minus test score of the last checkpoint, if tested."""
+    tested, data = self.test_score, self.config.data
     if tested is None or data.test_split == data.val_split:
       return None
     return self.final_validation - tested
@@ -112,7 +119,7 @@ Figure = Callable[[Run], float | None]
 
 
 def validation_at(epoch: int) -> Figure:
-  """Returns the function from a run to its validation accuracy at an epoch."""
+  """Returns the function from a run to its validation score at an epoch."""
   return lambda run: run.curve.get(epoch)
 
 
@@ -171,7 +178,7 @@ def read(source: pathlib.Path) -> Run | None:
   Returns None for a JSON file with other contents.
 
   Raises:
-    UserError: If a file is damaged, or the run trained a segmenter.
+    UserError: If a file is damaged.
   """
   if source.is_file():
     parts = files.read_json(source)
@@ -186,8 +193,6 @@ def read(source: pathlib.Path) -> Run | None:
     entries = metrics_log.read_metrics(source)
     parts['epochs'] = [one for one in entries if one['kind'] == 'epoch']
   config = recipes.from_json(parts['config'], str(source))
-  if config.segmenter.head:
-    raise UserError(f'{source} is a segmenter: reports are for classifiers')
   epochs = parts['epochs']
   data, summary = parts.get('data'), parts.get('summary')
   if data is None and config.data.name in datasets.NAMES:
@@ -200,7 +205,7 @@ def read(source: pathlib.Path) -> Run | None:
       config,
       epochs,
       summary=summary if current else None,
-      num_classes=len(data['class_names']) if data else None,
+      class_names=tuple(data['class_names']) if data else (),
       image_size=tuple(data['image_size']) if data else None,
       latency_of=parts.get('latency') or {},
       device=(parts.get('environment') or [{'device': ''}])[-1]['device'],
@@ -251,9 +256,9 @@ class Variant:
     known = [run for run in self.runs if run.image_size]
     if not known:
       return None
-    run, fields = known[0], known[0].config.model.to_dict()
-    model = factory.create_model(
-        fields.pop('name'), num_classes=run.num_classes, **fields
+    run = known[0]
+    model = recipes.make_model(
+        run.config, len(run.class_names), (*run.image_size, 3)
     )
     return cost.count(model, run.image_size)
 
@@ -295,8 +300,20 @@ class Setting:
   @property
   def recipe(self) -> paper.Benchmark | None:
     """The paper's benchmark whose models have this size."""
+    if self.segments:
+      return None
     size = self.config.model.name.rpartition('_')[2]
     return {'compact': paper.CIFAR10, 'large': paper.MINI_IMAGENET}.get(size)
+
+  @property
+  def segments(self) -> bool:
+    """Whether the models are segmenters."""
+    return bool(self.config.segmenter.head)
+
+  @property
+  def score(self) -> str:
+    """The score of its runs, in words."""
+    return 'mean IoU' if self.segments else 'accuracy'
 
   @property
   def differences(self) -> list[str]:
@@ -351,7 +368,7 @@ def _setting_key(run):
     (fields.get(section, {}) if section else fields).pop(field, None)
   fields |= {name: model[name] for name in switches.TRAINING}
   size = model['name'].rpartition('_')[2]
-  shape = [list(run.image_size or ()), run.num_classes]
+  shape = [list(run.image_size or ()), len(run.class_names)]
   return json.dumps(
       [fields['data']['name'], size, switches.sizes(model), shape, fields],
       sort_keys=True,
@@ -367,6 +384,8 @@ def _make_setting(variants):
   config = made[0].runs[0].config
   size = config.model.name.rpartition('_')[2]
   title = f'{config.data.name}, {size} models'
+  if config.segmenter.head:
+    title += f' with {segmenter.TITLES[config.segmenter.head]}'
   if switches.sizes(config.model):
     title += ', resized'
   return Setting(title, config, made)

@@ -85,13 +85,13 @@ class Status(NamedTuple):
 
   Attributes:
     state: Progress in words.
-    val_accuracy: Validation accuracy after the last epoch, or None.
-    test_accuracy: Test accuracy of the last checkpoint, None if not tested.
+    val_score: Validation score after the last epoch, or None.
+    test_score: Test score of the last checkpoint, None if not tested.
   """
 
   state: str
-  val_accuracy: float | None = None
-  test_accuracy: float | None = None
+  val_score: float | None = None
+  test_score: float | None = None
 
   @property
   def complete(self) -> bool:
@@ -120,7 +120,7 @@ def status(job: Job) -> Status:
   epochs = job.config.stop_after_epochs or job.config.num_epochs
   complete = found.summary and found.epoch >= epochs
   state = _COMPLETE if complete else f'epoch {found.epoch} of {epochs}'
-  return Status(state, found.curve[found.epoch], found.test_accuracy)
+  return Status(state, found.curve[found.epoch], found.test_score)
 
 
 def status_table(jobs: Sequence[Job]) -> str:

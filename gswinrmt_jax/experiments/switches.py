@@ -133,6 +133,8 @@ SWITCHES: Mapping[str, Mapping[str, Switch]] = {
 _SIZES = frozenset('widths depths num_heads mlp_ratios drop_path_rate'.split())
 # Fields that change how it is trained.
 TRAINING = frozenset({'linear_start'})
+# Fields that depend on the task: a segmenter normalises its feature maps.
+_TASK = frozenset({'feature_norm'})
 
 
 def fields(base: str, switch: str) -> dict[str, Any]:
@@ -177,7 +179,7 @@ def label(model: Mapping[str, Any]) -> str:
   """
   name, family = model['name'], model['name'].rpartition('_')[0]
   differing = _differing(model).items()
-  others = _SIZES | TRAINING
+  others = _SIZES | TRAINING | _TASK
   changed = {key: value for key, value in differing if key not in others}
   for base, switches in SWITCHES.items():
     for switch in switches if BASES[base].family == family else ():

@@ -1,6 +1,7 @@
 """The Markdown tables of a report: the paper's next to ours, and others."""
 
 from collections.abc import Callable, Iterable, Sequence
+import functools
 import math
 from typing import NamedTuple
 
@@ -91,7 +92,7 @@ def _ours(variant, printed, rmt):
   if variant is None:
     return [['', 'ours', '0', *[NOTHING] * 6]]
   val = variant.mean(lambda run: run.final_validation)
-  test = variant.mean(lambda run: run.test_accuracy)
+  test = variant.mean(lambda run: run.test_score)
   loss = variant.mean(lambda run: run.tested('smoothed_loss'))
   count, extra = variant.cost and variant.cost.parameters, ''
   if count and rmt and rmt.cost and rmt is not variant:
@@ -131,7 +132,7 @@ def paper_curves(setting: Setting) -> str:
     cells = [NOTHING] * (len(epochs) + 1)
     if variant := setting.find(base):
       figures = [validation_at(epoch) for epoch in epochs]
-      figures.append(lambda run: run.test_accuracy)
+      figures.append(lambda run: run.test_score)
       cells = [percent(variant.mean(figure)) for figure in figures]
     rows.append(['', 'ours', *cells])
   return table(['', '', *map(str, epochs), 'test'], rows)
@@ -143,7 +144,7 @@ def paper_changes(setting: Setting) -> str:
   for (first, second), components in paper.CHANGES.items():
     change = None
     if (one := setting.find(first)) and (other := setting.find(second)):
-      tests = (v.by_seed(lambda run: run.test_accuracy) for v in (one, other))
+      tests = (v.by_seed(lambda run: run.test_score) for v in (one, other))
       change = difference(*tests)
     names = [switches.BASES[base].label for base in (first, second)]
     rows.append(
@@ -178,8 +179,14 @@ def _by_variant(
 def variants(setting: Setting) -> str:
   """Returns all variants: epochs, last and best checkpoint, gap, runs."""
   head = ['epochs', 'validation, last (%)', 'validation, best']
-  head += ['test, last (%)', 'test, best', 'test loss', 'smoothed']
+  head += ['test, last (%)', 'test, best', 'test loss']
+  head += ['test pixel accuracy (%)' if setting.segments else 'smoothed']
   head += ['validation less test (points)', 'runs']
+
+  def last_column(one):
+    if setting.segments:
+      return percent(one.mean(lambda run: run.tested('pixel_accuracy')))
+    return number(one.mean(lambda run: run.tested('smoothed_loss')), '.4f')
 
   def cells(one):
     last = max(one.epochs, default=0)
@@ -188,10 +195,10 @@ def variants(setting: Setting) -> str:
         ', '.join(f'{run.epoch}' for run in one.runs),
         percent(one.mean(validation_at(last))),
         percent(Mean.of(max(run.curve.values()) for run in ended)),
-        percent(one.mean(lambda run: run.test_accuracy)),
-        percent(one.mean(lambda run: run.tested('accuracy', 'best'))),
+        percent(one.mean(lambda run: run.test_score)),
+        percent(one.mean(lambda run: run.tested(run.score, 'best'))),
         number(one.mean(lambda run: run.tested('loss')), '.4f'),
-        number(one.mean(lambda run: run.tested('smoothed_loss')), '.4f'),
+        last_column(one),
         percent(one.mean(lambda run: run.gap)),
         references(one.numbers),
     ]
@@ -199,8 +206,33 @@ def variants(setting: Setting) -> str:
   return _by_variant(setting, head, cells)
 
 
+def classes(setting: Setting) -> str:
+  """Returns the test IoU (%) of each class, a row for each class.
+
+  It is that of the best epoch on validation data, and empty if no run was
+  tested.
+  """
+  tested = [
+      one
+      for one in setting.variants
+      if any(run.tested('class_iou', 'best') for run in one.runs)
+  ]
+  rows = []
+  for place, name in enumerate(tested[0].runs[0].class_names if tested else ()):
+    figure = functools.partial(_class_iou, place)
+    rows.append([name, *(percent(one.mean(figure)) for one in tested)])
+  head = ['', *(f'`{one.label}`' for one in tested)]
+  return table(head, rows) if rows else ''
+
+
+def _class_iou(place, run):
+  """Returns the IoU of a class; None if it is in no label and no prediction."""
+  found = run.tested('class_iou', 'best')
+  return found and found[place]
+
+
 def curves(setting: Setting) -> str:
-  """Returns the validation accuracy (%) of every variant by epoch.
+  """Returns the validation score (%) of every variant by epoch.
 
   Of many epochs, it shows evenly spaced ones, ending with the last.
   """
@@ -249,8 +281,8 @@ class Change(NamedTuple):
   Attributes:
     variant: Variant with one component changed.
     against: Variant that it is compared with; None if not run.
-    figure: Which accuracy is compared, in words.
-    change: Change of the accuracy over seeds; None without a common seed.
+    figure: Which score is compared, in words.
+    change: Change of the score over seeds; None without a common seed.
   """
 
   variant: Variant
@@ -273,7 +305,7 @@ def _compare(one, other):
   """Compares on test data, else on validation data at the last common epoch."""
   if other is None:
     return Change(one, None)
-  figures = {'test': lambda run: run.test_accuracy}
+  figures = {'test': lambda run: run.test_score}
   for epoch in sorted(set(one.epochs) & set(other.epochs), reverse=True):
     figures[f'validation, epoch {epoch}'] = validation_at(epoch)
   for name, figure in figures.items():
@@ -295,5 +327,5 @@ def ablation_table(base: str, changes: list[Change]) -> str:
       ]
       for one in changes
   ]
-  head = ['switch', '', 'against', 'accuracy', 'change (95 % interval)']
+  head = ['switch', '', 'against', 'score', 'change (95 % interval)']
   return table([*head, 'seeds', ''], rows)

@@ -25,6 +25,8 @@ _FIGURES = (
     ('test cross-entropy', 'test_loss', '.4f'),
     ('test cross-entropy, smoothing 0.1', 'test_smoothed_loss', '.4f'),
 )
+# Scores by class of a segmenter's test split, in the file but not in the table.
+_BY_CLASS = ('test_class_iou', 'test_class_accuracy')
 _FILE = 'summary.json'
 # Parts that every summary has.
 _PARTS = {'steps': int, 'total_steps': int, 'last': dict, 'best': dict}
@@ -83,8 +85,11 @@ def summarize(
     summary[name] = {'step': step, 'epoch': schedule.epoch_of(step)}
     if entry:
       summary[name]['weights'] = raw_and_ema.better(entry, 'val_')[1]
+    figures = [figure for _, figure, _ in _rows()]
     summary[name] |= {
-        figure: found[figure] for _, figure, _ in _rows() if figure in found
+        figure: found[figure]
+        for figure in (*figures, *_BY_CLASS)
+        if figure in found
     }
   return summary
 
