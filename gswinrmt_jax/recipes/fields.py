@@ -282,7 +282,12 @@ FIELDS: Mapping[str, Field] = {
         0.1, 'share of the target that is spread over all classes', at_most=1
     ),
     'token_label_weight': Field(0.0, 'weight of the token-label loss; 0: none'),
-    'optimizer.learning_rate': Field(1e-4, 'peak learning rate of AdamW'),
+    'optimizer.name': Field(
+        'adamw',
+        'AdamW, or Muon for matrices and Adam for the other parameters',
+        choices=('adamw', 'muon'),
+    ),
+    'optimizer.learning_rate': Field(1e-4, 'peak learning rate'),
     'optimizer.schedule': Field(
         'cosine',
         "cosine decay, set every step ('cosine') or every epoch as in RMT "
@@ -310,10 +315,8 @@ FIELDS: Mapping[str, Field] = {
     'optimizer.decay_layer_scale': Field(
         False, 'apply weight decay to LayerScale, too'
     ),
-    'optimizer.b1': Field(0.9, 'decay of the first moment of AdamW', below=1),
-    'optimizer.b2': Field(
-        0.999, 'decay of the second moment of AdamW', below=1
-    ),
+    'optimizer.b1': Field(0.9, 'decay of the first moment of Adam', below=1),
+    'optimizer.b2': Field(0.999, 'decay of the second moment of Adam', below=1),
     'optimizer.eps': Field(1e-8, 'added to the denominator of the update'),
 }
 

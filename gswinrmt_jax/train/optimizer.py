@@ -1,26 +1,32 @@
-"""AdamW and its weight decay mask."""
+"""AdamW, Muon, and their weight decay mask."""
 
 import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import ml_collections
 import optax
+import optax.contrib
 
 from gswinrmt_jax.weights import state_dict
 
 # Parameters of `models.block` that scale a residual branch.
 _LAYER_SCALE = ('attention_scale', 'ffn_scale')
 _DECAY_LOGIT = 'decay_logit'
+# Last layers, which Muon leaves to Adam, as its authors do.
+_CLASSIFIERS = frozenset({'head', 'dense_head', 'classifier'})
+_MUON_RMS = 0.2  # root mean square of an update, about that of AdamW
 
 
 def from_config(
     config: ml_collections.ConfigDict, learning_rate: optax.Schedule
 ) -> optax.GradientTransformation:
-  """Returns AdamW as configured, with a rate from `schedule.learning_rate`."""
+  """Returns the optimiser, with a rate from `schedule.learning_rate`."""
   names = 'b1 b2 eps weight_decay decay decay_layer_scale'.split()
-  return adamw(
+  create = {'adamw': adamw, 'muon': muon}[config.optimizer.name]
+  return create(
       learning_rate, **{name: config.optimizer[name] for name in names}
   )
 
@@ -46,6 +52,73 @@ def adamw(
       weight_decay=weight_decay,
       mask=functools.partial(decay_mask, decay, layer_scale=decay_layer_scale),
   )
+
+
+def muon(
+    learning_rate: optax.Schedule,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.05,
+    decay: str = 'kernels',
+    decay_layer_scale: bool = False,
+) -> optax.GradientTransformation:
+  """Returns Muon for matrices, and Adam for all other parameters.
+
+      U = orthogonalised Nesterov momentum of W's gradient, W [m, n]
+      W <- W - learning_rate (0.2 sqrt(max(m, n)) U + weight_decay W)
+
+  The factor gives U the root mean square of Adam's updates, so that one
+  learning rate serves both (Liu et al., arXiv 2502.16982). Matrices are the
+  kernels of linear layers and of convolutions over all channels, these as
+  [h w c_in, c_out]. The layers that output the classes, depthwise kernels,
+  norms and biases are Adam's. The arguments are those of `adamw`; the momentum
+  is 0.95, as in optax.
+  """
+  matrices = optax.chain(
+      optax.contrib.scale_by_muon(
+          weight_dimension_numbers=functools.partial(
+              jax.tree.map,
+              lambda kernel: optax.contrib.MuonDimensionNumbers(
+                  tuple(range(kernel.ndim - 1)), (kernel.ndim - 1,)
+              ),
+          )
+      ),
+      optax.stateless(
+          lambda updates, _: jax.tree.map(_scaled_by_shape, updates)
+      ),
+  )
+  return optax.chain(
+      optax.partition(
+          {'muon': matrices, 'adam': optax.scale_by_adam(b1, b2, eps)},
+          _optimizer_names,
+      ),
+      optax.add_decayed_weights(
+          weight_decay,
+          functools.partial(decay_mask, decay, layer_scale=decay_layer_scale),
+      ),
+      optax.scale_by_learning_rate(learning_rate),
+  )
+
+
+def _scaled_by_shape(update):
+  *rows, columns = update.shape
+  return update * (_MUON_RMS * math.sqrt(max(math.prod(rows), columns)))
+
+
+def _optimizer_names(params):
+  """Returns 'muon' or 'adam' for each parameter."""
+
+  def name(path, leaf):
+    *layers, last = [entry.key for entry in path]
+    # Depthwise kernels are [h, w, 1, c].
+    matrix = leaf.ndim == 2 or (leaf.ndim == 4 and leaf.shape[2] > 1)
+    if last == 'kernel' and matrix and not _CLASSIFIERS & set(layers):
+      return 'muon'
+    return 'adam'
+
+  return jax.tree.map_with_path(name, params)
 
 
 def decay_mask(decay: str, params: Any, *, layer_scale: bool = False) -> Any:
@@ -87,8 +160,8 @@ def last_learning_rate(
   """Returns the learning rate of the last update; before any, of the first.
 
   Args:
-    learning_rate: The schedule given to `adamw`.
-    opt_state: The state of `adamw`.
+    learning_rate: The schedule given to `adamw` or `muon`.
+    opt_state: Their state.
   """
   *_, scheduled = opt_state
   return learning_rate(jnp.maximum(scheduled.count - 1, 0))
