@@ -106,6 +106,18 @@ def test_cut_and_resumed_equals_unbroken_bit_for_bit(unbroken_run, tmp_path):
   assert [start['step'] for start in starts] == [0, 12]
 
 
+def test_a_run_with_muon_resumes_bit_for_bit(unbroken_run, tmp_path):
+  muon = {'optimizer.name': 'muon'}
+  tiny_parts.train(tmp_path / 'whole', **muon)
+  tiny_parts.train(tmp_path / 'cut', stop_after_epochs=2, **muon)
+  tiny_parts.train(tmp_path / 'cut', **muon)
+  found = tiny_runs.figures(tmp_path / 'cut')
+  assert found == tiny_runs.figures(tmp_path / 'whole')
+  assert found != tiny_runs.figures(unbroken_run)
+  sums = (tiny_runs.checksums(tmp_path / run, 25) for run in ('cut', 'whole'))
+  assert next(sums) == next(sums)
+
+
 def test_images_on_the_device_change_no_bit(unbroken_run, tmp_path):
   tiny_parts.train(tmp_path / 'run', **{'data.storage': 'device'})
   assert tiny_runs.figures(tmp_path / 'run') == tiny_runs.figures(unbroken_run)

@@ -1,4 +1,4 @@
-"""Tests schedules, weight decay and AdamW against formulas and releases."""
+"""Tests schedules, weight decay and optimisers against formulas."""
 
 import math
 
@@ -234,6 +234,69 @@ def test_ten_updates_are_those_of_the_algorithm():
   for name, decay in (('kernel', 0.25), ('bias', 0.0)):
     expected = _adamw_by_hand(np.ones(7), grads, rates, decay)
     np.testing.assert_allclose(params[name], expected, rtol=2e-5, atol=2e-6)
+
+
+def _muon_by_hand(w, grads, rates, decay):
+  """Jordan's Muon with Nesterov momentum 0.95, in float64; w is a matrix."""
+  momentum, beta = 0.0, 0.95
+  for t, (g, rate) in enumerate(zip(grads, rates, strict=True), 1):
+    momentum = beta * momentum + (1 - beta) * g
+    ahead = beta * momentum / (1 - beta ** (t + 1))
+    x = ahead + (1 - beta) * g / (1 - beta**t)
+    x /= np.linalg.norm(x)
+    for _ in range(5):  # Newton-Schulz, towards U V^T of the SVD U S V^T
+      a = x @ x.T
+      x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    w = w - rate * (0.2 * math.sqrt(max(w.shape)) * x + decay * w)
+  return w
+
+
+@pytest.mark.parametrize(
+    'shape, matrix', [((4, 6), (4, 6)), ((3, 2, 5, 4), (30, 4))]
+)
+def test_updates_of_matrices_are_those_of_muon(shape, matrix):
+  """Of a linear layer, and of a convolution over all channels."""
+  rates = optax.linear_schedule(0.1, 0.5, 4)
+  tx = optimizer.muon(rates, weight_decay=0.25)
+  rng = np.random.default_rng(0)
+  start, *grads = rng.normal(size=(5, *shape))
+  params = {'query': {'kernel': jnp.asarray(start, jnp.float32)}}
+  state = tx.init(params)
+  for gradient in grads:
+    gradient = {'query': {'kernel': jnp.asarray(gradient, jnp.float32)}}
+    updates, state = tx.update(gradient, state, params)
+    params = optax.apply_updates(params, updates)
+  expected = _muon_by_hand(
+      start.reshape(matrix),
+      [one.reshape(matrix) for one in grads],
+      [float(rates(t)) for t in range(4)],
+      0.25,
+  )
+  np.testing.assert_allclose(
+      params['query']['kernel'].reshape(matrix), expected, rtol=1e-4, atol=1e-5
+  )
+
+
+def test_muon_leaves_what_is_no_matrix_to_adam():
+  """Classifiers, depthwise kernels, norms and biases, with the same decay."""
+  rates = optax.linear_schedule(0.1, 0.5, 10)
+  fields = {'b1': 0.8, 'b2': 0.95, 'eps': 1e-3, 'weight_decay': 0.25}
+  rng = np.random.default_rng(0)
+  params = {
+      'head': {'kernel': rng.normal(size=(4, 3)), 'bias': rng.normal(size=3)},
+      'stage1': {'local': {'kernel': rng.normal(size=(3, 3, 1, 4))}},
+      'norm': {'scale': rng.normal(size=4), 'bias': rng.normal(size=4)},
+  }
+  params = jax.tree.map(jnp.float32, params)
+  results = []
+  for tx in (optimizer.muon(rates, **fields), optimizer.adamw(rates, **fields)):
+    state, after = tx.init(params), params
+    for _ in range(3):
+      updates, state = tx.update(params, state, after)
+      after = optax.apply_updates(after, updates)
+    results.append(after)
+    assert float(optimizer.last_learning_rate(rates, state)) == rates(2)
+  jax.tree.map(np.testing.assert_array_equal, *results)
 
 
 def _config(**changes):
