@@ -1,5 +1,6 @@
 """Tests finding, reading and grouping runs: whole, unfinished or damaged."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -38,6 +39,13 @@ def test_reads_a_run_folder(folder, tmp_path):
   assert run.config.model.window_size == 0
 
 
+def _with_ratio(run, ratio):
+  config = run.config.copy_and_resolve_references()
+  with config.unlocked():
+    config.model.mlp_ratios, config.seed = (ratio,) * 4, 1
+  return dataclasses.replace(run, config=config)
+
+
 def test_a_run_of_a_segmenter_has_its_mean_iou(tmp_path):
   path = made_up_runs.write(
       tmp_path / 'a', 'camvid:rmt', [0.25] * 60, test=0.5, classes=11
@@ -48,6 +56,13 @@ def test_a_run_of_a_segmenter_has_its_mean_iou(tmp_path):
   (setting,), _ = results.group([run])
   assert setting.title == ('camvid, compact models with Semantic FPN, resized')
   assert setting.score == 'mean IoU' and not setting.benchmark
+  # The ratio of the FFN is 3 in both; only the named Retention has another.
+  path = made_up_runs.write(
+      tmp_path / 'b', 'camvid:retention', [0.25] * 60, classes=11
+  )
+  (both,), _ = results.group([run, results.read(path)])
+  assert [one.label for one in both.variants] == ['rmt', 'retention']
+  assert len(results.group([run, _with_ratio(run, 2.0)])[0]) == 2
   # Counted with its head, as tests/recipes_configs_test.py lists it.
   assert setting.variants[0].cost.parameters == 1_165_307
 

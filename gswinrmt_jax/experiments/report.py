@@ -92,9 +92,11 @@ def _protocol(setting):
   ]
   if setting.segments:
     parts.append('Scores are the mean IoU over the classes.')
-  sizes = switches.sizes(config.model).items()
+  sizes = {}
+  for one in setting.variants:
+    sizes |= switches.sizes(one.runs[0].config.model)
   if sizes:
-    listed = ', '.join(f'{field} {value}' for field, value in sizes)
+    listed = ', '.join(f'{field} {sizes[field]}' for field in sorted(sizes))
     parts.append(f"Sizes that are not the named models': {listed}.")
   if config.data.test_split == config.data.val_split:
     parts.append(

@@ -340,29 +340,52 @@ def group(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
     The settings, and a line for each run that is left out because another run
     with its seed got further.
   """
-  found, left_out = {}, {}
+  found, left_out = [], {}
   furthest_first = sorted(
       enumerate(runs, 1),
       key=lambda one: (one[1].finished, one[1].epoch),
       reverse=True,
   )
   for number, run in furthest_first:
-    variants = found.setdefault(_setting_key(run), {})
+    variants = _variants_for(run, found)
     seeds = variants.setdefault(switches.label(run.config.model), {})
     counts, other = seeds.setdefault(run.config.seed, (run, number))
     if counts is not run:
       left_out[number] = other
-  settings = [_make_setting(variants) for _, variants in sorted(found.items())]
+  found.sort(key=lambda one: one[0])
+  settings = [_make_setting(variants) for _, variants in found]
   return settings, [
       f'[{number}] has the same seed as [{other}], which is used instead'
       for number, other in sorted(left_out.items())
   ]
 
 
+def _variants_for(run, found):
+  """Returns the variants of the run's setting, which it adds if it is new."""
+  key = _setting_key(run)
+  for other, variants in found:
+    members = (one for seeds in variants.values() for one, _ in seeds.values())
+    if other == key and all(_same_sizes(run, one) for one in members):
+      return variants
+  found.append((key, {}))
+  return found[-1][1]
+
+
+def _same_sizes(one, other):
+  """Whether sizes that differ from either's named model are equal in both.
+
+  The named models differ in sizes, such as the width of the FFN, so that a size
+  may be changed in one model and not in the other, and still be the same.
+  """
+  first, second = one.config.model, other.config.model
+  changed = switches.sizes(first).keys() | switches.sizes(second).keys()
+  return all(first[name] == second[name] for name in changed)
+
+
 def _setting_key(run):
-  """Returns as text everything that comparable runs must share."""
+  """Returns as text what comparable runs must share, apart from sizes."""
   fields = run.config.to_dict()
-  model = fields.pop('model')  # only its sizes and its training count
+  model = fields.pop('model')  # only its size and its training count
   for name in ('seed', *recipes.free_fields()):
     section, _, field = name.rpartition('.')
     (fields.get(section, {}) if section else fields).pop(field, None)
@@ -370,7 +393,7 @@ def _setting_key(run):
   size = model['name'].rpartition('_')[2]
   shape = [list(run.image_size or ()), len(run.class_names)]
   return json.dumps(
-      [fields['data']['name'], size, switches.sizes(model), shape, fields],
+      [fields['data']['name'], size, shape, fields],
       sort_keys=True,
   )
 
