@@ -137,11 +137,12 @@ def test_recipes_for_small_images_keep_their_protocol(name):
   """Whatever the default reading of the paper's protocol is."""
   config = recipe_files.load(name, [])
   small = name.startswith('cifar10_small')
-  ops, mixed, rate = (1, 0.0, 1.5e-3) if small else (2, 0.5, 1e-3)
+  ops, mixed = (1, 0.0) if small else (2, 0.5)
   expected = list(READINGS['torchvision'])
   expected[0], expected[-1] = ops, mixed
   assert _values(config) == tuple(expected)
-  assert config.optimizer.learning_rate == rate
+  training = config.optimizer.name, config.optimizer.learning_rate
+  assert training == (('muon', 3e-3) if small else ('adamw', 1e-3))
   assert config.model.linear_start == 'uniform'
 
 

@@ -145,9 +145,7 @@ def test_help_with_a_recipe_lists_its_fields(calls, capsys):
   for path in (*recipes.FIELDS, *(f'model.{name}' for name in factory.FIELDS)):
     assert len(fields[path].split()) > 2, path
   assert ' 0.003  ' in fields['optimizer.learning_rate']
-  assert fields['optimizer.learning_rate'].endswith(
-      '  peak learning rate of AdamW'
-  )
+  assert fields['optimizer.learning_rate'].endswith('  peak learning rate')
   assert ' (8,8,8,8)  ' in fields['model.widths']
   assert ' (4,)  ' in fields['model.full_stages']
   assert fields['model.decay'].split()[1] == 'fixed'

@@ -259,7 +259,7 @@ def test_a_long_label_leaves_room_for_the_curves(setting):
 
 
 def test_accuracy_is_drawn_over_the_cost(two_seeds):
-  figure = charts.accuracy_by(two_seeds, 'cost', lambda one: one.macs)
+  figure = charts.score_by(two_seeds, 'cost', lambda one: one.macs)
   (axes,) = figure.axes
   assert (axes.get_xlabel(), axes.get_ylabel()) == ('cost', 'test accuracy (%)')
   assert [text.get_text() for text in axes.texts] == [
@@ -289,7 +289,7 @@ def test_accuracies_of_unfinished_runs_are_of_an_epoch_that_all_have(setting):
       ('cifar10_swat', [], unfinished),
       ('cifar10_swat', [0.25, 0.5], {'seed': 1, **unfinished}),
   )
-  figure = charts.accuracy_by(runs, 'cost', lambda one: one.macs)
+  figure = charts.score_by(runs, 'cost', lambda one: one.macs)
   (axes,) = figure.axes
   assert axes.get_ylabel() == 'validation accuracy (%), epoch 1'
   drawn = [float(one.lines[0].get_ydata()[0]) for one in axes.containers]

@@ -119,6 +119,31 @@ def test_what_cannot_be_read_is_said(folder, tmp_path):
   assert all('\n' not in problem for problem in problems)
 
 
+@pytest.mark.parametrize(
+    'by_class, text',
+    [
+        ([0.5, 0.25], '2 scores by class, 11 classes'),
+        ([0.5] * 10 + ['0.25'], "'0.25' is not a score"),
+    ],
+)
+def test_damaged_scores_by_class_are_one_line(tmp_path, by_class, text):
+  path = made_up_runs.write(
+      tmp_path / 'a', 'camvid:rmt', [0.25] * 60, test=0.5, classes=11
+  )
+  summary = json.loads((path / 'summary.json').read_text())
+  summary['best']['test_class_iou'] = by_class
+  (path / 'summary.json').write_text(json.dumps(summary))
+  with pytest.raises(UserError, match=f'^{path}: {text}$'):
+    results.read(path)
+
+
+def test_an_epoch_without_its_score_is_one_line(folder):
+  path = folder / 'metrics.jsonl'
+  path.write_text(path.read_text().replace('val_accuracy', 'val_acc'))
+  with pytest.raises(UserError, match=f'^{folder}: None is not a score$'):
+    results.read(folder)
+
+
 def test_a_folder_without_runs_is_refused(tmp_path):
   with pytest.raises(UserError, match='there is no run in'):
     results.gather([tmp_path])
@@ -180,6 +205,33 @@ def test_seeds_are_one_variant_and_models_one_setting(grouped):
   assert figures == {0: 0.25, 1: 0.5}
   assert retention.mean(lambda run: run.tested('accuracy')).mean == 0.375
   assert setting.find('swat').mean(lambda run: run.tested('accuracy')) is None
+
+
+def test_a_resized_model_is_not_compared_with_the_papers(grouped):
+  """Even if its sizes are those of another named model: RMT's FFN has 3."""
+  ratio = [*SHORT, '--config.model.mlp_ratios=(3,3,3,3)']
+  settings, _ = grouped(
+      ('cifar10_rmt', {}),
+      ('cifar10_retention', {'accuracies': [0.25]}),
+      ('cifar10_retention', {'overrides': ratio}),
+  )
+  assert [one.title for one in settings] == [
+      'cifar10, compact models',
+      'cifar10, compact models, resized',
+  ]
+  assert [len(one.variants) for one in settings] == [2, 1]
+  assert settings[0].benchmark and not settings[1].benchmark
+
+
+def test_other_classes_are_another_setting(tmp_path):
+  runs = []
+  for seed in (0, 1):
+    path = made_up_runs.write(tmp_path / f'{seed}', 'cifar10_rmt', [0.5])
+    runs.append(results.read(path))
+  names = runs[1].class_names[::-1]
+  other = dataclasses.replace(runs[1], class_names=names)
+  assert len(results.group(runs)[0]) == 1
+  assert len(results.group([runs[0], other])[0]) == 2
 
 
 NORMAL = '--config.model.linear_start=normal'

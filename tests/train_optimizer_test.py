@@ -237,7 +237,11 @@ def test_ten_updates_are_those_of_the_algorithm():
 
 
 def _muon_by_hand(w, grads, rates, decay):
-  """Jordan's Muon with Nesterov momentum 0.95, in float64; w is a matrix."""
+  """Muon in float64, for a matrix `w`.
+
+  As in optax, and unlike in Jordan's code, the Nesterov momentum of 0.95 is
+  bias-corrected.
+  """
   momentum, beta = 0.0, 0.95
   for t, (g, rate) in enumerate(zip(grads, rates, strict=True), 1):
     momentum = beta * momentum + (1 - beta) * g
@@ -278,13 +282,17 @@ def test_updates_of_matrices_are_those_of_muon(shape, matrix):
 
 
 def test_muon_leaves_what_is_no_matrix_to_adam():
-  """Classifiers, depthwise kernels, norms and biases, with the same decay."""
+  """Whatever its shape, with the same weight decay."""
   rates = optax.linear_schedule(0.1, 0.5, 10)
   fields = {'b1': 0.8, 'b2': 0.95, 'eps': 1e-3, 'weight_decay': 0.25}
   rng = np.random.default_rng(0)
   params = {
       'head': {'kernel': rng.normal(size=(4, 3)), 'bias': rng.normal(size=3)},
-      'stage1': {'local': {'kernel': rng.normal(size=(3, 3, 1, 4))}},
+      'stage1': {
+          'local': {'kernel': rng.normal(size=(3, 3, 1, 4))},
+          'decay_logit': rng.normal(size=(2, 2)),
+          'attention_scale': rng.normal(size=4),
+      },
       'norm': {'scale': rng.normal(size=4), 'bias': rng.normal(size=4)},
   }
   params = jax.tree.map(jnp.float32, params)

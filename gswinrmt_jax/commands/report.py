@@ -1,10 +1,9 @@
 """Compares runs with each other and with the results of the paper.
 
 Writes report.md, with tables and plots, into a folder: accuracy of classifiers,
-mean IoU of segmenters. DIR is a run folder,
-a folder of run folders (such as OUT/NAME of `experiment`), or a folder of JSON
-files written by results/collect.py. Runs need not be complete: the report lists
-what is missing.
+mean IoU of segmenters. DIR is a run folder, a folder of run folders (such as
+OUT/NAME of `experiment`), or a folder of JSON files written by
+results/collect.py. Runs need not be complete: the report lists what is missing.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The plots of a report: learning curves, and accuracy against cost."""
+"""The plots of a report: learning curves, and scores against cost."""
 
 from collections.abc import Callable, Sequence
 import pathlib
@@ -22,14 +22,14 @@ _COLORS = {
 
 
 def draw(setting: Setting, out: pathlib.Path, stem: str) -> list[str]:
-  """Draws learning curves and accuracy against costs as `OUT/PLOT_STEM.png`.
+  """Draws learning curves and scores against costs as `OUT/PLOT_STEM.png`.
 
   Returns the file names.
   """
   figures = {
       'curves': learning_curves(setting),
-      'macs': accuracy_by(setting, tables.MACS, lambda one: one.macs),
-      'latency': accuracy_by(setting, 'latency (ms)', _latency),
+      'macs': score_by(setting, tables.MACS, lambda one: one.macs),
+      'latency': score_by(setting, 'latency (ms)', _latency),
   }
   names = []
   for name, figure in figures.items():
@@ -81,46 +81,44 @@ def learning_curves(setting: Setting) -> Any:
 
 
 class Point(NamedTuple):
-  """One variant in a plot of accuracy against cost."""
+  """One variant in a plot of the score against a cost."""
 
   variant: Variant
   cost: float
-  accuracy: Mean
+  score: Mean
 
 
-def accuracy_by(
+def score_by(
     setting: Setting, label: str, cost: Callable[[Variant], float | None]
 ) -> Any:
-  """Returns the figure of accuracy against a cost, with the Pareto front.
+  """Returns the figure of the score against a cost, with the Pareto front.
 
-  It shows test accuracy if all variants have one, else validation accuracy at
+  It shows the test score if all variants have one, else the validation score at
   the last epoch that all runs have. With more than `MANY` points, only those of
   the front are labelled. `label` names the cost and its unit.
 
   Returns None with fewer than two variants whose cost is known.
   """
   known = [one for one in setting.variants if cost(one) and one.epochs]
-  accuracy, name = (lambda run: run.test_score), f'test {setting.score} (%)'
-  if not all(one.mean(accuracy) for one in known):
+  score, name = (lambda run: run.test_score), f'test {setting.score} (%)'
+  if not all(one.mean(score) for one in known):
     epoch = min(run.epoch for one in known for run in one.runs if run.epoch)
-    accuracy = validation_at(epoch)
+    score = validation_at(epoch)
     name = f'validation {setting.score} (%), epoch {epoch}'
   points = [
-      Point(one, cost(one), one.mean(accuracy))
-      for one in known
-      if one.mean(accuracy)
+      Point(one, cost(one), one.mean(score)) for one in known if one.mean(score)
   ]
   if len(points) < 2:
     return None
   figure, axes = _figure(setting.title)
   best = front(points)
-  places = [(point.cost, 100 * point.accuracy.mean) for point in best]
+  places = [(point.cost, 100 * point.score.mean) for point in best]
   axes.plot(*zip(*places, strict=True), color='0.7', lw=1, zorder=1)
   for point in points:
-    one, place = point.variant, (point.cost, 100 * point.accuracy.mean)
+    one, place = point.variant, (point.cost, 100 * point.score.mean)
     axes.errorbar(
         *place,
-        yerr=100 * (point.accuracy.std or 0) or None,
+        yerr=100 * (point.score.std or 0) or None,
         fmt='o',
         ms=4 if one.switch else 7,
         capsize=2,
@@ -145,8 +143,8 @@ def _latency(variant):
 def front(points: Sequence[Point]) -> list[Point]:
   """Returns the Pareto front by cost: points better than every cheaper one."""
   found = []
-  for point in sorted(points, key=lambda one: (one.cost, -one.accuracy.mean)):
-    if not found or point.accuracy.mean > found[-1].accuracy.mean:
+  for point in sorted(points, key=lambda one: (one.cost, -one.score.mean)):
+    if not found or point.score.mean > found[-1].score.mean:
       found.append(point)
   return found
 

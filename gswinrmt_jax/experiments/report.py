@@ -8,6 +8,8 @@ from gswinrmt_jax import files
 from gswinrmt_jax.experiments import charts, results, switches, tables
 from gswinrmt_jax.experiments.results import Setting
 
+_OPTIMIZERS = {'adamw': 'AdamW', 'muon': 'Muon'}
+
 
 def write(paths: Sequence[pathlib.Path], out: pathlib.Path) -> pathlib.Path:
   """Writes a report on the runs in `paths`; returns the path of `report.md`.
@@ -41,7 +43,7 @@ def _legend(runs, settings):
       'runs at the end. '
       f'{tables.NOTHING} means not measured. "Last" is the last epoch, which '
       'the paper reports; "best" is the best epoch on validation data. Test '
-      'accuracies are those of runs that finished the whole schedule. '
+      'scores are those of runs that finished the whole schedule. '
       "Intervals are 95 % intervals of Student's t over differences between "
       'runs of the same seed. They cover variation between seeds, but not '
       'between test images, and one in twenty excludes 0 by chance. Epoch '
@@ -85,10 +87,11 @@ def _protocol(setting):
   size = setting.variants[0].runs[0].image_size
   crops = 'crops of ' if setting.segments else ''
   pixels = f' at {crops}{size[1]}x{size[0]}' if size else ''
+  optimizer = _OPTIMIZERS[config.optimizer.name]
   parts = [
       f'{config.num_epochs} epochs of {config.data.name}{pixels}, batch '
-      f'{config.batch_size}, {config.dtype}, peak learning rate '
-      f'{config.optimizer.learning_rate:g}.'
+      f'{config.batch_size}, {config.dtype}, {optimizer} with a peak learning '
+      f'rate of {config.optimizer.learning_rate:g}.'
   ]
   if setting.segments:
     parts.append('Scores are the mean IoU over the classes.')

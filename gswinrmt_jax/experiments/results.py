@@ -200,7 +200,7 @@ def read(source: pathlib.Path) -> Run | None:
   if summary is not None:
     summary_lib.check(summary, str(source))
   current = summary and epochs and summary['steps'] == epochs[-1]['step']
-  return Run(
+  run = Run(
       source,
       config,
       epochs,
@@ -210,6 +210,24 @@ def read(source: pathlib.Path) -> Run | None:
       latency_of=parts.get('latency') or {},
       device=(parts.get('environment') or [{'device': ''}])[-1]['device'],
   )
+  _check_scores(run)
+  return run
+
+
+def _check_scores(run):
+  """Raises UserError if a score that reports need is no number."""
+  scores = [entry.get(f'val_{run.score}') for entry in run.epochs]
+  by_class = run.tested('class_iou', 'best')
+  if by_class is not None:
+    if len(by_class) != len(run.class_names):
+      raise UserError(
+          f'{run.source}: {len(by_class)} scores by class, '
+          f'{len(run.class_names)} classes'
+      )
+    scores += [score for score in by_class if score is not None]
+  for score in scores:
+    if not isinstance(score, (int, float)):
+      raise UserError(f'{run.source}: {score!r} is not a score')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,8 +392,9 @@ def _variants_for(run, found):
 def _same_sizes(one, other):
   """Whether sizes that differ from either's named model are equal in both.
 
-  The named models differ in sizes, such as the width of the FFN, so that a size
-  may be changed in one model and not in the other, and still be the same.
+  RMT's FFN has ratio 3 and Retention's 4, for example, so a Retention with
+  ratio 3 has the size of an unchanged RMT. If runs of one model with several
+  sizes fit, the one that got furthest is taken.
   """
   first, second = one.config.model, other.config.model
   changed = switches.sizes(first).keys() | switches.sizes(second).keys()
@@ -383,7 +402,7 @@ def _same_sizes(one, other):
 
 
 def _setting_key(run):
-  """Returns as text what comparable runs must share, apart from sizes."""
+  """Returns as text what comparable runs must share, apart from new sizes."""
   fields = run.config.to_dict()
   model = fields.pop('model')  # only its size and its training count
   for name in ('seed', *recipes.free_fields()):
@@ -391,9 +410,10 @@ def _setting_key(run):
     (fields.get(section, {}) if section else fields).pop(field, None)
   fields |= {name: model[name] for name in switches.TRAINING}
   size = model['name'].rpartition('_')[2]
-  shape = [list(run.image_size or ()), len(run.class_names)]
+  resized = bool(switches.sizes(model))
+  shape = [list(run.image_size or ()), list(run.class_names)]
   return json.dumps(
-      [fields['data']['name'], size, shape, fields],
+      [fields['data']['name'], size, resized, shape, fields],
       sort_keys=True,
   )
 

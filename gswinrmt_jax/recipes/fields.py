@@ -317,7 +317,7 @@ FIELDS: Mapping[str, Field] = {
     ),
     'optimizer.b1': Field(0.9, 'decay of the first moment of Adam', below=1),
     'optimizer.b2': Field(0.999, 'decay of the second moment of Adam', below=1),
-    'optimizer.eps': Field(1e-8, 'added to the denominator of the update'),
+    'optimizer.eps': Field(1e-8, "added to the denominator of Adam's update"),
 }
 
 

@@ -25,8 +25,8 @@ _FIGURES = (
     ('test cross-entropy', 'test_loss', '.4f'),
     ('test cross-entropy, smoothing 0.1', 'test_smoothed_loss', '.4f'),
 )
-# Scores by class of a segmenter's test split, in the file but not in the table.
-_BY_CLASS = ('test_class_iou', 'test_class_accuracy')
+# In the file, but not in the table: the IoU of each class of a segmenter.
+_BY_CLASS = 'test_class_iou'
 _FILE = 'summary.json'
 # Parts that every summary has.
 _PARTS = {'steps': int, 'total_steps': int, 'last': dict, 'best': dict}
@@ -88,7 +88,7 @@ def summarize(
     figures = [figure for _, figure, _ in _rows()]
     summary[name] |= {
         figure: found[figure]
-        for figure in (*figures, *_BY_CLASS)
+        for figure in (*figures, _BY_CLASS)
         if figure in found
     }
   return summary

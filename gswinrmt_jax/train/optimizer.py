@@ -15,9 +15,9 @@ from gswinrmt_jax.weights import state_dict
 # Parameters of `models.block` that scale a residual branch.
 _LAYER_SCALE = ('attention_scale', 'ffn_scale')
 _DECAY_LOGIT = 'decay_logit'
-# Last layers, which Muon leaves to Adam, as its authors do.
+# Last layers, which Muon leaves to Adam, as its author does.
 _CLASSIFIERS = frozenset({'head', 'dense_head', 'classifier'})
-_MUON_RMS = 0.2  # root mean square of an update, about that of AdamW
+_MUON_RMS = 0.2  # root mean square of an update, about that of Adam's
 
 
 def from_config(
@@ -69,12 +69,15 @@ def muon(
       U = orthogonalised Nesterov momentum of W's gradient, W [m, n]
       W <- W - learning_rate (0.2 sqrt(max(m, n)) U + weight_decay W)
 
-  The factor gives U the root mean square of Adam's updates, so that one
-  learning rate serves both (Liu et al., arXiv 2502.16982). Matrices are the
-  kernels of linear layers and of convolutions over all channels, these as
-  [h w c_in, c_out]. The layers that output the classes, depthwise kernels,
-  norms and biases are Adam's. The arguments are those of `adamw`; the momentum
-  is 0.95, as in optax.
+  Muon is Jordan's (kellerjordan.github.io/posts/muon), in optax's version: the
+  momentum of 0.95 is bias-corrected, and five Newton-Schulz steps make U about
+  orthogonal. The factor gives it about the root mean square of Adam's updates,
+  so that one learning rate serves both (Liu et al., arXiv 2502.16982).
+
+  Matrices are the kernels of linear layers and of convolutions over all
+  channels, these as [h w c_in, c_out]. Adam updates the layers that output the
+  classes, depthwise kernels, norms, biases, LayerScale and decay logits. The
+  arguments are those of `adamw`; `b1`, `b2` and `eps` are Adam's only.
   """
   matrices = optax.chain(
       optax.contrib.scale_by_muon(
@@ -112,7 +115,7 @@ def _optimizer_names(params):
 
   def name(path, leaf):
     *layers, last = [entry.key for entry in path]
-    # Depthwise kernels are [h, w, 1, c].
+    # Depthwise kernels are [h, w, 1, c]. No other kernel has one input channel.
     matrix = leaf.ndim == 2 or (leaf.ndim == 4 and leaf.shape[2] > 1)
     if last == 'kernel' and matrix and not _CLASSIFIERS & set(layers):
       return 'muon'
