@@ -196,6 +196,15 @@ def test_images_and_labels_without_each_other(tmp_path, capsys):
   assert 'train 2, val 1' in said and 'left out as damaged: 2' in said
 
 
+def test_labels_by_other_names_are_named(tmp_path):
+  """As CamVid's own, which end in `_L`."""
+  _write(tmp_path, *_SPLITS)
+  for path in list((tmp_path / 'labels').rglob('*.png')):
+    path.rename(path.with_name(f'{path.stem}_L.png'))
+  assert 'no image is left for train: train/' in (said := _said(tmp_path))
+  assert f'has no label image in {tmp_path}/labels' in said
+
+
 def test_bad_files_are_named(tmp_path, capsys):
   _write(tmp_path, *_SPLITS, 'train/d', 'train/e', 'train/f')
   labels = tmp_path / 'labels/train'

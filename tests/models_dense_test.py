@@ -192,6 +192,20 @@ def test_the_parts_of_the_loss():
     losses.pixel_cross_entropy(logits, labels, mean_over='any')
 
 
+@pytest.mark.parametrize('label', [-1, 3, 254])
+def test_labels_of_no_class_are_not_computed_on(label):
+  logits = jnp.zeros((1, 1, 2, 3))
+  labels = jnp.array([[[label, 0]]])
+  for mean_over in losses.MEANS:
+    loss = losses.pixel_cross_entropy(logits, labels, mean_over=mean_over)
+    assert jnp.isnan(loss)
+  sums = segmentation.batch_sums(logits, labels, jnp.ones(1))
+  assert jnp.isnan(sums['loss']) and sums['confusion'].sum() == 1
+  # Padding rows may contain anything.
+  sums = segmentation.batch_sums(logits, labels, jnp.zeros(1))
+  assert sums['loss'] == 0 and sums['confusion'].sum() == 0
+
+
 def test_resampling():
   """20 maps; each is resized to several sizes, or pooled to several bins."""
   arrays = seg_heads.arrays()
@@ -358,7 +372,8 @@ def test_how_the_heads_start():
     ('options', 'message'),
     [
         ({'head': 'unet'}, "head='unet' is not one of"),
-        ({'num_classes': 0}, 'num_classes=0 must be positive'),
+        ({'num_classes': 0}, 'num_classes=0 must be a whole number above 0'),
+        ({'num_classes': 2.5}, 'num_classes=2.5 must be a whole number'),
         ({'channels': 0}, 'channels=0 must be a whole number of at least 1'),
         (
             {'neck_channels': 0},

@@ -224,14 +224,23 @@ def test_without_extents_nothing_is_computed(monkeypatch):
     )
 
 
-def test_extents_of_another_shape_are_refused(monkeypatch):
+@pytest.mark.parametrize(
+    'extents, said',
+    [
+        (jnp.ones((2, 2), jnp.int32), r'must be \[1, 2\] whole numbers'),
+        (jnp.ones((1, 2)), r'must be \[1, 2\] whole numbers, .* float32'),
+        (np.array([[32, 0]]), r'between 1 and the image, 32x32, not \[\[32, 0'),
+        (np.array([[33, 32]]), 'between 1 and the image'),
+    ],
+)
+def test_extents_that_do_not_fit_are_refused(extents, said, monkeypatch):
   # Users run without jaxtyping's checks.
   monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   model = _small('rmt')
-  with pytest.raises(ValueError, match=r'extents must be \[1, 2\]'):
+  with pytest.raises(ValueError, match=said):
     model.init(
         jax.random.key(0),
         jnp.zeros((1, 32, 32, 3)),
         train=False,
-        extents=jnp.ones((2, 2), jnp.int32),
+        extents=extents,
     )

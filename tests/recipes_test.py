@@ -19,6 +19,7 @@ def test_cifar10_is_table_2():
   assert config.batch_size == 128 and config.num_epochs == 50
   assert config.dtype == 'bfloat16' and config.label_smoothing == 0.1
   assert config.optimizer.to_dict() == {
+      'name': 'adamw',
       'learning_rate': 1e-4,
       'schedule': 'cosine',
       'power': 1.0,
@@ -100,6 +101,7 @@ def test_imagenet_is_as_released(size):
   # The learning rate in every released log peaks at 2e-3.
   assert optimizer.pop('learning_rate') == pytest.approx(2e-3, rel=1e-12)
   assert optimizer == {
+      'name': 'adamw',
       'schedule': 'epochs',
       'power': 1.0,
       'warmup_epochs': 5.0,

@@ -120,10 +120,10 @@ def recipe(**changes):
   return config
 
 
-def evaluate(folder, out) -> int:
+def evaluate(folder, out, *options) -> int:
   """Runs the evaluate command on the validation images; returns its status."""
   argv = ['evaluate', str(folder), '--step=latest', '--split=val']
-  return commands.main([*argv, f'--out={out}'])
+  return commands.main([*argv, f'--out={out}', *options])
 
 
 def main(folder, out):

@@ -141,6 +141,20 @@ def test_every_pixel_counts_once_on_any_number_of_devices(runs, tmp_path):
     assert report['loss'] == pytest.approx(loss, rel=1e-5)
 
 
+def test_scores_are_those_of_the_stored_pixels(runs, tmp_path):
+  """Images are resized for the model; the logits are resized back."""
+  run, out = runs[1], tmp_path / 'small.json'
+  assert tiny_segments.evaluate(run, out, '--image-size=8') == 0
+  report = json.loads(out.read_text())
+  loaded = loaded_model.load_model(run, image_size=8, step='latest')
+  confusion, source = np.zeros((3, 3), int), tiny_segments.SPLITS['val']
+  for image, label in zip(source.images, source.masks, strict=True):
+    known, found = label != 255, loaded.predict(image).label
+    np.add.at(confusion, (label[known], found[known]), 1)
+  assert report['confusion'] == confusion.tolist()
+  assert confusion.sum() == sum((m != 255).sum() for m in source.masks)
+
+
 def test_a_label_map_is_of_the_bare_image(runs):
   run, image = runs[1], tiny_segments.SPLITS['val'].images[0]
   loaded = loaded_model.load_model(run)
@@ -150,6 +164,9 @@ def test_a_label_map_is_of_the_bare_image(runs):
   shares = dict(found.shares())
   assert list(shares.values()) == sorted(shares.values(), reverse=True)
   assert shares[0] == (found.label == 0).mean()
+  others = loaded.predict(tiny_segments.SPLITS['val'].images[1:])
+  assert len({other.label.shape for other in others}) > 1
+  assert loaded._classes._cache_size() == 1  # compiled once
   smaller = loaded_model.load_model(run, image_size=8).predict([image])[0]
   assert smaller.label.shape == image.shape[:2]
   assert (smaller.label == found.label).mean() > 0.5

@@ -103,6 +103,17 @@ def test_a_converted_segmenter(head, folders):
   seg_heads.compare(logits, want[f'b/{head}/logits'], head, within=5e-5)
 
 
+@pytest.mark.parametrize('odd', [None, 7])
+def test_mmsegmentations_class_names_are_kept(odd, tmp_path):
+  names = [f'thing {k}' for k in range(seg_heads.config()['classes'])]
+  names[-1] = odd or names[-1]
+  contents = {'meta': {'CLASSES': names}, 'state_dict': _state_dict('fpn')}
+  torch_pickles.save(tmp_path / 'a.pth', contents)
+  _converted(tmp_path / 'a.pth', tmp_path / 'out')
+  card = load.load(tmp_path / 'out').card
+  assert card.class_names == (() if odd else tuple(names))
+
+
 def test_a_pytorch_file_is_loaded_as_it_is(folders, tmp_path):
   """The card next to it says what its arrays do not."""
   folder = folders[0]['uper']
@@ -149,7 +160,7 @@ def test_a_thousand_classes_of_pixels_are_not_imagenets():
   entry = {'head': 'fpn', 'channels': 8, 'neck_channels': 8}
   for segmenter, count in ((None, 1000), (entry, 0)):
     found = rmt_checkpoint.Recognised('rmt_t', {}, 1000, segmenter)
-    card = rmt_checkpoint._imagenet_card(found)
+    card = rmt_checkpoint._released_card(found, {})
     assert len(card.class_names) == count
 
 
@@ -162,9 +173,34 @@ def test_what_is_missing_is_named(tmp_path, capsys):
   assert main.main([*arguments, '--full-stages=3,4']) == 2
   printed = capsys.readouterr()
   assert 'missing: decode_head.psp_modules.2.1.conv.weight' in printed.out
-  assert 'unexpected: decode_head.more' in printed.out
+  assert 'differs: decode_head.more: the model has no such' in printed.out
   assert 'nothing was written' in printed.err
   assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize(
+    'name', ['decode_head.psp_modules.4.1.conv.weight', 'neck.norm.weight']
+)
+def test_one_more_layer_in_a_head_is_another_model(name, tmp_path):
+  head = 'uper' if 'psp' in name else 'fpn'
+  arrays = {**_state_dict(head), name: np.zeros(3, np.float32)}
+  path = _saved(tmp_path / 'a.pth', arrays)
+  with pytest.raises(UserError, match='0 arrays missing, 1 that differ'):
+    _converted(path, tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+def test_half_precision_is_enough_for_the_tables(tmp_path):
+  arrays = {
+      key: array.astype(np.float16) if array.dtype == np.float32 else array
+      for key, array in _state_dict('fpn').items()
+  }
+  said = _converted(_saved(tmp_path / 'a.pth', arrays), tmp_path / 'out')
+  assert 'Written to' in said and 'differs' not in said
+  tables = [key for key in arrays if key.endswith('Relpos.decay')]
+  arrays[tables[0]] = arrays[tables[0]] * np.float16(1.01)
+  with pytest.raises(UserError, match='1 that differ'):
+    _converted(_saved(tmp_path / 'b.pth', arrays), tmp_path / 'b')
 
 
 @pytest.mark.parametrize(

@@ -98,8 +98,7 @@ def eval_batches(
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b]. With
     `Rows`, 'row' int32 [b] replaces the first two and is n in the padding.
-    Segmentation has per-pixel labels and 'extents' int32 [b 2], see
-    `segmentation.Decoded`.
+    Segmentation has per-pixel labels and extents, see `segmentation.Decoded`.
 
   Raises:
     UserError: If a record cannot be decoded.
@@ -128,8 +127,10 @@ def _padded(batch: Batch, size: int) -> Batch:
       name: np.pad(array, [(0, size - count)] + [(0, 0)] * (array.ndim - 1))
       for name, array in batch.items()
   }
-  if 'extents' in padded:  # A mean over no pixels would not be a number.
-    padded['extents'][count:] = padded['image'].shape[1:3]
+  # A mean over no pixels would not be a number.
+  for name, of in (('extents', 'image'), ('label_extents', 'label')):
+    if name in padded:
+      padded[name][count:] = padded[of].shape[1:3]
   return padded
 
 

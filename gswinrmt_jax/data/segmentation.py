@@ -51,6 +51,8 @@ class Decoded:
     image_shape: Height, width and channels of an image in a batch. Whole images
       are padded to the largest height and width in the split, at least 32. If
       their sizes differ, each is rounded up to a multiple of 32.
+    label_shape: Height and width of a label in a batch. Labels of whole images
+      keep their stored size, and are padded likewise.
   """
 
   def __init__(
@@ -63,13 +65,11 @@ class Decoded:
     self.source, self.image_size, self.crop = source, image_size, crop
     self.workers = workers
     if crop:
-      self.image_shape = (*crop.size, 3)
+      self.image_shape, self.label_shape = (*crop.size, 3), crop.size
       return
-    sizes = {fit(size, image_size) for size in source.sizes()}
-    multiple = _STRIDE if len(sizes) > 1 else 1
-    sides = np.maximum(np.max([*sizes], 0), _STRIDE)
-    width, height = (-(-sides // multiple) * multiple).tolist()
-    self.image_shape = (height, width, 3)
+    stored = {*source.sizes()}
+    resized = {fit(size, image_size) for size in stored}
+    self.image_shape, self.label_shape = (*_around(resized), 3), _around(stored)
 
   def __len__(self) -> int:
     return len(self.source)
@@ -93,30 +93,44 @@ class Decoded:
     Arguments are those of `records.Decoded.gather`.
 
     Returns:
-      'image' uint8 [b h w 3], 'label' uint8 [b h w] and 'extents' int32 [b 2],
-      height and width without padding. Padding is black and has the label
-      `pictures.VOID`, as pixels without a class do.
+      'image' uint8 [b h w 3], 'label' uint8 [b H W] and 'extents' int32 [b 2],
+      height and width of the images without padding. If whole images are
+      resized, their labels are not, and 'label_extents' are those of the
+      labels. Padding is black and has the label `pictures.VOID`, as pixels
+      without a class do.
 
     Raises:
       UserError: If a record cannot be decoded; the message names it.
     """
-    height, width, _ = self.image_shape
+    count = len(rows)
     batch = {
-        'image': np.zeros((len(rows), height, width, 3), np.uint8),
-        'label': np.full((len(rows), height, width), pictures.VOID, np.uint8),
-        'extents': np.empty((len(rows), 2), np.int32),
+        'image': np.zeros((count, *self.image_shape), np.uint8),
+        'label': np.full((count, *self.label_shape), pictures.VOID, np.uint8),
+        'extents': np.empty((count, 2), np.int32),
     }
+    if self.image_size and not self.crop:
+      batch['label_extents'] = np.empty((count, 2), np.int32)
     for index, (image, label) in enumerate(self.source.read(rows)):
       if self.crop:
         rng = generator(seed, positions[index])
         image, label = draw(image, label, self.image_size, self.crop, rng)
       else:
-        size = fit(image.size, self.image_size)
-        image, label = resize_image(image, size), resize_label(label, size)
-      down, across = batch['extents'][index] = label.shape
+        image = resize_image(image, fit(image.size, self.image_size))
+      down, across = batch['extents'][index] = image.shape[:2]
       batch['image'][index, :down, :across] = image
+      down, across = label.shape
       batch['label'][index, :down, :across] = label
+      if 'label_extents' in batch:
+        batch['label_extents'][index] = label.shape
     return batch
+
+
+def _around(sizes):
+  """Returns height and width of the batch for images of these (w, h)."""
+  multiple = _STRIDE if len(sizes) > 1 else 1
+  sides = np.maximum(np.max([*sizes], 0), _STRIDE)
+  width, height = (-(-sides // multiple) * multiple).tolist()
+  return height, width
 
 
 def fit(

@@ -22,6 +22,7 @@ from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.weights import load as weights_lib
 
 _BATCH = 32
+_ROUNDED = 128  # pixels to a multiple of which segmenters pad images
 
 # A path, a PIL image, or pixels from 0 to 255, uint8 [h w 3], of any size.
 Image = str | pathlib.Path | PIL.Image.Image | UInt8[np.ndarray, 'h w 3']
@@ -296,8 +297,7 @@ class LoadedSegmenter(_Loaded):
       )
     super().__init__(weights, weights.make_model(dtype=dtype))
     self.fit_within = weights.fit_within(image_size)
-    self._logits = jax.jit(self._apply)
-    self._label = jax.jit(_label, static_argnames=('extents', 'size'))
+    self._classes = jax.jit(self._classify, static_argnames='size')
 
   def __repr__(self) -> str:
     return f'LoadedSegmenter({self.origin!r}, {len(self.class_names)} classes)'
@@ -337,25 +337,23 @@ class LoadedSegmenter(_Loaded):
   def _segment(self, image):
     size = segmentation.fit(image.size, self.fit_within)
     pixels = segmentation.resize_image(image, size)
-    extents = pixels.shape[:2]
-    # Padding lets images of many sizes share one compiled program.
-    stride = self.model.arch.stride
-    rest = [(0, -side % stride) for side in extents]
-    logits = self._logits(
+    width, height = image.size
+    # Images whose sides round up to the same sizes share a compiled program.
+    rest = [(0, -side % _ROUNDED) for side in pixels.shape[:2]]
+    classes = self._classes(
         self.variables,
         np.pad(pixels, [*rest, (0, 0)])[None],
-        extents=np.array([extents], np.int32),
+        np.array([pixels.shape[:2]], np.int32),
+        np.array([[height, width]], np.int32),
+        size=tuple(side + -side % _ROUNDED for side in (height, width)),
     )
-    return np.asarray(
-        self._label(logits, extents=extents, size=image.size[::-1])
-    )
+    return np.asarray(classes)[:height, :width]
 
-
-def _label(logits, *, extents, size):
-  """Returns the classes, uint8 `[h w]`, from the logits of one padded image."""
-  height, width = extents
-  logits = ops.resize_bilinear(logits[:, :height, :width], size=size)
-  return logits[0].argmax(-1).astype(jnp.uint8)
+  def _classify(self, variables, pixels, extents, target, *, size):
+    """Returns the classes, uint8, of one padded image, resized to `target`."""
+    logits = self._apply(variables, pixels, extents=extents)
+    logits = ops.resize_bilinear(logits, extents, target, size=size)
+    return logits[0].argmax(-1).astype(jnp.uint8)
 
 
 def load_model(

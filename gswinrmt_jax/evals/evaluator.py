@@ -8,6 +8,7 @@ from flax import linen as nn
 import jax
 import numpy as np
 
+from gswinrmt_jax import ops
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.evals import classification, segmentation
 
@@ -39,6 +40,13 @@ def make_eval_step(
     image = augment_lib.normalize(batch['image'], mean=mean, std=std)
     padding = {'extents': batch['extents']} if 'extents' in batch else {}
     logits = model.apply(variables, image, train=False, **padding)
+    if 'label_extents' in batch:  # Labels keep their stored size.
+      logits = ops.resize_bilinear(
+          logits,
+          batch['extents'],
+          batch['label_extents'],
+          size=batch['label'].shape[1:3],
+      )
     return TASKS[task].batch_sums(logits, batch['label'], batch['mask'])
 
   return eval_step

@@ -24,7 +24,8 @@ def batch_sums(
 
   Args:
     logits: `[b, h, w, k]`; the largest is the prediction.
-    labels: Integers `[b, h, w]` below k, or `IGNORED`, which no sum includes.
+    labels: Integers `[b, h, w]` from 0 to k - 1, or `IGNORED`, which no sum
+      includes. Any other makes the loss not a number.
     mask: `[b]`, 0 for padding rows, which no sum includes.
 
   Returns:
@@ -35,18 +36,24 @@ def batch_sums(
   num_classes = logits.shape[-1]
   real = mask > 0
   counted = (labels != IGNORED) & real[:, None, None]
-  pair = labels.astype(jnp.int32) * num_classes + logits.argmax(-1)
+  labels = jnp.where(counted, labels, 0).astype(jnp.int32)
   # Pixels that do not count get an index that `bincount` drops.
-  pair = jnp.where(counted, pair, num_classes**2)
+  known = counted & (0 <= labels) & (labels < num_classes)
+  pair = labels * num_classes + logits.argmax(-1)
+  pair = jnp.where(known, pair, num_classes**2)
   confusion = jnp.bincount(pair.ravel(), length=num_classes**2)
-  losses = optax.softmax_cross_entropy_with_integer_labels(
-      logits, jnp.where(counted, labels, 0).astype(jnp.int32)
-  )
   return {
       'images': real.sum(),
-      'loss': jnp.where(counted, losses, 0.0).sum(),
+      'loss': jnp.where(counted, cross_entropy(logits, labels), 0.0).sum(),
       'confusion': confusion.reshape(num_classes, num_classes),
   }
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """Returns the cross-entropy `[b, h, w]` of pixels; NaN for no such class."""
+  # Of a negative label, Optax would return the loss of a class from the end.
+  labels = jnp.where(labels < 0, logits.shape[-1], labels)
+  return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
 
 def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:

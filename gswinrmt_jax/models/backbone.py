@@ -265,11 +265,7 @@ class Backbone(nn.Module):
           f'Images must be at least {least}x{least} with 3 channels, not '
           f'{height}x{width} with {channels}.'
       )
-    if extents is not None and extents.shape != (len(x), 2):
-      raise ValueError(
-          f'extents must be [{len(x)}, 2], a height and a width of each image, '
-          f'not {list(extents.shape)}.'
-      )
+    padding.check(extents, x.shape)
     x = self.stem(x.astype(self.dtype), extents, train=train)
     if box is not None:
       side = 2 ** (self.arch.stages - 1)

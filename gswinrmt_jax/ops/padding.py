@@ -5,10 +5,38 @@ right and at the bottom, is padding and may contain any finite number. None
 means that everything is valid, and costs nothing.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+import numpy as np
 
 Extents = Int[Array, 'b 2'] | None
+
+
+def check(extents: Extents, shape: tuple[int, int, int, int]) -> None:
+  """Checks extents of images `[b, h, w, c]`; values only if not traced.
+
+  Raises:
+    ValueError: If they are not `[b, 2]` whole numbers from 1 to the image's
+      height and width.
+  """
+  if extents is None:
+    return
+  batch, height, width, _ = shape
+  found = jnp.shape(extents), jnp.result_type(extents)
+  if found[0] != (batch, 2) or not jnp.issubdtype(found[1], jnp.integer):
+    raise ValueError(
+        f'extents must be [{batch}, 2] whole numbers, a height and a width of '
+        f'each image, not {list(found[0])} {found[1]}.'
+    )
+  if isinstance(extents, jax.core.Tracer):
+    return
+  values = np.asarray(extents)
+  if (values < 1).any() or (values > (height, width)).any():
+    raise ValueError(
+        f'extents must be between 1 and the image, {height}x{width}, not '
+        f'{values.tolist()}.'
+    )
 
 
 def strided(extents: Extents, stride: int) -> Extents:

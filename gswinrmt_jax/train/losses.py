@@ -120,7 +120,8 @@ def pixel_cross_entropy(
 
   Args:
     logits: float32 [b h w k].
-    labels: Integers [b h w] below k, or `IGNORED`.
+    labels: Integers [b h w] from 0 to k - 1, or `IGNORED`. Any other makes the
+      loss not a number.
     mean_over: Divisor of the sum: 'labelled', the number of labelled pixels, or
       'all', the number of all pixels, as in RMT's released segmentation. With
       'all' the loss is scaled by the share of labelled pixels, which varies
@@ -132,9 +133,7 @@ def pixel_cross_entropy(
   if mean_over not in MEANS:
     raise ValueError(f'{mean_over=} is not one of {MEANS}.')
   labelled = labels != segmentation.IGNORED
-  losses = optax.softmax_cross_entropy_with_integer_labels(
-      logits, jnp.where(labelled, labels, 0)
-  )
+  losses = segmentation.cross_entropy(logits, jnp.where(labelled, labels, 0))
   total = jnp.where(labelled, losses, 0.0).sum()
   count = labels.size if mean_over == 'all' else labelled.sum()
   return total / jnp.maximum(count, 1)

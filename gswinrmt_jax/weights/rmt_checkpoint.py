@@ -86,11 +86,12 @@ def read(
   Raises:
     UserError: If the file cannot be read or is not an RMT.
   """
-  where, arrays, others = unwrap(torch_file.read(path), key)
+  contents = torch_file.read(path)
+  where, arrays, others = unwrap(contents, key)
   card = card_lib.read(path.with_name(card_lib.FILE))
   try:
     if card is None:
-      card = _imagenet_card(recognise(arrays, full_stages))
+      card = _released_card(recognise(arrays, full_stages), contents)
     match = state_dict.match_state_dict(arrays, card.make_model())
   except ValueError as error:
     raise UserError(f'{path}: {error}') from error
@@ -277,14 +278,17 @@ def _decay_range(log_decay: np.ndarray) -> float:
     return round(float((-2 - np.log2(1 - gamma)) * len(log_decay)), 3)
 
 
-def _imagenet_card(found):
-  segmenter = found.segmenter
-  known = found.num_classes == imagenet.NUM_CLASSES and not segmenter
+def _released_card(found, contents):
+  segmenter, names = found.segmenter, ()
+  if segmenter:
+    names = _class_names(contents, found.num_classes)
+  elif found.num_classes == imagenet.NUM_CLASSES:
+    names = imagenet.classes()
   return card_lib.Card(
       name=found.name,
       fields=factory.resolve(found.name, found.fields),
       num_classes=found.num_classes,
-      class_names=imagenet.classes() if known else (),
+      class_names=names,
       segmenter=segmenter,
       image_size=_CROP if segmenter else imagenet.IMAGE_SIZE,
       mean=imagenet.MEAN,
@@ -292,3 +296,12 @@ def _imagenet_card(found):
       crop=1.0 if segmenter else imagenet.CROP,
       fit_within=_FIT_WITHIN if segmenter else None,
   )
+
+
+def _class_names(contents, count):
+  """Returns the names that mmsegmentation stores; () unless one per class."""
+  meta = contents.get('meta') if isinstance(contents, Mapping) else None
+  names = meta.get('CLASSES') if isinstance(meta, Mapping) else None
+  if not isinstance(names, (list, tuple)) or len(names) != count:
+    return ()
+  return tuple(names) if all(isinstance(name, str) for name in names) else ()

@@ -108,7 +108,11 @@ def check(collection: Collection) -> None:
       )
   for split, images in collection.splits.items():
     if not images:
-      raise UserError(f'{collection.root}: no image is left for {split}')
+      reason = next(iter(collection.unpaired.items()), None)
+      reason = f': {reason[0]} {reason[1]}' if reason else ''
+      raise UserError(
+          f'{collection.root}: no image is left for {split}{reason}'
+      )
   if collection.label_images:
     return  # Classes of pixels may be missing.
   counts = collection.counts('train')

@@ -206,8 +206,8 @@ def create_segmenter(
   """
   if head not in HEADS:
     raise ValueError(f'{head=} is not one of {tuple(HEADS)}.')
-  if num_classes < 1:
-    raise ValueError(f'{num_classes=} must be positive.')
+  if not isinstance(num_classes, int) or num_classes < 1:
+    raise ValueError(f'{num_classes=} must be a whole number above 0.')
   if not 0 <= dropout_rate < 1:
     raise ValueError(f'{dropout_rate=} must be in [0, 1).')
   backbone = factory.create_model(
