@@ -5,6 +5,8 @@ right and at the bottom, is padding and may contain any finite number. None
 means that everything is valid, and costs nothing.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -13,8 +15,12 @@ import numpy as np
 Extents = Int[Array, 'b 2'] | None
 
 
-def check(extents: Extents, shape: tuple[int, int, int, int]) -> None:
-  """Checks extents of images `[b, h, w, c]`; values only if not traced.
+def check(extents: Extents, shape: tuple[Any, ...]) -> None:
+  """Checks extents of images; values only if not traced.
+
+  Args:
+    extents: The extents.
+    shape: `(b, h, w, c)`; the batch may be symbolic, as in an export.
 
   Raises:
     ValueError: If they are not `[b, 2]` whole numbers from 1 to the image's
