@@ -1,5 +1,8 @@
 """Tests means, intervals and tables on made-up values and runs."""
 
+import functools
+import itertools
+import json
 import math
 import pathlib
 import re
@@ -432,6 +435,35 @@ def test_the_tables_of_results_are_made_from_the_records():
       ).replace('%', ' %')
       in text
   )
+
+
+def _best(name, run):
+  return run.summary['best'][name]
+
+
+def test_the_tables_of_camvid_are_made_from_the_records():
+  text = (ROOT / 'docs' / 'segmentation.md').read_text()
+  records, _ = results.gather([ROOT / 'results' / 'camvid'])
+  (setting,), _ = results.group(records)
+  assert [len(one.runs) for one in setting.variants] == [2] * 4
+  assert tables.curves(setting) in text
+  assert tables.classes(setting) in text
+  for one in setting.variants:
+    cells = [f'{one.cost.parameters:,}']
+    scores = 'mean_iou', 'pixel_accuracy'
+    for split, name in itertools.product(('val', 'test'), scores):
+      figure = functools.partial(_best, f'{split}_{name}')
+      cells.append(tables.percent(one.mean(figure)))
+    assert f'| {" | ".join(cells)} |' in text, one.label
+  path = ROOT / 'results' / 'camvid' / 'stored_labels.json'
+  stored = json.loads(path.read_text())
+  for name in ('rmt', 'retention', 'swat', 'conv'):
+    runs = [stored[f'{name}_s{seed}'] for seed in (0, 1)]
+    cells = [
+        tables.percent(Mean.of(run[split][score] for run in runs))
+        for split, score in itertools.product(('val', 'test'), scores)
+    ]
+    assert f'| {" | ".join(cells)} |' in text, name
 
 
 def test_costs(setting, monkeypatch):
