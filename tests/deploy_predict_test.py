@@ -22,7 +22,7 @@ from gswinrmt_jax.commands import predict as predict_command
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.deploy import export, loaded_model
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.ops import equation
+from gswinrmt_jax.ops import registry
 from gswinrmt_jax.weights import load
 
 _NAME = 'digits_small'
@@ -168,7 +168,7 @@ class _Spy:
 
   def apply(self, variables, image, *, train, method=None):
     del variables, train, method
-    self.seen.append(tuple(map(equation.chosen, ('attention', 'depthwise'))))
+    self.seen.append(tuple(map(registry.chosen, ('attention', 'depthwise'))))
     return jnp.zeros((len(image), self.num_classes))
 
 

@@ -24,7 +24,7 @@ from gswinrmt_jax.evals import (
     evaluator,
     segmentation,
 )
-from gswinrmt_jax.ops import equation
+from gswinrmt_jax.ops import registry
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import train_loop
 
@@ -243,7 +243,7 @@ def test_a_run_is_evaluated_as_its_config_says(run, tmp_path, monkeypatch):
     step = make(*args)
 
     def traced(variables, batch):
-      seen.append(tuple(map(equation.chosen, ('attention', 'depthwise'))))
+      seen.append(tuple(map(registry.chosen, ('attention', 'depthwise'))))
       return step(variables, batch)
 
     return traced

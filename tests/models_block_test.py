@@ -183,4 +183,4 @@ def test_who_reads_a_block_reads_few_files():
       module.apply({'params': params}, X)
     finally:
       sys.setprofile(None)
-  assert '/ops/retention.py' in entered and len(entered) <= 9, entered
+  assert '/ops/attention_forms.py' in entered and len(entered) <= 8, entered

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.ops import axial, positions
+from gswinrmt_jax.ops import attention_forms, positions
 
 # All sizes differ, so that swapped axes fail.
 B, H, W, N, D = 2, 5, 7, 3, 4
@@ -616,7 +616,7 @@ def test_scores_weights_and_values_match_loops():
     head = jnp.arange(1, 3)[None, :, None, None]
     return scores * head + 0.1 * jnp.arange(15)[None, None, :, None]
 
-  actual = axial.all_pairs_attention(
+  actual = attention_forms.all_pairs_attention(
       *(jnp.asarray(x, jnp.float32) for x in (query, key, value)),
       None,
       None,
@@ -663,4 +663,4 @@ def test_one_decay_for_each_head_is_asked_for(form):
 @pytest.mark.parametrize('name', ['window', 'shift', 'scaled', 'absolute'])
 def test_a_form_cannot_fix_what_models_set(name):
   with pytest.raises(ValueError, match=f"'{name}'.* fields of each model"):
-    axial.attention_form('fixed', **{name: 1})
+    attention_forms.attention_form('fixed', **{name: 1})

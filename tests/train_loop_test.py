@@ -23,7 +23,7 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh, processes
 from gswinrmt_jax.errors import Stopped, UserError
 from gswinrmt_jax.evals import evaluator
-from gswinrmt_jax.ops import equation
+from gswinrmt_jax.ops import registry
 from gswinrmt_jax.runs import metrics_log, plots, progress
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import losses, train_loop, train_step
@@ -475,7 +475,7 @@ def test_both_steps_are_traced_with_the_forms_of_the_config(
       step = make(*args, **kwargs)
 
       def traced(*args):
-        seen[name] = tuple(map(equation.chosen, ('attention', 'depthwise')))
+        seen[name] = tuple(map(registry.chosen, ('attention', 'depthwise')))
         return step(*args)
 
       return traced

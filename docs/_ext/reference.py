@@ -19,7 +19,7 @@ from sphinx.util.docutils import SphinxDirective
 import gswinrmt_jax
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.ops.equation import Equation
+from gswinrmt_jax.ops.registry import Equation
 
 # Commands have a page of their own.
 _LEFT_OUT = {'commands'}

@@ -39,12 +39,13 @@ from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.attention import Attention
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.layers import Dense
-from gswinrmt_jax.ops import axial, positions, windows
+from gswinrmt_jax.ops import positions, windows
+from gswinrmt_jax.ops.attention_forms import HEIGHT, watching, WIDTH
 
 DECILES = 10
 GROUPS = DECILES + 1  # The last group: windows cut smaller.
 
-_PASSES = {axial.WIDTH: 'width', axial.HEIGHT: 'height', None: 'pairs'}
+_PASSES = {WIDTH: 'width', HEIGHT: 'height', None: 'pairs'}
 _CLOSED = 0.1  # A gate below it counts as closed.
 _SAMPLED = 64  # Tokens per block whose gates enter the effective rank.
 FORMS = ('softmax', 'sigmoid')  # Attention forms without negative weights.
@@ -110,7 +111,7 @@ def analyze(
       stage = stages[module.stage]
       if arch.swiglu:
         stage.see_value(module.shifted, args[2])
-      with axial.watching(functools.partial(stage.see, module.shifted)):
+      with watching(functools.partial(stage.see, module.shifted)):
         return next_function(*args, **kwargs)
     out = next_function(*args, **kwargs)
     if isinstance(module, Dense) and isinstance(parent, Attention):
@@ -207,10 +208,10 @@ class _Stage:
       self._groups[shifted] = np.eye(GROUPS)[group.ravel()]
 
   def see(self, shifted, axis, weights, mask):
-    """Adds the attention weights of a pass; see `axial.watching`."""
+    """Adds the attention weights of a pass; see `watching`."""
     order = {
-        axial.WIDTH: (0, 1, 3, 2),  # b row n column
-        axial.HEIGHT: (0, 3, 1, 2),  # b column n row
+        WIDTH: (0, 1, 3, 2),  # b row n column
+        HEIGHT: (0, 3, 1, 2),  # b column n row
         None: (0, 2, 1),  # b n token
     }[axis]
 

@@ -1,9 +1,8 @@
 """The equations of the papers, numbered, as pure functions of arrays.
 
-    retention         Gated-SwinRMT, eq. 3; RMT, eq. 5, over all pairs of tokens
-    swat              Gated-SwinRMT, eq. 7
+    attention_forms   retention (Gated-SwinRMT, eq. 3), SWAT (eq. 7), along
+                      rows, then columns; MaSA over all pairs (RMT, eq. 5)
     linear_retention  RMT, eq. 2 to 4: retention without softmax
-    axial             attention along rows, then columns, or over all pairs
     windows           shifted windows and masks (Gated-SwinRMT, eq. 9; Swin)
     positions         rotation (Gated-SwinRMT, eq. 4), Manhattan distance,
                       decay (RMT, eq. 8), ALiBi
@@ -11,22 +10,21 @@
     resampling        nearest, bilinear, adaptive average pooling
     padding           images of several sizes in one batch
     image_pairs       images mixed with their neighbours in the batch
+    registry          `@equation`, and the registry of implementations in `fast`
 
 Equations 5 (gate), 6 (LCE) and 8 (SwiGLU) are in `models.attention`. All are
 plain `jnp`, differentiated by JAX.
-`gswinrmt_jax.fast` has faster implementations of some (see `ops.equation`).
 Inside `with ops.plain():`, only implementations that `ops.implementations`
 names are used. Importing the file of an attention form here makes it a
 `score_fn` of the models.
 """
 
-from gswinrmt_jax.ops.axial import FORMS, FULL_FORMS
-from gswinrmt_jax.ops.equation import (
-    CHOICES,
-    implementations,
-    plain,
-    wide,
-    wide_dtype,
+from gswinrmt_jax.ops.attention_forms import (
+    FORMS,
+    FULL_FORMS,
+    full_retention,
+    retention,
+    swat,
 )
 from gswinrmt_jax.ops.layers import (
     add_bias,
@@ -46,13 +44,18 @@ from gswinrmt_jax.ops.linear_retention import (
     normalize_heads,
 )
 from gswinrmt_jax.ops.positions import rotate_halves, rotate_interleaved
+from gswinrmt_jax.ops.registry import (
+    CHOICES,
+    implementations,
+    plain,
+    wide,
+    wide_dtype,
+)
 from gswinrmt_jax.ops.resampling import (
     adaptive_average_pool,
     resize_bilinear,
     resize_nearest,
 )
-from gswinrmt_jax.ops.retention import full_retention, retention
-from gswinrmt_jax.ops.swat import swat
 
 __all__ = [
     'CHOICES',

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax.ops import padding
-from gswinrmt_jax.ops.equation import equation, wide
+from gswinrmt_jax.ops.registry import equation, wide
 
 
 @equation

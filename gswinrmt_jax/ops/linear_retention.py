@@ -9,9 +9,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import axial, padding, positions
-from gswinrmt_jax.ops.equation import equation
+from gswinrmt_jax.ops import padding, positions
+from gswinrmt_jax.ops.attention_forms import (
+    all_pairs_attention,
+    attention_form,
+    axial_attention,
+    FULL_FORMS,
+)
 from gswinrmt_jax.ops.layers import layer_norm
+from gswinrmt_jax.ops.registry import equation
 
 
 def _weigh(scores, decay, mask, size):
@@ -21,7 +27,7 @@ def _weigh(scores, decay, mask, size):
   return weights if mask is None else jnp.where(mask, weights, 0)
 
 
-@axial.attention_form('linear')
+@attention_form('linear')
 @equation
 def linear_retention(
     query: Float[Array, 'b h w n d'],
@@ -45,7 +51,7 @@ def linear_retention(
   weights of both passes multiply; their decays give the Manhattan decay
   (eq. 4). Arguments, result and errors are those of `ops.retention`.
   """
-  return axial.axial_attention(
+  return axial_attention(
       query,
       key,
       value,
@@ -61,7 +67,7 @@ def linear_retention(
   )
 
 
-@axial.attention_form('linear', table=axial.FULL_FORMS)
+@attention_form('linear', table=FULL_FORMS)
 @equation
 def full_linear_retention(
     query: Float[Array, 'b h w n d'],
@@ -79,12 +85,12 @@ def full_linear_retention(
   Arguments, result and errors are those of `ops.full_retention`.
   """
   distance = positions.manhattan(*query.shape[1:3])
-  return axial.all_pairs_attention(
+  return all_pairs_attention(
       query, key, value, log_decay, extents, _weigh, distance, scaled=scaled
   )
 
 
-@axial.attention_form('causal', table=axial.FULL_FORMS)
+@attention_form('causal', table=FULL_FORMS)
 @equation
 def causal_retention(
     query: Float[Array, 'b h w n d'],
@@ -108,7 +114,7 @@ def causal_retention(
     row, column = np.divmod(np.arange(height * width), width)
     place = row[None] * extents[:, 1:] + column[None]
     distance = place[:, :, None] - place[:, None, :]
-  return axial.all_pairs_attention(
+  return all_pairs_attention(
       query,
       key,
       value,

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 import numpy as np
 
-from gswinrmt_jax.ops.equation import equation, wide, wide_dtype
+from gswinrmt_jax.ops.registry import equation, wide, wide_dtype
 
 
 @equation

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax.ops import padding
-from gswinrmt_jax.ops.equation import equation, wide
+from gswinrmt_jax.ops.registry import equation, wide
 
 
 @equation

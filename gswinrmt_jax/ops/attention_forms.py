@@ -1,7 +1,9 @@
-"""Attention in two passes, along rows and columns, or over all pairs.
+"""The attention forms of the papers: retention (eq. 3) and SWAT (eq. 7).
 
-Attention forms share this code. A form defines only how scores become weights
-(`Weigh`). Windows and masks are in `windows`.
+A form attends along the rows of a map, then along its columns
+(`axial_attention`), or over all pairs of tokens (`all_pairs_attention`). It
+defines only how scores become weights (`Weigh`); windows and their masks
+(eq. 9) are in `windows`, rotation and distances in `positions`.
 
 Shapes: b batch (times windows if 'cyclic', see `windows`), h w rows and
 columns, n heads, d channels per head, l lines: rows in the width pass, columns
@@ -14,11 +16,13 @@ import contextvars
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import equation, padding, positions, windows
+from gswinrmt_jax.ops import padding, positions, registry, windows
+from gswinrmt_jax.ops.registry import equation
 
 WIDTH, HEIGHT = 0, 1  # The passes, and their rows in every `[2, n]` table.
 
@@ -65,6 +69,182 @@ def attention_form(
     return function
 
   return enter
+
+
+def _softmax_weights(scores, decay, mask, size):
+  """Returns `softmax(scores + distance log(gamma))` over unmasked pairs."""
+  del size  # Rows are normalised by their own sum.
+  if decay is not None:
+    scores += decay
+  if mask is not None:
+    scores = jnp.where(mask, scores, MASKED)
+  return jax.nn.softmax(scores)
+
+
+@attention_form('softmax')
+@equation
+def retention(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, '...'] | None,
+    slopes: Float[Array, '...'] | None = None,
+    extents: padding.Extents = None,
+    *,
+    window: int | None = None,
+    shift: int = 0,
+    scaled: bool = True,
+    absolute: bool = False,
+    impl: str = 'auto',
+) -> Float[Array, 'b h w n d']:
+  r"""Computes decomposed Manhattan self-attention (Gated-SwinRMT, eq. 3).
+
+      A = softmax(q k^T / sqrt(d) + slope (i - j) + |i - j| log(gamma) + mask)
+
+  along each row of a window, then along each column. Without a window this is
+  RMT's decomposed form (RMT, eq. 6). RMT's paper multiplies by the decay after
+  the softmax. Its released code adds the logarithm before the softmax, as done
+  here, so rows sum to one.
+
+  Args:
+    query: Queries, already rotated if they should be.
+    key: Keys of the same shape.
+    value: Values.
+    log_decay: `log(gamma)` per pass (width, height) and head; None for no
+      decay.
+    slopes: ALiBi slopes per head, for both passes; None, as in the paper, for
+      no bias.
+    extents: Valid rows and columns of each map, see `ops.padding`. The result
+      is that of the map without padding.
+    window: Nominal window in tokens; None for whole rows and columns.
+    shift: Nominal shift of the windows, in tokens.
+    scaled: Whether scores are divided by `sqrt(d)`.
+    absolute: Whether slopes multiply `|i - j|` instead of `i - j`.
+    impl: How windows are computed: 'banded' (always with extents), 'cyclic', or
+      'auto', which leaves it to `ops.implementations`.
+
+  Returns:
+    The output `A_h A_w V`, in `value.dtype`; weights are computed in at least
+    float32.
+
+  Raises:
+    ValueError: If a shape, the window, the shift or `impl` is wrong.
+  """
+  return axial_attention(
+      query,
+      key,
+      value,
+      log_decay,
+      slopes,
+      extents,
+      _softmax_weights,
+      window=window,
+      shift=shift,
+      scaled=scaled,
+      absolute=absolute,
+      impl=impl,
+  )
+
+
+def _sigmoid_weights(scores, decay, mask, size):
+  """Returns `sigmoid(scores) / size * gamma^distance`, or 0 where masked."""
+  weights = jax.nn.sigmoid(scores) / size
+  if decay is not None:
+    weights *= jnp.exp(decay)
+  return weights if mask is None else jnp.where(mask, weights, 0)
+
+
+# Models rotate queries and keys themselves, as their `rotary` says.
+@attention_form('sigmoid', rotary=False)
+@equation
+def swat(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, '...'] | None,
+    slopes: Float[Array, '...'] | None,
+    extents: padding.Extents = None,
+    *,
+    window: int | None,
+    shift: int = 0,
+    scaled: bool = False,
+    absolute: bool = False,
+    impl: str = 'auto',
+    rotary: bool = True,
+) -> Float[Array, 'b h w n d']:
+  r"""Computes sigmoid window attention, axis by axis (Gated-SwinRMT, eq. 7).
+
+      A = sigmoid(q k^T + slope (i - j) + mask) / w_s * gamma^|i - j|
+
+  where `w_s` is the effective window of the axis, even where a region at the
+  border of the map is smaller. Weights of masked pairs are exactly 0.
+
+  Arguments, result and errors are those of `ops.retention`, with two
+  differences. Scores are not divided by `sqrt(d)` by default. Queries and keys
+  are rotated here by `ops.rotate_halves` (section 3.3), unless `rotary` is
+  False.
+  """
+  if rotary:
+    query, key = (positions.rotate_halves(x) for x in (query, key))
+  return axial_attention(
+      query,
+      key,
+      value,
+      log_decay,
+      slopes,
+      extents,
+      _sigmoid_weights,
+      window=window,
+      shift=shift,
+      scaled=scaled,
+      absolute=absolute,
+      impl=impl,
+  )
+
+
+@attention_form('softmax', table=FULL_FORMS)
+@equation
+def full_retention(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, '...'] | None,
+    extents: padding.Extents = None,
+    *,
+    scaled: bool = True,
+) -> Float[Array, 'b h w n d']:
+  r"""Computes Manhattan self-attention (MaSA; RMT, eq. 5, as released).
+
+      A = softmax(q k^T / sqrt(d) + (|row - ROW| + |col - COL|) log(gamma))
+
+  over all pairs of tokens.
+
+  Args:
+    query: Queries, already rotated if they should be.
+    key: Keys of the same shape.
+    value: Values.
+    log_decay: `log(gamma)` per head; None for no decay.
+    extents: Valid rows and columns of each map, see `ops.padding`.
+    scaled: Whether scores are divided by `sqrt(d)`.
+
+  Returns:
+    The output `A V`, in `value.dtype`; weights are computed in at least
+    float32.
+
+  Raises:
+    ValueError: If a shape is wrong.
+  """
+  distance = positions.manhattan(*query.shape[1:3])
+  return all_pairs_attention(
+      query,
+      key,
+      value,
+      log_decay,
+      extents,
+      _softmax_weights,
+      distance,
+      scaled=scaled,
+  )
 
 
 @contextlib.contextmanager
@@ -115,7 +295,7 @@ def axial_attention(
   window and shift.
   """
   _check(query, key, value, window, shift)
-  impl = equation.chosen('attention', impl)
+  impl = registry.chosen('attention', impl)
   heads = query.shape[3]
   _check_heads('log_decay', log_decay, (2, heads))
   _check_heads('slopes', slopes, (heads,))
@@ -214,14 +394,14 @@ def all_pairs_attention(
 
 
 def _scores(query, key):
-  wide = equation.wide_dtype(query.dtype)
+  wide = registry.wide_dtype(query.dtype)
   return jnp.einsum(
       '...id,...jd->...ij', query, key, preferred_element_type=wide
   )
 
 
 def _mix(weights, value):
-  wide = equation.wide_dtype(value.dtype)
+  wide = registry.wide_dtype(value.dtype)
   out = jnp.einsum(
       '...ij,...jd->...id',
       weights.astype(value.dtype),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import fast, ops
-from gswinrmt_jax.ops.equation import Equation, equation
+from gswinrmt_jax.ops.registry import Equation, equation
 
 X = np.float32([1.0, 2.0])
 _EQUATIONS = {
