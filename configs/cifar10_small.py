@@ -5,7 +5,7 @@
 The paper's models see 32x32 images as a first map of 8x8; every published
 result above 95 % has 16x16 or more. Gated-SwinRMT-Retention, widths 48 96 192,
 depths 2 2 4. Windows of 4 divide the maps of 16x16 and 8x8; the last map, 4x4,
-is one window. 50 epochs of Muon at 3e-3, one RandAugment operation of
+is one window. 28 epochs of Muon at 3e-3, one RandAugment operation of
 torchvision's strength, Random Erasing, EMA. The argument is the model:
 `retention` (the default), `rmt` or `swat`.
 
@@ -21,11 +21,10 @@ A tiny model for a few seconds, to see that all of it runs:
 
   python train.py --config=configs/cifar10_small.py:smoke
 
-Result: not measured. 20 epochs of AdamW at 1.5e-3 have 86.02 % validation and
-84.42 % test accuracy for Retention (JPEG-75 copy of CIFAR-10, float32, seed 0,
-JAX 0.10). Muon was compared with it in the first epochs only, one seed: after 3
-of 20, validation accuracy is 72.80 % with Muon and 62.00 % with AdamW, both at
-1.5e-3. After 2 of 20 it is 61.32 % with Muon at 1.5e-3, 62.66 % at 4e-3.
+Result: Retention has 90.48 % validation and 89.20 % test accuracy with the EMA
+of its best epoch, the 27th (JPEG-75 copy of CIFAR-10, --config.dtype=float32,
+seed 0, JAX 0.10, two CPU cores at 295 s an epoch). These weights ship with the
+package as `cifar10_small`. The argument `rmt` or `swat`: not measured.
 """
 
 import ml_collections
@@ -40,7 +39,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   )
   config = recipes.defaults(f'{model}_compact')
   recipes.set_reading(config, 'torchvision')
-  config.num_epochs = 50
+  config.num_epochs = 28
   config.ema_decay = 0.99
   config.optimizer.name = 'muon'
   config.optimizer.learning_rate = 3e-3

@@ -9,6 +9,7 @@ import sys
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -327,6 +328,26 @@ def test_without_the_library(monkeypatch):
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
   with pytest.raises(UserError, match=r'pip install .gswinrmt_jax\[hub\]'):
     hub.fetch('hf-hub:a/b')
+
+
+@pytest.mark.parametrize(
+    ('name', 'record'),
+    [('digits_small', 'digits_retention'), ('cifar10_small', 'cifar10_small')],
+)
+def test_weights_that_ship_are_of_a_recorded_run(name, record):
+  found = load.load(pathlib.Path(name))
+  root = pathlib.Path(__file__).parent.parent
+  path = root / 'results' / f'{record}.json'
+  summary = json.loads(path.read_text())['summary']
+  for which in ('last', 'best'):
+    recorded = summary[which]
+    scores = {key for key in recorded if key.startswith(('val_', 'test_'))}
+    assert len(scores) >= 5
+    for score in scores:
+      assert found.card.figures[which][score] == recorded[score]
+  image = jnp.zeros((1, 32, 32, 3))
+  logits = found.make_model((32, 32)).apply(found.variables, image, train=False)
+  assert logits.shape == (1, 10) and np.isfinite(logits).all()
 
 
 def test_weights_that_ship_are_loaded_by_name(tmp_path, monkeypatch, run):

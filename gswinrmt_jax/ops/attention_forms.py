@@ -34,7 +34,8 @@ MASKED = -1e30
 #   scores: Scores `[... n i j]`, scaled and with ALiBi.
 #   decay: `distance log(gamma)`, to broadcast with scores; None for no decay.
 #   mask: Pairs that may attend, likewise; None for all.
-#   size: Effective window in tokens; an array if images have their own.
+#   size: Effective window in tokens; if images have their own, an array that
+#     broadcasts with scores.
 Weigh = Callable[[Array, Array | None, Array | None, int | Array], Array]
 
 # Attention forms along rows, then columns, by `score_fn`.
