@@ -233,6 +233,33 @@ def test_reliability_names_tests_that_exist():
     assert f'\ndef {test}(' in (ROOT / file).read_text(), test
 
 
+def test_the_curves_of_small_images_are_those_of_the_results():
+  """AdamW, and Muon with raw weights and their moving average."""
+  records = [
+      json.loads((ROOT / 'results' / f'{name}.json').read_text())
+      for name in ('cifar10_small_adamw', 'cifar10_small')
+  ]
+  adamw, muon = (
+      {entry['epoch']: entry for entry in record['epochs']}
+      for record in records
+  )
+  text = _page('reproduction')
+  rows = _table(text, '| epoch | AdamW |').splitlines()[2:]
+  assert len(rows) == 10
+  for row in rows:
+    epoch, *shown = (cell.strip() for cell in row.strip('|').split('|'))
+    epoch = int(epoch)
+    accuracies = (
+        adamw.get(epoch, {}).get('val_accuracy'),
+        muon[epoch]['val_accuracy'],
+        muon[epoch]['val_ema_accuracy'],
+    )
+    assert shown == [f'{100 * one:.2f}' if one else '' for one in accuracies]
+  best = records[1]['summary']['best']
+  for score in (best['val_ema_accuracy'], best['test_ema_accuracy']):
+    assert f'{score:.2%}'.replace('%', ' %') in text
+
+
 @pytest.mark.parametrize('name', ['RMT', 'Retention', 'SWAT'])
 def test_the_analysis_of_the_three_models_is_that_of_the_results(name):
   path = ROOT / 'results' / f'analysis_cifar10_{name.lower()}.json'

@@ -330,10 +330,18 @@ def test_without_the_library(monkeypatch):
     hub.fetch('hf-hub:a/b')
 
 
-@pytest.mark.parametrize(
-    ('name', 'record'),
-    [('digits_small', 'digits_retention'), ('cifar10_small', 'cifar10_small')],
-)
+# Weights that ship, and the records of their runs in `results`.
+_SHIPPED = {
+    'cifar10_small': 'cifar10_small',
+    'digits_small': 'digits_retention',
+}
+
+
+def test_weights_that_ship_are_listed():
+  assert load.list_models(pretrained=True) == sorted(_SHIPPED)
+
+
+@pytest.mark.parametrize(('name', 'record'), _SHIPPED.items())
 def test_weights_that_ship_are_of_a_recorded_run(name, record):
   found = load.load(pathlib.Path(name))
   root = pathlib.Path(__file__).parent.parent

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
-from gswinrmt_jax.ops import padding, positions, registry, windows
-from gswinrmt_jax.ops.registry import equation
+from gswinrmt_jax.ops import padding, positions, windows
+from gswinrmt_jax.ops.registry import chosen, equation, wide_dtype
 
 WIDTH, HEIGHT = 0, 1  # The passes, and their rows in every `[2, n]` table.
 
@@ -296,7 +296,7 @@ def axial_attention(
   window and shift.
   """
   _check(query, key, value, window, shift)
-  impl = registry.chosen('attention', impl)
+  impl = chosen('attention', impl)
   heads = query.shape[3]
   _check_heads('log_decay', log_decay, (2, heads))
   _check_heads('slopes', slopes, (heads,))
@@ -395,14 +395,14 @@ def all_pairs_attention(
 
 
 def _scores(query, key):
-  wide = registry.wide_dtype(query.dtype)
+  wide = wide_dtype(query.dtype)
   return jnp.einsum(
       '...id,...jd->...ij', query, key, preferred_element_type=wide
   )
 
 
 def _mix(weights, value):
-  wide = registry.wide_dtype(value.dtype)
+  wide = wide_dtype(value.dtype)
   out = jnp.einsum(
       '...ij,...jd->...id',
       weights.astype(value.dtype),
