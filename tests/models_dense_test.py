@@ -389,7 +389,9 @@ def test_how_the_heads_start():
         ),
         ({'head': 'uper', 'neck_channels': 9}, 'UperNet has no neck'),
         ({'dropout_rate': 1.0}, r'dropout_rate=1.0 must be in \[0, 1\)'),
-        ({'window': 7}, "did you mean 'window_size'"),
+        ({'window': 7}, 'did you mean window_size'),
+        ({'dense_head': True}, 'dense_head=True is for classifiers'),
+        ({'projection': 8}, 'projection=8 is for classifiers'),
     ],
 )
 def test_mistakes_are_named(options, message, monkeypatch):

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax.numpy as jnp
+import jaxtyping
 import pytest
 
 import gswinrmt_jax
@@ -38,9 +39,9 @@ def test_dtype_by_name():
 @pytest.mark.parametrize(
     ('name', 'options', 'message'),
     [
-        ('retention_compat', {}, "did you mean 'retention_compact'"),
+        ('retention_compat', {}, 'did you mean retention_compact'),
         ('resnet', {}, 'there are retention_compact, '),
-        ('rmt_t', {'window': 7}, "did you mean 'window_size'"),
+        ('rmt_t', {'window': 7}, 'did you mean window_size'),
         ('rmt_t', {'depths': (2, 2, 2)}, 'needs 4 entries'),
         ('rmt_t', {'depths': 3}, 'must be a tuple'),
         ('rmt_t', {'depths': (2, 2, 2.5, 2)}, 'depths takes int, not 2.5'),
@@ -51,11 +52,14 @@ def test_dtype_by_name():
         ('rmt_t', {'dtype': jnp.int32}, 'dtype=int32 is not a floating'),
         ('rmt_t', {'attention_impl': 'cyclic'}, 'use ops.implementations'),
         ('rmt_t', {'remat': 'all'}, "remat='all' is not one of"),
-        ('rmt_t', {'num_classes': -1}, 'negative'),
+        ('rmt_t', {'num_classes': -1}, 'num_classes=-1 must be a whole'),
+        ('rmt_t', {'num_classes': 2.5}, 'num_classes=2.5 must be a whole'),
         ('rmt_t', {'feature_norm': True}, 'without a head'),
     ],
 )
-def test_mistakes_are_named(name, options, message):
+def test_mistakes_are_named(name, options, message, monkeypatch):
+  # Users run without jaxtyping's checks.
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   with pytest.raises(ValueError, match=message):
     gswinrmt_jax.create_model(name, **{'num_classes': 10} | options)
 

@@ -482,33 +482,6 @@ def test_causal_decay_over_a_long_map_stays_finite():
   assert np.isfinite(value) and np.isfinite(grad).all()
 
 
-def test_normalize_heads_by_hand():
-  """Each head of each token is a group; (1, 3) has mean 2 and deviation 1."""
-  x = jnp.array([[[[[1.0, 3.0], [5.0, 25.0]], [[-7.0, -8.0], [2.0, 2.0]]]]])
-  np.testing.assert_allclose(
-      ops.normalize_heads(x)[0, 0],
-      [[[-1, 1], [-1, 1]], [[1, -1], [0, 0]]],
-      atol=1e-5,
-  )
-  # A variance of 1e-6, equal to the epsilon.
-  np.testing.assert_allclose(
-      ops.normalize_heads(jnp.array([[[[[1e-3, -1e-3]]]]])).ravel(),
-      [2**-0.5, -(2**-0.5)],
-      rtol=1e-4,
-  )
-
-
-def test_normalize_heads_is_float32_inside():
-  x = jnp.asarray(_maps(5)[0] + 64, jnp.bfloat16)
-  actual = ops.normalize_heads(x)
-  assert actual.dtype == jnp.bfloat16
-  np.testing.assert_allclose(
-      actual.astype(jnp.float32),
-      ops.normalize_heads(x.astype(jnp.float32)),
-      atol=2 * 2.0**-8,
-  )
-
-
 @pytest.mark.parametrize('form', ops.FORMS)
 @hypothesis.settings(max_examples=4, deadline=None)
 @hypothesis.example(height=1, width=1, window=3, shift=1)
@@ -625,6 +598,33 @@ def test_scores_weights_and_values_match_loops():
       scaled=False,
   )
   np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_size_is_that_of_each_image():
+  """Weights of 1 / size give the mean of the values that are no padding."""
+  rng = np.random.default_rng(0)
+  value = jnp.asarray(rng.normal(size=(2, 3, 5, 1, 4)), jnp.float32)
+  extents = jnp.array([[2, 4], [3, 5]])
+
+  def weigh(scores, log_decay, mask, size):
+    return jnp.where(mask, jnp.ones_like(scores) / size, 0)
+
+  out = attention_forms.all_pairs_attention(
+      value,
+      value,
+      value,
+      None,
+      extents,
+      weigh,
+      positions.manhattan(3, 5),
+      scaled=False,
+  )
+  np.testing.assert_allclose(
+      out[0, 0, 0, 0], value[0, :2, :4, 0].mean((0, 1)), rtol=1e-5
+  )
+  np.testing.assert_allclose(
+      out[1, 0, 0, 0], value[1, :, :, 0].mean((0, 1)), rtol=1e-5
+  )
 
 
 @pytest.mark.parametrize(

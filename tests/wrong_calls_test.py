@@ -70,7 +70,7 @@ _RECIPE = 'train --config=digits_rmt --workdir=new'
         ),
         (
             f'{_RECIPE} --config.model.name=rmt_compct',
-            "config.model: No model is called 'rmt_compct'; did you mean 'rmt_",
+            "config.model: No model is called 'rmt_compct' (did you mean rmt_",
         ),
         (
             f'{_RECIPE} --config.model.depths=2',
@@ -205,11 +205,11 @@ _PIXELS = np.zeros((8, 8, 3), np.uint8)
         ),
         (
             lambda g: g.create_model('rmt_compct', num_classes=2),
-            "'rmt_compct'; did you mean 'rmt_compact'?",
+            r"'rmt_compct' \(did you mean rmt_compact\?\)",
         ),
         (
             lambda g: g.create_model('rmt_t', num_classes=2, dephts=(1,)),
-            "no field 'dephts'; did you mean 'depths'?",
+            r"no field 'dephts' \(did you mean depths\?\)",
         ),
         (
             lambda g: g.create_model('rmt_t', num_classes=2, dtype='float16'),

@@ -66,9 +66,9 @@ class Attention(nn.Module):
       value *= jax.nn.silu(linear(name='value_gate')(x))
     # Eq. 3, 4, 7, 9.
     out = self.attend(query, key, value, self._log_decay(), extents)
-    if arch.head_norm:  # RetNet's group norm.
+    if arch.head_norm:  # RetNet's group norm, a group per head, not learned.
       heads = out.reshape(*out.shape[:-1], arch.num_heads[self.stage], -1)
-      out = ops.normalize_heads(heads).reshape(out.shape)
+      out = ops.layer_norm(heads).reshape(out.shape)
     if arch.lce != 'none':  # LCE, eq. 6.
       # LCE runs on the whole map. In windows, it would read neighbours that the
       # cyclic shift wrapped around.
@@ -118,7 +118,8 @@ class Attention(nn.Module):
     # Eq. 4 counts positions within a window, row by row: `row M + column`.
     # Positions on the map differ from them by a constant in each window, and
     # scores depend only on differences of positions.
-    stride, _ = windows.effective_window(x.shape[2], self._window(), 0)
+    window = self.arch.window(self.stage)
+    stride, _ = windows.effective_window(x.shape[2], window, 0)
     widths = None if extents is None else extents[:, 1]
     return ops.rotate_interleaved(x, widths, stride=stride)
 
@@ -138,7 +139,7 @@ class Attention(nn.Module):
         log_decay,
         slopes,
         extents,
-        window=self._window(),
+        window=arch.window(self.stage),
         shift=arch.window_size // 2 if self.shifted else 0,
         scaled=arch.scaled,
         absolute=arch.alibi == 'absolute',
@@ -154,12 +155,6 @@ class Attention(nn.Module):
 
   def _is_full(self) -> bool:
     return self.stage + 1 in self.arch.full_stages  # counted from 1
-
-  def _window(self) -> int | None:
-    """Returns the nominal window; None where attention spans the map."""
-    if self._is_full() or self.arch.window_size == 0:
-      return None
-    return self.arch.window_size
 
   def _log_decay(self) -> Float[Array, 'passes n'] | None:
     """Returns `log gamma`: `log_sigmoid(theta)`, or RMT's fixed values."""

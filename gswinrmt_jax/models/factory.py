@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 import dataclasses
-import difflib
 import functools
+import numbers
 from typing import Any
 
 from flax import linen as nn
@@ -11,6 +11,7 @@ from flax.typing import Dtype
 import jax
 import jax.numpy as jnp
 
+from gswinrmt_jax.errors import did_you_mean
 from gswinrmt_jax.models import architecture, backbone, named
 
 DTYPES = ('float32', 'bfloat16')
@@ -60,8 +61,8 @@ def create_model(
     raise ValueError(f'dtype={jnp.dtype(dtype)} is not a floating-point type.')
   if remat not in backbone.REMAT:
     raise ValueError(f'{remat=} is not one of {tuple(backbone.REMAT)}.')
-  if num_classes < 0:
-    raise ValueError(f'{num_classes=} must not be negative.')
+  if not isinstance(num_classes, numbers.Integral) or num_classes < 0:
+    raise ValueError(f'{num_classes=} must be a whole number, 0 or more.')
   if num_classes and overrides.get('feature_norm'):
     raise ValueError(
         'feature_norm=True is for backbones without a head: num_classes=0.'
@@ -163,7 +164,8 @@ def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
   """
   table = named.MODELS
   if name not in table:
-    raise ValueError(f'No model is called {name!r}{_nearest(name, table)}')
+    near = did_you_mean(name, table) or _listed(table)
+    raise ValueError(f'No model is called {name!r}{near}')
   fields = dataclasses.asdict(table[name])
   for key, value in overrides.items():
     if key in RETIRED:
@@ -171,10 +173,15 @@ def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
           f'{key!r} is not a field of a model: use ops.implementations().'
       )
     if key not in FIELDS:
-      raise ValueError(f'A model has no field {key!r}{_nearest(key, FIELDS)}')
+      near = did_you_mean(key, FIELDS) or _listed(FIELDS)
+      raise ValueError(f'A model has no field {key!r}{near}')
     if value is not None:
       fields[key] = _typed(key, value)
   return fields
+
+
+def _listed(names):
+  return f'; there are {", ".join(sorted(names))}.'
 
 
 def _typed(key: str, value: Any) -> Any:
@@ -198,10 +205,3 @@ def _number(key: str, value: Any, expected: type) -> int | float:
   if isinstance(value, bool) or not isinstance(value, allowed):
     raise ValueError(f'{key} takes {expected.__name__}, not {value!r}.')
   return expected(value)
-
-
-def _nearest(word: str, names: Mapping[str, Any]) -> str:
-  near = difflib.get_close_matches(word, names, n=1)
-  if near:
-    return f'; did you mean {near[0]!r}?'
-  return f'; there are {", ".join(sorted(names))}.'

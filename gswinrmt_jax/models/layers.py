@@ -19,6 +19,8 @@ from gswinrmt_jax.ops import padding
 
 Initializer = jax.nn.initializers.Initializer
 
+_MOMENTUM = 0.9  # of the running statistics, 1 minus PyTorch's
+
 
 def linear_init(key, shape, dtype=jnp.float32):
   """Draws from N(0, 0.02^2); PyTorch truncates at +-2, which is 100 sigma."""
@@ -100,8 +102,7 @@ class Conv3x3(nn.Module):
     shape = (3, 3, x.shape[-1], self.features)
     kernel = self.param('kernel', init, shape)
     bias = self.param('bias', init, shape[-1:])
-    if extents is not None:
-      x = padding.fill(x, extents)
+    x = padding.fill(x, extents)
     y = ops.conv3x3(x.astype(self.dtype), kernel, stride=self.stride)
     return ops.add_bias(y, bias)
 
@@ -122,8 +123,7 @@ class DepthwiseConv(nn.Module):
       self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
   ) -> Float[Array, 'b h w c']:
     """Returns the convolved map."""
-    if extents is not None:
-      x = padding.fill(x, extents)
+    x = padding.fill(x, extents)
     side = self.kernel_size
     init = uniform_fan_in(side**2)
     kernel = self.param('kernel', init, (side, side, 1, x.shape[-1]))
@@ -153,14 +153,7 @@ class BatchNorm(nn.Module):
 
   The running variance is updated with the unbiased batch variance. Statistics
   are those of the global batch, for any number of devices, in two passes.
-
-  Attributes:
-    momentum: Weight of the old running statistics.
-    epsilon: Added to the variance.
   """
-
-  momentum: float = 0.9
-  epsilon: float = 1e-5
 
   @nn.compact
   def __call__(
@@ -183,11 +176,11 @@ class BatchNorm(nn.Module):
         count = padding.count(x, extents)
         self._update(running_mean, mean)
         self._update(running_var, var * (count / (count - (count > 1))))
-    return ops.batch_norm(x, mean, var, scale, bias, epsilon=self.epsilon)
+    return ops.batch_norm(x, mean, var, scale, bias)
 
   def _update(self, running, value):
     old = running.value
-    running.value = self.momentum * old + (1 - self.momentum) * value
+    running.value = _MOMENTUM * old + (1 - _MOMENTUM) * value
 
 
 def cut_patches(

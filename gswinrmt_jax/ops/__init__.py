@@ -41,7 +41,6 @@ from gswinrmt_jax.ops.linear_retention import (
     causal_retention,
     full_linear_retention,
     linear_retention,
-    normalize_heads,
 )
 from gswinrmt_jax.ops.positions import rotate_halves, rotate_interleaved
 from gswinrmt_jax.ops.registry import (
@@ -75,7 +74,6 @@ __all__ = [
     'implementations',
     'layer_norm',
     'linear_retention',
-    'normalize_heads',
     'plain',
     'resize_bilinear',
     'resize_nearest',

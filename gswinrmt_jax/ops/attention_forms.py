@@ -385,29 +385,32 @@ def all_pairs_attention(
   scores = _scores(q, k) * (dim**-0.5 if scaled else 1.0)
   decay = positions.times_distance(log_decay, distance, scores)
   mask = None if mask is None else jnp.asarray(mask)[None, None]
+  size = height * width
   if extents is not None:
     keys = padding.valid(extents, height, width).reshape(batch, 1, 1, -1)
     mask = keys if mask is None else keys & mask
-  weights = weigh(scores, decay, mask, height * width)
+    size = extents.prod(1).reshape(batch, 1, 1, 1)
+  weights = weigh(scores, decay, mask, size)
   _notify(None, weights, mask)
   out = _mix(weights, v)
   return out.swapaxes(1, 2).reshape(value.shape)
 
 
 def _scores(query, key):
-  wide = wide_dtype(query.dtype)
   return jnp.einsum(
-      '...id,...jd->...ij', query, key, preferred_element_type=wide
+      '...id,...jd->...ij',
+      query,
+      key,
+      preferred_element_type=wide_dtype(query.dtype),
   )
 
 
 def _mix(weights, value):
-  wide = wide_dtype(value.dtype)
   out = jnp.einsum(
       '...ij,...jd->...id',
       weights.astype(value.dtype),
       value,
-      preferred_element_type=wide,
+      preferred_element_type=wide_dtype(value.dtype),
   )
   return out.astype(value.dtype)
 

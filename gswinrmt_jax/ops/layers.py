@@ -36,7 +36,7 @@ def dense(
   # transposes the gradient in memory before the matmul for the kernel.
   y = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
   y = y.reshape(*x.shape[:-1], kernel.shape[-1])
-  return y if bias is None else _add_bias(y, bias)
+  return y if bias is None else add_bias(y, bias)
 
 
 @equation
@@ -48,10 +48,6 @@ def add_bias(
   The addition is in float32, so that the gradient of the bias is summed in
   float32: in bfloat16, a sum of 25,088 ones ends at 1,024 on a CPU.
   """
-  return _add_bias(x, bias)
-
-
-def _add_bias(x, bias):
   return (wide(x) + _along_channels(bias, x)).astype(x.dtype)
 
 

@@ -1,8 +1,9 @@
 """Retention without softmax: scores times decay, as in RetNet.
 
 See RMT, section 3.1 and eq. 2 to 4. In RetNet, and in RMT's ablations that
-replace the softmax, a norm of each head (`normalize_heads`) and a swish gate
-follow.
+replace the softmax, a norm of each head (`head_norm`) and a swish gate follow.
+Over all pairs, that norm removes any common factor of a query's weights, up to
+its epsilon. RetNet's normalisations of the scores are therefore omitted.
 """
 
 import jax.numpy as jnp
@@ -16,13 +17,12 @@ from gswinrmt_jax.ops.attention_forms import (
     axial_attention,
     FULL_FORMS,
 )
-from gswinrmt_jax.ops.layers import layer_norm
 from gswinrmt_jax.ops.registry import equation
 
 
 def _weigh(scores, decay, mask, size):
   """Returns `q k^T * gamma^distance`, or 0 where masked."""
-  del size  # Not normalised: see `normalize_heads`.
+  del size  # Not normalised: the norm of each head follows.
   weights = scores if decay is None else scores * jnp.exp(decay)
   return weights if mask is None else jnp.where(mask, weights, 0)
 
@@ -126,17 +126,3 @@ def causal_retention(
       scaled=scaled,
       mask=earlier >= 0,
   )
-
-
-def normalize_heads(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
-  r"""Applies RetNet's group norm: one group per head and token, not learned.
-
-      y = (x - mean_d x) / sqrt(var_d x + 1e-6)
-
-  Over all pairs, this norm removes any common factor of a query's weights, up
-  to the epsilon. RetNet's normalisations of the scores are therefore omitted.
-
-  Returns:
-    The normalised `x`, in `x.dtype`, computed in at least float32.
-  """
-  return layer_norm(x)

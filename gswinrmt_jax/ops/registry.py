@@ -119,13 +119,17 @@ class Implementation:
 class Equation:
   """A function of arrays, traced once per shape, with its implementations.
 
+  A model calls an equation in every layer. Tracing it again for each layer of a
+  deep model takes seconds of Python before XLA starts.
+
   Attributes:
-    function: The equation itself.
+    function: The equation itself. Its positional parameters are arrays or None.
+      Its keyword-only parameters are hashable and static.
     implementations: Its other implementations; the first that fits is used.
   """
 
   def __init__(self, function: Callable[..., Any]):
-    """Wraps the equation; see `equation`."""
+    """Wraps the equation."""
     functools.update_wrapper(self, function)
     self.function = function
     self.implementations: list[Implementation] = []
@@ -176,6 +180,7 @@ class Equation:
         continue
       function = functools.partial(other.function, **options)
       if wanted == other.name:
+        jax.eval_shape(equation, *arrays)  # its checks of the arguments
         return function(*arrays)
       if not _chosen.value.plain:
         by_device.setdefault(other.on, function)
@@ -184,17 +189,8 @@ class Equation:
     return lax.platform_dependent(*arrays, default=equation, **by_device)
 
 
-def equation(function: Callable[..., Any]) -> Equation:
-  """Decorates a function as an `Equation`, which is traced once per shape.
-
-  A model calls an equation in every layer. Tracing it again for each layer of a
-  deep model takes seconds of Python before XLA starts.
-
-  Args:
-    function: Its positional parameters are arrays or None. Its keyword-only
-      parameters are hashable and static.
-  """
-  return Equation(function)
+# The decorator.
+equation = Equation
 
 
 def wide_dtype(dtype: jax.typing.DTypeLike) -> jax.typing.DTypeLike:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models import factory
+from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.semantic_fpn import FPN, SemanticFPNHead
@@ -88,8 +88,7 @@ class Segmenter(nn.Module):
 
     Raises:
       ValueError: If a side is smaller than the stride of the last stage, there
-        are not 3 channels, `x` is not floating point, or `extents` has a wrong
-        shape.
+        are not 3 channels, `x` is not floating point, or `extents` are wrong.
     """
     maps = self.maps(x, train=train, extents=extents)
     if self.is_initializing() and self.auxiliary_channels:
@@ -106,17 +105,10 @@ class Segmenter(nn.Module):
   ) -> tuple[Logits, Logits]:
     """Returns the logits of both heads at every pixel, for training.
 
-    Args:
-      x: As in `__call__`.
-      train: As in `__call__`.
-      extents: As in `__call__`.
+    Arguments, logits and errors are those of `__call__`.
 
     Returns:
-      Logits of the decode head and of the auxiliary head, each as in
-      `__call__`.
-
-    Raises:
-      ValueError: As in `__call__`.
+      Logits of the decode head, and of the auxiliary head.
     """
     maps = self.maps(x, train=train, extents=extents)
     logits = self.decode(maps, train=train, extents=extents)
@@ -217,6 +209,9 @@ def create_segmenter(
       remat=remat,
       **{'feature_norm': True} | overrides,
   )
+  for field in ('dense_head', 'projection'):
+    if getattr(backbone.arch, field) != getattr(named.MODELS[name], field):
+      raise ValueError(f'{field}={overrides[field]} is for classifiers.')
   wanted = {
       'channels': channels,
       'neck_channels': neck_channels,
