@@ -130,6 +130,8 @@ class TestAnalyze:
   def test_weights_of_both_signs_are_refused(self):
     with pytest.raises(UserError, match="score_fn='linear'"):
       _analyzed('rmt_compact', score_fn='linear', full_stages=())
+    with pytest.raises(UserError, match="gate_fn='swish': analyze takes sig"):
+      _analyzed('retention_compact', gate_fn='swish')
 
 
 class TestGroups:

@@ -83,7 +83,11 @@ def test_what_is_drawn():
 def test_each_image_has_its_own_draws_from_the_key_alone():
   image = np.random.default_rng(1).uniform(0, 255, (1, 3, 4, 3))
   image = image.repeat(8, 0).astype(np.float32)
-  distort = jax.jit(photometric.photometric_distortion)
+
+  @jax.jit
+  def distort(key, image):
+    return photometric.distort(image, photometric.draw(key, len(image)))
+
   got = np.asarray(distort(jax.random.key(3), image))
   assert len(np.unique(got.reshape(8, -1), axis=0)) > 4
   assert 0 <= got.min() and got.max() <= 255

@@ -10,15 +10,17 @@ import pytest
 
 from gswinrmt_jax import recipes, terminal
 from gswinrmt_jax.data import datasets
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import progress
 from gswinrmt_jax.train import losses, train_step
 from gswinrmt_jax.train import schedule as schedule_lib
 from gswinrmt_jax.train import train_state as state_lib
 
 
-def _schedule(**changes):
+def _schedule(steps=0, **changes):
   config = recipes.digits('rmt_compact')
-  config.num_epochs = 4
+  config.num_epochs = 0 if steps else 4
+  config.num_steps = steps
   config.augment.update({'mixup_alpha': 1.0, **changes})
   return config, schedule_lib.from_config(config, 1297)
 
@@ -36,6 +38,11 @@ def _schedule(**changes):
 def test_epochs_with_mixing(changes, epochs):
   _, schedule = _schedule(**changes)
   assert schedule.mixed_steps == epochs * 1297 // 64
+
+
+def test_more_epochs_without_mixing_than_a_run_of_steps_has_are_refused():
+  with pytest.raises(UserError, match='is 3: must be at most 2, the epochs of'):
+    _schedule(mix_off_epochs=3, steps=30)  # 30 batches of 64 are 1.5 epochs
 
 
 def test_the_last_epochs_are_not_mixed():

@@ -196,6 +196,14 @@ def test_latency_is_written_where_the_report_looks(
   assert ran[-3:] == ['swat_compact', 'rmt_compact', 'matmul']
 
 
+def test_a_segmenter_is_refused_by_name(journal, capsys, tmp_path):
+  import made_up_runs
+
+  made_up_runs.write(tmp_path / 'a', 'camvid', [0.5])
+  assert main.main(['benchmark', '--run', str(tmp_path / 'a')]) == 2
+  assert 'a: latency is measured of classifiers' in capsys.readouterr().err
+
+
 def test_few_runs_are_alive_at_once(journal, monkeypatch, tmp_path):
   import made_up_runs
 
@@ -218,6 +226,9 @@ def test_mistakes_are_one_line(journal, capsys, tmp_path):
   for options, said in (
       (['--seconds=0'], '--seconds'),
       (['--run', 'x', '--peers', 'eager'], '--run takes no --peers'),
+      (['--start', '--latency'], '--start takes no --latency'),
+      (['--depthwise', '--train'], '--depthwise takes no --train'),
+      (['--workers=2'], '--images and --workers are for --pipeline'),
       (['--model', 'rmt_x'], 'rmt_'),
       (['--threads=0'], '--threads'),
       (['--pipeline', '--images=0'], '--images'),

@@ -263,6 +263,8 @@ def test_a_missing_shard_is_one_line(path, tmp_path):
   with pytest.raises(UserError, match='half written or damaged') as caught:
     datasets.open_source('own', 'train', str(tmp_path))
   assert '\n' not in str(caught.value)
+  command = f'gswinrmt prepare folder own --images DIR --dir {tmp_path}'
+  assert f'remove that directory and run `{command}`' in str(caught.value)
 
 
 def test_a_configuration_is_a_data_set_of_its_set(path, tmp_path):

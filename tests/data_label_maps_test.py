@@ -239,6 +239,14 @@ def _changed(row, **changes):
         (_changed(0, score=-np.ones((S, T, M))), 'not probabilities'),
         (_changed(0, classes=np.zeros((S, T))), r'not \[s t m\] twice'),
         (
+            _changed(0, classes=np.zeros((0, T, M)), score=np.zeros((0, T, M))),
+            r'not \[s t m\] twice',
+        ),
+        (
+            _changed(0, classes=np.full((S, T, M), 0.5)),
+            'record 0 has classes that are float64, not whole numbers',
+        ),
+        (
             _changed(2, classes=np.zeros((1, 1, M)), score=np.zeros((1, 1, M))),
             r'record 2 has shapes \(1, 1, 2\) and .* as the first record',
         ),

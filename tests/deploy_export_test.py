@@ -58,14 +58,14 @@ def test_safetensors_with_card_and_figures(digits, tmp_path):
 
 
 def test_half_precision_halves_the_file(digits, tmp_path):
-  about = model_card.About('cc-by-4.0', 'Trained on a desk.')
   whole, _ = _export(digits, 'safetensors', tmp_path / 'whole')
   half = export.export(
       digits,
       'safetensors-float16',
       tmp_path / 'half',
       Terminal(io.StringIO()),
-      about=about,
+      license='cc-by-4.0',
+      note='Trained on a desk.',
   )
   arrays = 4 * sum(a.size for a in jax.tree.leaves(digits.variables['params']))
   saved = whole.stat().st_size - half.stat().st_size
@@ -211,11 +211,11 @@ def test_the_command(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(
       export,
       'export',
-      lambda loaded, *rest, about: calls.append((loaded.step, *rest, about)),
+      lambda loaded, *rest, **about: calls.append((loaded.step, *rest, about)),
   )
   arguments = ['export', str(_RUN), f'--out={tmp_path}']
   assert main.main([*arguments, '--format=torch', '--step=latest']) == 0
-  assert calls == [(243, 'torch', tmp_path, model_card.About())]
+  assert calls == [(243, 'torch', tmp_path, {'license': '', 'note': ''})]
   assert main.main(['export', str(_RUN), '--format=onnx']) == 0
   assert calls[1][2] == _RUN / 'export'
   assert main.main([*arguments, '--format=keras']) == 2
@@ -241,9 +241,7 @@ def measured(digits):
 
 def _text(measured, **changes):
   changed = dataclasses.replace(measured, **changes)
-  return '\n'.join(
-      model_card._lines(changed, 'safetensors', model_card.About())
-  )
+  return '\n'.join(model_card._lines(changed, 'safetensors', '', ''))
 
 
 def test_the_figures_are_those_of_the_weights_that_were_taken(measured):

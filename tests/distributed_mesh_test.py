@@ -14,7 +14,7 @@ import several
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer
-from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.distributed import compilation, mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import metrics_log, run_folder
 from gswinrmt_jax.train import setup
@@ -46,7 +46,7 @@ def test_a_batch_that_does_not_divide_into_pairs_is_refused(monkeypatch):
 
 
 def test_quick_compilation_is_for_the_cpu():
-  options = mesh.quick_compilation()
+  options = compilation.quick_compilation()
   assert bool(options) == (jax.default_backend() == 'cpu')
   # XLA refuses options that it does not have.
   assert jax.jit(lambda x: x + 1, compiler_options=options)(1) == 2

@@ -77,10 +77,24 @@ def test_a_run_that_is_not_finished_was_not_tested(tmp_path):
 def test_a_summary_of_an_earlier_step_is_none(folder):
   with (folder / 'metrics.jsonl').open('a') as file:
     entry = {'kind': 'epoch', 'step': 30, 'epoch': 3, 'val_accuracy': 0.75}
-    file.write(json.dumps({**entry, 'seconds': 7.0}) + '\n{"kind": "ep')
+    entry |= {'steps': 10, 'seconds': 7.0}
+    file.write(json.dumps(entry) + '\n{"kind": "ep')
   (run,), _ = results.gather([folder])
   assert run.summary is None and run.epoch == 3
   assert run.seconds_per_epoch == 20.0  # the median of 20, 20, 7
+
+
+def test_the_time_of_an_epoch_if_not_every_epoch_is_validated(tmp_path):
+  made_up_runs.write(tmp_path / 'a', 'cifar10_rmt', [0.25, 0.5])
+  path = tmp_path / 'a' / 'metrics.jsonl'
+  lines = [json.loads(line) for line in path.read_text().splitlines()]
+  lines = [line for line in lines if line['kind'] == 'epoch']
+  for entry in lines:  # a validation after every fourth epoch
+    entry['epoch'] *= 4
+  path.write_text(''.join(json.dumps(entry) + '\n' for entry in lines))
+  (tmp_path / 'a' / 'summary.json').unlink(missing_ok=True)
+  (run,), _ = results.gather([tmp_path])
+  assert run.seconds_per_epoch == 5.0  # 20 seconds for 4 epochs
 
 
 def test_a_summary_without_the_time_of_an_epoch(folder):

@@ -65,6 +65,7 @@ MAY_IMPORT = {
         'evals',
         'maps',
         'models',
+        'runs',
         'weights',
     },
     'experiments': {'runs', 'data', 'models', 'recipes'},

@@ -14,7 +14,7 @@ import pytest
 import random_variables
 
 import gswinrmt_jax
-from gswinrmt_jax.distributed import mesh
+from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.models import architecture, backbone, factory, stem
 
 _TINY = {
@@ -548,7 +548,7 @@ def arguments():
 
 def _gradient(remat, arguments):
   gradient = jax.grad(functools.partial(_loss, remat), (0, 1))
-  quick = mesh.quick_compilation()
+  quick = compilation.quick_compilation()
   return jax.jit(gradient, compiler_options=quick)(*arguments)
 
 

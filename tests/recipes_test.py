@@ -387,6 +387,7 @@ def test_every_field_is_declared_once():
         ('data.train_crop', 'random_resized', 'needs config.data.storage='),
         ('data.repeats', 0, 'repeats is 0: must be at least 1'),
         ('data.repeats', 22, r'to a third of config\.batch_size, 64'),
+        ('remat', 'all', "must be 'none' or 'blocks' or 'elementwise'"),
         ('token_label_weight', 0.5, 'token labels need both'),
         ('data.label_maps', 'maps', 'token labels need both'),
         ('model.widths', (8,) * 999, r'model.widths is \(8, .*not too long'),
@@ -454,3 +455,13 @@ def test_a_run_may_resume_with_other_free_fields_only():
   free = recipes.free_fields()
   assert {'data.dir', 'attention_impl', 'model.ffn_impl', 'mesh.fsdp'} <= free
   assert not free & {'seed', 'batch_size', 'dtype', 'model.name', 'ema_decay'}
+
+
+@pytest.mark.parametrize('field', ['crop_padding', 'mixup_alpha'])
+def test_what_a_label_map_does_not_follow_is_refused(field):
+  config = recipe_files.load('imagenet_rmt:s,token_label', [])
+  config.data.label_maps = 'maps'
+  recipes.check(config)
+  config.augment[field] = 1
+  with pytest.raises(UserError, match=f'{field} is 1.*0 with token labels'):
+    recipes.check(config)

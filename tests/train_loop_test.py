@@ -20,7 +20,7 @@ from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.commands import guard
 from gswinrmt_jax.commands import train as train_command
 from gswinrmt_jax.data import datasets
-from gswinrmt_jax.distributed import mesh, processes
+from gswinrmt_jax.distributed import compilation, mesh, processes
 from gswinrmt_jax.errors import Stopped, UserError
 from gswinrmt_jax.evals import evaluator
 from gswinrmt_jax.ops import registry
@@ -289,7 +289,7 @@ def test_steps_and_validation_are_compiled_as_the_config_says(monkeypatch):
     options.clear()
     config = tiny_parts.recipe(compile_effort=effort)
     setup_lib.build(recipes.resolve(config))
-    quick.append(options.count(mesh.quick_compilation()))
+    quick.append(options.count(compilation.quick_compilation()))
   assert quick[1] - quick[0] == 2
 
 

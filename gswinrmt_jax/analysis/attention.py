@@ -52,11 +52,17 @@ FORMS = ('softmax', 'sigmoid')  # Attention forms without negative weights.
 
 
 def check(arch: Architecture) -> None:
-  """Refuses a model whose attention weights may be negative.
+  """Refuses a model whose attention weights or gates may be negative.
 
   Raises:
-    UserError: If its attention form is not one of `FORMS`.
+    UserError: If its attention form is not one of `FORMS`, or its gate is not
+      a sigmoid.
   """
+  if arch.gate_fn != 'sigmoid':
+    raise UserError(
+        f"gate_fn='{arch.gate_fn}': analyze takes sigmoid gates, which are "
+        'between 0 and 1'
+    )
   if arch.score_fn not in FORMS:
     raise UserError(
         f"score_fn='{arch.score_fn}': analyze takes {' and '.join(FORMS)}, "
@@ -94,7 +100,7 @@ def analyze(
     list per pass and head. An infinite reach is None.
 
   Raises:
-    UserError: If the attention weights of the model may be negative.
+    UserError: As in `check`.
   """
   arch = model.arch
   check(arch)

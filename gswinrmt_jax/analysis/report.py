@@ -40,16 +40,9 @@ def analyze_runs(
   `evaluate_run`; in an `out`, the names of the run and its data set precede the
   split, as they do for weights without a run.
 
-  Args:
-    sources: Runs or weights, as in `evaluate_run`.
-    step: As in `evaluate_run`.
-    which: As in `evaluate_run`.
-    data: As in `evaluate_run`.
-    split: As in `evaluate_run`.
-    data_dir: As in `evaluate_run`.
-    images: Number of images to measure, from the start of the split.
-    out: Folder of the reports; None takes each run's folder, or the current
-      folder for weights without a run.
+  `images` is the number of images to measure, from the start of the split; all
+  other arguments are those of `evaluate_run`. Without an `out`, reports go to
+  each run's folder, or the current folder for weights without a run.
 
   Raises:
     UserError: If weights or data cannot be used, the attention form cannot be

@@ -22,7 +22,6 @@ from gswinrmt_jax.augment import (
     rand_augment,
     random_erasing,
 )
-from gswinrmt_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,12 +51,6 @@ class Augment:
   num_classes: int
   mean: tuple[float, float, float]
   std: tuple[float, float, float]
-
-  @property
-  def fill(self) -> tuple[int, int, int]:
-    """Mean colour of the data set, as RGB levels from 0 to 255."""
-    red, green, blue = (min(255, round(255 * m)) for m in self.mean)
-    return red, green, blue
 
 
 # The fields of `config.augment` that `Augment` takes.
@@ -118,20 +111,6 @@ def augment(
   )
 
 
-def check_with_map(settings: Augment) -> None:
-  """Refuses settings that label maps are not adjusted for.
-
-  Raises:
-    UserError: If crop padding, Mixup or CutMix is on.
-  """
-  for name in ('crop_padding', 'mixup_alpha', 'cutmix_alpha'):
-    if value := getattr(settings, name):
-      raise UserError(
-          f'config.augment.{name} is {value}: must be 0 with token labels, '
-          'whose maps are not adjusted for it'
-      )
-
-
 def augment_with_map(
     key: PRNGKeyArray,
     image: UInt8[Array, 'b h w 3'],
@@ -153,7 +132,7 @@ def augment_with_map(
     image: Crops of the images that the maps describe.
     whole: Maps of the whole images, see `label_map.spread`.
     box: The crop: top, left, height and width as shares of the image.
-    settings: Settings that `check_with_map` accepts.
+    settings: As in `augment`, without crop padding, Mixup and CutMix.
     extents: Height and width of the model's last feature map, in tokens.
 
   Returns:
@@ -177,6 +156,7 @@ def _augment_images(
   image, flipped = crop_and_flip(
       crop_key, image, padding=settings.crop_padding, flip=settings.flip
   )
+  red, green, blue = (min(255, round(255 * mean)) for mean in settings.mean)
   image = rand_augment.rand_augment(
       rand_key,
       image,
@@ -185,7 +165,7 @@ def _augment_images(
       magnitude=settings.rand_augment_magnitude,
       std=settings.rand_augment_std,
       prob=settings.rand_augment_prob,
-      fill=settings.fill,
+      fill=(red, green, blue),
   )
   image = normalize(image, settings.mean, settings.std)
   image = random_erasing.random_erase(

@@ -26,19 +26,12 @@ class Distortion(NamedTuple):
   hue: Float[Array, ' b']  # rotation of the hue in HSV, in degrees
 
 
-def photometric_distortion(
-    key: PRNGKeyArray, image: Float[Array, 'b h w 3']
-) -> Float[Array, 'b h w 3']:
-  """Distorts the colours of each image at random; levels stay in 0..255.
+def draw(key: PRNGKeyArray, batch: int) -> Distortion:
+  """Draws a distortion for each of `batch` images.
 
   Each of the four changes has probability 1/2. Contrast comes before or after
   saturation and hue, with equal probability.
   """
-  return distort(image, draw(key, image.shape[0]))
-
-
-def draw(key: PRNGKeyArray, batch: int) -> Distortion:
-  """Draws a distortion for each of `batch` images."""
   uniform = jax.random.uniform(key, (9, batch), jnp.float32)
   done = uniform[:4] < 0.5
   low, high = _FACTOR

@@ -83,6 +83,8 @@ def runs(
 def _run_spec(folder):
   """Returns a run's spec; weights do not affect latency and are not read."""
   card = load.run_card(folder, run_folder.load_config(folder))
+  if card.segmenter is not None:
+    raise UserError(f'{folder}: latency is measured of classifiers')
   height, width = card.image_size
   if height != width:
     raise UserError(

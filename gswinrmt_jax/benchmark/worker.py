@@ -48,7 +48,7 @@ class Program:
   close: Callable[[], object] = lambda: None
 
 
-class WorkerError(Exception):
+class WorkerError(UserError):
   """A program could not be built or run: one line saying why."""
 
 
@@ -90,7 +90,7 @@ class Worker:
     return self._answer(calls)
 
   def peak(self) -> tuple[int | None, str]:
-    """Returns the peak bytes since the build, and 'device' or 'process'."""
+    """Returns the peak bytes, and 'device' or 'process', whose peak it is."""
     return self._answer(0)
 
   def close(self) -> None:

@@ -106,7 +106,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   arguments.add_number(
       group,
       '--images',
-      default=2048,
       help='number of synthetic images (default: 2,048)',
   )
   arguments.add_number(
@@ -124,29 +123,31 @@ def run(args: argparse.Namespace) -> int | None:
   chosen = [
       name for name in _OTHERS if getattr(args, name) not in (None, False)
   ]
-  if chosen and args.peers:
-    raise UserError(f'--{chosen[0].replace("_", "-")} takes no --peers')
+  for name in chosen:
+    fixed = () if name == 'scaling' else _TASKS
+    for other in ('peers', *fixed):
+      if getattr(args, other) and (name, other) != ('run', 'latency'):
+        raise UserError(f'--{name} takes no --{other}')
+  if args.pipeline is None and not (args.images is args.workers is None):
+    raise UserError('--images and --workers are for --pipeline')
   for model in args.model:
     summarize.setting(model)
   _check_peers(args.peers)
   if args.json:
     files.check_can_write(pathlib.Path(args.json))
 
-  from gswinrmt_jax.benchmark import measure, worker
+  from gswinrmt_jax.benchmark import measure
 
-  try:
-    with _ended_by_sigterm():
-      bench = measure.Bench(
-          repeats=args.repeats,
-          seconds=args.seconds,
-          threads=args.threads,
-          dtype=args.dtype,
-          say=functools.partial(print, flush=True),
-      )
-      with contextlib.closing(bench):
-        return _measure(args, bench)
-  except worker.WorkerError as error:
-    raise UserError(str(error)) from error
+  with _ended_by_sigterm():
+    bench = measure.Bench(
+        repeats=args.repeats,
+        seconds=args.seconds,
+        threads=args.threads,
+        dtype=args.dtype,
+        say=functools.partial(print, flush=True),
+    )
+    with contextlib.closing(bench):
+      return _measure(args, bench)
 
 
 def _check_peers(peers):
@@ -174,19 +175,6 @@ def _ended_by_sigterm():
     signal.signal(signal.SIGTERM, before)
 
 
-def _spec(args, model, task):
-  from gswinrmt_jax.benchmark import models
-
-  setting = summarize.setting(model)
-  return models.spec(
-      model,
-      task,
-      batch=args.batch,
-      image_size=args.image_size or setting.image_size,
-      classes=args.classes or setting.num_classes,
-  )
-
-
 def _measure(args, bench):
   from gswinrmt_jax.benchmark import models, pipeline, record, start
 
@@ -196,7 +184,17 @@ def _measure(args, bench):
   if args.pipeline is not None:
     tasks = ['pipeline']
   folders = [pathlib.Path(folder) for folder in args.run or ()]
-  specs = [_spec(args, model, task) for model in args.model for task in tasks]
+  specs = [
+      models.spec(
+          model,
+          task,
+          batch=args.batch,
+          image_size=args.image_size or summarize.setting(model).image_size,
+          classes=args.classes or summarize.setting(model).num_classes,
+      )
+      for model in args.model
+      for task in tasks
+  ]
   words = [*args.model, *tasks]
   if args.start:
     words = ['start']
@@ -220,7 +218,7 @@ def _measure(args, bench):
         bench,
         specs,
         storages=args.pipeline or _STORAGES,
-        images=args.images,
+        images=args.images or 2048,
         workers=args.workers,
     )
   elif args.run:

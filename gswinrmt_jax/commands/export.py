@@ -34,9 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
-  from gswinrmt_jax.deploy import export, model_card
+  from gswinrmt_jax.deploy import export
 
   weights = arguments.load_weights(args)
   folder = pathlib.Path(args.out) if args.out else weights.folder / 'export'
-  about = model_card.About(args.license, args.note)
-  export.export(weights, args.format, folder, about=about)
+  export.export(
+      weights, args.format, folder, license=args.license, note=args.note
+  )

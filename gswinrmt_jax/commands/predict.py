@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if getattr(args, name) is not None:
       kind = 'classifiers' if segments else 'segmenters'
       raise UserError(f'--{name} is for {kind}')
-  out = args.out or 'predictions' if segments else args.maps
+  out = (args.out or 'predictions') if segments else args.maps
   if out:
     files.check_can_write(pathlib.Path(out) / 'image.png')
   loaded = loaded_model.from_weights(weights, args.image_size)

@@ -27,12 +27,13 @@ def run(args: argparse.Namespace) -> None:
   """Runs the command."""
   weights = arguments.load_weights(args)
 
-  from gswinrmt_jax.deploy import model_card, push
+  from gswinrmt_jax.deploy import push
 
   push.push(
       weights,
       args.repository,
-      about=model_card.About(args.license, args.note),
+      license=args.license,
+      note=args.note,
       tag=args.revision,
       private=args.private,
   )

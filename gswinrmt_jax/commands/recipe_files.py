@@ -28,11 +28,7 @@ def folder() -> pathlib.Path:
 
 def names() -> list[str]:
   """Returns the names of the recipes that come with the project."""
-  return sorted(
-      path.stem
-      for path in folder().glob('*.py')
-      if not path.stem.startswith('_')
-  )
+  return sorted(path.stem for path in folder().glob('*.py'))
 
 
 def find(name: str) -> pathlib.Path:

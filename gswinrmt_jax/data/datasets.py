@@ -25,7 +25,8 @@ class Info:
     mean: Per-channel mean of pixels / 255 in the train split; ImageNet's for
       data sets that are not built in.
     std: Per-channel standard deviation, likewise.
-    image_size: Stored height and width in pixels; 0 where they may differ.
+    image_size: Height and width in pixels, of the stored images (0 where they
+      may differ) or, in a run, of those that the model sees.
     task: 'classification', or 'segmentation' if every pixel has a class.
 
   Raises:
@@ -226,11 +227,8 @@ def _open(name, data_dir):
 def _unknown(name, data_dir):
   root = sources.data_root(data_dir)
   if name in sources.PREPARED_BY_NAME:
-    images = '' if name == 'cifar10' else ' --images DIR'
-    return UserError(
-        f'{name} is not prepared in {root}; run '
-        f'`gswinrmt prepare {name}{images}`'
-    )
+    command = sources.prepare_command(name, root)
+    return UserError(f'{name} is not prepared in {root}; run `{command}`')
   own = sources.names(data_dir)
   return UserError(
       f'unknown data set {name!r}{did_you_mean(name, [*NAMES, *own])}; built '

@@ -193,9 +193,11 @@ def _write_arrays(part, maps, count, num_classes):
 def _problem(classes, probabilities, shape, num_classes):
   """Returns what is wrong with a map, or '' if it is valid."""
   shapes = classes.shape, probabilities.shape
-  if classes.ndim != 3 or shapes != (shape,) * 2:
+  if classes.ndim != 3 or shapes != (shape,) * 2 or not classes.size:
     said = f'has shapes {shapes[0]} and {shapes[1]}'
     return f'{said}, not [s t m] twice, as the first record'
+  if not np.issubdtype(classes.dtype, np.integer):
+    return f'has classes that are {classes.dtype}, not whole numbers'
   if not (0 <= classes.min() and classes.max() < num_classes):
     return f'has classes outside of 0 to {num_classes - 1}'
   # Written so that NaN is out of range too.

@@ -89,7 +89,7 @@ def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
   Transparent parts become white. Pixels of more than eight bits are scaled to
   eight by their data type, not their maximum, so that the darker of two images
   stays darker: the range is 0 to 65535 for integers, as in PNG and PGM, and 0
-  to 1 for floats. A TIFF file with pixels outside that range is refused.
+  to 1 for floats. An image with pixels outside that range is refused.
 
   Returns:
     The image, and how it is stored.

@@ -51,8 +51,8 @@ def open_newest(name: str, data_dir: str) -> Any | None:
     return None
   builder = open_version(folder / versions[-1])
   path, features = builder.data_path, dict(builder.info.features.items())
-  name = _MASK if task(builder) == 'segmentation' else 'label'
-  classes = getattr(features.get(name), 'num_classes', None) or 0
+  label = _MASK if task(builder) == 'segmentation' else 'label'
+  classes = getattr(features.get(label), 'num_classes', None) or 0
   if 'image' not in features or classes < 2:
     raise UserError(
         f'{path} holds {", ".join(sorted(features))} and {classes} classes: '
@@ -107,11 +107,27 @@ def open_version(folder: pathlib.Path) -> Any | None:
 
 def _again(folder):
   name = folder.parent.name
+  # Among custom data sets, only those for segmentation have metadata.
+  segmented = (folder / 'metadata.json').exists()
+  command = prepare_command(name, folder.parent.parent, segmented=segmented)
+  return f'remove that directory and run `{command}`'
+
+
+def prepare_command(
+    name: str, root: pathlib.Path, *, segmented: bool = False
+) -> str:
+  """Returns the command that writes a data set below `root`."""
+  words = ['gswinrmt prepare', name]
   if name not in PREPARED_BY_NAME:
-    # Among custom data sets, only those for segmentation have metadata.
-    segmented = (folder / 'metadata.json').exists()
-    name = f'{"segmentation" if segmented else "folder"} {name}'
-  return f'remove that directory and run `gswinrmt prepare {name}`'
+    kind = 'segmentation' if segmented else 'folder'
+    words = ['gswinrmt prepare', kind, name]
+  if name != 'cifar10':
+    words.append('--images DIR')
+  if segmented:
+    words.append('--labels DIR')
+  if root != data_root(''):
+    words.append(f'--dir {root}')
+  return ' '.join(words)
 
 
 def _versions(folder):

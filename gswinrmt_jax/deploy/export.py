@@ -40,7 +40,8 @@ def export(
     folder: pathlib.Path,
     terminal: Terminal | None = None,
     *,
-    about: model_card.About | None = None,
+    license: str = '',
+    note: str = '',
 ) -> pathlib.Path:
   """Writes weights in one format, with `config.json` and a model card.
 
@@ -49,7 +50,8 @@ def export(
     file_format: One of `FORMATS`.
     folder: Created if it does not exist; files of the same format are replaced.
     terminal: Where the file and the error of its logits are printed.
-    about: Licence and note for the model card.
+    license: Licence for the model card.
+    note: Note for the model card.
 
   Returns:
     The path of the file.
@@ -84,7 +86,7 @@ def export(
     with files.replaced(path) as part:
       written.rename(part)
   files.write_json(folder / card_lib.FILE, weights.card.to_dict())
-  model_card.write(folder, weights, file_format, about)
+  model_card.write(folder, weights, file_format, license=license, note=note)
   terminal.say(
       f'{weights.origin}: written to {path} '
       f'({path.stat().st_size / 1e6:.1f} MB); logits differ by '

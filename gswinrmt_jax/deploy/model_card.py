@@ -1,7 +1,6 @@
 """The `README.md` of exported weights, as model hubs expect it."""
 
 from collections.abc import Iterator
-import dataclasses
 import pathlib
 
 import jax
@@ -10,25 +9,11 @@ from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints.raw_and_ema import EMA, PREFIX
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense import segmenter
+from gswinrmt_jax.runs import summary
 from gswinrmt_jax.weights.load import Weights
 
 FILE = 'README.md'
-# How model hubs name the tasks.
-_TAGS = {
-    'classification': 'image-classification',
-    'segmentation': 'image-segmentation',
-}
 _HEAD = ('---', 'library_name: gswinrmt_jax')
-_FIGURES = (
-    ('validation mean IoU', 'val_{}mean_iou', '{:.2%}'),
-    ('validation pixel accuracy', 'val_{}pixel_accuracy', '{:.2%}'),
-    ('test mean IoU', 'test_{}mean_iou', '{:.2%}'),
-    ('test pixel accuracy', 'test_{}pixel_accuracy', '{:.2%}'),
-    ('validation accuracy', 'val_{}accuracy', '{:.2%}'),
-    ('test accuracy', 'test_{}accuracy', '{:.2%}'),
-    ('test top-5 accuracy', 'test_{}top5_accuracy', '{:.2%}'),
-    ('test cross-entropy', 'test_{}loss', '{:.4f}'),
-)
 # Formats that this package can load; the others are programs.
 _LOADED = ('safetensors', 'safetensors-float16', 'torch')
 _CITATION = (
@@ -37,27 +22,20 @@ _CITATION = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class About:
-  """Facts that only the person who trained a model knows.
-
-  Attributes:
-    license: Licence of the weights, by its name on hubs, such as 'apache-2.0'.
-    note: A paragraph about data and training.
-  """
-
-  license: str = ''
-  note: str = ''
-
-
 def write(
     folder: pathlib.Path,
     weights: Weights,
     file_format: str,
-    about: About | None = None,
+    *,
+    license: str = '',
+    note: str = '',
 ) -> None:
-  """Writes the model card; it describes the format exported last."""
-  lines = _lines(weights, file_format, about or About())
+  """Writes the model card; it describes the format exported last.
+
+  `license` is the licence of the weights by its name on hubs, such as
+  'apache-2.0'; `note` is a paragraph about data and training.
+  """
+  lines = _lines(weights, file_format, license, note)
   files.write_text(folder / FILE, '\n'.join(lines) + '\n')
 
 
@@ -66,7 +44,9 @@ def is_one(path: pathlib.Path) -> bool:
   return path.read_text(errors='replace').startswith('\n'.join(_HEAD))
 
 
-def _lines(weights: Weights, file_format: str, about: About) -> Iterator[str]:
+def _lines(
+    weights: Weights, file_format: str, license: str, note: str
+) -> Iterator[str]:
   card = weights.card
   data = weights.recipe.data.name if weights.recipe is not None else None
   height, width = card.image_size
@@ -83,7 +63,7 @@ def _lines(weights: Weights, file_format: str, about: About) -> Iterator[str]:
     images += (
         ', bicubic, to which evaluation resizes them, ignoring aspect ratio'
     )
-  yield from _front_matter(weights, data, about)
+  yield from _front_matter(weights, data, license)
   yield from ('', f'# {card.name}', '')
   leaves = jax.tree.leaves(weights.variables['params'])
   parameters = sum(leaf.size for leaf in leaves)
@@ -92,22 +72,22 @@ def _lines(weights: Weights, file_format: str, about: About) -> Iterator[str]:
       f'{images}.'
   )
   yield from ('', '## Results', '', *_results(weights, data))
-  if about.note:
-    yield from ('', '## Training', '', about.note)
+  if note:
+    yield from ('', '## Training', '', note)
   yield from ('', '## Use', '', *_use(card, file_format))
   yield from ('', '## Licence and citation', '')
-  yield f'Weights: {about.license or "no licence was stated"}.'
+  yield f'Weights: {license or "no licence was stated"}.'
   yield _CITATION
 
 
-def _front_matter(weights, data, about):
+def _front_matter(weights, data, license):
   """Yields the YAML that model hubs read."""
   yield from _HEAD
-  task = _TAGS[weights.task]
+  task = f'image-{weights.task}'  # as model hubs name it
   if weights.card.num_classes:
     yield f'pipeline_tag: {task}'
-  if about.license:
-    yield f'license: {about.license}'
+  if license:
+    yield f'license: {license}'
   yield 'tags: [jax, flax, vision-transformer]'
   if data:
     yield f'datasets: [{data}]'
@@ -140,8 +120,9 @@ def _measured(weights):
   """Yields label, name, value and format of each measured result."""
   _, part = _own_part(weights)
   prefix = PREFIX if weights.which == EMA else ''
-  for label, pattern, number in _FIGURES:
-    figure = pattern.format(prefix)
+  for label, name, number in summary.FIGURES:
+    split, _, figure = name.partition('_')
+    figure = f'{split}_{prefix}{figure}'
     if figure in part:
       yield label, figure, part[figure], number
 
@@ -154,7 +135,7 @@ def _results(weights, data):
     return
   yield from (f'| on {data} | |', '| --- | --- |')
   for label, _, value, number in _measured(weights):
-    yield f'| {label} | {number.format(value)} |'
+    yield f'| {label} | {value:{number}} |'
   kind = ', moving average of the weights' if weights.which == EMA else ''
   yield ''
   yield (

@@ -3,7 +3,7 @@
 import pathlib
 import tempfile
 
-from gswinrmt_jax.deploy import export, model_card
+from gswinrmt_jax.deploy import export
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import hub
@@ -14,29 +14,26 @@ def push(
     weights: Weights,
     repository: str,
     *,
-    about: model_card.About,
+    license: str = '',
+    note: str = '',
     tag: str = '',
     private: bool = False,
-    terminal: Terminal | None = None,
-) -> str:
+) -> None:
   """Uploads model.safetensors, config.json and README.md.
 
   Args:
     weights: The weights of a run.
     repository: OWNER/NAME or hf-hub:OWNER/NAME; created if it does not exist.
-    about: Licence and note for the model card.
+    license: Licence for the model card.
+    note: Note for the model card.
     tag: A tag for this revision; '' sets none.
     private: Whether a newly created repository is private.
-    terminal: Where the result is printed.
-
-  Returns:
-    The argument for `load_model`: `hf-hub:OWNER/NAME[@TAG]`.
 
   Raises:
     UserError: If the weights are not from a run, `repository` or `tag` is not a
       valid name, the repository has the tag already, or the upload fails.
   """
-  terminal = terminal or Terminal()
+  terminal = Terminal()
   if weights.recipe is None:
     raise UserError(
         f'{weights.origin} is not a run: push uploads only weights that you '
@@ -49,8 +46,9 @@ def push(
     hub.check_tag(tag)
   with tempfile.TemporaryDirectory() as place:
     folder = pathlib.Path(place) / 'weights'
-    export.export(weights, 'safetensors', folder, terminal, about=about)
+    export.export(
+        weights, 'safetensors', folder, terminal, license=license, note=note
+    )
     hub.upload(folder, repository, tag=tag, private=private)
   name = f'{hub.PREFIX}{repository}' + (f'@{tag}' if tag else '')
   terminal.say(f'Uploaded: gswinrmt_jax.load_model({name!r})')
-  return name

@@ -30,7 +30,6 @@ def write_label_maps(
     split: str,
     data_dir: str = '',
     image_size: int | None = None,
-    terminal: Terminal | None = None,
 ) -> None:
   """Writes the dense head's most probable classes for each record of a split.
 
@@ -44,7 +43,6 @@ def write_label_maps(
     split: The split of the data set.
     data_dir: The TFDS data directory.
     image_size: Height and width; None takes the teacher's.
-    terminal: Where a line about the result is printed.
 
   Raises:
     UserError: If the teacher has no dense head or other classes than the data,
@@ -70,7 +68,7 @@ def write_label_maps(
       split=split,
       data_dir=data_dir,
   )
-  (terminal or Terminal()).say(
+  Terminal().say(
       f'Written to {folder}: {len(records):,} label maps of {name} {split!r}.'
   )
 

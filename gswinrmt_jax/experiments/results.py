@@ -39,8 +39,8 @@ class Run:
     summary: Contents of `summary.json`; None unless it is of the last epoch.
     class_names: Names of the classes; empty if unknown.
     image_size: Height and width; None if unknown.
-    latency_of: Contents of `latency.json`: milliseconds, device, threads; empty
-      if not measured.
+    latency_of: Contents of `latency.json`: milliseconds, their spread, dtype,
+      device, threads and versions; empty if not measured.
     device: Device of the last start; '' if unknown.
   """
 
@@ -103,8 +103,12 @@ class Run:
     """Median over epochs; a summary lacks it if its log had no epochs."""
     if self.summary and 'seconds_per_epoch' in self.summary:
       return self.summary['seconds_per_epoch']
-    seconds = [entry['seconds'] for entry in self.epochs]
-    return stats.median(seconds) if seconds else None
+    if not self.epochs:
+      return None
+    # An entry covers the steps since the validation before it.
+    per_step = [entry['seconds'] / entry['steps'] for entry in self.epochs]
+    last = self.epochs[-1]
+    return stats.median(per_step) * last['step'] / last['epoch']
 
   def tested(self, figure: str, which: str = 'last') -> float | None:
     """Returns a metric of the last or best checkpoint on the test split.

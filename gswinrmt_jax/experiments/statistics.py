@@ -14,7 +14,9 @@ class Mean:
   """Mean and standard deviation (n - 1) of n values.
 
   Attributes:
-    std: None for a single value.
+    n: Number of values.
+    mean: Their mean.
+    std: Their standard deviation; None for a single value.
   """
 
   n: int

@@ -100,13 +100,13 @@ def _check_together(config):
     refuse('data.repeats', data.repeats, f'from 1 to {third}')
   _check_rand_augment(config.augment)
   _check_optimizer(config.optimizer)
-  _check_task(config)
   weight, maps = config.token_label_weight, data.label_maps
   if bool(weight) != bool(maps):
     raise UserError(
         f'config.token_label_weight is {weight} and config.data.label_maps '
         f"'{maps}': token labels need both, other training neither"
     )
+  _check_task(config)
 
 
 def _check_rand_augment(augment):
@@ -162,6 +162,10 @@ def _check_task(config):
         for path, field in FIELDS.items()
         if path.startswith('segmenter.') or path in _OF_SEGMENTERS
     }
+    if config.token_label_weight:
+      when = 'with token labels, whose maps are not adjusted for it'
+      for name in ('crop_padding', 'mixup_alpha', 'cutmix_alpha'):
+        wanted[f'augment.{name}'] = 0, when
   for path, (value, when) in wanted.items():
     found = get(config, path)
     if found != value:

@@ -100,6 +100,7 @@ FIELDS: Mapping[str, Field] = {
     'remat': _free(
         'none',
         "'blocks' or 'elementwise': recompute activations to save memory",
+        choices=('none', 'blocks', 'elementwise'),
     ),
     'attention_impl': _free(
         'auto',

@@ -5,6 +5,10 @@ environment.json     software and hardware of each start
 data.json            the data set and its splits (`dataset_record`)
 metrics.jsonl        metrics of each interval and epoch (`metrics_log`)
 checkpoints/STEP/    (`checkpoints.checkpointer`)
+damaged_checkpoints/ checkpoints that failed their checksums
+curves.png           loss and accuracy; augmented_batch.png, inputs (`plots`)
+tensorboard/         the same metrics as events (`metrics_log`)
+profile/             the trace of `config.profile_steps` (`train.profiler`)
 summary.json         written at the end (`summary`)
 """
 

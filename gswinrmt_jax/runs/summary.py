@@ -14,7 +14,7 @@ from gswinrmt_jax.errors import UserError
 
 # Label, name, format. Rows appear only if the run has them: a segmenter has the
 # first four and the cross-entropy.
-_FIGURES = (
+FIGURES = (
     ('validation mean IoU', 'val_mean_iou', '.2%'),
     ('validation pixel accuracy', 'val_pixel_accuracy', '.2%'),
     ('test mean IoU', 'test_mean_iou', '.2%'),
@@ -167,7 +167,7 @@ def _line(label, form, *values):
 
 def _rows():
   """Yields the rows of the table: each score, and below it that of the EMA."""
-  for label, name, form in _FIGURES:
+  for label, name, form in FIGURES:
     yield label, name, form
     split, _, figure = name.partition('_')
     yield '  EMA', f'{split}_{raw_and_ema.PREFIX}{figure}', form

@@ -30,9 +30,6 @@ Loss = Callable[
     tuple[jax.Array, tuple[jax.Array, Any]],
 ]
 
-# Choices of `mean_over`, the divisor of the pixel loss.
-MEANS = ('labelled', 'all')
-
 
 def class_loss(
     apply: Callable[..., Any], image: jax.Array, targets: Any, key: jax.Array
@@ -126,12 +123,7 @@ def pixel_cross_entropy(
       'all', the number of all pixels, as in RMT's released segmentation. With
       'all' the loss is scaled by the share of labelled pixels, which varies
       from batch to batch.
-
-  Raises:
-    ValueError: If `mean_over` is neither.
   """
-  if mean_over not in MEANS:
-    raise ValueError(f'{mean_over=} is not one of {MEANS}.')
   labelled = labels != segmentation.IGNORED
   losses = segmentation.cross_entropy(logits, jnp.where(labelled, labels, 0))
   total = jnp.where(labelled, losses, 0.0).sum()
@@ -155,9 +147,8 @@ def augmentation_and_loss(
     stride: Stride of the model's last feature map, for token labels.
 
   Raises:
-    UserError: If token labels cannot be used: the model has no dense head, the
-      augmentation would not move the labels along with the image, or an image
-      is not a whole number of tokens.
+    UserError: If token labels cannot be used: the model has no dense head, or
+      an image is not a whole number of tokens.
   """
   if config.segmenter.head:
     return _of_segmenters(config, info)
@@ -184,7 +175,6 @@ def augmentation_and_loss(
         f'{config.model.name}: take rmt_s_tl, rmt_b_tl or rmt_l_tl, or set '
         'config.model.dense_head=True'
     )
-  augment_lib.check_with_map(settings)
   label_map.extents(info.image_size, stride)
   loss = functools.partial(token_label_loss, weight=config.token_label_weight)
   return functools.partial(_augment_with_maps, settings, stride), loss
@@ -197,7 +187,8 @@ def _of_segmenters(config, info):
     del step
     image = batch['image']
     if config.augment.photometric:
-      image = photometric.photometric_distortion(key, image.astype(jnp.float32))
+      how = photometric.draw(key, len(image))
+      image = photometric.distort(image.astype(jnp.float32), how)
     image = augment_lib.normalize(image, mean=info.mean, std=info.std)
     # As in mmsegmentation, which pads after distorting and normalising.
     image = padding.fill(image, batch['extents'])

@@ -154,6 +154,11 @@ def _mixed_epochs(config, num_epochs):
   augment = config.augment
   if not augment.mix_prob or not (augment.mixup_alpha or augment.cutmix_alpha):
     return 0
+  if augment.mix_off_epochs > num_epochs:
+    raise UserError(
+        f'config.augment.mix_off_epochs is {augment.mix_off_epochs}: must be '
+        f'at most {num_epochs}, the epochs of this run'
+    )
   return num_epochs - augment.mix_off_epochs
 
 
@@ -180,6 +185,12 @@ def learning_rate(
       'warmup_steps': fields.warmup_steps or int(warmup),
       'total_steps': schedule.total_steps,
   }
+  if steps['warmup_steps'] >= schedule.total_steps:
+    raise UserError(
+        f'the warm-up of {steps["warmup_steps"]:,} steps fills the whole run '
+        f'of {schedule.total_steps:,}: lower config.optimizer.warmup_epochs or '
+        'warmup_steps, or train longer'
+    )
   if fields.schedule == 'cosine':
     return warmup_cosine(fields.learning_rate, **steps, **ends)
   if fields.schedule == 'poly':
@@ -210,12 +221,8 @@ def warmup_cosine(
       lr(t) = final + (peak - final) (1 + cos(pi (t - W) / (T - W))) / 2
                                                                       t >= W
 
-  `W` is `warmup_steps`, and `T` is `total_steps`, which include the warm-up.
-
-  Raises:
-    UserError: If the warm-up leaves no step for the cosine.
+  `W` is `warmup_steps`, below `T`, which is `total_steps`.
   """
-  _check_warmup(warmup_steps, total_steps, 'steps')
   return optax.warmup_cosine_decay_schedule(
       start if warmup_steps else peak,
       peak,
@@ -240,14 +247,10 @@ def warmup_poly(
       lr(t) = (r + (1 - r) t / W) decay(t), r = start / peak          t < W
       lr(t) = decay(t)                                                t >= W
 
-  `W` is `warmup_steps`, and `T` is `total_steps`, which include the warm-up. A
+  `W` is `warmup_steps`, below `T`, which is `total_steps`. A
   power of 1 is linear. As in mmcv, the decay already begins at step 0, so a
   warm-up does not reach the peak.
-
-  Raises:
-    UserError: If the warm-up leaves no step for the rest.
   """
-  _check_warmup(warmup_steps, total_steps, 'steps')
   decay = optax.polynomial_schedule(peak, final, power, total_steps)
   if not warmup_steps:
     return decay
@@ -275,13 +278,9 @@ def epoch_learning_rates(
   the warm-up, so it is past its peak when the warm-up ends. The rates equal
   those in the released training logs, digit by digit.
 
-  `W` is `warmup_epochs`, and `T` is `num_epochs`. At epoch `T + 1`, the cosine
-  would reach `final`.
-
-  Raises:
-    UserError: If the warm-up leaves no epoch for the cosine.
+  `W` is `warmup_epochs`, below `T`, which is `num_epochs`. At epoch `T + 1`,
+  the cosine would reach `final`.
   """
-  _check_warmup(warmup_epochs, num_epochs, 'epochs')
   rates = []
   for epoch in range(num_epochs):
     t = max(epoch - 1, 0)
@@ -310,11 +309,3 @@ def piecewise(rates: Sequence[float], ends: Sequence[int]) -> optax.Schedule:
     return jnp.asarray(values)[epoch]
 
   return rate
-
-
-def _check_warmup(warmup, total, unit):
-  if warmup >= total:
-    raise UserError(
-        f'the warm-up of {warmup:g} {unit} fills the whole run of {total}: '
-        'lower config.optimizer.warmup_epochs or warmup_steps, or train longer'
-    )

@@ -155,7 +155,7 @@ class Setup:
     traced = jax.jit(
         augment,
         out_shardings=self.devices.replicated,
-        compiler_options=mesh.quick_compilation(),
+        compiler_options=compilation.quick_compilation(),
     ).trace(*arguments)
     return jax.device_get(compilation.compiled(traced)(*arguments))
 
@@ -184,7 +184,14 @@ def build(
   info = datasets.info(config.data.name, config.data.dir)
   datasets.check_task(info.name, info.task, recipes.task(config))
   datasets.ensure(config.data.name, config.data.dir)
-  maps = _open_label_maps(config)
+  maps = None
+  if config.token_label_weight:
+    maps = label_maps.open_maps(
+        config.data.label_maps,
+        name=config.data.name,
+        split=config.data.train_split,
+        data_dir=config.data.dir,
+    )
   train_data, val_data = (
       resident.place(records, config.data.storage, devices.replicate)
       for records in (
@@ -217,7 +224,7 @@ def build(
     return state_lib.create(model, tx, init_key, image_shape, ema=ema)
 
   full = {'out_shardings': devices.replicated}
-  quick = {**full, 'compiler_options': mesh.quick_compilation()}
+  quick = {**full, 'compiler_options': compilation.quick_compilation()}
   as_configured = quick if config.compile_effort == 'quick' else full
   created = jax.jit(create, **quick).trace()
   train_step = step_lib.make_train_step(
@@ -311,17 +318,6 @@ def _load(config, split, crop):
       storage='memory' if in_memory else data.storage,
       crop=crop,
       workers=data.workers,
-  )
-
-
-def _open_label_maps(config):
-  if not config.token_label_weight:
-    return None
-  return label_maps.open_maps(
-      config.data.label_maps,
-      name=config.data.name,
-      split=config.data.train_split,
-      data_dir=config.data.dir,
   )
 
 

@@ -54,10 +54,10 @@ def make_train_step(
     accumulate_steps: Number of parts for gradient accumulation.
 
   Returns:
-    The train step. Its metrics are scalars: `loss`, `accuracy`, `grad_norm`
+    The train step. Its metrics are scalars: `loss`, the accuracy, `grad_norm`
     (global l2 norm), `finite` (whether loss and gradient are), `learning_rate`
     and, if decays are learned, `gamma_min` and `gamma_max` after the update.
-    `accuracy` is on the augmented images, against the class with the largest
+    The accuracy is on the augmented images, against the class with the largest
     weight in their targets: the label itself in unmixed batches.
   """
 

@@ -143,7 +143,7 @@ class Weights:
 
 
 def load(
-    path: pathlib.Path,
+    path: str | pathlib.Path,
     *,
     step: int | str = 'best',
     which: str | None = None,
