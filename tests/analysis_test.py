@@ -42,7 +42,7 @@ def _images():
 
 def _analyzed(name, change=lambda params: params, **fields):
   model = factory.create_model(name, num_classes=4, **{**_SMALL, **fields})
-  variables = model.init(_KEY, jnp.zeros((1, 32, 28, 3)), train=False)
+  variables = factory.init(model, _KEY, (32, 28))
   params = change(jax.tree.map(np.array, variables['params']))
   return attention.analyze(
       model,

@@ -191,19 +191,26 @@ def test_blend_factor_is_timms():
     np.testing.assert_allclose(operation.factor, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize('magnitude', [0, 1, 9, 14, 23, 30])
-def test_torchvision_operations_are_pillows(magnitude):
-  """Exactly, including rotated and sheared images."""
+MAGNITUDES = (0, 1, 9, 14, 23, 30)
+
+
+@pytest.fixture(scope='module')
+def torchvision_applied():
+  """Applies every operation in both directions, by magnitude, in one batch."""
   cases = list(itertools.product(SETS['torchvision'], (0, 1)))
   assert len(cases) == 28
-  images = _images(len(cases))
+  images = _images(len(cases) * len(MAGNITUDES))
   op, negative = np.array(cases, np.int32).T
 
   @jax.jit
   def run(images, op, negative):
-    operation = rand_augment.torchvision_operation(
-        op, negative, magnitude, height=H, width=W
-    )
+    every = [
+        rand_augment.torchvision_operation(
+            op, negative, magnitude, height=H, width=W
+        )
+        for magnitude in MAGNITUDES
+    ]
+    operation = jax.tree.map(lambda *parts: jnp.concatenate(parts), *every)
     return image_ops.unpack(
         rand_augment.apply(
             image_ops.pack(images), operation, op_set='torchvision', fill=FILL
@@ -211,6 +218,15 @@ def test_torchvision_operations_are_pillows(magnitude):
     )
 
   out = np.asarray(run(images, op, negative))
+  parts = (np.split(array, len(MAGNITUDES)) for array in (images, out))
+  return cases, dict(zip(MAGNITUDES, zip(*parts, strict=True), strict=True))
+
+
+@pytest.mark.parametrize('magnitude', MAGNITUDES)
+def test_torchvision_operations_are_pillows(torchvision_applied, magnitude):
+  """Exactly, including rotated and sheared images."""
+  cases, by_magnitude = torchvision_applied
+  images, out = by_magnitude[magnitude]
   for (op, negative), image, ours in zip(cases, images, out, strict=True):
     expected = _torchvision(image, op, magnitude, -1 if negative else 1)
     np.testing.assert_array_equal(ours, expected, f'{op.name} {negative}')

@@ -25,6 +25,9 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.ops import registry
 from gswinrmt_jax.weights import load
 
+# Programs that several tests compile are compiled once.
+pytestmark = pytest.mark.usefixtures('compiled_once')
+
 _NAME = 'digits_small'
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 _EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples' / 'images'
@@ -37,12 +40,12 @@ def loaded():
 
 @pytest.fixture(scope='module')
 def digits(tmp_path_factory):
-  """Returns image files of twelve digits, and their labels."""
+  """Returns image files of five digits, and their labels."""
   folder = tmp_path_factory.mktemp('digits')
   test = datasets.load('digits', 'test')
-  for index in range(12):
+  for index in range(5):
     PIL.Image.fromarray(test.image[index]).save(folder / f'{index:02d}.png')
-  return sorted(folder.iterdir()), test.label[:12].tolist()
+  return sorted(folder.iterdir()), test.label[:5].tolist()
 
 
 def test_digits_are_named(loaded, digits):

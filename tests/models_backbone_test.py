@@ -17,6 +17,9 @@ import gswinrmt_jax
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.models import architecture, backbone, factory, stem
 
+# Programs that several tests compile are compiled once.
+pytestmark = pytest.mark.usefixtures('compiled_once')
+
 _TINY = {
     'widths': (8, 16, 24, 32),
     'depths': (2, 1, 2, 1),
@@ -183,8 +186,11 @@ def test_the_same_weights_run_at_another_resolution(name):
   model = _tiny(name, depths=(1, 1, 1, 1))
   variables = random_variables.nested(model, (1, 32, 32, 3))
   x = random_variables.image((1, 48, 35, 3))
-  logits = jax.jit(lambda v, x: model.apply(v, x, train=False))(variables, x)
-  assert np.isfinite(logits).all()
+  # Values at several sizes of image are tested in models_extents_test.
+  logits = jax.eval_shape(
+      lambda v, x: model.apply(v, x, train=False), variables, x
+  )
+  assert logits.shape == (1, model.num_classes)
 
 
 def test_the_head_pools_what_features_returns():

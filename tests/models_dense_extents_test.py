@@ -198,6 +198,13 @@ def _without(name, *places):
   return name, forgetful
 
 
+@functools.cache
+def _by_head(name):
+  *run, maps, extents = _heads({'fpn': _FPN, 'uper': _UPER}[name], 2)
+  want, _ = _trained(*run, _bare(maps))
+  return run, maps, extents, want
+
+
 @pytest.mark.parametrize(
     ('head', 'forgotten'),
     [
@@ -219,8 +226,7 @@ def _without(name, *places):
 )
 def test_each_extent_counts(head, forgotten, monkeypatch):
   """Ignoring an extent in a single place changes the logits by over 1 %."""
-  *run, maps, extents = _heads(head, 2)
-  want, _ = _trained(*run, _bare(maps))
+  run, maps, extents, want = _by_head(head['head'])
 
   def forget(call, args, kwargs, context):
     if (context.module.path, context.method_name) == (forgotten, '__call__'):

@@ -1,5 +1,7 @@
 """Tests that a model gives padded images the output of the bare ones."""
 
+import functools
+
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
@@ -139,17 +141,25 @@ def test_gradients_and_statistics_of_training(system):
   jax.tree.map(check, (got_value, got), (want_value, want))
 
 
-def _difference(model, forget=None, key='stage2'):
-  """Returns the relative error of the padded images' map."""
+@functools.cache
+def _bare(model, key):
+  """Returns variables, two images of one size, and their map or logits."""
   rng = np.random.default_rng(2)
   images = [rng.normal(size=(37, 60, 3)).astype(np.float32) for _ in range(2)]
   variables = random_variables.nested(model, (2, _SIDE, _SIDE, 3))
+  return variables, images, _run(model, variables, jnp.stack(images), key)
 
-  def run(x, extents=None):
-    options = {'train': True, 'mutable': ['batch_stats'], 'extents': extents}
-    maps, _ = model.apply(variables, x, **options, method='features')
-    logits, _ = model.apply(variables, x, **options)
-    return maps | {'logits': logits}
+
+def _run(model, variables, x, key, extents=None):
+  options = {'train': True, 'mutable': ['batch_stats'], 'extents': extents}
+  if key == 'logits':
+    return model.apply(variables, x, **options)[0]
+  return model.apply(variables, x, **options, method='features')[0][key]
+
+
+def _difference(model, forget=None, key='stage2'):
+  """Returns the relative error of the padded images' map."""
+  variables, images, want = _bare(model, key)
 
   def drop_extents(call, args, kwargs, context):
     """Hides the extents from the chosen modules, which then see padding."""
@@ -158,10 +168,9 @@ def _difference(model, forget=None, key='stage2'):
       args = [None if _is_extents(a) else a for a in args]
     return call(*args, **kwargs)
 
-  batch, extents = _padded(images, rng)
-  want = run(jnp.stack(images))[key]
+  batch, extents = _padded(images, np.random.default_rng(3))
   with nn.intercept_methods(drop_extents):
-    got = run(batch, extents)[key]
+    got = _run(model, variables, batch, key, extents)
   if key != 'logits':
     got = got[:, : want.shape[1], : want.shape[2]]
   return np.abs(got - want).max() / np.abs(want).max()

@@ -132,8 +132,14 @@ def _answer(model, flat, image):
 
   @jax.jit
   def run(variables, image):
-    logits = model.apply(variables, image, train=False)
-    maps = model.apply(variables, image, train=False, method='features')
+    logits, found = model.apply(
+        variables,
+        image,
+        train=False,
+        mutable=['intermediates'],
+        capture_intermediates=lambda _, method: method == 'features',
+    )
+    (maps,) = found['intermediates']['features']
     return logits, maps
 
   return run(variables, jnp.asarray(image, model.dtype))
