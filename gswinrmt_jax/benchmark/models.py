@@ -84,7 +84,7 @@ def _run_spec(folder):
   """Returns a run's spec; weights do not affect latency and are not read."""
   card = load.run_card(folder, run_folder.load_config(folder))
   if card.segmenter is not None:
-    raise UserError(f'{folder}: latency is measured of classifiers')
+    raise UserError(f'{folder}: latency is measured for classifiers only')
   height, width = card.image_size
   if height != width:
     raise UserError(
