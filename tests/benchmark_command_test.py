@@ -201,7 +201,9 @@ def test_a_segmenter_is_refused_by_name(journal, capsys, tmp_path):
 
   made_up_runs.write(tmp_path / 'a', 'camvid', [0.5])
   assert main.main(['benchmark', '--run', str(tmp_path / 'a')]) == 2
-  assert 'a: latency is measured for classifiers only' in capsys.readouterr().err
+  assert (
+      'a: latency is measured for classifiers only' in capsys.readouterr().err
+  )
 
 
 def test_few_runs_are_alive_at_once(journal, monkeypatch, tmp_path):

@@ -237,13 +237,24 @@ def test_the_curves_of_small_images_are_those_of_the_results():
   """AdamW, and Muon with raw weights and their moving average."""
   records = [
       json.loads((ROOT / 'results' / f'{name}.json').read_text())
-      for name in ('cifar10_small_adamw', 'cifar10_small')
+      for name in (
+          'cifar10_small_adamw',
+          'cifar10_small',
+          'cifar10_small_restart',
+      )
   ]
-  adamw, muon = (
+  adamw, muon, restart = (
       {entry['epoch']: entry for entry in record['epochs']}
       for record in records
   )
   text = _page('reproduction')
+  rows = _table(text, '| epoch | raw | EMA |').splitlines()[2:]
+  assert len(rows) == 9
+  for row in rows:
+    epoch, *shown = (cell.strip() for cell in row.strip('|').split('|'))
+    entry = restart[int(epoch)]
+    accuracies = entry['val_accuracy'], entry['val_ema_accuracy']
+    assert shown == [f'{100 * one:.2f}' for one in accuracies]
   rows = _table(text, '| epoch | AdamW |').splitlines()[2:]
   assert len(rows) == 10
   for row in rows:
@@ -255,9 +266,12 @@ def test_the_curves_of_small_images_are_those_of_the_results():
         muon[epoch]['val_ema_accuracy'],
     )
     assert shown == [f'{100 * one:.2f}' if one else '' for one in accuracies]
-  best = records[1]['summary']['best']
-  for score in (best['val_ema_accuracy'], best['test_ema_accuracy']):
-    assert f'{score:.2%}'.replace('%', ' %') in text
+  for record in records[1:]:
+    best = record['summary']['best']
+    prefix = {'raw': '', 'ema': 'ema_'}[best['weights']]
+    for split in ('val', 'test'):
+      score = best[f'{split}_{prefix}accuracy']
+      assert f'{score:.2%}'.replace('%', ' %') in text
 
 
 @pytest.mark.parametrize('name', ['RMT', 'Retention', 'SWAT'])

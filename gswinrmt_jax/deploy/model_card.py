@@ -102,7 +102,7 @@ def _front_matter(weights, data, license):
     for label, figure, value, _ in measured:
       kinds = ('mean_iou', 'accuracy', 'loss')
       kind = next(kind for kind in kinds if figure.endswith(kind))
-      yield f'    - {{type: {kind}, name: {label}, value: {value:.4f}}}'
+      yield f"    - {{type: {kind}, name: '{label}', value: {value:.4f}}}"
   yield '---'
 
 
