@@ -13,6 +13,7 @@ import pytest
 import random_variables
 import released_rmt
 import torch_pickles
+import yaml
 
 import gswinrmt_jax
 from gswinrmt_jax import files
@@ -245,6 +246,19 @@ def measured(digits):
 def _text(measured, **changes):
   changed = dataclasses.replace(measured, **changes)
   return '\n'.join(model_card._lines(changed, 'safetensors', '', ''))
+
+
+def test_model_hubs_can_read_the_metadata(measured):
+  part = {**measured.card.figures['best'], 'test_smoothed_loss': 0.75}
+  figures = {'last': part, 'best': part, 'seed': 3}
+  card = dataclasses.replace(measured.card, figures=figures)
+  _, front, _ = _text(measured, card=card, which='raw').split('---\n', 2)
+  (entry,) = yaml.safe_load(front)['model-index']
+  assert entry['results'][0]['metrics'][-1] == {
+      'type': 'loss',
+      'name': 'test cross-entropy, smoothing 0.1',
+      'value': 0.75,
+  }
 
 
 def test_the_figures_are_those_of_the_weights_that_were_taken(measured):
