@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -330,12 +331,13 @@ def test_where_data_sets_are(monkeypatch, tmp_path):
 def test_what_to_type(tmp_path):
   for name, typed in (
       ('cifar10', 'cifar10'),
-      ('imagenet', 'imagenet'),
-      ('birds', 'folder birds'),
+      ('imagenet', 'imagenet --images DIR'),
+      ('birds', 'folder birds --images DIR'),
   ):
     folder = tmp_path / name / '1.0.0'
     folder.mkdir(parents=True)
-    with pytest.raises(UserError, match=f'`gswinrmt prepare {typed}`$'):
+    typed = f'`gswinrmt prepare {typed} --dir {tmp_path}`'
+    with pytest.raises(UserError, match=f'{re.escape(typed)}$'):
       sources.open_version(folder)
 
 

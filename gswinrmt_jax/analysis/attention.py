@@ -182,7 +182,8 @@ class _Stage:
     self._heads = arch.num_heads[stage]
     self._stride = arch.strides[stage]
     self._tokens = tuple(-(-extent // self._stride) for extent in size)
-    self._window = arch.window(stage)
+    full = stage + 1 in arch.full_stages
+    self._window = None if full else arch.window_size or None
     self._shifts = (False, True)[: 1 + (arch.shift and arch.depths[stage] > 1)]
     self._variances: list[np.ndarray] = []  # of the tokens in whole windows
     self._edges = np.zeros(DECILES - 1)

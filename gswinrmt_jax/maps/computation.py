@@ -307,8 +307,9 @@ def _stage_maps(arch, stage, token, weights, log_decay, gate):
   rates = kernel = None
   if log_decay is not None and arch.score_fn != 'causal':
     rates = np.exp(log_decay)
+    windows = arch.window_size and stage + 1 not in arch.full_stages
     height, width = (
-        min(extent, arch.window(stage) or extent) - 1
+        min(extent, arch.window_size if windows else extent) - 1
         for extent in weights.shape[1:]
     )
     kernel = decay_kernel(rates, (height, width))

@@ -183,11 +183,6 @@ class Architecture:
     """Stride of the last stage: the smallest image size, in pixels."""
     return self.strides[-1]
 
-  def window(self, stage: int) -> int | None:
-    """Returns the nominal window of a stage, from 0; None for the whole map."""
-    full = stage + 1 in self.full_stages  # counted from 1
-    return None if full or self.window_size == 0 else self.window_size
-
   def drop_rate(self, block: int) -> float:
     """Returns the stochastic-depth rate of a block, counted from 0.
 

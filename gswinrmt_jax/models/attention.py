@@ -118,8 +118,7 @@ class Attention(nn.Module):
     # Eq. 4 counts positions within a window, row by row: `row M + column`.
     # Positions on the map differ from them by a constant in each window, and
     # scores depend only on differences of positions.
-    window = self.arch.window(self.stage)
-    stride, _ = windows.effective_window(x.shape[2], window, 0)
+    stride, _ = windows.effective_window(x.shape[2], self._window(), 0)
     widths = None if extents is None else extents[:, 1]
     return ops.rotate_interleaved(x, widths, stride=stride)
 
@@ -139,7 +138,7 @@ class Attention(nn.Module):
         log_decay,
         slopes,
         extents,
-        window=arch.window(self.stage),
+        window=self._window(),
         shift=arch.window_size // 2 if self.shifted else 0,
         scaled=arch.scaled,
         absolute=arch.alibi == 'absolute',
@@ -155,6 +154,12 @@ class Attention(nn.Module):
 
   def _is_full(self) -> bool:
     return self.stage + 1 in self.arch.full_stages  # counted from 1
+
+  def _window(self) -> int | None:
+    """Returns the nominal window; None where attention spans the map."""
+    if self._is_full() or self.arch.window_size == 0:
+      return None
+    return self.arch.window_size
 
   def _log_decay(self) -> Float[Array, 'passes n'] | None:
     """Returns `log gamma`: `log_sigmoid(theta)`, or RMT's fixed values."""

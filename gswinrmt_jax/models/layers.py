@@ -102,7 +102,8 @@ class Conv3x3(nn.Module):
     shape = (3, 3, x.shape[-1], self.features)
     kernel = self.param('kernel', init, shape)
     bias = self.param('bias', init, shape[-1:])
-    x = padding.fill(x, extents)
+    if extents is not None:
+      x = padding.fill(x, extents)
     y = ops.conv3x3(x.astype(self.dtype), kernel, stride=self.stride)
     return ops.add_bias(y, bias)
 
@@ -123,7 +124,8 @@ class DepthwiseConv(nn.Module):
       self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
   ) -> Float[Array, 'b h w c']:
     """Returns the convolved map."""
-    x = padding.fill(x, extents)
+    if extents is not None:
+      x = padding.fill(x, extents)
     side = self.kernel_size
     init = uniform_fan_in(side**2)
     kernel = self.param('kernel', init, (side, side, 1, x.shape[-1]))
