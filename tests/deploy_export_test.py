@@ -25,9 +25,6 @@ from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import fine_tuning
 from gswinrmt_jax.weights import load, torch_file
 
-# Programs that several tests compile are compiled once.
-pytestmark = pytest.mark.usefixtures('compiled_once')
-
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
 

@@ -25,9 +25,6 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.ops import registry
 from gswinrmt_jax.weights import load
 
-# Programs that several tests compile are compiled once.
-pytestmark = pytest.mark.usefixtures('compiled_once')
-
 _NAME = 'digits_small'
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 _EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples' / 'images'

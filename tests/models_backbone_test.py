@@ -17,9 +17,6 @@ import gswinrmt_jax
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.models import architecture, backbone, factory, stem
 
-# Programs that several tests compile are compiled once.
-pytestmark = pytest.mark.usefixtures('compiled_once')
-
 _TINY = {
     'widths': (8, 16, 24, 32),
     'depths': (2, 1, 2, 1),

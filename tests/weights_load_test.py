@@ -25,9 +25,6 @@ from gswinrmt_jax.train import train_loop
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import hub, load, safetensors_file
 
-# Programs that several tests compile are compiled once.
-pytestmark = pytest.mark.usefixtures('compiled_once')
-
 _RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
 
 

@@ -25,9 +25,6 @@ from gswinrmt_jax.train import fine_tuning
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load, rmt_checkpoint, torch_file
 
-# Programs that several tests compile are compiled once.
-pytestmark = pytest.mark.usefixtures('compiled_once')
-
 _HEADS = ('fpn', 'uper')
 
 
