@@ -37,12 +37,12 @@ def loaded():
 
 @pytest.fixture(scope='module')
 def digits(tmp_path_factory):
-  """Returns image files of five digits, and their labels."""
+  """Returns image files of twelve digits, and their labels."""
   folder = tmp_path_factory.mktemp('digits')
   test = datasets.load('digits', 'test')
-  for index in range(5):
+  for index in range(12):
     PIL.Image.fromarray(test.image[index]).save(folder / f'{index:02d}.png')
-  return sorted(folder.iterdir()), test.label[:5].tolist()
+  return sorted(folder.iterdir()), test.label[:12].tolist()
 
 
 def test_digits_are_named(loaded, digits):

@@ -16,6 +16,13 @@ from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.terminal import Terminal
 
 
+def test_quick_compilation_is_for_the_cpu():
+  options = compilation.quick_compilation()
+  assert bool(options) == (jax.default_backend() == 'cpu')
+  # XLA refuses options that it does not have.
+  assert jax.jit(lambda x: x + 1, compiler_options=options)(1) == 2
+
+
 @pytest.fixture
 def setting(monkeypatch, tmp_path):
   """Returns a function that reads JAX's cache folder, which starts unset."""

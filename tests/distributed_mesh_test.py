@@ -14,7 +14,7 @@ import several
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer
-from gswinrmt_jax.distributed import compilation, mesh
+from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import metrics_log, run_folder
 from gswinrmt_jax.train import setup
@@ -43,13 +43,6 @@ def test_a_batch_that_does_not_divide_into_pairs_is_refused(monkeypatch):
   with pytest.raises(UserError, match=r'multiple of 12, .*accumulate_steps=2'):
     here.check_batch_size(6, accumulate_steps=2)
   assert [here.rounded_up(size) for size in (1, 3, 4)] == [3, 3, 6]
-
-
-def test_quick_compilation_is_for_the_cpu():
-  options = compilation.quick_compilation()
-  assert bool(options) == (jax.default_backend() == 'cpu')
-  # XLA refuses options that it does not have.
-  assert jax.jit(lambda x: x + 1, compiler_options=options)(1) == 2
 
 
 @pytest.mark.parametrize('data', [2, -1])

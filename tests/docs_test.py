@@ -274,21 +274,43 @@ def test_the_curves_of_small_images_are_those_of_the_results():
       assert f'{score:.2%}'.replace('%', ' %') in text
 
 
+def _ends(values):
+  """Formats the flattest and the most informative decile, as the page."""
+  if not values or values[0] is None:
+    return ''
+  first, last = (f'{values[place]:.2f}' for place in (0, 9))
+  return '1' if first == last == '1.00' else f'{first} → {last}'
+
+
+def _mean(passes):
+  rows = np.array([row for rows in passes.values() for row in rows], float)
+  return [None if np.isnan(value) else value for value in rows.mean(0)]
+
+
+def test_the_analysis_of_the_small_model_is_that_of_the_results():
+  path = ROOT / 'results' / 'analysis_cifar10_small.json'
+  rows = _table(_page('analysis'), '| stage | tokens |').splitlines()[2:]
+  expected = []
+  for number, stage in enumerate(json.loads(path.read_text())['stages'], 1):
+    ranks = stage['rank']
+    cells = (
+        str(number),
+        '\N{MULTIPLICATION SIGN}'.join(map(str, stage['tokens'])),
+        str(stage['window']),
+        _ends(_mean(stage['entropy'])),
+        _ends(stage['gate']['mean']),
+        _ends(stage['gate']['closed']),
+        _ends(stage['passed']),
+        f'{ranks["plain"]:.1f}, {ranks["gated"]:.1f} of {ranks["most"]}',
+    )
+    expected.append(f'| {" | ".join(cells)} |')
+  assert rows == expected
+
+
 @pytest.mark.parametrize('name', ['RMT', 'Retention', 'SWAT'])
 def test_the_analysis_of_the_three_models_is_that_of_the_results(name):
   path = ROOT / 'results' / f'analysis_cifar10_{name.lower()}.json'
   stages = json.loads(path.read_text())['stages']
-
-  def ends(values):
-    """Formats the flattest and the most informative decile, as the page."""
-    if not values or values[0] is None:
-      return ''
-    first, last = (f'{values[place]:.2f}' for place in (0, 9))
-    return '1' if first == last == '1.00' else f'{first} → {last}'
-
-  def mean(passes):
-    rows = np.array([row for rows in passes.values() for row in rows], float)
-    return [None if np.isnan(value) else value for value in rows.mean(0)]
 
   found = re.findall(rf'^\| {name}, \d.*$', _page('analysis'), re.M)
   expected = []
@@ -297,11 +319,11 @@ def test_the_analysis_of_the_three_models_is_that_of_the_results(name):
     cells = (
         f'{name}, {number}',
         '\N{MULTIPLICATION SIGN}'.join(map(str, stage['tokens'])),
-        ends(mean(stage['entropy'])),
-        ends(mean(stage['row_sum'])),
-        ends(gate.get('mean')),
-        ends(gate.get('closed')),
-        ends(stage.get('passed')),
+        _ends(_mean(stage['entropy'])),
+        _ends(_mean(stage['row_sum'])),
+        _ends(gate.get('mean')),
+        _ends(gate.get('closed')),
+        _ends(stage.get('passed')),
         ', '.join(
             f'{rank:.1f}' for rank in (ranks['plain'], ranks['gated']) if rank
         ),

@@ -183,11 +183,8 @@ def test_the_same_weights_run_at_another_resolution(name):
   model = _tiny(name, depths=(1, 1, 1, 1))
   variables = random_variables.nested(model, (1, 32, 32, 3))
   x = random_variables.image((1, 48, 35, 3))
-  # Values at several sizes of image are tested in models_extents_test.
-  logits = jax.eval_shape(
-      lambda v, x: model.apply(v, x, train=False), variables, x
-  )
-  assert logits.shape == (1, model.num_classes)
+  logits = jax.jit(lambda v, x: model.apply(v, x, train=False))(variables, x)
+  assert np.isfinite(logits).all()
 
 
 def test_the_head_pools_what_features_returns():

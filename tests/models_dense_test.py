@@ -188,13 +188,15 @@ def test_the_parts_of_the_loss():
         loss = losses.pixel_cross_entropy(logits, labels, mean_over=mean_over)
         expected = want[f'train/{head}/loss_{name}{kind}']
         np.testing.assert_allclose(loss, expected, rtol=0, atol=1e-10)
+  with pytest.raises(ValueError, match="mean_over='any' is not one of"):
+    losses.pixel_cross_entropy(logits, labels, mean_over='any')
 
 
 @pytest.mark.parametrize('label', [-1, 3, 254])
 def test_labels_of_no_class_are_not_computed_on(label):
   logits = jnp.zeros((1, 1, 2, 3))
   labels = jnp.array([[[label, 0]]])
-  for mean_over in ('labelled', 'all'):
+  for mean_over in losses.MEANS:
     loss = losses.pixel_cross_entropy(logits, labels, mean_over=mean_over)
     assert jnp.isnan(loss)
   sums = segmentation.batch_sums(logits, labels, jnp.ones(1))

@@ -34,6 +34,7 @@ from gswinrmt_jax.errors import did_you_mean, Stopped, UserError
 _PEERS = ('plain', 'eager', 'compile')
 _TASKS = ('train', 'inference', 'latency')
 _STORAGES = ('device', 'disk', 'decode')
+_IMAGES = 2048  # of --pipeline
 _OTHERS = ('run', 'scaling', 'depthwise', 'start', 'pipeline')
 
 
@@ -106,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   arguments.add_number(
       group,
       '--images',
-      help='number of synthetic images (default: 2,048)',
+      help=f'number of synthetic images (default: {_IMAGES:,})',
   )
   arguments.add_number(
       group,
@@ -128,7 +129,7 @@ def run(args: argparse.Namespace) -> int | None:
     for other in ('peers', *fixed):
       if getattr(args, other) and (name, other) != ('run', 'latency'):
         raise UserError(f'--{name} takes no --{other}')
-  if args.pipeline is None and not (args.images is args.workers is None):
+  if args.pipeline is None and (args.images, args.workers) != (None, None):
     raise UserError('--images and --workers are for --pipeline')
   for model in args.model:
     summarize.setting(model)
@@ -218,7 +219,7 @@ def _measure(args, bench):
         bench,
         specs,
         storages=args.pipeline or _STORAGES,
-        images=args.images or 2048,
+        images=args.images or _IMAGES,
         workers=args.workers,
     )
   elif args.run:

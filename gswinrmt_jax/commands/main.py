@@ -117,7 +117,7 @@ class _Parser(argparse.ArgumentParser):
     if action.choices is not None and value not in action.choices:
       near = did_you_mean(str(value), action.choices)
       raise UserError(
-          f"{[*action.option_strings, action.dest][0]} is '{value}': must be "
+          f"{action.option_strings[0]} is '{value}': must be "
           f'{" or ".join(action.choices)}{near}'
       )
 

@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation of the train step, and the compilation cache."""
+"""Compiler options, background compilation, and the compilation cache."""
 
 from collections.abc import Callable, Iterator
 import concurrent.futures

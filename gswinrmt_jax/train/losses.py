@@ -30,6 +30,9 @@ Loss = Callable[
     tuple[jax.Array, tuple[jax.Array, Any]],
 ]
 
+# Choices of `mean_over`, the divisor of the pixel loss.
+MEANS = ('labelled', 'all')
+
 
 def class_loss(
     apply: Callable[..., Any], image: jax.Array, targets: Any, key: jax.Array
@@ -123,7 +126,12 @@ def pixel_cross_entropy(
       'all', the number of all pixels, as in RMT's released segmentation. With
       'all' the loss is scaled by the share of labelled pixels, which varies
       from batch to batch.
+
+  Raises:
+    ValueError: If `mean_over` is neither.
   """
+  if mean_over not in MEANS:
+    raise ValueError(f'{mean_over=} is not one of {MEANS}.')
   labelled = labels != segmentation.IGNORED
   losses = segmentation.cross_entropy(logits, jnp.where(labelled, labels, 0))
   total = jnp.where(labelled, losses, 0.0).sum()
