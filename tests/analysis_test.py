@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax import recipes
+from gswinrmt_jax import files, recipes
 from gswinrmt_jax.analysis import attention, report
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.data import datasets
@@ -19,7 +19,9 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.ops.attention_forms import HEIGHT, WIDTH
+from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
+from gswinrmt_jax.weights import safetensors_file
 
 _SMALL = {
     'widths': (8, 16),
@@ -231,20 +233,27 @@ def test_gate_of_ones_leaves_the_rank():
   assert 1 < rank['plain'] < rank['most'] == 8
 
 
-def test_command_writes_a_report_of_shipped_weights(tmp_path, capsys):
-  status = main.main(
-      [
-          'analyze',
-          'digits_small',
-          '--data=digits',
-          '--images=4',
-          f'--out={tmp_path}',
-      ]
+def test_command_writes_a_report_of_weights(tmp_path, capsys):
+  name, own = 'retention_compact', tmp_path / 'own'
+  model = factory.create_model(name, num_classes=10, **_SMALL)
+  card = card_lib.Card(
+      name=name,
+      fields=factory.resolve(name, _SMALL),
+      num_classes=10,
+      image_size=(32, 28),
+      mean=(0.5,) * 3,
+      std=(0.25,) * 3,
   )
-  assert status == 0
-  path = tmp_path / 'analysis_digits_small_digits_val.json'
+  own.mkdir()
+  safetensors_file.write(
+      own / 'model.safetensors', factory.init(model, _KEY, (32, 28)), card
+  )
+  files.write_json(own / 'config.json', card.to_dict())
+  arguments = ['--data=digits', '--images=3', f'--out={tmp_path}']
+  assert main.main(['analyze', str(own), *arguments]) == 0
+  (path,) = tmp_path.glob('analysis_*own_digits_val.json')
   report = json.loads(path.read_text())
-  assert report['images'] == 4 and len(report['stages']) == 4
+  assert report['images'] == 3 and len(report['stages']) == 2
   for stage in report['stages']:
     assert len(stage['gate']['mean']) == attention.GROUPS
   assert path.with_suffix('.png').stat().st_size > 10_000

@@ -126,7 +126,12 @@ def test_fill_is_the_mean_colour(monkeypatch):
 
   monkeypatch.setattr(batch.rand_augment, 'rand_augment', watched)
   image, label = map(jnp.asarray, _batch())
-  batch.augment(jax.random.key(0), image, label, ON)
+  jax.eval_shape(
+      lambda key, *args: batch.augment(key, *args, ON),
+      jax.random.key(0),
+      image,
+      label,
+  )
   assert fills == [(128, 102, 76)]  # 127.5 and 76.5 round to even
 
 

@@ -51,7 +51,10 @@ def _case(name, window, size, depths):
   """Returns variables, image and the oracle's result, cached for all tests."""
   image = np.random.default_rng(size).normal(size=(2, *size, 3))
   image = image.astype(np.float32)
-  variables = random_variables.flat(_model(name, window, depths), image.shape)
+  # The variables fit images of every size.
+  variables = random_variables.flat(
+      _model(name, window, depths), (1, 32, 32, 3)
+  )
   config = {
       'depths': depths,
       'num_heads': _SIZES['num_heads'],
@@ -68,16 +71,14 @@ def _case(name, window, size, depths):
 @pytest.mark.parametrize(
     'name,window,size,depths,attention',
     [
-        ('rmt_compact', None, (75, 106), (1, 1, 2, 1), 'auto'),
-        ('rmt_t', None, (64, 96), (1, 1, 2, 1), 'auto'),
-        ('retention_compact', 4, (75, 106), (2, 2, 3, 1), 'cyclic'),
+        ('rmt_compact', None, (75, 106), (1, 1, 1, 1), 'auto'),
+        ('rmt_t', None, (64, 96), (1, 1, 1, 1), 'auto'),
         ('retention_compact', 4, (75, 106), (2, 2, 3, 1), 'banded'),
         ('swat_compact', 5, (75, 106), (2, 2, 3, 1), 'cyclic'),
-        ('swat_compact', 5, (75, 106), (2, 2, 3, 1), 'banded'),
         ('retention_compact', 3, (64, 96), (2, 1, 2, 1), 'auto'),
         ('swat_compact', 3, (64, 96), (1, 2, 2, 1), 'auto'),
-        ('retention_compact', 4, (32, 32), (2, 1, 1, 1), 'banded'),
-        ('swat_compact', 4, (32, 32), (2, 1, 1, 1), 'cyclic'),
+        ('retention_compact', 4, (32, 32), (2, 1, 1, 1), 'cyclic'),
+        ('swat_compact', 4, (32, 32), (2, 1, 1, 1), 'banded'),
     ],
 )
 def test_model_agrees_with_the_oracle(name, window, size, depths, attention):
@@ -109,7 +110,7 @@ def test_the_equations_alone_do_so_too():
 @pytest.mark.parametrize(
     'name,window,size,depths',
     [
-        ('rmt_t', None, (64, 96), (1, 1, 2, 1)),
+        ('rmt_t', None, (64, 96), (1, 1, 1, 1)),
         ('retention_compact', 3, (64, 96), (2, 1, 2, 1)),
         ('swat_compact', 3, (64, 96), (1, 2, 2, 1)),
     ],

@@ -1,5 +1,7 @@
 """Tests parameter counts, and the names that checkpoints rely on."""
 
+import dataclasses
+
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
@@ -41,15 +43,39 @@ def _shapes(name, num_classes, size=(32, 32), **overrides):
   return factory.variable_shapes(model, (*size, 3))
 
 
+def _count(model):
+  """Counts the parameters of a model, of which one block a stage is traced."""
+  depths = model.arch.depths
+  thin = dataclasses.replace(model.arch, depths=(1,) * len(depths))
+  params = factory.variable_shapes(model.clone(arch=thin), (32, 32, 3))[
+      'params'
+  ]
+  stages = params.get('backbone', params)
+  repeated = sum(
+      (depth - 1) * _size(stages[f'stage{number}'])
+      for number, depth in enumerate(depths, start=1)
+  )
+  return _size(params) + repeated
+
+
+def _size(tree):
+  return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
 def test_the_table_has_every_model():
   assert COUNTS.keys() == named.MODELS.keys()
 
 
 @pytest.mark.parametrize('name', COUNTS)
 def test_parameter_count(name):
+  """`models_cost_test` counts the released models with every block."""
   classes, count = COUNTS[name]
-  leaves = jax.tree.leaves(_shapes(name, classes)['params'])
-  assert sum(leaf.size for leaf in leaves) == count
+  model = gswinrmt_jax.create_model(name, num_classes=classes)
+  assert _count(model) == count
+
+
+def test_parameters_are_float32_in_a_bfloat16_model():
+  leaves = jax.tree.leaves(_shapes('swat_compact', 10, depths=(2, 1, 1, 1)))
   assert {leaf.dtype for leaf in leaves} == {jnp.dtype('float32')}
 
 
@@ -72,8 +98,7 @@ def test_parameter_count_of_the_released_segmenters(name, head, count):
   and 125 million for UperNet.
   """
   model = create_segmenter(name, head=head, num_classes=150)
-  params = factory.variable_shapes(model, (32, 32, 3))['params']
-  assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
+  assert _count(model) == count
 
 
 def _plain_block(c):
@@ -211,9 +236,10 @@ def test_names_outside_of_the_stages():
 
 @pytest.mark.parametrize('name', ['rmt_compact', 'retention_compact'])
 def test_how_it_is_computed_changes_no_name(name):
-  reference = _shapes(name, 10)
-  factory.variable_shapes.cache_clear()
+  model = gswinrmt_jax.create_model(name, num_classes=10, depths=(2, 1, 1, 1))
+  shapes = factory.variable_shapes.__wrapped__  # does not remember
+  reference = shapes(model, (32, 32, 3))
   with ops.implementations(attention='cyclic', depthwise='shift'):
-    assert _shapes(name, 10) == reference
+    assert shapes(model, (32, 32, 3)) == reference
   with ops.plain():
-    assert _shapes(name, 10, size=(75, 106)) == reference
+    assert shapes(model, (75, 106, 3)) == reference

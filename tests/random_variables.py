@@ -15,13 +15,18 @@ import numpy as np
 
 def flat(model, image_shape):
   """Returns `{path: float32 array}` for images of `[b, h, w, 3]`."""
+  return {
+      path: _leaf(path, leaf.shape).astype(np.float32)
+      for path, leaf in _shapes(model, image_shape).items()
+  }
+
+
+@functools.cache
+def _shapes(model, image_shape):
   image = jax.ShapeDtypeStruct(image_shape, jnp.float32)
   init = functools.partial(model.init, train=False)
   shapes = jax.eval_shape(init, jax.random.key(0), image)
-  return {
-      path: _leaf(path, leaf.shape).astype(np.float32)
-      for path, leaf in traverse_util.flatten_dict(shapes, sep='/').items()
-  }
+  return traverse_util.flatten_dict(shapes, sep='/')
 
 
 def nested(model, image_shape):

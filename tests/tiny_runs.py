@@ -117,13 +117,16 @@ def figures(folder):
 
 
 def _serve():
+  # What runs import when they need it is imported once, before they fork.
   import grain  # noqa: F401
   import orbax.checkpoint  # noqa: F401
+  import PIL.ImageDraw
+  import PIL.ImageFont  # noqa: F401
   import pytest
+  import tensorboardX.event_file_writer  # noqa: F401
   import tiny_parts
 
   from gswinrmt_jax.commands import guard
-  from gswinrmt_jax.runs import plots
   from gswinrmt_jax.train import train_loop
 
   gc.freeze()  # the imported modules, as in `conftest.py`
@@ -136,20 +139,11 @@ def _serve():
     else:
       answer = os.fork()
       if not answer:
-        _be_a_run(
-            asked, guard, train_loop, plots, tiny_parts, pytest.MonkeyPatch()
-        )
+        _be_a_run(asked, guard, train_loop, tiny_parts, pytest.MonkeyPatch())
     print(json.dumps(answer), file=answers, flush=True)
 
 
-def _write_something(folder, entries, terminal, summary=None):
-  from gswinrmt_jax import files
-
-  with terminal.sparing('curves.png'):
-    files.write_text(folder / 'curves.png', ' ' * 80_000)
-
-
-def _be_a_run(asked, guard, train_loop, plots, tiny_parts, patch):
+def _be_a_run(asked, guard, train_loop, tiny_parts, patch):
   """Executes a run, then ends the process."""
   said = os.open(asked['said'], os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
   for stream in (1, 2):
@@ -163,8 +157,6 @@ def _be_a_run(asked, guard, train_loop, plots, tiny_parts, patch):
         'patch': patch,
         'folder': pathlib.Path(asked['folder']),
     }
-    # Drawing would take as long as everything else together.
-    patch.setattr(plots, 'draw_curves', _write_something)
     exec(asked['before'], names)
     recipe = tiny_parts.recipe(**asked['changes'])
     status = guard.guarded(

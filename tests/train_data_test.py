@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import tiny
+import tiny_parts
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
@@ -19,6 +20,7 @@ from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.runs import plots
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import resident, schedule, setup, train_loop
 from gswinrmt_jax.weights import load as weights
@@ -261,6 +263,7 @@ def run(own_root, tmp_path_factory):
   folder = tmp_path_factory.mktemp('runs') / 'run'
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(factory, 'create_model', lambda *args, **fields: tiny.Tiny())
+    patch.setattr(plots, 'draw_curves', tiny_parts.sketch_curves)
     train_loop.train(_recipe(own_root), folder, Terminal(io.StringIO()))
   return folder
 
@@ -270,6 +273,7 @@ def _tiny_model(monkeypatch):
   monkeypatch.setattr(
       factory, 'create_model', lambda *args, **fields: tiny.Tiny()
   )
+  monkeypatch.setattr(plots, 'draw_curves', tiny_parts.sketch_curves)
 
 
 @pytest.mark.usefixtures('_tiny_model')

@@ -92,13 +92,9 @@ def test_the_test_is_of_both(averaged_run):
         )
 
 
-def test_an_average_resumes_bit_for_bit_and_changes_no_training(
-    averaged_run, tmp_path
-):
-  tiny_parts.train(tmp_path / 'cut', **_ROUGH, stop_after_epochs=2)
-  tiny_parts.train(tmp_path / 'cut', **_ROUGH)
+def test_an_average_changes_no_training(averaged_run, tmp_path):
+  """That it resumes bit for bit: `faults_disk_test`, `faults_signals_test`."""
   with_it = _meta(averaged_run, 25)['crc32']
-  assert _meta(tmp_path / 'cut', 25)['crc32'] == with_it
   tiny_parts.train(tmp_path / 'plain', **{**_ROUGH, 'ema_decay': 0.0})
   without = _meta(tmp_path / 'plain', 25)['crc32']
   assert not any(name.startswith('ema/') for name in without)

@@ -16,7 +16,6 @@ import pytest
 import gswinrmt_jax
 from gswinrmt_jax import files, recipes
 from gswinrmt_jax.data import datasets
-from gswinrmt_jax.deploy import export
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.models import factory
@@ -288,10 +287,11 @@ def _asked(tmp_path, monkeypatch):
   return asked
 
 
-def test_what_is_exported_is_loaded_by_name(asked, tmp_path, monkeypatch):
+def test_weights_of_the_hub_are_loaded_by_name(
+    asked, run, folder, tmp_path, monkeypatch
+):
   monkeypatch.chdir(tmp_path)
-  run = load.load(_RUN)
-  export.export(run, 'safetensors', tmp_path / 'snapshot', Terminal())
+  shutil.copytree(folder, tmp_path / 'snapshot')
   loaded = gswinrmt_jax.load_model('hf-hub:me/digits@v1')
   assert asked == [('me/digits', 'v1', ['config.json', 'model.safetensors'])]
   assert loaded.model.arch == run.make_model().arch
@@ -353,8 +353,8 @@ def test_weights_that_ship_are_of_a_recorded_run(name, record):
     assert len(scores) >= 5
     for score in scores:
       assert found.card.figures[which][score] == recorded[score]
-  image = jnp.zeros((1, 32, 32, 3))
-  logits = found.make_model((32, 32)).apply(found.variables, image, train=False)
+  apply = jax.jit(found.make_model((32, 32)).apply, static_argnames='train')
+  logits = apply(found.variables, jnp.zeros((1, 32, 32, 3)), train=False)
   assert logits.shape == (1, 10) and np.isfinite(logits).all()
 
 

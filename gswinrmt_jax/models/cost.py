@@ -94,7 +94,6 @@ def count(model: Backbone | Segmenter, image_size: tuple[int, int]) -> Cost:
     ValueError: If the model does not accept images of this size.
   """
   shape = (*image_size, 3)
-  variables = factory.variable_shapes(model, shape)
   operations = collections.Counter()
 
   def count_norm(call, args, kwargs, context):
@@ -104,11 +103,12 @@ def count(model: Backbone | Segmenter, image_size: tuple[int, int]) -> Cost:
       operations[kind[0]] += kind[1] * y.size
     return y
 
-  as_windows = ops.implementations(attention='cyclic')
-  with nn.intercept_methods(count_norm), ops.plain(), as_windows:
-    program = jax.make_jaxpr(
-        lambda variables, image: model.apply(variables, image, train=False)
-    )(variables, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
+  with ops.plain(), ops.implementations(attention='cyclic'):
+    variables = factory.variable_shapes(model, shape)
+    with nn.intercept_methods(count_norm):
+      program = jax.make_jaxpr(
+          lambda variables, image: model.apply(variables, image, train=False)
+      )(variables, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
   for equation in _equations(program.jaxpr):
     kind, macs = _product(equation)
     operations[kind] += macs
