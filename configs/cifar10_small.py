@@ -30,7 +30,8 @@ seed 0, JAX 0.10, two CPU cores at 295 s an epoch). A warm restart,
     --config.seed=1 --workdir=runs/cifar10_small_restart
 
 gives 91.28 and 90.39 %; its weights ship with the package as `cifar10_small`.
-The argument `rmt` or `swat`: not measured.
+After 15 of the 28 epochs, `rmt` has 88.46 % validation accuracy (EMA) and
+`retention` 88.34 %; `swat` was not measured.
 """
 
 import ml_collections

@@ -274,6 +274,25 @@ def test_the_curves_of_small_images_are_those_of_the_results():
       assert f'{score:.2%}'.replace('%', ' %') in text
 
 
+def test_the_small_models_compared_are_those_of_the_results():
+  """Columns are models, first with raw weights, then with their average."""
+  _, _, table = _page('reproduction').partition('**The models compared.**')
+  head, _, *rows = table.partition('| epoch ')[2].split('\n\n')[0].splitlines()
+  models = re.findall(r'\| (\w+)(?:, (EMA))? ', head)
+  files = {'RMT': 'small_rmt', 'Retention': 'small', 'SWAT': 'small_swat'}
+  records = {}
+  for model, _ in models:
+    path = ROOT / 'results' / f'cifar10_{files[model]}.json'
+    record = json.loads(path.read_text())
+    records[model] = {entry['epoch']: entry for entry in record['epochs']}
+  assert len(rows) == 9 and len(models) == 2 * len(records) >= 4
+  for row in rows:
+    epoch, *shown = (cell.strip() for cell in row.strip('|').split('|'))
+    for (model, average), cell in zip(models, shown, strict=True):
+      score = 'val_ema_accuracy' if average else 'val_accuracy'
+      assert cell == f'{100 * records[model][int(epoch)][score]:.2f}'
+
+
 def _ends(values):
   """Formats the flattest and the most informative decile, as the page."""
   if not values or values[0] is None:
