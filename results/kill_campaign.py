@@ -46,7 +46,7 @@ import orbax.checkpoint  # noqa: F401
 
 from gswinrmt_jax import files
 from gswinrmt_jax.commands import guard, recipe_files
-from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.runs import metrics_log, plots
 from gswinrmt_jax.train import train_loop
 
 _TIMES = ('seconds', 'images_per_second', 'data_wait', 'seconds_per_epoch')
@@ -91,7 +91,9 @@ def _tiny():
   import pytest
   import tiny_parts
 
+  draw = plots.draw_curves
   tiny_parts.install(pytest.MonkeyPatch())
+  plots.draw_curves = draw  # A kill may come while it draws.
   return tiny_parts.recipe(
       num_epochs=_EPOCHS, checkpoint_every_steps=4, ema_decay=0.9
   )

@@ -251,7 +251,7 @@ def test_command_writes_a_report_of_weights(tmp_path, capsys):
   files.write_json(own / 'config.json', card.to_dict())
   arguments = ['--data=digits', '--images=3', f'--out={tmp_path}']
   assert main.main(['analyze', str(own), *arguments]) == 0
-  (path,) = tmp_path.glob('analysis_*own_digits_val.json')
+  path = tmp_path / f'analysis_{tmp_path.name}_own_digits_val.json'
   report = json.loads(path.read_text())
   assert report['images'] == 3 and len(report['stages']) == 2
   for stage in report['stages']:

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 
 import compiling
 
@@ -15,14 +14,6 @@ import pytest
 # Tracing allocates millions of objects. Collecting garbage after every 700 of
 # them, Python's default, takes a tenth of the tests' time.
 gc.set_threshold(50_000)
-# `nohup` and a shell's `&` make a process and its children ignore these, which
-# tests send.
-for _number, _handler in (
-    (signal.SIGHUP, signal.SIG_DFL),
-    (signal.SIGINT, signal.default_int_handler),
-):
-  if signal.getsignal(_number) is signal.SIG_IGN:
-    signal.signal(_number, _handler)
 # A missing axis raises an error instead of broadcasting silently.
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Checks annotated shapes, in these packages only: elsewhere, tree maps fill the

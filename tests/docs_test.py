@@ -276,8 +276,8 @@ def test_the_curves_of_small_images_are_those_of_the_results():
 
 def test_the_small_models_compared_are_those_of_the_results():
   """Columns are models, first with raw weights, then with their average."""
-  _, _, table = _page('reproduction').partition('**The models compared.**')
-  head, _, *rows = table.partition('| epoch ')[2].split('\n\n')[0].splitlines()
+  part = _page('reproduction').partition('**The models compared.**')[2]
+  head, _, *rows = _table(part, '| epoch ').splitlines()
   models = re.findall(r'\| (\w+)(?:, (EMA))? ', head)
   files = {'RMT': 'small_rmt', 'Retention': 'small', 'SWAT': 'small_swat'}
   records = {}

@@ -169,7 +169,7 @@ def test_who_reads_a_block_reads_few_files():
   package = str(pathlib.Path(gswinrmt_jax.__file__).parent)
   module = block.Block(ARCH, 0, True, jnp.float32)
   params = _params(module)
-  # No other test traces equations of this shape, which would be remembered.
+  # A shape that no other test uses: JAX does not trace an equation again.
   x = jax.ShapeDtypeStruct((1, 5, 9, C), jnp.float32)
   entered = set()
 

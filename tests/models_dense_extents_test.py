@@ -200,7 +200,8 @@ def _without(name, *places):
 @functools.cache
 def _by_head(name):
   *run, maps, extents = _heads({'fpn': _FPN, 'uper': _UPER}[name], 2)
-  want, _ = _trained(*run, maps, extents)  # as of bare maps, see above
+  # Equal to those of bare maps: `test_gradients_and_statistics_of_training`.
+  want, _ = _trained(*run, maps, extents)
   return run, maps, extents, want
 
 

@@ -14,13 +14,14 @@ import random_variables
 import gswinrmt_jax
 from gswinrmt_jax.ops import padding
 
+# Stage 2 has a block with shifted windows. Images of 33 to 96 pixels have maps
+# of 5 to 12 rows there; one of 5 rows is a single window, which is not shifted.
 _TINY = {
     'widths': (8, 8, 12, 16),
     'depths': (1, 2, 1, 1),
     'num_heads': (1, 2, 3, 4),
     'drop_path_rate': 0.0,
 }
-# Maps of stage 2 have 5 to 12 valid rows: some have one window, and no shift.
 _MODELS = {
     'rmt': ('rmt_t', {}, {'head': 'proj', 'full_stages': (3, 4)}),
     'retention': ('retention_compact', {'window_size': 5}, {'head': 'norm'}),
@@ -123,7 +124,10 @@ def _small(system, **fields):
 
 @pytest.mark.parametrize('system', _MODELS)
 def test_gradients_and_statistics_of_training(system):
-  """With two images of the same size, which also form an unpadded batch."""
+  """Two images of the same size also form an unpadded batch.
+
+  RMT has BatchNorm; the gated models have shifted windows.
+  """
   model, rng = _small(system), np.random.default_rng(1)
   images = [rng.normal(size=(41, 57, 3)).astype(np.float32) for _ in range(2)]
   variables = random_variables.nested(model, (2, _SIDE, _SIDE, 3))
@@ -243,7 +247,7 @@ def test_without_extents_nothing_is_computed(monkeypatch):
     raise AssertionError('a mask of nothing')
 
   monkeypatch.setattr(padding, 'valid', valid)
-  # No other test traces equations of these shapes, which would be remembered.
+  # Shapes that no other test uses: JAX does not trace an equation again.
   x = jax.ShapeDtypeStruct((1, 35, 39, 3), jnp.float32)
   for system in _MODELS:
     init = functools.partial(_small(system).init, train=True)

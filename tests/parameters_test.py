@@ -36,15 +36,15 @@ COUNTS = {
 }
 
 
-def _shapes(name, num_classes, size=(32, 32), **overrides):
+def _shapes(name, num_classes, **overrides):
   model = gswinrmt_jax.create_model(
       name, num_classes=num_classes, dtype='bfloat16', **overrides
   )
-  return factory.variable_shapes(model, (*size, 3))
+  return factory.variable_shapes(model, (32, 32, 3))
 
 
 def _count(model):
-  """Counts the parameters of a model, of which one block a stage is traced."""
+  """Counts a model's parameters, tracing one block per stage."""
   depths = model.arch.depths
   thin = dataclasses.replace(model.arch, depths=(1,) * len(depths))
   params = factory.variable_shapes(model.clone(arch=thin), (32, 32, 3))[
@@ -68,14 +68,15 @@ def test_the_table_has_every_model():
 
 @pytest.mark.parametrize('name', COUNTS)
 def test_parameter_count(name):
-  """`models_cost_test` counts the released models with every block."""
+  """`models_cost_test` counts RMT-T to RMT-L with every block."""
   classes, count = COUNTS[name]
   model = gswinrmt_jax.create_model(name, num_classes=classes)
   assert _count(model) == count
 
 
-def test_parameters_are_float32_in_a_bfloat16_model():
-  leaves = jax.tree.leaves(_shapes('swat_compact', 10, depths=(2, 1, 1, 1)))
+@pytest.mark.parametrize('name', ['rmt_swin_t', 'rmt_s_tl', 'swat_compact'])
+def test_parameters_are_float32_in_a_bfloat16_model(name):
+  leaves = jax.tree.leaves(_shapes(name, 10, depths=(2, 1, 1, 1)))
   assert {leaf.dtype for leaf in leaves} == {jnp.dtype('float32')}
 
 

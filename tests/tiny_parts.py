@@ -27,7 +27,7 @@ SPLITS = {
 
 
 def install(monkeypatch):
-  """Replaces data sets and model for one test."""
+  """Replaces data sets, model and the drawing of curves for one test."""
   info = datasets.Info('tiny', ('a', 'b', 'c'), (0.4,) * 3, (0.3,) * 3)
   monkeypatch.setattr(datasets, 'info', lambda name, data_dir: info)
   monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
@@ -43,7 +43,7 @@ def install(monkeypatch):
 
 
 def sketch_curves(folder, entries, terminal, summary=None):
-  """Writes no picture: drawing would take longer than all else in a run."""
+  """Writes blanks: drawing would take longer than the rest of a run."""
   with terminal.sparing('curves.png'):
     files.write_text(folder / 'curves.png', ' ' * 80_000)
 

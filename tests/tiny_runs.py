@@ -123,7 +123,7 @@ def _serve():
   import PIL.ImageDraw
   import PIL.ImageFont  # noqa: F401
   import pytest
-  import tensorboardX.event_file_writer  # noqa: F401
+  import tensorboardX.record_writer  # noqa: F401
   import tiny_parts
 
   from gswinrmt_jax.commands import guard
@@ -148,8 +148,9 @@ def _be_a_run(asked, guard, train_loop, tiny_parts, patch):
   said = os.open(asked['said'], os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
   for stream in (1, 2):
     os.dup2(said, stream)
-  # As in a terminal; a process started with `&` ignores SIGINT.
+  # As in a terminal: `&` and `nohup` make a process ignore these.
   signal.signal(signal.SIGINT, signal.default_int_handler)
+  signal.signal(signal.SIGHUP, signal.SIG_DFL)
   status = 70  # for a bug; its traceback is in the output
   try:
     tiny_parts.install(patch)

@@ -444,7 +444,7 @@ def test_both_steps_are_traced_with_the_forms_of_the_config(
     def spied(*args, **kwargs):
       step = make(*args, **kwargs)
 
-      @functools.wraps(step)  # so that the compiled program is known
+      @functools.wraps(step)  # The compilation cache finds programs by name.
       def traced(*args):
         seen[name] = tuple(map(registry.chosen, ('attention', 'depthwise')))
         return step(*args)

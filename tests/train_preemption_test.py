@@ -92,6 +92,7 @@ def test_a_lost_terminal_changes_nothing():
   """After a SIGHUP, writing to the terminal may fail."""
   preempted = preemption.Preemption()
   before, closed = os.dup(2), os.pipe()
+  hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it
   try:
     os.dup2(closed[1], 2)
     os.close(closed[0])
@@ -99,6 +100,7 @@ def test_a_lost_terminal_changes_nothing():
       os.kill(os.getpid(), signal.SIGHUP)
       assert preempted.requested(agree=False) == signal.SIGHUP
   finally:
+    signal.signal(signal.SIGHUP, hangup)
     os.dup2(before, 2)
     os.close(before)
     os.close(closed[1])

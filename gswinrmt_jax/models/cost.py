@@ -103,6 +103,7 @@ def count(model: Backbone | Segmenter, image_size: tuple[int, int]) -> Cost:
       operations[kind[0]] += kind[1] * y.size
     return y
 
+  # Both traces are inside, so that JAX traces an equation only once.
   with ops.plain(), ops.implementations(attention='cyclic'):
     variables = factory.variable_shapes(model, shape)
     with nn.intercept_methods(count_norm):
