@@ -285,7 +285,7 @@ def test_the_small_models_compared_are_those_of_the_results():
     path = ROOT / 'results' / f'cifar10_{files[model]}.json'
     record = json.loads(path.read_text())
     records[model] = {entry['epoch']: entry for entry in record['epochs']}
-  assert len(rows) >= 8 and len(models) == 2 * len(records) >= 4
+  assert len(rows) == 9 and list(records) == list(files) and len(models) == 6
   for row in rows:
     epoch, *shown = (cell.strip() for cell in row.strip('|').split('|'))
     for (model, average), cell in zip(models, shown, strict=True):
