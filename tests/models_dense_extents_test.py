@@ -86,7 +86,7 @@ def test_a_padded_image_gives_what_it_gives_by_itself(name, system, head):
 
   for sizes in _BATCHES:
     images = _images(*sizes)
-    found = run(*_padded(images))
+    found = jax.device_get(run(*_padded(images)))
     for index, image in enumerate(images):
       want = oracle_segmenter.forward(flat, image[None], config)
       height, width = image.shape[:2]
@@ -114,7 +114,7 @@ def test_resampling_by_extents():
   for bins in (1, 2, 3, 6):
     y = ops.adaptive_average_pool(x, extents, bins=bins)
     cases.append((y, 'pooled', (bins, bins)))
-  for got, rule, bins in cases:
+  for got, rule, bins in jax.device_get(cases):
     for image, y, (h, w), size in zip(x, got, extents, target, strict=True):
       height, width = bins or size
       bare = image[None, :h, :w].astype(float)
@@ -173,10 +173,12 @@ def test_gradients_and_statistics_of_training(head, count):
     grad = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
     return grad(variables['params'], maps)
 
-  value, (params, grad_maps) = run(variables, maps, extents)
-  want, (want_params, want_maps) = run(variables, _bare(maps), None)
-  for got, bare in zip(grad_maps, want_maps, strict=True):
-    _, height, width, _ = bare.shape
+  padded = run(variables, maps, extents)
+  bare = run(variables, _bare(maps), None)
+  value, (params, grad_maps) = jax.device_get(padded)
+  want, (want_params, want_maps) = jax.device_get(bare)
+  for got, each in zip(grad_maps, want_maps, strict=True):
+    _, height, width, _ = each.shape
     assert not got[:, height:].any() and not got[:, :, width:].any()
   got = value, params, _bare(grad_maps)
 

@@ -82,7 +82,7 @@ def test_a_padded_image_gives_what_it_gives_by_itself(system):
 
   for _ in range(2):
     images = _images(rng, 6)
-    got = run(*_padded(images, rng))
+    got = jax.device_get(run(*_padded(images, rng)))
     for index, image in enumerate(images):
       for key, want in oracle.forward(flat, image[None], config).items():
         if key != 'stem':
@@ -172,8 +172,11 @@ def _bare(model, key):
 def _run(model, variables, x, key, extents=None):
   options = {'train': True, 'mutable': ['batch_stats'], 'extents': extents}
   if key == 'logits':
-    return model.apply(variables, x, **options)[0]
-  return model.apply(variables, x, **options, method='features')[0][key]
+    found, _ = model.apply(variables, x, **options)
+  else:
+    maps, _ = model.apply(variables, x, **options, method='features')
+    found = maps[key]
+  return np.asarray(found)
 
 
 def _difference(model, forget=None, key='stage2'):
