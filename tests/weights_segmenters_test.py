@@ -16,7 +16,7 @@ import torch_pickles
 
 from gswinrmt_jax import recipes, weights
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.deploy import convert, export
+from gswinrmt_jax.deploy import convert, export, loaded_model
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense.segmenter import create_segmenter, TITLES
@@ -86,7 +86,8 @@ def test_a_converted_segmenter(head, folders):
   assert found.card.image_size == (512, 512) and not found.card.class_names
   title = {'fpn': 'Semantic FPN', 'uper': 'UperNet'}[head]
   classes = seg_heads.config()['classes']
-  assert f'entry state_dict: rmt_t, {title}, {classes} classes' in said[head]
+  assert 'entry state_dict: rmt_t, modified: widths 6 10 14 18' in said[head]
+  assert f'; {title}, {classes} classes\n' in said[head]
   assert 'unexpected' not in said[head] and 'left out' not in said[head]
 
   state_dict = _state_dict(head)
@@ -164,6 +165,15 @@ def test_a_thousand_classes_of_pixels_are_not_imagenets():
     assert len(card.class_names) == count
 
 
+def test_label_maps_hold_256_classes(folders):
+  found = load.load(folders[0]['uper'])
+  many = dataclasses.replace(
+      found, card=dataclasses.replace(found.card, num_classes=257)
+  )
+  with pytest.raises(UserError, match='257 classes; label maps of 8 bits hold'):
+    loaded_model.LoadedSegmenter(many)
+
+
 def test_what_is_missing_is_named(tmp_path, capsys):
   arrays = dict(_state_dict('uper'))
   del arrays['decode_head.psp_modules.2.1.conv.weight']
@@ -228,7 +238,7 @@ def test_a_detector_gives_its_backbone(tmp_path):
       if key.startswith('backbone.')
   } | dict.fromkeys(others, np.zeros(3, np.float32))
   said = _converted(_saved(tmp_path / 'a.pth', arrays), tmp_path / 'out')
-  assert 'rmt_t, no head' in said
+  assert ', ...; no head\n' in said
   assert f'left out: {others[0]}\nleft out: rpn_head.rpn_cls.\\x1b[2J' in said
   found = load.load(tmp_path / 'out')
   assert found.card.segmenter is None and found.card.num_classes == 0

@@ -1,8 +1,8 @@
 """Checkpoints of a run, saved asynchronously and verified when restored.
 
     STEP/state           the arrays of the train state, by Orbax
-    STEP/meta/metadata   JSON: config, step, epoch, validation accuracy,
-                         CRC-32 of each array and of this file
+    STEP/meta/metadata   JSON: config, step, epoch, validation accuracy, which
+                         weights have it, CRC-32 of each array and of this file
 
 A checkpoint is written whole or not at all. The latest are kept to resume from,
 and the one with the best validation accuracy. With several processes, process 0

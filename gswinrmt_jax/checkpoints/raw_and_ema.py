@@ -5,7 +5,7 @@ A checkpoint stores the EMA next to the trained weights. The weights are called
 the EMA.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 RAW, EMA = 'raw', 'ema'
@@ -49,3 +49,12 @@ def better(scores: Mapping[str, Any], split: str = '') -> tuple[float, str]:
   raw = scores[f'{split}{name}']
   ema = scores.get(f'{split}{PREFIX}{name}', -1.0)
   return (ema, EMA) if ema > raw else (raw, RAW)
+
+
+def best_epoch(epochs: Iterable[Mapping[str, Any]]) -> tuple[float, int, str]:
+  """Returns the best score of a log's epochs, its epoch, and 'raw' or 'ema'.
+
+  A tie goes to the later epoch.
+  """
+  scores = [(better(entry, 'val_'), entry['epoch']) for entry in epochs]
+  return max((score, epoch, whose) for (score, whose), epoch in scores)

@@ -63,7 +63,13 @@ def export(
   """
   terminal = terminal or Terminal()
   name, write, tolerance = _FORMATS[file_format]
-  _check_folder(folder)
+  # A config.json or README.md that no export wrote is kept.
+  ours = {card_lib.FILE: card_lib.read, model_card.FILE: model_card.is_one}
+  for file, is_ours in ours.items():
+    if (folder / file).exists() and not is_ours(folder / file):
+      raise UserError(
+          f'{folder / file} was not written by an export: choose another --out'
+      )
   files.check_can_write(folder / name)
   folder = folder.absolute()
   folder.parent.mkdir(parents=True, exist_ok=True)
@@ -229,17 +235,3 @@ _FORMATS = {
     'onnx': ('model.onnx', _write_onnx, _ROUNDING),
 }
 FORMATS = tuple(_FORMATS)
-
-
-def _check_folder(folder):
-  """Refuses a folder whose config.json or README.md no export wrote."""
-  config, readme = folder / card_lib.FILE, folder / model_card.FILE
-  foreign = None
-  if config.exists() and card_lib.read(config) is None:
-    foreign = config
-  elif readme.exists() and not model_card.is_one(readme):
-    foreign = readme
-  if foreign:
-    raise UserError(
-        f'{foreign} was not written by an export: choose another --out'
-    )

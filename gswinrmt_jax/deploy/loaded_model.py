@@ -22,6 +22,7 @@ from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.weights import load as weights_lib
 
 _BATCH = 32
+_MOST_CLASSES = 256  # values of uint8
 _ROUNDED = 128  # pixels to a multiple of which segmenters pad images
 
 # A path, a PIL image, or pixels from 0 to 255, uint8 [h w 3], of any size.
@@ -213,7 +214,7 @@ class LoadedModel(_Loaded):
 
     Raises:
       UserError: If a file or PIL image cannot be read.
-      ValueError: If an array is not uint8 pixels of the model's input size.
+      ValueError: If an array is not uint8 pixels.
     """
     images = images if _is_many(images) else [images]
     pixels = np.stack([self.pixels(image) for image in images])
@@ -294,6 +295,11 @@ class LoadedSegmenter(_Loaded):
       raise ValueError(
           f'image_size is {image_size!r}: must be one number for a segmenter, '
           'the shorter side: whole and above 0'
+      )
+    if weights.card.num_classes > _MOST_CLASSES:
+      raise UserError(
+          f'{weights.origin} has {weights.card.num_classes} classes; label maps '
+          f'of 8 bits hold {_MOST_CLASSES}'
       )
     super().__init__(weights, weights.make_model(dtype=dtype))
     self.fit_within = weights.fit_within(image_size)

@@ -274,25 +274,19 @@ class _Events:
 
 
 def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the entries of `metrics.jsonl`, except half-written ones."""
+  """Returns the entries of `metrics.jsonl`; other lines are passed over."""
   path = folder / 'metrics.jsonl'
   entries = []
   for line in path.read_bytes().splitlines() if path.exists() else ():
-    try:
-      entry = json.loads(line)
-    except (ValueError, RecursionError):
-      continue
-    if isinstance(entry, dict) and _is_entry(entry):
-      entries.append(entry)
+    with contextlib.suppress(ValueError, RecursionError):
+      match entry := json.loads(line):
+        case {'kind': 'train', 'step': int()} | {
+            'kind': 'epoch',
+            'step': int(),
+            'epoch': int(),
+        }:
+          entries.append(entry)
   return entries
-
-
-def _is_entry(entry):
-  """Returns whether an entry is valid; the file may have been edited."""
-  kind, step = entry.get('kind'), entry.get('step')
-  if kind == 'epoch' and not isinstance(entry.get('epoch'), int):
-    return False
-  return isinstance(kind, str) and isinstance(step, int)
 
 
 def _train_means(intervals, epoch):

@@ -145,17 +145,13 @@ def _mark_results(panels, epochs, summary):
   """Marks the best epoch, and the test results if there are any."""
   if not epochs:
     return
-  best = max(
-      epochs, key=lambda one: (raw_and_ema.better(one, 'val_')[0], one['epoch'])
-  )
-  score, whose = raw_and_ema.better(best, 'val_')
+  score, epoch, whose = raw_and_ema.best_epoch(epochs)
   prefix = raw_and_ema.PREFIX if whose == raw_and_ema.EMA else ''
-  epoch = best['epoch']
   label = f'best epoch: {epoch}, validation {score:.2%}'
   for axes in panels:
     axes.axvline(epoch, color='0.4', ls=':', label=label)
   tested = (summary or {}).get('best', {})
-  chosen = 'mean_iou' if 'val_mean_iou' in best else 'accuracy'
+  chosen = 'mean_iou' if 'val_mean_iou' in epochs[0] else 'accuracy'
   if f'test_{prefix}{chosen}' not in tested:
     return
   for axes, name in zip(panels[:2], ('loss', chosen), strict=True):

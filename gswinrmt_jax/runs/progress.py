@@ -35,10 +35,7 @@ class Progress:
     self._start, self._began = start, time.perf_counter()
     self._window = collections.deque(maxlen=_WINDOW)  # images, seconds
     self._skipped = sum(entry.get('skipped', 0) for entry in entries)
-    self._best = None  # accuracy or mean IoU, epoch, raw or EMA
-    for entry in entries:
-      if entry['kind'] == 'epoch':
-        self._compare(entry)
+    self._epochs = [entry for entry in entries if entry['kind'] == 'epoch']
 
   def start_clock(self) -> None:
     """Restarts the clock from which the remaining time is estimated."""
@@ -82,8 +79,8 @@ class Progress:
 
   def epoch(self, entry: Mapping[str, Any]) -> None:
     """Shows the entry of an epoch."""
-    self._compare(entry)
-    best, best_epoch, whose = self._best
+    self._epochs.append(entry)
+    best, best_epoch, whose = raw_and_ema.best_epoch(self._epochs)
     average = 'val_ema_loss' in entry
     ema = f', EMA {_scores(entry, "val_ema_")}' if average else ''
     said = 'best'
@@ -95,13 +92,6 @@ class Progress:
         f'{duration(entry["seconds"])}: loss {entry["train_loss"]:.3f}, '
         f'{_scores(entry, "val_")}{ema} ({said})'
     )
-
-  def _compare(self, entry):
-    score, whose = raw_and_ema.better(entry, 'val_')
-    found = score, entry['epoch'], whose
-    # A tie goes to the later epoch.
-    if self._best is None or found[:2] > self._best[:2]:
-      self._best = found
 
   def _speed(self, entry):
     """Returns images per second over the last intervals, without validation.

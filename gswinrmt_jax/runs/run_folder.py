@@ -27,14 +27,13 @@ from flax import traverse_util
 import jax
 import ml_collections
 
+import gswinrmt_jax
 from gswinrmt_jax import files, recipes
 from gswinrmt_jax.errors import UserError
 
 _CONFIG, _LOCK = 'config.json', '.lock'
 _SHOWN = 3  # most differing fields that a message names
-_PACKAGES = (
-    'gswinrmt_jax jax jaxlib flax optax orbax-checkpoint grain numpy'
-).split()
+_PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()
 # Prefixes of environment variables that change results or their rounding.
 _PREFIXES = ('XLA_', 'JAX_', 'NVIDIA_TF32', 'TF_CUDNN', 'CUBLAS_', 'LIBTPU_')
 _SETTINGS = (
@@ -72,22 +71,6 @@ def held(folder: pathlib.Path) -> Iterator[None]:
           'another --workdir'
       ) from error
     yield
-
-
-def check_folder(
-    folder: pathlib.Path, config: ml_collections.ConfigDict
-) -> None:
-  """Checks that a run folder, if it exists, belongs to this resolved config.
-
-  Raises:
-    UserError: If it belongs to another config; names the fields that differ.
-  """
-  if (folder / _CONFIG).exists():
-    check_same(load_config(folder), config, folder)
-  elif (folder / 'checkpoints').exists():
-    raise UserError(
-        f'{folder} has checkpoints but no config.json: choose another --workdir'
-    )
 
 
 def check_same(
@@ -174,7 +157,10 @@ def record_start(
       'device_count': len(jax.devices()),
       'cpu_count': os.cpu_count(),
       'python': platform.python_version(),
-      'versions': {package: _version(package) for package in _PACKAGES},
+      'versions': {
+          'gswinrmt_jax': gswinrmt_jax.__version__,
+          **{name: importlib.metadata.version(name) for name in _PACKAGES},
+      },
       'variables': {
           name: value
           for name, value in sorted(os.environ.items())
@@ -186,13 +172,6 @@ def record_start(
   }
   earlier = starts if isinstance(starts, list) else []
   files.write_json(path, [*earlier, start])
-
-
-def _version(package):
-  try:
-    return importlib.metadata.version(package)
-  except importlib.metadata.PackageNotFoundError:
-    return None  # run from a source tree
 
 
 def _commit():

@@ -57,7 +57,8 @@ class Weights:
     variables: `{'params', 'batch_stats'}`, float32.
     card: Model, classes and preprocessing.
     origin: Source of the weights, for messages.
-    folder: Folder for reports on the weights.
+    folder: The run, or the folder of the file; the current one for weights
+      that are loaded by name.
     step: Training step; this and all below are None for weights without a run.
     epoch: Training epoch.
     recipe: Config of the run.
@@ -167,7 +168,7 @@ def load(
   folder = _folder_of_name(str(path))
   if folder:
     found = load(folder, step=step, which=which, warn=warn)
-    # Reports on these weights go to the current folder.
+    # Exports must not go into the package or the Hub's cache.
     return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
     own = int(path.name)

@@ -16,32 +16,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gswinrmt_jax.models import factory
+from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.models.dense.upernet import POOLED
 from gswinrmt_jax.ops import positions
 
-# The fields that make a model an RMT. With other values, the same arrays would
+# The fields in which all RMTs are alike. With other values, the same arrays would
 # mean something else.
-_RMT_FIELDS = {
-    'stem': 'conv',
-    'stem_strides': (2, 1, 2, 1),
-    'downsample': 'conv',
-    'ffn_conv': True,
-    'head_norm': False,
-    'position_conv': True,
-    'score_fn': 'softmax',
-    'scaled': True,
-    'rotary': 'interleaved',
-    'alibi': 'none',
-    'decay': 'fixed',
-    'lce': 'depthwise',
-    'gate': False,
-    'swiglu': False,
-    'window_size': 0,
-}
+_RMT_FIELDS = (
+    'stem stem_strides downsample ffn_conv head_norm position_conv score_fn '
+    'scaled rotary alibi decay lce gate swiglu window_size'
+).split()
 _IN_BLOCK = {
     '': '',
     'position': '.pos.conv',
@@ -257,10 +244,11 @@ def check_is_rmt(arch: Architecture) -> None:
   Raises:
     ValueError: If fields differ; the message lists them.
   """
+  released = named.MODELS['rmt_t']
   differing = [
       f'{field}={getattr(arch, field)!r}'
-      for field, value in _RMT_FIELDS.items()
-      if getattr(arch, field) != value
+      for field in _RMT_FIELDS
+      if getattr(arch, field) != getattr(released, field)
   ]
   if differing:
     raise ValueError(
