@@ -296,10 +296,11 @@ class LoadedSegmenter(_Loaded):
           f'image_size is {image_size!r}: must be one number for a segmenter, '
           'the shorter side: whole and above 0'
       )
-    if weights.card.num_classes > _MOST_CLASSES:
+    classes = weights.card.num_classes
+    if classes > _MOST_CLASSES:
       raise UserError(
-          f'{weights.origin} has {weights.card.num_classes} classes; label maps '
-          f'of 8 bits hold {_MOST_CLASSES}'
+          f'{weights.origin} has {classes} classes; label maps of 8 bits hold '
+          f'{_MOST_CLASSES}'
       )
     super().__init__(weights, weights.make_model(dtype=dtype))
     self.fit_within = weights.fit_within(image_size)
