@@ -233,6 +233,20 @@ def test_gate_of_ones_leaves_the_rank():
   assert 1 < rank['plain'] < rank['most'] == 8
 
 
+def test_both_gates_count_in_the_rank():
+  def change(params):
+    for stage in ('stage1', 'stage2'):
+      for block in params[stage].values():
+        for gate in ('value_gate', 'gate'):
+          block['attention'][gate]['kernel'][...] = 0
+        block['attention']['value_gate']['bias'][...] = 1
+        block['attention']['gate']['bias'][::2] = -40
+    return params
+
+  rank = _analyzed('swat_compact', change, gate=True)[1]['rank']
+  assert rank['gated'] < rank['most'] / 2 < rank['plain']
+
+
 def test_command_writes_a_report_of_weights(tmp_path, capsys):
   name, own = 'retention_compact', tmp_path / 'own'
   model = factory.create_model(name, num_classes=10, **_SMALL)

@@ -518,14 +518,17 @@ def test_reach_has_the_image_and_at_most_eight_heads_of_a_stage():
   assert image.get_gridspec().get_geometry() == (4, 5)
 
 
-def test_stages_of_one_token_are_left_out_and_named():
-  found = _maps()
-  one = dataclasses.replace(
-      found.stages[3],
+def _one_token():
+  return dataclasses.replace(
+      _maps().stages[3],
       weights=np.ones((16, 1, 1)),
       kernel=np.ones((16, 1, 1)),
       gate=np.full((1, 1), 0.9),
   )
+
+
+def test_stages_of_one_token_are_left_out_and_named():
+  found, one = _maps(), _one_token()
   found = dataclasses.replace(found, stages=(*found.stages[:3], one))
   for figure in (
       drawing._reach(found, PICTURE),
@@ -599,4 +602,11 @@ def test_grad_cam_is_drawn_over_its_largest_value():
 def test_another_picture_is_refused(tmp_path, picture):
   with pytest.raises(ValueError, match=r'not uint8 \(40, 60, 3\)'):
     maps.write(tmp_path / 'maps', _maps(), picture)
+  assert not (tmp_path / 'maps').exists()
+
+
+def test_stages_of_one_token_alone_are_refused(tmp_path):
+  found = dataclasses.replace(_maps(), stages=(_one_token(),))
+  with pytest.raises(UserError, match='at 40x60 pixels, every stage has a si'):
+    maps.write(tmp_path / 'maps', found, PICTURE)
   assert not (tmp_path / 'maps').exists()

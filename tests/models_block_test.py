@@ -61,7 +61,10 @@ def _ffn(params, x, use_norm, use_conv=True):
 
 def test_ffn_is_its_equation():
   for use_conv, use_norm in ((True, True), (True, False), (False, False)):
-    module = block.FeedForward(3 * C, use_conv, use_norm, jnp.float32)
+    arch = dataclasses.replace(
+        ARCH, mlp_ratios=(3.0,) * 4, ffn_conv=use_conv, ffn_norm=use_norm
+    )
+    module = block.FeedForward(arch, 0, jnp.float32)
     params = _params(module)
     assert ('position' in params) == use_conv
     assert ('norm' in params) == use_norm

@@ -652,15 +652,25 @@ def test_arguments_that_would_give_nonsense_are_refused(
     ops.FORMS[form](**arguments)
 
 
+@pytest.mark.parametrize('impl', ['banded', 'cyclic'])
+def test_a_batch_of_any_size_is_exported(impl):
+  maps = _maps(0)
+
+  @jax.jit
+  def program(*maps):
+    return ops.retention(*maps, None, window=3, shift=1, impl=impl)
+
+  (batch,) = jax.export.symbolic_shape('b')
+  shape = jax.ShapeDtypeStruct((batch, *maps[0].shape[1:]), jnp.float32)
+  exported = jax.export.export(program)(shape, shape, shape)
+  np.testing.assert_allclose(
+      exported.call(*maps), program(*maps), rtol=0, atol=1e-6
+  )
+
+
 @pytest.mark.parametrize('form', ops.FULL_FORMS)
 def test_one_decay_for_each_head_is_asked_for(form):
   with pytest.raises(
       ValueError, match=r'must be of shape \(3,\), not \(2, 3\)'
   ):
     ops.FULL_FORMS[form](*_maps(0), np.zeros((2, N)))
-
-
-@pytest.mark.parametrize('name', ['window', 'shift', 'scaled', 'absolute'])
-def test_a_form_cannot_fix_what_models_set(name):
-  with pytest.raises(ValueError, match=f"'{name}'.* fields of each model"):
-    attention_forms.attention_form('fixed', **{name: 1})

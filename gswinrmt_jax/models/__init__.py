@@ -9,6 +9,7 @@ block          CPE, residual branches, LayerScale, FFN
 attention      SwiGLU, rotation, attention form, LCE, gate
 layers         linear layers, convolutions, norms
 dense          segmentation: necks, heads, `create_segmenter`
+nnx_bridge     a model as a Flax NNX module
 cost           parameters and multiply-accumulates
 """
 

@@ -18,36 +18,34 @@ class FeedForward(nn.Module):
 
       y = W2 (h + LN(DWConv3x3(h))),    h = GELU(W1 x)
 
-  LN is omitted unless `use_norm`. Without the convolution, `y = W2 h`.
+  LN is omitted unless `ffn_norm`. Without `ffn_conv`, `y = W2 h`.
 
   Attributes:
-    features: Hidden channels.
-    use_conv: Whether there is a convolution.
-    use_norm: Whether LN follows the convolution (`ffn_norm`).
+    arch: The components.
+    stage: Index of the stage, from 0.
     dtype: Computation dtype.
-    start: Initialisation of the linear layers, see `Dense`.
   """
 
-  features: int
-  use_conv: bool
-  use_norm: bool
+  arch: Architecture
+  stage: int
   dtype: Dtype
-  start: str = 'normal'
 
   @nn.compact
   def __call__(
       self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
   ) -> Float[Array, 'b h w c']:
     """Applies the network to the block's normalised input."""
-    linear = functools.partial(Dense, dtype=self.dtype, start=self.start)
-    hidden = ops.gelu(linear(self.features, name='up')(x))
-    if self.use_conv:
+    arch, channels = self.arch, x.shape[-1]
+    linear = functools.partial(Dense, dtype=self.dtype, start=arch.linear_start)
+    features = round(arch.mlp_ratios[self.stage] * channels)
+    hidden = ops.gelu(linear(features, name='up')(x))
+    if arch.ffn_conv:
       # Weights files call this convolution 'position', as they call CPE.
       local = DepthwiseConv(3, self.dtype, name='position')(hidden, extents)
-      if self.use_norm:
+      if arch.ffn_norm:
         local = LayerNorm(name='norm')(local)
       hidden += local
-    return linear(x.shape[-1], name='down')(hidden)
+    return linear(channels, name='down')(hidden)
 
 
 class Block(nn.Module):
@@ -87,14 +85,7 @@ class Block(nn.Module):
         arch, self.stage, self.shifted, self.dtype, name='attention'
     )
     x += self._branch('attention', attention, x, extents)
-    feed_forward = FeedForward(
-        round(arch.mlp_ratios[self.stage] * x.shape[-1]),
-        arch.ffn_conv,
-        arch.ffn_norm,
-        self.dtype,
-        arch.linear_start,
-        name='ffn',
-    )
+    feed_forward = FeedForward(arch, self.stage, self.dtype, name='ffn')
     return x + self._branch('ffn', feed_forward, x, extents)
 
   def _branch(self, name, layer, x, extents):

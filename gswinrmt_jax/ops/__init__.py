@@ -15,13 +15,12 @@
 Equations 5 (gate), 6 (LCE) and 8 (SwiGLU) are in `models.attention`. All are
 plain `jnp`, differentiated by JAX.
 Inside `with ops.plain():`, only implementations that `ops.implementations`
-names are used. Importing the file of an attention form here makes it a
-`score_fn` of the models.
+names are used.
 """
 
+import functools
+
 from gswinrmt_jax.ops.attention_forms import (
-    FORMS,
-    FULL_FORMS,
     full_retention,
     retention,
     swat,
@@ -55,6 +54,20 @@ from gswinrmt_jax.ops.resampling import (
     resize_bilinear,
     resize_nearest,
 )
+
+# Attention forms along rows, then columns, by `score_fn`; their arguments are
+# those of `retention`. Models rotate queries and keys, as their `rotary` says.
+FORMS = {
+    'softmax': retention,
+    'sigmoid': functools.partial(swat, rotary=False),
+    'linear': linear_retention,
+}
+# Attention forms over all pairs of tokens, for `full_stages`.
+FULL_FORMS = {
+    'softmax': full_retention,
+    'linear': full_linear_retention,
+    'causal': causal_retention,
+}
 
 __all__ = [
     'CHOICES',

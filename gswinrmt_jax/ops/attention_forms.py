@@ -13,8 +13,6 @@ in the height pass. In weights `[i, j]`, i is the query and j the key.
 from collections.abc import Callable, Iterator
 import contextlib
 import contextvars
-import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,41 +36,10 @@ MASKED = -1e30
 #     broadcasts with scores.
 Weigh = Callable[[Array, Array | None, Array | None, int | Array], Array]
 
-# Attention forms along rows, then columns, by `score_fn`.
-FORMS: dict[str, Callable[..., Array]] = {}
-# Attention forms over all pairs of tokens, for `full_stages`.
-FULL_FORMS: dict[str, Callable[..., Array]] = {}
-# Arguments that models pass to a form, as their fields say.
-_FROM_MODELS = {'window', 'shift', 'scaled', 'absolute'}
-
 _watcher = contextvars.ContextVar('watcher', default=None)
 
 
-def attention_form(
-    name: str, *, table: dict[str, Callable[..., Array]] = FORMS, **fixed: Any
-) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-  """Returns a decorator that registers a function as an attention form.
-
-  Args:
-    name: The value of `score_fn` that selects it.
-    table: `FORMS` or `FULL_FORMS`.
-    **fixed: Keyword arguments that models call it with, other than 'window',
-      'shift', 'scaled' and 'absolute', which are fields of models.
-
-  Raises:
-    ValueError: If one of these four is fixed.
-  """
-  if taken := _FROM_MODELS.intersection(fixed):
-    raise ValueError(f'{sorted(taken)} are set by the fields of each model.')
-
-  def enter(function):
-    table[name] = functools.partial(function, **fixed)
-    return function
-
-  return enter
-
-
-def _softmax_weights(scores, decay, mask, size):
+def _softmax(scores, decay, mask, size):
   """Returns `softmax(scores + distance log(gamma))` over unmasked pairs."""
   del size  # Rows are normalised by their own sum.
   if decay is not None:
@@ -82,7 +49,6 @@ def _softmax_weights(scores, decay, mask, size):
   return jax.nn.softmax(scores)
 
 
-@attention_form('softmax')
 @equation
 def retention(
     query: Float[Array, 'b h w n d'],
@@ -131,23 +97,13 @@ def retention(
   Raises:
     ValueError: If a shape, the window, the shift or `impl` is wrong.
   """
+  how = window, shift, scaled, absolute, impl
   return axial_attention(
-      query,
-      key,
-      value,
-      log_decay,
-      slopes,
-      extents,
-      _softmax_weights,
-      window=window,
-      shift=shift,
-      scaled=scaled,
-      absolute=absolute,
-      impl=impl,
+      query, key, value, log_decay, slopes, extents, _softmax, *how
   )
 
 
-def _sigmoid_weights(scores, decay, mask, size):
+def _sigmoid(scores, decay, mask, size):
   """Returns `sigmoid(scores) / size * gamma^distance`, or 0 where masked."""
   weights = jax.nn.sigmoid(scores) / size
   if decay is not None:
@@ -155,8 +111,6 @@ def _sigmoid_weights(scores, decay, mask, size):
   return weights if mask is None else jnp.where(mask, weights, 0)
 
 
-# Models rotate queries and keys themselves, as their `rotary` says.
-@attention_form('sigmoid', rotary=False)
 @equation
 def swat(
     query: Float[Array, 'b h w n d'],
@@ -180,30 +134,19 @@ def swat(
   where `w_s` is the effective window of the axis, even where a region at the
   border of the map is smaller. Weights of masked pairs are exactly 0.
 
-  Arguments, result and errors are those of `ops.retention`, with two
-  differences. Scores are not divided by `sqrt(d)` by default. Queries and keys
-  are rotated here by `ops.rotate_halves` (section 3.3), unless `rotary` is
-  False.
+  Arguments, result and errors are those of `ops.retention`, except that scores
+  are not divided by `sqrt(d)` by default, and `slopes` and `window` have no
+  default. Queries and keys are rotated here by `ops.rotate_halves` (section
+  3.3), unless `rotary` is False.
   """
   if rotary:
     query, key = (positions.rotate_halves(x) for x in (query, key))
+  how = window, shift, scaled, absolute, impl
   return axial_attention(
-      query,
-      key,
-      value,
-      log_decay,
-      slopes,
-      extents,
-      _sigmoid_weights,
-      window=window,
-      shift=shift,
-      scaled=scaled,
-      absolute=absolute,
-      impl=impl,
+      query, key, value, log_decay, slopes, extents, _sigmoid, *how
   )
 
 
-@attention_form('softmax', table=FULL_FORMS)
 @equation
 def full_retention(
     query: Float[Array, 'b h w n d'],
@@ -237,14 +180,7 @@ def full_retention(
   """
   distance = positions.manhattan(*query.shape[1:3])
   return all_pairs_attention(
-      query,
-      key,
-      value,
-      log_decay,
-      extents,
-      _softmax_weights,
-      distance,
-      scaled=scaled,
+      query, key, value, log_decay, extents, _softmax, distance, scaled=scaled
   )
 
 
@@ -278,12 +214,11 @@ def axial_attention(
     slopes: Float[Array, '...'] | None,
     extents: padding.Extents,
     weigh: Weigh,
-    *,
     window: int | None,
     shift: int,
     scaled: bool,
     absolute: bool,
-    impl: str = 'auto',
+    impl: str,
 ) -> Float[Array, 'b h w n d']:
   """Computes decomposed attention: the width pass, then the height pass.
 
@@ -328,7 +263,11 @@ def axial_attention(
     return _two_passes(query, key, value, weights_of, tuple(masks), sizes)
   # `windows` cuts maps in the order of their axes: (height, width).
   extent, window_hw, shift_hw = (height, width), sizes[::-1], shifts[::-1]
-  masks = windows.cyclic_masks(extent, window_hw, shift_hw, batch=len(value))
+  of_maps = (value.shape[0], 1, 1)  # The windows of all maps are one axis.
+  masks = [
+      jnp.tile(mask, of_maps)[:, None, None]
+      for mask in windows.cyclic_masks(extent, window_hw, shift_hw)
+  ]
   parts = (
       windows.partition(x, window_hw, shift_hw) for x in (query, key, value)
   )

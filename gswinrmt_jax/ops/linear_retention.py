@@ -13,9 +13,7 @@ import numpy as np
 from gswinrmt_jax.ops import padding, positions
 from gswinrmt_jax.ops.attention_forms import (
     all_pairs_attention,
-    attention_form,
     axial_attention,
-    FULL_FORMS,
 )
 from gswinrmt_jax.ops.registry import equation
 
@@ -27,7 +25,6 @@ def _weigh(scores, decay, mask, size):
   return weights if mask is None else jnp.where(mask, weights, 0)
 
 
-@attention_form('linear')
 @equation
 def linear_retention(
     query: Float[Array, 'b h w n d'],
@@ -51,23 +48,12 @@ def linear_retention(
   weights of both passes multiply; their decays give the Manhattan decay
   (eq. 4). Arguments, result and errors are those of `ops.retention`.
   """
+  how = window, shift, scaled, absolute, impl
   return axial_attention(
-      query,
-      key,
-      value,
-      log_decay,
-      slopes,
-      extents,
-      _weigh,
-      window=window,
-      shift=shift,
-      scaled=scaled,
-      absolute=absolute,
-      impl=impl,
+      query, key, value, log_decay, slopes, extents, _weigh, *how
   )
 
 
-@attention_form('linear', table=FULL_FORMS)
 @equation
 def full_linear_retention(
     query: Float[Array, 'b h w n d'],
@@ -90,7 +76,6 @@ def full_linear_retention(
   )
 
 
-@attention_form('causal', table=FULL_FORMS)
 @equation
 def causal_retention(
     query: Float[Array, 'b h w n d'],

@@ -96,29 +96,15 @@ def cyclic_masks(
     extent: tuple[int, int],
     window: tuple[int, int],
     shift: tuple[int, int],
-    batch: int,
-) -> tuple[Bool[Array, 'B 1 1 w w'], Bool[Array, 'B 1 1 h h']]:
-  """Returns the masks of the width and of the height pass, by window.
+) -> tuple[Bool[np.ndarray, 'l w w'], Bool[np.ndarray, 'l h h']]:
+  """Returns the masks of the width and of the height pass of each window.
 
-  Args:
-    extent: Height and width of the map in tokens.
-    window: Effective window (height, width) in tokens.
-    shift: Effective shift (height, width) in tokens.
-    batch: Number of maps.
-
-  Returns:
-    Masks of the windows of `partition`, to broadcast with scores `[B l n i j]`.
+  The windows are those of one map in `partition`; sizes are (height, width), as
+  there.
   """
   of_rows, of_columns = map(cyclic_mask, extent, window, shift)
   down, across = len(of_rows), len(of_columns)
-  masks = np.tile(of_columns, (down, 1, 1)), of_rows.repeat(across, axis=0)
-  width, height = (
-      jnp.broadcast_to(mask[None], (batch, *mask.shape)).reshape(
-          -1, 1, 1, *mask.shape[1:]
-      )
-      for mask in masks
-  )
-  return width, height
+  return np.tile(of_columns, (down, 1, 1)), of_rows.repeat(across, axis=0)
 
 
 def partition(

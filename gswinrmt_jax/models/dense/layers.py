@@ -108,3 +108,29 @@ class PixelClassifier(nn.Module):
         kernel_init=nn.initializers.normal(0.01),
         name='conv',
     )(dropout(x, deterministic=not train))
+
+
+class DecodeHead(nn.Module):
+  """What decode heads share: settings, and the classifier at the end.
+
+  A head is called with one map or the maps of all stages, from fine to coarse,
+  their valid `extents`, and `train`: whether BN uses the batch's statistics and
+  dropout is active. It returns logits at the size of the finest map.
+
+  Attributes:
+    num_classes: Number of logits.
+    features: Output channels of every convolution.
+    dropout_rate: Dropout rate of the classifier.
+    dtype: Computation dtype.
+  """
+
+  num_classes: int
+  features: int
+  dropout_rate: float
+  dtype: Dtype
+
+  def classify(self, x, train):
+    """Returns the logits of each position."""
+    return PixelClassifier(
+        self.num_classes, self.dropout_rate, self.dtype, name='classifier'
+    )(x, train=train)

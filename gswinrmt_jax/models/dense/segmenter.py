@@ -1,6 +1,7 @@
 """Semantic segmentation: a backbone and a decode head."""
 
 from collections.abc import Sequence
+import numbers
 from typing import Any
 
 from flax import linen as nn
@@ -90,7 +91,7 @@ class Segmenter(nn.Module):
       ValueError: If a side is smaller than the stride of the last stage, there
         are not 3 channels, `x` is not floating point, or `extents` are wrong.
     """
-    maps = self.maps(x, train=train, extents=extents)
+    maps = self._maps(x, train, extents)
     if self.is_initializing() and self.auxiliary_channels:
       self.auxiliary(maps, train=train, extents=extents)
     logits = self.decode(maps, train=train, extents=extents)
@@ -110,24 +111,13 @@ class Segmenter(nn.Module):
     Returns:
       Logits of the decode head, and of the auxiliary head.
     """
-    maps = self.maps(x, train=train, extents=extents)
+    maps = self._maps(x, train, extents)
     logits = self.decode(maps, train=train, extents=extents)
     auxiliary = self.auxiliary(maps, train=train, extents=extents)
     return (
         self._at_pixels(logits, x, extents, stage=0),
         self._at_pixels(auxiliary, x, extents, stage=-2),
     )
-
-  def maps(
-      self,
-      x: Float[Array, 'b h w 3'],
-      *,
-      train: bool,
-      extents: padding.Extents = None,
-  ) -> list[Float[Array, 'b _ _ _']]:
-    """Returns the maps of the backbone, from fine to coarse."""
-    found = self.backbone.features(x, train=train, extents=extents)
-    return list(found.values())
 
   def decode(
       self,
@@ -152,6 +142,11 @@ class Segmenter(nn.Module):
     """Returns the auxiliary logits at the size of the second-to-last map."""
     valid = padding.strided(extents, self.arch.strides[-2])
     return self.auxiliary_head(maps[-2], valid, train=train)
+
+  def _maps(self, x, train, extents):
+    """Returns the maps of the backbone, from fine to coarse."""
+    found = self.backbone.features(x, train=train, extents=extents)
+    return list(found.values())
 
   def _at_pixels(self, logits, x, extents, stage):
     """Resizes the logits of a stage's map to the size of the images."""
@@ -198,7 +193,7 @@ def create_segmenter(
   """
   if head not in HEADS:
     raise ValueError(f'{head=} is not one of {tuple(HEADS)}.')
-  if not isinstance(num_classes, int) or num_classes < 1:
+  if not isinstance(num_classes, numbers.Integral) or num_classes < 1:
     raise ValueError(f'{num_classes=} must be a whole number above 0.')
   if not 0 <= dropout_rate < 1:
     raise ValueError(f'{dropout_rate=} must be in [0, 1).')

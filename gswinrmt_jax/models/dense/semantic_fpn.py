@@ -14,7 +14,7 @@ from gswinrmt_jax import ops
 from gswinrmt_jax.models.dense.layers import (
     Conv,
     ConvBN,
-    PixelClassifier,
+    DecodeHead,
     xavier_uniform,
 )
 from gswinrmt_jax.ops import padding
@@ -69,24 +69,13 @@ class FPN(nn.Module):
     ]
 
 
-class SemanticFPNHead(nn.Module):
+class SemanticFPNHead(DecodeHead):
   """Resizes all levels to the finest, sums them, classifies each position.
 
   Level i, counted from 0, has max(i, 1) convolutions. From level 1 on, bilinear
   upsampling by 2 follows each convolution. At odd sizes, twice the coarse size
   is not the fine size, so the result is resized to the finest map.
-
-  Attributes:
-    num_classes: Number of logits.
-    features: Channels of the levels.
-    dropout_rate: Dropout rate of the classifier.
-    dtype: Computation dtype.
   """
-
-  num_classes: int
-  features: int
-  dropout_rate: float
-  dtype: Dtype
 
   @nn.compact
   def __call__(
@@ -96,13 +85,7 @@ class SemanticFPNHead(nn.Module):
       *,
       train: bool,
   ) -> Float[Array, 'b h w k']:
-    """Returns logits at the size of the first map of a pyramid.
-
-    Args:
-      maps: The pyramid, from fine to coarse.
-      extents: Valid rows and columns of each map.
-      train: Whether BN uses the batch's statistics and dropout is active.
-    """
+    """Returns logits at the size of the first map of a pyramid."""
     levels = []
     for level, (x, valid) in enumerate(zip(maps, extents, strict=True)):
       for index in range(max(level, 1)):
@@ -117,6 +100,4 @@ class SemanticFPNHead(nn.Module):
         size = maps[0].shape[1:3]
         x = ops.resize_bilinear(x, valid, extents[0], size=size)
       levels.append(x)
-    return PixelClassifier(
-        self.num_classes, self.dropout_rate, self.dtype, name='classifier'
-    )(sum(levels[1:], start=levels[0]), train=train)
+    return self.classify(sum(levels[1:], start=levels[0]), train)

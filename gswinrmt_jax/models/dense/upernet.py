@@ -7,18 +7,17 @@ auxiliary head for training has 256.
 from collections.abc import Sequence
 
 from flax import linen as nn
-from flax.typing import Dtype
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models.dense.layers import ConvBN, PixelClassifier
+from gswinrmt_jax.models.dense.layers import ConvBN, DecodeHead
 from gswinrmt_jax.ops import padding
 
 POOLED = (1, 2, 3, 6)  # bins along each axis
 
 
-class UperNetHead(nn.Module):
+class UperNetHead(DecodeHead):
   """Resizes all maps to the finest, concatenates, classifies each position.
 
       p   = ConvBN3x3([x_n, resized ConvBN1x1(pool_k(x_n)) for k = 1, 2, 3, 6])
@@ -27,18 +26,7 @@ class UperNetHead(nn.Module):
       logits = classify(ConvBN3x3([y_1, resized y_2, ..., resized y_n]))
 
   Unlike in `FPN`, maps are resized bilinearly.
-
-  Attributes:
-    num_classes: Number of logits.
-    features: Output channels of every convolution.
-    dropout_rate: Dropout rate of the classifier.
-    dtype: Computation dtype.
   """
-
-  num_classes: int
-  features: int
-  dropout_rate: float
-  dtype: Dtype
 
   @nn.compact
   def __call__(
@@ -48,13 +36,7 @@ class UperNetHead(nn.Module):
       *,
       train: bool,
   ) -> Float[Array, 'b h w k']:
-    """Returns logits at the size of the first map, the finest.
-
-    Args:
-      maps: Maps of the backbone, from fine to coarse.
-      extents: Valid rows and columns of each map.
-      train: Whether BN uses the batch's statistics and dropout is active.
-    """
+    """Returns logits at the size of the first map, the finest."""
     coarsest = len(maps) - 1
 
     def conv(x, extents, side, name):
@@ -89,25 +71,11 @@ class UperNetHead(nn.Module):
         for level in range(1, len(maps))
     ]
     joined = jnp.concatenate(joined, -1)
-    return PixelClassifier(
-        self.num_classes, self.dropout_rate, self.dtype, name='classifier'
-    )(conv(joined, extents[0], 3, 'fusion'), train=train)
+    return self.classify(conv(joined, extents[0], 3, 'fusion'), train)
 
 
-class FCNHead(nn.Module):
-  """The auxiliary head for training: a 3x3 ConvBN and the classifier.
-
-  Attributes:
-    num_classes: Number of logits.
-    features: Output channels of the convolution.
-    dropout_rate: Dropout rate of the classifier.
-    dtype: Computation dtype.
-  """
-
-  num_classes: int
-  features: int
-  dropout_rate: float
-  dtype: Dtype
+class FCNHead(DecodeHead):
+  """The auxiliary head for training: a 3x3 ConvBN and the classifier."""
 
   @nn.compact
   def __call__(
@@ -119,7 +87,4 @@ class FCNHead(nn.Module):
   ) -> Float[Array, 'b h w k']:
     """Returns the logits of each position."""
     conv = ConvBN(self.features, 3, self.dtype, name='conv')
-    x = conv(x, extents, train=train)
-    return PixelClassifier(
-        self.num_classes, self.dropout_rate, self.dtype, name='classifier'
-    )(x, train=train)
+    return self.classify(conv(x, extents, train=train), train)
