@@ -26,7 +26,8 @@ A smoke test, which trains a tiny model on packaged digits in under a minute:
 
   python train.py --config=configs/cifar10_95.py:smoke
 
-Result: not measured.
+Result: not measured. The first two epochs, in float32 on two CPU cores, have
+validation accuracies of 43.24 % and 52.10 % (results/cifar10_95.json).
 """
 
 import ml_collections

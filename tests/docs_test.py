@@ -293,6 +293,14 @@ def test_the_small_models_compared_are_those_of_the_results():
       assert cell == f'{100 * records[model][int(epoch)][score]:.2f}'
 
 
+def test_the_first_epochs_for_95_percent_are_those_of_the_results():
+  part = _page('reproduction').partition('**A recipe for 95 %.**')[2]
+  record = json.loads((ROOT / 'results' / 'cifar10_95.json').read_text())
+  for epoch in record['epochs']:
+    assert f'{100 * epoch["val_accuracy"]:.2f} %' in part
+    assert f'{epoch["seconds"]:,.0f}' in part
+
+
 def _ends(values):
   """Formats the flattest and the most informative decile, as the page."""
   if not values or values[0] is None:
