@@ -25,7 +25,7 @@ from gswinrmt_jax.runs import summary as summary_lib
 _INNER = ('checkpoints', 'tensorboard', 'export')
 _PARTS = ('config', 'summary', 'data', 'latency', 'environment')
 # Exceptions that reading a damaged file may raise.
-DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,11 +147,8 @@ def gather(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
       seen.add(source.resolve())
       try:
         runs += filter(None, [read(source)])
-      except UserError as error:  # its message names the file
+      except UserError as error:
         problems.append(str(error))
-      except DAMAGED as error:
-        said = f'{type(error).__name__}: {error}'
-        problems.append(f'{source} cannot be read ({" ".join(said.split())})')
   if not runs:
     where = ', '.join(str(path) for path in paths)
     hint = '; '.join(problems) or 'name run folders, or folders of them'
@@ -182,8 +179,16 @@ def read(source: pathlib.Path) -> Run | None:
   Returns None for a JSON file with other contents.
 
   Raises:
-    UserError: If a file is damaged.
+    UserError: If a file is damaged; the message names it or the source.
   """
+  try:
+    return _read(source)
+  except _DAMAGED as error:
+    said = ' '.join(f'{type(error).__name__}: {error}'.split())
+    raise UserError(f'{source} cannot be read: {said}') from error
+
+
+def _read(source):
   if source.is_file():
     parts = files.read_json(source)
     if not isinstance(parts, dict) or not {'config', 'epochs'} <= parts.keys():

@@ -107,11 +107,7 @@ def status(job: Job) -> Status:
   """
   if not (job.folder / 'config.json').exists():
     return Status('not begun')
-  try:
-    found = results.read(job.folder)
-  except results.DAMAGED as error:
-    said = ' '.join(f'{type(error).__name__}: {error}'.split())
-    raise UserError(f'{job.folder} cannot be read: {said}') from error
+  found = results.read(job.folder)
   differing = run_folder.differences(found.config, job.config)
   if differing:
     return Status(f'of another config: {"; ".join(differing)}')
