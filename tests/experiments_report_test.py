@@ -330,6 +330,20 @@ def test_mistakes_are_one_line(capsys, tmp_path):
   assert main.main(['report']) == 2
 
 
+def test_runs_counted_in_steps(counted, tmp_path):
+  made_up_runs.write(
+      tmp_path / 'rmt',
+      'camvid:rmt',
+      [0.125, 0.5],
+      overrides=['--config.num_epochs=0', '--config.num_steps=2000'],
+      classes=11,
+  )
+  text = report.write([tmp_path / 'rmt'], tmp_path / 'out').read_text()
+  assert '2,000 steps of camvid at crops' in text
+  assert '`rmt`, seed 0: step 20 of 2,000 [1]\n' in text
+  assert 'camvid, seed 0, step 20 of 2,000\n' in text
+
+
 def test_segmenters(counted, tmp_path):
   """Their scores are mean IoU, and the test IoU of each class has a table."""
   folder = tmp_path / 'runs'

@@ -135,13 +135,13 @@ def _job(folder, *overrides):
 
 @pytest.fixture
 def write(tmp_path):
-  def write_one(accuracies, **how):
+  def write_one(accuracies, *overrides, **how):
     folder = tmp_path / f'run{len(list(tmp_path.iterdir()))}'
     return made_up_runs.write(
         folder,
         'cifar10_rmt',
         accuracies,
-        overrides=['--config.num_epochs=3'],
+        overrides=['--config.num_epochs=3', *overrides],
         **how,
     )
 
@@ -175,6 +175,17 @@ def test_a_run_that_is_to_stop_early_is_complete_there(write):
   early = _job(folder, '--config.stop_after_epochs=2')
   assert run.status(early).complete
   assert not run.status(_job(folder)).complete
+
+
+def test_a_run_counted_in_steps_is_complete_at_its_last(write):
+  """Its `num_epochs` is 0."""
+  in_steps = ['--config.num_epochs=0', '--config.num_steps=2000']
+  stopped = write([0.25, 0.5], *in_steps)
+  found = run.status(_job(stopped, *in_steps))
+  assert found.state == 'step 20 of 2,000'
+  in_steps[1] = '--config.num_steps=20'
+  ended = write([0.25, 0.5], *in_steps)
+  assert run.status(_job(ended, *in_steps)).complete
 
 
 def test_a_summary_of_before_the_run_went_on_does_not_count(write):

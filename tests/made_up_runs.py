@@ -106,7 +106,7 @@ def _summary(config, epochs, test, seconds, classes):
       'data': config.data.name,
       'seed': config.seed,
       'steps': epochs[-1]['step'],
-      'total_steps': STEPS * config.num_epochs,
+      'total_steps': config.num_steps or STEPS * config.num_epochs,
       'seconds_per_epoch': seconds,
       'last': checkpoint(epochs[-1]),
       'best': checkpoint(max(epochs, key=lambda one: one[score])),

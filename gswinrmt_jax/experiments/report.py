@@ -88,8 +88,10 @@ def _protocol(setting):
   crops = 'crops of ' if setting.segments else ''
   pixels = f' at {crops}{size[1]}x{size[0]}' if size else ''
   optimizer = _OPTIMIZERS[config.optimizer.name]
+  steps = config.num_steps
+  length = f'{steps:,} steps' if steps else f'{config.num_epochs} epochs'
   parts = [
-      f'{config.num_epochs} epochs of {config.data.name}{pixels}, batch '
+      f'{length} of {config.data.name}{pixels}, batch '
       f'{config.batch_size}, {config.dtype}, {optimizer} with a peak learning '
       f'rate of {config.optimizer.learning_rate:g}.'
   ]
@@ -123,9 +125,8 @@ def missing(setting: Setting) -> Iterator[str]:
   for one in setting.variants:
     for run, number in zip(one.runs, one.numbers, strict=True):
       if not run.finished:
-        what = f'epoch {run.epoch} of {run.config.num_epochs}'
-        if run.epoch == run.config.num_epochs:
-          what += ', not tested'
+        first, last = run.progress.split()[1::2]
+        what = run.progress + (', not tested' if first == last else '')
         yield f'`{one.label}`, seed {run.config.seed}: {what} [{number}]'
   for base in switches.BASES:
     for change in tables.ablations(setting, base):
@@ -137,7 +138,6 @@ def missing(setting: Setting) -> Iterator[str]:
 def _runs(runs):
   return '\n'.join(
       f'{number}. `{run.source}`: `{switches.label(run.config.model)}`, '
-      f'{run.config.data.name}, seed {run.config.seed}, epoch {run.epoch} of '
-      f'{run.config.num_epochs}'
+      f'{run.config.data.name}, seed {run.config.seed}, {run.progress}'
       for number, run in enumerate(runs, 1)
   )

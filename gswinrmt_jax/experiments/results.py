@@ -59,6 +59,14 @@ class Run:
     return self.epochs[-1]['epoch'] if self.epochs else 0
 
   @property
+  def progress(self) -> str:
+    """How far it is: 'epoch 3 of 50', or 'step 6,000 of 80,000'."""
+    if not self.config.num_steps:
+      return f'epoch {self.epoch} of {self.config.num_epochs}'
+    step = self.epochs[-1]['step'] if self.epochs else 0
+    return f'step {step:,} of {self.config.num_steps:,}'
+
+  @property
   def finished(self) -> bool:
     """Whether the whole schedule was run and summarized."""
     summary = self.summary

@@ -113,9 +113,11 @@ def status(job: Job) -> Status:
     return Status(f'of another config: {"; ".join(differing)}')
   if not found.epochs:
     return Status('not begun')
-  epochs = job.config.stop_after_epochs or job.config.num_epochs
-  complete = found.summary and found.epoch >= epochs
-  state = _COMPLETE if complete else f'epoch {found.epoch} of {epochs}'
+  state, stop = found.progress, job.config.stop_after_epochs
+  if stop:
+    state = f'epoch {found.epoch} of {stop}'
+  if found.finished or (stop and found.summary and found.epoch >= stop):
+    state = _COMPLETE
   return Status(state, found.curve[found.epoch], found.test_score)
 
 
