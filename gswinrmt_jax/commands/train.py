@@ -84,11 +84,14 @@ def _workdir(chosen, spec, config):
     return pathlib.Path(chosen or default)
   # Fields that change no result do not count: a run may resume with new values.
   free = recipes.free_fields()
-  before = dict(_leaves(recipe_files.load(spec, [])))
+  before, now = (
+      dict(recipe_files.leaves(each))
+      for each in (recipe_files.load(spec, []), config)
+  )
   changed = (
-      f'-{_short(path)}={_text(value)}'
-      for path, value in _leaves(config)
-      if path not in free and value != before[path]
+      f'-{_short(path)}={_text(now[path])}'
+      for path in (*recipes.FIELDS, *sorted(now.keys() - recipes.FIELDS.keys()))
+      if path not in free and now[path] != before[path]
   )
   name = re.sub(r'[^\w.,=+-]', '', default.name + ''.join(changed))
   if len(name) > _LONGEST:
@@ -182,13 +185,6 @@ def _architecture_meanings():
   return meanings
 
 
-def _leaves(config):
-  """Yields the path and value of each field, in the order of `FIELDS`."""
-  found = dict(recipe_files.leaves(config))
-  yield from ((path, found.pop(path)) for path in recipes.FIELDS)
-  yield from sorted(found.items())
-
-
 def _text(value):
   """Returns a value as it can be written on the command line."""
   if isinstance(value, tuple):
@@ -210,7 +206,7 @@ def _split(argv):
     has_next = not equals and rest and not rest[0].startswith('--')
     if name in ('help', 'h', 'helpfull'):
       options['help'] = True
-    elif name in ('config', 'workdir', *_JOINING):
+    elif name in _OPTIONS:
       value = rest.pop(0) if has_next else value
       if not value:
         raise UserError(f'--{name} needs a value')
@@ -223,11 +219,9 @@ def _split(argv):
 def _meant(argument):
   """Suggests an option, or a field that was typed without `--config.`."""
   name = argument.partition('=')[0].lstrip('-').removeprefix('config.')
-  if name in _OPTIONS:
-    return f' (did you mean --{name}?)'
-  field = recipe_files.nearest_field(name, recipes.FIELDS)
-  near = difflib.get_close_matches(name, _OPTIONS, 1, cutoff=0.75)
-  near = f' (did you mean --{near[0]}?)' if near else ''
-  if not argument.startswith('-'):
+  if not argument.startswith('-') and name not in _OPTIONS:
     return ': arguments are --NAME=VALUE (--help lists them)'
-  return near or field or ' (--help lists the arguments)'
+  if near := difflib.get_close_matches(name, _OPTIONS, 1, cutoff=0.75):
+    return f' (did you mean --{near[0]}?)'
+  field = recipe_files.nearest_field(name, recipes.FIELDS)
+  return field or ' (--help lists the arguments)'
