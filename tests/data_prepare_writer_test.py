@@ -379,9 +379,10 @@ def test_exif_is_seen(monkeypatch):
   # Unreadable EXIF is ignored.
   found = inspection.inspect(image_files.encoded(1, exif=b'Exif\0\0none'))
   assert found[2:] == (7, 5, 'RGB', 'JPEG', False)
-  exif[0x0112] = 1
-  found = inspection.inspect(image_files.encoded(1, exif=exif.tobytes()))
-  assert found[-1] is False
+  for stays in (0, 1, 9):
+    exif[0x0112] = stays
+    found = inspection.inspect(image_files.encoded(1, exif=exif.tobytes()))
+    assert found[-1] is False
 
 
 def test_pictures_that_cannot(monkeypatch):

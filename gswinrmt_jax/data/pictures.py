@@ -24,6 +24,7 @@ MAX_CLASSES = 254  # of pixels
 _UNKNOWN = 254  # marks a value that is neither a class nor void
 _BICUBIC = PIL.Image.Resampling.BICUBIC  # antialiased, on eight bits
 _ORIENTATION = 0x0112  # EXIF tag
+_TURNED = range(2, 9)  # its values that rotate or mirror; others do nothing
 _WHITE = (255, 255, 255, 255)
 _MAX_RATIO = 32  # of an image's sides
 _TRIES = 10  # boxes drawn before falling back to a central one
@@ -184,7 +185,7 @@ def _open(
       if most and image.width * image.height > most:
         raise PIL.Image.DecompressionBombError
       image.load()
-      turned = image.getexif().get(_ORIENTATION, 1) > 1
+      turned = image.getexif().get(_ORIENTATION) in _TURNED
       stored = Stored(*image.size, image.mode, image.format, turned)
       PIL.ImageOps.exif_transpose(image, in_place=True)
       return convert(image), stored
