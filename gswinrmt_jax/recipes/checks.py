@@ -5,7 +5,7 @@ import re
 import ml_collections
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.recipes.fields import FIELDS, get, locate, LONGEST, refuse
+from gswinrmt_jax.recipes.fields import FIELDS, locate, LONGEST, refuse
 
 # Values that turn off what segmenters do not support; others are refused.
 OFF_FOR_SEGMENTERS = {
@@ -64,7 +64,7 @@ def _check_together(config):
   """Refuses values that contradict each other."""
   data = config.data
   for path, other in _AT_MOST.items():
-    value, most = get(config, path), get(config, other)
+    value, most = config[path], config[other]
     if value > most and not (other == 'num_epochs' and config.num_steps):
       refuse(path, value, f'at most config.{other}, {most}')
   if bool(config.num_epochs) == bool(config.num_steps):
@@ -167,9 +167,8 @@ def _check_task(config):
       for name in ('crop_padding', 'mixup_alpha', 'cutmix_alpha'):
         wanted[f'augment.{name}'] = 0, when
   for path, (value, when) in wanted.items():
-    found = get(config, path)
-    if found != value:
-      refuse(path, found, f'{value!r} {when}')
+    if config[path] != value:
+      refuse(path, config[path], f'{value!r} {when}')
   if (
       config.segmenter.head
       and config.accumulate_steps > 1

@@ -328,18 +328,6 @@ def locate(config: Any, path: str) -> tuple[Any, str]:
   return config.get(section, {}) if section else config, name
 
 
-def get(config: Any, path: str) -> Any:
-  """Returns the value of a field."""
-  group, name = locate(config, path)
-  return group[name]
-
-
-def put(config: Any, path: str, value: Any) -> None:
-  """Sets a field."""
-  group, name = locate(config, path)
-  group[name] = value
-
-
 def refuse(path: str, value: Any, wanted: str) -> None:
   """Raises an error saying what a field must be, unless `wanted` is empty."""
   if wanted:

@@ -6,7 +6,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from gswinrmt_jax.recipes.checks import OFF_FOR_SEGMENTERS
-from gswinrmt_jax.recipes.fields import FIELDS, put
+from gswinrmt_jax.recipes.fields import FIELDS
 from gswinrmt_jax.recipes.resolved import segmenter_fields
 
 # Readings of the paper's Table 2, which names augmentations without settings.
@@ -50,7 +50,7 @@ def defaults(model_name: str) -> ml_collections.ConfigDict:
     section = path.rpartition('.')[0]
     if section and section not in config:
       config[section] = ml_collections.ConfigDict()
-    put(config, path, declared.default)
+    config.update_from_flattened_dict({path: declared.default})
   config.model.name = model_name
   for name, kind in factory.FIELDS.items():
     config.model[name] = config_dict.placeholder(kind)
@@ -80,9 +80,12 @@ def set_reading(config: ml_collections.ConfigDict, reading: str) -> None:
       recipe's crop and flip; for Mini-ImageNet, which has no such crop, the
       flip alone).
   """
-  for path in {path for fields in _READINGS.values() for path in fields}:
-    default = FIELDS[path].default if path in FIELDS else None  # the model's
-    put(config, path, _READINGS[reading].get(path, default))
+  reset = {
+      path: FIELDS[path].default if path in FIELDS else None  # the model's
+      for fields in _READINGS.values()
+      for path in fields
+  }
+  config.update_from_flattened_dict({**reset, **_READINGS[reading]})
 
 
 def mini_imagenet(model_name: str) -> ml_collections.ConfigDict:
@@ -146,8 +149,7 @@ def segmentation(model_name: str, head: str) -> ml_collections.ConfigDict:
     head: Its decode head, 'fpn' or 'uper'.
   """
   config = defaults(model_name)
-  for path, value in OFF_FOR_SEGMENTERS.items():
-    put(config, path, value)
+  config.update_from_flattened_dict(OFF_FOR_SEGMENTERS)
   config.segmenter.head = head
   config.data.train_split = 'train'
   config.data.val_split = 'val'
