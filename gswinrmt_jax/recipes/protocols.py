@@ -98,9 +98,7 @@ def mini_imagenet(model_name: str) -> ml_collections.ConfigDict:
   config.num_epochs = 40
   config.eval_batch_size = 250
   config.data.name = 'mini_imagenet'  # as written by `gswinrmt prepare`
-  config.data.train_split = 'train'
-  config.data.val_split = 'val'
-  config.data.test_split = 'test'
+  config.data.update(train_split='train', val_split='val')
   config.data.image_size = 224  # the whole image, resized (section 4.1)
   config.data.storage = 'disk'  # 7.5 GB, decoded once for all runs
   config.augment.crop_padding = 0
@@ -115,6 +113,7 @@ def digits(model_name: str) -> ml_collections.ConfigDict:
   shift by up to one of the 8x8 pixels: a mirrored digit is not a digit.
   """
   config = defaults(model_name)
+  set_reading(config, 'plain')
   config.dtype = 'float32'
   config.batch_size = 64
   config.eval_batch_size = 100
@@ -123,19 +122,10 @@ def digits(model_name: str) -> ml_collections.ConfigDict:
   _shrink(config, widths=(16, 32, 48, 64), depths=(1, 1, 2, 1))
   config.model.drop_path_rate = 0.0
 
-  config.data.name = 'digits'
-  config.data.train_split = 'train'
-  config.data.val_split = 'val'
-  config.data.test_split = 'test'
-
+  config.data.update(name='digits', train_split='train', val_split='val')
   config.augment.crop_padding = 4
   config.augment.flip = False
-  config.augment.rand_augment_ops = 0
-  config.augment.erase_prob = 0.0
-  config.augment.mixup_alpha = 0.0
-  config.augment.cutmix_alpha = 0.0
   config.label_smoothing = 0.0
-
   config.optimizer.learning_rate = 3e-3
   config.optimizer.warmup_epochs = 1.0
   return config
@@ -151,8 +141,7 @@ def segmentation(model_name: str, head: str) -> ml_collections.ConfigDict:
   config = defaults(model_name)
   config.update_from_flattened_dict(OFF_FOR_SEGMENTERS)
   config.segmenter.head = head
-  config.data.train_split = 'train'
-  config.data.val_split = 'val'
+  config.data.update(train_split='train', val_split='val')
   return config
 
 
