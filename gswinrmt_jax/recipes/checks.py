@@ -156,6 +156,12 @@ def _check_task(config):
         path: (off, 'for a segmenter')
         for path, off in OFF_FOR_SEGMENTERS.items()
     }
+    if config.segmenter.mean_over != 'all':
+      wanted['accumulate_steps'] = (
+          1,
+          "unless config.segmenter.mean_over='all': parts of a batch have "
+          'different numbers of labelled pixels',
+      )
   else:
     wanted = {
         path: (field.default, 'without config.segmenter.head')
@@ -169,14 +175,3 @@ def _check_task(config):
   for path, (value, when) in wanted.items():
     if config[path] != value:
       refuse(path, config[path], f'{value!r} {when}')
-  if (
-      config.segmenter.head
-      and config.accumulate_steps > 1
-      and config.segmenter.mean_over != 'all'
-  ):
-    refuse(
-        'accumulate_steps',
-        config.accumulate_steps,
-        "1 unless config.segmenter.mean_over='all': parts of a batch have "
-        'different numbers of labelled pixels',
-    )

@@ -41,8 +41,7 @@ class Field:
   def wanted(self, value: Any) -> str:
     """Returns what a value must be instead, or '' if it is allowed."""
     if self.choices:
-      known = isinstance(value, str) and value in self.choices
-      if known:
+      if value in self.choices:
         return ''
       near = did_you_mean(str(value), self.choices)
       return ' or '.join(f"'{one}'" for one in self.choices) + near
@@ -58,13 +57,13 @@ class Field:
     return '' if self._holds(value, kind) else self._range(kind)
 
   def _wanted_pair(self, value):
+    kind = type(self.default[0])
     pair = isinstance(value, tuple) and len(value) == 2
-    if isinstance(self.default[0], int):
-      sides = pair and all(_is_number(side, int) for side in value)
-      if sides and all(self._holds(side, int) for side in value):
+    pair = pair and all(_is_number(each, kind) for each in value)
+    if kind is int:
+      if pair and all(self._holds(side, int) for side in value):
         return ''
       return f'two whole numbers, each {self._range(int)}'
-    pair = pair and all(_is_number(each, float) for each in value)
     if pair and 0 < value[0] <= value[1] <= (self.at_most or math.inf):
       return ''
     limit = f', which is not above {self.at_most}' if self.at_most else ''

@@ -87,11 +87,10 @@ def segmenter_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """
   from gswinrmt_jax.models.dense import segmenter
 
-  released = segmenter.HEADS[config.segmenter.head]
-  wanted = {name: config.segmenter[name] for name in released}
-  return {'head': config.segmenter.head} | {
-      name: released[name] if width < 0 else width
-      for name, width in wanted.items()
+  given = config.segmenter
+  return {'head': given.head} | {
+      name: released if given[name] < 0 else given[name]
+      for name, released in segmenter.HEADS[given.head].items()
   }
 
 
