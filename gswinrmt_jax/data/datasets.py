@@ -208,29 +208,23 @@ def ensure(name: str, data_dir: str = '') -> None:
   Raises:
     UserError: If the data set is missing and cannot be prepared.
   """
-  if name in _SHIPPED or sources.open_newest(name, data_dir) is not None:
-    return
-  if name != 'cifar10':
-    raise _unknown(name, data_dir)
-  from gswinrmt_jax.data.prepare import cifar10
+  if name == 'cifar10' and sources.open_newest(name, data_dir) is None:
+    from gswinrmt_jax.data.prepare import cifar10
 
-  cifar10.prepare(data_dir)
+    cifar10.prepare(data_dir)
+  else:
+    info(name, data_dir)
 
 
 def _open(name, data_dir):
-  builder = sources.open_newest(name, data_dir)
-  if builder is None:
-    raise _unknown(name, data_dir)
-  return builder
-
-
-def _unknown(name, data_dir):
+  if builder := sources.open_newest(name, data_dir):
+    return builder
   root = sources.data_root(data_dir)
   if name in sources.PREPARED_BY_NAME:
     command = sources.prepare_command(name, root)
-    return UserError(f'{name} is not prepared in {root}; run `{command}`')
+    raise UserError(f'{name} is not prepared in {root}; run `{command}`')
   own = sources.names(data_dir)
-  return UserError(
+  raise UserError(
       f'unknown data set {name!r}{did_you_mean(name, [*NAMES, *own])}; built '
       f'in: {", ".join(NAMES)}; in {root}: {", ".join(own) or "none"}'
   )
