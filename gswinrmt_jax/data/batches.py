@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 
 from gswinrmt_jax.data import parallel, segmentation
-from gswinrmt_jax.data.records import Arrays, Batch, Records, Rows
+from gswinrmt_jax.data.records import Arrays, Batch, Decoded, Rows
 
-Stream = Records | Rows | segmentation.Decoded  # sources of batches
+Records = Arrays | Decoded | segmentation.Decoded
+Stream = Records | Rows  # sources of batches
 
 _PART = 64  # images that a thread decodes at a time
 _STEPS = 10**12  # more than any run has
