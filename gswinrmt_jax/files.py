@@ -100,9 +100,9 @@ def check_can_write(path: pathlib.Path) -> None:
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-  """Writes a text file, whole or not at all."""
+  """Writes a text file (UTF-8), whole or not at all."""
   with replaced(path) as part:
-    part.write_text(text)
+    part.write_text(text, 'utf-8')
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:

@@ -26,6 +26,17 @@ def test_a_file_is_made_and_replaced(tmp_path):
   assert os.listdir(tmp_path) == ['a.json']
 
 
+def test_text_is_utf8_in_any_locale(tmp_path):
+  code = (
+      'import pathlib, sys; from gswinrmt_jax import files; '
+      'files.write_text(pathlib.Path(sys.argv[1]), chr(8730))'
+  )
+  locale = {'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}
+  command = [sys.executable, '-c', code, str(tmp_path / 'text')]
+  subprocess.run(command, env=os.environ | locale, check=True)
+  assert (tmp_path / 'text').read_bytes() == '√'.encode()
+
+
 def test_a_file_that_can_be_written_leaves_nothing_behind(tmp_path):
   (tmp_path / 'file').touch()
   files.check_can_write(tmp_path / 'new' / 'folder' / 'a.json')

@@ -41,7 +41,7 @@ def write(
 
 def is_one(path: pathlib.Path) -> bool:
   """Returns whether a README is a model card written by `write`."""
-  return path.read_text(errors='replace').startswith('\n'.join(_HEAD))
+  return path.read_text('utf-8', 'replace').startswith('\n'.join(_HEAD))
 
 
 def _lines(
