@@ -107,7 +107,7 @@ def causal_retention(
       extents,
       _weigh,
       # Without it, the decay of later tokens would overflow before the mask.
-      (np if extents is None else jnp).maximum(distance, 0),
+      distance.clip(0),
       scaled=scaled,
       mask=earlier >= 0,
   )
