@@ -2,9 +2,9 @@
 
   python benchmarks/muon_step.py --json benchmarks/results/cpu_muon.json
 
-Model and optimizers are those of `configs/cifar10_small.py`, in float32. The
-two programs take turns, and a ratio is that of two neighbouring measurements.
-Images are random; there is no augmentation. Needs idle cores.
+The model is that of `configs/cifar10_small.py`, in float32, without
+augmentation and without an EMA. The two programs take turns, and a ratio is
+that of two neighbouring measurements. Images are random. Needs idle cores.
 """
 
 import argparse

@@ -26,8 +26,9 @@ A smoke test, which trains a tiny model on packaged digits in under a minute:
 
   python train.py --config=configs/cifar10_95.py:smoke
 
-Result: not measured. The first two epochs, in float32 on two CPU cores, have
-validation accuracies of 43.24 % and 52.10 % (results/cifar10_95.json).
+Result: not measured. After the first and the second epoch, validation accuracy
+is 43.24 % and 52.10 % (retention, seed 0, JPEG-75 copy of CIFAR-10, float32 on
+two CPU cores, JAX 0.10; results/cifar10_95.json).
 """
 
 import ml_collections

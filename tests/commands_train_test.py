@@ -110,7 +110,7 @@ def test_processes_join_before_anything_is_trained(calls, monkeypatch):
     [
         (['--config='], '--config needs a value'),
         (['--workdir=x'], '--config is missing'),
-        (['--config=digits_rmt', '--process=1'], 'must be HOST:PORT and two n'),
+        (['--config=digits_rmt', '--process=1'], '--coordinator and --proce'),
         (['--config=digits_rmt', 'extra'], "unknown argument 'extra'"),
         (['--config=digits_rmt', '--workdri=a'], 'did you mean --workdir?'),
         (['--config=digits_rmt', '--seed=1'], 'did you mean --config.seed?'),

@@ -327,7 +327,7 @@ def test_the_folder_has_the_weights(folder):
 
 def test_the_report_names_everything(checkpoint, folder, tmp_path, capsys):
   said = _convert(checkpoint, tmp_path / 'a', full_stages=(3, 4))
-  assert 'entry model: rmt_t, modified: ' in said
+  assert 'entry model: rmt_t, 10 classes' in said
   assert f'loaded: {len(_arrays())} arrays' in said
   arrays = released_rmt.state_dict()
   del arrays['head.bias']

@@ -70,7 +70,7 @@ def test_the_same_config_may_go_on_with_other_free_fields(tmp_path):
       'compile_effort': 'quick',
   }
   changed = _config(**changed)
-  run_folder.check_same(run_folder.load_config(tmp_path), changed, tmp_path)
+  run_folder.check_folder(tmp_path, changed)
   run_folder.write_config(tmp_path, changed, replace=False)
   # The config is replaced only once the run has really resumed.
   assert run_folder.load_config(tmp_path).stop_after_epochs == 0
@@ -87,16 +87,14 @@ def test_a_folder_of_before_a_field_has_its_default(tmp_path):
   assert loaded.init_from == '' and loaded.data.image_size == 0
   assert loaded.data.workers == 3
   with pytest.raises(UserError, match=r'image_size is 0 there and 8 here'):
-    run_folder.check_same(loaded, _config(**{'data.image_size': 8}), tmp_path)
+    run_folder.check_folder(tmp_path, _config(**{'data.image_size': 8}))
 
 
 def test_another_config_is_refused_by_field_names(tmp_path):
   run_folder.write_config(tmp_path, _config())
   with pytest.raises(UserError) as caught:
-    run_folder.check_same(
-        run_folder.load_config(tmp_path),
-        _config(**{'seed': 1, 'model.widths': (64, 128, 256, 3)}),
-        tmp_path,
+    run_folder.check_folder(
+        tmp_path, _config(**{'seed': 1, 'model.widths': (64, 128, 256, 3)})
     )
   assert 'seed is 0 there and 1 here' in str(caught.value)
   assert 'model.widths is (64, 128, 256, 512) there and (64, 128, 256, 3)' in (
@@ -104,6 +102,12 @@ def test_another_config_is_refused_by_field_names(tmp_path):
   )
   assert 'layer_scale' not in str(caught.value)
   assert run_folder.load_config(tmp_path).seed == 0
+
+
+def test_checkpoints_of_unknown_config_are_refused(tmp_path):
+  (tmp_path / 'checkpoints').mkdir()
+  with pytest.raises(UserError, match=r'no config\.json'):
+    run_folder.check_folder(tmp_path, _config())
 
 
 def test_no_run_folder_and_a_broken_one(tmp_path):

@@ -79,7 +79,7 @@ _RECIPE = 'train --config=digits_rmt --workdir=new'
         (f'{_RECIPE} --config.data.name=cifar11', 'did you mean cifar10?'),
         (f'{_RECIPE} --config.data.train_split=trian', "no split 'trian': it"),
         (f'{_RECIPE} --config.init_from=nowhere', 'nowhere does not exist: na'),
-        (f'{_RECIPE} --coordinator=a:1', 'two numbers from 0, all three'),
+        (f'{_RECIPE} --coordinator=a:1', 'missing: --coordinator, --proces'),
         ('train --config=digits_rmt --workdir=run', 'more; choose another --w'),
         (
             'train --config=digits_rmt --workdir=notes.txt',

@@ -237,7 +237,8 @@ class LoadedModel(_Loaded):
         takes the middle.
 
     Raises:
-      UserError: If the point is outside the image.
+      UserError: If the point is outside the image, or every stage has a single
+        token.
     """
     pixels = self.pixels(image)
     with self._implementations():
@@ -296,12 +297,6 @@ class LoadedSegmenter(_Loaded):
           f'image_size is {image_size!r}: must be one number for a segmenter, '
           'the shorter side: whole and above 0'
       )
-    classes = weights.card.num_classes
-    if classes > _MOST_CLASSES:
-      raise UserError(
-          f'{weights.origin} has {classes} classes; label maps of 8 bits hold '
-          f'{_MOST_CLASSES}'
-      )
     super().__init__(weights, weights.make_model(dtype=dtype))
     self.fit_within = weights.fit_within(image_size)
     self._classes = jax.jit(self._classify, static_argnames='size')
@@ -329,9 +324,16 @@ class LoadedSegmenter(_Loaded):
       A label map for one image, a list of them for a sequence.
 
     Raises:
-      UserError: If a file or PIL image cannot be read.
+      UserError: If a file or PIL image cannot be read, or the model has more
+        than 256 classes.
       ValueError: If an array is not uint8 pixels.
     """
+    classes = self.card.num_classes
+    if classes > _MOST_CLASSES:
+      raise UserError(
+          f'{self.origin} has {classes} classes, and label maps hold '
+          f'{_MOST_CLASSES}: apply its `model` to get logits'
+      )
     if not _is_many(images):
       return self.predict([images])[0]
     return [

@@ -42,11 +42,8 @@ def push(
   given, (repository, revision) = repository, hub.check_name(repository)
   if revision:
     raise UserError(f'{given}: name the tag by --revision')
-  if tag and not hub.TAG.fullmatch(tag):
-    raise UserError(
-        f'--revision is {tag!r}: must be a name such as v1.0, of letters, '
-        "digits, '_' and '-', with '.' or '/' between them"
-    )
+  if tag:
+    hub.check_tag(tag)
   with tempfile.TemporaryDirectory() as place:
     folder = pathlib.Path(place) / 'weights'
     export.export(

@@ -43,16 +43,24 @@ def start(coordinator: str = '', count: str = '', index: str = '') -> None:
   Raises:
     UserError: If only some are given, or the others cannot be reached.
   """
-  if not (coordinator or count or index):
+  given = {'coordinator': coordinator, 'processes': count, 'process': index}
+  missing = [f'--{name}' for name, value in given.items() if not value]
+  if len(missing) == len(given):
     if not _launched():
       return
     who = {}
+  elif missing:
+    verb = 'is' if len(missing) == 1 else 'are'
+    raise UserError(
+        f'{" and ".join(missing)} {verb} missing: --coordinator, --processes '
+        'and --process go together'
+    )
   else:
     host, _, port = coordinator.rpartition(':')
     if not (host and all(map(str.isdecimal, (port, count, index)))):
       raise UserError(
           f'--coordinator={coordinator} --processes={count} --process={index}: '
-          'must be HOST:PORT and two numbers from 0, all three'
+          'must be HOST:PORT and two numbers from 0'
       )
     who = {
         'coordinator_address': coordinator,

@@ -125,8 +125,8 @@ def missing(setting: Setting) -> Iterator[str]:
   for one in setting.variants:
     for run, number in zip(one.runs, one.numbers, strict=True):
       if not run.finished:
-        first, last = run.progress.split()[1::2]
-        what = run.progress + (', not tested' if first == last else '')
+        _, done, total = run.length
+        what = run.progress + (', not tested' if done == total else '')
         yield f'`{one.label}`, seed {run.config.seed}: {what} [{number}]'
   for base in switches.BASES:
     for change in tables.ablations(setting, base):

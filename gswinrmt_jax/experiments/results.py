@@ -61,10 +61,16 @@ class Run:
   @property
   def progress(self) -> str:
     """How far it is: 'epoch 3 of 50', or 'step 6,000 of 80,000'."""
+    unit, done, total = self.length
+    return f'{unit} {done:,} of {total:,}'
+
+  @property
+  def length(self) -> tuple[str, int, int]:
+    """'epoch' or 'step', how many are done, and how many the schedule has."""
     if not self.config.num_steps:
-      return f'epoch {self.epoch} of {self.config.num_epochs}'
+      return 'epoch', self.epoch, self.config.num_epochs
     step = self.epochs[-1]['step'] if self.epochs else 0
-    return f'step {step:,} of {self.config.num_steps:,}'
+    return 'step', step, self.config.num_steps
 
   @property
   def finished(self) -> bool:

@@ -3,14 +3,11 @@
 import dataclasses
 import math
 
-import numpy as np
-
 from gswinrmt_jax import ops
 
 _LARGEST = 2**20  # bound on numeric fields, far beyond what can be computed
 _MOST_BLOCKS = 2**8  # per stage; tracing takes time for each block
 
-_POSITIVE = 'widths depths num_heads mlp_ratios patch_size projection'.split()
 _CHOICES = {
     'stem': ('conv', 'patch', 'patch_norm'),
     'downsample': ('conv', 'merge'),
@@ -142,16 +139,21 @@ class Architecture:
             f'{field.name}={value} needs {self.stages} entries, as many as '
             f'widths={self.widths}.'
         )
-    for name in _POSITIVE:
-      if np.min(getattr(self, name)) <= 0:
+    for name in ('widths', 'depths', 'num_heads', 'mlp_ratios'):
+      if min(getattr(self, name)) <= 0:
         raise ValueError(f'{name}={getattr(self, name)} must be positive.')
-    for name in ('decay_ranges', 'window_size'):
-      if np.min(getattr(self, name)) < 0:
-        raise ValueError(f'{name}={getattr(self, name)} must not be negative.')
     if not 0 <= self.drop_path_rate < 1:
       raise ValueError(
           f'drop_path_rate={self.drop_path_rate} must be in [0, 1).'
       )
+    if min(self.decay_ranges) < 0:
+      raise ValueError(
+          f'decay_ranges={self.decay_ranges} must not be negative.'
+      )
+    if self.window_size < 0:
+      raise ValueError(f'window_size={self.window_size} must not be negative.')
+    if self.projection < 1:
+      raise ValueError(f'projection={self.projection} must be positive.')
     if self.ffn_norm and not self.ffn_conv:
       raise ValueError(
           'The LayerNorm of the FFN is after its convolution: set '
@@ -217,17 +219,19 @@ class Architecture:
         )
 
   def _check_stem(self):
+    if self.patch_size < 1:
+      raise ValueError(f'patch_size={self.patch_size} must be at least 1.')
     if len(self.stem_strides) != 4 or not {1, 2}.issuperset(self.stem_strides):
       raise ValueError(
           f'stem_strides={self.stem_strides} must be four numbers, 1 or 2.'
       )
     # Changing a field that has no effect is a mistake.
-    if self.stem == 'conv' and self.patch_size != Architecture.patch_size:
+    if self.stem == 'conv' and self.patch_size != _default('patch_size'):
       raise ValueError(
           "stem='conv' has no patches: set stem='patch' or 'patch_norm' with "
           f'patch_size={self.patch_size}, or stem_strides.'
       )
-    if self.stem != 'conv' and self.stem_strides != Architecture.stem_strides:
+    if self.stem != 'conv' and self.stem_strides != _default('stem_strides'):
       raise ValueError(
           f'stem={self.stem!r} has no convolutions: set patch_size, not '
           f'stem_strides={self.stem_strides}.'
@@ -256,3 +260,7 @@ class Architecture:
           f'change score_fn={self.score_fn!r}, alibi={self.alibi!r}, '
           f'rotary={self.rotary!r}.'
       )
+
+
+def _default(name):
+  return getattr(Architecture, name)

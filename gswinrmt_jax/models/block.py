@@ -21,7 +21,7 @@ class FeedForward(nn.Module):
   LN is omitted unless `ffn_norm`. Without `ffn_conv`, `y = W2 h`.
 
   Attributes:
-    arch: The components.
+    arch: The components; h has `mlp_ratios` times the channels of x.
     stage: Index of the stage, from 0.
     dtype: Computation dtype.
   """

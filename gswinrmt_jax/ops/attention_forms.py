@@ -39,7 +39,7 @@ Weigh = Callable[[Array, Array | None, Array | None, int | Array], Array]
 _watcher = contextvars.ContextVar('watcher', default=None)
 
 
-def _softmax(scores, decay, mask, size):
+def _softmax_weights(scores, decay, mask, size):
   """Returns `softmax(scores + distance log(gamma))` over unmasked pairs."""
   del size  # Rows are normalised by their own sum.
   if decay is not None:
@@ -97,13 +97,23 @@ def retention(
   Raises:
     ValueError: If a shape, the window, the shift or `impl` is wrong.
   """
-  how = window, shift, scaled, absolute, impl
   return axial_attention(
-      query, key, value, log_decay, slopes, extents, _softmax, *how
+      query,
+      key,
+      value,
+      log_decay,
+      slopes,
+      extents,
+      _softmax_weights,
+      window=window,
+      shift=shift,
+      scaled=scaled,
+      absolute=absolute,
+      impl=impl,
   )
 
 
-def _sigmoid(scores, decay, mask, size):
+def _sigmoid_weights(scores, decay, mask, size):
   """Returns `sigmoid(scores) / size * gamma^distance`, or 0 where masked."""
   weights = jax.nn.sigmoid(scores) / size
   if decay is not None:
@@ -141,9 +151,19 @@ def swat(
   """
   if rotary:
     query, key = (positions.rotate_halves(x) for x in (query, key))
-  how = window, shift, scaled, absolute, impl
   return axial_attention(
-      query, key, value, log_decay, slopes, extents, _sigmoid, *how
+      query,
+      key,
+      value,
+      log_decay,
+      slopes,
+      extents,
+      _sigmoid_weights,
+      window=window,
+      shift=shift,
+      scaled=scaled,
+      absolute=absolute,
+      impl=impl,
   )
 
 
@@ -180,7 +200,14 @@ def full_retention(
   """
   distance = positions.manhattan(*query.shape[1:3])
   return all_pairs_attention(
-      query, key, value, log_decay, extents, _softmax, distance, scaled=scaled
+      query,
+      key,
+      value,
+      log_decay,
+      extents,
+      _softmax_weights,
+      distance,
+      scaled=scaled,
   )
 
 
@@ -214,11 +241,12 @@ def axial_attention(
     slopes: Float[Array, '...'] | None,
     extents: padding.Extents,
     weigh: Weigh,
+    *,
     window: int | None,
     shift: int,
     scaled: bool,
     absolute: bool,
-    impl: str,
+    impl: str = 'auto',
 ) -> Float[Array, 'b h w n d']:
   """Computes decomposed attention: the width pass, then the height pass.
 

@@ -144,7 +144,15 @@ def batch_norm(
 ) -> Float[Array, 'b h w c']:
   """Applies BatchNorm with the given statistics, the batch's or running ones.
 
-  y = (x - mean) / sqrt(variance + epsilon) * scale + bias
+      y = (x - mean) / sqrt(variance + epsilon) * scale + bias
+
+  Args:
+    x: Maps.
+    mean: Mean of each channel.
+    variance: Variance of each channel.
+    scale: Scale of each channel.
+    bias: Bias of each channel.
+    epsilon: Added to the variance.
   """
 
   @jax.checkpoint

@@ -48,9 +48,19 @@ def linear_retention(
   weights of both passes multiply; their decays give the Manhattan decay
   (eq. 4). Arguments, result and errors are those of `ops.retention`.
   """
-  how = window, shift, scaled, absolute, impl
   return axial_attention(
-      query, key, value, log_decay, slopes, extents, _weigh, *how
+      query,
+      key,
+      value,
+      log_decay,
+      slopes,
+      extents,
+      _weigh,
+      window=window,
+      shift=shift,
+      scaled=scaled,
+      absolute=absolute,
+      impl=impl,
   )
 
 

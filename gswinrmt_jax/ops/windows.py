@@ -99,8 +99,13 @@ def cyclic_masks(
 ) -> tuple[Bool[np.ndarray, 'l w w'], Bool[np.ndarray, 'l h h']]:
   """Returns the masks of the width and of the height pass of each window.
 
-  The windows are those of one map in `partition`; sizes are (height, width), as
-  there.
+  Args:
+    extent: Height and width of the map in tokens.
+    window: Effective window (height, width) in tokens.
+    shift: Effective shift (height, width) in tokens.
+
+  Returns:
+    Masks of the windows of one map, in the order of `partition`.
   """
   of_rows, of_columns = map(cyclic_mask, extent, window, shift)
   down, across = len(of_rows), len(of_columns)

@@ -73,6 +73,22 @@ def held(folder: pathlib.Path) -> Iterator[None]:
     yield
 
 
+def check_folder(
+    folder: pathlib.Path, config: ml_collections.ConfigDict
+) -> None:
+  """Checks that a run folder, if it exists, belongs to this resolved config.
+
+  Raises:
+    UserError: If it belongs to another config; names the fields that differ.
+  """
+  if (folder / _CONFIG).exists():
+    check_same(load_config(folder), config, folder)
+  elif (folder / 'checkpoints').exists():
+    raise UserError(
+        f'{folder} has checkpoints but no config.json: choose another --workdir'
+    )
+
+
 def check_same(
     found: ml_collections.ConfigDict,
     config: ml_collections.ConfigDict,
@@ -159,7 +175,7 @@ def record_start(
       'python': platform.python_version(),
       'versions': {
           'gswinrmt_jax': gswinrmt_jax.__version__,
-          **{name: importlib.metadata.version(name) for name in _PACKAGES},
+          **{package: _version(package) for package in _PACKAGES},
       },
       'variables': {
           name: value
@@ -172,6 +188,13 @@ def record_start(
   }
   earlier = starts if isinstance(starts, list) else []
   files.write_json(path, [*earlier, start])
+
+
+def _version(package):
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return None
 
 
 def _commit():

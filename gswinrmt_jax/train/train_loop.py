@@ -210,8 +210,7 @@ def open_run(
   with contextlib.ExitStack() as stack:
     if processes.is_first():
       stack.enter_context(run_folder.held(folder))
-    if (folder / 'config.json').exists():
-      run_folder.check_same(run_folder.load_config(folder), config, folder)
+    run_folder.check_folder(folder, config)
     checkpoints = checkpointer.Checkpointer(
         folder / 'checkpoints',
         read_only=not processes.is_first(),

@@ -9,8 +9,7 @@ from gswinrmt_jax.errors import UserError
 
 PREFIX = 'hf-hub:'  # as in timm
 _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
-# Tags that Git accepts, such as v1.0.
-TAG = re.compile(r'(?!HEAD$|refs/)\w[\w-]*(?:[./]\w[\w-]*)*(?<!\.lock)')
+_TAG = re.compile(r'(?!HEAD$|refs/)\w[\w-]*(?:[./]\w[\w-]*)*(?<!\.lock)')
 # The files that loading needs.
 _FILES = ('config.json', 'model.safetensors')
 
@@ -27,12 +26,13 @@ def fetch(name: str) -> pathlib.Path:
       installed, or the files cannot be downloaded.
   """
   repository, revision = check_name(name)
-  with _explained(f'{name} cannot be fetched'):
-    import huggingface_hub
-
-    folder = huggingface_hub.snapshot_download(
+  library = _library(name)
+  try:
+    folder = library.snapshot_download(
         repository, revision=revision, allow_patterns=list(_FILES)
     )
+  except Exception as error:  # Hub, network or disk.
+    raise UserError(f'{name} cannot be fetched ({_reason(error)})') from error
   folder = pathlib.Path(folder)
   missing = [file for file in _FILES if not (folder / file).exists()]
   if missing:
@@ -55,12 +55,10 @@ def upload(
     UserError: If huggingface_hub is not installed, the repository has this tag
       already, or the upload fails.
   """
+  api = _library(repository).HfApi(library_name='gswinrmt_jax')
   failed = f'{repository} cannot be uploaded'
   taken = set()
   with _explained(failed):
-    import huggingface_hub
-
-    api = huggingface_hub.HfApi(library_name='gswinrmt_jax')
     api.create_repo(repository, private=private, exist_ok=True)
     if tag:
       refs = api.list_repo_refs(repository)
@@ -81,6 +79,19 @@ def upload(
       api.create_tag(repository, tag=tag, revision=commit.oid)
 
 
+def check_tag(tag: str) -> None:
+  """Refuses a tag of a form that Git does not accept.
+
+  Raises:
+    UserError: If `tag` is not a name such as v1.0.
+  """
+  if not _TAG.fullmatch(tag):
+    raise UserError(
+        f'--revision is {tag!r}: must be a name such as v1.0, of letters, '
+        "digits, '_' and '-', with '.' or '/' between them"
+    )
+
+
 def check_name(name: str) -> tuple[str, str | None]:
   """Returns OWNER/NAME and the revision, which is None if not given.
 
@@ -97,16 +108,27 @@ def check_name(name: str) -> tuple[str, str | None]:
   return repository, revision
 
 
+def _library(name):
+  try:
+    import huggingface_hub
+  except ImportError as error:
+    raise UserError(
+        f"{name} needs huggingface_hub: pip install 'gswinrmt_jax[hub]'"
+    ) from error
+  return huggingface_hub
+
+
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
-  """Turns errors into a `UserError` that begins with `what`."""
+  """Turns errors of an upload into a `UserError` that begins with `what`."""
   try:
     yield
-  except Exception as error:  # Library, network, disk, or a token's rights.
+  except Exception as error:  # Hub, network, or a token without write access.
     response, advice = getattr(error, 'response', None), ''
-    if isinstance(error, ImportError):
-      advice = ": pip install 'gswinrmt_jax[hub]'"
-    elif getattr(response, 'status_code', None) in (401, 403):
-      advice = ': `hf auth login` stores a token that may do that'
-    said = str(error).strip().split('\n')[0] or type(error).__name__
-    raise UserError(f'{what} ({said}){advice}') from error
+    if getattr(response, 'status_code', None) in (401, 403):
+      advice = ': `hf auth login` stores a token that may write there'
+    raise UserError(f'{what} ({_reason(error)}){advice}') from error
+
+
+def _reason(error):
+  return str(error).strip().split('\n')[0] or type(error).__name__

@@ -23,8 +23,8 @@ from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.models.dense.upernet import POOLED
 from gswinrmt_jax.ops import positions
 
-# The fields in which all RMTs are alike. With other values, the same arrays
-# would mean something else.
+# The fields in which all released RMTs are alike. With other values, the same
+# arrays would mean something else.
 _RMT_FIELDS = (
     'stem stem_strides downsample ffn_conv head_norm position_conv score_fn '
     'scaled rotary alibi decay lce gate swiglu window_size'

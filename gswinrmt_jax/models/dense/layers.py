@@ -114,8 +114,9 @@ class DecodeHead(nn.Module):
   """What decode heads share: settings, and the classifier at the end.
 
   A head is called with one map or the maps of all stages, from fine to coarse,
-  their valid `extents`, and `train`: whether BN uses the batch's statistics and
-  dropout is active. It returns logits at the size of the finest map.
+  their `extents` (valid rows and columns of each), and `train`: whether BN uses
+  the batch's statistics and dropout is active. It returns logits at the size of
+  the finest map.
 
   Attributes:
     num_classes: Number of logits.
@@ -129,7 +130,9 @@ class DecodeHead(nn.Module):
   dropout_rate: float
   dtype: Dtype
 
-  def classify(self, x, train):
+  def classify(
+      self, x: Float[Array, 'b h w f'], train: bool
+  ) -> Float[Array, 'b h w k']:
     """Returns the logits of each position."""
     return PixelClassifier(
         self.num_classes, self.dropout_rate, self.dtype, name='classifier'

@@ -75,6 +75,8 @@ class SemanticFPNHead(DecodeHead):
   Level i, counted from 0, has max(i, 1) convolutions. From level 1 on, bilinear
   upsampling by 2 follows each convolution. At odd sizes, twice the coarse size
   is not the fine size, so the result is resized to the finest map.
+
+  Attributes and arguments are those of `DecodeHead`.
   """
 
   @nn.compact

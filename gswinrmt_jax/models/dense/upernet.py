@@ -26,6 +26,8 @@ class UperNetHead(DecodeHead):
       logits = classify(ConvBN3x3([y_1, resized y_2, ..., resized y_n]))
 
   Unlike in `FPN`, maps are resized bilinearly.
+
+  Attributes and arguments are those of `DecodeHead`.
   """
 
   @nn.compact
@@ -75,7 +77,10 @@ class UperNetHead(DecodeHead):
 
 
 class FCNHead(DecodeHead):
-  """The auxiliary head for training: a 3x3 ConvBN and the classifier."""
+  """The auxiliary head for training: a 3x3 ConvBN and the classifier.
+
+  Attributes and arguments are those of `DecodeHead`.
+  """
 
   @nn.compact
   def __call__(
