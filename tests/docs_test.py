@@ -335,6 +335,27 @@ def test_the_analysis_of_the_small_model_is_that_of_the_results():
   assert rows == expected
 
 
+def test_the_analysis_of_the_small_swat_is_that_of_the_results():
+  path = ROOT / 'results' / 'analysis_cifar10_small_swat.json'
+  part = _page('analysis').partition('## SWAT in the same windows')[2]
+  rows = _table(part, '| stage | tokens |').splitlines()[2:]
+  expected = []
+  for number, stage in enumerate(json.loads(path.read_text())['stages'], 1):
+    ranks = stage['rank']
+    cells = (
+        str(number),
+        '\N{MULTIPLICATION SIGN}'.join(map(str, stage['tokens'])),
+        str(stage['window']),
+        _ends(_mean(stage['entropy'])),
+        _ends(_mean(stage['row_sum'])),
+        _ends(stage['swiglu']['mean']),
+        _ends(stage['swiglu']['closed']),
+        f'{ranks["plain"]:.1f}, {ranks["gated"]:.1f} of {ranks["most"]}',
+    )
+    expected.append(f'| {" | ".join(cells)} |')
+  assert rows == expected
+
+
 @pytest.mark.parametrize('name', ['RMT', 'Retention', 'SWAT'])
 def test_the_analysis_of_the_three_models_is_that_of_the_results(name):
   path = ROOT / 'results' / f'analysis_cifar10_{name.lower()}.json'
