@@ -291,7 +291,7 @@ def test_the_small_models_compared_are_those_of_the_results():
     for (model, average), cell in zip(models, shown, strict=True):
       score = 'val_ema_accuracy' if average else 'val_accuracy'
       entry = records[model].get(int(epoch))
-      assert cell == (f'{100 * entry[score]:.2f}' if entry else '–')
+      assert cell == (f'{100 * entry[score]:.2f}' if entry else '\N{EN DASH}')
 
 
 def test_the_first_epochs_for_95_percent_are_those_of_the_results():
@@ -315,41 +315,32 @@ def _mean(passes):
   return [None if np.isnan(value) else value for value in rows.mean(0)]
 
 
-def test_the_analysis_of_the_small_model_is_that_of_the_results():
-  path = ROOT / 'results' / 'analysis_cifar10_small.json'
-  rows = _table(_page('analysis'), '| stage | tokens |').splitlines()[2:]
-  expected = []
-  for number, stage in enumerate(json.loads(path.read_text())['stages'], 1):
-    ranks = stage['rank']
-    cells = (
-        str(number),
-        '\N{MULTIPLICATION SIGN}'.join(map(str, stage['tokens'])),
-        str(stage['window']),
-        _ends(_mean(stage['entropy'])),
-        _ends(stage['gate']['mean']),
-        _ends(stage['gate']['closed']),
-        _ends(stage['passed']),
-        f'{ranks["plain"]:.1f}, {ranks["gated"]:.1f} of {ranks["most"]}',
-    )
-    expected.append(f'| {" | ".join(cells)} |')
-  assert rows == expected
-
-
-def test_the_analysis_of_the_small_swat_is_that_of_the_results():
-  path = ROOT / 'results' / 'analysis_cifar10_small_swat.json'
-  part = _page('analysis').partition('## SWAT in the same windows')[2]
+@pytest.mark.parametrize(
+    ('name', 'heading'),
+    [
+        ('small', '## A first result'),
+        ('small_swat', '## SWAT in the same windows'),
+    ],
+)
+def test_the_analysis_of_small_models_is_that_of_the_results(name, heading):
+  path = ROOT / 'results' / f'analysis_cifar10_{name}.json'
+  part = _page('analysis').partition(heading)[2]
   rows = _table(part, '| stage | tokens |').splitlines()[2:]
   expected = []
   for number, stage in enumerate(json.loads(path.read_text())['stages'], 1):
     ranks = stage['rank']
+    sums = [_ends(_mean(stage['row_sum']))] if name == 'small_swat' else []
+    gate = stage['swiglu' if name == 'small_swat' else 'gate']
+    passed = [_ends(stage['passed'])] if name == 'small' else []
     cells = (
         str(number),
         '\N{MULTIPLICATION SIGN}'.join(map(str, stage['tokens'])),
         str(stage['window']),
         _ends(_mean(stage['entropy'])),
-        _ends(_mean(stage['row_sum'])),
-        _ends(stage['swiglu']['mean']),
-        _ends(stage['swiglu']['closed']),
+        *sums,
+        _ends(gate['mean']),
+        _ends(gate['closed']),
+        *passed,
         f'{ranks["plain"]:.1f}, {ranks["gated"]:.1f} of {ranks["most"]}',
     )
     expected.append(f'| {" | ".join(cells)} |')
