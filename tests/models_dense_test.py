@@ -367,6 +367,13 @@ def test_how_the_heads_start():
   assert not neck['lateral3']['bias'].any()
 
 
+def test_the_number_of_classes_may_be_numpys(monkeypatch):
+  # Users run without jaxtyping's checks.
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+  model = create_segmenter('rmt_t', head='fpn', num_classes=np.int64(5))
+  assert model.num_classes == 5
+
+
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
