@@ -8,6 +8,7 @@ that of two neighbouring measurements. Images are random. Needs idle cores.
 """
 
 import argparse
+import itertools
 import os
 import pathlib
 import statistics
@@ -16,6 +17,7 @@ import time
 import jax
 
 from gswinrmt_jax import files, recipes
+from gswinrmt_jax.benchmark import programs
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.train import optimizer, schedule, train_state, train_step
 
@@ -23,8 +25,8 @@ _RECIPE = pathlib.Path(__file__).parents[1] / 'configs' / 'cifar10_small.py'
 _CLASSES, _SIDE = 10, 32
 
 
-def training(name: str, batch_size: int):
-  """Returns a function that makes a number of steps and returns the seconds."""
+def training(name: str, batch_size: int) -> programs.Training:
+  """Returns the training with an optimizer; a call makes so many steps."""
   config = recipe_files.load(
       str(_RECIPE),
       [f'--config.optimizer.name={name}', '--config.dtype=float32'],
@@ -44,16 +46,7 @@ def training(name: str, batch_size: int):
       jax.random.normal(key, (batch_size, *shape)),
       jax.nn.one_hot(label, _CLASSES),
   )
-
-  def run(steps):
-    nonlocal state
-    began = time.perf_counter()
-    for _ in range(steps):
-      state, metrics = step(state, batch, key)
-    jax.block_until_ready((state, metrics))
-    return time.perf_counter() - began
-
-  return run
+  return programs.Training(step, state, itertools.repeat(batch), key)
 
 
 def main() -> None:
@@ -65,12 +58,14 @@ def main() -> None:
   parser.add_argument('--json', type=pathlib.Path)
   args = parser.parse_args()
   runs = {name: training(name, args.batch) for name in ('adamw', 'muon')}
-  for run in runs.values():
-    run(2)  # Compiles.
+  for train in runs.values():
+    train(2)  # Compiles.
   times = {name: [] for name in runs}
   for _ in range(args.rounds):
-    for name, run in runs.items():
-      times[name].append(1e3 * run(args.steps) / args.steps)
+    for name, train in runs.items():
+      began = time.perf_counter()
+      train(args.steps)
+      times[name].append(1e3 * (time.perf_counter() - began) / args.steps)
   ratios = sorted(
       muon / adamw
       for adamw, muon in zip(times['adamw'], times['muon'], strict=True)

@@ -239,12 +239,14 @@ def test_both_gates_count_in_the_rank():
       for block in params[stage].values():
         for gate in ('value_gate', 'gate'):
           block['attention'][gate]['kernel'][...] = 0
-        block['attention']['value_gate']['bias'][...] = 1
+        # Each closes half of a head's 8 channels; 2 are open in both.
+        values = block['attention']['value_gate']['bias'].reshape(-1, 8)
+        values[:, :4], values[:, 4:] = 0, 1
         block['attention']['gate']['bias'][::2] = -40
     return params
 
   rank = _analyzed('swat_compact', change, gate=True)[1]['rank']
-  assert rank['gated'] < rank['most'] / 2 < rank['plain']
+  assert rank['gated'] < 2 + 1e-6 and rank['plain'] > 4
 
 
 def test_command_writes_a_report_of_weights(tmp_path, capsys):

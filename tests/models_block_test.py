@@ -62,10 +62,14 @@ def _ffn(params, x, use_norm, use_conv=True):
 def test_ffn_is_its_equation():
   for use_conv, use_norm in ((True, True), (True, False), (False, False)):
     arch = dataclasses.replace(
-        ARCH, mlp_ratios=(3.0,) * 4, ffn_conv=use_conv, ffn_norm=use_norm
+        ARCH,
+        mlp_ratios=(1.0, 3.0, 2.0, 1.0),
+        ffn_conv=use_conv,
+        ffn_norm=use_norm,
     )
-    module = block.FeedForward(arch, 0, jnp.float32)
+    module = block.FeedForward(arch, 1, jnp.float32)
     params = _params(module)
+    assert params['up']['kernel'].shape == (C, 3 * C)
     assert ('position' in params) == use_conv
     assert ('norm' in params) == use_norm
     np.testing.assert_allclose(

@@ -147,13 +147,16 @@ def draw(report: dict[str, Any]) -> Any:
       _by_group(gate, stage['gate']['closed'], 'C3', 'share of G1 < 0.1', 2)
       _by_group(gate, stage['passed'], 'C4', 'share passed', 2)
       gate.set_title('gate', fontsize=9)
+      gate.set_ylim(0, 1.05)
     elif 'swiglu' in stage:
+      _by_group(gate, stage['swiglu']['mean'], 'C2', 'mean of abs', 2)
       _by_group(gate, stage['swiglu']['closed'], 'C3', 'share near 0', 2)
       gate.set_title('v1 SiLU(v2)', fontsize=9)
+      gate.set_ylim(bottom=0)
     else:
       gate.set_axis_off()
     for axes in (entropy, sums, gate):
-      axes.set_xlabel('variance under the window, decile (c: cut window)')
+      axes.set_xlabel('decile of variance under the window (c: cut)')
       axes.set_xticks(
           range(attention.GROUPS), [*range(1, attention.DECILES + 1), 'c']
       )

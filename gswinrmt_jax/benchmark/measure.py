@@ -138,7 +138,7 @@ class Bench:
 
     Returns:
       'rows', one per program: its spec with the results of `figures` and
-      `compare`, or in 'not_measured' why it could not be built or run;
+      `compare`, or in 'not_measured' why it could not be built or warmed up;
       'rates', the FLOP per second of the matmul; and 'rates_spread'.
     """
     shared = {name: self.facts[name] for name in ('dtype', 'platform')}
