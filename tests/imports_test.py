@@ -11,7 +11,7 @@ import gswinrmt_jax
 
 ROOT = pathlib.Path(gswinrmt_jax.__file__).parent
 
-OPEN = {'errors', 'files', 'terminal'}  # any part may import these
+OPEN = {'allocator', 'errors', 'files', 'terminal'}  # any part may import these
 # Maps each part to the parts it may import.
 MAY_IMPORT = {
     'ops': set(),

@@ -7,6 +7,7 @@ import sys
 from typing import NoReturn
 
 import gswinrmt_jax
+from gswinrmt_jax import allocator
 from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.errors import did_you_mean, UserError
 
@@ -37,6 +38,8 @@ _GROUPS = {
 _COMMANDS = {
     name: text for group in _GROUPS.values() for name, text in group.items()
 }
+# Commands that run a model.
+_COMPUTING = ('train', 'label-maps', 'evaluate', 'predict', 'analyze', 'export')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def console() -> NoReturn:
   """Runs `main` and ends the process with its status."""
+  if sys.argv[1:2] and sys.argv[1] in _COMPUTING:
+    allocator.restart()
   guard.exits(main)
 
 

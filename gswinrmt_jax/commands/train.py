@@ -11,7 +11,7 @@ import textwrap
 
 import ml_collections
 
-from gswinrmt_jax import recipes
+from gswinrmt_jax import allocator, recipes
 from gswinrmt_jax.commands import arguments, guard, recipe_files
 from gswinrmt_jax.errors import UserError
 
@@ -72,6 +72,8 @@ def main(
     from gswinrmt_jax.train import train_loop
 
     processes.start(*(options.get(name, '') for name in _JOINING))
+    if notice := allocator.notice():
+      processes.terminal().say(notice)
     summary = train_loop.train(config, folder)
     processes.terminal().say(_next_steps(folder, summary, config))
   return outcome.status

@@ -34,8 +34,11 @@ from gswinrmt_jax.errors import UserError
 _CONFIG, _LOCK = 'config.json', '.lock'
 _SHOWN = 3  # most differing fields that a message names
 _PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()
-# Prefixes of environment variables that change results or their rounding.
-_PREFIXES = ('XLA_', 'JAX_', 'NVIDIA_TF32', 'TF_CUDNN', 'CUBLAS_', 'LIBTPU_')
+# Prefixes of environment variables that change results, rounding or speed.
+_PREFIXES = (
+    *('XLA_', 'JAX_', 'NVIDIA_TF32', 'TF_CUDNN', 'CUBLAS_', 'LIBTPU_'),
+    *('LD_PRELOAD', 'MALLOC_', 'MIMALLOC_'),
+)
 _SETTINGS = (
     'jax_default_matmul_precision',
     'jax_enable_x64',
