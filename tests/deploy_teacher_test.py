@@ -20,7 +20,7 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
 
-_GOLDEN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+_GOLDEN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
 
 
 def _records(size):

@@ -20,7 +20,7 @@ _DIGIT = str(_TESTS.parent / 'examples' / 'images' / 'digit_4.png')
 def _place(tmp_path_factory):
   """Returns a folder with a run, damaged copies of it, and other files."""
   folder = tmp_path_factory.mktemp('place')
-  run = shutil.copytree(_TESTS / 'data' / 'golden_run', folder / 'run')
+  run = shutil.copytree(_TESTS / 'fixtures' / 'golden_run', folder / 'run')
   shutil.copytree(run, folder / 'cut')
   (folder / 'cut' / 'config.json').write_text('{"a": ')
   shutil.copytree(run, folder / 'none')
