@@ -10,7 +10,7 @@ import pytest
 import tiny_parts
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.data import datasets, label_maps, records, sources
+from gswinrmt_jax.data import datasets, records, sources, token_labels
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record
 from gswinrmt_jax.terminal import Terminal
@@ -154,7 +154,7 @@ def test_records_say_whose_they_are(storage, tmp_path, monkeypatch):
   )
   found = dataset_record.of_run(_RECIPE, _INFO, train, val, None).splits
   source = datasets.open_source('own', 'train', str(tmp_path))
-  order = label_maps.order_checksum(source)
+  order = token_labels.order_checksum(source)
   assert found['train'] == dataset_record.Identity('1.0.0', 7, order)
   assert found['val'].records == 3 and found['val'].order != order
 

@@ -8,7 +8,7 @@ import ml_collections
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, label_maps, sources
+from gswinrmt_jax.data import datasets, sources, token_labels
 from gswinrmt_jax.errors import UserError
 
 _FILE = 'data.json'
@@ -21,7 +21,7 @@ class Identity:
   Attributes:
     version: Version of the data set; empty if it has none.
     records: Number of records.
-    order: Checksum of their order, by `label_maps.order_checksum`.
+    order: Checksum of their order, by `token_labels.order_checksum`.
     labels: Checksum of the label images and of the values that mean no class;
       '' for classification, in old runs and of sets prepared without it.
   """
@@ -94,7 +94,7 @@ def of_run(
     info: datasets.Info,
     train: batches_lib.Stream,
     val: batches_lib.Stream,
-    maps: label_maps.LabelMaps | None,
+    maps: token_labels.TokenLabels | None,
 ) -> ImageSpec:
   """Returns the record of a run; reads keys of its data for checksums."""
   # Without resizing, images are evaluated whole.
@@ -135,6 +135,6 @@ def _read(path: pathlib.Path) -> ImageSpec:
 
 
 def _identity(source: sources.Source) -> Identity:
-  order = label_maps.order_checksum(source)
+  order = token_labels.order_checksum(source)
   labels = getattr(source, 'label_checksum', '')  # of segmentation sets
   return Identity(source.version, len(source), order, labels)

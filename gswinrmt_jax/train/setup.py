@@ -13,7 +13,7 @@ import numpy as np
 from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, label_maps, pictures, segmentation
+from gswinrmt_jax.data import datasets, pictures, segmentation, token_labels
 from gswinrmt_jax.distributed import compilation, mesh, processes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
@@ -57,7 +57,7 @@ class Setup:
   info: datasets.Info
   train_data: Records
   val_data: Records
-  maps: label_maps.LabelMaps | None
+  maps: token_labels.TokenLabels | None
   schedule: schedule_lib.Schedule
   profiled: range
   devices: mesh.Devices
@@ -186,7 +186,7 @@ def build(
   datasets.ensure(config.data.name, config.data.dir)
   maps = None
   if config.token_label_weight:
-    maps = label_maps.open_maps(
+    maps = token_labels.open_maps(
         config.data.label_maps,
         name=config.data.name,
         split=config.data.train_split,

@@ -23,7 +23,7 @@ _EXCESS = 0.01  # allowed excess over 1 of the sum of half-precision scores
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LabelMaps:
+class TokenLabels:
   """The label maps of a split, memory-mapped.
 
   Attributes:
@@ -87,7 +87,7 @@ def open_maps(
     name: str,
     split: str,
     data_dir: str = '',
-) -> LabelMaps:
+) -> TokenLabels:
   """Opens the label maps of a split; arguments as in `write`.
 
   Raises:
@@ -119,7 +119,7 @@ def open_maps(
         f'{_SCORE} {score.dtype} {score.shape}, not uint16 and float16 '
         f'[{shape[0]} s t m]'
     )
-  return LabelMaps(index, score, meta['checksum'])
+  return TokenLabels(index, score, meta['checksum'])
 
 
 def _expected(name, split, data_dir):

@@ -23,7 +23,7 @@ from gswinrmt_jax.data import batches, datasets, segmentation
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record
 
-_EXAMPLE = pathlib.Path(__file__).parents[1] / 'examples' / 'digit_scenes.py'
+_EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples' / 'digit_scenes.py'
 
 
 def _label(seed, high=3, size=(5, 7)):
