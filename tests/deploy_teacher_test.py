@@ -36,9 +36,7 @@ def weights(monkeypatch):
   source = sources.ArraySource(
       tiny_parts.SPLITS['val'].image, tiny_parts.SPLITS['val'].label
   )
-  monkeypatch.setattr(
-      datasets, 'open_source', lambda name, split, data_dir: source
-  )
+  monkeypatch.setattr(datasets, 'open_source', lambda name, split, *_: source)
   monkeypatch.setattr(
       datasets,
       'load',

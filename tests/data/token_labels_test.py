@@ -145,7 +145,7 @@ def test_maps_without_a_checksum_are_refused(written, root, tmp_path):
 def test_the_checksum_knows_order_place_and_count():
   def checksum(image):
     label = np.zeros(len(image), np.int32)  # does not reveal the order
-    return token_labels.order_checksum(sources.ArraySource(image, label))
+    return sources.order_checksum(sources.ArraySource(image, label))
 
   image = np.arange(2500, dtype='<u4').view(np.uint8).reshape(-1, 1, 1, 4)
   image = image[..., :3]
