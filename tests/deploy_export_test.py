@@ -25,7 +25,7 @@ from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import fine_tuning
 from gswinrmt_jax.weights import load, safetensors_file, torch_file
 
-_RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+_RUN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
 
 
 @pytest.fixture(scope='module')

@@ -26,7 +26,7 @@ from gswinrmt_jax.ops import registry
 from gswinrmt_jax.weights import load
 
 _NAME = 'digits_small'
-_RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+_RUN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
 _EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples' / 'images'
 
 

@@ -19,7 +19,7 @@ constants = pytest.importorskip(
     'huggingface_hub.constants', reason='extra: hub'
 )
 
-_RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+_RUN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
 _FILES = {'README.md', 'config.json', 'model.safetensors'}
 _COMMIT = 'c0ffee' * 6 + 'c0ff'
 

@@ -12,7 +12,7 @@ import tiny_parts
 from gswinrmt_jax.augment import batch
 from gswinrmt_jax.commands import guard, main
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, label_maps, sources
+from gswinrmt_jax.data import datasets, sources, token_labels
 from gswinrmt_jax.deploy import teacher
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
@@ -20,7 +20,7 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
 
-_GOLDEN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+_GOLDEN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
 
 
 def _records(size):
@@ -36,9 +36,7 @@ def weights(monkeypatch):
   source = sources.ArraySource(
       tiny_parts.SPLITS['val'].image, tiny_parts.SPLITS['val'].label
   )
-  monkeypatch.setattr(
-      datasets, 'open_source', lambda name, split, data_dir: source
-  )
+  monkeypatch.setattr(datasets, 'open_source', lambda name, split, *_: source)
   monkeypatch.setattr(
       datasets,
       'load',
@@ -70,7 +68,7 @@ def test_maps_are_the_softmax_of_the_dense_logits(
   monkeypatch.setattr(teacher, '_TOP', 2)
   folder = tmp_path / 'maps'
   teacher.write_label_maps(weights, folder, name='tiny', split='val')
-  maps = label_maps.open_maps(folder, name='tiny', split='val')
+  maps = token_labels.open_maps(folder, name='tiny', split='val')
   assert maps.index.shape == maps.score.shape == (11, 2, 3, 2)
   image = batch.normalize(
       jax.numpy.asarray(_records((8, 12)).image), (0.4,) * 3, (0.3,) * 3

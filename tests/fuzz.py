@@ -69,7 +69,7 @@ _WORDS = (
     '/dev/null',
     '../..',
     '~',
-    'tests/data',
+    'tests/fixtures',
     '\x00',
     '\n',
     '\ud800',

@@ -14,14 +14,14 @@ import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files, train
-from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.experiments import results
 from gswinrmt_jax.runs import dataset_record, metrics_log, run_folder, summary
 
 _SPEC = 'digits_rmt:smoke'
 _FIELDS = tuple(fuzz.leaves(recipe_files.load(_SPEC, [])))
-_GOLDEN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+_GOLDEN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
 _OVERRIDES = st.lists(
     st.tuples(st.sampled_from(_FIELDS), fuzz.values()), min_size=1, max_size=3
 )
@@ -64,7 +64,7 @@ def _build(folder, pairs):
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
   """Returns an iterator of new run folders; no data set is prepared."""
-  monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
+  monkeypatch.setattr(cifar10, 'prepare', lambda *_, **how: 1 / 0)
   return (tmp_path / str(number) for number in range(10**9))
 
 

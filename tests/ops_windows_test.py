@@ -11,7 +11,9 @@ import pytest
 from gswinrmt_jax.ops import windows
 
 # Computed with the official Swin code: the pairs that its masks allow.
-_OFFICIAL = np.load(pathlib.Path(__file__).parent / 'data' / 'swin_masks.npz')
+_OFFICIAL = np.load(
+    pathlib.Path(__file__).parent / 'fixtures' / 'swin_masks.npz'
+)
 _CASES = (
     (8, 8, 4, 2),
     (14, 14, 7, 3),

@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 
-_DATA = pathlib.Path(__file__).parent / 'data'
+_DATA = pathlib.Path(__file__).parent / 'fixtures'
 _RMT_TINY = (
     pathlib.Path(__file__).parents[2] / 'shared' / 'reference' / 'rmt_tiny.npz'
 )
@@ -111,7 +111,7 @@ def test_rmt_agrees_with_the_authors_code(prefix):
 
 # ------------------------------------------------------------- Swin's own masks
 #
-# data/swin_masks.npz was generated with the official Swin code (timm agrees).
+# fixtures/swin_masks.npz was generated with Swin's official code (timm agrees).
 # `allowed` has packed bits of `shape` (windows, M*M, M*M), windows row by row
 # after the roll. `region` is the region of each token in original coordinates.
 # `allowed_w` and `allowed_h` follow the same rule along one axis.

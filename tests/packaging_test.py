@@ -99,7 +99,7 @@ def test_the_sdist_builds_tests_and_tells(tmp_path):
       '.ci/run',
       '.readthedocs.yaml',
       'docs/data.md',
-      'tests/data/golden.npz',
+      'tests/fixtures/golden.npz',
       *_DATA,
       *_sources(*folders),
   }

@@ -1,6 +1,6 @@
 """Reference values of a small RMT, from the authors' released PyTorch code.
 
-`tests/data/rmt_tiny.npz` was computed in float32 on a CPU, with every parameter
+`tests/fixtures/rmt_tiny.npz` was computed in float32 on a CPU, each parameter
 and BN statistic perturbed. It has the weights by their PyTorch names (`sd/`),
 two inputs (the second, `b/`, is not square), logits, maps and a training step
 (`train/`). Of each map every 7th element is stored, which covers each channel
@@ -16,7 +16,7 @@ import numpy as np
 import gswinrmt_jax
 
 EVERY = 7
-_FILE = pathlib.Path(__file__).parent / 'data' / 'rmt_tiny.npz'
+_FILE = pathlib.Path(__file__).parent / 'fixtures' / 'rmt_tiny.npz'
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import pytest
 import tiny_parts
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.data import datasets, label_maps, records, sources
+from gswinrmt_jax.data import datasets, records, sources
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record
 from gswinrmt_jax.terminal import Terminal
@@ -44,12 +44,17 @@ def test_what_is_written_is_read(tmp_path):
       'task': 'classification',
       'label_maps': '',
       'splits': {
-          'train': _OLD_SPLIT | {'labels': 'xyz'},
+          'train': {**_OLD_SPLIT, 'labels': 'xyz', 'content': '', 'split': ''},
           'val': {
-              'version': '1.0.0', 'records': 5, 'order': 'def', 'labels': ''
+              'version': '1.0.0',
+              'records': 5,
+              'order': 'def',
+              'labels': '',
+              'content': '',
+              'split': '',
           },
       },
-  }  # fmt: skip
+  }
   assert dataset_record.read(tmp_path, _RECIPE) == _spec()
   _spec().write(tmp_path)  # no difference
 
@@ -154,8 +159,11 @@ def test_records_say_whose_they_are(storage, tmp_path, monkeypatch):
   )
   found = dataset_record.of_run(_RECIPE, _INFO, train, val, None).splits
   source = datasets.open_source('own', 'train', str(tmp_path))
-  order = label_maps.order_checksum(source)
-  assert found['train'] == dataset_record.Identity('1.0.0', 7, order)
+  order = sources.order_checksum(source)
+  content = sources.content_checksum(source)
+  assert found['train'] == dataset_record.Identity(
+      '1.0.0', 7, order, '', content, 'train'
+  )
   assert found['val'].records == 3 and found['val'].order != order
 
 
@@ -167,9 +175,12 @@ def test_a_run_does_not_go_on_with_other_records(tmp_path, monkeypatch):
     with train_loop.open_run(config, tmp_path / 'run', quiet):
       pass
   val = tiny_parts.SPLITS['val']
-  turned = records.Arrays(val.image[::-1], val.label[::-1])
+  source = sources.ArraySource(val.image[::-1], val.label[::-1])
+  turned = records.Arrays(source.image, source.label, source)
   monkeypatch.setitem(tiny_parts.SPLITS, 'val', turned)
-  with pytest.raises(UserError, match=r'in data\.json order of val differs; '):
+  with pytest.raises(
+      UserError, match=r'in data\.json order of val differs, content'
+  ):
     with train_loop.open_run(config, tmp_path / 'run', quiet):
       pass
 

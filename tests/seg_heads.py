@@ -1,6 +1,6 @@
 """Reference values of mmsegmentation's Semantic FPN and UperNet, in float64.
 
-`tests/data/seg_heads.npz` has small heads with random weights under PyTorch
+`tests/fixtures/seg_heads.npz` has small heads with random weights under PyTorch
 names (`fpn/sd/`, `uper/sd/`), the feature maps of an image of 73 x 107 pixels
 (`b/`), eval logits, a training step without dropout (`train/`), three ways of
 resampling (`ops/`), and predictions and labels with their mIoU (`miou/`). Of
@@ -18,7 +18,7 @@ import numpy as np
 from gswinrmt_jax.models.dense.segmenter import create_segmenter
 
 EVERY = 13
-FILE = pathlib.Path(__file__).parent / 'data' / 'seg_heads.npz'
+FILE = pathlib.Path(__file__).parent / 'fixtures' / 'seg_heads.npz'
 SHARED = pathlib.Path(__file__).resolve().parents[2] / 'shared'
 ORIGINAL = SHARED / 'reference' / 'seg_heads.npz'
 

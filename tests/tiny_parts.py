@@ -30,10 +30,9 @@ def install(monkeypatch):
   """Replaces data sets, model and the drawing of curves for one test."""
   info = datasets.Info('tiny', ('a', 'b', 'c'), (0.4,) * 3, (0.3,) * 3)
   monkeypatch.setattr(datasets, 'info', lambda name, data_dir: info)
-  monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
   monkeypatch.setattr(datasets, 'load', load)
   monkeypatch.setattr(
-      datasets, 'open_source', lambda name, split, data_dir: SPLITS[split]
+      datasets, 'open_source', lambda name, split, *_: SPLITS[split].source
   )
   monkeypatch.setattr(recipes, 'make_model', lambda *args: tiny.Tiny())
   monkeypatch.setattr(

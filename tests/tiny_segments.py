@@ -15,6 +15,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import guard
 from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.data import datasets, segmentation
+from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.ops import padding
 from gswinrmt_jax.weights import card
 
@@ -61,9 +62,8 @@ class Source:
   def __len__(self):
     return len(self.masks)
 
-  def read(self, rows):
-    for row in rows:
-      yield PIL.Image.fromarray(self.images[row]), self.masks[row]
+  def __getitem__(self, row):
+    return PIL.Image.fromarray(self.images[row]), self.masks[row]
 
   def sizes(self):
     return [label.shape[::-1] for label in self.masks]
@@ -71,11 +71,13 @@ class Source:
   def labels(self):
     return self.masks
 
-  def keys(self, rows):
-    return [self.name(row) for row in rows]
-
   def name(self, row):
     return f'record {row}'
+
+  key = name
+
+  def stored(self, row):
+    return self.images[row].tobytes() + self.masks[row].tobytes()
 
 
 # Ten training images in batches of four: epochs end at steps 2, 5, 7.
@@ -85,7 +87,11 @@ SPLITS = {'train': Source(0, 10), 'val': Source(1, 7), 'test': Source(2, 5)}
 def install(monkeypatch):
   """Replaces the real segmenter and images by tiny ones."""
   monkeypatch.setattr(datasets, 'info', lambda name, data_dir: INFO)
-  monkeypatch.setattr(datasets, 'ensure', lambda name, data_dir: None)
+  monkeypatch.setattr(cifar10, 'prepare_if_missing', lambda *_: None)
+  monkeypatch.setattr(datasets, 'describe', lambda *_: [])
+  monkeypatch.setattr(
+      datasets, 'open_source', lambda name, split, *_: SPLITS[split]
+  )
   monkeypatch.setattr(datasets, 'load_segmentation', _load)
   monkeypatch.setattr(recipes, 'make_model', lambda *args: Segmenter())
   monkeypatch.setattr(

@@ -14,7 +14,7 @@ import tiny_parts
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, label_maps, pictures, records
+from gswinrmt_jax.data import datasets, pictures, records, token_labels
 from gswinrmt_jax.deploy import loaded_model
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
@@ -107,7 +107,7 @@ def test_from_a_step_on_batches_are_those_of_the_unbroken_run(start):
 def test_maps_go_with_their_records():
   index = np.arange(_RECORDS, dtype=np.uint16)[:, None, None, None]
   score = np.ones((_RECORDS, 1, 1, 1), np.float16)
-  maps = label_maps.LabelMaps(index, score, '')
+  maps = token_labels.TokenLabels(index, score, '')
   for batch in _batches(_setup(tiny.arrays(0, _RECORDS), maps)).values():
     np.testing.assert_array_equal(batch['map_index'].ravel(), batch['row'])
     assert batch['map_score'].shape == (_BATCH, 1, 1, 1)

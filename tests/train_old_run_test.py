@@ -15,7 +15,7 @@ import tiny_parts
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.runs import run_folder
 
-_GOLDEN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+_GOLDEN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import tiny_parts
 from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import mix
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, label_maps, pictures, records, sources
+from gswinrmt_jax.data import datasets, pictures, records, sources, token_labels
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import metrics_log, plots
@@ -126,7 +126,7 @@ def test_a_size_that_is_known_late_is_refused_too():
   unknown = dataclasses.replace(_DIGITS, image_size=(0, 0))
   augmentation = _augmentation(_recipe(), unknown)
   index, score = np.zeros((2, 1, 1, 1), 'u2'), np.ones((2, 1, 1, 1), 'f2')
-  maps = label_maps.LabelMaps(index, score, '')
+  maps = token_labels.TokenLabels(index, score, '')
   for shape, said in (((16, 20), '20 x 16'), ((20, 16), '16 x 20')):
     batch = {'image': np.zeros((2, *shape, 3), np.uint8)}
     with pytest.raises(UserError, match=f'images of {said} pixels'):
@@ -170,7 +170,7 @@ def test_tokens_are_told_what_their_pixels_show():
       pictures.RandomCrop((0.2, 0.5), (0.6, 1.6)),
   )
   index = np.arange(16, dtype=np.uint16).reshape(1, 4, 4, 1).repeat(6, 0)
-  maps = label_maps.LabelMaps(index, np.ones((6, 4, 4, 1), np.float16), '')
+  maps = token_labels.TokenLabels(index, np.ones((6, 4, 4, 1), np.float16), '')
   batches = batches_lib.train_batches(train, batch_size=8, seed=0)
   batch = next(batches)
   batch |= maps.gather(batch['row'])
@@ -200,7 +200,7 @@ def tiny_data(compiled_once, monkeypatch):
   monkeypatch.setattr(
       datasets,
       'open_source',
-      lambda name, split, data_dir: sources.ArraySource(
+      lambda name, split, *_: sources.ArraySource(
           tiny_parts.SPLITS[split].image, tiny_parts.SPLITS[split].label
       ),
   )
@@ -209,7 +209,7 @@ def tiny_data(compiled_once, monkeypatch):
 def _write(folder, split, classes):
   """Writes maps that give one class a probability of 1."""
   maps = [(np.full((2, 2, 1), one), np.ones((2, 2, 1))) for one in classes]
-  label_maps.write(folder, maps, name='digits', split=split)
+  token_labels.write(folder, maps, name='digits', split=split)
 
 
 def _tiny_recipe(maps, **changes):

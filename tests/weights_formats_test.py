@@ -266,7 +266,7 @@ def test_crafted_programs_end(tmp_path, program, said):
 
 def test_a_file_of_torch_itself():
   """Written by `torch.save` of PyTorch 2.13, optimizer state included."""
-  path = pathlib.Path(__file__).parent / 'data' / 'torch_save.pth'
+  path = pathlib.Path(__file__).parent / 'fixtures' / 'torch_save.pth'
   read = torch_file.read(path)
   np.testing.assert_array_equal(
       read['model']['weight'], np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -363,7 +363,7 @@ def test_a_file_that_cannot_be_opened(tmp_path):
     torch_file.read(tmp_path)
 
 
-_SAVED = pathlib.Path(__file__).parent / 'data' / 'torch_save.pth'
+_SAVED = pathlib.Path(__file__).parent / 'fixtures' / 'torch_save.pth'
 _OPCODES = sorted(
     value
     for name, value in vars(pickle).items()

@@ -24,7 +24,7 @@ from gswinrmt_jax.train import train_loop
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import hub, load, safetensors_file
 
-_RUN = pathlib.Path(__file__).parent / 'data' / 'golden_run'
+_RUN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
 
 
 @pytest.fixture(scope='module')

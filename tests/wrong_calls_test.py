@@ -20,7 +20,7 @@ _DIGIT = str(_TESTS.parent / 'examples' / 'images' / 'digit_4.png')
 def _place(tmp_path_factory):
   """Returns a folder with a run, damaged copies of it, and other files."""
   folder = tmp_path_factory.mktemp('place')
-  run = shutil.copytree(_TESTS / 'data' / 'golden_run', folder / 'run')
+  run = shutil.copytree(_TESTS / 'fixtures' / 'golden_run', folder / 'run')
   shutil.copytree(run, folder / 'cut')
   (folder / 'cut' / 'config.json').write_text('{"a": ')
   shutil.copytree(run, folder / 'none')
@@ -127,8 +127,8 @@ _RECIPE = 'train --config=digits_rmt --workdir=new'
         ('report notes.txt', 'no run in notes.txt: notes.txt cannot be read'),
         ('report empty', 'no run in empty: name run folders, or folders of t'),
         ('analyze run empty', 'empty is neither a run folder'),
-        ('prepare folder birds --images images', 'has 1 class folder: two or'),
-        ('prepare folder birds --images no', '--images no: no such directory'),
+        ('prepare folder images', 'has 1 class folder: two or'),
+        ('prepare folder no', 'folder no: no such directory'),
         ('summarize run', "no model 'run'; there are rmt_t, rmt_s, "),
     ],
 )

@@ -17,10 +17,10 @@ from jaxtyping import (
 
 from gswinrmt_jax.augment import (
     image_ops,
-    label_map,
     mix,
     rand_augment,
     random_erasing,
+    token_labels,
 )
 
 
@@ -130,7 +130,7 @@ def augment_with_map(
   Args:
     key: As in `augment`.
     image: Crops of the images that the maps describe.
-    whole: Maps of the whole images, see `label_map.spread`.
+    whole: Maps of the whole images, see `token_labels.spread`.
     box: The crop: top, left, height and width as shares of the image.
     settings: As in `augment`, without crop padding, Mixup and CutMix.
     extents: Height and width of the model's last feature map, in tokens.
@@ -139,7 +139,7 @@ def augment_with_map(
     Normalised images, and smoothed targets for the class and dense logits.
   """
   image, flipped, _ = _augment_images(key, image, settings)
-  return image, label_map.targets(
+  return image, token_labels.targets(
       whole,
       box,
       flipped,

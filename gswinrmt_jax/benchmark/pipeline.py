@@ -11,8 +11,8 @@ from PIL import Image
 
 from gswinrmt_jax.benchmark import measure as measure_lib
 from gswinrmt_jax.benchmark.worker import Spec
-from gswinrmt_jax.data import parallel
-from gswinrmt_jax.data.prepare import class_folders, writer
+from gswinrmt_jax.data import class_folders, parallel
+from gswinrmt_jax.data.prepare import writer
 from gswinrmt_jax.errors import UserError
 
 DATA = 'synthetic'  # name of the data set

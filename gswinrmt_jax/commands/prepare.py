@@ -1,22 +1,25 @@
-"""Writes a data set in the format that training and TFDS read.
+"""Writes a data set in the format that training and TFDS read, or checks one.
 
-TFDS is TensorFlow Datasets. Training prepares cifar10 by itself if it is
-missing. Your own images, ImageNet and mini-ImageNet are prepared from local
-copies: every image is decoded once to check it, and its bytes are stored
-unchanged. For segmentation, an image and its label image have the same name,
-except for the suffix.
+Folders with a folder of images for each class need no preparation: train with
+--config.data.name=DIR. `prepare folder DIR` decodes every image in them once,
+and reports what is there. Training prepares cifar10 by itself if it is missing.
+ImageNet, mini-ImageNet and images with label images are prepared from local
+copies, as data sets of TFDS (TensorFlow Datasets): every image is decoded once
+to check it, and its bytes are stored unchanged. For segmentation, an image and
+its label image have the same name, except for the suffix.
 
   gswinrmt prepare cifar10                       download (170 MB)
   gswinrmt prepare cifar10 --archive cifar-10-binary.tar.gz
   gswinrmt prepare cifar10 --dir /data/tfds      then train.py with
                                                  --config.data.dir=/data/tfds
   gswinrmt prepare digits                        ships with the package
-  gswinrmt prepare folder birds --images DIR     class folders in DIR, or in
+  gswinrmt prepare folder DIR                    class folders in DIR, or in
                                                  DIR/train, DIR/val, DIR/test
-  gswinrmt prepare folder birds --images DIR --val 0.2 --test 0 --seed 1
   gswinrmt prepare segmentation streets --images DIR --labels DIR
                                                  both with train/, val/, test/,
                                                  or both without
+  gswinrmt prepare segmentation streets --images DIR --labels DIR \
+    --val 0.2 --test 0 --seed 1 --replace
   gswinrmt prepare imagenet --images DIR         official tars, or class folders
   gswinrmt prepare mini_imagenet --images DIR    few-shot release, or folders
 
@@ -25,22 +28,27 @@ docs/data.md describes the layouts of DIR and what is checked.
 
 import argparse
 import pathlib
+import shlex
 
 from gswinrmt_jax.commands import arguments
 from gswinrmt_jax.errors import did_you_mean, UserError
 
-_IMAGES = ('images', 'jobs', 'on_error')
-_OWN = ('name', *_IMAGES, 'val', 'test', 'seed')
+_IMAGES = ('images', 'jobs', 'on_error', 'replace')
+_SHARES = ('val', 'test', 'seed')
 _LABELS = ('labels', 'classes', 'void', 'zero_is_void')
 # Which options belong to which data set.
 _OPTIONS = {
-    'folder': _OWN,
-    'segmentation': (*_OWN, *_LABELS),
+    'folder': ('name', 'jobs'),
+    'segmentation': ('name', *_IMAGES, *_SHARES, *_LABELS),
     'imagenet': _IMAGES,
     'mini_imagenet': (*_IMAGES, 'classes', 'seed'),
-    'cifar10': ('archive',),
+    'cifar10': ('archive', 'replace'),
     'digits': (),
 }
+_IN_PLACE = (
+    'a folder with a folder of images for each class is read in place: train '
+    'with --config.data.name=DIR, check it with `prepare folder DIR`'
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,14 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       'dataset',
       metavar='DATASET',
-      help='cifar10, digits (built in), folder (your own images), segmentation '
-      '(images with label images), imagenet or mini_imagenet',
+      help='cifar10, digits (built in), folder (your own images, by class), '
+      'segmentation (images with label images), imagenet or mini_imagenet',
   )
   add(
       'name',
       nargs='?',
       metavar='NAME',
-      help='with `folder` and `segmentation`: the name for config.data.name',
+      help='with `segmentation`: the name for config.data.name; with `folder`: '
+      'the folder',
   )
   add(
       '--dir',
@@ -71,15 +80,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='local cifar-10-binary.tar.gz or cifar-10-python.tar.gz to read '
       'instead of downloading',
   )
-  group = parser.add_argument_group(
-      'folder, segmentation, imagenet, mini_imagenet'
+  add(
+      '--replace',
+      action='store_true',
+      default=None,
+      help='prepare again what is there; without it, other images or options '
+      'than before are an error',
   )
+  group = parser.add_argument_group('segmentation, imagenet, mini_imagenet')
   add = group.add_argument
   add('--images', metavar='DIR', help='folder of the images')
   arguments.add_number(
       group,
       '--jobs',
-      help='threads that decode the images; default: one per core',
+      help='with `folder`, too: threads that decode the images; default: one '
+      'per core',
   )
   add(
       '--on-error',
@@ -134,7 +149,9 @@ def run(args: argparse.Namespace) -> None:
   elif args.dataset == 'cifar10':
     from gswinrmt_jax.data.prepare import cifar10
 
-    cifar10.prepare(args.dir, args.archive)
+    cifar10.prepare(args.dir, args.archive, replace=bool(args.replace))
+  elif args.dataset == 'folder':
+    _report_folder(args)
   else:
     _prepare_images(args)
 
@@ -143,25 +160,54 @@ def _check_options(args):
   if args.dataset not in _OPTIONS:
     near = did_you_mean(args.dataset, _OPTIONS)
     said = near or f'; known: {", ".join(_OPTIONS)}'
-    if args.images:
-      kind = 'segmentation' if args.labels else 'folder'
-      said += f'; for your own images: `prepare {kind} {args.dataset}`'
+    if args.labels:
+      said += f'; for your own images: `prepare segmentation {args.dataset}`'
+    elif args.images or _path(args.dataset).is_dir():
+      said += f'; for your own images: {_IN_PLACE}'
     raise UserError(f'unknown data set {args.dataset!r}{said}')
   for key, value in vars(args).items():
     if key in ('dataset', 'dir', *_OPTIONS[args.dataset]) or value is None:
       continue
     option = f'--{key.replace("_", "-")}'
     what = f'NAME ({value!r})' if key == 'name' else option
+    if args.dataset == 'folder':
+      what += f'; {_IN_PLACE}'
     raise UserError(f'prepare {args.dataset} takes no {what}')
+
+
+def _report_folder(args):
+  """Prints what is in class folders, and how to train on them."""
+  from gswinrmt_jax.data import class_folders, parallel
+  from gswinrmt_jax.data.prepare import inspection
+
+  if not args.name:
+    raise UserError(f'prepare folder needs a folder; {_IN_PLACE}')
+  root = _folder('folder', args.name)
+  collection = class_folders.read(root)
+  jobs = args.jobs or parallel.cores()
+  table, problems = inspection.inspect_all(root.name, collection, jobs)
+  collection.remove(problems)
+  summary = inspection.summarize(collection, table, problems)
+  print('\n'.join(inspection.lines(root.name, summary)))
+  if problems:
+    first, problem = next(iter(problems.items()))
+    raise UserError(
+        f'{len(problems):,} images of {root} cannot be used, the first {first} '
+        f'({problem}): repair or remove them'
+    )
+  print(
+      f'Nothing to prepare: gswinrmt train --config=mini_imagenet_retention '
+      f'--config.data.name={shlex.quote(str(root))}'
+  )
 
 
 def _prepare_images(args):
   from gswinrmt_jax.data import parallel
-  from gswinrmt_jax.data.prepare import class_folders, writer
+  from gswinrmt_jax.data.prepare import writer
 
   name = args.dataset
-  if name in ('folder', 'segmentation'):
-    class_folders.check_name(args.name, name)
+  if name == 'segmentation':
+    writer.check_name(args.name, name)
     name = args.name
   if not args.images:
     raise UserError(f'prepare {args.dataset} needs --images DIR')
@@ -173,32 +219,26 @@ def _prepare_images(args):
       data_dir=args.dir,
       jobs=args.jobs or parallel.cores(),
       skip_damaged=args.on_error == 'skip',
+      replace=bool(args.replace),
   )
 
 
 def _find(args):
-  from gswinrmt_jax.data.prepare import (
-      class_folders,
-      collection,
-      imagenet,
-      label_images,
-  )
+  from gswinrmt_jax.data import collection
+  from gswinrmt_jax.data.prepare import imagenet, label_images
 
   root = _folder('--images', args.images)
   if args.dataset == 'imagenet':
     return imagenet.find(root)
   if args.dataset == 'mini_imagenet':
     return imagenet.find_mini(root, classes=args.classes, seed=args.seed)
-  if args.dataset == 'segmentation':
-    found = label_images.find(
-        root,
-        _folder('--labels', args.labels),
-        classes=args.classes,
-        void=args.void,
-        zero_is_void=bool(args.zero_is_void),
-    )
-  else:
-    found = class_folders.find(root)
+  found = label_images.find(
+      root,
+      _folder('--labels', args.labels),
+      classes=args.classes,
+      void=args.void,
+      zero_is_void=bool(args.zero_is_void),
+  )
   shares = {'val': args.val, 'test': args.test}
   return collection.divide(found, shares, args.seed)
 

@@ -1,9 +1,13 @@
-"""Looks up data sets by name: their properties and records."""
+"""Looks up data sets by name or folder: their properties and records."""
 
 import dataclasses
+import json
 import math
+import pathlib
 
 from gswinrmt_jax.data import (
+    cifar10,
+    class_folders,
     decoded_cache,
     digits,
     imagenet,
@@ -20,7 +24,7 @@ class Info:
   """Properties of a data set, known without reading a record.
 
   Attributes:
-    name: Name as in `config.data.name`.
+    name: Name of the data set; of class folders, the folder's own name.
     class_names: Names of the classes, in the order of the labels.
     mean: Per-channel mean of pixels / 255 in the train split; ImageNet's for
       data sets that are not built in.
@@ -54,7 +58,6 @@ class Info:
       raise ValueError(f'image_size {size!r:.80} must be 2 whole numbers')
 
 
-_CIFAR10 = 'airplane automobile bird cat deer dog frog horse ship truck'
 _BUILT_IN = {
     'digits': Info('digits', digits.CLASSES, digits.MEAN, digits.STD),
     'digit_masks': Info(
@@ -64,19 +67,14 @@ _BUILT_IN = {
         digits.STD,
         task='segmentation',
     ),
-    'cifar10': Info(
-        'cifar10',
-        # Alphabetical, which for CIFAR-10 is also the order of the labels.
-        tuple(_CIFAR10.split()),
-        # Commonly quoted statistics of the original train split.
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
-    ),
+    'cifar10': Info('cifar10', cifar10.CLASSES, cifar10.MEAN, cifar10.STD),
 }
 NAMES = tuple(_BUILT_IN)
 _SHIPPED = {'digits': digits.read, 'digit_masks': digits.read_masks}
 _NEEDS = {
-    'classification': 'one class for each image (gswinrmt prepare folder NAME)',
+    'classification': (
+        'one class for each image (a folder with a folder for each class)'
+    ),
     'segmentation': (
         'images with label images (gswinrmt prepare segmentation NAME)'
     ),
@@ -87,7 +85,8 @@ def info(name: str, data_dir: str = '') -> Info:
   """Returns the properties of a data set.
 
   Args:
-    name: One of `NAMES`, or a data set prepared in `data_dir`.
+    name: One of `NAMES`, a data set prepared in `data_dir`, or class folders as
+      in `class_folders.find`.
     data_dir: TFDS data directory; empty for TFDS_DATA_DIR or, without that,
       TFDS's default.
 
@@ -96,8 +95,17 @@ def info(name: str, data_dir: str = '') -> Info:
   """
   if name in _BUILT_IN:
     return _BUILT_IN[name]
-  builder = _open(name, data_dir)
-  features, task = builder.info.features, sources.task(builder)
+  opened = _open(name, data_dir)
+  if isinstance(opened, pathlib.Path):
+    found = class_folders.read(opened)
+    return Info(
+        opened.name,
+        found.class_names,
+        imagenet.MEAN,
+        imagenet.STD,
+        image_size=(0, 0),
+    )
+  features, task = opened.info.features, sources.task(opened)
   label = 'label' if task == 'classification' else 'segmentation_mask'
   return Info(
       name=name,
@@ -107,6 +115,61 @@ def info(name: str, data_dir: str = '') -> Info:
       image_size=tuple(side or 0 for side in features['image'].shape[:2]),
       task=task,
   )
+
+
+def folder_of(name: str, data_dir: str = '') -> pathlib.Path | None:
+  """Returns the class folders that a name stands for, None for other data."""
+  if name in _BUILT_IN or sources.open_newest(name, data_dir):
+    return None
+  return _folder(name)
+
+
+def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
+  """Returns the splits or slices of a data set for 'train', 'val' and 'test'.
+
+  Without val, it is the last tenth of train; without test, ''.
+
+  Raises:
+    UserError: As in `info`.
+  """
+  if name == 'cifar10':
+    return cifar10.SPLITS
+  if name in _SHIPPED:
+    return {split: split for split in digits.SPLITS}
+  opened = _open(name, data_dir)
+  if isinstance(opened, pathlib.Path):
+    there = class_folders.read(opened).splits
+  else:
+    there = opened.info.splits
+  train, val = 'train', 'val' if 'val' in there else 'validation'
+  if val not in there:
+    train, val = 'train[:90%]', 'train[90%:]'
+  return {'train': train, 'val': val, 'test': 'test' * ('test' in there)}
+
+
+def describe(name: str, data_dir: str = '') -> list[str]:
+  """Returns lines for the user: what is in class folders, and warnings.
+
+  Raises:
+    UserError: As in `info`.
+  """
+  if name in _BUILT_IN:
+    return []
+  opened = _open(name, data_dir)
+  if isinstance(opened, pathlib.Path):
+    return [*class_folders.report(opened.name, class_folders.read(opened))]
+  path = pathlib.Path(opened.data_path) / 'report.json'
+  try:
+    splits = json.loads(path.read_text('utf-8'))['splits']
+    pixels = splits['train']['pixels_by_class']
+  except (OSError, ValueError, LookupError, TypeError):
+    return []  # not written by this package, or not for segmentation
+  names = info(name, data_dir).class_names
+  return [
+      f'warning: class {name!r} has no pixels in train of {path.parent}'
+      for name, count in zip(names, pixels, strict=True)
+      if not count
+  ]
 
 
 def load(
@@ -123,8 +186,8 @@ def load(
 
   Args:
     name: As in `info`.
-    split: Split or TFDS slice, such as 'train[:45000]'; for digits only train,
-      val or test.
+    split: Split or slice of TFDS, such as 'train[:45000]'; for digits only
+      train, val or test.
     data_dir: As in `info`.
     image_size: Height and width in pixels to resize images to; None keeps the
       stored size, which must be the same for all.
@@ -143,7 +206,7 @@ def load(
   decoded = records.Decoded(source, image_size, crop, workers)
   if storage == 'decode':
     return decoded
-  if storage == 'disk' and isinstance(source, sources.TfdsSource):
+  if storage == 'disk' and not isinstance(source, sources.ArraySource):
     return decoded_cache.load(decoded)
   return records.to_memory(decoded)
 
@@ -187,11 +250,14 @@ def open_source(
     check_task(name, _BUILT_IN[name].task, task)
   if name in _SHIPPED:
     return sources.ArraySource(*_SHIPPED[name](split))
-  builder = _open(name, data_dir)
-  check_task(name, sources.task(builder), task)
+  opened = _open(name, data_dir)
+  if isinstance(opened, pathlib.Path):
+    check_task(name, 'classification', task)
+    return class_folders.FolderSource(class_folders.read(opened), split)
+  check_task(name, sources.task(opened), task)
   if task == 'segmentation':
-    return sources.SegmentationSource(builder, split)
-  return sources.TfdsSource(builder, split)
+    return sources.SegmentationSource(opened, split)
+  return sources.TfdsSource(opened, split)
 
 
 def check_task(name: str, found: str, wanted: str) -> None:
@@ -202,23 +268,18 @@ def check_task(name: str, found: str, wanted: str) -> None:
     )
 
 
-def ensure(name: str, data_dir: str = '') -> None:
-  """Prepares CIFAR-10 if it is missing; other data sets must exist.
-
-  Raises:
-    UserError: If the data set is missing and cannot be prepared.
-  """
-  if name == 'cifar10' and sources.open_newest(name, data_dir) is None:
-    from gswinrmt_jax.data.prepare import cifar10
-
-    cifar10.prepare(data_dir)
-  else:
-    info(name, data_dir)
+def _folder(name):
+  try:
+    folder = pathlib.Path(name).expanduser().absolute()
+  except RuntimeError:  # There is no such user.
+    return None
+  return folder if name and folder.is_dir() else None
 
 
 def _open(name, data_dir):
-  if builder := sources.open_newest(name, data_dir):
-    return builder
+  """Returns the TFDS builder of a data set, or the path of class folders."""
+  if opened := sources.open_newest(name, data_dir) or _folder(name):
+    return opened
   root = sources.data_root(data_dir)
   if name in sources.PREPARED_BY_NAME:
     command = sources.prepare_command(name, root)
@@ -226,5 +287,6 @@ def _open(name, data_dir):
   own = sources.names(data_dir)
   raise UserError(
       f'unknown data set {name!r}{did_you_mean(name, [*NAMES, *own])}; built '
-      f'in: {", ".join(NAMES)}; in {root}: {", ".join(own) or "none"}'
+      f'in: {", ".join(NAMES)}; in {root}: {", ".join(own) or "none"}; or give '
+      'the path to a folder with a folder for each class'
   )

@@ -2,16 +2,20 @@
 
     FOLDER/SPLIT_HEIGHTxWIDTH_cropCROP_HASH/
       image.npy    uint8 [n h w 3], memory-mapped
+      crc32.npy    uint32 [n], of each image
       label.npy    int32 [n]
-      cache.json   checksums of the labels and of every chunk of images
+      cache.json   checksums of the last two
 
-FOLDER is `decoded` in the data set's directory or, if that is not writable,
-below ~/.cache. The hash covers everything that the images depend on.
+FOLDER is `decoded` in the data set's directory or, if that is not writable or
+holds the images of a user, below ~/.cache. The hash covers everything that the
+images depend on; for class folders, names, sizes and times of the files.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
+import pathlib
 import shutil
 import tempfile
 import zlib
@@ -24,8 +28,7 @@ from gswinrmt_jax.data import records
 from gswinrmt_jax.data.records import Arrays, Decoded
 from gswinrmt_jax.errors import UserError
 
-_VERSION = 2  # of the decoding; part of the hash
-_CHECKED = 8  # chunks whose checksums are verified on opening
+_VERSION = 3  # of the decoding and the files; part of the hash
 _INSTEAD = 'or set config.data.storage to memory or decode'
 
 
@@ -40,7 +43,7 @@ def load(decoded: Decoded) -> Arrays:
   """
   name = _name(decoded)
   places = (
-      decoded.source.folder / 'decoded',
+      decoded.source.cache_folder(),
       files.user_cache() / decoded.source.folder.parent.name,
   )
   for place in places:
@@ -115,44 +118,66 @@ def _write_arrays(folder, shape, decoded):
     )
     for chunk in records.decode_all(decoded):
       file.write(chunk['image'].data)
-      sums.append(zlib.crc32(chunk['image']))
+      sums += map(zlib.crc32, chunk['image'])
       labels.append(chunk['label'])
-  label = np.concatenate(labels)
-  np.save(folder / 'label.npy', label)
-  written = {
-      'image_crc32': sums,
-      'label_crc32': zlib.crc32(label),
-      'chunk': len(labels[0]),
-  }
+  small = {'label': np.concatenate(labels), 'crc32': np.array(sums, np.uint32)}
+  for name, array in small.items():
+    np.save(folder / f'{name}.npy', array)
+  written = {name: zlib.crc32(array) for name, array in small.items()}
   (folder / 'cache.json').write_text(json.dumps(written))
 
 
 def _open(folder, decoded):
-  """Memory-maps a cache and verifies it; of the pixels, only a sample."""
+  """Memory-maps a cache; verifies everything but the images."""
   shape = (len(decoded), *decoded.image_shape)
   try:
     written = json.loads((folder / 'cache.json').read_text())
     image = np.load(folder / 'image.npy', mmap_mode='r')
-    label = np.load(folder / 'label.npy')
+    label, sums = (np.load(folder / f'{n}.npy') for n in ('label', 'crc32'))
     if not (
         (image.shape, image.dtype) == (shape, np.uint8)
         and (label.shape, label.dtype) == (shape[:1], np.int32)
-        and zlib.crc32(label) == written['label_crc32']
-        and _sample_is_whole(image, written['chunk'], written['image_crc32'])
+        and (sums.shape, sums.dtype) == (shape[:1], np.uint32)
+        and zlib.crc32(label) == written['label']
+        and zlib.crc32(sums) == written['crc32']
     ):
       raise ValueError('it changed since it was written')
   except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-    problem = str(error).split('\n')[0]
-    raise UserError(
-        f'{folder} is damaged ({problem}): remove that directory, and the '
-        'images are decoded again'
-    ) from error
-  return Arrays(image, label, decoded.source)
+    raise _damaged(folder, str(error).split('\n')[0]) from error
+  return Cached(image, label, decoded.source, sums=sums, folder=folder)
 
 
-def _sample_is_whole(image, chunk, sums):
-  """Verifies checksums of a few chunks, including the first and the last."""
-  some = np.linspace(0, len(sums) - 1, min(_CHECKED, len(sums))).astype(int)
-  return all(
-      zlib.crc32(image[i * chunk : (i + 1) * chunk]) == sums[i] for i in some
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Cached(Arrays):
+  """Memory-mapped records; each image is verified when it is first read.
+
+  Attributes:
+    sums: CRC-32 of each image, uint32 `[n]`.
+    folder: Folder of the cache.
+  """
+
+  sums: np.ndarray
+  folder: pathlib.Path
+
+  def __post_init__(self):
+    object.__setattr__(self, '_verified', np.zeros(len(self), bool))
+
+  def gather(self, rows: np.ndarray) -> records.Batch:
+    """Returns a batch as `Arrays.gather` does.
+
+    Raises:
+      UserError: If an image changed since the cache was written.
+    """
+    batch = super().gather(rows)
+    for index in np.flatnonzero(~self._verified[rows]):
+      if zlib.crc32(batch['image'][index]) != self.sums[rows[index]]:
+        raise _damaged(self.folder, f'image {rows[index]} changed')
+    self._verified[rows] = True
+    return batch
+
+
+def _damaged(folder, problem):
+  return UserError(
+      f'{folder} is damaged ({problem}): remove that directory, and the images '
+      'are decoded again'
   )

@@ -33,27 +33,35 @@ def with_bar(
   return tqdm.tqdm(items, title, count, unit=unit, disable=None, **how)
 
 
+def read_ahead(threads: int | None = None) -> Any:
+  """Returns Grain's options for reading ahead in threads.
+
+  The default is one thread per core: Pillow releases the GIL while decoding.
+  With 0, nothing is read ahead.
+  """
+  import grain  # Takes a second, which --help need not wait for.
+
+  threads = cores() if threads is None else threads
+  return grain.ReadOptions(threads, AHEAD * threads)
+
+
 def in_threads(
     read: Callable[[int], _T], count: int, threads: int | None = None
 ) -> Iterator[_T]:
   """Yields `read(0)` to `read(count - 1)` in order, computed in threads.
 
-  The default is one thread per core: Pillow releases the GIL while decoding.
+  The number of threads is as in `read_ahead`.
   """
-  import grain  # Takes a second, which --help need not wait for.
+  import grain
 
-  threads = threads or cores()
   dataset = grain.MapDataset.range(count).map(read)
-  options = grain.ReadOptions(threads, AHEAD * threads)
-  iterator = iter(dataset.to_iter_dataset(options))
+  iterator = iter(dataset.to_iter_dataset(read_ahead(threads)))
   with contextlib.closing(iterator):
     yield from iterator
 
 
-def in_processes(
-    read: Callable[[int], dict[str, np.ndarray]], count: int, workers: int
-) -> Iterator[dict[str, np.ndarray]]:
-  """Yields `read(0)` to `read(count - 1)` in order, computed in processes.
+def in_processes(dataset: Any, workers: int) -> Iterator[dict[str, np.ndarray]]:
+  """Yields the elements of a Grain data set in order, read by processes.
 
   Raises:
     UserError: If a worker is killed.
@@ -63,9 +71,8 @@ def in_processes(
 
   if not flags.FLAGS.is_parsed():  # Grain reads a flag.
     flags.FLAGS.mark_as_parsed()
-  dataset = grain.MapDataset.range(count).map(read)
   iterator = iter(
-      dataset.to_iter_dataset(grain.ReadOptions(0, 0)).mp_prefetch(
+      dataset.to_iter_dataset(read_ahead(0)).mp_prefetch(
           grain.MultiprocessingOptions(workers, per_worker_buffer_size=AHEAD),
           worker_init_fn=_begin_worker,
       )

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import PIL.Image
-import PIL.ImageOps
 
 from gswinrmt_jax.errors import UserError
 
@@ -24,7 +23,16 @@ MAX_CLASSES = 254  # of pixels
 _UNKNOWN = 254  # marks a value that is neither a class nor void
 _BICUBIC = PIL.Image.Resampling.BICUBIC  # antialiased, on eight bits
 _ORIENTATION = 0x0112  # EXIF tag
-_TURNED = range(2, 9)  # its values that rotate or mirror; others do nothing
+# What undoes its values; others do nothing.
+_TURNS = {
+    2: PIL.Image.Transpose.FLIP_LEFT_RIGHT,
+    3: PIL.Image.Transpose.ROTATE_180,
+    4: PIL.Image.Transpose.FLIP_TOP_BOTTOM,
+    5: PIL.Image.Transpose.TRANSPOSE,
+    6: PIL.Image.Transpose.ROTATE_270,
+    7: PIL.Image.Transpose.TRANSVERSE,
+    8: PIL.Image.Transpose.ROTATE_90,
+}
 _WHITE = (255, 255, 255, 255)
 _MAX_RATIO = 32  # of an image's sides
 _TRIES = 10  # boxes drawn before falling back to a central one
@@ -98,7 +106,8 @@ def open_rgb(encoded: bytes) -> tuple[PIL.Image.Image, Stored]:
   Raises:
     ValueError: If it cannot be used; the message reads 'is empty' or similar.
   """
-  return _open(encoded, _to_rgb)
+  image, stored, _ = _open(encoded, _to_rgb)
+  return image, stored
 
 
 def to_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
@@ -107,7 +116,8 @@ def to_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
   Raises:
     ValueError: If pixels of more than eight bits are outside their range.
   """
-  return _to_rgb(PIL.ImageOps.exif_transpose(image))
+  image.load()  # Pillow itself rotates a TIFF.
+  return _to_rgb(_upright(image)[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,11 +169,16 @@ def open_label(encoded: bytes, coding: LabelCoding) -> np.ndarray:
   Raises:
     ValueError: If it cannot be used; the message reads 'is empty' or similar.
   """
-  values, stored = _open(encoded, np.asarray)
+  values, stored, rescaled = _open(encoded, np.asarray)
   if stored.format in _LOSSY:
     raise ValueError(f'is {stored.format}, which changes values: use PNG')
   if stored.turned:
     raise ValueError('is rotated by its EXIF: store it as it is to be seen')
+  if rescaled:
+    raise ValueError(
+        "has grey levels of fewer bits than 8, or a PGM's maximum below 255, "
+        'which decoding would scale: store classes as 8-bit grey levels'
+    )
   if stored.mode not in _ONE_CHANNEL:
     raise ValueError(
         f'has the mode {stored.mode}: labels need one channel, the class of '
@@ -174,8 +189,12 @@ def open_label(encoded: bytes, coding: LabelCoding) -> np.ndarray:
 
 def _open(
     encoded: bytes, convert: Callable[[PIL.Image.Image], Any]
-) -> tuple[Any, Stored]:
-  """Decodes an image; returns `convert(image)` and how it is stored."""
+) -> tuple[Any, Stored, bool]:
+  """Decodes an image.
+
+  Returns:
+    `convert(image)`, how it is stored, and `_is_rescaled(image)`.
+  """
   if not encoded:
     raise ValueError('is empty')
   most = PIL.Image.MAX_IMAGE_PIXELS
@@ -184,11 +203,11 @@ def _open(
       # Pillow only warns here, and refuses at twice as many pixels.
       if most and image.width * image.height > most:
         raise PIL.Image.DecompressionBombError
+      rescaled = _is_rescaled(image)
       image.load()
-      turned = image.getexif().get(_ORIENTATION) in _TURNED
+      upright, turned = _upright(image)
       stored = Stored(*image.size, image.mode, image.format, turned)
-      PIL.ImageOps.exif_transpose(image, in_place=True)
-      return convert(image), stored
+      return convert(upright), stored, rescaled
   except PIL.UnidentifiedImageError as error:
     raise ValueError(
         f'is not an image that can be read ({", ".join(FORMATS)})'
@@ -203,9 +222,35 @@ def _open(
     raise ValueError(f'is damaged: {reason}') from error
 
 
+def _is_rescaled(image):
+  """Returns whether decoding multiplies grey levels; see `Image.tile`."""
+  codec, _, _, args = image.tile[0] if image.tile else ('', None, 0, ())
+  raw, *rest = (args,) if isinstance(args, str) else args or ('',)
+  if codec.startswith('ppm'):  # with the largest value of a PGM
+    return rest[0] not in (255, 65535)
+  return str(raw).startswith(('L;2', 'L;4'))
+
+
+def _upright(image):
+  """Applies the EXIF orientation; returns the image and whether it has one.
+
+  Nothing else of the metadata is read: much of it is damaged in intact images.
+  """
+  try:
+    turn = _TURNS.get(image.getexif().get(_ORIENTATION))
+  except Exception:  # Parsers raise many types.
+    turn = None
+  return (image if turn is None else image.transpose(turn)), turn is not None
+
+
 def _to_rgb(image):
   if image.mode[0] in 'IF':  # more than 8 bits; `convert` would clip to 255
-    return _to_eight_bits(image).convert('RGB')
+    rgb = _to_eight_bits(image).convert('RGB')
+    clear = image.info.get('transparency')
+    if isinstance(clear, int):
+      mask = PIL.Image.fromarray(np.asarray(image) == clear)
+      rgb.paste(_WHITE[:3], mask=mask)
+    return rgb
   if image.has_transparency_data:
     image = image.convert('RGBA')
     paper = PIL.Image.new('RGBA', image.size, _WHITE)

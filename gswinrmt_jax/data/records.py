@@ -80,7 +80,7 @@ class Decoded:
   ):
     self.source, self.size, self.crop = source, size, crop
     self.workers = workers
-    ((first, _),) = source.read([0])
+    first, _ = source[0]
     self.image_shape = (*(size or (first.height, first.width)), 3)
 
   def __len__(self) -> int:
@@ -111,7 +111,8 @@ class Decoded:
     }
     if isinstance(self.crop, pictures.RandomCrop):
       batch['box'] = np.empty((len(rows), 4), np.float32)
-    for index, (picture, label) in enumerate(self.source.read(rows)):
+    for index, row in enumerate(rows):
+      picture, label = self.source[row]
       if 'box' in batch:
         rng = generator(seed, positions[index])
         fitted, batch['box'][index] = pictures.random_crop(
@@ -124,7 +125,7 @@ class Decoded:
       if fitted.shape != self.image_shape:
         height, width, _ = self.image_shape
         raise UserError(
-            f'{self.source.name(rows[index])} has {fitted.shape[1]} x '
+            f'{self.source.name(row)} has {fitted.shape[1]} x '
             f'{fitted.shape[0]} pixels, the first {width} x {height}: set '
             'config.data.image_size'
         )

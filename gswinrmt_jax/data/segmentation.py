@@ -110,7 +110,8 @@ class Decoded:
     }
     if self.image_size and not self.crop:
       batch['label_extents'] = np.empty((count, 2), np.int32)
-    for index, (image, label) in enumerate(self.source.read(rows)):
+    for index, row in enumerate(rows):
+      image, label = self.source[row]
       if self.crop:
         rng = generator(seed, positions[index])
         image, label = draw(image, label, self.image_size, self.crop, rng)

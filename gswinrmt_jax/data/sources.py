@@ -1,13 +1,16 @@
-"""Stored records: finds and reads TFDS data sets on disk, or wraps arrays."""
+"""Stored records in a fixed order: TFDS data sets on disk, and arrays.
 
-from collections.abc import Iterator, Sequence
+`class_folders.FolderSource` reads images that are not prepared.
+"""
+
+from collections.abc import Iterable, Iterator
 import dataclasses
 import hashlib
 import io
 import os
 import pathlib
 import re
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import PIL.Image
@@ -15,7 +18,7 @@ import PIL.Image
 from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
 
-_FETCHED = 64  # encoded records held at a time
+_SAMPLED = 1000  # records that a checksum reads; reading all takes minutes
 _MASK = 'segmentation_mask'
 _VERSION = re.compile(r'\d+\.\d+\.\d+')
 # Data sets that `gswinrmt prepare NAME` writes; others need a kind and a name.
@@ -108,22 +111,23 @@ def open_version(folder: pathlib.Path) -> Any | None:
 def _again(folder):
   name = folder.parent.name
   # Among custom data sets, only those for segmentation have metadata.
-  segmented = (folder / 'metadata.json').exists()
-  command = prepare_command(name, folder.parent.parent, segmented=segmented)
-  return f'remove that directory and run `{command}`'
+  if name in PREPARED_BY_NAME or (folder / 'metadata.json').exists():
+    command = prepare_command(name, folder.parent.parent)
+    return f'remove that directory and run `{command}`'
+  return (
+      'remove that directory and train on your images where they are, with '
+      '--config.data.name=DIR'
+  )
 
 
-def prepare_command(
-    name: str, root: pathlib.Path, *, segmented: bool = False
-) -> str:
+def prepare_command(name: str, root: pathlib.Path) -> str:
   """Returns the command that writes a data set below `root`."""
   words = ['gswinrmt prepare', name]
   if name not in PREPARED_BY_NAME:
-    kind = 'segmentation' if segmented else 'folder'
-    words = ['gswinrmt prepare', kind, name]
+    words = ['gswinrmt prepare segmentation', name]
   if name != 'cifar10':
     words.append('--images DIR')
-  if segmented:
+  if name not in PREPARED_BY_NAME:
     words.append('--labels DIR')
   if root != data_root(''):
     words.append(f'--dir {root}')
@@ -135,6 +139,73 @@ def _versions(folder):
   found = (path.parent.name for path in folder.glob('*.*.*/dataset_info.json'))
   versions = [name for name in found if _VERSION.fullmatch(name)]
   return sorted(versions, key=lambda v: [int(part) for part in v.split('.')])
+
+
+class Source(Protocol):
+  """The records of a split in their stored order.
+
+  In Grain's terms a `RandomAccessDataSource`: `grain.MapDataset.source` takes
+  it.
+
+  Attributes:
+    version: Version of the data set; '' if it has none.
+  """
+
+  version: str
+
+  def __len__(self) -> int:
+    """Returns the number of records."""
+
+  def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Any]:
+    """Returns image and label of a record, decoded.
+
+    The label is a class or, for segmentation, uint8 `[h w]`: the class of each
+    pixel, or `pictures.VOID`.
+
+    Raises:
+      UserError: If the record is damaged; the message names it.
+    """
+
+  def name(self, row: int) -> str:
+    """Returns a record's name for messages."""
+
+  def key(self, row: int) -> str:
+    """Returns what identifies a record: its file name, id or a checksum."""
+
+  def stored(self, row: int) -> bytes:
+    """Returns a record's image and label as they are stored."""
+
+
+def sampled(source: Source) -> list[int]:
+  """Returns the rows `floor(i n / 1000)`, or all if there are fewer."""
+  count = len(source)
+  rows = min(count, _SAMPLED)
+  return [index * count // rows for index in range(rows)]
+
+
+def order_checksum(source: Source) -> str:
+  """Returns a checksum of the records and their order.
+
+  It is the SHA-256 of `ROW TAB KEY NEWLINE` for the rows of `sampled`.
+  """
+  digest = hashlib.sha256()
+  for row in sampled(source):
+    digest.update(f'{row}\t{source.key(row)}\n'.encode())
+  return digest.hexdigest()
+
+
+def content_checksum(source: Source) -> str:
+  """Returns a checksum of images and labels as they are stored.
+
+  It covers the rows of `sampled`; in memory all images, and all labels there
+  and in class folders.
+  """
+  digest = hashlib.sha256()
+  in_memory = isinstance(source, ArraySource)
+  for row in range(len(source)) if in_memory else sampled(source):
+    digest.update(source.stored(row))
+  digest.update(np.asarray(getattr(source, 'label', ()), np.int32).tobytes())
+  return digest.hexdigest()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,14 +225,20 @@ class ArraySource:
   def __len__(self) -> int:
     return len(self.label)
 
-  def read(self, rows: Sequence[int]) -> Iterator[tuple[PIL.Image.Image, int]]:
-    """Yields image and label of each row."""
-    for row in rows:
-      yield PIL.Image.fromarray(self.image[row]), self.label[row]
+  def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Any]:
+    return PIL.Image.fromarray(self.image[row]), self.label[row]
 
   def name(self, row: int) -> str:
     """Returns a record's name for messages."""
     return f'record {row}'
+
+  def key(self, row: int) -> str:
+    """Returns the SHA-256 of the pixels, as records have no names."""
+    return _hash(self.image[row].tobytes())
+
+  def stored(self, row: int) -> bytes:
+    """Returns the pixels."""
+    return self.image[row].tobytes()
 
   def sizes(self) -> list[tuple[int, int]]:
     """Returns the width and height of all records: one pair, in a list."""
@@ -170,10 +247,6 @@ class ArraySource:
   def labels(self) -> np.ndarray:
     """Returns the labels of all records."""
     return self.label
-
-  def keys(self, rows: Sequence[int]) -> list[str]:
-    """Returns the SHA-256 of each row's pixels, as records have no names."""
-    return [_hash(self.image[row].tobytes()) for row in rows]
 
 
 class TfdsSource:
@@ -198,7 +271,7 @@ class TfdsSource:
     self.folder = pathlib.Path(builder.data_path)
     self.split = split
     self.version = str(builder.info.version)
-    # Decoded in `read`: TFDS takes half as long again, warns about OpenCV and
+    # Decoded here: TFDS takes half as long again, warns about OpenCV and
     # mistakes palette indices for grey levels.
     features = builder.info.features
     skip = {
@@ -210,29 +283,17 @@ class TfdsSource:
       self._records = builder.as_data_source(split, decoders=skip)
       self._count = len(self._records)
     except (ValueError, AssertionError) as error:
-      raise UserError(
-          f'{builder.name} has no split {split!r}, or it is empty: use '
-          f'{" or ".join(builder.info.splits)}, or slices of them such as '
-          "'train[:90%]'"
-      ) from error
+      raise no_split(builder.name, split, builder.info.splits) from error
     self._classes = features[self._label].num_classes
 
   def __len__(self) -> int:
     return self._count
 
-  def read(self, rows: Sequence[int]) -> Iterator[tuple[PIL.Image.Image, Any]]:
-    """Yields image and label of each row.
-
-    The label is a class or, for segmentation, uint8 `[h w]`: the class of each
-    pixel, or `pictures.VOID`.
-
-    Raises:
-      UserError: If a record is damaged; the message names it.
-    """
-    for row, record in zip(rows, self._fetch(rows), strict=True):
-      name = self._name(row, record)
-      label = self._read_label(record, name)
-      yield pictures.decode(record['image'], name), label
+  def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Any]:
+    record = self._record(row)
+    name = self._name(row, record)
+    label = self._read_label(record, name)
+    return pictures.decode(record['image'], name), label
 
   def _read_label(self, record, name):
     if not 0 <= record['label'] < self._classes:
@@ -241,14 +302,23 @@ class TfdsSource:
 
   def name(self, row: int) -> str:
     """Returns a record's name for messages."""
-    (record,) = self._fetch([row])
-    return self._name(row, record)
+    return self._name(row, self._record(row))
 
-  def keys(self, rows: Sequence[int]) -> list[str]:
-    """Returns each row's file name or id, else its encoded image's SHA-256."""
-    return [
-        _file(record) or _hash(record['image']) for record in self._fetch(rows)
-    ]
+  def key(self, row: int) -> str:
+    """Returns the file name or id, else the encoded image's SHA-256."""
+    record = self._record(row)
+    return _file(record) or _hash(record['image'])
+
+  def stored(self, row: int) -> bytes:
+    """Returns the encoded image and its label."""
+    record = self._record(row)
+    label = record[self._label]
+    # Label images have a checksum of their own.
+    return record['image'] + (b'' if self._label == _MASK else b'%d' % label)
+
+  def cache_folder(self) -> pathlib.Path:
+    """Returns where decoded images are kept."""
+    return self.folder / 'decoded'
 
   def fingerprint(self) -> str:
     """Returns a hash that changes when the data set is rewritten."""
@@ -258,18 +328,14 @@ class TfdsSource:
       digest.update(f'{path.name} {stat.st_size} {stat.st_mtime_ns}'.encode())
     return digest.hexdigest()
 
-  def _fetch(self, rows):
-    """Yields records, holding few of them at a time."""
-    rows = [int(row) for row in rows]
-    for start in range(0, len(rows), _FETCHED):
-      try:
-        records = self._records.__getitems__(rows[start : start + _FETCHED])
-      except (RuntimeError, ValueError, OSError) as error:
-        reason = str(error).split('\n')[0]
-        raise UserError(
-            f'{self.folder} is damaged ({reason}); {_again(self.folder)}'
-        ) from error
-      yield from records
+  def _record(self, row):
+    try:
+      return self._records[int(row)]
+    except (RuntimeError, ValueError, OSError) as error:
+      reason = str(error).split('\n')[0]
+      raise UserError(
+          f'{self.folder} is damaged ({reason}); {_again(self.folder)}'
+      ) from error
 
   def _name(self, row, record):
     name = f'{self.folder.parent.name}: record {row} of {self.split!r}'
@@ -303,7 +369,8 @@ class SegmentationSource(TfdsSource):
     Raises:
       UserError: If a label image is damaged; the message names it.
     """
-    for row, record in enumerate(self._fetch(range(len(self)))):
+    for row in range(len(self)):
+      record = self._record(row)
       yield self._read_label(record, self._name(row, record))
 
   def _read_label(self, record, name):
@@ -314,14 +381,18 @@ class SegmentationSource(TfdsSource):
 
   def sizes(self) -> Iterator[tuple[int, int]]:
     """Yields the width and height of all records."""
-    for record in self._fetch(range(len(self))):
+    for row in range(len(self)):
       # The label's size: the image may have to be rotated.
-      with PIL.Image.open(io.BytesIO(record[_MASK])) as label:
+      with PIL.Image.open(io.BytesIO(self._record(row)[_MASK])) as label:
         yield label.size
 
 
-# The records of one split in their stored order.
-Source = ArraySource | TfdsSource
+def no_split(name: str, split: str, known: Iterable[str]) -> UserError:
+  """Returns the error for a split that a data set does not have."""
+  return UserError(
+      f'{name} has no split {split!r}, or it is empty: use '
+      f"{' or '.join(known)}, or slices of them such as 'train[:90%]'"
+  )
 
 
 def _hash(data):

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.augment import label_map
+from gswinrmt_jax.augment.token_labels import extents
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, label_maps, parallel
+from gswinrmt_jax.data import datasets, parallel, token_labels
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
@@ -38,7 +38,7 @@ def write_label_maps(
 
   Args:
     weights: The teacher's weights.
-    folder: The folder to write, see `label_maps.write`.
+    folder: The folder to write, see `token_labels.write`.
     name: The data set.
     split: The split of the data set.
     data_dir: The TFDS data directory.
@@ -56,12 +56,12 @@ def write_label_maps(
         f'{weights.origin} has no dense head: the teacher must be a '
         'token-label model, such as rmt_s_tl'
     )
-  label_map.extents(size, model.arch.stride)
+  extents(size, model.arch.stride)
   weights.check_classes(datasets.info(name, data_dir))
   records = datasets.load(
       name, split, data_dir, image_size=size, storage='decode'
   )
-  label_maps.write(
+  token_labels.write(
       folder,
       _see(model, weights, records),
       name=name,

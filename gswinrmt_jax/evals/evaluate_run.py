@@ -9,6 +9,7 @@ import jax
 from gswinrmt_jax import files
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets
+from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.distributed import mesh as devices_lib
 from gswinrmt_jax.errors import UserError
@@ -138,7 +139,7 @@ def data_of(
     data_dir = recipe.data.dir if data_dir is None else data_dir
   data_dir = data_dir or ''
   weights.check_classes(datasets.info(name, data_dir))
-  datasets.ensure(name, data_dir)
+  cifar10.prepare_if_missing(name, data_dir)
   return name, split, data_dir
 
 

@@ -6,9 +6,9 @@ import pathlib
 
 import ml_collections
 
-from gswinrmt_jax import files
+from gswinrmt_jax import files, recipes
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, label_maps, sources
+from gswinrmt_jax.data import datasets, sources, token_labels
 from gswinrmt_jax.errors import UserError
 
 _FILE = 'data.json'
@@ -21,15 +21,20 @@ class Identity:
   Attributes:
     version: Version of the data set; empty if it has none.
     records: Number of records.
-    order: Checksum of their order, by `label_maps.order_checksum`.
+    order: Checksum of their order, by `sources.order_checksum`.
     labels: Checksum of the label images and of the values that mean no class;
       '' for classification, in old runs and of sets prepared without it.
+    content: Checksum of stored images and labels, by
+      `sources.content_checksum`; '' in old runs.
+    split: The split or slices that they are; '' in old runs.
   """
 
   version: str
   records: int
   order: str
   labels: str = ''
+  content: str = ''
+  split: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +44,7 @@ class ImageSpec:
   Attributes:
     info: The data set, with the image size that the model sees.
     crop: Share of the resized image that evaluation keeps, see `pictures.fit`.
-    splits: Identities of 'train' and 'val'; empty in old runs.
+    splits: Identities of 'train', 'val' and any 'test'; empty in old runs.
     maps: Checksum of the label maps used in training; '' if none.
   """
 
@@ -78,12 +83,14 @@ class ImageSpec:
     old_splits, new_splits = old.pop('splits'), new.pop('splits')
     differing = [f'{name} differs' for name in old if old[name] != new[name]]
     for split in sorted(old_splits.keys() & new_splits.keys()):
-      for name, value in old_splits[split].items():
-        here = new_splits[split][name]
-        unknown = name == 'labels' and not value  # as in old runs
-        if value != here and not unknown:
+      before, now = old_splits[split], new_splits[split]
+      if split == 'test' and before['split'] != now['split']:
+        continue  # A run may be tested on another split.
+      for name, value in before.items():
+        here, unknown = now[name], value == ''  # as in old runs
+        if value != here and not (unknown and name != 'version'):
           said = f'is {value!r} there and {here!r} here'
-          if name in ('order', 'labels'):  # checksums
+          if name in ('order', 'labels', 'content'):  # checksums
             said = 'differs'
           differing.append(f'{name} of {split} {said}')
     return differing
@@ -94,12 +101,21 @@ def of_run(
     info: datasets.Info,
     train: batches_lib.Stream,
     val: batches_lib.Stream,
-    maps: label_maps.LabelMaps | None,
+    maps: token_labels.TokenLabels | None,
 ) -> ImageSpec:
   """Returns the record of a run; reads keys of its data for checksums."""
   # Without resizing, images are evaluated whole.
   crop = config.data.eval_crop if config.data.image_size else 1.0
-  splits = {'train': _identity(train.source), 'val': _identity(val.source)}
+  data = config.data
+  opened = {'train': train.source, 'val': val.source}
+  if data.test_split:
+    opened['test'] = datasets.open_source(
+        data.name, data.test_split, data.dir, recipes.task(config)
+    )
+  splits = {
+      name: _identity(source, data[f'{name}_split'])
+      for name, source in opened.items()
+  }
   return ImageSpec(info, crop, splits, maps.checksum if maps else '')
 
 
@@ -134,7 +150,12 @@ def _read(path: pathlib.Path) -> ImageSpec:
     raise UserError(f'{path} cannot be read: {error}') from error
 
 
-def _identity(source: sources.Source) -> Identity:
-  order = label_maps.order_checksum(source)
-  labels = getattr(source, 'label_checksum', '')  # of segmentation sets
-  return Identity(source.version, len(source), order, labels)
+def _identity(source: sources.Source, split: str) -> Identity:
+  return Identity(
+      source.version,
+      len(source),
+      sources.order_checksum(source),
+      getattr(source, 'label_checksum', ''),  # of segmentation sets
+      sources.content_checksum(source),
+      split,
+  )

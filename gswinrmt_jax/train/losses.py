@@ -10,7 +10,7 @@ import ml_collections
 import optax
 
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.augment import label_map, mix, photometric
+from gswinrmt_jax.augment import mix, photometric, token_labels
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import segmentation
@@ -183,7 +183,7 @@ def augmentation_and_loss(
         f'{config.model.name}: take rmt_s_tl, rmt_b_tl or rmt_l_tl, or set '
         'config.model.dense_head=True'
     )
-  label_map.extents(info.image_size, stride)
+  token_labels.extents(info.image_size, stride)
   loss = functools.partial(token_label_loss, weight=config.token_label_weight)
   return functools.partial(_augment_with_maps, settings, stride), loss
 
@@ -223,12 +223,12 @@ def _augment_with_maps(settings, stride, key, batch, step):
   return augment_lib.augment_with_map(
       key,
       image,
-      label_map.spread(
+      token_labels.spread(
           batch['map_index'],
           batch['map_score'],
           num_classes=settings.num_classes,
       ),
       batch.get('box', whole),
       settings,
-      extents=label_map.extents((height, width), stride),
+      extents=token_labels.extents((height, width), stride),
   )

@@ -13,7 +13,8 @@ import numpy as np
 from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, label_maps, pictures, segmentation
+from gswinrmt_jax.data import datasets, pictures, segmentation, token_labels
+from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.distributed import compilation, mesh, processes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
@@ -57,7 +58,7 @@ class Setup:
   info: datasets.Info
   train_data: Records
   val_data: Records
-  maps: label_maps.LabelMaps | None
+  maps: token_labels.TokenLabels | None
   schedule: schedule_lib.Schedule
   profiled: range
   devices: mesh.Devices
@@ -183,10 +184,12 @@ def build(
   devices.check_batch_size(config.batch_size, config.accumulate_steps)
   info = datasets.info(config.data.name, config.data.dir)
   datasets.check_task(info.name, info.task, recipes.task(config))
-  datasets.ensure(config.data.name, config.data.dir)
+  cifar10.prepare_if_missing(config.data.name, config.data.dir)
+  for line in datasets.describe(config.data.name, config.data.dir):
+    (terminal or processes.terminal()).say(line)
   maps = None
   if config.token_label_weight:
-    maps = label_maps.open_maps(
+    maps = token_labels.open_maps(
         config.data.label_maps,
         name=config.data.name,
         split=config.data.train_split,
@@ -265,6 +268,32 @@ def build(
           terminal or processes.terminal(),
       ),
   )
+
+
+def with_own_splits(
+    config: ml_collections.ConfigDict,
+) -> ml_collections.ConfigDict:
+  """Returns the config with the splits of its data set instead of CIFAR-10's.
+
+  The latter are a recipe's default; of other data, 45,000 images would be a
+  part, and a split of their own for validation would not be used. The path of
+  class folders becomes absolute.
+
+  Raises:
+    UserError: If there is no such data set.
+  """
+  config = ml_collections.ConfigDict(config).lock()
+  data = config.data
+  if folder := datasets.folder_of(data.name, data.dir):
+    data.name = str(folder)
+  of_cifar = datasets.own_splits('cifar10')
+  if data.train_split != of_cifar['train'] or data.val_split != of_cifar['val']:
+    return config
+  own = datasets.own_splits(data.name, data.dir)
+  data.update(train_split=own['train'], val_split=own['val'])
+  if data.test_split == of_cifar['test']:
+    data.test_split = own['test']
+  return config
 
 
 def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:

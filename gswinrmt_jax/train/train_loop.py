@@ -55,7 +55,7 @@ def train(
   with contextlib.ExitStack() as stack:
     preemption = stack.enter_context(preemption_lib.Preemption())
     with processes.together():  # If one process fails, all do.
-      config = recipes.resolve(config)
+      config = setup_lib.with_own_splits(recipes.resolve(config))
       run = stack.enter_context(open_run(config, folder, terminal))
     identity = [config.to_dict(), dataclasses.asdict(run.images)]
     processes.check_same('configs or images', identity)

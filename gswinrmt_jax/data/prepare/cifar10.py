@@ -7,6 +7,7 @@ so that `tfds.data_source('cifar10')` reads the result anywhere.
 
 import contextlib
 import gzip
+import hashlib
 import io
 import os
 import pathlib
@@ -17,7 +18,8 @@ import tempfile
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import datasets, parallel, sources
+from gswinrmt_jax import files
+from gswinrmt_jax.data import cifar10, parallel, sources
 from gswinrmt_jax.data.prepare import writer
 from gswinrmt_jax.errors import UserError
 
@@ -32,28 +34,57 @@ ANSWER_SECONDS = 6.0
 _RECORD = 1 + 3 * 32 * 32  # bytes: the label, then the planes R, G and B
 
 
-def prepare(data_dir: str, archive: str | None = None) -> pathlib.Path:
+def prepare_if_missing(name: str, data_dir: str) -> None:
+  """Downloads and writes CIFAR-10 if a run needs it and it is missing.
+
+  Raises:
+    UserError: As in `prepare`.
+  """
+  if name == 'cifar10' and sources.open_newest(name, data_dir) is None:
+    prepare(data_dir)
+
+
+def prepare(
+    data_dir: str, archive: str | None = None, *, replace: bool = False
+) -> pathlib.Path:
   """Writes the TFDS data set `cifar10` and returns its directory.
 
   Args:
     data_dir: As in `datasets.info`.
     archive: A local cifar-10-binary.tar.gz or cifar-10-python.tar.gz; None
       downloads the former.
+    replace: Whether to write again what is there.
 
   Raises:
-    UserError: If the archive cannot be used, or downloading or writing fails.
+    UserError: If the archive cannot be used, or downloading or writing fails,
+      or the data set was written from another archive and is not replaced.
   """
   from tensorflow_datasets.image_classification import cifar
 
   version = str(cifar.Cifar10.VERSION)
   final = sources.data_root(data_dir) / 'cifar10' / version
-  if sources.open_version(final):
-    print(f'cifar10: already prepared in {final}, nothing done')
+  request = {'archive': archive and _checksum(archive)}
+  if not replace and writer.is_prepared(final, request if archive else {}):
     return final
   print(f'cifar10: preparing {final}', flush=True)
-  writer.write_whole(final, lambda folder: _build(folder, version, archive))
+
+  def write(folder):
+    _build(folder, version, archive)
+    files.write_json(folder / 'report.json', {'request': request})
+
+  writer.write_whole(final, write, replace=replace)
   print(f'cifar10: prepared {final}')
   return final
+
+
+def _checksum(path):
+  try:
+    with open(path, 'rb') as file:
+      return hashlib.file_digest(file, 'sha256').hexdigest()
+  except OSError as error:
+    raise UserError(
+        f'cannot read the archive {path} ({error.strerror})'
+    ) from error
 
 
 def _build(folder, version, archive):
@@ -68,8 +99,7 @@ def _build(folder, version, archive):
     def _split_generators(self, dl_manager):
       path = archive or _download(dl_manager, self._cifar_info.url)
       tfds.display_progress_bar(False)  # One bar is enough: TFDS nests four.
-      class_names = datasets.info('cifar10').class_names
-      self.info.features['label'].names = class_names
+      self.info.features['label'].names = cifar10.CLASSES
       return {
           split: self._generate_examples(split, *records)
           for split, records in _read(path).items()

@@ -16,14 +16,9 @@ import pathlib
 import posixpath
 import re
 
-from gswinrmt_jax.data import imagenet, parallel
-from gswinrmt_jax.data.prepare import class_folders, walk
-from gswinrmt_jax.data.prepare.collection import (
-    Collection,
-    divide,
-    ImageFile,
-    UNDIVIDED,
-)
+from gswinrmt_jax.data import class_folders, image_paths, imagenet, parallel
+from gswinrmt_jax.data.collection import Collection, divide, UNDIVIDED
+from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.errors import UserError
 
 OFFICIAL = {'train': 1_281_167, 'val': 50_000}
@@ -62,7 +57,7 @@ def find(root: pathlib.Path) -> Collection:
   else:
     splits['val'] = [
         image._replace(label=labels[_val_wnid(image.file_name)])
-        for image in walk.images(root, val, ignored)
+        for image in image_paths.find(root, val, ignored)
     ]
   notes = [
       f'{split} has {len(splits[split]):,} images, the release has {count:,}'
@@ -103,7 +98,8 @@ def find_mini(
   if found != MINI_CLASSES:
     raise UserError(
         f'{root} has {found} classes, mini-ImageNet has {MINI_CLASSES}; '
-        '`gswinrmt prepare folder` takes any number'
+        'a folder with any number of class folders can be trained on in place, '
+        'with --config.data.name=DIR'
     )
   names = dict(zip(imagenet.wnids(), imagenet.classes(), strict=True))
   if set(collection.class_names) <= names.keys():
@@ -161,18 +157,20 @@ def _classes(root, below, ignored, labels):
   """Yields identifier and images of classes; opens no other folders."""
   if (root / below).is_file():
     by_tar = itertools.groupby(
-        walk.images(root, below, ignored),
+        image_paths.find(root, below, ignored),
         lambda image: image.file_name.split('.tar/')[-2],
     )
     for path, images in parallel.with_bar(by_tar, 'list', len(labels), 'class'):
       yield posixpath.basename(path), images
     return
-  for name in walk.visible(root / below, ignored):
+  for name in image_paths.visible(root / below, ignored):
     wnid, path = name.removesuffix('.tar'), f'{below}/{name}'.lstrip('/')
     if wnid != name or os.path.isdir(root / path):
-      yield wnid, walk.images(root, path, ignored) if wnid in labels else ()
+      yield wnid, image_paths.find(
+          root, path, ignored
+      ) if wnid in labels else ()
     else:
-      ignored[walk.suffix_of(name)] += 1
+      ignored[image_paths.suffix_of(name)] += 1
 
 
 def _has_classes(root, below):
@@ -210,7 +208,7 @@ def _val_wnids() -> list[str]:
 def _of_imagenet(root, path):
   """Finds the classes that the file lists in ImageNet's train set."""
   try:
-    lines = path.read_text('utf-8').splitlines()
+    lines = path.read_text('utf-8-sig').splitlines()
   except (OSError, UnicodeDecodeError) as error:
     raise UserError(f'cannot read --classes {path}: {error}') from error
   wnids = sorted({line.split()[0] for line in lines if line.strip()})
@@ -225,7 +223,7 @@ def _of_lists(root):
   """Finds the images of the few-shot release, which three CSV files list."""
   rows = [row for name in _CSV for row in _read_list(root / name)]
   ignored, places = Counter(), defaultdict(list)
-  for image in walk.images(root, '', ignored):
+  for image in image_paths.find(root, '', ignored):
     places[posixpath.basename(image.file_name)].append(image)
   names = sorted({label for _, label in rows})
   images, missing = [], []
@@ -248,7 +246,7 @@ def _of_lists(root):
 def _read_list(path):
   """Returns file name and label of each row."""
   try:
-    with path.open(newline='', encoding='utf-8') as file:
+    with path.open(newline='', encoding='utf-8-sig') as file:
       rows = [(row['filename'], row['label']) for row in csv.DictReader(file)]
   except KeyError as error:
     raise UserError(f'{path} has no column {error}') from error

@@ -10,10 +10,9 @@ import warnings
 
 import numpy as np
 
-from gswinrmt_jax.data import parallel, pictures
-from gswinrmt_jax.data.prepare import collection as collections
-from gswinrmt_jax.data.prepare import walk
-from gswinrmt_jax.data.prepare.collection import Collection
+from gswinrmt_jax.data import collection as collections
+from gswinrmt_jax.data import image_paths, parallel, pictures
+from gswinrmt_jax.data.collection import Collection
 
 _FILE = [('digest', 'u8'), ('size', 'i8')]  # size in bytes
 _STORED = [  # the fields of `pictures.Stored`
@@ -82,7 +81,7 @@ def inspect_all(
   def look(index):
     image = images[index]
     try:
-      content = collections.read(collection.root, image)
+      content = image_paths.read(collection.root, image)
       if not labels:
         return inspect(content)
       label_content = (labels.root / image.label_file).read_bytes()
@@ -118,7 +117,7 @@ def summarize(
       name
       for name, kind in zip(names, formats, strict=True)
       # MPO is a JPEG with further images after it.
-      if kind.replace('MPO', 'JPEG') != walk.SUFFIXES[walk.suffix_of(name)]
+      if kind.replace('MPO', 'JPEG') != image_paths.format_of(name)
   ]
   areas = table['width'] * table['height']
 
@@ -177,9 +176,12 @@ def lines(name: str, report: dict) -> Iterator[str]:
   splits, first = report['splits'].items(), report['first']
   sizes = ', '.join(f'{split} {v["images"]:,}' for split, v in splits)
   classes = len(report['class_names'])
-  yield f'{name}: {sizes} images of {classes:,} classes'
+  named = collections.some(report['class_names'])
+  yield f'{name}: {sizes} images of {classes:,} classes ({named})'
   yield from _class_lines(report)
-  formats, modes = _listed(report['formats']), _listed(report['modes'])
+  formats, modes = collections.listed(report['formats']), collections.listed(
+      report['modes']
+  )
   yield f'  formats: {formats}; modes: {modes}'
   width, height = _spread(report['width']), _spread(report['height'])
   yield f'  width {width}, height {height} (smallest / median / largest)'
@@ -198,12 +200,12 @@ def lines(name: str, report: dict) -> Iterator[str]:
     example = first['suffix_of_another_format'][0]
     yield f'  with the suffix of another format: {count:,}, the first {example}'
   if extra := report['identical']['extra']:
-    yield f'  byte for byte like another: {_listed(extra)}'
+    yield f'  byte for byte like another: {collections.listed(extra)}'
   if count := report['identical']['of_several_classes']:
     names = ' and '.join(report['identical']['examples_of_several_classes'][0])
     yield f'  the same bytes in several classes: {count:,} times, first {names}'
   if report['ignored']:
-    yield f'  skipped: {_listed(report["ignored"])}'
+    yield f'  skipped: {collections.listed(report["ignored"])}'
   for note in report['notes']:
     yield f'  {note}'
 
@@ -230,14 +232,15 @@ def _class_lines(report):
       for count, name in (ranked[0], ranked[-1])
   )
   yield f'  of the others in train: {most} (most) to {least} (least)'
-  value = report['source']['void']
-  if value is not None:
-    label = value - report['source']['zero_is_void']
-    if 0 <= label < len(names):
+  value, first = (report['source'][k] for k in ('void', 'zero_is_void'))
+  for label, (name, count) in enumerate(zip(names, pixels, strict=True)):
+    if value == label + first:
       yield (
-          f'  warning: --void {value} is the value of class {names[label]!r}, '
-          'which therefore has no pixels'
+          f'  warning: --void {value} is the value of class {name!r}, which '
+          'therefore has no pixels'
       )
+    elif not count:
+      yield f'  warning: class {name!r} has no pixels in train'
 
 
 def _identical(collection, digests):
@@ -283,7 +286,3 @@ def _range(values):
 
 def _spread(value):
   return ' / '.join(f'{value[key]:,}' for key in ('min', 'median', 'max'))
-
-
-def _listed(counts):
-  return ', '.join(f'{key} {count:,}' for key, count in counts.items())

@@ -4,14 +4,10 @@ from collections import Counter
 import os
 import pathlib
 
+from gswinrmt_jax.data import class_folders, image_paths
+from gswinrmt_jax.data.collection import Collection, LabelImages, UNDIVIDED
+from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.data.pictures import LabelCoding, MAX_CLASSES
-from gswinrmt_jax.data.prepare import class_folders, walk
-from gswinrmt_jax.data.prepare.collection import (
-    Collection,
-    ImageFile,
-    LabelImages,
-    UNDIVIDED,
-)
 from gswinrmt_jax.errors import UserError
 
 
@@ -80,7 +76,7 @@ def find(
 
 def _class_names(path):
   try:
-    names = [line.strip() for line in path.read_text('utf-8').splitlines()]
+    names = [line.strip() for line in path.read_text('utf-8-sig').splitlines()]
   except (OSError, UnicodeDecodeError) as error:
     raise UserError(f'--classes {path} cannot be read: {error}') from error
   twice = [name for name, count in Counter(names).items() if count > 1]
@@ -99,7 +95,7 @@ def _by_stem(root, ignored):
   found = {}
   for split, below in parts.items():
     found[split] = by_stem = {}
-    for image in walk.images(root, below, ignored):
+    for image in image_paths.find(root, below, ignored):
       stem = os.path.splitext(image.file_name)[0]
       stem = stem.removeprefix(below).lstrip('/')
       if stem in by_stem:

@@ -1,21 +1,45 @@
 """Writes a collection of images as a TFDS data set, its files unchanged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import contextlib
 import hashlib
 import json
 import pathlib
+import re
+from typing import Any
 
 from gswinrmt_jax import files
-from gswinrmt_jax.data import parallel, pictures, sources
-from gswinrmt_jax.data.prepare import collection as collections
+from gswinrmt_jax.data import collection as collections
+from gswinrmt_jax.data import datasets, image_paths, parallel, pictures, sources
+from gswinrmt_jax.data.collection import Collection
+from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.data.prepare import inspection
-from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
 from gswinrmt_jax.errors import UserError
 
 _VERSION = '1.0.0'  # of every data set written from image files
 _SHARD_BYTES = 256 * 2**20
 _DESCRIPTION = 'Images of a local directory, described in report.json.'
+# TFDS has a folder 'downloads' next to its data sets.
+_TAKEN = (*datasets.NAMES, *sources.PREPARED_BY_NAME, 'downloads')
+
+
+def check_name(name: str | None, dataset: str) -> None:
+  """Checks the name of a custom data set of the kind `dataset`.
+
+  Raises:
+    UserError: If the name is missing or taken, or TFDS would change it.
+  """
+  if not name:
+    raise UserError(
+        f'a NAME is needed: gswinrmt prepare {dataset} NAME --images DIR'
+    )
+  if not re.fullmatch('[a-z][a-z0-9_]*', name):
+    raise UserError(
+        f'{name!r} cannot be the name of a data set: must be lower-case '
+        'letters a to z, digits and underscores, a letter first'
+    )
+  if name in _TAKEN:
+    raise UserError(f'the name {name} is taken: choose another')
 
 
 def prepare(
@@ -25,6 +49,7 @@ def prepare(
     data_dir: str = '',
     jobs: int = 1,
     skip_damaged: bool = False,
+    replace: bool = False,
 ) -> pathlib.Path:
   """Writes images as the TFDS data set `name` and returns its directory.
 
@@ -33,25 +58,27 @@ def prepare(
 
   Args:
     name: Name of the data set.
-    find: Finds the images; called if the data set does not exist yet.
+    find: Finds the images.
     data_dir: As in `datasets.info`.
     jobs: Threads that decode every image to check it.
     skip_damaged: Leave out unusable images instead of raising an error.
+    replace: Whether to write again what is there.
 
   Raises:
-    UserError: If images are damaged and not to be left out, too few are left,
-      or the directory cannot be written.
+    UserError: If the data set is there, made of other images or with other
+      options, and is not to be replaced; if images are damaged and not to be
+      left out, too few are left, or the directory cannot be written.
   """
   root = sources.data_root(data_dir)
   final = root / name / _VERSION
   damaged = root / f'{name}-damaged.txt'
 
-  if sources.open_version(final):
-    print(f'{name}: already prepared in {final}, nothing done')
-    return final
   print(f'{name}: looking for images', flush=True)
   collection = find()
   collections.check(collection)
+  request = _request(collection)
+  if not replace and is_prepared(final, request):
+    return final
 
   def write(folder):
     table, problems = inspection.inspect_all(name, collection, jobs)
@@ -59,32 +86,129 @@ def prepare(
     if problems and not skip_damaged:
       count = len(collection.images) + len(collection.unpaired)
       raise _refusal(problems, count, damaged)
-    for split, images in collection.splits.items():
-      collection.splits[split] = [
-          image for image in images if image.file_name not in problems
-      ]
+    collection.remove(problems)
     collections.check(collection)
     if not collection.class_names:
       collection.class_names = _numbers(table)
     summary = inspection.summarize(collection, table, problems)
     print('\n'.join(inspection.lines(name, summary)), flush=True)
+    _check_pixels(collection, summary)
     _write_records(name, collection, table, folder)
+    summary['request'] = request
     text = json.dumps(summary, indent=1, ensure_ascii=False)
     (folder / 'report.json').write_text(text + '\n', 'utf-8')
 
   print(f'{name}: preparing {final}', flush=True)
-  write_whole(final, write)
+  write_whole(final, write, replace=replace)
   damaged.unlink(missing_ok=True)
   print(f'{name}: prepared {final}')
   return final
 
 
+def is_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> bool:
+  """Returns whether a data set is there, and says so.
+
+  Args:
+    final: Its directory.
+    request: What it is to be made of; compared with the one in `report.json` as
+      far as that has the same keys.
+
+  Raises:
+    UserError: If it is made of something else.
+  """
+  if not sources.open_version(final):
+    return False
+  try:
+    report = files.read_json(final / 'report.json')
+    before = report.get('request') or _request_of_earlier_version(report)
+  except (OSError, UserError, AttributeError):
+    before = {}
+  name, request = final.parent.name, json.loads(json.dumps(request))
+  differing = [k for k in request if k in before and before[k] != request[k]]
+  if differing:
+    said = '; '.join(
+        f'{key}: {before[key]!r} there, {request[key]!r} here'
+        for key in differing
+    )
+    raise UserError(
+        f'{name} is prepared in {final} already, but not from this ({said}): '
+        'prepare it again with --replace, or choose another name or --dir'
+    )
+  print(f'{name}: already prepared in {final}, nothing done')
+  return True
+
+
+def _request(collection):
+  """Returns what defines a data set: folders, options and files."""
+  listing, root = hashlib.sha256(), collection.root
+  for split, images in collection.splits.items():
+    for image in sorted(images):
+      sizes = [image.size or _size(root / image.file_name)]
+      if image.label_file:
+        sizes.append(_size(collection.label_images.root / image.label_file))
+      listing.update(repr((split, image[:2], sizes)).encode())
+  request = {'images': str(root), **collection.source}
+  if collection.class_names:
+    request['class names'] = hashlib.sha256(
+        repr(collection.class_names).encode()
+    ).hexdigest()[:16]
+  count = len(collection.images) + len(collection.unpaired)
+  request['number of images'] = count
+  request['names and sizes of files'] = listing.hexdigest()[:16]
+  return request
+
+
+def _size(path):
+  try:
+    return path.stat().st_size
+  except OSError:  # Inspection says what is wrong.
+    return -1
+
+
+def _request_of_earlier_version(report):
+  """Returns the request as far as an older `report.json` has it."""
+  counts = (split['images'] for split in report['splits'].values())
+  return {
+      'images': report['images'],
+      **report['source'],
+      'number of images': sum(counts) + len(report['damaged']),
+  }
+
+
+def _check_pixels(collection, summary):
+  """Refuses label images in which 255 seems to stand for a class.
+
+  Raises:
+    UserError: If a class has no pixels in train, and pixels of 255 have none.
+  """
+  labels, found = collection.label_images, summary['splits']['train']
+  if not labels or labels.coding.void is not None or labels.coding.zero_is_void:
+    return
+  if len(collection.class_names) != labels.coding.num_classes:
+    return  # They are numbers, of which some may not occur.
+  void = found['pixels_without_class']
+  pairs = zip(collection.class_names, found['pixels_by_class'], strict=True)
+  missing = [name for name, count in pairs if not count]
+  if void and missing:
+    share = void / (void + sum(found['pixels_by_class']))
+    raise UserError(
+        f'class {missing[0]!r} has no pixels in train; {share:.0%} of the '
+        'pixels are 255, which is void: store the number of the class instead '
+        'of 255, or leave the class out of --classes; if 255 does mean no '
+        'class, say so with --void 255'
+    )
+
+
 def write_whole(
-    final: pathlib.Path, write: Callable[[pathlib.Path], object]
+    final: pathlib.Path,
+    write: Callable[[pathlib.Path], object],
+    *,
+    replace: bool = False,
 ) -> None:
   """Writes the directory DIR/NAME/VERSION, whole or not at all.
 
-  `write` writes the contents into a given directory. If another process is
+  `write` writes the contents into a given directory. With `replace`, these take
+  the place of what is there, once they are complete. If another process is
   writing the same data set, this one waits. On a file system without locks both
   write, and the first to finish is kept.
 
@@ -95,7 +219,7 @@ def write_whole(
   try:
     root.mkdir(parents=True, exist_ok=True)
     with files.locked(root / f'.{parent.name}.lock', wait=True) as held:
-      if final.exists():  # Another process has written it.
+      if final.exists() and not replace:  # Another process has written it.
         return
       parent.mkdir(exist_ok=True)
       if held:
@@ -104,11 +228,13 @@ def write_whole(
         with files.replaced(final) as part:
           part.mkdir()
           write(part)
+          if replace and final.exists():
+            files.remove(final)
       finally:
         with contextlib.suppress(OSError):  # Not empty: there are data sets.
           parent.rmdir()
   except (OSError, RuntimeError) as error:  # array_record raises the latter.
-    if final.exists():  # A process on another machine was faster.
+    if final.exists() and not replace:  # Another machine's was faster.
       return
     reason = getattr(error, 'strerror', None) or str(error).split('\n')[0]
     raise UserError(
@@ -193,10 +319,6 @@ def _examples(collection, pairs):
   """
   labels = collection.label_images
 
-  def rank(pair):
-    name = pair[0].file_name.encode()
-    return hashlib.blake2b(name, digest_size=16).digest()
-
   def read(place):
     image, finding = pairs[place]
     example = {
@@ -209,7 +331,7 @@ def _examples(collection, pairs):
       return {**example, 'segmentation_mask': mask}
     return {**example, 'label': image.label}
 
-  pairs.sort(key=rank)
+  pairs.sort(key=lambda pair: collections.rank(pair[0]))
   return parallel.in_threads(read, len(pairs))
 
 
@@ -217,7 +339,7 @@ def _unchanged(root, image, digest):
   """Returns an image's bytes; refuses a file that changed since inspection."""
   path = root / image.file_name
   try:
-    content = collections.read(root, image)
+    content = image_paths.read(root, image)
   except OSError as error:
     raise UserError(f'{path}: {error.strerror or error}') from error
   if inspection.digest(content) != digest:

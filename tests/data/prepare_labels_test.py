@@ -23,7 +23,7 @@ from gswinrmt_jax.data import batches, datasets, segmentation
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record
 
-_EXAMPLE = pathlib.Path(__file__).parents[1] / 'examples' / 'digit_scenes.py'
+_EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples' / 'digit_scenes.py'
 
 
 def _label(seed, high=3, size=(5, 7)):
@@ -148,9 +148,9 @@ def test_a_run_knows_its_labels(tmp_path):
     records = datasets.load_segmentation(
         'scenes', 'train', str(tmp_path / 'out'), crop=segmentation.Crop((8, 8))
     )
-    spec = dataset_record.of_run(
-        recipes.segmentation('rmt_compact', 'fpn'), None, records, records, None
-    )
+    config = recipes.segmentation('rmt_compact', 'fpn')
+    config.data.test_split = ''
+    spec = dataset_record.of_run(config, None, records, records, None)
     shutil.rmtree(tmp_path / 'out')
     return spec.splits['train'].labels
 
@@ -173,8 +173,8 @@ def test_undivided_images_are_divided_and_their_labels_with_them(tmp_path):
   for split in ('train', 'val'):
     records = datasets.load_segmentation('scenes', split, data_dir)
     sizes.append(len(records))
-    names = records.source.keys(range(len(records)))
-    for row, name in enumerate(names):
+    for row in range(len(records)):
+      name = records.source.key(row)
       label = PIL.Image.open(io.BytesIO(contents[name][1]))
       got = records.gather([row])['label'][0, :5, :7]
       np.testing.assert_array_equal(got, np.asarray(label))
@@ -308,8 +308,8 @@ def test_too_few_classes_or_images(tmp_path):
         ('segmentation --images .', 'prepare segmentation NAME --images'),
         ('segmentation x --images . --labels /no', '--labels /no: no such'),
         ('segmentation x --images . --labels . --void 256', '--void 256: valu'),
-        ('folder x --images . --labels .', 'folder takes no --labels'),
-        ('folder x --images . --zero-is-void', 'takes no --zero-is-void'),
+        ('folder x --labels .', 'folder takes no --labels'),
+        ('imagenet --images . --zero-is-void', 'takes no --zero-is-void'),
         ('streets --images . --labels .', '`prepare segmentation streets`'),
     ],
 )
@@ -325,10 +325,9 @@ def test_a_data_set_is_for_one_task(tmp_path):
   for load in (datasets.load, datasets.open_source):
     with pytest.raises(UserError, match='scenes is a data set for segmentatio'):
       load('scenes', 'train', data_dir)
-  image_files.write(tmp_path / 'pets', image_files.names('a/1', 'b/1'))
-  folder = ['folder', 'pets', f'--images={tmp_path}/pets', f'--dir={data_dir}']
-  _prepare([*folder, '--val=0', '--test=0.2'])
-  for name in ('pets', 'digits', 'cifar10'):  # the last is not prepared
+  names = image_files.names('a', 'b', count=5)
+  image_files.write(tmp_path / 'pets', names)
+  for name in (f'{tmp_path}/pets', 'digits', 'cifar10'):  # the last is missing
     assert datasets.info(name, data_dir).task == 'classification'
     with pytest.raises(UserError, match=f'{name} is a data set for classific'):
       datasets.load_segmentation(name, 'train', data_dir)
@@ -375,3 +374,84 @@ def test_the_example_is_prepared_and_workers_crop_as_threads_do(tmp_path):
       np.testing.assert_array_equal(got[name], want[name])
   for stream in streams:
     stream.close()
+
+
+def _masks(root, values, *names):
+  """Writes label images that alternate between two values."""
+  for name in names:
+    content = np.tile(np.uint8(values), (5, 4))[:, :7]
+    path = root / 'labels' / f'{name}.png'
+    PIL.Image.fromarray(content).save(path)
+
+
+def test_masks_of_0_and_255_are_refused(tmp_path, capsys):
+  """The second class would have no pixel, and its pixels would be ignored."""
+  _write(tmp_path, *_SPLITS)
+  _masks(tmp_path, (0, 255), *_SPLITS)
+  (tmp_path / 'names').write_bytes(b'\xef\xbb\xbfbg\nfg\n')  # byte-order mark
+  names = f'--classes={tmp_path}/names'
+  said = _said(tmp_path, names)
+  assert said.startswith(
+      "class 'fg' has no pixels in train; 43% of the pixels are 255, which is "
+  )
+  assert '--void 255' in said
+  _run(tmp_path, names, '--void=255')
+  data_dir = str(tmp_path / 'out')
+  assert datasets.info('scenes', data_dir).class_names == ('bg', 'fg')
+  (line,) = datasets.describe('scenes', data_dir)
+  assert line.startswith("warning: class 'fg' has no pixels in train of ")
+  assert "class 'fg' has no pixels in train" in capsys.readouterr().out
+  _masks(tmp_path, (0, 1), *_SPLITS)
+  _run(tmp_path, names, '--replace')
+  assert datasets.describe('scenes', data_dir) == []
+
+
+def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):
+  _write(tmp_path, *(f'{i:02}' for i in range(20)))
+  _run(tmp_path)
+  report = tmp_path / 'out/scenes/1.0.0/report.json'
+
+  def refused(*options):
+    before = report.read_bytes()
+    with pytest.raises(
+        UserError, match='--replace, or choose another'
+    ) as caught:
+      _run(tmp_path, *options)
+    assert report.read_bytes() == before
+    return str(caught.value)
+
+  _run(tmp_path)
+  assert capsys.readouterr().out.endswith('already prepared in '
+      f'{report.parent}, nothing done\n')  # fmt: skip
+  assert "shares: {'test': 0.1, 'val': 0.1} there" in refused('--val=0.2')
+  assert 'seed: 0 there, 1 here' in refused('--seed=1')
+  assert 'void: None there, 2 here' in refused('--void=2')
+  assert 'zero_is_void: False there, True here' in refused('--zero-is-void')
+  (tmp_path / 'names').write_text('x\ny\nz\n')
+  _run(tmp_path, f'--classes={tmp_path}/names', '--replace')
+  (tmp_path / 'names').write_text('x\nz\ny\n')
+  names = f'--classes={tmp_path}/names'
+  assert 'class names:' in refused(names)
+  (tmp_path / 'names').write_text('x\ny\nz\n')
+  image_files.write(tmp_path / 'images', ['20.jpg'])
+  (tmp_path / 'labels/20.png').write_bytes(_label(3))
+  assert 'number of images: 20 there, 21 here' in refused(names)
+  _run(tmp_path, names, '--replace')
+  assert len(json.loads(report.read_text())['splits']) == 3
+  assert os.listdir(report.parents[1]) == ['1.0.0']
+  (tmp_path / 'labels/20.png').write_bytes(_label(3, size=(50, 70)))
+  assert 'names and sizes of files:' in refused(names)
+
+
+def test_sets_of_earlier_versions_are_compared_as_far_as_known(tmp_path):
+  _write(tmp_path, *_SPLITS)
+  _run(tmp_path)
+  path = tmp_path / 'out/scenes/1.0.0/report.json'
+  report = json.loads(path.read_text())
+  del report['request']
+  path.write_text(json.dumps(report))
+  _run(tmp_path)
+  with pytest.raises(UserError, match='void: None there, 2 here'):
+    _run(tmp_path, '--void=2')
+  path.unlink()
+  _run(tmp_path, '--void=2')  # Nothing is known.

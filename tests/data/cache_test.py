@@ -162,7 +162,8 @@ def test_all_is_on_the_disk_before_it_has_its_name(root, monkeypatch):
   log = synced.watch(monkeypatch)
   decoded_cache.load(_decoded(root))
   *files, folder, renamed, place = log
-  assert sorted(files) == ['cache.json', 'image.npy', 'label.npy']
+  names = ['cache.json', 'crc32.npy', 'image.npy', 'label.npy']
+  assert sorted(files) == names
   assert folder.endswith('.part') and renamed == 'RENAMED'
   assert place == 'decoded'
 
@@ -193,8 +194,7 @@ def _flip(path, offset):
         lambda folder: os.truncate(folder / 'image.npy', 500),
         lambda folder: os.truncate(folder / 'image.npy', 0),
         lambda folder: os.truncate(folder / 'label.npy', 0),
-        lambda folder: _flip(folder / 'image.npy', 300),
-        lambda folder: _flip(folder / 'image.npy', -1),
+        lambda folder: _flip(folder / 'crc32.npy', -1),
         lambda folder: _flip(folder / 'label.npy', -1),
         lambda folder: np.save(
             folder / 'image.npy', np.zeros((11, 6, 5, 3), np.int8)
@@ -216,3 +216,20 @@ def test_damage_is_one_line(root, damage):
   ) as caught:
     decoded_cache.load(_decoded(root))
   assert '\n' not in str(caught.value) and str(folder) in str(caught.value)
+
+
+def test_every_flipped_bit_of_an_image_is_noticed_when_it_is_read(root):
+  decoded_cache.load(_decoded(root))
+  (folder,) = _caches(root)
+  start = (folder / 'image.npy').stat().st_size - 11 * 90
+  for image in range(11):
+    _flip(folder / 'image.npy', start + 90 * image + 7 * image)
+    arrays = decoded_cache.load(_decoded(root))
+    others = np.delete(np.arange(11), image)
+    arrays.gather(others)
+    said = f'is damaged .image {image} changed.: remove that'
+    for rows in ([image], [0, image], np.arange(11)):
+      with pytest.raises(UserError, match=said):
+        arrays.gather(np.asarray(rows))
+    _flip(folder / 'image.npy', start + 90 * image + 7 * image)
+    arrays.gather(np.arange(11))

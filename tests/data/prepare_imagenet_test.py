@@ -5,8 +5,7 @@ from collections import Counter
 import image_files
 import pytest
 
-from gswinrmt_jax.data import imagenet
-from gswinrmt_jax.data.prepare import collection as collections
+from gswinrmt_jax.data import image_paths, imagenet
 from gswinrmt_jax.data.prepare import imagenet as finder
 from gswinrmt_jax.errors import UserError
 
@@ -88,7 +87,7 @@ def test_every_form_gives_the_same(train, val, tmp_path):
   assert made.class_names == imagenet.classes() and not made.notes
   contents = {
       split: {
-          (picture.label, collections.read(tmp_path, picture))
+          (picture.label, image_paths.read(tmp_path, picture))
           for picture in pictures
       }
       for split, pictures in made.splits.items()

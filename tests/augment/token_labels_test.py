@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.augment import label_map
+from gswinrmt_jax.augment import token_labels
 
 B, S, T, M, K = 3, 5, 4, 2, 7
 EXTENTS = (3, 2)
@@ -64,7 +64,7 @@ def _roi_align(whole, box, flipped, extents):
 
 def test_spread_against_loops():
   index, score = _sparse()
-  whole = jax.jit(functools.partial(label_map.spread, num_classes=K))(
+  whole = jax.jit(functools.partial(token_labels.spread, num_classes=K))(
       index, score
   )
   assert whole.dtype == jnp.float32
@@ -73,10 +73,10 @@ def test_spread_against_loops():
 
 
 def test_scores_that_sum_to_more_than_one_are_brought_down_to_it():
-  """A sum of 1.01 is the most that `label_maps.write` allows."""
+  """A sum of 1.01 is the most that `token_labels.write` allows."""
   score = jnp.array([[[[0.505, 0.505]], [[0.8, 0.1]]]], jnp.float16)
   index = jnp.array([[[[0, 2]], [[0, 2]]]], jnp.uint16)
-  whole = label_map.spread(index, score, num_classes=4)
+  whole = token_labels.spread(index, score, num_classes=4)
   expected = [[[[0.5, 0, 0.5, 0]], [[0.825, 0.025, 0.125, 0.025]]]]
   np.testing.assert_allclose(whole, expected, atol=2e-4)
   np.testing.assert_allclose(whole.sum(-1), 1, rtol=1e-6)
@@ -86,7 +86,7 @@ def test_scores_that_sum_to_more_than_one_are_brought_down_to_it():
 def test_align_against_loops(extents):
   """With fewer cells than the whole map, one cell, and more."""
   whole = _spread(*_sparse())
-  out = jax.jit(functools.partial(label_map.align, extents=extents))(
+  out = jax.jit(functools.partial(token_labels.align, extents=extents))(
       whole.astype(np.float32), BOX, FLIPPED
   )
   expected = _roi_align(whole, BOX, FLIPPED, extents)
@@ -97,7 +97,7 @@ def test_align_against_loops(extents):
 def test_the_whole_image_on_its_own_grid_is_the_map():
   whole = _spread(*_sparse()).astype(np.float32)
   boxes = np.tile(BOX[:1], (B, 1))
-  out = jax.jit(functools.partial(label_map.align, extents=(S, T)))(
+  out = jax.jit(functools.partial(token_labels.align, extents=(S, T)))(
       whole, boxes, ~FLIPPED
   )
   np.testing.assert_allclose(out[:2], whole[:2], atol=1e-6)
@@ -108,7 +108,7 @@ def test_targets_are_smoothed():
   """0.9 p + 0.1 / 7, for each token and for the crop as a whole."""
   whole = _spread(*_sparse()).astype(np.float32)
   image, tokens = jax.jit(
-      functools.partial(label_map.targets, extents=EXTENTS, smoothing=0.1)
+      functools.partial(token_labels.targets, extents=EXTENTS, smoothing=0.1)
   )(whole, BOX, FLIPPED)
   for found, extents in ((tokens, EXTENTS), (image[:, None, None], (1, 1))):
     expected = 0.9 * _roi_align(whole, BOX, FLIPPED, extents) + 0.1 / K

@@ -281,7 +281,7 @@ def test_enhancements(degenerate, enhance):
     np.testing.assert_array_equal(out[i], expected, err_msg=str(factor))
 
 
-# --- Resampling (augment_rand_augment_test.py compares moves to Pillow) ---
+# --- Resampling (rand_augment_test.py compares moves to Pillow) ---
 
 
 @jax.jit

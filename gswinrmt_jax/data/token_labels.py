@@ -18,12 +18,11 @@ from gswinrmt_jax.errors import UserError
 
 VERSION = 1
 _META, _INDEX, _SCORE = 'meta.json', 'index.npy', 'score.npy'
-_CHECKED = 1000  # records that the checksum reads; reading all takes minutes
 _EXCESS = 0.01  # allowed excess over 1 of the sum of half-precision scores
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LabelMaps:
+class TokenLabels:
   """The label maps of a split, memory-mapped.
 
   Attributes:
@@ -87,7 +86,7 @@ def open_maps(
     name: str,
     split: str,
     data_dir: str = '',
-) -> LabelMaps:
+) -> TokenLabels:
   """Opens the label maps of a split; arguments as in `write`.
 
   Raises:
@@ -119,7 +118,7 @@ def open_maps(
         f'{_SCORE} {score.dtype} {score.shape}, not uint16 and float16 '
         f'[{shape[0]} s t m]'
     )
-  return LabelMaps(index, score, meta['checksum'])
+  return TokenLabels(index, score, meta['checksum'])
 
 
 def _expected(name, split, data_dir):
@@ -134,23 +133,8 @@ def _expected(name, split, data_dir):
       'records': len(source),
       'classes': len(class_names),
       'class_names': hashlib.sha256(listed.encode()).hexdigest(),
-      'order': order_checksum(source),
+      'order': sources.order_checksum(source),
   }
-
-
-def order_checksum(source: sources.Source) -> str:
-  """Returns a checksum of the records and their order.
-
-  It is the SHA-256 of `ROW TAB KEY NEWLINE` for the 1000 rows
-  `floor(i n / 1000)`, or for all if there are fewer. Keys: `Source.keys`.
-  """
-  count = len(source)
-  checked = min(count, _CHECKED)
-  rows = [index * count // checked for index in range(checked)]
-  digest = hashlib.sha256()
-  for row, key in zip(rows, source.keys(rows), strict=True):
-    digest.update(f'{row}\t{key}\n'.encode())
-  return digest.hexdigest()
 
 
 def _write_arrays(part, maps, count, num_classes):

@@ -3,10 +3,11 @@
 import image_files
 import pytest
 
+from gswinrmt_jax.data import collection as collections
 from gswinrmt_jax.data import imagenet
-from gswinrmt_jax.data.prepare import collection as collections
+from gswinrmt_jax.data.collection import Collection
+from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.data.prepare import imagenet as finder
-from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
 from gswinrmt_jax.errors import UserError
 
 _WNIDS = (*imagenet.wnids()[200:202], *imagenet.wnids()[10:12])

@@ -2,8 +2,7 @@
 
 import argparse
 import io
-import pathlib
-import re
+import os
 import subprocess
 import sys
 
@@ -11,7 +10,6 @@ import cifar10_archives
 import image_files
 import PIL.Image
 import pytest
-import tensorflow_datasets as tfds
 
 from gswinrmt_jax.commands import prepare
 from gswinrmt_jax.data import datasets, sources
@@ -51,36 +49,22 @@ def test_unknown_data_set():
     run('cifar')
   with pytest.raises(UserError, match='known: folder, segmentation, imagenet'):
     run('xyz')
-  with pytest.raises(UserError, match='images: `prepare folder xyz`'):
+  with pytest.raises(UserError, match='read in place: train with --config'):
     run('xyz', '--images', 'in')
 
 
-def test_pictures_of_ones_own(tmp_path, capsys):
+def test_class_folders_are_only_reported(tmp_path, capsys):
   names = image_files.names('cat', 'dog', count=10)
-  contents = image_files.write(tmp_path / 'in', names)
-  arguments = ['--images', str(tmp_path / 'in'), '--dir', str(tmp_path / 'out')]
-  options = ['--val=0.2', '--test=0', '--seed=4', '--jobs=1']
-  assert run('folder', 'pets', *arguments, *options) == 0
-  assert 'pets: train 16, val 4 images' in capsys.readouterr().out
-  builder = sources.open_newest('pets', str(tmp_path / 'out'))
-  skip = {'image': tfds.decode.SkipDecoding()}
-  for record in builder.as_data_source('train', decoders=skip):
-    name = record['file_name'].decode()
-    assert record['image'] == contents[name]
-    assert record['label'] == name.startswith('dog')
-  assert run('folder', 'pets', *arguments) == 0
-  assert 'already prepared' in capsys.readouterr().out
-
-
-def test_damaged_pictures_are_skipped_if_asked(tmp_path, capsys):
-  image_files.write(tmp_path / 'in', image_files.names('cat', 'dog', count=10))
-  (tmp_path / 'in/cat/3.jpg').write_bytes(b'x')
-  arguments = ['--images', str(tmp_path / 'in'), '--dir', str(tmp_path / 'out')]
-  arguments += ['--jobs=1', 'folder', 'pets']
-  for option in ([], ['--on-error=stop']):
-    with pytest.raises(UserError, match=r'1 of 20 images .* cat/3\.jpg'):
-      run(*arguments, *option)
-  assert run(*arguments, '--on-error=skip') == 0
+  image_files.write(tmp_path / 'my pets', names)
+  assert run('folder', str(tmp_path / 'my pets'), '--jobs=1') == 0
+  out = capsys.readouterr().out
+  assert out.startswith('my pets: train 16, val 2, test 2 images of 2 classes')
+  assert '(cat, dog)' in out and 'held out at random (seed 0)' in out
+  assert f"--config.data.name='{tmp_path}/my pets'" in out
+  assert os.listdir(tmp_path) == ['my pets']
+  (tmp_path / 'my pets/cat/3.jpg').write_bytes(b'x')
+  with pytest.raises(UserError, match=r'1 images of .* the first cat/3\.jpg'):
+    run('folder', str(tmp_path / 'my pets'), '--jobs=1')
   assert 'left out as damaged: 1' in capsys.readouterr().out
 
 
@@ -120,13 +104,12 @@ def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
         ('imagenet --images x --val 0', 'imagenet takes no --val'),
         ('imagenet birds --images x', r"imagenet takes no NAME \('birds'\)"),
         ('mini_imagenet --images x --test 0', 'takes no --test'),
-        ('folder birds --images x --classes y', 'folder takes no --classes'),
-        ('folder birds --images x --archive y', 'folder takes no --archive'),
-        ('folder --images x', 'a NAME is needed'),
-        ('folder birds', 'folder needs --images DIR'),
-        ('folder birds --images x --jobs 0', "--jobs is '0': must be"),
-        ('folder birds --images /no/such', '/no/such: no such directory'),
-        ('folder cifar10 --images x', 'the name cifar10 is taken'),
+        ('folder birds --images x', 'takes no --images; a folder .* in place'),
+        ('folder birds --archive y', 'folder takes no --archive'),
+        ('folder', 'needs a folder; a folder with a folder of images'),
+        ('folder birds --jobs 0', "--jobs is '0': must be"),
+        ('folder /no/such', '/no/such: no such directory'),
+        ('segmentation cifar10 --images x', 'the name cifar10 is taken'),
     ],
 )
 def test_options_that_do_not_belong(arguments, said, tmp_path):
@@ -199,51 +182,45 @@ def _of_size(width, height):
 
 def test_bad_pictures_are_reported_by_name(tmp_path, capsys):
   damaged = _bad_pictures(tmp_path / 'in')
-  arguments = ['folder', 'pets', f'--images={tmp_path / "in"}', '--jobs=1']
-  arguments += [f'--dir={tmp_path / "out"}']
-  with pytest.raises(UserError, match='7 of 49 images') as caught:
-    run(*arguments)
-  listed = re.search(r'all are in (\S+):', str(caught.value))[1]
-  lines = pathlib.Path(listed).read_text('utf-8').splitlines()
-  assert sorted(line.split('\t')[0] for line in lines) == [
-      f'dog/{name}' for name in damaged
-  ]
-  capsys.readouterr()
-  assert run(*arguments, '--on-error=skip') == 0
+  with pytest.raises(UserError, match=r'7 images of .* the first dog/'):
+    run('folder', str(tmp_path / 'in'), '--jobs=1')
   out = capsys.readouterr().out
   for line in (
-      'left out as damaged: 7 (report.json)',
+      'left out as damaged: 7',
       'smallest dog/pixel.png (1 x 1), largest dog/strip.png (900 x 2)',
       'converted to RGB, the first of each mode: ',
       'CMYK dog/cmyk.jpg',
       'P dog/palette.png',
       'with the suffix of another format: 1, the first dog/a png.jpg',
-      'in several classes: 1 times, first пёс/copy of a cat.jpg and 猫/0.jpg',
+      'in several classes: 1 times, first ',
   ):
     assert line in out
-  builder = sources.open_newest('pets', str(tmp_path / 'out'))
-  assert builder.info.features['label'].names == ['dog', 'пёс', '猫']
-  assert sum(s.num_examples for s in builder.info.splits.values()) == 42
-  # Everything that was kept can be trained on.
-  for split in builder.info.splits:
-    records = datasets.load(
-        'pets', split, str(tmp_path / 'out'), image_size=(8, 8)
-    )
-    assert records.image.shape[1:] == (8, 8, 3)
+  for name in damaged:
+    (tmp_path / 'in/dog' / name).unlink()
+  run('folder', str(tmp_path / 'in'), '--jobs=1')
+  # Everything that is left can be trained on.
+  name = str(tmp_path / 'in')
+  assert datasets.info(name).class_names == ('dog', 'пёс', '猫')
+  splits = datasets.own_splits(name)
+  loaded = [
+      datasets.load(name, split, image_size=(8, 8)) for split in splits.values()
+  ]
+  assert sum(map(len, loaded)) == 42
 
 
 def test_folders_that_will_not_do_are_one_line(tmp_path):
-  def said(root):
+  def said(name):
     with pytest.raises(UserError) as caught:
-      run('folder', 'pets', f'--images={root}', f'--dir={tmp_path / "out"}')
-    assert not (tmp_path / 'out').exists()
+      run('folder', str(tmp_path / name))
     return str(caught.value)
 
   image_files.write(tmp_path / 'one', image_files.names('猫', count=9))
-  assert 'one has 1 class folder:' in said(tmp_path / 'one')
+  assert 'one has 1 class folder:' in said('one')
   image_files.write(tmp_path / 'hole', image_files.names('a', 'b'))
   (tmp_path / 'hole' / 'empty').mkdir()
-  assert "class 'empty' has 0 images, of which" in said(tmp_path / 'hole')
+  assert 'hole/empty has no image to train with, only nothing' in said('hole')
+  (tmp_path / 'hole' / 'empty' / 'x.heic').touch()
+  assert 'hole/empty has no image to train with, only .heic 1' in said('hole')
   image_files.write(tmp_path / 'loop', image_files.names('a', 'b'))
   (tmp_path / 'loop' / 'a' / 'again').symlink_to('..')
-  assert 'is a link to a folder that it is in' in said(tmp_path / 'loop')
+  assert 'is a link to a folder that it is in' in said('loop')

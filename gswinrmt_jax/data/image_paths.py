@@ -1,15 +1,15 @@
-"""Finds image files in folders, and in uncompressed tars without unpacking."""
+"""Image files in folders, and in uncompressed tars, which are not unpacked."""
 
 from collections import Counter
 from collections.abc import Iterator
 import os
 import pathlib
 import tarfile
+from typing import NamedTuple
 
 import PIL.Image
 
 from gswinrmt_jax.data import pictures
-from gswinrmt_jax.data.prepare.collection import ImageFile
 from gswinrmt_jax.errors import UserError
 
 # The format that each suffix stands for.
@@ -18,9 +18,44 @@ SUFFIXES = {
     for suffix, kind in sorted(PIL.Image.registered_extensions().items())
     if kind in pictures.FORMATS
 }
+_JUNK = ('__MACOSX',)  # folders that archives bring along
 
 
-def images(
+class ImageFile(NamedTuple):
+  """An image file, or a member of an uncompressed tar.
+
+  Attributes:
+    file_name: Path relative to the collection's root, with slashes.
+    label: Index of its class; 0 if every pixel has a label.
+    archive: The tar that holds it, relative to the root; empty for a file.
+    offset: Offset of its bytes in the tar.
+    size: Number of its bytes in the tar.
+    label_file: Its label image, if any, relative to `LabelImages.root`.
+  """
+
+  file_name: str
+  label: int
+  archive: str = ''
+  offset: int = 0
+  size: int = 0
+  label_file: str = ''
+
+
+def read(root: pathlib.Path, image: ImageFile) -> bytes:
+  """Returns an image's bytes.
+
+  Raises:
+    OSError: If they cannot be read.
+  """
+  path = os.path.join(root, image.archive or image.file_name)
+  with open(path, 'rb') as file:
+    if not image.archive:
+      return file.read()
+    file.seek(image.offset)
+    return file.read(image.size)
+
+
+def find(
     root: pathlib.Path, below: str, ignored: Counter
 ) -> Iterator[ImageFile]:
   """Yields the images in a folder at any depth, or in a tar, with label 0.
@@ -58,7 +93,7 @@ def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:
   names = sorted(os.listdir(folder))
   for name in names:
     _check_name(folder, name)
-  shown = [name for name in names if not name.startswith('.')]
+  shown = [n for n in names if not n.startswith('.') and n not in _JUNK]
   ignored['hidden'] += len(names) - len(shown)
   return shown
 
@@ -66,6 +101,11 @@ def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:
 def suffix_of(file_name: str) -> str:
   """Returns '.jpg' of 'a/B.JPG', or 'without suffix'."""
   return os.path.splitext(file_name)[1].lower() or 'without suffix'
+
+
+def format_of(file_name: str) -> str:
+  """Returns the format of an image file, by its suffix."""
+  return SUFFIXES[suffix_of(file_name)]
 
 
 def _is_image(name, ignored):
@@ -83,8 +123,11 @@ def _in_folder(root, below, ignored, above=()):
     raise UserError(f'{root / below} is a link to a folder that it is in')
   for entry in visible(root / below, ignored):
     name = f'{below}/{entry}'.lstrip('/')
-    if os.path.isdir(os.path.join(root, name)):
+    path = os.path.join(root, name)
+    if os.path.isdir(path):
       yield from _in_folder(root, name, ignored, (*above, here))
+    elif os.path.exists(path) and not os.path.isfile(path):
+      ignored['not a regular file'] += 1  # Opening a pipe would wait forever.
     else:
       yield name
 

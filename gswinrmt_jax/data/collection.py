@@ -1,38 +1,20 @@
-"""Collections of image files, from which data sets are written."""
+"""Collections of image files by split and class, and their random division."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 import dataclasses
 import hashlib
-import os
 import pathlib
+import statistics
 from typing import NamedTuple
 
+from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.data.pictures import LabelCoding
 from gswinrmt_jax.errors import UserError
 
 UNDIVIDED = ''  # the split of images that are not divided yet
+_NAMED = 10  # most class names that a report prints
 _SHARE = 0.1  # default share of each class, for val and for test
-
-
-class ImageFile(NamedTuple):
-  """An image file, or a member of an uncompressed tar.
-
-  Attributes:
-    file_name: Path relative to the collection's root, with slashes.
-    label: Index of its class; 0 if every pixel has a label.
-    archive: The tar that holds it, relative to the root; empty for a file.
-    offset: Offset of its bytes in the tar.
-    size: Number of its bytes in the tar.
-    label_file: Its label image, if any, relative to `LabelImages.root`.
-  """
-
-  file_name: str
-  label: int
-  archive: str = ''
-  offset: int = 0
-  size: int = 0
-  label_file: str = ''
 
 
 class LabelImages(NamedTuple):
@@ -72,24 +54,15 @@ class Collection:
     """The images of all splits, one split after another."""
     return [image for part in self.splits.values() for image in part]
 
+  def remove(self, names: Container[str]) -> None:
+    """Removes the images with these file names."""
+    for split, images in self.splits.items():
+      self.splits[split] = [i for i in images if i.file_name not in names]
+
   def counts(self, split: str) -> list[int]:
     """Returns the number of images of each class in a split."""
     found = Counter(image.label for image in self.splits[split])
     return [found[label] for label in range(len(self.class_names))]
-
-
-def read(root: pathlib.Path, image: ImageFile) -> bytes:
-  """Returns an image's bytes.
-
-  Raises:
-    OSError: If they cannot be read.
-  """
-  path = os.path.join(root, image.archive or image.file_name)
-  with open(path, 'rb') as file:
-    if not image.archive:
-      return file.read()
-    file.seek(image.offset)
-    return file.read(image.size)
 
 
 def check(collection: Collection) -> None:
@@ -173,7 +146,7 @@ def divide(
   for image in collection.splits[UNDIVIDED]:
     classes[image.label].append(image)
   for name, images in zip(groups, classes, strict=True):
-    images.sort(key=lambda image: _rank(image, seed))
+    images.sort(key=lambda image: _drawn(image, seed))
     start = 0
     for split in wanted:
       stop = start + int(len(images) * shares[split] + 0.5)
@@ -187,7 +160,9 @@ def divide(
     splits['train'] += images[start:]
   for split in wanted:
     if not splits[split]:
-      advice = f', or raise --{split}, or set it to 0' if options else ''
+      advice = ', or divide them yourself, into train/, val/ and test/'
+      if options:
+        advice = f', or raise --{split}, or set it to 0'
       whole = 'the images' if collection.label_images else 'every class'
       raise UserError(
           f'{split} would get nothing, as {shares[split]:.3g} of {whole} '
@@ -202,5 +177,28 @@ def divide(
   return collection
 
 
-def _rank(image: ImageFile, seed: int) -> bytes:
+def _drawn(image: ImageFile, seed: int) -> bytes:
   return hashlib.sha256(f'{seed}:{image.file_name}'.encode()).digest()
+
+
+def rank(image: ImageFile) -> bytes:
+  """Returns the key by which records are ordered, a hash of the file name."""
+  return hashlib.blake2b(image.file_name.encode(), digest_size=16).digest()
+
+
+def some(names: Sequence[str]) -> str:
+  """Returns names as text, of many only the first."""
+  more = ', ...' * (len(names) > _NAMED)
+  return ', '.join(names[:_NAMED]) + more
+
+
+def listed(counts: Mapping[str, int]) -> str:
+  """Returns counts as text, '.txt 3, hidden 1', without zeros."""
+  some = ((key, count) for key, count in counts.items() if count)
+  return ', '.join(f'{key} {count:,}' for key, count in some)
+
+
+def spread(values: Sequence[int]) -> str:
+  """Returns smallest, median and largest as text, '1 / 2 / 3'."""
+  median = statistics.median_low(values)
+  return f'{min(values):,} / {median:,} / {max(values):,}'

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import synced
 
-from gswinrmt_jax.data import datasets, label_maps, sources
+from gswinrmt_jax.data import datasets, sources, token_labels
 from gswinrmt_jax.errors import UserError
 
 COUNT, S, T, M = 8, 3, 2, 2
@@ -39,14 +39,14 @@ def _maps(count=COUNT):
 @pytest.fixture(scope='module')
 def written(root):
   folder = root / 'maps'
-  label_maps.write(
+  token_labels.write(
       folder, _maps(), name='own', split='train', data_dir=str(root)
   )
   return folder
 
 
 def _open(folder, root, split='train'):
-  return label_maps.open_maps(
+  return token_labels.open_maps(
       folder, name='own', split=split, data_dir=str(root)
   )
 
@@ -76,7 +76,7 @@ def test_space_on_disk_is_taken_by_writing(root):
       yield found
 
   folder = root / 'watched'
-  label_maps.write(
+  token_labels.write(
       folder, watched(), name='own', split='train', data_dir=str(root)
   )
   assert max(size) < (folder / 'index.npy').stat().st_size
@@ -122,7 +122,7 @@ def test_other_maps_have_another_checksum(written, root, tmp_path):
       ({'classes': 1 - classes % 2}, {'score': 0.5 * score})
   ):
     folder = tmp_path / str(place)
-    label_maps.write(
+    token_labels.write(
         folder,
         _changed(0, **change),
         name='own',
@@ -145,7 +145,7 @@ def test_maps_without_a_checksum_are_refused(written, root, tmp_path):
 def test_the_checksum_knows_order_place_and_count():
   def checksum(image):
     label = np.zeros(len(image), np.int32)  # does not reveal the order
-    return label_maps.order_checksum(sources.ArraySource(image, label))
+    return sources.order_checksum(sources.ArraySource(image, label))
 
   image = np.arange(2500, dtype='<u4').view(np.uint8).reshape(-1, 1, 1, 4)
   image = image[..., :3]
@@ -255,7 +255,7 @@ def _changed(row, **changes):
 def test_maps_that_are_none_leave_nothing(maps, said, root, tmp_path):
   folder = tmp_path / 'maps'
   with pytest.raises(UserError, match=said):
-    label_maps.write(
+    token_labels.write(
         folder, maps, name='own', split='train', data_dir=str(root)
     )
   assert not list(tmp_path.iterdir())
@@ -263,7 +263,7 @@ def test_maps_that_are_none_leave_nothing(maps, said, root, tmp_path):
 
 def test_all_is_on_the_disk_before_it_has_its_name(root, tmp_path, monkeypatch):
   log = synced.watch(monkeypatch)
-  label_maps.write(
+  token_labels.write(
       tmp_path / 'maps', _maps(), name='own', split='train', data_dir=str(root)
   )
   *files, folder, renamed, place = log
@@ -274,6 +274,6 @@ def test_all_is_on_the_disk_before_it_has_its_name(root, tmp_path, monkeypatch):
 
 def test_nothing_is_overwritten(written, root):
   with pytest.raises(UserError, match='is there already'):
-    label_maps.write(
+    token_labels.write(
         written, _maps(), name='own', split='train', data_dir=str(root)
     )

@@ -9,10 +9,11 @@ import tarfile
 import image_files
 import pytest
 
-from gswinrmt_jax.data import pictures
-from gswinrmt_jax.data.prepare import class_folders, walk
-from gswinrmt_jax.data.prepare import collection as collections
-from gswinrmt_jax.data.prepare.collection import Collection, ImageFile
+from gswinrmt_jax.data import class_folders, image_paths, pictures
+from gswinrmt_jax.data import collection as collections
+from gswinrmt_jax.data.collection import Collection
+from gswinrmt_jax.data.image_paths import ImageFile
+from gswinrmt_jax.data.prepare import writer
 from gswinrmt_jax.errors import UserError
 
 
@@ -155,12 +156,12 @@ def test_a_name_that_is_not_utf8(tmp_path):
 
 
 def test_what_is_looked_for_can_be_read():
-  assert set(walk.SUFFIXES.values()) == set(pictures.FORMATS)
+  assert set(image_paths.SUFFIXES.values()) == set(pictures.FORMATS)
 
 
 @pytest.mark.parametrize('name', ['birds', 'my_set_2', 'b'])
 def test_names_that_will_do(name):
-  class_folders.check_name(name)
+  writer.check_name(name, 'segmentation')
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_names_that_will_do(name):
 )
 def test_names_that_will_not(name, said):
   with pytest.raises(UserError, match=said):
-    class_folders.check_name(name)
+    writer.check_name(name, 'segmentation')
 
 
 def _found_and_divided(root, val=None, test=None, seed=None):
@@ -316,8 +317,8 @@ def test_pictures_in_files_and_in_tars(tmp_path):
   (tmp_path / 'b.tar').write_bytes(b'0123456789')
   file = ImageFile('a.jpg', 0)
   member = ImageFile('b.tar/c.jpg', 0, 'b.tar', 3, 4)
-  assert collections.read(tmp_path, file) == b'abc'
-  assert collections.read(tmp_path, member) == b'3456'
+  assert image_paths.read(tmp_path, file) == b'abc'
+  assert image_paths.read(tmp_path, member) == b'3456'
 
 
 @pytest.mark.parametrize(
@@ -350,12 +351,12 @@ _CONTENTS = {
 def test_pictures_are_where_the_tar_has_them(tmp_path):
   (tmp_path / 'set.tar').write_bytes(image_files.tar(_CONTENTS))
   ignored = Counter()
-  found = list(walk.images(tmp_path, 'set.tar', ignored))
+  found = list(image_paths.find(tmp_path, 'set.tar', ignored))
   assert [p.file_name for p in found] == [
       'set.tar/b.JPEG',
       'set.tar/deep/a.png',
   ]
-  contents = [collections.read(tmp_path, picture) for picture in found]
+  contents = [image_paths.read(tmp_path, picture) for picture in found]
   assert contents == [image_files.encoded(1), image_files.encoded(2, 'PNG')]
   assert ignored == {'.txt': 1, 'hidden': 1}
 
@@ -378,8 +379,8 @@ def _tar_of_tars():
 def test_tars_in_a_tar(tmp_path):
   (tmp_path / 'all.tar').write_bytes(_tar_of_tars())
   ignored = Counter()
-  found = list(walk.images(tmp_path, 'all.tar', ignored))
-  assert {p.file_name: collections.read(tmp_path, p) for p in found} == {
+  found = list(image_paths.find(tmp_path, 'all.tar', ignored))
+  assert {p.file_name: image_paths.read(tmp_path, p) for p in found} == {
       'all.tar/n2.tar/n2_1.JPEG': image_files.encoded(1),
       'all.tar/n1.tar/n1_1.JPEG': image_files.encoded(2),
       'all.tar/n1.tar/n1_2.JPEG': image_files.encoded(3),
@@ -388,7 +389,7 @@ def test_tars_in_a_tar(tmp_path):
 
 
 def _listed(path):
-  return list(walk.images(path.parent, path.name, Counter()))
+  return list(image_paths.find(path.parent, path.name, Counter()))
 
 
 @pytest.mark.parametrize('left', [512 * 5, 512 * 7, 512 * 8 + 100, -10240])
@@ -404,7 +405,7 @@ def test_damaged_header_in_the_middle(tmp_path):
   content[at] ^= 1
   (tmp_path / 'set.tar').write_bytes(content)
   with pytest.raises(UserError, match='is damaged'):
-    list(walk.images(tmp_path, 'set.tar', Counter()))
+    list(image_paths.find(tmp_path, 'set.tar', Counter()))
 
 
 def test_compressed_or_none(tmp_path):
@@ -421,7 +422,7 @@ def test_names_that_are_not_utf8(name, tmp_path):
   content = image_files.tar({'good.JPEG': b'x', name: b'x'})
   (tmp_path / 'set.tar').write_bytes(content)
   with pytest.raises(UserError, match=r"set\.tar has a name .*'.\\udcff"):
-    list(walk.images(tmp_path, 'set.tar', Counter()))
+    list(image_paths.find(tmp_path, 'set.tar', Counter()))
   (tmp_path / 'all.tar').write_bytes(image_files.tar({'n1.tar': content}))
   with pytest.raises(UserError, match=r'n1\.tar has a name that is not UTF-8'):
     _listed(tmp_path / 'all.tar')

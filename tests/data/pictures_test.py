@@ -1,9 +1,12 @@
 """Tests decoding of every kind of image file, and crops, against Pillow."""
 
+import struct
 import tracemalloc
+import zlib
 
 import numpy as np
 import PIL.Image
+import PIL.ImageOps
 import pytest
 
 from gswinrmt_jax.data import pictures
@@ -264,3 +267,100 @@ def test_deep_pictures_take_little_more_memory_than_they_have(tmp_path):
   tracemalloc.stop()
   np.testing.assert_array_equal(np.asarray(grey), want)
   assert peak < 4 * deep.size  # 8-byte numbers took 16 bytes a pixel
+
+
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP', 'TIFF'])
+@pytest.mark.parametrize('orientation', range(1, 10))
+def test_every_orientation_is_that_of_pillow(kind, orientation, tmp_path):
+  noise = np.random.default_rng(0).integers(0, 256, (4, 6, 3), np.uint8)
+  exif = PIL.Image.Exif()
+  exif[0x0112] = orientation
+  path = tmp_path / f'a.{kind}'
+  PIL.Image.fromarray(noise).save(path, kind, exif=exif)
+  with PIL.Image.open(path) as image:
+    want = np.asarray(PIL.ImageOps.exif_transpose(image).convert('RGB'))
+  np.testing.assert_array_equal(pictures.read(path), want)
+  with PIL.Image.open(path) as image:
+    np.testing.assert_array_equal(pictures.to_rgb(image), want)
+
+
+def _chunk(kind, content):
+  checked = kind + content
+  size, crc = len(content), zlib.crc32(checked)
+  return struct.pack('>I', size) + checked + struct.pack('>I', crc)
+
+
+def _png(header, rows, *chunks):
+  """Returns a PNG of these bytes in rows, with the chunks before its data."""
+  data = b''.join(b'\0' + row for row in rows)
+  parts = [
+      b'\x89PNG\r\n\x1a\n',
+      _chunk(b'IHDR', struct.pack('>IIBBBBB', *header)),
+  ]
+  parts += chunks
+  parts += [_chunk(b'IDAT', zlib.compress(data)), _chunk(b'IEND', b'')]
+  return b''.join(parts)
+
+
+@pytest.mark.parametrize(
+    'chunk',
+    [
+        _chunk(b'eXIf', b'this is no TIFF'),
+        _chunk(b'eXIf', b''),
+        _chunk(
+            b'zTXt',
+            b'Raw profile type exif\0\0' + zlib.compress(b'\nexif\n  9\nxyz\n'),
+        ),
+        _chunk(b'tEXt', b'XML:com.adobe.xmp\0tiff:Orientation="99"'),
+    ],
+)
+def test_broken_metadata_does_not_damage_an_image(chunk):
+  content = _png((2, 2, 8, 0, 0, 0, 0), [b'\x05\x09', b'\x07\x08'], chunk)
+  image = np.asarray(pictures.decode(content, 'a'))
+  np.testing.assert_array_equal(image[..., 0], [[5, 9], [7, 8]])
+
+
+def test_a_transparent_grey_of_sixteen_bits_is_white():
+  row = struct.pack('>HH', 1000, 40_000)
+  content = _png(
+      (2, 1, 16, 0, 0, 0, 0), [row], _chunk(b'tRNS', struct.pack('>H', 1000))
+  )
+  image = np.asarray(pictures.decode(content, 'a'))
+  np.testing.assert_array_equal(image[0, :, 0], [255, 156])
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        _png((4, 1, 2, 0, 0, 0, 0), [b'\x1b']),
+        _png((4, 1, 4, 0, 0, 0, 0), [b'\x01\x23']),
+        b'P5 4 1 15\n\0\1\2\3',
+        b'P2 4 1 3\n0 1 2 3\n',
+        b'P5 4 1 1000\n\0\0\0\1\0\2\0\3',
+    ],
+)
+def test_labels_that_decoding_would_scale_are_refused(content):
+  with pytest.raises(ValueError, match='store classes as 8-bit grey levels'):
+    pictures.open_label(content, pictures.LabelCoding())
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        _png((4, 1, 8, 0, 0, 0, 0), [b'\0\1\2\3']),
+        _png((4, 1, 2, 3, 0, 0, 0), [b'\x1b'], _chunk(b'PLTE', bytes(12))),
+        b'P5 4 1 255\n\0\1\2\3',
+        b'P2 4 1 255\n0 1 2 3\n',
+        b'P5 4 1 65535\n\0\0\0\1\0\2\0\3',
+    ],
+)
+def test_labels_are_the_stored_values(content):
+  label = pictures.open_label(content, pictures.LabelCoding())
+  assert label.tolist() == [[0, 1, 2, 3]]
+
+
+def test_the_smallest_labels_have_one_bit():
+  label = pictures.open_label(
+      _png((4, 1, 1, 0, 0, 0, 0), [b'\x50']), pictures.LabelCoding()
+  )
+  assert label.tolist() == [[0, 1, 0, 1]]

@@ -429,9 +429,9 @@ def _noise(count):
 class _Uneven(sources.ArraySource):
   """A source whose fourth image is wider."""
 
-  def read(self, rows):
-    for row, (picture, label) in zip(rows, super().read(rows), strict=True):
-      yield (picture.resize((9, 6)) if row == 3 else picture), label
+  def __getitem__(self, row):
+    picture, label = super().__getitem__(row)
+    return (picture.resize((9, 6)) if row == 3 else picture), label
 
 
 def test_without_a_size_images_are_as_stored():
@@ -449,9 +449,8 @@ def test_with_a_size_they_are_fitted(crop):
   source = _noise(3)
   decoded = records_lib.Decoded(source, (5, 4), crop)
   batch = decoded.gather(range(3))
-  for image, (picture, _) in zip(
-      batch['image'], source.read(range(3)), strict=True
-  ):
+  for row, image in enumerate(batch['image']):
+    picture, _ = source[row]
     np.testing.assert_array_equal(image, pictures.fit(picture, (5, 4), crop))
 
 
@@ -509,19 +508,20 @@ def test_training_without_workers_decodes_in_threads(kind, monkeypatch):
   monkeypatch.setattr(parallel, 'cores', lambda: 2)
   monkeypatch.setattr(batches_lib, '_PART', 4)
   source = _noise(20)
-  together, read = threading.Barrier(2, timeout=20), source.read
-
-  def wait_for_another(rows):
-    together.wait()
-    return read(rows)
-
+  together = threading.Barrier(2, timeout=20)
   records = (
       records_lib.Decoded(source)
       if kind == 'decoded'
       else records_lib.Decoded(source, (6, 8), pictures.RandomCrop())
   )
   want = take(3, records=records, batch_size=8, seed=0)
-  object.__setattr__(source, 'read', wait_for_another)
+  gather = records.gather
+
+  def wait_for_another(*arguments):
+    together.wait()
+    return gather(*arguments)
+
+  records.gather = wait_for_another
   found = take(3, records=records, batch_size=8, seed=0)
   _assert_equal(found, want)
 

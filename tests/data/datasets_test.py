@@ -9,6 +9,7 @@ import types
 
 import cifar10_archives
 import folder_data
+import grain
 import numpy as np
 import PIL.Image
 import pytest
@@ -66,14 +67,14 @@ def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
     datasets.load('xyz', 'train', str(own))
   assert str(caught.value) == (
       "unknown data set 'xyz'; built in: digits, digit_masks, cifar10; in "
-      f'{own}: own'
+      f'{own}: own; or give the path to a folder with a folder for each class'
   )
   with pytest.raises(UserError, match='did you mean own'):
-    datasets.ensure('onw', str(own))
+    datasets.info('onw', str(own))
   with pytest.raises(UserError, match='in /nowhere: none'):
     datasets.info('own', '/nowhere')
   with pytest.raises(UserError, match='imagenet is not prepared in /nowhere'):
-    datasets.ensure('imagenet', '/nowhere')
+    datasets.info('imagenet', '/nowhere')
   with pytest.raises(UserError, match=r"unknown data set '\.\./own'"):
     datasets.info('../own', str(own))
 
@@ -83,7 +84,6 @@ def test_a_data_set_of_ones_own(own):
   assert info.name == 'own' and info.class_names == folder_data.CLASSES
   assert info.mean == (0.485, 0.456, 0.406)
   assert info.image_size == (0, 0)  # unknown until images are read
-  datasets.ensure('own', str(own))
   train = datasets.load('own', 'train', str(own), image_size=(9, 7))
   assert len(train) == 8 and train.image_shape == (9, 7, 3)
   parts = [
@@ -131,7 +131,7 @@ def test_opening_prepares_nothing_and_opens_once(own, monkeypatch):
 
 
 def test_digits_need_no_preparation(capsys):
-  datasets.ensure('digits')
+  cifar10.prepare_if_missing('digits', '')
   assert capsys.readouterr().out == ''
   arrays = datasets.load('digits', 'val', '/no/such/directory')
   image, label = digits.read('val')
@@ -198,13 +198,13 @@ def test_damaged_shard_is_named(damage, root):
   assert message.startswith(f'{final} is damaged') and '\n' not in message
 
 
-def test_ensure_prepares_only_what_is_missing(root, monkeypatch, capsys):
+def test_only_what_is_missing_is_prepared(root, monkeypatch, capsys):
   capsys.readouterr()
-  datasets.ensure('cifar10', str(root))
+  cifar10.prepare_if_missing('cifar10', str(root))
   assert capsys.readouterr().out == ''
   asked = []
   monkeypatch.setattr(cifar10, 'prepare', asked.append)
-  datasets.ensure('cifar10', str(root / 'other'))
+  cifar10.prepare_if_missing('cifar10', str(root / 'other'))
   assert asked == [str(root / 'other')]
 
 
@@ -263,8 +263,7 @@ def test_a_missing_shard_is_one_line(path, tmp_path):
   with pytest.raises(UserError, match='half written or damaged') as caught:
     datasets.open_source('own', 'train', str(tmp_path))
   assert '\n' not in str(caught.value)
-  command = f'gswinrmt prepare folder own --images DIR --dir {tmp_path}'
-  assert f'remove that directory and run `{command}`' in str(caught.value)
+  assert 'train on your images where they are' in str(caught.value)
 
 
 def test_a_configuration_is_a_data_set_of_its_set(path, tmp_path):
@@ -274,7 +273,7 @@ def test_a_configuration_is_a_data_set_of_its_set(path, tmp_path):
   (final / 'dataset_info.json').write_text(json.dumps(info))
   assert sources.open_newest('own', str(tmp_path)) is None
   source = datasets.open_source('big', 'train', str(tmp_path / 'own'))
-  assert len(list(source.read(range(len(source))))) == 4
+  assert len([source[row] for row in range(len(source))]) == 4
 
 
 def _open(root, examples, split='train'):
@@ -291,7 +290,7 @@ def test_every_record_is_the_file_as_it_was(tmp_path):
   assert len(source) == 8
   found = {
       source.name(row): (picture, label)
-      for row, (picture, label) in enumerate(source.read(range(8)))
+      for row, (picture, label) in enumerate(map(source.__getitem__, range(8)))
   }
   assert len(found) == 8
   for file_name, encoded, label in examples:
@@ -301,11 +300,13 @@ def test_every_record_is_the_file_as_it_was(tmp_path):
     assert found[name][1] == label
 
 
-def test_rows_come_as_asked(tmp_path):
+def test_a_source_is_one_of_grain(tmp_path):
   source = _open(tmp_path, folder_data.examples(6))
-  every = [label for _, label in source.read(range(6))]
-  rows = np.array([4, 0, 4])
-  assert [label for _, label in source.read(rows)] == [every[r] for r in rows]
+  dataset = grain.MapDataset.source(source).seed(1).shuffle()
+  names = [name for name, _ in sorted((source.name(r), r) for r in range(6))]
+  assert len(dataset) == 6 and len(set(names)) == 6
+  found = sorted(label for _, label in dataset)
+  assert found == [0, 0, 1, 1, 2, 2]
 
 
 def test_damage_is_named(tmp_path):
@@ -313,7 +314,7 @@ def test_damage_is_named(tmp_path):
   examples[1] = ('bee/bad.jpg', examples[1][1][:200], 1)
   source = _open(tmp_path, examples)
   with pytest.raises(UserError, match=r"own: record \d of 'train' \(bee/bad"):
-    list(source.read(range(3)))
+    [source[row] for row in range(3)]
 
 
 def test_no_label_is_named(tmp_path):
@@ -321,7 +322,7 @@ def test_no_label_is_named(tmp_path):
   examples[1] = (*examples[1][:2], -1)
   source = _open(tmp_path, examples)
   with pytest.raises(UserError, match=r'0_1\.jpg\) has an invalid label, -1'):
-    list(source.read(range(3)))
+    [source[row] for row in range(3)]
 
 
 def test_fingerprint_changes_with_split_and_files(tmp_path):
@@ -355,64 +356,34 @@ def test_records_are_told_apart_by_name_id_or_bytes():
     def as_data_source(self, split, decoders):
       records = self.records
 
-      class Source(list):
-
-        def __getitems__(self, rows):
-          return [records[row] for row in rows]
-
-      return Source(records)
+      return records
 
   source = sources.TfdsSource(Builder(), 'train')
   hashes = [hashlib.sha256(data).hexdigest() for data in (b'4', b'3')]
-  assert source.keys([3, 1, 0, 2]) == [hashes[0], '8', 'a.png', hashes[1]]
+  found = [source.key(row) for row in (3, 1, 0, 2)]
+  assert found == [hashes[0], '8', 'a.png', hashes[1]]
 
 
 def test_arrays_are_a_source_too():
   image = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
   source = sources.ArraySource(image, np.array([3, 1], np.int32))
-  ((picture, label),) = source.read([1])
+  picture, label = source[1]
   np.testing.assert_array_equal(picture, image[1])
   assert label == 1 and source.name(1) == 'record 1' and len(source) == 2
   digest = hashlib.sha256(bytes(range(60, 120))).hexdigest()
-  assert source.keys([1]) == [digest]
-
-
-def test_few_records_are_held_encoded(tmp_path, monkeypatch):
-  monkeypatch.setattr(sources, '_FETCHED', 3)
-  source = _open(tmp_path, folder_data.examples(8))
-  every, asked = source._records, []
-
-  class Records:
-
-    def __getitems__(self, rows):
-      asked.append(list(rows))
-      return every.__getitems__(rows)
-
-  source._records = Records()
-  rows = [7, 0, 1, 2, 3, 4, 6]
-  found = source.read(rows)
-  next(found)
-  assert asked == [[7, 0, 1]]
-  assert len(list(found)) == 6
-  assert asked == [[7, 0, 1], [2, 3, 4], [6]]
-  assert len(set(source.keys(rows))) == 7
+  assert source.key(1) == digest
 
 
 def test_a_file_name_that_is_not_utf8(tmp_path, monkeypatch):
   source = _open(tmp_path, folder_data.examples(2))
-  every = source._records.__getitems__([0, 1])
+  every = [source._records[row] for row in (0, 1)]
   monkeypatch.setattr(source, '_records', _renamed(every, b'a/\xff.jpg'))
   assert source.name(0) == "own: record 0 of 'train' (a/\\xff.jpg)"
-  assert source.keys([0, 1]) == ['a/\\xff.jpg'] * 2
+  assert source.key(1) == 'a/\\xff.jpg'
 
 
 def _renamed(records, file_name):
-  class Records:
-
-    def __getitems__(self, rows):
-      return [{**records[row], 'file_name': file_name} for row in rows]
-
-  return Records()
+  return [{**record, 'file_name': file_name} for record in records]
 
 
 def test_a_source_has_a_version(tmp_path):

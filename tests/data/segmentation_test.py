@@ -21,10 +21,9 @@ class _Source:
   def __len__(self):
     return len(self.pairs)
 
-  def read(self, rows):
-    for row in rows:
-      image, label = self.pairs[row]
-      yield PIL.Image.fromarray(image), label
+  def __getitem__(self, row):
+    image, label = self.pairs[row]
+    return PIL.Image.fromarray(image), label
 
   def sizes(self):
     return ((label.shape[1], label.shape[0]) for _, label in self.pairs)

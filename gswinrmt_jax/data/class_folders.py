@@ -1,0 +1,322 @@
+"""Class folders: finds splits and classes, and reads the images in place."""
+
+from collections import Counter
+from collections.abc import Iterator
+import functools
+import hashlib
+import os
+import pathlib
+import re
+from typing import Any
+import unicodedata
+
+import numpy as np
+import PIL.Image
+
+from gswinrmt_jax import files
+from gswinrmt_jax.data import collection as collections
+from gswinrmt_jax.data import image_paths, pictures, sources
+from gswinrmt_jax.data.collection import Collection, UNDIVIDED
+from gswinrmt_jax.errors import UserError
+
+# The names of split folders, in any case; a year may follow, as in train2017.
+_SPLITS = {
+    'train': ('train', 'training'),
+    'val': ('val', 'validation', 'valid'),
+    'test': ('test', 'testing'),
+}
+_YEAR = re.compile(r'[ _-]?(19|20)\d\d$')
+_SAMPLED = 1000  # about the number of images whose headers a report reads
+
+
+def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
+  """Returns the images below `root`, labelled by their class folders.
+
+  `root` has train/ and any of val/ and test/ with a folder for each class, or
+  the class folders themselves, whose images are `UNDIVIDED`. Labels follow the
+  names of the class folders, sorted by code point. A class folder may have
+  images at any depth. Hidden files are skipped.
+
+  Args:
+    root: The folder.
+    pool: If val or test has classes that train lacks, whether to pool all
+      splits as `UNDIVIDED` instead of raising an error.
+
+  Raises:
+    UserError: If `root` has another layout, there are fewer than two classes, a
+      class has no images to train with, or a split has a class that train
+      lacks; and as in `image_paths.find`.
+  """
+  ignored = Counter()
+  parts = split_folders(root, ignored)
+  classes = {
+      split: folders(root / part, ignored) for split, part in parts.items()
+  }
+  own = next(iter(classes.values()))  # of train, or undivided
+  names = sorted(set().union(*classes.values()))
+  labels = {name: label for label, name in enumerate(names)}
+  if len(names) < 2:
+    raise UserError(
+        f'{root} has {len(names)} class folder{"s" * (not names)}: two or more '
+        'are needed, each with the images of one class'
+    )
+  _check_spelling(root, names)
+  extra = [name for name in names if name not in own]
+  if extra and not pool:
+    raise UserError(
+        f'{root}: train has no class {extra[0]!r}, but another split has'
+    )
+  images = {split: [] for split in parts}
+  for split, part in parts.items():
+    for name in classes[split]:
+      skipped, below = Counter(), f'{part}/{name}'.lstrip('/')
+      found = list(image_paths.find(root, below, skipped))
+      if not found and split == next(iter(parts)) and not pool:
+        files_there = collections.listed(skipped) or 'nothing'
+        raise UserError(
+            f'{root / below} has no image to train with, only {files_there}: '
+            'remove it, or look at the suffixes of its files'
+        )
+      images[split] += [image._replace(label=labels[name]) for image in found]
+      ignored += skipped
+  found = Collection(root, tuple(names), images, ignored)
+  found.notes += _doubts(root, parts, classes)
+  if extra:
+    found.splits = {UNDIVIDED: found.images}
+  return found
+
+
+def split_folders(
+    root: pathlib.Path, ignored: Counter, *, of_classes: bool = True
+) -> dict[str, str]:
+  """Returns {split: folder name}, or {UNDIVIDED: ''} without train/.
+
+  With `of_classes`, a folder with the name of a split counts only if it has
+  subfolders: otherwise it may be a class that is called train. `ignored` counts
+  what lies beside train/.
+
+  Raises:
+    UserError: If two folders name the same split, or there is val/ or test/ but
+      no train/.
+  """
+  names = folders(root, Counter())
+  named = [name for name in names if _split_of(name)]
+  usable = named
+  if of_classes:
+    usable = [name for name in named if folders(root / name, Counter())]
+  found = {}
+  for split in _SPLITS:
+    there = [name for name in usable if _split_of(name) == split]
+    if len(there) > 1:
+      raise UserError(
+          f'{root} has both {there[0]}/ and {there[1]}/, which mean {split}: '
+          'remove or rename one'
+      )
+    if there:
+      found[split] = there[0]
+  if 'train' in found:
+    ignored['other folders'] += len(names) - len(found)
+    folders(root, ignored)
+    return found
+  if named and (named == names or not of_classes):
+    wanted = ' with a folder of images for each class' if of_classes else ''
+    raise UserError(
+        f'{root} has {", ".join(f"{name}/" for name in named)} but no train/'
+        f'{wanted}'
+    )
+  return {UNDIVIDED: ''}
+
+
+def folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
+  """Returns the names of the subfolders; counts everything else as ignored."""
+  names = image_paths.visible(folder, ignored)
+  found = [n for n in names if os.path.isdir(os.path.join(folder, n))]
+  ignored.update(image_paths.suffix_of(n) for n in set(names) - set(found))
+  return found
+
+
+def _split_of(name):
+  """Returns the split that a folder's name stands for, None for other names."""
+  plain = _YEAR.sub('', name.lower())
+  return next((s for s, names in _SPLITS.items() if plain in names), None)
+
+
+def _check_spelling(root, names):
+  """Refuses two class names that look the same."""
+  seen = {}
+  for name in names:
+    other = seen.setdefault(unicodedata.normalize('NFC', name), name)
+    if other != name:
+      raise UserError(
+          f'{root} has two class folders {name!r}, whose names differ only in '
+          f'the Unicode of their accents ({other!a}, {name!a}): '
+          'rename one, or move its images'
+      )
+
+
+def _doubts(root, parts, classes):
+  """Yields warnings of classes that look like splits."""
+  names = next(iter(classes.values()))
+  for name in names:
+    if _split_of(name):
+      yield f'warning: the class {name!r} has the name of a split'
+  part = next(iter(parts.values()))
+  inner = [tuple(folders(root / part / name, Counter())) for name in names]
+  if inner[0] and len(set(inner)) == 1:
+    yield (
+        f'warning: all classes ({collections.some(names)}) have the same '
+        f'subfolders ({collections.some(inner[0])}): are these the classes?'
+    )
+
+
+# --- Read in place ---
+
+
+def read(root: pathlib.Path) -> Collection:
+  """Returns the images of class folders, with train and val and any test.
+
+  A walk over millions of files takes long, so the last result is kept until
+  `root`, a folder in it or a folder in one of these changes.
+
+  Images without splits are divided 8 : 1 : 1, and if only val is missing, a
+  tenth of train is held out for it, at random within each class, by seed 0.
+
+  Raises:
+    UserError: As in `find` and `collection.divide`.
+  """
+  places = [root, *root.glob('*'), *root.glob('*/*/')]
+  times = [p.stat().st_mtime_ns for p in places if p.is_dir()]
+  return _read(root, tuple(times))
+
+
+@functools.lru_cache(maxsize=1)
+def _read(root, times):
+  """Reads class folders whose folders were last changed at `times`."""
+  del times
+  found = find(root)
+  held_out = 'a tenth of each class, held out at random (seed 0)'
+  if UNDIVIDED in found.splits:
+    collections.divide(found, {'val': None, 'test': None}, None, options=False)
+    found.notes.append(f'val and test are each {held_out}')
+  elif 'val' not in found.splits:
+    tested = {k: v for k, v in found.splits.items() if k == 'test'}
+    found.splits = {UNDIVIDED: found.splits['train']}
+    shares = {'val': None, 'test': 0}
+    collections.divide(found, shares, None, options=False)
+    found.splits |= tested
+    found.notes.append(f'val is {held_out}')
+  collections.check(found)
+  return found
+
+
+def report(name: str, found: Collection) -> Iterator[str]:
+  """Yields what can be said of class folders without decoding images."""
+  names = found.class_names
+  sizes = ', '.join(f'{k} {len(v):,}' for k, v in found.splits.items())
+  named = collections.some(names)
+  yield f'{name}: {sizes} images of {len(names):,} classes ({named})'
+  spread = (f'{k} {collections.spread(found.counts(k))}' for k in found.splits)
+  yield f'  of a class (fewest / median / most): {", ".join(spread)}'
+  yield from _sizes(found)
+  if skipped := collections.listed(found.ignored):
+    yield f'  skipped: {skipped}'
+  for note in found.notes:
+    yield f'  {note}'
+
+
+def _sizes(found):
+  """Yields sizes and the first damaged file, by the headers of a sample."""
+  images = found.images
+  some = images[:: -(-len(images) // _SAMPLED)]
+  widths, heights, damaged = [], [], []
+  for image in some:
+    path = found.root / image.file_name
+    try:
+      with PIL.Image.open(path, formats=pictures.FORMATS) as opened:
+        widths.append(opened.width)
+        heights.append(opened.height)
+    except Exception:  # Pillow raises many types.
+      damaged.append(image.file_name)
+  of = f', of {len(some):,} images' * (len(some) < len(images))
+  if widths:
+    yield (
+        f'  width {collections.spread(widths)}, height '
+        f'{collections.spread(heights)} (smallest / median / largest{of})'
+    )
+  if damaged:
+    yield f'  warning: damaged or no images{of}: {collections.some(damaged)}'
+
+
+class FolderSource:
+  """A split of class folders; images are read and decoded at each access.
+
+  Records are ordered by a hash of their file names, so a slice of a split is a
+  mixed sample.
+
+  Attributes:
+    folder: The folder of the data set.
+    split: The requested split or slices.
+    label: The labels, int32 `[n]`.
+  """
+
+  version = ''
+
+  def __init__(self, found: Collection, split: str):
+    """Opens a split, or slices such as 'train[:90%]'.
+
+    Raises:
+      UserError: If there is no such split; the message lists the existing ones.
+    """
+    import tensorflow_datasets as tfds
+
+    self.folder, self.split = found.root, split
+    known = {
+        name: tfds.core.SplitInfo(
+            name=name, shard_lengths=[len(images)], num_bytes=0
+        )
+        for name, images in found.splits.items()
+    }
+    try:
+      parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(known)
+    except (ValueError, AssertionError) as error:
+      raise sources.no_split(found.root.name, split, known) from error
+    self._images = []
+    for part in parts:
+      ordered = sorted(found.splits[part.splitname], key=collections.rank)
+      self._images += ordered[part.from_ : part.to]
+    if not self._images:
+      raise sources.no_split(found.root.name, split, known)
+    self.label = np.array([image.label for image in self._images], np.int32)
+
+  def __len__(self) -> int:
+    return len(self._images)
+
+  def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Any]:
+    path = self.folder / self.key(row)
+    return pictures.read(path), int(self.label[row])
+
+  def name(self, row: int) -> str:
+    """Returns the path of an image, for messages."""
+    return str(self.folder / self.key(row))
+
+  def key(self, row: int) -> str:
+    """Returns the path of an image below the folder."""
+    return self._images[row].file_name
+
+  def stored(self, row: int) -> bytes:
+    """Returns the bytes of an image file."""
+    return (self.folder / self.key(row)).read_bytes()
+
+  def cache_folder(self) -> pathlib.Path:
+    """Returns where decoded images are kept: not among the user's images."""
+    place = hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]
+    return files.user_cache() / f'{self.folder.name}_{place}'
+
+  def fingerprint(self) -> str:
+    """Returns a hash of names, classes, sizes and times of the files."""
+    digest = hashlib.sha256()
+    for image in self._images:
+      stat = os.stat(self.folder / image.file_name)
+      said = image.file_name, image.label, stat.st_size, stat.st_mtime_ns
+      digest.update(repr(said).encode())
+    return digest.hexdigest()
