@@ -116,7 +116,7 @@ def _logits(weights, image):
   card = weights.card
   image = jnp.asarray(image[None])
   image = augment_lib.normalize(image, card.mean, card.std)
-  (logits,) = weights.make_model().apply(weights.variables, image, train=False)
+  (logits,) = weights.card.make_model().apply(weights.variables, image, train=False)
   return np.asarray(logits)
 
 

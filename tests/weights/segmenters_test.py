@@ -73,7 +73,7 @@ def test_a_converted_segmenter(head, folders):
   """Its classes and channels, every array, and mmsegmentation's logits."""
   folders, said = folders
   found = load.load(folders[head])
-  model, want = found.make_model(), seg_heads.model(head)
+  model, want = found.card.make_model(), seg_heads.model(head)
   for field in (
       'decoder',
       'num_classes',
@@ -119,7 +119,7 @@ def test_a_pytorch_file_is_loaded_as_it_is(folders, tmp_path):
   folder = folders[0]['uper']
   (tmp_path / 'config.json').write_bytes((folder / 'config.json').read_bytes())
   found = load.load(_saved(tmp_path / 'a.pth', _state_dict('uper')))
-  assert found.make_model() == load.load(folder).make_model()
+  assert found.card.make_model() == load.load(folder).card.make_model()
 
 
 @pytest.mark.parametrize('head', _HEADS)
@@ -164,13 +164,15 @@ def test_a_thousand_classes_of_pixels_are_not_imagenets():
     assert len(card.class_names) == count
 
 
-def test_label_maps_hold_256_classes(folders):
+def test_segmentation_maps_hold_256_classes(folders):
   found = load.load(folders[0]['uper'])
   many = dataclasses.replace(
       found, card=dataclasses.replace(found.card, num_classes=257)
   )
   loaded = loaded_model.LoadedSegmenter(many)
-  with pytest.raises(UserError, match='257 classes, and label maps hold 256: '):
+  with pytest.raises(
+      UserError, match='257 classes, and segmentation maps hold 256: '
+  ):
     loaded.predict(np.zeros((32, 32, 3), np.uint8))
 
 
