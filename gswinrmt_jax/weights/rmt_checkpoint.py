@@ -5,7 +5,7 @@ import dataclasses
 import math
 import pathlib
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -43,8 +43,7 @@ class RMTCheckpoint:
 
   Attributes:
     where: Entry of the file that holds the weights; '' for the top level.
-    card: The model. Without a card next to the file, the preprocessing is
-      assumed to be that of ImageNet.
+    card: The model, from a card next to the file or by `recognise`.
     match: The arrays that fit the model, and the names of all others.
     others: Names of arrays of other parts, such as a detector's neck.
   """
@@ -53,22 +52,6 @@ class RMTCheckpoint:
   card: card_lib.Card
   match: state_dict.Match
   others: list[str]
-
-
-class Recognised(NamedTuple):
-  """The model that the arrays of a state dict belong to.
-
-  Attributes:
-    name: Name of the model.
-    fields: Fields that differ from those of the named model.
-    num_classes: Number of logits; 0 for a backbone.
-    segmenter: As for `Card`; None for classifiers and backbones.
-  """
-
-  name: str
-  fields: dict[str, Any]
-  num_classes: int
-  segmenter: dict[str, Any] | None = None
 
 
 def read(
@@ -92,7 +75,7 @@ def read(
   card = card_lib.read(path.with_name(card_lib.FILE))
   try:
     if card is None:
-      card = _released_card(recognise(arrays, full_stages), contents)
+      card = recognise(arrays, full_stages, _class_names(contents))
     elif full_stages is not None:
       fields = {**card.fields, 'full_stages': tuple(full_stages)}
       card = dataclasses.replace(card, fields=fields)
@@ -176,12 +159,19 @@ def _is_mapping(loaded, name):
 
 
 def recognise(
-    arrays: Mapping[str, np.ndarray], full_stages: Sequence[int] | None = None
-) -> Recognised:
+    arrays: Mapping[str, np.ndarray],
+    full_stages: Sequence[int] | None = None,
+    class_names: Sequence[str] = (),
+) -> card_lib.Card:
   """Recognises the model by the names and shapes of its arrays.
 
-  No array shows which stages attend over all pairs of tokens, so a model of
-  another size than the released ones needs `full_stages`.
+  The preprocessing is taken to be that of the release.
+
+  Args:
+    arrays: Arrays by their released names.
+    full_stages: Stages that attend over all pairs of tokens. No array shows
+      them, so a model of another size than the released ones needs them.
+    class_names: Names of a segmenter's classes; used if there is one for each.
 
   Raises:
     UserError: If the model is not an RMT, or has another size and its heads or
@@ -204,16 +194,36 @@ def recognise(
     ) from error
   if full_stages is not None:
     fields['full_stages'] = tuple(full_stages)
-  found = []
-  for name in _RELEASED:
+  name = _name(fields)
+  images = {'image_size': imagenet.IMAGE_SIZE, 'crop': imagenet.CROP}
+  if segmenter:
+    images = {'image_size': _CROP, 'crop': 1.0, 'fit_within': _FIT_WITHIN}
+  elif num_classes == imagenet.NUM_CLASSES:
+    class_names = imagenet.classes()
+  return card_lib.Card(
+      name=name,
+      fields=factory.resolve(name, fields),
+      num_classes=num_classes,
+      class_names=class_names if len(class_names) == num_classes else (),
+      segmenter=segmenter,
+      mean=imagenet.MEAN,
+      std=imagenet.STD,
+      **images,
+  )
+
+
+def _name(fields):
+  """Returns the released model of these sizes, 'rmt_t' if there is none."""
+
+  def changed(name):
     arch = named.MODELS[name]
-    changed = {k: v for k, v in fields.items() if v != getattr(arch, k)}
-    if not changed.keys() & set(_SIZES):
-      found.append(Recognised(name, changed, num_classes, segmenter))
-  if found:  # models with and without a dense head have the same sizes
-    return min(found, key=lambda known: len(known.fields))
-  if 'num_heads' in fields and full_stages is not None:
-    return Recognised('rmt_t', fields, num_classes, segmenter)
+    return {k for k, value in fields.items() if value != getattr(arch, k)}
+
+  same = [name for name in _RELEASED if not changed(name) & set(_SIZES)]
+  if same:  # models with and without a dense head have the same sizes
+    return min(same, key=lambda name: len(changed(name)))
+  if 'num_heads' in fields and 'full_stages' in fields:
+    return 'rmt_t'
   unknown = (
       f'an RMT of widths {fields["widths"]} and depths {fields["depths"]} is '
       f'none of {", ".join(_RELEASED)}'
@@ -313,30 +323,9 @@ def _decay_range(log_decay: np.ndarray) -> float:
   return round(spread, min(3, int(digits) - 1))
 
 
-def _released_card(found, contents):
-  segmenter, names = found.segmenter, ()
-  if segmenter:
-    names = _class_names(contents, found.num_classes)
-  elif found.num_classes == imagenet.NUM_CLASSES:
-    names = imagenet.classes()
-  return card_lib.Card(
-      name=found.name,
-      fields=factory.resolve(found.name, found.fields),
-      num_classes=found.num_classes,
-      class_names=names,
-      segmenter=segmenter,
-      image_size=_CROP if segmenter else imagenet.IMAGE_SIZE,
-      mean=imagenet.MEAN,
-      std=imagenet.STD,
-      crop=1.0 if segmenter else imagenet.CROP,
-      fit_within=_FIT_WITHIN if segmenter else None,
-  )
-
-
-def _class_names(contents, count):
-  """Returns the names that mmsegmentation stores; () unless one per class."""
+def _class_names(contents):
+  """Returns the names that mmsegmentation stores, () if there are none."""
   meta = contents.get('meta') if isinstance(contents, Mapping) else None
   names = meta.get('CLASSES') if isinstance(meta, Mapping) else None
-  if not isinstance(names, (list, tuple)) or len(names) != count:
-    return ()
-  return tuple(names) if all(isinstance(name, str) for name in names) else ()
+  is_list = isinstance(names, (list, tuple))
+  return tuple(n for n in names if isinstance(n, str)) if is_list else ()

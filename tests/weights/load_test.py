@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import pathlib
+import re
 import shutil
 import sys
 import types
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_parts
 
 import gswinrmt_jax
 from gswinrmt_jax import files, recipes
@@ -52,6 +54,25 @@ def test_a_run_and_its_checkpoints(run):
       load.load(_RUN / 'checkpoints' / '243', step=step)
   with pytest.raises(UserError, match="'foo': must be raw or ema"):
     load.load(_RUN, which='foo')
+
+
+@pytest.mark.parametrize('which', ['raw', 'ema'])
+def test_orbax_alone_restores_what_the_page_says(which, unbroken, monkeypatch):
+  """The block of docs/weights.md, on a run with an average."""
+  tiny_parts.install(monkeypatch)
+  page = pathlib.Path(__file__).parents[2] / 'docs' / 'weights.md'
+  (block,) = re.findall(
+      r'```python\n(import orbax.*?)```', page.read_text(), re.S
+  )
+  step = max(int(path.name) for path in (unbroken / 'checkpoints').iterdir())
+  names = {}
+  exec(
+      block.replace('/abs/RUN', str(unbroken)).replace('STEP', str(step)), names
+  )
+  found = names['average'] if which == 'ema' else names['variables']
+  want = load.load(unbroken, step=step, which=which).variables
+  assert jax.tree.structure(found) == jax.tree.structure(dict(want))
+  jax.tree.map(np.testing.assert_array_equal, found, dict(want))
 
 
 def test_a_folder_of_weights(run, folder):

@@ -140,9 +140,10 @@ def test_the_released_segmenters_are_recognised(head):
   }[head]
   names = ('channels', 'neck_channels', 'auxiliary_channels')
   entry = {'head': head, **dict(zip(names, sizes, strict=True))}
-  assert rmt_checkpoint.recognise(inside) == rmt_checkpoint.Recognised(
-      'rmt_s', {'feature_norm': True}, 150, entry
-  )
+  found = rmt_checkpoint.recognise(inside)
+  assert (found.name, found.num_classes) == ('rmt_s', 150)
+  assert found.fields == factory.resolve('rmt_s', {'feature_norm': True})
+  assert found.segmenter == entry
 
 
 def test_without_an_auxiliary_head():
@@ -157,11 +158,17 @@ def test_without_an_auxiliary_head():
 
 
 def test_a_thousand_classes_of_pixels_are_not_imagenets():
-  entry = {'head': 'fpn', 'channels': 8, 'neck_channels': 8}
-  for segmenter, count in ((None, 1000), (entry, 0)):
-    found = rmt_checkpoint.Recognised('rmt_t', {}, 1000, segmenter)
-    card = rmt_checkpoint._released_card(found, {})
-    assert len(card.class_names) == count
+  arrays = dict(_state_dict('fpn'))
+  name = 'decode_head.conv_seg.weight'
+  arrays[name] = np.zeros((1000, *arrays[name].shape[1:]))
+  card = rmt_checkpoint.recognise(arrays, full_stages=(3, 4))
+  assert card.num_classes == 1000 and not card.class_names
+  classifier = {'head.weight': np.zeros((1000, 3))} | {
+      name.removeprefix('backbone.'): array for name, array in arrays.items()
+  }
+  del classifier['decode_head.scale_heads.0.0.conv.weight']
+  card = rmt_checkpoint.recognise(classifier, full_stages=(3, 4))
+  assert len(card.class_names) == card.num_classes == 1000
 
 
 def test_segmentation_maps_hold_256_classes(folders):
