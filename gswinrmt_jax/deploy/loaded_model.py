@@ -350,7 +350,7 @@ class LoadedSegmenter(_Loaded):
       )
     super().__init__(weights, weights.card.make_model(dtype=dtype))
     self.fit_within = weights.fit_within(image_size)
-    self._classify = jax.jit(self._classes_of, static_argnames='size')
+    self._classes = jax.jit(self._classify, static_argnames='size')
 
   def __repr__(self) -> str:
     return f'LoadedSegmenter({self.origin!r}, {len(self.class_names)} classes)'
@@ -400,7 +400,7 @@ class LoadedSegmenter(_Loaded):
     width, height = image.size
     # Images whose sides round up to the same sizes share a compiled program.
     rest = [(0, -side % _ROUNDED) for side in pixels.shape[:2]]
-    classes, finite = self._classify(
+    classes, finite = self._classes(
         self.variables,
         np.pad(pixels, [*rest, (0, 0)])[None],
         np.array([pixels.shape[:2]], np.int32),
@@ -410,7 +410,7 @@ class LoadedSegmenter(_Loaded):
     self._check_finite(np.asarray(finite)[:height, :width], name)
     return np.asarray(classes)[:height, :width]
 
-  def _classes_of(self, variables, pixels, extents, target, *, size):
+  def _classify(self, variables, pixels, extents, target, *, size):
     """Returns the classes, uint8, of one padded image, resized to `target`.
 
     Also returns which pixels have finite logits.
