@@ -88,7 +88,7 @@ def difference(
   read = dict(np.load(files[-1]))
   program = jax.jit(export.make_program(run))
   if file_format == 'torch':
-    variables = state_dict.from_torch_state_dict(read, run.make_model())
+    variables = state_dict.from_torch_state_dict(read, run.card.make_model())
     read['logits'] = program(pixels, variables)
   return float(np.abs(read['logits'] - program(pixels, run.variables)).max())
 

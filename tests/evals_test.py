@@ -228,6 +228,7 @@ def test_split_batch_size_and_image_size(run):
   assert report['confusion'] == other['confusion']
   larger, said = _evaluate(run, split='train', image_size=9)
   assert larger['image_size'] == [9, 9] and '9 x 9 pixels' in said
+  assert ' was trained for 6 x 7 pixels: at 9 x 9 pixels' in said
   assert list(run.glob('evaluation_train_*_9px.json'))
 
 

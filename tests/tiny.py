@@ -1,5 +1,7 @@
 """A model of a few hundred parameters, for tests of the code around models."""
 
+import types
+
 from flax import linen as nn
 import numpy as np
 
@@ -10,6 +12,8 @@ CLASSES = 3
 
 class Tiny(nn.Module):
   """A convolution, BatchNorm, a decay, dropout and a linear layer."""
+
+  arch = types.SimpleNamespace(stride=2)
 
   @nn.compact
   def __call__(self, x, *, train: bool):

@@ -6,12 +6,14 @@ import sys
 import types
 import zipfile
 
+import ml_dtypes
 import numpy as np
 
 _STORAGES = {
     np.dtype(np.float32): 'FloatStorage',
     np.dtype(np.float64): 'DoubleStorage',
     np.dtype(np.float16): 'HalfStorage',
+    np.dtype(ml_dtypes.bfloat16): 'BFloat16Storage',
     np.dtype(np.int64): 'LongStorage',
 }
 

@@ -17,7 +17,7 @@ from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.data import label_colors, pictures
 from gswinrmt_jax.data.prepare import cifar10
-from gswinrmt_jax.deploy import label_map, loaded_model
+from gswinrmt_jax.deploy import loaded_model, segmentation_map
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import losses, setup
@@ -116,7 +116,7 @@ def _logits(weights, image):
   card = weights.card
   image = jnp.asarray(image[None])
   image = augment_lib.normalize(image, card.mean, card.std)
-  (logits,) = weights.make_model().apply(weights.variables, image, train=False)
+  (logits,) = weights.card.make_model().apply(weights.variables, image, train=False)
   return np.asarray(logits)
 
 
@@ -155,7 +155,7 @@ def test_scores_are_those_of_the_stored_pixels(runs, tmp_path):
   assert confusion.sum() == sum((m != 255).sum() for m in source.masks)
 
 
-def test_a_label_map_is_of_the_bare_image(runs):
+def test_a_segmentation_map_is_of_the_bare_image(runs):
   run, image = runs[1], tiny_segments.SPLITS['val'].images[0]
   loaded = loaded_model.load_model(run)
   found = loaded.predict(image)
@@ -209,9 +209,9 @@ def test_where_the_images_go_is_checked_first(
   assert 'file/image.png: a file is in the way' in capsys.readouterr().err
 
 
-def test_a_label_map_replaces_its_files_whole(tmp_path, monkeypatch):
+def test_a_segmentation_map_replaces_its_files_whole(tmp_path, monkeypatch):
   pixels, label = np.zeros((4, 5, 3), np.uint8), np.ones((4, 5), np.uint8)
-  found = label_map.LabelMap('a.png', pixels, label, ('road', 'tree'))
+  found = segmentation_map.SegmentationMap('a.png', pixels, label, ('road', 'tree'))
   found.write(tmp_path / 'a')
   names = ['a_labels.png', 'a_overlay.png']
   before = {name: (tmp_path / name).read_bytes() for name in names}

@@ -175,7 +175,7 @@ _PIXELS = np.zeros((8, 8, 3), np.uint8)
         ),
         (
             lambda g: g.load_model('digits_small', image_size=4),
-            'at least 32x32 with 3 channels, not 4x4',
+            'at least 32x32 pixels, not 4x4',
         ),
         *(
             (
@@ -206,6 +206,18 @@ _PIXELS = np.zeros((8, 8, 3), np.uint8)
         (
             lambda g: g.create_model('rmt_compct', num_classes=2),
             r"'rmt_compct' \(did you mean rmt_compact\?\)",
+        ),
+        (
+            lambda g: g.create_model('rmt_t', num_classes=2, pretrained=True),
+            r'at random: load_model\(SOURCE\) loads',
+        ),
+        (
+            lambda g: g.load_model('rmt_t'),
+            'rmt_t is a model without trained weights here: create_model',
+        ),
+        (
+            lambda g: g.load_model('digits_small').logits(_PIXELS[..., 0]),
+            r'uint8 \(8, 8\): must be pixels',
         ),
         (
             lambda g: g.create_model('rmt_t', num_classes=2, dephts=(1,)),

@@ -55,7 +55,7 @@ def analyze_runs(
         pathlib.Path(source), step=step, which=which, warn=terminal.say
     )
     weights.check_is_no_segmenter()
-    model = weights.make_model(dtype='float32')
+    model = weights.card.make_model(dtype='float32')
     attention.check(model.arch)
     named = evaluate_run.data_of(weights, data, split, data_dir)
     path = evaluate_run.report_path(

@@ -5,7 +5,7 @@ Writes a folder with model.safetensors and config.json, for `evaluate`,
 and the token-label models of the last three, are recognised by their shapes. So
 are segmenters, Semantic FPN or UperNet over an RMT as mmsegmentation stores
 them; `label-maps` does not take these. Prints the number of arrays loaded, and
-the names of arrays that are missing, left over or of another shape.
+the names of arrays that are missing, left over, of another shape or not finite.
 """
 
 import argparse
@@ -22,15 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--key',
       metavar='NAME',
-      help='entry of the checkpoint, such as model_ema (default: model, '
-      'state_dict or the like)',
+      help='entry of the checkpoint or prefix of its names, such as model_ema '
+      'or state_dict/ema (default: model, state_dict or the like)',
   )
   add(
       '--full-stages',
       type=_stages,
       metavar='N,N',
       help='stages that attend over all pairs of tokens; required for sizes '
-      'other than the released, because no array shows them',
+      'other than the released, because no array shows them; precedes those of '
+      'a config.json next to the checkpoint',
   )
 
 
@@ -46,8 +47,8 @@ def run(args: argparse.Namespace) -> None:
   from gswinrmt_jax.deploy import convert
 
   convert.convert(
-      pathlib.Path(args.checkpoint),
-      pathlib.Path(args.out),
+      pathlib.Path(args.checkpoint).expanduser(),
+      pathlib.Path(args.out).expanduser(),
       key=args.key,
       full_stages=args.full_stages,
   )

@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> None:
   from gswinrmt_jax.deploy import export
 
   weights = arguments.load_weights(args)
-  folder = pathlib.Path(args.out) if args.out else weights.folder / 'export'
+  out = args.out and pathlib.Path(args.out).expanduser()
+  folder = out or weights.folder / 'export'
   export.export(
       weights, args.format, folder, license=args.license, note=args.note
   )

@@ -34,9 +34,9 @@ def run(args: argparse.Namespace) -> None:
   """Runs the command."""
   from gswinrmt_jax.deploy import teacher
 
-  teacher.write_label_maps(
+  teacher.write_token_labels(
       arguments.load_weights(args),
-      pathlib.Path(args.folder),
+      pathlib.Path(args.folder).expanduser(),
       name=args.data,
       split=args.split,
       data_dir=args.data_dir,

@@ -1,6 +1,7 @@
 """Predicts the classes of images, the most probable first, or of their pixels.
 
-Images may have any size and format. They are preprocessed as in evaluation:
+Images may have any size and format; accuracy holds near the image size of
+training, which --image-size can change. They are preprocessed as in evaluation:
 resized and centre-cropped with the weights' own crop or, if it is 0, resized
 ignoring aspect ratio. An image that cannot be read is named and skipped; the
 exit status is then 1. --maps also draws what the model looks at.
@@ -76,8 +77,11 @@ def run(args: argparse.Namespace) -> int:
       raise UserError(f'--{name} is for {kind}')
   out = (args.out or 'predictions') if segments else args.maps
   if out:
-    files.check_can_write(pathlib.Path(out) / 'image.png')
-  loaded = loaded_model.from_weights(weights, args.image_size)
+    out = pathlib.Path(out).expanduser()
+    files.check_can_write(out / 'image.png')
+  loaded = loaded_model.from_weights(
+      weights, args.image_size, warn=guard.complain
+  )
   if args.point:
     _check_point(args.point, loaded.image_size)
   terminal = Terminal(sys.stderr)  # stdout has only the predictions.
@@ -91,7 +95,8 @@ def run(args: argparse.Namespace) -> int:
   with terminal.busy('Compiling the model and predicting'):
     found = loaded.predict(args.images, skip=skip, **options)
   if args.json:
-    print(json.dumps([one.to_dict() for one in found], indent=2))
+    told = [one.to_dict() for one in found]
+    print(json.dumps(told, indent=2, allow_nan=False))
   else:
     for one in found:
       print(one)
@@ -125,7 +130,7 @@ def _places(parent, predictions):
     while name in taken:
       name = f'{stem}_{next(number)}'
     taken.add(name)
-    yield pathlib.Path(parent, name)
+    yield parent / name
 
 
 def _point(text):

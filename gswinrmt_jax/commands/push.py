@@ -1,4 +1,4 @@
-"""Uploads the weights of a run to the Hugging Face Hub (extra: hub).
+"""Uploads the weights of a run to the Hugging Face Hub.
 
   gswinrmt push runs/cifar10_retention OWNER/NAME --license apache-2.0
 

@@ -42,6 +42,7 @@ def export(
     *,
     license: str = '',
     note: str = '',
+    source: str = '',
 ) -> pathlib.Path:
   """Writes weights in one format, with `config.json` and a model card.
 
@@ -52,6 +53,8 @@ def export(
     terminal: Where the file and the error of its logits are printed.
     license: Licence for the model card.
     note: Note for the model card.
+    source: Where the weights will be loaded from, for the example of the model
+      card; '' for the folder.
 
   Returns:
     The path of the file.
@@ -71,7 +74,7 @@ def export(
           f'{folder / file} was not written by an export: choose another --out'
       )
   files.check_can_write(folder / name)
-  folder = folder.absolute()
+  source, folder = source or str(folder), folder.absolute()
   folder.parent.mkdir(parents=True, exist_ok=True)
   # An existing file is replaced only by one that was checked.
   with tempfile.TemporaryDirectory(
@@ -92,7 +95,9 @@ def export(
     with files.replaced(path) as part:
       written.rename(part)
   files.write_json(folder / card_lib.FILE, weights.card.to_dict())
-  model_card.write(folder, weights, file_format, license=license, note=note)
+  model_card.write(
+      folder, weights, file_format, license=license, note=note, source=source
+  )
   terminal.say(
       f'{weights.origin}: written to {path} '
       f'({path.stat().st_size / 1e6:.1f} MB); logits differ by '
@@ -109,7 +114,7 @@ def make_program(
   It computes in float32 and normalises images as the card says. Logits are
   `[b k]` from a classifier, `[b h w k]` from a segmenter.
   """
-  card, model = weights.card, weights.make_model(dtype='float32')
+  card, model = weights.card, weights.card.make_model(dtype='float32')
 
   def program(pixels, variables):
     image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)
@@ -157,7 +162,7 @@ def _write_torch(weights, path):
 
   A segmenter's uses the names and the top-level key of mmsegmentation.
   """
-  model = weights.make_model()
+  model = weights.card.make_model()
   is_segmenter = weights.card.segmenter is not None
   entry = 'state_dict' if is_segmenter else 'model'
   try:

@@ -1,6 +1,6 @@
 """A trained classifier or segmenter with preprocessing and class names."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, UInt8
 import numpy as np
 import PIL.Image
+from scipy import special
 
 from gswinrmt_jax import maps, ops
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import pictures, segmentation
-from gswinrmt_jax.deploy.label_map import LabelMap
+from gswinrmt_jax.deploy.segmentation_map import SegmentationMap
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.segmenter import Segmenter
@@ -73,6 +74,14 @@ class _Loaded:
     self.card, self.origin = weights.card, weights.origin
     self._implementations = weights.implementations
 
+  def _check_finite(self, finite, name):
+    """Refuses logits of NaN, of which one class or another is the largest."""
+    if not finite.all():
+      raise UserError(
+          f'{name}: the logits of {self.origin} are not finite; the weights '
+          'may be damaged, or have diverged in training'
+      )
+
   @property
   def class_names(self) -> tuple[str, ...]:
     """Class names by label; 'class 7' where the weights name none."""
@@ -95,8 +104,8 @@ class LoadedModel(_Loaded):
 
       loaded = gswinrmt_jax.load_model('digits_small')
       print(loaded.predict('examples/images/digit_0.png'))
-      x = jnp.stack([loaded.preprocess(path) for path in paths])
-      logits = loaded.model.apply(loaded.variables, x, train=False)
+      logits = loaded.logits(paths)  # [b k]
+      vectors = loaded.embed(paths)  # [b c]
 
   Attributes:
     model: The Linen model.
@@ -121,14 +130,9 @@ class LoadedModel(_Loaded):
     self.image_size = weights.card.image_size
     if image_size is not None:
       self.image_size = _height_and_width(image_size)
-    super().__init__(weights, weights.make_model(self.image_size, dtype))
+    super().__init__(weights, weights.card.make_model(self.image_size, dtype))
     self._crop = self.card.crop_at(self.image_size)
-    self._probabilities = jax.jit(
-        lambda *args: jax.nn.softmax(self._apply(*args))
-    )
-    self._features = jax.jit(
-        lambda *args: self._apply(*args, method='features')
-    )
+    self._jitted = jax.jit(self._apply, static_argnames='method')
 
   def __repr__(self) -> str:
     height, width = self.image_size
@@ -178,27 +182,58 @@ class LoadedModel(_Loaded):
       A prediction for one image, a list of them for a sequence.
 
     Raises:
-      UserError: If the model has no head, or a file or PIL image cannot be
-        read.
+      UserError: If the model has no head, a file or PIL image cannot be read,
+        or logits are not finite.
       ValueError: If `top` is not a whole number above 0, or an array is not
         uint8 pixels, for instance because it is already normalised.
     """
     if not _is_count(top):
       raise ValueError(f'top is {top!r}: must be a whole number above 0')
-    if not self.card.num_classes:
-      raise UserError(f'{self.origin} is a backbone: it has no classes')
+    self._check_has_classes()
     if not _is_many(images):
       return self.predict([images], top)[0]
     readable = list(_readable(images, self.pixels, skip))
-    size = min(_BATCH, len(readable))  # One shape compiles once.
+    rows = self._rows([pixels for _, pixels in readable])
     found = []
-    for start in range(0, len(readable), _BATCH):
-      names, pixels = zip(*readable[start : start + _BATCH], strict=True)
-      padded = np.stack([*pixels, *pixels[:1] * (size - len(pixels))])
-      rows = np.asarray(self._probabilities(self.variables, padded))
-      for name, row in zip(names, rows, strict=False):
-        found.append(self._prediction(name, row, top))
+    for (name, _), logits in zip(readable, rows, strict=True):
+      self._check_finite(np.isfinite(logits), name)
+      found.append(self._prediction(name, special.softmax(logits), top))
     return found
+
+  def logits(
+      self, images: Image | Sequence[Image]
+  ) -> Float32[np.ndarray, 'b k']:
+    """Returns the logits of one or several images; b is 1 for one image.
+
+    `scipy.special.softmax(logits, -1)` has the probabilities of `predict`.
+
+    Args:
+      images: As in `predict`.
+
+    Raises:
+      UserError: If the model has no head, or a file or PIL image cannot be
+        read.
+      ValueError: If an array is not uint8 pixels.
+    """
+    self._check_has_classes()
+    return np.stack([*self._rows(self._all_pixels(images))])
+
+  def embed(
+      self, images: Image | Sequence[Image]
+  ) -> Float32[np.ndarray, 'b c']:
+    """Returns the vector of each image that the last linear layer classifies.
+
+    It is the average over positions before that layer, see `Backbone.embed`,
+    for example to search for similar images.
+
+    Args:
+      images: As in `predict`; b is 1 for one image.
+
+    Raises:
+      UserError: If a file or PIL image cannot be read.
+      ValueError: If an array is not uint8 pixels.
+    """
+    return np.stack([*self._rows(self._all_pixels(images), method='embed')])
 
   def features(
       self, images: Image | Sequence[Image]
@@ -216,9 +251,8 @@ class LoadedModel(_Loaded):
       UserError: If a file or PIL image cannot be read.
       ValueError: If an array is not uint8 pixels.
     """
-    images = images if _is_many(images) else [images]
-    pixels = np.stack([self.pixels(image) for image in images])
-    return self._features(self.variables, pixels)
+    pixels = np.stack(self._all_pixels(images))
+    return self._jitted(self.variables, pixels, method='features')
 
   def write_maps(
       self,
@@ -254,6 +288,23 @@ class LoadedModel(_Loaded):
     maps.write(
         folder, found, pixels, title=f'{file}: {name} ({probability:.1%})'
     )
+
+  def _check_has_classes(self):
+    if not self.card.num_classes:
+      raise UserError(f'{self.origin} is a backbone: it has no classes')
+
+  def _all_pixels(self, images):
+    images = images if _is_many(images) else [images]
+    return [self.pixels(image) for image in images]
+
+  def _rows(self, pixels, **how) -> Iterator[np.ndarray]:
+    """Yields a row of the model's output for each image, float32."""
+    size = min(_BATCH, len(pixels))  # One shape compiles once.
+    for start in range(0, len(pixels), _BATCH):
+      batch = pixels[start : start + _BATCH]
+      padded = np.stack([*batch, *batch[:1] * (size - len(batch))])
+      rows = self._jitted(self.variables, padded, **how)
+      yield from np.asarray(rows, np.float32)[: len(batch)]
 
   def _prediction(self, name, row, top):
     labels = np.argsort(-row, kind='stable')[:top].tolist()
@@ -297,7 +348,7 @@ class LoadedSegmenter(_Loaded):
           f'image_size is {image_size!r}: must be one number for a segmenter, '
           'the shorter side: whole and above 0'
       )
-    super().__init__(weights, weights.make_model(dtype=dtype))
+    super().__init__(weights, weights.card.make_model(dtype=dtype))
     self.fit_within = weights.fit_within(image_size)
     self._classes = jax.jit(self._classify, static_argnames='size')
 
@@ -309,7 +360,7 @@ class LoadedSegmenter(_Loaded):
       images: Image | Sequence[Image],
       *,
       skip: Callable[[str], Any] | None = None,
-  ) -> LabelMap | list[LabelMap]:
+  ) -> SegmentationMap | list[SegmentationMap]:
     """Returns the class of each pixel of one or several images.
 
     Images are resized as in evaluation, and the logits back to the original
@@ -321,48 +372,52 @@ class LoadedSegmenter(_Loaded):
       skip: As in `LoadedModel.predict`.
 
     Returns:
-      A label map for one image, a list of them for a sequence.
+      A segmentation map for one image, a list of them for a sequence.
 
     Raises:
-      UserError: If a file or PIL image cannot be read, or the model has more
-        than 256 classes.
+      UserError: If a file or PIL image cannot be read, logits are not finite,
+        or the model has more than 256 classes.
       ValueError: If an array is not uint8 pixels.
     """
     classes = self.card.num_classes
     if classes > _MOST_CLASSES:
       raise UserError(
-          f'{self.origin} has {classes} classes, and label maps hold '
+          f'{self.origin} has {classes} classes, and segmentation maps hold '
           f'{_MOST_CLASSES}: apply its `model` to get logits'
       )
     if not _is_many(images):
       return self.predict([images])[0]
-    return [
-        LabelMap(
-            name, np.asarray(image), self._segment(image), self.class_names
-        )
-        for name, image in _readable(images, _picture, skip)
-    ]
+    found = []
+    for name, image in _readable(images, _picture, skip):
+      label = self._segment(image, name)
+      pixels = np.asarray(image)
+      found.append(SegmentationMap(name, pixels, label, self.class_names))
+    return found
 
-  def _segment(self, image):
+  def _segment(self, image, name):
     size = segmentation.fit(image.size, self.fit_within)
     pixels = segmentation.resize_image(image, size)
     width, height = image.size
     # Images whose sides round up to the same sizes share a compiled program.
     rest = [(0, -side % _ROUNDED) for side in pixels.shape[:2]]
-    classes = self._classes(
+    classes, finite = self._classes(
         self.variables,
         np.pad(pixels, [*rest, (0, 0)])[None],
         np.array([pixels.shape[:2]], np.int32),
         np.array([[height, width]], np.int32),
         size=tuple(side + -side % _ROUNDED for side in (height, width)),
     )
+    self._check_finite(np.asarray(finite)[:height, :width], name)
     return np.asarray(classes)[:height, :width]
 
   def _classify(self, variables, pixels, extents, target, *, size):
-    """Returns the classes, uint8, of one padded image, resized to `target`."""
+    """Returns the classes, uint8, of one padded image, resized to `target`.
+
+    Also returns which pixels have finite logits.
+    """
     logits = self._apply(variables, pixels, extents=extents)
-    logits = ops.resize_bilinear(logits, extents, target, size=size)
-    return logits[0].argmax(-1).astype(jnp.uint8)
+    logits = ops.resize_bilinear(logits, extents, target, size=size)[0]
+    return logits.argmax(-1).astype(jnp.uint8), jnp.isfinite(logits).all(-1)
 
 
 def load_model(
@@ -377,7 +432,7 @@ def load_model(
 
       loaded = load_model('digits_small')
       print(loaded.predict('examples/images/digit_0.png'))
-      logits = loaded.model.apply(loaded.variables, images, train=False)
+      logits = loaded.logits('examples/images/digit_0.png')
 
   Args:
     source: A name in `list_models(pretrained=True)`, a run folder, one of its
@@ -385,7 +440,9 @@ def load_model(
       file, a `.pth` file of RMT, or `hf-hub:OWNER/NAME[@REVISION]`. An existing
       file or folder takes precedence over a name.
     image_size: Height and width that images are resized to, or one number for
-      both; None takes the size that the weights were trained for. Above that
+      both; None takes the size that the weights were trained for. Any size
+      from the stride of the last stage upwards runs, but accuracy holds only
+      near the trained size: another one prints a warning. Above the trained
       size, no margin is cut off. For a segmenter, one number: the shorter side
       of the images, whose longer side is at most four times as long.
     dtype: Computation dtype, 'float32' or 'bfloat16'.
@@ -407,8 +464,11 @@ def from_weights(
     weights: weights_lib.Weights,
     image_size: int | tuple[int, int] | None = None,
     dtype: str = 'float32',
+    warn: Callable[[str], None] = print,
 ) -> LoadedModel | LoadedSegmenter:
   """Returns a model as `load_model` does, from weights already loaded.
+
+  `warn` receives a message if the image size is not that of training.
 
   Raises:
     UserError: If the model does not take images of this size.
@@ -416,7 +476,10 @@ def from_weights(
   """
   segments = weights.task == 'segmentation'
   kind = LoadedSegmenter if segments else LoadedModel
-  return kind(weights, image_size, dtype)
+  loaded = kind(weights, image_size, dtype)
+  size = loaded.fit_within if segments else loaded.image_size
+  weights.warn_of_size(size, warn)
+  return loaded
 
 
 def _height_and_width(image_size):
@@ -474,4 +537,5 @@ def _is_many(images):
   """Returns whether this is a sequence of images rather than one image."""
   if isinstance(images, (str, pathlib.Path, PIL.Image.Image)):
     return False
-  return getattr(images, 'ndim', 4) != 3
+  # An array of two axes is a grey image, which is refused by its shape.
+  return getattr(images, 'ndim', 4) not in (2, 3)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import pathlib
 
+import huggingface_hub
 import jax
 
 from gswinrmt_jax import files
@@ -13,9 +14,11 @@ from gswinrmt_jax.runs import summary
 from gswinrmt_jax.weights.load import Weights
 
 FILE = 'README.md'
-_HEAD = ('---', 'library_name: gswinrmt_jax')
+_LIBRARY = 'gswinrmt_jax'
 # Formats that this package can load; the others are programs.
 _LOADED = ('safetensors', 'safetensors-float16', 'torch')
+# The hub's name of a metric, by the end of ours.
+_METRICS = ('mean_iou', 'accuracy', 'loss')
 _CITATION = (
     'Please cite gswinrmt_jax and the papers of Gated-SwinRMT and RMT: '
     'CITATION.cff of its repository names them.'
@@ -29,81 +32,85 @@ def write(
     *,
     license: str = '',
     note: str = '',
+    source: str,
 ) -> None:
   """Writes the model card; it describes the format exported last.
 
-  `license` is the licence of the weights by its name on hubs, such as
-  'apache-2.0'; `note` is a paragraph about data and training.
+  Args:
+    folder: The folder of the weights.
+    weights: The weights, with their figures. The title is the run's name, that
+      of the model for weights without a run.
+    file_format: A name in `export.FORMATS`.
+    license: Licence by its name on hubs, such as 'apache-2.0'.
+    note: A paragraph about data and training.
+    source: What `load_model` takes in the card's example.
   """
-  lines = _lines(weights, file_format, license, note)
+  card = weights.card
+  data = weights.recipe.data.name if weights.recipe is not None else None
+  title = weights.folder.absolute().name if data else card.name
+  task = f'image-{weights.task}'  # as model hubs name it
+  metadata = huggingface_hub.ModelCardData(
+      library_name=_LIBRARY,
+      pipeline_tag=task if card.num_classes else None,
+      license=license or None,
+      tags=['jax', 'flax', 'vision-transformer'],
+      datasets=[data] if data else None,
+      model_name=title,
+      eval_results=[
+          huggingface_hub.EvalResult(
+              task_type=task,
+              dataset_type=data,
+              dataset_name=data,
+              metric_type=next(m for m in _METRICS if figure.endswith(m)),
+              metric_name=label,
+              metric_value=round(value, 4),
+          )
+          for label, figure, value, _ in _measured(weights)
+      ],
+  )
+  leaves = jax.tree.leaves(weights.variables['params'])
+  parameters = sum(leaf.size for leaf in leaves)
+  lines = [
+      f'---\n{metadata.to_yaml()}\n---\n',
+      f'# {title}\n',
+      f'{factory.describe(card.name, card.fields, parameters)}; '
+      f'{_images(card)}.\n',
+      '## Results\n',
+      *_results(weights, data),
+      *([f'\n## Training\n\n{note}'] if note else []),
+      '\n## Use\n',
+      *_use(card, file_format, source),
+      '\n## Licence and citation\n',
+      f'Weights: {license or "no licence was stated"}.',
+      _CITATION,
+  ]
   files.write_text(folder / FILE, '\n'.join(lines) + '\n')
 
 
 def is_one(path: pathlib.Path) -> bool:
   """Returns whether a README is a model card written by `write`."""
-  return path.read_text('utf-8', 'replace').startswith('\n'.join(_HEAD))
+  text = path.read_text('utf-8', 'replace')
+  try:
+    card = huggingface_hub.ModelCard(text, ignore_metadata_errors=True)
+  except Exception:  # What its YAML raises depends on the library's version.
+    return False
+  return card.data.library_name == _LIBRARY
 
 
-def _lines(
-    weights: Weights, file_format: str, license: str, note: str
-) -> Iterator[str]:
-  card = weights.card
-  data = weights.recipe.data.name if weights.recipe is not None else None
-  height, width = card.image_size
+def _images(card):
+  """Says what the model returns, and for which images."""
+  size = '{} x {} pixels'.format(*card.image_size)
   classes = f'{card.num_classes} classes' if card.num_classes else 'no head'
-  images = f'RGB images of {height} x {width} pixels'
   if card.segmenter is not None:
-    classes = f'{segmenter.TITLES[card.segmenter["head"]]}, {classes} of pixels'
-    images = f'RGB images of any size, trained with {height} x {width} pixels'
-  elif card.crop:
-    images += (
-        f', bicubic, of which evaluation keeps {card.crop:.1%} along a side'
+    return (
+        f'{segmenter.TITLES[card.segmenter["head"]]}, {classes} of pixels, for '
+        f'RGB images of any size, trained with {size}'
     )
+  if card.crop:
+    how = f'of which evaluation keeps {card.crop:.1%} along a side'
   else:
-    images += (
-        ', bicubic, to which evaluation resizes them, ignoring aspect ratio'
-    )
-  yield from _front_matter(weights, data, license)
-  yield from ('', f'# {card.name}', '')
-  leaves = jax.tree.leaves(weights.variables['params'])
-  parameters = sum(leaf.size for leaf in leaves)
-  yield (
-      f'{factory.describe(card.name, card.fields, parameters)}; {classes}, for '
-      f'{images}.'
-  )
-  yield from ('', '## Results', '', *_results(weights, data))
-  if note:
-    yield from ('', '## Training', '', note)
-  yield from ('', '## Use', '', *_use(card, file_format))
-  yield from ('', '## Licence and citation', '')
-  yield f'Weights: {license or "no licence was stated"}.'
-  yield _CITATION
-
-
-def _front_matter(weights, data, license):
-  """Yields the YAML that model hubs read."""
-  yield from _HEAD
-  task = f'image-{weights.task}'  # as model hubs name it
-  if weights.card.num_classes:
-    yield f'pipeline_tag: {task}'
-  if license:
-    yield f'license: {license}'
-  yield 'tags: [jax, flax, vision-transformer]'
-  if data:
-    yield f'datasets: [{data}]'
-  measured = list(_measured(weights))
-  if measured:
-    yield 'model-index:'
-    yield f'- name: {weights.card.name}'
-    yield '  results:'
-    yield f'  - task: {{type: {task}}}'
-    yield f'    dataset: {{name: {data}, type: {data}}}'
-    yield '    metrics:'
-    for label, figure, value, _ in measured:
-      kinds = ('mean_iou', 'accuracy', 'loss')
-      kind = next(kind for kind in kinds if figure.endswith(kind))
-      yield f"    - {{type: {kind}, name: '{label}', value: {value:.4f}}}"
-  yield '---'
+    how = 'to which evaluation resizes them, ignoring aspect ratio'
+  return f'{classes}, for RGB images of {size}, bicubic, {how}'
 
 
 def _own_part(weights):
@@ -122,60 +129,57 @@ def _measured(weights):
   prefix = PREFIX if weights.which == EMA else ''
   for label, name, number in summary.FIGURES:
     split, _, figure = name.partition('_')
+    # Among up to five classes, the right one is always among the first five.
+    trivial = figure == 'top5_accuracy' and weights.card.num_classes <= 5
     figure = f'{split}_{prefix}{figure}'
-    if figure in part:
+    if figure in part and not trivial:
       yield label, figure, part[figure], number
 
 
-def _results(weights, data):
+def _results(weights, data) -> Iterator[str]:
   """Yields the results that were measured with exactly these weights."""
   name, part = _own_part(weights)
   if not name:
     yield 'Not measured.'
     return
-  yield from (f'| on {data} | |', '| --- | --- |')
+  yield f'| on {data} | |\n| --- | --- |'
   for label, _, value, number in _measured(weights):
     yield f'| {label} | {value:{number}} |'
   kind = ', moving average of the weights' if weights.which == EMA else ''
-  yield ''
   yield (
-      f'The {name} checkpoint, epoch {part["epoch"]}{kind}; seed '
+      f'\nThe {name} checkpoint, epoch {part["epoch"]}{kind}; seed '
       f'{weights.card.figures["seed"]}.'
   )
 
 
-def _use(card, file_format):
+def _use(card, file_format, source) -> Iterator[str]:
   """Yields instructions for using the exported file."""
   height, width = card.image_size
-  result = 'logits' if card.num_classes else 'features'
   if file_format not in _LOADED:
+    result = 'logits' if card.num_classes else 'features'
     yield (
         f'A program: uint8 RGB pixels `[b, {height}, {width}, 3]` in, {result} '
         'out; the normalisation is inside.'
     )
     return
+  yield '```python\nimport gswinrmt_jax\n'
+  yield f'loaded = gswinrmt_jax.load_model({source!r})'
+  if card.segmenter is not None:
+    yield "found = loaded.predict('image.jpg')"
+    yield 'print(found)  # the share of each class; found.label has the pixels'
+  elif card.num_classes:
+    yield "print(loaded.predict('image.jpg'))"
+    yield f"logits = loaded.logits('image.jpg')  # [1, {card.num_classes}]"
+  else:
+    yield "features = loaded.embed('image.jpg')  # one vector for the image"
+  yield '```\n'
   mean, std = (
       f'({", ".join(format(value, "g") for value in values)})'
       for values in (card.mean, card.std)
   )
-  yield from ('```python', 'import gswinrmt_jax', '')
-  yield "loaded = gswinrmt_jax.load_model('FOLDER')"
-  if card.num_classes:
-    yield "print(loaded.predict('image.jpg'))"
   yield (
-      f'{result} = loaded.model.apply(loaded.variables, images, train=False)'
+      'Images are resized and normalised as in training: '
+      f'`loaded.model` takes (pixels / 255 - {mean}) / {std}.'
   )
-  yield from ('```', '')
-  normalised = f'(pixels / 255 - {mean}) / {std}'
-  if card.segmenter is None:
-    yield (
-        f'`images` are float32 `[b, {height}, {width}, 3]`, {normalised}, as '
-        '`loaded.preprocess(image)` returns each.'
-    )
-  else:
-    yield (
-        f'`images` are float32 `[b, h, w, 3]` of any size, {normalised}; '
-        'logits are `[b, h, w, k]`.'
-    )
   if card.num_classes:
-    yield 'From a terminal: `gswinrmt predict FOLDER image.jpg`.'
+    yield f'From a terminal: `gswinrmt predict {source} image.jpg`.'

@@ -1,13 +1,21 @@
 """Uploads the weights of a run to the Hugging Face Hub."""
 
+from collections.abc import Iterator
+import contextlib
 import pathlib
+import re
 import tempfile
 
-from gswinrmt_jax.deploy import export
+import huggingface_hub
+
+from gswinrmt_jax.deploy import export, model_card
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights.load import Weights
+
+# Tags that Git accepts, without spaces.
+_TAG = re.compile(r'(?!HEAD$|refs/)\w[\w-]*(?:[./]\w[\w-]*)*(?<!\.lock)')
 
 
 def push(
@@ -42,13 +50,60 @@ def push(
   given, (repository, revision) = repository, hub.check_name(repository)
   if revision:
     raise UserError(f'{given}: name the tag by --revision')
-  if tag:
-    hub.check_tag(tag)
+  if tag and not _TAG.fullmatch(tag):
+    raise UserError(
+        f'--revision is {tag!r}: must be a name such as v1.0, of letters, '
+        "digits, '_' and '-', with '.' or '/' between them"
+    )
+  source = f'{hub.PREFIX}{repository}' + (f'@{tag}' if tag else '')
   with tempfile.TemporaryDirectory() as place:
     folder = pathlib.Path(place) / 'weights'
     export.export(
-        weights, 'safetensors', folder, terminal, license=license, note=note
+        weights,
+        'safetensors',
+        folder,
+        terminal,
+        license=license,
+        note=note,
+        source=source,
     )
-    hub.upload(folder, repository, tag=tag, private=private)
-  name = f'{hub.PREFIX}{repository}' + (f'@{tag}' if tag else '')
-  terminal.say(f'Uploaded: gswinrmt_jax.load_model({name!r})')
+    _upload(folder, repository, tag, private)
+  terminal.say(f'Uploaded: gswinrmt_jax.load_model({source!r})')
+
+
+def _upload(folder, repository, tag, private):
+  """Uploads a folder; creates the repository and sets the tag, if any."""
+  api = huggingface_hub.HfApi(library_name='gswinrmt_jax')
+  failed = f'{repository} cannot be uploaded'
+  taken = set()
+  with _explained(failed):
+    api.create_repo(repository, private=private, exist_ok=True)
+    if tag:
+      refs = api.list_repo_refs(repository)
+      taken = {ref.name for ref in (*refs.tags, *refs.branches)}
+  if tag in taken:
+    raise UserError(
+        f'{repository} has {tag} already: choose another --revision'
+    )
+  with _explained(failed):
+    commit = api.upload_folder(
+        repo_id=repository,
+        folder_path=folder,
+        allow_patterns=[*hub.FILES, model_card.FILE],
+        commit_message='Upload weights of gswinrmt_jax',
+    )
+  if tag:
+    with _explained(f'{repository} is uploaded, but cannot be tagged {tag}'):
+      api.create_tag(repository, tag=tag, revision=commit.oid)
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+  """Turns errors of an upload into a `UserError` that begins with `what`."""
+  try:
+    yield
+  except Exception as error:  # Hub, network, or a token without write access.
+    response, advice = getattr(error, 'response', None), ''
+    if getattr(response, 'status_code', None) in (401, 403):
+      advice = ': `hf auth login` stores a token that may write there'
+    raise UserError(f'{what} ({hub.reason(error)}){advice}') from error

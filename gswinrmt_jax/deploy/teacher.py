@@ -1,4 +1,4 @@
-"""Computes token label maps by a model with a dense head (the teacher)."""
+"""Computes token labels by a model with a dense head, the teacher."""
 
 from collections.abc import Iterator
 import itertools
@@ -22,7 +22,7 @@ _TOP = 5  # classes that a map stores for each token
 _BATCH = 64
 
 
-def write_label_maps(
+def write_token_labels(
     weights: Weights,
     folder: pathlib.Path,
     *,
@@ -50,7 +50,7 @@ def write_label_maps(
   """
   weights.check_is_no_segmenter()
   size = (image_size, image_size) if image_size else weights.card.image_size
-  model = weights.make_model(size, dtype='float32')
+  model = weights.card.make_model(size, dtype='float32')
   if not (model.num_classes and model.arch.dense_head):
     raise UserError(
         f'{weights.origin} has no dense head: the teacher must be a '

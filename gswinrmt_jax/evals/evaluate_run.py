@@ -89,6 +89,7 @@ def evaluate_run(
         crop=weights.card.crop_at(size),
         storage='decode',  # Each image is needed only once.
     )
+  weights.warn_of_size(size, terminal.say)
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]
   with weights.implementations():
     scores = _scores(weights, records, batch_size or own_size, terminal)
@@ -146,7 +147,7 @@ def data_of(
 def _scores(weights, records, batch_size, terminal):
   """Returns the scores on all records."""
   card, devices = weights.card, devices_lib.Devices()
-  model = weights.make_model(records.image_shape[:2])
+  model = card.make_model(records.image_shape[:2])
   eval_step = evaluator.make_eval_step(model, card.mean, card.std, weights.task)
   batch_size = devices.rounded_up(batch_size)
   scores = evaluator.evaluate(

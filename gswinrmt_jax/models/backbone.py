@@ -226,14 +226,33 @@ class Backbone(nn.Module):
       tokens = image_pairs.swap_inside(tokens, box)
     return self._classify(last, train), tokens
 
+  def embed(
+      self,
+      x: Float[Array, 'b h w c'],
+      *,
+      train: bool,
+      extents: padding.Extents = None,
+  ) -> Float[Array, 'b _']:
+    """Returns what the last linear layer classifies: one vector for an image.
+
+    It is the mean over positions of LN(last map) or, with head 'proj', of
+    SiLU(BN(Linear(last map))); without a head, of the last map. Arguments and
+    errors are those of `__call__`.
+    """
+    last = self._last_map(x, train, extents=extents)
+    return self._pool(last, train, padding.strided(extents, self.arch.stride))
+
   def _classify(self, x, train, extents=None):
     """Applies the head to the last map; without a head, averages the map."""
+    pooled = self._pool(x, train, extents)
+    return self.head(pooled) if self.num_classes else pooled
+
+  def _pool(self, x, train, extents):
     if self.num_classes and self.arch.head == 'proj':
       x = jax.nn.silu(self.proj_norm(self.proj(x), extents, train=train))
     elif self.num_classes:
       x = self.norm(x)
-    pooled = padding.mean(wide(x), extents)
-    return self.head(pooled) if self.num_classes else pooled
+    return padding.mean(wide(x), extents)
 
   def _last_map(self, x, train, box=None, extents=None):
     maps = self.features(x, train=train, box=box, extents=extents)

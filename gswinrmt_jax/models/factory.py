@@ -172,6 +172,11 @@ def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
       raise ValueError(
           f'{key!r} is not a field of a model: use ops.implementations().'
       )
+    if key == 'pretrained':  # timm's
+      raise ValueError(
+          f'create_model initialises {name} at random: load_model(SOURCE) loads '
+          'trained weights, list_models(pretrained=True) names those that ship'
+      )
     if key not in FIELDS:
       near = did_you_mean(key, FIELDS) or _listed(FIELDS)
       raise ValueError(f'A model has no field {key!r}{near}')

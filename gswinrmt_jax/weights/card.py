@@ -19,6 +19,9 @@ from gswinrmt_jax.models.dense.segmenter import create_segmenter, Segmenter
 
 FILE = 'config.json'
 _LIBRARY = 'gswinrmt_jax'
+# In pixels. A model may hold a number for each pair of its tokens, so that
+# memory increases with the fourth power of the side.
+_LARGEST_SIDE = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,8 +47,8 @@ class Card:
     figures: Measured results, by name.
 
   Raises:
-    ValueError: If a number is not whole, the number of class names is wrong, or
-      images cannot be preprocessed with these values.
+    ValueError: If a number is not whole or too large, the number of class names
+      is wrong, or images cannot be preprocessed with these values.
   """
 
   name: str
@@ -64,36 +67,66 @@ class Card:
   def __post_init__(self):
     names, bounds = self.class_names, self.fit_within
     datasets.Info(self.name, names, self.mean, self.std, self.image_size)
+    if max(self.image_size) > _LARGEST_SIDE:
+      raise ValueError(
+          f'image_size {self.image_size} goes beyond {_LARGEST_SIDE:,} pixels'
+      )
     if not isinstance(self.num_classes, int):
       raise ValueError(f'num_classes {self.num_classes!r:.80} must be whole')
     if names and len(names) != self.num_classes:
       raise ValueError(f'{len(names)} names for {self.num_classes} classes')
     if not 0 <= self.crop <= 1:
       raise ValueError(f'crop {self.crop} must be from 0 to 1')
+    # The longer side is usually bounded by four times the shorter one.
+    most = 4 * _LARGEST_SIDE
     if bounds is not None and not (
         len(bounds) == 2
-        and all(isinstance(side, int) and side > 0 for side in bounds)
+        and all(isinstance(side, int) and 0 < side <= most for side in bounds)
     ):
       raise ValueError(
-          f'fit_within {bounds!r:.80} must be 2 whole numbers above 0'
+          f'fit_within {bounds!r:.80} must be 2 whole numbers, 1 to {most:,}'
       )
     if not isinstance(self.figures, Mapping):
       raise ValueError(f'figures {self.figures!r:.80} must be a dictionary')
 
-  def make_model(self) -> Backbone | Segmenter:
-    """Returns the model.
+  def make_model(
+      self, image_size: tuple[int, int] | None = None, dtype: str | None = None
+  ) -> Backbone | Segmenter:
+    """Returns the model; image size and dtype default to those of the card.
 
     Raises:
-      ValueError: If there is no such model.
-      TypeError: If `segmenter` has unknown arguments.
+      UserError: If there is no such model, or it does not take images of this
+        height and width.
     """
-    create, fields = factory.create_model, dict(self.fields)
-    if self.segmenter is not None:
-      fields.pop('head', None)  # classifiers only
-      create, fields = create_segmenter, fields | dict(self.segmenter)
-    return create(
-        self.name, num_classes=self.num_classes, dtype=self.dtype, **fields
-    )
+    how = {'num_classes': self.num_classes, 'dtype': dtype or self.dtype}
+    try:
+      if self.segmenter is None:
+        model = factory.create_model(self.name, **how, **self.fields)
+      else:
+        fields = {k: v for k, v in self.fields.items() if k != 'head'}
+        fields |= self.segmenter  # 'head' is its decode head
+        model = create_segmenter(self.name, **how, **fields)
+    except (TypeError, ValueError) as error:
+      raise UserError(f'{self.name}: {error}') from error
+    least = model.arch.stride
+    height, width = image_size or self.image_size
+    if min(height, width) < least:
+      raise UserError(
+          f'{self.name}: images must be at least {least}x{least} pixels, not '
+          f'{height}x{width}'
+      )
+    return model
+
+  def variable_shapes(self) -> dict[str, Any]:
+    """Returns the shapes of the model's variables.
+
+    They do not depend on the image size; the smallest is the fastest.
+
+    Raises:
+      UserError: As in `make_model`.
+    """
+    model = self.make_model()
+    return factory.variable_shapes(model, (*[model.arch.stride] * 2, 3))
 
   def class_name(self, label: int) -> str:
     """Returns a printable class name; 'class 7' if names are unknown."""
@@ -198,6 +231,12 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
     card.make_model()
   except KeyError as error:
     raise UserError(f'{where} has no {error}') from error
-  except (TypeError, ValueError, AttributeError, OverflowError) as error:
+  except (
+      TypeError,
+      ValueError,
+      AttributeError,
+      OverflowError,
+      UserError,
+  ) as error:
     raise UserError(f'{where}: {error}') from error
   return card

@@ -3,7 +3,7 @@
 Weights that ship with the package are folders `gswinrmt_jax/pretrained/NAME`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import fnmatch
@@ -13,6 +13,7 @@ from typing import Any
 from flax import traverse_util
 import jax.numpy as jnp
 import ml_collections
+import numpy as np
 
 import gswinrmt_jax
 from gswinrmt_jax import recipes
@@ -20,9 +21,7 @@ from gswinrmt_jax.checkpoints import checkpointer, raw_and_ema
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import did_you_mean, UserError
-from gswinrmt_jax.models import factory, named
-from gswinrmt_jax.models.backbone import Backbone
-from gswinrmt_jax.models.dense.segmenter import Segmenter
+from gswinrmt_jax.models import named
 from gswinrmt_jax.runs import dataset_record, run_folder, summary
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import hub, rmt_checkpoint, safetensors_file
@@ -32,21 +31,24 @@ _TORCH_SUFFIXES = ('.pth', '.pt', '.bin')
 _KINDS = {raw_and_ema.RAW: 'raw', raw_and_ema.EMA: 'EMA'}  # for messages
 
 
-def list_models(pattern: str = '*', *, pretrained: bool = False) -> list[str]:
+def list_models(
+    pattern: str | Sequence[str] = '*', *, pretrained: bool = False
+) -> list[str]:
   """Returns the names of models, sorted.
 
-      list_models('rmt_*')
+      list_models(['rmt_?', 'retention_*'])
       list_models(pretrained=True)
 
   Args:
-    pattern: Shell-style pattern of names.
+    pattern: Shell-style pattern of names, or several; a name must match one.
     pretrained: False lists architectures, for `create_model`; True lists
       trained models whose weights ship with the package, for `load_model`.
   """
   names = named.MODELS
   if pretrained:
     names = [path.parent.name for path in _SHIPPED.glob('*/config.json')]
-  return sorted(fnmatch.filter(names, pattern))
+  patterns = [pattern] if isinstance(pattern, str) else pattern
+  return sorted({n for each in patterns for n in fnmatch.filter(names, each)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,17 +76,6 @@ class Weights:
   recipe: ml_collections.ConfigDict | None = None
   which: str | None = None
 
-  def make_model(
-      self, image_size: tuple[int, int] | None = None, dtype: str | None = None
-  ) -> Backbone | Segmenter:
-    """Returns the model; image size and dtype default to those of the card.
-
-    Raises:
-      UserError: If the model does not take images of this height and width.
-    """
-    card = dataclasses.replace(self.card, dtype=dtype or self.card.dtype)
-    return _model_and_shapes(card, image_size or card.image_size)[0]
-
   def implementations(self) -> contextlib.AbstractContextManager[None]:
     """Returns the context in which to trace the model as in its run.
 
@@ -110,6 +101,31 @@ class Weights:
     if image_size is None:
       return self.card.fit_within
     return 4 * image_size, image_size
+
+  def warn_of_size(
+      self, size: tuple[int, int] | None, warn: Callable[[str], None]
+  ) -> None:
+    """Warns in one line if images are not seen at the size of training.
+
+    Args:
+      size: Height and width that images are resized to; for a segmenter, the
+        bounds of `fit_within`.
+      warn: Receives the message.
+    """
+    card = self.card
+    if card.segmenter is None:
+      own, how = card.image_size, '{} x {} pixels'
+    else:
+      own, how = card.fit_within, 'within {} x {} pixels'
+    if size != own:
+      seen, trained = (
+          how.format(*pair) if pair else 'the size that images have'
+          for pair in (size, own)
+      )
+      warn(
+          f'{self.origin} was trained for {trained}: at {seen} it may be far '
+          'less accurate'
+      )
 
   def check_is_no_segmenter(self) -> None:
     """Raises `UserError` for a segmenter: one class per image is needed."""
@@ -157,14 +173,15 @@ def load(
       name of weights that ship with the package, or `hf-hub:OWNER/NAME`.
     step: For a run: 'best', 'latest' or a step number.
     which: For a run: 'raw', 'ema', or None for the better of the two.
-    warn: Receives messages about damaged checkpoints and unused arrays.
+    warn: Receives messages about damaged checkpoints, unused arrays and values
+      that are not finite.
 
   Raises:
     UserError: If no weights can be read.
   """
   if which not in (None, *_KINDS):
     raise UserError(f'which is {which!r}: must be {" or ".join(_KINDS)}')
-  path = pathlib.Path(path)
+  path = pathlib.Path(path).expanduser()
   folder = _folder_of_name(str(path))
   if folder:
     found = load(folder, step=step, which=which, warn=warn)
@@ -194,10 +211,16 @@ def _folder_of_name(name):
   if pathlib.Path(name).exists():
     return None
   shipped = list_models(pretrained=True)
-  if name not in shipped:
-    said = did_you_mean(name, shipped) or f': name {_accepted()}'
-    raise UserError(f'{name} does not exist{said}')
-  return _SHIPPED / name
+  if name in shipped:
+    return _SHIPPED / name
+  if name in named.MODELS:
+    raise UserError(
+        f'{name} is a model without trained weights here: '
+        f'create_model({name!r}, num_classes=N) initialises it; of trained '
+        f'weights, name {_accepted()}'
+    )
+  said = did_you_mean(name, shipped) or f': name {_accepted()}'
+  raise UserError(f'{name} does not exist{said}')
 
 
 def _accepted():
@@ -264,24 +287,23 @@ def _from_folder(folder, warn):
 
 def _from_file(path, warn):
   if path.suffix == '.safetensors':
-    return _checked(*safetensors_file.read(path), path)
+    return _checked(*safetensors_file.read(path), path, warn)
   if path.suffix not in _TORCH_SUFFIXES:
     raise UserError(f'{path} does not hold weights: name {_accepted()}')
   found = rmt_checkpoint.read(path)
   if not found.match.is_whole:
     raise UserError(
         f'{path} is not a whole {found.card.name}; `gswinrmt convert` lists '
-        'what is missing'
+        'what is missing or differs'
     )
   if found.match.unexpected:
     warn(f'{path}: {len(found.match.unexpected)} arrays are not used')
-  return _checked(found.match.arrays, found.card, path)
+  return _checked(found.match.arrays, found.card, path, warn)
 
 
-def _checked(flat, card, path):
+def _checked(flat, card, path, warn):
   """Compares names and shapes with the card's model; casts to float32."""
-  _, shapes = _model_and_shapes(card, card.image_size)
-  wanted = traverse_util.flatten_dict(shapes, sep='/')
+  wanted = traverse_util.flatten_dict(card.variable_shapes(), sep='/')
   differing = sorted(
       ascii(name)[1:-1]
       for name in wanted.keys() | flat.keys()
@@ -290,21 +312,34 @@ def _checked(flat, card, path):
       or flat[name].shape != wanted[name].shape
   )
   if differing:
-    more = f' and {len(differing) - 3} more' if len(differing) > 3 else ''
     raise UserError(
         f'{path} does not have the arrays of the {card.name} that its card '
-        f'names: {", ".join(differing[:3])}{more}'
+        f'names: {_first(differing)}'
     )
   variables = traverse_util.unflatten_dict(
       {name: jnp.asarray(array, jnp.float32) for name, array in flat.items()},
       sep='/',
   )
+  _warn_unless_finite(variables, path, warn)
   return Weights(
       variables=mesh.Devices().replicate(variables),
       card=card,
       origin=str(path),
       folder=path.parent,
   )
+
+
+def _warn_unless_finite(variables, origin, warn):
+  flat = traverse_util.flatten_dict(dict(variables), sep='/')
+  broken = [name for name in flat if not np.isfinite(flat[name]).all()]
+  if broken:
+    warn(f'{origin} has values that are not finite, in {_first(broken)}')
+
+
+def _first(names):
+  """Returns three names and the number of the others, for messages."""
+  more = f' and {len(names) - 3} more' if len(names) > 3 else ''
+  return ', '.join(names[:3]) + more
 
 
 def _from_run(folder, step, which, warn):
@@ -316,7 +351,7 @@ def _from_run(folder, step, which, warn):
         'config.ema_decay=0'
     )
   card = run_card(folder, recipe)
-  _, shapes = _model_and_shapes(card, card.image_size)
+  shapes = card.variable_shapes()
   target = mesh.Devices().target(
       raw_and_ema.joined(shapes, shapes if averaged else None)
   )
@@ -335,22 +370,16 @@ def _from_run(folder, step, which, warn):
   which = which or restored.meta.get('weights', raw_and_ema.RAW)
   epoch = restored.meta['epoch']
   kind = f', {_KINDS[which]}' if averaged else ''
+  origin = f'{folder}, step {restored.step} (epoch {epoch}){kind}'
+  variables = raw_and_ema.by_name(restored.tree)[which]
+  _warn_unless_finite(variables, origin, warn)
   return Weights(
-      variables=raw_and_ema.by_name(restored.tree)[which],
+      variables=variables,
       card=card,
-      origin=f'{folder}, step {restored.step} (epoch {epoch}){kind}',
+      origin=origin,
       folder=folder,
       step=restored.step,
       epoch=epoch,
       recipe=recipe,
       which=which,
   )
-
-
-def _model_and_shapes(card, image_size):
-  """Returns the model and the shapes of its variables."""
-  try:
-    model = card.make_model()
-    return model, factory.variable_shapes(model, (*image_size, 3))
-  except ValueError as error:
-    raise UserError(f'{card.name}: {error}') from error

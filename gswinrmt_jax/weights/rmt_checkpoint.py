@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import math
 import pathlib
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from gswinrmt_jax.data import imagenet
@@ -21,7 +23,6 @@ _RELEASED = (
 # Entries in which training scripts store the weights, the preferred one first.
 _WRAPPERS = ('model', 'state_dict', 'model_ema', 'state_dict_ema', 'module')
 _BACKBONE = 'backbone.'
-_PREFIXES = ('module.', '_orig_mod.', _BACKBONE, 'encoder.')
 _MAX_DEPTH = 4
 # Array that only this decode head has -> the head.
 _DECODE_HEADS = {
@@ -42,8 +43,7 @@ class RMTCheckpoint:
 
   Attributes:
     where: Entry of the file that holds the weights; '' for the top level.
-    card: The model. Without a card next to the file, the preprocessing is
-      assumed to be that of ImageNet.
+    card: The model, from a card next to the file or by `recognise`.
     match: The arrays that fit the model, and the names of all others.
     others: Names of arrays of other parts, such as a detector's neck.
   """
@@ -52,22 +52,6 @@ class RMTCheckpoint:
   card: card_lib.Card
   match: state_dict.Match
   others: list[str]
-
-
-class Recognised(NamedTuple):
-  """The model that the arrays of a state dict belong to.
-
-  Attributes:
-    name: Name of the model.
-    fields: Fields that differ from those of the named model.
-    num_classes: Number of logits; 0 for a backbone.
-    segmenter: As for `Card`; None for classifiers and backbones.
-  """
-
-  name: str
-  fields: dict[str, Any]
-  num_classes: int
-  segmenter: dict[str, Any] | None = None
 
 
 def read(
@@ -81,7 +65,7 @@ def read(
   Args:
     path: The file; a card next to it (`config.json`) says which model it is.
     key: As in `unwrap`.
-    full_stages: As in `recognise`; only used without a card.
+    full_stages: As in `recognise`; precedes what a card says.
 
   Raises:
     UserError: If the file cannot be read or is not an RMT.
@@ -91,9 +75,12 @@ def read(
   card = card_lib.read(path.with_name(card_lib.FILE))
   try:
     if card is None:
-      card = _released_card(recognise(arrays, full_stages), contents)
+      card = recognise(arrays, full_stages, _class_names(contents))
+    elif full_stages is not None:
+      fields = {**card.fields, 'full_stages': tuple(full_stages)}
+      card = dataclasses.replace(card, fields=fields)
     match = state_dict.match_state_dict(arrays, card.make_model())
-  except ValueError as error:
+  except (UserError, ValueError) as error:
     raise UserError(f'{path}: {error}') from error
   return RMTCheckpoint(where, card, match, others)
 
@@ -103,57 +90,88 @@ def unwrap(
 ) -> tuple[str, dict[str, np.ndarray], list[str]]:
   """Finds the state dict in the object that a checkpoint file holds.
 
-  `key` is the entry to take. None takes the first of 'model', 'state_dict' and
-  the other usual entries that is there.
+  Names may begin with anything, as 'module.', 'model.' or '_orig_mod.': the
+  prefix is what precedes the names of RMT's blocks.
+
+  Args:
+    loaded: The object.
+    key: Entry that holds the weights, such as 'model_ema', 'state_dict/ema' or,
+      by a prefix of names, 'ema'. None takes the first of 'model', 'state_dict'
+      and the other usual entries that is there.
 
   Returns:
     The entry where it was found ('' for the top level); the arrays of the
-    classifier, segmenter or backbone, without prefixes such as 'module.'; and
-    the names of other arrays (a detector's neck and heads), which are left out.
+    classifier, segmenter or backbone, without the prefix; and the names of
+    other arrays (a detector's neck and heads), which are left out.
 
   Raises:
-    UserError: If there are no arrays, or no entry `key`.
+    UserError: If there are no arrays, no entry `key`, or several models.
   """
-  where = ''
+  where = []
+  top = loaded
+  for entry in key.split('/') if key else ():
+    loaded = _entry(loaded, entry)
+    where.append(entry)
   for _ in range(_MAX_DEPTH):  # a crafted file can contain itself
-    wrappers = [
-        name
-        for name in ([key] if key else _WRAPPERS)
-        if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping)
-    ]
+    wrappers = [name for name in _WRAPPERS if _is_mapping(loaded, name)]
     if not wrappers:
       break
-    where = f'{where}/{wrappers[0]}' if where else wrappers[0]
-    loaded, key = loaded[wrappers[0]], None
-  entries = loaded if isinstance(loaded, Mapping) else {}
-  inside = {
+    where.append(wrappers[0])
+    loaded = loaded[wrappers[0]]
+  arrays = {
       name: value
-      for name, value in entries.items()
+      for name, value in (loaded if isinstance(loaded, Mapping) else {}).items()
       if isinstance(name, str) and isinstance(value, np.ndarray)
   }
-  if inside and key is None:
-    others = []
-    for prefix in _PREFIXES * _MAX_DEPTH:
-      stripped = _below(prefix, inside)
-      if stripped and not _decode_head(inside):
-        others += [name for name in inside if not name.startswith(prefix)]
-        inside = stripped
-    return where, inside, others
-  # Printing the non-string keys of a crafted file might never end.
-  names = [ascii(n[:40])[1:-1] for n in entries if isinstance(n, str)][:10]
-  wanted = f'no entry {key}' if key else 'no weights'
-  raise UserError(
-      f'{wanted} in the checkpoint (entries: {", ".join(names) or "none"})'
-  )
+  if not arrays:
+    # Printing the non-string keys of a crafted file might never end.
+    entries = top if isinstance(top, Mapping) else {}
+    names = [ascii(n[:40])[1:-1] for n in entries if isinstance(n, str)][:10]
+    wanted = f'no entry {key}' if key else 'no weights'
+    raise UserError(
+        f'{wanted} in the checkpoint (entries: {", ".join(names) or "none"})'
+    )
+  found = (name[: m.start()] for name in arrays if (m := _BLOCK.search(name)))
+  prefix, *more = sorted(set(found)) or ['']
+  if prefix and more:
+    paths = ('/'.join([*where, p.removesuffix('.')]) for p in (prefix, *more))
+    names = ', '.join(ascii(path[-40:])[1:-1] for path in paths)
+    raise UserError(
+        f'the checkpoint has several models: choose one by --key, of {names}'
+    )
+  segmenter = prefix.removesuffix(_BACKBONE)
+  if _decode_head(_below(segmenter, arrays)):
+    prefix = segmenter
+  others = [name for name in arrays if not name.startswith(prefix)]
+  return '/'.join(where), _below(prefix, arrays), others
+
+
+def _entry(loaded, name):
+  """Returns an entry, or the arrays whose names begin with it and a dot."""
+  if _is_mapping(loaded, name):
+    return loaded[name]
+  names = loaded if isinstance(loaded, Mapping) else {}
+  return _below(f'{name}.', {k: v for k, v in names.items() if type(k) is str})
+
+
+def _is_mapping(loaded, name):
+  return isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping)
 
 
 def recognise(
-    arrays: Mapping[str, np.ndarray], full_stages: Sequence[int] | None = None
-) -> Recognised:
+    arrays: Mapping[str, np.ndarray],
+    full_stages: Sequence[int] | None = None,
+    class_names: Sequence[str] = (),
+) -> card_lib.Card:
   """Recognises the model by the names and shapes of its arrays.
 
-  No array shows which stages attend over all pairs of tokens, so a model of
-  another size than the released ones needs `full_stages`.
+  The preprocessing is taken to be that of the release.
+
+  Args:
+    arrays: Arrays by their released names.
+    full_stages: Stages that attend over all pairs of tokens. No array shows
+      them, so a model of another size than the released ones needs them.
+    class_names: Names of a segmenter's classes; used if there is one for each.
 
   Raises:
     UserError: If the model is not an RMT, or has another size and its heads or
@@ -176,16 +194,36 @@ def recognise(
     ) from error
   if full_stages is not None:
     fields['full_stages'] = tuple(full_stages)
-  found = []
-  for name in _RELEASED:
+  name = _name(fields)
+  images = {'image_size': imagenet.IMAGE_SIZE, 'crop': imagenet.CROP}
+  if segmenter:
+    images = {'image_size': _CROP, 'crop': 1.0, 'fit_within': _FIT_WITHIN}
+  elif num_classes == imagenet.NUM_CLASSES:
+    class_names = imagenet.classes()
+  return card_lib.Card(
+      name=name,
+      fields=factory.resolve(name, fields),
+      num_classes=num_classes,
+      class_names=class_names if len(class_names) == num_classes else (),
+      segmenter=segmenter,
+      mean=imagenet.MEAN,
+      std=imagenet.STD,
+      **images,
+  )
+
+
+def _name(fields):
+  """Returns the released model of these sizes, 'rmt_t' if there is none."""
+
+  def changed(name):
     arch = named.MODELS[name]
-    changed = {k: v for k, v in fields.items() if v != getattr(arch, k)}
-    if not changed.keys() & set(_SIZES):
-      found.append(Recognised(name, changed, num_classes, segmenter))
-  if found:  # models with and without a dense head have the same sizes
-    return min(found, key=lambda known: len(known.fields))
-  if 'num_heads' in fields and full_stages is not None:
-    return Recognised('rmt_t', fields, num_classes, segmenter)
+    return {k for k, value in fields.items() if value != getattr(arch, k)}
+
+  same = [name for name in _RELEASED if not changed(name) & set(_SIZES)]
+  if same:  # models with and without a dense head have the same sizes
+    return min(same, key=lambda name: len(changed(name)))
+  if 'num_heads' in fields and 'full_stages' in fields:
+    return 'rmt_t'
   unknown = (
       f'an RMT of widths {fields["widths"]} and depths {fields["depths"]} is '
       f'none of {", ".join(_RELEASED)}'
@@ -270,38 +308,24 @@ def _sizes(arrays):
 
 
 def _decay_range(log_decay: np.ndarray) -> float:
-  """Solves `gamma_1 = 1 - 2 ** (-2 - r / N)` for `r`, rounded to 0.001."""
-  if len(log_decay) == 1:
+  """Solves `gamma_n = 1 - 2 ** (-2 - r n / N)` (RMT, eq. 8) for `r`.
+
+  The last head, n = N - 1, gives the most digits: half precision two decimals,
+  bfloat16 one; single precision is rounded to three.
+  """
+  heads = len(log_decay)
+  if heads == 1:
     return 4.0  # A single head has gamma = 0.75 whatever the range.
   with np.errstate(all='ignore'):  # Bad values are refused later.
-    gamma = np.exp(np.float64(log_decay[1]))
-    return round(float((-2 - np.log2(1 - gamma)) * len(log_decay)), 3)
+    gamma = np.exp(np.float64(log_decay[-1]))
+    spread = float(-2 - np.log2(1 - gamma)) * heads / (heads - 1)
+  digits = -math.log10(ml_dtypes.finfo(log_decay.dtype).eps)
+  return round(spread, min(3, int(digits) - 1))
 
 
-def _released_card(found, contents):
-  segmenter, names = found.segmenter, ()
-  if segmenter:
-    names = _class_names(contents, found.num_classes)
-  elif found.num_classes == imagenet.NUM_CLASSES:
-    names = imagenet.classes()
-  return card_lib.Card(
-      name=found.name,
-      fields=factory.resolve(found.name, found.fields),
-      num_classes=found.num_classes,
-      class_names=names,
-      segmenter=segmenter,
-      image_size=_CROP if segmenter else imagenet.IMAGE_SIZE,
-      mean=imagenet.MEAN,
-      std=imagenet.STD,
-      crop=1.0 if segmenter else imagenet.CROP,
-      fit_within=_FIT_WITHIN if segmenter else None,
-  )
-
-
-def _class_names(contents, count):
-  """Returns the names that mmsegmentation stores; () unless one per class."""
+def _class_names(contents):
+  """Returns the names that mmsegmentation stores, () if there are none."""
   meta = contents.get('meta') if isinstance(contents, Mapping) else None
   names = meta.get('CLASSES') if isinstance(meta, Mapping) else None
-  if not isinstance(names, (list, tuple)) or len(names) != count:
-    return ()
-  return tuple(names) if all(isinstance(name, str) for name in names) else ()
+  is_list = isinstance(names, (list, tuple))
+  return tuple(n for n in names if isinstance(n, str)) if is_list else ()

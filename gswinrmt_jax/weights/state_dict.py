@@ -120,8 +120,9 @@ class Match:
     arrays: Our arrays by path, such as 'params/stem/conv0/kernel'.
     missing: Names that only the model has.
     unexpected: Names that only the state dict has.
-    mismatched: Names that both have, with a description of the difference, and
-      names that only the state dict has in the neck or a head of a segmenter.
+    mismatched: Names that both have, with a description of the difference or of
+      values that are not finite, and names that only the state dict has in the
+      neck or a head of a segmenter.
   """
 
   arrays: dict[str, np.ndarray]
@@ -171,8 +172,10 @@ def match_state_dict(
     wanted = to_torch(key, np.broadcast_to(0, shape)).shape
     if array.shape != wanted:
       mismatched[key] = f'shape {array.shape}, the model has {wanted}'
-    else:
-      arrays[path] = np.ascontiguousarray(from_torch(key, array), np.float32)
+      continue
+    arrays[path] = np.ascontiguousarray(from_torch(key, array), np.float32)
+    if not np.isfinite(arrays[path]).all():
+      mismatched[key] = 'not all values are finite'
   for key, table in _tables(model.arch, _inside(model)).items():
     expected.add(key)
     if key in state_dict:
@@ -210,8 +213,8 @@ def from_torch_state_dict(
     `{'params', 'batch_stats'}`, float32, for `model.apply`.
 
   Raises:
-    ValueError: If the model is not an RMT, or if arrays are missing, unexpected
-      or of another shape; the message lists them all.
+    ValueError: If the model is not an RMT, or if arrays are missing,
+      unexpected, of another shape or not finite; the message lists them all.
   """
   match = match_state_dict(state_dict, model)
   if not match.is_whole or match.unexpected:

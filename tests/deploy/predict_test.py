@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import PIL.Image
 import pytest
+import released_rmt
 
-from gswinrmt_jax import ops
+from gswinrmt_jax import ops, weights
 from gswinrmt_jax import terminal as terminal_lib
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.commands import predict as predict_command
@@ -23,11 +24,11 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.deploy import export, loaded_model
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.ops import registry
-from gswinrmt_jax.weights import load
+from gswinrmt_jax.weights import card, load, safetensors_file
 
 _NAME = 'digits_small'
-_RUN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
-_EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples' / 'images'
+_RUN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
+_EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples' / 'images'
 
 
 @pytest.fixture(scope='module')
@@ -108,8 +109,8 @@ def test_what_is_preprocessed_is_the_models_input(loaded, digits):
   x = loaded.preprocess(path)
   with PIL.Image.open(path) as opened:
     pixels = np.asarray(opened.convert('RGB'), np.float32)
-  card = loaded.card
-  want = (pixels / 255 - np.float32(card.mean)) / np.float32(card.std)
+  mean, std = np.float32(loaded.card.mean), np.float32(loaded.card.std)
+  want = (pixels / 255 - mean) / std
   assert x.dtype == np.float32 and x.shape == (32, 32, 3)
   np.testing.assert_allclose(x, want, rtol=1e-5, atol=1e-6)
   apply = jax.jit(loaded.model.apply, static_argnames='train')
@@ -124,6 +125,53 @@ def test_what_is_preprocessed_is_the_models_input(loaded, digits):
 def test_a_prediction_prints_as_a_table():
   one = loaded_model.Prediction('a.png', (2, 7), ('cat', 'dog'), (0.875, 0.125))
   assert str(one) == 'a.png\n   87.50%  cat\n   12.50%  dog'
+
+
+def test_logits_and_embeddings(loaded, digits, monkeypatch):
+  """The logits are a linear map of the embeddings, in batches of any size."""
+  paths, _ = digits
+  logits, vectors = loaded.logits(paths), loaded.embed(paths)
+  assert logits.shape == (12, 10) and vectors.shape == (12, 64)
+  assert logits.dtype == vectors.dtype == np.float32
+  x = np.stack([loaded.preprocess(path) for path in paths])
+  apply = jax.jit(loaded.model.apply, static_argnames='train')
+  want = apply(loaded.variables, x, train=False)
+  np.testing.assert_allclose(logits, want, rtol=1e-5, atol=1e-5)
+  head = jax.tree.map(np.asarray, loaded.variables['params']['head'])
+  np.testing.assert_allclose(
+      vectors @ head['kernel'] + head['bias'], logits, rtol=1e-5, atol=1e-5
+  )
+  monkeypatch.setattr(loaded_model, '_BATCH', 5)
+  for method, whole in ((loaded.logits, logits), (loaded.embed, vectors)):
+    np.testing.assert_allclose(method(paths), whole, atol=1e-5)
+    np.testing.assert_allclose(method(paths[0]), whole[:1], atol=1e-5)
+
+
+def test_the_projection_head_is_part_of_the_embedding():
+  """SiLU(BN(Linear(map))), averaged, as released."""
+  want, model = released_rmt.arrays(), released_rmt.model()
+  variables = weights.from_torch_state_dict(released_rmt.state_dict(), model)
+  pooled = jax.jit(
+      lambda x: model.apply(variables, x, train=False, method='embed')
+  )(want['x'])
+  found = np.asarray(pooled).ravel()[:: released_rmt.EVERY]
+  np.testing.assert_allclose(found, want['pooled'], rtol=0, atol=5e-5)
+
+
+def test_logits_that_are_not_finite_are_no_class(tmp_path, digits, capsys):
+  found = load.load(_NAME)
+  params = jax.tree.map(np.array, dict(found.variables['params']))
+  params['stem']['conv0']['kernel'][0, 0, 0, 0] = np.nan
+  variables = {**found.variables, 'params': params}
+  path = tmp_path / 'a.safetensors'
+  safetensors_file.write(path, variables, found.card)
+  image = str(digits[0][0])
+  assert main.main(['predict', str(path), image, '--json']) == 2
+  printed = capsys.readouterr()
+  said = printed.err.splitlines()
+  assert not printed.out
+  assert 'not finite, in params/stem/conv0/kernel' in said[0]
+  assert f'{image}: the logits of {path} are not finite' in said[-1]
 
 
 @pytest.mark.parametrize(
@@ -150,6 +198,19 @@ def test_images_of_any_size(loaded):
   assert loaded.pixels(tall).shape == (32, 32, 3)
 
 
+def test_another_image_size_is_said_once(digits, capsys):
+  for size, lines in ((None, 0), (32, 0), (48, 1)):
+    loaded_model.load_model(_NAME, image_size=size)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == lines
+  assert said[0].startswith(f'{_NAME} was trained for 32 x 32 pixels: at 48')
+  arguments = ['predict', _NAME, str(digits[0][0]), '--image-size=40']
+  assert main.main(arguments) == 0
+  printed = capsys.readouterr()
+  assert 'trained for 32 x 32 pixels: at 40 x 40' in printed.err
+  assert 'trained for' not in printed.out
+
+
 class _Spy:
   """A model that records the implementations chosen for each call."""
 
@@ -172,7 +233,7 @@ def test_a_run_computes_as_its_config_says(tmp_path, monkeypatch):
   (run / 'config.json').write_text(json.dumps(config))
   of_run, image = load.load(run), np.zeros((32, 32, 3), np.uint8)
   model = _Spy()
-  monkeypatch.setattr(load.Weights, 'make_model', lambda *args, **how: model)
+  monkeypatch.setattr(card.Card, 'make_model', lambda *args, **how: model)
   monkeypatch.setattr(
       loaded_model.maps, 'compute', lambda m, v, x, **_: m.apply(v, x, train=0)
   )
@@ -209,7 +270,7 @@ def test_batches_do_not_matter(loaded, digits, monkeypatch):
 
 def test_the_command(loaded, digits, tmp_path, capsys, monkeypatch):
   """`test_maps_beside_the_prediction` loads the model that it names."""
-  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args: loaded)
+  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args, warn: loaded)
   paths, labels = digits
   broken = tmp_path / 'broken.png'
   broken.write_bytes(b'not an image')
@@ -289,19 +350,24 @@ def test_mistakes_are_one_line(digits, capsys, argument, said):
 
 def test_a_backbone_has_maps_and_no_classes(loaded):
   weights = load.load(pathlib.Path(_NAME))
-  card = dataclasses.replace(weights.card, num_classes=0, class_names=())
+  headless = dataclasses.replace(weights.card, num_classes=0, class_names=())
   params = {k: v for k, v in loaded.variables['params'].items() if k != 'head'}
   variables = {**loaded.variables, 'params': params}
   backbone = loaded_model.LoadedModel(
-      dataclasses.replace(weights, card=card, variables=variables)
+      dataclasses.replace(weights, card=headless, variables=variables)
   )
   paths = sorted(_EXAMPLES.glob('*.png'))[:2]
   want = loaded.features(paths)
   for name, found in backbone.features(paths).items():
     assert len(found) == 2
     np.testing.assert_allclose(found, want[name], atol=1e-6)
-  with pytest.raises(UserError, match='no classes'):
-    backbone.predict(paths[0])
+  for method in (backbone.predict, backbone.logits):
+    with pytest.raises(UserError, match='no classes'):
+      method(paths[0])
+  last = np.asarray(list(backbone.features(paths).values())[-1])
+  np.testing.assert_allclose(
+      backbone.embed(paths), last.mean((1, 2)), rtol=1e-5, atol=1e-6
+  )
 
 
 def test_images_of_one_name_have_folders_of_their_own():

@@ -20,7 +20,7 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
 
-_GOLDEN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
+_GOLDEN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
 
 
 def _records(size):
@@ -67,7 +67,7 @@ def test_maps_are_the_softmax_of_the_dense_logits(
   monkeypatch.setattr(teacher, '_BATCH', 4)  # the last batch is padded
   monkeypatch.setattr(teacher, '_TOP', 2)
   folder = tmp_path / 'maps'
-  teacher.write_label_maps(weights, folder, name='tiny', split='val')
+  teacher.write_token_labels(weights, folder, name='tiny', split='val')
   maps = token_labels.open_maps(folder, name='tiny', split='val')
   assert maps.index.shape == maps.score.shape == (11, 2, 3, 2)
   image = batch.normalize(
@@ -108,7 +108,7 @@ def test_a_teacher_that_does_not_fit_is_refused(
     changes = {'fields': {**weights.card.fields, 'dense_head': False}}
   card = dataclasses.replace(weights.card, **changes)
   with pytest.raises(UserError, match=said) as caught:
-    teacher.write_label_maps(
+    teacher.write_token_labels(
         dataclasses.replace(weights, card=card),
         tmp_path / 'maps',
         name='tiny',
@@ -128,7 +128,9 @@ def test_a_batch_divides_over_the_devices(weights, tmp_path, monkeypatch):
   batches = batches_lib.eval_batches
   monkeypatch.setattr(batches_lib, 'eval_batches', eval_batches)
   monkeypatch.setattr(mesh.Devices, 'rounded_up', lambda _, size: size + 2)
-  teacher.write_label_maps(weights, tmp_path / 'maps', name='tiny', split='val')
+  teacher.write_token_labels(
+      weights, tmp_path / 'maps', name='tiny', split='val'
+  )
   assert sizes == [66]
 
 
@@ -156,7 +158,7 @@ def test_arguments_of_the_command(argv, load, write, monkeypatch):
     return 'weights'
 
   monkeypatch.setattr(weights_lib, 'load', note)
-  monkeypatch.setattr(teacher, 'write_label_maps', note)
+  monkeypatch.setattr(teacher, 'write_token_labels', note)
   assert main.main(['label-maps', *argv.split()]) == 0
   assert calls == [
       ((pathlib.Path('r'),), {**load, 'warn': guard.complain}),

@@ -1,9 +1,10 @@
-"""Tests weights from a run, a folder, a file or the hub, and their card."""
+"""Tests weights from a run, a folder, a file, the hub or the package."""
 
 import dataclasses
 import io
 import json
 import pathlib
+import re
 import shutil
 import sys
 import types
@@ -12,19 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_parts
 
 import gswinrmt_jax
 from gswinrmt_jax import files, recipes
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
-from gswinrmt_jax.models import factory
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import train_loop
-from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import hub, load, safetensors_file
 
-_RUN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
+_RUN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
 
 
 @pytest.fixture(scope='module')
@@ -56,11 +56,30 @@ def test_a_run_and_its_checkpoints(run):
     load.load(_RUN, which='foo')
 
 
+@pytest.mark.parametrize('which', ['raw', 'ema'])
+def test_orbax_alone_restores_what_the_page_says(which, unbroken, monkeypatch):
+  """The block of docs/weights.md, on a run with an average."""
+  tiny_parts.install(monkeypatch)
+  page = pathlib.Path(__file__).parents[2] / 'docs' / 'weights.md'
+  (block,) = re.findall(
+      r'```python\n(import orbax.*?)```', page.read_text(), re.S
+  )
+  step = max(int(path.name) for path in (unbroken / 'checkpoints').iterdir())
+  names = {}
+  exec(
+      block.replace('/abs/RUN', str(unbroken)).replace('STEP', str(step)), names
+  )
+  found = names['average'] if which == 'ema' else names['variables']
+  want = load.load(unbroken, step=step, which=which).variables
+  assert jax.tree.structure(found) == jax.tree.structure(dict(want))
+  jax.tree.map(np.testing.assert_array_equal, found, dict(want))
+
+
 def test_a_folder_of_weights(run, folder):
   found = load.load(folder)
   assert found.recipe is None and found.step is None
   jax.tree.map(np.testing.assert_array_equal, found.variables, run.variables)
-  assert found.make_model() == run.make_model()
+  assert found.card.make_model() == run.card.make_model()
   assert sorted(path.name for path in folder.parent.iterdir()) == ['digits']
 
 
@@ -124,6 +143,8 @@ def test_a_wrong_source_leaves_no_folder(folder, tmp_path):
 def test_what_is_not_there(tmp_path):
   with pytest.raises(UserError, match='does not exist: name a run folder'):
     load.load(tmp_path / 'a')
+  with pytest.raises(UserError, match=r"create_model\('rmt_t', num_classes=N"):
+    load.load('rmt_t')
   (tmp_path / 'a.txt').write_text('')
   with pytest.raises(UserError, match=r'a\.txt does not hold weights'):
     load.load(tmp_path / 'a.txt')
@@ -131,98 +152,46 @@ def test_what_is_not_there(tmp_path):
     load.load(tmp_path)
 
 
-_FIELDS = factory.resolve(
-    'swat_compact',
-    {
-        'widths': (8, 8, 16, 16),
-        'depths': (1, 1, 1, 1),
-        'num_heads': (1, 1, 1, 1),
-    },
-)
-_CARD = card_lib.Card(
-    name='swat_compact',
-    fields=_FIELDS,
-    num_classes=3,
-    class_names=('cat', 'dog', 'eel'),
-    image_size=(32, 48),
-    mean=(0.1, 0.2, 0.3),
-    std=(0.4, 0.5, 0.6),
-    crop=0.875,
-    dtype='bfloat16',
-    figures={'seed': 3},
-)
+def test_the_home_folder_is_expanded(folder, monkeypatch):
+  monkeypatch.setenv('HOME', str(folder.parent))
+  assert load.load(f'~/{folder.name}').origin.startswith(str(folder))
 
 
-def test_there_and_back_again(tmp_path):
-  path = tmp_path / 'config.json'
-  path.write_text(json.dumps(_CARD.to_dict()))
-  read = card_lib.read(path)
-  assert read.make_model() == _CARD.make_model()
-  for field in dataclasses.fields(card_lib.Card):
-    if field.name != 'fields':  # JSON turns tuples into lists
-      assert getattr(read, field.name) == getattr(_CARD, field.name)
-
-
-def test_squeezing_is_a_mode_where_others_read_the_card():
-  card = dataclasses.replace(_CARD, crop=0.0)
-  images = card.to_dict()['pretrained_cfg']
-  assert images['crop_mode'] == 'squash' and images['crop_pct'] == 1.0
-  assert card_lib.from_dict(card.to_dict(), '').crop == 0.0
-  assert _CARD.to_dict()['pretrained_cfg']['crop_mode'] == 'center'
-
-
-def test_above_the_cards_size_no_margin_is_cut_off():
-  assert _CARD.crop_at((32, 48)) == _CARD.crop_at((24, 24)) == 0.875
-  assert _CARD.crop_at((48, 48)) == 1.0
-  squeezed = dataclasses.replace(_CARD, crop=0.0)
-  assert squeezed.crop_at((48, 48)) == 0.0
+def test_values_that_are_not_finite_are_said(run, tmp_path):
+  """In one line, which is enough for a thousand of them."""
+  params = jax.tree.map(np.array, dict(run.variables['params']))
+  params['head']['bias'][3] = np.nan
+  params['norm']['scale'][:] = np.inf
+  path, said = tmp_path / 'model.safetensors', []
+  variables = {**run.variables, 'params': params}
+  safetensors_file.write(path, variables, run.card)
+  load.load(path, warn=said.append)
+  (line,) = said
+  arrays = 'params/head/bias, params/norm/scale'
+  assert line == f'{path} has values that are not finite, in {arrays}'
 
 
 @pytest.mark.parametrize(
-    ('change', 'said'),
+    ('bounds', 'size', 'said'),
     [
-        (lambda f: f.pop('num_classes'), "there has no 'num_classes'"),
-        (lambda f: f.update(architecture='swat'), 'swat_compact'),
-        (lambda f: f['model_args'].update(gate='yes'), 'gate'),
-        (lambda f: f['pretrained_cfg'].pop('mean'), "no 'mean'"),
-        (lambda f: f.update(pretrained_cfg=None), 'there: '),
-        (lambda f: f['pretrained_cfg'].update(crop_pct=None), 'there: '),
-        (lambda f: f['pretrained_cfg'].update(mean=[0.5]), '3 finite'),
-        (lambda f: f['pretrained_cfg'].update(label_names=['a']), '1 names'),
-        (
-            lambda f: f['pretrained_cfg'].update(label_names=['a', 1, 'c']),
-            'not a st',
-        ),
-        (
-            lambda f: f['pretrained_cfg'].update(mean=[0.5, np.nan, 0.5]),
-            'finite',
-        ),
-        (
-            lambda f: f['pretrained_cfg'].update(std=[0.5, np.inf, 0.5]),
-            'finite',
-        ),
-        (lambda f: f['pretrained_cfg'].update(std=[0.5, 0.0, 0.5]), 'above 0'),
-        (lambda f: f['pretrained_cfg'].update(std=[0.5, -0.1, 0.5]), 'above 0'),
-        (lambda f: f['pretrained_cfg'].update(crop_pct=np.nan), 'from 0 to 1'),
-        (
-            lambda f: f['pretrained_cfg'].update(input_size=[3, np.inf, 1]),
-            'there',
-        ),
-        (
-            lambda f: f['pretrained_cfg'].update(input_size=[3, 32.5, 32]),
-            'whole',
-        ),
-        (lambda f: f.update(num_classes=3.7), 'num_classes 3.7 must be whole'),
-        (lambda f: f.update(num_classes='3'), "num_classes '3' must be whole"),
-        (lambda f: f.update(figures=[1]), r'figures \[1\] must be a dict'),
-        (lambda f: f.update(figures=None), 'figures None must be a dict'),
+        (None, (32, 32), ''),
+        (None, (48, 40), 'for 32 x 32 pixels: at 48 x 40 pixels it may be'),
+        ((90, 30), (90, 30), ''),
+        ((90, 30), (80, 20), 'for within 90 x 30 pixels: at within 80 x 20'),
+        ((), (80, 20), 'for the size that images have: at within 80 x 20'),
     ],
 )
-def test_a_wrong_card_is_one_line(change, said):
-  fields = json.loads(json.dumps(_CARD.to_dict()))
-  change(fields)
-  with pytest.raises(UserError, match=said):
-    card_lib.from_dict(fields, 'there')
+def test_another_image_size_is_said(run, bounds, size, said):
+  card, lines = run.card, []
+  if bounds is not None:
+    segmenter = {'head': 'fpn'}
+    card = dataclasses.replace(
+        card, segmenter=segmenter, fit_within=bounds or None
+    )
+  weights = dataclasses.replace(run, card=card)
+  weights.warn_of_size(size, lines.append)
+  assert len(lines) == bool(said)
+  assert not said or f'{run.origin} was trained {said}' in lines[0]
 
 
 def test_class_names_cannot_steer_the_terminal(run):
@@ -243,32 +212,6 @@ def test_the_images_of_a_run_are_checked(tmp_path):
   (copy / 'data.json').write_text(json.dumps(fields))
   with pytest.raises(UserError, match=r'data\.json cannot be read: .* finite'):
     load.load(copy)
-
-
-def test_choices_of_earlier_versions_are_passed_over():
-  """Older cards have the choice of implementations among the fields."""
-  fields = json.loads(json.dumps(_CARD.to_dict()))
-  fields['model_args'] |= {
-      'attention_impl': 'pallas',
-      'depthwise_impl': 'shift',
-      'ffn_impl': 'xla',
-  }
-  model = card_lib.from_dict(fields, 'there').make_model()
-  assert model == _CARD.make_model()
-
-
-def test_a_file_that_is_no_card(tmp_path):
-  path = tmp_path / 'a.json'
-  assert card_lib.read(path) is None
-  # A card of another library may have the same keys.
-  fields = {**_CARD.to_dict(), 'library_name': 'timm'}
-  for content in ('[1]', json.dumps(fields)):
-    path.write_text(content)
-    assert card_lib.read(path) is None
-  for content in ('{', ''):
-    path.write_text(content)
-    with pytest.raises(UserError, match=r'a\.json cannot be read'):
-      card_lib.read(path)
 
 
 @pytest.fixture(name='asked')
@@ -294,7 +237,7 @@ def test_weights_of_the_hub_are_loaded_by_name(
   shutil.copytree(folder, tmp_path / 'snapshot')
   loaded = gswinrmt_jax.load_model('hf-hub:me/digits@v1')
   assert asked == [('me/digits', 'v1', ['config.json', 'model.safetensors'])]
-  assert loaded.model.arch == run.make_model().arch
+  assert loaded.model.arch == run.card.make_model().arch
   jax.tree.map(
       np.testing.assert_array_equal, loaded.variables, dict(run.variables)
   )
@@ -324,12 +267,6 @@ def test_what_is_no_name_is_not_asked_for(name, asked):
   assert not asked
 
 
-def test_without_the_library(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
-  with pytest.raises(UserError, match=r'pip install .gswinrmt_jax\[hub\]'):
-    hub.fetch('hf-hub:a/b')
-
-
 # Weights that ship, and the records of their runs in `results`.
 _SHIPPED = {
     'cifar10_small': 'cifar10_small_restart',
@@ -337,14 +274,19 @@ _SHIPPED = {
 }
 
 
-def test_weights_that_ship_are_listed():
+def test_models_are_listed():
   assert load.list_models(pretrained=True) == sorted(_SHIPPED)
+  assert load.list_models(['d*', 'digits*'], pretrained=True) == [
+      'digits_small'
+  ]
+  names = load.list_models(['swat_*', 'rmt_t'])
+  assert names == ['rmt_t', 'swat_compact', 'swat_large']
 
 
 @pytest.mark.parametrize(('name', 'record'), _SHIPPED.items())
 def test_weights_that_ship_are_of_a_recorded_run(name, record):
   found = load.load(pathlib.Path(name))
-  root = pathlib.Path(__file__).parent.parent
+  root = pathlib.Path(__file__).parents[2]
   path = root / 'results' / f'{record}.json'
   summary = json.loads(path.read_text())['summary']
   for which in ('last', 'best'):
@@ -353,7 +295,9 @@ def test_weights_that_ship_are_of_a_recorded_run(name, record):
     assert len(scores) >= 5
     for score in scores:
       assert found.card.figures[which][score] == recorded[score]
-  apply = jax.jit(found.make_model((32, 32)).apply, static_argnames='train')
+  apply = jax.jit(
+      found.card.make_model((32, 32)).apply, static_argnames='train'
+  )
   logits = apply(found.variables, jnp.zeros((1, 32, 32, 3)), train=False)
   assert logits.shape == (1, 10) and np.isfinite(logits).all()
 

@@ -17,11 +17,10 @@ import jax
 import numpy as np
 import pytest
 import random_variables
+from tiny_card import CARD
 import torch_pickles
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.models import factory
-from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import (
     load,
     rmt_checkpoint,
@@ -29,38 +28,17 @@ from gswinrmt_jax.weights import (
     torch_file,
 )
 
-_FIELDS = factory.resolve(
-    'swat_compact',
-    {
-        'widths': (8, 8, 16, 16),
-        'depths': (1, 1, 1, 1),
-        'num_heads': (1, 1, 1, 1),
-    },
-)
-_CARD = card_lib.Card(
-    name='swat_compact',
-    fields=_FIELDS,
-    num_classes=3,
-    class_names=('cat', 'dog', 'eel'),
-    image_size=(32, 48),
-    mean=(0.1, 0.2, 0.3),
-    std=(0.4, 0.5, 0.6),
-    crop=0.875,
-    dtype='bfloat16',
-    figures={'seed': 3},
-)
-
 
 def test_safetensors_keep_arrays_and_card(tmp_path):
   path = tmp_path / 'model.safetensors'
-  variables = random_variables.nested(_CARD.make_model(), (1, 32, 48, 3))
+  variables = random_variables.nested(CARD.make_model(), (1, 32, 48, 3))
   # An array that is not C-contiguous.
   kernel = np.asarray(variables['params']['head']['kernel']).copy(order='F')
   variables['params']['head']['kernel'] = kernel
-  safetensors_file.write(path, variables, _CARD)
+  safetensors_file.write(path, variables, CARD)
   flat, card = safetensors_file.read(path)
   read = traverse_util.unflatten_dict(flat, sep='/')
-  assert card.make_model() == _CARD.make_model()
+  assert card.make_model() == CARD.make_model()
   jax.tree.map(np.testing.assert_array_equal, read, variables)
   assert not list(tmp_path.glob('*.part'))
 
@@ -76,7 +54,7 @@ def test_any_flipped_bit_of_safetensors_is_noticed(tmp_path):
   """In arrays, their names and the card; only the checksum may get lost."""
   path = tmp_path / 'model.safetensors'
   variables = {'params': {'head': {'bias': np.float32([1.0, 2.0, 3.0])}}}
-  safetensors_file.write(path, variables, _CARD)
+  safetensors_file.write(path, variables, CARD)
   whole = path.read_bytes()
   expected, unchanged = safetensors_file.read(path)
   for place in range(len(whole)):
@@ -103,7 +81,7 @@ def test_a_dtype_that_numpy_lacks_is_one_line(tmp_path):
 def test_names_of_arrays_cannot_steer_the_terminal(tmp_path):
   path = tmp_path / 'model.safetensors'
   variables = {'\x1b[2J': np.zeros(3, np.float32)}
-  safetensors_file.write(path, variables, _CARD)
+  safetensors_file.write(path, variables, CARD)
   with pytest.raises(UserError, match=r'not have the arrays .*\\x1b') as caught:
     load.load(path)
   assert str(caught.value).isprintable()
@@ -116,8 +94,8 @@ def test_the_card_may_lie_beside(tmp_path):
   path.write_bytes(safetensors.save({'params/head/bias': np.zeros(3)}))
   with pytest.raises(UserError, match='which model it is for'):
     safetensors_file.read(path)
-  (tmp_path / 'config.json').write_text(json.dumps(_CARD.to_dict()))
-  assert safetensors_file.read(path)[1].class_names == _CARD.class_names
+  (tmp_path / 'config.json').write_text(json.dumps(CARD.to_dict()))
+  assert safetensors_file.read(path)[1].class_names == CARD.class_names
 
 
 def test_tensors_views_and_what_lies_between(tmp_path):
@@ -248,13 +226,21 @@ def test_a_tensor_is_no_storage(tmp_path):
     torch_file.read(tmp_path / 'a.pth')
 
 
+# What follows the kind of a persistent id.
+_REST = b'ctorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x04'
+
+
 @pytest.mark.parametrize(
     ('program', 'said'),
     [
         (b'\x80\x02}' + b')' + b'\x85' * 60 + b'K\x01s.', 'a key is neither'),
         (b'\x80\x02]X\x01\x00\x00\x00aK\x01s.', 'is not a dict'),
         (b'\x80\x02ccollections\nOrderedDict\n}\x85R.', 'is damaged'),
-        (b'\x80\x02(X\x01\x00\x00\x00aK\x01K\x01K\x01K\x01tQ.', 'outside'),
+        (
+            b'\x80\x02(X\x01\x00\x00\x00aK\x01K\x01K\x01K\x01tQ.',
+            'a storage is not',
+        ),
+        (b'\x80\x02(' + b'X\x01\x00\x00\x00a' + _REST + b'tQ.', 'outside of'),
         (b'\x80\x04\x96\xff\xff\xff\xff\xff\x00\x00\x00.', 'is damaged'),
     ],
 )
@@ -266,7 +252,7 @@ def test_crafted_programs_end(tmp_path, program, said):
 
 def test_a_file_of_torch_itself():
   """Written by `torch.save` of PyTorch 2.13, optimizer state included."""
-  path = pathlib.Path(__file__).parent / 'fixtures' / 'torch_save.pth'
+  path = pathlib.Path(__file__).parents[1] / 'fixtures' / 'torch_save.pth'
   read = torch_file.read(path)
   np.testing.assert_array_equal(
       read['model']['weight'], np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -358,12 +344,42 @@ def test_what_would_take_for_ever_or_fill_the_memory(tmp_path, program, said):
   assert torch_file.read(tmp_path / 'a.pth') == {7: 1}
 
 
+# A tuple of pairs of pairs: 2^60 times None, were it printed.
+_DOUBLED = b'N\x94' + b''.join(b'h%c\x86\x94' % level for level in range(60))
+_TEXT = b'X\x01\x00\x00\x00a'
+
+
+@pytest.mark.parametrize(
+    'rest',
+    [
+        _TEXT + b'\x93',  # as the module of STACK_GLOBAL
+        _TEXT + b'K\x01\x87Q',  # in a persistent id
+        b'ctorch\nSize\nh\x3c\x85R',  # as an extent
+        b'ccollections\nOrderedDict\nh\x3cR',  # as arguments
+        b'}h\x3cK\x01s',  # as a key
+        b'}' + _TEXT + b'h\x3cs',  # as an attribute that is dropped
+        b'h\x3cb',  # as a state
+        b'h\x3cR',  # as a function
+        b']h\x3ca',  # in a list
+    ],
+)
+def test_what_a_program_builds_is_not_printed_hashed_or_compared(
+    tmp_path, rest
+):
+  """Before its type is known: each would take for ever."""
+  _read(
+      tmp_path, _zipped(b'\x80\x04' + _DOUBLED + rest + b'.'), torch_file.read
+  )
+  program = b'\x80\x04' + _TEXT + _DOUBLED + b'\x93.'  # as the name
+  _read(tmp_path, _zipped(program), torch_file.read)
+
+
 def test_a_file_that_cannot_be_opened(tmp_path):
   with pytest.raises(UserError, match=r'cannot be read: .*directory'):
     torch_file.read(tmp_path)
 
 
-_SAVED = pathlib.Path(__file__).parent / 'fixtures' / 'torch_save.pth'
+_SAVED = pathlib.Path(__file__).parents[1] / 'fixtures' / 'torch_save.pth'
 _OPCODES = sorted(
     value
     for name, value in vars(pickle).items()

@@ -14,7 +14,7 @@ _LINE, _GAP = 22, 8  # height of a legend line, and its margin, in pixels
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LabelMap:
+class SegmentationMap:
   """The class of each pixel of one image.
 
   Its text is a table of the classes present, the largest first.
@@ -52,7 +52,7 @@ class LabelMap:
     }
 
   def labels_image(self) -> Image.Image:
-    """Returns the label map as a palette image whose values are the classes.
+    """Returns a palette image whose values are the classes.
 
     The palette has the colours of `overlay`.
     """

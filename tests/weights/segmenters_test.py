@@ -73,7 +73,7 @@ def test_a_converted_segmenter(head, folders):
   """Its classes and channels, every array, and mmsegmentation's logits."""
   folders, said = folders
   found = load.load(folders[head])
-  model, want = found.make_model(), seg_heads.model(head)
+  model, want = found.card.make_model(), seg_heads.model(head)
   for field in (
       'decoder',
       'num_classes',
@@ -119,7 +119,7 @@ def test_a_pytorch_file_is_loaded_as_it_is(folders, tmp_path):
   folder = folders[0]['uper']
   (tmp_path / 'config.json').write_bytes((folder / 'config.json').read_bytes())
   found = load.load(_saved(tmp_path / 'a.pth', _state_dict('uper')))
-  assert found.make_model() == load.load(folder).make_model()
+  assert found.card.make_model() == load.load(folder).card.make_model()
 
 
 @pytest.mark.parametrize('head', _HEADS)
@@ -140,9 +140,10 @@ def test_the_released_segmenters_are_recognised(head):
   }[head]
   names = ('channels', 'neck_channels', 'auxiliary_channels')
   entry = {'head': head, **dict(zip(names, sizes, strict=True))}
-  assert rmt_checkpoint.recognise(inside) == rmt_checkpoint.Recognised(
-      'rmt_s', {'feature_norm': True}, 150, entry
-  )
+  found = rmt_checkpoint.recognise(inside)
+  assert (found.name, found.num_classes) == ('rmt_s', 150)
+  assert found.fields == factory.resolve('rmt_s', {'feature_norm': True})
+  assert found.segmenter == entry
 
 
 def test_without_an_auxiliary_head():
@@ -157,20 +158,28 @@ def test_without_an_auxiliary_head():
 
 
 def test_a_thousand_classes_of_pixels_are_not_imagenets():
-  entry = {'head': 'fpn', 'channels': 8, 'neck_channels': 8}
-  for segmenter, count in ((None, 1000), (entry, 0)):
-    found = rmt_checkpoint.Recognised('rmt_t', {}, 1000, segmenter)
-    card = rmt_checkpoint._released_card(found, {})
-    assert len(card.class_names) == count
+  arrays = dict(_state_dict('fpn'))
+  name = 'decode_head.conv_seg.weight'
+  arrays[name] = np.zeros((1000, *arrays[name].shape[1:]))
+  card = rmt_checkpoint.recognise(arrays, full_stages=(3, 4))
+  assert card.num_classes == 1000 and not card.class_names
+  classifier = {'head.weight': np.zeros((1000, 3))} | {
+      name.removeprefix('backbone.'): array for name, array in arrays.items()
+  }
+  del classifier['decode_head.scale_heads.0.0.conv.weight']
+  card = rmt_checkpoint.recognise(classifier, full_stages=(3, 4))
+  assert len(card.class_names) == card.num_classes == 1000
 
 
-def test_label_maps_hold_256_classes(folders):
+def test_segmentation_maps_hold_256_classes(folders):
   found = load.load(folders[0]['uper'])
   many = dataclasses.replace(
       found, card=dataclasses.replace(found.card, num_classes=257)
   )
   loaded = loaded_model.LoadedSegmenter(many)
-  with pytest.raises(UserError, match='257 classes, and label maps hold 256: '):
+  with pytest.raises(
+      UserError, match='257 classes, and segmentation maps hold 256: '
+  ):
     loaded.predict(np.zeros((32, 32, 3), np.uint8))
 
 

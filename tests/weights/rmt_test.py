@@ -1,9 +1,9 @@
 """Tests the names, layouts and sizes of released RMT weights."""
 
-import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import released_rmt
@@ -66,6 +66,7 @@ def test_everything_that_does_not_fit_is_named():
   state_dict = released_rmt.state_dict()
   del state_dict['norm.bias']
   state_dict['head.weight'] = state_dict['head.weight'][:3]
+  state_dict['head.bias'] = state_dict['head.bias'] * np.float32('nan')
   state_dict['aux_head.weight'] = np.zeros(3, np.float32)
   state_dict['layers.2.Relpos.decay'] = (
       state_dict['layers.2.Relpos.decay'] * 1.01
@@ -73,6 +74,7 @@ def test_everything_that_does_not_fit_is_named():
   match = weights.match_state_dict(state_dict, released_rmt.model())
   assert match.missing == ['norm.bias']
   assert match.unexpected == ['aux_head.weight']
+  assert match.mismatched.pop('head.bias') == 'not all values are finite'
   assert match.mismatched.keys() == {'head.weight', 'layers.2.Relpos.decay'}
   with pytest.raises(ValueError, match=r'head\.weight: shape \(3, 64\)'):
     weights.from_torch_state_dict(state_dict, released_rmt.model())
@@ -175,7 +177,8 @@ def _state_dict(name, **fields):
 def test_the_released_sizes_are_told_apart(name):
   small = {'num_classes': 7}  # keeps the last layer small
   found = rmt_checkpoint.recognise(_state_dict(name, **small))
-  assert found == rmt_checkpoint.Recognised(name, {}, 7)
+  assert (found.name, found.num_classes) == (name, 7)
+  assert found.fields == factory.resolve(name, {})
   parameters = {
       key: array
       for key, array in _state_dict(name, **small).items()
@@ -187,10 +190,10 @@ def test_the_released_sizes_are_told_apart(name):
 @pytest.mark.parametrize(
     ('plain', 'expected'),
     [
-        ('rmt_t', ('rmt_t', {'dense_head': True})),  # there is no rmt_t_tl
-        ('rmt_s', ('rmt_s_tl', {})),
-        ('rmt_b', ('rmt_b_tl', {})),
-        ('rmt_l', ('rmt_l_tl', {})),
+        ('rmt_t', 'rmt_t'),  # there is no rmt_t_tl
+        ('rmt_s', 'rmt_s_tl'),
+        ('rmt_b', 'rmt_b_tl'),
+        ('rmt_l', 'rmt_l_tl'),
     ],
 )
 def test_a_dense_head_is_seen(plain, expected):
@@ -199,7 +202,8 @@ def test_a_dense_head_is_seen(plain, expected):
   width = named.MODELS[plain].widths[-1]
   arrays = arrays | {'aux_head.weight': np.zeros((7, width))}
   found = rmt_checkpoint.recognise(arrays)
-  assert (found.name, found.fields, found.num_classes) == (*expected, 7)
+  assert (found.name, found.num_classes) == (expected, 7)
+  assert found.fields == factory.resolve(expected, {'dense_head': True})
 
 
 def test_another_size_needs_its_full_stages():
@@ -208,12 +212,9 @@ def test_another_size_needs_its_full_stages():
     rmt_checkpoint.recognise(arrays)
   found = rmt_checkpoint.recognise(arrays, full_stages=(3, 4))
   assert found.num_classes == 10
-  built = gswinrmt_jax.create_model(
-      found.name, num_classes=10, drop_path_rate=0.0, **found.fields
-  )
-  assert dataclasses.asdict(built.arch) == dataclasses.asdict(
-      released_rmt.model().arch
-  )
+  fields = {**found.fields, 'drop_path_rate': 0.0}
+  built = gswinrmt_jax.create_model(found.name, num_classes=10, **fields)
+  assert built == released_rmt.model()
   bare = {key: a for key, a in arrays.items() if 'Relpos' not in key}
   with pytest.raises(UserError, match='heads are not known'):
     rmt_checkpoint.recognise(bare, full_stages=(3, 4))
@@ -234,28 +235,62 @@ def test_a_detection_backbone():
   assert others == ['neck.conv.weight', 'bbox_head.conv.weight']
   assert found.keys() == arrays.keys()
   model = rmt_checkpoint.recognise(found)
-  assert model == rmt_checkpoint.Recognised('rmt_t', {'feature_norm': True}, 0)
+  assert (model.name, model.num_classes) == ('rmt_t', 0)
+  assert model.fields == factory.resolve('rmt_t', {'feature_norm': True})
 
 
-def test_wrappers_prefixes_and_entries():
-  arrays = {'head.weight': np.zeros((2, 3))}
-  assert rmt_checkpoint.unwrap(arrays) == ('', arrays, [])
-  parallel = {'module.head.weight': arrays['head.weight']}
-  wrapped = {'model': parallel, 'model_ema': {'state_dict': arrays}}
+# Names of an RMT's block and head.
+_ARRAYS = {
+    'layers.0.blocks.0.pos.conv.weight': np.zeros((4, 1, 3, 3)),
+    'head.weight': np.zeros((2, 3)),
+}
+
+
+def _prefixed(prefix):
+  return {f'{prefix}{name}': array for name, array in _ARRAYS.items()}
+
+
+@pytest.mark.parametrize(
+    'prefix',
+    ['', 'module.', 'model.', 'net.', '_orig_mod.', 'model._orig_mod.module.'],
+)
+def test_any_prefix_is_stripped(prefix):
+  where, found, others = rmt_checkpoint.unwrap(
+      {'state_dict': {'criterion.weight': np.zeros(3), **_prefixed(prefix)}}
+  )
+  assert where == 'state_dict'
+  assert found.keys() - {'criterion.weight'} == _ARRAYS.keys()
+  assert others == (['criterion.weight'] if prefix else [])
+
+
+def test_several_models_are_told_apart_by_the_key():
+  both = {'state_dict': {**_prefixed('net.'), **_prefixed('ema.module.')}}
+  with pytest.raises(
+      UserError, match=r'--key, of state_dict/ema\.module, state_dict/net$'
+  ):
+    rmt_checkpoint.unwrap(both)
+  for key in ('state_dict/ema', 'state_dict/ema.module', 'state_dict/net'):
+    where, found, others = rmt_checkpoint.unwrap(both, key)
+    assert (where, found.keys(), others) == (key, _ARRAYS.keys(), [])
+
+
+def test_wrappers_and_entries():
+  wrapped = {
+      'model': _prefixed('module.'),
+      'model_ema': {'state_dict': _ARRAYS},
+  }
   where, found, _ = rmt_checkpoint.unwrap(wrapped)
-  assert where == 'model' and found.keys() == arrays.keys()
+  assert where == 'model' and found.keys() == _ARRAYS.keys()
   where, found, _ = rmt_checkpoint.unwrap(wrapped, 'model_ema')
-  assert where == 'model_ema/state_dict' and found.keys() == arrays.keys()
+  assert where == 'model_ema/state_dict' and found.keys() == _ARRAYS.keys()
   with pytest.raises(UserError, match=r'no entry ema .*model, model_ema'):
     rmt_checkpoint.unwrap(wrapped, 'ema')
   # A lone tensor or a name may accompany the weights.
-  mixed = {'model': 'rmt_t', 'best': np.zeros(()), 'state_dict': arrays}
+  mixed = {'model': 'rmt_t', 'best': np.zeros(()), 'state_dict': _ARRAYS}
   assert rmt_checkpoint.unwrap(mixed)[0] == 'state_dict'
   endless = {}
   endless['model'] = endless
-  with pytest.raises(UserError, match='no weights'):
-    rmt_checkpoint.unwrap(endless)
-  for nothing in ({'epoch': 3}, [1, 2], None):
+  for nothing in (endless, {'epoch': 3}, [1, 2], None):
     with pytest.raises(UserError, match='no weights'):
       rmt_checkpoint.unwrap(nothing)
 
@@ -288,8 +323,12 @@ def test_names_without_end():
   assert len(str(caught.value)) < 200 and '\x1b' not in str(caught.value)
 
 
-def test_decay_ranges_are_found_again():
-  for name in ('rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'):
-    arrays = _state_dict(name, num_classes=7)
-    found, _ = rmt_checkpoint._sizes(arrays)
-    assert found['decay_ranges'] == named.MODELS[name].decay_ranges
+@pytest.mark.parametrize('dtype', ['float32', 'float16', 'bfloat16'])
+@pytest.mark.parametrize('name', ['rmt_t', 'rmt_s', 'rmt_b', 'rmt_l'])
+def test_decay_ranges_are_found_again(name, dtype):
+  arrays = {
+      key: array.astype(jnp.dtype(dtype)) if 'decay' in key else array
+      for key, array in _state_dict(name, num_classes=7).items()
+  }
+  found, _ = rmt_checkpoint._sizes(arrays)
+  assert found['decay_ranges'] == named.MODELS[name].decay_ranges
