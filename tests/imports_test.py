@@ -45,16 +45,6 @@ MAY_IMPORT = {
         'runs',
         'weights',
     },
-    'benchmark': {
-        'runs',
-        'train',
-        'weights',
-        'data',
-        'models',
-        'augment',
-        'ops',
-        'recipes',
-    },
     'recipes': {'models', 'ops'},
     'deploy': {
         'ops',
@@ -68,11 +58,9 @@ MAY_IMPORT = {
         'runs',
         'weights',
     },
-    'experiments': {'runs', 'data', 'models', 'recipes'},
     'analysis': {'augment', 'data', 'evals', 'models', 'ops', 'weights'},
     'commands': {
         'analysis',
-        'experiments',
         'deploy',
         'distributed',
         'evals',
@@ -82,7 +70,6 @@ MAY_IMPORT = {
         'data',
         'recipes',
         'models',
-        'benchmark',
     },
 }
 OUTSIDE = {
@@ -92,7 +79,6 @@ OUTSIDE = {
     'maps': {'jax', 'jaxtyping', 'numpy', 'flax', 'matplotlib'},
     'augment': {'jax', 'jaxtyping', 'numpy', 'PIL'},
     'recipes': {'ml_collections'},
-    'experiments': {'ml_collections', 'matplotlib', 'scipy'},
     'data': {
         'absl',  # Grain's flags
         'numpy',
