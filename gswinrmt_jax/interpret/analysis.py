@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from gswinrmt_jax import files
-from gswinrmt_jax.analysis import attention
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.interpret import attention_statistics as statistics
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import load as weights_lib
 
@@ -35,10 +35,10 @@ def analyze_runs(
   """Analyzes models, writes a report of each, and prints a table of all.
 
   A report has the source of the weights, the data, and the stages of
-  `attention.analyze`. It is written to `analysis_SPLIT_STEP.json`, with a page
-  of plots in the `.png` of the same name. The name follows the rules of
-  `evaluate_run`; in an `out`, the names of the run and its data set precede the
-  split, as they do for weights without a run.
+  `attention_statistics.analyze`. It is written to `analysis_SPLIT_STEP.json`,
+  with a page of plots in the `.png` of the same name. The name follows the
+  rules of `evaluate_run`; in an `out`, the names of the run and its data set
+  precede the split, as they do for weights without a run.
 
   `images` is the number of images to measure, from the start of the split; all
   other arguments are those of `evaluate_run`. Without an `out`, reports go to
@@ -56,7 +56,7 @@ def analyze_runs(
     )
     weights.check_is_no_segmenter()
     model = weights.make_model(dtype='float32')
-    attention.check(model.arch)
+    statistics.check(model.arch)
     named = evaluate_run.data_of(weights, data, split, data_dir)
     path = evaluate_run.report_path(
         'analysis', source, weights, named[0], split, out=out
@@ -158,7 +158,7 @@ def draw(report: dict[str, Any]) -> Any:
     for axes in (entropy, sums, gate):
       axes.set_xlabel('decile of variance under the window (c: cut)')
       axes.set_xticks(
-          range(attention.GROUPS), [*range(1, attention.DECILES + 1), 'c']
+          range(statistics.GROUPS), [*range(1, statistics.DECILES + 1), 'c']
       )
       if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=7, frameon=False)
@@ -190,7 +190,7 @@ def _analyze(weights, model, named, records, images, terminal):
   card = weights.card
   images = min(images, len(records))
   total = -(-images // _BATCH_SIZE)
-  stages = attention.analyze(
+  stages = statistics.analyze(
       model,
       weights.variables,
       functools.partial(_batches, records, images),
@@ -215,9 +215,9 @@ def _analyze(weights, model, named, records, images, terminal):
 def _by_group(axes, values, color, label, width):
   """Draws the deciles as a line, cut windows as a point."""
   values = np.array([np.nan if v is None else v for v in values])
-  deciles = np.arange(attention.DECILES)
+  deciles = np.arange(statistics.DECILES)
   axes.plot(deciles, values[:-1], color=color, lw=width, label=label)
-  axes.plot([attention.DECILES], values[-1:], 'o', ms=3, color=color)
+  axes.plot([statistics.DECILES], values[-1:], 'o', ms=3, color=color)
 
 
 def _mean(passes):
@@ -227,7 +227,7 @@ def _mean(passes):
 
 
 def _ends(values):
-  return _arrow(values[0], values[attention.DECILES - 1]) if values else ''
+  return _arrow(values[0], values[statistics.DECILES - 1]) if values else ''
 
 
 def _reach(decay):

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import files, recipes
-from gswinrmt_jax.analysis import attention, report
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.interpret import analysis
+from gswinrmt_jax.interpret import attention_statistics as attention
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.ops.attention_forms import HEIGHT, WIDTH
 from gswinrmt_jax.weights import card as card_lib
@@ -184,14 +185,14 @@ def test_the_reach_of_a_decay_of_one_is_none():
   decay = attention._Stage(arch, 0, (32, 28))._decay({})
   assert decay['now']['gamma'] == [pytest.approx(0.75), 1.0]
   assert decay['now']['reach'] == [pytest.approx(-1 / np.log(0.75)), None]
-  assert report._reach(decay) == '- -> -'
+  assert analysis._reach(decay) == '- -> -'
   rows = {'width': [[0.5] * attention.GROUPS] * 2}
   stage = {'entropy': rows, 'row_sum': rows, 'decay': decay}
   for heads in ([0, 1], [1]):  # one finite reach, none
     for when in decay.values():
       when['reach'] = [when['reach'][head] for head in heads]
     named = dict.fromkeys(('source', 'images', 'data', 'split'), '')
-    report.draw({**named, 'stages': [stage]}).savefig(io.BytesIO())
+    analysis.draw({**named, 'stages': [stage]}).savefig(io.BytesIO())
 
 
 class TestWindowVariance:
@@ -324,7 +325,7 @@ def unmeasured(monkeypatch):
 @pytest.mark.usefixtures('unmeasured')
 def test_two_reports_of_one_name_are_refused(tmp_path):
   with pytest.raises(UserError, match='the reports of digits_small and digits'):
-    report.analyze_runs(['digits_small'] * 2, data='digits', out=tmp_path)
+    analysis.analyze_runs(['digits_small'] * 2, data='digits', out=tmp_path)
   assert not list(tmp_path.iterdir())
 
 
@@ -344,15 +345,15 @@ def test_every_model_is_checked_before_the_first_is_measured(
     return dataclasses.replace(found, card=card)
 
   monkeypatch.setattr(
-      report, 'weights_lib', types.SimpleNamespace(load=changed)
+      analysis, 'weights_lib', types.SimpleNamespace(load=changed)
   )
   with pytest.raises(UserError, match="score_fn='linear'"):
-    report.analyze_runs(['first', 'second'], data='digits', out=tmp_path)
+    analysis.analyze_runs(['first', 'second'], data='digits', out=tmp_path)
 
 
 def test_images_are_read_in_batches_up_to_their_number():
   records = datasets.load('digits', 'val')
-  batches = list(report._batches(records, 70))
+  batches = list(analysis._batches(records, 70))
   assert [len(batch) for batch in batches] == [50, 20]
   want = records.gather(np.arange(70))['image']
   np.testing.assert_array_equal(np.concatenate(batches), want)

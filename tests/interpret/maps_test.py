@@ -14,9 +14,9 @@ import random_variables
 import weight_loops
 
 import gswinrmt_jax
-from gswinrmt_jax import maps, ops
+from gswinrmt_jax import ops
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.maps import computation, drawing
+from gswinrmt_jax.interpret import drawing, maps
 from gswinrmt_jax.models import attention, named
 
 # The stages have 13 x 9, 7 x 5, 4 x 3 and 2 x 2 tokens; the point lies in
@@ -160,9 +160,7 @@ def test_maps_are_those_of_the_equations(
   assert got.cam_stage == options['cam_stage']
   cam = _finite_difference_cam(out, tree, config, got.cam_stage, got.label)
   assert cam.max() > 1e-3
-  expected = computation.upsample(
-      jnp.float32(cam), 2 ** (got.cam_stage + 1), SIZE
-  )
+  expected = maps.upsample(jnp.float32(cam), 2 ** (got.cam_stage + 1), SIZE)
   np.testing.assert_allclose(got.cam, expected, rtol=1e-3, atol=1e-5)
 
 
@@ -182,7 +180,7 @@ def test_defaults(monkeypatch):
     cam = np.zeros(SIZE, np.float32)
     return np.zeros(5, np.float32), 4, cam, [(w, None, None) for w in weights]
 
-  monkeypatch.setattr(computation, '_run', run)
+  monkeypatch.setattr(maps, '_run', run)
   model = _model('rmt', decay='none', dtype='bfloat16')
   got = maps.compute(model, {}, np.zeros((*SIZE, 3)))
   assert asked == {
@@ -197,11 +195,11 @@ def test_defaults(monkeypatch):
 
 def test_the_stage_of_grad_cam_has_enough_tokens():
   strides = (4, 8, 16, 32)
-  assert computation._deepest((32, 32), strides) == 1  # 8, 4, 2, 1 tokens
-  assert computation._deepest((99, 49), strides) == 2  # ceil(49 / 8) = 7
-  assert computation._deepest((99, 48), strides) == 1
-  assert computation._deepest((224, 224), strides) == 4
-  assert computation._deepest((16, 16), strides) == 1  # No stage has enough.
+  assert maps._deepest((32, 32), strides) == 1  # 8, 4, 2, 1 tokens
+  assert maps._deepest((99, 49), strides) == 2  # ceil(49 / 8) = 7
+  assert maps._deepest((99, 48), strides) == 1
+  assert maps._deepest((224, 224), strides) == 4
+  assert maps._deepest((16, 16), strides) == 1  # No stage has enough.
 
 
 @pytest.mark.parametrize(
@@ -257,7 +255,7 @@ def _attention(name, impl, *, stage=0, shifted=True, **fields):
 
 def _weights_of(mix):
   return jax.jit(
-      lambda value, token: computation.effective_weights(mix, value, N, token)
+      lambda value, token: maps.effective_weights(mix, value, N, token)
   )
 
 
@@ -313,15 +311,13 @@ def test_mean_distance_by_hand():
   weights = np.zeros((3, 2, 3), np.float32)
   weights[0, 0, 0], weights[0, 0, 2] = 1, 3
   weights[1, 1, 2] = 0.1
-  np.testing.assert_allclose(
-      computation.mean_distance(weights, (1, 2)), [1.5, 0, 0]
-  )
+  np.testing.assert_allclose(maps.mean_distance(weights, (1, 2)), [1.5, 0, 0])
 
 
 def test_decay_kernel_by_hand():
   """Decays by 1/2 per column and 1/4 per row."""
   rates = np.array([[0.5, 1.0], [0.25, 1.0]])
-  kernel = computation.decay_kernel(rates, (1, 2))
+  kernel = maps.decay_kernel(rates, (1, 2))
   assert kernel.shape == (2, 3, 5)
   np.testing.assert_allclose(
       kernel[0],
@@ -332,14 +328,14 @@ def test_decay_kernel_by_hand():
       ],
   )
   np.testing.assert_allclose(kernel[1], 1)
-  both = computation.decay_kernel(np.array([[0.5]]), (1, 1))
+  both = maps.decay_kernel(np.array([[0.5]]), (1, 1))
   np.testing.assert_allclose(both[0, 0], [1 / 4, 1 / 2, 1 / 4])
 
 
 def test_distance_of_weights_that_may_be_negative():
   weights = np.float32([[[3, -1], [0, 0]], [[-1, 0], [0, 1]]])
   np.testing.assert_allclose(
-      computation.mean_distance(weights, (0, 0)), [1 / 4, 2 / 2]
+      maps.mean_distance(weights, (0, 0)), [1 / 4, 2 / 2]
   )
 
 
@@ -402,19 +398,19 @@ def test_extents_are_those_of_the_model():
   for stage, stride in enumerate(model.arch.strides, start=1):
     height, width = features[f'stage{stage}'].shape[1:3]
     assert tuple(-(-extent // stride) for extent in size) == (height, width)
-    assert computation.token_at((105, 74), stride) == (height - 1, width - 1)
+    assert maps.token_at((105, 74), stride) == (height - 1, width - 1)
 
 
 def test_a_point_is_x_then_y_and_a_token_row_then_column():
-  assert computation.token_at((17, 40), 4) == (10, 4)
-  assert computation.token_at((31, 32), 32) == (1, 0)
+  assert maps.token_at((17, 40), 4) == (10, 4)
+  assert maps.token_at((31, 32), 32) == (1, 0)
 
 
 def test_upsample_is_bilinear_between_the_middles_and_cut():
   """Token centres lie at pixels 1.5 and 5.5, four quarter steps apart."""
   values = jnp.array([[0.0, 4.0], [8.0, 12.0]])
   line = np.array([0, 0, 0.5, 1.5, 2.5, 3.5, 4])  # the 8th is cut
-  out = computation.upsample(values, 4, (5, 7))
+  out = maps.upsample(values, 4, (5, 7))
   assert out.shape == (5, 7)
   np.testing.assert_allclose(out[0], line, atol=1e-6)
   np.testing.assert_allclose(out[:, 0], 2 * line[:5], atol=1e-6)
@@ -436,10 +432,10 @@ def _maps(*, gate=True, decay=True, cam=1.0):
     stride = 2 ** (stage + 1)
     extents = tuple(-(-extent // stride) for extent in DRAWN_SIZE)
     rates = rng.uniform(0.5, 1, (1 if stage == 4 else 2, heads))
-    token = computation.token_at((33, 21), stride)
+    token = maps.token_at((33, 21), stride)
     weights = rng.uniform(size=(heads, *extents))
     weights[:, :, 0] = 0
-    kernel = computation.decay_kernel(rates, (extents[0] - 1, extents[1] - 1))
+    kernel = maps.decay_kernel(rates, (extents[0] - 1, extents[1] - 1))
     stages.append(
         maps.StageMaps(
             stride=stride,
@@ -468,7 +464,7 @@ def _titles(figure):
 
 def test_four_whole_pictures_in_a_new_directory(tmp_path):
   directory = tmp_path / 'new' / 'maps'
-  paths = maps.write(directory, _maps(), PICTURE, title='a title ' * 20)
+  paths = drawing.write(directory, _maps(), PICTURE, title='a title ' * 20)
   assert sorted(paths) == [directory / f'{name}.png' for name in NAMES]
   assert sorted(directory.iterdir()) == sorted(paths)
   for path in paths:
@@ -580,7 +576,7 @@ def test_gates_are_drawn_over_the_image_and_alone_on_one_scale():
 
 
 def test_what_a_model_lacks_is_not_drawn(tmp_path):
-  paths = maps.write(tmp_path, _maps(gate=False, decay=False), PICTURE)
+  paths = drawing.write(tmp_path, _maps(gate=False, decay=False), PICTURE)
   assert [path.stem for path in paths] == ['attention_reach', 'grad_cam']
 
 
@@ -601,12 +597,12 @@ def test_grad_cam_is_drawn_over_its_largest_value():
 )
 def test_another_picture_is_refused(tmp_path, picture):
   with pytest.raises(ValueError, match=r'not uint8 \(40, 60, 3\)'):
-    maps.write(tmp_path / 'maps', _maps(), picture)
+    drawing.write(tmp_path / 'maps', _maps(), picture)
   assert not (tmp_path / 'maps').exists()
 
 
 def test_stages_of_one_token_alone_are_refused(tmp_path):
   found = dataclasses.replace(_maps(), stages=(_one_token(),))
   with pytest.raises(UserError, match='at 40x60 pixels, every stage has a si'):
-    maps.write(tmp_path / 'maps', found, PICTURE)
+    drawing.write(tmp_path / 'maps', found, PICTURE)
   assert not (tmp_path / 'maps').exists()

@@ -88,7 +88,7 @@ def compute(
   """Computes the maps of one image, in float32 regardless of the model's dtype.
 
       maps = compute(model, variables, image, point=(16, 8))
-      paths = write('maps', maps, pixels)
+      paths = drawing.write('maps', maps, pixels)
 
   Args:
     model: Classifier from `create_model`.

@@ -8,7 +8,7 @@ import numpy as np
 
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.maps.computation import Maps
+from gswinrmt_jax.interpret.maps import Maps
 
 # Value of each gate function at 0: the gate is neither open nor closed.
 _NEUTRAL = {'sigmoid': 0.5, 'swish': 0.0}
