@@ -24,9 +24,9 @@ from typing import Any
 
 import jax
 import numpy as np
+import synthetic_images
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.benchmark import pipeline
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import parallel, records
 from gswinrmt_jax.distributed import mesh
@@ -53,7 +53,7 @@ def _random(count: int, size: int) -> records.Arrays:
 
 def _load(folder: pathlib.Path, size: int, storage: str, workers: int):
   config = recipes.mini_imagenet('retention_large')
-  config.data.name, config.data.dir = pipeline.DATA, str(folder)
+  config.data.name, config.data.dir = synthetic_images.NAME, str(folder)
   config.data.image_size = size
   config.data.storage, config.data.workers = storage, workers
   return setup.load_train(config)
@@ -98,7 +98,7 @@ def _measure(
 
 def _measure_pictures(folder: pathlib.Path, options) -> None:
   size = tuple(map(int, options.pictures.split('x')))
-  pipeline.make_data(folder, options.images, classes=2, size=size)
+  synthetic_images.make(folder, options.images, classes=2, size=size)
   print(f'JPEG files of {options.pictures}')
   _measure(
       {

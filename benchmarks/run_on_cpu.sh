@@ -16,10 +16,9 @@ results=${RESULTS:-benchmarks/results}
 if [[ -n ${SMALL:-} ]]; then
   how=(--seconds 0.1 --repeats 2)
   compact=(--batch 2 --image-size 32) tiny=(--batch 2 --image-size 64)
-  allocators=(--batch 2 --rounds 1)
 else
   how=(--seconds 3 --repeats 5)
-  compact=(--batch 32) tiny=(--batch 8) allocators=()
+  compact=(--batch 32) tiny=(--batch 8)
 fi
 
 # JAX 0.10 runs CPU programs from its cache on one core.
@@ -34,8 +33,7 @@ measure() {
   local name=$1
   shift
   echo "== $name"
-  "$python" -m gswinrmt_jax.commands.main benchmark \
-    --json "$results/$name.json" "${how[@]}" "$@"
+  "$python" benchmarks/speed.py --json "$results/$name.json" "${how[@]}" "$@"
 }
 
 measure cpu_depthwise --depthwise --threads 1 --seconds 0.5
@@ -43,7 +41,11 @@ measure cpu_compact --model retention_compact --train --threads 2 \
   --peers plain "${compact[@]}"
 measure cpu_rmt_t --model rmt_t --train --inference --threads 1 \
   --peers eager "${tiny[@]}"
-measure cpu_start --start --threads 2
-echo '== cpu_allocators'
-"$python" benchmarks/allocators.py --json "$results/cpu_allocators.json" \
-  "${allocators[@]}" || echo 'not measured'
+echo '== cpu_first_step'
+taskset -c 0,1 benchmarks/first_step.sh 3 | tee "$results/cpu_first_step.txt"
+# Ways of allocating memory. The first row has none of the settings above.
+unset MALLOC_MMAP_MAX_ MALLOC_TRIM_THRESHOLD_ JAX_CPU_ENABLE_ASYNC_DISPATCH
+kept='MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647'
+measure cpu_allocators --model retention_compact --train --threads 2 \
+  "${compact[@]}" --peers "$kept JAX_CPU_ENABLE_ASYNC_DISPATCH=false" \
+  "LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1"

@@ -22,10 +22,9 @@ timm=(swin_base_patch4_window7_224 swin_small_patch4_window7_224 convnext_base)
 if [[ -n ${SMALL:-} ]]; then
   how=(--seconds 0.1 --repeats 2)
   size=(--batch 2 --image-size 32) scaled=(--batch 2 --image-size 32)
-  models=(rmt_compact) gated=(rmt_compact)
-  large=(rmt_compact --images 16 --workers 1) storages=(decode)
-  compact=(rmt_compact --images 16)
-  memory=(--model rmt_compact --batches 2)
+  models=(rmt_compact) gated=(rmt_compact) large=rmt_compact
+  fed=(digits_retention:smoke --config.num_epochs=1) images=(--images 16)
+  images+=(--classes 10 --size 32x32) storages=(decode)
   training=smoke runs_of_it=(--seeds 1 --only rmt) recipe=cifar10_95.py:smoke
   # Most of the time goes into compiling programs that run once.
   export XLA_FLAGS="${XLA_FLAGS:-} --xla_backend_optimization_level=0"
@@ -35,11 +34,10 @@ else
   models=(rmt_t rmt_s rmt_compact retention_compact swat_compact rmt_large
     retention_large swat_large)
   gated=(retention_compact retention_large)
-  large=(retention_large --workers "${WORKERS:-12}")
-  storages=(device disk decode) # four programs at once: some 100 GB
-  compact=(retention_compact)
-  memory=(--model retention_large --classes 100 --image-sizes 160 224
-    --batches 64 128)
+  large=retention_large
+  fed=(mini_imagenet_retention --config.data.workers="${WORKERS:-12}"
+    --config.num_epochs=20)
+  images=(--images 20000 --classes 100) storages=(device disk decode)
   training=table5 runs_of_it=() # three models, three seeds, 50 epochs
   recipe=cifar10_95.py
 fi
@@ -56,26 +54,25 @@ run() { # a command, within what is left of LIMIT
   fi
   return "$status"
 }
-gswinrmt() { run "$python" -m gswinrmt_jax.commands.main "$@"; }
 measure() { # NAME OPTION...: into RESULTS/NAME.json
   local file=$results/$1.json
   shift
-  [[ -e $file ]] || gswinrmt benchmark --json "$file" "${how[@]}" "$@" ||
-    failed+=("$file")
+  [[ -e $file ]] || run "$python" benchmarks/speed.py --json "$file" \
+    "${how[@]}" "$@" || failed+=("$file")
 }
 
 training() {
-  gswinrmt experiment "$training" "${runs_of_it[@]}" --out "$runs" ||
-    failed+=("$runs/$training")
-  measure latency_of_runs --latency --run "$runs/$training"/*/
-  gswinrmt report "$runs/$training" --out "$results/report" ||
+  run "$python" experiments/run.py "$training" "${runs_of_it[@]}" \
+    --out "$runs" || failed+=("$runs/$training")
+  measure latency_of_runs --run "$runs/$training"/*/
+  run "$python" experiments/report.py "$runs/$training" --out "$results/report" ||
     failed+=("$results/report")
 }
 cifar10_95() {
   local run=$runs/cifar10_95 file=$results/cifar10_95.json
   [[ -e $file ]] || {
     run "$python" train.py --config=configs/"$recipe" --workdir="$run" &&
-      "$python" results/collect.py "$run" > "$file.part" &&
+      "$python" experiments/collect.py "$run" > "$file.part" &&
       mv "$file.part" "$file"
   } || failed+=("$run")
 }
@@ -84,16 +81,24 @@ steps() {
     measure "step_$model" --model "$model" --train --inference "${size[@]}" \
       --peers eager compile
   done
-  measure timm --model "${large[0]}" "${size[@]}" --peers "${timm[@]}"
+  measure timm --model "$large" "${size[@]}" --peers "${timm[@]}"
   # The cost of reproducible sums.
   XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_deterministic_ops=true" \
     measure deterministic --model "${gated[@]}" "${size[@]}" --train
 }
-pipeline() {
-  measure pipeline_large --model "${large[@]}" "${size[@]}" \
-    --pipeline "${storages[@]}"
-  measure pipeline_compact --model "${compact[@]}" "${size[@]}" \
-    --pipeline device
+pipeline() { # the log has images per second and the share of waiting
+  local data=$runs/synthetic storage run
+  [[ -e $data ]] || run "$python" benchmarks/synthetic_images.py "$data" \
+    "${images[@]}"
+  for storage in "${storages[@]}"; do
+    run=$runs/pipeline_$storage
+    run "$python" train.py --config="${fed[0]}" "${fed[@]:1}" --workdir="$run" \
+      --config.data.name=synthetic --config.data.dir="$data" \
+      --config.data.val_split='train[:1]' --config.data.test_split='' \
+      --config.data.storage="$storage" &&
+      "$python" experiments/collect.py "$run" > "$results/pipeline_$storage.json" ||
+      failed+=("$run")
+  done
 }
 latency() {
   for model in "${models[@]}"; do
@@ -101,16 +106,17 @@ latency() {
   done
 }
 scaling() {
-  for axis in batch resolution depth; do
-    measure "scaling_$axis" --model "${large[0]}" "${scaled[@]}" --inference \
+  for axis in batch resolution; do
+    measure "scaling_$axis" --model "$large" "${scaled[@]}" --inference \
       --scaling "$axis"
   done
 }
 rest() {
   measure depthwise --depthwise
-  measure start --start
-  [[ -e $results/memory.json ]] || run "$python" benchmarks/remat_table.py \
-    "${memory[@]}" --json "$results/memory.json" || failed+=(memory)
+  measure memory --model "$large" "${size[@]}" --train \
+    --peers remat=elementwise remat=blocks
+  run benchmarks/first_step.sh 3 > "$results/first_step.txt" ||
+    failed+=(first_step)
 }
 
 all=(training cifar10_95 steps pipeline latency scaling rest)

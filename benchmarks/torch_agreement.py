@@ -4,13 +4,13 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import jax_programs
 import numpy as np
 import optax
 import torch
 from torch.nn import functional
 import torch_twin
 
-from gswinrmt_jax.benchmark import random_data
 from gswinrmt_jax.models.backbone import Backbone
 
 # This size involves windows, shifts and odd extents.
@@ -31,7 +31,7 @@ def checked_twin(model: Backbone) -> torch_twin.Twin:
   arch = dataclasses.replace(model.arch, drop_path_rate=0.0)
   model = model.clone(arch=arch, dtype=jnp.dtype('float32'))
   twin = torch_twin.Twin(arch, model.num_classes)
-  values = random_data.random_variables(model, _IMAGE)
+  values = jax_programs.random_variables(model, _IMAGE)
   torch_twin.load(twin, values)
   rng = np.random.default_rng(1)
   image = rng.standard_normal((_BATCH, *_IMAGE), np.float32)

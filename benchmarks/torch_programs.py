@@ -1,16 +1,17 @@
 """The PyTorch programs that are timed next to those of this package.
 
-A spec is that of a model in `gswinrmt_jax.benchmark.programs`, with a 'peer':
+A spec is that of a model in jax_programs.py, with a 'peer':
 'eager' and 'compile' are the twin, any other name is a model of timm. Its
 'platform' is where JAX runs.
 """
 
 import importlib.metadata
 
+import jax_programs
 import torch
 from torch.nn import functional
+import worker
 
-from gswinrmt_jax.benchmark import random_data, worker
 from gswinrmt_jax.models import factory
 
 _TWINS = ('eager', 'compile')
@@ -29,7 +30,7 @@ def build(spec: worker.Spec) -> worker.Program:
   # XLA's default for float32 on a GPU.
   torch.set_float32_matmul_precision('high')
   model = _model(spec).to(device, memory_format=torch.channels_last)
-  batch = random_data.random_batch(
+  batch = jax_programs.random_batch(
       spec['batch'], spec['image_size'], spec['classes']
   )
   image, target = (

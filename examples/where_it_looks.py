@@ -17,7 +17,7 @@ import numpy as np
 
 import gswinrmt_jax
 from gswinrmt_jax import files
-from gswinrmt_jax import maps as maps_lib
+from gswinrmt_jax.interpret import maps as maps_lib
 
 
 def main() -> None:

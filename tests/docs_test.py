@@ -6,13 +6,14 @@ import pathlib
 import re
 import runpy
 
+import ablations
 import numpy as np
 import pytest
+import run
 
 import gswinrmt_jax
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.experiments import sets, switches
 from gswinrmt_jax.models import factory
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -74,15 +75,20 @@ def test_fields_of_a_recipe_exist(page):
     assert field == 'FIELD' or field in fields, f'{page}: {name}'
 
 
-def _commands(page):
-  """Yields the words of each `gswinrmt` command in a page's bash blocks."""
+def _bash(page):
+  """Yields the words of each command in a page's bash blocks."""
   text = (ROOT / page).read_text()
   for block in re.findall(r'```bash\n(.*?)```', text, re.DOTALL):
     for line in block.replace('\\\n', ' ').splitlines():
       for command in line.split('#')[0].split('&&'):
-        words = command.replace('python train.py', 'gswinrmt train').split()
-        if 'gswinrmt' in words:
-          yield words[words.index('gswinrmt') + 1 :]
+        yield command.replace('python train.py', 'gswinrmt train').split()
+
+
+def _commands(page):
+  """Yields the words of each `gswinrmt` command in a page's bash blocks."""
+  for words in _bash(page):
+    if 'gswinrmt' in words:
+      yield words[words.index('gswinrmt') + 1 :]
 
 
 @pytest.mark.parametrize('page', PAGES)
@@ -99,6 +105,18 @@ def test_commands_and_their_options_exist(page, capsys):
         assert re.search(rf'{option}\b', helps[name]), f'{page}: {name} {word}'
 
 
+@pytest.mark.parametrize('page', PAGES)
+def test_scripts_and_their_options_exist(page):
+  for words in _bash(page):
+    paths = [word for word in words if re.match('(exp|bench).*/.*py$', word)]
+    for path in paths:
+      source = (ROOT / path).read_text()
+      for word in words[words.index(path) :]:
+        option = word.partition('=')[0].strip("'")
+        if option.startswith('--') and not option.startswith('--config.'):
+          assert f"'{option}'" in source, f'{page}: {path} {word}'
+
+
 def test_models_lists_ablations_that_can_be_built():
   table = _table(_page('models'), '| row | model | fields |')
   rows = re.findall(r'^\| .* \| `(\w+)` \| (.*) \|$', table, re.MULTILINE)
@@ -113,7 +131,7 @@ def test_models_lists_ablations_that_can_be_built():
 
 
 def test_experiments_lists_every_switch():
-  for base, table in switches.SWITCHES.items():
+  for base, table in ablations.SWITCHES.items():
     rows = _table(_page('experiments'), f'| `{base}` | changes |')
     found = {}
     for name, cell, against in re.findall(
@@ -123,7 +141,7 @@ def test_experiments_lists_every_switch():
     expected = {
         name: (dict(switch.fields), switch.against)
         for name, switch in table.items()
-        if name != switches.BASE
+        if name != 'base'
     }
     assert found == expected
 
@@ -133,7 +151,7 @@ def test_experiments_lists_every_set_of_runs():
       r'^\| `([\w-]+)` \| (\d+) \|', _page('experiments'), re.MULTILINE
   )
   assert {name: int(runs) for name, runs in found} == {
-      name: len(entries) for name, entries in sets.SETS.items()
+      name: len(entries) for name, entries in run.SETS.items()
   }
 
 
@@ -161,9 +179,8 @@ def test_links_and_paths_lead_somewhere(page):
     linked = path.parent / target if target else path
     assert linked.exists(), f'{page}: {target}'
     assert not anchor or anchor in _anchors(linked), f'{page}: #{anchor}'
-  for named in re.findall(
-      r'`((?:configs|docs|results|tests|gswinrmt_jax)/[\w./]+)`', text
-  ):
+  folders = 'configs|docs|results|tests|experiments|benchmarks|gswinrmt_jax'
+  for named in re.findall(rf'`((?:{folders})/[\w./]+)`', text):
     if 'NAME' not in named:  # a placeholder
       assert (ROOT / named).exists(), f'{page}: {named}'
 
@@ -226,7 +243,7 @@ def test_configuration_has_every_section():
 
 def test_reliability_names_tests_that_exist():
   text = _page('reliability')
-  named = re.findall(r'`(tests/\w+\.py)::(\w+)`', text)
+  named = re.findall(r'`(tests/[\w/]+\.py)::(\w+)`', text)
   rows = _table(text, '| test |').splitlines()[2:]
   assert len(named) == len(rows) > 20
   for file, test in named:

@@ -1,6 +1,7 @@
 """Tests signals to a run, a second process in its folder, and resuming."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -142,15 +143,15 @@ sys.exit(guard.guarded(lambda: loop.train(recipe, folder) and None))
 """
   parent = """
 import pathlib, sys
-from gswinrmt_jax.commands import recipe_files
-from gswinrmt_jax.experiments import run, sets
-jobs = sets.jobs('smoke', pathlib.Path(sys.argv[1]), seeds=1, overrides=[],
-                 load=recipe_files.load)
-run.run(jobs, [sys.executable, '-c', sys.argv[2]])
+sys.path.append(sys.argv[3])
+import run
+jobs = run.jobs('smoke', pathlib.Path(sys.argv[1]), seeds=1)
+run.train(jobs, [sys.executable, '-c', sys.argv[2]])
 """
+  scripts = str(pathlib.Path(__file__).parents[1] / 'experiments')
   with (tmp_path / 'said').open('w') as said:
     process = subprocess.Popen(
-        [sys.executable, '-c', parent, str(tmp_path / 'out'), script],
+        [sys.executable, '-c', parent, str(tmp_path / 'out'), script, scripts],
         env=launcher.environment,  # has the compiled programs
         stdout=said,
         stderr=said,

@@ -11,12 +11,12 @@ import fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
+import runs as runs_lib
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files, train
 from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.experiments import results
 from gswinrmt_jax.runs import dataset_record, metrics_log, run_folder, summary
 
 _SPEC = 'digits_rmt:smoke'
@@ -192,7 +192,7 @@ def _read(folder, name, text):
   (folder / name).write_text(text, errors='surrogatepass')
   with fuzz.bounded(20, 0.5):
     try:
-      runs, problems = results.gather([folder])
+      runs, problems = runs_lib.gather([folder])
       assert len(runs) + len(problems) == 1
       for problem in problems:
         fuzz.check_line(problem)

@@ -87,7 +87,7 @@ def test_the_wheel_has_package_recipes_and_licences(wheel):
 def test_the_sdist_builds_tests_and_tells(tmp_path):
   with tarfile.open(_build('sdist', tmp_path)) as archive:
     names = {name.partition('/')[2] for name in archive.getnames()}
-  folders = ('gswinrmt_jax', 'configs', 'tests', 'results', 'examples')
+  folders = 'gswinrmt_jax configs tests experiments benchmarks examples'.split()
   wanted = {
       'pyproject.toml',
       'README.md',
@@ -104,7 +104,7 @@ def test_the_sdist_builds_tests_and_tells(tmp_path):
       *_sources(*folders),
   }
   assert wanted <= names
-  inside = (*folders, '.ci', 'benchmarks', 'docs')
+  inside = (*folders, '.ci', 'docs', 'results')
   others = {name for name in names if name.partition('/')[0] not in inside}
   assert others - wanted == {'PKG-INFO', '.gitignore'}
   assert not [name for name in names if '__pycache__' in name]

@@ -8,15 +8,16 @@ cifar10_readings.svg  RMT under five readings of the paper's protocol
 
 import json
 import pathlib
+import runpy
 from xml.sax import saxutils
-
-from gswinrmt_jax.experiments import paper
 
 WIDTH, HEIGHT = 760, 440
 LEFT, TOP, RIGHT, BOTTOM = 56, 16, 550, 392  # of the plot, in pixels
 EPOCHS, LOWEST, HIGHEST = 50, 30, 90
 INK, GRID = '#1f2933', '#d9dee3'
-RESULTS = pathlib.Path(__file__).parents[2] / 'results'
+ROOT = pathlib.Path(__file__).parents[2]
+RESULTS = ROOT / 'results'
+PAPER = runpy.run_path(str(ROOT / 'experiments' / 'paper.py'))['CIFAR10']
 # Colours of the models.
 MODELS = {'rmt': '#1b7837', 'retention': '#c77d1e', 'swat': '#2563a8'}
 # For each picture: label and colour of each file in `results/`.
@@ -89,7 +90,7 @@ def draw(picture):
     parts.append(text(RIGHT + 48, y + 4, label))
     y += 24
   for model, color in PRINTED[picture].items():
-    for point in paper.CIFAR10.models[model].curve.items():
+    for point in PAPER.models[model].curve.items():
       parts.append(cross(at(*point), color))
   parts.append(cross(f'{RIGHT + 28},{y}', INK))
   parts.append(text(RIGHT + 48, y + 4, 'paper, Table 6'))

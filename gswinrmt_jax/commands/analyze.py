@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
   """Runs the command."""
-  from gswinrmt_jax.analysis import report
+  from gswinrmt_jax.interpret import analysis
 
-  report.analyze_runs(
+  analysis.analyze_runs(
       args.weights,
       step=args.step,
       which=args.which,

@@ -30,9 +30,6 @@ _GROUPS = {
     'studies': {
         'analyze': 'measure what attention and gates of trained models do',
         'summarize': 'list models with parameters and multiply-accumulates',
-        'benchmark': 'measure how fast models train and predict',
-        'experiment': 'train a set of runs, such as a table of the paper',
-        'report': 'compare runs with the results of the paper',
     },
 }
 _COMMANDS = {

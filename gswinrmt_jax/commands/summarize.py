@@ -6,16 +6,14 @@ RMT paper prints them in units of 2^30 and calls them GFLOPs; GMACs are units of
 10^9. GFLOP counts two operations per multiply-accumulate, in units of 10^9.
 Attention in windows is counted within the windows.
 
---dense lists the segmenters and detectors of the RMT paper. For these, its
-FLOPs are MACs in units of 10^9 without attention, which the counters of
-mmsegmentation and mmdetection do not see; the next column includes it. The
-paper rounds or truncates its values. Parameters of UperNet include its
-auxiliary head, which is used only in training. Detectors are counted without
-being built.
+--dense lists the segmenters of the RMT paper. For these, its FLOPs are MACs in
+units of 10^9 without attention, which the counter of mmsegmentation does not
+see; the next column includes it. The paper rounds or truncates its values.
+Parameters of UperNet include its auxiliary head, which is used only in
+training.
 """
 
 import argparse
-import functools
 from typing import Any, NamedTuple
 
 from gswinrmt_jax.commands import arguments
@@ -51,13 +49,12 @@ _SETTINGS = {
 }
 
 _ADE20K_CLASSES = 150
-_COCO_SIZE = (800, 1280)
 
 
 class Dense(NamedTuple):
-  """A segmenter or a detector of the paper, with the values it prints."""
+  """A segmenter of the paper, with the values it prints."""
 
-  head: str  # of `create_segmenter`, or a name in `detectors.DETECTORS`
+  head: str  # of `create_segmenter`
   model: str  # the backbone
   size: tuple[int, int]  # height and width for which operations are counted
   parameters: str  # in millions
@@ -72,16 +69,6 @@ _DENSE = (
     Dense('uper', 'rmt_s', (512, 2048), '56', '937'),
     Dense('uper', 'rmt_b', (512, 2048), '83', '1051'),
     Dense('uper', 'rmt_l', (512, 2048), '125', '1241'),
-    Dense('RetinaNet', 'rmt_t', _COCO_SIZE, '23', '199'),
-    Dense('RetinaNet', 'rmt_s', _COCO_SIZE, '36', '244'),
-    Dense('RetinaNet', 'rmt_b', _COCO_SIZE, '63', '355'),
-    Dense('RetinaNet', 'rmt_l', _COCO_SIZE, '104', '537'),
-    Dense('Mask R-CNN', 'rmt_t', _COCO_SIZE, '33', '218'),
-    Dense('Mask R-CNN', 'rmt_s', _COCO_SIZE, '46', '262'),
-    Dense('Mask R-CNN', 'rmt_b', _COCO_SIZE, '73', '373'),
-    Dense('Mask R-CNN', 'rmt_l', _COCO_SIZE, '114', '557'),
-    Dense('Cascade Mask R-CNN', 'rmt_s', _COCO_SIZE, '83', '741'),
-    Dense('Cascade Mask R-CNN', 'rmt_b', _COCO_SIZE, '111', '852'),
 )
 
 
@@ -93,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--dense',
       action='store_true',
-      help='segmenters and detectors with these backbones (default: all)',
+      help='segmenters with these backbones (default: all)',
   )
   arguments.add_number(
       parser,
@@ -155,11 +142,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print_dense(names):
-  """Prints the segmenters and detectors over the named models."""
+  """Prints the segmenters over the named models."""
   rows = [row for row in _DENSE if row.model in names]
   if not rows:
     known = ', '.join(dict.fromkeys(row.model for row in _DENSE))
-    raise UserError(f'the paper has segmenters and detectors of {known} only')
+    raise UserError(f'the paper has segmenters of {known} only')
 
   from gswinrmt_jax.models.dense import segmenter
 
@@ -168,35 +155,24 @@ def _print_dense(names):
       f'{"GMACs":>9}{"+ attention":>13}   paper'
   )
   for row in rows:
-    classes, counted = dense_cost(row)
+    counted = dense_cost(row)
     height, width = row.size
     print(
-        f'{segmenter.TITLES.get(row.head, row.head):<20}{row.model:<7}'
-        f'{classes:>8}{f"{height}x{width}":>11}{counted.parameters:>13,}'
+        f'{segmenter.TITLES[row.head]:<20}{row.model:<7}'
+        f'{_ADE20K_CLASSES:>8}{f"{height}x{width}":>11}'
+        f'{counted.parameters:>13,}'
         f'{counted.macs_without_attention / 1e9:>9.1f}'
         f'{counted.macs / 1e9:>13.1f}   {row.parameters} M, {row.macs}',
         flush=True,
     )
 
 
-def dense_cost(row: Dense) -> tuple[int, Any]:
-  """Returns the number of classes and the `cost.Cost` of a dense model."""
-  from gswinrmt_jax.models import cost, factory
-  from gswinrmt_jax.models.dense import detectors, segmenter
-
-  if row.head in segmenter.HEADS:
-    model = segmenter.create_segmenter(
-        row.model, head=row.head, num_classes=_ADE20K_CLASSES
-    )
-    return _ADE20K_CLASSES, cost.count(model, row.size)
-  model = factory.create_model(row.model, num_classes=0, feature_norm=True)
-  heads = detectors.heads(row.head, model.arch, row.size)
-  counted = cost.total([_backbone_cost(model, row.size), heads])
-  return detectors.CLASSES, counted
-
-
-@functools.cache
-def _backbone_cost(model, size):
+def dense_cost(row: Dense) -> Any:
+  """Returns the `cost.Cost` of a segmenter."""
   from gswinrmt_jax.models import cost
+  from gswinrmt_jax.models.dense import segmenter
 
-  return cost.count(model, size)
+  model = segmenter.create_segmenter(
+      row.model, head=row.head, num_classes=_ADE20K_CLASSES
+  )
+  return cost.count(model, row.size)

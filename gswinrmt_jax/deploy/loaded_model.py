@@ -13,11 +13,12 @@ import numpy as np
 import PIL.Image
 from scipy import special
 
-from gswinrmt_jax import maps, ops
+from gswinrmt_jax import ops
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import pictures, segmentation
 from gswinrmt_jax.deploy.segmentation_map import SegmentationMap
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.interpret import drawing, maps
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.weights import load as weights_lib
@@ -285,7 +286,7 @@ class LoadedModel(_Loaded):
       )
     name, probability = prediction.names[0], prediction.probabilities[0]
     file = pathlib.Path(prediction.image).name
-    maps.write(
+    drawing.write(
         folder, found, pixels, title=f'{file}: {name} ({probability:.1%})'
     )
 

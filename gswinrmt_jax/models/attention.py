@@ -96,7 +96,7 @@ class Attention(nn.Module):
     """Splits heads, rotates, applies the attention form, joins heads.
 
     The method is linear in the values and has no parameters, so that
-    `gswinrmt_jax.maps` can differentiate it inside a running model.
+    `interpret.maps` can differentiate it inside a running model.
     """
     channels = value.shape[-1]
     heads = self.arch.num_heads[self.stage]

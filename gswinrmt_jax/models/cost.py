@@ -1,7 +1,7 @@
 """Parameters and multiply-accumulates of a model, counted in its jaxpr."""
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 import dataclasses
 import math
 from typing import Any
@@ -54,8 +54,8 @@ class Cost:
   def macs_without_attention(self) -> int:
     """All operations except products of two feature maps.
 
-    RMT's 'FLOPs' of detectors and segmenters are this number, in units of 10^9:
-    the counters of mmdetection and mmsegmentation see only layers.
+    RMT's 'FLOPs' of segmenters are this number, in units of 10^9: the counter
+    of mmsegmentation sees only layers.
     """
     return self.macs - self.operations.get('attention', 0)
 
@@ -68,15 +68,6 @@ class Cost:
   def flops(self) -> int:
     """Floating-point operations: two per multiply-accumulate."""
     return self.macs + self.product_macs
-
-
-def total(parts: Iterable[Cost]) -> Cost:
-  """Returns the total cost of all parts."""
-  parameters, operations = 0, collections.Counter()
-  for part in parts:
-    parameters += part.parameters
-    operations.update(part.operations)
-  return Cost(parameters, dict(operations))
 
 
 def count(model: Backbone | Segmenter, image_size: tuple[int, int]) -> Cost:

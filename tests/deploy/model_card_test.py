@@ -11,7 +11,7 @@ import yaml
 from gswinrmt_jax.deploy import export, model_card
 from gswinrmt_jax.weights import load, safetensors_file
 
-_RUN = pathlib.Path(__file__).parents[1] / 'data' / 'golden_run'
+_RUN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
 
 
 @pytest.fixture(scope='module')

@@ -237,7 +237,7 @@ def test_a_run_computes_as_its_config_says(tmp_path, monkeypatch):
   monkeypatch.setattr(
       loaded_model.maps, 'compute', lambda m, v, x, **_: m.apply(v, x, train=0)
   )
-  monkeypatch.setattr(loaded_model.maps, 'write', lambda *args, **how: None)
+  monkeypatch.setattr(loaded_model.drawing, 'write', lambda *args, **how: None)
 
   def seen(weights):
     model.seen.clear()

@@ -1,0 +1,48 @@
+"""Collects the results of a run in one JSON file, for results/.
+
+  python experiments/collect.py RUN > results/NAME.json
+
+The file holds the recipe, the environment (device, versions, commit), the
+metrics of every epoch, the summary if the run has ended, the image size and
+classes, and the latency if measured. Paths of run and data are left out.
+`report.py` reads such files like run folders.
+"""
+
+import json
+import pathlib
+import sys
+
+_PLACES = ('--workdir', '--config.data.dir')
+
+
+def collect(run: pathlib.Path) -> dict:
+  """Returns the contents of the file as a dictionary."""
+
+  def read(name):
+    path = run / name
+    return json.loads(path.read_text()) if path.exists() else None
+
+  config, starts = read('config.json'), read('environment.json')
+  config['data'].pop('dir')
+  for start in starts:
+    program, *words = start['command']
+    start['command'] = [
+        pathlib.Path(program).name,
+        *(word for word in words if not word.startswith(_PLACES)),
+    ]
+    # The recipe of this start, which earlier versions did not record.
+    start.get('config', {'data': {}})['data'].pop('dir', None)
+  lines = (run / 'metrics.jsonl').read_text().splitlines()
+  entries = [json.loads(line) for line in lines]
+  return {
+      'config': config,
+      'environment': starts,
+      'epochs': [entry for entry in entries if entry['kind'] == 'epoch'],
+      'summary': read('summary.json'),
+      'data': read('data.json'),
+      'latency': read('latency.json'),
+  }
+
+
+if __name__ == '__main__':
+  print(json.dumps(collect(pathlib.Path(sys.argv[1])), indent=1))

@@ -1,1 +1,0 @@
-"""Measures the internals of trained models over a data set."""

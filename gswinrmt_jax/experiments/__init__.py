@@ -1,1 +1,0 @@
-"""The papers' experiments: named sets of runs, and reports of their results."""

@@ -1,0 +1,1 @@
+"""What a model does with an image, and what trained models do with many."""

@@ -1,0 +1,147 @@
+"""Tests that each ablation switch builds, and changes one component."""
+
+import ablations
+import jax
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models import factory, named
+from gswinrmt_jax.ops import windows
+
+ALL = [
+    (base, switch)
+    for base, table in ablations.SWITCHES.items()
+    for switch in table
+]
+# Switches that a reader of the paper would ask for, by base.
+ASKED = {
+    'bare': 'position_conv lce rotary gate swiglu sigmoid alibi_signed '
+    'learned_decay window_14',
+    'rmt': 'gate swiglu sigmoid alibi_signed learned_decay window_14',
+    'retention': 'no_position_conv no_lce no_gate sigmoid alibi_absolute '
+    'no_rotary decay_fixed no_decay no_shift window_7 window_4',
+    'swat': 'no_position_conv no_lce no_swiglu softmax no_alibi alibi_absolute '
+    'no_rotary decay_fixed no_decay no_shift window_7 window_4',
+}
+
+
+def _model(base, switch, size='compact'):
+  """Returns the model fields of a run's config."""
+  config = recipe_files.load(
+      f'ablation:{base},{switch}{"" if size == "compact" else ",mini"}', []
+  )
+  return recipes.resolve(config).model.to_dict()
+
+
+@pytest.mark.parametrize('base', ablations.BASES)
+def test_every_component_has_its_switch(base):
+  assert set(ASKED[base].split()) <= set(ablations.SWITCHES[base])
+
+
+@pytest.mark.parametrize(('base', 'switch'), ALL)
+def test_a_switch_builds_on_a_tiny_image(base, switch):
+  """Traces only, which runs the checks of fields and shapes."""
+  fields = {
+      'depths': (1, 1, 1, 1),
+      'widths': (4,) * 4,
+      'num_heads': (2,) * 4,
+      'stem': 'patch_norm',  # the rest is minimal
+      'downsample': 'merge',
+      'ffn_conv': False,
+      'ffn_norm': False,
+  }
+  model = factory.create_model(
+      f'{ablations.BASES[base].family}_compact',
+      num_classes=3,
+      **fields,
+      **ablations.changed_fields(base, switch),
+  )
+  image = jax.ShapeDtypeStruct((1, 32, 32, 3), 'float32')
+  logits = jax.eval_shape(
+      lambda image: model.init_with_output(
+          jax.random.key(0), image, train=False
+      )[0],
+      image,
+  )
+  assert logits.shape == (1, 3)
+
+
+def test_a_switch_is_one_component_away_from_what_it_is_compared_with():
+  for base, switch in ALL:
+    one = ablations.SWITCHES[base][switch]
+    assert one.against in ablations.SWITCHES[base]
+    changed, before = (
+        ablations.changed_fields(base, name) for name in (switch, one.against)
+    )
+    origin = named.MODELS[f'{ablations.BASES[base].family}_compact']
+    differing = {
+        field
+        for field in changed | before
+        if changed.get(field, getattr(origin, field))
+        != before.get(field, getattr(origin, field))
+    }
+    assert len(differing) == (switch != 'base'), (base, switch)
+
+
+@pytest.mark.parametrize('size', ['compact', 'large'])
+def test_a_run_is_recognized_by_its_config(size):
+  for base, switch in [('bare', 'base'), ('rmt', 'sigmoid'), ('swat', 'gate')]:
+    name = ablations.join(base, switch)
+    assert ablations.label(_model(base, switch, size)) == name
+  model = _model('retention', 'no_gate')
+  assert ablations.label(model) == 'retention,no_gate'
+  assert ablations.label(model | {'gate': True}) == 'retention'
+  other = model | {'swiglu': True, 'depths': (1, 1, 1, 1)}
+  assert ablations.label(other) == 'retention,gate=False,swiglu=True'
+  four = model | {'gate': True, 'layer_scale': (0.5,) * 4}
+  assert ablations.label(four) == 'retention,layer_scale=0.5'
+  assert ablations.sizes(other) == {'depths': (1, 1, 1, 1)}
+
+
+def test_no_two_switches_make_the_same_model():
+  made = {
+      (
+          ablations.BASES[base].family,
+          *sorted(
+              (field, value)
+              for field, value in ablations.changed_fields(base, switch).items()
+          ),
+      )
+      for base, switch in ALL
+  }
+  assert len(made) == len(ALL)
+
+
+def test_idle_switches_change_no_window_at_32_pixels():
+  for base, switch in ALL:
+    fields = ablations.changed_fields(base, switch)
+    if not {'window_size', 'shift'} & fields.keys():
+      assert not ablations.SWITCHES[base][switch].idle
+      continue
+    size = fields.get('window_size', 14)
+    shift = size // 2 if fields.get('shift', True) else 0
+    real = windows.effective_window(8, size, shift) != (8, 0)
+    assert real != bool(ablations.SWITCHES[base][switch].idle), (base, switch)
+
+
+@pytest.mark.parametrize(
+    ('argument', 'said'),
+    [
+        ('swatt,gate', "no base 'swatt': bare, rmt, retention, swat"),
+        ('rmt,no_gate', "rmt has no switch 'no_gate': base, decomposed, gate"),
+        ('rmt', "rmt has no switch '': base, decomposed, gate"),
+        ('rmt,gate,big', "unknown argument 'big'"),
+    ],
+)
+def test_mistakes_are_one_line(argument, said):
+  with pytest.raises(UserError, match=said) as caught:
+    recipe_files.load(f'ablation:{argument}', [])
+  assert '\n' not in str(caught.value)
+
+
+def test_smoke_keeps_the_switch():
+  config = recipe_files.load('ablation:retention,no_gate,mini,smoke', [])
+  assert config.data.name == 'digits' and config.num_epochs == 1
+  assert config.model.name == 'retention_large' and not config.model.gate

@@ -1,0 +1,359 @@
+"""Tests the analysis of attention and gates against hand-computed values."""
+
+import dataclasses
+import io
+import json
+import pathlib
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax import files, recipes
+from gswinrmt_jax.commands import main
+from gswinrmt_jax.data import datasets
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.evals import evaluate_run
+from gswinrmt_jax.interpret import analysis
+from gswinrmt_jax.interpret import attention_statistics as attention
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.ops.attention_forms import HEIGHT, WIDTH
+from gswinrmt_jax.weights import card as card_lib
+from gswinrmt_jax.weights import load as weights_lib
+from gswinrmt_jax.weights import safetensors_file
+
+_SMALL = {
+    'widths': (8, 16),
+    'depths': (2, 1),
+    'num_heads': (2, 2),
+    'mlp_ratios': (1.0, 1.0),
+    'layer_scale': (0.0, 0.0),
+    'decay_ranges': (4.0, 4.0),
+    'window_size': 3,
+}
+_KEY = jax.random.key(0)
+
+
+def _images():
+  """Returns 32 x 28 images; the upper half is flat, the lower is noise."""
+  images = np.random.default_rng(0).integers(0, 256, (3, 32, 28, 3), np.uint8)
+  images[:, :16] = 90
+  return images
+
+
+def _analyzed(name, change=lambda params: params, **fields):
+  model = factory.create_model(name, num_classes=4, **{**_SMALL, **fields})
+  variables = factory.init(model, _KEY, (32, 28))
+  params = change(jax.tree.map(np.array, variables['params']))
+  return attention.analyze(
+      model,
+      {**variables, 'params': jax.tree.map(jnp.asarray, params)},
+      lambda: iter([_images()]),
+      size=(32, 28),
+      mean=(0.5,) * 3,
+      std=(0.25,) * 3,
+  )
+
+
+def _zeroed(*names):
+  """Returns a change that zeroes these linear layers in every attention."""
+
+  def change(params):
+    for stage in ('stage1', 'stage2'):
+      for block in params[stage].values():
+        for name in names:
+          layer = block['attention'][name]
+          layer['kernel'][...] = 0
+          layer['bias'][...] = 0
+    return params
+
+  return change
+
+
+def _known(values):
+  return [value for value in values if value is not None]
+
+
+class TestAnalyze:
+
+  def test_equal_scores_have_uniform_rows_and_half_open_gates(self):
+    stage = _analyzed(
+        'retention_compact', _zeroed('query', 'gate'), decay='none'
+    )[0]
+    for heads in stage['entropy'].values():
+      for head in heads:
+        np.testing.assert_allclose(_known(head), 1, rtol=1e-6)
+    for heads in stage['row_sum'].values():
+      np.testing.assert_allclose(_known(heads[0]), 1, rtol=1e-6)
+    np.testing.assert_allclose(_known(stage['gate']['mean']), 0.5)
+    np.testing.assert_allclose(_known(stage['passed']), 0.5, rtol=1e-6)
+    assert stage['decay'] is None
+
+  def test_decay_narrows_rows_and_reach_is_that_of_its_rate(self):
+    stage = _analyzed('retention_compact', _zeroed('query'))[0]
+    # Rows of a full window of 3, from the head's gamma = 0.75 alone.
+    entropies = []
+    for i in range(3):
+      row = 0.75 ** np.abs(i - np.arange(3.0))
+      row /= row.sum()
+      entropies.append(-(row * np.log(row)).sum() / np.log(3))
+    found = _known(stage['entropy']['width'][0][: attention.DECILES])
+    assert min(entropies) - 1e-6 < min(found) < max(found) < max(entropies)
+    assert max(found) < 0.99 < min(_known(stage['entropy']['width'][1]))
+    np.testing.assert_allclose(stage['decay']['now']['gamma'][0], 0.75)
+    np.testing.assert_allclose(
+        stage['decay']['start']['reach'][0], -1 / np.log(0.75)
+    )
+
+  def test_sigmoid_rows_of_zero_scores_sum_to_half_their_share(self):
+    stage = _analyzed(
+        'swat_compact', _zeroed('query'), decay='none', alibi='none'
+    )[0]
+    # sigmoid(0) / 3 for each of the 3 keys of a full window.
+    for heads in stage['row_sum'].values():
+      np.testing.assert_allclose(_known(heads[0][:-1]), 0.5, rtol=1e-6)
+      assert heads[0][-1] < 0.5  # fewer keys, the same divisor
+
+  def test_a_closed_gate_passes_its_value(self):
+    def change(params):
+      gate = params['stage1']['block00']['attention']['gate']
+      gate['kernel'][...] = 0
+      gate['bias'][...] = -4
+      return params
+
+    stage = _analyzed('retention_compact', change, depths=(1, 1))[0]
+    closed = _known(stage['gate']['closed'])
+    np.testing.assert_allclose(closed, 1)
+    np.testing.assert_allclose(
+        _known(stage['passed']), 1 / (1 + np.exp(4)), rtol=1e-4
+    )
+
+  def test_weights_of_both_signs_are_refused(self):
+    with pytest.raises(UserError, match="score_fn='linear'"):
+      _analyzed('rmt_compact', score_fn='linear', full_stages=())
+    with pytest.raises(UserError, match="gate_fn='swish': analyze takes sig"):
+      _analyzed('retention_compact', gate_fn='swish')
+
+
+class TestGroups:
+  """Token rows 0 to 2 of 8 have flat windows; the tests mark their values."""
+
+  @pytest.fixture
+  def stage(self):
+    arch = factory.create_model(
+        'retention_compact', num_classes=4, **_SMALL
+    ).arch
+    stage = attention._Stage(arch, 0, (32, 28))
+    stage.see_images(_images())
+    stage.find_deciles()
+    stage.group(_images())
+    return stage
+
+  @pytest.mark.parametrize('axis', [WIDTH, HEIGHT])
+  def test_rows_of_a_pass_belong_to_their_token(self, stage, axis):
+    flat = np.zeros((3, 8, 7, 2))  # b y x n
+    flat[:, :3] = (1.0, 2.0)
+    lines = flat if axis == WIDTH else flat.swapaxes(1, 2)
+    weights = lines.swapaxes(2, 3)[..., None]  # b l n i, and one key
+    stage.see(False, axis, weights, None)
+    total, count = stage._sums[f'row_sum {attention._PASSES[axis]}']
+    assert total[0].tolist() == [3 * 18.0, 3 * 36.0]  # full windows, 3 x 6
+    assert total[1 : attention.DECILES].sum() == 0
+    assert total[-1].tolist() == [3 * 3.0, 3 * 6.0]  # the cut window
+    assert count.sum(0).tolist() == [3 * 56, 3 * 56]
+
+  def test_what_the_gate_passes(self, stage):
+    gate = np.full((3, 8, 7, 8), 0.75)
+    gate[:, :3] = 0.05
+    stage.see_gate(False, gate, gate * 2)
+    (total, count), (left, whole) = (
+        stage._sums[name] for name in ('gate closed', 'passed')
+    )
+    np.testing.assert_array_equal(total[0], count[0])
+    assert total[1 : attention.DECILES].sum() == 0
+    np.testing.assert_allclose(left[0] / whole[0], 0.05)
+    rest = slice(1, attention.DECILES)
+    np.testing.assert_allclose(left[rest].sum() / whole[rest].sum(), 0.75)
+
+
+def test_the_reach_of_a_decay_of_one_is_none():
+  """It is infinite, which JSON cannot say."""
+  fields = {**_SMALL, 'decay_ranges': (240.0, 240.0), 'decay': 'fixed'}
+  arch = factory.create_model('retention_compact', num_classes=4, **fields).arch
+  decay = attention._Stage(arch, 0, (32, 28))._decay({})
+  assert decay['now']['gamma'] == [pytest.approx(0.75), 1.0]
+  assert decay['now']['reach'] == [pytest.approx(-1 / np.log(0.75)), None]
+  assert analysis._reach(decay) == '- -> -'
+  rows = {'width': [[0.5] * attention.GROUPS] * 2}
+  stage = {'entropy': rows, 'row_sum': rows, 'decay': decay}
+  for heads in ([0, 1], [1]):  # one finite reach, none
+    for when in decay.values():
+      when['reach'] = [when['reach'][head] for head in heads]
+    named = dict.fromkeys(('source', 'images', 'data', 'split'), '')
+    analysis.draw({**named, 'stages': [stage]}).savefig(io.BytesIO())
+
+
+class TestWindowVariance:
+
+  def test_it_is_that_of_the_pixels_under_the_window(self):
+    images = _images()
+    blocks = np.array([0, 0, 0, 1, 1, 1, 2, 2]), np.array([0, 0, 1, 1, 1, 2, 2])
+    found = attention.window_variance(images, blocks, 4)
+    grey = images.mean(-1) / 255
+    assert found.shape == (3, 8, 7)
+    np.testing.assert_allclose(
+        found[1, 4, 3], grey[1, 12:24, 8:20].var(), rtol=1e-9
+    )
+    np.testing.assert_allclose(found[:, 0], 0, atol=1e-12)
+
+  def test_the_last_window_ends_with_the_image(self):
+    found = attention.window_variance(
+        _images()[:, :30, :27], (np.repeat([0, 1], 4), np.zeros(7, int)), 4
+    )
+    grey = _images()[:, :30, :27].mean(-1) / 255
+    np.testing.assert_allclose(found[2, 7, 6], grey[2, 16:].var(), rtol=1e-9)
+
+
+def test_effective_rank_counts_equal_directions():
+  assert attention.effective_rank(np.eye(5)) == pytest.approx(5)
+  assert attention.effective_rank(np.diag([3.0, 3, 0, 0])) == pytest.approx(2)
+
+
+def test_gate_of_ones_leaves_the_rank():
+  def change(params):
+    for stage in ('stage1', 'stage2'):
+      for block in params[stage].values():
+        block['attention']['gate']['kernel'][...] = 0
+        block['attention']['gate']['bias'][...] = 2
+    return params
+
+  rank = _analyzed('retention_compact', change)[1]['rank']
+  assert rank['gated'] == pytest.approx(rank['plain'], rel=1e-6)
+  assert 1 < rank['plain'] < rank['most'] == 8
+
+
+def test_both_gates_count_in_the_rank():
+  def change(params):
+    for stage in ('stage1', 'stage2'):
+      for block in params[stage].values():
+        for gate in ('value_gate', 'gate'):
+          block['attention'][gate]['kernel'][...] = 0
+        # Each closes half of a head's 8 channels; 2 are open in both.
+        values = block['attention']['value_gate']['bias'].reshape(-1, 8)
+        values[:, :4], values[:, 4:] = 0, 1
+        block['attention']['gate']['bias'][::2] = -40
+    return params
+
+  rank = _analyzed('swat_compact', change, gate=True)[1]['rank']
+  assert rank['gated'] < 2 + 1e-6 and rank['plain'] > 4
+
+
+def test_command_writes_a_report_of_weights(tmp_path, capsys):
+  name, own = 'retention_compact', tmp_path / 'own'
+  model = factory.create_model(name, num_classes=10, **_SMALL)
+  card = card_lib.Card(
+      name=name,
+      fields=factory.resolve(name, _SMALL),
+      num_classes=10,
+      image_size=(32, 28),
+      mean=(0.5,) * 3,
+      std=(0.25,) * 3,
+  )
+  own.mkdir()
+  safetensors_file.write(
+      own / 'model.safetensors', factory.init(model, _KEY, (32, 28)), card
+  )
+  files.write_json(own / 'config.json', card.to_dict())
+  arguments = ['--data=digits', '--images=3', f'--out={tmp_path}']
+  assert main.main(['analyze', str(own), *arguments]) == 0
+  path = tmp_path / f'analysis_{tmp_path.name}_own_digits_val.json'
+  report = json.loads(path.read_text())
+  assert report['images'] == 3 and len(report['stages']) == 2
+  for stage in report['stages']:
+    assert len(stage['gate']['mean']) == attention.GROUPS
+  assert path.with_suffix('.png').stat().st_size > 10_000
+  assert 'entropy' in capsys.readouterr().out
+
+
+def _weights(folder, run=True, **changes):
+  recipe = recipes.digits('rmt_compact') if run else None
+  weights = weights_lib.Weights({}, None, str(folder), folder, recipe=recipe)
+  return dataclasses.replace(weights, **changes)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'data', 'split', 'out', 'wanted'),
+    [
+        ({'step': 5}, 'digits', 'val', None, 'a/run/analysis_val_5.json'),
+        (
+            {'step': 5, 'which': 'ema'},
+            'other',
+            'test[:10%]',
+            None,
+            'a/run/analysis_other_test_-10pct_5_ema.json',
+        ),
+        (
+            {'step': 5},
+            'digits',
+            'val',
+            'o',
+            'o/analysis_a_run_digits_val_5.json',
+        ),
+        ({'run': False}, 'x', 'val', None, 'analysis_b_w_x_val.json'),
+        ({'run': False}, 'x', 'val', 'o', 'o/analysis_b_w_x_val.json'),
+    ],
+)
+def test_a_report_is_named_by_all_that_decides_it(
+    changes, data, split, out, wanted
+):
+  weights = _weights(pathlib.Path('a/run'), **changes)
+  out = out and pathlib.Path(out)
+  found = evaluate_run.report_path(
+      'analysis', 'hf-hub:b/w', weights, data, split, out=out
+  )
+  assert found == pathlib.Path(wanted)
+
+
+@pytest.fixture
+def unmeasured(monkeypatch):
+  """Fails if anything is measured."""
+  monkeypatch.setattr(attention, 'analyze', lambda *args, **how: 1 / 0)
+
+
+@pytest.mark.usefixtures('unmeasured')
+def test_two_reports_of_one_name_are_refused(tmp_path):
+  with pytest.raises(UserError, match='the reports of digits_small and digits'):
+    analysis.analyze_runs(['digits_small'] * 2, data='digits', out=tmp_path)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures('unmeasured')
+def test_every_model_is_checked_before_the_first_is_measured(
+    monkeypatch, tmp_path
+):
+  load = weights_lib.load
+
+  def changed(path, **how):
+    found = load(pathlib.Path('digits_small'), **how)
+    if path.name == 'first':
+      return found
+    card = dataclasses.replace(
+        found.card, fields={**found.card.fields, 'score_fn': 'linear'}
+    )
+    return dataclasses.replace(found, card=card)
+
+  monkeypatch.setattr(
+      analysis, 'weights_lib', types.SimpleNamespace(load=changed)
+  )
+  with pytest.raises(UserError, match="score_fn='linear'"):
+    analysis.analyze_runs(['first', 'second'], data='digits', out=tmp_path)
+
+
+def test_images_are_read_in_batches_up_to_their_number():
+  records = datasets.load('digits', 'val')
+  batches = list(analysis._batches(records, 70))
+  assert [len(batch) for batch in batches] == [50, 20]
+  want = records.gather(np.arange(70))['image']
+  np.testing.assert_array_equal(np.concatenate(batches), want)
