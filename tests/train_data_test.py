@@ -22,6 +22,7 @@ from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import plots
 from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import resident, schedule, setup, train_loop
 from gswinrmt_jax.weights import load as weights
 
@@ -221,8 +222,8 @@ _RANDOM = {'data.train_crop': 'random_resized', 'data.storage': 'decode'}
 
 def test_training_squeezes_and_evaluation_crops(own_root):
   config = _recipe(own_root)
-  train = setup.load_train(config)
-  val = setup.load_eval(config, 'train')
+  train = data_lib.load_train(config)
+  val = data_lib.load_eval(config, 'train')
   assert train.image_shape == val.image_shape == (8, 8, 3)
   source = datasets.load('own', 'train', str(own_root), image_size=(8, 8))
   np.testing.assert_array_equal(train.image, source.image)
@@ -231,12 +232,12 @@ def test_training_squeezes_and_evaluation_crops(own_root):
 
 def test_random_crops_are_of_the_training_records_alone(own_root):
   config = _recipe(own_root, **_RANDOM, **{'data.crop_scale': (0.5, 0.6)})
-  train = setup.load_train(config)
+  train = data_lib.load_train(config)
   assert train.crop == pictures.RandomCrop((0.5, 0.6), (0.75, 4 / 3))
   assert train.image_shape == (8, 8, 3) and len(train) == 12
   batch = train.gather(np.arange(3), 0, np.arange(3))
   assert {'image', 'label', 'box'} == set(batch)
-  val = setup.load_eval(config, 'val')
+  val = data_lib.load_eval(config, 'val')
   assert set(val.gather([0])) == {'image', 'label'}
 
 
@@ -345,10 +346,10 @@ def own_root(tmp_path_factory):
 def test_splits_of_different_sizes_are_one_line():
   small, large = tiny.arrays(0, 2), records.Arrays(np.zeros((3, 9, 8, 3)), None)
   config = _recipe('x', **{'data.test_split': ''})
-  setup._check_data(config, small, small)
+  data_lib._check_data(config, small, small)
   said = 'train has images of 7 x 6 pixels, val of 8 x 9: set config'
   with pytest.raises(UserError, match=said):
-    setup._check_data(config, small, large)
+    data_lib._check_data(config, small, large)
 
 
 def test_a_test_split_that_is_not_there_is_told_before_training(own_root):

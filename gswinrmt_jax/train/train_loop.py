@@ -27,6 +27,7 @@ from gswinrmt_jax.runs import dataset_record, plots, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
 from gswinrmt_jax.runs.metrics_log import MetricsLog, NotFiniteError
 from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import fine_tuning, profiler
 from gswinrmt_jax.train import preemption as preemption_lib
 from gswinrmt_jax.train import setup as setup_lib
@@ -357,7 +358,7 @@ def _summarize(
   best = run.checkpoints.restore_best(target)
   step, tested = int(last.step), {}
   if step == setup.schedule.total_steps and config.data.test_split:
-    data = setup_lib.load_eval(config, config.data.test_split)
+    data = data_lib.load_eval(config, config.data.test_split)
     tested[step] = setup.evaluate(weights_of_last, data)
     if best.step != step:
       tested[best.step] = setup.evaluate(best.tree, data)

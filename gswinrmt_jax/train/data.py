@@ -1,0 +1,160 @@
+"""The records of a run and their batches, on the devices."""
+
+from collections.abc import Iterator, Mapping
+import contextlib
+
+import jax
+import ml_collections
+
+from gswinrmt_jax.data import batches as batches_lib
+from gswinrmt_jax.data import datasets, pictures, segmentation
+from gswinrmt_jax.distributed import processes
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.train import resident
+
+Records = batches_lib.Records | resident.Resident
+Batch = Mapping[str, jax.Array]
+
+
+class Batches:
+  """The batches of a `Setup`."""
+
+  def train_batches(self, start: int) -> Iterator[tuple[int, Batch]]:
+    """Yields each step and its batch, on the devices, until the run ends.
+
+    Prefetches one batch: it moves to the devices while they compute a step. The
+    batches do not depend on where the records are stored.
+
+    Args:
+      start: Number of updates already made.
+
+    Raises:
+      UserError: If a record cannot be decoded, or a worker is killed.
+    """
+    batches = batches_lib.train_batches(
+        self.train_data,
+        batch_size=self.config.batch_size,
+        seed=self.config.seed,
+        start_step=start,
+        repeats=self.config.data.repeats,
+        share=processes.share(),
+    )
+    with contextlib.closing(batches):
+      ahead = []
+      for step in range(start + 1, self.schedule.stop_step + 1):
+        try:
+          ahead.append((step, self._put(next(batches), self.train_data)))
+        except UserError:
+          # A signal may also have killed the workers. The prefetched batch is
+          # still trained on; then the run ends with a checkpoint.
+          yield from ahead
+          raise
+        if len(ahead) > 1:
+          yield ahead.pop(0)
+      yield from ahead
+
+  def _put(self, batch, source):
+    if self.maps and source is self.train_data:
+      batch = {**batch, **self.maps.gather(batch['row'])}
+    return resident.gather(self.devices.put_batch(batch), source)
+
+
+def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
+  """Returns the training records of a config."""
+  data = config.data
+  if config.segmenter.head:
+    crop = segmentation.Crop(
+        data.crop_size,
+        scale=config.augment.resize,
+        max_class_share=config.augment.max_class_share,
+        flip=config.augment.flip,
+    )
+    return _load_segmentation(config, data.train_split, crop)
+  if data.train_crop == 'random_resized':
+    crop = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
+  else:
+    crop = 0.0
+  return _load(config, data.train_split, crop)
+
+
+def load_eval(
+    config: ml_collections.ConfigDict, split: str
+) -> batches_lib.Records:
+  """Returns the records of a split, prepared as configured for evaluation."""
+  if config.segmenter.head:
+    return _load_segmentation(config, split, None)
+  return _load(config, split, config.data.eval_crop)
+
+
+def _load_segmentation(config, split, crop):
+  data = config.data
+  return datasets.load_segmentation(
+      data.name,
+      split,
+      data.dir,
+      image_size=data.fit_within if all(data.fit_within) else None,
+      crop=crop,
+      workers=data.workers,
+  )
+
+
+def _load(config, split, crop):
+  data = config.data
+  # 'device' and 'auto' load into host memory; `resident` copies from there.
+  in_memory = data.storage in ('device', 'auto')
+  return datasets.load(
+      data.name,
+      split,
+      data.dir,
+      image_size=(data.image_size,) * 2 if data.image_size else None,
+      storage='memory' if in_memory else data.storage,
+      crop=crop,
+      workers=data.workers,
+  )
+
+
+def _check_data(config, train, val):
+  """Refuses data that the run could not be trained, validated or tested on."""
+  data = config.data
+  if config.segmenter.head:
+    _check_labels(config, train, val)
+    return
+  if train.image_shape != val.image_shape:
+    sizes = [
+        f'{records.image_shape[1]} x {records.image_shape[0]}'
+        for records in (train, val)
+    ]
+    raise UserError(
+        f'{data.train_split} has images of {sizes[0]} pixels, '
+        f'{data.val_split} of {sizes[1]}: set config.data.image_size'
+    )
+  if data.test_split:
+    with _named('test_split'):  # Opens the split; decodes no image.
+      datasets.open_source(data.name, data.test_split, data.dir)
+
+
+def _check_labels(config, train, val):
+  """Refuses splits for segmentation in which no pixel has a class.
+
+  Training crops and whole images for evaluation may differ in size.
+  """
+  data, test = config.data, None
+  if data.test_split:
+    with _named('test_split'):
+      # As crops, since whole images would all be read for their sizes.
+      crop = segmentation.Crop(data.crop_size)
+      test = _load_segmentation(config, data.test_split, crop)
+  splits = {'train_split': train, 'val_split': val, 'test_split': test}
+  for name, records in splits.items():
+    with _named(name):
+      if records and not records.has_labels():
+        raise UserError(f'no pixel of {data[name]!r} has a class')
+
+
+@contextlib.contextmanager
+def _named(split):
+  """Adds the name of a split's field to errors."""
+  try:
+    yield
+  except UserError as error:
+    raise UserError(f'config.data.{split}: {error}') from error
