@@ -19,7 +19,7 @@ import jax
 from gswinrmt_jax import files, recipes
 from gswinrmt_jax.benchmark import programs
 from gswinrmt_jax.commands import recipe_files
-from gswinrmt_jax.train import optimizer, schedule, train_state, train_step
+from gswinrmt_jax.train import learning_rate, optimizer, train_state, train_step
 
 _RECIPE = pathlib.Path(__file__).parents[1] / 'configs' / 'cifar10_small.py'
 _CLASSES, _SIDE = 10, 32
@@ -33,8 +33,10 @@ def training(name: str, batch_size: int) -> programs.Training:
   )
   shape = (_SIDE, _SIDE, 3)
   model = recipes.make_model(recipes.resolve(config), _CLASSES, shape)
-  rate = schedule.warmup_cosine(1e-3, warmup_steps=1000, total_steps=10_000)
-  tx = optimizer.from_config(config, rate)
+  rate = learning_rate.warmup_cosine(
+      1e-3, warmup_steps=1000, total_steps=10_000
+  )
+  tx = optimizer.from_config(config.optimizer, rate)
   step = jax.jit(
       train_step.make_train_step(model, tx, lambda key, batch, step: batch),
       donate_argnums=0,

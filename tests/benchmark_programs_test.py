@@ -19,7 +19,6 @@ from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import cost, factory
-from gswinrmt_jax.train import setup
 
 SMALL = {
     'widths': (8,),
@@ -141,54 +140,52 @@ class Step:
 
 
 @pytest.fixture
-def tiny_run(monkeypatch):
+def tiny_run(tmp_path, monkeypatch):
   tiny_parts.install(monkeypatch)
-  found = setup.build(recipes.resolve(tiny_parts.recipe()))
-  return dataclasses.replace(found, train_step=Step())
+  config = tiny_parts.recipe()
+  with tiny_parts.open_run(config, tmp_path / 'run') as run:
+    functions = dataclasses.replace(run.trainer, train_step=Step())
+    return run.data, functions
 
 
-def _rows(run, steps):
+def _rows(data, steps):
   """Returns the rows of the first batches in training order."""
   batches = batches_lib.train_batches(
-      run.train_data, batch_size=4, seed=run.config.seed
+      data.train, batch_size=4, seed=data.config.seed
   )
   return [batch['row'] for batch in itertools.islice(batches, steps)]
 
 
 def test_each_step_trains_on_the_next_batch(tiny_run):
-  program = programs.fed_training(tiny_run, repeat=False)
+  program = programs.fed_training(*tiny_run, repeat=False)
   program.run(2)
   program.ready()  # there are no workers, so nothing is dropped
   program.run(1)
   # The first batch was used to compile.
-  np.testing.assert_array_equal(
-      tiny_run.train_step.rows, _rows(tiny_run, 4)[1:]
-  )
+  data, functions = tiny_run
+  np.testing.assert_array_equal(functions.train_step.rows, _rows(data, 4)[1:])
 
 
 def test_what_workers_prepared_meanwhile_is_dropped(tiny_run):
   """One worker prefetches two batches."""
-  names = ('train_batches', 'train_step', 'target', 'key', 'init_state')
-  run = types.SimpleNamespace(
-      **{name: getattr(tiny_run, name) for name in names},
-      config=tiny_run.config,
-      train_data=types.SimpleNamespace(workers=1),
+  data, functions = tiny_run
+  feed = types.SimpleNamespace(
+      train_batches=data.train_batches,
+      config=data.config,
+      train=types.SimpleNamespace(workers=1),
   )
-  program = programs.fed_training(run, repeat=False)
+  program = programs.fed_training(feed, functions, repeat=False)
   program.ready()
   program.run(1)
-  np.testing.assert_array_equal(
-      tiny_run.train_step.rows, _rows(tiny_run, 4)[3:]
-  )
+  np.testing.assert_array_equal(functions.train_step.rows, _rows(data, 4)[3:])
 
 
 def test_without_a_pipeline_the_first_batch_comes_again(tiny_run):
-  program = programs.fed_training(tiny_run, repeat=True)
+  program = programs.fed_training(*tiny_run, repeat=True)
   program.ready()
   program.run(2)
-  np.testing.assert_array_equal(
-      tiny_run.train_step.rows, 2 * _rows(tiny_run, 1)
-  )
+  data, functions = tiny_run
+  np.testing.assert_array_equal(functions.train_step.rows, 2 * _rows(data, 1))
 
 
 def test_the_recipe_is_the_image_size_s():

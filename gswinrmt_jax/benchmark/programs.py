@@ -23,7 +23,8 @@ from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.benchmark import pipeline, random_data, worker
 from gswinrmt_jax.data import parallel
 from gswinrmt_jax.models import cost, factory
-from gswinrmt_jax.train import optimizer, schedule, setup
+from gswinrmt_jax.train import data as data_lib
+from gswinrmt_jax.train import learning_rate, optimizer, schedule, trainer
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
@@ -63,7 +64,7 @@ def training_step(
   The step donates its state and does not augment. The spec may have 'remat'.
   """
   model, values, batch = _model(spec)
-  rate = schedule.warmup_cosine(1e-4, warmup_steps=1000, total_steps=10000)
+  rate = learning_rate.warmup_cosine(1e-4, warmup_steps=1000, total_steps=10000)
   tx = optimizer.adamw(rate, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.05)
   step = step_lib.make_train_step(
       model, tx, lambda key, batch, step: (batch['image'], batch['target'])
@@ -178,26 +179,36 @@ def _depthwise(spec):
 
 def _pipeline(spec):
   """Training as in a run: one call is one step with its input pipeline."""
-  run = setup.build(recipes.resolve(recipe(spec)))
-  return fed_training(run, repeat=spec['storage'] is None)
+  config = recipes.resolve(recipe(spec))
+  data = data_lib.open_data(config)
+  model = recipes.make_model(
+      config, len(data.info.class_names), data.train.image_shape
+  )
+  steps = schedule.from_config(config, len(data.train))
+  functions = trainer.build(config, model, data, steps)
+  return fed_training(data, functions, repeat=spec['storage'] is None)
 
 
-def fed_training(run: setup.Setup, *, repeat: bool) -> worker.Program:
+def fed_training(
+    data: data_lib.Data, functions: trainer.Trainer, *, repeat: bool
+) -> worker.Program:
   """Returns a program that trains as a run does.
 
   Before each timing, it drops the batches that workers have prefetched. With
   `repeat`, it trains on the first batch in every step.
   """
-  fed = run.train_batches(0)
+  fed = data.train_batches(0, _EPOCHS)
   try:
     _, first = next(fed)
-    step = run.train_step.lower(run.target, first, run.key).compile()
-    state = run.init_state()
+    step = functions.train_step.lower(
+        functions.target, first, functions.key
+    ).compile()
+    state = functions.init_state()
   except BaseException:
     fed.close()  # ends the workers
     raise
   batches = (batch for _, batch in fed)
-  ahead = parallel.AHEAD * run.train_data.workers
+  ahead = parallel.AHEAD * data.train.workers
   if repeat:
     fed.close()
     batches, ahead = itertools.repeat(first), 0
@@ -206,8 +217,8 @@ def fed_training(run: setup.Setup, *, repeat: bool) -> worker.Program:
     for _ in itertools.islice(batches, ahead):
       pass
 
-  training = Training(step, state, batches, run.key)
-  facts = {'images': run.config.batch_size}
+  training = Training(step, state, batches, functions.key)
+  facts = {'images': data.config.batch_size}
   return worker.Program(training, facts, ready=ready, close=fed.close)
 
 

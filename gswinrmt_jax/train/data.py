@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 import contextlib
+import dataclasses
 
 import jax
 import ml_collections
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, pictures, segmentation
-from gswinrmt_jax.distributed import processes
+from gswinrmt_jax.data import datasets, label_maps, pictures, segmentation
+from gswinrmt_jax.distributed import mesh, processes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train import resident
 
@@ -16,23 +18,41 @@ Records = batches_lib.Records | resident.Resident
 Batch = Mapping[str, jax.Array]
 
 
-class Batches:
-  """The batches of a `Setup`."""
+@dataclasses.dataclass(frozen=True)
+class Data:
+  """The records of a run.
 
-  def train_batches(self, start: int) -> Iterator[tuple[int, Batch]]:
-    """Yields each step and its batch, on the devices, until the run ends.
+  Attributes:
+    config: The resolved config.
+    info: The data set; its image size is that of the records.
+    train: The training records, in any storage.
+    val: The validation records.
+    maps: Label maps of the training records, or None.
+    devices: The device mesh.
+  """
+
+  config: ml_collections.ConfigDict
+  info: datasets.Info
+  train: Records
+  val: Records
+  maps: label_maps.LabelMaps | None
+  devices: mesh.Devices
+
+  def train_batches(self, start: int, stop: int) -> Iterator[tuple[int, Batch]]:
+    """Yields the steps from `start` + 1 to `stop`, with their batches.
 
     Prefetches one batch: it moves to the devices while they compute a step. The
     batches do not depend on where the records are stored.
 
     Args:
       start: Number of updates already made.
+      stop: The run's last step.
 
     Raises:
       UserError: If a record cannot be decoded, or a worker is killed.
     """
     batches = batches_lib.train_batches(
-        self.train_data,
+        self.train,
         batch_size=self.config.batch_size,
         seed=self.config.seed,
         start_step=start,
@@ -41,9 +61,9 @@ class Batches:
     )
     with contextlib.closing(batches):
       ahead = []
-      for step in range(start + 1, self.schedule.stop_step + 1):
+      for step in range(start + 1, stop + 1):
         try:
-          ahead.append((step, self._put(next(batches), self.train_data)))
+          ahead.append((step, self._put(next(batches), self.train)))
         except UserError:
           # A signal may also have killed the workers. The prefetched batch is
           # still trained on; then the run ends with a checkpoint.
@@ -53,10 +73,55 @@ class Batches:
           yield ahead.pop(0)
       yield from ahead
 
+  def eval_batches(self, records: Records, batch_size: int) -> Iterator[Batch]:
+    """Yields batches on the devices with each record once; padding has mask 0.
+
+    Args:
+      records: Records of any split.
+      batch_size: Records per batch; rounded up to a multiple of the devices.
+    """
+    batches = batches_lib.eval_batches(
+        records,
+        batch_size=self.devices.rounded_up(batch_size),
+        share=processes.share(),
+    )
+    return (self._put(batch, records) for batch in batches)
+
   def _put(self, batch, source):
-    if self.maps and source is self.train_data:
+    if self.maps and source is self.train:
       batch = {**batch, **self.maps.gather(batch['row'])}
     return resident.gather(self.devices.put_batch(batch), source)
+
+
+def open_data(config: ml_collections.ConfigDict) -> Data:
+  """Fetches, loads and checks the data of a resolved config.
+
+  Raises:
+    UserError: If the devices or the data do not suit the config.
+  """
+  devices = mesh.Devices(config.mesh.data)
+  devices.check_batch_size(config.batch_size, config.accumulate_steps)
+  info = datasets.info(config.data.name, config.data.dir)
+  datasets.check_task(info.name, info.task, recipes.task(config))
+  datasets.ensure(config.data.name, config.data.dir)
+  maps = None
+  if config.token_label_weight:
+    maps = label_maps.open_maps(
+        config.data.label_maps,
+        name=config.data.name,
+        split=config.data.train_split,
+        data_dir=config.data.dir,
+    )
+  train, val = (
+      resident.place(records, config.data.storage, devices.replicate)
+      for records in (
+          load_train(config),
+          load_eval(config, config.data.val_split),
+      )
+  )
+  _check_data(config, train, val)
+  info = dataclasses.replace(info, image_size=train.image_shape[:2])
+  return Data(config, info, train, val, maps, devices)
 
 
 def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:

@@ -318,7 +318,7 @@ def _from_run(folder, step, which, warn):
   card = run_card(folder, recipe)
   _, shapes = _model_and_shapes(card, card.image_size)
   target = mesh.Devices().target(
-      raw_and_ema.joined(shapes, shapes if averaged else None)
+      raw_and_ema.pack(shapes, shapes if averaged else None)
   )
   checkpoints = checkpointer.Checkpointer(
       folder / 'checkpoints', read_only=True, warn=warn
@@ -336,7 +336,7 @@ def _from_run(folder, step, which, warn):
   epoch = restored.meta['epoch']
   kind = f', {_KINDS[which]}' if averaged else ''
   return Weights(
-      variables=raw_and_ema.by_name(restored.tree)[which],
+      variables=raw_and_ema.unpack(restored.tree)[which],
       card=card,
       origin=f'{folder}, step {restored.step} (epoch {epoch}){kind}',
       folder=folder,
