@@ -30,7 +30,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import parallel, records
 from gswinrmt_jax.distributed import mesh
-from gswinrmt_jax.train import resident, setup
+from gswinrmt_jax.train import data, resident
 
 
 def _open(images, storage: str, batch: int) -> Iterator[Any]:
@@ -56,7 +56,7 @@ def _load(folder: pathlib.Path, size: int, storage: str, workers: int):
   config.data.name, config.data.dir = synthetic_images.NAME, str(folder)
   config.data.image_size = size
   config.data.storage, config.data.workers = storage, workers
-  return setup.load_train(config)
+  return data.load_train(config)
 
 
 def _rate(opened: Iterator[Any], batch: int, count: int) -> tuple[float, float]:

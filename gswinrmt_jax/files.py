@@ -53,14 +53,22 @@ def remove(folder: pathlib.Path) -> None:
   _remove(gone)
 
 
-def remove_leftovers(folder: pathlib.Path) -> None:
+def remove_leftovers(folder: pathlib.Path) -> list[OSError]:
   """Removes what processes killed in `replaced` or `remove` left in a folder.
 
   Hold the folder's lock: no other process may write there meanwhile.
+
+  Returns:
+    The errors of those that cannot be removed.
   """
+  errors = []
   for suffix in (_PART, _GONE):
     for path in folder.glob(f'.*{suffix}'):
-      _remove(path)
+      try:
+        _remove(path)
+      except OSError as error:
+        errors.append(error)
+  return errors
 
 
 def sync(path: pathlib.Path) -> None:

@@ -97,7 +97,7 @@ class Terminal:
         self._open = False
 
   @contextlib.contextmanager
-  def sparing(self, what: str) -> Iterator[None]:
+  def warn_if_not_written(self, what: str) -> Iterator[None]:
     """Prints one line instead of raising if an optional file is not written."""
     try:
       yield

@@ -1,4 +1,4 @@
-"""Prints what two processes agree on; `distributed_processes_test` starts it.
+"""Prints what two processes agree on; `distributed/processes_test` starts it.
 
   python tests/processes_program.py FILE [fails]
 
@@ -38,7 +38,7 @@ def main(fails):
     except UserError as error:
       print('refused', seed == index, error)
   try:
-    with processes.together():
+    with processes.fail_together():
       if index == 1:
         raise UserError('the disk is full')
   except UserError as error:

@@ -10,7 +10,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.data import datasets, imagenet
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.train import losses, optimizer, schedule
+from gswinrmt_jax.train import learning_rate, losses, optimizer, schedule
 
 # Recipes that modify their model, and its number of parameters.
 COUNTS = {
@@ -108,7 +108,9 @@ def _parameters(name):
   model = recipes.make_model(
       recipes.resolve(config), len(info.class_names), (32, 32, 3)
   )
-  tx = optimizer.from_config(config, schedule.learning_rate(config, steps))
+  tx = optimizer.from_config(
+      config.optimizer, learning_rate.from_config(config.optimizer, steps)
+  )
   # Cached by make_model; tracing dominates the time of this test.
   params = factory.variable_shapes(model, (32, 32, 3))['params']
   count = _size(params)
@@ -158,7 +160,7 @@ def test_is_the_named_model(name):
   fields = factory.resolve(model, {'linear_start': start})
   assert config.model.to_dict() == {'name': model, **fields}
   steps = schedule.from_config(config, SIZES[config.data.name])
-  rate = schedule.learning_rate(config, steps)
+  rate = learning_rate.from_config(config.optimizer, steps)
   assert rate(steps.total_steps // 2) > 0
   _, loss = losses.augmentation_and_loss(
       config, _info(config.data.name), steps, stride=32

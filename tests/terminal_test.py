@@ -109,7 +109,7 @@ def _until(holds):
 
 def test_a_file_that_a_run_can_do_without_is_named():
   stream = io.StringIO()
-  with terminal_lib.Terminal(stream).sparing('curves.png'):
+  with terminal_lib.Terminal(stream).warn_if_not_written('curves.png'):
     raise OSError(28, 'No space left on device')
   assert stream.getvalue() == (
       'curves.png was not written (No space left on device)\n'

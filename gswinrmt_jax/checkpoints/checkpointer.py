@@ -7,30 +7,28 @@
 A checkpoint is written whole or not at all. The latest are kept to resume from,
 and the one with the best validation accuracy. With several processes, process 0
 writes, and decides which checkpoint all of them restore.
-
-The checksums are needed because Orbax restores most flipped bits without an
-error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
+import functools
 import json
 import os
 import pathlib
 import re
+import sys
 import threading
 from typing import Any
-import zlib
 
 import jax
 import numpy as np
 
 from gswinrmt_jax import files
+from gswinrmt_jax.checkpoints import checksums, retention
 from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import interruption, RunError, UserError
 
 _STATE, _META = 'state', 'meta/metadata'
-_LATEST = 2  # kept of each kind, in case the newest is damaged
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # TensorStore raises `ValueError` for every failure. If the operating system
 # refused to read, the message quotes its error number.
@@ -80,6 +78,7 @@ class Checkpointer:
     self._warn = warn
     self._writing = None
     self._failure = None
+    self._warned = False  # of a checkpoint that cannot be removed
     if self.directory.exists() and not self.directory.is_dir():
       raise UserError(
           f'{self.directory} is a file where the folder of the checkpoints '
@@ -130,7 +129,7 @@ class Checkpointer:
 
   def check(self) -> None:
     """Raises the error of a failed save; every process has to call this."""
-    with processes.together():
+    with processes.fail_together():
       self._check()
 
   def close(self) -> None:
@@ -143,11 +142,12 @@ class Checkpointer:
     self._writing = self._failure = None
 
   def clean(self) -> None:
-    """Removes incomplete and superseded checkpoints left by a killed run."""
-    files.remove_leftovers(self.directory)
+    """Removes incomplete and superseded checkpoints left by a killed run.
+
+    What cannot be removed stays, with a warning.
+    """
     accuracies, damaged = self._accuracies()
-    if not damaged:
-      self._remove_superseded(accuracies)
+    self._remove({} if damaged else accuracies)
 
   def steps(self) -> list[int]:
     """Returns the steps that have a checkpoint on disk, in order."""
@@ -189,10 +189,12 @@ class Checkpointer:
     It has the highest validation accuracy, and is the latest of equals.
     Mid-epoch ones, which have none, come last.
     """
-    with processes.together():
+    with processes.fail_together():
       accuracies, damaged = self._accuracies()
     self._tell(damaged)
-    return self._restore_first(_best_first(accuracies), target, damaged)
+    return self._restore_first(
+        retention.best_first(accuracies), target, damaged
+    )
 
   def restore(self, step: int, target: Any) -> Restored:
     """Restores the checkpoint of one step; `target` as in `restore_latest`.
@@ -247,13 +249,29 @@ class Checkpointer:
       self._set_aside(damaged)
       step = int(tree['step'])
       write(self._folder(step), tree, meta)
-      self._remove_superseded({**accuracies, step: meta['accuracy']})
+      self._remove({**accuracies, step: meta['accuracy']})
     except Exception as error:  # Orbax and TensorStore raise all kinds.
       self._failure = error
 
-  def _remove_superseded(self, accuracies):
-    for step in superseded(accuracies):
-      files.remove(self._folder(step))
+  def _remove(self, accuracies):
+    """Removes leftovers and superseded checkpoints, with at most one warning.
+
+    A file may be held open on NFS, or belong to somebody else. The checkpoint
+    that was just saved is good nevertheless; the next save tries again.
+    """
+    failed = files.remove_leftovers(self.directory)
+    for step in retention.superseded(accuracies):
+      try:
+        files.remove(self._folder(step))
+      except OSError as error:
+        failed.append(error)
+    if failed and not self._warned:
+      self._warned = True
+      self._warn(
+          f'an old checkpoint in {self.directory} cannot be removed '
+          f'({failed[0].strerror or failed[0]}): it takes up space; the run '
+          'goes on and tries again after each save'
+      )
 
   def _accuracies(self):
     """Returns accuracies by step, and errors by step where meta is damaged."""
@@ -332,38 +350,6 @@ class Checkpointer:
       self._folder(step).rename(place)
 
 
-def superseded(accuracies: Mapping[int, float | None]) -> list[int]:
-  """Returns the steps whose checkpoints are no longer needed.
-
-  The best and the two latest validated checkpoints are kept. Of the two latest
-  mid-epoch checkpoints, those newer than every validated one are kept.
-
-  Args:
-    accuracies: Validation accuracy by step; None for a mid-epoch checkpoint.
-  """
-  validated = sorted(s for s, value in accuracies.items() if value is not None)
-  mid_epoch = sorted(accuracies.keys() - set(validated))
-  newest = validated[-1] if validated else 0
-  kept = {*validated[-_LATEST:]}
-  kept |= {step for step in mid_epoch[-_LATEST:] if step > newest}
-  if validated:
-    kept.add(_best_first(accuracies)[0])
-  return sorted(accuracies.keys() - kept)
-
-
-def _best_first(accuracies):
-  """Returns the steps by falling accuracy, and of equal ones the latest first.
-
-  Mid-epoch checkpoints, which have no accuracy, come last.
-  """
-
-  def key(step):
-    accuracy = accuracies[step]
-    return -1.0 if accuracy is None else accuracy, step
-
-  return sorted(accuracies, key=key, reverse=True)
-
-
 def write(
     folder: pathlib.Path, tree: Mapping[str, Any], meta: Mapping[str, Any]
 ) -> None:
@@ -373,8 +359,8 @@ def write(
   """
   import orbax.checkpoint as ocp
 
-  meta = {**meta, 'crc32': checksums(tree)}
-  meta['meta_crc32'] = json_checksum(meta)
+  meta = {**meta, 'crc32': checksums.by_name(tree)}
+  meta['meta_crc32'] = checksums.of_json(meta)
   with files.replaced(folder) as part:
     part.mkdir()
     with _orbax() as writer:
@@ -392,16 +378,14 @@ def read(folder: pathlib.Path, target: Any) -> Restored:
 
   Raises:
     DamagedError: If the checkpoint is damaged.
-    UserError: If it lacks an array of the target.
+    UserError: If it lacks an array of the target, or has another optimizer's.
     Exception: Of any kind, if it cannot be read for another reason.
   """
   import orbax.checkpoint as ocp
 
   meta, item = read_meta(folder), _fields(target)
   sums = meta['crc32']
-  absent = [name for name in _names(item) if name not in sums]
-  if absent and 'step' in sums:  # old runs have checksums of whole fields
-    raise UserError(f'the checkpoint {folder} has no {absent[0]}')
+  _check_names(folder, sums, item)
   arguments = ocp.args.PyTreeRestore(
       item=item,
       restore_args=ocp.checkpoint_utils.construct_restore_args(item),
@@ -414,12 +398,36 @@ def read(folder: pathlib.Path, target: Any) -> Restored:
     if _is_damage(error):
       raise DamagedError(_reason(error)) from error
     raise
-  if changed := differing(sums, found):
+  if changed := checksums.differing(sums, found):
     more = f' and {len(changed) - 1} more' if changed[1:] else ''
     raise DamagedError(f'the checksum of {changed[0]}{more} differs')
   if not isinstance(target, Mapping):
     found = dataclasses.replace(target, **found)
   return Restored(tree=found, meta=meta, step=int(folder.name))
+
+
+def _check_names(folder, saved, item):
+  """Refuses a checkpoint whose arrays are not those of the target."""
+  if 'step' not in saved:  # version 0.1.0 has checksums of whole fields
+    return
+  names = checksums.names(item)
+  absent = [name for name in names if name not in saved]
+  if 'opt_state' in item:
+    absent += [
+        name
+        for name in saved
+        if name.startswith('opt_state/') and name not in names
+    ]
+  if not absent:
+    return
+  if absent[0].startswith('opt_state/'):
+    raise UserError(
+        f'the optimizer state of {folder} has other arrays than the installed '
+        f'version of Optax makes ({absent[0]} is in one of them only): install '
+        'the versions that environment.json of the run names, or start another '
+        f'--workdir with --config.init_from={folder.parent.parent}'
+    )
+  raise UserError(f'the checkpoint {folder} has no {absent[0]}')
 
 
 def read_meta(folder: pathlib.Path) -> dict[str, Any]:
@@ -431,10 +439,10 @@ def read_meta(folder: pathlib.Path) -> dict[str, Any]:
   """
   try:
     meta = dict(json.loads((folder / _META).read_bytes()))
-    found = meta.pop('meta_crc32', None)  # not in old runs
-    if found not in (None, json_checksum(meta)):
+    found = meta.pop('meta_crc32', None)  # not in version 0.1.0
+    if found not in (None, checksums.of_json(meta)):
       raise ValueError('its checksum differs')
-    if 'accuracy' not in meta:  # an old run has it in a separate file
+    if 'accuracy' not in meta:  # version 0.1.0 has it in a separate file
       metrics = json.loads((folder / 'metrics' / 'metrics').read_bytes())
       meta['accuracy'] = float(metrics['accuracy'])
     return {**meta, 'crc32': dict(meta.get('crc32', {}))}
@@ -448,6 +456,7 @@ def _orbax():
   """Returns an Orbax checkpointer that does not wait for other processes."""
   import orbax.checkpoint as ocp
 
+  _ignore_late_failures()
   alone = ocp.options.MultiprocessingOptions(
       primary_host=jax.process_index(),
       active_processes={jax.process_index()},
@@ -459,49 +468,27 @@ def _orbax():
   )
 
 
+@functools.cache
+def _ignore_late_failures():
+  """Keeps TensorStore from printing tracebacks when Orbax has failed.
+
+  If one file cannot be written or read, Orbax raises that error and closes its
+  event loop. The operations on the other files end later, and each would print
+  that the loop is closed.
+  """
+  report = sys.unraisablehook
+
+  def hook(unraisable):
+    if str(unraisable.exc_value) != 'Event loop is closed':
+      report(unraisable)
+
+  sys.unraisablehook = hook
+
+
 def _fields(state: Any) -> dict[str, Any]:
   """Returns a state as a dict, without the fields that are None."""
   trees = state if isinstance(state, Mapping) else vars(state)
   return {name: tree for name, tree in trees.items() if tree is not None}
-
-
-def checksum(tree: Any) -> int:
-  """Returns the CRC-32 of all values of a tree, leaf after leaf."""
-  total = 0
-  for leaf in jax.tree.leaves(tree):
-    total = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)), total)
-  return total
-
-
-def checksums(tree: Any) -> dict[str, int]:
-  """Returns the CRC-32 of each array by its path, 'params/head/kernel'."""
-  sums = map(checksum, jax.tree.leaves(tree))
-  return dict(zip(_names(tree), sums, strict=True))
-
-
-def differing(saved: Mapping[str, int], tree: Mapping[str, Any]) -> list[str]:
-  """Returns the names in `saved` whose values in `tree` have changed.
-
-  Args:
-    saved: What `checksums` returned; in old runs, the CRC-32 of each whole
-      field of the state.
-    tree: The values that were read: all fields or some.
-  """
-  found = checksums(tree)
-  found |= {name: checksum(part) for name, part in tree.items()}
-  return [name for name in saved if saved[name] != found.get(name, saved[name])]
-
-
-def json_checksum(value: Any) -> int:
-  """Returns the CRC-32 of a JSON value, independent of a file's layout."""
-  return zlib.crc32(json.dumps(value, sort_keys=True).encode())
-
-
-def _names(tree: Any) -> list[str]:
-  return [
-      jax.tree_util.keystr(path, simple=True, separator='/')
-      for path, _ in jax.tree.leaves_with_path(tree)
-  ]
 
 
 def _as_the_first_process(steps: Iterable[int]) -> Iterator[int]:

@@ -6,6 +6,7 @@ the EMA.
 """
 
 from collections.abc import Iterable, Mapping
+import math
 from typing import Any
 
 RAW, EMA = 'raw', 'ema'
@@ -14,7 +15,7 @@ PREFIX = f'{EMA}_'
 _DECIDING = ('mean_iou', 'accuracy')
 
 
-def joined(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
+def pack(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
   """Returns raw weights and their EMA in one tree, as a checkpoint stores them.
 
   Both are `{'params', 'batch_stats'}`; without an EMA, `average` is None.
@@ -22,8 +23,8 @@ def joined(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
   return dict(variables) if average is None else {**variables, EMA: average}
 
 
-def by_name(saved: Mapping[str, Any]) -> dict[str, Any]:
-  """Splits what `joined` returned into 'raw' and, if there is one, 'ema'."""
+def unpack(saved: Mapping[str, Any]) -> dict[str, Any]:
+  """Splits what `pack` returned into 'raw' and, if there is one, 'ema'."""
   raw = {name: tree for name, tree in saved.items() if name != EMA}
   return {RAW: raw, EMA: saved[EMA]} if EMA in saved else {RAW: raw}
 
@@ -38,16 +39,20 @@ def merged(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def better(scores: Mapping[str, Any], split: str = '') -> tuple[float, str]:
   """Returns the higher score in merged scores, and whether 'raw' or 'ema'.
 
-  The score is the accuracy, or the mean IoU of a segmenter. A tie counts as
-  'raw'.
+  The score is the accuracy, or the mean IoU of a segmenter. If the loss is not
+  finite, it is -1, which is below every other. A tie counts as 'raw'.
 
   Args:
     scores: As `merged` returns them.
     split: Prefix of their names, such as `'val_'`.
   """
   name = next(name for name in _DECIDING if f'{split}{name}' in scores)
-  raw = scores[f'{split}{name}']
-  ema = scores.get(f'{split}{PREFIX}{name}', -1.0)
+
+  def score(prefix):
+    finite = math.isfinite(scores.get(f'{prefix}loss', 0.0))
+    return scores.get(f'{prefix}{name}', -1.0) if finite else -1.0
+
+  raw, ema = score(split), score(split + PREFIX)
   return (ema, EMA) if ema > raw else (raw, RAW)
 
 

@@ -47,31 +47,22 @@ def quick_compilation() -> dict[str, int | bool] | None:
 
 
 @contextlib.contextmanager
-def in_background(
-    function: Any, *args: Any, terminal: Terminal
-) -> Iterator[Callable[[], Callable[..., Any]]]:
-  """Traces the train step and compiles it in a thread.
+def no_garbage_collection() -> Iterator[None]:
+  """Pauses Python's garbage collector; for tracing a large function.
 
-  Meanwhile, the code inside can trace, compile and run other programs, since
-  XLA does not need Python. Shapes may take the place of arguments.
-
-  Yields:
-    Function that waits for the compiled step and returns it.
+  Tracing creates millions of objects. The collector would scan them again and
+  again, which takes a fifth of the time.
   """
-  with terminal.busy('Compiling the training step (once)'):
-    # Tracing creates millions of objects. The garbage collector would scan them
-    # again and again, which takes a fifth of the time.
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-      lowered = function.lower(*args)
-    finally:
-      if was_enabled:
-        gc.enable()
-    yield _in_thread(lowered.compile).result
+  was_enabled = gc.isenabled()
+  gc.disable()
+  try:
+    yield
+  finally:
+    if was_enabled:
+      gc.enable()
 
 
-def announced(
+def show_compilation(
     function: Any, name: str, terminal: Terminal
 ) -> Callable[..., Any]:
   """Wraps a jitted function; its first call shows `Compiling NAME (once)`."""
@@ -94,11 +85,14 @@ def compiled(traced: jax.stages.Traced) -> Callable[..., Any]:
   If XLA compiled in the main thread, JAX 0.12 would handle no signal until it
   is done.
   """
-  return _in_thread(traced.lower().compile).result()
+  return in_thread(traced.lower().compile).result()
 
 
-def _in_thread(function: Callable[[], Any]) -> concurrent.futures.Future:
+def in_thread(function: Callable[[], Any]) -> concurrent.futures.Future:
   """Calls a function in a thread that only the interpreter's exit waits for.
+
+  The caller can trace, compile and run other programs meanwhile, since XLA does
+  not need Python.
 
   XLA does not stop for a signal, and exiting while it compiles crashes, so
   Python waits for the thread before it exits. `guard.exits` does not wait.

@@ -109,7 +109,7 @@ def greatest(number: int) -> int:
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
+def fail_together() -> Iterator[None]:
   """Makes all processes fail if one fails inside.
 
   Raises:

@@ -26,14 +26,17 @@ def batch_sums(
     Sums over the real rows. Scalars: `count`, `loss` (cross-entropy),
     `smoothed_loss` (with smoothing 0.1), `top1`, `top5`. Per confidence bin:
     `bin_confidence`, `bin_correct`, `[15]`. `confusion`: `[k, k]`, counts by
-    true class (row) and predicted class (column).
+    true class (row) and predicted class (column). `not_finite`: `[k]`, images
+    by true class whose logits are not all finite: wrong answers, without a
+    predicted class.
   """
   num_classes = logits.shape[-1]
   one_hot = jax.nn.one_hot(label, num_classes)
   smoothed = optax.smooth_labels(one_hot, SMOOTHING)
   _, best = jax.lax.top_k(logits, min(5, num_classes))  # b 5
-  hit = best == label[:, None]
-  confidence = jax.nn.softmax(logits).max(-1)
+  finite = jnp.isfinite(logits).all(-1)
+  hit = (best == label[:, None]) & finite[:, None]
+  confidence = jnp.where(finite, jax.nn.softmax(logits).max(-1), 0.0)
   # Bin m holds the confidences in (m / 15, (m + 1) / 15].
   bins = jnp.clip(jnp.ceil(confidence * NUM_BINS) - 1, 0, NUM_BINS - 1)
   in_bin = mask[:, None] * jax.nn.one_hot(bins.astype(int), NUM_BINS)  # b 15
@@ -52,15 +55,19 @@ def batch_sums(
       'bin_correct': (in_bin * hit[:, :1]).sum(0),
       'confusion': jnp.einsum(
           'bk,bK->kK',
-          one_hot * mask[:, None],
+          one_hot * (mask * finite)[:, None],
           jax.nn.one_hot(best[:, 0], num_classes),
           precision='highest',
       ),
+      'not_finite': (one_hot * (mask * ~finite)[:, None]).sum(0),
   }
 
 
 def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
   """Returns the reported scores, as plain numbers and lists.
+
+  Of up to five classes, there is no top-5 accuracy: it would always be 1.
+  `not_finite` is there only if logits of some images are not finite.
 
   The expected calibration error uses 15 bins of equal width for the confidence,
   the largest probability. With `n_m` of `n` images in bin m,
@@ -72,12 +79,16 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
   """
   count = sums['count']
   confusion = sums['confusion']
-  per_class = np.diag(confusion) / np.maximum(confusion.sum(1), 1)
+  labelled = confusion.sum(1) + sums['not_finite']
+  per_class = np.diag(confusion) / np.maximum(labelled, 1)
   gaps = np.abs(sums['bin_correct'] - sums['bin_confidence'])
+  top5 = {'top5_accuracy': float(sums['top5'] / count)}
+  not_finite = int(sums['not_finite'].sum())
   return {
       'count': int(count),
+      **({'not_finite': not_finite} if not_finite else {}),
       'accuracy': float(sums['top1'] / count),
-      'top5_accuracy': float(sums['top5'] / count),
+      **(top5 if len(confusion) > 5 else {}),
       'loss': float(sums['loss'] / count),
       'smoothed_loss': float(sums['smoothed_loss'] / count),
       'calibration_error': float(gaps.sum() / count),
@@ -96,7 +107,11 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
       (f'cross-entropy, smoothing {SMOOTHING}', 'smoothed_loss', '.4f'),
       (f'calibration error ({NUM_BINS} bins)', 'calibration_error', '.2%'),
   ]
-  lines = [f'{label:<28}{report[name]:>10{form}}' for label, name, form in rows]
+  lines = [
+      f'{label:<28}{report[name]:>10{form}}'
+      for label, name, form in rows
+      if name in report
+  ]
   if len(class_names) <= 20:
     lines += ['', *_confusion_lines(report, class_names)]
   return '\n'.join(lines)

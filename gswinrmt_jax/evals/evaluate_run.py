@@ -4,7 +4,9 @@ import pathlib
 import re
 from typing import Any
 
+from flax import traverse_util
 import jax
+import numpy as np
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import batches as batches_lib
@@ -61,7 +63,8 @@ def evaluate_run(
     weights and the data set precede the split.
 
   Raises:
-    UserError: If the weights or the data are unsuitable.
+    UserError: If the weights or the data are unsuitable, or logits are not
+      finite.
   """
   compilation.keep_programs()
   terminal = terminal or Terminal()
@@ -93,6 +96,7 @@ def evaluate_run(
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]
   with weights.implementations():
     scores = _scores(weights, records, batch_size or own_size, terminal)
+  _check_finite(scores, weights)
   report = {
       'source': weights.origin,
       'step': weights.step,
@@ -151,13 +155,29 @@ def _scores(weights, records, batch_size, terminal):
   eval_step = evaluator.make_eval_step(model, card.mean, card.std, weights.task)
   batch_size = devices.rounded_up(batch_size)
   scores = evaluator.evaluate(
-      compilation.announced(jax.jit(eval_step), 'the evaluation', terminal),
+      compilation.show_compilation(
+          jax.jit(eval_step), 'the evaluation', terminal
+      ),
       {'': weights.variables},
-      batches_lib.eval_batches(records, batch_size=batch_size),
-      devices.put_batch,
+      map(
+          devices.put_batch,
+          batches_lib.eval_batches(records, batch_size=batch_size),
+      ),
       weights.task,
   )
   return scores['']
+
+
+def _check_finite(scores, weights):
+  """Refuses scores of logits that are not finite, and names the arrays."""
+  said = evaluator.not_finite(scores)
+  if not said:
+    return
+  arrays = traverse_util.flatten_dict(dict(weights.variables), sep='/')
+  broken = [name for name in arrays if not np.isfinite(arrays[name]).all()]
+  more = f' and {len(broken) - 1} more arrays' if broken[1:] else ''
+  why = f'{broken[0]}{more} of the weights' if broken else 'an activation'
+  raise UserError(f'{weights.origin}: {said}, because {why} is not finite')
 
 
 def report_path(

@@ -55,8 +55,7 @@ def make_eval_step(
 def evaluate(
     eval_step: EvalStep,
     weights: Mapping[str, Mapping[str, Any]],
-    batches: Iterable[Mapping[str, np.ndarray]],
-    place: Callable[[Any], Any] = jax.device_put,
+    batches: Iterable[Mapping[str, Any]],
     task: str = 'classification',
 ) -> dict[str, dict[str, Any]]:
   """Returns the scores of several sets of weights of one model, by name.
@@ -67,18 +66,24 @@ def evaluate(
     eval_step: The jitted result of `make_eval_step`.
     weights: The model's variables by the name of the set.
     batches: Batches with each record once; padding has mask 0.
-    place: Puts a batch on the devices.
     task: As for `make_eval_step`.
   """
   results = (
       {name: eval_step(variables, batch) for name, variables in weights.items()}
-      for batch in map(place, batches)
+      for batch in batches
   )
   total = None
   for sums in fetched(results):
     sums = jax.tree.map(np.float64, sums)
     total = sums if total is None else jax.tree.map(np.add, total, sums)
   return {name: TASKS[task].scores(sums) for name, sums in total.items()}
+
+
+def not_finite(scores: Mapping[str, Any]) -> str:
+  """Returns what is wrong if logits are not finite, or ''."""
+  count = scores.get('not_finite', 0)
+  what = 'images' if 'count' in scores else 'pixels'
+  return f'the logits of {count:,} {what} are not finite' if count else ''
 
 
 def fetched(results: Iterable[Any]) -> Iterator[Any]:

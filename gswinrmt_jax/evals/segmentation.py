@@ -30,8 +30,10 @@ def batch_sums(
 
   Returns:
     `images`, the number of images; `loss`, the summed cross-entropy of labelled
-    pixels; and `confusion`, `[k, k]`, pixels by true class (row) and predicted
-    class (column). Counts are int32, since float32 counts only to 16.8 million.
+    pixels; `confusion`, `[k, k]`, pixels by true class (row) and predicted
+    class (column); and `not_finite`, `[k]`, pixels by true class whose logits
+    are not all finite: wrong answers, without a predicted class. Counts are
+    int32, since float32 counts only to 16.8 million.
   """
   num_classes = logits.shape[-1]
   real = mask > 0
@@ -39,13 +41,16 @@ def batch_sums(
   labels = jnp.where(counted, labels, 0).astype(jnp.int32)
   # Pixels that do not count get an index that `bincount` drops.
   known = counted & (0 <= labels) & (labels < num_classes)
+  finite = jnp.isfinite(logits).all(-1)
   pair = labels * num_classes + logits.argmax(-1)
-  pair = jnp.where(known, pair, num_classes**2)
+  pair = jnp.where(known & finite, pair, num_classes**2)
+  missed = jnp.where(known & ~finite, labels, num_classes)
   confusion = jnp.bincount(pair.ravel(), length=num_classes**2)
   return {
       'images': real.sum(),
       'loss': jnp.where(counted, cross_entropy(logits, labels), 0.0).sum(),
       'confusion': confusion.reshape(num_classes, num_classes),
+      'not_finite': jnp.bincount(missed.ravel(), length=num_classes),
   }
 
 
@@ -64,6 +69,8 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
   A class that occurs in no label and no prediction has the IoU None, and
   `mean_iou` leaves it out. One that occurs in no label has the accuracy None.
+  `not_finite` is there only if logits of some pixels are not finite; they count
+  as labelled, and as no prediction.
 
   Args:
     sums: Sums of `batch_sums` over a whole data set.
@@ -72,7 +79,7 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
     UserError: If no pixel has a class.
   """
   confusion = np.asarray(sums['confusion'], np.float64)
-  right, labelled = np.diag(confusion), confusion.sum(1)
+  right, labelled = np.diag(confusion), confusion.sum(1) + sums['not_finite']
   if not labelled.any():
     raise UserError(
         'no pixel of the evaluated images has a class: choose another split'
@@ -80,8 +87,10 @@ def scores(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
   union = labelled + confusion.sum(0) - right
   with np.errstate(invalid='ignore'):
     iou, accuracy = right / union, right / labelled
+  not_finite = int(np.sum(sums['not_finite']))
   return {
       'images': int(sums['images']),
+      **({'not_finite': not_finite} if not_finite else {}),
       'mean_iou': float(np.nanmean(iou)),
       'pixel_accuracy': float(right.sum() / labelled.sum()),
       'loss': float(sums['loss'] / labelled.sum()),

@@ -1,39 +1,28 @@
-"""The metrics of a run: collected on the device, printed and logged.
+"""The metrics of a run, from the devices to its writers.
 
-`metrics.jsonl` has one JSON object per line. TensorBoard's event files have the
-same values.
+An entry is a dict of scalars with a `kind`, 'train' for an interval of steps or
+'epoch', and the `step` after which it was made.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 import contextlib
 import json
-import os
 import pathlib
-import socket
-import time
 from typing import Any
 
 import jax
 import numpy as np
 
-from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
-from gswinrmt_jax.errors import RunError
+from gswinrmt_jax.errors import RunError, UserError
+from gswinrmt_jax.runs.clock import Clock
 from gswinrmt_jax.runs.progress import Progress
+from gswinrmt_jax.runs.scores import SCORES
+from gswinrmt_jax.runs.writers import JsonLines, TensorBoard
 from gswinrmt_jax.terminal import Terminal
 
 # Metrics for which an interval logs the last value instead of the mean.
 _LAST = ('learning_rate', 'gamma_min', 'gamma_max')
-_FIGURES = (
-    'loss',
-    'smoothed_loss',
-    'accuracy',
-    'top5_accuracy',
-    'mean_iou',
-    'pixel_accuracy',
-)
-# Scores of the raw weights and, if one is kept, of their EMA.
-_VALIDATION = (*_FIGURES, *(raw_and_ema.PREFIX + name for name in _FIGURES))
 # Rounding makes an epoch's means independent of how it is split into intervals.
 _DIGITS = 8
 
@@ -47,6 +36,7 @@ class MetricsLog:
 
   Attributes:
     entries: All entries so far, including those of the run's earlier starts.
+    clock: Measures the intervals.
   """
 
   def __init__(
@@ -72,44 +62,26 @@ class MetricsLog:
       skip_nonfinite: Whether non-finite steps are allowed.
       read_only: Whether another process writes the log.
     """
-    self._path = folder / 'metrics.jsonl'
     self._schedule, self._skip = schedule, skip_nonfinite
     self.entries = [e for e in read_metrics(folder) if e['step'] <= step]
-    self._file = self._events = None
+    self.clock = Clock()
+    self._writers = [
+        Progress(schedule, terminal, self.entries, self.clock, start=step)
+    ]
     if not read_only:
-      lines = [json.dumps(entry) + '\n' for entry in self.entries]
-      files.write_text(self._path, ''.join(lines))
-      # Unbuffered, so that a failed write is not tried again later.
-      self._file = self._path.open('ab', buffering=0)
-      self._events = _Events(
-          folder / 'tensorboard', step=step, warn=terminal.say
-      )
-    self._progress = Progress(schedule, terminal, self.entries, start=step)
+      self._writers = [
+          JsonLines(folder, self.entries),
+          TensorBoard(folder / 'tensorboard', step=step, warn=terminal.say),
+          *self._writers,
+      ]
     self._metrics = []
-    self._restart_clock()
-
-  def timing(self, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields batches and measures the time that the host waits for them.
-
-    The clock starts here, so that the first interval excludes compilation.
-    """
-    self._restart_clock()
-    self._progress.start_clock()
-    iterator = iter(batches)
-    while True:
-      before = time.perf_counter()
-      batch = next(iterator, None)
-      self._waited += time.perf_counter() - before
-      if batch is None:
-        return
-      yield batch
 
   def add(self, metrics: Mapping[str, jax.Array]) -> None:
     """Keeps the metrics of a step, which stay on the device."""
     self._metrics.append(metrics)
 
   def write_interval(self, step: int) -> None:
-    """Waits for the steps up to `step`; logs and prints their means.
+    """Waits for the steps up to `step`; writes their means.
 
     Raises:
       NotFiniteError: If a loss or gradient is not finite, unless such steps are
@@ -118,43 +90,29 @@ class MetricsLog:
     """
     steps = jax.device_get(self._metrics)
     self._metrics = []
-    seconds = time.perf_counter() - self._since
-    values = {
-        name: np.array([metrics[name] for metrics in steps], np.float64)
-        for name in steps[0]
-    }
-    finite = values.pop('finite') > 0
-    if not (self._skip or finite.all()):
-      first = step - len(finite) + 1
-      raise NotFiniteError(
-          f'loss or gradient not finite at step {first + finite.argmin():,} '
-          f'(seen when reading steps {first} to {step})'
-      )
-    entry = {
-        'epoch': step * self._schedule.batch_size / self._schedule.num_examples
-    }
-    for name, value in values.items():
-      if name in _LAST:
-        entry[name] = float(value[-1])
-      elif finite.any():
-        entry[name] = float(value[finite].mean())
-    if not finite.all():
-      entry['skipped'] = int((~finite).sum())
-    entry |= {
-        'seconds': seconds,
-        'images_per_second': len(finite) * self._schedule.batch_size / seconds,
-        'data_wait': self._waited / seconds,
-    }
-    self.write('train', step, entry)
-    self._progress.interval(step, entry)
-    self._restart_clock()
+    seconds, waited = self.clock.interval()
+    means = interval_means(steps)
+    if not self._skip:
+      check_finite(steps, step)
+    size = self._schedule.batch_size
+    self._write(
+        'train',
+        step,
+        {
+            'epoch': step * size / self._schedule.num_examples,
+            **means,
+            'seconds': seconds,
+            'images_per_second': len(steps) * size / seconds,
+            'data_wait': waited / seconds,
+        },
+    )
 
   def write_epoch(self, step: int, scores: Mapping[str, Any]) -> None:
-    """Logs and prints the epochs since the last validation, with new scores.
+    """Writes the means since the last validation, and its scores.
 
     Args:
       step: Last step of the epoch.
-      scores: As `Setup.validate` returns them.
+      scores: The validation scores; those of the EMA are called `ema_NAME`.
 
     Raises:
       RunError: If no step was finite, or the log cannot be written.
@@ -167,110 +125,31 @@ class MetricsLog:
       else:
         intervals.append((entry['step'] - before, entry))
         before = entry['step']
-    validated = [name for name in _VALIDATION if name in scores]
-    entry = {
-        'epoch': epoch,
-        **_train_means(intervals, epoch),
-        **{f'val_{name}': scores[name] for name in validated},
-        'steps': sum(steps for steps, _ in intervals),
-        'seconds': sum(entry['seconds'] for _, entry in intervals),
-    }
-    self.write('epoch', step, entry)
-    self._progress.epoch(entry)
-    self._restart_clock()  # Validation is not part of the next interval.
-
-  def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-    """Adds an entry of a kind: 'train' (an interval of steps) or 'epoch'.
-
-    Raises:
-      RunError: If it cannot be written, or the file was removed.
-    """
-    entry = {'kind': kind, 'step': step, **values}
-    self.entries.append(entry)
-    if not self._file:
-      return
-    line = f'{json.dumps(entry)}\n'.encode()
-    try:
-      if not os.fstat(self._file.fileno()).st_nlink:
-        raise FileNotFoundError('it was removed')
-      while line:  # A nearly full disk may take only a part.
-        line = line[self._file.write(line) :]
-    except OSError as error:
-      raise RunError(
-          f'cannot write {self._path} ({error.strerror or error}): the run '
-          'ends; the same command resumes from the last checkpoint'
-      ) from error
-    self._events.write(kind, step, values)
+    names = [p + name for p in ('', raw_and_ema.PREFIX) for name in SCORES]
+    self._write(
+        'epoch',
+        step,
+        {
+            'epoch': epoch,
+            **_train_means(intervals, epoch),
+            **{f'val_{name}': scores[name] for name in names if name in scores},
+            'steps': sum(steps for steps, _ in intervals),
+            'seconds': sum(entry['seconds'] for _, entry in intervals),
+        },
+    )
 
   def close(self) -> None:
     """Closes the files."""
-    if self._file:
-      self._file.close()
-      self._events.close()
+    for writer in self._writers:
+      writer.close()
 
-  def _restart_clock(self):
-    self._waited, self._since = 0.0, time.perf_counter()
-
-
-class _Events:
-  """A TensorBoard event file that is written synchronously.
-
-  It replaces tensorboardX's `SummaryWriter`, whose thread ends when the disk is
-  full, so that the run waits forever. Here the run continues without events.
-  """
-
-  def __init__(
-      self, folder: pathlib.Path, *, step: int, warn: Callable[[str], None]
-  ):
-    """Opens a new file; voids events after `step` in earlier files."""
-    # Imported here, so that --help does not wait for it.
-    from tensorboardX import record_writer
-    from tensorboardX.proto import event_pb2, summary_pb2
-
-    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-    self._warn, self._writer = warn, None
-    name = f'events.out.tfevents.{time.time():.0f}.{socket.gethostname()}'
-    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-    with self._sparing():
-      folder.mkdir(exist_ok=True)
-      # Not its `EventsWriter`, which cannot be closed when the disk is full.
-      self._writer = record_writer.RecordWriter(str(folder / name))
-      self._add(0, file_version='brain.Event:2')
-      self._add(step + 1, session_log=start)
-
-  def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-    """Adds scalars named `KIND/NAME`."""
-    scalars = [
-        self._summary.Value(tag=f'{kind}/{name}', simple_value=value)
-        for name, value in values.items()
-    ]
-    with self._sparing():
-      self._add(step, summary=self._summary(value=scalars))
-
-  def close(self) -> None:
-    """Closes the file."""
-    if self._writer is not None:
-      with self._sparing():
-        self._writer.close()
-
-  def _add(self, step, **fields):
-    if self._writer is not None:
-      event = self._event(wall_time=time.time(), step=step, **fields)
-      self._writer.write(event.SerializeToString())
-      self._writer.flush()
-
-  @contextlib.contextmanager
-  def _sparing(self):
-    try:
-      yield
-    except OSError as error:
-      writer, self._writer = self._writer, None
-      with contextlib.suppress(OSError, AttributeError):
-        writer.close()  # This tries to write once more.
-      self._warn(
-          f'no more TensorBoard events are written ({error.strerror}); '
-          'metrics.jsonl has the same values'
-      )
+  def _write(self, kind, step, values):
+    entry = {'kind': kind, 'step': step, **values}
+    self.entries.append(entry)
+    for writer in self._writers:
+      writer.write(entry)
+    # Neither validation nor writing is part of the next interval.
+    self.clock.restart()
 
 
 def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
@@ -287,6 +166,53 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, Any]]:
         }:
           entries.append(entry)
   return entries
+
+
+def check_new(folder: pathlib.Path) -> None:
+  """Refuses to start again in a folder whose checkpoints were removed.
+
+  A new run would overwrite the log. A run that was killed before its first
+  checkpoint was complete may start again: it has logged at most one epoch.
+
+  Raises:
+    UserError: If two epochs or more are logged.
+  """
+  entries = read_metrics(folder)
+  if sum(entry['kind'] == 'epoch' for entry in entries) > 1:
+    raise UserError(
+        f'{folder} has no checkpoint, although its metrics.jsonl reaches step '
+        f'{entries[-1]["step"]:,}: put the checkpoints back, choose another '
+        '--workdir, or remove metrics.jsonl to start again at step 0'
+    )
+
+
+def interval_means(steps: list[Mapping[str, Any]]) -> dict[str, float]:
+  """Returns the means over finite steps, and how many were `skipped`.
+
+  Learning rate and decays are those of the last step instead.
+  """
+  finite = np.array([metrics['finite'] for metrics in steps]) > 0
+  means = {}
+  for name in steps[0]:
+    values = np.array([metrics[name] for metrics in steps], np.float64)
+    if name in _LAST:
+      means[name] = float(values[-1])
+    elif name != 'finite' and finite.any():
+      means[name] = float(values[finite].mean())
+  if not finite.all():
+    means['skipped'] = int((~finite).sum())
+  return means
+
+
+def check_finite(steps: list[Mapping[str, Any]], last: int) -> None:
+  """Raises `NotFiniteError` if one of the steps up to `last` is not finite."""
+  first = last - len(steps) + 1
+  for step, metrics in enumerate(steps, first):
+    if not metrics['finite']:
+      raise NotFiniteError(
+          f'loss or gradient not finite at step {step:,} '
+          f'(seen when reading steps {first} to {last})'
+      )
 
 
 def _train_means(intervals, epoch):

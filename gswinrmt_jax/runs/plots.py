@@ -1,10 +1,10 @@
 """Plots of a run: its curves, and its first batch with augmentation."""
 
 from collections.abc import Mapping, Sequence
+import concurrent.futures
 import itertools
 import math
 import pathlib
-import threading
 from typing import Any
 
 import numpy as np
@@ -38,25 +38,30 @@ _SPLITS = {
 
 
 class Curves:
-  """Draws a run's curves in a thread while it trains."""
+  """Draws a run's curves in a thread while it trains.
+
+  It is one thread for all drawings, since Matplotlib opens its font files once
+  per thread.
+  """
 
   def __init__(self, folder: pathlib.Path, terminal: Terminal):
     """Takes the run folder, and the terminal that reports failures."""
     self._folder, self._terminal = folder, terminal
-    self._thread = threading.Thread()  # none yet
+    self._executor = concurrent.futures.ThreadPoolExecutor(1)
+    self._drawing = None
 
   def wait(self) -> None:
-    """Waits until the current drawing is finished."""
-    if self._thread.ident:
-      self._thread.join()
+    """Waits until the current drawing is finished; call it at the end."""
+    self._executor.shutdown()
+    if self._drawing:
+      self._drawing.result()
 
   def update(self, entries: Sequence[Mapping[str, Any]]) -> None:
     """Starts to draw the entries of `metrics.jsonl` unless still drawing."""
-    if not self._thread.is_alive():
-      self._thread = threading.Thread(
-          target=draw_curves, args=(self._folder, [*entries], self._terminal)
+    if self._drawing is None or self._drawing.done():
+      self._drawing = self._executor.submit(
+          draw_curves, self._folder, [*entries], self._terminal
       )
-      self._thread.start()
 
 
 def draw_curves(
@@ -106,7 +111,7 @@ def draw_curves(
   legend.axis('off')
   legend.legend(lines, labels, loc='center', frameon=False)
   path = folder / 'curves.png'
-  with terminal.sparing(path.name), files.replaced(path) as part:
+  with terminal.warn_if_not_written(path.name), files.replaced(path) as part:
     canvas.print_png(part)
 
 

@@ -2,10 +2,11 @@
 
 import collections
 from collections.abc import Mapping, Sequence
-import time
 from typing import Any
 
 from gswinrmt_jax.checkpoints import raw_and_ema
+from gswinrmt_jax.runs.clock import Clock
+from gswinrmt_jax.runs.scores import SCORES
 from gswinrmt_jax.terminal import duration, Terminal
 
 _WINDOW = 10  # intervals over which the speed is averaged
@@ -20,30 +21,37 @@ class Progress:
       schedule: Any,
       terminal: Terminal,
       entries: Sequence[Mapping[str, Any]],
+      clock: Clock,
       *,
       start: int,
   ):
-    """Starts the clock.
+    """Shows nothing yet.
 
     Args:
       schedule: The run's `train.schedule.Schedule`.
       terminal: Where progress is shown.
       entries: The log so far, which determines the best epoch.
+      clock: From its first step the remaining time is estimated.
       start: Number of updates already made.
     """
     self._schedule, self._terminal = schedule, terminal
-    self._start, self._began = start, time.perf_counter()
+    self._clock, self._start = clock, start
     self._window = collections.deque(maxlen=_WINDOW)  # images, seconds
     self._skipped = sum(entry.get('skipped', 0) for entry in entries)
     self._epochs = [entry for entry in entries if entry['kind'] == 'epoch']
 
-  def start_clock(self) -> None:
-    """Restarts the clock from which the remaining time is estimated."""
-    self._began = time.perf_counter()
+  def write(self, entry: Mapping[str, Any]) -> None:
+    """Shows an entry."""
+    if entry['kind'] == 'epoch':
+      self._show_epoch(entry)
+    else:
+      self._show_interval(entry)
 
-  def interval(self, step: int, entry: Mapping[str, Any]) -> None:
-    """Shows the entry of an interval that ended after `step`."""
-    schedule = self._schedule
+  def close(self) -> None:
+    """Does nothing: the terminal stays open."""
+
+  def _show_interval(self, entry):
+    schedule, step = self._schedule, entry['step']
     self._skipped += entry.get('skipped', 0)
     epoch = f'epoch {schedule.epoch_of(step)}/{schedule.num_epochs}'
     number = f'step {step:,}'
@@ -62,7 +70,7 @@ class Progress:
       rate = f'{entry["learning_rate"]:.1e}'.replace('e-0', 'e-')
       parts.append(f'lr {rate}')
     parts.append(f'{self._speed(entry):,.0f} img/s')
-    elapsed = time.perf_counter() - self._began
+    elapsed = self._clock.elapsed()
     left = elapsed / (step - self._start) * (schedule.stop_step - step)
     parts.append(f'ETA {duration(left)}')
     wait = entry['data_wait']
@@ -77,8 +85,7 @@ class Progress:
         ' '.join(short),
     )
 
-  def epoch(self, entry: Mapping[str, Any]) -> None:
-    """Shows the entry of an epoch."""
+  def _show_epoch(self, entry):
     self._epochs.append(entry)
     best, best_epoch, whose = raw_and_ema.best_epoch(self._epochs)
     average = 'val_ema_loss' in entry
@@ -106,14 +113,9 @@ class Progress:
 
 def _scores(entry, prefix):
   """Returns the validation scores of an epoch, the decisive one first."""
-  words = {
-      'mean_iou': 'mean IoU',
-      'pixel_accuracy': 'pixel accuracy',
-      'accuracy': 'val acc',
-  }
   shares = [
-      f'{word} {entry[prefix + name]:.2%}'
-      for name, word in words.items()
-      if prefix + name in entry
+      f'{"val acc" if name == "accuracy" else label} {entry[prefix + name]:.2%}'
+      for name, (label, _, decides) in SCORES.items()
+      if decides and prefix + name in entry
   ]
   return ', '.join([f'val loss {entry[f"{prefix}loss"]:.3f}', *shares])

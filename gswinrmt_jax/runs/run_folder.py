@@ -33,6 +33,7 @@ from gswinrmt_jax.errors import UserError
 
 _CONFIG, _LOCK = 'config.json', '.lock'
 _SHOWN = 3  # most differing fields that a message names
+_LENGTHS = ('num_epochs is ', 'num_steps is ')  # as `differences` lists them
 _PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()
 # Prefixes of environment variables that change results, rounding or speed.
 _PREFIXES = (
@@ -47,7 +48,7 @@ _SETTINGS = (
 
 
 @contextlib.contextmanager
-def held(folder: pathlib.Path) -> Iterator[None]:
+def lock(folder: pathlib.Path) -> Iterator[None]:
   """Creates a run folder if it is missing, and holds its lock.
 
   Removes leftovers of a killed process. At the end, removes a folder created
@@ -103,11 +104,21 @@ def check_same(
     UserError: If the configs differ; names the fields.
   """
   if differing := differences(found, config):
-    if len(differing) > _SHOWN:
-      differing[_SHOWN:] = [f'and {len(differing) - _SHOWN} more']
+    shown = differing[:_SHOWN]
+    if differing[_SHOWN:]:
+      shown.append(f'and {len(differing) - _SHOWN} more')
+    advice = '--workdir=auto names one by what was changed'
+    if all(one.startswith(_LENGTHS) for one in differing):
+      in_run = path.parent.name == 'checkpoints'
+      folder = path.parent.parent if in_run else path
+      advice = (
+          f'--config.init_from={folder} starts there from the weights of this '
+          'run, which cannot be made longer: its learning rate has followed '
+          'its schedule'
+      )
     raise UserError(
-        f'{path} belongs to another config: {"; ".join(differing)}; choose '
-        'another --workdir (--workdir=auto names one by what was changed)'
+        f'{path} belongs to another config: {"; ".join(shown)}; choose '
+        f'another --workdir ({advice})'
     )
 
 

@@ -6,24 +6,18 @@ import statistics
 from typing import Any
 
 import jax
-import ml_collections
 
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.runs.scores import SCORES
 
-# Label, name, format. Rows appear only if the run has them: a segmenter has the
-# first four and the cross-entropy.
-FIGURES = (
-    ('validation mean IoU', 'val_mean_iou', '.2%'),
-    ('validation pixel accuracy', 'val_pixel_accuracy', '.2%'),
-    ('test mean IoU', 'test_mean_iou', '.2%'),
-    ('test pixel accuracy', 'test_pixel_accuracy', '.2%'),
-    ('validation accuracy', 'val_accuracy', '.2%'),
-    ('test accuracy', 'test_accuracy', '.2%'),
-    ('test top-5 accuracy', 'test_top5_accuracy', '.2%'),
-    ('test cross-entropy', 'test_loss', '.4f'),
-    ('test cross-entropy, smoothing 0.1', 'test_smoothed_loss', '.4f'),
+# Label, name, format of each row. A run has only those of its task.
+FIGURES = tuple(
+    (f'{split} {score.label}', f'{prefix}_{name}', score.form)
+    for name, score in SCORES.items()
+    for split, prefix in (('validation', 'val'), ('test', 'test'))
+    if score.decides or split == 'test'
 )
 # In the file, but not in the table: the IoU of each class of a segmenter.
 _BY_CLASS = 'test_class_iou'
@@ -38,7 +32,7 @@ def parameter_count(state: Any) -> int:
 
 
 def summarize(
-    config: ml_collections.ConfigDict,
+    facts: Mapping[str, Any],
     schedule: Any,
     entries: Sequence[Mapping[str, Any]],
     tested: Mapping[int, Mapping[str, Any]],
@@ -52,7 +46,7 @@ def summarize(
   on validation data.
 
   Args:
-    config: The resolved config.
+    facts: What is known without training: model, data, seed, parameters.
     schedule: The run's `train.schedule.Schedule`.
     entries: The entries of `metrics.jsonl`.
     tested: Scores on the test split by step; empty if the schedule was not
@@ -66,9 +60,7 @@ def summarize(
   by_step = {entry['step']: entry for entry in epochs}
   per_epoch = schedule.num_examples / schedule.batch_size
   summary = {
-      'model': config.model.name,
-      'data': config.data.name,
-      'seed': config.seed,
+      **facts,
       'steps': last,
       'total_steps': schedule.total_steps,
   }

@@ -21,14 +21,12 @@ _MUON_RMS = 0.2  # root mean square of an update, about that of Adam's
 
 
 def from_config(
-    config: ml_collections.ConfigDict, learning_rate: optax.Schedule
+    optimizer: ml_collections.ConfigDict, learning_rate: optax.Schedule
 ) -> optax.GradientTransformation:
-  """Returns the optimiser, with a rate from `schedule.learning_rate`."""
+  """Returns the optimiser of a config's section `optimizer`."""
   names = 'b1 b2 eps weight_decay decay decay_layer_scale'.split()
-  create = {'adamw': adamw, 'muon': muon}[config.optimizer.name]
-  return create(
-      learning_rate, **{name: config.optimizer[name] for name in names}
-  )
+  create = {'adamw': adamw, 'muon': muon}[optimizer.name]
+  return create(learning_rate, **{name: optimizer[name] for name in names})
 
 
 def adamw(

@@ -16,7 +16,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class Preemption:
   """A context manager that handles signals asking a run to end.
 
-  The first signal raises `Stopped` at once, unless `deferred`. It also restores
+  The first signal raises `Stopped` at once, unless `defer`. It also restores
   the previous handlers, so that a second signal ends the process. A signal that
   was ignored stays ignored, such as SIGHUP after `nohup` and Ctrl-C after `&`.
 
@@ -24,10 +24,13 @@ class Preemption:
 
   Attributes:
     received: Number of the signal received, or None.
+    saved: Step of the last checkpoint, for the message; 0 if there is none,
+      None if that is not known.
   """
 
   def __init__(self):
     self.received: int | None = None
+    self.saved: int | None = None
     self._deferred = False
     self._before = {}
 
@@ -47,7 +50,7 @@ class Preemption:
     self._restore()
 
   @contextlib.contextmanager
-  def deferred(self) -> Iterator[None]:
+  def defer(self) -> Iterator[None]:
     """Inside, the first signal only sets `received` and raises nothing."""
     self._deferred = True
     try:
@@ -62,9 +65,15 @@ class Preemption:
     the garbage collector, so `received` is checked again where a run can end.
     """
     if self.received:
+      if self.saved:
+        how = f'resumes from the checkpoint of step {self.saved:,}'
+      elif self.saved is None:
+        how = 'resumes from the last checkpoint, if there is one'
+      else:
+        how = 'starts again: no step was saved yet'
       raise Stopped(
           f'stopped by {signal.Signals(self.received).name}; the same command '
-          'resumes from the last checkpoint',
+          f'{how}',
           self.received,
       )
 

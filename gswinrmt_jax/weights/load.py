@@ -353,7 +353,7 @@ def _from_run(folder, step, which, warn):
   card = run_card(folder, recipe)
   shapes = card.variable_shapes()
   target = mesh.Devices().target(
-      raw_and_ema.joined(shapes, shapes if averaged else None)
+      raw_and_ema.pack(shapes, shapes if averaged else None)
   )
   checkpoints = checkpointer.Checkpointer(
       folder / 'checkpoints', read_only=True, warn=warn
@@ -371,7 +371,7 @@ def _from_run(folder, step, which, warn):
   epoch = restored.meta['epoch']
   kind = f', {_KINDS[which]}' if averaged else ''
   origin = f'{folder}, step {restored.step} (epoch {epoch}){kind}'
-  variables = raw_and_ema.by_name(restored.tree)[which]
+  variables = raw_and_ema.unpack(restored.tree)[which]
   _warn_unless_finite(variables, origin, warn)
   return Weights(
       variables=variables,

@@ -12,7 +12,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches, class_folders, datasets, pictures
 from gswinrmt_jax.data import collection as collections
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.train import setup
+from gswinrmt_jax.train import data as data_lib
 
 
 def _write(root, *folders, count=10):
@@ -196,7 +196,7 @@ def _recipe(name, **changes):
   config = recipes.cifar10('retention_compact')
   config.data.name = name
   config.update_from_flattened_dict(changes)
-  return setup.with_own_splits(recipes.resolve(config)).data
+  return data_lib.with_own_splits(recipes.resolve(config)).data
 
 
 def test_splits_come_from_the_data_set(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import tiny_parts
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.runs import run_folder
 
-_GOLDEN = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
+_GOLDEN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_old_weights_give_the_figures_of_their_summary(golden):
 def test_an_old_run_resumes(golden):
   """The whole state, optimizer included, is read and its checksums hold."""
   with tiny_parts.open_run(run_folder.load_config(golden), golden) as run:
-    restored = run.checkpoints.restore_latest(run.setup.target)
+    restored = run.checkpoints.restore_latest(run.trainer.target)
   assert restored.step == restored.tree.step == 243
   counts = [
       leaf for leaf in jax.tree.leaves(restored.tree.opt_state) if not leaf.ndim

@@ -20,7 +20,8 @@ from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.deploy import loaded_model, segmentation_map
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import metrics_log
-from gswinrmt_jax.train import losses, setup
+from gswinrmt_jax.train import data as data_lib
+from gswinrmt_jax.train import losses
 from gswinrmt_jax.weights import load
 
 _INSTALL = """
@@ -257,25 +258,25 @@ def test_the_test_split_is_not_read_before_the_end(monkeypatch):
   monkeypatch.setattr(type(test), '__getitem__', lambda *args: 1 / 0)
   labels = iter(test.masks)
   monkeypatch.setattr(test, 'labels', lambda: labels)
-  setup._check_data(config, None, None)
+  data_lib._check_data(config, None, None)
   assert len([*labels]) == len(test.masks) - 1
   with pytest.raises(ZeroDivisionError):
-    setup.load_eval(config, 'test')
+    data_lib.load_eval(config, 'test')
 
 
 @pytest.mark.parametrize('split', ['train', 'val', 'test'])
 def test_a_split_without_labels_is_refused_before_training(split, monkeypatch):
   config = tiny_segments.recipe()
-  records = setup.load_train(config), setup.load_eval(config, 'val')
+  records = data_lib.load_train(config), data_lib.load_eval(config, 'val')
   source = tiny_segments.SPLITS[split]
   bare = [np.full_like(label, 255) for label in source.masks]
   bare[-1][-1, -1] = 2
   monkeypatch.setattr(source, 'masks', bare)
-  setup._check_data(config, *records)  # One pixel is enough.
+  data_lib._check_data(config, *records)  # One pixel is enough.
   bare[-1][-1, -1] = 255
   said = f"config.data.{split}_split: no pixel of '{split}' has a class"
   with pytest.raises(UserError, match=said):
-    setup._check_data(config, *records)
+    data_lib._check_data(config, *records)
 
 
 def test_a_run_of_another_task_is_refused(monkeypatch, capsys):

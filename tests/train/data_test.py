@@ -1,6 +1,5 @@
 """Tests that a run sees the same batches wherever its records are stored."""
 
-import dataclasses
 import io
 import itertools
 import json
@@ -22,7 +21,8 @@ from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import plots
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.train import resident, schedule, setup, train_loop
+from gswinrmt_jax.train import data as data_lib
+from gswinrmt_jax.train import resident, train_loop
 from gswinrmt_jax.weights import load as weights
 
 # 26 records in batches of 4: epochs end at steps 6, 13, 19, 26.
@@ -42,37 +42,24 @@ def _same(batch, other):
     np.testing.assert_array_equal(array, other[name], strict=True)
 
 
-def _setup(records, maps=None, **changes):
-  """Returns a setup with what `train_batches` needs; it ends with epoch 3."""
+def _data(records, maps=None, **changes):
+  """Returns these records as the training data of a run."""
   config = recipes.digits('rmt_compact')
   config.update_from_flattened_dict(
-      {
-          'seed': 3,
-          'batch_size': _BATCH,
-          'num_epochs': 4,
-          'stop_after_epochs': 3,
-          **changes,
-      }
+      {'seed': 3, 'batch_size': _BATCH, **changes}
   )
   devices = mesh.Devices()
-  names = [field.name for field in dataclasses.fields(setup.Setup)]
   placed = resident.place(records, config.data.storage, devices.replicate)
-  return setup.Setup(
-      **{
-          **dict.fromkeys(names),
-          'config': config,
-          'train_data': placed,
-          'maps': maps,
-          'devices': devices,
-          'schedule': schedule.from_config(config, len(records)),
-      }
+  return data_lib.Data(
+      config, info=None, train=placed, val=None, maps=maps, devices=devices
   )
 
 
-def _batches(found, start=0):
+def _batches(found, start=0, stop=19):
   """Returns each step's batch as the device sees it."""
   return {
-      step: jax.device_get(batch) for step, batch in found.train_batches(start)
+      step: jax.device_get(batch)
+      for step, batch in found.train_batches(start, stop)
   }
 
 
@@ -83,7 +70,7 @@ def test_batches_are_identical_wherever_records_are(root, storage, repeats):
   how = {'image_size': (6, 7)}
   records = datasets.load('own', 'train', str(root), storage=kept, **how)
   changes = {'data.storage': storage, 'data.repeats': repeats, 'batch_size': 6}
-  found = _batches(_setup(records, **changes))
+  found = _batches(_data(records, **changes), stop=13)
   # The reference decodes the images themselves.
   decoded = datasets.load('own', 'train', str(root), storage='decode', **how)
   order = batches_lib.train_batches(
@@ -97,8 +84,8 @@ def test_batches_are_identical_wherever_records_are(root, storage, repeats):
 @pytest.mark.parametrize('start', [3, 5, 12, 18])
 def test_from_a_step_on_batches_are_those_of_the_unbroken_run(start):
   records = tiny.arrays(0, _RECORDS)
-  unbroken = _batches(_setup(records))
-  resumed = _batches(_setup(records), start)
+  unbroken = _batches(_data(records))
+  resumed = _batches(_data(records), start)
   assert list(resumed) == list(range(start + 1, 20))
   for step, batch in resumed.items():
     _same(batch, unbroken[step])
@@ -108,7 +95,7 @@ def test_maps_go_with_their_records():
   index = np.arange(_RECORDS, dtype=np.uint16)[:, None, None, None]
   score = np.ones((_RECORDS, 1, 1, 1), np.float16)
   maps = token_labels.TokenLabels(index, score, '')
-  for batch in _batches(_setup(tiny.arrays(0, _RECORDS), maps)).values():
+  for batch in _batches(_data(tiny.arrays(0, _RECORDS), maps)).values():
     np.testing.assert_array_equal(batch['map_index'].ravel(), batch['row'])
     assert batch['map_score'].shape == (_BATCH, 1, 1, 1)
 
@@ -124,7 +111,7 @@ def test_an_error_comes_after_the_batches_before_it(monkeypatch):
   monkeypatch.setattr(batches_lib, 'train_batches', failing)
   steps = []
   with pytest.raises(UserError, match='a worker was killed'):
-    for step, _ in _setup(tiny.arrays(0, _RECORDS)).train_batches(0):
+    for step, _ in _data(tiny.arrays(0, _RECORDS)).train_batches(0, 19):
       steps.append(step)
   assert steps == [1, 2, 3, 4]
 
@@ -221,8 +208,8 @@ _RANDOM = {'data.train_crop': 'random_resized', 'data.storage': 'decode'}
 
 def test_training_squeezes_and_evaluation_crops(own_root):
   config = _recipe(own_root)
-  train = setup.load_train(config)
-  val = setup.load_eval(config, 'train')
+  train = data_lib.load_train(config)
+  val = data_lib.load_eval(config, 'train')
   assert train.image_shape == val.image_shape == (8, 8, 3)
   source = datasets.load('own', 'train', str(own_root), image_size=(8, 8))
   np.testing.assert_array_equal(train.image, source.image)
@@ -231,12 +218,12 @@ def test_training_squeezes_and_evaluation_crops(own_root):
 
 def test_random_crops_are_of_the_training_records_alone(own_root):
   config = _recipe(own_root, **_RANDOM, **{'data.crop_scale': (0.5, 0.6)})
-  train = setup.load_train(config)
+  train = data_lib.load_train(config)
   assert train.crop == pictures.RandomCrop((0.5, 0.6), (0.75, 4 / 3))
   assert train.image_shape == (8, 8, 3) and len(train) == 12
   batch = train.gather(np.arange(3), 0, np.arange(3))
   assert {'image', 'label', 'box'} == set(batch)
-  val = setup.load_eval(config, 'val')
+  val = data_lib.load_eval(config, 'val')
   assert set(val.gather([0])) == {'image', 'label'}
 
 
@@ -345,10 +332,10 @@ def own_root(tmp_path_factory):
 def test_splits_of_different_sizes_are_one_line():
   small, large = tiny.arrays(0, 2), records.Arrays(np.zeros((3, 9, 8, 3)), None)
   config = _recipe('x', **{'data.test_split': ''})
-  setup._check_data(config, small, small)
+  data_lib._check_data(config, small, small)
   said = 'train has images of 7 x 6 pixels, val of 8 x 9: set config'
   with pytest.raises(UserError, match=said):
-    setup._check_data(config, small, large)
+    data_lib._check_data(config, small, large)
 
 
 def test_a_test_split_that_is_not_there_is_told_before_training(own_root):

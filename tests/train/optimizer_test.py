@@ -12,12 +12,12 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense import segmenter
-from gswinrmt_jax.train import optimizer
+from gswinrmt_jax.train import learning_rate, optimizer
 from gswinrmt_jax.train import schedule as schedule_lib
 
 
 def test_schedule_value_by_value():
-  schedule = schedule_lib.warmup_cosine(2.0, warmup_steps=4, total_steps=10)
+  schedule = learning_rate.warmup_cosine(2.0, warmup_steps=4, total_steps=10)
   warmup = [0.0, 0.5, 1.0, 1.5]
   cosine = [1 + math.cos(math.pi * t / 6) for t in range(7)]
   np.testing.assert_allclose(
@@ -28,7 +28,7 @@ def test_schedule_value_by_value():
 
 
 def test_schedule_without_warmup_starts_at_the_peak():
-  schedule = schedule_lib.warmup_cosine(2.0, warmup_steps=0, total_steps=4)
+  schedule = learning_rate.warmup_cosine(2.0, warmup_steps=0, total_steps=4)
   np.testing.assert_allclose(
       [float(schedule(t)) for t in (0, 2, 4)], [2.0, 1.0, 0.0], atol=1e-6
   )
@@ -41,11 +41,11 @@ def test_a_warmup_as_long_as_the_run_is_refused(kind):
   config.num_epochs, config.optimizer.warmup_epochs = 7, 7.0
   schedule = schedule_lib.from_config(config, 256)
   with pytest.raises(UserError, match='of 14 steps fills the whole run of 14'):
-    schedule_lib.learning_rate(config, schedule)
+    learning_rate.from_config(config.optimizer, schedule)
 
 
 def test_the_schedule_may_begin_and_end_above_zero():
-  schedule = schedule_lib.warmup_cosine(
+  schedule = learning_rate.warmup_cosine(
       2.0, warmup_steps=4, total_steps=10, start=0.5, final=0.25
   )
   warmup = [0.5, 0.875, 1.25, 1.625]
@@ -57,7 +57,7 @@ def test_the_schedule_may_begin_and_end_above_zero():
 
 def test_the_learning_rates_of_epochs_are_those_of_the_released_logs():
   """As the authors' logs print them (peak 2e-3, 300 epochs), and by formula."""
-  rates = schedule_lib.epoch_learning_rates(
+  rates = learning_rate.epoch_learning_rates(
       2e-3, warmup_epochs=5.0, num_epochs=300, start=1e-6, final=1e-5
   )
   assert len(rates) == 300
@@ -73,7 +73,7 @@ def test_the_learning_rates_of_epochs_are_those_of_the_released_logs():
 
 def test_a_rate_holds_for_the_steps_of_its_epoch():
   """Ten records in batches of four: epochs end after 2, 5 and 7 updates."""
-  schedule = schedule_lib.piecewise([3.0, 1.0, 2.0], [2, 5, 7])
+  schedule = learning_rate.piecewise([3.0, 1.0, 2.0], [2, 5, 7])
   rates = [float(jax.jit(schedule)(count)) for count in range(9)]
   assert rates == [3, 3, 1, 1, 1, 2, 2, 2, 2]
   assert [float(schedule(count)) for count in range(9)] == rates
@@ -318,7 +318,7 @@ def _config(**changes):
 
 def _rates(config, count):
   steps = schedule_lib.from_config(config, 10)
-  rate = schedule_lib.learning_rate(config, steps)
+  rate = learning_rate.from_config(config.optimizer, steps)
   return [float(rate(step)) for step in range(count)]
 
 
@@ -359,10 +359,10 @@ def test_the_cosine_takes_both_ends():
 
 def test_the_rates_of_the_released_segmenters():
   """By mmcv's formulas; the warm-up multiplies the decayed rate."""
-  fpn = schedule_lib.warmup_poly(
+  fpn = learning_rate.warmup_poly(
       1e-4, power=0.9, warmup_steps=0, total_steps=80_000, final=1e-6
   )
-  uper = schedule_lib.warmup_poly(
+  uper = learning_rate.warmup_poly(
       6e-5,
       power=1.0,
       warmup_steps=1500,

@@ -1,5 +1,6 @@
 """Tests that results do not depend on devices, processes or image storage."""
 
+import io
 import json
 import signal
 import time
@@ -12,12 +13,12 @@ import numpy as np
 import pytest
 import several
 
-from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import metrics_log, run_folder
-from gswinrmt_jax.train import setup
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import train_loop
 
 pytestmark = pytest.mark.usefixtures('compiled_once')
 
@@ -57,9 +58,11 @@ def _small(monkeypatch):
   mesh_program.install(monkeypatch)
 
 
-def _last_states(*folders):
-  recipe = mesh_program.recipe()
-  target = setup.build(recipes.resolve(recipe)).target
+def _last_states(tmp_path, *folders):
+  with train_loop.open_run(
+      mesh_program.recipe(), tmp_path / 'shapes', Terminal(io.StringIO())
+  ) as run:
+    target = run.trainer.target
   return [
       checkpointer.Checkpointer(folder / 'checkpoints', read_only=True)
       .restore(18, target)
@@ -137,7 +140,7 @@ def test_one_eight_and_two_times_four_devices_go_on_from_each_other(tmp_path):
   one = _figures(tmp_path / 'one')
   for found, expected in zip(_figures(moving), one, strict=True):
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
-  expected, found = _last_states(tmp_path / 'one', moving)
+  expected, found = _last_states(tmp_path, tmp_path / 'one', moving)
   chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
   moved = mesh_program.train(moving)
   assert 'is complete' in moved

@@ -61,7 +61,7 @@ def test_figures_by_hand():
   true = np.array([logs[0, 0], logs[1, 1], logs[2, 0]])
   assert report['count'] == 3
   assert report['accuracy'] == pytest.approx(2 / 3)
-  assert report['top5_accuracy'] == 1.0  # there are only three classes
+  assert 'top5_accuracy' not in report  # there are only three classes
   assert report['loss'] == pytest.approx(-true.mean(), rel=1e-6)
   smoothed = -(0.9 * true + 0.1 * logs.mean(1)).mean()
   assert report['smoothed_loss'] == pytest.approx(smoothed, rel=1e-6)
@@ -105,6 +105,33 @@ def test_padding_may_hold_anything():
   assert report == _report(np.log(PROBABILITIES), LABEL, MASK)
 
 
+def test_logits_that_are_not_finite_are_wrong_answers():
+  """Also of class 0, which `argmax` makes of a NaN."""
+  logits = np.log(PROBABILITIES)
+  logits[0, 1] = np.nan
+  logits[1, 1] = np.inf
+  report = _report(logits, LABEL, MASK)
+  assert report['not_finite'] == 2 and report['accuracy'] == 0
+  assert report['class_accuracy'] == [0, 0, 0]
+  assert report['confusion'] == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
+  assert np.isnan(report['loss']) and report['calibration_error'] < 1
+  assert 'images are not finite' in evaluator.not_finite(report)
+
+
+def test_pixels_whose_logits_are_not_finite_are_wrong():
+  """Of two classes with two pixels each, one pixel of class 0 is not finite."""
+  logits = np.zeros((1, 2, 2, 2), np.float32)
+  labels = np.array([[[0, 0], [1, 1]]])
+  logits[0, 1, :, 1] = 1
+  logits[0, 0, 0, 1] = np.nan
+  sums = jax.jit(segmentation.batch_sums)(logits, labels, np.ones(1))
+  report = segmentation.scores(jax.device_get(sums))
+  assert report['not_finite'] == 1
+  assert report['class_iou'] == report['class_accuracy'] == [0.5, 1.0]
+  assert report['pixel_accuracy'] == 0.75
+  assert 'of 1 pixels are not finite' in evaluator.not_finite(report)
+
+
 def test_a_split_that_is_parted_gives_the_same_figures():
   rng = np.random.default_rng(0)
   logits, label = rng.normal(size=(11, 7)), rng.integers(7, size=11)
@@ -126,7 +153,7 @@ def test_table_names_every_figure_and_class():
   report = _report(np.log(PROBABILITIES), LABEL, MASK)
   text = classification.table(report, ('cat', 'dog', 'aeroplane'))
   assert 'top-1 accuracy                  66.67%' in text
-  for word in ('top-5', 'smoothing 0.1', 'calibration', 'cat', 'aeroplane'):
+  for word in ('smoothing 0.1', 'calibration', 'cat', 'aeroplane'):
     assert word in text
   wide = classification.table(report, [f'class{i}' for i in range(100)])
   assert 'class0' not in wide
@@ -134,6 +161,7 @@ def test_table_names_every_figure_and_class():
 
 def test_a_split_without_any_class_has_no_scores():
   sums = {'images': 2, 'loss': 0.0, 'confusion': np.zeros((3, 3), np.int32)}
+  sums['not_finite'] = np.zeros(3, np.int32)
   with pytest.raises(UserError, match='no pixel of the evaluated images has'):
     segmentation.scores(sums)
 
@@ -219,6 +247,23 @@ def test_agrees_with_the_closing_summary(run):
     assert json.loads(path.read_text()) == report
     assert 'top-1 accuracy' in said and str(path) in said
   assert report['count'] == 7 and np.sum(report['confusion']) == 7
+
+
+def test_weights_that_are_not_finite_end_with_an_error(run, monkeypatch):
+  load = evaluate_run.weights_lib.load
+
+  def broken(*args, **how):
+    weights = load(*args, **how)
+    head = {**weights.variables['params']['head'], 'bias': np.full(3, np.nan)}
+    params = {**weights.variables['params'], 'head': head}
+    return dataclasses.replace(
+        weights, variables={**weights.variables, 'params': params}
+    )
+
+  monkeypatch.setattr(evaluate_run.weights_lib, 'load', broken)
+  with pytest.raises(UserError, match=r'7 images .* because params/head/bias'):
+    _evaluate(run, out=run / 'none.json')
+  assert not (run / 'none.json').exists()
 
 
 def test_split_batch_size_and_image_size(run):

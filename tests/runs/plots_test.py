@@ -1,5 +1,8 @@
 """Tests the training curves and the plot of an augmented batch."""
 
+import pathlib
+import time
+
 import jax.numpy as jnp
 from matplotlib import figure as figure_lib
 import numpy as np
@@ -54,6 +57,21 @@ def test_writes_a_picture_whole(tmp_path):
   plots.draw_curves(tmp_path, [], Terminal())
   assert not np.array_equal(first, np.asarray(Image.open(path).convert('L')))
   assert [file.name for file in tmp_path.iterdir()] == ['curves.png']
+
+
+@pytest.mark.skipif(
+    not pathlib.Path('/proc/self/fd').exists(), reason='needs /proc'
+)
+def test_drawing_again_and_again_keeps_no_more_files_open(tmp_path):
+  """Matplotlib keeps its font files open, for each thread that draws."""
+  curves, counts = plots.Curves(tmp_path, Terminal()), []
+  for _ in range(3):
+    curves.update(ENTRIES)
+    while not curves._drawing.done():
+      time.sleep(0.01)
+    counts.append(len(list(pathlib.Path('/proc/self/fd').iterdir())))
+  curves.wait()
+  assert counts[0] == counts[2]
 
 
 def test_what_is_drawn_of_a_finished_run(tmp_path, drawn):

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
-from gswinrmt_jax.errors import RunError
+from gswinrmt_jax.errors import RunError, UserError
+from gswinrmt_jax.runs import clock as clock_lib
 from gswinrmt_jax.runs import metrics_log as log
-from gswinrmt_jax.runs import progress as progress_lib
+from gswinrmt_jax.runs import progress, writers
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import schedule as schedule_lib
 
@@ -42,11 +43,18 @@ def _open(folder, step=0, stream=None, **how):
 
 
 def _write(folder, steps, *, start):
-  metrics_log = _open(folder, start)
+  """Writes entries after those up to `start`; returns all."""
+  found = _open(folder, start)
   for step in steps:
-    metrics_log.write('train', step, {'loss': step / 4})
-  metrics_log.close()
-  return metrics_log.entries
+    _add(found, step)
+  found.close()
+  return found.entries
+
+
+def _add(found, step):
+  """Adds the entry of an interval, which says nothing but its loss."""
+  found.add({'loss': step / 4, 'finite': True})
+  found.write_interval(step)
 
 
 def test_a_resumed_log_counts_nothing_twice(tmp_path):
@@ -56,7 +64,9 @@ def test_a_resumed_log_counts_nothing_twice(tmp_path):
   entries = _write(tmp_path, (6, 7), start=4)
   assert [entry['step'] for entry in entries] == [2, 4, 6, 7]
   assert log.read_metrics(tmp_path) == entries
-  assert entries[-1] == {'kind': 'train', 'step': 7, 'loss': 1.75}
+  assert (
+      entries[-1].items() > {'kind': 'train', 'step': 7, 'loss': 1.75}.items()
+  )
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   assert [json.loads(line) for line in lines] == entries
   assert list((tmp_path / 'tensorboard').glob('events.*'))
@@ -70,35 +80,33 @@ def test_whatever_a_crash_leaves_at_the_end_is_dropped(tmp_path, tail):
   with (tmp_path / 'metrics.jsonl').open('ab') as file:
     file.write(tail)
   assert log.read_metrics(tmp_path) == entries
-  assert _write(tmp_path, (6,), start=4) == [
-      *entries,
-      {'kind': 'train', 'step': 6, 'loss': 1.5},
-  ]
+  *before, last = _write(tmp_path, (6,), start=4)
+  assert before == entries and last['step'] == 6
   assert len((tmp_path / 'metrics.jsonl').read_text().splitlines()) == 3
 
 
 def test_a_log_that_was_removed_is_missed(tmp_path):
-  metrics_log = _open(tmp_path)
-  metrics_log.write('train', 1, {'loss': 0.5})
+  found = _open(tmp_path)
+  _add(found, 1)
   shutil.rmtree(tmp_path)
   with pytest.raises(RunError, match=r'cannot write .*it was removed'):
-    metrics_log.write('train', 2, {'loss': 0.5})
-  metrics_log.close()
+    _add(found, 2)
+  found.close()
 
 
 def test_a_full_disk_ends_the_run_in_one_line(tmp_path):
-  metrics_log = _open(tmp_path)
-  metrics_log.write('train', 1, {'loss': 0.5})
+  found = _open(tmp_path)
+  _add(found, 1)
   # A limit on the file size leaves room for three bytes of the next line.
   size = (tmp_path / 'metrics.jsonl').stat().st_size + 3
   before = resource.getrlimit(resource.RLIMIT_FSIZE)
   try:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     with pytest.raises(RunError, match=r'cannot write .*File too large'):
-      metrics_log.write('train', 2, {'loss': 0.5})
+      _add(found, 2)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
-  metrics_log.close()
+  found.close()
   assert (tmp_path / 'metrics.jsonl').stat().st_size == size
   assert [entry['step'] for entry in log.read_metrics(tmp_path)] == [1]
 
@@ -129,7 +137,31 @@ def test_a_new_run_starts_an_empty_log(tmp_path):
   assert _write(tmp_path, (), start=0) == []
 
 
+def test_a_log_without_its_checkpoints_is_not_overwritten(tmp_path):
+  """One epoch may be logged before the first checkpoint is complete."""
+  log.check_new(tmp_path)
+  found = _open(tmp_path)
+  for step in (2, 5):
+    _interval(found, step, [1.0])
+    found.write_epoch(step, _figures(0.5))
+    if step == 2:
+      log.check_new(tmp_path)
+  found.close()
+  with pytest.raises(UserError, match=r'has no checkpoint, .* reaches step 5'):
+    log.check_new(tmp_path)
+
+
 # TensorBoard.
+
+
+def test_two_starts_in_one_second_have_a_file_each(tmp_path, monkeypatch):
+  monkeypatch.setattr(writers.time, 'time', lambda: 1e9)
+  for step in range(3):
+    file = writers.TensorBoard(tmp_path, step=step, warn=pytest.fail)
+    file.write({'kind': 'train', 'step': step, 'loss': 0.25})
+    file.close()
+  found = [event for event in _read(tmp_path) if event.summary.value]
+  assert [event.step for event in found] == [0, 1, 2]
 
 
 def _read(folder):
@@ -149,8 +181,8 @@ def _read(folder):
 
 def test_what_is_written_can_be_read_before_it_is_closed(tmp_path):
   folder, warned = tmp_path / 'tensorboard', []
-  file = log._Events(folder, step=4, warn=warned.append)
-  file.write('train', 7, {'loss': 0.25, 'accuracy': 1})
+  file = writers.TensorBoard(folder, step=4, warn=warned.append)
+  file.write({'kind': 'train', 'step': 7, 'loss': 0.25, 'accuracy': 1})
   version, start, scalars = _read(folder)
   assert version.file_version == 'brain.Event:2'
   assert start.step == 5  # voids later events of an earlier start
@@ -174,9 +206,9 @@ def test_a_full_disk_is_told_once_and_the_run_goes_on(tmp_path, monkeypatch):
       record_writer, 'open_file', lambda path: open('/dev/full', 'wb')
   )
   warned = []
-  file = log._Events(tmp_path / 'events', step=0, warn=warned.append)
+  file = writers.TensorBoard(tmp_path / 'events', step=0, warn=warned.append)
   for step in range(100):
-    file.write('train', step, {'loss': 0.25})
+    file.write({'kind': 'train', 'step': step, 'loss': 0.25})
   file.close()
   (line,) = warned
   assert 'No space left on device' in line and 'metrics.jsonl' in line
@@ -185,8 +217,10 @@ def test_a_full_disk_is_told_once_and_the_run_goes_on(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
   (tmp_path / 'file').touch()
   warned = []
-  file = log._Events(tmp_path / 'file' / 'e', step=0, warn=warned.append)
-  file.write('train', 1, {'loss': 0.25})
+  file = writers.TensorBoard(
+      tmp_path / 'file' / 'e', step=0, warn=warned.append
+  )
+  file.write({'kind': 'train', 'step': 1, 'loss': 0.25})
   file.close()
   assert len(warned) == 1
 
@@ -195,10 +229,9 @@ def test_a_log_of_another_process_has_the_entries_and_writes_none(tmp_path):
   _write(tmp_path, [1, 2, 3], start=0)
   before = _sizes_and_times(tmp_path)
   silent = _open(tmp_path, 2, read_only=True)
-  silent.write('train', 3, {'loss': 9.0})
+  _add(silent, 3)
   silent.close()
   assert [entry['step'] for entry in silent.entries] == [1, 2, 3]
-  assert silent.entries[-1] == {'kind': 'train', 'step': 3, 'loss': 9.0}
   assert _sizes_and_times(tmp_path) == before
 
 
@@ -267,7 +300,7 @@ def test_speed_and_the_wait_for_data_are_logged(tmp_path):
 
   found = _open(tmp_path)
   time.sleep(0.05)  # Compilation is not part of an interval.
-  for _ in found.timing(batches()):
+  for _ in found.clock.timing(batches()):
     found.add({'loss': 1.0, 'accuracy': 0.5, 'finite': True})
   found.write_interval(2)
   found.close()
@@ -278,12 +311,14 @@ def test_speed_and_the_wait_for_data_are_logged(tmp_path):
 
 def _shown(monkeypatch, clock, entries):
   """Returns the progress lines of intervals that end at these steps."""
-  clock = iter((90.0, *clock))
-  monkeypatch.setattr(progress_lib.time, 'perf_counter', lambda: next(clock))
+  times = iter((90.0, 90.0, *clock))
+  monkeypatch.setattr(clock_lib.time, 'perf_counter', lambda: next(times))
   stream = io.StringIO()
-  shown = progress_lib.Progress(SCHEDULE, Terminal(stream), [], start=0)
+  shown = progress.Progress(
+      SCHEDULE, Terminal(stream), [], clock_lib.Clock(), start=0
+  )
   for step, entry in entries:
-    shown.interval(step, {'data_wait': 0.0, **entry})
+    shown.write({'kind': 'train', 'step': step, 'data_wait': 0.0, **entry})
   return stream.getvalue().splitlines()
 
 

@@ -15,7 +15,6 @@ import pytest
 import tiny_parts
 import tiny_runs
 
-from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer
 from gswinrmt_jax.commands import guard
 from gswinrmt_jax.commands import train as train_command
@@ -26,8 +25,8 @@ from gswinrmt_jax.evals import evaluator
 from gswinrmt_jax.ops import registry
 from gswinrmt_jax.runs import metrics_log, plots
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.train import losses, train_loop, train_step
-from gswinrmt_jax.train import setup as setup_lib
+from gswinrmt_jax.train import data as data_lib
+from gswinrmt_jax.train import losses, train_loop, train_step, trainer
 
 pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
 
@@ -189,9 +188,9 @@ def test_the_seed_decides(tmp_path):
   def drawn(name, seed):
     recipe = tiny_parts.recipe(seed=seed)
     with tiny_parts.open_run(recipe, tmp_path / name) as run:
-      _, batch = next(run.setup.train_batches(0))
-      kernel = run.setup.init_state().params['conv']['kernel']
-      return kernel, batch['row'], jax.random.key_data(run.setup.key)
+      _, batch = next(run.data.train_batches(0, 6))
+      kernel = run.trainer.init_state().params['conv']['kernel']
+      return kernel, batch['row'], jax.random.key_data(run.trainer.key)
 
   first, same, other = drawn('a', 0), drawn('b', 0), drawn('c', 1)
   for one, two, three in zip(first, same, other, strict=True):
@@ -241,14 +240,16 @@ def test_a_state_that_cannot_be_made_ends_the_run_and_leaves_it_usable(
     raise UserError('there is no room for a state')
 
   with monkeypatch.context() as patch:
-    patch.setattr(setup_lib.Setup, 'init_state', fail)
+    patch.setattr(trainer.Trainer, 'init_state', fail)
     with pytest.raises(UserError, match='no room for a state'):
       tiny_parts.train(tmp_path)
   summary, _ = tiny_parts.train(tmp_path, stop_after_epochs=1)
   assert summary['last']['step'] == 6
 
 
-def test_steps_and_validation_are_compiled_as_the_config_says(monkeypatch):
+def test_steps_and_validation_are_compiled_as_the_config_says(
+    tmp_path, monkeypatch
+):
   plain, options = jax.jit, []
 
   def jit(function, **how):
@@ -260,7 +261,8 @@ def test_steps_and_validation_are_compiled_as_the_config_says(monkeypatch):
   for effort in ('full', 'quick'):
     options.clear()
     config = tiny_parts.recipe(compile_effort=effort)
-    setup_lib.build(recipes.resolve(config))
+    with tiny_parts.open_run(config, tmp_path / effort):
+      pass
     quick.append(options.count(compilation.quick_compilation()))
   assert quick[1] - quick[0] == 2
 
@@ -307,8 +309,8 @@ def test_few_frames_lie_between_the_command_and_the_update(
     guard.exits(lambda: train_command.main(argv))
   assert not ended.value.code
   (stack,) = [s for s in stacks if s[-1] == 'train_step.train_step']
-  assert len(stack) <= 6, stack
-  assert stack[0] == 'guard.exits' and 'train_loop._fit' in stack
+  assert len(stack) <= 5, stack
+  assert stack[0] == 'guard.exits' and 'train_loop.train' in stack
 
 
 def test_implicit_transfers_in_the_loop_are_refused(tmp_path, monkeypatch):
@@ -334,7 +336,7 @@ def test_data_are_read_one_batch_ahead(tmp_path, monkeypatch):
   with tiny_parts.open_run(
       tiny_parts.recipe(stop_after_epochs=1), tmp_path / 'run'
   ) as run:
-    for step, _ in run.setup.train_batches(0):
+    for step, _ in run.data.train_batches(0, 6):
       events.append(step)
   # Two batches before step 1, then one before each of steps 2 to 5.
   assert events == ['put', 'put', 1, 'put', 2, 'put', 3, 'put', 4, 'put', 5, 6]
@@ -348,15 +350,15 @@ def test_an_error_of_the_feed_ends_a_run_with_status_1(
     tmp_path, monkeypatch, capsys, error
 ):
   """Status 2 would mean that the run had not begun, but step 6 is saved."""
-  batches = setup_lib.Setup.train_batches
+  batches = data_lib.Data.train_batches
 
-  def failing(self, start):
-    for step, batch in batches(self, start):
+  def failing(self, start, stop):
+    for step, batch in batches(self, start, stop):
       if step == 9:
         raise error
       yield step, batch
 
-  monkeypatch.setattr(setup_lib.Setup, 'train_batches', failing)
+  monkeypatch.setattr(data_lib.Data, 'train_batches', failing)
   status = guard.guarded(lambda: tiny_parts.train(tmp_path) and None)
   assert status == 1
   assert capsys.readouterr().err.startswith('gswinrmt: ')
@@ -376,8 +378,8 @@ def test_another_process_that_fails_ends_a_run_with_status_1(
     monkeypatch.setattr(processes, 'greatest', greatest)
     return init(self)
 
-  init = setup_lib.Setup.init_state
-  monkeypatch.setattr(setup_lib.Setup, 'init_state', begin)
+  init = trainer.Trainer.init_state
+  monkeypatch.setattr(trainer.Trainer, 'init_state', begin)
   assert guard.guarded(lambda: tiny_parts.train(tmp_path) and None) == 1
   assert 'another process failed' in capsys.readouterr().err
 
@@ -424,10 +426,10 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
 
 def test_the_picture_of_the_first_batch_is_what_the_first_step_sees(tmp_path):
   with tiny_parts.open_run(tiny_parts.recipe(), tmp_path / 'run') as run:
-    _, batch = next(run.setup.train_batches(0))
-    before, (image, targets) = run.setup.augmented(batch, 3)
-    key = train_step.augment_key(run.setup.key, 0)
-    want, want_targets = jax.jit(run.setup.augmentation)(key, batch, 0)
+    _, batch = next(run.data.train_batches(0, 6))
+    before, (image, targets) = run.trainer.augmented(batch, 3)
+    key = train_step.augment_key(run.trainer.key, 0)
+    want, want_targets = jax.jit(run.trainer.augmentation)(key, batch, 0)
   np.testing.assert_array_equal(before['image'], batch['image'][:3])
   np.testing.assert_allclose(image, want[:3], rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(targets, want_targets[:3], rtol=1e-6)

@@ -15,7 +15,6 @@ import tiny_parts
 from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.train import train_loop
 
 pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
 
@@ -107,7 +106,8 @@ def test_a_run_from_weights_starts_its_average_at_them(averaged_run, tmp_path):
       config, tmp_path / 'second', stream := io.StringIO()
   ) as run:
     source = jax.device_get(run.init_from.variables)
-    state = train_loop._init_state(run)
+    _, batch = next(run.data.train_batches(0, 1))
+    state = run.init_state(batch)
   assert f'Starting from {averaged_run}' in stream.getvalue()
   jax.tree.map(np.testing.assert_array_equal, state.ema, source)
   jax.tree.map(np.testing.assert_array_equal, state.variables, source)

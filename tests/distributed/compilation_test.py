@@ -1,11 +1,11 @@
 """Tests the cache of compiled programs, and compilation in the background."""
 
+import contextlib
 import gc
 import io
 import os
 import subprocess
 import sys
-import threading
 
 import jax
 import numpy as np
@@ -59,50 +59,16 @@ def test_no_garbage_is_collected_while_tracing(fails, collects):
     seen.append(gc.isenabled())
     return x.nothing if fails else x + 1
 
-  terminal = Terminal(io.StringIO())
   was_enabled = gc.isenabled()
   (gc.enable if collects else gc.disable)()
   try:
-    background = compilation.in_background(
-        jax.jit(traced), 1, terminal=terminal
-    )
-    if fails:
-      with pytest.raises(AttributeError), background:
-        pass
-    else:
-      with background as compiled:
-        assert compiled()(1) == 2
+    function = jax.jit(traced)
+    with contextlib.suppress(AttributeError):
+      with compilation.no_garbage_collection():
+        function.lower(1)
     assert seen == [False] and gc.isenabled() == collects
   finally:
     (gc.enable if was_enabled else gc.disable)()
-
-
-class _Step:
-  """A step that compiles until `end` is set."""
-
-  def __init__(self):
-    self.began, self.end = threading.Event(), threading.Event()
-
-  def lower(self, x):
-    assert x == 1
-    return self
-
-  def compile(self):
-    self.began.set()
-    assert self.end.wait(60)
-    return 'program'
-
-
-def test_something_can_be_done_while_it_compiles(monkeypatch):
-  monkeypatch.setattr(terminal_lib, '_PATIENCE', 0)
-  step, said = _Step(), io.StringIO()
-  with compilation.in_background(step, 1, terminal=Terminal(said)) as compiled:
-    assert step.began.wait(60)
-    step.end.set()
-    assert compiled() == 'program'
-  line = said.getvalue()
-  assert line.startswith('Compiling the training step (once) ... ')
-  assert line.endswith('s\n') and line.count('\n') == 1
 
 
 def test_the_first_call_alone_is_announced(monkeypatch):
@@ -114,7 +80,7 @@ def test_the_first_call_alone_is_announced(monkeypatch):
     traced.append(x)
     return 2 * x
 
-  call = compilation.announced(double, 'it', Terminal(said))
+  call = compilation.show_compilation(double, 'it', Terminal(said))
   assert not said.getvalue() and not traced
   assert call(2) == 4 and call(3) == 6
   assert said.getvalue().count('Compiling it (once) ...') == 1
@@ -123,11 +89,10 @@ def test_the_first_call_alone_is_announced(monkeypatch):
 
 
 _SIGNALLED = """
-import io, signal, sys
+import signal, sys
 import jax
 import jax.numpy as jnp
 from gswinrmt_jax.distributed import compilation
-from gswinrmt_jax.terminal import Terminal
 
 def step(x):  # takes XLA seconds
   for i in range(120):
@@ -138,13 +103,11 @@ def stop(*_):
   raise KeyboardInterrupt
 
 signal.signal(signal.SIGALRM, stop)
-terminal = Terminal(io.StringIO())
 try:
-  with compilation.in_background(
-      jax.jit(step), jnp.ones(2000), terminal=terminal
-  ) as compiled:
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    compiled()
+  lowered = jax.jit(step).lower(jnp.ones(2000))
+  compiled = compilation.in_thread(lowered.compile)
+  signal.setitimer(signal.ITIMER_REAL, 0.3)
+  compiled.result()
 except KeyboardInterrupt:
   sys.exit(130)
 """

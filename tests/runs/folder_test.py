@@ -104,6 +104,13 @@ def test_another_config_is_refused_by_field_names(tmp_path):
   assert run_folder.load_config(tmp_path).seed == 0
 
 
+def test_a_longer_run_is_pointed_to_the_weights_of_this_one(tmp_path):
+  run_folder.write_config(tmp_path, _config())
+  with pytest.raises(UserError) as caught:
+    run_folder.check_folder(tmp_path, _config(num_epochs=1000))
+  assert f'--config.init_from={tmp_path} starts there' in str(caught.value)
+
+
 def test_checkpoints_of_unknown_config_are_refused(tmp_path):
   (tmp_path / 'checkpoints').mkdir()
   with pytest.raises(UserError, match=r'no config\.json'):
@@ -148,7 +155,7 @@ def test_a_recipe_of_a_later_version_is_one_line(tmp_path):
 _HOLD = """
 import pathlib, sys, time
 from gswinrmt_jax.runs import run_folder
-with run_folder.held(pathlib.Path(sys.argv[1])):
+with run_folder.lock(pathlib.Path(sys.argv[1])):
   print('held', flush=True)
   time.sleep(600)
 """
@@ -173,7 +180,7 @@ def holder(tmp_path):
 
 def test_a_second_process_refuses_until_the_first_is_killed(tmp_path, holder):
   folder = tmp_path / 'run'
-  with pytest.raises(UserError) as refused, run_folder.held(folder):
+  with pytest.raises(UserError) as refused, run_folder.lock(folder):
     pass
   assert (
       f'is being trained by process {holder.pid} on {socket.gethostname()}: '
@@ -183,17 +190,17 @@ def test_a_second_process_refuses_until_the_first_is_killed(tmp_path, holder):
   holder.wait()
   assert (folder / '.lock').exists()  # left over, but not held
   (folder / '.config.json.12345678.part').touch()
-  with run_folder.held(folder):
+  with run_folder.lock(folder):
     assert f'process {os.getpid()} ' in (folder / '.lock').read_text()
     (folder / 'config.json').touch()
   assert [path.name for path in folder.iterdir()] == ['config.json']
 
 
 def test_a_folder_in_which_nothing_was_begun_is_not_left(tmp_path):
-  with pytest.raises(ZeroDivisionError), run_folder.held(tmp_path / 'a'):
+  with pytest.raises(ZeroDivisionError), run_folder.lock(tmp_path / 'a'):
     raise ZeroDivisionError
   assert not (tmp_path / 'a').exists()
-  with run_folder.held(tmp_path):
+  with run_folder.lock(tmp_path):
     pass
   assert tmp_path.exists()  # existed before
 
@@ -202,7 +209,7 @@ def test_a_lock_in_a_folder_that_cannot_be_made(tmp_path):
   (tmp_path / 'file').touch()
   with (
       pytest.raises(UserError, match='cannot write to'),
-      run_folder.held(tmp_path / 'file' / 'run'),
+      run_folder.lock(tmp_path / 'file' / 'run'),
   ):
     pass
 

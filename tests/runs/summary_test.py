@@ -3,7 +3,6 @@
 import json
 
 import jax.numpy as jnp
-import ml_collections
 import pytest
 
 from gswinrmt_jax.errors import UserError
@@ -11,9 +10,7 @@ from gswinrmt_jax.runs import summary as closing
 from gswinrmt_jax.train import schedule as plan_lib
 from gswinrmt_jax.train import train_state as state_lib
 
-CONFIG = ml_collections.ConfigDict(
-    {'model': {'name': 'a'}, 'data': {'name': 'b'}, 'seed': 3}
-)
+FACTS = {'model': 'a', 'data': 'b', 'seed': 3, 'parameters': 1234}
 PLAN = plan_lib.Schedule(
     num_examples=10,
     batch_size=4,
@@ -54,8 +51,7 @@ def _figures(accuracy):
 
 def _summary():
   tested = {7: _figures(0.5), 5: _figures(0.625)}
-  summary = closing.summarize(CONFIG, PLAN, ENTRIES, tested, last=7, best=5)
-  return {**summary, 'parameters': 1234}
+  return closing.summarize(FACTS, PLAN, ENTRIES, tested, last=7, best=5)
 
 
 def test_last_and_best_are_told_apart():
@@ -74,10 +70,10 @@ def test_last_and_best_are_told_apart():
 def test_skipped_steps_are_summed_up():
   entries = [{'kind': 'train', 'step': s, 'skipped': s} for s in (1, 2)]
   summary = closing.summarize(
-      CONFIG, PLAN, [*ENTRIES, *entries], {}, last=7, best=5
+      FACTS, PLAN, [*ENTRIES, *entries], {}, last=7, best=5
   )
   assert summary['skipped_steps'] == 3
-  text = closing.table({**summary, 'parameters': 1})
+  text = closing.table(summary)
   assert 'steps skipped, not finite                  3' in text
   assert 'skipped' not in closing.table(_summary())
 
@@ -98,14 +94,14 @@ def test_the_average_has_rows_of_its_own():
   ]
   averaged = {f'ema_{name}': of for name, of in _figures(0.375).items()}
   tested = {7: {**_figures(0.5), **averaged}}
-  summary = closing.summarize(CONFIG, PLAN, entries, tested, last=7, best=5)
+  summary = closing.summarize(FACTS, PLAN, entries, tested, last=7, best=5)
   assert summary['best']['weights'] == 'ema'
   assert summary['last']['weights'] == 'raw'  # both reach 0.5
   assert summary['best']['val_ema_accuracy'] == 0.8
   assert summary['last']['test_ema_accuracy'] == 0.375
   tested[5] = tested[7]
-  summary = closing.summarize(CONFIG, PLAN, entries, tested, last=7, best=5)
-  text = closing.table({**summary, 'parameters': 1234})
+  summary = closing.summarize(FACTS, PLAN, entries, tested, last=7, best=5)
+  text = closing.table(summary)
   assert '  EMA                                 50.00%    80.00%' in text
   assert '  EMA                                 37.50%    37.50%' in text
   assert 'better on validation data                raw       ema' in text
@@ -154,10 +150,10 @@ def test_a_log_with_a_gap_leaves_figures_out():
   """The log may have been edited by hand; the checkpoints decide."""
   tested = {7: _figures(0.5), 5: _figures(0.625)}
   gap = [entry for entry in ENTRIES if entry['step'] != 5]
-  summary = closing.summarize(CONFIG, PLAN, gap, tested, last=7, best=5)
+  summary = closing.summarize(FACTS, PLAN, gap, tested, last=7, best=5)
   assert summary['best']['epoch'] == 2
   assert summary['best']['test_accuracy'] == 0.625
   assert 'val_accuracy' not in summary['best']
-  assert 'test accuracy' in closing.table({**summary, 'parameters': 1})
-  summary = closing.summarize(CONFIG, PLAN, [], tested, last=7, best=5)
-  assert 'seconds per epoch' not in closing.table({**summary, 'parameters': 1})
+  assert 'test accuracy' in closing.table(summary)
+  summary = closing.summarize(FACTS, PLAN, [], tested, last=7, best=5)
+  assert 'seconds per epoch' not in closing.table(summary)

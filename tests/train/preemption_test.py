@@ -21,7 +21,7 @@ def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
   taken, preempted = [], preemption.Preemption()
   before = signal.signal(number, lambda *_: taken.append('before'))
   try:
-    with preempted, preempted.deferred():
+    with preempted, preempted.defer():
       assert preempted.received is None
       os.kill(os.getpid(), number)
       assert preempted.received == number and not taken
@@ -34,6 +34,22 @@ def test_a_signal_is_noted_and_a_second_is_as_ever(number, capfd):
     signal.signal(number, before)
   said = capfd.readouterr().err
   assert said.count('\n') == 2 and signal.Signals(number).name in said
+
+
+@pytest.mark.parametrize(
+    ('saved', 'said'),
+    [
+        (None, 'resumes from the last checkpoint, if there is one'),
+        (0, 'starts again: no step was saved yet'),
+        (1250, 'resumes from the checkpoint of step 1,250'),
+    ],
+)
+def test_it_promises_no_checkpoint_that_does_not_exist(saved, said):
+  """As during the first compilation."""
+  preempted = preemption.Preemption()
+  preempted.saved, preempted.received = saved, signal.SIGTERM
+  with pytest.raises(Stopped, match=f'by SIGTERM; the same command {said}'):
+    preempted.check()
 
 
 def test_where_no_step_is_under_way_it_ends_at_once():
@@ -80,7 +96,7 @@ def test_what_was_ignored_stays_so():
   preempted = preemption.Preemption()
   before = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
-    with preempted, preempted.deferred():
+    with preempted, preempted.defer():
       os.kill(os.getpid(), signal.SIGINT)
       assert preempted.received is None
       assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -96,7 +112,7 @@ def test_a_lost_terminal_changes_nothing():
   try:
     os.dup2(closed[1], 2)
     os.close(closed[0])
-    with preempted, preempted.deferred():
+    with preempted, preempted.defer():
       os.kill(os.getpid(), signal.SIGHUP)
       assert preempted.requested(agree=False) == signal.SIGHUP
   finally:

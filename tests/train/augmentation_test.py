@@ -11,7 +11,7 @@ import pytest
 from gswinrmt_jax import recipes, terminal
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs import progress
+from gswinrmt_jax.runs import clock, progress
 from gswinrmt_jax.train import losses, train_step
 from gswinrmt_jax.train import schedule as schedule_lib
 from gswinrmt_jax.train import train_state as state_lib
@@ -103,7 +103,9 @@ def test_the_progress_line_says_what_is_counted():
       mixed_epochs=2,
   )
   stream = io.StringIO()
-  told = progress.Progress(schedule, terminal.Terminal(stream), [], start=0)
+  told = progress.Progress(
+      schedule, terminal.Terminal(stream), [], clock.Clock(), start=0
+  )
   entry = {
       'loss': 1.0,
       'accuracy': 0.5,
@@ -112,7 +114,7 @@ def test_the_progress_line_says_what_is_counted():
       'data_wait': 0,
   }
   for step in (3, 6, 9):
-    told.interval(step, entry)
+    told.write({'kind': 'train', 'step': step, **entry})
   first, across, last = stream.getvalue().splitlines()
   assert 'mixed acc 50.0%' in first
   assert 'mixed acc 50.0%' in across

@@ -11,12 +11,12 @@ import fault_runs
 
 VALIDATING = """
 import os
-from gswinrmt_jax.train import setup
-validate = setup.Setup.validate
+from gswinrmt_jax.train import run
+validate = run.Run.validate
 def signalled(self, state):
   os.kill(os.getpid(), 2)
   return validate(self, state)
-patch.setattr(setup.Setup, 'validate', signalled)
+patch.setattr(run.Run, 'validate', signalled)
 """
 CLOSING = """
 import os
@@ -62,15 +62,15 @@ def test_a_signal_that_ends_the_workers_as_well_costs_no_step(
   before = """
 import os
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.train import setup
-batches = setup.Setup.train_batches
-def gone(self, start):
-  for step, batch in batches(self, start):
+from gswinrmt_jax.train import data
+batches = data.Data.train_batches
+def gone(self, start, stop):
+  for step, batch in batches(self, start, stop):
     if step == 9:
       os.kill(os.getpid(), 15)
       raise UserError('a worker was killed')
     yield step, batch
-patch.setattr(setup.Setup, 'train_batches', gone)
+patch.setattr(data.Data, 'train_batches', gone)
 """
   folder = tmp_path / 'run'
   status, said = launcher.run(folder, before, **fault_runs.AVERAGED)
