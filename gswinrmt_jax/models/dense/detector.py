@@ -1,0 +1,182 @@
+"""Object detection and instance segmentation: a backbone and a head."""
+
+import dataclasses
+import numbers
+from typing import Any
+
+from flax import linen as nn
+from flax.typing import Dtype
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gswinrmt_jax.models import factory, named
+from gswinrmt_jax.models.architecture import Architecture
+from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes
+from gswinrmt_jax.models.dense.rcnn import (
+    CASCADE_STAGES,
+    MASK_STAGES,
+    RCNN,
+    RCNNOutputs,
+)
+from gswinrmt_jax.models.dense.retinanet import RetinaNet
+from gswinrmt_jax.ops import padding
+from gswinrmt_jax.ops.assignment import Truth
+from gswinrmt_jax.ops.nms import Detections
+
+# The class of each head, and its settings that are not defaults.
+HEADS = {
+    'retina': (RetinaNet, {}),
+    'mask': (RCNN, {'stages': MASK_STAGES}),
+    'cascade': (RCNN, {'stages': CASCADE_STAGES, 'train_proposals': 2000}),
+}
+TITLES = {
+    'retina': 'RetinaNet',
+    'mask': 'Mask R-CNN',
+    'cascade': 'Cascade Mask R-CNN',
+}
+
+
+class Detector(nn.Module):
+  """A backbone with the head of a detector; built by `create_detector`.
+
+  Attributes:
+    arch: The components of the backbone.
+    head: The head.
+    round_extents: Sides of images are rounded up to a multiple of this many
+      pixels, by zeros which count as image. 1 makes the padding of a batch have
+      no effect. mmdetection pads to 32, so released weights need 32.
+    dtype: Computation dtype. Parameters are float32, logits at least float32.
+    remat: What the backward pass recomputes, see `Backbone`.
+  """
+
+  arch: Architecture
+  head: nn.Module
+  round_extents: int = 1
+  dtype: Dtype = jnp.float32
+  remat: str = 'none'
+
+  def setup(self):
+    """Creates the backbone; checkpoints have the names of attributes."""
+    self.backbone = Backbone(self.arch, 0, self.dtype, self.remat)
+
+  def __call__(
+      self,
+      x: Float[Array, 'b h w 3'],
+      *,
+      train: bool,
+      extents: padding.Extents = None,
+      truth: Truth | None = None,
+  ) -> Detections | DenseBoxes | RCNNOutputs:
+    """Detects objects or, given their truth, returns what a loss needs.
+
+    Args:
+      x: Normalised images; each side is at least the stride of the last stage.
+      train: Whether BN uses the batch's statistics (and updates the collection
+        'batch_stats'), and stochastic depth is active (RNG stream 'dropout').
+      extents: Height and width of each image in pixels. The rest, on the right
+        and at the bottom, is padding. Boxes are clipped to the image. None if
+        there is no padding.
+      truth: The objects of each image. Two-stage detectors draw the boxes that
+        they train on from the RNG stream 'sampling'; without it, they take the
+        first ones.
+
+    Returns:
+      Detections in pixels of `x`; with truth, the outputs that
+      `train.detection_losses` compares with it.
+
+    Raises:
+      ValueError: As `Backbone.features`.
+    """
+    sizes, valid = extents, extents
+    if extents is None:
+      sizes = jnp.tile(jnp.array([x.shape[1:3]]), (len(x), 1))
+    elif self.round_extents > 1:
+      padding.check(extents, x.shape)
+      side = self.round_extents
+      valid = jnp.minimum(-(-extents // side) * side, jnp.array([x.shape[1:3]]))
+      x = padding.fill(x, extents)
+    maps = self.backbone.features(x, train=train, extents=valid)
+    return self.head(
+        list(maps.values()), sizes, valid, train=train, truth=truth
+    )
+
+
+def create_detector(
+    name: str,
+    *,
+    head: str,
+    num_classes: int = 80,
+    round_extents: int = 1,
+    dtype: Dtype = jnp.float32,
+    remat: str = 'none',
+    **overrides: Any,
+) -> Detector:
+  """Returns a detector on one of the papers' models, with any field changed.
+
+      model = create_detector('rmt_s', head='retina', num_classes=80)
+      variables = model.init(jax.random.key(0), images, train=False)
+      found = model.apply(variables, images, train=False)  # boxes, scores, ...
+
+  Args:
+    name: A name in `named.MODELS`, of four stages.
+    head: 'retina' for RetinaNet, 'mask' for Mask R-CNN, 'cascade' for Cascade
+      Mask R-CNN.
+    num_classes: Number of classes, without background.
+    round_extents: See `Detector`.
+    dtype: As in `create_model`.
+    remat: As in `create_model`.
+    **overrides: Attributes of the head, such as `channels` or `anchor_scale`,
+      and fields of `architecture.Architecture`. The default of `feature_norm`
+      is True here, as in the release.
+
+  Raises:
+    ValueError: If a name or field does not exist, or a value is invalid.
+  """
+  if head not in HEADS:
+    raise ValueError(f'{head=} is not one of {tuple(HEADS)}.')
+  kind, settings = HEADS[head]
+  fields = {field.name: field.default for field in dataclasses.fields(kind)}
+  own = fields.keys() - {'num_classes', 'strides', 'dtype', 'stages'}
+  settings = settings | {k: v for k, v in overrides.items() if k in own}
+  counts = {'num_classes': num_classes, 'round_extents': round_extents}
+  counts |= {k: v for k, v in settings.items() if isinstance(fields[k], int)}
+  for field, value in counts.items():
+    if not isinstance(value, numbers.Integral) or value < 1:
+      raise ValueError(f'{field}={value!r} must be a whole number above 0.')
+  if not settings.get('anchor_scale', 1) > 0:
+    raise ValueError(
+        f'anchor_scale={overrides["anchor_scale"]} must be above 0.'
+    )
+  if not 0 <= settings.get('least_score', 0) < 1:
+    raise ValueError(
+        f'least_score={overrides["least_score"]} must be in [0, 1).'
+    )
+  backbone = factory.create_model(
+      name,
+      num_classes=0,
+      dtype=dtype,
+      remat=remat,
+      **{'feature_norm': True}
+      | {k: v for k, v in overrides.items() if k not in own},
+  )
+  arch = backbone.arch
+  for field in ('dense_head', 'projection'):
+    if getattr(arch, field) != getattr(named.MODELS[name], field):
+      raise ValueError(f'{field}={overrides[field]} is for classifiers.')
+  if arch.stages != 4:
+    raise ValueError(
+        f'{name} has {arch.stages} stages: a detector reads the maps of four.'
+    )
+  return Detector(
+      arch=arch,
+      head=kind(
+          num_classes=int(num_classes),
+          strides=tuple(arch.strides),
+          dtype=backbone.dtype,
+          **settings,
+      ),
+      round_extents=round_extents,
+      dtype=backbone.dtype,
+      remat=remat,
+  )

@@ -1,0 +1,272 @@
+"""Tests the equations of detection against mmdetection's, in float64."""
+
+import detection_reference as reference
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax.ops import anchors, assignment, nms
+from gswinrmt_jax.ops import boxes as boxes_lib
+from gswinrmt_jax.train import detection_losses
+
+_wide = reference.wide
+_assign = jax.jit(assignment.assign)
+_CASES = ('random', 'ties', 'twins', 'near', 'none')
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+  with jax.enable_x64(True):
+    yield
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+def test_anchors(path):
+  want = reference.arrays(path)
+  octaves = tuple(4 * 2 ** (i / 3) for i in range(3))
+  for name, first, scales in (('retina', 8, octaves), ('rpn', 4, (8,))):
+    sizes = [tuple(each.tolist()) for each in want[f'anchors/{name}/sizes']]
+    strides = [first * 2**level for level in range(5)]
+    height, width = want['anchors/canvas']
+    assert sizes == [(-(-height // s), -(-width // s)) for s in strides]
+    grid = anchors.AnchorGrid(sizes, strides, scales)
+    boxes, start = grid.boxes(), 0
+    for level, (rows, columns) in enumerate(sizes):
+      count = rows * columns * grid.shapes
+      found, start = boxes[start : start + count], start + count
+      reference.compare(
+          found[: grid.shapes], want[f'anchors/{name}/base{level}']
+      )
+      if f'anchors/{name}/grid{level}' in want:
+        reference.compare(found, want[f'anchors/{name}/grid{level}'])
+    assert start == len(boxes)
+
+
+def test_anchors_by_hand():
+  """Row 1, column 2 of stride 8; ratio 2 of scale 4: 32 / sqrt 2 wide."""
+  grid = anchors.AnchorGrid([(2, 3)], [8], (4.0, 8.0))
+  half = 16 / np.sqrt(2), 16 * np.sqrt(2)
+  want = [16 - half[0], 8 - half[1], 16 + half[0], 8 + half[1]]
+  np.testing.assert_allclose(grid.boxes().reshape(2, 3, 6, 4)[1, 2, 4], want)
+  valid = grid.valid(jnp.array([[8, 17], [9, 8]]))
+  want = [[[1, 1, 1], [0, 0, 0]], [[1, 0, 0], [1, 0, 0]]]
+  np.testing.assert_array_equal(
+      valid.reshape(2, 2, 3, 6), np.repeat(np.array(want)[..., None], 6, -1)
+  )
+
+
+def test_the_anchors_of_large_scores():
+  grid = anchors.AnchorGrid([(1, 2), (1, 1)], [8, 16], (1.0,))
+  scores = jnp.array([0, 3, 1, 9, 2, 2, 4, 0, 5.0])
+  first, second = grid.best(scores, 2)
+  assert (first.tolist(), second.tolist()) == ([3, 1], [8, 6])
+
+
+def test_boxes_inside_the_image():
+  boxes = jnp.array([[0, 0, 7.9, 4.9], [0, 0, 8, 4], [-0.1, 0, 3, 3]])
+  found = anchors.inside(boxes, jnp.array([[5, 8], [6, 9]]))
+  assert found.tolist() == [[True, False, False], [True, True, False]]
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+def test_the_coder(path):
+  want = reference.arrays(path)
+  boxes, delta = _wide('coder/boxes'), _wide('coder/delta')
+  of_classes = _wide('coder/deltas_of_classes').reshape(40, -1, 4)
+  size = jnp.array([280, 390])
+  for index in range(4):
+    stds = tuple(want[f'coder/stds{index}'].tolist())
+    encoded = boxes_lib.encode(boxes, _wide('coder/gt'), stds)
+    reference.compare(encoded, want[f'coder/encoded{index}'])
+    decoded = boxes_lib.decode(boxes, delta, stds)
+    reference.compare(decoded, want[f'coder/decoded{index}'])
+    clipped = boxes_lib.clip(decoded, size[None])
+    reference.compare(clipped, want[f'coder/decoded_clipped{index}'])
+    decoded = boxes_lib.decode(boxes[:, None], of_classes, stds)
+    clipped = boxes_lib.clip(decoded, size[None, None]).reshape(40, -1)
+    reference.compare(clipped, want[f'coder/decoded_of_classes{index}'])
+    # Where the size ratio is not clipped, decoding is the inverse of encoding.
+    back = boxes_lib.decode(boxes, encoded, stds)
+    np.testing.assert_allclose(back, _wide('coder/gt'), atol=1e-9)
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+def test_overlaps(path):
+  want = reference.arrays(path)
+  a, b = _wide('iou/a'), _wide('iou/b')
+  reference.compare(boxes_lib.iou(a[:, None], b[None]), want['iou/iou'])
+  assert boxes_lib.is_empty(a)[1]
+  pred, true = _wide('giou/pred'), _wide('giou/true')
+  reference.compare(boxes_lib.giou(pred, true), want['giou/giou'])
+  loss, grad = jax.value_and_grad(
+      lambda pred: 10 * (1 - boxes_lib.giou(pred, true)).sum() / 50
+  )(pred)
+  reference.compare(loss, want['giou/loss'])
+  reference.compare(grad, want['giou/grad'], within=1e-8)
+
+
+def _truth(boxes, rows=None):
+  """Returns objects with rows of padding: empty boxes, and good ones."""
+  rows = rows or len(boxes)
+  padding = np.resize(np.array([[0, 0, 0, 0], [1, 1, 60, 60]]), (rows, 4))
+  padding[: len(boxes)] = 0
+  padded = padding + np.pad(boxes, ((0, rows - len(boxes)), (0, 0)))
+  return assignment.Truth(
+      jnp.asarray(padded, jnp.float64),
+      jnp.zeros(rows, jnp.int32),
+      jnp.arange(rows) < len(boxes),
+  )
+
+
+@pytest.mark.parametrize('case', _CASES)
+def test_assignment(case):
+  want = reference.arrays()
+  boxes = _wide(f'assign/{case}/boxes')
+  gt = np.float64(want[f'assign/{case}/gt'])
+  for name, rule in reference.text('assign/rules_json').items():
+    positive, negative, least, low_quality = rule
+    rule = assignment.Rule(positive, negative, least if low_quality else None)
+    for rows in (len(gt), len(gt) + 12):
+      got = _assign(boxes, jnp.ones(len(boxes), bool), _truth(gt, rows), rule)
+      np.testing.assert_array_equal(got, want[f'assign/{case}/{name}'], name)
+
+
+def test_an_object_that_overlaps_no_box_takes_none():
+  """In mmdetection 2.11, all boxes become its own, even of other objects."""
+  boxes = jnp.array([[0.0, 0, 10, 10], [0, 0, 10, 11], [40, 40, 50, 50]])
+  gt = np.array([[0.0, 0, 10, 10], [80, 80, 90, 90], [5, 5, 5, 5]])
+  rule = assignment.Rule(0.95, 0.4, 0.0)
+  got = _assign(boxes, jnp.ones(3, bool), _truth(gt, 8), rule)
+  assert got.tolist() == [1, -1, 0]
+
+
+def test_ties_up_to_rounding_are_ties():
+  """An anchor that contains the object: its position does not matter."""
+  shift = np.linspace(0, 9.7, 50)[:, None]
+  boxes = np.array([[0.1, 0.2, 20.3, 10.4]]) - shift * [1, 0, 1, 0]
+  boxes, gt = jnp.float32(boxes), np.array([[0.3, 0.7, 10.1, 9.9]])
+  iou = boxes_lib.iou(boxes, jnp.float32(gt))
+  assert len(set(iou.tolist())) > 1 and np.ptp(iou) < 1e-6
+  rule = assignment.Rule(0.9, 0.6, 0.0)
+  got = _assign(boxes, jnp.ones(50, bool), _truth(gt), rule)
+  assert (got == 1).all()
+
+
+def test_invalid_boxes_are_ignored_and_take_no_part():
+  """The second box would be the best one; without it, the first is."""
+  boxes = jnp.array([[0.0, 0, 10, 20], [0, 0, 10, 11], [50, 50, 60, 60]])
+  rule = assignment.Rule(0.9, 0.6, 0.3)
+  truth = _truth(np.array([[0.0, 0, 10, 10]]))
+  for valid, want in (([1, 1, 1], [0, 1, 0]), ([1, 0, 1], [1, -1, 0])):
+    got = _assign(boxes, jnp.array(valid, bool), truth, rule)
+    assert got.tolist() == want
+
+
+def test_sampling():
+  assigned = jnp.array([0, 2, -1, 1, 0, 3, 0, -1, 0])
+  index, used = assignment.sample(assigned, None, count=5, positives=2)
+  assert index.tolist() == [1, 3, 0, 4, 6] and used.all()
+  index, used = assignment.sample(assigned, None, count=9, positives=5)
+  assert index[:7].tolist() == [1, 3, 5, 0, 4, 6, 8]
+  assert used.tolist() == 7 * [True] + 2 * [False]
+
+  @jax.vmap
+  def draw(key):
+    return assignment.sample(assigned, key, count=4, positives=1)
+
+  index, used = draw(jax.random.split(jax.random.key(0), 200))
+  kinds = assigned[index]
+  assert used.all() and (kinds[:, 0] > 0).all() and not kinds[:, 1:].any()
+  chosen = np.bincount(index.ravel(), minlength=9)
+  # A third of the draws for each object, three quarters for background.
+  np.testing.assert_allclose(chosen[[1, 3, 5]], 200 / 3, atol=25)
+  np.testing.assert_allclose(chosen[[0, 4, 6, 8]], 150, atol=25)
+
+
+def _sorted(name=''):
+  boxes, scores = _wide(f'nms/{name}boxes'), _wide('nms/scores')
+  if name == 'chain_':
+    scores = _wide('nms/chain_scores')
+  if name == 'equal_':
+    scores = jnp.array([0.9, 0.8, 0.7])
+  order = jnp.argsort(-scores)
+  return boxes[order], scores[order], order
+
+
+@pytest.mark.parametrize(
+    ('name', 'thresholds'),
+    [('', (0.3, 0.5, 0.7)), ('chain_', (0.5,)), ('equal_', (0.5,))],
+)
+def test_suppression(name, thresholds):
+  boxes, scores, order = _sorted(name)
+  everything = jnp.ones(len(boxes), bool)
+  for t in thresholds:
+    want = reference.arrays()[f'nms/{name}kept_{t}']
+    keep = nms.suppress(boxes, everything, threshold=t)
+    np.testing.assert_array_equal(order[keep], want)
+    found = nms.select(
+        boxes[:, None],
+        scores[:, None],
+        least_score=0.0,
+        threshold=t,
+        limit=len(want) + 3,
+    )
+    np.testing.assert_array_equal(found.boxes[: len(want)], boxes[keep])
+    np.testing.assert_array_equal(found.scores[: len(want)], scores[keep])
+    assert not found.scores[len(want) :].any()
+    assert not found.boxes[len(want) :].any()
+
+
+def test_suppression_ignores_invalid_boxes():
+  boxes, _, _ = _sorted()
+  valid = jnp.arange(len(boxes)) % 3 > 0
+  keep = nms.suppress(boxes, valid, threshold=0.5)
+  want = nms.suppress(boxes[valid], valid[valid], threshold=0.5)
+  np.testing.assert_array_equal(np.asarray(keep)[np.asarray(valid)], want)
+  assert not keep[~valid].any()
+
+
+def test_suppression_within_classes():
+  """Boxes shared by all classes, or of each class; and the score's limit."""
+  boxes, scores = _wide('nms/boxes'), _wide('nms/scores')
+  groups = reference.arrays()['nms/groups']
+  table = jax.nn.one_hot(groups, groups.max() + 1) * scores[:, None]
+  of_classes = jnp.stack([boxes] * table.shape[1], 1)
+  of_classes = jnp.where(table[..., None] > 0, of_classes, 7.0)
+  for t in (0.3, 0.5, 0.7):
+    want = reference.arrays()[f'nms/kept_by_group_{t}']
+    for each in (boxes[:, None], of_classes):
+      found = nms.select(
+          each, table, least_score=0.0, threshold=t, limit=len(want)
+      )
+      np.testing.assert_array_equal(found.boxes, boxes[want])
+      np.testing.assert_array_equal(found.labels, groups[want])
+      np.testing.assert_array_equal(found.scores, scores[want])
+  least = float(scores[want[5]])
+  found = nms.select(
+      boxes[:, None], table, least_score=least, threshold=t, limit=9
+  )
+  assert found.scores[4] > least and not found.scores[5:].any()
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+def test_focal_and_smooth_l1(path):
+  want = reference.arrays(path)
+  target, pred = _wide('l1/target'), _wide('l1/pred')
+  for name, beta in (('l1', 0.0), ('smooth_l1', 1 / 9)):
+    loss, grad = jax.value_and_grad(
+        lambda x, beta: detection_losses.smooth_l1(x - target, beta).sum() / 13
+    )(pred, beta)
+    reference.compare(loss, want[f'l1/{name}'])
+    reference.compare(grad, want[f'l1/{name}_grad'], within=1e-8)
+  labels = jnp.asarray(want['focal/labels'])
+  labels = jnp.where(labels == 3, -1, labels)  # background
+  counted = jnp.asarray(want['focal/weights'] > 0)
+
+  def loss(logits):
+    return detection_losses.focal(logits, labels, counted) / 7
+
+  value, grad = jax.value_and_grad(loss)(_wide('focal/logits'))
+  reference.compare(value, want['focal/loss'])
+  reference.compare(grad, want['focal/grad'], within=1e-8)

@@ -1,0 +1,223 @@
+"""Tests Mask R-CNN and its cascade against mmdetection's, in float64."""
+
+import functools
+
+import detection_reference as reference
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax.models.dense import rcnn
+from gswinrmt_jax.ops import roi_align
+from gswinrmt_jax.train import detection_losses
+
+_SYSTEMS = ('mask_rcnn', 'cascade')
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+  with jax.enable_x64(True):
+    yield
+
+
+def _model(system):
+  sizes = reference.text('config_json')
+  rpn, test = (
+      reference.text(f'{system}/{part}test_json') for part in ('rpn/', '')
+  )
+  cascade = system == 'cascade'
+  return rcnn.RCNN(
+      num_classes=sizes['classes'],
+      channels=sizes['channels'],
+      rpn_channels=sizes['head'],
+      conv_channels=sizes['conv'],
+      linear_channels=sizes['fc'],
+      mask_channels=sizes['mask'],
+      stages=rcnn.CASCADE_STAGES if cascade else rcnn.MASK_STAGES,
+      candidates=rpn['nms_pre'],
+      proposals=rpn['max_per_img'],
+      rpn_samples=10_000,  # The reference does not sample.
+      roi_samples=400,
+      detections=test['max_per_img'],
+      least_score=test['score_thr'],
+      dtype=np.float64,
+  )
+
+
+def _predict(model, maps):
+  """Returns pyramid, RPN and proposals; anchors are masked, maps are not."""
+  sizes, padded = reference.sizes(), reference.sizes('padded')
+  levels, found, grid = model.predict(maps)
+  found = found._replace(valid=grid.valid(padded))
+  proposals = model.propose(found, grid, sizes, training=False)
+  return levels, found, *proposals
+
+
+def _with_extra(system, boxes):
+  """Returns the proposals and those that the file adds, and which exist."""
+  extra, valid = np.zeros((3, 20, 4)), np.zeros((3, 20), bool)
+  for image in range(3):
+    found = reference.arrays()[f'{system}/extra_proposals{image}']
+    extra[image, : len(found)], valid[image, : len(found)] = found, True
+  boxes = jnp.concatenate([boxes, extra], 1)
+  return boxes, jnp.concatenate([jnp.ones((3, 40), bool), valid], 1)
+
+
+@functools.cache
+def _trained(system):
+  """Returns loss, parts, gradients, outputs and BN statistics of the scene."""
+  truth, model = reference.truth(), _model(system)
+  variables = reference.variables(system)
+
+  def predict(model, maps):
+    levels, found, boxes, scores = _predict(model, maps)
+    sizes = reference.sizes()
+    stages = model.train_stages(
+        levels,
+        None,
+        *_with_extra(system, boxes),
+        sizes,
+        truth,
+        train=True,
+    )
+    outputs = rcnn.RCNNOutputs(model.assign(found, sizes, truth), stages)
+    return outputs, (levels, boxes, scores)
+
+  @jax.jit
+  def run(params, maps):
+    def loss(params, maps):
+      (found, beside), updates = model.apply(
+          variables | {'params': params},
+          maps,
+          method=predict,
+          mutable=['batch_stats'],
+      )
+      total, parts = detection_losses.rcnn_loss(model, found, truth)
+      stages = [
+          detection_losses.stage_losses(model, *each, truth)
+          for each in zip(model.stages, found.stages, strict=True)
+      ]
+      return total, (parts, stages, found, beside, updates)
+
+    return jax.value_and_grad(loss, (0, 1), has_aux=True)(params, maps)
+
+  return jax.device_get(run(variables['params'], reference.maps(system)))
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+@pytest.mark.parametrize('system', _SYSTEMS)
+def test_training(system, path):
+  want = reference.arrays(path)
+  (loss, (parts, *_, updates)), (grads, grad_maps) = _trained(system)
+  reference.compare(parts['loss_rpn_cls'], want[f'{system}/rpn/loss_cls'])
+  reference.compare(parts['loss_rpn_bbox'], want[f'{system}/rpn/loss_bbox'])
+  reference.compare(loss, want[f'{system}/loss'])
+  reference.check_tree(grads, system, 'grad', path, 1e-8)
+  for level, grad in enumerate(grad_maps):
+    reference.compare(grad, want[f'{system}/grad_map{level}'], within=1e-8)
+  if system == 'cascade':
+    stats = updates['batch_stats']
+    reference.check_tree(stats, system, 'after', path, 1e-10)
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+@pytest.mark.parametrize('system', _SYSTEMS)
+def test_proposals(system, path):
+  want = reference.arrays(path)
+  (_, (_, _, found, (levels, boxes, scores), _)), _ = _trained(system)
+  assigned = want[f'{system}/rpn/assigned']
+  np.testing.assert_array_equal(found.rpn.assigned, assigned)
+  for image in range(3):
+    name = f'{system}/rpn/'
+    reference.compare(boxes[image], want[f'{name}proposals{image}'])
+    reference.compare(scores[image], want[f'{name}scores{image}'])
+  if system == 'cascade':
+    return
+  for level, x in enumerate(levels):
+    reference.compare(x, want[f'{system}/level{level}'])
+  reference.compare(levels[-1][:, ::2, ::2], want[f'{system}/level4'])
+  logits, deltas = found.rpn.logits[..., 0], found.rpn.deltas
+  reference.compare(logits, want[f'{system}/rpn/logits'])
+  reference.compare(deltas, want[f'{system}/rpn/deltas'])
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+@pytest.mark.parametrize('system', _SYSTEMS)
+def test_stages(system, path):
+  want = reference.arrays(path)
+  (_, (_, losses, found, *_)), _ = _trained(system)
+  for index, (stage, parts) in enumerate(
+      zip(found.stages, losses, strict=True)
+  ):
+    name = f'{system}/stage{index}' if system == 'cascade' else f'{system}/roi'
+    for part, loss in parts.items():
+      reference.compare(loss, want[f'{name}/{part}'], part)
+    rois, valid = stage.rois, stage.rois.valid
+    boxes = [
+        np.concatenate(
+            [np.full((valid[i].sum(), 1), i), rois.boxes[i][valid[i]]], 1
+        )
+        for i in range(3)
+    ]
+    reference.compare(np.concatenate(boxes), want[f'{name}/rois'])
+    np.testing.assert_array_equal(rois.labels[valid], want[f'{name}/labels'])
+    reference.compare(stage.logits[valid], want[f'{name}/logits'])
+    deltas = stage.deltas[valid].reshape(valid.sum(), -1)
+    reference.compare(deltas, want[f'{name}/deltas'])
+    positive = rois.assigned > 0
+    assert positive.sum() == want[f'{name}/mask_count']
+    own = np.take_along_axis(
+        stage.mask_logits, rois.labels.clip(0, 2)[..., None, None, None], -1
+    )[positive]
+    if f'{name}/mask_logits' in want:
+      reference.compare(own[:6, ..., 0], want[f'{name}/mask_logits'])
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+@pytest.mark.parametrize('system', _SYSTEMS)
+def test_mask_targets(system, path):
+  want, truth = reference.arrays(path), reference.truth()
+  (_, (_, _, found, *_)), _ = _trained(system)
+  targets = jax.jit(functools.partial(roi_align.mask_targets, bins=28))
+  for index, stage in enumerate(found.stages):
+    name = f'{system}/stage{index}' if system == 'cascade' else f'{system}/roi'
+    image, row = np.nonzero(stage.rois.assigned > 0)
+    number = stage.rois.assigned[image, row] - 1
+    got = targets(
+        truth.bitmaps[image, number],
+        truth.frames[image, number],
+        stage.rois.boxes[image, row],
+    )
+    bits = np.unpackbits(want[f'{name}/mask_targets'])[: got.size]
+    np.testing.assert_array_equal(np.ravel(got), bits)
+
+
+@functools.cache
+def _detected(system):
+  def detect(model, maps):
+    levels, _, boxes, scores = _predict(model, maps)
+    return model.detect(levels, None, boxes, scores > 0, reference.sizes())
+
+  run = jax.jit(functools.partial(_model(system).apply, method=detect))
+  variables = reference.variables(system)
+  return jax.device_get(run(variables, reference.maps(system)))
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+@pytest.mark.parametrize('system', _SYSTEMS)
+def test_detection(system, path):
+  want = reference.arrays(path)
+  found = _detected(system)
+  for image, scale in enumerate(want['scene/scale_factor']):
+    name = f'{system}/det{image}'
+    boxes, masks = found.boxes[image] / scale, found.masks[image]
+    np.testing.assert_array_equal(found.labels[image], want[f'{name}/labels'])
+    reference.compare(found.scores[image], want[f'{name}/scores'])
+    reference.compare(boxes, want[f'{name}/boxes'])
+    reference.compare(masks[:4], want[f'{name}/masks28'])
+    size = tuple(want[f'{name}/shape'].tolist())
+    soft = roi_align.paste(masks[:4], boxes[:4], size)
+    reference.compare(soft[:1], want[f'{name}/pasted_soft'])
+    bits = np.unpackbits(want[f'{name}/pasted'])[: soft.size]
+    np.testing.assert_array_equal(np.ravel(soft >= 0.5), bits)

@@ -1,0 +1,92 @@
+"""Tests RetinaNet against mmdetection's, in float64."""
+
+import functools
+
+import detection_reference as reference
+import jax
+import numpy as np
+import pytest
+
+from gswinrmt_jax.models.dense import retinanet
+from gswinrmt_jax.train import detection_losses
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+  with jax.enable_x64(True):
+    yield
+
+
+def _model():
+  sizes, limits = reference.text('config_json'), reference.text(
+      'retina/test_json'
+  )
+  return retinanet.RetinaNet(
+      num_classes=sizes['classes'],
+      channels=sizes['channels'],
+      tower_channels=sizes['head'],
+      candidates=limits['nms_pre'],
+      detections=limits['max_per_img'],
+      least_score=limits['score_thr'],
+      dtype=np.float64,
+  )
+
+
+def _predict(model, maps):
+  """Returns what the heads predict; the reference masks anchors, not maps."""
+  found, grid = model.predict(maps)
+  return found._replace(valid=grid.valid(reference.sizes('padded'))), grid
+
+
+@functools.cache
+def _trained():
+  """Returns loss, parts, gradients and outputs of the scene."""
+  truth = reference.truth()
+
+  def predict(model, maps):
+    return _predict(model, maps)[0].assign(truth, retinanet.RULE)
+
+  @jax.jit
+  def run(params, maps):
+    def loss(params, maps):
+      found = _model().apply({'params': params}, maps, method=predict)
+      total, parts = detection_losses.retina_loss(found, truth)
+      return total, (parts, found)
+
+    return jax.value_and_grad(loss, (0, 1), has_aux=True)(params, maps)
+
+  params = reference.variables('retina')['params']
+  return jax.device_get(run(params, reference.maps('retina')))
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+def test_training(path):
+  want = reference.arrays(path)
+  (loss, (parts, found)), (grads, grad_maps) = _trained()
+  reference.compare(found.logits, want['retina/logits'])
+  reference.compare(found.deltas, want['retina/deltas'])
+  np.testing.assert_array_equal(found.assigned, want['retina/assigned'])
+  assert parts['positives'] == want['retina/divisor']
+  for name in ('loss_cls', 'loss_bbox'):
+    reference.compare(parts[name], want[f'retina/{name}'].sum(), name)
+  reference.compare(loss, want['retina/loss'])
+  reference.check_tree(grads, 'retina', 'grad', path, 1e-8)
+  for level, grad in enumerate(grad_maps):
+    reference.compare(grad, want[f'retina/grad_map{level}'], within=1e-8)
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+def test_detection(path):
+  want = reference.arrays(path)
+
+  def detect(model, maps):
+    return model.detect(*_predict(model, maps), reference.sizes())
+
+  run = jax.jit(functools.partial(_model().apply, method=detect))
+  variables, maps = reference.variables('retina'), reference.maps('retina')
+  found = jax.device_get(run(variables, maps))
+  for image, scale in enumerate(want['scene/scale_factor']):
+    name = f'retina/det{image}'
+    np.testing.assert_array_equal(found.labels[image], want[f'{name}/labels'])
+    reference.compare(found.scores[image], want[f'{name}/scores'])
+    reference.compare(found.boxes[image] / scale, want[f'{name}/boxes'])

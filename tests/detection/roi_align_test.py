@@ -1,0 +1,116 @@
+"""Tests RoIAlign and the pasting of masks against torchvision's, in float64."""
+
+import functools
+
+import detection_reference as reference
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax.ops import roi_align
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+  with jax.enable_x64(True):
+    yield
+
+
+@functools.partial(jax.jit, static_argnames='bins')
+def _pool(x, rois, bins):
+  found = [
+      roi_align.roi_align(image, rois[:, 1:] / 4, bins=bins) for image in x
+  ]
+  index = rois[:, 0].astype(int)
+  return jnp.stack(found)[index, jnp.arange(len(rois))]
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+def test_roi_align(path):
+  want = reference.arrays(path)
+  x, rois = reference.wide('align/x'), reference.wide('align/rois')
+  for bins in (7, 14):
+    y = _pool(x, rois, bins)
+    reference.compare(y, want[f'align/out{bins}_ratio0'])
+  cotangent = reference.wide('align/out7_ratio0_cotangent')
+  grads = jax.grad(lambda *args: (_pool(*args, 7) * cotangent).sum(), (0, 1))
+  grad, of_boxes = grads(x, rois)
+  reference.compare(grad, want['align/out7_ratio0_grad'], within=1e-8)
+  assert not of_boxes.any()
+
+
+def test_the_level_of_a_box():
+  levels = roi_align.level_of(reference.wide('align/level_boxes'), 4)
+  np.testing.assert_array_equal(levels, reference.arrays()['align/levels'])
+
+
+def test_extents_end_the_map():
+  """A padded map gives what the bare one gives, for 40 random boxes."""
+  rng = np.random.default_rng(0)
+  x = jnp.asarray(rng.normal(size=(19, 23, 2)))
+  boxes = jnp.asarray(rng.uniform(-3, 25, size=(40, 4)))
+  pool = functools.partial(roi_align.roi_align, bins=5)
+  for size in ((11, 17), (1, 3)):
+    want = pool(x[: size[0], : size[1]], boxes)
+    got = pool(x, boxes, jnp.array(size))
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
+
+
+def test_each_box_is_pooled_from_its_level():
+  rng = np.random.default_rng(1)
+  maps = [jnp.asarray(rng.normal(size=(2, n, n, 3))) for n in (32, 16, 8, 4)]
+  low = rng.uniform(0, 40, size=(2, 9, 2))
+  boxes = jnp.asarray(
+      np.concatenate([low, low + 2.0 ** np.arange(9)[:, None]], -1)
+  )
+  strides = (4, 8, 16, 32)
+  levels = roi_align.level_of(boxes, 4)
+  assert set(levels.ravel().tolist()) == {0, 1, 2}
+  got = roi_align.pool_levels(maps, boxes, [None] * 4, strides=strides, bins=3)
+  for image in range(2):
+    for row in range(9):
+      level = int(levels[image, row])
+      box = boxes[image, row][None] / strides[level]
+      want = roi_align.roi_align(maps[level][image], box, bins=3)[0]
+      np.testing.assert_allclose(got[image, row], want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('path', reference.FILES)
+def test_pasting(path):
+  want = reference.arrays(path)
+  masks, boxes, size = (want[f'paste/{k}'] for k in ('masks', 'boxes', 'shape'))
+  got = roi_align.paste(
+      np.float64(masks), np.float64(boxes), tuple(size.tolist())
+  )
+  reference.compare(got, want['paste/out'])
+
+
+def test_bitmaps_of_the_objects_boxes_change_few_targets():
+  """112 cells a side, of ellipses, against the bitmap of the whole image."""
+  rng = np.random.default_rng(2)
+  y, x = np.mgrid[:200, :300] + 0.5
+  changed = []
+  for _ in range(8):
+    centre, radius = rng.uniform((60, 90), (140, 210)), rng.uniform(20, 60, 2)
+    box = np.concatenate([(centre - radius)[::-1], (centre + radius)[::-1]])
+    inside = ((y - centre[0]) / radius[0]) ** 2 + (
+        (x - centre[1]) / radius[1]
+    ) ** 2 < 1
+    cells = (np.arange(112) + 0.5) / 56 - 1
+    crop = cells[:, None] ** 2 + cells**2 < 1
+    roi = box + rng.uniform(-10, 10, 4)
+    found = [
+        roi_align.mask_targets(
+            jnp.asarray(bitmap)[None],
+            jnp.asarray(frame)[None],
+            jnp.asarray(roi)[None],
+            bins=28,
+        )
+        for bitmap, frame in (
+            (inside, np.array([0.0, 0, 300, 200])),
+            (crop, box),
+        )
+    ]
+    changed.append(abs(found[0] - found[1]).mean())
+  assert 0 < np.mean(changed) < 0.005
