@@ -17,8 +17,8 @@ import tempfile
 import numpy as np
 from PIL import Image
 
-from gswinrmt_jax.data import parallel
-from gswinrmt_jax.data.prepare import class_folders, writer
+from gswinrmt_jax.data import class_folders, parallel
+from gswinrmt_jax.data.prepare import writer
 
 NAME = 'synthetic'
 _QUALITY = 95  # gives files of about ImageNet's size
