@@ -46,6 +46,7 @@ class Run:
     latency: Contents of `latency.json`: milliseconds, device and threads; empty
       if not measured.
     device: Device of the last start; '' if unknown.
+    images: How the images differ from the data set's own; '' if they do not.
     number: Its row in the report's table of all runs.
   """
 
@@ -57,6 +58,7 @@ class Run:
   image_size: tuple[int, int] | None = None
   latency: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   device: str = ''
+  images: str = ''
   number: int = 0
 
   @functools.cached_property
@@ -248,6 +250,7 @@ def _read(source):
       image_size=tuple(data['image_size']) if data else None,
       latency=parts.get('latency') or {},
       device=(parts.get('environment') or [{'device': ''}])[-1]['device'],
+      images=parts.get('images', ''),
   )
   _check_scores(run)
   return run
@@ -274,7 +277,7 @@ class Setting:
   """Runs with the same training, on the same data.
 
   Attributes:
-    title: Data set and size of the models.
+    title: Data set, how its images were changed, and size of the models.
     variants: For each model, by its label, one run per seed. The whole models
       are first, then the others by base and switch.
   """
@@ -390,7 +393,7 @@ def _setting_key(run):
   resized = bool(ablations.sizes(model))
   shape = [list(run.image_size or ()), list(run.class_names)]
   return json.dumps(
-      [fields['data']['name'], size, resized, shape, fields],
+      [fields['data']['name'], run.images, size, resized, shape, fields],
       sort_keys=True,
   )
 
@@ -400,9 +403,10 @@ def _setting(variants):
       label: [run for _, run in sorted(variants[label].items())]
       for label in sorted(variants, key=_place)
   }
-  config = next(iter(variants.values()))[0].config
+  first = next(iter(variants.values()))[0]
+  config, images = first.config, f' ({first.images})' if first.images else ''
   size = config.model.name.rpartition('_')[2]
-  title = f'{config.data.name}, {size} models'
+  title = f'{config.data.name}{images}, {size} models'
   if config.segmenter.head:
     title += f' with {segmenter.TITLES[config.segmenter.head]}'
   if ablations.sizes(config.model):

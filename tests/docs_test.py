@@ -253,7 +253,7 @@ def test_reliability_names_tests_that_exist():
 def test_the_curves_of_small_images_are_those_of_the_results():
   """AdamW, and Muon with raw weights and their moving average."""
   records = [
-      json.loads((ROOT / 'results' / f'{name}.json').read_text())
+      json.loads((ROOT / 'results' / 'jpeg75' / f'{name}.json').read_text())
       for name in (
           'cifar10_small_adamw',
           'cifar10_small',
@@ -299,7 +299,7 @@ def test_the_small_models_compared_are_those_of_the_results():
   files = {'RMT': 'small_rmt', 'Retention': 'small', 'SWAT': 'small_swat'}
   records = {}
   for model, _ in models:
-    path = ROOT / 'results' / f'cifar10_{files[model]}.json'
+    path = ROOT / 'results' / 'jpeg75' / f'cifar10_{files[model]}.json'
     record = json.loads(path.read_text())
     records[model] = {entry['epoch']: entry for entry in record['epochs']}
   assert len(rows) == 12 and list(records) == list(files) and len(models) == 6
@@ -313,7 +313,7 @@ def test_the_small_models_compared_are_those_of_the_results():
 
 def test_the_first_epochs_for_95_percent_are_those_of_the_results():
   part = _page('reproduction').partition('**A recipe for 95 %.**')[2]
-  record = json.loads((ROOT / 'results' / 'cifar10_95.json').read_text())
+  record = json.loads((ROOT / 'results' / 'jpeg75' / 'cifar10_95.json').read_text())
   for epoch in record['epochs']:
     assert f'{100 * epoch["val_accuracy"]:.2f} %' in part
     assert f'{epoch["seconds"]:,.0f}' in part
@@ -340,7 +340,7 @@ def _mean(passes):
     ],
 )
 def test_the_analysis_of_small_models_is_that_of_the_results(name, heading):
-  path = ROOT / 'results' / f'analysis_cifar10_{name}.json'
+  path = ROOT / 'results' / 'jpeg75' / f'analysis_cifar10_{name}.json'
   part = _page('analysis').partition(heading)[2]
   rows = _table(part, '| stage | tokens |').splitlines()[2:]
   expected = []
@@ -366,7 +366,7 @@ def test_the_analysis_of_small_models_is_that_of_the_results(name, heading):
 
 @pytest.mark.parametrize('name', ['RMT', 'Retention', 'SWAT'])
 def test_the_analysis_of_the_three_models_is_that_of_the_results(name):
-  path = ROOT / 'results' / f'analysis_cifar10_{name.lower()}.json'
+  path = ROOT / 'results' / 'jpeg75' / f'analysis_cifar10_{name.lower()}.json'
   stages = json.loads(path.read_text())['stages']
 
   found = re.findall(rf'^\| {name}, \d.*$', _page('analysis'), re.M)

@@ -245,17 +245,48 @@ def test_a_test_on_validation_data_has_no_gap(tmp_path):
 
 
 def test_the_paper_s_tables_in_the_documents_are_made_from_results():
-  """One is for the default reading, one for the reading as in DeiT."""
+  """The default reading of both sets of pixels, and the one as in DeiT."""
   settings, _ = results.group(results.gather([ROOT / 'results'])[0])
   found = {}
   for one in filter(lambda setting: setting.benchmark, settings):
     augment, optimizer = one.config.augment, one.config.optimizer
     key = augment.rand_augment_set, augment.rand_augment_ops
-    found.setdefault((*key, optimizer.learning_rate), []).append(one)
+    key = (one.runs[0].images, *key, optimizer.learning_rate)
+    found.setdefault(key, []).append(one)
   page = (ROOT / 'docs' / 'reproduction.md').read_text()
-  for key in (('torchvision', 2, 3e-4), ('timm', 2, 1e-4)):
+  jpeg = 'JPEG of quality 75'
+  for key in (
+      ('', 'torchvision', 2, 3e-4),
+      (jpeg, 'torchvision', 2, 3e-4),
+      (jpeg, 'timm', 2, 1e-4),
+  ):
     (setting,) = found[key]
     assert tables.paper_curves(setting) in page
+
+
+def test_the_cost_of_the_jpeg_copy_is_made_from_results():
+  """One row of each set of pixels, and their difference."""
+  page = (ROOT / 'docs' / 'reproduction.md').read_text()
+  part = page.partition('**What the JPEG copy costs.**')[2]
+  table, text = part.split('\n\n')[1:3]
+  head, _, *rows = table.splitlines()
+  epochs = [int(cell) for cell in head.split(' | ')[1:-1]]
+  runs = [
+      results.read(ROOT / 'results' / folder / 'cifar10_rmt.json')
+      for folder in ('', 'jpeg75')
+  ]
+  scores = [
+      [100 * score for score in (*map(run.curve.get, epochs), run.test_score)]
+      for run in runs
+  ]
+  gains = [one - other for one, other in zip(*scores, strict=True)]
+  expected = [[f'{score:.2f}' for score in row] for row in scores]
+  expected.append([tables.signed(gain) for gain in gains])
+  assert [row.strip('| ').split(' | ')[1:] for row in rows] == expected
+  gain = mean(
+      runs[0].curve[epoch] - runs[1].curve[epoch] for epoch in range(10, 51)
+  )
+  assert f'{100 * gain.mean:.2f} points on average' in text
 
 
 def test_the_readings_in_the_documents_are_made_from_results():
