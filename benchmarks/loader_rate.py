@@ -117,7 +117,10 @@ def _measure_pictures(folder: pathlib.Path, options) -> None:
 
 def main() -> None:
   """Prints the medians."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = argparse.ArgumentParser(
+      description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
   parser.add_argument('--images', type=int, default=50_000)
   parser.add_argument('--size', type=int, default=32)
   parser.add_argument('--batch', type=int, default=128)

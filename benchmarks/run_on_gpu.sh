@@ -23,7 +23,7 @@ if [[ -n ${SMALL:-} ]]; then
   how=(--seconds 0.1 --repeats 2)
   size=(--batch 2 --image-size 32) scaled=(--batch 2 --image-size 32)
   models=(rmt_compact) gated=(rmt_compact) large=rmt_compact
-  fed=(digits_retention:smoke --config.num_epochs=1) images=(--images 16)
+  fed=(digits_retention:smoke --config.num_epochs=1) images=(--images 96)
   images+=(--classes 10 --size 32x32) storages=(decode)
   training=smoke runs_of_it=(--seeds 1 --only rmt) recipe=cifar10_95.py:smoke
   # Most of the time goes into compiling programs that run once.
@@ -36,7 +36,7 @@ else
   gated=(retention_compact retention_large)
   large=retention_large
   fed=(mini_imagenet_retention --config.data.workers="${WORKERS:-12}"
-    --config.num_epochs=20)
+    --config.num_epochs=3)
   images=(--images 20000 --classes 100) storages=(device disk decode)
   training=table5 runs_of_it=() # three models, three seeds, 50 epochs
   recipe=cifar10_95.py
@@ -91,6 +91,7 @@ pipeline() { # the log has images per second and the share of waiting
   [[ -e $data ]] || run "$python" benchmarks/synthetic_images.py "$data" \
     "${images[@]}"
   for storage in "${storages[@]}"; do
+    [[ -e $results/pipeline_$storage.json ]] && continue
     run=$runs/pipeline_$storage
     run "$python" train.py --config="${fed[0]}" "${fed[@]:1}" --workdir="$run" \
       --config.data.name=synthetic --config.data.dir="$data" \

@@ -8,9 +8,9 @@ classes, and the latency if measured. Paths of run and data are left out.
 `report.py` reads such files like run folders.
 """
 
+import argparse
 import json
 import pathlib
-import sys
 
 _PLACES = ('--workdir', '--config.data.dir')
 
@@ -45,4 +45,9 @@ def collect(run: pathlib.Path) -> dict:
 
 
 if __name__ == '__main__':
-  print(json.dumps(collect(pathlib.Path(sys.argv[1])), indent=1))
+  parser = argparse.ArgumentParser(
+      description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('run', metavar='RUN', type=pathlib.Path)
+  print(json.dumps(collect(parser.parse_args().run), indent=1))

@@ -7,6 +7,7 @@ five noise images, or why there is none: the model does not support the format,
 or a library is missing. docs/weights.md has the table.
 """
 
+import argparse
 import pathlib
 import subprocess
 import sys
@@ -106,4 +107,9 @@ def main(source: str) -> None:
 
 
 if __name__ == '__main__':
-  main(sys.argv[1])
+  parser = argparse.ArgumentParser(
+      description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('run', metavar='RUN')
+  main(parser.parse_args().run)

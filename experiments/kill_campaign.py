@@ -281,7 +281,10 @@ def play(
 
 def main() -> None:
   """Plays all rounds and writes the log after each."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = argparse.ArgumentParser(
+      description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
   parser.add_argument('--uniform', type=int, default=30)
   parser.add_argument('--write', type=int, default=5)
   parser.add_argument('--evaluation', type=int, default=3)

@@ -100,19 +100,16 @@ def load_weights(args: argparse.Namespace) -> Any:
   )
 
 
-def add_number(
-    parser: argparse._ActionsContainer, name: str, *, least: int = 1, **how: Any
-) -> None:
-  """Declares an option that is a whole number, `least` or more."""
+def add_number(parser: argparse.ArgumentParser, name: str, **how: Any) -> None:
+  """Declares an option that is a whole number, 1 or more."""
 
   def number(text):
     try:
       value = int(text)
     except ValueError:
-      value = least - 1
-    if value < least:
-      wanted = f'a whole number, at least {least}'
-      raise UserError(f"{name} is '{text}': must be {wanted}")
+      value = 0
+    if value < 1:
+      raise UserError(f"{name} is '{text}': must be a whole number, at least 1")
     return value
 
   parser.add_argument(name, type=number, metavar='N', **how)

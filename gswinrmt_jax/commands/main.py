@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import gswinrmt_jax
 from gswinrmt_jax import allocator
-from gswinrmt_jax.commands import arguments, guard
+from gswinrmt_jax.commands import guard
 from gswinrmt_jax.errors import did_you_mean, UserError
 
 # Name -> description, by group. Each command is a module of this package with
@@ -69,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       allow_abbrev=False,
   )
   module.add_arguments(parser)
-  return guard.guarded(lambda: module.run(_parse(parser, argv[1:])))
+  return guard.guarded(
+      lambda: module.run(parser.parse_intermixed_args(argv[1:]))
+  )
 
 
 def console() -> NoReturn:
@@ -94,16 +96,6 @@ def _usage():
       '  gswinrmt evaluate runs/digits_retention',
   ]
   return '\n'.join(lines)
-
-
-def _parse(parser, argv):
-  """Parses arguments; commands with `overrides` take --config.FIELD=VALUE."""
-  if parser.get_default('overrides') is None:
-    return parser.parse_intermixed_args(argv)
-  overrides, argv = arguments.take_overrides(argv)
-  args = parser.parse_intermixed_args(argv)
-  args.overrides = overrides
-  return args
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,6 +1,5 @@
 """Tests reports on made-up runs: sections, plots, and what is missing."""
 
-import dataclasses
 import re
 
 import ablations
@@ -9,8 +8,6 @@ import numpy as np
 import pytest
 import report
 import runs as results
-
-from gswinrmt_jax.errors import UserError
 
 SHORT = ['--config.num_epochs=2']
 
@@ -115,12 +112,6 @@ def test_a_setting_that_is_not_the_papers(counted, tmp_path):
     assert ('There is no test split' in text) == (split == 'val')
 
 
-def test_without_runs_nothing_is_written(tmp_path):
-  with pytest.raises(UserError, match='there is no run'):
-    report.write([tmp_path], tmp_path / 'out')
-  assert not (tmp_path / 'out').exists()
-
-
 @pytest.fixture
 def lines(tmp_path):
   def read(*runs):
@@ -220,15 +211,6 @@ def test_curves_are_drawn_with_the_deviation_and_the_paper_s_points(two_seeds):
   np.testing.assert_allclose(bars[1][:, 1], [55 - half, 55 + half])
 
 
-def test_a_long_label_leaves_room_for_the_curves(setting):
-  found = setting(('cifar10_rmt', [0.25], {}))
-  label = ','.join(['rmt', *(f'field{number}={number}' for number in range(9))])
-  found = dataclasses.replace(found, variants={label: found.runs})
-  (axes,) = report.draw_curves(found).axes
-  (text,) = axes.get_legend().get_texts()
-  assert max(map(len, text.get_text().splitlines())) <= 30
-
-
 def test_of_many_variants_the_bases_have_curves(setting):
   names = [f'swat,{name}' for name in list(ablations.SWITCHES['swat'])[:13]]
   runs = setting(
@@ -293,6 +275,6 @@ def test_the_command_writes_the_report(counted, capsys, tmp_path):
   assert report.main([str(tmp_path / 'a'), f'--out={out}']) == 0
   assert capsys.readouterr().out == f'{out}/report.md\n'
   with pytest.raises(SystemExit) as stopped:
-    report.main([str(out)])
-  assert stopped.value.code == 2
+    report.main([str(out), f'--out={tmp_path / "none"}'])
+  assert stopped.value.code == 2 and not (tmp_path / 'none').exists()
   assert 'there is no run in' in capsys.readouterr().err.splitlines()[-1]

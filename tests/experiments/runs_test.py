@@ -172,6 +172,9 @@ def test_collected_figures_are_those_of_the_run(folder, tmp_path):
       'device': 'cpu',
   }
   config = {'data': {'dir': '/place', 'name': 'cifar10'}}
+  own = json.loads((folder / 'config.json').read_text())
+  own['data']['dir'] = '/place'
+  (folder / 'config.json').write_text(json.dumps(own))
   environment = [start, {**start, 'config': config}]
   (folder / 'environment.json').write_text(json.dumps(environment))
   path = tmp_path / 'collected.json'

@@ -38,12 +38,6 @@ def test_interval_of_paired_differences():
   assert found.verdict == 'not more than noise'
 
 
-def test_two_seeds_have_a_wide_interval():
-  """Differences 1, 3: standard error 1; t(0.975, 1) is 12.706."""
-  found = difference({0: 0.0, 1: 0.0}, {0: 1.0, 1: 3.0})
-  assert found.interval[1] == pytest.approx(2 + 12.7062, abs=1e-4)
-
-
 def test_verdicts():
   def verdict(*values):
     zero = dict.fromkeys(range(len(values)), 0.0)
@@ -78,11 +72,6 @@ def test_cells():
   assert tables.points(None) == '\N{EN DASH}'
 
 
-def test_table():
-  table = tables.table(['', 'a'], [['b', ''], ['', '1']])
-  assert table == '| | a |\n| --- | --- |\n| b | |\n| | 1 |'
-
-
 TEXT = pathlib.Path(__file__).parents[3] / 'shared/papers/gated_swinrmt.md'
 BENCHMARKS = (paper.MINI_IMAGENET, paper.CIFAR10)
 
@@ -104,11 +93,6 @@ def test_tables_agree(benchmark, changes):
     assert list(printed.curve.values())[-1] == pytest.approx(
         printed.val, abs=0.0501
     )
-
-
-def test_generalization_gaps_of_section_4():
-  gaps = [one.val - one.test for one in paper.MINI_IMAGENET.models.values()]
-  assert gaps == pytest.approx([1.47, 1.19, 0.88])
 
 
 @pytest.mark.skipif(not TEXT.exists(), reason='the paper is not at hand')
@@ -429,15 +413,6 @@ def test_how_latency_was_measured_is_said(setting, tmp_path):
   assert tables.latency_note(found) == (
       'Latency is that of one image: A, 2 threads; device unknown.'
   )
-
-
-def test_curves(setting):
-  lines = tables.curves(setting).splitlines()
-  assert lines[0] == '| | 1 | 2 |'
-  assert lines[2] == (
-      f'| `retention` | 25.00 {PLUS_MINUS} 0.00 | 50.00 {PLUS_MINUS} 0.00 |'
-  )
-  assert '| `retention,no_lce` | 6.25 | 37.50 |' in lines
 
 
 def test_of_many_epochs_every_few_and_the_last(tmp_path):

@@ -1,0 +1,40 @@
+"""Tests that each script of experiments/ and benchmarks/ tells what it does."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+SCRIPTS = [
+    path.relative_to(ROOT).as_posix()
+    for folder in ('experiments', 'benchmarks')
+    for path in sorted((ROOT / folder).glob('*.py'))
+    if 'ArgumentParser' in path.read_text()
+]
+
+
+@pytest.mark.parametrize('script', SCRIPTS)
+def test_help_is_the_docstring(script):
+  done = subprocess.run(
+      [sys.executable, ROOT / script, '--help'],
+      cwd=ROOT / 'docs',
+      capture_output=True,
+      text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  assert (
+      ast.get_docstring(ast.parse((ROOT / script).read_text())) in done.stdout
+  )
+
+
+def test_the_package_imports_no_script():
+  names = {pathlib.Path(script).stem for script in SCRIPTS}
+  for path in (ROOT / 'gswinrmt_jax').rglob('*.py'):
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.Import):
+        assert not names & {alias.name for alias in node.names}, path
+      elif isinstance(node, ast.ImportFrom):
+        assert node.module not in names, path
