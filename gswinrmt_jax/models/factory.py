@@ -174,8 +174,8 @@ def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
       )
     if key == 'pretrained':  # timm's
       raise ValueError(
-          f'create_model initialises {name} at random: load_model(SOURCE) loads '
-          'trained weights, list_models(pretrained=True) names those that ship'
+          f'create_model initialises {name} at random: load_model(SOURCE) '
+          'loads trained weights; list_models(pretrained=True) names some'
       )
     if key not in FIELDS:
       near = did_you_mean(key, FIELDS) or _listed(FIELDS)
