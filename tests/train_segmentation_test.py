@@ -116,7 +116,9 @@ def _logits(weights, image):
   card = weights.card
   image = jnp.asarray(image[None])
   image = augment_lib.normalize(image, card.mean, card.std)
-  (logits,) = weights.card.make_model().apply(weights.variables, image, train=False)
+  (logits,) = weights.card.make_model().apply(
+      weights.variables, image, train=False
+  )
   return np.asarray(logits)
 
 
@@ -211,7 +213,9 @@ def test_where_the_images_go_is_checked_first(
 
 def test_a_segmentation_map_replaces_its_files_whole(tmp_path, monkeypatch):
   pixels, label = np.zeros((4, 5, 3), np.uint8), np.ones((4, 5), np.uint8)
-  found = segmentation_map.SegmentationMap('a.png', pixels, label, ('road', 'tree'))
+  found = segmentation_map.SegmentationMap(
+      'a.png', pixels, label, ('road', 'tree')
+  )
   found.write(tmp_path / 'a')
   names = ['a_labels.png', 'a_overlay.png']
   before = {name: (tmp_path / name).read_bytes() for name in names}
