@@ -67,6 +67,6 @@ def convert(
     files.write_json(part / card_lib.FILE, card.to_dict())
   height, width = card.image_size
   terminal.say(
-      f'Written to {folder}, for images of {height} x {width} less '
-      f'{card.mean}, over {card.std}.'
+      f'Written to {folder}, for {height} x {width} images, normalised with '
+      f'mean {card.mean} and std {card.std}.'
   )

@@ -176,7 +176,7 @@ def match_state_dict(
     arrays[path] = np.ascontiguousarray(from_torch(key, array), np.float32)
     if not np.isfinite(arrays[path]).all():
       mismatched[key] = 'not all values are finite'
-  for key, table in _tables(model.arch, _inside(model)).items():
+  for key, table in _tables(model).items():
     expected.add(key)
     if key in state_dict:
       array = np.asarray(state_dict[key])
@@ -238,7 +238,7 @@ def to_torch_state_dict(
     if key.endswith('.running_var'):
       counter = key.removesuffix('.running_var') + _COUNTER
       state_dict[counter] = np.zeros((), np.int64)
-  return state_dict | _tables(model.arch, _inside(model))
+  return state_dict | _tables(model)
 
 
 def check_is_rmt(arch: Architecture) -> None:
@@ -310,17 +310,14 @@ def _released_names(model):
   }
 
 
-def _inside(model):
-  return f'{_BACKBONE}.' if isinstance(model, Segmenter) else ''
-
-
-def _tables(arch: Architecture, inside: str = '') -> dict[str, np.ndarray]:
+def _tables(model: Backbone | Segmenter) -> dict[str, np.ndarray]:
   """Returns the buffers that the released code stores for each stage.
 
   `angle` holds the rotary angles of a head's channels, `decay` the `log gamma`
-  of each head. All names begin with `inside`.
+  of each head.
   """
-  tables = {}
+  tables, arch = {}, model.arch
+  inside = f'{_BACKBONE}.' if isinstance(model, Segmenter) else ''
   for stage, (width, heads, spread) in enumerate(
       zip(arch.widths, arch.num_heads, arch.decay_ranges, strict=True)
   ):
