@@ -191,7 +191,9 @@ def _open(config, folder, terminal):
   if config.init_from and not checkpoints.steps():
     init_from = weights.load(config.init_from, warn=terminal.say)
   if config.num_epochs:  # Before the data is decoded, if possible.
-    schedule_lib.check_stop(config, config.num_epochs)
+    schedule_lib.check_stop(
+        config.stop_after_epochs, config.eval_every_epochs, config.num_epochs
+    )
   data = data_lib.open_data(config)
   model = recipes.make_model(
       config, len(data.info.class_names), data.train.image_shape
@@ -204,7 +206,14 @@ def _open(config, folder, terminal):
       data=data,
       schedule=schedule,
       trainer=trainer.build(config, model, data, schedule),
-      evaluate=trainer.evaluation(config, model, data, terminal),
+      evaluate=trainer.evaluation(
+          model,
+          data,
+          task=recipes.task(config),
+          batch_size=config.eval_batch_size,
+          compile_effort=config.compile_effort,
+          terminal=terminal,
+      ),
       checkpoints=checkpoints,
       init_from=init_from,
       images=dataset_record.of_run(
