@@ -120,6 +120,11 @@ class Run:
   def _announce(self, start):
     if start:
       self.terminal.say(f'Resuming from the checkpoint of step {start:,}.')
+    elif logged := metrics_log.read_metrics(self.folder):
+      self.terminal.say(
+          f'Starting again at step 0: the log reaches step '
+          f'{logged[-1]["step"]:,}, but no checkpoint was complete.'
+      )
     fields = self.config.model.to_dict()
     name = fields.pop('name')
     parameters = summary_lib.parameter_count(self.trainer.target)
