@@ -172,13 +172,14 @@ def check_new(folder: pathlib.Path) -> None:
   """Refuses to start again in a folder whose checkpoints were removed.
 
   A new run would overwrite the log. A run that was killed before its first
-  checkpoint was complete may start again: it has logged at most one epoch.
+  checkpoint was complete may start again: it has logged at most two epochs,
+  since the second save waits for the first, and follows its epoch's entry.
 
   Raises:
-    UserError: If two epochs or more are logged.
+    UserError: If three epochs or more are logged.
   """
   entries = read_metrics(folder)
-  if sum(entry['kind'] == 'epoch' for entry in entries) > 1:
+  if sum(entry['kind'] == 'epoch' for entry in entries) > 2:
     raise UserError(
         f'{folder} has no checkpoint, although its metrics.jsonl reaches step '
         f'{entries[-1]["step"]:,}: put the checkpoints back, choose another '

@@ -159,7 +159,9 @@ def augmentation_and_loss(
       an image is not a whole number of tokens.
   """
   if config.segmenter.head:
-    return _of_segmenters(config, info)
+    return _of_segmenters(
+        config.segmenter, info, distort=config.augment.photometric
+    )
   settings = augment_lib.Augment(
       **{name: config.augment[name] for name in augment_lib.SETTINGS},
       mean=info.mean,
@@ -188,13 +190,13 @@ def augmentation_and_loss(
   return functools.partial(_augment_with_maps, settings, stride), loss
 
 
-def _of_segmenters(config, info):
+def _of_segmenters(segmenter, info, distort):
   """Returns augmentation and loss; decoding has already cropped and flipped."""
 
   def augmentation(key, batch, step):
     del step
     image = batch['image']
-    if config.augment.photometric:
+    if distort:
       how = photometric.draw(key, len(image))
       image = photometric.distort(image.astype(jnp.float32), how)
     image = augment_lib.normalize(image, mean=info.mean, std=info.std)
@@ -202,7 +204,6 @@ def _of_segmenters(config, info):
     image = padding.fill(image, batch['extents'])
     return image, batch['label'].astype(jnp.int32)
 
-  segmenter = config.segmenter
   loss = functools.partial(
       pixel_loss,
       mean_over=segmenter.mean_over,

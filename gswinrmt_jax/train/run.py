@@ -120,6 +120,11 @@ class Run:
   def _announce(self, start):
     if start:
       self.terminal.say(f'Resuming from the checkpoint of step {start:,}.')
+    elif logged := metrics_log.read_metrics(self.folder):
+      self.terminal.say(
+          f'Starting again at step 0: the log reaches step '
+          f'{logged[-1]["step"]:,}, but no checkpoint was complete.'
+      )
     fields = self.config.model.to_dict()
     name = fields.pop('name')
     parameters = summary_lib.parameter_count(self.trainer.target)
@@ -191,7 +196,9 @@ def _open(config, folder, terminal):
   if config.init_from and not checkpoints.steps():
     init_from = weights.load(config.init_from, warn=terminal.say)
   if config.num_epochs:  # Before the data is decoded, if possible.
-    schedule_lib.check_stop(config, config.num_epochs)
+    schedule_lib.check_stop(
+        config.stop_after_epochs, config.eval_every_epochs, config.num_epochs
+    )
   data = data_lib.open_data(config, terminal)
   model = recipes.make_model(
       config, len(data.info.class_names), data.train.image_shape
@@ -204,7 +211,14 @@ def _open(config, folder, terminal):
       data=data,
       schedule=schedule,
       trainer=trainer.build(config, model, data, schedule),
-      evaluate=trainer.evaluation(config, model, data, terminal),
+      evaluate=trainer.evaluation(
+          model,
+          data,
+          task=recipes.task(config),
+          batch_size=config.eval_batch_size,
+          compile_effort=config.compile_effort,
+          terminal=terminal,
+      ),
       checkpoints=checkpoints,
       init_from=init_from,
       images=dataset_record.of_run(

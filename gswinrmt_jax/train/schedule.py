@@ -102,7 +102,7 @@ def from_config(
   records = config.num_steps * config.batch_size
   # One of `num_epochs` and `num_steps` is 0.
   num_epochs = config.num_epochs or -(-records // num_examples)
-  check_stop(config, num_epochs)
+  check_stop(config.stop_after_epochs, config.eval_every_epochs, num_epochs)
   schedule = Schedule(
       num_examples=num_examples,
       batch_size=config.batch_size,
@@ -122,19 +122,19 @@ def from_config(
   return schedule
 
 
-def check_stop(config: ml_collections.ConfigDict, num_epochs: int) -> None:
+def check_stop(stop: int, every: int, num_epochs: int) -> None:
   """Refuses to stop after an epoch that a run to the end does not validate.
 
   Another validation could change which checkpoint is the best.
 
   Args:
-    config: A checked config.
+    stop: `config.stop_after_epochs`.
+    every: `config.eval_every_epochs`.
     num_epochs: Epochs of the whole schedule.
 
   Raises:
     UserError: If the run would stop after such an epoch.
   """
-  stop, every = config.stop_after_epochs, config.eval_every_epochs
   if stop < num_epochs and stop % every:
     raise UserError(
         f'config.stop_after_epochs is {stop}: must be a multiple of '

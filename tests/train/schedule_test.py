@@ -1,0 +1,122 @@
+"""Tests after which steps a run logs, validates, saves and ends."""
+
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.train import schedule as schedule_lib
+
+
+def _config(**changes):
+  config = recipes.digits('retention_compact')
+  config.update_from_flattened_dict(
+      {
+          'batch_size': 4,
+          'num_epochs': 6,
+          'eval_every_epochs': 1,
+          'log_every_steps': 3,
+          **changes,
+      }
+  )
+  return config
+
+
+def test_a_schedule_may_be_given_in_config():
+  """80,000 steps of 16 images are 63.3 epochs of ADE20K's 20,210 images."""
+  found = schedule_lib.from_config(
+      _config(batch_size=16, num_epochs=0, num_steps=80_000), 20_210
+  )
+  assert found.total_steps == found.stop_step == 80_000
+  assert found.num_epochs == found.epoch_of(80_000) == 64
+  assert found.epoch_end(63) == 79_576 and found.validates_at(80_000)
+  assert found.validated_epochs[80_000] == 64
+  stopped = schedule_lib.from_config(
+      _config(
+          batch_size=16, num_epochs=0, num_steps=80_000, stop_after_epochs=99
+      ),
+      20_210,
+  )
+  assert stopped == found
+
+
+def test_cifar10_by_the_paper():
+  found = schedule_lib.from_config(
+      _config(batch_size=128, num_epochs=50), 45_000
+  )
+  assert found.total_steps == found.stop_step == 17_578
+  assert found.epoch_end(1) == 351 and found.epoch_end(10) == 3515
+  assert len(found.validated_epochs) == 50
+  assert found.validated_epochs[17_578] == 50
+
+
+def test_epochs_end_at_the_floor():
+  found = schedule_lib.from_config(_config(), 7)
+  assert found.validated_epochs == {1: 1, 3: 2, 5: 3, 7: 4, 8: 5, 10: 6}
+
+
+def test_stopping_early_keeps_the_schedule():
+  found = schedule_lib.from_config(_config(stop_after_epochs=3), 7)
+  assert (found.stop_step, found.total_steps) == (5, 10)
+
+
+@pytest.mark.parametrize('every', [1, 2, 4])
+def test_stopping_early_validates_no_other_epochs(every):
+  whole = schedule_lib.from_config(_config(eval_every_epochs=every), 7)
+  for stop in {*range(every, 7, every), 6}:
+    changes = {'eval_every_epochs': every, 'stop_after_epochs': stop}
+    found = schedule_lib.from_config(_config(**changes), 7)
+    assert found.validated_epochs.items() <= whole.validated_epochs.items()
+    assert found.validates_at(found.stop_step)
+
+
+@pytest.mark.parametrize('steps', [0, 10])
+def test_a_run_stops_only_after_an_epoch_that_every_run_validates(steps):
+  """10 steps of 4 records are 6 epochs of 7."""
+  config = _config(eval_every_epochs=4)
+  if steps:
+    config.num_epochs, config.num_steps = 0, steps
+  for stop, allowed in ((0, True), (4, True), (5, False), (6, True)):
+    config.stop_after_epochs = stop
+    if allowed:
+      schedule_lib.from_config(config, 7)
+    else:
+      with pytest.raises(
+          UserError, match=r'is 5: must be a multiple of .*, 4,'
+      ):
+        schedule_lib.from_config(config, 7)
+  config.stop_after_epochs = 1000
+  if steps:
+    schedule_lib.from_config(config, 7)
+
+
+def test_the_last_step_is_validated_always():
+  found = schedule_lib.from_config(_config(eval_every_epochs=4), 7)
+  assert found.validated_epochs == {7: 4, 10: 6}
+
+
+def test_epochs_shorter_than_a_step_have_no_validation():
+  found = schedule_lib.from_config(_config(batch_size=5), 2)
+  assert found.validated_epochs == {1: 4, 2: 6}
+
+
+def test_a_batch_larger_than_the_run_is_refused():
+  with pytest.raises(UserError, match='do not fill one batch of 43'):
+    schedule_lib.from_config(_config(batch_size=43), 7)
+
+
+def test_metrics_are_read_before_every_checkpoint():
+  found = schedule_lib.from_config(
+      _config(batch_size=1, log_every_steps=6, checkpoint_every_steps=4), 10
+  )
+  steps = range(1, 21)
+  assert [s for s in steps if found.saves_at(s)] == [4, 8, 12, 16, 20]
+  assert [s for s in steps if found.validates_at(s)] == [10, 20]
+  logged = [s for s in steps if found.logs_at(s)]
+  assert logged == [4, 6, 8, 10, 12, 16, 18, 20]
+  never = schedule_lib.from_config(_config(), 10)
+  assert not any(never.saves_at(step) for step in steps)
+
+
+@pytest.mark.parametrize(('step', 'epoch'), [(2, 1), (3, 2), (5, 2), (15, 6)])
+def test_the_epoch_of_a_step(step, epoch):
+  assert schedule_lib.from_config(_config(), 10).epoch_of(step) == epoch
