@@ -1,4 +1,4 @@
-"""Cost of the detectors in RMT's paper, which are not implemented here.
+"""Cost of the detectors in RMT's paper, without building them.
 
 RetinaNet, Mask R-CNN and Cascade Mask R-CNN with the settings of mmdetection:
 80 classes, 256 channels in pyramid and heads, 1000 proposals, 100 masks. They
