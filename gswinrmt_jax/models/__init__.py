@@ -8,7 +8,8 @@ stem           stem, patch embedding
 block          CPE, residual branches, LayerScale, FFN
 attention      SwiGLU, rotation, attention form, LCE, gate
 layers         linear layers, convolutions, norms
-dense          segmentation: necks, heads, `create_segmenter`
+dense          segmentation and detection: necks, heads, `create_segmenter`,
+               `create_detector`
 nnx_bridge     a model as a Flax NNX module
 cost           parameters and multiply-accumulates
 """

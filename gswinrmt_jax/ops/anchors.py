@@ -62,20 +62,28 @@ class AnchorGrid(NamedTuple):
       levels.append(valid.reshape(len(valid), -1).repeat(self.shapes, axis=1))
     return jnp.concatenate(levels, 1)
 
-  def best(self, scores: Float[Array, ' a'], limit: int) -> list[Array]:
+  def best(
+      self, scores: Float[Array, ' a'], limit: int
+  ) -> tuple[Int[Array, 'l n'], Bool[Array, 'l n']]:
     """Returns the anchors of each level with the largest scores, best first.
 
     Args:
       scores: A score of each anchor.
       limit: Most anchors of a level that are returned.
+
+    Returns:
+      Indices of the anchors, and which of them exist: a level may have fewer
+      than the largest one.
     """
-    found, start = [], 0
-    for rows, columns in self.sizes:
-      count = rows * columns * self.shapes
-      _, index = lax.top_k(scores[start : start + count], min(limit, count))
-      found.append(start + index)
+    counts = [rows * columns * self.shapes for rows, columns in self.sizes]
+    limit, found, start = min(limit, max(counts)), [], 0
+    for count in counts:
+      level = scores[start : start + count]
+      _, index = lax.top_k(level, min(limit, count))
+      found.append(jnp.pad(start + index, (0, limit - len(index))))
       start += count
-    return found
+    exist = np.arange(limit) < np.array(counts)[:, None]
+    return jnp.stack(found), jnp.asarray(exist)
 
 
 def inside(

@@ -19,93 +19,80 @@ import numpy as np
 from gswinrmt_jax.ops import boxes as boxes_lib
 from gswinrmt_jax.ops import padding
 
-# The mean of so many pixels in each direction, the size of an ImageNet image
-# divided by the stride of the second level and halved: a box of this size
-# belongs to level 0 if it is smaller, to level 1 from twice as much, and so on.
+# A box belongs to the finest level if its side is below twice this many pixels,
+# to the next one below four times, and so on.
 _FINEST_SIZE = 56
-# Boxes pooled at once. Their rows times the columns of the map are in memory:
-# 300 MB for a map of 200 x 336 positions, 7 bins and 256 channels.
+# Boxes of an image that are pooled at once. Their rows times the columns of the
+# map are in memory: 300 MB for 200 x 336 positions, 7 bins and 256 channels.
 _AT_ONCE = 128
 
 
-def _matrix(start, end, limit, *, bins, cells):
-  """Returns the mean of the samples of each bin, `[bins, cells]`.
-
-  A bin has `ceil(size / bins)` samples, the middles of equal parts. Positions
-  count from the middle of the first cell. A sample up to one cell beyond the
-  first or last middle is moved there, one still farther out is 0.
-
-  Args:
-    start: Where the box starts along the axis, in cells.
-    end: Where it ends.
-    limit: Number of valid cells.
-    bins: Number of bins.
-    cells: Number of cells.
-  """
-  size = end - start
-  samples = jnp.ceil(size / bins)
-  first = jnp.arange(bins, dtype=size.dtype)
-  cell = jnp.arange(cells, dtype=size.dtype)
-
-  def add(index, total):
-    at = start - 0.5 + size / bins * (first + (index + 0.5) / samples)
-    inside = (at >= -1) & (at <= limit)
-    at = at.clip(0, limit - 1)
-    hat = (1 - abs(at[:, None] - cell[None])).clip(0)
-    return total + jnp.where(inside[:, None], hat, 0)
-
-  total = jnp.zeros((bins, cells), size.dtype)
-  total = lax.fori_loop(0, samples.astype(jnp.int32), add, total)
-  return total / samples.clip(1)
-
-
-def roi_align(
-    x: Float[Array, 'h w c'],
-    boxes: Float[Array, 'r 4'],
-    extents: Num[Array, ' 2'] | None = None,
+def _matrices(
+    boxes: Float[Array, 'n 4'],
+    limits: Num[Array, 'n 2'],
     *,
     bins: int,
-) -> Float[Array, 'r {bins} {bins} c']:
-  """Averages the map over `bins x bins` equal parts of each box.
+    size: tuple[int, int],
+) -> tuple[Float[Array, 'n {bins} _'], Float[Array, 'n {bins} _']]:
+  """Returns the matrices of rows and of columns that pool each box.
 
-  This is RoIAlign with half-pixel alignment (`aligned=True`), and adaptive
-  sampling (`sampling_ratio=0`): a bin has as many samples along an axis as it
-  has cells, rounded up. Empty boxes give 0. Boxes have no gradient.
+  A bin is the mean of `ceil(length / bins)` samples along an axis, the middles
+  of equal parts. Positions count from the middle of the first cell. A sample up
+  to one cell beyond the first or last middle is moved there; one still farther
+  out is 0. Boxes have no gradient.
 
   Args:
-    x: The map.
-    boxes: Boxes in cells of the map, that is, pixels divided by the stride.
-    extents: Valid rows and columns of the map; None for all.
+    boxes: Boxes in cells.
+    limits: Valid rows and columns of the map of each box.
     bins: Bins along each axis.
+    size: Rows and columns of the largest map.
   """
-  values = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  boxes = lax.stop_gradient(boxes).astype(values.dtype)
-  size = x.shape[:2] if extents is None else extents
-  limits = [jnp.asarray(each, values.dtype) for each in (size[0], size[1])]
+  boxes, limits = lax.stop_gradient((boxes, limits.astype(boxes.dtype)))
 
-  def pool(box):
-    columns, rows = (
-        _matrix(box[k], box[k + 2], limits[1 - k], bins=bins, cells=cells)
-        for k, cells in enumerate((x.shape[1], x.shape[0]))
-    )
-    return jnp.einsum(
-        'pi,ijc,qj->pqc', rows, values, columns, precision='highest'
-    )
+  def matrix(start, end, limit, cells):
+    length, limit = (end - start)[:, None], limit[:, None]
+    samples = jnp.ceil(length / bins)
+    first = jnp.arange(bins, dtype=boxes.dtype)[None]
+    cell = jnp.arange(cells, dtype=boxes.dtype)[None, None]
 
-  return lax.map(pool, boxes, batch_size=_AT_ONCE).astype(x.dtype)
+    def add(index, total):
+      at = (first + (index + 0.5) / samples) * length / bins
+      at += start[:, None] - 0.5
+      counts = (index < samples) & (at >= -1) & (at <= limit)
+      at = jnp.clip(at, 0, limit - 1)
+      hat = (1 - abs(at[..., None] - cell)).clip(0)
+      return total + jnp.where(counts[..., None], hat, 0)
+
+    total = jnp.zeros((len(boxes), bins, cells), boxes.dtype)
+    most = samples.max(initial=0).astype(jnp.int32)
+    total = lax.fori_loop(0, most, add, total)
+    return total / samples.clip(1)[..., None]
+
+  x0, y0, x1, y1 = boxes.T
+  return matrix(y0, y1, limits[:, 0], size[0]), matrix(
+      x0, x1, limits[:, 1], size[1]
+  )
+
+
+def _pool(rows, x, columns):
+  return jnp.einsum(
+      '...pi,...ijc,...qj->...pqc', rows, x, columns, precision='highest'
+  )
 
 
 def level_of(boxes: Float[Array, '*b 4'], levels: int) -> Int[Array, '*b']:
   """Returns the pyramid level of each box (Lin et al., 2017, eq. 1).
 
-  floor(log2(sqrt(area) / 56)), within 0 ... levels - 1
+      floor(log2(sqrt(area) / 56))
+
+  within 0 and `levels - 1`.
   """
   size = jnp.sqrt(boxes_lib.area(boxes).clip(0)) / _FINEST_SIZE
   level = jnp.floor(jnp.log2(size + 1e-6))
   return level.clip(0, levels - 1).astype(jnp.int32)
 
 
-def pool_levels(
+def roi_align(
     maps: Sequence[Float[Array, 'b _ _ c']],
     boxes: Float[Array, 'b r 4'],
     extents: Sequence[padding.Extents],
@@ -113,7 +100,11 @@ def pool_levels(
     strides: Sequence[int],
     bins: int,
 ) -> Float[Array, 'b r {bins} {bins} c']:
-  """Pools each box from the pyramid level of its size.
+  """Averages over `bins x bins` parts of each box, on the level of its size.
+
+  This is RoIAlign with half-pixel alignment (`aligned=True`), and adaptive
+  sampling (`sampling_ratio=0`): a bin has as many samples along an axis as it
+  has cells, rounded up. Empty boxes give 0. Boxes have no gradient.
 
   Args:
     maps: The levels, from fine to coarse.
@@ -122,13 +113,44 @@ def pool_levels(
     strides: Stride of each level.
     bins: Bins along each axis.
   """
-  levels, total = level_of(boxes, len(maps)), 0
-  for level, stride in enumerate(strides):
-    # A box of another level is empty, which gives 0 and takes no samples.
-    here = jnp.where((levels == level)[..., None], boxes / stride, 0)
-    pool = jax.vmap(lambda *found: roi_align(*found, bins=bins))
-    total += pool(maps[level], here, extents[level])
-  return total
+  batch, count = boxes.shape[:2]
+  dtype = jnp.promote_types(maps[0].dtype, jnp.float32)
+  levels = level_of(boxes, len(maps))
+  limits = jnp.stack(
+      [
+          jnp.broadcast_to(jnp.array([x.shape[1:3]]), (batch, 2))
+          if valid is None
+          else valid
+          for x, valid in zip(maps, extents, strict=True)
+      ],
+      1,
+  )
+  limits = jnp.take_along_axis(limits, levels[..., None], 1)
+  cells = boxes.astype(dtype) / jnp.asarray(strides, dtype)[levels][..., None]
+  matrices = _matrices(
+      cells.reshape(-1, 4),
+      limits.reshape(-1, 2),
+      bins=bins,
+      size=maps[0].shape[1:3],
+  )
+  rows, columns = (m.reshape(batch, count, *m.shape[1:]) for m in matrices)
+
+  def pool(levels, rows, columns):
+    """Pools one box of each image; other levels than its own are 0."""
+    total = 0
+    for level, x in enumerate(maps):
+      own = (levels == level)[:, None, None]
+      height, width = x.shape[1:3]
+      own_rows = jnp.where(own, rows[..., :height], 0)
+      total += _pool(own_rows, x.astype(dtype), columns[..., :width])
+    return total
+
+  boxes_first = levels.T, rows.swapaxes(0, 1), columns.swapaxes(0, 1)
+  if count > _AT_ONCE:
+    pooled = lax.map(lambda x: pool(*x), boxes_first, batch_size=_AT_ONCE)
+  else:
+    pooled = jax.vmap(pool)(*boxes_first)
+  return pooled.swapaxes(0, 1).astype(maps[0].dtype)
 
 
 def mask_targets(
@@ -150,15 +172,16 @@ def mask_targets(
     boxes: Boxes in pixels.
     bins: Cells along each axis.
   """
-
-  def resample(bitmap, frame, box):
-    size = (frame[2:] - frame[:2]).clip(1e-6)
-    cells = jnp.array(bitmap.shape[::-1], box.dtype) / size
-    box = (box - jnp.tile(frame[:2], 2)) * jnp.tile(cells, 2)
-    x = bitmap.astype(box.dtype)[..., None]
-    return roi_align(x, box[None], bins=bins)[0, ..., 0]
-
-  soft = jax.vmap(resample)(bitmaps, frames, boxes)
+  size = (frames[:, 2:] - frames[:, :2]).clip(1e-6)
+  cells = jnp.array([bitmaps.shape[:0:-1]], boxes.dtype) / size
+  origin = jnp.tile(frames[:, :2], (1, 2))
+  rows, columns = _matrices(
+      (boxes - origin) * jnp.tile(cells, (1, 2)),
+      jnp.broadcast_to(jnp.array([bitmaps.shape[1:]]), (len(boxes), 2)),
+      bins=bins,
+      size=bitmaps.shape[1:],
+  )
+  soft = _pool(rows, bitmaps.astype(boxes.dtype)[..., None], columns)[..., 0]
   return (soft >= 0.5).astype(boxes.dtype)
 
 

@@ -83,11 +83,15 @@ def _of_objects(values, assigned):
 def _delta_loss(boxes, deltas, assigned, truth, stds, beta=0.0):
   """Returns the sum of smooth L1 over the deltas of boxes with an object."""
   positive = (assigned > 0)[..., None]
-  # Others get themselves as truth: it exists, and the logarithm is finite.
-  wanted = jnp.where(positive, _of_objects(truth.boxes, assigned), boxes)
-  wanted = boxes_lib.encode(boxes, wanted.astype(boxes.dtype), stds)
-  losses = smooth_l1(deltas - jax.lax.stop_gradient(wanted), beta)
-  return jnp.where(positive, losses, 0).sum()
+  # Others may be empty, which has no logarithm.
+  unit = jnp.array([[[0, 0, 1, 1]]], boxes.dtype)
+  wanted = boxes_lib.encode(
+      jnp.where(positive, boxes, unit),
+      jnp.where(positive, _of_objects(truth.boxes, assigned), unit),
+      stds,
+  )
+  error = deltas - jax.lax.stop_gradient(wanted.astype(deltas.dtype))
+  return smooth_l1(jnp.where(positive, error, 0), beta).sum()
 
 
 def retina_loss(found: DenseBoxes, truth: Truth) -> tuple[jax.Array, Parts]:
@@ -141,6 +145,9 @@ def rcnn_loss(
     The loss, and its parts: 'loss_rpn_cls', 'loss_rpn_bbox', 'positives' and,
     of each stage, 'loss_cls', 'loss_bbox', 'loss_mask', which in a cascade have
     a prefix 's0.', 's1.', 's2.'.
+
+  Raises:
+    ValueError: If there are no bitmaps.
   """
   rpn = found.rpn
   positive, counted = rpn.assigned > 0, rpn.assigned >= 0
@@ -195,20 +202,20 @@ def stage_losses(
 
 def _mask_loss(found, labels, truth):
   """Returns the mean binary cross-entropy over cells; 0 without objects."""
-  logits = of_class(
-      found.mask_logits, labels[:, : found.mask_logits.shape[1]], axis=-1
-  )
-  assigned = found.rois.assigned[:, : logits.shape[1]]
-  positive = (assigned > 0)[..., None, None]
-  targets = jax.vmap(
-      functools.partial(roi_align.mask_targets, bins=logits.shape[-1])
-  )(
+  if truth.bitmaps is None:
+    raise ValueError('The mask head learns from truth.bitmaps, which are None.')
+  frames = truth.boxes if truth.frames is None else truth.frames
+  count, cells = found.mask_logits.shape[1:3]
+  assigned, boxes = found.rois.assigned[:, :count], found.rois.boxes[:, :count]
+  logits = of_class(found.mask_logits, labels[:, :count], axis=-1)
+  targets = jax.vmap(functools.partial(roi_align.mask_targets, bins=cells))(
       _of_objects(truth.bitmaps, assigned),
-      _of_objects(truth.frames, assigned).astype(logits.dtype),
-      found.rois.boxes[:, : logits.shape[1]],
+      _of_objects(frames, assigned).astype(boxes.dtype),
+      boxes,
   )
   entropy = optax.losses.sigmoid_binary_cross_entropy(
       logits, jax.lax.stop_gradient(targets)
   )
-  cells = (positive.sum() * logits.shape[-1] ** 2).clip(1)
-  return jnp.where(positive, entropy, 0).sum() / cells
+  positive = (assigned > 0)[..., None, None]
+  total = jnp.where(positive, entropy, 0).sum()
+  return total / (positive.sum() * cells**2).clip(1)

@@ -59,8 +59,12 @@ def test_anchors_by_hand():
 def test_the_anchors_of_large_scores():
   grid = anchors.AnchorGrid([(1, 2), (1, 1)], [8, 16], (1.0,))
   scores = jnp.array([0, 3, 1, 9, 2, 2, 4, 0, 5.0])
-  first, second = grid.best(scores, 2)
-  assert (first.tolist(), second.tolist()) == ([3, 1], [8, 6])
+  index, exist = grid.best(scores, 2)
+  assert index.tolist() == [[3, 1], [8, 6]] and exist.all()
+  index, exist = grid.best(scores, 5)
+  assert index[0].tolist() == [3, 1, 4, 5, 2]
+  assert index[1][:3].tolist() == [8, 6, 7]
+  assert exist.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
 
 
 def test_boxes_inside_the_image():

@@ -1,10 +1,19 @@
-"""Tests whole detectors: parameters, padding, mistakes."""
+"""Tests whole detectors: parameters, padding, initial values, mistakes."""
+
+import functools
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
 import pytest
+import random_variables
 
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense.detector import create_detector
+from gswinrmt_jax.ops.assignment import Truth
+from gswinrmt_jax.train import detection_losses
 
 # Of the released detectors' own modules, at 80 classes.
 _COUNTS = [
@@ -26,3 +35,217 @@ def test_parameter_counts(name, head, count):
   model = create_detector(name, head=head)
   shapes = factory.variable_shapes(model, (64, 64, 3))['params']
   assert sum(x.size for x in jax.tree.leaves(shapes)) == count
+
+
+_TINY = {
+    'num_classes': 3,
+    'channels': 6,
+    'detections': 8,
+    'widths': (4, 6, 8, 10),
+    'depths': (1, 1, 1, 1),
+    'num_heads': (1, 1, 1, 1),
+}
+_RETINA = _TINY | {'head': 'retina', 'tower_channels': 6, 'tower_depth': 1}
+_CASCADE = _TINY | {
+    'head': 'cascade',
+    'rpn_channels': 6,
+    'conv_channels': 5,
+    'linear_channels': 8,
+    'mask_channels': 4,
+    'train_proposals': 16,
+    'proposals': 16,
+    'roi_samples': 16,
+}
+
+
+def _truth(batch):
+  box = jnp.array([[[5.0, 6, 30, 40], [20, 8, 50, 31]]])
+  return Truth(
+      jnp.tile(box, (batch, 1, 1)),
+      jnp.tile(jnp.array([[2, 0]]), (batch, 1)),
+      jnp.ones((batch, 2), bool),
+      jnp.ones((batch, 2, 12, 12), jnp.uint8),
+  )
+
+
+def test_what_is_image():
+  """With round_extents=32, zeros up to the next multiple of 32; with 1, none.
+
+  Boxes end at the image in any case.
+  """
+  size, canvas = (50, 70), (96, 128)
+  image = np.asarray(random_variables.image((1, *size, 3)))
+  padded = np.ones((1, *canvas, 3), np.float32)
+  padded[:, : size[0], : size[1]] = image
+  rounded = np.zeros((1, 64, 96, 3), np.float32)
+  rounded[:, : size[0], : size[1]] = image
+  model = create_detector('rmt_t', **_RETINA, least_score=0.0)
+  variables = random_variables.nested(model, (1, *canvas, 3))
+  found = []
+  for side, bare in ((1, image), (32, rounded)):
+    model = create_detector(
+        'rmt_t', **_RETINA, least_score=0.0, round_extents=side
+    )
+
+    def whole(model, x):
+      maps = model.backbone.features(x, train=False)
+      return model.head(list(maps.values()), jnp.array([size]), train=False)
+
+    run = functools.partial(model.apply, train=False)
+    got = jax.jit(run)(variables, padded, extents=jnp.array([size]))
+    want = jax.jit(functools.partial(model.apply, method=whole))(
+        variables, bare
+    )
+    found.append(jax.device_get(got))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+        got,
+        want,
+    )
+    assert got.scores.all()
+    assert (got.boxes.max((0, 1))[2:] <= jnp.array([70, 50])).all()
+  assert abs(found[0].scores - found[1].scores).max() > 1e-3
+
+
+@pytest.mark.parametrize('head', ('retina', 'cascade'))
+def test_bfloat16_computes_losses_and_boxes_in_float32(head):
+  fields = _RETINA if head == 'retina' else _CASCADE
+  model = create_detector('rmt_t', dtype=jnp.bfloat16, **fields)
+  image = jnp.zeros((2, 64, 64, 3))
+
+  def run(key, truth):
+    variables = model.init(key, image, train=False)
+    found, _ = model.apply(
+        variables,
+        image,
+        train=True,
+        truth=truth,
+        rngs={'dropout': key, 'sampling': key},
+        mutable=['batch_stats'],
+    )
+    loss = detection_losses.detection_loss(model, found, truth)
+    return loss, model.apply(variables, image, train=False)
+
+  (loss, parts), found = jax.eval_shape(run, jax.random.key(0), _truth(2))
+  assert loss.dtype == found.boxes.dtype == found.scores.dtype == jnp.float32
+  assert all(x.shape == () for x in parts.values())
+  names = {'loss_cls', 'loss_bbox', 'positives'}
+  if head == 'cascade':
+    names = {'loss_rpn_cls', 'loss_rpn_bbox', 'positives'} | {
+        f's{i}.loss_{part}'
+        for i in range(3)
+        for part in ('cls', 'bbox', 'mask')
+    }
+    assert found.masks.shape == (2, 8, 28, 28)
+  assert parts.keys() == names
+  assert found.boxes.shape == (2, 8, 4)
+
+
+def test_boxes_are_drawn_at_random():
+  """With the stream 'sampling', another key draws others; without, the first.
+
+  All have objects before background, and no more than a quarter.
+  """
+  model = create_detector('rmt_t', **_CASCADE).head
+  rng = np.random.default_rng(0)
+  low = rng.uniform(0, 60, (2, 40, 2))
+  boxes = jnp.asarray(np.concatenate([low, low + 20], -1), jnp.float32)
+  truth = _truth(2)
+  near = jnp.tile(truth.boxes[:, :1], (1, 9, 1))  # nine good proposals
+  boxes = jnp.concatenate([near, boxes], 1)
+  levels = [jnp.ones((2, n, n, 6)) for n in (24, 12, 6, 3)]
+  valid, sizes = jnp.ones((2, 49), bool), jnp.array([[96, 96]] * 2)
+  args = levels, None, boxes, valid, sizes
+
+  @jax.jit
+  def run(**rngs):
+    train = functools.partial(model.apply, train=False, method='train_stages')
+    return train(variables, *args, truth, rngs=rngs)[0].rois
+
+  @jax.jit
+  def start(key):
+    init = functools.partial(model.init, train=False, method='train_stages')
+    return init(key, *args, truth)
+
+  variables = start(jax.random.key(0))
+  one, two = (run(sampling=jax.random.key(seed)) for seed in (1, 2))
+  first, again, one, two = jax.device_get((run(), run(), one, two))
+  np.testing.assert_array_equal(first.boxes, again.boxes)
+  np.testing.assert_array_equal(first.boxes[:, 0], truth.boxes[:, 0])
+  assert (one.boxes != two.boxes).any()
+  assert (one.boxes[0] != one.boxes[1]).any()
+  for rois in (first, one, two):
+    assert rois.valid.all()
+    np.testing.assert_array_equal(rois.assigned > 0, [4 * [1] + 12 * [0]] * 2)
+    np.testing.assert_array_equal(rois.labels == 3, rois.assigned == 0)
+
+
+def test_how_the_heads_start():
+  """As released: bounds and deviations of 3,000 elements or more."""
+  fields = {'channels': 48, 'num_classes': 20, 'head': 'cascade'}
+  fields |= {'conv_channels': 16, 'linear_channels': 64, 'mask_channels': 32}
+  maps = [jnp.ones((1, n, n, 48)) for n in (4, 2, 1, 1)]
+
+  def start(**changes):
+    head = create_detector('rmt_t', **changes).head
+
+    @jax.jit  # compiles the draws alone
+    def params(key):
+      found = head.init(key, maps, jnp.array([[16, 16]]), train=False)
+      return found['params']
+
+    return jax.device_get(params(jax.random.key(0)))
+
+  def std(layer, want):
+    np.testing.assert_allclose(layer['kernel'].std(), want, rtol=0.05)
+    assert not layer['bias'].any()
+
+  retina = start(head='retina', channels=48, tower_channels=32)
+  classes = retina['classes']
+  np.testing.assert_allclose(classes['bias'], -np.log(99), rtol=1e-6)
+  np.testing.assert_allclose(classes['kernel'].std(), 0.01, rtol=0.02)
+  std(retina['box_tower_2'], 0.01)
+  std(retina['boxes'], 0.01)
+  std(retina['coarse_1'], np.sqrt(6 / (9 * 96) / 3))
+  cascade = start(**fields)
+  std(cascade['rpn']['conv'], 0.01)
+  box, mask = cascade['box_heads_1'], cascade['mask_heads_2']
+  assert 'bias' not in box['convs_0']['conv']
+  std(box['layers_0'], np.sqrt(6 / (49 * 16 + 64) / 3))
+  std(box['logits'], 0.01)
+  std(box['deltas'], 0.001)
+  std(mask['convs_1'], np.sqrt(2 / (9 * 32)))
+  std(mask['upsample'], np.sqrt(2 / (4 * 32)))
+
+
+def test_masks_need_bitmaps():
+  truth = _truth(1)._replace(bitmaps=None)
+  found = mock.Mock(mask_logits=np.zeros((1, 2, 28, 28, 3)))
+  with pytest.raises(ValueError, match=r'truth.bitmaps, which are None'):
+    detection_losses._mask_loss(found, None, truth)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'head': 'ssd'}, "head='ssd' is not one of"),
+        ({'num_classes': 0}, 'num_classes=0 must be a whole number above 0'),
+        ({'channels': 2.5}, 'channels=2.5 must be a whole number above 0'),
+        ({'round_extents': 0}, 'round_extents=0 must be a whole number above'),
+        ({'anchor_scale': 0}, 'anchor_scale=0 must be above 0'),
+        ({'least_score': 1.5}, r'least_score=1.5 must be in \[0, 1\)'),
+        ({'window': 7}, 'did you mean window_size'),
+        ({'head': 'mask', 'tower_depth': 3}, 'tower_depth'),
+        ({'dense_head': True}, 'dense_head=True is for classifiers'),
+    ],
+)
+def test_mistakes_are_named(options, message, monkeypatch):
+  # Users run without jaxtyping's checks.
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+  with pytest.raises(ValueError, match=message):
+    create_detector('rmt_t', **{'head': 'retina'} | options)
+
+
+def test_a_backbone_of_one_map():
+  with pytest.raises(ValueError, match='reads the maps of four'):
+    create_detector('rmt_deit_s', head='retina')

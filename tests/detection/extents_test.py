@@ -125,8 +125,9 @@ def _program(head):
 def _run(head, maps, size, extents, truth):
   sizes = jnp.array([size])
   extents = sizes if extents else None
-  found = _program(head)(maps, sizes, extents, truth)
-  return jax.device_get(found)
+  found = jax.device_get(_program(head)(maps, sizes, extents, truth))
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
+  return found
 
 
 def _same(got, want):
@@ -148,16 +149,23 @@ def _random_sizes(count):
   return rng.integers(33, np.array(_CANVAS) + 1, (count, 2))
 
 
-@pytest.mark.parametrize('head', _HEADS)
-def test_a_padded_image_gives_what_it_gives_by_itself(head):
-  """Losses, statistics, gradients and detections of two sizes."""
-  for index, size in enumerate(((61, 83), (96, 45))):
-    maps, truth = _maps(size, index), _truth(size, 6, seed=index + 2)
-    assert truth.valid.any()
-    want = _run(head, maps, size, False, truth)
-    got = _run(head, _padded(maps, 7), size, True, truth)
-    assert want[1].scores.any() and want[0][0][1][0]['positives']
-    _same(got, want)
+@pytest.mark.parametrize(
+    ('head', 'size'),
+    [
+        ('retina', (61, 83)),
+        ('retina', (96, 45)),
+        ('mask', (61, 83)),
+        ('cascade', (61, 83)),
+    ],
+)
+def test_a_padded_image_gives_what_it_gives_by_itself(head, size):
+  """Losses, statistics, gradients and detections."""
+  maps, truth = _maps(size, 0), _truth(size, 6, seed=2)
+  assert truth.valid.any()
+  want = _run(head, maps, size, False, truth)
+  got = _run(head, _padded(maps, 7), size, True, truth)
+  assert want[1].scores.any() and want[0][0][1][0]['positives']
+  _same(got, want)
 
 
 @pytest.mark.parametrize('head', _HEADS)
@@ -173,9 +181,9 @@ def test_padding_may_be_anything(head):
   assert _program(head)._cache_size() <= before + 1
 
 
-@pytest.mark.parametrize('head', _HEADS)
+@pytest.mark.parametrize('head', ('retina', 'cascade'))
 def test_rows_of_truth_without_an_object(head):
-  """14 rows instead of 6, and an image without objects, in one program."""
+  """14 rows instead of 6, and an image without objects."""
   for seed in (2, 3, 10):
     size = 70, 90
     maps = _maps(size, seed)

@@ -17,13 +17,16 @@ def _float64():
     yield
 
 
-@functools.partial(jax.jit, static_argnames='bins')
-def _pool(x, rois, bins):
-  found = [
-      roi_align.roi_align(image, rois[:, 1:] / 4, bins=bins) for image in x
-  ]
-  index = rois[:, 0].astype(int)
-  return jnp.stack(found)[index, jnp.arange(len(rois))]
+@functools.partial(jax.jit, static_argnames=('bins', 'stride'))
+def _pool(x, boxes, extents=None, *, bins, stride=1):
+  """Pools all boxes from each image of a single level."""
+  boxes = jnp.stack([boxes] * len(x))
+  return roi_align.roi_align([x], boxes, [extents], strides=[stride], bins=bins)
+
+
+def _pool_rois(x, rois, bins):
+  y = _pool(x, rois[:, 1:], bins=bins, stride=4)
+  return y[rois[:, 0].astype(int), jnp.arange(len(rois))]
 
 
 @pytest.mark.parametrize('path', reference.FILES)
@@ -31,10 +34,12 @@ def test_roi_align(path):
   want = reference.arrays(path)
   x, rois = reference.wide('align/x'), reference.wide('align/rois')
   for bins in (7, 14):
-    y = _pool(x, rois, bins)
+    y = _pool_rois(x, rois, bins)
     reference.compare(y, want[f'align/out{bins}_ratio0'])
   cotangent = reference.wide('align/out7_ratio0_cotangent')
-  grads = jax.grad(lambda *args: (_pool(*args, 7) * cotangent).sum(), (0, 1))
+  grads = jax.grad(
+      lambda *args: (_pool_rois(*args, 7) * cotangent).sum(), (0, 1)
+  )
   grad, of_boxes = grads(x, rois)
   reference.compare(grad, want['align/out7_ratio0_grad'], within=1e-8)
   assert not of_boxes.any()
@@ -48,12 +53,11 @@ def test_the_level_of_a_box():
 def test_extents_end_the_map():
   """A padded map gives what the bare one gives, for 40 random boxes."""
   rng = np.random.default_rng(0)
-  x = jnp.asarray(rng.normal(size=(19, 23, 2)))
+  x = jnp.asarray(rng.normal(size=(1, 19, 23, 2)))
   boxes = jnp.asarray(rng.uniform(-3, 25, size=(40, 4)))
-  pool = functools.partial(roi_align.roi_align, bins=5)
-  for size in ((11, 17), (1, 3)):
-    want = pool(x[: size[0], : size[1]], boxes)
-    got = pool(x, boxes, jnp.array(size))
+  for height, width in ((11, 17), (1, 3)):
+    want = _pool(x[:, :height, :width], boxes, bins=5)
+    got = _pool(x, boxes, jnp.array([[height, width]]), bins=5)
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
 
 
@@ -67,13 +71,31 @@ def test_each_box_is_pooled_from_its_level():
   strides = (4, 8, 16, 32)
   levels = roi_align.level_of(boxes, 4)
   assert set(levels.ravel().tolist()) == {0, 1, 2}
-  got = roi_align.pool_levels(maps, boxes, [None] * 4, strides=strides, bins=3)
-  for image in range(2):
-    for row in range(9):
-      level = int(levels[image, row])
-      box = boxes[image, row][None] / strides[level]
-      want = roi_align.roi_align(maps[level][image], box, bins=3)[0]
-      np.testing.assert_allclose(got[image, row], want, rtol=0, atol=1e-12)
+  pool = functools.partial(roi_align.roi_align, bins=3)
+  got = pool(maps, boxes, [None] * 4, strides=strides)
+  for level in range(3):
+    want = _pool(maps[level][1:], boxes[1], bins=3, stride=strides[level])
+    own = levels[1] == level
+    np.testing.assert_allclose(got[1][own], want[0][own], rtol=0, atol=1e-12)
+
+
+def test_many_boxes_are_pooled_in_parts():
+  """300 boxes, as 300 times one box, with the gradient of the map."""
+  rng = np.random.default_rng(3)
+  x, weights = (jnp.asarray(rng.normal(size=(1, 6, 7, 2))) for _ in range(2))
+  boxes = jnp.asarray(rng.uniform(0, 7, size=(300, 4)))
+
+  def total(x, boxes):
+    y = _pool(x, boxes, bins=2)
+    return (y * weights[:, None, :2, :2]).sum(), y
+
+  grad = jax.value_and_grad(total, has_aux=True)
+  (_, y), got = grad(x, boxes)
+  parts = [grad(x, boxes[i : i + 100]) for i in range(0, 300, 100)]
+  want = jnp.concatenate([part[0][1] for part in parts], 1)
+  np.testing.assert_allclose(y, want, rtol=0, atol=1e-12)
+  want = sum(part[1] for part in parts)
+  np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize('path', reference.FILES)

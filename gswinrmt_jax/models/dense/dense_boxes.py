@@ -77,15 +77,15 @@ def dense_boxes(
 
 
 def decode(
-    anchors: Float[Array, 'n 4'],
-    deltas: Float[Array, 'n 4'],
+    anchors: Float[Array, '*n 4'],
+    deltas: Float[Array, '*n 4'],
     size: Int[Array, ' 2'],
-) -> tuple[Float[Array, 'n 4'], Bool[Array, ' n']]:
+) -> tuple[Float[Array, '*n 4'], Bool[Array, '*n']]:
   """Returns boxes clipped to the image, and which of them are not empty.
 
   mmdetection 2.11 keeps those that become empty, which suppression never
   removes; later versions drop them.
   """
   boxes = boxes_lib.decode(anchors, deltas, STDS)
-  boxes = boxes_lib.clip(boxes, size[None])
+  boxes = boxes_lib.clip(boxes, jnp.expand_dims(size, range(boxes.ndim - 1)))
   return boxes, ~boxes_lib.is_empty(boxes)

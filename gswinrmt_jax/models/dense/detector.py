@@ -137,7 +137,7 @@ def create_detector(
     raise ValueError(f'{head=} is not one of {tuple(HEADS)}.')
   kind, settings = HEADS[head]
   fields = {field.name: field.default for field in dataclasses.fields(kind)}
-  own = fields.keys() - {'num_classes', 'strides', 'dtype', 'stages'}
+  own = fields.keys() - {'num_classes', 'strides', 'dtype', 'stages', 'parent'}
   settings = settings | {k: v for k, v in overrides.items() if k in own}
   counts = {'num_classes': num_classes, 'round_extents': round_extents}
   counts |= {k: v for k, v in settings.items() if isinstance(fields[k], int)}

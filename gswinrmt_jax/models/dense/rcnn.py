@@ -294,7 +294,7 @@ class RCNN(nn.Module):
     assigned = jnp.where(used, assigned[index], assignment.IGNORED)
     labels = truth.labels[(assigned - 1).clip(0)]
     return RoIs(
-        boxes[index],
+        jnp.where(used[:, None], boxes[index], 0),
         used,
         assigned,
         jnp.where(assigned > 0, labels, self.num_classes),
@@ -352,7 +352,7 @@ class RCNN(nn.Module):
   ) -> Float[Array, 'b r {bins} {bins} c']:
     """Pools boxes from the levels of their sizes."""
     valid = [padding.strided(extents, stride) for stride in self.strides]
-    return roi_align.pool_levels(
+    return roi_align.roi_align(
         levels, boxes, valid, strides=self.strides, bins=bins
     )
 

@@ -148,11 +148,12 @@ class RetinaNet(nn.Module):
 
     def detect(logits, deltas, valid, size):
       scores = jax.nn.sigmoid(logits) * valid[:, None]
-      best = jnp.concatenate(grid.best(scores.max(-1), self.candidates))
-      boxes, exist = dense_boxes.decode(found.anchors[best], deltas[best], size)
+      best, exist = grid.best(scores.max(-1), self.candidates)
+      best, exist = best.ravel(), exist.ravel()
+      boxes, whole = dense_boxes.decode(found.anchors[best], deltas[best], size)
       return nms.select(
           boxes[:, None],
-          scores[best] * exist[:, None],
+          scores[best] * (exist & whole)[:, None],
           least_score=self.least_score,
           threshold=0.5,
           limit=self.detections,

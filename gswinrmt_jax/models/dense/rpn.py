@@ -1,6 +1,7 @@
 """Region proposal network (Ren et al., 2015): where an object may be."""
 
 from collections.abc import Sequence
+import functools
 
 from flax import linen as nn
 from flax.typing import Dtype
@@ -76,16 +77,13 @@ def propose(
 
   def image(logits, deltas, valid, size):
     scores = jax.nn.sigmoid(logits[:, 0]) * valid
-    boxes, kept = [], []
-    for best in grid.best(scores, candidates):
-      level, exist = dense_boxes.decode(found.anchors[best], deltas[best], size)
-      exist &= valid[best]
-      keep = nms.suppress(level, exist, threshold=_OVERLAP)
-      boxes.append(level)
-      kept.append(scores[best] * keep)
-    boxes, kept = jnp.concatenate(boxes), jnp.concatenate(kept)
-    kept, order = lax.top_k(kept, min(limit, len(kept)))
-    return boxes[order], kept
+    best, exist = grid.best(scores, candidates)
+    boxes, whole = dense_boxes.decode(found.anchors[best], deltas[best], size)
+    exist &= whole & valid[best]
+    keep = functools.partial(nms.suppress, threshold=_OVERLAP)
+    scores = (scores[best] * jax.vmap(keep)(boxes, exist)).ravel()
+    scores, order = lax.top_k(scores, min(limit, len(scores)))
+    return boxes.reshape(-1, 4)[order], scores
 
   boxes, scores = jax.vmap(image)(
       found.logits, found.deltas, found.valid, sizes
