@@ -19,10 +19,7 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Checks annotated shapes, in these packages only: elsewhere, tree maps fill the
 # fields of a train state with values that are not arrays.
 install_import_hook(
-    [
-        f'gswinrmt_jax.{part}'
-        for part in ('ops', 'fast', 'models', 'augment', 'maps')
-    ],
+    [f'gswinrmt_jax.{part}' for part in ('ops', 'models', 'augment', 'maps')],
     'beartype.beartype',
 )
 

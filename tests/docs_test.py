@@ -169,7 +169,7 @@ def test_links_and_paths_lead_somewhere(page):
 
 
 def test_models_has_every_parameter_count():
-  import parameters_test
+  from models import parameters_test
 
   for name, (_, count) in parameters_test.COUNTS.items():
     assert re.search(rf'`{name}`.*{count:,}', _page('models')), name

@@ -15,8 +15,7 @@ OPEN = {'errors', 'files', 'terminal'}  # any part may import these
 # Maps each part to the parts it may import.
 MAY_IMPORT = {
     'ops': set(),
-    'fast': {'ops'},
-    'models': {'ops', 'fast'},
+    'models': {'ops'},
     'maps': {'models', 'ops'},
     'augment': {'ops'},
     'data': set(),
@@ -87,7 +86,6 @@ MAY_IMPORT = {
 }
 OUTSIDE = {
     'ops': {'jax', 'jaxtyping', 'numpy'},
-    'fast': {'jax', 'jaxtyping'},
     'models': {'jax', 'jaxtyping', 'numpy', 'flax'},
     'maps': {'jax', 'jaxtyping', 'numpy', 'flax', 'matplotlib'},
     'augment': {'jax', 'jaxtyping', 'numpy', 'PIL'},

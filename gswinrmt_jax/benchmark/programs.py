@@ -22,7 +22,8 @@ import ml_collections
 from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.benchmark import pipeline, random_data, worker
 from gswinrmt_jax.data import parallel
-from gswinrmt_jax.models import cost, factory
+from gswinrmt_jax.models import cost, factory, layers
+from gswinrmt_jax.ops import cpu_convolutions
 from gswinrmt_jax.train import optimizer, schedule, setup
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
@@ -122,7 +123,8 @@ def _model(spec):
 
 
 def _compiled(spec, function, *arguments):
-  with ops.plain() if spec.get('plain') else contextlib.nullcontext():
+  plain = nn.intercept_methods(layers.plain_convolutions)
+  with plain if spec.get('plain') else contextlib.nullcontext():
     return function.lower(*arguments).compile()
 
 
@@ -166,11 +168,12 @@ def _depthwise(spec):
   x, cotangent = (jax.random.normal(k, shape, spec['dtype']) for k in keys[:2])
   kernel = jax.random.normal(keys[2], (side, side, 1, shape[-1]))
 
+  compute = {'shift': cpu_convolutions.by_shifts, 'conv': ops.plain_conv}
+
   @jax.jit
   def both(x, kernel, cotangent):
-    with ops.implementations(depthwise=spec['impl']):
-      y, backward = jax.vjp(ops.depthwise_conv, x, kernel)
-      return y, backward(cotangent)
+    y, backward = jax.vjp(compute[spec['impl']], x, kernel)
+    return y, backward(cotangent)
 
   run = _repeated(both, x, kernel, cotangent)
   return worker.Program(run, {'images': shape[0]})

@@ -89,8 +89,7 @@ def evaluate_run(
         storage='decode',  # Each image is needed only once.
     )
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]
-  with weights.implementations():
-    scores = _scores(weights, records, batch_size or own_size, terminal)
+  scores = _scores(weights, records, batch_size or own_size, terminal)
   report = {
       'source': weights.origin,
       'step': weights.step,

@@ -59,7 +59,6 @@ def train(
       run = stack.enter_context(open_run(config, folder, terminal))
     identity = [config.to_dict(), dataclasses.asdict(run.images)]
     processes.check_same('configs or images', identity)
-    stack.enter_context(recipes.implementations(config))
     summary = _summary_of_finished(run)
     if summary:
       terminal.say(f'{folder} is complete.')

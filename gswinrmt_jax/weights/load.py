@@ -4,7 +4,6 @@ Weights that ship with the package are folders `gswinrmt_jax/pretrained/NAME`.
 """
 
 from collections.abc import Callable, Mapping
-import contextlib
 import dataclasses
 import fnmatch
 import pathlib
@@ -84,15 +83,6 @@ class Weights:
     """
     card = dataclasses.replace(self.card, dtype=dtype or self.card.dtype)
     return _model_and_shapes(card, image_size or card.image_size)[0]
-
-  def implementations(self) -> contextlib.AbstractContextManager[None]:
-    """Returns the context in which to trace the model as in its run.
-
-    Without a run, it does nothing: see `ops.implementations`.
-    """
-    if self.recipe is None:
-      return contextlib.nullcontext()
-    return recipes.implementations(self.recipe)
 
   @property
   def task(self) -> str:
