@@ -18,8 +18,9 @@ import numpy as np
 import worker
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models import cost, factory
-from gswinrmt_jax.train import optimizer, schedule
+from gswinrmt_jax.models import cost, factory, layers
+from gswinrmt_jax.ops import cpu_convolutions
+from gswinrmt_jax.train import learning_rate, optimizer
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train import train_step as step_lib
 
@@ -59,7 +60,9 @@ class Training:
   def __init__(self, spec: worker.Spec):
     """Builds the model and compiles its step."""
     self.model, values, self._batch = _model(spec)
-    rate = schedule.warmup_cosine(1e-4, warmup_steps=1000, total_steps=10000)
+    rate = learning_rate.warmup_cosine(
+        1e-4, warmup_steps=1000, total_steps=10000
+    )
     tx = (optimizer.muon if spec.get('muon') else optimizer.adamw)(rate)
     step = step_lib.make_train_step(
         self.model,
@@ -113,7 +116,8 @@ def _model(spec):
 
 
 def _compiled(spec, function, *arguments):
-  with ops.plain() if spec.get('plain') else contextlib.nullcontext():
+  plain = nn.intercept_methods(layers.plain_convolutions)
+  with plain if spec.get('plain') else contextlib.nullcontext():
     return function.lower(*arguments).compile()
 
 
@@ -158,11 +162,12 @@ def _depthwise(spec):
   x, cotangent = (jax.random.normal(k, shape, spec['dtype']) for k in keys[:2])
   kernel = jax.random.normal(keys[2], (side, side, 1, shape[-1]))
 
+  compute = {'shift': cpu_convolutions.by_shifts, 'conv': ops.plain_conv}
+
   @jax.jit
   def both(x, kernel, cotangent):
-    with ops.implementations(depthwise=spec['impl']):
-      y, backward = jax.vjp(ops.depthwise_conv, x, kernel)
-      return y, backward(cotangent)
+    y, backward = jax.vjp(compute[spec['impl']], x, kernel)
+    return y, backward(cotangent)
 
   run = _repeated(both, x, kernel, cotangent)
   return worker.Program(run, {'images': shape[0]})

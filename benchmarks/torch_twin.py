@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn import functional
 
 from gswinrmt_jax.models.architecture import Architecture
-from gswinrmt_jax.ops import positions, windows
+from gswinrmt_jax.ops import positions
+from gswinrmt_jax.ops.attention import effective_window, whole_axis
 
 # Finite, since a fused kernel may subtract it from itself.
 _MASKED = -1e4
@@ -215,9 +216,9 @@ class Attention(nn.Module):
     super().__init__()
     width, heads = arch.widths[stage], arch.num_heads[stage]
     self.heads, self.gated = heads, arch.gate
-    self.full = stage + 1 in arch.full_stages
-    self.window = None if self.full else arch.window_size or None
-    self.shift = arch.window_size // 2 if shifted else 0
+    self.full = arch.is_full(stage)
+    self.window = arch.window(stage)
+    self.shift = arch.window_shift(stage) if shifted else 0
     self.project = nn.Linear(width, (4 if arch.gate else 3) * width)
     self.local = _depthwise(width, 5)
     self.local_point = (
@@ -266,7 +267,7 @@ class Attention(nn.Module):
     """Returns the rotation table, and distances and mask of each pass."""
     name = height, width
     if name not in self._tables:
-      stride, _ = windows.effective_window(width, self.window, 0)
+      stride, _ = effective_window(width, self.window, 0)
       row, column = np.arange(height)[:, None], np.arange(width)[None]
       depth = self.project.in_features // self.heads
       angle = (row * stride + column)[..., None] * (
@@ -274,15 +275,12 @@ class Attention(nn.Module):
       )
       turn = torch.from_numpy(np.exp(1j * angle))[:, :, None]
       if self.full:
-        pairs = [(positions.manhattan(height, width), None)]
+        pairs = [(np.asarray(positions.manhattan(height, width)), None)]
       else:
         pairs = [
             (
                 np.abs(positions.offsets(extent)),
-                windows.band_mask(
-                    extent,
-                    *windows.effective_window(extent, self.window, self.shift),
-                ),
+                whole_axis(extent, self.window, self.shift).mask,
             )
             for extent in (width, height)
         ]
@@ -294,7 +292,9 @@ class Attention(nn.Module):
 
 
 def _on_device(distance, mask, device):
-  bias = np.zeros(distance.shape) if mask is None else (~mask) * _MASKED
+  bias = np.zeros(distance.shape)
+  if mask is not None:
+    bias = (~mask[0, 0, 0, 0]) * _MASKED
   return tuple(
       torch.tensor(array, dtype=torch.float32, device=device)
       for array in (distance, bias)

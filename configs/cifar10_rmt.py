@@ -17,8 +17,8 @@ A smoke test, which trains a tiny model on packaged digits in under a minute:
   python train.py --config=configs/cifar10_rmt.py:smoke
 
 Result: 86.74 % validation and 85.57 % test accuracy after all 50 epochs (paper:
-85.98 and 85.90 %; original pixels, float32, seed 0, JAX 0.10, two CPU cores, 90 s
-per epoch). On a JPEG copy of CIFAR-10: 84.90 and 83.93 %.
+85.98 and 85.90 %; original pixels, float32, seed 0, JAX 0.10, two CPU cores, 90
+s per epoch). On a JPEG copy of CIFAR-10: 84.90 and 83.93 %.
 """
 
 import ml_collections

@@ -12,12 +12,14 @@ import argparse
 import json
 import pathlib
 
+from flax import linen as nn
 import jax
 import numpy as np
 
 import gswinrmt_jax
 from gswinrmt_jax import files
 from gswinrmt_jax.interpret import maps as maps_lib
+from gswinrmt_jax.models.attention import GATES
 
 
 def main() -> None:
@@ -56,18 +58,23 @@ def _look(loaded, image):
   model, variables = loaded.model, loaded.variables
   image = image[None]
   maps = model.apply(variables, image, train=False, method='features')
-  logits, sown = model.apply(
-      variables, image, train=False, mutable=['intermediates']
-  )
+  gates = {}  # of the last block of each stage
+
+  def keep_gate(next_function, args, kwargs, context):
+    out = next_function(*args, **kwargs)
+    if context.module.name == 'gate':
+      gates[context.module.path[0]] = GATES[model.arch.gate_fn](out)
+    return out
+
+  with nn.intercept_methods(keep_gate):
+    logits = model.apply(variables, image, train=False)
   label, stages = logits[0].argmax(), []
   for stage in range(1, model.arch.stages + 1):
     name = f'stage{stage}'
     (cam,) = maps_lib.grad_cam(
         model, variables, image, maps[name], label, stage
     )
-    blocks = sown['intermediates'][name]
-    (gate,) = blocks[max(blocks)]['attention']['gate_values']
-    stages.append((cam, gate[0].mean(-1)))
+    stages.append((cam, gates[name][0].mean(-1)))
   return stages
 
 

@@ -13,13 +13,13 @@ import json
 import re
 import sys
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from gswinrmt_jax import ops
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.distributed import mesh
-from gswinrmt_jax.models import factory
+from gswinrmt_jax.models import factory, layers
 from gswinrmt_jax.train import losses, optimizer, train_state, train_step
 
 CLASSES, IMAGE, BATCH = 10, (32, 32, 3), 32
@@ -96,7 +96,7 @@ def _exchanged(model, settings, *, tokens=False):
   }
   key = jax.eval_shape(lambda: jax.random.key(0))
   step = jax.jit(update, donate_argnums=0, out_shardings=here.replicated)
-  with ops.plain():
+  with nn.intercept_methods(layers.plain_convolutions):
     lowered = step.lower(here.target(shapes), batch, key)
   found = collections.defaultdict(list)
   text = lowered.compile().as_text()

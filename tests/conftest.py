@@ -21,7 +21,7 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 install_import_hook(
     [
         f'gswinrmt_jax.{part}'
-        for part in ('ops', 'fast', 'models', 'augment', 'interpret')
+        for part in ('ops', 'models', 'augment', 'interpret')
     ],
     'beartype.beartype',
 )

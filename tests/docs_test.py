@@ -186,7 +186,7 @@ def test_links_and_paths_lead_somewhere(page):
 
 
 def test_models_has_every_parameter_count():
-  import parameters_test
+  from models import parameters_test
 
   for name, (_, count) in parameters_test.COUNTS.items():
     assert re.search(rf'`{name}`.*{count:,}', _page('models')), name
@@ -313,7 +313,9 @@ def test_the_small_models_compared_are_those_of_the_results():
 
 def test_the_first_epochs_for_95_percent_are_those_of_the_results():
   part = _page('reproduction').partition('**A recipe for 95 %.**')[2]
-  record = json.loads((ROOT / 'results' / 'jpeg75' / 'cifar10_95.json').read_text())
+  record = json.loads(
+      (ROOT / 'results' / 'jpeg75' / 'cifar10_95.json').read_text()
+  )
   for epoch in record['epochs']:
     assert f'{100 * epoch["val_accuracy"]:.2f} %' in part
     assert f'{epoch["seconds"]:,.0f}' in part

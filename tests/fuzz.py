@@ -48,7 +48,6 @@ _WORDS = (
     'patch',
     'patch_norm',
     'merge',
-    'banded',
     'blocked',
     'masked',
     'proj',

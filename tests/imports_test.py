@@ -15,8 +15,7 @@ OPEN = {'allocator', 'errors', 'files', 'terminal'}  # any part may import these
 # Maps each part to the parts it may import.
 MAY_IMPORT = {
     'ops': set(),
-    'fast': {'ops'},
-    'models': {'ops', 'fast'},
+    'models': {'ops'},
     'augment': {'ops'},
     'data': set(),
     'distributed': set(),
@@ -73,7 +72,6 @@ MAY_IMPORT = {
 }
 OUTSIDE = {
     'ops': {'jax', 'jaxtyping', 'numpy'},
-    'fast': {'jax', 'jaxtyping'},
     'models': {'jax', 'jaxtyping', 'numpy', 'flax'},
     'interpret': {'jax', 'jaxtyping', 'numpy', 'flax', 'matplotlib'},
     'augment': {'jax', 'jaxtyping', 'numpy', 'PIL'},

@@ -424,10 +424,11 @@ def test_an_old_config_is_read_without_the_fields_that_are_gone():
   fields = recipes.resolve(recipes.digits('rmt_compact')).to_dict()
   fields['mesh']['fsdp'] = 4
   fields['model'] |= {'attention_impl': 'pallas', 'ffn_impl': 'pallas'}
-  del fields['nan_policy'], fields['attention_impl'], fields['augment']
+  fields |= {'attention_impl': 'banded', 'depthwise_impl': 'shift'}
+  del fields['nan_policy'], fields['augment']
   config = recipes.from_json(json.loads(json.dumps(fields)), 'config.json')
   assert 'fsdp' not in config.mesh and 'augment' in config
-  assert config.nan_policy == 'stop' and config.attention_impl == 'auto'
+  assert config.nan_policy == 'stop' and 'attention_impl' not in config
   assert config.model.widths == (16, 32, 48, 64)
 
 

@@ -19,7 +19,6 @@ from sphinx.util.docutils import SphinxDirective
 import gswinrmt_jax
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.ops.registry import Equation
 
 # Commands have a page of their own.
 _LEFT_OUT = {'commands'}
@@ -125,7 +124,7 @@ def _directives(name):
   if name == 'gswinrmt_jax' or not hasattr(module, '__path__'):
     lines.append('   :members:')
   for key, value in vars(module).items():
-    if isinstance(value, Equation) and value.__module__ == name:
+    if hasattr(value, 'lower') and value.__module__ == name:  # jitted
       lines += ['', f'.. autofunction:: {name}.{key}']
   return '\n'.join(['```{eval-rst}', *lines, '```'])
 

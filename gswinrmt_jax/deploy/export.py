@@ -13,15 +13,17 @@ import pathlib
 import tempfile
 from typing import Any
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 import numpy as np
 
-from gswinrmt_jax import files, ops
+from gswinrmt_jax import files
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.deploy import model_card
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models.layers import plain_convolutions
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load, safetensors_file, state_dict, torch_file
@@ -118,8 +120,7 @@ def make_program(
 
   def program(pixels, variables):
     image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)
-    with weights.implementations():
-      return model.apply(variables, image, train=False)
+    return model.apply(variables, image, train=False)
 
   return program
 
@@ -216,7 +217,8 @@ def _write_onnx(weights, path):
   logging.getLogger('onnx_ir').setLevel(logging.ERROR)
   height, width = weights.card.image_size
   program = make_program(weights)
-  with ops.plain():  # Runtimes are fast at convolutions, not at shifted sums.
+  # Runtimes are fast at convolutions, not at shifted sums.
+  with nn.intercept_methods(plain_convolutions):
     model = jax2onnx.to_onnx(
         lambda pixels: program(pixels, weights.variables),
         inputs=[jax.ShapeDtypeStruct(('b', height, width, 3), np.uint8)],

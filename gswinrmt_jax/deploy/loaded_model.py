@@ -73,7 +73,6 @@ class _Loaded:
   def __init__(self, weights: weights_lib.Weights, model: nn.Module):
     self.model, self.variables = model, weights.variables
     self.card, self.origin = weights.card, weights.origin
-    self._implementations = weights.implementations
 
   def _check_finite(self, finite, name):
     """Refuses logits of NaN, of which one class or another is the largest."""
@@ -96,8 +95,7 @@ class _Loaded:
 
   def _apply(self, variables, pixels, **how):
     image = self._normalize(pixels)
-    with self._implementations():
-      return self.model.apply(variables, image, train=False, **how)
+    return self.model.apply(variables, image, train=False, **how)
 
 
 class LoadedModel(_Loaded):
@@ -276,14 +274,13 @@ class LoadedModel(_Loaded):
         token.
     """
     pixels = self.pixels(image)
-    with self._implementations():
-      found = maps.compute(
-          self.model,
-          self.variables,
-          self._normalize(pixels[None])[0],
-          point=point,
-          label=prediction.labels[0],
-      )
+    found = maps.compute(
+        self.model,
+        self.variables,
+        self._normalize(pixels[None])[0],
+        point=point,
+        label=prediction.labels[0],
+    )
     name, probability = prediction.names[0], prediction.probabilities[0]
     file = pathlib.Path(prediction.image).name
     drawing.write(

@@ -83,10 +83,9 @@ def _see(
   @jax.jit
   def see(variables, image):
     pixels = augment_lib.normalize(image, mean=card.mean, std=card.std)
-    with weights.implementations():
-      _, dense = model.apply(
-          variables, pixels, train=False, method='class_and_dense_logits'
-      )
+    _, dense = model.apply(
+        variables, pixels, train=False, method='class_and_dense_logits'
+    )
     return jax.lax.top_k(jax.nn.softmax(dense), top)
 
   place = mesh.Devices()

@@ -94,8 +94,7 @@ def evaluate_run(
     )
   weights.warn_of_size(size, terminal.say)
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]
-  with weights.implementations():
-    scores = _scores(weights, records, batch_size or own_size, terminal)
+  scores = _scores(weights, records, batch_size or own_size, terminal)
   _check_finite(scores, weights)
   report = {
       'source': weights.origin,

@@ -22,7 +22,6 @@ the exponential of the entropy of the singular values (Roy and Vetterli, 2007).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-import functools
 import math
 from typing import Any
 
@@ -32,20 +31,18 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, UInt8
 import numpy as np
 
-from gswinrmt_jax import ops
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.attention import Attention
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.layers import Dense
-from gswinrmt_jax.ops import positions, windows
-from gswinrmt_jax.ops.attention_forms import HEIGHT, watching, WIDTH
+from gswinrmt_jax.ops import positions
+from gswinrmt_jax.ops.attention import effective_window, window_index
 
 DECILES = 10
 GROUPS = DECILES + 1  # The last group: windows cut smaller.
 
-_PASSES = {WIDTH: 'width', HEIGHT: 'height', None: 'pairs'}
 _CLOSED = 0.1  # A gate below it counts as closed.
 _SAMPLED = 64  # Tokens per block whose gates enter the effective rank.
 FORMS = ('softmax', 'sigmoid')  # Attention forms without negative weights.
@@ -111,21 +108,26 @@ def analyze(
   for stage in stages:
     stage.find_deciles()
 
+  gates = {}  # of the attention that is running
+
   def record(next_function, args, kwargs, context):
     module, parent = context.module, context.module.parent
     if isinstance(module, Attention) and context.method_name == 'attend':
       stage = stages[module.stage]
+      query, key, value, *rest = args
       if arch.swiglu:
-        stage.see_value(module.shifted, args[2])
-      with watching(functools.partial(stage.see, module.shifted)):
-        return next_function(*args, **kwargs)
+        stage.see_value(module.shifted, value)
+      for name, weights in module.weights(query, key, *rest).items():
+        stage.see(module.shifted, name, weights)
     out = next_function(*args, **kwargs)
     if isinstance(module, Dense) and isinstance(parent, Attention):
       stage = stages[parent.stage]
       if module.name == 'value_gate':
         stage.sample(parent.path[1], module.name, jax.nn.silu(out))
+      elif module.name == 'gate':
+        gates[parent.path] = jax.nn.sigmoid(out)
       elif module.name == 'out' and arch.gate:
-        gate = parent.get_variable('intermediates', 'gate_values')[-1]
+        gate = gates.pop(parent.path)
         stage.see_gate(parent.shifted, gate, args[0])
         stage.sample(parent.path[1], module.name, gate)
     return out
@@ -135,8 +137,8 @@ def analyze(
       stage.group(images)
     pixels = augment_lib.normalize(jnp.asarray(images), mean=mean, std=std)
     # Without jit, so that every intermediate value can be read.
-    with jax.disable_jit(), ops.plain(), nn.intercept_methods(record):
-      model.apply(variables, pixels, train=False, mutable=['intermediates'])
+    with nn.intercept_methods(record):
+      model.apply(variables, pixels, train=False)
     progress(done)
   return [stage.result(variables['params']) for stage in stages]
 
@@ -182,9 +184,10 @@ class _Stage:
     self._heads = arch.num_heads[stage]
     self._stride = arch.strides[stage]
     self._tokens = tuple(-(-extent // self._stride) for extent in size)
-    full = stage + 1 in arch.full_stages
-    self._window = None if full else arch.window_size or None
-    self._shifts = (False, True)[: 1 + (arch.shift and arch.depths[stage] > 1)]
+    self._window = arch.window(stage)
+    self._shifts = {
+        arch.is_shifted(block) for block in range(arch.depths[stage])
+    }
     self._variances: list[np.ndarray] = []  # of the tokens in whole windows
     self._edges = np.zeros(DECILES - 1)
     self._groups: dict[bool, np.ndarray] = {}  # one-hot, [token, group]
@@ -213,28 +216,28 @@ class _Stage:
       group[:, self._cut(shifted)] = DECILES
       self._groups[shifted] = np.eye(GROUPS)[group.ravel()]
 
-  def see(self, shifted, axis, weights, mask):
-    """Adds the attention weights of a pass; see `watching`."""
+  def see(self, shifted, name, weights):
+    """Adds the attention weights of a pass; see `Attention.weights`."""
     order = {
-        WIDTH: (0, 1, 3, 2),  # b row n column
-        HEIGHT: (0, 3, 1, 2),  # b column n row
-        None: (0, 2, 1),  # b n token
-    }[axis]
+        'width': (0, 1, 3, 2),  # b row n column
+        'height': (0, 3, 1, 2),  # b column n row
+        'pairs': (0, 2, 1),  # b n token
+    }[name]
 
     def by_token(rows):
       return rows.transpose(order).reshape(-1, self._heads)
 
     weights = np.asarray(weights, np.float64)
     keys = np.array(weights.shape[-1])
-    if mask is not None:
-      keys = np.asarray(mask).sum(-1).squeeze()
+    if name != 'pairs':  # The tokens of the window along the pass.
+      block = self._blocks(shifted)[1 if name == 'width' else 0]
+      keys = np.bincount(block)[block]
     row_sum = weights.sum(-1)
     share = weights / np.maximum(row_sum, 1e-30)[..., None]
     nats = -(share * np.log(np.maximum(share, 1e-30))).sum(-1)
     # A row of one key has no choice, so its entropy does not count.
     choice = np.broadcast_to(keys > 1, nats.shape)
     entropy = choice * nats / np.log(np.maximum(keys, 2))
-    name = _PASSES[axis]
     self._add(f'entropy {name}', shifted, by_token(entropy), by_token(choice))
     self._add(f'row_sum {name}', shifted, by_token(row_sum))
 
@@ -287,9 +290,9 @@ class _Stage:
     """Returns the window number of each row, and of each column, of tokens."""
     numbers = []
     for extent in self._tokens:
-      shift = self._arch.window_size // 2 if shifted else 0
-      window, shift = windows.effective_window(extent, self._window, shift)
-      block = windows.block_index(np.arange(extent), window, shift)
+      shift = self._arch.window_shift(self._index) if shifted else 0
+      window, shift = effective_window(extent, self._window, shift)
+      block = window_index(np.arange(extent), window, shift)
       numbers.append(block - block[0])
     return tuple(numbers)
 
@@ -297,7 +300,7 @@ class _Stage:
     """Returns a mask `[y x]` of the tokens in windows that are cut smaller."""
     sizes = []
     for block, extent in zip(self._blocks(shifted), self._tokens, strict=True):
-      whole, _ = windows.effective_window(extent, self._window, 0)
+      whole, _ = effective_window(extent, self._window, 0)
       sizes.append(np.bincount(block)[block] < whole)
     return sizes[0][:, None] | sizes[1]
 

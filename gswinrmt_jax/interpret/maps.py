@@ -4,20 +4,19 @@ Token `i` of a stage with stride `s` covers the pixels `[s i, s (i + 1))`. The
 tokens tile the image; the last row and column may extend beyond it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import dataclasses
 import functools
 from typing import Any
 
 from flax import linen as nn
-from flax import traverse_util
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 import numpy as np
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.models import backbone
+from gswinrmt_jax.models import attention, backbone
 
 # Unless a stage is given, Grad-CAM uses a map with at least this many tokens
 # per axis, as in the last stage of an ImageNet model. With 4 tokens it pointed
@@ -150,32 +149,25 @@ def _run(model, variables, image, tokens, label, *, cam_stage):
       (f'stage{stage}', f'block{depth - 1:02d}', 'attention')
       for stage, depth in enumerate(model.arch.depths, start=1)
   ]
-  attended = {}
-  activations = {}
+  attended, gates, activations = {}, {}, {}
 
   def record(next_function, args, kwargs, context):
-    module = context.module
+    module, method = context.module, context.method_name
+    out = next_function(*args, **kwargs)
     if isinstance(module, backbone.Stage):
-      out = activations[module.stage + 1] = next_function(*args, **kwargs)
-      return out
-    if module.path not in paths or context.method_name != 'attend':
-      return next_function(*args, **kwargs)
-    query, key, value, log_decay, *rest = args
-    out, weights = effective_weights(
-        lambda value: next_function(query, key, value, log_decay, *rest),
-        value,
-        model.arch.num_heads[module.stage],
-        tokens[module.stage],
-    )
-    attended[module.path] = weights[0], log_decay
+      activations[module.stage + 1] = out
+    elif module.path in paths and method == 'attend':
+      query, key, _, log_decay, *rest = args
+      weights = module.weights(query, key, log_decay, *rest)
+      weights = effective_weights(weights, out.shape, tokens[module.stage])
+      attended[module.path] = weights[0], log_decay
+    elif module.path[:-1] in paths and module.name == 'gate':
+      gate = attention.GATES[model.arch.gate_fn](out)
+      gates[module.path[:-1]] = gate.mean(-1)[0]
     return out
 
   with nn.intercept_methods(record):
-    logits, state = model.apply(
-        variables, image, train=False, mutable=['intermediates']
-    )
-  sown = traverse_util.flatten_dict(state.get('intermediates', {}))
-  gates = {path[:-1]: values[0].mean(-1) for path, (values,) in sown.items()}
+    logits = model.apply(variables, image, train=False)
   if label is None:
     label = jnp.argmax(logits[0])
   activation = activations[cam_stage]
@@ -187,33 +179,31 @@ def _run(model, variables, image, tokens, label, *, cam_stage):
 
 
 def effective_weights(
-    mix: Callable[[Array], Array],
-    value: Float[Array, 'b h w c'],
-    heads: int,
+    weights: Mapping[str, Array],
+    shape: tuple[int, ...],
     token: tuple[Array | int, Array | int],
-) -> tuple[Float[Array, 'b h w c'], Float[Array, 'b n h w']]:
+) -> Float[Array, 'b n h w']:
   r"""Returns the weights that one token's output gives to all tokens' values.
 
       O[i, j] = sum_I A_h[j, i, I] sum_J A_w[I, j, J] V[I, J]
-      a[I, J] = A_h[j, i, I] A_w[I, j, J] = dO[i, j] / dV[I, J]
+      a[I, J] = A_h[j, i, I] A_w[I, j, J]
 
   per head, for the decomposed passes. For attention over all pairs, `a` is a
-  row of `A`. Attention is linear in its values and identical for all channels
-  of a head. The derivative of one channel therefore equals the weights, for any
-  form, window, shift and implementation, and no equation is repeated here.
+  row of `A`. It is 0 outside the token's window.
 
-  `mix` is the attention as a function of its values, whose heads are blocks of
-  channels; `token` is `(i, j)`.
-
-  Returns:
-    `mix(value)` and the weights, which are 0 outside the token's window.
+  Args:
+    weights: From `Attention.weights`.
+    shape: Shape of the map, `(b, h, w, c)`.
+    token: `(i, j)`.
   """
+  batch, height, width, _ = shape
   row, column = token
-  dim = value.shape[-1] // heads
-  out, pull = jax.vjp(mix, value)
-  one_channel = jnp.zeros_like(out).at[:, row, column, ::dim].set(1)
-  (weights,) = pull(one_channel)
-  return out, jnp.moveaxis(weights[..., ::dim], -1, 1)
+  if 'pairs' in weights:
+    seen = weights['pairs'][:, :, row * width + column]
+    return seen.reshape(batch, -1, height, width)
+  down = weights['height'][:, column, :, row]  # [b n I]
+  across = weights['width'][:, :, :, column]  # [b I n J]
+  return down[..., None] * across.swapaxes(1, 2)
 
 
 def mean_distance(
@@ -307,10 +297,9 @@ def _stage_maps(arch, stage, token, weights, log_decay, gate):
   rates = kernel = None
   if log_decay is not None and arch.score_fn != 'causal':
     rates = np.exp(log_decay)
-    windows = arch.window_size and stage + 1 not in arch.full_stages
+    window = arch.window(stage)
     height, width = (
-        min(extent, arch.window_size if windows else extent) - 1
-        for extent in weights.shape[1:]
+        min(extent, window or extent) - 1 for extent in weights.shape[1:]
     )
     kernel = decay_kernel(rates, (height, width))
   return StageMaps(

@@ -13,5 +13,3 @@ dense          segmentation and detection: necks, heads, `create_segmenter`,
 nnx_bridge     a model as a Flax NNX module
 cost           parameters and multiply-accumulates
 """
-
-from gswinrmt_jax import fast as fast  # Registers its implementations.

@@ -1,24 +1,28 @@
 """The components of a model, one field each."""
 
 import dataclasses
+from dataclasses import fields
 import math
+import textwrap
 
 from gswinrmt_jax import ops
 
 _LARGEST = 2**20  # bound on numeric fields, far beyond what can be computed
 _MOST_BLOCKS = 2**8  # per stage; tracing takes time for each block
 
-_CHOICES = {
-    'stem': ('conv', 'patch', 'patch_norm'),
-    'downsample': ('conv', 'merge'),
-    'head': ('norm', 'proj'),
-    'rotary': ('none', 'interleaved', 'split_half'),
-    'alibi': ('none', 'signed', 'absolute'),
-    'decay': ('none', 'fixed', 'learned'),
-    'lce': ('none', 'depthwise', 'pointwise'),
-    'gate_fn': ('sigmoid', 'swish'),
-    'linear_start': ('normal', 'uniform'),
-}
+
+def _field(default, kind, text, *, choices=()):
+  """Declares a component.
+
+  Args:
+    default: Gated-SwinRMT-Retention's value.
+    kind: 'size', in which models of one design differ; 'design'; 'head', which
+      turns maps into an answer; or 'training', which changes no function.
+    text: Its meaning.
+    choices: Its values, if they are names; any value otherwise.
+  """
+  about = {'kind': kind, 'help': text, 'choices': choices}
+  return dataclasses.field(default=default, metadata=about)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,92 +33,198 @@ class Architecture:
   Any field can be changed by itself, for ablations of one component. Equation
   numbers are those of the Gated-SwinRMT paper, unless RMT is named.
 
-  Attributes:
-    widths: Channels `C`.
-    depths: Number of blocks.
-    num_heads: Attention heads `N`, which must divide `C`; `C / N` must be even
-      for rotary embedding.
-    mlp_ratios: Hidden channels of the FFN, divided by `C`.
-    stem: 'conv' is four 3x3 convolutions, 'patch' a linear map of each patch
-      (DeiT), 'patch_norm' the same followed by LN (Swin).
-    stem_strides: Strides (1 or 2) of the four convolutions of 'conv'; their
-      product is the stride of the first stage. With (2, 1, 1, 1), an image of
-      32x32 pixels has a first map of 16x16.
-    patch_size: Side of a patch in pixels, and stride of the first stage, of the
-      stems 'patch' and 'patch_norm'.
-    downsample: 'conv' is a 3x3 convolution of stride 2 and BN, 'merge' is LN
-      and a linear map of each 2x2 neighbourhood (Swin).
-    head: 'norm' is LN, average pool, Linear; 'proj' is Linear, BN, SiLU,
-      average pool, Linear, as in the released RMT.
-    projection: Output channels of the first Linear of the 'proj' head.
-    dense_head: Adds a linear head at each position of the last map, for token
-      labels; half of its maximum over the map is added to the logits.
-    feature_norm: LayerNorm on each map of `features` but not on the input of
-      the next stage, as in RMT's detection and segmentation backbones; only for
-      models without a head.
-    drop_path_rate: Rate of stochastic depth at the last block; rates increase
-      linearly from 0 at the first.
-    layer_scale: Initial LayerScale of both branches; 0 omits it.
-    position_conv: Depthwise 3x3 position encoding (CPE) before attention.
-    score_fn: Attention form: 'softmax' (eq. 3), 'sigmoid', divided by the
-      window size (eq. 7), 'linear', scores times decay (RMT, eq. 3), or
-      'causal', the same without later tokens (RMT, eq. 2; all stages full).
-    scaled: Whether scores are divided by `sqrt(d)`.
-    rotary: Rotary embedding: 'interleaved' by flattened position (eq. 4),
-      'split_half' along the axis of each pass (section 3.3), or 'none'.
-    alibi: ALiBi bias: `slope * (i - j)` ('signed'), `slope * |i - j|`
-      ('absolute'), or 'none'.
-    decay: `gamma` per head: 'learned', 'fixed' at RMT's values, or 'none'.
-    decay_ranges: Range `r` in `gamma_n = 1 - 2 ** (-2 - r n / N)` (RMT, eq. 8).
-    lce: Local context enhancement of V: 'depthwise' is a 5x5 convolution,
-      'pointwise' adds a 1x1 convolution after it (eq. 6), 'none' omits both.
-    head_norm: Normalises the attention output of each head (RetNet).
-    gate: Gates the attention output before the output projection (eq. 5).
-    gate_fn: Activation of the gate `x W_g`: 'sigmoid' (G1) or 'swish' (RetNet).
-    swiglu: Gates the values: `V = v1 * SiLU(v2)` (eq. 8).
-    window_size: Nominal window `M` in tokens; 0 attends over the whole map.
-    shift: Whether odd blocks of a stage shift their windows by `M // 2`.
-    full_stages: Stages (counted from 1) that attend over all pairs of tokens at
-      once instead of along rows, then columns (no windows; not 'sigmoid').
-    ffn_conv: Whether the FFN has a depthwise convolution.
-    ffn_norm: LayerNorm inside the FFN, after its depthwise convolution.
-    linear_start: Initialisation of linear layers: 'normal' draws from
-      N(0, 0.02^2) with zero bias, as in RMT; 'uniform' draws within
-      `+-1 / sqrt(fan_in)`, PyTorch's default.
+  The metadata of each field has its 'kind', 'help' and 'choices', see `_field`.
   """
 
-  widths: tuple[int, ...] = (64, 128, 256, 512)
-  depths: tuple[int, ...] = (2, 2, 6, 2)
-  num_heads: tuple[int, ...] = (2, 4, 8, 16)
-  mlp_ratios: tuple[float, ...] = (4.0, 4.0, 4.0, 4.0)
-  stem: str = 'conv'
-  stem_strides: tuple[int, ...] = (2, 1, 2, 1)
-  patch_size: int = 4
-  downsample: str = 'conv'
-  head: str = 'norm'
-  projection: int = 1024
-  dense_head: bool = False
-  feature_norm: bool = False
-  drop_path_rate: float = 0.1
-  layer_scale: tuple[float, ...] = (1e-2, 1e-2, 1e-2, 1e-2)
-  position_conv: bool = True
-  score_fn: str = 'softmax'
-  scaled: bool = True
-  rotary: str = 'interleaved'
-  alibi: str = 'none'
-  decay: str = 'learned'
-  decay_ranges: tuple[float, ...] = (4.0, 4.0, 6.0, 6.0)
-  lce: str = 'pointwise'
-  head_norm: bool = False
-  gate: bool = True
-  gate_fn: str = 'sigmoid'
-  swiglu: bool = False
-  window_size: int = 14
-  shift: bool = True
-  full_stages: tuple[int, ...] = ()
-  ffn_conv: bool = True
-  ffn_norm: bool = True
-  linear_start: str = 'normal'
+  widths: tuple[int, ...] = _field(
+      (64, 128, 256, 512),
+      'size',
+      'Channels `C`.',
+  )
+  depths: tuple[int, ...] = _field(
+      (2, 2, 6, 2),
+      'size',
+      'Number of blocks.',
+  )
+  num_heads: tuple[int, ...] = _field(
+      (2, 4, 8, 16),
+      'size',
+      'Attention heads `N`, which must divide `C`; `C / N` must be even for '
+      'rotary embedding.',
+  )
+  mlp_ratios: tuple[float, ...] = _field(
+      (4.0, 4.0, 4.0, 4.0),
+      'size',
+      'Hidden channels of the FFN, divided by `C`.',
+  )
+  stem: str = _field(
+      'conv',
+      'design',
+      "'conv' is four 3x3 convolutions, 'patch' a linear map of each patch "
+      "(DeiT), 'patch_norm' the same followed by LN (Swin).",
+      choices=('conv', 'patch', 'patch_norm'),
+  )
+  stem_strides: tuple[int, ...] = _field(
+      (2, 1, 2, 1),
+      'design',
+      "Strides (1 or 2) of the four convolutions of 'conv'; their product is "
+      'the stride of the first stage. With (2, 1, 1, 1), an image of 32x32 '
+      'pixels has a first map of 16x16.',
+  )
+  patch_size: int = _field(
+      4,
+      'size',
+      'Side of a patch in pixels, and stride of the first stage, of the '
+      "stems 'patch' and 'patch_norm'.",
+  )
+  downsample: str = _field(
+      'conv',
+      'design',
+      "'conv' is a 3x3 convolution of stride 2 and BN, 'merge' is LN and a "
+      'linear map of each 2x2 neighbourhood (Swin).',
+      choices=('conv', 'merge'),
+  )
+  head: str = _field(
+      'norm',
+      'head',
+      "'norm' is LN, average pool, Linear; 'proj' is Linear, BN, SiLU, "
+      'average pool, Linear, as in the released RMT.',
+      choices=('norm', 'proj'),
+  )
+  projection: int = _field(
+      1024,
+      'head',
+      "Output channels of the first Linear of the 'proj' head.",
+  )
+  dense_head: bool = _field(
+      False,
+      'head',
+      'Adds a linear head at each position of the last map, for token '
+      'labels; half of its maximum over the map is added to the logits.',
+  )
+  feature_norm: bool = _field(
+      False,
+      'head',
+      'LayerNorm on each map of `features` but not on the input of the next '
+      "stage, as in RMT's detection and segmentation backbones; only for "
+      'models without a head.',
+  )
+  drop_path_rate: float = _field(
+      0.1,
+      'training',
+      'Rate of stochastic depth at the last block; rates increase linearly '
+      'from 0 at the first.',
+  )
+  layer_scale: tuple[float, ...] = _field(
+      (1e-2, 1e-2, 1e-2, 1e-2),
+      'size',
+      'Initial LayerScale of both branches; 0 omits it.',
+  )
+  position_conv: bool = _field(
+      True,
+      'design',
+      'Depthwise 3x3 position encoding (CPE) before attention.',
+  )
+  score_fn: str = _field(
+      'softmax',
+      'design',
+      "Attention form: 'softmax' (eq. 3), 'sigmoid', divided by the window "
+      "size (eq. 7), 'linear', scores times decay (RMT, eq. 3), or 'causal', "
+      'the same without later tokens (RMT, eq. 2; all stages full).',
+  )
+  scaled: bool = _field(
+      True,
+      'design',
+      'Whether scores are divided by `sqrt(d)`.',
+  )
+  rotary: str = _field(
+      'interleaved',
+      'design',
+      "Rotary embedding: 'interleaved' by flattened position (eq. 4), "
+      "'split_half' along the axis of each pass (section 3.3), or 'none'.",
+      choices=('none', 'interleaved', 'split_half'),
+  )
+  alibi: str = _field(
+      'none',
+      'design',
+      "ALiBi bias: `slope * (i - j)` ('signed'), `slope * |i - j|` "
+      "('absolute'), or 'none'.",
+      choices=('none', 'signed', 'absolute'),
+  )
+  decay: str = _field(
+      'learned',
+      'design',
+      "`gamma` per head: 'learned', 'fixed' at RMT's values, or 'none'.",
+      choices=('none', 'fixed', 'learned'),
+  )
+  decay_ranges: tuple[float, ...] = _field(
+      (4.0, 4.0, 6.0, 6.0),
+      'size',
+      'Range `r` in `gamma_n = 1 - 2 ** (-2 - r n / N)` (RMT, eq. 8).',
+  )
+  lce: str = _field(
+      'pointwise',
+      'design',
+      "Local context enhancement of V: 'depthwise' is a 5x5 convolution, "
+      "'pointwise' adds a 1x1 convolution after it (eq. 6), 'none' omits "
+      'both.',
+      choices=('none', 'depthwise', 'pointwise'),
+  )
+  head_norm: bool = _field(
+      False,
+      'design',
+      'Normalises the attention output of each head (RetNet).',
+  )
+  gate: bool = _field(
+      True,
+      'design',
+      'Gates the attention output before the output projection (eq. 5).',
+  )
+  gate_fn: str = _field(
+      'sigmoid',
+      'design',
+      "Activation of the gate `x W_g`: 'sigmoid' (G1) or 'swish' (RetNet).",
+      choices=('sigmoid', 'swish'),
+  )
+  swiglu: bool = _field(
+      False,
+      'design',
+      'Gates the values: `V = v1 * SiLU(v2)` (eq. 8).',
+  )
+  window_size: int = _field(
+      14,
+      'design',
+      'Nominal window `M` in tokens; 0 attends over the whole map.',
+  )
+  shift: bool = _field(
+      True,
+      'design',
+      'Whether odd blocks of a stage shift their windows by `M // 2`.',
+  )
+  full_stages: tuple[int, ...] = _field(
+      (),
+      'size',
+      'Stages (counted from 1) that attend over all pairs of tokens at once '
+      "instead of along rows, then columns (no windows; not 'sigmoid').",
+  )
+  ffn_conv: bool = _field(
+      True,
+      'design',
+      'Whether the FFN has a depthwise convolution.',
+  )
+  ffn_norm: bool = _field(
+      True,
+      'size',
+      'LayerNorm inside the FFN, after its depthwise convolution.',
+  )
+  linear_start: str = _field(
+      'normal',
+      'training',
+      "Initialisation of linear layers: 'normal' draws from N(0, 0.02^2) "
+      "with zero bias, as in RMT; 'uniform' draws within `+-1 / "
+      "sqrt(fan_in)`, PyTorch's default.",
+      choices=('normal', 'uniform'),
+  )
 
   def __post_init__(self):
     """Rejects a model that cannot be built, naming the field.
@@ -123,14 +233,15 @@ class Architecture:
       ValueError: If a field is out of range or two contradict each other.
     """
     forms = tuple(ops.FORMS | ops.FULL_FORMS)  # includes a user's own forms
-    for name, choices in {**_CHOICES, 'score_fn': forms}.items():
-      if getattr(self, name) not in choices:
+    choices = {each.name: each.metadata['choices'] for each in fields(self)}
+    for name, allowed in (choices | {'score_fn': forms}).items():
+      if allowed and getattr(self, name) not in allowed:
         raise ValueError(
-            f'{name}={getattr(self, name)!r} is not one of {choices}.'
+            f'{name}={getattr(self, name)!r} is not one of {allowed}.'
         )
     if not self.widths:
       raise ValueError('widths=() has no stage.')
-    for field in dataclasses.fields(self):
+    for field in fields(self):
       value = getattr(self, field.name)
       per_stage = isinstance(field.default, tuple) and field.default
       per_stage = per_stage and field.name != 'stem_strides'
@@ -183,6 +294,26 @@ class Architecture:
     """Stride of the last stage: the smallest image size, in pixels."""
     return self.strides[-1]
 
+  def is_full(self, stage: int) -> bool:
+    """Returns whether a stage, counted from 0, attends over all pairs."""
+    return stage + 1 in self.full_stages  # The field counts from 1.
+
+  def window(self, stage: int) -> int | None:
+    """Returns the nominal window of a stage; None if attention spans the map.
+
+    Args:
+      stage: Index of the stage, from 0.
+    """
+    return None if self.is_full(stage) else self.window_size or None
+
+  def window_shift(self, stage: int) -> int:
+    """Returns by how many tokens shifted blocks of a stage shift windows."""
+    return (self.window(stage) or 0) // 2
+
+  def is_shifted(self, block: int) -> bool:
+    """Returns whether a block, counted from 0 in its stage, shifts windows."""
+    return self.shift and block % 2 == 1
+
   def drop_rate(self, block: int) -> float:
     """Returns the stochastic-depth rate of a block, counted from 0.
 
@@ -193,7 +324,7 @@ class Architecture:
 
   def _check_extents(self):
     """Rejects NaN and numbers too large for any machine."""
-    for field in dataclasses.fields(self):
+    for field in fields(self):
       value = getattr(self, field.name)
       most = _MOST_BLOCKS if field.name == 'depths' else _LARGEST
       for number in value if isinstance(value, tuple) else (value,):
@@ -264,3 +395,20 @@ class Architecture:
 
 def _default(name):
   return getattr(Architecture, name)
+
+
+# For `help()` and the reference pages: the fields, from their metadata.
+Architecture.__doc__ = (
+    (Architecture.__doc__ or '')
+    + '\n  Attributes:\n'
+    + '\n'.join(
+        textwrap.fill(
+            f'{each.name}: {each.metadata["help"]}',
+            80,
+            initial_indent='    ',
+            subsequent_indent='      ',
+            break_on_hyphens=False,
+        )
+        for each in fields(Architecture)
+    )
+)

@@ -18,9 +18,10 @@ import numpy as np
 from gswinrmt_jax import ops
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.layers import Dense, DepthwiseConv
-from gswinrmt_jax.ops import padding, positions, windows
+from gswinrmt_jax.ops import padding, positions
+from gswinrmt_jax.ops.attention import effective_window
 
-_GATES = {'sigmoid': jax.nn.sigmoid, 'swish': jax.nn.silu}
+GATES = {'sigmoid': jax.nn.sigmoid, 'swish': jax.nn.silu}
 
 
 class Attention(nn.Module):
@@ -79,10 +80,7 @@ class Attention(nn.Module):
         local = linear(start='uniform', name='local_point')(local)
       out += local
     if arch.gate:  # G1, eq. 5.
-      gate = _GATES[arch.gate_fn](linear(name='gate')(x))
-      # Stored only if the caller asks for 'intermediates'.
-      self.sow('intermediates', 'gate_values', gate)
-      out *= gate
+      out *= GATES[arch.gate_fn](linear(name='gate')(x))
     return linear(name='out')(out)
 
   def attend(
@@ -95,19 +93,61 @@ class Attention(nn.Module):
   ) -> Float[Array, 'b h w c']:
     """Splits heads, rotates, applies the attention form, joins heads.
 
-    The method is linear in the values and has no parameters, so that
-    `interpret.maps` can differentiate it inside a running model.
+    To look inside a running model, intercept this method
+    (`flax.linen.intercept_methods`); `weights` returns the weights from the
+    same arguments.
     """
-    channels = value.shape[-1]
+    form, tables, options = self._form(log_decay)
+    query, key = (self._rotate(self._heads(m), extents) for m in (query, key))
+    out = form(query, key, self._heads(value), *tables, extents, **options)
+    return out.reshape(value.shape)
+
+  def weights(
+      self,
+      query: Float[Array, 'b h w c'],
+      key: Float[Array, 'b h w c'],
+      log_decay: Float[Array, 'passes n'] | None,
+      extents: padding.Extents = None,
+  ) -> dict[str, Array]:
+    """Returns the weights `A` with which `attend` mixes values.
+
+    Returns:
+      'width' `[b y n x X]` and 'height' `[b x n y Y]`, of whole rows and
+        columns, 0 between windows; or 'pairs' `[b n t T]` in a full stage.
+    """
+    form, tables, options = self._form(log_decay)
+    query, key = (self._rotate(self._heads(m), extents) for m in (query, key))
+    arguments = query, key, *tables, extents
+    options = form.keywords | options
+    if self.arch.is_full(self.stage):
+      return {'pairs': ops.full_weights(*arguments, **options)}
+    width, height = ops.axial_weights(*arguments, **options)
+    return {'width': width, 'height': height}
+
+  def _form(self, log_decay):
+    """Returns the attention form, its tables of each head, and its options."""
+    arch, stage = self.arch, self.stage
+    if arch.is_full(stage):  # Over all pairs of tokens (RMT, eq. 5).
+      rates = None if log_decay is None else log_decay[0]  # of the only pass
+      return ops.FULL_FORMS[arch.score_fn], (rates,), {'scaled': arch.scaled}
+    slopes = None
+    if arch.alibi != 'none':
+      slopes = jnp.asarray(
+          positions.balanced_slopes(arch.num_heads[stage]),
+          ops.wide_dtype(self.dtype),
+      )
+    # Along rows, then columns of windows (eq. 3, 7 and 9).
+    options = {
+        'window': arch.window(stage),
+        'shift': arch.window_shift(stage) if self.shifted else 0,
+        'scaled': arch.scaled,
+        'absolute': arch.alibi == 'absolute',
+    }
+    return ops.FORMS[arch.score_fn], (log_decay, slopes), options
+
+  def _heads(self, x):
     heads = self.arch.num_heads[self.stage]
-    query, key, value = (
-        m.reshape(*m.shape[:-1], heads, channels // heads)
-        for m in (query, key, value)
-    )
-    query, key = (self._rotate(m, extents) for m in (query, key))
-    attend = self._over_all_pairs if self._is_full() else self._along_axes
-    out = attend(query, key, value, log_decay, extents)
-    return out.reshape(*out.shape[:-2], channels)
+    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads)
 
   def _rotate(self, x, extents):
     """Rotates pairs of channels by position: eq. 4, or section 3.3 for SWAT."""
@@ -118,48 +158,10 @@ class Attention(nn.Module):
     # Eq. 4 counts positions within a window, row by row: `row M + column`.
     # Positions on the map differ from them by a constant in each window, and
     # scores depend only on differences of positions.
-    stride, _ = windows.effective_window(x.shape[2], self._window(), 0)
+    window = self.arch.window(self.stage)
+    stride, _ = effective_window(x.shape[2], window, 0)
     widths = None if extents is None else extents[:, 1]
     return ops.rotate_interleaved(x, widths, stride=stride)
-
-  def _along_axes(self, query, key, value, log_decay, extents):
-    """Attends along rows, then columns of windows (eq. 3, 7 and 9)."""
-    arch = self.arch
-    slopes = None
-    if arch.alibi != 'none':
-      slopes = jnp.asarray(
-          positions.balanced_slopes(arch.num_heads[self.stage]),
-          ops.wide_dtype(self.dtype),
-      )
-    return ops.FORMS[arch.score_fn](
-        query,
-        key,
-        value,
-        log_decay,
-        slopes,
-        extents,
-        window=self._window(),
-        shift=arch.window_size // 2 if self.shifted else 0,
-        scaled=arch.scaled,
-        absolute=arch.alibi == 'absolute',
-    )
-
-  def _over_all_pairs(self, query, key, value, log_decay, extents):
-    """Attends over all pairs of tokens (RMT, eq. 5)."""
-    if log_decay is not None:
-      log_decay = log_decay[0]  # of the only pass
-    return ops.FULL_FORMS[self.arch.score_fn](
-        query, key, value, log_decay, extents, scaled=self.arch.scaled
-    )
-
-  def _is_full(self) -> bool:
-    return self.stage + 1 in self.arch.full_stages  # counted from 1
-
-  def _window(self) -> int | None:
-    """Returns the nominal window; None where attention spans the map."""
-    if self._is_full() or self.arch.window_size == 0:
-      return None
-    return self.arch.window_size
 
   def _log_decay(self) -> Float[Array, 'passes n'] | None:
     """Returns `log gamma`: `log_sigmoid(theta)`, or RMT's fixed values."""
@@ -168,7 +170,7 @@ class Attention(nn.Module):
       return None
     heads = arch.num_heads[self.stage]
     spread = arch.decay_ranges[self.stage]
-    passes = 1 if self._is_full() else 2  # two: width and height
+    passes = 1 if arch.is_full(self.stage) else 2  # two: width and height
     shape = (passes, heads)
     if arch.decay == 'fixed':
       log_rates = np.log(positions.decay_rates(heads, spread))

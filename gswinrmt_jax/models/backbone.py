@@ -55,7 +55,7 @@ class Stage(nn.Module):
       x = block(
           arch,
           self.stage,
-          shifted=arch.shift and index % 2 == 1,
+          shifted=arch.is_shifted(index),
           dtype=self.dtype,
           drop_rate=arch.drop_rate(first + index) if train else 0.0,
           name=f'block{index:02d}',

@@ -10,10 +10,11 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from gswinrmt_jax import ops
 from gswinrmt_jax.models import factory, layers
+from gswinrmt_jax.models.attention import Attention
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.segmenter import Segmenter
+from gswinrmt_jax.ops.attention import effective_window
 
 # Operations per element, as fvcore counts them.
 _NORMS = {
@@ -73,8 +74,8 @@ class Cost:
 def count(model: Backbone | Segmenter, image_size: tuple[int, int]) -> Cost:
   """Counts the cost of a model for one image, without running it.
 
-  Windows are counted as in the 'cyclic' implementation, padding included,
-  whichever one the model uses. The auxiliary head of a segmenter counts for
+  Attention is counted as the masking paper computes it, in windows of the map
+  that is padded to whole windows. The auxiliary head of a segmenter counts for
   parameters but not for operations, because only training uses it.
 
   Args:
@@ -87,20 +88,24 @@ def count(model: Backbone | Segmenter, image_size: tuple[int, int]) -> Cost:
   shape = (*image_size, 3)
   operations = collections.Counter()
 
-  def count_norm(call, args, kwargs, context):
+  def count_call(call, args, kwargs, context):
     y = call(*args, **kwargs)
-    kind = _NORMS.get(type(context.module))
-    if kind and context.method_name == '__call__':
+    module, method = context.module, context.method_name
+    kind = _NORMS.get(type(module))
+    if kind and method == '__call__':
       operations[kind[0]] += kind[1] * y.size
+    elif isinstance(module, Attention) and method == 'attend':
+      operations['attention'] += _attention(module, y)
     return y
 
-  # Both traces are inside, so that JAX traces an equation only once.
-  with ops.plain(), ops.implementations(attention='cyclic'):
-    variables = factory.variable_shapes(model, shape)
-    with nn.intercept_methods(count_norm):
-      program = jax.make_jaxpr(
-          lambda variables, image: model.apply(variables, image, train=False)
-      )(variables, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
+  variables = factory.variable_shapes(model, shape)
+  with (
+      nn.intercept_methods(layers.plain_convolutions),
+      nn.intercept_methods(count_call),
+  ):
+    program = jax.make_jaxpr(
+        lambda variables, image: model.apply(variables, image, train=False)
+    )(variables, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
   for equation in _equations(program.jaxpr):
     kind, macs = _product(equation)
     operations[kind] += macs
@@ -111,15 +116,35 @@ def count(model: Backbone | Segmenter, image_size: tuple[int, int]) -> Cost:
   return Cost(parameters, dict(operations))
 
 
+def _attention(module, out) -> int:
+  """Returns the products `q k^T` and `A V` of all passes over one map."""
+  _, height, width, channels = out.shape
+  arch, stage = module.arch, module.stage
+  if arch.is_full(stage):
+    return 2 * (height * width) ** 2 * channels
+  windows = [
+      effective_window(extent, arch.window(stage), 0)[0]
+      for extent in (height, width)
+  ]
+  padded = [
+      -(-extent // window) * window
+      for extent, window in zip((height, width), windows, strict=True)
+  ]
+  return 2 * math.prod(padded) * sum(windows) * channels
+
+
 def _product(equation) -> tuple[str, int]:
-  """Returns the kind of product ('' for none) and its multiply-accumulates."""
+  """Returns the kind of product and its multiply-accumulates.
+
+  The kind is '' for none, and for products of two maps, which are attention's.
+  """
   if equation.primitive.name == 'dot_general':
     (contracted, _), (batch, _) = equation.params['dimension_numbers']
     left = equation.invars[0].aval.shape
     size = math.prod(equation.outvars[0].aval.shape) * math.prod(
         left[axis] for axis in contracted
     )
-    return 'attention' if batch else 'linear', size
+    return '' if batch else 'linear', size
   if equation.primitive.name == 'conv_general_dilated':
     kernel = equation.invars[1].aval.shape
     out_axis = equation.params['dimension_numbers'].rhs_spec[0]

@@ -170,7 +170,7 @@ def resolve(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
   for key, value in overrides.items():
     if key in RETIRED:
       raise ValueError(
-          f'{key!r} is not a field of a model: use ops.implementations().'
+          f'{key!r} is not a field of a model: equations have one form.'
       )
     if key == 'pretrained':  # timm's
       raise ValueError(

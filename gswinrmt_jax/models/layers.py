@@ -104,8 +104,12 @@ class Conv3x3(nn.Module):
     bias = self.param('bias', init, shape[-1:])
     if extents is not None:
       x = padding.fill(x, extents)
-    y = ops.conv3x3(x.astype(self.dtype), kernel, stride=self.stride)
-    return ops.add_bias(y, bias)
+    return ops.add_bias(self.convolve(x.astype(self.dtype), kernel), bias)
+
+  def convolve(self, x, kernel, *, plain=False):
+    """Returns `ops.conv3x3`, for `plain_convolutions` to intercept."""
+    compute = ops.plain_conv if plain else ops.conv3x3
+    return compute(x, kernel, stride=self.stride)
 
 
 class DepthwiseConv(nn.Module):
@@ -130,7 +134,24 @@ class DepthwiseConv(nn.Module):
     init = uniform_fan_in(side**2)
     kernel = self.param('kernel', init, (side, side, 1, x.shape[-1]))
     bias = self.param('bias', init, x.shape[-1:])
-    return ops.add_bias(ops.depthwise_conv(x.astype(self.dtype), kernel), bias)
+    return ops.add_bias(self.convolve(x.astype(self.dtype), kernel), bias)
+
+  def convolve(self, x, kernel, *, plain=False):
+    """Returns `ops.depthwise_conv`, for `plain_convolutions` to intercept."""
+    return (ops.plain_conv if plain else ops.depthwise_conv)(x, kernel)
+
+
+def plain_convolutions(next_function, args, kwargs, context):
+  """Computes convolutions by XLA's operation on every device.
+
+      with nn.intercept_methods(plain_convolutions):
+        model.apply(variables, images, train=False)
+
+  The program then has no form that is for CPUs only, as a runtime other than
+  JAX needs it.
+  """
+  plain = {'plain': True} if context.method_name == 'convolve' else {}
+  return next_function(*args, **kwargs, **plain)
 
 
 class LayerNorm(nn.Module):

@@ -8,18 +8,31 @@ With `jax.checkpoint`, the gradients of norms and GELU save only their input,
 which is in memory anyway, instead of several float32 maps.
 """
 
+import functools
 import math
 
 import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+import numpy as np
 
-from gswinrmt_jax.ops import padding
-from gswinrmt_jax.ops.registry import equation, wide
+from gswinrmt_jax.ops import cpu_convolutions, padding
 
 
-@equation
+def wide_dtype(dtype: jax.typing.DTypeLike) -> jax.typing.DTypeLike:
+  """Returns the dtype of sums and constants: at least float32."""
+  return jnp.promote_types(dtype, jnp.float32)
+
+
+def wide(x: Float[Array | np.ndarray, '*b']) -> Float[Array, '*b']:
+  """Returns the array in at least float32."""
+  return jnp.asarray(x, wide_dtype(x.dtype))
+
+
+# Equations are jitted: a model calls one in every layer, and tracing it again
+# for each layer of a deep model takes seconds of Python before XLA starts.
+@jax.jit
 def dense(
     x: Float[Array, '*b c'],
     kernel: Float[Array, 'c f'],
@@ -39,7 +52,7 @@ def dense(
   return y if bias is None else add_bias(y, bias)
 
 
-@equation
+@jax.jit
 def add_bias(
     x: Float[Array, '*b c'], bias: Float[Array, ' c']
 ) -> Float[Array, '*b c']:
@@ -51,7 +64,7 @@ def add_bias(
   return (wide(x) + _along_channels(bias, x)).astype(x.dtype)
 
 
-@equation
+@jax.jit
 def scale_channels(
     x: Float[Array, '*b c'], scale: Float[Array, ' c']
 ) -> Float[Array, '*b c']:
@@ -59,7 +72,7 @@ def scale_channels(
   return (wide(x) * _along_channels(scale, x)).astype(x.dtype)
 
 
-@equation
+@jax.jit
 def gelu(x: Float[Array, '*b']) -> Float[Array, '*b']:
   """Computes the exact GELU, `x Phi(x)` with the normal CDF `Phi`."""
 
@@ -74,7 +87,7 @@ def gelu(x: Float[Array, '*b']) -> Float[Array, '*b']:
   return compute(x)
 
 
-@equation
+@functools.partial(jax.jit, static_argnames='epsilon')
 def layer_norm(
     x: Float[Array, '*b c'],
     scale: Float[Array, ' c'] | None = None,
@@ -109,7 +122,7 @@ def layer_norm(
   return compute(x, scale, bias)
 
 
-@equation
+@jax.jit
 def batch_statistics(
     x: Float[Array, 'b h w c'], extents: padding.Extents = None
 ) -> tuple[Float[Array, ' c'], Float[Array, ' c']]:
@@ -132,7 +145,7 @@ def batch_statistics(
   return mean, variance(x, mean)
 
 
-@equation
+@functools.partial(jax.jit, static_argnames='epsilon')
 def batch_norm(
     x: Float[Array, 'b h w c'],
     mean: Float[Array, ' c'],
@@ -166,7 +179,7 @@ def batch_norm(
   return compute(x, mean, variance, scale, bias)
 
 
-@equation
+@functools.partial(jax.jit, static_argnames='stride')
 def conv3x3(
     x: Float[Array, 'b h w c'], kernel: Float[Array, '3 3 c f'], *, stride: int
 ) -> Float[Array, 'b H W f']:
@@ -182,16 +195,14 @@ def conv3x3(
     kernel: The kernel, cast to `x.dtype`.
     stride: The stride `s`, 1 or 2.
   """
-  return lax.conv_general_dilated(
-      x,
-      kernel.astype(x.dtype),
-      window_strides=(stride, stride),
-      padding=((1, 1), (1, 1)),
-      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
-  )
+  compute = functools.partial(plain_conv, stride=stride)
+  if not cpu_convolutions.leaves_few_positions(x.shape, stride):
+    return compute(x, kernel)
+  by_patches = functools.partial(cpu_convolutions.by_patches, stride=stride)
+  return lax.platform_dependent(x, kernel, cpu=by_patches, default=compute)
 
 
-@equation
+@jax.jit
 def depthwise_conv(
     x: Float[Array, 'b h w c'], kernel: Float[Array, 'k k 1 c']
 ) -> Float[Array, 'b h w c']:
@@ -210,14 +221,28 @@ def depthwise_conv(
   """
   if kernel.shape[0] % 2 == 0:
     raise ValueError(f'The kernel size must be odd, not {kernel.shape[0]}.')
+  # The form is that of the device on which a program runs, regardless of where
+  # it was traced or compiled.
+  return lax.platform_dependent(
+      x, kernel, cpu=cpu_convolutions.by_shifts, default=plain_conv
+  )
+
+
+def plain_conv(
+    x: Float[Array, 'b h w c'],
+    kernel: Float[Array, 'k k _ f'],
+    *,
+    stride: int = 1,
+) -> Float[Array, 'b H W f']:
+  """Computes `conv3x3`, or a `depthwise_conv`, by XLA's own operation."""
   radius = kernel.shape[0] // 2
   return lax.conv_general_dilated(
       x,
       kernel.astype(x.dtype),
-      window_strides=(1, 1),
+      window_strides=(stride, stride),
       padding=((radius, radius), (radius, radius)),
       dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
-      feature_group_count=x.shape[-1],
+      feature_group_count=x.shape[-1] // kernel.shape[2],
   )
 
 

@@ -1,13 +1,17 @@
 """Position information: rotation, distances, decay rates, ALiBi."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 import numpy as np
 
-from gswinrmt_jax.ops.registry import equation, wide, wide_dtype
+from gswinrmt_jax.ops import padding
+from gswinrmt_jax.ops.layers import wide, wide_dtype
 
 
-@equation
+@functools.partial(jax.jit, static_argnames='stride')
 def rotate_interleaved(
     x: Float[Array, 'b h w n d'],
     widths: Int[Array, ' b'] | None = None,
@@ -35,7 +39,7 @@ def rotate_interleaved(
   return _rotate(x, _places(x, strides), frequencies, -1)
 
 
-@equation
+@jax.jit
 def rotate_halves(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
   """Applies the rotation of SWAT (Gated-SwinRMT, section 3.3), for both passes.
 
@@ -115,10 +119,33 @@ def offsets(length: int) -> np.ndarray:
   return position[:, None] - position[None, :]
 
 
-def manhattan(height: int, width: int) -> np.ndarray:
-  """Returns `|row - ROW| + |column - COLUMN|` of all pairs, `[t, T]`."""
+def manhattan(
+    height: int, width: int, extents: padding.Extents = None
+) -> Int[Array, 't t']:
+  """Returns `|row - ROW| + |column - COLUMN|` of all pairs, `[t, T]`.
+
+  It is added up in the program, from a table of each axis: the table of all
+  pairs has 85 million entries at 96x96 tokens.
+  """
+  del extents  # Padding does not move a token.
+  down, across = (jnp.asarray(abs(offsets(n))) for n in (height, width))
+  distance = down[:, None, :, None] + across[None, :, None, :]
+  return distance.reshape(height * width, height * width)
+
+
+def reading_distance(
+    height: int, width: int, extents: padding.Extents = None
+) -> Int[Array, '*b t t']:
+  """Returns `t - T` of all pairs in reading order, 0 for later keys.
+
+  `t = row W + column` counts valid tokens only. Negative distances, whose decay
+  would overflow, are 0.
+  """
   row, column = np.divmod(np.arange(height * width), width)
-  return sum(np.abs(p[:, None] - p[None, :]) for p in (row, column))
+  widths = width if extents is None else extents[:, 1:]
+  place = jnp.asarray(row * widths if extents is None else row[None] * widths)
+  place += column if extents is None else column[None]
+  return (place[..., :, None] - place[..., None, :]).clip(0)
 
 
 def times_distance(

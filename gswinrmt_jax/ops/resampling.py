@@ -10,16 +10,18 @@ extents (`ops.padding`). Then each image has its own.
 """
 
 from collections.abc import Callable
+import functools
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 import numpy as np
 
 from gswinrmt_jax.ops import padding
-from gswinrmt_jax.ops.registry import equation, wide
+from gswinrmt_jax.ops.layers import wide
 
 
-@equation
+@functools.partial(jax.jit, static_argnames='size')
 def resize_nearest(
     x: Float[Array, 'b h w c'],
     extents: padding.Extents = None,
@@ -41,7 +43,7 @@ def resize_nearest(
   return _resample(x, extents, target, size, _nearest)
 
 
-@equation
+@functools.partial(jax.jit, static_argnames='size')
 def resize_bilinear(
     x: Float[Array, 'b h w c'],
     extents: padding.Extents = None,
@@ -62,7 +64,7 @@ def resize_bilinear(
   return _resample(x, extents, target, size, _bilinear)
 
 
-@equation
+@functools.partial(jax.jit, static_argnames='bins')
 def adaptive_average_pool(
     x: Float[Array, 'b h w c'], extents: padding.Extents = None, *, bins: int
 ) -> Float[Array, 'b {bins} {bins} c']:

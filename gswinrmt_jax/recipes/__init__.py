@@ -21,7 +21,6 @@ from gswinrmt_jax.recipes.protocols import (
 from gswinrmt_jax.recipes.resolved import (
     free_fields,
     from_json,
-    implementations,
     make_model,
     model_fields,
     resolve,
@@ -39,7 +38,6 @@ __all__ = [
     'digits',
     'free_fields',
     'from_json',
-    'implementations',
     'make_model',
     'mini_imagenet',
     'model_fields',

@@ -101,16 +101,6 @@ FIELDS: Mapping[str, Field] = {
         "'blocks' or 'elementwise': recompute activations to save memory",
         choices=('none', 'blocks', 'elementwise'),
     ),
-    'attention_impl': _free(
-        'auto',
-        'implementation of shifted windows; changes speed only',
-        choices=('auto', 'banded', 'cyclic'),
-    ),
-    'depthwise_impl': _free(
-        'auto',
-        'implementation of depthwise convolutions; changes speed only',
-        choices=('auto', 'shift', 'conv'),
-    ),
     'batch_size': Field(128, 'images per step, over all devices', at_least=1),
     'accumulate_steps': Field(
         1, 'parts into which a batch is split, to save memory', at_least=1

@@ -5,7 +5,6 @@ for it.
 """
 
 from collections.abc import Mapping
-import contextlib
 from typing import Any
 
 import ml_collections
@@ -26,7 +25,13 @@ def _retired():
   from gswinrmt_jax.models import factory
 
   of_models = (f'model.{name}' for name in factory.RETIRED)
-  return ('steps_per_dispatch', 'mesh.fsdp', *of_models)
+  return (
+      'steps_per_dispatch',
+      'mesh.fsdp',
+      'attention_impl',
+      'depthwise_impl',
+      *of_models,
+  )
 
 
 def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
@@ -125,23 +130,6 @@ def make_model(
   except ValueError as error:
     raise UserError(f'config.model, {name}: {error}') from error
   return model
-
-
-def implementations(
-    config: ml_collections.ConfigDict,
-) -> contextlib.AbstractContextManager[None]:
-  """Returns the context in which a run's model is traced.
-
-  It applies `attention_impl` and `depthwise_impl` to training, evaluation,
-  prediction and export. 'auto' keeps the choice of an enclosing
-  `ops.implementations`.
-  """
-  from gswinrmt_jax import ops
-
-  named = {name: config[f'{name}_impl'] for name in ops.CHOICES}
-  return ops.implementations(
-      **{name: None if impl == 'auto' else impl for name, impl in named.items()}
-  )
 
 
 def from_json(fields: Any, where: str) -> ml_collections.ConfigDict:

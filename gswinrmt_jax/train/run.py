@@ -165,8 +165,7 @@ def open_run(
     identity = [config.to_dict(), dataclasses.asdict(run.images)]
     processes.check_same('configs or images', identity)
     try:
-      with recipes.implementations(config):
-        yield run
+      yield run
     except (KeyboardInterrupt, SystemError) as error:
       # C code that is interrupted raises SystemError. A first signal raises
       # `Stopped`; KeyboardInterrupt itself is the second one.

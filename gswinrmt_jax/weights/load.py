@@ -4,7 +4,6 @@ Weights that ship with the package are folders `gswinrmt_jax/pretrained/NAME`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-import contextlib
 import dataclasses
 import fnmatch
 import pathlib
@@ -75,15 +74,6 @@ class Weights:
   epoch: int | None = None
   recipe: ml_collections.ConfigDict | None = None
   which: str | None = None
-
-  def implementations(self) -> contextlib.AbstractContextManager[None]:
-    """Returns the context in which to trace the model as in its run.
-
-    Without a run, it does nothing: see `ops.implementations`.
-    """
-    if self.recipe is None:
-      return contextlib.nullcontext()
-    return recipes.implementations(self.recipe)
 
   @property
   def task(self) -> str:

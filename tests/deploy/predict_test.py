@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import pathlib
-import shutil
 import sys
 import time
 import types
@@ -16,15 +15,14 @@ import PIL.Image
 import pytest
 import released_rmt
 
-from gswinrmt_jax import ops, weights
 from gswinrmt_jax import terminal as terminal_lib
+from gswinrmt_jax import weights
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.commands import predict as predict_command
 from gswinrmt_jax.data import datasets
-from gswinrmt_jax.deploy import export, loaded_model
+from gswinrmt_jax.deploy import loaded_model
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.ops import registry
-from gswinrmt_jax.weights import card, load, safetensors_file
+from gswinrmt_jax.weights import load, safetensors_file
 
 _NAME = 'digits_small'
 _RUN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
@@ -209,50 +207,6 @@ def test_another_image_size_is_said_once(digits, capsys):
   printed = capsys.readouterr()
   assert 'trained for 32 x 32 pixels: at 40 x 40' in printed.err
   assert 'trained for' not in printed.out
-
-
-class _Spy:
-  """A model that records the implementations chosen for each call."""
-
-  num_classes = 10
-
-  def __init__(self):
-    self.seen = []
-
-  def apply(self, variables, image, *, train, method=None):
-    del variables, train, method
-    self.seen.append(tuple(map(registry.chosen, ('attention', 'depthwise'))))
-    return jnp.zeros((len(image), self.num_classes))
-
-
-def test_a_run_computes_as_its_config_says(tmp_path, monkeypatch):
-  """In predictions, features, maps, exports; bare weights follow the caller."""
-  run = shutil.copytree(_RUN, tmp_path / 'run')
-  config = json.loads((run / 'config.json').read_text())
-  config |= {'attention_impl': 'cyclic', 'depthwise_impl': 'auto'}
-  (run / 'config.json').write_text(json.dumps(config))
-  of_run, image = load.load(run), np.zeros((32, 32, 3), np.uint8)
-  model = _Spy()
-  monkeypatch.setattr(card.Card, 'make_model', lambda *args, **how: model)
-  monkeypatch.setattr(
-      loaded_model.maps, 'compute', lambda m, v, x, **_: m.apply(v, x, train=0)
-  )
-  monkeypatch.setattr(loaded_model.drawing, 'write', lambda *args, **how: None)
-
-  def seen(weights):
-    model.seen.clear()
-    loaded = loaded_model.LoadedModel(weights)
-    found = loaded.predict(image)
-    loaded.features(image)
-    loaded.write_maps(found, image, tmp_path)
-    export.make_program(weights)(jnp.asarray(image[None]), weights.variables)
-    return model.seen
-
-  assert seen(of_run) == [('cyclic', 'auto')] * 4
-  with ops.implementations(attention='banded', depthwise='conv'):
-    assert seen(of_run) == [('cyclic', 'conv')] * 4
-    alone = dataclasses.replace(of_run, recipe=None)
-    assert seen(alone) == [('banded', 'conv')] * 4
 
 
 def test_batches_do_not_matter(loaded, digits, monkeypatch):

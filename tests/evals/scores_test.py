@@ -15,7 +15,6 @@ import pytest
 import tiny
 import tiny_parts
 
-from gswinrmt_jax import ops
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import (
@@ -24,7 +23,6 @@ from gswinrmt_jax.evals import (
     evaluator,
     segmentation,
 )
-from gswinrmt_jax.ops import registry
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import train_loop
 
@@ -275,38 +273,6 @@ def test_split_batch_size_and_image_size(run):
   assert larger['image_size'] == [9, 9] and '9 x 9 pixels' in said
   assert ' was trained for 6 x 7 pixels: at 9 x 9 pixels' in said
   assert list(run.glob('evaluation_train_*_9px.json'))
-
-
-def test_a_run_is_evaluated_as_its_config_says(run, tmp_path, monkeypatch):
-  """Weights alone leave the implementations to the caller."""
-  copy, seen = shutil.copytree(run, tmp_path / 'run'), []
-  config = json.loads((copy / 'config.json').read_text())
-  config |= {'attention_impl': 'cyclic', 'depthwise_impl': 'shift'}
-  (copy / 'config.json').write_text(json.dumps(config))
-  make = evaluator.make_eval_step
-
-  def spied(*args):
-    step = make(*args)
-
-    def traced(variables, batch):
-      seen.append(tuple(map(registry.chosen, ('attention', 'depthwise'))))
-      return step(variables, batch)
-
-    return traced
-
-  monkeypatch.setattr(evaluator, 'make_eval_step', spied)
-  _evaluate(copy)
-  assert seen == [('cyclic', 'shift')]
-  load = evaluate_run.weights_lib.load
-  monkeypatch.setattr(
-      evaluate_run.weights_lib,
-      'load',
-      lambda *args, **how: dataclasses.replace(load(*args, **how), recipe=None),
-  )
-  with ops.implementations(depthwise='conv'):
-    out = tmp_path / 'weights.json'
-    _evaluate(copy, data='tiny', batch_size=6, out=out)
-  assert seen[1:] == [('auto', 'conv')]
 
 
 def test_a_step_that_is_not_there(run):

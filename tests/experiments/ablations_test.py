@@ -8,7 +8,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory, named
-from gswinrmt_jax.ops import windows
+from gswinrmt_jax.ops.attention import effective_window
 
 ALL = [
     (base, switch)
@@ -122,7 +122,7 @@ def test_idle_switches_change_no_window_at_32_pixels():
       continue
     size = fields.get('window_size', 14)
     shift = size // 2 if fields.get('shift', True) else 0
-    real = windows.effective_window(8, size, shift) != (8, 0)
+    real = effective_window(8, size, shift) != (8, 0)
     assert real != bool(ablations.SWITCHES[base][switch].idle), (base, switch)
 
 

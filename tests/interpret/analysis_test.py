@@ -19,7 +19,6 @@ from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.interpret import analysis
 from gswinrmt_jax.interpret import attention_statistics as attention
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.ops.attention_forms import HEIGHT, WIDTH
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
 from gswinrmt_jax.weights import safetensors_file
@@ -151,14 +150,14 @@ class TestGroups:
     stage.group(_images())
     return stage
 
-  @pytest.mark.parametrize('axis', [WIDTH, HEIGHT])
+  @pytest.mark.parametrize('axis', ['width', 'height'])
   def test_rows_of_a_pass_belong_to_their_token(self, stage, axis):
     flat = np.zeros((3, 8, 7, 2))  # b y x n
     flat[:, :3] = (1.0, 2.0)
-    lines = flat if axis == WIDTH else flat.swapaxes(1, 2)
+    lines = flat if axis == 'width' else flat.swapaxes(1, 2)
     weights = lines.swapaxes(2, 3)[..., None]  # b l n i, and one key
-    stage.see(False, axis, weights, None)
-    total, count = stage._sums[f'row_sum {attention._PASSES[axis]}']
+    stage.see(False, axis, weights)
+    total, count = stage._sums[f'row_sum {axis}']
     assert total[0].tolist() == [3 * 18.0, 3 * 36.0]  # full windows, 3 x 6
     assert total[1 : attention.DECILES].sum() == 0
     assert total[-1].tolist() == [3 * 3.0, 3 * 6.0]  # the cut window

@@ -1,6 +1,5 @@
 """Tests the train loop with a tiny model, mostly against an unbroken run."""
 
-import functools
 import json
 import os
 import pathlib
@@ -21,8 +20,6 @@ from gswinrmt_jax.commands import train as train_command
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.distributed import compilation, mesh, processes
 from gswinrmt_jax.errors import Stopped, UserError
-from gswinrmt_jax.evals import evaluator
-from gswinrmt_jax.ops import registry
 from gswinrmt_jax.runs import metrics_log, plots
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
@@ -433,31 +430,3 @@ def test_the_picture_of_the_first_batch_is_what_the_first_step_sees(tmp_path):
   np.testing.assert_array_equal(before['image'], batch['image'][:3])
   np.testing.assert_allclose(image, want[:3], rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(targets, want_targets[:3], rtol=1e-6)
-
-
-def test_both_steps_are_traced_with_the_forms_of_the_config(
-    tmp_path, monkeypatch
-):
-  seen = {}
-
-  def spy(module, name):
-    make = getattr(module, name)
-
-    def spied(*args, **kwargs):
-      step = make(*args, **kwargs)
-
-      @functools.wraps(step)  # The compilation cache finds programs by name.
-      def traced(*args):
-        seen[name] = tuple(map(registry.chosen, ('attention', 'depthwise')))
-        return step(*args)
-
-      return traced
-
-    monkeypatch.setattr(module, name, spied)
-
-  spy(train_step, 'make_train_step')
-  spy(evaluator, 'make_eval_step')
-  impls = {'attention_impl': 'cyclic', 'depthwise_impl': 'shift'}
-  tiny_parts.train(tmp_path, stop_after_epochs=1, **impls)
-  named = 'cyclic', 'shift'
-  assert seen == {'make_train_step': named, 'make_eval_step': named}

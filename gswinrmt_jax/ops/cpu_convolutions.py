@@ -1,8 +1,9 @@
-"""Convolutions that run faster on a CPU than XLA's.
+"""Convolutions that run faster on a CPU than XLA's own.
 
-XLA's CPU backend expands a grouped convolution into a dense one, and its dense
-convolutions are slow where few output positions are left. Times below are for
-the forward and backward pass in float32, unless stated otherwise.
+`ops.depthwise_conv` and `ops.conv3x3` choose them. XLA's CPU backend expands a
+grouped convolution into a dense one, and its dense convolutions are slow where
+few output positions are left. Times below are for the forward and backward pass
+in float32, unless stated otherwise.
 """
 
 import functools
@@ -12,9 +13,6 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array
-
-from gswinrmt_jax import ops
-from gswinrmt_jax.ops import wide
 
 # Output positions up to which patches are faster than XLA's convolution, ms:
 # 2x2 -> 1x1, 256 to 512 channels, batch 128: 313 -> 18; 4x4 -> 2x2: 67 -> 11
@@ -36,14 +34,13 @@ _TERMS, _TAPS = 8, 9
 _SMALL_MAP, _TINY_ROW, _GROUP = 64, 4, 16
 
 
-def _leaves_few_positions(x, kernel, *, stride):
-  del kernel
-  height, width = (-(-extent // stride) for extent in x.shape[1:3])
+def leaves_few_positions(shape: tuple[int, ...], stride: int) -> bool:
+  """Returns whether patches of a map `[b h w c]` are the faster form."""
+  height, width = (-(-extent // stride) for extent in shape[1:3])
   return height * width <= _FEW_POSITIONS
 
 
-@ops.conv3x3.implementation('patches', on='cpu', when=_leaves_few_positions)
-def conv3x3_of_patches(x: Array, kernel: Array, *, stride: int) -> Array:
+def by_patches(x: Array, kernel: Array, *, stride: int) -> Array:
   """Computes `ops.conv3x3` as one matmul of all patches with the kernel."""
   height, width = (-(-extent // stride) for extent in x.shape[1:3])
   rows, columns = stride * (height - 1) + 1, stride * (width - 1) + 1
@@ -57,9 +54,8 @@ def conv3x3_of_patches(x: Array, kernel: Array, *, stride: int) -> Array:
   return jnp.concatenate(patches, axis=-1) @ kernel
 
 
-@ops.depthwise_conv.implementation('shift', on='cpu', choice='depthwise')
 @jax.custom_vjp
-def depthwise_by_shifts(x: Array, kernel: Array) -> Array:
+def by_shifts(x: Array, kernel: Array) -> Array:
   """Computes `ops.depthwise_conv` as a sum of shifted products, in one loop.
 
   On one core it is 9 to 21 times faster than XLA's grouped convolution, forward
@@ -74,8 +70,8 @@ def _sum_of_shifts(x, kernel):
   rows = {}
   # Cast before slicing: slices of 16-bit elements are not read as vectors
   # (12 ms instead of 7 ms).
-  for (u, v), view in _shifted_views(wide(x), kernel.shape[0]):
-    product = view * wide(kernel[u, v])[None, None]
+  for (u, v), view in _shifted_views(_wide(x), kernel.shape[0]):
+    product = view * _wide(kernel[u, v])[None, None]
     # One sum per kernel row: in a single sum of 25 taps, each addition waits
     # for the previous one (6 ms instead of 4 ms).
     rows[u] = rows[u] + product if u in rows else product
@@ -94,7 +90,7 @@ def _backward(residuals, dy):
   return dx, _kernel_gradient(x, dy, kernel.shape[0]).astype(kernel.dtype)
 
 
-depthwise_by_shifts.defvjp(_forward, _backward)
+by_shifts.defvjp(_forward, _backward)
 
 
 def _shifted_views(x, size):
@@ -121,7 +117,7 @@ def _kernel_gradient(x, dy, size):
   The sum is in at least float32: in bfloat16 it was off by 16 %.
   """
   # Cast before slicing: with bfloat16 slices this took 92 ms instead of 13 ms.
-  x, dy = wide(x), wide(dy)
+  x, dy = _wide(x), _wide(dy)
   if x.shape[1] * x.shape[2] <= _SMALL_MAP:
     sums = _sums_by_channel_groups(x, dy, size)
   else:
@@ -184,3 +180,7 @@ def _sum_together(maps, axes):
       lambda left, right: tuple(map(operator.add, left, right)),
       dimensions=axes,
   )
+
+
+def _wide(x):
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))

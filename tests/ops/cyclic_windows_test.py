@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax.ops import windows
+from gswinrmt_jax.ops import attention
+from gswinrmt_jax.ops import cyclic_windows as windows
 
 # Computed with the official Swin code: the pairs that its masks allow.
-_OFFICIAL = np.load(
-    pathlib.Path(__file__).parent / 'fixtures' / 'swin_masks.npz'
-)
+_DATA = pathlib.Path(__file__).parents[1] / 'fixtures'
+_OFFICIAL = np.load(_DATA / 'swin_masks.npz')
 _CASES = (
     (8, 8, 4, 2),
     (14, 14, 7, 3),
@@ -39,17 +39,17 @@ sizes = st.integers(1, 12)
     ],
 )
 def test_effective_window(extent, nominal, shift, expected):
-  assert windows.effective_window(extent, nominal, shift) == expected
+  assert attention.effective_window(extent, nominal, shift) == expected
 
 
-def test_block_index_by_hand():
+def test_window_index_by_hand():
   position = np.arange(10)
   np.testing.assert_array_equal(
-      windows.block_index(position, 4, 0), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
+      attention.window_index(position, 4, 0), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
   )
   # Shifted by 1: the first token alone, then blocks of four.
   np.testing.assert_array_equal(
-      windows.block_index(position, 4, 1), [-1, 0, 0, 0, 0, 1, 1, 1, 1, 2]
+      attention.window_index(position, 4, 1), [-1, 0, 0, 0, 0, 1, 1, 1, 1, 2]
   )
 
 
@@ -77,28 +77,28 @@ def test_both_axes_together_give_the_official_mask(height, width, size, shift):
 
 
 @pytest.mark.parametrize(('height', 'width', 'size', 'shift'), _CASES)
-def test_bands_join_exactly_the_official_regions(height, width, size, shift):
+def test_whole_lines_join_the_official_regions(height, width, size, shift):
   region = _OFFICIAL[f'mask/H{height}_W{width}_M{size}_s{shift}/region']
   # Along a row the region changes with the column only, and vice versa.
   for line, extent in ((region[0], width), (region[:, 0], height)):
+    mask = attention.whole_axis(extent, size, shift).mask
     np.testing.assert_array_equal(
-        windows.band_mask(extent, size, shift), line[:, None] == line[None, :]
+        mask[0, 0, 0, 0], line[:, None] == line[None, :]
     )
 
 
 @hypothesis.given(extent=extents, nominal=sizes, data=st.data())
-def test_cyclic_and_banded_masks_allow_the_same_pairs(extent, nominal, data):
+def test_cyclic_masks_allow_the_pairs_of_whole_lines(extent, nominal, data):
   shift = data.draw(st.integers(0, nominal - 1))
-  size, shift = windows.effective_window(extent, nominal, shift)
+  size, shift = attention.effective_window(extent, nominal, shift)
   padded = -(-extent // size) * size
   original = (np.arange(padded) + shift) % padded
   allowed = np.zeros((padded, padded), bool)
   for index, mask in enumerate(windows.cyclic_mask(extent, size, shift)):
     token = original[index * size : (index + 1) * size]
     allowed[np.ix_(token, token)] = mask
-  band = windows.band_mask(extent, size, shift)
-  if band is None:
-    band = np.ones((extent, extent), bool)
+  band = attention.whole_axis(extent, size, shift).mask
+  band = np.ones((extent, extent), bool) if band is None else band[0, 0, 0, 0]
   np.testing.assert_array_equal(allowed[:extent, :extent], band)
   assert not allowed[:, extent:].any()  # No key is padding.
   assert band.diagonal().all()

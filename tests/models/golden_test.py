@@ -16,7 +16,7 @@ import random_variables
 
 import gswinrmt_jax
 
-_FILE = pathlib.Path(__file__).parent / 'fixtures' / 'golden.npz'
+_FILE = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden.npz'
 _IMAGES = (3, 45, 64, 3)
 _LABELS = (4, 0, 2)
 NAMES = ('rmt_compact', 'retention_compact', 'swat_compact')

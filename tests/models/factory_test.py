@@ -50,7 +50,7 @@ def test_dtype_by_name():
         ('rmt_t', {'window_size': True}, 'window_size takes int'),
         ('rmt_t', {'dtype': 'float16'}, 'float16'),
         ('rmt_t', {'dtype': jnp.int32}, 'dtype=int32 is not a floating'),
-        ('rmt_t', {'attention_impl': 'cyclic'}, 'use ops.implementations'),
+        ('rmt_t', {'attention_impl': 'cyclic'}, 'is not a field of a model'),
         ('rmt_t', {'remat': 'all'}, "remat='all' is not one of"),
         ('rmt_t', {'num_classes': -1}, 'num_classes=-1 must be a whole'),
         ('rmt_t', {'num_classes': 2.5}, 'num_classes=2.5 must be a whole'),

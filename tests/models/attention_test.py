@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -256,16 +257,27 @@ def test_every_decay_has_a_gradient():
   assert (np.abs(grads['decay_logit']) > 1e-6).all()
 
 
-def test_the_gate_is_kept_for_who_asks_and_for_nobody_else():
-  module = _Module(BASES['retention'])
-  inner, p = module._module, module.params
-  assert inner.init(jax.random.key(0), X).keys() == {'params'}
-  out, kept = inner.apply({'params': p}, X, mutable=['intermediates'])
-  np.testing.assert_array_equal(out, module())
-  (gate,) = kept['intermediates']['gate_values']
-  np.testing.assert_allclose(
-      gate, jax.nn.sigmoid(_linear(p['gate'], X)), atol=1e-6
-  )
+def test_who_intercepts_attend_sees_the_weights():
+  """Rows of the softmax sum to 1; a full stage has weights of all pairs."""
+  for base, stage, names in (
+      ('retention', 0, {'width', 'height'}),
+      ('rmt', 3, {'pairs'}),
+  ):
+    module = _Module(BASES[base], stage=stage)
+    seen = {}
+
+    def look(next_function, args, kwargs, context, seen=seen):
+      if context.method_name == 'attend':
+        query, key, _, *rest = args
+        seen |= context.module.weights(query, key, *rest)
+      return next_function(*args, **kwargs)
+
+    with nn.intercept_methods(look):
+      out = module._module.apply({'params': module.params}, X)
+    np.testing.assert_array_equal(out, module())
+    assert seen.keys() == names
+    for weights in seen.values():
+      np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
 
 
 def test_the_local_enhancement_starts_as_two_convolutions():

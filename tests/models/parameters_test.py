@@ -2,14 +2,14 @@
 
 import dataclasses
 
+from flax import linen as nn
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import pytest
 
 import gswinrmt_jax
-from gswinrmt_jax import ops
-from gswinrmt_jax.models import factory, named
+from gswinrmt_jax.models import factory, layers, named
 from gswinrmt_jax.models.dense.segmenter import create_segmenter
 
 # name -> (classes, parameters). The first seven are the released RMT models;
@@ -240,7 +240,5 @@ def test_how_it_is_computed_changes_no_name(name):
   model = gswinrmt_jax.create_model(name, num_classes=10, depths=(2, 1, 1, 1))
   shapes = factory.variable_shapes.__wrapped__  # does not remember
   reference = shapes(model, (32, 32, 3))
-  with ops.implementations(attention='cyclic', depthwise='shift'):
-    assert shapes(model, (32, 32, 3)) == reference
-  with ops.plain():
+  with nn.intercept_methods(layers.plain_convolutions):
     assert shapes(model, (75, 106, 3)) == reference

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.ops import attention_forms, positions
+from gswinrmt_jax.ops import attention, cyclic_windows, positions
 
 # All sizes differ, so that swapped axes fail.
 B, H, W, N, D = 2, 5, 7, 3, 4
@@ -25,6 +25,18 @@ def _maps(seed, height=H, width=W, dtype=np.float32):
   )
 
 
+@pytest.fixture(params=[False, True], ids=['lines', 'blocks'])
+def blocks_of_windows(request, monkeypatch):
+  """Cuts short lines, too, into blocks of one window, or leaves them whole."""
+  if request.param:
+    monkeypatch.setattr(attention, '_BLOCK_TOKENS', 1)
+    monkeypatch.setattr(attention, '_LEAST_BLOCKS', 1)
+    jax.clear_caches()
+  yield
+  if request.param:
+    jax.clear_caches()
+
+
 def _retained(maps, window, shift, *, scale=0.5, slopes=(0, 0, 0)):
   def line(q, k, v, head, axis):
     return loops.softmax_line(q, k, v, RATES[axis, head], slopes[head], scale)
@@ -32,19 +44,17 @@ def _retained(maps, window, shift, *, scale=0.5, slopes=(0, 0, 0)):
   return loops.axial(line, *(m.astype(np.float64) for m in maps), window, shift)
 
 
-@pytest.mark.parametrize('impl', ['banded', 'cyclic'])
 @pytest.mark.parametrize(
     ('window', 'shift'), [(None, 0), (3, 0), (3, 1), (4, 2)]
 )
-def test_retention_matches_loops(window, shift, impl):
+def test_retention_matches_loops(window, shift):
   maps = _maps(0)
-  with ops.implementations(attention=impl):
-    actual = ops.retention(
-        *map(jnp.asarray, maps),
-        jnp.float32(np.log(RATES)),
-        window=window,
-        shift=shift,
-    )
+  actual = ops.retention(
+      *map(jnp.asarray, maps),
+      jnp.float32(np.log(RATES)),
+      window=window,
+      shift=shift,
+  )
   np.testing.assert_allclose(actual, _retained(maps, window, shift), atol=2e-6)
 
 
@@ -186,8 +196,7 @@ def test_float32_inside_whatever_the_dtype():
   assert float(jnp.abs(actual.astype(jnp.float32) - expected).max()) < bound
 
 
-@pytest.mark.parametrize('impl', ['banded', 'cyclic'])
-def test_extreme_scores_of_retention_stay_finite(impl):
+def test_extreme_scores_of_retention_stay_finite(blocks_of_windows):
   maps = [jnp.asarray(m) * 300 for m in _maps(9)]
   theta = jnp.array([[40.0, -40.0, 0.0]] * 2)  # gamma near 1 and near 0
 
@@ -195,8 +204,7 @@ def test_extreme_scores_of_retention_stay_finite(impl):
     log_decay = jax.nn.log_sigmoid(theta)
     return ops.retention(*maps, log_decay, window=3, shift=1).sum()
 
-  with ops.implementations(attention=impl):
-    value, grads = jax.jit(jax.value_and_grad(loss, range(4)))(theta, *maps)
+  value, grads = jax.jit(jax.value_and_grad(loss, range(4)))(theta, *maps)
   assert np.isfinite(value)
   assert all(np.isfinite(g).all() for g in grads)
 
@@ -233,15 +241,13 @@ def _tables():
   return jnp.float32(np.log(RATES)), jnp.float32(SLOPES)
 
 
-@pytest.mark.parametrize('impl', ['banded', 'cyclic'])
 @pytest.mark.parametrize(
     ('window', 'shift'), [(None, 0), (3, 0), (3, 1), (4, 2)]
 )
-def test_swat_matches_loops(window, shift, impl):
+def test_swat_matches_loops(window, shift):
   maps = _maps(0)
   query, key, value = map(jnp.asarray, maps)
-  with ops.implementations(attention=impl):
-    actual = ops.swat(query, key, value, *_tables(), window=window, shift=shift)
+  actual = ops.swat(query, key, value, *_tables(), window=window, shift=shift)
   np.testing.assert_allclose(actual, _swatted(maps, window, shift), atol=2e-6)
 
 
@@ -300,11 +306,9 @@ def test_a_positive_slope_prefers_keys_on_the_left():
   )
 
 
-@pytest.mark.parametrize('impl', ['banded', 'cyclic'])
-def test_partial_regions_divide_by_the_whole_window(impl):
+def test_partial_regions_divide_by_the_whole_window(blocks_of_windows):
   """Five columns, window 4, shift 2: regions of 2 and 3, divided by 4."""
-  with ops.implementations(attention=impl):
-    weights = _swat_weights(None, None, 5, window=4, shift=2)
+  weights = _swat_weights(None, None, 5, window=4, shift=2)
   expected = np.zeros((5, 5))
   expected[:2, :2] = expected[2:, 2:] = 1 / 8
   np.testing.assert_array_equal(weights, expected)
@@ -483,37 +487,31 @@ def test_causal_decay_over_a_long_map_stays_finite():
 
 
 @pytest.mark.parametrize('form', ops.FORMS)
-@hypothesis.settings(max_examples=4, deadline=None)
-@hypothesis.example(height=1, width=1, window=3, shift=1)
-@hypothesis.example(height=9, width=4, window=5, shift=2)
-@hypothesis.example(height=4, width=6, window=2, shift=1)
-@hypothesis.given(
-    height=st.integers(1, 11),
-    width=st.integers(1, 11),
-    window=st.integers(1, 6),
-    shift=st.integers(0, 5),
+@pytest.mark.parametrize(
+    ('height', 'width', 'window', 'shift'),
+    [
+        (1, 1, 3, 1),
+        (9, 4, 5, 2),  # whole lines
+        (57, 5, 14, 7),  # five windows of a column, whole rows
+        (3, 60, 13, 3),  # seven windows of a row, padded on both sides
+        (49, 28, 7, 3),  # blocks of two windows, in columns
+        (2, 65, 4, 1),  # of four
+        (4, 50, 12, 0),  # padded behind only
+    ],
 )
-def test_implementations_agree_forward_and_backward(
+def test_windows_are_those_of_the_cyclic_reference(
     form, height, width, window, shift
 ):
-  """To 1e-12 in float64, and finite, for any extent, window and shift."""
+  """To 1e-12 in float64, and finite, forward and backward."""
   with jax.enable_x64(True):
     maps = tuple(map(jnp.asarray, _maps(0, height, width, np.float64)))
     log_decay = jnp.log(jnp.array([[0.5, 0.8, 0.95], [0.6, 0.7, 0.9]]))
     slopes = jnp.array([-0.5, 0.5, 0.25])
+    keywords = ops.FORMS[form].keywords | {'window': window, 'shift': shift}
 
-    def run(impl):
-      def loss(query, key, value, log_decay, slopes):
-        with ops.implementations(attention=impl):
-          out = ops.FORMS[form](
-              query,
-              key,
-              value,
-              log_decay,
-              slopes=slopes,
-              window=window,
-              shift=shift,
-          )
+    def run(attend):
+      def loss(*arrays):
+        out = attend(*arrays, **keywords)
         return jnp.sum(jnp.sin(out)), out
 
       (_, out), grads = jax.value_and_grad(loss, range(5), has_aux=True)(
@@ -521,12 +519,75 @@ def test_implementations_agree_forward_and_backward(
       )
       return (out, *grads)
 
-    impls = ('banded', 'cyclic')
-    runs = jax.jit(lambda: tuple(run(impl) for impl in impls))()
-    for ours, *others in zip(*runs, strict=True):
-      assert np.isfinite(ours).all()
-      for other in others:
-        np.testing.assert_allclose(other, ours, atol=1e-12)
+    both = ops.retention, cyclic_windows.cyclic_retention
+    runs = jax.jit(lambda: tuple(map(run, both)))()
+  for ours, other in zip(*runs, strict=True):
+    assert np.isfinite(ours).all()
+    np.testing.assert_allclose(ours, other, rtol=1e-12, atol=1e-12)
+
+
+@hypothesis.given(
+    extent=st.integers(1, 200),
+    window=st.integers(1, 40),
+    shift=st.integers(0, 39),
+)
+def test_blocks_allow_the_pairs_of_whole_lines(extent, window, shift):
+  cut = attention.axis_blocks(extent, window, shift)
+  whole = attention.whole_axis(extent, window, shift)
+  tokens = cut.count * cut.length
+  allowed = np.zeros((cut.count, cut.length, cut.count, cut.length), bool)
+  for block in range(cut.count):
+    mask = True if cut.mask is None else cut.mask.reshape(cut.count, -1)[block]
+    allowed[block, :, block] = (
+        np.reshape(mask, (-1, 1))
+        if (mask is True)
+        else mask.reshape(cut.length, cut.length)
+    )
+  allowed = allowed.reshape(tokens, tokens)
+  line = slice(cut.front, cut.front + extent)
+  expected = True if whole.mask is None else whole.mask[0, 0, 0, 0]
+  np.testing.assert_array_equal(
+      allowed[line, line], np.broadcast_to(expected, (extent, extent))
+  )
+  # No key is padding, and a block is no longer than two windows or tokens.
+  assert allowed[line].sum() == allowed[line, line].sum()
+  assert cut.size == whole.size
+
+
+@pytest.mark.parametrize(
+    ('extent', 'window', 'shift', 'expected'),
+    [
+        (56, 14, 0, (4, 14, 0)),
+        (56, 14, 7, (5, 14, 7)),
+        (57, 14, 3, (5, 14, 11)),
+        (56, 7, 0, (4, 14, 0)),  # blocks of two windows
+        (28, 14, 7, (1, 28, 0)),  # fewer than four blocks: the whole line
+        (16, 4, 2, (1, 16, 0)),
+        (64, None, 0, (1, 64, 0)),
+    ],
+)
+def test_blocks_follow_from_the_sizes(extent, window, shift, expected):
+  """Count, length and front; as in the table of times in the module."""
+  assert attention.axis_blocks(extent, window, shift)[:3] == expected
+
+
+def test_weights_of_both_passes_give_the_output():
+  maps = [jnp.asarray(m) for m in _maps(0)]
+  tables = _tables()
+  options = {'window': 3, 'shift': 1, 'weigh': attention.sigmoid_weights}
+  across, down = ops.axial_weights(*maps[:2], *tables, **options)
+  out = jnp.einsum('bhnwW,bhWnd->bhwnd', across, maps[2])
+  out = jnp.einsum('bwnhH,bHwnd->bhwnd', down, out)
+  np.testing.assert_allclose(
+      out, ops.retention(*maps, *tables, **options), atol=2e-6
+  )
+  full = ops.full_weights(*maps[:2], tables[0][0])
+  out = jnp.einsum('bntT,bTnd->btnd', full, maps[2].reshape(B, H * W, N, D))
+  np.testing.assert_allclose(
+      out.reshape(maps[2].shape),
+      ops.full_retention(*maps, tables[0][0]),
+      atol=2e-6,
+  )
 
 
 def test_offsets_are_query_minus_key():
@@ -589,13 +650,11 @@ def test_scores_weights_and_values_match_loops():
     head = jnp.arange(1, 3)[None, :, None, None]
     return scores * head + 0.1 * jnp.arange(15)[None, None, :, None]
 
-  actual = attention_forms.all_pairs_attention(
+  actual = ops.full_retention(
       *(jnp.asarray(x, jnp.float32) for x in (query, key, value)),
       None,
-      None,
-      weigh,
-      positions.manhattan(3, 5),
       scaled=False,
+      weigh=weigh,
   )
   np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
@@ -609,15 +668,8 @@ def test_the_size_is_that_of_each_image():
   def weigh(scores, log_decay, mask, size):
     return jnp.where(mask, jnp.ones_like(scores) / size, 0)
 
-  out = attention_forms.all_pairs_attention(
-      value,
-      value,
-      value,
-      None,
-      extents,
-      weigh,
-      positions.manhattan(3, 5),
-      scaled=False,
+  out = ops.full_retention(
+      value, value, value, None, extents, scaled=False, weigh=weigh
   )
   np.testing.assert_allclose(
       out[0, 0, 0, 0], value[0, :2, :4, 0].mean((0, 1)), rtol=1e-5
@@ -652,13 +704,12 @@ def test_arguments_that_would_give_nonsense_are_refused(
     ops.FORMS[form](**arguments)
 
 
-@pytest.mark.parametrize('impl', ['banded', 'cyclic'])
-def test_a_batch_of_any_size_is_exported(impl):
+def test_a_batch_of_any_size_is_exported(blocks_of_windows):
   maps = _maps(0)
 
   @jax.jit
   def program(*maps):
-    return ops.retention(*maps, None, window=3, shift=1, impl=impl)
+    return ops.retention(*maps, None, window=3, shift=1)
 
   (batch,) = jax.export.symbolic_shape('b')
   shape = jax.ShapeDtypeStruct((batch, *maps[0].shape[1:]), jnp.float32)

@@ -47,7 +47,7 @@ def _relative(actual, expected):
 
 def test_trained_model():
   """With the weights of the golden run, on test images of the digits."""
-  folder = pathlib.Path(__file__).parent / 'fixtures' / 'golden_run'
+  folder = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
   config = run_folder.load_config(folder)
   info = datasets.info('digits')
   image = datasets.load('digits', 'test', '').image[:64]

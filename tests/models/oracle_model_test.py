@@ -9,6 +9,7 @@ tried, the smallest effects were 1.2e-5 (layer norm with an epsilon of 1e-5) and
 
 import functools
 
+from flax import linen as nn
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ import pytest
 import random_variables
 
 import gswinrmt_jax
-from gswinrmt_jax import ops
+from gswinrmt_jax.models import layers
 
 _SIZES = {
     'widths': (16, 24, 32, 48),
@@ -69,22 +70,22 @@ def _case(name, window, size, depths):
 # 2x3; of 32x32: 8x8, 4x4, 2x2, 1x1. Compilation dominates the time, so models
 # are only as deep as their case needs.
 @pytest.mark.parametrize(
-    'name,window,size,depths,attention',
+    'name,window,size,depths',
     [
-        ('rmt_compact', None, (75, 106), (1, 1, 1, 1), 'auto'),
-        ('rmt_t', None, (64, 96), (1, 1, 1, 1), 'auto'),
-        ('retention_compact', 4, (75, 106), (2, 2, 3, 1), 'banded'),
-        ('swat_compact', 5, (75, 106), (2, 2, 3, 1), 'cyclic'),
-        ('retention_compact', 3, (64, 96), (2, 1, 2, 1), 'auto'),
-        ('swat_compact', 3, (64, 96), (1, 2, 2, 1), 'auto'),
-        ('retention_compact', 4, (32, 32), (2, 1, 1, 1), 'cyclic'),
-        ('swat_compact', 4, (32, 32), (2, 1, 1, 1), 'banded'),
+        ('rmt_compact', None, (75, 106), (1, 1, 1, 1)),
+        ('rmt_t', None, (64, 96), (1, 1, 1, 1)),
+        ('retention_compact', 4, (75, 106), (2, 2, 3, 1)),
+        ('swat_compact', 5, (75, 106), (2, 2, 3, 1)),
+        ('retention_compact', 3, (64, 96), (2, 1, 2, 1)),
+        ('swat_compact', 3, (64, 96), (1, 2, 2, 1)),
+        ('retention_compact', 4, (32, 32), (2, 1, 1, 1)),
+        ('swat_compact', 4, (32, 32), (2, 1, 1, 1)),
     ],
 )
-def test_model_agrees_with_the_oracle(name, window, size, depths, attention):
+def test_model_agrees_with_the_oracle(name, window, size, depths):
   flat, image, want = _case(name, window, size, depths)
   model = _model(name, window, depths)
-  with jax.enable_x64(True), ops.implementations(attention=attention):
+  with jax.enable_x64(True):
     logits, maps = _answer(model.clone(dtype=jnp.float64), flat, image)
   assert logits.dtype == jnp.float64
   assert sorted(maps) == ['stage1', 'stage2', 'stage3', 'stage4']
@@ -96,11 +97,12 @@ def test_model_agrees_with_the_oracle(name, window, size, depths, attention):
 
 
 def test_the_equations_alone_do_so_too():
-  """With the plain operations in place of the implementations for CPUs."""
+  """With XLA's convolutions in place of the forms for CPUs."""
   name, window, size, depths = 'retention_compact', 3, (64, 96), (2, 1, 2, 1)
   flat, image, want = _case(name, window, size, depths)
   model = _model(name, window, depths).clone(dtype=jnp.float64)
-  with jax.enable_x64(True), ops.plain():
+  plain = nn.intercept_methods(layers.plain_convolutions)
+  with jax.enable_x64(True), plain:
     logits, _ = _answer(model, flat, image)
   np.testing.assert_allclose(logits, want['logits'], rtol=0, atol=1e-12)
 

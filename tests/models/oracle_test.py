@@ -9,9 +9,9 @@ import numpy as np
 import oracle
 import pytest
 
-_DATA = pathlib.Path(__file__).parent / 'fixtures'
+_DATA = pathlib.Path(__file__).parents[1] / 'fixtures'
 _RMT_TINY = (
-    pathlib.Path(__file__).parents[2] / 'shared' / 'reference' / 'rmt_tiny.npz'
+    pathlib.Path(__file__).parents[3] / 'shared' / 'reference' / 'rmt_tiny.npz'
 )
 
 # Swin's published masks: height, width, window, shift.

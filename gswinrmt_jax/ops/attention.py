@@ -1,0 +1,572 @@
+"""Attention along the axes of a map, in shifted windows, or over all pairs.
+
+A form of attention is a function that maps scores to weights: softmax
+(Gated-SwinRMT, eq. 3), sigmoid (eq. 7), or none (RMT, eq. 3). `retention`
+attends along the rows of a map, then along its columns, in windows that adapt
+to the map (Gated-SwinRMT, eq. 9). `full_retention` attends over all pairs of
+tokens (RMT, eq. 5).
+
+Shapes: b batch, h w rows and columns, n heads, d channels per head; l lines,
+which are rows in the width pass and columns in the height pass; p blocks of a
+line. In weights `[i, j]`, i is the query and j the key.
+"""
+
+from collections.abc import Callable
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+import numpy as np
+
+from gswinrmt_jax.ops import padding, positions
+from gswinrmt_jax.ops.layers import wide_dtype
+
+WIDTH, HEIGHT = 0, 1  # The passes, and their rows in every `[2, n]` table.
+
+# Finite: with -inf, gradients of a block that is all padding would be NaN.
+MASKED = -1e30
+
+# Blocks of a line have about `_BLOCK_TOKENS` tokens. Lines of fewer than
+# `_LEAST_BLOCKS` are not cut. CPU ms of a gradient, whole lines and blocks:
+# 128x128 tokens, 4 heads, windows of 14: 139 and 59; 8 maps of 56x56: 103 and
+# 81; 8 maps of 28x28, 8 heads: 33 and 37; 64 maps of 16x16 in windows of 4, 2
+# heads: 17 and 26.
+_BLOCK_TOKENS, _LEAST_BLOCKS = 14, 4
+
+# A form of attention, `weigh(scores, decay, mask, size)`. It returns the
+# weights `[... n i j]` for
+#   scores: Scores `[... n i j]`, scaled and with ALiBi.
+#   decay: `distance log(gamma)`, to broadcast with scores; None for no decay.
+#   mask: Pairs that may attend, likewise; None for all.
+#   size: Effective window in tokens; if images have their own, an array that
+#     broadcasts with scores.
+Weigh = Callable[[Array, Array | None, Array | None, int | Array], Array]
+# Distances `[... t, T]` of all pairs, `distance(height, width, extents)`.
+Distance = Callable[[int, int, padding.Extents], Array]
+
+
+def softmax_weights(scores, decay, mask, size):
+  """Returns `softmax(scores + distance log(gamma))` over unmasked pairs.
+
+  This is Gated-SwinRMT, eq. 3. RMT's paper multiplies by the decay after the
+  softmax. Its released code adds the logarithm before the softmax, as done
+  here, so rows sum to one.
+  """
+  del size  # Rows are normalised by their own sum.
+  if decay is not None:
+    scores += decay
+  if mask is not None:
+    scores = jnp.where(mask, scores, MASKED)
+  return jax.nn.softmax(scores)
+
+
+def sigmoid_weights(scores, decay, mask, size):
+  """Returns `sigmoid(scores) / w_s * gamma^distance`, or 0 where masked.
+
+  This is Gated-SwinRMT, eq. 7. `w_s` is the effective window of the axis, even
+  where a region at the border of the map is smaller.
+  """
+  return linear_weights(jax.nn.sigmoid(scores) / size, decay, mask, size)
+
+
+def linear_weights(scores, decay, mask, size):
+  """Returns `scores * gamma^distance`, or 0 where masked.
+
+  This is retention without softmax, as in RetNet (RMT, eq. 2 to 4). There, and
+  in RMT's ablations that replace the softmax, a norm of each head (`head_norm`)
+  and a swish gate follow. Over all pairs, that norm removes any common factor
+  of a query's weights, up to its epsilon. RetNet's normalisations of the scores
+  are therefore omitted.
+  """
+  del size  # Not normalised: the norm of each head follows.
+  weights = scores if decay is None else scores * jnp.exp(decay)
+  return weights if mask is None else jnp.where(mask, weights, 0)
+
+
+def causal_weights(scores, decay, mask, size):
+  """Returns `linear_weights` of pairs `t >= T`, and 0 for later keys.
+
+      A[t, T] = q k^T / sqrt(d) * gamma^(t - T)  if t >= T,  else  0
+
+  (RMT, eq. 2), if the distance is `positions.reading_distance`.
+  """
+  earlier = jnp.tri(*scores.shape[-2:], dtype=bool)
+  earlier = jnp.expand_dims(earlier, range(scores.ndim - 2))
+  mask = earlier if mask is None else earlier & mask
+  return linear_weights(scores, decay, mask, size)
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=('window', 'shift', 'scaled', 'absolute', 'weigh'),
+)
+def retention(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, '...'] | None,
+    slopes: Float[Array, '...'] | None = None,
+    extents: padding.Extents = None,
+    *,
+    window: int | None = None,
+    shift: int = 0,
+    scaled: bool = True,
+    absolute: bool = False,
+    weigh: Weigh = softmax_weights,
+) -> Float[Array, 'b h w n d']:
+  r"""Computes decomposed attention: the width pass, then the height pass.
+
+      V'[y, x] = sum_X A_w[y, x, X] V[y, X]
+      O[y, x]  = sum_Y A_h[x, y, Y] V'[Y, x]
+      A = softmax(q k^T / sqrt(d) + slope (i - j) + |i - j| log(gamma) + mask)
+
+  along each row of a window, then along each column (Gated-SwinRMT, eq. 3);
+  capitals are the key's row and column. Without a window this is RMT's
+  decomposed form (RMT, eq. 6).
+
+  A pass cuts its lines into blocks of whole windows, see `axis_blocks`, and
+  masks pairs of different windows. Masked weights are exactly 0.
+
+  Args:
+    query: Queries, already rotated if they should be.
+    key: Keys of the same shape.
+    value: Values.
+    log_decay: `log(gamma)` per pass (width, height) and head; None for no
+      decay.
+    slopes: ALiBi slopes per head, for both passes; None, as in the paper, for
+      no bias.
+    extents: Valid rows and columns of each map, see `ops.padding`. The result
+      is that of the map without padding.
+    window: Nominal window in tokens; None for whole rows and columns.
+    shift: Nominal shift of the windows, in tokens.
+    scaled: Whether scores are divided by `sqrt(d)`.
+    absolute: Whether slopes multiply `|i - j|` instead of `i - j`.
+    weigh: The form of attention; by default the softmax.
+
+  Returns:
+    The output `A_h A_w V`, in `value.dtype`; weights are computed in at least
+    float32.
+
+  Raises:
+    ValueError: If a shape, the window or the shift is wrong.
+  """
+  _check(query, key, value, window, shift)
+  cuts = _both_axes(axis_blocks, value.shape, window, shift, extents)
+  return two_passes(
+      query,
+      key,
+      value,
+      cuts,
+      Scoring(log_decay, slopes, scaled, absolute, weigh),
+  )
+
+
+# Bidirectional retention along rows, then columns (RMT, eq. 3). As in RMT, eq.
+# 6, the weights of both passes multiply; their decays give the Manhattan decay
+# (eq. 4).
+linear_retention = functools.partial(retention, weigh=linear_weights)
+
+
+def swat(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, '...'] | None,
+    slopes: Float[Array, '...'] | None,
+    extents: padding.Extents = None,
+    *,
+    window: int | None,
+    shift: int = 0,
+    scaled: bool = False,
+    absolute: bool = False,
+    rotary: bool = True,
+) -> Float[Array, 'b h w n d']:
+  r"""Computes sigmoid window attention, axis by axis (Gated-SwinRMT, eq. 7).
+
+      A = sigmoid(q k^T + slope (i - j) + mask) / w_s * gamma^|i - j|
+
+  where `w_s` is the effective window of the axis, even where a region at the
+  border of the map is smaller.
+
+  Arguments, result and errors are those of `ops.retention`, except that scores
+  are not divided by `sqrt(d)` by default, and `slopes` and `window` have no
+  default. Queries and keys are rotated here by `ops.rotate_halves` (section
+  3.3), unless `rotary` is False.
+  """
+  if rotary:
+    query, key = positions.rotate_halves(query), positions.rotate_halves(key)
+  return retention(
+      query,
+      key,
+      value,
+      log_decay,
+      slopes,
+      extents,
+      window=window,
+      shift=shift,
+      scaled=scaled,
+      absolute=absolute,
+      weigh=sigmoid_weights,
+  )
+
+
+def axial_weights(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, '...'] | None,
+    slopes: Float[Array, '...'] | None = None,
+    extents: padding.Extents = None,
+    *,
+    window: int | None = None,
+    shift: int = 0,
+    scaled: bool = True,
+    absolute: bool = False,
+    weigh: Weigh = softmax_weights,
+) -> tuple[Float[Array, 'b h n w w'], Float[Array, 'b w n h h']]:
+  """Returns the weights `(A_w, A_h)` of both passes of `ops.retention`.
+
+  They are those of whole rows `[b y n x X]` and columns `[b x n y Y]`, 0
+  between windows. Arguments and errors are those of `ops.retention`.
+  """
+  _check(query, key, query, window, shift)
+  cuts = _both_axes(whole_axis, query.shape, window, shift, extents)
+  scoring = Scoring(log_decay, slopes, scaled, absolute, weigh)
+  return tuple(
+      scoring.weights(cut.split(query, axis), cut.split(key, axis), axis, cut)[
+          :, :, 0
+      ]
+      for axis, cut in enumerate(cuts)
+  )
+
+
+@functools.partial(jax.jit, static_argnames=('scaled', 'weigh', 'distance'))
+def full_retention(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, '...'] | None,
+    extents: padding.Extents = None,
+    *,
+    scaled: bool = True,
+    weigh: Weigh = softmax_weights,
+    distance: Distance = positions.manhattan,
+) -> Float[Array, 'b h w n d']:
+  r"""Computes Manhattan self-attention (MaSA; RMT, eq. 5, as released).
+
+      O[t] = sum_T A[t, T] V[T]
+      A = softmax(q k^T / sqrt(d) + (|row - ROW| + |col - COL|) log(gamma))
+
+  over all pairs of tokens, `t = row W + column`.
+
+  Args:
+    query: Queries, already rotated if they should be.
+    key: Keys of the same shape.
+    value: Values.
+    log_decay: `log(gamma)` per head; None for no decay.
+    extents: Valid rows and columns of each map, see `ops.padding`.
+    scaled: Whether scores are divided by `sqrt(d)`.
+    weigh: The form of attention; by default the softmax.
+    distance: The distance of the decay; by default `|row - ROW| + |col - COL|`.
+
+  Returns:
+    The output `A V`, in `value.dtype`; weights are computed in at least
+    float32.
+
+  Raises:
+    ValueError: If a shape is wrong.
+  """
+  _check(query, key, value, None, 0)
+  weights = full_weights(
+      query,
+      key,
+      log_decay,
+      extents,
+      scaled=scaled,
+      weigh=weigh,
+      distance=distance,
+  )
+  out = _mix(weights, _tokens(value))
+  return out.swapaxes(1, 2).reshape(value.shape)
+
+
+# Retention over all pairs of tokens (RMT, eq. 3 and 4).
+full_linear_retention = functools.partial(full_retention, weigh=linear_weights)
+
+# RetNet's retention in reading order, in its parallel form (RMT, eq. 2). Models
+# rotate queries and keys by `t`.
+causal_retention = functools.partial(
+    full_retention,
+    weigh=causal_weights,
+    distance=positions.reading_distance,
+)
+
+
+def full_weights(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    log_decay: Float[Array, '...'] | None,
+    extents: padding.Extents = None,
+    *,
+    scaled: bool = True,
+    weigh: Weigh = softmax_weights,
+    distance: Distance = positions.manhattan,
+) -> Float[Array, 'b n t t']:
+  """Returns the weights `A[t, T]` of `ops.full_retention`, as `[b n t T]`."""
+  batch, height, width, heads, dim = query.shape
+  _check_heads('log_decay', log_decay, (heads,))
+  scores = _scores(_tokens(query), _tokens(key))
+  scores *= dim**-0.5 if scaled else 1.0
+  distances = distance(height, width, extents)
+  decay = positions.times_distance(log_decay, distances, scores)
+  mask, size = None, height * width
+  if extents is not None:
+    mask = padding.valid(extents, height, width).reshape(batch, 1, 1, -1)
+    size = extents.prod(1).reshape(batch, 1, 1, 1)
+  return weigh(scores, decay, mask, size)
+
+
+def effective_window(
+    extent: int, window: int | None, shift: int
+) -> tuple[int, int]:
+  """Adapts window and shift to one axis of the map (Gated-SwinRMT, eq. 9).
+
+      M^ = min(M, extent),    s^ = min(s, floor(M^ / 2))
+
+  Eq. 9 takes one minimum over both axes. Where a single window covers the axis,
+  `s^ = 0`: a shift would cut the global attention that the paper asks for.
+
+  Args:
+    extent: Tokens along the axis.
+    window: Nominal window `M` in tokens; None is the whole axis.
+    shift: Nominal shift `s` in tokens.
+
+  Returns:
+    `(M^, s^)`.
+  """
+  if window is None or window >= extent:
+    return extent, 0
+  return window, min(shift, window // 2)
+
+
+def window_index(
+    position: Int[Array | np.ndarray, '...'],
+    window: int,
+    shift: int | Int[Array, '...'],
+) -> Int[Array | np.ndarray, '...']:
+  """Returns the index of the shifted window that contains a position.
+
+      r(j) = floor((j - s) / M), counted from -1 or 0
+
+  Two positions of the unshifted map have equal indices exactly if Swin's cyclic
+  shift and mask let them attend to each other.
+  """
+  return (position - shift) // window
+
+
+class Blocks(NamedTuple):
+  """The blocks into which a pass cuts its lines.
+
+  Attributes:
+    count: Blocks `p` of a line.
+    length: Tokens of a block.
+    front: Tokens of padding before the line.
+    size: Effective window, see `Weigh`.
+    mask: Pairs that may attend, to broadcast with `[b l p n i j]`; None: all.
+  """
+
+  count: int
+  length: int
+  front: int
+  size: int | Array
+  mask: np.ndarray | Array | None
+
+  def split(
+      self, x: Float[Array, 'b h w n d'], axis: int
+  ) -> Float[Array, 'b l p n i d']:
+    """Cuts rows (WIDTH) or columns (HEIGHT) of a map, padded with zeros."""
+    along = 2 - axis  # of a map `[b h w n d]`
+    behind = self.count * self.length - self.front - x.shape[along]
+    if self.front or behind:
+      pads = [(0, 0)] * x.ndim
+      pads[along] = self.front, behind
+      x = jnp.pad(x, pads)
+    cut = self.count, self.length
+    x = x.reshape(*x.shape[:along], *cut, *x.shape[along + 1 :])
+    # Explicit transposition: with matmuls in the original layout, XLA's CPU
+    # backend took twice as long, forward and backward.
+    return x.transpose(_ORDER[axis])
+
+  def join(
+      self, x: Float[Array, 'b l p n i d'], axis: int, extent: int
+  ) -> Float[Array, 'b h w n d']:
+    """Undoes `split` for a map of this extent along the axis."""
+    x = x.transpose(np.argsort(_ORDER[axis]))  # the inverse permutation
+    along = 2 - axis
+    x = x.reshape(*x.shape[:along], -1, *x.shape[along + 2 :])
+    if x.shape[along] == extent:
+      return x
+    return jax.lax.slice_in_dim(x, self.front, self.front + extent, axis=along)
+
+
+# From rows `[b h p i n d]` and columns `[b p i w n d]` to `[b l p n i d]`.
+_ORDER = {WIDTH: (0, 1, 2, 4, 3, 5), HEIGHT: (0, 3, 1, 4, 2, 5)}
+
+
+def axis_blocks(
+    extent: int,
+    window: int | None,
+    shift: int,
+    ends: Int[Array, ' b'] | None = None,
+) -> Blocks:
+  """Cuts lines of `extent` tokens into blocks of `k` whole windows.
+
+  The cost per token is that of a block, whatever the size of the map: with
+  `k = 1` a block is a window, with a large `k` the whole line. `k` windows have
+  about 14 tokens. A line of fewer than four such blocks is one block, because
+  it is then faster. So is a line of images with ends of their own, whose
+  windows are shifted by different numbers of tokens.
+
+  Shifted windows begin `(M^ - s^) mod M^` tokens before the line.
+
+  Args:
+    extent: Tokens along the axis.
+    window: Nominal window in tokens; None is the whole axis.
+    shift: Nominal shift in tokens.
+    ends: Valid tokens of each image; None for all.
+  """
+  size, moved = effective_window(extent, window, shift)
+  length = size * max(1, round(_BLOCK_TOKENS / size))
+  if ends is not None or -(-extent // length) < _LEAST_BLOCKS:
+    return whole_axis(extent, window, shift, ends)
+  front = -moved % size
+  count = -(-(front + extent) // length)
+  position = np.arange(count * length).reshape(count, length) - front
+  mask = _same_window(position, size, moved)
+  mask &= ((position >= 0) & (position < extent))[:, None, :]
+  mask = None if mask.all() else mask[None, None, :, None]
+  return Blocks(count, length, front, size, mask)
+
+
+def whole_axis(
+    extent: int,
+    window: int | None,
+    shift: int,
+    ends: Int[Array, ' b'] | None = None,
+) -> Blocks:
+  """Returns whole lines as the only block; arguments as in `axis_blocks`.
+
+  With `ends`, windows and masks equal those of each map without its padding, in
+  one program for all maps. Padding is never a key.
+  """
+  if ends is None:
+    size, shift = effective_window(extent, window, shift)
+    if size == extent:
+      return Blocks(1, extent, 0, size, None)
+    mask = _same_window(np.arange(extent)[None], size, shift)
+    return Blocks(1, extent, 0, size, mask[None, None, None])
+  window = extent if window is None else window
+  position, end = jnp.arange(extent)[None], ends[:, None]
+  shift = jnp.where(end > window, min(shift, window // 2), 0)
+  mask = _same_window(position, window, shift) & (position < end)[:, None, :]
+  size = jnp.minimum(ends, window).reshape(-1, 1, 1, 1, 1, 1)
+  return Blocks(1, extent, 0, size, mask[:, None, None, None])
+
+
+def _same_window(position, window, shift):
+  """Returns which pairs `[... i j]` of positions share a window."""
+  index = window_index(position, window, shift)
+  return index[..., :, None] == index[..., None, :]
+
+
+def _both_axes(cut, shape, window, shift, extents):
+  """Cuts the lines of the (width, height) pass over maps of a shape."""
+  ends = (None, None) if extents is None else (extents[:, 1], extents[:, 0])
+  return tuple(
+      cut(shape[2 - axis], window, shift, ends[axis])
+      for axis in (WIDTH, HEIGHT)
+  )
+
+
+class Scoring(NamedTuple):
+  """From queries and keys to weights; attributes as in `ops.retention`."""
+
+  log_decay: Array | None
+  slopes: Array | None
+  scaled: bool
+  absolute: bool
+  weigh: Weigh
+
+  def weights(self, query, key, axis, cut):
+    """Returns the weights `[b l p n i j]` of a pass over its blocks."""
+    heads, dim = query.shape[3], query.shape[-1]
+    _check_heads('log_decay', self.log_decay, (2, heads))
+    _check_heads('slopes', self.slopes, (heads,))
+    scores = _scores(query, key) * (dim**-0.5 if self.scaled else 1.0)
+    scores = positions.add_alibi(scores, self.slopes, self.absolute)
+    log_rates = None if self.log_decay is None else self.log_decay[axis]
+    distance = np.abs(positions.offsets(cut.length))
+    decay = positions.times_distance(log_rates, distance, scores)
+    return self.weigh(scores, decay, cut.mask, cut.size)
+
+
+def two_passes(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n d'],
+    cuts: tuple[Blocks, Blocks],
+    scoring: Scoring,
+) -> Float[Array, 'b h w n d']:
+  """Runs the width pass, then the height pass, over lines cut into blocks."""
+  for axis, cut in enumerate(cuts):
+    q, k, v = (cut.split(x, axis) for x in (query, key, value))
+    out = _mix(scoring.weights(q, k, axis, cut), v)
+    value = cut.join(out, axis, value.shape[2 - axis])
+  return value
+
+
+def _tokens(x):
+  """Flattens a map to `[b n t d]`."""
+  batch, _, _, heads, dim = x.shape
+  return x.reshape(batch, -1, heads, dim).swapaxes(1, 2)
+
+
+def _scores(query, key):
+  return jnp.einsum(
+      '...id,...jd->...ij',
+      query,
+      key,
+      preferred_element_type=wide_dtype(query.dtype),
+  )
+
+
+def _mix(weights, value):
+  out = jnp.einsum(
+      '...ij,...jd->...id',
+      weights.astype(value.dtype),
+      value,
+      preferred_element_type=wide_dtype(value.dtype),
+  )
+  return out.astype(value.dtype)
+
+
+def _check(query, key, value, window, shift):
+  """Raises ValueError for a wrong shape, window or shift."""
+  if query.shape != key.shape or query.shape[:4] != value.shape[:4]:
+    raise ValueError(
+        'Queries, keys and values must be maps [b, h, w, n, d] of one shape, '
+        f'not {query.shape}, {key.shape} and {value.shape}.'
+    )
+  if window is not None and window < 1:
+    raise ValueError(
+        f'{window=} must be at least 1, or None for the whole axis.'
+    )
+  if shift < 0:
+    raise ValueError(f'{shift=} must not be negative.')
+
+
+def _check_heads(name, array, shape):
+  """Raises ValueError for a wrong shape, which would broadcast silently."""
+  if array is not None and array.shape != shape:
+    raise ValueError(f'{name} must be of shape {shape}, not {array.shape}.')

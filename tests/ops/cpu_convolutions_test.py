@@ -1,0 +1,133 @@
+"""Tests that convolutions for CPUs equal XLA's, and run on CPUs only."""
+
+import functools
+
+import chex
+from flax import linen as nn
+import jax
+from jax import export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.models import layers
+from gswinrmt_jax.ops import cpu_convolutions
+
+# Shapes that take each path of a form: (form, map, kernel, options).
+_CASES = [
+    ('by_patches', (2, 4, 6, 3), (3, 3, 3, 5), {'stride': 2}),
+    ('by_patches', (2, 1, 1, 8), (3, 3, 8, 4), {'stride': 2}),
+    ('by_patches', (3, 2, 4, 3), (3, 3, 3, 5), {'stride': 1}),
+    *(
+        ('by_shifts', shape, (size, size, 1, shape[-1]), {})
+        for size, shape in [
+            (5, (2, 4, 5, 3)),
+            (3, (2, 1, 2, 3)),  # smaller than the kernel
+            (5, (2, 2, 3, 128)),  # channel groups, by rows
+            (3, (2, 4, 6, 32)),  # channel groups, by maps
+            (3, (2, 12, 7, 3)),  # six rows at a time
+            (5, (2, 16, 5, 3)),  # eight rows at a time
+            (3, (5, 2, 33, 3)),  # five images at a time
+            (3, (1, 11, 7, 3)),  # indivisible
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(('name', 'shape', 'kernel', 'options'), _CASES)
+def test_each_form_is_the_convolution(name, shape, kernel, options):
+  """Values, gradients and second derivatives, in float64."""
+  rng = np.random.default_rng(0)
+
+  def outputs(function, arrays):
+    function = functools.partial(function, **options)
+
+    def loss(*arrays):
+      y = function(*arrays)
+      return jnp.sin(y).sum(), y
+
+    def slopes(*arrays):
+      return sum(jnp.sin(g).sum() for g in gradient(*arrays)[0])
+
+    gradient = jax.grad(loss, (0, 1), has_aux=True)
+    return gradient(*arrays), jax.grad(slopes, (0, 1))(*arrays)
+
+  with jax.enable_x64(True):
+    arrays = [jnp.asarray(rng.normal(size=each)) for each in (shape, kernel)]
+    run = jax.jit(outputs, static_argnums=0)
+    chex.assert_trees_all_close(
+        run(getattr(cpu_convolutions, name), arrays),
+        run(ops.plain_conv, arrays),
+        rtol=1e-10,
+        atol=1e-10,
+    )
+
+
+def _conv(x, kernel):
+  return ops.depthwise_conv(x, kernel).sum()
+
+
+_ARRAYS = np.ones((1, 8, 8, 4), np.float32), np.ones((3, 3, 1, 4), np.float32)
+
+
+def _has_convolution(platform, function, *arrays):
+  traced = jax.jit(function).trace(*arrays)
+  text = traced.lower(lowering_platforms=(platform,)).as_text()
+  return 'stablehlo.convolution' in text
+
+
+def test_a_program_has_the_form_for_its_device():
+  """It is traced on a CPU here; GPU and TPU run XLA's convolutions."""
+  depthwise = jax.value_and_grad(_conv, (0, 1)), *_ARRAYS
+  few = functools.partial(ops.conv3x3, stride=1), *map(
+      np.ones, ((1, 2, 4, 3), (3, 3, 3, 5))
+  )
+  many = functools.partial(ops.conv3x3, stride=1), *map(
+      np.ones, ((1, 3, 4, 3), (3, 3, 3, 5))
+  )
+  for case in (depthwise, few):
+    assert not _has_convolution('cpu', *case)
+    assert _has_convolution('cuda', *case) and _has_convolution('tpu', *case)
+  assert _has_convolution('cpu', *many)
+
+
+def test_plain_convolutions_are_for_every_device():
+  """The interceptor leaves no form for CPUs in the program of a layer."""
+  x = jnp.ones((1, 2, 4, 3))
+  for layer in (
+      layers.DepthwiseConv(3, jnp.float32),
+      layers.Conv3x3(5, 1, jnp.float32),
+  ):
+    variables = layer.init(jax.random.key(0), x)
+    assert not _has_convolution('cpu', layer.apply, variables, x)
+    with nn.intercept_methods(layers.plain_convolutions):
+      jax.clear_caches()
+      assert _has_convolution('cpu', layer.apply, variables, x)
+      plain = layer.apply(variables, x)
+    np.testing.assert_allclose(plain, layer.apply(variables, x), atol=1e-6)
+
+
+def test_an_exported_program_serves_all_devices():
+  """The exported gradient, with its forms for devices inside, runs here."""
+  gradient = jax.jit(jax.grad(_conv, (0, 1)))
+  program = export.export(gradient, platforms=('cpu', 'cuda', 'tpu'))(*_ARRAYS)
+  program = export.deserialize(program.serialize(vjp_order=0))
+  for one, other in zip(
+      program.call(*_ARRAYS), gradient(*_ARRAYS), strict=True
+  ):
+    np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_layers_of_a_shape_share_a_program():
+  """Tracing an equation again for each layer of a model takes seconds."""
+
+  def program(x, kernel):
+    return _conv(x, kernel) + _conv(3 * x, kernel)
+
+  calls = [
+      equation.params['jaxpr']
+      for equation in jax.make_jaxpr(program)(*_ARRAYS).jaxpr.eqns
+      if equation.params.get('name') == 'depthwise_conv'
+  ]
+  assert len(calls) == 2 and calls[0] is calls[1]
