@@ -8,6 +8,7 @@ import runpy
 
 import ablations
 import numpy as np
+import parameter_counts
 import pytest
 import run
 
@@ -186,9 +187,7 @@ def test_links_and_paths_lead_somewhere(page):
 
 
 def test_models_has_every_parameter_count():
-  from models import parameters_test
-
-  for name, (_, count) in parameters_test.COUNTS.items():
+  for name, (_, count) in parameter_counts.COUNTS.items():
     assert re.search(rf'`{name}`.*{count:,}', _page('models')), name
 
 

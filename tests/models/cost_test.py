@@ -1,6 +1,6 @@
 """Tests multiply-accumulates against counts of the released RMT."""
 
-import parameters_test
+import parameter_counts
 import pytest
 
 import gswinrmt_jax
@@ -48,7 +48,7 @@ def test_the_released_models_to_the_unit(name):
   model = gswinrmt_jax.create_model(name, num_classes=1000)
   counted = cost.count(model, (224, 224))
   assert counted.operations == _RELEASED[name]
-  assert counted.parameters == parameters_test.COUNTS[name][1]
+  assert counted.parameters == parameter_counts.COUNTS[name][1]
   assert round(counted.macs / 2**30, 3) == _PRINTED[name]
 
 
