@@ -441,17 +441,3 @@ def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):
   assert os.listdir(report.parents[1]) == ['1.0.0']
   (tmp_path / 'labels/20.png').write_bytes(_label(3, size=(50, 70)))
   assert 'names and sizes of files:' in refused(names)
-
-
-def test_sets_of_earlier_versions_are_compared_as_far_as_known(tmp_path):
-  _write(tmp_path, *_SPLITS)
-  _run(tmp_path)
-  path = tmp_path / 'out/scenes/1.0.0/report.json'
-  report = json.loads(path.read_text())
-  del report['request']
-  path.write_text(json.dumps(report))
-  _run(tmp_path)
-  with pytest.raises(UserError, match='void: None there, 2 here'):
-    _run(tmp_path, '--void=2')
-  path.unlink()
-  _run(tmp_path, '--void=2')  # Nothing is known.

@@ -110,8 +110,8 @@ def is_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> bool:
 
   Args:
     final: Its directory.
-    request: What it is to be made of; compared with the one in `report.json` as
-      far as that has the same keys.
+    request: What it is to be made of; compared with that of `report.json`,
+      which other writers may not have.
 
   Raises:
     UserError: If it is made of something else.
@@ -120,7 +120,7 @@ def is_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> bool:
     return False
   try:
     report = files.read_json(final / 'report.json')
-    before = report.get('request') or _request_of_earlier_version(report)
+    before = report.get('request', {})
   except (OSError, UserError, AttributeError):
     before = {}
   name, request = final.parent.name, json.loads(json.dumps(request))
@@ -163,16 +163,6 @@ def _size(path):
     return path.stat().st_size
   except OSError:  # Inspection says what is wrong.
     return -1
-
-
-def _request_of_earlier_version(report):
-  """Returns the request as far as an older `report.json` has it."""
-  counts = (split['images'] for split in report['splits'].values())
-  return {
-      'images': report['images'],
-      **report['source'],
-      'number of images': sum(counts) + len(report['damaged']),
-  }
 
 
 def _check_pixels(collection, summary):
