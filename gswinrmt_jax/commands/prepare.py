@@ -187,8 +187,9 @@ def _report_folder(args):
   jobs = args.jobs or parallel.cores()
   table, problems = inspection.inspect_all(root.name, collection, jobs)
   collection.remove(problems)
-  summary = inspection.summarize(collection, table, problems)
-  print('\n'.join(inspection.lines(root.name, summary)))
+  if collection.images:
+    summary = inspection.summarize(collection, table, problems)
+    print('\n'.join(inspection.lines(root.name, summary)))
   if problems:
     first, problem = next(iter(problems.items()))
     raise UserError(
