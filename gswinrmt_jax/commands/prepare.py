@@ -18,8 +18,8 @@ its label image have the same name, except for the suffix.
   gswinrmt prepare segmentation streets --images DIR --labels DIR
                                                  both with train/, val/, test/,
                                                  or both without
-  gswinrmt prepare segmentation streets --images DIR --labels DIR \
-    --val 0.2 --test 0 --seed 1 --replace
+    --val 0.2 --test 0 --seed 1                  if they are without
+    --replace                                    if it is there already
   gswinrmt prepare imagenet --images DIR         official tars, or class folders
   gswinrmt prepare mini_imagenet --images DIR    few-shot release, or folders
 
@@ -187,8 +187,9 @@ def _report_folder(args):
   jobs = args.jobs or parallel.cores()
   table, problems = inspection.inspect_all(root.name, collection, jobs)
   collection.remove(problems)
-  summary = inspection.summarize(collection, table, problems)
-  print('\n'.join(inspection.lines(root.name, summary)))
+  if collection.images:
+    summary = inspection.summarize(collection, table, problems)
+    print('\n'.join(inspection.lines(root.name, summary)))
   if problems:
     first, problem = next(iter(problems.items()))
     raise UserError(

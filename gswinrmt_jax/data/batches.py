@@ -159,7 +159,8 @@ def _part(records, size, workers=0):
 
 def _joined(records, dataset, parts):
   """Yields batches, each of this many parts, which threads decode ahead."""
-  threads = 0 if isinstance(records, (Arrays, Rows)) else None
+  # In memory, one thread hides all of the work from the loop.
+  threads = 1 if isinstance(records, (Arrays, Rows)) else None
   dataset = dataset.to_iter_dataset(parallel.read_ahead(threads))
   if parts > 1:
     dataset = dataset.batch(parts, batch_fn=_concatenated)

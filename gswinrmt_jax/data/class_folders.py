@@ -176,7 +176,7 @@ def read(root: pathlib.Path) -> Collection:
   """Returns the images of class folders, with train and val and any test.
 
   A walk over millions of files takes long, so the last result is kept until
-  `root`, a folder in it or a folder in one of these changes.
+  files are added to the folders of splits or classes, or removed.
 
   Images without splits are divided 8 : 1 : 1, and if only val is missing, a
   tenth of train is held out for it, at random within each class, by seed 0.
@@ -184,9 +184,12 @@ def read(root: pathlib.Path) -> Collection:
   Raises:
     UserError: As in `find` and `collection.divide`.
   """
-  places = [root, *root.glob('*'), *root.glob('*/*/')]
-  times = [p.stat().st_mtime_ns for p in places if p.is_dir()]
-  return _read(root, tuple(times))
+  places = [root, *(root / name for name in folders(root, Counter()))]
+  for part in places[1:]:
+    if _split_of(part.name):
+      places += (part / name for name in folders(part, Counter()))
+  times = tuple(place.stat().st_mtime_ns for place in places)
+  return _read(root, times)
 
 
 @functools.lru_cache(maxsize=1)

@@ -77,6 +77,8 @@ def evaluate_run(
         'evaluation', source, weights, name, split, image_size=image_size
     )
   files.check_can_write(out)
+  for line in datasets.describe(name, data_dir):
+    terminal.say(line)
   if weights.task == 'segmentation':
     size = weights.fit_within(image_size)
     pixels = f'within {size[0]} x {size[1]} pixels' if size else 'as stored'

@@ -137,22 +137,27 @@ def with_own_splits(
 
   The latter are a recipe's default; of other data, 45,000 images would be a
   part, and a split of their own for validation would not be used. The path of
-  class folders becomes absolute.
+  class folders becomes absolute, and they need no test split.
 
   Raises:
     UserError: If there is no such data set.
   """
   config = ml_collections.ConfigDict(config).lock()
   data = config.data
-  if folder := datasets.folder_of(data.name, data.dir):
+  folder = datasets.folder_of(data.name, data.dir)
+  if folder:
     data.name = str(folder)
-  of_cifar = datasets.own_splits('cifar10')
-  if data.train_split != of_cifar['train'] or data.val_split != of_cifar['val']:
-    return config
-  own = datasets.own_splits(data.name, data.dir)
-  data.update(train_split=own['train'], val_split=own['val'])
-  if data.test_split == of_cifar['test']:
-    data.test_split = own['test']
+  default = datasets.own_splits('cifar10')
+  of_cifar = (data.train_split, data.val_split) == (
+      default['train'],
+      default['val'],
+  )
+  if of_cifar or folder:
+    own = datasets.own_splits(data.name, data.dir)
+    if of_cifar:
+      data.update(train_split=own['train'], val_split=own['val'])
+    if data.test_split == default['test']:
+      data.test_split = own['test']
   return config
 
 

@@ -214,6 +214,9 @@ def test_splits_come_from_the_data_set(tmp_path, monkeypatch):
     assert (data.train_split, data.val_split, data.test_split) == want
   assert data.name == str(tmp_path / 'parts')
   assert _recipe('cifar10', **{'data.test_split': ''}).test_split == ''
+  for name, test in (('parts', ''), ('whole', 'test')):
+    own = {'data.train_split': 'train', 'data.val_split': 'val'}
+    assert _recipe(name, **own).test_split == test
   data = _recipe('whole', **{'data.val_split': 'test', 'data.test_split': 'x'})
   assert (data.train_split, data.val_split) == ('train[:45000]', 'test')
   assert data.test_split == 'x'

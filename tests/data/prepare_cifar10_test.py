@@ -79,6 +79,20 @@ def test_second_call_says_so_and_writes_nothing(tmp_path, capsys):
   assert {path: path.stat().st_mtime_ns for path in final.iterdir()} == before
 
 
+def test_another_archive_is_not_already_prepared(tmp_path, capsys):
+  root, archive = str(tmp_path / 'tfds'), str(binary_archive(tmp_path))
+  final, other = cifar10.prepare(root, archive), str(python_archive(tmp_path))
+  with pytest.raises(
+      UserError, match=r'not from this .checksums of the archive differ'
+  ):
+    cifar10.prepare(root, other)
+  cifar10.prepare(root, archive)
+  assert capsys.readouterr().out.endswith('nothing done\n')
+  assert cifar10.prepare(root, other, replace=True) == final
+  cifar10.prepare(root, other)
+  assert os.listdir(final.parent) == ['3.0.2']
+
+
 def refused(tmp_path, archive):
   """Returns the error of `prepare`; checks that no file is left."""
   root = tmp_path / 'tfds'
@@ -107,29 +121,6 @@ def test_interrupted_preparation_leaves_nothing(
   with pytest.raises(interruption):
     cifar10.prepare(str(tmp_path / 'tfds'), str(archive))
   assert os.listdir(tmp_path / 'tfds') == []
-
-
-@pytest.mark.parametrize(
-    'lost',
-    [
-        'features.json',
-        'cifar10-train.array_record-00000-of-00001',
-        'cifar10-test.array_record-00000-of-00001',
-    ],
-)
-def test_half_written_data_set_is_named(lost, tmp_path):
-  final = prepare(tmp_path)
-  (final / lost).unlink()
-  root = str(tmp_path / 'tfds')
-  for call in (
-      cifar10.prepare,
-      lambda root: sources.open_newest('cifar10', root),
-  ):
-    with pytest.raises(UserError) as caught:
-      call(root)
-    message = str(caught.value)
-    assert message.startswith(f'{final} is half written')
-    assert 'remove that directory' in message and '\n' not in message
 
 
 def test_broken_description_is_half_written(tmp_path):
@@ -163,16 +154,6 @@ def test_unwritable_directory(tmp_path):
   assert str(caught.value).startswith(
       f'cannot write the data directory {root}: Not a directory; choose'
   )
-
-
-def test_full_disk(monkeypatch, tmp_path):
-  def full(planes):
-    raise RuntimeError('Failed to finalize writing: write() failed\nmore')
-
-  monkeypatch.setattr(cifar10, '_encode_png', full)
-  message = refused(tmp_path, binary_archive(tmp_path))
-  assert 'cannot write the data directory' in message
-  assert 'write() failed; choose' in message
 
 
 def test_offline_says_what_to_do(monkeypatch, tmp_path):

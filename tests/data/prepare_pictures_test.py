@@ -286,7 +286,7 @@ def test_a_split_that_gets_nothing():
   said = r'^val would get nothing, as 0\.1 of every class .*: add some'
   with pytest.raises(UserError, match=f'{said}, or raise --val, or set it to'):
     _divided((4, 4), 0.1, 0.2)
-  with pytest.raises(UserError, match=f'{said}$'):
+  with pytest.raises(UserError, match=f'{said}, or divide them yourself'):
     _divided((4, 4), 0.1, 0.2, options=False)
   with pytest.raises(UserError, match=r'^test would get .* raise --test'):
     _divided((4, 4), 0.2, 0.1)

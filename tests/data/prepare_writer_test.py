@@ -416,20 +416,6 @@ def test_what_training_does_not_read_is_not_accepted(monkeypatch):
   assert found == 'is damaged: division by zero'
 
 
-def test_digest_is_of_every_byte():
-  content = image_files.encoded(1)
-  assert inspection.digest(content) < 2**64
-  assert (
-      len(
-          {
-              inspection.digest(c)
-              for c in (content, content + b'\0', content[1:])
-          }
-      )
-      == 3
-  )
-
-
 def _inspect(root, names, jobs):
   """Returns the findings, or the problem, of each image in order."""
   wanted = [ImageFile(name, 0) for name in names]
@@ -532,14 +518,6 @@ def test_identical_pictures_within_and_across_splits():
   }
 
 
-def test_median_is_the_lower_of_two():
-  pictures = [
-      (f'{i}.jpg', i % 2, (i, 9, width, 5, *_KINDS, False))
-      for i, width in enumerate((3, 4, 8, 9))
-  ]
-  assert _summarized(train=pictures)['width']['median'] == 4
-
-
 def test_lines():
   assert list(inspection.lines('pets', _made())) == [
       'pets: train 4, val 5 images of 2 classes (a, b)',
@@ -547,7 +525,7 @@ def test_lines():
       '  formats: WEBP 5, JPEG 2, PNG 1, MPO 1; modes: RGB 8, L 1',
       '  width 7 / 7 / 9, height 5 / 5 / 5 (smallest / median / largest)',
       '  smallest a/1.jpg (7 x 5), largest a/2.jpg (9 x 5)',
-      '  left out as damaged: 1 (report.json)',
+      '  left out as damaged: 1',
       '  rotated by their EXIF: 1',
       '  with the suffix of another format: 1, the first a/2.jpg',
       '  byte for byte like another: within train 2, of val in train 2, '

@@ -192,3 +192,49 @@ def test_arrays_in_memory_have_no_version():
       'train'
   ]
   assert (found.version, found.records) == ('', 2)
+
+
+@pytest.mark.parametrize('split', ['train', 'val', 'test'])
+@pytest.mark.parametrize('change', ['pixels', 'label'])
+def test_images_and_labels_under_the_same_names_are_others(
+    split, change, tmp_path
+):
+  """126 images turned upside down would otherwise be trained on."""
+  splits = {
+      name: folder_data.examples(4, seed)
+      for seed, name in enumerate(('train', 'val', 'test'))
+  }
+  config = recipes.digits('rmt_compact')
+  config.data.name = 'own'
+
+  def write(folder):
+    folder_data.write(tmp_path / folder, splits)
+    config.data.dir = str(tmp_path / folder)
+    train, val = (
+        datasets.load('own', name, config.data.dir, image_size=(8, 8))
+        for name in ('train', 'val')
+    )
+    spec = dataset_record.of_run(config, _INFO, train, val, None)
+    spec.write(tmp_path)
+
+  write('first')
+  write('copy')
+  name, content, label = splits[split][2]
+  changed = (name, folder_data.encoded(9, (30, 30)), label)
+  if change == 'label':
+    changed = name, content, (label + 1) % 3
+  splits[split][2] = changed
+  said = rf'data\.json content of {split} differs; choose'
+  with pytest.raises(UserError, match=said):
+    write('second')
+
+
+def test_a_run_may_be_tested_on_another_split(tmp_path):
+  test = dataset_record.Identity('1.0.0', 5, 'x', '', 'y', 'test')
+  _spec(test=test).write(tmp_path)
+  part = dataset_record.Identity('1.0.0', 2, 'z', '', 'u', 'test[:2]')
+  _spec(test=part).write(tmp_path)
+  _spec().write(tmp_path)
+  _spec(test=test).write(tmp_path)
+  with pytest.raises(UserError, match='content of test differs'):
+    _spec(test=dataclasses.replace(test, content='other')).write(tmp_path)

@@ -63,7 +63,7 @@ def prepare(
 
   version = str(cifar.Cifar10.VERSION)
   final = sources.data_root(data_dir) / 'cifar10' / version
-  request = {'archive': archive and _checksum(archive)}
+  request = {writer.ARCHIVE: archive and _checksum(archive)}
   if not replace and writer.is_prepared(final, request if archive else {}):
     return final
   print(f'cifar10: preparing {final}', flush=True)

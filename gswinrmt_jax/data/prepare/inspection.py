@@ -193,7 +193,7 @@ def lines(name: str, report: dict) -> Iterator[str]:
   if odd:
     yield f'  converted to RGB, the first of each mode: {", ".join(odd)}'
   if count := len(report['damaged']):
-    yield f'  left out as damaged: {count:,} (report.json)'
+    yield f'  left out as damaged: {count:,}'
   if count := report['turned_by_exif']:
     yield f'  rotated by their EXIF: {count:,}'
   if count := report['suffix_of_another_format']:

@@ -19,6 +19,9 @@ from gswinrmt_jax.errors import UserError
 _VERSION = '1.0.0'  # of every data set written from image files
 _SHARD_BYTES = 256 * 2**20
 _DESCRIPTION = 'Images of a local directory, described in report.json.'
+ARCHIVE = 'checksums of the archive'
+_CLASSES, _FILES = 'class names', 'names and sizes of files'
+_CHECKSUMS = (_CLASSES, _FILES, ARCHIVE)
 # TFDS has a folder 'downloads' next to its data sets.
 _TAKEN = (*datasets.NAMES, *sources.PREPARED_BY_NAME, 'downloads')
 
@@ -110,8 +113,8 @@ def is_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> bool:
 
   Args:
     final: Its directory.
-    request: What it is to be made of; compared with the one in `report.json` as
-      far as that has the same keys.
+    request: What it is to be made of; compared with that of `report.json`,
+      which other writers may not have.
 
   Raises:
     UserError: If it is made of something else.
@@ -120,16 +123,17 @@ def is_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> bool:
     return False
   try:
     report = files.read_json(final / 'report.json')
-    before = report.get('request') or _request_of_earlier_version(report)
+    before = report.get('request', {})
   except (OSError, UserError, AttributeError):
     before = {}
   name, request = final.parent.name, json.loads(json.dumps(request))
-  differing = [k for k in request if k in before and before[k] != request[k]]
+  differing = []
+  for key, value in request.items():
+    if before and value != before.get(key):
+      both = f' {before.get(key)!r} there, {value!r} here'
+      differing.append(key + (' differ' if key in _CHECKSUMS else both))
   if differing:
-    said = '; '.join(
-        f'{key}: {before[key]!r} there, {request[key]!r} here'
-        for key in differing
-    )
+    said = '; '.join(differing)
     raise UserError(
         f'{name} is prepared in {final} already, but not from this ({said}): '
         'prepare it again with --replace, or choose another name or --dir'
@@ -147,15 +151,14 @@ def _request(collection):
       if image.label_file:
         sizes.append(_size(collection.label_images.root / image.label_file))
       listing.update(repr((split, image[:2], sizes)).encode())
-  request = {'images': str(root), **collection.source}
-  if collection.class_names:
-    request['class names'] = hashlib.sha256(
-        repr(collection.class_names).encode()
-    ).hexdigest()[:16]
-  count = len(collection.images) + len(collection.unpaired)
-  request['number of images'] = count
-  request['names and sizes of files'] = listing.hexdigest()[:16]
-  return request
+  names = repr(collection.class_names).encode()
+  return {
+      'images': str(root),
+      **collection.source,
+      _CLASSES: hashlib.sha256(names).hexdigest(),
+      'number of images': len(collection.images) + len(collection.unpaired),
+      _FILES: listing.hexdigest(),
+  }
 
 
 def _size(path):
@@ -163,16 +166,6 @@ def _size(path):
     return path.stat().st_size
   except OSError:  # Inspection says what is wrong.
     return -1
-
-
-def _request_of_earlier_version(report):
-  """Returns the request as far as an older `report.json` has it."""
-  counts = (split['images'] for split in report['splits'].values())
-  return {
-      'images': report['images'],
-      **report['source'],
-      'number of images': sum(counts) + len(report['damaged']),
-  }
 
 
 def _check_pixels(collection, summary):
