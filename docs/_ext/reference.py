@@ -51,13 +51,14 @@ class ConfigFields(SphinxDirective):
   optional_arguments = 1
 
   def run(self):
-    """Returns a table: name, default, meaning, values, free on resume."""
+    """Returns a table: name, value, meaning, values, free on resume."""
     section = self.arguments[0] if self.arguments else ''
-    head = ['field', 'default', 'meaning', 'values', 'free']
+    head = ['field', 'CIFAR-10', 'meaning', 'values', 'free']
+    recipe = recipes.cifar10('retention_compact')
     rows = [
         [
             f'`{path.rpartition(".")[2]}`',
-            f'`{_short(field.default)}`',
+            f'`{_short(recipe[path])}`',
             field.meaning.replace('|', '\\|'),
             _values(field),
             'yes' if field.free else '',

@@ -66,6 +66,8 @@ def main(
       return 0
     config = recipe_files.load(spec, overrides)
     folder = _workdir(options.get('workdir'), spec, config)
+    if not (folder / 'config.json').exists():  # A run is resumed as it began.
+      recipes.check_used(config, recipe_files.load(spec, []))
 
     # Imported here: the lines above need no JAX.
     from gswinrmt_jax.distributed import processes

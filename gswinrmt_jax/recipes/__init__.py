@@ -27,12 +27,14 @@ from gswinrmt_jax.recipes.resolved import (
     segmenter_fields,
     task,
 )
+from gswinrmt_jax.recipes.used import check_used
 
 __all__ = [
     'FIELDS',
     'Field',
     'ade20k',
     'check',
+    'check_used',
     'cifar10',
     'defaults',
     'digits',

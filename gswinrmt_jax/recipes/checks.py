@@ -1,34 +1,19 @@
 """Checks the values of a config, each by itself and together."""
 
 import re
+from typing import Any
 
 import ml_collections
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.recipes.fields import FIELDS, locate, LONGEST, refuse
-
-# Values that turn off what segmenters do not support; others are refused.
-OFF_FOR_SEGMENTERS = {
-    'label_smoothing': 0.0,
-    'token_label_weight': 0.0,
-    'data.image_size': 0,
-    'data.train_crop': 'resize',
-    'data.eval_crop': 0.0,
-    'data.storage': 'decode',
-    'augment.crop_padding': 0,
-    'augment.rand_augment_ops': 0,
-    'augment.erase_prob': 0.0,
-    'augment.mixup_alpha': 0.0,
-    'augment.cutmix_alpha': 0.0,
-}
-# Fields that only segmenters use, in addition to the group `segmenter`.
-_OF_SEGMENTERS = (
-    'data.fit_within',
-    'data.crop_size',
-    'augment.resize',
-    'augment.max_class_share',
-    'augment.photometric',
+from gswinrmt_jax.recipes.fields import (
+    FIELDS,
+    locate,
+    LONGEST,
+    PIXELS,
+    refuse,
 )
+
 # The first field of each pair must not exceed the second.
 _AT_MOST = {
     'stop_after_epochs': 'num_epochs',
@@ -36,6 +21,13 @@ _AT_MOST = {
     'optimizer.warmup_learning_rate': 'optimizer.learning_rate',
     'optimizer.final_learning_rate': 'optimizer.learning_rate',
 }
+
+
+def off_for_segmenters() -> dict[str, Any]:
+  """Returns the values that turn off what segmenters do not support."""
+  return {
+      path: field.off for path, field in FIELDS.items() if field.off is not None
+  }
 
 
 def check(config: ml_collections.ConfigDict) -> None:
@@ -153,8 +145,9 @@ def _check_task(config):
   """Refuses classifier settings for a segmenter, and vice versa."""
   if config.segmenter.head:
     wanted = {
-        path: (off, 'for a segmenter')
-        for path, off in OFF_FOR_SEGMENTERS.items()
+        path: (field.off, 'for a segmenter')
+        for path, field in FIELDS.items()
+        if field.off is not None
     }
     if config.segmenter.mean_over != 'all':
       wanted['accumulate_steps'] = (
@@ -166,7 +159,7 @@ def _check_task(config):
     wanted = {
         path: (field.default, 'without config.segmenter.head')
         for path, field in FIELDS.items()
-        if path.startswith('segmenter.') or path in _OF_SEGMENTERS
+        if field.tasks == PIXELS
     }
     if config.token_label_weight:
       when = 'with token labels, whose maps are not adjusted for it'

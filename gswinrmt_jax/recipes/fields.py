@@ -1,6 +1,6 @@
-"""Every field of a config: default, meaning and bounds."""
+"""Every field of a config: default, meaning, bounds, and when it is read."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import math
@@ -11,6 +11,24 @@ from gswinrmt_jax.errors import did_you_mean, UserError
 
 LONGEST = 1024  # characters of a name or path
 _LARGEST = {int: 2**31 - 1, float: 3.4e38}  # of int32 and float32
+
+# The tasks for which a field is.
+CLASSES = frozenset({'classification'})
+PIXELS = frozenset({'segmentation'})
+BOTH = CLASSES | PIXELS
+
+
+@dataclasses.dataclass(frozen=True)
+class When:
+  """The condition under which a field is read.
+
+  Attributes:
+    needs: The condition in words, such as 'optimizer.schedule=poly'.
+    holds: Whether it holds for a config.
+  """
+
+  needs: str
+  holds: Callable[[Any], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +45,10 @@ class Field:
     choices: Allowed values.
     free: Whether a run may resume with another value, because the field affects
       no result, or only rounding.
+    tasks: `CLASSES` or `PIXELS` if only classifiers or segmenters read it.
+    off: The value that a segmenter's recipe has, if it is not the default: what
+      turns off a feature that segmenters do not support.
+    when: The condition under which it is read; None: always.
   """
 
   default: Any
@@ -37,6 +59,16 @@ class Field:
   below: float | None = None
   choices: tuple[str, ...] = ()
   free: bool = False
+  tasks: frozenset[str]
+  off: Any = None
+  when: When | None = None
+
+  def unread(self, config: Any) -> str:
+    """Returns what the config needs for the field to be read, '' if nothing."""
+    task = 'segmentation' if config.segmenter.head else 'classification'
+    if task not in self.tasks:
+      return 'segmenter.head' if self.tasks == PIXELS else "segmenter.head=''"
+    return '' if not self.when or self.when.holds(config) else self.when.needs
 
   def wanted(self, value: Any) -> str:
     """Returns what a value must be instead, or '' if it is allowed."""
@@ -87,227 +119,465 @@ class Field:
 # A field that may change when a run resumes.
 _free = functools.partial(Field, free=True)
 
+_RANDOM_CROP = When(
+    'data.train_crop=random_resized',
+    lambda config: config.data.train_crop == 'random_resized',
+)
+_DECODING = When(
+    'data.storage=decode', lambda config: config.data.storage == 'decode'
+)
+_RAND_AUGMENT = When(
+    'augment.rand_augment_ops above 0',
+    lambda config: config.augment.rand_augment_ops > 0,
+)
+_ERASING = When(
+    'augment.erase_prob above 0', lambda config: config.augment.erase_prob > 0
+)
+_SOME_MIXED = When(
+    'augment.mix_prob above 0', lambda config: config.augment.mix_prob > 0
+)
+_MIXING = When(
+    'augment.mixup_alpha or cutmix_alpha above 0',
+    lambda config: config.augment.mixup_alpha or config.augment.cutmix_alpha,
+)
+_MIXED = When(
+    f'{_MIXING.needs}, and {_SOME_MIXED.needs}',
+    lambda config: _MIXING.holds(config) and _SOME_MIXED.holds(config),
+)
+_POLY = When(
+    'optimizer.schedule=poly',
+    lambda config: config.optimizer.schedule == 'poly',
+)
+_WARMUP = When(
+    'optimizer.warmup_epochs or warmup_steps above 0',
+    lambda config: (
+        config.optimizer.warmup_epochs or config.optimizer.warmup_steps
+    ),
+)
+_DECAYING = When(
+    'optimizer.weight_decay above 0',
+    lambda config: config.optimizer.weight_decay > 0,
+)
+_NECK = When(
+    'segmenter.head=fpn', lambda config: config.segmenter.head == 'fpn'
+)
+# UperNet has an auxiliary head, unless its channels are set to 0.
+_AUXILIARY = When(
+    'segmenter.auxiliary_channels above 0',
+    lambda config: (
+        config.segmenter.head == 'uper'
+        if config.segmenter.auxiliary_channels < 0
+        else config.segmenter.auxiliary_channels > 0
+    ),
+)
+_WINDOWED = When(
+    'model.full_stages without one of the stages',
+    lambda config: len(config.model.full_stages) < len(config.model.widths),
+)
+
 # Keyed by path, in the order of `--help`.
 FIELDS: Mapping[str, Field] = {
     # JAX's keys have 32 bits: larger seeds would repeat smaller ones.
-    'seed': Field(0, 'seed of all random draws', at_most=2**32 - 1),
+    'seed': Field(0, 'seed of all random draws', at_most=2**32 - 1, tasks=BOTH),
     'dtype': Field(
         'bfloat16',
         'dtype of the computation; parameters are float32',
         choices=('float32', 'bfloat16'),
+        tasks=BOTH,
     ),
     'remat': _free(
         'none',
         "'blocks' or 'elementwise': recompute activations to save memory",
         choices=('none', 'blocks', 'elementwise'),
+        tasks=BOTH,
     ),
-    'batch_size': Field(128, 'images per step, over all devices', at_least=1),
+    'batch_size': Field(
+        128, 'images per step, over all devices', at_least=1, tasks=BOTH
+    ),
     'accumulate_steps': Field(
-        1, 'parts into which a batch is split, to save memory', at_least=1
+        1,
+        'parts into which a batch is split, to save memory',
+        at_least=1,
+        tasks=BOTH,
     ),
     'eval_batch_size': _free(
-        500, 'images per evaluation step; changes speed only', at_least=1
+        500,
+        'images per evaluation step; changes speed only',
+        at_least=1,
+        tasks=BOTH,
     ),
-    'num_epochs': Field(50, 'epochs of the whole schedule; 0: use num_steps'),
-    'num_steps': Field(0, 'steps of the whole schedule; 0: use num_epochs'),
+    'num_epochs': Field(
+        50, 'epochs of the whole schedule; 0: use num_steps', tasks=BOTH
+    ),
+    'num_steps': Field(
+        0, 'steps of the whole schedule; 0: use num_epochs', tasks=BOTH
+    ),
     'stop_after_epochs': _free(
         0,
         'stop after this many epochs, a multiple of eval_every_epochs; the '
         'schedule is unchanged; 0: never',
+        tasks=BOTH,
     ),
     'eval_every_epochs': Field(
-        1, 'epochs between validations, checkpoints and plots', at_least=1
+        1,
+        'epochs between validations, checkpoints and plots',
+        at_least=1,
+        tasks=BOTH,
     ),
     'checkpoint_every_steps': _free(
-        0, 'steps between mid-epoch checkpoints; 0: none'
+        0,
+        'steps between mid-epoch checkpoints; 0: none',
+        tasks=BOTH,
     ),
-    'log_every_steps': _free(50, 'steps between logs', at_least=1),
-    'profile_steps': _free('', "steps 'FIRST:LAST' to trace into RUN/profile"),
+    'log_every_steps': _free(50, 'steps between logs', at_least=1, tasks=BOTH),
+    'profile_steps': _free(
+        '', "steps 'FIRST:LAST' to trace into RUN/profile", tasks=BOTH
+    ),
     # Free, because it has no effect until a step is not finite.
     'nan_policy': _free(
         'stop',
         "if loss or gradient is not finite: end the run, or 'skip' the update",
         choices=('stop', 'skip'),
+        tasks=BOTH,
     ),
     'compile_effort': _free(
         'full',
         "'quick' starts sooner on a CPU, but takes longer per step",
         choices=('full', 'quick'),
+        tasks=BOTH,
     ),
     'ema_decay': Field(
         0.0,
         'decay of the moving average of the weights, per 512 images; 0: none',
         below=1,
+        tasks=BOTH,
     ),
-    'init_from': Field('', 'run, weights or checkpoint to fine-tune'),
-    'mesh.data': _free(0, 'expected number of devices; 0: any number'),
+    'init_from': Field(
+        '', 'run, weights or checkpoint to fine-tune', tasks=BOTH
+    ),
+    'mesh.data': _free(
+        0, 'expected number of devices; 0: any number', tasks=BOTH
+    ),
     'model.name': Field(
-        '', 'named model; `gswinrmt summarize --all` lists them'
+        '',
+        'named model; `gswinrmt summarize --all` lists them',
+        tasks=BOTH,
     ),
     'segmenter.head': Field(
         '',
         "decode head of a segmenter; '': a classifier",
         choices=('', 'fpn', 'uper'),
+        tasks=BOTH,
     ),
     'segmenter.channels': Field(
         -1,
         'channels of the decode head; -1 here and below: as released',
         at_least=-1,
+        tasks=PIXELS,
     ),
     'segmenter.neck_channels': Field(
-        -1, "channels of the feature pyramid of 'fpn'", at_least=-1
+        -1,
+        "channels of the feature pyramid of 'fpn'",
+        at_least=-1,
+        tasks=PIXELS,
+        when=_NECK,
     ),
     'segmenter.auxiliary_channels': Field(
-        -1, 'channels of the auxiliary head; 0: no such head', at_least=-1
+        -1,
+        'channels of the auxiliary head; 0: no such head',
+        at_least=-1,
+        tasks=PIXELS,
     ),
     'segmenter.auxiliary_weight': Field(
-        0.4, "weight of the auxiliary head's loss"
+        0.4,
+        "weight of the auxiliary head's loss",
+        tasks=PIXELS,
+        when=_AUXILIARY,
     ),
     'segmenter.mean_over': Field(
         'labelled',
         'pixels over which the loss is averaged',
         choices=('labelled', 'all'),
+        tasks=PIXELS,
     ),
-    'data.name': Field('cifar10', 'data set'),
-    'data.dir': _free('', "folder of the data sets; '': $TFDS_DATA_DIR"),
-    'data.train_split': Field('train[:45000]', 'images for training'),
+    'data.name': Field('cifar10', 'data set', tasks=BOTH),
+    'data.dir': _free(
+        '', "folder of the data sets; '': $TFDS_DATA_DIR", tasks=BOTH
+    ),
+    'data.train_split': Field(
+        'train[:45000]', 'images for training', tasks=BOTH
+    ),
     'data.val_split': Field(
-        'train[45000:]', 'images for validation, which selects the best epoch'
+        'train[45000:]',
+        'images for validation, which selects the best epoch',
+        tasks=BOTH,
     ),
-    'data.test_split': _free('test', 'images for the test after training'),
+    'data.test_split': _free(
+        'test', 'images for the test after training', tasks=BOTH
+    ),
     'data.image_size': Field(
-        0, 'height and width in pixels; 0: as stored', at_most=2048
+        0,
+        'height and width in pixels; 0: as stored',
+        at_most=2048,
+        tasks=CLASSES,
+        off=0,
     ),
     'data.fit_within': Field(
         (0, 0),
         'longest long side and longest short side, in pixels, that images of a '
         'segmenter are resized to fit, keeping aspect ratio; (0, 0): as stored',
         at_most=8192,
+        tasks=PIXELS,
     ),
     'data.crop_size': Field(
         (512, 512),
         "height and width of a segmenter's training crops, in pixels",
         at_least=1,
         at_most=4096,
+        tasks=PIXELS,
     ),
     'data.train_crop': Field(
         'resize',
         'resize the whole image, or a new random crop in each epoch',
         choices=('resize', 'random_resized'),
+        tasks=CLASSES,
+        off='resize',
     ),
     'data.crop_scale': Field(
-        (0.08, 1.0), 'area of a random crop / area of the image', at_most=1
+        (0.08, 1.0),
+        'area of a random crop / area of the image',
+        at_most=1,
+        tasks=CLASSES,
+        when=_RANDOM_CROP,
     ),
-    'data.crop_ratio': Field((0.75, 4 / 3), 'width / height of a random crop'),
+    'data.crop_ratio': Field(
+        (0.75, 4 / 3),
+        'width / height of a random crop',
+        tasks=CLASSES,
+        when=_RANDOM_CROP,
+    ),
     'data.eval_crop': Field(
-        0.0, 'side of the centre crop / side of the image; 0: none', at_most=1
+        0.0,
+        'side of the centre crop / side of the image; 0: none',
+        at_most=1,
+        tasks=CLASSES,
+        off=0.0,
     ),
     'data.repeats': Field(
-        1, 'copies of each image in a batch, augmented differently', at_least=1
+        1,
+        'copies of each image in a batch, augmented differently',
+        at_least=1,
+        tasks=BOTH,
     ),
     # 'auto' is 'device' up to a tenth of an accelerator's free memory.
     'data.storage': _free(
         'auto',
         "where decoded images are stored; 'decode': nowhere",
         choices=('memory', 'disk', 'decode', 'device', 'auto'),
+        tasks=CLASSES,
+        off='decode',
     ),
     'data.workers': _free(
-        0, 'processes that decode images; 0: threads', at_most=1024
+        0,
+        'processes that decode images; 0: threads',
+        at_most=1024,
+        tasks=BOTH,
+        when=_DECODING,
     ),
     # Free, because RUN/data.json identifies the maps themselves.
-    'data.label_maps': _free('', 'folder of token-label maps'),
+    'data.label_maps': _free('', 'folder of token-label maps', tasks=CLASSES),
     'augment.crop_padding': Field(
         4,
         'pixels of zeros added on each side before the random crop',
         at_most=4096,
+        tasks=CLASSES,
+        off=0,
     ),
-    'augment.flip': Field(True, 'mirror half of the images left to right'),
+    'augment.flip': Field(
+        True, 'mirror half of the images left to right', tasks=BOTH
+    ),
     'augment.resize': Field(
         (0.5, 2.0),
         "factor by which a segmenter's images are resized before the crop",
+        tasks=PIXELS,
     ),
     'augment.max_class_share': Field(
         0.75,
         "limit on one class's share of a crop's labelled pixels, dropped after "
         'ten tries',
         at_most=1,
+        tasks=PIXELS,
     ),
     'augment.photometric': Field(
-        False, 'distort brightness, contrast, saturation and hue'
+        False,
+        'distort brightness, contrast, saturation and hue',
+        tasks=PIXELS,
     ),
     'augment.rand_augment_set': Field(
         'timm',
         'library whose RandAugment is used',
         choices=('timm', 'torchvision'),
+        tasks=CLASSES,
+        when=_RAND_AUGMENT,
     ),
-    'augment.rand_augment_ops': Field(2, 'operations per image; 0: none'),
+    'augment.rand_augment_ops': Field(
+        2, 'operations per image; 0: none', tasks=CLASSES, off=0
+    ),
     'augment.rand_augment_magnitude': Field(
-        9.0, 'mean magnitude: 0 to 10, with torchvision 0 to 30', at_most=30
+        9.0,
+        'mean magnitude: 0 to 10, with torchvision 0 to 30',
+        at_most=30,
+        tasks=CLASSES,
+        when=_RAND_AUGMENT,
     ),
     'augment.rand_augment_std': Field(
-        0.5, 'standard deviation of the magnitude'
+        0.5,
+        'standard deviation of the magnitude',
+        tasks=CLASSES,
+        when=_RAND_AUGMENT,
     ),
     'augment.rand_augment_prob': Field(
-        0.5, 'probability that a drawn operation is applied', at_most=1
+        0.5,
+        'probability that a drawn operation is applied',
+        at_most=1,
+        tasks=CLASSES,
+        when=_RAND_AUGMENT,
     ),
     'augment.erase_prob': Field(
-        0.25, 'probability of Random Erasing', at_most=1
+        0.25,
+        'probability of Random Erasing',
+        at_most=1,
+        tasks=CLASSES,
+        off=0.0,
     ),
     'augment.erase_area': Field(
-        (0.02, 1 / 3), 'erased area / area of the image', at_most=1
+        (0.02, 1 / 3),
+        'erased area / area of the image',
+        at_most=1,
+        tasks=CLASSES,
+        when=_ERASING,
     ),
     'augment.erase_aspect': Field(
-        (0.3, 1 / 0.3), 'height / width of the erased box'
+        (0.3, 1 / 0.3),
+        'height / width of the erased box',
+        tasks=CLASSES,
+        when=_ERASING,
     ),
     'augment.erase_fill': Field(
-        'noise', 'what fills the erased box', choices=('noise', 'zeros')
+        'noise',
+        'what fills the erased box',
+        choices=('noise', 'zeros'),
+        tasks=CLASSES,
+        when=_ERASING,
     ),
-    'augment.mixup_alpha': Field(0.8, 'Mixup draws Beta(a, a); 0: no Mixup'),
-    'augment.cutmix_alpha': Field(1.0, 'CutMix draws Beta(a, a); 0: no CutMix'),
+    'augment.mixup_alpha': Field(
+        0.8,
+        'Mixup draws Beta(a, a); 0: no Mixup',
+        tasks=CLASSES,
+        off=0.0,
+        when=_SOME_MIXED,
+    ),
+    'augment.cutmix_alpha': Field(
+        1.0,
+        'CutMix draws Beta(a, a); 0: no CutMix',
+        tasks=CLASSES,
+        off=0.0,
+        when=_SOME_MIXED,
+    ),
     'augment.mix_prob': Field(
-        1.0, 'share of batches that are mixed', at_most=1
+        1.0,
+        'share of batches that are mixed',
+        at_most=1,
+        tasks=CLASSES,
+        when=_MIXING,
     ),
-    'augment.mix_off_epochs': Field(0, 'number of last epochs without mixing'),
+    'augment.mix_off_epochs': Field(
+        0, 'number of last epochs without mixing', tasks=CLASSES, when=_MIXED
+    ),
     'label_smoothing': Field(
-        0.1, 'share of the target that is spread over all classes', at_most=1
+        0.1,
+        'share of the target that is spread over all classes',
+        at_most=1,
+        tasks=CLASSES,
+        off=0.0,
     ),
-    'token_label_weight': Field(0.0, 'weight of the token-label loss; 0: none'),
+    'token_label_weight': Field(
+        0.0, 'weight of the token-label loss; 0: none', tasks=CLASSES, off=0.0
+    ),
     'optimizer.name': Field(
         'adamw',
         'AdamW, or Muon for matrices and Adam for the other parameters',
         choices=('adamw', 'muon'),
+        tasks=BOTH,
     ),
-    'optimizer.learning_rate': Field(1e-4, 'peak learning rate'),
+    'optimizer.learning_rate': Field(1e-4, 'peak learning rate', tasks=BOTH),
     'optimizer.schedule': Field(
         'cosine',
         "cosine decay, set every step ('cosine') or every epoch as in RMT "
         "('epochs'), or polynomial decay ('poly')",
         choices=('cosine', 'epochs', 'poly'),
+        tasks=BOTH,
     ),
-    'optimizer.power': Field(1.0, "exponent of 'poly'"),
-    'optimizer.warmup_epochs': Field(5.0, 'epochs of linear warm-up'),
+    'optimizer.power': Field(1.0, "exponent of 'poly'", tasks=BOTH, when=_POLY),
+    'optimizer.warmup_epochs': Field(
+        5.0, 'epochs of linear warm-up', tasks=BOTH
+    ),
     'optimizer.warmup_steps': Field(
-        0, 'steps of linear warm-up, instead of warmup_epochs'
+        0,
+        'steps of linear warm-up, instead of warmup_epochs',
+        tasks=BOTH,
     ),
     'optimizer.warmup_learning_rate': Field(
-        0.0, 'learning rate at the start of the warm-up'
+        0.0,
+        'learning rate at the start of the warm-up',
+        tasks=BOTH,
+        when=_WARMUP,
     ),
     'optimizer.final_learning_rate': Field(
-        0.0, 'learning rate at the end of the schedule'
+        0.0,
+        'learning rate at the end of the schedule',
+        tasks=BOTH,
     ),
-    'optimizer.weight_decay': Field(0.05, 'weight decay'),
+    'optimizer.weight_decay': Field(0.05, 'weight decay', tasks=BOTH),
     'optimizer.decay': Field(
         'kernels',
         'what weight decay applies to: kernels, all parameters, or all without '
         "'norm' in their released name; never to decay logits",
         choices=('kernels', 'all', 'not_norms'),
+        tasks=BOTH,
+        when=_DECAYING,
     ),
     'optimizer.decay_layer_scale': Field(
-        False, 'apply weight decay to LayerScale, too'
+        False,
+        'apply weight decay to LayerScale, too',
+        tasks=BOTH,
+        when=_DECAYING,
     ),
-    'optimizer.b1': Field(0.9, 'decay of the first moment of Adam', below=1),
-    'optimizer.b2': Field(0.999, 'decay of the second moment of Adam', below=1),
-    'optimizer.eps': Field(1e-8, "added to the denominator of Adam's update"),
+    'optimizer.b1': Field(
+        0.9, 'decay of the first moment of Adam', below=1, tasks=BOTH
+    ),
+    'optimizer.b2': Field(
+        0.999, 'decay of the second moment of Adam', below=1, tasks=BOTH
+    ),
+    'optimizer.eps': Field(
+        1e-8, "added to the denominator of Adam's update", tasks=BOTH
+    ),
+}
+
+# When the model reads its fields, of a resolved config; others: always.
+MODEL: Mapping[str, When] = {
+    'model.projection': When(
+        'model.head=proj', lambda config: config.model.head == 'proj'
+    ),
+    'model.decay_ranges': When(
+        'model.decay=fixed or learned',
+        lambda config: config.model.decay != 'none',
+    ),
+    'model.window_size': _WINDOWED,
+    'model.shift': When(
+        f'model.window_size above 1 and {_WINDOWED.needs}',
+        lambda config: config.model.window_size > 1 and _WINDOWED.holds(config),
+    ),
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import ml_collections
 from ml_collections import config_dict
 
-from gswinrmt_jax.recipes.checks import OFF_FOR_SEGMENTERS
+from gswinrmt_jax.recipes.checks import off_for_segmenters
 from gswinrmt_jax.recipes.fields import FIELDS
 from gswinrmt_jax.recipes.resolved import segmenter_fields
 
@@ -139,7 +139,7 @@ def segmentation(model_name: str, head: str) -> ml_collections.ConfigDict:
     head: Its decode head, 'fpn' or 'uper'.
   """
   config = defaults(model_name)
-  config.update_from_flattened_dict(OFF_FOR_SEGMENTERS)
+  config.update_from_flattened_dict(off_for_segmenters())
   config.segmenter.head = head
   config.data.update(train_split='train', val_split='val')
   return config
@@ -231,8 +231,8 @@ def with_argument(
   if config.segmenter.head:
     small.data.update(name='digit_masks', storage='decode', crop_size=(32, 32))
     for name in ('channels', 'neck_channels', 'auxiliary_channels'):
-      released = segmenter_fields(config)[name]
-      config.segmenter[name] = min(16, released)
+      if released := segmenter_fields(config)[name]:
+        config.segmenter[name] = min(16, released)
   config.data = small.data
   for name in ('batch_size', 'eval_batch_size', 'log_every_steps'):
     config[name] = small[name]

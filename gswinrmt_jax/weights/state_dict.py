@@ -23,12 +23,15 @@ from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.models.dense.upernet import POOLED
 from gswinrmt_jax.ops import positions
 
-# The fields in which all released RMTs are alike. With other values, the same
-# arrays would mean something else.
-_RMT_FIELDS = (
-    'stem stem_strides downsample ffn_conv head_norm position_conv score_fn '
-    'scaled rotary alibi decay lce gate swiglu window_size'
-).split()
+# The fields in which an RMT may differ from the released ones: its sizes, its
+# head and norms, whose arrays have names of their own, and what training alone
+# or no computation of an RMT reads. With another value of any other field, the
+# same arrays would mean something else.
+_MAY_DIFFER = frozenset(
+    'widths depths num_heads mlp_ratios decay_ranges full_stages head '
+    'projection dense_head feature_norm ffn_norm layer_scale drop_path_rate '
+    'linear_start shift'.split()
+)
 _IN_BLOCK = {
     '': '',
     'position': '.pos.conv',
@@ -249,9 +252,10 @@ def check_is_rmt(arch: Architecture) -> None:
   """
   released = named.MODELS['rmt_t']
   differing = [
-      f'{field}={getattr(arch, field)!r}'
-      for field in _RMT_FIELDS
-      if getattr(arch, field) != getattr(released, field)
+      f'{field.name}={getattr(arch, field.name)!r}'
+      for field in dataclasses.fields(arch)
+      if field.name not in _MAY_DIFFER
+      and getattr(arch, field.name) != getattr(released, field.name)
   ]
   if differing:
     raise ValueError(

@@ -64,7 +64,7 @@ def test_a_run_of_a_segmenter_has_its_mean_iou(tmp_path):
   (both,), _ = results.group([run, results.read(path)])
   assert [*both.variants] == ['rmt', 'retention']
   assert len(results.group([run, _with_ratio(run, 2.0)])[0]) == 2
-  # Counted with its head, as tests/recipes_configs_test.py lists it.
+  # Counted with its head, as tests/recipes/configs_test.py lists it.
   assert setting.runs[0].cost.parameters == 1_165_307
 
 

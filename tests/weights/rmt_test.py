@@ -11,7 +11,7 @@ import released_rmt
 import gswinrmt_jax
 from gswinrmt_jax import weights
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.models import factory, named
+from gswinrmt_jax.models import architecture, factory, named
 from gswinrmt_jax.weights import rmt_checkpoint
 from gswinrmt_jax.weights import state_dict as state_dict_lib
 
@@ -332,3 +332,17 @@ def test_decay_ranges_are_found_again(name, dtype):
   }
   found, _ = rmt_checkpoint._sizes(arrays)
   assert found['decay_ranges'] == named.MODELS[name].decay_ranges
+
+
+def test_a_new_field_of_models_is_compared_with_the_released(monkeypatch):
+  """So that it cannot be left out of the file in silence."""
+
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class New(architecture.Architecture):
+    temperature: float = 1.0
+
+  released = New(**dataclasses.asdict(named.MODELS['rmt_t']))
+  monkeypatch.setitem(named.MODELS, 'rmt_t', released)
+  state_dict_lib.check_is_rmt(released)
+  with pytest.raises(ValueError, match=r'this model has temperature=2\.0'):
+    state_dict_lib.check_is_rmt(dataclasses.replace(released, temperature=2.0))

@@ -12,7 +12,7 @@ from gswinrmt_jax.commands import main
 from gswinrmt_jax.deploy import export, loaded_model
 from gswinrmt_jax.errors import UserError
 
-_TESTS = pathlib.Path(__file__).parent
+_TESTS = pathlib.Path(__file__).parents[1]
 _DIGIT = str(_TESTS.parent / 'examples' / 'images' / 'digit_4.png')
 
 

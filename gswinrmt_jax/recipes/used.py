@@ -1,0 +1,50 @@
+"""Checks that a new run reads every field that its user changed."""
+
+from typing import NoReturn
+
+import ml_collections
+
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.recipes.fields import FIELDS, MODEL
+from gswinrmt_jax.recipes.resolved import resolve
+
+
+def check_used(
+    config: ml_collections.ConfigDict, recipe: ml_collections.ConfigDict
+) -> None:
+  """Refuses changes to fields that nothing would read.
+
+  For new runs: earlier versions accepted such fields, and a run that has one in
+  its config must remain usable.
+
+  Args:
+    config: The config to train with.
+    recipe: The recipe from which it was changed. Values that the recipe itself
+      reads may stay, such as the details of an augmentation that the config
+      turns off.
+
+  Raises:
+    UserError: If a field has neither its default nor the recipe's value, and
+      its condition does not hold; also as in `resolve`.
+  """
+  resolved = resolve(config)
+  for path, field in FIELDS.items():
+    needs = field.unread(config)
+    off = field.default if field.off is None else field.off
+    allowed = [field.default, off]
+    if not field.unread(recipe):
+      allowed.append(recipe[path])
+    if needs and config[path] not in allowed:
+      _refuse(path, config[path], needs, off)
+  for path, when in MODEL.items():
+    changed = config[path] is not None and config[path] != recipe[path]
+    if changed and not when.holds(resolved):
+      _refuse(path, config[path], when.needs, recipe[path])
+
+
+def _refuse(path, value, needs, instead) -> NoReturn:
+  remedy = '' if instead is None else f' or {instead!r} here'
+  raise UserError(
+      f'config.{path} is {value!r} but has no effect: it needs '
+      f'config.{needs}{remedy}'
+  )

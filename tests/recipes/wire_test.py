@@ -1,0 +1,389 @@
+"""Tests that each field of a recipe reaches the run, or is refused.
+
+A run is traced for a recipe in which the field is in use, and again with
+another value: its train step, the state before the first step, the first
+batches, the evaluation or the schedule must differ. Nothing is compiled.
+"""
+
+import copy
+import functools
+import itertools
+import re
+from unittest import mock
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.recipes import fields
+from gswinrmt_jax.train import schedule as schedule_lib
+from gswinrmt_jax.train import setup, train_state, train_step
+
+# Base recipes, in which as many fields as possible are in use.
+_SMALL = {
+    'batch_size': 6,
+    'eval_batch_size': 50,
+    'num_epochs': 4,
+    'dtype': 'float32',
+    'model.widths': (8, 8),
+    'model.depths': (1, 1),
+    'model.num_heads': (1, 1),
+    'model.mlp_ratios': (1.0, 1.0),
+    'model.decay_ranges': (4.0, 4.0),
+    'model.layer_scale': (0.01, 0.01),
+    'model.window_size': 2,
+    'model.drop_path_rate': 0.5,
+    'optimizer.warmup_epochs': 1.0,
+}
+_BASES = {
+    'classes': {},
+    'torchvision': {
+        'augment.rand_augment_set': 'torchvision',
+        'augment.rand_augment_std': 0.0,
+        'augment.rand_augment_prob': 1.0,
+    },
+    'poly': {'optimizer.schedule': 'poly'},
+    'crops': {
+        'data.storage': 'decode',
+        'data.image_size': 16,
+        'data.train_crop': 'random_resized',
+    },
+    'pixels': {'segmenter.head': 'fpn'},
+    'uper': {'segmenter.head': 'uper'},
+}
+# The changed value of each field, and the base if it is not 'classes'.
+_CHANGES = {
+    'seed': (1, 'classes'),
+    'dtype': ('bfloat16', 'classes'),
+    'remat': ('blocks', 'classes'),
+    'attention_impl': ('cyclic', 'classes'),
+    'depthwise_impl': ('conv', 'classes'),
+    'batch_size': (12, 'classes'),
+    'accumulate_steps': (3, 'classes'),
+    'eval_batch_size': (20, 'classes'),
+    'num_epochs': (5, 'classes'),
+    'stop_after_epochs': (1, 'classes'),
+    'eval_every_epochs': (2, 'classes'),
+    'checkpoint_every_steps': (7, 'classes'),
+    'log_every_steps': (9, 'classes'),
+    'profile_steps': ('2:3', 'classes'),
+    'nan_policy': ('skip', 'classes'),
+    'ema_decay': (0.9, 'classes'),
+    'mesh.data': (7, 'classes'),
+    'model.name': ('swat_compact', 'classes'),
+    'segmenter.channels': (12, 'pixels'),
+    'segmenter.neck_channels': (12, 'pixels'),
+    'segmenter.auxiliary_channels': (12, 'uper'),
+    'segmenter.auxiliary_weight': (0.3, 'uper'),
+    'segmenter.mean_over': ('all', 'pixels'),
+    'segmenter.head': ('fpn', 'uper'),
+    'data.name': ('digit_masks', 'classes'),
+    'data.train_split': ('val', 'classes'),
+    'data.val_split': ('test', 'classes'),
+    'data.test_split': ('nowhere', 'classes'),
+    'data.image_size': (16, 'classes'),
+    'data.fit_within': ((20, 12), 'pixels'),
+    'data.crop_size': ((16, 8), 'pixels'),
+    'data.train_crop': ('resize', 'crops'),
+    'data.crop_scale': ((0.5, 0.6), 'crops'),
+    'data.crop_ratio': ((2.0, 3.0), 'crops'),
+    'data.eval_crop': (0.5, 'crops'),
+    'data.repeats': (2, 'classes'),
+    'data.storage': ('decode', 'classes'),
+    'data.workers': (2, 'crops'),
+    'data.label_maps': ('nowhere', 'classes'),
+    'augment.crop_padding': (3, 'classes'),
+    'augment.flip': (True, 'classes'),
+    'augment.resize': ((2.0, 3.0), 'pixels'),
+    'augment.max_class_share': (0.01, 'pixels'),
+    'augment.photometric': (True, 'pixels'),
+    'augment.rand_augment_set': ('timm', 'torchvision'),
+    'augment.rand_augment_ops': (1, 'classes'),
+    'augment.rand_augment_magnitude': (3.0, 'classes'),
+    'augment.rand_augment_std': (0.1, 'classes'),
+    'augment.rand_augment_prob': (0.9, 'classes'),
+    'augment.erase_prob': (0.5, 'classes'),
+    'augment.erase_area': ((0.1, 0.2), 'classes'),
+    'augment.erase_aspect': ((0.5, 0.6), 'classes'),
+    'augment.erase_fill': ('zeros', 'classes'),
+    'augment.mixup_alpha': (0.7, 'classes'),
+    'augment.cutmix_alpha': (0.6, 'classes'),
+    'augment.mix_prob': (0.3, 'classes'),
+    'augment.mix_off_epochs': (1, 'classes'),
+    'label_smoothing': (0.2, 'classes'),
+    'token_label_weight': (0.5, 'classes'),
+    'optimizer.name': ('muon', 'classes'),
+    'optimizer.learning_rate': (2e-3, 'classes'),
+    'optimizer.schedule': ('epochs', 'classes'),
+    'optimizer.power': (0.9, 'poly'),
+    'optimizer.warmup_epochs': (2.0, 'classes'),
+    'optimizer.warmup_learning_rate': (1e-5, 'classes'),
+    'optimizer.final_learning_rate': (1e-6, 'classes'),
+    'optimizer.weight_decay': (0.01, 'classes'),
+    'optimizer.decay': ('all', 'classes'),
+    'optimizer.decay_layer_scale': (True, 'classes'),
+    'optimizer.b1': (0.8, 'classes'),
+    'optimizer.b2': (0.99, 'classes'),
+    'optimizer.eps': (1e-7, 'classes'),
+}
+# Changed together with another field, which must then be 0.
+_WITH = {
+    'num_steps': {'num_steps': 300, 'num_epochs': 0},
+    'optimizer.warmup_steps': {
+        'optimizer.warmup_steps': 3,
+        'optimizer.warmup_epochs': 0.0,
+    },
+}
+# Refused without another machine, data or field; with what is said.
+_REFUSED = {
+    'mesh.data': '7',
+    'data.name': 'digit_masks',
+    'data.test_split': "no split 'nowhere'",
+    'data.label_maps': 'token labels need both',
+    'token_label_weight': 'token labels need both',
+}
+# Read outside of what is traced here, by code with tests of its own.
+_ELSEWHERE = {
+    'compile_effort': 'tests of distributed.compilation',
+    'init_from': 'tests of train.fine_tuning',
+    'data.dir': 'packaged data ignore it; tests of data.datasets',
+}
+
+
+def _recipe(base):
+  """Returns a base recipe: tiny, with every augmentation on."""
+  changes = _SMALL | _BASES[base]
+  if 'segmenter.head' in changes:
+    config = recipes.segmentation(
+        'retention_compact', changes['segmenter.head']
+    )
+    changes |= {
+        'data.name': 'digit_masks',
+        'data.crop_size': (8, 8),
+        'segmenter.channels': 8,
+        'augment.flip': False,
+    }
+    if base == 'pixels':
+      changes['segmenter.neck_channels'] = 8
+  else:
+    config = recipes.defaults('retention_compact')
+    changes |= {'data.name': 'digits', 'augment.flip': False}
+    config.data.update(train_split='train', val_split='val')
+  config.update_from_flattened_dict(changes)
+  return config
+
+
+class _EvaluatedError(Exception):
+  """Ends an evaluation, with its first batch."""
+
+
+def _first_evaluated(*arguments):
+  raise _EvaluatedError(next(arguments[2]))
+
+
+def _lists(tree):
+  return jax.tree.map(lambda rows: np.asarray(rows).tolist(), tree)
+
+
+def _program(function, *arguments):
+  """Returns the traced program of a function as text."""
+  text = str(jax.make_jaxpr(function)(*arguments))
+  return re.sub(r' at 0x[0-9a-f]+', '', text)
+
+
+def _traits(config):
+  """Yields what a run does; what takes longest comes last."""
+  config = recipes.resolve(config)
+  with recipes.implementations(config):
+    run = setup.build(config)
+    yield run.schedule, run.profiled
+    rate = schedule_lib.learning_rate(config, run.schedule)
+    yield [float(rate(step)) for step in range(run.schedule.total_steps)]
+    yield type(run.train_data), getattr(run.train_data, 'workers', 0)
+    yield str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), run.target))
+    yield jax.random.key_data(run.key).tolist()
+    _, batch = next(run.train_batches(0))
+    yield _lists(batch)
+    with mock.patch.object(setup.evaluator, 'evaluate', _first_evaluated):
+      with pytest.raises(_EvaluatedError) as evaluated:
+        run.validate(run.target)
+    yield _lists(evaluated.value.args[0])
+    yield _program(run.train_step, run.target, batch, run.key)
+
+
+@functools.cache
+def _base_traits(base):
+  return tuple(_traits(_recipe(base)))
+
+
+@pytest.mark.parametrize('base', _BASES)
+def test_a_recipe_is_traced_the_same_again(base):
+  assert tuple(_traits(_recipe(base))) == _base_traits(base)
+
+
+def test_every_field_is_changed_here():
+  assert recipes.FIELDS.keys() == {*_CHANGES, *_WITH, *_ELSEWHERE}
+
+
+def _changed(path):
+  """Returns a field's base and the base's recipe with another value of it."""
+  value, base = _CHANGES[path] if path in _CHANGES else (None, 'classes')
+  changes = {path: value} if path in _CHANGES else _WITH[path]
+  config = _recipe(base)
+  assert not recipes.FIELDS[path].unread(config) or path == 'segmenter.head'
+  config.update_from_flattened_dict(changes)
+  return base, config
+
+
+@pytest.mark.parametrize(
+    'path', [path for path in (*_CHANGES, *_WITH) if path not in _REFUSED]
+)
+def test_another_value_changes_the_run(path):
+  base, config = _changed(path)
+  recipes.check_used(config, _recipe(base))
+  pairs = itertools.zip_longest(_traits(config), _base_traits(base))
+  assert any(new != old for new, old in pairs)
+
+
+@pytest.mark.parametrize(('path', 'said'), _REFUSED.items())
+def test_a_value_that_does_not_fit_the_machine_or_data_is_refused(path, said):
+  _, config = _changed(path)
+  with pytest.raises(UserError, match=said):
+    setup.build(recipes.resolve(config))
+
+
+# Values that make the condition of each field false.
+_OFF = {
+    'augment.rand_augment_ops': 0,
+    'augment.erase_prob': 0.0,
+    'augment.mixup_alpha': 0.0,
+    'augment.cutmix_alpha': 0.0,
+    'optimizer.warmup_epochs': 0.0,
+    'optimizer.weight_decay': 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    'path', [path for path, field in recipes.FIELDS.items() if field.when]
+)
+def test_a_change_that_nothing_reads_is_refused(path):
+  value, base = _CHANGES[path]
+  config = recipes.defaults('retention_compact')
+  if recipes.FIELDS[path].tasks == fields.PIXELS:
+    other = {'fpn': 'uper', 'uper': 'fpn'}[_BASES[base]['segmenter.head']]
+    config = recipes.segmentation('retention_compact', other)
+  off = _OFF.items()
+  if path in ('augment.mixup_alpha', 'augment.cutmix_alpha'):
+    off = {'augment.mix_prob': 0.0}.items()
+  config.update_from_flattened_dict(dict(off))
+  recipe = recipes.defaults('retention_compact')
+  recipes.check_used(config, recipe)
+  if path == 'augment.rand_augment_set':
+    value = 'torchvision'
+  config.update_from_flattened_dict({path: value})
+  if path == 'data.workers':
+    config.data.storage = 'memory'
+  with pytest.raises(UserError, match=f'{path} is .* has no effect: it needs'):
+    recipes.check_used(config, recipe)
+
+
+@pytest.mark.parametrize(
+    ('path', 'value', 'changes'),
+    [
+        ('projection', 99, {}),
+        ('decay_ranges', (1.0, 1.0, 1.0, 1.0), {'decay': 'none'}),
+        ('window_size', 3, {'full_stages': (1, 2, 3, 4), 'rotary': 'none'}),
+        ('shift', False, {'window_size': 0}),
+    ],
+)
+def test_a_change_that_the_model_does_not_read_is_refused(path, value, changes):
+  recipe = recipes.defaults('retention_compact')
+  config = recipes.defaults('retention_compact')
+  config.model.update(changes)
+  recipes.check_used(config, recipe)
+  config.model[path] = value
+  with pytest.raises(UserError, match=f'model.{path} is .* has no effect'):
+    recipes.check_used(config, recipe)
+
+
+def test_details_that_the_recipe_sets_may_stay():
+  recipe = recipes.cifar10('rmt_compact')
+  config = recipes.cifar10('rmt_compact')
+  config.augment.erase_prob = 0.0
+  recipes.check_used(config, recipe)
+  config.augment.erase_area = (0.1, 0.2)
+  with pytest.raises(UserError, match='erase_prob above 0 or'):
+    recipes.check_used(config, recipe)
+
+
+@pytest.mark.parametrize(
+    ('recipe', 'tasks'),
+    [
+        (recipes.segmentation('rmt_compact', 'fpn'), fields.CLASSES),
+        (recipes.defaults('rmt_compact'), fields.PIXELS),
+    ],
+)
+def test_a_new_field_of_the_other_task_is_refused(recipe, tasks, monkeypatch):
+  """The field itself says so; nothing else has to name it."""
+  new = recipes.Field('softmax', 'loss', tasks=tasks)
+  monkeypatch.setitem(recipes.FIELDS, 'loss', new)
+  with recipe.unlocked():
+    recipe.loss = 'softmax'
+  recipes.check_used(recipe, recipe)
+  changed = copy.deepcopy(recipe)
+  changed.loss = 'sigmoid'
+  with pytest.raises(UserError, match=r"config\.loss is 'sigmoid'"):
+    recipes.check_used(changed, recipe)
+
+
+def test_a_field_must_say_for_which_tasks_it_is():
+  with pytest.raises(TypeError, match='tasks'):
+    recipes.Field('softmax', 'loss')
+
+
+class _Drawn(nn.Module):
+  """Returns one draw of the dropout stream."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    self.variable('batch_stats', 'none', jnp.zeros, ())
+    scale = self.param('scale', nn.initializers.ones, ())
+    return scale * jax.random.uniform(self.make_rng('dropout'))
+
+
+def test_each_part_of_a_batch_has_its_own_dropout():
+  """Equal draws u of all parts would give mean(u^2) = mean(u)^2."""
+
+  def loss(apply, image, targets, key):
+    drawn, updated = apply(image)
+    return drawn, (drawn**2, updated)
+
+  model, tx = _Drawn(), optax.sgd(0.0)
+  step = train_step.make_train_step(
+      model,
+      tx,
+      lambda key, batch, step: (batch, batch),
+      loss,
+      accumulate_steps=2,
+  )
+  state = train_state.create(model, tx, jax.random.key(0), (2, 2, 3), ema=False)
+  _, metrics = step(state, jnp.zeros((4, 2, 2, 3)), jax.random.key(1))
+  assert metrics['accuracy'] - metrics['loss'] ** 2 > 1e-4
+
+
+@pytest.mark.parametrize('base', ['classes', 'pixels', 'uper'])
+def test_muon_leaves_classifiers_to_adam(base):
+  config = _recipe(base)
+  config.optimizer.name = 'muon'
+  run = setup.build(recipes.resolve(config))
+  flat = jax.tree_util.tree_flatten_with_path(run.target.opt_state)[0]
+  adam = [jax.tree_util.keystr(path) for path, _ in flat if 'adam' in str(path)]
+  classifier = "['head']" if base == 'classes' else "['classifier']"
+  assert any(classifier in path and "['kernel']" in path for path in adam)
+  muon = [jax.tree_util.keystr(path) for path, _ in flat if 'muon' in str(path)]
+  assert muon and not any(classifier in path for path in muon)
