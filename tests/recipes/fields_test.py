@@ -447,12 +447,8 @@ def test_json_that_is_no_config_is_one_line(fields, said):
 
 
 def test_the_golden_config_of_an_earlier_version_is_read():
-  path = (
-      pathlib.Path(__file__).parents[1]
-      / 'fixtures'
-      / 'golden_run'
-      / 'config.json'
-  )
+  fixtures = pathlib.Path(__file__).parents[1] / 'fixtures'
+  path = fixtures / 'golden_run' / 'config.json'
   config = recipes.from_json(json.loads(path.read_text()), str(path))
   assert config.model.widths == (8, 8, 16, 16) and config.dtype == 'float32'
 

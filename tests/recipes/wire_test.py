@@ -61,8 +61,6 @@ _CHANGES = {
     'seed': (1, 'classes'),
     'dtype': ('bfloat16', 'classes'),
     'remat': ('blocks', 'classes'),
-    'attention_impl': ('cyclic', 'classes'),
-    'depthwise_impl': ('conv', 'classes'),
     'batch_size': (12, 'classes'),
     'accumulate_steps': (3, 'classes'),
     'eval_batch_size': (20, 'classes'),

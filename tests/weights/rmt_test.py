@@ -1,5 +1,6 @@
 """Tests the names, layouts and sizes of released RMT weights."""
 
+import dataclasses
 import functools
 
 import jax
