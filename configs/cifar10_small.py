@@ -11,7 +11,7 @@ torchvision's strength, Random Erasing, EMA. The argument is the model:
 
   python train.py --config=configs/cifar10_small.py:swat
 
-Cost (10 classes, 32x32; multiply-accumulates of the products of one image):
+Cost (10 classes, 32x32; multiply-accumulates per image):
 
   model            parameters    multiply-accumulates
   retention, swat   2,378,426              75,173,760

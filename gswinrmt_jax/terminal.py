@@ -9,9 +9,27 @@ import sys
 import threading
 import time
 from typing import TextIO
+import unicodedata
 
 _PATIENCE = 2.0  # seconds before a slow operation is shown
 _TICK = 1.0  # seconds between updates of the elapsed time
+# Controls that reorder the text around them.
+_REORDER = 'LRE RLE LRO RLO PDF LRI RLI FSI PDI'.split()
+
+
+def printable(text: str) -> str:
+  r"""Returns text with control characters escaped, ESC as `\x1b`.
+
+  So are the controls of writing direction, such as U+202E, by which one name
+  could be shown as another.
+  """
+  return ''.join(
+      ascii(c)[1:-1]
+      if unicodedata.category(c) in ('Cc', 'Cs')
+      or unicodedata.bidirectional(c) in _REORDER
+      else c
+      for c in text
+  )
 
 
 class Terminal:
@@ -31,7 +49,8 @@ class Terminal:
     """Prints lines that stay."""
     with self._lock:
       self.end_line()
-      self._print(f'{text}\n')
+      lines = (printable(line) for line in text.split('\n'))
+      self._print('\n'.join(lines) + '\n')
 
   def end_line(self) -> None:
     """Ends the progress line, before something else prints to the stream."""

@@ -24,7 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='images to measure, from the start of the split (default: 1000)',
   )
   parser.add_argument(
-      '--out', metavar='DIR', help='folder to write into (default: see above)'
+      '--out',
+      type=arguments.path,
+      metavar='DIR',
+      help='folder to write into (default: see above)',
   )
 
 

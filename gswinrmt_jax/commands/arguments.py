@@ -5,6 +5,7 @@ Commands import JAX only when they run, so that --help does not wait for it.
 
 import argparse
 from collections.abc import Sequence
+import os
 import pathlib
 from typing import Any
 
@@ -14,10 +15,28 @@ from gswinrmt_jax.errors import did_you_mean, UserError
 _OVERRIDES = ('--config.', '--noconfig.', '-config.', '-noconfig.')
 
 
+def path(text: str) -> str:
+  """Returns a path that a user gave, with `~` expanded.
+
+  Raises:
+    UserError: If it is the address of another machine.
+  """
+  if '://' in text:
+    raise UserError(
+        f'{text} is an address: name a file or folder of this machine (weights '
+        'can also be hf-hub:OWNER/NAME)'
+    )
+  try:
+    return os.path.expanduser(text)
+  except ValueError:  # a null byte; refused where the path is used
+    return text
+
+
 def add_weights(parser: argparse.ArgumentParser, many: bool = False) -> None:
   """Declares RUN_OR_WEIGHTS, one or a list, --step and --weights."""
   parser.add_argument(
       'weights',
+      type=path,
       nargs='+' if many else None,
       metavar='RUN_OR_WEIGHTS',
       help='run folder runs/NAME, folder made by `convert` or `export`, '
@@ -57,6 +76,7 @@ def add_data(parser: argparse.ArgumentParser, split: str) -> None:
   )
   add(
       '--data-dir',
+      type=path,
       metavar='DIR',
       help="folder of the data sets (default: the run's own)",
   )

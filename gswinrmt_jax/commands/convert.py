@@ -11,14 +11,20 @@ the names of arrays that are missing, left over, of another shape or not finite.
 import argparse
 import pathlib
 
+from gswinrmt_jax.commands import arguments
 from gswinrmt_jax.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   add = parser.add_argument
-  add('checkpoint', metavar='MODEL.pth', help='the checkpoint')
-  add('out', metavar='OUT', help='folder to create')
+  add(
+      'checkpoint',
+      type=arguments.path,
+      metavar='MODEL.pth',
+      help='the checkpoint',
+  )
+  add('out', type=arguments.path, metavar='OUT', help='folder to create')
   add(
       '--key',
       metavar='NAME',

@@ -26,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       parser, '--batch-size', help="images at a time (default: the run's own)"
   )
   parser.add_argument(
-      '--out', metavar='FILE', help='JSON file to write (default: see above)'
+      '--out',
+      type=arguments.path,
+      metavar='FILE',
+      help='JSON file to write (default: see above)',
   )
 
 

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--format', required=True, choices=_FORMATS, help='see above')
   add(
       '--out',
+      type=arguments.path,
       metavar='DIR',
       help='folder to write into (default: export, next to the weights)',
   )

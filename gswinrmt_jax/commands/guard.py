@@ -1,12 +1,14 @@
 """Prints errors that users can fix as one line, and ends the process."""
 
-import atexit
 from collections.abc import Callable, Iterator
 import contextlib
+import multiprocessing
 import os
+import signal
 import sys
 from typing import NoReturn
 
+from gswinrmt_jax import terminal
 from gswinrmt_jax.errors import explain, interruption, RunError, Stopped
 
 
@@ -14,30 +16,22 @@ def exits(main: Callable[[], int]) -> NoReturn:
   """Runs the main function of a program, and ends the process with its status.
 
   After a failure, the regular shutdown of Python is skipped: it would wait for
-  XLA's ongoing compilations, or crash. Exit functions are still called.
+  XLA's ongoing compilations, or crash when a thread of XLA still compiles for a
+  device that is gone. What it would do for others is done here: other hosts are
+  left in order, and processes that were started are ended.
   """
   status = main()
   if not status:
     sys.exit()
   try:
-    _keep_backends()
-    # Python would call them only after the threads of executors have ended.
-    atexit._run_exitfuncs()
+    if 'jax' in sys.modules:
+      sys.modules['jax'].distributed.shutdown()
+    for child in multiprocessing.active_children():
+      child.terminate()
     sys.stdout.flush()
     sys.stderr.flush()
   finally:  # The reader of a pipe may be gone, so that flushing fails.
     os._exit(status)
-
-
-def _keep_backends():
-  """Keeps JAX's devices open at exit, and disconnects only from other hosts.
-
-  A thread of XLA may still compile, and would crash without its device.
-  """
-  clean_up = getattr(sys.modules.get('jax._src.api'), 'clean_up', None)
-  if clean_up:
-    atexit.unregister(clean_up)
-    sys.modules['jax'].distributed.shutdown()
 
 
 class Outcome:
@@ -53,7 +47,8 @@ def reported(interrupted: str = 'interrupted') -> Iterator[Outcome]:
   A `UserError`, an error of the operating system or a lack of memory is printed
   as `gswinrmt: MESSAGE` and gives 2, or 1 if it ended a run that had begun.
   Ctrl-C prints `interrupted` and gives 130. A signal n that ended a run in
-  order gives 128 + n.
+  order gives 128 + n. If the reader of the output is gone, as in `| head`,
+  nothing is printed and the status is that of SIGPIPE.
 
   Yields:
     The outcome, whose status is final at the end.
@@ -66,6 +61,14 @@ def reported(interrupted: str = 'interrupted') -> Iterator[Outcome]:
   outcome = Outcome()
   try:
     yield outcome
+    sys.stdout.flush()
+  except BrokenPipeError:
+    outcome.status = 128 + signal.SIGPIPE
+    # Buffered text is written again at exit.
+    with contextlib.suppress(OSError, ValueError):
+      nowhere = os.open(os.devnull, os.O_WRONLY)
+      os.dup2(nowhere, sys.stdout.fileno())
+      os.close(nowhere)
   except (Exception, KeyboardInterrupt) as error:
     message, signalled = explain(error), interruption(error)
     if message:
@@ -90,7 +93,7 @@ def guarded(command: Callable[[], int | None]) -> int:
 
 def complain(message: str) -> int:
   """Prints `gswinrmt: MESSAGE` as one line; returns 2, the status of errors."""
-  _print(f'gswinrmt: {" ".join(message.split())}')
+  _print(f'gswinrmt: {terminal.printable(" ".join(message.split()))}')
   return 2
 
 

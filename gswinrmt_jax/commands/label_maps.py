@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   arguments.add_weights(parser)
   add = parser.add_argument
-  add('folder', metavar='DIR', help='folder to create')
+  add('folder', type=arguments.path, metavar='DIR', help='folder to create')
   add('--data', required=True, metavar='NAME', help='data set')
   add(
       '--split',
@@ -27,7 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--image-size',
       help="resize images to N x N (default: the teacher's size)",
   )
-  add('--data-dir', default='', metavar='DIR', help='TFDS data directory')
+  add(
+      '--data-dir',
+      type=arguments.path,
+      default='',
+      metavar='DIR',
+      help='TFDS data directory',
+  )
 
 
 def run(args: argparse.Namespace) -> None:

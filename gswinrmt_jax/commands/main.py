@@ -16,8 +16,8 @@ from gswinrmt_jax.errors import did_you_mean, UserError
 # parses its own arguments.
 _GROUPS = {
     'data and training': {
-        'prepare': 'prepare a data set: a download, or your own images',
-        'train': 'train a model by a recipe; resume a run',
+        'prepare': 'prepare your images, ImageNet or CIFAR-10',
+        'train': 'train a model from a recipe, or resume a run',
         'label-maps': 'make label maps with a token-label model as teacher',
     },
     'trained models': {

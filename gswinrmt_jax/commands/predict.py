@@ -30,13 +30,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments."""
   arguments.add_weights(parser)
   add = parser.add_argument
-  add('images', metavar='IMAGE', nargs='+', help='image files')
+  add(
+      'images',
+      type=arguments.path,
+      metavar='IMAGE',
+      nargs='+',
+      help='image files',
+  )
   arguments.add_number(parser, '--top', help='classes to list (default: 5)')
   arguments.add_number(
       parser, '--image-size', help="resize to N x N (default: the model's size)"
   )
   add(
       '--maps',
+      type=arguments.path,
       metavar='DIR',
       help='write plots to DIR/NAME for each image NAME.jpg: attention reach, '
       'decay kernels, gate, Grad-CAM of the most probable class',
@@ -50,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add(
       '--out',
+      type=arguments.path,
       metavar='DIR',
       help='folder for the images of a segmenter (default: predictions)',
   )

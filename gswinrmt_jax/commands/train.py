@@ -1,9 +1,9 @@
 """`gswinrmt train`, which is also `python train.py`."""
 
 from collections.abc import Sequence
+import dataclasses
 import difflib
 import hashlib
-import inspect
 import pathlib
 import re
 import sys
@@ -65,6 +65,9 @@ def main(
         raise UserError('--config is missing')
       return 0
     config = recipe_files.load(spec, overrides)
+    recipes.check(config)
+    for name in ('init_from', 'data.dir', 'data.label_maps'):
+      config.update_from_flattened_dict({name: arguments.path(config[name])})
     folder = _workdir(options.get('workdir'), spec, config)
     if not (folder / 'config.json').exists():  # A run is resumed as it began.
       recipes.check_used(config, recipe_files.load(spec, []))
@@ -85,13 +88,18 @@ def _workdir(chosen, spec, config):
   """Returns the run folder: --workdir, the one for 'auto', or the default."""
   default = recipe_files.default_workdir(spec)
   if chosen != 'auto':
-    return pathlib.Path(chosen or default)
+    return pathlib.Path(arguments.path(chosen) if chosen else default)
   # Fields that change no result do not count: a run may resume with new values.
   free = recipes.free_fields()
-  before, now = (
-      dict(recipe_files.leaves(each))
-      for each in (recipe_files.load(spec, []), config)
+  recipe = recipe_files.load(spec, [])
+  before, now = dict(recipe_files.leaves(recipe)), _values(config)
+  # What the run would be if only the name of the model or head were changed.
+  recipe.model.name, recipe.segmenter.head = (
+      config.model.name,
+      config.segmenter.head,
   )
+  names = {path: before[path] for path in ('model.name', 'segmenter.head')}
+  before |= _values(recipe) | names
   changed = (
       f'-{_short(path)}={_text(now[path])}'
       for path in (*recipes.FIELDS, *sorted(now.keys() - recipes.FIELDS.keys()))
@@ -102,6 +110,17 @@ def _workdir(chosen, spec, config):
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     name = f'{name[:_LONGEST]}-{digest}'
   return default.with_name(name)
+
+
+def _values(config):
+  """Returns each field's value, those of the model and its head resolved."""
+  values = dict(recipe_files.leaves(config))
+  for field, value in recipes.model_fields(config).items():
+    values[f'model.{field}'] = value
+  if config.segmenter.head:
+    for field, value in recipes.segmenter_fields(config).items():
+      values[f'segmenter.{field}'] = value
+  return values
 
 
 def _short(path):
@@ -141,6 +160,8 @@ def describe(config: ml_collections.ConfigDict) -> str:
   Raises:
     UserError: As in `recipes.model_fields`.
   """
+  from gswinrmt_jax.models import architecture
+
   model = recipes.model_fields(config)
   del model['name']
   groups, values = {}, dict(recipe_files.leaves(config))
@@ -149,9 +170,12 @@ def describe(config: ml_collections.ConfigDict) -> str:
     meaning = declared.meaning + (f' ({choices})' if choices else '')
     row = path, _text(values[path]), meaning
     groups.setdefault(path.rpartition('.')[0], []).append(row)
-  meanings = _architecture_meanings()
+  meanings = {
+      field.name: field.metadata.get('help', '')
+      for field in dataclasses.fields(architecture.Architecture)
+  }
   groups['model'] += [
-      (f'model.{field}', _text(value), meanings.get(field, ''))
+      (f'model.{field}', _text(value), meanings[field])
       for field, value in model.items()
   ]
   return '\n\n'.join(map(_columns, groups.values()))
@@ -168,25 +192,6 @@ def _columns(rows):
     lines.append(f'{name:<{field}}  {shown:<{value}}  {first}'.rstrip())
     lines += [' ' * indent + line for line in rest]
   return '\n'.join(lines)
-
-
-def _architecture_meanings():
-  """Returns the first sentence on each field in `Architecture`'s docstring."""
-  from gswinrmt_jax.models import architecture
-
-  text = inspect.getdoc(architecture.Architecture) or ''
-  found = re.findall(
-      r'^  (\w+): (.*(?:\n    .*)*)', text.partition('Attributes:')[2], re.M
-  )
-  meanings = {}
-  for name, meaning in found:
-    meaning = ' '.join(meaning.replace('`', '').split())
-    sentence = re.split(r'\.(?: (?=[A-Z])|$)', meaning)[0]
-    # Lower case, unless it begins with a name such as LayerNorm or FFN.
-    meanings[name] = re.sub(
-        r'^[A-Z](?=[a-z]* )', lambda first: first[0].lower(), sentence
-    )
-  return meanings
 
 
 def _text(value):

@@ -62,7 +62,7 @@ def _check_together(config):
   if bool(config.num_epochs) == bool(config.num_steps):
     raise UserError(
         f'config.num_epochs is {config.num_epochs} and config.num_steps '
-        f'{config.num_steps}: one of them must be 0, the other not'
+        f'{config.num_steps}: set exactly one of them'
     )
   if not re.fullmatch(r'(\d+:\d+)?', config.profile_steps, re.ASCII):
     wanted = 'FIRST:LAST, two numbers of steps'

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import dataclasses
 import pathlib
 from typing import Any
-import unicodedata
 
 import gswinrmt_jax
 from gswinrmt_jax import files
@@ -16,6 +15,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.segmenter import create_segmenter, Segmenter
+from gswinrmt_jax.terminal import printable
 
 FILE = 'config.json'
 _LIBRARY = 'gswinrmt_jax'
@@ -168,14 +168,6 @@ class Card:
         },
         'figures': dict(self.figures),
     }
-
-
-def printable(text: str) -> str:
-  r"""Returns text with control characters escaped, ESC as `\x1b`."""
-  return ''.join(
-      ascii(c)[1:-1] if unicodedata.category(c) in ('Cc', 'Cs') else c
-      for c in text
-  )
 
 
 def read(path: pathlib.Path) -> Card | None:

@@ -1,5 +1,6 @@
 """Tests the arguments, exit status and one-line errors of `train`."""
 
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -12,7 +13,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import guard, recipe_files, train
 from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import RunError, Stopped, UserError
-from gswinrmt_jax.models import factory
+from gswinrmt_jax.models import architecture
 from gswinrmt_jax.train import train_loop
 
 
@@ -53,6 +54,7 @@ def test_recipe_and_workdir_reach_the_loop(calls):
             'digits_rmt-model=rmt_t-data=abc',
         ),
         (['--noconfig.augment.flip'], 'digits_rmt'),  # as in the recipe
+        (['--config.model.gate=False'], 'digits_rmt'),  # as in the model
     ],
 )
 def test_a_folder_can_be_named_by_what_differs(calls, overrides, name):
@@ -142,12 +144,15 @@ def test_help_with_a_recipe_lists_its_fields(calls, capsys):
   fields = {
       line.split()[0]: line for line in text.splitlines() if line[:1].isalpha()
   }
-  for path in (*recipes.FIELDS, *(f'model.{name}' for name in factory.FIELDS)):
+  for path in recipes.FIELDS:
     assert len(fields[path].split()) > 2, path
+  for field in dataclasses.fields(architecture.Architecture):
+    line = fields[f'model.{field.name}']
+    assert line.endswith(field.metadata.get('help', '')[-5:]), field.name
   assert ' 0.003  ' in fields['optimizer.learning_rate']
   assert fields['optimizer.learning_rate'].endswith('  peak learning rate')
-  assert ' (8,8,8,8)  ' in fields['model.widths']
-  assert ' (4,)  ' in fields['model.full_stages']
+  assert ' (8,8,8,8)' in fields['model.widths']
+  assert ' (4,)' in fields['model.full_stages']
   assert fields['model.decay'].split()[1] == 'fixed'
   assert 'None' not in text
   assert max(map(len, text.splitlines())) <= 100
@@ -293,8 +298,10 @@ def test_a_signal_ends_the_process_before_the_compiler_does(compile_it):
   assert done.stderr == '\ngswinrmt: interrupted\n'
 
 
-@pytest.mark.parametrize('status', [0, 2])
-def test_exit_functions_are_called_and_all_is_written(status):
+@pytest.mark.parametrize(
+    ('status', 'written'), [(0, b'done\nended\n'), (2, b'done\n')]
+)
+def test_all_is_written_and_only_success_exits_as_usual(status, written):
   program = (
       'import atexit; from gswinrmt_jax.commands import guard; '
       "atexit.register(print, 'ended'); "
@@ -303,7 +310,31 @@ def test_exit_functions_are_called_and_all_is_written(status):
   done = subprocess.run(
       [sys.executable, '-c', program], stdout=subprocess.PIPE, check=False
   )
-  assert (done.returncode, done.stdout) == (status, b'done\nended\n')
+  assert (done.returncode, done.stdout) == (status, written)
+
+
+def test_a_reader_that_is_gone_is_not_reported():
+  """As with `train --help | head -1`."""
+  program = (
+      'from gswinrmt_jax.commands import guard; '
+      "guard.exits(lambda: guard.guarded(lambda: print('help' * 99)))"
+  )
+  reader, writer = os.pipe()
+  os.close(reader)
+  with os.fdopen(writer) as broken:
+    done = subprocess.run(
+        [sys.executable, '-c', program],
+        stdout=broken,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+  assert (done.returncode, done.stderr) == (141, b'')
+
+
+def test_what_reorders_text_is_escaped(capsys):
+  guard.complain('class \u202eab\x1b[2J')
+  assert capsys.readouterr().err == 'gswinrmt: class \\u202eab\\x1b[2J\n'
 
 
 @pytest.mark.parametrize('stdout', [subprocess.PIPE, None])

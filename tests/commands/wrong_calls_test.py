@@ -78,6 +78,13 @@ _RECIPE = 'train --config=digits_rmt --workdir=new'
         ),
         (f'{_RECIPE} --config.data.name=cifar11', 'did you mean cifar10?'),
         (f'{_RECIPE} --config.data.train_split=trian', "no split 'trian': it"),
+        ('train --config=digits_rmt --workdir=gs://a/b', 'gs://a/b is an addr'),
+        ('evaluate s3://a/b', 's3://a/b is an address: name a file or folder'),
+        ('evaluate ~/none', f'{os.path.expanduser("~")}/none does not exist'),
+        (
+            f'{_RECIPE} --config.optimizer.power=2.0',
+            'power is 2.0 but has no effect: it needs config.optimizer.schedul',
+        ),
         (f'{_RECIPE} --config.init_from=nowhere', 'nowhere does not exist: na'),
         (f'{_RECIPE} --coordinator=a:1', 'missing: --coordinator, --proces'),
         ('train --config=digits_rmt --workdir=run', 'more; choose another --w'),
