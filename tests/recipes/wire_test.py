@@ -5,10 +5,14 @@ another value: its train step, the state before the first step, the first
 batches, the evaluation or the schedule must differ. Nothing is compiled.
 """
 
+import contextlib
 import copy
 import functools
+import io
 import itertools
+import pathlib
 import re
+import tempfile
 from unittest import mock
 
 from flax import linen as nn
@@ -18,11 +22,17 @@ import numpy as np
 import optax
 import pytest
 
-from gswinrmt_jax import recipes
+from gswinrmt_jax import recipes, terminal
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.recipes import fields
-from gswinrmt_jax.train import schedule as schedule_lib
-from gswinrmt_jax.train import setup, train_state, train_step
+from gswinrmt_jax.train import (
+    learning_rate,
+    profiler,
+    train_state,
+    train_step,
+    trainer,
+)
+from gswinrmt_jax.train import run as run_lib
 
 # Base recipes, in which as many fields as possible are in use.
 _SMALL = {
@@ -196,22 +206,31 @@ def _program(function, *arguments):
 
 def _traits(config):
   """Yields what a run does; what takes longest comes last."""
-  config = recipes.resolve(config)
-  with recipes.implementations(config):
-    run = setup.build(config)
-    yield run.schedule, run.profiled
-    rate = schedule_lib.learning_rate(config, run.schedule)
-    yield [float(rate(step)) for step in range(run.schedule.total_steps)]
-    yield type(run.train_data), getattr(run.train_data, 'workers', 0)
-    yield str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), run.target))
-    yield jax.random.key_data(run.key).tolist()
-    _, batch = next(run.train_batches(0))
+  with _opened(config) as run:
+    config, schedule, trained = run.config, run.schedule, run.trainer
+    yield schedule, profiler.parse(config.profile_steps, schedule.stop_step)
+    rate = learning_rate.from_config(config.optimizer, schedule)
+    yield [float(rate(step)) for step in range(schedule.total_steps)]
+    yield type(run.data.train), getattr(run.data.train, 'workers', 0)
+    target = trained.target
+    yield str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), target))
+    yield jax.random.key_data(trained.key).tolist()
+    _, batch = next(run.data.train_batches(0, schedule.stop_step))
     yield _lists(batch)
-    with mock.patch.object(setup.evaluator, 'evaluate', _first_evaluated):
+    with mock.patch.object(trainer.evaluator, 'evaluate', _first_evaluated):
       with pytest.raises(_EvaluatedError) as evaluated:
-        run.validate(run.target)
+        run.validate(target)
     yield _lists(evaluated.value.args[0])
-    yield _program(run.train_step, run.target, batch, run.key)
+    yield _program(trained.train_step, target, batch, trained.key)
+
+
+@contextlib.contextmanager
+def _opened(config):
+  """Opens a run in a folder of its own, without output."""
+  with tempfile.TemporaryDirectory() as folder:
+    said = terminal.Terminal(io.StringIO())
+    with run_lib.open_run(config, pathlib.Path(folder) / 'run', said) as run:
+      yield run
 
 
 @functools.cache
@@ -252,7 +271,8 @@ def test_another_value_changes_the_run(path):
 def test_a_value_that_does_not_fit_the_machine_or_data_is_refused(path, said):
   _, config = _changed(path)
   with pytest.raises(UserError, match=said):
-    setup.build(recipes.resolve(config))
+    with _opened(config):
+      pass
 
 
 # Values that make the condition of each field false.
@@ -378,8 +398,9 @@ def test_each_part_of_a_batch_has_its_own_dropout():
 def test_muon_leaves_classifiers_to_adam(base):
   config = _recipe(base)
   config.optimizer.name = 'muon'
-  run = setup.build(recipes.resolve(config))
-  flat = jax.tree_util.tree_flatten_with_path(run.target.opt_state)[0]
+  with _opened(config) as run:
+    state = run.trainer.target.opt_state
+  flat = jax.tree_util.tree_flatten_with_path(state)[0]
   adam = [jax.tree_util.keystr(path) for path, _ in flat if 'adam' in str(path)]
   classifier = "['head']" if base == 'classes' else "['classifier']"
   assert any(classifier in path and "['kernel']" in path for path in adam)
