@@ -226,7 +226,7 @@ def test_configuration_has_every_section():
 
 def test_reliability_names_tests_that_exist():
   text = _page('reliability')
-  named = re.findall(r'`(tests/\w+\.py)::(\w+)`', text)
+  named = re.findall(r'`(tests/[\w/]+\.py)::(\w+)`', text)
   rows = _table(text, '| test |').splitlines()[2:]
   assert len(named) == len(rows) > 20
   for file, test in named:
