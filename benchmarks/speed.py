@@ -49,7 +49,10 @@ _BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
 _TOGETHER = 8  # runs whose processes are alive at once
 _MIN_CALLS = 2  # in a warm-up, however long a call takes
 _VARIABLES = ('XLA_FLAGS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'LD_PRELOAD')
-_HEAD = ('', 'ms', '±', 'img/s', 'relative', 'MFU', 'peak GB', 'temporaries GB')
+_HEAD = (
+    *('', 'ms', '±', 'img/s', 'relative', 'MFU'),
+    *('peak GB', 'temporaries GB', 'page faults'),
+)
 
 
 def warm_up(program: worker.Worker, seconds: float) -> int:
@@ -245,6 +248,7 @@ def _cells(row):
       f'{row["mfu"]:.1%}' if 'mfu' in row else '',
       f'{size / 1e9:.2f} ({owner})' if size else owner,
       '' if temporaries is None else f'{temporaries / 1e9:.3f}',
+      f'{row["facts"]["page_faults"]:,}',
   )
 
 

@@ -16,12 +16,14 @@ import dataclasses
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
 import time
 from typing import Any
 
+from gswinrmt_jax import allocator
 from gswinrmt_jax.errors import UserError
 
 Spec = Mapping[str, Any]
@@ -70,6 +72,8 @@ class Worker:
     # Processes share a GPU.
     env = {**os.environ, 'XLA_PYTHON_CLIENT_PREALLOCATE': 'false'}
     env |= spec.get('env', {})
+    if 'peer' not in spec and allocator.helps(env):  # as commands do
+      env |= allocator.variables()
     if 'checkout' in spec:
       path = (spec['checkout'], env.get('PYTHONPATH', ''))
       env['PYTHONPATH'] = os.pathsep.join(filter(None, path))
@@ -167,6 +171,11 @@ def serve(spec: Spec, cores: Sequence[int] | None) -> None:
     with contextlib.suppress(OSError):
       pathlib.Path('/proc/self/clear_refs').write_text('5')
     facts = {**program.facts, 'build_seconds': seconds}
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    program.run(1)
+    facts['page_faults'] = (
+        resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    )
     print(json.dumps(['', facts]), file=answers)
     for line in sys.stdin:
       calls = int(line)
