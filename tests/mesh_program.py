@@ -11,6 +11,7 @@ import io
 import json
 import pathlib
 import sys
+import types
 
 from flax import linen as nn
 import jax
@@ -29,6 +30,8 @@ from gswinrmt_jax.train import train_loop
 
 class Small(nn.Module):
   """A convolution, BatchNorm, dropout and linear layers, of even widths."""
+
+  arch = types.SimpleNamespace(stride=2)
 
   @nn.compact
   def __call__(self, x, *, train: bool):

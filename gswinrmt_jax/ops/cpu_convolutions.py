@@ -34,9 +34,9 @@ _TERMS, _TAPS = 8, 9
 _SMALL_MAP, _TINY_ROW, _GROUP = 64, 4, 16
 
 
-def leaves_few_positions(shape: tuple[int, ...], stride: int) -> bool:
-  """Returns whether patches of a map `[b h w c]` are the faster form."""
-  height, width = (-(-extent // stride) for extent in shape[1:3])
+def leaves_few_positions(size: tuple[int, int], stride: int) -> bool:
+  """Returns whether patches are the faster form for a map of `[h, w]`."""
+  height, width = (-(-extent // stride) for extent in size)
   return height * width <= _FEW_POSITIONS
 
 

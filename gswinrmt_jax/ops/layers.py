@@ -196,7 +196,7 @@ def conv3x3(
     stride: The stride `s`, 1 or 2.
   """
   compute = functools.partial(plain_conv, stride=stride)
-  if not cpu_convolutions.leaves_few_positions(x.shape, stride):
+  if not cpu_convolutions.leaves_few_positions(x.shape[1:3], stride):
     return compute(x, kernel)
   by_patches = functools.partial(cpu_convolutions.by_patches, stride=stride)
   return lax.platform_dependent(x, kernel, cpu=by_patches, default=compute)

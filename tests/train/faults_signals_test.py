@@ -148,7 +148,7 @@ import run
 jobs = run.jobs('smoke', pathlib.Path(sys.argv[1]), seeds=1)
 run.train(jobs, [sys.executable, '-c', sys.argv[2]])
 """
-  scripts = str(pathlib.Path(__file__).parents[1] / 'experiments')
+  scripts = str(pathlib.Path(__file__).parents[2] / 'experiments')
   with (tmp_path / 'said').open('w') as said:
     process = subprocess.Popen(
         [sys.executable, '-c', parent, str(tmp_path / 'out'), script, scripts],

@@ -42,11 +42,15 @@ class Conv(nn.Module):
     if self.side == 1:
       y = ops.dense(x, kernel[0, 0])
     else:
-      y = ops.conv3x3(padding.fill(x, extents), kernel, stride=1)
+      y = self.convolve(padding.fill(x, extents), kernel)
     if not self.use_bias:
       return y
     bias = self.param('bias', nn.initializers.zeros, shape[-1:])
     return ops.add_bias(y, bias)
+
+  def convolve(self, x, kernel, *, plain=False):
+    """Returns `ops.conv3x3`, for `plain_convolutions` to intercept."""
+    return (ops.plain_conv if plain else ops.conv3x3)(x, kernel, stride=1)
 
 
 class ConvBN(nn.Module):
