@@ -16,6 +16,7 @@ from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
   from gswinrmt_jax.deploy.loaded_model import load_model
+  from gswinrmt_jax.models.dense.detector import create_detector
   from gswinrmt_jax.models.dense.segmenter import create_segmenter
   from gswinrmt_jax.models.factory import create_model, init
   from gswinrmt_jax.models.nnx_bridge import to_nnx
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = '0.1.0'
 __all__ = [
+    'create_detector',
     'create_model',
     'create_segmenter',
     'init',
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    'create_detector': 'models.dense.detector',
     'create_model': 'models.factory',
     'create_segmenter': 'models.dense.segmenter',
     'init': 'models.factory',

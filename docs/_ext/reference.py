@@ -118,15 +118,12 @@ def write_api_pages(app: Sphinx) -> None:
 
 
 def _directives(name):
-  """Documents a module; its equations are objects, but read as functions."""
+  """Documents a module."""
   module = importlib.import_module(name)
   lines = [f'.. automodule:: {name}']
   # What a folder offers is documented in its files.
   if name == 'gswinrmt_jax' or not hasattr(module, '__path__'):
     lines.append('   :members:')
-  for key, value in vars(module).items():
-    if hasattr(value, 'lower') and value.__module__ == name:  # jitted
-      lines += ['', f'.. autofunction:: {name}.{key}']
   return '\n'.join(['```{eval-rst}', *lines, '```'])
 
 

@@ -64,11 +64,11 @@ def transfer(
       name: array if name in fresh else jnp.asarray(old[name], array.dtype)
       for name, array in new.items()
   }
-  report = [f'taken over: {len(new) - len(fresh)} arrays']
-  lines = [f'starts afresh: {name} ({why})' for name, why in fresh.items()]
+  report = [f'loaded: {len(new) - len(fresh)} arrays']
+  lines = [f'randomly initialised: {name} ({why})' for name, why in fresh.items()]
   report += lines[:_SHOWN]
   if lines[_SHOWN:]:
-    report.append(f'starts afresh: {len(lines) - _SHOWN} more arrays')
+    report.append(f'randomly initialised: {len(lines) - _SHOWN} more arrays')
   unused = [name for name in old if name not in new]
   if unused:
     more = f' and {len(unused) - _SHOWN} more' if unused[_SHOWN:] else ''

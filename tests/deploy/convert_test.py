@@ -161,7 +161,7 @@ def test_a_run_can_start_from_it(folder):
   anew = [line.split()[2] for line in report if line.startswith('starts')]
   assert sorted(anew) == ['params/head/bias', 'params/head/kernel']
   assert (
-      'starts afresh: params/head/bias (is (10,) in the weights, (4,) here)'
+      'randomly initialised: params/head/bias (is (10,) in the weights, (4,) here)'
       in report
   )
   np.testing.assert_array_equal(

@@ -28,8 +28,8 @@ def test_everything_that_fits_is_taken():
   assert moved['params']['head']['kernel'].shape == (4, 5)
   assert not moved['params']['head']['kernel'].any()
   assert report == [
-      'taken over: 2 arrays',
-      'starts afresh: params/head/kernel (is (4, 3) in the weights, (4, 5) '
+      'loaded: 2 arrays',
+      'randomly initialised: params/head/kernel (is (4, 3) in the weights, (4, 5) '
       'here)',
       'not used: params/gate/bias',
   ]
@@ -51,25 +51,25 @@ def test_a_classifier_becomes_the_backbone_of_a_segmenter():
   assert (moved['batch_stats']['backbone']['norm']['mean'] == 7).all()
   assert not moved['params']['decode_head']['kernel'].any()
   assert report == [
-      'taken over: 2 arrays',
-      'starts afresh: params/decode_head/kernel (not in the weights)',
+      'loaded: 2 arrays',
+      'randomly initialised: params/decode_head/kernel (not in the weights)',
       'not used: params/backbone/head/kernel',
   ]
   again, report = fine_tuning.transfer(initial, moved)
-  assert report == ['taken over: 3 arrays']
+  assert report == ['loaded: 3 arrays']
   assert (again['params']['backbone']['stem']['kernel'] == 7).all()
 
 
 def test_a_head_of_the_same_classes_is_taken():
   moved, report = fine_tuning.transfer(_variables(3, 0.0), _variables(3, 7.0))
-  assert report == ['taken over: 3 arrays']
+  assert report == ['loaded: 3 arrays']
   assert (moved['params']['head']['kernel'] == 7).all()
 
 
 def test_what_the_weights_lack_starts_anew():
   fresh = _variables(3, 0.0, gate={'bias': np.ones(4, np.float32)})
   moved, report = fine_tuning.transfer(fresh, _variables(3, 7.0))
-  assert report[1:] == ['starts afresh: params/gate/bias (not in the weights)']
+  assert report[1:] == ['randomly initialised: params/gate/bias (not in the weights)']
   assert (moved['params']['gate']['bias'] == 1).all()
 
 
