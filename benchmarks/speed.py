@@ -239,6 +239,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
 def _cells(row):
   size, owner = row['peak_bytes'], row['peak_of']
   temporaries = row['facts'].get('temporaries')
+  faults = row['facts'].get('page_faults')
   return (
       row['program'],
       f'{row["milliseconds"]:.4g}',
@@ -248,7 +249,7 @@ def _cells(row):
       f'{row["mfu"]:.1%}' if 'mfu' in row else '',
       f'{size / 1e9:.2f} ({owner})' if size else owner,
       '' if temporaries is None else f'{temporaries / 1e9:.3f}',
-      f'{row["facts"]["page_faults"]:,}',
+      '' if faults is None else f'{faults:,}',
   )
 
 

@@ -23,7 +23,6 @@ import sys
 import time
 from typing import Any
 
-from gswinrmt_jax import allocator
 from gswinrmt_jax.errors import UserError
 
 Spec = Mapping[str, Any]
@@ -69,6 +68,9 @@ class Worker:
     Raises:
       WorkerError: If the program cannot be built or called.
     """
+    # Not needed in the worker, whose checkout may be older than this module.
+    from gswinrmt_jax import allocator
+
     # Processes share a GPU.
     env = {**os.environ, 'XLA_PYTHON_CLIENT_PREALLOCATE': 'false'}
     env |= spec.get('env', {})

@@ -171,7 +171,7 @@ def describe(config: ml_collections.ConfigDict) -> str:
     row = path, _text(values[path]), meaning
     groups.setdefault(path.rpartition('.')[0], []).append(row)
   meanings = {
-      field.name: field.metadata.get('help', '')
+      field.name: field.metadata['help'].replace('`', '').rstrip('.')
       for field in dataclasses.fields(architecture.Architecture)
   }
   groups['model'] += [

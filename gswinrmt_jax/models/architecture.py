@@ -233,7 +233,9 @@ class Architecture:
       ValueError: If a field is out of range or two contradict each other.
     """
     forms = tuple(ops.FORMS | ops.FULL_FORMS)  # includes a user's own forms
-    choices = {each.name: each.metadata['choices'] for each in fields(self)}
+    choices = {
+        each.name: each.metadata.get('choices', ()) for each in fields(self)
+    }
     for name, allowed in (choices | {'score_fn': forms}).items():
       if allowed and getattr(self, name) not in allowed:
         raise ValueError(

@@ -65,7 +65,9 @@ def transfer(
       for name, array in new.items()
   }
   report = [f'loaded: {len(new) - len(fresh)} arrays']
-  lines = [f'randomly initialised: {name} ({why})' for name, why in fresh.items()]
+  lines = [
+      f'randomly initialised: {name} ({why})' for name, why in fresh.items()
+  ]
   report += lines[:_SHOWN]
   if lines[_SHOWN:]:
     report.append(f'randomly initialised: {len(lines) - _SHOWN} more arrays')

@@ -91,7 +91,8 @@ def test_the_ratio_is_of_images_not_of_calls():
 
 def test_the_table():
   theirs = {**_row('theirs', 0.75), 'peak_bytes': None, 'peak_of': 'not read'}
-  ours = _row('ours', 0.5, 1.0, 0.5, flops=1e11, temporaries=125_000_000)
+  facts = {'temporaries': 125_000_000, 'page_faults': 1234}
+  ours = _row('ours', 0.5, 1.0, 0.5, flops=1e11, **facts)
   rows = [ours, theirs, _absent()]
   theirs['repeats_ms'] *= 3
   speed.compare(rows, 1e12)
@@ -99,9 +100,10 @@ def test_the_table():
   cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
   assert cells[0][:2] == ['', 'ms'] and len({len(c) for c in cells[:4]}) == 1
   assert cells[2] == [
-      'ours', '500', '25.0%', '8', '1.000', '20.0%', '3.00 (device)', '0.125'
+      'ours', '500', '25.0%', '8', '1.000', '20.0%', '3.00 (device)', '0.125',
+      '1,234',
   ]  # fmt: skip
-  assert cells[3][4] == '0.667' and cells[3][-2:] == ['not read', '']
+  assert cells[3][4] == '0.667' and cells[3][-3:] == ['not read', '', '']
   assert lines[-1] == 'absent: not measured: no wheel'
 
 

@@ -158,11 +158,11 @@ def test_a_run_can_start_from_it(folder):
   model = released_rmt.model().clone(num_classes=4)
   fresh = random_variables.nested(model, (1, 40, 48, 3))
   moved, report = fine_tuning.transfer(fresh, load.load(folder).variables)
-  anew = [line.split()[2] for line in report if line.startswith('starts')]
+  anew = [line.split()[2] for line in report if line.startswith('randomly')]
   assert sorted(anew) == ['params/head/bias', 'params/head/kernel']
   assert (
-      'randomly initialised: params/head/bias (is (10,) in the weights, (4,) here)'
-      in report
+      'randomly initialised: params/head/bias (is (10,) in the weights, (4,) '
+      'here)' in report
   )
   np.testing.assert_array_equal(
       moved['batch_stats']['proj_norm']['var'],

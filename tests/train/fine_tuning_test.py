@@ -29,8 +29,8 @@ def test_everything_that_fits_is_taken():
   assert not moved['params']['head']['kernel'].any()
   assert report == [
       'loaded: 2 arrays',
-      'randomly initialised: params/head/kernel (is (4, 3) in the weights, (4, 5) '
-      'here)',
+      'randomly initialised: params/head/kernel (is (4, 3) in the weights, '
+      '(4, 5) here)',
       'not used: params/gate/bias',
   ]
 
@@ -69,7 +69,9 @@ def test_a_head_of_the_same_classes_is_taken():
 def test_what_the_weights_lack_starts_anew():
   fresh = _variables(3, 0.0, gate={'bias': np.ones(4, np.float32)})
   moved, report = fine_tuning.transfer(fresh, _variables(3, 7.0))
-  assert report[1:] == ['randomly initialised: params/gate/bias (not in the weights)']
+  assert report[1:] == [
+      'randomly initialised: params/gate/bias (not in the weights)'
+  ]
   assert (moved['params']['gate']['bias'] == 1).all()
 
 
