@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 import contextlib
 import difflib
+import os
+import traceback
 
 
 class UserError(Exception):
@@ -44,7 +46,21 @@ def explain(error: BaseException) -> str:
         'the device does not have enough memory: lower config.batch_size (or '
         'config.eval_batch_size, --batch-size)'
     )
+  platforms = os.environ.get('JAX_PLATFORMS', '')
+  if platforms and _is_of_backends(error):
+    return (
+        f"JAX_PLATFORMS is '{platforms}', which JAX cannot use here: unset it, "
+        'or install what it needs (NVIDIA GPU: the extra cuda12 or cuda13)'
+    )
   return ''
+
+
+def _is_of_backends(error):
+  """Whether JAX could not open the platforms that it was told to use."""
+  if not isinstance(error, (RuntimeError, AssertionError)):
+    return False
+  frames = traceback.extract_tb(error.__traceback__)
+  return bool(frames) and frames[-1].filename.endswith('xla_bridge.py')
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,8 +1,11 @@
 """Tests that wrong calls give status 2 and one line that says what to do."""
 
+import importlib.util
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -239,3 +242,19 @@ def test_a_wrong_call_in_python(call, said):
     call(gswinrmt_jax)
   assert '\n' not in str(caught.value)
   assert isinstance(caught.value, (ValueError, UserError))
+
+
+@pytest.mark.parametrize('platform', ['cuda', 'no_such_platform'])
+def test_a_platform_that_is_not_here(platform):
+  """In a process of its own: JAX opens its platforms once."""
+  if platform == 'cuda' and importlib.util.find_spec('jax_plugins'):
+    pytest.skip('CUDA may be here')
+  done = subprocess.run(
+      [sys.executable, '-m', 'gswinrmt_jax', 'evaluate', 'digits_small'],
+      env={**os.environ, 'JAX_PLATFORMS': platform},
+      capture_output=True,
+      text=True,
+  )
+  assert done.returncode == 2
+  assert done.stderr.count('\n') == 1
+  assert f"JAX_PLATFORMS is '{platform}', which JAX cannot use" in done.stderr
