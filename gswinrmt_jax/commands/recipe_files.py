@@ -146,9 +146,15 @@ def nearest_field(path: str, paths: Iterable[str]) -> str:
   paths = list(paths)
   last = path.rpartition('.')[2]
   by_last = {known.rpartition('.')[2]: known for known in reversed(paths)}
+  has_word = [each for each in by_last if last in each.split('_')]
+  # `lr` is the `learning_rate`.
+  initials = [
+      each for each in by_last if last == ''.join(w[0] for w in each.split('_'))
+  ]
   near = (
-      difflib.get_close_matches(path, paths, n=1, cutoff=0.8)
-      or [each for each in paths if last in each.rpartition('.')[2].split('_')]
+      [by_last[each] for each in initials if len(last) > 1]
+      or difflib.get_close_matches(path, paths, n=1, cutoff=0.8)
+      or [by_last[each] for each in sorted(has_word, key=len)]
       or [by_last[word] for word in difflib.get_close_matches(last, by_last, 1)]
       or difflib.get_close_matches(path, paths, n=1)
   )

@@ -229,6 +229,9 @@ def _meant(argument):
   """Suggests an option, or a field that was typed without `--config.`."""
   name = argument.partition('=')[0].lstrip('-').removeprefix('config.')
   if not argument.startswith('-') and name not in _OPTIONS:
+    recipe, colon, rest = argument.partition(':')
+    if recipe in recipe_files.names():
+      return f' (did you mean --config={recipe}{colon}{rest}?)'
     return ': arguments are --NAME=VALUE (--help lists them)'
   if near := difflib.get_close_matches(name, _OPTIONS, 1, cutoff=0.75):
     return f' (did you mean --{near[0]}?)'

@@ -124,7 +124,7 @@ def data_of(
     split: str,
     data_dir: str | None,
 ) -> tuple[str, str, str]:
-  """Returns data set, split and folder, which default to the run's.
+  """Returns data set, split and folder, which default to the run's or card's.
 
   Checks that the data set has the classes of the weights, and prepares it if
   possible. The arguments are those of `evaluate_run`.
@@ -133,6 +133,8 @@ def data_of(
     UserError: If there is no such data set, or it has other classes.
   """
   recipe = weights.recipe
+  if recipe is None and data is None:
+    data = weights.card.figures.get('data')  # that its results are of
   if recipe is None and data is None:
     raise UserError(
         f'{weights.origin} does not say which data it is for: name it with '

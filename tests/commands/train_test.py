@@ -125,6 +125,7 @@ def test_processes_join_before_anything_is_trained(calls, monkeypatch):
             'did you mean --config.seed?',
         ),
         (['--config=nothing'], 'no config file nothing'),
+        (['digits_rmt:smoke'], 'did you mean --config=digits_rmt:smoke?'),
     ],
 )
 def test_mistakes_are_one_line_and_nothing_starts(calls, capsys, argv, said):

@@ -62,6 +62,9 @@ _RECIPE = 'train --config=digits_rmt --workdir=new'
         ('train --config=digits_rmt:smok', "digits_rmt.py: unknown argument '"),
         (f'{_RECIPE} extra', "'extra': arguments are --NAME=VALUE (--help"),
         (f'{_RECIPE} --epochs=3', '(did you mean --config.num_epochs?)'),
+        (f'{_RECIPE} --config.epochs=3', 'did you mean --config.num_epochs?'),
+        (f'{_RECIPE} --config.optimizer.lr=1', 'optimizer.learning_rate?)'),
+        (f'{_RECIPE} --config.wd=1', 'did you mean --config.optimizer.weight_'),
         (
             f'{_RECIPE} --config.augment.rand_augment_set=timn',
             "is 'timn': must be 'timm' or 'torchvision' (did you mean timm?)",
@@ -106,7 +109,6 @@ _RECIPE = 'train --config=digits_rmt --workdir=new'
         ('evaluate w.safetensors', 'w.safetensors is damaged: '),
         ('evaluate w.pth', 'w.pth is not a PyTorch checkpoint, or it is trunc'),
         ('evaluate digts_small', 'exist (did you mean digits_small?)'),
-        ('evaluate digits_small', 'name it with --data=digits|'),
         ('evaluate run --data cifar10', 'has airplane, automobile, bird ...: '),
         ('evaluate run --split tset', "digits has no split 'tset': it has tr"),
         ('evaluate run --step 7', 'no checkpoint 7 in '),
