@@ -25,7 +25,6 @@ from gswinrmt_jax.evals import (
 )
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import train_loop
-from gswinrmt_jax.weights import load
 
 pytestmark = pytest.mark.usefixtures('compiled_once')
 
@@ -331,13 +330,3 @@ def test_every_slice_has_a_report_of_its_own():
   assert len(set(map(path, slices))) == len(slices)
   assert path('test', image_size=64) == 'evaluation_w_d_test_7_64px.json'
   assert path('test', 'ema') == 'evaluation_w_d_test_7_ema.json'
-
-
-def test_weights_are_evaluated_on_the_data_of_their_card():
-  weights = load.load(pathlib.Path('digits_small'))
-  named = evaluate_run.data_of(weights, None, 'test', None)
-  assert named == ('digits', 'test', '')
-  card = dataclasses.replace(weights.card, figures={})
-  bare = dataclasses.replace(weights, card=card)
-  with pytest.raises(UserError, match='name it with --data=digits'):
-    evaluate_run.data_of(bare, None, 'test', None)
