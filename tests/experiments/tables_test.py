@@ -248,6 +248,16 @@ def test_the_paper_s_tables_in_the_documents_are_made_from_results():
     assert tables.paper_curves(setting) in page
 
 
+def test_the_unfinished_reading_is_that_of_the_results():
+  page = (ROOT / 'docs' / 'reproduction.md').read_text()
+  part = page.partition('**Crop and flip alone, original pixels.**')[2]
+  run = results.read(ROOT / 'results' / 'cifar10_rmt_plain.json')
+  assert f'after epoch {run.epoch} of {run.config.num_epochs}' in part
+  four, ten, last = (100 * run.curve[epoch] for epoch in (4, 10, run.epoch))
+  said = f'{four:.2f}, {ten:.2f} and {last:.2f} % at epochs 4, 10 and'
+  assert said in ' '.join(part.split())
+
+
 def test_the_cost_of_the_jpeg_copy_is_made_from_results():
   """One row of each set of pixels, and their difference."""
   page = (ROOT / 'docs' / 'reproduction.md').read_text()
