@@ -83,18 +83,15 @@ def test_a_folder_of_weights(run, folder):
   assert sorted(path.name for path in folder.parent.iterdir()) == ['digits']
 
 
-def test_evaluation_of_weights_needs_the_data_named(
+def test_weights_are_evaluated_outside_of_their_folder(
     folder, tmp_path, monkeypatch
 ):
+  """On the data of their card; without it, see `evals/evaluate_run_test`."""
   copy = shutil.copytree(folder, tmp_path / 'model' / 'export')
   before = sorted(copy.iterdir())
   monkeypatch.chdir(tmp_path)
   quiet = Terminal(io.StringIO())
-  with pytest.raises(UserError, match='which data it is for: name it with --'):
-    evaluate_run.evaluate_run(copy, terminal=quiet)
-  report = evaluate_run.evaluate_run(
-      copy, data='digits', split='val', terminal=quiet
-  )
+  report = evaluate_run.evaluate_run(copy, split='val', terminal=quiet)
   assert report['accuracy'] > 0.9 and report['step'] is None
   path = tmp_path / 'evaluation_model_export_digits_val.json'
   assert json.loads(path.read_text()) == report
