@@ -125,7 +125,7 @@ class LoadedModel(_Loaded):
       dtype: str = 'float32',
   ):
     """Builds the model; arguments as in `load_model`."""
-    weights.check_is_no_segmenter()
+    weights.check_is_classifier()
     self.image_size = weights.card.image_size
     if image_size is not None:
       self.image_size = _height_and_width(image_size)

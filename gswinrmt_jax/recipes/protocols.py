@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import ml_collections
 from ml_collections import config_dict
 
-from gswinrmt_jax.recipes.checks import off_for_segmenters
+from gswinrmt_jax.recipes.checks import off_for
 from gswinrmt_jax.recipes.fields import FIELDS
 from gswinrmt_jax.recipes.resolved import segmenter_fields
 
@@ -139,8 +139,22 @@ def segmentation(model_name: str, head: str) -> ml_collections.ConfigDict:
     head: Its decode head, 'fpn' or 'uper'.
   """
   config = defaults(model_name)
-  config.update_from_flattened_dict(off_for_segmenters())
+  config.update_from_flattened_dict(off_for('segmentation'))
   config.segmenter.head = head
+  config.data.update(train_split='train', val_split='val')
+  return config
+
+
+def detection(model_name: str, head: str) -> ml_collections.ConfigDict:
+  """Returns the defaults of detectors, with unsupported features off.
+
+  Args:
+    model_name: The backbone, a named model.
+    head: 'retina', 'mask' or 'cascade', as in `create_detector`.
+  """
+  config = defaults(model_name)
+  config.update_from_flattened_dict(off_for('detection'))
+  config.detector.head = head
   config.data.update(train_split='train', val_split='val')
   return config
 

@@ -160,6 +160,11 @@ _ELSEWHERE = {
     'compile_effort': 'tests of distributed.compilation',
     'init_from': 'tests of train.fine_tuning',
     'data.dir': 'packaged data ignore it; tests of data.datasets',
+    **{
+        path: 'tests of detection'
+        for path in recipes.FIELDS
+        if path.startswith('detector.')
+    },
 }
 
 
@@ -287,7 +292,7 @@ _OFF = {
 
 
 @pytest.mark.parametrize(
-    'path', [path for path, field in recipes.FIELDS.items() if field.when]
+    'path', [path for path in _CHANGES if recipes.FIELDS[path].when]
 )
 def test_a_change_that_nothing_reads_is_refused(path):
   value, base = _CHANGES[path]
