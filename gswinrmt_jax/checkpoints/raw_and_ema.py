@@ -11,8 +11,9 @@ from typing import Any
 
 RAW, EMA = 'raw', 'ema'
 PREFIX = f'{EMA}_'
-# Scores that decide which weights are better, of segmenters and of classifiers.
-_DECIDING = ('mean_iou', 'accuracy')
+# Scores that decide which weights are better: the first one that there is, of
+# detectors with and without masks, of segmenters and of classifiers.
+_DECIDING = ('mask_ap', 'ap', 'mean_iou', 'accuracy')
 
 
 def pack(variables: Mapping[str, Any], average: Any) -> dict[str, Any]:
@@ -39,14 +40,15 @@ def merged(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def better(scores: Mapping[str, Any], split: str = '') -> tuple[float, str]:
   """Returns the higher score in merged scores, and whether 'raw' or 'ema'.
 
-  The score is the accuracy, or the mean IoU of a segmenter. If the loss is not
-  finite, it is -1, which is below every other. A tie counts as 'raw'.
+  The score is the accuracy, the mean IoU of a segmenter, or the average
+  precision of a detector. If the loss is not finite, it is -1, which is below
+  every other. A tie counts as 'raw'.
 
   Args:
     scores: As `merged` returns them.
     split: Prefix of their names, such as `'val_'`.
   """
-  name = next(name for name in _DECIDING if f'{split}{name}' in scores)
+  name = deciding(scores, split)
 
   def score(prefix):
     finite = math.isfinite(scores.get(f'{prefix}loss', 0.0))
@@ -54,6 +56,11 @@ def better(scores: Mapping[str, Any], split: str = '') -> tuple[float, str]:
 
   raw, ema = score(split), score(split + PREFIX)
   return (ema, EMA) if ema > raw else (raw, RAW)
+
+
+def deciding(scores: Mapping[str, Any], split: str = '') -> str:
+  """Returns the name of the score that decides; arguments as in `better`."""
+  return next(name for name in _DECIDING if f'{split}{name}' in scores)
 
 
 def best_epoch(epochs: Iterable[Mapping[str, Any]]) -> tuple[float, int, str]:

@@ -5,10 +5,10 @@ import contextlib
 
 import numpy as np
 
-from gswinrmt_jax.data import parallel, segmentation
+from gswinrmt_jax.data import detection, parallel, segmentation
 from gswinrmt_jax.data.records import Arrays, Batch, Decoded, Rows
 
-Records = Arrays | Decoded | segmentation.Decoded
+Records = Arrays | Decoded | segmentation.Decoded | detection.Decoded
 Stream = Records | Rows  # sources of batches
 
 _EPOCHS = 10**6  # more than any run has
@@ -48,7 +48,8 @@ def train_batches(
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and the record index 'row' int32
     [b]; with random crops also 'box', with `Rows` only 'row'. Segmentation has
-    per-pixel labels, see `segmentation.Decoded`.
+    per-pixel labels, see `segmentation.Decoded`, detection objects, see
+    `detection.Decoded`.
 
   Raises:
     UserError: If a record cannot be decoded, or a worker is killed.
@@ -105,7 +106,8 @@ def eval_batches(
   Yields:
     'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b]. With
     `Rows`, 'row' int32 [b] replaces the first two and is n in the padding.
-    Segmentation has per-pixel labels and extents, see `segmentation.Decoded`.
+    Segmentation has per-pixel labels and extents, see `segmentation.Decoded`;
+    detection extents and rows, see `detection.Decoded`.
 
   Raises:
     UserError: If a record cannot be decoded.
@@ -177,7 +179,7 @@ def _concatenated(parts):
 
 def _padded(batch: Batch, size: int) -> Batch:
   """Returns the batch, padded with black images to `size` records."""
-  count = len(batch['label'])
+  count = len(batch['image'])
   if count == size:
     return batch
   padded = {

@@ -9,6 +9,7 @@ from gswinrmt_jax.data import (
     cifar10,
     class_folders,
     decoded_cache,
+    detection,
     digits,
     imagenet,
     pictures,
@@ -31,7 +32,8 @@ class Info:
     std: Per-channel standard deviation, likewise.
     image_size: Height and width in pixels, of the stored images (0 where they
       may differ) or, in a run, of those that the model sees.
-    task: 'classification', or 'segmentation' if every pixel has a class.
+    task: 'classification', 'segmentation' if every pixel has a class, or
+      'detection' if images have objects with a box each.
 
   Raises:
     ValueError: If a class name is not a string, or images cannot be normalised
@@ -67,6 +69,14 @@ _BUILT_IN = {
         digits.STD,
         task='segmentation',
     ),
+    'digit_boxes': Info(
+        'digit_boxes',
+        digits.CLASSES,
+        digits.MEAN,
+        digits.STD,
+        image_size=(0, 0),
+        task='detection',
+    ),
     'cifar10': Info('cifar10', cifar10.CLASSES, cifar10.MEAN, cifar10.STD),
 }
 NAMES = tuple(_BUILT_IN)
@@ -78,6 +88,7 @@ _NEEDS = {
     'segmentation': (
         'images with label images (gswinrmt prepare segmentation NAME)'
     ),
+    'detection': 'images with boxes (gswinrmt prepare detection NAME)',
 }
 
 
@@ -134,7 +145,7 @@ def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
   """
   if name == 'cifar10':
     return cifar10.SPLITS
-  if name in _SHIPPED:
+  if name in _SHIPPED or name == 'digit_boxes':
     return {split: split for split in digits.SPLITS}
   opened = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
@@ -238,6 +249,33 @@ def load_segmentation(
   return segmentation.Decoded(source, image_size, crop, workers)
 
 
+def load_detection(
+    name: str,
+    split: str,
+    data_dir: str = '',
+    *,
+    image_size: tuple[int, int] | None = None,
+    training: detection.Training | None = None,
+    workers: int = 0,
+) -> detection.Decoded:
+  """Returns a split of a data set for detection, in its own order.
+
+  Args:
+    name: As in `info`.
+    split: As in `load`.
+    data_dir: As in `info`.
+    image_size: As in `load_segmentation`.
+    training: How to prepare records for training; None for evaluation.
+    workers: Processes that decode training batches; 0 for threads.
+
+  Raises:
+    UserError: As in `load`, but if the data are for another task, or without
+      masks.
+  """
+  source = open_source(name, split, data_dir, 'detection')
+  return detection.Decoded(source, image_size, training, workers)
+
+
 def open_source(
     name: str, split: str, data_dir: str = '', task: str = 'classification'
 ) -> sources.Source:
@@ -250,6 +288,10 @@ def open_source(
     check_task(name, _BUILT_IN[name].task, task)
   if name in _SHIPPED:
     return sources.ArraySource(*_SHIPPED[name](split))
+  if name == 'digit_boxes':
+    scenes = digits.read_scenes(split)
+    objects = [detection.from_masks(found) for _, found in scenes]
+    return detection.Scenes([image for image, _ in scenes], objects)
   opened = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
     check_task(name, 'classification', task)

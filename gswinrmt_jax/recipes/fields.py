@@ -414,6 +414,19 @@ FIELDS: Mapping[str, Field] = {
         at_most=4096,
         tasks=PIXELS,
     ),
+    'data.mask_crop': Field(
+        112,
+        'height and width of the bitmap that a mask head sees of each object',
+        at_least=14,
+        at_most=1024,
+        tasks=BOXES,
+        when=_RCNN,
+    ),
+    'data.without_objects': Field(
+        True,
+        'train on images without objects, too',
+        tasks=BOXES,
+    ),
     'data.train_crop': Field(
         'resize',
         'resize the whole image, or a new random crop in each epoch',
@@ -473,6 +486,11 @@ FIELDS: Mapping[str, Field] = {
     ),
     'augment.flip': Field(
         True, 'mirror half of the images left to right', tasks=ALL
+    ),
+    'augment.flip_vertical': Field(
+        False,
+        "mirror half of a detector's images top to bottom",
+        tasks=BOXES,
     ),
     'augment.resize': Field(
         (0.5, 2.0),

@@ -122,7 +122,7 @@ def detector_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
   return own | {
       name: released if given[name] < 0 else given[name]
       for name, released in detector.head_fields(given.head).items()
-      if name in given
+      if name in given and not FIELDS[f'detector.{name}'].unread(config)
   }
 
 

@@ -9,7 +9,13 @@ import ml_collections
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, pictures, segmentation, token_labels
+from gswinrmt_jax.data import (
+    datasets,
+    detection,
+    pictures,
+    segmentation,
+    token_labels,
+)
 from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.distributed import mesh, processes
 from gswinrmt_jax.errors import UserError
@@ -164,6 +170,15 @@ def with_own_splits(
 def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
   """Returns the training records of a config."""
   data = config.data
+  if config.detector.head:
+    masks = config.detector.head in ('mask', 'cascade')
+    training = detection.Training(
+        flip=config.augment.flip,
+        flip_vertical=config.augment.flip_vertical,
+        mask_crop=data.mask_crop if masks else 0,
+        without_objects=data.without_objects,
+    )
+    return _load_detection(config, data.train_split, training)
   if config.segmenter.head:
     crop = segmentation.Crop(
         data.crop_size,
@@ -183,6 +198,8 @@ def load_eval(
     config: ml_collections.ConfigDict, split: str
 ) -> batches_lib.Records:
   """Returns the records of a split, prepared as configured for evaluation."""
+  if config.detector.head:
+    return _load_detection(config, split, None)
   if config.segmenter.head:
     return _load_segmentation(config, split, None)
   return _load(config, split, config.data.eval_crop)
@@ -196,6 +213,18 @@ def _load_segmentation(config, split, crop):
       data.dir,
       image_size=data.fit_within if all(data.fit_within) else None,
       crop=crop,
+      workers=data.workers,
+  )
+
+
+def _load_detection(config, split, training):
+  data = config.data
+  return datasets.load_detection(
+      data.name,
+      split,
+      data.dir,
+      image_size=data.fit_within if all(data.fit_within) else None,
+      training=training,
       workers=data.workers,
   )
 
@@ -218,6 +247,9 @@ def _load(config, split, crop):
 def _check_data(config, train, val):
   """Refuses data that the run could not be trained, validated or tested on."""
   data = config.data
+  if config.detector.head:
+    _check_objects(config, train, val)
+    return
   if config.segmenter.head:
     _check_labels(config, train, val)
     return
@@ -251,6 +283,18 @@ def _check_labels(config, train, val):
     with _named(name):
       if records and not records.has_labels():
         raise UserError(f'no pixel of {data[name]!r} has a class')
+
+
+def _check_objects(config, train, val):
+  """Refuses splits for detection in which no image has an object."""
+  data = config.data
+  for name, records in {'train_split': train, 'val_split': val}.items():
+    if not records.has_objects:
+      with _named(name):
+        raise UserError(f'no image of {data[name]!r} has an object')
+  if data.test_split:
+    with _named('test_split'):  # Opens the split; decodes no image.
+      datasets.open_source(data.name, data.test_split, data.dir, 'detection')
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ def test_fields_of_another_head_are_refused():
     recipes.check_used(changed, recipe)
   classifier = recipes.defaults('rmt_compact')
   classifier.detector.channels = 8
-  with pytest.raises(UserError, match='without config.detector'):
+  with pytest.raises(UserError, match='must be -1 without'):
     recipes.check(classifier)
 
 

@@ -1,0 +1,312 @@
+"""Records for detection: whole images with the boxes of their objects.
+
+Images are resized as in mmdetection, except that downscaling is antialiased,
+and padded to one canvas, so that a batch has one shape.
+"""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import hashlib
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import PIL.Image
+
+from gswinrmt_jax.data import segmentation
+from gswinrmt_jax.data.records import Batch, generator
+from gswinrmt_jax.errors import UserError
+
+_STRIDE = 32  # canvases have sides of a multiple of this many pixels
+_ROUNDED = 8  # objects to a multiple of which the arrays of objects have rows
+
+
+class Objects(NamedTuple):
+  """The objects of an image, in pixels of the image as it is stored.
+
+  Attributes:
+    boxes: float32 `[n, 4]`, x0 y0 x1 y1.
+    labels: Classes, int32 `[n]`.
+    crowds: bool `[n]`, objects that are not told apart. No model is trained to
+      find them, and no detection of them counts as right or wrong.
+    areas: float64 `[n]`, in square pixels, of the masks if there are any.
+    masks: Pixels of each object: the lengths, int32, of runs of 0 and of 1 in
+      turn, column by column, the first of 0. None if there are none.
+  """
+
+  boxes: np.ndarray
+  labels: np.ndarray
+  crowds: np.ndarray
+  areas: np.ndarray
+  masks: tuple[np.ndarray, ...] | None = None
+
+
+class Source(Protocol):
+  """The records of a split, as `sources.Source`, with objects as labels."""
+
+  version: str
+
+  def __len__(self) -> int:
+    """Returns the number of records."""
+
+  def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Objects]:
+    """Returns image and objects of a record.
+
+    Raises:
+      UserError: If the record is damaged; the message names it.
+    """
+
+  def described(self) -> Iterator[tuple[tuple[int, int], Objects]]:
+    """Yields width, height and objects of all records; decodes no image."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scenes:
+  """Records in memory.
+
+  Attributes:
+    images: uint8 `[h w 3]` of each record; sizes may differ.
+    objects: The objects of each record.
+  """
+
+  images: Sequence[np.ndarray]
+  objects: Sequence[Objects]
+
+  version = ''
+
+  def __len__(self) -> int:
+    return len(self.images)
+
+  def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Objects]:
+    return PIL.Image.fromarray(self.images[row]), self.objects[row]
+
+  def described(self) -> Iterator[tuple[tuple[int, int], Objects]]:
+    """Yields width, height and objects of all records."""
+    for image, objects in zip(self.images, self.objects, strict=True):
+      yield image.shape[1::-1], objects
+
+  def name(self, row: int) -> str:
+    """Returns a record's name for messages."""
+    return f'record {row}'
+
+  def key(self, row: int) -> str:
+    """Returns the SHA-256 of the pixels, as records have no names."""
+    return hashlib.sha256(self.images[row].tobytes()).hexdigest()
+
+  def stored(self, row: int) -> bytes:
+    """Returns the pixels and the boxes with their classes."""
+    found = self.objects[row]
+    arrays = self.images[row], found.boxes, found.labels
+    return b''.join(np.ascontiguousarray(x).tobytes() for x in arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+  """How records are prepared for training.
+
+  Attributes:
+    flip: Whether half of the images are flipped left to right.
+    flip_vertical: Whether half of the images are flipped top to bottom.
+    mask_crop: Side of the bitmaps of masks; 0 for none.
+    without_objects: Whether images without objects are trained on.
+  """
+
+  flip: bool = True
+  flip_vertical: bool = False
+  mask_crop: int = 0
+  without_objects: bool = True
+
+
+class Decoded:
+  """Records that are decoded each time they are gathered.
+
+  Attributes:
+    source: The records as they are stored.
+    image_size: Maximum long and maximum short side of resized images, in
+      pixels; None keeps their size.
+    training: How to prepare records for training; None for evaluation.
+    workers: Processes that decode training batches; 0 for threads.
+    image_shape: Height, width and channels of the canvas: the largest height
+      and width in the split, rounded up to multiples of 32.
+    most: Rows of the arrays of objects: the largest number of objects of an
+      image in the split, rounded up to a multiple of 8.
+    described: Width, height and objects of each record in the source.
+  """
+
+  def __init__(
+      self,
+      source: Source,
+      image_size: tuple[int, int] | None = None,
+      training: Training | None = None,
+      workers: int = 0,
+  ):
+    """Reads the objects and sizes of all records, but decodes no image.
+
+    Raises:
+      UserError: If the model is to be trained on masks and there are none.
+    """
+    self.source, self.image_size, self.training = source, image_size, training
+    self.workers = workers
+    self.described = [*source.described()]
+    sizes = {segmentation.fit(size, image_size) for size, _ in self.described}
+    width, height = (
+        -(-side // _STRIDE) * _STRIDE for side in np.max([*sizes], 0)
+    )
+    self.image_shape = (int(height), int(width), 3)
+    counts = [(~objects.crowds).sum() for _, objects in self.described]
+    self.most = -(-max(1, *counts) // _ROUNDED) * _ROUNDED
+    rows = range(len(counts))
+    if training and not training.without_objects:
+      rows = [row for row in rows if counts[row]]
+    self._rows = np.array(rows, np.int32)
+    self.has_objects = any(counts)
+    with_masks = (found.masks is not None for _, found in self.described)
+    if training and training.mask_crop and not all(with_masks):
+      raise UserError(
+          'the objects have boxes without masks, and the head of the detector '
+          'learns masks: set config.detector.head=retina'
+      )
+
+  def __len__(self) -> int:
+    return len(self._rows)
+
+  def gather(
+      self,
+      rows: Sequence[int],
+      seed: int = 0,
+      positions: np.ndarray | None = None,
+  ) -> Batch:
+    """Returns a batch, whose flips depend only on seed and positions.
+
+    Arguments are those of `records.Decoded.gather`.
+
+    Returns:
+      'image' uint8 [b h w 3], with black padding, 'extents' int32 [b 2], height
+      and width of the images without it, and 'row' int32 [b], their rows in the
+      source. For training, the objects except crowds, in pixels of the canvas:
+      'boxes' float32 [b g 4], 'labels' int32 [b g], 'valid' bool [b g] (which
+      rows are used) and, with masks, 'bitmaps' uint8 [b g m m], what an object
+      covers of its box.
+
+    Raises:
+      UserError: If a record cannot be decoded; the message names it.
+    """
+    count, how = len(rows), self.training
+    rows = self._rows[np.asarray(rows, int)]
+    batch = {
+        'image': np.zeros((count, *self.image_shape), np.uint8),
+        'extents': np.empty((count, 2), np.int32),
+        'row': rows,
+    }
+    if how:
+      shape = (count, self.most)
+      batch['boxes'] = np.zeros((*shape, 4), np.float32)
+      batch['labels'] = np.zeros(shape, np.int32)
+      batch['valid'] = np.zeros(shape, bool)
+      if how.mask_crop:
+        batch['bitmaps'] = np.zeros((*shape, *[how.mask_crop] * 2), np.uint8)
+    for index, row in enumerate(rows):
+      picture, objects = self.source[row]
+      image = segmentation.resize_image(
+          picture, segmentation.fit(picture.size, self.image_size)
+      )
+      down, across = batch['extents'][index] = image.shape[:2]
+      if how:
+        found = _truth(objects, picture.size, (across, down), how.mask_crop)
+        image, found = _flipped(
+            image, found, how, generator(seed, positions[index])
+        )
+        for name, array in found.items():
+          batch[name][index, : len(array)] = array
+      batch['image'][index, :down, :across] = image
+    return batch
+
+
+def _truth(objects, stored, resized, mask_crop):
+  """Returns the arrays of one image's objects, without crowds."""
+  kept = np.flatnonzero(~objects.crowds)
+  scale = np.float32(resized * 2) / np.float32(stored * 2)
+  boxes = np.clip(objects.boxes[kept] * scale, 0, np.float32(resized * 2))
+  found = {
+      'boxes': boxes,
+      'labels': objects.labels[kept],
+      'valid': np.ones(len(kept), bool),
+  }
+  if mask_crop:
+    crops = [
+        crop(objects.masks[row], stored[1], objects.boxes[row], mask_crop)
+        for row in kept
+    ]
+    found['bitmaps'] = np.reshape(crops, (-1, mask_crop, mask_crop))
+  return found
+
+
+def _flipped(image, found, how, rng):
+  """Returns image and objects, each axis flipped with probability 1/2."""
+  draws = rng.random(2)
+  boxes = found['boxes']
+  for axis, wanted in ((1, how.flip), (0, how.flip_vertical)):
+    if not wanted or draws[axis] >= 0.5:
+      continue
+    image = np.flip(image, axis)
+    low, high = 1 - axis, 3 - axis  # of x, or of y
+    boxes = boxes.copy()
+    boxes[:, [low, high]] = image.shape[axis] - boxes[:, [high, low]]
+    if 'bitmaps' in found:
+      found = found | {'bitmaps': np.flip(found['bitmaps'], axis + 1)}
+  return image, found | {'boxes': boxes}
+
+
+def crop(
+    runs: np.ndarray, height: int, box: np.ndarray, side: int
+) -> np.ndarray:
+  """Samples a mask at `side x side` points of a box.
+
+  The points are the centres of equal cells; each has the value of the pixel
+  that contains it. Only they are decoded, not the mask.
+
+  Args:
+    runs: The mask, as in `Objects`.
+    height: Height of the image in pixels.
+    box: x0 y0 x1 y1.
+    side: Points along each axis.
+
+  Returns:
+    uint8 `[side, side]`, 0 or 1; outside of the image 0.
+  """
+  ends = np.cumsum(runs)
+  at = (np.arange(side) + 0.5) / side
+  columns, rows = (
+      np.floor(low + (high - low) * at).astype(np.int64)
+      for low, high in ((box[0], box[2]), (box[1], box[3]))
+  )
+  pixels = columns[None] * height + rows[:, None]
+  inside = ((rows >= 0) & (rows < height))[:, None] & (columns >= 0)[None]
+  # Runs of odd index are the object; beyond the last one is no pixel.
+  run = np.searchsorted(ends, pixels, side='right')
+  return (inside & (run % 2 == 1) & (run < len(runs))).astype(np.uint8)
+
+
+def from_masks(masks: Sequence[tuple[int, np.ndarray]]) -> Objects:
+  """Returns the objects of an image, given class and mask `[h w]` of each.
+
+  Raises:
+    ValueError: If a mask is empty.
+  """
+  boxes = np.zeros((len(masks), 4), np.float32)
+  for box, (_, mask) in zip(boxes, masks, strict=True):
+    columns, rows = (np.flatnonzero(mask.any(axis)) for axis in (0, 1))
+    box[:] = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+  return Objects(
+      boxes,
+      np.array([label for label, _ in masks], np.int32),
+      np.zeros(len(masks), bool),
+      np.array([mask.sum() for _, mask in masks], np.float64),
+      tuple(runs(mask) for _, mask in masks),
+  )
+
+
+def runs(mask: np.ndarray) -> np.ndarray:
+  """Returns a mask `[h w]` as the runs of `Objects`."""
+  pixels = np.concatenate([[0], mask.ravel(order='F') != 0, [2]])
+  ends = np.flatnonzero(np.diff(pixels))
+  return np.diff(ends, prepend=0).astype(np.int32)
