@@ -7,14 +7,16 @@ and padded to one canvas, so that a batch has one shape.
 from collections.abc import Iterator, Sequence
 import dataclasses
 import hashlib
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import segmentation
+from gswinrmt_jax.data import segmentation, sources
 from gswinrmt_jax.data.records import Batch, generator
 from gswinrmt_jax.errors import UserError
+
+LABELS = 'object_labels'  # TFDS's feature with the class of each object
 
 _STRIDE = 32  # canvases have sides of a multiple of this many pixels
 _ROUNDED = 8  # objects to a multiple of which the arrays of objects have rows
@@ -97,6 +99,45 @@ class Scenes:
     found = self.objects[row]
     arrays = self.images[row], found.boxes, found.labels
     return b''.join(np.ascontiguousarray(x).tobytes() for x in arrays)
+
+
+class ObjectSource(sources.TfdsSource):
+  """A split of a prepared data set for detection.
+
+  Attributes:
+    label_checksum: Of the objects of all splits.
+  """
+
+  feature = LABELS
+
+  def __init__(self, builder: Any, split: str):
+    """Opens a split, as `TfdsSource` does."""
+    super().__init__(builder, split)
+    self.label_checksum = builder.info.metadata.get('labels', '')
+    self._has_masks = builder.info.metadata.get('masks', False)
+
+  def described(self) -> Iterator[tuple[tuple[int, int], Objects]]:
+    """Yields width, height and objects of all records; decodes no image."""
+    for row in range(len(self)):
+      record = self._record(row)
+      size = tuple(record['stored_size'].tolist())
+      yield size, self._read_label(record, self._name(row, record))
+
+  def stored(self, row: int) -> bytes:
+    """Returns the encoded image; the objects have a checksum of their own."""
+    return self._record(row)['image']
+
+  def _read_label(self, record, name):
+    labels = np.array(record[LABELS], np.int32)
+    if labels.size and not 0 <= labels.min() <= labels.max() < self._classes:
+      raise UserError(f'{name} has an invalid label')
+    masks = None
+    if self._has_masks:
+      ends = np.cumsum(record['run_counts'])
+      masks = tuple(np.split(record['runs'], ends)[:-1])
+    return Objects(
+        record['boxes'], labels, record['crowds'], record['areas'], masks
+    )
 
 
 @dataclasses.dataclass(frozen=True)
