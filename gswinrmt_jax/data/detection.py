@@ -7,6 +7,7 @@ and padded to one canvas, so that a batch has one shape.
 from collections.abc import Iterator, Sequence
 import dataclasses
 import hashlib
+import importlib
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -351,3 +352,17 @@ def runs(mask: np.ndarray) -> np.ndarray:
   pixels = np.concatenate([[0], mask.ravel(order='F') != 0, [2]])
   ends = np.flatnonzero(np.diff(pixels))
   return np.diff(ends, prepend=0).astype(np.int32)
+
+
+def pycocotools(module: str) -> Any:
+  """Returns a module of pycocotools, which is an extra.
+
+  Raises:
+    UserError: If it is not installed.
+  """
+  try:
+    return importlib.import_module(f'pycocotools.{module}')
+  except ImportError as error:
+    raise UserError(
+        'detection needs pycocotools: pip install "gswinrmt_jax[detection]"'
+    ) from error

@@ -194,7 +194,9 @@ def average_precision(
   Raises:
     UserError: If pycocotools is not installed.
   """
-  coco, cocoeval = _pycocotools('coco'), _pycocotools('cocoeval')
+  coco, cocoeval = detection.pycocotools('coco'), detection.pycocotools(
+      'cocoeval'
+  )
   with contextlib.redirect_stdout(io.StringIO()):  # It prints its progress.
     of_truth = coco.COCO()
     of_truth.dataset = truth
@@ -247,7 +249,7 @@ def encode(
   )
   pixels = np.zeros(size, np.uint8, order='F')
   pixels[low[1] : high[1], low[0] : high[0]] = window[0] >= 0.5
-  return _pycocotools('mask').encode(pixels)
+  return detection.pycocotools('mask').encode(pixels)
 
 
 def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
@@ -284,15 +286,3 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
   for name, *values in zip(class_names, *by_class, strict=True):
     lines.append(row(name, values))
   return '\n'.join(lines)
-
-
-def _pycocotools(module):
-  """Imports a module of pycocotools."""
-  import importlib
-
-  try:
-    return importlib.import_module(f'pycocotools.{module}')
-  except ImportError as error:
-    raise UserError(
-        'detection needs pycocotools: pip install "gswinrmt_jax[detection]"'
-    ) from error
