@@ -114,16 +114,6 @@ def test_a_thread_of_a_picture_is_cut_first():
   assert pictures.fit(thread, (224, 224), 0.875).shape == (224, 224, 3)
 
 
-def test_exif_turns_the_picture(tmp_path):
-  picture = PIL.Image.new('RGB', (6, 4))
-  picture.putpixel((0, 0), (255, 255, 255))
-  exif = PIL.Image.Exif()
-  exif[0x0112] = 6  # to be rotated 90 degrees clockwise
-  read = pictures.read(_saved(tmp_path, picture, exif=exif))
-  assert read.size == (4, 6)
-  assert read.getpixel((3, 0)) == (255, 255, 255)
-
-
 def test_what_is_no_picture_is_one_line(tmp_path):
   path = tmp_path / 'a.png'
   with pytest.raises(UserError, match='does not exist'):
