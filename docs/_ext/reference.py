@@ -1,9 +1,9 @@
 """Reference pages that are generated from the package.
 
 The directive `command-help` prints a command's own `--help`, `config-fields`
-lists a section of `recipes.FIELDS`, and `api-summary` lists functions or modules
-with a line each. `api/*.md` is written before each build, one page for each
-folder of the package.
+lists a section of `recipes.FIELDS`, and `api-summary` lists functions or
+modules with a line each. `api/*.md` is written before each build, one page for
+each folder of the package.
 """
 
 import contextlib
@@ -97,7 +97,8 @@ class ApiSummary(SphinxDirective):
         f'| {{py:{role}}}`{name} <{name}>` | {_first_line(each)} |'
         for role, name, each in found
     ]
-    return self.parse_text_to_nodes('\n'.join(['| | |', '| --- | --- |', *rows]))
+    head = ['| | |', '| --- | --- |']
+    return self.parse_text_to_nodes('\n'.join([*head, *rows]))
 
 
 def _first_line(documented):
