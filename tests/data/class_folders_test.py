@@ -1,6 +1,7 @@
 """Tests class folders: what is found in them, records in place, cache."""
 
 import os
+import re
 import unicodedata
 
 import image_files
@@ -54,9 +55,7 @@ def test_names_of_splits(train, val, test, tmp_path):
 )
 def test_classes_that_look_like_splits_are_warned_of(folders, said, tmp_path):
   found = class_folders.read(_write(tmp_path, *folders))
-  lines = '\n'.join(class_folders.report('x', found))
-  with pytest.raises(AssertionError, match=said):
-    raise AssertionError(lines)
+  assert re.search(said, '\n'.join(class_folders.report('x', found)))
 
 
 def test_the_report_names_classes_sizes_and_what_was_skipped(tmp_path):
