@@ -4,18 +4,18 @@ It ranks all detections of a split by their scores, so it is no sum over
 batches: detections are collected first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import io
 from typing import Any
 
-from flax import linen as nn
 import jax
 import numpy as np
 
 from gswinrmt_jax.data import detection
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.ops import roi_align
+from gswinrmt_jax.ops.nms import Detections
 
 _LIMIT = 100  # detections of an image that COCO counts
 # Name: index of the area range in COCO's arrays, and threshold of the IoU.
@@ -30,21 +30,19 @@ _SCORES = {
 
 
 def batch_outputs(
-    model: nn.Module,
-    variables: Mapping[str, Any],
+    apply: Callable[..., Detections],
     image: jax.Array,
     batch: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
   """Returns the detections of a batch, as `Collector.add` takes them.
 
   Args:
-    model: The detector.
-    variables: Its variables.
+    apply: The detector, bound to its variables.
     image: Normalised images.
     batch: 'extents' int `[b, 2]`, 'row' int `[b]` and 'mask' `[b]`, 0 for
       padding.
   """
-  found = model.apply(variables, image, train=False, extents=batch['extents'])
+  found = apply(image, extents=batch['extents'])
   outputs = {k: v for k, v in found._asdict().items() if v is not None}
   return outputs | {name: batch[name] for name in ('extents', 'row', 'mask')}
 

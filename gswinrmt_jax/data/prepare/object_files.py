@@ -160,9 +160,9 @@ class ObjectLabels(ClassLabels):
     for split, found in report['splits'].items():
       by_class = found['objects_by_class']
       yield (
-          f'  {split}: {sum(by_class):,} objects '
-          f'{"with masks, " * found["masks"]}at most {found["most_objects"]:,} '
-          f'in an image, {spread(by_class)} of a class (fewest / median / most)'
+          f'  {split}: {sum(by_class):,} objects'
+          f'{" with masks" * found["masks"]}, at most {found["most_objects"]:,} '
+          f'in an image; of a class {spread(by_class)}'
       )
       if count := found['without_objects']:
         yield f'  {split}: {count:,} images without objects, which are kept'
@@ -443,7 +443,9 @@ class _VOC:
     for name, difficult, box in _voc_objects(root, path):
       if name not in self.names:
         raise ValueError(f'has an object of the unknown class {name!r}')
-      box = box[0] - 1, box[1] - 1, box[2], box[3]
+      # Tools write equal corners for a click, which is no box of one pixel.
+      if box[2] > box[0] and box[3] > box[1]:
+        box = box[0] - 1, box[1] - 1, box[2], box[3]
       found.append(Found(self.names.index(name), box, difficult))
     return found
 
