@@ -158,10 +158,10 @@ class ObjectLabels(ClassLabels):
   def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines on objects of the printed report."""
     for split, found in report['splits'].items():
-      by_class = found['objects_by_class']
+      by_class, masks = found['objects_by_class'], found['masks']
       yield (
           f'  {split}: {sum(by_class):,} objects'
-          f'{" with masks" * found["masks"]}, at most {found["most_objects"]:,} '
+          f'{" with masks" * masks}, at most {found["most_objects"]:,} '
           f'in an image; of a class {spread(by_class)}'
       )
       if count := found['without_objects']:
