@@ -7,13 +7,14 @@ and padded to one canvas, so that a batch has one shape.
 from collections.abc import Iterator, Sequence
 import dataclasses
 import hashlib
+import importlib
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import segmentation, sources
-from gswinrmt_jax.data.records import Batch, generator
+from gswinrmt_jax.data import records, segmentation, sources
+from gswinrmt_jax.data.records import Batch
 from gswinrmt_jax.errors import UserError
 
 LABELS = 'object_labels'  # TFDS's feature with the class of each object
@@ -157,8 +158,8 @@ class Training:
   without_objects: bool = True
 
 
-class Decoded:
-  """Records that are decoded each time they are gathered.
+class Decoded(records.Decoded):
+  """Records for detection that are decoded each time they are read.
 
   Attributes:
     source: The records as they are stored.
@@ -210,61 +211,61 @@ class Decoded:
   def __len__(self) -> int:
     return len(self._rows)
 
-  def gather(
-      self,
-      rows: Sequence[int],
-      seed: int = 0,
-      positions: np.ndarray | None = None,
-  ) -> Batch:
-    """Returns a batch, whose flips depend only on seed and positions.
-
-    Arguments are those of `records.Decoded.gather`.
-
-    Returns:
-      'image' uint8 [b h w 3], with black padding, 'extents' int32 [b 2], height
-      and width of the images without it, and 'row' int32 [b], their rows in the
-      source. For training, the objects except crowds, in pixels of the canvas:
-      'boxes' float32 [b g 4], 'labels' int32 [b g], 'valid' bool [b g] (which
-      rows are used) and, with masks, 'bitmaps' uint8 [b g m m], what an object
-      covers of its box.
+  def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
+    """Decodes a record, as `records.Decoded.read`; adds its row in the source.
 
     Raises:
-      UserError: If a record cannot be decoded; the message names it.
+      UserError: If the record cannot be decoded; the message names it.
     """
-    count, how = len(rows), self.training
-    rows = self._rows[np.asarray(rows, int)]
-    batch = {
-        'image': np.zeros((count, *self.image_shape), np.uint8),
-        'extents': np.empty((count, 2), np.int32),
-        'row': rows,
-    }
-    if how:
-      shape = (count, self.most)
-      batch['boxes'] = np.zeros((*shape, 4), np.float32)
-      batch['labels'] = np.zeros(shape, np.int32)
-      batch['valid'] = np.zeros(shape, bool)
-      if how.mask_crop:
-        batch['bitmaps'] = np.zeros((*shape, *[how.mask_crop] * 2), np.uint8)
-    for index, row in enumerate(rows):
-      picture, objects = self.source[row]
-      image = segmentation.resize_image(
-          picture, segmentation.fit(picture.size, self.image_size)
-      )
-      down, across = batch['extents'][index] = image.shape[:2]
-      if how:
-        found = _truth(objects, picture.size, (across, down), how.mask_crop)
-        image, found = _flipped(
-            image, found, how, generator(seed, positions[index])
-        )
-        for name, array in found.items():
-          batch[name][index, : len(array)] = array
-      batch['image'][index, :down, :across] = image
-    return batch
+    if row == len(self):
+      return self.blank()
+    row = int(self._rows[row])
+    return self.convert(*self.source[row], rng) | {'row': np.int32(row)}
+
+  def convert(
+      self,
+      image: PIL.Image.Image,
+      label: Objects,
+      rng: np.random.Generator | None,
+  ) -> Batch:
+    """Returns the arrays of a record.
+
+    Returns:
+      'image' uint8 [h w 3], with black padding, and 'extents' int32 [2], height
+      and width of the image without it. For training, the objects except
+      crowds, in pixels of the canvas: 'boxes' float32 [g 4], 'labels' int32
+      [g], 'valid' bool [g] (which rows are used) and, with masks, 'bitmaps'
+      uint8 [g m m], what an object covers of its box.
+    """
+    size = segmentation.fit(image.size, self.image_size)
+    pixels = segmentation.resize_image(image, size)
+    found = {}
+    if self.training:
+      side = self.training.mask_crop
+      found = _truth(label, image.size, size, side)
+      pixels, found = _flipped(pixels, found, self.training, rng)
+    record = self._padded(pixels)
+    for name, array in found.items():
+      record[name] = np.zeros((self.most, *array.shape[1:]), array.dtype)
+      record[name][: len(array)] = array
+    return record
+
+  def blank(self) -> Batch:
+    """Returns the arrays of a black image, with full extents, and row 0."""
+    record = self._padded(np.zeros(self.image_shape, np.uint8))
+    return record | {'row': np.int32(0)}
+
+  def _padded(self, pixels):
+    image = np.zeros(self.image_shape, np.uint8)
+    image[: pixels.shape[0], : pixels.shape[1]] = pixels
+    return {'image': image, 'extents': np.array(pixels.shape[:2], np.int32)}
 
 
 def _truth(objects, stored, resized, mask_crop):
-  """Returns the arrays of one image's objects, without crowds."""
-  kept = np.flatnonzero(~objects.crowds)
+  """Returns the arrays of the objects of an image that are trained on."""
+  # Smaller objects than a pixel are not trained on either, as in mmdetection.
+  large = (objects.boxes[:, 2:] - objects.boxes[:, :2] >= 1).all(1)
+  kept = np.flatnonzero(~objects.crowds & large)
   scale = np.float32(resized * 2) / np.float32(stored * 2)
   boxes = np.clip(objects.boxes[kept] * scale, 0, np.float32(resized * 2))
   found = {
@@ -277,7 +278,8 @@ def _truth(objects, stored, resized, mask_crop):
         crop(objects.masks[row], stored[1], objects.boxes[row], mask_crop)
         for row in kept
     ]
-    found['bitmaps'] = np.reshape(crops, (-1, mask_crop, mask_crop))
+    shape = (len(crops), mask_crop, mask_crop)
+    found['bitmaps'] = np.array(crops, np.uint8).reshape(shape)
   return found
 
 
@@ -351,3 +353,17 @@ def runs(mask: np.ndarray) -> np.ndarray:
   pixels = np.concatenate([[0], mask.ravel(order='F') != 0, [2]])
   ends = np.flatnonzero(np.diff(pixels))
   return np.diff(ends, prepend=0).astype(np.int32)
+
+
+def pycocotools(module: str) -> Any:
+  """Returns a module of pycocotools, which is an extra.
+
+  Raises:
+    UserError: If it is not installed.
+  """
+  try:
+    return importlib.import_module(f'pycocotools.{module}')
+  except ImportError as error:
+    raise UserError(
+        'detection needs pycocotools: pip install "gswinrmt_jax[detection]"'
+    ) from error

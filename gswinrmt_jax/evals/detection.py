@@ -4,18 +4,18 @@ It ranks all detections of a split by their scores, so it is no sum over
 batches: detections are collected first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import io
 from typing import Any
 
-from flax import linen as nn
 import jax
 import numpy as np
 
 from gswinrmt_jax.data import detection
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.ops import roi_align
+from gswinrmt_jax.ops.nms import Detections
 
 _LIMIT = 100  # detections of an image that COCO counts
 # Name: index of the area range in COCO's arrays, and threshold of the IoU.
@@ -30,21 +30,19 @@ _SCORES = {
 
 
 def batch_outputs(
-    model: nn.Module,
-    variables: Mapping[str, Any],
+    apply: Callable[..., Detections],
     image: jax.Array,
     batch: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
   """Returns the detections of a batch, as `Collector.add` takes them.
 
   Args:
-    model: The detector.
-    variables: Its variables.
+    apply: The detector, bound to its variables.
     image: Normalised images.
     batch: 'extents' int `[b, 2]`, 'row' int `[b]` and 'mask' `[b]`, 0 for
       padding.
   """
-  found = model.apply(variables, image, train=False, extents=batch['extents'])
+  found = apply(image, extents=batch['extents'])
   outputs = {k: v for k, v in found._asdict().items() if v is not None}
   return outputs | {name: batch[name] for name in ('extents', 'row', 'mask')}
 
@@ -194,7 +192,9 @@ def average_precision(
   Raises:
     UserError: If pycocotools is not installed.
   """
-  coco, cocoeval = _pycocotools('coco'), _pycocotools('cocoeval')
+  coco, cocoeval = detection.pycocotools('coco'), detection.pycocotools(
+      'cocoeval'
+  )
   with contextlib.redirect_stdout(io.StringIO()):  # It prints its progress.
     of_truth = coco.COCO()
     of_truth.dataset = truth
@@ -247,7 +247,7 @@ def encode(
   )
   pixels = np.zeros(size, np.uint8, order='F')
   pixels[low[1] : high[1], low[0] : high[0]] = window[0] >= 0.5
-  return _pycocotools('mask').encode(pixels)
+  return detection.pycocotools('mask').encode(pixels)
 
 
 def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
@@ -284,15 +284,3 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
   for name, *values in zip(class_names, *by_class, strict=True):
     lines.append(row(name, values))
   return '\n'.join(lines)
-
-
-def _pycocotools(module):
-  """Imports a module of pycocotools."""
-  import importlib
-
-  try:
-    return importlib.import_module(f'pycocotools.{module}')
-  except ImportError as error:
-    raise UserError(
-        'detection needs pycocotools: pip install "gswinrmt_jax[detection]"'
-    ) from error

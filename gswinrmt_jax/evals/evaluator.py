@@ -45,10 +45,10 @@ class Sums:
     return self._task.scores(self._total)
 
 
-def _sums_of_logits(task, model, variables, image, batch):
+def _sums_of_logits(task, apply, image, batch):
   """Returns the sums of a module over a batch."""
   padding = {'extents': batch['extents']} if 'extents' in batch else {}
-  logits = model.apply(variables, image, train=False, **padding)
+  logits = apply(image, **padding)
   if 'label_extents' in batch:  # Labels keep their stored size.
     logits = ops.resize_bilinear(
         logits,
@@ -59,11 +59,17 @@ def _sums_of_logits(task, model, variables, image, batch):
   return task.batch_sums(logits, batch['label'], batch['mask'])
 
 
+def _mirrored(apply):
+  """Returns the mean of what `apply` returns for images and mirror images."""
+  return lambda image: (apply(image) + apply(image[:, :, ::-1])) / 2
+
+
 class Task(NamedTuple):
   """How models of a task are evaluated.
 
   Attributes:
-    outputs: `(model, variables, image, batch) -> outputs`, on the devices.
+    outputs: `(apply, image, batch) -> outputs`, on the devices; `apply` is the
+      model's, bound to everything but the image.
     collector: `(records) -> Collector`.
     table: `(report, class names) -> text`.
   """
@@ -99,6 +105,8 @@ def make_eval_step(
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
     task: str = 'classification',
+    *,
+    mirror: bool = False,
 ) -> EvalStep:
   """Returns `(variables, batch) -> outputs`; the caller jits it.
 
@@ -108,11 +116,16 @@ def make_eval_step(
     mean: Mean of each channel, as in `datasets.Info`.
     std: Standard deviation of each channel.
     task: A name in `TASKS`.
+    mirror: Whether a classifier's logits are the mean over each image and its
+      mirror image, left to right.
   """
 
   def eval_step(variables, batch):
     image = augment_lib.normalize(batch['image'], mean=mean, std=std)
-    return TASKS[task].outputs(model, variables, image, batch)
+    apply = functools.partial(model.apply, variables, train=False)
+    if mirror:
+      return TASKS[task].outputs(_mirrored(apply), image, batch)
+    return TASKS[task].outputs(apply, image, batch)
 
   return eval_step
 

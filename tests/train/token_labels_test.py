@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import tiny_parts
 from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import mix
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, pictures, records, sources, token_labels
+from gswinrmt_jax.data import datasets, pictures, records, token_labels
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import metrics_log, plots
@@ -26,9 +27,9 @@ def _choose(config, info=_DIGITS):
   config = recipes.resolve(config)
   info = dataclasses.replace(info, image_size=_size(config, info))
   steps = schedule.from_config(config, 1000)
-  return losses.augmentation_and_loss(
-      config, info, steps, stride=config.model.patch_size
-  )
+  arch = types.SimpleNamespace(stride=config.model.patch_size)
+  model = types.SimpleNamespace(arch=arch)
+  return losses.augmentation_and_loss(config, info, steps, model=model)
 
 
 def _size(config, info):
@@ -165,7 +166,7 @@ def test_tokens_are_told_what_their_pixels_show():
   red, green = np.broadcast_arrays(ramp[None], ramp[:, None])
   image = np.stack([red, green, np.zeros_like(red)], -1)[None].repeat(6, 0)
   train = records.Decoded(
-      sources.ArraySource(image, np.zeros(6, np.int32)),
+      records.Arrays(image, np.zeros(6, np.int32)),
       (32, 32),
       pictures.RandomCrop((0.2, 0.5), (0.6, 1.6)),
   )
@@ -200,7 +201,7 @@ def tiny_data(compiled_once, monkeypatch):
   monkeypatch.setattr(
       datasets,
       'open_source',
-      lambda name, split, *_: sources.ArraySource(
+      lambda name, split, *_: records.Arrays(
           tiny_parts.SPLITS[split].image, tiny_parts.SPLITS[split].label
       ),
   )
@@ -314,7 +315,7 @@ def test_the_loss_against_loops():
 
   for seed in (0, 1):
     drawn = jax.device_get(run(jax.random.key(seed)))
-    box, (loss, (accuracy, updates)) = drawn
+    box, (loss, (metrics, updates)) = drawn
     np.testing.assert_array_equal(updates['box'], box)
     assert box.shape == (H, W)
     taken = box.sum() / (H * W)
@@ -327,5 +328,5 @@ def test_the_loss_against_loops():
         token = _cross_entropy(dense[i, y, x], of_tokens[i, y, x])
         expected += 0.5 * token / (B * H * W)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    assert accuracy == np.float32(right / B)
+    assert metrics['accuracy'] == np.float32(right / B)
     assert 0 < taken < 1 or seed  # seed 0 must really mix
