@@ -10,9 +10,15 @@ For each image NAME.jpg, a segmenter writes NAME_overlay.png, the image in the
 colours of its classes with a legend, and NAME_labels.png, whose values are the
 classes. It prints the share of each class. --image-size is then the shorter
 side, and --top and --maps do not apply.
+
+A detector writes NAME_objects.png, the image with boxes, masks, names and
+scores, and objects.json, all objects in COCO's format: boxes x y w h in pixels,
+category ids from 1, masks as runs. --least-score leaves out objects of a lower
+probability. --image-size is the shorter side.
 """
 
 import argparse
+from collections import Counter
 import itertools
 import json
 import pathlib
@@ -20,9 +26,12 @@ import sys
 
 from gswinrmt_jax import files
 from gswinrmt_jax.commands import arguments, guard
+from gswinrmt_jax.data import collection, image_paths
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 
+_OBJECTS = 'objects.json'  # of a detector
+_LEAST = 0.3  # the default of --least-score
 _IMAGES = ('.jpg', '.jpeg', '.png', '.webp', '.gif', '.bmp', '.tif', '.tiff')
 
 
@@ -35,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       type=arguments.path,
       metavar='IMAGE',
       nargs='+',
-      help='image files',
+      help='image files; for a detector, also folders of images',
   )
   arguments.add_number(parser, '--top', help='classes to list (default: 5)')
   arguments.add_number(
@@ -59,9 +68,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--out',
       type=arguments.path,
       metavar='DIR',
-      help='folder for the images of a segmenter (default: predictions)',
+      help='folder for the images of a segmenter or detector (default: '
+      'predictions)',
   )
   add('--json', action='store_true', help='print JSON instead of a table')
+  add(
+      '--least-score',
+      type=_probability,
+      metavar='P',
+      help="least probability of a detector's object (default: 0.3)",
+  )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,6 +93,10 @@ def run(args: argparse.Namespace) -> int:
   from gswinrmt_jax.deploy import loaded_model
 
   weights = arguments.load_weights(args)
+  if weights.task == 'detection':
+    return _detect(args, weights)
+  if args.least_score is not None:
+    raise UserError('--least-score is for detectors')
   segments = weights.task == 'segmentation'
   not_for_it = ('top', 'maps') if segments else ('out',)
   for name in not_for_it:
@@ -109,15 +129,78 @@ def run(args: argparse.Namespace) -> int:
     for one in found:
       print(one)
   if segments:
-    for one, path in zip(found, _places(out, found), strict=True):
+    for one, path in _with_paths(out, found):
       one.write(path)
       terminal.say(f'{one.image}: {path}_overlay.png and _labels.png')
   elif args.maps:
-    for one, path in zip(found, _places(out, found), strict=True):
+    for one, path in _with_paths(out, found):
       with terminal.busy(f'Drawing the maps of {one.image}'):
         loaded.write_maps(one, one.image, path, args.point)
       terminal.say(f'{one.image}: maps in {path}')
   return 0 if len(found) == len(args.images) else 1
+
+
+def _detect(args, weights):
+  """Predicts with a detector; returns 1 if an image was skipped."""
+  from gswinrmt_jax.deploy import detections, loaded_model
+
+  for name in ('top', 'maps'):
+    if getattr(args, name) is not None:
+      raise UserError(f'--{name} is for classifiers')
+  out = pathlib.Path(args.out or 'predictions')
+  files.check_can_write(out / _OBJECTS)
+  images = _find(args.images)
+  loaded = loaded_model.from_weights(
+      weights, args.image_size, warn=guard.complain
+  )
+  terminal = Terminal(sys.stderr)  # stdout has only the predictions.
+  terminal.say(f'weights: {loaded.origin}')
+
+  def skip(message):
+    terminal.end_line()
+    guard.complain(message)
+
+  least = _LEAST if args.least_score is None else args.least_score
+  found = loaded.predict_each(images, least, skip=skip)
+  with terminal.busy('Compiling the model and predicting'):
+    found = itertools.chain([*itertools.islice(found, 1)], found)
+
+  def shown():
+    for one, path in _with_paths(out, found):
+      if not args.json:
+        print(one)
+      terminal.say(f'{one.image}: {one.write(path)}')
+      yield one
+
+  contents = detections.to_coco(shown(), loaded.class_names)
+  if args.json:
+    print(json.dumps(contents, indent=2, allow_nan=False))
+  files.write_json(out / _OBJECTS, contents)
+  count, done = len(contents['annotations']), len(contents['images'])
+  terminal.say(f'{count:,} objects of {done:,} images: {out / _OBJECTS}')
+  return 0 if done == len(images) else 1
+
+
+def _find(arguments):
+  """Returns images by path, with the names of the folders they are in.
+
+  Of a file that is named itself, there are none; of an image in a folder that
+  is named, those below it, the innermost first.
+  """
+  images = {}
+  for argument in map(pathlib.Path, arguments):
+    if not argument.is_dir():
+      images[str(argument)] = ()
+      continue
+    ignored = Counter()
+    for image in image_paths.find(argument, '', ignored):
+      inside = pathlib.PurePath(image.file_name)
+      folders = tuple(folder.name for folder in inside.parents)
+      images[str(argument / inside)] = folders[:-1]
+    if not any(pathlib.Path(path).is_relative_to(argument) for path in images):
+      there = collection.listed(ignored) or 'nothing'
+      raise UserError(f'{argument} has no images, only {there}')
+  return images
 
 
 def _check_point(point, image_size):
@@ -129,8 +212,8 @@ def _check_point(point, image_size):
     )
 
 
-def _places(parent, predictions):
-  """Yields a path for each image; a repeated name gets a number."""
+def _with_paths(parent, predictions):
+  """Yields each prediction with a path; a repeated name gets a number."""
   taken = set()
   for one in predictions:
     name = stem = pathlib.Path(one.image).stem
@@ -138,7 +221,7 @@ def _places(parent, predictions):
     while name in taken:
       name = f'{stem}_{next(number)}'
     taken.add(name)
-    yield parent / name
+    yield one, pathlib.Path(parent or '') / name
 
 
 def _point(text):
@@ -146,3 +229,13 @@ def _point(text):
   if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
     raise UserError(f"--point is '{text}': must be X,Y such as 112,80")
   return int(parts[0]), int(parts[1])
+
+
+def _probability(text):
+  try:
+    value = float(text)
+  except ValueError:
+    value = -1
+  if not 0 <= value <= 1:
+    raise UserError(f"--least-score is '{text}': must be from 0 to 1")
+  return value

@@ -226,18 +226,15 @@ def average_precision(
   return scores | {'class_ap': [mean(of_class) for of_class in classes]}
 
 
-def encode(
+def covered(
     mask: np.ndarray, box: np.ndarray, size: tuple[int, int]
-) -> dict[str, Any]:
-  """Returns the pixels of a detection, as COCO's compressed runs.
+) -> np.ndarray:
+  """Returns the pixels of a detection, uint8 `[h w]`, 0 or 1.
 
   Args:
     mask: Probabilities in the cells of the box; at least 1/2 is the object.
     box: x0 y0 x1 y1, in pixels of the image.
     size: Height and width of the image.
-
-  Raises:
-    UserError: If pycocotools is not installed.
   """
   low = np.clip(np.floor(box[:2]), 0, size[::-1]).astype(int)
   high = np.clip(np.ceil(box[2:]), low, size[::-1]).astype(int)
@@ -247,7 +244,20 @@ def encode(
   )
   pixels = np.zeros(size, np.uint8, order='F')
   pixels[low[1] : high[1], low[0] : high[0]] = window[0] >= 0.5
-  return detection.pycocotools('mask').encode(pixels)
+  return pixels
+
+
+def encode(
+    mask: np.ndarray, box: np.ndarray, size: tuple[int, int]
+) -> dict[str, Any]:
+  """Returns the pixels of a detection, as COCO's compressed runs.
+
+  Arguments are those of `covered`.
+
+  Raises:
+    UserError: If pycocotools is not installed.
+  """
+  return detection.pycocotools('mask').encode(covered(mask, box, size))
 
 
 def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:

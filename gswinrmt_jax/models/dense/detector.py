@@ -90,7 +90,7 @@ class Detector(nn.Module):
     """
     sizes, valid = extents, extents
     if extents is None:
-      sizes = jnp.tile(jnp.array([x.shape[1:3]]), (len(x), 1))
+      sizes = jnp.tile(jnp.array([x.shape[1:3]]), (x.shape[0], 1))
     elif self.round_extents > 1:
       padding.check(extents, x.shape)
       side = self.round_extents
