@@ -27,6 +27,12 @@ _ORDER = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def parts(monkeypatch):
+  """Batches of more than four are made of parts, which may straddle them."""
+  monkeypatch.setattr(batches_lib, '_PART', 4)
+
+
 def numbered(count):
   """Returns images filled with their own number, which is also the label."""
   label = np.arange(count, dtype=np.int32)
