@@ -15,6 +15,7 @@ from gswinrmt_jax.data.records import Arrays, Batch, Decoded
 Records = Arrays | Decoded  # or others with a length and `Arrays.gather`
 
 _EPOCHS = 10**6  # more than any run has
+_PART = 64  # most images that a thread decodes at a time
 
 
 def train_batches(
@@ -177,4 +178,6 @@ def _stream(
   dataset = rows.map_with_index(read)[start * size :]
   if workers:
     return parallel.in_processes(dataset.batch(size), workers)
-  return parallel.in_threads(dataset, batch=size)
+  # Parts of a batch: a thread takes long for a whole one, and passing records
+  # between threads one by one takes longer than decoding small images.
+  return parallel.in_threads(dataset.batch(min(size, _PART)), batch=size)

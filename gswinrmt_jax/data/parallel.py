@@ -34,7 +34,7 @@ def with_bar(
 
 
 def in_threads(
-    dataset: Any, threads: int | None = None, batch: int = 0
+    dataset: Any, threads: int | None = None, batch: int | None = None
 ) -> Iterator[Any]:
   """Yields the elements of a Grain data set in order, read ahead by threads.
 
@@ -42,16 +42,16 @@ def in_threads(
     dataset: A `grain.MapDataset`.
     threads: Number of threads; None for one per core: Pillow releases the GIL
       while decoding.
-    batch: Elements that are batched after reading, so that all threads work on
-      one batch; 0 for none.
+    batch: Number of records in the batches to make of the elements, which are
+      parts of batches; None yields the elements.
   """
   import grain
 
   threads = cores() if threads is None else threads
-  ahead = grain.ReadOptions(threads, AHEAD * (batch or threads))
+  ahead = grain.ReadOptions(threads, AHEAD * threads)
   elements = dataset.to_iter_dataset(ahead)
   if batch:
-    elements = elements.batch(batch)
+    elements = grain.experimental.RebatchIterDataset(elements, batch)
   with contextlib.closing(iter(elements)) as iterator:
     yield from iterator
 

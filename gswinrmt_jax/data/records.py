@@ -130,14 +130,11 @@ class Decoded:
     if row == len(self):
       return self.blank()
     record = self.convert(*self.source[row], rng)
-    if record['image'].shape != self.image_shape:
-      (down, across, _), (height, width, _) = (
-          record['image'].shape,
-          self.image_shape,
-      )
+    shape, first = record['image'].shape, self.image_shape
+    if shape != first:
       raise UserError(
-          f'{self.source.name(row)} has {across} x {down} pixels, the first '
-          f'{width} x {height}: set config.data.image_size'
+          f'{self.source.name(row)} has {shape[1]} x {shape[0]} pixels, the '
+          f'first {first[1]} x {first[0]}: set config.data.image_size'
       )
     return record
 

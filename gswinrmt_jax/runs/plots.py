@@ -25,7 +25,7 @@ _MARGIN = 80  # pixels for the label to the left of a row of images
 # Metric in the log: axis label, scale factor. The panel of the pixel accuracy
 # also shows the mean IoU, that of the AP of boxes others.
 _PANELS = {
-    'loss': ('loss', 1),
+    'loss': ('cross-entropy', 1),
     'ap': ('average precision (%)', 100),
     'accuracy': ('accuracy (%)', 100),
     'pixel_accuracy': ('mean IoU, pixel accuracy (%)', 100),
@@ -104,6 +104,8 @@ def draw_curves(
   names = ('loss', score, 'learning_rate', 'grad_norm')
   for axes, name in zip(panels, names, strict=True):
     _draw_metric(axes, name, train, epochs)
+  if score == 'ap':  # The loss of a detector has several parts.
+    panels[0].set_ylabel('loss')
   # The mean IoU selects a segmenter's best epoch, the AP of masks a detector's.
   for name, style in _MORE.items():
     note = f', {SCORES[name].label}'

@@ -224,7 +224,7 @@ class _EvaluatedError(Exception):
   """Ends an evaluation, with its first batch."""
 
 
-def _first_evaluated(*arguments):
+def _first_evaluated(*arguments, **_):
   raise _EvaluatedError(next(arguments[2]))
 
 
