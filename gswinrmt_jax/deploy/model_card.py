@@ -17,8 +17,9 @@ FILE = 'README.md'
 _LIBRARY = 'gswinrmt_jax'
 # Formats that this package can load; the others are programs.
 _LOADED = ('safetensors', 'safetensors-float16', 'torch')
-# The hub's name of a metric, by the end of ours.
+# The hub's name of a metric, by the end of ours; other scores are detectors'.
 _METRICS = ('mean_iou', 'accuracy', 'loss')
+_AP = 'mean_average_precision'
 _CITATION = (
     'Please cite gswinrmt_jax and the papers of Gated-SwinRMT and RMT: '
     'CITATION.cff of its repository names them.'
@@ -63,7 +64,9 @@ def write(
               task_type=task,
               dataset_type=data,
               dataset_name=data,
-              metric_type=next(m for m in _METRICS if figure.endswith(m)),
+              metric_type=next(
+                  (m for m in _METRICS if figure.endswith(m)), _AP
+              ),
               metric_name=label,
               metric_value=round(value, 4),
           )

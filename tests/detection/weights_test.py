@@ -1,10 +1,12 @@
 """Tests detectors in files with mmdetection's names, in and out."""
 
+import dataclasses
 import io
 
 import detection_reference as reference
 from flax import traverse_util
 import jax
+import ml_collections
 import numpy as np
 import pytest
 import random_variables
@@ -115,6 +117,14 @@ def test_a_file_becomes_a_model_and_the_same_file(head, tmp_path):
 
 def test_export_writes_the_names(tmp_path):
   found = tiny_detectors.weights('retina')
+  best = {'step': 5, 'epoch': 2, 'test_ap': 0.4567, 'test_ap_small': 0.1}
+  figures = {'best': best, 'seed': 0}
+  found = dataclasses.replace(
+      found,
+      card=dataclasses.replace(found.card, figures=figures),
+      recipe=ml_collections.ConfigDict({'data': {'name': 'cells'}}),
+      step=5,
+  )
   said = io.StringIO()
   path = export.export(found, 'torch', tmp_path / 'out', Terminal(said))
   assert "detections differ by 0 from the model's own" in said.getvalue()
@@ -124,6 +134,8 @@ def test_export_writes_the_names(tmp_path):
   card = (path.parent / 'README.md').read_text()
   assert 'RetinaNet, 3 classes of objects' in card
   assert 'pipeline_tag: object-detection' in card
+  assert '| test box AP | 45.67% |' in card
+  assert 'type: mean_average_precision' in card
 
 
 @pytest.mark.parametrize(
