@@ -55,10 +55,13 @@ class ObjectDetections:
     """
     if self.cells is None:
       return None
+    found = [self._mask(row) for row in range(len(self))]
+    return np.reshape(found, (-1, *self.pixels.shape[:2])).astype(bool)
+
+  def _mask(self, row):
+    """Returns the pixels of one object, uint8 `[h w]`, 0 or 1."""
     size = self.pixels.shape[:2]
-    pairs = zip(self.cells, self.boxes, strict=True)
-    found = [detection.covered(cells, box, size) for cells, box in pairs]
-    return np.reshape(found, (-1, *size)).astype(bool)
+    return detection.covered(self.cells[row], self.boxes[row], size)
 
   def __str__(self) -> str:
     rows = zip(self.scores, self.labels, self.boxes, strict=True)
@@ -87,9 +90,9 @@ class ObjectDetections:
           'score': float(self.scores[row]),
       }
       if self.cells is not None:
-        how = self.cells[row], box, self.pixels.shape[:2]
-        runs = detection.encode(*how)
-        found['area'] = float(detection.covered(*how).sum())
+        size = self.pixels.shape[:2]
+        runs = detection.encode(self.cells[row], self.boxes[row], size)
+        found['area'] = float(self._mask(row).sum())
         found['segmentation'] = runs | {'counts': runs['counts'].decode()}
       results.append(found)
     return results
@@ -150,12 +153,11 @@ class ObjectDetections:
     """Returns the image, blended with the colours of the masks."""
     pixels = self.pixels.copy()
     if self.cells is not None:
-      pairs = [*zip(self.masks, self._colors(), strict=True)]
-      for mask, color in reversed(pairs):  # the best is on top
-        mixed = (
-            self.pixels[mask].astype(np.uint16) + np.uint16(color) + 1
-        ) // 2
-        pixels[mask] = mixed
+      colors = self._colors()
+      for row in reversed(range(len(self))):  # the best is on top
+        mask = self._mask(row) > 0
+        mixed = self.pixels[mask].astype(np.uint16) + np.uint16(colors[row])
+        pixels[mask] = (mixed + 1) // 2
     return pixels
 
   def write(self, path: pathlib.Path) -> pathlib.Path:
