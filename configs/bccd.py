@@ -11,7 +11,7 @@ cells and of platelets, 13 an image. Images are resized to 213 x 160 pixels, and
 flipped along both axes. 24 epochs with batches of 8, AdamW with a peak learning
 rate of 1e-3. The backbone has widths 32 64 96 128 and depths 1 1 3 1, the
 pyramid and the towers 64 channels; nothing is pretrained. Cells have 10 to 80
-pixels, so that the smallest anchors have 16.
+pixels, so that the smallest anchors have 12.
 
 The argument is the backbone: `rmt` (the default), `retention` or `swat`.
 
@@ -48,7 +48,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   config.detector.channels = 64
   config.detector.tower_channels = 64
   config.detector.tower_depth = 2
-  config.detector.anchor_scale = 2.0
+  config.detector.anchor_scale = 1.5
 
   config.data.name = 'bccd'
   config.data.fit_within = (216, 160)

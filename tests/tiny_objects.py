@@ -59,7 +59,7 @@ def scenes(seed: int, counts: list[int]) -> detection.Scenes:
   rng = np.random.default_rng(seed)
   images, objects = [], []
   for count in counts:
-    height, width = rng.integers(40, 97, 2)
+    height, width = 2 * rng.integers(20, 49, 2)  # halved without rounding
     image = rng.integers(80, 120, (height, width, 3)).astype(np.uint8)
     masks = []
     for _ in range(count):

@@ -163,6 +163,10 @@ _POLY = When(
     'optimizer.schedule=poly',
     lambda config: config.optimizer.schedule == 'poly',
 )
+_DROPS = When(
+    'optimizer.schedule=drops',
+    lambda config: config.optimizer.schedule == 'drops',
+)
 _WARMUP = When(
     'optimizer.warmup_epochs or warmup_steps above 0',
     lambda config: (
@@ -610,9 +614,15 @@ FIELDS: Mapping[str, Field] = {
     'optimizer.schedule': Field(
         'cosine',
         "cosine decay, set every step ('cosine') or every epoch as in RMT "
-        "('epochs'), or polynomial decay ('poly')",
-        choices=('cosine', 'epochs', 'poly'),
+        "('epochs'), polynomial decay ('poly'), or division by ten ('drops')",
+        choices=('cosine', 'epochs', 'poly', 'drops'),
         tasks=ALL,
+    ),
+    'optimizer.drop_epochs': Field(
+        (8, 11),
+        "epochs after which 'drops' divides the learning rate by ten",
+        tasks=ALL,
+        when=_DROPS,
     ),
     'optimizer.power': Field(1.0, "exponent of 'poly'", tasks=ALL, when=_POLY),
     'optimizer.warmup_epochs': Field(

@@ -93,7 +93,8 @@ def test_logs_and_summary_have_losses_and_average_precision(runs):
   assert f'box AP {epochs[0]["val_ap"]:.2%}' in said
   assert '\nvalidation box AP' in said
   assert (run / 'curves.png').exists()
-  assert PIL.Image.open(run / 'augmented_batch.png').size[0] > 100
+  with PIL.Image.open(run / 'augmented_batch.png') as image:
+    assert image.size[0] > 100
 
 
 def test_every_image_counts_once_on_any_number_of_devices(runs, tmp_path):

@@ -58,6 +58,7 @@ _BASES = {
         'augment.rand_augment_prob': 1.0,
     },
     'poly': {'optimizer.schedule': 'poly'},
+    'drops': {'optimizer.schedule': 'drops', 'optimizer.drop_epochs': (1, 3)},
     'crops': {
         'data.storage': 'decode',
         'data.image_size': 16,
@@ -158,6 +159,7 @@ _CHANGES = {
     'optimizer.learning_rate': (2e-3, 'classes'),
     'optimizer.schedule': ('epochs', 'classes'),
     'optimizer.power': (0.9, 'poly'),
+    'optimizer.drop_epochs': ((2, 3), 'drops'),
     'optimizer.warmup_epochs': (2.0, 'classes'),
     'optimizer.warmup_learning_rate': (1e-5, 'classes'),
     'optimizer.final_learning_rate': (1e-6, 'classes'),
