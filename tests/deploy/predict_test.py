@@ -329,6 +329,6 @@ def test_images_of_one_name_have_folders_of_their_own():
       types.SimpleNamespace(image=name)
       for name in ('a/x.png', 'b/x.jpg', 'y.png', 'x_2.png', 'c/x.png')
   ]
-  folders = predict_command._places(pathlib.Path('maps'), found)
-  names = [folder.name for folder in folders]
+  pairs = predict_command._with_paths('maps', found)
+  names = [path.name for _, path in pairs]
   assert names == ['x', 'x_2', 'y', 'x_2_2', 'x_3']

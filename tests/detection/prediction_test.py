@@ -200,24 +200,24 @@ def test_crowded_texts():
   assert alone[1] > 100
 
 
-@pytest.fixture(name='found_weights')
-def _found_weights(monkeypatch):
-  weights = tiny_detectors.weights('retina', fit_within=(64, 64))
-  monkeypatch.setattr(arguments, 'load_weights', lambda args: weights)
+@pytest.fixture(name='command')
+def _command(loaded, monkeypatch):
+  """Lets the command predict with the detector, which is compiled."""
+  monkeypatch.setattr(
+      arguments, 'load_weights', lambda args: tiny_detectors.weights('mask')
+  )
+  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args, **how: loaded)
 
 
-def test_the_command(found_weights, tmp_path, capsys):
-  images = tmp_path / 'images'
+def test_the_command(command, tmp_path, capsys):
+  """Of a folder: a picture each, the objects of all, and what was skipped."""
+  images, out = tmp_path / 'images', tmp_path / 'out'
   (images / 'more').mkdir(parents=True)
-  for path, size in (
-      (images / 'a.png', (50, 60)),
-      (images / 'more/a.png', (90, 40)),
-  ):
-    PIL.Image.fromarray(_noise(*size)).save(path)
+  for name, size in (('a.png', (50, 60)), ('more/a.png', (40, 90))):
+    PIL.Image.fromarray(_noise(*size)).save(images / name)
   (images / 'b.png').write_text('no image')
-  out = tmp_path / 'out'
-  options = [f'--out={out}', '--least-score=0.001', '--image-size=64']
-  assert main.main(['predict', 'r', str(images), *options]) == 1
+  call = ['predict', 'r', str(images), f'--out={out}', '--least-score=0.001']
+  assert main.main(call) == 1
   printed = capsys.readouterr()
   assert printed.out.count('.png') == 2 and 'b.png' in printed.err
   assert sorted(path.name for path in out.iterdir()) == [
@@ -226,9 +226,12 @@ def test_the_command(found_weights, tmp_path, capsys):
       'objects.json',
   ]
   contents = json.loads((out / 'objects.json').read_text())
-  assert [x['width'] for x in contents['images']] == [60, 40]
+  assert [x['width'] for x in contents['images']] == [60, 90]
   assert [x['name'] for x in contents['categories']] == [*tiny_detectors.NAMES]
   assert printed.out.count('%') == len(contents['annotations']) > 0
+  (images / 'b.png').unlink()
+  assert main.main([*call, '--json']) == 0
+  assert json.loads(capsys.readouterr().out) == contents
 
 
 @pytest.mark.parametrize(
@@ -239,7 +242,7 @@ def test_the_command(found_weights, tmp_path, capsys):
         ('--least-score=1.5', "--least-score is '1.5': must be from 0 to 1"),
     ],
 )
-def test_mistakes_are_one_line(option, said, found_weights, capsys):
+def test_mistakes_are_one_line(option, said, command, capsys):
   assert main.main(['predict', 'r', 'a.png', option]) == 2
   assert capsys.readouterr().err == f'gswinrmt: {said}\n'
 
