@@ -19,7 +19,7 @@ from gswinrmt_jax.weights import card as card_lib
 )
 def test_recipe_and_card_make_the_same_detector(head, released):
   recipe = recipes.detection('rmt_compact', head)
-  recipe.detector.detections = 7
+  recipe.detector.update(detections=7, candidates=9)
   recipe.detector.round_extents = 32
   recipes.check_used(recipe, recipe)
   config = recipes.resolve(recipe)
@@ -31,6 +31,9 @@ def test_recipe_and_card_make_the_same_detector(head, released):
   assert recipes.from_json(stored, 'config.json') == config
   model = recipes.make_model(config, 3, (64, 96, 3))
   assert model.round_extents == 32 and model.head.detections == 7
+  assert model.head.candidates == 9
+  if head != 'retina':
+    assert model.head.proposals == 1000
   fields = config.model.to_dict()
   card = card_lib.Card(
       name=fields.pop('name'),
