@@ -10,7 +10,8 @@ docs/performance.md explains what is timed and lists results. A peer is
   plain         the same model as its equations are written, without the faster
                 implementations
   muon          trained with Muon instead of AdamW
-  window_size=7 another value of the model's fields, as for `create_model`
+  window_size=7 another value of the model's fields, as for `create_model`, or
+                of `batch`, `image_size`, `classes`
   TMPDIR=/x     environment variables (capitals), several as one quoted argument
   ../other      the same model of another checkout of this repository
   eager         the same model in PyTorch (torch_twin.py), after comparing their
@@ -44,8 +45,7 @@ from gswinrmt_jax.weights import load
 
 _TASKS = ('train', 'inference', 'latency')
 _PEERS = ('plain', 'muon', 'eager', 'compile')
-_RESOLUTIONS = (1, 9 / 7, 11 / 7, 13 / 7, 16 / 7)  # 224, 288, 352, 416, 512
-_BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
+_SIZES = ('batch', 'image_size', 'classes')
 _TOGETHER = 8  # runs whose processes are alive at once
 _MIN_CALLS = 2  # in a warm-up, however long a call takes
 _VARIABLES = ('XLA_FLAGS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'LD_PRELOAD')
@@ -298,7 +298,8 @@ def peer_of(spec: worker.Spec, peer: str) -> worker.Spec:
     return {**spec, 'env': values}
   if values:
     fields = {name: _literal(value) for name, value in values.items()}
-    return {**spec, 'fields': {**spec['fields'], **fields}}
+    sizes = {name: fields.pop(name) for name in _SIZES if name in fields}
+    return {**spec, **sizes, 'fields': {**spec['fields'], **fields}}
   if peer not in _PEERS and not importlib.util.find_spec('timm'):
     near = did_you_mean(peer, _PEERS)
     raise UserError(
@@ -325,50 +326,6 @@ def beside_peers(
     name = f'{spec["model"]}, {spec["task"]}'
     programs = {f'{name}: {peer}': peer_of(spec, peer) for peer in peers}
     groups.append(bench.measure({name: spec, **programs}))
-  return groups
-
-
-def points(axis: str, spec: worker.Spec) -> dict[int, worker.Spec]:
-  """Returns specs by 'batch' (images) or 'resolution' (pixels a side)."""
-  if axis == 'batch':
-    values = {max(1, round(spec['batch'] * factor)) for factor in _BATCHES}
-    return {value: {**spec, 'batch': value} for value in sorted(values)}
-  sizes = [4 * round(spec['image_size'] * f / 4) for f in _RESOLUTIONS]
-  return {size: {**spec, 'image_size': size} for size in sizes}
-
-
-def exponent(macs: Sequence[float], milliseconds: Sequence[float]) -> float:
-  """Returns `p` of the best fit `time = a * macs^p`.
-
-  Attention within windows of M tokens costs `O(H W M C)`, so the
-  multiply-accumulates grow linearly with tokens and images. At p = 1, the time
-  is proportional to them; below 1, part of the time is overhead.
-  """
-  return float(np.polyfit(np.log(macs), np.log(milliseconds), 1)[0])
-
-
-def grow(
-    bench: Bench, axis: str, specs: Iterable[worker.Spec]
-) -> list[dict[str, Any]]:
-  """Measures how the time of models grows along an axis.
-
-  Raises:
-    UserError: If fewer than two points of a model can be measured.
-  """
-  groups = []
-  for spec in specs:
-    name = f'{spec["model"]}, {spec["task"]}'
-    found = points(axis, spec)
-    group = bench.measure({f'{name}, {axis} {v}': p for v, p in found.items()})
-    rows = [row for row in group['rows'] if 'milliseconds' in row]
-    if len(rows) < 2:
-      raise UserError(f'{name}: fewer than two points could be measured')
-    power = exponent(
-        [row['facts']['macs'] * row['batch'] for row in rows],
-        [row['milliseconds'] for row in rows],
-    )
-    bench.say(f'{name}: time grows as (multiply-accumulates)^{power:.2f}')
-    groups.append({**group, 'axis': axis, 'exponent': power})
   return groups
 
 
@@ -490,11 +447,6 @@ def _parser():
       help='latency of the models of these runs; writes their latency.json',
   )
   add(
-      '--scaling',
-      choices=('batch', 'resolution'),
-      help='how time grows with batch size or image size',
-  )
-  add(
       '--depthwise',
       action='store_true',
       help='depthwise convolutions alone, in both implementations',
@@ -525,8 +477,6 @@ def _measure(args):
     about = machine(bench.facts, args.threads)
     if args.run:
       groups = latency_of_runs(bench, args.run, about)
-    elif args.scaling:
-      groups = grow(bench, args.scaling, specs)
     elif args.depthwise:
       groups = depthwise(bench)
     else:
