@@ -12,6 +12,7 @@ import numpy as np
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.data import datasets, label_colors
+from gswinrmt_jax.runs import scores
 from gswinrmt_jax.terminal import Terminal
 
 DRAWN = 16  # images of a batch that are drawn
@@ -150,13 +151,13 @@ def _mark_results(panels, epochs, summary):
   """Marks the best epoch, and the test results if there are any."""
   if not epochs:
     return
-  score, epoch, whose = raw_and_ema.best_epoch(epochs)
+  score, epoch, whose = scores.best_epoch(epochs)
   prefix = raw_and_ema.PREFIX if whose == raw_and_ema.EMA else ''
   label = f'best epoch: {epoch}, validation {score:.2%}'
   for axes in panels:
     axes.axvline(epoch, color='0.4', ls=':', label=label)
   tested = (summary or {}).get('best', {})
-  chosen = 'mean_iou' if 'val_mean_iou' in epochs[0] else 'accuracy'
+  chosen = scores.deciding(epochs[0], 'val_')
   if f'test_{prefix}{chosen}' not in tested:
     return
   for axes, name in zip(panels[:2], ('loss', chosen), strict=True):

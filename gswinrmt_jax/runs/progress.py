@@ -4,9 +4,9 @@ import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gswinrmt_jax.checkpoints import raw_and_ema
+from gswinrmt_jax.checkpoints.raw_and_ema import EMA
 from gswinrmt_jax.runs.clock import Clock
-from gswinrmt_jax.runs.scores import SCORES
+from gswinrmt_jax.runs.scores import best_epoch, SCORES
 from gswinrmt_jax.terminal import duration, Terminal
 
 _WINDOW = 10  # intervals over which the speed is averaged
@@ -87,13 +87,13 @@ class Progress:
 
   def _show_epoch(self, entry):
     self._epochs.append(entry)
-    best, best_epoch, whose = raw_and_ema.best_epoch(self._epochs)
+    best, epoch, whose = best_epoch(self._epochs)
     average = 'val_ema_loss' in entry
     ema = f', EMA {_scores(entry, "val_ema_")}' if average else ''
     said = 'best'
-    if best_epoch != entry['epoch'] or ema:
-      said += f' {best:.2%}, epoch {best_epoch}'
-      said += ', EMA' if whose == raw_and_ema.EMA else ''
+    if epoch != entry['epoch'] or ema:
+      said += f' {best:.2%}, epoch {epoch}'
+      said += ', EMA' if whose == EMA else ''
     self._terminal.say(
         f'epoch {entry["epoch"]}/{self._schedule.num_epochs} in '
         f'{duration(entry["seconds"])}: loss {entry["train_loss"]:.3f}, '
