@@ -1,5 +1,6 @@
 """Tests reports: statistics, tables of the documents, runs that are made up."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -553,6 +554,8 @@ def test_a_summary_of_an_earlier_step_is_none(write):
   run = results.read(folder)
   assert run.summary is None and run.test_score is None and run.epoch == 3
   assert run.seconds_per_epoch == 20.0  # the median of 20, 20, 7
+  epochs = [{**entry, 'epoch': 12} for entry in run.epochs]  # every fourth
+  assert dataclasses.replace(run, epochs=epochs).seconds_per_epoch == 5.0
 
 
 def test_what_is_no_run_and_what_cannot_be_read(write, tmp_path):

@@ -1,5 +1,6 @@
 """Tests the whole model: feature maps, dense head, remat and gradients."""
 
+import collections
 import functools
 import math
 
@@ -7,9 +8,9 @@ import chex
 from flax import linen as nn
 from flax import traverse_util
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
-import programs
 import pytest
 import random_variables
 
@@ -280,6 +281,23 @@ def test_a_backbone_without_a_head_has_normalised_features():
   np.testing.assert_allclose(out, x.mean((1, 2)), rtol=0, atol=1e-9)
 
 
+def _equations(jaxpr):
+  """Yields all equations, those of inner programs once per call."""
+  for equation in jaxpr.eqns:
+    yield equation
+    for inner in jax.extend.core.jaxprs_in_params(equation.params):
+      yield from _equations(inner)
+
+
+def _shared(jaxpr):
+  """Returns, by name, the numbers of inner programs and of their calls."""
+  called = collections.defaultdict(list)
+  for equation in _equations(jaxpr):
+    if equation.primitive.name in ('jit', 'pjit'):
+      called[equation.params['name']].append(id(equation.params['jaxpr']))
+  return {name: (len({*ids}), len(ids)) for name, ids in called.items()}
+
+
 def test_blocks_of_a_stage_share_their_programs():
   """More blocks only add calls, in the forward and the backward pass."""
   found = {}
@@ -296,7 +314,7 @@ def test_blocks_of_a_stage_share_their_programs():
       return stage.apply(variables, x, train=False).sum()
 
     program = jax.make_jaxpr(jax.grad(loss, (0, 1)))(variables, x)
-    found[depth] = programs.shared(program.jaxpr)
+    found[depth] = _shared(program.jaxpr)
   equations = {'depthwise_conv', 'layer_norm', 'dense', 'retention', 'gelu'}
   assert equations <= {*found[1]}
   for name in equations:

@@ -18,7 +18,6 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from gswinrmt_jax.errors import RunError, UserError
-from gswinrmt_jax.runs import clock as clock_lib
 from gswinrmt_jax.runs import metrics_log as log
 from gswinrmt_jax.runs import progress, writers
 from gswinrmt_jax.terminal import Terminal
@@ -289,13 +288,11 @@ def test_speed_and_the_wait_for_data_are_logged(tmp_path):
   assert 0.02 / entry['seconds'] <= entry['data_wait'] <= 1
 
 
-def _shown(monkeypatch, clock, entries):
+def _shown(elapsed, entries):
   """Returns the progress lines of intervals that end at these steps."""
-  times = iter((90.0, 90.0, *clock))
-  monkeypatch.setattr(clock_lib.time, 'perf_counter', lambda: next(times))
-  stream = io.StringIO()
+  times, stream = iter(elapsed), io.StringIO()
   shown = progress.Progress(
-      SCHEDULE, Terminal(stream), [], clock_lib.Clock(), start=0
+      SCHEDULE, Terminal(stream), [], lambda: next(times), start=0
   )
   for step, entry in entries:
     shown.write({'kind': 'train', 'step': step, 'data_wait': 0.0, **entry})
@@ -315,7 +312,7 @@ def test_a_narrow_terminal_shows_what_matters(monkeypatch):
       'accuracy': 0.125,
       'learning_rate': 1e-3,
   }
-  _shown(monkeypatch, (94.0,), [(2, entry)])
+  _shown([4.0], [(2, entry)])
   (texts,) = seen
   rest = 'loss 6.931  acc 12.5%  lr 1.0e-3  9 img/s  ETA 26s'
   assert texts == (
@@ -327,15 +324,14 @@ def test_a_narrow_terminal_shows_what_matters(monkeypatch):
   )
 
 
-def test_speed_and_time_left_are_those_of_several_intervals(monkeypatch):
+def test_speed_and_time_left_are_those_of_several_intervals():
   """40 images in 1 s, then 4 in 0.01 s; a long wait for data is shown.
 
   2 steps in 4 s leave 26 s for the other 13; 3 in 9 s, 36 s for 12.
   """
   fast = {'seconds': 0.01, 'images_per_second': 400.0, 'data_wait': 0.25}
   first, second = _shown(
-      monkeypatch,
-      (94.0, 99.0),
+      [4.0, 9.0],
       [(2, {'seconds': 1.0, 'images_per_second': 40.0}), (3, fast)],
   )
   assert first.endswith('  40 img/s  ETA 26s  elapsed 4.0s')

@@ -27,7 +27,6 @@ from gswinrmt_jax.train import losses, train_loop, train_step, trainer
 pytestmark = pytest.mark.usefixtures('compiled_once', 'usual_kernels')
 
 _ROOT = pathlib.Path(train_loop.__file__).parents[1]
-_DRAW = plots.draw_curves  # which `tiny_parts.install` replaces
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +44,7 @@ def unbroken_run(unbroken, monkeypatch):
   """Returns the folder of a whole run, trained once, with its curves."""
   if not (unbroken / 'summary.json').exists():
     with monkeypatch.context() as patch:
-      patch.setattr(plots, 'draw_curves', _DRAW)
+      patch.setattr(plots, 'draw_curves', tiny_parts.DRAW_CURVES)
       tiny_parts.train(unbroken)
   return unbroken
 
@@ -140,7 +139,7 @@ def test_a_complete_run_is_not_tested_again(unbroken_run, loaded, monkeypatch):
 def test_a_run_that_ended_after_its_last_checkpoint_is_summed_up(
     unbroken_run, tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(plots, 'draw_curves', _DRAW)
+  monkeypatch.setattr(plots, 'draw_curves', tiny_parts.DRAW_CURVES)
   folder = shutil.copytree(unbroken_run, tmp_path / unbroken_run.name)
   for name in ('summary.json', 'curves.png'):
     (folder / name).unlink()
