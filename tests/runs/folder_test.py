@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
-import sys
 
 import jax
 import ml_collections
@@ -135,43 +133,17 @@ def test_a_recipe_of_a_later_version_is_one_line(tmp_path):
 
 # The lock.
 
-_HOLD = """
-import pathlib, sys, time
-from gswinrmt_jax.runs import run_folder
-with run_folder.lock(pathlib.Path(sys.argv[1])):
-  print('held', flush=True)
-  time.sleep(600)
-"""
 
-
-@pytest.fixture
-def holder(tmp_path):
-  """Yields another process, which holds the lock of tmp_path / 'run'."""
-  process = subprocess.Popen(
-      [sys.executable, '-c', _HOLD, str(tmp_path / 'run')],
-      stdout=subprocess.PIPE,
-      text=True,
-  )
-  try:
-    assert process.stdout.readline() == 'held\n'
-    yield process
-  finally:
-    process.kill()
-    process.wait()
-    process.stdout.close()
-
-
-def test_a_second_process_refuses_until_the_first_is_killed(tmp_path, holder):
+def test_a_locked_folder_is_refused_and_leftovers_are_removed(tmp_path):
+  """A second process, and a first that is killed: `faults_signals_test`."""
   folder = tmp_path / 'run'
-  with pytest.raises(UserError) as refused, run_folder.lock(folder):
-    pass
-  assert (
-      f'is being trained by process {holder.pid} on {socket.gethostname()}: '
-      in str(refused.value)
-  )
-  holder.send_signal(signal.SIGKILL)
-  holder.wait()
-  assert (folder / '.lock').exists()  # left over, but not held
+  folder.mkdir()
+  who = f'process {os.getpid()} on {socket.gethostname()}: wait for it'
+  with files.locked(folder / '.lock'):
+    with pytest.raises(UserError, match=f'is being trained by {who}'):
+      with run_folder.lock(folder):
+        pass
+  (folder / '.lock').touch()  # of a killed process, so it is not held
   (folder / '.config.json.12345678.part').touch()
   with run_folder.lock(folder):
     assert f'process {os.getpid()} ' in (folder / '.lock').read_text()
