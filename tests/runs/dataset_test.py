@@ -165,7 +165,7 @@ def test_a_run_does_not_go_on_with_other_records(tmp_path, monkeypatch):
     with train_loop.open_run(config, tmp_path / 'run', quiet):
       pass
   val = tiny_parts.SPLITS['val']
-  source = sources.ArraySource(val.image[::-1], val.label[::-1])
+  source = records.Arrays(val.image[::-1], val.label[::-1])
   turned = records.Arrays(source.image, source.label, source)
   monkeypatch.setitem(tiny_parts.SPLITS, 'val', turned)
   with pytest.raises(
