@@ -139,18 +139,16 @@ def test_a_log_without_its_checkpoints_is_not_overwritten(tmp_path):
 # TensorBoard.
 
 
-def _read(folder):
-  """Returns the events of all files.
+def _read(path):
+  """Returns the events of a file.
 
   A record is length, checksum, event, checksum.
   """
-  found = []
-  for path in sorted(folder.glob('events.*')):
-    data = path.read_bytes()
-    while data:
-      (length,) = struct.unpack('<Q', data[:8])
-      found.append(event_pb2.Event.FromString(data[12 : 12 + length]))
-      data = data[16 + length :]
+  found, data = [], path.read_bytes()
+  while data:
+    (length,) = struct.unpack('<Q', data[:8])
+    found.append(event_pb2.Event.FromString(data[12 : 12 + length]))
+    data = data[16 + length :]
   return found
 
 
@@ -162,7 +160,10 @@ def test_what_is_written_can_be_read_before_it_is_closed(tmp_path, monkeypatch):
       for step in (0, 4)
   ]
   starts[1].write({'kind': 'train', 'step': 7, 'loss': 0.25, 'accuracy': 1})
-  *_, version, start, scalars = _read(tmp_path)
+  files = sorted(tmp_path.glob('events.*'))
+  starts[0].write({'kind': 'train', 'step': 1, 'loss': 0.5})
+  (*_, other), (version, start, scalars) = map(_read, files)
+  assert other.step == 1
   assert version.file_version == 'brain.Event:2'
   assert start.step == 5  # voids later events of an earlier start
   assert start.session_log.status == start.session_log.START
