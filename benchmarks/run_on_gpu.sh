@@ -21,7 +21,7 @@ end=$((SECONDS + ${LIMIT:-86400}))
 timm=(swin_base_patch4_window7_224 swin_small_patch4_window7_224 convnext_base)
 if [[ -n ${SMALL:-} ]]; then
   how=(--seconds 0.1 --repeats 2)
-  size=(--batch 2 --image-size 32) scaled=(batch=1) larger=(image_size=64)
+  size=(--batch 2 --image-size 32) scaled=(--batch 2 --image-size 32)
   models=(rmt_compact) gated=(rmt_compact) large=rmt_compact
   fed=(digits_retention:smoke --config.num_epochs=1) images=(--images 96)
   images+=(--classes 10 --size 32x32) storages=(decode)
@@ -30,8 +30,7 @@ if [[ -n ${SMALL:-} ]]; then
   export XLA_FLAGS="${XLA_FLAGS:-} --xla_backend_optimization_level=0"
 else
   how=(--seconds 3 --repeats 5)
-  size=(--batch 128) scaled=(batch=16 batch=32 batch=64 batch=256)
-  larger=(image_size=288 image_size=352 image_size=416 image_size=512)
+  size=(--batch 128) scaled=(--batch 32)
   models=(rmt_t rmt_s rmt_compact retention_compact swat_compact rmt_large
     retention_large swat_large)
   gated=(retention_compact retention_large)
@@ -108,8 +107,10 @@ latency() {
   done
 }
 scaling() {
-  measure scaling --model "$large" "${size[@]}" --inference \
-    --peers "${scaled[@]}" "${larger[@]}"
+  for axis in batch resolution; do
+    measure "scaling_$axis" --model "$large" "${scaled[@]}" --inference \
+      --scaling "$axis"
+  done
 }
 rest() {
   measure depthwise --depthwise

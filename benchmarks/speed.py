@@ -45,6 +45,8 @@ from gswinrmt_jax.weights import load
 
 _TASKS = ('train', 'inference', 'latency')
 _PEERS = ('plain', 'muon', 'eager', 'compile')
+_RESOLUTIONS = (1, 9 / 7, 11 / 7, 13 / 7, 16 / 7)  # 224, 288, 352, 416, 512
+_BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
 _SIZES = ('batch', 'image_size', 'classes')
 _TOGETHER = 8  # runs whose processes are alive at once
 _MIN_CALLS = 2  # in a warm-up, however long a call takes
@@ -329,6 +331,50 @@ def beside_peers(
   return groups
 
 
+def points(axis: str, spec: worker.Spec) -> dict[int, worker.Spec]:
+  """Returns specs by 'batch' (images) or 'resolution' (pixels a side)."""
+  if axis == 'batch':
+    values = {max(1, round(spec['batch'] * factor)) for factor in _BATCHES}
+    return {value: {**spec, 'batch': value} for value in sorted(values)}
+  sizes = [4 * round(spec['image_size'] * f / 4) for f in _RESOLUTIONS]
+  return {size: {**spec, 'image_size': size} for size in sizes}
+
+
+def exponent(macs: Sequence[float], milliseconds: Sequence[float]) -> float:
+  """Returns `p` of the best fit `time = a * macs^p`.
+
+  Attention within windows of M tokens costs `O(H W M C)`, so the
+  multiply-accumulates grow linearly with tokens and images. At p = 1, the time
+  is proportional to them; below 1, part of the time is overhead.
+  """
+  return float(np.polyfit(np.log(macs), np.log(milliseconds), 1)[0])
+
+
+def grow(
+    bench: Bench, axis: str, specs: Iterable[worker.Spec]
+) -> list[dict[str, Any]]:
+  """Measures how the time of models grows along an axis.
+
+  Raises:
+    UserError: If fewer than two points of a model can be measured.
+  """
+  groups = []
+  for spec in specs:
+    name = f'{spec["model"]}, {spec["task"]}'
+    found = points(axis, spec)
+    group = bench.measure({f'{name}, {axis} {v}': p for v, p in found.items()})
+    rows = [row for row in group['rows'] if 'milliseconds' in row]
+    if len(rows) < 2:
+      raise UserError(f'{name}: fewer than two points could be measured')
+    power = exponent(
+        [row['facts']['macs'] * row['batch'] for row in rows],
+        [row['milliseconds'] for row in rows],
+    )
+    bench.say(f'{name}: time grows as (multiply-accumulates)^{power:.2f}')
+    groups.append({**group, 'axis': axis, 'exponent': power})
+  return groups
+
+
 def depthwise(bench: Bench) -> list[dict[str, Any]]:
   """Measures depthwise convolutions with their gradients in both forms.
 
@@ -447,6 +493,11 @@ def _parser():
       help='latency of the models of these runs; writes their latency.json',
   )
   add(
+      '--scaling',
+      choices=('batch', 'resolution'),
+      help='how time grows with batch size or image size',
+  )
+  add(
       '--depthwise',
       action='store_true',
       help='depthwise convolutions alone, in both implementations',
@@ -477,6 +528,8 @@ def _measure(args):
     about = machine(bench.facts, args.threads)
     if args.run:
       groups = latency_of_runs(bench, args.run, about)
+    elif args.scaling:
+      groups = grow(bench, args.scaling, specs)
     elif args.depthwise:
       groups = depthwise(bench)
     else:

@@ -110,6 +110,21 @@ SPEC = {
 }
 
 
+def test_points():
+  batches = speed.points('batch', SPEC)
+  assert list(batches) == [2, 4, 8, 16, 32]
+  assert batches[32] == {**SPEC, 'batch': 32}
+  assert list(speed.points('batch', {**SPEC, 'batch': 1})) == [1, 2]
+  assert list(speed.points('resolution', SPEC)) == [224, 288, 352, 416, 512]
+
+
+def test_the_exponent_is_that_of_the_power_law():
+  macs = (1.0, 2.0, 4.0, 8.0)
+  steep = speed.exponent(macs, [m**1.5 for m in macs])
+  assert steep == pytest.approx(1.5)
+  assert speed.exponent(macs, [3.0] * 4) == pytest.approx(0.0)
+
+
 def test_peers(tmp_path):
   (tmp_path / 'gswinrmt_jax').mkdir()
   for peer, change in {
@@ -232,6 +247,14 @@ def test_the_model_of_a_recipe_and_depthwise_convolutions(journal, tmp_path):
   assert [row['impl'] for row in rows[0]] == ['shift', 'conv']
 
 
+def test_the_command_measures_how_time_grows(journal, tmp_path):
+  status, found = _run(tmp_path, '--scaling=batch', '--inference', '--batch=8')
+  (group,) = found['groups']
+  assert status == 0 and group['axis'] == 'batch'
+  assert [row['batch'] for row in group['rows']] == [1, 2, 4, 8, 16]
+  assert group['exponent'] == pytest.approx(0.0)  # the fake time is constant
+
+
 def test_latency_is_written_where_the_report_looks(
     journal, monkeypatch, tmp_path
 ):
@@ -257,7 +280,7 @@ def test_mistakes_are_one_line(journal, capsys, tmp_path):
       (['--model', 'rmt_tt'], "no model 'rmt_tt' (did you mean rmt_t?)"),
       (['--peers', 'egaer'], 'eager, compile (did you mean eager?), fields'),
       (['--threads=10000'], '--threads is 10000: there are'),
-      (['--depthwise', '--run', 'x'], 'not allowed with'),
+      (['--depthwise', '--scaling=batch'], 'not allowed with'),
   ):
     with pytest.raises(SystemExit) as stopped:
       speed.main(options)
