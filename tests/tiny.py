@@ -5,7 +5,7 @@ import types
 from flax import linen as nn
 import numpy as np
 
-from gswinrmt_jax.data import records, sources
+from gswinrmt_jax.data import records
 
 CLASSES = 3
 
@@ -31,5 +31,4 @@ def arrays(seed: int, count: int) -> records.Arrays:
   label = rng.integers(CLASSES, size=count).astype(np.int32)
   noise = rng.integers(0, 60, (count, 6, 7, 3))
   image = (noise + 80 * label[:, None, None, None]).astype(np.uint8)
-  source = sources.ArraySource(image, label)
-  return records.Arrays(image, label, source)
+  return records.Arrays(image, label)

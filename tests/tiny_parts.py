@@ -12,7 +12,7 @@ import ml_collections
 import tiny
 
 from gswinrmt_jax import files, recipes
-from gswinrmt_jax.data import datasets, records, sources
+from gswinrmt_jax.data import datasets, records
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import plots
 from gswinrmt_jax.terminal import Terminal
@@ -49,7 +49,7 @@ def sketch_curves(folder, entries, terminal, summary=None):
 
 def load(name, split, data_dir, *, image_size, crop, **how):
   """Returns a split, as `datasets.load` would."""
-  source = sources.ArraySource(SPLITS[split].image, SPLITS[split].label)
+  source = records.Arrays(SPLITS[split].image, SPLITS[split].label)
   return records.to_memory(records.Decoded(source, image_size, crop))
 
 

@@ -1,8 +1,9 @@
 """Reference pages that are generated from the package.
 
-The directive `command-help` prints a command's own `--help`, and
-`config-fields` lists a section of `recipes.FIELDS`. `api/*.md` is written
-before each build, one page for each folder of the package.
+The directive `command-help` prints a command's own `--help`, `config-fields`
+lists a section of `recipes.FIELDS`, and `api-summary` lists functions or
+modules with a line each. `api/*.md` is written before each build, one page for
+each folder of the package.
 """
 
 import contextlib
@@ -72,6 +73,40 @@ class ConfigFields(SphinxDirective):
     return self.parse_text_to_nodes('\n'.join(lines))
 
 
+class ApiSummary(SphinxDirective):
+  """Lists what users import, or with the argument `modules` every module."""
+
+  required_arguments = 0
+  optional_arguments = 1
+
+  def run(self):
+    """Returns a table: the name, linked, and the first line of its text."""
+    if self.arguments:
+      names = [name for room in _rooms().values() for name in room]
+      found = [
+          ('mod', name, importlib.import_module(name))
+          for name in names
+          if name not in ('gswinrmt_jax', 'gswinrmt_jax.__main__')
+      ]
+    else:
+      found = [
+          ('func', f'gswinrmt_jax.{name}', getattr(gswinrmt_jax, name))
+          for name in gswinrmt_jax.__all__
+      ]
+    rows = [
+        f'| {{py:{role}}}`{name} <{name}>` | {_first_line(each)} |'
+        for role, name, each in found
+    ]
+    head = ['| | |', '| --- | --- |']
+    return self.parse_text_to_nodes('\n'.join([*head, *rows]))
+
+
+def _first_line(documented):
+  """Returns the first sentence of a docstring."""
+  line = documented.__doc__.strip().partition('\n')[0]
+  return line.replace('|', '\\|')
+
+
 def _short(value):
   """Returns a default as a recipe would spell it, rounded."""
   if isinstance(value, tuple):
@@ -95,16 +130,22 @@ def _values(field):
   return f'{field.at_least:g} to {most}' if most else f'≥ {field.at_least:g}'
 
 
-def write_api_pages(app: Sphinx) -> None:
-  """Writes api/ROOM.md for each folder of the package, and removes others."""
-  folder = pathlib.Path(app.srcdir) / 'api'
-  folder.mkdir(exist_ok=True)
+def _rooms():
+  """Returns the names of the modules of each folder of the package."""
   modules = {_TOP: ['gswinrmt_jax']}
   for found in pkgutil.walk_packages(gswinrmt_jax.__path__, 'gswinrmt_jax.'):
     room = found.name.split('.')[1]
     alone = '.' not in found.name.partition('.')[2] and not found.ispkg
     if room not in _LEFT_OUT:
       modules.setdefault(_TOP if alone else room, []).append(found.name)
+  return modules
+
+
+def write_api_pages(app: Sphinx) -> None:
+  """Writes api/ROOM.md for each folder of the package, and removes others."""
+  folder = pathlib.Path(app.srcdir) / 'api'
+  folder.mkdir(exist_ok=True)
+  modules = _rooms()
   for room, names in modules.items():
     title = 'gswinrmt_jax' if room == _TOP else f'gswinrmt_jax.{room}'
     blocks = [f'# {title}']
@@ -165,6 +206,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
   """Registers the directives and the API pages."""
   app.add_directive('command-help', CommandHelp)
   app.add_directive('config-fields', ConfigFields)
+  app.add_directive('api-summary', ApiSummary)
   app.connect('builder-inited', write_api_pages)
   app.connect('autodoc-process-signature', shorten_arrays)
   # Before napoleon, which is at 500.

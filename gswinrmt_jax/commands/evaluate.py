@@ -26,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       parser, '--batch-size', help="images at a time (default: the run's own)"
   )
   parser.add_argument(
+      '--mirror',
+      action='store_true',
+      help='also report the mean of the logits over each image and its mirror '
+      'image (classifiers)',
+  )
+  parser.add_argument(
       '--out',
       type=arguments.path,
       metavar='FILE',
@@ -47,4 +53,5 @@ def run(args: argparse.Namespace) -> None:
       batch_size=args.batch_size,
       data_dir=args.data_dir,
       out=pathlib.Path(args.out) if args.out else None,
+      mirror=args.mirror,
   )

@@ -189,7 +189,8 @@ def _report_folder(args):
   collection.remove(problems)
   if collection.images:
     summary = inspection.summarize(collection, table, problems)
-    print('\n'.join(inspection.lines(root.name, summary)))
+    lines = inspection.lines(root.name, collection.labels, summary)
+    print('\n'.join(lines))
   if problems:
     first, problem = next(iter(problems.items()))
     raise UserError(

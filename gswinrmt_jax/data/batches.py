@@ -1,22 +1,25 @@
-"""Batches of records, in an order that depends only on seed and step."""
+"""Batches of records, in an order that depends only on seed and step.
 
-from collections.abc import Iterator
-import contextlib
+One chain of Grain's: rows are shuffled and repeated, each is decoded, and
+batched. Images in memory are gathered a batch of rows at a time.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
-from gswinrmt_jax.data import parallel, segmentation
-from gswinrmt_jax.data.records import Arrays, Batch, Decoded, Rows
+from gswinrmt_jax.data import parallel
+from gswinrmt_jax.data.records import Arrays, Batch, Decoded
 
-Records = Arrays | Decoded | segmentation.Decoded
-Stream = Records | Rows  # sources of batches
+Records = Arrays | Decoded  # or others with a length and `Arrays.gather`
 
 _EPOCHS = 10**6  # more than any run has
 _PART = 64  # most images that a thread decodes at a time
 
 
 def train_batches(
-    records: Stream,
+    records: Records,
     *,
     batch_size: int,
     seed: int,
@@ -28,12 +31,14 @@ def train_batches(
 
   Each epoch has its own order. Batches may span epochs, so that all are full
   and no record is dropped: batch s holds records s b to (s + 1) b - 1 of the
-  concatenated shuffled epochs. Row numbers are shuffled and batched, and each
-  batch is gathered at once, which is faster than record by record.
+  concatenated shuffled epochs.
 
   With repeated augmentation (Hoffer et al. 2020, as in DeiT's code), an epoch
   holds the first n / repeats records of its order, each `repeats` times in a
   row. Within a batch, copies are moved apart because Mixup pairs neighbours.
+
+  Random crops depend only on seed and position in the stream, so that a record
+  is cropped differently each time.
 
   Args:
     records: The records, n of them.
@@ -46,9 +51,8 @@ def train_batches(
       contiguous parts.
 
   Yields:
-    'image' uint8 [b h w 3], 'label' int32 [b] and the record index 'row' int32
-    [b]; with random crops also 'box', with `Rows` only 'row'. Segmentation has
-    per-pixel labels, see `segmentation.Decoded`.
+    The record index 'row' int32 [b], and what `gather` of the records or
+    `Decoded.read` returns: usually 'image' uint8 [b h w 3], 'label' int32 [b].
 
   Raises:
     UserError: If a record cannot be decoded, or a worker is killed.
@@ -60,8 +64,9 @@ def train_batches(
   # they are apart.
   places = np.argsort(np.arange(batch_size) % repeats, kind='stable')
   position = _positions(places, share)
-  order = grain.MapDataset.range(count).seed(seed).shuffle().repeat(_EPOCHS)
-  rows = order
+  rows = order = (
+      grain.MapDataset.range(count).seed(seed).shuffle().repeat(_EPOCHS)
+  )
   if repeats > 1 or share[1] > 1:
 
     def copy(index, _):
@@ -70,64 +75,55 @@ def train_batches(
 
     rows = grain.MapDataset.range(count).repeat(_EPOCHS).map_with_index(copy)
 
-  def gather(index, rows):
-    if isinstance(records, Rows):
-      return {'row': rows}
-    if isinstance(records, Arrays):
-      return {**records.gather(rows), 'row': rows}
-    # Not Grain's `random_map`: these draws are those of earlier versions.
-    positions = position(index * len(rows) + np.arange(len(rows)))
-    return {**records.gather(rows, seed, positions), 'row': rows}
+  def generator(index):
+    # Not Grain's `random_map`: these draws are those of earlier versions. The
+    # generator is counter-based: the key alone determines what it draws.
+    key = np.array([seed, position(index)], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
 
-  size = batch_size // share[1]
-  part = _part(records, size, records.workers)
-  dataset = rows.batch(part, batch_fn=_int32).map_with_index(gather)
-  dataset = dataset[start_step * size // part :]
-  if records.workers:
-    return parallel.in_processes(dataset, records.workers)
-  return _joined(records, dataset, size // part)
+  return _stream(
+      records,
+      rows,
+      batch_size // share[1],
+      lambda row: {'row': np.int32(row)},
+      start=start_step,
+      generator=generator,
+      workers=getattr(records, 'workers', 0),
+  )
 
 
 def eval_batches(
-    records: Stream,
+    records: Records,
     *,
     batch_size: int,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
   """Yields every record once, in order, in batches of equal size.
 
-  The last batch is padded with black images of label 0 and mask 0, so sums
-  weighted by the mask count each record once. Images are decoded in threads:
-  starting processes for each pass takes longer than most passes.
+  The last batch is padded with blank records of mask 0, so sums weighted by the
+  mask count each record once. Images are decoded in threads: starting processes
+  for each pass takes longer than most passes.
 
   The arguments are those of `train_batches`.
 
   Yields:
-    'image' uint8 [b h w 3], 'label' int32 [b] and 'mask' float32 [b]. With
-    `Rows`, 'row' int32 [b] replaces the first two and is n in the padding.
-    Segmentation has per-pixel labels and extents, see `segmentation.Decoded`.
+    'mask' float32 [b], and what `gather` of the records or `Decoded.read`
+    returns, for rows that are n in the padding.
 
   Raises:
     UserError: If a record cannot be decoded.
   """
   import grain
 
-  count = len(records)
+  count, size = len(records), batch_size // share[1]
   position = _positions(np.arange(batch_size), share)
-
-  def gather(indices):
-    positions = position(indices)
-    mask = np.float32(positions < count)
-    if isinstance(records, Rows):
-      return {'row': np.int32(np.minimum(positions, count)), 'mask': mask}
-    batch = records.gather(positions[positions < count])
-    return {**_padded(batch, len(positions)), 'mask': mask}
-
-  size = batch_size // share[1]
-  part = _part(records, size)
   indices = grain.MapDataset.range(-(-count // batch_size) * size)
-  dataset = indices.batch(part, batch_fn=np.array).map(gather)
-  return _joined(records, dataset, size // part)
+  return _stream(
+      records,
+      indices.map(lambda index: min(position(index).item(), count)),
+      size,
+      lambda row: {'mask': np.float32(row < count)},
+  )
 
 
 def _positions(places, share):
@@ -140,52 +136,48 @@ def _positions(places, share):
   batch_size, places = len(places), np.split(places, share[1])[share[0]]
 
   def position(index):
-    step, place = np.divmod(index, len(places))
+    step, place = divmod(index, len(places))
     return step * batch_size + places[place]
 
   return position
 
 
-def _int32(rows):
-  return np.array(rows, np.int32)
+def _stream(
+    records: Records,
+    rows: Any,
+    size: int,
+    add: Callable[[Any], Batch],
+    *,
+    start: int = 0,
+    generator: Callable[[int], np.random.Generator] | None = None,
+    workers: int = 0,
+) -> Iterator[Batch]:
+  """Yields batches of the records that `rows`, a data set of Grain, names.
 
+  Args:
+    records: The records.
+    rows: Rows in order.
+    size: Records in a batch.
+    add: Returns what batches have besides the arrays of the records, for a row
+      or several.
+    start: Index of the first batch.
+    generator: Returns the random generator of a place in `rows`.
+    workers: Processes that decode; 0 for threads.
+  """
+  if not isinstance(records, Decoded):
+    # In memory, a call for each record would take longer than the copies, and
+    # one thread hides all of the work from the loop.
+    dataset = rows.batch(size, batch_fn=lambda found: np.array(found, np.int32))
+    dataset = dataset.map(lambda rows: {**records.gather(rows), **add(rows)})
+    return parallel.in_threads(dataset[start:], threads=1)
 
-def _part(records, size, workers=0):
-  """Returns how many records of a batch are gathered at a time, a divisor."""
-  if workers or isinstance(records, (Arrays, Rows)):
-    return size
-  return max(part for part in range(1, _PART + 1) if size % part == 0)
+  def read(index, row):
+    rng = generator and generator(index)
+    return {**records.read(row, rng), **add(row)}
 
-
-def _joined(records, dataset, parts):
-  """Yields batches, each of this many parts, which threads decode ahead."""
-  # In memory, one thread hides all of the work from the loop.
-  threads = 1 if isinstance(records, (Arrays, Rows)) else None
-  dataset = dataset.to_iter_dataset(parallel.read_ahead(threads))
-  if parts > 1:
-    dataset = dataset.batch(parts, batch_fn=_concatenated)
-  iterator = iter(dataset)
-  with contextlib.closing(iterator):
-    yield from iterator
-
-
-def _concatenated(parts):
-  return {
-      name: np.concatenate([part[name] for part in parts]) for name in parts[0]
-  }
-
-
-def _padded(batch: Batch, size: int) -> Batch:
-  """Returns the batch, padded with black images to `size` records."""
-  count = len(batch['label'])
-  if count == size:
-    return batch
-  padded = {
-      name: np.pad(array, [(0, size - count)] + [(0, 0)] * (array.ndim - 1))
-      for name, array in batch.items()
-  }
-  # A mean over no pixels would not be a number.
-  for name, of in (('extents', 'image'), ('label_extents', 'label')):
-    if name in padded:
-      padded[name][count:] = padded[of].shape[1:3]
-  return padded
+  dataset = rows.map_with_index(read)[start * size :]
+  if workers:
+    return parallel.in_processes(dataset.batch(size), workers)
+  # Parts of a batch: a thread takes long for a whole one, and passing records
+  # between threads one by one takes longer than decoding small images.
+  return parallel.in_threads(dataset.batch(min(size, _PART)), batch=size)

@@ -218,8 +218,8 @@ def report(name: str, found: Collection) -> Iterator[str]:
   sizes = ', '.join(f'{k} {len(v):,}' for k, v in found.splits.items())
   named = collections.some(names)
   yield f'{name}: {sizes} images of {len(names):,} classes ({named})'
-  spread = (f'{k} {collections.spread(found.counts(k))}' for k in found.splits)
-  yield f'  of a class (fewest / median / most): {", ".join(spread)}'
+  counts = {split: {'by_class': found.counts(split)} for split in found.splits}
+  yield from found.labels.lines({'splits': counts})
   yield from _sizes(found)
   if skipped := collections.listed(found.ignored):
     yield f'  skipped: {skipped}'

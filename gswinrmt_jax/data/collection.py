@@ -1,15 +1,17 @@
 """Collections of image files by split and class, and their random division."""
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
 import pathlib
 import statistics
-from typing import NamedTuple
+from typing import Any
+
+import numpy as np
+import PIL.Image
 
 from gswinrmt_jax.data.image_paths import ImageFile
-from gswinrmt_jax.data.pictures import LabelCoding
 from gswinrmt_jax.errors import UserError
 
 UNDIVIDED = ''  # the split of images that are not divided yet
@@ -17,11 +19,73 @@ _NAMED = 10  # most class names that a report prints
 _SHARE = 0.1  # default share of each class, for val and for test
 
 
-class LabelImages(NamedTuple):
-  """Label images, below `root`, and how their values encode classes."""
+class ClassLabels:
+  """The labels of images in class folders: each image has one class.
 
-  root: pathlib.Path
-  coding: LabelCoding
+  Another kind of labels is a subclass; `prepare.label_images.LabelImages` has
+  the class of each pixel.
+
+  Attributes:
+    by_class: Whether an image has one class, by which images are divided.
+    findings: Fields of NumPy for what `inspect` finds.
+  """
+
+  by_class = True
+  findings: Sequence[tuple] = ()
+
+  def files(self, image: ImageFile) -> list[pathlib.Path]:
+    """Returns the files that belong to an image."""
+    del image
+    return []
+
+  def inspect(self, image: ImageFile, picture: PIL.Image.Image) -> tuple:
+    """Returns the `findings` on the labels of a decoded image.
+
+    Raises:
+      OSError: If their file cannot be read.
+      ValueError: If they cannot be used; the message says why.
+    """
+    del image, picture
+    return ()
+
+  def check(self, collection: 'Collection', table: np.ndarray) -> None:
+    """Checks the labels by the findings on all usable images.
+
+    Names the classes, if only the findings show them.
+
+    Raises:
+      UserError: If the labels seem to be mistaken.
+    """
+
+  def counts(
+      self, collection: 'Collection', split: str, table: np.ndarray
+  ) -> dict[str, Any]:
+    """Returns the report's numbers of a split, whose findings are `table`."""
+    del table
+    by_class = collection.counts(split)
+    return {'images_per_class': summary(by_class), 'by_class': by_class}
+
+  def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines on classes of the printed report."""
+    spreads = (
+        f'{split} {spread(found["by_class"])}'
+        for split, found in report['splits'].items()
+    )
+    yield f'  of a class (fewest / median / most): {", ".join(spreads)}'
+
+  def features(self, class_names: Sequence[str]) -> dict[str, Any]:
+    """Returns the features of TFDS that hold the labels."""
+    import tensorflow_datasets as tfds
+
+    return {'label': tfds.features.ClassLabel(names=class_names)}
+
+  def metadata(self, table: np.ndarray) -> dict[str, Any] | None:
+    """Returns the metadata of the data set."""
+
+  def example(self, image: ImageFile, finding: np.void) -> dict[str, Any]:
+    """Returns the values of `features` for an image."""
+    del finding
+    return {'label': image.label}
 
 
 @dataclasses.dataclass
@@ -36,7 +100,7 @@ class Collection:
     ignored: Number of skipped files, by kind.
     source: Origin of the splits, for the report.
     notes: Notes for the user, one line each.
-    label_images: The label images; None if each image has one label.
+    labels: The kind of labels.
     unpaired: Why images or label images without a counterpart are left out.
   """
 
@@ -46,7 +110,7 @@ class Collection:
   ignored: Counter = dataclasses.field(default_factory=Counter)
   source: dict = dataclasses.field(default_factory=dict)
   notes: list[str] = dataclasses.field(default_factory=list)
-  label_images: LabelImages | None = None
+  labels: ClassLabels = dataclasses.field(default_factory=ClassLabels)
   unpaired: dict[str, str] = dataclasses.field(default_factory=dict)
 
   @property
@@ -86,7 +150,7 @@ def check(collection: Collection) -> None:
       raise UserError(
           f'{collection.root}: no image is left for {split}{reason}'
       )
-  if collection.label_images:
+  if not collection.labels.by_class:
     return  # Classes of pixels may be missing.
   counts = collection.counts('train')
   if 0 in counts:
@@ -109,8 +173,8 @@ def divide(
   Of the n images of a class, `floor(n share + 1/2)` go to each split but train,
   which gets the rest. They are ordered by the SHA-256 of 'SEED:FILE_NAME': the
   first go to test, the next to val. The division is therefore the same on every
-  machine, and adding or removing an image moves few others. Images with label
-  images are divided as one class.
+  machine, and adding or removing an image moves few others. Images that have
+  several classes are divided as one class.
 
   Args:
     collection: Modified and returned; unchanged if it already has splits.
@@ -140,7 +204,7 @@ def divide(
   wanted = [split for split in ('test', 'val') if shares[split]]
   splits = {split: [] for split in ('train', *reversed(wanted))}
   groups = [f'class {name!r}' for name in collection.class_names]
-  if collection.label_images:
+  if not collection.labels.by_class:
     groups = [str(collection.root)]
   classes = [[] for _ in groups]
   for image in collection.splits[UNDIVIDED]:
@@ -163,14 +227,14 @@ def divide(
       advice = ', or divide them yourself, into train/, val/ and test/'
       if options:
         advice = f', or raise --{split}, or set it to 0'
-      whole = 'the images' if collection.label_images else 'every class'
+      whole = 'every class' if collection.labels.by_class else 'the images'
       raise UserError(
           f'{split} would get nothing, as {shares[split]:.3g} of {whole} '
           f'is less than half an image: add some{advice}'
       )
   collection.splits = {split: sorted(part) for split, part in splits.items()}
   collection.source |= {
-      'division': 'random' + ', per class' * (not collection.label_images),
+      'division': 'random' + ', per class' * collection.labels.by_class,
       'seed': seed,
       'shares': {split: shares[split] for split in wanted},
   }
@@ -198,7 +262,12 @@ def listed(counts: Mapping[str, int]) -> str:
   return ', '.join(f'{key} {count:,}' for key, count in some)
 
 
+def summary(values: Sequence[int]) -> dict[str, int]:
+  """Returns smallest, median and largest."""
+  median = statistics.median_low(values)
+  return {'min': min(values), 'median': median, 'max': max(values)}
+
+
 def spread(values: Sequence[int]) -> str:
   """Returns smallest, median and largest as text, '1 / 2 / 3'."""
-  median = statistics.median_low(values)
-  return f'{min(values):,} / {median:,} / {max(values):,}'
+  return ' / '.join(f'{value:,}' for value in summary(values).values())

@@ -1,9 +1,11 @@
 """Looks up data sets by name or folder: their properties and records."""
 
+from collections.abc import Callable
 import dataclasses
 import json
 import math
 import pathlib
+from typing import Any, NamedTuple
 
 from gswinrmt_jax.data import (
     cifar10,
@@ -12,6 +14,7 @@ from gswinrmt_jax.data import (
     digits,
     imagenet,
     pictures,
+    prepared,
     records,
     segmentation,
     sources,
@@ -58,6 +61,30 @@ class Info:
       raise ValueError(f'image_size {size!r:.80} must be 2 whole numbers')
 
 
+class _Task(NamedTuple):
+  """What a task needs.
+
+  Attributes:
+    source: Opens a split of a data set in TFDS's format; its `feature` is the
+      feature that has the labels.
+    needs: What a data set for it has, for messages.
+  """
+
+  source: Callable[[Any, str], sources.Source]
+  needs: str
+
+
+# In TFDS, images of a set for segmentation may have a class, too.
+_TASKS = {
+    'segmentation': _Task(
+        segmentation.SegmentationSource,
+        'images with label images (gswinrmt prepare segmentation NAME)',
+    ),
+    'classification': _Task(
+        sources.TfdsSource,
+        'one class for each image (a folder with a folder for each class)',
+    ),
+}
 _BUILT_IN = {
     'digits': Info('digits', digits.CLASSES, digits.MEAN, digits.STD),
     'digit_masks': Info(
@@ -71,14 +98,6 @@ _BUILT_IN = {
 }
 NAMES = tuple(_BUILT_IN)
 _SHIPPED = {'digits': digits.read, 'digit_masks': digits.read_masks}
-_NEEDS = {
-    'classification': (
-        'one class for each image (a folder with a folder for each class)'
-    ),
-    'segmentation': (
-        'images with label images (gswinrmt prepare segmentation NAME)'
-    ),
-}
 
 
 def info(name: str, data_dir: str = '') -> Info:
@@ -95,31 +114,27 @@ def info(name: str, data_dir: str = '') -> Info:
   """
   if name in _BUILT_IN:
     return _BUILT_IN[name]
-  opened = _open(name, data_dir)
+  opened, task = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
-    found = class_folders.read(opened)
-    return Info(
-        opened.name,
-        found.class_names,
-        imagenet.MEAN,
-        imagenet.STD,
-        image_size=(0, 0),
-    )
-  features, task = opened.info.features, sources.task(opened)
-  label = 'label' if task == 'classification' else 'segmentation_mask'
+    name, sides = opened.name, (0, 0)
+    class_names = class_folders.read(opened).class_names
+  else:
+    features = opened.info.features
+    sides = features['image'].shape[:2]
+    class_names = features[_TASKS[task].source.feature].names
   return Info(
-      name=name,
-      class_names=tuple(features[label].names),
-      mean=imagenet.MEAN,
-      std=imagenet.STD,
-      image_size=tuple(side or 0 for side in features['image'].shape[:2]),
+      name,
+      tuple(class_names),
+      imagenet.MEAN,
+      imagenet.STD,
+      image_size=tuple(side or 0 for side in sides),
       task=task,
   )
 
 
 def folder_of(name: str, data_dir: str = '') -> pathlib.Path | None:
   """Returns the class folders that a name stands for, None for other data."""
-  if name in _BUILT_IN or sources.open_newest(name, data_dir):
+  if name in _BUILT_IN or prepared.open_newest(name, data_dir):
     return None
   return _folder(name)
 
@@ -136,7 +151,7 @@ def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
     return cifar10.SPLITS
   if name in _SHIPPED:
     return {split: split for split in digits.SPLITS}
-  opened = _open(name, data_dir)
+  opened, _ = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
     there = class_folders.read(opened).splits
   else:
@@ -155,7 +170,7 @@ def describe(name: str, data_dir: str = '') -> list[str]:
   """
   if name in _BUILT_IN:
     return []
-  opened = _open(name, data_dir)
+  opened, _ = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
     return [*class_folders.report(opened.name, class_folders.read(opened))]
   path = pathlib.Path(opened.data_path) / 'report.json'
@@ -181,7 +196,7 @@ def load(
     crop: float | pictures.RandomCrop = 0.0,
     storage: str = 'memory',
     workers: int = 0,
-) -> records.Records:
+) -> records.Arrays | records.Decoded:
   """Returns a split of a data set, in its own order, as images of one size.
 
   Args:
@@ -206,7 +221,7 @@ def load(
   decoded = records.Decoded(source, image_size, crop, workers)
   if storage == 'decode':
     return decoded
-  if storage == 'disk' and not isinstance(source, sources.ArraySource):
+  if storage == 'disk' and name not in _SHIPPED:
     return decoded_cache.load(decoded)
   return records.to_memory(decoded)
 
@@ -249,22 +264,20 @@ def open_source(
   if name in _BUILT_IN:  # Its task is known before it is prepared.
     check_task(name, _BUILT_IN[name].task, task)
   if name in _SHIPPED:
-    return sources.ArraySource(*_SHIPPED[name](split))
-  opened = _open(name, data_dir)
+    return records.Arrays(*_SHIPPED[name](split))
+  opened, found = _open(name, data_dir)
+  check_task(name, found, task)
   if isinstance(opened, pathlib.Path):
-    check_task(name, 'classification', task)
     return class_folders.FolderSource(class_folders.read(opened), split)
-  check_task(name, sources.task(opened), task)
-  if task == 'segmentation':
-    return sources.SegmentationSource(opened, split)
-  return sources.TfdsSource(opened, split)
+  return _TASKS[task].source(opened, split)
 
 
 def check_task(name: str, found: str, wanted: str) -> None:
   """Raises UserError if the task of a data set is not the wanted one."""
   if found != wanted:
     raise UserError(
-        f'{name} is a data set for {found}: {wanted} needs {_NEEDS[wanted]}'
+        f'{name} is a data set for {found}: {wanted} needs '
+        f'{_TASKS[wanted].needs}'
     )
 
 
@@ -277,14 +290,34 @@ def _folder(name):
 
 
 def _open(name, data_dir):
-  """Returns the TFDS builder of a data set, or the path of class folders."""
-  if opened := sources.open_newest(name, data_dir) or _folder(name):
-    return opened
-  root = sources.data_root(data_dir)
-  if name in sources.PREPARED_BY_NAME:
-    command = sources.prepare_command(name, root)
+  """Returns a data set's TFDS builder or the path of class folders; its task.
+
+  Raises:
+    UserError: As in `info`, or if neither images nor pixels of a data set in
+      TFDS's format are labelled with two or more classes.
+  """
+  if builder := prepared.open_newest(name, data_dir):
+    features = dict(builder.info.features.items())
+    classes = {
+        task: getattr(features.get(how.source.feature), 'num_classes', None)
+        for task, how in _TASKS.items()
+    }
+    task = next((t for t, count in classes.items() if count), 'classification')
+    if 'image' not in features or (classes[task] or 0) < 2:
+      raise UserError(
+          f'{builder.data_path} holds {", ".join(sorted(features))} and '
+          f'{classes[task] or 0} classes: classification needs image and a '
+          'label of two or more classes, segmentation image and '
+          f'{segmentation.MASK}'
+      )
+    return builder, task
+  if folder := _folder(name):
+    return folder, 'classification'
+  root = prepared.data_root(data_dir)
+  if name in prepared.BY_NAME:
+    command = prepared.prepare_command(name, root)
     raise UserError(f'{name} is not prepared in {root}; run `{command}`')
-  own = sources.names(data_dir)
+  own = prepared.names(data_dir)
   raise UserError(
       f'unknown data set {name!r}{did_you_mean(name, [*NAMES, *own])}; built '
       f'in: {", ".join(NAMES)}; in {root}: {", ".join(own) or "none"}; or give '

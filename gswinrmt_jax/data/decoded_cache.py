@@ -160,7 +160,8 @@ class Cached(Arrays):
   folder: pathlib.Path
 
   def __post_init__(self):
-    object.__setattr__(self, '_verified', np.zeros(len(self), bool))
+    verified = np.arange(len(self) + 1) == len(self)  # Blanks need no check.
+    object.__setattr__(self, '_verified', verified)
 
   def gather(self, rows: np.ndarray) -> records.Batch:
     """Returns a batch as `Arrays.gather` does.

@@ -1,6 +1,6 @@
 """Threads and worker processes that read ahead, and their progress bar."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 import contextlib
 import gc
 import multiprocessing
@@ -13,7 +13,7 @@ import numpy as np
 
 from gswinrmt_jax.errors import UserError
 
-AHEAD = 2  # results that each thread or worker prefetches
+AHEAD = 2  # elements that each thread, or batches that each worker, prefetches
 _T = TypeVar('_T')
 
 
@@ -33,30 +33,26 @@ def with_bar(
   return tqdm.tqdm(items, title, count, unit=unit, disable=None, **how)
 
 
-def read_ahead(threads: int | None = None) -> Any:
-  """Returns Grain's options for reading ahead in threads.
-
-  The default is one thread per core: Pillow releases the GIL while decoding.
-  With 0, nothing is read ahead.
-  """
-  import grain  # Takes a second, which --help need not wait for.
-
-  threads = cores() if threads is None else threads
-  return grain.ReadOptions(threads, AHEAD * threads)
-
-
 def in_threads(
-    read: Callable[[int], _T], count: int, threads: int | None = None
-) -> Iterator[_T]:
-  """Yields `read(0)` to `read(count - 1)` in order, computed in threads.
+    dataset: Any, threads: int | None = None, batch: int | None = None
+) -> Iterator[Any]:
+  """Yields the elements of a Grain data set in order, read ahead by threads.
 
-  The number of threads is as in `read_ahead`.
+  Args:
+    dataset: A `grain.MapDataset`.
+    threads: Number of threads; None for one per core: Pillow releases the GIL
+      while decoding.
+    batch: Number of records in the batches to make of the elements, which are
+      parts of batches; None yields the elements.
   """
   import grain
 
-  dataset = grain.MapDataset.range(count).map(read)
-  iterator = iter(dataset.to_iter_dataset(read_ahead(threads)))
-  with contextlib.closing(iterator):
+  threads = cores() if threads is None else threads
+  ahead = grain.ReadOptions(threads, AHEAD * threads)
+  elements = dataset.to_iter_dataset(ahead)
+  if batch:
+    elements = grain.experimental.RebatchIterDataset(elements, batch)
+  with contextlib.closing(iter(elements)) as iterator:
     yield from iterator
 
 
@@ -72,7 +68,7 @@ def in_processes(dataset: Any, workers: int) -> Iterator[dict[str, np.ndarray]]:
   if not flags.FLAGS.is_parsed():  # Grain reads a flag.
     flags.FLAGS.mark_as_parsed()
   iterator = iter(
-      dataset.to_iter_dataset(read_ahead(0)).mp_prefetch(
+      dataset.to_iter_dataset(grain.ReadOptions(0, 0)).mp_prefetch(
           grain.MultiprocessingOptions(workers, per_worker_buffer_size=AHEAD),
           worker_init_fn=_begin_worker,
       )

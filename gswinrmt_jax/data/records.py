@@ -1,11 +1,14 @@
 """Records of a split as arrays, decoded once or at each access."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 import dataclasses
+import hashlib
 import os
+from typing import Any
 
 import numpy as np
+import PIL.Image
 
 from gswinrmt_jax.data import parallel, pictures
 from gswinrmt_jax.data.sources import Source
@@ -18,22 +21,24 @@ _CHUNK = 256  # records that a thread decodes at a time
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrays:
-  """Records decoded once, in memory or memory-mapped.
+  """Records in memory or memory-mapped, which are a `Source`, too.
 
   Attributes:
-    image: uint8 [n h w 3].
-    label: int32 [n].
-    source: The stored records that they were decoded from, if any.
+    image: uint8 `[n h w 3]`.
+    label: int32 `[n]`, or per pixel, uint8 `[n h w]`.
+    stored_as: The records that they were decoded from; None if there are none.
   """
 
   image: np.ndarray
   label: np.ndarray
-  source: Source | None = None
+  stored_as: Source | None = None
 
-  workers = 0  # There is nothing to decode.
+  version = ''
 
-  def __len__(self) -> int:
-    return len(self.label)
+  @property
+  def source(self) -> Source:
+    """The records as they are stored."""
+    return self if self.stored_as is None else self.stored_as
 
   @property
   def image_shape(self) -> tuple[int, int, int]:
@@ -41,33 +46,58 @@ class Arrays:
     return self.image.shape[1:]
 
   def gather(self, rows: np.ndarray) -> Batch:
-    """Returns 'image' uint8 [b h w 3] and 'label' int32 [b] of these rows."""
-    return {'image': self.image[rows], 'label': self.label[rows]}
+    """Returns 'image' uint8 [b h w 3] and 'label' int32 [b] of these rows.
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Rows:
-  """Records stored on the devices; batches hold only row indices."""
-
-  count: int
-  image_shape: tuple[int, int, int]
-  source: Source | None = None
-
-  workers = 0
+    The row n, past the last record, is a black image of label 0.
+    """
+    past = rows == len(self)
+    batch = {
+        'image': self.image[np.where(past, 0, rows)],
+        'label': self.label[np.where(past, 0, rows)],
+    }
+    for array in batch.values():
+      array[past] = 0
+    return batch
 
   def __len__(self) -> int:
-    return self.count
+    return len(self.label)
+
+  def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Any]:
+    return PIL.Image.fromarray(self.image[row]), self.label[row]
+
+  def name(self, row: int) -> str:
+    """Returns a record's name for messages."""
+    return f'record {row}'
+
+  def key(self, row: int) -> str:
+    """Returns the SHA-256 of the pixels, as records have no names."""
+    return hashlib.sha256(self.stored(row)).hexdigest()
+
+  def stored(self, row: int) -> bytes:
+    """Returns the pixels."""
+    return self.image[row].tobytes()
+
+  def sizes(self) -> list[tuple[int, int]]:
+    """Returns the width and height of all records: one pair, in a list."""
+    return [self.image.shape[2:0:-1]]
+
+  def labels(self) -> np.ndarray:
+    """Returns the labels of all records."""
+    return self.label
 
 
 class Decoded:
-  """Records that are decoded each time they are gathered.
+  """Records for classification that are decoded each time they are read.
+
+  Records for another task are a subclass that sets the attributes below and
+  defines `convert` and `blank`, as `segmentation.Decoded` does.
 
   Attributes:
     source: The records as they are stored.
     size: Height and width in pixels to resize images to; None keeps the stored
       size, which must be the same for all.
     crop: As in `pictures.fit`, or a `RandomCrop`, which needs a size.
-    workers: Decoding processes; 0 for threads of this process.
+    workers: Processes that decode training batches; 0 for threads.
     image_shape: Height, width and channels of an image.
   """
 
@@ -86,61 +116,51 @@ class Decoded:
   def __len__(self) -> int:
     return len(self.source)
 
-  def gather(
-      self,
-      rows: Sequence[int],
-      seed: int = 0,
-      positions: np.ndarray | None = None,
-  ) -> Batch:
-    """Returns a batch, whose random crops depend only on seed and positions.
+  def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
+    """Decodes a record; the row n, past the last, is blank.
 
-    Random crops need `positions`, the position of each row in the training
-    stream, so that a record is cropped differently each time.
-
-    Returns:
-      'image' uint8 [b h w 3], 'label' int32 [b] and, with random crops, 'box'
-      float32 [b 4]: top, left, height and width in fractions of the image.
+    Args:
+      row: Row of the record.
+      rng: Draws a random crop; needed only for one.
 
     Raises:
-      UserError: If a record cannot be decoded, or has another size than the
-        first; the message names it.
+      UserError: If the record cannot be decoded, or its image has another size
+        than the first; the message names it.
     """
-    batch = {
-        'image': np.empty((len(rows), *self.image_shape), np.uint8),
-        'label': np.empty(len(rows), np.int32),
-    }
+    if row == len(self):
+      return self.blank()
+    record = self.convert(*self.source[row], rng)
+    shape, first = record['image'].shape, self.image_shape
+    if shape != first:
+      raise UserError(
+          f'{self.source.name(row)} has {shape[1]} x {shape[0]} pixels, the '
+          f'first {first[1]} x {first[0]}: set config.data.image_size'
+      )
+    return record
+
+  def convert(
+      self,
+      image: PIL.Image.Image,
+      label: Any,
+      rng: np.random.Generator | None,
+  ) -> Batch:
+    """Returns the arrays of a record.
+
+    Returns:
+      'image' uint8 [h w 3], 'label' int32 [] and, with random crops, 'box'
+      float32 [4]: top, left, height and width in fractions of the image.
+    """
+    record = {'label': np.int32(label)}
     if isinstance(self.crop, pictures.RandomCrop):
-      batch['box'] = np.empty((len(rows), 4), np.float32)
-    for index, row in enumerate(rows):
-      picture, label = self.source[row]
-      if 'box' in batch:
-        rng = generator(seed, positions[index])
-        fitted, batch['box'][index] = pictures.random_crop(
-            picture, self.size, self.crop, rng
-        )
-      elif self.size:
-        fitted = pictures.fit(picture, self.size, self.crop)
-      else:
-        fitted = np.asarray(picture)
-      if fitted.shape != self.image_shape:
-        height, width, _ = self.image_shape
-        raise UserError(
-            f'{self.source.name(row)} has {fitted.shape[1]} x '
-            f'{fitted.shape[0]} pixels, the first {width} x {height}: set '
-            'config.data.image_size'
-        )
-      batch['image'][index], batch['label'][index] = fitted, label
-    return batch
+      image, box = pictures.random_crop(image, self.size, self.crop, rng)
+      record['box'] = np.array(box, np.float32)
+    elif self.size:
+      image = pictures.fit(image, self.size, self.crop)
+    return {'image': np.asarray(image), **record}
 
-
-Records = Arrays | Decoded
-
-
-def generator(seed: int, position: int) -> np.random.Generator:
-  """Returns the random generator of a position in the training stream."""
-  # Counter-based: the key alone determines what it draws.
-  key = np.array([seed, position], np.uint64)
-  return np.random.Generator(np.random.Philox(key=key))
+  def blank(self) -> Batch:
+    """Returns the arrays of a black image of label 0."""
+    return {'image': np.zeros(self.image_shape, np.uint8), 'label': np.int32(0)}
 
 
 def to_memory(records: Decoded) -> Arrays:
@@ -164,25 +184,25 @@ def to_memory(records: Decoded) -> Arrays:
   start = 0
   for chunk in decode_all(records):
     stop = start + len(chunk['label'])
-    arrays.image[start:stop], arrays.label[start:stop] = chunk.values()
+    arrays.image[start:stop] = chunk['image']
+    arrays.label[start:stop] = chunk['label']
     start = stop
   return arrays
 
 
 def decode_all(records: Decoded) -> Iterator[Batch]:
-  """Yields all records in order, in chunks decoded by several threads.
+  """Yields all records in order, in batches decoded by several threads.
 
   In a terminal, a progress bar appears after a second.
 
   Raises:
-    UserError: If a record cannot be decoded, or sizes differ.
+    UserError: As in `Decoded.read`.
   """
-  rows = range(len(records))
-  chunks = [rows[start : start + _CHUNK] for start in rows[::_CHUNK]]
-  stream = parallel.in_threads(
-      lambda index: records.gather(chunks[index]), len(chunks)
-  )
-  with contextlib.closing(stream):
+  import grain
+
+  dataset = grain.MapDataset.range(len(records)).map(records.read)
+  dataset = dataset.batch(_CHUNK)
+  with contextlib.closing(parallel.in_threads(dataset)) as chunks:
     yield from parallel.with_bar(
-        stream, 'decoding', len(chunks), unit_scale=_CHUNK, delay=1
+        chunks, 'decoding', len(dataset), unit_scale=_CHUNK, delay=1
     )

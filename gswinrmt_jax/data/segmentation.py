@@ -1,19 +1,23 @@
-"""Records for segmentation: random crops, or whole images with padding.
+"""Segmentation: stored records, and random crops or whole images of them.
 
 As in mmsegmentation, with two differences: downscaling is antialiased, and
 labels are sampled at the centre of each new pixel, aligned with the image,
 rather than half a pixel to the upper left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 import dataclasses
+import hashlib
+import io
+from typing import Any
 
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import pictures
-from gswinrmt_jax.data.records import Batch, generator
-from gswinrmt_jax.data.sources import SegmentationSource
+from gswinrmt_jax.data import pictures, records, sources
+from gswinrmt_jax.errors import UserError
+
+MASK = 'segmentation_mask'  # TFDS's feature with the class of each pixel
 
 _BILINEAR = PIL.Image.Resampling.BILINEAR
 _TRIES = 11  # crops drawn; the last is accepted as it is
@@ -39,8 +43,58 @@ class Crop:
   flip: bool = True
 
 
-class Decoded:
-  """Records that are decoded each time they are gathered.
+class SegmentationSource(sources.TfdsSource):
+  """A split of a prepared segmentation data set.
+
+  Attributes:
+    label_checksum: Of the label files and the values that mean no class;
+      '' for a set that was prepared without it.
+  """
+
+  feature = MASK
+
+  def __init__(self, builder: Any, split: str):
+    """Opens a split, as `TfdsSource` does."""
+    super().__init__(builder, split)
+    said = builder.info.metadata
+    self._coding = pictures.LabelCoding(
+        self._classes, said.get('void'), said.get('zero_is_void', False)
+    )
+    known = said.get('labels', '')
+    self.label_checksum = (
+        known and hashlib.sha256(f'{known} {self._coding}'.encode()).hexdigest()
+    )
+
+  def labels(self) -> Iterator[np.ndarray]:
+    """Yields the labels of all records without decoding their images.
+
+    Raises:
+      UserError: If a label image is damaged; the message names it.
+    """
+    for row in range(len(self)):
+      record = self._record(row)
+      yield self._read_label(record, self._name(row, record))
+
+  def sizes(self) -> Iterator[tuple[int, int]]:
+    """Yields the width and height of all records."""
+    for row in range(len(self)):
+      # The label's size: the image may have to be rotated.
+      with PIL.Image.open(io.BytesIO(self._record(row)[MASK])) as label:
+        yield label.size
+
+  def stored(self, row: int) -> bytes:
+    """Returns the encoded image; label images have a checksum of their own."""
+    return self._record(row)['image']
+
+  def _read_label(self, record, name):
+    try:
+      return pictures.open_label(record[MASK], self._coding)
+    except ValueError as error:
+      raise UserError(f'{name}: its label image {error}') from error
+
+
+class Decoded(records.Decoded):
+  """Records for segmentation that are decoded each time they are read.
 
   Attributes:
     source: The records as they are stored.
@@ -57,7 +111,7 @@ class Decoded:
 
   def __init__(
       self,
-      source: SegmentationSource,
+      source: sources.Source,
       image_size: tuple[int, int] | None = None,
       crop: Crop | None = None,
       workers: int = 0,
@@ -71,9 +125,6 @@ class Decoded:
     resized = {fit(size, image_size) for size in stored}
     self.image_shape, self.label_shape = (*_around(resized), 3), _around(stored)
 
-  def __len__(self) -> int:
-    return len(self.source)
-
   def has_labels(self) -> bool:
     """Returns whether any pixel has a class; usually reads one label.
 
@@ -82,48 +133,45 @@ class Decoded:
     """
     return any((label != pictures.VOID).any() for label in self.source.labels())
 
-  def gather(
+  def convert(
       self,
-      rows: Sequence[int],
-      seed: int = 0,
-      positions: np.ndarray | None = None,
-  ) -> Batch:
-    """Returns a batch, whose crops depend only on seed and positions.
-
-    Arguments are those of `records.Decoded.gather`.
+      image: PIL.Image.Image,
+      label: np.ndarray,
+      rng: np.random.Generator | None,
+  ) -> records.Batch:
+    """Returns the arrays of a record.
 
     Returns:
-      'image' uint8 [b h w 3], 'label' uint8 [b H W] and 'extents' int32 [b 2],
-      height and width of the images without padding. If whole images are
-      resized, their labels are not, and 'label_extents' are those of the
-      labels. Padding is black and has the label `pictures.VOID`, as pixels
-      without a class do.
-
-    Raises:
-      UserError: If a record cannot be decoded; the message names it.
+      'image' uint8 [h w 3], 'label' uint8 [H W] and 'extents' int32 [2], height
+      and width of the image without padding. If whole images are resized, their
+      labels are not, and 'label_extents' are those of the label. Padding is
+      black and has the label `pictures.VOID`, as pixels without a class do.
     """
-    count = len(rows)
-    batch = {
-        'image': np.zeros((count, *self.image_shape), np.uint8),
-        'label': np.full((count, *self.label_shape), pictures.VOID, np.uint8),
-        'extents': np.empty((count, 2), np.int32),
+    if self.crop:
+      pixels, label = draw(image, label, self.image_size, self.crop, rng)
+    else:
+      pixels = resize_image(image, fit(image.size, self.image_size))
+    return self._padded(pixels, label, pictures.VOID)
+
+  def blank(self) -> records.Batch:
+    """Returns the arrays of a black image of class 0, with full extents."""
+    # A mean over no pixels would not be a number.
+    return self._padded(
+        np.zeros(self.image_shape, np.uint8), np.zeros(self.label_shape), 0
+    )
+
+  def _padded(self, image, label, fill):
+    record = {
+        'image': np.zeros(self.image_shape, np.uint8),
+        'label': np.full(self.label_shape, fill, np.uint8),
+        'extents': np.array(image.shape[:2], np.int32),
     }
     if self.image_size and not self.crop:
-      batch['label_extents'] = np.empty((count, 2), np.int32)
-    for index, row in enumerate(rows):
-      image, label = self.source[row]
-      if self.crop:
-        rng = generator(seed, positions[index])
-        image, label = draw(image, label, self.image_size, self.crop, rng)
-      else:
-        image = resize_image(image, fit(image.size, self.image_size))
-      down, across = batch['extents'][index] = image.shape[:2]
-      batch['image'][index, :down, :across] = image
-      down, across = label.shape
-      batch['label'][index, :down, :across] = label
-      if 'label_extents' in batch:
-        batch['label_extents'][index] = label.shape
-    return batch
+      record['label_extents'] = np.array(label.shape, np.int32)
+    for name, array in (('image', image), ('label', label)):
+      height, width = array.shape[:2]
+      record[name][:height, :width] = array
+    return record
 
 
 def _around(sizes):

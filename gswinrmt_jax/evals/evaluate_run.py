@@ -35,6 +35,7 @@ def evaluate_run(
     batch_size: int | None = None,
     data_dir: str | None = None,
     out: pathlib.Path | None = None,
+    mirror: bool = False,
     terminal: Terminal | None = None,
 ) -> dict[str, Any]:
   """Evaluates a run's checkpoint, or weights, on any number of devices.
@@ -52,6 +53,8 @@ def evaluate_run(
     batch_size: Images per batch; None for the run's, or a default by task.
     data_dir: Folder of the data; None for the run's.
     out: JSON file to write; None for the default name below.
+    mirror: Whether a classifier is evaluated once more, with the mean of its
+      logits over each image and its mirror image, for the report's `mirror`.
     terminal: Where the table is printed.
 
   Returns:
@@ -70,6 +73,8 @@ def evaluate_run(
   terminal = terminal or Terminal()
   weights = weights_lib.load(source, step=step, which=which, warn=terminal.say)
   recipe = weights.recipe
+  if mirror and weights.task != 'classification':
+    raise UserError(f'--mirror is for classifiers, which {source} is not')
   name, taken, data_dir = data_of(weights, data, split, data_dir)
   info = datasets.info(name, data_dir)
   if out is None:
@@ -96,8 +101,11 @@ def evaluate_run(
     )
   weights.warn_of_size(size, terminal.say)
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]
-  scores = _scores(weights, records, batch_size or own_size, terminal)
+  batch_size = batch_size or own_size
+  scores = _scores(weights, records, batch_size, terminal)
   _check_finite(scores, weights)
+  if mirror:
+    scores['mirror'] = _scores(weights, records, batch_size, terminal, True)
   report = {
       'source': weights.origin,
       'step': weights.step,
@@ -112,6 +120,12 @@ def evaluate_run(
   terminal.say(f'{weights.origin}, {name} {taken}, {pixels}')
   table = evaluator.TASKS[weights.task].table
   terminal.say(table(report, info.class_names))
+  if mirror:
+    mean = report['mirror']
+    terminal.say(
+        f'\nMean of the logits over each image and its mirror image: accuracy '
+        f'{mean["accuracy"]:.2%}, cross-entropy {mean["loss"]:.4f}'
+    )
   out.parent.mkdir(parents=True, exist_ok=True)
   files.write_json(out, report)
   terminal.say(f'Written to {out}.')
@@ -151,11 +165,13 @@ def data_of(
   return name, split, data_dir
 
 
-def _scores(weights, records, batch_size, terminal):
+def _scores(weights, records, batch_size, terminal, mirror=False):
   """Returns the scores on all records."""
   card, devices = weights.card, devices_lib.Devices()
   model = card.make_model(records.image_shape[:2])
-  eval_step = evaluator.make_eval_step(model, card.mean, card.std, weights.task)
+  eval_step = evaluator.make_eval_step(
+      model, card.mean, card.std, weights.task, mirror=mirror
+  )
   batch_size = devices.rounded_up(batch_size)
   scores = evaluator.evaluate(
       compilation.show_compilation(

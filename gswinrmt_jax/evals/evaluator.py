@@ -25,6 +25,8 @@ def make_eval_step(
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
     task: str = 'classification',
+    *,
+    mirror: bool = False,
 ) -> EvalStep:
   """Returns `(variables, batch) -> sums over the batch`; the caller jits it.
 
@@ -34,12 +36,17 @@ def make_eval_step(
     mean: Mean of each channel, as in `datasets.Info`.
     std: Standard deviation of each channel.
     task: A name in `TASKS`.
+    mirror: Whether a classifier's logits are the mean over each image and its
+      mirror image, left to right.
   """
 
   def eval_step(variables, batch):
     image = augment_lib.normalize(batch['image'], mean=mean, std=std)
     padding = {'extents': batch['extents']} if 'extents' in batch else {}
     logits = model.apply(variables, image, train=False, **padding)
+    if mirror:
+      mirrored = model.apply(variables, image[:, :, ::-1], train=False)
+      logits = (logits + mirrored) / 2
     if 'label_extents' in batch:  # Labels keep their stored size.
       logits = ops.resize_bilinear(
           logits,

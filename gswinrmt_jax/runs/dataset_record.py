@@ -99,8 +99,8 @@ class ImageSpec:
 def of_run(
     config: ml_collections.ConfigDict,
     info: datasets.Info,
-    train: batches_lib.Stream,
-    val: batches_lib.Stream,
+    train: batches_lib.Records,
+    val: batches_lib.Records,
     maps: token_labels.TokenLabels | None,
 ) -> ImageSpec:
   """Returns the record of a run; reads keys of its data for checksums."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import records
@@ -12,17 +13,27 @@ from gswinrmt_jax.errors import UserError
 _SHARE = 0.1  # largest share of free device memory that 'auto' uses for images
 
 
-class Resident(records.Rows):
+class Resident:
   """Records replicated on every device; batches only name rows.
 
   Attributes:
     arrays: 'image' uint8 [n h w 3] and 'label' int32 [n].
+    image_shape: Height, width and channels of an image.
+    source: The records as they are stored.
   """
 
-  def __init__(self, source: records.Arrays, replicate: Callable[[Any], Any]):
+  def __init__(self, loaded: records.Arrays, replicate: Callable[[Any], Any]):
     """Copies records to every device; the host's copy may then be freed."""
-    super().__init__(len(source), source.image_shape, source.source)
-    self.arrays = replicate({'image': source.image, 'label': source.label})
+    self._count = len(loaded)
+    self.image_shape, self.source = loaded.image_shape, loaded.source
+    self.arrays = replicate({'image': loaded.image, 'label': loaded.label})
+
+  def __len__(self) -> int:
+    return self._count
+
+  def gather(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the rows themselves: `gather` below reads the images."""
+    return {'row': rows}
 
 
 def place(

@@ -19,6 +19,7 @@ from gswinrmt_jax.data import (
     digits,
     imagenet,
     pictures,
+    prepared,
     records,
     sources,
 )
@@ -75,6 +76,9 @@ def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
     datasets.info('own', '/nowhere')
   with pytest.raises(UserError, match='imagenet is not prepared in /nowhere'):
     datasets.info('imagenet', '/nowhere')
+  said = r'cifar10 is not prepared in /nowhere; run `gswinrmt prepare cifar10 '
+  with pytest.raises(UserError, match=said):
+    datasets.load('cifar10', 'train', '/nowhere')
   with pytest.raises(UserError, match=r"unknown data set '\.\./own'"):
     datasets.info('../own', str(own))
 
@@ -98,28 +102,11 @@ def test_a_data_set_of_ones_own(own):
     datasets.load('own', 'test', str(own), image_size=(9, 7))
 
 
-def test_storages_hold_the_same(own):
-  loaded = [
-      datasets.load(
-          'own', 'train', str(own), image_size=(8, 8), crop=0.9, storage=storage
-      )
-      for storage in ('memory', 'disk', 'decode')
-  ]
-  want = loaded[0].gather(np.arange(8))
-  for records_ in loaded:
-    assert len(records_) == 8 and records_.image_shape == (8, 8, 3)
-    for rows in ([3, 1, 3], [7]):
-      batch = records_.gather(np.array(rows))
-      for name in ('image', 'label'):
-        np.testing.assert_array_equal(batch[name], want[name][rows])
-        assert batch[name].dtype == want[name].dtype
-
-
 def test_opening_prepares_nothing_and_opens_once(own, monkeypatch):
   monkeypatch.setattr(cifar10, 'prepare', lambda *args: 1 / 0)
-  opened, open_version = [], sources.open_version
+  opened, open_version = [], prepared.open_version
   monkeypatch.setattr(
-      sources,
+      prepared,
       'open_version',
       lambda folder: opened.append(folder) or open_version(folder),
   )
@@ -140,29 +127,6 @@ def test_digits_need_no_preparation(capsys):
   np.testing.assert_array_equal(arrays.label, label)
 
 
-def test_cifar10_is_decoded_to_arrays(root, monkeypatch):
-  monkeypatch.setattr(records, '_CHUNK', 7)  # does not divide 50
-  parts = [
-      datasets.load('cifar10', split, str(root))
-      for split in ('train[:35]', 'train[35:]', 'test')
-  ]
-  assert [len(part) for part in parts] == [35, 15, 20]
-  for part in parts:
-    assert part.image.dtype == np.uint8 and part.label.dtype == np.int32
-    assert part.image.shape == (len(part), 32, 32, 3)
-  for split, chosen in (('train', parts[:2]), ('test', parts[2:])):
-    found = {
-        image.tobytes(): label
-        for part in chosen
-        for image, label in zip(part.image, part.label, strict=True)
-    }
-    images, labels = cifar10_archives.tiny_records()[split]
-    assert found == {
-        image.tobytes(): label
-        for image, label in zip(images, labels, strict=True)
-    }
-
-
 @pytest.mark.parametrize(
     'split', ['valid', 'train[', 'train[0:9:2]', 'train[50:]', 'train[:99]', '']
 )
@@ -171,14 +135,6 @@ def test_bad_split_is_one_line(split, root):
     datasets.load('cifar10', split, str(root))
   message = str(caught.value)
   assert f'no split {split!r}' in message and '\n' not in message
-
-
-def test_missing_data_are_named(tmp_path):
-  assert sources.open_newest('cifar10', str(tmp_path)) is None
-  with pytest.raises(UserError) as caught:
-    datasets.load('cifar10', 'train', str(tmp_path))
-  assert f'cifar10 is not prepared in {tmp_path}' in str(caught.value)
-  assert 'gswinrmt prepare cifar10' in str(caught.value)
 
 
 @pytest.mark.parametrize('damage', ['cut', 'empty', 'overwritten'])
@@ -220,10 +176,10 @@ def test_names_are_those_with_a_version(path, tmp_path, monkeypatch):
   (tmp_path / 'half' / '1.0.0').mkdir(parents=True)
   (tmp_path / 'downloads').mkdir()
   shutil.copytree(path, tmp_path / '.hidden' / '1.0.0')
-  assert sources.names(str(tmp_path)) == ['a', 'b']
+  assert prepared.names(str(tmp_path)) == ['a', 'b']
   monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
-  assert sources.names('') == ['a', 'b']
-  assert sources.names(str(tmp_path / 'nowhere')) == []
+  assert prepared.names('') == ['a', 'b']
+  assert prepared.names(str(tmp_path / 'nowhere')) == []
 
 
 def test_the_newest_version_is_opened(path, tmp_path):
@@ -232,9 +188,9 @@ def test_the_newest_version_is_opened(path, tmp_path):
     info = json.loads((target / 'dataset_info.json').read_text())
     info['version'] = version
     (target / 'dataset_info.json').write_text(json.dumps(info))
-  builder = sources.open_newest('own', str(tmp_path))
+  builder = prepared.open_newest('own', str(tmp_path))
   assert str(builder.info.version) == '1.10.0'
-  assert sources.open_newest('other', str(tmp_path)) is None
+  assert prepared.open_newest('other', str(tmp_path)) is None
 
 
 def test_one_class_is_refused(tmp_path):
@@ -242,7 +198,7 @@ def test_one_class_is_refused(tmp_path):
       tmp_path, {'train': folder_data.examples(1)}, classes=('ant',)
   )
   with pytest.raises(UserError, match='file_name, image, label and 1 classes'):
-    sources.open_newest('own', str(tmp_path))
+    datasets.info('own', str(tmp_path))
 
 
 def test_other_features_are_refused(path, tmp_path):
@@ -253,7 +209,7 @@ def test_other_features_are_refused(path, tmp_path):
   (final / 'features.json').write_text(json.dumps(features))
   os.rename(final / 'label.labels.txt', final / 'digit.labels.txt')
   with pytest.raises(UserError, match='holds digit, file_name, image and 0 cl'):
-    sources.open_newest('own', str(tmp_path))
+    datasets.info('own', str(tmp_path))
 
 
 def test_a_missing_shard_is_one_line(path, tmp_path):
@@ -271,7 +227,7 @@ def test_a_configuration_is_a_data_set_of_its_set(path, tmp_path):
   info = json.loads((final / 'dataset_info.json').read_text())
   info['configName'] = 'big'
   (final / 'dataset_info.json').write_text(json.dumps(info))
-  assert sources.open_newest('own', str(tmp_path)) is None
+  assert prepared.open_newest('own', str(tmp_path)) is None
   source = datasets.open_source('big', 'train', str(tmp_path / 'own'))
   assert len([source[row] for row in range(len(source))]) == 4
 
@@ -325,19 +281,6 @@ def test_no_label_is_named(tmp_path):
     [source[row] for row in range(3)]
 
 
-def test_fingerprint_changes_with_split_and_files(tmp_path):
-  examples = folder_data.examples(6)
-  first = _open(tmp_path, examples).fingerprint()
-  assert (
-      first == datasets.open_source('own', 'train', str(tmp_path)).fingerprint()
-  )
-  part = datasets.open_source('own', 'train[:4]', str(tmp_path)).fingerprint()
-  (shard,) = (tmp_path / 'own' / '1.0.0').glob('*array_record*')
-  os.utime(shard, (1, 1))
-  again = datasets.open_source('own', 'train', str(tmp_path)).fingerprint()
-  assert len({first, part, again}) == 3
-
-
 def test_records_are_told_apart_by_name_id_or_bytes():
   class Builder:
     name = 'own'
@@ -366,7 +309,7 @@ def test_records_are_told_apart_by_name_id_or_bytes():
 
 def test_arrays_are_a_source_too():
   image = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
-  source = sources.ArraySource(image, np.array([3, 1], np.int32))
+  source = records.Arrays(image, np.array([3, 1], np.int32))
   picture, label = source[1]
   np.testing.assert_array_equal(picture, image[1])
   assert label == 1 and source.name(1) == 'record 1' and len(source) == 2
@@ -384,10 +327,6 @@ def test_a_file_name_that_is_not_utf8(tmp_path, monkeypatch):
 
 def _renamed(records, file_name):
   return [{**record, 'file_name': file_name} for record in records]
-
-
-def test_a_source_has_a_version(tmp_path):
-  assert _open(tmp_path, folder_data.examples(1)).version == '1.0.0'
 
 
 SIZES = {'train': 1297, 'val': 200, 'test': 300}

@@ -18,7 +18,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums
 from tensorflow_datasets.image_classification import cifar
 
-from gswinrmt_jax.data import datasets, sources
+from gswinrmt_jax.data import datasets, prepared
 from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.errors import UserError
 
@@ -143,17 +143,7 @@ def test_data_set_that_only_tensorflow_reads_is_named(tmp_path):
   for shard in final.glob('*.array_record-*'):
     shard.rename(str(shard).replace('array_record', 'tfrecord'))
   with pytest.raises(UserError, match='tfrecord files, which only TensorFlow'):
-    sources.open_newest('cifar10', str(tmp_path / 'tfds'))
-
-
-def test_unwritable_directory(tmp_path):
-  (tmp_path / 'file').write_text('')
-  with pytest.raises(UserError) as caught:
-    root = tmp_path / 'file' / 'tfds'
-    cifar10.prepare(str(root), str(binary_archive(tmp_path)))
-  assert str(caught.value).startswith(
-      f'cannot write the data directory {root}: Not a directory; choose'
-  )
+    prepared.open_newest('cifar10', str(tmp_path / 'tfds'))
 
 
 def test_offline_says_what_to_do(monkeypatch, tmp_path):
@@ -199,7 +189,7 @@ def test_download_is_verified_and_leaves_only_the_data_set(served, tmp_path):
   served(hashlib.sha256(content).hexdigest(), len(content))
   cifar10.prepare(str(tmp_path / 'tfds'))
   assert os.listdir(tmp_path / 'tfds') == ['cifar10']
-  assert sources.open_newest('cifar10', str(tmp_path / 'tfds'))
+  assert prepared.open_newest('cifar10', str(tmp_path / 'tfds'))
 
 
 def test_download_with_another_checksum_is_refused(served, tmp_path):

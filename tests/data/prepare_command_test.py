@@ -12,7 +12,7 @@ import PIL.Image
 import pytest
 
 from gswinrmt_jax.commands import prepare
-from gswinrmt_jax.data import datasets, sources
+from gswinrmt_jax.data import datasets, prepared
 from gswinrmt_jax.data.prepare import cifar10, imagenet
 from gswinrmt_jax.errors import UserError
 
@@ -38,7 +38,7 @@ def test_cifar10_from_an_archive_into_a_directory(
   root = tmp_path / 'data'
   assert run('cifar10', '--archive', str(archive), '--dir', str(root)) == 0
   assert f'cifar10: prepared {root}/cifar10/' in capsys.readouterr().out
-  assert sources.open_newest('cifar10', str(root))
+  assert prepared.open_newest('cifar10', str(root))
   monkeypatch.setenv('TFDS_DATA_DIR', str(root))
   assert run('cifar10') == 0
   assert 'already prepared' in capsys.readouterr().out
@@ -88,7 +88,7 @@ def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
       '--jobs=1',
       '--seed=3',
   )
-  builder = sources.open_newest('mini_imagenet', str(tmp_path / 'out'))
+  builder = prepared.open_newest('mini_imagenet', str(tmp_path / 'out'))
   names = builder.info.features['label'].names
   assert names == ['goldfish', 'great white shark']
   sizes = {k: v.num_examples for k, v in builder.info.splits.items()}
@@ -206,21 +206,3 @@ def test_bad_pictures_are_reported_by_name(tmp_path, capsys):
       datasets.load(name, split, image_size=(8, 8)) for split in splits.values()
   ]
   assert sum(map(len, loaded)) == 42
-
-
-def test_folders_that_will_not_do_are_one_line(tmp_path):
-  def said(name):
-    with pytest.raises(UserError) as caught:
-      run('folder', str(tmp_path / name))
-    return str(caught.value)
-
-  image_files.write(tmp_path / 'one', image_files.names('猫', count=9))
-  assert 'one has 1 class folder:' in said('one')
-  image_files.write(tmp_path / 'hole', image_files.names('a', 'b'))
-  (tmp_path / 'hole' / 'empty').mkdir()
-  assert 'hole/empty has no image to train with, only nothing' in said('hole')
-  (tmp_path / 'hole' / 'empty' / 'x.heic').touch()
-  assert 'hole/empty has no image to train with, only .heic 1' in said('hole')
-  image_files.write(tmp_path / 'loop', image_files.names('a', 'b'))
-  (tmp_path / 'loop' / 'a' / 'again').symlink_to('..')
-  assert 'is a link to a folder that it is in' in said('loop')

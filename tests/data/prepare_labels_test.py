@@ -120,7 +120,7 @@ def test_values_without_a_class_are_applied_on_reading(tmp_path, capsys):
       PIL.Image.open(tmp_path / 'labels/validation/a.png'), np.int32
   )
   want = np.where((stored == 0) | (stored == 4), 255, stored - 1)
-  got = records.gather([0])['label'][0, :5, :7]
+  got = records.read(0)['label'][:5, :7]
   np.testing.assert_array_equal(got, want)
 
 
@@ -176,7 +176,7 @@ def test_undivided_images_are_divided_and_their_labels_with_them(tmp_path):
     for row in range(len(records)):
       name = records.source.key(row)
       label = PIL.Image.open(io.BytesIO(contents[name][1]))
-      got = records.gather([row])['label'][0, :5, :7]
+      got = records.read(row)['label'][:5, :7]
       np.testing.assert_array_equal(got, np.asarray(label))
   assert sizes == [15, 5]
 

@@ -20,11 +20,10 @@ import numpy as np
 import PIL.Image
 import PIL.ImageOps
 import pytest
-import synced
 import tensorflow_datasets as tfds
 
-from gswinrmt_jax.data import class_folders, image_paths, pictures, sources
-from gswinrmt_jax.data.collection import Collection
+from gswinrmt_jax.data import class_folders, image_paths, prepared
+from gswinrmt_jax.data.collection import ClassLabels, Collection
 from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.data.prepare import inspection, writer
 from gswinrmt_jax.errors import UserError
@@ -218,17 +217,6 @@ def _final(tmp_path):
   return tmp_path / 'tfds' / 'thing' / '1.0.0'
 
 
-def test_all_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
-  log = synced.watch(monkeypatch)
-  writer.write_whole(_final(tmp_path), _write)
-  data, folder, renamed, parent = log
-  assert data == 'data' and folder.endswith('.part')
-  assert renamed == 'RENAMED' and parent == 'thing'
-  assert os.listdir(tmp_path / 'tfds') == ['thing']
-  assert os.listdir(tmp_path / 'tfds' / 'thing') == ['1.0.0']
-  assert (_final(tmp_path) / 'data').read_text() == 'whole'
-
-
 @pytest.mark.parametrize('failure', [KeyboardInterrupt, ValueError])
 def test_failure_leaves_nothing(failure, tmp_path):
   def fails(folder):
@@ -258,7 +246,7 @@ def test_what_a_killed_process_left_is_hidden_and_removed(tmp_path):
   assert done.returncode == -signal.SIGKILL
   left = os.listdir(tmp_path / 'tfds' / 'thing')
   assert left and all(name.startswith('.') for name in left)
-  assert sources.names(str(tmp_path / 'tfds')) == []
+  assert prepared.names(str(tmp_path / 'tfds')) == []
   writer.write_whole(_final(tmp_path), _write)
   assert os.listdir(tmp_path / 'tfds') == ['thing']
   assert os.listdir(tmp_path / 'tfds' / 'thing') == ['1.0.0']
@@ -307,26 +295,31 @@ def test_without_locks_both_write_and_the_first_is_kept(tmp_path, monkeypatch):
   assert os.listdir(_final(tmp_path).parent) == ['1.0.0']
 
 
-def test_a_full_disk_is_one_line(tmp_path):
+def test_a_full_disk_or_no_directory_is_one_line(tmp_path):
   def full(folder):
     raise RuntimeError('write() failed\nmore')
 
-  with pytest.raises(UserError) as caught:
-    writer.write_whole(_final(tmp_path), full)
-  message = str(caught.value)
-  root = tmp_path / 'tfds'
-  assert message.startswith(f'cannot write the data directory {root}: write()')
-  assert '\n' not in message and os.listdir(root) == []
+  (tmp_path / 'file').touch()
+  for root, said in (
+      (tmp_path / 'tfds', 'write() failed'),
+      (tmp_path / 'file' / 'tfds', 'Not a directory'),
+  ):
+    with pytest.raises(UserError) as caught:
+      writer.write_whole(root / 'thing' / '1.0.0', full)
+    assert str(caught.value).startswith(
+        f'cannot write the data directory {root}: {said}; choose another with'
+    )
+  assert os.listdir(tmp_path / 'tfds') == []
 
 
 def test_where_data_sets_are(monkeypatch, tmp_path):
   monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
-  assert sources.data_root('') == tmp_path
+  assert prepared.data_root('') == tmp_path
   monkeypatch.delenv('TFDS_DATA_DIR')
   monkeypatch.setenv('HOME', '/home/x')
   root = pathlib.Path('/home/x/tensorflow_datasets')
-  assert sources.data_root('') == root
-  assert sources.data_root('~/y') == pathlib.Path('/home/x/y')
+  assert prepared.data_root('') == root
+  assert prepared.data_root('~/y') == pathlib.Path('/home/x/y')
 
 
 def test_what_to_type(tmp_path):
@@ -338,7 +331,13 @@ def test_what_to_type(tmp_path):
     folder.mkdir(parents=True)
     typed = f'`gswinrmt prepare {typed} --dir {tmp_path}`'
     with pytest.raises(UserError, match=f'{re.escape(typed)}$'):
-      sources.open_version(folder)
+      prepared.open_version(folder)
+
+
+def _found(root, content):
+  (root / 'a').write_bytes(content)
+  collection = Collection(root, ('a', 'b'), {})
+  return inspection.inspect(collection, ImageFile('a', 0))
 
 
 @pytest.mark.parametrize(
@@ -357,63 +356,33 @@ def test_what_to_type(tmp_path):
         ('PPM', 'L'),
     ],
 )
-def test_pictures_that_can_be_used(kind, mode):
+def test_findings_on_an_image(kind, mode, tmp_path):
   content = image_files.encoded(1, kind, mode)
-  found = inspection.inspect(content)
-  assert found == (
-      inspection.digest(content),
-      len(content),
-      *(7, 5, mode, kind, False),
-  )
+  stored = (7, 5, mode, kind, False)
+  digest = image_paths.digest(content)
+  assert _found(tmp_path, content) == (digest, len(content), *stored)
 
 
-def test_exif_is_seen():
+def test_exif_is_seen(tmp_path):
   exif = PIL.Image.Exif()
-  exif[0x0112] = 6
-  found = inspection.inspect(image_files.encoded(1, exif=exif.tobytes()))
-  assert found[2:] == (7, 5, 'RGB', 'JPEG', True)  # sides as stored
-  # Unreadable EXIF is ignored.
-  found = inspection.inspect(image_files.encoded(1, exif=b'Exif\0\0none'))
-  assert found[2:] == (7, 5, 'RGB', 'JPEG', False)
-  for stays in (0, 1, 9):
-    exif[0x0112] = stays
-    found = inspection.inspect(image_files.encoded(1, exif=exif.tobytes()))
-    assert found[-1] is False
+  for value, turned in ((6, True), (0, False), (1, False), (9, False)):
+    exif[0x0112] = value
+    content = image_files.encoded(1, exif=exif.tobytes())
+    # Sides are as stored.
+    stored = (7, 5, 'RGB', 'JPEG', turned)
+    assert _found(tmp_path, content)[2:] == stored
 
 
-def test_pictures_that_cannot(monkeypatch):
-  def problem(content):
-    found = inspection.inspect(content)
-    assert '\n' not in found
-    return found
-
-  assert problem(b'') == 'is empty'
-  assert problem(b'no picture') == (
-      'is not an image that can be read (BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP)'
-  )
-  # Pillow would run Ghostscript on an EPS file.
-  assert 'is not an image' in problem(image_files.encoded(1, 'EPS'))
-  whole = image_files.encoded(1)
-  assert 'truncated' in problem(whole[:-40])
-  assert 'truncated' in problem(image_files.encoded(1, 'PNG')[:-30])
-  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 34)  # Pillow warns
-  assert problem(whole) == 'has more than 34 pixels'
-  monkeypatch.setattr(PIL.Image, 'MAX_IMAGE_PIXELS', 17)  # Pillow raises
-  assert problem(whole) == 'has more than 17 pixels'
-
-
-def test_what_training_does_not_read_is_not_accepted(monkeypatch):
-  # Conversion to RGB refuses it: the range of its values is unknown.
-  deep = PIL.Image.new('F', (5, 4), 3.0)
+def test_what_training_does_not_read_is_not_accepted(tmp_path):
+  """As in `pictures_test.py`, whose decoder it is."""
   file = io.BytesIO()
-  deep.save(file, 'TIFF')
-  with pytest.raises(UserError, match=r'^x is damaged: pixels of 3'):
-    pictures.decode(file.getvalue(), 'x')
-  found = inspection.inspect(file.getvalue())
-  assert found == 'is damaged: pixels of 3 to 3, not of 0 to 1'
-  monkeypatch.setattr(pictures, '_to_rgb', lambda picture: 1 / 0)
-  found = inspection.inspect(image_files.encoded(1))
-  assert found == 'is damaged: division by zero'
+  PIL.Image.new('F', (5, 4), 3.0).save(file, 'TIFF')
+  for content, said in (
+      (b'', 'is empty'),
+      (image_files.encoded(1)[:-40], 'is damaged: image file is truncated'),
+      (file.getvalue(), 'is damaged: pixels of 3 to 3, not of 0 to 1'),
+  ):
+    assert _found(tmp_path, content).startswith(said)
 
 
 def _inspect(root, names, jobs):
@@ -440,7 +409,7 @@ def test_several_threads_find_the_same_in_order(tmp_path):
     elif name == names[71]:
       assert 'is not an image' in finding
     else:
-      assert finding[0] == inspection.digest(contents[name])
+      assert finding[0] == image_paths.digest(contents[name])
 
 
 _KINDS = ('RGB', 'JPEG')
@@ -460,7 +429,7 @@ def _summarized(notes=('a note',), ignored=('.txt', '.txt'), **splits):
   collection = Collection('/x', ('a', 'b'), good, Counter(ignored))
   collection.ignored['hidden'] = 0
   collection.notes.extend(notes)
-  table = np.array(rows, inspection.FINDING)
+  table = np.array(rows, inspection.finding_type(collection.labels))
   return inspection.summarize(collection, table, problems)
 
 
@@ -519,7 +488,7 @@ def test_identical_pictures_within_and_across_splits():
 
 
 def test_lines():
-  assert list(inspection.lines('pets', _made())) == [
+  assert list(inspection.lines('pets', ClassLabels(), _made())) == [
       'pets: train 4, val 5 images of 2 classes (a, b)',
       '  of a class (fewest / median / most): train 1 / 1 / 3, val 0 / 0 / 5',
       '  formats: WEBP 5, JPEG 2, PNG 1, MPO 1; modes: RGB 8, L 1',
@@ -539,4 +508,28 @@ def test_lines():
 def test_nothing_odd_nothing_said():
   good = [(f'{i}.jpg', i % 2, (i, 9, 7, 5, *_KINDS, False)) for i in range(4)]
   made = _summarized(notes=(), ignored=(), train=good)
-  assert len(list(inspection.lines('x', made))) == 4
+  assert len(list(inspection.lines('x', ClassLabels(), made))) == 4
+
+
+@pytest.mark.parametrize(
+    'name, said',
+    [
+        (None, 'a NAME is needed'),
+        ('', 'a NAME is needed'),
+        ('Birds', 'lower-case letters'),
+        ('2birds', 'lower-case letters'),
+        ('my-birds', 'lower-case letters'),
+        ('../birds', 'lower-case letters'),
+        ('vögel', 'lower-case letters'),
+        ('birds\n', 'lower-case letters'),
+        ('cifar10', 'is taken'),
+        ('digits', 'is taken'),
+        ('digit_masks', 'is taken'),
+        ('imagenet', 'is taken'),
+    ],
+)
+def test_names_that_will_not(name, said):
+  for good in ('birds', 'my_set_2', 'b'):
+    writer.check_name(good, 'segmentation')
+  with pytest.raises(UserError, match=said):
+    writer.check_name(name, 'segmentation')

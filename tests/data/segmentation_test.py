@@ -193,27 +193,13 @@ def test_a_small_image_is_padded_with_pixels_of_no_class():
       _noise((30, 20)), crop=Crop((40, 50), (1, 1), flip=False)
   )
   assert records.image_shape == (40, 50, 3)
-  batch = records.gather([0], 0, np.array([5]))
-  image, label = batch['image'][0], batch['label'][0]
+  record = records.read(0, np.random.default_rng(0))
+  image, label = record['image'], record['label']
   np.testing.assert_array_equal(image[:20, :30], records.source.pairs[0][0])
   np.testing.assert_array_equal(label[:20, :30], records.source.pairs[0][1])
   assert (label[20:] == VOID).all() and (label[:, 30:] == VOID).all()
   assert not image[20:].any() and not image[:, 30:].any()
-  assert batch['extents'].tolist() == [[20, 30]]
-
-
-def test_crops_follow_from_seed_and_position_alone():
-  records = segmentation.Decoded(
-      _noise((60, 40), (50, 70)), crop=Crop((24, 16))
-  )
-  both = records.gather([1, 0], 3, np.array([10, 11]))
-  alone = records.gather([0], 3, np.array([11]))
-  np.testing.assert_array_equal(both['image'][1], alone['image'][0])
-  np.testing.assert_array_equal(both['label'][1], alone['label'][0])
-  for seed, position in ((3, 12), (4, 11)):
-    other = records.gather([0], seed, np.array([position]))
-    assert (other['image'] != alone['image']).any()
-    assert (other['label'] != alone['label']).any()
+  assert record['extents'].tolist() == [20, 30]
 
 
 def test_training_resumes_with_the_same_crops():
@@ -264,9 +250,9 @@ def test_images_of_one_size_are_not_padded():
 def test_images_of_one_size_are_padded_to_the_least_side():
   records = segmentation.Decoded(_noise((80, 40), (80, 40)), (50, 20))
   assert records.image_shape == (32, 40, 3)
-  batch = records.gather([0])
-  assert batch['extents'].tolist() == [[20, 40]]
-  assert not batch['image'][0, 20:].any()
+  record = records.read(0)
+  assert record['extents'].tolist() == [20, 40]
+  assert not record['image'][20:].any()
 
 
 def test_evaluation_within_a_size_keeps_the_labels():
@@ -308,11 +294,6 @@ def test_values_become_classes(coding, want, kind):
   }[kind]()
   got = pictures.open_label(encoded, coding)
   assert got.dtype == np.uint8 and got.tolist() == [want]
-
-
-def test_bits_are_two_classes():
-  encoded = _png([[False, True]])
-  assert pictures.open_label(encoded, LabelCoding(2)).tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import shutil
 import folder_data
 import numpy as np
 import pytest
-import synced
 
-from gswinrmt_jax.data import datasets, sources, token_labels
+from gswinrmt_jax.data import datasets, records, sources, token_labels
 from gswinrmt_jax.errors import UserError
 
 COUNT, S, T, M = 8, 3, 2, 2
@@ -145,7 +144,7 @@ def test_maps_without_a_checksum_are_refused(written, root, tmp_path):
 def test_the_checksum_knows_order_place_and_count():
   def checksum(image):
     label = np.zeros(len(image), np.int32)  # does not reveal the order
-    return sources.order_checksum(sources.ArraySource(image, label))
+    return sources.order_checksum(records.Arrays(image, label))
 
   image = np.arange(2500, dtype='<u4').view(np.uint8).reshape(-1, 1, 1, 4)
   image = image[..., :3]
@@ -259,17 +258,6 @@ def test_maps_that_are_none_leave_nothing(maps, said, root, tmp_path):
         folder, maps, name='own', split='train', data_dir=str(root)
     )
   assert not list(tmp_path.iterdir())
-
-
-def test_all_is_on_the_disk_before_it_has_its_name(root, tmp_path, monkeypatch):
-  log = synced.watch(monkeypatch)
-  token_labels.write(
-      tmp_path / 'maps', _maps(), name='own', split='train', data_dir=str(root)
-  )
-  *files, folder, renamed, place = log
-  assert sorted(files) == ['index.npy', 'meta.json', 'score.npy']
-  assert folder.endswith('.part') and renamed == 'RENAMED'
-  assert place == tmp_path.name
 
 
 def test_nothing_is_overwritten(written, root):

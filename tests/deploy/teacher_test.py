@@ -12,7 +12,7 @@ import tiny_parts
 from gswinrmt_jax.augment import batch
 from gswinrmt_jax.commands import guard, main
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, sources, token_labels
+from gswinrmt_jax.data import datasets, records, token_labels
 from gswinrmt_jax.deploy import teacher
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
@@ -33,7 +33,7 @@ def weights(monkeypatch):
   create_model = factory.create_model
   tiny_parts.install(monkeypatch)
   monkeypatch.setattr(factory, 'create_model', create_model)
-  source = sources.ArraySource(
+  source = records.Arrays(
       tiny_parts.SPLITS['val'].image, tiny_parts.SPLITS['val'].label
   )
   monkeypatch.setattr(datasets, 'open_source', lambda name, split, *_: source)

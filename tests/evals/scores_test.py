@@ -275,6 +275,32 @@ def test_split_batch_size_and_image_size(run):
   assert list(run.glob('evaluation_train_*_9px.json'))
 
 
+def test_the_mean_over_mirror_images_stands_beside_the_plain_scores(run):
+  plain, _ = _evaluate(run)
+  report, said = _evaluate(run, mirror=True)
+  mean = report.pop('mirror')
+  assert report == plain and mean['loss'] != plain['loss']
+  assert f'mirror image: accuracy {mean["accuracy"]:.2%}' in said
+
+
+def test_mirrored_logits_by_hand():
+  """A model whose logits are the first column counts both ends equally."""
+
+  def apply(variables, image, *, train):
+    return image[:, 0, 0]
+
+  step = evaluator.make_eval_step(
+      types.SimpleNamespace(apply=apply), (0.0,) * 3, (1.0,) * 3, mirror=True
+  )
+  image = np.zeros((1, 2, 3, 3), np.uint8)
+  image[0, 0, 0], image[0, 0, 2] = [0, 51, 255], [102, 51, 51]
+  batch = {'image': image, 'label': [2], 'mask': [1.0]}
+  batch = {name: jnp.asarray(array) for name, array in batch.items()}
+  logits = np.array([0.2, 0.2, 0.6])
+  expected = np.log(np.exp(logits).sum()) - logits[2]
+  assert np.isclose(step({}, batch)['loss'], expected)
+
+
 def test_a_step_that_is_not_there(run):
   with pytest.raises(UserError, match=r'no checkpoint 99 .*18, 25'):
     _evaluate(run, step=99)

@@ -175,7 +175,7 @@ def test_a_run_does_not_go_on_with_other_records(tmp_path, monkeypatch):
     with train_loop.open_run(config, tmp_path / 'run', quiet):
       pass
   val = tiny_parts.SPLITS['val']
-  source = sources.ArraySource(val.image[::-1], val.label[::-1])
+  source = records.Arrays(val.image[::-1], val.label[::-1])
   turned = records.Arrays(source.image, source.label, source)
   monkeypatch.setitem(tiny_parts.SPLITS, 'val', turned)
   with pytest.raises(
@@ -186,7 +186,7 @@ def test_a_run_does_not_go_on_with_other_records(tmp_path, monkeypatch):
 
 
 def test_arrays_in_memory_have_no_version():
-  source = sources.ArraySource(np.zeros((2, 4, 4, 3), np.uint8), np.arange(2))
+  source = records.Arrays(np.zeros((2, 4, 4, 3), np.uint8), np.arange(2))
   arrays = records.to_memory(records.Decoded(source))
   found = dataset_record.of_run(_RECIPE, _INFO, arrays, arrays, None).splits[
       'train'

@@ -12,7 +12,7 @@ import tiny_parts
 from gswinrmt_jax import recipes
 from gswinrmt_jax.augment import mix
 from gswinrmt_jax.data import batches as batches_lib
-from gswinrmt_jax.data import datasets, pictures, records, sources, token_labels
+from gswinrmt_jax.data import datasets, pictures, records, token_labels
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import metrics_log, plots
@@ -165,7 +165,7 @@ def test_tokens_are_told_what_their_pixels_show():
   red, green = np.broadcast_arrays(ramp[None], ramp[:, None])
   image = np.stack([red, green, np.zeros_like(red)], -1)[None].repeat(6, 0)
   train = records.Decoded(
-      sources.ArraySource(image, np.zeros(6, np.int32)),
+      records.Arrays(image, np.zeros(6, np.int32)),
       (32, 32),
       pictures.RandomCrop((0.2, 0.5), (0.6, 1.6)),
   )
@@ -200,7 +200,7 @@ def tiny_data(compiled_once, monkeypatch):
   monkeypatch.setattr(
       datasets,
       'open_source',
-      lambda name, split, *_: sources.ArraySource(
+      lambda name, split, *_: records.Arrays(
           tiny_parts.SPLITS[split].image, tiny_parts.SPLITS[split].label
       ),
   )

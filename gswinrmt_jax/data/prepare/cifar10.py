@@ -19,7 +19,7 @@ import numpy as np
 import PIL.Image
 
 from gswinrmt_jax import files
-from gswinrmt_jax.data import cifar10, parallel, sources
+from gswinrmt_jax.data import cifar10, parallel, prepared
 from gswinrmt_jax.data.prepare import writer
 from gswinrmt_jax.errors import UserError
 
@@ -40,7 +40,7 @@ def prepare_if_missing(name: str, data_dir: str) -> None:
   Raises:
     UserError: As in `prepare`.
   """
-  if name == 'cifar10' and sources.open_newest(name, data_dir) is None:
+  if name == 'cifar10' and prepared.open_newest(name, data_dir) is None:
     prepare(data_dir)
 
 
@@ -62,7 +62,7 @@ def prepare(
   from tensorflow_datasets.image_classification import cifar
 
   version = str(cifar.Cifar10.VERSION)
-  final = sources.data_root(data_dir) / 'cifar10' / version
+  final = prepared.data_root(data_dir) / 'cifar10' / version
   request = {writer.ARCHIVE: archive and _checksum(archive)}
   if not replace and writer.is_prepared(final, request if archive else {}):
     return final

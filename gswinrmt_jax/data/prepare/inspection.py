@@ -3,9 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 import contextlib
-import hashlib
 import itertools
-import statistics
 import warnings
 
 import numpy as np
@@ -18,52 +16,28 @@ _FILE = [('digest', 'u8'), ('size', 'i8')]  # size in bytes
 _STORED = [  # the fields of `pictures.Stored`
     *zip(pictures.Stored._fields, ('i8', 'i8', 'U8', 'U8', '?'), strict=True)
 ]
-# For a label image, also the number of pixels of each class and of `VOID`.
-_LABEL = [('label_digest', 'u8'), ('label_size', 'i8'), ('pixels', 'u4', 256)]
-FINDING = np.dtype(_FILE + _STORED)  # on a usable image
-LABELLED = np.dtype(_FILE + _STORED + _LABEL)  # on an image and its label image
 _EXAMPLES = 20  # most examples per list in the JSON
 _PLAIN = ('RGB', 'L')  # modes that the printed report omits
 
 
+def finding_type(labels: collections.ClassLabels) -> np.dtype:
+  """Returns the type of the findings on an image and its labels."""
+  return np.dtype([*_FILE, *_STORED, *labels.findings])
+
+
 def inspect(
-    content: bytes,
-    label_content: bytes = b'',
-    coding: pictures.LabelCoding | None = None,
+    collection: Collection, image: image_paths.ImageFile
 ) -> tuple | str:
-  """Returns the findings on an image file, or why it cannot be used.
-
-  Args:
-    content: The image file.
-    label_content: Its label file, if it has one.
-    coding: How the label file encodes classes; None if there is none.
-
-  Returns:
-    A row of `FINDING`, or of `LABELLED` with a label file; a reason as text.
-  """
+  """Returns the findings on an image, or why it cannot be used."""
   try:
-    image, stored = pictures.open_rgb(content)
+    content = image_paths.read(collection.root, image)
+    picture, stored = pictures.open_rgb(content)
+    of_labels = collection.labels.inspect(image, picture)
+  except OSError as error:
+    return error.strerror or str(error)
   except ValueError as error:
     return str(error)
-  finding = digest(content), len(content), *stored
-  if not coding:
-    return finding
-  try:
-    label = pictures.open_label(label_content, coding)
-  except ValueError as error:
-    return f'its label image {error}'
-  if label.shape != (image.height, image.width):
-    return (
-        f'its label image has {label.shape[1]} x {label.shape[0]} pixels, the '
-        f'image {image.width} x {image.height}'
-    )
-  pixels = np.bincount(label.ravel(), minlength=256)
-  return *finding, digest(label_content), len(label_content), pixels
-
-
-def digest(content: bytes) -> int:
-  """Returns a 64-bit hash; 10^6 files collide with probability below 10^-7."""
-  return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest())
+  return image_paths.digest(content), len(content), *stored, *of_labels
 
 
 def inspect_all(
@@ -72,26 +46,17 @@ def inspect_all(
   """Inspects the images of a collection, called `name`, in `jobs` threads.
 
   Returns:
-    The findings on the usable images, in the order of the splits: `LABELLED` if
-    there are label images, else `FINDING`. The problems of the others, by file
-    name.
+    The findings on the usable images, in the order of the splits, of the type
+    `finding_type`. The problems of the others, by file name.
   """
-  images, labels = collection.images, collection.label_images
+  import grain
 
-  def look(index):
-    image = images[index]
-    try:
-      content = image_paths.read(collection.root, image)
-      if not labels:
-        return inspect(content)
-      label_content = (labels.root / image.label_file).read_bytes()
-      return inspect(content, label_content, labels.coding)
-    except OSError as error:
-      return error.strerror or str(error)
-
-  table = np.zeros(len(images), LABELLED if labels else FINDING)
+  images = collection.images
+  table = np.zeros(len(images), finding_type(collection.labels))
   problems = {}
-  findings = parallel.in_threads(look, len(images), jobs)
+  dataset = grain.MapDataset.source(images)
+  dataset = dataset.map(lambda image: inspect(collection, image))
+  findings = parallel.in_threads(dataset, jobs)
   with contextlib.closing(findings), warnings.catch_warnings():
     warnings.simplefilter('ignore')  # Around all: filters are not per thread.
     bar = parallel.with_bar(findings, f'{name} check', len(images))
@@ -120,6 +85,12 @@ def summarize(
       if kind.replace('MPO', 'JPEG') != image_paths.format_of(name)
   ]
   areas = table['width'] * table['height']
+  splits, start = {}, 0
+  for split, images in collection.splits.items():
+    part = table[start : start + len(images)]
+    counts = collection.labels.counts(collection, split, part)
+    splits[split] = {'images': len(images), **counts}
+    start += len(images)
 
   def sized(row):
     width, height = table[['width', 'height']][row].tolist()
@@ -130,11 +101,11 @@ def summarize(
       'source': collection.source,
       'notes': collection.notes,
       'class_names': list(collection.class_names),
-      'splits': _splits(collection, table),
+      'splits': splits,
       'formats': dict(Counter(formats).most_common()),
       'modes': dict(Counter(modes).most_common()),
-      'width': _range(table['width'].tolist()),
-      'height': _range(table['height'].tolist()),
+      'width': collections.summary(table['width'].tolist()),
+      'height': collections.summary(table['height'].tolist()),
       'turned_by_exif': int(table['turned'].sum()),
       'suffix_of_another_format': len(misnamed),
       'first': {
@@ -153,37 +124,22 @@ def summarize(
   }
 
 
-def _splits(collection, table):
-  """Returns the numbers of images, and of images or pixels per class."""
-  found, start = {}, 0
-  for split, images in collection.splits.items():
-    if collection.label_images:
-      pixels = table['pixels'][start : start + len(images)].sum(0, np.int64)
-      counts = {
-          'pixels_by_class': pixels[: len(collection.class_names)].tolist(),
-          'pixels_without_class': int(pixels[pictures.VOID]),
-      }
-    else:
-      by_class = collection.counts(split)
-      counts = {'images_per_class': _range(by_class), 'by_class': by_class}
-    found[split] = {'images': len(images), **counts}
-    start += len(images)
-  return found
-
-
-def lines(name: str, report: dict) -> Iterator[str]:
+def lines(
+    name: str, labels: collections.ClassLabels, report: dict
+) -> Iterator[str]:
   """Yields the lines of the printed report."""
   splits, first = report['splits'].items(), report['first']
   sizes = ', '.join(f'{split} {v["images"]:,}' for split, v in splits)
   classes = len(report['class_names'])
   named = collections.some(report['class_names'])
   yield f'{name}: {sizes} images of {classes:,} classes ({named})'
-  yield from _class_lines(report)
-  formats, modes = collections.listed(report['formats']), collections.listed(
-      report['modes']
-  )
+  yield from labels.lines(report)
+  formats, modes = map(collections.listed, (report['formats'], report['modes']))
   yield f'  formats: {formats}; modes: {modes}'
-  width, height = _spread(report['width']), _spread(report['height'])
+  width, height = (
+      ' / '.join(f'{value:,}' for value in report[side].values())
+      for side in ('width', 'height')
+  )
   yield f'  width {width}, height {height} (smallest / median / largest)'
   if first['smallest'] != first['largest']:
     shown = '{file_name} ({width} x {height})'.format_map
@@ -208,39 +164,6 @@ def lines(name: str, report: dict) -> Iterator[str]:
     yield f'  skipped: {collections.listed(report["ignored"])}'
   for note in report['notes']:
     yield f'  {note}'
-
-
-def _class_lines(report):
-  """Yields the lines on classes of the printed report."""
-  splits, names = report['splits'], report['class_names']
-  if 'by_class' in splits['train']:
-    spread = [
-        f'{k} {_spread(v["images_per_class"])}' for k, v in splits.items()
-    ]
-    yield f'  of a class (fewest / median / most): {", ".join(spread)}'
-    return
-  void = []
-  for split, found in splits.items():
-    none = found['pixels_without_class']
-    share = none / (none + sum(found['pixels_by_class']))
-    void.append(f'{split} {share:.1%}')
-  yield f'  pixels without a class: {", ".join(void)}'
-  pixels = splits['train']['pixels_by_class']
-  ranked = sorted(zip(pixels, names, strict=True))
-  least, most = (
-      f'{name} {count / max(1, sum(pixels)):.2%}'
-      for count, name in (ranked[0], ranked[-1])
-  )
-  yield f'  of the others in train: {most} (most) to {least} (least)'
-  value, first = (report['source'][k] for k in ('void', 'zero_is_void'))
-  for label, (name, count) in enumerate(zip(names, pixels, strict=True)):
-    if value == label + first:
-      yield (
-          f'  warning: --void {value} is the value of class {name!r}, which '
-          'therefore has no pixels'
-      )
-    elif not count:
-      yield f'  warning: class {name!r} has no pixels in train'
 
 
 def _identical(collection, digests):
@@ -277,12 +200,3 @@ def _identical(collection, digests):
       ],
       'examples_of_several_classes': labelled[:_EXAMPLES],
   }
-
-
-def _range(values):
-  median = statistics.median_low(values)
-  return {'min': min(values), 'median': median, 'max': max(values)}
-
-
-def _spread(value):
-  return ' / '.join(f'{value[key]:,}' for key in ('min', 'median', 'max'))

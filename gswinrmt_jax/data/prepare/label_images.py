@@ -1,14 +1,150 @@
-"""Pairs images with label images, by file name."""
+"""Label images, which have the class of each pixel, for segmentation."""
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+import hashlib
 import os
 import pathlib
+from typing import Any
 
-from gswinrmt_jax.data import class_folders, image_paths
-from gswinrmt_jax.data.collection import Collection, LabelImages, UNDIVIDED
+import numpy as np
+import PIL.Image
+
+from gswinrmt_jax.data import class_folders, image_paths, pictures
+from gswinrmt_jax.data.collection import ClassLabels, Collection, UNDIVIDED
 from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.data.pictures import LabelCoding, MAX_CLASSES
+from gswinrmt_jax.data.segmentation import MASK
 from gswinrmt_jax.errors import UserError
+
+
+class LabelImages(ClassLabels):
+  """Label images, each with the name of its image, up to the suffix.
+
+  Attributes:
+    root: Folder of the label images.
+    coding: How their values encode classes.
+  """
+
+  by_class = False
+  # `pixels` are the numbers of pixels of each class and of `VOID`.
+  findings = (
+      ('label_digest', 'u8'),
+      ('label_size', 'i8'),
+      ('pixels', 'u4', 256),
+  )
+
+  def __init__(self, root: pathlib.Path, coding: LabelCoding):
+    self.root, self.coding = root, coding
+
+  def files(self, image: ImageFile) -> list[pathlib.Path]:
+    """Returns the label image."""
+    return [self.root / image.label_file]
+
+  def inspect(self, image: ImageFile, picture: PIL.Image.Image) -> tuple:
+    """Returns digest, size in bytes and pixels by class of the label image."""
+    content = (self.root / image.label_file).read_bytes()
+    try:
+      label = pictures.open_label(content, self.coding)
+    except ValueError as error:
+      raise ValueError(f'its label image {error}') from error
+    if label.shape != (picture.height, picture.width):
+      raise ValueError(
+          f'its label image has {label.shape[1]} x {label.shape[0]} pixels, '
+          f'the image {picture.width} x {picture.height}'
+      )
+    pixels = np.bincount(label.ravel(), minlength=256)
+    return image_paths.digest(content), len(content), pixels
+
+  def check(self, collection: Collection, table: np.ndarray) -> None:
+    """Numbers classes without names; refuses 255 where it stands for a class.
+
+    Raises:
+      UserError: If a class has no pixels in train, and pixels of 255 have none,
+        or there is but one class.
+    """
+    if not collection.class_names:
+      found = table['pixels'].any(0)
+      found[pictures.VOID] = False
+      count = int(found.nonzero()[0].max(initial=0)) + 1
+      if count < 2:
+        raise UserError(
+            'the label images have no class but 0: two classes or more are '
+            'needed'
+        )
+      collection.class_names = tuple(map(str, range(count)))
+      return
+    if self.coding.void is not None or self.coding.zero_is_void:
+      return
+    train = table[: len(collection.splits['train'])]
+    pixels = train['pixels'].sum(0, np.int64)
+    void = pixels[pictures.VOID]
+    pairs = zip(collection.class_names, pixels, strict=False)
+    missing = [name for name, count in pairs if not count]
+    if void and missing:
+      raise UserError(
+          f'class {missing[0]!r} has no pixels in train; '
+          f'{void / pixels.sum():.0%} of the pixels are 255, which is void: '
+          'store the number of the class instead of 255, or leave the class '
+          'out of --classes; if 255 does mean no class, say so with --void 255'
+      )
+
+  def counts(
+      self, collection: Collection, split: str, table: np.ndarray
+  ) -> dict[str, Any]:
+    """Returns the number of pixels of each class, and of those without one."""
+    pixels = table['pixels'].sum(0, np.int64)
+    return {
+        'pixels_by_class': pixels[: len(collection.class_names)].tolist(),
+        'pixels_without_class': int(pixels[pictures.VOID]),
+    }
+
+  def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines on classes of the printed report."""
+    names, void = report['class_names'], []
+    for split, found in report['splits'].items():
+      none = found['pixels_without_class']
+      share = none / (none + sum(found['pixels_by_class']))
+      void.append(f'{split} {share:.1%}')
+    yield f'  pixels without a class: {", ".join(void)}'
+    pixels = report['splits']['train']['pixels_by_class']
+    ranked = sorted(zip(pixels, names, strict=True))
+    least, most = (
+        f'{name} {count / max(1, sum(pixels)):.2%}'
+        for count, name in (ranked[0], ranked[-1])
+    )
+    yield f'  of the others in train: {most} (most) to {least} (least)'
+    value, first = self.coding.void, self.coding.zero_is_void
+    for label, (name, count) in enumerate(zip(names, pixels, strict=True)):
+      if value == label + first:
+        yield (
+            f'  warning: --void {value} is the value of class {name!r}, which '
+            'therefore has no pixels'
+        )
+      elif not count:
+        yield f'  warning: class {name!r} has no pixels in train'
+
+  def features(self, class_names: Sequence[str]) -> dict[str, Any]:
+    """Returns the feature of TFDS that holds the label image."""
+    import tensorflow_datasets as tfds
+
+    return {MASK: tfds.features.LabeledImage(labels=class_names)}
+
+  def metadata(self, table: np.ndarray) -> dict[str, Any]:
+    """Returns the coding; a checksum tells a resumed run of other labels."""
+    digests = table['label_digest'].tobytes()
+    return {
+        'void': self.coding.void,
+        'zero_is_void': self.coding.zero_is_void,
+        'labels': hashlib.sha256(digests).hexdigest(),
+    }
+
+  def example(self, image: ImageFile, finding: np.void) -> dict[str, Any]:
+    """Returns the bytes of the label image."""
+    file = ImageFile(image.label_file, 0)
+    return {
+        MASK: image_paths.unchanged(self.root, file, finding['label_digest'])
+    }
 
 
 def find(
@@ -69,7 +205,7 @@ def find(
           'void': void,
           'zero_is_void': zero_is_void,
       },
-      label_images=LabelImages(labels, coding),
+      labels=LabelImages(labels, coding),
       unpaired=unpaired,
   )
 

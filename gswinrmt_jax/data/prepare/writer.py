@@ -10,9 +10,8 @@ from typing import Any
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import collection as collections
-from gswinrmt_jax.data import datasets, image_paths, parallel, pictures, sources
+from gswinrmt_jax.data import datasets, image_paths, parallel, prepared
 from gswinrmt_jax.data.collection import Collection
-from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.data.prepare import inspection
 from gswinrmt_jax.errors import UserError
 
@@ -23,7 +22,7 @@ ARCHIVE = 'checksums of the archive'
 _CLASSES, _FILES = 'class names', 'names and sizes of files'
 _CHECKSUMS = (_CLASSES, _FILES, ARCHIVE)
 # TFDS has a folder 'downloads' next to its data sets.
-_TAKEN = (*datasets.NAMES, *sources.PREPARED_BY_NAME, 'downloads')
+_TAKEN = (*datasets.NAMES, *prepared.BY_NAME, 'downloads')
 
 
 def check_name(name: str | None, dataset: str) -> None:
@@ -72,7 +71,7 @@ def prepare(
       options, and is not to be replaced; if images are damaged and not to be
       left out, too few are left, or the directory cannot be written.
   """
-  root = sources.data_root(data_dir)
+  root = prepared.data_root(data_dir)
   final = root / name / _VERSION
   damaged = root / f'{name}-damaged.txt'
 
@@ -91,11 +90,10 @@ def prepare(
       raise _refusal(problems, count, damaged)
     collection.remove(problems)
     collections.check(collection)
-    if not collection.class_names:
-      collection.class_names = _numbers(table)
+    collection.labels.check(collection, table)
     summary = inspection.summarize(collection, table, problems)
-    print('\n'.join(inspection.lines(name, summary)), flush=True)
-    _check_pixels(collection, summary)
+    lines = inspection.lines(name, collection.labels, summary)
+    print('\n'.join(lines), flush=True)
     _write_records(name, collection, table, folder)
     summary['request'] = request
     text = json.dumps(summary, indent=1, ensure_ascii=False)
@@ -119,7 +117,7 @@ def is_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> bool:
   Raises:
     UserError: If it is made of something else.
   """
-  if not sources.open_version(final):
+  if not prepared.open_version(final):
     return False
   try:
     report = files.read_json(final / 'report.json')
@@ -148,8 +146,7 @@ def _request(collection):
   for split, images in collection.splits.items():
     for image in sorted(images):
       sizes = [image.size or _size(root / image.file_name)]
-      if image.label_file:
-        sizes.append(_size(collection.label_images.root / image.label_file))
+      sizes += map(_size, collection.labels.files(image))
       listing.update(repr((split, image[:2], sizes)).encode())
   names = repr(collection.class_names).encode()
   return {
@@ -166,30 +163,6 @@ def _size(path):
     return path.stat().st_size
   except OSError:  # Inspection says what is wrong.
     return -1
-
-
-def _check_pixels(collection, summary):
-  """Refuses label images in which 255 seems to stand for a class.
-
-  Raises:
-    UserError: If a class has no pixels in train, and pixels of 255 have none.
-  """
-  labels, found = collection.label_images, summary['splits']['train']
-  if not labels or labels.coding.void is not None or labels.coding.zero_is_void:
-    return
-  if len(collection.class_names) != labels.coding.num_classes:
-    return  # They are numbers, of which some may not occur.
-  void = found['pixels_without_class']
-  pairs = zip(collection.class_names, found['pixels_by_class'], strict=True)
-  missing = [name for name, count in pairs if not count]
-  if void and missing:
-    share = void / (void + sum(found['pixels_by_class']))
-    raise UserError(
-        f'class {missing[0]!r} has no pixels in train; {share:.0%} of the '
-        'pixels are 255, which is void: store the number of the class instead '
-        'of 255, or leave the class out of --classes; if 255 does mean no '
-        'class, say so with --void 255'
-    )
 
 
 def write_whole(
@@ -236,18 +209,6 @@ def write_whole(
     ) from error
 
 
-def _numbers(table):
-  """Returns numbers as class names, up to the largest class that occurs."""
-  found = table['pixels'].any(0)
-  found[pictures.VOID] = False
-  count = int(found.nonzero()[0].max(initial=0)) + 1
-  if count < 2:
-    raise UserError(
-        'the label images have no class but 0: two classes or more are needed'
-    )
-  return tuple(map(str, range(count)))
-
-
 def _refusal(problems, count, path):
   """Writes a list of the damaged images to a file and returns the error."""
   lines = (f'{name}\t{problem}\n' for name, problem in problems.items())
@@ -263,20 +224,7 @@ def _refusal(problems, count, path):
 def _write_records(name, collection, table, folder):
   import tensorflow_datasets as tfds
 
-  names, labels = list(collection.class_names), collection.label_images
-  features = {'image': tfds.features.Image(), 'file_name': tfds.features.Text()}
-  metadata, sizes = None, table['size']
-  if labels:
-    features['segmentation_mask'] = tfds.features.LabeledImage(labels=names)
-    # The checksum tells a resumed run whether its labels are the same.
-    metadata = tfds.core.MetadataDict(
-        void=labels.coding.void,
-        zero_is_void=labels.coding.zero_is_void,
-        labels=hashlib.sha256(table['label_digest'].tobytes()).hexdigest(),
-    )
-    sizes = sizes + table['label_size']
-  else:
-    features['label'] = tfds.features.ClassLabel(names=names)
+  metadata = collection.labels.metadata(table)
   identity = tfds.core.dataset_info.DatasetIdentity(
       name=name,
       version=tfds.core.Version(_VERSION),
@@ -286,13 +234,20 @@ def _write_records(name, collection, table, folder):
   info = tfds.core.DatasetInfo(
       builder=identity,
       description=_DESCRIPTION,
-      features=tfds.features.FeaturesDict(features),
-      metadata=metadata,
+      features=tfds.features.FeaturesDict(
+          {
+              'image': tfds.features.Image(),
+              'file_name': tfds.features.Text(),
+              **collection.labels.features(list(collection.class_names)),
+          }
+      ),
+      metadata=metadata and tfds.core.MetadataDict(metadata),
   )
   # The other writer of TFDS needs TensorFlow for more than a gigabyte.
+  size = sum(table[name].mean() for name in table.dtype.names if 'size' in name)
   writer = tfds.core.SequentialWriter(
       info,
-      max_examples_per_shard=max(1, int(_SHARD_BYTES // sizes.mean())),
+      max_examples_per_shard=max(1, int(_SHARD_BYTES // size)),
       file_format='array_record',
   )
   writer.initialize_splits(list(collection.splits))
@@ -310,31 +265,16 @@ def _examples(collection, pairs):
 
   `pairs` are images and their findings.
   """
-  labels = collection.label_images
+  import grain
 
-  def read(place):
-    image, finding = pairs[place]
-    example = {
-        'image': _unchanged(collection.root, image, finding['digest']),
+  def read(pair):
+    image, found = pair
+    content = image_paths.unchanged(collection.root, image, found['digest'])
+    return {
+        'image': content,
         'file_name': image.file_name,
+        **collection.labels.example(image, found),
     }
-    if labels:
-      file = ImageFile(image.label_file, 0)
-      mask = _unchanged(labels.root, file, finding['label_digest'])
-      return {**example, 'segmentation_mask': mask}
-    return {**example, 'label': image.label}
 
   pairs.sort(key=lambda pair: collections.rank(pair[0]))
-  return parallel.in_threads(read, len(pairs))
-
-
-def _unchanged(root, image, digest):
-  """Returns an image's bytes; refuses a file that changed since inspection."""
-  path = root / image.file_name
-  try:
-    content = image_paths.read(root, image)
-  except OSError as error:
-    raise UserError(f'{path}: {error.strerror or error}') from error
-  if inspection.digest(content) != digest:
-    raise UserError(f'{path} has changed since it was checked: start again')
-  return content
+  return parallel.in_threads(grain.MapDataset.source(pairs).map(read))

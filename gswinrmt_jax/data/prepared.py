@@ -1,0 +1,107 @@
+"""Prepared data sets, in TFDS's format: finds and opens them."""
+
+import os
+import pathlib
+import re
+from typing import Any
+
+from gswinrmt_jax.errors import UserError
+
+# Data sets that `gswinrmt prepare NAME` writes; others need a kind and a name.
+BY_NAME = ('cifar10', 'imagenet', 'mini_imagenet')
+
+_VERSION = re.compile(r'\d+\.\d+\.\d+')
+
+
+def data_root(data_dir: str) -> pathlib.Path:
+  """Returns the TFDS data directory; by default TFDS_DATA_DIR or TFDS's own."""
+  root = data_dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
+  return pathlib.Path(root).expanduser().absolute()
+
+
+def names(data_dir: str) -> list[str]:
+  """Returns the names of the data sets prepared in a data directory."""
+  root = data_root(data_dir)
+  if not root.is_dir():
+    return []
+  found = (path.name for path in root.iterdir() if path.name[0] != '.')
+  return sorted(name for name in found if _versions(root / name))
+
+
+def open_newest(name: str, data_dir: str) -> Any | None:
+  """Returns the TFDS builder of the newest version, or None if there is none.
+
+  Raises:
+    UserError: As in `open_version`.
+  """
+  folder = data_root(data_dir) / name
+  plain = re.fullmatch(r'\w[\w.-]*', name)
+  versions = _versions(folder) if plain else []
+  return open_version(folder / versions[-1]) if versions else None
+
+
+def open_version(folder: pathlib.Path) -> Any | None:
+  """Returns the TFDS builder of DIR/NAME/VERSION, or None if it is missing.
+
+  Raises:
+    UserError: If it is half written or damaged, or its files are not
+      array_record, which alone can be read without TensorFlow.
+  """
+  import tensorflow_datasets as tfds
+
+  if not folder.exists():
+    return None
+  try:
+    builder = tfds.builder_from_directory(folder)
+    missing = [
+        path.name
+        for split in builder.info.splits.values()
+        for path in split.filepaths
+        if not path.exists()
+    ]
+  except Exception as error:
+    # TFDS raises many types for a missing or broken description.
+    missing = [str(error).strip().split('\n')[0] or type(error).__name__]
+  if missing:
+    raise UserError(
+        f'{folder} is half written or damaged ({missing[0]}); {again(folder)}'
+    )
+  if builder.info.file_format.value != 'array_record':
+    raise UserError(
+        f'{folder} holds {builder.info.file_format.value} files, which only '
+        'TensorFlow reads; choose another directory with --dir, '
+        '--config.data.dir or TFDS_DATA_DIR and prepare there'
+    )
+  return builder
+
+
+def again(folder: pathlib.Path) -> str:
+  """Returns what to do about a damaged data set."""
+  name = folder.parent.name
+  # Among custom data sets, only those for segmentation have metadata.
+  if name in BY_NAME or (folder / 'metadata.json').exists():
+    command = prepare_command(name, folder.parent.parent)
+    return f'remove that directory and run `{command}`'
+  return (
+      'remove that directory and train on your images where they are, with '
+      '--config.data.name=DIR'
+  )
+
+
+def prepare_command(name: str, root: pathlib.Path) -> str:
+  """Returns the command that writes a data set below `root`."""
+  words = ['gswinrmt prepare', name]
+  if name not in BY_NAME:
+    words = ['gswinrmt prepare segmentation', name, '--images DIR --labels DIR']
+  elif name != 'cifar10':
+    words.append('--images DIR')
+  if root != data_root(''):
+    words.append(f'--dir {root}')
+  return ' '.join(words)
+
+
+def _versions(folder):
+  """Returns the versions in a data set's folder, the newest last."""
+  found = (path.parent.name for path in folder.glob('*.*.*/dataset_info.json'))
+  versions = [name for name in found if _VERSION.fullmatch(name)]
+  return sorted(versions, key=lambda v: [int(part) for part in v.split('.')])

@@ -1,0 +1,156 @@
+"""Tests finding image files in tars, whole and damaged."""
+
+from collections import Counter
+import gzip
+import tarfile
+
+import image_files
+import pytest
+
+from gswinrmt_jax.data import image_paths, pictures
+from gswinrmt_jax.data.image_paths import ImageFile
+from gswinrmt_jax.errors import UserError
+
+_CONTENTS = {
+    './b.JPEG': image_files.encoded(1),
+    'deep/a.png': image_files.encoded(2, 'PNG'),
+    'list.txt': b'x',
+    '._b.JPEG': b'x',
+}
+
+
+def test_what_is_looked_for_can_be_read():
+  assert set(image_paths.SUFFIXES.values()) == set(pictures.FORMATS)
+
+
+def test_pictures_in_files_and_in_tars(tmp_path):
+  (tmp_path / 'a.jpg').write_bytes(b'abc')
+  (tmp_path / 'b.tar').write_bytes(b'0123456789')
+  file = ImageFile('a.jpg', 0)
+  member = ImageFile('b.tar/c.jpg', 0, 'b.tar', 3, 4)
+  assert image_paths.read(tmp_path, file) == b'abc'
+  assert image_paths.read(tmp_path, member) == b'3456'
+
+
+def test_pictures_are_where_the_tar_has_them(tmp_path):
+  (tmp_path / 'set.tar').write_bytes(image_files.tar(_CONTENTS))
+  ignored = Counter()
+  found = list(image_paths.find(tmp_path, 'set.tar', ignored))
+  assert [p.file_name for p in found] == [
+      'set.tar/b.JPEG',
+      'set.tar/deep/a.png',
+  ]
+  contents = [image_paths.read(tmp_path, picture) for picture in found]
+  assert contents == [image_files.encoded(1), image_files.encoded(2, 'PNG')]
+  assert ignored == {'.txt': 1, 'hidden': 1}
+
+
+def _tar_of_tars():
+  return image_files.tar(
+      {
+          'n2.tar': image_files.tar({'n2_1.JPEG': image_files.encoded(1)}),
+          'README': b'x',
+          'n1.tar': image_files.tar(
+              {
+                  'n1_1.JPEG': image_files.encoded(2),
+                  'n1_2.JPEG': image_files.encoded(3),
+              }
+          ),
+      }
+  )
+
+
+def test_tars_in_a_tar(tmp_path):
+  (tmp_path / 'all.tar').write_bytes(_tar_of_tars())
+  ignored = Counter()
+  found = list(image_paths.find(tmp_path, 'all.tar', ignored))
+  assert {p.file_name: image_paths.read(tmp_path, p) for p in found} == {
+      'all.tar/n2.tar/n2_1.JPEG': image_files.encoded(1),
+      'all.tar/n1.tar/n1_1.JPEG': image_files.encoded(2),
+      'all.tar/n1.tar/n1_2.JPEG': image_files.encoded(3),
+  }
+  assert ignored == {'without suffix': 1}
+
+
+def _listed(path):
+  return list(image_paths.find(path.parent, path.name, Counter()))
+
+
+@pytest.mark.parametrize('left', [512 * 5, 512 * 7, 512 * 8 + 100, -10240])
+def test_truncated(left, tmp_path):
+  (tmp_path / 'all.tar').write_bytes(_tar_of_tars()[:left])
+  with pytest.raises(UserError, match='damaged'):
+    _listed(tmp_path / 'all.tar')
+
+
+def test_damaged_header_in_the_middle(tmp_path):
+  content = bytearray(image_files.tar(_CONTENTS))
+  at = content.index(b'deep/a.png')
+  content[at] ^= 1
+  (tmp_path / 'set.tar').write_bytes(content)
+  with pytest.raises(UserError, match='is damaged'):
+    list(image_paths.find(tmp_path, 'set.tar', Counter()))
+
+
+def test_compressed_or_none(tmp_path):
+  (tmp_path / 'all.tar').write_bytes(gzip.compress(_tar_of_tars()))
+  with pytest.raises(UserError, match=r'all\.tar is damaged, or not an unc'):
+    _listed(tmp_path / 'all.tar')
+  (tmp_path / 'all.tar').write_bytes(image_files.tar({'n1.tar': b'no tar'}))
+  with pytest.raises(UserError, match=r'n1\.tar is damaged, or not an unc'):
+    _listed(tmp_path / 'all.tar')
+
+
+@pytest.mark.parametrize('name', ['a\udcff.JPEG', 'b\udcff/c.txt'])
+def test_names_that_are_not_utf8(name, tmp_path):
+  content = image_files.tar({'good.JPEG': b'x', name: b'x'})
+  (tmp_path / 'set.tar').write_bytes(content)
+  with pytest.raises(UserError, match=r"set\.tar has a name .*'.\\udcff"):
+    list(image_paths.find(tmp_path, 'set.tar', Counter()))
+  (tmp_path / 'all.tar').write_bytes(image_files.tar({'n1.tar': content}))
+  with pytest.raises(UserError, match=r'n1\.tar has a name that is not UTF-8'):
+    _listed(tmp_path / 'all.tar')
+
+
+def _header(name, size, kind=tarfile.REGTYPE):
+  member = tarfile.TarInfo(name)
+  member.size, member.type = size, kind
+  return member.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.parametrize('inner', [False, True])
+@pytest.mark.parametrize(
+    ('header', 'said'),
+    [
+        # A negative size would send the reader backwards.
+        (_header('a.jpg', -1024), r".*\('a.jpg' has -1024 bytes in it"),
+        (_header('a', -1024, tarfile.DIRTYPE), 'damaged'),
+        (
+            _header('a.jpg', 2**62),
+            r".*\('a.jpg' has 4611686018427387904",
+        ),
+        (_header('a.jpg', 2**80), 'damaged'),
+        (_header('././@LongLink', 2**62, tarfile.GNUTYPE_LONGNAME), 'damaged'),
+        (_header('././@LongLink', -512, tarfile.GNUTYPE_LONGNAME), 'damaged'),
+        (_header('pax', -512, tarfile.XHDTYPE), 'damaged'),
+        (
+            _header('a.jpg', 9, tarfile.GNUTYPE_SPARSE),
+            "'a.jpg' is sparse",
+        ),
+        (
+            _header('pax', 512, tarfile.XHDTYPE)
+            + b'22 GNU.sparse.major=x\n'.ljust(512, b'\0'),
+            'damaged',
+        ),
+    ],
+)
+def test_headers_that_mislead(header, said, inner, tmp_path):
+  whole = image_files.tar({'b.jpg': bytes(512)})
+  content = whole[:1024] + header + b'x' * 512 + whole
+  if inner:
+    content = image_files.tar({'n1.tar': content})
+  (tmp_path / 'all.tar').write_bytes(content)
+  with pytest.raises(UserError, match=said) as caught:
+    _listed(tmp_path / 'all.tar')
+  assert '\n' not in str(caught.value)
+  assert str(tmp_path / 'all.tar') in str(caught.value)
