@@ -70,6 +70,13 @@ def test_what_a_detector_is_not_trained_with_is_refused(field, value, said):
     recipes.make_model(recipes.resolve(config), 3, (64, 64, 3))
 
 
+def test_the_anchors_have_the_scale_of_the_recipe():
+  recipe = recipes.detection('rmt_compact', 'retina')
+  recipe.detector.anchor_scale = 1.5
+  model = recipes.make_model(recipes.resolve(recipe), 3, (64, 64, 3))
+  assert model.head.anchor_scale == 1.5
+
+
 def test_fields_of_another_head_are_refused():
   recipe = recipes.detection('rmt_compact', 'retina')
   changed = recipes.detection('rmt_compact', 'retina')
