@@ -10,7 +10,8 @@ docs/performance.md explains what is timed and lists results. A peer is
   plain         the same model as its equations are written, without the faster
                 implementations
   muon          trained with Muon instead of AdamW
-  window_size=7 another value of the model's fields, as for `create_model`
+  window_size=7 another value of the model's fields, as for `create_model`, or
+                of `batch`, `image_size`, `classes`
   TMPDIR=/x     environment variables (capitals), several as one quoted argument
   ../other      the same model of another checkout of this repository
   eager         the same model in PyTorch (torch_twin.py), after comparing their
@@ -46,6 +47,7 @@ _TASKS = ('train', 'inference', 'latency')
 _PEERS = ('plain', 'muon', 'eager', 'compile')
 _RESOLUTIONS = (1, 9 / 7, 11 / 7, 13 / 7, 16 / 7)  # 224, 288, 352, 416, 512
 _BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
+_SIZES = ('batch', 'image_size', 'classes')
 _TOGETHER = 8  # runs whose processes are alive at once
 _MIN_CALLS = 2  # in a warm-up, however long a call takes
 _VARIABLES = ('XLA_FLAGS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'LD_PRELOAD')
@@ -298,7 +300,8 @@ def peer_of(spec: worker.Spec, peer: str) -> worker.Spec:
     return {**spec, 'env': values}
   if values:
     fields = {name: _literal(value) for name, value in values.items()}
-    return {**spec, 'fields': {**spec['fields'], **fields}}
+    sizes = {name: fields.pop(name) for name in _SIZES if name in fields}
+    return {**spec, **sizes, 'fields': {**spec['fields'], **fields}}
   if peer not in _PEERS and not importlib.util.find_spec('timm'):
     near = did_you_mean(peer, _PEERS)
     raise UserError(

@@ -5,18 +5,29 @@ A spec is that of a model in jax_programs.py, with a 'peer':
 'platform' is where JAX runs.
 """
 
+import dataclasses
 import importlib.metadata
 
+import jax
+import jax.numpy as jnp
 import jax_programs
+import numpy as np
+import optax
 import torch
 from torch.nn import functional
+import torch_twin
 import worker
 
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.backbone import Backbone
 
 _TWINS = ('eager', 'compile')
 _DROP_PATH = 0.1  # as in our models
 _TIMM_SIZE = 224
+# Twin and model are compared on images whose size involves windows, shifts and
+# odd extents.
+_IMAGE, _BATCH = (72, 56, 3), 2
+_TOLERANCE = 2e-4  # relative to the largest logit, and to the loss
 
 
 def build(spec: worker.Spec) -> worker.Program:
@@ -69,16 +80,11 @@ def build(spec: worker.Spec) -> worker.Program:
 
 def _model(spec):
   if spec['peer'] in _TWINS:
-    # Imported here, since they need more than PyTorch.
-    import torch_agreement
-    import torch_twin
-
     model = factory.create_model(
         spec['model'], num_classes=spec['classes'], **spec['fields']
     )
     twin = torch_twin.Twin(model.arch, model.num_classes)
-    checked = torch_agreement.checked_twin(model)
-    twin.load_state_dict(checked.state_dict())
+    twin.load_state_dict(checked_twin(model).state_dict())
     return twin
   import timm
 
@@ -87,6 +93,60 @@ def _model(spec):
   return timm.create_model(
       spec['peer'], num_classes=spec['classes'], drop_path_rate=_DROP_PATH
   )
+
+
+def checked_twin(model: Backbone) -> torch_twin.Twin:
+  """Returns a twin with random weights that was checked to equal the model.
+
+  Logits and loss are compared in float32 on the CPU, with running statistics
+  and then with those of the batch, without stochastic depth.
+
+  Raises:
+    ValueError: If logits or loss differ.
+  """
+  arch = dataclasses.replace(model.arch, drop_path_rate=0.0)
+  model = model.clone(arch=arch, dtype=jnp.dtype('float32'))
+  twin = torch_twin.Twin(arch, model.num_classes)
+  values = jax_programs.random_variables(model, _IMAGE)
+  torch_twin.load(twin, values)
+  rng = np.random.default_rng(1)
+  image = rng.standard_normal((_BATCH, *_IMAGE), np.float32)
+  target = rng.dirichlet(np.ones(model.num_classes), _BATCH).astype('float32')
+
+  expected = {}
+  for train in (False, True):
+    logits = _flax_logits(model, values, image, train)
+    loss = optax.softmax_cross_entropy(logits, target).mean()
+    expected[train] = (np.asarray(logits), float(loss))
+  for train, (logits, loss) in expected.items():
+    twin.train(train)
+    with torch.no_grad():
+      found = twin(torch.from_numpy(image).permute(0, 3, 1, 2))
+      found_loss = functional.cross_entropy(found, torch.from_numpy(target))
+    _compare('logits', found.numpy(), logits)
+    _compare('loss', float(found_loss), loss)
+  return twin
+
+
+def _flax_logits(model, values, image, train):
+  def apply(values, image):
+    result = model.apply(values, image, train=train, mutable=['batch_stats'])
+    return result[0]
+
+  compiled = (
+      jax.jit(apply).lower(values, image)
+      # The program runs once, so optimising it takes longer than it saves.
+      .compile(compiler_options={'xla_backend_optimization_level': 0})
+  )
+  return compiled(values, image)
+
+
+def _compare(name, found, expected):
+  error = np.abs(found - expected).max() / np.abs(expected).max()
+  if not error <= _TOLERANCE:
+    raise ValueError(
+        f'the twin is another model: its {name} differ by {error:.1e}'
+    )
 
 
 def _train(model, image, target, autocast, wait, each):

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.ops import positions
-from gswinrmt_jax.ops.attention import effective_window, whole_axis
+from gswinrmt_jax.ops.attention import effective_window, window_index
 
 # Finite, since a fused kernel may subtract it from itself.
 _MASKED = -1e4
@@ -218,17 +218,16 @@ class Attention(nn.Module):
     self.heads, self.gated = heads, arch.gate
     self.full = arch.is_full(stage)
     self.window = arch.window(stage)
-    self.shift = arch.window_shift(stage) if shifted else 0
+    self.shift = (self.window or 0) // 2 if shifted else 0
     self.project = nn.Linear(width, (4 if arch.gate else 3) * width)
     self.local = _depthwise(width, 5)
     self.local_point = (
         nn.Linear(width, width) if arch.lce == 'pointwise' else None
     )
     self.out = nn.Linear(width, width)
-    logits = torch.tensor(
-        positions.decay_logits(heads, arch.decay_ranges[stage]),
-        dtype=torch.float32,
-    ).repeat(1 if self.full else 2, 1)
+    rates = positions.decay_rates(heads, arch.decay_ranges[stage])
+    logits = torch.tensor(np.log(rates / (1 - rates)), dtype=torch.float32)
+    logits = logits.repeat(1 if self.full else 2, 1)
     self.decay_logit = nn.Parameter(logits, arch.decay == 'learned')
     self._tables = {}
 
@@ -280,7 +279,7 @@ class Attention(nn.Module):
         pairs = [
             (
                 np.abs(positions.offsets(extent)),
-                whole_axis(extent, self.window, self.shift).mask,
+                _apart(extent, self.window, self.shift),
             )
             for extent in (width, height)
         ]
@@ -291,10 +290,17 @@ class Attention(nn.Module):
     return self._tables[name]
 
 
-def _on_device(distance, mask, device):
+def _apart(extent, window, shift):
+  """Returns which pairs `[i, j]` of a line are in different windows."""
+  window, shift = effective_window(extent, window, shift)
+  index = window_index(np.arange(extent), window, shift)
+  return index[:, None] != index[None]
+
+
+def _on_device(distance, apart, device):
   bias = np.zeros(distance.shape)
-  if mask is not None:
-    bias = (~mask[0, 0, 0, 0]) * _MASKED
+  if apart is not None:
+    bias = apart * _MASKED
   return tuple(
       torch.tensor(array, dtype=torch.float32, device=device)
       for array in (distance, bias)

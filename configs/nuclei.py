@@ -45,6 +45,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   config.detector.linear_channels = 256
   config.detector.mask_channels = 64
   config.detector.anchor_scale = 4.0
+  config.detector.train_candidates = 1000
   config.detector.train_proposals = 500
   config.detector.proposals = 500
   config.detector.roi_samples = 128

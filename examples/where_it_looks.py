@@ -69,8 +69,8 @@ def _look(loaded, image):
   with nn.intercept_methods(keep_gate):
     logits = model.apply(variables, image, train=False)
   label, stages = logits[0].argmax(), []
-  for stage in range(1, model.arch.stages + 1):
-    name = f'stage{stage}'
+  for stage in range(model.arch.stages):
+    name = f'stage{stage + 1}'
     (cam,) = maps_lib.grad_cam(
         model, variables, image, maps[name], label, stage
     )

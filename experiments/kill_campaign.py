@@ -21,14 +21,11 @@ The part that was hit is read from the disk after the process has died. It is a
 checkpoint write if there is an unfinished checkpoint, and an evaluation if the
 log ends with an epoch's last interval, without the epoch. It may be both.
 
-A run does what `gswinrmt train` does, in a process forked from one that has
-done the slow imports.
+Runs are processes of `tests/tiny_runs.py`, which do what `gswinrmt train` does.
 """
 
 import argparse
 import collections
-from collections.abc import Callable
-import dataclasses
 import json
 import os
 import pathlib
@@ -38,18 +35,15 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Any
-
-import grain  # noqa: F401
-import jax
-import orbax.checkpoint  # noqa: F401
+from typing import Any, NamedTuple
 
 from gswinrmt_jax import files
-from gswinrmt_jax.commands import guard, recipe_files
-from gswinrmt_jax.runs import metrics_log, plots
-from gswinrmt_jax.train import train_loop
+from gswinrmt_jax.runs import metrics_log
 
-_TIMES = ('seconds', 'images_per_second', 'data_wait', 'seconds_per_epoch')
+sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests'))
+import tiny_runs
+
+_TIMES = (*tiny_runs.TIMES, 'seconds_per_epoch')
 _SIGNALS = ('SIGKILL', 'SIGTERM', 'SIGINT')
 _EPOCHS = 4
 _SMOKE = (
@@ -66,145 +60,137 @@ _SMOKE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
   """A kind of run.
 
   Attributes:
     name: Name for the log.
-    recipe: Returns the recipe, in the process of the run.
     ends: The last step of each epoch.
+    before: Code that runs before training, see `tiny_runs`.
+    changes: Fields of the tests' recipe that differ.
   """
 
   name: str
-  recipe: Callable[[], Any]
   ends: tuple[int, ...]
-
-
-def _smoke():
-  return recipe_files.load('digits_retention:smoke', list(_SMOKE))
-
-
-def _tiny():
-  """Returns the tests' recipe: a model of 170 parameters, 25 images."""
-  sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
-  import pytest
-  import tiny_parts
-
-  draw = plots.draw_curves
-  tiny_parts.install(pytest.MonkeyPatch())
-  plots.draw_curves = draw  # A kill may come while it draws.
-  return tiny_parts.recipe(
-      num_epochs=_EPOCHS, checkpoint_every_steps=4, ema_decay=0.9
-  )
+  before: str
+  changes: dict[str, Any]
 
 
 _KINDS = {
-    'tiny': Kind('the tiny model of tests/', _tiny, (6, 12, 18, 25)),
+    'tiny': Kind(
+        'the tiny model of tests/',
+        (6, 12, 18, 25),
+        # A kill may come while curves are drawn.
+        'import tiny_parts\n'
+        'from gswinrmt_jax.runs import plots\n'
+        "patch.setattr(plots, 'draw_curves', tiny_parts.DRAW_CURVES)",
+        {'num_epochs': _EPOCHS, 'checkpoint_every_steps': 4, 'ema_decay': 0.9},
+    ),
     'smoke': Kind(
         ' '.join(['gswinrmt train --config=digits_retention:smoke', *_SMOKE]),
-        _smoke,
         (20, 40, 60, 81),
+        'import tiny_parts\n'
+        'from gswinrmt_jax.commands import recipe_files\n'
+        'patch.undo()\n'
+        'patch.setattr(tiny_parts, "recipe", lambda: recipe_files.load('
+        f'"digits_retention:smoke", {_SMOKE}))',
+        {},
     ),
 }
 
 
-class Run:
-  """A training run in a process of its own."""
+class Campaign(NamedTuple):
+  """What all rounds share.
 
-  def __init__(self, kind: Kind, folder: pathlib.Path):
-    """Starts or resumes the run; its output goes to `FOLDER.said`."""
-    self._kind, self._folder = kind, folder
-    self.status = None
-    self.begun = time.monotonic()
-    self._pid = os.fork()
-    if not self._pid:
-      self._be()
+  Attributes:
+    kind: The kind of run.
+    number: The signal that is sent.
+    launcher: Starts the runs.
+  """
 
-  def _be(self):
-    """Trains in the forked process; does not return."""
-    status = 1
-    try:
-      how = os.O_CREAT | os.O_APPEND | os.O_WRONLY
-      said = os.open(self._folder.with_suffix('.said'), how)
-      os.dup2(said, 1)
-      os.dup2(said, 2)
-      status = guard.guarded(
-          lambda: train_loop.train(self._kind.recipe(), self._folder) and None
-      )
-    finally:
-      os._exit(status)
+  kind: Kind
+  number: signal.Signals
+  launcher: tiny_runs.Launcher
 
-  def ended(self) -> bool:
-    """Returns whether the process has ended."""
-    if self.status is None:
-      pid, status = os.waitpid(self._pid, os.WNOHANG)
-      self.status = os.waitstatus_to_exitcode(status) if pid else None
-    return self.status is not None
+  def start(self, folder: pathlib.Path) -> tiny_runs.Run:
+    """Starts or resumes a run."""
+    return self.launcher.start(folder, self.kind.before, **self.kind.changes)
 
-  def wait(self, seconds: float = float('inf')) -> None:
-    """Waits for the end, at most `seconds` after the start."""
-    while not self.ended() and time.monotonic() - self.begun < seconds:
-      time.sleep(0.001)
+  def finish(self, folder: pathlib.Path) -> float:
+    """Runs to the end and returns the seconds it took."""
+    begun, run = time.monotonic(), self.start(folder)
+    if run.wait():
+      raise RuntimeError(run.said())
+    return time.monotonic() - begun
 
-  def kill(self, number: signal.Signals) -> bool:
-    """Sends a signal; returns whether it ended the process.
+  def kill(self, run: tiny_runs.Run, folder: pathlib.Path) -> bool:
+    """Sends the signal; returns whether it ended the process.
 
     Raises:
       RuntimeError: If the exit status is not one of those expected.
     """
-    if not self.ended():
-      os.kill(self._pid, number)
-      self.wait()
     # Without the run's signal handler, the signal itself ends the process.
-    begun = metrics_log.read_metrics(self._folder)
-    over = (self._folder / 'summary.json').exists()
+    number, said = self.number, run.said()
+    os.kill(run.pid, number)  # which may have ended
+    status = run.wait()
+    begun = metrics_log.read_metrics(folder)
+    over = (folder / 'summary.json').exists()
     by_itself = number == signal.SIGKILL or not begun or over
     expected = {0, -number} if by_itself else {0}
     if number != signal.SIGKILL:
       expected.add(128 + number)
-    if self.status not in expected:
-      said = self._folder.with_suffix('.said').read_text()
-      raise RuntimeError(f'status {self.status} by {number.name}: {said}')
-    return self.status != 0
+    if status not in expected:
+      raise RuntimeError(f'status {status} by {number.name}: {said}')
+    return status != 0
 
+  def outcome(self, folder: pathlib.Path) -> dict[str, Any]:
+    """Returns everything that must be equal in every run.
 
-def finish(kind: Kind, folder: pathlib.Path) -> float:
-  """Runs to the end and returns the seconds it took."""
-  run = Run(kind, folder)
-  run.wait()
-  if run.status:
-    raise RuntimeError(folder.with_suffix('.said').read_text())
-  return time.monotonic() - run.begun
+    A run that ends in order also logs the interval before its end, so intervals
+    are compared only after SIGKILL.
+    """
+    entries = tiny_runs.figures(folder)
+    summary = json.loads((folder / 'summary.json').read_text())
+    checkpoints = folder / 'checkpoints'
+    return {
+        'checksums': tiny_runs.checksums(folder, self.kind.ends[-1]),
+        'metrics': [
+            entry
+            for entry in entries
+            if self.number == signal.SIGKILL or entry['kind'] == 'epoch'
+        ],
+        'epochs': [e['step'] for e in entries if e['kind'] == 'epoch'],
+        'summary': {
+            name: value for name, value in summary.items() if name not in _TIMES
+        },
+        'files': sorted(path.name for path in folder.iterdir()),
+        'checkpoints': sorted(path.name for path in checkpoints.iterdir()),
+    }
 
-
-def outcome(
-    kind: Kind, folder: pathlib.Path, number: signal.Signals
-) -> dict[str, Any]:
-  """Returns everything that must be equal in every run.
-
-  A run that ends in order also logs the interval before its end, so intervals
-  are compared only after SIGKILL.
-  """
-  meta = folder / 'checkpoints' / str(kind.ends[-1]) / 'meta' / 'metadata'
-  entries = metrics_log.read_metrics(folder)
-  summary = json.loads((folder / 'summary.json').read_text())
-  return {
-      'checksums': json.loads(meta.read_text())['crc32'],
-      'metrics': [
-          _without_times(entry)
-          for entry in entries
-          if number == signal.SIGKILL or entry['kind'] == 'epoch'
-      ],
-      'epochs': [e['step'] for e in entries if e['kind'] == 'epoch'],
-      'summary': _without_times(summary),
-      'files': sorted(path.name for path in folder.iterdir()),
-      'checkpoints': sorted(p.name for p in (folder / 'checkpoints').iterdir()),
-  }
-
-
-def _without_times(entry):
-  return {name: value for name, value in entry.items() if name not in _TIMES}
+  def play(
+      self, moment: str, folder: pathlib.Path, seconds: float, seed: str
+  ) -> dict[str, Any]:
+    """Starts, kills and finishes a run; returns the round, not its verdict."""
+    draw = random.Random(seed)
+    begun, run = time.monotonic(), self.start(folder)
+    if moment == 'uniform':
+      time.sleep(draw.uniform(0, seconds))
+    else:
+      _wait_for(moment, self.kind, folder, draw)
+    sent = time.monotonic()
+    killed = self.kill(run, folder)
+    ended = time.monotonic()
+    found = state_on_disk(self.kind, folder)
+    return {
+        'round': folder.name,
+        'seed': seed,
+        'moment': moment,
+        'killed': killed,  # else it had ended before
+        'killed_after_seconds': round(sent - begun, 3),
+        'ended_after_seconds': round(ended - begun, 3),
+        **found,
+        'resumed_for_seconds': round(self.finish(folder), 3),
+    }
 
 
 def unfinished(folder: pathlib.Path) -> list[str]:
@@ -230,11 +216,11 @@ def state_on_disk(kind: Kind, folder: pathlib.Path) -> dict[str, Any]:
   return {'where': where, 'last_step_logged': last['step'], 'unfinished': left}
 
 
-def _until_seen(kind, moment, folder, run, draw):
-  """Waits for the moment 'write' or 'evaluation' of a round."""
+def _wait_for(moment, kind, folder, draw):
+  """Waits for the moment 'write' or 'evaluation', or for the summary."""
   epoch = draw.randrange(_EPOCHS)
   begins, ends = (0, *kind.ends)[epoch], kind.ends[epoch]
-  while not run.ended():
+  while not (folder / 'summary.json').exists():
     if moment == 'write':
       # '.18.0a1b2c3d.part' will become checkpoint 18.
       names = [name.split('.') for name in unfinished(folder)]
@@ -246,37 +232,6 @@ def _until_seen(kind, moment, folder, run, draw):
       if late and 'evaluation' in found['where']:
         return
     time.sleep(0.001)
-
-
-def play(
-    kind: Kind,
-    moment: str,
-    folder: pathlib.Path,
-    seconds: float,
-    seed: str,
-    number: signal.Signals,
-) -> dict[str, Any]:
-  """Starts, kills and finishes a run; returns the round without its verdict."""
-  draw = random.Random(seed)
-  run = Run(kind, folder)
-  if moment == 'uniform':
-    run.wait(draw.uniform(0, seconds))
-  else:
-    _until_seen(kind, moment, folder, run, draw)
-  sent = time.monotonic()
-  killed = run.kill(number)
-  ended = time.monotonic()
-  found = state_on_disk(kind, folder)
-  return {
-      'round': folder.name,
-      'seed': seed,
-      'moment': moment,
-      'killed': killed,  # else it had ended before
-      'killed_after_seconds': round(sent - run.begun, 3),
-      'ended_after_seconds': round(ended - run.begun, 3),
-      **found,
-      'resumed_for_seconds': round(finish(kind, folder), 3),
-  }
 
 
 def main() -> None:
@@ -300,24 +255,21 @@ def main() -> None:
   ]
   random.Random(args.seed).shuffle(moments)
   with tempfile.TemporaryDirectory() as place:
-    _campaign(pathlib.Path(place), moments, args)
+    place = pathlib.Path(place)
+    with tiny_runs.Launcher(place) as launcher:
+      kind, number = _KINDS[args.run], signal.Signals[args.signal]
+      _play_all(Campaign(kind, number, launcher), place, moments, args)
 
 
-def _campaign(place, moments, args):
-  kind, seed, number = _KINDS[args.run], args.seed, signal.Signals[args.signal]
-  # Later starts reuse what the first compiled. No device is initialised here.
-  jax.config.update('jax_platforms', 'cpu')
-  jax.config.update('jax_compilation_cache_dir', str(place / 'compiled'))
-  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
-  jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
-  finish(kind, place / 'compiling')
-  seconds = finish(kind, place / 'unbroken')
-  expected = outcome(kind, place / 'unbroken', number)
+def _play_all(campaign, place, moments, args):
+  campaign.finish(place / 'compiling')  # Later starts reuse its programs.
+  seconds = campaign.finish(place / 'unbroken')
+  expected = campaign.outcome(place / 'unbroken')
   environment = (place / 'unbroken' / 'environment.json').read_text()
   report = {
-      'run': kind.name,
-      'signal': number.name,
-      'seed': seed,
+      'run': campaign.kind.name,
+      'signal': campaign.number.name,
+      'seed': args.seed,
       'python': platform.python_version(),
       'versions': json.loads(environment)[0]['versions'],
       'unbroken_seconds': round(seconds, 3),
@@ -332,8 +284,8 @@ def _campaign(place, moments, args):
   }
   for count, moment in enumerate(moments, 1):
     folder = place / f'round_{count}'
-    row = play(kind, moment, folder, seconds, f'{seed}/{count}', number)
-    found = outcome(kind, folder, number)
+    row = campaign.play(moment, folder, seconds, f'{args.seed}/{count}')
+    found = campaign.outcome(folder)
     row['differing'] = [
         name for name in expected if found[name] != expected[name]
     ]

@@ -244,7 +244,7 @@ def _read(source):
   if summary is not None:
     summary_lib.check(summary, str(source))
   current = summary and epochs and summary['steps'] == epochs[-1]['step']
-  run = Run(
+  return Run(
       source,
       config,
       epochs,
@@ -255,24 +255,6 @@ def _read(source):
       device=(parts.get('environment') or [{'device': ''}])[-1]['device'],
       images=parts.get('images', ''),
   )
-  _check_scores(run)
-  return run
-
-
-def _check_scores(run):
-  """Raises UserError if a score that reports need is no number."""
-  scores = [entry.get(f'val_{run.score}') for entry in run.epochs]
-  by_class = run.tested('class_iou', 'best')
-  if by_class is not None:
-    if len(by_class) != len(run.class_names):
-      raise UserError(
-          f'{run.source}: {len(by_class)} scores by class, '
-          f'{len(run.class_names)} classes'
-      )
-    scores += [score for score in by_class if score is not None]
-  for score in scores:
-    if not isinstance(score, (int, float)):
-      raise UserError(f'{run.source}: {score!r} is not a score')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import sys
 import threading
 
 import pytest
+import synced
 
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
@@ -82,32 +83,16 @@ def test_what_was_there_stays_if_writing_fails(error, tmp_path):
 def test_bytes_and_names_are_on_the_disk_before_the_new_name(
     tmp_path, monkeypatch
 ):
-  done, replace = [], os.replace
-
-  def sync(path):
-    done.append(path.name if path.suffix != '.part' else 'part')
-
-  monkeypatch.setattr(files, 'sync', sync)
-  monkeypatch.setattr(
-      os, 'replace', lambda *paths: done.append('renamed') or replace(*paths)
-  )
+  done = synced.watch(monkeypatch)
   with files.replaced(tmp_path / 'a') as part:
     (part / 'b').mkdir(parents=True)
     (part / 'b' / 'c').touch()
-  assert done == ['b', 'c', 'part', 'renamed', tmp_path.name]
+  *inside, part, renamed, last = done
+  assert inside == ['b', 'c'] and part.endswith('.part')
+  assert (renamed, last) == ('RENAMED', tmp_path.name)
   done.clear()
   files.write_text(tmp_path / 'd', 'text')
-  assert done == ['part', 'renamed', tmp_path.name]
-
-
-def test_sync_asks_the_system(tmp_path, monkeypatch):
-  (tmp_path / 'a').write_bytes(b'12345')
-  sizes = []
-  monkeypatch.setattr(
-      os, 'fsync', lambda descriptor: sizes.append(os.fstat(descriptor).st_size)
-  )
-  files.sync(tmp_path / 'a')
-  assert sizes == [5]
+  assert done[0].endswith('.part') and done[1:] == ['RENAMED', tmp_path.name]
 
 
 def test_a_part_that_was_never_begun_hides_no_error(tmp_path):
@@ -145,13 +130,6 @@ def test_a_disk_that_is_full(tmp_path):
   assert 'File too large' in done.stderr
   assert os.listdir(tmp_path) == ['a']
   assert (tmp_path / 'a').read_bytes() == b'before'
-
-
-def test_json_is_written_and_read(tmp_path):
-  path = tmp_path / 'a.json'
-  files.write_json(path, [1, {'b': None}])
-  assert files.read_json(path) == [1, {'b': None}]
-  assert path.read_text().endswith(']\n')
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 
 
 def blocks(extent, window, shift):
+  """Returns the block of each token, and the effective window."""
   if window is None or window >= extent:
     return np.zeros(extent, int), extent
   shift = min(shift, window // 2)
@@ -17,39 +18,17 @@ def blocks(extent, window, shift):
   return position // window, window
 
 
-def softmax_line(query, key, value, rate, slope, scale):
-  """Computes Eq. 3 for a line of tokens `[l, d]` that all see each other."""
-  out = np.zeros_like(value)
-  for i in range(len(query)):
-    score = np.array(
-        [
-            query[i] @ key[j] * scale
-            + abs(i - j) * np.log(rate)
-            + slope * (i - j)
-            for j in range(len(key))
-        ]
-    )
-    weight = np.exp(score - score.max())
-    out[i] = weight / weight.sum() @ value
-  return out
-
-
-def sigmoid_line(query, key, value, rate, slope, scale, size):
-  """Computes Eq. 7 for a line of tokens that all see each other."""
-  out = np.zeros_like(value)
-  for i in range(len(query)):
-    for j in range(len(key)):
-      score = query[i] @ key[j] * scale + slope * (i - j)
-      out[i] += rate ** abs(i - j) / (1 + np.exp(-score)) / size * value[j]
-  return out
-
-
-def axial(line, query, key, value, window, shift, *, needs_size=False):
+def axial(line, query, key, value, window, shift):
   """Applies the width pass, then the height pass.
 
   Args:
-    line: Mixes one block; called with query, key, value `[l, d]`, head, axis
-      and, if `needs_size`, the effective window.
+    line: Mixes the tokens of a block, which all see each other; called with
+      query, key, value `[l, d]`, head, axis and the effective window.
+    query: Queries `[b, h, w, n, d]`; so are keys and values.
+    key: Keys.
+    value: Values.
+    window: Nominal window; None for whole lines.
+    shift: Nominal shift.
   """
   batch, height, width, heads, _ = query.shape
   for axis, extent, across in ((0, width, height), (1, height, width)):
@@ -59,7 +38,6 @@ def axial(line, query, key, value, window, shift, *, needs_size=False):
       for index in np.unique(block):
         along = np.flatnonzero(block == index)
         at = (b, other, along, n) if axis == 0 else (b, along, other, n)
-        extra = (size,) if needs_size else ()
-        out[at] = line(query[at], key[at], value[at], n, axis, *extra)
+        out[at] = line(query[at], key[at], value[at], n, axis, size)
     value = out
   return value

@@ -1,13 +1,13 @@
 """Writes run folders as training does, with made-up metrics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import json
 import pathlib
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files
 
-STEPS = 10  # per epoch
+STEPS, SECONDS = 10, 20.0  # per epoch
 
 
 def write(
@@ -20,8 +20,6 @@ def write(
     overrides: Sequence[str] = (),
     classes: int = 10,
     summed_up: bool = True,
-    seconds: float = 20.0,
-    extra: Mapping[str, float] | None = None,
 ) -> pathlib.Path:
   """Writes a run with one epoch per accuracy; returns its folder.
 
@@ -35,8 +33,6 @@ def write(
     overrides: Arguments `--config.FIELD=VALUE`.
     classes: Number of classes of the data set.
     summed_up: Whether to write the summary.
-    seconds: Duration of each epoch.
-    extra: Additional metrics of each epoch.
   """
   overrides = [*overrides, f'--config.seed={seed}']
   config = recipes.resolve(recipe_files.load(spec, overrides))
@@ -51,8 +47,7 @@ def write(
           f'val_{score}': accuracy,
           'val_loss': 2 - accuracy,
           'steps': STEPS,
-          'seconds': seconds,
-          **(extra or {}),
+          'seconds': SECONDS,
       }
       for epoch, accuracy in enumerate(accuracies, 1)
   ]
@@ -70,7 +65,7 @@ def write(
   }
   (folder / 'data.json').write_text(json.dumps(seen))
   if summed_up:
-    summary = _summary(config, epochs, test, seconds, classes)
+    summary = _summary(config, epochs, test, classes)
     (folder / 'summary.json').write_text(json.dumps(summary))
   return folder
 
@@ -81,7 +76,7 @@ def _image_size(config):
   return (config.data.image_size or 32,) * 2
 
 
-def _summary(config, epochs, test, seconds, classes):
+def _summary(config, epochs, test, classes):
   score = 'val_mean_iou' if config.segmenter.head else 'val_accuracy'
 
   def checkpoint(entry):
@@ -107,7 +102,7 @@ def _summary(config, epochs, test, seconds, classes):
       'seed': config.seed,
       'steps': epochs[-1]['step'],
       'total_steps': config.num_steps or STEPS * config.num_epochs,
-      'seconds_per_epoch': seconds,
+      'seconds_per_epoch': SECONDS,
       'last': checkpoint(epochs[-1]),
       'best': checkpoint(max(epochs, key=lambda one: one[score])),
       'parameters': 1000,

@@ -39,13 +39,6 @@ def test_progress_is_redrawn_on_a_terminal_and_said_elsewhere():
   assert pipe.getvalue() == 'step 1\nstep 2\ndone\n'
 
 
-def test_the_progress_line_never_wraps(monkeypatch):
-  monkeypatch.setenv('COLUMNS', '9')
-  screen = _Screen()
-  terminal_lib.Terminal(screen).progress('epoch 1/2 step 3')
-  assert screen.getvalue() == '\r\x1b[Kepoch 1/'
-
-
 @pytest.fixture
 def at_once(monkeypatch):
   monkeypatch.setattr(terminal_lib, '_PATIENCE', 0)

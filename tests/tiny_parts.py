@@ -18,6 +18,7 @@ from gswinrmt_jax.runs import plots
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import train_loop
 
+DRAW_CURVES = plots.draw_curves  # which `install` replaces
 # 25 images in batches of 4: epochs end at steps 6, 12, 18, 25.
 SPLITS = {
     'train': tiny.arrays(0, 25),

@@ -290,7 +290,7 @@ class _Stage:
     """Returns the window number of each row, and of each column, of tokens."""
     numbers = []
     for extent in self._tokens:
-      shift = self._arch.window_shift(self._index) if shifted else 0
+      shift = (self._window or 0) // 2 if shifted else 0
       window, shift = effective_window(extent, self._window, shift)
       block = window_index(np.arange(extent), window, shift)
       numbers.append(block - block[0])

@@ -123,7 +123,7 @@ def compute(
           jnp.asarray(image, jnp.float32),
           tokens,
           label,
-          cam_stage=cam_stage,
+          cam_stage=cam_stage - 1,
       )
   )
   return Maps(
@@ -143,7 +143,10 @@ def compute(
 
 @functools.partial(jax.jit, static_argnames=('model', 'cam_stage'))
 def _run(model, variables, image, tokens, label, *, cam_stage):
-  """Returns logits, class, Grad-CAM and each stage's arrays (last block)."""
+  """Returns logits, class, Grad-CAM and each stage's arrays (last block).
+
+  `cam_stage` counts from 0.
+  """
   image = image[None]
   paths = [
       (f'stage{stage}', f'block{depth - 1:02d}', 'attention')
@@ -155,7 +158,7 @@ def _run(model, variables, image, tokens, label, *, cam_stage):
     module, method = context.module, context.method_name
     out = next_function(*args, **kwargs)
     if isinstance(module, backbone.Stage):
-      activations[module.stage + 1] = out
+      activations[module.stage] = out
     elif module.path in paths and method == 'attend':
       query, key, _, log_decay, *rest = args
       weights = module.weights(query, key, log_decay, *rest)
@@ -172,7 +175,7 @@ def _run(model, variables, image, tokens, label, *, cam_stage):
     label = jnp.argmax(logits[0])
   activation = activations[cam_stage]
   cam = grad_cam(model, variables, image, activation, label, cam_stage)
-  stride = model.arch.strides[cam_stage - 1]
+  stride = model.arch.strides[cam_stage]
   cam = upsample(cam[0], stride, image.shape[1:3])
   found = [(*attended[path], gates.get(path)) for path in paths]
   return logits[0], label, cam, found
@@ -250,7 +253,7 @@ def grad_cam(
 
       cam = ReLU(sum_c mean_hw(dlogit / dA_c) A_c)
 
-  `A` is `activation`, the output of the stage (counted from 1) for these
+  `A` is `activation`, the output of the stage (counted from 0) for these
   images. Of the images, only the shape matters.
   """
 
@@ -259,10 +262,10 @@ def grad_cam(
 
     def replace(next_function, args, kwargs, context):
       module = context.module
-      if not isinstance(module, backbone.Stage) or module.stage >= stage:
+      if not isinstance(module, backbone.Stage) or module.stage > stage:
         return next_function(*args, **kwargs)
       # Earlier stages need not run: nothing reads their output.
-      return activation if module.stage == stage - 1 else args[0]
+      return activation if module.stage == stage else args[0]
 
     with nn.intercept_methods(replace):
       logits = model.apply(variables, image, train=False)

@@ -11,7 +11,7 @@ _LARGEST = 2**20  # bound on numeric fields, far beyond what can be computed
 _MOST_BLOCKS = 2**8  # per stage; tracing takes time for each block
 
 
-def _field(default, kind, text, *, choices=()):
+def _field(default, kind, text, *, choices=(), sign=None):
   """Declares a component.
 
   Args:
@@ -20,8 +20,9 @@ def _field(default, kind, text, *, choices=()):
       turns maps into an answer; or 'training', which changes no function.
     text: Its meaning.
     choices: Its values, if they are names; any value otherwise.
+    sign: '> 0' or '>= 0', for each number; None for any.
   """
-  about = {'kind': kind, 'help': text, 'choices': choices}
+  about = {'kind': kind, 'help': text, 'choices': choices, 'sign': sign}
   return dataclasses.field(default=default, metadata=about)
 
 
@@ -33,29 +34,33 @@ class Architecture:
   Any field can be changed by itself, for ablations of one component. Equation
   numbers are those of the Gated-SwinRMT paper, unless RMT is named.
 
-  The metadata of each field has its 'kind', 'help' and 'choices', see `_field`.
+  The metadata of each field has what `_field` describes.
   """
 
   widths: tuple[int, ...] = _field(
       (64, 128, 256, 512),
       'size',
       'Channels `C`.',
+      sign='> 0',
   )
   depths: tuple[int, ...] = _field(
       (2, 2, 6, 2),
       'size',
       'Number of blocks.',
+      sign='> 0',
   )
   num_heads: tuple[int, ...] = _field(
       (2, 4, 8, 16),
       'size',
       'Attention heads `N`, which must divide `C`; `C / N` must be even for '
       'rotary embedding.',
+      sign='> 0',
   )
   mlp_ratios: tuple[float, ...] = _field(
       (4.0, 4.0, 4.0, 4.0),
       'size',
       'Hidden channels of the FFN, divided by `C`.',
+      sign='> 0',
   )
   stem: str = _field(
       'conv',
@@ -76,6 +81,7 @@ class Architecture:
       'size',
       'Side of a patch in pixels, and stride of the first stage, of the '
       "stems 'patch' and 'patch_norm'.",
+      sign='> 0',
   )
   downsample: str = _field(
       'conv',
@@ -95,6 +101,7 @@ class Architecture:
       1024,
       'head',
       "Output channels of the first Linear of the 'proj' head.",
+      sign='> 0',
   )
   dense_head: bool = _field(
       False,
@@ -161,6 +168,7 @@ class Architecture:
       (4.0, 4.0, 6.0, 6.0),
       'size',
       'Range `r` in `gamma_n = 1 - 2 ** (-2 - r n / N)` (RMT, eq. 8).',
+      sign='>= 0',
   )
   lce: str = _field(
       'pointwise',
@@ -195,6 +203,7 @@ class Architecture:
       14,
       'design',
       'Nominal window `M` in tokens; 0 attends over the whole map.',
+      sign='>= 0',
   )
   shift: bool = _field(
       True,
@@ -232,41 +241,14 @@ class Architecture:
     Raises:
       ValueError: If a field is out of range or two contradict each other.
     """
-    forms = tuple(ops.FORMS | ops.FULL_FORMS)  # includes a user's own forms
-    choices = {
-        each.name: each.metadata.get('choices', ()) for each in fields(self)
-    }
-    for name, allowed in (choices | {'score_fn': forms}).items():
-      if allowed and getattr(self, name) not in allowed:
-        raise ValueError(
-            f'{name}={getattr(self, name)!r} is not one of {allowed}.'
-        )
     if not self.widths:
       raise ValueError('widths=() has no stage.')
     for field in fields(self):
-      value = getattr(self, field.name)
-      per_stage = isinstance(field.default, tuple) and field.default
-      per_stage = per_stage and field.name != 'stem_strides'
-      if per_stage and len(value) != self.stages:
-        raise ValueError(
-            f'{field.name}={value} needs {self.stages} entries, as many as '
-            f'widths={self.widths}.'
-        )
-    for name in ('widths', 'depths', 'num_heads', 'mlp_ratios'):
-      if min(getattr(self, name)) <= 0:
-        raise ValueError(f'{name}={getattr(self, name)} must be positive.')
+      self._check_field(field)
     if not 0 <= self.drop_path_rate < 1:
       raise ValueError(
           f'drop_path_rate={self.drop_path_rate} must be in [0, 1).'
       )
-    if min(self.decay_ranges) < 0:
-      raise ValueError(
-          f'decay_ranges={self.decay_ranges} must not be negative.'
-      )
-    if self.window_size < 0:
-      raise ValueError(f'window_size={self.window_size} must not be negative.')
-    if self.projection < 1:
-      raise ValueError(f'projection={self.projection} must be positive.')
     if self.ffn_norm and not self.ffn_conv:
       raise ValueError(
           'The LayerNorm of the FFN is after its convolution: set '
@@ -274,7 +256,6 @@ class Architecture:
       )
     if self.gate_fn != 'sigmoid' and not self.gate:
       raise ValueError(f'gate_fn={self.gate_fn!r} is for gate=True.')
-    self._check_extents()
     self._check_heads()
     self._check_stem()
     self._check_full_stages()
@@ -308,12 +289,8 @@ class Architecture:
     """
     return None if self.is_full(stage) else self.window_size or None
 
-  def window_shift(self, stage: int) -> int:
-    """Returns by how many tokens shifted blocks of a stage shift windows."""
-    return (self.window(stage) or 0) // 2
-
   def is_shifted(self, block: int) -> bool:
-    """Returns whether a block, counted from 0 in its stage, shifts windows."""
+    """Returns whether a block, counted from 0, shifts windows by `M // 2`."""
     return self.shift and block % 2 == 1
 
   def drop_rate(self, block: int) -> float:
@@ -324,14 +301,30 @@ class Architecture:
     """
     return self.drop_path_rate * block / max(sum(self.depths) - 1, 1)
 
-  def _check_extents(self):
-    """Rejects NaN and numbers too large for any machine."""
-    for field in fields(self):
-      value = getattr(self, field.name)
-      most = _MOST_BLOCKS if field.name == 'depths' else _LARGEST
-      for number in value if isinstance(value, tuple) else (value,):
-        if not isinstance(number, str) and not abs(number) <= most:
-          raise ValueError(f'{field.name}={value} goes beyond {most:,}.')
+  def _check_field(self, field):
+    """Rejects unknown names, missing stages, and numbers out of range."""
+    name, value, about = field.name, getattr(self, field.name), field.metadata
+    choices = about['choices']
+    if name == 'score_fn':
+      choices = tuple(ops.FORMS | ops.FULL_FORMS)  # includes a user's own
+    if choices and value not in choices:
+      raise ValueError(f'{name}={value!r} is not one of {choices}.')
+    if isinstance(value, str):
+      return
+    per_stage = isinstance(field.default, tuple) and field.default
+    if per_stage and name != 'stem_strides' and len(value) != self.stages:
+      raise ValueError(
+          f'{name}={value} needs {self.stages} entries, as many as '
+          f'widths={self.widths}.'
+      )
+    most = _MOST_BLOCKS if name == 'depths' else _LARGEST
+    for number in value if isinstance(value, tuple) else (value,):
+      if not abs(number) <= most:  # or NaN
+        raise ValueError(f'{name}={value} goes beyond {most:,}.')
+      if about['sign'] == '> 0' and number <= 0:
+        raise ValueError(f'{name}={value} must be positive.')
+      if about['sign'] == '>= 0' and number < 0:
+        raise ValueError(f'{name}={value} must not be negative.')
 
   def _check_heads(self):
     for width, heads in zip(self.widths, self.num_heads, strict=True):
@@ -352,8 +345,6 @@ class Architecture:
         )
 
   def _check_stem(self):
-    if self.patch_size < 1:
-      raise ValueError(f'patch_size={self.patch_size} must be at least 1.')
     if len(self.stem_strides) != 4 or not {1, 2}.issuperset(self.stem_strides):
       raise ValueError(
           f'stem_strides={self.stem_strides} must be four numbers, 1 or 2.'

@@ -60,15 +60,15 @@ class Attention(nn.Module):
         Dense, channels, self.dtype, start=arch.linear_start
     )
 
-    query, key, value = (
-        linear(name=name)(x) for name in ('query', 'key', 'value')
-    )
+    query = linear(name='query')(x)
+    key = linear(name='key')(x)
+    value = linear(name='value')(x)
     if arch.swiglu:  # SwiGLU, eq. 8.
       value *= jax.nn.silu(linear(name='value_gate')(x))
     # Eq. 3, 4, 7, 9.
     out = self.attend(query, key, value, self._log_decay(), extents)
     if arch.head_norm:  # RetNet's group norm, a group per head, not learned.
-      heads = out.reshape(*out.shape[:-1], arch.num_heads[self.stage], -1)
+      heads = out.reshape(*x.shape[:3], arch.num_heads[self.stage], -1)
       out = ops.layer_norm(heads).reshape(out.shape)
     if arch.lce != 'none':  # LCE, eq. 6.
       # LCE runs on the whole map. In windows, it would read neighbours that the
@@ -97,9 +97,10 @@ class Attention(nn.Module):
     (`flax.linen.intercept_methods`); `weights` returns the weights from the
     same arguments.
     """
-    form, tables, options = self._form(log_decay)
-    query, key = (self._rotate(self._heads(m), extents) for m in (query, key))
-    out = form(query, key, self._heads(value), *tables, extents, **options)
+    query, key = self._rotate(query, extents), self._rotate(key, extents)
+    attention, options = self._form(log_decay)
+    heads = value.reshape(query.shape)
+    out = attention(query, key, heads, extents=extents, **options)
     return out.reshape(value.shape)
 
   def weights(
@@ -115,42 +116,49 @@ class Attention(nn.Module):
       'width' `[b y n x X]` and 'height' `[b x n y Y]`, of whole rows and
         columns, 0 between windows; or 'pairs' `[b n t T]` in a full stage.
     """
-    form, tables, options = self._form(log_decay)
-    query, key = (self._rotate(self._heads(m), extents) for m in (query, key))
-    arguments = query, key, *tables, extents
-    options = form.keywords | options
+    query, key = self._rotate(query, extents), self._rotate(key, extents)
+    _, options = self._form(log_decay)
+    options['extents'] = extents
     if self.arch.is_full(self.stage):
-      return {'pairs': ops.full_weights(*arguments, **options)}
-    width, height = ops.axial_weights(*arguments, **options)
+      return {'pairs': ops.full_weights(query, key, **options)}
+    width, height = ops.axial_weights(query, key, **options)
     return {'width': width, 'height': height}
 
   def _form(self, log_decay):
-    """Returns the attention form, its tables of each head, and its options."""
+    """Returns the equation of attention, and its tables and options."""
     arch, stage = self.arch, self.stage
     if arch.is_full(stage):  # Over all pairs of tokens (RMT, eq. 5).
-      rates = None if log_decay is None else log_decay[0]  # of the only pass
-      return ops.FULL_FORMS[arch.score_fn], (rates,), {'scaled': arch.scaled}
-    slopes = None
+      weigh, distance = ops.FULL_FORMS[arch.score_fn]
+      return ops.full_retention, {
+          'log_decay': None if log_decay is None else log_decay[0],
+          'scaled': arch.scaled,
+          'weigh': weigh,
+          'distance': distance,
+      }
+    window, slopes = arch.window(stage), None
     if arch.alibi != 'none':
       slopes = jnp.asarray(
           positions.balanced_slopes(arch.num_heads[stage]),
           ops.wide_dtype(self.dtype),
       )
     # Along rows, then columns of windows (eq. 3, 7 and 9).
-    options = {
-        'window': arch.window(stage),
-        'shift': arch.window_shift(stage) if self.shifted else 0,
+    return ops.retention, {
+        'log_decay': log_decay,
+        'slopes': slopes,
+        'window': window,
+        'shift': window // 2 if window and self.shifted else 0,
         'scaled': arch.scaled,
         'absolute': arch.alibi == 'absolute',
+        'weigh': ops.FORMS[arch.score_fn],
     }
-    return ops.FORMS[arch.score_fn], (log_decay, slopes), options
-
-  def _heads(self, x):
-    heads = self.arch.num_heads[self.stage]
-    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads)
 
   def _rotate(self, x, extents):
-    """Rotates pairs of channels by position: eq. 4, or section 3.3 for SWAT."""
+    """Splits heads, rotates pairs of their channels by position.
+
+    This is eq. 4, or section 3.3 for SWAT.
+    """
+    heads = self.arch.num_heads[self.stage]
+    x = x.reshape(*x.shape[:3], heads, x.shape[3] // heads)
     if self.arch.rotary == 'none':
       return x
     if self.arch.rotary == 'split_half':
@@ -171,12 +179,9 @@ class Attention(nn.Module):
     heads = arch.num_heads[self.stage]
     spread = arch.decay_ranges[self.stage]
     passes = 1 if arch.is_full(self.stage) else 2  # two: width and height
-    shape = (passes, heads)
+    rates = np.tile(positions.decay_rates(heads, spread), (passes, 1))
     if arch.decay == 'fixed':
-      log_rates = np.log(positions.decay_rates(heads, spread))
-      return jnp.asarray(
-          np.broadcast_to(log_rates, shape), ops.wide_dtype(self.dtype)
-      )
-    theta_0 = np.broadcast_to(positions.decay_logits(heads, spread), shape)
-    theta = self.param('decay_logit', nn.initializers.constant(theta_0), shape)
+      return jnp.asarray(np.log(rates), ops.wide_dtype(self.dtype))
+    start = nn.initializers.constant(np.log(rates / (1 - rates)))
+    theta = self.param('decay_logit', start, rates.shape)
     return jax.nn.log_sigmoid(theta)

@@ -187,7 +187,7 @@ class Backbone(nn.Module):
         are not 3 channels, `x` is not floating point, or `extents` has a wrong
         shape.
     """
-    last = self._last_map(x, train, extents=extents)
+    last = self._last_map(x, train, extents)
     extents = padding.strided(extents, self.arch.stride)
     logits = self._classify(last, train, extents)
     if self.num_classes and self.arch.dense_head:
@@ -220,7 +220,13 @@ class Backbone(nn.Module):
     """
     if not (self.num_classes and self.arch.dense_head):
       raise ValueError('There are no dense logits: set dense_head=True.')
-    last = self._last_map(x, train, box)
+    x = self._after_stem(x, None, train)
+    if box is not None:
+      side = 2 ** (self.arch.stages - 1)
+      fine = box.repeat(side, axis=0).repeat(side, axis=1)
+      # Where sizes were rounded up, the last squares extend beyond the map.
+      x = image_pairs.swap_inside(x, fine[: x.shape[1], : x.shape[2]])
+    *_, last = self._stages(x, None, train).values()
     tokens = self.dense_head(last)
     if box is not None:
       tokens = image_pairs.swap_inside(tokens, box)
@@ -239,7 +245,7 @@ class Backbone(nn.Module):
     SiLU(BN(Linear(last map))); without a head, of the last map. Arguments and
     errors are those of `__call__`.
     """
-    last = self._last_map(x, train, extents=extents)
+    last = self._last_map(x, train, extents)
     return self._pool(last, train, padding.strided(extents, self.arch.stride))
 
   def _classify(self, x, train, extents=None):
@@ -254,24 +260,28 @@ class Backbone(nn.Module):
       x = self.norm(x)
     return padding.mean(wide(x), extents)
 
-  def _last_map(self, x, train, box=None, extents=None):
-    maps = self.features(x, train=train, box=box, extents=extents)
-    return maps[f'stage{self.arch.stages}']
+  def _last_map(self, x, train, extents):
+    *_, last = self.features(x, train=train, extents=extents).values()
+    return last
 
   def features(
       self,
       x: Float[Array, 'b h w c'],
       *,
       train: bool,
-      box: Bool[Array, 'y x'] | None = None,
       extents: padding.Extents = None,
   ) -> dict[str, Float[Array, 'b _ _ _']]:
     """Returns the map of each stage, before downsampling, from fine to coarse.
 
     Keys are 'stage1', 'stage2' and so on; strides are `arch.strides`. Arguments
-    and errors are those of `__call__` and `class_and_dense_logits`. With
-    `extents`, padding is 0 in the maps.
+    and errors are those of `__call__`. With `extents`, padding is 0 in the
+    maps.
     """
+    x = self._after_stem(x, extents, train)
+    return self._stages(x, extents, train)
+
+  def _after_stem(self, x, extents, train):
+    """Returns the map after the stem; refuses images that do not fit."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
       raise ValueError(
           f'Images are {x.dtype}: must be floating point, '
@@ -285,12 +295,10 @@ class Backbone(nn.Module):
           f'{height}x{width} with {channels}.'
       )
     padding.check(extents, x.shape)
-    x = self.stem(x.astype(self.dtype), extents, train=train)
-    if box is not None:
-      side = 2 ** (self.arch.stages - 1)
-      fine = box.repeat(side, axis=0).repeat(side, axis=1)
-      # Where sizes were rounded up, the last squares extend beyond the map.
-      x = image_pairs.swap_inside(x, fine[: x.shape[1], : x.shape[2]])
+    return self.stem(x.astype(self.dtype), extents, train=train)
+
+  def _stages(self, x, extents, train):
+    """Returns the maps of `features` from the map after the stem."""
     maps, valid = {}, extents
     for stage in range(self.arch.stages):
       if stage:

@@ -1,8 +1,11 @@
 """Linear layers, convolutions and norms.
 
 Parameters are float32; a layer computes in `dtype`. Flax's layers are not used
-where results would differ: its Dense sums the gradient of a bfloat16 bias in
-bfloat16, and its BatchNorm stores the biased variance.
+where results would differ: its Dense and Conv sum the gradient of a bfloat16
+bias in bfloat16 (25,088 ones are 8,192 and 1,024 on a CPU), and its BatchNorm
+stores the biased variance. Its LayerNorm gives the same, but is traced again in
+each layer: the program of a gradient of `retention_compact` has 12,344 lines
+instead of 9,221, and takes 4.2 s to write instead of 3.3 s.
 """
 
 import functools
@@ -22,24 +25,8 @@ Initializer = jax.nn.initializers.Initializer
 _MOMENTUM = 0.9  # of the running statistics, 1 minus PyTorch's
 
 
-def linear_init(key, shape, dtype=jnp.float32):
-  """Draws from N(0, 0.02^2); PyTorch truncates at +-2, which is 100 sigma."""
-  return 0.02 * _draw(jax.random.normal, key, shape, dtype)
-
-
-def uniform_fan_in(fan_in: int) -> Initializer:
-  """Returns PyTorch's default initialiser: uniform, `+-1 / sqrt(fan_in)`."""
-  bound = 1 / math.sqrt(fan_in)
-
-  def init(key, shape, dtype=jnp.float32):
-    draw = functools.partial(jax.random.uniform, minval=-bound, maxval=bound)
-    return _draw(draw, key, shape, dtype)
-
-  return init
-
-
-def _draw(draw, key, shape, dtype):
-  """Returns `draw(key, shape, dtype)` with few programs to compile.
+def _draw(draw, scale, key, shape, dtype=jnp.float32):
+  """Returns `scale * draw(key, shape, dtype)`, with few programs to compile.
 
   Element i of a draw depends only on the key and i, so a longer draw begins
   with the same elements. Each length needs its own program, which takes a third
@@ -47,7 +34,19 @@ def _draw(draw, key, shape, dtype):
   """
   size = math.prod(shape)
   digits = ((size - 1).bit_length() + 1) // 2  # in base 4
-  return draw(key, (4 ** max(digits, 3),), dtype)[:size].reshape(shape)
+  drawn = scale * draw(key, (4 ** max(digits, 3),), dtype)
+  return drawn[:size].reshape(shape)
+
+
+# Draws from N(0, 0.02^2); PyTorch truncates at +-2, which is 100 sigma.
+linear_init = functools.partial(_draw, jax.random.normal, 0.02)
+
+
+def uniform_fan_in(fan_in: int) -> Initializer:
+  """Returns PyTorch's default initialiser: uniform, `+-1 / sqrt(fan_in)`."""
+  bound = 1 / math.sqrt(fan_in)
+  uniform = functools.partial(jax.random.uniform, minval=-bound, maxval=bound)
+  return functools.partial(_draw, uniform, 1)
 
 
 class Dense(nn.Module):
@@ -168,7 +167,7 @@ class LayerNorm(nn.Module):
     """Returns the normalised tokens, in the dtype of `x`."""
     scale = self.param('scale', nn.initializers.ones, x.shape[-1:])
     bias = self.param('bias', nn.initializers.zeros, x.shape[-1:])
-    return ops.layer_norm(x, scale, bias, epsilon=self.epsilon)
+    return ops.layer_norm(x, scale, bias, self.epsilon)
 
 
 class BatchNorm(nn.Module):

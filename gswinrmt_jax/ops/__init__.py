@@ -17,17 +17,16 @@ Equations 5 (gate), 6 (LCE) and 8 (SwiGLU) are in `models.attention`. All are
 plain `jnp`, differentiated by JAX.
 """
 
-import functools
-
+from gswinrmt_jax.ops import positions
 from gswinrmt_jax.ops.attention import (
     axial_weights,
-    causal_retention,
-    full_linear_retention,
+    causal_weights,
     full_retention,
     full_weights,
-    linear_retention,
+    linear_weights,
     retention,
     sigmoid_weights,
+    softmax_weights,
     swat,
 )
 from gswinrmt_jax.ops.layers import (
@@ -51,20 +50,17 @@ from gswinrmt_jax.ops.resampling import (
     resize_nearest,
 )
 
-# Attention along rows, then columns, by `score_fn`: `retention` with the form
-# as its keyword. Models rotate queries and keys, as their `rotary` says.
+# Forms of attention by `score_fn`: along rows, then columns (`retention`), and
+# over all pairs of tokens with the distance of the decay (`full_retention`).
 FORMS = {
-    'softmax': functools.partial(retention),
-    'sigmoid': functools.partial(
-        retention, weigh=sigmoid_weights, scaled=False
-    ),
-    'linear': linear_retention,
+    'softmax': softmax_weights,
+    'sigmoid': sigmoid_weights,
+    'linear': linear_weights,
 }
-# Attention over all pairs of tokens, for full stages: `full_retention`.
 FULL_FORMS = {
-    'softmax': functools.partial(full_retention),
-    'linear': full_linear_retention,
-    'causal': causal_retention,
+    'softmax': (softmax_weights, positions.manhattan),
+    'linear': (linear_weights, positions.manhattan),
+    'causal': (causal_weights, positions.reading_distance),
 }
 
 __all__ = [
@@ -75,16 +71,15 @@ __all__ = [
     'axial_weights',
     'batch_norm',
     'batch_statistics',
-    'causal_retention',
+    'causal_weights',
     'conv3x3',
     'dense',
     'depthwise_conv',
-    'full_linear_retention',
     'full_retention',
     'full_weights',
     'gelu',
     'layer_norm',
-    'linear_retention',
+    'linear_weights',
     'plain_conv',
     'resize_bilinear',
     'resize_nearest',
@@ -92,6 +87,8 @@ __all__ = [
     'rotate_halves',
     'rotate_interleaved',
     'scale_channels',
+    'sigmoid_weights',
+    'softmax_weights',
     'swat',
     'wide',
     'wide_dtype',

@@ -13,7 +13,7 @@ line. In weights `[i, j]`, i is the query and j the key.
 
 from collections.abc import Callable
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,12 +100,19 @@ def causal_weights(scores, decay, mask, size):
 
 @functools.partial(
     jax.jit,
-    static_argnames=('window', 'shift', 'scaled', 'absolute', 'weigh'),
+    static_argnames=(
+        'window',
+        'shift',
+        'scaled',
+        'absolute',
+        'weigh',
+        'passes',
+    ),
 )
 def retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
-    value: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n _'],
     log_decay: Float[Array, '...'] | None,
     slopes: Float[Array, '...'] | None = None,
     extents: padding.Extents = None,
@@ -115,16 +122,17 @@ def retention(
     scaled: bool = True,
     absolute: bool = False,
     weigh: Weigh = softmax_weights,
-) -> Float[Array, 'b h w n d']:
+    passes: tuple[int, ...] = (WIDTH, HEIGHT),
+) -> Float[Array, 'b h w n _']:
   r"""Computes decomposed attention: the width pass, then the height pass.
 
       V'[y, x] = sum_X A_w[y, x, X] V[y, X]
       O[y, x]  = sum_Y A_h[x, y, Y] V'[Y, x]
-      A = softmax(q k^T / sqrt(d) + slope (i - j) + |i - j| log(gamma) + mask)
+      A = weigh(q k^T / sqrt(d) + slope (i - j), |i - j| log(gamma), mask)
 
-  along each row of a window, then along each column (Gated-SwinRMT, eq. 3);
-  capitals are the key's row and column. Without a window this is RMT's
-  decomposed form (RMT, eq. 6).
+  along each row of a window, then along each column; capitals are the key's row
+  and column. With the softmax this is Gated-SwinRMT, eq. 3, and RMT's
+  decomposed form (RMT, eq. 6) if there is no window.
 
   A pass cuts its lines into blocks of whole windows, see `axis_blocks`, and
   masks pairs of different windows. Masked weights are exactly 0.
@@ -135,8 +143,7 @@ def retention(
     value: Values.
     log_decay: `log(gamma)` per pass (width, height) and head; None for no
       decay.
-    slopes: ALiBi slopes per head, for both passes; None, as in the paper, for
-      no bias.
+    slopes: ALiBi slopes per head, for both passes; None for no bias.
     extents: Valid rows and columns of each map, see `ops.padding`. The result
       is that of the map without padding.
     window: Nominal window in tokens; None for whole rows and columns.
@@ -144,6 +151,7 @@ def retention(
     scaled: Whether scores are divided by `sqrt(d)`.
     absolute: Whether slopes multiply `|i - j|` instead of `i - j`.
     weigh: The form of attention; by default the softmax.
+    passes: The passes, in their order.
 
   Returns:
     The output `A_h A_w V`, in `value.dtype`; weights are computed in at least
@@ -152,113 +160,60 @@ def retention(
   Raises:
     ValueError: If a shape, the window or the shift is wrong.
   """
-  _check(query, key, value, window, shift)
-  cuts = _both_axes(axis_blocks, value.shape, window, shift, extents)
-  return two_passes(
-      query,
-      key,
-      value,
-      cuts,
-      Scoring(log_decay, slopes, scaled, absolute, weigh),
-  )
+  heads = query.shape[3]
+  tables = {'log_decay': (log_decay, (2, heads)), 'slopes': (slopes, (heads,))}
+  _check(query, key, value, **tables)
+  if window is not None and window < 1:
+    raise ValueError(
+        f'{window=} must be at least 1, or None for the whole axis.'
+    )
+  if shift < 0:
+    raise ValueError(f'{shift=} must not be negative.')
+  for axis in passes:
+    extent = value.shape[2 - axis]
+    ends = None if extents is None else extents[:, 1 - axis]
+    line = axis_blocks(extent, window, shift, ends)
+    offset = positions.offsets(line.length)
+    rates = None if log_decay is None else log_decay[axis]
+    out = attend(
+        line.split(query, axis),
+        line.split(key, axis),
+        line.split(value, axis),
+        positions.per_head(slopes, abs(offset) if absolute else offset),
+        positions.per_head(rates, abs(offset)),
+        line.mask,
+        line.size,
+        scaled=scaled,
+        weigh=weigh,
+    )
+    value = line.join(out, axis, extent)
+  return value
 
 
-# Bidirectional retention along rows, then columns (RMT, eq. 3). As in RMT, eq.
-# 6, the weights of both passes multiply; their decays give the Manhattan decay
-# (eq. 4).
-linear_retention = functools.partial(retention, weigh=linear_weights)
-
-
-def swat(
-    query: Float[Array, 'b h w n d'],
-    key: Float[Array, 'b h w n d'],
-    value: Float[Array, 'b h w n d'],
-    log_decay: Float[Array, '...'] | None,
-    slopes: Float[Array, '...'] | None,
-    extents: padding.Extents = None,
-    *,
-    window: int | None,
-    shift: int = 0,
-    scaled: bool = False,
-    absolute: bool = False,
-    rotary: bool = True,
-) -> Float[Array, 'b h w n d']:
-  r"""Computes sigmoid window attention, axis by axis (Gated-SwinRMT, eq. 7).
-
-      A = sigmoid(q k^T + slope (i - j) + mask) / w_s * gamma^|i - j|
-
-  where `w_s` is the effective window of the axis, even where a region at the
-  border of the map is smaller.
-
-  Arguments, result and errors are those of `ops.retention`, except that scores
-  are not divided by `sqrt(d)` by default, and `slopes` and `window` have no
-  default. Queries and keys are rotated here by `ops.rotate_halves` (section
-  3.3), unless `rotary` is False.
-  """
-  if rotary:
-    query, key = positions.rotate_halves(query), positions.rotate_halves(key)
-  return retention(
-      query,
-      key,
-      value,
-      log_decay,
-      slopes,
-      extents,
-      window=window,
-      shift=shift,
-      scaled=scaled,
-      absolute=absolute,
-      weigh=sigmoid_weights,
-  )
-
-
-def axial_weights(
-    query: Float[Array, 'b h w n d'],
-    key: Float[Array, 'b h w n d'],
-    log_decay: Float[Array, '...'] | None,
-    slopes: Float[Array, '...'] | None = None,
-    extents: padding.Extents = None,
-    *,
-    window: int | None = None,
-    shift: int = 0,
-    scaled: bool = True,
-    absolute: bool = False,
-    weigh: Weigh = softmax_weights,
-) -> tuple[Float[Array, 'b h n w w'], Float[Array, 'b w n h h']]:
-  """Returns the weights `(A_w, A_h)` of both passes of `ops.retention`.
-
-  They are those of whole rows `[b y n x X]` and columns `[b x n y Y]`, 0
-  between windows. Arguments and errors are those of `ops.retention`.
-  """
-  _check(query, key, query, window, shift)
-  cuts = _both_axes(whole_axis, query.shape, window, shift, extents)
-  scoring = Scoring(log_decay, slopes, scaled, absolute, weigh)
-  return tuple(
-      scoring.weights(cut.split(query, axis), cut.split(key, axis), axis, cut)[
-          :, :, 0
-      ]
-      for axis, cut in enumerate(cuts)
-  )
+# Sigmoid window attention (Gated-SwinRMT, eq. 7). Section 3.3 rotates queries
+# and keys by `ops.rotate_halves`.
+#     A = sigmoid(q k^T + slope (i - j) + mask) / w_s * gamma^|i - j|
+swat = functools.partial(retention, weigh=sigmoid_weights, scaled=False)
 
 
 @functools.partial(jax.jit, static_argnames=('scaled', 'weigh', 'distance'))
 def full_retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
-    value: Float[Array, 'b h w n d'],
+    value: Float[Array, 'b h w n _'],
     log_decay: Float[Array, '...'] | None,
     extents: padding.Extents = None,
     *,
     scaled: bool = True,
     weigh: Weigh = softmax_weights,
     distance: Distance = positions.manhattan,
-) -> Float[Array, 'b h w n d']:
+) -> Float[Array, 'b h w n _']:
   r"""Computes Manhattan self-attention (MaSA; RMT, eq. 5, as released).
 
       O[t] = sum_T A[t, T] V[T]
-      A = softmax(q k^T / sqrt(d) + (|row - ROW| + |col - COL|) log(gamma))
+      A = weigh(q k^T / sqrt(d), (|row - ROW| + |col - COL|) log(gamma))
 
-  over all pairs of tokens, `t = row W + column`.
+  over all pairs of tokens, `t = row W + column`; as released, with the softmax.
 
   Args:
     query: Queries, already rotated if they should be.
@@ -277,54 +232,120 @@ def full_retention(
   Raises:
     ValueError: If a shape is wrong.
   """
-  _check(query, key, value, None, 0)
-  weights = full_weights(
-      query,
-      key,
-      log_decay,
-      extents,
+  batch, height, width, heads, _ = query.shape
+  _check(query, key, value, log_decay=(log_decay, (heads,)))
+  mask, size = None, height * width
+  if extents is not None:
+    mask = padding.valid(extents, height, width).reshape(batch, 1, 1, -1)
+    size = extents.prod(1).reshape(batch, 1, 1, 1)
+
+  def tokens(x):
+    return x.reshape(batch, height * width, heads, -1).swapaxes(1, 2)
+
+  out = attend(
+      tokens(query),
+      tokens(key),
+      tokens(value),
+      None,
+      positions.per_head(log_decay, distance(height, width, extents)),
+      mask,
+      size,
       scaled=scaled,
       weigh=weigh,
-      distance=distance,
   )
-  out = _mix(weights, _tokens(value))
   return out.swapaxes(1, 2).reshape(value.shape)
 
 
-# Retention over all pairs of tokens (RMT, eq. 3 and 4).
-full_linear_retention = functools.partial(full_retention, weigh=linear_weights)
+def axial_weights(
+    query: Float[Array, 'b h w n d'],
+    key: Float[Array, 'b h w n d'],
+    *tables: Any,
+    **options: Any,
+) -> tuple[Float[Array, 'b h n w w'], Float[Array, 'b w n h h']]:
+  """Returns the weights `(A_w, A_h)` of the passes of `ops.retention`.
 
-# RetNet's retention in reading order, in its parallel form (RMT, eq. 2). Models
-# rotate queries and keys by `t`.
-causal_retention = functools.partial(
-    full_retention,
-    weigh=causal_weights,
-    distance=positions.reading_distance,
-)
+  They are those of whole rows `[b y n x X]` and columns `[b x n y Y]`, 0
+  between windows. The weights of key `X` are what a pass makes of values that
+  are 1 at `X` and 0 elsewhere. Arguments and errors are those of
+  `ops.retention`, without values.
+  """
+  _, height, width, _, _ = query.shape
+  at_column = jnp.eye(width)[None, None, :, None]
+  at_row = jnp.eye(height)[None, :, None, None]
+
+  def one_pass(axis, unit):
+    shape = (*query.shape[:4], unit.shape[-1])
+    unit = jnp.broadcast_to(unit, shape).astype(wide_dtype(query.dtype))
+    return retention(query, key, unit, *tables, passes=(axis,), **options)
+
+  return (
+      one_pass(WIDTH, at_column).swapaxes(2, 3),  # [b y x n X]
+      one_pass(HEIGHT, at_row).transpose(0, 2, 3, 1, 4),  # [b y x n Y]
+  )
 
 
 def full_weights(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
-    log_decay: Float[Array, '...'] | None,
-    extents: padding.Extents = None,
-    *,
-    scaled: bool = True,
-    weigh: Weigh = softmax_weights,
-    distance: Distance = positions.manhattan,
+    *tables: Any,
+    **options: Any,
 ) -> Float[Array, 'b n t t']:
-  """Returns the weights `A[t, T]` of `ops.full_retention`, as `[b n t T]`."""
-  batch, height, width, heads, dim = query.shape
-  _check_heads('log_decay', log_decay, (heads,))
-  scores = _scores(_tokens(query), _tokens(key))
-  scores *= dim**-0.5 if scaled else 1.0
-  distances = distance(height, width, extents)
-  decay = positions.times_distance(log_decay, distances, scores)
-  mask, size = None, height * width
-  if extents is not None:
-    mask = padding.valid(extents, height, width).reshape(batch, 1, 1, -1)
-    size = extents.prod(1).reshape(batch, 1, 1, 1)
-  return weigh(scores, decay, mask, size)
+  """Returns the weights `A[t, T]` of `ops.full_retention`, as `[b n t T]`.
+
+  Arguments and errors are those of `ops.full_retention`, without values.
+  """
+  batch, height, width, heads, _ = query.shape
+  count = height * width
+  unit = jnp.eye(count).reshape(1, height, width, 1, count)
+  unit = jnp.broadcast_to(unit, (*query.shape[:4], count))
+  unit = unit.astype(wide_dtype(query.dtype))
+  out = full_retention(query, key, unit, *tables, **options)
+  return out.reshape(batch, count, heads, count).swapaxes(1, 2)
+
+
+def attend(
+    query: Float[Array, '... i d'],
+    key: Float[Array, '... j d'],
+    value: Float[Array, '... j c'],
+    bias: Array | None,
+    decay: Array | None,
+    mask: Array | np.ndarray | None,
+    size: int | Array,
+    *,
+    scaled: bool,
+    weigh: Weigh,
+) -> Float[Array, '... i c']:
+  """Mixes the values of each line, `sum_j weigh(q k^T / sqrt(d) + bias) v_j`.
+
+  Args:
+    query: Queries.
+    key: Keys.
+    value: Values.
+    bias: Added to the scores, `[... n i j]`; None for no bias.
+    decay: See `Weigh`, as `[... n i j]`.
+    mask: See `Weigh`.
+    size: See `Weigh`.
+    scaled: Whether scores are divided by `sqrt(d)`.
+    weigh: The form of attention.
+
+  Returns:
+    The mixed values, in `value.dtype`.
+  """
+  wide = wide_dtype(query.dtype)
+  scores = jnp.einsum(
+      '...id,...jd->...ij', query, key, preferred_element_type=wide
+  )
+  if scaled:
+    scores *= query.shape[-1] ** -0.5
+  if bias is not None:
+    scores += jnp.expand_dims(bias, range(scores.ndim - bias.ndim))
+  if decay is not None:
+    decay = jnp.expand_dims(decay, range(scores.ndim - decay.ndim))
+  weights = weigh(scores, decay, mask, size).astype(value.dtype)
+  out = jnp.einsum(
+      '...ij,...jd->...id', weights, value, preferred_element_type=wide
+  )
+  return out.astype(value.dtype)
 
 
 def effective_window(
@@ -426,7 +447,8 @@ def axis_blocks(
   `k = 1` a block is a window, with a large `k` the whole line. `k` windows have
   about 14 tokens. A line of fewer than four such blocks is one block, because
   it is then faster. So is a line of images with ends of their own, whose
-  windows are shifted by different numbers of tokens.
+  windows are shifted by different numbers of tokens: their windows and masks
+  equal those of each map without its padding, which is never a key.
 
   Shifted windows begin `(M^ - s^) mod M^` tokens before the line.
 
@@ -436,137 +458,36 @@ def axis_blocks(
     shift: Nominal shift in tokens.
     ends: Valid tokens of each image; None for all.
   """
-  size, moved = effective_window(extent, window, shift)
+  size, shift = effective_window(extent, window, shift)
   length = size * max(1, round(_BLOCK_TOKENS / size))
-  if ends is not None or -(-extent // length) < _LEAST_BLOCKS:
-    return whole_axis(extent, window, shift, ends)
-  front = -moved % size
+  front = -shift % size
   count = -(-(front + extent) // length)
-  position = np.arange(count * length).reshape(count, length) - front
-  mask = _same_window(position, size, moved)
-  mask &= ((position >= 0) & (position < extent))[:, None, :]
-  mask = None if mask.all() else mask[None, None, :, None]
-  return Blocks(count, length, front, size, mask)
+  if ends is not None or -(-extent // length) < _LEAST_BLOCKS:
+    count, length, front = 1, extent, 0
+  position = np.arange(count * length).reshape(1, count, length) - front
+  valid = (position >= 0) & (position < extent)
+  if ends is not None:
+    # Each image has the windows of a map of its own size.
+    ends = ends[:, None, None]
+    valid = position < ends
+    shift = jnp.where(ends > size, shift, 0)
+  index = window_index(position, size, shift)
+  mask = index[..., :, None] == index[..., None, :]
+  mask &= valid[..., None, :]  # Padding is no key.
+  if ends is not None:
+    size = jnp.minimum(ends, size)[..., None, None, None]
+  elif mask.all():
+    return Blocks(count, length, front, size, None)
+  return Blocks(count, length, front, size, mask[:, None, :, None])
 
 
-def whole_axis(
-    extent: int,
-    window: int | None,
-    shift: int,
-    ends: Int[Array, ' b'] | None = None,
-) -> Blocks:
-  """Returns whole lines as the only block; arguments as in `axis_blocks`.
-
-  With `ends`, windows and masks equal those of each map without its padding, in
-  one program for all maps. Padding is never a key.
-  """
-  if ends is None:
-    size, shift = effective_window(extent, window, shift)
-    if size == extent:
-      return Blocks(1, extent, 0, size, None)
-    mask = _same_window(np.arange(extent)[None], size, shift)
-    return Blocks(1, extent, 0, size, mask[None, None, None])
-  window = extent if window is None else window
-  position, end = jnp.arange(extent)[None], ends[:, None]
-  shift = jnp.where(end > window, min(shift, window // 2), 0)
-  mask = _same_window(position, window, shift) & (position < end)[:, None, :]
-  size = jnp.minimum(ends, window).reshape(-1, 1, 1, 1, 1, 1)
-  return Blocks(1, extent, 0, size, mask[:, None, None, None])
-
-
-def _same_window(position, window, shift):
-  """Returns which pairs `[... i j]` of positions share a window."""
-  index = window_index(position, window, shift)
-  return index[..., :, None] == index[..., None, :]
-
-
-def _both_axes(cut, shape, window, shift, extents):
-  """Cuts the lines of the (width, height) pass over maps of a shape."""
-  ends = (None, None) if extents is None else (extents[:, 1], extents[:, 0])
-  return tuple(
-      cut(shape[2 - axis], window, shift, ends[axis])
-      for axis in (WIDTH, HEIGHT)
-  )
-
-
-class Scoring(NamedTuple):
-  """From queries and keys to weights; attributes as in `ops.retention`."""
-
-  log_decay: Array | None
-  slopes: Array | None
-  scaled: bool
-  absolute: bool
-  weigh: Weigh
-
-  def weights(self, query, key, axis, cut):
-    """Returns the weights `[b l p n i j]` of a pass over its blocks."""
-    heads, dim = query.shape[3], query.shape[-1]
-    _check_heads('log_decay', self.log_decay, (2, heads))
-    _check_heads('slopes', self.slopes, (heads,))
-    scores = _scores(query, key) * (dim**-0.5 if self.scaled else 1.0)
-    scores = positions.add_alibi(scores, self.slopes, self.absolute)
-    log_rates = None if self.log_decay is None else self.log_decay[axis]
-    distance = np.abs(positions.offsets(cut.length))
-    decay = positions.times_distance(log_rates, distance, scores)
-    return self.weigh(scores, decay, cut.mask, cut.size)
-
-
-def two_passes(
-    query: Float[Array, 'b h w n d'],
-    key: Float[Array, 'b h w n d'],
-    value: Float[Array, 'b h w n d'],
-    cuts: tuple[Blocks, Blocks],
-    scoring: Scoring,
-) -> Float[Array, 'b h w n d']:
-  """Runs the width pass, then the height pass, over lines cut into blocks."""
-  for axis, cut in enumerate(cuts):
-    q, k, v = (cut.split(x, axis) for x in (query, key, value))
-    out = _mix(scoring.weights(q, k, axis, cut), v)
-    value = cut.join(out, axis, value.shape[2 - axis])
-  return value
-
-
-def _tokens(x):
-  """Flattens a map to `[b n t d]`."""
-  batch, _, _, heads, dim = x.shape
-  return x.reshape(batch, -1, heads, dim).swapaxes(1, 2)
-
-
-def _scores(query, key):
-  return jnp.einsum(
-      '...id,...jd->...ij',
-      query,
-      key,
-      preferred_element_type=wide_dtype(query.dtype),
-  )
-
-
-def _mix(weights, value):
-  out = jnp.einsum(
-      '...ij,...jd->...id',
-      weights.astype(value.dtype),
-      value,
-      preferred_element_type=wide_dtype(value.dtype),
-  )
-  return out.astype(value.dtype)
-
-
-def _check(query, key, value, window, shift):
-  """Raises ValueError for a wrong shape, window or shift."""
+def _check(query, key, value, **tables):
+  """Raises ValueError for a wrong shape, of which some would broadcast."""
   if query.shape != key.shape or query.shape[:4] != value.shape[:4]:
     raise ValueError(
         'Queries, keys and values must be maps [b, h, w, n, d] of one shape, '
         f'not {query.shape}, {key.shape} and {value.shape}.'
     )
-  if window is not None and window < 1:
-    raise ValueError(
-        f'{window=} must be at least 1, or None for the whole axis.'
-    )
-  if shift < 0:
-    raise ValueError(f'{shift=} must not be negative.')
-
-
-def _check_heads(name, array, shape):
-  """Raises ValueError for a wrong shape, which would broadcast silently."""
-  if array is not None and array.shape != shape:
-    raise ValueError(f'{name} must be of shape {shape}, not {array.shape}.')
+  for name, (array, shape) in tables.items():
+    if array is not None and array.shape != shape:
+      raise ValueError(f'{name} must be of shape {shape}, not {array.shape}.')

@@ -10,12 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 import numpy as np
 
+from gswinrmt_jax.ops import positions
 from gswinrmt_jax.ops.attention import (
-    Blocks,
+    attend,
     effective_window,
-    Scoring,
     softmax_weights,
-    two_passes,
     Weigh,
     window_index,
 )
@@ -25,13 +24,11 @@ def cyclic_retention(
     query: Float[Array, 'b h w n d'],
     key: Float[Array, 'b h w n d'],
     value: Float[Array, 'b h w n d'],
-    log_decay: Float[Array, 'passes n'] | None,
+    log_decay: Float[Array, 'passes n'],
     slopes: Float[Array, ' n'] | None = None,
     *,
     window: int,
     shift: int = 0,
-    scaled: bool = True,
-    absolute: bool = False,
     weigh: Weigh = softmax_weights,
 ) -> Float[Array, 'b h w n d']:
   """Computes `ops.retention` in windows of the rolled map.
@@ -43,18 +40,23 @@ def cyclic_retention(
   sizes, shifts = zip(
       *(effective_window(n, window, shift) for n in extent), strict=True
   )
-  of_maps = value.shape[0], 1, 1  # The windows of all maps are one axis.
   masks = cyclic_masks(extent, sizes, shifts)
-  cuts = tuple(
-      Blocks(1, size, 0, size, np.tile(mask, of_maps)[:, None, None, None])
-      for size, mask in zip(sizes[::-1], masks, strict=True)
-  )
-  out = two_passes(
-      *(partition(x, sizes, shifts) for x in (query, key, value)),
-      cuts,
-      Scoring(log_decay, slopes, scaled, absolute, weigh),
-  )
-  return merge(out, extent, shifts)
+  maps = [partition(x, sizes, shifts) for x in (query, key, value)]
+  for axis, mask in enumerate(masks):
+    # The lines of a window, `[B l n t d]`: its rows, then its columns.
+    order = (0, 1, 3, 2, 4) if axis == 0 else (0, 2, 3, 1, 4)
+    offset = positions.offsets(sizes[1 - axis])
+    out = attend(
+        *(x.transpose(order) for x in maps),
+        positions.per_head(slopes, offset),
+        positions.per_head(log_decay[axis], abs(offset)),
+        np.tile(mask, (len(value), 1, 1))[:, None, None],
+        sizes[1 - axis],
+        scaled=True,
+        weigh=weigh,
+    )
+    maps[2] = out.transpose(np.argsort(order))
+  return merge(maps[2], extent, shifts)
 
 
 def cyclic_mask(extent: int, window: int, shift: int) -> np.ndarray:

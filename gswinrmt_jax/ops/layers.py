@@ -73,27 +73,23 @@ def scale_channels(
 
 
 @jax.jit
+@jax.checkpoint
 def gelu(x: Float[Array, '*b']) -> Float[Array, '*b']:
   """Computes the exact GELU, `x Phi(x)` with the normal CDF `Phi`."""
-
-  @jax.checkpoint
-  def compute(x):
-    z = wide(x)
-    # As in PyTorch. With erfc, the lower tail would be exact, at several times
-    # the cost, but the difference is far below the rounding error of the sums
-    # that it enters.
-    return (0.5 * z * (1 + lax.erf(z * math.sqrt(0.5)))).astype(x.dtype)
-
-  return compute(x)
+  z = wide(x)
+  # As in PyTorch. With erfc, the lower tail would be exact, at several times
+  # the cost, but the difference is far below the rounding error of the sums
+  # that it enters.
+  return (0.5 * z * (1 + lax.erf(z * math.sqrt(0.5)))).astype(x.dtype)
 
 
-@functools.partial(jax.jit, static_argnames='epsilon')
+@jax.jit
+@jax.checkpoint
 def layer_norm(
     x: Float[Array, '*b c'],
     scale: Float[Array, ' c'] | None = None,
     bias: Float[Array, ' c'] | None = None,
-    *,
-    epsilon: float = 1e-6,
+    epsilon: float | Float[Array, ''] = 1e-6,
 ) -> Float[Array, '*b c']:
   """Applies LayerNorm over channels.
 
@@ -105,21 +101,16 @@ def layer_norm(
     bias: Bias of each channel; None for 0.
     epsilon: Added to the variance.
   """
-
-  @jax.checkpoint
-  def compute(x, scale, bias):
-    # Two passes: `E[x^2] - E[x]^2` loses all digits where the mean is much
-    # larger than the standard deviation.
-    centred = wide(x) - wide(x).mean(-1, keepdims=True)
-    variance = jnp.square(centred).mean(-1, keepdims=True)
-    y = centred * lax.rsqrt(variance + epsilon)
-    if scale is not None:
-      y *= _along_channels(scale, x)
-    if bias is not None:
-      y += _along_channels(bias, x)
-    return y.astype(x.dtype)
-
-  return compute(x, scale, bias)
+  # Two passes: `E[x^2] - E[x]^2` loses all digits where the mean is much larger
+  # than the standard deviation.
+  centred = wide(x) - wide(x).mean(-1, keepdims=True)
+  variance = jnp.square(centred).mean(-1, keepdims=True)
+  y = centred * lax.rsqrt(variance + jnp.asarray(epsilon, variance.dtype))
+  if scale is not None:
+    y *= _along_channels(scale, x)
+  if bias is not None:
+    y += _along_channels(bias, x)
+  return y.astype(x.dtype)
 
 
 @jax.jit
@@ -145,19 +136,18 @@ def batch_statistics(
   return mean, variance(x, mean)
 
 
-@functools.partial(jax.jit, static_argnames='epsilon')
+@jax.jit
+@jax.checkpoint
 def batch_norm(
     x: Float[Array, 'b h w c'],
     mean: Float[Array, ' c'],
     variance: Float[Array, ' c'],
     scale: Float[Array, ' c'],
     bias: Float[Array, ' c'],
-    *,
-    epsilon: float = 1e-5,
 ) -> Float[Array, 'b h w c']:
   """Applies BatchNorm with the given statistics, the batch's or running ones.
 
-      y = (x - mean) / sqrt(variance + epsilon) * scale + bias
+      y = (x - mean) / sqrt(variance + 1e-5) * scale + bias
 
   Args:
     x: Maps.
@@ -165,18 +155,12 @@ def batch_norm(
     variance: Variance of each channel.
     scale: Scale of each channel.
     bias: Bias of each channel.
-    epsilon: Added to the variance.
   """
-
-  @jax.checkpoint
-  def compute(x, mean, variance, scale, bias):
-    mean, factor, scale, bias = (
-        _along_channels(each, x)
-        for each in (mean, lax.rsqrt(variance + epsilon), scale, bias)
-    )
-    return ((wide(x) - mean) * factor * scale + bias).astype(x.dtype)
-
-  return compute(x, mean, variance, scale, bias)
+  mean, factor, scale, bias = (
+      _along_channels(each, x)
+      for each in (mean, lax.rsqrt(variance + 1e-5), scale, bias)
+  )
+  return ((wide(x) - mean) * factor * scale + bias).astype(x.dtype)
 
 
 @functools.partial(jax.jit, static_argnames='stride')

@@ -32,11 +32,7 @@ def rotate_interleaved(
     The rotated `x`, in `x.dtype`, computed in at least float32.
   """
   frequencies = interleaved_frequencies(x.shape[-1])
-  if widths is None:
-    return _rotate(x, _places(x, stride), frequencies, -1)
-  # Each image has its own stride; all use the same table of angles.
-  strides = jnp.minimum(widths, stride)[:, None, None]
-  return _rotate(x, _places(x, strides), frequencies, -1)
+  return _rotate(x, frequencies, -1, stride, widths)
 
 
 @jax.jit
@@ -54,32 +50,35 @@ def rotate_halves(x: Float[Array, 'b h w n d']) -> Float[Array, 'b h w n d']:
   Returns:
     The rotated `x`, in `x.dtype`, computed in at least float32.
   """
-  return _rotate(x, _places(x, 1), half_frequencies(x.shape[-1]), -2)
+  return _rotate(x, half_frequencies(x.shape[-1]), -2, 1, None)
 
 
-def _places(x, stride):
-  """Returns `row * stride + column`, in NumPy unless the stride is traced."""
-  _, height, width, _, _ = x.shape
+def _rotate(x, frequencies, axis, stride, widths):
+  """Rotates pairs `(x_0, x_1)` to `(x_0 cos - x_1 sin, x_1 cos + x_0 sin)`.
+
+  The channels of a head are pairs along `axis`: the last of `[d / 2, 2]`, or
+  the last but one of `[2, d / 2]`.
+  """
+  _, height, width, _, head_dim = x.shape
+  if head_dim % 2:
+    raise ValueError(
+        f'Rotary embedding rotates pairs of channels; a head has {head_dim}.'
+    )
   row, column = np.indices((1, height, width))[1:]
-  return row * stride + column
-
-
-def _rotate(x, position, frequencies, axis):
-  """Rotates pairs `(x_0, x_1)` to `(x_0 cos - x_1 sin, x_1 cos + x_0 sin)`."""
-  _, height, width, _, _ = x.shape
-  on_host = isinstance(position, np.ndarray)
-  shape = (*position.shape, 1, *((-1, 1) if axis == -1 else (1, -1)))
-
-  def angles(function):
-    """Tabulates in float64: at thousands of radians, float32 loses 4 digits."""
-    places = position if on_host else np.arange(height * width)
-    table = function(places[..., None] * frequencies)
-    if not on_host:
-      table = jnp.asarray(table, wide_dtype(x.dtype))[position]
-    return jnp.asarray(table.reshape(shape), wide_dtype(x.dtype))
-
-  cos, sin = angles(np.cos), angles(np.sin)
-  pairs = (-1, 2) if axis == -1 else (2, -1)
+  place = row * stride + column
+  if widths is not None:  # Each image has its own stride.
+    place = row * jnp.minimum(widths, stride)[:, None, None] + column
+  # The table is in float64: at thousands of radians, float32 loses 4 digits.
+  # Images with strides of their own look up their positions in one of all.
+  listed = place if widths is None else np.arange(height * width)
+  angle = listed[..., None] * frequencies
+  cos = jnp.asarray(np.cos(angle), wide_dtype(x.dtype))
+  sin = jnp.asarray(np.sin(angle), wide_dtype(x.dtype))
+  if widths is not None:
+    cos, sin = cos[place], sin[place]
+  pairs, one = ((-1, 2), (-1, 1)) if axis == -1 else ((2, -1), (1, -1))
+  shape = *place.shape, 1, *one
+  cos, sin = cos.reshape(shape), sin.reshape(shape)
   first, second = jnp.split(wide(x).reshape(*x.shape[:-1], *pairs), 2, axis)
   turned = jnp.concatenate(
       [first * cos - second * sin, second * cos + first * sin], axis
@@ -93,7 +92,7 @@ def interleaved_frequencies(head_dim: int) -> np.ndarray:
   Returns:
     float64 `[d / 2]`, radians per position, from 1 down to 1e-4.
   """
-  return 10000.0 ** -np.linspace(0, 1, _pairs(head_dim))
+  return 10000.0 ** -np.linspace(0, 1, head_dim // 2)
 
 
 def half_frequencies(head_dim: int) -> np.ndarray:
@@ -102,15 +101,7 @@ def half_frequencies(head_dim: int) -> np.ndarray:
   Returns:
     float64 `[d / 2]`, radians per position.
   """
-  return 10000.0 ** (-np.arange(_pairs(head_dim)) * 2 / head_dim)
-
-
-def _pairs(head_dim):
-  if head_dim % 2:
-    raise ValueError(
-        f'Rotary embedding rotates pairs of channels; a head has {head_dim}.'
-    )
-  return head_dim // 2
+  return 10000.0 ** (-np.arange(head_dim // 2) * 2 / head_dim)
 
 
 def offsets(length: int) -> np.ndarray:
@@ -148,18 +139,15 @@ def reading_distance(
   return (place[..., :, None] - place[..., None, :]).clip(0)
 
 
-def times_distance(
-    per_head: Float[Array, ' n'] | None,
-    distance: np.ndarray | Array,
-    scores: Array,
+def per_head(
+    table: Float[Array, ' n'] | None, distance: np.ndarray | Array
 ) -> Float[Array, '*b n i j'] | None:
-  """Returns `per_head[n] * distance[i, j]`, to broadcast with `scores`."""
-  if per_head is None:
+  """Returns `table[n] * distance[i, j]`, at least float32; None without one."""
+  if table is None:
     return None
-  per_head = per_head.astype(scores.dtype)[:, None, None]
-  distance = jnp.asarray(distance, scores.dtype)[..., None, :, :]
-  table = jnp.expand_dims(per_head, range(distance.ndim - 3)) * distance
-  return jnp.expand_dims(table, range(scores.ndim - table.ndim))
+  table = wide(table)[:, None, None]
+  distance = jnp.asarray(distance, table.dtype)[..., None, :, :]
+  return jnp.expand_dims(table, range(distance.ndim - 3)) * distance
 
 
 def decay_rates(num_heads: int, decay_range: float) -> np.ndarray:
@@ -178,12 +166,6 @@ def decay_rates(num_heads: int, decay_range: float) -> np.ndarray:
   return 1 - 2.0**-exponent
 
 
-def decay_logits(num_heads: int, decay_range: float) -> np.ndarray:
-  """Returns `theta_0`, float64 `[n]`: `sigmoid(theta_0) = decay_rates(...)`."""
-  rates = decay_rates(num_heads, decay_range)
-  return np.log(rates / (1 - rates))
-
-
 def balanced_slopes(num_heads: int) -> np.ndarray:
   """Returns balanced ALiBi slopes (Gated-SwinRMT, section 3.3).
 
@@ -199,17 +181,3 @@ def balanced_slopes(num_heads: int) -> np.ndarray:
   slopes[: 2 * len(power) : 2] = -power
   slopes[1 : 2 * len(power) : 2] = power
   return slopes
-
-
-def add_alibi(
-    scores: Float[Array, '*b n i j'],
-    slopes: Float[Array, ' n'] | None,
-    absolute: bool,
-) -> Float[Array, '*b n i j']:
-  """Adds the ALiBi bias `slope_n (i - j)`, or `slope_n |i - j|`."""
-  if slopes is None:
-    return scores
-  distance = offsets(scores.shape[-1])
-  if absolute:
-    distance = np.abs(distance)
-  return scores + times_distance(slopes, distance, scores)

@@ -364,6 +364,13 @@ FIELDS: Mapping[str, Field] = {
         at_least=-1,
         tasks=BOXES,
     ),
+    'detector.train_candidates': _of_head(
+        'anchors of a level that compete to be proposals in training',
+        when=_RCNN,
+    ),
+    'detector.candidates': _of_head(
+        'anchors of a level that compete in evaluation'
+    ),
     'detector.train_proposals': _of_head(
         'proposals of an image in training', when=_RCNN
     ),

@@ -40,6 +40,8 @@ _READINGS = {
 # Digits have 16 to 32 pixels, and a scene up to five of them.
 _FEW_BOXES = {
     'anchor_scale': 4.0,
+    'train_candidates': 64,
+    'candidates': 64,
     'train_proposals': 32,
     'proposals': 32,
     'roi_samples': 32,

@@ -4,10 +4,11 @@ An entry is a dict of scalars with a `kind`, 'train' for an interval of steps or
 'epoch', and the `step` after which it was made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import contextlib
 import json
 import pathlib
+import time
 from typing import Any
 
 import jax
@@ -15,7 +16,6 @@ import numpy as np
 
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.errors import RunError, UserError
-from gswinrmt_jax.runs.clock import Clock
 from gswinrmt_jax.runs.progress import Progress
 from gswinrmt_jax.runs.scores import SCORES
 from gswinrmt_jax.runs.writers import JsonLines, TensorBoard
@@ -29,6 +29,43 @@ _DIGITS = 8
 
 class NotFiniteError(RunError):
   """A loss or gradient was not finite."""
+
+
+class Clock:
+  """Measures intervals of steps, and the time since the first step."""
+
+  def __init__(self):
+    """Starts an interval."""
+    self._began = time.perf_counter()
+    self.restart()
+
+  def restart(self) -> None:
+    """Starts an interval."""
+    self._waited, self._since = 0.0, time.perf_counter()
+
+  def timing(self, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yields batches and measures the time that the host waits for them.
+
+    The clock starts here, so that the first interval excludes compilation.
+    """
+    self._began = time.perf_counter()
+    self.restart()
+    iterator = iter(batches)
+    while True:
+      before = time.perf_counter()
+      batch = next(iterator, None)
+      self._waited += time.perf_counter() - before
+      if batch is None:
+        return
+      yield batch
+
+  def elapsed(self) -> float:
+    """Returns the seconds since the first step."""
+    return time.perf_counter() - self._began
+
+  def interval(self) -> tuple[float, float]:
+    """Returns the seconds of this interval, and those waited for data."""
+    return time.perf_counter() - self._since, self._waited
 
 
 class MetricsLog:
@@ -66,7 +103,9 @@ class MetricsLog:
     self.entries = [e for e in read_metrics(folder) if e['step'] <= step]
     self.clock = Clock()
     self._writers = [
-        Progress(schedule, terminal, self.entries, self.clock, start=step)
+        Progress(
+            schedule, terminal, self.entries, self.clock.elapsed, start=step
+        )
     ]
     if not read_only:
       self._writers = [

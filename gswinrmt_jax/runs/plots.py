@@ -12,7 +12,7 @@ import numpy as np
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.data import datasets, label_colors
-from gswinrmt_jax.runs.scores import SCORES
+from gswinrmt_jax.runs import scores
 from gswinrmt_jax.terminal import Terminal
 
 DRAWN = 16  # images of a batch that are drawn
@@ -108,7 +108,7 @@ def draw_curves(
     panels[0].set_ylabel('loss')
   # The mean IoU selects a segmenter's best epoch, the AP of masks a detector's.
   for name, style in _MORE.items():
-    note = f', {SCORES[name].label}'
+    note = f', {scores.SCORES[name].label}'
     _draw_epochs(panels[1], name, epochs, 100, style, note)
   if any('gamma_min' in entry for entry in train):
     panels.append(figure.add_subplot(cells[1, 1]))
@@ -161,13 +161,13 @@ def _mark_results(panels, epochs, summary):
   """Marks the best epoch, and the test results if there are any."""
   if not epochs:
     return
-  score, epoch, whose = raw_and_ema.best_epoch(epochs)
+  score, epoch, whose = scores.best_epoch(epochs)
   prefix = raw_and_ema.PREFIX if whose == raw_and_ema.EMA else ''
   label = f'best epoch: {epoch}, validation {score:.2%}'
   for axes in panels:
     axes.axvline(epoch, color='0.4', ls=':', label=label)
   tested = (summary or {}).get('best', {})
-  chosen = raw_and_ema.deciding(epochs[0], 'val_')
+  chosen = scores.deciding(epochs[0], 'val_')
   for axes, name in zip(panels[:2], ('loss', chosen), strict=True):
     if f'test_{prefix}{name}' not in tested:
       continue

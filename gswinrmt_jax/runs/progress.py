@@ -1,12 +1,11 @@
 """The progress of a run on the terminal: speed, time left, the best epoch."""
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gswinrmt_jax.checkpoints import raw_and_ema
-from gswinrmt_jax.runs.clock import Clock
-from gswinrmt_jax.runs.scores import SCORES
+from gswinrmt_jax.checkpoints.raw_and_ema import EMA
+from gswinrmt_jax.runs.scores import best_epoch, SCORES
 from gswinrmt_jax.terminal import duration, Terminal
 
 _WINDOW = 10  # intervals over which the speed is averaged
@@ -21,7 +20,7 @@ class Progress:
       schedule: Any,
       terminal: Terminal,
       entries: Sequence[Mapping[str, Any]],
-      clock: Clock,
+      elapsed: Callable[[], float],
       *,
       start: int,
   ):
@@ -31,11 +30,11 @@ class Progress:
       schedule: The run's `train.schedule.Schedule`.
       terminal: Where progress is shown.
       entries: The log so far, which determines the best epoch.
-      clock: From its first step the remaining time is estimated.
+      elapsed: Returns the seconds since the first step.
       start: Number of updates already made.
     """
     self._schedule, self._terminal = schedule, terminal
-    self._clock, self._start = clock, start
+    self._elapsed, self._start = elapsed, start
     self._window = collections.deque(maxlen=_WINDOW)  # images, seconds
     self._skipped = sum(entry.get('skipped', 0) for entry in entries)
     self._epochs = [entry for entry in entries if entry['kind'] == 'epoch']
@@ -72,7 +71,7 @@ class Progress:
       rate = f'{entry["learning_rate"]:.1e}'.replace('e-0', 'e-')
       parts.append(f'lr {rate}')
     parts.append(f'{self._speed(entry):,.0f} img/s')
-    elapsed = self._clock.elapsed()
+    elapsed = self._elapsed()
     left = elapsed / (step - self._start) * (schedule.stop_step - step)
     parts.append(f'ETA {duration(left)}')
     wait = entry['data_wait']
@@ -89,13 +88,13 @@ class Progress:
 
   def _show_epoch(self, entry):
     self._epochs.append(entry)
-    best, best_epoch, whose = raw_and_ema.best_epoch(self._epochs)
+    best, epoch, whose = best_epoch(self._epochs)
     average = any(name.startswith('val_ema_') for name in entry)
     ema = f', EMA {_scores(entry, "val_ema_")}' if average else ''
     said = 'best'
-    if best_epoch != entry['epoch'] or ema:
-      said += f' {best:.2%}, epoch {best_epoch}'
-      said += ', EMA' if whose == raw_and_ema.EMA else ''
+    if epoch != entry['epoch'] or ema:
+      said += f' {best:.2%}, epoch {epoch}'
+      said += ', EMA' if whose == EMA else ''
     self._terminal.say(
         f'epoch {entry["epoch"]}/{self._schedule.num_epochs} in '
         f'{duration(entry["seconds"])}: loss {entry["train_loss"]:.3f}, '

@@ -1,6 +1,10 @@
-"""The scores that a run logs, shows and sums up."""
+"""The scores that a run logs, shows and sums up, and which of them is best."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+import math
+from typing import Any, NamedTuple
+
+from gswinrmt_jax.checkpoints.raw_and_ema import EMA, PREFIX, RAW
 
 
 class Score(NamedTuple):
@@ -37,3 +41,42 @@ SCORES = {
     'loss': Score('cross-entropy', '.4f'),
     'smoothed_loss': Score('cross-entropy, smoothing 0.1', '.4f'),
 }
+
+
+def deciding(scores: Mapping[str, Any], split: str = '') -> str:
+  """Returns the first score that decides, such as a classifier's accuracy.
+
+  Args:
+    scores: As `raw_and_ema.merged` returns them.
+    split: Prefix of their names, such as `'val_'`.
+  """
+  return next(
+      name
+      for name, score in SCORES.items()
+      if score.decides and f'{split}{name}' in scores
+  )
+
+
+def better(scores: Mapping[str, Any], split: str = '') -> tuple[float, str]:
+  """Returns the higher score in merged scores, and whether 'raw' or 'ema'.
+
+  If the loss is not finite, it is -1, which is below every other. A tie counts
+  as 'raw'. For the arguments, see `deciding`.
+  """
+  name = deciding(scores, split)
+
+  def value(prefix):
+    finite = math.isfinite(scores.get(f'{prefix}loss', 0.0))
+    return scores.get(f'{prefix}{name}', -1.0) if finite else -1.0
+
+  raw, ema = value(split), value(split + PREFIX)
+  return (ema, EMA) if ema > raw else (raw, RAW)
+
+
+def best_epoch(epochs: Iterable[Mapping[str, Any]]) -> tuple[float, int, str]:
+  """Returns the best score of a log's epochs, its epoch, and 'raw' or 'ema'.
+
+  A tie goes to the later epoch.
+  """
+  scores = [(better(entry, 'val_'), entry['epoch']) for entry in epochs]
+  return max((score, epoch, whose) for (score, whose), epoch in scores)

@@ -10,7 +10,7 @@ import jax
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints import raw_and_ema
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.runs.scores import SCORES
+from gswinrmt_jax.runs.scores import better, SCORES
 
 # Label, name, format of each row. A run has only those of its task.
 FIGURES = tuple(
@@ -77,7 +77,7 @@ def summarize(
     found = entry | {f'test_{score}': scores[score] for score in scores}
     summary[name] = {'step': step, 'epoch': schedule.epoch_of(step)}
     if entry:
-      summary[name]['weights'] = raw_and_ema.better(entry, 'val_')[1]
+      summary[name]['weights'] = better(entry, 'val_')[1]
     figures = [figure for _, figure, _ in _rows()]
     summary[name] |= {
         figure: found[figure]

@@ -18,6 +18,7 @@ from gswinrmt_jax.models import factory
 from gswinrmt_jax.runs import dataset_record, metrics_log, plots, run_folder
 from gswinrmt_jax.runs import summary as summary_lib
 from gswinrmt_jax.runs.metrics_log import MetricsLog
+from gswinrmt_jax.runs.scores import better
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import fine_tuning, profiler, trainer
@@ -105,7 +106,7 @@ class Run:
     """Saves a state; without scores, as a mid-epoch checkpoint."""
     score, which = None, raw_and_ema.RAW
     if scores:
-      score, which = raw_and_ema.better(scores)
+      score, which = better(scores)
     self.checkpoints.save(
         state,
         accuracy=score,

@@ -91,50 +91,6 @@ def test_float32_and_int32_also_under_x64():
   assert pixels.dtype == target.dtype == jnp.float32
 
 
-def test_each_image_has_draws_of_its_own():
-  """Copies of one image all come out different."""
-  image, _ = _batch()
-  copies = np.repeat(image[:1], B, axis=0)
-  pixels, target = _augment(
-      jax.random.key(3), copies, np.ones(B, np.int32), settings=ON
-  )
-  distinct = np.unique(np.asarray(pixels).reshape(B, -1), axis=0)
-  assert len(distinct) == B
-  expected = np.repeat(np.asarray(target[:1]), B, axis=0)
-  np.testing.assert_allclose(target, expected, rtol=1e-6)
-
-
-def test_erasing_comes_after_normalising():
-  """The noise has standard deviation 1, whatever the data set's is."""
-  image = np.zeros((200, 16, 16, 3), np.uint8)
-  settings = dataclasses.replace(OFF, erase_prob=1.0)
-  pixels, _ = _augment(
-      jax.random.key(4), image, np.zeros(200, np.int32), settings=settings
-  )
-  pixels = np.asarray(pixels)
-  black = -np.array(MEAN, np.float32) / np.array(STD, np.float32)
-  noise = pixels[(np.abs(pixels - black) > 1e-5).any(axis=-1)]
-  np.testing.assert_allclose(noise.std(axis=0), 1, atol=0.05)
-
-
-def test_fill_is_the_mean_colour(monkeypatch):
-  fills = []
-
-  def watched(key, image, fill, **options):
-    fills.append(fill)
-    return image
-
-  monkeypatch.setattr(batch.rand_augment, 'rand_augment', watched)
-  image, label = map(jnp.asarray, _batch())
-  jax.eval_shape(
-      lambda key, *args: batch.augment(key, *args, ON),
-      jax.random.key(0),
-      image,
-      label,
-  )
-  assert fills == [(128, 102, 76)]  # 127.5 and 76.5 round to even
-
-
 def test_a_label_map_is_flipped_with_its_image():
   """The dark left column is class 0, the bright right column class 1."""
   count = 30

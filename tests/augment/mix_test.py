@@ -196,14 +196,6 @@ def test_a_batch_that_may_not_be_mixed_stays(alphas):
   assert any((targets != target).any() for targets in changed)
 
 
-def test_off():
-  image, target = _batch()
-  out = mix.mix(
-      jax.random.key(0), image, target, mixup_alpha=0.0, cutmix_alpha=0.0
-  )
-  assert out[0] is image and out[1] is target
-
-
 def test_token_boxes_have_the_sizes_and_places_of_lambda():
   """Sides are int(7 r) and int(9 r), rounded down to even; r^2 ~ U(0, 1)."""
   keys = jax.random.split(jax.random.key(0), 2000)

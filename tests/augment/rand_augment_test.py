@@ -318,18 +318,3 @@ def test_rand_augment_with_torchvisions_set_chains_its_layers():
     for op, negative in zip(*drawn, strict=True):
       expected = _torchvision(expected, op[b], 9, -1 if negative[b] else 1)
     np.testing.assert_array_equal(out[b], expected)
-
-
-def test_without_operations_nothing_changes():
-  images = jnp.asarray(_images(2))
-  out = rand_augment.rand_augment(
-      jax.random.key(0),
-      images,
-      op_set='timm',
-      ops=0,
-      magnitude=9.0,
-      std=0.5,
-      prob=0.5,
-      fill=FILL,
-  )
-  assert out is images

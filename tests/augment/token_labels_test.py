@@ -94,16 +94,6 @@ def test_align_against_loops(extents):
   np.testing.assert_allclose(out.sum(-1), 1, rtol=1e-5)
 
 
-def test_the_whole_image_on_its_own_grid_is_the_map():
-  whole = _spread(*_sparse()).astype(np.float32)
-  boxes = np.tile(BOX[:1], (B, 1))
-  out = jax.jit(functools.partial(token_labels.align, extents=(S, T)))(
-      whole, boxes, ~FLIPPED
-  )
-  np.testing.assert_allclose(out[:2], whole[:2], atol=1e-6)
-  np.testing.assert_allclose(out[2], whole[2, :, ::-1], atol=1e-6)
-
-
 def test_targets_are_smoothed():
   """0.9 p + 0.1 / 7, for each token and for the crop as a whole."""
   whole = _spread(*_sparse()).astype(np.float32)

@@ -33,11 +33,11 @@ def _model(name, **changes):
 
 @pytest.mark.parametrize('name', MODELS)
 def test_gradients_are_equal(name):
-  import torch_agreement
+  import torch_programs
   import torch_twin
 
   model = _model(name, drop_path_rate=0.0)
-  twin = torch_agreement.checked_twin(model).train()
+  twin = torch_programs.checked_twin(model).train()
   values = jax_programs.random_variables(model, (72, 56, 3))
   image = np.random.default_rng(3).normal(size=(2, 72, 56, 3)).astype('f4')
 
@@ -70,7 +70,7 @@ def test_gradients_are_equal(name):
 
 
 def test_another_model_is_not_timed(monkeypatch):
-  import torch_agreement
+  import torch_programs
   import torch_twin
 
   model = _model('rmt_t')
@@ -83,7 +83,7 @@ def test_another_model_is_not_timed(monkeypatch):
 
   monkeypatch.setattr(torch_twin, 'load', wrong)
   with pytest.raises(ValueError, match='its logits differ'):
-    torch_agreement.checked_twin(model)
+    torch_programs.checked_twin(model)
   swat = gswinrmt_jax.create_model('swat_compact', num_classes=7)
   with pytest.raises(ValueError, match='RMT and Gated-SwinRMT-Retention only'):
     torch_twin.Twin(swat.arch, 7)

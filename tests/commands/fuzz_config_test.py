@@ -11,7 +11,6 @@ import fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
-import runs as runs_lib
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import recipe_files, train
@@ -191,13 +190,6 @@ def _read(folder, name, text):
       (folder / path.name).write_bytes(path.read_bytes())
   (folder / name).write_text(text, errors='surrogatepass')
   with fuzz.bounded(20, 0.5):
-    try:
-      runs, problems = runs_lib.gather([folder])
-      assert len(runs) + len(problems) == 1
-      for problem in problems:
-        fuzz.check_line(problem)
-    except UserError as error:  # The only run is unreadable.
-      fuzz.check_line(str(error))
     try:
       config = run_folder.load_config(folder)
       dataset_record.read(folder, config)

@@ -19,7 +19,7 @@ from gswinrmt_jax.weights import card as card_lib
 )
 def test_recipe_and_card_make_the_same_detector(head, released):
   recipe = recipes.detection('rmt_compact', head)
-  recipe.detector.detections = 7
+  recipe.detector.update(detections=7, candidates=9)
   recipe.detector.round_extents = 32
   recipes.check_used(recipe, recipe)
   config = recipes.resolve(recipe)
@@ -31,6 +31,9 @@ def test_recipe_and_card_make_the_same_detector(head, released):
   assert recipes.from_json(stored, 'config.json') == config
   model = recipes.make_model(config, 3, (64, 96, 3))
   assert model.round_extents == 32 and model.head.detections == 7
+  assert model.head.candidates == 9
+  if head != 'retina':
+    assert model.head.proposals == 1000
   fields = config.model.to_dict()
   card = card_lib.Card(
       name=fields.pop('name'),
@@ -65,6 +68,13 @@ def test_what_a_detector_is_not_trained_with_is_refused(field, value, said):
   config.update_from_flattened_dict({field: value})
   with pytest.raises(UserError, match=said):
     recipes.make_model(recipes.resolve(config), 3, (64, 64, 3))
+
+
+def test_the_anchors_have_the_scale_of_the_recipe():
+  recipe = recipes.detection('rmt_compact', 'retina')
+  recipe.detector.anchor_scale = 1.5
+  model = recipes.make_model(recipes.resolve(recipe), 3, (64, 64, 3))
+  assert model.head.anchor_scale == 1.5
 
 
 def test_fields_of_another_head_are_refused():

@@ -1,62 +1,273 @@
-"""Tests reports on made-up runs: sections, plots, and what is missing."""
+"""Tests reports: statistics, tables of the documents, runs that are made up."""
 
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import pathlib
 import re
 
 import ablations
+import collect
 import made_up_runs
 import numpy as np
+import paper
 import pytest
 import report
 import runs as results
+import tables
+from tables import Change, difference, Mean, mean
 
+from gswinrmt_jax.commands import recipe_files
+from gswinrmt_jax.errors import UserError
+
+ROOT = pathlib.Path(__file__).parents[2]
 SHORT = ['--config.num_epochs=2']
+NORMAL = '--config.model.linear_start=normal'
+DASH, MINUS, PLUS_MINUS = '\N{EN DASH}', '\N{MINUS SIGN}', '\N{PLUS-MINUS SIGN}'
+
+
+# Statistics, against values calculated by hand.
+
+
+def test_mean_and_deviation():
+  """1, 2, 6: mean 3, squared deviations 4 + 1 + 9 = 14, over n - 1 = 2."""
+  found = mean([1.0, 2.0, 6.0])
+  assert (found.n, found.mean) == (3, 3.0)
+  assert found.std == pytest.approx(math.sqrt(7))
+  assert mean([0.5]) == Mean(1, 0.5, None)
+  assert mean([]) is None
+
+
+def test_interval_of_paired_differences():
+  """Differences 1, 2, 3: mean 2, std 1; t(0.975, 2) is 4.30265 in tables."""
+  first = {0: 10.0, 1: 20.0, 2: 5.0, 7: 0.0}
+  second = {2: 8.0, 0: 11.0, 1: 22.0, 9: 100.0}
+  found = difference(first, second)
+  assert (found.n, found.mean) == (3, 2.0)
+  half = 4.30265 / math.sqrt(3)
+  assert found.interval == pytest.approx((2 - half, 2 + half), abs=1e-5)
+  assert difference({0: 1.0}, {1: 1.0}) is None
+  assert difference({0: 1.0}, {0: 3.0, 1: 1.0}) == Change(1, 2.0)
+
+
+@pytest.mark.parametrize(
+    ('values', 'verdict'),
+    [
+        ([0.5], 'one seed: it cannot be distinguished from seed noise'),
+        # Two seeds may agree by chance: this interval excludes 0.
+        ([1.0, 1.001], '2 seeds: it cannot be distinguished from seed noise'),
+        ([1.0, 1.1, 0.9], 'more than noise: better'),
+        ([-1.0, -1.1, -0.9], 'more than noise: worse'),
+        ([1.0, 1.1, -0.9], 'not more than noise'),
+        ([0.0, 0.0, 0.0], 'not more than noise'),
+    ],
+)
+def test_verdicts(values, verdict):
+  zero = dict.fromkeys(range(len(values)), 0.0)
+  assert difference(zero, dict(enumerate(values))).verdict == verdict
+
+
+# The documents quote the tables of the recorded results.
+
+
+@pytest.fixture(scope='module')
+def recorded():
+  return results.group(results.gather([ROOT / 'results'])[0])[0]
+
+
+@pytest.fixture(scope='module')
+def page():
+  return (ROOT / 'docs' / 'reproduction.md').read_text()
+
+
+def test_the_paper_s_tables(recorded, page):
+  """The default reading of both sets of pixels, and the one as in DeiT."""
+  found = {}
+  for one in filter(lambda setting: setting.benchmark, recorded):
+    augment, optimizer = one.config.augment, one.config.optimizer
+    key = augment.rand_augment_set, augment.rand_augment_ops
+    key = (one.runs[0].images, *key, optimizer.learning_rate)
+    found.setdefault(key, []).append(one)
+  jpeg = 'JPEG of quality 75'
+  for key in (
+      ('', 'torchvision', 2, 3e-4),
+      (jpeg, 'torchvision', 2, 3e-4),
+      (jpeg, 'timm', 2, 1e-4),
+  ):
+    (setting,) = found[key]
+    assert tables.paper_curves(setting) in page
+
+
+def test_the_unfinished_reading(page):
+  part = page.partition('**Crop and flip alone, original pixels.**')[2]
+  run = results.read(ROOT / 'results' / 'cifar10_rmt_plain.json')
+  assert f'after epoch {run.epoch} of {run.config.num_epochs}' in part
+  four, ten, last = (100 * run.curve[epoch] for epoch in (4, 10, run.epoch))
+  said = f'{four:.2f}, {ten:.2f} and {last:.2f} % at epochs 4, 10 and'
+  assert said in ' '.join(part.split())
+
+
+def test_the_cost_of_the_jpeg_copy(page):
+  """One row of each set of pixels, and their difference."""
+  part = page.partition('**What the JPEG copy costs.**')[2]
+  table, text = part.split('\n\n')[1:3]
+  head, _, *rows = table.splitlines()
+  epochs = [int(cell) for cell in head.split(' | ')[1:-1]]
+  runs = [
+      results.read(ROOT / 'results' / folder / 'cifar10_rmt.json')
+      for folder in ('', 'jpeg75')
+  ]
+  scores = [
+      [100 * score for score in (*map(run.curve.get, epochs), run.test_score)]
+      for run in runs
+  ]
+  gains = [one - other for one, other in zip(*scores, strict=True)]
+  expected = [[f'{score:.2f}' for score in row] for row in scores]
+  expected.append([tables.signed(gain) for gain in gains])
+  assert [row.strip('| ').split(' | ')[1:] for row in rows] == expected
+  gain = mean(
+      runs[0].curve[epoch] - runs[1].curve[epoch] for epoch in range(10, 51)
+  )
+  assert f'{100 * gain.mean:.2f} points on average' in text
+
+
+def test_the_readings(page):
+  rows = page.partition('| reading | peak rate |')[2].split('\n\n')[0]
+  head, _, *rows = rows.splitlines()
+  epochs = [int(cell) for cell in head.split(' | ')[1:-1]]
+  named = page.partition('The rows are')[2].partition('The command')[0]
+  names = re.findall(r'`results/(.*?)\.json`', named)
+  *rows, last = rows
+  printed = [f'{x:.2f}' for x in paper.CIFAR10.models['rmt'].curve.values()]
+  printed.append(f'{paper.CIFAR10.models["rmt"].test:.2f}')
+  assert last.strip('| ').split(' | ')[-len(printed) :] == printed
+  for name, row in zip(names, rows, strict=True):
+    run = results.read(ROOT / 'results' / f'{name}.json')
+    model, rate = run.config.model, run.config.optimizer.learning_rate
+    figures = [*(run.curve.get(epoch) for epoch in epochs), run.test_score]
+    cells = [
+        tables.NOTHING if figure is None else f'{100 * figure:.2f}'
+        for figure in figures
+    ]
+    reading, printed_rate, start, *printed = row.strip('| ').split(' | ')
+    recipe = recipe_files.load(f'cifar10_rmt{reading.strip("`")}', [])
+    assert recipe.augment == run.config.augment
+    assert (float(printed_rate), start) == (rate, model.linear_start)
+    assert printed == cells
+
+
+def test_tiny_imagenet_ablations_and_digits(recorded, page):
+  found = {
+      (one.config.data.name, one.config.num_epochs): one
+      for one in recorded
+      if not one.benchmark
+  }
+  assert tables.curves(found['tiny_imagenet_100', 4]) in page
+  changes = tables.ablate(found['cifar10', 2], 'retention')
+  assert [one.change.n for one in changes] == [3] * 4
+  assert tables.ablation_table('retention', changes) in page
+  digits = found['digits', 12].variants.values()
+  cells = [tables.average(runs, lambda run: run.test_score) for runs in digits]
+  shares = ' | '.join(f'{cell.mean:.2%}' for cell in cells)
+  assert shares.replace('%', ' %') in page
+
+
+def _best(name, run):
+  return run.summary['best'][name]
+
+
+def test_camvid():
+  text = (ROOT / 'docs' / 'segmentation.md').read_text()
+  records, _ = results.gather([ROOT / 'results' / 'camvid'])
+  (setting,), _ = results.group(records)
+  assert [len(runs) for runs in setting.variants.values()] == [2] * 4
+  assert tables.curves(setting) in text
+  assert tables.classes(setting) in text
+  for label, runs in setting.variants.items():
+    cells = [f'{runs[0].cost.parameters:,}']
+    scores = 'mean_iou', 'pixel_accuracy'
+    for split, name in itertools.product(('val', 'test'), scores):
+      figure = functools.partial(_best, f'{split}_{name}')
+      cells.append(tables.percent(tables.average(runs, figure)))
+    assert f'| {" | ".join(cells)} |' in text, label
+  path = ROOT / 'results' / 'camvid' / 'stored_labels.json'
+  stored = json.loads(path.read_text())
+  for name in ('rmt', 'retention', 'swat', 'conv'):
+    runs = [stored[f'{name}_s{seed}'] for seed in (0, 1)]
+    cells = [
+        tables.percent(mean(run[split][score] for run in runs))
+        for split, score in itertools.product(('val', 'test'), scores)
+    ]
+    assert f'| {" | ".join(cells)} |' in text, name
+
+
+def test_of_many_fields_that_differ_data_set_and_seed_are_shown(recorded):
+  runs = [run for setting in recorded for run in setting.runs]
+  head = tables.all_runs(runs).splitlines()[0]
+  assert head.startswith('| | run | model | `data.name` | `seed` | progress |')
+
+
+# Runs that are made up.
+
+
+class Cost:
+  parameters, macs = 1234, 3 * 2**29
 
 
 @pytest.fixture
 def counted(monkeypatch):
-  """Replaces counting, which is tested elsewhere, by consecutive numbers."""
-
-  class Cost:
-
-    def __init__(self, parameters):
-      self.parameters, self.macs = parameters, 1000 * parameters
-
-  numbers = iter(range(1000, 2000))
-  monkeypatch.setattr(results.cost, 'count', lambda *_: Cost(next(numbers)))
+  """Replaces counting, which is tested elsewhere, by one cost for all."""
+  monkeypatch.setattr(results.cost, 'count', lambda *_: Cost)
 
 
 @pytest.fixture
-def runs(counted, tmp_path):
-  folder = tmp_path / 'runs'
-  for seed in range(3):
-    for model, test in (('rmt', 0.8), ('retention', 0.85)):
-      made_up_runs.write(
-          folder / f'{model}_s{seed}',
-          f'cifar10_{model}',
-          [0.25, 0.5 + seed / 10],
-          seed=seed,
-          test=test + seed / 100,
-          overrides=SHORT,
-      )
-    made_up_runs.write(
-        folder / f'no_gate_s{seed}',
-        'ablation:retention,no_gate',
-        [0.25, 0.5],
-        seed=seed,
-        test=0.75 + seed / 100,
-        overrides=SHORT,
+def write(tmp_path):
+  """Writes a run of two epochs, unless `overrides` say otherwise."""
+
+  def write_one(name, spec, accuracies=(0.25, 0.5), overrides=SHORT, **how):
+    folder = tmp_path / 'runs' / name
+    return made_up_runs.write(
+        folder, spec, accuracies, overrides=overrides, **how
     )
-  return folder
+
+  return write_one
 
 
-def test_parts(runs, tmp_path):
-  for name in ('rmt_s0', 'no_gate_s0'):
-    (runs / name / 'latency.json').write_text('{"milliseconds": 2.5}')
+@pytest.fixture
+def grouped(write, tmp_path):
+  """Writes runs, each a spec and what else `write` takes; groups them."""
+
+  def make(*runs):
+    for number, (spec, how) in enumerate(runs):
+      write(f'{number}', spec, **how)
+    return results.group(results.gather([tmp_path])[0])
+
+  return make
+
+
+def _cells(table, row):
+  line = table.splitlines()[2:][row]
+  return [cell.strip() for cell in line.strip('|').split('|')]
+
+
+def test_a_report(counted, write, tmp_path):
+  for seed in range(3):
+    accuracies = [0.25, 0.5 + seed / 10]
+    for model, test in (('rmt', 0.8), ('retention', 0.85)):
+      how = {'seed': seed, 'test': test + seed / 100}
+      write(f'{model}_s{seed}', f'cifar10_{model}', accuracies, **how)
+    how = {'seed': seed, 'test': 0.75 + seed / 100}
+    write(f'no_gate_s{seed}', 'ablation:retention,no_gate', **how)
+  runs = tmp_path / 'runs'
+  (runs / 'rmt_s0' / 'latency.json').write_text(
+      '{"milliseconds": 2.5, "device": "A", "threads": 2}'
+  )
   (runs / 'rmt_s1' / 'config.json').write_text('{')
   path = report.write([runs], tmp_path / 'out')
   text = path.read_text()
-  headings = re.findall(r'^#+ (.*)$', text, re.MULTILINE)
-  assert headings == [
+  assert re.findall(r'^#+ (.*)$', text, re.MULTILINE) == [
       'Report',
       'All runs',
       'cifar10, compact models',
@@ -69,8 +280,8 @@ def test_parts(runs, tmp_path):
       'What is missing',
   ]
   assert 'recipe for CIFAR-10: num_epochs is 50 there and 2 here.' in text
-  assert '| more than noise: worse |' in text
-  assert 'Latency is that of one image: device unknown.' in text
+  assert 'Latency is that of one image: A, 2 threads.' in text
+  assert f'| `rmt` | 1,234 | 1.5 | 20 {PLUS_MINUS} 0 | 2.5 | {DASH} |' in text
   assert '- cifar10, compact models: no run of SWAT' in text
   assert f'- {runs / "rmt_s1" / "config.json"} cannot be read: ' in text
   # Every result cites its run, and every run is listed with its folder.
@@ -78,97 +289,196 @@ def test_parts(runs, tmp_path):
   listed = re.findall(r'^\| \[(\d+)\] \| `(.*?)`', text, re.MULTILINE)
   assert cited == {int(number) for number, _ in listed} == set(range(1, 9))
   assert dict(listed)['7'] == str(runs / 'rmt_s0')
-  pictures = re.findall(r'^!\[.*\]\((.*)\)$', text, re.MULTILINE)
-  assert pictures == ['curves_cifar10_compact_models.png']
-  written = {file.name for file in (tmp_path / 'out').iterdir()}
-  assert written == {'report.md', *pictures}
+  picture = 'curves_cifar10_compact_models.png'
+  assert {file.name for file in path.parent.iterdir()} == {'report.md', picture}
 
 
-def test_two_settings_of_a_title_have_pictures_of_their_own(runs, tmp_path):
-  made_up_runs.write(
-      runs / 'other', 'cifar10_rmt', [0.5], overrides=['--config.dtype=float32']
+def test_a_segmenter_of_so_many_steps(counted, write, tmp_path):
+  """Its scores are mean IoU, and the test IoU of each class has a table."""
+  steps = ['--config.num_epochs=0', '--config.num_steps=20']
+  for seed, test in enumerate((0.25, 0.375)):
+    how = {'seed': seed, 'test': test, 'classes': 11, 'overrides': steps}
+    write(f'rmt_s{seed}', 'camvid:rmt', [0.125, 0.5], **how)
+  steps[1] = '--config.num_steps=2000'
+  write('longer', 'camvid:rmt', [0.5], classes=11, overrides=steps)
+  path = report.write([tmp_path / 'runs'], tmp_path / 'out')
+  text = path.read_text()
+  assert '20 steps of camvid at crops of 224x160, batch 8, float32' in text
+  assert 'Scores are the mean IoU over the classes.' in text
+  assert '### Validation mean IoU (%) by epoch\n\n| | 1 | 2 |' in text
+  assert '`rmt`, seed 0: step 10 of 2,000 [1]\n' in text
+  pixels = f'| 56.25 {PLUS_MINUS} 8.84 |'  # of 0.5 and 0.625
+  (row,) = re.findall(r'\| `rmt` \| 2, 2 \|.*', text)
+  assert 'test pixel accuracy (%)' in text and pixels in row
+  heading = '### Test IoU (%) by class, best epoch\n\n| | `rmt` |\n'
+  table = text.partition(f'{heading}| --- | --- |\n')[2]
+  assert table.startswith(f'| class 0 | 31.25 {PLUS_MINUS} 8.84 |\n| class 1 |')
+  assert f'\n| class 10 | {DASH} |\n' in table
+  # Two settings of one title have pictures of their own.
+  pictures = sorted(one.name for one in path.parent.glob('*.png'))
+  title = 'curves_camvid_compact_models_with_Semantic_FPN_resized'
+  assert pictures == [f'{title}.png', f'{title}_2.png']
+
+
+def test_a_setting_without_a_test_split(counted, write, tmp_path):
+  split = ['--config.data.val_split=val', '--config.data.test_split=val']
+  folder = write('a', 'digits_rmt', test=0.5, overrides=[*SHORT, *split])
+  text = report.write([folder], tmp_path / 'out').read_text()
+  assert '### Validation accuracy (%) by epoch' in text
+  assert '| `rmt` | 25.00 | 50.00 |' in text
+  assert 'CIFAR-10: augment.' in text and 'batch_size is 128 there' in text
+  assert 'There is no test split' in text
+  assert results.read(folder).gap is None  # validation less test
+
+
+def test_the_paper_s_tables_of_made_up_runs(grouped, monkeypatch):
+  """RMT with seeds 0, 1 and a partial 2, Retention with 1 and 2, no SWAT."""
+  monkeypatch.setattr(
+      results.cost,
+      'count',
+      lambda model, _: type(
+          'Cost',
+          (),
+          {'parameters': 15_339_106 if model.arch.gate else 11_455_018},
+      ),
   )
-  text = report.write([runs], tmp_path / 'out').read_text()
-  pictures = re.findall(r'^!\[.*\]\((.*)\)$', text, re.MULTILINE)
-  assert len(pictures) == len(set(pictures)) == 2
-
-
-def test_a_setting_that_is_not_the_papers(counted, tmp_path):
-  """It has its own curves, and states its protocol and test split."""
-  for name, split in (('a', 'test'), ('b', 'val')):
-    made_up_runs.write(
-        tmp_path / 'runs' / name,
-        'digits_rmt',
-        [0.25, 0.5],
-        overrides=[*SHORT, f'--config.data.test_split={split}'],
-        seed=len(split),
-    )
-    path = report.write([tmp_path / 'runs' / name], tmp_path / name)
-    text = path.read_text()
-    headings = re.findall(r'^#+ (.*)$', text, re.MULTILINE)
-    assert headings[3] == 'Validation accuracy (%) by epoch'
-    assert '| `rmt` | 25.00 | 50.00 |' in text
-    assert 'CIFAR-10: augment.' in text and 'batch_size is 128 there' in text
-    assert ('There is no test split' in text) == (split == 'val')
-
-
-@pytest.fixture
-def lines(tmp_path):
-  def read(*runs):
-    for number, (spec, how) in enumerate(runs):
-      made_up_runs.write(tmp_path / f'{number}', spec, **how)
-    settings, _ = results.group(results.gather([tmp_path])[0])
-    return [line for one in settings for line in report.missing(one)]
-
-  return read
-
-
-def test_runs_that_are_not_there_or_not_done(counted, lines):
-  whole = [0.5] * 50
-  found = lines(
-      ('cifar10_rmt', {'accuracies': whole, 'test': 0.5}),
-      ('cifar10_rmt', {'accuracies': whole, 'summed_up': False, 'seed': 1}),
-      ('cifar10_retention', {'accuracies': [0.5]}),
-  )
-  assert found == [
-      'no run of SWAT',
-      '`rmt`, seed 1: epoch 50 of 50, not tested [2]',
-      '`retention`, seed 0: epoch 1 of 50 [3]',
-  ]
-
-
-def test_switches_need_what_they_are_compared_with(counted, lines):
-  overrides = ['--config.num_epochs=1', '--config.dtype=float32']
-  how = {'accuracies': [0.5], 'test': 0.5, 'overrides': overrides}
-  found = lines(('ablation:swat,window_4_no_shift', how))
-  (line,) = (one for one in found if 'no run to compare with' in one)
-  assert '`swat,window_4_no_shift` [1] has no run to compare with' in line
-  assert sum('no run of' in one for one in found) == 3
-
-
-@pytest.fixture
-def equal_costs(monkeypatch):
-  """Replaces counting, which is tested elsewhere, by one cost for all."""
-
-  class Cost:
-    parameters, macs = 1000, 3 * 2**30
-
-  monkeypatch.setattr(results.cost, 'count', lambda *_: Cost)
-
-
-@pytest.fixture
-def setting(equal_costs, tmp_path):
-  """Returns a function that writes runs and returns their setting."""
-
-  def make(*runs):
-    for number, (spec, accuracies, how) in enumerate(runs):
-      made_up_runs.write(
-          tmp_path / f'{number}', spec, accuracies, overrides=SHORT, **how
+  curve = np.arange(21, 71) / 100  # one value per epoch of the schedule
+  runs = [
+      (f'cifar10_{model}', {'seed': seed, 'test': test, 'overrides': ()})
+      for model, seed, test in (
+          ('rmt', 0, 0.80),
+          ('rmt', 1, 0.82),
+          ('retention', 1, 0.85),
+          ('retention', 2, 0.99),
       )
-    (found,), _ = results.group(results.gather([tmp_path])[0])
-    return found
+  ]
+  for _, how in runs:
+    how['accuracies'] = (curve + how['seed'] / 100).tolist()
+  part = {'accuracies': curve[:20].tolist(), 'seed': 2, 'overrides': ()}
+  (setting,), _ = grouped(*runs, ('cifar10_rmt', part))
 
-  return make
+  table = tables.paper_results(setting)
+  assert _cells(table, 0)[6:] == ['85.98', '85.90', '0.8132']
+  assert _cells(table, 1)[1:] == [
+      'ours',
+      '3',
+      '11,455,018',
+      '',
+      f'20 {PLUS_MINUS} 0',
+      f'70.50 {PLUS_MINUS} 0.71',  # 70 and 71, without the partial run
+      f'81.00 {PLUS_MINUS} 1.41',
+      f'0.8450 {PLUS_MINUS} 0.0071',  # 1.25 - accuracy / 2
+  ]
+  assert _cells(table, 2)[1:3] == ['difference', '']
+  assert _cells(table, 2)[6:] == [f'{MINUS}15.48', f'{MINUS}4.90', '+0.0318']
+  assert _cells(table, 4)[4] == '+33.91 %'
+  assert _cells(table, 7) == ['', 'ours', '0', *[DASH] * 6]
+
+  table = tables.paper_curves(setting)
+  assert table.startswith('| | | 10 | 20 | 30 | 40 | 50 | test |\n')
+  assert _cells(table, 0)[2:] == '70.58 80.44 84.18 85.52 85.98 85.90'.split()
+  # 30, 31 and 30 % at epoch 10; the third run has no epoch 30.
+  assert _cells(table, 1)[2] == f'30.33 {PLUS_MINUS} 0.58'
+  assert _cells(table, 1)[4] == f'50.50 {PLUS_MINUS} 0.71'
+  assert _cells(table, 5)[2:] == [DASH] * 6
+
+  table = tables.paper_changes(setting)  # Only seed 1 has both: 85 - 82.
+  assert _cells(table, 0)[1:4] == ['RMT to Retention', '+0.56', '+3.00']
+  assert _cells(table, 1)[3:] == [DASH, '0', 'not measured']
+
+
+def test_each_switch_against_its_own(grouped):
+  tests = {
+      'base': (0.50, 0.52, 0.54),
+      'no_gate': (0.40, 0.43, 0.44),  # 10, 9 and 10 points below
+      'window_7': (0.60,),
+      'window_7_no_shift': (0.61,),
+  }
+  runs = [
+      (f'ablation:retention,{switch}', {'seed': seed, 'test': test})
+      for switch, scores in tests.items()
+      for seed, test in enumerate(scores)
+  ]
+  for switch, last in (('no_lce', 0.375), ('window_4_no_shift', 0.5)):
+    how = {'accuracies': [0.25, last], 'summed_up': False}
+    runs.append((f'ablation:retention,{switch}', how))
+  (setting,), _ = grouped(*runs)
+  changes = tables.ablate(setting, 'retention')
+  found = {one.switch: one for one in changes}
+  assert list(found) == [  # in the order of the table of switches
+      'no_gate',
+      'no_lce',
+      'window_7',
+      'window_7_no_shift',
+      'window_4_no_shift',
+  ]
+  gate = found['no_gate'].change
+  assert gate.n == 3 and gate.mean == pytest.approx(-29 / 300)
+  # Standard deviation 1 / sqrt(3) points, over sqrt(3), times 4.30265.
+  half = gate.interval[1] - gate.mean
+  assert half == pytest.approx(0.0430265 / 3, abs=1e-6)
+  shift = found['window_7_no_shift']
+  assert shift.against == 'retention,window_7'
+  assert shift.change.mean == pytest.approx(0.01) and shift.change.n == 1
+  # Without a test: validation at the last epoch that both have.
+  assert found['no_lce'].figure == 'validation, epoch 2'
+  assert found['no_lce'].change.mean == pytest.approx(-0.125)
+  lines = tables.ablation_table('retention', changes).splitlines()
+  assert lines[2] == (
+      f'| `no_gate` | without G1 gate | `retention` | test | {MINUS}9.67 '
+      f'({MINUS}11.10 to {MINUS}8.23) | 3 | more than noise: worse |'
+  )
+  assert lines[-1].count(DASH) == 3
+  (line,) = (one for one in report.missing(setting) if 'to compare' in one)
+  assert line == '`retention,window_4_no_shift` [10] has no run to compare with'
+  lines = tables.variants(setting).splitlines()
+  assert lines[2] == (
+      f'| `retention` | 2, 2, 2 | 50.00 {PLUS_MINUS} 0.00 | 50.00 {PLUS_MINUS} '
+      f'0.00 | 52.00 {PLUS_MINUS} 2.00 | 52.00 {PLUS_MINUS} 2.00 | 0.7400 '
+      f'{PLUS_MINUS} 0.0100 | 0.9900 {PLUS_MINUS} 0.0100 | '
+      f'{MINUS}2.00 {PLUS_MINUS} 2.00 | [1] [2] [3] |'
+  )
+
+
+def test_runs_on_their_way(grouped):
+  """They are listed as missing; the best of one is not compared."""
+  (setting,), _ = grouped(
+      ('digits_rmt', {'accuracies': [0.75, 0.5], 'summed_up': False}),
+      ('digits_rmt', {'accuracies': [0.25], 'test': 0.5, 'seed': 1}),
+  )
+  assert list(report.missing(setting)) == [
+      '`rmt`, seed 0: epoch 2 of 2, not tested [1]',
+      '`rmt`, seed 1: epoch 1 of 2 [2]',
+  ]
+  assert setting.runs[1].tested('accuracy') is None  # in spite of its summary
+  row = tables.variants(setting).splitlines()[2]
+  assert row.startswith(f'| `rmt` | 2, 1 | 50.00 | 75.00 | {DASH} |')
+
+
+def test_of_many_epochs_every_few_and_the_last(grouped):
+  (setting,), _ = grouped(('digits_rmt', {'accuracies': [0.5] * 11}))
+  head, _, row = tables.curves(setting).splitlines()
+  assert head == '| | 1 | 3 | 5 | 7 | 9 | 11 |' and row.count('50.00') == 6
+
+
+def test_all_runs_shows_what_differs(write, tmp_path):
+  for number, rate in enumerate((1e-3, 1e-4)):
+    fields = [
+        f'--config.optimizer.learning_rate={rate}',
+        f'--config.model.depths=(1,1,{number + 1},1)',
+    ]
+    how = {'test': 0.375, 'overrides': [*SHORT, *fields]}
+    write(f'{number}', 'ablation:retention,no_gate', [0.5, 0.25], **how)
+  runs, folder = results.gather([tmp_path])[0], tmp_path / 'runs'
+  scores = 'epoch 2 of 2 | 25.00 | 50.00 | 37.50 | 37.50 |'
+  label = '`retention,no_gate`'
+  assert tables.all_runs(runs).splitlines() == [
+      '| | run | model | `model.depths` | `optimizer.learning_rate` | progress '
+      '| validation, last (%) | best | test, last (%) | best |',
+      '| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |',
+      f'| [1] | `{folder}/0` | {label} | (1, 1, 1, 1) | 0.001 | {scores}',
+      f'| [2] | `{folder}/1` | {label} | (1, 1, 2, 1) | 0.0001 | {scores}',
+  ]
 
 
 def _lines(figure):
@@ -181,98 +491,186 @@ def _lines(figure):
   return lines
 
 
-@pytest.fixture
-def two_seeds(setting):
+def test_curves_are_drawn_with_the_deviation_and_the_paper_s_points(grouped):
   runs = []
   for seed in range(2):
-    how = {'seed': seed, 'test': 0.5}
-    runs += [
-        ('cifar10_rmt', [0.25, 0.5], how),
-        ('ablation:retention,no_gate', [0.25, 0.5 + seed / 10], how),
-    ]
-  return setting(*runs)
-
-
-def test_curves_are_drawn_with_the_deviation_and_the_paper_s_points(two_seeds):
-  figure = report.draw_curves(two_seeds)
-  (axes,) = figure.axes
-  assert axes.get_title(loc='left') == 'cifar10, compact models'
+    how = {'seed': seed, 'accuracies': [0.25, 0.5 + seed / 10]}
+    runs += [('cifar10_rmt', {'seed': seed}), ('cifar10_swat', how)]
+  (setting,), _ = grouped(*runs)
+  figure = report.draw_curves(setting)
   lines = _lines(figure)
-  assert list(lines) == ['rmt, paper', 'rmt', 'retention,no_gate']
   (points, color), (printed, papers) = lines['rmt'], lines['rmt, paper']
   np.testing.assert_allclose(points, [[1, 25], [2, 50]])
   np.testing.assert_allclose(printed[0], [10, 70.58])
-  assert color == papers == '#0072b2'
-  points, other = lines['retention,no_gate']
+  points, other = lines['swat']
   np.testing.assert_allclose(points, [[1, 25], [2, 55]])
-  assert other != color
-  bars = axes.containers[1].lines[2][0].get_segments()
+  assert color == papers != other
+  (bars,) = (c for c in figure.axes[0].containers if c.get_label() == 'swat')
   half = 10 / 2**0.5  # standard deviation of 50 and 60
-  np.testing.assert_allclose(bars[1][:, 1], [55 - half, 55 + half])
+  ends = bars.lines[2][0].get_segments()[1][:, 1]
+  np.testing.assert_allclose(ends, [55 - half, 55 + half])
 
 
-def test_of_many_variants_the_bases_have_curves(setting):
+def test_of_many_variants_the_bases_have_curves(grouped):
   names = [f'swat,{name}' for name in list(ablations.SWITCHES['swat'])[:13]]
-  runs = setting(
-      *(
-          (f'ablation:{name}', [0.5], {'summed_up': False})
-          for name in [*names, 'rmt,base']
-      )
-  )
-  lines = _lines(report.draw_curves(runs))
+  names.append('rmt,base')
+  (setting,), _ = grouped(*((f'ablation:{name}', {}) for name in names))
+  lines = _lines(report.draw_curves(setting))
   assert [name for name in lines if 'paper' not in name] == ['rmt', 'swat']
 
 
-def test_runs_counted_in_steps(counted, tmp_path):
-  made_up_runs.write(
-      tmp_path / 'rmt',
-      'camvid:rmt',
-      [0.125, 0.5],
-      overrides=['--config.num_epochs=0', '--config.num_steps=2000'],
-      classes=11,
+# Reading and grouping.
+
+
+def test_collected_figures_are_those_of_the_run(write, tmp_path):
+  folder = write('a', 'cifar10_rmt', test=0.625)
+  config = json.loads((folder / 'config.json').read_text())
+  config['data']['dir'] = '/place'
+  (folder / 'config.json').write_text(json.dumps(config))
+  command = ['/place/train.py', '--config=x', '--config.data.dir=/place']
+  start = {'command': command, 'config': config}
+  environment = [{**start, 'device': 'A'}, {**start, 'device': 'B'}]
+  (folder / 'environment.json').write_text(json.dumps(environment))
+  (folder / 'latency.json').write_text('{"milliseconds": 1.5}')
+  path = tmp_path / 'collected.json'
+  path.write_text(json.dumps(collect.collect(folder)))
+  assert '/place' not in path.read_text()
+  (run,), _ = results.gather([folder, tmp_path / 'runs'])  # once, named twice
+  assert run.curve == {1: 0.25, 2: 0.5} and run.finished
+  assert run.test_score == 0.625 and run.gap == -0.125
+  assert run.image_size == (32, 32) and len(run.class_names) == 10
+  assert run.latency == {'milliseconds': 1.5} and run.device == 'B'
+  (again,), _ = results.gather([path])
+  assert again.source == path and again.config.model == run.config.model
+  for name in ('epochs', 'summary', 'class_names', 'image_size', 'latency'):
+    assert getattr(again, name) == getattr(run, name), name
+
+
+def test_a_summary_of_an_earlier_step_is_none(write):
+  folder = write('a', 'cifar10_rmt', test=0.5)
+  entry = {'kind': 'epoch', 'step': 30, 'epoch': 3, 'val_accuracy': 0.75}
+  with (folder / 'metrics.jsonl').open('a') as file:
+    file.write(json.dumps({**entry, 'steps': 10, 'seconds': 7.0}) + '\n{"kin')
+  run = results.read(folder)
+  assert run.summary is None and run.test_score is None and run.epoch == 3
+  assert run.seconds_per_epoch == 20.0  # the median of 20, 20, 7
+  epochs = [{**entry, 'epoch': 12} for entry in run.epochs]  # every fourth
+  assert dataclasses.replace(run, epochs=epochs).seconds_per_epoch == 5.0
+
+
+def test_what_is_no_run_and_what_cannot_be_read(write, tmp_path):
+  weights = tmp_path / 'weights'
+  weights.mkdir()
+  (weights / 'config.json').write_text('{}')
+  (tmp_path / 'other.json').write_text('[1]')
+  with pytest.raises(UserError, match='there is no run in'):
+    results.gather([tmp_path])
+  with pytest.raises(UserError, match='nowhere: no such file or folder'):
+    results.gather([tmp_path / 'nowhere'])
+  whole, lost = (write(name, 'cifar10_rmt', test=0.5) for name in 'ab')
+  (lost / 'summary.json').write_text('{"steps": 10, "total_steps": 10}')
+  (tmp_path / 'broken.json').write_text('{"config": {}, "epochs": []}')
+  runs, problems = results.gather([tmp_path])
+  assert [run.source for run in runs] == [whole] and len(problems) == 2
+  assert f"{lost} is not a complete summary: 'last' is not in it" in problems
+  assert all('\n' not in problem for problem in problems)
+
+
+def test_seeds_are_one_variant_and_models_one_setting(grouped):
+  (setting,), left_out = grouped(
+      ('ablation:retention,no_gate', {'seed': 1}),
+      ('cifar10_retention', {'seed': 1}),
+      ('cifar10_retention', {'seed': 0}),
+      ('ablation:bare,gate', {}),
+      ('cifar10_swat', {'accuracies': [0.25]}),
+      ('cifar10_swat', {}),
+      ('cifar10_swat', {'overrides': [*SHORT, '--config.data.storage=disk']}),
   )
-  text = report.write([tmp_path / 'rmt'], tmp_path / 'out').read_text()
-  assert '2,000 steps of camvid at crops' in text
-  assert '`rmt`, seed 0: step 20 of 2,000 [1]\n' in text
-  assert '| step 20 of 2,000 | 50.00 |' in text
+  assert setting.title == 'cifar10, compact models'
+  assert {
+      label: [run.number for run in runs]
+      for label, runs in setting.variants.items()
+  } == {
+      'retention': [3, 2],
+      'swat': [6],
+      'bare,gate': [4],
+      'retention,no_gate': [1],
+  }
+  # Storage changes no result, so the last run repeats a seed.
+  assert left_out == [
+      '[5] has the same seed as [6], which is used instead',
+      '[7] has the same seed as [6], which is used instead',
+  ]
 
 
-def test_segmenters(counted, tmp_path):
-  """Their scores are mean IoU, and the test IoU of each class has a table."""
-  folder = tmp_path / 'runs'
-  for seed, test in enumerate((0.25, 0.375)):
-    made_up_runs.write(
-        folder / f'rmt_s{seed}',
-        'camvid:rmt',
-        [0.125, 0.5],
-        seed=seed,
-        test=test,
-        overrides=SHORT,
-        classes=11,
-    )
-  text = report.write([folder], tmp_path / 'out').read_text()
-  assert '2 epochs of camvid at crops of 224x160, batch 8, float32' in text
-  assert 'Scores are the mean IoU over the classes.' in text
-  assert '### Validation mean IoU (%) by epoch\n\n| | 1 | 2 |' in text
-  pixels = '| 56.25 \N{PLUS-MINUS SIGN} 8.84 |'  # of 0.5 and 0.625
-  (row,) = re.findall(r'\| `rmt` \| 2, 2 \|.*', text)
-  assert 'test pixel accuracy (%)' in text and pixels in row
-  heading = (
-      '### Test IoU (%) by class, best epoch\n\n| | `rmt` |\n| --- | --- |\n'
+RATIO = '--config.model.mlp_ratios=(3,3,3,3)'
+OTHER = '--config.data.name=other'
+
+
+@pytest.mark.parametrize(
+    ('runs', 'titles'),
+    [
+        # RMT's FFN has the ratio 3, too; it has Retention's size all the same.
+        (
+            [('rmt', []), ('retention', []), ('retention', [RATIO])],
+            {
+                'cifar10, compact models': 2,
+                'cifar10, compact models, resized': 1,
+            },
+        ),
+        ([('rmt', []), ('rmt', ['--config.batch_size=64'])], None),
+        ([('rmt', []), ('rmt', [NORMAL])], None),
+        (
+            [('rmt', []), ('rmt', [OTHER])],
+            {'cifar10, compact models': 1, 'other, compact models': 1},
+        ),
+    ],
+)
+def test_what_was_trained_otherwise_is_another_setting(grouped, runs, titles):
+  settings, _ = grouped(
+      *(
+          (f'cifar10_{model}', {'overrides': [*SHORT, *changes]})
+          for model, changes in runs
+      )
   )
-  table = text.partition(heading)[2]
-  assert table.startswith('| class 0 | 31.25 \N{PLUS-MINUS SIGN} 8.84 |\n| cla')
-  assert '\n| class 10 | \N{EN DASH} |\n' in table
-  assert (
-      tmp_path / 'out' / 'curves_camvid_compact_models_with_Semantic_FPN'
-      '_resized.png'
-  ).exists()
+  assert len(settings) == 2
+  if titles:
+    assert {one.title: len(one.runs) for one in settings} == titles
+    # Only the paper's models on its data are compared with the paper.
+    paper_s = [one.title for one in settings if one.benchmark]
+    assert paper_s == ['cifar10, compact models']
 
 
-def test_the_command_writes_the_report(counted, capsys, tmp_path):
-  made_up_runs.write(tmp_path / 'a', 'digits_rmt', [0.25], overrides=SHORT)
-  out = tmp_path / 'out'
-  assert report.main([str(tmp_path / 'a'), f'--out={out}']) == 0
+def test_a_segmenter_is_resized_together_with_its_base(grouped):
+  """The ratio of the FFN is 3 in both; only the named Retention has another."""
+  runs = [(f'camvid:{name}', {'classes': 11}) for name in ('rmt', 'retention')]
+  ratio = {
+      'classes': 11,
+      'seed': 1,
+      'overrides': [*SHORT, RATIO[:-9] + '(2,2,2,2)'],
+  }
+  settings, _ = grouped(*runs, ('camvid:rmt', ratio))
+  assert [[*one.variants] for one in settings] == [
+      ['rmt', 'retention'],
+      ['rmt'],
+  ]
+  # Counted with its head, as tests/recipes/configs_test.py lists it.
+  assert settings[0].runs[0].cost.parameters == 1_165_307
+
+
+def test_differences_from_the_recipe(grouped):
+  data = ['--config.data.name=tiny', NORMAL]
+  (setting,), _ = grouped(('mini_imagenet_rmt', {'overrides': data}))
+  assert setting.benchmark is paper.MINI_IMAGENET
+  assert setting.differences == [
+      "data.name is 'mini_imagenet' there and 'tiny' here",
+      "model.linear_start is 'uniform' there and 'normal' here",
+  ]
+
+
+def test_the_command(counted, write, capsys, tmp_path):
+  folder, out = write('a', 'digits_rmt'), tmp_path / 'out'
+  assert report.main([str(folder), f'--out={out}']) == 0
   assert capsys.readouterr().out == f'{out}/report.md\n'
   with pytest.raises(SystemExit) as stopped:
     report.main([str(out), f'--out={tmp_path / "none"}'])

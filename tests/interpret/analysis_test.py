@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax import files, recipes
+from gswinrmt_jax import files
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.evals import evaluate_run
 from gswinrmt_jax.interpret import analysis
 from gswinrmt_jax.interpret import attention_statistics as attention
 from gswinrmt_jax.models import factory
@@ -274,45 +273,6 @@ def test_command_writes_a_report_of_weights(tmp_path, capsys):
     assert len(stage['gate']['mean']) == attention.GROUPS
   assert path.with_suffix('.png').stat().st_size > 10_000
   assert 'entropy' in capsys.readouterr().out
-
-
-def _weights(folder, run=True, **changes):
-  recipe = recipes.digits('rmt_compact') if run else None
-  weights = weights_lib.Weights({}, None, str(folder), folder, recipe=recipe)
-  return dataclasses.replace(weights, **changes)
-
-
-@pytest.mark.parametrize(
-    ('changes', 'data', 'split', 'out', 'wanted'),
-    [
-        ({'step': 5}, 'digits', 'val', None, 'a/run/analysis_val_5.json'),
-        (
-            {'step': 5, 'which': 'ema'},
-            'other',
-            'test[:10%]',
-            None,
-            'a/run/analysis_other_test_-10pct_5_ema.json',
-        ),
-        (
-            {'step': 5},
-            'digits',
-            'val',
-            'o',
-            'o/analysis_a_run_digits_val_5.json',
-        ),
-        ({'run': False}, 'x', 'val', None, 'analysis_b_w_x_val.json'),
-        ({'run': False}, 'x', 'val', 'o', 'o/analysis_b_w_x_val.json'),
-    ],
-)
-def test_a_report_is_named_by_all_that_decides_it(
-    changes, data, split, out, wanted
-):
-  weights = _weights(pathlib.Path('a/run'), **changes)
-  out = out and pathlib.Path(out)
-  found = evaluate_run.report_path(
-      'analysis', 'hf-hub:b/w', weights, data, split, out=out
-  )
-  assert found == pathlib.Path(wanted)
 
 
 @pytest.fixture

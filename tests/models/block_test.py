@@ -1,5 +1,6 @@
 """Tests the block and its FFN: residuals, LayerScale, stochastic depth."""
 
+import collections
 import dataclasses
 import pathlib
 import sys
@@ -58,26 +59,6 @@ def _ffn(params, x, use_norm, use_conv=True):
   if use_norm:
     local = _norm(params['norm'], local)
   return _linear(params['down'], hidden + local)
-
-
-def test_ffn_is_its_equation():
-  for use_conv, use_norm in ((True, True), (True, False), (False, False)):
-    arch = dataclasses.replace(
-        ARCH,
-        mlp_ratios=(1.0, 3.0, 2.0, 1.0),
-        ffn_conv=use_conv,
-        ffn_norm=use_norm,
-    )
-    module = block.FeedForward(arch, 1, jnp.float32)
-    params = _params(module)
-    assert params['up']['kernel'].shape == (C, 3 * C)
-    assert ('position' in params) == use_conv
-    assert ('norm' in params) == use_norm
-    np.testing.assert_allclose(
-        module.apply({'params': params}, X),
-        _ffn(params, X, use_norm, use_conv),
-        atol=2e-5,
-    )
 
 
 def _branches(params):
@@ -172,19 +153,20 @@ def test_layer_scale_starts_at_its_value():
     np.testing.assert_array_equal(params[name], np.float32(np.full(C, 1e-2)))
 
 
-def test_who_reads_a_block_reads_few_files():
-  """Counts the files of the package that one forward pass enters."""
+def test_who_reads_a_block_reads_little():
+  """Counts the files and functions that one forward pass enters."""
   package = str(pathlib.Path(gswinrmt_jax.__file__).parent)
   module = block.Block(ARCH, 0, True, jnp.float32)
   params = _params(module)
-  # A shape that no other test uses: JAX does not trace an equation again.
+  jax.clear_caches()  # JAX does not trace an equation again.
   x = jax.ShapeDtypeStruct((1, 5, 9, C), jnp.float32)
-  entered = set()
+  entered = collections.defaultdict(set)
 
   def profile(frame, event, argument):
     del event, argument
-    if frame.f_code.co_filename.startswith(package):
-      entered.add(frame.f_code.co_filename.removeprefix(package))
+    code = frame.f_code
+    if code.co_filename.startswith(package):
+      entered[code.co_filename.removeprefix(package)].add(code.co_qualname)
 
   with nn.intercept_methods(layers.plain_convolutions):
     sys.setprofile(profile)
@@ -193,5 +175,7 @@ def test_who_reads_a_block_reads_few_files():
     finally:
       sys.setprofile(None)
   equations = {'attention', 'layers', 'positions'}
-  assert {f'/ops/{name}.py' for name in equations} <= entered
+  assert {f'/ops/{name}.py' for name in equations} <= entered.keys()
+  entered['/models/layers.py'].discard('plain_convolutions')  # of this test
   assert len(entered) <= 7, entered
+  assert sum(map(len, entered.values())) <= 40, entered

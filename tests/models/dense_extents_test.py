@@ -2,7 +2,6 @@
 
 import functools
 
-from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -186,61 +185,3 @@ def test_gradients_and_statistics_of_training(head, count):
     assert np.abs(a - b).max() <= 1e-5 * max(1, np.abs(b).max())
 
   jax.tree.map(check, got, (want, want_params, want_maps))
-
-
-def _without(name, *places):
-  """Returns an operation that ignores the arguments at these places."""
-  function = getattr(ops, name)
-
-  def forgetful(*args, **kwargs):
-    args = [None if i in places else each for i, each in enumerate(args)]
-    return function(*args, **kwargs)
-
-  return name, forgetful
-
-
-@functools.cache
-def _by_head(name):
-  *run, maps, extents = _heads({'fpn': _FPN, 'uper': _UPER}[name], 2)
-  # Equal to those of bare maps: `test_gradients_and_statistics_of_training`.
-  want, _ = _trained(*run, maps, extents)
-  return run, maps, extents, want
-
-
-@pytest.mark.parametrize(
-    ('head', 'forgotten'),
-    [
-        (_FPN, ('neck', 'output1')),
-        (_FPN, ('decode_head', 'level4_conv2', 'conv')),
-        (_FPN, ('decode_head', 'level2_conv0', 'norm')),
-        (_FPN, _without('resize_nearest', 1)),
-        (_FPN, _without('resize_nearest', 2)),
-        (_FPN, _without('resize_bilinear', 1)),
-        (_FPN, _without('resize_bilinear', 2)),
-        (_UPER, ('decode_head', 'pyramid_pooling', 'conv')),
-        (_UPER, ('decode_head', 'lateral1', 'norm')),
-        (_UPER, ('decode_head', 'fusion', 'conv')),
-        (_UPER, ('auxiliary_head', 'conv', 'conv')),
-        (_UPER, _without('adaptive_average_pool', 1)),
-        (_UPER, _without('resize_bilinear', 1)),
-        (_UPER, _without('resize_bilinear', 2)),
-    ],
-)
-def test_each_extent_counts(head, forgotten, monkeypatch):
-  """Ignoring an extent in a single place changes the logits by over 1 %."""
-  run, maps, extents, want = _by_head(head['head'])
-
-  def forget(call, args, kwargs, context):
-    if (context.module.path, context.method_name) == (forgotten, '__call__'):
-      args = args[:1]
-    return call(*args, **kwargs)
-
-  if callable(forgotten[1]):
-    monkeypatch.setattr(ops, *forgotten)
-  with nn.intercept_methods(forget):
-    got, _ = _trained(*run, maps, extents)
-  errors = [
-      np.abs(a - b).max() / np.abs(b).max()
-      for a, b in zip(got, want, strict=True)
-  ]
-  assert max(errors) > 0.01

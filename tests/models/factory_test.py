@@ -84,7 +84,7 @@ def test_mistakes_are_named(name, options, message, monkeypatch):
         ('downsample', 'pool', "downsample='pool' is not one of"),
         ('gate_fn', 'tanh', "gate_fn='tanh' is not one of"),
         ('projection', 0, 'projection=0 must be positive'),
-        ('patch_size', 0, 'must be at least 1'),
+        ('patch_size', 0, 'patch_size=0 must be positive'),
         ('patch_size', 16, "set stem='patch' or 'patch_norm'"),
         ('stem_strides', (2, 2), 'must be four numbers, 1 or 2'),
         ('stem_strides', (4, 1, 1, 1), 'must be four numbers, 1 or 2'),

@@ -5,7 +5,6 @@ import dataclasses
 from flax import linen as nn
 from flax import traverse_util
 import jax
-import jax.numpy as jnp
 from parameter_counts import COUNTS
 import pytest
 
@@ -50,12 +49,6 @@ def test_parameter_count(name):
   classes, count = COUNTS[name]
   model = gswinrmt_jax.create_model(name, num_classes=classes)
   assert _count(model) == count
-
-
-@pytest.mark.parametrize('name', ['rmt_swin_t', 'rmt_s_tl', 'swat_compact'])
-def test_parameters_are_float32_in_a_bfloat16_model(name):
-  leaves = jax.tree.leaves(_shapes(name, 10, depths=(2, 1, 1, 1)))
-  assert {leaf.dtype for leaf in leaves} == {jnp.dtype('float32')}
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_attention_with_large_scores_and_slow_decay(form, size, gamma):
   log_decay = jnp.full((2, 3), jnp.log(gamma))
 
   def attend(value, dtype):
-    return ops.FORMS[form](
+    return ops.retention(
         query.astype(dtype),
         key.astype(dtype),
         value.astype(dtype),
@@ -127,7 +127,7 @@ def test_attention_with_large_scores_and_slow_decay(form, size, gamma):
         slopes=None,
         window=4,
         shift=2,
-        scaled=True,
+        weigh=ops.FORMS[form],
     ).astype(jnp.float32)
 
   error = jnp.abs(attend(value, jnp.bfloat16) - attend(value, jnp.float32))

@@ -20,9 +20,8 @@ def _wave(function):
   return lambda *arrays: jnp.sin(function(*map(jnp.asarray, arrays)))
 
 
-def _batch_norm(x, scale, bias, epsilon=0.3):
-  statistics = ops.batch_statistics(x)
-  return ops.batch_norm(x, *statistics, scale, bias, epsilon=epsilon)
+def _batch_norm(x, scale, bias):
+  return ops.batch_norm(x, *ops.batch_statistics(x), scale, bias)
 
 
 # ------------------------------------------------------------------- linear
@@ -113,7 +112,7 @@ def test_batch_norm():
     np.testing.assert_allclose(variance, X.var((0, 1, 2)), rtol=1e-11)
     np.testing.assert_allclose(
         _batch_norm(x, scale, bias),
-        _normalized(X, (0, 1, 2), 0.3) * SCALE + BIAS,
+        _normalized(X, (0, 1, 2), 1e-5) * SCALE + BIAS,
         rtol=1e-9,
     )
     test_util.check_grads(_wave(_batch_norm), (X, SCALE, BIAS), 1, rtol=1e-6)
@@ -126,27 +125,6 @@ def test_layer_norm_of_a_mean_that_is_large_beside_the_deviation(mean):
   expected = _normalized(np.float64(x), -1, 1e-6)
   affine = ops.layer_norm(x, jnp.ones(6), jnp.zeros(6))
   np.testing.assert_allclose(affine, expected, atol=2e-3 if mean else 2e-6)
-
-
-@pytest.mark.parametrize('channel', [0, 3])
-def test_layer_norm_with_an_outlier(channel):
-  """Subtracting the first channel would give an error of 2e-2."""
-  x = X[0, 0] + 100
-  x[:, channel] = 1e5
-  x = np.float32(x)
-  affine = ops.layer_norm(jnp.asarray(x), jnp.ones(6), jnp.zeros(6))
-  expected = _normalized(np.float64(x), -1, 1e-6)
-  np.testing.assert_allclose(affine, expected, atol=1e-6)
-
-
-def test_batch_statistics_with_an_outlier_in_the_corner():
-  """Subtracting the first pixel would give an error of 5e-4."""
-  x = np.float32(RNG.normal(size=(2, 28, 28, 3)))
-  x[:, 0, 0] = 1e4
-  mean, variance = ops.batch_statistics(jnp.asarray(x))
-  exact = np.float64(x)
-  np.testing.assert_allclose(mean, exact.mean((0, 1, 2)), rtol=1e-6)
-  np.testing.assert_allclose(variance, exact.var((0, 1, 2)), rtol=2e-6)
 
 
 def test_batch_statistics_of_images_far_from_each_other_and_from_zero():
@@ -165,10 +143,7 @@ def test_a_narrow_batch_norm_computes_in_float32():
   mean, variance = ops.batch_statistics(x)
   assert mean.dtype == variance.dtype == 'float32'
   assert (mean, variance) == (2, 1)
-  y, pull = jax.vjp(
-      lambda *arrays: _batch_norm(*arrays, epsilon=0.0),
-      *(x, jnp.ones(1), jnp.zeros(1)),
-  )
+  y, pull = jax.vjp(_batch_norm, x, jnp.ones(1), jnp.zeros(1))
   assert y.dtype == 'bfloat16' and set(np.unique(y)) == {-1, 1}
   dx, dscale, dbias = pull(jnp.ones_like(y))
   assert dx.dtype == 'bfloat16' and not dx.any()

@@ -121,11 +121,6 @@ def test_the_end_of_the_range_is_not_reached():
   )
 
 
-def test_sigmoid_of_the_logits_gives_the_rates():
-  logits = positions.decay_logits(3, 6.0)
-  np.testing.assert_allclose(logits, np.log([3, 15, 63]), rtol=1e-14)
-
-
 def test_slopes_alternate_in_sign_and_halve():
   np.testing.assert_array_equal(
       positions.balanced_slopes(4), [-0.5, 0.5, -0.25, 0.25]

@@ -112,7 +112,7 @@ _CHANGES = {
     'detector.conv_channels': (12, 'cascade'),
     'detector.linear_channels': (12, 'masks'),
     'detector.mask_channels': (12, 'masks'),
-    'detector.anchor_scale': (2.0, 'boxes'),
+    'detector.train_candidates': (20, 'masks'),
     'detector.train_proposals': (20, 'masks'),
     'detector.roi_samples': (8, 'masks'),
     'detector.round_extents': (32, 'boxes'),
@@ -191,7 +191,9 @@ _ELSEWHERE = {
     'compile_effort': 'tests of distributed.compilation',
     'init_from': 'tests of train.fine_tuning',
     'data.dir': 'packaged data ignore it; tests of data.datasets',
+    'detector.anchor_scale': 'a constant of the program; tests of detection',
     'detector.proposals': 'tests of detection',
+    'detector.candidates': 'tests of detection',
     'detector.detections': 'tests of detection',
 }
 

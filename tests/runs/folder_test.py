@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
-import sys
 
 import jax
 import ml_collections
@@ -78,18 +76,6 @@ def test_the_same_config_may_go_on_with_other_free_fields(tmp_path):
   assert run_folder.load_config(tmp_path).stop_after_epochs == 3
 
 
-def test_a_folder_of_before_a_field_has_its_default(tmp_path):
-  config = _config().to_dict()
-  del config['init_from'], config['data']['image_size']
-  config['data']['workers'] = 3
-  files.write_json(tmp_path / 'config.json', config)
-  loaded = run_folder.load_config(tmp_path)
-  assert loaded.init_from == '' and loaded.data.image_size == 0
-  assert loaded.data.workers == 3
-  with pytest.raises(UserError, match=r'image_size is 0 there and 8 here'):
-    run_folder.check_folder(tmp_path, _config(**{'data.image_size': 8}))
-
-
 def test_another_config_is_refused_by_field_names(tmp_path):
   run_folder.write_config(tmp_path, _config())
   with pytest.raises(UserError) as caught:
@@ -102,10 +88,7 @@ def test_another_config_is_refused_by_field_names(tmp_path):
   )
   assert 'layer_scale' not in str(caught.value)
   assert run_folder.load_config(tmp_path).seed == 0
-
-
-def test_a_longer_run_is_pointed_to_the_weights_of_this_one(tmp_path):
-  run_folder.write_config(tmp_path, _config())
+  # A longer run is pointed to the weights of this one.
   with pytest.raises(UserError) as caught:
     run_folder.check_folder(tmp_path, _config(num_epochs=1000))
   assert f'--config.init_from={tmp_path} starts there' in str(caught.value)
@@ -117,28 +100,26 @@ def test_checkpoints_of_unknown_config_are_refused(tmp_path):
     run_folder.check_folder(tmp_path, _config())
 
 
-def test_no_run_folder_and_a_broken_one(tmp_path):
-  with pytest.raises(UserError, match='is not a run folder'):
-    run_folder.load_config(tmp_path)
-  (tmp_path / 'config.json').write_text('{"seed": ')
-  with pytest.raises(UserError, match='cannot be read'):
-    run_folder.load_config(tmp_path)
-
-
 @pytest.mark.parametrize(
-    'text',
+    ('text', 'said'),
     [
-        '[]',
-        '{}',
-        '{"model": 3}',
-        '{"model": {}}',
-        '{"data": 3}',
-        '{"model": {"name": "rmt_t"}, "a.b": 3}',
+        (None, 'is not a run folder'),
+        ('{"seed": ', 'cannot be read'),
+        ('[]', 'is not the recipe of a run'),
+        ('{}', 'is not the recipe of a run'),
+        ('{"model": 3}', 'is not the recipe of a run'),
+        ('{"model": {}}', 'is not the recipe of a run'),
+        ('{"data": 3}', 'is not the recipe of a run'),
+        (
+            '{"model": {"name": "rmt_t"}, "a.b": 3}',
+            'is not the recipe of a run',
+        ),
     ],
 )
-def test_json_that_is_no_recipe(text, tmp_path):
-  (tmp_path / 'config.json').write_text(text)
-  with pytest.raises(UserError, match='is not the recipe of a run'):
+def test_what_is_no_config(text, said, tmp_path):
+  if text is not None:
+    (tmp_path / 'config.json').write_text(text)
+  with pytest.raises(UserError, match=said):
     run_folder.load_config(tmp_path)
 
 
@@ -152,43 +133,17 @@ def test_a_recipe_of_a_later_version_is_one_line(tmp_path):
 
 # The lock.
 
-_HOLD = """
-import pathlib, sys, time
-from gswinrmt_jax.runs import run_folder
-with run_folder.lock(pathlib.Path(sys.argv[1])):
-  print('held', flush=True)
-  time.sleep(600)
-"""
 
-
-@pytest.fixture
-def holder(tmp_path):
-  """Yields another process, which holds the lock of tmp_path / 'run'."""
-  process = subprocess.Popen(
-      [sys.executable, '-c', _HOLD, str(tmp_path / 'run')],
-      stdout=subprocess.PIPE,
-      text=True,
-  )
-  try:
-    assert process.stdout.readline() == 'held\n'
-    yield process
-  finally:
-    process.kill()
-    process.wait()
-    process.stdout.close()
-
-
-def test_a_second_process_refuses_until_the_first_is_killed(tmp_path, holder):
+def test_a_locked_folder_is_refused_and_leftovers_are_removed(tmp_path):
+  """A second process, and a first that is killed: `faults_signals_test`."""
   folder = tmp_path / 'run'
-  with pytest.raises(UserError) as refused, run_folder.lock(folder):
-    pass
-  assert (
-      f'is being trained by process {holder.pid} on {socket.gethostname()}: '
-      in str(refused.value)
-  )
-  holder.send_signal(signal.SIGKILL)
-  holder.wait()
-  assert (folder / '.lock').exists()  # left over, but not held
+  folder.mkdir()
+  who = f'process {os.getpid()} on {socket.gethostname()}: wait for it'
+  with files.locked(folder / '.lock'):
+    with pytest.raises(UserError, match=f'is being trained by {who}'):
+      with run_folder.lock(folder):
+        pass
+  (folder / '.lock').touch()  # of a killed process, so it is not held
   (folder / '.config.json.12345678.part').touch()
   with run_folder.lock(folder):
     assert f'process {os.getpid()} ' in (folder / '.lock').read_text()
@@ -203,15 +158,6 @@ def test_a_folder_in_which_nothing_was_begun_is_not_left(tmp_path):
   with run_folder.lock(tmp_path):
     pass
   assert tmp_path.exists()  # existed before
-
-
-def test_a_lock_in_a_folder_that_cannot_be_made(tmp_path):
-  (tmp_path / 'file').touch()
-  with (
-      pytest.raises(UserError, match='cannot write to'),
-      run_folder.lock(tmp_path / 'file' / 'run'),
-  ):
-    pass
 
 
 # The record of each start.

@@ -18,7 +18,6 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from gswinrmt_jax.errors import RunError, UserError
-from gswinrmt_jax.runs import clock as clock_lib
 from gswinrmt_jax.runs import metrics_log as log
 from gswinrmt_jax.runs import progress, writers
 from gswinrmt_jax.terminal import Terminal
@@ -70,10 +69,23 @@ def test_a_resumed_log_counts_nothing_twice(tmp_path):
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   assert [json.loads(line) for line in lines] == entries
   assert list((tmp_path / 'tensorboard').glob('events.*'))
+  assert _write(tmp_path, (), start=0) == []  # a run that starts anew
 
 
 @pytest.mark.parametrize(
-    'tail', [b'{"kind": "epo', b'\0\0\0\0', b'\xff{', b'3\n', b'\n\n']
+    'tail',
+    [
+        b'{"kind": "epo',
+        b'\0\0\0\0',
+        b'\xff{',
+        b'3\n',
+        b'\n\n',
+        b'{}\n',
+        b'{"step": 7}\n',
+        b'{"kind": "train", "step": "7"}\n',
+        b'{"kind": "epoch", "step": 7}\n',
+        b'[' * 99_999,
+    ],
 )
 def test_whatever_a_crash_leaves_at_the_end_is_dropped(tmp_path, tail):
   entries = _write(tmp_path, (2, 4), start=0)
@@ -111,32 +123,6 @@ def test_a_full_disk_ends_the_run_in_one_line(tmp_path):
   assert [entry['step'] for entry in log.read_metrics(tmp_path)] == [1]
 
 
-@pytest.mark.parametrize(
-    'line',
-    [
-        '7',
-        '{}',
-        '{"step": 7}',
-        '{"kind": "train", "step": "7"}',
-        '{"kind": "epoch", "step": 7}',
-        '[' * 99_999,
-        '\xff',
-    ],
-)
-def test_lines_that_are_no_entries_are_passed_over(line, tmp_path):
-  entries = _write(tmp_path, (2, 4), start=0)
-  with (tmp_path / 'metrics.jsonl').open('ab') as file:
-    file.write(line.encode('latin-1') + b'\n')
-  assert log.read_metrics(tmp_path) == entries
-  assert _write(tmp_path, (9,), start=8)[:2] == entries
-
-
-def test_a_new_run_starts_an_empty_log(tmp_path):
-  assert log.read_metrics(tmp_path) == []
-  _write(tmp_path, (2,), start=0)
-  assert _write(tmp_path, (), start=0) == []
-
-
 def test_a_log_without_its_checkpoints_is_not_overwritten(tmp_path):
   """Two epochs may be logged before the first checkpoint is complete."""
   log.check_new(tmp_path)
@@ -153,36 +139,31 @@ def test_a_log_without_its_checkpoints_is_not_overwritten(tmp_path):
 # TensorBoard.
 
 
-def test_two_starts_in_one_second_have_a_file_each(tmp_path, monkeypatch):
-  monkeypatch.setattr(writers.time, 'time', lambda: 1e9)
-  for step in range(3):
-    file = writers.TensorBoard(tmp_path, step=step, warn=pytest.fail)
-    file.write({'kind': 'train', 'step': step, 'loss': 0.25})
-    file.close()
-  found = [event for event in _read(tmp_path) if event.summary.value]
-  assert [event.step for event in found] == [0, 1, 2]
-
-
-def _read(folder):
-  """Returns the events of all files.
+def _read(path):
+  """Returns the events of a file.
 
   A record is length, checksum, event, checksum.
   """
-  found = []
-  for path in sorted(folder.glob('events.*')):
-    data = path.read_bytes()
-    while data:
-      (length,) = struct.unpack('<Q', data[:8])
-      found.append(event_pb2.Event.FromString(data[12 : 12 + length]))
-      data = data[16 + length :]
+  found, data = [], path.read_bytes()
+  while data:
+    (length,) = struct.unpack('<Q', data[:8])
+    found.append(event_pb2.Event.FromString(data[12 : 12 + length]))
+    data = data[16 + length :]
   return found
 
 
-def test_what_is_written_can_be_read_before_it_is_closed(tmp_path):
-  folder, warned = tmp_path / 'tensorboard', []
-  file = writers.TensorBoard(folder, step=4, warn=warned.append)
-  file.write({'kind': 'train', 'step': 7, 'loss': 0.25, 'accuracy': 1})
-  version, start, scalars = _read(folder)
+def test_what_is_written_can_be_read_before_it_is_closed(tmp_path, monkeypatch):
+  """Two starts in one second have a file each."""
+  monkeypatch.setattr(writers.time, 'time', lambda: 1e9)
+  starts = [
+      writers.TensorBoard(tmp_path, step=step, warn=pytest.fail)
+      for step in (0, 4)
+  ]
+  starts[1].write({'kind': 'train', 'step': 7, 'loss': 0.25, 'accuracy': 1})
+  files = sorted(tmp_path.glob('events.*'))
+  starts[0].write({'kind': 'train', 'step': 1, 'loss': 0.5})
+  (*_, other), (version, start, scalars) = map(_read, files)
+  assert other.step == 1
   assert version.file_version == 'brain.Event:2'
   assert start.step == 5  # voids later events of an earlier start
   assert start.session_log.status == start.session_log.START
@@ -191,8 +172,8 @@ def test_what_is_written_can_be_read_before_it_is_closed(tmp_path):
       'train/loss': 0.25,
       'train/accuracy': 1.0,
   }
-  file.close()
-  assert not warned
+  for file in starts:
+    file.close()
 
 
 @pytest.mark.skipif(
@@ -308,25 +289,15 @@ def test_speed_and_the_wait_for_data_are_logged(tmp_path):
   assert 0.02 / entry['seconds'] <= entry['data_wait'] <= 1
 
 
-def _shown(monkeypatch, clock, entries):
+def _shown(elapsed, entries):
   """Returns the progress lines of intervals that end at these steps."""
-  times = iter((90.0, 90.0, *clock))
-  monkeypatch.setattr(clock_lib.time, 'perf_counter', lambda: next(times))
-  stream = io.StringIO()
+  times, stream = iter(elapsed), io.StringIO()
   shown = progress.Progress(
-      SCHEDULE, Terminal(stream), [], clock_lib.Clock(), start=0
+      SCHEDULE, Terminal(stream), [], lambda: next(times), start=0
   )
   for step, entry in entries:
     shown.write({'kind': 'train', 'step': step, 'data_wait': 0.0, **entry})
   return stream.getvalue().splitlines()
-
-
-def test_the_time_left_follows_the_pace(monkeypatch):
-  """2 steps in 4 s, so 26 s for the other 13; 3 in 9 s, so 36 s for 12."""
-  entry = {'seconds': 1.0, 'images_per_second': 1.0}
-  first, second = _shown(monkeypatch, (94.0, 99.0), [(2, entry), (3, entry)])
-  assert first.endswith('ETA 26s  elapsed 4.0s')
-  assert second.endswith('ETA 36s  elapsed 9.0s')
 
 
 def test_a_narrow_terminal_shows_what_matters(monkeypatch):
@@ -342,7 +313,7 @@ def test_a_narrow_terminal_shows_what_matters(monkeypatch):
       'accuracy': 0.125,
       'learning_rate': 1e-3,
   }
-  _shown(monkeypatch, (94.0,), [(2, entry)])
+  _shown([4.0], [(2, entry)])
   (texts,) = seen
   rest = 'loss 6.931  acc 12.5%  lr 1.0e-3  9 img/s  ETA 26s'
   assert texts == (
@@ -354,22 +325,18 @@ def test_a_narrow_terminal_shows_what_matters(monkeypatch):
   )
 
 
-def test_the_speed_is_that_of_several_intervals(monkeypatch):
-  """40 images in 1 s, then 4 in 0.01 s; a long wait for data is shown."""
-  lines = _shown(
-      monkeypatch,
-      (91.0, 92.0),
-      [
-          (10, {'seconds': 1.0, 'images_per_second': 40.0}),
-          (
-              11,
-              {'seconds': 0.01, 'images_per_second': 400.0, 'data_wait': 0.25},
-          ),
-      ],
+def test_speed_and_time_left_are_those_of_several_intervals():
+  """40 images in 1 s, then 4 in 0.01 s; a long wait for data is shown.
+
+  2 steps in 4 s leave 26 s for the other 13; 3 in 9 s, 36 s for 12.
+  """
+  fast = {'seconds': 0.01, 'images_per_second': 400.0, 'data_wait': 0.25}
+  first, second = _shown(
+      [4.0, 9.0],
+      [(2, {'seconds': 1.0, 'images_per_second': 40.0}), (3, fast)],
   )
-  assert '  40 img/s  ETA ' in lines[0]
-  assert '  44 img/s  ETA ' in lines[1]
-  assert '  data wait 25%  elapsed ' in lines[1]
+  assert first.endswith('  40 img/s  ETA 26s  elapsed 4.0s')
+  assert second.endswith('  44 img/s  ETA 36s  data wait 25%  elapsed 9.0s')
 
 
 def test_the_best_epoch_is_remembered_and_of_equal_ones_the_later(tmp_path):

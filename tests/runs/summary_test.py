@@ -3,9 +3,11 @@
 import json
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.runs import scores
 from gswinrmt_jax.runs import summary as closing
 from gswinrmt_jax.train import schedule as plan_lib
 from gswinrmt_jax.train import train_state as state_lib
@@ -157,3 +159,19 @@ def test_a_log_with_a_gap_leaves_figures_out():
   assert 'test accuracy' in closing.table(summary)
   summary = closing.summarize(FACTS, PLAN, [], tested, last=7, best=5)
   assert 'seconds per epoch' not in closing.table(summary)
+
+
+def test_the_better_of_raw_and_average():
+  assert scores.better({'accuracy': 0.5}) == (0.5, 'raw')
+  pixels = {'val_pixel_accuracy': 0.9, 'val_ema_pixel_accuracy': 0.8}
+  iou = {'val_mean_iou': 0.3, 'val_ema_mean_iou': 0.4}
+  assert scores.better({**pixels, **iou}, 'val_') == (0.4, 'ema')
+  for raw, ema, which in ((2, 3, 'ema'), (3, 2, 'raw'), (3, 3, 'raw')):
+    figures = {'val_accuracy': raw, 'val_ema_accuracy': ema}
+    assert scores.better(figures, 'val_') == (max(raw, ema), which)
+
+
+def test_a_loss_that_is_not_finite_ranks_last():
+  figures = {'accuracy': 0.9, 'loss': np.nan, 'ema_accuracy': 0.1}
+  assert scores.better({**figures, 'ema_loss': 2.0}) == (0.1, 'ema')
+  assert scores.better({**figures, 'ema_loss': np.inf}) == (-1, 'raw')

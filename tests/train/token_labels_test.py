@@ -52,33 +52,6 @@ def test_without_a_weight_all_is_plain():
   assert target.shape == (2, 10)
 
 
-def test_the_last_epochs_go_without_mixing():
-  """Of 4 epochs of 1,000 images in batches of 64, the last is not mixed."""
-  config = recipes.cifar10('rmt_compact')
-  config.update_from_flattened_dict(
-      {
-          'batch_size': 64,
-          'num_epochs': 4,
-          'augment.rand_augment_ops': 0,
-          'augment.erase_prob': 0.0,
-          'augment.flip': False,
-          'augment.crop_padding': 0,
-          'augment.mix_prob': 1.0,
-          'augment.mix_off_epochs': 1,
-          'label_smoothing': 0.0,
-      }
-  )
-  augmentation, _ = _choose(config)
-  batch = {
-      'image': np.zeros((8, 9, 9, 3), 'u1'),
-      'label': np.arange(8, dtype='i4'),
-  }
-  run = jax.jit(augmentation)
-  for step, mixed in ((45, True), (46, False), (61, False)):
-    _, target = run(jax.random.key(1), batch, step)
-    assert (float(target.max(-1).min()) < 1) == mixed, step
-
-
 def _recipe(**changes):
   config = recipes.digits('rmt_deit_s')
   config.update_from_flattened_dict(

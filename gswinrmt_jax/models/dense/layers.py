@@ -15,14 +15,16 @@ xavier_uniform = nn.initializers.xavier_uniform()
 
 
 class Conv(nn.Module):
-  """1x1 convolution, or 3x3 with zero padding of 1; the stride is 1.
+  """1x1 convolution, or 3x3 with zero padding of 1.
 
   Attributes:
     features: Output channels.
     side: Side of the kernel, 1 or 3.
     dtype: Computation dtype.
-    kernel_init: Initialiser of the kernel; the bias starts at 0.
+    kernel_init: Initialiser of the kernel.
     use_bias: Whether there is a bias.
+    bias_init: Initialiser of the bias.
+    stride: Stride of the 3x3 convolution, 1 or 2.
   """
 
   features: int
@@ -30,11 +32,13 @@ class Conv(nn.Module):
   dtype: Dtype
   kernel_init: Initializer
   use_bias: bool = True
+  bias_init: Initializer = nn.initializers.zeros
+  stride: int = 1
 
   @nn.compact
   def __call__(
       self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
-  ) -> Float[Array, 'b h w f']:
+  ) -> Float[Array, 'b _ _ f']:
     """Returns the convolved map; positions beyond `extents` count as 0."""
     shape = (self.side, self.side, x.shape[-1], self.features)
     kernel = self.param('kernel', self.kernel_init, shape)
@@ -45,12 +49,13 @@ class Conv(nn.Module):
       y = self.convolve(padding.fill(x, extents), kernel)
     if not self.use_bias:
       return y
-    bias = self.param('bias', nn.initializers.zeros, shape[-1:])
+    bias = self.param('bias', self.bias_init, shape[-1:])
     return ops.add_bias(y, bias)
 
   def convolve(self, x, kernel, *, plain=False):
     """Returns `ops.conv3x3`, for `plain_convolutions` to intercept."""
-    return (ops.plain_conv if plain else ops.conv3x3)(x, kernel, stride=1)
+    compute = ops.plain_conv if plain else ops.conv3x3
+    return compute(x, kernel, stride=self.stride)
 
 
 class ConvBN(nn.Module):

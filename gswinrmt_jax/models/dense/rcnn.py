@@ -8,15 +8,13 @@ from the boxes of the stage before it, and asks for a higher IoU.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from flax import linen as nn
-from flax.typing import Dtype
 import jax
 from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from gswinrmt_jax.models.dense import rpn as rpn_lib
-from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes
+from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes, DetectionHead
 from gswinrmt_jax.models.dense.roi_heads import BoxHead, MaskHead
 from gswinrmt_jax.models.dense.semantic_fpn import FPN
 from gswinrmt_jax.ops import anchors as anchors_lib
@@ -92,12 +90,12 @@ class RCNNOutputs(NamedTuple):
   stages: tuple[StageOutputs, ...]
 
 
-class RCNN(nn.Module):
+class RCNN(DetectionHead):
   """Mask R-CNN or, with several stages, Cascade Mask R-CNN.
 
+  It also has the attributes of `DetectionHead`.
+
   Attributes:
-    num_classes: Number of classes.
-    channels: Channels of the pyramid.
     rpn_channels: Channels of RPN.
     conv_channels: Channels of the four convolutions of a cascade's box heads.
     linear_channels: Channels of the linear layers of the box heads: two in Mask
@@ -105,36 +103,24 @@ class RCNN(nn.Module):
     mask_channels: Channels of the mask heads.
     anchor_scale: Side of an anchor, in strides.
     stages: The stages.
-    strides: Strides of the four maps of the backbone.
     train_candidates: Anchors of a level that compete in training.
     train_proposals: Proposals of an image in training.
-    candidates: Anchors of a level that compete in detection.
     proposals: Proposals of an image in detection.
     rpn_samples: Anchors of an image that RPN is trained on.
     roi_samples: Boxes of an image that a stage is trained on.
-    detections: Most detections of an image.
-    least_score: Least probability of a detection.
-    dtype: Computation dtype.
   """
 
-  num_classes: int
-  channels: int = 256
   rpn_channels: int = 256
   conv_channels: int = 256
   linear_channels: int = 1024
   mask_channels: int = 256
   anchor_scale: float = 8.0
   stages: tuple[Stage, ...] = MASK_STAGES
-  strides: tuple[int, ...] = (4, 8, 16, 32)
   train_candidates: int = 2000
   train_proposals: int = 1000
-  candidates: int = 1000
   proposals: int = 1000
   rpn_samples: int = 256
   roi_samples: int = 512
-  detections: int = 100
-  least_score: float = 0.05
-  dtype: Dtype = jnp.float32
 
   @property
   def is_cascade(self) -> bool:
@@ -166,15 +152,7 @@ class RCNN(nn.Module):
       train: bool,
       truth: Truth | None = None,
   ) -> RCNNOutputs | nms.Detections:
-    """Returns outputs to train on or, without truth, detections.
-
-    Args:
-      maps: The four maps of the backbone, from fine to coarse.
-      sizes: Height and width of each image, in pixels.
-      extents: Valid rows and columns, in pixels; None for the whole canvas.
-      train: Whether BN uses the batch's statistics.
-      truth: The objects of each image.
-    """
+    """Returns outputs to train on or, without truth, detections."""
     levels, found, grid = self.predict(maps, extents)
     boxes, scores = self.propose(found, grid, sizes, training=truth is not None)
     if truth is None:
@@ -326,17 +304,8 @@ class RCNN(nn.Module):
     scores = jax.nn.softmax(total)[..., :-1] * valid[..., None]
     boxes = boxes_lib.decode(boxes[:, :, None], deltas, stage.stds)
     boxes = boxes_lib.clip(boxes, sizes[:, None, None])
-
-    def select(boxes, scores):
-      return nms.select(
-          boxes,
-          jnp.where(boxes_lib.is_empty(boxes), 0, scores),
-          least_score=self.least_score,
-          threshold=0.5,
-          limit=self.detections,
-      )
-
-    found = jax.vmap(select)(boxes, scores)
+    empty = boxes_lib.is_empty(boxes)
+    found = self.select(boxes, jnp.where(empty, 0, scores))
     pooled = self.pool(levels, found.boxes, extents, _MASK_BINS)
     masks = [
         jax.nn.sigmoid(of_class(head(pooled), found.labels, axis=-1))

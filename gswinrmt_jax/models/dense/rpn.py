@@ -74,18 +74,12 @@ def propose(
     Boxes without gradient, best first, and their probabilities; those of unused
     rows, at the end, are 0.
   """
-
-  def image(logits, deltas, valid, size):
-    scores = jax.nn.sigmoid(logits[:, 0]) * valid
-    best, exist = grid.best(scores, candidates)
-    boxes, whole = dense_boxes.decode(found.anchors[best], deltas[best], size)
-    exist &= whole & valid[best]
-    keep = functools.partial(nms.suppress, threshold=_OVERLAP)
-    scores = (scores[best] * jax.vmap(keep)(boxes, exist)).ravel()
-    scores, order = lax.top_k(scores, min(limit, len(scores)))
-    return boxes.reshape(-1, 4)[order], scores
-
-  boxes, scores = jax.vmap(image)(
-      found.logits, found.deltas, found.valid, sizes
-  )
+  boxes, scores = dense_boxes.candidates(found, grid, sizes, candidates)
+  scores = scores[..., 0]  # of the only class
+  keep = functools.partial(nms.suppress, threshold=_OVERLAP)
+  scores *= jax.vmap(jax.vmap(keep))(boxes, scores > 0)
+  batch = len(sizes)
+  boxes, scores = boxes.reshape(batch, -1, 4), scores.reshape(batch, -1)
+  scores, order = lax.top_k(scores, min(limit, scores.shape[1]))
+  boxes = jnp.take_along_axis(boxes, order[..., None], 1)
   return lax.stop_gradient(boxes), lax.stop_gradient(scores)
