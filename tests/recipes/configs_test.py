@@ -1,6 +1,7 @@
 """Tests that every recipe in `configs/` builds, by tracing shapes alone."""
 
 import ast
+import types
 
 import jax
 import ml_collections
@@ -179,8 +180,12 @@ def test_is_the_named_model(name):
   steps = schedule.from_config(config, SIZES[config.data.name])
   rate = learning_rate.from_config(config.optimizer, steps)
   assert rate(steps.total_steps // 2) > 0
+  arch = types.SimpleNamespace(stride=32)
   _, loss = losses.augmentation_and_loss(
-      config, _info(config.data.name), steps, model=None
+      config,
+      _info(config.data.name),
+      steps,
+      model=types.SimpleNamespace(arch=arch),
   )
   assert (loss is not losses.class_loss) == ('token_label' in name)
 
