@@ -330,6 +330,13 @@ FIELDS: Mapping[str, Field] = {
         tasks=CLASSES,
         off=0,
     ),
+    'data.normalization': Field(
+        '',
+        'data set by whose channel means and deviations images are normalised; '
+        "'': the data's own, or ImageNet's",
+        choices=('', 'imagenet', 'cifar10', 'digits'),
+        tasks=BOTH,
+    ),
     'data.fit_within': Field(
         (0, 0),
         'longest long side and longest short side, in pixels, that images of a '

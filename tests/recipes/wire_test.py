@@ -98,6 +98,7 @@ _CHANGES = {
     'data.val_split': ('test', 'classes'),
     'data.test_split': ('nowhere', 'classes'),
     'data.image_size': (16, 'classes'),
+    'data.normalization': ('cifar10', 'classes'),
     'data.fit_within': ((20, 12), 'pixels'),
     'data.crop_size': ((16, 8), 'pixels'),
     'data.train_crop': ('resize', 'crops'),
