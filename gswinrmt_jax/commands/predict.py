@@ -162,8 +162,9 @@ def _find(arguments):
       folders = tuple(folder.name for folder in inside.parents)
       images[str(argument / inside)] = folders[:-1]
     if not any(pathlib.Path(path).is_relative_to(argument) for path in images):
-      there = collection.listed(ignored) or 'nothing'
-      raise UserError(f'{argument} has no images, only {there}')
+      there = collection.listed(ignored)
+      only = f', only {there}' if there else ''
+      raise UserError(f'{argument} has no images{only}')
   return images
 
 

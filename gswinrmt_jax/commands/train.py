@@ -65,6 +65,8 @@ def main(
         raise UserError('--config is missing')
       return 0
     recipe, config, lines = recipe_files.adapted(spec, overrides)
+    if not config.data.name:
+      raise UserError('--config.data.name is missing: name a folder of images')
     recipes.check(config)
     for name in ('init_from', 'data.dir', 'data.label_maps'):
       config.update_from_flattened_dict({name: arguments.path(config[name])})

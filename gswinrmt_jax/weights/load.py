@@ -203,6 +203,11 @@ def read_card(path: str | pathlib.Path) -> card_lib.Card:
   path = pathlib.Path(path).expanduser()
   folder = _folder_of_name(str(path)) or path
   if folder.is_file():
+    if not (folder.parent / card_lib.FILE).exists():
+      raise UserError(
+          f'{path} has no {card_lib.FILE} beside it, which says its model and '
+          'image size: `gswinrmt convert` writes both'
+      )
     folder = folder.parent
   if folder.parent.name == 'checkpoints' and folder.name.isdecimal():
     folder = folder.parent.parent
