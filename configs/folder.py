@@ -9,9 +9,9 @@ with such folders (docs/data.md). Without a weights argument, a Gated-SwinRMT-
 Retention of three stages learns from scratch: that of `cifar10_small`, with
 Muon and light augmentation. `config.init_from` fine-tunes: model, image size
 and normalisation are then those of the weights, the learning rate is a third,
-falls from the head to the stem by 0.8 per block, and a third of the images are
-seen. `--config.optimizer.freeze=backbone` trains only the head, at ten times
-that rate. In each case a moving average with a warm-up is kept.
+and a third of the images are seen. `--config.optimizer.freeze=backbone` trains
+only the head, at ten times that rate. In each case a moving average with a
+warm-up is kept.
 
 `adapt` sets, from the n training images,
 
@@ -20,8 +20,8 @@ that rate. In each case a moving average with a warm-up is kept.
              10,000, at least 10); the first twentieth warms up
   rate       3e-3 sqrt(batch / 128), as Adam's noise wants it (Malladi et al.,
              arXiv 2205.10287)
-  size       the median shorter side, as a multiple of 32 from 32 to 128; images
-             of other sizes are trained on as random crops
+  size       the median shorter side, as a multiple of 32 from 32 to 128; if not
+             all images are square, random crops are trained on
 
 and prints them. Every field can be overridden, as in other recipes. The
 argument `smoke` trains a tiny model on the packaged digits.
@@ -109,7 +109,6 @@ def adapt(
   rate = default.optimizer.learning_rate * math.sqrt(batch_size / 128)
   if config.init_from:
     rate *= 10 / 3 if config.optimizer.freeze == 'backbone' else 1 / 3
-    fields['optimizer.layer_decay'] = 0.8
     card = load.read_card(config.init_from)
     side = min(card.image_size)
     named = datasets.normalization_of(card.mean, card.std)
@@ -145,12 +144,9 @@ def adapt(
         'augment.crop_padding': 0,
     }
     said += '; random crops, since not all images are square'
-  falls = ''
-  if decay := fields.get('optimizer.layer_decay'):
-    falls = f', falling by {decay} per block from the head to the stem'
   return fields, [
       said,
       f'{num_epochs} epochs of {images:,} images in batches of {batch_size}, '
       f'the first {warmup:g} with a rising learning rate',
-      f'learning rate {rate:.2g}{falls}',
+      f'learning rate {rate:.2g}',
   ]

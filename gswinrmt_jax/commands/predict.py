@@ -31,7 +31,7 @@ from gswinrmt_jax import files
 from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.data import collection, image_paths
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.terminal import duration, Terminal
+from gswinrmt_jax.terminal import duration, printable, Terminal
 
 _TICK, _RARE = 1.0, 60.0  # seconds between progress lines; not on a terminal
 _TABLES = ('.csv', '.json')
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
   for one, path in _with_paths(args.maps or out, found):
     rows.append(_row(one, images, loaded.class_names))
     if not (table or args.json):
-      print(one)
+      print(*map(printable, str(one).split('\n')), sep='\n')
     if segments:
       one.write(path)
       terminal.say(f'{one.image}: {path}_overlay.png and _labels.png')

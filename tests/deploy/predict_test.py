@@ -246,6 +246,18 @@ def test_the_command(loaded, digits, tmp_path, capsys, monkeypatch):
   assert report[0]['predictions'][0]['label'] == labels[0]
 
 
+def test_names_cannot_steer_the_terminal(
+    loaded, digits, tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args, warn: loaded)
+  path = tmp_path / 'a\x1b[31m\u202eb.png'
+  path.write_bytes(digits[0][0].read_bytes())
+  assert main.main(['predict', _NAME, str(tmp_path)]) == 0
+  printed = capsys.readouterr().out.splitlines()
+  assert printed[0] == f'{tmp_path}/a\\x1b[31m\\u202eb.png'
+  assert len(printed) == 6
+
+
 @pytest.fixture
 def sorted_digits(digits, tmp_path):
   """Returns a folder of two classes, other files, and a damaged image."""

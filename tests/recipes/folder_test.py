@@ -94,7 +94,6 @@ def test_fine_tuning_takes_over_what_the_weights_are_for(own):
   assert config.model.name == 'retention_compact'
   assert config.model.widths == (48, 96, 192)
   assert config.num_epochs == 157  # 10,000 / 64
-  assert config.optimizer.layer_decay == 0.8
   assert config.optimizer.learning_rate == 3.5e-4
   assert config.ema_warmup and config.ema_decay == 0.99
   assert lines[0].startswith('model, image size 32 and normalisation are those')
