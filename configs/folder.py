@@ -40,12 +40,11 @@ from gswinrmt_jax.data import datasets
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """Returns the recipe for images of 32 x 32; `arg` is None or 'smoke'."""
+  """Returns the recipe before it is adapted; `arg` is None or 'smoke'."""
   config = recipes.defaults('retention_compact')
   recipes.set_reading(config, 'torchvision')
   config.dtype = 'float32'  # faster on a CPU
   config.data.name = ''
-  config.data.image_size = 32
   config.ema_decay = 0.99
   config.ema_warmup = True
   config.optimizer.name = 'muon'
@@ -106,21 +105,21 @@ def adapt(
   if num_epochs == default.num_epochs:
     num_epochs = max(least, math.ceil(seen / images))
   warmup = round(num_epochs / 20, 2)
-  rate = default.optimizer.learning_rate * math.sqrt(batch_size / 128)
+  rate = config.optimizer.learning_rate
+  if rate == default.optimizer.learning_rate:
+    rate *= math.sqrt(batch_size / 128)
+    if config.init_from:
+      rate *= 10 / 3 if config.optimizer.freeze == 'backbone' else 1 / 3
   if config.init_from:
-    rate *= 10 / 3 if config.optimizer.freeze == 'backbone' else 1 / 3
     card = load.read_card(config.init_from)
-    side = min(card.image_size)
+    side = data.image_size or min(card.image_size)
     named = datasets.normalization_of(card.mean, card.std)
     fields |= {f'model.{name}': value for name, value in card.fields.items()}
     fields |= {'model.name': card.name, 'data.normalization': named}
-    said = (
-        f'model, image size {side} and normalisation are those of '
-        f'{config.init_from}'
-    )
+    said = f'model and normalisation of {config.init_from}, image size {side}'
   else:
     median = int(np.median([min(size) for size in sizes]))
-    side = min(max(32, 32 * round(median / 32)), 128)
+    side = data.image_size or min(max(32, 32 * round(median / 32)), 128)
     said = f'image size {side}, for a median shorter side of {median} pixels'
     if side > 64:  # a first map of at most 32x32
       fields['model.stem_strides'] = (2, 1, 2, 1)

@@ -96,7 +96,7 @@ def test_fine_tuning_takes_over_what_the_weights_are_for(own):
   assert config.num_epochs == 157  # 10,000 / 64
   assert config.optimizer.learning_rate == 3.5e-4
   assert config.ema_warmup and config.ema_decay == 0.99
-  assert lines[0].startswith('model, image size 32 and normalisation are those')
+  assert lines[0] == ('model and normalisation of cifar10_small, image size 32')
   # Another model.
   config, _ = _adapted(own, '--config.init_from=digits_small')
   assert config.model.depths == (1, 1, 2, 1)
@@ -107,7 +107,7 @@ def test_fine_tuning_takes_over_what_the_weights_are_for(own):
 
 
 def test_overrides_precede_and_the_rest_fits_them(own):
-  config, _ = _adapted(
+  config, lines = _adapted(
       own,
       '--config.num_epochs=10',
       '--config.batch_size=32',
@@ -118,6 +118,11 @@ def test_overrides_precede_and_the_rest_fits_them(own):
   assert config.optimizer.warmup_epochs == 0.5
   assert config.optimizer.learning_rate == 1.5e-3
   assert config.data.image_size == 96
+  assert lines[0].startswith('image size 96, for a median')
+  assert lines[1].startswith('10 epochs of 32 images in batches of 32, the fir')
+  config, lines = _adapted(own, '--config.optimizer.learning_rate=0.01')
+  assert lines[2] == 'learning rate 0.01'
+  config, _ = _adapted(own, '--config.data.train_split=train[:50%]')
   assert config.data.train_split == 'train[:50%]'
   assert config.data.val_split == 'val'
 
