@@ -101,8 +101,9 @@ def _section(setting: Setting) -> list[str]:
     parts += [f'### Validation {setting.score} (%) by epoch']
     parts += [tables.curves(setting)]
   parts += ['### All variants', tables.variants(setting)]
-  if setting.segments and (by_class := tables.classes(setting)):
-    parts += ['### Test IoU (%) by class, best epoch', by_class]
+  if by_class := tables.classes(setting):
+    score = 'IoU' if setting.segments else 'AP'
+    parts += [f'### Test {score} (%) by class, best epoch', by_class]
   parts += ['### Cost', tables.costs(setting)]
   note = tables.latency_note(setting)
   parts += [note] if note else []
@@ -129,6 +130,8 @@ def _protocol(setting: Setting) -> str:
   ]
   if setting.segments:
     parts.append('Scores are the mean IoU over the classes.')
+  if setting.detects:
+    parts.append(f'Scores are the {setting.score}, as in COCO.')
   sizes = {}
   for runs in setting.variants.values():
     sizes |= ablations.sizes(runs[0].config.model)

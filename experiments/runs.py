@@ -21,8 +21,9 @@ from gswinrmt_jax import files, recipes
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import cost
-from gswinrmt_jax.models.dense import segmenter
+from gswinrmt_jax.models.dense import detector, segmenter
 from gswinrmt_jax.runs import metrics_log, run_folder
+from gswinrmt_jax.runs import scores as score_lib
 from gswinrmt_jax.runs import summary as summary_lib
 
 # Folders inside a run that hold no runs.
@@ -93,7 +94,9 @@ class Run:
 
   @property
   def score(self) -> str:
-    """The score that is reported: 'accuracy', or 'mean_iou' of a segmenter."""
+    """The score that is reported, of the task and head."""
+    if self.config.detector.head:
+      return 'ap' if self.config.detector.head == 'retina' else 'mask_ap'
     return 'mean_iou' if self.config.segmenter.head else 'accuracy'
 
   @property
@@ -280,7 +283,7 @@ class Setting:
   @property
   def recipe(self) -> paper.Benchmark | None:
     """The paper's benchmark whose models have this size."""
-    if self.segments:
+    if self.segments or self.detects:
       return None
     size = self.config.model.name.rpartition('_')[2]
     return {'compact': paper.CIFAR10, 'large': paper.MINI_IMAGENET}.get(size)
@@ -301,9 +304,14 @@ class Setting:
     return bool(self.config.segmenter.head)
 
   @property
+  def detects(self) -> bool:
+    """Whether the models are detectors."""
+    return bool(self.config.detector.head)
+
+  @property
   def score(self) -> str:
     """The score of its runs, in words."""
-    return 'mean IoU' if self.segments else 'accuracy'
+    return score_lib.SCORES[self.runs[0].score].label
 
   @property
   def differences(self) -> list[str]:
@@ -391,6 +399,8 @@ def _setting(variants):
   title = f'{config.data.name}{images}, {size} models'
   if config.segmenter.head:
     title += f' with {segmenter.TITLES[config.segmenter.head]}'
+  if config.detector.head:
+    title += f' with {detector.TITLES[config.detector.head]}'
   if ablations.sizes(config.model):
     title += ', resized'
   return Setting(title, variants)

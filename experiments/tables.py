@@ -13,6 +13,8 @@ import paper
 from runs import Figure, Run, Setting, validation_at
 from scipy import stats
 
+from gswinrmt_jax.runs import scores as score_lib
+
 NOTHING = '\N{EN DASH}'  # not measured, or not printed
 _MINUS = '\N{MINUS SIGN}'
 _PLUS_MINUS = '\N{PLUS-MINUS SIGN}'
@@ -309,13 +311,15 @@ def variants(setting: Setting) -> str:
   """Returns all variants: epochs, last and best checkpoint, gap, runs."""
   head = ['epochs', 'validation, last (%)', 'validation, best']
   head += ['test, last (%)', 'test, best', 'test loss']
-  head += ['test pixel accuracy (%)' if setting.segments else 'smoothed']
+  others = {'mean_iou': 'pixel_accuracy', 'ap': 'ap50', 'mask_ap': 'mask_ap50'}
+  other_score = others.get(setting.runs[0].score, 'smoothed_loss')
+  label = score_lib.SCORES[other_score].label
+  head += ['smoothed' if 'loss' in other_score else f'test {label} (%)']
   head += ['validation less test (points)', 'runs']
 
   def other(runs):
-    if setting.segments:
-      return percent(average(runs, lambda run: run.tested('pixel_accuracy')))
-    return number(average(runs, lambda run: run.tested('smoothed_loss')), '.4f')
+    value = average(runs, lambda run: run.tested(other_score))
+    return number(value, '.4f') if 'loss' in other_score else percent(value)
 
   def cells(runs):
     last = max(run.epoch for run in runs)
@@ -336,7 +340,7 @@ def variants(setting: Setting) -> str:
 
 
 def classes(setting: Setting) -> str:
-  """Returns the test IoU (%) of each class, a row for each class.
+  """Returns the test IoU or AP (%) of each class, a row for each class.
 
   It is that of the best epoch on validation data, and empty if no run was
   tested.
@@ -344,22 +348,27 @@ def classes(setting: Setting) -> str:
   tested = {
       label: runs
       for label, runs in setting.variants.items()
-      if any(run.tested('class_iou', 'best') for run in runs)
+      if any(run.tested(_of_classes(run), 'best') for run in runs)
   }
   if not tested:
     return ''
   names = next(iter(tested.values()))[0].class_names
   rows = []
   for place, name in enumerate(names):
-    figure = functools.partial(_class_iou, place)
+    figure = functools.partial(_of_class, place)
     cells = (percent(average(runs, figure)) for runs in tested.values())
     rows.append([name, *cells])
   return table(['', *(f'`{label}`' for label in tested)], rows)
 
 
-def _class_iou(place, run):
-  """Returns the IoU of a class; None if it is in no label and no prediction."""
-  found = run.tested('class_iou', 'best')
+def _of_classes(run):
+  """Returns the name of the score of each class."""
+  return f'class_{run.score}'.replace('mean_', '')
+
+
+def _of_class(place, run):
+  """Returns the score of a class; None if it has none."""
+  found = run.tested(_of_classes(run), 'best')
   return found and found[place]
 
 

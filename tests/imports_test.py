@@ -84,6 +84,7 @@ OUTSIDE = {
         'PIL',
         'tqdm',
         'requests',
+        'yaml',
     },
 }
 FORBIDDEN = ('tensorflow', 'torch', 'einops', 'clu')

@@ -6,9 +6,11 @@
   stablehlo            a jax.export program for CPU and CUDA (extra: export)
   onnx                 a float32 program for other runtimes (extra: onnx)
 
-The programs take uint8 pixels [b, h, w, 3] with any b and return logits.
-config.json and a model card with the measured results are written next to the
-file. The file is read back, and its logits are compared with the model's.
+The programs take uint8 pixels [b, h, w, 3] with any b and return logits; that
+of a detector (stablehlo only) returns boxes, scores, labels and any masks, best
+first, after suppression. config.json and a model card with the measured results
+are written next to the file. The file is read back, and its outputs are
+compared with the model's.
 """
 
 import argparse

@@ -15,6 +15,11 @@ For each image NAME.jpg, a segmenter writes NAME_overlay.png, the image in the
 colours of its classes with a legend, and NAME_labels.png, whose values are the
 classes. It prints the share of each class. --image-size is then the shorter
 side, --out a folder, and --top and --maps do not apply.
+
+A detector writes NAME_objects.png, the image with boxes, masks, names and
+scores, and objects.json, all objects in COCO's format: boxes x y w h in pixels,
+category ids from 1, masks as runs. --least-score leaves out objects of a lower
+probability. --image-size is the shorter side, --out a folder.
 """
 
 import argparse
@@ -35,6 +40,8 @@ from gswinrmt_jax.terminal import duration, printable, Terminal
 
 _TICK, _RARE = 1.0, 60.0  # seconds between progress lines; not on a terminal
 _TABLES = ('.csv', '.json')
+_OBJECTS = 'objects.json'  # of a detector
+_LEAST = 0.3  # the default of --least-score
 _IMAGES = ('.jpg', '.jpeg', '.png', '.webp', '.gif', '.bmp', '.tif', '.tiff')
 
 
@@ -71,10 +78,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--out',
       type=arguments.path,
       metavar='FILE',
-      help='write the predictions to FILE.csv or FILE.json; of a segmenter: '
-      'folder for its images (default: predictions)',
+      help='write the predictions to FILE.csv or FILE.json; of a segmenter or '
+      'detector: folder for its images (default: predictions)',
   )
   add('--json', action='store_true', help='print JSON instead of a table')
+  add(
+      '--least-score',
+      type=_probability,
+      metavar='P',
+      help="least probability of a detector's object (default: 0.3)",
+  )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,6 +104,10 @@ def run(args: argparse.Namespace) -> int:
 
   images = _find(args.images)
   weights = arguments.load_weights(args)
+  if weights.task == 'detection':
+    return _detect(args, images, weights)
+  if args.least_score is not None:
+    raise UserError('--least-score is for detectors')
   segments = weights.task == 'segmentation'
   if segments:
     for name in ('top', 'maps'):
@@ -225,6 +242,46 @@ def _with_progress(found, total, terminal):
       )
 
 
+def _detect(args, images, weights):
+  """Predicts with a detector; returns 1 if an image was skipped."""
+  from gswinrmt_jax.deploy import detections, loaded_model
+
+  for name in ('top', 'maps'):
+    if getattr(args, name) is not None:
+      raise UserError(f'--{name} is for classifiers')
+  out = pathlib.Path(args.out or 'predictions')
+  files.check_can_write(out / _OBJECTS)
+  loaded = loaded_model.from_weights(
+      weights, args.image_size, warn=guard.complain
+  )
+  terminal = Terminal(sys.stderr)  # stdout has only the predictions.
+  terminal.say(f'weights: {loaded.origin}')
+
+  def skip(message):
+    terminal.end_line()
+    guard.complain(message)
+
+  least = _LEAST if args.least_score is None else args.least_score
+  found = loaded.predict_each(images, least, skip=skip)
+  with terminal.busy('Compiling the model and predicting'):
+    found = itertools.chain([*itertools.islice(found, 1)], found)
+
+  def shown():
+    for one, path in _with_paths(out, found):
+      if not args.json:
+        print(*map(printable, str(one).split('\n')), sep='\n')
+      terminal.say(f'{one.image}: {one.write(path)}')
+      yield one
+
+  contents = detections.to_coco(shown(), loaded.class_names)
+  if args.json:
+    print(json.dumps(contents, indent=2, allow_nan=False))
+  files.write_json(out / _OBJECTS, contents)
+  count, done = len(contents['annotations']), len(contents['images'])
+  terminal.say(f'{count:,} objects of {done:,} images: {out / _OBJECTS}')
+  return 0 if done == len(images) else 1
+
+
 def _check_point(point, image_size):
   height, width = image_size
   if not (point[0] < width and point[1] < height):
@@ -251,3 +308,13 @@ def _point(text):
   if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
     raise UserError(f"--point is '{text}': must be X,Y such as 112,80")
   return int(parts[0]), int(parts[1])
+
+
+def _probability(text):
+  try:
+    value = float(text)
+  except ValueError:
+    value = -1
+  if not 0 <= value <= 1:
+    raise UserError(f"--least-score is '{text}': must be from 0 to 1")
+  return value

@@ -3,10 +3,10 @@
 Folders with a folder of images for each class need no preparation: train with
 --config.data.name=DIR. `prepare folder DIR` decodes every image in them once,
 and reports what is there. Training prepares cifar10 by itself if it is missing.
-ImageNet, mini-ImageNet and images with label images are prepared from local
-copies, as data sets of TFDS (TensorFlow Datasets): every image is decoded once
-to check it, and its bytes are stored unchanged. For segmentation, an image and
-its label image have the same name, except for the suffix.
+ImageNet, mini-ImageNet and images with label images or boxes are prepared from
+local copies, as data sets of TFDS (TensorFlow Datasets): every image is decoded
+once to check it, and its bytes are stored unchanged. For segmentation, an image
+and its label image have the same name, except for the suffix.
 
   gswinrmt prepare cifar10                       download (170 MB)
   gswinrmt prepare cifar10 --archive cifar-10-binary.tar.gz
@@ -20,6 +20,10 @@ its label image have the same name, except for the suffix.
                                                  or both without
     --val 0.2 --test 0 --seed 1                  if they are without
     --replace                                    if it is there already
+  gswinrmt prepare detection cells --images DIR --boxes FILE
+                                                 COCO's JSON; or DIR, with VOC's
+                                                 XML or YOLO's text
+    --val FILE --test FILE                       of these images
   gswinrmt prepare imagenet --images DIR         official tars, or class folders
   gswinrmt prepare mini_imagenet --images DIR    few-shot release, or folders
 
@@ -41,6 +45,7 @@ _LABELS = ('labels', 'classes', 'void', 'zero_is_void')
 _OPTIONS = {
     'folder': ('name', 'jobs'),
     'segmentation': ('name', *_IMAGES, *_SHARES, *_LABELS),
+    'detection': ('name', *_IMAGES, *_SHARES, 'boxes', 'classes'),
     'imagenet': _IMAGES,
     'mini_imagenet': (*_IMAGES, 'classes', 'seed'),
     'cifar10': ('archive', 'replace'),
@@ -59,14 +64,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       'dataset',
       metavar='DATASET',
       help='cifar10, digits (built in), folder (your own images, by class), '
-      'segmentation (images with label images), imagenet or mini_imagenet',
+      'segmentation (images with label images), detection (images with boxes), '
+      'imagenet or mini_imagenet',
   )
   add(
       'name',
       nargs='?',
       metavar='NAME',
-      help='with `segmentation`: the name for config.data.name; with `folder`: '
-      'the folder',
+      help='with `segmentation` or `detection`: the name for config.data.name; '
+      'with `folder`: the folder',
   )
   add(
       '--dir',
@@ -88,7 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='prepare again what is there; without it, other images or options '
       'than before are an error',
   )
-  group = parser.add_argument_group('segmentation, imagenet, mini_imagenet')
+  group = parser.add_argument_group(
+      'segmentation, detection, imagenet, mini_imagenet'
+  )
   add = group.add_argument
   add('--images', metavar='DIR', help='folder of the images')
   arguments.add_number(
@@ -107,7 +115,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--classes',
       type=_path,
       metavar='FILE',
-      help='with segmentation: names of the classes, in order, one per line '
+      help='with segmentation and detection: names of the classes, in order, '
+      'one per line '
       "(default: their numbers); for mini_imagenet from ImageNet's train set: "
       'the 100 WordNet identifiers, one per line',
   )
@@ -125,14 +134,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       default=None,
       help='0 has no class, and 1 is the first class (ADE20K)',
   )
+  add = parser.add_argument_group('detection').add_argument
+  add(
+      '--boxes',
+      type=_path,
+      metavar='FILE|DIR',
+      help="a JSON file of COCO, or a folder with VOC's XML or YOLO's text for "
+      'each image',
+  )
   add = parser.add_argument_group('images that have no splits yet').add_argument
   for name in ('val', 'test'):
     add(
         f'--{name}',
-        type=float,
         metavar='SHARE',
-        help=f'share of each class for {name}, with segmentation of all '
-        'images; default 0.1',
+        help=f'share of each class for {name}, with segmentation and detection '
+        'of all images; default 0.1; with detection, also the JSON file of '
+        "these images, or a list of their names for VOC's and YOLO's files",
     )
   add(
       '--seed',
@@ -209,13 +226,15 @@ def _prepare_images(args):
   from gswinrmt_jax.data.prepare import writer
 
   name = args.dataset
-  if name == 'segmentation':
+  if name in ('segmentation', 'detection'):
     writer.check_name(args.name, name)
     name = args.name
   if not args.images:
     raise UserError(f'prepare {args.dataset} needs --images DIR')
   if args.dataset == 'segmentation' and not args.labels:
     raise UserError('prepare segmentation needs --labels DIR')
+  if args.dataset == 'detection' and not args.boxes:
+    raise UserError('prepare detection needs --boxes FILE or DIR')
   writer.prepare(
       name,
       lambda: _find(args),
@@ -227,14 +246,24 @@ def _prepare_images(args):
 
 
 def _find(args):
-  from gswinrmt_jax.data import collection
-  from gswinrmt_jax.data.prepare import imagenet, label_images
+  from gswinrmt_jax.data.prepare import imagenet, label_images, object_files
 
   root = _folder('--images', args.images)
   if args.dataset == 'imagenet':
     return imagenet.find(root)
   if args.dataset == 'mini_imagenet':
     return imagenet.find_mini(root, classes=args.classes, seed=args.seed)
+  if args.dataset == 'detection':
+    lists = {
+        split: _file_or_share(split, vars(args)[split])[0]
+        for split in ('val', 'test')
+    }
+    found = object_files.find(root, args.boxes, classes=args.classes, **lists)
+    if any(lists.values()):
+      if args.seed is not None:
+        raise UserError('--seed has no effect: the splits are given')
+      return found
+    return _divided(found, args)
   found = label_images.find(
       root,
       _folder('--labels', args.labels),
@@ -242,8 +271,30 @@ def _find(args):
       void=args.void,
       zero_is_void=bool(args.zero_is_void),
   )
-  shares = {'val': args.val, 'test': args.test}
+  return _divided(found, args)
+
+
+def _divided(found, args):
+  from gswinrmt_jax.data import collection
+
+  shares = {
+      split: _file_or_share(split, vars(args)[split])[1]
+      for split in ('val', 'test')
+  }
   return collection.divide(found, shares, args.seed)
+
+
+def _file_or_share(split, text):
+  """Returns the path or the number that --val or --test is, and None."""
+  if text is None:
+    return None, None
+  try:
+    return None, float(text)
+  except ValueError:
+    pass
+  if not _path(text).is_file():
+    raise UserError(f'--{split} {text}: is neither a number nor a file')
+  return _path(text), None
 
 
 def _folder(option, text):

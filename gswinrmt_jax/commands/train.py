@@ -101,11 +101,11 @@ def _workdir(chosen, spec, recipe, config):
   free = recipes.free_fields()
   before, now = dict(recipe_files.leaves(recipe)), _values(config)
   # What the run would be if only the name of the model or head were changed.
-  recipe.model.name, recipe.segmenter.head = (
-      config.model.name,
-      config.segmenter.head,
-  )
-  names = {path: before[path] for path in ('model.name', 'segmenter.head')}
+  names = {
+      path: before[path]
+      for path in ('model.name', 'segmenter.head', 'detector.head')
+  }
+  recipe.update_from_flattened_dict({path: config[path] for path in names})
   before |= _values(recipe) | names
   changed = (
       f'-{_short(path)}={_text(now[path])}'
@@ -124,10 +124,7 @@ def _values(config):
   values = dict(recipe_files.leaves(config))
   for field, value in recipes.model_fields(config).items():
     values[f'model.{field}'] = value
-  if config.segmenter.head:
-    for field, value in recipes.segmenter_fields(config).items():
-      values[f'segmenter.{field}'] = value
-  return values
+  return values | recipes.head_values(config)
 
 
 def _short(path):
@@ -141,7 +138,7 @@ def _next_steps(folder, summary, config):
   finished = summary['steps'] == summary['total_steps']
   split = '' if finished and config.data.test_split else ' --split val'
   lines = ['', 'Next:', f'  gswinrmt evaluate {folder}{split}']
-  if config.segmenter.head:
+  if config.segmenter.head or config.detector.head:
     lines.append(f'  gswinrmt predict {folder} IMAGE --out predictions')
   else:
     lines.append(f'  gswinrmt predict {folder} IMAGE --maps maps')

@@ -11,6 +11,7 @@ from gswinrmt_jax.data import (
     cifar10,
     class_folders,
     decoded_cache,
+    detection,
     digits,
     imagenet,
     pictures,
@@ -34,7 +35,8 @@ class Info:
     std: Per-channel standard deviation, likewise.
     image_size: Height and width in pixels, of the stored images (0 where they
       may differ) or, in a run, of those that the model sees.
-    task: 'classification', or 'segmentation' if every pixel has a class.
+    task: 'classification', 'segmentation' if every pixel has a class, or
+      'detection' if images have objects with a box each.
 
   Raises:
     ValueError: If a class name is not a string, or images cannot be normalised
@@ -68,14 +70,21 @@ class _Task(NamedTuple):
     source: Opens a split of a data set in TFDS's format; its `feature` is the
       feature that has the labels.
     needs: What a data set for it has, for messages.
+    least: Smallest number of classes.
   """
 
   source: Callable[[Any, str], sources.Source]
   needs: str
+  least: int = 2
 
 
 # In TFDS, images of a set for segmentation may have a class, too.
 _TASKS = {
+    'detection': _Task(
+        detection.ObjectSource,
+        'images with boxes (gswinrmt prepare detection NAME)',
+        least=1,
+    ),
     'segmentation': _Task(
         segmentation.SegmentationSource,
         'images with label images (gswinrmt prepare segmentation NAME)',
@@ -93,6 +102,14 @@ _BUILT_IN = {
         digits.MEAN,
         digits.STD,
         task='segmentation',
+    ),
+    'digit_boxes': Info(
+        'digit_boxes',
+        digits.CLASSES,
+        digits.MEAN,
+        digits.STD,
+        image_size=(0, 0),
+        task='detection',
     ),
     'cifar10': Info('cifar10', cifar10.CLASSES, cifar10.MEAN, cifar10.STD),
 }
@@ -164,7 +181,7 @@ def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
   """
   if name == 'cifar10':
     return cifar10.SPLITS
-  if name in _SHIPPED:
+  if name in _SHIPPED or name == 'digit_boxes':
     return {split: split for split in digits.SPLITS}
   opened, _ = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
@@ -268,6 +285,33 @@ def load_segmentation(
   return segmentation.Decoded(source, image_size, crop, workers)
 
 
+def load_detection(
+    name: str,
+    split: str,
+    data_dir: str = '',
+    *,
+    image_size: tuple[int, int] | None = None,
+    training: detection.Training | None = None,
+    workers: int = 0,
+) -> detection.Decoded:
+  """Returns a split of a data set for detection, in its own order.
+
+  Args:
+    name: As in `info`.
+    split: As in `load`.
+    data_dir: As in `info`.
+    image_size: As in `load_segmentation`.
+    training: How to prepare records for training; None for evaluation.
+    workers: Processes that decode training batches; 0 for threads.
+
+  Raises:
+    UserError: As in `load`, but if the data are for another task, or without
+      masks.
+  """
+  source = open_source(name, split, data_dir, 'detection')
+  return detection.Decoded(source, image_size, training, workers)
+
+
 def open_source(
     name: str, split: str, data_dir: str = '', task: str = 'classification'
 ) -> sources.Source:
@@ -280,6 +324,10 @@ def open_source(
     check_task(name, _BUILT_IN[name].task, task)
   if name in _SHIPPED:
     return records.Arrays(*_SHIPPED[name](split))
+  if name == 'digit_boxes':
+    scenes = digits.read_scenes(split)
+    objects = [detection.from_masks(found) for _, found in scenes]
+    return detection.Scenes([image for image, _ in scenes], objects)
   opened, found = _open(name, data_dir)
   check_task(name, found, task)
   if isinstance(opened, pathlib.Path):
@@ -309,7 +357,7 @@ def _open(name, data_dir):
 
   Raises:
     UserError: As in `info`, or if neither images nor pixels of a data set in
-      TFDS's format are labelled with two or more classes.
+      TFDS's format are labelled with two or more classes, or objects with one.
   """
   if builder := prepared.open_newest(name, data_dir):
     features = dict(builder.info.features.items())
@@ -318,12 +366,12 @@ def _open(name, data_dir):
         for task, how in _TASKS.items()
     }
     task = next((t for t, count in classes.items() if count), 'classification')
-    if 'image' not in features or (classes[task] or 0) < 2:
+    if 'image' not in features or (classes[task] or 0) < _TASKS[task].least:
       raise UserError(
           f'{builder.data_path} holds {", ".join(sorted(features))} and '
           f'{classes[task] or 0} classes: classification needs image and a '
           'label of two or more classes, segmentation image and '
-          f'{segmentation.MASK}'
+          f'{segmentation.MASK}, detection image and {detection.LABELS}'
       )
     return builder, task
   if folder := _folder(name):

@@ -23,6 +23,7 @@ SPLITS = ('train', 'val', 'test')
 MEAN = (0.3045,) * 3
 STD = (0.3755,) * 3
 
+_SCENES = {'train': 192, 'val': 64, 'test': 64}  # images with several digits
 _REPEAT = 4  # 8 x 8 pixels become 32 x 32, the size the models are made for.
 
 
@@ -36,6 +37,43 @@ def read_masks(split: str) -> tuple[np.ndarray, np.ndarray]:
   ink = image[..., 0]
   mask = np.where(ink >= 128, label[:, None, None], 255)
   return image, np.where(ink == 0, len(CLASSES), mask).astype(np.uint8)
+
+
+def read_scenes(
+    split: str,
+) -> list[tuple[np.ndarray, list[tuple[int, np.ndarray]]]]:
+  """Returns made scenes: images with the class and the pixels of each digit.
+
+  Up to five digits of a split, enlarged two, three or four times, lie apart on
+  a grey, noisy image of 56 to 96 pixels along each axis. Everything is drawn
+  with the split's own seed.
+
+  Returns:
+    For each scene its image, uint8 [h w 3], and for each digit its class and
+    where it has ink, bool [h w].
+  """
+  image, label = read(split)
+  digits = image[:, ::_REPEAT, ::_REPEAT, 0]
+  rng = np.random.default_rng(SPLITS.index(split))
+  scenes = []
+  for _ in range(_SCENES[split]):
+    height, width = rng.integers(7, 13, size=2) * 8
+    scene = rng.integers(30, 90, size=(height, width)).astype(np.uint8)
+    taken, found = np.zeros((height, width), bool), []
+    for _ in range(rng.integers(0, 6)):
+      row, times = rng.integers(len(digits)), rng.integers(2, 5)
+      digit = digits[row].repeat(times, axis=0).repeat(times, axis=1)
+      top, left = (rng.integers(side - len(digit)) for side in scene.shape)
+      place = np.s_[top : top + len(digit), left : left + len(digit)]
+      if taken[place].any():
+        continue
+      taken[place] = True
+      scene[place] = np.maximum(scene[place], digit)
+      ink = np.zeros((height, width), bool)
+      ink[place] = digit > 0
+      found.append((int(label[row]), ink))
+    scenes.append((np.stack([scene] * 3, axis=-1), found))
+  return scenes
 
 
 def read(split: str) -> tuple[np.ndarray, np.ndarray]:

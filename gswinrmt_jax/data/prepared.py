@@ -78,9 +78,11 @@ def open_version(folder: pathlib.Path) -> Any | None:
 def again(folder: pathlib.Path) -> str:
   """Returns what to do about a damaged data set."""
   name = folder.parent.name
-  # Among custom data sets, only those for segmentation have metadata.
-  if name in BY_NAME or (folder / 'metadata.json').exists():
-    command = prepare_command(name, folder.parent.parent)
+  # Among custom data sets, those with one class for each image have none.
+  metadata = folder / 'metadata.json'
+  if name in BY_NAME or metadata.exists():
+    objects = metadata.exists() and b'masks' in metadata.read_bytes()
+    command = prepare_command(name, folder.parent.parent, objects=objects)
     return f'remove that directory and run `{command}`'
   return (
       'remove that directory and train on your images where they are, with '
@@ -88,10 +90,14 @@ def again(folder: pathlib.Path) -> str:
   )
 
 
-def prepare_command(name: str, root: pathlib.Path) -> str:
+def prepare_command(
+    name: str, root: pathlib.Path, *, objects: bool = False
+) -> str:
   """Returns the command that writes a data set below `root`."""
   words = ['gswinrmt prepare', name]
-  if name not in BY_NAME:
+  if objects:
+    words = ['gswinrmt prepare detection', name, '--images DIR --boxes FILE']
+  elif name not in BY_NAME:
     words = ['gswinrmt prepare segmentation', name, '--images DIR --labels DIR']
   elif name != 'cifar10':
     words.append('--images DIR')

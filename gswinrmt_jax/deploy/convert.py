@@ -6,7 +6,7 @@ import pathlib
 from gswinrmt_jax import files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.models.dense import segmenter
+from gswinrmt_jax.models.dense import detector, segmenter
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import rmt_checkpoint, safetensors_file
@@ -49,6 +49,8 @@ def convert(
   head = f'{card.num_classes} classes' if card.num_classes else 'no head'
   if card.segmenter is not None:
     head = f'{segmenter.TITLES[card.segmenter["head"]]}, {head}'
+  elif card.detector is not None:
+    head = f'{detector.TITLES[card.detector["head"]]}, {head}'
   changed = f' ({changed})' if changed else ''
   terminal.say(f'{source}{entry}: {card.name}, {head}{changed}')
   for line in match.lines():
@@ -65,8 +67,10 @@ def convert(
     part.mkdir()
     safetensors_file.write(part / safetensors_file.NAME, match.variables, card)
     files.write_json(part / card_lib.FILE, card.to_dict())
-  height, width = card.image_size
+  where = '{} x {} images'.format(*card.image_size)
+  if card.detector is not None:
+    where = 'images within {} x {} pixels'.format(*card.fit_within)
   terminal.say(
-      f'Written to {folder}, for {height} x {width} images, normalised with '
+      f'Written to {folder}, for {where}, normalised with '
       f'mean {card.mean} and std {card.std}.'
   )

@@ -4,6 +4,11 @@
 
     data = pathlib.Path('model.stablehlo').read_bytes()
     logits = jax.export.deserialize(data).call(pixels)  # uint8 [b h w 3]
+
+A detector's program returns a dictionary of `boxes`, x0 y0 x1 y1 in pixels of
+its input, `scores`, `labels` and, if it finds any, `masks`, the probabilities
+in the cells of each box. Suppression is inside. Objects are ordered by their
+scores and not cut off at any: the caller chooses the least score.
 """
 
 from collections.abc import Callable
@@ -16,7 +21,7 @@ from typing import Any
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, UInt8
 import numpy as np
 
 from gswinrmt_jax import files
@@ -52,7 +57,7 @@ def export(
     weights: The weights to write.
     file_format: One of `FORMATS`.
     folder: Created if it does not exist; files of the same format are replaced.
-    terminal: Where the file and the error of its logits are printed.
+    terminal: Where the file and the error of its outputs are printed.
     license: Licence for the model card.
     note: Note for the model card.
     source: Where the weights will be loaded from, for the example of the model
@@ -63,11 +68,17 @@ def export(
 
   Raises:
     UserError: If the model does not support the format, a library is missing,
-      the folder holds other files, or the file's logits differ from the
+      the folder holds other files, or the file's outputs differ from the
       model's. The folder is then unchanged.
   """
   terminal = terminal or Terminal()
   name, write, tolerance = _FORMATS[file_format]
+  detects = weights.task == 'detection'
+  if detects and file_format == 'onnx':
+    raise UserError(
+        'a detector cannot be exported to onnx: choose --format=stablehlo'
+    )
+  what = 'detections' if detects else 'logits'
   # A config.json or README.md that no export wrote is kept.
   ours = {card_lib.FILE: card_lib.read, model_card.FILE: model_card.is_one}
   for file, is_ours in ours.items():
@@ -83,13 +94,18 @@ def export(
       prefix=f'.{folder.name}.', dir=folder.parent
   ) as place:
     written = pathlib.Path(place) / name
-    with terminal.busy(f'Writing {name} and comparing its logits'):
+    with terminal.busy(f'Writing {name} and comparing its {what}'):
       found, expected = write(weights, written), model_logits(weights)
-    difference = float(np.abs(found - expected).max())
+    pairs = [*zip(*map(jax.tree.leaves, (found, expected)), strict=True)]
+    differences = [float(np.abs(a - b).max()) for a, b in pairs]
+    difference = max(differences)
     # NaN has to fail this comparison.
-    if not difference <= tolerance * float(np.abs(expected).max()):
+    if not all(
+        error <= tolerance * float(np.abs(array).max())
+        for error, (_, array) in zip(differences, pairs, strict=True)
+    ):
       raise UserError(
-          f'{name} gave logits that differ by {difference:.2g} from the '
+          f'{name} gave {what} that differ by {difference:.2g} from the '
           "model's own; it was not kept"
       )
     folder.mkdir(exist_ok=True)
@@ -102,7 +118,7 @@ def export(
   )
   terminal.say(
       f'{weights.origin}: written to {path} '
-      f'({path.stat().st_size / 1e6:.1f} MB); logits differ by '
+      f'({path.stat().st_size / 1e6:.1f} MB); {what} differ by '
       f"{difference:.2g} from the model's own."
   )
   return path
@@ -110,17 +126,24 @@ def export(
 
 def make_program(
     weights: Weights,
-) -> Callable[[UInt8[Array, 'b h w 3'], Any], Float[Array, 'b *hw k']]:
+) -> Callable[[UInt8[Array, 'b h w 3'], Any], Any]:
   """Returns the function that is exported, from pixels and variables to logits.
 
   It computes in float32 and normalises images as the card says. Logits are
-  `[b k]` from a classifier, `[b h w k]` from a segmenter.
+  `[b k]` from a classifier, `[b h w k]` from a segmenter. A detector returns
+  its detections by name instead, see above.
   """
   card, model = weights.card, weights.card.make_model(dtype='float32')
+  detects = card.task == 'detection'
+  if detects:  # On noise, nothing would have the usual least score.
+    model = model.clone(head=model.head.clone(least_score=0.0))
 
   def program(pixels, variables):
     image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)
-    return model.apply(variables, image, train=False)
+    found = model.apply(variables, image, train=False)
+    if detects:
+      return {k: v for k, v in found._asdict().items() if v is not None}
+    return found
 
   return program
 
@@ -132,14 +155,14 @@ def sample_pixels(weights: Weights) -> UInt8[np.ndarray, '2 h w 3']:
   return rng.integers(0, 256, (2, height, width, 3), np.uint8)
 
 
-def model_logits(weights: Weights) -> np.ndarray:
-  """Returns the model's own logits of `sample_pixels`."""
+def model_logits(weights: Weights) -> Any:
+  """Returns the model's own logits or detections of `sample_pixels`."""
   pixels = jnp.asarray(sample_pixels(weights))
   program = jax.jit(make_program(weights))
-  return np.asarray(program(pixels, weights.variables))
+  return jax.device_get(program(pixels, weights.variables))
 
 
-# Each of these functions writes one file and returns the logits it yields.
+# Each of these functions writes one file and returns the outputs it yields.
 
 
 def _write_safetensors(weights, path):
@@ -161,16 +184,17 @@ def _write_half(weights, path):
 def _write_torch(weights, path):
   """Writes a state dict that the released RMT code loads.
 
-  A segmenter's uses the names and the top-level key of mmsegmentation.
+  A segmenter's uses the names and the top-level key of mmsegmentation, a
+  detector's those of mmdetection.
   """
   model = weights.card.make_model()
-  is_segmenter = weights.card.segmenter is not None
-  entry = 'state_dict' if is_segmenter else 'model'
+  dense = weights.task != 'classification'
+  entry = 'state_dict' if dense else 'model'
   try:
     state_dict.check_is_rmt(model.arch)
   except ValueError as error:
     raise UserError(f'{error} Choose another --format.') from error
-  has_head = weights.card.num_classes and not is_segmenter
+  has_head = weights.card.num_classes and not dense
   if has_head and model.arch.head != 'proj':
     raise UserError(
         f'the released RMT code has no head like that of {weights.card.name}: '
@@ -201,7 +225,7 @@ def _write_stablehlo(weights, path):
   exported = jax_export.export(program, platforms=_PLATFORMS)(pixels)
   path.write_bytes(exported.serialize())
   read = jax_export.deserialize(path.read_bytes())
-  return np.asarray(read.call(jnp.asarray(sample_pixels(weights))))
+  return jax.device_get(read.call(jnp.asarray(sample_pixels(weights))))
 
 
 def _write_onnx(weights, path):

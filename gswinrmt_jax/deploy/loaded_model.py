@@ -1,4 +1,4 @@
-"""A trained classifier or segmenter with preprocessing and class names."""
+"""A trained classifier, segmenter or detector, ready for images."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import dataclasses
@@ -17,16 +17,20 @@ from scipy import special
 from gswinrmt_jax import ops
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import pictures, segmentation
+from gswinrmt_jax.deploy.detections import ObjectDetections
 from gswinrmt_jax.deploy.segmentation_map import SegmentationMap
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret import drawing, maps
 from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.detector import Detector
 from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.weights import load as weights_lib
 
 _BATCH = 32
 _MOST_CLASSES = 256  # values of uint8
 _ROUNDED = 128  # pixels to a multiple of which segmenters pad images
+_LAST = {'classes', 'boxes', 'logits', 'deltas'}  # last layers of a detector
+_STRIDE = 32  # the same for detectors whose images have bounds
 
 # A path, a PIL image, or pixels from 0 to 255, uint8 [h w 3], of any size.
 Image = str | pathlib.Path | PIL.Image.Image | UInt8[np.ndarray, 'h w 3']
@@ -69,7 +73,7 @@ class Prediction:
 
 
 class _Loaded:
-  """What loaded classifiers and segmenters share."""
+  """What loaded classifiers, segmenters and detectors share."""
 
   def __init__(self, weights: weights_lib.Weights, model: nn.Module):
     self.model, self.variables = model, weights.variables
@@ -126,7 +130,7 @@ class LoadedModel(_Loaded):
       dtype: str = 'float32',
   ):
     """Builds the model; arguments as in `load_model`."""
-    weights.check_is_no_segmenter()
+    weights.check_is_classifier()
     self.image_size = weights.card.image_size
     if image_size is not None:
       self.image_size = _height_and_width(image_size)
@@ -359,11 +363,7 @@ class LoadedSegmenter(_Loaded):
       dtype: str = 'float32',
   ):
     """Builds the model; arguments as in `load_model`."""
-    if image_size is not None and not _is_count(image_size):
-      raise ValueError(
-          f'image_size is {image_size!r}: must be one number for a segmenter, '
-          'the shorter side: whole and above 0'
-      )
+    _check_shorter_side(image_size, 'segmenter')
     super().__init__(weights, weights.card.make_model(dtype=dtype))
     self.fit_within = weights.fit_within(image_size)
     self._classes = jax.jit(self._classify, static_argnames='size')
@@ -448,6 +448,149 @@ class LoadedSegmenter(_Loaded):
     return logits.argmax(-1).astype(jnp.uint8), jnp.isfinite(logits).all(-1)
 
 
+class LoadedDetector(_Loaded):
+  """A detector with its weights, for images of any size.
+
+      loaded = gswinrmt_jax.load_model('runs/bccd')
+      found = loaded.predict('cells.png')
+      print(found)
+      found.boxes, found.scores, found.labels, found.masks  # arrays
+      found.picture().show()
+
+  Attributes:
+    model: The Linen model.
+    variables: `{'params', 'batch_stats'}`, float32.
+    card: The card of the weights.
+    class_names: Class names by label; 'class 7' where the weights name none.
+    origin: Description of where the weights come from.
+    fit_within: Bounds of the longer and the shorter side that images are
+      resized to fit; None keeps their size.
+  """
+
+  model: Detector
+
+  def __init__(
+      self,
+      weights: weights_lib.Weights,
+      image_size: int | None = None,
+      dtype: str = 'float32',
+  ):
+    """Builds the model; arguments as in `load_model`."""
+    _check_shorter_side(image_size, 'detector')
+    super().__init__(weights, weights.card.make_model(dtype=dtype))
+    self.fit_within = weights.fit_within(image_size)
+    self._jitted = jax.jit(self._detect)
+
+  def __repr__(self) -> str:
+    return f'LoadedDetector({self.origin!r}, {len(self.class_names)} classes)'
+
+  def predict(
+      self,
+      images: Image | Sequence[Image],
+      least_score: float = 0.3,
+      *,
+      skip: Callable[[str], Any] | None = None,
+  ) -> ObjectDetections | list[ObjectDetections]:
+    """Returns the objects of one or several images, best first.
+
+    Images are resized as in evaluation, and boxes are in pixels of the image
+    as it is given.
+
+    Args:
+      images: One image, or a sequence of them: paths, PIL images or uint8
+        arrays `[h, w, 3]`, of any size.
+      least_score: Least probability of an object. 0 returns all that the
+        detector finds (of at least its own `least_score`, 0.05 as released),
+        which average precision needs.
+      skip: As in `LoadedModel.predict`.
+
+    Returns:
+      The objects of one image, a list of them for a sequence.
+
+    Raises:
+      UserError: If a file or PIL image cannot be read, or logits are not
+        finite.
+      ValueError: If `least_score` is not in [0, 1], or an array is not uint8
+        pixels.
+    """
+    many = images if _is_many(images) else [images]
+    found = list(self.predict_each(many, least_score, skip=skip))
+    return found if many is images else found[0]
+
+  def predict_each(
+      self,
+      images: Iterable[Image],
+      least_score: float = 0.3,
+      *,
+      skip: Callable[[str], Any] | None = None,
+  ) -> Iterator[ObjectDetections]:
+    """Yields the objects of `predict`, with one image in memory at a time."""
+    if not 0 <= least_score <= 1:
+      raise ValueError(f'least_score is {least_score!r}: must be in [0, 1]')
+    return (
+        self._objects(name, image, least_score)
+        for name, image in _readable(images, _picture, skip)
+    )
+
+  def _objects(self, name, image, least_score):
+    size = segmentation.fit(image.size, self.fit_within)
+    pixels = segmentation.resize_image(image, size)
+    down, across = pixels.shape[:2]
+    canvas = self._canvas(down, across)
+    rest = (0, canvas[0] - down), (0, canvas[1] - across), (0, 0)
+    found, finite = self._jitted(
+        self.variables,
+        np.pad(pixels, rest)[None],
+        np.array([[down, across]], np.int32),
+    )
+    self._check_finite(np.asarray(finite), name)
+    used = np.asarray(found['scores'][0])
+    used = (used > 0) & (used >= least_score)
+    found = {k: np.asarray(array[0])[used] for k, array in found.items()}
+    scale = np.array([image.width / across, image.height / down] * 2)
+    return ObjectDetections(
+        image=name,
+        pixels=np.asarray(image),
+        boxes=(found['boxes'] * scale).astype(np.float32),
+        scores=found['scores'],
+        labels=found['labels'],
+        names=self.class_names,
+        cells=found.get('masks'),
+    )
+
+  def _detect(self, variables, pixels, extents):
+    """Returns the detections, and whether the logits are finite.
+
+    Without the latter, an image would seem to have no objects.
+    """
+    found, state = self._apply(
+        variables,
+        pixels,
+        extents=extents,
+        capture_intermediates=lambda module, _: module.name in _LAST,
+    )
+    last = jnp.array([jnp.isfinite(x).all() for x in jax.tree.leaves(state)])
+    found = {k: v for k, v in found._asdict().items() if v is not None}
+    return found, last.all()
+
+  def _canvas(self, *size):
+    """Returns height and width to which an image is padded.
+
+    There are few, each with a compiled program: one for each orientation if the
+    longer and shorter side are bounded, else two in each octave of a side.
+    """
+    if self.fit_within is None:
+      return tuple(map(_rounded_up, size))
+    long, short = (side + -side % _STRIDE for side in self.fit_within)
+    return (long, short) if size[0] > size[1] else (short, long)
+
+
+def _rounded_up(side):
+  """Returns the next of 64, 128, 192, 256, 384, 512, 768, ... pixels."""
+  step = 2 ** max(6, (side - 1).bit_length() - 2)
+  return side + -side % step
+
+
 def load_model(
     source: str | pathlib.Path,
     *,
@@ -455,7 +598,7 @@ def load_model(
     dtype: str = 'float32',
     step: int | str = 'best',
     which: str | None = None,
-) -> LoadedModel | LoadedSegmenter:
+) -> LoadedModel | LoadedSegmenter | LoadedDetector:
   """Returns a trained model with its preprocessing and class names.
 
       loaded = load_model('digits_small')
@@ -471,8 +614,9 @@ def load_model(
       both; None takes the size that the weights were trained for. Any size
       from the stride of the last stage upwards runs, but accuracy holds only
       near the trained size: another one prints a warning. Above the trained
-      size, no margin is cut off. For a segmenter, one number: the shorter side
-      of the images, whose longer side is at most four times as long.
+      size, no margin is cut off. For a segmenter or detector, one number: the
+      shorter side of the images, whose longer side is at most 4 times as long
+      (detectors: 5/3).
     dtype: Computation dtype, 'float32' or 'bfloat16'.
     step: For a run: 'best' on validation data, 'latest' or a number.
     which: For a run: 'raw', or 'ema' for the moving average; None takes the one
@@ -482,7 +626,7 @@ def load_model(
     UserError: If no weights can be read, or the model does not take images of
       this size.
     ValueError: If `image_size` is not made of whole numbers above 0, or not one
-      number for a segmenter.
+      number for a segmenter or detector.
   """
   weights = weights_lib.load(pathlib.Path(source), step=step, which=which)
   return from_weights(weights, image_size, dtype)
@@ -493,7 +637,7 @@ def from_weights(
     image_size: int | tuple[int, int] | None = None,
     dtype: str = 'float32',
     warn: Callable[[str], None] = print,
-) -> LoadedModel | LoadedSegmenter:
+) -> LoadedModel | LoadedSegmenter | LoadedDetector:
   """Returns a model as `load_model` does, from weights already loaded.
 
   `warn` receives a message if the image size is not that of training.
@@ -502,12 +646,26 @@ def from_weights(
     UserError: If the model does not take images of this size.
     ValueError: If `image_size` is wrong, as in `load_model`.
   """
-  segments = weights.task == 'segmentation'
-  kind = LoadedSegmenter if segments else LoadedModel
-  loaded = kind(weights, image_size, dtype)
-  size = loaded.fit_within if segments else loaded.image_size
+  loaded = _KINDS[weights.task](weights, image_size, dtype)
+  classifies = weights.task == 'classification'
+  size = loaded.image_size if classifies else loaded.fit_within
   weights.warn_of_size(size, warn)
   return loaded
+
+
+_KINDS = {
+    'classification': LoadedModel,
+    'segmentation': LoadedSegmenter,
+    'detection': LoadedDetector,
+}
+
+
+def _check_shorter_side(image_size, kind):
+  if image_size is not None and not _is_count(image_size):
+    raise ValueError(
+        f'image_size is {image_size!r}: must be one number for a {kind}, '
+        'the shorter side: whole and above 0'
+    )
 
 
 def _height_and_width(image_size):

@@ -9,7 +9,7 @@ import jax
 from gswinrmt_jax import files
 from gswinrmt_jax.checkpoints.raw_and_ema import EMA, PREFIX
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.models.dense import segmenter
+from gswinrmt_jax.models.dense import detector, segmenter
 from gswinrmt_jax.runs import summary
 from gswinrmt_jax.weights.load import Weights
 
@@ -17,8 +17,9 @@ FILE = 'README.md'
 _LIBRARY = 'gswinrmt_jax'
 # Formats that this package can load; the others are programs.
 _LOADED = ('safetensors', 'safetensors-float16', 'torch')
-# The hub's name of a metric, by the end of ours.
+# The hub's name of a metric, by the end of ours; other scores are detectors'.
 _METRICS = ('mean_iou', 'accuracy', 'loss')
+_AP = 'mean_average_precision'
 _CITATION = (
     'Please cite gswinrmt_jax and the papers of Gated-SwinRMT and RMT: '
     'CITATION.cff of its repository names them.'
@@ -48,7 +49,9 @@ def write(
   card = weights.card
   data = weights.recipe.data.name if weights.recipe is not None else None
   title = weights.folder.absolute().name if data else card.name
-  task = f'image-{weights.task}'  # as model hubs name it
+  # As model hubs name them.
+  detects = weights.task == 'detection'
+  task = 'object-detection' if detects else f'image-{weights.task}'
   metadata = huggingface_hub.ModelCardData(
       library_name=_LIBRARY,
       pipeline_tag=task if card.num_classes else None,
@@ -61,7 +64,9 @@ def write(
               task_type=task,
               dataset_type=data,
               dataset_name=data,
-              metric_type=next(m for m in _METRICS if figure.endswith(m)),
+              metric_type=next(
+                  (m for m in _METRICS if figure.endswith(m)), _AP
+              ),
               metric_name=label,
               metric_value=round(value, 4),
           )
@@ -101,6 +106,11 @@ def _images(card):
   """Says what the model returns, and for which images."""
   size = '{} x {} pixels'.format(*card.image_size)
   classes = f'{card.num_classes} classes' if card.num_classes else 'no head'
+  if card.detector is not None:
+    return (
+        f'{detector.TITLES[card.detector["head"]]}, {classes} of objects, for '
+        f'RGB images of any size, trained within {size}'
+    )
   if card.segmenter is not None:
     return (
         f'{segmenter.TITLES[card.segmenter["head"]]}, {classes} of pixels, for '
@@ -157,6 +167,8 @@ def _use(card, file_format, source) -> Iterator[str]:
   height, width = card.image_size
   if file_format not in _LOADED:
     result = 'logits' if card.num_classes else 'features'
+    if card.detector is not None:
+      result = 'boxes, scores, labels and any masks'
     yield (
         f'A program: uint8 RGB pixels `[b, {height}, {width}, 3]` in, {result} '
         'out; the normalisation is inside.'
@@ -167,6 +179,9 @@ def _use(card, file_format, source) -> Iterator[str]:
   if card.segmenter is not None:
     yield "found = loaded.predict('image.jpg')"
     yield 'print(found)  # the share of each class; found.label has the pixels'
+  elif card.detector is not None:
+    yield "found = loaded.predict('image.jpg')"
+    yield 'print(found)  # found.boxes, .scores, .labels and .masks are arrays'
   elif card.num_classes:
     yield "print(loaded.predict('image.jpg'))"
     yield f"logits = loaded.logits('image.jpg')  # [1, {card.num_classes}]"

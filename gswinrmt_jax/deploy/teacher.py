@@ -48,7 +48,7 @@ def write_token_labels(
     UserError: If the teacher has no dense head or other classes than the data,
       if images are not a whole number of tokens, or if writing fails.
   """
-  weights.check_is_no_segmenter()
+  weights.check_is_classifier()
   size = (image_size, image_size) if image_size else weights.card.image_size
   model = weights.card.make_model(size, dtype='float32')
   if not (model.num_classes and model.arch.dense_head):

@@ -21,7 +21,7 @@ from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights import load as weights_lib
 
 # Defaults for weights that do not come from a run.
-_BATCH_SIZES = {'classification': 100, 'segmentation': 8}
+_BATCH_SIZES = {'classification': 100, 'segmentation': 8, 'detection': 8}
 
 
 def evaluate_run(
@@ -48,8 +48,8 @@ def evaluate_run(
     split: 'train', 'val' or 'test' as the run defines them, or a split of the
       data set. Without a test split, 'test' takes 'val', and says so.
     image_size: Height and width, in pixels, to resize images to; None for the
-      card's. Above the card's size, no margin is cropped. For a segmenter, see
-      `Weights.fit_within`.
+      card's. Above the card's size, no margin is cropped. For a segmenter or
+      detector, see `Weights.fit_within`.
     batch_size: Images per batch; None for the run's, or a default by task.
     data_dir: Folder of the data; None for the run's.
     out: JSON file to write; None for the default name below.
@@ -88,10 +88,13 @@ def evaluate_run(
   files.check_can_write(out)
   for line in datasets.describe(name, data_dir):
     terminal.say(line)
-  if weights.task == 'segmentation':
+  if weights.task != 'classification':
     size = weights.fit_within(image_size)
     pixels = f'within {size[0]} x {size[1]} pixels' if size else 'as stored'
-    records = datasets.load_segmentation(name, taken, data_dir, image_size=size)
+    load = datasets.load_segmentation
+    if weights.task == 'detection':
+      load = datasets.load_detection
+    records = load(name, taken, data_dir, image_size=size)
   else:
     size = (image_size, image_size) if image_size else weights.card.image_size
     pixels = f'{size[0]} x {size[1]} pixels'
@@ -187,17 +190,23 @@ def _scores(weights, records, batch_size, terminal, mirror=False):
           batches_lib.eval_batches(records, batch_size=batch_size),
       ),
       weights.task,
+      records=records,
+      num_classes=card.num_classes,
   )
   return scores['']
 
 
 def _check_finite(scores, weights):
   """Refuses scores of logits that are not finite, and names the arrays."""
-  said = evaluator.not_finite(scores)
-  if not said:
-    return
   arrays = traverse_util.flatten_dict(dict(weights.variables), sep='/')
-  broken = [name for name in arrays if not np.isfinite(arrays[name]).all()]
+  said = evaluator.not_finite(scores)
+  if weights.task == 'detection' and not scores['ap']:
+    said = 'nothing was found'  # as by scores that are not numbers
+  broken = []
+  if said:
+    broken = [name for name in arrays if not np.isfinite(arrays[name]).all()]
+  if not broken and not evaluator.not_finite(scores):
+    return
   more = f' and {len(broken) - 1} more arrays' if broken[1:] else ''
   why = f'{broken[0]}{more} of the weights' if broken else 'an activation'
   raise UserError(f'{weights.origin}: {said}, because {why} is not finite')

@@ -1,8 +1,9 @@
 """Evaluation in one pass over a data set."""
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import functools
+from typing import Any, NamedTuple, Protocol
 
 from flax import linen as nn
 import jax
@@ -10,10 +11,89 @@ import numpy as np
 
 from gswinrmt_jax import ops
 from gswinrmt_jax.augment import batch as augment_lib
-from gswinrmt_jax.evals import classification, segmentation
+from gswinrmt_jax.evals import classification, detection, segmentation
 
-# Modules that compute the sums and scores of each task.
-TASKS = {'classification': classification, 'segmentation': segmentation}
+
+class Collector(Protocol):
+  """What evaluation keeps of the batches, on the host."""
+
+  def add(self, outputs: Mapping[str, np.ndarray]) -> None:
+    """Adds the outputs of a batch."""
+
+  def scores(self, num_classes: int) -> dict[str, Any]:
+    """Returns the scores of all batches."""
+
+
+class Sums:
+  """A collector for scores that follow from sums over the batches."""
+
+  def __init__(self, task: Any, records: Any):
+    """Takes the module whose `scores` are functions of the sums."""
+    del records
+    self._task, self._total = task, None
+
+  def add(self, outputs: Mapping[str, np.ndarray]) -> None:
+    """Adds the sums over a batch, in float64."""
+    sums = jax.tree.map(np.float64, outputs)
+    if self._total is not None:
+      sums = jax.tree.map(np.add, self._total, sums)
+    self._total = sums
+
+  def scores(self, num_classes: int) -> dict[str, Any]:
+    """Returns the scores; the sums have the number of classes."""
+    del num_classes
+    return self._task.scores(self._total)
+
+
+def _sums_of_logits(task, apply, image, batch):
+  """Returns the sums of a module over a batch."""
+  padding = {'extents': batch['extents']} if 'extents' in batch else {}
+  logits = apply(image, **padding)
+  if 'label_extents' in batch:  # Labels keep their stored size.
+    logits = ops.resize_bilinear(
+        logits,
+        batch['extents'],
+        batch['label_extents'],
+        size=batch['label'].shape[1:3],
+    )
+  return task.batch_sums(logits, batch['label'], batch['mask'])
+
+
+def _mirrored(apply):
+  """Returns the mean of what `apply` returns for images and mirror images."""
+  return lambda image: (apply(image) + apply(image[:, :, ::-1])) / 2
+
+
+class Task(NamedTuple):
+  """How models of a task are evaluated.
+
+  Attributes:
+    outputs: `(apply, image, batch) -> outputs`, on the devices; `apply` is the
+      model's, bound to everything but the image.
+    collector: `(records) -> Collector`.
+    table: `(report, class names) -> text`.
+  """
+
+  outputs: Callable[..., dict[str, jax.Array]]
+  collector: Callable[[Any], Collector]
+  table: Callable[[Mapping[str, Any], Sequence[str]], str]
+
+
+def _with_sums(module):
+  return Task(
+      functools.partial(_sums_of_logits, module),
+      functools.partial(Sums, module),
+      module.table,
+  )
+
+
+TASKS = {
+    'classification': _with_sums(classification),
+    'segmentation': _with_sums(segmentation),
+    'detection': Task(
+        detection.batch_outputs, detection.Collector, detection.table
+    ),
+}
 EvalStep = Callable[
     [Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]
 ]
@@ -28,11 +108,11 @@ def make_eval_step(
     *,
     mirror: bool = False,
 ) -> EvalStep:
-  """Returns `(variables, batch) -> sums over the batch`; the caller jits it.
+  """Returns `(variables, batch) -> outputs`; the caller jits it.
 
   Args:
     model: Called as `model(image, train=False)`, and with `extents=` if batches
-      have them; returns float32 logits.
+      have them; returns float32 logits or, for detection, `nms.Detections`.
     mean: Mean of each channel, as in `datasets.Info`.
     std: Standard deviation of each channel.
     task: A name in `TASKS`.
@@ -42,19 +122,10 @@ def make_eval_step(
 
   def eval_step(variables, batch):
     image = augment_lib.normalize(batch['image'], mean=mean, std=std)
-    padding = {'extents': batch['extents']} if 'extents' in batch else {}
-    logits = model.apply(variables, image, train=False, **padding)
+    apply = functools.partial(model.apply, variables, train=False)
     if mirror:
-      mirrored = model.apply(variables, image[:, :, ::-1], train=False)
-      logits = (logits + mirrored) / 2
-    if 'label_extents' in batch:  # Labels keep their stored size.
-      logits = ops.resize_bilinear(
-          logits,
-          batch['extents'],
-          batch['label_extents'],
-          size=batch['label'].shape[1:3],
-      )
-    return TASKS[task].batch_sums(logits, batch['label'], batch['mask'])
+      return TASKS[task].outputs(_mirrored(apply), image, batch)
+    return TASKS[task].outputs(apply, image, batch)
 
   return eval_step
 
@@ -64,6 +135,9 @@ def evaluate(
     weights: Mapping[str, Mapping[str, Any]],
     batches: Iterable[Mapping[str, Any]],
     task: str = 'classification',
+    *,
+    records: Any = None,
+    num_classes: int = 0,
 ) -> dict[str, dict[str, Any]]:
   """Returns the scores of several sets of weights of one model, by name.
 
@@ -74,21 +148,29 @@ def evaluate(
     weights: The model's variables by the name of the set.
     batches: Batches with each record once; padding has mask 0.
     task: As for `make_eval_step`.
+    records: The records of the batches; only detection needs them, which
+      compares detections with the objects as they are stored.
+    num_classes: Number of classes; likewise.
   """
   results = (
       {name: eval_step(variables, batch) for name, variables in weights.items()}
       for batch in batches
   )
-  total = None
-  for sums in fetched(results):
-    sums = jax.tree.map(np.float64, sums)
-    total = sums if total is None else jax.tree.map(np.add, total, sums)
-  return {name: TASKS[task].scores(sums) for name, sums in total.items()}
+  collectors = {name: TASKS[task].collector(records) for name in weights}
+  for outputs in fetched(results):
+    for name, collector in collectors.items():
+      collector.add(outputs[name])
+  return {
+      name: collector.scores(num_classes)
+      for name, collector in collectors.items()
+  }
 
 
 def not_finite(scores: Mapping[str, Any]) -> str:
   """Returns what is wrong if logits are not finite, or ''."""
   count = scores.get('not_finite', 0)
+  if 'ap' in scores:
+    return f'boxes of {count:,} images are not finite' if count else ''
   what = 'images' if 'count' in scores else 'pixels'
   return f'the logits of {count:,} {what} are not finite' if count else ''
 

@@ -54,7 +54,7 @@ def analyze_runs(
     weights = weights_lib.load(
         pathlib.Path(source), step=step, which=which, warn=terminal.say
     )
-    weights.check_is_no_segmenter()
+    weights.check_is_classifier()
     model = weights.card.make_model(dtype='float32')
     statistics.check(model.arch)
     named = evaluate_run.data_of(weights, data, split, data_dir)

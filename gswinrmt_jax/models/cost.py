@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from gswinrmt_jax.models import factory, layers
 from gswinrmt_jax.models.attention import Attention
 from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.detector import Detector
 from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.ops.attention import effective_window
 
@@ -55,8 +56,8 @@ class Cost:
   def macs_without_attention(self) -> int:
     """All operations except products of two feature maps.
 
-    RMT's 'FLOPs' of segmenters are this number, in units of 10^9: the counter
-    of mmsegmentation sees only layers.
+    RMT's 'FLOPs' of segmenters and detectors are this number, in units of 10^9:
+    the counter of mmsegmentation and mmdetection sees only layers.
     """
     return self.macs - self.operations.get('attention', 0)
 
@@ -71,15 +72,19 @@ class Cost:
     return self.macs + self.product_macs
 
 
-def count(model: Backbone | Segmenter, image_size: tuple[int, int]) -> Cost:
+def count(
+    model: Backbone | Segmenter | Detector, image_size: tuple[int, int]
+) -> Cost:
   """Counts the cost of a model for one image, without running it.
 
   Attention is counted as the masking paper computes it, in windows of the map
   that is padded to whole windows. The auxiliary head of a segmenter counts for
-  parameters but not for operations, because only training uses it.
+  parameters but not for operations, because only training uses it. Heads on
+  boxes count for as many boxes as a detector's image may have: 1,000 proposals
+  and 100 masks, as released. Pooling and suppression are not counted.
 
   Args:
-    model: A backbone or segmenter.
+    model: A backbone, segmenter or detector.
     image_size: Height and width, in pixels.
 
   Raises:

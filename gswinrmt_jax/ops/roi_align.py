@@ -63,7 +63,7 @@ def _matrices(
       hat = (1 - abs(at[..., None] - cell)).clip(0)
       return total + jnp.where(counts[..., None], hat, 0)
 
-    total = jnp.zeros((len(boxes), bins, cells), boxes.dtype)
+    total = jnp.zeros((boxes.shape[0], bins, cells), boxes.dtype)
     most = samples.max(initial=0).astype(jnp.int32)
     total = lax.fori_loop(0, most, add, total)
     return total / samples.clip(1)[..., None]

@@ -10,8 +10,8 @@ from gswinrmt_jax.recipes.fields import (
     FIELDS,
     locate,
     LONGEST,
-    PIXELS,
     refuse,
+    task,
 )
 
 # The first field of each pair must not exceed the second.
@@ -23,10 +23,16 @@ _AT_MOST = {
 }
 
 
-def off_for_segmenters() -> dict[str, Any]:
-  """Returns the values that turn off what segmenters do not support."""
+# What the models of a task are called in messages.
+_MODELS = {'segmentation': 'a segmenter', 'detection': 'a detector'}
+
+
+def off_for(task: str) -> dict[str, Any]:
+  """Returns the values that turn off what a task does not support."""
   return {
-      path: field.off for path, field in FIELDS.items() if field.off is not None
+      path: field.off
+      for path, field in FIELDS.items()
+      if field.off is not None and task not in field.tasks
   }
 
 
@@ -147,29 +153,30 @@ def _check_optimizer(optimizer):
 
 
 def _check_task(config):
-  """Refuses classifier settings for a segmenter, and vice versa."""
-  if config.segmenter.head:
-    wanted = {
-        path: (field.off, 'for a segmenter')
-        for path, field in FIELDS.items()
-        if field.off is not None
-    }
-    if config.segmenter.mean_over != 'all':
-      wanted['accumulate_steps'] = (
-          1,
-          "unless config.segmenter.mean_over='all': parts of a batch have "
-          'different numbers of labelled pixels',
-      )
-  else:
-    wanted = {
-        path: (field.default, 'without config.segmenter.head')
-        for path, field in FIELDS.items()
-        if field.tasks == PIXELS
-    }
-    if config.token_label_weight:
-      when = 'with token labels, whose maps are not adjusted for it'
-      for name in ('crop_padding', 'mixup_alpha', 'cutmix_alpha'):
-        wanted[f'augment.{name}'] = 0, when
+  """Refuses settings of the models of another task."""
+  own, heads = task(config), (config.segmenter.head, config.detector.head)
+  if all(heads):
+    raise UserError(
+        f'config.segmenter.head is {heads[0]!r} and config.detector.head '
+        f'{heads[1]!r}: one of them must be empty'
+    )
+  wanted = {
+      path: (off, f'for {_MODELS[own]}') for path, off in off_for(own).items()
+  }
+  for path, field in FIELDS.items():
+    if own not in field.tasks and 'classification' not in field.tasks:
+      needs = field.unread(config)
+      wanted[path] = field.default, f'without config.{needs}'
+  if own == 'segmentation' and config.segmenter.mean_over != 'all':
+    wanted['accumulate_steps'] = (
+        1,
+        "unless config.segmenter.mean_over='all': parts of a batch have "
+        'different numbers of labelled pixels',
+    )
+  if config.token_label_weight:
+    when = 'with token labels, whose maps are not adjusted for it'
+    for name in ('crop_padding', 'mixup_alpha', 'cutmix_alpha'):
+      wanted.setdefault(f'augment.{name}', (0, when))
   for path, (value, when) in wanted.items():
     if config[path] != value:
       refuse(path, config[path], f'{value!r} {when}')

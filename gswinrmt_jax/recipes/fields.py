@@ -15,7 +15,10 @@ _LARGEST = {int: 2**31 - 1, float: 3.4e38}  # of int32 and float32
 # The tasks for which a field is.
 CLASSES = frozenset({'classification'})
 PIXELS = frozenset({'segmentation'})
-BOTH = CLASSES | PIXELS
+BOXES = frozenset({'detection'})
+ALL = CLASSES | PIXELS | BOXES
+# The field that says whether a config is for a task.
+_HEADS = {'segmentation': 'segmenter.head', 'detection': 'detector.head'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +48,10 @@ class Field:
     choices: Allowed values.
     free: Whether a run may resume with another value, because the field affects
       no result, or only rounding.
-    tasks: `CLASSES` or `PIXELS` if only classifiers or segmenters read it.
-    off: The value that a segmenter's recipe has, if it is not the default: what
-      turns off a feature that segmenters do not support.
+    tasks: The tasks whose models read it: `CLASSES`, `PIXELS` and `BOXES` for
+      classifiers, segmenters and detectors.
+    off: The value in recipes of other tasks, if it is not the default: what
+      turns off a feature that they do not support.
     when: The condition under which it is read; None: always.
   """
 
@@ -65,9 +69,11 @@ class Field:
 
   def unread(self, config: Any) -> str:
     """Returns what the config needs for the field to be read, '' if nothing."""
-    task = 'segmentation' if config.segmenter.head else 'classification'
-    if task not in self.tasks:
-      return 'segmenter.head' if self.tasks == PIXELS else "segmenter.head=''"
+    own = task(config)
+    if own not in self.tasks:
+      if 'classification' in self.tasks:
+        return f"{_HEADS[own]}=''"
+      return ' or '.join(_HEADS[name] for name in _HEADS if name in self.tasks)
     return '' if not self.when or self.when.holds(config) else self.when.needs
 
   def wanted(self, value: Any) -> str:
@@ -116,6 +122,15 @@ class Field:
     return f'at least {self.at_least:g}{limit}'
 
 
+def task(config: Any) -> str:
+  """Returns 'segmentation', 'detection' or 'classification'."""
+  for name, path in _HEADS.items():
+    section, _, head = path.partition('.')
+    if config[section][head]:
+      return name
+  return 'classification'
+
+
 # A field that may change when a run resumes.
 _free = functools.partial(Field, free=True)
 
@@ -148,6 +163,10 @@ _POLY = When(
     'optimizer.schedule=poly',
     lambda config: config.optimizer.schedule == 'poly',
 )
+_DROPS = When(
+    'optimizer.schedule=drops',
+    lambda config: config.optimizer.schedule == 'drops',
+)
 _WARMUP = When(
     'optimizer.warmup_epochs or warmup_steps above 0',
     lambda config: (
@@ -171,111 +190,124 @@ _AUXILIARY = When(
         else config.segmenter.auxiliary_channels > 0
     ),
 )
+_RETINA = When(
+    'detector.head=retina', lambda config: config.detector.head == 'retina'
+)
+_RCNN = When(
+    'detector.head=mask or cascade',
+    lambda config: config.detector.head in ('mask', 'cascade'),
+)
+_CASCADE = When(
+    'detector.head=cascade', lambda config: config.detector.head == 'cascade'
+)
 _WINDOWED = When(
     'model.full_stages without one of the stages',
     lambda config: len(config.model.full_stages) < len(config.model.widths),
 )
 
+# A size of a detector's head.
+_of_head = functools.partial(Field, -1, at_least=-1, tasks=BOXES)
+
 # Keyed by path, in the order of `--help`.
 FIELDS: Mapping[str, Field] = {
     # JAX's keys have 32 bits: larger seeds would repeat smaller ones.
-    'seed': Field(0, 'seed of all random draws', at_most=2**32 - 1, tasks=BOTH),
+    'seed': Field(0, 'seed of all random draws', at_most=2**32 - 1, tasks=ALL),
     'dtype': Field(
         'bfloat16',
         'dtype of the computation; parameters are float32',
         choices=('float32', 'bfloat16'),
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'remat': _free(
         'none',
         "'blocks' or 'elementwise': recompute activations to save memory",
         choices=('none', 'blocks', 'elementwise'),
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'batch_size': Field(
-        128, 'images per step, over all devices', at_least=1, tasks=BOTH
+        128, 'images per step, over all devices', at_least=1, tasks=ALL
     ),
     'accumulate_steps': Field(
         1,
         'parts into which a batch is split, to save memory',
         at_least=1,
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'eval_batch_size': _free(
         500,
         'images per evaluation step; changes speed only',
         at_least=1,
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'num_epochs': Field(
-        50, 'epochs of the whole schedule; 0: use num_steps', tasks=BOTH
+        50, 'epochs of the whole schedule; 0: use num_steps', tasks=ALL
     ),
     'num_steps': Field(
-        0, 'steps of the whole schedule; 0: use num_epochs', tasks=BOTH
+        0, 'steps of the whole schedule; 0: use num_epochs', tasks=ALL
     ),
     'stop_after_epochs': _free(
         0,
         'stop after this many epochs, a multiple of eval_every_epochs; the '
         'schedule is unchanged; 0: never',
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'eval_every_epochs': Field(
         1,
         'epochs between validations, checkpoints and plots',
         at_least=1,
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'checkpoint_every_steps': _free(
         0,
         'steps between mid-epoch checkpoints; 0: none',
-        tasks=BOTH,
+        tasks=ALL,
     ),
-    'log_every_steps': _free(50, 'steps between logs', at_least=1, tasks=BOTH),
+    'log_every_steps': _free(50, 'steps between logs', at_least=1, tasks=ALL),
     'profile_steps': _free(
-        '', "steps 'FIRST:LAST' to trace into RUN/profile", tasks=BOTH
+        '', "steps 'FIRST:LAST' to trace into RUN/profile", tasks=ALL
     ),
     # Free, because it has no effect until a step is not finite.
     'nan_policy': _free(
         'stop',
         "if loss or gradient is not finite: end the run, or 'skip' the update",
         choices=('stop', 'skip'),
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'compile_effort': _free(
         'full',
         "'quick' starts sooner on a CPU, but takes longer per step",
         choices=('full', 'quick'),
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'ema_decay': Field(
         0.0,
         'decay of the moving average of the weights, per 512 images; 0: none',
         below=1,
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'ema_warmup': Field(
         False,
         'begin the average with a shorter memory: a decay of at most '
         '(1 + t) / (10 + t) at step t',
-        tasks=BOTH,
+        tasks=ALL,
         when=_AVERAGING,
     ),
     'init_from': Field(
-        '', 'run, weights or checkpoint to fine-tune', tasks=BOTH
+        '', 'run, weights or checkpoint to fine-tune', tasks=ALL
     ),
     'mesh.data': _free(
-        0, 'expected number of devices; 0: any number', tasks=BOTH
+        0, 'expected number of devices; 0: any number', tasks=ALL
     ),
     'model.name': Field(
         '',
         'named model; `gswinrmt summarize --all` lists them',
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'segmenter.head': Field(
         '',
         "decode head of a segmenter; '': a classifier",
         choices=('', 'fpn', 'uper'),
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'segmenter.channels': Field(
         -1,
@@ -308,20 +340,76 @@ FIELDS: Mapping[str, Field] = {
         choices=('labelled', 'all'),
         tasks=PIXELS,
     ),
-    'data.name': Field('cifar10', 'data set', tasks=BOTH),
+    'detector.head': Field(
+        '',
+        "head of a detector: RetinaNet, Mask R-CNN, Cascade Mask R-CNN; '': no "
+        'detector',
+        choices=('', 'retina', 'mask', 'cascade'),
+        tasks=ALL,
+    ),
+    'detector.channels': _of_head(
+        'channels of the feature pyramid; -1 here and below: as released'
+    ),
+    'detector.tower_channels': _of_head(
+        "channels of RetinaNet's towers", when=_RETINA
+    ),
+    'detector.tower_depth': _of_head(
+        'convolutions of a tower of RetinaNet', when=_RETINA
+    ),
+    'detector.rpn_channels': _of_head(
+        'channels of the proposal network', when=_RCNN
+    ),
+    'detector.conv_channels': _of_head(
+        "channels of the convolutions of a cascade's box heads", when=_CASCADE
+    ),
+    'detector.linear_channels': _of_head(
+        'channels of the linear layers of box heads', when=_RCNN
+    ),
+    'detector.mask_channels': _of_head('channels of mask heads', when=_RCNN),
+    'detector.anchor_scale': Field(
+        -1.0,
+        'side of the smallest anchor of a level / its stride',
+        at_least=-1,
+        tasks=BOXES,
+    ),
+    'detector.train_candidates': _of_head(
+        'anchors of a level that compete to be proposals in training',
+        when=_RCNN,
+    ),
+    'detector.candidates': _of_head(
+        'anchors of a level that compete in evaluation'
+    ),
+    'detector.train_proposals': _of_head(
+        'proposals of an image in training', when=_RCNN
+    ),
+    'detector.proposals': _of_head(
+        'proposals of an image in evaluation', when=_RCNN
+    ),
+    'detector.roi_samples': _of_head(
+        'boxes of an image that a box head is trained on', when=_RCNN
+    ),
+    'detector.detections': _of_head('most detections of an image'),
+    'detector.round_extents': Field(
+        1,
+        'pixels to a multiple of which zeros enlarge an image, as part of it; '
+        'released weights need 32',
+        at_least=1,
+        tasks=BOXES,
+    ),
+    'data.name': Field('cifar10', 'data set', tasks=ALL),
     'data.dir': _free(
-        '', "folder of the data sets; '': $TFDS_DATA_DIR", tasks=BOTH
+        '', "folder of the data sets; '': $TFDS_DATA_DIR", tasks=ALL
     ),
     'data.train_split': Field(
-        'train[:45000]', 'images for training', tasks=BOTH
+        'train[:45000]', 'images for training', tasks=ALL
     ),
     'data.val_split': Field(
         'train[45000:]',
         'images for validation, which selects the best epoch',
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'data.test_split': _free(
-        'test', 'images for the test after training', tasks=BOTH
+        'test', 'images for the test after training', tasks=ALL
     ),
     'data.image_size': Field(
         0,
@@ -335,14 +423,15 @@ FIELDS: Mapping[str, Field] = {
         'data set by whose channel means and deviations images are normalised; '
         "'': the data's own, or ImageNet's",
         choices=('', 'imagenet', 'cifar10', 'digits'),
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'data.fit_within': Field(
         (0, 0),
         'longest long side and longest short side, in pixels, that images of a '
-        'segmenter are resized to fit, keeping aspect ratio; (0, 0): as stored',
+        'segmenter or detector are resized to fit, keeping aspect ratio; (0, '
+        '0): as stored',
         at_most=8192,
-        tasks=PIXELS,
+        tasks=PIXELS | BOXES,
     ),
     'data.crop_size': Field(
         (512, 512),
@@ -350,6 +439,19 @@ FIELDS: Mapping[str, Field] = {
         at_least=1,
         at_most=4096,
         tasks=PIXELS,
+    ),
+    'data.mask_crop': Field(
+        112,
+        'height and width of the bitmap that a mask head sees of each object',
+        at_least=14,
+        at_most=1024,
+        tasks=BOXES,
+        when=_RCNN,
+    ),
+    'data.without_objects': Field(
+        True,
+        'train on images without objects, too',
+        tasks=BOXES,
     ),
     'data.train_crop': Field(
         'resize',
@@ -382,7 +484,7 @@ FIELDS: Mapping[str, Field] = {
         1,
         'copies of each image in a batch, augmented differently',
         at_least=1,
-        tasks=BOTH,
+        tasks=ALL,
     ),
     # 'auto' is 'device' up to a tenth of an accelerator's free memory.
     'data.storage': _free(
@@ -396,7 +498,7 @@ FIELDS: Mapping[str, Field] = {
         0,
         'processes that decode images; 0: threads',
         at_most=1024,
-        tasks=BOTH,
+        tasks=ALL,
         when=_DECODING,
     ),
     # Free, because RUN/data.json identifies the maps themselves.
@@ -409,7 +511,12 @@ FIELDS: Mapping[str, Field] = {
         off=0,
     ),
     'augment.flip': Field(
-        True, 'mirror half of the images left to right', tasks=BOTH
+        True, 'mirror half of the images left to right', tasks=ALL
+    ),
+    'augment.flip_vertical': Field(
+        False,
+        "mirror half of a detector's images top to bottom",
+        tasks=BOXES,
     ),
     'augment.resize': Field(
         (0.5, 2.0),
@@ -523,49 +630,55 @@ FIELDS: Mapping[str, Field] = {
         'adamw',
         'AdamW, or Muon for matrices and Adam for the other parameters',
         choices=('adamw', 'muon'),
-        tasks=BOTH,
+        tasks=ALL,
     ),
-    'optimizer.learning_rate': Field(1e-4, 'peak learning rate', tasks=BOTH),
+    'optimizer.learning_rate': Field(1e-4, 'peak learning rate', tasks=ALL),
     'optimizer.schedule': Field(
         'cosine',
         "cosine decay, set every step ('cosine') or every epoch as in RMT "
-        "('epochs'), or polynomial decay ('poly')",
-        choices=('cosine', 'epochs', 'poly'),
-        tasks=BOTH,
+        "('epochs'), polynomial decay ('poly'), or division by ten ('drops')",
+        choices=('cosine', 'epochs', 'poly', 'drops'),
+        tasks=ALL,
     ),
-    'optimizer.power': Field(1.0, "exponent of 'poly'", tasks=BOTH, when=_POLY),
+    'optimizer.drop_epochs': Field(
+        (8, 11),
+        "epochs after which 'drops' divides the learning rate by ten",
+        tasks=ALL,
+        when=_DROPS,
+    ),
+    'optimizer.power': Field(1.0, "exponent of 'poly'", tasks=ALL, when=_POLY),
     'optimizer.warmup_epochs': Field(
-        5.0, 'epochs of linear warm-up', tasks=BOTH
+        5.0, 'epochs of linear warm-up', tasks=ALL
     ),
     'optimizer.warmup_steps': Field(
         0,
         'steps of linear warm-up, instead of warmup_epochs',
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'optimizer.warmup_learning_rate': Field(
         0.0,
         'learning rate at the start of the warm-up',
-        tasks=BOTH,
+        tasks=ALL,
         when=_WARMUP,
     ),
     'optimizer.final_learning_rate': Field(
         0.0,
         'learning rate at the end of the schedule',
-        tasks=BOTH,
+        tasks=ALL,
     ),
-    'optimizer.weight_decay': Field(0.05, 'weight decay', tasks=BOTH),
+    'optimizer.weight_decay': Field(0.05, 'weight decay', tasks=ALL),
     'optimizer.decay': Field(
         'kernels',
         'what weight decay applies to: kernels, all parameters, or all without '
         "'norm' in their released name; never to decay logits",
         choices=('kernels', 'all', 'not_norms'),
-        tasks=BOTH,
+        tasks=ALL,
         when=_DECAYING,
     ),
     'optimizer.decay_layer_scale': Field(
         False,
         'apply weight decay to LayerScale, too',
-        tasks=BOTH,
+        tasks=ALL,
         when=_DECAYING,
     ),
     'optimizer.freeze': Field(
@@ -582,23 +695,23 @@ FIELDS: Mapping[str, Field] = {
             'stage4',
             'backbone',
         ),
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'optimizer.layer_decay': Field(
         1.0,
         'learning rate of a block / that of the next one, from the head down '
         'to the stem',
         at_most=1,
-        tasks=BOTH,
+        tasks=ALL,
     ),
     'optimizer.b1': Field(
-        0.9, 'decay of the first moment of Adam', below=1, tasks=BOTH
+        0.9, 'decay of the first moment of Adam', below=1, tasks=ALL
     ),
     'optimizer.b2': Field(
-        0.999, 'decay of the second moment of Adam', below=1, tasks=BOTH
+        0.999, 'decay of the second moment of Adam', below=1, tasks=ALL
     ),
     'optimizer.eps': Field(
-        1e-8, "added to the denominator of Adam's update", tasks=BOTH
+        1e-8, "added to the denominator of Adam's update", tasks=ALL
     ),
 }
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import ml_collections
 from ml_collections import config_dict
 
-from gswinrmt_jax.recipes.checks import off_for_segmenters
+from gswinrmt_jax.recipes.checks import off_for
 from gswinrmt_jax.recipes.fields import FIELDS
-from gswinrmt_jax.recipes.resolved import segmenter_fields
+from gswinrmt_jax.recipes.resolved import detector_fields, segmenter_fields
 
 # Readings of the paper's Table 2, which names augmentations without settings.
 _READINGS = {
@@ -34,6 +34,23 @@ _READINGS = {
         'augment.mixup_alpha': 0.0,
         'augment.cutmix_alpha': 0.0,
     },
+}
+
+
+# Digits have 16 to 32 pixels, and a scene up to five of them.
+_FEW_BOXES = {
+    'anchor_scale': 4.0,
+    'train_candidates': 64,
+    'candidates': 64,
+    'train_proposals': 32,
+    'proposals': 32,
+    'roi_samples': 32,
+    'detections': 10,
+}
+_SMALL_DETECTOR = {
+    'retina': {'anchor_scale': 2.0, 'tower_depth': 1, 'detections': 10},
+    'mask': _FEW_BOXES,
+    'cascade': _FEW_BOXES,
 }
 
 
@@ -139,8 +156,22 @@ def segmentation(model_name: str, head: str) -> ml_collections.ConfigDict:
     head: Its decode head, 'fpn' or 'uper'.
   """
   config = defaults(model_name)
-  config.update_from_flattened_dict(off_for_segmenters())
+  config.update_from_flattened_dict(off_for('segmentation'))
   config.segmenter.head = head
+  config.data.update(train_split='train', val_split='val')
+  return config
+
+
+def detection(model_name: str, head: str) -> ml_collections.ConfigDict:
+  """Returns the defaults of detectors, with unsupported features off.
+
+  Args:
+    model_name: The backbone, a named model.
+    head: 'retina', 'mask' or 'cascade', as in `create_detector`.
+  """
+  config = defaults(model_name)
+  config.update_from_flattened_dict(off_for('detection'))
+  config.detector.head = head
   config.data.update(train_split='train', val_split='val')
   return config
 
@@ -204,7 +235,8 @@ def with_argument(
     config: A full recipe.
     argument: None for the recipe itself; 'smoke' for a check that everything
       runs, which takes about 40 seconds of one CPU core: one epoch of the
-      model, narrowed, on the packaged digits (segmenters: on their pixels),
+      model, narrowed, on the packaged digits (segmenters: on their pixels;
+      detectors: on scenes of them),
       with the recipe's augmentation and precision and quick compilation. A
       recipe of Table 2 also takes a reading, as in `set_reading`, and
       'READING,smoke'.
@@ -228,6 +260,14 @@ def with_argument(
     known = ', '.join(f"'{name}'" for name in names)
     raise ValueError(f"unknown argument '{argument}' (known: {known})")
   small = digits(config.model.name)
+  if config.detector.head:
+    small.data.update(name='digit_boxes', storage='decode')
+    small.data.mask_crop = config.data.mask_crop
+    small.update(batch_size=16, eval_batch_size=16)
+    for name, value in detector_fields(config).items():
+      if name.endswith('channels'):
+        config.detector[name] = min(16, value)
+    config.detector.update(_SMALL_DETECTOR[config.detector.head])
   if config.segmenter.head:
     small.data.update(name='digit_masks', storage='decode', crop_size=(32, 32))
     for name in ('channels', 'neck_channels', 'auxiliary_channels'):

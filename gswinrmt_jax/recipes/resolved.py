@@ -11,7 +11,7 @@ import ml_collections
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.recipes.checks import check
-from gswinrmt_jax.recipes.fields import FIELDS, locate, refuse
+from gswinrmt_jax.recipes.fields import FIELDS, locate, refuse, task
 
 
 def free_fields() -> frozenset[str]:
@@ -45,8 +45,7 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   """
   check(config)
   resolved = ml_collections.ConfigDict(config.to_dict())
-  if config.segmenter.head:
-    resolved.segmenter.update(segmenter_fields(config))
+  resolved.update_from_flattened_dict(head_values(config))
   resolved.model = model_fields(config)
   return resolved.lock()
 
@@ -58,30 +57,41 @@ def model_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
     config: A config, whose other fields may be invalid.
 
   Raises:
-    UserError: If the model or one of its fields is unknown, or a segmenter has
-      no such field.
+    UserError: If the model or one of its fields is unknown, or a segmenter or
+      detector has no such field.
   """
   from gswinrmt_jax.models import factory
 
   overrides = dict(config.model)
   name = overrides.pop('name')
-  if config.segmenter.head and overrides.get('feature_norm') is None:
+  own = task(config)
+  dense = own != 'classification'
+  if dense and overrides.get('feature_norm') is None:
     overrides['feature_norm'] = True  # as in `create_segmenter`
   try:
     fields, named = (factory.resolve(name, x) for x in (overrides, {}))
   except ValueError as error:
     raise UserError(f'config.model: {error}') from error
-  for field in ('head', 'dense_head'):  # A segmenter has its own head.
-    if config.segmenter.head and fields[field] != named[field]:
-      refuse(
-          f'model.{field}', fields[field], f'{named[field]!r} for a segmenter'
-      )
+  for field in ('head', 'dense_head'):  # A dense model has its own head.
+    if dense and fields[field] != named[field]:
+      what = 'a segmenter' if own == 'segmentation' else 'a detector'
+      refuse(f'model.{field}', fields[field], f'{named[field]!r} for {what}')
   return {'name': name, **fields}
 
 
-def task(config: ml_collections.ConfigDict) -> str:
-  """Returns 'segmentation' or 'classification'."""
-  return 'segmentation' if config.segmenter.head else 'classification'
+def head_values(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the value of each field of a dense model's head, by its path.
+
+  Args:
+    config: A checked config.
+  """
+  if config.segmenter.head:
+    section, fields = 'segmenter', segmenter_fields(config)
+  elif config.detector.head:
+    section, fields = 'detector', detector_fields(config)
+  else:
+    return {}
+  return {f'{section}.{name}': value for name, value in fields.items()}
 
 
 def segmenter_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -99,6 +109,23 @@ def segmenter_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
   }
 
 
+def detector_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the arguments of `create_detector` that define the head.
+
+  Args:
+    config: A checked config with the head of a detector.
+  """
+  from gswinrmt_jax.models.dense import detector
+
+  given = config.detector
+  own = {'head': given.head, 'round_extents': given.round_extents}
+  return own | {
+      name: released if given[name] < 0 else given[name]
+      for name, released in detector.head_fields(given.head).items()
+      if name in given and not FIELDS[f'detector.{name}'].unread(config)
+  }
+
+
 def make_model(
     config: ml_collections.ConfigDict,
     num_classes: int,
@@ -110,14 +137,18 @@ def make_model(
     UserError: If the model cannot be built, or not for such images.
   """
   from gswinrmt_jax.models import factory
-  from gswinrmt_jax.models.dense import segmenter
+  from gswinrmt_jax.models.dense import detector, segmenter
 
-  fields, create = dict(config.model), factory.create_model
+  fields = dict(config.model)
   name = fields.pop('name')
   if config.segmenter.head:
-    create = segmenter.create_segmenter
+    create, own = segmenter.create_segmenter, segmenter_fields(config)
+  elif config.detector.head:
+    create, own = detector.create_detector, detector_fields(config)
+  else:
+    create, own = factory.create_model, {}
+  if own:
     del fields['head']  # the classification head
-    fields |= segmenter_fields(config)
   try:
     model = create(
         name,
@@ -125,6 +156,7 @@ def make_model(
         dtype=config.dtype,
         remat=config.remat,
         **fields,
+        **own,
     )
     factory.variable_shapes(model, image_shape)
   except ValueError as error:

@@ -270,8 +270,8 @@ def _train_means(intervals, epoch):
   counts, entries = zip(*updates, strict=True)
   means = {
       name: np.average([entry[name] for entry in entries], weights=counts)
-      for name in ('loss', 'accuracy', 'pixel_accuracy')
-      if name in entries[0]
+      for name in entries[0]
+      if 'loss' in name or 'accuracy' in name
   }
   return {
       f'train_{name}': round(float(mean), _DIGITS)

@@ -23,14 +23,19 @@ _LINE, _GAP = 16, 4  # height of a text line, gap between images, in pixels
 _MARGIN = 80  # pixels for the label to the left of a row of images
 
 # Metric in the log: axis label, scale factor. The panel of the pixel accuracy
-# also shows the mean IoU.
+# also shows the mean IoU, that of the AP of boxes others.
 _PANELS = {
     'loss': ('cross-entropy', 1),
+    'ap': ('average precision (%)', 100),
     'accuracy': ('accuracy (%)', 100),
     'pixel_accuracy': ('mean IoU, pixel accuracy (%)', 100),
     'learning_rate': ('learning rate', 1),
     'grad_norm': ('gradient norm', 1),
 }
+# The score in the second panel if a metric is logged; else the accuracy. Other
+# scores in that panel, and their styles.
+_SCORES = {'pixel_accuracy': 'pixel_accuracy', 'positives': 'ap'}
+_MORE = {'mean_iou': 's--', 'ap50': 'v:', 'mask_ap': 's--'}
 _SPLITS = {
     'train': ('tab:blue', 'train (augmented)'),
     'val': ('tab:orange', 'validation'),
@@ -92,14 +97,19 @@ def draw_curves(
   figure.suptitle(folder.name)
   cells = figure.add_gridspec(2, 3)
   panels = [figure.add_subplot(cells[divmod(place, 3)]) for place in range(4)]
-  pixels = any('pixel_accuracy' in entry for entry in train)
-  accuracy = 'pixel_accuracy' if pixels else 'accuracy'
-  names = ('loss', accuracy, 'learning_rate', 'grad_norm')
+  logged = set().union(*train)
+  score = next(
+      (_SCORES[name] for name in _SCORES if name in logged), 'accuracy'
+  )
+  names = ('loss', score, 'learning_rate', 'grad_norm')
   for axes, name in zip(panels, names, strict=True):
     _draw_metric(axes, name, train, epochs)
-  if pixels:
-    # The mean IoU selects a segmenter's best epoch.
-    _draw_epochs(panels[1], 'mean_iou', epochs, 100, 's--', ', mean IoU')
+  if score == 'ap':  # The loss of a detector has several parts.
+    panels[0].set_ylabel('loss')
+  # The mean IoU selects a segmenter's best epoch, the AP of masks a detector's.
+  for name, style in _MORE.items():
+    note = f', {scores.SCORES[name].label}'
+    _draw_epochs(panels[1], name, epochs, 100, style, note)
   if any('gamma_min' in entry for entry in train):
     panels.append(figure.add_subplot(cells[1, 1]))
     _draw_gamma(panels[-1], train)
@@ -158,9 +168,9 @@ def _mark_results(panels, epochs, summary):
     axes.axvline(epoch, color='0.4', ls=':', label=label)
   tested = (summary or {}).get('best', {})
   chosen = scores.deciding(epochs[0], 'val_')
-  if f'test_{prefix}{chosen}' not in tested:
-    return
   for axes, name in zip(panels[:2], ('loss', chosen), strict=True):
+    if f'test_{prefix}{name}' not in tested:
+      continue
     value = tested[f'test_{prefix}{name}']
     factor = 1 if name == 'loss' else 100
     label = f'test at the best epoch: {value:.2%}'
@@ -180,12 +190,18 @@ def write_augmented_batch(
   Args:
     path: PNG file to write.
     batch: The images as loaded.
-    augmented: The same images, augmented and normalised, and either their soft
-      targets or the label of each pixel, drawn in half-transparent colours.
+    augmented: The same images, augmented and normalised, and their soft
+      targets, the label of each pixel, drawn in half-transparent colours, or
+      their objects, drawn as boxes.
     info: The data set.
   """
   image, targets = augmented
   image, names = denormalize(image, info.mean, info.std), info.class_names
+  if isinstance(targets, Mapping):
+    truth = targets['truth']
+    image, titles = _outlined(image, truth, names)
+    write_before_after(path, np.asarray(batch['image']), image, titles)
+    return
   if targets.ndim == 3:
     image = label_colors.overlay(image, targets, len(names))
     targets = [
@@ -198,6 +214,28 @@ def write_augmented_batch(
       image,
       [describe(target, names) for target in targets],
   )
+
+
+def _outlined(image, truth, names):
+  """Returns images with boxes in the colours of classes, and their titles."""
+  from PIL import Image, ImageDraw
+
+  colors, drawn, titles = label_colors.palette(len(names)), [], []
+  for pixels, boxes, labels, valid in zip(image, *truth[:3], strict=True):
+    picture = Image.fromarray(pixels)
+    for box, label in zip(boxes[valid], labels[valid], strict=True):
+      low, high = np.rint(box[:2]), np.maximum(np.rint(box[:2]), box[2:] - 1)
+      ImageDraw.Draw(picture).rectangle(
+          (*low.tolist(), *high.tolist()), outline=tuple(colors[label].tolist())
+      )
+    drawn.append(np.asarray(picture))
+    counts = np.bincount(labels[valid], minlength=len(names))
+    most = np.argsort(-counts, kind='stable')[:2]
+    said = [
+        f'{names[label]}: {counts[label]}' for label in most if counts[label]
+    ]
+    titles.append('\n'.join(said) or 'no objects')
+  return np.stack(drawn), titles
 
 
 def write_before_after(

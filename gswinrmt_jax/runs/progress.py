@@ -63,6 +63,8 @@ class Progress:
       parts.append(f'{counted} {entry["accuracy"]:.1%}')
     elif 'pixel_accuracy' in entry:
       parts.append(f'pixel acc {entry["pixel_accuracy"]:.1%}')
+    elif 'positives' in entry:
+      parts.append(f'positives {entry["positives"]:.0f}')
     if self._skipped:
       parts.append(f'skipped {self._skipped}')
     if 'learning_rate' in entry:
@@ -87,7 +89,7 @@ class Progress:
   def _show_epoch(self, entry):
     self._epochs.append(entry)
     best, epoch, whose = best_epoch(self._epochs)
-    average = 'val_ema_loss' in entry
+    average = any(name.startswith('val_ema_') for name in entry)
     ema = f', EMA {_scores(entry, "val_ema_")}' if average else ''
     said = 'best'
     if epoch != entry['epoch'] or ema:
@@ -117,4 +119,6 @@ def _scores(entry, prefix):
       for name, (label, _, decides) in SCORES.items()
       if decides and prefix + name in entry
   ]
-  return ', '.join([f'val loss {entry[f"{prefix}loss"]:.3f}', *shares])
+  loss = f'{prefix}loss'  # A detector has none.
+  losses = [f'val loss {entry[loss]:.3f}'] if loss in entry else []
+  return ', '.join([*losses, *shares])

@@ -19,8 +19,9 @@ FIGURES = tuple(
     for split, prefix in (('validation', 'val'), ('test', 'test'))
     if score.decides or split == 'test'
 )
-# In the file, but not in the table: the IoU of each class of a segmenter.
-_BY_CLASS = 'test_class_iou'
+# In the file, but not in the table: the IoU or average precision of each class
+# of a segmenter or detector.
+_BY_CLASS = ('test_class_iou', 'test_class_ap', 'test_class_mask_ap')
 _FILE = 'summary.json'
 # Parts that every summary has.
 _PARTS = {'steps': int, 'total_steps': int, 'last': dict, 'best': dict}
@@ -52,8 +53,8 @@ def summarize(
     tested: Scores on the test split by step; empty if the schedule was not
       finished. Those of the EMA are called `ema_NAME`.
     last: The last step.
-    best: The step with the best validation accuracy or mean IoU, of the raw
-      weights or of their EMA.
+    best: The step with the best validation score, of the raw weights or of
+      their EMA.
   """
   epochs = [entry for entry in entries if entry['kind'] == 'epoch']
   # If somebody truncated the log, a checkpoint may have no entry.
@@ -80,7 +81,7 @@ def summarize(
     figures = [figure for _, figure, _ in _rows()]
     summary[name] |= {
         figure: found[figure]
-        for figure in (*figures, _BY_CLASS)
+        for figure in (*figures, *_BY_CLASS)
         if figure in found
     }
   return summary
@@ -135,7 +136,8 @@ def table(summary: Mapping[str, Any]) -> str:
       for label, name, form in _rows()
       if name in last and name in best
   ]
-  if {'val_ema_accuracy', 'val_ema_mean_iou'} & {*last} and 'weights' in best:
+  average = any(name.startswith(f'val_{raw_and_ema.PREFIX}') for name in last)
+  if average and 'weights' in best:
     better = last['weights'], best['weights']
     lines.append(_line('better on validation data', '', *better))
   for label, name, form in (

@@ -13,6 +13,7 @@ from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import (
     datasets,
+    detection,
     pictures,
     segmentation,
     sources,
@@ -182,6 +183,15 @@ def with_own_splits(
 def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
   """Returns the training records of a config."""
   data = config.data
+  if config.detector.head:
+    masks = config.detector.head in ('mask', 'cascade')
+    training = detection.Training(
+        flip=config.augment.flip,
+        flip_vertical=config.augment.flip_vertical,
+        mask_crop=data.mask_crop if masks else 0,
+        without_objects=data.without_objects,
+    )
+    return _load_detection(config, data.train_split, training)
   if config.segmenter.head:
     crop = segmentation.Crop(
         data.crop_size,
@@ -201,6 +211,8 @@ def load_eval(
     config: ml_collections.ConfigDict, split: str
 ) -> batches_lib.Records:
   """Returns the records of a split, prepared as configured for evaluation."""
+  if config.detector.head:
+    return _load_detection(config, split, None)
   if config.segmenter.head:
     return _load_segmentation(config, split, None)
   return _load(config, split, config.data.eval_crop)
@@ -214,6 +226,18 @@ def _load_segmentation(config, split, crop):
       data.dir,
       image_size=data.fit_within if all(data.fit_within) else None,
       crop=crop,
+      workers=data.workers,
+  )
+
+
+def _load_detection(config, split, training):
+  data = config.data
+  return datasets.load_detection(
+      data.name,
+      split,
+      data.dir,
+      image_size=data.fit_within if all(data.fit_within) else None,
+      training=training,
       workers=data.workers,
   )
 
@@ -270,6 +294,8 @@ def _check_data(config, train, val):
     The records of the test split, None if there is none.
   """
   data = config.data
+  if config.detector.head:
+    return _check_objects(config, train, val)
   if config.segmenter.head:
     return _check_labels(config, train, val)
   if train.image_shape != val.image_shape:
@@ -304,6 +330,21 @@ def _check_labels(config, train, val):
       if records and not records.has_labels():
         raise UserError(f'no pixel of {data[name]!r} has a class')
   return test and test.source
+
+
+def _check_objects(config, train, val):
+  """Refuses splits for detection in which no image has an object."""
+  data = config.data
+  for name, records in {'train_split': train, 'val_split': val}.items():
+    if not records.has_objects:
+      with _named(name):
+        raise UserError(f'no image of {data[name]!r} has an object')
+  if data.test_split:
+    with _named('test_split'):  # Opens the split; decodes no image.
+      return datasets.open_source(
+          data.name, data.test_split, data.dir, 'detection'
+      )
+  return None
 
 
 @contextlib.contextmanager

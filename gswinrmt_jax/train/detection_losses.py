@@ -208,14 +208,17 @@ def _mask_loss(found, labels, truth):
   count, cells = found.mask_logits.shape[1:3]
   assigned, boxes = found.rois.assigned[:, :count], found.rois.boxes[:, :count]
   logits = of_class(found.mask_logits, labels[:, :count], axis=-1)
+  positive = (assigned > 0)[..., None]
+  # Resampling an empty frame, that of an unused row, would never end.
+  frames = jnp.where(positive, _of_objects(frames, assigned), boxes)
   targets = jax.vmap(functools.partial(roi_align.mask_targets, bins=cells))(
       _of_objects(truth.bitmaps, assigned),
-      _of_objects(frames, assigned).astype(boxes.dtype),
+      frames.astype(boxes.dtype),
       boxes,
   )
   entropy = optax.losses.sigmoid_binary_cross_entropy(
       logits, jax.lax.stop_gradient(targets)
   )
-  positive = (assigned > 0)[..., None, None]
+  positive = positive[..., None]
   total = jnp.where(positive, entropy, 0).sum()
   return total / (positive.sum() * cells**2).clip(1)

@@ -16,7 +16,7 @@ _HEADS = tuple(
     f'params/{part}/'
     for part in 'head dense_head neck decode_head auxiliary_head'.split()
 )
-_BACKBONE = 'backbone'  # submodule of a segmenter
+_BACKBONE = 'backbone'  # submodule of a segmenter or detector
 
 
 def check(target: Mapping[str, Any], source: Weights) -> None:
@@ -48,8 +48,9 @@ def transfer(
   """Copies every array of the source that the model has in the same shape.
 
   The image size may differ, since no array depends on it. A head for another
-  number of classes keeps its initial values. A segmenter initialises its
-  backbone from a classifier or from a backbone alone.
+  number of classes keeps its initial values. A segmenter or detector
+  initialises its backbone from a classifier or from a backbone alone, and a
+  classifier is initialised from the backbone of a segmenter or detector.
 
   Args:
     initial: Freshly initialised variables of the model.
@@ -94,10 +95,18 @@ def start(
 
 
 def _placed(source, target):
-  """Nests a source without a backbone as the backbone of a segmenter."""
-  if _BACKBONE not in target['params'] or _BACKBONE in source['params']:
+  """Nests a source as the backbone of a dense model, or takes it from there."""
+  nested = _BACKBONE in source['params']
+  if nested == (_BACKBONE in target['params']):
     return source
-  return {kind: {_BACKBONE: tree} for kind, tree in source.items()}
+  if not nested:
+    return {kind: {_BACKBONE: tree} for kind, tree in source.items()}
+  # The rest keeps its names, to be reported as not used.
+  return {
+      kind: {k: v for k, v in tree.items() if k != _BACKBONE}
+      | dict(tree.get(_BACKBONE, {}))
+      for kind, tree in source.items()
+  }
 
 
 def _flat(variables):

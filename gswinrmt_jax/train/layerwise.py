@@ -16,10 +16,9 @@ from gswinrmt_jax.errors import UserError
 
 # A value of `config.optimizer.freeze`, and the submodule of a segmenter.
 _BACKBONE = 'backbone'
-# What depends on the classes, or is new in a segmenter.
-_HEADS = re.compile(
-    r'head|dense_head|neck|decode_head|auxiliary_head|feature_norm\d+'
-)
+# The parts of a classifier before its last linear layers, and of the backbone
+# of a segmenter or detector, in which the norms of feature maps are new.
+_BODY = re.compile(r'stem|stage\d+|down\d+|proj|proj_norm|norm')
 
 
 def is_frozen(names: tuple[str, ...], freeze: str) -> bool:
@@ -29,14 +28,14 @@ def is_frozen(names: tuple[str, ...], freeze: str) -> bool:
     names: Its path in the model, such as ('stage1', 'block00').
     freeze: As `config.optimizer.freeze`. '': nothing. 'stem': the stem.
       'stage2': from the stem to the second stage. 'backbone': all but the last
-      linear layer of a classifier, or but the neck and heads of a segmenter;
-      norms of feature maps count as a part of the heads.
+      linear layer of a classifier, or but neck and heads of a segmenter or
+      detector; norms of feature maps count as a part of the heads.
   """
   names = names[1:] if names[:1] == (_BACKBONE,) else names
   if not freeze or not names:
     return False
   if freeze == _BACKBONE:
-    return not _HEADS.fullmatch(names[0])
+    return bool(_BODY.fullmatch(names[0]))
   # `down2` leads from stage 2 to stage 3.
   stage = _number(names[0]) + names[0].startswith('down')
   return names[0] == 'stem' or 0 < stage <= _number(freeze)

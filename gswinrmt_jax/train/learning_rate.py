@@ -46,6 +46,14 @@ def from_config(
     return warmup_poly(
         optimizer.learning_rate, power=optimizer.power, **steps, **ends
     )
+  if optimizer.schedule == 'drops':
+    drops = map(schedule.epoch_end, optimizer.drop_epochs)
+    return warmup_drops(
+        optimizer.learning_rate,
+        warmup_steps=steps['warmup_steps'],
+        drops=tuple(drops),
+        start=optimizer.warmup_learning_rate,
+    )
   rates = epoch_learning_rates(
       optimizer.learning_rate,
       warmup_epochs=optimizer.warmup_epochs,
@@ -106,6 +114,30 @@ def warmup_poly(
   begin = start / peak if peak else 1.0
   factor = optax.linear_schedule(begin, 1.0, warmup_steps)
   return lambda step: factor(step) * decay(step)
+
+
+def warmup_drops(
+    peak: float,
+    *,
+    warmup_steps: int,
+    drops: Sequence[int],
+    start: float = 0.0,
+) -> optax.Schedule:
+  r"""Returns a linear warm-up and drops, as used for RMT's detectors.
+
+      lr(t) = start + (peak - start) t / W                            t < W
+      lr(t) = peak / 10^d, after d of the drops                       t >= W
+
+  Args:
+    peak: See above.
+    warmup_steps: `W`, before the first drop.
+    drops: Steps after which the rate is divided by ten.
+    start: See above.
+  """
+  factors = {drop - warmup_steps: 0.1 for drop in drops}
+  constant = optax.piecewise_constant_schedule(peak, factors)
+  warmup = optax.linear_schedule(start, peak, max(1, warmup_steps))
+  return optax.join_schedules([warmup, constant], [warmup_steps])
 
 
 def epoch_learning_rates(

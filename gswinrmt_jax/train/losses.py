@@ -1,9 +1,10 @@
-"""Losses: cross-entropy of images, of their tokens, or of pixels."""
+"""Losses: cross-entropy of images, tokens or pixels; those of detectors."""
 
 from collections.abc import Callable, Mapping
 import functools
 from typing import Any
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -14,7 +15,9 @@ from gswinrmt_jax.augment import mix, photometric, token_labels
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import segmentation
-from gswinrmt_jax.ops import padding
+from gswinrmt_jax.models.dense.detector import Detector
+from gswinrmt_jax.ops import assignment, padding
+from gswinrmt_jax.train import detection_losses
 from gswinrmt_jax.train.schedule import Schedule
 
 # (key, batch, number of updates already made)
@@ -23,11 +26,12 @@ Augmentation = Callable[
     [jax.Array, Mapping[str, jax.Array], int | jax.Array], tuple[jax.Array, Any]
 ]
 # (apply, normalised image, targets, key)
-#   -> (loss, (accuracy, updated collections))
+#   -> (loss, (metrics by name, updated collections))
 # `apply` is the model's in training mode, bound to everything but the image.
+Metrics = dict[str, jax.Array]
 Loss = Callable[
     [Callable[..., Any], jax.Array, Any, jax.Array],
-    tuple[jax.Array, tuple[jax.Array, Any]],
+    tuple[jax.Array, tuple[Metrics, Any]],
 ]
 
 # Choices of `mean_over`, the divisor of the pixel loss.
@@ -36,12 +40,12 @@ MEANS = ('labelled', 'all')
 
 def class_loss(
     apply: Callable[..., Any], image: jax.Array, targets: Any, key: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+) -> tuple[jax.Array, tuple[Metrics, Any]]:
   """Returns the mean cross-entropy with the soft targets, in float32."""
   del key
   logits, updates = apply(image)
   loss = optax.softmax_cross_entropy(logits, targets).mean()
-  return loss, (_accuracy(logits, targets), updates)
+  return loss, ({'accuracy': _accuracy(logits, targets)}, updates)
 
 
 def _accuracy(logits, targets):
@@ -56,7 +60,7 @@ def token_label_loss(
     key: jax.Array,
     *,
     weight: float,
-) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+) -> tuple[jax.Array, tuple[Metrics, Any]]:
   """Returns the token labelling loss (LV-ViT, as in the released RMT).
 
       L = CE(class logits, mixed target) + weight mean_hw CE(dense, target_hw)
@@ -77,8 +81,8 @@ def token_label_loss(
   class_targets = mix.blend_with_partner(class_targets, share)
   loss = optax.softmax_cross_entropy(logits, class_targets).mean()
   dense_loss = optax.softmax_cross_entropy(dense, token_targets).mean()
-  accuracy = _accuracy(logits, class_targets)
-  return loss + weight * dense_loss, (accuracy, updates)
+  metrics = {'accuracy': _accuracy(logits, class_targets)}
+  return loss + weight * dense_loss, (metrics, updates)
 
 
 def pixel_loss(
@@ -89,7 +93,7 @@ def pixel_loss(
     *,
     mean_over: str,
     auxiliary_weight: float,
-) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+) -> tuple[jax.Array, tuple[Metrics, Any]]:
   """Returns the loss of a segmenter.
 
       L = CE(logits, labels) + auxiliary_weight CE(auxiliary, labels)
@@ -110,7 +114,8 @@ def pixel_loss(
     )
   labelled = labels != segmentation.IGNORED
   right = ((logits.argmax(-1) == labels) & labelled).sum()
-  return loss, (right / jnp.maximum(labelled.sum(), 1), updates)
+  metrics = {'pixel_accuracy': right / jnp.maximum(labelled.sum(), 1)}
+  return loss, (metrics, updates)
 
 
 def pixel_cross_entropy(
@@ -139,12 +144,31 @@ def pixel_cross_entropy(
   return total / jnp.maximum(count, 1)
 
 
+def objects_loss(
+    apply: Callable[..., Any],
+    image: jax.Array,
+    targets: Mapping[str, Any],
+    key: jax.Array,
+    *,
+    model: Detector,
+) -> tuple[jax.Array, tuple[Metrics, Any]]:
+  """Returns the loss of a detector, see `detection_losses`.
+
+  Targets are the 'extents' of the images and the 'truth'. The metrics are the
+  parts of the loss by name.
+  """
+  del key
+  found, updates = apply(image, **targets)
+  loss, parts = detection_losses.detection_loss(model, found, targets['truth'])
+  return loss, (parts, updates)
+
+
 def augmentation_and_loss(
     config: ml_collections.ConfigDict,
     info: datasets.Info,
     schedule: Schedule,
     *,
-    stride: int,
+    model: nn.Module,
 ) -> tuple[Augmentation, Loss]:
   """Returns the augmentation and the loss for the targets that it makes.
 
@@ -152,12 +176,15 @@ def augmentation_and_loss(
     config: A resolved config.
     info: The data set; its image size is that of the records.
     schedule: The run's schedule, which says when mixing ends.
-    stride: Stride of the model's last feature map, for token labels.
+    model: The model.
 
   Raises:
     UserError: If token labels cannot be used: the model has no dense head, or
       an image is not a whole number of tokens.
   """
+  if config.detector.head:
+    loss = functools.partial(objects_loss, model=model)
+    return functools.partial(_normalize_with_truth, info), loss
   if config.segmenter.head:
     return _of_segmenters(
         config.segmenter, info, distort=config.augment.photometric
@@ -185,7 +212,8 @@ def augmentation_and_loss(
         f'{config.model.name}: take rmt_s_tl, rmt_b_tl or rmt_l_tl, or set '
         'config.model.dense_head=True'
     )
-  token_labels.extents(info.image_size, stride)
+  stride = model.arch.stride
+  token_labels.extents(info.image_size, stride)  # a check
   loss = functools.partial(token_label_loss, weight=config.token_label_weight)
   return functools.partial(_augment_with_maps, settings, stride), loss
 
@@ -212,6 +240,17 @@ def _of_segmenters(segmenter, info, distort):
       ),
   )
   return augmentation, loss
+
+
+def _normalize_with_truth(info, key, batch, step):
+  """Returns images and their objects; decoding has already flipped them."""
+  del key, step
+  extents = batch['extents']
+  image = augment_lib.normalize(batch['image'], mean=info.mean, std=info.std)
+  truth = assignment.Truth(
+      batch['boxes'], batch['labels'], batch['valid'], batch.get('bitmaps')
+  )
+  return padding.fill(image, extents), {'extents': extents, 'truth': truth}
 
 
 def _augment_with_maps(settings, stride, key, batch, step):

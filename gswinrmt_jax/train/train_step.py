@@ -20,7 +20,7 @@ TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
 # Random streams of the run's key. A new stream needs a new number, so that the
 # others stay the same.
-_AUGMENT, _DROPOUT, _LOSS = 0, 1, 2
+_AUGMENT, _DROPOUT, _LOSS, _SAMPLING = 0, 1, 2, 3
 
 
 def make_train_step(
@@ -29,7 +29,6 @@ def make_train_step(
     augmentation: Augmentation,
     loss: Loss = class_loss,
     *,
-    accuracy_name: str = 'accuracy',
     learning_rate: Callable[[optax.OptState], jax.Array] | None = None,
     ema_decay: float = 0.0,
     ema_warmup: bool = False,
@@ -44,11 +43,10 @@ def make_train_step(
   uninterrupted one.
 
   Args:
-    model: Called as `model(image, train=True)`; returns float32 logits.
+    model: Called by the loss, in training mode.
     tx: The optimizer, including the learning rate.
     augmentation: Returns the model's input and the targets of the loss.
     loss: The loss to minimise.
-    accuracy_name: Name of the loss's accuracy in the metrics.
     learning_rate: Reads the rate of the last update from the optimizer's
       state, for the metrics.
     ema_decay: EMA decay per step; 0 if the state keeps no EMA.
@@ -59,11 +57,12 @@ def make_train_step(
     accumulate_steps: Number of parts for gradient accumulation.
 
   Returns:
-    The train step. Its metrics are scalars: `loss`, the accuracy, `grad_norm`
-    (global l2 norm), `finite` (whether loss and gradient are), `learning_rate`
-    and, if decays are learned, `gamma_min` and `gamma_max` after the update.
-    The accuracy is on the augmented images, against the class with the largest
-    weight in their targets: the label itself in unmixed batches.
+    The train step. Its metrics are scalars: `loss`, those of the loss,
+    `grad_norm` (global l2 norm), `finite` (whether loss and gradient are),
+    `learning_rate` and, if decays are learned, `gamma_min` and `gamma_max`
+    after the update. An accuracy is on the augmented images, against the class
+    with the largest weight in their targets: the label itself in unmixed
+    batches.
   """
 
   def train_step(state, batch, key):
@@ -82,17 +81,20 @@ def make_train_step(
               'batch_stats': batch_stats,
           },
           train=True,
-          rngs={'dropout': dropout_key},
+          rngs={
+              'dropout': dropout_key,
+              'sampling': jax.random.fold_in(dropout_key, _SAMPLING),
+          },
           mutable=['batch_stats'],
       )
       with layerwise.evaluate_frozen(freeze):
-        value, (accuracy, updated) = loss(apply, image, targets, loss_key)
-      return value, (accuracy, updated['batch_stats'])
+        value, (metrics, updated) = loss(apply, image, targets, loss_key)
+      return value, (metrics, updated['batch_stats'])
 
     gradient = jax.value_and_grad(loss_of, has_aux=True)
     if accumulate_steps > 1:
       gradient = _accumulated(gradient, accumulate_steps)
-    (value, (accuracy, batch_stats)), grads = gradient(
+    (value, (metrics, batch_stats)), grads = gradient(
         state.params, state.batch_stats, (image, targets), dropout_key
     )
     grad_norm = optax.tree.norm(grads)
@@ -118,7 +120,7 @@ def make_train_step(
       )
     metrics = {
         'loss': value,
-        accuracy_name: accuracy,
+        **metrics,
         'grad_norm': grad_norm,
         'finite': finite,
         **state_lib.decay_range(new_state.params),
@@ -178,14 +180,14 @@ def _accumulated(gradient, steps):
     def add(carry, part):
       batch_stats, total = carry
       part, index = part
-      (loss, (accuracy, batch_stats)), grads = gradient(
+      (loss, (metrics, batch_stats)), grads = gradient(
           params, batch_stats, part, jax.random.fold_in(key, index)
       )
-      total = jax.tree.map(jnp.add, total, (loss, accuracy, grads))
-      return (batch_stats, total), None
+      total = jax.tree.map(jnp.add, total, grads)
+      return (batch_stats, total), (loss, metrics)
 
-    zeros = 0.0, 0.0, jax.tree.map(jnp.zeros_like, params)
-    (batch_stats, total), _ = jax.lax.scan(
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    (batch_stats, grads), values = jax.lax.scan(
         add,
         (batch_stats, zeros),
         (split_batch(batch, steps), jnp.arange(steps)),
@@ -193,8 +195,9 @@ def _accumulated(gradient, steps):
         # loop (jax-ml/jax#12868).
         unroll=jax.default_backend() == 'cpu',
     )
-    loss, accuracy, grads = jax.tree.map(lambda each: each / steps, total)
-    return (loss, (accuracy, batch_stats)), grads
+    loss, metrics = jax.tree.map(lambda parts: parts.sum(0) / steps, values)
+    grads = jax.tree.map(lambda total: total / steps, grads)
+    return (loss, (metrics, batch_stats)), grads
 
   return accumulated
 

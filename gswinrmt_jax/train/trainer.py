@@ -98,14 +98,13 @@ def build(
       config,
       data.info,
       schedule,
-      stride=model.arch.stride if config.token_label_weight else 1,
+      model=model,
   )
   train_step = step_lib.make_train_step(
       model,
       tx,
       augmentation,
       loss,
-      accuracy_name='pixel_accuracy' if config.segmenter.head else 'accuracy',
       learning_rate=functools.partial(optimizer.last_learning_rate, rate),
       ema_decay=state_lib.ema_decay_per_step(
           config.ema_decay, config.batch_size
@@ -176,6 +175,8 @@ def evaluation(
         raw_and_ema.unpack(saved),
         data.eval_batches(records, batch_size),
         task,
+        records=records,
+        num_classes=len(data.info.class_names),
     )
     for which in scores:
       if said := evaluator.not_finite(scores[which]):

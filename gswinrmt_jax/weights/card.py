@@ -14,6 +14,7 @@ from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.detector import create_detector, Detector
 from gswinrmt_jax.models.dense.segmenter import create_segmenter, Segmenter
 from gswinrmt_jax.terminal import printable
 
@@ -35,14 +36,17 @@ class Card:
     segmenter: For a segmenter, the arguments `head`, `channels`,
       `neck_channels` and `auxiliary_channels` of `create_segmenter`; None for
       other models.
+    detector: For a detector, the arguments `head` and `round_extents` of
+      `create_detector`, and the attributes of its head; None for other models.
     class_names: Class names by label; empty if unknown.
     image_size: Height and width that the weights were trained for.
     mean: Mean per channel, subtracted from pixels / 255.
     std: Standard deviation per channel, by which the result is divided.
     crop: Fraction of the resized image that evaluation keeps along each side;
       0 if images are resized to `image_size`, ignoring aspect ratio.
-    fit_within: For a segmenter, bounds of the longer and the shorter side that
-      images are resized to fit, in pixels; None keeps their size.
+    fit_within: For a segmenter or detector, bounds of the longer and the
+      shorter side that images are resized to fit, in pixels; None keeps their
+      size.
     dtype: Computation dtype of training.
     figures: Measured results, by name.
 
@@ -55,6 +59,7 @@ class Card:
   fields: Mapping[str, Any]
   num_classes: int
   segmenter: Mapping[str, Any] | None = None
+  detector: Mapping[str, Any] | None = None
   class_names: tuple[str, ...] = ()
   image_size: tuple[int, int]
   mean: tuple[float, float, float]
@@ -86,12 +91,21 @@ class Card:
       raise ValueError(
           f'fit_within {bounds!r:.80} must be 2 whole numbers, 1 to {most:,}'
       )
+    if self.segmenter is not None and self.detector is not None:
+      raise ValueError('the model is a segmenter or a detector, not both')
     if not isinstance(self.figures, Mapping):
       raise ValueError(f'figures {self.figures!r:.80} must be a dictionary')
 
+  @property
+  def task(self) -> str:
+    """'classification', 'segmentation' or 'detection'."""
+    if self.detector is not None:
+      return 'detection'
+    return 'classification' if self.segmenter is None else 'segmentation'
+
   def make_model(
       self, image_size: tuple[int, int] | None = None, dtype: str | None = None
-  ) -> Backbone | Segmenter:
+  ) -> Backbone | Segmenter | Detector:
     """Returns the model; image size and dtype default to those of the card.
 
     Raises:
@@ -100,12 +114,17 @@ class Card:
     """
     how = {'num_classes': self.num_classes, 'dtype': dtype or self.dtype}
     try:
-      if self.segmenter is None:
-        model = factory.create_model(self.name, **how, **self.fields)
-      else:
-        fields = {k: v for k, v in self.fields.items() if k != 'head'}
-        fields |= self.segmenter  # 'head' is its decode head
-        model = create_segmenter(self.name, **how, **fields)
+      # In a dense model, 'head' is not the classification head.
+      fields = {k: v for k, v in self.fields.items() if k != 'head'}
+      match self.task:
+        case 'segmentation':
+          fields |= self.segmenter
+          model = create_segmenter(self.name, **how, **fields)
+        case 'detection':
+          fields |= self.detector
+          model = create_detector(self.name, **how, **fields)
+        case _:
+          model = factory.create_model(self.name, **how, **self.fields)
     except (TypeError, ValueError) as error:
       raise UserError(f'{self.name}: {error}') from error
     least = model.arch.stride
@@ -146,9 +165,10 @@ class Card:
 
   def to_dict(self) -> dict[str, Any]:
     """Returns the contents of `config.json`."""
-    entries = {}
-    if self.segmenter is not None:
-      entries = {'segmenter': self.segmenter, 'fit_within': self.fit_within}
+    heads = {'segmenter': self.segmenter, 'detector': self.detector}
+    entries = {k: dict(head) for k, head in heads.items() if head is not None}
+    if entries:
+      entries['fit_within'] = self.fit_within
     return {
         'library_name': _LIBRARY,
         'library_version': gswinrmt_jax.__version__,
@@ -197,11 +217,10 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
     images = fields['pretrained_cfg']
     image_size = tuple(images['input_size'][1:])
     squashed = images.get('crop_mode') == 'squash'
-    bounds = None
-    if fields.get('segmenter') is not None:
+    bounds = fields.get('fit_within')
+    if fields.get('segmenter') is not None and 'fit_within' not in fields:
       short = min(image_size)
-      # Earlier versions stored no bounds.
-      bounds = fields.get('fit_within', (4 * short, short))
+      bounds = 4 * short, short  # Earlier versions stored none.
     card = Card(
         name=fields['architecture'],
         fields={
@@ -211,6 +230,7 @@ def from_dict(fields: Mapping[str, Any], where: str) -> Card:
         },
         num_classes=fields['num_classes'],
         segmenter=fields.get('segmenter'),
+        detector=fields.get('detector'),
         class_names=tuple(images.get('label_names') or ()),
         image_size=image_size,
         mean=tuple(map(float, images['mean'])),

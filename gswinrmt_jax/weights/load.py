@@ -77,19 +77,22 @@ class Weights:
 
   @property
   def task(self) -> str:
-    """'segmentation' or 'classification'."""
-    return 'classification' if self.card.segmenter is None else 'segmentation'
+    """'classification', 'segmentation' or 'detection'."""
+    return self.card.task
 
   def fit_within(self, image_size: int | None = None) -> tuple[int, int] | None:
-    """Returns bounds of the longer and the shorter side of segmented images.
+    """Returns bounds of the longer and the shorter side of images.
 
     Args:
       image_size: Bound of the shorter side, in pixels; that of the longer side
-        is four times as large, as in the released RMT. None takes the card's
-        bounds, which are None if images keep their size.
+        is four times as large for a segmenter, 5/3 times for a detector, as in
+        the released RMT. None takes the card's bounds, which are None if images
+        keep their size.
     """
     if image_size is None:
       return self.card.fit_within
+    if self.task == 'detection':
+      return 5 * image_size // 3, image_size
     return 4 * image_size, image_size
 
   def warn_of_size(
@@ -98,12 +101,12 @@ class Weights:
     """Warns in one line if images are not seen at the size of training.
 
     Args:
-      size: Height and width that images are resized to; for a segmenter, the
-        bounds of `fit_within`.
+      size: Height and width that images are resized to; for a segmenter
+        or detector, the bounds of `fit_within`.
       warn: Receives the message.
     """
     card = self.card
-    if card.segmenter is None:
+    if self.task == 'classification':
       own, how = card.image_size, '{} x {} pixels'
     else:
       own, how = card.fit_within, 'within {} x {} pixels'
@@ -117,12 +120,13 @@ class Weights:
           'less accurate'
       )
 
-  def check_is_no_segmenter(self) -> None:
-    """Raises `UserError` for a segmenter: one class per image is needed."""
-    if self.card.segmenter is not None:
+  def check_is_classifier(self) -> None:
+    """Raises `UserError` for others: one class per image is needed."""
+    kinds = {'segmentation': 'segmenter', 'detection': 'detector'}
+    if self.task in kinds:
       raise UserError(
-          f'{self.origin} is a segmenter; only classifiers are accepted here '
-          '(`gswinrmt evaluate` and `predict` take it)'
+          f'{self.origin} is a {kinds[self.task]}; only classifiers '
+          'are accepted here (`gswinrmt evaluate` and `predict` take it)'
       )
 
   def check_classes(self, info: datasets.Info) -> None:
@@ -273,18 +277,20 @@ def run_card(
   spec = dataset_record.read(folder, recipe)
   info = spec.info
   fields = recipe.model.to_dict()
-  head, bounds = recipe.segmenter.head, recipe.data.fit_within
+  task, bounds = recipes.task(recipe), recipe.data.fit_within
+  segments, detects = task == 'segmentation', task == 'detection'
   return card_lib.Card(
       name=fields.pop('name'),
       fields=fields,
       num_classes=len(info.class_names),
-      segmenter=recipes.segmenter_fields(recipe) if head else None,
+      segmenter=recipes.segmenter_fields(recipe) if segments else None,
+      detector=recipes.detector_fields(recipe) if detects else None,
       class_names=info.class_names,
       image_size=info.image_size,
       mean=info.mean,
       std=info.std,
       crop=spec.crop,
-      fit_within=bounds if head and all(bounds) else None,
+      fit_within=bounds if (segments or detects) and all(bounds) else None,
       dtype=recipe.dtype,
       figures=summary.load(folder) or {},
   )

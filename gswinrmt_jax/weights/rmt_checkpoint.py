@@ -13,6 +13,7 @@ import numpy as np
 from gswinrmt_jax.data import imagenet
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory, named
+from gswinrmt_jax.models.dense import detector as detector_lib
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import state_dict, torch_file
 
@@ -29,6 +30,26 @@ _DECODE_HEADS = {
     'decode_head.scale_heads.0.0.conv.weight': 'fpn',
     'decode_head.fpn_bottleneck.conv.weight': 'uper',
 }
+# Array that only this detector has -> `create_detector`'s head.
+_DETECTORS = {
+    'bbox_head.retina_cls.weight': 'retina',
+    'roi_head.mask_head.conv_logits.weight': 'mask',
+    'roi_head.mask_head.0.conv_logits.weight': 'cascade',
+}
+# Attribute of a detector's head -> an array that has it as its first axis.
+# A cascade has a number after 'roi_head.bbox_head' and 'roi_head.mask_head'.
+_DETECTOR_SIZES = {
+    'channels': 'neck.fpn_convs.0.conv.weight',
+    'tower_channels': 'bbox_head.cls_convs.0.conv.weight',
+    'rpn_channels': 'rpn_head.rpn_conv.weight',
+    'conv_channels': 'roi_head.bbox_head.shared_convs.0.conv.weight',
+    'linear_channels': 'roi_head.bbox_head.shared_fcs.0.weight',
+    'mask_channels': 'roi_head.mask_head.convs.0.conv.weight',
+}
+_TOWER = re.compile(r'bbox_head\.cls_convs\.\d+\.conv\.weight')
+# Of the released detectors: sides are rounded up to a multiple of 32, and
+# images are resized to fit within these bounds, up to this height and width.
+_ROUND, _DETECTOR_BOUNDS, _CANVAS = 32, (1333, 800), (800, 1344)
 # Of the released segmenters: height and width of training crops, and bounds of
 # the longer and the shorter side of images.
 _CROP, _FIT_WITHIN = (512, 512), (2048, 512)
@@ -45,7 +66,8 @@ class RMTCheckpoint:
     where: Entry of the file that holds the weights; '' for the top level.
     card: The model, from a card next to the file or by `recognise`.
     match: The arrays that fit the model, and the names of all others.
-    others: Names of arrays of other parts, such as a detector's neck.
+    others: Names of arrays of other parts, such as the neck of an unknown
+      detector.
   """
 
   where: str
@@ -101,8 +123,8 @@ def unwrap(
 
   Returns:
     The entry where it was found ('' for the top level); the arrays of the
-    classifier, segmenter or backbone, without the prefix; and the names of
-    other arrays (a detector's neck and heads), which are left out.
+    classifier, segmenter, detector or backbone, without the prefix; and the
+    names of other arrays (neck and heads of other models), which are left out.
 
   Raises:
     UserError: If there are no arrays, no entry `key`, or several models.
@@ -139,9 +161,10 @@ def unwrap(
     raise UserError(
         f'the checkpoint has several models: choose one by --key, of {names}'
     )
-  segmenter = prefix.removesuffix(_BACKBONE)
-  if _decode_head(_below(segmenter, arrays)):
-    prefix = segmenter
+  whole = prefix.removesuffix(_BACKBONE)
+  inside = _below(whole, arrays)
+  if _known(_DECODE_HEADS, inside) or _known(_DETECTORS, inside):
+    prefix = whole
   others = [name for name in arrays if not name.startswith(prefix)]
   return '/'.join(where), _below(prefix, arrays), others
 
@@ -171,19 +194,21 @@ def recognise(
     arrays: Arrays by their released names.
     full_stages: Stages that attend over all pairs of tokens. No array shows
       them, so a model of another size than the released ones needs them.
-    class_names: Names of a segmenter's classes; used if there is one for each.
+    class_names: Names of the classes of a segmenter or detector; used if there
+      is one for each.
 
   Raises:
     UserError: If the model is not an RMT, or has another size and its heads or
       `full_stages` are unknown.
   """
-  segmenter = None
+  segmenter = detector = None
   try:
-    if _decode_head(arrays):
-      segmenter, num_classes = _segmenter(arrays)
-      fields, _ = _sizes(_below(_BACKBONE, arrays))
-    else:
-      fields, num_classes = _sizes(arrays)
+    if head := _known(_DECODE_HEADS, arrays):
+      segmenter, num_classes = _segmenter(head, arrays)
+    elif head := _known(_DETECTORS, arrays):
+      detector, num_classes = _detector(head, arrays)
+    fields, own = _sizes(_below(_BACKBONE, arrays) if head else arrays)
+    num_classes = num_classes if head else own
   except KeyError as error:
     raise UserError(
         f'the checkpoint is not an RMT: it has no {error}'
@@ -198,6 +223,12 @@ def recognise(
   images = {'image_size': imagenet.IMAGE_SIZE, 'crop': imagenet.CROP}
   if segmenter:
     images = {'image_size': _CROP, 'crop': 1.0, 'fit_within': _FIT_WITHIN}
+  elif detector:
+    images = {
+        'image_size': _CANVAS,
+        'crop': 1.0,
+        'fit_within': _DETECTOR_BOUNDS,
+    }
   elif num_classes == imagenet.NUM_CLASSES:
     class_names = imagenet.classes()
   return card_lib.Card(
@@ -206,6 +237,7 @@ def recognise(
       num_classes=num_classes,
       class_names=class_names if len(class_names) == num_classes else (),
       segmenter=segmenter,
+      detector=detector,
       mean=imagenet.MEAN,
       std=imagenet.STD,
       **images,
@@ -248,16 +280,15 @@ def _below(prefix, arrays):
   }
 
 
-def _decode_head(arrays):
-  """Returns the name of a segmenter's decode head; None for other models."""
-  found = (head for name, head in _DECODE_HEADS.items() if name in arrays)
-  return next(found, None)
+def _known(heads, arrays):
+  """Returns the head of a dense model; None for other models."""
+  return next((heads[name] for name in heads if name in arrays), None)
 
 
-def _segmenter(arrays):
+def _segmenter(head, arrays):
   """Returns `Card.segmenter` and the number of classes."""
   shapes = {name: array.shape for name, array in arrays.items()}
-  head, neck = _decode_head(arrays), 0
+  neck = 0
   classes, channels, _, _ = shapes['decode_head.conv_seg.weight']
   auxiliary = shapes.get('auxiliary_head.conv_seg.weight', (classes, 0))
   if head == 'fpn':
@@ -268,6 +299,33 @@ def _segmenter(arrays):
       'neck_channels': neck,
       'auxiliary_channels': auxiliary[1],
   }, classes
+
+
+def _detector(head, arrays):
+  """Returns `Card.detector` and the number of classes.
+
+  No array shows scores, counts of boxes or sizes of anchors: those of the
+  release are taken.
+  """
+
+  def first(name):
+    if head == 'cascade':
+      name = re.sub(r'roi_head\.\w+', r'\g<0>.0', name)
+    return arrays[name].shape[0]
+
+  own = detector_lib.head_fields(head)
+  if head != 'cascade':
+    own.pop('conv_channels', None)  # of a cascade only
+  found = {k: first(name) for k, name in _DETECTOR_SIZES.items() if k in own}
+  if head == 'retina':
+    found['tower_depth'] = sum(map(bool, map(_TOWER.fullmatch, arrays)))
+    shapes = first('bbox_head.retina_reg.weight') // 4
+    classes, rest = divmod(first('bbox_head.retina_cls.weight'), shapes)
+    if rest:
+      raise ValueError('classes of unequal numbers of anchors')
+  else:
+    classes = first('roi_head.bbox_head.fc_cls.weight') - 1  # background
+  return {'head': head, 'round_extents': _ROUND, **own, **found}, classes
 
 
 def _sizes(arrays):

@@ -2,8 +2,10 @@
 
 The released PyTorch code stores Linear weights as (out, in), convolutions as
 OIHW and LayerScale as (1, 1, 1, C); here they are [in, out], HWIO and [C].
-Segmenters use the names of mmsegmentation, with 'backbone.' before those of
-the backbone.
+Segmenters use the names of mmsegmentation and detectors those of mmdetection
+2.11, with 'backbone.' before those of the backbone. A transposed convolution is
+(in, out, row, column) there. The first linear layer of a box head reads pooled
+boxes by channel, row and column there, by row, column and channel here.
 """
 
 from collections.abc import Mapping
@@ -19,6 +21,8 @@ import numpy as np
 from gswinrmt_jax.models import factory, named
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.models.dense.detector import Detector
+from gswinrmt_jax.models.dense.rcnn import BOX_BINS
 from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.models.dense.upernet import POOLED
 from gswinrmt_jax.ops import positions
@@ -57,8 +61,12 @@ _LEAVES = {
     'ffn_scale': 'gamma_2',
 }
 _COUNTER = '.num_batches_tracked'
-_BACKBONE = 'backbone'  # of a segmenter
-_HEADS = ('neck.', 'decode_head.', 'auxiliary_head.')
+_BACKBONE = 'backbone'  # of a dense model
+_DENSE = (Segmenter, Detector)
+_HEADS = (
+    *('neck.', 'decode_head.', 'auxiliary_head.'),
+    *('bbox_head.', 'rpn_head.', 'roi_head.'),
+)
 # The released code computes its tables in float32: log(1 - 2^-k) near 0 keeps
 # the rounding error of its argument.
 _TABLE_ERROR = 1e-6
@@ -69,6 +77,18 @@ def _in_block(stage, index, module):
   return block + _IN_BLOCK[module] if module in _IN_BLOCK else ''
 
 
+_IN_RPN = {'conv': 'rpn_conv', 'logits': 'rpn_cls', 'deltas': 'rpn_reg'}
+_IN_BOXES = {
+    'layers_0': 'shared_fcs.0',
+    'layers_1': 'shared_fcs.1',
+    'logits': 'fc_cls',
+    'deltas': 'fc_reg',
+}
+_IN_MASKS = {
+    **{f'convs_{i}': f'convs.{i}.conv' for i in range(4)},
+    'upsample': 'upsample',
+    'logits': 'conv_logits',
+}
 # The layers of a ConvBN, and a convolution alone.
 _LAYERS = {'/conv': 'conv', '/norm': 'bn', '': 'conv'}
 
@@ -112,6 +132,30 @@ _MODULES = (
     _in_head('decode_head/pyramid_pooling', lambda: 'decode_head.bottleneck'),
     _in_head('decode_head/fusion', lambda: 'decode_head.fpn_bottleneck'),
     _in_head('auxiliary_head/conv', lambda: 'auxiliary_head.convs.0'),
+    # Detectors. RetinaNet stores its two coarsest levels behind three others.
+    (
+        r'head/neck/lateral(\d)',
+        lambda i: f'neck.lateral_convs.{int(i) - 1}.conv',
+    ),
+    (r'head/neck/output(\d)', lambda i: f'neck.fpn_convs.{int(i) - 1}.conv'),
+    (r'head/coarse_(\d)', lambda i: f'neck.fpn_convs.{int(i) + 3}.conv'),
+    (r'head/class_tower_(\d+)', lambda i: f'bbox_head.cls_convs.{i}.conv'),
+    (r'head/box_tower_(\d+)', lambda i: f'bbox_head.reg_convs.{i}.conv'),
+    (r'head/classes', lambda: 'bbox_head.retina_cls'),
+    (r'head/boxes', lambda: 'bbox_head.retina_reg'),
+    (r'head/rpn/(\w+)', lambda layer: f'rpn_head.{_IN_RPN[layer]}'),
+    _in_head(
+        r'head/box_heads_(\d)/convs_(\d)',
+        lambda stage, i: f'roi_head.bbox_head.{stage}.shared_convs.{i}',
+    ),
+    (
+        r'head/box_heads_(\d)/(\w+)',
+        lambda stage, layer: f'roi_head.bbox_head.{stage}.{_IN_BOXES[layer]}',
+    ),
+    (
+        r'head/mask_heads_(\d)/(\w+)',
+        lambda stage, layer: f'roi_head.mask_head.{stage}.{_IN_MASKS[layer]}',
+    ),
 )
 
 
@@ -125,7 +169,7 @@ class Match:
     unexpected: Names that only the state dict has.
     mismatched: Names that both have, with a description of the difference or of
       values that are not finite, and names that only the state dict has in the
-      neck or a head of a segmenter.
+      neck or a head of a segmenter or detector.
   """
 
   arrays: dict[str, np.ndarray]
@@ -157,7 +201,7 @@ class Match:
 
 
 def match_state_dict(
-    state_dict: Mapping[str, np.ndarray], model: Backbone | Segmenter
+    state_dict: Mapping[str, np.ndarray], model: Backbone | Segmenter | Detector
 ) -> Match:
   """Finds each array of an RMT in a state dict by the released names.
 
@@ -195,7 +239,7 @@ def match_state_dict(
       for key in state_dict
       if key not in expected and not key.endswith(_COUNTER)
   ]
-  if isinstance(model, Segmenter):  # One more layer computes something else.
+  if isinstance(model, _DENSE):  # One more layer computes something else.
     for key in unexpected:
       if key.startswith(_HEADS):
         mismatched[key] = 'the model has no such array'
@@ -204,13 +248,13 @@ def match_state_dict(
 
 
 def from_torch_state_dict(
-    state_dict: Mapping[str, np.ndarray], model: Backbone | Segmenter
+    state_dict: Mapping[str, np.ndarray], model: Backbone | Segmenter | Detector
 ) -> dict[str, Any]:
   """Returns a model's variables from a state dict of the released RMT.
 
   Args:
     state_dict: Arrays in PyTorch's layout by the released names.
-    model: An RMT of the same sizes, or a segmenter over one.
+    model: An RMT of the same sizes, or a segmenter or detector over one.
 
   Returns:
     `{'params', 'batch_stats'}`, float32, for `model.apply`.
@@ -226,7 +270,7 @@ def from_torch_state_dict(
 
 
 def to_torch_state_dict(
-    variables: Mapping[str, Any], model: Backbone | Segmenter
+    variables: Mapping[str, Any], model: Backbone | Segmenter | Detector
 ) -> dict[str, np.ndarray]:
   """Returns a state dict that the released RMT code loads with `strict=True`.
 
@@ -269,6 +313,8 @@ def released_name(path: str) -> str:
 
   Args:
     path: Our path below the collection, such as 'stage1/block00/ffn/up/kernel'.
+      Heads on boxes are numbered as those of Cascade Mask R-CNN; Mask R-CNN
+      leaves out the number.
 
   Raises:
     ValueError: If the released RMT has no such array.
@@ -288,6 +334,11 @@ def from_torch(key: str, array: np.ndarray) -> np.ndarray:
   """Returns the released array `key` in our layout."""
   if _is_layer_scale(key):
     return array.reshape(-1)
+  if _is_transposed(key):
+    return array.transpose(2, 3, 0, 1)
+  if _reads_boxes(key):
+    pooled = array.reshape(len(array), -1, BOX_BINS, BOX_BINS)
+    return pooled.transpose(2, 3, 1, 0).reshape(-1, len(array))
   # The transpose of a vector is the vector.
   return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
 
@@ -296,6 +347,11 @@ def to_torch(key: str, array: np.ndarray) -> np.ndarray:
   """Returns one of our arrays in the layout of the released `key`."""
   if _is_layer_scale(key):
     return array.reshape(1, 1, 1, -1)
+  if _is_transposed(key):
+    return array.transpose(2, 3, 0, 1)
+  if _reads_boxes(key):
+    pooled = array.reshape(BOX_BINS, BOX_BINS, -1, array.shape[-1])
+    return pooled.transpose(3, 2, 0, 1).reshape(array.shape[-1], -1)
   return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
 
 
@@ -303,25 +359,38 @@ def _is_layer_scale(key):
   return key.endswith(('.gamma_1', '.gamma_2'))
 
 
+def _is_transposed(key):
+  return key.endswith('.upsample.weight')
+
+
+def _reads_boxes(key):
+  return key.endswith('.shared_fcs.0.weight')
+
+
 def _released_names(model):
   """Returns `{our path: (released name, our shape)}` for every array."""
   check_is_rmt(model.arch)
   smallest = model.arch.stride
   shapes = factory.variable_shapes(model, (smallest, smallest, 3))
-  return {
-      path: (released_name(path.partition('/')[2]), leaf.shape)
-      for path, leaf in traverse_util.flatten_dict(shapes, sep='/').items()
-  }
+  names = {}
+  for path, leaf in traverse_util.flatten_dict(shapes, sep='/').items():
+    name = released_name(path.partition('/')[2])
+    if isinstance(model, Detector) and not getattr(
+        model.head, 'is_cascade', False
+    ):
+      name = re.sub(r'(roi_head\.\w+)\.0', r'\1', name)
+    names[path] = name, leaf.shape
+  return names
 
 
-def _tables(model: Backbone | Segmenter) -> dict[str, np.ndarray]:
+def _tables(model: Backbone | Segmenter | Detector) -> dict[str, np.ndarray]:
   """Returns the buffers that the released code stores for each stage.
 
   `angle` holds the rotary angles of a head's channels, `decay` the `log gamma`
   of each head.
   """
   tables, arch = {}, model.arch
-  inside = f'{_BACKBONE}.' if isinstance(model, Segmenter) else ''
+  inside = f'{_BACKBONE}.' if isinstance(model, _DENSE) else ''
   for stage, (width, heads, spread) in enumerate(
       zip(arch.widths, arch.num_heads, arch.decay_ranges, strict=True)
   ):

@@ -174,11 +174,24 @@ def test_a_row_of_summarize(capsys, monkeypatch):
 def test_dense_models_of_summarize(capsys):
   """Checks parameters, and the paper's figures: its MACs exclude attention."""
   assert main.main(['summarize', 'rmt_t', '--dense']) == 0
-  head, row = capsys.readouterr().out.splitlines()
-  assert head.index('parameters') + len('parameters') == row.index('038') + 3
-  assert ' '.join(row.split()) == (
-      'Semantic FPN rmt_t 150 512x512 17,034,038 33.7 39.5 17.0 M, 33.7'
+  head, *rows = capsys.readouterr().out.splitlines()
+  assert (
+      head.index('parameters') + len('parameters') == rows[0].index('038') + 3
   )
+  assert [' '.join(row.split()) for row in rows] == [
+      'Semantic FPN rmt_t 150 512x512 17,034,038 33.7 39.5 17.0 M, 33.7',
+      'RetinaNet rmt_t 80 800x1280 23,017,364 199.4 277.7 23 M, 199',
+      'Mask R-CNN rmt_t 80 800x1280 32,934,800 218.0 296.2 33 M, 218',
+  ]
+
+
+def test_patterns_of_summarize(capsys, monkeypatch):
+  monkeypatch.setattr(cost, 'count', lambda *args: cost.Cost(7, {}))
+  assert main.main(['summarize', 'retention_*', 'rmt_?', 'rmt_s']) == 0
+  _, *rows = capsys.readouterr().out.splitlines()
+  names = [row.split()[0] for row in rows]
+  retention, released = ['retention_compact', 'retention_large'], 'tsbl'
+  assert names == retention + [f'rmt_{size}' for size in released]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +200,7 @@ def test_dense_models_of_summarize(capsys):
         (['--dense', '--image-size=64'], 'has the image sizes of the paper'),
         (['--dense', 'rmt_large'], 'of rmt_t, rmt_s, rmt_b, rmt_l only'),
         ([], 'name a model, or --all'),
+        (['swin_*'], "no model 'swin_*'"),
         (['rmt_tt'], "no model 'rmt_tt' (did you mean rmt_t?)"),
         (['rmt_t', '--image-size=8'], 'rmt_t: Images must be at least 32x32'),
     ],

@@ -32,6 +32,15 @@ SEGMENTERS = {
     'camvid:swat': 1_265_723,
     'camvid:conv': 1_165_307,
 }
+# Detectors and their number of parameters; on COCO those of the release.
+DETECTORS = {
+    'bccd:rmt': 1_161_391,
+    'bccd:retention': 1_261_807,
+    'bccd:swat': 1_261_807,
+    'coco_detection:retina_t': 23_017_364,
+    'coco_detection:mask_s': 45_567_824,
+    'nuclei': 1_978_182,
+}
 # Recipes of named models, whose parameters are counted in parameters_test.
 NAMED = {
     'cifar10_rmt': 'rmt_compact',
@@ -57,9 +66,16 @@ SIZES = {
     'ade20k': 20_210,
     'camvid': 367,
     'digit_masks': 1_297,
+    'bccd': 205,
+    'coco': 117_266,  # with objects
+    'nuclei': 298,
+    'digit_boxes': 192,
 }
 NAMES = sorted(
-    {name.partition(':')[0] for name in (*COUNTS, *NAMED, *SEGMENTERS)}
+    {
+        name.partition(':')[0]
+        for name in (*COUNTS, *NAMED, *SEGMENTERS, *DETECTORS)
+    }
 )
 
 
@@ -68,8 +84,9 @@ def test_the_table_is_complete():
 
 
 def _info(name):
-  if name in ('ade20k', 'camvid'):
-    classes = tuple(map(str, range({'ade20k': 150, 'camvid': 11}[name])))
+  counts = {'ade20k': 150, 'camvid': 11, 'bccd': 3, 'coco': 80, 'nuclei': 1}
+  if name in counts:
+    classes = tuple(map(str, range(counts[name])))
     return datasets.Info(name, classes, imagenet.MEAN, imagenet.STD)
   if not name.endswith('imagenet'):
     return datasets.info(name or 'cifar10')
@@ -124,9 +141,9 @@ def _parameters(name):
   return count
 
 
-@pytest.mark.parametrize('name', [*COUNTS, *SEGMENTERS])
+@pytest.mark.parametrize('name', [*COUNTS, *SEGMENTERS, *DETECTORS])
 def test_builds(name):
-  assert _parameters(name) == (COUNTS | SEGMENTERS)[name]
+  assert _parameters(name) == (COUNTS | SEGMENTERS | DETECTORS)[name]
 
 
 @pytest.mark.parametrize('name', SEGMENTERS)
@@ -137,7 +154,7 @@ def test_a_segmenter_is_trained_on_pixels(name):
   assert steps.total_steps == steps.stop_step == released[name.split(':')[0]]
   assert steps.validated_epochs[steps.total_steps] == steps.num_epochs
   _, loss = losses.augmentation_and_loss(
-      config, _info(config.data.name), steps, stride=32
+      config, _info(config.data.name), steps, model=None
   )
   auxiliary = 0.4 if 'uper' in name else 0
   assert loss.func is losses.pixel_loss
@@ -147,7 +164,7 @@ def test_a_segmenter_is_trained_on_pixels(name):
   }
 
 
-@pytest.mark.parametrize('name', [*COUNTS, *NAMED, *SEGMENTERS])
+@pytest.mark.parametrize('name', [*COUNTS, *NAMED, *SEGMENTERS, *DETECTORS])
 def test_its_smoke_run_builds(name):
   tail = ',smoke' if ':' in name else ':smoke'
   assert _parameters(name + tail) < 80_000
@@ -165,7 +182,7 @@ def test_is_the_named_model(name):
   rate = learning_rate.from_config(config.optimizer, steps)
   assert rate(steps.total_steps // 2) > 0
   _, loss = losses.augmentation_and_loss(
-      config, _info(config.data.name), steps, stride=32
+      config, _info(config.data.name), steps, model=None
   )
   assert (loss is not losses.class_loss) == ('token_label' in name)
 

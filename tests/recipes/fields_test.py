@@ -23,6 +23,7 @@ def test_cifar10_is_table_2():
       'learning_rate': 1e-4,
       'schedule': 'cosine',
       'power': 1.0,
+      'drop_epochs': (8, 11),
       'warmup_epochs': 5.0,
       'warmup_steps': 0,
       'warmup_learning_rate': 0.0,
@@ -39,6 +40,7 @@ def test_cifar10_is_table_2():
   assert config.augment.to_dict() == {
       'crop_padding': 4,
       'flip': True,
+      'flip_vertical': False,
       'resize': (0.5, 2.0),
       'max_class_share': 0.75,
       'photometric': False,
@@ -106,6 +108,7 @@ def test_imagenet_is_as_released(size):
       'name': 'adamw',
       'schedule': 'epochs',
       'power': 1.0,
+      'drop_epochs': (8, 11),
       'warmup_epochs': 5.0,
       'warmup_steps': 0,
       'warmup_learning_rate': 1e-6,

@@ -58,6 +58,7 @@ _BASES = {
         'augment.rand_augment_prob': 1.0,
     },
     'poly': {'optimizer.schedule': 'poly'},
+    'drops': {'optimizer.schedule': 'drops', 'optimizer.drop_epochs': (1, 3)},
     'crops': {
         'data.storage': 'decode',
         'data.image_size': 16,
@@ -67,6 +68,20 @@ _BASES = {
     'tuned': {'init_from': 'digits_small'},
     'pixels': {'segmenter.head': 'fpn'},
     'uper': {'segmenter.head': 'uper'},
+    'boxes': {'detector.head': 'retina', 'detector.tower_channels': 8},
+    'masks': {'detector.head': 'mask', 'detector.linear_channels': 8},
+    'cascade': {'detector.head': 'cascade', 'detector.linear_channels': 8},
+}
+_DETECTOR = {
+    'data.name': 'digit_boxes',
+    'detector.channels': 8,
+    'augment.flip': False,
+    'model.widths': (4, 4, 4, 4),
+    'model.depths': (1, 1, 1, 1),
+    'model.num_heads': (1, 1, 1, 1),
+    'model.mlp_ratios': (1.0, 1.0, 1.0, 1.0),
+    'model.decay_ranges': (4.0, 4.0, 4.0, 4.0),
+    'model.layer_scale': (0.01, 0.01, 0.01, 0.01),
 }
 # The changed value of each field, and the base if it is not 'classes'.
 _CHANGES = {
@@ -93,6 +108,21 @@ _CHANGES = {
     'segmenter.auxiliary_weight': (0.3, 'uper'),
     'segmenter.mean_over': ('all', 'pixels'),
     'segmenter.head': ('fpn', 'uper'),
+    'detector.channels': (12, 'boxes'),
+    'detector.tower_channels': (12, 'boxes'),
+    'detector.tower_depth': (2, 'boxes'),
+    'detector.rpn_channels': (12, 'masks'),
+    'detector.conv_channels': (12, 'cascade'),
+    'detector.linear_channels': (12, 'masks'),
+    'detector.mask_channels': (12, 'masks'),
+    'detector.train_candidates': (20, 'masks'),
+    'detector.train_proposals': (20, 'masks'),
+    'detector.roi_samples': (8, 'masks'),
+    'detector.round_extents': (32, 'boxes'),
+    'detector.head': ('cascade', 'masks'),
+    'data.mask_crop': (20, 'masks'),
+    'data.without_objects': (False, 'boxes'),
+    'augment.flip_vertical': (True, 'boxes'),
     'data.name': ('digit_masks', 'classes'),
     'data.train_split': ('val', 'classes'),
     'data.val_split': ('test', 'classes'),
@@ -133,6 +163,7 @@ _CHANGES = {
     'optimizer.learning_rate': (2e-3, 'classes'),
     'optimizer.schedule': ('epochs', 'classes'),
     'optimizer.power': (0.9, 'poly'),
+    'optimizer.drop_epochs': ((2, 3), 'drops'),
     'optimizer.warmup_epochs': (2.0, 'classes'),
     'optimizer.warmup_learning_rate': (1e-5, 'classes'),
     'optimizer.final_learning_rate': (1e-6, 'classes'),
@@ -166,6 +197,10 @@ _ELSEWHERE = {
     'compile_effort': 'tests of distributed.compilation',
     'init_from': 'tests of train.fine_tuning',
     'data.dir': 'packaged data ignore it; tests of data.datasets',
+    'detector.anchor_scale': 'a constant of the program; tests of detection',
+    'detector.proposals': 'tests of detection',
+    'detector.candidates': 'tests of detection',
+    'detector.detections': 'tests of detection',
 }
 
 
@@ -188,6 +223,9 @@ def _recipe(base):
     }
     if base == 'pixels':
       changes['segmenter.neck_channels'] = 8
+  elif 'detector.head' in changes:
+    config = recipes.detection('retention_compact', changes['detector.head'])
+    changes |= _DETECTOR
   else:
     config = recipes.defaults('retention_compact')
     changes |= {'data.name': 'digits', 'augment.flip': False}
@@ -200,7 +238,7 @@ class _EvaluatedError(Exception):
   """Ends an evaluation, with its first batch."""
 
 
-def _first_evaluated(*arguments):
+def _first_evaluated(*arguments, **_):
   raise _EvaluatedError(next(arguments[2]))
 
 
@@ -297,11 +335,14 @@ _OFF = {
 
 
 @pytest.mark.parametrize(
-    'path', [path for path, field in recipes.FIELDS.items() if field.when]
+    'path', [path for path in _CHANGES if recipes.FIELDS[path].when]
 )
 def test_a_change_that_nothing_reads_is_refused(path):
   value, base = _CHANGES[path]
   config = recipes.defaults('retention_compact')
+  if recipes.FIELDS[path].tasks == fields.BOXES:
+    other = {'boxes': 'mask', 'masks': 'retina', 'cascade': 'mask'}[base]
+    config = recipes.detection('retention_compact', other)
   if recipes.FIELDS[path].tasks == fields.PIXELS:
     other = {'fpn': 'uper', 'uper': 'fpn'}[_BASES[base]['segmenter.head']]
     config = recipes.segmentation('retention_compact', other)
@@ -354,6 +395,8 @@ def test_details_that_the_recipe_sets_may_stay():
     [
         (recipes.segmentation('rmt_compact', 'fpn'), fields.CLASSES),
         (recipes.defaults('rmt_compact'), fields.PIXELS),
+        (recipes.detection('rmt_compact', 'retina'), fields.PIXELS),
+        (recipes.segmentation('rmt_compact', 'fpn'), fields.BOXES),
     ],
 )
 def test_a_new_field_of_the_other_task_is_refused(recipe, tasks, monkeypatch):
@@ -389,7 +432,7 @@ def test_each_part_of_a_batch_has_its_own_dropout():
 
   def loss(apply, image, targets, key):
     drawn, updated = apply(image)
-    return drawn, (drawn**2, updated)
+    return drawn, ({'accuracy': drawn**2}, updated)
 
   model, tx = _Drawn(), optax.sgd(0.0)
   step = train_step.make_train_step(

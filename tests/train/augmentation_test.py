@@ -48,7 +48,7 @@ def test_more_epochs_without_mixing_than_a_run_of_steps_has_are_refused():
 def test_the_last_epochs_are_not_mixed():
   config, schedule = _schedule(mix_off_epochs=1)
   augmentation, _ = losses.augmentation_and_loss(
-      recipes.resolve(config), datasets.info('digits'), schedule, stride=1
+      recipes.resolve(config), datasets.info('digits'), schedule, model=None
   )
   batch = {
       'image': jnp.zeros((4, 8, 8, 3), jnp.uint8),

@@ -19,7 +19,7 @@ def test_schedule_without_warmup_starts_at_the_peak():
   )
 
 
-@pytest.mark.parametrize('kind', ['cosine', 'epochs', 'poly'])
+@pytest.mark.parametrize('kind', ['cosine', 'epochs', 'poly', 'drops'])
 def test_a_warmup_as_long_as_the_run_is_refused(kind):
   config = recipes.defaults('rmt_compact')
   config.optimizer.schedule = kind
@@ -136,3 +136,32 @@ def test_the_rates_of_the_released_segmenters():
     np.testing.assert_allclose(
         float(uper(step)), expected, rtol=1e-4, atol=2e-12
     )
+
+
+def test_drops_are_those_of_the_released_detectors():
+  """Factors of mmcv: 500 steps of warm-up from .001, drops at two epochs."""
+  wanted = {
+      0: 0.001,
+      1: 0.002998,
+      100: 0.2008,
+      499: 0.998002,
+      500: 1,
+      7999: 1,
+      8000: 0.1,
+      10_999: 0.1,
+      11_000: 0.01,
+      11_999: 0.01,
+  }
+  config = recipes.detection('rmt_t', 'retina')
+  config.num_epochs, config.batch_size = 12, 16
+  config.optimizer.update(
+      schedule='drops',
+      learning_rate=2.0,
+      warmup_learning_rate=0.002,
+      warmup_epochs=0.0,
+      warmup_steps=500,
+  )
+  steps = schedule_lib.from_config(config, 16_000)
+  rate = learning_rate.from_config(config.optimizer, steps)
+  found = [rate(step) / 2 for step in wanted]
+  np.testing.assert_allclose(found, [*wanted.values()], rtol=1e-5, atol=1e-7)

@@ -243,7 +243,7 @@ def test_colours_are_pascal_vocs():
 
 def test_padding_of_crops_is_zero_whatever_the_distortion():
   config, info = tiny_segments.recipe(), tiny_segments.INFO
-  augmentation, _ = losses.augmentation_and_loss(config, info, None, stride=1)
+  augmentation, _ = losses.augmentation_and_loss(config, info, None, model=None)
   batch = {
       'image': jnp.full((8, 4, 5, 3), 200, jnp.uint8),
       'label': jnp.full((8, 4, 5), 255, jnp.uint8),  # also inside the image

@@ -104,7 +104,7 @@ def dense_boxes(
   """
 
   def joined(maps):
-    maps = [x.reshape(len(x), -1, x.shape[-1] // grid.shapes) for x in maps]
+    maps = [x.reshape(x.shape[0], -1, x.shape[-1] // grid.shapes) for x in maps]
     return jnp.concatenate(maps, 1)
 
   logits, deltas = map(joined, zip(*levels, strict=True))

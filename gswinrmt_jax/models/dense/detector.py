@@ -90,7 +90,7 @@ class Detector(nn.Module):
     """
     sizes, valid = extents, extents
     if extents is None:
-      sizes = jnp.tile(jnp.array([x.shape[1:3]]), (len(x), 1))
+      sizes = jnp.tile(jnp.array([x.shape[1:3]]), (x.shape[0], 1))
     elif self.round_extents > 1:
       padding.check(extents, x.shape)
       side = self.round_extents
@@ -100,6 +100,15 @@ class Detector(nn.Module):
     return self.head(
         list(maps.values()), sizes, valid, train=train, truth=truth
     )
+
+
+def head_fields(head: str) -> dict[str, Any]:
+  """Returns what can be chosen about a head in `HEADS`, as released."""
+  kind, settings = HEADS[head]
+  fields = {field.name: field.default for field in dataclasses.fields(kind)}
+  for own in ('num_classes', 'strides', 'dtype', 'stages', 'parent', 'name'):
+    fields.pop(own, None)
+  return fields | {k: v for k, v in settings.items() if k in fields}
 
 
 def create_detector(
@@ -135,12 +144,10 @@ def create_detector(
   """
   if head not in HEADS:
     raise ValueError(f'{head=} is not one of {tuple(HEADS)}.')
-  kind, settings = HEADS[head]
-  fields = {field.name: field.default for field in dataclasses.fields(kind)}
-  own = fields.keys() - {'num_classes', 'strides', 'dtype', 'stages', 'parent'}
+  (kind, settings), own = HEADS[head], head_fields(head)
   settings = settings | {k: v for k, v in overrides.items() if k in own}
   counts = {'num_classes': num_classes, 'round_extents': round_extents}
-  counts |= {k: v for k, v in settings.items() if isinstance(fields[k], int)}
+  counts |= {k: v for k, v in settings.items() if isinstance(own.get(k), int)}
   for field, value in counts.items():
     if not isinstance(value, numbers.Integral) or value < 1:
       raise ValueError(f'{field}={value!r} must be a whole number above 0.')

@@ -23,7 +23,8 @@ from gswinrmt_jax.ops import boxes as boxes_lib
 from gswinrmt_jax.ops.anchors import AnchorGrid
 from gswinrmt_jax.ops.assignment import Rule, Truth
 
-_BOX_BINS, _MASK_BINS = 7, 14
+BOX_BINS = 7  # to a side of a pooled box
+_MASK_BINS = 14
 
 
 class Stage(NamedTuple):
@@ -246,7 +247,7 @@ class RCNN(DetectionHead):
         return self._draw(truth, boxes, valid, key, rule)
 
       rois = jax.vmap(draw)(truth, boxes, valid, keys)
-      pooled = self.pool(levels, rois.boxes, extents, _BOX_BINS)
+      pooled = self.pool(levels, rois.boxes, extents, BOX_BINS)
       logits, deltas = self.box_heads[index](pooled, rois.valid, train=train)
       first = rois.boxes[:, : max(self.roi_samples // 4, 1)]
       pooled = self.pool(levels, first, extents, _MASK_BINS)
@@ -295,7 +296,7 @@ class RCNN(DetectionHead):
     total, refined = 0, boxes
     for stage, head in zip(self.stages, self.box_heads, strict=True):
       boxes = refined
-      pooled = self.pool(levels, boxes, extents, _BOX_BINS)
+      pooled = self.pool(levels, boxes, extents, BOX_BINS)
       logits, deltas = head(pooled, valid, train=False)
       total += logits / len(self.stages)
       best = logits[..., :-1].argmax(-1)

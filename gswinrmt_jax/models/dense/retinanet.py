@@ -112,7 +112,7 @@ class RetinaNet(DetectionHead):
   ) -> nms.Detections:
     """Returns the detections of each image, in pixels of the batch."""
     boxes, scores = dense_boxes.candidates(found, grid, sizes, self.candidates)
-    batch, classes = len(sizes), scores.shape[-1]
+    batch, classes = sizes.shape[0], scores.shape[-1]
     return self.select(
         boxes.reshape(batch, -1, 1, 4), scores.reshape(batch, -1, classes)
     )

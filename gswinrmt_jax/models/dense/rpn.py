@@ -78,7 +78,7 @@ def propose(
   scores = scores[..., 0]  # of the only class
   keep = functools.partial(nms.suppress, threshold=_OVERLAP)
   scores *= jax.vmap(jax.vmap(keep))(boxes, scores > 0)
-  batch = len(sizes)
+  batch = sizes.shape[0]
   boxes, scores = boxes.reshape(batch, -1, 4), scores.reshape(batch, -1)
   scores, order = lax.top_k(scores, min(limit, scores.shape[1]))
   boxes = jnp.take_along_axis(boxes, order[..., None], 1)

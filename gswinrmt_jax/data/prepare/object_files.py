@@ -1,0 +1,639 @@
+"""Boxes and masks of objects in files: COCO's JSON, VOC's XML, YOLO's text."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+import json
+import math
+import os
+import pathlib
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+import PIL.Image
+
+from gswinrmt_jax.data import class_folders, image_paths
+from gswinrmt_jax.data import detection as detection_lib
+from gswinrmt_jax.data.collection import (
+    ClassLabels,
+    Collection,
+    spread,
+    UNDIVIDED,
+)
+from gswinrmt_jax.data.image_paths import ImageFile
+from gswinrmt_jax.errors import UserError
+
+Size = tuple[int, int]  # width and height in pixels
+
+# What is reported of boxes that are not in their image.
+_ODD = {
+    'empty': 'boxes without width or height, left out',
+    'outside': 'boxes outside of their image, left out',
+    'cut': 'boxes that extend beyond their image, cut off there',
+}
+
+
+class Found(NamedTuple):
+  """An object as its file has it.
+
+  Attributes:
+    label: Its class.
+    box: x0 y0 x1 y1 in pixels.
+    crowd: As in `detection.Objects`.
+    area: In square pixels; None for that of the box.
+    mask: Polygons, or runs, as in COCO; None if there is none.
+  """
+
+  label: int
+  box: tuple[float, float, float, float]
+  crowd: bool = False
+  area: float | None = None
+  mask: Any = None
+
+
+class ObjectLabels(ClassLabels):
+  """The objects of images, in files of any kind.
+
+  Attributes:
+    read: Returns the objects of an image, given its size. It raises ValueError
+      if they cannot be used; the message says why.
+    num_classes: Number of classes.
+    masks: Whether to store masks, which then every object has.
+  """
+
+  by_class = False
+
+  def __init__(
+      self,
+      read: Callable[[ImageFile, Size], Sequence[Found]],
+      num_classes: int,
+      *,
+      masks: bool = False,
+  ):
+    self.read, self.num_classes, self.masks = read, num_classes, masks
+    self.findings = (
+        ('object_digest', 'u8'),
+        ('objects_by_class', 'i4', (num_classes,)),
+        ('crowds', 'i4'),
+        *((name, 'i4') for name in _ODD),
+    )
+
+  def objects(
+      self, image: ImageFile, size: Size
+  ) -> tuple[detection_lib.Objects, Counter]:
+    """Returns the objects of an image within it, and how many are `_ODD`.
+
+    Raises:
+      ValueError: If they cannot be used.
+    """
+    kept, odd = [], Counter()
+    for found in self.read(image, size):
+      if not all(map(math.isfinite, found.box)):
+        raise ValueError(f'has the box {found.box}')
+      low, high = found.box[:2], found.box[2:]
+      if high[0] <= low[0] or high[1] <= low[1]:
+        odd['empty'] += 1
+        continue
+      cut = np.clip(found.box, 0, size * 2)
+      if (cut[2:] <= cut[:2]).any():
+        odd['outside'] += 1
+        continue
+      odd['cut'] += bool((cut != found.box).any())
+      kept.append(found._replace(box=tuple(cut.tolist())))
+    boxes = np.array([found.box for found in kept], np.float64).reshape(-1, 4)
+    sides = boxes[:, 2:] - boxes[:, :2]
+    areas = [
+        area if found.area is None else found.area
+        for found, area in zip(kept, sides.prod(1), strict=True)
+    ]
+    objects = detection_lib.Objects(
+        boxes.astype(np.float32),
+        np.array([found.label for found in kept], np.int32),
+        np.array([found.crowd for found in kept], bool),
+        np.array(areas, np.float64),
+        tuple(_runs(found.mask, size) for found in kept)
+        if self.masks
+        else None,
+    )
+    return objects, odd
+
+  def inspect(self, image: ImageFile, picture: PIL.Image.Image) -> tuple:
+    """Returns a digest of the objects and their numbers, see `findings`."""
+    objects, odd = self.objects(image, picture.size)
+    arrays = [objects.boxes, objects.labels, objects.crowds, objects.areas]
+    content = b''.join(x.tobytes() for x in (*arrays, *(objects.masks or ())))
+    return (
+        image_paths.digest(content),
+        np.bincount(objects.labels, minlength=self.num_classes),
+        objects.crowds.sum(),
+        *(odd[name] for name in _ODD),
+    )
+
+  def check(self, collection: Collection, table: np.ndarray) -> None:
+    """Refuses images of which no image for training has an object.
+
+    Raises:
+      UserError: See above.
+    """
+    train = table[: len(collection.splits['train'])]
+    if not train['objects_by_class'].sum() - train['crowds'].sum():
+      raise UserError('no image of train has an object')
+
+  def counts(
+      self, collection: Collection, split: str, table: np.ndarray
+  ) -> dict[str, Any]:
+    """Returns the numbers of objects in a split."""
+    del collection, split
+    by_class = table['objects_by_class']
+    return {
+        'objects_by_class': by_class.sum(0).tolist(),
+        'crowds': int(table['crowds'].sum()),
+        'most_objects': int(by_class.sum(1).max(initial=0)),
+        'without_objects': int((by_class.sum(1) == 0).sum()),
+        'masks': self.masks,
+        'odd': {name: int(table[name].sum()) for name in _ODD},
+    }
+
+  def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines on objects of the printed report."""
+    for split, found in report['splits'].items():
+      by_class, masks = found['objects_by_class'], found['masks']
+      yield (
+          f'  {split}: {sum(by_class):,} objects'
+          f'{" with masks" * masks}, at most {found["most_objects"]:,} '
+          f'in an image; of a class {spread(by_class)}'
+      )
+      if count := found['without_objects']:
+        yield f'  {split}: {count:,} images without objects, which are kept'
+      if count := found['crowds']:
+        yield f'  {split}: {count:,} crowds, which are not trained on'
+      for name, count in found['odd'].items():
+        if count:
+          yield f'  {split}: {count:,} {_ODD[name]}'
+    train = report['splits']['train']['objects_by_class']
+    for name, count in zip(report['class_names'], train, strict=True):
+      if not count:
+        yield f'  warning: class {name!r} has no objects in train'
+
+  def features(self, class_names: Sequence[str]) -> dict[str, Any]:
+    """Returns the features of TFDS that hold the objects."""
+    import tensorflow_datasets as tfds
+
+    def tensor(dtype, *shape):
+      return tfds.features.Tensor(shape=shape, dtype=dtype)
+
+    label = tfds.features.ClassLabel(names=class_names)
+    features = {
+        detection_lib.LABELS: tfds.features.Sequence(label),
+        'boxes': tensor(np.float32, None, 4),
+        'crowds': tensor(np.bool_, None),
+        'areas': tensor(np.float64, None),
+        'stored_size': tensor(np.int32, 2),
+    }
+    if self.masks:
+      features['runs'] = tensor(np.int32, None)
+      features['run_counts'] = tensor(np.int32, None)
+    return features
+
+  def metadata(self, table: np.ndarray) -> dict[str, Any]:
+    """Returns a checksum of all objects, and whether they have masks."""
+    digests = table['object_digest'].tobytes()
+    return {
+        'labels': hashlib.sha256(digests).hexdigest(),
+        'masks': self.masks,
+    }
+
+  def example(self, image: ImageFile, finding: np.void) -> dict[str, Any]:
+    """Returns the values of `features` for an image."""
+    # EXIF may turn an image; its objects are where they are seen.
+    size = int(finding['width']), int(finding['height'])
+    objects, _ = self.objects(image, size[::-1] if finding['turned'] else size)
+    values = {
+        detection_lib.LABELS: objects.labels.tolist(),
+        'boxes': objects.boxes,
+        'crowds': objects.crowds,
+        'areas': objects.areas,
+        'stored_size': np.array(size, np.int32),
+    }
+    if self.masks:
+      values['runs'] = np.concatenate([np.zeros(0, np.int32), *objects.masks])
+      counts = [len(runs) for runs in objects.masks]
+      values['run_counts'] = np.array(counts, np.int32)
+    return values
+
+
+def find(
+    root: pathlib.Path,
+    boxes: pathlib.Path,
+    *,
+    val: pathlib.Path | None = None,
+    test: pathlib.Path | None = None,
+    classes: pathlib.Path | None = None,
+) -> Collection:
+  """Returns the images below `root`, with their objects.
+
+  Args:
+    root: Folder of the images.
+    boxes: A JSON file of COCO; or a folder with a file for each image, VOC's
+      XML or YOLO's text, of the same name up to the suffix. Such a folder may
+      have train/ and any of val/ and test/, if `root` has them, too.
+    val: The images for validation: a JSON file of COCO, or a list of names
+      of images, one per line; None if they are not divided, or by folders.
+    test: The images for the test, likewise.
+    classes: File with the names of the classes, in order, one per line. Needed
+      for YOLO's text without a data.yaml; VOC's classes are otherwise in
+      alphabetical order.
+
+  Raises:
+    UserError: If images, objects and lists do not go together.
+  """
+  ignored = Counter()
+  lists = {'val': val, 'test': test}
+  lists = {split: path for split, path in lists.items() if path}
+  if boxes.is_file():
+    if classes:
+      raise UserError('--classes: the file of --boxes has the classes already')
+    return _coco(root, {'train': boxes, **lists}, ignored)
+  if not boxes.is_dir():
+    raise UserError(f'--boxes {boxes}: no such file or folder')
+  names = _lines('--classes', classes) if classes else ()
+  suffixes = Counter(path.suffix.lower() for path in boxes.rglob('*.*'))
+  kinds = {'.xml': _VOC, '.txt': _Yolo}
+  kind = max(kinds, key=lambda suffix: suffixes[suffix])
+  if not suffixes[kind]:
+    raise UserError(f'--boxes {boxes} has neither .xml nor .txt files')
+  return _by_file(root, boxes, lists, kind, kinds[kind](boxes, names), ignored)
+
+
+def _coco(root, paths, ignored):
+  """Returns the collection of COCO's JSON files, one for each split."""
+  known = [image.file_name for image in image_paths.find(root, '', ignored)]
+  by_name = defaultdict(list)
+  for name in known:
+    by_name[os.path.basename(name)].append(name)
+  known, contents = set(known), {}
+  categories, entries, objects, splits = None, {}, defaultdict(list), {}
+  missing = {}
+  for split, path in paths.items():
+    contents[split], parts = _read_coco(path)
+    images, annotations, own = parts
+    if categories not in (None, own):
+      raise UserError(f'{path} has other categories than {paths["train"]}')
+    categories, of_id, splits[split] = own, {}, []
+    for image in images:
+      name = image['file_name']
+      found = [name] if name in known else by_name[os.path.basename(name)]
+      if image['id'] in of_id:
+        raise UserError(f'{path}: two images have the id {image["id"]}')
+      if len(found) > 1:
+        raise UserError(f'{path}: {name} may be {found[0]} or {found[1]}')
+      of_id[image['id']] = found[0] if found else None
+      if not found:
+        missing[name] = f'is in {path}, but not in {root}'
+        continue
+      if found[0] in entries:
+        raise UserError(f'{path}: {name} is there twice, or in another file')
+      entries[found[0]] = image.get('width'), image.get('height'), path
+      splits[split].append(ImageFile(found[0], 0))
+    seen = set()
+    for annotation in annotations:
+      number = annotation.get('id')
+      if number is not None and number in seen:
+        raise UserError(f'{path}: two annotations have the id {number}')
+      seen.add(number)
+      if annotation['image_id'] not in of_id:
+        raise UserError(
+            f'{path}: annotation {number} is of image '
+            f'{annotation["image_id"]}, which is not in the file'
+        )
+      if annotation['category_id'] not in own:
+        raise UserError(
+            f'{path}: annotation {number} has the unknown category '
+            f'{annotation["category_id"]}'
+        )
+      objects[of_id[annotation['image_id']]].append(annotation)
+  labels = {number: label for label, number in enumerate(categories)}
+  every = [each for found in objects.values() for each in found]
+  masks = bool(every) and all(each.get('segmentation') for each in every)
+
+  def read(image, size):
+    width, height, path = entries[image.file_name]
+    if None not in (width, height) and (width, height) != size:
+      raise ValueError(
+          f'has {size[0]} x {size[1]} pixels, in {path} {width} x {height}'
+      )
+    return [
+        _of_coco(annotation, labels)
+        for annotation in objects[image.file_name]
+        if not annotation.get('ignore')
+    ]
+
+  unused = len(known - entries.keys())
+  ignored['images that are not in the files'] += unused
+  if len(splits) == 1:
+    splits = {UNDIVIDED: splits['train']}
+  return Collection(
+      root,
+      tuple(categories.values()),
+      splits,
+      ignored,
+      source={
+          'boxes': {split: str(path) for split, path in paths.items()},
+          'content of boxes': contents,
+      },
+      labels=ObjectLabels(read, len(labels), masks=masks),
+      unpaired=missing,
+  )
+
+
+def _read_coco(path):
+  """Returns a checksum of the file, its images, annotations and categories."""
+  try:
+    content = path.read_bytes()
+    parts = json.loads(content)
+    images, annotations = parts['images'], parts['annotations']
+    ordered = sorted(parts['categories'], key=lambda each: each['id'])
+    categories = {each['id']: str(each['name']) for each in ordered}
+    for image in images:
+      image['id'], image['file_name'].strip()
+    for annotation in annotations:
+      annotation['image_id'], annotation['category_id'], annotation['bbox']
+  except OSError as error:
+    raise UserError(f'{path} cannot be read: {error.strerror}') from error
+  except KeyError as error:
+    raise UserError(f'{path} is not as COCO: {error} is missing') from error
+  except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    raise UserError(f'{path} is not as COCO: {error}') from error
+  twice = [n for n, c in Counter(categories.values()).items() if c > 1]
+  if twice or len(categories) < len(ordered) or not categories:
+    what = f'the category {twice[0]!r} twice' if twice else 'no or equal ids'
+    raise UserError(f'{path} has {what}')
+  return hashlib.sha256(content).hexdigest(), (images, annotations, categories)
+
+
+def _of_coco(annotation, labels):
+  number = annotation.get('id')
+  try:
+    x, y, width, height = map(float, annotation['bbox'])
+    area = annotation.get('area')
+    area = None if area is None else float(area)
+  except (ValueError, TypeError) as error:
+    raise ValueError(f'annotation {number}: {error}') from error
+  return Found(
+      labels[annotation['category_id']],
+      (x, y, x + width, y + height),
+      bool(annotation.get('iscrowd')),
+      area,
+      annotation.get('segmentation'),
+  )
+
+
+def _runs(mask, size):
+  """Returns polygons or COCO's runs as the runs of `detection.Objects`.
+
+  Raises:
+    ValueError: If they are no mask of an image of this width and height.
+  """
+  width, height = size
+  coder = detection_lib.pycocotools('mask')
+  try:
+    if isinstance(mask, list):
+      if not all(len(part) >= 6 and len(part) % 2 == 0 for part in mask):
+        raise ValueError('a polygon has fewer than three points')
+      coded = coder.merge(coder.frPyObjects(mask, height, width))
+      return detection_lib.runs(coder.decode(coded))
+    down, across = mask['size']
+    if (across, down) != size:
+      raise ValueError(f'it has {across} x {down} pixels')
+    counts = mask['counts']
+    if isinstance(counts, list):
+      found = np.array(counts, np.int64)
+      if found.min(initial=0) < 0 or found.sum() != width * height:
+        raise ValueError(f'its runs have {found.sum():,} pixels')
+      return found.astype(np.int32)
+    return detection_lib.runs(coder.decode({**mask, 'size': [down, across]}))
+  except (ValueError, TypeError, KeyError, AttributeError) as error:
+    raise ValueError(f'has a mask that cannot be used: {error}') from error
+
+
+class _VOC:
+  """Objects in XML files of PASCAL VOC, whose pixels count from 1."""
+
+  optional = False
+
+  def __init__(self, boxes: pathlib.Path, names: Sequence[str]):
+    if not names:
+      found = set()
+      for path in boxes.rglob('*.xml'):
+        found |= {name for name, *_ in _voc_objects(_voc_root(path), path)}
+      names = sorted(found)
+    self.names = tuple(names)
+
+  def read(self, path: pathlib.Path, size: Size) -> list[Found]:
+    """Returns the objects in a file; difficult ones count as crowds."""
+    root = _voc_root(path)
+    width, height = (root.findtext(f'size/{k}') for k in ('width', 'height'))
+    stated = tuple(int(side) for side in (width, height) if side)
+    if len(stated) == 2 and all(stated) and stated != size:
+      raise ValueError(
+          f'has {size[0]} x {size[1]} pixels, in {path} {width} x {height}'
+      )
+    found = []
+    for name, difficult, box in _voc_objects(root, path):
+      if name not in self.names:
+        raise ValueError(f'has an object of the unknown class {name!r}')
+      # Tools write equal corners for a click, which is no box of one pixel.
+      if box[2] > box[0] and box[3] > box[1]:
+        box = box[0] - 1, box[1] - 1, box[2], box[3]
+      found.append(Found(self.names.index(name), box, difficult))
+    return found
+
+
+def _voc_root(path):
+  try:
+    return ElementTree.parse(path).getroot()
+  except (ElementTree.ParseError, ValueError) as error:
+    raise UserError(f'{path} is not XML: {error}') from error
+  except OSError as error:
+    raise UserError(f'{path} cannot be read: {error.strerror}') from error
+
+
+def _voc_objects(root, path):
+  """Yields name, whether it is difficult, and corners of each object."""
+  for entry in root.iter('object'):
+    try:
+      corners = [
+          float(entry.findtext(f'bndbox/{corner}', 'missing'))
+          for corner in ('xmin', 'ymin', 'xmax', 'ymax')
+      ]
+    except ValueError as error:
+      raise UserError(f'{path}: a bndbox is not four numbers') from error
+    name = entry.findtext('name', '').strip()
+    if not name:
+      raise UserError(f'{path}: an object has no name')
+    yield name, entry.findtext('difficult', '0').strip() == '1', corners
+
+
+class _Yolo:
+  """Objects in text files of YOLO: class, centre and size as shares."""
+
+  optional = True  # An image without a file has no objects.
+
+  def __init__(self, boxes: pathlib.Path, names: Sequence[str]):
+    self.names = tuple(names) or _yaml_names(boxes)
+
+  def read(self, path: pathlib.Path, size: Size) -> list[Found]:
+    """Returns the objects in a file."""
+    found = []
+    try:
+      lines = path.read_text('utf-8-sig').splitlines()
+    except UnicodeDecodeError as error:
+      raise ValueError(f'has {path}, which is not text') from error
+    for number, line in enumerate(lines, 1):
+      if not line.strip():
+        continue
+      try:
+        label, *shares = line.split()
+        label, (x, y, width, height) = int(label), map(float, shares)
+      except ValueError:
+        raise ValueError(
+            f'has {path}, whose line {number} is not a class and four shares'
+        ) from None
+      if not 0 <= label < len(self.names):
+        raise ValueError(f'has an object of class {label}, in {path}')
+      corners = x - width / 2, y - height / 2, x + width / 2, y + height / 2
+      box = tuple(np.multiply(corners, size * 2).tolist())
+      found.append(Found(label, box))
+    return found
+
+
+def _yaml_names(boxes):
+  """Returns the names in a data.yaml in the folder or up to two above it."""
+  import yaml  # huggingface_hub needs it, too.
+
+  places = [folder / 'data.yaml' for folder in (boxes, *boxes.parents[:2])]
+  path = next((place for place in places if place.is_file()), None)
+  if path is None:
+    raise UserError(
+        f'--boxes {boxes} has no data.yaml with the names of the classes: give '
+        'them with --classes FILE'
+    )
+  try:
+    names = yaml.safe_load(path.read_text('utf-8'))['names']
+    if isinstance(names, dict):
+      names = [names[label] for label in range(len(names))]
+    names = tuple(map(str, names))
+  except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError) as error:
+    raise UserError(f'{path} has no list of names') from error
+  return names
+
+
+def _by_file(root, boxes, lists, suffix, kind, ignored):
+  """Returns the collection of images with a file of objects each."""
+  images, theirs = (
+      _by_stem(folder, wanted, ignored)
+      for folder, wanted in ((root, None), (boxes, suffix))
+  )
+  if images.keys() != theirs.keys():
+    raise UserError(
+        f'{root} and {boxes} must both have train/, val/ and test/, or neither'
+    )
+  if lists and UNDIVIDED not in images:
+    raise UserError(f'{root} has its own train/: leave out --val and --test')
+  files, unpaired, splits = {}, {}, {}
+  for split, by_stem in images.items():
+    of_split = theirs[split]
+    splits[split] = []
+    for stem, name in by_stem.items():
+      if stem not in of_split and not kind.optional:
+        unpaired[name] = f'has no {suffix} in {boxes}'
+        continue
+      files[name] = of_split.get(stem)
+      splits[split].append(ImageFile(name, 0))
+    for stem in of_split.keys() - by_stem.keys():
+      if os.path.basename(stem) != 'classes':  # YOLO's tools write such a list.
+        where = boxes / of_split[stem]
+        unpaired[str(where)] = f'is without an image in {root}'
+  if lists:
+    splits = _listed(splits[UNDIVIDED], lists)
+
+  def read(image, size):
+    file = files[image.file_name]
+    return kind.read(boxes / file, size) if file else []
+
+  content = hashlib.sha256()
+  for name in sorted(file for file in files.values() if file):
+    content.update(name.encode() + (boxes / name).read_bytes())
+  return Collection(
+      root,
+      kind.names,
+      splits,
+      ignored,
+      source={'boxes': str(boxes), 'content of boxes': content.hexdigest()},
+      labels=ObjectLabels(read, len(kind.names)),
+      unpaired=unpaired,
+  )
+
+
+def _by_stem(root, suffix, ignored):
+  """Returns {split: {path in the split without suffix: path}}.
+
+  Of the files with this suffix; without one, of the images.
+  """
+  parts = class_folders.split_folders(root, ignored, of_classes=False)
+  found = {}
+  for split, below in parts.items():
+    if suffix:
+      names = [
+          path.relative_to(root).as_posix()
+          for path in sorted((root / below).rglob('*'))
+          if path.suffix.lower() == suffix and path.is_file()
+      ]
+    else:
+      names = [i.file_name for i in image_paths.find(root, below, ignored)]
+    found[split] = by_stem = {}
+    for name in names:
+      stem = os.path.splitext(name)[0].removeprefix(below).lstrip('/')
+      if stem in by_stem:
+        raise UserError(
+            f'{root}: {by_stem[stem]} and {name} have the same name up to the '
+            'suffix: remove or rename one'
+        )
+      by_stem[stem] = name
+  return found
+
+
+def _listed(images, lists):
+  """Returns the images by split; those in no list are for training."""
+  by_name = {}
+  for image in images:
+    stem = os.path.splitext(image.file_name)[0]
+    for name in (image.file_name, stem, os.path.basename(stem)):
+      by_name[name] = image
+  splits, taken = {'train': []}, {}
+  for split, path in lists.items():
+    splits[split] = []
+    for name in _lines(f'--{split}', path):
+      image = by_name.get(name) or by_name.get(os.path.splitext(name)[0])
+      if image is None:
+        raise UserError(f'--{split} {path}: {name} is not among the images')
+      if taken.setdefault(image.file_name, split) != split:
+        raise UserError(f'{image.file_name} is for val and for test')
+      splits[split].append(image)
+  splits['train'] = [i for i in images if i.file_name not in taken]
+  return splits
+
+
+def _lines(option, path):
+  """Returns the lines of a file, each different."""
+  try:
+    lines = [line.strip() for line in path.read_text('utf-8-sig').splitlines()]
+  except (OSError, UnicodeDecodeError) as error:
+    raise UserError(f'{option} {path} cannot be read: {error}') from error
+  lines = tuple(line for line in lines if line)
+  twice = [line for line, count in Counter(lines).items() if count > 1]
+  if twice or not lines:
+    said = f'has {twice[0]!r} twice' if twice else 'is empty'
+    raise UserError(f'{option} {path} {said}')
+  return lines

@@ -1,0 +1,173 @@
+"""Tests records of detection: resizing, flips, padding, masks, the source."""
+
+import numpy as np
+import pytest
+import tiny_objects
+
+from gswinrmt_jax.data import batches, datasets, detection
+from gswinrmt_jax.errors import UserError
+
+
+def _source(box=(10, 4, 30, 24), size=(60, 40), **changes):
+  """Returns one image, black but for a white box."""
+  width, height = size
+  x0, y0, x1, y1 = box
+  image = np.zeros((height, width, 3), np.uint8)
+  image[y0:y1, x0:x1] = 255
+  mask = image[..., 0] > 0
+  objects = detection.from_masks([(1, mask)])._replace(**changes)
+  return detection.Scenes([image], [objects])
+
+
+class _Draws:
+  """A generator that draws the same numbers each time."""
+
+  def __init__(self, *draws):
+    self._draws = draws
+
+  def random(self, _):
+    return np.array(self._draws)
+
+
+@pytest.mark.parametrize('vertical', [False, True])
+@pytest.mark.parametrize('horizontal', [False, True])
+def test_boxes_and_masks_stay_where_the_object_is(horizontal, vertical):
+  """An asymmetric object in an image that is halved, flipped and padded."""
+  source = _source()
+  source.images[0][14:24, 10:20] = 0  # its lower left quarter
+  mask = source.images[0][..., 0] > 0
+  objects = detection.from_masks([(1, mask)])
+  source = detection.Scenes(source.images, [objects])
+  records = detection.Decoded(
+      source, (30, 20), detection.Training(True, True, mask_crop=16)
+  )
+  assert records.image_shape == (32, 32, 3)
+  draws = _Draws(*(0.1 if flip else 0.9 for flip in (vertical, horizontal)))
+  found = records.read(0, draws)
+  assert found['extents'].tolist() == [20, 30]
+  assert not found['image'][20:].any() and not found['image'][:, 30:].any()
+  assert found['valid'].tolist() == [True] + 7 * [False]
+  assert found['labels'][0] == 1
+  x0, y0, x1, y1 = found['boxes'][0].astype(int)
+  wanted = [5, 2, 15, 12]
+  if horizontal:
+    wanted[0], wanted[2] = 15, 25
+  if vertical:
+    wanted[1], wanted[3] = 8, 18
+  assert [x0, y0, x1, y1] == wanted
+  inside = found['image'][y0:y1, x0:x1, 0] > 127
+  assert inside.sum() == 75 == (found['image'][..., 0] > 127).sum()
+  quarter = found['bitmaps'][0].reshape(2, 8, 2, 8).mean((1, 3))
+  empty = (int(not vertical), int(horizontal))
+  want = np.ones((2, 2))
+  want[empty] = 0
+  np.testing.assert_array_equal(quarter, want)
+
+
+def test_sides_are_scaled_by_their_own_factors():
+  """A side of 33 pixels becomes floor(33 / 2 + 1/2) = 17, not 16.5."""
+  source = _source((0, 0, 33, 20), size=(33, 40))
+  records = detection.Decoded(source, (20, 20), detection.Training(False))
+  found = records.read(0, _Draws(1, 1))
+  assert found['extents'].tolist() == [20, 17]
+  np.testing.assert_allclose(found['boxes'][0], [0, 0, 17, 10])
+
+
+def test_crowds_and_objects_below_a_pixel_are_not_trained_on():
+  boxes = np.array([[0, 0, 9, 9], [3, 3, 8, 8], [5, 5, 5.5, 9]], np.float32)
+  source = _source(
+      boxes=boxes,
+      labels=np.array([0, 1, 1], np.int32),
+      crowds=np.array([True, False, False]),
+      areas=np.ones(3),
+      masks=None,
+  )
+  records = detection.Decoded(source, training=detection.Training(False))
+  found = records.read(0, _Draws(1, 1))
+  assert found['valid'].sum() == 1
+  np.testing.assert_array_equal(found['boxes'][0], boxes[1])
+  assert records.image_shape == (64, 64, 3)
+
+
+def test_images_without_objects_may_be_left_out():
+  source = tiny_objects.SPLITS['train']
+  without = detection.Training(without_objects=False)
+  records = detection.Decoded(source, (72, 64), without)
+  assert len(records) == 8 and len(detection.Decoded(source)) == 10
+  rng = np.random.default_rng(0)
+  rows = [int(records.read(row, rng)['row']) for row in range(8)]
+  assert rows == [0, 2, 3, 5, 6, 7, 8, 9]
+  assert records.most == 8
+  assert records.blank()['extents'].tolist() == [*records.image_shape[:2]]
+
+
+def test_a_head_with_masks_needs_masks():
+  source = _source(masks=None)
+  with pytest.raises(UserError, match=r'boxes without masks.*head=retina'):
+    detection.Decoded(source, training=detection.Training(mask_crop=28))
+
+
+def test_runs_are_those_of_coco():
+  coder = detection.pycocotools('mask')
+  rng = np.random.default_rng(0)
+  for shape in ((7, 5), (1, 9)):
+    for share in (0.0, 0.3, 1.0):
+      mask = rng.random(shape) < share
+      runs = detection.runs(mask)
+      coded = coder.frPyObjects(
+          {'size': [*shape], 'counts': runs.tolist()}, *shape
+      )
+      np.testing.assert_array_equal(coder.decode(coded), mask)
+
+
+def test_a_crop_samples_the_pixels_at_the_centres_of_its_cells():
+  rng = np.random.default_rng(1)
+  mask = rng.random((13, 17)) < 0.5
+  box = np.array([-2.0, 3.4, 12.6, 15.0])  # beyond the image, too
+  found = detection.crop(detection.runs(mask), 13, box, 8)
+  for i, j in np.ndindex(8, 8):
+    y = int(np.floor(3.4 + (i + 0.5) / 8 * 11.6))
+    x = int(np.floor(-2 + (j + 0.5) / 8 * 14.6))
+    inside = 0 <= y < 13 and 0 <= x < 17
+    assert found[i, j] == (inside and mask[y, x])
+
+
+def test_training_draws_each_position_anew_and_the_same_again():
+  records = detection.Decoded(
+      tiny_objects.SPLITS['train'], (72, 64), detection.Training()
+  )
+
+  def take(start, count):
+    stream = batches.train_batches(
+        records, batch_size=5, seed=3, start_step=start
+    )
+    return [next(stream) for _ in range(count)]
+
+  unbroken, resumed = take(0, 6), take(2, 4)
+  for one, other in zip(unbroken[2:], resumed, strict=True):
+    for name in one:
+      np.testing.assert_array_equal(one[name], other[name])
+  of_row = [
+      found['boxes'][index].tobytes()
+      for found in unbroken
+      for index in np.flatnonzero(found['row'] == 2)
+  ]
+  assert len(of_row) == 3 and len(set(of_row)) > 1
+
+
+def test_packaged_scenes():
+  info = datasets.info('digit_boxes')
+  assert info.task == 'detection' and len(info.class_names) == 10
+  found = datasets.load_detection('digit_boxes', 'val')
+  again = datasets.load_detection('digit_boxes', 'val')
+  assert len(found) == 64 and found.has_objects
+  counts = {len(objects.labels) for _, objects in found.described}
+  assert {0, 1} < counts and max(counts) <= 5
+  for row in range(64):
+    image, objects = found.source[row]
+    other, _ = again.source[row]
+    assert image.tobytes() == other.tobytes()
+    for box in objects.boxes:
+      assert (box[:2] >= 0).all() and (box[2:] <= image.size).all()
+  with pytest.raises(UserError, match='detection needs images with boxes'):
+    datasets.open_source('digits', 'val', '', 'detection')

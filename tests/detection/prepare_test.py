@@ -1,0 +1,296 @@
+"""Tests `gswinrmt prepare detection`: COCO, VOC, YOLO, and refusals."""
+
+import argparse
+import copy
+import json
+import re
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from gswinrmt_jax.commands import prepare
+from gswinrmt_jax.data import datasets, detection
+from gswinrmt_jax.errors import UserError
+
+# Name: width, height.
+_IMAGES = {f'{name}.png': (20 + i, 12) for i, name in enumerate('abcdefgh')}
+
+
+def run(*arguments):
+  parser = argparse.ArgumentParser(prog='gswinrmt prepare')
+  prepare.add_arguments(parser)
+  return prepare.run(parser.parse_args([*map(str, arguments)])) or 0
+
+
+@pytest.fixture(name='root')
+def _root(tmp_path):
+  (tmp_path / 'images').mkdir()
+  for index, (name, size) in enumerate(_IMAGES.items()):
+    image = PIL.Image.new('RGB', size, (index, 7, 9))
+    image.save(tmp_path / 'images' / name)
+  return tmp_path
+
+
+def _coco(names, **changes):
+  """Returns a COCO file with two objects an image, none in the last."""
+  images, annotations = [], []
+  for number, name in enumerate(names, 5):
+    width, height = _IMAGES[name]
+    images.append(
+        {'id': number, 'file_name': name, 'width': width, 'height': height}
+    )
+    if name == names[-1]:
+      continue
+    for x in (1, 9):
+      annotations.append(
+          {
+              'id': len(annotations) + 1,
+              'image_id': number,
+              'category_id': 90 if x == 1 else 3,
+              'bbox': [x, 2, 6.5, 5],
+              'area': 30.0,
+              'iscrowd': 0,
+              'segmentation': [[x, 2, x + 6.5, 2, x + 6.5, 7, x, 7]],
+          }
+      )
+  return {
+      'images': images,
+      'annotations': annotations,
+      'categories': [
+          {'id': 90, 'name': 'toothbrush'},
+          {'id': 3, 'name': 'car'},
+      ],
+      **changes,
+  }
+
+
+def _write(path, content):
+  path.write_text(json.dumps(content))
+  return path
+
+
+def _prepare(root, *arguments):
+  return run(
+      'detection',
+      'things',
+      '--images',
+      root / 'images',
+      *arguments,
+      '--dir',
+      root / 'data',
+      '--jobs=1',
+  )
+
+
+def test_coco_files_by_split(root, capsys):
+  names = [*_IMAGES]
+  train, val = _coco(names[:5]), _coco(names[5:])
+  crowd = train['annotations'][0]
+  pixels = np.zeros((12, 20), np.uint8)
+  pixels[2:7, 1:8] = 1
+  coder = detection.pycocotools('mask')
+  coded = coder.encode(np.asfortranarray(pixels))
+  coded['counts'] = coded['counts'].decode()
+  crowd.update(iscrowd=1, segmentation=coded)
+  train['annotations'][1]['segmentation'] = {
+      'size': [12, 20],
+      'counts': detection.runs(pixels).tolist(),
+  }
+  train['annotations'][2]['bbox'] = [-3, 2, 5, 30]  # beyond the image
+  train['annotations'][3]['bbox'] = [50, 2, 5, 3]  # outside
+  train['annotations'][4]['bbox'] = [3, 2, 0, 3]  # empty
+  _prepare(
+      root,
+      '--boxes',
+      _write(root / 'train.json', train),
+      '--val',
+      _write(root / 'val.json', val),
+  )
+  said = capsys.readouterr().out
+  assert 'train 5, val 3 images of 2 classes (car, toothbrush)' in said
+  assert re.search('train: 6 objects with masks, at most 2 in an image', said)
+  for line in (
+      'train: 1 images without objects, which are kept',
+      'train: 1 crowds, which are not trained on',
+      'train: 1 boxes outside of their image, left out',
+      'train: 1 boxes without width or height, left out',
+      'train: 1 boxes that extend beyond their image, cut off there',
+  ):
+    assert line in said
+  data = str(root / 'data')
+  assert datasets.info('things', data).task == 'detection'
+  source = datasets.open_source('things', 'train', data, 'detection')
+  found = {}
+  for row, (size, objects) in enumerate(source.described()):
+    image, same = source[row]
+    assert image.size == size
+    np.testing.assert_array_equal(objects.boxes, same.boxes)
+    found[source.key(row)] = objects
+  assert found.keys() == set(names[:5]) and not len(found['e.png'].labels)
+  first = found['a.png']
+  assert first.labels.tolist() == [1, 0] and first.crowds.tolist() == [1, 0]
+  np.testing.assert_array_equal(first.boxes[0], [1, 2, 7.5, 7])
+  np.testing.assert_array_equal(found['b.png'].boxes, [[0, 2, 2, 12]])
+  assert first.areas.tolist() == [30, 30]
+  for mask in first.masks:
+    np.testing.assert_array_equal(mask, detection.runs(pixels))
+  _prepare(root, '--boxes', root / 'train.json', '--val', root / 'val.json')
+  assert 'already prepared' in capsys.readouterr().out
+
+
+def test_one_coco_file_is_divided_and_needs_no_masks(root, capsys):
+  content = _coco([*_IMAGES])
+  for each in content['annotations']:
+    del each['segmentation'], each['area']
+  path = _write(root / 'all.json', content)
+  _prepare(root, '--boxes', path, '--val=0.25', '--test=0.25')
+  assert 'train 4, val 2, test 2 images' in capsys.readouterr().out
+  source = datasets.open_source(
+      'things', 'val', str(root / 'data'), 'detection'
+  )
+  objects = [objects for _, objects in source.described()]
+  assert all(found.masks is None for found in objects)
+  assert {area for found in objects for area in found.areas} <= {32.5}
+
+
+def _change(path, value):
+  def change(content):
+    place = content
+    *steps, last = path
+    for step in steps:
+      place = place[step]
+    if value is KeyError:
+      del place[last]
+    else:
+      place[last] = value
+
+  return change
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        (_change(['annotations', 1, 'id'], 1), 'two annotations have the id 1'),
+        (_change(['annotations', 0, 'image_id'], 99), 'is of image 99, which'),
+        (_change(['annotations', 0, 'category_id'], 8), 'unknown category 8'),
+        (_change(['images', 1, 'id'], 5), 'two images have the id 5'),
+        (_change(['images', 1, 'file_name'], 'a.png'), 'a.png is there twice'),
+        (_change(['images', 0, 'width'], 21), r'20 x 12 pixels, in .* 21 x 12'),
+        (
+            _change(['images', 0, 'file_name'], 'x.png'),
+            r'x\.png \(is in .*not i',
+        ),
+        (
+            _change(['annotations', 0, 'bbox'], [1, 2, 3]),
+            'annotation 1: not en',
+        ),
+        (_change(['annotations', 0, 'bbox', 0], float('nan')), 'has the box'),
+        (_change(['annotations', 0, 'bbox'], KeyError), "'bbox' is missing"),
+        (_change(['categories', 0, 'name'], 'car'), "the category 'car' twice"),
+        (_change(['annotations'], KeyError), "'annotations' is missing"),
+        (_change(['annotations', 0, 'segmentation'], [[1, 2]]), 'three points'),
+        (
+            _change(
+                ['annotations', 0, 'segmentation'],
+                {'size': [12, 20], 'counts': [3, 4]},
+            ),
+            'its runs have 7 pixels',
+        ),
+        (_change(['annotations'], []), 'no image of train has an object'),
+    ],
+)
+def test_coco_files_that_are_refused(root, change, said):
+  content = copy.deepcopy(_coco([*_IMAGES]))
+  change(content)
+  path = _write(root / 'all.json', content)
+  with pytest.raises(UserError, match=said):
+    _prepare(root, '--boxes', path, '--val=0', '--test=0')
+  assert not (root / 'data' / 'things').exists()
+
+
+def _voc(name, objects):
+  size = '<size><width>{}</width><height>{}</height></size>'
+  parts = [size.format(*_IMAGES[f'{name}.png'])]
+  for label, box, difficult in objects:
+    corners = ('xmin', 'ymin', 'xmax', 'ymax')
+    box = ''.join(f'<{k}>{v}</{k}>' for k, v in zip(corners, box, strict=True))
+    parts.append(
+        f'<object><name>{label}</name><difficult>{difficult}</difficult>'
+        f'<bndbox>{box}</bndbox></object>'
+    )
+  return f'<annotation>{"".join(parts)}</annotation>'
+
+
+def test_voc_counts_pixels_from_one_and_lists_the_splits(root, capsys):
+  boxes = root / 'boxes'
+  boxes.mkdir()
+  for name in 'abcdefgh':
+    objects = [('dog', (1, 1, 4, 6), 0), ('cat', (3, 4, 9, 9), 1)]
+    objects.append(('dog', (5, 5, 5, 5), 0))  # a click
+    (boxes / f'{name}.xml').write_text(_voc(name, objects))
+  (root / 'val.txt').write_text('b\nc\n')
+  _prepare(root, '--boxes', boxes, '--val', root / 'val.txt')
+  said = capsys.readouterr().out
+  assert 'train 6, val 2 images of 2 classes (cat, dog)' in said
+  assert 'train: 6 boxes without width or height, left out' in said
+  source = datasets.open_source(
+      'things', 'val', str(root / 'data'), 'detection'
+  )
+  assert {source.key(row) for row in range(2)} == {'b.png', 'c.png'}
+  for _, objects in source.described():
+    np.testing.assert_array_equal(objects.boxes, [[0, 0, 4, 6], [2, 3, 9, 9]])
+    assert objects.labels.tolist() == [1, 0]
+    assert objects.crowds.tolist() == [False, True]
+  (boxes / 'a.xml').unlink()
+  with pytest.raises(UserError, match=r'first a\.png \(has no \.xml'):
+    _prepare(root, '--boxes', boxes, '--replace')
+
+
+def test_yolo_has_shares_of_the_image(root, capsys):
+  boxes = root / 'labels'
+  boxes.mkdir()
+  (root / 'data.yaml').write_text('names:\n  0: ring\n  1: key\n')
+  for name in 'abc':  # the others have no objects
+    (boxes / f'{name}.txt').write_text('1 0.5 0.5 0.5 0.25\n\n')
+  _prepare(root, '--boxes', boxes, '--val=0', '--test=0')
+  said = capsys.readouterr().out
+  assert '(ring, key)' in said and '5 images without objects' in said
+  assert "warning: class 'ring' has no objects in train" in said
+  data = str(root / 'data')
+  source = datasets.open_source('things', 'train', data, 'detection')
+  for row, (size, objects) in enumerate(source.described()):
+    if source.key(row)[0] in 'abc':
+      width = size[0]
+      want = [[width / 4, 4.5, width * 3 / 4, 7.5]]
+      np.testing.assert_allclose(objects.boxes, want)
+  (boxes / 'a.txt').write_text('2 0.5 0.5 0.5 0.25\n')
+  with pytest.raises(UserError, match='has an object of class 2'):
+    _prepare(root, '--boxes', boxes, '--val=0', '--test=0', '--replace')
+  (boxes / 'a.txt').write_text('1 0.5 0.5\n')
+  with pytest.raises(UserError, match='line 1 is not a class and four shares'):
+    _prepare(root, '--boxes', boxes, '--val=0', '--test=0', '--replace')
+  (root / 'data.yaml').unlink()
+  with pytest.raises(UserError, match='give them with --classes FILE'):
+    _prepare(root, '--boxes', boxes)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'said'),
+    [
+        ([], 'needs --boxes FILE or DIR'),
+        (['--boxes', 'nowhere'], 'nowhere: no such file or folder'),
+        (['--boxes', '{root}/images'], 'has neither .xml nor .txt files'),
+        (['--boxes', '{root}/images/a.png'], 'is not as COCO'),
+        (
+            ['--boxes', '{root}/a.json', '--val=x'],
+            'neither a number nor a file',
+        ),
+        (['--boxes', '{root}/a.json', '--labels=x'], 'takes no --labels'),
+    ],
+)
+def test_wrong_arguments(root, arguments, said):
+  _write(root / 'a.json', _coco([*_IMAGES]))
+  arguments = [argument.format(root=root) for argument in arguments]
+  with pytest.raises(UserError, match=re.escape(said)):
+    _prepare(root, *arguments)

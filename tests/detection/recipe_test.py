@@ -1,0 +1,104 @@
+"""Tests what recipes and cards say about detectors."""
+
+import json
+
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.weights import card as card_lib
+
+
+@pytest.mark.parametrize(
+    ('head', 'released'),
+    [
+        ('retina', {'channels': 256, 'tower_depth': 4, 'anchor_scale': 4.0}),
+        ('mask', {'linear_channels': 1024, 'train_proposals': 1000}),
+        ('cascade', {'conv_channels': 256, 'train_proposals': 2000}),
+    ],
+)
+def test_recipe_and_card_make_the_same_detector(head, released):
+  recipe = recipes.detection('rmt_compact', head)
+  recipe.detector.update(detections=7, candidates=9)
+  recipe.detector.round_extents = 32
+  recipes.check_used(recipe, recipe)
+  config = recipes.resolve(recipe)
+  head_fields = recipes.detector_fields(config)
+  wanted = released | {'head': head, 'detections': 7, 'round_extents': 32}
+  assert wanted.items() <= head_fields.items()
+  assert recipes.task(config) == 'detection'
+  stored = json.loads(json.dumps(config.to_dict()))
+  assert recipes.from_json(stored, 'config.json') == config
+  model = recipes.make_model(config, 3, (64, 96, 3))
+  assert model.round_extents == 32 and model.head.detections == 7
+  assert model.head.candidates == 9
+  if head != 'retina':
+    assert model.head.proposals == 1000
+  fields = config.model.to_dict()
+  card = card_lib.Card(
+      name=fields.pop('name'),
+      fields=fields,
+      num_classes=3,
+      detector=head_fields,
+      image_size=(64, 96),
+      mean=(0.5, 0.5, 0.5),
+      std=(0.2, 0.2, 0.2),
+      fit_within=(1333, 800),
+      dtype=config.dtype,
+  )
+  read = card_lib.from_dict(json.loads(json.dumps(card.to_dict())), 'a card')
+  assert (read.task, read.fit_within) == ('detection', (1333, 800))
+  assert read.make_model() == model
+
+
+@pytest.mark.parametrize(
+    ('field', 'value', 'said'),
+    [
+        ('label_smoothing', 0.1, 'must be 0.0 for a detector'),
+        ('data.storage', 'memory', "must be 'decode' for a detector"),
+        ('segmenter.channels', 9, 'must be -1 without config.segmenter.head'),
+        ('segmenter.head', 'fpn', 'one of them must be empty'),
+        ('detector.channels', 0, 'channels=0 must be a whole number above 0'),
+        ('detector.anchor_scale', 0.0, 'anchor_scale=0.0 must be above 0'),
+        ('model.dense_head', True, 'must be False for a detector'),
+    ],
+)
+def test_what_a_detector_is_not_trained_with_is_refused(field, value, said):
+  config = recipes.detection('rmt_compact', 'retina')
+  config.update_from_flattened_dict({field: value})
+  with pytest.raises(UserError, match=said):
+    recipes.make_model(recipes.resolve(config), 3, (64, 64, 3))
+
+
+def test_the_anchors_have_the_scale_of_the_recipe():
+  recipe = recipes.detection('rmt_compact', 'retina')
+  recipe.detector.anchor_scale = 1.5
+  model = recipes.make_model(recipes.resolve(recipe), 3, (64, 64, 3))
+  assert model.head.anchor_scale == 1.5
+
+
+def test_fields_of_another_head_are_refused():
+  recipe = recipes.detection('rmt_compact', 'retina')
+  changed = recipes.detection('rmt_compact', 'retina')
+  changed.detector.mask_channels = 8
+  said = 'no effect: it needs config.detector.head=mask or cascade'
+  with pytest.raises(UserError, match=said):
+    recipes.check_used(changed, recipe)
+  classifier = recipes.defaults('rmt_compact')
+  classifier.detector.channels = 8
+  with pytest.raises(UserError, match='must be -1 without'):
+    recipes.check(classifier)
+
+
+def test_a_card_is_of_one_task():
+  card = {
+      'name': 'rmt_compact',
+      'fields': {},
+      'num_classes': 2,
+      'image_size': (32, 32),
+      'mean': (0.0, 0.0, 0.0),
+      'std': (1.0, 1.0, 1.0),
+  }
+  head = {'head': 'retina'}
+  with pytest.raises(ValueError, match='segmenter or a detector, not both'):
+    card_lib.Card(**card, segmenter={'head': 'fpn'}, detector=head)

@@ -1,0 +1,121 @@
+"""Tests average precision against pycocotools' own numbers."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tiny_objects
+
+from gswinrmt_jax.data import detection as data_lib
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.evals import detection, evaluator
+
+# Truth and detections as JSON, and pycocotools' scores.
+_COCO = pathlib.Path(__file__).parents[1] / 'fixtures' / 'coco_scores.npz'
+
+
+@pytest.mark.parametrize('kind', ['bbox', 'segm'])
+def test_average_precision_equals_cocos(kind):
+  """Crowds, images without objects, ties, a class that never occurs."""
+  arrays = np.load(_COCO)
+  truth, found = (
+      json.loads(str(arrays[f'coco/{name}_json']))
+      for name in ('truth', 'detections')
+  )
+  scores = detection.average_precision(truth, found, kind)
+  classes = [np.nan if x is None else x for x in scores.pop('class_ap')]
+  np.testing.assert_allclose(
+      [*scores.values()], arrays[f'coco/{kind}_stats'][:6], atol=1e-12
+  )
+  np.testing.assert_allclose(
+      classes, arrays[f'coco/{kind}_class_ap'], atol=1e-12
+  )
+
+
+def _perfect(records, order, limit=5, masks=False):
+  """Yields outputs that find every object, in batches of one image."""
+  for row in order:
+    (width, height), objects = records.described[row]
+    down, across = height / 2, width / 2  # seen at half of the size
+    count = len(objects.labels)
+    outputs = {
+        'boxes': np.zeros((2, limit, 4), np.float32),
+        'scores': np.zeros((2, limit), np.float32),
+        'labels': np.zeros((2, limit), np.int32),
+        'extents': np.array([[down, across], [9, 9]]),
+        'row': np.array([row, 0]),
+        'mask': np.array([1, 0]),
+    }
+    outputs['boxes'][0, :count] = objects.boxes / 2
+    outputs['scores'][:, :count] = 0.9  # of the padding, too
+    outputs['labels'][0, :count] = objects.labels
+    if masks:
+      outputs['masks'] = np.ones((2, limit, 28, 28), np.float32)
+    yield outputs
+
+
+def test_collecting_every_image_once_in_any_order():
+  records = data_lib.Decoded(tiny_objects.SPLITS['val'])
+  results = []
+  for order in (range(7), [3, 1, 6, 0, 2, 5, 4]):
+    collector = evaluator.TASKS['detection'].collector(records)
+    for outputs in _perfect(records, order, masks=True):
+      collector.add(outputs)
+    results.append((collector.results(), collector.scores(2)))
+  assert results[0] == results[1]
+  found, scores = results[0]
+  assert scores['ap'] == scores['mask_ap'] == 1.0  # squares fill their boxes
+  assert scores['images'] == 7 and scores['detections'] == 100
+  assert len(found) == sum(len(x.labels) for _, x in records.described)
+  first = records.described[0][1].boxes[0]
+  assert found[0]['bbox'] == [*first[:2], *(first[2:] - first[:2])]
+  assert found[0]['image_id'] == 1
+
+
+def test_more_detections_than_a_hundred_are_counted():
+  records = data_lib.Decoded(tiny_objects.SPLITS['val'])
+  collector = detection.Collector(records)
+  for outputs in _perfect(records, [0], limit=300):
+    collector.add(outputs)
+  assert collector.scores(2)['detections'] == 300
+
+
+def test_boxes_that_are_not_finite_find_nothing_and_are_counted():
+  records = data_lib.Decoded(tiny_objects.SPLITS['val'])
+  collector = detection.Collector(records)
+  for outputs in _perfect(records, range(7)):
+    outputs['boxes'][0, 0, 2] = np.nan
+    collector.add(outputs)
+  scores = collector.scores(2)
+  assert scores['not_finite'] == 6 and scores['ap'] < 1
+  assert evaluator.not_finite(scores) == 'boxes of 6 images are not finite'
+
+
+def test_without_detections_and_without_objects():
+  records = data_lib.Decoded(tiny_objects.SPLITS['val'])
+  assert detection.Collector(records).scores(2)['ap'] == 0
+  empty = data_lib.Decoded(tiny_objects.scenes(0, [0, 0]))
+  with pytest.raises(UserError, match='have no objects'):
+    detection.Collector(empty).scores(2)
+
+
+def test_the_table_has_every_class():
+  records = data_lib.Decoded(tiny_objects.SPLITS['val'])
+  collector = detection.Collector(records)
+  for outputs in _perfect(records, range(7), masks=True):
+    collector.add(outputs)
+  text = detection.table(collector.scores(3), ('dark', 'light', 'none'))
+  assert 'AP50' in text and 'AP, large' in text
+  assert text.splitlines()[-1].split() == ['none', '-', '-']
+
+
+def test_a_mask_is_encoded_where_its_box_is():
+  mask = np.zeros((28, 28))
+  mask[:14] = 1  # the upper half
+  box = np.array([3.0, -4.0, 11.0, 12.0])  # begins above the image
+  coded = detection.encode(mask, box, (20, 15))
+  pixels = data_lib.pycocotools('mask').decode(coded)
+  want = np.zeros((20, 15))
+  want[:4, 3:11] = 1
+  np.testing.assert_array_equal(pixels, want)

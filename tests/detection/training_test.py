@@ -1,0 +1,186 @@
+"""Tests detectors in training, resuming and evaluation."""
+
+import json
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import PIL.Image
+import pytest
+import several
+import tiny_objects
+import tiny_runs
+
+from gswinrmt_jax.augment import batch as augment_lib
+from gswinrmt_jax.data import detection, segmentation
+from gswinrmt_jax.evals import detection as scores_lib
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.ops.assignment import Truth
+from gswinrmt_jax.runs import metrics_log
+from gswinrmt_jax.train import losses
+from gswinrmt_jax.weights import load
+
+_INSTALL = """
+import tiny_parts, tiny_objects
+tiny_objects.install(patch)
+patch.setattr(tiny_parts, 'recipe', tiny_objects.recipe)
+"""
+# Kills the run at step 4, mid-epoch: epochs end at steps 2, 5 and 7.
+_KILL = """
+import os, signal
+from gswinrmt_jax.checkpoints.checkpointer import Checkpointer
+from gswinrmt_jax.runs.metrics_log import MetricsLog
+save, write = Checkpointer.save, MetricsLog.write_interval
+def waits(self, *args, **how):
+  save(self, *args, **how)
+  self.wait()
+def dies(self, step):
+  write(self, step)
+  if step == 4:
+    os.kill(os.getpid(), signal.SIGKILL)
+patch.setattr(Checkpointer, 'save', waits)
+patch.setattr(MetricsLog, 'write_interval', dies)
+"""
+_EVERY = {'checkpoint_every_steps': 3}
+
+
+@pytest.fixture(name='runs', scope='module')
+def _runs(launcher, tmp_path_factory):
+  """Returns a killed and resumed run, an unbroken one, and its output."""
+  folder = tmp_path_factory.mktemp('detectors')
+  killed, unbroken = folder / 'killed', folder / 'unbroken'
+  status, said = launcher.run(killed, _INSTALL + _KILL, **_EVERY)
+  assert status == -signal.SIGKILL, said
+  status, said = launcher.run(killed, _INSTALL, **_EVERY)
+  assert status == 0, said
+  assert 'Resuming from the checkpoint of step 3.' in said
+  status, said = launcher.run(unbroken, _INSTALL)
+  assert status == 0, said
+  return killed, unbroken, said
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+  tiny_objects.install(monkeypatch)
+
+
+def test_a_killed_run_resumes_bit_for_bit(runs):
+  killed, unbroken, _ = runs
+  sums = [tiny_runs.checksums(run, 7) for run in (killed, unbroken)]
+  assert sums[0] == sums[1]
+  epochs = [
+      [entry for entry in tiny_runs.figures(run) if entry['kind'] == 'epoch']
+      for run in (killed, unbroken)
+  ]
+  assert epochs[0] == epochs[1]
+
+
+def test_logs_and_summary_have_losses_and_average_precision(runs):
+  _, run, said = runs
+  entries = metrics_log.read_metrics(run)
+  parts = {'loss', 'loss_cls', 'loss_bbox', 'positives'}
+  assert parts <= entries[0].keys()
+  epochs = [entry for entry in entries if entry['kind'] == 'epoch']
+  assert {'train_loss_cls', 'val_ap', 'val_ap50'} <= epochs[0].keys()
+  assert 'val_accuracy' not in epochs[0] and 'val_loss' not in epochs[0]
+  best = max(epochs, key=lambda entry: (entry['val_ap'], entry['epoch']))
+  summary = json.loads((run / 'summary.json').read_text())
+  assert summary['best']['epoch'] == best['epoch']
+  assert summary['best']['val_ap'] == best['val_ap'] > 0
+  classes = [ap for ap in summary['last']['test_class_ap'] if ap is not None]
+  assert np.mean(classes) == pytest.approx(summary['last']['test_ap'])
+  assert f'box AP {epochs[0]["val_ap"]:.2%}' in said
+  assert '\nvalidation box AP' in said
+  assert (run / 'curves.png').exists()
+  with PIL.Image.open(run / 'augmented_batch.png') as image:
+    assert image.size[0] > 100
+
+
+def test_every_image_counts_once_on_any_number_of_devices(runs, tmp_path):
+  """Seven padded images of several sizes, in batches of three and of nine."""
+  run = runs[1]
+  on_three = several.start(
+      'tiny_objects.py', run, tmp_path / '3.json', devices=3
+  )
+  options = ['--batch-size=9']
+  assert tiny_objects.evaluate(run, tmp_path / '1.json', *options) == 0
+  several.said(on_three)
+  one, three = (
+      json.loads((tmp_path / f'{n}.json').read_text()) for n in (1, 3)
+  )
+  wanted = _by_hand(run)
+  names = {'ap', 'ap50', 'ap75', 'ap_small', 'class_ap'}
+  for report in (one, three):
+    assert report['images'] == 7 and 'not_finite' not in report
+    for name in names:
+      assert report[name] == pytest.approx(wanted[name], abs=1e-6)
+  assert one['ap'] > 0
+  logged = metrics_log.read_metrics(run)[-1]
+  assert logged['val_ap'] == pytest.approx(one['ap'], abs=1e-6)
+
+
+def _by_hand(run):
+  """Returns the scores of detections that are found image by image."""
+  weights, source = load.load(run, step='latest'), tiny_objects.SPLITS['val']
+  model, results = weights.card.make_model(), []
+  for row, image in enumerate(source.images):
+    height, width = image.shape[:2]
+    across, down = segmentation.fit((width, height), (72, 64))
+    pixels = segmentation.resize_image(
+        PIL.Image.fromarray(image), (across, down)
+    )
+    pixels = augment_lib.normalize(
+        jnp.asarray(pixels[None]), weights.card.mean, weights.card.std
+    )
+    found = model.apply(weights.variables, pixels, train=False)
+    boxes, scores, labels = (np.asarray(x[0]) for x in found[:3])
+    for box, score, label in zip(boxes, scores, labels, strict=True):
+      x0, y0, x1, y1 = box * np.array([width / across, height / down] * 2)
+      if score > 0:
+        results.append(
+            {
+                'image_id': row + 1,
+                'category_id': int(label) + 1,
+                'bbox': [x0, y0, x1 - x0, y1 - y0],
+                'score': float(score),
+            }
+        )
+  truth = scores_lib.dataset([*source.described()], 2)
+  return scores_lib.average_precision(truth, results, 'bbox')
+
+
+@pytest.mark.parametrize('counts', [[0, 0, 0], [8, 0, 1]])
+def test_batches_without_or_full_of_objects_have_finite_gradients(counts):
+  """An image of as many objects as there are rows, and images without any."""
+  source = tiny_objects.scenes(5, counts)
+  for objects in source.objects:
+    objects.crowds[:] = False
+  records = detection.Decoded(source, training=detection.Training(False))
+  assert records.most == 8
+  rows = [records.read(row, np.random.default_rng(0)) for row in range(3)]
+  batch = jax.tree.map(lambda *x: jnp.stack(x), *rows)
+  model = tiny_objects.Detector()
+  variables = factory.init(model, jax.random.key(0), records.image_shape[:2])
+  truth = Truth(batch['boxes'], batch['labels'], batch['valid'])
+  targets = {'extents': batch['extents'], 'truth': truth}
+  image = jnp.asarray(batch['image'], jnp.float32) / 255
+
+  @jax.jit
+  def gradient(params):
+    def loss_of(params):
+      def apply(image, **how):
+        return model.apply({'params': params}, image, train=True, **how), {}
+
+      loss, (parts, _) = losses.objects_loss(
+          apply, image, targets, None, model=model
+      )
+      return loss, parts
+
+    return jax.value_and_grad(loss_of, has_aux=True)(params)
+
+  (loss, parts), grads = gradient(variables['params'])
+  assert np.isfinite(loss) and loss > 0
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(grads))
+  if not any(counts):
+    assert parts['positives'] == 3 and parts['loss_bbox'] == 0

@@ -1,0 +1,47 @@
+"""Detectors of a few thousand parameters, with random weights."""
+
+import pathlib
+
+import random_variables
+
+from gswinrmt_jax.models import factory
+from gswinrmt_jax.weights import card as card_lib
+from gswinrmt_jax.weights import load
+
+NAMES = ('cat', 'dog', 'bird')
+BACKBONE = {
+    'widths': (4, 6, 8, 10),
+    'depths': (1, 1, 1, 1),
+    'num_heads': (1, 1, 1, 1),
+}
+_RCNN = {
+    'channels': 6,
+    'rpn_channels': 5,
+    'linear_channels': 8,
+    'mask_channels': 4,
+    'proposals': 24,
+    'detections': 6,
+}
+HEADS = {
+    'retina': {'channels': 6, 'tower_channels': 5, 'detections': 6},
+    'mask': _RCNN,
+    'cascade': _RCNN | {'conv_channels': 3},
+}
+
+
+def weights(head, *, fit_within=None, **changes):
+  """Returns weights for 3 classes that find something in every image."""
+  fields = factory.resolve('rmt_t', BACKBONE | {'feature_norm': True})
+  card = card_lib.Card(
+      name='rmt_t',
+      fields=fields,
+      num_classes=len(NAMES),
+      detector={'head': head, 'least_score': 0.0} | HEADS[head] | changes,
+      class_names=NAMES,
+      image_size=(64, 64),
+      mean=(0.4,) * 3,
+      std=(0.3,) * 3,
+      fit_within=fit_within,
+  )
+  variables = random_variables.nested(card.make_model(), (1, 64, 64, 3))
+  return load.Weights(variables, card, f'a tiny {head}', pathlib.Path())
