@@ -1,35 +1,45 @@
 """Predicts the classes of images, the most probable first, or of their pixels.
 
-Images may have any size and format; accuracy holds near the image size of
-training, which --image-size can change. They are preprocessed as in evaluation:
-resized and centre-cropped with the weights' own crop or, if it is 0, resized
-ignoring aspect ratio. An image that cannot be read is named and skipped; the
-exit status is then 1. --maps also draws what the model looks at.
+IMAGE is a file, or a folder, whose images are taken at any depth, in the order
+of their names. Images may have any size and format; accuracy holds near the
+image size of training, which --image-size can change. They are preprocessed as
+in evaluation: resized and centre-cropped with the weights' own crop or, if it
+is 0, resized ignoring aspect ratio. An image that cannot be read is named and
+skipped; the exit status is then 1. --maps also draws what the model looks at.
+
+--out FILE.csv or FILE.json writes a row for each image instead of printing it.
+Where a folder in DIR has the name of a class, as in DIR/cat/1.jpg, that is the
+true class of its images, and the accuracy is printed at the end.
 
 For each image NAME.jpg, a segmenter writes NAME_overlay.png, the image in the
 colours of its classes with a legend, and NAME_labels.png, whose values are the
 classes. It prints the share of each class. --image-size is then the shorter
-side, and --top and --maps do not apply.
+side, --out a folder, and --top and --maps do not apply.
 
 A detector writes NAME_objects.png, the image with boxes, masks, names and
 scores, and objects.json, all objects in COCO's format: boxes x y w h in pixels,
 category ids from 1, masks as runs. --least-score leaves out objects of a lower
-probability. --image-size is the shorter side.
+probability. --image-size is the shorter side, --out a folder.
 """
 
 import argparse
 from collections import Counter
+import csv
+import io
 import itertools
 import json
 import pathlib
 import sys
+import time
 
 from gswinrmt_jax import files
 from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.data import collection, image_paths
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.terminal import duration, printable, Terminal
 
+_TICK, _RARE = 1.0, 60.0  # seconds between progress lines; not on a terminal
+_TABLES = ('.csv', '.json')
 _OBJECTS = 'objects.json'  # of a detector
 _LEAST = 0.3  # the default of --least-score
 _IMAGES = ('.jpg', '.jpeg', '.png', '.webp', '.gif', '.bmp', '.tif', '.tiff')
@@ -44,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       type=arguments.path,
       metavar='IMAGE',
       nargs='+',
-      help='image files; for a detector, also folders of images',
+      help='image files, or folders of images',
   )
   arguments.add_number(parser, '--top', help='classes to list (default: 5)')
   arguments.add_number(
@@ -67,9 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--out',
       type=arguments.path,
-      metavar='DIR',
-      help='folder for the images of a segmenter or detector (default: '
-      'predictions)',
+      metavar='FILE',
+      help='write the predictions to FILE.csv or FILE.json; of a segmenter or '
+      'detector: folder for its images (default: predictions)',
   )
   add('--json', action='store_true', help='print JSON instead of a table')
   add(
@@ -92,21 +102,18 @@ def run(args: argparse.Namespace) -> int:
 
   from gswinrmt_jax.deploy import loaded_model
 
+  images = _find(args.images)
   weights = arguments.load_weights(args)
   if weights.task == 'detection':
-    return _detect(args, weights)
+    return _detect(args, images, weights)
   if args.least_score is not None:
     raise UserError('--least-score is for detectors')
   segments = weights.task == 'segmentation'
-  not_for_it = ('top', 'maps') if segments else ('out',)
-  for name in not_for_it:
-    if getattr(args, name) is not None:
-      kind = 'classifiers' if segments else 'segmenters'
-      raise UserError(f'--{name} is for {kind}')
-  out = (args.out or 'predictions') if segments else args.maps
-  if out:
-    out = pathlib.Path(out).expanduser()
-    files.check_can_write(out / 'image.png')
+  if segments:
+    for name in ('top', 'maps'):
+      if getattr(args, name) is not None:
+        raise UserError(f'--{name} is for classifiers')
+  out = _check_out(args, segments)
   loaded = loaded_model.from_weights(
       weights, args.image_size, warn=guard.complain
   )
@@ -114,71 +121,45 @@ def run(args: argparse.Namespace) -> int:
     _check_point(args.point, loaded.image_size)
   terminal = Terminal(sys.stderr)  # stdout has only the predictions.
   terminal.say(f'weights: {loaded.origin}')
-  options = {} if segments else {'top': args.top or 5}
 
   def skip(message):
     terminal.end_line()
     guard.complain(message)
 
+  options = {} if segments else {'top': args.top or 5}
+  found = loaded.predict_each(images, skip=skip, **options)
   with terminal.busy('Compiling the model and predicting'):
-    found = loaded.predict(args.images, skip=skip, **options)
-  if args.json:
-    told = [one.to_dict() for one in found]
-    print(json.dumps(told, indent=2, allow_nan=False))
-  else:
-    for one in found:
-      print(one)
-  if segments:
-    for one, path in _with_paths(out, found):
+    found = itertools.chain([*itertools.islice(found, 1)], found)
+  table = None if segments else out
+  if table or args.json:
+    found = _with_progress(found, len(images), terminal)
+  rows = []
+  for one, path in _with_paths(args.maps or out, found):
+    rows.append(_row(one, images, loaded.class_names))
+    if not (table or args.json):
+      print(*map(printable, str(one).split('\n')), sep='\n')
+    if segments:
       one.write(path)
       terminal.say(f'{one.image}: {path}_overlay.png and _labels.png')
-  elif args.maps:
-    for one, path in _with_paths(out, found):
+    elif args.maps:
       with terminal.busy(f'Drawing the maps of {one.image}'):
         loaded.write_maps(one, one.image, path, args.point)
       terminal.say(f'{one.image}: maps in {path}')
-  return 0 if len(found) == len(args.images) else 1
-
-
-def _detect(args, weights):
-  """Predicts with a detector; returns 1 if an image was skipped."""
-  from gswinrmt_jax.deploy import detections, loaded_model
-
-  for name in ('top', 'maps'):
-    if getattr(args, name) is not None:
-      raise UserError(f'--{name} is for classifiers')
-  out = pathlib.Path(args.out or 'predictions')
-  files.check_can_write(out / _OBJECTS)
-  images = _find(args.images)
-  loaded = loaded_model.from_weights(
-      weights, args.image_size, warn=guard.complain
-  )
-  terminal = Terminal(sys.stderr)  # stdout has only the predictions.
-  terminal.say(f'weights: {loaded.origin}')
-
-  def skip(message):
-    terminal.end_line()
-    guard.complain(message)
-
-  least = _LEAST if args.least_score is None else args.least_score
-  found = loaded.predict_each(images, least, skip=skip)
-  with terminal.busy('Compiling the model and predicting'):
-    found = itertools.chain([*itertools.islice(found, 1)], found)
-
-  def shown():
-    for one, path in _with_paths(out, found):
-      if not args.json:
-        print(one)
-      terminal.say(f'{one.image}: {one.write(path)}')
-      yield one
-
-  contents = detections.to_coco(shown(), loaded.class_names)
   if args.json:
-    print(json.dumps(contents, indent=2, allow_nan=False))
-  files.write_json(out / _OBJECTS, contents)
-  count, done = len(contents['annotations']), len(contents['images'])
-  terminal.say(f'{count:,} objects of {done:,} images: {out / _OBJECTS}')
-  return 0 if done == len(images) else 1
+    print(json.dumps(rows, indent=2, allow_nan=False))
+  if table:
+    _write_table(table, rows, options['top'])
+    terminal.say(f'predictions of {len(rows):,} images: {table}')
+  known = [row for row in rows if 'true_class' in row]
+  if known and not segments:
+    right = sum(
+        row['predictions'][0]['name'] == row['true_class'] for row in known
+    )
+    terminal.say(
+        f'accuracy: {right / len(known):.2%} of {len(known):,} images, by the '
+        'names of their folders'
+    )
+  return 0 if len(rows) == len(images) else 1
 
 
 def _find(arguments):
@@ -198,9 +179,107 @@ def _find(arguments):
       folders = tuple(folder.name for folder in inside.parents)
       images[str(argument / inside)] = folders[:-1]
     if not any(pathlib.Path(path).is_relative_to(argument) for path in images):
-      there = collection.listed(ignored) or 'nothing'
-      raise UserError(f'{argument} has no images, only {there}')
+      there = collection.listed(ignored)
+      only = f', only {there}' if there else ''
+      raise UserError(f'{argument} has no images{only}')
   return images
+
+
+def _check_out(args, segments):
+  """Returns where predictions are written, None if nowhere."""
+  out = args.out or ('predictions' if segments else None)
+  suffix = pathlib.Path(out).suffix.lower() if out else ''
+  if segments and suffix in _TABLES:
+    raise UserError(f'--out is {out}: must be a folder for a segmenter')
+  if out and not segments:
+    if suffix not in _TABLES:
+      raise UserError(f'--out is {out}: must end in {" or ".join(_TABLES)}')
+    if args.json:
+      raise UserError('--out writes a file: leave out --json')
+    files.check_can_write(pathlib.Path(out))
+  if folder := out if segments else args.maps:
+    files.check_can_write(pathlib.Path(folder) / 'image.png')
+  return pathlib.Path(out) if out else None
+
+
+def _row(one, images, class_names):
+  """Returns a prediction as JSON values, with its true class if it is known."""
+  row = one.to_dict()
+  folders = images[one.image]
+  true_class = next((name for name in folders if name in class_names), None)
+  return row if true_class is None else {**row, 'true_class': true_class}
+
+
+def _write_table(path, rows, top):
+  """Writes rows whole or not at all, as JSON or as CSV."""
+  if path.suffix.lower() == '.json':
+    files.write_json(path, rows)
+    return
+  heads = [(f'class_{i}', f'probability_{i}') for i in range(1, top + 1)]
+  text = io.StringIO()
+  writer = csv.writer(text, lineterminator='\n')
+  writer.writerow(['image', 'true_class', *itertools.chain(*heads)])
+  for row in rows:
+    ranked = ((one['name'], one['probability']) for one in row['predictions'])
+    writer.writerow(
+        [row['image'], row.get('true_class', ''), *itertools.chain(*ranked)]
+    )
+  files.write_text(path, text.getvalue())
+
+
+def _with_progress(found, total, terminal):
+  """Yields predictions, and shows how many there are and the time left."""
+  tick = _TICK if sys.stderr.isatty() else _RARE
+  began = shown = time.perf_counter()
+  for count, one in enumerate(found, 1):
+    yield one
+    now = time.perf_counter()
+    if now - shown >= tick and count < total:
+      shown, rate = now, count / (now - began)
+      left = duration((total - count) / rate)
+      terminal.progress(
+          f'{count:,} of {total:,} images  {rate:,.0f} img/s  ETA {left}'
+      )
+
+
+def _detect(args, images, weights):
+  """Predicts with a detector; returns 1 if an image was skipped."""
+  from gswinrmt_jax.deploy import detections, loaded_model
+
+  for name in ('top', 'maps'):
+    if getattr(args, name) is not None:
+      raise UserError(f'--{name} is for classifiers')
+  out = pathlib.Path(args.out or 'predictions')
+  files.check_can_write(out / _OBJECTS)
+  loaded = loaded_model.from_weights(
+      weights, args.image_size, warn=guard.complain
+  )
+  terminal = Terminal(sys.stderr)  # stdout has only the predictions.
+  terminal.say(f'weights: {loaded.origin}')
+
+  def skip(message):
+    terminal.end_line()
+    guard.complain(message)
+
+  least = _LEAST if args.least_score is None else args.least_score
+  found = loaded.predict_each(images, least, skip=skip)
+  with terminal.busy('Compiling the model and predicting'):
+    found = itertools.chain([*itertools.islice(found, 1)], found)
+
+  def shown():
+    for one, path in _with_paths(out, found):
+      if not args.json:
+        print(*map(printable, str(one).split('\n')), sep='\n')
+      terminal.say(f'{one.image}: {one.write(path)}')
+      yield one
+
+  contents = detections.to_coco(shown(), loaded.class_names)
+  if args.json:
+    print(json.dumps(contents, indent=2, allow_nan=False))
+  files.write_json(out / _OBJECTS, contents)
+  count, done = len(contents['annotations']), len(contents['images'])
+  terminal.say(f'{count:,} objects of {done:,} images: {out / _OBJECTS}')
+  return 0 if done == len(images) else 1
 
 
 def _check_point(point, image_size):

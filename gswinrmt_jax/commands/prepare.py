@@ -34,6 +34,7 @@ import argparse
 import pathlib
 import shlex
 
+from gswinrmt_jax import terminal
 from gswinrmt_jax.commands import arguments
 from gswinrmt_jax.errors import did_you_mean, UserError
 
@@ -207,7 +208,7 @@ def _report_folder(args):
   if collection.images:
     summary = inspection.summarize(collection, table, problems)
     lines = inspection.lines(root.name, collection.labels, summary)
-    print('\n'.join(lines))
+    print(*map(terminal.printable, lines), sep='\n')
   if problems:
     first, problem = next(iter(problems.items()))
     raise UserError(
@@ -215,7 +216,7 @@ def _report_folder(args):
         f'({problem}): repair or remove them'
     )
   print(
-      f'Nothing to prepare: gswinrmt train --config=mini_imagenet_retention '
+      'Nothing to prepare: gswinrmt train --config=folder '
       f'--config.data.name={shlex.quote(str(root))}'
   )
 

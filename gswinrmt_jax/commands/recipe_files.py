@@ -1,6 +1,7 @@
 """Loads `--config=FILE_OR_NAME[:ARGUMENT] --config.FIELD=VALUE`."""
 
 from collections.abc import Iterable, Iterator, Sequence
+import copy
 import difflib
 import importlib.util
 import pathlib
@@ -75,11 +76,35 @@ def load(spec: str, overrides: Sequence[str]) -> ml_collections.ConfigDict:
   Raises:
     UserError: If file, argument, field or value are invalid.
   """
+  return adapted(spec, overrides)[1]
+
+
+def adapted(
+    spec: str, overrides: Sequence[str]
+) -> tuple[ml_collections.ConfigDict, ml_collections.ConfigDict, list[str]]:
+  """Returns the recipe, adapted to its overrides; with them; and what to say.
+
+  A recipe file may have a function `adapt(config)` beside `get_config`. It
+  returns fields that suit the config, such as the number of epochs for its
+  data, and lines for the user. Overrides precede these fields.
+
+  Arguments and errors are those of `load`.
+  """
+  name, _, argument = spec.partition(':')
+  module, recipe = _get_config(find(name), argument or None)
+  config, lines = _override(copy.deepcopy(recipe), overrides), []
+  if hasattr(module, 'adapt'):
+    fields, lines = module.adapt(config)
+    recipe.update_from_flattened_dict(fields)
+    config = _override(copy.deepcopy(recipe), overrides)
+  return recipe, config, lines
+
+
+def _override(config, overrides):
+  """Returns the config with its overrides."""
   from absl import flags
   from ml_collections import config_flags
 
-  name, _, argument = spec.partition(':')
-  config = _get_config(find(name), argument or None)
   kinds = {override: _kind(config, override) for override in overrides}
   # Separate flags, so that those of other libraries are not accepted or listed.
   values = flags.FlagValues()
@@ -115,12 +140,15 @@ def _kind(config, override):
 
 
 def _get_config(path, argument):
-  """Runs the recipe file; a mistake in it is the user's to fix."""
+  """Returns the module of a recipe file, and the recipe.
+
+  A mistake in it is the user's to fix.
+  """
   module_spec = importlib.util.spec_from_file_location('recipe', path)
   module = importlib.util.module_from_spec(module_spec)
   try:
     module_spec.loader.exec_module(module)
-    return module.get_config(argument)
+    return module, module.get_config(argument)
   except ValueError as error:  # refuses the argument
     raise UserError(f'{path.name}: {_one_line(error)}') from error
   except Exception as error:

@@ -64,13 +64,15 @@ def main(
       if 'help' not in options:
         raise UserError('--config is missing')
       return 0
-    config = recipe_files.load(spec, overrides)
+    recipe, config, lines = recipe_files.adapted(spec, overrides)
+    if not config.data.name:
+      raise UserError('--config.data.name is missing: name a folder of images')
     recipes.check(config)
     for name in ('init_from', 'data.dir', 'data.label_maps'):
       config.update_from_flattened_dict({name: arguments.path(config[name])})
-    folder = _workdir(options.get('workdir'), spec, config)
+    folder = _workdir(options.get('workdir'), spec, recipe, config)
     if not (folder / 'config.json').exists():  # A run is resumed as it began.
-      recipes.check_used(config, recipe_files.load(spec, []))
+      recipes.check_used(config, recipe)
 
     # Imported here: the lines above need no JAX.
     from gswinrmt_jax.distributed import processes
@@ -78,20 +80,25 @@ def main(
 
     processes.start(*(options.get(name, '') for name in _JOINING))
     if notice := allocator.notice():
-      processes.terminal().say(notice)
+      lines.insert(0, notice)
+    for line in lines:
+      processes.terminal().say(line)
     summary = train_loop.train(config, folder)
     processes.terminal().say(_next_steps(folder, summary, config))
   return outcome.status
 
 
-def _workdir(chosen, spec, config):
+def _workdir(chosen, spec, recipe, config):
   """Returns the run folder: --workdir, the one for 'auto', or the default."""
   default = recipe_files.default_workdir(spec)
+  if not recipe.data.name:  # A recipe for any data: a folder for each.
+    data = pathlib.Path(config.data.name).absolute().name
+    default = default.with_name(f'{default.name}_{data}')
+    recipe.data.name = config.data.name
   if chosen != 'auto':
     return pathlib.Path(arguments.path(chosen) if chosen else default)
   # Fields that change no result do not count: a run may resume with new values.
   free = recipes.free_fields()
-  recipe = recipe_files.load(spec, [])
   before, now = dict(recipe_files.leaves(recipe)), _values(config)
   # What the run would be if only the name of the model or head were changed.
   names = {

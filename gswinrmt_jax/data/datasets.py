@@ -149,6 +149,21 @@ def info(name: str, data_dir: str = '') -> Info:
   )
 
 
+def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+  """Returns mean and standard deviation of 'imagenet' or a built-in set."""
+  if name == 'imagenet':
+    return imagenet.MEAN, imagenet.STD
+  return _BUILT_IN[name].mean, _BUILT_IN[name].std
+
+
+def normalization_of(
+    mean: tuple[float, float, float], std: tuple[float, float, float]
+) -> str:
+  """Returns the name for which `normalization` has these values, or ''."""
+  known = ('imagenet', *NAMES)
+  return next((n for n in known if normalization(n) == (mean, std)), '')
+
+
 def folder_of(name: str, data_dir: str = '') -> pathlib.Path | None:
   """Returns the class folders that a name stands for, None for other data."""
   if name in _BUILT_IN or prepared.open_newest(name, data_dir):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import dataclasses
+import itertools
 import pathlib
 from typing import Any
 
@@ -190,18 +191,35 @@ class LoadedModel(_Loaded):
       ValueError: If `top` is not a whole number above 0, or an array is not
         uint8 pixels, for instance because it is already normalised.
     """
+    many = images if _is_many(images) else [images]
+    found = list(self.predict_each(many, top, skip=skip))
+    return found if many is images else found[0]
+
+  def predict_each(
+      self,
+      images: Iterable[Image],
+      top: int = 5,
+      *,
+      skip: Callable[[str], Any] | None = None,
+  ) -> Iterator[Prediction]:
+    """Yields the predictions of `predict`, for any number of images.
+
+    At most 32 images are in memory at a time. Arguments and errors are those of
+    `predict`.
+    """
     if not _is_count(top):
       raise ValueError(f'top is {top!r}: must be a whole number above 0')
     self._check_has_classes()
-    if not _is_many(images):
-      return self.predict([images], top)[0]
-    readable = list(_readable(images, self.pixels, skip))
-    rows = self._rows([pixels for _, pixels in readable])
-    found = []
-    for (name, _), logits in zip(readable, rows, strict=True):
-      self._check_finite(np.isfinite(logits), name)
-      found.append(self._prediction(name, special.softmax(logits), top))
-    return found
+    return self._each(_readable(images, self.pixels, skip), top)
+
+  def _each(self, readable, top):
+    size = None
+    while batch := list(itertools.islice(readable, _BATCH)):
+      names, pixels = zip(*batch, strict=True)
+      size = size or len(batch)  # One shape compiles once.
+      for name, logits in zip(names, self._rows(pixels, size), strict=True):
+        self._check_finite(np.isfinite(logits), name)
+        yield self._prediction(name, special.softmax(logits), top)
 
   def logits(
       self, images: Image | Sequence[Image]
@@ -299,11 +317,11 @@ class LoadedModel(_Loaded):
     images = images if _is_many(images) else [images]
     return [self.pixels(image) for image in images]
 
-  def _rows(self, pixels, **how) -> Iterator[np.ndarray]:
-    """Yields a row of the model's output for each image, float32."""
-    size = min(_BATCH, len(pixels))  # One shape compiles once.
-    for start in range(0, len(pixels), _BATCH):
-      batch = pixels[start : start + _BATCH]
+  def _rows(self, pixels, size=None, **how) -> Iterator[np.ndarray]:
+    """Yields a row of the output for each image, float32, `size` at a time."""
+    size = size or min(_BATCH, len(pixels))  # One shape compiles once.
+    for start in range(0, len(pixels), size):
+      batch = pixels[start : start + size]
       padded = np.stack([*batch, *batch[:1] * (size - len(batch))])
       rows = self._jitted(self.variables, padded, **how)
       yield from np.asarray(rows, np.float32)[: len(batch)]
@@ -377,20 +395,32 @@ class LoadedSegmenter(_Loaded):
         or the model has more than 256 classes.
       ValueError: If an array is not uint8 pixels.
     """
+    many = images if _is_many(images) else [images]
+    found = list(self.predict_each(many, skip=skip))
+    return found if many is images else found[0]
+
+  def predict_each(
+      self,
+      images: Iterable[Image],
+      *,
+      skip: Callable[[str], Any] | None = None,
+  ) -> Iterator[SegmentationMap]:
+    """Yields the maps of `predict`, with one image in memory at a time."""
     classes = self.card.num_classes
     if classes > _MOST_CLASSES:
       raise UserError(
           f'{self.origin} has {classes} classes, and segmentation maps hold '
           f'{_MOST_CLASSES}: apply its `model` to get logits'
       )
-    if not _is_many(images):
-      return self.predict([images])[0]
-    found = []
-    for name, image in _readable(images, _picture, skip):
-      label = self._segment(image, name)
-      pixels = np.asarray(image)
-      found.append(SegmentationMap(name, pixels, label, self.class_names))
-    return found
+    return (
+        SegmentationMap(
+            name,
+            np.asarray(image),
+            self._segment(image, name),
+            self.class_names,
+        )
+        for name, image in _readable(images, _picture, skip)
+    )
 
   def _segment(self, image, name):
     size = segmentation.fit(image.size, self.fit_within)

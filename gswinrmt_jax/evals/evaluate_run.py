@@ -46,7 +46,7 @@ def evaluate_run(
     which: Weights of a run: 'raw', 'ema', or None for the better of the two.
     data: The data set; None for the run's.
     split: 'train', 'val' or 'test' as the run defines them, or a split of the
-      data set.
+      data set. Without a test split, 'test' takes 'val', and says so.
     image_size: Height and width, in pixels, to resize images to; None for the
       card's. Above the card's size, no margin is cropped. For a segmenter or
       detector, see `Weights.fit_within`.
@@ -76,6 +76,10 @@ def evaluate_run(
   if mirror and weights.task != 'classification':
     raise UserError(f'--mirror is for classifiers, which {source} is not')
   name, taken, data_dir = data_of(weights, data, split, data_dir)
+  if taken == 'test' and not datasets.own_splits(name, data_dir)['test']:
+    split = 'val'
+    name, taken, data_dir = data_of(weights, data, split, data_dir)
+    terminal.say(f'{name} has no test split: evaluating on val instead')
   info = datasets.info(name, data_dir)
   if out is None:
     out = report_path(

@@ -98,6 +98,11 @@ def _check_together(config):
     refuse('data.repeats', data.repeats, f'from 1 to {third}')
   _check_rand_augment(config.augment)
   _check_optimizer(config.optimizer)
+  if config.optimizer.freeze and not config.init_from:
+    raise UserError(
+        f"config.optimizer.freeze is '{config.optimizer.freeze}' without "
+        'config.init_from: random weights would be frozen'
+    )
   weight, maps = config.token_label_weight, data.label_maps
   if bool(weight) != bool(maps):
     raise UserError(

@@ -177,6 +177,7 @@ _DECAYING = When(
     'optimizer.weight_decay above 0',
     lambda config: config.optimizer.weight_decay > 0,
 )
+_AVERAGING = When('ema_decay above 0', lambda config: config.ema_decay > 0)
 _NECK = When(
     'segmenter.head=fpn', lambda config: config.segmenter.head == 'fpn'
 )
@@ -283,6 +284,13 @@ FIELDS: Mapping[str, Field] = {
         'decay of the moving average of the weights, per 512 images; 0: none',
         below=1,
         tasks=ALL,
+    ),
+    'ema_warmup': Field(
+        False,
+        'begin the average with a shorter memory: a decay of at most '
+        '(1 + t) / (10 + t) at step t',
+        tasks=ALL,
+        when=_AVERAGING,
     ),
     'init_from': Field(
         '', 'run, weights or checkpoint to fine-tune', tasks=ALL
@@ -409,6 +417,13 @@ FIELDS: Mapping[str, Field] = {
         at_most=2048,
         tasks=CLASSES,
         off=0,
+    ),
+    'data.normalization': Field(
+        '',
+        'data set by whose channel means and deviations images are normalised; '
+        "'': the data's own, or ImageNet's",
+        choices=('', 'imagenet', 'cifar10', 'digits'),
+        tasks=ALL,
     ),
     'data.fit_within': Field(
         (0, 0),
@@ -665,6 +680,29 @@ FIELDS: Mapping[str, Field] = {
         'apply weight decay to LayerScale, too',
         tasks=ALL,
         when=_DECAYING,
+    ),
+    'optimizer.freeze': Field(
+        '',
+        "what keeps the weights of init_from: '', the stem, all up to a stage, "
+        "or the backbone, which is all but the head; its BatchNorms' "
+        'statistics stay, too',
+        choices=(
+            '',
+            'stem',
+            'stage1',
+            'stage2',
+            'stage3',
+            'stage4',
+            'backbone',
+        ),
+        tasks=ALL,
+    ),
+    'optimizer.layer_decay': Field(
+        1.0,
+        'learning rate of a block / that of the next one, from the head down '
+        'to the stem',
+        at_most=1,
+        tasks=ALL,
     ),
     'optimizer.b1': Field(
         0.9, 'decay of the first moment of Adam', below=1, tasks=ALL

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
+import hashlib
+import itertools
 
 import jax
 import ml_collections
@@ -14,6 +16,7 @@ from gswinrmt_jax.data import (
     detection,
     pictures,
     segmentation,
+    sources,
     token_labels,
 )
 from gswinrmt_jax.data.prepare import cifar10
@@ -21,6 +24,8 @@ from gswinrmt_jax.distributed import mesh, processes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import resident
+
+_COMPARED = 30_000  # images of all splits, at most, to look for overlaps
 
 Records = batches_lib.Records | resident.Resident
 Batch = Mapping[str, jax.Array]
@@ -112,6 +117,9 @@ def open_data(
   devices = mesh.Devices(config.mesh.data)
   devices.check_batch_size(config.batch_size, config.accumulate_steps)
   info = datasets.info(config.data.name, config.data.dir)
+  if config.data.normalization:
+    mean, std = datasets.normalization(config.data.normalization)
+    info = dataclasses.replace(info, mean=mean, std=std)
   datasets.check_task(info.name, info.task, recipes.task(config))
   cifar10.prepare_if_missing(config.data.name, config.data.dir)
   for line in datasets.describe(config.data.name, config.data.dir):
@@ -131,7 +139,11 @@ def open_data(
           load_eval(config, config.data.val_split),
       )
   )
-  _check_data(config, train, val)
+  opened = {'train': train.source, 'val': val.source}
+  if test := _check_data(config, train, val):
+    opened['test'] = test
+  for line in overlaps(opened):
+    (terminal or processes.terminal()).say(line)
   info = dataclasses.replace(info, image_size=train.image_shape[:2])
   return Data(config, info, train, val, maps, devices)
 
@@ -142,8 +154,8 @@ def with_own_splits(
   """Returns the config with the splits of its data set instead of CIFAR-10's.
 
   The latter are a recipe's default; of other data, 45,000 images would be a
-  part, and a split of their own for validation would not be used. The path of
-  class folders becomes absolute, and they need no test split.
+  part, and a split of their own for validation would not be used. Data without
+  a test split need not say so. The path of class folders becomes absolute.
 
   Raises:
     UserError: If there is no such data set.
@@ -158,11 +170,12 @@ def with_own_splits(
       default['train'],
       default['val'],
   )
-  if of_cifar or folder:
+  untold = data.test_split == default['test']
+  if of_cifar or untold:
     own = datasets.own_splits(data.name, data.dir)
     if of_cifar:
       data.update(train_split=own['train'], val_split=own['val'])
-    if data.test_split == default['test']:
+    if untold:
       data.test_split = own['test']
   return config
 
@@ -244,15 +257,47 @@ def _load(config, split, crop):
   )
 
 
+def overlaps(
+    splits: Mapping[str, sources.Source],
+) -> Iterator[str]:
+  """Yields a warning for each pair of splits that share images.
+
+  Images are compared by hashes of their stored bytes, if there are at most
+  30,000: reading more would delay the start.
+
+  Args:
+    splits: The records of each, 'train' first.
+  """
+  if sum(map(len, splits.values())) > _COMPARED:
+    return
+  rows = {
+      name: {
+          hashlib.sha256(source.stored(row)).digest(): row
+          for row in range(len(source))
+      }
+      for name, source in splits.items()
+  }
+  for one, other in itertools.combinations(rows, 2):
+    both = rows[one].keys() & rows[other].keys()
+    if both:
+      first = min(rows[other][digest] for digest in both)
+      yield (
+          f'warning: {len(both):,} images of {other} are also in {one}, '
+          f'such as {splits[other].name(first)}'
+      )
+
+
 def _check_data(config, train, val):
-  """Refuses data that the run could not be trained, validated or tested on."""
+  """Refuses data that the run could not be trained, validated or tested on.
+
+  Returns:
+    The records of the test split, None if there is none.
+  """
   data = config.data
   if config.detector.head:
-    _check_objects(config, train, val)
-    return
+    return _check_objects(config, train, val)
   if config.segmenter.head:
-    _check_labels(config, train, val)
-    return
+    return _check_labels(config, train, val)
   if train.image_shape != val.image_shape:
     sizes = [
         f'{records.image_shape[1]} x {records.image_shape[0]}'
@@ -264,7 +309,8 @@ def _check_data(config, train, val):
     )
   if data.test_split:
     with _named('test_split'):  # Opens the split; decodes no image.
-      datasets.open_source(data.name, data.test_split, data.dir)
+      return datasets.open_source(data.name, data.test_split, data.dir)
+  return None
 
 
 def _check_labels(config, train, val):
@@ -283,6 +329,7 @@ def _check_labels(config, train, val):
     with _named(name):
       if records and not records.has_labels():
         raise UserError(f'no pixel of {data[name]!r} has a class')
+  return test and test.source
 
 
 def _check_objects(config, train, val):
@@ -294,7 +341,10 @@ def _check_objects(config, train, val):
         raise UserError(f'no image of {data[name]!r} has an object')
   if data.test_split:
     with _named('test_split'):  # Opens the split; decodes no image.
-      datasets.open_source(data.name, data.test_split, data.dir, 'detection')
+      return datasets.open_source(
+          data.name, data.test_split, data.dir, 'detection'
+      )
+  return None
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import ml_collections
 import optax
 import optax.contrib
 
+from gswinrmt_jax.train import layerwise
 from gswinrmt_jax.weights import state_dict
 
 # Parameters of `models.block` that scale a residual branch.
@@ -26,7 +27,11 @@ def from_config(
   """Returns the optimiser of a config's section `optimizer`."""
   names = 'b1 b2 eps weight_decay decay decay_layer_scale'.split()
   create = {'adamw': adamw, 'muon': muon}[optimizer.name]
-  return create(learning_rate, **{name: optimizer[name] for name in names})
+  tx = create(learning_rate, **{name: optimizer[name] for name in names})
+  tx = layerwise.freeze_updates(tx, optimizer.freeze)
+  if optimizer.layer_decay < 1:
+    tx = optax.chain(tx, layerwise.scale_by_layer(optimizer.layer_decay))
+  return tx
 
 
 def adamw(
@@ -160,9 +165,19 @@ def last_learning_rate(
 ) -> jax.Array:
   """Returns the learning rate of the last update; before any, of the first.
 
+  With layer-wise rates, it is that of the head.
+
   Args:
     learning_rate: The schedule given to `adamw` or `muon`.
     opt_state: Their state.
   """
-  *_, scheduled = opt_state
+  (scheduled,) = (
+      state
+      for state in jax.tree.leaves(opt_state, is_leaf=_is_scheduled)
+      if _is_scheduled(state)
+  )
   return learning_rate(jnp.maximum(scheduled.count - 1, 0))
+
+
+def _is_scheduled(state):
+  return isinstance(state, optax.ScaleByScheduleState)

@@ -21,7 +21,13 @@ from gswinrmt_jax.runs.metrics_log import MetricsLog
 from gswinrmt_jax.runs.scores import better
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import data as data_lib
-from gswinrmt_jax.train import fine_tuning, profiler, trainer
+from gswinrmt_jax.train import (
+    fine_tuning,
+    layerwise,
+    profiler,
+    train_state,
+    trainer,
+)
 from gswinrmt_jax.train import schedule as schedule_lib
 from gswinrmt_jax.train.train_state import TrainState
 from gswinrmt_jax.weights import load as weights
@@ -135,11 +141,27 @@ class Run:
         f'{len(self.data.val):,} validation images.'
     )
     self.terminal.say(textwrap.fill(what, 80))
+    if freeze := self.config.optimizer.freeze:
+      trained = layerwise.trained_count(self.trainer.target.params, freeze)
+      self.terminal.say(f'Of these parameters, {trained:,} are trained.')
+    if (kept := self._kept_by_average()) > 0.1:
+      self.terminal.say(
+          f'The moving average will still hold {kept:.0%} of the first weights '
+          'at the end: lower config.ema_decay, or set config.ema_warmup=True.'
+      )
     self.terminal.say(
         f'Steps {start:,} to {self.schedule.stop_step:,} of '
         f'{self.schedule.total_steps:,}, {len(jax.devices())} x '
         f'{jax.devices()[0].device_kind}. Run folder: {self.folder}'
     )
+
+  def _kept_by_average(self):
+    """Returns the weight of the first weights in the last average."""
+    config = self.config
+    if not config.ema_decay or config.ema_warmup:
+      return 0.0
+    decay = train_state.ema_decay_per_step(config.ema_decay, config.batch_size)
+    return decay**self.schedule.total_steps
 
 
 @contextlib.contextmanager

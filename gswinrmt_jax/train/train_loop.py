@@ -78,6 +78,7 @@ def train(
           stop = stop or preemption.requested(agree=True)
         if scores or schedule.saves_at(step):
           run.save(state, step, scores)  # asynchronous
+          preemption.saved = step
         if stop:
           break
       # The batches end early if the signal has also killed the data workers.

@@ -75,14 +75,31 @@ def ema_decay_per_step(decay: float, batch_size: int) -> float:
   return decay ** (batch_size / _EMA_IMAGES)
 
 
-def update_ema(ema: Any, variables: Any, decay: float) -> Any:
+def update_ema(
+    ema: Any, variables: Any, decay: float, *, step: jax.Array | None = None
+) -> Any:
   """Returns `decay ema + (1 - decay) variables`, with `decay` per step.
+
+  With a warm-up, as in TensorFlow's `ExponentialMovingAverage`,
+
+      decay_t = min(decay, (1 + t) / (10 + t))
+
+  so that a short run does not end near the weights that it started from: after
+  t steps, the average is over about the last t / 9, until `decay` is smaller.
 
   Computed as `ema + (1 - decay) (variables - ema)`, since `decay` is so close
   to 1 that its rounding would matter. A change of less than half a unit in the
   last place of float32 is lost.
+
+  Args:
+    ema: The average before the update.
+    variables: The variables after it.
+    decay: The decay per step.
+    step: Number t of updates made before, for the warm-up; None: without one.
   """
   share = 1.0 - decay
+  if step is not None:
+    share = jnp.maximum(share, 9.0 / (10.0 + step))  # 1 - (1 + t) / (10 + t)
   return jax.tree.map(
       lambda mean, value: mean + share * (value - mean), ema, variables
   )

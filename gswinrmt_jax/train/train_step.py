@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from gswinrmt_jax.train import layerwise
 from gswinrmt_jax.train import train_state as state_lib
 from gswinrmt_jax.train.losses import Augmentation, class_loss, Loss
 from gswinrmt_jax.train.train_state import TrainState
@@ -30,6 +31,8 @@ def make_train_step(
     *,
     learning_rate: Callable[[optax.OptState], jax.Array] | None = None,
     ema_decay: float = 0.0,
+    ema_warmup: bool = False,
+    freeze: str = '',
     skip_nonfinite: bool = False,
     accumulate_steps: int = 1,
 ) -> TrainStep:
@@ -47,6 +50,8 @@ def make_train_step(
     learning_rate: Reads the rate of the last update from the optimizer's
       state, for the metrics.
     ema_decay: EMA decay per step; 0 if the state keeps no EMA.
+    ema_warmup: Whether the EMA warms up, see `train_state.update_ema`.
+    freeze: What is not trained, see `layerwise.is_frozen`.
     skip_nonfinite: Whether a step whose loss or gradient is not finite changes
       only the step number.
     accumulate_steps: Number of parts for gradient accumulation.
@@ -71,7 +76,10 @@ def make_train_step(
       image, targets = part
       apply = functools.partial(
           model.apply,
-          {'params': params, 'batch_stats': batch_stats},
+          {
+              'params': layerwise.stop_gradients(params, freeze),
+              'batch_stats': batch_stats,
+          },
           train=True,
           rngs={
               'dropout': dropout_key,
@@ -79,7 +87,8 @@ def make_train_step(
           },
           mutable=['batch_stats'],
       )
-      value, (metrics, updated) = loss(apply, image, targets, loss_key)
+      with layerwise.evaluate_frozen(freeze):
+        value, (metrics, updated) = loss(apply, image, targets, loss_key)
       return value, (metrics, updated['batch_stats'])
 
     gradient = jax.value_and_grad(loss_of, has_aux=True)
@@ -98,7 +107,12 @@ def make_train_step(
     )
     if ema_decay:
       new_state = new_state.replace(
-          ema=state_lib.update_ema(state.ema, new_state.variables, ema_decay)
+          ema=state_lib.update_ema(
+              state.ema,
+              new_state.variables,
+              ema_decay,
+              step=state.step if ema_warmup else None,
+          )
       )
     if skip_nonfinite:
       new_state = jax.tree.map(

@@ -109,6 +109,8 @@ def build(
       ema_decay=state_lib.ema_decay_per_step(
           config.ema_decay, config.batch_size
       ),
+      ema_warmup=config.ema_warmup,
+      freeze=config.optimizer.freeze,
       skip_nonfinite=config.nan_policy == 'skip',
       accumulate_steps=config.accumulate_steps,
   )

@@ -195,6 +195,32 @@ def load(
   return _from_folder(path, warn) if path.is_dir() else _from_file(path, warn)
 
 
+def read_card(path: str | pathlib.Path) -> card_lib.Card:
+  """Returns the card of weights without reading their arrays.
+
+  Args:
+    path: As in `load`.
+
+  Raises:
+    UserError: If there are no such weights, or a file without a card.
+  """
+  path = pathlib.Path(path).expanduser()
+  folder = _folder_of_name(str(path)) or path
+  if folder.is_file():
+    if not (folder.parent / card_lib.FILE).exists():
+      raise UserError(
+          f'{path} has no {card_lib.FILE} beside it, which says its model and '
+          'image size: `gswinrmt convert` writes both'
+      )
+    folder = folder.parent
+  if folder.parent.name == 'checkpoints' and folder.name.isdecimal():
+    folder = folder.parent.parent
+  if card := card_lib.read(folder / card_lib.FILE):
+    return card
+  _check_has_config(folder)
+  return run_card(folder, run_folder.load_config(folder))
+
+
 def _folder_of_name(name):
   """Returns the folder of weights from the Hub or the package; None for a path.
 

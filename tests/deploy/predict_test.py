@@ -1,7 +1,9 @@
 """Tests prediction with the digits model that ships with the package."""
 
+import csv
 import dataclasses
 import io
+import itertools
 import json
 import pathlib
 import sys
@@ -244,21 +246,135 @@ def test_the_command(loaded, digits, tmp_path, capsys, monkeypatch):
   assert report[0]['predictions'][0]['label'] == labels[0]
 
 
+def test_names_cannot_steer_the_terminal(
+    loaded, digits, tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args, warn: loaded)
+  path = tmp_path / 'a\x1b[31m\u202eb.png'
+  path.write_bytes(digits[0][0].read_bytes())
+  assert main.main(['predict', _NAME, str(tmp_path)]) == 0
+  printed = capsys.readouterr().out.splitlines()
+  assert printed[0] == f'{tmp_path}/a\\x1b[31m\\u202eb.png'
+  assert len(printed) == 6
+
+
+@pytest.fixture
+def sorted_digits(digits, tmp_path):
+  """Returns a folder of two classes, other files, and a damaged image."""
+  paths, labels = digits
+  folder = tmp_path / 'sorted'
+  for path, label in zip(paths, labels, strict=True):
+    below = folder / ('notes' if label > 7 else f'{label}/deep')
+    below.mkdir(parents=True, exist_ok=True)
+    (below / path.name).write_bytes(path.read_bytes())
+  (folder / 'readme.txt').write_text('x')
+  (folder / 'cut.png').write_bytes(paths[0].read_bytes()[:60])
+  return folder
+
+
+def test_a_folder_is_predicted_into_a_table(
+    loaded, digits, sorted_digits, tmp_path, capsys, monkeypatch
+):
+  """In the order of names; the innermost folder that is a class is true."""
+  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args, warn: loaded)
+  paths, labels = digits
+  # One image in the folder of another class: its prediction is wrong.
+  wrong = next(str(label) for label in range(8) if label != labels[0])
+  (sorted_digits / wrong).mkdir(exist_ok=True)
+  (sorted_digits / wrong / 'odd.png').write_bytes(paths[0].read_bytes())
+  base = ['predict', _NAME, str(sorted_digits), '--top=2']
+  assert main.main([*base, f'--out={tmp_path}/all.csv']) == 1  # the cut image
+  said = capsys.readouterr()
+  assert not said.out and 'cut.png is damaged' in said.err
+  with (tmp_path / 'all.csv').open(newline='') as file:
+    rows = list(csv.DictReader(file))
+  head = 'image true_class class_1 probability_1 class_2 probability_2'
+  assert list(rows[0]) == head.split()
+  assert len(rows) == 13
+  names = [row['image'] for row in rows]
+  assert names == sorted(names)
+  known = [row for row in rows if row['true_class']]
+  for row in rows:
+    inside = pathlib.Path(row['image']).relative_to(sorted_digits).parts
+    assert row['true_class'] == ('' if inside[0] == 'notes' else inside[0])
+  right = [row['class_1'] == row['true_class'] for row in known]
+  assert sum(right) == len(known) - 1
+  share = f'accuracy: {sum(right) / len(known):.2%} of {len(known)} images'
+  assert share in said.err
+
+  assert main.main([*base, f'--out={tmp_path}/all.json']) == 1
+  told = json.loads((tmp_path / 'all.json').read_text())
+  assert [one['image'] for one in told] == names
+  assert [one.get('true_class', '') for one in told] == [
+      row['true_class'] for row in rows
+  ]
+  best = [one['predictions'][0] for one in told]
+  assert [one['name'] for one in best] == [row['class_1'] for row in rows]
+  assert float(rows[0]['probability_1']) == best[0]['probability']
+  assert sorted(path.name for path in tmp_path.iterdir()) == [
+      *('all.csv', 'all.json', 'sorted')
+  ]
+
+
+def test_a_table_is_never_half_written(
+    loaded, digits, sorted_digits, tmp_path, monkeypatch
+):
+  """An error after some predictions leaves the table of before."""
+  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args, warn: loaded)
+  table = tmp_path / 'all.csv'
+  table.write_text('before')
+  each = loaded_model.LoadedModel.predict_each
+
+  def ends(self, *args, **how):
+    yield from itertools.islice(each(self, *args, **how), 3)
+    raise UserError('the disk is gone')
+
+  monkeypatch.setattr(loaded_model.LoadedModel, 'predict_each', ends)
+  call = ['predict', _NAME, str(sorted_digits), f'--out={table}']
+  assert main.main(call) == 2
+  assert table.read_text() == 'before'
+  assert sorted(path.name for path in tmp_path.iterdir()) == [
+      *('all.csv', 'sorted')
+  ]
+
+
+def test_the_time_left_is_shown(monkeypatch):
+  """30 of 120 images after 10 s: 3 a second, 30 s left."""
+  ticks = iter([0.0, *([0.0] * 29), 10.0, *([10.5] * 99)])
+  monkeypatch.setattr(predict_command.time, 'perf_counter', lambda: next(ticks))
+  monkeypatch.setattr(predict_command, '_RARE', 5.0)
+  said = io.StringIO()
+  screen = terminal_lib.Terminal(said)
+  found = predict_command._with_progress(range(120), 120, screen)
+  assert list(found) == list(range(120))
+  assert said.getvalue() == '30 of 120 images  3 img/s  ETA 30s\n'
+
+
+def test_images_are_read_in_batches(loaded, digits, monkeypatch):
+  """A folder may have more images than fit in memory."""
+  monkeypatch.setattr(loaded_model, '_BATCH', 5)
+  paths, read = digits[0], []
+  found = loaded.predict_each(read.append(path) or path for path in paths)
+  next(found)
+  assert read == paths[:5]
+  assert [one.image for one in found] == list(map(str, paths[1:]))
+
+
 def test_an_unreadable_image_has_a_line_of_its_own(monkeypatch):
   """The progress line of the prediction ends before it."""
   screen = io.StringIO()
 
-  def predict(self, images, top, skip):
+  def predict_each(self, images, top, skip):
     deadline = time.monotonic() + 60
     while 'predicting ...' not in screen.getvalue():
       assert time.monotonic() < deadline
       time.sleep(0.001)
     skip('a.png does not exist')
-    return []
+    yield from ()
 
   monkeypatch.setattr(sys, 'stderr', screen)
   monkeypatch.setattr(terminal_lib, '_PATIENCE', 0)
-  monkeypatch.setattr(loaded_model.LoadedModel, 'predict', predict)
+  monkeypatch.setattr(loaded_model.LoadedModel, 'predict_each', predict_each)
   assert main.main(['predict', _NAME, 'a.png']) == 1
   assert screen.getvalue().splitlines()[1:] == [
       'Compiling the model and predicting ...',

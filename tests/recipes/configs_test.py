@@ -19,6 +19,7 @@ COUNTS = {
     'cifar10_95': 13_878_022,
     'cifar10_small': 2_378_426,
     'cifar10_small:rmt': 2_035_234,
+    'folder': 2_378_426,
     'digits_rmt': 168_994,
     'digits_retention': 212_492,
     'digits_swat': 212_492,
@@ -59,6 +60,7 @@ NAMED = {
 }
 SIZES = {
     'cifar10': 45_000,
+    '': 45_000,  # of a recipe for any data
     'digits': 1_297,
     'imagenet': 1_281_167,
     'mini_imagenet': 50_000,
@@ -88,7 +90,7 @@ def _info(name):
     classes = tuple(map(str, range(counts[name])))
     return datasets.Info(name, classes, imagenet.MEAN, imagenet.STD)
   if not name.endswith('imagenet'):
-    return datasets.info(name)
+    return datasets.info(name or 'cifar10')
   # The data sets need not be prepared for this test.
   classes = imagenet.classes()[: 100 if name.startswith('mini') else None]
   return datasets.Info(name, classes, imagenet.MEAN, imagenet.STD, (224, 224))

@@ -64,6 +64,8 @@ _BASES = {
         'data.image_size': 16,
         'data.train_crop': 'random_resized',
     },
+    'averaged': {'ema_decay': 0.9},
+    'tuned': {'init_from': 'digits_small'},
     'pixels': {'segmenter.head': 'fpn'},
     'uper': {'segmenter.head': 'uper'},
     'boxes': {'detector.head': 'retina', 'detector.tower_channels': 8},
@@ -97,6 +99,7 @@ _CHANGES = {
     'profile_steps': ('2:3', 'classes'),
     'nan_policy': ('skip', 'classes'),
     'ema_decay': (0.9, 'classes'),
+    'ema_warmup': (True, 'averaged'),
     'mesh.data': (7, 'classes'),
     'model.name': ('swat_compact', 'classes'),
     'segmenter.channels': (12, 'pixels'),
@@ -125,6 +128,7 @@ _CHANGES = {
     'data.val_split': ('test', 'classes'),
     'data.test_split': ('nowhere', 'classes'),
     'data.image_size': (16, 'classes'),
+    'data.normalization': ('cifar10', 'classes'),
     'data.fit_within': ((20, 12), 'pixels'),
     'data.crop_size': ((16, 8), 'pixels'),
     'data.train_crop': ('resize', 'crops'),
@@ -166,6 +170,8 @@ _CHANGES = {
     'optimizer.weight_decay': (0.01, 'classes'),
     'optimizer.decay': ('all', 'classes'),
     'optimizer.decay_layer_scale': (True, 'classes'),
+    'optimizer.freeze': ('stem', 'tuned'),
+    'optimizer.layer_decay': (0.7, 'classes'),
     'optimizer.b1': (0.8, 'classes'),
     'optimizer.b2': (0.99, 'classes'),
     'optimizer.eps': (1e-7, 'classes'),
@@ -201,6 +207,10 @@ _ELSEWHERE = {
 def _recipe(base):
   """Returns a base recipe: tiny, with every augmentation on."""
   changes = _SMALL | _BASES[base]
+  if 'init_from' in changes:  # with the sizes of these weights
+    config = recipes.digits('retention_compact')
+    config.update_from_flattened_dict(_BASES[base])
+    return config
   if 'segmenter.head' in changes:
     config = recipes.segmentation(
         'retention_compact', changes['segmenter.head']

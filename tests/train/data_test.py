@@ -329,6 +329,24 @@ def test_splits_of_different_sizes_are_one_line():
     data_lib._check_data(config, small, large)
 
 
+@pytest.mark.usefixtures('_tiny_model')
+def test_data_without_a_test_split_train_and_evaluate_on_val(tmp_path):
+  """The recipe need not say so, and `evaluate` says which split it takes."""
+  parts = {'train': folder_data.examples(12), 'val': folder_data.examples(5, 1)}
+  folder_data.write(tmp_path / 'data', parts)
+  config = _recipe(str(tmp_path / 'data'))
+  said = io.StringIO()
+  summary = train_loop.train(config, tmp_path / 'run', Terminal(said))
+  assert 'test_accuracy' not in summary['last']
+  report = evaluate_run.evaluate_run(
+      tmp_path / 'run', step='latest', terminal=Terminal(said)
+  )
+  assert 'own has no test split: evaluating on val instead' in said.getvalue()
+  assert report['split'] == 'val' and report['count'] == 5
+  assert report['accuracy'] == summary['last']['val_accuracy']
+  assert list((tmp_path / 'run').glob('evaluation_val_*.json'))
+
+
 def test_a_test_split_that_is_not_there_is_told_before_training(own_root):
   """Not after the last epoch."""
   recipe = _recipe(str(own_root), **{'data.test_split': 'tset'})

@@ -343,6 +343,18 @@ def test_the_average_over_many_steps():
   np.testing.assert_allclose(mean['a'], expected, rtol=1e-6)
 
 
+def test_an_average_warms_up():
+  """min(d, (1 + t) / (10 + t)) is 1/10, 2/11 and 3/12, then 0.28 for d."""
+  mean, expected = {'a': jnp.full((2,), 5.0)}, 5.0
+  for step, decay in enumerate((1 / 10, 2 / 11, 3 / 12, 0.28)):
+    value = step + 1.0
+    expected = decay * expected + (1 - decay) * value
+    mean = state_lib.update_ema(
+        mean, {'a': jnp.full((2,), value)}, 0.28, step=jnp.int32(step)
+    )
+    np.testing.assert_allclose(mean['a'], expected, rtol=1e-6)
+
+
 def test_an_average_of_what_does_not_change_keeps_every_bit():
   """`d * w + (1 - d) * w` would drift over thousands of steps."""
   value = jax.random.normal(jax.random.key(0), (101,))

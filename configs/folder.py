@@ -1,0 +1,151 @@
+r"""From a folder of images to a classifier; what it trains with fits it.
+
+  python train.py --config=configs/folder.py --config.data.name=DIR
+  python train.py --config=configs/folder.py --config.data.name=DIR \
+    --config.init_from=cifar10_small
+
+DIR has a folder of images for each class, or train/ and any of val/ and test/
+with such folders (docs/data.md). Without a weights argument, a Gated-SwinRMT-
+Retention of three stages learns from scratch: that of `cifar10_small`, with
+Muon and light augmentation. `config.init_from` fine-tunes: model, image size
+and normalisation are then those of the weights, the learning rate is a third,
+and a third of the images are seen. `--config.optimizer.freeze=backbone` trains
+only the head, at ten times that rate. In each case a moving average with a
+warm-up is kept.
+
+`adapt` sets, from the n training images,
+
+  batch      the power of two below n / 8, from 16 to 128
+  epochs     so many that 30,000 images are seen, at least 30 (fine-tuning:
+             10,000, at least 10); the first twentieth warms up
+  rate       3e-3 sqrt(batch / 128), as Adam's noise wants it (Malladi et al.,
+             arXiv 2205.10287)
+  size       the median shorter side, as a multiple of 32 from 32 to 128; if not
+             all images are square, random crops are trained on
+
+and prints them. Every field can be overridden, as in other recipes. The
+argument `smoke` trains a tiny model on the packaged digits.
+
+Result: docs/training.md, "From a folder to a classifier".
+"""
+
+import math
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.data import datasets
+
+
+def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
+  """Returns the recipe before it is adapted; `arg` is None or 'smoke'."""
+  config = recipes.defaults('retention_compact')
+  recipes.set_reading(config, 'torchvision')
+  config.dtype = 'float32'  # faster on a CPU
+  config.data.name = ''
+  config.ema_decay = 0.99
+  config.ema_warmup = True
+  config.optimizer.name = 'muon'
+  config.optimizer.learning_rate = 3e-3
+
+  # The model of cifar10_small: maps of 16x16, 8x8 and 4x4.
+  config.model.stem_strides = (2, 1, 1, 1)
+  config.model.widths = (48, 96, 192)
+  config.model.depths = (2, 2, 4)
+  config.model.num_heads = (2, 4, 8)
+  config.model.mlp_ratios = (3.0, 3.0, 3.0)
+  config.model.decay_ranges = (4.0, 4.0, 6.0)
+  config.model.layer_scale = (0.0, 0.0, 0.0)
+  config.model.ffn_norm = False
+  config.model.drop_path_rate = 0.05
+  config.model.window_size = 4
+  config.augment.rand_augment_ops = 1
+  config.augment.mix_prob = 0.0
+  return recipes.with_argument(config, arg)
+
+
+def adapt(
+    config: ml_collections.ConfigDict,
+) -> tuple[dict[str, Any], list[str]]:
+  """Returns the fields that fit data and weights, and lines that say so.
+
+  Args:
+    config: The recipe with the overrides of its user, which are applied again
+      to the result.
+
+  Raises:
+    UserError: If there is no such data set, or no such weights.
+  """
+  # Imported here, so that `--help` need not wait for JAX.
+  from gswinrmt_jax.weights import load
+
+  data, default = config.data, get_config()
+  if data.name in ('', 'digits'):  # not named yet; a smoke test
+    return {}, []
+  splits = datasets.own_splits(data.name, data.dir)
+  fields = {f'data.{split}_split': name for split, name in splits.items()}
+  train, val = (
+      datasets.open_source(
+          data.name,
+          splits[split] if name == default.data[f'{split}_split'] else name,
+          data.dir,
+      )
+      for split, name in (('train', data.train_split), ('val', data.val_split))
+  )
+  images = len(train)
+  sizes = [train[row][0].size for row in range(0, images, -(-images // 100))]
+
+  batch_size, num_epochs = config.batch_size, config.num_epochs
+  if batch_size == default.batch_size:
+    batch_size = 2 ** int(math.log2(max(images / 8, 16)))
+    batch_size = min(batch_size, 128)
+  seen, least = (10_000, 10) if config.init_from else (30_000, 30)
+  if num_epochs == default.num_epochs:
+    num_epochs = max(least, math.ceil(seen / images))
+  warmup = round(num_epochs / 20, 2)
+  rate = config.optimizer.learning_rate
+  if rate == default.optimizer.learning_rate:
+    rate *= math.sqrt(batch_size / 128)
+    if config.init_from:
+      rate *= 10 / 3 if config.optimizer.freeze == 'backbone' else 1 / 3
+  if config.init_from:
+    card = load.read_card(config.init_from)
+    side = data.image_size or min(card.image_size)
+    named = datasets.normalization_of(card.mean, card.std)
+    fields |= {f'model.{name}': value for name, value in card.fields.items()}
+    fields |= {'model.name': card.name, 'data.normalization': named}
+    said = f'model and normalisation of {config.init_from}, image size {side}'
+  else:
+    median = int(np.median([min(size) for size in sizes]))
+    side = data.image_size or min(max(32, 32 * round(median / 32)), 128)
+    said = f'image size {side}, for a median shorter side of {median} pixels'
+    if side > 64:  # a first map of at most 32x32
+      fields['model.stem_strides'] = (2, 1, 2, 1)
+  fields |= {
+      'data.image_size': side,
+      'augment.crop_padding': side // 8,
+      'batch_size': batch_size,
+      # A batch is padded to its size.
+      'eval_batch_size': min(len(val), default.eval_batch_size),
+      'num_epochs': num_epochs,
+      'eval_every_epochs': max(1, num_epochs // 50),
+      'optimizer.learning_rate': float(f'{rate:.2g}'),
+      'optimizer.warmup_epochs': warmup,
+  }
+  if any(width != height for width, height in sizes):
+    fields |= {
+        'data.train_crop': 'random_resized',
+        'data.crop_scale': (0.35, 1.0),
+        'data.eval_crop': 1.0,
+        'data.storage': 'decode',
+        'augment.crop_padding': 0,
+    }
+    said += '; random crops, since not all images are square'
+  return fields, [
+      said,
+      f'{num_epochs} epochs of {images:,} images in batches of {batch_size}, '
+      f'the first {warmup:g} with a rising learning rate',
+      f'learning rate {rate:.2g}',
+  ]

@@ -1,0 +1,208 @@
+"""Tests what the recipe for a folder of images chooses, and that it may."""
+
+import io
+import json
+
+import folder_data
+import numpy as np
+import PIL.Image
+import pytest
+
+from gswinrmt_jax import recipes
+from gswinrmt_jax.commands import main, recipe_files
+from gswinrmt_jax.data import datasets, digits
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.terminal import Terminal
+from gswinrmt_jax.train import data as data_lib
+from gswinrmt_jax.train import run as run_lib
+from gswinrmt_jax.train import train_loop
+
+
+def _write(folder, count, size=(48, 48), seed=0):
+  """Writes `count` images of width and height `size`, each another one."""
+  rng = np.random.default_rng(seed)
+  folder.mkdir(parents=True)
+  for index in range(count):
+    pixels = rng.integers(0, 256, (*size[::-1], 3), np.uint8)
+    PIL.Image.fromarray(pixels).save(folder / f'{index:03}.png')
+
+
+@pytest.fixture(name='own')
+def _own(tmp_path, monkeypatch):
+  """Returns a folder of 80 images in two classes, without splits."""
+  monkeypatch.chdir(tmp_path)
+  for seed, name in enumerate(('ant', 'bee')):
+    _write(tmp_path / 'own' / name, 40, seed=seed)
+  return tmp_path / 'own'
+
+
+def _adapted(folder, *overrides):
+  name = f'--config.data.name={folder}'
+  _, config, lines = recipe_files.adapted('folder', [name, *overrides])
+  recipes.resolve(config)
+  return config, lines
+
+
+def test_it_fits_the_number_and_size_of_the_images(own):
+  """64 of 80 images train: 30,000 / 64 = 469 epochs, 1.06e-3 at batch 16."""
+  config, lines = _adapted(own)
+  splits = [config.data[f'{name}_split'] for name in ('train', 'val', 'test')]
+  assert splits == ['train', 'val', 'test']
+  assert (config.batch_size, config.num_epochs) == (16, 469)
+  assert config.eval_batch_size == 8 and config.eval_every_epochs == 9
+  assert config.optimizer.warmup_epochs == 23.45
+  assert config.optimizer.learning_rate == 1.1e-3
+  # 48 is as near to 32 as to 64; NumPy and Python round to the even multiple.
+  assert config.data.image_size == 64 and config.augment.crop_padding == 8
+  assert config.data.train_crop == 'resize'
+  assert lines == [
+      'image size 64, for a median shorter side of 48 pixels',
+      '469 epochs of 64 images in batches of 16, the first 23.45 with a rising '
+      'learning rate',
+      'learning rate 0.0011',
+  ]
+
+
+def test_many_large_images_of_any_shape(tmp_path):
+  """2,200 train: 30 epochs are the least, 128 is the largest batch."""
+  file = io.BytesIO()
+  PIL.Image.new('1', (500, 375)).save(file, 'PNG')
+  for split, count in (('train', 1100), ('val', 3)):
+    for name in ('ant', 'bee'):
+      folder = tmp_path / 'big' / split / name
+      folder.mkdir(parents=True)
+      for index in range(count):
+        (folder / f'{index}.png').write_bytes(file.getvalue())
+  config, lines = _adapted(tmp_path / 'big')
+  assert (config.batch_size, config.num_epochs) == (128, 30)
+  assert config.optimizer.learning_rate == 3e-3
+  assert config.eval_batch_size == 6 and config.data.test_split == ''
+  assert config.data.image_size == 128
+  assert config.model.stem_strides == (2, 1, 2, 1)
+  assert config.data.train_crop == 'random_resized'
+  assert config.data.eval_crop == 1 and config.augment.crop_padding == 0
+  assert lines[0] == (
+      'image size 128, for a median shorter side of 375 pixels; random crops, '
+      'since not all images are square'
+  )
+
+
+def test_fine_tuning_takes_over_what_the_weights_are_for(own):
+  config, lines = _adapted(own, '--config.init_from=cifar10_small')
+  assert config.data.image_size == 32
+  assert config.data.normalization == 'cifar10'
+  assert config.model.name == 'retention_compact'
+  assert config.model.widths == (48, 96, 192)
+  assert config.num_epochs == 157  # 10,000 / 64
+  assert config.optimizer.learning_rate == 3.5e-4
+  assert config.ema_warmup and config.ema_decay == 0.99
+  assert lines[0] == ('model and normalisation of cifar10_small, image size 32')
+  # Another model.
+  config, _ = _adapted(own, '--config.init_from=digits_small')
+  assert config.model.depths == (1, 1, 2, 1)
+  assert config.data.normalization == 'digits'
+  probe = '--config.optimizer.freeze=backbone'
+  config, _ = _adapted(own, '--config.init_from=cifar10_small', probe)
+  assert config.optimizer.learning_rate == 3.5e-3
+
+
+def test_overrides_precede_and_the_rest_fits_them(own):
+  config, lines = _adapted(
+      own,
+      '--config.num_epochs=10',
+      '--config.batch_size=32',
+      '--config.data.image_size=96',
+      '--config.data.train_split=train[:50%]',
+  )
+  assert (config.num_epochs, config.batch_size) == (10, 32)
+  assert config.optimizer.warmup_epochs == 0.5
+  assert config.optimizer.learning_rate == 1.5e-3
+  assert config.data.image_size == 96
+  assert lines[0].startswith('image size 96, for a median')
+  assert lines[1].startswith('10 epochs of 32 images in batches of 32, the fir')
+  config, lines = _adapted(own, '--config.optimizer.learning_rate=0.01')
+  assert lines[2] == 'learning rate 0.01'
+  config, _ = _adapted(own, '--config.data.train_split=train[:50%]')
+  assert config.data.train_split == 'train[:50%]'
+  assert config.data.val_split == 'val'
+
+
+def test_a_prepared_data_set(tmp_path):
+  parts = {
+      split: folder_data.examples(count, seed, (70, 64))
+      for seed, (split, count) in enumerate({'train': 9, 'val': 5}.items())
+  }
+  folder_data.write(tmp_path, parts)
+  config, lines = _adapted('own', f'--config.data.dir={tmp_path}')
+  assert config.data.image_size == 64 and config.eval_batch_size == 5
+  assert config.data.train_crop == 'random_resized'
+  assert 'epochs of 9 images in batches of 16' in lines[1]
+
+
+@pytest.fixture(name='trained')
+def _trained(monkeypatch):
+  """Returns the calls of a train loop that does nothing."""
+  calls = []
+
+  def train(config, folder):
+    calls.append((config, folder))
+    return {'steps': 1, 'total_steps': 1}
+
+  monkeypatch.setattr(train_loop, 'train', train)
+  return calls
+
+
+def test_the_command_says_what_it_chose(own, trained, capsys):
+  base = ['train', '--config=folder', '--config.data.name=own']
+  assert main.main(base) == 0
+  said = capsys.readouterr().out
+  assert 'image size 64, for a median shorter side of 48 pixels\n' in said
+  assert main.main([*base, '--workdir=auto', '--config.seed=3']) == 0
+  tuned = '--config.init_from=cifar10_small'
+  assert main.main([*base, tuned, '--workdir=auto']) == 0
+  folders = [str(folder) for _, folder in trained]
+  assert folders == [
+      'runs/folder_own',
+      'runs/folder_own-seed=3',
+      'runs/folder_own-init_from=cifar10_small',
+  ]
+
+
+def test_a_run_has_the_normalisation_of_the_weights(own, tmp_path):
+  config, _ = _adapted(own, '--config.init_from=digits_small')
+  quiet = Terminal(io.StringIO())
+  with run_lib.open_run(config, tmp_path / 'run', quiet) as run:
+    info = run.data.info
+  assert (info.mean, info.std) == (digits.MEAN, digits.STD)
+  record = json.loads((tmp_path / 'run' / 'data.json').read_text())
+  assert record['mean'] == list(digits.MEAN)
+
+
+def test_overlapping_splits_are_a_line(tmp_path):
+  """One image of val is in train, too, under another name."""
+  for seed, part in enumerate(('train/a', 'train/b', 'val/a', 'val/b')):
+    _write(tmp_path / part, 3, (4, 4), seed)
+  there = (tmp_path / 'train' / 'b' / '001.png').read_bytes()
+  (tmp_path / 'val' / 'a' / 'copy.png').write_bytes(there)
+  splits = {
+      name: datasets.open_source(str(tmp_path), name)
+      for name in ('train', 'val')
+  }
+  (line,) = data_lib.overlaps(splits)
+  name = tmp_path / 'val' / 'a' / 'copy.png'
+  assert line == f'warning: 1 images of val are also in train, such as {name}'
+  (tmp_path / 'val' / 'a' / 'copy.png').write_bytes(there + b'x')
+  assert not list(data_lib.overlaps(splits))
+
+
+@pytest.mark.parametrize(
+    ('override', 'said'),
+    [
+        ('--config.data.name=nowhere', "unknown data set 'nowhere'"),
+        ('--config.init_from=nowhere', 'nowhere does not exist'),
+        ('--config.data.val_split=dev', "no split 'dev'"),
+    ],
+)
+def test_what_is_not_there_is_told_at_once(own, override, said):
+  with pytest.raises(UserError, match=said):
+    _adapted(own, override)
