@@ -52,9 +52,8 @@ def find(name: str) -> pathlib.Path:
         f'{", ".join(names())}'
     )
   near = did_you_mean(path.stem, names())
-  raise UserError(
-      f'no config file {name}{near or "; available: " + ", ".join(names())}'
-  )
+  listed = '; `gswinrmt train --help` lists the recipes'
+  raise UserError(f'no config file {name}{near or listed}')
 
 
 def default_workdir(spec: str) -> pathlib.Path:

@@ -375,7 +375,7 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
         ('train --config=', '--config needs a value'),
         (
             'train --config=nowhere',
-            'no config file nowhere; available: ablation,',
+            'no config file nowhere; `gswinrmt train --help` lists the recipes',
         ),
         (
             'train --config=bad.py',
