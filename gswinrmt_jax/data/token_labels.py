@@ -52,7 +52,7 @@ def write(
 
   Args:
     folder: Folder to create.
-    maps: For each record, in the order of `tfds.as_data_source`: classes and
+    maps: For each record, in the order of the split: classes and
       their probabilities, both `[s t m]`, for a grid of s rows and t columns
       over the whole image and m classes per cell.
     name: Name of the data set.

@@ -27,15 +27,14 @@ from gswinrmt_jax.models.dense.segmenter import Segmenter
 from gswinrmt_jax.models.dense.upernet import POOLED
 from gswinrmt_jax.ops import positions
 
-# The fields in which an RMT may differ from the released ones: its sizes, its
-# head and norms, whose arrays have names of their own, and what training alone
-# or no computation of an RMT reads. With another value of any other field, the
-# same arrays would mean something else.
-_MAY_DIFFER = frozenset(
-    'widths depths num_heads mlp_ratios decay_ranges full_stages head '
-    'projection dense_head feature_norm ffn_norm layer_scale drop_path_rate '
-    'linear_start shift'.split()
-)
+# The fields in which an RMT may differ from the released ones: all but those of
+# its design, with another value of which the same arrays would mean something
+# else. Without windows, nothing is shifted.
+_MAY_DIFFER = {
+    field.name
+    for field in dataclasses.fields(Architecture)
+    if field.metadata['kind'] != 'design' or field.name == 'shift'
+}
 _IN_BLOCK = {
     '': '',
     'position': '.pos.conv',

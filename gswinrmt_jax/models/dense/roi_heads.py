@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from gswinrmt_jax import ops
 from gswinrmt_jax.models.dense.layers import (
     Conv,
     ConvBN,
@@ -51,6 +52,7 @@ class BoxHead(nn.Module):
       conv = ConvBN(channels, 3, self.dtype, name=f'convs_{index}')
       x = conv(x, extents, train=train)
     x = x.reshape(batch, boxes, -1)
+    # Flax's: the bias gradient of an input [b r c] is exact in bfloat16, too.
     for index, channels in enumerate(self.layers):
       linear = nn.Dense(
           channels,
@@ -121,4 +123,4 @@ class Double(nn.Module):
     y = jnp.einsum('bijc,uvcf->biujvf', x.astype(self.dtype), kernel)
     batch, height, width = x.shape[:3]
     y = y.reshape(batch, 2 * height, 2 * width, -1)
-    return y + bias.astype(self.dtype)[None, None, None]
+    return ops.add_bias(y, bias)
