@@ -97,8 +97,8 @@ class Checkpointer:
       state: A dataclass or mapping of array trees, including `step`; each
         process has all of it. Fields that are None are left out.
       accuracy: Validation accuracy, or the score that decides instead: mean IoU
-        or AP. Says which checkpoint is the best. None for a mid-epoch checkpoint, which is
-        removed once an epoch's checkpoint is complete.
+        or AP. Says which checkpoint is the best. None for a mid-epoch
+        checkpoint, which is removed once an epoch's checkpoint is complete.
       meta: JSON values to store with the state.
 
     Raises:
