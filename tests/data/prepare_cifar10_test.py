@@ -82,9 +82,7 @@ def test_second_call_says_so_and_writes_nothing(tmp_path, capsys):
 def test_another_archive_is_not_already_prepared(tmp_path, capsys):
   root, archive = str(tmp_path / 'tfds'), str(binary_archive(tmp_path))
   final, other = cifar10.prepare(root, archive), str(python_archive(tmp_path))
-  with pytest.raises(
-      UserError, match=r'not from this .checksums of the archive differ'
-  ):
+  with pytest.raises(UserError, match='with other checksums of the archive:'):
     cifar10.prepare(root, other)
   cifar10.prepare(root, archive)
   assert capsys.readouterr().out.endswith('nothing done\n')

@@ -47,7 +47,9 @@ def test_cifar10_from_an_archive_into_a_directory(
 def test_unknown_data_set():
   with pytest.raises(UserError, match='did you mean cifar10'):
     run('cifar')
-  with pytest.raises(UserError, match='known: folder, segmentation, imagenet'):
+  with pytest.raises(
+      UserError, match='known: folder, segmentation, detection, imagenet'
+  ):
     run('xyz')
   with pytest.raises(UserError, match='read in place: train with --config'):
     run('xyz', '--images', 'in')

@@ -193,7 +193,8 @@ def test_images_and_labels_without_each_other(tmp_path, capsys):
   assert f'{tmp_path}/labels/train/d.png\tis a label without an' in listed
   _run(tmp_path, '--on-error=skip')
   said = capsys.readouterr().out
-  assert 'train 2, val 1' in said and 'left out as damaged: 2' in said
+  assert 'train 2, val 1' in said and 'damaged' not in said
+  assert 'missing or without a counterpart: 2, the first train/c.jpg' in said
 
 
 def test_labels_by_other_names_are_named(tmp_path):
@@ -423,22 +424,22 @@ def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):
   _run(tmp_path)
   assert capsys.readouterr().out.endswith('already prepared in '
       f'{report.parent}, nothing done\n')  # fmt: skip
-  assert "shares {'test': 0.1, 'val': 0.1} there" in refused('--val=0.2')
-  assert 'seed 0 there, 1 here' in refused('--seed=1')
-  assert 'void None there, 2 here' in refused('--void=2')
-  assert 'zero_is_void False there, True here' in refused('--zero-is-void')
+  assert 'with other shares, names and sizes of files: ' in refused('--val=0.2')
+  assert 'seed (0 there, 1 here)' in refused('--seed=1')
+  assert 'void (None there, 2 here)' in refused('--void=2')
+  assert 'zero_is_void (False there, True here)' in refused('--zero-is-void')
   names = f'--classes={tmp_path}/names'
   (tmp_path / 'names').write_text('x\ny\nz\n')
-  assert '(class names differ)' in refused(names)
+  assert 'with other class names: ' in refused(names)
   _run(tmp_path, names, '--replace')
   (tmp_path / 'names').write_text('x\nz\ny\n')
-  assert 'class names differ' in refused(names)
+  assert 'with other class names' in refused(names)
   (tmp_path / 'names').write_text('x\ny\nz\n')
   image_files.write(tmp_path / 'images', ['20.jpg'])
   (tmp_path / 'labels/20.png').write_bytes(_label(3))
-  assert 'number of images 20 there, 21 here' in refused(names)
+  assert 'number of images (20 there, 21 here)' in refused(names)
   _run(tmp_path, names, '--replace')
   assert len(json.loads(report.read_text())['splits']) == 3
   assert os.listdir(report.parents[1]) == ['1.0.0']
   (tmp_path / 'labels/20.png').write_bytes(_label(3, size=(50, 70)))
-  assert 'names and sizes of files differ' in refused(names)
+  assert 'with other names and sizes of files' in refused(names)

@@ -111,11 +111,15 @@ def test_coco_files_by_split(root, capsys):
   assert 'train 5, val 3 images of 2 classes (car, toothbrush)' in said
   assert re.search('train: 6 objects with masks, at most 2 in an image', said)
   for line in (
-      'train: 1 images without objects, which are kept',
-      'train: 1 crowds, which are not trained on',
-      'train: 1 boxes outside of their image, left out',
-      'train: 1 boxes without width or height, left out',
-      'train: 1 boxes that extend beyond their image, cut off there',
+      'train: 1 image without objects, kept',
+      'train: 1 crowd, not trained on',
+      'train: 1 box outside of the image, left out',
+      'train: 1 box without width or height, left out',
+      'train: 1 box beyond the border of the image, cut off there',
+      'at most 2 in an image; car 3, toothbrush 3',
+      # Of 6.5 x 5, 3 of them, and of 2 x 10; the crowd does not count.
+      'train: sides of boxes 4.5 / 5.7 / 5.7 pixels (smallest / median /',
+      'choose detector.anchor_scale by',
   ):
     assert line in said
   data = str(root / 'data')
@@ -154,6 +158,79 @@ def test_one_coco_file_is_divided_and_needs_no_masks(root, capsys):
   assert {area for found in objects for area in found.areas} <= {32.5}
 
 
+def test_many_classes_are_counted_as_smallest_median_and_largest(root, capsys):
+  content = _coco([*_IMAGES])
+  content['categories'] += [{'id': 200 + i, 'name': str(i)} for i in range(9)]
+  path = _write(root / 'all.json', content)
+  _prepare(root, '--boxes', path, '--val=0', '--test=0')
+  said = 'in an image; of a class (fewest / median / most) 0 / 0 / 7'
+  assert said in capsys.readouterr().out
+
+
+def test_one_class_is_one(root, capsys):
+  content = _coco([*_IMAGES], categories=[{'id': 3, 'name': 'car'}])
+  content['annotations'] = content['annotations'][1:2]
+  path = _write(root / 'all.json', content)
+  _prepare(root, '--boxes', path, '--val=0', '--test=0')
+  said = capsys.readouterr().out
+  assert 'images of 1 class (car)' in said
+  assert 'train: 1 object with masks, at most 1 in an image; car 1' in said
+
+
+def test_an_object_without_a_mask_is_named(root, capsys):
+  content = _coco([*_IMAGES])
+  content['annotations'][2]['segmentation'] = []
+  content['annotations'][4] |= {'ignore': 1, 'segmentation': []}
+  path = _write(root / 'all.json', content)
+  _prepare(root, '--boxes', path, '--val=0', '--test=0')
+  assert (
+      'masks of 12 of 13 objects: none stored, image b.png has an object '
+      'without'
+  ) in capsys.readouterr().out
+
+
+def test_boxes_that_seem_to_be_corners(root, capsys):
+  content = _coco([*_IMAGES])
+  boxes = [each['bbox'] for each in content['annotations']]
+  boxes[0][:] = [1, 2, 19.5, 5]  # ends 0.5 pixels beyond the image
+  boxes[1][:] = [9, 2, 15.5, 7]
+  path = _write(root / 'all.json', content)
+  _prepare(root, '--boxes', path, '--val=0', '--test=0')
+  assert 'suggest' not in capsys.readouterr().out
+  boxes[3][:] = [9, 2, 15.5, 7]  # two of 14
+  _write(path, content)
+  _prepare(root, '--boxes', path, '--val=0', '--test=0', '--replace')
+  assert (
+      'train: 3 boxes beyond the border of the image, cut off there: so many '
+      'suggest corners x0 y0 x1 y1 instead of x y w h'
+  ) in capsys.readouterr().out
+
+
+def test_a_missing_image_is_not_damaged(root, capsys):
+  path = _write(root / 'all.json', _coco([*_IMAGES]))
+  (root / 'images' / 'c.png').unlink()
+  _prepare(root, '--boxes', path, '--val=0', '--test=0', '--on-error=skip')
+  said = capsys.readouterr().out
+  assert 'damaged' not in said
+  assert (
+      'left out, as missing or without a counterpart: 1, the first c.png (is in'
+  ) in said
+
+
+def test_what_differs_is_named_without_its_content(root):
+  path = _write(root / 'all.json', _coco([*_IMAGES]))
+  _prepare(root, '--boxes', path, '--val=0', '--test=0')
+  other = _write(root / 'other.json', _coco([*_IMAGES][:-1]))
+  with pytest.raises(UserError) as caught:
+    _prepare(root, '--boxes', other, '--val=0', '--test=0')
+  assert str(caught.value) == (
+      f'{root}/data/things/1.0.0 is prepared already, with other boxes, '
+      'content of boxes, number of images (8 there, 7 here), names and sizes '
+      'of files: prepare it again with --replace, or choose another name or '
+      '--dir'
+  )
+
+
 def _change(path, value):
   def change(content):
     place = content
@@ -183,10 +260,52 @@ def _change(path, value):
         ),
         (
             _change(['annotations', 0, 'bbox'], [1, 2, 3]),
-            'annotation 1: not en',
+            r'annotation 1: bbox must be four numbers x y w h, not \[1, 2, 3\]',
+        ),
+        (
+            _change(['annotations', 0, 'bbox', 2], 'wide'),
+            'annotation 1: bbox must be four numbers',
+        ),
+        (
+            _change(['annotations', 0, 'bbox', 3], -5),
+            'annotation 1: bbox x y w h has a negative width or height',
+        ),
+        (
+            lambda content: [
+                each.update(bbox=[0.1, 0.2, 1, 0.5])
+                for each in content['annotations']
+            ],
+            "boxes are shares of the image; COCO's are in pixels",
+        ),
+        (
+            _change(['annotations', 0, 'category_id'], '90'),
+            "unknown category '90'",
+        ),
+        (
+            _change(['annotations', 0, 'category_id'], [90]),
+            r"annotations, id 1: 'category_id' is \[90\]",
+        ),
+        (_change(['images'], []), 'all.json has no images'),
+        (
+            lambda content: [
+                each.update(file_name=f'x{each["id"]}.png')
+                for each in content['images']
+            ],
+            'none of its 8 images is in .*images, the first is x5.png',
+        ),
+        (
+            _change(['categories', 1, 'name'], KeyError),
+            "categories, id 3: 'name' is missing",
+        ),
+        (
+            _change(['images', 1], 'b.png'),
+            r"images\[1\]: must be an object, not 'b.png'",
         ),
         (_change(['annotations', 0, 'bbox', 0], float('nan')), 'has the box'),
-        (_change(['annotations', 0, 'bbox'], KeyError), "'bbox' is missing"),
+        (
+            _change(['annotations', 0, 'bbox'], KeyError),
+            "annotations, id 1: 'bbox' is missing",
+        ),
         (_change(['categories', 0, 'name'], 'car'), "the category 'car' twice"),
         (_change(['annotations'], KeyError), "'annotations' is missing"),
         (_change(['annotations', 0, 'segmentation'], [[1, 2]]), 'three points'),
@@ -242,6 +361,11 @@ def test_voc_counts_pixels_from_one_and_lists_the_splits(root, capsys):
     np.testing.assert_array_equal(objects.boxes, [[0, 0, 4, 6], [2, 3, 9, 9]])
     assert objects.labels.tolist() == [1, 0]
     assert objects.crowds.tolist() == [False, True]
+  whole = (boxes / 'a.xml').read_text()
+  wrong = whole.replace('<xmax>4<', '<xmax>0<')
+  (boxes / 'a.xml').write_text(wrong)
+  with pytest.raises(UserError, match=r"'dog' with xmin > xmax .*a\.xml"):
+    _prepare(root, '--boxes', boxes, '--replace')
   (boxes / 'a.xml').unlink()
   with pytest.raises(UserError, match=r'first a\.png \(has no \.xml'):
     _prepare(root, '--boxes', boxes, '--replace')
@@ -270,8 +394,17 @@ def test_yolo_has_shares_of_the_image(root, capsys):
   (boxes / 'a.txt').write_text('1 0.5 0.5\n')
   with pytest.raises(UserError, match='line 1 is not a class and four shares'):
     _prepare(root, '--boxes', boxes, '--val=0', '--test=0', '--replace')
+  for line, said in (
+      ('1 0.1 0.1 0.9 0.1 0.9 0.9', r'polygons \(segmentation\) are not read'),
+      ('1 0.5 0.5 -0.5 0.25', 'line 1 has a negative width or height'),
+  ):
+    (boxes / 'a.txt').write_text(line)
+    with pytest.raises(UserError, match=said):
+      _prepare(root, '--boxes', boxes, '--val=0', '--test=0', '--replace')
   (root / 'data.yaml').unlink()
-  with pytest.raises(UserError, match='give them with --classes FILE'):
+  with pytest.raises(
+      UserError, match=r'nor the two folders above it .*with --classes FILE'
+  ):
     _prepare(root, '--boxes', boxes)
 
 
@@ -281,7 +414,11 @@ def test_yolo_has_shares_of_the_image(root, capsys):
         ([], 'needs --boxes FILE or DIR'),
         (['--boxes', 'nowhere'], 'nowhere: no such file or folder'),
         (['--boxes', '{root}/images'], 'has neither .xml nor .txt files'),
-        (['--boxes', '{root}/images/a.png'], 'is not as COCO'),
+        (['--boxes', '{root}/images/a.png'], 'is not JSON'),
+        (
+            ['--boxes', '{root}/list.json'],
+            'annotations and categories, not list',
+        ),
         (
             ['--boxes', '{root}/a.json', '--val=x'],
             'neither a number nor a file',
@@ -291,6 +428,7 @@ def test_yolo_has_shares_of_the_image(root, capsys):
 )
 def test_wrong_arguments(root, arguments, said):
   _write(root / 'a.json', _coco([*_IMAGES]))
+  _write(root / 'list.json', [])
   arguments = [argument.format(root=root) for argument in arguments]
   with pytest.raises(UserError, match=re.escape(said)):
     _prepare(root, *arguments)

@@ -96,6 +96,13 @@ def summarize(
     width, height = table[['width', 'height']][row].tolist()
     return {'file_name': names[row], 'width': width, 'height': height}
 
+  def left_out(some):
+    return [
+        {'file_name': name, 'problem': problem}
+        for name, problem in problems.items()
+        if name in some
+    ]
+
   return {
       'images': str(collection.root),
       'source': collection.source,
@@ -115,10 +122,8 @@ def summarize(
           'smallest': sized(areas.argmin()),
           'largest': sized(areas.argmax()),
       },
-      'damaged': [
-          {'file_name': name, 'problem': problem}
-          for name, problem in problems.items()
-      ],
+      'damaged': left_out(problems.keys() - collection.unpaired.keys()),
+      'unpaired': left_out(collection.unpaired),
       'identical': _identical(collection, table['digest']),
       'ignored': {k: v for k, v in collection.ignored.most_common() if v},
   }
@@ -132,7 +137,8 @@ def lines(
   sizes = ', '.join(f'{split} {v["images"]:,}' for split, v in splits)
   classes = len(report['class_names'])
   named = collections.some(report['class_names'])
-  yield f'{name}: {sizes} images of {classes:,} classes ({named})'
+  of_classes = f'{classes:,} class{"es" * (classes != 1)}'
+  yield f'{name}: {sizes} images of {of_classes} ({named})'
   yield from labels.lines(report)
   formats, modes = map(collections.listed, (report['formats'], report['modes']))
   yield f'  formats: {formats}; modes: {modes}'
@@ -150,6 +156,12 @@ def lines(
     yield f'  converted to RGB, the first of each mode: {", ".join(odd)}'
   if count := len(report['damaged']):
     yield f'  left out as damaged: {count:,}'
+  if unpaired := report['unpaired']:
+    shown = '{file_name} ({problem})'.format_map(unpaired[0])
+    yield (
+        f'  left out, as missing or without a counterpart: {len(unpaired):,}, '
+        f'the first {shown}'
+    )
   if count := report['turned_by_exif']:
     yield f'  rotated by their EXIF: {count:,}'
   if count := report['suffix_of_another_format']:

@@ -178,22 +178,22 @@ def find(
     raise UserError(f'--void {void}: values are from 0 to 255')
   coding = LabelCoding(len(names) or MAX_CLASSES, void, zero_is_void)
   ignored = Counter()
-  images, label_files = _by_stem(root, ignored), _by_stem(labels, ignored)
+  images, label_files = by_stem(root, ignored), by_stem(labels, ignored)
   if images.keys() != label_files.keys():
     raise UserError(
         f'{root} has {_listed(images)}, {labels} {_listed(label_files)}: '
         'images and label images must be divided in the same way'
     )
   splits, unpaired = {}, {}
-  for split, by_stem in images.items():
+  for split, pictured in images.items():
     theirs, splits[split] = label_files[split], []
-    for stem, name in by_stem.items():
+    for stem, name in pictured.items():
       if stem in theirs:
         splits[split].append(ImageFile(name, 0, label_file=theirs[stem]))
       else:
         unpaired[name] = f'has no label image in {labels}'
     for stem, name in theirs.items():
-      if stem not in by_stem:
+      if stem not in pictured:
         unpaired[f'{labels}/{name}'] = f'is a label without an image in {root}'
   return Collection(
       root,
@@ -225,21 +225,40 @@ def _class_names(path):
   return tuple(names)
 
 
-def _by_stem(root, ignored):
-  """Returns {split: {path in the split without suffix: path}}."""
+def by_stem(
+    root: pathlib.Path, ignored: Counter, suffix: str | None = None
+) -> dict[str, dict[str, str]]:
+  """Returns {split: {path in the split without suffix: path}}.
+
+  Args:
+    root: The folder, with or without folders of splits.
+    ignored: Counts what is passed over.
+    suffix: Of the wanted files, as in '.xml'; None for those of images.
+
+  Raises:
+    UserError: If two files of a split have the same name up to the suffix; and
+      as in `class_folders.split_folders`.
+  """
   parts = class_folders.split_folders(root, ignored, of_classes=False)
   found = {}
   for split, below in parts.items():
-    found[split] = by_stem = {}
-    for image in image_paths.find(root, below, ignored):
-      stem = os.path.splitext(image.file_name)[0]
-      stem = stem.removeprefix(below).lstrip('/')
-      if stem in by_stem:
+    if suffix:
+      names = [
+          path.relative_to(root).as_posix()
+          for path in sorted((root / below).rglob('*'))
+          if path.suffix.lower() == suffix and path.is_file()
+      ]
+    else:
+      names = [i.file_name for i in image_paths.find(root, below, ignored)]
+    found[split] = of_split = {}
+    for name in names:
+      stem = os.path.splitext(name)[0].removeprefix(below).lstrip('/')
+      if stem in of_split:
         raise UserError(
-            f'{root}: {by_stem[stem]} and {image.file_name} have the same name '
-            'up to the suffix: remove or rename one'
+            f'{root}: {of_split[stem]} and {name} have the same name up to the '
+            'suffix: remove or rename one'
         )
-      by_stem[stem] = image.file_name
+      of_split[stem] = name
   return found
 
 

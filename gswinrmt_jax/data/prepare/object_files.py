@@ -13,25 +13,29 @@ from xml.etree import ElementTree
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import class_folders, image_paths
 from gswinrmt_jax.data import detection as detection_lib
+from gswinrmt_jax.data import image_paths
 from gswinrmt_jax.data.collection import (
     ClassLabels,
     Collection,
     spread,
+    summary,
     UNDIVIDED,
 )
 from gswinrmt_jax.data.image_paths import ImageFile
+from gswinrmt_jax.data.prepare import label_images
 from gswinrmt_jax.errors import UserError
 
 Size = tuple[int, int]  # width and height in pixels
 
-# What is reported of boxes that are not in their image.
+_NAMED = 10  # most classes whose objects a report counts by name
+# What is reported of boxes that are not in their image; `{}` is their number.
 _ODD = {
-    'empty': 'boxes without width or height, left out',
-    'outside': 'boxes outside of their image, left out',
-    'cut': 'boxes that extend beyond their image, cut off there',
+    'empty': '{} without width or height, left out',
+    'outside': '{} outside of the image, left out',
+    'cut': '{} beyond the border of the image, cut off there',
 }
+_MANY = 0.1  # Share of boxes beyond their image from which they seem mistaken.
 
 
 class Found(NamedTuple):
@@ -60,6 +64,7 @@ class ObjectLabels(ClassLabels):
       if they cannot be used; the message says why.
     num_classes: Number of classes.
     masks: Whether to store masks, which then every object has.
+    beyond: What it suggests if many boxes extend beyond their image.
   """
 
   by_class = False
@@ -70,13 +75,17 @@ class ObjectLabels(ClassLabels):
       num_classes: int,
       *,
       masks: bool = False,
+      beyond: str = '',
   ):
     self.read, self.num_classes, self.masks = read, num_classes, masks
+    self.beyond = beyond
     self.findings = (
         ('object_digest', 'u8'),
         ('objects_by_class', 'i4', (num_classes,)),
         ('crowds', 'i4'),
+        ('sides', 'O'),  # of all boxes: sqrt(width height), without crowds
         *((name, 'i4') for name in _ODD),
+        ('beyond', 'i4'),  # of those cut, by more than a pixel
     )
 
   def objects(
@@ -100,6 +109,7 @@ class ObjectLabels(ClassLabels):
         odd['outside'] += 1
         continue
       odd['cut'] += bool((cut != found.box).any())
+      odd['beyond'] += bool((np.abs(cut - found.box) > 1).any())
       kept.append(found._replace(box=tuple(cut.tolist())))
     boxes = np.array([found.box for found in kept], np.float64).reshape(-1, 4)
     sides = boxes[:, 2:] - boxes[:, :2]
@@ -123,11 +133,13 @@ class ObjectLabels(ClassLabels):
     objects, odd = self.objects(image, picture.size)
     arrays = [objects.boxes, objects.labels, objects.crowds, objects.areas]
     content = b''.join(x.tobytes() for x in (*arrays, *(objects.masks or ())))
+    boxes = objects.boxes[~objects.crowds]
     return (
         image_paths.digest(content),
         np.bincount(objects.labels, minlength=self.num_classes),
         objects.crowds.sum(),
-        *(odd[name] for name in _ODD),
+        np.sqrt((boxes[:, 2:] - boxes[:, :2]).prod(1)).tolist(),
+        *(odd[name] for name in (*_ODD, 'beyond')),
     )
 
   def check(self, collection: Collection, table: np.ndarray) -> None:
@@ -146,33 +158,53 @@ class ObjectLabels(ClassLabels):
     """Returns the numbers of objects in a split."""
     del collection, split
     by_class = table['objects_by_class']
+    sides = [side for of_image in table['sides'] for side in of_image]
     return {
         'objects_by_class': by_class.sum(0).tolist(),
         'crowds': int(table['crowds'].sum()),
         'most_objects': int(by_class.sum(1).max(initial=0)),
         'without_objects': int((by_class.sum(1) == 0).sum()),
         'masks': self.masks,
+        'sides': summary(sides) if sides else None,
         'odd': {name: int(table[name].sum()) for name in _ODD},
+        'beyond': int(table['beyond'].sum()),
     }
 
   def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines on objects of the printed report."""
+    names = report['class_names']
     for split, found in report['splits'].items():
       by_class, masks = found['objects_by_class'], found['masks']
+      if len(names) <= _NAMED:
+        pairs = zip(names, by_class, strict=True)
+        classes = ', '.join(f'{name} {count:,}' for name, count in pairs)
+      else:
+        classes = f'of a class (fewest / median / most) {spread(by_class)}'
+      total = sum(by_class)
       yield (
-          f'  {split}: {sum(by_class):,} objects'
+          f'  {split}: {_counted(total, "object")}'
           f'{" with masks" * masks}, at most {found["most_objects"]:,} '
-          f'in an image; of a class {spread(by_class)}'
+          f'in an image; {classes}'
       )
+      if sides := found['sides']:
+        said = ' / '.join(f'{side:,.1f}' for side in sides.values())
+        yield (
+            f'  {split}: sides of boxes {said} pixels (smallest / median / '
+            'largest root of the area)'
+        )
       if count := found['without_objects']:
-        yield f'  {split}: {count:,} images without objects, which are kept'
+        yield f'  {split}: {_counted(count, "image")} without objects, kept'
       if count := found['crowds']:
-        yield f'  {split}: {count:,} crowds, which are not trained on'
+        yield f'  {split}: {_counted(count, "crowd")}, not trained on'
       for name, count in found['odd'].items():
+        many = name == 'cut' and found['beyond'] > _MANY * total
         if count:
-          yield f'  {split}: {count:,} {_ODD[name]}'
+          text = _ODD[name].format(_counted(count, 'box', 'boxes'))
+          yield f'  {split}: {text}{f": {self.beyond}" * many}'
+    if report['splits']['train']['sides']:
+      yield '  choose detector.anchor_scale by the sides of boxes, once resized'
     train = report['splits']['train']['objects_by_class']
-    for name, count in zip(report['class_names'], train, strict=True):
+    for name, count in zip(names, train, strict=True):
       if not count:
         yield f'  warning: class {name!r} has no objects in train'
 
@@ -221,6 +253,11 @@ class ObjectLabels(ClassLabels):
       counts = [len(runs) for runs in objects.masks]
       values['run_counts'] = np.array(counts, np.int32)
     return values
+
+
+def _counted(count, one, more=None):
+  """Returns '1 object' or '2 objects'."""
+  return f'{count:,} {one if count == 1 else more or one + "s"}'
 
 
 def find(
@@ -296,6 +333,11 @@ def _coco(root, paths, ignored):
         raise UserError(f'{path}: {name} is there twice, or in another file')
       entries[found[0]] = image.get('width'), image.get('height'), path
       splits[split].append(ImageFile(found[0], 0))
+    if not splits[split]:
+      raise UserError(
+          f'{path}: none of its {_counted(len(images), "image")} is in {root}, '
+          f'the first is {images[0]["file_name"]}'
+      )
     seen = set()
     for annotation in annotations:
       number = annotation.get('id')
@@ -305,17 +347,29 @@ def _coco(root, paths, ignored):
       if annotation['image_id'] not in of_id:
         raise UserError(
             f'{path}: annotation {number} is of image '
-            f'{annotation["image_id"]}, which is not in the file'
+            f'{annotation["image_id"]!r}, which is not in the file'
         )
       if annotation['category_id'] not in own:
         raise UserError(
             f'{path}: annotation {number} has the unknown category '
-            f'{annotation["category_id"]}'
+            f'{annotation["category_id"]!r}'
         )
       objects[of_id[annotation['image_id']]].append(annotation)
   labels = {number: label for label, number in enumerate(categories)}
-  every = [each for found in objects.values() for each in found]
-  masks = bool(every) and all(each.get('segmentation') for each in every)
+  # Image, and whether there is a mask, of the objects that are stored.
+  masked = [
+      (name, bool(each.get('segmentation')))
+      for name, found in objects.items()
+      for each in found
+      if name is not None and not each.get('ignore')
+  ]
+  without = [name for name, has_mask in masked if not has_mask]
+  masks, notes = bool(masked) and not without, []
+  if 0 < len(without) < len(masked):
+    notes.append(
+        f'masks of {len(masked) - len(without):,} of {len(masked):,} objects: '
+        f'none stored, image {without[0]} has an object without'
+    )
 
   def read(image, size):
     width, height, path = entries[image.file_name]
@@ -338,11 +392,17 @@ def _coco(root, paths, ignored):
       tuple(categories.values()),
       splits,
       ignored,
+      notes=notes,
       source={
           'boxes': {split: str(path) for split, path in paths.items()},
           'content of boxes': contents,
       },
-      labels=ObjectLabels(read, len(labels), masks=masks),
+      labels=ObjectLabels(
+          read,
+          len(labels),
+          masks=masks,
+          beyond='so many suggest corners x0 y0 x1 y1 instead of x y w h',
+      ),
       unpaired=missing,
   )
 
@@ -352,19 +412,42 @@ def _read_coco(path):
   try:
     content = path.read_bytes()
     parts = json.loads(content)
-    images, annotations = parts['images'], parts['annotations']
-    ordered = sorted(parts['categories'], key=lambda each: each['id'])
-    categories = {each['id']: str(each['name']) for each in ordered}
-    for image in images:
-      image['id'], image['file_name'].strip()
-    for annotation in annotations:
-      annotation['image_id'], annotation['category_id'], annotation['bbox']
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error.strerror}') from error
-  except KeyError as error:
-    raise UserError(f'{path} is not as COCO: {error} is missing') from error
-  except (ValueError, TypeError, AttributeError, RecursionError) as error:
-    raise UserError(f'{path} is not as COCO: {error}') from error
+  except (ValueError, RecursionError) as error:
+    raise UserError(f'{path} is not JSON: {error}') from error
+  if not isinstance(parts, dict):
+    raise UserError(
+        f'{path} is not as COCO: it must be an object with images, annotations '
+        f'and categories, not {type(parts).__name__}'
+    )
+  fields = {
+      'images': ('id', 'file_name'),
+      'categories': ('id', 'name'),
+      'annotations': ('image_id', 'category_id', 'bbox'),
+  }
+  for part, keys in fields.items():
+    if not isinstance(parts.get(part), list):
+      wrong = 'is no list' if part in parts else 'is missing'
+      raise UserError(f'{path} is not as COCO: {part!r} {wrong}')
+    for place, entry in enumerate(parts[part]):
+      if wrong := _wrong_field(entry, keys):
+        number = entry.get('id') if isinstance(entry, dict) else None
+        which = f'{part}[{place}]' if number is None else f'{part}, id {number}'
+        raise UserError(f'{path} is not as COCO: {which}: {wrong}')
+  images, annotations = parts['images'], parts['annotations']
+  if not images:
+    raise UserError(f'{path} has no images')
+  if annotations and all(_is_share(each['bbox']) for each in annotations):
+    raise UserError(
+        f"{path}: boxes are shares of the image; COCO's are in pixels"
+    )
+  # Ids are numbers, but for unusual files; then they are in order as text.
+  ordered = sorted(
+      parts['categories'],
+      key=lambda each: (isinstance(each['id'], str), each['id']),
+  )
+  categories = {each['id']: str(each['name']) for each in ordered}
   twice = [n for n, c in Counter(categories.values()).items() if c > 1]
   if twice or len(categories) < len(ordered) or not categories:
     what = f'the category {twice[0]!r} twice' if twice else 'no or equal ids'
@@ -372,14 +455,48 @@ def _read_coco(path):
   return hashlib.sha256(content).hexdigest(), (images, annotations, categories)
 
 
-def _of_coco(annotation, labels):
-  number = annotation.get('id')
+def _wrong_field(entry, keys):
+  """Returns what is wrong with an entry of COCO's lists, or None."""
+  if not isinstance(entry, dict):
+    return f'must be an object, not {entry!r}'
+  if isinstance(entry.get('id'), list | dict):
+    return f"'id' is {entry['id']!r}"
+  for key in keys:
+    if key not in entry:
+      return f'{key!r} is missing'
+    wanted = str if key == 'file_name' else (int, float, str)
+    if key not in ('bbox', 'name') and not isinstance(entry[key], wanted):
+      return f'{key!r} is {entry[key]!r}'
+  return None
+
+
+def _four(box):
+  """Returns x, y, w and h; None if they are not four numbers."""
   try:
-    x, y, width, height = map(float, annotation['bbox'])
-    area = annotation.get('area')
+    x, y, width, height = map(float, box)
+  except (ValueError, TypeError):
+    return None
+  return x, y, width, height
+
+
+def _is_share(box):
+  return all(abs(value) <= 1 for value in _four(box) or [math.inf])
+
+
+def _of_coco(annotation, labels):
+  which = f'annotation {annotation.get("id")}'
+  box, area = annotation['bbox'], annotation.get('area')
+  if not (four := _four(box)):
+    raise ValueError(f'{which}: bbox must be four numbers x y w h, not {box!r}')
+  x, y, width, height = four
+  if width < 0 or height < 0:
+    raise ValueError(
+        f'{which}: bbox x y w h has a negative width or height: {box!r}'
+    )
+  try:
     area = None if area is None else float(area)
-  except (ValueError, TypeError) as error:
-    raise ValueError(f'annotation {number}: {error}') from error
+  except (ValueError, TypeError):
+    raise ValueError(f'{which}: area is no number: {area!r}') from None
   return Found(
       labels[annotation['category_id']],
       (x, y, x + width, y + height),
@@ -443,6 +560,10 @@ class _VOC:
     for name, difficult, box in _voc_objects(root, path):
       if name not in self.names:
         raise ValueError(f'has an object of the unknown class {name!r}')
+      if box[2] < box[0] or box[3] < box[1]:
+        raise ValueError(
+            f'has an object {name!r} with xmin > xmax or ymin > ymax, in {path}'
+        )
       # Tools write equal corners for a click, which is no box of one pixel.
       if box[2] > box[0] and box[3] > box[1]:
         box = box[0] - 1, box[1] - 1, box[2], box[3]
@@ -493,6 +614,11 @@ class _Yolo:
     for number, line in enumerate(lines, 1):
       if not line.strip():
         continue
+      if len(line.split()) > 5:
+        raise ValueError(
+            f'has {path}, whose line {number} has more than five numbers: '
+            "YOLO's polygons (segmentation) are not read, only its boxes"
+        )
       try:
         label, *shares = line.split()
         label, (x, y, width, height) = int(label), map(float, shares)
@@ -500,6 +626,10 @@ class _Yolo:
         raise ValueError(
             f'has {path}, whose line {number} is not a class and four shares'
         ) from None
+      if width < 0 or height < 0:
+        raise ValueError(
+            f'has {path}, whose line {number} has a negative width or height'
+        )
       if not 0 <= label < len(self.names):
         raise ValueError(f'has an object of class {label}, in {path}')
       corners = x - width / 2, y - height / 2, x + width / 2, y + height / 2
@@ -516,8 +646,8 @@ def _yaml_names(boxes):
   path = next((place for place in places if place.is_file()), None)
   if path is None:
     raise UserError(
-        f'--boxes {boxes} has no data.yaml with the names of the classes: give '
-        'them with --classes FILE'
+        f'neither --boxes {boxes} nor the two folders above it have a '
+        'data.yaml with the names of the classes: give them with --classes FILE'
     )
   try:
     names = yaml.safe_load(path.read_text('utf-8'))['names']
@@ -532,7 +662,7 @@ def _yaml_names(boxes):
 def _by_file(root, boxes, lists, suffix, kind, ignored):
   """Returns the collection of images with a file of objects each."""
   images, theirs = (
-      _by_stem(folder, wanted, ignored)
+      label_images.by_stem(folder, ignored, wanted)
       for folder, wanted in ((root, None), (boxes, suffix))
   )
   if images.keys() != theirs.keys():
@@ -574,34 +704,6 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
       labels=ObjectLabels(read, len(kind.names)),
       unpaired=unpaired,
   )
-
-
-def _by_stem(root, suffix, ignored):
-  """Returns {split: {path in the split without suffix: path}}.
-
-  Of the files with this suffix; without one, of the images.
-  """
-  parts = class_folders.split_folders(root, ignored, of_classes=False)
-  found = {}
-  for split, below in parts.items():
-    if suffix:
-      names = [
-          path.relative_to(root).as_posix()
-          for path in sorted((root / below).rglob('*'))
-          if path.suffix.lower() == suffix and path.is_file()
-      ]
-    else:
-      names = [i.file_name for i in image_paths.find(root, below, ignored)]
-    found[split] = by_stem = {}
-    for name in names:
-      stem = os.path.splitext(name)[0].removeprefix(below).lstrip('/')
-      if stem in by_stem:
-        raise UserError(
-            f'{root}: {by_stem[stem]} and {name} have the same name up to the '
-            'suffix: remove or rename one'
-        )
-      by_stem[stem] = name
-  return found
 
 
 def _listed(images, lists):

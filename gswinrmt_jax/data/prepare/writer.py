@@ -20,7 +20,6 @@ _SHARD_BYTES = 256 * 2**20
 _DESCRIPTION = 'Images of a local directory, described in report.json.'
 ARCHIVE = 'checksums of the archive'
 _CLASSES, _FILES = 'class names', 'names and sizes of files'
-_CHECKSUMS = (_CLASSES, _FILES, ARCHIVE)
 # TFDS has a folder 'downloads' next to its data sets.
 _TAKEN = (*datasets.NAMES, *prepared.BY_NAME, 'downloads')
 
@@ -127,13 +126,13 @@ def is_prepared(final: pathlib.Path, request: Mapping[str, Any]) -> bool:
   name, request = final.parent.name, json.loads(json.dumps(request))
   differing = []
   for key, value in request.items():
-    if before and value != before.get(key):
-      both = f' {before.get(key)!r} there, {value!r} here'
-      differing.append(key + (' differ' if key in _CHECKSUMS else both))
+    there = before.get(key)
+    if before and value != there:
+      plain = all(isinstance(x, int | float | None) for x in (value, there))
+      differing.append(key + f' ({there} there, {value} here)' * plain)
   if differing:
-    said = '; '.join(differing)
     raise UserError(
-        f'{name} is prepared in {final} already, but not from this ({said}): '
+        f'{final} is prepared already, with other {", ".join(differing)}: '
         'prepare it again with --replace, or choose another name or --dir'
     )
   print(f'{name}: already prepared in {final}, nothing done')
