@@ -90,6 +90,13 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
   monkeypatch.setattr(datasets, 'info', lambda name, data_dir: INFO)
   monkeypatch.setattr(cifar10, 'prepare_if_missing', lambda *_: None)
   monkeypatch.setattr(datasets, 'describe', lambda *_: [])
+  own = {split: split for split in SPLITS}
+  splits = datasets.own_splits
+  monkeypatch.setattr(
+      datasets,
+      'own_splits',
+      lambda name, *_: splits(name) if name == 'cifar10' else own,
+  )
   monkeypatch.setattr(
       datasets, 'open_source', lambda name, split, *_: SPLITS[split]
   )

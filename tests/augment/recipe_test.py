@@ -170,8 +170,9 @@ def test_fields_are_those_of_the_augmentation():
   others = {'label_smoothing', 'num_classes', 'mean', 'std'}
   config = recipes.cifar10('rmt_compact')
   assert fields - others == set(batch.SETTINGS)
-  of_segmenters = {'resize', 'max_class_share', 'photometric'}
-  elsewhere = {'mix_off_epochs'} | of_segmenters
+  of_dense_models = {'resize', 'max_class_share', 'photometric'}
+  of_dense_models |= {'flip_vertical'}
+  elsewhere = {'mix_off_epochs'} | of_dense_models
   assert set(config.augment) - elsewhere == set(batch.SETTINGS)
   sets = recipes.FIELDS['augment.rand_augment_set'].choices
   assert set(sets) == set(rand_augment.SETS)

@@ -49,7 +49,7 @@ def own(tmp_path_factory):
 
 
 def test_info_of_every_data_set():
-  assert datasets.NAMES == ('digits', 'digit_masks', 'cifar10')
+  assert datasets.NAMES == ('digits', 'digit_masks', 'digit_boxes', 'cifar10')
   for name in ('digits', 'cifar10'):
     info = datasets.info(name)
     assert info.name == name
@@ -67,8 +67,9 @@ def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
   with pytest.raises(UserError) as caught:
     datasets.load('xyz', 'train', str(own))
   assert str(caught.value) == (
-      "unknown data set 'xyz'; built in: digits, digit_masks, cifar10; in "
-      f'{own}: own; or give the path to a folder with a folder for each class'
+      "unknown data set 'xyz'; built in: digits, digit_masks, "
+      f'digit_boxes, cifar10; in {own}: own; or give the path to a folder with '
+      'a folder for each class'
   )
   with pytest.raises(UserError, match='did you mean own'):
     datasets.info('onw', str(own))
