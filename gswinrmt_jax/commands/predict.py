@@ -35,7 +35,7 @@ import time
 from gswinrmt_jax import files
 from gswinrmt_jax.commands import arguments, guard
 from gswinrmt_jax.data import collection, image_paths
-from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.errors import RunError, UserError
 from gswinrmt_jax.terminal import duration, printable, Terminal
 
 _TICK, _RARE = 1.0, 60.0  # seconds between progress lines; not on a terminal
@@ -244,11 +244,14 @@ def _with_progress(found, total, terminal):
 
 def _detect(args, images, weights):
   """Predicts with a detector; returns 1 if an image was skipped."""
+  from gswinrmt_jax.data import detection
   from gswinrmt_jax.deploy import detections, loaded_model
 
   for name in ('top', 'maps'):
     if getattr(args, name) is not None:
       raise UserError(f'--{name} is for classifiers')
+  if weights.card.detector['head'] != 'retina':
+    detection.pycocotools('mask')  # writes the masks of `objects.json`
   out = pathlib.Path(args.out or 'predictions')
   files.check_can_write(out / _OBJECTS)
   loaded = loaded_model.from_weights(
@@ -274,6 +277,8 @@ def _detect(args, images, weights):
       yield one
 
   contents = detections.to_coco(shown(), loaded.class_names)
+  if not contents['images']:
+    raise RunError('no image could be read')
   if args.json:
     print(json.dumps(contents, indent=2, allow_nan=False))
   files.write_json(out / _OBJECTS, contents)

@@ -306,8 +306,10 @@ def load_detection(
 
   Raises:
     UserError: As in `load`, but if the data are for another task, or without
-      masks.
+      masks; or if pycocotools is not installed.
   """
+  # For the scores; a run should not end at its first validation.
+  detection.pycocotools('cocoeval')
   source = open_source(name, split, data_dir, 'detection')
   return detection.Decoded(source, image_size, training, workers)
 

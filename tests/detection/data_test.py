@@ -1,5 +1,7 @@
 """Tests records of detection: resizing, flips, padding, masks, the source."""
 
+import sys
+
 import numpy as np
 import pytest
 import tiny_objects
@@ -105,6 +107,12 @@ def test_a_head_with_masks_needs_masks():
   source = _source(masks=None)
   with pytest.raises(UserError, match=r'boxes without masks.*head=retina'):
     detection.Decoded(source, training=detection.Training(mask_crop=28))
+
+
+def test_scores_without_pycocotools_are_refused_at_the_start(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'pycocotools.cocoeval', None)
+  with pytest.raises(UserError, match=r'pip install "gswinrmt_jax\[detection'):
+    datasets.load_detection('digit_boxes', 'train')
 
 
 def test_runs_are_those_of_coco():

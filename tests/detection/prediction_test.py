@@ -232,6 +232,10 @@ def test_the_command(command, tmp_path, capsys):
   (images / 'b.png').unlink()
   assert main.main([*call, '--json']) == 0
   assert json.loads(capsys.readouterr().out) == contents
+  (images / 'b.png').write_text('no image')
+  assert main.main(['predict', 'r', str(images / 'b.png'), f'--out={out}']) == 1
+  assert capsys.readouterr().err.endswith('no image could be read\n')
+  assert json.loads((out / 'objects.json').read_text()) == contents
 
 
 @pytest.mark.parametrize(
