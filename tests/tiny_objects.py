@@ -3,19 +3,16 @@
 `python tests/tiny_objects.py RUN OUT` evaluates one of its runs.
 """
 
-import sys
 import types
 
 from flax import linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_dense
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.commands import guard
-from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.data import datasets, detection
-from gswinrmt_jax.data.prepare import cifar10
 from gswinrmt_jax.models.dense.retinanet import RetinaNet
 from gswinrmt_jax.ops import padding
 from gswinrmt_jax.weights import card
@@ -87,19 +84,7 @@ SPLITS = {
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
   """Replaces the real detector and images by tiny ones."""
-  monkeypatch.setattr(datasets, 'info', lambda name, data_dir: INFO)
-  monkeypatch.setattr(cifar10, 'prepare_if_missing', lambda *_: None)
-  monkeypatch.setattr(datasets, 'describe', lambda *_: [])
-  own = {split: split for split in SPLITS}
-  splits = datasets.own_splits
-  monkeypatch.setattr(
-      datasets,
-      'own_splits',
-      lambda name, *_: splits(name) if name == 'cifar10' else own,
-  )
-  monkeypatch.setattr(
-      datasets, 'open_source', lambda name, split, *_: SPLITS[split]
-  )
+  tiny_dense.install_data(monkeypatch, INFO, SPLITS)
   monkeypatch.setattr(recipes, 'make_model', lambda *args: Detector())
   monkeypatch.setattr(card, 'create_detector', lambda *args, **how: Detector())
 
@@ -109,35 +94,16 @@ def recipe(**changes):
   config = recipes.detection('rmt_compact', 'retina')
   config.update_from_flattened_dict(
       {
-          'dtype': 'float32',
-          'compile_effort': 'quick',
-          'batch_size': 4,
-          'eval_batch_size': 3,
-          'num_epochs': 3,
-          'log_every_steps': 2,
+          **tiny_dense.FIELDS,
           'data.name': 'objects',
           'data.fit_within': (72, 64),
           'augment.flip_vertical': True,
           'optimizer.learning_rate': 0.02,
-          'optimizer.warmup_epochs': 0.0,
           **changes,
       }
   )
   return config
 
 
-def evaluate(folder, out, *options) -> int:
-  """Runs the evaluate command on the validation images; returns its status."""
-  argv = ['evaluate', str(folder), '--step=latest', '--split=val']
-  return commands.main([*argv, f'--out={out}', *options])
-
-
-def main(folder, out):
-  """Evaluates a run on all available devices."""
-  with pytest.MonkeyPatch.context() as monkeypatch:
-    install(monkeypatch)
-    return evaluate(folder, out)
-
-
 if __name__ == '__main__':
-  sys.exit(guard.guarded(lambda: main(*sys.argv[1:])))
+  tiny_dense.main(install)

@@ -247,7 +247,7 @@ def load(
 
   Raises:
     UserError: If the name or split is unknown, or the data are missing, half
-      written, corrupt or for segmentation.
+      written, corrupt or for another task.
   """
   source = open_source(name, split, data_dir)
   decoded = records.Decoded(source, image_size, crop, workers)

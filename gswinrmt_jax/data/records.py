@@ -46,7 +46,7 @@ class Arrays:
     return self.image.shape[1:]
 
   def gather(self, rows: np.ndarray) -> Batch:
-    """Returns 'image' uint8 [b h w 3] and 'label' int32 [b] of these rows.
+    """Returns 'image' uint8 [b h w 3] and 'label' of these rows.
 
     The row n, past the last record, is a black image of label 0.
     """

@@ -1,8 +1,9 @@
 """Stored records in a fixed order.
 
 Here are those of prepared data sets, for classification. Sources of other
-kinds: `records.Arrays` in memory, `class_folders.FolderSource` of images that
-are not prepared, `segmentation.SegmentationSource`.
+kinds: `records.Arrays` and `detection.Scenes` in memory,
+`class_folders.FolderSource` of images that are not prepared,
+`segmentation.SegmentationSource`, `detection.ObjectSource`.
 """
 
 from collections.abc import Iterable
@@ -37,8 +38,8 @@ class Source(Protocol):
   def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Any]:
     """Returns image and label of a record, decoded.
 
-    The label is a class or, for segmentation, uint8 `[h w]`: the class of each
-    pixel, or `pictures.VOID`.
+    The label is a class, for segmentation uint8 `[h w]` (the class of each
+    pixel, or `pictures.VOID`), for detection `detection.Objects`.
 
     Raises:
       UserError: If the record is damaged; the message names it.

@@ -336,7 +336,30 @@ class LoadedModel(_Loaded):
     )
 
 
-class LoadedSegmenter(_Loaded):
+class _LoadedDense(_Loaded):
+  """A segmenter or detector, for images resized to fit within bounds."""
+
+  def __init__(
+      self,
+      weights: weights_lib.Weights,
+      image_size: int | None = None,
+      dtype: str = 'float32',
+  ):
+    """Builds the model; arguments as in `load_model`."""
+    if image_size is not None and not _is_count(image_size):
+      raise ValueError(
+          f'image_size is {image_size!r}: must be one number, the shorter '
+          'side, whole and above 0'
+      )
+    super().__init__(weights, weights.card.make_model(dtype=dtype))
+    self.fit_within = weights.fit_within(image_size)
+
+  def __repr__(self) -> str:
+    name = type(self).__name__
+    return f'{name}({self.origin!r}, {len(self.class_names)} classes)'
+
+
+class LoadedSegmenter(_LoadedDense):
   """A segmenter with its weights, for images of any size.
 
       loaded = gswinrmt_jax.load_model('runs/camvid_rmt')
@@ -356,20 +379,10 @@ class LoadedSegmenter(_Loaded):
 
   model: Segmenter
 
-  def __init__(
-      self,
-      weights: weights_lib.Weights,
-      image_size: int | None = None,
-      dtype: str = 'float32',
-  ):
+  def __init__(self, weights: weights_lib.Weights, *args: Any, **how: Any):
     """Builds the model; arguments as in `load_model`."""
-    _check_shorter_side(image_size, 'segmenter')
-    super().__init__(weights, weights.card.make_model(dtype=dtype))
-    self.fit_within = weights.fit_within(image_size)
+    super().__init__(weights, *args, **how)
     self._classes = jax.jit(self._classify, static_argnames='size')
-
-  def __repr__(self) -> str:
-    return f'LoadedSegmenter({self.origin!r}, {len(self.class_names)} classes)'
 
   def predict(
       self,
@@ -448,7 +461,7 @@ class LoadedSegmenter(_Loaded):
     return logits.argmax(-1).astype(jnp.uint8), jnp.isfinite(logits).all(-1)
 
 
-class LoadedDetector(_Loaded):
+class LoadedDetector(_LoadedDense):
   """A detector with its weights, for images of any size.
 
       loaded = gswinrmt_jax.load_model('runs/bccd')
@@ -469,20 +482,10 @@ class LoadedDetector(_Loaded):
 
   model: Detector
 
-  def __init__(
-      self,
-      weights: weights_lib.Weights,
-      image_size: int | None = None,
-      dtype: str = 'float32',
-  ):
+  def __init__(self, weights: weights_lib.Weights, *args: Any, **how: Any):
     """Builds the model; arguments as in `load_model`."""
-    _check_shorter_side(image_size, 'detector')
-    super().__init__(weights, weights.card.make_model(dtype=dtype))
-    self.fit_within = weights.fit_within(image_size)
+    super().__init__(weights, *args, **how)
     self._jitted = jax.jit(self._detect)
-
-  def __repr__(self) -> str:
-    return f'LoadedDetector({self.origin!r}, {len(self.class_names)} classes)'
 
   def predict(
       self,
@@ -658,14 +661,6 @@ _KINDS = {
     'segmentation': LoadedSegmenter,
     'detection': LoadedDetector,
 }
-
-
-def _check_shorter_side(image_size, kind):
-  if image_size is not None and not _is_count(image_size):
-    raise ValueError(
-        f'image_size is {image_size!r}: must be one number for a {kind}, '
-        'the shorter side: whole and above 0'
-    )
 
 
 def _height_and_width(image_size):

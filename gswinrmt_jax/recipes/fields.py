@@ -368,7 +368,7 @@ FIELDS: Mapping[str, Field] = {
     'detector.mask_channels': _of_head('channels of mask heads', when=_RCNN),
     'detector.anchor_scale': Field(
         -1.0,
-        'side of the smallest anchor of a level / its stride',
+        'side of the smallest anchor of a level / its stride; -1: as released',
         at_least=-1,
         tasks=BOXES,
     ),

@@ -5,6 +5,7 @@ for it.
 """
 
 from collections.abc import Mapping
+import re
 from typing import Any
 
 import ml_collections
@@ -160,7 +161,10 @@ def make_model(
     )
     factory.variable_shapes(model, image_shape)
   except ValueError as error:
-    raise UserError(f'config.model, {name}: {error}') from error
+    # Its first word is the field, of the model or of the head.
+    field = re.match(r'\w*', str(error))[0]
+    section = 'detector' if field in config.detector else 'model'
+    raise UserError(f'config.{section}, {name}: {error}') from error
   return model
 
 

@@ -43,7 +43,7 @@ def check_used(
 
 
 def _refuse(path, value, needs, instead) -> NoReturn:
-  remedy = '' if instead is None else f' or {instead!r} here'
+  remedy = '' if instead is None else f'; without it, leave it at {instead!r}'
   raise UserError(
       f'config.{path} is {value!r} but has no effect: it needs '
       f'config.{needs}{remedy}'

@@ -266,7 +266,7 @@ def write_before_after(
   grid = Image.new('RGB', size, 'white')
   for row, (offset, label) in itertools.product(
       range(rows),
-      ((down / 2, 'original'), (1.5 * down, 'augmented'), (2 * down, 'target')),
+      ((down / 2, 'decoded'), (1.5 * down, 'augmented'), (2 * down, 'target')),
   ):
     anchor = 'la' if label == 'target' else 'lm'
     place = _GAP, row * cell_height + offset

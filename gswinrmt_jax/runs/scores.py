@@ -26,14 +26,14 @@ class Score(NamedTuple):
 # By its name in reports and logs; a run has those of its task.
 SCORES = {
     'mask_ap': Score('mask AP', '.2%', decides=True),
+    'mask_ap50': Score('mask AP50', '.2%'),
+    'mask_ap75': Score('mask AP75', '.2%'),
     'ap': Score('box AP', '.2%', decides=True),
     'ap50': Score('box AP50', '.2%', decides=True),
     'ap75': Score('box AP75', '.2%'),
     'ap_small': Score('box AP, small objects', '.2%'),
     'ap_medium': Score('box AP, medium objects', '.2%'),
     'ap_large': Score('box AP, large objects', '.2%'),
-    'mask_ap50': Score('mask AP50', '.2%'),
-    'mask_ap75': Score('mask AP75', '.2%'),
     'mean_iou': Score('mean IoU', '.2%', decides=True),
     'pixel_accuracy': Score('pixel accuracy', '.2%', decides=True),
     'accuracy': Score('accuracy', '.2%', decides=True),

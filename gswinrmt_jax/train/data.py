@@ -158,11 +158,16 @@ def with_own_splits(
   a test split need not say so. The path of class folders becomes absolute.
 
   Raises:
-    UserError: If there is no such data set.
+    UserError: If there is no such data set, or folders do not suit the task.
   """
   config = ml_collections.ConfigDict(config).lock()
   data = config.data
   folder = datasets.folder_of(data.name, data.dir)
+  if folder and recipes.task(config) != 'classification':
+    raise UserError(
+        f'config.data.name is a folder, {folder}: prepare the data with '
+        f'`gswinrmt prepare {recipes.task(config)} NAME`, and give that name'
+    )
   if folder:
     data.name = str(folder)
   default = datasets.own_splits('cifar10')
@@ -191,7 +196,9 @@ def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
         mask_crop=data.mask_crop if masks else 0,
         without_objects=data.without_objects,
     )
-    return _load_detection(config, data.train_split, training)
+    return _load_dense(
+        datasets.load_detection, config, data.train_split, training=training
+    )
   if config.segmenter.head:
     crop = segmentation.Crop(
         data.crop_size,
@@ -199,7 +206,9 @@ def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
         max_class_share=config.augment.max_class_share,
         flip=config.augment.flip,
     )
-    return _load_segmentation(config, data.train_split, crop)
+    return _load_dense(
+        datasets.load_segmentation, config, data.train_split, crop=crop
+    )
   if data.train_crop == 'random_resized':
     crop = pictures.RandomCrop(data.crop_scale, data.crop_ratio)
   else:
@@ -212,33 +221,22 @@ def load_eval(
 ) -> batches_lib.Records:
   """Returns the records of a split, prepared as configured for evaluation."""
   if config.detector.head:
-    return _load_detection(config, split, None)
+    return _load_dense(datasets.load_detection, config, split)
   if config.segmenter.head:
-    return _load_segmentation(config, split, None)
+    return _load_dense(datasets.load_segmentation, config, split)
   return _load(config, split, config.data.eval_crop)
 
 
-def _load_segmentation(config, split, crop):
+def _load_dense(load, config, split, **training):
+  """Returns the records of a split for segmentation or detection."""
   data = config.data
-  return datasets.load_segmentation(
+  return load(
       data.name,
       split,
       data.dir,
       image_size=data.fit_within if all(data.fit_within) else None,
-      crop=crop,
       workers=data.workers,
-  )
-
-
-def _load_detection(config, split, training):
-  data = config.data
-  return datasets.load_detection(
-      data.name,
-      split,
-      data.dir,
-      image_size=data.fit_within if all(data.fit_within) else None,
-      training=training,
-      workers=data.workers,
+      **training,
   )
 
 
@@ -323,7 +321,9 @@ def _check_labels(config, train, val):
     with _named('test_split'):
       # As crops, since whole images would all be read for their sizes.
       crop = segmentation.Crop(data.crop_size)
-      test = _load_segmentation(config, data.test_split, crop)
+      test = _load_dense(
+          datasets.load_segmentation, config, data.test_split, crop=crop
+      )
   splits = {'train_split': train, 'val_split': val, 'test_split': test}
   for name, records in splits.items():
     with _named(name):

@@ -144,12 +144,18 @@ class Weights:
       )
     if card.class_names and card.class_names != info.class_names:
       own, data = (
-          card_lib.printable(', '.join(names[:3]))
+          card_lib.printable(', '.join(names[:3])) + ' ...' * (len(names) > 3)
           for names in (card.class_names, info.class_names)
       )
+      remedy = 'choose a data set with the same classes'
+      if sorted(card.class_names) == sorted(info.class_names):
+        remedy = (
+            'the order differs; prepare the data with `--classes FILE`, which '
+            'lists them in the order of the weights'
+        )
       raise UserError(
-          f'{self.origin} has the classes {own} ..., {info.name} has {data} '
-          '...: choose a data set with the same classes'
+          f'{self.origin} has the classes {own}, {info.name} has {data}: '
+          f'{remedy}'
       )
 
 

@@ -106,6 +106,10 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
         ('evaluate s3://a/b', 's3://a/b is an address: name a file or folder'),
         ('evaluate ~/none', f'{os.path.expanduser("~")}/none does not exist'),
         (
+            'train --config=bccd --config.data.name=.',
+            'prepare the data with `gswinrmt prepare detection NAME`',
+        ),
+        (
             f'{_RECIPE} --config.optimizer.power=2.0',
             'power is 2.0 but has no effect: it needs config.optimizer.schedul',
         ),

@@ -77,7 +77,7 @@ def test_least_score(loaded):
   assert len(loaded.predict(image, least_score=1.0)) == 0
   with pytest.raises(ValueError, match='least_score is 2: must be in'):
     loaded.predict(image, 2)
-  with pytest.raises(ValueError, match='one number for a detector'):
+  with pytest.raises(ValueError, match='must be one number, the shorter side'):
     loaded_model.LoadedDetector(tiny_detectors.weights('mask'), (3, 4))
 
 

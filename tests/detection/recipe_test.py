@@ -59,7 +59,11 @@ def test_recipe_and_card_make_the_same_detector(head, released):
         ('segmenter.channels', 9, 'must be -1 without config.segmenter.head'),
         ('segmenter.head', 'fpn', 'one of them must be empty'),
         ('detector.channels', 0, 'channels=0 must be a whole number above 0'),
-        ('detector.anchor_scale', 0.0, 'anchor_scale=0.0 must be above 0'),
+        (
+            'detector.anchor_scale',
+            0.0,
+            'config.detector, rmt_compact: anchor_scale=0.0 must be above 0',
+        ),
         ('model.dense_head', True, 'must be False for a detector'),
     ],
 )
@@ -81,7 +85,10 @@ def test_fields_of_another_head_are_refused():
   recipe = recipes.detection('rmt_compact', 'retina')
   changed = recipes.detection('rmt_compact', 'retina')
   changed.detector.mask_channels = 8
-  said = 'no effect: it needs config.detector.head=mask or cascade'
+  said = (
+      'no effect: it needs config.detector.head=mask or cascade; without it, '
+      'leave it at -1'
+  )
   with pytest.raises(UserError, match=said):
     recipes.check_used(changed, recipe)
   classifier = recipes.defaults('rmt_compact')

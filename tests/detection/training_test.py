@@ -1,7 +1,6 @@
 """Tests detectors in training, resuming and evaluation."""
 
 import json
-import signal
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +8,8 @@ import numpy as np
 import PIL.Image
 import pytest
 import several
+import tiny_dense
 import tiny_objects
-import tiny_runs
 
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import detection, segmentation
@@ -21,43 +20,12 @@ from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import losses
 from gswinrmt_jax.weights import load
 
-_INSTALL = """
-import tiny_parts, tiny_objects
-tiny_objects.install(patch)
-patch.setattr(tiny_parts, 'recipe', tiny_objects.recipe)
-"""
-# Kills the run at step 4, mid-epoch: epochs end at steps 2, 5 and 7.
-_KILL = """
-import os, signal
-from gswinrmt_jax.checkpoints.checkpointer import Checkpointer
-from gswinrmt_jax.runs.metrics_log import MetricsLog
-save, write = Checkpointer.save, MetricsLog.write_interval
-def waits(self, *args, **how):
-  save(self, *args, **how)
-  self.wait()
-def dies(self, step):
-  write(self, step)
-  if step == 4:
-    os.kill(os.getpid(), signal.SIGKILL)
-patch.setattr(Checkpointer, 'save', waits)
-patch.setattr(MetricsLog, 'write_interval', dies)
-"""
-_EVERY = {'checkpoint_every_steps': 3}
-
 
 @pytest.fixture(name='runs', scope='module')
 def _runs(launcher, tmp_path_factory):
   """Returns a killed and resumed run, an unbroken one, and its output."""
   folder = tmp_path_factory.mktemp('detectors')
-  killed, unbroken = folder / 'killed', folder / 'unbroken'
-  status, said = launcher.run(killed, _INSTALL + _KILL, **_EVERY)
-  assert status == -signal.SIGKILL, said
-  status, said = launcher.run(killed, _INSTALL, **_EVERY)
-  assert status == 0, said
-  assert 'Resuming from the checkpoint of step 3.' in said
-  status, said = launcher.run(unbroken, _INSTALL)
-  assert status == 0, said
-  return killed, unbroken, said
+  return tiny_dense.killed_and_unbroken(launcher, folder, 'tiny_objects')
 
 
 @pytest.fixture(autouse=True)
@@ -66,14 +34,7 @@ def _tiny(monkeypatch):
 
 
 def test_a_killed_run_resumes_bit_for_bit(runs):
-  killed, unbroken, _ = runs
-  sums = [tiny_runs.checksums(run, 7) for run in (killed, unbroken)]
-  assert sums[0] == sums[1]
-  epochs = [
-      [entry for entry in tiny_runs.figures(run) if entry['kind'] == 'epoch']
-      for run in (killed, unbroken)
-  ]
-  assert epochs[0] == epochs[1]
+  tiny_dense.check_equal(*runs[:2])
 
 
 def test_logs_and_summary_have_losses_and_average_precision(runs):
@@ -104,7 +65,7 @@ def test_every_image_counts_once_on_any_number_of_devices(runs, tmp_path):
       'tiny_objects.py', run, tmp_path / '3.json', devices=3
   )
   options = ['--batch-size=9']
-  assert tiny_objects.evaluate(run, tmp_path / '1.json', *options) == 0
+  assert tiny_dense.evaluate(run, tmp_path / '1.json', *options) == 0
   several.said(on_three)
   one, three = (
       json.loads((tmp_path / f'{n}.json').read_text()) for n in (1, 3)

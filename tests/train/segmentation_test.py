@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import signal
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import several
-import tiny_runs
+import tiny_dense
 import tiny_segments
 
 from gswinrmt_jax.augment import batch as augment_lib
@@ -24,43 +23,12 @@ from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import losses
 from gswinrmt_jax.weights import load
 
-_INSTALL = """
-import tiny_parts, tiny_segments
-tiny_segments.install(patch)
-patch.setattr(tiny_parts, 'recipe', tiny_segments.recipe)
-"""
-# Kills the run at step 4, mid-epoch: epochs end at steps 2, 5 and 7.
-_KILL = """
-import os, signal
-from gswinrmt_jax.checkpoints.checkpointer import Checkpointer
-from gswinrmt_jax.runs.metrics_log import MetricsLog
-save, write = Checkpointer.save, MetricsLog.write_interval
-def waits(self, *args, **how):
-  save(self, *args, **how)
-  self.wait()
-def dies(self, step):
-  write(self, step)
-  if step == 4:
-    os.kill(os.getpid(), signal.SIGKILL)
-patch.setattr(Checkpointer, 'save', waits)
-patch.setattr(MetricsLog, 'write_interval', dies)
-"""
-_EVERY = {'checkpoint_every_steps': 3}
-
 
 @pytest.fixture(name='runs', scope='module')
 def _runs(launcher, tmp_path_factory):
   """Returns a killed and resumed run, an unbroken one, and its output."""
   folder = tmp_path_factory.mktemp('segmenters')
-  killed, unbroken = folder / 'killed', folder / 'unbroken'
-  status, said = launcher.run(killed, _INSTALL + _KILL, **_EVERY)
-  assert status == -signal.SIGKILL, said
-  status, said = launcher.run(killed, _INSTALL, **_EVERY)
-  assert status == 0, said
-  assert 'Resuming from the checkpoint of step 3.' in said
-  status, said = launcher.run(unbroken, _INSTALL)
-  assert status == 0, said
-  return killed, unbroken, said
+  return tiny_dense.killed_and_unbroken(launcher, folder, 'tiny_segments')
 
 
 @pytest.fixture(autouse=True)
@@ -69,14 +37,7 @@ def _tiny(monkeypatch):
 
 
 def test_a_killed_run_resumes_bit_for_bit(runs):
-  killed, unbroken, _ = runs
-  sums = [tiny_runs.checksums(run, 7) for run in (killed, unbroken)]
-  assert sums[0] == sums[1]
-  epochs = [
-      [entry for entry in tiny_runs.figures(run) if entry['kind'] == 'epoch']
-      for run in (killed, unbroken)
-  ]
-  assert epochs[0] == epochs[1]
+  tiny_dense.check_equal(*runs[:2])
 
 
 def test_the_best_epoch_has_the_highest_mean_iou(runs):
@@ -129,7 +90,7 @@ def test_every_pixel_counts_once_on_any_number_of_devices(runs, tmp_path):
   on_eight = several.start(
       'tiny_segments.py', run, tmp_path / '8.json', devices=8
   )
-  assert tiny_segments.evaluate(run, tmp_path / '1.json') == 0
+  assert tiny_dense.evaluate(run, tmp_path / '1.json') == 0
   several.said(on_eight)
   confusion, loss = _by_hand(run)
   right = np.diag(confusion)
@@ -147,7 +108,7 @@ def test_every_pixel_counts_once_on_any_number_of_devices(runs, tmp_path):
 def test_scores_are_those_of_the_stored_pixels(runs, tmp_path):
   """Images are resized for the model; the logits are resized back."""
   run, out = runs[1], tmp_path / 'small.json'
-  assert tiny_segments.evaluate(run, out, '--image-size=8') == 0
+  assert tiny_dense.evaluate(run, out, '--image-size=8') == 0
   report = json.loads(out.read_text())
   loaded = loaded_model.load_model(run, image_size=8, step='latest')
   confusion, source = np.zeros((3, 3), int), tiny_segments.SPLITS['val']
