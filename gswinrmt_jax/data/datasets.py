@@ -386,5 +386,6 @@ def _open(name, data_dir):
   raise UserError(
       f'unknown data set {name!r}{did_you_mean(name, [*NAMES, *own])}; built '
       f'in: {", ".join(NAMES)}; in {root}: {", ".join(own) or "none"}; or give '
-      'the path to a folder with a folder for each class'
+      'the path to a folder with a folder for each class, or prepare the data '
+      '(`gswinrmt prepare --help`)'
   )

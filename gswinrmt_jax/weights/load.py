@@ -149,10 +149,9 @@ class Weights:
       )
       remedy = 'choose a data set with the same classes'
       if sorted(card.class_names) == sorted(info.class_names):
-        remedy = (
-            'the order differs; prepare the data with `--classes FILE`, which '
-            'lists them in the order of the weights'
-        )
+        remedy += ' in the same order'
+        if self.task != 'classification':
+          remedy += '; `gswinrmt prepare ... --classes FILE` sets it'
       raise UserError(
           f'{self.origin} has the classes {own}, {info.name} has {data}: '
           f'{remedy}'

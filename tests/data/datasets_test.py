@@ -69,7 +69,7 @@ def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
   assert str(caught.value) == (
       "unknown data set 'xyz'; built in: digits, digit_masks, "
       f'digit_boxes, cifar10; in {own}: own; or give the path to a folder with '
-      'a folder for each class'
+      'a folder for each class, or prepare the data (`gswinrmt prepare --help`)'
   )
   with pytest.raises(UserError, match='did you mean own'):
     datasets.info('onw', str(own))

@@ -135,7 +135,9 @@ def test_a_segmentation_map_is_of_the_bare_image(runs):
   assert smaller.label.shape == image.shape[:2]
   assert (smaller.label == found.label).mean() > 0.5
   for size in ((8, 8), [8, 8], 0, -5, 8.5):
-    with pytest.raises(ValueError, match='must be one number for a segmenter'):
+    with pytest.raises(
+        ValueError, match='must be one number, the shorter side'
+    ):
       loaded_model.load_model(run, image_size=size)
 
 
