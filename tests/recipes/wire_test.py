@@ -386,9 +386,7 @@ def test_details_that_the_recipe_sets_may_stay():
   config.augment.erase_prob = 0.0
   recipes.check_used(config, recipe)
   config.augment.erase_area = (0.1, 0.2)
-  with pytest.raises(
-      UserError, match='above 0; without it, leave it at'
-  ):
+  with pytest.raises(UserError, match='above 0; without it, leave it at'):
     recipes.check_used(config, recipe)
 
 
