@@ -111,7 +111,7 @@ class Collector:
     They are 'ap', the mean over IoU thresholds .5 to .95, 'ap50', 'ap75',
     'ap_small', 'ap_medium', 'ap_large' (areas below 32 x 32, up to 96 x 96, and
     above, in pixels of the stored images) and 'class_ap', for boxes; for masks
-    the same with 'mask_' before 'ap'. There is no score of a size without
+    the same as 'mask_ap' and so on. There is no score of a size without
     objects. A class without objects has the AP None, and no mean includes it.
     'images' counts the images, and `detections` is the number per image that is
     counted: 100, or more if the detector may return more.
