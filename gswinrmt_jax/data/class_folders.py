@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 import functools
-import hashlib
 import os
 import pathlib
 import re
@@ -250,7 +249,7 @@ def _sizes(found):
     yield f'  warning: damaged or no images{of}: {collections.some(damaged)}'
 
 
-class FolderSource:
+class FolderSource(sources.Source):
   """A split of class folders; images are read and decoded at each access.
 
   Records are ordered by a hash of their file names, so a slice of a split is a
@@ -261,8 +260,6 @@ class FolderSource:
     split: The requested split or slices.
     label: The labels, int32 `[n]`.
   """
-
-  version = ''
 
   def __init__(self, found: Collection, split: str):
     """Opens a split, or slices such as 'train[:90%]'.
@@ -310,16 +307,22 @@ class FolderSource:
     """Returns the bytes of an image file."""
     return (self.folder / self.key(row)).read_bytes()
 
-  def cache_folder(self) -> pathlib.Path:
-    """Returns where decoded images are kept: not among the user's images."""
-    place = hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]
-    return files.user_cache() / f'{self.folder.name}_{place}'
+  def content_checksum(self) -> str:
+    """Returns a checksum of a sample of the files, and of all labels."""
+    images = map(self.stored, self._sampled())
+    return sources.checksum([*images, self.label.tobytes()])
+
+  def cache_folders(self) -> list[pathlib.Path]:
+    """Returns a folder of the user's cache, not one among the images."""
+    place = sources.checksum([str(self.folder).encode()])[:8]
+    return [files.user_cache() / f'{self.folder.name}_{place}']
 
   def fingerprint(self) -> str:
     """Returns a hash of names, classes, sizes and times of the files."""
-    digest = hashlib.sha256()
+    said = []
     for image in self._images:
       stat = os.stat(self.folder / image.file_name)
-      said = image.file_name, image.label, stat.st_size, stat.st_mtime_ns
-      digest.update(repr(said).encode())
-    return digest.hexdigest()
+      said.append(
+          (image.file_name, image.label, stat.st_size, stat.st_mtime_ns)
+      )
+    return sources.checksum(repr(each).encode() for each in said)

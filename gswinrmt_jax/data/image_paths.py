@@ -31,7 +31,8 @@ class ImageFile(NamedTuple):
     archive: The tar that holds it, relative to the root; empty for a file.
     offset: Offset of its bytes in the tar.
     size: Number of its bytes in the tar.
-    label_file: Its label image, if any, relative to `LabelImages.root`.
+    label_file: Its label image or file of objects, if any, relative to the
+      folder of these.
   """
 
   file_name: str

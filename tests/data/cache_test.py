@@ -161,7 +161,7 @@ def test_a_directory_that_cannot_be_written_to(root, monkeypatch):
   assert (folder / 'image.npy').exists()
   decoded_cache.load(_decoded(root))  # found there
   monkeypatch.setenv('XDG_CACHE_HOME', str(final / 'decoded'))
-  with pytest.raises(UserError, match='can be written neither to') as caught:
+  with pytest.raises(UserError, match='images cannot be written to') as caught:
     decoded_cache.load(_decoded(root))
   assert '\n' not in str(caught.value)
 

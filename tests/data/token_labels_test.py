@@ -8,7 +8,7 @@ import folder_data
 import numpy as np
 import pytest
 
-from gswinrmt_jax.data import datasets, records, sources, token_labels
+from gswinrmt_jax.data import datasets, records, token_labels
 from gswinrmt_jax.errors import UserError
 
 COUNT, S, T, M = 8, 3, 2, 2
@@ -144,7 +144,7 @@ def test_maps_without_a_checksum_are_refused(written, root, tmp_path):
 def test_the_checksum_knows_order_place_and_count():
   def checksum(image):
     label = np.zeros(len(image), np.int32)  # does not reveal the order
-    return sources.order_checksum(records.Arrays(image, label))
+    return records.Arrays(image, label).order_checksum()
 
   image = np.arange(2500, dtype='<u4').view(np.uint8).reshape(-1, 1, 1, 4)
   image = image[..., :3]

@@ -178,23 +178,7 @@ def find(
     raise UserError(f'--void {void}: values are from 0 to 255')
   coding = LabelCoding(len(names) or MAX_CLASSES, void, zero_is_void)
   ignored = Counter()
-  images, label_files = by_stem(root, ignored), by_stem(labels, ignored)
-  if images.keys() != label_files.keys():
-    raise UserError(
-        f'{root} has {_listed(images)}, {labels} {_listed(label_files)}: '
-        'images and label images must be divided in the same way'
-    )
-  splits, unpaired = {}, {}
-  for split, pictured in images.items():
-    theirs, splits[split] = label_files[split], []
-    for stem, name in pictured.items():
-      if stem in theirs:
-        splits[split].append(ImageFile(name, 0, label_file=theirs[stem]))
-      else:
-        unpaired[name] = f'has no label image in {labels}'
-    for stem, name in theirs.items():
-      if stem not in pictured:
-        unpaired[f'{labels}/{name}'] = f'is a label without an image in {root}'
+  splits, unpaired = paired(root, labels, ignored)
   return Collection(
       root,
       names,
@@ -211,29 +195,85 @@ def find(
 
 
 def _class_names(path):
-  try:
-    names = [line.strip() for line in path.read_text('utf-8-sig').splitlines()]
-  except (OSError, UnicodeDecodeError) as error:
-    raise UserError(f'--classes {path} cannot be read: {error}') from error
-  twice = [name for name, count in Counter(names).items() if count > 1]
-  if '' in names or twice or not 2 <= len(names) <= MAX_CLASSES:
+  names = read_lines('--classes', path)
+  if not 2 <= len(names) <= MAX_CLASSES:
     raise UserError(
-        f'--classes {path} must have from 2 to {MAX_CLASSES} different names, '
-        f'one per line: it has {len(names)} lines'
-        + (f', {twice[0]!r} more than once' if twice else '')
+        f'--classes {path} must have from 2 to {MAX_CLASSES} names, one per '
+        f'line: it has {len(names)}'
     )
-  return tuple(names)
+  return names
 
 
-def by_stem(
-    root: pathlib.Path, ignored: Counter, suffix: str | None = None
-) -> dict[str, dict[str, str]]:
-  """Returns {split: {path in the split without suffix: path}}.
+def read_lines(option: str, path: pathlib.Path) -> tuple[str, ...]:
+  """Returns the lines of the file that an option names, each different.
+
+  Raises:
+    UserError: If it cannot be read, is empty, or has a line twice or an empty
+      line, which would shift the numbers of classes.
+  """
+  try:
+    lines = path.read_text('utf-8-sig').rstrip().splitlines()
+  except (OSError, UnicodeDecodeError) as error:
+    raise UserError(f'{option} {path} cannot be read: {error}') from error
+  counts = Counter(map(str.strip, lines))
+  twice = [line for line, count in counts.items() if count > 1]
+  if '' in counts:
+    raise UserError(f'{option} {path} has an empty line between others')
+  if twice or not lines:
+    said = f'has {twice[0]!r} twice' if twice else 'is empty'
+    raise UserError(f'{option} {path} {said}')
+  return tuple(counts)
+
+
+def paired(
+    root: pathlib.Path,
+    labels: pathlib.Path,
+    ignored: Counter,
+    *,
+    suffix: str | None = None,
+    optional: bool = False,
+) -> tuple[dict[str, list[ImageFile]], dict[str, str]]:
+  """Returns the images below `root` with their label files below `labels`.
 
   Args:
-    root: The folder, with or without folders of splits.
+    root: Folder of the images.
+    labels: Folder of the label files.
     ignored: Counts what is passed over.
-    suffix: Of the wanted files, as in '.xml'; None for those of images.
+    suffix: Suffix of the label files; None for label images.
+    optional: Whether images without a label file are kept.
+
+  Returns:
+    The images by split; why images or label files are left out.
+
+  Raises:
+    UserError: If the folders have different splits; and as in `_by_stem`.
+  """
+  images = _by_stem(root, ignored)
+  label_files = _by_stem(labels, ignored, suffix)
+  if images.keys() != label_files.keys():
+    raise UserError(
+        f'{root} has {_listed(images)}, {labels} {_listed(label_files)}: '
+        'both must be divided in the same way'
+    )
+  what = suffix or 'label image'
+  splits, unpaired = {}, {}
+  for split, pictured in images.items():
+    theirs, splits[split] = label_files[split], []
+    for stem, name in pictured.items():
+      if stem in theirs or optional:
+        file = theirs.get(stem, '')
+        splits[split].append(ImageFile(name, 0, label_file=file))
+      else:
+        unpaired[name] = f'has no {what} in {labels}'
+    for stem, name in theirs.items():
+      # Tools for YOLO write a list of classes beside the label files.
+      if stem not in pictured and os.path.basename(name) != 'classes.txt':
+        unpaired[f'{labels}/{name}'] = f'is without an image in {root}'
+  return splits, unpaired
+
+
+def _by_stem(root, ignored, suffix=None):
+  """Returns {split: {path in the split without suffix: path}}.
 
   Raises:
     UserError: If two files of a split have the same name up to the suffix; and

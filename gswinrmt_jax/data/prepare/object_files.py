@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -58,7 +59,7 @@ def find(
     return _coco(root, {'train': boxes, **lists}, ignored)
   if not boxes.is_dir():
     raise UserError(f'--boxes {boxes}: no such file or folder')
-  names = _lines('--classes', classes) if classes else ()
+  names = label_images.read_lines('--classes', classes) if classes else ()
   suffixes = Counter(path.suffix.lower() for path in boxes.rglob('*.*'))
   kinds = {'.xml': _VOC, '.txt': _Yolo}
   kind = max(kinds, key=lambda suffix: suffixes[suffix])
@@ -67,90 +68,67 @@ def find(
   return _by_file(root, boxes, lists, kind, kinds[kind](boxes, names), ignored)
 
 
+class _Coco(NamedTuple):
+  """A JSON file of COCO, in which every id that is referred to exists.
+
+  Attributes:
+    path: The file.
+    checksum: Of its content.
+    images: Its entries of images, not empty.
+    annotations: Its entries of objects.
+    categories: Names of the classes by id, in order.
+  """
+
+  path: pathlib.Path
+  checksum: str
+  images: list[dict[str, Any]]
+  annotations: list[dict[str, Any]]
+  categories: dict[Any, str]
+
+
 def _coco(root, paths, ignored):
   """Returns the collection of COCO's JSON files, one for each split."""
-  known = [image.file_name for image in image_paths.find(root, '', ignored)]
-  by_name = defaultdict(list)
-  for name in known:
-    by_name[os.path.basename(name)].append(name)
-  known, contents = set(known), {}
-  categories, entries, objects, splits = None, {}, defaultdict(list), {}
-  missing = {}
-  for split, path in paths.items():
-    contents[split], parts = _read_coco(path)
-    images, annotations, own = parts
-    if categories not in (None, own):
-      raise UserError(f'{path} has other categories than {paths["train"]}')
-    categories, of_id, splits[split] = own, {}, []
-    for image in images:
-      name = image['file_name']
-      found = [name] if name in known else by_name[os.path.basename(name)]
-      if image['id'] in of_id:
-        raise UserError(f'{path}: two images have the id {image["id"]}')
-      if len(found) > 1:
-        raise UserError(f'{path}: {name} may be {found[0]} or {found[1]}')
-      of_id[image['id']] = found[0] if found else None
-      if not found:
-        missing[name] = f'is in {path}, but not in {root}'
-        continue
-      if found[0] in entries:
-        raise UserError(f'{path}: {name} is there twice, or in another file')
-      entries[found[0]] = image.get('width'), image.get('height'), path
-      splits[split].append(ImageFile(found[0], 0))
+  there = [image.file_name for image in image_paths.find(root, '', ignored)]
+  files = {split: _read_coco(path) for split, path in paths.items()}
+  categories = files['train'].categories
+  splits, entries, objects, missing = {}, {}, defaultdict(list), {}
+  for split, file in files.items():
+    if file.categories != categories:
+      raise UserError(f'{file.path} has other categories than {paths["train"]}')
+    names = _file_names(file, there)
+    for image in file.images:
+      name = names[image['id']]
+      if name in entries:
+        raise UserError(
+            f'{file.path}: {image["file_name"]} is there twice, or in another '
+            'file'
+        )
+      if name:
+        entries[name] = image.get('width'), image.get('height'), file.path
+      else:
+        missing[image['file_name']] = f'is in {file.path}, but not in {root}'
+    splits[split] = [ImageFile(name, 0) for name in names.values() if name]
     if not splits[split]:
       raise UserError(
-          f'{path}: none of its {counted(len(images), "image")} is in {root}, '
-          f'the first is {images[0]["file_name"]}'
+          f'{file.path}: none of its {counted(len(names), "image")} is in '
+          f'{root}, the first is {file.images[0]["file_name"]}'
       )
-    seen = set()
-    for annotation in annotations:
-      number = annotation.get('id')
-      if number is not None and number in seen:
-        raise UserError(f'{path}: two annotations have the id {number}')
-      seen.add(number)
-      if annotation['image_id'] not in of_id:
-        raise UserError(
-            f'{path}: annotation {number} is of image '
-            f'{annotation["image_id"]!r}, which is not in the file'
-        )
-      if annotation['category_id'] not in own:
-        raise UserError(
-            f'{path}: annotation {number} has the unknown category '
-            f'{annotation["category_id"]!r}'
-        )
-      objects[of_id[annotation['image_id']]].append(annotation)
+    for annotation in file.annotations:
+      name = names[annotation['image_id']]
+      if name and not annotation.get('ignore'):
+        objects[name].append(annotation)
   labels = {number: label for label, number in enumerate(categories)}
-  # Image, and whether there is a mask, of the objects that are stored.
-  masked = [
-      (name, bool(each.get('segmentation')))
-      for name, found in objects.items()
-      for each in found
-      if name is not None and not each.get('ignore')
-  ]
-  without = [name for name, has_mask in masked if not has_mask]
-  masks, notes = bool(masked) and not without, []
-  if 0 < len(without) < len(masked):
-    notes.append(
-        f'masks of {len(masked) - len(without):,} of {len(masked):,} objects: '
-        f'none stored, image {without[0]} has an object without'
-    )
 
   def read(image, size):
     width, height, path = entries[image.file_name]
-    if None not in (width, height) and (width, height) != size:
-      raise ValueError(
-          f'has {size[0]} x {size[1]} pixels, in {path} {width} x {height}'
-      )
-    return [
-        _of_coco(annotation, labels)
-        for annotation in objects[image.file_name]
-        if not annotation.get('ignore')
-    ]
+    if None not in (width, height):
+      _check_size(size, (width, height), path)
+    return [_of_coco(each, labels) for each in objects[image.file_name]]
 
-  unused = len(known - entries.keys())
-  ignored['images that are not in the files'] += unused
+  ignored['images that are not in the files'] += len(there) - len(entries)
   if len(splits) == 1:
     splits = {UNDIVIDED: splits['train']}
+  masks, notes = _with_masks(objects)
   return Collection(
       root,
       tuple(categories.values()),
@@ -159,7 +137,9 @@ def _coco(root, paths, ignored):
       notes=notes,
       source={
           'boxes': {split: str(path) for split, path in paths.items()},
-          'content of boxes': contents,
+          'content of boxes': {
+              split: file.checksum for split, file in files.items()
+          },
       },
       labels=ObjectLabels(
           read,
@@ -171,8 +151,55 @@ def _coco(root, paths, ignored):
   )
 
 
+def _check_size(size, stated, path):
+  """Refuses an image of another width and height than its file states."""
+  if size != stated:
+    raise ValueError(
+        f'has {size[0]} x {size[1]} pixels, in {path} {stated[0]} x {stated[1]}'
+    )
+
+
+def _file_names(file, there):
+  """Returns where each image of a file of COCO is, by id; None if it is not.
+
+  `there` are the names of all images. The path in the file may be another one,
+  if only one of them has the same last part.
+  """
+  known, by_name, names = set(there), defaultdict(list), {}
+  for name in there:
+    by_name[os.path.basename(name)].append(name)
+  for image in file.images:
+    name = image['file_name']
+    found = [name] if name in known else by_name[os.path.basename(name)]
+    if len(found) > 1:
+      raise UserError(f'{file.path}: {name} may be {found[0]} or {found[1]}')
+    names[image['id']] = found[0] if found else None
+  return names
+
+
+def _with_masks(objects):
+  """Returns whether all objects have masks; a note if only some have."""
+  without = [
+      name
+      for name, found in objects.items()
+      for each in found
+      if not each.get('segmentation')
+  ]
+  total = sum(map(len, objects.values()))
+  if not 0 < len(without) < total:
+    return total > 0 and not without, []
+  return False, [
+      f'masks of {total - len(without):,} of {total:,} objects: none stored, '
+      f'image {without[0]} has an object without'
+  ]
+
+
 def _read_coco(path):
-  """Returns a checksum of the file, its images, annotations and categories."""
+  """Reads a file of COCO.
+
+  Raises:
+    UserError: If it is none, or its entries do not go together.
+  """
   try:
     content = path.read_bytes()
     parts = json.loads(content)
@@ -180,6 +207,32 @@ def _read_coco(path):
     raise UserError(f'{path} cannot be read: {error.strerror}') from error
   except (ValueError, RecursionError) as error:
     raise UserError(f'{path} is not JSON: {error}') from error
+  _check_fields(path, parts)
+  images, annotations = parts['images'], parts['annotations']
+  if not images:
+    raise UserError(f'{path} has no images')
+  if annotations and all(_is_share(each['bbox']) for each in annotations):
+    raise UserError(
+        f"{path}: boxes are shares of the image; COCO's are in pixels"
+    )
+  # Ids are numbers, but for unusual files; then they are in order as text.
+  ordered = sorted(
+      parts['categories'],
+      key=lambda each: (isinstance(each['id'], str), each['id']),
+  )
+  categories = {each['id']: str(each['name']) for each in ordered}
+  twice = [n for n, c in Counter(categories.values()).items() if c > 1]
+  if twice or len(categories) < len(ordered) or not categories:
+    what = f'the category {twice[0]!r} twice' if twice else 'no or equal ids'
+    raise UserError(f'{path} has {what}')
+  checksum = hashlib.sha256(content).hexdigest()
+  file = _Coco(path, checksum, images, annotations, categories)
+  _check_ids(file)
+  return file
+
+
+def _check_fields(path, parts):
+  """Refuses content without COCO's lists, or entries without their fields."""
   if not isinstance(parts, dict):
     raise UserError(
         f'{path} is not as COCO: it must be an object with images, annotations '
@@ -199,24 +252,30 @@ def _read_coco(path):
         number = entry.get('id') if isinstance(entry, dict) else None
         which = f'{part}[{place}]' if number is None else f'{part}, id {number}'
         raise UserError(f'{path} is not as COCO: {which}: {wrong}')
-  images, annotations = parts['images'], parts['annotations']
-  if not images:
-    raise UserError(f'{path} has no images')
-  if annotations and all(_is_share(each['bbox']) for each in annotations):
-    raise UserError(
-        f"{path}: boxes are shares of the image; COCO's are in pixels"
-    )
-  # Ids are numbers, but for unusual files; then they are in order as text.
-  ordered = sorted(
-      parts['categories'],
-      key=lambda each: (isinstance(each['id'], str), each['id']),
-  )
-  categories = {each['id']: str(each['name']) for each in ordered}
-  twice = [n for n, c in Counter(categories.values()).items() if c > 1]
-  if twice or len(categories) < len(ordered) or not categories:
-    what = f'the category {twice[0]!r} twice' if twice else 'no or equal ids'
-    raise UserError(f'{path} has {what}')
-  return hashlib.sha256(content).hexdigest(), (images, annotations, categories)
+
+
+def _check_ids(file):
+  """Refuses ids that occur twice, and annotations of what is not there."""
+  for what, entries in (
+      ('images', file.images),
+      ('annotations', file.annotations),
+  ):
+    ids = Counter(entry.get('id') for entry in entries)
+    del ids[None]  # Annotations need none.
+    number, count = next(iter(ids.most_common(1)), (None, 0))
+    if count > 1:
+      raise UserError(f'{file.path}: two {what} have the id {number}')
+  images = {image['id'] for image in file.images}
+  for entry in file.annotations:
+    which = f'{file.path}: annotation {entry.get("id")}'
+    if entry['image_id'] not in images:
+      raise UserError(
+          f'{which} is of image {entry["image_id"]!r}, which is not in the file'
+      )
+    if entry['category_id'] not in file.categories:
+      raise UserError(
+          f'{which} has the unknown category {entry["category_id"]!r}'
+      )
 
 
 def _wrong_field(entry, keys):
@@ -288,10 +347,8 @@ class _VOC:
     root = _voc_root(path)
     width, height = (root.findtext(f'size/{k}') for k in ('width', 'height'))
     stated = tuple(int(side) for side in (width, height) if side)
-    if len(stated) == 2 and all(stated) and stated != size:
-      raise ValueError(
-          f'has {size[0]} x {size[1]} pixels, in {path} {width} x {height}'
-      )
+    if len(stated) == 2 and all(stated):  # Some tools write 0.
+      _check_size(size, stated, path)
     found = []
     for name, difficult, box in _voc_objects(root, path):
       if name not in self.names:
@@ -397,39 +454,20 @@ def _yaml_names(boxes):
 
 def _by_file(root, boxes, lists, suffix, kind, ignored):
   """Returns the collection of images with a file of objects each."""
-  images, theirs = (
-      label_images.by_stem(folder, ignored, wanted)
-      for folder, wanted in ((root, None), (boxes, suffix))
+  splits, unpaired = label_images.paired(
+      root, boxes, ignored, suffix=suffix, optional=kind.optional
   )
-  if images.keys() != theirs.keys():
-    raise UserError(
-        f'{root} and {boxes} must both have train/, val/ and test/, or neither'
-    )
-  if lists and UNDIVIDED not in images:
+  if lists and UNDIVIDED not in splits:
     raise UserError(f'{root} has its own train/: leave out --val and --test')
-  files, unpaired, splits = {}, {}, {}
-  for split, by_stem in images.items():
-    of_split = theirs[split]
-    splits[split] = []
-    for stem, name in by_stem.items():
-      if stem not in of_split and not kind.optional:
-        unpaired[name] = f'has no {suffix} in {boxes}'
-        continue
-      files[name] = of_split.get(stem)
-      splits[split].append(ImageFile(name, 0))
-    for stem in of_split.keys() - by_stem.keys():
-      if os.path.basename(stem) != 'classes':  # YOLO's tools write such a list.
-        where = boxes / of_split[stem]
-        unpaired[str(where)] = f'is without an image in {root}'
+  images = [image for part in splits.values() for image in part]
   if lists:
-    splits = _listed(splits[UNDIVIDED], lists)
+    splits = _listed(images, lists)
 
   def read(image, size):
-    file = files[image.file_name]
-    return kind.read(boxes / file, size) if file else []
+    return kind.read(boxes / image.label_file, size) if image.label_file else []
 
   content = hashlib.sha256()
-  for name in sorted(file for file in files.values() if file):
+  for name in sorted(image.label_file for image in images if image.label_file):
     content.update(name.encode() + (boxes / name).read_bytes())
   return Collection(
       root,
@@ -452,7 +490,7 @@ def _listed(images, lists):
   splits, taken = {'train': []}, {}
   for split, path in lists.items():
     splits[split] = []
-    for name in _lines(f'--{split}', path):
+    for name in label_images.read_lines(f'--{split}', path):
       image = by_name.get(name) or by_name.get(os.path.splitext(name)[0])
       if image is None:
         raise UserError(f'--{split} {path}: {name} is not among the images')
@@ -461,17 +499,3 @@ def _listed(images, lists):
       splits[split].append(image)
   splits['train'] = [i for i in images if i.file_name not in taken]
   return splits
-
-
-def _lines(option, path):
-  """Returns the lines of a file, each different."""
-  try:
-    lines = [line.strip() for line in path.read_text('utf-8-sig').splitlines()]
-  except (OSError, UnicodeDecodeError) as error:
-    raise UserError(f'{option} {path} cannot be read: {error}') from error
-  lines = tuple(line for line in lines if line)
-  twice = [line for line, count in Counter(lines).items() if count > 1]
-  if twice or not lines:
-    said = f'has {twice[0]!r} twice' if twice else 'is empty'
-    raise UserError(f'{option} {path} {said}')
-  return lines
