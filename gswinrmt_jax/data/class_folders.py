@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 from typing import Any
-import unicodedata
 
 import numpy as np
 import PIL.Image
@@ -59,7 +58,6 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
         f'{root} has {len(names)} class folder{"s" * (not names)}: two or more '
         'are needed, each with the images of one class'
     )
-  _check_spelling(root, names)
   extra = [name for name in names if name not in own]
   if extra and not pool:
     raise UserError(
@@ -140,19 +138,6 @@ def _split_of(name):
   return next((s for s, names in _SPLITS.items() if plain in names), None)
 
 
-def _check_spelling(root, names):
-  """Refuses two class names that look the same."""
-  seen = {}
-  for name in names:
-    other = seen.setdefault(unicodedata.normalize('NFC', name), name)
-    if other != name:
-      raise UserError(
-          f'{root} has two class folders {name!r}, whose names differ only in '
-          f'the Unicode of their accents ({other!a}, {name!a}): '
-          'rename one, or move its images'
-      )
-
-
 def _doubts(root, parts, classes):
   """Yields warnings of classes that look like splits."""
   names = next(iter(classes.values()))
@@ -213,10 +198,8 @@ def _read(root, times):
 
 def report(name: str, found: Collection) -> Iterator[str]:
   """Yields what can be said of class folders without decoding images."""
-  names = found.class_names
-  sizes = ', '.join(f'{k} {len(v):,}' for k, v in found.splits.items())
-  named = collections.some(names)
-  yield f'{name}: {sizes} images of {len(names):,} classes ({named})'
+  sizes = {split: len(images) for split, images in found.splits.items()}
+  yield collections.headline(name, sizes, found.class_names)
   counts = {split: {'by_class': found.counts(split)} for split in found.splits}
   yield from found.labels.lines({'splits': counts})
   yield from _sizes(found)
@@ -241,9 +224,8 @@ def _sizes(found):
       damaged.append(image.file_name)
   of = f', of {len(some):,} images' * (len(some) < len(images))
   if widths:
-    yield (
-        f'  width {collections.spread(widths)}, height '
-        f'{collections.spread(heights)} (smallest / median / largest{of})'
+    yield collections.sides_line(
+        *map(collections.summary, (widths, heights)), of
     )
   if damaged:
     yield f'  warning: damaged or no images{of}: {collections.some(damaged)}'

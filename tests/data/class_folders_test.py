@@ -2,7 +2,6 @@
 
 import os
 import re
-import unicodedata
 
 import image_files
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches, class_folders, datasets, pictures
-from gswinrmt_jax.data import collection as collections
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train import data as data_lib
 
@@ -78,16 +76,6 @@ def test_the_report_names_classes_sizes_and_what_was_skipped(tmp_path):
   ]
 
 
-def test_held_out_images_are_those_of_prepared_sets(tmp_path):
-  _write(tmp_path, 'a', 'b', count=30)
-  found = class_folders.read(tmp_path)
-  want = collections.divide(
-      class_folders.find(tmp_path), {'val': 0.1, 'test': 0.1}, 0
-  )
-  assert found.splits == want.splits
-  assert found.counts('val') == found.counts('test') == [3, 3]
-
-
 def test_without_val_a_part_of_train_is_held_out(tmp_path):
   _write(tmp_path, 'train/a', 'train/b', 'test/a', count=20)
   found = class_folders.read(tmp_path)
@@ -100,13 +88,6 @@ def test_without_val_a_part_of_train_is_held_out(tmp_path):
   few = _write(tmp_path / 'few', 'a', 'b')
   with pytest.raises(UserError, match='or divide them yourself, into train/'):
     class_folders.read(_write(few / 'fewer', 'a', 'b', count=3))
-
-
-def test_one_class_in_two_spellings_is_refused(tmp_path):
-  names = [unicodedata.normalize(form, 'é') for form in ('NFC', 'NFD')]
-  _write(tmp_path, *names)
-  with pytest.raises(UserError, match=r"\('e\\u0301', '\\xe9'\)"):
-    class_folders.find(tmp_path)
 
 
 def test_a_pipe_named_like_an_image_is_skipped(tmp_path):

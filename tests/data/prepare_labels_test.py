@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import itertools
 import json
 import os
 import pathlib
@@ -19,7 +18,7 @@ import tensorflow_datasets as tfds
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import prepare
-from gswinrmt_jax.data import batches, datasets, segmentation
+from gswinrmt_jax.data import datasets, segmentation
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record
 
@@ -301,24 +300,6 @@ def test_too_few_classes_or_images(tmp_path):
   assert re.search('few/images has 2 images, of which none is left', said)
 
 
-@pytest.mark.parametrize(
-    'arguments, said',
-    [
-        ('segmentation x --images .', 'segmentation needs --labels DIR'),
-        ('segmentation x --labels .', 'segmentation needs --images DIR'),
-        ('segmentation --images .', 'prepare segmentation NAME --images'),
-        ('segmentation x --images . --labels /no', '--labels /no: no such'),
-        ('segmentation x --images . --labels . --void 256', '--void 256: valu'),
-        ('folder x --labels .', 'folder takes no --labels'),
-        ('imagenet --images . --zero-is-void', 'takes no --zero-is-void'),
-        ('streets --images . --labels .', '`prepare segmentation streets`'),
-    ],
-)
-def test_options_that_do_not_belong(arguments, said, tmp_path):
-  with pytest.raises(UserError, match=said):
-    _prepare([*arguments.split(), f'--dir={tmp_path}'])
-
-
 def test_a_data_set_is_for_one_task(tmp_path):
   _write(tmp_path, *_SPLITS)
   _run(tmp_path)
@@ -343,38 +324,16 @@ def test_a_damaged_data_set_is_named_with_the_command_for_it(tmp_path):
     datasets.load_segmentation('scenes', 'train', str(tmp_path / 'out'))
 
 
-def test_the_example_is_prepared_and_workers_crop_as_threads_do(tmp_path):
-  code = f'import sys; sys.path.insert(0, {str(_EXAMPLE.parent)!r}); '
-  code += 'import pathlib, digit_scenes; '
-  code += f'digit_scenes.write(pathlib.Path({str(tmp_path)!r}), '
-  code += "{'train': 6, 'val': 3})"
+def test_the_example_can_be_prepared(tmp_path):
+  code = (
+      f'import pathlib, sys; sys.path.insert(0, {str(_EXAMPLE.parent)!r}); '
+      f'import digit_scenes; digit_scenes.write(pathlib.Path({str(tmp_path)!r}'
+      "), {'train': 6, 'val': 3})"
+  )
   subprocess.run([sys.executable, '-c', code], check=True)
   _run(tmp_path, f'--classes={tmp_path}/classes.txt')
-  data_dir = str(tmp_path / 'out')
-  assert datasets.info('scenes', data_dir).class_names[:2] == (
-      'background',
-      '0',
-  )
-  streams = [
-      batches.train_batches(
-          datasets.load_segmentation(
-              'scenes',
-              'train',
-              data_dir,
-              crop=segmentation.Crop((32, 48)),
-              workers=workers,
-          ),
-          batch_size=4,
-          seed=0,
-          start_step=1,
-      )
-      for workers in (0, 1)
-  ]
-  for want, got in itertools.islice(zip(*streams, strict=True), 2):
-    for name in ('image', 'label', 'row'):
-      np.testing.assert_array_equal(got[name], want[name])
-  for stream in streams:
-    stream.close()
+  names = datasets.info('scenes', str(tmp_path / 'out')).class_names
+  assert names[:2] == ('background', '0')
 
 
 def _masks(root, values, *names):

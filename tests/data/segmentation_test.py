@@ -7,12 +7,12 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from gswinrmt_jax.data import batches, pictures, segmentation
+from gswinrmt_jax.data import batches, pictures, segmentation, sources
 from gswinrmt_jax.data.pictures import LabelCoding, VOID
 from gswinrmt_jax.data.segmentation import Crop
 
 
-class _Source:
+class _Source(sources.Source):
   """A source of records in memory."""
 
   def __init__(self, pairs):
@@ -24,9 +24,6 @@ class _Source:
   def __getitem__(self, row):
     image, label = self.pairs[row]
     return PIL.Image.fromarray(image), label
-
-  def sizes(self):
-    return ((label.shape[1], label.shape[0]) for _, label in self.pairs)
 
 
 def _noise(*sizes, classes=4):
