@@ -24,7 +24,6 @@ _SPLITS = {
     'test': ('test', 'testing'),
 }
 _YEAR = re.compile(r'[ _-]?(19|20)\d\d$')
-_SAMPLED = 1000  # about the number of images whose headers a report reads
 
 
 def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
@@ -202,33 +201,10 @@ def report(name: str, found: Collection) -> Iterator[str]:
   yield collections.headline(name, sizes, found.class_names)
   counts = {split: {'by_class': found.counts(split)} for split in found.splits}
   yield from found.labels.lines({'splits': counts})
-  yield from _sizes(found)
   if skipped := collections.listed(found.ignored):
     yield f'  skipped: {skipped}'
   for note in found.notes:
     yield f'  {note}'
-
-
-def _sizes(found):
-  """Yields sizes and the first damaged file, by the headers of a sample."""
-  images = found.images
-  some = images[:: -(-len(images) // _SAMPLED)]
-  widths, heights, damaged = [], [], []
-  for image in some:
-    path = found.root / image.file_name
-    try:
-      with PIL.Image.open(path, formats=pictures.FORMATS) as opened:
-        widths.append(opened.width)
-        heights.append(opened.height)
-    except Exception:  # Pillow raises many types.
-      damaged.append(image.file_name)
-  of = f', of {len(some):,} images' * (len(some) < len(images))
-  if widths:
-    yield collections.sides_line(
-        *map(collections.summary, (widths, heights)), of
-    )
-  if damaged:
-    yield f'  warning: damaged or no images{of}: {collections.some(damaged)}'
 
 
 class FolderSource(sources.Source):

@@ -94,6 +94,15 @@ class SegmentationSource(sources.TfdsSource):
       raise UserError(f'{name}: its label image {error}') from error
 
 
+def has_labels(source: sources.Source) -> bool:
+  """Returns whether any pixel has a class; usually reads one label.
+
+  Raises:
+    UserError: If a label is damaged.
+  """
+  return any((x != pictures.VOID).any() for _, x in source.described())
+
+
 class Decoded(records.Decoded):
   """Records for segmentation that are decoded each time they are read.
 
@@ -130,15 +139,6 @@ class Decoded(records.Decoded):
   def is_random(self) -> bool:
     """Whether records are cropped at random, for training."""
     return self.crop is not None
-
-  def has_labels(self) -> bool:
-    """Returns whether any pixel has a class; usually reads one label.
-
-    Raises:
-      UserError: If a label is damaged.
-    """
-    labels = (label for _, label in self.source.described())
-    return any((label != pictures.VOID).any() for label in labels)
 
   def convert(
       self,

@@ -62,7 +62,9 @@ def test_a_source_of_ones_own_gives_batches(label, decoded, names):
 
 def test_evaluation_knows_sizes_and_labels():
   whole = segmentation.Decoded(_Own(_LABELS[1]))
-  assert whole.image_shape == (32, 32, 3) and whole.has_labels()
+  assert whole.image_shape == (32, 32, 3)
+  assert segmentation.has_labels(whole.source)
+  assert not segmentation.has_labels(_Own(np.full((12, 16), 255, np.uint8)))
   assert detection.Decoded(_Own(_OBJECTS)).has_objects
   for of in (whole, detection.Decoded(_Own(_OBJECTS))):
     (batch,) = batches.eval_batches(of, batch_size=8)
