@@ -154,10 +154,10 @@ def _stream(
   size = batch_size // shares
 
   def batched(dataset, size, **how):
-    # A batch of all processes is one batch of each, in turn.
-    dataset = dataset[start * batch_size :]
     # An endless data set has no remainder, but Grain rounds its length.
-    return dataset.batch(size, drop_remainder=True, **how)[index::shares]
+    dataset = dataset.batch(size, drop_remainder=True, **how)
+    # A batch of all processes is one of each process, in turn.
+    return dataset[start * (batch_size // size) + index :: shares]
 
   if not isinstance(records, Decoded):
     # In memory, a call for each record would take longer than the copies, and

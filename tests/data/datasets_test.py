@@ -85,6 +85,17 @@ def test_a_data_set_of_ones_own(own):
   np.testing.assert_array_equal(image, train.image)
 
 
+def test_splits_of_their_own(own, path):
+  for name, folder, want in (
+      ('own', own, ('train', 'val', '')),
+      ('own', path.parents[1], ('train[:90%]', 'train[90%:]', '')),
+      ('digit_boxes', '', ('train', 'val', 'test')),
+      ('cifar10', '', ('train[:45000]', 'train[45000:]', 'test')),
+  ):
+    found = datasets.own_splits(name, str(folder))
+    assert tuple(found[split] for split in ('train', 'val', 'test')) == want
+
+
 def test_opening_prepares_nothing_and_opens_once(own, monkeypatch):
   monkeypatch.setattr(cifar10, 'prepare', lambda *args: 1 / 0)
   opened, open_version = [], prepared.open_version
