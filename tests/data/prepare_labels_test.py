@@ -231,6 +231,8 @@ def test_bad_files_are_named(tmp_path, capsys):
     assert re.search(want, line)
   _run(tmp_path, *options, '--on-error=skip')
   assert 'left out as damaged: 5' in capsys.readouterr().out
+  report = json.loads((tmp_path / 'out/scenes/1.0.0/report.json').read_text())
+  assert len(report['damaged']) == 5 and not report['unpaired']
   assert not (tmp_path / 'out/scenes-damaged.txt').exists()
 
 
@@ -298,21 +300,6 @@ def test_too_few_classes_or_images(tmp_path):
   assert 'images is less than half an image' in _said(tmp_path / 'few')
   said = _said(tmp_path / 'few', '--val=0.4', '--test=0.5')
   assert re.search('few/images has 2 images, of which none is left', said)
-
-
-def test_a_data_set_is_for_one_task(tmp_path):
-  _write(tmp_path, *_SPLITS)
-  _run(tmp_path)
-  data_dir = str(tmp_path / 'out')
-  for load in (datasets.load, datasets.open_source):
-    with pytest.raises(UserError, match='scenes is a data set for segmentatio'):
-      load('scenes', 'train', data_dir)
-  names = image_files.names('a', 'b', count=5)
-  image_files.write(tmp_path / 'pets', names)
-  for name in (f'{tmp_path}/pets', 'digits', 'cifar10'):  # the last is missing
-    assert datasets.info(name, data_dir).task == 'classification'
-    with pytest.raises(UserError, match=f'{name} is a data set for classific'):
-      datasets.load_segmentation(name, 'train', data_dir)
 
 
 def test_a_damaged_data_set_is_named_with_the_command_for_it(tmp_path):

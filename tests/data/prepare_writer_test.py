@@ -107,49 +107,6 @@ def test_shards_by_size(tmp_path, monkeypatch):
   assert len(_records(final, 'train')) == 20
 
 
-def _damage(tmp_path):
-  image_files.write(tmp_path / 'in', _NAMES)
-  (tmp_path / 'in/train/dog/3.jpg').write_bytes(b'')
-  (tmp_path / 'in/train/кот/4.jpg').write_bytes(image_files.encoded(1)[:-30])
-  (tmp_path / 'in/train/кот/none.jpg').symlink_to('nowhere')
-
-
-def test_damaged_pictures_stop_it_once_all_are_known(tmp_path):
-  _damage(tmp_path)
-  with pytest.raises(UserError) as caught:
-    _prepared(tmp_path, jobs=2)
-  message = str(caught.value)
-  assert message.startswith(
-      '3 of 23 images cannot be used, the first train/dog/3.jpg (is empty)'
-  )
-  assert '--on-error=skip' in message and '\n' not in message
-  listed = tmp_path / 'tfds' / 'pets-damaged.txt'
-  assert os.listdir(tmp_path / 'tfds') == [listed.name]
-  lines = listed.read_text('utf-8').splitlines()
-  assert [line.split('\t')[0] for line in lines] == [
-      'train/dog/3.jpg',
-      'train/кот/4.jpg',
-      'train/кот/none.jpg',
-  ]
-  assert str(listed) in message
-
-
-def test_damaged_pictures_left_out(tmp_path, capsys):
-  _damage(tmp_path)
-  with pytest.raises(UserError):
-    _prepared(tmp_path)
-  final = _prepared(tmp_path, skip_damaged=True)
-  out = capsys.readouterr().out
-  assert 'left out as damaged: 3' in out
-  assert len(_records(final, 'train')) == 18
-  assert os.listdir(tmp_path / 'tfds') == ['pets']
-  found = json.loads((final / 'report.json').read_text('utf-8'))
-  assert found['damaged'][0] == {
-      'file_name': 'train/dog/3.jpg',
-      'problem': 'is empty',
-  }
-
-
 def test_a_class_without_a_whole_picture(tmp_path):
   image_files.write(tmp_path / 'in', ['train/a/1.jpg', 'train/b/1.jpg'])
   (tmp_path / 'in/train/b/1.jpg').write_bytes(b'x')
