@@ -162,9 +162,9 @@ def _stream(
   if not isinstance(records, Decoded):
     # In memory, a call for each record would take longer than the copies, and
     # one thread hides all of the work from the loop.
-    dataset = batched(rows, size, batch_fn=lambda row: np.array(row, np.int32))
-    dataset = dataset.map(lambda row: {**records.gather(row), **add(row)})
-    return parallel.in_threads(dataset, threads=1)
+    found = batched(rows, size, batch_fn=lambda rows: np.array(rows, np.int32))
+    found = found.map(lambda rows: {**records.gather(rows), **add(rows)})
+    return parallel.in_threads(found, threads=1)
 
   def read(index, row):
     rng = generator(index) if generator and records.is_random else None

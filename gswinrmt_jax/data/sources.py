@@ -100,8 +100,8 @@ class Source(Protocol):
     return [files.user_cache() / type(self).__name__]
 
   def fingerprint(self) -> str:
-    """Returns a hash that changes when the records do."""
-    return self.order_checksum() + self.content_checksum()
+    """Returns a hash that changes when any record does."""
+    return checksum(map(self.stored, range(len(self))))
 
 
 def checksum(parts: Iterable[bytes]) -> str:
