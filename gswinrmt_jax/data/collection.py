@@ -62,8 +62,7 @@ class ClassLabels:
   ) -> dict[str, Any]:
     """Returns the report's numbers of a split, whose findings are `table`."""
     del table
-    by_class = collection.counts(split)
-    return {'images_per_class': summary(by_class), 'by_class': by_class}
+    return {'by_class': collection.counts(split)}
 
   def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines on classes of the printed report."""
