@@ -180,11 +180,6 @@ class Decoded(records.Decoded):
   def __len__(self) -> int:
     return len(self._rows)
 
-  @property
-  def is_random(self) -> bool:
-    """Whether images are flipped at random, for training."""
-    return self.training is not None
-
   def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
     """Decodes a record, as `records.Decoded.read`; adds its row in the source.
 
@@ -195,6 +190,11 @@ class Decoded(records.Decoded):
       return self.blank()
     row = int(self._rows[row])
     return self.convert(*self.source[row], rng) | {'row': np.int32(row)}
+
+  @property
+  def is_random(self) -> bool:
+    """Whether images are flipped at random, for training."""
+    return self.training is not None
 
   def convert(
       self,
