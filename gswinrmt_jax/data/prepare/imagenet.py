@@ -19,7 +19,7 @@ import re
 from gswinrmt_jax.data import class_folders, image_paths, imagenet, parallel
 from gswinrmt_jax.data.collection import Collection, divide, UNDIVIDED
 from gswinrmt_jax.data.image_paths import ImageFile
-from gswinrmt_jax.data.prepare import label_images
+from gswinrmt_jax.data.prepare import side_files
 from gswinrmt_jax.errors import UserError
 
 OFFICIAL = {'train': 1_281_167, 'val': 50_000}
@@ -208,7 +208,7 @@ def _val_wnids() -> list[str]:
 
 def _of_imagenet(root, path):
   """Finds the classes that the file lists in ImageNet's train set."""
-  lines = label_images.read_lines('--classes', path)
+  lines = side_files.read_lines('--classes', path)
   wnids = sorted({line.split()[0] for line in lines})
   labels = {wnid: label for label, wnid in enumerate(wnids)}
   ignored = Counter()

@@ -15,7 +15,7 @@ import numpy as np
 from gswinrmt_jax.data import image_paths
 from gswinrmt_jax.data.collection import Collection, UNDIVIDED
 from gswinrmt_jax.data.image_paths import ImageFile
-from gswinrmt_jax.data.prepare import label_images
+from gswinrmt_jax.data.prepare import side_files
 from gswinrmt_jax.data.prepare.object_labels import (
     counted,
     Found,
@@ -59,7 +59,7 @@ def find(
     return _coco(root, {'train': boxes, **lists}, ignored)
   if not boxes.is_dir():
     raise UserError(f'--boxes {boxes}: no such file or folder')
-  names = label_images.read_lines('--classes', classes) if classes else ()
+  names = side_files.read_lines('--classes', classes) if classes else ()
   suffixes = Counter(path.suffix.lower() for path in boxes.rglob('*.*'))
   kinds = {'.xml': _VOC, '.txt': _Yolo}
   kind = max(kinds, key=lambda suffix: suffixes[suffix])
@@ -454,7 +454,7 @@ def _yaml_names(boxes):
 
 def _by_file(root, boxes, lists, suffix, kind, ignored):
   """Returns the collection of images with a file of objects each."""
-  splits, unpaired = label_images.paired(
+  splits, unpaired = side_files.paired(
       root, boxes, ignored, suffix=suffix, optional=kind.optional
   )
   if lists and UNDIVIDED not in splits:
@@ -490,7 +490,7 @@ def _listed(images, lists):
   splits, taken = {'train': []}, {}
   for split, path in lists.items():
     splits[split] = []
-    for name in label_images.read_lines(f'--{split}', path):
+    for name in side_files.read_lines(f'--{split}', path):
       image = by_name.get(name) or by_name.get(os.path.splitext(name)[0])
       if image is None:
         raise UserError(f'--{split} {path}: {name} is not among the images')
