@@ -78,6 +78,20 @@ def paired(
   return splits, unpaired
 
 
+def check_size(
+    size: tuple[int, int], stated: tuple[int, int], path: pathlib.Path
+) -> None:
+  """Checks width and height of an image against those in the file `path`.
+
+  Raises:
+    ValueError: If they differ; the message reads 'has ...'.
+  """
+  if size != stated:
+    raise ValueError(
+        f'has {size[0]} x {size[1]} pixels, in {path} {stated[0]} x {stated[1]}'
+    )
+
+
 def _by_stem(root, ignored, suffix=None):
   """Returns {split: {path in the split without suffix: path}}.
 
