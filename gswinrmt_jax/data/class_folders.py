@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 from typing import Any
+import unicodedata
 
 import numpy as np
 import PIL.Image
@@ -24,6 +25,7 @@ _SPLITS = {
     'test': ('test', 'testing'),
 }
 _YEAR = re.compile(r'[ _-]?(19|20)\d\d$')
+_SAMPLED = 1000  # about the number of images whose headers a report reads
 
 
 def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
@@ -57,6 +59,7 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
         f'{root} has {len(names)} class folder{"s" * (not names)}: two or more '
         'are needed, each with the images of one class'
     )
+  _check_spelling(root, names)
   extra = [name for name in names if name not in own]
   if extra and not pool:
     raise UserError(
@@ -137,6 +140,19 @@ def _split_of(name):
   return next((s for s, names in _SPLITS.items() if plain in names), None)
 
 
+def _check_spelling(root, names):
+  """Refuses two class names that look the same."""
+  seen = {}
+  for name in names:
+    other = seen.setdefault(unicodedata.normalize('NFC', name), name)
+    if other != name:
+      raise UserError(
+          f'{root} has two class folders {name!r}, whose names differ only in '
+          f'the Unicode of their accents ({other!a}, {name!a}): '
+          'rename one, or move its images'
+      )
+
+
 def _doubts(root, parts, classes):
   """Yields warnings of classes that look like splits."""
   names = next(iter(classes.values()))
@@ -201,10 +217,31 @@ def report(name: str, found: Collection) -> Iterator[str]:
   yield collections.headline(name, sizes, found.class_names)
   counts = {split: {'by_class': found.counts(split)} for split in found.splits}
   yield from found.labels.lines({'splits': counts})
+  yield from _sizes(found)
   if skipped := collections.listed(found.ignored):
     yield f'  skipped: {skipped}'
   for note in found.notes:
     yield f'  {note}'
+
+
+def _sizes(found):
+  """Yields sizes and damaged files, by the headers of a sample."""
+  images = found.images
+  some = images[:: -(-len(images) // _SAMPLED)]
+  sizes, damaged = [], []
+  for image in some:
+    path = found.root / image.file_name
+    try:
+      with PIL.Image.open(path, formats=pictures.FORMATS) as opened:
+        sizes.append(opened.size)
+    except Exception:  # Pillow raises many types.
+      damaged.append(image.file_name)
+  of = f', of {len(some):,} images' * (len(some) < len(images))
+  if sizes:
+    sides = zip(*sizes, strict=True)
+    yield collections.sides_line(*map(collections.summary, sides), of)
+  if damaged:
+    yield f'  warning: damaged or no images{of}: {collections.some(damaged)}'
 
 
 class FolderSource(sources.Source):

@@ -276,6 +276,17 @@ def headline(
   return f'{name}: {images} images of {classes} ({some(class_names)})'
 
 
+def sides_line(
+    width: Mapping[str, int], height: Mapping[str, int], of: str = ''
+) -> str:
+  """Returns the line on widths and heights of reports, given summaries."""
+  across, down = (
+      ' / '.join(f'{value:,}' for value in side.values())
+      for side in (width, height)
+  )
+  return f'  width {across}, height {down} (smallest / median / largest{of})'
+
+
 def spread(values: Sequence[int]) -> str:
   """Returns smallest, median and largest as text, '1 / 2 / 3'."""
   return ' / '.join(f'{value:,}' for value in summary(values).values())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import json
 import math
 import pathlib
 from typing import Any, NamedTuple
@@ -206,15 +207,28 @@ def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
 
 
 def describe(name: str, data_dir: str = '') -> list[str]:
-  """Returns lines for the user on class folders, none on other data.
+  """Returns lines for the user: what is in class folders, and warnings.
 
   Raises:
-    UserError: As in `class_folders.read`.
+    UserError: As in `info`.
   """
-  folder = folder_of(name, data_dir)
-  if not folder:
+  if name in _BUILT_IN:
     return []
-  return [*class_folders.report(folder.name, class_folders.read(folder))]
+  opened, _ = _open(name, data_dir)
+  if isinstance(opened, pathlib.Path):
+    return [*class_folders.report(opened.name, class_folders.read(opened))]
+  path = pathlib.Path(opened.data_path) / 'report.json'
+  try:
+    splits = json.loads(path.read_text('utf-8'))['splits']
+    pixels = splits['train']['pixels_by_class']
+  except (OSError, ValueError, LookupError, TypeError):
+    return []  # not written by this package, or not for segmentation
+  names = info(name, data_dir).class_names
+  return [
+      f'warning: class {name!r} has no pixels in train of {path.parent}'
+      for name, count in zip(names, pixels, strict=True)
+      if not count
+  ]
 
 
 def load(

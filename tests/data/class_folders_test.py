@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 
 import image_files
 import numpy as np
@@ -56,18 +57,20 @@ def test_classes_that_look_like_splits_are_warned_of(folders, said, tmp_path):
   assert re.search(said, '\n'.join(class_folders.report('x', found)))
 
 
-def test_the_report_names_classes_and_what_was_skipped(tmp_path):
+def test_the_report_names_classes_sizes_and_what_was_skipped(tmp_path):
   names = [f'class{i:02}' for i in range(12)]
   _write(tmp_path, *names)
-  for name in ('notes.txt', 'b.heic'):
+  for name in ('notes.txt', 'b.heic', 'bad.jpg'):
     (tmp_path / 'class03' / name).write_bytes(b'x')
   found = class_folders.read(tmp_path)
   assert list(class_folders.report('x', found)) == [
-      'x: train 96, val 12, test 12 images of 12 classes (class00, class01, '
+      'x: train 97, val 12, test 12 images of 12 classes (class00, class01, '
       'class02, class03, class04, class05, class06, class07, class08, class09, '
       '...)',
-      '  of a class (fewest / median / most): train 8 / 8 / 8, val 1 / 1 / 1, '
+      '  of a class (fewest / median / most): train 8 / 8 / 9, val 1 / 1 / 1, '
       'test 1 / 1 / 1',
+      '  width 7 / 7 / 7, height 5 / 5 / 5 (smallest / median / largest)',
+      '  warning: damaged or no images: class03/bad.jpg',
       '  skipped: .heic 1, .txt 1',
       '  val and test are each a tenth of each class, held out at random (seed '
       '0)',
@@ -86,6 +89,13 @@ def test_without_val_a_part_of_train_is_held_out(tmp_path):
   few = _write(tmp_path / 'few', 'a', 'b')
   with pytest.raises(UserError, match='or divide them yourself, into train/'):
     class_folders.read(_write(few / 'fewer', 'a', 'b', count=3))
+
+
+def test_one_class_in_two_spellings_is_refused(tmp_path):
+  names = [unicodedata.normalize(form, 'é') for form in ('NFC', 'NFD')]
+  _write(tmp_path, *names)
+  with pytest.raises(UserError, match=r"\('e\\u0301', '\\xe9'\)"):
+    class_folders.find(tmp_path)
 
 
 def test_a_pipe_named_like_an_image_is_skipped(tmp_path):

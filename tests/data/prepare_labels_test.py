@@ -345,7 +345,12 @@ def test_masks_of_0_and_255_are_refused(tmp_path, capsys):
   _run(tmp_path, names, '--void=255')
   data_dir = str(tmp_path / 'out')
   assert datasets.info('scenes', data_dir).class_names == ('bg', 'fg')
+  (line,) = datasets.describe('scenes', data_dir)
+  assert line.startswith("warning: class 'fg' has no pixels in train of ")
   assert "class 'fg' has no pixels in train" in capsys.readouterr().out
+  _masks(tmp_path, (0, 1), *_SPLITS)
+  _run(tmp_path, names, '--replace')
+  assert datasets.describe('scenes', data_dir) == []
 
 
 def test_other_images_or_options_are_not_already_prepared(tmp_path, capsys):

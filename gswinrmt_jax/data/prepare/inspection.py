@@ -131,11 +131,7 @@ def lines(
   yield from labels.lines(report)
   formats, modes = map(collections.listed, (report['formats'], report['modes']))
   yield f'  formats: {formats}; modes: {modes}'
-  width, height = (
-      ' / '.join(f'{value:,}' for value in report[side].values())
-      for side in ('width', 'height')
-  )
-  yield f'  width {width}, height {height} (smallest / median / largest)'
+  yield collections.sides_line(report['width'], report['height'])
   if first['smallest'] != first['largest']:
     shown = '{file_name} ({width} x {height})'.format_map
     least, most = shown(first['smallest']), shown(first['largest'])
