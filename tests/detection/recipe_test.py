@@ -58,11 +58,15 @@ def test_recipe_and_card_make_the_same_detector(head, released):
         ('data.storage', 'memory', "must be 'decode' for a detector"),
         ('segmenter.channels', 9, 'must be -1 without config.segmenter.head'),
         ('segmenter.head', 'fpn', 'one of them must be empty'),
-        ('detector.channels', 0, 'channels=0 must be a whole number above 0'),
+        (
+            'detector.channels',
+            0,
+            'config.detector.channels=0 must be a whole number above 0',
+        ),
         (
             'detector.anchor_scale',
-            0.0,
-            'config.detector, rmt_compact: anchor_scale=0.0 must be above 0',
+            -0.5,
+            'config.detector.anchor_scale=-0.5 must be above 0',
         ),
         ('model.dense_head', True, 'must be False for a detector'),
     ],
