@@ -211,6 +211,21 @@ class Decoded(records.Decoded):
   def __len__(self) -> int:
     return len(self._rows)
 
+  def shrunk_below(self, least: float) -> tuple[int, int]:
+    """Returns how many objects are shrunk below `least` pixels, and their sum.
+
+    It counts objects that have at least that width and height in the stored
+    image, and less in the resized one.
+    """
+    found = [np.zeros((0, 2), bool)]
+    for size, objects in self.described:
+      sides = objects.boxes[:, 2:] - objects.boxes[:, :2]
+      scale = np.divide(segmentation.fit(size, self.image_size), size)
+      too_small = np.stack([sides.min(1), (sides * scale).min(1)], 1) < least
+      found.append(too_small[~objects.crowds])
+    before, after = np.concatenate(found).T
+    return int((after & ~before).sum()), len(after)
+
   def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
     """Decodes a record, as `records.Decoded.read`; adds its row in the source.
 

@@ -8,6 +8,7 @@ import tiny_objects
 
 from gswinrmt_jax.data import batches, datasets, detection
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.train import data as data_lib
 
 
 def _source(box=(10, 4, 30, 24), size=(60, 40), **changes):
@@ -34,7 +35,7 @@ class _Draws:
 @pytest.mark.parametrize('vertical', [False, True])
 @pytest.mark.parametrize('horizontal', [False, True])
 def test_boxes_and_masks_stay_where_the_object_is(horizontal, vertical):
-  """An asymmetric object in an image that is halved, flipped and padded."""
+  """An asymmetric object in an image that is third, flipped and padded."""
   source = _source()
   source.images[0][14:24, 10:20] = 0  # its lower left quarter
   mask = source.images[0][..., 0] > 0
@@ -89,6 +90,28 @@ def test_crowds_and_objects_below_a_pixel_are_not_trained_on():
   assert found['valid'].sum() == 1
   np.testing.assert_array_equal(found['boxes'][0], boxes[1])
   assert records.image_shape == (64, 64, 3)
+
+
+def test_a_warning_counts_the_objects_that_become_too_small():
+  """A third of the size: 6 x 30 pixels become 2 x 10, 9 x 9 become 3 x 3."""
+  boxes = [[0, 0, 6, 30], [0, 0, 9, 9], [0, 0, 2, 9], [0, 0, 8, 40]]
+  source = _source(
+      size=(90, 60),
+      boxes=np.array(boxes, np.float32),
+      labels=np.zeros(4, np.int32),
+      crowds=np.array([False, False, False, True]),
+      areas=np.ones(4),
+      masks=None,
+  )
+  third = detection.Decoded(source, (30, 20))
+  assert third.shrunk_below(3) == (1, 3)  # the third was small before
+  (line,) = data_lib.too_small(third)
+  assert line.startswith(
+      'warning: resizing images to fit 30 x 20 pixels makes 1 of 3 objects of '
+      'train less than 3 pixels wide or high'
+  )
+  assert not [*data_lib.too_small(detection.Decoded(source, (60, 60)))]
+  assert not [*data_lib.too_small(detection.Decoded(source))]
 
 
 def test_images_without_objects_may_be_left_out():
