@@ -263,6 +263,8 @@ def with_argument(
   if config.detector.head:
     small.data.update(name='digit_boxes', storage='decode')
     small.data.mask_crop = config.data.mask_crop
+    if config.augment.multi_scale:  # shares of a size
+      small.data.fit_within = (64, 64)
     small.update(batch_size=16, eval_batch_size=16)
     for name, value in detector_fields(config).items():
       if name.endswith('channels'):

@@ -196,6 +196,7 @@ def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
     training = detection.Training(
         flip=config.augment.flip,
         flip_vertical=config.augment.flip_vertical,
+        multi_scale=config.augment.multi_scale,
         mask_crop=data.mask_crop if masks else 0,
         without_objects=data.without_objects,
     )
