@@ -256,7 +256,7 @@ def test_masks_without_pycocotools_are_refused_at_the_start(
 ):
   """Before any image is read; RetinaNet's `objects.json` does not need it."""
   monkeypatch.setitem(sys.modules, 'pycocotools.mask', None)
-  monkeypatch.setattr(loaded_model, 'from_weights', None)
+  monkeypatch.setattr(load, 'from_weights', None)
   assert main.main(['predict', 'r', 'a.png']) == 2
   assert capsys.readouterr().err == (
       'gswinrmt: detection needs pycocotools: pip install '
