@@ -50,7 +50,9 @@ _FEW_BOXES = {
 _SMALL_DETECTOR = {
     'retina': {'anchor_scale': 2.0, 'tower_depth': 1, 'detections': 10},
     'mask': _FEW_BOXES,
-    'cascade': _FEW_BOXES,
+    # Three times the heads.
+    'cascade': _FEW_BOXES
+    | dict.fromkeys(('conv_channels', 'linear_channels', 'mask_channels'), 8),
 }
 
 
