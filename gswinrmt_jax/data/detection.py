@@ -1,7 +1,8 @@
 """Records for detection: whole images with the boxes of their objects.
 
 Images are resized as in mmdetection, except that downscaling is antialiased,
-and padded to one canvas, so that a batch has one shape.
+and padded to one canvas, so that a batch has one shape. Training may resize
+them to many sizes and crop them, as DETR does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,13 @@ LABELS = 'object_labels'  # TFDS's feature with the class of each object
 
 _STRIDE = 32  # canvases have sides of a multiple of this many pixels
 _ROUNDED = 8  # objects to a multiple of which the arrays of objects have rows
+
+# DETR's sizes, as shares of its longest short side of 800 pixels: short sides
+# of images (480, 512, ... 800), of images before a crop (400, 500, 600), and
+# the least and the largest side of a crop (384, 600).
+_SHORT_SIDES = tuple(side / 25 for side in range(15, 26))
+_SHORT_SIDES_TO_CROP = (1 / 2, 5 / 8, 3 / 4)
+_CROP_SIDES = (12 / 25, 3 / 4)
 
 
 class Objects(NamedTuple):
@@ -117,12 +125,14 @@ class Training:
   Attributes:
     flip: Whether half of the images are flipped left to right.
     flip_vertical: Whether half of the images are flipped top to bottom.
+    multi_scale: Whether images are resized and cropped by `draw_view`.
     mask_crop: Side of the bitmaps of masks; 0 for none.
     without_objects: Whether images without objects are trained on.
   """
 
   flip: bool = True
   flip_vertical: bool = False
+  multi_scale: bool = False
   mask_crop: int = 0
   without_objects: bool = True
 
@@ -137,7 +147,8 @@ class Decoded(records.Decoded):
     training: How to prepare records for training; None for evaluation.
     workers: Processes that decode training batches; 0 for threads.
     image_shape: Height, width and channels of the canvas: the largest height
-      and width in the split, rounded up to multiples of 32.
+      and width in the split, rounded up to multiples of 32. With multi-scale
+      training, both are the maximum long side: crops have any orientation.
     most: Rows of the arrays of objects: the largest number of objects of an
       image in the split, rounded up to a multiple of 8.
     described: Width, height and objects of each record in the source.
@@ -153,12 +164,21 @@ class Decoded(records.Decoded):
     """Reads the objects and sizes of all records, but decodes no image.
 
     Raises:
-      UserError: If the model is to be trained on masks and there are none.
+      UserError: If the model is to be trained on masks and there are none, or
+        at many scales and the size of images is kept.
     """
+    if training and training.multi_scale and not image_size:
+      raise UserError(
+          'config.augment.multi_scale resizes images to shares of '
+          'config.data.fit_within, which is (0, 0)'
+      )
     self.source, self.image_size, self.training = source, image_size, training
     self.workers = workers
     self.described = [*source.described()]
-    sizes = {segmentation.fit(size, image_size) for size, _ in self.described}
+    if training and training.multi_scale:
+      sizes = {(image_size[0], image_size[0])}
+    else:
+      sizes = {segmentation.fit(size, image_size) for size, _ in self.described}
     width, height = (
         -(-side // _STRIDE) * _STRIDE for side in np.max([*sizes], 0)
     )
@@ -179,6 +199,21 @@ class Decoded(records.Decoded):
 
   def __len__(self) -> int:
     return len(self._rows)
+
+  def shrunk_below(self, least: float) -> tuple[int, int]:
+    """Returns how many objects are shrunk below `least` pixels, and their sum.
+
+    It counts objects that have at least that width and height in the stored
+    image, and less in the resized one.
+    """
+    found = [np.zeros((0, 2), bool)]
+    for size, objects in self.described:
+      sides = objects.boxes[:, 2:] - objects.boxes[:, :2]
+      scale = np.divide(segmentation.fit(size, self.image_size), size)
+      too_small = np.stack([sides.min(1), (sides * scale).min(1)], 1) < least
+      found.append(too_small[~objects.crowds])
+    before, after = np.concatenate(found).T
+    return int((after & ~before).sum()), len(after)
 
   def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
     """Decodes a record, as `records.Decoded.read`; adds its row in the source.
@@ -211,13 +246,15 @@ class Decoded(records.Decoded):
       [g], 'valid' bool [g] (which rows are used) and, with masks, 'bitmaps'
       uint8 [g m m], what an object covers of its box.
     """
-    size = segmentation.fit(image.size, self.image_size)
-    pixels = segmentation.resize_image(image, size)
-    found = {}
-    if self.training:
-      side = self.training.mask_crop
-      found = _truth(label, image.size, size, side)
-      pixels, found = _flipped(pixels, found, self.training, rng)
+    how = self.training
+    if how and how.multi_scale:
+      view = draw_view(image.size, self.image_size, rng)
+    else:
+      view = View(segmentation.fit(image.size, self.image_size))
+    pixels, found = view.pixels(image), {}
+    if how:
+      found = _truth(label, image.size, view, how.mask_crop)
+      pixels, found = _flipped(pixels, found, how, rng)
     record = self._padded(pixels)
     for name, array in found.items():
       record[name] = np.zeros((self.most, *array.shape[1:]), array.dtype)
@@ -235,21 +272,94 @@ class Decoded(records.Decoded):
     return {'image': image, 'extents': np.array(pixels.shape[:2], np.int32)}
 
 
-def _truth(objects, stored, resized, mask_crop):
-  """Returns the arrays of the objects of an image that are trained on."""
+@dataclasses.dataclass(frozen=True)
+class View:
+  """A part of an image, and the size at which a model sees it.
+
+  Attributes:
+    size: Width and height of the view, in pixels.
+    whole: Width and height to which the image is resized before the crop; None
+      if it is not cropped.
+    crop: Left, top, right and bottom of the crop in the resized image.
+  """
+
+  size: tuple[int, int]
+  whole: tuple[int, int] | None = None
+  crop: tuple[int, int, int, int] | None = None
+
+  def pixels(self, image: PIL.Image.Image) -> np.ndarray:
+    """Returns the view of an image, uint8 `[h w 3]`.
+
+    A crop is resized twice, as in mmdetection: with the image, and by itself.
+    """
+    if self.crop:
+      cropped = segmentation.resize_image(image, self.whole, self.crop)
+      image = PIL.Image.fromarray(cropped)
+    return segmentation.resize_image(image, self.size)
+
+  def window(self, stored: tuple[int, int]) -> np.ndarray:
+    """Returns the crop, x0 y0 x1 y1, in pixels of the stored image."""
+    if not self.crop:
+      return np.float32((0, 0, *stored))
+    scale = np.float32(stored * 2) / np.float32(self.whole * 2)
+    return np.float32(self.crop) * scale
+
+
+def draw_view(
+    stored: tuple[int, int], within: tuple[int, int], rng: np.random.Generator
+) -> View:
+  """Draws a size and, for half of the images, a crop (DETR, section 4).
+
+      whole image:  short side S, uniformly from .6 s, .64 s, ... s
+      crop:         short side .5 s, .625 s or .75 s; then a crop, its width and
+                    its height uniformly from .48 s to .75 s, or all there is;
+                    then its short side S
+
+  where s is the maximum short side. If the long side would exceed its maximum,
+  the image or crop is resized to that instead.
+
+  Args:
+    stored: Width and height of the image.
+    within: The maximum long side and the maximum short side.
+    rng: Draws the numbers.
+  """
+  long, short = within
+
+  def fit(size, shares):
+    return segmentation.fit(size, (long, round(short * rng.choice(shares))))
+
+  if rng.random() < 0.5:
+    return View(fit(stored, _SHORT_SIDES))
+  whole = fit(stored, _SHORT_SIDES_TO_CROP)
+  least, most = (max(1, round(short * share)) for share in _CROP_SIDES)
+  width, height = (
+      rng.integers(min(side, least), min(side, most) + 1) for side in whole
+  )
+  left = rng.integers(whole[0] - width + 1)
+  top = rng.integers(whole[1] - height + 1)
+  crop = (int(left), int(top), int(left + width), int(top + height))
+  return View(fit((int(width), int(height)), _SHORT_SIDES), whole, crop)
+
+
+def _truth(objects, stored, view, mask_crop):
+  """Returns the arrays of the objects of a view that are trained on."""
+  window = view.window(stored)
+  low, high = window[:2], window[2:]
+  seen = np.clip(objects.boxes, np.tile(low, 2), np.tile(high, 2))
   # Smaller objects than a pixel are not trained on either, as in mmdetection.
   large = (objects.boxes[:, 2:] - objects.boxes[:, :2] >= 1).all(1)
-  kept = np.flatnonzero(~objects.crowds & large)
-  scale = np.float32(resized * 2) / np.float32(stored * 2)
-  boxes = np.clip(objects.boxes[kept] * scale, 0, np.float32(resized * 2))
+  visible = (seen[:, 2:] > seen[:, :2]).all(1)
+  kept = np.flatnonzero(~objects.crowds & large & visible)
+  scale = np.float32(view.size) / (high - low)
+  boxes = (seen[kept] - np.tile(low, 2)) * np.tile(scale, 2)
   found = {
-      'boxes': boxes,
+      'boxes': np.clip(boxes, 0, np.float32(view.size * 2)),
       'labels': objects.labels[kept],
       'valid': np.ones(len(kept), bool),
   }
   if mask_crop:
     crops = [
-        crop(objects.masks[row], stored[1], objects.boxes[row], mask_crop)
+        crop(objects.masks[row], stored[1], seen[row], mask_crop)
         for row in kept
     ]
     shape = (len(crops), mask_crop, mask_crop)

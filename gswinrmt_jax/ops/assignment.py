@@ -75,22 +75,23 @@ def assign(
     `IGNORED`, `BACKGROUND`, or 1 + the row of the object.
   """
 
-  def visit(state, row):
+  def visit(row, state):
     best, closest, taken = state
-    index, box, used = row
-    iou = jnp.where(valid & used, boxes_lib.iou(boxes, box[None]), 0)
-    closest = jnp.where(iou > best, index, closest)
+    iou = boxes_lib.iou(boxes, truth.boxes[row].astype(boxes.dtype)[None])
+    iou = jnp.where(valid & truth.valid[row], iou, 0)
+    closest = jnp.where(iou > best, row + 1, closest)
     if rule.low_quality is not None:
       most = iou.max()
       takes = (iou > most - _TIE) & (iou > 0) & (most >= rule.low_quality)
-      taken = jnp.where(takes, index, taken)
-    return (jnp.maximum(best, iou), closest, taken), None
+      taken = jnp.where(takes, row + 1, taken)
+    return jnp.maximum(best, iou), closest, taken
 
   none = jnp.zeros(len(boxes), jnp.int32)
-  rows = jnp.arange(1, len(truth.boxes) + 1, dtype=jnp.int32)
-  start = jnp.zeros(len(boxes), boxes.dtype), none, none
-  rows = rows, truth.boxes.astype(boxes.dtype), truth.valid
-  (best, closest, taken), _ = lax.scan(visit, start, rows)
+  best, closest, taken = state = jnp.zeros(len(boxes), boxes.dtype), none, none
+  if rows := len(truth.valid):
+    # Most images have far fewer objects than there are rows.
+    last = jnp.where(truth.valid, jnp.arange(1, rows + 1), 0).max()
+    best, closest, taken = lax.fori_loop(0, last, visit, state)
   assigned = jnp.where(best < rule.negative, BACKGROUND, IGNORED)
   assigned = jnp.where(best >= rule.positive, closest, assigned)
   assigned = jnp.where(taken > 0, taken, assigned)

@@ -9,6 +9,7 @@ whose gradient with respect to the map needs no scatter.
 """
 
 from collections.abc import Sequence
+import functools
 
 import jax
 from jax import lax
@@ -75,8 +76,18 @@ def _matrices(
 
 
 def _pool(rows, x, columns):
+  """Returns `[... p q c]`, from rows `[... p i]`, map and columns `[... q j]`.
+
+  With the columns repeated for each p, both products are matmuls of arrays as
+  they lie in memory. Without, the larger ones are transposed: the gradient of
+  128 boxes on each of 4 maps of 64 x 64 positions takes 0.37 s instead of 0.23
+  (one CPU core).
+  """
+  partial = jnp.einsum('...pi,...ijc->...pjc', rows, x, precision='highest')
+  shape = (*rows.shape[:-1], *columns.shape[-2:])
+  columns = jnp.broadcast_to(columns[..., None, :, :], shape)
   return jnp.einsum(
-      '...pi,...ijc,...qj->...pqc', rows, x, columns, precision='highest'
+      '...pqj,...pjc->...pqc', columns, partial, precision='highest'
   )
 
 
@@ -135,22 +146,23 @@ def roi_align(
   )
   rows, columns = (m.reshape(batch, count, *m.shape[1:]) for m in matrices)
 
-  def pool(levels, rows, columns):
-    """Pools one box of each image; other levels than its own are 0."""
+  def pool(maps, level, rows, columns):
+    """Pools one box of one image; other levels than its own are 0."""
     total = 0
-    for level, x in enumerate(maps):
-      own = (levels == level)[:, None, None]
-      height, width = x.shape[1:3]
-      own_rows = jnp.where(own, rows[..., :height], 0)
+    for index, x in enumerate(maps):
+      height, width = x.shape[:2]
+      own_rows = jnp.where(level == index, rows[..., :height], 0)
       total += _pool(own_rows, x.astype(dtype), columns[..., :width])
     return total
 
-  boxes_first = levels.T, rows.swapaxes(0, 1), columns.swapaxes(0, 1)
-  if count > _AT_ONCE:
-    pooled = lax.map(lambda x: pool(*x), boxes_first, batch_size=_AT_ONCE)
-  else:
-    pooled = jax.vmap(pool)(*boxes_first)
-  return pooled.swapaxes(0, 1).astype(maps[0].dtype)
+  def pool_image(maps, *boxes):
+    one = functools.partial(pool, maps)
+    if count > _AT_ONCE:
+      return lax.map(lambda box: one(*box), boxes, batch_size=_AT_ONCE)
+    return jax.vmap(one)(*boxes)
+
+  pooled = jax.vmap(pool_image)(list(maps), levels, rows, columns)
+  return pooled.astype(maps[0].dtype)
 
 
 def mask_targets(

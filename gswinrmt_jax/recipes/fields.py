@@ -518,6 +518,12 @@ FIELDS: Mapping[str, Field] = {
         "mirror half of a detector's images top to bottom",
         tasks=BOXES,
     ),
+    'augment.multi_scale': Field(
+        False,
+        "resize a detector's images to many sizes, half of them after a crop, "
+        'as DETR does; sizes are shares of data.fit_within',
+        tasks=BOXES,
+    ),
     'augment.resize': Field(
         (0.5, 2.0),
         "factor by which a segmenter's images are resized before the crop",
@@ -669,9 +675,10 @@ FIELDS: Mapping[str, Field] = {
     'optimizer.weight_decay': Field(0.05, 'weight decay', tasks=ALL),
     'optimizer.decay': Field(
         'kernels',
-        'what weight decay applies to: kernels, all parameters, or all without '
-        "'norm' in their released name; never to decay logits",
-        choices=('kernels', 'all', 'not_norms'),
+        'what weight decay applies to: kernels, all parameters, all without '
+        "'norm' in their released name, or all but those of normalisation "
+        'layers; never to decay logits',
+        choices=('kernels', 'all', 'not_norms', 'not_norm_layers'),
         tasks=ALL,
         when=_DECAYING,
     ),

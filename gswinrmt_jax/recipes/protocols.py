@@ -50,7 +50,9 @@ _FEW_BOXES = {
 _SMALL_DETECTOR = {
     'retina': {'anchor_scale': 2.0, 'tower_depth': 1, 'detections': 10},
     'mask': _FEW_BOXES,
-    'cascade': _FEW_BOXES,
+    # Three times the heads.
+    'cascade': _FEW_BOXES
+    | dict.fromkeys(('conv_channels', 'linear_channels', 'mask_channels'), 8),
 }
 
 
@@ -263,6 +265,8 @@ def with_argument(
   if config.detector.head:
     small.data.update(name='digit_boxes', storage='decode')
     small.data.mask_crop = config.data.mask_crop
+    if config.augment.multi_scale:  # shares of a size
+      small.data.fit_within = (64, 64)
     small.update(batch_size=16, eval_batch_size=16)
     for name, value in detector_fields(config).items():
       if name.endswith('channels'):

@@ -121,7 +121,7 @@ def detector_fields(config: ml_collections.ConfigDict) -> dict[str, Any]:
   given = config.detector
   own = {'head': given.head, 'round_extents': given.round_extents}
   return own | {
-      name: released if given[name] < 0 else given[name]
+      name: released if given[name] == -1 else given[name]
       for name, released in detector.head_fields(given.head).items()
       if name in given and not FIELDS[f'detector.{name}'].unread(config)
   }
@@ -162,9 +162,10 @@ def make_model(
     factory.variable_shapes(model, image_shape)
   except ValueError as error:
     # Its first word is the field, of the model or of the head.
-    field = re.match(r'\w*', str(error))[0]
-    section = 'detector' if field in config.detector else 'model'
-    raise UserError(f'config.{section}, {name}: {error}') from error
+    if re.match(r'\w*', str(error))[0] in own:
+      section = 'segmenter' if config.segmenter.head else 'detector'
+      raise UserError(f'config.{section}.{error}') from error
+    raise UserError(f'config.model, {name}: {error}') from error
   return model
 
 

@@ -17,6 +17,7 @@ from gswinrmt_jax.terminal import Terminal
 
 DRAWN = 16  # images of a batch that are drawn
 _COLUMNS = 8  # images per row
+_NAMED = 4  # classes of objects named under an image, at most
 _DPI = 200
 _MIN_SIDE = 96  # pixels; smaller images are enlarged
 _LINE, _GAP = 16, 4  # height of a text line, gap between images, in pixels
@@ -198,9 +199,8 @@ def write_augmented_batch(
   image, targets = augmented
   image, names = denormalize(image, info.mean, info.std), info.class_names
   if isinstance(targets, Mapping):
-    truth = targets['truth']
-    image, titles = _outlined(image, truth, names)
-    write_before_after(path, np.asarray(batch['image']), image, titles)
+    image, titles, colors = _outlined(image, targets['truth'], names)
+    write_before_after(path, np.asarray(batch['image']), image, titles, colors)
     return
   if targets.ndim == 3:
     image = label_colors.overlay(image, targets, len(names))
@@ -217,25 +217,30 @@ def write_augmented_batch(
 
 
 def _outlined(image, truth, names):
-  """Returns images with boxes in the colours of classes, and their titles."""
+  """Returns images with boxes in the colours of their classes, and a legend.
+
+  The legend is the title of each image, with the number of objects of its most
+  frequent classes, and the colour of each line.
+  """
   from PIL import Image, ImageDraw
 
-  colors, drawn, titles = label_colors.palette(len(names)), [], []
+  palette = [*map(tuple, label_colors.palette(len(names)).tolist())]
+  drawn, titles, colors = [], [], []
   for pixels, boxes, labels, valid in zip(image, *truth[:3], strict=True):
     picture = Image.fromarray(pixels)
     for box, label in zip(boxes[valid], labels[valid], strict=True):
       low, high = np.rint(box[:2]), np.maximum(np.rint(box[:2]), box[2:] - 1)
       ImageDraw.Draw(picture).rectangle(
-          (*low.tolist(), *high.tolist()), outline=tuple(colors[label].tolist())
+          (*low.tolist(), *high.tolist()), outline=palette[label]
       )
     drawn.append(np.asarray(picture))
     counts = np.bincount(labels[valid], minlength=len(names))
-    most = np.argsort(-counts, kind='stable')[:2]
-    said = [
-        f'{names[label]}: {counts[label]}' for label in most if counts[label]
-    ]
+    order = np.argsort(-counts, kind='stable')[:_NAMED]
+    most = [label for label in order if counts[label]]
+    said = [f'{names[label]}: {counts[label]}' for label in most]
     titles.append('\n'.join(said) or 'no objects')
-  return np.stack(drawn), titles
+    colors.append([palette[label] for label in most])
+  return np.stack(drawn), titles, colors
 
 
 def write_before_after(
@@ -243,6 +248,7 @@ def write_before_after(
     before: np.ndarray,
     after: np.ndarray,
     titles: Sequence[str],
+    colors: Sequence[Sequence[tuple[int, int, int]]] | None = None,
 ) -> None:
   """Writes each image above its augmented one, row by row.
 
@@ -251,6 +257,7 @@ def write_before_after(
     before: uint8 [n h w 3].
     after: uint8 [n h w 3].
     titles: Text under each image, in one or more lines, cut off at its width.
+    colors: Colours of squares in front of the first lines of each title.
   """
   from PIL import Image, ImageDraw, ImageFont
 
@@ -277,8 +284,14 @@ def write_before_after(
     for top, image in ((0, before[i]), (down, after[i])):
       enlarged = np.repeat(np.repeat(image, scale, axis=0), scale, axis=1)
       cell.paste(Image.fromarray(enlarged), (_GAP // 2, top + _GAP // 2))
-    place = _GAP // 2, 2 * down
-    ImageDraw.Draw(cell).text(place, titles[i], 'black', font, spacing=1)
+    draw, left = ImageDraw.Draw(cell), _GAP // 2
+    for line, text in enumerate(titles[i].split('\n')):
+      top, indent = 2 * down + line * _LINE, 0
+      if colors and line < len(colors[i]):
+        indent = _LINE
+        corners = left, top + 1, left + _LINE - 5, top + _LINE - 4
+        draw.rectangle(corners, colors[i][line], 'black')
+      draw.text((left + indent, top), text, 'black', font)
     row, column = divmod(i, columns)
     grid.paste(cell, (_MARGIN + column * across, row * cell_height))
   grid.save(path)

@@ -26,6 +26,9 @@ from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import resident
 
 _COMPARED = 30_000  # images of all splits, at most, to look for overlaps
+# Objects with a shorter side than this many pixels are hardly found: the finest
+# map has a position for every fourth pixel. A smaller share of them is silent.
+_LEAST_SIDE, _SMALL_SHARE = 3, 0.01
 
 Records = batches_lib.Records | resident.Resident
 Batch = Mapping[str, jax.Array]
@@ -142,7 +145,7 @@ def open_data(
   opened = {'train': train.source, 'val': val.source}
   if test := _check_data(config, train, val):
     opened['test'] = test
-  for line in overlaps(opened):
+  for line in itertools.chain(overlaps(opened), too_small(train)):
     (terminal or processes.terminal()).say(line)
   info = dataclasses.replace(info, image_size=train.image_shape[:2])
   return Data(config, info, train, val, maps, devices)
@@ -188,6 +191,7 @@ def load_train(config: ml_collections.ConfigDict) -> batches_lib.Records:
     training = detection.Training(
         flip=config.augment.flip,
         flip_vertical=config.augment.flip_vertical,
+        multi_scale=config.augment.multi_scale,
         mask_crop=data.mask_crop if masks else 0,
         without_objects=data.without_objects,
     )
@@ -278,6 +282,20 @@ def overlaps(
           f'warning: {len(both):,} images of {other} are also in {one}, '
           f'such as {splits[other].name(first)}'
       )
+
+
+def too_small(train: Records) -> Iterator[str]:
+  """Yields a warning if resizing makes many objects too small to be found."""
+  if not isinstance(train, detection.Decoded):
+    return
+  count, total = train.shrunk_below(_LEAST_SIDE)
+  if count > _SMALL_SHARE * total:
+    long, short = train.image_size
+    yield (
+        f'warning: resizing images to fit {long} x {short} pixels makes '
+        f'{count:,} of {total:,} objects of train less than {_LEAST_SIDE} '
+        'pixels wide or high: consider a larger config.data.fit_within'
+    )
 
 
 def _check_data(config, train, val):

@@ -136,6 +136,8 @@ def decay_mask(decay: str, params: Any, *, layer_scale: bool = False) -> Any:
       'not_norms': everything without 'norm' in its released name, as for RMT
       with UperNet. Norms of blocks, downsampling and feature maps then do not
       decay, but other biases and the BatchNorms of stem and heads do.
+      'not_norm_layers': everything but scales and biases of normalisation
+      layers, BatchNorm included, as for RMT with Cascade Mask R-CNN.
     params: The parameters.
     layer_scale: Whether LayerScale decays with the kernels. The released RMT
       decays it: only arrays with one axis are exempt there, and LayerScale is
@@ -147,7 +149,10 @@ def decay_mask(decay: str, params: Any, *, layer_scale: bool = False) -> Any:
     *_, leaf = names = [entry.key for entry in path]
     if decay == 'kernels' or leaf == _DECAY_LOGIT:
       return leaf in kernels
-    return decay == 'all' or 'norm' not in _released('/'.join(names))
+    if decay == 'all':
+      return True
+    path = '/'.join(names)  # in it, each normalisation layer is a 'norm'
+    return 'norm' not in (_released(path) if decay == 'not_norms' else path)
 
   return jax.tree.map_with_path(decays, params)
 

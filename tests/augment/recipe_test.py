@@ -171,7 +171,7 @@ def test_fields_are_those_of_the_augmentation():
   config = recipes.cifar10('rmt_compact')
   assert fields - others == set(batch.SETTINGS)
   of_dense_models = {'resize', 'max_class_share', 'photometric'}
-  of_dense_models |= {'flip_vertical'}
+  of_dense_models |= {'flip_vertical', 'multi_scale'}
   elsewhere = {'mix_off_epochs'} | of_dense_models
   assert set(config.augment) - elsewhere == set(batch.SETTINGS)
   sets = recipes.FIELDS['augment.rand_augment_set'].choices

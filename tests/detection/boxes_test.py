@@ -145,6 +145,15 @@ def test_an_object_that_overlaps_no_box_takes_none():
   assert got.tolist() == [1, -1, 0]
 
 
+def test_objects_in_any_rows():
+  boxes = jnp.array([[0.0, 0, 10, 10], [40, 40, 50, 50], [70, 70, 80, 80]])
+  valid = jnp.array([False, True, False, True, False])
+  rows = boxes[jnp.array([2, 1, 2, 0, 2])]
+  truth = assignment.Truth(rows, jnp.zeros(5, jnp.int32), valid)
+  got = _assign(boxes, jnp.ones(3, bool), truth, assignment.Rule(0.5, 0.4, 0.3))
+  assert got.tolist() == [4, 2, 0]
+
+
 def test_ties_up_to_rounding_are_ties():
   """An anchor that contains the object: its position does not matter."""
   shift = np.linspace(0, 9.7, 50)[:, None]

@@ -8,6 +8,7 @@ import tiny_objects
 
 from gswinrmt_jax.data import batches, datasets, detection
 from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.train import data as data_lib
 
 
 def _source(box=(10, 4, 30, 24), size=(60, 40), **changes):
@@ -34,7 +35,7 @@ class _Draws:
 @pytest.mark.parametrize('vertical', [False, True])
 @pytest.mark.parametrize('horizontal', [False, True])
 def test_boxes_and_masks_stay_where_the_object_is(horizontal, vertical):
-  """An asymmetric object in an image that is halved, flipped and padded."""
+  """An asymmetric object in an image that is third, flipped and padded."""
   source = _source()
   source.images[0][14:24, 10:20] = 0  # its lower left quarter
   mask = source.images[0][..., 0] > 0
@@ -75,6 +76,98 @@ def test_sides_are_scaled_by_their_own_factors():
   np.testing.assert_allclose(found['boxes'][0], [0, 0, 17, 10])
 
 
+def test_sizes_of_many_scales_are_those_of_the_release():
+  """Of 640 x 480 pixels, and of a panorama, whose long side is limited."""
+  rng = np.random.default_rng(0)
+  views = [
+      detection.draw_view((640, 480), (1333, 800), rng) for _ in range(4000)
+  ]
+  whole = [view for view in views if not view.crop]
+  cropped = [view for view in views if view.crop]
+  assert abs(len(whole) - 2000) < 150
+  short_sides = {*range(480, 801, 32)}
+  assert {view.size[1] for view in whole} == short_sides
+  assert all(abs(view.size[0] - 4 / 3 * view.size[1]) <= 1 for view in whole)
+  assert {view.whole for view in cropped} == {
+      (533, 400),
+      (667, 500),
+      (800, 600),
+  }
+  crops = np.array([view.crop for view in cropped])
+  wholes = np.array([view.whole for view in cropped])
+  assert (crops >= 0).all() and (crops[:, 2:] <= wholes).all()
+  sides = crops[:, 2:] - crops[:, :2]
+  for axis, limits in ((0, {533, 600}), (1, {400, 500, 600})):
+    for limit in limits:
+      most = np.minimum(wholes[:, axis], 600) == limit
+      found = sides[most, axis]
+      assert (found.min(), found.max()) == pytest.approx((384, limit), abs=3)
+      assert found.mean() == pytest.approx((384 + limit) / 2, abs=8)
+      room = wholes[most, axis] - found
+      at = crops[most, axis][room > 9] / room[room > 9]
+      assert at.min() < 0.1 and at.max() > 0.9 and abs(at.mean() - 0.5) < 0.06
+  assert {min(view.size) for view in cropped} == short_sides
+  for view, (width, height) in zip(cropped, sides, strict=True):
+    scale = min(view.size) / min(width, height)
+    want = np.floor(np.multiply((width, height), scale) + 0.5)
+    np.testing.assert_array_equal(view.size, want)
+  wide = [detection.draw_view((4000, 400), (1333, 800), rng) for _ in range(99)]
+  assert {max(view.size) for view in wide} == {1333}
+
+
+def test_a_crop_keeps_what_is_seen_of_objects():
+  """Twice the size, cropped, and twice the size again.
+
+  Of 100 x 60 pixels, those from 25 to 55 and from 10 to 25 are seen.
+  """
+  view = detection.View((120, 60), (200, 120), (50, 20, 110, 50))
+  stored = (100, 60)
+  assert view.window(stored).tolist() == [25, 10, 55, 25]
+  masks = np.zeros((3, 60, 100), bool)
+  masks[0, 5:20, 20:45] = True
+  masks[0, 10:15, 25:35] = False  # of what is seen, the upper left quarter
+  masks[1, 30:60, 30:40] = True  # below the crop
+  masks[2, 24:40, 50:52] = True
+  objects = detection.from_masks([*enumerate(masks)])
+  found = detection._truth(objects, stored, view, 4)
+  assert found['labels'].tolist() == [0, 2]
+  assert found['boxes'].tolist() == [[0, 0, 80, 40], [100, 56, 108, 60]]
+  want = np.ones((2, 4, 4))
+  want[0, :2, :2] = 0
+  np.testing.assert_array_equal(found['bitmaps'], want)
+
+
+def test_boxes_of_many_scales_are_where_the_object_is():
+  source = _source(box=(25, 6, 65, 36), size=(90, 60))
+  source.images[0][21:36, 25:45] = 0  # its lower left quarter
+  mask = source.images[0][..., 0] > 0
+  source = detection.Scenes(source.images, [detection.from_masks([(1, mask)])])
+  records = detection.Decoded(
+      source,
+      (133, 80),
+      detection.Training(True, True, multi_scale=True, mask_crop=16),
+  )
+  assert records.image_shape == (160, 160, 3)
+  rng, sizes = np.random.default_rng(0), set()
+  for _ in range(200):
+    found = records.read(0, rng)
+    sizes.add(tuple(found['extents'].tolist()))
+    white = found['image'][..., 0] > 127
+    (box,) = found['boxes'][found['valid']]
+    bitmap = found['bitmaps'][0].astype(bool)
+    x0, y0, x1, y1 = box
+    rows, columns = (
+        low + (np.arange(16) + 0.5) / 16 * (high - low)
+        for low, high in ((y0, y1), (x0, x1))
+    )
+    seen = white[np.ix_(rows.astype(int), columns.astype(int))]
+    assert (seen != bitmap).mean() < 0.15  # along edges
+    assert 0.7 < white.sum() / (bitmap.mean() * (x1 - x0) * (y1 - y0)) < 1.4
+  assert len(sizes) > 40
+  with pytest.raises(UserError, match=r'fit_within, which is \(0, 0\)'):
+    detection.Decoded(source, None, detection.Training(multi_scale=True))
+
+
 def test_crowds_and_objects_below_a_pixel_are_not_trained_on():
   boxes = np.array([[0, 0, 9, 9], [3, 3, 8, 8], [5, 5, 5.5, 9]], np.float32)
   source = _source(
@@ -89,6 +182,28 @@ def test_crowds_and_objects_below_a_pixel_are_not_trained_on():
   assert found['valid'].sum() == 1
   np.testing.assert_array_equal(found['boxes'][0], boxes[1])
   assert records.image_shape == (64, 64, 3)
+
+
+def test_a_warning_counts_the_objects_that_become_too_small():
+  """A third of the size: 6 x 30 pixels become 2 x 10, 9 x 9 become 3 x 3."""
+  boxes = [[0, 0, 6, 30], [0, 0, 9, 9], [0, 0, 2, 9], [0, 0, 8, 40]]
+  source = _source(
+      size=(90, 60),
+      boxes=np.array(boxes, np.float32),
+      labels=np.zeros(4, np.int32),
+      crowds=np.array([False, False, False, True]),
+      areas=np.ones(4),
+      masks=None,
+  )
+  third = detection.Decoded(source, (30, 20))
+  assert third.shrunk_below(3) == (1, 3)  # the third was small before
+  (line,) = data_lib.too_small(third)
+  assert line.startswith(
+      'warning: resizing images to fit 30 x 20 pixels makes 1 of 3 objects of '
+      'train less than 3 pixels wide or high'
+  )
+  assert not [*data_lib.too_small(detection.Decoded(source, (60, 60)))]
+  assert not [*data_lib.too_small(detection.Decoded(source))]
 
 
 def test_images_without_objects_may_be_left_out():
@@ -140,9 +255,12 @@ def test_a_crop_samples_the_pixels_at_the_centres_of_its_cells():
     assert found[i, j] == (inside and mask[y, x])
 
 
-def test_training_draws_each_position_anew_and_the_same_again():
+@pytest.mark.parametrize('multi_scale', [False, True])
+def test_training_draws_each_position_anew_and_the_same_again(multi_scale):
   records = detection.Decoded(
-      tiny_objects.SPLITS['train'], (72, 64), detection.Training()
+      tiny_objects.SPLITS['train'],
+      (72, 64),
+      detection.Training(multi_scale=multi_scale),
   )
 
   def take(start, count):

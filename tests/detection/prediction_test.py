@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 
 import jax
 import jaxtyping
@@ -248,6 +249,24 @@ def test_the_command(command, tmp_path, capsys):
 def test_mistakes_are_one_line(option, said, command, capsys):
   assert main.main(['predict', 'r', 'a.png', option]) == 2
   assert capsys.readouterr().err == f'gswinrmt: {said}\n'
+
+
+def test_masks_without_pycocotools_are_refused_at_the_start(
+    command, monkeypatch, capsys
+):
+  """Before any image is read; RetinaNet's `objects.json` does not need it."""
+  monkeypatch.setitem(sys.modules, 'pycocotools.mask', None)
+  monkeypatch.setattr(load, 'from_weights', None)
+  assert main.main(['predict', 'r', 'a.png']) == 2
+  assert capsys.readouterr().err == (
+      'gswinrmt: detection needs pycocotools: pip install '
+      '"gswinrmt_jax[detection]"\n'
+  )
+  monkeypatch.setattr(
+      arguments, 'load_weights', lambda args: tiny_detectors.weights('retina')
+  )
+  with pytest.raises(TypeError, match='NoneType'):  # asks for the model next
+    main.main(['predict', 'r', 'a.png'])
 
 
 @pytest.mark.parametrize('head', ['retina', 'mask'])

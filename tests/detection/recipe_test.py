@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gswinrmt_jax import recipes
+from gswinrmt_jax.commands import recipe_files
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.weights import card as card_lib
 
@@ -58,11 +59,15 @@ def test_recipe_and_card_make_the_same_detector(head, released):
         ('data.storage', 'memory', "must be 'decode' for a detector"),
         ('segmenter.channels', 9, 'must be -1 without config.segmenter.head'),
         ('segmenter.head', 'fpn', 'one of them must be empty'),
-        ('detector.channels', 0, 'channels=0 must be a whole number above 0'),
+        (
+            'detector.channels',
+            0,
+            'config.detector.channels=0 must be a whole number above 0',
+        ),
         (
             'detector.anchor_scale',
-            0.0,
-            'config.detector, rmt_compact: anchor_scale=0.0 must be above 0',
+            -0.5,
+            'config.detector.anchor_scale=-0.5 must be above 0',
         ),
         ('model.dense_head', True, 'must be False for a detector'),
     ],
@@ -109,3 +114,25 @@ def test_a_card_is_of_one_task():
   head = {'head': 'retina'}
   with pytest.raises(ValueError, match='segmenter or a detector, not both'):
     card_lib.Card(**card, segmenter={'head': 'fpn'}, detector=head)
+
+
+@pytest.mark.parametrize(
+    ('name', 'rate', 'epochs', 'batch', 'decay'),
+    [
+        ('retina_b', 4e-4, (8, 11, 12), 16, 'all'),
+        ('mask_b', 4e-4, (8, 11, 12), 16, 'not_norms'),
+        ('mask_s_3x', 4e-4, (27, 33, 36), 16, 'not_norms'),
+        ('mask_b_3x', 2e-4, (27, 33, 36), 16, 'not_norms'),
+        ('mask_l_3x', 2e-4, (27, 33, 36), 8, 'not_norms'),
+        ('cascade_s_3x', 4e-4, (27, 33, 36), 16, 'not_norm_layers'),
+        ('cascade_b_3x', 2e-4, (27, 33, 36), 16, 'not_norm_layers'),
+    ],
+)
+def test_recipes_are_those_of_the_release(name, rate, epochs, batch, decay):
+  config = recipe_files.load(f'coco_detection:{name}', [])
+  optimizer = config.optimizer
+  assert (optimizer.learning_rate, optimizer.decay) == (rate, decay)
+  assert (*optimizer.drop_epochs, config.num_epochs) == epochs
+  assert config.batch_size == batch
+  assert config.augment.multi_scale == name.endswith('3x')
+  assert optimizer.weight_decay == (1e-4 if 'retina' in name else 0.05)

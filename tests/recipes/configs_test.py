@@ -40,7 +40,8 @@ DETECTORS = {
     'bccd:swat': 1_261_807,
     'coco_detection:retina_t': 23_017_364,
     'coco_detection:mask_s': 45_567_824,
-    'nuclei': 1_978_182,
+    'coco_detection:cascade_s_3x': 83_403_026,
+    'nuclei': 1_864_326,
 }
 # Recipes of named models, whose parameters are counted in parameters_test.
 NAMED = {

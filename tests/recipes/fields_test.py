@@ -41,6 +41,7 @@ def test_cifar10_is_table_2():
       'crop_padding': 4,
       'flip': True,
       'flip_vertical': False,
+      'multi_scale': False,
       'resize': (0.5, 2.0),
       'max_class_share': 0.75,
       'photometric': False,

@@ -68,7 +68,11 @@ _BASES = {
     'tuned': {'init_from': 'digits_small'},
     'pixels': {'segmenter.head': 'fpn'},
     'uper': {'segmenter.head': 'uper'},
-    'boxes': {'detector.head': 'retina', 'detector.tower_channels': 8},
+    'boxes': {
+        'detector.head': 'retina',
+        'detector.tower_channels': 8,
+        'data.fit_within': (64, 64),
+    },
     'masks': {'detector.head': 'mask', 'detector.linear_channels': 8},
     'cascade': {'detector.head': 'cascade', 'detector.linear_channels': 8},
 }
@@ -123,6 +127,7 @@ _CHANGES = {
     'data.mask_crop': (20, 'masks'),
     'data.without_objects': (False, 'boxes'),
     'augment.flip_vertical': (True, 'boxes'),
+    'augment.multi_scale': (True, 'boxes'),
     'data.name': ('digit_masks', 'classes'),
     'data.train_split': ('val', 'classes'),
     'data.val_split': ('test', 'classes'),

@@ -10,6 +10,7 @@ import pytest
 
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import datasets
+from gswinrmt_jax.ops import assignment
 from gswinrmt_jax.runs import plots
 from gswinrmt_jax.terminal import Terminal
 
@@ -165,6 +166,31 @@ def test_the_augmented_batch_is_drawn_as_it_was_and_became(tmp_path):
     pixels = (drawn == grey).all(-1).sum()
     # Anti-aliased text adds a few pixels.
     assert 0 <= pixels - 3 * (16 * 6) * (24 * 6) < 100
+
+
+def test_the_names_of_classes_have_the_colours_of_their_boxes(tmp_path):
+  """Two objects of class 1 and one of class 0; the fourth row is unused."""
+  info = datasets.Info('x', ('cat', 'dog', 'hen'), (0.5,) * 3, (0.25,) * 3)
+  batch = {'image': np.full((1, 96, 120, 3), 255, np.uint8)}
+  image = np.full((1, 96, 120, 3), 2.0, np.float32)
+  boxes = np.float32(
+      [[[9, 9, 30, 30], [40, 9, 60, 50], [9, 50, 30, 80], [70, 9, 90, 60]]]
+  )
+  truth = assignment.Truth(
+      boxes, np.int32([[1, 0, 1, 2]]), np.bool_([[1, 1, 1, 0]])
+  )
+  path = tmp_path / 'batch.png'
+  plots.write_augmented_batch(path, batch, (image, {'truth': truth}), info)
+  drawn = np.asarray(Image.open(path).convert('RGB'))
+  legend = drawn[200:, 80:]  # below both images
+  for line, (color, outlined) in enumerate(
+      [((0, 128, 0), 2 * 20 + 2 * 20 + 2 * 20 + 2 * 30), ((128, 0, 0), 120)]
+  ):
+    square = (legend[16 * line : 16 * line + 16] == color).all(-1)
+    assert 80 < square.sum() < 120 and square.sum() == square[:, :14].sum()
+    everywhere = (drawn == color).all(-1).sum() - square.sum()
+    assert everywhere == pytest.approx(outlined, abs=10)
+  assert not (drawn == (128, 128, 0)).all(-1).any()
 
 
 def _pictures(count, h=30, w=40):

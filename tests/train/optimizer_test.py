@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from gswinrmt_jax.models import factory
-from gswinrmt_jax.models.dense import segmenter
+from gswinrmt_jax.models.dense import detector, segmenter
 from gswinrmt_jax.train import optimizer
 
 PARAMS = {
@@ -75,6 +75,27 @@ def test_what_decays_in_the_released_segmenters():
   # Two norms per block, three of downsamplings and four of feature maps, each
   # with scale and bias.
   assert list(mask.values()).count(False) == 2 * (4 * 2 + 3 + 4)
+
+
+def test_batch_norms_of_a_cascade_do_not_decay():
+  """In the release, `norm_decay_mult=0` is for norm layers of any name.
+
+  `not_norms` is `custom_keys={'norm': 0}` alone, the rule of Mask R-CNN.
+  """
+  model = detector.create_detector('rmt_b', head='cascade', depths=(1, 1, 1, 1))
+  params = factory.variable_shapes(model, (64, 64, 3))['params']
+  by_name, by_layer = (
+      {k for k, v in _paths(optimizer.decay_mask(rule, params)).items() if v}
+      for rule in ('not_norms', 'not_norm_layers')
+  )
+  batch_norms = {f'backbone/stem/norm{i}' for i in range(4)} | {
+      f'head/box_heads_{i}/convs_{j}/norm' for i in range(3) for j in range(4)
+  }
+  leaves = {
+      f'{norm}/{leaf}' for norm in batch_norms for leaf in ('scale', 'bias')
+  }
+  assert by_layer < by_name and by_name - by_layer == leaves
+  assert len(_paths(params)) - len(by_name) == 2 * (4 * 2 + 3 + 4)
 
 
 def test_decay_logits_never_decay_and_other_models_have_our_names():
