@@ -310,6 +310,12 @@ class FolderSource:
     """Returns the bytes of an image file."""
     return (self.folder / self.key(row)).read_bytes()
 
+  def sizes(self) -> list[int]:
+    """Returns the size of each image file, in bytes."""
+    names = map(self.key, range(len(self)))
+    # Not `pathlib`, which takes twice as long.
+    return [os.stat(os.path.join(self.folder, n)).st_size for n in names]
+
   def cache_folder(self) -> pathlib.Path:
     """Returns where decoded images are kept: not among the user's images."""
     place = hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]

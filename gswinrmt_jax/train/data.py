@@ -1,5 +1,6 @@
 """The records of a run and their batches, on the devices."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
@@ -12,6 +13,7 @@ import ml_collections
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import (
+    class_folders,
     datasets,
     detection,
     pictures,
@@ -25,7 +27,7 @@ from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import resident
 
-_COMPARED = 30_000  # images of all splits, at most, to look for overlaps
+_COMPARED = 30_000  # images of all splits, at most, that are read for overlaps
 
 Records = batches_lib.Records | resident.Resident
 Batch = Mapping[str, jax.Array]
@@ -260,20 +262,30 @@ def overlaps(
 ) -> Iterator[str]:
   """Yields a warning for each pair of splits that share images.
 
-  Images are compared by hashes of their stored bytes, if there are at most
-  30,000: reading more would delay the start.
+  Images are compared by hashes of their stored bytes, if at most 30,000 must be
+  read: more would delay the start. Of class folders, these are only files of a
+  size that several splits have (few, if they are photographs), and a line says
+  if they are too many. `gswinrmt prepare` reads all images.
 
   Args:
     splits: The records of each, 'train' first.
   """
-  if sum(map(len, splits.values())) > _COMPARED:
+  compared = _of_equal_sizes(splits)
+  number = sum(map(len, compared.values()))
+  if number > _COMPARED:
+    first = splits['train']
+    if isinstance(first, class_folders.FolderSource):
+      yield (
+          f'whether the splits share images is not known: {number:,} files '
+          'have sizes that several splits have, too many to read now; '
+          f'`gswinrmt prepare folder {first.folder}` compares them'
+      )
     return
   rows = {
       name: {
-          hashlib.sha256(source.stored(row)).digest(): row
-          for row in range(len(source))
+          hashlib.sha256(splits[name].stored(row)).digest(): row for row in some
       }
-      for name, source in splits.items()
+      for name, some in compared.items()
   }
   for one, other in itertools.combinations(rows, 2):
     both = rows[one].keys() & rows[other].keys()
@@ -283,6 +295,19 @@ def overlaps(
           f'warning: {len(both):,} images of {other} are also in {one}, '
           f'such as {splits[other].name(first)}'
       )
+
+
+def _of_equal_sizes(splits):
+  """Returns the rows of each split whose bytes may be in another one."""
+  folders = class_folders.FolderSource
+  if not all(isinstance(source, folders) for source in splits.values()):
+    return {name: range(len(source)) for name, source in splits.items()}
+  sizes = {name: source.sizes() for name, source in splits.items()}
+  found = Counter(size for each in sizes.values() for size in set(each))
+  return {
+      name: [row for row, size in enumerate(each) if found[size] > 1]
+      for name, each in sizes.items()
+  }
 
 
 def _check_data(config, train, val):

@@ -195,6 +195,32 @@ def test_overlapping_splits_are_a_line(tmp_path):
   assert not list(data_lib.overlaps(splits))
 
 
+def test_many_images_are_compared_by_their_sizes_first(tmp_path, monkeypatch):
+  """Only files of a size that another split has, too, are read."""
+  sizes = {'train/a': (1, 2, 3), 'train/b': (4, 5, 2), 'val/a': (2, 6, 7)}
+  for part, each in {**sizes, 'val/b': (8, 9)}.items():
+    (tmp_path / part).mkdir(parents=True)
+    for number, size in enumerate(each):
+      path = tmp_path / part / f'{number}.png'
+      path.write_bytes(part[0].encode() * size)
+  splits = {
+      name: datasets.open_source(str(tmp_path), name)
+      for name in ('train', 'val')
+  }
+  monkeypatch.setattr(data_lib, '_COMPARED', 3)  # those of two bytes
+  assert not list(data_lib.overlaps(splits))
+  (tmp_path / 'val' / 'a' / '0.png').write_bytes(b'tt')
+  (line,) = data_lib.overlaps(splits)
+  assert line.startswith('warning: 1 images of val are also in train, such as')
+  monkeypatch.setattr(data_lib, '_COMPARED', 2)
+  (line,) = data_lib.overlaps(splits)
+  assert line == (
+      'whether the splits share images is not known: 3 files have sizes that '
+      'several splits have, too many to read now; '
+      f'`gswinrmt prepare folder {tmp_path}` compares them'
+  )
+
+
 @pytest.mark.parametrize(
     ('override', 'said'),
     [
