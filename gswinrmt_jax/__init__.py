@@ -15,7 +15,7 @@ import importlib
 from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
-  from gswinrmt_jax.deploy.loaded_model import load_model
+  from gswinrmt_jax.deploy.load import load_model
   from gswinrmt_jax.models.dense.detector import create_detector
   from gswinrmt_jax.models.dense.segmenter import create_segmenter
   from gswinrmt_jax.models.factory import create_model, init
@@ -39,7 +39,7 @@ _MODULES = {
     'create_segmenter': 'models.dense.segmenter',
     'init': 'models.factory',
     'list_models': 'weights.load',
-    'load_model': 'deploy.loaded_model',
+    'load_model': 'deploy.load',
     'to_nnx': 'models.nnx_bridge',
 }
 

@@ -40,8 +40,15 @@ from gswinrmt_jax.terminal import duration, printable, Terminal
 
 _TICK, _RARE = 1.0, 60.0  # seconds between progress lines; not on a terminal
 _TABLES = ('.csv', '.json')
+_FOLDER = 'predictions'  # the default of --out, unless it is a file
 _OBJECTS = 'objects.json'  # of a detector
 _LEAST = 0.3  # the default of --least-score
+# Options that only some models have.
+_ONLY = {
+    'top': ('classification', 'classifiers'),
+    'maps': ('classification', 'classifiers'),
+    'least_score': ('detection', 'detectors'),
+}
 _IMAGES = ('.jpg', '.jpeg', '.png', '.webp', '.gif', '.bmp', '.tif', '.tiff')
 
 
@@ -99,59 +106,55 @@ def run(args: argparse.Namespace) -> int:
         f'{args.weights} is an image: the run or weights come first, gswinrmt '
         'predict RUN_OR_WEIGHTS IMAGE'
     )
-
-  from gswinrmt_jax.deploy import loaded_model
-
   images = _find(args.images)
   weights = arguments.load_weights(args)
-  if weights.task == 'detection':
-    return _detect(args, images, weights)
-  if args.least_score is not None:
-    raise UserError('--least-score is for detectors')
-  segments = weights.task == 'segmentation'
-  if segments:
-    for name in ('top', 'maps'):
-      if getattr(args, name) is not None:
-        raise UserError(f'--{name} is for classifiers')
-  out = _check_out(args, segments)
-  loaded = loaded_model.from_weights(
-      weights, args.image_size, warn=guard.complain
-  )
+  for name, (task, models) in _ONLY.items():
+    if getattr(args, name) is not None and weights.task != task:
+      raise UserError(f'--{name.replace("_", "-")} is for {models}')
+  terminal = Terminal(sys.stderr)  # stdout has only the predictions.
+  predict = {
+      'classification': _classify,
+      'segmentation': _segment,
+      'detection': _detect,
+  }
+  count = predict[weights.task](args, images, weights, terminal)
+  return 0 if count == len(images) else 1
+
+
+def _classify(args, images, weights, terminal):
+  """Predicts classes; returns the number of images."""
+  table = pathlib.Path(args.out) if args.out else None
+  if table:
+    if table.suffix.lower() not in _TABLES:
+      raise UserError(f'--out is {table}: must end in {" or ".join(_TABLES)}')
+    if args.json:
+      raise UserError('--out writes a file: leave out --json')
+    files.check_can_write(table)
+  if args.maps:
+    files.check_can_write(pathlib.Path(args.maps) / 'image.png')
+  loaded = _load(args, weights, terminal)
   if args.point:
     _check_point(args.point, loaded.image_size)
-  terminal = Terminal(sys.stderr)  # stdout has only the predictions.
-  terminal.say(f'weights: {loaded.origin}')
-
-  def skip(message):
-    terminal.end_line()
-    guard.complain(message)
-
-  options = {} if segments else {'top': args.top or 5}
-  found = loaded.predict_each(images, skip=skip, **options)
-  with terminal.busy('Compiling the model and predicting'):
-    found = itertools.chain([*itertools.islice(found, 1)], found)
-  table = None if segments else out
+  top = args.top or 5
+  found = _predict_each(loaded, images, terminal, top)
   if table or args.json:
     found = _with_progress(found, len(images), terminal)
   rows = []
-  for one, path in _with_paths(args.maps or out, found):
+  for one, path in _with_paths(args.maps, found):
     rows.append(_row(one, images, loaded.class_names))
     if not (table or args.json):
-      print(*map(printable, str(one).split('\n')), sep='\n')
-    if segments:
-      one.write(path)
-      terminal.say(f'{one.image}: {path}_overlay.png and _labels.png')
-    elif args.maps:
+      _print(one)
+    if args.maps:
       with terminal.busy(f'Drawing the maps of {one.image}'):
         loaded.write_maps(one, one.image, path, args.point)
       terminal.say(f'{one.image}: maps in {path}')
   if args.json:
-    print(json.dumps(rows, indent=2, allow_nan=False))
+    _print_json(rows)
   if table:
-    _write_table(table, rows, options['top'])
+    _write_table(table, rows, top)
     terminal.say(f'predictions of {len(rows):,} images: {table}')
   known = [row for row in rows if 'true_class' in row]
-  if known and not segments:
+  if known:
     right = sum(
         row['predictions'][0]['name'] == row['true_class'] for row in known
     )
@@ -159,7 +162,92 @@ def run(args: argparse.Namespace) -> int:
         f'accuracy: {right / len(known):.2%} of {len(known):,} images, by the '
         'names of their folders'
     )
-  return 0 if len(rows) == len(images) else 1
+  return len(rows)
+
+
+def _segment(args, images, weights, terminal):
+  """Predicts the classes of pixels; returns the number of images."""
+  folder = pathlib.Path(args.out or _FOLDER)
+  if folder.suffix.lower() in _TABLES:
+    raise UserError(f'--out is {folder}: must be a folder for a segmenter')
+  files.check_can_write(folder / 'image.png')
+  loaded = _load(args, weights, terminal)
+  rows = []
+  found = _predict_each(loaded, images, terminal)
+  for one, path in _with_paths(folder, found):
+    rows.append(one.to_dict())
+    if not args.json:
+      _print(one)
+    one.write(path)
+    terminal.say(f'{one.image}: {path}_overlay.png and _labels.png')
+  if args.json:
+    _print_json(rows)
+  return len(rows)
+
+
+def _detect(args, images, weights, terminal):
+  """Predicts objects; returns the number of images."""
+  from gswinrmt_jax.data import detection
+  from gswinrmt_jax.deploy import detections
+
+  if weights.card.detector['head'] != 'retina':
+    detection.pycocotools('mask')  # writes the masks of `objects.json`
+  folder = pathlib.Path(args.out or _FOLDER)
+  files.check_can_write(folder / _OBJECTS)
+  loaded = _load(args, weights, terminal)
+  least = _LEAST if args.least_score is None else args.least_score
+
+  def shown():
+    found = _predict_each(loaded, images, terminal, least)
+    for one, path in _with_paths(folder, found):
+      if not args.json:
+        _print(one)
+      terminal.say(f'{one.image}: {one.write(path)}')
+      yield one
+
+  contents = detections.to_coco(shown(), loaded.class_names)
+  count = len(contents['images'])
+  if not count:
+    raise RunError('no image could be read')
+  if args.json:
+    _print_json(contents)
+  files.write_json(folder / _OBJECTS, contents)
+  terminal.say(
+      f'{len(contents["annotations"]):,} objects of {count:,} images: '
+      f'{folder / _OBJECTS}'
+  )
+  return count
+
+
+def _load(args, weights, terminal):
+  """Returns the loaded model, and says where it comes from."""
+  from gswinrmt_jax.deploy import load
+
+  loaded = load.from_weights(weights, args.image_size, warn=guard.complain)
+  terminal.say(f'weights: {loaded.origin}')
+  return loaded
+
+
+def _predict_each(loaded, images, terminal, *how):
+  """Yields the predictions of images; those that cannot be read are named."""
+
+  def skip(message):
+    terminal.end_line()
+    guard.complain(message)
+
+  found = loaded.predict_each(images, *how, skip=skip)
+  with terminal.busy('Compiling the model and predicting'):
+    first = [*itertools.islice(found, 1)]
+  yield from first
+  yield from found
+
+
+def _print(one):
+  print(*map(printable, str(one).split('\n')), sep='\n')
+
+
+def _print_json(values):
+  print(json.dumps(values, indent=2, allow_nan=False))
 
 
 def _find(arguments):
@@ -183,23 +271,6 @@ def _find(arguments):
       only = f', only {there}' if there else ''
       raise UserError(f'{argument} has no images{only}')
   return images
-
-
-def _check_out(args, segments):
-  """Returns where predictions are written, None if nowhere."""
-  out = args.out or ('predictions' if segments else None)
-  suffix = pathlib.Path(out).suffix.lower() if out else ''
-  if segments and suffix in _TABLES:
-    raise UserError(f'--out is {out}: must be a folder for a segmenter')
-  if out and not segments:
-    if suffix not in _TABLES:
-      raise UserError(f'--out is {out}: must end in {" or ".join(_TABLES)}')
-    if args.json:
-      raise UserError('--out writes a file: leave out --json')
-    files.check_can_write(pathlib.Path(out))
-  if folder := out if segments else args.maps:
-    files.check_can_write(pathlib.Path(folder) / 'image.png')
-  return pathlib.Path(out) if out else None
 
 
 def _row(one, images, class_names):
@@ -240,51 +311,6 @@ def _with_progress(found, total, terminal):
       terminal.progress(
           f'{count:,} of {total:,} images  {rate:,.0f} img/s  ETA {left}'
       )
-
-
-def _detect(args, images, weights):
-  """Predicts with a detector; returns 1 if an image was skipped."""
-  from gswinrmt_jax.data import detection
-  from gswinrmt_jax.deploy import detections, loaded_model
-
-  for name in ('top', 'maps'):
-    if getattr(args, name) is not None:
-      raise UserError(f'--{name} is for classifiers')
-  if weights.card.detector['head'] != 'retina':
-    detection.pycocotools('mask')  # writes the masks of `objects.json`
-  out = pathlib.Path(args.out or 'predictions')
-  files.check_can_write(out / _OBJECTS)
-  loaded = loaded_model.from_weights(
-      weights, args.image_size, warn=guard.complain
-  )
-  terminal = Terminal(sys.stderr)  # stdout has only the predictions.
-  terminal.say(f'weights: {loaded.origin}')
-
-  def skip(message):
-    terminal.end_line()
-    guard.complain(message)
-
-  least = _LEAST if args.least_score is None else args.least_score
-  found = loaded.predict_each(images, least, skip=skip)
-  with terminal.busy('Compiling the model and predicting'):
-    found = itertools.chain([*itertools.islice(found, 1)], found)
-
-  def shown():
-    for one, path in _with_paths(out, found):
-      if not args.json:
-        print(*map(printable, str(one).split('\n')), sep='\n')
-      terminal.say(f'{one.image}: {one.write(path)}')
-      yield one
-
-  contents = detections.to_coco(shown(), loaded.class_names)
-  if not contents['images']:
-    raise RunError('no image could be read')
-  if args.json:
-    print(json.dumps(contents, indent=2, allow_nan=False))
-  files.write_json(out / _OBJECTS, contents)
-  count, done = len(contents['annotations']), len(contents['images'])
-  terminal.say(f'{count:,} objects of {done:,} images: {out / _OBJECTS}')
-  return 0 if done == len(images) else 1
 
 
 def _check_point(point, image_size):

@@ -12,7 +12,7 @@ import pytest
 
 import gswinrmt_jax
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.deploy import export, loaded_model
+from gswinrmt_jax.deploy import classifier, export
 from gswinrmt_jax.errors import UserError
 
 _TESTS = pathlib.Path(__file__).parents[1]
@@ -65,7 +65,7 @@ def _inside(place, monkeypatch):
 
   monkeypatch.chdir(place)
   monkeypatch.setenv('TFDS_DATA_DIR', str(place / 'tfds'))
-  monkeypatch.setattr(loaded_model.LoadedModel, '_apply', computed)
+  monkeypatch.setattr(classifier.LoadedClassifier, '_apply', computed)
   monkeypatch.setattr(export, 'model_logits', computed)
 
 

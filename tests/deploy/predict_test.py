@@ -22,9 +22,10 @@ from gswinrmt_jax import weights
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.commands import predict as predict_command
 from gswinrmt_jax.data import datasets
-from gswinrmt_jax.deploy import loaded_model
+from gswinrmt_jax.deploy import classifier, load
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.weights import load, safetensors_file
+from gswinrmt_jax.weights import load as weights_lib
+from gswinrmt_jax.weights import safetensors_file
 
 _NAME = 'digits_small'
 _RUN = pathlib.Path(__file__).parents[1] / 'fixtures' / 'golden_run'
@@ -33,7 +34,7 @@ _EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples' / 'images'
 
 @pytest.fixture(scope='module')
 def loaded():
-  return loaded_model.load_model(_NAME)
+  return load.load_model(_NAME)
 
 
 @pytest.fixture(scope='module')
@@ -123,7 +124,7 @@ def test_what_is_preprocessed_is_the_models_input(loaded, digits):
 
 
 def test_a_prediction_prints_as_a_table():
-  one = loaded_model.Prediction('a.png', (2, 7), ('cat', 'dog'), (0.875, 0.125))
+  one = classifier.Prediction('a.png', (2, 7), ('cat', 'dog'), (0.875, 0.125))
   assert str(one) == 'a.png\n   87.50%  cat\n   12.50%  dog'
 
 
@@ -141,7 +142,7 @@ def test_logits_and_embeddings(loaded, digits, monkeypatch):
   np.testing.assert_allclose(
       vectors @ head['kernel'] + head['bias'], logits, rtol=1e-5, atol=1e-5
   )
-  monkeypatch.setattr(loaded_model, '_BATCH', 5)
+  monkeypatch.setattr(classifier, '_BATCH', 5)
   for method, whole in ((loaded.logits, logits), (loaded.embed, vectors)):
     np.testing.assert_allclose(method(paths), whole, atol=1e-5)
     np.testing.assert_allclose(method(paths[0]), whole[:1], atol=1e-5)
@@ -159,7 +160,7 @@ def test_the_projection_head_is_part_of_the_embedding():
 
 
 def test_logits_that_are_not_finite_are_no_class(tmp_path, digits, capsys):
-  found = load.load(_NAME)
+  found = weights_lib.load(_NAME)
   params = jax.tree.map(np.array, dict(found.variables['params']))
   params['stem']['conv0']['kernel'][0, 0, 0, 0] = np.nan
   variables = {**found.variables, 'params': params}
@@ -200,7 +201,7 @@ def test_images_of_any_size(loaded):
 
 def test_another_image_size_is_said_once(digits, capsys):
   for size, lines in ((None, 0), (32, 0), (48, 1)):
-    loaded_model.load_model(_NAME, image_size=size)
+    load.load_model(_NAME, image_size=size)
     said = capsys.readouterr().out.splitlines()
     assert len(said) == lines
   assert said[0].startswith(f'{_NAME} was trained for 32 x 32 pixels: at 48')
@@ -215,7 +216,7 @@ def test_batches_do_not_matter(loaded, digits, monkeypatch):
   paths, _ = digits
   whole = loaded.predict(paths, 10)
   # 12 = 5 + 5 + 2; programs of 12 and 5 images are compiled for other tests.
-  monkeypatch.setattr(loaded_model, '_BATCH', 5)
+  monkeypatch.setattr(classifier, '_BATCH', 5)
   parts = loaded.predict(paths, 10)
   for one, other in zip(whole, parts, strict=True):
     assert (one.image, one.labels) == (other.image, other.labels)
@@ -226,7 +227,7 @@ def test_batches_do_not_matter(loaded, digits, monkeypatch):
 
 def test_the_command(loaded, digits, tmp_path, capsys, monkeypatch):
   """`test_maps_beside_the_prediction` loads the model that it names."""
-  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args, warn: loaded)
+  monkeypatch.setattr(load, 'from_weights', lambda *args, warn: loaded)
   paths, labels = digits
   broken = tmp_path / 'broken.png'
   broken.write_bytes(b'not an image')
@@ -249,7 +250,7 @@ def test_the_command(loaded, digits, tmp_path, capsys, monkeypatch):
 def test_names_cannot_steer_the_terminal(
     loaded, digits, tmp_path, capsys, monkeypatch
 ):
-  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args, warn: loaded)
+  monkeypatch.setattr(load, 'from_weights', lambda *args, warn: loaded)
   path = tmp_path / 'a\x1b[31m\u202eb.png'
   path.write_bytes(digits[0][0].read_bytes())
   assert main.main(['predict', _NAME, str(tmp_path)]) == 0
@@ -276,7 +277,7 @@ def test_a_folder_is_predicted_into_a_table(
     loaded, digits, sorted_digits, tmp_path, capsys, monkeypatch
 ):
   """In the order of names; the innermost folder that is a class is true."""
-  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args, warn: loaded)
+  monkeypatch.setattr(load, 'from_weights', lambda *args, warn: loaded)
   paths, labels = digits
   # One image in the folder of another class: its prediction is wrong.
   wrong = next(str(label) for label in range(8) if label != labels[0])
@@ -320,16 +321,16 @@ def test_a_table_is_never_half_written(
     loaded, digits, sorted_digits, tmp_path, monkeypatch
 ):
   """An error after some predictions leaves the table of before."""
-  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args, warn: loaded)
+  monkeypatch.setattr(load, 'from_weights', lambda *args, warn: loaded)
   table = tmp_path / 'all.csv'
   table.write_text('before')
-  each = loaded_model.LoadedModel.predict_each
+  each = classifier.LoadedClassifier.predict_each
 
   def ends(self, *args, **how):
     yield from itertools.islice(each(self, *args, **how), 3)
     raise UserError('the disk is gone')
 
-  monkeypatch.setattr(loaded_model.LoadedModel, 'predict_each', ends)
+  monkeypatch.setattr(classifier.LoadedClassifier, 'predict_each', ends)
   call = ['predict', _NAME, str(sorted_digits), f'--out={table}']
   assert main.main(call) == 2
   assert table.read_text() == 'before'
@@ -352,7 +353,7 @@ def test_the_time_left_is_shown(monkeypatch):
 
 def test_images_are_read_in_batches(loaded, digits, monkeypatch):
   """A folder may have more images than fit in memory."""
-  monkeypatch.setattr(loaded_model, '_BATCH', 5)
+  monkeypatch.setattr(classifier, '_BATCH', 5)
   paths, read = digits[0], []
   found = loaded.predict_each(read.append(path) or path for path in paths)
   next(found)
@@ -374,7 +375,7 @@ def test_an_unreadable_image_has_a_line_of_its_own(monkeypatch):
 
   monkeypatch.setattr(sys, 'stderr', screen)
   monkeypatch.setattr(terminal_lib, '_PATIENCE', 0)
-  monkeypatch.setattr(loaded_model.LoadedModel, 'predict_each', predict_each)
+  monkeypatch.setattr(classifier.LoadedClassifier, 'predict_each', predict_each)
   assert main.main(['predict', _NAME, 'a.png']) == 1
   assert screen.getvalue().splitlines()[1:] == [
       'Compiling the model and predicting ...',
@@ -419,11 +420,11 @@ def test_mistakes_are_one_line(digits, capsys, argument, said):
 
 
 def test_a_backbone_has_maps_and_no_classes(loaded):
-  weights = load.load(pathlib.Path(_NAME))
+  weights = weights_lib.load(pathlib.Path(_NAME))
   headless = dataclasses.replace(weights.card, num_classes=0, class_names=())
   params = {k: v for k, v in loaded.variables['params'].items() if k != 'head'}
   variables = {**loaded.variables, 'params': params}
-  backbone = loaded_model.LoadedModel(
+  backbone = classifier.LoadedClassifier(
       dataclasses.replace(weights, card=headless, variables=variables)
   )
   paths = sorted(_EXAMPLES.glob('*.png'))[:2]

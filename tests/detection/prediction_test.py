@@ -12,7 +12,7 @@ import tiny_detectors
 
 from gswinrmt_jax.commands import arguments, main
 from gswinrmt_jax.data import digits
-from gswinrmt_jax.deploy import detections, export, loaded_model
+from gswinrmt_jax.deploy import detections, detector, export, load
 from gswinrmt_jax.deploy.detections import ObjectDetections
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
@@ -28,7 +28,7 @@ def _noise(height, width):
 @pytest.fixture(name='loaded', scope='module')
 def _loaded():
   weights = tiny_detectors.weights('mask', fit_within=(96, 64))
-  return loaded_model.from_weights(weights)
+  return load.from_weights(weights)
 
 
 def test_images_of_any_size_in_one_program(loaded):
@@ -60,11 +60,10 @@ def test_few_canvases(loaded):
   """One for each orientation or, without bounds, two in an octave of sides."""
   sizes = np.random.default_rng(0).integers(40, 1000, (500, 2)).tolist()
   assert {loaded._canvas(*size) for size in sizes} == {(64, 96), (96, 64)}
-  sides = {loaded_model._rounded_up(side) for side in range(1, 1025)}
+  sides = {detector._rounded_up(side) for side in range(1, 1025)}
   assert sides == {64, 128, 192, 256, 384, 512, 768, 1024}
   assert all(
-      0 <= loaded_model._rounded_up(n) - n < max(64, n / 2)
-      for n in range(1, 3000)
+      0 <= detector._rounded_up(n) - n < max(64, n / 2) for n in range(1, 3000)
   )
 
 
@@ -78,13 +77,13 @@ def test_least_score(loaded):
   with pytest.raises(ValueError, match='least_score is 2: must be in'):
     loaded.predict(image, 2)
   with pytest.raises(ValueError, match='must be one number, the shorter side'):
-    loaded_model.LoadedDetector(tiny_detectors.weights('mask'), (3, 4))
+    detector.LoadedDetector(tiny_detectors.weights('mask'), (3, 4))
 
 
 def test_damaged_weights_do_not_find_nothing():
   weights = tiny_detectors.weights('retina')
   weights.variables['params']['head']['classes']['bias'] *= np.nan
-  loaded = loaded_model.LoadedDetector(weights)
+  loaded = detector.LoadedDetector(weights)
   with pytest.raises(UserError, match='image: the logits of a tiny retina are'):
     loaded.predict(_noise(50, 60))
 
@@ -206,7 +205,7 @@ def _command(loaded, monkeypatch):
   monkeypatch.setattr(
       arguments, 'load_weights', lambda args: tiny_detectors.weights('mask')
   )
-  monkeypatch.setattr(loaded_model, 'from_weights', lambda *args, **how: loaded)
+  monkeypatch.setattr(load, 'from_weights', lambda *args, **how: loaded)
 
 
 def test_the_command(command, tmp_path, capsys):

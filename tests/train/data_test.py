@@ -14,7 +14,7 @@ import tiny_parts
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import datasets, pictures, records, token_labels
-from gswinrmt_jax.deploy import loaded_model
+from gswinrmt_jax.deploy import load
 from gswinrmt_jax.distributed import mesh
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluate_run
@@ -266,7 +266,7 @@ def test_evaluation_and_prediction_see_what_the_run_saw(
   np.testing.assert_allclose(report['loss'], summary['test_loss'], rtol=1e-6)
   assert report['image_size'] == [8, 8] and report['count'] == 7
 
-  loaded = loaded_model.load_model(run, step='latest')
+  loaded = load.load_model(run, step='latest')
   assert loaded.card.class_names == folder_data.CLASSES
   losses = []
   for file_name, encoded, label in folder_data.examples(7, seed=2):
@@ -294,7 +294,7 @@ def test_above_the_runs_size_no_margin_is_cut_off(run, tmp_path, monkeypatch):
 
   path = tmp_path / 'a.jpg'
   path.write_bytes(folder_data.encoded(5, (40, 30)))
-  loaded = loaded_model.load_model(run, image_size=12)
+  loaded = load.load_model(run, image_size=12)
   want = pictures.fit(pictures.read(path), (12, 12), 1.0)
   np.testing.assert_array_equal(loaded.pixels(path), want)
 

@@ -16,12 +16,12 @@ from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.commands import main as commands
 from gswinrmt_jax.data import label_colors, pictures
 from gswinrmt_jax.data.prepare import cifar10
-from gswinrmt_jax.deploy import loaded_model, segmentation_map
+from gswinrmt_jax.deploy import load, segmentation_map, segmenter
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import metrics_log
 from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import losses
-from gswinrmt_jax.weights import load
+from gswinrmt_jax.weights import load as weights_lib
 
 
 @pytest.fixture(name='runs', scope='module')
@@ -61,7 +61,7 @@ def test_the_best_epoch_has_the_highest_mean_iou(runs):
 
 def _by_hand(run):
   """Returns the confusion matrix and the loss, computed image by image."""
-  weights = load.load(run, step='latest')
+  weights = weights_lib.load(run, step='latest')
   confusion, losses = np.zeros((3, 3), int), []
   source = tiny_segments.SPLITS['val']
   for image, label in zip(source.images, source.masks, strict=True):
@@ -110,7 +110,7 @@ def test_scores_are_those_of_the_stored_pixels(runs, tmp_path):
   run, out = runs[1], tmp_path / 'small.json'
   assert tiny_dense.evaluate(run, out, '--image-size=8') == 0
   report = json.loads(out.read_text())
-  loaded = loaded_model.load_model(run, image_size=8, step='latest')
+  loaded = load.load_model(run, image_size=8, step='latest')
   confusion, source = np.zeros((3, 3), int), tiny_segments.SPLITS['val']
   for image, label in zip(source.images, source.masks, strict=True):
     known, found = label != 255, loaded.predict(image).label
@@ -121,9 +121,9 @@ def test_scores_are_those_of_the_stored_pixels(runs, tmp_path):
 
 def test_a_segmentation_map_is_of_the_bare_image(runs):
   run, image = runs[1], tiny_segments.SPLITS['val'].images[0]
-  loaded = loaded_model.load_model(run)
+  loaded = load.load_model(run)
   found = loaded.predict(image)
-  weights = load.load(run)
+  weights = weights_lib.load(run)
   np.testing.assert_array_equal(found.label, _logits(weights, image).argmax(-1))
   shares = dict(found.shares())
   assert list(shares.values()) == sorted(shares.values(), reverse=True)
@@ -131,14 +131,14 @@ def test_a_segmentation_map_is_of_the_bare_image(runs):
   others = loaded.predict(tiny_segments.SPLITS['val'].images[1:])
   assert len({other.label.shape for other in others}) > 1
   assert loaded._classes._cache_size() == 1  # compiled once
-  smaller = loaded_model.load_model(run, image_size=8).predict([image])[0]
+  smaller = load.load_model(run, image_size=8).predict([image])[0]
   assert smaller.label.shape == image.shape[:2]
   assert (smaller.label == found.label).mean() > 0.5
   for size in ((8, 8), [8, 8], 0, -5, 8.5):
     with pytest.raises(
         ValueError, match='must be one number, the shorter side'
     ):
-      loaded_model.load_model(run, image_size=size)
+      load.load_model(run, image_size=size)
 
 
 def test_the_command_writes_overlay_and_labels(runs, tmp_path, capsys):
@@ -169,7 +169,7 @@ def test_where_the_images_go_is_checked_first(
     runs, tmp_path, monkeypatch, capsys
 ):
   (tmp_path / 'file').touch()
-  monkeypatch.delattr(loaded_model.LoadedSegmenter, 'predict')
+  monkeypatch.delattr(segmenter.LoadedSegmenter, 'predict')
   argv = ['predict', str(runs[1]), 'a.png', f'--out={tmp_path}/file']
   assert commands.main(argv) == 2
   assert 'file/image.png: a file is in the way' in capsys.readouterr().err

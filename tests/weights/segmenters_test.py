@@ -16,7 +16,8 @@ import torch_pickles
 
 from gswinrmt_jax import recipes, weights
 from gswinrmt_jax.commands import main
-from gswinrmt_jax.deploy import convert, export, loaded_model
+from gswinrmt_jax.deploy import convert, export
+from gswinrmt_jax.deploy.segmenter import LoadedSegmenter
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense.segmenter import create_segmenter, TITLES
@@ -176,7 +177,7 @@ def test_segmentation_maps_hold_256_classes(folders):
   many = dataclasses.replace(
       found, card=dataclasses.replace(found.card, num_classes=257)
   )
-  loaded = loaded_model.LoadedSegmenter(many)
+  loaded = LoadedSegmenter(many)
   with pytest.raises(
       UserError, match='257 classes, and segmentation maps hold 256: '
   ):

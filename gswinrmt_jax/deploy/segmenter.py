@@ -1,0 +1,122 @@
+"""A segmenter with its weights, and the maps that it predicts."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gswinrmt_jax import ops
+from gswinrmt_jax.data import segmentation
+from gswinrmt_jax.deploy import loaded_model
+from gswinrmt_jax.deploy.loaded_model import Image, LoadedDenseModel
+from gswinrmt_jax.deploy.segmentation_map import SegmentationMap
+from gswinrmt_jax.errors import UserError
+from gswinrmt_jax.models.dense.segmenter import Segmenter
+from gswinrmt_jax.weights import load
+
+_MOST_CLASSES = 256  # values of uint8
+_ROUNDED = 128  # pixels to a multiple of which images are padded
+
+
+class LoadedSegmenter(LoadedDenseModel):
+  """A segmenter with its weights, for images of any size.
+
+      loaded = gswinrmt_jax.load_model('runs/camvid_rmt')
+      found = loaded.predict('street.png')
+      print(found)
+      found.overlay().show()
+
+  Attributes:
+    model: The Linen model.
+    variables: `{'params', 'batch_stats'}`, float32.
+    card: The card of the weights.
+    class_names: Class names by label; 'class 7' where the weights name none.
+    origin: Description of where the weights come from.
+    fit_within: Bounds of the longer and the shorter side that images are
+      resized to fit; None keeps their size.
+  """
+
+  model: Segmenter
+
+  def __init__(self, weights: load.Weights, *args: Any, **how: Any):
+    """Builds the model; arguments as in `load_model`."""
+    super().__init__(weights, *args, **how)
+    self._classes = jax.jit(self._classify, static_argnames='size')
+
+  def predict(
+      self,
+      images: Image | Sequence[Image],
+      *,
+      skip: Callable[[str], Any] | None = None,
+  ) -> SegmentationMap | list[SegmentationMap]:
+    """Returns the class of each pixel of one or several images.
+
+    Images are resized as in evaluation, and the logits back to the original
+    size.
+
+    Args:
+      images: One image, or a sequence of them: paths, PIL images or uint8
+        arrays `[h, w, 3]`, of any size.
+      skip: As in `LoadedClassifier.predict`.
+
+    Returns:
+      A segmentation map for one image, a list of them for a sequence.
+
+    Raises:
+      UserError: If a file or PIL image cannot be read, logits are not finite,
+        or the model has more than 256 classes.
+      ValueError: If an array is not uint8 pixels.
+    """
+    return loaded_model.as_given(
+        images, lambda many: self.predict_each(many, skip=skip)
+    )
+
+  def predict_each(
+      self,
+      images: Iterable[Image],
+      *,
+      skip: Callable[[str], Any] | None = None,
+  ) -> Iterator[SegmentationMap]:
+    """Yields the maps of `predict`, with one image in memory at a time."""
+    classes = self.card.num_classes
+    if classes > _MOST_CLASSES:
+      raise UserError(
+          f'{self.origin} has {classes} classes, and segmentation maps hold '
+          f'{_MOST_CLASSES}: apply its `model` to get logits'
+      )
+    return (
+        SegmentationMap(
+            name,
+            np.asarray(image),
+            self._segment(image, name),
+            self.class_names,
+        )
+        for name, image in loaded_model.read_each(images, skip)
+    )
+
+  def _segment(self, image, name):
+    size = segmentation.fit(image.size, self.fit_within)
+    pixels = segmentation.resize_image(image, size)
+    width, height = image.size
+    # Images whose sides round up to the same sizes share a compiled program.
+    rest = [(0, -side % _ROUNDED) for side in pixels.shape[:2]]
+    classes, finite = self._classes(
+        self.variables,
+        np.pad(pixels, [*rest, (0, 0)])[None],
+        np.array([pixels.shape[:2]], np.int32),
+        np.array([[height, width]], np.int32),
+        size=tuple(side + -side % _ROUNDED for side in (height, width)),
+    )
+    self._check_finite(np.asarray(finite)[:height, :width], name)
+    return np.asarray(classes)[:height, :width]
+
+  def _classify(self, variables, pixels, extents, target, *, size):
+    """Returns the classes, uint8, of one padded image, resized to `target`.
+
+    Also returns which pixels have finite logits.
+    """
+    logits = self._apply(variables, pixels, extents=extents)
+    logits = ops.resize_bilinear(logits, extents, target, size=size)[0]
+    return logits.argmax(-1).astype(jnp.uint8), jnp.isfinite(logits).all(-1)
