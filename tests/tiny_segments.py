@@ -11,7 +11,7 @@ import PIL.Image
 import tiny_dense
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.data import datasets, segmentation
+from gswinrmt_jax.data import datasets, segmentation, sources
 from gswinrmt_jax.ops import padding
 from gswinrmt_jax.weights import card
 
@@ -35,15 +35,15 @@ class Segmenter(nn.Module):
     return nn.Dense(len(NAMES), name='head')(x)
 
 
-class Source:
+class Source(sources.Source):
   """Images whose brightness encodes a pixel's class; the first row is void.
+
+  It has no more than a source of one's own needs.
 
   Attributes:
     images: uint8 [h w 3], with sides of 9 to 16 pixels.
     masks: uint8 [h w], labels of the pixels.
   """
-
-  version = ''
 
   def __init__(self, seed, count):
     rng = np.random.default_rng(seed)
@@ -60,20 +60,6 @@ class Source:
 
   def __getitem__(self, row):
     return PIL.Image.fromarray(self.images[row]), self.masks[row]
-
-  def sizes(self):
-    return [label.shape[::-1] for label in self.masks]
-
-  def labels(self):
-    return self.masks
-
-  def name(self, row):
-    return f'record {row}'
-
-  key = name
-
-  def stored(self, row):
-    return self.images[row].tobytes() + self.masks[row].tobytes()
 
 
 SPLITS = {'train': Source(0, 10), 'val': Source(1, 7), 'test': Source(2, 5)}

@@ -14,7 +14,6 @@ from gswinrmt_jax.data.records import Arrays, Batch, Decoded
 
 Records = Arrays | Decoded  # or others with a length and `Arrays.gather`
 
-_EPOCHS = 10**6  # more than any run has
 _PART = 64  # most images that a thread decodes at a time
 
 
@@ -60,20 +59,22 @@ def train_batches(
   import grain  # Takes a second, which --help need not wait for.
 
   count = len(records)
-  # Copies of a record have adjacent places. Sorted by place modulo `repeats`,
-  # they are apart.
-  places = np.argsort(np.arange(batch_size) % repeats, kind='stable')
-  position = _positions(places, share)
-  rows = order = (
-      grain.MapDataset.range(count).seed(seed).shuffle().repeat(_EPOCHS)
-  )
-  if repeats > 1 or share[1] > 1:
+  # Copies of a record have adjacent places in the stream. Sorted by place
+  # modulo `repeats`, they are apart.
+  places = np.argsort(np.arange(batch_size) % repeats, kind='stable').tolist()
+
+  def position(index):
+    step, place = divmod(index, batch_size)
+    return step * batch_size + places[place]
+
+  rows = order = grain.MapDataset.range(count).seed(seed).shuffle().repeat()
+  if repeats > 1:
 
     def copy(index, _):
-      epoch, offset = divmod(position(index).item(), count)
+      epoch, offset = divmod(position(index), count)
       return order[epoch * count + offset // repeats]
 
-    rows = grain.MapDataset.range(count).repeat(_EPOCHS).map_with_index(copy)
+    rows = grain.MapDataset.range(count).repeat().map_with_index(copy)
 
   def generator(index):
     # Not Grain's `random_map`: these draws are those of earlier versions. The
@@ -84,11 +85,11 @@ def train_batches(
   return _stream(
       records,
       rows,
-      batch_size // share[1],
+      batch_size,
+      share,
       lambda row: {'row': np.int32(row)},
       start=start_step,
       generator=generator,
-      workers=getattr(records, 'workers', 0),
   )
 
 
@@ -115,69 +116,65 @@ def eval_batches(
   """
   import grain
 
-  count, size = len(records), batch_size // share[1]
-  position = _positions(np.arange(batch_size), share)
-  indices = grain.MapDataset.range(-(-count // batch_size) * size)
+  count = len(records)
+  rows = grain.MapDataset.range(-(-count // batch_size) * batch_size)
   return _stream(
       records,
-      indices.map(lambda index: min(position(index).item(), count)),
-      size,
+      rows.map(lambda row: min(row, count)),
+      batch_size,
+      share,
       lambda row: {'mask': np.float32(row < count)},
   )
-
-
-def _positions(places, share):
-  """Returns the function from a process's records to those of all processes.
-
-  Args:
-    places: The place in the batch of each of its records, `[b]`.
-    share: As in `train_batches`.
-  """
-  batch_size, places = len(places), np.split(places, share[1])[share[0]]
-
-  def position(index):
-    step, place = divmod(index, len(places))
-    return step * batch_size + places[place]
-
-  return position
 
 
 def _stream(
     records: Records,
     rows: Any,
-    size: int,
+    batch_size: int,
+    share: tuple[int, int],
     add: Callable[[Any], Batch],
     *,
     start: int = 0,
     generator: Callable[[int], np.random.Generator] | None = None,
-    workers: int = 0,
 ) -> Iterator[Batch]:
   """Yields batches of the records that `rows`, a data set of Grain, names.
 
   Args:
     records: The records.
-    rows: Rows in order.
-    size: Records in a batch.
+    rows: Rows of the batches of all processes, in order.
+    batch_size: As in `train_batches`.
+    share: As in `train_batches`.
     add: Returns what batches have besides the arrays of the records, for a row
       or several.
     start: Index of the first batch.
-    generator: Returns the random generator of a place in `rows`.
-    workers: Processes that decode; 0 for threads.
+    generator: Returns the random generator of a place in `rows`; None for
+      evaluation.
   """
+  index, shares = share
+  size = batch_size // shares
+
+  def batched(dataset, size, **how):
+    # An endless data set has no remainder, but Grain rounds its length.
+    dataset = dataset.batch(size, drop_remainder=True, **how)
+    # A batch of all processes is one of each process, in turn.
+    return dataset[start * (batch_size // size) + index :: shares]
+
   if not isinstance(records, Decoded):
     # In memory, a call for each record would take longer than the copies, and
     # one thread hides all of the work from the loop.
-    dataset = rows.batch(size, batch_fn=lambda found: np.array(found, np.int32))
-    dataset = dataset.map(lambda rows: {**records.gather(rows), **add(rows)})
-    return parallel.in_threads(dataset[start:], threads=1)
+    found = batched(rows, size, batch_fn=lambda rows: np.array(rows, np.int32))
+    found = found.map(lambda rows: {**records.gather(rows), **add(rows)})
+    return parallel.in_threads(found, threads=1)
 
   def read(index, row):
-    rng = generator and generator(index)
+    rng = generator(index) if generator and records.is_random else None
     return {**records.read(row, rng), **add(row)}
 
-  dataset = rows.map_with_index(read)[start * size :]
-  if workers:
-    return parallel.in_processes(dataset.batch(size), workers)
+  dataset = rows.map_with_index(read)
+  if generator and records.workers:
+    return parallel.in_processes(batched(dataset, size), records.workers)
   # Parts of a batch: a thread takes long for a whole one, and passing records
   # between threads one by one takes longer than decoding small images.
-  return parallel.in_threads(dataset.batch(min(size, _PART)), batch=size)
+  parts = [part for part in range(1, _PART + 1) if size % part == 0]
+  part = parts[-1] if shares == 1 else size
+  return parallel.in_threads(batched(dataset, part), batch=size)

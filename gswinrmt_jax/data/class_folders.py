@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 import functools
-import hashlib
 import os
 import pathlib
 import re
@@ -214,10 +213,8 @@ def _read(root, times):
 
 def report(name: str, found: Collection) -> Iterator[str]:
   """Yields what can be said of class folders without decoding images."""
-  names = found.class_names
-  sizes = ', '.join(f'{k} {len(v):,}' for k, v in found.splits.items())
-  named = collections.some(names)
-  yield f'{name}: {sizes} images of {len(names):,} classes ({named})'
+  sizes = {split: len(images) for split, images in found.splits.items()}
+  yield collections.headline(name, sizes, found.class_names)
   counts = {split: {'by_class': found.counts(split)} for split in found.splits}
   yield from found.labels.lines({'splits': counts})
   yield from _sizes(found)
@@ -228,29 +225,26 @@ def report(name: str, found: Collection) -> Iterator[str]:
 
 
 def _sizes(found):
-  """Yields sizes and the first damaged file, by the headers of a sample."""
+  """Yields sizes and damaged files, by the headers of a sample."""
   images = found.images
   some = images[:: -(-len(images) // _SAMPLED)]
-  widths, heights, damaged = [], [], []
+  sizes, damaged = [], []
   for image in some:
     path = found.root / image.file_name
     try:
       with PIL.Image.open(path, formats=pictures.FORMATS) as opened:
-        widths.append(opened.width)
-        heights.append(opened.height)
+        sizes.append(opened.size)
     except Exception:  # Pillow raises many types.
       damaged.append(image.file_name)
   of = f', of {len(some):,} images' * (len(some) < len(images))
-  if widths:
-    yield (
-        f'  width {collections.spread(widths)}, height '
-        f'{collections.spread(heights)} (smallest / median / largest{of})'
-    )
+  if sizes:
+    sides = zip(*sizes, strict=True)
+    yield collections.sides_line(*map(collections.summary, sides), of)
   if damaged:
     yield f'  warning: damaged or no images{of}: {collections.some(damaged)}'
 
 
-class FolderSource:
+class FolderSource(sources.Source):
   """A split of class folders; images are read and decoded at each access.
 
   Records are ordered by a hash of their file names, so a slice of a split is a
@@ -261,8 +255,6 @@ class FolderSource:
     split: The requested split or slices.
     label: The labels, int32 `[n]`.
   """
-
-  version = ''
 
   def __init__(self, found: Collection, split: str):
     """Opens a split, or slices such as 'train[:90%]'.
@@ -310,22 +302,28 @@ class FolderSource:
     """Returns the bytes of an image file."""
     return (self.folder / self.key(row)).read_bytes()
 
-  def sizes(self) -> list[int]:
+  def file_sizes(self) -> list[int]:
     """Returns the size of each image file, in bytes."""
     names = map(self.key, range(len(self)))
     # Not `pathlib`, which takes twice as long.
     return [os.stat(os.path.join(self.folder, n)).st_size for n in names]
 
-  def cache_folder(self) -> pathlib.Path:
-    """Returns where decoded images are kept: not among the user's images."""
-    place = hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]
-    return files.user_cache() / f'{self.folder.name}_{place}'
+  def content_checksum(self) -> str:
+    """Returns a checksum of a sample of the files, and of all labels."""
+    images = map(self.stored, self._sampled())
+    return sources.checksum([*images, self.label.tobytes()])
+
+  def cache_folders(self) -> list[pathlib.Path]:
+    """Returns a folder of the user's cache, not one among the images."""
+    place = sources.checksum([str(self.folder).encode()])[:8]
+    return [files.user_cache() / f'{self.folder.name}_{place}']
 
   def fingerprint(self) -> str:
     """Returns a hash of names, classes, sizes and times of the files."""
-    digest = hashlib.sha256()
+    said = []
     for image in self._images:
       stat = os.stat(self.folder / image.file_name)
-      said = image.file_name, image.label, stat.st_size, stat.st_mtime_ns
-      digest.update(repr(said).encode())
-    return digest.hexdigest()
+      said.append(
+          (image.file_name, image.label, stat.st_size, stat.st_mtime_ns)
+      )
+    return sources.checksum(repr(each).encode() for each in said)

@@ -62,8 +62,7 @@ class ClassLabels:
   ) -> dict[str, Any]:
     """Returns the report's numbers of a split, whose findings are `table`."""
     del table
-    by_class = collection.counts(split)
-    return {'images_per_class': summary(by_class), 'by_class': by_class}
+    return {'by_class': collection.counts(split)}
 
   def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines on classes of the printed report."""
@@ -266,6 +265,26 @@ def summary(values: Sequence[int]) -> dict[str, int]:
   """Returns smallest, median and largest."""
   median = statistics.median_low(values)
   return {'min': min(values), 'median': median, 'max': max(values)}
+
+
+def headline(
+    name: str, sizes: Mapping[str, int], class_names: Sequence[str]
+) -> str:
+  """Returns the first line of reports: numbers of images, and the classes."""
+  images = ', '.join(f'{split} {count:,}' for split, count in sizes.items())
+  classes = f'{len(class_names):,} class{"es" * (len(class_names) != 1)}'
+  return f'{name}: {images} images of {classes} ({some(class_names)})'
+
+
+def sides_line(
+    width: Mapping[str, int], height: Mapping[str, int], of: str = ''
+) -> str:
+  """Returns the line on widths and heights of reports, given summaries."""
+  across, down = (
+      ' / '.join(f'{value:,}' for value in side.values())
+      for side in (width, height)
+  )
+  return f'  width {across}, height {down} (smallest / median / largest{of})'
 
 
 def spread(values: Sequence[int]) -> str:

@@ -114,7 +114,19 @@ _BUILT_IN = {
     'cifar10': Info('cifar10', cifar10.CLASSES, cifar10.MEAN, cifar10.STD),
 }
 NAMES = tuple(_BUILT_IN)
-_SHIPPED = {'digits': digits.read, 'digit_masks': digits.read_masks}
+
+
+def _scenes(split):
+  images, found = zip(*digits.read_scenes(split), strict=True)
+  return detection.Scenes(images, [*map(detection.from_masks, found)])
+
+
+# What opens the data sets that this package contains, all of them of digits.
+_PACKAGED = {
+    'digits': lambda split: records.Arrays(*digits.read(split)),
+    'digit_masks': lambda split: records.Arrays(*digits.read_masks(split)),
+    'digit_boxes': _scenes,
+}
 
 
 def info(name: str, data_dir: str = '') -> Info:
@@ -181,7 +193,7 @@ def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
   """
   if name == 'cifar10':
     return cifar10.SPLITS
-  if name in _SHIPPED or name == 'digit_boxes':
+  if name in _PACKAGED:
     return {split: split for split in digits.SPLITS}
   opened, _ = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
@@ -253,7 +265,7 @@ def load(
   decoded = records.Decoded(source, image_size, crop, workers)
   if storage == 'decode':
     return decoded
-  if storage == 'disk' and name not in _SHIPPED:
+  if storage == 'disk' and name not in _PACKAGED:
     return decoded_cache.load(decoded)
   return records.to_memory(decoded)
 
@@ -324,12 +336,8 @@ def open_source(
   """
   if name in _BUILT_IN:  # Its task is known before it is prepared.
     check_task(name, _BUILT_IN[name].task, task)
-  if name in _SHIPPED:
-    return records.Arrays(*_SHIPPED[name](split))
-  if name == 'digit_boxes':
-    scenes = digits.read_scenes(split)
-    objects = [detection.from_masks(found) for _, found in scenes]
-    return detection.Scenes([image for image, _ in scenes], objects)
+  if name in _PACKAGED:
+    return _PACKAGED[name](split)
   opened, found = _open(name, data_dir)
   check_task(name, found, task)
   if isinstance(opened, pathlib.Path):

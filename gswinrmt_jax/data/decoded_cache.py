@@ -42,10 +42,7 @@ def load(decoded: Decoded) -> Arrays:
       changed since it was written.
   """
   name = _name(decoded)
-  places = (
-      decoded.source.cache_folder(),
-      files.user_cache() / decoded.source.folder.parent.name,
-  )
+  places = decoded.source.cache_folders()
   for place in places:
     if (place / name).exists():
       return _open(place / name, decoded)
@@ -80,8 +77,8 @@ def _first_writable(places):
       with tempfile.TemporaryFile(dir=place):
         return place
   raise UserError(
-      f'decoded images can be written neither to {places[0]} nor to '
-      f'{places[1]}: set XDG_CACHE_HOME, {_INSTEAD}'
+      f'decoded images cannot be written to {" or ".join(map(str, places))}: '
+      f'set XDG_CACHE_HOME, {_INSTEAD}'
   )
 
 

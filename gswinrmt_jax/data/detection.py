@@ -6,9 +6,8 @@ and padded to one canvas, so that a batch has one shape.
 
 from collections.abc import Iterator, Sequence
 import dataclasses
-import hashlib
 import importlib
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import PIL.Image
@@ -43,27 +42,8 @@ class Objects(NamedTuple):
   masks: tuple[np.ndarray, ...] | None = None
 
 
-class Source(Protocol):
-  """The records of a split, as `sources.Source`, with objects as labels."""
-
-  version: str
-
-  def __len__(self) -> int:
-    """Returns the number of records."""
-
-  def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Objects]:
-    """Returns image and objects of a record.
-
-    Raises:
-      UserError: If the record is damaged; the message names it.
-    """
-
-  def described(self) -> Iterator[tuple[tuple[int, int], Objects]]:
-    """Yields width, height and objects of all records; decodes no image."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class Scenes:
+class Scenes(sources.Source):
   """Records in memory.
 
   Attributes:
@@ -74,26 +54,15 @@ class Scenes:
   images: Sequence[np.ndarray]
   objects: Sequence[Objects]
 
-  version = ''
-
   def __len__(self) -> int:
     return len(self.images)
 
   def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Objects]:
     return PIL.Image.fromarray(self.images[row]), self.objects[row]
 
-  def described(self) -> Iterator[tuple[tuple[int, int], Objects]]:
-    """Yields width, height and objects of all records."""
-    for image, objects in zip(self.images, self.objects, strict=True):
-      yield image.shape[1::-1], objects
-
-  def name(self, row: int) -> str:
-    """Returns a record's name for messages."""
-    return f'record {row}'
-
   def key(self, row: int) -> str:
-    """Returns the SHA-256 of the pixels, as records have no names."""
-    return hashlib.sha256(self.images[row].tobytes()).hexdigest()
+    """Returns the SHA-256 of the pixels."""
+    return sources.checksum([self.images[row].tobytes()])
 
   def stored(self, row: int) -> bytes:
     """Returns the pixels and the boxes with their classes."""
@@ -176,7 +145,7 @@ class Decoded(records.Decoded):
 
   def __init__(
       self,
-      source: Source,
+      source: sources.Source,
       image_size: tuple[int, int] | None = None,
       training: Training | None = None,
       workers: int = 0,
@@ -221,6 +190,11 @@ class Decoded(records.Decoded):
       return self.blank()
     row = int(self._rows[row])
     return self.convert(*self.source[row], rng) | {'row': np.int32(row)}
+
+  @property
+  def is_random(self) -> bool:
+    """Whether images are flipped at random, for training."""
+    return self.training is not None
 
   def convert(
       self,

@@ -13,12 +13,11 @@ import PIL.Image
 from gswinrmt_jax.data import pictures
 from gswinrmt_jax.errors import UserError
 
-# The format that each suffix stands for.
-SUFFIXES = {
-    suffix: kind
-    for suffix, kind in sorted(PIL.Image.registered_extensions().items())
+SUFFIXES = sorted(
+    suffix
+    for suffix, kind in PIL.Image.registered_extensions().items()
     if kind in pictures.FORMATS
-}
+)
 _JUNK = ('__MACOSX',)  # folders that archives bring along
 
 
@@ -31,7 +30,8 @@ class ImageFile(NamedTuple):
     archive: The tar that holds it, relative to the root; empty for a file.
     offset: Offset of its bytes in the tar.
     size: Number of its bytes in the tar.
-    label_file: Its label image, if any, relative to `LabelImages.root`.
+    label_file: Its label image or file of objects, if any, relative to the
+      folder of these.
   """
 
   file_name: str
@@ -93,7 +93,7 @@ def find(
 
   Raises:
     UserError: If a link leads to one of its parent folders, a name is not
-      UTF-8, or a tar is compressed, damaged or has sparse files.
+      UTF-8, or a tar is compressed or damaged.
   """
   if (root / below).is_file():
     with (root / below).open('rb') as file:
@@ -123,11 +123,6 @@ def visible(folder: pathlib.Path, ignored: Counter) -> list[str]:
 def suffix_of(file_name: str) -> str:
   """Returns '.jpg' of 'a/B.JPG', or 'without suffix'."""
   return os.path.splitext(file_name)[1].lower() or 'without suffix'
-
-
-def format_of(file_name: str) -> str:
-  """Returns the format of an image file, by its suffix."""
-  return SUFFIXES[suffix_of(file_name)]
 
 
 def _is_image(name, ignored):
@@ -177,10 +172,8 @@ def _members(file, path):
       while member := tar.next():
         name, size = member.name, member.size
         _check_name(path, name)
-        if member.issparse():
-          raise ValueError(f'{name!r} is sparse: pack it without --sparse')
         # A negative size would lead back to headers already read.
-        if size < 0 or member.offset_data + size > end:
+        if not 0 <= size <= end - member.offset_data:
           raise ValueError(f'{name!r} has {size} bytes in it')
         if member.isfile():
           yield tar, member

@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 import contextlib
 import dataclasses
-import hashlib
 import os
 from typing import Any
 
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import parallel, pictures
+from gswinrmt_jax.data import parallel, pictures, sources
 from gswinrmt_jax.data.sources import Source
 from gswinrmt_jax.errors import UserError
 
@@ -20,7 +19,7 @@ _CHUNK = 256  # records that a thread decodes at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Arrays:
+class Arrays(Source):
   """Records in memory or memory-mapped, which are a `Source`, too.
 
   Attributes:
@@ -32,8 +31,6 @@ class Arrays:
   image: np.ndarray
   label: np.ndarray
   stored_as: Source | None = None
-
-  version = ''
 
   @property
   def source(self) -> Source:
@@ -65,32 +62,22 @@ class Arrays:
   def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Any]:
     return PIL.Image.fromarray(self.image[row]), self.label[row]
 
-  def name(self, row: int) -> str:
-    """Returns a record's name for messages."""
-    return f'record {row}'
-
-  def key(self, row: int) -> str:
-    """Returns the SHA-256 of the pixels, as records have no names."""
-    return hashlib.sha256(self.stored(row)).hexdigest()
-
   def stored(self, row: int) -> bytes:
     """Returns the pixels."""
     return self.image[row].tobytes()
 
-  def sizes(self) -> list[tuple[int, int]]:
-    """Returns the width and height of all records: one pair, in a list."""
-    return [self.image.shape[2:0:-1]]
-
-  def labels(self) -> np.ndarray:
-    """Returns the labels of all records."""
-    return self.label
+  def content_checksum(self) -> str:
+    """Returns a checksum of all images and labels."""
+    images = map(self.stored, range(len(self)))
+    labels = np.asarray(self.label, np.int32).tobytes()
+    return sources.checksum([*images, labels])
 
 
 class Decoded:
   """Records for classification that are decoded each time they are read.
 
   Records for another task are a subclass that sets the attributes below and
-  defines `convert` and `blank`, as `segmentation.Decoded` does.
+  defines `convert`, `blank` and `is_random`, as `segmentation.Decoded` does.
 
   Attributes:
     source: The records as they are stored.
@@ -116,12 +103,17 @@ class Decoded:
   def __len__(self) -> int:
     return len(self.source)
 
+  @property
+  def is_random(self) -> bool:
+    """Whether `read` draws, for which it needs a generator."""
+    return isinstance(self.crop, pictures.RandomCrop)
+
   def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
     """Decodes a record; the row n, past the last, is blank.
 
     Args:
       row: Row of the record.
-      rng: Draws a random crop; needed only for one.
+      rng: Draws, if `is_random`.
 
     Raises:
       UserError: If the record cannot be decoded, or its image has another size

@@ -65,25 +65,26 @@ class SegmentationSource(sources.TfdsSource):
         known and hashlib.sha256(f'{known} {self._coding}'.encode()).hexdigest()
     )
 
-  def labels(self) -> Iterator[np.ndarray]:
-    """Yields the labels of all records without decoding their images.
+  def described(self) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
+    """Yields width, height and label of all records; decodes no image.
 
     Raises:
       UserError: If a label image is damaged; the message names it.
     """
     for row in range(len(self)):
       record = self._record(row)
-      yield self._read_label(record, self._name(row, record))
+      label = self._read_label(record, self._name(row, record))
+      yield label.shape[::-1], label
 
   def sizes(self) -> Iterator[tuple[int, int]]:
-    """Yields the width and height of all records."""
+    """Yields width and height of all records, from headers alone."""
     for row in range(len(self)):
       # The label's size: the image may have to be rotated.
       with PIL.Image.open(io.BytesIO(self._record(row)[MASK])) as label:
         yield label.size
 
   def stored(self, row: int) -> bytes:
-    """Returns the encoded image; label images have a checksum of their own."""
+    """Returns the encoded image; `label_checksum` is of the label images."""
     return self._record(row)['image']
 
   def _read_label(self, record, name):
@@ -91,6 +92,15 @@ class SegmentationSource(sources.TfdsSource):
       return pictures.open_label(record[MASK], self._coding)
     except ValueError as error:
       raise UserError(f'{name}: its label image {error}') from error
+
+
+def has_labels(source: sources.Source) -> bool:
+  """Returns whether any pixel has a class; usually reads one label.
+
+  Raises:
+    UserError: If a label is damaged.
+  """
+  return any((x != pictures.VOID).any() for _, x in source.described())
 
 
 class Decoded(records.Decoded):
@@ -125,13 +135,10 @@ class Decoded(records.Decoded):
     resized = {fit(size, image_size) for size in stored}
     self.image_shape, self.label_shape = (*_around(resized), 3), _around(stored)
 
-  def has_labels(self) -> bool:
-    """Returns whether any pixel has a class; usually reads one label.
-
-    Raises:
-      UserError: If a label is damaged.
-    """
-    return any((label != pictures.VOID).any() for label in self.source.labels())
+  @property
+  def is_random(self) -> bool:
+    """Whether records are cropped at random, for training."""
+    return self.crop is not None
 
   def convert(
       self,

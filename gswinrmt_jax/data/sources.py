@@ -1,12 +1,12 @@
-"""Stored records in a fixed order.
+"""Stored records in a fixed order: what a source is, and prepared data sets.
 
-Here are those of prepared data sets, for classification. Sources of other
-kinds: `records.Arrays` and `detection.Scenes` in memory,
+Sources of other kinds: `records.Arrays` and `detection.Scenes` in memory,
 `class_folders.FolderSource` of images that are not prepared,
 `segmentation.SegmentationSource`, `detection.ObjectSource`.
 """
 
-from collections.abc import Iterable
+import abc
+from collections.abc import Iterable, Iterator
 import hashlib
 import pathlib
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import PIL.Image
 
+from gswinrmt_jax import files
 from gswinrmt_jax.data import pictures, prepared
 from gswinrmt_jax.errors import UserError
 
@@ -24,19 +25,27 @@ class Source(Protocol):
   """The records of a split in their stored order.
 
   In Grain's terms a `RandomAccessDataSource`: `grain.MapDataset.source` takes
-  it.
+  it. A source of one's own is a subclass with `__len__` and `__getitem__`. The
+  other methods follow from these; sources that can answer with less reading
+  define them anew.
 
   Attributes:
     version: Version of the data set; '' if it has none.
+    split: The requested split or slices.
+    label_checksum: Checksum of all labels where `stored` leaves them out.
   """
 
-  version: str
+  version: str = ''
+  split: str = ''
+  label_checksum: str = ''
 
+  @abc.abstractmethod
   def __len__(self) -> int:
     """Returns the number of records."""
 
+  @abc.abstractmethod
   def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Any]:
-    """Returns image and label of a record, decoded.
+    """Returns image (RGB) and label of a record.
 
     The label is a class, for segmentation uint8 `[h w]` (the class of each
     pixel, or `pictures.VOID`), for detection `detection.Objects`.
@@ -45,49 +54,71 @@ class Source(Protocol):
       UserError: If the record is damaged; the message names it.
     """
 
+  def described(self) -> Iterator[tuple[tuple[int, int], Any]]:
+    """Yields (width, height) and label of all records."""
+    for row in range(len(self)):
+      image, label = self[row]
+      yield image.size, label
+
+  def sizes(self) -> Iterator[tuple[int, int]]:
+    """Yields width and height of all records."""
+    return (size for size, _ in self.described())
+
   def name(self, row: int) -> str:
     """Returns a record's name for messages."""
+    return f'record {row}'
 
   def key(self, row: int) -> str:
     """Returns what identifies a record: its file name, id or a checksum."""
+    return checksum([self.stored(row)])
 
   def stored(self, row: int) -> bytes:
     """Returns a record's image and label as they are stored."""
+    image, label = self[row]
+    return image.tobytes() + _bytes(label)
+
+  def order_checksum(self) -> str:
+    """Returns a checksum of the records and their order.
+
+    It is the SHA-256 of `ROW TAB KEY NEWLINE` for the rows `floor(i n / 1000)`,
+    or for all if there are fewer.
+    """
+    rows = self._sampled()
+    return checksum(f'{row}\t{self.key(row)}\n'.encode() for row in rows)
+
+  def content_checksum(self) -> str:
+    """Returns a checksum of `stored`, of the rows of `order_checksum`."""
+    return checksum(map(self.stored, self._sampled()))
+
+  def _sampled(self):
+    count = len(self)
+    rows = min(count, _SAMPLED)
+    return [index * count // rows for index in range(rows)]
+
+  def cache_folders(self) -> list[pathlib.Path]:
+    """Returns where decoded images may be kept, the best place first."""
+    return [files.user_cache() / type(self).__name__]
+
+  def fingerprint(self) -> str:
+    """Returns a hash that changes when any record does."""
+    return checksum(map(self.stored, range(len(self))))
 
 
-def order_checksum(source: Source) -> str:
-  """Returns a checksum of the records and their order.
-
-  It is the SHA-256 of `ROW TAB KEY NEWLINE` for the rows `floor(i n / 1000)`,
-  or for all if there are fewer.
-  """
+def checksum(parts: Iterable[bytes]) -> str:
+  """Returns the SHA-256 of all parts, one after another."""
   digest = hashlib.sha256()
-  for row in _sampled(source):
-    digest.update(f'{row}\t{source.key(row)}\n'.encode())
+  for part in parts:
+    digest.update(part)
   return digest.hexdigest()
 
 
-def content_checksum(source: Source) -> str:
-  """Returns a checksum of images and labels as they are stored.
-
-  It covers the rows of `order_checksum`; in memory all images, and all labels
-  there and in class folders.
-  """
-  digest = hashlib.sha256()
-  in_memory = hasattr(source, 'image')
-  for row in range(len(source)) if in_memory else _sampled(source):
-    digest.update(source.stored(row))
-  digest.update(np.asarray(getattr(source, 'label', ()), np.int32).tobytes())
-  return digest.hexdigest()
+def _bytes(label):
+  if isinstance(label, tuple):  # as `detection.Objects`
+    return b''.join(map(_bytes, label))
+  return b'' if label is None else np.asarray(label).tobytes()
 
 
-def _sampled(source):
-  count = len(source)
-  rows = min(count, _SAMPLED)
-  return [index * count // rows for index in range(rows)]
-
-
-class TfdsSource:
+class TfdsSource(Source):
   """A split of a prepared TFDS data set, with encoded images.
 
   Attributes:
@@ -108,7 +139,7 @@ class TfdsSource:
     import tensorflow_datasets as tfds
 
     self.folder = pathlib.Path(builder.data_path)
-    self.split = split
+    self._dataset, self.split = self.folder.parent.name, split
     self.version = str(builder.info.version)
     # Decoded here: TFDS takes half as long again, warns about OpenCV and
     # mistakes palette indices for grey levels.
@@ -135,30 +166,31 @@ class TfdsSource:
     return pictures.decode(record['image'], name), label
 
   def name(self, row: int) -> str:
-    """Returns a record's name for messages."""
+    """Returns data set, row and split of a record, and any file name."""
     return self._name(row, self._record(row))
 
   def key(self, row: int) -> str:
     """Returns the file name or id, else the encoded image's SHA-256."""
     record = self._record(row)
-    return _file(record) or hashlib.sha256(record['image']).hexdigest()
+    return _file(record) or checksum([record['image']])
 
   def stored(self, row: int) -> bytes:
     """Returns the encoded image and its label."""
     record = self._record(row)
     return record['image'] + b'%d' % record[self.feature]
 
-  def cache_folder(self) -> pathlib.Path:
-    """Returns where decoded images are kept."""
-    return self.folder / 'decoded'
+  def cache_folders(self) -> list[pathlib.Path]:
+    """Returns the folder `decoded` beside the records, and the user's cache."""
+    own = files.user_cache() / self.folder.parent.name
+    return [self.folder / 'decoded', own]
 
   def fingerprint(self) -> str:
     """Returns a hash that changes when the data set is rewritten."""
-    digest = hashlib.sha256(f'{self.folder.name} {self.split}'.encode())
+    said = [f'{self.folder.name} {self.split}']
     for path in sorted(self.folder.glob('*.array_record*')):
       stat = path.stat()
-      digest.update(f'{path.name} {stat.st_size} {stat.st_mtime_ns}'.encode())
-    return digest.hexdigest()
+      said.append(f'{path.name} {stat.st_size} {stat.st_mtime_ns}')
+    return checksum(map(str.encode, said))
 
   def _record(self, row):
     try:
@@ -170,7 +202,7 @@ class TfdsSource:
       ) from error
 
   def _name(self, row, record):
-    name = f'{self.folder.parent.name}: record {row} of {self.split!r}'
+    name = f'{self._dataset}: record {row} of {self.split!r}'
     file = _file(record)
     return f'{name} ({file})' if file else name
 

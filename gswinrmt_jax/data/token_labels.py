@@ -13,7 +13,7 @@ import pathlib
 import numpy as np
 
 from gswinrmt_jax import files
-from gswinrmt_jax.data import datasets, sources
+from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 
 VERSION = 1
@@ -133,7 +133,7 @@ def _expected(name, split, data_dir):
       'records': len(source),
       'classes': len(class_names),
       'class_names': hashlib.sha256(listed.encode()).hexdigest(),
-      'order': sources.order_checksum(source),
+      'order': source.order_checksum(),
   }
 
 

@@ -21,11 +21,11 @@ class Identity:
   Attributes:
     version: Version of the data set; empty if it has none.
     records: Number of records.
-    order: Checksum of their order, by `sources.order_checksum`.
+    order: Checksum of their order, by `Source.order_checksum`.
     labels: Checksum of the label images and of the values that mean no class;
       '' for classification, in old runs and of sets prepared without it.
     content: Checksum of stored images and labels, by
-      `sources.content_checksum`; '' in old runs.
+      `Source.content_checksum`; '' in old runs.
     split: The split or slices that they are; '' in old runs.
   """
 
@@ -154,8 +154,8 @@ def _identity(source: sources.Source, split: str) -> Identity:
   return Identity(
       source.version,
       len(source),
-      sources.order_checksum(source),
-      getattr(source, 'label_checksum', ''),  # of segmentation sets
-      sources.content_checksum(source),
+      source.order_checksum(),
+      source.label_checksum,
+      source.content_checksum(),
       split,
   )

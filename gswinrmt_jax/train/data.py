@@ -173,17 +173,12 @@ def with_own_splits(
   if folder:
     data.name = str(folder)
   default = datasets.own_splits('cifar10')
-  of_cifar = (data.train_split, data.val_split) == (
-      default['train'],
-      default['val'],
-  )
-  untold = data.test_split == default['test']
-  if of_cifar or untold:
-    own = datasets.own_splits(data.name, data.dir)
-    if of_cifar:
-      data.update(train_split=own['train'], val_split=own['val'])
-    if untold:
-      data.test_split = own['test']
+  own = datasets.own_splits(data.name, data.dir)
+  given = data.train_split, data.val_split
+  if given == (default['train'], default['val']):
+    data.update(train_split=own['train'], val_split=own['val'])
+  if data.test_split == default['test']:
+    data.test_split = own['test']
   return config
 
 
@@ -302,7 +297,7 @@ def _of_equal_sizes(splits):
   folders = class_folders.FolderSource
   if not all(isinstance(source, folders) for source in splits.values()):
     return {name: range(len(source)) for name, source in splits.items()}
-  sizes = {name: source.sizes() for name, source in splits.items()}
+  sizes = {name: source.file_sizes() for name, source in splits.items()}
   found = Counter(size for each in sizes.values() for size in set(each))
   return {
       name: [row for row, size in enumerate(each) if found[size] > 1]
@@ -316,12 +311,8 @@ def _check_data(config, train, val):
   Returns:
     The records of the test split, None if there is none.
   """
-  data = config.data
-  if config.detector.head:
-    return _check_objects(config, train, val)
-  if config.segmenter.head:
-    return _check_labels(config, train, val)
-  if train.image_shape != val.image_shape:
+  data, task, test = config.data, recipes.task(config), None
+  if task == 'classification' and train.image_shape != val.image_shape:
     sizes = [
         f'{records.image_shape[1]} x {records.image_shape[0]}'
         for records in (train, val)
@@ -332,44 +323,20 @@ def _check_data(config, train, val):
     )
   if data.test_split:
     with _named('test_split'):  # Opens the split; decodes no image.
-      return datasets.open_source(data.name, data.test_split, data.dir)
-  return None
-
-
-def _check_labels(config, train, val):
-  """Refuses splits for segmentation in which no pixel has a class.
-
-  Training crops and whole images for evaluation may differ in size.
-  """
-  data, test = config.data, None
-  if data.test_split:
-    with _named('test_split'):
-      # As crops, since whole images would all be read for their sizes.
-      crop = segmentation.Crop(data.crop_size)
-      test = _load_dense(
-          datasets.load_segmentation, config, data.test_split, crop=crop
-      )
-  splits = {'train_split': train, 'val_split': val, 'test_split': test}
-  for name, records in splits.items():
+      test = datasets.open_source(data.name, data.test_split, data.dir, task)
+  opened = {
+      'train_split': (train, train.source),
+      'val_split': (val, val.source),
+      'test_split': (None, test),
+  }
+  for name, (records, source) in opened.items():
     with _named(name):
-      if records and not records.has_labels():
-        raise UserError(f'no pixel of {data[name]!r} has a class')
-  return test and test.source
-
-
-def _check_objects(config, train, val):
-  """Refuses splits for detection in which no image has an object."""
-  data = config.data
-  for name, records in {'train_split': train, 'val_split': val}.items():
-    if not records.has_objects:
-      with _named(name):
+      if task == 'detection' and records and not records.has_objects:
         raise UserError(f'no image of {data[name]!r} has an object')
-  if data.test_split:
-    with _named('test_split'):  # Opens the split; decodes no image.
-      return datasets.open_source(
-          data.name, data.test_split, data.dir, 'detection'
-      )
-  return None
+      if task == 'segmentation' and source:
+        if not segmentation.has_labels(source):
+          raise UserError(f'no pixel of {data[name]!r} has a class')
+  return test
 
 
 @contextlib.contextmanager

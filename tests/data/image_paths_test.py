@@ -5,10 +5,10 @@ import gzip
 import tarfile
 
 import image_files
+import PIL.Image
 import pytest
 
 from gswinrmt_jax.data import image_paths, pictures
-from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.errors import UserError
 
 _CONTENTS = {
@@ -20,16 +20,8 @@ _CONTENTS = {
 
 
 def test_what_is_looked_for_can_be_read():
-  assert set(image_paths.SUFFIXES.values()) == set(pictures.FORMATS)
-
-
-def test_pictures_in_files_and_in_tars(tmp_path):
-  (tmp_path / 'a.jpg').write_bytes(b'abc')
-  (tmp_path / 'b.tar').write_bytes(b'0123456789')
-  file = ImageFile('a.jpg', 0)
-  member = ImageFile('b.tar/c.jpg', 0, 'b.tar', 3, 4)
-  assert image_paths.read(tmp_path, file) == b'abc'
-  assert image_paths.read(tmp_path, member) == b'3456'
+  known = PIL.Image.registered_extensions()
+  assert {known[name] for name in image_paths.SUFFIXES} == {*pictures.FORMATS}
 
 
 def test_pictures_are_where_the_tar_has_them(tmp_path):
@@ -129,19 +121,8 @@ def _header(name, size, kind=tarfile.REGTYPE):
             _header('a.jpg', 2**62),
             r".*\('a.jpg' has 4611686018427387904",
         ),
-        (_header('a.jpg', 2**80), 'damaged'),
         (_header('././@LongLink', 2**62, tarfile.GNUTYPE_LONGNAME), 'damaged'),
-        (_header('././@LongLink', -512, tarfile.GNUTYPE_LONGNAME), 'damaged'),
         (_header('pax', -512, tarfile.XHDTYPE), 'damaged'),
-        (
-            _header('a.jpg', 9, tarfile.GNUTYPE_SPARSE),
-            "'a.jpg' is sparse",
-        ),
-        (
-            _header('pax', 512, tarfile.XHDTYPE)
-            + b'22 GNU.sparse.major=x\n'.ljust(512, b'\0'),
-            'damaged',
-        ),
     ],
 )
 def test_headers_that_mislead(header, said, inner, tmp_path):

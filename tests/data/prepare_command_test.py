@@ -1,18 +1,14 @@
 """Tests `gswinrmt prepare`, from the command line to the data set."""
 
 import argparse
-import io
 import os
-import subprocess
-import sys
 
 import cifar10_archives
 import image_files
-import PIL.Image
 import pytest
 
 from gswinrmt_jax.commands import prepare
-from gswinrmt_jax.data import datasets, prepared
+from gswinrmt_jax.data import prepared
 from gswinrmt_jax.data.prepare import cifar10, imagenet
 from gswinrmt_jax.errors import UserError
 
@@ -112,99 +108,15 @@ def test_mini_imagenet_from_a_list_of_classes(tmp_path, monkeypatch):
         ('folder birds --jobs 0', "--jobs is '0': must be"),
         ('folder /no/such', '/no/such: no such directory'),
         ('segmentation cifar10 --images x', 'the name cifar10 is taken'),
+        ('segmentation x --images .', 'segmentation needs --labels DIR'),
+        ('segmentation x --labels .', 'segmentation needs --images DIR'),
+        ('segmentation --images .', 'prepare segmentation NAME --images'),
+        ('segmentation x --images . --labels /no', '--labels /no: no such'),
+        ('segmentation x --images . --labels . --void 256', '--void 256: valu'),
+        ('imagenet --images . --zero-is-void', 'takes no --zero-is-void'),
+        ('streets --images . --labels .', '`prepare segmentation streets`'),
     ],
 )
 def test_options_that_do_not_belong(arguments, said, tmp_path):
   with pytest.raises(UserError, match=said):
     run(*arguments.split(), '--dir', str(tmp_path))
-
-
-def test_help_imports_nothing_heavy():
-  code = (
-      'import argparse, sys\n'
-      'from gswinrmt_jax.commands import prepare\n'
-      'parser = argparse.ArgumentParser()\n'
-      'prepare.add_arguments(parser)\n'
-      'text = parser.format_help()\n'
-      'assert "--archive FILE" in text\n'
-      'heavy = {"grain", "tensorflow_datasets", "matplotlib", "orbax"}\n'
-      'print(sorted(heavy & set(sys.modules)))\n'
-  )
-  done = subprocess.run(
-      [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
-  assert done.stdout == '[]\n', done.stderr
-
-
-def test_data_modules_import_nothing_heavy_by_themselves():
-  code = (
-      'import sys, gswinrmt_jax.data.batches\n'
-      'heavy = {"grain", "tensorflow_datasets", "requests"}\n'
-      'print(sorted(heavy & set(sys.modules)))\n'
-  )
-  done = subprocess.run(
-      [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
-  assert done.stdout == '[]\n', done.stderr
-
-
-def _bad_pictures(root):
-  """Writes unusual and damaged images; returns the damaged ones' names."""
-  whole = image_files.encoded(1)
-  damaged = {
-      'empty.jpg': b'',
-      'cut.jpg': whole[:-40],
-      'cut.png': image_files.encoded(1, 'PNG')[:-30],
-      'text.jpg': b'<html>404 Not Found</html>',
-      'flipped.png': image_files.encoded(1, 'PNG')[:60] + b'\0' * 60,
-      'vector.bmp': image_files.encoded(1, 'EPS'),
-  }
-  usable = {
-      'cmyk.jpg': image_files.encoded(2, 'JPEG', 'CMYK'),
-      'palette.png': image_files.encoded(3, 'PNG', 'P'),
-      'a png.jpg': image_files.encoded(4, 'PNG'),
-      'pixel.png': _of_size(1, 1),
-      'strip.png': _of_size(900, 2),
-  }
-  image_files.write(root, image_files.names('猫', 'пёс', 'dog', count=12))
-  for name, content in (damaged | usable).items():
-    (root / 'dog' / name).write_bytes(content)
-  (root / 'пёс' / 'copy of a cat.jpg').write_bytes(
-      (root / '猫' / '0.jpg').read_bytes()
-  )
-  (root / 'dog' / 'nowhere.jpg').symlink_to('gone.jpg')
-  return sorted([*damaged, 'nowhere.jpg'])
-
-
-def _of_size(width, height):
-  file = io.BytesIO()
-  PIL.Image.new('RGB', (width, height), 'red').save(file, 'PNG')
-  return file.getvalue()
-
-
-def test_bad_pictures_are_reported_by_name(tmp_path, capsys):
-  damaged = _bad_pictures(tmp_path / 'in')
-  with pytest.raises(UserError, match=r'7 images of .* the first dog/'):
-    run('folder', str(tmp_path / 'in'), '--jobs=1')
-  out = capsys.readouterr().out
-  for line in (
-      'left out as damaged: 7',
-      'smallest dog/pixel.png (1 x 1), largest dog/strip.png (900 x 2)',
-      'converted to RGB, the first of each mode: ',
-      'CMYK dog/cmyk.jpg',
-      'P dog/palette.png',
-      'with the suffix of another format: 1, the first dog/a png.jpg',
-      'in several classes: 1 times, first ',
-  ):
-    assert line in out
-  for name in damaged:
-    (tmp_path / 'in/dog' / name).unlink()
-  run('folder', str(tmp_path / 'in'), '--jobs=1')
-  # Everything that is left can be trained on.
-  name = str(tmp_path / 'in')
-  assert datasets.info(name).class_names == ('dog', 'пёс', '猫')
-  splits = datasets.own_splits(name)
-  loaded = [
-      datasets.load(name, split, image_size=(8, 8)) for split in splits.values()
-  ]
-  assert sum(map(len, loaded)) == 42

@@ -182,14 +182,6 @@ def test_wanted_classes_among_others(tmp_path):
   }
 
 
-def test_where_classes_are(tmp_path):
-  assert not finder._has_classes(tmp_path, 'in')
-  image_files.write(tmp_path, image_files.names('in/dogs'))
-  assert not finder._has_classes(tmp_path, 'in')
-  (tmp_path / 'in' / 'n00000001.tar').touch()
-  assert finder._has_classes(tmp_path, 'in')
-
-
 def _find(root, below):
   labels = {'n00000001': 0, 'n00000002': 1}
   return finder.find_classes(root, below, labels, Counter())

@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import itertools
 import json
 import os
 import pathlib
@@ -19,7 +18,7 @@ import tensorflow_datasets as tfds
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import prepare
-from gswinrmt_jax.data import batches, datasets, segmentation
+from gswinrmt_jax.data import datasets, segmentation
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record
 
@@ -190,7 +189,7 @@ def test_images_and_labels_without_each_other(tmp_path, capsys):
       f'in {tmp_path}/labels); all are in '
   )
   listed = (tmp_path / 'out/scenes-damaged.txt').read_text('utf-8')
-  assert f'{tmp_path}/labels/train/d.png\tis a label without an' in listed
+  assert f'{tmp_path}/labels/train/d.png\tis without an image' in listed
   _run(tmp_path, '--on-error=skip')
   said = capsys.readouterr().out
   assert 'train 2, val 1' in said and 'damaged' not in said
@@ -232,6 +231,8 @@ def test_bad_files_are_named(tmp_path, capsys):
     assert re.search(want, line)
   _run(tmp_path, *options, '--on-error=skip')
   assert 'left out as damaged: 5' in capsys.readouterr().out
+  report = json.loads((tmp_path / 'out/scenes/1.0.0/report.json').read_text())
+  assert len(report['damaged']) == 5 and not report['unpaired']
   assert not (tmp_path / 'out/scenes-damaged.txt').exists()
 
 
@@ -279,9 +280,9 @@ def test_folders_that_do_not_match(change, said, tmp_path):
 @pytest.mark.parametrize(
     'text, said',
     [
-        ('a\n', 'must have from 2 to 254 .* it has 1 lines'),
-        ('a\nb\na\n', "it has 3 lines, 'a' more than once"),
-        ('a\n\nb\n', 'different names, one per line: it has 3 lines'),
+        ('a\n', 'must have from 2 to 254 names, one per line: it has 1'),
+        ('a\nb\na\n', "names has 'a' twice"),
+        ('a\n\nb\n', 'names has an empty line'),
         (None, 'names cannot be read'),
     ],
 )
@@ -301,39 +302,6 @@ def test_too_few_classes_or_images(tmp_path):
   assert re.search('few/images has 2 images, of which none is left', said)
 
 
-@pytest.mark.parametrize(
-    'arguments, said',
-    [
-        ('segmentation x --images .', 'segmentation needs --labels DIR'),
-        ('segmentation x --labels .', 'segmentation needs --images DIR'),
-        ('segmentation --images .', 'prepare segmentation NAME --images'),
-        ('segmentation x --images . --labels /no', '--labels /no: no such'),
-        ('segmentation x --images . --labels . --void 256', '--void 256: valu'),
-        ('folder x --labels .', 'folder takes no --labels'),
-        ('imagenet --images . --zero-is-void', 'takes no --zero-is-void'),
-        ('streets --images . --labels .', '`prepare segmentation streets`'),
-    ],
-)
-def test_options_that_do_not_belong(arguments, said, tmp_path):
-  with pytest.raises(UserError, match=said):
-    _prepare([*arguments.split(), f'--dir={tmp_path}'])
-
-
-def test_a_data_set_is_for_one_task(tmp_path):
-  _write(tmp_path, *_SPLITS)
-  _run(tmp_path)
-  data_dir = str(tmp_path / 'out')
-  for load in (datasets.load, datasets.open_source):
-    with pytest.raises(UserError, match='scenes is a data set for segmentatio'):
-      load('scenes', 'train', data_dir)
-  names = image_files.names('a', 'b', count=5)
-  image_files.write(tmp_path / 'pets', names)
-  for name in (f'{tmp_path}/pets', 'digits', 'cifar10'):  # the last is missing
-    assert datasets.info(name, data_dir).task == 'classification'
-    with pytest.raises(UserError, match=f'{name} is a data set for classific'):
-      datasets.load_segmentation(name, 'train', data_dir)
-
-
 def test_a_damaged_data_set_is_named_with_the_command_for_it(tmp_path):
   _write(tmp_path, *_SPLITS)
   _run(tmp_path)
@@ -343,38 +311,16 @@ def test_a_damaged_data_set_is_named_with_the_command_for_it(tmp_path):
     datasets.load_segmentation('scenes', 'train', str(tmp_path / 'out'))
 
 
-def test_the_example_is_prepared_and_workers_crop_as_threads_do(tmp_path):
-  code = f'import sys; sys.path.insert(0, {str(_EXAMPLE.parent)!r}); '
-  code += 'import pathlib, digit_scenes; '
-  code += f'digit_scenes.write(pathlib.Path({str(tmp_path)!r}), '
-  code += "{'train': 6, 'val': 3})"
+def test_the_example_can_be_prepared(tmp_path):
+  code = (
+      f'import pathlib, sys; sys.path.insert(0, {str(_EXAMPLE.parent)!r}); '
+      f'import digit_scenes; digit_scenes.write(pathlib.Path({str(tmp_path)!r}'
+      "), {'train': 6, 'val': 3})"
+  )
   subprocess.run([sys.executable, '-c', code], check=True)
   _run(tmp_path, f'--classes={tmp_path}/classes.txt')
-  data_dir = str(tmp_path / 'out')
-  assert datasets.info('scenes', data_dir).class_names[:2] == (
-      'background',
-      '0',
-  )
-  streams = [
-      batches.train_batches(
-          datasets.load_segmentation(
-              'scenes',
-              'train',
-              data_dir,
-              crop=segmentation.Crop((32, 48)),
-              workers=workers,
-          ),
-          batch_size=4,
-          seed=0,
-          start_step=1,
-      )
-      for workers in (0, 1)
-  ]
-  for want, got in itertools.islice(zip(*streams, strict=True), 2):
-    for name in ('image', 'label', 'row'):
-      np.testing.assert_array_equal(got[name], want[name])
-  for stream in streams:
-    stream.close()
+  names = datasets.info('scenes', str(tmp_path / 'out')).class_names
+  assert names[:2] == ('background', '0')
 
 
 def _masks(root, values, *names):

@@ -85,37 +85,16 @@ def _imagenet_folders(root):
   image_files.write(root, image_files.names(*_WNIDS, 'n01440764', count=12))
 
 
-def _imagenet_tars(root):
-  root.mkdir(parents=True, exist_ok=True)
-  for wnid in (*_WNIDS, 'n01440764'):
-    (root / f'{wnid}.tar').write_bytes(_class_tar(wnid))
-
-
-def _class_tar(wnid):
-  contents = {f'{wnid}_{i}.JPEG': image_files.encoded(i) for i in range(12)}
-  return image_files.tar(contents)
-
-
 def _classes(tmp_path, wnids=_WNIDS):
   path = tmp_path / 'classes.txt'
   path.write_text('\n'.join(f'{wnid} some, words' for wnid in wnids) + '\n\n')
   return path
 
 
-@pytest.mark.parametrize('make', [_imagenet_folders, _imagenet_tars])
 @pytest.mark.parametrize('below', ['', 'train'])
-def test_from_imagenet(make, below, tmp_path):
-  make(tmp_path / 'in' / below)
+def test_from_imagenet(below, tmp_path):
+  _imagenet_folders(tmp_path / 'in' / below)
   _check(finder.find_mini(tmp_path / 'in', classes=_classes(tmp_path), seed=5))
-
-
-def test_from_imagenet_as_released(tmp_path):
-  (tmp_path / 'ILSVRC2012_img_train.tar').write_bytes(
-      image_files.tar(
-          {f'{w}.tar': _class_tar(w) for w in ('n01440764', *_WNIDS)}
-      )
-  )
-  _check(finder.find_mini(tmp_path, classes=_classes(tmp_path), seed=5))
 
 
 def test_classes_that_will_not_do(tmp_path):
@@ -128,7 +107,7 @@ def test_classes_that_will_not_do(tmp_path):
     finder.find_mini(tmp_path, classes=_classes(tmp_path, ('tench',)))
   with pytest.raises(UserError, match='has 3 classes, mini-ImageNet has 4'):
     finder.find_mini(tmp_path, classes=_classes(tmp_path, _WNIDS[1:]))
-  with pytest.raises(UserError, match='cannot read --classes'):
+  with pytest.raises(UserError, match=r'--classes .*none cannot be read'):
     finder.find_mini(tmp_path, classes=tmp_path / 'none')
   (tmp_path / 'empty').mkdir()
   with pytest.raises(UserError, match='4 of 4 classes have no images'):
@@ -186,15 +165,3 @@ def test_shares_are_500_50_50():
     )
     for split, number in zip(('train', 'val', 'test'), expected, strict=True):
       assert made.counts(split) == [number] * 2
-
-
-def test_too_few_images_to_divide(tmp_path):
-  image_files.write(tmp_path, image_files.names(*_WNIDS, count=5))
-  with pytest.raises(UserError, match='test would get nothing') as caught:
-    finder.find_mini(tmp_path)
-  assert '--' not in str(caught.value)  # There are no options for it.
-
-
-def test_names_of_ones_own_stay(tmp_path):
-  image_files.write(tmp_path, image_files.names('a', 'b', 'c', 'd', count=12))
-  assert finder.find_mini(tmp_path).class_names == ('a', 'b', 'c', 'd')

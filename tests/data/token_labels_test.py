@@ -8,7 +8,7 @@ import folder_data
 import numpy as np
 import pytest
 
-from gswinrmt_jax.data import datasets, records, sources, token_labels
+from gswinrmt_jax.data import datasets, records, token_labels
 from gswinrmt_jax.errors import UserError
 
 COUNT, S, T, M = 8, 3, 2, 2
@@ -35,12 +35,16 @@ def _maps(count=COUNT):
     yield classes, rng.dirichlet(np.ones(3), (S, T))[..., :M].astype(np.float32)
 
 
+def _write(folder, maps, root):
+  token_labels.write(
+      folder, maps, name='own', split='train', data_dir=str(root)
+  )
+
+
 @pytest.fixture(scope='module')
 def written(root):
   folder = root / 'maps'
-  token_labels.write(
-      folder, _maps(), name='own', split='train', data_dir=str(root)
-  )
+  _write(folder, _maps(), root)
   return folder
 
 
@@ -62,23 +66,6 @@ def test_there_and_back(written, root):
         batch['map_score'][place], want[row][1], rtol=1e-3, atol=1e-6
     )
   assert not list(root.glob('.maps*'))
-
-
-def test_space_on_disk_is_taken_by_writing(root):
-  """A sparse file would meet a full disk in a page fault, not in an error."""
-  size = []
-
-  def watched():
-    for found in _maps():
-      (file,) = root.glob('**/*watched*/index.npy') if size else (None,)
-      size.append(file.stat().st_size if file else 0)
-      yield found
-
-  folder = root / 'watched'
-  token_labels.write(
-      folder, watched(), name='own', split='train', data_dir=str(root)
-  )
-  assert max(size) < (folder / 'index.npy').stat().st_size
 
 
 def test_the_description_is_the_documented_one(written, root):
@@ -114,24 +101,6 @@ def _checksum(folder):
   ).hexdigest()
 
 
-def test_other_maps_have_another_checksum(written, root, tmp_path):
-  maps = _open(written, root)
-  classes, score = next(_maps())
-  for place, change in enumerate(
-      ({'classes': 1 - classes % 2}, {'score': 0.5 * score})
-  ):
-    folder = tmp_path / str(place)
-    token_labels.write(
-        folder,
-        _changed(0, **change),
-        name='own',
-        split='train',
-        data_dir=str(root),
-    )
-    other = _open(folder, root)
-    assert other.checksum == _checksum(folder) != maps.checksum
-
-
 def test_maps_without_a_checksum_are_refused(written, root, tmp_path):
   folder = shutil.copytree(written, tmp_path / 'maps')
   meta = json.loads((folder / 'meta.json').read_text())
@@ -144,7 +113,7 @@ def test_maps_without_a_checksum_are_refused(written, root, tmp_path):
 def test_the_checksum_knows_order_place_and_count():
   def checksum(image):
     label = np.zeros(len(image), np.int32)  # does not reveal the order
-    return sources.order_checksum(records.Arrays(image, label))
+    return records.Arrays(image, label).order_checksum()
 
   image = np.arange(2500, dtype='<u4').view(np.uint8).reshape(-1, 1, 1, 4)
   image = image[..., :3]
@@ -254,14 +223,10 @@ def _changed(row, **changes):
 def test_maps_that_are_none_leave_nothing(maps, said, root, tmp_path):
   folder = tmp_path / 'maps'
   with pytest.raises(UserError, match=said):
-    token_labels.write(
-        folder, maps, name='own', split='train', data_dir=str(root)
-    )
+    _write(folder, maps, root)
   assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_overwritten(written, root):
   with pytest.raises(UserError, match='is there already'):
-    token_labels.write(
-        written, _maps(), name='own', split='train', data_dir=str(root)
-    )
+    _write(written, _maps(), root)

@@ -9,7 +9,7 @@ import pytest
 import tiny_parts
 
 from gswinrmt_jax import recipes
-from gswinrmt_jax.data import datasets, records, sources
+from gswinrmt_jax.data import datasets, records
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.runs import dataset_record
 from gswinrmt_jax.terminal import Terminal
@@ -149,8 +149,8 @@ def test_records_say_whose_they_are(storage, tmp_path, monkeypatch):
   )
   found = dataset_record.of_run(_RECIPE, _INFO, train, val, None).splits
   source = datasets.open_source('own', 'train', str(tmp_path))
-  order = sources.order_checksum(source)
-  content = sources.content_checksum(source)
+  order = source.order_checksum()
+  content = source.content_checksum()
   assert found['train'] == dataset_record.Identity(
       '1.0.0', 7, order, '', content, 'train'
   )

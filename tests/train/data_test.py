@@ -281,11 +281,11 @@ def test_evaluation_and_prediction_see_what_the_run_saw(
 
 @pytest.mark.usefixtures('_tiny_model')
 def test_above_the_runs_size_no_margin_is_cut_off(run, tmp_path, monkeypatch):
-  load, asked = datasets.load, []
+  before, asked = datasets.load, []
   monkeypatch.setattr(
       datasets,
       'load',
-      lambda *args, **how: asked.append(how) or load(*args, **how),
+      lambda *args, **how: asked.append(how) or before(*args, **how),
   )
   quiet = Terminal(io.StringIO())
   larger = evaluate_run.evaluate_run(run, image_size=12, terminal=quiet)

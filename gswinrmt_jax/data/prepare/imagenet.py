@@ -19,6 +19,7 @@ import re
 from gswinrmt_jax.data import class_folders, image_paths, imagenet, parallel
 from gswinrmt_jax.data.collection import Collection, divide, UNDIVIDED
 from gswinrmt_jax.data.image_paths import ImageFile
+from gswinrmt_jax.data.prepare import side_files
 from gswinrmt_jax.errors import UserError
 
 OFFICIAL = {'train': 1_281_167, 'val': 50_000}
@@ -207,11 +208,8 @@ def _val_wnids() -> list[str]:
 
 def _of_imagenet(root, path):
   """Finds the classes that the file lists in ImageNet's train set."""
-  try:
-    lines = path.read_text('utf-8-sig').splitlines()
-  except (OSError, UnicodeDecodeError) as error:
-    raise UserError(f'cannot read --classes {path}: {error}') from error
-  wnids = sorted({line.split()[0] for line in lines if line.strip()})
+  lines = side_files.read_lines('--classes', path)
+  wnids = sorted({line.split()[0] for line in lines})
   labels = {wnid: label for label, wnid in enumerate(wnids)}
   ignored = Counter()
   below = next((name for name in _TRAIN if (root / name).exists()), '')

@@ -78,12 +78,6 @@ def summarize(
   """
   names = [image.file_name for image in collection.images]
   formats, modes = table['format'].tolist(), table['mode'].tolist()
-  misnamed = [
-      name
-      for name, kind in zip(names, formats, strict=True)
-      # MPO is a JPEG with further images after it.
-      if kind.replace('MPO', 'JPEG') != image_paths.format_of(name)
-  ]
   areas = table['width'] * table['height']
   splits, start = {}, 0
   for split, images in collection.splits.items():
@@ -114,11 +108,9 @@ def summarize(
       'width': collections.summary(table['width'].tolist()),
       'height': collections.summary(table['height'].tolist()),
       'turned_by_exif': int(table['turned'].sum()),
-      'suffix_of_another_format': len(misnamed),
       'first': {
           # Reversed, so that the first image of a mode overwrites the others.
           'by_mode': dict(zip(reversed(modes), reversed(names), strict=True)),
-          'suffix_of_another_format': misnamed[:_EXAMPLES],
           'smallest': sized(areas.argmin()),
           'largest': sized(areas.argmax()),
       },
@@ -133,20 +125,13 @@ def lines(
     name: str, labels: collections.ClassLabels, report: dict
 ) -> Iterator[str]:
   """Yields the lines of the printed report."""
-  splits, first = report['splits'].items(), report['first']
-  sizes = ', '.join(f'{split} {v["images"]:,}' for split, v in splits)
-  classes = len(report['class_names'])
-  named = collections.some(report['class_names'])
-  of_classes = f'{classes:,} class{"es" * (classes != 1)}'
-  yield f'{name}: {sizes} images of {of_classes} ({named})'
+  first = report['first']
+  sizes = {split: part['images'] for split, part in report['splits'].items()}
+  yield collections.headline(name, sizes, report['class_names'])
   yield from labels.lines(report)
   formats, modes = map(collections.listed, (report['formats'], report['modes']))
   yield f'  formats: {formats}; modes: {modes}'
-  width, height = (
-      ' / '.join(f'{value:,}' for value in report[side].values())
-      for side in ('width', 'height')
-  )
-  yield f'  width {width}, height {height} (smallest / median / largest)'
+  yield collections.sides_line(report['width'], report['height'])
   if first['smallest'] != first['largest']:
     shown = '{file_name} ({width} x {height})'.format_map
     least, most = shown(first['smallest']), shown(first['largest'])
@@ -164,9 +149,6 @@ def lines(
     )
   if count := report['turned_by_exif']:
     yield f'  rotated by their EXIF: {count:,}'
-  if count := report['suffix_of_another_format']:
-    example = first['suffix_of_another_format'][0]
-    yield f'  with the suffix of another format: {count:,}, the first {example}'
   if extra := report['identical']['extra']:
     yield f'  byte for byte like another: {collections.listed(extra)}'
   if count := report['identical']['of_several_classes']:

@@ -3,17 +3,17 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 import hashlib
-import os
 import pathlib
 from typing import Any
 
 import numpy as np
 import PIL.Image
 
-from gswinrmt_jax.data import class_folders, image_paths, pictures
-from gswinrmt_jax.data.collection import ClassLabels, Collection, UNDIVIDED
+from gswinrmt_jax.data import image_paths, pictures
+from gswinrmt_jax.data.collection import ClassLabels, Collection
 from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.data.pictures import LabelCoding, MAX_CLASSES
+from gswinrmt_jax.data.prepare import side_files
 from gswinrmt_jax.data.segmentation import MASK
 from gswinrmt_jax.errors import UserError
 
@@ -178,23 +178,7 @@ def find(
     raise UserError(f'--void {void}: values are from 0 to 255')
   coding = LabelCoding(len(names) or MAX_CLASSES, void, zero_is_void)
   ignored = Counter()
-  images, label_files = by_stem(root, ignored), by_stem(labels, ignored)
-  if images.keys() != label_files.keys():
-    raise UserError(
-        f'{root} has {_listed(images)}, {labels} {_listed(label_files)}: '
-        'images and label images must be divided in the same way'
-    )
-  splits, unpaired = {}, {}
-  for split, pictured in images.items():
-    theirs, splits[split] = label_files[split], []
-    for stem, name in pictured.items():
-      if stem in theirs:
-        splits[split].append(ImageFile(name, 0, label_file=theirs[stem]))
-      else:
-        unpaired[name] = f'has no label image in {labels}'
-    for stem, name in theirs.items():
-      if stem not in pictured:
-        unpaired[f'{labels}/{name}'] = f'is a label without an image in {root}'
+  splits, unpaired = side_files.paired(root, labels, ignored)
   return Collection(
       root,
       names,
@@ -211,57 +195,10 @@ def find(
 
 
 def _class_names(path):
-  try:
-    names = [line.strip() for line in path.read_text('utf-8-sig').splitlines()]
-  except (OSError, UnicodeDecodeError) as error:
-    raise UserError(f'--classes {path} cannot be read: {error}') from error
-  twice = [name for name, count in Counter(names).items() if count > 1]
-  if '' in names or twice or not 2 <= len(names) <= MAX_CLASSES:
+  names = side_files.read_lines('--classes', path)
+  if not 2 <= len(names) <= MAX_CLASSES:
     raise UserError(
-        f'--classes {path} must have from 2 to {MAX_CLASSES} different names, '
-        f'one per line: it has {len(names)} lines'
-        + (f', {twice[0]!r} more than once' if twice else '')
+        f'--classes {path} must have from 2 to {MAX_CLASSES} names, one per '
+        f'line: it has {len(names)}'
     )
-  return tuple(names)
-
-
-def by_stem(
-    root: pathlib.Path, ignored: Counter, suffix: str | None = None
-) -> dict[str, dict[str, str]]:
-  """Returns {split: {path in the split without suffix: path}}.
-
-  Args:
-    root: The folder, with or without folders of splits.
-    ignored: Counts what is passed over.
-    suffix: Of the wanted files, as in '.xml'; None for those of images.
-
-  Raises:
-    UserError: If two files of a split have the same name up to the suffix; and
-      as in `class_folders.split_folders`.
-  """
-  parts = class_folders.split_folders(root, ignored, of_classes=False)
-  found = {}
-  for split, below in parts.items():
-    if suffix:
-      names = [
-          path.relative_to(root).as_posix()
-          for path in sorted((root / below).rglob('*'))
-          if path.suffix.lower() == suffix and path.is_file()
-      ]
-    else:
-      names = [i.file_name for i in image_paths.find(root, below, ignored)]
-    found[split] = of_split = {}
-    for name in names:
-      stem = os.path.splitext(name)[0].removeprefix(below).lstrip('/')
-      if stem in of_split:
-        raise UserError(
-            f'{root}: {of_split[stem]} and {name} have the same name up to the '
-            'suffix: remove or rename one'
-        )
-      of_split[stem] = name
-  return found
-
-
-def _listed(splits):
-  names = [f'{split}/' for split in splits if split != UNDIVIDED]
-  return ', '.join(names) or 'no train/'
+  return names

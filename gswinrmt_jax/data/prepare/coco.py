@@ -1,0 +1,285 @@
+"""Boxes and masks of objects in COCO's JSON: read, checked, found by image."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+import hashlib
+import json
+import math
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+from gswinrmt_jax.data import image_paths
+from gswinrmt_jax.data.collection import Collection, UNDIVIDED
+from gswinrmt_jax.data.image_paths import ImageFile
+from gswinrmt_jax.data.prepare import side_files
+from gswinrmt_jax.data.prepare.object_labels import (
+    counted,
+    Found,
+    ObjectLabels,
+)
+from gswinrmt_jax.errors import UserError
+
+
+class _File(NamedTuple):
+  """A JSON file of COCO, in which every id that is referred to exists.
+
+  Attributes:
+    path: The file.
+    checksum: Of its content.
+    images: Its entries of images, not empty.
+    annotations: Its entries of objects.
+    categories: Names of the classes by id, in order.
+  """
+
+  path: pathlib.Path
+  checksum: str
+  images: list[dict[str, Any]]
+  annotations: list[dict[str, Any]]
+  categories: dict[Any, str]
+
+
+def find(
+    root: pathlib.Path, paths: Mapping[str, pathlib.Path], ignored: Counter
+) -> Collection:
+  """Returns the images below `root` that files of COCO describe.
+
+  Args:
+    root: Folder of the images.
+    paths: The file of each split; of 'train' alone, it is `UNDIVIDED`.
+    ignored: Counts what is passed over.
+
+  Raises:
+    UserError: If a file cannot be used, or files and images do not go together.
+  """
+  there = [image.file_name for image in image_paths.find(root, '', ignored)]
+  files = {split: _read(path) for split, path in paths.items()}
+  categories = files['train'].categories
+  splits, entries, objects, missing = {}, {}, defaultdict(list), {}
+  for split, file in files.items():
+    if file.categories != categories:
+      raise UserError(f'{file.path} has other categories than {paths["train"]}')
+    names = _file_names(file, there)
+    for image in file.images:
+      name = names[image['id']]
+      if name in entries:
+        raise UserError(
+            f'{file.path}: {image["file_name"]} is there twice, or in another '
+            'file'
+        )
+      if name:
+        entries[name] = image.get('width'), image.get('height'), file.path
+      else:
+        missing[image['file_name']] = f'is in {file.path}, but not in {root}'
+    splits[split] = [ImageFile(name, 0) for name in names.values() if name]
+    if not splits[split]:
+      raise UserError(
+          f'{file.path}: none of its {counted(len(names), "image")} is in '
+          f'{root}, the first is {file.images[0]["file_name"]}'
+      )
+    for annotation in file.annotations:
+      name = names[annotation['image_id']]
+      if name and not annotation.get('ignore'):
+        objects[name].append(annotation)
+  labels = {number: label for label, number in enumerate(categories)}
+
+  def read(image, size):
+    width, height, path = entries[image.file_name]
+    if None not in (width, height):
+      side_files.check_size(size, (width, height), path)
+    return [_found(each, labels) for each in objects[image.file_name]]
+
+  ignored['images that are not in the files'] += len(there) - len(entries)
+  if len(splits) == 1:
+    splits = {UNDIVIDED: splits['train']}
+  masks, notes = _with_masks(objects)
+  return Collection(
+      root,
+      tuple(categories.values()),
+      splits,
+      ignored,
+      notes=notes,
+      source={
+          'boxes': {split: str(path) for split, path in paths.items()},
+          'content of boxes': {
+              split: file.checksum for split, file in files.items()
+          },
+      },
+      labels=ObjectLabels(
+          read,
+          len(labels),
+          masks=masks,
+          beyond='so many suggest corners x0 y0 x1 y1 instead of x y w h',
+      ),
+      unpaired=missing,
+  )
+
+
+def _file_names(file, there):
+  """Returns where each image of a file of COCO is, by id; None if it is not.
+
+  `there` are the names of all images. The path in the file may be another one,
+  if only one of them has the same last part.
+  """
+  known, by_name, names = set(there), defaultdict(list), {}
+  for name in there:
+    by_name[os.path.basename(name)].append(name)
+  for image in file.images:
+    name = image['file_name']
+    found = [name] if name in known else by_name[os.path.basename(name)]
+    if len(found) > 1:
+      raise UserError(f'{file.path}: {name} may be {found[0]} or {found[1]}')
+    names[image['id']] = found[0] if found else None
+  return names
+
+
+def _with_masks(objects):
+  """Returns whether all objects have masks; a note if only some have."""
+  without = [
+      name
+      for name, found in objects.items()
+      for each in found
+      if not each.get('segmentation')
+  ]
+  total = sum(map(len, objects.values()))
+  if not 0 < len(without) < total:
+    return total > 0 and not without, []
+  return False, [
+      f'masks of {total - len(without):,} of {total:,} objects: none stored, '
+      f'image {without[0]} has an object without'
+  ]
+
+
+def _read(path):
+  """Reads a file of COCO.
+
+  Raises:
+    UserError: If it is none, or its entries do not go together.
+  """
+  try:
+    content = path.read_bytes()
+    parts = json.loads(content)
+  except OSError as error:
+    raise UserError(f'{path} cannot be read: {error.strerror}') from error
+  except (ValueError, RecursionError) as error:
+    raise UserError(f'{path} is not JSON: {error}') from error
+  _check_fields(path, parts)
+  images, annotations = parts['images'], parts['annotations']
+  if not images:
+    raise UserError(f'{path} has no images')
+  if annotations and all(_is_share(each['bbox']) for each in annotations):
+    raise UserError(
+        f"{path}: boxes are shares of the image; COCO's are in pixels"
+    )
+  # Ids are numbers, but for unusual files; then they are in order as text.
+  ordered = sorted(
+      parts['categories'],
+      key=lambda each: (isinstance(each['id'], str), each['id']),
+  )
+  categories = {each['id']: str(each['name']) for each in ordered}
+  twice = [n for n, c in Counter(categories.values()).items() if c > 1]
+  if twice or len(categories) < len(ordered) or not categories:
+    what = f'the category {twice[0]!r} twice' if twice else 'no or equal ids'
+    raise UserError(f'{path} has {what}')
+  checksum = hashlib.sha256(content).hexdigest()
+  file = _File(path, checksum, images, annotations, categories)
+  _check_ids(file)
+  return file
+
+
+def _check_fields(path, parts):
+  """Refuses content without COCO's lists, or entries without their fields."""
+  if not isinstance(parts, dict):
+    raise UserError(
+        f'{path} is not as COCO: it must be an object with images, annotations '
+        f'and categories, not {type(parts).__name__}'
+    )
+  fields = {
+      'images': ('id', 'file_name'),
+      'categories': ('id', 'name'),
+      'annotations': ('image_id', 'category_id', 'bbox'),
+  }
+  for part, keys in fields.items():
+    if not isinstance(parts.get(part), list):
+      wrong = 'is no list' if part in parts else 'is missing'
+      raise UserError(f'{path} is not as COCO: {part!r} {wrong}')
+    for place, entry in enumerate(parts[part]):
+      if wrong := _wrong_field(entry, keys):
+        number = entry.get('id') if isinstance(entry, dict) else None
+        which = f'{part}[{place}]' if number is None else f'{part}, id {number}'
+        raise UserError(f'{path} is not as COCO: {which}: {wrong}')
+
+
+def _check_ids(file):
+  """Refuses ids that occur twice, and annotations of what is not there."""
+  for what, entries in (
+      ('images', file.images),
+      ('annotations', file.annotations),
+  ):
+    ids = Counter(entry.get('id') for entry in entries)
+    del ids[None]  # Annotations need none.
+    number, count = next(iter(ids.most_common(1)), (None, 0))
+    if count > 1:
+      raise UserError(f'{file.path}: two {what} have the id {number}')
+  images = {image['id'] for image in file.images}
+  for entry in file.annotations:
+    which = f'{file.path}: annotation {entry.get("id")}'
+    if entry['image_id'] not in images:
+      raise UserError(
+          f'{which} is of image {entry["image_id"]!r}, which is not in the file'
+      )
+    if entry['category_id'] not in file.categories:
+      raise UserError(
+          f'{which} has the unknown category {entry["category_id"]!r}'
+      )
+
+
+def _wrong_field(entry, keys):
+  """Returns what is wrong with an entry of COCO's lists, or None."""
+  if not isinstance(entry, dict):
+    return f'must be an object, not {entry!r}'
+  if isinstance(entry.get('id'), list | dict):
+    return f"'id' is {entry['id']!r}"
+  for key in keys:
+    if key not in entry:
+      return f'{key!r} is missing'
+    wanted = str if key == 'file_name' else (int, float, str)
+    if key not in ('bbox', 'name') and not isinstance(entry[key], wanted):
+      return f'{key!r} is {entry[key]!r}'
+  return None
+
+
+def _four(box):
+  """Returns x, y, w and h; None if they are not four numbers."""
+  try:
+    x, y, width, height = map(float, box)
+  except (ValueError, TypeError):
+    return None
+  return x, y, width, height
+
+
+def _is_share(box):
+  return all(abs(value) <= 1 for value in _four(box) or [math.inf])
+
+
+def _found(annotation, labels):
+  which = f'annotation {annotation.get("id")}'
+  box, area = annotation['bbox'], annotation.get('area')
+  if not (four := _four(box)):
+    raise ValueError(f'{which}: bbox must be four numbers x y w h, not {box!r}')
+  x, y, width, height = four
+  if width < 0 or height < 0:
+    raise ValueError(
+        f'{which}: bbox x y w h has a negative width or height: {box!r}'
+    )
+  try:
+    area = None if area is None else float(area)
+  except (ValueError, TypeError):
+    raise ValueError(f'{which}: area is no number: {area!r}') from None
+  return Found(
+      labels[annotation['category_id']],
+      (x, y, x + width, y + height),
+      bool(annotation.get('iscrowd')),
+      area,
+      annotation.get('segmentation'),
+  )

@@ -1,0 +1,127 @@
+"""Files beside images: label files, paired with them by name, and lists."""
+
+from collections import Counter
+import os
+import pathlib
+
+from gswinrmt_jax.data import class_folders, image_paths
+from gswinrmt_jax.data.collection import UNDIVIDED
+from gswinrmt_jax.data.image_paths import ImageFile
+from gswinrmt_jax.errors import UserError
+
+
+def read_lines(option: str, path: pathlib.Path) -> tuple[str, ...]:
+  """Returns the lines of the file that an option names, each different.
+
+  Raises:
+    UserError: If it cannot be read, is empty, or has a line twice or an empty
+      line, which would shift the numbers of classes.
+  """
+  try:
+    lines = path.read_text('utf-8-sig').rstrip().splitlines()
+  except (OSError, UnicodeDecodeError) as error:
+    raise UserError(f'{option} {path} cannot be read: {error}') from error
+  counts = Counter(map(str.strip, lines))
+  twice = [line for line, count in counts.items() if count > 1]
+  if '' in counts:
+    raise UserError(f'{option} {path} has an empty line between others')
+  if twice or not lines:
+    said = f'has {twice[0]!r} twice' if twice else 'is empty'
+    raise UserError(f'{option} {path} {said}')
+  return tuple(counts)
+
+
+def paired(
+    root: pathlib.Path,
+    labels: pathlib.Path,
+    ignored: Counter,
+    *,
+    suffix: str | None = None,
+    optional: bool = False,
+) -> tuple[dict[str, list[ImageFile]], dict[str, str]]:
+  """Returns the images below `root` with their label files below `labels`.
+
+  Args:
+    root: Folder of the images.
+    labels: Folder of the label files.
+    ignored: Counts what is passed over.
+    suffix: Suffix of the label files; None for label images.
+    optional: Whether images without a label file are kept.
+
+  Returns:
+    The images by split; why images or label files are left out.
+
+  Raises:
+    UserError: If the folders have different splits; and as in `_by_stem`.
+  """
+  images = _by_stem(root, ignored)
+  label_files = _by_stem(labels, ignored, suffix)
+  if images.keys() != label_files.keys():
+    raise UserError(
+        f'{root} has {_listed(images)}, {labels} {_listed(label_files)}: '
+        'both must be divided in the same way'
+    )
+  what = suffix or 'label image'
+  splits, unpaired = {}, {}
+  for split, pictured in images.items():
+    theirs, splits[split] = label_files[split], []
+    for stem, name in pictured.items():
+      if stem in theirs or optional:
+        file = theirs.get(stem, '')
+        splits[split].append(ImageFile(name, 0, label_file=file))
+      else:
+        unpaired[name] = f'has no {what} in {labels}'
+    for stem, name in theirs.items():
+      # Tools for YOLO write a list of classes beside the label files.
+      if stem not in pictured and os.path.basename(name) != 'classes.txt':
+        unpaired[f'{labels}/{name}'] = f'is without an image in {root}'
+  return splits, unpaired
+
+
+def check_size(
+    size: tuple[int, int], stated: tuple[int, int], path: pathlib.Path
+) -> None:
+  """Checks width and height of an image against those in the file `path`.
+
+  Raises:
+    ValueError: If they differ; the message reads 'has ...'.
+  """
+  if size != stated:
+    raise ValueError(
+        f'has {size[0]} x {size[1]} pixels, in {path} {stated[0]} x {stated[1]}'
+    )
+
+
+def _by_stem(root, ignored, suffix=None):
+  """Returns {split: {path in the split without suffix: path}}.
+
+  Raises:
+    UserError: If two files of a split have the same name up to the suffix; and
+      as in `class_folders.split_folders`.
+  """
+  parts = class_folders.split_folders(root, ignored, of_classes=False)
+  found = {}
+  for split, below in parts.items():
+    if suffix:
+      names = [
+          path.relative_to(root).as_posix()
+          for path in sorted((root / below).rglob('*'))
+          if path.suffix.lower() == suffix and path.is_file()
+      ]
+    else:
+      names = [i.file_name for i in image_paths.find(root, below, ignored)]
+    found[split] = of_split = {}
+    for name in names:
+      stem = os.path.splitext(name)[0].removeprefix(below).lstrip('/')
+      if stem in of_split:
+        raise UserError(
+            f'{root}: {of_split[stem]} and {name} have the same name up to the '
+            'suffix: remove or rename one'
+        )
+      of_split[stem] = name
+  return found
+
+
+def _listed(splits):
+  names = [f'{split}/' for split in splits if split != UNDIVIDED]
+  return ', '.join(names) or 'no train/'

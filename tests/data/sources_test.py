@@ -1,0 +1,87 @@
+"""Tests that a source of one's own needs a length and records, no more."""
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from gswinrmt_jax.data import (
+    batches,
+    decoded_cache,
+    detection,
+    records,
+    segmentation,
+    sources,
+)
+from gswinrmt_jax.train import data as data_lib
+
+_OBJECTS = detection.from_masks([(1, np.tri(12, 16, dtype=bool))])
+_LABELS = (3, np.tri(12, 16, dtype=np.uint8), _OBJECTS)
+
+
+class _Own(sources.Source):
+  """Grey images of 16 x 12 pixels, all with one label."""
+
+  def __init__(self, label, count=6):
+    self.label, self.count = label, count
+
+  def __len__(self):
+    return self.count
+
+  def __getitem__(self, row):
+    return PIL.Image.new('RGB', (16, 12), (row, row, row)), self.label
+
+
+@pytest.mark.parametrize(
+    ('label', 'decoded', 'names'),
+    [
+        (_LABELS[0], records.Decoded, {'label'}),
+        (
+            _LABELS[1],
+            lambda own: segmentation.Decoded(
+                own, crop=segmentation.Crop((8, 8))
+            ),
+            {'label', 'extents'},
+        ),
+        (
+            _LABELS[2],
+            lambda own: detection.Decoded(own, training=detection.Training()),
+            {'boxes', 'labels', 'valid', 'extents'},
+        ),
+    ],
+)
+def test_a_source_of_ones_own_gives_batches(label, decoded, names):
+  stream = batches.train_batches(decoded(_Own(label)), batch_size=3, seed=0)
+  found = [next(stream) for _ in range(2)]
+  stream.close()
+  assert found[0].keys() == {'image', 'row'} | names
+  rows = np.concatenate([batch['row'] for batch in found])
+  assert sorted(rows) == [*range(6)]
+  grey = np.concatenate([batch['image'] for batch in found])[:, 0, 0, 0]
+  np.testing.assert_array_equal(grey, rows)
+
+
+def test_evaluation_knows_sizes_and_labels():
+  whole = segmentation.Decoded(_Own(_LABELS[1]))
+  assert whole.image_shape == (32, 32, 3)
+  assert segmentation.has_labels(whole.source)
+  assert not segmentation.has_labels(_Own(np.full((12, 16), 255, np.uint8)))
+  assert detection.Decoded(_Own(_OBJECTS)).has_objects
+  for of in (whole, detection.Decoded(_Own(_OBJECTS))):
+    (batch,) = batches.eval_batches(of, batch_size=8)
+    assert batch['mask'].tolist() == [1] * 6 + [0] * 2
+
+
+def test_records_are_identified_and_cached(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  for label, other in zip(_LABELS, (4, 1 - _LABELS[1], None), strict=True):
+    own, changed = _Own(label), _Own(other)
+    assert own.content_checksum() != changed.content_checksum()
+    assert own.order_checksum() != _Own(label, 5).order_checksum()
+    assert own.fingerprint() == _Own(label).fingerprint()
+  twice = data_lib.overlaps({'train': _Own(3), 'val': _Own(3, 2)})
+  assert [*twice] == [
+      'warning: 2 images of val are also in train, such as record 0'
+  ]
+  cached = decoded_cache.load(records.Decoded(_Own(3)))
+  np.testing.assert_array_equal(cached.image[:, 0, 0, 0], range(6))
+  assert cached.label.tolist() == [3] * 6 and any(tmp_path.rglob('image.npy'))
