@@ -23,6 +23,7 @@ PAGES = [
     'README.md',
     'CONTRIBUTING.md',
     'CHANGELOG.md',
+    'examples/README.md',
     *sorted(f'docs/{path.name}' for path in (ROOT / 'docs').glob('*.md')),
 ]
 

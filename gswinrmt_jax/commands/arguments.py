@@ -12,6 +12,7 @@ from typing import Any
 from gswinrmt_jax.commands import guard
 from gswinrmt_jax.errors import did_you_mean, UserError
 
+_HUB = 'hf-hub:'  # `weights.hub.PREFIX`, which this must not import
 _OVERRIDES = ('--config.', '--noconfig.', '-config.', '-noconfig.')
 
 
@@ -21,10 +22,20 @@ def path(text: str) -> str:
   Raises:
     UserError: If it is the address of another machine.
   """
+  if text.startswith(_HUB):
+    raise UserError(
+        f'{text} is a repository of the Hugging Face Hub: name a file or '
+        'folder of this machine (`gswinrmt push` uploads a run)'
+    )
+  return weights(text)
+
+
+def weights(text: str) -> str:
+  """Returns what a user gave as weights: as `path`, or `hf-hub:OWNER/NAME`."""
   if '://' in text:
     raise UserError(
         f'{text} is an address: name a file or folder of this machine (weights '
-        'can also be hf-hub:OWNER/NAME)'
+        f'can also be {_HUB}OWNER/NAME)'
     )
   try:
     return os.path.expanduser(text)
@@ -36,7 +47,7 @@ def add_weights(parser: argparse.ArgumentParser, many: bool = False) -> None:
   """Declares RUN_OR_WEIGHTS, one or a list, --step and --weights."""
   parser.add_argument(
       'weights',
-      type=path,
+      type=weights,
       nargs='+' if many else None,
       metavar='RUN_OR_WEIGHTS',
       help='run folder runs/NAME, folder made by `convert` or `export`, '

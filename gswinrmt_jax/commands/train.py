@@ -68,7 +68,8 @@ def main(
     if not config.data.name:
       raise UserError('--config.data.name is missing: name a folder of images')
     recipes.check(config)
-    for name in ('init_from', 'data.dir', 'data.label_maps'):
+    config.init_from = arguments.weights(config.init_from)
+    for name in ('data.dir', 'data.label_maps'):
       config.update_from_flattened_dict({name: arguments.path(config[name])})
     folder = _workdir(options.get('workdir'), spec, recipe, config)
     if not (folder / 'config.json').exists():  # A run is resumed as it began.

@@ -302,6 +302,12 @@ class FolderSource(sources.Source):
     """Returns the bytes of an image file."""
     return (self.folder / self.key(row)).read_bytes()
 
+  def file_sizes(self) -> list[int]:
+    """Returns the size of each image file, in bytes."""
+    names = map(self.key, range(len(self)))
+    # Not `pathlib`, which takes twice as long.
+    return [os.stat(os.path.join(self.folder, n)).st_size for n in names]
+
   def content_checksum(self) -> str:
     """Returns a checksum of a sample of the files, and of all labels."""
     images = map(self.stored, self._sampled())

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
-import hashlib
-import itertools
 
 import jax
 import ml_collections
@@ -12,11 +10,11 @@ import ml_collections
 from gswinrmt_jax import recipes
 from gswinrmt_jax.data import batches as batches_lib
 from gswinrmt_jax.data import (
+    checks,
     datasets,
     detection,
     pictures,
     segmentation,
-    sources,
     token_labels,
 )
 from gswinrmt_jax.data.prepare import cifar10
@@ -24,11 +22,6 @@ from gswinrmt_jax.distributed import mesh, processes
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.train import resident
-
-_COMPARED = 30_000  # images of all splits, at most, to look for overlaps
-# Objects with a shorter side than this many pixels are hardly found: the finest
-# map has a position for every fourth pixel. A smaller share of them is silent.
-_LEAST_SIDE, _SMALL_SHARE = 3, 0.01
 
 Records = batches_lib.Records | resident.Resident
 Batch = Mapping[str, jax.Array]
@@ -145,7 +138,7 @@ def open_data(
   opened = {'train': train.source, 'val': val.source}
   if test := _check_data(config, train, val):
     opened['test'] = test
-  for line in itertools.chain(overlaps(opened), too_small(train)):
+  for line in [*checks.overlaps(opened), *checks.too_small(train)]:
     (terminal or processes.terminal()).say(line)
   info = dataclasses.replace(info, image_size=train.image_shape[:2])
   return Data(config, info, train, val, maps, devices)
@@ -252,50 +245,6 @@ def _load(config, split, crop):
       crop=crop,
       workers=data.workers,
   )
-
-
-def overlaps(
-    splits: Mapping[str, sources.Source],
-) -> Iterator[str]:
-  """Yields a warning for each pair of splits that share images.
-
-  Images are compared by hashes of their stored bytes, if there are at most
-  30,000: reading more would delay the start.
-
-  Args:
-    splits: The records of each, 'train' first.
-  """
-  if sum(map(len, splits.values())) > _COMPARED:
-    return
-  rows = {
-      name: {
-          hashlib.sha256(source.stored(row)).digest(): row
-          for row in range(len(source))
-      }
-      for name, source in splits.items()
-  }
-  for one, other in itertools.combinations(rows, 2):
-    both = rows[one].keys() & rows[other].keys()
-    if both:
-      first = min(rows[other][digest] for digest in both)
-      yield (
-          f'warning: {len(both):,} images of {other} are also in {one}, '
-          f'such as {splits[other].name(first)}'
-      )
-
-
-def too_small(train: Records) -> Iterator[str]:
-  """Yields a warning if resizing makes many objects too small to be found."""
-  if not isinstance(train, detection.Decoded):
-    return
-  count, total = train.shrunk_below(_LEAST_SIDE)
-  if count > _SMALL_SHARE * total:
-    long, short = train.image_size
-    yield (
-        f'warning: resizing images to fit {long} x {short} pixels makes '
-        f'{count:,} of {total:,} objects of train less than {_LEAST_SIDE} '
-        'pixels wide or high: consider a larger config.data.fit_within'
-    )
 
 
 def _check_data(config, train, val):

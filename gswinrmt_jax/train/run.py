@@ -137,7 +137,7 @@ class Run:
     parameters = summary_lib.parameter_count(self.trainer.target)
     what = (
         f'{factory.describe(name, fields, parameters)}, on '
-        f'{self.config.data.name}: {len(self.data.train):,} training and '
+        f'{self.data.info.name}: {len(self.data.train):,} training and '
         f'{len(self.data.val):,} validation images.'
     )
     self.terminal.say(textwrap.fill(what, 80))

@@ -115,8 +115,9 @@ def from_config(
       num_steps=config.num_steps,
   )
   if not schedule.stop_step:
+    epochs = schedule.stop_after_epochs
     raise UserError(
-        f'{schedule.stop_after_epochs} epochs of {num_examples} images do not '
+        f'{num_examples} images in {epochs} epoch{"s" * (epochs != 1)} do not '
         f'fill one batch of {config.batch_size}: lower config.batch_size'
     )
   return schedule

@@ -183,7 +183,8 @@ def load(
   path = pathlib.Path(path).expanduser()
   folder = _folder_of_name(str(path))
   if folder:
-    found = load(folder, step=step, which=which, warn=warn)
+    _check_no_choice(path, step, which)
+    found = load(folder, warn=warn)
     # Exports must not go into the package or the Hub's cache.
     return dataclasses.replace(found, origin=str(path), folder=pathlib.Path())
   if path.parent.name == 'checkpoints' and path.name.isdecimal():
@@ -194,10 +195,15 @@ def load(
   if path.is_dir() and card_lib.read(path / card_lib.FILE) is None:
     _check_has_config(path)
     return _from_run(path, step, which, warn)
+  _check_no_choice(path, step, which)
+  return _from_folder(path, warn) if path.is_dir() else _from_file(path, warn)
+
+
+def _check_no_choice(path, step, which):
+  """Refuses a step, or raw or averaged weights, of what is not a run."""
   if step != 'best' or which:
     what = 'averages' if which else 'steps'
     raise UserError(f'{path} is not a run: it has no {what} to choose from')
-  return _from_folder(path, warn) if path.is_dir() else _from_file(path, warn)
 
 
 def read_card(path: str | pathlib.Path) -> card_lib.Card:

@@ -103,6 +103,14 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
         (f'{_RECIPE} --config.data.name=cifar11', 'did you mean cifar10?'),
         (f'{_RECIPE} --config.data.train_split=trian', "no split 'trian': it"),
         ('train --config=digits_rmt --workdir=gs://a/b', 'gs://a/b is an addr'),
+        (
+            'train --config=digits_rmt --workdir=hf-hub:a/b',
+            'hf-hub:a/b is a repository of the Hugging Face Hub: name a file ',
+        ),
+        (
+            'export run --format safetensors --out hf-hub:a/b',
+            'folder of this machine (`gswinrmt push` uploads a run)',
+        ),
         ('evaluate s3://a/b', 's3://a/b is an address: name a file or folder'),
         ('evaluate ~/none', f'{os.path.expanduser("~")}/none does not exist'),
         (
@@ -134,6 +142,10 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
         ('evaluate run --data cifar10', 'has airplane, automobile, bird ...: '),
         ('evaluate run --split tset', "digits has no split 'tset': it has tr"),
         ('evaluate run --step 7', 'no checkpoint 7 in '),
+        (
+            'predict digits_small x.png --weights ema',
+            'gswinrmt: digits_small is not a run: it has no averages to choos',
+        ),
         ('evaluate run --out empty', 'cannot write empty: it is a folder'),
         ('evaluate run --out notes.txt/x', 'cannot write notes.txt/x: '),
         (f'predict {_DIGIT} run', 'is an image: the run or weights come first'),
@@ -426,7 +438,7 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
         ),
         (
             'evaluate digits_small --step 3',
-            'is not a run: it has no steps to cho',
+            'gswinrmt: digits_small is not a run: it has no steps to choose fr',
         ),
         ('predict run', 'the following arguments are required: IMAGE'),
         ('predict run empty', 'empty has no images'),

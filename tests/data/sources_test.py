@@ -6,13 +6,13 @@ import pytest
 
 from gswinrmt_jax.data import (
     batches,
+    checks,
     decoded_cache,
     detection,
     records,
     segmentation,
     sources,
 )
-from gswinrmt_jax.train import data as data_lib
 
 _OBJECTS = detection.from_masks([(1, np.tri(12, 16, dtype=bool))])
 _LABELS = (3, np.tri(12, 16, dtype=np.uint8), _OBJECTS)
@@ -78,7 +78,7 @@ def test_records_are_identified_and_cached(tmp_path, monkeypatch):
     assert own.content_checksum() != changed.content_checksum()
     assert own.order_checksum() != _Own(label, 5).order_checksum()
     assert own.fingerprint() == _Own(label).fingerprint()
-  twice = data_lib.overlaps({'train': _Own(3), 'val': _Own(3, 2)})
+  twice = checks.overlaps({'train': _Own(3), 'val': _Own(3, 2)})
   assert [*twice] == [
       'warning: 2 images of val are also in train, such as record 0'
   ]

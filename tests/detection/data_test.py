@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tiny_objects
 
-from gswinrmt_jax.data import batches, datasets, detection
+from gswinrmt_jax.data import batches, checks, datasets, detection
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.train import data as data_lib
 
 
 def _source(box=(10, 4, 30, 24), size=(60, 40), **changes):
@@ -197,13 +196,13 @@ def test_a_warning_counts_the_objects_that_become_too_small():
   )
   third = detection.Decoded(source, (30, 20))
   assert third.shrunk_below(3) == (1, 3)  # the third was small before
-  (line,) = data_lib.too_small(third)
+  (line,) = checks.too_small(third)
   assert line.startswith(
       'warning: resizing images to fit 30 x 20 pixels makes 1 of 3 objects of '
       'train less than 3 pixels wide or high'
   )
-  assert not [*data_lib.too_small(detection.Decoded(source, (60, 60)))]
-  assert not [*data_lib.too_small(detection.Decoded(source))]
+  assert not [*checks.too_small(detection.Decoded(source, (60, 60)))]
+  assert not [*checks.too_small(detection.Decoded(source))]
 
 
 def test_images_without_objects_may_be_left_out():

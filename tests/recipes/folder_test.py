@@ -10,10 +10,9 @@ import pytest
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.commands import main, recipe_files
-from gswinrmt_jax.data import datasets, digits
+from gswinrmt_jax.data import checks, datasets, digits
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.terminal import Terminal
-from gswinrmt_jax.train import data as data_lib
 from gswinrmt_jax.train import run as run_lib
 from gswinrmt_jax.train import train_loop
 
@@ -188,11 +187,37 @@ def test_overlapping_splits_are_a_line(tmp_path):
       name: datasets.open_source(str(tmp_path), name)
       for name in ('train', 'val')
   }
-  (line,) = data_lib.overlaps(splits)
+  (line,) = checks.overlaps(splits)
   name = tmp_path / 'val' / 'a' / 'copy.png'
   assert line == f'warning: 1 images of val are also in train, such as {name}'
   (tmp_path / 'val' / 'a' / 'copy.png').write_bytes(there + b'x')
-  assert not list(data_lib.overlaps(splits))
+  assert not list(checks.overlaps(splits))
+
+
+def test_many_images_are_compared_by_their_sizes_first(tmp_path, monkeypatch):
+  """Only files of a size that another split has, too, are read."""
+  sizes = {'train/a': (1, 2, 3), 'train/b': (4, 5, 2), 'val/a': (2, 6, 7)}
+  for part, each in {**sizes, 'val/b': (8, 9)}.items():
+    (tmp_path / part).mkdir(parents=True)
+    for number, size in enumerate(each):
+      path = tmp_path / part / f'{number}.png'
+      path.write_bytes(part[0].encode() * size)
+  splits = {
+      name: datasets.open_source(str(tmp_path), name)
+      for name in ('train', 'val')
+  }
+  monkeypatch.setattr(checks, '_COMPARED', 3)  # those of two bytes
+  assert not list(checks.overlaps(splits))
+  (tmp_path / 'val' / 'a' / '0.png').write_bytes(b'tt')
+  (line,) = checks.overlaps(splits)
+  assert line.startswith('warning: 1 images of val are also in train, such as')
+  monkeypatch.setattr(checks, '_COMPARED', 2)
+  (line,) = checks.overlaps(splits)
+  assert line == (
+      'whether the splits share images is not known: 3 files have sizes that '
+      'several splits have, too many to read now; '
+      f'`gswinrmt prepare folder {tmp_path}` compares them'
+  )
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,10 @@ def test_a_run_stops_only_after_an_epoch_that_every_run_validates(steps):
 
 
 def test_a_batch_larger_than_the_run_is_refused():
-  with pytest.raises(UserError, match='do not fill one batch of 43'):
+  with pytest.raises(UserError, match='7 images in 6 epochs do not fill one'):
     schedule_lib.from_config(_config(batch_size=43), 7)
+  with pytest.raises(UserError, match='7 images in 1 epoch do not fill one'):
+    schedule_lib.from_config(_config(batch_size=43, num_epochs=1), 7)
 
 
 def test_metrics_are_read_before_every_checkpoint():

@@ -1,0 +1,81 @@
+"""What is suspicious about the records of a run: warnings before it starts."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+import hashlib
+import itertools
+from typing import Any
+
+from gswinrmt_jax.data import class_folders, detection, sources
+
+_COMPARED = 30_000  # images of all splits, at most, that are read for overlaps
+# Objects with a shorter side than this many pixels are hardly found: the finest
+# map has a position for every fourth pixel. A smaller share of them is silent.
+_LEAST_SIDE, _SMALL_SHARE = 3, 0.01
+
+
+def overlaps(
+    splits: Mapping[str, sources.Source],
+) -> Iterator[str]:
+  """Yields a warning for each pair of splits that share images.
+
+  Images are compared by hashes of their stored bytes, if at most 30,000 must be
+  read: more would delay the start. Of class folders, these are only files of a
+  size that several splits have (few, if they are photographs), and a line says
+  if they are too many. `gswinrmt prepare` reads all images.
+
+  Args:
+    splits: The records of each, 'train' first.
+  """
+  compared = _of_equal_sizes(splits)
+  number = sum(map(len, compared.values()))
+  if number > _COMPARED:
+    first = splits['train']
+    if isinstance(first, class_folders.FolderSource):
+      yield (
+          f'whether the splits share images is not known: {number:,} files '
+          'have sizes that several splits have, too many to read now; '
+          f'`gswinrmt prepare folder {first.folder}` compares them'
+      )
+    return
+  rows = {
+      name: {
+          hashlib.sha256(splits[name].stored(row)).digest(): row for row in some
+      }
+      for name, some in compared.items()
+  }
+  for one, other in itertools.combinations(rows, 2):
+    both = rows[one].keys() & rows[other].keys()
+    if both:
+      first = min(rows[other][digest] for digest in both)
+      yield (
+          f'warning: {len(both):,} images of {other} are also in {one}, '
+          f'such as {splits[other].name(first)}'
+      )
+
+
+def _of_equal_sizes(splits):
+  """Returns the rows of each split whose bytes may be in another one."""
+  folders = class_folders.FolderSource
+  if not all(isinstance(source, folders) for source in splits.values()):
+    return {name: range(len(source)) for name, source in splits.items()}
+  sizes = {name: source.file_sizes() for name, source in splits.items()}
+  found = Counter(size for each in sizes.values() for size in set(each))
+  return {
+      name: [row for row, size in enumerate(each) if found[size] > 1]
+      for name, each in sizes.items()
+  }
+
+
+def too_small(train: Any) -> Iterator[str]:
+  """Yields a warning if resizing makes many objects too small to be found."""
+  if not isinstance(train, detection.Decoded):
+    return
+  count, total = train.shrunk_below(_LEAST_SIDE)
+  if count > _SMALL_SHARE * total:
+    long, short = train.image_size
+    yield (
+        f'warning: resizing images to fit {long} x {short} pixels makes '
+        f'{count:,} of {total:,} objects of train less than {_LEAST_SIDE} '
+        'pixels wide or high: consider a larger config.data.fit_within'
+    )
