@@ -29,6 +29,7 @@ argument `smoke` trains a tiny model on the packaged digits.
 Result: docs/training.md, "From a folder to a classifier".
 """
 
+from collections.abc import Collection
 import math
 from typing import Any
 
@@ -67,13 +68,14 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
 
 
 def adapt(
-    config: ml_collections.ConfigDict,
+    config: ml_collections.ConfigDict, given: Collection[str]
 ) -> tuple[dict[str, Any], list[str]]:
   """Returns the fields that fit data and weights, and lines that say so.
 
   Args:
     config: The recipe with the overrides of its user, which are applied again
       to the result.
+    given: Fields with an override, such as 'optimizer.learning_rate'.
 
   Raises:
     UserError: If there is no such data set, or no such weights.
@@ -89,7 +91,7 @@ def adapt(
   train, val = (
       datasets.open_source(
           data.name,
-          splits[split] if name == default.data[f'{split}_split'] else name,
+          name if f'data.{split}_split' in given else splits[split],
           data.dir,
       )
       for split, name in (('train', data.train_split), ('val', data.val_split))
@@ -98,15 +100,16 @@ def adapt(
   sizes = [train[row][0].size for row in range(0, images, -(-images // 100))]
 
   batch_size, num_epochs = config.batch_size, config.num_epochs
-  if batch_size == default.batch_size:
+  if 'batch_size' not in given:
     batch_size = 2 ** int(math.log2(max(images / 8, 16)))
     batch_size = min(batch_size, 128)
   seen, least = (10_000, 10) if config.init_from else (30_000, 30)
-  if num_epochs == default.num_epochs:
+  if 'num_epochs' not in given:
     num_epochs = max(least, math.ceil(seen / images))
-  warmup = round(num_epochs / 20, 2)
-  rate = config.optimizer.learning_rate
-  if rate == default.optimizer.learning_rate:
+  warmup, rate = config.optimizer.warmup_epochs, config.optimizer.learning_rate
+  if 'optimizer.warmup_epochs' not in given:
+    warmup = round(num_epochs / 20, 2)
+  if 'optimizer.learning_rate' not in given:
     rate *= math.sqrt(batch_size / 128)
     if config.init_from:
       rate *= 10 / 3 if config.optimizer.freeze == 'backbone' else 1 / 3

@@ -83,9 +83,10 @@ def adapted(
 ) -> tuple[ml_collections.ConfigDict, ml_collections.ConfigDict, list[str]]:
   """Returns the recipe, adapted to its overrides; with them; and what to say.
 
-  A recipe file may have a function `adapt(config)` beside `get_config`. It
-  returns fields that suit the config, such as the number of epochs for its
-  data, and lines for the user. Overrides precede these fields.
+  A recipe file may have a function `adapt(config, given)` beside `get_config`,
+  where `given` are the fields with an override. It returns fields that suit the
+  config, such as the number of epochs for its data, and lines for the user.
+  Overrides precede these fields.
 
   Arguments and errors are those of `load`.
   """
@@ -93,7 +94,9 @@ def adapted(
   module, recipe = _get_config(find(name), argument or None)
   config, lines = _override(copy.deepcopy(recipe), overrides), []
   if hasattr(module, 'adapt'):
-    fields, lines = module.adapt(config)
+    given = {override.partition('=')[0] for override in overrides}
+    given = {name.partition('.')[2] for name in given}
+    fields, lines = module.adapt(config, given)
     recipe.update_from_flattened_dict(fields)
     config = _override(copy.deepcopy(recipe), overrides)
   return recipe, config, lines

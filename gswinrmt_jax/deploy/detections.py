@@ -101,9 +101,9 @@ class ObjectDetections:
     """Returns the image with boxes, masks, names and scores.
 
     Colours are those of the classes or, if there is only one class, of the
-    objects. A text lies where it covers the least of all boxes; it is left out
-    where it would cover another text. A margin leaves room for texts, and small
-    images are enlarged.
+    objects, and its name is left out. A text lies where it covers the least of
+    all boxes; it is left out where it would cover another text. A margin leaves
+    room for texts, and small images are enlarged.
     """
     height, width = self.pixels.shape[:2]
     times = max(1, -(-_LEAST_SIDE // min(height, width)))
@@ -130,7 +130,8 @@ class ObjectDetections:
     taken = []
     rows = zip(boxes, colors, self.scores, self.labels, strict=True)
     for box, color, score, label in rows:
-      text = f'{self.names[label]}  {score:.0%}'
+      name = f'{self.names[label]}  ' if len(self.names) > 1 else ''
+      text = f'{name}{score:.0%}'
       extent = font.getlength(text) + 2 * line, size + 2 * line
       place = _place(box, extent, boxes, taken, picture.size)
       if place is None:

@@ -119,8 +119,12 @@ def test_overrides_precede_and_the_rest_fits_them(own):
   assert config.data.image_size == 96
   assert lines[0].startswith('image size 96, for a median')
   assert lines[1].startswith('10 epochs of 32 images in batches of 32, the fir')
-  config, lines = _adapted(own, '--config.optimizer.learning_rate=0.01')
-  assert lines[2] == 'learning rate 0.01'
+  # As the recipe has it before it is adapted.
+  config, lines = _adapted(own, '--config.optimizer.learning_rate=3e-3')
+  assert config.optimizer.learning_rate == 3e-3
+  assert lines[2] == 'learning rate 0.003'
+  config, lines = _adapted(own, '--config.optimizer.warmup_epochs=7')
+  assert 'the first 7 with a rising' in lines[1]
   config, _ = _adapted(own, '--config.data.train_split=train[:50%]')
   assert config.data.train_split == 'train[:50%]'
   assert config.data.val_split == 'val'
