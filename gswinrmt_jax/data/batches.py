@@ -14,6 +14,7 @@ from gswinrmt_jax.data.records import Arrays, Batch, Decoded
 
 Records = Arrays | Decoded  # or others with a length and `Arrays.gather`
 
+_MOST = 2**40  # batches; Grain rounds the length of an endless data set up
 _PART = 64  # most images that a thread decodes at a time
 
 
@@ -150,31 +151,35 @@ def _stream(
     generator: Returns the random generator of a place in `rows`; None for
       evaluation.
   """
-  index, shares = share
-  size = batch_size // shares
+  import grain
 
-  def batched(dataset, size, **how):
-    # An endless data set has no remainder, but Grain rounds its length.
-    dataset = dataset.batch(size, drop_remainder=True, **how)
-    # A batch of all processes is one of each process, in turn.
-    return dataset[start * (batch_size // size) + index :: shares]
+  process, processes = share
+  size = batch_size // processes
+
+  def place(index):
+    """Returns the place in `rows` of this process's record `index`."""
+    step, offset = divmod(index, size)
+    return (start + step) * batch_size + process * size + offset
+
+  steps = min(len(rows) // batch_size - start, _MOST)
+  places = grain.MapDataset.range(steps * size).map(place)
 
   if not isinstance(records, Decoded):
     # In memory, a call for each record would take longer than the copies, and
     # one thread hides all of the work from the loop.
-    found = batched(rows, size, batch_fn=lambda rows: np.array(rows, np.int32))
+    found = places.map(rows.__getitem__)
+    found = found.batch(size, batch_fn=lambda rows: np.array(rows, np.int32))
     found = found.map(lambda rows: {**records.gather(rows), **add(rows)})
     return parallel.in_threads(found, threads=1)
 
-  def read(index, row):
-    rng = generator(index) if generator and records.is_random else None
+  def read(place):
+    rng = generator(place) if generator and records.is_random else None
+    row = rows[place]
     return {**records.read(row, rng), **add(row)}
 
-  dataset = rows.map_with_index(read)
+  found = places.map(read)
   if generator and records.workers:
-    return parallel.in_processes(batched(dataset, size), records.workers)
+    return parallel.in_processes(found.batch(size), records.workers)
   # Parts of a batch: a thread takes long for a whole one, and passing records
   # between threads one by one takes longer than decoding small images.
-  parts = [part for part in range(1, _PART + 1) if size % part == 0]
-  part = parts[-1] if shares == 1 else size
-  return parallel.in_threads(batched(dataset, part), batch=size)
+  return parallel.in_threads(found.batch(min(size, _PART)), batch=size)

@@ -201,7 +201,7 @@ class Decoded(records.Decoded):
     return len(self._rows)
 
   def shrunk_below(self, least: float) -> tuple[int, int]:
-    """Returns how many objects are shrunk below `least` pixels, and their sum.
+    """Returns how many objects shrink below `least` pixels, of how many.
 
     It counts objects that have at least that width and height in the stored
     image, and less in the resized one.

@@ -93,7 +93,7 @@ def find(
 
   Raises:
     UserError: If a link leads to one of its parent folders, a name is not
-      UTF-8, or a tar is compressed or damaged.
+      UTF-8, or a tar is compressed, damaged or has sparse files.
   """
   if (root / below).is_file():
     with (root / below).open('rb') as file:
@@ -172,6 +172,8 @@ def _members(file, path):
       while member := tar.next():
         name, size = member.name, member.size
         _check_name(path, name)
+        if member.issparse():
+          raise ValueError(f'{name!r} is sparse: pack it without --sparse')
         # A negative size would lead back to headers already read.
         if not 0 <= size <= end - member.offset_data:
           raise ValueError(f'{name!r} has {size} bytes in it')

@@ -36,6 +36,7 @@ _TURNS = {
 _WHITE = (255, 255, 255, 255)
 _MAX_RATIO = 32  # of an image's sides
 _TRIES = 10  # boxes drawn before falling back to a central one
+_STRIP = 64  # rows converted at a time
 _LOSSY = ('JPEG', 'MPO', 'WEBP')
 _ONE_CHANNEL = ('1', 'L', 'P', 'I', 'I;16')  # bits, bytes, palettes, integers
 
@@ -258,14 +259,21 @@ def _to_rgb(image):
 
 
 def _to_eight_bits(image):
-  """Converts to 8-bit grey."""
+  """Converts to 8-bit grey, a strip at a time to save memory."""
   top = 1 if image.mode == 'F' else 65535
-  values = np.asarray(image)
-  least, most = values.min(), values.max()
+  extremes = [(strip.min(), strip.max()) for strip in _strips(image)]
+  least, most = np.min(extremes), np.max(extremes)
   if not (least >= 0 and most <= top):  # so that NaN is out of range too
     raise ValueError(f'pixels of {least:g} to {most:g}, not of 0 to {top}')
-  grey = np.rint(np.float64(values) * (255 / top))
-  return PIL.Image.fromarray(grey.astype(np.uint8))
+  scaled = (np.float64(strip) * (255 / top) for strip in _strips(image))
+  grey = [np.rint(strip).astype(np.uint8) for strip in scaled]
+  return PIL.Image.fromarray(np.concatenate(grey))
+
+
+def _strips(image):
+  for top in range(0, image.height, _STRIP):
+    bottom = min(top + _STRIP, image.height)
+    yield np.asarray(image.crop((0, top, image.width, bottom)))
 
 
 def fit(

@@ -9,7 +9,7 @@ import abc
 from collections.abc import Iterable, Iterator
 import hashlib
 import pathlib
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -21,7 +21,7 @@ from gswinrmt_jax.errors import UserError
 _SAMPLED = 1000  # records that a checksum reads; reading all takes minutes
 
 
-class Source(Protocol):
+class Source(abc.ABC):
   """The records of a split in their stored order.
 
   In Grain's terms a `RandomAccessDataSource`: `grain.MapDataset.source` takes

@@ -25,8 +25,8 @@ class Truth(NamedTuple):
     labels: Class of each object, from 0.
     valid: Which rows are used.
     bitmaps: What each object covers of its frame, 0 or 1; None without masks.
-    frames: The box that each bitmap fills, in pixels of the batch, which may
-      extend beyond the image, as after a crop. None if it is the object's box.
+    frames: The box that each bitmap fills, in pixels of the batch, such as the
+      whole image. None if it is the object's box.
   """
 
   boxes: Float[Array, '*b g 4']

@@ -156,10 +156,17 @@ def test_the_order_is_what_it_always_was():
   assert [batch['label'].tolist() for batch in batches] == _ORDER
 
 
+@pytest.mark.parametrize('part', [1, 2, 64])
 @pytest.mark.parametrize('repeats', [1, 3])
 @pytest.mark.parametrize('records', [numbered(20), cropped(20)])
-def test_shares_are_the_batch_and_each_record_is_read_once(repeats, records):
-  """Four processes read the records and draw the crops that one would."""
+def test_shares_are_the_batch_and_each_record_is_read_once(
+    repeats, records, part, monkeypatch
+):
+  """Four processes read the records and draw the crops that one would.
+
+  In whichever parts of its batch a process decodes.
+  """
+  monkeypatch.setattr(batches_lib, '_PART', part)
   how = {'batch_size': 12, 'seed': 1, 'start_step': 2, 'repeats': repeats}
   whole = take(5, records, **how)
   parts = [take(5, records, **how, share=(i, 4)) for i in range(4)]

@@ -47,6 +47,14 @@ def own(tmp_path_factory):
   return root
 
 
+def test_what_is_known_of_cifar10():
+  """Statistics of the original train split, as commonly quoted."""
+  info = datasets.info('cifar10')
+  assert info.mean == (0.4914, 0.4822, 0.4465)
+  assert info.std == (0.2470, 0.2435, 0.2616)
+  assert info.class_names[7] == 'horse' and len(info.class_names) == 10
+
+
 def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
   with pytest.raises(UserError, match=r"'cifar-10' \(did you mean cifar10"):
     datasets.info('cifar-10', str(own))

@@ -1,6 +1,7 @@
 """Tests decoding of every kind of image file, and crops, against Pillow."""
 
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -228,6 +229,19 @@ def test_a_random_crop_is_its_box_resized():
   part = PIL.Image.fromarray(noise[top : top + height, left : left + width])
   want = part.resize((9, 12), PIL.Image.Resampling.BICUBIC)
   np.testing.assert_array_equal(image, want)
+
+
+def test_deep_pictures_take_little_more_memory_than_they_have(tmp_path):
+  rng = np.random.default_rng(0)
+  deep = rng.integers(0, 65536, (2000, 1500), np.uint16)
+  picture = PIL.Image.fromarray(deep)
+  want = np.rint(deep / 257)
+  tracemalloc.start()
+  grey = pictures._to_eight_bits(picture)
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  np.testing.assert_array_equal(np.asarray(grey), want)
+  assert peak < 4 * deep.size  # 8-byte numbers took 16 bytes a pixel
 
 
 @pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP', 'TIFF'])

@@ -204,10 +204,16 @@ def test_training_resumes_with_the_same_crops():
   how = {'batch_size': 4, 'seed': 1}
   unbroken = [*itertools.islice(batches.train_batches(records, **how), 4)]
   resumed = batches.train_batches(records, **how, start_step=2)
+  parts = [
+      batches.train_batches(records, **how, start_step=2, share=(part, 2))
+      for part in range(2)
+  ]
   for want in unbroken[2:]:
-    got = next(resumed)
+    got, halves = next(resumed), [next(part) for part in parts]
     for name in ('image', 'label', 'row'):
       np.testing.assert_array_equal(got[name], want[name])
+      joined = np.concatenate([half[name] for half in halves])
+      np.testing.assert_array_equal(joined, want[name])
   # A record is cropped differently in every epoch.
   seen = {}
   for batch in unbroken:

@@ -34,7 +34,7 @@ class _Draws:
 @pytest.mark.parametrize('vertical', [False, True])
 @pytest.mark.parametrize('horizontal', [False, True])
 def test_boxes_and_masks_stay_where_the_object_is(horizontal, vertical):
-  """An asymmetric object in an image that is third, flipped and padded."""
+  """An asymmetric object in an image that is resized, flipped and padded."""
   source = _source()
   source.images[0][14:24, 10:20] = 0  # its lower left quarter
   mask = source.images[0][..., 0] > 0
@@ -296,3 +296,18 @@ def test_packaged_scenes():
       assert (box[:2] >= 0).all() and (box[2:] <= image.size).all()
   with pytest.raises(UserError, match='detection needs images with boxes'):
     datasets.open_source('digits', 'val', '', 'detection')
+
+
+def test_workers_draw_what_threads_draw():
+  """Sizes, crops and flips, images with their boxes and masks."""
+  source = datasets.open_source('digit_boxes', 'val', '', 'detection')
+  how = detection.Training(True, True, multi_scale=True, mask_crop=14)
+  found = []
+  for workers in (0, 1):
+    records = detection.Decoded(source, (64, 64), how, workers=workers)
+    stream = batches.train_batches(records, batch_size=6, seed=1, start_step=3)
+    found.append(next(stream))
+    stream.close()
+  assert {'image', 'boxes', 'bitmaps'} < found[0].keys() == found[1].keys()
+  for name, array in found[0].items():
+    np.testing.assert_array_equal(found[1][name], array)

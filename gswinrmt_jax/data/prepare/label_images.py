@@ -195,7 +195,7 @@ def find(
 
 
 def _class_names(path):
-  names = side_files.read_lines('--classes', path)
+  names = side_files.read_lines('--classes', path, numbered=True)
   if not 2 <= len(names) <= MAX_CLASSES:
     raise UserError(
         f'--classes {path} must have from 2 to {MAX_CLASSES} names, one per '

@@ -53,7 +53,9 @@ def find(
     return coco.find(root, {'train': boxes, **lists}, ignored)
   if not boxes.is_dir():
     raise UserError(f'--boxes {boxes}: no such file or folder')
-  names = side_files.read_lines('--classes', classes) if classes else ()
+  names = ()
+  if classes:
+    names = side_files.read_lines('--classes', classes, numbered=True)
   suffixes = Counter(path.suffix.lower() for path in boxes.rglob('*.*'))
   kinds = {'.xml': _VOC, '.txt': _Yolo}
   kind = max(kinds, key=lambda suffix: suffixes[suffix])

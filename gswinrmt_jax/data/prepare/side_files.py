@@ -10,25 +10,33 @@ from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.errors import UserError
 
 
-def read_lines(option: str, path: pathlib.Path) -> tuple[str, ...]:
+def read_lines(
+    option: str, path: pathlib.Path, *, numbered: bool = False
+) -> tuple[str, ...]:
   """Returns the lines of the file that an option names, each different.
 
+  Args:
+    option: The option.
+    path: The file.
+    numbered: Whether a line's number is that of a class, which an empty line
+      would shift; otherwise, empty lines are passed over.
+
   Raises:
-    UserError: If it cannot be read, is empty, or has a line twice or an empty
-      line, which would shift the numbers of classes.
+    UserError: If it cannot be read, is empty, or has a line twice; and if it
+      has an empty line between others where lines are numbered.
   """
   try:
     lines = path.read_text('utf-8-sig').rstrip().splitlines()
   except (OSError, UnicodeDecodeError) as error:
     raise UserError(f'{option} {path} cannot be read: {error}') from error
   counts = Counter(map(str.strip, lines))
-  twice = [line for line, count in counts.items() if count > 1]
-  if '' in counts:
+  twice = [line for line, count in counts.items() if line and count > 1]
+  if numbered and '' in counts:
     raise UserError(f'{option} {path} has an empty line between others')
   if twice or not lines:
     said = f'has {twice[0]!r} twice' if twice else 'is empty'
     raise UserError(f'{option} {path} {said}')
-  return tuple(counts)
+  return tuple(filter(None, counts))
 
 
 def paired(
