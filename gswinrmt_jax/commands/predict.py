@@ -151,7 +151,7 @@ def _classify(args, images, weights, terminal):
   if args.json:
     _print_json(rows)
   if table:
-    _write_table(table, rows, top)
+    _write_table(table, rows, min(top, len(loaded.class_names)))
     terminal.say(f'predictions of {len(rows):,} images: {table}')
   known = [row for row in rows if 'true_class' in row]
   if known:
@@ -160,7 +160,8 @@ def _classify(args, images, weights, terminal):
     )
     terminal.say(
         f'accuracy: {right / len(known):.2%} of {len(known):,} images, by the '
-        'names of their folders'
+        'names of their folders; images that it was trained on count, too '
+        '(`gswinrmt evaluate` tests on others)'
     )
   return len(rows)
 

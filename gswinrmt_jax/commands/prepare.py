@@ -31,6 +31,7 @@ docs/data.md describes the layouts of DIR and what is checked.
 """
 
 import argparse
+import copy
 import pathlib
 import shlex
 
@@ -51,6 +52,7 @@ _OPTIONS = {
     'cifar10': ('archive', 'replace'),
     'digits': (),
 }
+_SHOWN = 100  # images that cannot be used are listed, at most
 _IN_PLACE = (
     'a folder with a folder of images for each class is read in place: train '
     'with --config.data.name=DIR, check it with `prepare folder DIR`'
@@ -201,7 +203,7 @@ def _report_folder(args):
   if not args.name:
     raise UserError(f'prepare folder needs a folder; {_IN_PLACE}')
   root = _folder('folder', args.name)
-  collection = class_folders.read(root)
+  collection = copy.deepcopy(class_folders.read(root))  # that is kept
   jobs = args.jobs or parallel.cores()
   table, problems = inspection.inspect_all(root.name, collection, jobs)
   collection.remove(problems)
@@ -210,10 +212,11 @@ def _report_folder(args):
     lines = inspection.lines(root.name, collection.labels, summary)
     print(*map(terminal.printable, lines), sep='\n')
   if problems:
-    first, problem = next(iter(problems.items()))
+    shown = [f'  {name}: {why}' for name, why in problems.items()][:_SHOWN]
+    print(*map(terminal.printable, shown), sep='\n')
     raise UserError(
-        f'{len(problems):,} images of {root} cannot be used, the first {first} '
-        f'({problem}): repair or remove them'
+        f'{len(problems):,} of the images of {root} cannot be used, the first '
+        f'{next(iter(problems))}: repair or remove them'
     )
   print(
       'Nothing to prepare: gswinrmt train --config=folder '

@@ -174,6 +174,8 @@ def nearest_field(path: str, paths: Iterable[str]) -> str:
     ` (did you mean --config.FIELD?)`, '' if no field is near.
   """
   paths = list(paths)
+  if f'{path}.name' in paths:  # `data` is the `data.name`
+    return f' (did you mean --config.{path}.name?)'
   last = path.rpartition('.')[2]
   by_last = {known.rpartition('.')[2]: known for known in reversed(paths)}
   has_word = [each for each in by_last if last in each.split('_')]

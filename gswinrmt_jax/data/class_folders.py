@@ -216,7 +216,9 @@ def report(name: str, found: Collection) -> Iterator[str]:
   sizes = {split: len(images) for split, images in found.splits.items()}
   yield collections.headline(name, sizes, found.class_names)
   counts = {split: {'by_class': found.counts(split)} for split in found.splits}
-  yield from found.labels.lines({'splits': counts})
+  yield from found.labels.lines(
+      {'splits': counts, 'class_names': found.class_names}
+  )
   yield from _sizes(found)
   if skipped := collections.listed(found.ignored):
     yield f'  skipped: {skipped}'
@@ -287,8 +289,14 @@ class FolderSource(sources.Source):
     return len(self._images)
 
   def __getitem__(self, row: int) -> tuple[PIL.Image.Image, Any]:
-    path = self.folder / self.key(row)
-    return pictures.read(path), int(self.label[row])
+    try:
+      picture = pictures.read(self.folder / self.key(row))
+    except UserError as error:
+      raise UserError(
+          f'{error}: repair or remove it (`gswinrmt prepare folder '
+          f'{self.folder}` finds all such images)'
+      ) from error
+    return picture, int(self.label[row])
 
   def name(self, row: int) -> str:
     """Returns the path of an image, for messages."""

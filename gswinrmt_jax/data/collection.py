@@ -71,6 +71,10 @@ class ClassLabels:
         for split, found in report['splits'].items()
     )
     yield f'  of a class (fewest / median / most): {", ".join(spreads)}'
+    for split, found in report['splits'].items():
+      named = zip(report['class_names'], found['by_class'], strict=True)
+      if without := [name for name, count in named if not count]:
+        yield f'  warning: {split} has no image of {some(without)}'
 
   def features(self, class_names: Sequence[str]) -> dict[str, Any]:
     """Returns the features of TFDS that hold the labels."""

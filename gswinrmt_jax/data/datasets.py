@@ -391,6 +391,12 @@ def _open(name, data_dir):
     command = prepared.prepare_command(name, root)
     raise UserError(f'{name} is not prepared in {root}; run `{command}`')
   own = prepared.names(data_dir)
+  if pathlib.Path(name).name != name:
+    said = 'is no folder' if pathlib.Path(name).exists() else 'does not exist'
+    raise UserError(
+        f'config.data.name: {name} {said}; give a folder with a folder of '
+        'images for each class, or the name of a data set'
+    )
   raise UserError(
       f'unknown data set {name!r}{did_you_mean(name, [*NAMES, *own])}; built '
       f'in: {", ".join(NAMES)}; in {root}: {", ".join(own) or "none"}; or give '

@@ -125,7 +125,10 @@ def check_same(
 def differences(
     old: ml_collections.ConfigDict, new: ml_collections.ConfigDict
 ) -> list[str]:
-  """Lists `field is OLD there and NEW here`, for fields that change results."""
+  """Lists `field is OLD there and NEW here`, for fields that change results.
+
+  `init_from` comes first: other fields may follow from it.
+  """
   old, new = (
       traverse_util.flatten_dict(config.to_dict(), sep='.')
       for config in (old, new)
@@ -133,7 +136,9 @@ def differences(
   free = recipes.free_fields()
   return [
       f'{field} is {value!r} there and {new.get(field)!r} here'
-      for field, value in sorted(old.items())
+      for field, value in sorted(
+          old.items(), key=lambda item: (item[0] != 'init_from', item)
+      )
       if field not in free and value != new.get(field)
   ]
 

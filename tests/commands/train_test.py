@@ -103,6 +103,7 @@ def test_processes_join_before_anything_is_trained(calls, monkeypatch):
         (['--config=digits_rmt', '--process=1'], '--coordinator and --proce'),
         (['--config=digits_rmt', 'extra'], "unknown argument 'extra'"),
         (['--config=digits_rmt', '--workdri=a'], 'did you mean --workdir?'),
+        (['--config=folder', '--data=x'], 'did you mean --config.data.name?'),
         (['--config=digits_rmt', '--seed=1'], 'did you mean --config.seed?'),
         (['config=digits_rmt'], 'did you mean --config?'),
         (

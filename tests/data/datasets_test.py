@@ -74,7 +74,7 @@ def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):
   said = r'cifar10 is not prepared in /nowhere; run `gswinrmt prepare cifar10 '
   with pytest.raises(UserError, match=said):
     datasets.load('cifar10', 'train', '/nowhere')
-  with pytest.raises(UserError, match=r"unknown data set '\.\./own'"):
+  with pytest.raises(UserError, match=r'name: \.\./own does not exist; '):
     datasets.info('../own', str(own))
 
 

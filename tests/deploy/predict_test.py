@@ -302,6 +302,13 @@ def test_a_folder_is_predicted_into_a_table(
   assert sum(right) == len(known) - 1
   share = f'accuracy: {sum(right) / len(known):.2%} of {len(known)} images'
   assert share in said.err
+  # There are ten classes.
+  assert main.main([*base[:3], '--top=11', f'--out={tmp_path}/ten.csv']) == 1
+  with (tmp_path / 'ten.csv').open(newline='') as file:
+    head, *filled = csv.reader(file)
+  assert head[-1] == 'probability_10'
+  assert {len(row) for row in filled} == {len(head)}
+  (tmp_path / 'ten.csv').unlink()
 
   assert main.main([*base, f'--out={tmp_path}/all.json']) == 1
   told = json.loads((tmp_path / 'all.json').read_text())

@@ -228,6 +228,8 @@ def test_many_images_are_compared_by_their_sizes_first(tmp_path, monkeypatch):
     ('override', 'said'),
     [
         ('--config.data.name=nowhere', "unknown data set 'nowhere'"),
+        ('--config.data.name=no/where', 'no/where does not exist; give a fol'),
+        ('--config.data.name=own/ant/000.png', 'ant/000.png is no folder; giv'),
         ('--config.init_from=nowhere', 'nowhere does not exist'),
         ('--config.data.val_split=dev', "no split 'dev'"),
     ],
@@ -235,3 +237,26 @@ def test_many_images_are_compared_by_their_sizes_first(tmp_path, monkeypatch):
 def test_what_is_not_there_is_told_at_once(own, override, said):
   with pytest.raises(UserError, match=said):
     _adapted(own, override)
+
+
+def test_damaged_images_are_named_with_what_to_do(own, capsys):
+  """All by `prepare folder`; the first that is read by training."""
+  for name in ('ant/001.png', 'bee/002.png'):
+    (own / name).write_bytes((own / name).read_bytes()[:99])
+  assert main.main(['prepare', 'folder', str(own)]) == 2
+  said = capsys.readouterr()
+  assert '  ant/001.png: is damaged' in said.out
+  assert '  bee/002.png: is damaged' in said.out
+  assert '2 of the images of ' in said.err and said.err.count('\n') == 1
+  source = datasets.open_source(str(own), 'train+val+test')
+  with pytest.raises(UserError, match=r'repair or remove it \(`gswinrmt prep'):
+    _ = [source[row] for row in range(80)]
+
+
+def test_a_class_without_images_in_a_split_is_warned_of(own):
+  for split, names in {'train': ('ant', 'bee'), 'val': ('bee',)}.items():
+    for name in names:
+      _write(own / 'divided' / split / name, 3, seed=len(split + name))
+  (own / 'divided/val/ant').mkdir()
+  lines = datasets.describe(str(own / 'divided'))
+  assert '  warning: val has no image of ant' in lines
