@@ -23,7 +23,7 @@ A smoke test, which trains a tiny model in a few minutes:
 
   python train.py --config=configs/nuclei.py:smoke
 
-Result: not measured.
+Result: docs/detection.md, "Nuclei".
 """
 
 import ml_collections
