@@ -26,6 +26,7 @@ DASHED = ' stroke-dasharray="5 4"'  # curves of the JPEG copy, beside others
 CURVES = {
     'cifar10_models': {
         'cifar10_rmt': ('RMT', MODELS['rmt'], ''),
+        'cifar10_retention': ('Retention', MODELS['retention'], ''),
         'jpeg75/cifar10_rmt': ('RMT, JPEG copy', MODELS['rmt'], DASHED),
         'jpeg75/cifar10_retention': (
             'Retention, JPEG copy',
