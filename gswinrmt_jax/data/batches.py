@@ -156,28 +156,31 @@ def _stream(
   process, processes = share
   size = batch_size // processes
 
-  def place(index):
-    """Returns the place in `rows` of this process's record `index`."""
-    step, offset = divmod(index, size)
-    return (start + step) * batch_size + process * size + offset
-
   steps = min(len(rows) // batch_size - start, _MOST)
-  places = grain.MapDataset.range(steps * size).map(place)
 
-  if not isinstance(records, Decoded):
-    # In memory, a call for each record would take longer than the copies, and
-    # one thread hides all of the work from the loop.
-    found = places.map(rows.__getitem__)
-    found = found.batch(size, batch_fn=lambda rows: np.array(rows, np.int32))
-    found = found.map(lambda rows: {**records.gather(rows), **add(rows)})
-    return parallel.in_threads(found, threads=1)
+  def first(step):
+    """Returns the place in `rows` where this process's part of a batch is."""
+    return (start + step) * batch_size + process * size
 
-  def read(place):
+  def gather(step):
+    places = range(first(step), first(step) + size)
+    part = np.array([rows[place] for place in places], np.int32)
+    return {**records.gather(part), **add(part)}
+
+  def read(index):
+    step, offset = divmod(index, size)
+    place = first(step) + offset
     rng = generator(place) if generator and records.is_random else None
     row = rows[place]
     return {**records.read(row, rng), **add(row)}
 
-  found = places.map(read)
+  if not isinstance(records, Decoded):
+    # In memory, a call for each record would take longer than the copies, and
+    # one thread hides all of the work from the loop.
+    found = grain.MapDataset.range(steps).map(gather)
+    return parallel.in_threads(found, threads=1)
+
+  found = grain.MapDataset.range(steps * size).map(read)
   if generator and records.workers:
     return parallel.in_processes(found.batch(size), records.workers)
   # Parts of a batch: a thread takes long for a whole one, and passing records

@@ -284,13 +284,14 @@ def sides_line(
     width: Mapping[str, int], height: Mapping[str, int], of: str = ''
 ) -> str:
   """Returns the line on widths and heights of reports, given summaries."""
-  across, down = (
-      ' / '.join(f'{value:,}' for value in side.values())
-      for side in (width, height)
-  )
+  across, down = map(_spread, (width, height))
   return f'  width {across}, height {down} (smallest / median / largest{of})'
 
 
 def spread(values: Sequence[int]) -> str:
   """Returns smallest, median and largest as text, '1 / 2 / 3'."""
-  return ' / '.join(f'{value:,}' for value in summary(values).values())
+  return _spread(summary(values))
+
+
+def _spread(found):
+  return ' / '.join(f'{value:,}' for value in found.values())

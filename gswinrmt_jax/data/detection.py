@@ -228,7 +228,7 @@ class Decoded(records.Decoded):
 
   @property
   def is_random(self) -> bool:
-    """Whether images are flipped at random, for training."""
+    """Whether images are flipped, resized or cropped at random."""
     return self.training is not None
 
   def convert(

@@ -66,13 +66,9 @@ class LoadedClassifier(LoadedModel):
       logits = loaded.logits(paths)  # [b k]
       vectors = loaded.embed(paths)  # [b c]
 
+  It has the attributes of `LoadedModel`, too.
+
   Attributes:
-    model: The Linen model.
-    variables: `{'params', 'batch_stats'}`, float32.
-    card: The card of the weights: architecture, mean and standard deviation of
-      the channels, measured results.
-    class_names: Class names by label; 'class 7' where the weights name none.
-    origin: Description of where the weights come from.
     image_size: Height and width of the model's input.
   """
 

@@ -64,6 +64,8 @@ class LoadedModel:
 class LoadedDenseModel(LoadedModel):
   """A segmenter or detector, for images resized to fit within bounds.
 
+  It has the attributes of `LoadedModel`, too.
+
   Attributes:
     fit_within: Bounds of the longer and the shorter side, in pixels; None keeps
       the size of images.

@@ -28,14 +28,7 @@ class LoadedSegmenter(LoadedDenseModel):
       print(found)
       found.overlay().show()
 
-  Attributes:
-    model: The Linen model.
-    variables: `{'params', 'batch_stats'}`, float32.
-    card: The card of the weights.
-    class_names: Class names by label; 'class 7' where the weights name none.
-    origin: Description of where the weights come from.
-    fit_within: Bounds of the longer and the shorter side that images are
-      resized to fit; None keeps their size.
+  Its attributes are those of `LoadedDenseModel`.
   """
 
   model: Segmenter

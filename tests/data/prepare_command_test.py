@@ -61,9 +61,7 @@ def test_class_folders_are_only_reported(tmp_path, capsys):
   assert f"--config.data.name='{tmp_path}/my pets'" in out
   assert os.listdir(tmp_path) == ['my pets']
   (tmp_path / 'my pets/cat/3.jpg').write_bytes(b'x')
-  with pytest.raises(
-      UserError, match=r'1 of the .* the first cat/3\.jpg'
-  ):
+  with pytest.raises(UserError, match=r'1 of the .* the first cat/3\.jpg'):
     run('folder', str(tmp_path / 'my pets'), '--jobs=1')
   assert 'left out as damaged: 1' in capsys.readouterr().out
 

@@ -249,8 +249,8 @@ class ObjectLabels(ClassLabels):
     return values
 
 
-def counted(count, one, more=None):
-  """Returns '1 object' or '2 objects'."""
+def counted(count: int, one: str, more: str = '') -> str:
+  """Returns '1 object' or '2 objects'; `more` is an irregular plural."""
   return f'{count:,} {one if count == 1 else more or one + "s"}'
 
 
