@@ -354,6 +354,7 @@ def test_lines():
   assert list(inspection.lines('pets', ClassLabels(), _made())) == [
       'pets: train 4, val 5 images of 2 classes (a, b)',
       '  of a class (fewest / median / most): train 1 / 1 / 3, val 0 / 0 / 5',
+      '  warning: val has no image of b',
       '  formats: WEBP 5, JPEG 2, PNG 1, MPO 1; modes: RGB 8, P 1',
       '  width 7 / 7 / 9, height 5 / 5 / 5 (smallest / median / largest)',
       '  smallest a/1.jpg (7 x 5), largest a/2.jpg (9 x 5)',
