@@ -7,9 +7,12 @@ result above 95 % has 16x16 or more. Gated-SwinRMT-Retention, widths 48 96 192,
 depths 2 2 4. Windows of 4 divide the maps of 16x16 and 8x8; the last map, 4x4,
 is one window. 28 epochs of Muon at 3e-3, one RandAugment operation of
 torchvision's strength, Random Erasing, EMA. The argument is the model:
-`retention` (the default), `rmt` or `swat`.
+`retention` (the default), `rmt` or `swat`. `long`, after it, is the schedule for
+a GPU: 90 epochs, with a second RandAugment operation, more stochastic depth
+and, except in the last 20 epochs, a quarter of the batches mixed.
 
   python train.py --config=configs/cifar10_small.py:swat
+  python train.py --config=configs/cifar10_small.py:retention,long
 
 Cost (10 classes, 32x32; multiply-accumulates per image):
 
@@ -41,10 +44,13 @@ from gswinrmt_jax import recipes
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
-  """Returns the recipe; `arg` is `[MODEL][,smoke]`, after the colon."""
+  """Returns the recipe; `arg` is `[MODEL][,long][,smoke]`, after the colon."""
   model, rest = recipes.split_model(
       arg, ('retention', 'rmt', 'swat'), default='retention'
   )
+  length, _, after = (rest or '').partition(',')
+  if length == 'long':
+    rest = after or None
   config = recipes.defaults(f'{model}_compact')
   recipes.set_reading(config, 'torchvision')
   config.num_epochs = 28
@@ -72,4 +78,11 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   # Less augmentation than in that reading: a model of this size underfits.
   config.augment.rand_augment_ops = 1
   config.augment.mix_prob = 0.0
+  if length == 'long':  # Over 90 epochs, it would overfit.
+    config.num_epochs = 90
+    config.optimizer.warmup_epochs = 3.0
+    config.model.drop_path_rate = 0.1
+    config.augment.rand_augment_ops = 2
+    config.augment.mix_prob = 0.25
+    config.augment.mix_off_epochs = 20
   return recipes.with_argument(config, rest)
