@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures on a GPU everything that docs/performance.md reports: trainings
-# first, then timings.
+# Measures on a GPU everything that docs/performance.md reports: depthwise
+# convolutions, which decide how models compute them, then trainings and timings.
 #
 #   benchmarks/run_on_gpu.sh                 everything that is not measured yet
 #   benchmarks/run_on_gpu.sh latency scaling these parts
@@ -112,15 +112,15 @@ scaling() {
       --scaling "$axis"
   done
 }
+depthwise() { measure depthwise --depthwise; }
 rest() {
-  measure depthwise --depthwise
   measure memory --model "$large" "${size[@]}" --train \
     --peers remat=elementwise remat=blocks
   run benchmarks/first_step.sh 3 > "$results/first_step.txt" ||
     failed+=(first_step)
 }
 
-all=(training cifar10_95 steps pipeline latency scaling rest)
+all=(depthwise training cifar10_95 steps pipeline latency scaling rest)
 parts=("$@")
 (($#)) || parts=("${all[@]}")
 for part in "${parts[@]}"; do

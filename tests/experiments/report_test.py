@@ -88,13 +88,14 @@ def test_the_paper_s_tables(recorded, page):
   for one in filter(lambda setting: setting.benchmark, recorded):
     augment, optimizer = one.config.augment, one.config.optimizer
     key = augment.rand_augment_set, augment.rand_augment_ops
-    key = (one.runs[0].images, *key, optimizer.learning_rate)
+    key = (one.runs[0].images, one.config.dtype, *key)
+    key = (*key, optimizer.learning_rate)
     found.setdefault(key, []).append(one)
   jpeg = 'JPEG of quality 75'
   for key in (
-      ('', 'torchvision', 2, 3e-4),
-      (jpeg, 'torchvision', 2, 3e-4),
-      (jpeg, 'timm', 2, 1e-4),
+      ('', 'float32', 'torchvision', 2, 3e-4),
+      (jpeg, 'float32', 'torchvision', 2, 3e-4),
+      (jpeg, 'float32', 'timm', 2, 1e-4),
   ):
     (setting,) = found[key]
     assert tables.paper_curves(setting) in page
