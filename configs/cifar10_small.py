@@ -7,8 +7,8 @@ result above 95 % has 16x16 or more. Gated-SwinRMT-Retention, widths 48 96 192,
 depths 2 2 4. Windows of 4 divide the maps of 16x16 and 8x8; the last map, 4x4,
 is one window. 28 epochs of Muon at 3e-3, one RandAugment operation of
 torchvision's strength, Random Erasing, EMA. The argument is the model:
-`retention` (the default), `rmt` or `swat`. `long`, after it, is the schedule for
-a GPU: 90 epochs, with a second RandAugment operation, more stochastic depth
+`retention` (the default), `rmt` or `swat`. `long`, after it, is the schedule
+for a GPU: 90 epochs, with a second RandAugment operation, more stochastic depth
 and, except in the last 20 epochs, a quarter of the batches mixed.
 
   python train.py --config=configs/cifar10_small.py:swat

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       'images',
       type=arguments.path,
       metavar='IMAGE',
-      nargs='+',
+      nargs='*',  # `run` says what a lone argument is.
       help='image files, or folders of images',
   )
   arguments.add_number(parser, '--top', help='classes to list (default: 5)')
@@ -105,6 +105,10 @@ def run(args: argparse.Namespace) -> int:
     raise UserError(
         f'{args.weights} is an image: the run or weights come first, gswinrmt '
         'predict RUN_OR_WEIGHTS IMAGE'
+    )
+  if not args.images:
+    raise UserError(
+        'no image is named: gswinrmt predict RUN_OR_WEIGHTS IMAGE (or DIR)'
     )
   images = _find(args.images)
   weights = arguments.load_weights(args)

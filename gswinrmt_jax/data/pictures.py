@@ -64,6 +64,10 @@ class RandomCrop:
   ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
 
+class _RangeError(ValueError):
+  """An image has pixels that its data type does not have; the file is whole."""
+
+
 def read(path: pathlib.Path) -> PIL.Image.Image:
   """Reads and decodes an image file, as `decode` does.
 
@@ -217,6 +221,8 @@ def _open(
       PIL.Image.DecompressionBombError,
   ) as error:
     raise ValueError(f'has more than {most:,} pixels') from error
+  except _RangeError:
+    raise
   except Exception as error:  # Decoders raise many types.
     reason = ' '.join(str(error).split()) or type(error).__name__
     raise ValueError(f'is damaged: {reason}') from error
@@ -264,7 +270,7 @@ def _to_eight_bits(image):
   extremes = [(strip.min(), strip.max()) for strip in _strips(image)]
   least, most = np.min(extremes), np.max(extremes)
   if not (least >= 0 and most <= top):  # so that NaN is out of range too
-    raise ValueError(f'pixels of {least:g} to {most:g}, not of 0 to {top}')
+    raise _RangeError(f'has pixels of {least:g} to {most:g}, not of 0 to {top}')
   scaled = (np.float64(strip) * (255 / top) for strip in _strips(image))
   grey = [np.rint(strip).astype(np.uint8) for strip in scaled]
   return PIL.Image.fromarray(np.concatenate(grey))

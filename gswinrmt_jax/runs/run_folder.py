@@ -107,8 +107,10 @@ def check_same(
     shown = differing[:_SHOWN]
     if differing[_SHOWN:]:
       shown.append(f'and {len(differing) - _SHOWN} more')
-    advice = '--workdir=auto names one by what was changed'
-    if all(one.startswith(_LENGTHS) for one in differing):
+    remove, advice = '', '--workdir=auto names one by what was changed'
+    if (path / _CONFIG).exists() and not (path / 'checkpoints').exists():
+      remove = 'delete it, since no step of it was saved, or '
+    elif all(one.startswith(_LENGTHS) for one in differing):
       in_run = path.parent.name == 'checkpoints'
       folder = path.parent.parent if in_run else path
       advice = (
@@ -117,7 +119,7 @@ def check_same(
           'its schedule'
       )
     raise UserError(
-        f'{path} belongs to another config: {"; ".join(shown)}; choose '
+        f'{path} belongs to another config: {"; ".join(shown)}; {remove}choose '
         f'another --workdir ({advice})'
     )
 

@@ -55,4 +55,5 @@ def check_name(name: str) -> tuple[str, str | None]:
 
 def reason(error: Exception) -> str:
   """Returns the first line of an error, or its type if it has no message."""
-  return str(error).strip().split('\n')[0] or type(error).__name__
+  said = str(error).strip().removeprefix('Got: ')  # as the Hub's library begins
+  return said.split('\n')[0] or type(error).__name__

@@ -440,7 +440,8 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             'evaluate digits_small --step 3',
             'gswinrmt: digits_small is not a run: it has no steps to choose fr',
         ),
-        ('predict run', 'the following arguments are required: IMAGE'),
+        ('predict run', 'no image is named: gswinrmt predict RUN_OR_WEI'),
+        ('predict one.png', 'one.png is an image: the run or weights come'),
         ('predict run empty', 'empty has no images'),
         ('predict run other', 'other has no images, only .json 1'),
         (

@@ -80,7 +80,7 @@ def test_the_scale_is_that_of_the_kind(kind, values, want, tmp_path):
     ],
 )
 def test_another_range_is_refused(kind, values, tmp_path):
-  with pytest.raises(UserError, match=r'deep\.tiff is damaged: pixels of'):
+  with pytest.raises(UserError, match=r'deep\.tiff has pixels of'):
     pictures.read(_deep(tmp_path, values, kind))
 
 
