@@ -94,11 +94,11 @@ def test_models_refuse_pixels(model, variables, dtype, monkeypatch):
 def test_a_changed_model_says_so(model):
   fields = dataclasses.asdict(model.arch)
   assert factory.describe('retention_compact', fields, 19358) == (
-      'retention_compact, modified: widths 8 16, depths 1 1, num_heads 1 2, '
+      'retention_compact with widths 8 16, depths 1 1, num_heads 1 2, '
       '..., 19,358 parameters'
   )
   assert factory.describe('rmt_t', {'window_size': 7}) == (
-      'rmt_t, modified: window_size 7'
+      'rmt_t with window_size 7'
   )
   assert factory.describe('rmt_t', {}, 1000) == 'rmt_t, 1,000 parameters'
 

@@ -258,7 +258,11 @@ class LoadedClassifier(LoadedModel):
     name, probability = prediction.names[0], prediction.probabilities[0]
     file = pathlib.Path(prediction.image).name
     drawing.write(
-        folder, found, pixels, title=f'{file}: {name} ({probability:.1%})'
+        folder,
+        found,
+        pixels,
+        title=f'{file}: {name} ({probability:.1%})',
+        class_name=name,
     )
 
   def _fit(self, image):

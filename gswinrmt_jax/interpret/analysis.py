@@ -19,6 +19,10 @@ from gswinrmt_jax.weights import load as weights_lib
 _BATCH_SIZE = 50
 _COLORS = ('C0', 'C1')  # of the two passes; full attention has one
 _COLUMNS = 'stage', 'entropy', 'row sum', 'gate', 'passed', 'reach', 'rank'
+_ARROWS = (
+    'a -> b: in the flattest and the most informative tenth of the windows;\n'
+    'reach: at the start of training and now; rank: without and with the gate'
+)
 
 
 def analyze_runs(
@@ -91,9 +95,7 @@ def analyze_runs(
 def table(reports: Sequence[dict[str, Any]]) -> str:
   """Returns the text table of several reports, one line per stage.
 
-  An arrow joins the values of the flattest and the most informative decile; for
-  the reach, at the start of training and now; for the rank, without and with
-  the gate.
+  The last line says what the arrows join.
   """
   rows = [('', *_COLUMNS)]
   for report in reports:
@@ -115,33 +117,45 @@ def table(reports: Sequence[dict[str, Any]]) -> str:
   for row in rows:
     cells = [cell.ljust(n) for cell, n in zip(row, widths, strict=True)]
     lines.append('  '.join(cells).rstrip())
-  return '\n'.join(lines)
+  return '\n'.join([*lines, _ARROWS])
 
 
 def draw(report: dict[str, Any]) -> Any:
-  """Returns the page of plots of a report: a row per stage."""
+  """Returns the page of plots of a report: a row per stage.
+
+  Softmax has no plot of its row sums, which are 1.
+  """
   # Without `pyplot`: no window, no global state. Imported when needed.
   from matplotlib.figure import Figure
 
   stages = report['stages']
-  figure = Figure(figsize=(15, 3 * len(stages)), layout='constrained', dpi=120)
+  sums = [np.array([*stage['row_sum'].values()], float) for stage in stages]
+  kinds = {'entropy': 'rows of attention', 'row_sum': 'sum of a row of weights'}
+  if all(np.allclose(each[~np.isnan(each)], 1) for each in sums):
+    del kinds['row_sum']
+  columns = len(kinds) + 2
+  figure = Figure(
+      figsize=(3.75 * columns, 3 * len(stages)), layout='constrained', dpi=120
+  )
   figure.suptitle(
       f'{report["source"]}: {report["images"]} images of {report["data"]} '
       f'{report["split"]}'
   )
-  grid = figure.subplots(len(stages), 4, squeeze=False)
+  grid = figure.subplots(len(stages), columns, squeeze=False)
   for number, (row, stage) in enumerate(zip(grid, stages, strict=True), 1):
-    entropy, sums, gate, reach = row
-    for axes, kind in ((entropy, 'entropy'), (sums, 'row_sum')):
+    *weights, gate, reach = row
+    for axes, (kind, title) in zip(weights, kinds.items(), strict=True):
+      axes.set_title(title, fontsize=9)
+      axes.set_ylim(0, 1.05)
       passes = stage[kind].items()
+      if np.isnan(np.array([*stage[kind].values()], float)).all():
+        axes.text(4.5, 0.5, 'every row has one key', ha='center')
+        continue
       for color, (name, heads) in zip(_COLORS, passes, strict=False):
         _by_group(axes, _mean({name: heads}), color, f'{name}, all heads', 2)
         for head in heads:
           _by_group(axes, head, color, None, 0.5)
-      axes.set_ylim(0, 1.05)
-    entropy.set_ylabel('entropy / log(keys)')
-    entropy.set_title(f'stage {number}: rows of attention', fontsize=9)
-    sums.set_title('sum of a row of weights', fontsize=9)
+    weights[0].set_ylabel(f'stage {number}: entropy / log(keys)')
     if 'gate' in stage:
       _by_group(gate, stage['gate']['mean'], 'C2', 'mean of G1', 2)
       _by_group(gate, stage['gate']['closed'], 'C3', 'share of G1 < 0.1', 2)
@@ -155,7 +169,7 @@ def draw(report: dict[str, Any]) -> Any:
       gate.set_ylim(bottom=0)
     else:
       gate.set_axis_off()
-    for axes in (entropy, sums, gate):
+    for axes in (*weights, gate):
       axes.set_xlabel('decile of variance under the window (c: cut)')
       axes.set_xticks(
           range(statistics.GROUPS), [*range(1, statistics.DECILES + 1), 'c']
@@ -168,8 +182,7 @@ def draw(report: dict[str, Any]) -> Any:
         values = np.array(stage['decay'][when]['reach'], float)
         reach.bar(heads + offset, values, 0.4, label=when)
       reach.set(xlabel='head', ylabel='tokens', xticks=heads)
-      if np.isfinite(values).any():  # not all infinite
-        reach.set_yscale('log')
+      reach.margins(y=0.3)  # room for the legend
       reach.set_title('reach of the decay, -1 / log(gamma)', fontsize=9)
       reach.legend(fontsize=7, frameon=False)
     else:

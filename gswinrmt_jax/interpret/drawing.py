@@ -22,6 +22,7 @@ def write(
     pixels: np.ndarray,
     *,
     title: str = '',
+    class_name: str = '',
 ) -> list[pathlib.Path]:
   """Draws reach, decay, gate and Grad-CAM; each file is written atomically.
 
@@ -32,6 +33,7 @@ def write(
     maps: The maps to draw.
     pixels: Image of the maps before normalisation, uint8 [h w 3].
     title: Title of every plot, such as the file name and the predicted class.
+    class_name: Name of the class of Grad-CAM; '' for its number.
 
   Returns:
     The paths of the files.
@@ -56,7 +58,9 @@ def write(
   directory.mkdir(parents=True, exist_ok=True)
   figures = {
       'attention_reach.png': _reach(maps, pixels),
-      'grad_cam.png': _grad_cam(maps, pixels),
+      'grad_cam.png': _grad_cam(
+          maps, pixels, class_name or f'class {maps.label}'
+      ),
   }
   if maps.stages[0].kernel is not None:
     figures['decay_kernels.png'] = _decay(maps)
@@ -152,7 +156,7 @@ def _gate(maps, pixels):
   return _explained(figure, image, text)
 
 
-def _grad_cam(maps, pixels):
+def _grad_cam(maps, pixels, class_name):
   """Draws the image, and Grad-CAM over it and alone."""
   figure = _figure(1, 3, 2.4, _ratio(pixels))
   first, over, alone = figure.subplots(1, 3)
@@ -166,11 +170,11 @@ def _grad_cam(maps, pixels):
     axes.set_title(title, fontsize=9)
   _hide_ticks((first, over, alone))
   text = (
-      f'Evidence for class {maps.label} in the feature map of stage '
+      f'Evidence for {class_name} in the feature map of stage '
       f'{maps.cam_stage}, relative to its largest value.'
   )
   if not peak:
-    text = f'Stage {maps.cam_stage} has no evidence for class {maps.label}.'
+    text = f'Stage {maps.cam_stage} has no evidence for {class_name}.'
   return _explained(figure, image, text)
 
 

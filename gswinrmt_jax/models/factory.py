@@ -107,7 +107,7 @@ def describe(
 ) -> str:
   """Returns a model's name and its differences from the model of that name.
 
-      retention_compact, modified: widths 48 96 192, depths 2 2 4,
+      retention_compact with widths 48 96 192, depths 2 2 4,
       num_heads 2 4 8, ..., 2,378,426 parameters
 
   Args:
@@ -123,7 +123,7 @@ def describe(
   ]
   if len(changes) > _SHOWN:
     changes = [*changes[:_SHOWN], '...']
-  parts = [f'{name}, modified: {", ".join(changes)}' if changes else name]
+  parts = [f'{name} with {", ".join(changes)}' if changes else name]
   if parameters is not None:
     parts.append(f'{parameters:,} parameters')
   return ', '.join(parts)

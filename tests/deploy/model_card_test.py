@@ -71,7 +71,7 @@ def test_model_hubs_can_read_the_metadata(measured, tmp_path):
       'value': 0.75,
   }
   assert '\n## Training\n\nTrained on a desk.\n' in text
-  assert 'modified: widths 8 8 16 16, ' in text and '19,358 parameters' in text
+  assert 'with widths 8 8 16 16, ' in text and '19,358 parameters' in text
 
 
 @pytest.mark.parametrize('name', ['on', 'no', 'null', '1e3', 'a: b'])

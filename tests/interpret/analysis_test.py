@@ -189,8 +189,26 @@ def test_the_reach_of_a_decay_of_one_is_none():
   for heads in ([0, 1], [1]):  # one finite reach, none
     for when in decay.values():
       when['reach'] = [when['reach'][head] for head in heads]
-    named = dict.fromkeys(('source', 'images', 'data', 'split'), '')
-    analysis.draw({**named, 'stages': [stage]}).savefig(io.BytesIO())
+    figure = _drawn(stage)
+    figure.savefig(io.BytesIO())
+    assert len(figure.axes) == 4
+
+
+def _drawn(stage):
+  named = dict.fromkeys(('source', 'images', 'data', 'split'), '')
+  return analysis.draw({**named, 'stages': [stage]})
+
+
+def test_plots_leave_out_what_is_known():
+  """Row sums of softmax, and the entropy of rows with one key."""
+  ones = [[1.0] * (attention.GROUPS - 1) + [None]] * 2
+  empty = [[None] * attention.GROUPS] * 2
+  stage = {'entropy': {'width': empty}, 'row_sum': {'width': ones}, 'decay': {}}
+  entropy, *rest = _drawn(stage).axes
+  (text,) = entropy.texts
+  assert text.get_text() == 'every row has one key'
+  assert not entropy.lines
+  assert len(rest) == 2  # gate and reach
 
 
 class TestWindowVariance:

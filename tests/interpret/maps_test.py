@@ -484,15 +484,15 @@ def test_what_a_model_lacks_is_not_drawn(tmp_path):
 
 
 def test_grad_cam_is_drawn_over_its_largest_value():
-  figure = drawing._grad_cam(_maps(cam=1e-5), PICTURE)
+  figure = drawing._grad_cam(_maps(cam=1e-5), PICTURE, 'zebra')
   _, over, alone, _ = figure.axes
   for drawn in (over.images[1], alone.images[0]):
     assert drawn.get_array().max() == pytest.approx(1)
-  assert 'for class 5 in the feature map of stage 2' in ' '.join(
+  assert 'for zebra in the feature map of stage 2' in ' '.join(
       figure.get_supxlabel().split()
   )
-  figure = drawing._grad_cam(_maps(cam=0.0), PICTURE)
-  assert figure.get_supxlabel() == 'Stage 2 has no evidence for class 5.'
+  figure = drawing._grad_cam(_maps(cam=0.0), PICTURE, 'zebra')
+  assert figure.get_supxlabel() == 'Stage 2 has no evidence for zebra.'
 
 
 @pytest.mark.parametrize(
