@@ -107,6 +107,8 @@ def _override(config, overrides):
   from absl import flags
   from ml_collections import config_flags
 
+  # Of a repeated field the last counts. ml_collections would join two tuples.
+  overrides = {one.partition('=')[0]: one for one in overrides}.values()
   kinds = {override: _kind(config, override) for override in overrides}
   # Separate flags, so that those of other libraries are not accepted or listed.
   values = flags.FlagValues()

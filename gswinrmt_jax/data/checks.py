@@ -6,6 +6,8 @@ import hashlib
 import itertools
 from typing import Any
 
+import numpy as np
+
 from gswinrmt_jax.data import class_folders, detection, sources
 
 _COMPARED = 30_000  # images of all splits, at most, that are read for overlaps
@@ -65,6 +67,25 @@ def _of_equal_sizes(splits):
       name: [row for row, size in enumerate(each) if found[size] > 1]
       for name, each in sizes.items()
   }
+
+
+def sides(train: Any, smallest: float) -> Iterator[str]:
+  """Yields a line on the sizes of objects, next to the smallest anchors.
+
+  Args:
+    train: The training records.
+    smallest: Side of the smallest anchors, in pixels.
+  """
+  if not isinstance(train, detection.Decoded):
+    return
+  found = train.sides()
+  if len(found):
+    least, low, high, most = np.percentile(found, (0, 10, 90, 100))
+    yield (
+        f'objects have sides of {least:.0f} to {most:.0f} pixels after '
+        f'resizing, 80 % of them {low:.0f} to {high:.0f}; the smallest anchors '
+        f'have {smallest:g}'
+    )
 
 
 def too_small(train: Any) -> Iterator[str]:

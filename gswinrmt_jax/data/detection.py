@@ -215,6 +215,15 @@ class Decoded(records.Decoded):
     before, after = np.concatenate(found).T
     return int((after & ~before).sum()), len(after)
 
+  def sides(self) -> np.ndarray:
+    """Returns the root of each object's area in pixels of the resized image."""
+    found = [np.zeros(0)]
+    for size, objects in self.described:
+      sides = objects.boxes[:, 2:] - objects.boxes[:, :2]
+      scale = np.divide(segmentation.fit(size, self.image_size), size)
+      found.append(np.sqrt((sides * scale).prod(1))[~objects.crowds])
+    return np.concatenate(found)
+
   def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
     """Decodes a record, as `records.Decoded.read`; adds its row in the source.
 

@@ -49,6 +49,22 @@ def test_overrides_have_the_type_of_their_field():
   assert config.model.widths is None  # the named model's default
 
 
+def test_of_a_repeated_override_the_last_counts():
+  config = recipe_files.load(
+      'cifar10_retention',
+      [
+          '--config.augment.erase_area=0.1,0.2',
+          '--config.augment.erase_area=0.2,0.3',
+      ],
+  )
+  assert config.augment.erase_area == (0.2, 0.3)
+  with pytest.raises(UserError, match='num_epochs=ten: must be a whole number'):
+    recipe_files.load(
+        'cifar10_retention',
+        ['--config.num_epochs=12', '--config.num_epochs=ten'],
+    )
+
+
 def test_the_learning_rate_follows_the_batch_unless_it_is_set():
   """It is 5e-4 per 512 images, also after a round trip through JSON."""
   rate = '--config.optimizer.learning_rate=3e-4'
