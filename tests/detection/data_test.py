@@ -204,8 +204,8 @@ def test_a_warning_counts_the_objects_that_become_too_small():
   # Roots of 20, 9 and 2 without the crowd: 4.5, 3 and 1.4 pixels.
   (line,) = checks.sides(third, 12.0)
   assert line == (
-      'objects have sides of 1 to 4 pixels after resizing, 80 % of them 2 to 4; '
-      'the smallest anchors have 12'
+      'objects have sides of 1 to 4 pixels after resizing, 80 % of them 2 to '
+      '4; the smallest anchors have 12'
   )
   assert not [*checks.too_small(detection.Decoded(source, (60, 60)))]
   assert not [*checks.too_small(detection.Decoded(source))]
