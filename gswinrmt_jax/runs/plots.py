@@ -104,7 +104,8 @@ def draw_curves(
   )
   names = ('loss', score, 'learning_rate', 'grad_norm')
   for axes, name in zip(panels, names, strict=True):
-    _draw_metric(axes, name, train, epochs)
+    note = f', {scores.SCORES[name].label}' if name == 'ap' else ''
+    _draw_metric(axes, name, train, epochs, note)
   if score == 'ap':  # The loss of a detector has several parts.
     panels[0].set_ylabel('loss')
   # The mean IoU selects a segmenter's best epoch, the AP of masks a detector's.
@@ -118,23 +119,26 @@ def draw_curves(
   for axes in panels:
     axes.set_xlabel('epoch')
     axes.grid(alpha=0.3)
-  lines, labels = panels[1].get_legend_handles_labels()
+  lines = {}  # The score of a detector has no training curve, its loss has.
+  for axes in panels[1::-1]:
+    for line, label in zip(*axes.get_legend_handles_labels(), strict=True):
+      lines.setdefault(label, line)
   legend = figure.add_subplot(cells[1, len(panels) - 3 :])
   legend.axis('off')
-  legend.legend(lines, labels, loc='center', frameon=False)
+  legend.legend(lines.values(), lines, loc='center', frameon=False)
   path = folder / 'curves.png'
   with terminal.warn_if_not_written(path.name), files.replaced(path) as part:
     canvas.print_png(part)
 
 
-def _draw_metric(axes, name, train, epochs):
+def _draw_metric(axes, name, train, epochs, note):
   """Draws a metric per interval and, by split, per epoch."""
   label, factor = _PANELS[name]
   alone = name in ('learning_rate', 'grad_norm')
   x, y = _curve(train, name, factor)
   color = 'tab:blue' if alone else '0.75'
   axes.plot(x, y, color=color, lw=1, label='train, per interval')
-  _draw_epochs(axes, name, epochs, factor, 'o-')
+  _draw_epochs(axes, name, epochs, factor, 'o-', note)
   axes.set_ylabel(label)
   if name == 'learning_rate':
     axes.ticklabel_format(axis='y', scilimits=(-2, 3))
@@ -175,6 +179,10 @@ def _mark_results(panels, epochs, summary):
     value = tested[f'test_{prefix}{name}']
     factor = 1 if name == 'loss' else 100
     label = f'test at the best epoch: {value:.2%}'
+    if name == 'loss':
+      label = None  # The legend has the score.
+    elif name in ('ap', *_MORE):
+      label = f'{scores.SCORES[name].label}, {label}'
     axes.plot(
         epoch, factor * value, 'D', color='tab:red', label=label, zorder=3
     )

@@ -133,10 +133,30 @@ def test_a_segmenter_with_an_average(tmp_path, drawn):
       ('validation', 75),
       ('validation, mean IoU', 25),
       ('validation, EMA, mean IoU', 37.5),
-      ('test at the best epoch: 12.50%', 12.5),
+      ('mean IoU, test at the best epoch: 12.50%', 12.5),
   ):
     assert list(lines[label].get_ydata()) == [value]
   assert 'best epoch: 1, validation 37.50%' in lines
+
+
+def test_a_detector_s_legend_names_every_line(tmp_path, drawn):
+  train = {'kind': 'train', 'epoch': 0.5, 'loss': 2.0, 'positives': 9.0}
+  train['learning_rate'] = 1e-3
+  epoch = {'kind': 'epoch', 'epoch': 1, 'train_loss': 1.5}
+  epoch |= {'val_ap': 0.25, 'val_ap50': 0.5, 'val_mask_ap': 0.125}
+  plots.draw_curves(
+      tmp_path, [train, epoch], Terminal(), {'best': {'test_mask_ap': 0.5}}
+  )
+  legend = drawn[0].axes[-1].get_legend()
+  assert {text.get_text() for text in legend.get_texts()} == {
+      'train, per interval',
+      'train (augmented)',
+      'validation, box AP',
+      'validation, box AP50',
+      'validation, mask AP',
+      'best epoch: 1, validation 12.50%',
+      'mask AP, test at the best epoch: 50.00%',
+  }
 
 
 def test_labels_of_pixels_are_drawn_over_the_augmented_batch(tmp_path):
