@@ -225,7 +225,7 @@ def write_augmented_batch(
 
 
 def _outlined(image, truth, names):
-  """Returns images with boxes in the colours of their classes, and a legend.
+  """Returns images with boxes and masks in colours of classes, and a legend.
 
   The legend is the title of each image, with the number of objects of its most
   frequent classes, and the colour of each line.
@@ -234,8 +234,15 @@ def _outlined(image, truth, names):
 
   palette = [*map(tuple, label_colors.palette(len(names)).tolist())]
   drawn, titles, colors = [], [], []
-  for pixels, boxes, labels, valid in zip(image, *truth[:3], strict=True):
+  frames = truth.boxes if truth.frames is None else truth.frames
+  for row, (pixels, boxes, labels, valid) in enumerate(
+      zip(image, *truth[:3], strict=True)
+  ):
     picture = Image.fromarray(pixels)
+    if truth.bitmaps is not None:
+      for place in np.flatnonzero(valid):
+        color = palette[labels[place]]
+        _shade(picture, truth.bitmaps[row, place], frames[row, place], color)
     for box, label in zip(boxes[valid], labels[valid], strict=True):
       low, high = np.rint(box[:2]), np.maximum(np.rint(box[:2]), box[2:] - 1)
       ImageDraw.Draw(picture).rectangle(
@@ -249,6 +256,17 @@ def _outlined(image, truth, names):
     titles.append('\n'.join(said) or 'no objects')
     colors.append([palette[label] for label in most])
   return np.stack(drawn), titles, colors
+
+
+def _shade(picture, bitmap, frame, color):
+  """Blends the colour into the pixels of a mask, which fills its frame."""
+  from PIL import Image
+
+  corner = np.rint(frame[:2]).astype(int)
+  sides = np.maximum(np.rint(frame[2:]).astype(int) - corner, 1)
+  half = Image.fromarray(np.where(bitmap > 0, 127, 0).astype(np.uint8))
+  half = half.resize(sides.tolist(), Image.Resampling.NEAREST)
+  picture.paste(color, tuple(corner.tolist()), half)
 
 
 def write_before_after(

@@ -271,3 +271,24 @@ def test_denormalize_undoes_normalize():
 )
 def test_describe_names_the_heaviest_classes(target, said):
   assert plots.describe(np.array(target), ('cat', 'dog', '2')) == said
+
+
+def test_masks_are_drawn_in_the_frames_that_they_fill(tmp_path):
+  """The left half of a frame of 40 x 20 pixels, half white and half green."""
+  info = datasets.Info('x', ('cat', 'dog'), (0.5,) * 3, (0.25,) * 3)
+  batch = {'image': np.full((1, 96, 120, 3), 255, np.uint8)}
+  bitmap = np.zeros((1, 1, 8, 8), np.uint8)
+  bitmap[..., :4] = 1
+  truth = assignment.Truth(
+      np.float32([[[10, 30, 30, 50]]]),
+      np.int32([[1]]),
+      np.bool_([[1]]),
+      bitmap,
+      np.float32([[[10, 30, 50, 50]]]),
+  )
+  path = tmp_path / 'batch.png'
+  image = np.full((1, 96, 120, 3), 2.0, np.float32)
+  plots.write_augmented_batch(path, batch, (image, {'truth': truth}), info)
+  drawn = np.asarray(Image.open(path).convert('RGB'))
+  covered = (drawn == (128, 192, 128)).all(-1)
+  assert covered.sum() == 20 * 20 - 4 * 19  # without the outline of the box
