@@ -112,7 +112,10 @@ def test_coco_files_by_split(root, capsys):
   assert re.search('train: 6 objects with masks, at most 2 in an image', said)
   for line in (
       'train: 1 image without objects, kept',
-      'train: 1 crowd, not trained on',
+      'train: of them 1 crowd, not trained on',
+      # The crowd, and what is left out, are not compared.
+      'warning: train: the masks of 2 of 5 objects lie elsewhere than their '
+      'boxes, the first annotation 2 of a.png',
       'train: 1 box outside of the image, left out',
       'train: 1 box without width or height, left out',
       'train: 1 box beyond the border of the image, cut off there',
@@ -184,8 +187,8 @@ def test_an_object_without_a_mask_is_named(root, capsys):
   path = _write(root / 'all.json', content)
   _prepare(root, '--boxes', path, '--val=0', '--test=0')
   assert (
-      'masks of 12 of 13 objects: none stored, image b.png has an object '
-      'without'
+      '  warning: masks of 12 of 13 objects: none stored, image b.png has an '
+      'object without'
   ) in capsys.readouterr().out
 
 
@@ -194,6 +197,8 @@ def test_boxes_that_seem_to_be_corners(root, capsys):
   boxes = [each['bbox'] for each in content['annotations']]
   boxes[0][:] = [1, 2, 19.5, 5]  # ends 0.5 pixels beyond the image
   boxes[1][:] = [9, 2, 15.5, 7]
+  for each in content['annotations']:
+    del each['segmentation']
   path = _write(root / 'all.json', content)
   _prepare(root, '--boxes', path, '--val=0', '--test=0')
   assert 'suggest' not in capsys.readouterr().out
@@ -201,9 +206,67 @@ def test_boxes_that_seem_to_be_corners(root, capsys):
   _write(path, content)
   _prepare(root, '--boxes', path, '--val=0', '--test=0', '--replace')
   assert (
-      'train: 3 boxes beyond the border of the image, cut off there: so many '
-      'suggest corners x0 y0 x1 y1 instead of x y w h'
+      '  warning: train: 3 boxes beyond the border of the image, cut off '
+      'there: so many suggest corners x0 y0 x1 y1 instead of x y w h'
   ) in capsys.readouterr().out
+  for each, whole in zip(
+      content['annotations'], _coco([*_IMAGES])['annotations'], strict=True
+  ):
+    each['segmentation'] = whole['segmentation']
+  _write(path, content)
+  _prepare(root, '--boxes', path, '--val=0', '--test=0', '--replace')
+  said = capsys.readouterr().out
+  assert '  train: 3 boxes beyond the border' in said
+  assert 'suggest' not in said  # as most boxes are where their masks are
+
+
+def test_masks_that_lie_elsewhere_than_their_boxes(root, capsys):
+  content = _coco([*_IMAGES])
+  objects = content['annotations']
+  corner = [[16, 10, 19, 10, 19, 12, 16, 12]]
+  objects[0]['segmentation'] = corner
+  objects[1] |= {'bbox': [9, 2, 1.9, 5], 'segmentation': corner}  # small
+  objects[2] |= {'bbox': [3.5, 3.5, 2, 2]}
+  objects[2]['segmentation'] = [[4, 4, 6, 4, 6, 6, 4, 6]]  # half a pixel off
+  objects[3] |= {'iscrowd': 1, 'segmentation': corner}
+  path = _write(root / 'all.json', content)
+  _prepare(root, '--boxes', path, '--val=0', '--test=0')
+  assert (
+      '  warning: train: the masks of 1 of 12 objects lie elsewhere than their '
+      'boxes, the first annotation 1 of a.png\n'
+  ) in capsys.readouterr().out
+  for each in objects[7:]:
+    each['segmentation'] = [[100, 100, 103, 100, 103, 102]]  # outside
+  _write(path, content)
+  with pytest.raises(UserError) as caught:
+    _prepare(root, '--boxes', path, '--val=0', '--test=0', '--replace')
+  assert str(caught.value) == (
+      'the masks of 8 of 12 objects lie elsewhere than their boxes, the first '
+      'annotation 1 of a.png: boxes must be x y w h in pixels, and masks those '
+      'of the same objects'
+  )
+
+
+def test_the_size_of_an_image_that_exif_rotates(root):
+  exif = PIL.Image.Exif()
+  exif[0x0112] = 6
+  image = PIL.Image.open(root / 'images' / 'a.png')
+  image.save(root / 'images' / 'a.png', exif=exif)
+  content = _coco([*_IMAGES])
+  path = _write(root / 'all.json', content)
+  with pytest.raises(
+      UserError,
+      match=r'has 12 x 20 pixels after its EXIF rotation, in .*n 20 x 12',
+  ):
+    _prepare(root, '--boxes', path, '--val=0', '--test=0')
+
+
+def test_sizes_may_be_text(root, capsys):
+  content = _coco([*_IMAGES])
+  content['images'][0]['width'] = '20'
+  path = _write(root / 'all.json', content)
+  _prepare(root, '--boxes', path, '--val=0', '--test=0')
+  assert 'train: 14 objects' in capsys.readouterr().out
 
 
 def test_a_missing_image_is_not_damaged(root, capsys):
@@ -301,7 +364,68 @@ def _change(path, value):
             _change(['images', 1], 'b.png'),
             r"images\[1\]: must be an object, not 'b.png'",
         ),
-        (_change(['annotations', 0, 'bbox', 0], float('nan')), 'has the box'),
+        (
+            _change(['annotations', 0, 'bbox', 0], float('nan')),
+            'annotation 1: bbox must be four numbers x y w h, not .nan, 2',
+        ),
+        (
+            _change(['images', 0, 'width'], 'wide'),
+            "the width 'wide' and the height 12: both must be numbers of",
+        ),
+        (
+            _change(['annotations', 0, 'iscrowd'], '0'),
+            "annotation 1: iscrowd must be the number 0 or 1, not '0'",
+        ),
+        (
+            _change(['annotations', 0, 'iscrowd'], 2),
+            'annotation 1: iscrowd must be the number 0 or 1, not 2',
+        ),
+        (
+            _change(['annotations', 0, 'ignore'], 'no'),
+            "annotation 1: ignore must be the number 0 or 1, not 'no'",
+        ),
+        (
+            _change(['categories', 1, 'name'], ''),
+            'the category with the id 3 has no name: give it one',
+        ),
+        (
+            _change(['annotations', 0, 'segmentation'], [0, 0, 3, 0, 3, 3]),
+            r'annotation 1 has a mask that cannot be used: a segmentation must '
+            r'be a list of polygons .*, not \[0, 0, 3, 0, 3, 3\]',
+        ),
+        (
+            _change(['annotations', 0, 'segmentation'], 'polygon'),
+            "a segmentation must be a list of polygons .*, not 'polygon'",
+        ),
+        (
+            _change(['annotations', 0, 'segmentation'], {'counts': [3]}),
+            'a segmentation must be .* an object with size .height, width. and',
+        ),
+        (
+            _change(
+                ['annotations', 0, 'segmentation'], [[0, 0, 3, 0, 3, 3, 1]]
+            ),
+            'a polygon has 7 values, an odd number: it must be x and y of each',
+        ),
+        (
+            _change(['annotations', 0, 'segmentation', 0, 1], float('nan')),
+            r'a polygon has values that are no numbers of pixels .*: \[1, nan',
+        ),
+        (
+            _change(['annotations', 0, 'segmentation', 0, 1], -1e9),
+            'values that are no numbers of pixels up to a million',
+        ),
+        (
+            _change(['annotations', 0, 'segmentation', 0, 1], float('inf')),
+            r'a polygon has values that are no numbers of pixels .*: \[1, inf',
+        ),
+        (
+            _change(
+                ['annotations', 0, 'segmentation'],
+                {'size': [12, 20], 'counts': ['a']},
+            ),
+            'its counts are not whole numbers',
+        ),
         (
             _change(['annotations', 0, 'bbox'], KeyError),
             "annotations, id 1: 'bbox' is missing",
@@ -401,11 +525,35 @@ def test_yolo_has_shares_of_the_image(root, capsys):
     (boxes / 'a.txt').write_text(line)
     with pytest.raises(UserError, match=said):
       _prepare(root, '--boxes', boxes, '--val=0', '--test=0', '--replace')
+  (root / 'data.yaml').write_text('nc: 3\nnames: [ring, key]\n')
+  with pytest.raises(UserError, match='has 2 names, but nc is 3: correct'):
+    _prepare(root, '--boxes', boxes)
+  (root / 'data.yaml').write_text('names: [ring, ""]\n')
+  with pytest.raises(UserError, match='class 1 has an empty name'):
+    _prepare(root, '--boxes', boxes)
   (root / 'data.yaml').unlink()
   with pytest.raises(
       UserError, match=r'nor the two folders above it .*with --classes FILE'
   ):
     _prepare(root, '--boxes', boxes)
+
+
+def test_pixels_are_no_values_of_yolo(root, capsys):
+  boxes = root / 'labels'
+  boxes.mkdir()
+  (root / 'data.yaml').write_text('names: [ring]\nnc: 1\n')
+  (boxes / 'a.txt').write_text('0 10 6 4 4\n')
+  (boxes / 'b.txt').write_text('0 0.5 0.5 0.5 0.25\n')
+  _prepare(root, '--boxes', boxes, '--val=0', '--test=0')
+  said = (
+      "1 box outside of the image, left out: YOLO's values are shares of the "
+      'image, 0 to 1, not pixels'
+  )
+  assert f'  warning: train: {said}\n' in capsys.readouterr().out
+  (boxes / 'b.txt').write_text('')
+  with pytest.raises(UserError) as caught:
+    _prepare(root, '--boxes', boxes, '--val=0', '--test=0', '--replace')
+  assert str(caught.value) == f'no image of train has an object: {said}'
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from gswinrmt_jax.data.prepare.object_labels import (
 )
 from gswinrmt_jax.errors import UserError
 
+_CORNERS = 'so many suggest corners x0 y0 x1 y1 instead of x y w h'
+
 
 class _File(NamedTuple):
   """A JSON file of COCO, in which every id that is referred to exists.
@@ -86,7 +88,8 @@ def find(
   def read(image, size):
     width, height, path = entries[image.file_name]
     if None not in (width, height):
-      side_files.check_size(size, (width, height), path)
+      file = root / image.file_name
+      side_files.check_size(size, (width, height), path, file)
     return [_found(each, labels) for each in objects[image.file_name]]
 
   ignored['images that are not in the files'] += len(there) - len(entries)
@@ -109,7 +112,7 @@ def find(
           read,
           len(labels),
           masks=masks,
-          beyond='so many suggest corners x0 y0 x1 y1 instead of x y w h',
+          hints={'cut': _CORNERS},
       ),
       unpaired=missing,
   )
@@ -145,8 +148,8 @@ def _with_masks(objects):
   if not 0 < len(without) < total:
     return total > 0 and not without, []
   return False, [
-      f'masks of {total - len(without):,} of {total:,} objects: none stored, '
-      f'image {without[0]} has an object without'
+      f'warning: masks of {total - len(without):,} of {total:,} objects: none '
+      f'stored, image {without[0]} has an object without'
   ]
 
 
@@ -177,6 +180,12 @@ def _read(path):
       key=lambda each: (isinstance(each['id'], str), each['id']),
   )
   categories = {each['id']: str(each['name']) for each in ordered}
+  for each in ordered:
+    if each['name'] in ('', None):
+      raise UserError(
+          f'{path}: the category with the id {each["id"]!r} has no name: '
+          'give it one'
+      )
   twice = [n for n, c in Counter(categories.values()).items() if c > 1]
   if twice or len(categories) < len(ordered) or not categories:
     what = f'the category {twice[0]!r} twice' if twice else 'no or equal ids'
@@ -211,7 +220,10 @@ def _check_fields(path, parts):
 
 
 def _check_ids(file):
-  """Refuses ids that occur twice, and annotations of what is not there."""
+  """Refuses ids that occur twice, and annotations of what is not there.
+
+  Refuses flags that are neither 0 nor 1, too: as text, all would count as set.
+  """
   for what, entries in (
       ('images', file.images),
       ('annotations', file.annotations),
@@ -232,6 +244,11 @@ def _check_ids(file):
       raise UserError(
           f'{which} has the unknown category {entry["category_id"]!r}'
       )
+    for flag in ('iscrowd', 'ignore'):
+      if entry.get(flag) not in (None, 0, 1):
+        raise UserError(
+            f'{which}: {flag} must be the number 0 or 1, not {entry[flag]!r}'
+        )
 
 
 def _wrong_field(entry, keys):
@@ -250,12 +267,12 @@ def _wrong_field(entry, keys):
 
 
 def _four(box):
-  """Returns x, y, w and h; None if they are not four numbers."""
+  """Returns x, y, w and h; None if they are not four finite numbers."""
   try:
-    x, y, width, height = map(float, box)
+    x, y, width, height = values = tuple(map(float, box))
   except (ValueError, TypeError):
     return None
-  return x, y, width, height
+  return (x, y, width, height) if all(map(math.isfinite, values)) else None
 
 
 def _is_share(box):
@@ -282,4 +299,5 @@ def _found(annotation, labels):
       bool(annotation.get('iscrowd')),
       area,
       annotation.get('segmentation'),
+      which,
   )

@@ -18,6 +18,15 @@ from gswinrmt_jax.data.prepare.object_labels import (
 )
 from gswinrmt_jax.errors import UserError
 
+# What is suggested of boxes beyond their images.
+_YOLO_HINTS = {
+    'outside': "YOLO's values are shares of the image, 0 to 1, not pixels",
+    'cut': (
+        "so many suggest pixels, but YOLO's values are shares of the image, "
+        '0 to 1'
+    ),
+}
+
 
 def find(
     root: pathlib.Path,
@@ -67,6 +76,7 @@ def find(
 class _VOC:
   """Objects in XML files of PASCAL VOC, whose pixels count from 1."""
 
+  hints = None
   optional = False
 
   def __init__(self, boxes: pathlib.Path, names: Sequence[str]):
@@ -77,13 +87,17 @@ class _VOC:
       names = sorted(found)
     self.names = tuple(names)
 
-  def read(self, path: pathlib.Path, size: Size) -> list[Found]:
-    """Returns the objects in a file; difficult ones count as crowds."""
+  def read(
+      self, path: pathlib.Path, size: Size, image: pathlib.Path
+  ) -> list[Found]:
+    """Returns the objects in an image's file; difficult ones are crowds."""
     root = _voc_root(path)
-    width, height = (root.findtext(f'size/{k}') for k in ('width', 'height'))
-    stated = tuple(int(side) for side in (width, height) if side)
-    if len(stated) == 2 and all(stated):  # Some tools write 0.
-      side_files.check_size(size, stated, path)
+    width, height = (
+        root.findtext(f'size/{side}', '').strip()
+        for side in ('width', 'height')
+    )
+    if {width, height}.isdisjoint(('', '0')):  # Some tools write 0.
+      side_files.check_size(size, (width, height), path, image)
     found = []
     for name, difficult, box in _voc_objects(root, path):
       if name not in self.names:
@@ -127,13 +141,17 @@ def _voc_objects(root, path):
 class _Yolo:
   """Objects in text files of YOLO: class, centre and size as shares."""
 
+  hints = _YOLO_HINTS
   optional = True  # An image without a file has no objects.
 
   def __init__(self, boxes: pathlib.Path, names: Sequence[str]):
     self.names = tuple(names) or _yaml_names(boxes)
 
-  def read(self, path: pathlib.Path, size: Size) -> list[Found]:
-    """Returns the objects in a file."""
+  def read(
+      self, path: pathlib.Path, size: Size, image: pathlib.Path
+  ) -> list[Found]:
+    """Returns the objects in an image's file."""
+    del image
     found = []
     try:
       lines = path.read_text('utf-8-sig').splitlines()
@@ -178,12 +196,19 @@ def _yaml_names(boxes):
         'data.yaml with the names of the classes: give them with --classes FILE'
     )
   try:
-    names = yaml.safe_load(path.read_text('utf-8'))['names']
+    content = yaml.safe_load(path.read_text('utf-8'))
+    names, count = content['names'], content.get('nc')
     if isinstance(names, dict):
       names = [names[label] for label in range(len(names))]
     names = tuple(map(str, names))
   except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError) as error:
     raise UserError(f'{path} has no list of names') from error
+  if '' in names:
+    raise UserError(f'{path}: class {names.index("")} has an empty name')
+  if count not in (None, len(names)):
+    raise UserError(
+        f'{path} has {len(names)} names, but nc is {count}: correct either'
+    )
   return names
 
 
@@ -199,7 +224,9 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
     splits = _listed(images, lists)
 
   def read(image, size):
-    return kind.read(boxes / image.label_file, size) if image.label_file else []
+    if not image.label_file:
+      return []
+    return kind.read(boxes / image.label_file, size, root / image.file_name)
 
   content = hashlib.sha256()
   for name in sorted(image.label_file for image in images if image.label_file):
@@ -210,7 +237,7 @@ def _by_file(root, boxes, lists, suffix, kind, ignored):
       splits,
       ignored,
       source={'boxes': str(boxes), 'content of boxes': content.hexdigest()},
-      labels=ObjectLabels(read, len(kind.names)),
+      labels=ObjectLabels(read, len(kind.names), hints=kind.hints),
       unpaired=unpaired,
   )
 

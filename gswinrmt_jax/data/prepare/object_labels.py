@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import hashlib
 import math
+import reprlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,13 @@ _ODD = {
     'cut': '{} beyond the border of the image, cut off there',
 }
 _MANY = 0.1  # Share of boxes beyond their image from which they seem mistaken.
+_OVERLAP = 0.5  # IoU of a box and its mask below which they contradict.
+_SMALL = 2  # Side of a box in pixels below which masks are too coarse for that.
+_FAR = 1e6  # Largest coordinate of a polygon: pycocotools crashes at 1e9.
+_FORM = (
+    'a segmentation must be a list of polygons [[x0, y0, x1, y1, ...], ...] or '
+    'an object with size [height, width] and counts'
+)
 
 
 class Found(NamedTuple):
@@ -41,6 +49,7 @@ class Found(NamedTuple):
     crowd: As in `detection.Objects`.
     area: In square pixels; None for that of the box.
     mask: Polygons, or runs, as in COCO; None if there is none.
+    which: How messages name it.
   """
 
   label: int
@@ -48,6 +57,7 @@ class Found(NamedTuple):
   crowd: bool = False
   area: float | None = None
   mask: Any = None
+  which: str = 'an object'
 
 
 class ObjectLabels(ClassLabels):
@@ -58,7 +68,8 @@ class ObjectLabels(ClassLabels):
       if they cannot be used; the message says why.
     num_classes: Number of classes.
     masks: Whether to store masks, which then every object has.
-    beyond: What it suggests if many boxes extend beyond their image.
+    hints: What it suggests of boxes that are `outside`, and of many that are
+      `cut`, unless masks show where objects are.
   """
 
   by_class = False
@@ -69,10 +80,10 @@ class ObjectLabels(ClassLabels):
       num_classes: int,
       *,
       masks: bool = False,
-      beyond: str = '',
+      hints: Mapping[str, str] | None = None,
   ):
     self.read, self.num_classes, self.masks = read, num_classes, masks
-    self.beyond = beyond
+    self.hints = hints or {}
     self.findings = (
         ('object_digest', 'u8'),
         ('objects_by_class', 'i4', (num_classes,)),
@@ -80,12 +91,17 @@ class ObjectLabels(ClassLabels):
         ('sides', 'O'),  # of all boxes: sqrt(width height), without crowds
         *((name, 'i4') for name in _ODD),
         ('beyond', 'i4'),  # of those cut, by more than a pixel
+        ('compared', 'i4'),  # boxes, with their masks
+        ('elsewhere', 'O'),  # of them, `Found.which` if the mask is elsewhere
     )
 
   def objects(
       self, image: ImageFile, size: Size
-  ) -> tuple[detection_lib.Objects, Counter]:
-    """Returns the objects of an image within it, and how many are `_ODD`.
+  ) -> tuple[detection_lib.Objects, list[str], Counter]:
+    """Returns the objects of an image within it.
+
+    Returns:
+      The objects, how messages name them, and how many are `_ODD`.
 
     Raises:
       ValueError: If they cannot be used.
@@ -116,41 +132,54 @@ class ObjectLabels(ClassLabels):
         np.array([found.label for found in kept], np.int32),
         np.array([found.crowd for found in kept], bool),
         np.array(areas, np.float64),
-        tuple(_runs(found.mask, size) for found in kept)
-        if self.masks
-        else None,
+        tuple(_runs(found, size) for found in kept) if self.masks else None,
     )
-    return objects, odd
+    return objects, [found.which for found in kept], odd
 
   def inspect(self, image: ImageFile, picture: PIL.Image.Image) -> tuple:
     """Returns a digest of the objects and their numbers, see `findings`."""
-    objects, odd = self.objects(image, picture.size)
+    objects, which, odd = self.objects(image, picture.size)
     arrays = [objects.boxes, objects.labels, objects.crowds, objects.areas]
     content = b''.join(x.tobytes() for x in (*arrays, *(objects.masks or ())))
     boxes = objects.boxes[~objects.crowds]
+    compared, elsewhere = _compared(objects, picture.size)
     return (
         image_paths.digest(content),
         np.bincount(objects.labels, minlength=self.num_classes),
         objects.crowds.sum(),
         np.sqrt((boxes[:, 2:] - boxes[:, :2]).prod(1)).tolist(),
         *(odd[name] for name in (*_ODD, 'beyond')),
+        len(compared),
+        [which[index] for index in elsewhere],
     )
 
   def check(self, collection: Collection, table: np.ndarray) -> None:
     """Refuses images of which no image for training has an object.
+
+    Refuses boxes of which more than half contradict their masks, too.
 
     Raises:
       UserError: See above.
     """
     train = table[: len(collection.splits['train'])]
     if not train['objects_by_class'].sum() - train['crowds'].sum():
-      raise UserError('no image of train has an object')
+      reason = ''
+      if count := int(train['outside'].sum()):
+        reason = f': {_ODD["outside"].format(counted(count, "box", "boxes"))}'
+        if hint := self.hints.get('outside'):
+          reason += f': {hint}'
+      raise UserError(f'no image of train has an object{reason}')
+    masks = _masks_elsewhere(collection.images, table)
+    if 2 * masks['elsewhere'] > masks['compared']:
+      raise UserError(
+          f'{_said(masks)}: boxes must be x y w h in pixels, and masks those '
+          'of the same objects'
+      )
 
   def counts(
       self, collection: Collection, split: str, table: np.ndarray
   ) -> dict[str, Any]:
     """Returns the numbers of objects in a split."""
-    del collection, split
     by_class = table['objects_by_class']
     sides = [side for of_image in table['sides'] for side in of_image]
     return {
@@ -162,6 +191,7 @@ class ObjectLabels(ClassLabels):
         'sides': summary(sides) if sides else None,
         'odd': {name: int(table[name].sum()) for name in _ODD},
         'beyond': int(table['beyond'].sum()),
+        'boxes_and_masks': _masks_elsewhere(collection.splits[split], table),
     }
 
   def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
@@ -180,6 +210,8 @@ class ObjectLabels(ClassLabels):
           f'{" with masks" * masks}, at most {found["most_objects"]:,} '
           f'in an image; {classes}'
       )
+      if count := found['crowds']:
+        yield f'  {split}: of them {counted(count, "crowd")}, not trained on'
       if sides := found['sides']:
         said = ' / '.join(f'{side:,.1f}' for side in sides.values())
         yield (
@@ -188,13 +220,17 @@ class ObjectLabels(ClassLabels):
         )
       if count := found['without_objects']:
         yield f'  {split}: {counted(count, "image")} without objects, kept'
-      if count := found['crowds']:
-        yield f'  {split}: {counted(count, "crowd")}, not trained on'
       for name, count in found['odd'].items():
-        many = name == 'cut' and found['beyond'] > _MANY * total
+        hint = self.hints.get(name)
+        # Masks show better than borders whether boxes are where objects are.
+        if name == 'cut' and (masks or found['beyond'] <= _MANY * total):
+          hint = None
         if count:
           text = _ODD[name].format(counted(count, 'box', 'boxes'))
-          yield f'  {split}: {text}{f": {self.beyond}" * many}'
+          text = f'{split}: {text}'
+          yield f'  warning: {text}: {hint}' if hint else f'  {text}'
+      if found['boxes_and_masks']['elsewhere']:
+        yield f'  warning: {split}: {_said(found["boxes_and_masks"])}'
     if report['splits']['train']['sides']:
       yield '  choose detector.anchor_scale by the sides of boxes, once resized'
     train = report['splits']['train']['objects_by_class']
@@ -234,7 +270,8 @@ class ObjectLabels(ClassLabels):
     """Returns the values of `features` for an image."""
     # EXIF may turn an image; its objects are where they are seen.
     size = int(finding['width']), int(finding['height'])
-    objects, _ = self.objects(image, size[::-1] if finding['turned'] else size)
+    seen = size[::-1] if finding['turned'] else size
+    objects, *_ = self.objects(image, seen)
     values = {
         detection_lib.LABELS: objects.labels.tolist(),
         'boxes': objects.boxes,
@@ -254,29 +291,110 @@ def counted(count: int, one: str, more: str = '') -> str:
   return f'{count:,} {one if count == 1 else more or one + "s"}'
 
 
-def _runs(mask, size):
+def _compared(objects, size):
+  """Returns which boxes are compared with their masks, and which contradict.
+
+  Crowds and small boxes are not compared. A box goes with its mask if it
+  overlaps the mask's bounding box, or if their sides are a pixel apart at most.
+  """
+  if not objects.masks:
+    return [], []
+  width, height = size
+  coder = detection_lib.pycocotools('mask')
+  runs = [
+      {'size': [height, width], 'counts': counts.tolist()}
+      for counts in objects.masks
+  ]
+  coded = coder.frPyObjects(runs, height, width)
+  boxes, around = objects.boxes, coder.toBbox(coded)
+  around[:, 2:] += around[:, :2]  # was x y w h
+  shared = np.minimum(boxes[:, 2:], around[:, 2:])
+  shared = (shared - np.maximum(boxes[:, :2], around[:, :2])).clip(0).prod(1)
+  areas = ((each[:, 2:] - each[:, :2]).prod(1) for each in (boxes, around))
+  apart = shared < _OVERLAP * (sum(areas) - shared)
+  apart &= (np.abs(boxes - around) > 1).any(1)
+  large = (boxes[:, 2:] - boxes[:, :2]).min(1) >= _SMALL
+  compared = np.flatnonzero(large & ~objects.crowds)
+  return compared, compared[apart[compared]]
+
+
+def _masks_elsewhere(images, table):
+  """Returns how many masks of `images` are elsewhere than their boxes."""
+  first = next(
+      (
+          {'file_name': image.file_name, 'object': which[0]}
+          for image, which in zip(images, table['elsewhere'], strict=True)
+          if which
+      ),
+      None,
+  )
+  return {
+      'compared': int(table['compared'].sum()),
+      'elsewhere': sum(map(len, table['elsewhere'])),
+      'first': first,
+  }
+
+
+def _said(masks):
+  """Returns the text on what `_masks_elsewhere` counts."""
+  first = '{object} of {file_name}'.format_map(masks['first'])
+  return (
+      f'the masks of {masks["elsewhere"]:,} of '
+      f'{counted(masks["compared"], "object")} lie elsewhere than their boxes, '
+      f'the first {first}'
+  )
+
+
+def _runs(found, size):
   """Returns polygons or COCO's runs as the runs of `detection.Objects`.
 
   Raises:
     ValueError: If they are no mask of an image of this width and height.
   """
   width, height = size
-  coder = detection_lib.pycocotools('mask')
+  mask, coder = found.mask, detection_lib.pycocotools('mask')
   try:
-    if isinstance(mask, list):
-      if not all(len(part) >= 6 and len(part) % 2 == 0 for part in mask):
-        raise ValueError('a polygon has fewer than three points')
-      coded = coder.merge(coder.frPyObjects(mask, height, width))
+    if isinstance(mask, list) and all(isinstance(x, list) for x in mask):
+      polygons = [*map(_polygon, mask)]
+      coded = coder.merge(coder.frPyObjects(polygons, height, width))
       return detection_lib.runs(coder.decode(coded))
-    down, across = mask['size']
+    match mask:
+      case {'size': [down, across], 'counts': list() | str() as counts}:
+        pass
+      case _:
+        raise ValueError(f'{_FORM}, not {reprlib.repr(mask)}')
     if (across, down) != size:
       raise ValueError(f'it has {across} x {down} pixels')
-    counts = mask['counts']
     if isinstance(counts, list):
-      found = np.array(counts, np.int64)
-      if found.min(initial=0) < 0 or found.sum() != width * height:
-        raise ValueError(f'its runs have {found.sum():,} pixels')
-      return found.astype(np.int32)
+      if not all(isinstance(count, int) for count in counts):
+        raise ValueError('its counts are not whole numbers')
+      runs = np.array(counts, np.int64)
+      if runs.min(initial=0) < 0 or runs.sum() != width * height:
+        raise ValueError(f'its runs have {runs.sum():,} pixels')
+      return runs.astype(np.int32)
     return detection_lib.runs(coder.decode({**mask, 'size': [down, across]}))
   except (ValueError, TypeError, KeyError, AttributeError) as error:
-    raise ValueError(f'has a mask that cannot be used: {error}') from error
+    raise ValueError(
+        f'{found.which} has a mask that cannot be used: {error}'
+    ) from error
+
+
+def _polygon(values):
+  """Returns x and y of the points of a polygon in turn, as numbers."""
+  try:
+    numbers = [*map(float, values)]
+  except (ValueError, TypeError):
+    numbers = [math.nan]
+  if not all(abs(number) <= _FAR for number in numbers):  # NaN is not
+    raise ValueError(
+        'a polygon has values that are no numbers of pixels up to a million: '
+        f'{reprlib.repr(values)}'
+    )
+  if len(numbers) % 2:
+    raise ValueError(
+        f'a polygon has {len(numbers)} values, an odd number: it must be x and '
+        'y of each point'
+    )
+  if len(numbers) < 6:
+    raise ValueError('a polygon has fewer than three points')
+  return numbers

@@ -3,8 +3,9 @@
 from collections import Counter
 import os
 import pathlib
+from typing import Any
 
-from gswinrmt_jax.data import class_folders, image_paths
+from gswinrmt_jax.data import class_folders, image_paths, pictures
 from gswinrmt_jax.data.collection import UNDIVIDED
 from gswinrmt_jax.data.image_paths import ImageFile
 from gswinrmt_jax.errors import UserError
@@ -87,16 +88,35 @@ def paired(
 
 
 def check_size(
-    size: tuple[int, int], stated: tuple[int, int], path: pathlib.Path
+    size: tuple[int, int],
+    stated: tuple[Any, Any],
+    path: pathlib.Path,
+    image: pathlib.Path,
 ) -> None:
   """Checks width and height of an image against those in the file `path`.
 
+  Args:
+    size: Those of the image as it is seen.
+    stated: Those in the file, numbers or their text.
+    path: The file.
+    image: The image's file.
+
   Raises:
-    ValueError: If they differ; the message reads 'has ...'.
+    ValueError: If they differ or are no numbers; the message reads 'has ...'.
   """
-  if size != stated:
+  try:
+    width, height = map(float, stated)
+  except (ValueError, TypeError):
     raise ValueError(
-        f'has {size[0]} x {size[1]} pixels, in {path} {stated[0]} x {stated[1]}'
+        f'has in {path} the width {stated[0]!r} and the height {stated[1]!r}: '
+        'both must be numbers of pixels'
+    ) from None
+  if size != (width, height):
+    _, stored = pictures.open_rgb(image.read_bytes())
+    raise ValueError(
+        f'has {size[0]} x {size[1]} pixels'
+        f'{" after its EXIF rotation" * stored.turned}, in {path} '
+        f'{stated[0]} x {stated[1]}'
     )
 
 
