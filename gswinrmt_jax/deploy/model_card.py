@@ -137,8 +137,8 @@ def _placed(card):
       f'{resized}; put it at the top left and fill the rest, on the right and '
       'at the bottom, with black (0, before the normalisation). The program '
       'takes this padding for image, which `gswinrmt predict` does not, so '
-      'that objects may differ a little; its boxes are in pixels of the '
-      'resized image.'
+      'that objects differ unless an image fills the whole; boxes are in '
+      'pixels of the resized image.'
   )
 
 
