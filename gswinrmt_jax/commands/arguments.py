@@ -74,6 +74,7 @@ def add_weights(parser: argparse.ArgumentParser, many: bool = False) -> None:
 def add_data(parser: argparse.ArgumentParser, split: str) -> None:
   """Declares --data, --split, which has a default, and --data-dir."""
   add = parser.add_argument
+  instead = ', or val without a test split' if split == 'test' else ''
   add(
       '--data',
       metavar='NAME',
@@ -83,7 +84,7 @@ def add_data(parser: argparse.ArgumentParser, split: str) -> None:
       '--split',
       default=split,
       help="'train', 'val', 'test' as in the run's config, or a split of the "
-      f"data set, such as 'test[:1000]' (default: {split})",
+      f"data set, such as 'test[:1000]' (default: {split}{instead})",
   )
   add(
       '--data-dir',

@@ -172,9 +172,7 @@ def _classify(args, images, weights, terminal):
 
 def _segment(args, images, weights, terminal):
   """Predicts the classes of pixels; returns the number of images."""
-  folder = pathlib.Path(args.out or _FOLDER)
-  if folder.suffix.lower() in _TABLES:
-    raise UserError(f'--out is {folder}: must be a folder for a segmenter')
+  folder = _folder(args, 'segmenter', 'images')
   files.check_can_write(folder / 'image.png')
   loaded = _load(args, weights, terminal)
   rows = []
@@ -197,7 +195,7 @@ def _detect(args, images, weights, terminal):
 
   if weights.card.detector['head'] != 'retina':
     detection.pycocotools('mask')  # writes the masks of `objects.json`
-  folder = pathlib.Path(args.out or _FOLDER)
+  folder = _folder(args, 'detector', f'images and {_OBJECTS}')
   files.check_can_write(folder / _OBJECTS)
   loaded = _load(args, weights, terminal)
   least = _LEAST if args.least_score is None else args.least_score
@@ -222,6 +220,17 @@ def _detect(args, images, weights, terminal):
       f'{folder / _OBJECTS}'
   )
   return count
+
+
+def _folder(args, model, contents):
+  """Returns the folder of --out, whose name is not that of a file."""
+  folder = pathlib.Path(args.out or _FOLDER)
+  if folder.suffix.lower() in (*_TABLES, *_IMAGES):
+    raise UserError(
+        f'--out is {folder}: must be a folder for a {model}, which writes '
+        f'{contents} into it'
+    )
+  return folder
 
 
 def _load(args, weights, terminal):

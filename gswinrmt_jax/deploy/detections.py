@@ -36,12 +36,12 @@ class ObjectDetections:
   """
 
   image: str
-  pixels: np.ndarray
+  pixels: np.ndarray = dataclasses.field(repr=False)
   boxes: np.ndarray
   scores: np.ndarray
   labels: np.ndarray
   names: tuple[str, ...]
-  cells: np.ndarray | None = None
+  cells: np.ndarray | None = dataclasses.field(default=None, repr=False)
 
   def __len__(self) -> int:
     return len(self.scores)

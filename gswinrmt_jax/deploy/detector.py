@@ -64,8 +64,8 @@ class LoadedDetector(LoadedDenseModel):
     Raises:
       UserError: If a file or PIL image cannot be read, or logits are not
         finite.
-      ValueError: If `least_score` is not in [0, 1], or an array is not uint8
-        pixels.
+      ValueError: If `least_score` is not a number in [0, 1], or an array is not
+        uint8 pixels.
     """
     return loaded_model.as_given(
         images, lambda many: self.predict_each(many, least_score, skip=skip)
@@ -79,8 +79,14 @@ class LoadedDetector(LoadedDenseModel):
       skip: Callable[[str], Any] | None = None,
   ) -> Iterator[ObjectDetections]:
     """Yields the objects of `predict`, with one image in memory at a time."""
-    if not 0 <= least_score <= 1:
-      raise ValueError(f'least_score is {least_score!r}: must be in [0, 1]')
+    try:
+      suits = 0 <= least_score <= 1
+    except TypeError:  # no number
+      suits = False
+    if not suits:
+      raise ValueError(
+          f'least_score is {least_score!r}: must be a number in [0, 1]'
+      )
     return (
         self._objects(name, image, least_score)
         for name, image in loaded_model.read_each(images, skip)

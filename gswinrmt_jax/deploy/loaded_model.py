@@ -110,6 +110,7 @@ def is_many(images: Image | Sequence[Image]) -> bool:
   """Returns whether this is a sequence of images rather than one image."""
   if isinstance(images, (str, pathlib.Path, PIL.Image.Image)):
     return False
+  _check_iterable(images)
   # An array of two axes is a grey image, which is refused by its shape.
   return getattr(images, 'ndim', 4) not in (2, 3)
 
@@ -120,7 +121,11 @@ def read_each(
   """Yields the name of each image, and the image, see `read`.
 
   Messages of those that cannot be read go to `skip`; None raises the error.
+
+  Raises:
+    ValueError: If there is no sequence, or as `read`.
   """
+  _check_iterable(images)
   for image in images:
     name = str(image) if isinstance(image, (str, pathlib.Path)) else 'image'
     try:
@@ -136,11 +141,12 @@ def read(image: Image) -> PIL.Image.Image:
 
   Raises:
     UserError: If a file or PIL image cannot be read.
-    ValueError: If an array is not uint8 `[h, w, 3]`.
+    ValueError: If an array is not uint8 `[h, w, 3]`, or an image has no pixels.
   """
   if isinstance(image, (str, pathlib.Path)):
     return pictures.read(pathlib.Path(image))
   if isinstance(image, PIL.Image.Image):
+    _check_size(*image.size)
     try:
       return pictures.to_rgb(image)
     except (ValueError, OSError) as error:  # OSError: opened, but damaged
@@ -156,4 +162,20 @@ def _checked(image):
         f'an image is {array.dtype} {array.shape}: must be pixels from 0 to '
         '255, uint8 (h, w, 3); pass normalised images to model.apply'
     )
+  _check_size(array.shape[1], array.shape[0])
   return array
+
+
+def _check_size(width, height):
+  if not (width and height):
+    raise ValueError(f'an image is {width} x {height}: it has no pixels')
+
+
+def _check_iterable(images):
+  try:
+    iter(images)
+  except TypeError:
+    raise ValueError(
+        f'images is {images!r}: must be an image (a path, PIL image or uint8 '
+        'array), or a sequence of them'
+    ) from None

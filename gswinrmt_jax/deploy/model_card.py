@@ -123,6 +123,25 @@ def _images(card):
   return f'{classes}, for RGB images of {size}, bicubic, {how}'
 
 
+def _placed(card):
+  """Says how an image is brought to the size of a detector's program."""
+  resized = 'Images keep their size, which must fit'
+  if card.fit_within is not None:
+    long, short = card.fit_within
+    resized = (
+        'Resize an image (bilinear, antialiased), keeping its aspect ratio, to '
+        f'at most {long} pixels on its longer and {short} on its shorter side, '
+        'so that it fits'
+    )
+  return (
+      f'{resized}; put it at the top left and fill the rest, on the right and '
+      'at the bottom, with black (0, before the normalisation). The program '
+      'takes this padding for image, which `gswinrmt predict` does not, so '
+      'that objects differ unless an image fills the whole; boxes are in '
+      'pixels of the resized image.'
+  )
+
+
 def _own_part(weights):
   """Returns 'best' or 'last' and its results; '' if neither is of this step."""
   figures = weights.card.figures
@@ -173,6 +192,8 @@ def _use(card, file_format, source) -> Iterator[str]:
         f'A program: uint8 RGB pixels `[b, {height}, {width}, 3]` in, {result} '
         'out; the normalisation is inside.'
     )
+    if card.detector is not None:
+      yield _placed(card)
     return
   yield '```python\nimport gswinrmt_jax\n'
   yield f'loaded = gswinrmt_jax.load_model({source!r})'

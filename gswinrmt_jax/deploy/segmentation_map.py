@@ -27,8 +27,8 @@ class SegmentationMap:
   """
 
   image: str
-  pixels: np.ndarray
-  label: np.ndarray
+  pixels: np.ndarray = dataclasses.field(repr=False)
+  label: np.ndarray = dataclasses.field(repr=False)
   names: tuple[str, ...]
 
   def shares(self) -> list[tuple[int, float]]:

@@ -80,6 +80,8 @@ def evaluate_run(
     split = 'val'
     name, taken, data_dir = data_of(weights, data, split, data_dir)
     terminal.say(f'{name} has no test split: evaluating on val instead')
+  elif split == 'test' and taken == data_of(weights, data, 'val', data_dir)[1]:
+    terminal.say(f"the run has no test split: its test and val are '{taken}'")
   info = datasets.info(name, data_dir)
   if out is None:
     out = report_path(

@@ -75,10 +75,19 @@ def test_least_score(loaded):
   kept = loaded.predict(image, least_score=least)
   assert len(kept) == (every.scores >= least).sum() < len(every)
   assert len(loaded.predict(image, least_score=1.0)) == 0
-  with pytest.raises(ValueError, match='least_score is 2: must be in'):
-    loaded.predict(image, 2)
+  for wrong in (2, 'a', None):
+    said = f'least_score is {wrong!r}: must be a number in'
+    with pytest.raises(ValueError, match=said):
+      loaded.predict(image, wrong)
   with pytest.raises(ValueError, match='must be one number, the shorter side'):
     detector.LoadedDetector(tiny_detectors.weights('mask'), (3, 4))
+
+
+def test_the_repr_has_no_pixels(loaded):
+  found = loaded.predict(_noise(64, 90), least_score=0.0)
+  said = repr(found)
+  assert 'boxes=array' in said
+  assert 'pixels=' not in said and 'cells=' not in said
 
 
 def test_damaged_weights_do_not_find_nothing():
@@ -243,6 +252,11 @@ def test_the_command(command, tmp_path, capsys):
     [
         ('--top=3', '--top is for classifiers'),
         ('--maps=x', '--maps is for classifiers'),
+        (
+            '--out=x.csv',
+            '--out is x.csv: must be a folder for a detector, which writes '
+            'images and objects.json into it',
+        ),
         ('--least-score=1.5', "--least-score is '1.5': must be from 0 to 1"),
     ],
 )
@@ -279,6 +293,8 @@ def test_a_program_with_suppression(head, tmp_path, monkeypatch):
   said = io.StringIO()
   path = export.export(weights, 'stablehlo', tmp_path / 'a', Terminal(said))
   assert 'detections differ by ' in said.getvalue()
+  text = (path.parent / 'README.md').read_text()
+  assert 'fill the rest, on the right and at the bottom, with black' in text
   read = jax.export.deserialize(path.read_bytes())
   pixels = export.sample_pixels(weights)
   want = export.model_logits(weights)

@@ -138,6 +138,49 @@ def test_export_writes_the_names(tmp_path):
   assert 'type: mean_average_precision' in card
 
 
+@pytest.mark.parametrize('head', _HEADS)
+def test_half_precision(head, tmp_path):
+  """Equal scores, which rounding would swap, do not matter; weights do."""
+  found = tiny_detectors.weights(head)
+  said = io.StringIO()
+  form = 'safetensors-float16'
+  path = export.export(found, form, tmp_path / 'out', Terminal(said))
+  assert 'detections differ by 0 from those of the model rounded' in (
+      said.getvalue()
+  )
+  for new, old in zip(
+      *(
+          jax.tree.leaves(dict(side.variables['params']))
+          for side in (load.load(path), found)
+      ),
+      strict=True,
+  ):
+    np.testing.assert_array_equal(new, np.float32(np.float16(old)))
+
+
+def test_half_precision_of_other_weights_is_refused(tmp_path, monkeypatch):
+  found, form = tiny_detectors.weights('retina'), 'safetensors-float16'
+  name, write, tolerance = export._FORMATS[form]
+
+  def refused(said):
+    with pytest.raises(UserError, match=said):
+      export.export(found, form, tmp_path / 'out', Terminal(io.StringIO()))
+    assert not (tmp_path / 'out').exists()
+
+  def other(weights, path):
+    params = jax.tree.map(lambda x: x * 1.001, weights.variables['params'])
+    variables = {**weights.variables, 'params': params}
+    return write(dataclasses.replace(weights, variables=variables), path)
+
+  monkeypatch.setitem(export._FORMATS, form, (name, other, tolerance))
+  refused('detections that differ by .* from those of the model rounded to')
+  monkeypatch.undo()
+  # What float16 rounds to 0.
+  boxes = found.variables['params']['head']['boxes']
+  boxes |= {name: array * 1e-9 for name, array in boxes.items()}
+  refused("logits and box deltas that differ by .* from the model's own")
+
+
 @pytest.mark.parametrize(
     ('name', 'head', 'sizes'),
     [

@@ -347,6 +347,20 @@ def test_data_without_a_test_split_train_and_evaluate_on_val(tmp_path):
   assert list((tmp_path / 'run').glob('evaluation_val_*.json'))
 
 
+@pytest.mark.usefixtures('_tiny_model')
+def test_a_recipe_whose_test_split_is_val_is_said(tmp_path):
+  parts = {'train': folder_data.examples(12), 'val': folder_data.examples(5, 1)}
+  folder_data.write(tmp_path / 'data', parts)
+  config = _recipe(str(tmp_path / 'data'), **{'data.test_split': 'val'})
+  said = io.StringIO()
+  train_loop.train(config, tmp_path / 'run', Terminal(io.StringIO()))
+  evaluate_run.evaluate_run(
+      tmp_path / 'run', step='latest', terminal=Terminal(said)
+  )
+  first, *_ = said.getvalue().splitlines()
+  assert first == "the run has no test split: its test and val are 'val'"
+
+
 def test_a_test_split_that_is_not_there_is_told_before_training(own_root):
   """Not after the last epoch."""
   recipe = _recipe(str(own_root), **{'data.test_split': 'tset'})

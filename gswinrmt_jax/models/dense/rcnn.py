@@ -313,6 +313,19 @@ class RCNN(DetectionHead):
     ]
     return found._replace(masks=sum(masks) / len(masks))
 
+  def at_boxes(
+      self,
+      levels: Sequence[Float[Array, 'b _ _ c']],
+      boxes: Float[Array, 'b r 4'],
+  ) -> list[tuple[Array, Array, Array]]:
+    """Returns logits, deltas and mask logits of each stage for given boxes."""
+    bins, found = (BOX_BINS, _MASK_BINS), []
+    pooled, wide = (self.pool(levels, boxes, None, count) for count in bins)
+    valid = jnp.ones(boxes.shape[:2], bool)
+    for head, mask in zip(self.box_heads, self.mask_heads, strict=True):
+      found.append((*head(pooled, valid, train=False), mask(wide)))
+    return found
+
   def pool(
       self,
       levels: Sequence[Float[Array, 'b _ _ c']],
