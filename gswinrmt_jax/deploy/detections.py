@@ -16,6 +16,7 @@ from gswinrmt_jax.evals import detection
 _SMALLEST_TEXT = 12  # pixels; the smallest that is easy to read
 _TEXTS = 45  # texts above one another that would fill a picture's height
 _LEAST_SIDE = 240  # smaller pictures are drawn enlarged, to have room for text
+_MOST_SIDE = 2000  # but not beyond, as a strip of few pixels would be
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,7 +107,8 @@ class ObjectDetections:
     room for texts, and small images are enlarged.
     """
     height, width = self.pixels.shape[:2]
-    times = max(1, -(-_LEAST_SIDE // min(height, width)))
+    times = -(-_LEAST_SIDE // min(height, width))
+    times = max(1, min(times, _MOST_SIDE // max(height, width)))
     drawn = Image.fromarray(self._covered()).resize(
         (width * times, height * times), Image.Resampling.NEAREST
     )

@@ -187,6 +187,13 @@ def test_a_picture(times):
     assert changed.sum() > 0.9 * wide.sum()
 
 
+def test_a_thin_strip_is_not_enlarged_without_end():
+  empty = np.zeros((0, 4), np.float32), np.zeros(0), np.zeros(0, np.int32)
+  pixels = np.zeros((4, 900, 3), np.uint8)
+  strip = ObjectDetections('strip.png', pixels, *empty, digits.CLASSES, None)
+  assert strip.picture().width == 1800
+
+
 def test_crowded_texts():
   rng = np.random.default_rng(0)
   low = rng.uniform(0, 200, (60, 2))

@@ -122,7 +122,7 @@ def test_coco_files_by_split(root, capsys):
       'at most 2 in an image; car 3, toothbrush 3',
       # Of 6.5 x 5, 3 of them, and of 2 x 10; the crowd does not count.
       'train: sides of boxes 4.5 / 5.7 / 5.7 pixels (smallest / median /',
-      'choose detector.anchor_scale by',
+      'training says what sides are after resizing',
   ):
     assert line in said
   data = str(root / 'data')

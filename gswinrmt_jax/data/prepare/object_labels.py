@@ -232,7 +232,7 @@ class ObjectLabels(ClassLabels):
       if found['boxes_and_masks']['elsewhere']:
         yield f'  warning: {split}: {_said(found["boxes_and_masks"])}'
     if report['splits']['train']['sides']:
-      yield '  choose detector.anchor_scale by the sides of boxes, once resized'
+      yield '  training says what sides are after resizing (anchor_scale)'
     train = report['splits']['train']['objects_by_class']
     for name, count in zip(names, train, strict=True):
       if not count:
