@@ -104,8 +104,9 @@ def export(
         # Rounding swaps objects of nearly equal scores: rows differ.
         expected = model_logits(_rounded(weights))
         said = _compare(name, what, found, expected, 0.0, _ROUNDED)
+        raw_outputs = make_raw_outputs(weights, expected['boxes'])
         found, expected = (
-            raw_outputs(side, expected['boxes'])
+            raw_outputs(side.variables)
             for side in (load.load(written), weights)
         )
         raw = 'logits and box deltas'
@@ -183,14 +184,14 @@ def model_logits(weights: Weights) -> Any:
   return jax.device_get(program(pixels, weights.variables))
 
 
-def raw_outputs(
+def make_raw_outputs(
     weights: Weights, boxes: Float[np.ndarray, 'b r 4']
-) -> dict[str, Any]:
-  """Returns what a detector computes of `sample_pixels` before it selects.
+) -> Callable[[Any], dict[str, Any]]:
+  """Returns what computes a detector's outputs before it selects objects.
 
-  These are logits and deltas of all anchors, and those of the heads that
-  classify boxes, with the logits of masks. Unlike detections, they are
-  continuous in the weights.
+  It takes variables, and computes the outputs for `sample_pixels`: logits and
+  deltas of all anchors, and those of the heads that classify boxes, with the
+  logits of masks. Unlike detections, they are continuous in the weights.
 
   Args:
     weights: The weights of the detector.
@@ -213,7 +214,7 @@ def raw_outputs(
     return model.apply(variables, image, method=outputs)
 
   pixels = jnp.asarray(sample_pixels(weights))
-  return jax.device_get(program(pixels, weights.variables))
+  return lambda variables: jax.device_get(program(pixels, variables))
 
 
 def _rounded(weights):

@@ -154,8 +154,7 @@ def _random_sizes(count):
     [
         ('retina', (61, 83)),
         ('retina', (96, 45)),
-        ('mask', (61, 83)),
-        ('cascade', (61, 83)),
+        ('cascade', (61, 83)),  # has the parts of 'mask', too
     ],
 )
 def test_a_padded_image_gives_what_it_gives_by_itself(head, size):
