@@ -78,7 +78,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   # Less augmentation than in that reading: a model of this size underfits.
   config.augment.rand_augment_ops = 1
   config.augment.mix_prob = 0.0
-  if length == 'long':  # Over 90 epochs, it would overfit.
+  if length == 'long':  # Three times the epochs, so more regularisation.
     config.num_epochs = 90
     config.optimizer.warmup_epochs = 3.0
     config.model.drop_path_rate = 0.1

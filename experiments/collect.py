@@ -30,8 +30,9 @@ def collect(run: pathlib.Path) -> dict:
         pathlib.Path(program).name,
         *(word for word in words if not word.startswith(_PLACES)),
     ]
-    if preload := start.get('variables', {}).get('LD_PRELOAD'):
-      start['variables']['LD_PRELOAD'] = pathlib.Path(preload).name
+    for name, value in start.get('variables', {}).items():
+      if value.startswith('/'):  # such as LD_PRELOAD
+        start['variables'][name] = pathlib.Path(value).name
     # The recipe of this start, which earlier versions did not record.
     start.get('config', {'data': {}})['data'].pop('dir', None)
   lines = (run / 'metrics.jsonl').read_text().splitlines()

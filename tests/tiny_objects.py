@@ -25,6 +25,7 @@ class Detector(nn.Module):
   """RetinaNet on four convolutions; padding has no effect."""
 
   arch = types.SimpleNamespace(stride=32)
+  head = types.SimpleNamespace(smallest_anchor=12.0)
 
   @nn.compact
   def __call__(self, x, *, train, extents=None, truth=None):

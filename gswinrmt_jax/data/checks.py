@@ -69,18 +69,17 @@ def _of_equal_sizes(splits):
   }
 
 
-def sides(train: Any, smallest: float) -> Iterator[str]:
-  """Yields a line on the sizes of objects, next to the smallest anchors.
+def object_sizes(train: detection.Decoded, smallest: float) -> Iterator[str]:
+  """Yields a line on the sizes of objects, if any, next to the anchors'.
 
   Args:
     train: The training records.
     smallest: Side of the smallest anchors, in pixels.
   """
-  if not isinstance(train, detection.Decoded):
-    return
-  found = train.sides()
-  if len(found):
-    least, low, high, most = np.percentile(found, (0, 10, 90, 100))
+  _, resized = train.sides()
+  if len(resized):
+    roots = np.sqrt(resized.prod(1))
+    least, low, high, most = np.percentile(roots, (0, 10, 90, 100))
     yield (
         f'objects have sides of {least:.0f} to {most:.0f} pixels after '
         f'resizing, 80 % of them {low:.0f} to {high:.0f}; the smallest anchors '

@@ -206,23 +206,21 @@ class Decoded(records.Decoded):
     It counts objects that have at least that width and height in the stored
     image, and less in the resized one.
     """
-    found = [np.zeros((0, 2), bool)]
-    for size, objects in self.described:
-      sides = objects.boxes[:, 2:] - objects.boxes[:, :2]
-      scale = np.divide(segmentation.fit(size, self.image_size), size)
-      too_small = np.stack([sides.min(1), (sides * scale).min(1)], 1) < least
-      found.append(too_small[~objects.crowds])
-    before, after = np.concatenate(found).T
+    before, after = (sides.min(1) < least for sides in self.sides())
     return int((after & ~before).sum()), len(after)
 
-  def sides(self) -> np.ndarray:
-    """Returns the root of each object's area in pixels of the resized image."""
-    found = [np.zeros(0)]
+  def sides(self) -> tuple[np.ndarray, np.ndarray]:
+    """Returns width and height of each object but crowds, `[n 2]` in pixels.
+
+    First in the stored images, then in the resized ones.
+    """
+    stored, resized = [np.zeros((0, 2))], [np.zeros((0, 2))]
     for size, objects in self.described:
-      sides = objects.boxes[:, 2:] - objects.boxes[:, :2]
+      boxes = objects.boxes[~objects.crowds]
+      stored.append(boxes[:, 2:] - boxes[:, :2])
       scale = np.divide(segmentation.fit(size, self.image_size), size)
-      found.append(np.sqrt((sides * scale).prod(1))[~objects.crowds])
-    return np.concatenate(found)
+      resized.append(stored[-1] * scale)
+    return np.concatenate(stored), np.concatenate(resized)
 
   def read(self, row: int, rng: np.random.Generator | None = None) -> Batch:
     """Decodes a record, as `records.Decoded.read`; adds its row in the source.

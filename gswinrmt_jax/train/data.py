@@ -138,12 +138,7 @@ def open_data(
   opened = {'train': train.source, 'val': val.source}
   if test := _check_data(config, train, val):
     opened['test'] = test
-  finest = 8 if config.detector.head == 'retina' else 4  # stride, in pixels
-  for line in [
-      *checks.overlaps(opened),
-      *checks.sides(train, finest * config.detector.anchor_scale),
-      *checks.too_small(train),
-  ]:
+  for line in [*checks.overlaps(opened), *checks.too_small(train)]:
     (terminal or processes.terminal()).say(line)
   info = dataclasses.replace(info, image_size=train.image_shape[:2])
   return Data(config, info, train, val, maps, devices)

@@ -12,6 +12,7 @@ import ml_collections
 
 from gswinrmt_jax import recipes
 from gswinrmt_jax.checkpoints import checkpointer, raw_and_ema
+from gswinrmt_jax.data import checks
 from gswinrmt_jax.distributed import processes
 from gswinrmt_jax.errors import interruption
 from gswinrmt_jax.models import factory
@@ -225,6 +226,9 @@ def _open(config, folder, terminal):
   model = recipes.make_model(
       config, len(data.info.class_names), data.train.image_shape
   )
+  if recipes.task(config) == 'detection':
+    for line in checks.object_sizes(data.train, model.head.smallest_anchor):
+      terminal.say(line)
   schedule = schedule_lib.from_config(config, len(data.train))
   profiler.parse(config.profile_steps, schedule.stop_step)  # a check
   run = Run(

@@ -202,7 +202,7 @@ def test_a_warning_counts_the_objects_that_become_too_small():
       'train less than 3 pixels wide or high'
   )
   # Roots of 20, 9 and 2 without the crowd: 4.5, 3 and 1.4 pixels.
-  (line,) = checks.sides(third, 12.0)
+  (line,) = checks.object_sizes(third, 12.0)
   assert line == (
       'objects have sides of 1 to 4 pixels after resizing, 80 % of them 2 to '
       '4; the smallest anchors have 12'

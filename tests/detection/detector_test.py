@@ -249,3 +249,12 @@ def test_mistakes_are_named(options, message, monkeypatch):
 def test_a_backbone_of_one_map():
   with pytest.raises(ValueError, match='reads the maps of four'):
     create_detector('rmt_deit_s', head='retina')
+
+
+@pytest.mark.parametrize('head', ['retina', 'mask', 'cascade'])
+def test_the_smallest_anchors_have_32_pixels_as_released(head):
+  """4 strides of 8 pixels, or 8 of 4."""
+  model = create_detector('rmt_t', head=head, num_classes=3)
+  assert model.head.smallest_anchor == 32
+  half = create_detector('rmt_t', head=head, num_classes=3, anchor_scale=2.0)
+  assert half.head.smallest_anchor == (16 if head == 'retina' else 8)

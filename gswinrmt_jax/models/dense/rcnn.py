@@ -143,6 +143,11 @@ class RCNN(DetectionHead):
         for _ in self.stages
     ]
 
+  @property
+  def smallest_anchor(self) -> float:
+    """Side of the smallest anchors, in pixels."""
+    return self.strides[0] * self.anchor_scale
+
   def __call__(
       self,
       maps: Sequence[Float[Array, 'b _ _ _']],

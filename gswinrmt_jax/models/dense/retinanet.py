@@ -65,6 +65,11 @@ class RetinaNet(DetectionHead):
     self.classes = Conv(features, 3, wide, _normal, bias_init=rare)
     self.boxes = Conv(shapes * 4, 3, wide, _normal)
 
+  @property
+  def smallest_anchor(self) -> float:
+    """Side of the smallest anchors, in pixels."""
+    return self.strides[1] * self.anchor_scale
+
   def __call__(
       self,
       maps: Sequence[Float[Array, 'b _ _ _']],
