@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
 import functools
 import json
+import logging
 import os
 import pathlib
 import re
@@ -470,11 +471,11 @@ def _orbax():
 
 @functools.cache
 def _ignore_late_failures():
-  """Keeps TensorStore from printing tracebacks when Orbax has failed.
+  """Keeps TensorStore and asyncio from printing what Orbax has raised already.
 
   If one file cannot be written or read, Orbax raises that error and closes its
-  event loop. The operations on the other files end later, and each would print
-  that the loop is closed.
+  event loop. The operations on the other files end earlier or later. Each would
+  print its own error, since nobody asked for it, or that the loop is closed.
   """
   report = sys.unraisablehook
 
@@ -482,7 +483,11 @@ def _ignore_late_failures():
     if str(unraisable.exc_value) != 'Event loop is closed':
       report(unraisable)
 
+  def not_of_tensorstore(record):
+    return not (record.exc_info and 'OCDBT' in str(record.exc_info[1]))
+
   sys.unraisablehook = hook
+  logging.getLogger('asyncio').addFilter(not_of_tensorstore)
 
 
 def _fields(state: Any) -> dict[str, Any]:
