@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, UInt8
 import numpy as np
 
+from gswinrmt_jax import ops
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models.architecture import Architecture
@@ -45,25 +46,26 @@ GROUPS = DECILES + 1  # The last group: windows cut smaller.
 
 _CLOSED = 0.1  # A gate below it counts as closed.
 _SAMPLED = 64  # Tokens per block whose gates enter the effective rank.
-FORMS = ('softmax', 'sigmoid')  # Attention forms without negative weights.
 
 
 def check(arch: Architecture) -> None:
   """Refuses a model whose attention weights or gates may be negative.
 
   Raises:
-    UserError: If its attention form is not one of `FORMS`, or its gate is not
-      a sigmoid.
+    UserError: If its attention form gives a negative score a negative weight,
+      or its gate is not a sigmoid.
   """
   if arch.gate_fn != 'sigmoid':
     raise UserError(
         f"gate_fn='{arch.gate_fn}': analyze takes sigmoid gates, which are "
         'between 0 and 1'
     )
-  if arch.score_fn not in FORMS:
+  full = {name: weigh for name, (weigh, _) in ops.FULL_FORMS.items()}
+  weigh = (full | ops.FORMS)[arch.score_fn]
+  if (weigh(jnp.linspace(-3, 3, 16).reshape(4, 4), None, None, 4) < 0).any():
     raise UserError(
-        f"score_fn='{arch.score_fn}': analyze takes {' and '.join(FORMS)}, "
-        'whose weights are never negative and so have an entropy'
+        f"score_fn='{arch.score_fn}': analyze takes weights that are never "
+        "negative and so have an entropy, such as 'softmax' and 'sigmoid'"
     )
 
 

@@ -17,10 +17,11 @@ Equations 5 (gate), 6 (LCE) and 8 (SwiGLU) are in `models.attention`. All are
 plain `jnp`, differentiated by JAX.
 """
 
-from gswinrmt_jax.ops import positions
 from gswinrmt_jax.ops.attention import (
     axial_weights,
     causal_weights,
+    FORMS,
+    FULL_FORMS,
     full_retention,
     full_weights,
     linear_weights,
@@ -49,19 +50,6 @@ from gswinrmt_jax.ops.resampling import (
     resize_bilinear,
     resize_nearest,
 )
-
-# Forms of attention by `score_fn`: along rows, then columns (`retention`), and
-# over all pairs of tokens with the distance of the decay (`full_retention`).
-FORMS = {
-    'softmax': softmax_weights,
-    'sigmoid': sigmoid_weights,
-    'linear': linear_weights,
-}
-FULL_FORMS = {
-    'softmax': (softmax_weights, positions.manhattan),
-    'linear': (linear_weights, positions.manhattan),
-    'causal': (causal_weights, positions.reading_distance),
-}
 
 __all__ = [
     'FORMS',

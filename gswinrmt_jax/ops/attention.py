@@ -98,6 +98,20 @@ def causal_weights(scores, decay, mask, size):
   return linear_weights(scores, decay, mask, size)
 
 
+# By `score_fn`: along rows, then columns (`retention`), and over all pairs of
+# tokens with the distance of the decay (`full_retention`).
+FORMS: dict[str, Weigh] = {
+    'softmax': softmax_weights,
+    'sigmoid': sigmoid_weights,
+    'linear': linear_weights,
+}
+FULL_FORMS: dict[str, tuple[Weigh, Distance]] = {
+    'softmax': (softmax_weights, positions.manhattan),
+    'linear': (linear_weights, positions.manhattan),
+    'causal': (causal_weights, positions.reading_distance),
+}
+
+
 @functools.partial(
     jax.jit,
     static_argnames=(

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gswinrmt_jax import files
+from gswinrmt_jax import files, ops
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret import analysis
 from gswinrmt_jax.interpret import attention_statistics as attention
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.weights import card as card_lib
 from gswinrmt_jax.weights import load as weights_lib
 from gswinrmt_jax.weights import safetensors_file
@@ -133,6 +134,19 @@ class TestAnalyze:
       _analyzed('rmt_compact', score_fn='linear', full_stages=())
     with pytest.raises(UserError, match="gate_fn='swish': analyze takes sig"):
       _analyzed('retention_compact', gate_fn='swish')
+
+  def test_the_sign_of_a_form_of_ones_own_decides(self, monkeypatch):
+    def squares(scores, decay, mask, size):
+      return scores**2 / size
+
+    def signed(scores, decay, mask, size):
+      return scores / size
+
+    monkeypatch.setitem(ops.FORMS, 'squares', squares)
+    monkeypatch.setitem(ops.FORMS, 'signed', signed)
+    attention.check(Architecture(score_fn='squares'))
+    with pytest.raises(UserError, match="score_fn='signed'"):
+      attention.check(Architecture(score_fn='signed'))
 
 
 class TestGroups:
