@@ -13,7 +13,6 @@ from gswinrmt_jax.models.dense.detector import create_detector
 from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.train import detection_losses
 
-_HEADS = ('retina', 'mask', 'cascade')
 _CANVAS = 96, 128
 _WIDTHS = 4, 6, 8, 10
 _SMALL = {
@@ -157,37 +156,31 @@ def _random_sizes(count):
         ('cascade', (61, 83)),  # has the parts of 'mask', too
     ],
 )
-def test_a_padded_image_gives_what_it_gives_by_itself(head, size):
-  """Losses, statistics, gradients and detections."""
-  maps, truth = _maps(size, 0), _truth(size, 6, seed=2)
-  assert truth.valid.any()
-  want = _run(head, maps, size, False, truth)
-  got = _run(head, _padded(maps, 7), size, True, truth)
-  assert want[1].scores.any() and want[0][0][1][0]['positives']
-  _same(got, want)
+def test_padding_changes_nothing(head, size):
+  """Of the image, and 14 rows of truth instead of 6; once without an object.
+
+  Losses, statistics, gradients and detections are compared.
+  """
+  counts = []
+  for seed in (2, 9, 11):
+    maps, truth = _maps(size, seed), _truth(size, 6, seed)
+    counts.append(int(truth.valid.sum()))
+    want = _run(head, maps, size, False, truth)
+    got = _run(head, _padded(maps, 7), size, True, _truth(size, 14, seed))
+    assert want[1].scores.any()
+    assert want[0][0][1][0]['positives'] or not counts[-1]
+    _same(got, want)
+  assert min(counts) == 0 < max(counts)
 
 
-@pytest.mark.parametrize('head', _HEADS)
+@pytest.mark.parametrize('head', ['retina', 'cascade'])
 def test_padding_may_be_anything(head):
-  """25 random sizes in one program, each with two paddings, more objects."""
+  """25 random sizes in one program, each with two paddings."""
   before = _program(head)._cache_size()
   for index, size in enumerate(_random_sizes(25).tolist()):
-    maps, truth = _maps(size, index), _truth(size, 6, seed=index)
+    maps, truth = _maps(size, index), _truth(size, 14, seed=index)
     found = [
         _run(head, _padded(maps, seed), size, True, truth) for seed in (8, 9)
     ]
     jax.tree.map(np.testing.assert_array_equal, *found)
   assert _program(head)._cache_size() <= before + 1
-
-
-@pytest.mark.parametrize('head', ('retina', 'cascade'))
-def test_rows_of_truth_without_an_object(head):
-  """14 rows instead of 6, and an image without objects."""
-  for seed in (2, 3, 10):
-    size = 70, 90
-    maps = _maps(size, seed)
-    found = [
-        _run(head, _padded(maps, 1), size, True, _truth(size, rows, seed))
-        for rows in (6, 14)
-    ]
-    _same(*found)

@@ -263,7 +263,7 @@ def _traits(config):
     config, schedule, trained = run.config, run.schedule, run.trainer
     yield schedule, profiler.parse(config.profile_steps, schedule.stop_step)
     rate = learning_rate.from_config(config.optimizer, schedule)
-    yield [float(rate(step)) for step in range(schedule.total_steps)]
+    yield jax.vmap(rate)(jnp.arange(schedule.total_steps)).tolist()
     yield type(run.data.train), getattr(run.data.train, 'workers', 0)
     target = trained.target
     yield str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), target))
@@ -291,8 +291,11 @@ def _base_traits(base):
   return tuple(_traits(_recipe(base)))
 
 
-@pytest.mark.parametrize('base', _BASES)
+@pytest.mark.parametrize(
+    'base', ['classes', 'crops', 'tuned', 'uper', 'cascade']
+)
 def test_a_recipe_is_traced_the_same_again(base):
+  """The other bases have no parts but those of these."""
   assert tuple(_traits(_recipe(base))) == _base_traits(base)
 
 
