@@ -125,7 +125,10 @@ def read_each(
   Raises:
     ValueError: If there is no sequence, or as `read`.
   """
-  _check_iterable(images)
+  if not is_many(images):
+    raise ValueError(
+        'images is one image: must be a sequence; `predict` takes both'
+    )
   for image in images:
     name = str(image) if isinstance(image, (str, pathlib.Path)) else 'image'
     try:

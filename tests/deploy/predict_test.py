@@ -205,6 +205,9 @@ def test_what_is_no_image_is_refused(loaded, method):
     getattr(loaded, method)(5)
   with pytest.raises(ValueError, match='images is None: must be an image'):
     next(loaded.predict_each(None))
+  for one in ('digit.png', np.zeros((32, 32, 3), np.uint8)):
+    with pytest.raises(ValueError, match='images is one image: must be a seq'):
+      next(loaded.predict_each(one))
 
 
 def test_images_of_any_size(loaded):
