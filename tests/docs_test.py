@@ -1,6 +1,7 @@
 """Tests that the documentation agrees with the code."""
 
 import contextlib
+import dataclasses
 import json
 import pathlib
 import re
@@ -13,9 +14,10 @@ import pytest
 import run
 
 import gswinrmt_jax
-from gswinrmt_jax import recipes
+from gswinrmt_jax import ops, recipes
 from gswinrmt_jax.commands import main
 from gswinrmt_jax.models import factory
+from gswinrmt_jax.models.architecture import Architecture
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / 'README.md').read_text()
@@ -46,6 +48,14 @@ def test_models_lists_every_field():
   table = _table(_page('models').partition('## Fields')[2], '| field |')
   fields = re.findall(r'^\| `(\w+)` \|', table, re.MULTILINE)
   assert fields == list(factory.FIELDS)
+
+
+def test_models_and_help_name_every_attention_form():
+  (row,) = re.findall(r'^\| `score_fn` \|.*', _page('models'), re.MULTILINE)
+  fields = {each.name: each for each in dataclasses.fields(Architecture)}
+  for name in ops.FORMS | ops.FULL_FORMS:
+    assert f"'{name}'" in fields['score_fn'].metadata['help']
+    assert f'`{name}`' in row
 
 
 def test_data_lists_every_field_of_reading():

@@ -18,7 +18,9 @@ from gswinrmt_jax.ops import padding
 from gswinrmt_jax.weights import card
 
 NAMES = ('dark', 'light')
-INFO = datasets.Info('objects', NAMES, (0.4,) * 3, (0.3,) * 3, task='detection')
+INFO = datasets.Info(
+    'objects', NAMES, (0.4,) * 3, (0.3,) * 3, (32, 32), task='detection'
+)
 
 
 class Detector(nn.Module):

@@ -29,7 +29,9 @@ SPLITS = {
 
 def install(monkeypatch):
   """Replaces data sets, model and the drawing of curves for one test."""
-  info = datasets.Info('tiny', ('a', 'b', 'c'), (0.4,) * 3, (0.3,) * 3)
+  info = datasets.Info(
+      'tiny', ('a', 'b', 'c'), (0.4,) * 3, (0.3,) * 3, (32, 32)
+  )
   monkeypatch.setattr(datasets, 'info', lambda name, data_dir: info)
   monkeypatch.setattr(datasets, 'load', load)
   monkeypatch.setattr(

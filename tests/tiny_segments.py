@@ -17,7 +17,7 @@ from gswinrmt_jax.weights import card
 
 NAMES = ('road', 'tree', 'sky')
 INFO = datasets.Info(
-    'segments', NAMES, (0.4,) * 3, (0.3,) * 3, task='segmentation'
+    'segments', NAMES, (0.4,) * 3, (0.3,) * 3, (32, 32), task='segmentation'
 )
 VOID = 255
 

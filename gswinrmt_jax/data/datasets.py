@@ -1,6 +1,6 @@
 """Looks up data sets by name or folder: their properties and records."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 import json
 import math
@@ -47,7 +47,7 @@ class Info:
   class_names: tuple[str, ...]
   mean: tuple[float, float, float]
   std: tuple[float, float, float]
-  image_size: tuple[int, int] = (32, 32)
+  image_size: tuple[int, int]
   task: str = 'classification'
 
   def __post_init__(self):
@@ -94,26 +94,21 @@ _TASKS = {
         'one class for each image (a folder with a folder for each class)',
     ),
 }
-_BUILT_IN = {
-    'digits': Info('digits', digits.CLASSES, digits.MEAN, digits.STD),
-    'digit_masks': Info(
-        'digit_masks',
-        (*digits.CLASSES, 'background'),
-        digits.MEAN,
-        digits.STD,
-        task='segmentation',
-    ),
-    'digit_boxes': Info(
-        'digit_boxes',
-        digits.CLASSES,
-        digits.MEAN,
-        digits.STD,
-        image_size=(0, 0),
-        task='detection',
-    ),
-    'cifar10': Info('cifar10', cifar10.CLASSES, cifar10.MEAN, cifar10.STD),
-}
-NAMES = tuple(_BUILT_IN)
+
+
+class _BuiltIn(NamedTuple):
+  """A data set whose properties are known here.
+
+  Attributes:
+    info: Its properties.
+    splits: Its splits or slices for 'train', 'val' and 'test'.
+    open: Opens a split that the package contains; None if the data set has to
+      be prepared.
+  """
+
+  info: Info
+  splits: Mapping[str, str]
+  open: Callable[[str], sources.Source] | None
 
 
 def _scenes(split):
@@ -121,12 +116,44 @@ def _scenes(split):
   return detection.Scenes(images, [*map(detection.from_masks, found)])
 
 
-# What opens the data sets that this package contains, all of them of digits.
-_PACKAGED = {
-    'digits': lambda split: records.Arrays(*digits.read(split)),
-    'digit_masks': lambda split: records.Arrays(*digits.read_masks(split)),
-    'digit_boxes': _scenes,
+_DIGITS = {split: split for split in digits.SPLITS}
+_BUILT_IN = {
+    'digits': _BuiltIn(
+        Info('digits', digits.CLASSES, digits.MEAN, digits.STD, (32, 32)),
+        _DIGITS,
+        lambda split: records.Arrays(*digits.read(split)),
+    ),
+    'digit_masks': _BuiltIn(
+        Info(
+            'digit_masks',
+            (*digits.CLASSES, 'background'),
+            digits.MEAN,
+            digits.STD,
+            (32, 32),
+            task='segmentation',
+        ),
+        _DIGITS,
+        lambda split: records.Arrays(*digits.read_masks(split)),
+    ),
+    'digit_boxes': _BuiltIn(
+        Info(
+            'digit_boxes',
+            digits.CLASSES,
+            digits.MEAN,
+            digits.STD,
+            (0, 0),
+            task='detection',
+        ),
+        _DIGITS,
+        _scenes,
+    ),
+    'cifar10': _BuiltIn(
+        Info('cifar10', cifar10.CLASSES, cifar10.MEAN, cifar10.STD, (32, 32)),
+        cifar10.SPLITS,
+        None,
+    ),
 }
+NAMES = tuple(_BUILT_IN)
 
 
 def info(name: str, data_dir: str = '') -> Info:
@@ -142,7 +169,7 @@ def info(name: str, data_dir: str = '') -> Info:
     UserError: If there is no such data set; the message lists all names.
   """
   if name in _BUILT_IN:
-    return _BUILT_IN[name]
+    return _BUILT_IN[name].info
   opened, task = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
     name, sides = opened.name, (0, 0)
@@ -165,7 +192,8 @@ def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
   """Returns mean and standard deviation of 'imagenet' or a built-in set."""
   if name == 'imagenet':
     return imagenet.MEAN, imagenet.STD
-  return _BUILT_IN[name].mean, _BUILT_IN[name].std
+  found = _BUILT_IN[name].info
+  return found.mean, found.std
 
 
 def normalization_of(
@@ -191,10 +219,8 @@ def own_splits(name: str, data_dir: str = '') -> dict[str, str]:
   Raises:
     UserError: As in `info`.
   """
-  if name == 'cifar10':
-    return cifar10.SPLITS
-  if name in _PACKAGED:
-    return {split: split for split in digits.SPLITS}
+  if name in _BUILT_IN:
+    return dict(_BUILT_IN[name].splits)
   opened, _ = _open(name, data_dir)
   if isinstance(opened, pathlib.Path):
     there = class_folders.read(opened).splits
@@ -265,7 +291,7 @@ def load(
   decoded = records.Decoded(source, image_size, crop, workers)
   if storage == 'decode':
     return decoded
-  if storage == 'disk' and name not in _PACKAGED:
+  if storage == 'disk' and not _is_packaged(name):
     return decoded_cache.load(decoded)
   return records.to_memory(decoded)
 
@@ -335,9 +361,9 @@ def open_source(
     UserError: As in `load`, or if the data set is for another task.
   """
   if name in _BUILT_IN:  # Its task is known before it is prepared.
-    check_task(name, _BUILT_IN[name].task, task)
-  if name in _PACKAGED:
-    return _PACKAGED[name](split)
+    check_task(name, _BUILT_IN[name].info.task, task)
+  if _is_packaged(name):
+    return _BUILT_IN[name].open(split)
   opened, found = _open(name, data_dir)
   check_task(name, found, task)
   if isinstance(opened, pathlib.Path):
@@ -352,6 +378,10 @@ def check_task(name: str, found: str, wanted: str) -> None:
         f'{name} is a data set for {found}: {wanted} needs '
         f'{_TASKS[wanted].needs}'
     )
+
+
+def _is_packaged(name):
+  return name in _BUILT_IN and _BUILT_IN[name].open is not None
 
 
 def _folder(name):

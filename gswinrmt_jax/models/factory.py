@@ -57,8 +57,10 @@ def create_model(
   """
   if isinstance(dtype, str) and dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r} is not one of {DTYPES}.')
-  if not jnp.issubdtype(dtype, jnp.floating):
-    raise ValueError(f'dtype={jnp.dtype(dtype)} is not a floating-point type.')
+  if not jnp.issubdtype(dtype, jnp.floating) or jnp.dtype(dtype) == jnp.float16:
+    raise ValueError(
+        f'dtype={jnp.dtype(dtype)} must be {", ".join(DTYPES)} or float64.'
+    )
   if remat not in backbone.REMAT:
     raise ValueError(f'{remat=} is not one of {tuple(backbone.REMAT)}.')
   if not isinstance(num_classes, numbers.Integral) or num_classes < 0:

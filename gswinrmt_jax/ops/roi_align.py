@@ -19,6 +19,7 @@ import numpy as np
 
 from gswinrmt_jax.ops import boxes as boxes_lib
 from gswinrmt_jax.ops import padding
+from gswinrmt_jax.ops.layers import wide_dtype
 
 # A box belongs to the finest level if its side is below twice this many pixels,
 # to the next one below four times, and so on.
@@ -125,7 +126,7 @@ def roi_align(
     bins: Bins along each axis.
   """
   batch, count = boxes.shape[:2]
-  dtype = jnp.promote_types(maps[0].dtype, jnp.float32)
+  dtype = wide_dtype(maps[0].dtype)
   levels = level_of(boxes, len(maps))
   limits = jnp.stack(
       [

@@ -23,8 +23,8 @@ _MIN_SIDE = 96  # pixels; smaller images are enlarged
 _LINE, _GAP = 16, 4  # height of a text line, gap between images, in pixels
 _MARGIN = 80  # pixels for the label to the left of a row of images
 
-# Metric in the log: axis label, scale factor. The panel of the pixel accuracy
-# also shows the mean IoU, that of the AP of boxes others.
+# Metric in the log: axis label, scale factor. The second panel also has the
+# other scores that are shown.
 _PANELS = {
     'loss': ('cross-entropy', 1),
     'ap': ('average precision (%)', 100),
@@ -33,10 +33,10 @@ _PANELS = {
     'learning_rate': ('learning rate', 1),
     'grad_norm': ('gradient norm', 1),
 }
-# The score in the second panel if a metric is logged; else the accuracy. Other
-# scores in that panel, and their styles.
+# The score in the second panel if a metric is logged; else the accuracy. Styles
+# of the others.
 _SCORES = {'pixel_accuracy': 'pixel_accuracy', 'positives': 'ap'}
-_MORE = {'mean_iou': 's--', 'ap50': 'v:', 'mask_ap': 's--'}
+_STYLES = ('s--', 'v:', '^-.')
 _SPLITS = {
     'train': ('tab:blue', 'train (augmented)'),
     'val': ('tab:orange', 'validation'),
@@ -108,14 +108,18 @@ def draw_curves(
     _draw_metric(axes, name, train, epochs, note)
   if score == 'ap':  # The loss of a detector has several parts.
     panels[0].set_ylabel('loss')
-  # The mean IoU selects a segmenter's best epoch, the AP of masks a detector's.
-  for name, style in _MORE.items():
+  shown = [
+      name
+      for name, how in scores.SCORES.items()
+      if how.shown and name != score and any(f'val_{name}' in e for e in epochs)
+  ]
+  for name, style in zip(shown, itertools.cycle(_STYLES), strict=False):
     note = f', {scores.SCORES[name].label}'
     _draw_epochs(panels[1], name, epochs, 100, style, note)
   if any('gamma_min' in entry for entry in train):
     panels.append(figure.add_subplot(cells[1, 1]))
     _draw_gamma(panels[-1], train)
-  _mark_results(panels, epochs, summary)
+  _mark_results(panels, epochs, summary, {'ap', *shown})
   for axes in panels:
     axes.set_xlabel('epoch')
     axes.grid(alpha=0.3)
@@ -162,8 +166,11 @@ def _draw_gamma(axes, train):
   axes.set_ylabel(r'decay $\gamma$, smallest and largest')
 
 
-def _mark_results(panels, epochs, summary):
-  """Marks the best epoch, and the test results if there are any."""
+def _mark_results(panels, epochs, summary, named):
+  """Marks the best epoch, and the test results if there are any.
+
+  The label of a score in `named` says which score it is.
+  """
   if not epochs:
     return
   score, epoch, whose = scores.best_epoch(epochs)
@@ -181,7 +188,7 @@ def _mark_results(panels, epochs, summary):
     label = f'test at the best epoch: {value:.2%}'
     if name == 'loss':
       label = None  # The legend has the score.
-    elif name in ('ap', *_MORE):
+    elif name in named:
       label = f'{scores.SCORES[name].label}, {label}'
     axes.plot(
         epoch, factor * value, 'D', color='tab:red', label=label, zorder=3

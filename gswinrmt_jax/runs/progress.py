@@ -116,8 +116,8 @@ def _scores(entry, prefix):
   """Returns the validation scores of an epoch, the decisive one first."""
   shares = [
       f'{"val acc" if name == "accuracy" else label} {entry[prefix + name]:.2%}'
-      for name, (label, _, decides) in SCORES.items()
-      if decides and prefix + name in entry
+      for name, (label, _, shown, _) in SCORES.items()
+      if shown and prefix + name in entry
   ]
   loss = f'{prefix}loss'  # A detector has none.
   losses = [f'val loss {entry[loss]:.3f}'] if loss in entry else []

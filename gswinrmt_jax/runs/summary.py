@@ -17,7 +17,7 @@ FIGURES = tuple(
     (f'{split} {score.label}', f'{prefix}_{name}', score.form)
     for name, score in SCORES.items()
     for split, prefix in (('validation', 'val'), ('test', 'test'))
-    if score.decides or split == 'test'
+    if score.shown or split == 'test'
 )
 # In the file, but not in the table: the IoU or average precision of each class
 # of a segmenter or detector.

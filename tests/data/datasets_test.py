@@ -14,6 +14,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from gswinrmt_jax import recipes
 from gswinrmt_jax.data import (
     datasets,
     digits,
@@ -53,6 +54,13 @@ def test_what_is_known_of_cifar10():
   assert info.mean == (0.4914, 0.4822, 0.4465)
   assert info.std == (0.2470, 0.2435, 0.2616)
   assert info.class_names[7] == 'horse' and len(info.class_names) == 10
+
+
+def test_recipes_name_every_normalization():
+  found = [datasets.normalization(name) for name in datasets.NAMES]
+  names = {datasets.normalization_of(*values) for values in found}
+  choices = recipes.FIELDS['data.normalization'].choices
+  assert set(choices) == {'', 'imagenet', *names}
 
 
 def test_an_unknown_name_gets_the_nearest_and_all_that_there_are(own):

@@ -1,5 +1,6 @@
 """Tests that a model gives padded images the output of the bare ones."""
 
+import dataclasses
 import functools
 
 import jax
@@ -166,22 +167,46 @@ def _logits(model, variables, x, extents=None):
   return np.asarray(found)
 
 
-@pytest.mark.parametrize(
-    'fields',
-    [
-        {'dense_head': True, 'score_fn': 'linear'},
-        {'score_fn': 'causal', 'full_stages': (1, 2)},
-        {
-            'head': 'norm',
-            'stem': 'patch_norm',
-            'downsample': 'merge',
-            'depths': (2, 1),
-            'full_stages': (),
-            'window_size': 4,
-            'alibi': 'signed',
-        },
-    ],
-)
+# Every component is one thing in one of the models, and another in another.
+_FORMS = [
+    {
+        'dense_head': True,
+        'score_fn': 'linear',
+        'head_norm': True,
+        'gate': True,
+        'gate_fn': 'swish',
+        'shift': False,
+    },
+    {
+        'score_fn': 'causal',
+        'full_stages': (1, 2),
+        'position_conv': False,
+        'lce': 'none',
+        'ffn_conv': False,
+        'ffn_norm': False,
+        'stem_strides': (2, 1, 1, 1),
+    },
+    {
+        'head': 'norm',
+        'stem': 'patch_norm',
+        'downsample': 'merge',
+        'depths': (2, 1),
+        'full_stages': (),
+        'window_size': 4,
+        'alibi': 'signed',
+    },
+]
+
+
+def test_every_component_is_tried():
+  tried = [_small('rmt', **fields).arch for fields in _FORMS]
+  tried += [_small(system).arch for system in _MODELS]
+  for field in dataclasses.fields(tried[0]):
+    if field.metadata['kind'] == 'design':
+      assert len({getattr(arch, field.name) for arch in tried}) > 1, field.name
+
+
+@pytest.mark.parametrize('fields', _FORMS)
 def test_every_form_of_a_model_takes_extents(fields):
   model, rng = _small('rmt', **fields), np.random.default_rng(2)
   images = [rng.normal(size=(37, 60, 3)).astype(np.float32) for _ in range(2)]

@@ -89,7 +89,7 @@ def _info(name):
   counts = {'ade20k': 150, 'camvid': 11, 'bccd': 3, 'coco': 80, 'nuclei': 1}
   if name in counts:
     classes = tuple(map(str, range(counts[name])))
-    return datasets.Info(name, classes, imagenet.MEAN, imagenet.STD)
+    return datasets.Info(name, classes, imagenet.MEAN, imagenet.STD, (32, 32))
   if not name.endswith('imagenet'):
     return datasets.info(name or 'cifar10')
   # The data sets need not be prepared for this test.

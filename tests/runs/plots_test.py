@@ -11,7 +11,7 @@ import pytest
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.data import datasets
 from gswinrmt_jax.ops import assignment
-from gswinrmt_jax.runs import plots
+from gswinrmt_jax.runs import plots, scores
 from gswinrmt_jax.terminal import Terminal
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)
@@ -159,9 +159,21 @@ def test_a_detector_s_legend_names_every_line(tmp_path, drawn):
   }
 
 
+def test_a_score_of_ones_own_is_drawn_and_does_not_decide(
+    tmp_path, drawn, monkeypatch
+):
+  new = scores.Score('balanced accuracy', '.2%', shown=True)
+  monkeypatch.setattr(scores, 'SCORES', {'balanced': new} | scores.SCORES)
+  entries = [ENTRIES[0], {**ENTRIES[1], 'val_balanced': 0.875}]
+  plots.draw_curves(tmp_path, entries, Terminal())
+  lines = {line.get_label(): line for line in drawn[0].axes[1].get_lines()}
+  assert list(lines['validation, balanced accuracy'].get_ydata()) == [87.5]
+  assert 'best epoch: 1, validation 75.00%' in lines
+
+
 def test_labels_of_pixels_are_drawn_over_the_augmented_batch(tmp_path):
   """Labelled pixels blend the class colour (128, 0, 0) with a grey of 100."""
-  info = datasets.Info('x', ('road', 'sky'), (0.5,) * 3, (0.25,) * 3)
+  info = datasets.Info('x', ('road', 'sky'), (0.5,) * 3, (0.25,) * 3, (96, 96))
   batch = {'image': np.full((2, 96, 96, 3), 204, np.uint8)}
   image = np.full((2, 96, 96, 3), (100 / 255 - 0.5) / 0.25, np.float32)
   label = np.tile(np.int32([0] * 48 + [255] * 48), (2, 96, 1))
@@ -175,7 +187,9 @@ def test_labels_of_pixels_are_drawn_over_the_augmented_batch(tmp_path):
 
 def test_the_augmented_batch_is_drawn_as_it_was_and_became(tmp_path):
   """Images of a uniform grey become darker."""
-  info = datasets.Info('x', ('cat', 'dog', 'hen'), (0.5,) * 3, (0.25,) * 3)
+  info = datasets.Info(
+      'x', ('cat', 'dog', 'hen'), (0.5,) * 3, (0.25,) * 3, (16, 24)
+  )
   batch = {'image': np.full((3, 16, 24, 3), 204, np.uint8)}
   image = np.full((3, 16, 24, 3), (0.2 - 0.5) / 0.25, np.float32)
   targets = np.tile(np.float32([0.9, 0.1, 0.0]), (3, 1))
@@ -190,7 +204,9 @@ def test_the_augmented_batch_is_drawn_as_it_was_and_became(tmp_path):
 
 def test_the_names_of_classes_have_the_colours_of_their_boxes(tmp_path):
   """Two objects of class 1 and one of class 0; the fourth row is unused."""
-  info = datasets.Info('x', ('cat', 'dog', 'hen'), (0.5,) * 3, (0.25,) * 3)
+  info = datasets.Info(
+      'x', ('cat', 'dog', 'hen'), (0.5,) * 3, (0.25,) * 3, (96, 120)
+  )
   batch = {'image': np.full((1, 96, 120, 3), 255, np.uint8)}
   image = np.full((1, 96, 120, 3), 2.0, np.float32)
   boxes = np.float32(
@@ -275,7 +291,7 @@ def test_describe_names_the_heaviest_classes(target, said):
 
 def test_masks_are_drawn_in_the_frames_that_they_fill(tmp_path):
   """The left half of a frame of 40 x 20 pixels, half white and half green."""
-  info = datasets.Info('x', ('cat', 'dog'), (0.5,) * 3, (0.25,) * 3)
+  info = datasets.Info('x', ('cat', 'dog'), (0.5,) * 3, (0.25,) * 3, (96, 120))
   batch = {'image': np.full((1, 96, 120, 3), 255, np.uint8)}
   bitmap = np.zeros((1, 1, 8, 8), np.uint8)
   bitmap[..., :4] = 1

@@ -148,7 +148,7 @@ def test_tokens_are_told_what_their_pixels_show():
   batches = batches_lib.train_batches(train, batch_size=8, seed=0)
   batch = next(batches)
   batch |= maps.gather(batch['row'])
-  info = datasets.Info('ramps', ('',) * 16, (0.0,) * 3, (1.0,) * 3)
+  info = datasets.Info('ramps', ('',) * 16, (0.0,) * 3, (1.0,) * 3, (32, 32))
   config = _recipe(**{'augment.flip': True})
   pixels, (_, targets) = jax.jit(_augmentation(config, info))(
       jax.random.key(2), batch, 0

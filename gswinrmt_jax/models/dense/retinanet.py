@@ -5,9 +5,9 @@ import math
 
 from flax import linen as nn
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from gswinrmt_jax import ops
 from gswinrmt_jax.models.dense import dense_boxes
 from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes, DetectionHead
 from gswinrmt_jax.models.dense.layers import Conv, xavier_uniform
@@ -59,7 +59,7 @@ class RetinaNet(DetectionHead):
     ]
     self.class_tower, self.box_tower = towers
     shapes = len(RATIOS) * len(_OCTAVES)
-    wide = jnp.promote_types(self.dtype, jnp.float32)
+    wide = ops.wide_dtype(self.dtype)
     rare = nn.initializers.constant(-math.log(1 / _PRIOR - 1))
     features = shapes * self.num_classes
     self.classes = Conv(features, 3, wide, _normal, bias_init=rare)

@@ -61,7 +61,7 @@ class BoxHead(nn.Module):
           name=f'layers_{index}',
       )
       x = jax.nn.relu(linear(x))
-    wide = jnp.promote_types(self.dtype, jnp.float32)
+    wide = ops.wide_dtype(self.dtype)
 
     def last(features, std, name):
       init = nn.initializers.normal(std)
@@ -96,7 +96,7 @@ class MaskHead(nn.Module):
       )
       x = jax.nn.relu(conv(x))
     x = jax.nn.relu(Double(self.channels, self.dtype, name='upsample')(x))
-    wide = jnp.promote_types(self.dtype, jnp.float32)
+    wide = ops.wide_dtype(self.dtype)
     logits = Conv(self.num_classes, 1, wide, he_normal, name='logits')(x)
     return logits.reshape(*leading, *logits.shape[1:])
 

@@ -10,6 +10,7 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from gswinrmt_jax import ops
 from gswinrmt_jax.models.dense import dense_boxes
 from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes
 from gswinrmt_jax.models.dense.layers import Conv
@@ -34,7 +35,7 @@ class RPN(nn.Module):
 
   def setup(self):
     """Creates the layers, which all levels share."""
-    wide = jnp.promote_types(self.dtype, jnp.float32)
+    wide = ops.wide_dtype(self.dtype)
     self.conv = Conv(self.channels, 3, self.dtype, _normal)
     self.logits = Conv(len(anchors.RATIOS), 1, wide, _normal)
     self.deltas = Conv(len(anchors.RATIOS) * 4, 1, wide, _normal)
