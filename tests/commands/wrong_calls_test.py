@@ -606,13 +606,22 @@ def test_a_wrong_call_in_python(call, said):
   assert isinstance(caught.value, (ValueError, UserError))
 
 
+@pytest.mark.parametrize(
+    'call',
+    [
+        'evaluate digits_small',
+        f'predict digits_small {_DIGIT}',
+        'export digits_small --format safetensors',
+        'summarize rmt_t',
+    ],
+)
 @pytest.mark.parametrize('platform', ['cuda', 'no_such_platform'])
-def test_a_platform_that_is_not_here(platform):
+def test_a_platform_that_is_not_here(platform, call):
   """In a process of its own: JAX opens its platforms once."""
   if platform == 'cuda' and importlib.util.find_spec('jax_plugins'):
     pytest.skip('CUDA may be here')
   done = subprocess.run(
-      [sys.executable, '-m', 'gswinrmt_jax', 'evaluate', 'digits_small'],
+      [sys.executable, '-m', 'gswinrmt_jax', *call.split()],
       env={**os.environ, 'JAX_PLATFORMS': platform},
       capture_output=True,
       text=True,
