@@ -629,3 +629,28 @@ def test_a_platform_that_is_not_here(platform, call):
   assert done.returncode == 2
   assert done.stderr.count('\n') == 1
   assert f"JAX_PLATFORMS is '{platform}', which JAX cannot use" in done.stderr
+
+
+def test_a_wrong_number_of_dimensions_is_named():
+  """In a process of its own: tests check the types of arguments."""
+  program = """
+import gswinrmt_jax, jax
+model = gswinrmt_jax.create_model('rmt_t', num_classes=2)
+key = jax.random.key(0)
+for call in (
+    lambda: gswinrmt_jax.init(model, key, (32,)),
+    lambda: gswinrmt_jax.init(model, key, (1, 32, 32, 3)),
+    lambda: model.apply({}, jax.numpy.zeros((32, 32, 3)), train=False),
+):
+  try:
+    call()
+  except ValueError as error:
+    print(error)
+"""
+  done = subprocess.run(
+      [sys.executable, '-c', program], capture_output=True, text=True
+  )
+  assert done.stdout.splitlines() == [
+      f'Images have the shape {shape}: must be (batch, height, width, 3).'
+      for shape in ('(1, 32, 3)', '(1, 1, 32, 32, 3, 3)', '(32, 32, 3)')
+  ]
