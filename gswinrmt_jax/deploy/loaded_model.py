@@ -147,7 +147,7 @@ def read(image: Image) -> PIL.Image.Image:
     ValueError: If an array is not uint8 `[h, w, 3]`, or an image has no pixels.
   """
   if isinstance(image, (str, pathlib.Path)):
-    return pictures.read(pathlib.Path(image))
+    return pictures.read(pathlib.Path(image).expanduser())
   if isinstance(image, PIL.Image.Image):
     _check_size(*image.size)
     try:

@@ -112,6 +112,20 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             'folder of this machine (`gswinrmt push` uploads a run)',
         ),
         ('evaluate s3://a/b', 's3://a/b is an address: name a file or folder'),
+        (f'{_FOLDER}own --config.init_from=gs://a/b', 'gs://a/b is an address'),
+        (f'{_FOLDER}x --config.data.dir=gs://a/b', 'gs://a/b is an address'),
+        (
+            'prepare segmentation new --images own --labels own --dir gs://a/b',
+            'gs://a/b is an address: data sets are in a folder of this machine',
+        ),
+        (
+            'prepare segmentation new --images own --labels gs://a/b',
+            'gs://a/b is an address: name a file or folder of this machine',
+        ),
+        (
+            'prepare cifar10 --archive=~/none.tar.gz',
+            f'cannot read the archive {os.path.expanduser("~")}/none.tar.gz',
+        ),
         ('evaluate ~/none', f'{os.path.expanduser("~")}/none does not exist'),
         (
             'train --config=bccd --config.data.name=.',
@@ -580,6 +594,14 @@ _PIXELS = np.zeros((8, 8, 3), np.uint8)
         (
             lambda g: g.load_model('rmt_t'),
             'rmt_t is a model without trained weights here: create_model',
+        ),
+        (
+            lambda g: g.load_model('gs://a/b'),
+            'gs://a/b is an address: name a run folder',
+        ),
+        (
+            lambda g: g.load_model('digits_small').predict('~/none.png'),
+            f'^{os.path.expanduser("~")}/none.png does not exist',
         ),
         (
             lambda g: g.load_model('digits_small').logits(_PIXELS[..., 0]),
