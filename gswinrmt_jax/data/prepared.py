@@ -24,7 +24,7 @@ def data_root(data_dir: str) -> pathlib.Path:
     raise UserError(
         f'{root} is an address: data sets are in a folder of this machine'
     )
-  return pathlib.Path(root).expanduser().absolute()
+  return pathlib.Path(os.path.expanduser(root)).absolute()
 
 
 def names(data_dir: str) -> list[str]:

@@ -6,6 +6,7 @@ Weights that ship with the package are folders `gswinrmt_jax/pretrained/NAME`.
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import fnmatch
+import os
 import pathlib
 from typing import Any
 
@@ -236,7 +237,7 @@ def _of_this_machine(path):
   """Returns a path with `~` expanded; refuses an address, such as gs://A/B."""
   if '://' in str(path):
     raise UserError(f'{path} is an address: name {_accepted()}')
-  return pathlib.Path(path).expanduser()
+  return pathlib.Path(os.path.expanduser(path))
 
 
 def _folder_of_name(name):

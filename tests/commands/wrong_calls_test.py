@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -112,6 +113,14 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             'folder of this machine (`gswinrmt push` uploads a run)',
         ),
         ('evaluate s3://a/b', 's3://a/b is an address: name a file or folder'),
+        ("predict run ''", 'a path is empty: is a variable of the shell not'),
+        ("evaluate ''", 'a path is empty: is a variable of the shell not set'),
+        ("predict run x.png --out ''", 'a path is empty: is a variable of the'),
+        ('evaluate ~no_one/run', '~no_one/run does not exist: name a run fol'),
+        ('convert ~no_one/rmt.pth out', '~no_one/rmt.pth does not exist'),
+        ('export run --format onx --out ~no_one/x', '(did you mean onnx?)'),
+        (f'{_FOLDER}~no_one/x --config.data.dir=~no_one', '~no_one/x does n'),
+        (f'{_FOLDER}own --config.init_from=~no_one/x', '~no_one/x does not'),
         (f'{_FOLDER}own --config.init_from=gs://a/b', 'gs://a/b is an address'),
         (f'{_FOLDER}x --config.data.dir=gs://a/b', 'gs://a/b is an address'),
         (
@@ -513,7 +522,7 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
     ],
 )
 def test_a_wrong_call_is_one_line(call, said, capsys):
-  assert main.main(call.split()) == 2
+  assert main.main(shlex.split(call)) == 2
   error = capsys.readouterr().err
   assert error.startswith('gswinrmt: ') and error.count('\n') == 1
   assert said in error
