@@ -132,6 +132,15 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             'gs://a/b is an address: name a file or folder of this machine',
         ),
         (
+            'prepare segmentation new --images own --labels own --classes none',
+            'none cannot be read: No such file or directory',
+        ),
+        (
+            f'prepare segmentation new --images own --labels own --classes '
+            f'{_DIGIT}',
+            'digit_4.png cannot be read: it is not text in UTF-8',
+        ),
+        (
             'prepare cifar10 --archive=~/none.tar.gz',
             f'cannot read the archive {os.path.expanduser("~")}/none.tar.gz',
         ),
