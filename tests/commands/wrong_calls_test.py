@@ -132,8 +132,8 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             'gs://a/b is an address: name a file or folder of this machine',
         ),
         (
-            'prepare segmentation new --images own --labels own --classes none',
-            'none cannot be read: No such file or directory',
+            'prepare segmentation new --images own --labels own --classes x',
+            'x cannot be read: No such file or directory',
         ),
         (
             f'prepare segmentation new --images own --labels own --classes '
