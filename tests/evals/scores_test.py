@@ -275,6 +275,18 @@ def test_split_batch_size_and_image_size(run):
   assert list(run.glob('evaluation_train_*_9px.json'))
 
 
+def test_data_that_have_changed_since_the_run_are_told(run, tmp_path):
+  run = shutil.copytree(run, tmp_path / 'run')
+  told = 'val are not those that the run was started with'
+  assert told not in _evaluate(run, split='val')[1]
+  record = json.loads((run / 'data.json').read_text())
+  assert record['splits']['val']['content']
+  record['splits']['val']['content'] = 'another'
+  (run / 'data.json').write_text(json.dumps(record))
+  assert told in _evaluate(run, split='val')[1]
+  assert 'warning' not in _evaluate(run, split='test')[1]
+
+
 def test_the_mean_over_mirror_images_stands_beside_the_plain_scores(run):
   plain, _ = _evaluate(run)
   report, said = _evaluate(run, mirror=True)
