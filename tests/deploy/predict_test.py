@@ -447,6 +447,7 @@ def test_maps_beside_the_prediction(digits, tmp_path, capsys):
         ('--step=first', "--step is 'first': must be best, latest or N"),
         ('--step=3', 'it has no steps to choose from'),
         ('--image-size=8', 'at least 32x32'),
+        ('--image-size=100000', 'a side is at most 4,096 pixels'),
     ],
 )
 def test_mistakes_are_one_line(digits, capsys, argument, said):
