@@ -109,8 +109,10 @@ def evaluate_run(
         crop=weights.card.crop_at(size),
         storage='decode',  # Each image is needed only once.
     )
-  if recipe and not data and dataset_record.is_other(
-      weights.folder, split, taken, records.source
+  if (
+      recipe
+      and not data
+      and dataset_record.is_other(weights.folder, split, taken, records.source)
   ):
     terminal.say(
         f'warning: images or labels of {name} {taken} are not those that the '

@@ -212,8 +212,10 @@ def test_splits_come_from_the_data_set(tmp_path, monkeypatch):
     own = {'data.train_split': 'train', 'data.val_split': 'val'}
     assert _recipe(name, **own).test_split == test
   data = _recipe('whole', **{'data.val_split': 'test', 'data.test_split': 'x'})
-  assert (data.train_split, data.val_split) == ('train[:45000]', 'test')
+  assert (data.train_split, data.val_split) == ('train', 'test')
   assert data.test_split == 'x'
+  data = _recipe('parts', **{'data.train_split': 'train[:50%]'})
+  assert (data.train_split, data.val_split) == ('train[:50%]', 'val')
 
 
 def _found(root):
