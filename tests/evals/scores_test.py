@@ -157,6 +157,21 @@ def test_table_names_every_figure_and_class():
   assert 'class0' not in wide
 
 
+def test_a_mean_over_some_of_the_classes_says_so():
+  report = {
+      'images': 1,
+      'mean_iou': 1.0,
+      'pixel_accuracy': 1.0,
+      'loss': 0.1,
+      'class_iou': [1.0, None],
+      'class_accuracy': [1.0, None],
+  }
+  said = 'mean IoU is over 1 of 2 classes: the others have no pixels'
+  assert said in segmentation.table(report, ['a', 'b'])
+  report |= {'class_iou': [1.0, 1.0], 'class_accuracy': [1.0, 1.0]}
+  assert 'is over' not in segmentation.table(report, ['a', 'b'])
+
+
 def test_a_split_without_any_class_has_no_scores():
   sums = {'images': 2, 'loss': 0.0, 'confusion': np.zeros((3, 3), np.int32)}
   sums['not_finite'] = np.zeros(3, np.int32)
