@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 import contextlib
 import difflib
 import os
-import traceback
+import sys
 
 
 class UserError(Exception):
@@ -47,7 +47,7 @@ def explain(error: BaseException) -> str:
         'config.eval_batch_size, --batch-size)'
     )
   platforms = os.environ.get('JAX_PLATFORMS', '')
-  if platforms and _is_of_backends(error):
+  if platforms and _has_no_backend(error):
     return (
         f"JAX_PLATFORMS is '{platforms}', which JAX cannot use here: unset it, "
         'or install what it needs (NVIDIA GPU: the extra cuda12 or cuda13)'
@@ -55,12 +55,20 @@ def explain(error: BaseException) -> str:
   return ''
 
 
-def _is_of_backends(error):
-  """Whether JAX could not open the platforms that it was told to use."""
+def _has_no_backend(error):
+  """Whether JAX cannot open the platforms that it was told to use.
+
+  JAX removes its own frames from the error, so the platforms are tried again.
+  """
+  if 'jax' not in sys.modules:
+    return False
   if not isinstance(error, (RuntimeError, AssertionError)):
     return False
-  frames = traceback.extract_tb(error.__traceback__)
-  return bool(frames) and frames[-1].filename.endswith('xla_bridge.py')
+  try:
+    sys.modules['jax'].devices()
+  except (RuntimeError, AssertionError):
+    return True
+  return False
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

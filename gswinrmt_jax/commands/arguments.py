@@ -32,6 +32,8 @@ def path(text: str) -> str:
 
 def weights(text: str) -> str:
   """Returns what a user gave as weights: as `path`, or `hf-hub:OWNER/NAME`."""
+  if not text:  # It would name the current folder.
+    raise UserError('a path is empty: is a variable of the shell not set?')
   if '://' in text:
     raise UserError(
         f'{text} is an address: name a file or folder of this machine (weights '

@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> None:
   from gswinrmt_jax.deploy import convert
 
   convert.convert(
-      pathlib.Path(args.checkpoint).expanduser(),
-      pathlib.Path(args.out).expanduser(),
+      pathlib.Path(args.checkpoint),
+      pathlib.Path(args.out),
       key=args.key,
       full_stages=args.full_stages,
   )

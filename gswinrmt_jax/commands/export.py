@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
   from gswinrmt_jax.deploy import export
 
   weights = arguments.load_weights(args)
-  out = args.out and pathlib.Path(args.out).expanduser()
+  out = args.out and pathlib.Path(args.out)
   folder = out or weights.folder / 'export'
   export.export(
       weights, args.format, folder, license=args.license, note=args.note

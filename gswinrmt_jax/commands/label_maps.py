@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--data-dir',
       type=arguments.path,
-      default='',
       metavar='DIR',
       help='TFDS data directory',
   )
@@ -42,9 +41,9 @@ def run(args: argparse.Namespace) -> None:
 
   teacher.write_token_labels(
       arguments.load_weights(args),
-      pathlib.Path(args.folder).expanduser(),
+      pathlib.Path(args.folder),
       name=args.data,
       split=args.split,
-      data_dir=args.data_dir,
+      data_dir=args.data_dir or '',
       image_size=args.image_size,
   )

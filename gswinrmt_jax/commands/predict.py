@@ -297,6 +297,7 @@ def _row(one, images, class_names):
 
 def _write_table(path, rows, top):
   """Writes rows whole or not at all, as JSON or as CSV."""
+  path.parent.mkdir(parents=True, exist_ok=True)
   if path.suffix.lower() == '.json':
     files.write_json(path, rows)
     return

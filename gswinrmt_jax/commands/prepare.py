@@ -85,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add(
       '--archive',
+      type=arguments.path,
       metavar='FILE',
       help='local cifar-10-binary.tar.gz or cifar-10-python.tar.gz to read '
       'instead of downloading',
@@ -308,4 +309,4 @@ def _folder(option, text):
 
 
 def _path(text):
-  return pathlib.Path(text).expanduser().absolute()
+  return pathlib.Path(arguments.path(text)).absolute()

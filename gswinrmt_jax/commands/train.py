@@ -68,9 +68,11 @@ def main(
     if not config.data.name:
       raise UserError('--config.data.name is missing: name a folder of images')
     recipes.check(config)
-    config.init_from = arguments.weights(config.init_from)
+    if config.init_from:
+      config.init_from = arguments.weights(config.init_from)
     for name in ('data.dir', 'data.label_maps'):
-      config.update_from_flattened_dict({name: arguments.path(config[name])})
+      if config[name]:
+        config.update_from_flattened_dict({name: arguments.path(config[name])})
     folder = _workdir(options.get('workdir'), spec, recipe, config)
     if not (folder / 'config.json').exists():  # A run is resumed as it began.
       recipes.check_used(config, recipe)

@@ -71,10 +71,11 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
       skipped, below = Counter(), f'{part}/{name}'.lstrip('/')
       found = list(image_paths.find(root, below, skipped))
       if not found and split == next(iter(parts)) and not pool:
-        files_there = collections.listed(skipped) or 'nothing'
+        there = collections.listed(skipped)
+        only = f', only {there}' * bool(there)
+        look = ', or look at the suffixes of its files' * bool(there)
         raise UserError(
-            f'{root / below} has no image to train with, only {files_there}: '
-            'remove it, or look at the suffixes of its files'
+            f'{root / below} has no image to train with{only}: remove it{look}'
         )
       images[split] += [image._replace(label=labels[name]) for image in found]
       ignored += skipped
@@ -154,11 +155,18 @@ def _check_spelling(root, names):
 
 
 def _doubts(root, parts, classes):
-  """Yields warnings of classes that look like splits."""
+  """Yields warnings of classes that look like splits, or like each other."""
   names = next(iter(classes.values()))
   for name in names:
     if _split_of(name):
       yield f'warning: the class {name!r} has the name of a split'
+  seen = {}
+  for name in names:
+    if (other := seen.setdefault(name.casefold(), name)) != name:
+      yield (
+          f'warning: the classes {other!r} and {name!r} differ only in capital '
+          'letters: are they one class?'
+      )
   part = next(iter(parts.values()))
   inner = [tuple(folders(root / part / name, Counter())) for name in names]
   if inner[0] and len(set(inner)) == 1:

@@ -219,6 +219,11 @@ def divide(
       stop = start + int(len(images) * shares[split] + 0.5)
       splits[split] += images[start:stop]
       start = stop
+    if not images and collection.unpaired:
+      file, why = next(iter(collection.unpaired.items()))
+      raise UserError(
+          f'{collection.root}: no image is left for train: {file} {why}'
+      )
     if start >= len(images):
       raise UserError(
           f'{name} has {len(images)} images, of which none is left '

@@ -14,9 +14,17 @@ _VERSION = re.compile(r'\d+\.\d+\.\d+')
 
 
 def data_root(data_dir: str) -> pathlib.Path:
-  """Returns the TFDS data directory; by default TFDS_DATA_DIR or TFDS's own."""
+  """Returns the TFDS data directory; by default TFDS_DATA_DIR or TFDS's own.
+
+  Raises:
+    UserError: If it is the address of another machine.
+  """
   root = data_dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
-  return pathlib.Path(root).expanduser().absolute()
+  if '://' in str(root):
+    raise UserError(
+        f'{root} is an address: data sets are in a folder of this machine'
+    )
+  return pathlib.Path(os.path.expanduser(root)).absolute()
 
 
 def names(data_dir: str) -> list[str]:

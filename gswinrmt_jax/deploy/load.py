@@ -52,7 +52,7 @@ def load_model(
     ValueError: If `image_size` is not made of whole numbers above 0, or not one
       number for a segmenter or detector.
   """
-  weights = weights_lib.load(pathlib.Path(source), step=step, which=which)
+  weights = weights_lib.load(source, step=step, which=which)
   return from_weights(weights, image_size, dtype)
 
 

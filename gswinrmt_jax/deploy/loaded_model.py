@@ -1,6 +1,7 @@
 """A model with its weights: what the models of all tasks share."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
 import pathlib
 from typing import Any
 
@@ -147,7 +148,7 @@ def read(image: Image) -> PIL.Image.Image:
     ValueError: If an array is not uint8 `[h, w, 3]`, or an image has no pixels.
   """
   if isinstance(image, (str, pathlib.Path)):
-    return pictures.read(pathlib.Path(image))
+    return pictures.read(pathlib.Path(os.path.expanduser(image)))
   if isinstance(image, PIL.Image.Image):
     _check_size(*image.size)
     try:

@@ -16,6 +16,7 @@ from gswinrmt_jax.distributed import compilation
 from gswinrmt_jax.distributed import mesh as devices_lib
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.evals import evaluator
+from gswinrmt_jax.runs import dataset_record
 from gswinrmt_jax.terminal import Terminal
 from gswinrmt_jax.weights import hub
 from gswinrmt_jax.weights import load as weights_lib
@@ -107,6 +108,15 @@ def evaluate_run(
         image_size=size,
         crop=weights.card.crop_at(size),
         storage='decode',  # Each image is needed only once.
+    )
+  if (
+      recipe
+      and not data
+      and dataset_record.is_other(weights.folder, split, taken, records.source)
+  ):
+    terminal.say(
+        f'warning: images or labels of {name} {taken} are not those that the '
+        'run was started with'
     )
   weights.warn_of_size(size, terminal.say)
   own_size = recipe.eval_batch_size if recipe else _BATCH_SIZES[weights.task]

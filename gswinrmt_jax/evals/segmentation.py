@@ -120,6 +120,12 @@ def table(report: Mapping[str, Any], class_names: Sequence[str]) -> str:
       class_names, report['class_iou'], report['class_accuracy'], strict=True
   ):
     lines.append(row(*cells))
+  scored = sum(share is not None for share in report['class_iou'])
+  if scored < len(class_names):
+    lines.append(
+        f'The mean IoU is over {scored} of {len(class_names)} classes: the '
+        'others have no pixels.'
+    )
   return '\n'.join(lines)
 
 

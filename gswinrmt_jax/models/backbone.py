@@ -287,6 +287,10 @@ class Backbone(nn.Module):
           f'Images are {x.dtype}: must be floating point, '
           '(pixels / 255 - mean) / std.'
       )
+    if x.ndim != 4:
+      raise ValueError(
+          f'Images have the shape {x.shape}: must be (batch, height, width, 3).'
+      )
     _, height, width, channels = x.shape
     least = self.arch.stride
     if min(height, width) < least or channels != 3:

@@ -119,6 +119,28 @@ def of_run(
   return ImageSpec(info, crop, splits, maps.checksum if maps else '')
 
 
+def is_other(
+    folder: pathlib.Path, split: str, taken: str, source: sources.Source
+) -> bool:
+  """Whether a split of the data has changed since a run recorded it.
+
+  False if the run recorded another split, or none.
+
+  Args:
+    folder: The run folder.
+    split: 'train', 'val' or 'test'.
+    taken: The split of the data set, as in the run's config.
+    source: The records of this split.
+  """
+  path = folder / _FILE
+  before = _read(path).splits.get(split) if path.exists() else None
+  if before is None or before.split != taken:
+    return False
+  now = dataclasses.asdict(_identity(source, taken))
+  old = dataclasses.asdict(before)
+  return any(old[name] not in ('', now[name]) for name in old)
+
+
 def read(folder: pathlib.Path, recipe: ml_collections.ConfigDict) -> ImageSpec:
   """Returns the record of a run; does not need the data itself.
 

@@ -34,6 +34,7 @@ from gswinrmt_jax.errors import UserError
 _CONFIG, _LOCK = 'config.json', '.lock'
 _SHOWN = 3  # most differing fields that a message names
 _LENGTHS = ('num_epochs is ', 'num_steps is ')  # as `differences` lists them
+_WARMUP = 'optimizer.warmup_epochs is '  # may follow from the length
 _PACKAGES = 'jax jaxlib flax optax orbax-checkpoint grain numpy'.split()
 # Prefixes of environment variables that change results, rounding or speed.
 _PREFIXES = (
@@ -110,7 +111,9 @@ def check_same(
     remove, advice = '', '--workdir=auto names one by what was changed'
     if (path / _CONFIG).exists() and not (path / 'checkpoints').exists():
       remove = 'delete it, since no step of it was saved, or '
-    elif all(one.startswith(_LENGTHS) for one in differing):
+    elif differing[0].startswith(_LENGTHS) and all(
+        one.startswith((*_LENGTHS, _WARMUP)) for one in differing
+    ):
       in_run = path.parent.name == 'checkpoints'
       folder = path.parent.parent if in_run else path
       advice = (

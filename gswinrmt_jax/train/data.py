@@ -168,11 +168,9 @@ def with_own_splits(
     data.name = str(folder)
   default = datasets.own_splits('cifar10')
   own = datasets.own_splits(data.name, data.dir)
-  given = data.train_split, data.val_split
-  if given == (default['train'], default['val']):
-    data.update(train_split=own['train'], val_split=own['val'])
-  if data.test_split == default['test']:
-    data.test_split = own['test']
+  for split in ('train', 'val', 'test'):
+    if data[f'{split}_split'] == default[split]:
+      data[f'{split}_split'] = own[split]
   return config
 
 

@@ -134,6 +134,11 @@ class Card:
           f'{self.name}: images must be at least {least}x{least} pixels, not '
           f'{height}x{width}'
       )
+    if max(height, width) > _LARGEST_SIDE:
+      raise UserError(
+          f'{self.name}: images of {height}x{width} pixels are too large: a '
+          f'side is at most {_LARGEST_SIDE:,} pixels'
+      )
     return model
 
   def variable_shapes(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Weights that ship with the package are folders `gswinrmt_jax/pretrained/NAME`.
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import fnmatch
+import os
 import pathlib
 from typing import Any
 
@@ -180,7 +181,7 @@ def load(
   """
   if which not in (None, *_KINDS):
     raise UserError(f'which is {which!r}: must be {" or ".join(_KINDS)}')
-  path = pathlib.Path(path).expanduser()
+  path = _of_this_machine(path)
   folder = _folder_of_name(str(path))
   if folder:
     _check_no_choice(path, step, which)
@@ -215,7 +216,7 @@ def read_card(path: str | pathlib.Path) -> card_lib.Card:
   Raises:
     UserError: If there are no such weights, or a file without a card.
   """
-  path = pathlib.Path(path).expanduser()
+  path = _of_this_machine(path)
   folder = _folder_of_name(str(path)) or path
   if folder.is_file():
     if not (folder.parent / card_lib.FILE).exists():
@@ -230,6 +231,13 @@ def read_card(path: str | pathlib.Path) -> card_lib.Card:
     return card
   _check_has_config(folder)
   return run_card(folder, run_folder.load_config(folder))
+
+
+def _of_this_machine(path):
+  """Returns a path with `~` expanded; refuses an address, such as gs://A/B."""
+  if '://' in str(path):
+    raise UserError(f'{path} is an address: name {_accepted()}')
+  return pathlib.Path(os.path.expanduser(path))
 
 
 def _folder_of_name(name):

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -112,6 +113,37 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
             'folder of this machine (`gswinrmt push` uploads a run)',
         ),
         ('evaluate s3://a/b', 's3://a/b is an address: name a file or folder'),
+        ("predict run ''", 'a path is empty: is a variable of the shell not'),
+        ("evaluate ''", 'a path is empty: is a variable of the shell not set'),
+        ("predict run x.png --out ''", 'a path is empty: is a variable of the'),
+        ('evaluate ~no_one/run', '~no_one/run does not exist: name a run fol'),
+        ('convert ~no_one/rmt.pth out', '~no_one/rmt.pth does not exist'),
+        ('export run --format onx --out ~no_one/x', '(did you mean onnx?)'),
+        (f'{_FOLDER}~no_one/x --config.data.dir=~no_one', '~no_one/x does n'),
+        (f'{_FOLDER}own --config.init_from=~no_one/x', '~no_one/x does not'),
+        (f'{_FOLDER}own --config.init_from=gs://a/b', 'gs://a/b is an address'),
+        (f'{_FOLDER}x --config.data.dir=gs://a/b', 'gs://a/b is an address'),
+        (
+            'prepare segmentation new --images own --labels own --dir gs://a/b',
+            'gs://a/b is an address: data sets are in a folder of this machine',
+        ),
+        (
+            'prepare segmentation new --images own --labels gs://a/b',
+            'gs://a/b is an address: name a file or folder of this machine',
+        ),
+        (
+            'prepare segmentation new --images own --labels own --classes x',
+            'x cannot be read: No such file or directory',
+        ),
+        (
+            f'prepare segmentation new --images own --labels own --classes '
+            f'{_DIGIT}',
+            'digit_4.png cannot be read: it is not text in UTF-8',
+        ),
+        (
+            'prepare cifar10 --archive=~/none.tar.gz',
+            f'cannot read the archive {os.path.expanduser("~")}/none.tar.gz',
+        ),
         ('evaluate ~/none', f'{os.path.expanduser("~")}/none does not exist'),
         (
             'train --config=bccd --config.data.name=.',
@@ -499,7 +531,7 @@ _FOLDER = 'train --config=folder --workdir=new --config.data.name='
     ],
 )
 def test_a_wrong_call_is_one_line(call, said, capsys):
-  assert main.main(call.split()) == 2
+  assert main.main(shlex.split(call)) == 2
   error = capsys.readouterr().err
   assert error.startswith('gswinrmt: ') and error.count('\n') == 1
   assert said in error
@@ -582,6 +614,14 @@ _PIXELS = np.zeros((8, 8, 3), np.uint8)
             'rmt_t is a model without trained weights here: create_model',
         ),
         (
+            lambda g: g.load_model('gs://a/b'),
+            'gs://a/b is an address: name a run folder',
+        ),
+        (
+            lambda g: g.load_model('digits_small').predict('~/none.png'),
+            f'^{os.path.expanduser("~")}/none.png does not exist',
+        ),
+        (
             lambda g: g.load_model('digits_small').logits(_PIXELS[..., 0]),
             r'uint8 \(8, 8\): must be pixels',
         ),
@@ -606,13 +646,22 @@ def test_a_wrong_call_in_python(call, said):
   assert isinstance(caught.value, (ValueError, UserError))
 
 
+@pytest.mark.parametrize(
+    'call',
+    [
+        'evaluate digits_small',
+        f'predict digits_small {_DIGIT}',
+        'export digits_small --format safetensors',
+        'summarize rmt_t',
+    ],
+)
 @pytest.mark.parametrize('platform', ['cuda', 'no_such_platform'])
-def test_a_platform_that_is_not_here(platform):
+def test_a_platform_that_is_not_here(platform, call):
   """In a process of its own: JAX opens its platforms once."""
   if platform == 'cuda' and importlib.util.find_spec('jax_plugins'):
     pytest.skip('CUDA may be here')
   done = subprocess.run(
-      [sys.executable, '-m', 'gswinrmt_jax', 'evaluate', 'digits_small'],
+      [sys.executable, '-m', 'gswinrmt_jax', *call.split()],
       env={**os.environ, 'JAX_PLATFORMS': platform},
       capture_output=True,
       text=True,
@@ -620,3 +669,28 @@ def test_a_platform_that_is_not_here(platform):
   assert done.returncode == 2
   assert done.stderr.count('\n') == 1
   assert f"JAX_PLATFORMS is '{platform}', which JAX cannot use" in done.stderr
+
+
+def test_a_wrong_number_of_dimensions_is_named():
+  """In a process of its own: tests check the types of arguments."""
+  program = """
+import gswinrmt_jax, jax
+model = gswinrmt_jax.create_model('rmt_t', num_classes=2)
+key = jax.random.key(0)
+for call in (
+    lambda: gswinrmt_jax.init(model, key, (32,)),
+    lambda: gswinrmt_jax.init(model, key, (1, 32, 32, 3)),
+    lambda: model.apply({}, jax.numpy.zeros((32, 32, 3)), train=False),
+):
+  try:
+    call()
+  except ValueError as error:
+    print(error)
+"""
+  done = subprocess.run(
+      [sys.executable, '-c', program], capture_output=True, text=True
+  )
+  assert done.stdout.splitlines() == [
+      f'Images have the shape {shape}: must be (batch, height, width, 3).'
+      for shape in ('(1, 32, 3)', '(1, 1, 32, 32, 3, 3)', '(32, 32, 3)')
+  ]

@@ -50,9 +50,13 @@ def test_names_of_splits(train, val, test, tmp_path):
             ('set 1/a', 'set 1/b', 'set 2/a', 'set 2/b'),
             r'all classes \(set 1, set 2\) have the same subfolders \(a, b\)',
         ),
+        (
+            ('Cat', 'cat', 'dog'),
+            "warning: the classes 'Cat' and 'cat' differ only in capital lett",
+        ),
     ],
 )
-def test_classes_that_look_like_splits_are_warned_of(folders, said, tmp_path):
+def test_classes_that_look_like_others_are_warned_of(folders, said, tmp_path):
   found = class_folders.read(_write(tmp_path, *folders))
   assert re.search(said, '\n'.join(class_folders.report('x', found)))
 
@@ -208,8 +212,10 @@ def test_splits_come_from_the_data_set(tmp_path, monkeypatch):
     own = {'data.train_split': 'train', 'data.val_split': 'val'}
     assert _recipe(name, **own).test_split == test
   data = _recipe('whole', **{'data.val_split': 'test', 'data.test_split': 'x'})
-  assert (data.train_split, data.val_split) == ('train[:45000]', 'test')
+  assert (data.train_split, data.val_split) == ('train', 'test')
   assert data.test_split == 'x'
+  data = _recipe('parts', **{'data.train_split': 'train[:50%]'})
+  assert (data.train_split, data.val_split) == ('train[:50%]', 'val')
 
 
 def _found(root):
@@ -346,7 +352,7 @@ def test_a_class_without_images_is_named(tmp_path):
   for file in (None, 'x.heic'):
     if file:
       (tmp_path / 'empty' / file).touch()
-    there = r'\.heic 1' if file else 'nothing'
-    said = f'empty has no image to train with, only {there}'
+    there = r', only \.heic 1: remove it, or l' if file else ': remove it$'
+    said = f'empty has no image to train with{there}'
     with pytest.raises(UserError, match=said):
       class_folders.find(tmp_path)

@@ -196,12 +196,16 @@ def test_images_and_labels_without_each_other(tmp_path, capsys):
   assert 'missing or without a counterpart: 2, the first train/c.jpg' in said
 
 
-def test_labels_by_other_names_are_named(tmp_path):
-  """As CamVid's own, which end in `_L`."""
-  _write(tmp_path, *_SPLITS)
+@pytest.mark.parametrize(
+    'names, first', [(_SPLITS, 'train/'), (('a', 'b', 'sub/c'), 'a.jpg')]
+)
+def test_labels_by_other_names_are_named(names, first, tmp_path):
+  """As CamVid's own, which end in `_L`; divided or not."""
+  _write(tmp_path, *names)
   for path in list((tmp_path / 'labels').rglob('*.png')):
     path.rename(path.with_name(f'{path.stem}_L.png'))
-  assert 'no image is left for train: train/' in (said := _said(tmp_path))
+  said = _said(tmp_path)
+  assert f'no image is left for train: {first}' in said
   assert f'has no label image in {tmp_path}/labels' in said
 
 

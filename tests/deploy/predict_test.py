@@ -341,6 +341,18 @@ def test_a_folder_is_predicted_into_a_table(
   ]
 
 
+@pytest.mark.parametrize('name', ['all.csv', 'all.json'])
+def test_a_table_may_be_the_first_file_of_its_folder(
+    name, loaded, digits, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(load, 'from_weights', lambda *args, warn: loaded)
+  table = tmp_path / 'new folder' / 'inner' / name
+  call = ['predict', _NAME, str(digits[0][0]), f'--out={table}']
+  for _ in range(2):
+    assert main.main(call) == 0
+    assert digits[0][0].name in table.read_text()
+
+
 def test_a_table_is_never_half_written(
     loaded, digits, sorted_digits, tmp_path, monkeypatch
 ):
@@ -435,6 +447,7 @@ def test_maps_beside_the_prediction(digits, tmp_path, capsys):
         ('--step=first', "--step is 'first': must be best, latest or N"),
         ('--step=3', 'it has no steps to choose from'),
         ('--image-size=8', 'at least 32x32'),
+        ('--image-size=100000', 'a side is at most 4,096 pixels'),
     ],
 )
 def test_mistakes_are_one_line(digits, capsys, argument, said):

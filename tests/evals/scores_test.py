@@ -157,6 +157,21 @@ def test_table_names_every_figure_and_class():
   assert 'class0' not in wide
 
 
+def test_a_mean_over_some_of_the_classes_says_so():
+  report = {
+      'images': 1,
+      'mean_iou': 1.0,
+      'pixel_accuracy': 1.0,
+      'loss': 0.1,
+      'class_iou': [1.0, None],
+      'class_accuracy': [1.0, None],
+  }
+  said = 'mean IoU is over 1 of 2 classes: the others have no pixels'
+  assert said in segmentation.table(report, ['a', 'b'])
+  report |= {'class_iou': [1.0, 1.0], 'class_accuracy': [1.0, 1.0]}
+  assert 'is over' not in segmentation.table(report, ['a', 'b'])
+
+
 def test_a_split_without_any_class_has_no_scores():
   sums = {'images': 2, 'loss': 0.0, 'confusion': np.zeros((3, 3), np.int32)}
   sums['not_finite'] = np.zeros(3, np.int32)
@@ -273,6 +288,18 @@ def test_split_batch_size_and_image_size(run):
   assert larger['image_size'] == [9, 9] and '9 x 9 pixels' in said
   assert ' was trained for 6 x 7 pixels: at 9 x 9 pixels' in said
   assert list(run.glob('evaluation_train_*_9px.json'))
+
+
+def test_data_that_have_changed_since_the_run_are_told(run, tmp_path):
+  run = shutil.copytree(run, tmp_path / 'run')
+  told = 'val are not those that the run was started with'
+  assert told not in _evaluate(run, split='val')[1]
+  record = json.loads((run / 'data.json').read_text())
+  assert record['splits']['val']['content']
+  record['splits']['val']['content'] = 'another'
+  (run / 'data.json').write_text(json.dumps(record))
+  assert told in _evaluate(run, split='val')[1]
+  assert 'warning' not in _evaluate(run, split='test')[1]
 
 
 def test_the_mean_over_mirror_images_stands_beside_the_plain_scores(run):

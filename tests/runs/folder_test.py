@@ -91,10 +91,12 @@ def test_another_config_is_refused_by_field_names(tmp_path):
   assert 'delete it, since no step of it was saved' in str(caught.value)
   # A longer run is pointed to the weights of this one.
   (tmp_path / 'checkpoints').mkdir()
-  with pytest.raises(UserError) as caught:
-    run_folder.check_folder(tmp_path, _config(num_epochs=1000))
-  assert f'--config.init_from={tmp_path} starts there' in str(caught.value)
-  assert 'delete' not in str(caught.value)
+  for follows in ({}, {'optimizer.warmup_epochs': 3.5}):
+    longer = {'num_epochs': 1000, **follows}
+    with pytest.raises(UserError) as caught:
+      run_folder.check_folder(tmp_path, _config(**longer))
+    assert f'--config.init_from={tmp_path} starts there' in str(caught.value)
+    assert 'delete' not in str(caught.value)
 
 
 def test_checkpoints_of_unknown_config_are_refused(tmp_path):

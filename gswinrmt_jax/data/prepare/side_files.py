@@ -29,7 +29,8 @@ def read_lines(
   try:
     lines = path.read_text('utf-8-sig').rstrip().splitlines()
   except (OSError, UnicodeDecodeError) as error:
-    raise UserError(f'{option} {path} cannot be read: {error}') from error
+    why = getattr(error, 'strerror', None) or 'it is not text in UTF-8'
+    raise UserError(f'{option} {path} cannot be read: {why}') from error
   counts = Counter(map(str.strip, lines))
   twice = [line for line, count in counts.items() if line and count > 1]
   if numbered and '' in counts:
