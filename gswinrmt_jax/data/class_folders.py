@@ -18,13 +18,14 @@ from gswinrmt_jax.data import image_paths, pictures, sources
 from gswinrmt_jax.data.collection import Collection, UNDIVIDED
 from gswinrmt_jax.errors import UserError
 
-# The names of split folders, in any case; a year may follow, as in train2017.
+# The names of split folders, in any case; a year or 'set' may follow, as in
+# train2017 and test_set.
 _SPLITS = {
     'train': ('train', 'training'),
     'val': ('val', 'validation', 'valid'),
     'test': ('test', 'testing'),
 }
-_YEAR = re.compile(r'[ _-]?(19|20)\d\d$')
+_MORE = re.compile(r'[ _-]?(set|(19|20)\d\d)$')
 _SAMPLED = 1000  # about the number of images whose headers a report reads
 
 
@@ -55,9 +56,13 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
   names = sorted(set().union(*classes.values()))
   labels = {name: label for label, name in enumerate(names)}
   if len(names) < 2:
+    inside = root.joinpath(*names)
+    wrapped = names and UNDIVIDED in parts
+    found = len(folders(inside, Counter())) if wrapped else 0
     raise UserError(
         f'{root} has {len(names)} class folder{"s" * (not names)}: two or more '
         'are needed, each with the images of one class'
+        + f'; {inside} has {found}' * (found > 1)
     )
   _check_spelling(root, names)
   extra = [name for name in names if name not in own]
@@ -137,7 +142,7 @@ def folders(folder: pathlib.Path, ignored: Counter) -> list[str]:
 
 def _split_of(name):
   """Returns the split that a folder's name stands for, None for other names."""
-  plain = _YEAR.sub('', name.lower())
+  plain = _MORE.sub('', name.lower())
   return next((s for s, names in _SPLITS.items() if plain in names), None)
 
 

@@ -17,6 +17,7 @@ from gswinrmt_jax.deploy.loaded_model import Image, LoadedModel
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret import drawing, maps
 from gswinrmt_jax.models.backbone import Backbone
+from gswinrmt_jax.terminal import printable
 from gswinrmt_jax.weights import load
 
 _BATCH = 32
@@ -43,7 +44,10 @@ class Prediction:
   def __str__(self) -> str:
     rows = zip(self.probabilities, self.names, strict=True)
     return '\n'.join(
-        [self.image, *(f'  {share:7.2%}  {name}' for share, name in rows)]
+        [
+            printable(self.image),
+            *(f'  {share:7.2%}  {name}' for share, name in rows),
+        ]
     )
 
   def to_dict(self) -> dict[str, Any]:

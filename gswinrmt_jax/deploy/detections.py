@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from gswinrmt_jax import files
 from gswinrmt_jax.data import label_colors
 from gswinrmt_jax.evals import detection
+from gswinrmt_jax.terminal import printable
 
 _SMALLEST_TEXT = 12  # pixels; the smallest that is easy to read
 _TEXTS = 45  # texts above one another that would fill a picture's height
@@ -70,7 +71,7 @@ class ObjectDetections:
     for score, label, box in rows:
       corners = ' '.join(f'{side:6.0f}' for side in box)
       lines.append(f'  {score:6.1%}{corners}  {self.names[label]}')
-    return '\n'.join([self.image, *(lines or ['  no objects'])])
+    return '\n'.join([printable(self.image), *(lines or ['  no objects'])])
 
   def results(self) -> list[dict[str, Any]]:
     """Returns the objects as COCO's results, without the id of the image.

@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gswinrmt_jax import files
 from gswinrmt_jax.data import label_colors
+from gswinrmt_jax.terminal import printable
 
 _LINE, _GAP = 22, 8  # height of a legend line, and its margin, in pixels
 
@@ -39,7 +40,7 @@ class SegmentationMap:
 
   def __str__(self) -> str:
     rows = (f'  {share:7.2%}  {self.names[k]}' for k, share in self.shares())
-    return '\n'.join([self.image, *rows])
+    return '\n'.join([printable(self.image), *rows])
 
   def to_dict(self) -> dict[str, Any]:
     """Returns JSON values: the image and the share of each class."""

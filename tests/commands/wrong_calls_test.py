@@ -647,15 +647,13 @@ def test_a_wrong_call_in_python(call, said):
 
 
 @pytest.mark.parametrize(
-    'call',
+    ('platform', 'call'),
     [
-        'evaluate digits_small',
-        f'predict digits_small {_DIGIT}',
-        'export digits_small --format safetensors',
-        'summarize rmt_t',
+        ('cuda', 'evaluate digits_small'),
+        ('cuda', 'summarize rmt_t'),
+        ('no_such_platform', f'predict digits_small {_DIGIT}'),
     ],
 )
-@pytest.mark.parametrize('platform', ['cuda', 'no_such_platform'])
 def test_a_platform_that_is_not_here(platform, call):
   """In a process of its own: JAX opens its platforms once."""
   if platform == 'cuda' and importlib.util.find_spec('jax_plugins'):
@@ -669,28 +667,3 @@ def test_a_platform_that_is_not_here(platform, call):
   assert done.returncode == 2
   assert done.stderr.count('\n') == 1
   assert f"JAX_PLATFORMS is '{platform}', which JAX cannot use" in done.stderr
-
-
-def test_a_wrong_number_of_dimensions_is_named():
-  """In a process of its own: tests check the types of arguments."""
-  program = """
-import gswinrmt_jax, jax
-model = gswinrmt_jax.create_model('rmt_t', num_classes=2)
-key = jax.random.key(0)
-for call in (
-    lambda: gswinrmt_jax.init(model, key, (32,)),
-    lambda: gswinrmt_jax.init(model, key, (1, 32, 32, 3)),
-    lambda: model.apply({}, jax.numpy.zeros((32, 32, 3)), train=False),
-):
-  try:
-    call()
-  except ValueError as error:
-    print(error)
-"""
-  done = subprocess.run(
-      [sys.executable, '-c', program], capture_output=True, text=True
-  )
-  assert done.stdout.splitlines() == [
-      f'Images have the shape {shape}: must be (batch, height, width, 3).'
-      for shape in ('(1, 32, 3)', '(1, 1, 32, 32, 3, 3)', '(32, 32, 3)')
-  ]

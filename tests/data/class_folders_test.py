@@ -27,6 +27,7 @@ def _write(root, *folders, count=10):
         ('Training', 'validation', 'Testing'),
         ('train2017', 'val2017', 'test2017'),
         ('TRAIN_2012', 'Valid-2012', 'test 2012'),
+        ('train_set', 'ValidSet', 'test-set'),
     ],
 )
 def test_names_of_splits(train, val, test, tmp_path):
@@ -289,6 +290,7 @@ def test_what_is_passed_over_is_counted(tmp_path):
         ),
         (['1.jpg'], 'has 0 class folders: two or more'),
         (['train/a/1.jpg', 'val/a/1.jpg'], 'has 1 class folder:'),
+        (['x/a/1.jpg', 'x/b/1.jpg'], 'of one class; .*/x has 2$'),
     ],
 )
 def test_folders_that_will_not_do(names, said, tmp_path):

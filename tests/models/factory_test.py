@@ -1,7 +1,9 @@
 """Tests named models, overrides, and the refusal of impossible models."""
 
 import dataclasses
+import re
 
+import jax
 import jax.numpy as jnp
 import jaxtyping
 import pytest
@@ -63,6 +65,27 @@ def test_mistakes_are_named(name, options, message, monkeypatch):
   monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
   with pytest.raises(ValueError, match=message):
     gswinrmt_jax.create_model(name, **{'num_classes': 10} | options)
+
+
+def test_a_wrong_number_of_dimensions_is_named(monkeypatch):
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+  model, key = gswinrmt_jax.create_model(
+      'rmt_t', num_classes=2
+  ), jax.random.key(0)
+  for call, shape in (
+      (lambda: gswinrmt_jax.init(model, key, (32,)), '(1, 32, 3)'),
+      (
+          lambda: gswinrmt_jax.init(model, key, (1, 32, 32, 3)),
+          '(1, 1, 32, 32, 3, 3)',
+      ),
+      (
+          lambda: model.apply({}, jnp.zeros((32, 32, 3)), train=False),
+          '(32, 32, 3)',
+      ),
+  ):
+    said = f'Images have the shape {shape}: must be (batch, height, width, 3).'
+    with pytest.raises(ValueError, match=re.escape(said)):
+      call()
 
 
 @pytest.mark.parametrize(
