@@ -5,17 +5,30 @@ batched. Images in memory are gathered a batch of rows at a time.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from gswinrmt_jax.data import parallel
-from gswinrmt_jax.data.records import Arrays, Batch, Decoded
+from gswinrmt_jax.data.records import Batch, Decoded
 
-Records = Arrays | Decoded  # or others with a length and `Arrays.gather`
-
-_MOST = 2**40  # batches; Grain rounds the length of an endless data set up
+_MOST = (
+    2**40
+)  # batches; the length of an endless data set, 2**63 - 1, overflows
 _PART = 64  # most images that a thread decodes at a time
+
+
+class Gathered(Protocol):
+  """Records of which a batch is taken at once, such as `records.Arrays`."""
+
+  def __len__(self) -> int:
+    """Returns the number of records."""
+
+  def gather(self, rows: np.ndarray) -> Batch:
+    """Returns the arrays of these rows, see `records.Arrays.gather`."""
+
+
+Records = Gathered | Decoded
 
 
 def train_batches(
