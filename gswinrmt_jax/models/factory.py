@@ -77,6 +77,27 @@ def create_model(
   )
 
 
+def create_dense_backbone(
+    name: str, *, dtype: Dtype, remat: str, **overrides: Any
+) -> backbone.Backbone:
+  """Returns a backbone for a dense head, by default with normalised maps.
+
+  Arguments and errors are those of `create_model`; fields of a classifier's
+  head are refused, too.
+  """
+  model = create_model(
+      name,
+      num_classes=0,
+      dtype=dtype,
+      remat=remat,
+      **{'feature_norm': True} | overrides,
+  )
+  for field in ('dense_head', 'projection'):
+    if getattr(model.arch, field) != getattr(named.MODELS[name], field):
+      raise ValueError(f'{field}={overrides[field]} is for classifiers.')
+  return model
+
+
 def init(
     model: nn.Module, key: jax.Array, image_size: tuple[int, int] = (32, 32)
 ) -> dict[str, Any]:

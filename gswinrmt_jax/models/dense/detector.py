@@ -9,7 +9,7 @@ from flax.typing import Dtype
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gswinrmt_jax.models import factory, named
+from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes
@@ -159,18 +159,13 @@ def create_detector(
     raise ValueError(
         f'least_score={overrides["least_score"]} must be in [0, 1).'
     )
-  backbone = factory.create_model(
+  backbone = factory.create_dense_backbone(
       name,
-      num_classes=0,
       dtype=dtype,
       remat=remat,
-      **{'feature_norm': True}
-      | {k: v for k, v in overrides.items() if k not in own},
+      **{k: v for k, v in overrides.items() if k not in own},
   )
   arch = backbone.arch
-  for field in ('dense_head', 'projection'):
-    if getattr(arch, field) != getattr(named.MODELS[name], field):
-      raise ValueError(f'{field}={overrides[field]} is for classifiers.')
   if arch.stages != 4:
     raise ValueError(
         f'{name} has {arch.stages} stages: a detector reads the maps of four.'

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models import factory, named
+from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.architecture import Architecture
 from gswinrmt_jax.models.backbone import Backbone
 from gswinrmt_jax.models.dense.semantic_fpn import FPN, SemanticFPNHead
@@ -197,16 +197,9 @@ def create_segmenter(
     raise ValueError(f'{num_classes=} must be a whole number above 0.')
   if not 0 <= dropout_rate < 1:
     raise ValueError(f'{dropout_rate=} must be in [0, 1).')
-  backbone = factory.create_model(
-      name,
-      num_classes=0,
-      dtype=dtype,
-      remat=remat,
-      **{'feature_norm': True} | overrides,
+  backbone = factory.create_dense_backbone(
+      name, dtype=dtype, remat=remat, **overrides
   )
-  for field in ('dense_head', 'projection'):
-    if getattr(backbone.arch, field) != getattr(named.MODELS[name], field):
-      raise ValueError(f'{field}={overrides[field]} is for classifiers.')
   wanted = {
       'channels': channels,
       'neck_channels': neck_channels,
@@ -216,7 +209,7 @@ def create_segmenter(
   least = {'channels': 1, 'neck_channels': int(head == 'fpn')}
   for field, width in widths.items():
     lowest = least.get(field, 0)
-    if not isinstance(width, int) or width < lowest:
+    if not isinstance(width, numbers.Integral) or width < lowest:
       raise ValueError(
           f'{field}={width!r} must be a whole number of at least {lowest}.'
       )
