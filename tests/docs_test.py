@@ -65,6 +65,38 @@ def test_data_lists_every_field_of_reading():
   assert sorted(fields) == sorted(recipes.cifar10('rmt_compact').data)
 
 
+def _record(name):
+  return json.loads((ROOT / 'results' / 'folder' / f'{name}.json').read_text())
+
+
+@pytest.mark.parametrize(
+    ('name', 'row'),
+    [
+        ('three_probe', 'linear probe'),
+        ('three_layers', 'layer-wise rates'),
+        ('three_all', 'all alike'),
+        ('three_scratch', 'from scratch'),
+    ],
+)
+def test_training_quotes_three_classes(name, row):
+  table = _table(_page('training'), '| | more arguments | trained parameters |')
+  (line,) = re.findall(rf'^\| {row} \|.*', table, re.MULTILINE)
+  share = _record(name)['summary']['last']['val_ema_accuracy']
+  assert line.rpartition('| ')[2].strip('* |') == f'{100 * share:.2f}'
+
+
+@pytest.mark.parametrize(
+    ('name', 'row'),
+    [('tiny_all', 'all alike'), ('tiny_scratch', 'from scratch')],
+)
+def test_training_quotes_fifty_classes(name, row):
+  table = _table(_page('training'), '| | more arguments | 2 | 4 | 6 |')
+  (line,) = re.findall(rf'^\| {row} \|.*', table, re.MULTILINE)
+  epochs = [e for e in _record(name)['epochs'] if 'val_accuracy' in e]
+  want = [f'{100 * epoch["val_accuracy"]:.2f}' for epoch in epochs]
+  assert re.findall(r'\d\d\.\d\d', line) == want
+
+
 def test_scaling_lists_every_field_of_the_mesh():
   table = _table(_page('scaling'), '| field | default |')
   rows = re.findall(r'^\| `config\.([\w.]+)` \| (\d) \|', table, re.MULTILINE)
