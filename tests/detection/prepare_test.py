@@ -452,6 +452,21 @@ def test_coco_files_that_are_refused(root, change, said):
   assert not (root / 'data' / 'things').exists()
 
 
+def test_the_first_category_of_two_files_that_differs_is_named(root):
+  train, val = (_coco([f'{n}.png' for n in part]) for part in ('abcde', 'fgh'))
+  val['categories'][1]['id'] = 4
+  for annotation in val['annotations']:
+    if annotation['category_id'] == 3:
+      annotation['category_id'] = 4
+  paths = [
+      _write(root / name, content)
+      for name, content in (('train.json', train), ('val.json', val))
+  ]
+  said = 'val.json has other .*/train.json: the id 3 is none here, car there'
+  with pytest.raises(UserError, match=said):
+    _prepare(root, '--boxes', paths[0], '--val', paths[1])
+
+
 def _voc(name, objects):
   size = '<size><width>{}</width><height>{}</height></size>'
   parts = [size.format(*_IMAGES[f'{name}.png'])]

@@ -59,8 +59,13 @@ def find(
   categories = files['train'].categories
   splits, entries, objects, missing = {}, {}, defaultdict(list), {}
   for split, file in files.items():
-    if file.categories != categories:
-      raise UserError(f'{file.path} has other categories than {paths["train"]}')
+    for number in categories | file.categories:
+      here, in_train = file.categories.get(number), categories.get(number)
+      if here != in_train:
+        raise UserError(
+            f'{file.path} has other categories than {paths["train"]}: the id '
+            f'{number!r} is {here or "none"} here, {in_train or "none"} there'
+        )
     names = _file_names(file, there)
     for image in file.images:
       name = names[image['id']]
