@@ -108,22 +108,24 @@ def check_same(
     shown = differing[:_SHOWN]
     if differing[_SHOWN:]:
       shown.append(f'and {len(differing) - _SHOWN} more')
-    remove, advice = '', '--workdir=auto names one by what was changed'
+    remove, advice = '', ' (--workdir=auto names one by what was changed)'
     if (path / _CONFIG).exists() and not (path / 'checkpoints').exists():
       remove = 'delete it, since no step of it was saved, or '
+    elif any(one.startswith('data.name is ') for one in differing):
+      advice = ''  # Data folders of one last name have one for 'auto', too.
     elif differing[0].startswith(_LENGTHS) and all(
         one.startswith((*_LENGTHS, _WARMUP)) for one in differing
     ):
       in_run = path.parent.name == 'checkpoints'
       folder = path.parent.parent if in_run else path
       advice = (
-          f'--config.init_from={folder} starts there from the weights of this '
-          'run, which cannot be made longer: its learning rate has followed '
-          'its schedule'
+          f' (--config.init_from={folder} starts there from the weights of '
+          'this run, which cannot be made longer: its learning rate has '
+          'followed its schedule)'
       )
     raise UserError(
         f'{path} belongs to another config: {"; ".join(shown)}; {remove}choose '
-        f'another --workdir ({advice})'
+        f'another --workdir{advice}'
     )
 
 

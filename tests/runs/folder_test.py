@@ -97,6 +97,9 @@ def test_another_config_is_refused_by_field_names(tmp_path):
       run_folder.check_folder(tmp_path, _config(**longer))
     assert f'--config.init_from={tmp_path} starts there' in str(caught.value)
     assert 'delete' not in str(caught.value)
+  # Folders of one last name have one run folder by default and by 'auto'.
+  with pytest.raises(UserError, match=r'choose another --workdir$'):
+    run_folder.check_folder(tmp_path, _config(**{'data.name': 'b/cells'}))
 
 
 def test_checkpoints_of_unknown_config_are_refused(tmp_path):
