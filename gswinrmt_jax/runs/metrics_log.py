@@ -116,7 +116,14 @@ class MetricsLog:
     self._metrics = []
 
   def add(self, metrics: Mapping[str, jax.Array]) -> None:
-    """Keeps the metrics of a step, which stay on the device."""
+    """Keeps the metrics of a step, which stay on the device.
+
+    Waits for the step before it, so that one step is queued while another is
+    computed. JAX would queue dozens, and a signal, which ends a run after the
+    queued steps, would have to wait for them.
+    """
+    if self._metrics:
+      jax.block_until_ready(self._metrics[-1])
     self._metrics.append(metrics)
 
   def write_interval(self, step: int) -> None:

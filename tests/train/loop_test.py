@@ -8,6 +8,7 @@ import signal
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_parts
@@ -327,6 +328,33 @@ def test_data_are_read_one_batch_ahead(tmp_path, monkeypatch):
       events.append(step)
   # Two batches before step 1, then one before each of steps 2 to 5.
   assert events == ['put', 'put', 1, 'put', 2, 'put', 3, 'put', 4, 'put', 5, 6]
+
+
+def test_no_more_than_one_step_waits_for_another(tmp_path, monkeypatch):
+  """A signal ends a run after the steps that have been queued."""
+
+  @jax.jit
+  def slowly(loss):  # tens of milliseconds
+    square = jnp.full((200, 200), 0.1)
+    square = jax.lax.fori_loop(0, 100, lambda _, x: jnp.sin(x @ x), square)
+    return loss + 0 * square.sum()
+
+  make, losses_seen, unfinished = train_loop._compile_and_init, [], []
+
+  def slowed(*arguments):
+    state, train_step, batches = make(*arguments)
+
+    def step(*arguments):
+      unfinished.append(sum(not loss.is_ready() for loss in losses_seen))
+      state, metrics = train_step(*arguments)
+      losses_seen.append(slowly(metrics['loss']))
+      return state, {**metrics, 'loss': losses_seen[-1]}
+
+    return state, step, batches
+
+  monkeypatch.setattr(train_loop, '_compile_and_init', slowed)
+  tiny_parts.train(tmp_path, stop_after_epochs=1, log_every_steps=6)
+  assert len(unfinished) == 6 and max(unfinished) <= 1
 
 
 @pytest.mark.parametrize(
