@@ -12,9 +12,7 @@ import numpy as np
 from gswinrmt_jax.data import parallel
 from gswinrmt_jax.data.records import Batch, Decoded
 
-_MOST = (
-    2**40
-)  # batches; the length of an endless data set, 2**63 - 1, overflows
+_MOST = 2**40  # batches; rounded up, Grain's endless length would overflow
 _PART = 64  # most images that a thread decodes at a time
 
 

@@ -56,13 +56,13 @@ def find(root: pathlib.Path, *, pool: bool = False) -> Collection:
   names = sorted(set().union(*classes.values()))
   labels = {name: label for label, name in enumerate(names)}
   if len(names) < 2:
-    inside = root.joinpath(*names)
-    wrapped = names and UNDIVIDED in parts
-    found = len(folders(inside, Counter())) if wrapped else 0
+    hint = ''
+    if names and UNDIVIDED in parts:  # Perhaps it is a folder around them.
+      found = len(folders(root / names[0], Counter()))
+      hint = f'; {root / names[0]} has {found}' * (found > 1)
     raise UserError(
         f'{root} has {len(names)} class folder{"s" * (not names)}: two or more '
-        'are needed, each with the images of one class'
-        + f'; {inside} has {found}' * (found > 1)
+        f'are needed, each with the images of one class{hint}'
     )
   _check_spelling(root, names)
   extra = [name for name in names if name not in own]
@@ -167,7 +167,7 @@ def _doubts(root, parts, classes):
       yield f'warning: the class {name!r} has the name of a split'
   seen = {}
   for name in names:
-    if (other := seen.setdefault(name.casefold(), name)) != name:
+    if (other := seen.setdefault(name.lower(), name)) != name:
       yield (
           f'warning: the classes {other!r} and {name!r} differ only in capital '
           'letters: are they one class?'

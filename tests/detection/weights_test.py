@@ -138,9 +138,10 @@ def test_export_writes_the_names(tmp_path):
   assert 'type: mean_average_precision' in card
 
 
-def test_half_precision(tmp_path):
+@pytest.mark.parametrize('head', ['retina', 'cascade'])
+def test_half_precision(head, tmp_path):
   """Equal scores, which rounding would swap, do not matter; weights do."""
-  found = tiny_detectors.weights('cascade')
+  found = tiny_detectors.weights(head)
   said = io.StringIO()
   form = 'safetensors-float16'
   path = export.export(found, form, tmp_path / 'out', Terminal(said))

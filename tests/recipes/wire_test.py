@@ -291,11 +291,8 @@ def _base_traits(base):
   return tuple(_traits(_recipe(base)))
 
 
-@pytest.mark.parametrize(
-    'base', ['classes', 'crops', 'tuned', 'uper', 'cascade']
-)
+@pytest.mark.parametrize('base', _BASES)
 def test_a_recipe_is_traced_the_same_again(base):
-  """The other bases have no parts but those of these."""
   assert tuple(_traits(_recipe(base))) == _base_traits(base)
 
 
