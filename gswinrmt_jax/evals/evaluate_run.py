@@ -76,13 +76,9 @@ def evaluate_run(
   recipe = weights.recipe
   if mirror and weights.task != 'classification':
     raise UserError(f'--mirror is for classifiers, which {source} is not')
-  name, taken, data_dir = data_of(weights, data, split, data_dir)
-  if taken == 'test' and not datasets.own_splits(name, data_dir)['test']:
-    split = 'val'
-    name, taken, data_dir = data_of(weights, data, split, data_dir)
-    terminal.say(f'{name} has no test split: evaluating on val instead')
-  elif split == 'test' and taken == data_of(weights, data, 'val', data_dir)[1]:
-    terminal.say(f"the run has no test split: its test and val are '{taken}'")
+  name, split, taken, data_dir = _split(
+      weights, data, split, data_dir, terminal.say
+  )
   info = datasets.info(name, data_dir)
   if out is None:
     out = report_path(
@@ -91,24 +87,12 @@ def evaluate_run(
   files.check_can_write(out)
   for line in datasets.describe(name, data_dir):
     terminal.say(line)
+  size = weights.card.image_size
   if weights.task != 'classification':
     size = weights.fit_within(image_size)
-    pixels = f'within {size[0]} x {size[1]} pixels' if size else 'as stored'
-    load = datasets.load_segmentation
-    if weights.task == 'detection':
-      load = datasets.load_detection
-    records = load(name, taken, data_dir, image_size=size)
-  else:
-    size = (image_size, image_size) if image_size else weights.card.image_size
-    pixels = f'{size[0]} x {size[1]} pixels'
-    records = datasets.load(
-        name,
-        taken,
-        data_dir,
-        image_size=size,
-        crop=weights.card.crop_at(size),
-        storage='decode',  # Each image is needed only once.
-    )
+  elif image_size:
+    size = image_size, image_size
+  records = _open_records(weights, name, taken, data_dir, size)
   if (
       recipe
       and not data
@@ -136,19 +120,58 @@ def evaluate_run(
       **scores,
       'class_names': list(info.class_names),
   }
-  terminal.say(f'{weights.origin}, {name} {taken}, {pixels}')
-  table = evaluator.TASKS[weights.task].table
-  terminal.say(table(report, info.class_names))
-  if mirror:
-    mean = report['mirror']
-    terminal.say(
-        f'\nMean of the logits over each image and its mirror image: accuracy '
-        f'{mean["accuracy"]:.2%}, cross-entropy {mean["loss"]:.4f}'
-    )
+  terminal.say(_text(report, weights.task))
   out.parent.mkdir(parents=True, exist_ok=True)
   files.write_json(out, report)
   terminal.say(f'Written to {out}.')
   return report
+
+
+def _split(weights, data, split, data_dir, say):
+  """Returns the data set, the split as asked for and as it is there, a folder.
+
+  Without a test split, 'val' takes its place.
+  """
+  name, taken, folder = data_of(weights, data, split, data_dir)
+  if taken == 'test' and not datasets.own_splits(name, folder)['test']:
+    split = 'val'
+    name, taken, folder = data_of(weights, data, split, data_dir)
+    say(f'{name} has no test split: evaluating on val instead')
+  elif split == 'test' and taken == data_of(weights, data, 'val', data_dir)[1]:
+    say(f"the run has no test split: its test and val are '{taken}'")
+  return name, split, taken, folder
+
+
+def _open_records(weights, name, taken, data_dir, size):
+  """Returns the records, resized to `size` or, with a dense head, within it."""
+  if weights.task == 'segmentation':
+    return datasets.load_segmentation(name, taken, data_dir, image_size=size)
+  if weights.task == 'detection':
+    return datasets.load_detection(name, taken, data_dir, image_size=size)
+  return datasets.load(
+      name,
+      taken,
+      data_dir,
+      image_size=size,
+      crop=weights.card.crop_at(size),
+      storage='decode',  # Each image is needed only once.
+  )
+
+
+def _text(report, task):
+  """Returns a report as text: what was evaluated, and the scores."""
+  size, within = report['image_size'], 'within ' * (task != 'classification')
+  pixels = f'{within}{size[0]} x {size[1]} pixels' if size else 'as stored'
+  text = (
+      f'{report["source"]}, {report["data"]} {report["split"]}, {pixels}\n'
+      + evaluator.TASKS[task].table(report, report['class_names'])
+  )
+  if mean := report.get('mirror'):
+    text += (
+        '\n\nMean of the logits over each image and its mirror image: accuracy '
+        f'{mean["accuracy"]:.2%}, cross-entropy {mean["loss"]:.4f}'
+    )
+  return text
 
 
 def data_of(

@@ -1,5 +1,6 @@
 """Tests detectors in training, resuming and evaluation."""
 
+import functools
 import json
 
 import jax
@@ -84,7 +85,10 @@ def test_every_image_counts_once_on_any_number_of_devices(runs, tmp_path):
 def _by_hand(run):
   """Returns the scores of detections that are found image by image."""
   weights, source = load.load(run, step='latest'), tiny_objects.SPLITS['val']
-  model, results = weights.card.make_model(), []
+  results = []
+  predict = jax.jit(
+      functools.partial(weights.card.make_model().apply, train=False)
+  )
   for row, image in enumerate(source.images):
     height, width = image.shape[:2]
     across, down = segmentation.fit((width, height), (72, 64))
@@ -94,7 +98,7 @@ def _by_hand(run):
     pixels = augment_lib.normalize(
         jnp.asarray(pixels[None]), weights.card.mean, weights.card.std
     )
-    found = model.apply(weights.variables, pixels, train=False)
+    found = predict(weights.variables, pixels)
     boxes, scores, labels = (np.asarray(x[0]) for x in found[:3])
     for box, score, label in zip(boxes, scores, labels, strict=True):
       x0, y0, x1, y1 = box * np.array([width / across, height / down] * 2)
