@@ -13,7 +13,7 @@ from scipy import special
 
 from gswinrmt_jax.data import pictures
 from gswinrmt_jax.deploy import loaded_model
-from gswinrmt_jax.deploy.loaded_model import Image, LoadedModel
+from gswinrmt_jax.deploy.loaded_model import Image, LoadedModel, PixelModel
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.interpret import drawing, maps
 from gswinrmt_jax.models.backbone import Backbone
@@ -21,6 +21,7 @@ from gswinrmt_jax.terminal import printable
 from gswinrmt_jax.weights import load
 
 _BATCH = 32
+_apply = jax.jit(PixelModel.apply, static_argnums=0, static_argnames='method')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +92,6 @@ class LoadedClassifier(LoadedModel):
       self.image_size = _height_and_width(image_size)
     super().__init__(weights, weights.card.make_model(self.image_size, dtype))
     self._crop = self.card.crop_at(self.image_size)
-    self._jitted = jax.jit(self._apply, static_argnames='method')
 
   def __repr__(self) -> str:
     height, width = self.image_size
@@ -229,7 +229,7 @@ class LoadedClassifier(LoadedModel):
       ValueError: If an array is not uint8 pixels.
     """
     pixels = np.stack(self._all_pixels(images))
-    return self._jitted(self.variables, pixels, method='features')
+    return _apply(self._pixel_model, self.variables, pixels, method='features')
 
   def write_maps(
       self,
@@ -286,7 +286,7 @@ class LoadedClassifier(LoadedModel):
     for start in range(0, len(pixels), size):
       batch = pixels[start : start + size]
       padded = np.stack([*batch, *batch[:1] * (size - len(batch))])
-      rows = self._jitted(self.variables, padded, **how)
+      rows = _apply(self._pixel_model, self.variables, padded, **how)
       yield from np.asarray(rows, np.float32)[: len(batch)]
 
   def _prediction(self, name, row, top):

@@ -1,6 +1,7 @@
 """A detector with its weights."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
 from typing import Any
 
 import jax
@@ -12,7 +13,6 @@ from gswinrmt_jax.deploy import loaded_model
 from gswinrmt_jax.deploy.detections import ObjectDetections
 from gswinrmt_jax.deploy.loaded_model import Image, LoadedDenseModel
 from gswinrmt_jax.models.dense.detector import Detector
-from gswinrmt_jax.weights import load
 
 _LAST = {'classes', 'boxes', 'logits', 'deltas'}  # the last layers
 # Pixels to a multiple of which images are padded if their sides have bounds.
@@ -32,11 +32,6 @@ class LoadedDetector(LoadedDenseModel):
   """
 
   model: Detector
-
-  def __init__(self, weights: load.Weights, *args: Any, **how: Any):
-    """Builds the model; arguments as in `load_model`."""
-    super().__init__(weights, *args, **how)
-    self._jitted = jax.jit(self._detect)
 
   def predict(
       self,
@@ -98,7 +93,8 @@ class LoadedDetector(LoadedDenseModel):
     down, across = pixels.shape[:2]
     canvas = self._canvas(down, across)
     rest = (0, canvas[0] - down), (0, canvas[1] - across), (0, 0)
-    found, finite = self._jitted(
+    found, finite = _detect(
+        self._pixel_model,
         self.variables,
         np.pad(pixels, rest)[None],
         np.array([[down, across]], np.int32),
@@ -118,21 +114,6 @@ class LoadedDetector(LoadedDenseModel):
         cells=found.get('masks'),
     )
 
-  def _detect(self, variables, pixels, extents):
-    """Returns the detections, and whether the logits are finite.
-
-    Without the latter, an image would seem to have no objects.
-    """
-    found, state = self._apply(
-        variables,
-        pixels,
-        extents=extents,
-        capture_intermediates=lambda module, _: module.name in _LAST,
-    )
-    last = jnp.array([jnp.isfinite(x).all() for x in jax.tree.leaves(state)])
-    found = {k: v for k, v in found._asdict().items() if v is not None}
-    return found, last.all()
-
   def _canvas(self, *size):
     """Returns height and width to which an image is padded.
 
@@ -143,6 +124,23 @@ class LoadedDetector(LoadedDenseModel):
       return tuple(map(_rounded_up, size))
     long, short = (side + -side % _STRIDE for side in self.fit_within)
     return (long, short) if size[0] > size[1] else (short, long)
+
+
+@functools.partial(jax.jit, static_argnames='model')
+def _detect(model, variables, pixels, extents):
+  """Returns the detections, and whether the logits are finite.
+
+  Without the latter, an image would seem to have no objects.
+  """
+  found, state = model.apply(
+      variables,
+      pixels,
+      extents=extents,
+      capture_intermediates=lambda module, _: module.name in _LAST,
+  )
+  last = jnp.array([jnp.isfinite(x).all() for x in jax.tree.leaves(state)])
+  found = {k: v for k, v in found._asdict().items() if v is not None}
+  return found, last.all()
 
 
 def _rounded_up(side):

@@ -13,6 +13,7 @@ scores and not cut off at any: the caller chooses the least score.
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import logging
 import pathlib
 import tempfile
@@ -27,6 +28,7 @@ import numpy as np
 from gswinrmt_jax import files
 from gswinrmt_jax.augment import batch as augment_lib
 from gswinrmt_jax.deploy import model_card
+from gswinrmt_jax.deploy.loaded_model import PixelModel
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models.layers import plain_convolutions
 from gswinrmt_jax.terminal import Terminal
@@ -155,19 +157,25 @@ def make_program(
   `[b k]` from a classifier, `[b h w k]` from a segmenter. A detector returns
   its detections by name instead, see above.
   """
+  return functools.partial(_program, _pixel_model(weights))
+
+
+def _pixel_model(weights):
   card, model = weights.card, weights.card.make_model(dtype='float32')
-  detects = card.task == 'detection'
-  if detects:  # On noise, nothing would have the usual least score.
+  if card.task == 'detection':  # On noise, nothing would have the usual score.
     model = model.clone(head=model.head.clone(least_score=0.0))
+  return PixelModel(model, card.mean, card.std)
 
-  def program(pixels, variables):
-    image = augment_lib.normalize(pixels, mean=card.mean, std=card.std)
-    found = model.apply(variables, image, train=False)
-    if detects:
-      return {k: v for k, v in found._asdict().items() if v is not None}
-    return found
 
-  return program
+def _program(model, pixels, variables):
+  found = model.apply(variables, pixels)
+  if isinstance(found, tuple):  # detections
+    return {k: v for k, v in found._asdict().items() if v is not None}
+  return found
+
+
+# A file's weights use the program of their source, if the models are equal.
+_compiled = jax.jit(_program, static_argnums=0)
 
 
 def sample_pixels(weights: Weights) -> UInt8[np.ndarray, '2 h w 3']:
@@ -180,8 +188,8 @@ def sample_pixels(weights: Weights) -> UInt8[np.ndarray, '2 h w 3']:
 def model_logits(weights: Weights) -> Any:
   """Returns the model's own logits or detections of `sample_pixels`."""
   pixels = jnp.asarray(sample_pixels(weights))
-  program = jax.jit(make_program(weights))
-  return jax.device_get(program(pixels, weights.variables))
+  found = _compiled(_pixel_model(weights), pixels, weights.variables)
+  return jax.device_get(found)
 
 
 def make_raw_outputs(

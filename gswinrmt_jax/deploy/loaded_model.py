@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import os
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from flax import linen as nn
 import jax.numpy as jnp
-from jaxtyping import UInt8
+from jaxtyping import Array, UInt8
 import numpy as np
 import PIL.Image
 
@@ -18,6 +18,28 @@ from gswinrmt_jax.weights import load
 
 # A path, a PIL image, or pixels from 0 to 255, uint8 [h w 3], of any size.
 Image = str | pathlib.Path | PIL.Image.Image | UInt8[np.ndarray, 'h w 3']
+
+
+class PixelModel(NamedTuple):
+  """A model with the normalisation of its input.
+
+  As a static argument of `jax.jit`, it lets all weights of equal models use one
+  compiled program.
+
+  Attributes:
+    model: The Linen model.
+    mean: Mean of each channel, of pixels / 255.
+    std: Standard deviation of each channel.
+  """
+
+  model: nn.Module
+  mean: tuple[float, ...]
+  std: tuple[float, ...]
+
+  def apply(self, variables: Any, pixels: Array, **how: Any) -> Any:
+    """Returns what the model makes of pixels, uint8 `[b h w 3]`; traced."""
+    image = augment_lib.normalize(pixels, mean=self.mean, std=self.std)
+    return self.model.apply(variables, image, train=False, **how)
 
 
 class LoadedModel:
@@ -56,10 +78,9 @@ class LoadedModel:
         jnp.asarray(pixels), mean=card.mean, std=card.std
     )
 
-  def _apply(self, variables, pixels, **how):
-    """Returns what the model makes of pixels, uint8 `[b h w 3]`; traced."""
-    image = self._normalize(pixels)
-    return self.model.apply(variables, image, train=False, **how)
+  @property
+  def _pixel_model(self):
+    return PixelModel(self.model, self.card.mean, self.card.std)
 
 
 class LoadedDenseModel(LoadedModel):

@@ -1,6 +1,7 @@
 """A segmenter with its weights, and the maps that it predicts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
 from typing import Any
 
 import jax
@@ -14,7 +15,6 @@ from gswinrmt_jax.deploy.loaded_model import Image, LoadedDenseModel
 from gswinrmt_jax.deploy.segmentation_map import SegmentationMap
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.models.dense.segmenter import Segmenter
-from gswinrmt_jax.weights import load
 
 _MOST_CLASSES = 256  # values of uint8
 _ROUNDED = 128  # pixels to a multiple of which images are padded
@@ -32,11 +32,6 @@ class LoadedSegmenter(LoadedDenseModel):
   """
 
   model: Segmenter
-
-  def __init__(self, weights: load.Weights, *args: Any, **how: Any):
-    """Builds the model; arguments as in `load_model`."""
-    super().__init__(weights, *args, **how)
-    self._classes = jax.jit(self._classify, static_argnames='size')
 
   def predict(
       self,
@@ -95,7 +90,8 @@ class LoadedSegmenter(LoadedDenseModel):
     width, height = image.size
     # Images whose sides round up to the same sizes share a compiled program.
     rest = [(0, -side % _ROUNDED) for side in pixels.shape[:2]]
-    classes, finite = self._classes(
+    classes, finite = _classify(
+        self._pixel_model,
         self.variables,
         np.pad(pixels, [*rest, (0, 0)])[None],
         np.array([pixels.shape[:2]], np.int32),
@@ -105,11 +101,13 @@ class LoadedSegmenter(LoadedDenseModel):
     self._check_finite(np.asarray(finite)[:height, :width], name)
     return np.asarray(classes)[:height, :width]
 
-  def _classify(self, variables, pixels, extents, target, *, size):
-    """Returns the classes, uint8, of one padded image, resized to `target`.
 
-    Also returns which pixels have finite logits.
-    """
-    logits = self._apply(variables, pixels, extents=extents)
-    logits = ops.resize_bilinear(logits, extents, target, size=size)[0]
-    return logits.argmax(-1).astype(jnp.uint8), jnp.isfinite(logits).all(-1)
+@functools.partial(jax.jit, static_argnames=('model', 'size'))
+def _classify(model, variables, pixels, extents, target, *, size):
+  """Returns the classes, uint8, of one padded image, resized to `target`.
+
+  Also returns which pixels have finite logits.
+  """
+  logits = model.apply(variables, pixels, extents=extents)
+  logits = ops.resize_bilinear(logits, extents, target, size=size)[0]
+  return logits.argmax(-1).astype(jnp.uint8), jnp.isfinite(logits).all(-1)

@@ -66,7 +66,7 @@ def _inside(place, monkeypatch):
 
   monkeypatch.chdir(place)
   monkeypatch.setenv('TFDS_DATA_DIR', str(place / 'tfds'))
-  monkeypatch.setattr(classifier.LoadedClassifier, '_apply', computed)
+  monkeypatch.setattr(classifier, '_apply', computed)
   monkeypatch.setattr(export, 'model_logits', computed)
 
 

@@ -29,18 +29,6 @@ def digits():
   return load.load(_RUN)
 
 
-@pytest.fixture(scope='module', autouse=True)
-def _logits_of_digits(digits):
-  """Computes them once; written files have weights of their own."""
-  compute = export.model_logits
-  known = compute(digits)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(
-        export, 'model_logits', lambda w: known if w is digits else compute(w)
-    )
-    yield
-
-
 def _export(loaded, form, folder):
   stream = io.StringIO()
   path = export.export(loaded, form, folder, Terminal(stream))

@@ -67,6 +67,19 @@ def test_the_examples_are_what_their_names_say(loaded):
     assert path.stem == f'digit_{one.names[0]}'
 
 
+def test_other_weights_use_the_compiled_program(loaded, digits):
+  path = digits[0][0]
+  want = 2 * loaded.logits(path)
+  compiled = classifier._apply._cache_size()
+  found = weights_lib.load(_NAME)
+  params = dict(found.variables['params'])
+  params['head'] = jax.tree.map(lambda x: 2 * x, params['head'])
+  variables = {**found.variables, 'params': params}
+  other = load.from_weights(dataclasses.replace(found, variables=variables))
+  np.testing.assert_array_equal(other.logits(path), want)
+  assert classifier._apply._cache_size() == compiled
+
+
 def test_a_path_an_image_and_an_array_are_one(loaded, digits):
   path = digits[0][0]
   with PIL.Image.open(path) as opened:

@@ -34,10 +34,11 @@ def _loaded():
 
 def test_images_of_any_size_in_one_program(loaded):
   """They find what the model alone finds in the resized image."""
+  before = detector._detect._cache_size()
   found = loaded.predict(
       [_noise(64, 90), _noise(128, 180), _noise(20, 40)], least_score=0.0
   )
-  assert loaded._jitted._cache_size() == 1
+  assert detector._detect._cache_size() <= before + 1
   for one, (height, width) in zip(
       found, [(64, 90), (128, 180), (20, 40)], strict=True
   ):
@@ -49,7 +50,7 @@ def test_images_of_any_size_in_one_program(loaded):
     assert one.boxes[:, 2:].max(0) == pytest.approx([width, height], rel=0.3)
     assert (np.diff(one.scores) <= 0).all() and one.scores.all()
 
-  bare = jax.jit(lambda v, x: loaded._apply(v, x))
+  bare = jax.jit(loaded._pixel_model.apply)
   want = jax.device_get(bare(loaded.variables, _noise(64, 90)[None]))
   np.testing.assert_allclose(found[0].scores, want.scores[0], rtol=1e-4)
   np.testing.assert_array_equal(found[0].labels, want.labels[0])
