@@ -94,7 +94,9 @@ class Downsample(nn.Module):
   ) -> Float[Array, 'b H W f']:
     """Returns the input of the next stage; `train` is for BN."""
     if self.kind == 'conv':
-      x = layers.Conv3x3(self.features, 2, self.dtype, name='conv')(x, extents)
+      x = layers.Conv(self.features, 3, self.dtype, stride=2, name='conv')(
+          x, extents
+      )
       extents = padding.strided(extents, 2)
       return layers.BatchNorm(name='norm')(x, extents, train=train)
     # Swin's weights order the channels of the neighbours down, then right.

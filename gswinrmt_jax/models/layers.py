@@ -79,31 +79,50 @@ class Dense(nn.Module):
     return ops.dense(x.astype(self.dtype), kernel, bias)
 
 
-class Conv3x3(nn.Module):
-  """3x3 convolution with bias, zero-padded by 1 on every side.
+class Conv(nn.Module):
+  """1x1 convolution, or 3x3 with zero padding of 1.
 
   Attributes:
     features: Output channels.
-    stride: 1 or 2.
+    side: Side of the kernel, 1 or 3.
     dtype: Computation dtype.
+    kernel_init: Initialiser of the kernel; None draws kernel and bias within
+      `+-1 / sqrt(fan_in)`, PyTorch's default.
+    use_bias: Whether there is a bias.
+    bias_init: Initialiser of the bias.
+    stride: Stride of the 3x3 convolution, 1 or 2.
   """
 
   features: int
-  stride: int
+  side: int
   dtype: Dtype
+  kernel_init: Initializer | None = None
+  use_bias: bool = True
+  bias_init: Initializer = nn.initializers.zeros
+  stride: int = 1
 
   @nn.compact
   def __call__(
       self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
   ) -> Float[Array, 'b H W f']:
-    """Returns a map of `ceil(h / stride)` rows, `ceil(w / stride)` columns."""
-    init = uniform_fan_in(9 * x.shape[-1])
-    shape = (3, 3, x.shape[-1], self.features)
-    kernel = self.param('kernel', init, shape)
-    bias = self.param('bias', init, shape[-1:])
-    if extents is not None:
-      x = padding.fill(x, extents)
-    return ops.add_bias(self.convolve(x.astype(self.dtype), kernel), bias)
+    """Returns a map of `ceil(h / stride)` rows, `ceil(w / stride)` columns.
+
+    Positions beyond `extents` count as 0.
+    """
+    shape = (self.side, self.side, x.shape[-1], self.features)
+    kernel_init, bias_init = self.kernel_init, self.bias_init
+    if kernel_init is None:
+      kernel_init = bias_init = uniform_fan_in(math.prod(shape[:-1]))
+    kernel = self.param('kernel', kernel_init, shape)
+    x = x.astype(self.dtype)
+    if self.side == 1:
+      y = ops.dense(x, kernel[0, 0])
+    else:
+      y = self.convolve(padding.fill(x, extents), kernel)
+    if not self.use_bias:
+      return y
+    bias = self.param('bias', bias_init, shape[-1:])
+    return ops.add_bias(y, bias)
 
   def convolve(self, x, kernel, *, plain=False):
     """Returns `ops.conv3x3`, for `plain_convolutions` to intercept."""
@@ -127,8 +146,7 @@ class DepthwiseConv(nn.Module):
       self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
   ) -> Float[Array, 'b h w c']:
     """Returns the convolved map."""
-    if extents is not None:
-      x = padding.fill(x, extents)
+    x = padding.fill(x, extents)
     side = self.kernel_size
     init = uniform_fan_in(side**2)
     kernel = self.param('kernel', init, (side, side, 1, x.shape[-1]))

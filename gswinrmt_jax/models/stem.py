@@ -40,7 +40,9 @@ class Stem(nn.Module):
     ):
       if index:
         x = ops.gelu(x)
-      conv = layers.Conv3x3(features, stride, self.dtype, name=f'conv{index}')
+      conv = layers.Conv(
+          features, 3, self.dtype, stride=stride, name=f'conv{index}'
+      )
       x = conv(x, extents)
       extents = padding.strided(extents, stride)
       x = layers.BatchNorm(name=f'norm{index}')(x, extents, train=train)

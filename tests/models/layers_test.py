@@ -15,7 +15,7 @@ KEY = jax.random.key(0)
 @pytest.mark.parametrize(
     ('module', 'fan_in'),
     [
-        (layers.Conv3x3(64, 1, jnp.float32), 9 * 48),
+        (layers.Conv(64, 3, jnp.float32), 9 * 48),
         (layers.DepthwiseConv(5, jnp.float32), 25),
     ],
 )
@@ -104,7 +104,7 @@ def test_parameters_may_be_partitioned():
   x = random_variables.image((1, 4, 4, 6))
   for module in (
       layers.Dense(6, jnp.float32),
-      layers.Conv3x3(6, 1, jnp.float32),
+      layers.Conv(6, 3, jnp.float32),
       layers.DepthwiseConv(3, jnp.float32),
       layers.LayerNorm(),
   ):

@@ -97,7 +97,7 @@ def test_plain_convolutions_are_for_every_device():
   x = jnp.ones((1, 2, 4, 3))
   for layer in (
       layers.DepthwiseConv(3, jnp.float32),
-      layers.Conv3x3(5, 1, jnp.float32),
+      layers.Conv(5, 3, jnp.float32),
   ):
     variables = layer.init(jax.random.key(0), x)
     assert not _has_convolution('cpu', layer.apply, variables, x)

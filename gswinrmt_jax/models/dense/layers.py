@@ -1,4 +1,4 @@
-"""Layers of necks and heads: convolutions that keep the size of a map."""
+"""Layers of necks and heads, which keep the size of a map."""
 
 from flax import linen as nn
 from flax.typing import Dtype
@@ -6,56 +6,12 @@ import jax
 from jaxtyping import Array, Float
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models.layers import BatchNorm, Initializer
+from gswinrmt_jax.models.layers import BatchNorm, Conv
 from gswinrmt_jax.ops import padding
 
 # For convolutions before BN and ReLU, and for those of the feature pyramid.
 he_normal = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
 xavier_uniform = nn.initializers.xavier_uniform()
-
-
-class Conv(nn.Module):
-  """1x1 convolution, or 3x3 with zero padding of 1.
-
-  Attributes:
-    features: Output channels.
-    side: Side of the kernel, 1 or 3.
-    dtype: Computation dtype.
-    kernel_init: Initialiser of the kernel.
-    use_bias: Whether there is a bias.
-    bias_init: Initialiser of the bias.
-    stride: Stride of the 3x3 convolution, 1 or 2.
-  """
-
-  features: int
-  side: int
-  dtype: Dtype
-  kernel_init: Initializer
-  use_bias: bool = True
-  bias_init: Initializer = nn.initializers.zeros
-  stride: int = 1
-
-  @nn.compact
-  def __call__(
-      self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
-  ) -> Float[Array, 'b _ _ f']:
-    """Returns the convolved map; positions beyond `extents` count as 0."""
-    shape = (self.side, self.side, x.shape[-1], self.features)
-    kernel = self.param('kernel', self.kernel_init, shape)
-    x = x.astype(self.dtype)
-    if self.side == 1:
-      y = ops.dense(x, kernel[0, 0])
-    else:
-      y = self.convolve(padding.fill(x, extents), kernel)
-    if not self.use_bias:
-      return y
-    bias = self.param('bias', self.bias_init, shape[-1:])
-    return ops.add_bias(y, bias)
-
-  def convolve(self, x, kernel, *, plain=False):
-    """Returns `ops.conv3x3`, for `plain_convolutions` to intercept."""
-    compute = ops.plain_conv if plain else ops.conv3x3
-    return compute(x, kernel, stride=self.stride)
 
 
 class ConvBN(nn.Module):

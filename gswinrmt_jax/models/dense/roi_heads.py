@@ -7,12 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from gswinrmt_jax import ops
-from gswinrmt_jax.models.dense.layers import (
-    Conv,
-    ConvBN,
-    he_normal,
-    xavier_uniform,
-)
+from gswinrmt_jax.models.dense.layers import ConvBN, he_normal, xavier_uniform
+from gswinrmt_jax.models.layers import Conv
 
 
 class BoxHead(nn.Module):

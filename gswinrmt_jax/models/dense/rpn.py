@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from gswinrmt_jax import ops
 from gswinrmt_jax.models.dense import dense_boxes
 from gswinrmt_jax.models.dense.dense_boxes import DenseBoxes
-from gswinrmt_jax.models.dense.layers import Conv
+from gswinrmt_jax.models.layers import Conv
 from gswinrmt_jax.ops import anchors, nms, padding
 from gswinrmt_jax.ops.assignment import Rule
 
