@@ -2,9 +2,8 @@ r"""A small model on CIFAR-10, first map 16x16: a recipe of this project.
 
   python train.py --config=configs/cifar10_small.py
 
-The paper's models see 32x32 images as a first map of 8x8; every published
-result above 95 % has 16x16 or more. Gated-SwinRMT-Retention, widths 48 96 192,
-depths 2 2 4. Windows of 4 divide the maps of 16x16 and 8x8; the last map, 4x4,
+The paper's models see 32x32 images as a first map of 8x8; here it is 16x16.
+Gated-SwinRMT-Retention, widths 48 96 192, depths 2 2 4. Windows of 4 divide the maps of 16x16 and 8x8; the last map, 4x4,
 is one window. 28 epochs of Muon at 3e-3, one RandAugment operation of
 torchvision's strength, Random Erasing, EMA. The argument is the model:
 `retention` (the default), `rmt` or `swat`. `long`, after it, is the schedule
@@ -20,7 +19,7 @@ Cost (10 classes, 32x32; multiply-accumulates per image):
   retention, swat   2,378,426              75,173,760
   rmt               2,035,234              67,309,440
 
-A tiny model for a few seconds, to see that all of it runs:
+A tiny model, in under a minute, to see that all of it runs:
 
   python train.py --config=configs/cifar10_small.py:smoke
 

@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       type=_stages,
       metavar='N,N',
       help='stages that attend over all pairs of tokens; required for sizes '
-      'other than the released, because no array shows them; precedes those of '
-      'a config.json next to the checkpoint',
+      'other than the released, because no array shows them; takes precedence '
+      'over those of a config.json next to the checkpoint',
   )
 
 

@@ -87,7 +87,7 @@ def read(
   Args:
     path: The file; a card next to it (`config.json`) says which model it is.
     key: As in `unwrap`.
-    full_stages: As in `recognise`; precedes what a card says.
+    full_stages: As in `recognise`; takes precedence over a card's.
 
   Raises:
     UserError: If the file cannot be read or is not an RMT.
