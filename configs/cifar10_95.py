@@ -18,8 +18,8 @@ per multiply-accumulate):
   retention, swat  13,878,022             408,874,752    11.0 PFLOP
   rmt              11,763,514             355,987,200     9.6 PFLOP
 
-Its speed on a GPU was not measured; `benchmarks/run_on_gpu.sh cifar10_95` trains
-it on one.
+Its speed on a GPU was not measured; `benchmarks/run_on_gpu.sh cifar10_95`
+trains it on one.
 
 A smoke test, which trains a tiny model on packaged digits in under a minute:
 

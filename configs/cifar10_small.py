@@ -3,12 +3,13 @@ r"""A small model on CIFAR-10, first map 16x16: a recipe of this project.
   python train.py --config=configs/cifar10_small.py
 
 The paper's models see 32x32 images as a first map of 8x8; here it is 16x16.
-Gated-SwinRMT-Retention, widths 48 96 192, depths 2 2 4. Windows of 4 divide the maps of 16x16 and 8x8; the last map, 4x4,
-is one window. 28 epochs of Muon at 3e-3, one RandAugment operation of
-torchvision's strength, Random Erasing, EMA. The argument is the model:
-`retention` (the default), `rmt` or `swat`. `long`, after it, is the schedule
-for a GPU: 90 epochs, with a second RandAugment operation, more stochastic depth
-and, except in the last 20 epochs, a quarter of the batches mixed.
+Gated-SwinRMT-Retention, widths 48 96 192, depths 2 2 4. Windows of 4 divide the
+maps of 16x16 and 8x8; the last map, 4x4, is one window. 28 epochs of Muon at
+3e-3, one RandAugment operation of torchvision's strength, Random Erasing, EMA.
+The argument is the model: `retention` (the default), `rmt` or `swat`. `long`,
+after it, is the schedule for a GPU: 90 epochs, with a second RandAugment
+operation, more stochastic depth and, except in the last 20 epochs, a quarter of
+the batches mixed.
 
   python train.py --config=configs/cifar10_small.py:swat
   python train.py --config=configs/cifar10_small.py:retention,long

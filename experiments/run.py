@@ -293,7 +293,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       '--only',
       default='*',
       metavar='NAMES',
-      help="runs of the set, such as 'retention_base,retention_no_*' (default: all)",
+      help="runs of the set, such as 'retention_base,retention_no_*' (default: "
+      'all)',
   )
   add('--out', default='runs', metavar='DIR', help='default: runs')
   add(
