@@ -201,6 +201,11 @@ def test_experiments_lists_every_set_of_runs():
 
 def test_the_readme_example_prints_what_it_says(capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
+  monkeypatch.setattr(  # Its model is large: draws that nobody sees.
+      factory,
+      'init',
+      lambda model, key, size: factory.variable_shapes(model, (*size, 3)),
+  )
   block = re.search(r'```python\n(.*?)```\n\n```text\n(.*?)```', README, re.S)
   exec(compile(block[1], 'example', 'exec'), {})
   # The last digit of probabilities may differ; docs_python_test.py checks them.

@@ -1,4 +1,10 @@
-"""Number of classes and parameters of each named model."""
+"""Number of classes and parameters of each named model, and how to count."""
+
+import dataclasses
+
+import jax
+
+from gswinrmt_jax.models import factory
 
 # name -> (classes, parameters). The first seven are the released RMT models;
 # counts with a dense head agree with the released logs of B and L. The next
@@ -22,3 +28,23 @@ COUNTS = {
     'retention_large': (100, 78_615_316),
     'swat_large': (100, 78_615_316),
 }
+
+
+def count(model):
+  """Counts a model's parameters, tracing one block per stage."""
+  depths = model.arch.depths
+  thin = dataclasses.replace(model.arch, depths=(1,) * len(depths))
+  params = factory.variable_shapes(model.clone(arch=thin), (32, 32, 3))[
+      'params'
+  ]
+  stages = params.get('backbone', params)
+  repeated = sum(
+      (depth - 1) * size(stages[f'stage{number}'])
+      for number, depth in enumerate(depths, start=1)
+  )
+  return size(params) + repeated
+
+
+def size(tree):
+  """Returns the number of elements of a tree of arrays or shapes."""
+  return sum(leaf.size for leaf in jax.tree.leaves(tree))

@@ -4,36 +4,36 @@ NumPy generates them from the path alone, so they are the same in every version
 of JAX, and in two models that share a parameter.
 """
 
-import functools
 import zlib
 
 from flax import traverse_util
-import jax
 import jax.numpy as jnp
 import numpy as np
+
+from gswinrmt_jax.models import factory
 
 
 def flat(model, image_shape):
   """Returns `{path: float32 array}` for images of `[b, h, w, 3]`."""
-  return {
-      path: _leaf(path, leaf.shape).astype(np.float32)
-      for path, leaf in _shapes(model, image_shape).items()
-  }
-
-
-@functools.cache
-def _shapes(model, image_shape):
-  image = jax.ShapeDtypeStruct(image_shape, jnp.float32)
-  init = functools.partial(model.init, train=False)
-  shapes = jax.eval_shape(init, jax.random.key(0), image)
-  return traverse_util.flatten_dict(shapes, sep='/')
+  return _drawn(factory.variable_shapes(model, image_shape[1:]))
 
 
 def nested(model, image_shape):
   """Returns the variables of `flat` as the tree that `model.apply` takes."""
-  return traverse_util.unflatten_dict(
-      {k: jnp.asarray(v) for k, v in flat(model, image_shape).items()}, sep='/'
-  )
+  return of_shapes(factory.variable_shapes(model, image_shape[1:]))
+
+
+def of_shapes(shapes):
+  """Returns such variables for a tree of shapes, as `jax.eval_shape` has."""
+  arrays = {path: jnp.asarray(x) for path, x in _drawn(shapes).items()}
+  return traverse_util.unflatten_dict(arrays, sep='/')
+
+
+def _drawn(shapes):
+  return {
+      path: _leaf(path, leaf.shape).astype(np.float32)
+      for path, leaf in traverse_util.flatten_dict(shapes, sep='/').items()
+  }
 
 
 def image(shape):

@@ -43,5 +43,5 @@ def weights(head, *, fit_within=None, **changes):
       std=(0.3,) * 3,
       fit_within=fit_within,
   )
-  variables = random_variables.nested(card.make_model(), (1, 64, 64, 3))
+  variables = random_variables.nested(card.make_model(), (1, 32, 32, 3))
   return load.Weights(variables, card, f'a tiny {head}', pathlib.Path())

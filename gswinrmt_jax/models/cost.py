@@ -103,7 +103,9 @@ def count(
       operations['attention'] += _attention(module, y)
     return y
 
-  variables = factory.variable_shapes(model, shape)
+  # Those of every image size; of the smallest, they may be known already.
+  least = model.arch.stride
+  variables = factory.variable_shapes(model, (least, least, 3))
   with (
       nn.intercept_methods(layers.plain_convolutions),
       nn.intercept_methods(count_call),

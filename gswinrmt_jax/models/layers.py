@@ -146,7 +146,8 @@ class DepthwiseConv(nn.Module):
       self, x: Float[Array, 'b h w c'], extents: padding.Extents = None
   ) -> Float[Array, 'b h w c']:
     """Returns the convolved map."""
-    x = padding.fill(x, extents)
+    if extents is not None:
+      x = padding.fill(x, extents)
     side = self.kernel_size
     init = uniform_fan_in(side**2)
     kernel = self.param('kernel', init, (side, side, 1, x.shape[-1]))

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
+import parameter_counts
 import pytest
 import random_variables
 
-from gswinrmt_jax.models import factory
 from gswinrmt_jax.models.dense.detector import create_detector
 from gswinrmt_jax.ops.assignment import Truth
 from gswinrmt_jax.train import detection_losses
@@ -33,8 +33,7 @@ _COUNTS = [
 @pytest.mark.parametrize(('name', 'head', 'count'), _COUNTS)
 def test_parameter_counts(name, head, count):
   model = create_detector(name, head=head)
-  shapes = factory.variable_shapes(model, (64, 64, 3))['params']
-  assert sum(x.size for x in jax.tree.leaves(shapes)) == count
+  assert parameter_counts.count(model) == count
 
 
 _TINY = {
@@ -146,7 +145,8 @@ def test_boxes_are_drawn_at_random():
 
   All have objects before background, and no more than a quarter.
   """
-  model = create_detector('rmt_t', **_CASCADE).head
+  # One stage: those of a cascade draw by the same function.
+  model = create_detector('rmt_t', **_CASCADE | {'head': 'mask'}).head
   rng = np.random.default_rng(0)
   low = rng.uniform(0, 60, (2, 40, 2))
   boxes = jnp.asarray(np.concatenate([low, low + 20], -1), jnp.float32)
@@ -186,13 +186,13 @@ def test_how_the_heads_start():
   fields |= {'conv_channels': 16, 'linear_channels': 64, 'mask_channels': 32}
   maps = [jnp.ones((1, n, n, 48)) for n in (4, 2, 1, 1)]
 
-  def start(**changes):
+  def start(*names, **changes):
     head = create_detector('rmt_t', **changes).head
 
-    @jax.jit  # compiles the draws alone
+    @jax.jit  # compiles the draws of these layers alone
     def params(key):
       found = head.init(key, maps, jnp.array([[16, 16]]), train=False)
-      return found['params']
+      return {name: found['params'][name] for name in names}
 
     return jax.device_get(params(jax.random.key(0)))
 
@@ -200,14 +200,22 @@ def test_how_the_heads_start():
     np.testing.assert_allclose(layer['kernel'].std(), want, rtol=0.05)
     assert not layer['bias'].any()
 
-  retina = start(head='retina', channels=48, tower_channels=32)
+  retina = start(
+      'classes',
+      'box_tower_2',
+      'boxes',
+      'coarse_1',
+      head='retina',
+      channels=48,
+      tower_channels=32,
+  )
   classes = retina['classes']
   np.testing.assert_allclose(classes['bias'], -np.log(99), rtol=1e-6)
   np.testing.assert_allclose(classes['kernel'].std(), 0.01, rtol=0.02)
   std(retina['box_tower_2'], 0.01)
   std(retina['boxes'], 0.01)
   std(retina['coarse_1'], np.sqrt(6 / (9 * 96) / 3))
-  cascade = start(**fields)
+  cascade = start('rpn', 'box_heads_1', 'mask_heads_2', **fields)
   std(cascade['rpn']['conv'], 0.01)
   box, mask = cascade['box_heads_1'], cascade['mask_heads_2']
   assert 'bias' not in box['convs_0']['conv']

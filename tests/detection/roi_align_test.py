@@ -71,8 +71,8 @@ def test_each_box_is_pooled_from_its_level():
   strides = (4, 8, 16, 32)
   levels = roi_align.level_of(boxes, 4)
   assert set(levels.ravel().tolist()) == {0, 1, 2}
-  pool = functools.partial(roi_align.roi_align, bins=3)
-  got = pool(maps, boxes, [None] * 4, strides=strides)
+  pool = functools.partial(roi_align.roi_align, bins=3, strides=strides)
+  got = jax.jit(pool)(maps, boxes, [None] * 4)
   for level in range(3):
     want = _pool(maps[level][1:], boxes[1], bins=3, stride=strides[level])
     own = levels[1] == level
@@ -112,6 +112,7 @@ def test_bitmaps_of_the_objects_boxes_change_few_targets():
   """112 cells a side, of ellipses, against the bitmap of the whole image."""
   rng = np.random.default_rng(2)
   y, x = np.mgrid[:200, :300] + 0.5
+  targets = jax.jit(functools.partial(roi_align.mask_targets, bins=28))
   changed = []
   for _ in range(8):
     centre, radius = rng.uniform((60, 90), (140, 210)), rng.uniform(20, 60, 2)
@@ -123,12 +124,7 @@ def test_bitmaps_of_the_objects_boxes_change_few_targets():
     crop = cells[:, None] ** 2 + cells**2 < 1
     roi = box + rng.uniform(-10, 10, 4)
     found = [
-        roi_align.mask_targets(
-            jnp.asarray(bitmap)[None],
-            jnp.asarray(frame)[None],
-            jnp.asarray(roi)[None],
-            bins=28,
-        )
+        targets(bitmap[None], frame[None], roi[None])
         for bitmap, frame in (
             (inside, np.array([0.0, 0, 300, 200])),
             (crop, box),

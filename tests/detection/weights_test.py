@@ -64,7 +64,7 @@ def test_mmdetections_names_and_layouts(head):
   model = create_detector(
       'rmt_t', head=head, **fields, **tiny_detectors.BACKBONE
   )
-  variables = random_variables.nested(model, (1, 64, 64, 3))
+  variables = random_variables.nested(model, (1, 32, 32, 3))
   for kind, tree in heads.items():
     neck = variables[kind]['head'].get('neck', {})
     variables[kind]['head'] = tree

@@ -316,8 +316,13 @@ def test_mirrored_logits_by_hand():
   def apply(variables, image, *, train):
     return image[:, 0, 0]
 
-  step = evaluator.make_eval_step(
-      types.SimpleNamespace(apply=apply), (0.0,) * 3, (1.0,) * 3, mirror=True
+  step = jax.jit(
+      evaluator.make_eval_step(
+          types.SimpleNamespace(apply=apply),
+          (0.0,) * 3,
+          (1.0,) * 3,
+          mirror=True,
+      )
   )
   image = np.zeros((1, 2, 3, 3), np.uint8)
   image[0, 0, 0], image[0, 0, 2] = [0, 51, 255], [102, 51, 51]

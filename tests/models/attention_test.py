@@ -33,14 +33,8 @@ class _Module:
 
   def __init__(self, arch, *, stage=0, shifted=True):
     module = attention.Attention(arch, stage, shifted, jnp.float32)
-
-    class Wrapper:
-
-      def init(self, key, x, train):
-        del train
-        return module.init(key, x)
-
-    self.params = random_variables.nested(Wrapper(), X.shape)['params']
+    shapes = jax.eval_shape(module.init, jax.random.key(0), X)
+    self.params = random_variables.of_shapes(shapes)['params']
     self._module = module
 
   def __call__(self, params=None, x=X):

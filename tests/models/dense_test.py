@@ -189,16 +189,26 @@ def test_the_parts_of_the_loss():
 
 @pytest.mark.parametrize('label', [-1, 3, 254])
 def test_labels_of_no_class_are_not_computed_on(label):
-  logits = jnp.zeros((1, 1, 2, 3))
-  labels = jnp.array([[[label, 0]]])
-  for mean_over in losses.MEANS:
-    loss = losses.pixel_cross_entropy(logits, labels, mean_over=mean_over)
-    assert jnp.isnan(loss)
-  sums = segmentation.batch_sums(logits, labels, jnp.ones(1))
-  assert jnp.isnan(sums['loss']) and sums['confusion'].sum() == 1
+  found, one, padding = _of_labels(jnp.array([[[label, 0]]]))
+  assert np.isnan(found).all()
+  assert np.isnan(one['loss']) and one['confusion'].sum() == 1
   # Padding rows may contain anything.
-  sums = segmentation.batch_sums(logits, labels, jnp.zeros(1))
-  assert sums['loss'] == 0 and sums['confusion'].sum() == 0
+  assert padding['loss'] == 0 and padding['confusion'].sum() == 0
+
+
+@jax.jit
+def _of_labels(labels):
+  """Returns the losses, and the sums over an image and over a padding row."""
+  logits = jnp.zeros((1, 1, 2, 3))
+  found = [
+      losses.pixel_cross_entropy(logits, labels, mean_over=mean_over)
+      for mean_over in losses.MEANS
+  ]
+  one, padding = (
+      segmentation.batch_sums(logits, labels, jnp.full(1, mask))
+      for mask in (1.0, 0.0)
+  )
+  return jnp.stack(found), one, padding
 
 
 def test_resampling():
@@ -245,25 +255,30 @@ def test_dropout_drops_whole_channels_of_an_image(head):
   """Dropout precedes the classifier, in training alone, and rescales."""
   model = seg_heads.model(head, dropout_rate=0.5)
   _, variables = _variables(head)
-  seen = []
 
-  def note(call, args, kwargs, context):
-    y = call(*args, **kwargs)
-    if isinstance(context.module, nn.Dropout):
-      seen.append((args[0], y))
-    return y
+  @jax.jit
+  def run(variables, maps, key):
+    seen = []
 
-  for train in (True, False):
+    def note(call, args, kwargs, context):
+      y = call(*args, **kwargs)
+      if isinstance(context.module, nn.Dropout):
+        seen.append((args[0], y))
+      return y
+
     with nn.intercept_methods(note):
-      model.apply(
-          variables,
-          seg_heads.maps(),
-          train=train,
-          method='decode',
-          rngs={'dropout': jax.random.key(3)},
-          mutable=['batch_stats'],
-      )
-  (x, y), (before, after) = seen
+      for train in (True, False):
+        model.apply(
+            variables,
+            maps,
+            train=train,
+            method='decode',
+            rngs={'dropout': key},
+            mutable=['batch_stats'],
+        )
+    return seen
+
+  (x, y), (before, after) = run(variables, seg_heads.maps(), jax.random.key(3))
   np.testing.assert_array_equal(before, after)
   kept = np.asarray(y != 0).any((1, 2))  # b c
   assert 0 < kept.sum() < kept.size and (kept[0] != kept[1]).any()
@@ -427,10 +442,11 @@ def test_scores_are_mmsegmentations():
   want = seg_heads.arrays()
   prediction, label = want['miou/prediction'], want['miou/label']
   logits = jax.nn.one_hot(prediction, 5)
+  batch_sums = jax.jit(segmentation.batch_sums)
   total = collections.Counter()
   for rows in ([0, 1], [2, 0]):
     mask = jnp.array([1.0, float(rows[1] != 0)])
-    sums = segmentation.batch_sums(
+    sums = batch_sums(
         logits[np.array(rows)], jnp.asarray(label[np.array(rows)]), mask
     )
     assert sums['confusion'].dtype.kind == 'i'

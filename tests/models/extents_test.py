@@ -161,9 +161,8 @@ def test_gradients_and_statistics_of_training(system):
 
 
 def _logits(model, variables, x, extents=None):
-  found, _ = model.apply(
-      variables, x, train=True, mutable=['batch_stats'], extents=extents
-  )
+  apply = functools.partial(model.apply, train=True, mutable=['batch_stats'])
+  found, _ = jax.jit(apply)(variables, x, extents=extents)
   return np.asarray(found)
 
 

@@ -1,10 +1,8 @@
 """Tests parameter counts, and the names that checkpoints rely on."""
 
-import dataclasses
-
 from flax import linen as nn
 from flax import traverse_util
-import jax
+import parameter_counts
 from parameter_counts import COUNTS
 import pytest
 
@@ -20,25 +18,6 @@ def _shapes(name, num_classes, **overrides):
   return factory.variable_shapes(model, (32, 32, 3))
 
 
-def _count(model):
-  """Counts a model's parameters, tracing one block per stage."""
-  depths = model.arch.depths
-  thin = dataclasses.replace(model.arch, depths=(1,) * len(depths))
-  params = factory.variable_shapes(model.clone(arch=thin), (32, 32, 3))[
-      'params'
-  ]
-  stages = params.get('backbone', params)
-  repeated = sum(
-      (depth - 1) * _size(stages[f'stage{number}'])
-      for number, depth in enumerate(depths, start=1)
-  )
-  return _size(params) + repeated
-
-
-def _size(tree):
-  return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
 def test_the_table_has_every_model():
   assert COUNTS.keys() == named.MODELS.keys()
 
@@ -48,7 +27,7 @@ def test_parameter_count(name):
   """`cost_test` counts RMT-T to RMT-L with every block."""
   classes, count = COUNTS[name]
   model = gswinrmt_jax.create_model(name, num_classes=classes)
-  assert _count(model) == count
+  assert parameter_counts.count(model) == count
 
 
 @pytest.mark.parametrize(
@@ -70,7 +49,7 @@ def test_parameter_count_of_the_released_segmenters(name, head, count):
   and 125 million for UperNet.
   """
   model = create_segmenter(name, head=head, num_classes=150)
-  assert _count(model) == count
+  assert parameter_counts.count(model) == count
 
 
 def _plain_block(c):

@@ -1,5 +1,7 @@
 """Tests which layers train, and with which learning rate."""
 
+import functools
+
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
@@ -156,22 +158,26 @@ def _trained():
   def augmentation(key, batch, step):
     return batch['image'], jax.nn.one_hot(batch['label'], 3)
 
-  def train(freeze, drop_key=0):
+  @functools.cache
+  def start(freeze):
+    """Returns the state and the compiled step."""
     tx = _optimizer(lambda _: 0.1, freeze=freeze)
-    state = jax.jit(
+    create = jax.jit(
         lambda: train_state.create(
             model, tx, jax.random.key(0), (16, 16, 3), ema=True
         )
-    )()
-    step = jax.jit(
-        step_lib.make_train_step(
-            model, tx, augmentation, ema_decay=0.9, freeze=freeze
-        )
     )
-    after = state
+    step = step_lib.make_train_step(
+        model, tx, augmentation, ema_decay=0.9, freeze=freeze
+    )
+    return create(), jax.jit(step)
+
+  def train(freeze, drop_key=0):
+    before, step = start(freeze)
+    after = before
     for _ in range(3):
       after, metrics = step(after, batch, jax.random.key(drop_key))
-    return state, after, metrics
+    return before, after, metrics
 
   return train
 

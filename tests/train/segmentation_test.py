@@ -215,7 +215,7 @@ def test_padding_of_crops_is_zero_whatever_the_distortion():
       'label': jnp.full((8, 4, 5), 255, jnp.uint8),  # also inside the image
       'extents': jnp.tile(jnp.array([[3, 2]]), (8, 1)),
   }
-  image, _ = augmentation(jax.random.key(0), batch, 0)
+  image, _ = jax.jit(augmentation)(jax.random.key(0), batch, 0)
   assert not image[:, 3:].any() and not image[:, :, 2:].any()
   assert (jnp.abs(image[:, :3, :2]) > 0).all()
   assert jnp.ptp(image[:, 0, 0], axis=0).min() > 0.1  # distorted
