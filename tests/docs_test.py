@@ -297,45 +297,49 @@ def test_reliability_names_tests_that_exist():
     assert f'\ndef {test}(' in (ROOT / file).read_text(), test
 
 
-def test_the_curves_of_small_images_are_those_of_the_results():
-  """AdamW, and Muon with raw weights and their moving average."""
-  records = [
-      json.loads((ROOT / 'results' / 'jpeg75' / f'{name}.json').read_text())
-      for name in (
-          'cifar10_small_adamw',
-          'cifar10_small',
-          'cifar10_small_restart',
-      )
+def _rows(text, head):
+  """Returns the cells of each row of a table."""
+  return [
+      [cell.strip() for cell in row.strip('|').split('|')]
+      for row in _table(text, head).splitlines()[2:]
   ]
-  adamw, muon, restart = (
-      {entry['epoch']: entry for entry in record['epochs']}
-      for record in records
-  )
-  text = _page('reproduction')
-  rows = _table(text, '| epoch | raw | EMA |').splitlines()[2:]
-  assert len(rows) == 9
-  for row in rows:
-    epoch, *shown = (cell.strip() for cell in row.strip('|').split('|'))
-    entry = restart[int(epoch)]
-    accuracies = entry['val_accuracy'], entry['val_ema_accuracy']
-    assert shown == [f'{100 * one:.2f}' for one in accuracies]
-  rows = _table(text, '| epoch | AdamW |').splitlines()[2:]
-  assert len(rows) == 10
-  for row in rows:
-    epoch, *shown = (cell.strip() for cell in row.strip('|').split('|'))
-    epoch = int(epoch)
-    accuracies = (
-        adamw.get(epoch, {}).get('val_accuracy'),
-        muon[epoch]['val_accuracy'],
-        muon[epoch]['val_ema_accuracy'],
-    )
-    assert shown == [f'{100 * one:.2f}' if one else '' for one in accuracies]
-  for record in records[1:]:
-    best = record['summary']['best']
+
+
+def test_the_curves_of_small_images_are_those_of_the_results():
+  """The runs of the weights that ship, their restarts, and AdamW."""
+
+  def read(path):
+    return json.loads((ROOT / path).read_text())
+
+  def accuracies(record, epoch, names=('val_accuracy', 'val_ema_accuracy')):
+    epochs = {entry['epoch']: entry for entry in record['epochs']}
+    found = epochs.get(int(epoch), {})
+    return [f'{100 * found[name]:.2f}' if found else '' for name in names]
+
+  text, runs = _page('reproduction'), []
+  for row in _rows(text, '| run | pixels |'):
+    run = read(row[-1].strip('`'))
+    best = run['summary']['best']
     prefix = {'raw': '', 'ema': 'ema_'}[best['weights']]
-    for split in ('val', 'test'):
-      score = best[f'{split}_{prefix}accuracy']
-      assert f'{score:.2%}'.replace('%', ' %') in text
+    names = [f'{split}_{prefix}accuracy' for split in ('val', 'test')]
+    assert row[2:-1] == [
+        str(run['config']['num_epochs']),
+        str(run['config']['seed']),
+        f'{best["epoch"]}, {best["weights"].replace("ema", "EMA")}',
+        *(f'{100 * best[name]:.2f}' for name in names),
+    ]
+    runs.append(run)
+  first, second, third = runs
+  rows = _rows(text, '| epoch | run 2 |')
+  assert len(rows) == 9
+  for epoch, *shown in rows:
+    assert shown == accuracies(second, epoch) + accuracies(third, epoch)
+  adamw = read('results/jpeg75/cifar10_small_adamw.json')
+  rows = _rows(text, '| epoch | AdamW |')
+  assert len(rows) == 10
+  for epoch, *shown in rows:
+    plain = accuracies(adamw, epoch, ['val_accuracy'])
+    assert shown == plain + accuracies(first, epoch)
 
 
 def test_the_small_models_compared_are_those_of_the_results():
