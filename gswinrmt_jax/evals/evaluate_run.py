@@ -128,8 +128,9 @@ def evaluate_run(
 
 
 def _split(weights, data, split, data_dir, say):
-  """Returns the data set, the split as asked for and as it is there, a folder.
+  """Returns the data set, its split by both names, and the folder of the data.
 
+  First 'train', 'val' or 'test', then the split or slice that it stands for.
   Without a test split, 'val' takes its place.
   """
   name, taken, folder = data_of(weights, data, split, data_dir)

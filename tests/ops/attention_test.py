@@ -36,10 +36,10 @@ def blocks_of_windows(request, monkeypatch):
   if request.param:
     monkeypatch.setattr(attention, '_BLOCK_TOKENS', 1)
     monkeypatch.setattr(attention, '_LEAST_BLOCKS', 1)
-    attention.retention.clear_cache()
+    jax.clear_caches()
   yield
   if request.param:
-    attention.retention.clear_cache()
+    jax.clear_caches()
 
 
 # Of scores, decays and the window: equations 3 and 7, and RMT's equation 3.
