@@ -162,7 +162,7 @@ def make_program(
 
 def _pixel_model(weights):
   card, model = weights.card, weights.card.make_model(dtype='float32')
-  if card.task == 'detection':  # On noise, nothing would have the usual score.
+  if card.task == 'detection':  # Noise would not reach the usual least score.
     model = model.clone(head=model.head.clone(least_score=0.0))
   return PixelModel(model, card.mean, card.std)
 

@@ -103,9 +103,7 @@ def count(
       operations['attention'] += _attention(module, y)
     return y
 
-  # Those of every image size; of the smallest, they may be known already.
-  least = model.arch.stride
-  variables = factory.variable_shapes(model, (least, least, 3))
+  variables = factory.variable_shapes(model, shape)
   with (
       nn.intercept_methods(layers.plain_convolutions),
       nn.intercept_methods(count_call),

@@ -138,7 +138,7 @@ def test_export_writes_the_names(tmp_path):
   assert 'type: mean_average_precision' in card
 
 
-@pytest.mark.parametrize('head', ['retina', 'mask'])
+@pytest.mark.parametrize('head', ['retina', 'cascade'])
 def test_half_precision(head, tmp_path):
   """Equal scores, which rounding would swap, do not matter; weights do."""
   found = tiny_detectors.weights(head)

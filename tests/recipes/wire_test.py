@@ -77,7 +77,7 @@ _BASES = {
 }
 # Bases whose fields all show before the train step, whose tracing takes
 # longest. A field that shows only there fails; its base is then no longer here.
-_SHOWN_EARLY = {'poly', 'drops', 'crops', 'tuned', 'cascade'}
+_SHOWN_EARLY = {'poly', 'drops', 'crops', 'tuned'}
 _DETECTOR = {
     'data.name': 'digit_boxes',
     'detector.channels': 8,
