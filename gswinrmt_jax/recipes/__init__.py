@@ -6,7 +6,8 @@ other fields are read, except those of the model (`models.factory.FIELDS`).
 """
 
 from gswinrmt_jax.recipes.checks import check
-from gswinrmt_jax.recipes.fields import Field, FIELDS
+from gswinrmt_jax.recipes.field import Field, task
+from gswinrmt_jax.recipes.fields import FIELDS
 from gswinrmt_jax.recipes.protocols import (
     ade20k,
     cifar10,
@@ -28,7 +29,6 @@ from gswinrmt_jax.recipes.resolved import (
     model_fields,
     resolve,
     segmenter_fields,
-    task,
 )
 from gswinrmt_jax.recipes.used import check_used
 

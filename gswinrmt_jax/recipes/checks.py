@@ -6,13 +6,8 @@ from typing import Any
 import ml_collections
 
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.recipes.fields import (
-    FIELDS,
-    locate,
-    LONGEST,
-    refuse,
-    task,
-)
+from gswinrmt_jax.recipes.field import locate, LONGEST, refuse, task
+from gswinrmt_jax.recipes.fields import FIELDS
 
 # The first field of each pair must not exceed the second.
 _AT_MOST = {

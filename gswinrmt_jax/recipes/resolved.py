@@ -12,7 +12,8 @@ import ml_collections
 
 from gswinrmt_jax.errors import UserError
 from gswinrmt_jax.recipes.checks import check
-from gswinrmt_jax.recipes.fields import FIELDS, locate, refuse, task
+from gswinrmt_jax.recipes.field import locate, refuse, task
+from gswinrmt_jax.recipes.fields import FIELDS
 
 
 def free_fields() -> frozenset[str]:

@@ -23,7 +23,7 @@ import pytest
 
 from gswinrmt_jax import recipes, terminal
 from gswinrmt_jax.errors import UserError
-from gswinrmt_jax.recipes import fields
+from gswinrmt_jax.recipes import field as field_lib
 from gswinrmt_jax.train import (
     learning_rate,
     profiler,
@@ -352,10 +352,10 @@ _OFF = {
 def test_a_change_that_nothing_reads_is_refused(path):
   value, base = _CHANGES[path]
   config = recipes.defaults('retention_compact')
-  if recipes.FIELDS[path].tasks == fields.BOXES:
+  if recipes.FIELDS[path].tasks == field_lib.BOXES:
     other = {'boxes': 'mask', 'masks': 'retina', 'cascade': 'mask'}[base]
     config = recipes.detection('retention_compact', other)
-  if recipes.FIELDS[path].tasks == fields.PIXELS:
+  if recipes.FIELDS[path].tasks == field_lib.PIXELS:
     other = {'fpn': 'uper', 'uper': 'fpn'}[_BASES[base]['segmenter.head']]
     config = recipes.segmentation('retention_compact', other)
   off = _OFF.items()
@@ -405,10 +405,10 @@ def test_details_that_the_recipe_sets_may_stay():
 @pytest.mark.parametrize(
     ('recipe', 'tasks'),
     [
-        (recipes.segmentation('rmt_compact', 'fpn'), fields.CLASSES),
-        (recipes.defaults('rmt_compact'), fields.PIXELS),
-        (recipes.detection('rmt_compact', 'retina'), fields.PIXELS),
-        (recipes.segmentation('rmt_compact', 'fpn'), fields.BOXES),
+        (recipes.segmentation('rmt_compact', 'fpn'), field_lib.CLASSES),
+        (recipes.defaults('rmt_compact'), field_lib.PIXELS),
+        (recipes.detection('rmt_compact', 'retina'), field_lib.PIXELS),
+        (recipes.segmentation('rmt_compact', 'fpn'), field_lib.BOXES),
     ],
 )
 def test_a_new_field_of_the_other_task_is_refused(recipe, tasks, monkeypatch):
